@@ -1,0 +1,44 @@
+// A parsed config file, before anybody knows what its keys mean: scalars, lists and maps with their place in the file.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace fovea {
+
+struct ConfigNode {
+  enum class Kind { null, scalar, list, map };
+
+  Kind kind = Kind::null;
+  std::string scalar;                                      // kind scalar: the text as written
+  std::vector<ConfigNode> items;                           // kind list
+  std::vector<std::pair<std::string, ConfigNode>> fields;  // kind map, in file order, keys unique
+  std::string place;                                       // "recipe.yaml:12", "override", ...
+
+  const ConfigNode* find(std::string_view key) const;
+  ConfigNode* find(std::string_view key);
+  static ConfigNode make_scalar(std::string text, std::string place = "");
+  static ConfigNode make_map(std::string place = "");
+};
+
+/// Parses YAML text. ConfigError with file:line for syntax errors and duplicate keys.
+ConfigNode parse_yaml(std::string_view text, const std::string& name);
+ConfigNode load_yaml(const std::filesystem::path& path);
+
+/// Parses JSON text (duplicate keys are errors here too). ConfigError with name and byte.
+ConfigNode parse_json(std::string_view text, const std::string& name);
+
+/// Sets a dotted path ("model.layers", "data.sources.0.path") to the YAML value `text`, creating maps on the way.
+void set_override(ConfigNode& root, std::string_view assignment);
+
+/// Lays `patch` over `base`: maps merge key by key, everything else replaces.
+void merge_into(ConfigNode& base, const ConfigNode& patch);
+
+}  // namespace fovea

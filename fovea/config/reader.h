@@ -1,0 +1,57 @@
+// Fills described config structs from a ConfigNode, and writes them out again.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "fovea/config/fields.h"
+#include "fovea/config/node.h"
+
+namespace fovea {
+
+using DescribeFunction = std::function<void(FieldVisitor&)>;
+
+/// Reads `node` into what `describe` visits. Absent keys keep their value. ConfigError for unknown keys (nearest name
+/// shown), wrong types and numbers that do not parse; the message names file:line and the dotted key.
+void read_fields(const ConfigNode& node, const std::string& prefix, const DescribeFunction& describe);
+
+template <Described T>
+void read_fields(const ConfigNode& node, T& value, const std::string& prefix = "") {
+  read_fields(node, prefix, [&value](FieldVisitor& v) { value.describe(v); });
+}
+
+/// Everything `describe` visits as JSON, in order.
+nlohmann::ordered_json fields_to_json(const DescribeFunction& describe);
+
+template <Described T>
+nlohmann::ordered_json fields_to_json(const T& value) {
+  T copy = value;
+  return fields_to_json([&copy](FieldVisitor& v) { copy.describe(v); });
+}
+
+/// The same as YAML text, two spaces a level, with `# help` comments if asked for.
+std::string fields_to_yaml(const DescribeFunction& describe, bool with_help);
+
+template <Described T>
+std::string fields_to_yaml(const T& value, bool with_help = false) {
+  T copy = value;
+  return fields_to_yaml([&copy](FieldVisitor& v) { copy.describe(v); }, with_help);
+}
+
+/// One line of the key listing: dotted key, type, default, help.
+struct FieldLine {
+  std::string key, type, initial, help;
+};
+std::vector<FieldLine> list_fields(const DescribeFunction& describe);
+
+template <Described T>
+std::vector<FieldLine> list_fields() {
+  T value;
+  return list_fields([&value](FieldVisitor& v) { value.describe(v); });
+}
+
+}  // namespace fovea
