@@ -1,0 +1,191 @@
+// The content of `compare.json`: everything a comparison found out, and the only input of its table
+// and HTML report.
+//
+// Units: bits per byte of text, nats per token for losses, seconds, bytes, tokens per second. A
+// number that does not exist (a loss that diverged, a summary without finished runs) is NaN here
+// and `null` in the file.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace fovea {
+
+/// Version of the file format; a reader refuses any other.
+inline constexpr int64_t kCompareSchemaVersion = 1;
+
+inline constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
+
+/// What every run was given the same amount of.
+enum class BudgetKind { tokens, time, parameters };
+std::span<const std::string_view> enum_names(BudgetKind);
+
+/// A variant against the reference; the rule stands at summarise().
+enum class Verdict { reference, better, worse, inside_spread, one_seed, incomplete };
+std::span<const std::string_view> enum_names(Verdict);
+/// For people: "better", "inside the spread", "one seed: no verdict".
+std::string_view verdict_text(Verdict verdict);
+
+/// One point of the training curve of one run.
+struct CurvePoint {
+  int64_t step = 0;
+  int64_t tokens = 0;
+  double seconds = 0;
+  double train_loss = kNotANumber;  // nats per token
+};
+
+struct ValidationPoint {
+  int64_t step = 0;
+  int64_t tokens = 0;
+  double bits_per_byte = kNotANumber;
+};
+
+/// Effective temperature t of each layer at one step, and the share of values that the clip holds
+/// at a bound (0..1).
+struct TemperaturePoint {
+  int64_t step = 0;
+  std::vector<double> per_layer;
+  double clipped_share = 0;
+};
+
+/// One seed of one variant.
+struct CompareRun {
+  int64_t seed = 0;
+  double validation_bits_per_byte = kNotANumber;
+  double validation_perplexity = kNotANumber;  // per token
+  double validation_loss = kNotANumber;        // nats per token
+  int64_t tokens = 0;
+  double seconds = 0;
+  double tokens_per_second = kNotANumber;
+  int64_t peak_memory_bytes = 0;
+  std::string attention_path;  // the path taken, as the telemetry names it
+  std::string failure;         // why the run has no result; empty when it finished
+  std::vector<CurvePoint> curve;
+  std::vector<ValidationPoint> validation_curve;
+  std::vector<TemperaturePoint> temperature;  // empty where no layer has a temperature
+
+  bool finished() const {
+    return failure.empty() && validation_bits_per_byte == validation_bits_per_byte;
+  }
+};
+
+/// Over the finished runs of a variant. The standard deviation is the sample one (n - 1), NaN for
+/// one run.
+struct Spread {
+  double mean = kNotANumber;
+  double min = kNotANumber;
+  double max = kNotANumber;
+  double standard_deviation = kNotANumber;
+};
+
+struct VariantSummary {
+  int64_t finished_runs = 0;
+  Spread bits_per_byte;
+  Spread perplexity;
+  double tokens_per_second = kNotANumber;  // median
+  int64_t peak_memory_bytes = 0;           // largest
+  Verdict verdict = Verdict::incomplete;
+  int64_t pairs = 0;                // seeds that this variant and the reference share
+  double difference = kNotANumber;  // mean paired difference in bits per byte, negative is better
+  double difference_error = kNotANumber;  // its standard error
+};
+
+struct TextSample {
+  std::string prompt;
+  std::string text;
+};
+
+/// The weights of one head on one text: rows[i] holds the i + 1 weights of query i on keys 0..i.
+struct AttentionMap {
+  int64_t layer = 0;
+  int64_t head = 0;
+  std::vector<std::string> tokens;  // one printable piece per position
+  std::vector<std::vector<double>> rows;
+};
+
+struct CompareVariant {
+  std::string name;  // unique
+  std::string description;
+  int64_t parameters = 0;
+  std::vector<std::pair<std::string, std::string>>
+      config;                    // dotted key, value: what sets this variant apart
+  std::vector<CompareRun> runs;  // seeds unique
+  VariantSummary summary;
+  TextSample sample;
+  std::vector<AttentionMap> attention_maps;
+};
+
+/// A model that is not trained by us: a byte bigram, say.
+struct CompareBaseline {
+  std::string name;
+  double bits_per_byte = kNotANumber;
+};
+
+struct MachineInfo {
+  std::string cpu;
+  int64_t cores = 0;
+  std::string isa;     // as `fovea info` names it
+  std::string device;  // "cpu" or the name of the GPU
+  int64_t memory_bytes = 0;
+};
+
+struct DataInfo {
+  std::vector<std::string> sources;
+  int64_t bytes = 0;
+  int64_t documents = 0;
+  int64_t validation_bytes = 0;
+  std::string fingerprint;
+};
+
+struct CompareResult {
+  std::string title;
+  BudgetKind budget = BudgetKind::tokens;
+  double budget_amount = 0;  // tokens, seconds or parameters
+  std::string created;       // ISO 8601 with zone: "2026-01-31T12:00:00Z"
+  std::string command;       // the command line that made it
+  std::string dtype;         // compute type of the runs
+  MachineInfo machine;
+  std::string code_version;
+  std::string torch_version;
+  DataInfo data;
+  std::string reference;  // name of the variant that the others are judged against
+  std::vector<CompareBaseline> baselines;
+  std::vector<CompareVariant> variants;
+
+  /// The variant called `reference`; null while there is none.
+  const CompareVariant* reference_variant() const;
+};
+
+/// Fills every `summary` from the runs.
+///
+/// The verdict compares seed by seed (the same seed means the same data order and initialisation).
+/// With n >= 2 common seeds, d_k the difference in bits per byte to the reference, and e = sd(d) /
+/// sqrt(n) its standard error: `better` if every d_k < 0 and |mean(d)| > 2 e, `worse` if every d_k
+/// > 0 and |mean(d)| > 2 e, else `inside_spread`. One common seed gives `one_seed`, none
+/// `incomplete`.
+void summarise(CompareResult& result);
+
+/// What `compare.json` holds. Attention weights are rounded to 1e-5 and invalid UTF-8 becomes
+/// U+FFFD.
+nlohmann::ordered_json to_json(const CompareResult& result);
+
+/// InputError, naming the place in the document ("variants[1].runs[0].seed"), for another schema
+/// version, missing keys, wrong types, names or seeds that occur twice, an unknown reference, and
+/// attention rows that are no lower triangle. Unknown keys are ignored, so that version 1 can grow.
+CompareResult compare_result_from_json(const nlohmann::ordered_json& document);
+
+/// The same through a file; the write is atomic.
+void save_compare_result(const CompareResult& result, const std::filesystem::path& path);
+CompareResult load_compare_result(const std::filesystem::path& path);
+
+}  // namespace fovea
