@@ -1,0 +1,85 @@
+// Attention: one call, whatever the mechanism. Tensors, context, result and path choice (seams 1, 2, 7 of the design).
+//
+// Shape suffixes: b batch, h query heads, g key/value heads, t queries, s keys, d key width, e value width.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "fovea/attention/spec.h"
+
+namespace fovea {
+
+/// The learned or computed inputs of the stages; an undefined tensor means the stage is neutral.
+struct AttentionTensors {
+  at::Tensor tau_bt;        ///< [b, t] float: divides the raw q.k of row i (learned temperature; replaces sqrt(d))
+  at::Tensor bias_table;    ///< [buckets, h]: T5 bias
+  at::Tensor sink_logit_h;  ///< [h]
+};
+
+/// Where the tokens of this call are. Undefined tensors mean: one document, keys 0 ... s-1, queries the last t of them.
+struct AttentionContext {
+  at::Tensor query_positions_bt;  ///< int64, position in the document
+  at::Tensor key_positions_bs;
+  at::Tensor query_documents_bt;  ///< int64 or int32, any labels; equal = same document
+  at::Tensor key_documents_bs;
+  uint64_t dropout_seed = 0;  ///< of the batch; mixed with the row of the batch
+  int64_t layer = 0;
+  bool training = false;  ///< dropout acts only in training
+  bool want_lse = false;  ///< some paths compute it only on request
+};
+
+/// A request for how to compute. `fused` throws UnsupportedError where there is no fused path.
+enum class Path { automatic, fused, reference };
+std::span<const std::string_view> enum_names(Path);
+
+/// What was done.
+struct PathTaken {
+  std::string name;    ///< "reference", "torch_sdpa", "decode"
+  std::string isa;     ///< instruction set of our kernels, "" elsewhere
+  std::string plan;    ///< "causal", "documents", ...
+  std::string reason;  ///< why this one
+};
+
+struct AttentionResult {
+  at::Tensor out_bhte;
+  at::Tensor lse_bht;  ///< float32 (float64 for float64 inputs); includes the sink logit (7.5); undefined unless requested or free
+  PathTaken path;
+};
+
+/// softmax-attention of q [b,h,t,d], k [b,g,s,d], v [b,g,s,e] (any strides). Differentiable in q, k, v and AttentionTensors, lse
+/// included. Empty rows: output 0, lse -inf (or the sink logit), gradient 0. ShapeError / ConfigError / UnsupportedError.
+AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q_bhtd, const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
+                          const AttentionTensors& tensors = {}, const AttentionContext& context = {},
+                          Path path = Path::automatic);
+
+/// The definition: a composition of plain tensor operations, any dtype, any device (softmax in float32, or float64 for float64).
+AttentionResult reference_attention(const AttentionSpec& spec, const at::Tensor& q_bhtd, const at::Tensor& k_bgsd,
+                                    const at::Tensor& v_bgse, const AttentionTensors& tensors = {},
+                                    const AttentionContext& context = {});
+
+/// Attention weights of chosen rows (maps): [b, heads.size(), queries.size(), s], float32, by recomputation.
+at::Tensor attention_rows(const AttentionSpec& spec, const at::Tensor& q_bhtd, const at::Tensor& k_bgsd,
+                          const AttentionTensors& tensors, const AttentionContext& context, std::span<const int64_t> heads,
+                          std::span<const int64_t> queries);
+
+/// Telemetry per head, averaged over batch and rows, defined by the reference: [h] float32 each.
+struct AttentionStats {
+  at::Tensor entropy_h;         ///< nats
+  at::Tensor largest_weight_h;  ///< mean over rows of the largest weight
+  at::Tensor sink_mass_h;       ///< mean weight on the first position of the document
+};
+AttentionStats attention_stats(const AttentionSpec& spec, const at::Tensor& q_bhtd, const at::Tensor& k_bgsd,
+                               const AttentionTensors& tensors = {}, const AttentionContext& context = {});
+
+/// The relation of the call as a boolean tensor [b or 1, 1, t, s] (reference and tests; kernels use strips).
+at::Tensor allowed_mask(const MaskRule& rule, int64_t queries, int64_t keys, const AttentionContext& context, at::Device device);
+
+}  // namespace fovea

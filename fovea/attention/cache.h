@@ -1,0 +1,78 @@
+// The cache of one layer: named streams of rows with append, truncate, fork and save (seam 3 of the design).
+//
+// A mechanism declares which streams it needs and how many rows it keeps. Keys and values are always there; a learned prefix
+// temperature adds "temperature" (running sum and count after every token, so that truncation is exact).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "fovea/attention/attention.h"
+#include "fovea/attention/focal.h"
+
+namespace fovea {
+
+/// One stream: rows [b, n, row_shape...].
+struct StreamSpec {
+  std::string name;
+  std::vector<int64_t> row_shape;  ///< shape of one row without batch: keys {g, d}
+  at::ScalarType dtype = at::kFloat;
+  int64_t keep_first = 0;  ///< with keep_last > 0: rows never evicted at the start (sinks)
+  int64_t keep_last = 0;   ///< rows kept at the end; 0 = all
+};
+
+/// The streams that `spec` needs.
+std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType dtype);
+
+class AttentionCache {
+ public:
+  /// Preallocates `capacity` rows per stream (fewer where a stream keeps fewer).
+  AttentionCache(std::vector<StreamSpec> streams, int64_t batch, int64_t capacity, at::Device device = at::kCPU);
+
+  /// Appends rows [b, n, row_shape...] to a stream. All streams of a step must receive the same n. UnsupportedError past capacity.
+  void append(const std::string& name, const at::Tensor& rows_bn);
+  /// Kept rows in order: [b, rows, row_shape...], a view where nothing was evicted.
+  at::Tensor rows(const std::string& name) const;
+  /// Positions of the kept rows of a stream, int64 [rows].
+  at::Tensor positions(const std::string& name) const;
+  /// Tokens seen so far (of the stream that has seen fewest).
+  int64_t length() const;
+  int64_t capacity() const;
+  /// Forgets tokens >= length. UnsupportedError if rows needed for that were already evicted.
+  void truncate(int64_t length);
+  /// An independent copy.
+  AttentionCache fork() const;
+  /// All tensors under "stream.<name>", for saving; load() is its inverse.
+  std::map<std::string, at::Tensor> save() const;
+  void load(const std::map<std::string, at::Tensor>& tensors);
+  int64_t bytes() const;
+
+  /// The prefix-temperature state after the last token; set_temperature appends the states after each of n new tokens.
+  TemperatureState temperature() const;
+
+ private:
+  struct Stream {
+    StreamSpec spec;
+    at::Tensor data;
+    int64_t seen = 0;
+  };
+  std::vector<Stream> streams_;
+  int64_t batch_ = 0, capacity_ = 0;
+};
+
+/// tau of the next t tokens of a cached sequence: temperature_rows() with the cache's running state, which it advances.
+at::Tensor cached_temperature(const TemperatureSpec& spec, int64_t head_dim, const TemperatureParameters& parameters,
+                              const at::Tensor& x_btc, AttentionCache& cache);
+
+/// Attention of the next t tokens with everything in the cache: appends k and v [b,g,t,*], then attends with the rule of `spec`.
+/// Equal to the full call's last t rows (contract "decode"). path.name = "decode".
+AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cache, const at::Tensor& q_bhtd, const at::Tensor& k_bgtd,
+                                 const at::Tensor& v_bgte, const AttentionTensors& tensors = {}, Path path = Path::automatic);
+
+}  // namespace fovea

@@ -1,0 +1,38 @@
+// The stage table: the one order in which attention's stages act, as data (design, section 1; spec 0.1).
+//
+// Checks, refusals and the table in the docs are derived from it.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fovea/attention/spec.h"
+
+namespace fovea {
+
+enum class StageId { scale, soft_cap, convolution_before, mix_before, gate_and_bias, allowed, softmax, convolution_after, mix_after, values };
+
+struct Stage {
+  StageId id;
+  std::string_view name;
+  std::string_view formula;
+  /// The settings of `spec` that act in this stage, empty when it is neutral.
+  std::vector<std::string> (*active)(const AttentionSpec& spec);
+  /// Why torch's scaled_dot_product_attention cannot express the active settings; "" where it can.
+  std::string (*beyond_sdpa)(const AttentionSpec& spec);
+};
+
+std::span<const Stage> attention_stages();
+
+/// "temperature 0.4 > soft_cap 50 > window 128": the active settings in order.
+std::string describe_pipeline(const AttentionSpec& spec);
+
+/// The table as Markdown, for docs/mechanisms/pipeline.md.
+std::string stages_markdown();
+
+}  // namespace fovea
