@@ -1,0 +1,85 @@
+// Tokenizer: text to token ids and back.
+//
+// Text is bytes, UTF-8 by custom. `encode` never makes a special token (begin, end, pad) out of
+// text: the caller adds them by id, so a document cannot forge them. Every other token stands for a
+// fixed byte string, its piece; decoding is the concatenation of pieces, made valid UTF-8. Objects
+// are immutable, so threads may share one.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fovea/text/utf8.h"
+
+namespace fovea {
+
+struct SpecialToken {
+  int32_t id = -1;
+  std::string text;  // as written in tokenizer.json, "<|begin|>"
+};
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// "bytes", later "bpe", ...
+  virtual std::string_view kind() const = 0;
+  /// Number of ids, specials included; a model may pad its embedding to more.
+  virtual int64_t vocab_size() const = 0;
+  /// Ids of the special tokens, -1 where there is none.
+  virtual int32_t bos() const = 0;
+  virtual int32_t eos() const = 0;
+  virtual int32_t pad() const = 0;
+  virtual std::vector<SpecialToken> special_tokens() const = 0;
+
+  /// Appends the tokens of `text`, without specials.
+  virtual void append(std::string_view text, std::vector<int32_t>& tokens) const = 0;
+  /// The bytes a token stands for; empty for specials. The view lives as long as the tokenizer.
+  /// InputError for an id outside [0, vocab_size).
+  virtual std::string_view piece(int32_t token) const = 0;
+
+  /// The content of a `tokenizer.json` that the Hugging Face `tokenizers` package reads.
+  virtual std::string to_json() const = 0;
+
+  std::vector<int32_t> encode(std::string_view text) const;
+  /// Valid UTF-8: specials vanish, every invalid byte run becomes U+FFFD.
+  std::string decode(std::span<const int32_t> tokens) const;
+  /// Number of text bytes of the token, 0 for specials: the denominator of bits per byte.
+  int64_t bytes_of(int32_t token) const { return static_cast<int64_t>(piece(token).size()); }
+  /// 16 hex digits, equal exactly when ids and pieces mean the same. Stored with token files and
+  /// checkpoints.
+  std::string fingerprint() const;
+};
+
+/// Decodes token by token, for streaming output: what it returns is always complete, valid UTF-8,
+/// and the concatenation of all results equals `decode` of all tokens. Holds a reference to the
+/// tokenizer.
+class IncrementalDecoder {
+ public:
+  explicit IncrementalDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  /// The text that this token completes; often "" inside a character of several bytes.
+  std::string push(int32_t token);
+  /// What is left at the end: U+FFFD for an unfinished character. The decoder is then as new.
+  std::string finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  Utf8Stream stream_;
+};
+
+/// One token a byte: ids 0..255 are bytes, 256 `<|begin|>`, 257 `<|end|>`, 258 `<|pad|>`.
+std::shared_ptr<const Tokenizer> byte_tokenizer();
+
+/// Reads a `tokenizer.json`, or the one in a folder. InputError where it is missing or no JSON;
+/// UnsupportedError where it is a tokenizer of another kind.
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::filesystem::path& path);
+
+}  // namespace fovea
