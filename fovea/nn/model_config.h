@@ -1,0 +1,66 @@
+// What a decoder is: sizes, positions, norms, and the attention of each layer.
+//
+// LLaMA style: pre-norm RMSNorm, SwiGLU, RoPE, grouped-query attention, optional per-head QK-norm (spec 3.7, 6.1, 7, 10.3).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "fovea/attention/rope.h"
+#include "fovea/attention/spec.h"
+#include "fovea/config/fields.h"
+
+namespace fovea {
+
+/// Normalisation of queries and keys (7.3). `head_rms`: RMSNorm per head with a gain [d] shared by heads, before RoPE (Qwen3).
+enum class QkNorm { none, head_rms };
+std::span<const std::string_view> enum_names(QkNorm);
+
+/// The attention keys of a model; one AttentionSpec a layer is derived from them.
+struct AttentionSettings {
+  TemperatureSpec temperature;
+  std::vector<double> temperature_per_layer;  ///< constant t of each layer; empty = temperature.value everywhere
+  double soft_cap = 0.0;
+  BiasSpec bias;
+  MaskRule mask;
+  bool sink_logit = false;
+  double dropout = 0.0;
+
+  void describe(FieldVisitor& v);
+  bool operator==(const AttentionSettings&) const = default;
+};
+
+struct ModelConfig {
+  int64_t vocab_size = 0;  ///< 0 = the tokenizer's
+  int64_t layers = 4;
+  int64_t width = 256;
+  int64_t heads = 4;
+  int64_t kv_heads = 0;   ///< 0 = heads
+  int64_t head_dim = 0;   ///< 0 = width / heads
+  int64_t ffn_width = 0;  ///< 0 = nearest multiple of 64 to 8 width / 3
+  int64_t context = 256;  ///< trained length in tokens
+  bool tied = true;       ///< the head is the embedding
+  QkNorm qk_norm = QkNorm::none;
+  double norm_eps = 1e-5;
+  double dropout = 0.0;      ///< on embeddings and on what each block adds
+  double query_init = 1.0;   ///< multiplies the start of W_q, or of the q gain with qk_norm (F-5's fair control)
+  RopeSpec rope;
+  AttentionSettings attention;
+
+  void describe(FieldVisitor& v);
+  /// Fills the zeros (vocab_size from `tokenizer_vocab`) and checks everything; ConfigError with the key.
+  ModelConfig resolved(int64_t tokenizer_vocab) const;
+  /// The spec of one layer; the config must be resolved.
+  AttentionSpec layer_attention(int64_t layer) const;
+  bool operator==(const ModelConfig&) const = default;
+};
+
+/// Number of parameters, exactly as the registry will count them.
+int64_t parameter_count(const ModelConfig& resolved);
+
+}  // namespace fovea

@@ -1,0 +1,59 @@
+// The registry of a model's parameters (seam 5 of the design).
+//
+// Optimizer groups, freezing, checkpoint files, counts and plans are derived from it. Masters are float32 leaves; the model casts them
+// to its compute dtype where it uses them.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fovea {
+
+/// How a parameter starts. Truncated normals are cut at 3 standard deviations (spec 3.5).
+struct Init {
+  enum class Kind { zeros, ones, constant, truncated_normal };
+  Kind kind = Kind::zeros;
+  double value = 0.0;  ///< constant, or the standard deviation of the normal
+  double scale = 1.0;  ///< multiplies the drawn values (F-5: the query init of the fair control)
+};
+
+struct Parameter {
+  enum class Origin { base, added };  ///< of the architecture, or put on top by a mechanism or adapter
+  std::string name;                   ///< Hugging Face's name where one exists: "model.layers.0.self_attn.q_proj.weight"
+  Origin origin = Origin::base;
+  bool decay = true;             ///< takes part in weight decay
+  double learning_rate_scale = 1.0;
+  bool trainable = true;
+  Init init;
+  at::Tensor value;  ///< float32 leaf, requires_grad = trainable
+};
+
+class ParameterRegistry {
+ public:
+  /// Registers and initialises a parameter; the numbers depend on (seed, name) only. The reference stays valid.
+  Parameter& add(Parameter parameter, at::IntArrayRef shape, uint64_t seed, at::Device device);
+  const Parameter* find(std::string_view name) const;
+  Parameter* find(std::string_view name);
+  /// In order of registration.
+  std::deque<Parameter>& all() { return parameters_; }
+  const std::deque<Parameter>& all() const { return parameters_; }
+  /// Number of elements; `only_trainable` leaves out frozen ones.
+  int64_t count(bool only_trainable = false) const;
+  std::vector<std::string> names() const;
+
+ private:
+  std::deque<Parameter> parameters_;
+};
+
+/// Fills `tensor` (float32, CPU) by `init`; deterministic in (seed, name).
+void initialise(at::Tensor& tensor, const Init& init, uint64_t seed, std::string_view name);
+
+}  // namespace fovea
