@@ -1,11 +1,20 @@
 # Interface target fovea_options: what every target of ours compiles with.
+#
+# SPDX-FileCopyrightText: The Fovea authors
+# SPDX-License-Identifier: Apache-2.0
 
 add_library(fovea_options INTERFACE)
 target_compile_options(fovea_options INTERFACE
-  -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-float-conversion -Werror -fopenmp)
+  -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-float-conversion -fopenmp)
+if(FOVEA_WERROR)
+  target_compile_options(fovea_options INTERFACE -Werror)
+endif()
 target_include_directories(fovea_options INTERFACE ${CMAKE_SOURCE_DIR})
 if(FOVEA_SANITIZE)
-  target_compile_options(fovea_options INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer)
+  # No vptr check: it would need run-time type information that libtorch does not export.
+  target_compile_options(fovea_options INTERFACE
+    -fsanitize=address,undefined -fno-sanitize=vptr -fno-omit-frame-pointer
+    -Wno-error=maybe-uninitialized)  # GCC 12 reports it falsely in instrumented code
   target_link_options(fovea_options INTERFACE -fsanitize=address,undefined)
 endif()
 

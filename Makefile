@@ -1,0 +1,58 @@
+# The two commands are `make demo` and `make test`; both do all the set-up they need. `make` alone lists the rest.
+#
+# SPDX-FileCopyrightText: The Fovea authors
+# SPDX-License-Identifier: Apache-2.0
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+JOBS ?= $(shell scripts/jobs.sh)
+TEXT ?=
+ARGS ?=
+
+.PHONY: help setup build demo test test-debug sanitize check format lint bench python-peers clean
+
+help: ## this list
+	@echo "Fovea. Targets (each does what it needs first):"
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@echo "Variables: TEXT=file-or-folder and ARGS='key=value ...' for demo, JOBS=$(JOBS), FOVEA_CACHE=folder (docs/building.md)"
+
+setup: ## Debian packages and the pinned torch wheel, nothing else
+	@scripts/setup.sh
+
+build: setup ## the program, build/bin/fovea
+	@scripts/build.sh release $(JOBS)
+
+demo: build ## train and compare attention variants on real text (TEXT=your.txt), report in runs/demo/report.html
+	@build/bin/fovea compare recipes/demo.yaml $(if $(TEXT),'data.sources.0.path=$(TEXT)') $(ARGS)
+
+test: build ## all tests
+	@scripts/run-tests.sh release $(JOBS) $(ARGS)
+
+test-debug: setup ## all tests of a debug build
+	@scripts/build.sh debug $(JOBS)
+	@scripts/run-tests.sh debug $(JOBS) $(ARGS)
+
+sanitize: setup ## all tests under the address and undefined-behaviour sanitizers
+	@scripts/build.sh sanitize $(JOBS)
+	@scripts/run-tests.sh sanitize $(JOBS) $(ARGS)
+
+check: build ## the checks of .ci/run: format, lint, layers, docs, spec coverage
+	@scripts/check.sh
+
+format: ## clang-format in place
+	@scripts/check-format.sh --fix
+
+lint: build ## clang-tidy, the short list of .clang-tidy
+	@scripts/lint.sh
+
+bench: build ## benchmarks; prints ratios (ARGS go to the benchmark programs)
+	@scripts/bench.sh $(ARGS)
+
+python-peers: setup ## a second environment with the full Python stack (5 GB), for peers and goldens only
+	@scripts/python-peers.sh
+
+clean: ## removes build/; the cache folder and runs/ stay
+	rm -rf build

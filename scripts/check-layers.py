@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Checks the sources' structure: include order of the layers, torch-free layers, no printing in the library, file sizes.
+
+SPDX-FileCopyrightText: The Fovea authors
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+# A layer may include itself and what stands before it.
+LAYERS = ["base", "config", "kernels", "attention", "nn", "text", "data", "checkpoint", "infer", "eval", "report",
+          "train", "retrofit", "compare", "serve"]
+# These build on a machine without torch (and compile in a second instead of ten).
+TORCH_FREE = {"base", "config", "kernels", "text", "data", "report"}
+# What may include everything: it is above all layers.
+ABOVE = {"cli", "tests", "benchmarks", "examples", "lab"}
+
+TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/|^torch\.h$")
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+# The library throws and reports through callbacks; it never prints, exits or aborts.
+PRINTING = re.compile(r"(std::(cout|cerr|clog)\b|\b(printf|fprintf|puts|putchar|perror|fputs)\s*\("
+                      r"|\bfmt::print\s*\(|(?<![\w.>:])(std::|::)?(exit|_exit|quick_exit|abort|terminate)\s*\()")
+USING = re.compile(r"^using namespace ")
+MAX_LINES = 800
+
+
+def sources() -> list[pathlib.Path]:
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], check=True,
+                            capture_output=True, text=True).stdout
+    return [pathlib.Path(p) for p in listed.split("\0") if p and pathlib.Path(p).is_file()]
+
+
+def without_comments(text: str) -> list[str]:
+    """Lines with comments and the insides of string literals blanked, so that words in them do not count."""
+    pattern = re.compile(r'R"(?P<d>[^(\s]*)\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.S)
+
+    def blank(match: re.Match) -> str:
+        found = match.group(0)
+        # The path of an include is needed, and has no blanks in it.
+        if found.startswith('"') and found.endswith((".h\"", ".cuh\"", ".hpp\"")):
+            return found
+        return re.sub(r"[^\n]", " ", found)
+
+    return pattern.sub(blank, text).split("\n")
+
+
+def check_file(path: pathlib.Path) -> list[str]:
+    problems = []
+    text = path.read_text(encoding="utf-8")
+    lines = text.count("\n")
+    if lines > MAX_LINES:
+        problems.append(f"{path}: {lines} lines, more than {MAX_LINES}: it has two subjects, split it")
+    if "SPDX-License-Identifier: Apache-2.0" not in text:
+        problems.append(f"{path}: no SPDX lines at the top")
+    library = path.parts[0] == "fovea"
+    layer = path.parts[1] if library and len(path.parts) > 2 else None
+    if layer is not None and layer not in LAYERS:
+        problems.append(f"{path}: unknown layer '{layer}'; add it to scripts/check-layers.py in its place")
+        return problems
+    for number, line in enumerate(without_comments(text), 1):
+        where = f"{path}:{number}"
+        include = INCLUDE.match(line)
+        if include:
+            problems += check_include(where, layer, include.group(1))
+        elif library and PRINTING.search(line):
+            problems.append(f"{where}: the library never prints, exits or aborts: '{line.strip()}'")
+        elif path.suffix in (".h", ".cuh") and USING.match(line):
+            problems.append(f"{where}: no 'using namespace' at file scope in a header")
+    return problems
+
+
+def check_include(where: str, layer: str | None, included: str) -> list[str]:
+    if layer is None:
+        return []
+    if layer in TORCH_FREE and TORCH.search(included):
+        return [f"{where}: {layer}/ is free of torch, but includes {included}"]
+    parts = included.split("/")
+    if parts[0] in ABOVE:
+        return [f"{where}: the library does not include {parts[0]}/"]
+    if parts[0] != "fovea" or len(parts) < 3 or parts[1] not in LAYERS:
+        return []
+    if LAYERS.index(parts[1]) > LAYERS.index(layer):
+        return [f"{where}: {layer}/ may not include {included}: {parts[1]}/ comes after it"]
+    if layer in TORCH_FREE and parts[1] not in TORCH_FREE:
+        return [f"{where}: {layer}/ is free of torch, but includes {included} of a layer that is not"]
+    return []
+
+
+def main() -> int:
+    checked = [p for p in sources() if p.suffix in (".h", ".cpp", ".cu", ".cuh") and p.parts[0] in {"fovea"} | ABOVE]
+    problems = [problem for path in checked for problem in check_file(path)]
+    for problem in problems:
+        print(f"[layers] {problem}")
+    print(f"[layers] {len(checked)} files, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

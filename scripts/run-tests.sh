@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# run-tests.sh PRESET [JOBS] [CTEST ARGUMENTS...]: ctest on a built preset. On a terminal one moving line, else one a test.
+#
+# SPDX-FileCopyrightText: The Fovea authors
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=${1:-release}
+jobs=${2:-$(scripts/jobs.sh)}
+shift $(($# < 2 ? $# : 2))
+case $preset in release) folder=build ;; *) folder=build/$preset ;; esac
+
+# The tests run side by side, so each has one thread; those about threads set their own number.
+export OMP_NUM_THREADS=1
+# libtorch keeps registries for the life of the process, which the leak checker would report.
+export ASAN_OPTIONS=detect_leaks=0:${ASAN_OPTIONS:-} UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:${UBSAN_OPTIONS:-}
+progress=
+[ ! -t 1 ] || progress=--progress
+exec ctest --test-dir "$folder" --output-on-failure --no-tests=error -j "$jobs" $progress "$@"

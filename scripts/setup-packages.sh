@@ -1,0 +1,78 @@
+# Sourced by setup.sh: installs what is missing of debian-packages.txt.
+#
+# SPDX-FileCopyrightText: The Fovea authors
+# SPDX-License-Identifier: Apache-2.0
+
+# Prints the lines of the list that no installed package satisfies.
+missing_packages() {
+  local installed line name
+  installed=" $(dpkg-query -W -f '${db:Status-Status}:${Package} ' 2> /dev/null)"
+  while IFS= read -r line; do
+    line=${line%%#*}
+    for name in $line; do
+      case $name in '?' | '|') continue ;; esac
+      [[ $installed == *" installed:$name "* ]] && continue 2
+    done
+    [ -z "${line// /}" ] || echo "${line%"${line##*[! ]}"}"
+  done < "$here/debian-packages.txt"
+}
+
+# choose_packages LINES: the first name of each line that apt can install; says which optional ones it cannot.
+choose_packages() {
+  local line name
+  while IFS= read -r line; do
+    for name in $line; do
+      case $name in '?' | '|') continue ;; esac
+      if apt-cache policy "$name" 2> /dev/null | grep -q 'Candidate: [^(]'; then
+        echo "$name"
+        continue 2
+      fi
+    done
+    case $line in
+      '?'*) say "this distribution has no${line#\?}: the tests or checks that need it will say so" >&2 ;;
+      *) echo "${line%% *}" ;;  # apt-get names it in its own words
+    esac
+  done <<< "$1"
+}
+
+install_missing_packages() {
+  if ! command -v dpkg-query > /dev/null; then
+    [ -n "${FOVEA_SKIP_PACKAGES:-}" ] && return 0
+    die "this is not Debian or Ubuntu: install what scripts/debian-packages.txt lists by other means, then" \
+      "FOVEA_SKIP_PACKAGES=1 make setup"
+  fi
+  local missing required as_root=()
+  missing=$(missing_packages)
+  required=$(grep -v '^?' <<< "$missing" || true)
+  [ -n "$missing" ] && [ -z "${FOVEA_SKIP_PACKAGES:-}" ] || return 0
+  # Optional packages that could not be had are not asked for again on every build.
+  local refused=${FOVEA_CACHE}/packages-not-found
+  if [ -z "$required" ] && [ -f "$refused" ] && [ "$(cat "$refused")" = "$missing" ]; then return 0; fi
+
+  local plain
+  plain=$(sed -e 's/^? *//' -e 's/ *|.*//' <<< "$missing" | tr '\n' ' ')
+  if [ "$(id -u)" -ne 0 ]; then
+    if sudo -n true 2> /dev/null; then
+      as_root=(sudo -n)
+    else
+      die "these Debian packages are missing, and installing needs root (or sudo without a password): $plain" \
+        "sudo apt-get update && sudo apt-get install -y --no-install-recommends $plain"
+    fi
+  fi
+  say "Debian packages: $plain"
+  local log apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=600)
+  log=$(mktemp)
+  "${apt[@]}" update > "$log" 2>&1 || say "apt-get update reported a problem: $(tail -n 1 "$log")"
+  local names
+  mapfile -t names < <(choose_packages "$missing")
+  if [ ${#names[@]} -gt 0 ] && ! "${apt[@]}" install -y --no-install-recommends "${names[@]}" > "$log" 2>&1 < /dev/null; then
+    tail -n 15 "$log" >&2
+    rm -f "$log"
+    die "apt-get could not install: ${names[*]} (its last lines are above: no network, no space, or an old package list?)" \
+      "apt-get update && apt-get install -y --no-install-recommends ${names[*]}"
+  fi
+  rm -f "$log"
+  missing=$(missing_packages)
+  if [ -n "$missing" ]; then mkdir -p "$FOVEA_CACHE" && echo "$missing" > "$refused"; fi
+  say "Debian packages done in ${SECONDS} s"
+}
