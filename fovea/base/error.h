@@ -1,8 +1,8 @@
 // Error types of Fovea. The *type* is API; the message is for people.
 //
-// Every message reads "[where] what was expected; what came", followed by the remedy. The library throws; it never
-// prints, exits or aborts. `exit_code()` is what the command line returns: 1 failed while running, 2 wrong usage,
-// recipe or input, 130 interrupted.
+// Every message reads "[where] what was expected; what came", followed by the remedy. The library
+// throws; it never prints, exits or aborts. `exit_code()` is what the command line returns: 1
+// failed while running, 2 wrong usage, recipe or input, 130 interrupted.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -24,11 +24,11 @@ class Error : public std::runtime_error {
   virtual std::string_view kind() const { return "Error"; }
 };
 
-#define FOVEA_ERROR_TYPE(Name, code)                       \
-  class Name : public Error {                              \
-   public:                                                 \
-    using Error::Error;                                    \
-    int exit_code() const override { return code; }        \
+#define FOVEA_ERROR_TYPE(Name, code)                         \
+  class Name : public Error {                                \
+   public:                                                   \
+    using Error::Error;                                      \
+    int exit_code() const override { return code; }          \
     std::string_view kind() const override { return #Name; } \
   }
 
@@ -57,15 +57,18 @@ FOVEA_ERROR_TYPE(Interrupted, 130);
 
 #undef FOVEA_ERROR_TYPE
 
-/// Throws E("[where] message") with fmt arguments: `fail<ShapeError>("attention", "q must be ...; got {}", n)`.
+/// Throws E("[where] message") with fmt arguments: `fail<ShapeError>("attention", "q must be ...;
+/// got {}", n)`.
 template <class E, class... Args>
-[[noreturn]] void fail(std::string_view where, fmt::format_string<Args...> message, Args&&... args) {
+[[noreturn]] void fail(std::string_view where, fmt::format_string<Args...> message,
+                       Args&&... args) {
   throw E(fmt::format("[{}] {}", where, fmt::format(message, std::forward<Args>(args)...)));
 }
 
 /// Throws like fail() unless `condition`. Arguments are formatted only on failure.
 template <class E, class... Args>
-void require(bool condition, std::string_view where, fmt::format_string<Args...> message, Args&&... args) {
+void require(bool condition, std::string_view where, fmt::format_string<Args...> message,
+             Args&&... args) {
   if (!condition) fail<E>(where, message, std::forward<Args>(args)...);
 }
 

@@ -168,7 +168,8 @@ void sync_folder(const fs::path& folder) {
   const int result = ::fsync(fd);
   const int error = errno;
   ::close(fd);
-  // Some file systems (FUSE, network) cannot sync folders and say EINVAL; the rename itself succeeded.
+  // Some file systems (FUSE, network) cannot sync folders and say EINVAL; the rename itself
+  // succeeded.
   if (result != 0 && error != EINVAL) fail_io("sync folder", real, error);
 }
 
@@ -220,8 +221,10 @@ FolderLock::FolderLock(const fs::path& folder) {
     const ssize_t count = ::pread(descriptor_, holder, sizeof holder - 1, 0);
     ::close(std::exchange(descriptor_, -1));
     if (error != EWOULDBLOCK) fail_io("lock", path, error);
-    fail<LockedError>("run folder", "'{}' is in use by process {}; wait for it, stop it, or choose another run folder",
-                      folder.string(), count > 0 ? holder : "unknown");
+    fail<LockedError>(
+        "run folder",
+        "'{}' is in use by process {}; wait for it, stop it, or choose another run folder",
+        folder.string(), count > 0 ? holder : "unknown");
   }
   const std::string pid = std::to_string(getpid());
   if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, pid.data(), pid.size(), 0) < 0) {

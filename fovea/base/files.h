@@ -1,7 +1,8 @@
 // Files: whole reads, atomic writes, folder locks.
 //
-// A write is atomic: temporary beside the target, fsync, rename, fsync of the folder. A reader never sees half. Every
-// function throws IoError with the path, what the system said and what to do.
+// A write is atomic: temporary beside the target, fsync, rename, fsync of the folder. A reader
+// never sees half. Every function throws IoError with the path, what the system said and what to
+// do.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -44,10 +45,12 @@ class OutputFile {
 /// Writes `path` atomically from one string.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
-/// Writes `path` atomically by `fill(file)`, called on the temporary. If `fill` throws, `path` is as before.
+/// Writes `path` atomically by `fill(file)`, called on the temporary. If `fill` throws, `path` is
+/// as before.
 void write_file(const std::filesystem::path& path, const std::function<void(OutputFile&)>& fill);
 
-/// Fills a folder under a temporary name, then renames it to `path`, which must not exist. All files in it are synced.
+/// Fills a folder under a temporary name, then renames it to `path`, which must not exist. All
+/// files in it are synced.
 void write_folder(const std::filesystem::path& path,
                   const std::function<void(const std::filesystem::path& folder)>& fill);
 
@@ -70,8 +73,8 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-/// An exclusive lock on a folder (file ".lock" in it, flock), held while this lives. LockedError where another
-/// process holds it; the message names that process.
+/// An exclusive lock on a folder (file ".lock" in it, flock), held while this lives. LockedError
+/// where another process holds it; the message names that process.
 class FolderLock {
  public:
   explicit FolderLock(const std::filesystem::path& folder);
@@ -83,7 +86,8 @@ class FolderLock {
   int descriptor_ = -1;
 };
 
-/// A 64-bit fingerprint, the same on every little-endian machine; `seed` chains several parts. Not cryptographic.
+/// A 64-bit fingerprint, the same on every little-endian machine; `seed` chains several parts. Not
+/// cryptographic.
 uint64_t fingerprint(std::string_view bytes, uint64_t seed = 0);
 /// 16 lower-case hex digits.
 std::string hex64(uint64_t value);

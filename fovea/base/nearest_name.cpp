@@ -27,7 +27,8 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
-  // A third of the letters may differ, and always two: "heds" finds "heads", "x" finds nothing long.
+  // A third of the letters may differ, and always two: "heds" finds "heads", "x" finds nothing
+  // long.
   const int limit = std::max(2, static_cast<int>(name.size()) / 3);
   std::string best;
   int best_distance = limit + 1;

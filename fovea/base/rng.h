@@ -1,7 +1,8 @@
 // Counter-based random numbers: Philox 4x32-10 (Salmon et al., SC 2011).
 //
-// A value is a pure function of (key, counter), so any order of evaluation, tiling or number of threads draws the
-// same numbers. Everything random in Fovea (data order, dropout, initialisation, sampling) comes from here.
+// A value is a pure function of (key, counter), so any order of evaluation, tiling or number of
+// threads draws the same numbers. Everything random in Fovea (data order, dropout, initialisation,
+// sampling) comes from here.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -39,7 +40,8 @@ constexpr uint64_t mix_seed(uint64_t seed, uint64_t value) {
   return (static_cast<uint64_t>(block[1]) << 32) | block[0];
 }
 
-/// A sequence of random numbers with a two-word state (key, next counter) that can be saved and restored.
+/// A sequence of random numbers with a two-word state (key, next counter) that can be saved and
+/// restored.
 class Rng {
  public:
   explicit Rng(uint64_t seed, uint64_t counter = 0) : key_(seed), counter_(counter) {}

@@ -1,8 +1,9 @@
 // How a config struct lists its keys, once, for everything that needs them.
 //
-// A config struct has `void describe(FieldVisitor& v)` that visits every member with its key and one line of help. Readers
-// (YAML, JSON, dotted overrides), writers (`--print-config`, config.json), the key listing of `--help`, and checks for
-// unknown keys are visitors. The default of a key is the member's initialiser and stands nowhere else.
+// A config struct has `void describe(FieldVisitor& v)` that visits every member with its key and
+// one line of help. Readers (YAML, JSON, dotted overrides), writers (`--print-config`,
+// config.json), the key listing of `--help`, and checks for unknown keys are visitors. The default
+// of a key is the member's initialiser and stands nowhere else.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -27,7 +28,9 @@ class FieldVisitor;
 
 /// A config struct: default-constructible, lists its keys.
 template <class T>
-concept Described = requires(T value, FieldVisitor& v) { value.describe(v); };
+concept Described = requires(T value, FieldVisitor& v) {
+  value.describe(v);
+};
 
 /// Type-erased access to a std::vector of described structs.
 struct GroupListAccess {
@@ -45,7 +48,8 @@ class FieldVisitor {
   virtual void real(const Field& field, double& value) = 0;
   virtual void text(const Field& field, std::string& value) = 0;
   /// `index` into `names`: an enum. Use the `choice` helper below.
-  virtual void choice_index(const Field& field, int& index, std::span<const std::string_view> names) = 0;
+  virtual void choice_index(const Field& field, int& index,
+                            std::span<const std::string_view> names) = 0;
   virtual void integers(const Field& field, std::vector<int64_t>& values) = 0;
   virtual void reals(const Field& field, std::vector<double>& values) = 0;
   virtual void texts(const Field& field, std::vector<std::string>& values) = 0;
@@ -54,8 +58,8 @@ class FieldVisitor {
   /// A list of maps.
   virtual void group_list(const Field& field, const GroupListAccess& access) = 0;
 
-  /// An enum whose names are found by `std::span<const std::string_view> enum_names(E)` (argument-dependent look-up), in
-  /// the order of its values from 0.
+  /// An enum whose names are found by `std::span<const std::string_view> enum_names(E)`
+  /// (argument-dependent look-up), in the order of its values from 0.
   template <class E>
   void choice(const Field& field, E& value) {
     int index = static_cast<int>(value);
@@ -68,9 +72,10 @@ class FieldVisitor {
   }
   template <Described T>
   void nested_list(const Field& field, std::vector<T>& values) {
-    group_list(field, {.size = [&values] { return values.size(); },
-                       .resize = [&values](size_t n) { values.resize(n); },
-                       .describe = [&values](size_t i, FieldVisitor& v) { values[i].describe(v); }});
+    group_list(field,
+               {.size = [&values] { return values.size(); },
+                .resize = [&values](size_t n) { values.resize(n); },
+                .describe = [&values](size_t i, FieldVisitor& v) { values[i].describe(v); }});
   }
 };
 

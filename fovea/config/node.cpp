@@ -79,7 +79,8 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  static constexpr size_t kMaxDepth = 200;  // recursion of later visitors stays far from the stack's end
+  static constexpr size_t kMaxDepth =
+      200;  // recursion of later visitors stays far from the stack's end
 
   bool scalar(std::string text) { return put(ConfigNode::make_scalar(std::move(text), name_)); }
   bool open(ConfigNode::Kind kind) {

@@ -1,4 +1,5 @@
-// A parsed config file, before anybody knows what its keys mean: scalars, lists and maps with their place in the file.
+// A parsed config file, before anybody knows what its keys mean: scalars, lists and maps with their
+// place in the file.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -34,7 +35,8 @@ ConfigNode load_yaml(const std::filesystem::path& path);
 /// Parses JSON text (duplicate keys are errors here too). ConfigError with name and byte.
 ConfigNode parse_json(std::string_view text, const std::string& name);
 
-/// Sets a dotted path ("model.layers", "data.sources.0.path") to the YAML value `text`, creating maps on the way.
+/// Sets a dotted path ("model.layers", "data.sources.0.path") to the YAML value `text`, creating
+/// maps on the way.
 void set_override(ConfigNode& root, std::string_view assignment);
 
 /// Lays `patch` over `base`: maps merge key by key, everything else replaces.

@@ -276,7 +276,8 @@ bool is_plain_yaml(const std::string& text) {
     return false;
   }
   const auto plain = [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || std::string_view("_-./ +").find(c) != std::string_view::npos;
+    return std::isalnum(static_cast<unsigned char>(c)) ||
+           std::string_view("_-./ +").find(c) != std::string_view::npos;
   };
   return std::all_of(text.begin(), text.end(), plain) && text.front() != '-';
 }

@@ -15,9 +15,11 @@ namespace fovea {
 
 using DescribeFunction = std::function<void(FieldVisitor&)>;
 
-/// Reads `node` into what `describe` visits. Absent keys keep their value. ConfigError for unknown keys (nearest name
-/// shown), wrong types and numbers that do not parse; the message names file:line and the dotted key.
-void read_fields(const ConfigNode& node, const std::string& prefix, const DescribeFunction& describe);
+/// Reads `node` into what `describe` visits. Absent keys keep their value. ConfigError for unknown
+/// keys (nearest name shown), wrong types and numbers that do not parse; the message names
+/// file:line and the dotted key.
+void read_fields(const ConfigNode& node, const std::string& prefix,
+                 const DescribeFunction& describe);
 
 template <Described T>
 void read_fields(const ConfigNode& node, T& value, const std::string& prefix = "") {
