@@ -1,0 +1,74 @@
+// A run folder: config.yaml, metrics.jsonl, tensorboard/, checkpoints/0000001000/
+// (docs/run-folder.md).
+//
+// A checkpoint is a model folder plus optimizer.safetensors and state.json. It appears as a whole
+// (write_folder) and holds the checksums of its files, so that damage is seen before anything is
+// restored from it.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fovea {
+
+struct CheckpointEntry {
+  int64_t step = 0;
+  std::filesystem::path folder;
+};
+
+/// What find_valid_checkpoint() found.
+struct FoundCheckpoint {
+  CheckpointEntry checkpoint;
+  nlohmann::ordered_json state;      ///< what save_checkpoint() was given
+  std::vector<std::string> damaged;  ///< newer checkpoints that were passed over: one sentence each
+};
+
+/// Paths inside a run folder.
+struct RunPaths {
+  std::filesystem::path folder;
+
+  std::filesystem::path config() const { return folder / "config.yaml"; }
+  std::filesystem::path metrics() const { return folder / "metrics.jsonl"; }
+  std::filesystem::path info() const { return folder / "run.json"; }
+  std::filesystem::path tensorboard() const { return folder / "tensorboard"; }
+  std::filesystem::path checkpoints() const { return folder / "checkpoints"; }
+  std::filesystem::path checkpoint(int64_t step) const;
+};
+
+/// All checkpoints, oldest first. Empty where there is no such folder.
+std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& run_folder);
+
+/// Writes checkpoint `step` atomically: `fill(folder)` writes the files, then state.json is added
+/// with `state` and the checksums of all files. An existing checkpoint of that step is replaced.
+/// `trace` is called at named points (tests). IoError.
+std::filesystem::path save_checkpoint(const std::filesystem::path& run_folder, int64_t step,
+                                      const nlohmann::ordered_json& state,
+                                      const std::function<void(const std::filesystem::path&)>& fill,
+                                      const std::function<void(std::string_view)>& trace = {});
+
+/// The state of a checkpoint after checking every file of it. CheckpointError: missing, truncated
+/// or changed file, by name.
+nlohmann::ordered_json load_checkpoint_state(const std::filesystem::path& checkpoint);
+
+/// The newest checkpoint that is whole; nothing where there is none at all. CheckpointError where
+/// there are some and all are damaged.
+std::optional<FoundCheckpoint> find_valid_checkpoint(const std::filesystem::path& run_folder);
+
+/// Deletes the oldest checkpoints but `keep` (>= 1), and what crashed writers left behind. The run
+/// folder must be locked.
+void prune_checkpoints(const std::filesystem::path& run_folder, int64_t keep);
+
+/// The model folder that a user means: a model folder or checkpoint itself, or the newest whole
+/// checkpoint of a run folder. CheckpointError otherwise, saying what a model folder holds.
+std::filesystem::path resolve_model_folder(const std::filesystem::path& path);
+
+}  // namespace fovea

@@ -1,0 +1,49 @@
+// Evaluation of a model on the validation side of a corpus.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "fovea/data/batch_stream.h"
+#include "fovea/nn/transformer.h"
+
+namespace fovea {
+
+struct SourceEvaluation {
+  std::string source;
+  double nll = 0;       ///< nats, sum
+  int64_t targets = 0;  ///< tokens predicted
+  int64_t bytes = 0;    ///< of text predicted
+
+  double loss() const;           ///< nats per token
+  double perplexity() const;     ///< per token
+  double bits_per_byte() const;  ///< spec 9.3
+};
+
+struct EvaluationResult {
+  std::vector<SourceEvaluation> sources;
+
+  /// Over all sources together.
+  SourceEvaluation total() const;
+  /// Unweighted mean of the sources' perplexities (spec 3.7).
+  double mean_perplexity() const;
+  nlohmann::ordered_json to_json() const;
+  /// CheckpointError where a key is missing or of another type.
+  static EvaluationResult from_json(const nlohmann::ordered_json& json);
+};
+
+/// The model's loss on fixed validation batches, without gradients and dropout. Numbers do not
+/// depend on the number of rows a batch but for rounding.
+EvaluationResult evaluate(const Transformer& model, const std::vector<ValidationSet>& sets);
+
+/// A batch as tensors on the model's device.
+ModelInput model_input(const Batch& batch, at::Device device);
+/// Its targets, int64 [rows, length].
+at::Tensor target_tensor(const Batch& batch, at::Device device);
+
+}  // namespace fovea

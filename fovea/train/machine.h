@@ -1,0 +1,32 @@
+// What a run needs to know about the machine: number formats, memory, names.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "fovea/train/recipe.h"
+
+namespace fovea {
+
+/// ConfigError for `cuda` where this machine or build has none.
+at::Device choose_device(DeviceChoice choice);
+at::ScalarType choose_dtype(DtypeChoice choice, at::Device device);
+/// Whether the CPU multiplies bfloat16 in hardware (AVX512_BF16 or AMX_BF16).
+bool cpu_has_bfloat16();
+
+/// Largest resident memory of this process in bytes since reset_peak_memory() (VmHWM); on CUDA the
+/// device's allocated peak.
+int64_t peak_memory_bytes(at::Device device = at::kCPU);
+/// Starts a new measurement. Does nothing where the kernel does not allow it.
+void reset_peak_memory(at::Device device = at::kCPU);
+
+/// {"cpu", "cores", "memory_bytes", "device", "torch", "fovea"}: recorded in run.json.
+nlohmann::ordered_json machine_summary(at::Device device);
+
+}  // namespace fovea
