@@ -19,9 +19,6 @@ namespace fovea {
 /// Columns of the terminal behind a file descriptor; `fallback` where there is none.
 int64_t terminal_width(int descriptor, int64_t fallback = 80);
 
-/// "4 s", "3 min 05 s", "2 h 07 min".
-std::string duration_text(double seconds);
-
 struct ProgressOptions {
   enum class Mode { quiet, lines, bar };
   Mode mode = Mode::quiet;

@@ -1,0 +1,64 @@
+// What `fovea compare` prints at its end.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <sstream>
+
+#include "fovea/report/format.h"
+#include "fovea/report/table.h"
+
+namespace fovea {
+
+std::string compare_table(const CompareResult& result, int64_t width) {
+  TextTable table({{.title = "variant", .shrinks = true},
+                   {.title = "bits/byte", .right = true},
+                   {.title = "difference", .right = true, .importance = 50},
+                   {.title = "verdict"},
+                   {.title = "perplexity", .right = true, .importance = 40},
+                   {.title = "tokens/s", .right = true, .importance = 30},
+                   {.title = "peak memory", .right = true, .importance = 20},
+                   {.title = "parameters", .right = true, .importance = 10}});
+  for (const CompareBaseline& baseline : result.baselines) {
+    table.add_row(
+        {baseline.name, fixed_text(baseline.bits_per_byte, 3), "", "baseline", "", "", "", ""});
+  }
+  if (!result.baselines.empty() && !result.variants.empty()) table.add_rule();
+  for (const CompareVariant& variant : result.variants) {
+    const VariantSummary& summary = variant.summary;
+    const double memory =
+        summary.finished_runs > 0 ? static_cast<double>(summary.peak_memory_bytes) : kNotANumber;
+    table.add_row({variant.name, spread_text(summary.bits_per_byte, 3), difference_text(summary, 3),
+                   std::string(verdict_text(summary.verdict)), spread_text(summary.perplexity, 2),
+                   count_text(summary.tokens_per_second), bytes_text(memory),
+                   count_text(static_cast<double>(variant.parameters))});
+  }
+  table.add_note("");
+  table.add_note(std::string(verdict_rule()));
+  for (const CompareVariant& variant : result.variants) {
+    for (const CompareRun& run : variant.runs) {
+      if (run.failure.empty()) continue;
+      table.add_note(fmt::format("{}, seed {}: {}", variant.name, run.seed, run.failure));
+    }
+  }
+  return table.render(width);
+}
+
+std::string compare_samples(const CompareResult& result, int64_t width) {
+  std::string out;
+  for (const CompareVariant& variant : result.variants) {
+    if (variant.sample.prompt.empty() && variant.sample.text.empty()) continue;
+    out += fmt::format("── {}\n", single_line(variant.name));
+    std::istringstream lines(repair_utf8(variant.sample.prompt + variant.sample.text));
+    for (std::string line; std::getline(lines, line);) {
+      // Spaces at the start of a line carry the meaning of code, so lines are wrapped one by one.
+      for (const std::string& part : wrap_text(single_line(line), width > 0 ? width : 100))
+        out += part + "\n";
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace fovea

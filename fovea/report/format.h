@@ -1,0 +1,59 @@
+// Numbers and text for people: widths in terminal cells, escapes, units, and the answer of a
+// comparison in words.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fovea/report/compare_result.h"
+
+namespace fovea {
+
+/// Valid UTF-8: every byte that belongs to no character becomes U+FFFD.
+std::string repair_utf8(std::string_view text);
+/// One line: control characters (newline, tab, escape, ...) become spaces; valid UTF-8.
+std::string single_line(std::string_view text);
+
+/// Cells that valid UTF-8 takes on a terminal: 0 for combining marks, 2 for wide East Asian
+/// characters and emoji, else 1.
+int64_t display_width(std::string_view text);
+/// The longest prefix of at most `width` cells; where something is cut, it ends in an ellipsis.
+std::string shorten(std::string_view text, int64_t width);
+/// Lines of at most `width` cells, broken at spaces where possible. At least one line.
+std::vector<std::string> wrap_text(std::string_view text, int64_t width);
+
+/// For HTML text and attributes in double quotes: escapes & < > " ' and repairs UTF-8.
+std::string escape_html(std::string_view text);
+
+/// "987", "12.3 k", "4.56 M", "7.89 B". "-" for NaN, as in all functions below.
+std::string count_text(double value);
+/// "987 B", "12.3 KB", "4.56 MB": powers of 1000.
+std::string bytes_text(double bytes);
+/// "4 s", "3 min 05 s", "2 h 07 min", "3 d 04 h".
+std::string duration_text(double seconds);
+/// Fixed digits: "2.413".
+std::string fixed_text(double value, int digits);
+/// "2.413 ± 0.004", mean and standard deviation; without the second part for one run.
+std::string spread_text(const Spread& spread, int digits);
+/// Signed difference with its standard error: "-0.021 ± 0.004".
+std::string difference_text(const VariantSummary& summary, int digits);
+/// "1.05 M tokens each", "90 s each", "1.2 M parameters each".
+std::string budget_text(const CompareResult& result);
+
+/// The answer in a few sentences: what was compared, what each variant came to against the
+/// reference, how they stand to the baselines. Says plainly where nothing can be said.
+struct Answer {
+  std::string question;               // what was compared, under which budget
+  std::vector<std::string> findings;  // one sentence each, the most important first
+};
+Answer compare_answer(const CompareResult& result);
+
+/// The rule behind the verdicts, in one sentence; footnote of every table.
+std::string_view verdict_rule();
+
+}  // namespace fovea

@@ -1,0 +1,89 @@
+// Reading, appending to and cutting metrics.jsonl.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/report/metrics_log.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "fovea/base/error.h"
+
+namespace fovea {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Text up to and including the last newline: whatever follows was torn by a kill.
+std::string_view whole_lines(std::string_view text) {
+  const size_t end = text.rfind('\n');
+  return end == std::string_view::npos ? std::string_view() : text.substr(0, end + 1);
+}
+
+Json parse_line(std::string_view line, const std::filesystem::path& path, int64_t number) {
+  Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  require<InputError>(record.is_object(), "metrics",
+                      "{}:{}: expected a JSON object; remove or mend this line", path.string(),
+                      number);
+  return record;
+}
+
+/// Calls visit(record, line with its newline) for each line.
+template <class Visit>
+void for_each_line(std::string_view text, const std::filesystem::path& path, const Visit& visit) {
+  for (int64_t number = 1; !text.empty(); ++number) {
+    const size_t length = text.find('\n') + 1;
+    const std::string_view line = text.substr(0, length);
+    visit(parse_line(line.substr(0, length - 1), path, number), line);
+    text.remove_prefix(length);
+  }
+}
+
+const std::filesystem::path& without_torn_line(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return path;
+  const std::string text = read_file(path);
+  const std::string_view kept = whole_lines(text);
+  if (kept.size() != text.size()) write_file(path, kept);
+  return path;
+}
+
+bool has_step(const Json& record) {
+  const auto step = record.find("global_step");
+  return step != record.end() && step->is_number_integer();
+}
+
+}  // namespace
+
+MetricsLog::MetricsLog(const std::filesystem::path& path)
+    : file_(without_torn_line(path), OutputFile::Mode::append) {}
+
+void MetricsLog::write(const Json& record) {
+  require<InputError>(record.is_object() && has_step(record), "metrics",
+                      "expected an object with an integer 'global_step'; got {}", record.dump());
+  // dump() writes numbers that are not finite as null, and repairs text instead of throwing in the
+  // middle of a run.
+  file_.write(record.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void MetricsLog::sync() { file_.sync(); }
+
+std::vector<Json> read_metrics(const std::filesystem::path& path) {
+  const std::string text = read_file(path);
+  std::vector<Json> records;
+  for_each_line(whole_lines(text), path,
+                [&](Json record, std::string_view) { records.push_back(std::move(record)); });
+  return records;
+}
+
+void truncate_metrics(const std::filesystem::path& path, int64_t last_step) {
+  if (!std::filesystem::exists(path)) return;
+  const std::string text = read_file(path);
+  std::string kept;
+  for_each_line(whole_lines(text), path, [&](const Json& record, std::string_view line) {
+    if (has_step(record) && record["global_step"].get<int64_t>() <= last_step) kept += line;
+  });
+  if (kept != text) write_file(path, kept);
+}
+
+}  // namespace fovea
