@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -44,9 +45,12 @@ std::string remedy(int error) {
                 remedy(error));
 }
 
+// Unique per process and call, so that two writers of one path each finish theirs; the last rename
+// stays.
 fs::path temporary_beside(const fs::path& path) {
-  fs::path name = path.filename();
-  return path.parent_path() / ("." + name.string() + ".tmp-" + std::to_string(getpid()));
+  static std::atomic<int> calls{0};
+  return path.parent_path() /
+         fmt::format(".{}.tmp-{}-{}", path.filename().string(), getpid(), calls++);
 }
 
 void sync_tree(const fs::path& folder) {

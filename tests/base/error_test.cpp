@@ -30,10 +30,10 @@ int code() {
 }
 
 TEST(Error, ExitCodesTellBadInputFromFailureFromInterruption) {
-  EXPECT_EQ((std::array{code<UsageError>(), code<ConfigError>(), code<InputError>(),
-                        code<ShapeError>(), code<UnsupportedError>(), code<CheckpointError>(),
-                        code<LockedError>()}),
-            (std::array{2, 2, 2, 2, 2, 2, 2}));
+  EXPECT_EQ(
+      (std::array{code<UsageError>(), code<ConfigError>(), code<InputError>(), code<ShapeError>(),
+                  code<UnsupportedError>(), code<CheckpointError>(), code<LockedError>()}),
+      (std::array{2, 2, 2, 2, 2, 2, 2}));
   EXPECT_EQ((std::array{code<IoError>(), code<NumericalError>(), code<MemoryError>()}),
             (std::array{1, 1, 1}));
   EXPECT_EQ(code<Interrupted>(), 130);

@@ -14,7 +14,8 @@ namespace {
 
 constexpr int kDraws = 20000;
 
-// The three known-answer vectors published with the generator (counter, key -> block), lowest word first.
+// The three known-answer vectors published with the generator (counter, key -> block), lowest word
+// first.
 TEST(Philox, EqualsThePublishedKnownAnswers) {
   EXPECT_EQ(philox(0, 0, 0), (PhiloxBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox(~0ull, ~0ull, ~0ull),

@@ -1,4 +1,5 @@
-// Expects an error of one type whose message names what a person needs: EXPECT_ERROR(ConfigError, f(), "a.yaml:3", "heads").
+// Expects an error of one type whose message names what a person needs: EXPECT_ERROR(ConfigError,
+// f(), "a.yaml:3", "heads").
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -39,5 +40,4 @@ template <class E, class F>
 }  // namespace fovea::testing
 
 #define EXPECT_ERROR(Type, expression, ...) \
-  EXPECT_TRUE(                              \
-      ::fovea::testing::throws_naming<Type>([&] { (void)(expression); }, {__VA_ARGS__}))
+  EXPECT_TRUE(::fovea::testing::throws_naming<Type>([&] { (void)(expression); }, {__VA_ARGS__}))
