@@ -13,8 +13,14 @@ if(NOT EXISTS "${FOVEA_TORCH_DIR}/lib/libtorch_cpu.so")
 endif()
 set(FOVEA_TORCH_DIR "${FOVEA_TORCH_DIR}" CACHE PATH "the torch folder of the pip wheel")
 
+# The wheel carries the headers of another fmt than Debian's library: ours must be found first.
+find_package(fmt REQUIRED)
+get_target_property(fmt_include fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/first-include)
+file(CREATE_LINK ${fmt_include}/fmt ${CMAKE_BINARY_DIR}/first-include/fmt SYMBOLIC)
+
 add_library(fovea_torch INTERFACE)
-target_include_directories(fovea_torch SYSTEM INTERFACE
+target_include_directories(fovea_torch SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/first-include
   ${FOVEA_TORCH_DIR}/include ${FOVEA_TORCH_DIR}/include/torch/csrc/api/include)
 target_link_libraries(fovea_torch INTERFACE
   ${FOVEA_TORCH_DIR}/lib/libtorch_cpu.so ${FOVEA_TORCH_DIR}/lib/libc10.so)

@@ -1,0 +1,352 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/checkpoint/safetensors.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "fovea/base/error.h"
+#include "fovea/base/nearest_name.h"
+
+namespace fovea {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
+
+using Json = nlohmann::json;
+
+constexpr size_t kPrefix = 8;                 // the length of the header
+constexpr size_t kLargestHeader = 100 << 20;  // the limit of the reference implementation
+constexpr size_t kDataAlignment = 64;         // a cache line, and the widest vector load
+constexpr size_t kDeepest = 4;                // file, tensor, shape; one to spare
+
+struct DtypeName {
+  std::string_view name;
+  at::ScalarType dtype;
+};
+constexpr std::array kDtypes = {
+    DtypeName{"F32", at::kFloat},
+    DtypeName{"F16", at::kHalf},
+    DtypeName{"BF16", at::kBFloat16},
+    DtypeName{"F64", at::kDouble},
+    DtypeName{"I64", at::kLong},
+    DtypeName{"I32", at::kInt},
+    DtypeName{"I16", at::kShort},
+    DtypeName{"I8", at::kChar},
+    DtypeName{"U8", at::kByte},
+    DtypeName{"BOOL", at::kBool},
+    DtypeName{"U16", at::kUInt16},
+    DtypeName{"U32", at::kUInt32},
+    DtypeName{"U64", at::kUInt64},
+    DtypeName{"F8_E4M3", at::kFloat8_e4m3fn},
+    DtypeName{"F8_E5M2", at::kFloat8_e5m2},
+    DtypeName{"C64", at::kComplexFloat},
+};
+
+std::string legal_dtypes() {
+  std::string out;
+  for (const DtypeName& entry : kDtypes) out += (out.empty() ? "" : ", ") + std::string(entry.name);
+  return out;
+}
+
+/// Parses the header of one file; every complaint names the file.
+class HeaderParser {
+ public:
+  HeaderParser(const std::filesystem::path& path, std::string_view header, size_t data_size)
+      : where_(path.string()), header_(header), data_size_(data_size) {}
+
+  std::vector<SafetensorsEntry> parse(TextMap& metadata) const {
+    const Json root = parse_json();
+    if (!root.is_object()) {
+      fail<CheckpointError>(where_, "the header must be a JSON object of tensors; got {}",
+                            root.type_name());
+    }
+    std::vector<SafetensorsEntry> entries;
+    for (const auto& [name, value] : root.items()) {
+      if (name == "__metadata__") {
+        read_metadata(value, metadata);
+      } else {
+        entries.push_back(read_entry(name, value));
+      }
+    }
+    check_layout(entries);
+    return entries;
+  }
+
+ private:
+  Json parse_json() const {
+    std::vector<std::set<std::string>> keys;
+    const auto check = [&](int, Json::parse_event_t event, Json& parsed) {
+      using Event = Json::parse_event_t;
+      if (event == Event::object_start || event == Event::array_start) {
+        keys.emplace_back();
+        if (keys.size() > kDeepest) {
+          fail<CheckpointError>(where_, "the header is nested deeper than {} levels; {}", kDeepest,
+                                kDamaged);
+        }
+      } else if (event == Event::object_end || event == Event::array_end) {
+        keys.pop_back();
+      } else if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second) {
+        fail<CheckpointError>(where_, "the name '{}' stands twice in the header; {}",
+                              parsed.get<std::string>(), kDamaged);
+      }
+      return true;
+    };
+    try {
+      return Json::parse(header_.begin(), header_.end(), check);
+    } catch (const Json::exception& error) {
+      fail<CheckpointError>(where_, "the header must be JSON; {}; {}", error.what(), kDamaged);
+    }
+  }
+
+  void read_metadata(const Json& value, TextMap& metadata) const {
+    if (!value.is_object()) {
+      fail<CheckpointError>(where_, "'__metadata__' must be a map of texts; got {}",
+                            value.type_name());
+    }
+    for (const auto& [key, text] : value.items()) {
+      if (!text.is_string()) {
+        fail<CheckpointError>(where_, "'__metadata__' must hold texts; '{}' is {}", key,
+                              text.type_name());
+      }
+      metadata[key] = text.get<std::string>();
+    }
+  }
+
+  const Json& field(const std::string& name, const Json& value, const char* key) const {
+    const auto found = value.is_object() ? value.find(key) : value.end();
+    if (found == value.end()) {
+      fail<CheckpointError>(where_, "tensor '{}' must have the key '{}'; {}", name, key, kDamaged);
+    }
+    return *found;
+  }
+
+  static bool read_sizes(const Json& value, std::vector<uint64_t>& sizes) {
+    if (!value.is_array()) return false;
+    for (const Json& item : value) {
+      if (!item.is_number_unsigned()) return false;
+      sizes.push_back(item.get<uint64_t>());
+    }
+    return true;
+  }
+
+  SafetensorsEntry read_entry(const std::string& name, const Json& value) const {
+    SafetensorsEntry entry;
+    entry.name = name;
+    const Json& dtype = field(name, value, "dtype");
+    const auto known =
+        std::find_if(kDtypes.begin(), kDtypes.end(), [&](const DtypeName& candidate) {
+          return dtype.is_string() && candidate.name == dtype.get_ref<const std::string&>();
+        });
+    if (known == kDtypes.end()) {
+      fail<CheckpointError>(where_, "tensor '{}' must have a dtype of {}; got {}", name,
+                            legal_dtypes(), dtype.dump());
+    }
+    entry.dtype = known->dtype;
+
+    std::vector<uint64_t> shape, offsets;
+    if (!read_sizes(field(name, value, "shape"), shape)) {
+      fail<CheckpointError>(where_, "tensor '{}': the shape must be a list of sizes; got {}", name,
+                            value["shape"].dump());
+    }
+    if (!read_sizes(field(name, value, "data_offsets"), offsets) || offsets.size() != 2) {
+      fail<CheckpointError>(where_, "tensor '{}': data_offsets must be [begin, end]; got {}", name,
+                            value["data_offsets"].dump());
+    }
+    const uint64_t bytes = byte_count(name, shape, c10::elementSize(entry.dtype));
+    if (offsets[0] > offsets[1] || offsets[1] > data_size_) {
+      fail<CheckpointError>(
+          where_,
+          "tensor '{}': bytes {} ... {} of the data must lie inside its {} bytes; "
+          "the file is truncated or damaged, get it again",
+          name, offsets[0], offsets[1], data_size_);
+    }
+    if (offsets[1] - offsets[0] != bytes) {
+      fail<CheckpointError>(
+          where_, "tensor '{}': shape {} and dtype {} take {} bytes; data_offsets span {}; {}",
+          name, value["shape"].dump(), known->name, bytes, offsets[1] - offsets[0], kDamaged);
+    }
+    for (const uint64_t size : shape) entry.shape.push_back(static_cast<int64_t>(size));
+    entry.begin = offsets[0];
+    entry.end = offsets[1];
+    return entry;
+  }
+
+  uint64_t byte_count(const std::string& name, const std::vector<uint64_t>& shape,
+                      uint64_t item) const {
+    constexpr uint64_t largest = std::numeric_limits<int64_t>::max();
+    uint64_t bytes = item;
+    bool empty = false;
+    for (const uint64_t size : shape) {
+      empty = empty || size == 0;
+      if (size > largest || (size != 0 && bytes > largest / size)) {
+        fail<CheckpointError>(where_, "tensor '{}': the shape overflows 64 bits; {}", name,
+                              kDamaged);
+      }
+      bytes *= size == 0 ? 1 : size;  // keep looking for overflow behind a zero
+    }
+    return empty ? 0 : bytes;
+  }
+
+  /// No holes, no overlaps, nothing left over.
+  void check_layout(const std::vector<SafetensorsEntry>& entries) const {
+    std::vector<const SafetensorsEntry*> order;
+    for (const SafetensorsEntry& entry : entries) order.push_back(&entry);
+    std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+      return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
+    });
+    size_t at = 0;
+    std::string_view before = "the header";
+    for (const SafetensorsEntry* entry : order) {
+      if (entry->begin < at) {
+        fail<CheckpointError>(where_,
+                              "tensor '{}' begins at byte {}, inside '{}' that ends at {}; {}",
+                              entry->name, entry->begin, before, at, kDamaged);
+      }
+      if (entry->begin > at) {
+        fail<CheckpointError>(where_,
+                              "bytes {} ... {} between '{}' and '{}' belong to no tensor; {}", at,
+                              entry->begin, before, entry->name, kDamaged);
+      }
+      at = entry->end;
+      before = entry->name;
+    }
+    if (at != data_size_) {
+      fail<CheckpointError>(where_, "{} bytes are left over after the last tensor '{}'; {}",
+                            data_size_ - at, before, kDamaged);
+    }
+  }
+
+  static constexpr std::string_view kDamaged = "the file is damaged, get it again";
+  std::string where_;
+  std::string_view header_;
+  size_t data_size_;
+};
+
+std::shared_ptr<const MappedFile> map_file(const std::filesystem::path& path) {
+  try {
+    return std::make_shared<const MappedFile>(path);
+  } catch (const InputError& error) {
+    throw CheckpointError(error.what());
+  }
+}
+
+}  // namespace
+
+std::string_view safetensors_dtype(at::ScalarType dtype) {
+  for (const DtypeName& entry : kDtypes) {
+    if (entry.dtype == dtype) return entry.name;
+  }
+  fail<CheckpointError>("safetensors", "dtype {} cannot be stored; convert it to one of {}",
+                        c10::toString(dtype), legal_dtypes());
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : path_(path), file_(map_file(path)) {
+  const std::span<const std::byte> bytes = file_->bytes();
+  if (bytes.size() < kPrefix) {
+    fail<CheckpointError>(
+        path.string(),
+        "a safetensors file begins with 8 bytes of header length; the file has {}; "
+        "it is truncated, get it again",
+        bytes.size());
+  }
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), kPrefix);
+  const size_t rest = bytes.size() - kPrefix;
+  if (length < 2 || length > kLargestHeader || length > rest) {
+    fail<CheckpointError>(
+        path.string(),
+        "the header length must be 2 ... {} and lie inside the file of {} bytes; got "
+        "{}; the file is truncated or no safetensors file",
+        kLargestHeader, bytes.size(), length);
+  }
+  data_begin_ = kPrefix + length;
+  const std::string_view header(reinterpret_cast<const char*>(bytes.data()) + kPrefix, length);
+  entries_ = HeaderParser(path, header, bytes.size() - data_begin_).parse(metadata_);
+  std::sort(entries_.begin(), entries_.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+}
+
+const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
+  const auto found = std::lower_bound(
+      entries_.begin(), entries_.end(), name,
+      [](const SafetensorsEntry& entry, std::string_view n) { return entry.name < n; });
+  return found != entries_.end() && found->name == name ? &*found : nullptr;
+}
+
+at::Tensor SafetensorsFile::tensor(std::string_view name) const {
+  const SafetensorsEntry* entry = find(name);
+  if (entry == nullptr) {
+    std::vector<std::string> names;
+    for (const SafetensorsEntry& candidate : entries_) names.push_back(candidate.name);
+    fail<CheckpointError>(path_.string(), "tensor '{}' is missing{}", name,
+                          did_you_mean(name, names));
+  }
+  const std::byte* data = file_->bytes().data() + data_begin_ + entry->begin;
+  const at::TensorOptions options = at::TensorOptions(entry->dtype);
+  // The closure holds the map for as long as the tensor lives.
+  at::Tensor view = at::from_blob(
+      const_cast<std::byte*>(data), entry->shape, [file = file_](void*) {}, options);
+  const bool aligned =
+      reinterpret_cast<uintptr_t>(data) % std::min<size_t>(c10::elementSize(entry->dtype), 8) == 0;
+  if (aligned) return view;
+  // Foreign files may put float64 behind an odd number of bytes: only then a copy.
+  at::Tensor copy = at::empty(entry->shape, options);
+  std::memcpy(copy.mutable_data_ptr(), data, entry->end - entry->begin);
+  return copy;
+}
+
+TensorMap SafetensorsFile::tensors() const {
+  TensorMap out;
+  for (const SafetensorsEntry& entry : entries_) out.emplace(entry.name, tensor(entry.name));
+  return out;
+}
+
+void write_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
+                       const TextMap& metadata) {
+  std::vector<const TensorMap::value_type*> order;
+  for (const auto& item : tensors) {
+    if (!item.second.defined() || item.first == "__metadata__") {
+      fail<CheckpointError>(path.string(),
+                            "tensor '{}' must be defined and have another name than "
+                            "__metadata__",
+                            item.first);
+    }
+    order.push_back(&item);
+  }
+  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return a->second.element_size() > b->second.element_size();
+  });
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  size_t at = 0;
+  for (const auto* item : order) {
+    const at::Tensor& tensor = item->second;
+    const size_t end = at + static_cast<size_t>(tensor.numel()) * tensor.element_size();
+    header[item->first] = {{"dtype", safetensors_dtype(tensor.scalar_type())},
+                           {"shape", tensor.sizes().vec()},
+                           {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
+  text.append((kDataAlignment - (kPrefix + text.size()) % kDataAlignment) % kDataAlignment, ' ');
+  write_file(path, [&](OutputFile& file) {
+    const uint64_t length = text.size();
+    file.write(std::string_view(reinterpret_cast<const char*>(&length), kPrefix));
+    file.write(text);
+    for (const auto* item : order) {
+      const at::Tensor plain = item->second.detach().to(at::kCPU).resolve_conj().contiguous();
+      file.write(std::span(static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()));
+    }
+  });
+}
+
+}  // namespace fovea
