@@ -64,8 +64,9 @@ struct ValidationSet {
   int64_t bytes = 0;           // of text, of the counted targets
 };
 
-/// At most `max_tokens` inputs, rounded down to whole rows but at least one row. Depends on the
-/// corpus and these arguments only, so every variant of a comparison sees the same.
+/// At most `max_tokens` inputs, rounded down to whole rows but at least one row; where that is less
+/// than the whole text, the rows are spread evenly over it. Depends on the corpus and these
+/// arguments only, so every variant of a comparison sees the same.
 ValidationSet validation_batches(const Corpus& corpus, size_t source, int64_t sequence_length,
                                  int64_t batch_rows, int64_t max_tokens);
 

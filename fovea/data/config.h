@@ -19,9 +19,9 @@ namespace fovea {
 enum class BadLines { fail, skip };
 std::span<const std::string_view> enum_names(BadLines);
 
-/// What to do with text that is not UTF-8: stop, leave the document out, put U+FFFD, or keep the
-/// bytes.
-enum class InvalidUtf8 { fail, skip, replace, keep };
+/// What to do with a document that is not UTF-8: stop, leave it out, or put U+FFFD for
+/// what is wrong.
+enum class InvalidUtf8 { fail, skip, replace };
 std::span<const std::string_view> enum_names(InvalidUtf8);
 
 struct DataSource {

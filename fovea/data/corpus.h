@@ -38,7 +38,6 @@ struct DocumentSpan {
 struct CorpusSource {
   std::string name;
   double weight = 1.0;
-  StoreCounts counts;                    // of the whole source, both sides
   int64_t train_tokens = 0;              // with BOS and EOS
   int64_t validation_tokens = 0;         // with BOS and EOS
   std::vector<DocumentSpan> train;       // in file order

@@ -38,6 +38,7 @@ struct StoreCounts {
   int64_t skipped_lines = 0;     // bad_lines: skip
   int64_t skipped_invalid = 0;   // invalid_utf8: skip
   int64_t skipped_unlisted = 0;  // files that `include` leaves out
+  int64_t skipped_links = 0;     // symbolic links to nothing
 
   nlohmann::ordered_json to_json() const;
   static StoreCounts from_json(const nlohmann::ordered_json& json);
