@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/isa.h"
+
+#include <array>
+#include <cstdlib>
+#include <vector>
+
+#include "fovea/base/error.h"
+#include "fovea/base/nearest_name.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace fovea {
+namespace {
+
+constexpr std::array<std::string_view, 5> kNames{"scalar", "avx2", "avx512", "avx512_bf16", "amx"};
+
+#if defined(__x86_64__)
+// GCC 12's __builtin_cpu_supports knows no AMX; leaf 7 tells (EDX bit 22 amx-bf16, bit 24 amx-tile).
+bool cpu_has_amx() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  return (d >> 22 & 1u) != 0 && (d >> 24 & 1u) != 0;
+}
+#endif
+
+Isa choose() {
+  const char* forced = std::getenv("FOVEA_ISA");
+  if (forced == nullptr || *forced == '\0') return found_isa();
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] != forced) continue;
+    const Isa isa = static_cast<Isa>(i);
+    require<ConfigError>(isa <= found_isa(), "FOVEA_ISA", "this CPU offers up to '{}'; got '{}'; unset FOVEA_ISA or lower it",
+                         enum_names(isa)[static_cast<size_t>(found_isa())], forced);
+    return isa;
+  }
+  const std::vector<std::string> names(kNames.begin(), kNames.end());
+  fail<ConfigError>("FOVEA_ISA", "expected one of {}; got '{}'{}", fmt::join(kNames, ", "), forced, did_you_mean(forced, names));
+}
+
+}  // namespace
+
+std::span<const std::string_view> enum_names(Isa) { return kNames; }
+
+Isa found_isa() {
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::scalar;
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd");
+  if (!avx512) return Isa::avx2;
+  if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
+  return cpu_has_amx() ? Isa::amx : Isa::avx512_bf16;
+#else
+  return Isa::scalar;
+#endif
+}
+
+Isa chosen_isa() {
+  static const Isa isa = choose();
+  return isa;
+}
+
+bool has_fast_bfloat16() { return found_isa() >= Isa::avx512_bf16; }
+
+}  // namespace fovea

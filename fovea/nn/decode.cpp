@@ -1,0 +1,71 @@
+// Decoding: the forward pass over new tokens with cached keys, values and temperature sums.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include "fovea/base/error.h"
+#include "fovea/nn/transformer_impl.h"
+
+namespace fovea {
+
+DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) const {
+  DecodeState state;
+  for (const LayerWeights& layer : impl_->layers) {
+    state.layers.emplace_back(cache_streams(layer.spec, impl_->compute.dtype), batch, capacity, impl_->device);
+  }
+  return state;
+}
+
+at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, bool all) const {
+  const at::NoGradGuard no_grad;
+  impl_->check({.tokens_bt = tokens_bt});
+  const ModelConfig& c = impl_->config;
+  const int64_t b = tokens_bt.size(0), t = tokens_bt.size(1), first = state.length();
+  PassContext pass;
+  pass.positions = at::arange(first, first + t, at::TensorOptions(at::kLong).device(impl_->device)).expand({b, t}).contiguous();
+  pass.rope = impl_->rope_for(first + t);
+  Transformer::Impl::Stream stream{impl_->embed(tokens_bt), at::Tensor()};
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const LayerWeights& w = impl_->layers[static_cast<size_t>(i)];
+    AttentionCache& cache = state.layers[static_cast<size_t>(i)];
+    at::Tensor y;
+    if (stream.delta.defined()) {
+      std::tie(stream.x, y) = add_rms_norm(stream.x, stream.delta, w.input_norm, c.norm_eps);
+    } else {
+      y = rms_norm(stream.x, w.input_norm, c.norm_eps);
+    }
+    at::Tensor tau;
+    if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
+      tau = cached_temperature(w.spec.temperature, c.head_dim, w.temperature, y, cache);
+    }
+    const Heads heads = impl_->project(w, y, pass);
+    const at::Tensor out = cached_attention(w.spec, cache, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd, impl_->tensors_of(w, tau),
+                                            impl_->compute.attention_path)
+                               .out_bhte;
+    const at::Tensor mixed = stacked_linear(out.transpose(1, 2).flatten(2), {w.wo});
+    auto [x, z] = add_rms_norm(stream.x, mixed, w.post_norm, c.norm_eps);
+    stream = {x, stacked_linear(swiglu(stacked_linear(z, {w.gate, w.up})), {w.down})};
+  }
+  at::Tensor states = add_rms_norm(stream.x, stream.delta, impl_->final_norm, c.norm_eps).second;
+  if (!all) states = states.select(1, t - 1);
+  return logits(states);
+}
+
+void DecodeState::truncate(int64_t length) {
+  for (AttentionCache& cache : layers) cache.truncate(length);
+}
+
+DecodeState DecodeState::fork() const {
+  DecodeState copy;
+  for (const AttentionCache& cache : layers) copy.layers.push_back(cache.fork());
+  return copy;
+}
+
+int64_t DecodeState::bytes() const {
+  int64_t total = 0;
+  for (const AttentionCache& cache : layers) total += cache.bytes();
+  return total;
+}
+
+}  // namespace fovea

@@ -1,0 +1,396 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/nn/ops.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "fovea/base/rng.h"
+#include "fovea/kernels/cpu/elementwise.h"
+
+namespace fovea {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using Variables = torch::autograd::variable_list;
+
+bool has_kernel(const at::Tensor& x) {
+  return x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+}
+
+template <class T>
+const T* in(const at::Tensor& x) {
+  return static_cast<const T*>(x.const_data_ptr());
+}
+template <class T>
+T* out(const at::Tensor& x) {
+  return static_cast<T*>(x.mutable_data_ptr());
+}
+
+/// Calls body(float{}) or body(BFloat16{}): run-time to compile-time dtype of the kernels.
+template <class Body>
+void with_dtype(const at::Tensor& x, Body body) {
+  if (x.scalar_type() == at::kFloat) {
+    body(float{});
+  } else {
+    body(BFloat16{});
+  }
+}
+
+at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor f = x.to(wide);
+  const at::Tensor normed = f * at::rsqrt(f.square().mean(-1, true) + eps);
+  return (normed * weight.to(wide)).to(x.scalar_type());
+}
+
+class StackedLinear : public Function<StackedLinear> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const Variables& weights) {
+    const at::Tensor stacked = (weights.size() == 1 ? weights[0] : at::cat(weights)).to(x.scalar_type());
+    ctx->save_for_backward({x, stacked});
+    std::vector<int64_t> sizes;
+    for (const at::Tensor& w : weights) sizes.push_back(w.size(0));
+    ctx->saved_data["sizes"] = sizes;
+    ctx->saved_data["master"] = static_cast<int64_t>(weights[0].scalar_type());
+    return at::linear(x, stacked);
+  }
+  static Variables backward(AutogradContext* ctx, Variables grads) {
+    const Variables saved = ctx->get_saved_variables();
+    const at::Tensor x = saved[0].flatten(0, -2), dy = grads[0].flatten(0, -2);
+    const auto sizes = ctx->saved_data["sizes"].toIntVector();
+    Variables result(1 + sizes.size());
+    if (ctx->needs_input_grad(0)) result[0] = at::mm(dy, saved[1]).view(saved[0].sizes());
+    const auto master = static_cast<at::ScalarType>(ctx->saved_data["master"].toInt());
+    bool any = false;
+    for (size_t i = 0; i < sizes.size(); ++i) any = any || ctx->needs_input_grad(1 + i);
+    if (any) {
+      const Variables parts = at::mm(dy.t(), x).to(master).split_with_sizes(sizes);
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        if (ctx->needs_input_grad(1 + i)) result[1 + i] = parts[i];
+      }
+    }
+    return result;
+  }
+};
+
+class AddRmsNorm : public Function<AddRmsNorm> {
+ public:
+  static Variables forward(AutogradContext* ctx, const at::Tensor& x_in, const at::Tensor& delta_in, const at::Tensor& weight, double eps) {
+    const at::Tensor x = x_in.contiguous(), delta = delta_in.defined() ? delta_in.contiguous() : at::Tensor();
+    const int64_t n = x.size(-1), rows = x.numel() / std::max<int64_t>(n, 1);
+    const at::Tensor y = at::empty_like(x), rstd = at::empty({rows}, x.options().dtype(at::kFloat));
+    const at::Tensor sum = delta.defined() ? at::empty_like(x) : x;
+    with_dtype(x, [&](auto tag) {
+      using T = decltype(tag);
+      kernels::run(kernels::RmsNormForward<T>{.x = in<T>(x),
+                                              .delta = delta.defined() ? in<T>(delta) : nullptr,
+                                              .w = weight.const_data_ptr<float>(),
+                                              .sum = delta.defined() ? out<T>(sum) : nullptr,
+                                              .y = out<T>(y),
+                                              .rstd = rstd.mutable_data_ptr<float>(),
+                                              .rows = rows,
+                                              .n = n,
+                                              .eps = static_cast<float>(eps)});
+    });
+    ctx->save_for_backward({sum, weight, rstd});
+    ctx->saved_data["delta"] = delta.defined();
+    if (!delta.defined()) return {y};
+    return {sum, y};
+  }
+  static Variables backward(AutogradContext* ctx, Variables grads) {
+    const Variables saved = ctx->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const bool with_delta = ctx->saved_data["delta"].toBool();
+    const at::Tensor residual = with_delta && grads[0].defined() ? grads[0].contiguous() : at::Tensor();
+    const at::Tensor& dy_in = grads.back();
+    if (!dy_in.defined()) return {residual, with_delta ? residual : at::Tensor(), at::Tensor(), at::Tensor()};
+    const at::Tensor dy = dy_in.contiguous();
+    const at::Tensor dx = at::empty_like(x), dw = at::empty_like(saved[1]);
+    with_dtype(x, [&](auto tag) {
+      using T = decltype(tag);
+      kernels::run(kernels::RmsNormBackward<T>{.dy = in<T>(dy),
+                                               .x = in<T>(x),
+                                               .w = saved[1].const_data_ptr<float>(),
+                                               .rstd = saved[2].const_data_ptr<float>(),
+                                               .residual = residual.defined() ? in<T>(residual) : nullptr,
+                                               .dx = out<T>(dx),
+                                               .dw = dw.mutable_data_ptr<float>(),
+                                               .rows = saved[2].numel(),
+                                               .n = x.size(-1)});
+    });
+    return {dx, with_delta ? dx : at::Tensor(), dw, at::Tensor()};
+  }
+};
+
+class Swiglu : public Function<Swiglu> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate_up_in) {
+    const at::Tensor gate_up = gate_up_in.contiguous();
+    std::vector<int64_t> shape = gate_up.sizes().vec();
+    shape.back() /= 2;
+    const at::Tensor y = at::empty(shape, gate_up.options());
+    with_dtype(y, [&](auto tag) {
+      using T = decltype(tag);
+      kernels::run(kernels::SwigluForward<T>{
+          .gate_up = in<T>(gate_up), .y = out<T>(y), .rows = y.numel() / std::max<int64_t>(shape.back(), 1), .f = shape.back()});
+    });
+    ctx->save_for_backward({gate_up});
+    return y;
+  }
+  static Variables backward(AutogradContext* ctx, Variables grads) {
+    const at::Tensor gate_up = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
+    const at::Tensor dgate_up = at::empty_like(gate_up);
+    const int64_t f = dy.size(-1);
+    with_dtype(dy, [&](auto tag) {
+      using T = decltype(tag);
+      kernels::run(kernels::SwigluBackward<T>{.dy = in<T>(dy),
+                                              .gate_up = in<T>(gate_up),
+                                              .dgate_up = out<T>(dgate_up),
+                                              .rows = dy.numel() / std::max<int64_t>(f, 1),
+                                              .f = f});
+    });
+    return {dgate_up};
+  }
+};
+
+/// The kernel's view of `heads` heads that start at head `first` of a stacked projection.
+template <class T>
+kernels::HeadRotation<T> rotation(const at::Tensor& qkv, int64_t first, int64_t heads, int64_t d, const RopeTable& rope,
+                                  const at::Tensor& positions) {
+  const int64_t t = qkv.size(1), width = qkv.size(2);
+  kernels::HeadRotation<T> p;
+  p.in_places = {.t = t, .batch = t * width, .row = width, .head = d};
+  p.rows = qkv.size(0) * t;
+  p.heads = heads;
+  p.d = d;
+  p.rotary = rope.cos_pf.defined() ? 2 * rope.cos_pf.size(1) : 0;
+  if (p.rotary > 0) {
+    p.cos = rope.cos_pf.const_data_ptr<float>();
+    p.sin = rope.sin_pf.const_data_ptr<float>();
+    p.positions = positions.const_data_ptr<int64_t>();
+  }
+  p.in = in<T>(qkv) + first * d;
+  return p;
+}
+
+/// Places of heads in x [b, heads, t, d] of any strides with a contiguous last axis.
+kernels::HeadPlaces places_of(const at::Tensor& x) {
+  return {.t = x.size(2), .batch = x.stride(0), .row = x.stride(2), .head = x.stride(1)};
+}
+
+class SplitHeads : public Function<SplitHeads> {
+ public:
+  static Variables forward(AutogradContext* ctx, const at::Tensor& qkv_in, const at::Tensor& q_gain, const at::Tensor& k_gain,
+                           int64_t heads, int64_t kv_heads, int64_t d, double eps, const at::Tensor& cos, const at::Tensor& sin,
+                           const at::Tensor& positions) {
+    const at::Tensor qkv = qkv_in.contiguous();
+    const int64_t b = qkv.size(0), t = qkv.size(1);
+    const RopeTable rope{cos, sin};
+    // [b, t, heads, d] in memory: attention reads and writes whole tokens, and the output needs no transpose.
+    const auto empty = [&](int64_t n) { return at::empty({b, t, n, d}, qkv.options()).transpose(1, 2); };
+    const at::Tensor q = empty(heads), k = empty(kv_heads);
+    const at::Tensor v = qkv.narrow(2, (heads + kv_heads) * d, kv_heads * d).contiguous().view({b, t, kv_heads, d}).transpose(1, 2);
+    const auto norms = [&](int64_t n) { return at::empty({b * t, n}, qkv.options().dtype(at::kFloat)); };
+    const at::Tensor q_rstd = q_gain.defined() ? norms(heads) : at::Tensor(), k_rstd = k_gain.defined() ? norms(kv_heads) : at::Tensor();
+    const auto rotate = [&](const at::Tensor& y, int64_t first, const at::Tensor& gain, const at::Tensor& rstd) {
+      with_dtype(qkv, [&](auto tag) {
+        using T = decltype(tag);
+        auto p = rotation<T>(qkv, first, y.size(1), d, rope, positions);
+        p.out = out<T>(y);
+        p.out_places = places_of(y);
+        p.gain = gain.defined() ? gain.const_data_ptr<float>() : nullptr;
+        p.rstd = gain.defined() ? rstd.mutable_data_ptr<float>() : nullptr;
+        p.eps = static_cast<float>(eps);
+        kernels::run_forward(p);
+      });
+    };
+    rotate(q, 0, q_gain, q_rstd);
+    rotate(k, heads, k_gain, k_rstd);
+    // Without a norm the backward pass needs no input, only its shape.
+    const at::Tensor kept = q_gain.defined() || k_gain.defined() ? qkv : at::empty({0}, qkv.options());
+    ctx->save_for_backward({kept, q_gain, k_gain, q_rstd, k_rstd, cos, sin, positions});
+    ctx->saved_data["shape"] = qkv.sizes().vec();
+    ctx->saved_data["heads"] = heads;
+    ctx->saved_data["kv_heads"] = kv_heads;
+    return {q, k, v};
+  }
+  static Variables backward(AutogradContext* ctx, Variables grads) {
+    const Variables saved = ctx->get_saved_variables();
+    const int64_t heads = ctx->saved_data["heads"].toInt(), kv_heads = ctx->saved_data["kv_heads"].toInt();
+    const at::Tensor &q_gain = saved[1], &k_gain = saved[2];
+    const RopeTable rope{saved[5], saved[6]};
+    const auto shape = ctx->saved_data["shape"].toIntVector();
+    const at::Tensor dqkv = at::empty(shape, saved[0].options());
+    const int64_t d = shape[2] / (heads + 2 * kv_heads);
+    Variables result(10);
+    const auto rotate = [&](const at::Tensor& grad_in, int64_t first, int64_t n, const at::Tensor& gain, const at::Tensor& rstd) {
+      if (!grad_in.defined()) {
+        dqkv.narrow(2, first * d, n * d).zero_();
+        return gain.defined() ? at::zeros_like(gain) : at::Tensor();
+      }
+      const at::Tensor grad = grad_in.stride(3) == 1 ? grad_in : grad_in.contiguous();
+      const at::Tensor dgain = gain.defined() ? at::empty_like(gain) : at::Tensor();
+      with_dtype(dqkv, [&](auto tag) {
+        using T = decltype(tag);
+        auto p = rotation<T>(dqkv, first, n, d, rope, saved[7]);
+        p.din = out<T>(dqkv) + first * d;
+        p.dout = in<T>(grad);
+        p.out_places = places_of(grad);
+        if (gain.defined()) {
+          p.in = in<T>(saved[0]) + first * d;
+          p.gain = gain.const_data_ptr<float>();
+          p.dgain = dgain.mutable_data_ptr<float>();
+          p.rstd = rstd.mutable_data_ptr<float>();
+        }
+        kernels::run_backward(p);
+      });
+      return dgain;
+    };
+    result[1] = rotate(grads[0], 0, heads, q_gain, saved[3]);
+    result[2] = rotate(grads[1], heads, kv_heads, k_gain, saved[4]);
+    const at::Tensor dv = dqkv.narrow(2, (heads + kv_heads) * d, kv_heads * d).view({shape[0], shape[1], kv_heads, d});
+    if (grads[2].defined()) {
+      dv.copy_(grads[2].transpose(1, 2));
+    } else {
+      dv.zero_();
+    }
+    result[0] = dqkv;
+    return result;
+  }
+};
+
+class LinearCrossEntropy : public Function<LinearCrossEntropy> {
+ public:
+  static Variables forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
+                           double scale, int64_t chunk) {
+    const int64_t rows = hidden.size(0), v = weight.size(0);
+    const bool gradient = at::GradMode::is_enabled() || hidden.requires_grad() || weight.requires_grad();
+    const at::Tensor nll = at::empty({rows}, hidden.options().dtype(at::kFloat));
+    const at::Tensor w = weight.to(hidden.scalar_type());
+    const at::Tensor dhidden = gradient ? at::empty_like(hidden) : at::Tensor();
+    at::Tensor dweight;
+    for (int64_t begin = 0; begin < rows; begin += chunk) {
+      const int64_t n = std::min(chunk, rows - begin);
+      const at::Tensor h = hidden.narrow(0, begin, n), logits = at::linear(h, w);
+      with_dtype(logits, [&](auto tag) {
+        using T = decltype(tag);
+        kernels::run(kernels::CrossEntropy<T>{.logits = out<T>(logits),
+                                              .targets = targets.const_data_ptr<int64_t>() + begin,
+                                              .nll = nll.mutable_data_ptr<float>() + begin,
+                                              .rows = n,
+                                              .v = v,
+                                              .gradient = gradient,
+                                              .scale = static_cast<float>(scale)});
+      });
+      if (!gradient) continue;
+      at::Tensor dh = dhidden.narrow(0, begin, n);
+      at::mm_out(dh, logits, w);
+      const at::Tensor dw = at::mm(logits.t(), h).to(weight.scalar_type());
+      dweight = dweight.defined() ? dweight.add_(dw) : dw;
+    }
+    if (gradient) ctx->save_for_backward({dhidden, dweight.defined() ? dweight : at::zeros_like(weight)});
+    ctx->mark_non_differentiable({nll});
+    return {nll.sum(at::kDouble).mul(scale).to(at::kFloat), nll};
+  }
+  static Variables backward(AutogradContext* ctx, Variables grads) {
+    const Variables saved = ctx->get_saved_variables();
+    // The usual seed is 1; multiplying then would only cost two passes over memory.
+    const bool one = grads[0].is_cpu() && grads[0].item<float>() == 1.0f;
+    const auto scaled = [&](const at::Tensor& g) { return one ? g : g * grads[0].to(g.scalar_type()); };
+    return {scaled(saved[0]), scaled(saved[1]), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+at::Tensor keep_mask(const at::Tensor& x, double p, uint64_t seed, uint64_t site) {
+  const int64_t n = x.numel();
+  const at::Tensor mask = at::empty({n}, at::kFloat);
+  float* keep = mask.mutable_data_ptr<float>();
+  const float scale = static_cast<float>(1.0 / (1.0 - p)), limit = static_cast<float>(p);
+#pragma omp parallel for schedule(static) if (n > 4096)
+  for (int64_t block = 0; block < (n + 3) / 4; ++block) {
+    const PhiloxBlock bits = philox(seed, static_cast<uint64_t>(block), site);
+    for (int64_t i = 4 * block; i < std::min(n, 4 * block + 4); ++i) {
+      keep[i] = uniform01(bits[static_cast<size_t>(i & 3)]) >= limit ? scale : 0.0f;
+    }
+  }
+  return mask.view(x.sizes()).to(x.options());
+}
+
+}  // namespace
+
+at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights) {
+  return StackedLinear::apply(x_rc, weights);
+}
+
+at::Tensor rms_norm(const at::Tensor& x_rc, const at::Tensor& weight_c, double eps) {
+  if (!has_kernel(x_rc)) return plain_rms_norm(x_rc, weight_c, eps);
+  return AddRmsNorm::apply(x_rc, at::Tensor(), weight_c, eps)[0];
+}
+
+std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_rc, const at::Tensor& delta_rc, const at::Tensor& weight_c, double eps) {
+  if (!has_kernel(x_rc)) {
+    const at::Tensor sum = x_rc + delta_rc;
+    return {sum, plain_rms_norm(sum, weight_c, eps)};
+  }
+  Variables result = AddRmsNorm::apply(x_rc, delta_rc, weight_c, eps);
+  return {result[0], result[1]};
+}
+
+at::Tensor swiglu(const at::Tensor& gate_up_rf) {
+  if (has_kernel(gate_up_rf)) return Swiglu::apply(gate_up_rf);
+  const std::vector<at::Tensor> parts = gate_up_rf.chunk(2, -1);
+  return at::silu(parts[0]) * parts[1];
+}
+
+Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, const at::Tensor& q_gain_d,
+                  const at::Tensor& k_gain_d, double eps, const RopeTable& rope, const at::Tensor& positions_bt) {
+  if (has_kernel(qkv)) {
+    Variables r = SplitHeads::apply(qkv, q_gain_d, k_gain_d, heads, kv_heads, head_dim, eps, rope.cos_pf, rope.sin_pf,
+                                    positions_bt.contiguous());
+    return {r[0], r[1], r[2]};
+  }
+  const std::vector<at::Tensor> parts =
+      qkv.split_with_sizes({heads * head_dim, kv_heads * head_dim, kv_heads * head_dim}, -1);
+  const auto split = [&](const at::Tensor& x, int64_t n) { return x.unflatten(-1, {n, head_dim}); };
+  at::Tensor q = split(parts[0], heads), k = split(parts[1], kv_heads);
+  if (q_gain_d.defined()) q = plain_rms_norm(q, q_gain_d, eps);
+  if (k_gain_d.defined()) k = plain_rms_norm(k, k_gain_d, eps);
+  q = q.transpose(1, 2);
+  k = k.transpose(1, 2);
+  if (rope.cos_pf.defined()) {
+    q = apply_rope(q, rope, positions_bt);
+    k = apply_rope(k, rope, positions_bt);
+  }
+  return {q, k, split(parts[2], kv_heads).transpose(1, 2)};
+}
+
+std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_rc, const at::Tensor& weight_vc, const at::Tensor& targets_r,
+                                                       double scale, int64_t chunk) {
+  if (has_kernel(hidden_rc)) {
+    const bool gradient = at::GradMode::is_enabled() && (hidden_rc.requires_grad() || weight_vc.requires_grad());
+    Variables r = LinearCrossEntropy::apply(hidden_rc, weight_vc, targets_r.contiguous(), scale, chunk, gradient);
+    return {r[0], r[1]};
+  }
+  at::Tensor total;
+  std::vector<at::Tensor> rows;
+  for (int64_t begin = 0; begin < hidden_rc.size(0); begin += chunk) {
+    const int64_t n = std::min(chunk, hidden_rc.size(0) - begin);
+    const at::Tensor h = hidden_rc.narrow(0, begin, n), target = targets_r.narrow(0, begin, n);
+    const at::Tensor logits = at::linear(h, weight_vc.to(h.scalar_type()));
+    const at::Tensor wide = h.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
+    const at::Tensor picked = wide.gather(1, target.clamp_min(0).unsqueeze(1)).squeeze(1);
+    const at::Tensor nll = at::where(target.ge(0), wide.logsumexp(1) - picked, at::zeros({}, wide.options()));
+    total = total.defined() ? total + nll.sum() : nll.sum();
+    rows.push_back(nll.detach());
+  }
+  return {total * scale, at::cat(rows)};
+}
+
+at::Tensor counter_dropout(const at::Tensor& x, double p, uint64_t seed, uint64_t site) {
+  if (p <= 0.0) return x;
+  return x * keep_mask(x, p, seed, site);
+}
+
+}  // namespace fovea

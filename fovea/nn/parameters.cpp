@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/nn/parameters.h"
+
+#include <ATen/ATen.h>
+
+#include "fovea/base/error.h"
+#include "fovea/base/files.h"
+#include "fovea/base/rng.h"
+
+namespace fovea {
+
+Parameter& ParameterRegistry::add(Parameter parameter, at::IntArrayRef shape, uint64_t seed, at::Device device) {
+  require<ConfigError>(find(parameter.name) == nullptr, "parameters", "names are unique; '{}' came twice", parameter.name);
+  at::Tensor value = at::empty(shape, at::kFloat);
+  initialise(value, parameter.init, seed, parameter.name);
+  parameter.value = value.to(device);
+  parameter.value.set_requires_grad(parameter.trainable);
+  return parameters_.emplace_back(std::move(parameter));
+}
+
+const Parameter* ParameterRegistry::find(std::string_view name) const {
+  for (const Parameter& p : parameters_) {
+    if (p.name == name) return &p;
+  }
+  return nullptr;
+}
+
+Parameter* ParameterRegistry::find(std::string_view name) {
+  return const_cast<Parameter*>(std::as_const(*this).find(name));
+}
+
+int64_t ParameterRegistry::count(bool only_trainable) const {
+  int64_t total = 0;
+  for (const Parameter& p : parameters_) {
+    if (!only_trainable || p.trainable) total += p.value.numel();
+  }
+  return total;
+}
+
+std::vector<std::string> ParameterRegistry::names() const {
+  std::vector<std::string> names;
+  for (const Parameter& p : parameters_) names.push_back(p.name);
+  return names;
+}
+
+void initialise(at::Tensor& tensor, const Init& init, uint64_t seed, std::string_view name) {
+  const at::NoGradGuard no_grad;
+  switch (init.kind) {
+    case Init::Kind::zeros:
+      tensor.zero_();
+      return;
+    case Init::Kind::ones:
+      tensor.fill_(init.scale);
+      return;
+    case Init::Kind::constant:
+      tensor.fill_(init.value * init.scale);
+      return;
+    case Init::Kind::truncated_normal: {
+      float* data = tensor.mutable_data_ptr<float>();
+      Rng rng(mix_seed(seed, fingerprint(name)));
+      for (int64_t i = 0; i < tensor.numel(); ++i) {
+        double z = rng.normal();
+        while (std::abs(z) > 3.0) z = rng.normal();
+        data[i] = static_cast<float>(z * init.value * init.scale);
+      }
+      return;
+    }
+  }
+}
+
+}  // namespace fovea

@@ -1,0 +1,62 @@
+// The inside of the decoder: which parameters a layer owns. Private to fovea/nn.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "fovea/attention/focal.h"
+#include "fovea/nn/ops.h"
+#include "fovea/nn/transformer.h"
+
+namespace fovea {
+
+/// Parameters of one decoder block; undefined where the config has none.
+struct LayerWeights {
+  AttentionSpec spec;
+  at::Tensor input_norm, post_norm;
+  at::Tensor wq, wk, wv, wo;
+  at::Tensor gate, up, down;
+  at::Tensor q_gain, k_gain, sink_logit;
+  TemperatureParameters temperature;
+};
+
+/// What all layers of one forward pass share.
+struct PassContext {
+  AttentionContext attention;
+  at::Tensor positions;  // [b, t]
+  RopeTable rope;
+  bool training = false;
+  uint64_t dropout_seed = 0;
+};
+
+struct Transformer::Impl {
+  Impl(const ModelConfig& c, uint64_t seed, at::Device d);
+
+  ModelConfig config;
+  at::Device device;
+  ParameterRegistry registry;
+  ComputeOptions compute;
+  at::Tensor embedding, final_norm, head, bias_table;
+  std::vector<LayerWeights> layers;
+  RopeTable rope;  // of config.context positions; longer inputs make their own
+
+  void check(const ModelInput& input) const;
+  RopeTable rope_for(int64_t positions) const;
+  PassContext make_pass(const ModelInput& input) const;
+  at::Tensor embed(const at::Tensor& tokens_bt) const;
+  AttentionTensors tensors_of(const LayerWeights& layer, const at::Tensor& tau_bt) const;
+  Heads project(const LayerWeights& layer, const at::Tensor& y, const PassContext& pass) const;
+
+  /// One block on the residual stream: `x` is the stream before `delta` (the previous block's output, may be undefined) is added.
+  struct Stream {
+    at::Tensor x, delta;
+  };
+  Stream run_layer(int64_t index, Stream stream, const PassContext& pass, ForwardInfo* info) const;
+  Stream run_layer_checkpointed(int64_t index, Stream stream, const PassContext& pass, ForwardInfo* info) const;
+};
+
+}  // namespace fovea
