@@ -12,18 +12,23 @@ namespace fovea {
 DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) const {
   DecodeState state;
   for (const LayerWeights& layer : impl_->layers) {
-    state.layers.emplace_back(cache_streams(layer.spec, impl_->compute.dtype), batch, capacity, impl_->device);
+    state.layers.emplace_back(cache_streams(layer.spec, impl_->compute.dtype), batch, capacity,
+                              impl_->device);
   }
   return state;
 }
 
 at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, bool all) const {
   const at::NoGradGuard no_grad;
-  impl_->check({.tokens_bt = tokens_bt});
+  ModelInput input;
+  input.tokens_bt = tokens_bt;
+  impl_->check(input);
   const ModelConfig& c = impl_->config;
   const int64_t b = tokens_bt.size(0), t = tokens_bt.size(1), first = state.length();
   PassContext pass;
-  pass.positions = at::arange(first, first + t, at::TensorOptions(at::kLong).device(impl_->device)).expand({b, t}).contiguous();
+  pass.positions = at::arange(first, first + t, at::TensorOptions(at::kLong).device(impl_->device))
+                       .expand({b, t})
+                       .contiguous();
   pass.rope = impl_->rope_for(first + t);
   Transformer::Impl::Stream stream{impl_->embed(tokens_bt), at::Tensor()};
   for (int64_t i = 0; i < c.layers; ++i) {
@@ -40,9 +45,10 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
       tau = cached_temperature(w.spec.temperature, c.head_dim, w.temperature, y, cache);
     }
     const Heads heads = impl_->project(w, y, pass);
-    const at::Tensor out = cached_attention(w.spec, cache, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd, impl_->tensors_of(w, tau),
-                                            impl_->compute.attention_path)
-                               .out_bhte;
+    const at::Tensor out =
+        cached_attention(w.spec, cache, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd,
+                         impl_->tensors_of(w, tau), impl_->compute.attention_path)
+            .out_bhte;
     const at::Tensor mixed = stacked_linear(out.transpose(1, 2).flatten(2), {w.wo});
     auto [x, z] = add_rms_norm(stream.x, mixed, w.post_norm, c.norm_eps);
     stream = {x, stacked_linear(swiglu(stacked_linear(z, {w.gate, w.up})), {w.down})};

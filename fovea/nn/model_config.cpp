@@ -12,11 +12,13 @@ namespace fovea {
 namespace {
 
 constexpr std::array<std::string_view, 2> kQkNorms{"none", "head_rms"};
-// A width or vocabulary beyond these is a typing error: the largest published models stay an order below.
+// A width or vocabulary beyond these is a typing error: the largest published models stay an order
+// below.
 constexpr int64_t kLargestWidth = 1 << 17, kLargestVocab = 1 << 22, kMostLayers = 1024;
 
 void check_range(const char* key, int64_t value, int64_t low, int64_t high) {
-  require<ConfigError>(value >= low && value <= high, "model", "'model.{}' must be {} to {}; got {}", key, low, high, value);
+  require<ConfigError>(value >= low && value <= high, "model",
+                       "'model.{}' must be {} to {}; got {}", key, low, high, value);
 }
 
 }  // namespace
@@ -25,11 +27,14 @@ std::span<const std::string_view> enum_names(QkNorm) { return kQkNorms; }
 
 void AttentionSettings::describe(FieldVisitor& v) {
   v.nested({"temperature", "Focal Attention: softmax temperature"}, temperature);
-  v.reals({"temperature_per_layer", "constant t of each layer; empty: temperature.value in all"}, temperature_per_layer);
+  v.reals({"temperature_per_layer", "constant t of each layer; empty: temperature.value in all"},
+          temperature_per_layer);
   v.real({"soft_cap", "c of c*tanh(s/c) on the logits; 0 = off"}, soft_cap);
   v.nested({"bias", "additive position bias"}, bias);
-  v.group({"mask", "which keys a query sees, beside causality and documents"}, [this](FieldVisitor& inner) { describe_mask(mask, inner); });
-  v.boolean({"sink_logit", "one learned logit per head that joins the softmax with value 0"}, sink_logit);
+  v.group({"mask", "which keys a query sees, beside causality and documents"},
+          [this](FieldVisitor& inner) { describe_mask(mask, inner); });
+  v.boolean({"sink_logit", "one learned logit per head that joins the softmax with value 0"},
+            sink_logit);
   v.real({"dropout", "share of attention weights dropped in training"}, dropout);
 }
 
@@ -40,13 +45,17 @@ void ModelConfig::describe(FieldVisitor& v) {
   v.integer({"heads", "query heads H"}, heads);
   v.integer({"kv_heads", "key/value heads (GQA; 1 = MQA); 0 = heads"}, kv_heads);
   v.integer({"head_dim", "head width d; 0 = width / heads"}, head_dim);
-  v.integer({"ffn_width", "feed-forward width; 0 = nearest multiple of 64 to 8/3 width"}, ffn_width);
+  v.integer({"ffn_width", "feed-forward width; 0 = nearest multiple of 64 to 8/3 width"},
+            ffn_width);
   v.integer({"context", "trained length in tokens"}, context);
   v.boolean({"tied", "the output head is the embedding"}, tied);
   v.choice({"qk_norm", "normalisation of queries and keys per head, before RoPE"}, qk_norm);
   v.real({"norm_eps", "epsilon of RMSNorm"}, norm_eps);
   v.real({"dropout", "on embeddings and on what each block adds, in training"}, dropout);
-  v.real({"query_init", "multiplies the start of W_q, or of the q gain with qk_norm (fair control of Focal, F-5)"}, query_init);
+  v.real(
+      {"query_init",
+       "multiplies the start of W_q, or of the q gain with qk_norm (fair control of Focal, F-5)"},
+      query_init);
   v.nested({"rope", "rotary positions"}, rope);
   v.nested({"attention", "the attention pipeline"}, attention);
 }
@@ -61,25 +70,35 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
   check_range("context", c.context, 1, int64_t{1} << 31);
   check_range("vocab_size", c.vocab_size, std::max<int64_t>(tokenizer_vocab, 1), kLargestVocab);
   if (c.kv_heads == 0) c.kv_heads = c.heads;
-  require<ConfigError>(c.heads % c.kv_heads == 0, "model", "'model.kv_heads' must divide 'model.heads'; got {} heads and {} kv_heads", c.heads,
-                       c.kv_heads);
+  require<ConfigError>(c.heads % c.kv_heads == 0, "model",
+                       "'model.kv_heads' must divide 'model.heads'; got {} heads and {} kv_heads",
+                       c.heads, c.kv_heads);
   if (c.head_dim == 0) {
     require<ConfigError>(c.width % c.heads == 0, "model",
-                         "'model.heads' must divide 'model.width' (or set 'model.head_dim'); got width {} and {} heads", c.width, c.heads);
+                         "'model.heads' must divide 'model.width' (or set 'model.head_dim'); got "
+                         "width {} and {} heads",
+                         c.width, c.heads);
     c.head_dim = c.width / c.heads;
   }
   check_range("head_dim", c.head_dim, 1, 4096);
   if (c.ffn_width == 0) c.ffn_width = std::max<int64_t>(64, (8 * c.width / 3 + 32) / 64 * 64);
   check_range("ffn_width", c.ffn_width, 1, 16 * kLargestWidth);
-  require<ConfigError>(c.norm_eps > 0 && c.norm_eps < 1, "model", "'model.norm_eps' must be in (0, 1); got {}", c.norm_eps);
-  require<ConfigError>(c.dropout >= 0 && c.dropout < 1, "model", "'model.dropout' must be in [0, 1); got {}", c.dropout);
-  require<ConfigError>(c.query_init > 0, "model", "'model.query_init' must be positive; got {}", c.query_init);
+  require<ConfigError>(c.norm_eps > 0 && c.norm_eps < 1, "model",
+                       "'model.norm_eps' must be in (0, 1); got {}", c.norm_eps);
+  require<ConfigError>(c.dropout >= 0 && c.dropout < 1, "model",
+                       "'model.dropout' must be in [0, 1); got {}", c.dropout);
+  require<ConfigError>(c.query_init > 0, "model", "'model.query_init' must be positive; got {}",
+                       c.query_init);
   c.rope.check(c.head_dim);
   const size_t listed = c.attention.temperature_per_layer.size();
-  require<ConfigError>(listed == 0 || listed == static_cast<size_t>(c.layers), "model",
-                       "'model.attention.temperature_per_layer' needs one value a layer ({}); got {}", c.layers, listed);
-  require<ConfigError>(listed == 0 || c.attention.temperature.kind == TemperatureSpec::Kind::constant, "model",
-                       "'model.attention.temperature_per_layer' is for a constant temperature; remove it or set temperature.kind: constant");
+  require<ConfigError>(
+      listed == 0 || listed == static_cast<size_t>(c.layers), "model",
+      "'model.attention.temperature_per_layer' needs one value a layer ({}); got {}", c.layers,
+      listed);
+  require<ConfigError>(
+      listed == 0 || c.attention.temperature.kind == TemperatureSpec::Kind::constant, "model",
+      "'model.attention.temperature_per_layer' is for a constant temperature; remove it or set "
+      "temperature.kind: constant");
   for (int64_t layer = 0; layer < c.layers; ++layer) c.layer_attention(layer).check();
   return c;
 }
@@ -94,7 +113,8 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
                      .mask = attention.mask,
                      .sink_logit = attention.sink_logit,
                      .dropout = attention.dropout};
-  if (!attention.temperature_per_layer.empty()) spec.temperature.value = attention.temperature_per_layer[static_cast<size_t>(layer)];
+  if (!attention.temperature_per_layer.empty())
+    spec.temperature.value = attention.temperature_per_layer[static_cast<size_t>(layer)];
   return spec;
 }
 
@@ -106,7 +126,8 @@ int64_t parameter_count(const ModelConfig& c) {
   if (c.attention.temperature.kind == TemperatureSpec::Kind::learned) {
     layer += 1 + (c.attention.temperature.form == TemperatureSpec::Form::global ? 0 : c.width);
   }
-  const int64_t table = c.attention.bias.kind == BiasSpec::Kind::t5 ? c.attention.bias.buckets * c.heads : 0;
+  const int64_t table =
+      c.attention.bias.kind == BiasSpec::Kind::t5 ? c.attention.bias.buckets * c.heads : 0;
   return c.layers * layer + c.vocab_size * c.width * (c.tied ? 1 : 2) + c.width + table;
 }
 

@@ -1,6 +1,7 @@
 // What a decoder is: sizes, positions, norms, and the attention of each layer.
 //
-// LLaMA style: pre-norm RMSNorm, SwiGLU, RoPE, grouped-query attention, optional per-head QK-norm (spec 3.7, 6.1, 7, 10.3).
+// LLaMA style: pre-norm RMSNorm, SwiGLU, RoPE, grouped-query attention, optional per-head QK-norm
+// (spec 3.7, 6.1, 7, 10.3).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -17,14 +18,16 @@
 
 namespace fovea {
 
-/// Normalisation of queries and keys (7.3). `head_rms`: RMSNorm per head with a gain [d] shared by heads, before RoPE (Qwen3).
+/// Normalisation of queries and keys (7.3). `head_rms`: RMSNorm per head with a gain [d] shared by
+/// heads, before RoPE (Qwen3).
 enum class QkNorm { none, head_rms };
 std::span<const std::string_view> enum_names(QkNorm);
 
 /// The attention keys of a model; one AttentionSpec a layer is derived from them.
 struct AttentionSettings {
   TemperatureSpec temperature;
-  std::vector<double> temperature_per_layer;  ///< constant t of each layer; empty = temperature.value everywhere
+  std::vector<double>
+      temperature_per_layer;  ///< constant t of each layer; empty = temperature.value everywhere
   double soft_cap = 0.0;
   BiasSpec bias;
   MaskRule mask;
@@ -47,13 +50,15 @@ struct ModelConfig {
   bool tied = true;       ///< the head is the embedding
   QkNorm qk_norm = QkNorm::none;
   double norm_eps = 1e-5;
-  double dropout = 0.0;      ///< on embeddings and on what each block adds
-  double query_init = 1.0;   ///< multiplies the start of W_q, or of the q gain with qk_norm (F-5's fair control)
+  double dropout = 0.0;  ///< on embeddings and on what each block adds
+  double query_init =
+      1.0;  ///< multiplies the start of W_q, or of the q gain with qk_norm (F-5's fair control)
   RopeSpec rope;
   AttentionSettings attention;
 
   void describe(FieldVisitor& v);
-  /// Fills the zeros (vocab_size from `tokenizer_vocab`) and checks everything; ConfigError with the key.
+  /// Fills the zeros (vocab_size from `tokenizer_vocab`) and checks everything; ConfigError with
+  /// the key.
   ModelConfig resolved(int64_t tokenizer_vocab) const;
   /// The spec of one layer; the config must be resolved.
   AttentionSpec layer_attention(int64_t layer) const;

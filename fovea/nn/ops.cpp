@@ -48,7 +48,8 @@ at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double 
 class StackedLinear : public Function<StackedLinear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const Variables& weights) {
-    const at::Tensor stacked = (weights.size() == 1 ? weights[0] : at::cat(weights)).to(x.scalar_type());
+    const at::Tensor stacked =
+        (weights.size() == 1 ? weights[0] : at::cat(weights)).to(x.scalar_type());
     ctx->save_for_backward({x, stacked});
     std::vector<int64_t> sizes;
     for (const at::Tensor& w : weights) sizes.push_back(w.size(0));
@@ -77,8 +78,10 @@ class StackedLinear : public Function<StackedLinear> {
 
 class AddRmsNorm : public Function<AddRmsNorm> {
  public:
-  static Variables forward(AutogradContext* ctx, const at::Tensor& x_in, const at::Tensor& delta_in, const at::Tensor& weight, double eps) {
-    const at::Tensor x = x_in.contiguous(), delta = delta_in.defined() ? delta_in.contiguous() : at::Tensor();
+  static Variables forward(AutogradContext* ctx, const at::Tensor& x_in, const at::Tensor& delta_in,
+                           const at::Tensor& weight, double eps) {
+    const at::Tensor x = x_in.contiguous(),
+                     delta = delta_in.defined() ? delta_in.contiguous() : at::Tensor();
     const int64_t n = x.size(-1), rows = x.numel() / std::max<int64_t>(n, 1);
     const at::Tensor y = at::empty_like(x), rstd = at::empty({rows}, x.options().dtype(at::kFloat));
     const at::Tensor sum = delta.defined() ? at::empty_like(x) : x;
@@ -103,22 +106,25 @@ class AddRmsNorm : public Function<AddRmsNorm> {
     const Variables saved = ctx->get_saved_variables();
     const at::Tensor& x = saved[0];
     const bool with_delta = ctx->saved_data["delta"].toBool();
-    const at::Tensor residual = with_delta && grads[0].defined() ? grads[0].contiguous() : at::Tensor();
+    const at::Tensor residual =
+        with_delta && grads[0].defined() ? grads[0].contiguous() : at::Tensor();
     const at::Tensor& dy_in = grads.back();
-    if (!dy_in.defined()) return {residual, with_delta ? residual : at::Tensor(), at::Tensor(), at::Tensor()};
+    if (!dy_in.defined())
+      return {residual, with_delta ? residual : at::Tensor(), at::Tensor(), at::Tensor()};
     const at::Tensor dy = dy_in.contiguous();
     const at::Tensor dx = at::empty_like(x), dw = at::empty_like(saved[1]);
     with_dtype(x, [&](auto tag) {
       using T = decltype(tag);
-      kernels::run(kernels::RmsNormBackward<T>{.dy = in<T>(dy),
-                                               .x = in<T>(x),
-                                               .w = saved[1].const_data_ptr<float>(),
-                                               .rstd = saved[2].const_data_ptr<float>(),
-                                               .residual = residual.defined() ? in<T>(residual) : nullptr,
-                                               .dx = out<T>(dx),
-                                               .dw = dw.mutable_data_ptr<float>(),
-                                               .rows = saved[2].numel(),
-                                               .n = x.size(-1)});
+      kernels::run(
+          kernels::RmsNormBackward<T>{.dy = in<T>(dy),
+                                      .x = in<T>(x),
+                                      .w = saved[1].const_data_ptr<float>(),
+                                      .rstd = saved[2].const_data_ptr<float>(),
+                                      .residual = residual.defined() ? in<T>(residual) : nullptr,
+                                      .dx = out<T>(dx),
+                                      .dw = dw.mutable_data_ptr<float>(),
+                                      .rows = saved[2].numel(),
+                                      .n = x.size(-1)});
     });
     return {dx, with_delta ? dx : at::Tensor(), dw, at::Tensor()};
   }
@@ -133,8 +139,10 @@ class Swiglu : public Function<Swiglu> {
     const at::Tensor y = at::empty(shape, gate_up.options());
     with_dtype(y, [&](auto tag) {
       using T = decltype(tag);
-      kernels::run(kernels::SwigluForward<T>{
-          .gate_up = in<T>(gate_up), .y = out<T>(y), .rows = y.numel() / std::max<int64_t>(shape.back(), 1), .f = shape.back()});
+      kernels::run(kernels::SwigluForward<T>{.gate_up = in<T>(gate_up),
+                                             .y = out<T>(y),
+                                             .rows = y.numel() / std::max<int64_t>(shape.back(), 1),
+                                             .f = shape.back()});
     });
     ctx->save_for_backward({gate_up});
     return y;
@@ -157,8 +165,8 @@ class Swiglu : public Function<Swiglu> {
 
 /// The kernel's view of `heads` heads that start at head `first` of a stacked projection.
 template <class T>
-kernels::HeadRotation<T> rotation(const at::Tensor& qkv, int64_t first, int64_t heads, int64_t d, const RopeTable& rope,
-                                  const at::Tensor& positions) {
+kernels::HeadRotation<T> rotation(const at::Tensor& qkv, int64_t first, int64_t heads, int64_t d,
+                                  const RopeTable& rope, const at::Tensor& positions) {
   const int64_t t = qkv.size(1), width = qkv.size(2);
   kernels::HeadRotation<T> p;
   p.in_places = {.t = t, .batch = t * width, .row = width, .head = d};
@@ -182,19 +190,30 @@ kernels::HeadPlaces places_of(const at::Tensor& x) {
 
 class SplitHeads : public Function<SplitHeads> {
  public:
-  static Variables forward(AutogradContext* ctx, const at::Tensor& qkv_in, const at::Tensor& q_gain, const at::Tensor& k_gain,
-                           int64_t heads, int64_t kv_heads, int64_t d, double eps, const at::Tensor& cos, const at::Tensor& sin,
+  static Variables forward(AutogradContext* ctx, const at::Tensor& qkv_in, const at::Tensor& q_gain,
+                           const at::Tensor& k_gain, int64_t heads, int64_t kv_heads, int64_t d,
+                           double eps, const at::Tensor& cos, const at::Tensor& sin,
                            const at::Tensor& positions) {
     const at::Tensor qkv = qkv_in.contiguous();
     const int64_t b = qkv.size(0), t = qkv.size(1);
     const RopeTable rope{cos, sin};
-    // [b, t, heads, d] in memory: attention reads and writes whole tokens, and the output needs no transpose.
-    const auto empty = [&](int64_t n) { return at::empty({b, t, n, d}, qkv.options()).transpose(1, 2); };
+    // [b, t, heads, d] in memory: attention reads and writes whole tokens, and the output needs no
+    // transpose.
+    const auto empty = [&](int64_t n) {
+      return at::empty({b, t, n, d}, qkv.options()).transpose(1, 2);
+    };
     const at::Tensor q = empty(heads), k = empty(kv_heads);
-    const at::Tensor v = qkv.narrow(2, (heads + kv_heads) * d, kv_heads * d).contiguous().view({b, t, kv_heads, d}).transpose(1, 2);
-    const auto norms = [&](int64_t n) { return at::empty({b * t, n}, qkv.options().dtype(at::kFloat)); };
-    const at::Tensor q_rstd = q_gain.defined() ? norms(heads) : at::Tensor(), k_rstd = k_gain.defined() ? norms(kv_heads) : at::Tensor();
-    const auto rotate = [&](const at::Tensor& y, int64_t first, const at::Tensor& gain, const at::Tensor& rstd) {
+    const at::Tensor v = qkv.narrow(2, (heads + kv_heads) * d, kv_heads * d)
+                             .contiguous()
+                             .view({b, t, kv_heads, d})
+                             .transpose(1, 2);
+    const auto norms = [&](int64_t n) {
+      return at::empty({b * t, n}, qkv.options().dtype(at::kFloat));
+    };
+    const at::Tensor q_rstd = q_gain.defined() ? norms(heads) : at::Tensor(),
+                     k_rstd = k_gain.defined() ? norms(kv_heads) : at::Tensor();
+    const auto rotate = [&](const at::Tensor& y, int64_t first, const at::Tensor& gain,
+                            const at::Tensor& rstd) {
       with_dtype(qkv, [&](auto tag) {
         using T = decltype(tag);
         auto p = rotation<T>(qkv, first, y.size(1), d, rope, positions);
@@ -209,7 +228,8 @@ class SplitHeads : public Function<SplitHeads> {
     rotate(q, 0, q_gain, q_rstd);
     rotate(k, heads, k_gain, k_rstd);
     // Without a norm the backward pass needs no input, only its shape.
-    const at::Tensor kept = q_gain.defined() || k_gain.defined() ? qkv : at::empty({0}, qkv.options());
+    const at::Tensor kept =
+        q_gain.defined() || k_gain.defined() ? qkv : at::empty({0}, qkv.options());
     ctx->save_for_backward({kept, q_gain, k_gain, q_rstd, k_rstd, cos, sin, positions});
     ctx->saved_data["shape"] = qkv.sizes().vec();
     ctx->saved_data["heads"] = heads;
@@ -218,14 +238,16 @@ class SplitHeads : public Function<SplitHeads> {
   }
   static Variables backward(AutogradContext* ctx, Variables grads) {
     const Variables saved = ctx->get_saved_variables();
-    const int64_t heads = ctx->saved_data["heads"].toInt(), kv_heads = ctx->saved_data["kv_heads"].toInt();
+    const int64_t heads = ctx->saved_data["heads"].toInt(),
+                  kv_heads = ctx->saved_data["kv_heads"].toInt();
     const at::Tensor &q_gain = saved[1], &k_gain = saved[2];
     const RopeTable rope{saved[5], saved[6]};
     const auto shape = ctx->saved_data["shape"].toIntVector();
     const at::Tensor dqkv = at::empty(shape, saved[0].options());
     const int64_t d = shape[2] / (heads + 2 * kv_heads);
     Variables result(10);
-    const auto rotate = [&](const at::Tensor& grad_in, int64_t first, int64_t n, const at::Tensor& gain, const at::Tensor& rstd) {
+    const auto rotate = [&](const at::Tensor& grad_in, int64_t first, int64_t n,
+                            const at::Tensor& gain, const at::Tensor& rstd) {
       if (!grad_in.defined()) {
         dqkv.narrow(2, first * d, n * d).zero_();
         return gain.defined() ? at::zeros_like(gain) : at::Tensor();
@@ -250,7 +272,8 @@ class SplitHeads : public Function<SplitHeads> {
     };
     result[1] = rotate(grads[0], 0, heads, q_gain, saved[3]);
     result[2] = rotate(grads[1], heads, kv_heads, k_gain, saved[4]);
-    const at::Tensor dv = dqkv.narrow(2, (heads + kv_heads) * d, kv_heads * d).view({shape[0], shape[1], kv_heads, d});
+    const at::Tensor dv = dqkv.narrow(2, (heads + kv_heads) * d, kv_heads * d)
+                              .view({shape[0], shape[1], kv_heads, d});
     if (grads[2].defined()) {
       dv.copy_(grads[2].transpose(1, 2));
     } else {
@@ -263,10 +286,9 @@ class SplitHeads : public Function<SplitHeads> {
 
 class LinearCrossEntropy : public Function<LinearCrossEntropy> {
  public:
-  static Variables forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
-                           double scale, int64_t chunk) {
+  static Variables forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
+                           const at::Tensor& targets, double scale, int64_t chunk, bool gradient) {
     const int64_t rows = hidden.size(0), v = weight.size(0);
-    const bool gradient = at::GradMode::is_enabled() || hidden.requires_grad() || weight.requires_grad();
     const at::Tensor nll = at::empty({rows}, hidden.options().dtype(at::kFloat));
     const at::Tensor w = weight.to(hidden.scalar_type());
     const at::Tensor dhidden = gradient ? at::empty_like(hidden) : at::Tensor();
@@ -290,7 +312,8 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
       const at::Tensor dw = at::mm(logits.t(), h).to(weight.scalar_type());
       dweight = dweight.defined() ? dweight.add_(dw) : dw;
     }
-    if (gradient) ctx->save_for_backward({dhidden, dweight.defined() ? dweight : at::zeros_like(weight)});
+    if (gradient)
+      ctx->save_for_backward({dhidden, dweight.defined() ? dweight : at::zeros_like(weight)});
     ctx->mark_non_differentiable({nll});
     return {nll.sum(at::kDouble).mul(scale).to(at::kFloat), nll};
   }
@@ -298,8 +321,11 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
     const Variables saved = ctx->get_saved_variables();
     // The usual seed is 1; multiplying then would only cost two passes over memory.
     const bool one = grads[0].is_cpu() && grads[0].item<float>() == 1.0f;
-    const auto scaled = [&](const at::Tensor& g) { return one ? g : g * grads[0].to(g.scalar_type()); };
-    return {scaled(saved[0]), scaled(saved[1]), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    const auto scaled = [&](const at::Tensor& g) {
+      return one ? g : g * grads[0].to(g.scalar_type());
+    };
+    return {scaled(saved[0]), scaled(saved[1]), at::Tensor(),
+            at::Tensor(),     at::Tensor(),     at::Tensor()};
   }
 };
 
@@ -329,7 +355,8 @@ at::Tensor rms_norm(const at::Tensor& x_rc, const at::Tensor& weight_c, double e
   return AddRmsNorm::apply(x_rc, at::Tensor(), weight_c, eps)[0];
 }
 
-std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_rc, const at::Tensor& delta_rc, const at::Tensor& weight_c, double eps) {
+std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_rc, const at::Tensor& delta_rc,
+                                               const at::Tensor& weight_c, double eps) {
   if (!has_kernel(x_rc)) {
     const at::Tensor sum = x_rc + delta_rc;
     return {sum, plain_rms_norm(sum, weight_c, eps)};
@@ -344,11 +371,12 @@ at::Tensor swiglu(const at::Tensor& gate_up_rf) {
   return at::silu(parts[0]) * parts[1];
 }
 
-Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, const at::Tensor& q_gain_d,
-                  const at::Tensor& k_gain_d, double eps, const RopeTable& rope, const at::Tensor& positions_bt) {
+Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                  const at::Tensor& q_gain_d, const at::Tensor& k_gain_d, double eps,
+                  const RopeTable& rope, const at::Tensor& positions_bt) {
   if (has_kernel(qkv)) {
-    Variables r = SplitHeads::apply(qkv, q_gain_d, k_gain_d, heads, kv_heads, head_dim, eps, rope.cos_pf, rope.sin_pf,
-                                    positions_bt.contiguous());
+    Variables r = SplitHeads::apply(qkv, q_gain_d, k_gain_d, heads, kv_heads, head_dim, eps,
+                                    rope.cos_pf, rope.sin_pf, positions_bt.contiguous());
     return {r[0], r[1], r[2]};
   }
   const std::vector<at::Tensor> parts =
@@ -366,11 +394,15 @@ Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_
   return {q, k, split(parts[2], kv_heads).transpose(1, 2)};
 }
 
-std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_rc, const at::Tensor& weight_vc, const at::Tensor& targets_r,
-                                                       double scale, int64_t chunk) {
+std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_rc,
+                                                       const at::Tensor& weight_vc,
+                                                       const at::Tensor& targets_r, double scale,
+                                                       int64_t chunk) {
   if (has_kernel(hidden_rc)) {
-    const bool gradient = at::GradMode::is_enabled() && (hidden_rc.requires_grad() || weight_vc.requires_grad());
-    Variables r = LinearCrossEntropy::apply(hidden_rc, weight_vc, targets_r.contiguous(), scale, chunk, gradient);
+    const bool gradient =
+        at::GradMode::is_enabled() && (hidden_rc.requires_grad() || weight_vc.requires_grad());
+    Variables r = LinearCrossEntropy::apply(hidden_rc, weight_vc, targets_r.contiguous(), scale,
+                                            chunk, gradient);
     return {r[0], r[1]};
   }
   at::Tensor total;
@@ -381,7 +413,8 @@ std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_
     const at::Tensor logits = at::linear(h, weight_vc.to(h.scalar_type()));
     const at::Tensor wide = h.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
     const at::Tensor picked = wide.gather(1, target.clamp_min(0).unsqueeze(1)).squeeze(1);
-    const at::Tensor nll = at::where(target.ge(0), wide.logsumexp(1) - picked, at::zeros({}, wide.options()));
+    const at::Tensor nll =
+        at::where(target.ge(0), wide.logsumexp(1) - picked, at::zeros({}, wide.options()));
     total = total.defined() ? total + nll.sum() : nll.sum();
     rows.push_back(nll.detach());
   }

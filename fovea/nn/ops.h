@@ -1,9 +1,12 @@
-// The decoder's differentiable operations, each one autograd node with a fused CPU kernel (fovea/kernels/cpu/elementwise.h).
+// The decoder's differentiable operations, each one autograd node with a fused CPU kernel
+// (fovea/kernels/cpu/elementwise.h).
 //
-// Inputs on another device or of another dtype than float32 / bfloat16 take the same formulas through plain tensor operations. `x` is in the
-// compute dtype, weights are float32 masters and get float32 gradients.
+// Inputs on another device or of another dtype than float32 / bfloat16 take the same formulas
+// through plain tensor operations. `x` is in the compute dtype, weights are float32 masters and get
+// float32 gradients.
 //
-// Shape suffixes: r rows (any leading dimensions), c width, f feed-forward width, b batch, t tokens, h heads, d head size.
+// Shape suffixes: r rows (any leading dimensions), c width, f feed-forward width, b batch, t
+// tokens, h heads, d head size.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -18,30 +21,38 @@
 
 namespace fovea {
 
-/// x W^T for the rows of all `weights` [out_i, in] stacked: [..., sum out_i]. One matrix product for several projections.
+/// x W^T for the rows of all `weights` [out_i, in] stacked: [..., sum out_i]. One matrix product
+/// for several projections.
 at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights);
 
 /// RMSNorm over the last axis.
 at::Tensor rms_norm(const at::Tensor& x_rc, const at::Tensor& weight_c, double eps);
 
-/// (s, y) with s = x + delta and y = rms_norm(s): the residual stream and the input of the next block.
-std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_rc, const at::Tensor& delta_rc, const at::Tensor& weight_c, double eps);
+/// (s, y) with s = x + delta and y = rms_norm(s): the residual stream and the input of the next
+/// block.
+std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_rc, const at::Tensor& delta_rc,
+                                               const at::Tensor& weight_c, double eps);
 
 /// silu(gate) * up of [..., 2f] = gate ++ up (L-1).
 at::Tensor swiglu(const at::Tensor& gate_up_rf);
 
-/// Queries, keys and values of a stacked projection [b, t, (h + 2g) d]: q [b,h,t,d], k [b,g,t,d], v [b,g,t,d]; q and k normed per head where gains
-/// are defined (7.3) and rotated by `positions` [b, t] (6.1).
+/// Queries, keys and values of a stacked projection [b, t, (h + 2g) d]: q [b,h,t,d], k [b,g,t,d], v
+/// [b,g,t,d]; q and k normed per head where gains are defined (7.3) and rotated by `positions` [b,
+/// t] (6.1).
 struct Heads {
   at::Tensor q_bhtd, k_bgtd, v_bgtd;
 };
-Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, const at::Tensor& q_gain_d,
-                  const at::Tensor& k_gain_d, double eps, const RopeTable& rope, const at::Tensor& positions_bt);
+Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                  const at::Tensor& q_gain_d, const at::Tensor& k_gain_d, double eps,
+                  const RopeTable& rope, const at::Tensor& positions_bt);
 
-/// Sum of the cross-entropy over targets [r] >= 0 times `scale`, and the unscaled per-row NLL (detached). Logits = hidden W^T exist `chunk` rows
-/// at a time; the gradient is computed on the way, so the backward pass is a multiplication.
-std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_rc, const at::Tensor& weight_vc, const at::Tensor& targets_r,
-                                                       double scale, int64_t chunk);
+/// Sum of the cross-entropy over targets [r] >= 0 times `scale`, and the unscaled per-row NLL
+/// (detached). Logits = hidden W^T exist `chunk` rows at a time; the gradient is computed on the
+/// way, so the backward pass is a multiplication.
+std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_rc,
+                                                       const at::Tensor& weight_vc,
+                                                       const at::Tensor& targets_r, double scale,
+                                                       int64_t chunk);
 
 /// Counter-based dropout (seam 6): element e of x is kept as a function of (seed, site, e) alone.
 at::Tensor counter_dropout(const at::Tensor& x, double p, uint64_t seed, uint64_t site);

@@ -10,8 +10,10 @@
 
 namespace fovea {
 
-Parameter& ParameterRegistry::add(Parameter parameter, at::IntArrayRef shape, uint64_t seed, at::Device device) {
-  require<ConfigError>(find(parameter.name) == nullptr, "parameters", "names are unique; '{}' came twice", parameter.name);
+Parameter& ParameterRegistry::add(Parameter parameter, at::IntArrayRef shape, uint64_t seed,
+                                  at::Device device) {
+  require<ConfigError>(find(parameter.name) == nullptr, "parameters",
+                       "names are unique; '{}' came twice", parameter.name);
   at::Tensor value = at::empty(shape, at::kFloat);
   initialise(value, parameter.init, seed, parameter.name);
   parameter.value = value.to(device);

@@ -1,7 +1,7 @@
 // The registry of a model's parameters (seam 5 of the design).
 //
-// Optimizer groups, freezing, checkpoint files, counts and plans are derived from it. Masters are float32 leaves; the model casts them
-// to its compute dtype where it uses them.
+// Optimizer groups, freezing, checkpoint files, counts and plans are derived from it. Masters are
+// float32 leaves; the model casts them to its compute dtype where it uses them.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -26,10 +26,14 @@ struct Init {
 };
 
 struct Parameter {
-  enum class Origin { base, added };  ///< of the architecture, or put on top by a mechanism or adapter
-  std::string name;                   ///< Hugging Face's name where one exists: "model.layers.0.self_attn.q_proj.weight"
+  enum class Origin {
+    base,
+    added
+  };  ///< of the architecture, or put on top by a mechanism or adapter
+  std::string
+      name;  ///< Hugging Face's name where one exists: "model.layers.0.self_attn.q_proj.weight"
   Origin origin = Origin::base;
-  bool decay = true;             ///< takes part in weight decay
+  bool decay = true;  ///< takes part in weight decay
   double learning_rate_scale = 1.0;
   bool trainable = true;
   Init init;
@@ -38,7 +42,8 @@ struct Parameter {
 
 class ParameterRegistry {
  public:
-  /// Registers and initialises a parameter; the numbers depend on (seed, name) only. The reference stays valid.
+  /// Registers and initialises a parameter; the numbers depend on (seed, name) only. The reference
+  /// stays valid.
   Parameter& add(Parameter parameter, at::IntArrayRef shape, uint64_t seed, at::Device device);
   const Parameter* find(std::string_view name) const;
   Parameter* find(std::string_view name);

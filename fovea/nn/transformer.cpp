@@ -19,19 +19,23 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using Variables = torch::autograd::variable_list;
 
-/// Recomputes a layer in the backward pass: the forward pass keeps only its inputs (gradient checkpointing, Chen et al. 2016).
+/// Recomputes a layer in the backward pass: the forward pass keeps only its inputs (gradient
+/// checkpointing, Chen et al. 2016).
 class Recompute : public Function<Recompute> {
  public:
-  using Layer = std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&)>;
+  using Layer =
+      std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&)>;
 
-  static Variables forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& delta, const Layer* layer) {
+  static Variables forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& delta,
+                           const Layer* layer) {
     ctx->save_for_backward({x, delta});
     ctx->saved_data["layer"] = reinterpret_cast<int64_t>(layer);
     auto [a, b] = (*layer)(x, delta);
     return {a, b};
   }
   static Variables backward(AutogradContext* ctx, Variables grads) {
-    const std::unique_ptr<const Layer> layer(reinterpret_cast<const Layer*>(ctx->saved_data["layer"].toInt()));
+    const std::unique_ptr<const Layer> layer(
+        reinterpret_cast<const Layer*>(ctx->saved_data["layer"].toInt()));
     const Variables saved = ctx->get_saved_variables();
     Variables inputs;
     for (const at::Tensor& t : saved) {
@@ -52,24 +56,33 @@ class Recompute : public Function<Recompute> {
   }
 };
 
-std::string layer_name(int64_t index, const char* rest) { return fmt::format("model.layers.{}.{}", index, rest); }
+std::string layer_name(int64_t index, const char* rest) {
+  return fmt::format("model.layers.{}.{}", index, rest);
+}
 
 }  // namespace
 
 Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : config(c), device(d) {
   const double std_width = 1.0 / std::sqrt(static_cast<double>(c.width));
   const double std_ffn = 1.0 / std::sqrt(static_cast<double>(c.ffn_width));
-  const auto matrix = [&](const std::string& name, int64_t out, int64_t in, double std, double scale = 1.0) {
+  const auto matrix = [&](const std::string& name, int64_t out, int64_t in, double std,
+                          double scale = 1.0) {
     return registry
         .add({.name = name, .init = {Init::Kind::truncated_normal, std, scale}}, {out, in}, seed, d)
         .value;
   };
   const auto gain = [&](const std::string& name, int64_t n, double scale = 1.0) {
-    return registry.add({.name = name, .decay = false, .init = {Init::Kind::ones, 0.0, scale}}, {n}, seed, d).value;
+    return registry
+        .add({.name = name, .decay = false, .init = {Init::Kind::ones, 0.0, scale}}, {n}, seed, d)
+        .value;
   };
   const auto added = [&](const std::string& name, at::IntArrayRef shape, double start) {
     return registry
-        .add({.name = name, .origin = Parameter::Origin::added, .decay = false, .init = {Init::Kind::constant, start, 1.0}}, shape, seed, d)
+        .add({.name = name,
+              .origin = Parameter::Origin::added,
+              .decay = false,
+              .init = {Init::Kind::constant, start, 1.0}},
+             shape, seed, d)
         .value;
   };
   embedding = matrix("model.embed_tokens.weight", c.vocab_size, c.width, std_width);
@@ -79,7 +92,8 @@ Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : con
     LayerWeights w;
     w.spec = c.layer_attention(i);
     w.input_norm = gain(layer_name(i, "input_layernorm.weight"), c.width);
-    w.wq = matrix(layer_name(i, "self_attn.q_proj.weight"), q_width, c.width, std_width, normed ? 1.0 : c.query_init);
+    w.wq = matrix(layer_name(i, "self_attn.q_proj.weight"), q_width, c.width, std_width,
+                  normed ? 1.0 : c.query_init);
     w.wk = matrix(layer_name(i, "self_attn.k_proj.weight"), kv_width, c.width, std_width);
     w.wv = matrix(layer_name(i, "self_attn.v_proj.weight"), kv_width, c.width, std_width);
     w.wo = matrix(layer_name(i, "self_attn.o_proj.weight"), c.width, q_width, std_width);
@@ -90,10 +104,11 @@ Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : con
     if (w.spec.sink_logit) w.sink_logit = added(layer_name(i, "self_attn.sinks"), {c.heads}, 0.0);
     if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
       if (w.spec.temperature.form != TemperatureSpec::Form::global) {
-        w.temperature.weight_c = added(layer_name(i, "self_attn.temperature.weight"), {c.width}, 0.0);
+        w.temperature.weight_c =
+            added(layer_name(i, "self_attn.temperature.weight"), {c.width}, 0.0);
       }
-      w.temperature.bias =
-          added(layer_name(i, "self_attn.temperature.bias"), {}, initial_temperature_bias(w.spec.temperature, c.head_dim));
+      w.temperature.bias = added(layer_name(i, "self_attn.temperature.bias"), {},
+                                 initial_temperature_bias(w.spec.temperature, c.head_dim));
     }
     w.post_norm = gain(layer_name(i, "post_attention_layernorm.weight"), c.width);
     w.gate = matrix(layer_name(i, "mlp.gate_proj.weight"), c.ffn_width, c.width, std_width);
@@ -104,19 +119,23 @@ Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : con
   final_norm = gain("model.norm.weight", c.width);
   head = c.tied ? embedding : matrix("lm_head.weight", c.vocab_size, c.width, std_width);
   if (c.attention.bias.kind == BiasSpec::Kind::t5) {
-    bias_table = added("model.relative_attention_bias.weight", {c.attention.bias.buckets, c.heads}, 0.0);
+    bias_table =
+        added("model.relative_attention_bias.weight", {c.attention.bias.buckets, c.heads}, 0.0);
   }
   rope = make_rope_table(c.rope, c.head_dim, c.context, d);
 }
 
 void Transformer::Impl::check(const ModelInput& input) const {
-  require<ShapeError>(input.tokens_bt.defined() && input.tokens_bt.dim() == 2 && input.tokens_bt.scalar_type() == at::kLong, "model",
-                      "expected tokens [batch, tokens] of int64; got {}",
-                      input.tokens_bt.defined() ? fmt::format("{} dimensions of {}", input.tokens_bt.dim(), input.tokens_bt.scalar_type() == at::kLong ? "int64" : "another dtype") : "none");
+  const at::Tensor& tokens = input.tokens_bt;
+  require<ShapeError>(tokens.defined() && tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
+                      "model", "expected tokens [batch, tokens] of int64; got {}",
+                      tokens.defined() ? fmt::format("{} dimensions of {}", tokens.dim(),
+                                                     at::toString(tokens.scalar_type()))
+                                       : "none");
   for (const at::Tensor& t : {input.documents_bt, input.positions_bt}) {
     require<ShapeError>(!t.defined() || t.sizes() == input.tokens_bt.sizes(), "model",
-                        "documents and positions must have the shape of the tokens, [{}, {}]", input.tokens_bt.size(0),
-                        input.tokens_bt.size(1));
+                        "documents and positions must have the shape of the tokens, [{}, {}]",
+                        input.tokens_bt.size(0), input.tokens_bt.size(1));
   }
 }
 
@@ -129,9 +148,10 @@ RopeTable Transformer::Impl::rope_for(int64_t positions) const {
 PassContext Transformer::Impl::make_pass(const ModelInput& input) const {
   const int64_t b = input.tokens_bt.size(0), t = input.tokens_bt.size(1);
   PassContext pass;
-  pass.positions = input.positions_bt.defined()
-                       ? input.positions_bt.contiguous()
-                       : at::arange(t, at::TensorOptions(at::kLong).device(device)).expand({b, t}).contiguous();
+  pass.positions =
+      input.positions_bt.defined()
+          ? input.positions_bt.contiguous()
+          : at::arange(t, at::TensorOptions(at::kLong).device(device)).expand({b, t}).contiguous();
   pass.rope = rope_for(t);
   pass.training = input.training;
   pass.dropout_seed = input.dropout_seed;
@@ -141,7 +161,6 @@ PassContext Transformer::Impl::make_pass(const ModelInput& input) const {
     pass.attention.query_documents_bt = pass.attention.key_documents_bs = input.documents_bt;
     pass.attention.query_positions_bt = pass.attention.key_positions_bs = pass.positions;
   }
-  pass.attention = with_plan(config.attention.mask, pass.attention, b, t, t, device);
   return pass;
 }
 
@@ -149,16 +168,21 @@ at::Tensor Transformer::Impl::embed(const at::Tensor& tokens_bt) const {
   return at::embedding(embedding, tokens_bt).to(compute.dtype);
 }
 
-AttentionTensors Transformer::Impl::tensors_of(const LayerWeights& layer, const at::Tensor& tau_bt) const {
+AttentionTensors Transformer::Impl::tensors_of(const LayerWeights& layer,
+                                               const at::Tensor& tau_bt) const {
   return {.tau_bt = tau_bt, .bias_table = bias_table, .sink_logit_h = layer.sink_logit};
 }
 
-Heads Transformer::Impl::project(const LayerWeights& layer, const at::Tensor& y, const PassContext& pass) const {
-  return split_heads(stacked_linear(y, {layer.wq, layer.wk, layer.wv}), config.heads, config.kv_heads, config.head_dim, layer.q_gain,
-                     layer.k_gain, config.norm_eps, pass.rope, pass.positions);
+Heads Transformer::Impl::project(const LayerWeights& layer, const at::Tensor& y,
+                                 const PassContext& pass) const {
+  return split_heads(stacked_linear(y, {layer.wq, layer.wk, layer.wv}), config.heads,
+                     config.kv_heads, config.head_dim, layer.q_gain, layer.k_gain, config.norm_eps,
+                     pass.rope, pass.positions);
 }
 
-Transformer::Impl::Stream Transformer::Impl::run_layer(int64_t index, Stream stream, const PassContext& pass, ForwardInfo* info) const {
+Transformer::Impl::Stream Transformer::Impl::run_layer(int64_t index, Stream stream,
+                                                       const PassContext& pass,
+                                                       ForwardInfo* info) const {
   const LayerWeights& w = layers[static_cast<size_t>(index)];
   const double p = pass.training ? config.dropout : 0.0;
   const uint64_t site = 2 * static_cast<uint64_t>(index) + 1;
@@ -171,38 +195,45 @@ Transformer::Impl::Stream Transformer::Impl::run_layer(int64_t index, Stream str
   at::Tensor tau;
   double temperature = w.spec.temperature.value;
   if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
-    TemperatureRows rows = temperature_rows(w.spec.temperature, config.head_dim, w.temperature, y, pass.attention);
+    TemperatureRows rows =
+        temperature_rows(w.spec.temperature, config.head_dim, w.temperature, y, pass.attention);
     tau = rows.tau_bt;
     if (info != nullptr) {
-      temperature = tau.detach().mean().item<double>() / std::sqrt(static_cast<double>(config.head_dim));
+      temperature =
+          tau.detach().mean().item<double>() / std::sqrt(static_cast<double>(config.head_dim));
       info->clipped_share += rows.clipped_share.item<double>() / static_cast<double>(config.layers);
     }
   }
   const Heads heads = project(w, y, pass);
   AttentionContext context = pass.attention;
   context.layer = index;
-  AttentionResult result =
-      attention(w.spec, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd, tensors_of(w, tau), context, compute.attention_path);
+  AttentionResult result = attention(w.spec, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd,
+                                     tensors_of(w, tau), context, compute.attention_path);
   if (info != nullptr) {
     info->path = result.path;
     info->fused_layers += result.path.name == "reference" ? 0 : 1;
     info->temperature.push_back(temperature);
   }
   const at::Tensor mixed = stacked_linear(result.out_bhte.transpose(1, 2).flatten(2), {w.wo});
-  auto [x, z] = add_rms_norm(stream.x, counter_dropout(mixed, p, pass.dropout_seed, site), w.post_norm, config.norm_eps);
+  auto [x, z] = add_rms_norm(stream.x, counter_dropout(mixed, p, pass.dropout_seed, site),
+                             w.post_norm, config.norm_eps);
   const at::Tensor ffn = stacked_linear(swiglu(stacked_linear(z, {w.gate, w.up})), {w.down});
   return {x, counter_dropout(ffn, p, pass.dropout_seed, site + 1)};
 }
 
-Transformer::Impl::Stream Transformer::Impl::run_layer_checkpointed(int64_t index, Stream stream, const PassContext& pass,
+Transformer::Impl::Stream Transformer::Impl::run_layer_checkpointed(int64_t index, Stream stream,
+                                                                    const PassContext& pass,
                                                                     ForwardInfo* info) const {
-  // The node owns this until its backward pass has run; a graph that is dropped without one frees the tensors, not these few bytes.
-  auto* layer = new Recompute::Layer([this, index, pass, info](const at::Tensor& x, const at::Tensor& delta) {
-    ForwardInfo* first_run = at::GradMode::is_enabled() ? nullptr : info;
-    const Stream out = run_layer(index, {x, delta}, pass, first_run);
-    return std::pair{out.x, out.delta};
-  });
-  Variables r = Recompute::apply(stream.x, stream.delta, static_cast<const Recompute::Layer*>(layer));
+  // The node owns this until its backward pass has run; a graph that is dropped without one frees
+  // the tensors, not these few bytes.
+  auto* layer =
+      new Recompute::Layer([this, index, pass, info](const at::Tensor& x, const at::Tensor& delta) {
+        ForwardInfo* first_run = at::GradMode::is_enabled() ? nullptr : info;
+        const Stream out = run_layer(index, {x, delta}, pass, first_run);
+        return std::pair{out.x, out.delta};
+      });
+  Variables r =
+      Recompute::apply(stream.x, stream.delta, static_cast<const Recompute::Layer*>(layer));
   return {r[0], r[1]};
 }
 
@@ -223,10 +254,13 @@ at::Tensor Transformer::hidden(const ModelInput& input, ForwardInfo* info) const
   const PassContext pass = impl_->make_pass(input);
   if (info != nullptr) *info = {};
   Impl::Stream stream{impl_->embed(input.tokens_bt), at::Tensor()};
-  stream.x = counter_dropout(stream.x, pass.training ? impl_->config.dropout : 0.0, pass.dropout_seed, 0);
-  const bool checkpoint = impl_->compute.checkpoint_layers && at::GradMode::is_enabled() && stream.x.requires_grad();
+  stream.x =
+      counter_dropout(stream.x, pass.training ? impl_->config.dropout : 0.0, pass.dropout_seed, 0);
+  const bool checkpoint =
+      impl_->compute.checkpoint_layers && at::GradMode::is_enabled() && stream.x.requires_grad();
   for (int64_t i = 0; i < impl_->config.layers; ++i) {
-    stream = checkpoint ? impl_->run_layer_checkpointed(i, stream, pass, info) : impl_->run_layer(i, stream, pass, info);
+    stream = checkpoint ? impl_->run_layer_checkpointed(i, stream, pass, info)
+                        : impl_->run_layer(i, stream, pass, info);
   }
   return add_rms_norm(stream.x, stream.delta, impl_->final_norm, impl_->config.norm_eps).second;
 }
@@ -236,12 +270,15 @@ at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   return at::linear(hidden.to(wide), impl_->head.to(wide));
 }
 
-LossResult Transformer::loss(const ModelInput& input, const at::Tensor& targets_bt, double normaliser, ForwardInfo* info) const {
+LossResult Transformer::loss(const ModelInput& input, const at::Tensor& targets_bt,
+                             double normaliser, ForwardInfo* info) const {
   const at::Tensor states = hidden(input, info);
   const at::Tensor targets = targets_bt.flatten();
   const int64_t count = targets.ge(0).sum().item<int64_t>();
-  const double divisor = normaliser > 0 ? normaliser : static_cast<double>(std::max<int64_t>(count, 1));
-  auto [loss, nll] = linear_cross_entropy(states.flatten(0, 1), impl_->head, targets, 1.0 / divisor, impl_->compute.loss_chunk);
+  const double divisor =
+      normaliser > 0 ? normaliser : static_cast<double>(std::max<int64_t>(count, 1));
+  auto [loss, nll] = linear_cross_entropy(states.flatten(0, 1), impl_->head, targets, 1.0 / divisor,
+                                          impl_->compute.loss_chunk);
   return {.loss = loss, .nll_sum = nll.sum(at::kDouble), .targets = count};
 }
 
@@ -250,14 +287,16 @@ at::Tensor Transformer::token_nll(const ModelInput& input, const at::Tensor& tar
   const at::Tensor states = hidden(input).flatten(0, 1);
   // Scores are read to three digits: logits in float32 even where the model computes in bfloat16.
   const at::Tensor wide = states.scalar_type() == at::kBFloat16 ? states.to(at::kFloat) : states;
-  return linear_cross_entropy(wide, impl_->head, targets_bt.flatten(), 1.0, impl_->compute.loss_chunk).second.view(targets_bt.sizes());
+  return linear_cross_entropy(wide, impl_->head, targets_bt.flatten(), 1.0,
+                              impl_->compute.loss_chunk)
+      .second.view(targets_bt.sizes());
 }
 
 at::Tensor Transformer::attention_map(const ModelInput& input, int64_t layer) const {
   const at::NoGradGuard no_grad;
   impl_->check(input);
-  require<ShapeError>(layer >= 0 && layer < impl_->config.layers, "attention map", "expected a layer below {}; got {}",
-                      impl_->config.layers, layer);
+  require<ShapeError>(layer >= 0 && layer < impl_->config.layers, "attention map",
+                      "expected a layer below {}; got {}", impl_->config.layers, layer);
   const PassContext pass = impl_->make_pass(input);
   Impl::Stream stream{impl_->embed(input.tokens_bt), at::Tensor()};
   for (int64_t i = 0; i < layer; ++i) stream = impl_->run_layer(i, stream, pass, nullptr);
@@ -266,13 +305,16 @@ at::Tensor Transformer::attention_map(const ModelInput& input, int64_t layer) co
   const at::Tensor y = rms_norm(x, w.input_norm, impl_->config.norm_eps);
   at::Tensor tau;
   if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
-    tau = temperature_rows(w.spec.temperature, impl_->config.head_dim, w.temperature, y, pass.attention).tau_bt;
+    tau = temperature_rows(w.spec.temperature, impl_->config.head_dim, w.temperature, y,
+                           pass.attention)
+              .tau_bt;
   }
   const Heads heads = impl_->project(w, y, pass);
   std::vector<int64_t> all_heads, all_rows;
   for (int64_t h = 0; h < impl_->config.heads; ++h) all_heads.push_back(h);
   for (int64_t t = 0; t < input.tokens_bt.size(1); ++t) all_rows.push_back(t);
-  return attention_rows(w.spec, heads.q_bhtd, heads.k_bgtd, impl_->tensors_of(w, tau), pass.attention, all_heads, all_rows)[0];
+  return attention_rows(w.spec, heads.q_bhtd, heads.k_bgtd, impl_->tensors_of(w, tau),
+                        pass.attention, all_heads, all_rows)[0];
 }
 
 }  // namespace fovea

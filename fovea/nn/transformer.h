@@ -30,32 +30,34 @@ struct ModelInput {
 
 /// What a forward pass tells about itself.
 struct ForwardInfo {
-  PathTaken path;                         ///< of the last layer
-  int64_t fused_layers = 0;               ///< layers whose path was not "reference"
-  std::vector<double> temperature;        ///< effective t of each layer (mean tau / sqrt(d); 1 without Focal)
-  double clipped_share = 0.0;             ///< of learned temperatures, mean over layers (F-3)
+  PathTaken path;            ///< of the last layer
+  int64_t fused_layers = 0;  ///< layers whose path was not "reference"
+  std::vector<double>
+      temperature;             ///< effective t of each layer (mean tau / sqrt(d); 1 without Focal)
+  double clipped_share = 0.0;  ///< of learned temperatures, mean over layers (F-3)
 };
 
 /// Options of how, not what.
 struct ComputeOptions {
-  at::ScalarType dtype = at::kFloat;    ///< of activations and matrix products; masters stay float32
-  bool checkpoint_layers = false;       ///< recompute each layer's activations in the backward pass
+  at::ScalarType dtype = at::kFloat;  ///< of activations and matrix products; masters stay float32
+  bool checkpoint_layers = false;     ///< recompute each layer's activations in the backward pass
   Path attention_path = Path::automatic;
-  int64_t loss_chunk = 8192;            ///< rows whose logits exist at a time
+  int64_t loss_chunk = 8192;  ///< rows whose logits exist at a time
 };
 
 /// Mean cross-entropy over targets >= 0.
 struct LossResult {
-  at::Tensor loss;        ///< scalar float32: sum of NLL / `normaliser`
-  at::Tensor nll_sum;     ///< scalar float64, detached: sum of NLL in nats
-  int64_t targets = 0;    ///< number of targets >= 0
+  at::Tensor loss;      ///< scalar float32: sum of NLL / `normaliser`
+  at::Tensor nll_sum;   ///< scalar float64, detached: sum of NLL in nats
+  int64_t targets = 0;  ///< number of targets >= 0
 };
 
 class DecodeState;
 
 class Transformer {
  public:
-  /// Builds and initialises; `config` must be resolved. The same seed gives the same numbers on any device.
+  /// Builds and initialises; `config` must be resolved. The same seed gives the same numbers on any
+  /// device.
   Transformer(const ModelConfig& config, uint64_t seed, at::Device device = at::kCPU);
   ~Transformer();
   Transformer(Transformer&&) noexcept;
@@ -70,8 +72,8 @@ class Transformer {
   at::Tensor hidden(const ModelInput& input, ForwardInfo* info = nullptr) const;
   /// float32 logits [..., v] of hidden states.
   at::Tensor logits(const at::Tensor& hidden) const;
-  /// Cross-entropy of targets_bt (int64; < 0 = no loss), summed and divided by `normaliser` (0 = number of targets); never more
-  /// than a chunk of the logits in float32.
+  /// Cross-entropy of targets_bt (int64; < 0 = no loss), summed and divided by `normaliser` (0 =
+  /// number of targets); never more than a chunk of the logits in float32.
   LossResult loss(const ModelInput& input, const at::Tensor& targets_bt, double normaliser = 0.0,
                   ForwardInfo* info = nullptr) const;
   /// NLL of each target [b, t] float32 (0 where target < 0), without gradients: scoring.
@@ -79,13 +81,15 @@ class Transformer {
 
   /// A cache for `batch` sequences of at most `capacity` tokens.
   DecodeState make_decode_state(int64_t batch, int64_t capacity) const;
-  /// Appends tokens [b, t] and returns float32 logits of the last one [b, v] (all = of every one [b, t, v]).
+  /// Appends tokens [b, t] and returns float32 logits of the last one [b, v] (all = of every one
+  /// [b, t, v]).
   at::Tensor decode(const at::Tensor& tokens_bt, DecodeState& state, bool all = false) const;
 
   /// Attention weights of a layer for one text [h, t, t] float32 (maps; by recomputation).
   at::Tensor attention_map(const ModelInput& input, int64_t layer) const;
 
-  /// State that learns outside the gradient; once per optimizer step (seam 2). Nothing here has such state yet.
+  /// State that learns outside the gradient; once per optimizer step (seam 2). Nothing here has
+  /// such state yet.
   void observe();
 
  private:

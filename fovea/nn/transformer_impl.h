@@ -51,12 +51,14 @@ struct Transformer::Impl {
   AttentionTensors tensors_of(const LayerWeights& layer, const at::Tensor& tau_bt) const;
   Heads project(const LayerWeights& layer, const at::Tensor& y, const PassContext& pass) const;
 
-  /// One block on the residual stream: `x` is the stream before `delta` (the previous block's output, may be undefined) is added.
+  /// One block on the residual stream: `x` is the stream before `delta` (the previous block's
+  /// output, may be undefined) is added.
   struct Stream {
     at::Tensor x, delta;
   };
   Stream run_layer(int64_t index, Stream stream, const PassContext& pass, ForwardInfo* info) const;
-  Stream run_layer_checkpointed(int64_t index, Stream stream, const PassContext& pass, ForwardInfo* info) const;
+  Stream run_layer_checkpointed(int64_t index, Stream stream, const PassContext& pass,
+                                ForwardInfo* info) const;
 };
 
 }  // namespace fovea

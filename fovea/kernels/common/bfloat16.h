@@ -1,6 +1,7 @@
 // bfloat16 as bits: conversions that compilers turn into vector code.
 //
-// Always inlined, so that a copy compiled for a wide instruction set can never be linked into a narrow caller.
+// Always inlined, so that a copy compiled for a wide instruction set can never be linked into a
+// narrow caller.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -18,7 +19,9 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-FOVEA_INLINE float to_float(BFloat16 x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16); }
+FOVEA_INLINE float to_float(BFloat16 x) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16);
+}
 FOVEA_INLINE float to_float(float x) { return x; }
 
 /// Rounds to nearest even; NaN stays NaN.

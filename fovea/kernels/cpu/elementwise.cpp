@@ -9,9 +9,11 @@
 namespace fovea::kernels {
 namespace {
 
-// Sums over rows are split into this many fixed blocks: enough for the threads of a workstation, independent of their number.
+// Sums over rows are split into this many fixed blocks: enough for the threads of a workstation,
+// independent of their number.
 constexpr int64_t kRowBlocks = 32;
-// Below this many elements starting threads costs more than it saves (about 5 us against some GB/s).
+// Below this many elements starting threads costs more than it saves (about 5 us against some
+// GB/s).
 constexpr int64_t kParallelElements = 32768;
 
 template <class T>
@@ -48,7 +50,9 @@ void sum_blocks(const std::vector<float>& partial, int64_t n, float* out) {
 
 template <class T>
 void run(const RmsNormForward<T>& p) {
-  for_row_blocks(p.rows, p.rows * p.n, [&](int64_t begin, int64_t end, int64_t) { table<T>().rms_norm_forward(p, begin, end); });
+  for_row_blocks(p.rows, p.rows * p.n, [&](int64_t begin, int64_t end, int64_t) {
+    table<T>().rms_norm_forward(p, begin, end);
+  });
 }
 
 template <class T>
@@ -62,38 +66,48 @@ void run(const RmsNormBackward<T>& p) {
 
 template <class T>
 void run(const SwigluForward<T>& p) {
-  for_row_blocks(p.rows, p.rows * p.f, [&](int64_t begin, int64_t end, int64_t) { table<T>().swiglu_forward(p, begin, end); });
+  for_row_blocks(p.rows, p.rows * p.f, [&](int64_t begin, int64_t end, int64_t) {
+    table<T>().swiglu_forward(p, begin, end);
+  });
 }
 
 template <class T>
 void run(const SwigluBackward<T>& p) {
-  for_row_blocks(p.rows, p.rows * p.f, [&](int64_t begin, int64_t end, int64_t) { table<T>().swiglu_backward(p, begin, end); });
+  for_row_blocks(p.rows, p.rows * p.f, [&](int64_t begin, int64_t end, int64_t) {
+    table<T>().swiglu_backward(p, begin, end);
+  });
 }
 
 template <class T>
 void run_forward(const HeadRotation<T>& p) {
-  for_row_blocks(p.rows, p.rows * p.heads * p.d, [&](int64_t begin, int64_t end, int64_t) { table<T>().rotate_forward(p, begin, end); });
+  for_row_blocks(p.rows, p.rows * p.heads * p.d, [&](int64_t begin, int64_t end, int64_t) {
+    table<T>().rotate_forward(p, begin, end);
+  });
 }
 
 template <class T>
 void run_backward(const HeadRotation<T>& p) {
-  std::vector<float> partial(static_cast<size_t>(kRowBlocks * p.d * 2), 0.0f);  // gain sums, then scratch of each block
+  std::vector<float> partial(static_cast<size_t>(kRowBlocks * p.d * 2),
+                             0.0f);  // gain sums, then scratch of each block
   for_row_blocks(p.rows, p.rows * p.heads * p.d, [&](int64_t begin, int64_t end, int64_t block) {
-    table<T>().rotate_backward(p, begin, end, partial.data() + block * p.d, partial.data() + (kRowBlocks + block) * p.d);
+    table<T>().rotate_backward(p, begin, end, partial.data() + block * p.d,
+                               partial.data() + (kRowBlocks + block) * p.d);
   });
   if (p.dgain != nullptr) sum_blocks(partial, p.d, p.dgain);
 }
 
 template <class T>
 void run(const CrossEntropy<T>& p) {
-  for_row_blocks(p.rows, p.rows * p.v, [&](int64_t begin, int64_t end, int64_t) { table<T>().cross_entropy(p, begin, end); });
+  for_row_blocks(p.rows, p.rows * p.v, [&](int64_t begin, int64_t end, int64_t) {
+    table<T>().cross_entropy(p, begin, end);
+  });
 }
 
-#define FOVEA_INSTANTIATE(T)                       \
-  template void run(const RmsNormForward<T>&);     \
-  template void run(const RmsNormBackward<T>&);    \
-  template void run(const SwigluForward<T>&);      \
-  template void run(const SwigluBackward<T>&);     \
+#define FOVEA_INSTANTIATE(T)                          \
+  template void run(const RmsNormForward<T>&);        \
+  template void run(const RmsNormBackward<T>&);       \
+  template void run(const SwigluForward<T>&);         \
+  template void run(const SwigluBackward<T>&);        \
   template void run_forward(const HeadRotation<T>&);  \
   template void run_backward(const HeadRotation<T>&); \
   template void run(const CrossEntropy<T>&);

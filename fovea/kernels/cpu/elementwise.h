@@ -1,9 +1,10 @@
-// Row-wise operations around attention, fused so that each reads and writes its tensors once: RMSNorm (with the residual add), SwiGLU,
-// per-head norm with RoPE, softmax cross-entropy. Forward and backward; float32 and bfloat16 storage, float32 arithmetic.
+// Row-wise operations around attention, fused so that each reads and writes its tensors once:
+// RMSNorm (with the residual add), SwiGLU, per-head norm with RoPE, softmax cross-entropy. Forward
+// and backward; float32 and bfloat16 storage, float32 arithmetic.
 //
-// Tensors are row-major and contiguous unless strides are given. Parallel over rows by OpenMP; sums over rows are taken over fixed
-// blocks, so results have the same bits for any number of threads. Functions exist for T = float and T = BFloat16; the instruction
-// set is chosen_isa().
+// Tensors are row-major and contiguous unless strides are given. Parallel over rows by OpenMP; sums
+// over rows are taken over fixed blocks, so results have the same bits for any number of threads.
+// Functions exist for T = float and T = BFloat16; the instruction set is chosen_isa().
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -15,7 +16,8 @@
 
 namespace fovea::kernels {
 
-/// y = x / rms(x) * w (spec 0.1, 7.1); rstd[row] is kept for the backward pass. With `delta`, x + delta is normalised and stored in `sum`.
+/// y = x / rms(x) * w (spec 0.1, 7.1); rstd[row] is kept for the backward pass. With `delta`, x +
+/// delta is normalised and stored in `sum`.
 template <class T>
 struct RmsNormForward {
   const T* x = nullptr;
@@ -65,12 +67,14 @@ struct SwigluBackward {
 template <class T>
 void run(const SwigluBackward<T>& p);
 
-/// Where the heads of a projection lie: head h of token r at base + (r / t) * batch + (r % t) * row + h * head (elements).
+/// Where the heads of a projection lie: head h of token r at base + (r / t) * batch + (r % t) * row
+/// + h * head (elements).
 struct HeadPlaces {
   int64_t t = 1, batch = 0, row = 0, head = 0;
 };
 
-/// Optional RMSNorm per head (gain [d] shared by heads, 7.3) and rotation by position (6.1, half-split). `rotary` of the d components turn.
+/// Optional RMSNorm per head (gain [d] shared by heads, 7.3) and rotation by position (6.1,
+/// half-split). `rotary` of the d components turn.
 template <class T>
 struct HeadRotation {
   const T* in = nullptr;    // forward input
@@ -92,8 +96,8 @@ void run_forward(const HeadRotation<T>& p);
 template <class T>
 void run_backward(const HeadRotation<T>& p);
 
-/// Cross-entropy of logits [rows, v] with targets (< 0 = none): nll[row] is written (0 without a target). With `gradient`, logits become
-/// (softmax - onehot) * scale (0 without a target).
+/// Cross-entropy of logits [rows, v] with targets (< 0 = none): nll[row] is written (0 without a
+/// target). With `gradient`, logits become (softmax - onehot) * scale (0 without a target).
 template <class T>
 struct CrossEntropy {
   T* logits = nullptr;
@@ -106,7 +110,8 @@ struct CrossEntropy {
 template <class T>
 void run(const CrossEntropy<T>& p);
 
-/// The functions of one instruction set: a contiguous range of rows, one thread. dw and dgain are added to.
+/// The functions of one instruction set: a contiguous range of rows, one thread. dw and dgain are
+/// added to.
 template <class T>
 struct ElementwiseTable {
   void (*rms_norm_forward)(const RmsNormForward<T>&, int64_t begin, int64_t end);
@@ -114,7 +119,8 @@ struct ElementwiseTable {
   void (*swiglu_forward)(const SwigluForward<T>&, int64_t begin, int64_t end);
   void (*swiglu_backward)(const SwigluBackward<T>&, int64_t begin, int64_t end);
   void (*rotate_forward)(const HeadRotation<T>&, int64_t begin, int64_t end);
-  void (*rotate_backward)(const HeadRotation<T>&, int64_t begin, int64_t end, float* dgain, float* scratch);
+  void (*rotate_backward)(const HeadRotation<T>&, int64_t begin, int64_t end, float* dgain,
+                          float* scratch);
   void (*cross_entropy)(const CrossEntropy<T>&, int64_t begin, int64_t end);
 };
 template <class T>

@@ -1,7 +1,8 @@
 // The row loops of elementwise.h, written once and compiled once per instruction set.
 //
-// Included by elementwise_<isa>.cpp only, inside an anonymous namespace: every function has internal linkage, because a copy built for a
-// wide instruction set must never serve a narrow caller. No standard containers here, for the same reason.
+// Included by elementwise_<isa>.cpp only, inside an anonymous namespace: every function has
+// internal linkage, because a copy built for a wide instruction set must never serve a narrow
+// caller. No standard containers here, for the same reason.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -134,7 +135,8 @@ void rotate_forward(const HeadRotation<T>& p, int64_t begin, int64_t end) {
       p.rstd[r * p.heads + h] = scale;
 #pragma omp simd
       for (int64_t i = 0; i < half; ++i) {
-        const float a = to_float(in[i]) * scale * gain[i], b = to_float(in[half + i]) * scale * gain[half + i];
+        const float a = to_float(in[i]) * scale * gain[i],
+                    b = to_float(in[half + i]) * scale * gain[half + i];
         from_float(a * c[i] - b * s[i], out[i]);
         from_float(a * s[i] + b * c[i], out[half + i]);
       }
@@ -144,7 +146,8 @@ void rotate_forward(const HeadRotation<T>& p, int64_t begin, int64_t end) {
 }
 
 template <class T>
-void rotate_backward(const HeadRotation<T>& p, int64_t begin, int64_t end, float* dgain_sum, float* scratch) {
+void rotate_backward(const HeadRotation<T>& p, int64_t begin, int64_t end, float* dgain_sum,
+                     float* scratch) {
   const int64_t half = p.rotary / 2, d = p.d;
   float* __restrict g = scratch;
   float* __restrict dgain = dgain_sum;
@@ -215,8 +218,9 @@ void cross_entropy(const CrossEntropy<T>& p, int64_t begin, int64_t end) {
 }
 
 template <class T>
-constexpr ElementwiseTable<T> kTable{rms_norm_forward<T>, rms_norm_backward<T>, swiglu_forward<T>, swiglu_backward<T>,
-                                     rotate_forward<T>,   rotate_backward<T>,   cross_entropy<T>};
+constexpr ElementwiseTable<T> kTable{rms_norm_forward<T>, rms_norm_backward<T>, swiglu_forward<T>,
+                                     swiglu_backward<T>,  rotate_forward<T>,    rotate_backward<T>,
+                                     cross_entropy<T>};
 
 }  // namespace
 }  // namespace fovea::kernels

@@ -19,7 +19,8 @@ namespace {
 constexpr std::array<std::string_view, 5> kNames{"scalar", "avx2", "avx512", "avx512_bf16", "amx"};
 
 #if defined(__x86_64__)
-// GCC 12's __builtin_cpu_supports knows no AMX; leaf 7 tells (EDX bit 22 amx-bf16, bit 24 amx-tile).
+// GCC 12's __builtin_cpu_supports knows no AMX; leaf 7 tells (EDX bit 22 amx-bf16, bit 24
+// amx-tile).
 bool cpu_has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
@@ -33,12 +34,14 @@ Isa choose() {
   for (size_t i = 0; i < kNames.size(); ++i) {
     if (kNames[i] != forced) continue;
     const Isa isa = static_cast<Isa>(i);
-    require<ConfigError>(isa <= found_isa(), "FOVEA_ISA", "this CPU offers up to '{}'; got '{}'; unset FOVEA_ISA or lower it",
+    require<ConfigError>(isa <= found_isa(), "FOVEA_ISA",
+                         "this CPU offers up to '{}'; got '{}'; unset FOVEA_ISA or lower it",
                          enum_names(isa)[static_cast<size_t>(found_isa())], forced);
     return isa;
   }
   const std::vector<std::string> names(kNames.begin(), kNames.end());
-  fail<ConfigError>("FOVEA_ISA", "expected one of {}; got '{}'{}", fmt::join(kNames, ", "), forced, did_you_mean(forced, names));
+  fail<ConfigError>("FOVEA_ISA", "expected one of {}; got '{}'{}", fmt::join(kNames, ", "), forced,
+                    did_you_mean(forced, names));
 }
 
 }  // namespace
@@ -48,8 +51,9 @@ std::span<const std::string_view> enum_names(Isa) { return kNames; }
 Isa found_isa() {
 #if defined(__x86_64__)
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::scalar;
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512cd");
   if (!avx512) return Isa::avx2;
   if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
   return cpu_has_amx() ? Isa::amx : Isa::avx512_bf16;

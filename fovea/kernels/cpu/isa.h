@@ -17,8 +17,8 @@ std::span<const std::string_view> enum_names(Isa);
 /// The best level that this CPU and operating system offer.
 Isa found_isa();
 
-/// The level in force: FOVEA_ISA=scalar|avx2|avx512|avx512_bf16|amx, else found_isa(). ConfigError for an unknown name or a level
-/// that the machine lacks. Read once per process.
+/// The level in force: FOVEA_ISA=scalar|avx2|avx512|avx512_bf16|amx, else found_isa(). ConfigError
+/// for an unknown name or a level that the machine lacks. Read once per process.
 Isa chosen_isa();
 
 /// True where bfloat16 matrix products have instructions of their own (AVX512_BF16 or AMX).

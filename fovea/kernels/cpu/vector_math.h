@@ -11,7 +11,8 @@ namespace fovea::kernels {
 /// e^x with relative error below 2e-7; exactly 0 below -104 (so -inf gives 0), +inf above 88.73.
 FOVEA_INLINE float fast_exp(float x) {
   const float limited = x < -104.0f ? -104.0f : (x > 89.0f ? 89.0f : x);
-  const float shifted = limited * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to the nearest integer
+  const float shifted =
+      limited * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to the nearest integer
   const float n = shifted - 12582912.0f;
   // ln 2 in two parts, so that the product with n is exact in the first.
   const float r = (limited - n * 0.693359375f) + n * 2.12194440e-4f;
