@@ -37,7 +37,7 @@ struct Parameter {
   double learning_rate_scale = 1.0;
   bool trainable = true;
   Init init;
-  at::Tensor value;  ///< float32 leaf, requires_grad = trainable
+  at::Tensor value = {};  ///< float32 leaf, requires_grad = trainable
 };
 
 class ParameterRegistry {
