@@ -1,6 +1,8 @@
-// Attention: one call, whatever the mechanism. Tensors, context, result and path choice (seams 1, 2, 7 of the design).
+// Attention: one call, whatever the mechanism. Tensors, context, result and path choice (seams 1,
+// 2, 7 of the design).
 //
-// Shape suffixes: b batch, h query heads, g key/value heads, t queries, s keys, d key width, e value width.
+// Shape suffixes: b batch, h query heads, g key/value heads, t queries, s keys, d key width, e
+// value width.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -17,14 +19,18 @@
 
 namespace fovea {
 
+class PlanCache;  // plan.h
+
 /// The learned or computed inputs of the stages; an undefined tensor means the stage is neutral.
 struct AttentionTensors {
-  at::Tensor tau_bt;        ///< [b, t] float: divides the raw q.k of row i (learned temperature; replaces sqrt(d))
+  at::Tensor tau_bt;  ///< [b, t] float: divides the raw q.k of row i (learned temperature; replaces
+                      ///< sqrt(d))
   at::Tensor bias_table;    ///< [buckets, h]: T5 bias
   at::Tensor sink_logit_h;  ///< [h]
 };
 
-/// Where the tokens of this call are. Undefined tensors mean: one document, keys 0 ... s-1, queries the last t of them.
+/// Where the tokens of this call are. Undefined tensors mean: one document, keys 0 ... s-1, queries
+/// the last t of them.
 struct AttentionContext {
   at::Tensor query_positions_bt;  ///< int64, position in the document
   at::Tensor key_positions_bs;
@@ -34,6 +40,9 @@ struct AttentionContext {
   int64_t layer = 0;
   bool training = false;  ///< dropout acts only in training
   bool want_lse = false;  ///< some paths compute it only on request
+  /// Masks and ranges derived from the fields above, shared by the layers of one batch:
+  /// std::make_shared<PlanCache>() once per batch. Without it every call derives its own.
+  std::shared_ptr<PlanCache> plans;
 };
 
 /// A request for how to compute. `fused` throws UnsupportedError where there is no fused path.
@@ -50,24 +59,31 @@ struct PathTaken {
 
 struct AttentionResult {
   at::Tensor out_bhte;
-  at::Tensor lse_bht;  ///< float32 (float64 for float64 inputs); includes the sink logit (7.5); undefined unless requested or free
+  at::Tensor lse_bht;  ///< float32 (float64 for float64 inputs); includes the sink logit (7.5);
+                       ///< undefined unless requested or free
   PathTaken path;
 };
 
-/// softmax-attention of q [b,h,t,d], k [b,g,s,d], v [b,g,s,e] (any strides). Differentiable in q, k, v and AttentionTensors, lse
-/// included. Empty rows: output 0, lse -inf (or the sink logit), gradient 0. ShapeError / ConfigError / UnsupportedError.
-AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q_bhtd, const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
-                          const AttentionTensors& tensors = {}, const AttentionContext& context = {},
-                          Path path = Path::automatic);
+/// softmax-attention of q [b,h,t,d], k [b,g,s,d], v [b,g,s,e] (any strides). Differentiable in q,
+/// k, v and AttentionTensors, lse included. Empty rows: output 0, lse -inf (or the sink logit),
+/// gradient 0. ShapeError / ConfigError / UnsupportedError.
+AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q_bhtd,
+                          const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
+                          const AttentionTensors& tensors = {},
+                          const AttentionContext& context = {}, Path path = Path::automatic);
 
-/// The definition: a composition of plain tensor operations, any dtype, any device (softmax in float32, or float64 for float64).
-AttentionResult reference_attention(const AttentionSpec& spec, const at::Tensor& q_bhtd, const at::Tensor& k_bgsd,
-                                    const at::Tensor& v_bgse, const AttentionTensors& tensors = {},
+/// The definition: a composition of plain tensor operations, any dtype, any device (softmax in
+/// float32, or float64 for float64).
+AttentionResult reference_attention(const AttentionSpec& spec, const at::Tensor& q_bhtd,
+                                    const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
+                                    const AttentionTensors& tensors = {},
                                     const AttentionContext& context = {});
 
-/// Attention weights of chosen rows (maps): [b, heads.size(), queries.size(), s], float32, by recomputation.
-at::Tensor attention_rows(const AttentionSpec& spec, const at::Tensor& q_bhtd, const at::Tensor& k_bgsd,
-                          const AttentionTensors& tensors, const AttentionContext& context, std::span<const int64_t> heads,
+/// Attention weights of chosen rows (maps): [b, heads.size(), queries.size(), s], float32, by
+/// recomputation.
+at::Tensor attention_rows(const AttentionSpec& spec, const at::Tensor& q_bhtd,
+                          const at::Tensor& k_bgsd, const AttentionTensors& tensors,
+                          const AttentionContext& context, std::span<const int64_t> heads,
                           std::span<const int64_t> queries);
 
 /// Telemetry per head, averaged over batch and rows, defined by the reference: [h] float32 each.
@@ -76,10 +92,13 @@ struct AttentionStats {
   at::Tensor largest_weight_h;  ///< mean over rows of the largest weight
   at::Tensor sink_mass_h;       ///< mean weight on the first position of the document
 };
-AttentionStats attention_stats(const AttentionSpec& spec, const at::Tensor& q_bhtd, const at::Tensor& k_bgsd,
-                               const AttentionTensors& tensors = {}, const AttentionContext& context = {});
+AttentionStats attention_stats(const AttentionSpec& spec, const at::Tensor& q_bhtd,
+                               const at::Tensor& k_bgsd, const AttentionTensors& tensors = {},
+                               const AttentionContext& context = {});
 
-/// The relation of the call as a boolean tensor [b or 1, 1, t, s] (reference and tests; kernels use strips).
-at::Tensor allowed_mask(const MaskRule& rule, int64_t queries, int64_t keys, const AttentionContext& context, at::Device device);
+/// The relation of the call as a boolean tensor [b or 1, 1, t, s] (reference and tests; kernels use
+/// strips).
+at::Tensor allowed_mask(const MaskRule& rule, int64_t queries, int64_t keys,
+                        const AttentionContext& context, at::Device device);
 
 }  // namespace fovea

@@ -1,7 +1,9 @@
-// The cache of one layer: named streams of rows with append, truncate, fork and save (seam 3 of the design).
+// The cache of one layer: named streams of rows with append, truncate, fork and save (seam 3 of the
+// design).
 //
-// A mechanism declares which streams it needs and how many rows it keeps. Keys and values are always there; a learned prefix
-// temperature adds "temperature" (running sum and count after every token, so that truncation is exact).
+// A mechanism declares which streams it needs and how many rows it keeps. Keys and values are
+// always there; a learned prefix temperature adds "temperature" (running sum and count after every
+// token, so that truncation is exact).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -33,16 +35,20 @@ std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType 
 class AttentionCache {
  public:
   /// Preallocates `capacity` rows per stream (fewer where a stream keeps fewer).
-  AttentionCache(std::vector<StreamSpec> streams, int64_t batch, int64_t capacity, at::Device device = at::kCPU);
+  AttentionCache(std::vector<StreamSpec> streams, int64_t batch, int64_t capacity,
+                 at::Device device = at::kCPU);
 
-  /// Appends rows [b, n, row_shape...] to a stream. All streams of a step must receive the same n. UnsupportedError past capacity.
+  /// Appends rows [b, n, row_shape...] to a stream. All streams of a step must receive the same n.
+  /// UnsupportedError past capacity.
   void append(const std::string& name, const at::Tensor& rows_bn);
-  /// Kept rows in order: [b, rows, row_shape...], a view where nothing was evicted.
+  /// Kept rows in order: [b, rows, row_shape...], a view where the stream keeps no first rows.
   at::Tensor rows(const std::string& name) const;
   /// Positions of the kept rows of a stream, int64 [rows].
   at::Tensor positions(const std::string& name) const;
   /// Tokens seen so far (of the stream that has seen fewest).
   int64_t length() const;
+  /// Tokens seen by one stream.
+  int64_t stream_length(const std::string& name) const;
   int64_t capacity() const;
   /// Forgets tokens >= length. UnsupportedError if rows needed for that were already evicted.
   void truncate(int64_t length);
@@ -53,26 +59,45 @@ class AttentionCache {
   void load(const std::map<std::string, at::Tensor>& tensors);
   int64_t bytes() const;
 
-  /// The prefix-temperature state after the last token; set_temperature appends the states after each of n new tokens.
+  /// Whether a stream of that name exists.
+  bool has(const std::string& name) const;
+  /// The prefix-temperature state after the last token of stream "temperature".
   TemperatureState temperature() const;
 
  private:
+  /// Two buffers: positions [0, keep_first) in `first`, and [tail_begin, seen) from the start of
+  /// `tail`, which may be longer.
   struct Stream {
     StreamSpec spec;
-    at::Tensor data;
+    at::Tensor first, tail;
     int64_t seen = 0;
+    int64_t tail_begin = 0;
+    int64_t last_appended = 0;
+
+    int64_t first_rows() const;
+    /// The first tail row that a query of the last append may need.
+    int64_t visible_begin() const;
   };
+  Stream& stream(const std::string& name);
+  const Stream& stream(const std::string& name) const;
+  void make_room(Stream& stream, int64_t rows);
   std::vector<Stream> streams_;
   int64_t batch_ = 0, capacity_ = 0;
+  at::Device device_ = at::kCPU;
 };
 
-/// tau of the next t tokens of a cached sequence: temperature_rows() with the cache's running state, which it advances.
-at::Tensor cached_temperature(const TemperatureSpec& spec, int64_t head_dim, const TemperatureParameters& parameters,
-                              const at::Tensor& x_btc, AttentionCache& cache);
+/// tau of the next t tokens of a cached sequence: temperature_rows() with the cache's running
+/// state, which it advances.
+at::Tensor cached_temperature(const TemperatureSpec& spec, int64_t head_dim,
+                              const TemperatureParameters& parameters, const at::Tensor& x_btc,
+                              AttentionCache& cache);
 
-/// Attention of the next t tokens with everything in the cache: appends k and v [b,g,t,*], then attends with the rule of `spec`.
-/// Equal to the full call's last t rows (contract "decode"). path.name = "decode".
-AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cache, const at::Tensor& q_bhtd, const at::Tensor& k_bgtd,
-                                 const at::Tensor& v_bgte, const AttentionTensors& tensors = {}, Path path = Path::automatic);
+/// Attention of the next t tokens with everything in the cache: appends k and v [b,g,t,*], then
+/// attends with the rule of `spec`. Equal to the full call's last t rows (contract "decode").
+/// path.name = "decode".
+AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cache,
+                                 const at::Tensor& q_bhtd, const at::Tensor& k_bgtd,
+                                 const at::Tensor& v_bgte, const AttentionTensors& tensors = {},
+                                 Path path = Path::automatic);
 
 }  // namespace fovea

@@ -21,19 +21,24 @@ struct RopeSpec {
   bool operator==(const RopeSpec&) const = default;
 };
 
-/// cos and sin tables [positions, d_r / 2], computed in float64, stored as float32 (or float64 on request).
+/// cos and sin tables [positions, d_r / 2], computed in float64, stored as float32 (or float64 on
+/// request).
 struct RopeTable {
   at::Tensor cos_pf, sin_pf;
 };
-RopeTable make_rope_table(const RopeSpec& spec, int64_t head_dim, int64_t positions, at::Device device = at::kCPU,
-                          at::ScalarType dtype = at::kFloat);
+RopeTable make_rope_table(const RopeSpec& spec, int64_t head_dim, int64_t positions,
+                          at::Device device = at::kCPU, at::ScalarType dtype = at::kFloat);
 
-/// Rotates x [b, n, t, d] by the positions [t] or [b, t] (int64). Pairs (c, c + d_r/2); components from d_r on pass through.
-/// Differentiable; any floating dtype (float64 tables for float64 input are made by the caller).
-at::Tensor apply_rope(const at::Tensor& x_bntd, const RopeTable& table, const at::Tensor& positions);
+/// Rotates x [b, n, t, d] by the positions [t] or [b, t] (int64). Pairs (c, c + d_r/2); components
+/// from d_r on pass through. Differentiable; any floating dtype (float64 tables for float64 input
+/// are made by the caller).
+at::Tensor apply_rope(const at::Tensor& x_bntd, const RopeTable& table,
+                      const at::Tensor& positions);
 
-/// Row permutation of W_q / W_k per head between layouts (spec 6.1): interleaved -> half-split and back. weight [n*d, in] or [n*d].
+/// Row permutation of W_q / W_k per head between layouts (spec 6.1): interleaved -> half-split and
+/// back. weight [n*d, in] or [n*d].
 enum class RopeLayout { half_split, interleaved };
-at::Tensor convert_rope_layout(const at::Tensor& weight, int64_t head_dim, int64_t rotary_dim, RopeLayout from, RopeLayout to);
+at::Tensor convert_rope_layout(const at::Tensor& weight, int64_t head_dim, int64_t rotary_dim,
+                               RopeLayout from, RopeLayout to);
 
 }  // namespace fovea

@@ -1,7 +1,9 @@
-// AttentionSpec: what one layer's attention is. Static, serialisable, without a tensor (seam 1 of the design).
+// AttentionSpec: what one layer's attention is. Static, serialisable, without a tensor (seam 1 of
+// the design).
 //
-// Attention is one pipeline of stages (stages.h is its table); a mechanism is a setting of it. Sources: Focal Attention, Eq. 4-6 (spec
-// 10, F-1 ... F-12); soft-cap spec 7.4; ALiBi 6.4; T5 6.3; sink logit 7.5; masks fovea/kernels/common/mask_rule.h.
+// Attention is one pipeline of stages (stages.h is its table); a mechanism is a setting of it.
+// Sources: Focal Attention, Eq. 4-6 (spec 10, F-1 ... F-12); soft-cap spec 7.4; ALiBi 6.4; T5 6.3;
+// sink logit 7.5; masks fovea/kernels/common/mask_rule.h.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -18,11 +20,14 @@ namespace fovea {
 
 /// Stage 1 of the pipeline (spec 10).
 struct TemperatureSpec {
-  /// `constant`: logits q.k / (t sqrt(d)); `learned`: logits q.k / tau_i with tau from the layer's input.
+  /// `constant`: logits q.k / (t sqrt(d)); `learned`: logits q.k / tau_i with tau from the layer's
+  /// input.
   enum class Kind { constant, learned };
-  /// F-1: `sequence` is the paper's mean (leaks the future), `prefix` the causal mean, `token` the row itself, `global` a free scalar.
+  /// F-1: `sequence` is the paper's mean (leaks the future), `prefix` the causal mean, `token` the
+  /// row itself, `global` a free scalar.
   enum class Form { sequence, prefix, token, global };
-  /// F-3: `clip` has gradient 0 outside the bounds, `straight_through` passes it, `sigmoid` maps smoothly into them.
+  /// F-3: `clip` has gradient 0 outside the bounds, `straight_through` passes it, `sigmoid` maps
+  /// smoothly into them.
   enum class Bound { clip, sigmoid, straight_through };
 
   Kind kind = Kind::constant;
@@ -53,7 +58,8 @@ struct BiasSpec {
 
 struct AttentionSpec {
   int64_t heads = 1;
-  int64_t kv_heads = 1;   ///< divides heads: MHA (= heads), GQA, MQA (1); head h reads h / (heads / kv_heads)
+  int64_t kv_heads =
+      1;  ///< divides heads: MHA (= heads), GQA, MQA (1); head h reads h / (heads / kv_heads)
   int64_t head_dim = 64;  ///< d of queries and keys
   int64_t value_dim = 0;  ///< of values; 0 = head_dim
   double scale = 0.0;     ///< replaces 1/sqrt(d) when > 0 (Gemma-2 27B, T5 = 1)

@@ -1,4 +1,5 @@
-// The stage table: the one order in which attention's stages act, as data (design, section 1; spec 0.1).
+// The stage table: the one order in which attention's stages act, as data (design, section 1; spec
+// 0.1).
 //
 // Checks, refusals and the table in the docs are derived from it.
 //
@@ -15,7 +16,18 @@
 
 namespace fovea {
 
-enum class StageId { scale, soft_cap, convolution_before, mix_before, gate_and_bias, allowed, softmax, convolution_after, mix_after, values };
+enum class StageId {
+  scale,
+  soft_cap,
+  convolution_before,
+  mix_before,
+  gate_and_bias,
+  allowed,
+  softmax,
+  convolution_after,
+  mix_after,
+  values
+};
 
 struct Stage {
   StageId id;

@@ -1,8 +1,9 @@
 // Which keys a query may see, as a rule instead of a tensor (seam 4 of the design).
 //
-// A token is known by its document and its position in that document; the whole relation depends on these two alone, so packed
-// batches, evicted caches and single sequences all use the same rule. Sources: spec 0.1 (allowed), 4.7 (strided, fixed), 7.5
-// (sliding window i - j < W, sinks), 9.10 (documents).
+// A token is known by its document and its position in that document; the whole relation depends on
+// these two alone, so packed batches, evicted caches and single sequences all use the same rule.
+// Sources: spec 0.1 (allowed), 4.7 (strided, fixed), 7.5 (sliding window i - j < W, sinks), 9.10
+// (documents).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -13,12 +14,15 @@
 namespace fovea {
 
 struct MaskRule {
-  /// Long-range part of the pattern: `full` is everything inside the window, `strided` and `fixed` are spec 4.7.
+  /// Long-range part of the pattern: `full` is everything inside the window, `strided` and `fixed`
+  /// are spec 4.7.
   enum class Sparsity { full, strided, fixed };
 
   bool causal = true;
-  int64_t window = 0;  ///< W: keys with i - j < W (self included); 0 = no window. With `strided`: its local width w.
-  int64_t sinks = 0;   ///< the first `sinks` positions of the document are always visible (when j <= i)
+  int64_t window = 0;  ///< W: keys with i - j < W (self included); 0 = no window. With `strided`:
+                       ///< its local width w.
+  int64_t sinks =
+      0;  ///< the first `sinks` positions of the document are always visible (when j <= i)
   Sparsity sparsity = Sparsity::full;
   int64_t stride = 0;   ///< sigma of `strided`: also (i - j) mod sigma = 0
   int64_t block = 0;    ///< beta of `fixed`: same block floor(i / beta)

@@ -1,0 +1,81 @@
+// attention(): path choice. Until fused kernels of ours exist, the fast path is torch's
+// scaled_dot_product_attention, taken only where its semantics are exactly ours.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/attention.h"
+
+#include <ATen/ATen.h>
+
+#include "fovea/attention/pipeline.h"
+#include "fovea/attention/plan.h"
+#include "fovea/attention/sdpa.h"
+#include "fovea/attention/stages.h"
+#include "fovea/base/error.h"
+
+namespace fovea {
+namespace {
+
+bool needs_gradient(const AttentionTensors& tensors, const at::Tensor& q, const at::Tensor& k,
+                    const at::Tensor& v) {
+  return at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() ||
+                                        v.requires_grad() || tensors.tau_bt.requires_grad());
+}
+
+// Why torch's operation cannot give exactly our result; "" where it can. The plan's own reasons
+// come later.
+std::string beyond_sdpa(const AttentionSpec& spec, const at::Tensor& q,
+                        const AttentionContext& context, bool gradient) {
+  for (const Stage& stage : attention_stages()) {
+    if (std::string reason = stage.beyond_sdpa(spec); !reason.empty())
+      return fmt::format("stage {}: {}", stage.name, reason);
+  }
+  if (spec.dropout > 0.0 && context.training) return "stage softmax: dropout is counter-based";
+  if (context.want_lse && gradient) return "lse is wanted with its gradient";
+  if (context.want_lse && !q.device().is_cpu()) return "lse is wanted";
+  return "";
+}
+
+[[noreturn]] void refuse_fused(const AttentionSpec& spec) {
+  fail<UnsupportedError>("attention",
+                         "path fused needs kernels of ours for the whole pipeline; there are none "
+                         "yet, beginning with stage {} "
+                         "({}); use path automatic or reference",
+                         attention_stages().front().name, describe_pipeline(spec));
+}
+
+}  // namespace
+
+std::span<const std::string_view> enum_names(Path) {
+  static constexpr std::string_view names[] = {"automatic", "fused", "reference"};
+  return names;
+}
+
+AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                          const at::Tensor& v, const AttentionTensors& tensors,
+                          const AttentionContext& context, Path path) {
+  check_inputs(spec, q, k, v, tensors, context);
+  if (path == Path::fused) refuse_fused(spec);
+  const auto reference = [&](std::string reason) {
+    AttentionResult result = reference_attention(spec, q, k, v, tensors, context);
+    result.path.reason = std::move(reason);
+    return result;
+  };
+  if (path == Path::reference) return reference("requested");
+  const bool gradient = needs_gradient(tensors, q, k, v);
+  if (std::string reason = beyond_sdpa(spec, q, context, gradient); !reason.empty())
+    return reference(std::move(reason));
+  const CallShape shape{q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()};
+  if (shape.batch == 0 || shape.queries == 0) return reference("nothing to compute");
+  const auto plan =
+      context.plans ? context.plans->get(spec, context, shape) : make_plan(spec, context, shape);
+  if (plan->empty_rows) return reference("some rows have no allowed key");
+  AttentionResult result = sdpa_attention(spec, *plan, q, k, v, tensors.tau_bt, context.want_lse);
+  result.path = {.name = "torch_sdpa",
+                 .isa = "",
+                 .plan = plan->name,
+                 .reason = "no fused kernels of ours yet"};
+  return result;
+}
+
+}  // namespace fovea

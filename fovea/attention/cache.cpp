@@ -1,0 +1,283 @@
+// The cache of one layer.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/cache.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "fovea/base/error.h"
+
+namespace fovea {
+namespace {
+
+constexpr const char* kTemperature = "temperature";
+
+std::vector<int64_t> buffer_shape(const StreamSpec& spec, int64_t batch, int64_t rows) {
+  std::vector<int64_t> shape{batch, rows};
+  shape.insert(shape.end(), spec.row_shape.begin(), spec.row_shape.end());
+  return shape;
+}
+
+// Tail rows a stream holds at rest. Twice the kept rows let most appends write in place: rows move
+// once in keep_last tokens.
+int64_t resting_rows(const StreamSpec& spec, int64_t capacity) {
+  return spec.keep_last > 0 ? std::min(capacity, 2 * spec.keep_last) : capacity;
+}
+
+bool keeps_prefix_sum(const TemperatureSpec& spec) {
+  return spec.kind == TemperatureSpec::Kind::learned && spec.form == TemperatureSpec::Form::prefix;
+}
+
+}  // namespace
+
+std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType dtype) {
+  spec.check();
+  require<UnsupportedError>(spec.mask.causal, "cache",
+                            "a cache needs mask.causal: later tokens must not change earlier rows");
+  const bool windowed = spec.mask.sparsity == MaskRule::Sparsity::full && spec.mask.window > 0;
+  StreamSpec keys{.name = "keys", .row_shape = {spec.kv_heads, spec.head_dim}, .dtype = dtype};
+  if (windowed) {
+    keys.keep_first = spec.mask.sinks;
+    keys.keep_last = spec.mask.window;
+  }
+  StreamSpec values = keys;
+  values.name = "values";
+  values.row_shape = {spec.kv_heads, spec.value_width()};
+  std::vector<StreamSpec> streams{keys, values};
+  if (keeps_prefix_sum(spec.temperature))
+    streams.push_back({.name = kTemperature, .row_shape = {1}, .dtype = at::kDouble});
+  return streams;
+}
+
+int64_t AttentionCache::Stream::first_rows() const { return std::min(seen, spec.keep_first); }
+
+int64_t AttentionCache::Stream::visible_begin() const {
+  if (spec.keep_last == 0) return tail_begin;
+  return std::max(tail_begin, seen - last_appended - spec.keep_last + 1);
+}
+
+AttentionCache::AttentionCache(std::vector<StreamSpec> streams, int64_t batch, int64_t capacity,
+                               at::Device device)
+    : batch_(batch), capacity_(capacity), device_(device) {
+  require<ConfigError>(batch >= 1 && capacity >= 1, "cache",
+                       "batch and capacity must be at least 1; got {} and {}", batch, capacity);
+  for (StreamSpec& spec : streams) {
+    const auto options = at::TensorOptions().dtype(spec.dtype).device(device);
+    Stream stream;
+    stream.first = at::zeros(buffer_shape(spec, batch, spec.keep_first), options);
+    stream.tail = at::zeros(buffer_shape(spec, batch, resting_rows(spec, capacity)), options);
+    stream.tail_begin = spec.keep_first;
+    stream.spec = std::move(spec);
+    streams_.push_back(std::move(stream));
+  }
+}
+
+AttentionCache::Stream& AttentionCache::stream(const std::string& name) {
+  const auto found = std::ranges::find(streams_, name, [](const Stream& s) { return s.spec.name; });
+  require<ConfigError>(found != streams_.end(), "cache",
+                       "this cache has no stream '{}'; it was made for another attention", name);
+  return *found;
+}
+
+const AttentionCache::Stream& AttentionCache::stream(const std::string& name) const {
+  return const_cast<AttentionCache*>(this)->stream(name);
+}
+
+bool AttentionCache::has(const std::string& name) const {
+  return std::ranges::any_of(streams_, [&](const Stream& s) { return s.spec.name == name; });
+}
+
+// Evicts what no query from position `seen` on can see, and grows the buffer where one append alone
+// exceeds it.
+void AttentionCache::make_room(Stream& s, int64_t rows) {
+  const int64_t used = std::max<int64_t>(0, s.seen - s.tail_begin);
+  if (used + rows <= s.tail.size(1)) return;
+  const int64_t begin =
+      s.spec.keep_last > 0 ? std::max(s.tail_begin, s.seen - s.spec.keep_last + 1) : s.tail_begin;
+  const int64_t kept = std::max<int64_t>(0, s.seen - begin);
+  const int64_t size = std::max(kept + rows, resting_rows(s.spec, capacity_));
+  at::Tensor tail = at::zeros(buffer_shape(s.spec, batch_, size), s.tail.options());
+  if (kept > 0) tail.narrow(1, 0, kept).copy_(s.tail.narrow(1, begin - s.tail_begin, kept));
+  s.tail = std::move(tail);
+  s.tail_begin = begin;
+}
+
+void AttentionCache::append(const std::string& name, const at::Tensor& rows_bn) {
+  const at::NoGradGuard no_gradient;
+  Stream& s = stream(name);
+  const int64_t n = rows_bn.dim() >= 2 ? rows_bn.size(1) : -1;
+  require<ShapeError>(n >= 0 && rows_bn.sizes() == at::IntArrayRef(buffer_shape(s.spec, batch_, n)),
+                      "cache", "rows of stream '{}' must be [{}, n, {}]; got [{}]", name, batch_,
+                      fmt::join(s.spec.row_shape, ", "), fmt::join(rows_bn.sizes(), ", "));
+  require<UnsupportedError>(
+      s.seen + n <= capacity_, "cache",
+      "the sequence must fit into {} tokens; got {} + {}; make the cache with more capacity",
+      capacity_, s.seen, n);
+  const int64_t to_first = std::clamp<int64_t>(s.spec.keep_first - s.seen, 0, n);
+  if (to_first > 0) s.first.narrow(1, s.seen, to_first).copy_(rows_bn.narrow(1, 0, to_first));
+  if (n > to_first) {
+    make_room(s, n - to_first);
+    const int64_t offset = std::max<int64_t>(0, s.seen - s.tail_begin);
+    s.tail.narrow(1, offset, n - to_first).copy_(rows_bn.narrow(1, to_first, n - to_first));
+  }
+  s.seen += n;
+  s.last_appended = n;
+}
+
+at::Tensor AttentionCache::rows(const std::string& name) const {
+  const Stream& s = stream(name);
+  const int64_t begin = s.visible_begin();
+  const at::Tensor tail = s.seen > begin ? s.tail.narrow(1, begin - s.tail_begin, s.seen - begin)
+                                         : s.tail.narrow(1, 0, 0);
+  return s.spec.keep_first > 0 ? at::cat({s.first.narrow(1, 0, s.first_rows()), tail}, 1) : tail;
+}
+
+at::Tensor AttentionCache::positions(const std::string& name) const {
+  const Stream& s = stream(name);
+  const auto options = at::TensorOptions().dtype(at::kLong).device(device_);
+  const at::Tensor tail = at::arange(std::min(s.visible_begin(), s.seen), s.seen, options);
+  return s.spec.keep_first > 0 ? at::cat({at::arange(s.first_rows(), options), tail}) : tail;
+}
+
+int64_t AttentionCache::length() const {
+  int64_t least = streams_.empty() ? 0 : streams_.front().seen;
+  for (const Stream& s : streams_) least = std::min(least, s.seen);
+  return least;
+}
+
+int64_t AttentionCache::stream_length(const std::string& name) const { return stream(name).seen; }
+
+int64_t AttentionCache::capacity() const { return capacity_; }
+
+void AttentionCache::truncate(int64_t length) {
+  for (const Stream& s : streams_) {
+    require<UnsupportedError>(length >= 0 && length <= s.seen, "cache",
+                              "can only forget tokens it has; asked to keep {} of {}", length,
+                              s.seen);
+    const int64_t needed = std::max(s.spec.keep_first, length - s.spec.keep_last + 1);
+    require<UnsupportedError>(s.spec.keep_last == 0 || s.tail_begin <= needed, "cache",
+                              "cannot go back to {} tokens: rows before {} of stream '{}' were "
+                              "evicted; keep a fork instead",
+                              length, s.tail_begin, s.spec.name);
+  }
+  for (Stream& s : streams_) {
+    s.seen = length;
+    s.last_appended = 0;
+  }
+}
+
+AttentionCache AttentionCache::fork() const {
+  AttentionCache copy = *this;
+  for (Stream& s : copy.streams_) {
+    s.first = s.first.clone();
+    s.tail = s.tail.clone();
+  }
+  return copy;
+}
+
+std::map<std::string, at::Tensor> AttentionCache::save() const {
+  std::map<std::string, at::Tensor> tensors;
+  for (const Stream& s : streams_) {
+    const std::string key = "stream." + s.spec.name;
+    tensors[key + ".first"] = s.first.narrow(1, 0, s.first_rows()).clone();
+    tensors[key + ".tail"] =
+        s.tail.narrow(1, 0, std::max<int64_t>(0, s.seen - s.tail_begin)).clone();
+    tensors[key + ".state"] = at::tensor({s.seen, s.tail_begin, s.last_appended}, at::kLong);
+  }
+  return tensors;
+}
+
+void AttentionCache::load(const std::map<std::string, at::Tensor>& tensors) {
+  AttentionCache loaded = *this;
+  for (Stream& s : loaded.streams_) {
+    const std::string key = "stream." + s.spec.name;
+    for (const char* part : {".first", ".tail", ".state"}) {
+      require<CheckpointError>(tensors.contains(key + part), "cache",
+                               "the saved cache lacks tensor '{}{}'", key, part);
+    }
+    const at::Tensor &first = tensors.at(key + ".first"), &tail = tensors.at(key + ".tail"),
+                     &state = tensors.at(key + ".state");
+    require<CheckpointError>(state.numel() == 3 && state.scalar_type() == at::kLong, "cache",
+                             "'{}.state' must be three int64", key);
+    s.seen = state[0].item<int64_t>();
+    s.tail_begin = state[1].item<int64_t>();
+    s.last_appended = state[2].item<int64_t>();
+    const int64_t rows = std::max<int64_t>(0, s.seen - s.tail_begin);
+    require<CheckpointError>(
+        s.seen >= 0 && s.seen <= capacity_ && s.tail_begin >= s.spec.keep_first &&
+            first.sizes() == at::IntArrayRef(buffer_shape(s.spec, batch_, s.first_rows())) &&
+            tail.sizes() == at::IntArrayRef(buffer_shape(s.spec, batch_, rows)),
+        "cache", "stream '{}' was saved by a cache of other sizes", s.spec.name);
+    s.first = at::zeros_like(s.first);
+    s.first.narrow(1, 0, first.size(1)).copy_(first);
+    s.tail =
+        at::zeros(buffer_shape(s.spec, batch_, std::max(rows, resting_rows(s.spec, capacity_))),
+                  s.tail.options());
+    s.tail.narrow(1, 0, rows).copy_(tail);
+  }
+  *this = std::move(loaded);
+}
+
+int64_t AttentionCache::bytes() const {
+  int64_t total = 0;
+  for (const Stream& s : streams_)
+    total += static_cast<int64_t>(s.first.nbytes() + s.tail.nbytes());
+  return total;
+}
+
+TemperatureState AttentionCache::temperature() const {
+  const Stream& s = stream(kTemperature);
+  const auto options = s.tail.options();
+  return {.sum_b = s.seen > 0 ? s.tail.select(1, s.seen - 1).select(1, 0).clone()
+                              : at::zeros({batch_}, options),
+          .count_b = at::full({batch_}, s.seen, options.dtype(at::kLong))};
+}
+
+at::Tensor cached_temperature(const TemperatureSpec& spec, int64_t head_dim,
+                              const TemperatureParameters& parameters, const at::Tensor& x_btc,
+                              AttentionCache& cache) {
+  const at::NoGradGuard no_gradient;
+  if (!keeps_prefix_sum(spec)) {
+    require<UnsupportedError>(spec.form != TemperatureSpec::Form::sequence, "cache",
+                              "temperature.form sequence needs the whole text and has no decode "
+                              "(F-1, F-12); train with form prefix");
+    return temperature_rows(spec, head_dim, parameters, x_btc, {}).tau_bt;
+  }
+  TemperatureState state = cache.temperature();
+  const TemperatureRows rows = temperature_rows(spec, head_dim, parameters, x_btc, {}, &state);
+  cache.append(kTemperature, rows.sums_bt.unsqueeze(-1));
+  return rows.tau_bt;
+}
+
+AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cache,
+                                 const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 const AttentionTensors& tensors, Path path) {
+  const at::NoGradGuard no_gradient;
+  require<UnsupportedError>(spec.mask.causal, "cache",
+                            "a cache needs mask.causal: later tokens must not change earlier rows");
+  require<ShapeError>(q.dim() == 4 && k.dim() == 4 && q.size(2) == k.size(2), "cache",
+                      "q and k of the new tokens must be [b, heads, t, d] with one t");
+  cache.append("keys", k.transpose(1, 2));
+  cache.append("values", v.transpose(1, 2));
+  const at::Tensor keys = cache.rows("keys").transpose(1, 2),
+                   values = cache.rows("values").transpose(1, 2);
+  AttentionContext context;
+  const int64_t t = q.size(2);
+  // Where nothing was evicted the default places are right, and cheaper: the queries are the last t
+  // of the keys.
+  if (const at::Tensor positions = cache.positions("keys");
+      keys.size(2) < cache.stream_length("keys")) {
+    context.key_positions_bs = positions;
+    context.query_positions_bt = positions.narrow(0, positions.size(0) - t, t);
+  }
+  AttentionResult result = attention(spec, q, keys, values, tensors, context, path);
+  result.path.plan = result.path.name + " " + result.path.plan;
+  result.path.name = "decode";
+  return result;
+}
+
+}  // namespace fovea

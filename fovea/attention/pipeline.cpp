@@ -1,0 +1,214 @@
+// The stages of the reference.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/pipeline.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <limits>
+
+#include "fovea/base/error.h"
+#include "fovea/kernels/common/dropout.h"
+
+namespace fovea {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+std::string shape_text(const at::Tensor& x) {
+  return x.defined() ? fmt::format("[{}]", fmt::join(x.sizes(), ", ")) : "none";
+}
+
+void check_tensor(const at::Tensor& x, at::IntArrayRef sizes, std::string_view name,
+                  std::string_view why) {
+  require<ShapeError>(x.defined(), "attention", "{} must be given, because {}; got none", name,
+                      why);
+  require<ShapeError>(x.sizes() == sizes, "attention", "{} must be [{}]; got {}", name,
+                      fmt::join(sizes, ", "), shape_text(x));
+}
+
+}  // namespace
+
+void check_inputs(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                  const at::Tensor& v, const AttentionTensors& tensors,
+                  const AttentionContext& context) {
+  spec.check();
+  for (const auto& [x, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}}) {
+    require<ShapeError>(x->defined() && x->dim() == 4, "attention",
+                        "{} must have 4 dimensions [b, heads, tokens, width]; got {}", name,
+                        shape_text(*x));
+    require<ShapeError>(
+        x->is_floating_point() && x->scalar_type() == q.scalar_type() && x->device() == q.device(),
+        "attention",
+        "q, k and v must share one floating dtype and device; {} differs from q or is not floating",
+        name);
+  }
+  const int64_t b = q.size(0), t = q.size(2), s = k.size(2);
+  check_tensor(q, {b, spec.heads, t, spec.head_dim}, "q", "");
+  check_tensor(k, {b, spec.kv_heads, s, spec.head_dim}, "k", "");
+  check_tensor(v, {b, spec.kv_heads, s, spec.value_width()}, "v", "");
+  const bool learned = spec.temperature.kind == TemperatureSpec::Kind::learned;
+  if (learned) check_tensor(tensors.tau_bt, {b, t}, "tau", "the temperature is learned");
+  require<ShapeError>(learned || !tensors.tau_bt.defined(), "attention",
+                      "tau must be absent where the temperature is constant; got {}",
+                      shape_text(tensors.tau_bt));
+  const bool t5 = spec.bias.kind == BiasSpec::Kind::t5;
+  if (t5)
+    check_tensor(tensors.bias_table, {spec.bias.buckets, spec.heads}, "bias_table",
+                 "bias.kind is t5");
+  require<ShapeError>(t5 || !tensors.bias_table.defined(), "attention",
+                      "bias_table must be absent where bias.kind is {}; got {}",
+                      enum_name(spec.bias.kind), shape_text(tensors.bias_table));
+  if (spec.sink_logit)
+    check_tensor(tensors.sink_logit_h, {spec.heads}, "sink_logit", "the spec has a sink logit");
+  require<ShapeError>(spec.sink_logit || !tensors.sink_logit_h.defined(), "attention",
+                      "sink_logit must be absent where the spec has none; got {}",
+                      shape_text(tensors.sink_logit_h));
+  for (const auto& [x, name] : {std::pair{&context.query_positions_bt, "query_positions"},
+                                {&context.key_positions_bs, "key_positions"},
+                                {&context.query_documents_bt, "query_documents"},
+                                {&context.key_documents_bs, "key_documents"}}) {
+    require<ShapeError>(
+        !x->defined() || x->dim() == 1 || (x->dim() == 2 && (x->size(0) == b || x->size(0) == 1)),
+        "attention", "{} must have {} rows, 1 row or one dimension; got {}", name, b,
+        shape_text(*x));
+  }
+}
+
+at::ScalarType accumulate_type(at::ScalarType dtype) {
+  return dtype == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+at::Tensor scaled_logits(const AttentionSpec& spec, const at::Tensor& q_bhtd,
+                         const at::Tensor& k_bgsd, const at::Tensor& tau_bt) {
+  const int64_t b = q_bhtd.size(0), h = q_bhtd.size(1), t = q_bhtd.size(2), g = k_bgsd.size(1),
+                s = k_bgsd.size(2);
+  // The query heads of one key head become rows of one product, so keys are never repeated.
+  const at::Tensor q_rows = q_bhtd.reshape({b, g, h / g * t, q_bhtd.size(3)});
+  const at::Tensor raw = at::matmul(q_rows, k_bgsd.transpose(-1, -2)).reshape({b, h, t, s});
+  if (spec.temperature.kind == TemperatureSpec::Kind::learned) {
+    return raw / tau_bt.to(raw.scalar_type()).reshape({b, 1, t, 1});
+  }
+  return raw * spec.logit_scale();
+}
+
+std::vector<double> alibi_slopes(int64_t heads) {
+  const auto geometric = [](int64_t count, int64_t index) {
+    return std::exp2(-8.0 * static_cast<double>(index) / static_cast<double>(count));
+  };
+  int64_t power = 1;
+  while (2 * power <= heads) power *= 2;
+  std::vector<double> slopes;
+  for (int64_t h = 1; h <= power; ++h) slopes.push_back(geometric(power, h));
+  for (int64_t odd = 1; std::ssize(slopes) < heads; odd += 2)
+    slopes.push_back(geometric(2 * power, odd));
+  return slopes;
+}
+
+at::Tensor t5_buckets(const at::Tensor& distance, int64_t buckets, int64_t max_distance,
+                      bool causal) {
+  const int64_t count = causal ? buckets : buckets / 2;
+  const int64_t exact = count / 2;
+  std::vector<int64_t> bucket_of(static_cast<size_t>(max_distance) + 1);
+  for (int64_t n = 0; n <= max_distance; ++n) {
+    const double ratio =
+        std::log(static_cast<double>(std::max<int64_t>(n, 1)) / static_cast<double>(exact)) /
+        std::log(static_cast<double>(max_distance) / static_cast<double>(exact));
+    bucket_of[n] =
+        n < exact
+            ? n
+            : std::min(exact + static_cast<int64_t>(static_cast<double>(count - exact) * ratio),
+                       count - 1);
+  }
+  const at::Tensor table = at::tensor(bucket_of, at::kLong).to(distance.device());
+  const at::Tensor n =
+      causal ? distance.clamp(0, max_distance) : distance.abs().clamp(0, max_distance);
+  const at::Tensor bucket = table.index({n});
+  return causal ? bucket : bucket + (distance < 0).to(at::kLong) * count;
+}
+
+at::Tensor position_bias(const AttentionSpec& spec, const AttentionTensors& tensors,
+                         const Places& places, at::ScalarType dtype) {
+  switch (spec.bias.kind) {
+    case BiasSpec::Kind::none:
+      return {};
+    case BiasSpec::Kind::alibi: {
+      const at::Tensor distance = distances(places).to(dtype).unsqueeze(1);
+      const at::Tensor slopes =
+          at::tensor(alibi_slopes(spec.heads), at::kDouble).to(distance.options());
+      return distance * -slopes.reshape({1, spec.heads, 1, 1});
+    }
+    case BiasSpec::Kind::t5: {
+      const at::Tensor bucket_bts = t5_buckets(distances(places), spec.bias.buckets,
+                                               spec.bias.max_distance, spec.mask.causal);
+      return at::embedding(tensors.bias_table.to(dtype), bucket_bts).permute({0, 3, 1, 2});
+    }
+  }
+  return {};
+}
+
+at::Tensor masked_logits(const AttentionSpec& spec, const at::Tensor& q_bhtd,
+                         const at::Tensor& k_bgsd, const AttentionTensors& tensors,
+                         const Places& places) {
+  const at::ScalarType dtype = accumulate_type(q_bhtd.scalar_type());
+  at::Tensor logits = scaled_logits(spec, q_bhtd.to(dtype), k_bgsd.to(dtype), tensors.tau_bt);
+  if (spec.soft_cap > 0.0) logits = at::tanh(logits / spec.soft_cap) * spec.soft_cap;
+  const at::Tensor bias = position_bias(spec, tensors, places, dtype);
+  if (bias.defined()) logits = logits + bias;
+  return logits.masked_fill(allowed_mask(spec.mask, places).logical_not(), -kInfinity);
+}
+
+Softmax softmax_rows(const at::Tensor& logits, const at::Tensor& sink_logit_h, bool want_lse) {
+  const int64_t s = logits.size(3);
+  if (sink_logit_h.defined()) {
+    // One more key with value 0: the row is never empty, so nothing needs care.
+    const at::Tensor sink = sink_logit_h.to(logits.scalar_type()).reshape({1, -1, 1, 1});
+    const at::Tensor extended =
+        at::cat({logits, sink.expand({logits.size(0), logits.size(1), logits.size(2), 1})}, -1);
+    return {at::softmax(extended, -1).narrow(-1, 0, s),
+            want_lse ? at::logsumexp(extended, -1) : at::Tensor()};
+  }
+  if (s == 0)
+    return {logits,
+            want_lse ? logits.new_full(logits.sizes().slice(0, 3), -kInfinity) : at::Tensor()};
+  // Rows of -inf alone would give 0/0: they are computed as rows of zeros and then overwritten,
+  // which also cuts the gradient.
+  const at::Tensor empty = at::isneginf(at::amax(logits.detach(), -1, true));
+  const at::Tensor safe = logits.masked_fill(empty, 0.0);
+  Softmax result;
+  result.weights_bhts = at::softmax(safe, -1).masked_fill(empty, 0.0);
+  if (want_lse) result.lse_bht = at::logsumexp(safe, -1).masked_fill(empty.squeeze(-1), -kInfinity);
+  return result;
+}
+
+at::Tensor dropout_factors(const AttentionSpec& spec, const AttentionContext& context,
+                           int64_t batch, int64_t queries, int64_t keys, const at::Tensor& like) {
+  at::Tensor factors = at::empty({batch, spec.heads, queries, keys}, at::kFloat);
+  float* data = factors.data_ptr<float>();
+  const float p = static_cast<float>(spec.dropout), kept = 1.0f / (1.0f - p);
+  at::parallel_for(0, batch * spec.heads * queries, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t i = row % queries, h = row / queries % spec.heads,
+                    b = row / queries / spec.heads;
+      const DropoutStream stream{.seed = mix_seed(context.dropout_seed, static_cast<uint64_t>(b)),
+                                 .layer = static_cast<uint32_t>(context.layer),
+                                 .head = static_cast<uint32_t>(h)};
+      for (int64_t j = 0; j < keys; ++j) {
+        data[row * keys + j] = dropout_keeps(stream, p, keys - queries + i, j) ? kept : 0.0f;
+      }
+    }
+  });
+  return factors.to(like.options());
+}
+
+at::Tensor weighted_values(const at::Tensor& weights, const at::Tensor& v_bgse) {
+  const int64_t b = weights.size(0), h = weights.size(1), t = weights.size(2), g = v_bgse.size(1);
+  const at::Tensor rows = weights.reshape({b, g, h / g * t, weights.size(3)});
+  return at::matmul(rows, v_bgse).reshape({b, h, t, v_bgse.size(3)});
+}
+
+}  // namespace fovea

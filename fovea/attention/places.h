@@ -1,0 +1,33 @@
+// Places of the tokens of one call: the defaults of AttentionContext, resolved in one spot
+// (internal to attention/).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "fovea/attention/attention.h"
+
+namespace fovea {
+
+/// int64 tensors whose first size is 1 or the batch. Documents are undefined where there is only
+/// one.
+struct Places {
+  at::Tensor query_positions_bt, key_positions_bs;
+  at::Tensor query_documents_bt, key_documents_bs;
+};
+
+/// Fills what `context` leaves undefined. Without positions, keys stand at 0 ... s-1 of their
+/// document (documents are runs of equal labels) and the queries are the last t of them; without
+/// query documents they are those of the last t keys. ShapeError where sizes do not fit.
+Places resolve_places(const AttentionContext& context, int64_t queries, int64_t keys,
+                      at::Device device);
+
+/// i - j in the document, int64 [b or 1, t, s].
+at::Tensor distances(const Places& places);
+
+/// The relation of `rule` between these tokens, bool [b or 1, 1, t, s].
+at::Tensor allowed_mask(const MaskRule& rule, const Places& places);
+
+}  // namespace fovea

@@ -1,0 +1,178 @@
+// Building plans: the cheapest exact description of a batch's mask.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/plan.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "fovea/attention/pipeline.h"
+#include "fovea/attention/places.h"
+
+namespace fovea {
+namespace {
+
+bool all_true(const at::Tensor& condition) {
+  return condition.numel() == 0 || condition.all().item<bool>();
+}
+
+// Whether the rule restricts nothing beyond causality for documents of at most `longest` tokens.
+bool reaches_everything(const MaskRule& rule, int64_t longest) {
+  switch (rule.sparsity) {
+    case MaskRule::Sparsity::full:
+      return rule.window == 0 || rule.window >= longest;
+    case MaskRule::Sparsity::strided:
+      return rule.window >= longest || rule.stride == 1;
+    case MaskRule::Sparsity::fixed:
+      return rule.block >= longest || rule.summary == rule.block;
+  }
+  return false;
+}
+
+bool same_ascending_positions(const Places& places) {
+  const at::Tensor& q = places.query_positions_bt;
+  const at::Tensor& k = places.key_positions_bs;
+  if (q.size(0) != k.size(0) || q.size(1) != k.size(1)) return false;
+  if (!all_true(q == k)) return false;
+  return q.size(1) < 2 || all_true(k.narrow(1, 1, k.size(1) - 1) > k.narrow(1, 0, k.size(1) - 1));
+}
+
+bool one_document(const at::Tensor& documents_bs) {
+  return documents_bs.size(1) == 0 || all_true(documents_bs == documents_bs.narrow(1, 0, 1));
+}
+
+// Runs of equal labels as segments; neighbouring batch rows with equal runs share one. False where
+// a label returns after another one, so that runs are not documents, or where positions do not
+// ascend inside a run.
+bool find_segments(const Places& places, int64_t batch, std::vector<Segment>& segments) {
+  const at::Tensor documents =
+      places.key_documents_bs.expand({batch, places.key_documents_bs.size(1)}).cpu().contiguous();
+  const at::Tensor positions =
+      places.key_positions_bs.expand({batch, documents.size(1)}).cpu().contiguous();
+  const int64_t s = documents.size(1);
+  std::vector<int64_t> previous_borders;
+  size_t previous_first = 0;
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t* label = documents.const_data_ptr<int64_t>() + b * s;
+    const int64_t* position = positions.const_data_ptr<int64_t>() + b * s;
+    std::vector<int64_t> borders{0}, labels{label[0]};
+    for (int64_t i = 1; i < s; ++i) {
+      if (label[i] != label[i - 1]) {
+        if (std::ranges::find(labels, label[i]) != labels.end()) return false;
+        borders.push_back(i);
+        labels.push_back(label[i]);
+      } else if (position[i] <= position[i - 1]) {
+        return false;
+      }
+    }
+    borders.push_back(s);
+    if (b > 0 && borders == previous_borders) {
+      for (size_t n = previous_first; n < segments.size(); ++n) segments[n].row_end = b + 1;
+      continue;
+    }
+    previous_first = segments.size();
+    for (size_t n = 0; n + 1 < borders.size(); ++n) {
+      segments.push_back(
+          {.row_begin = b, .row_end = b + 1, .begin = borders[n], .end = borders[n + 1]});
+    }
+    previous_borders = std::move(borders);
+  }
+  return true;
+}
+
+// Shorter segments than this on average cost more calls than a masked product costs time (measured:
+// a call costs about as much as a 32-token segment).
+constexpr int64_t kShortestSegment = 32;
+
+bool segments_pay(const std::vector<Segment>& segments, int64_t tokens) {
+  return tokens / std::max<int64_t>(1, std::ssize(segments)) >= kShortestSegment;
+}
+
+std::string restriction_names(const MaskRule& rule, bool documents, BiasSpec::Kind bias) {
+  std::string names = documents ? "documents" : "";
+  const auto add = [&names](std::string_view name) {
+    names += (names.empty() ? "" : "+") + std::string(name);
+  };
+  if (rule.sparsity != MaskRule::Sparsity::full) add(enum_name(rule.sparsity));
+  if (rule.window > 0) add("window");
+  if (bias == BiasSpec::Kind::alibi) add("alibi");
+  if (names.empty()) names = rule.causal ? "causal" : "full";
+  return names;
+}
+
+at::Tensor additive_mask(const AttentionSpec& spec, const Places& places, const at::Tensor& seen,
+                         at::ScalarType dtype) {
+  const at::Tensor nothing =
+      at::full({}, -std::numeric_limits<double>::infinity(), seen.options().dtype(dtype));
+  const at::Tensor bias = spec.bias.kind == BiasSpec::Kind::alibi
+                              ? position_bias(spec, {}, places, dtype)
+                              : at::zeros({}, nothing.options());
+  return at::where(seen, bias, nothing);
+}
+
+}  // namespace
+
+std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
+                                               const AttentionContext& context,
+                                               const CallShape& shape) {
+  const at::NoGradGuard no_gradient;
+  auto plan = std::make_shared<AttentionPlan>();
+  const Places places = resolve_places(context, shape.queries, shape.keys, shape.device);
+  const bool documents =
+      places.key_documents_bs.defined() &&
+      !(one_document(places.key_documents_bs) && one_document(places.query_documents_bt) &&
+        all_true(places.key_documents_bs.slice(1, 0, 1) ==
+                 places.query_documents_bt.slice(1, 0, 1)));
+  plan->name = restriction_names(spec.mask, documents, spec.bias.kind);
+  const bool plain =
+      spec.bias.kind == BiasSpec::Kind::none && reaches_everything(spec.mask, shape.keys);
+  const bool square = shape.queries == shape.keys && shape.keys > 0;
+  const bool default_positions =
+      !context.query_positions_bt.defined() && !context.key_positions_bs.defined();
+  if (plain && !documents && !spec.mask.causal) {
+    plan->kind = AttentionPlan::Kind::full;
+    plan->name = "full";
+    plan->empty_rows = shape.keys == 0;
+    return plan;
+  }
+  if (plain && !documents && default_positions && shape.queries == 1 && shape.keys > 0) {
+    plan->kind = AttentionPlan::Kind::full;  // the last token sees everything
+    return plan;
+  }
+  if (plain && !documents && square && same_ascending_positions(places)) {
+    plan->kind = AttentionPlan::Kind::causal;
+    plan->name = "causal";
+    return plan;
+  }
+  if (plain && documents && spec.mask.causal && square &&
+      places.key_documents_bs.equal(places.query_documents_bt) &&
+      places.key_positions_bs.equal(places.query_positions_bt) &&
+      find_segments(places, shape.batch, plan->segments) &&
+      segments_pay(plan->segments, shape.batch * shape.keys)) {
+    plan->kind = AttentionPlan::Kind::segments;
+    return plan;
+  }
+  plan->segments.clear();
+  const at::Tensor seen = allowed_mask(spec.mask, places);
+  plan->empty_rows = shape.keys == 0 || !all_true(seen.any(-1));
+  plan->additive = additive_mask(spec, places, seen, accumulate_type(shape.dtype));
+  return plan;
+}
+
+std::shared_ptr<const AttentionPlan> PlanCache::get(const AttentionSpec& spec,
+                                                    const AttentionContext& context,
+                                                    const CallShape& shape) {
+  const std::lock_guard lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (entry.rule == spec.mask && entry.bias == spec.bias && entry.heads == spec.heads &&
+        entry.shape == shape)
+      return entry.plan;
+  }
+  entries_.push_back({spec.mask, spec.bias, spec.heads, shape, make_plan(spec, context, shape)});
+  return entries_.back().plan;
+}
+
+}  // namespace fovea

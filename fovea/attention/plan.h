@@ -1,0 +1,71 @@
+// AttentionPlan: what a path derives from the mask rule and the places of one batch, once, for all
+// layers (seam 4 of the design).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fovea/attention/attention.h"
+#include "fovea/attention/spec.h"
+
+namespace fovea {
+
+/// Sizes and dtype of one call.
+struct CallShape {
+  int64_t batch = 0, queries = 0, keys = 0;
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+
+  bool operator==(const CallShape&) const = default;
+};
+
+/// A rectangle of the batch whose tokens attend causally among themselves only: batch rows
+/// [row_begin, row_end), tokens [begin, end).
+struct Segment {
+  int64_t row_begin = 0, row_end = 0, begin = 0, end = 0;
+};
+
+struct AttentionPlan {
+  /// `full`: every pair; `causal`: the lower triangle; `segments`: causal inside each document,
+  /// nothing across; `mask`: a tensor.
+  enum class Kind { full, causal, segments, mask };
+
+  Kind kind = Kind::mask;
+  std::string name;               ///< "causal", "documents", "window", ... for PathTaken
+  std::vector<Segment> segments;  ///< kind segments: disjoint, covering every token
+  at::Tensor additive;  ///< kind mask: float [b or 1, h or 1, t, s], position bias where allowed,
+                        ///< else -inf
+  bool empty_rows = false;  ///< some query has nothing to see
+};
+
+/// Builds the plan of one call. T5 bias is not part of it, because its table learns.
+std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
+                                               const AttentionContext& context,
+                                               const CallShape& shape);
+
+/// Plans of one batch by the settings that they depend on. Safe for use from several threads.
+class PlanCache {
+ public:
+  std::shared_ptr<const AttentionPlan> get(const AttentionSpec& spec,
+                                           const AttentionContext& context, const CallShape& shape);
+
+ private:
+  struct Entry {
+    MaskRule rule;
+    BiasSpec bias;
+    int64_t heads = 0;
+    CallShape shape;
+    std::shared_ptr<const AttentionPlan> plan;
+  };
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace fovea

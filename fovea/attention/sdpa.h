@@ -1,0 +1,21 @@
+// The pipeline through torch's scaled_dot_product_attention (internal to attention/).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "fovea/attention/attention.h"
+#include "fovea/attention/plan.h"
+
+namespace fovea {
+
+/// Scale (constant or tau), position bias and mask by `plan`; the caller has made sure that nothing
+/// else acts, that no row is empty and, with `want_lse`, that tensors are on the CPU and lse needs
+/// no gradient.
+AttentionResult sdpa_attention(const AttentionSpec& spec, const AttentionPlan& plan,
+                               const at::Tensor& q_bhtd, const at::Tensor& k_bgsd,
+                               const at::Tensor& v_bgse, const at::Tensor& tau_bt, bool want_lse);
+
+}  // namespace fovea

@@ -1,0 +1,106 @@
+// Strip lists from a mask rule.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/common/strips.h"
+
+#include <algorithm>
+
+namespace fovea {
+namespace {
+
+enum class Tile { none, some, all };
+
+// The answer by looking at every pair.
+Tile scan(const MaskRule& rule, std::span<const TokenPlace> queries,
+          std::span<const TokenPlace> keys) {
+  bool any = false, all = true;
+  for (const TokenPlace& query : queries) {
+    for (const TokenPlace& key : keys) {
+      const bool seen = allowed(rule, query, key);
+      any |= seen;
+      all &= seen;
+      if (any && !all) return Tile::some;
+    }
+  }
+  return any ? Tile::all : Tile::none;
+}
+
+// One document, positions ascending by one: then distances of the tile form an interval.
+bool is_run(std::span<const TokenPlace> places) {
+  const TokenPlace &first = places.front(), &last = places.back();
+  if (last.document != first.document || last.position - first.position != std::ssize(places) - 1)
+    return false;
+  for (size_t n = 1; n < places.size(); ++n) {
+    if (places[n].document != first.document || places[n].position != places[n - 1].position + 1)
+      return false;
+  }
+  return true;
+}
+
+// Closed form for windows inside runs; sinks and sparse patterns are scanned unless distance alone
+// decides.
+Tile classify_runs(const MaskRule& rule, std::span<const TokenPlace> queries,
+                   std::span<const TokenPlace> keys) {
+  if (queries.front().document != keys.front().document) return Tile::none;
+  const int64_t nearest = queries.front().position - keys.back().position;   // smallest i - j
+  const int64_t farthest = queries.back().position - keys.front().position;  // largest i - j
+  if (rule.causal && farthest < 0) return Tile::none;
+  const bool windowed = rule.window > 0;
+  const bool plain = rule.sparsity == MaskRule::Sparsity::full;
+  const bool before = !rule.causal || nearest >= 0;
+  const bool near =
+      !windowed || (farthest < rule.window && (rule.causal || -nearest < rule.window));
+  if (plain && before && near) return Tile::all;
+  const bool sinks_elsewhere = rule.sinks == 0 || keys.front().position >= rule.sinks;
+  const bool outside =
+      windowed && (nearest >= rule.window || (!rule.causal && -farthest >= rule.window));
+  if (plain && outside && sinks_elsewhere) return Tile::none;
+  if (plain && sinks_elsewhere)
+    return Tile::some;  // the tile crosses the diagonal or the window's edge
+  return scan(rule, queries, keys);
+}
+
+struct TileSide {
+  std::span<const TokenPlace> places;
+  bool run = false;
+};
+
+std::vector<TileSide> cut(std::span<const TokenPlace> places, int64_t size) {
+  std::vector<TileSide> tiles;
+  for (int64_t begin = 0; begin < std::ssize(places); begin += size) {
+    const auto tile = places.subspan(begin, std::min<int64_t>(size, std::ssize(places) - begin));
+    tiles.push_back({tile, is_run(tile)});
+  }
+  return tiles;
+}
+
+}  // namespace
+
+StripList build_strips(const MaskRule& rule, std::span<const TokenPlace> queries,
+                       std::span<const TokenPlace> keys, int64_t query_block, int64_t key_tile) {
+  StripList list{.query_block = query_block, .block_begin = {0}, .strips = {}};
+  const std::vector<TileSide> key_tiles = cut(keys, key_tile);
+  for (const TileSide& query : cut(queries, query_block)) {
+    const size_t first = list.strips.size();
+    int64_t begin = 0;
+    for (const TileSide& key : key_tiles) {
+      const int64_t end = begin + std::ssize(key.places);
+      const Tile tile = query.run && key.run ? classify_runs(rule, query.places, key.places)
+                                             : scan(rule, query.places, key.places);
+      const Strip::Kind kind = tile == Tile::all ? Strip::Kind::full : Strip::Kind::partial;
+      const bool extends = list.strips.size() > first && list.strips.back().key_end == begin &&
+                           list.strips.back().kind == kind;
+      if (tile != Tile::none && extends) {
+        list.strips.back().key_end = end;
+      } else if (tile != Tile::none) {
+        list.strips.push_back({.key_begin = begin, .key_end = end, .kind = kind});
+      }
+      begin = end;
+    }
+    list.block_begin.push_back(std::ssize(list.strips));
+  }
+  return list;
+}
+
+}  // namespace fovea

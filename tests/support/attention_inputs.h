@@ -1,0 +1,142 @@
+// Random inputs for attention tests: tensors that fit a spec, packed documents, a library of specs
+// that together use every stage.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <string>
+#include <vector>
+
+#include "fovea/attention/attention.h"
+
+namespace fovea::testing {
+
+struct AttentionInputs {
+  at::Tensor q, k, v;
+  AttentionTensors tensors;
+
+  /// Every tensor that has a gradient.
+  std::vector<at::Tensor> leaves() const {
+    std::vector<at::Tensor> all{q, k, v};
+    for (const at::Tensor& x : {tensors.tau_bt, tensors.bias_table, tensors.sink_logit_h}) {
+      if (x.defined()) all.push_back(x);
+    }
+    return all;
+  }
+  AttentionInputs to(at::ScalarType dtype) const {
+    const auto cast = [dtype](const at::Tensor& x) {
+      return x.defined() ? x.detach().to(dtype).clone().set_requires_grad(x.requires_grad()) : x;
+    };
+    return {cast(q),
+            cast(k),
+            cast(v),
+            {cast(tensors.tau_bt), cast(tensors.bias_table), cast(tensors.sink_logit_h)}};
+  }
+  AttentionInputs with_gradient() const {
+    AttentionInputs copy = to(q.scalar_type());
+    for (const at::Tensor& x : copy.leaves()) x.set_requires_grad(true);
+    return copy;
+  }
+};
+
+inline at::Tensor random_normal(at::IntArrayRef sizes, uint64_t seed, double scale = 1.0) {
+  const at::Generator generator = at::detail::createCPUGenerator(seed);
+  return at::randn(sizes, generator, at::TensorOptions().dtype(at::kDouble)) * scale;
+}
+
+/// float64 inputs for `spec`, t queries and s keys (s = 0: t).
+inline AttentionInputs random_inputs(const AttentionSpec& spec, int64_t b, int64_t t,
+                                     int64_t s = -1, uint64_t seed = 1) {
+  if (s < 0) s = t;
+  AttentionInputs in;
+  in.q = random_normal({b, spec.heads, t, spec.head_dim}, seed);
+  in.k = random_normal({b, spec.kv_heads, s, spec.head_dim}, seed + 1000);
+  in.v = random_normal({b, spec.kv_heads, s, spec.value_width()}, seed + 2000);
+  if (spec.temperature.kind == TemperatureSpec::Kind::learned) {
+    in.tensors.tau_bt = random_normal({b, t}, seed + 3000).abs() + 1.5;
+  }
+  if (spec.bias.kind == BiasSpec::Kind::t5)
+    in.tensors.bias_table = random_normal({spec.bias.buckets, spec.heads}, seed + 4000);
+  if (spec.sink_logit) in.tensors.sink_logit_h = random_normal({spec.heads}, seed + 5000);
+  return in;
+}
+
+/// A context with documents of the given lengths, the same in every row of the batch, positions
+/// restarting.
+inline AttentionContext packed_context(const std::vector<int64_t>& lengths) {
+  std::vector<at::Tensor> documents, positions;
+  for (size_t n = 0; n < lengths.size(); ++n) {
+    documents.push_back(at::full({lengths[n]}, static_cast<int64_t>(n), at::kLong));
+    positions.push_back(at::arange(lengths[n], at::kLong));
+  }
+  AttentionContext context;
+  context.query_documents_bt = context.key_documents_bs = at::cat(documents).unsqueeze(0);
+  context.query_positions_bt = context.key_positions_bs = at::cat(positions).unsqueeze(0);
+  return context;
+}
+
+struct NamedSpec {
+  std::string name;
+  AttentionSpec spec;
+};
+
+inline AttentionSpec small_spec(int64_t heads = 4, int64_t kv_heads = 2, int64_t head_dim = 8) {
+  AttentionSpec spec;
+  spec.heads = heads;
+  spec.kv_heads = kv_heads;
+  spec.head_dim = head_dim;
+  return spec;
+}
+
+/// One spec per stage setting, and combinations of them. All causal.
+inline std::vector<NamedSpec> all_specs() {
+  std::vector<NamedSpec> all;
+  const auto add = [&all](std::string name, const std::function<void(AttentionSpec&)>& change) {
+    AttentionSpec spec = small_spec();
+    change(spec);
+    all.push_back({std::move(name), spec});
+  };
+  using Sparsity = MaskRule::Sparsity;
+  const auto learned = [](AttentionSpec& s) {
+    s.temperature.kind = TemperatureSpec::Kind::learned;
+  };
+  add("plain", [](AttentionSpec&) {});
+  add("mha", [](AttentionSpec& s) { s.kv_heads = s.heads; });
+  add("mqa", [](AttentionSpec& s) { s.kv_heads = 1; });
+  add("focal_constant", [](AttentionSpec& s) { s.temperature.value = 0.4; });
+  add("focal_learned", learned);
+  add("scale", [](AttentionSpec& s) { s.scale = 0.7; });
+  add("value_dim", [](AttentionSpec& s) { s.value_dim = 5; });
+  add("soft_cap", [](AttentionSpec& s) { s.soft_cap = 2.0; });
+  add("alibi", [](AttentionSpec& s) { s.bias.kind = BiasSpec::Kind::alibi; });
+  add("t5", [](AttentionSpec& s) { s.bias = {BiasSpec::Kind::t5, 8, 16}; });
+  add("window", [](AttentionSpec& s) { s.mask.window = 3; });
+  add("window_sinks", [](AttentionSpec& s) { s.mask.window = 3, s.mask.sinks = 2; });
+  add("strided", [](AttentionSpec& s) {
+    s.mask.sparsity = Sparsity::strided, s.mask.window = 2, s.mask.stride = 3;
+  });
+  add("fixed", [](AttentionSpec& s) {
+    s.mask.sparsity = Sparsity::fixed, s.mask.block = 4, s.mask.summary = 1;
+  });
+  add("sink_logit", [](AttentionSpec& s) { s.sink_logit = true; });
+  add("learned_cap_alibi_window", [&](AttentionSpec& s) {
+    learned(s);
+    s.soft_cap = 3.0, s.bias.kind = BiasSpec::Kind::alibi, s.mask.window = 4;
+  });
+  add("constant_cap_t5_sinks_logit", [](AttentionSpec& s) {
+    s.temperature.value = 0.5, s.soft_cap = 3.0, s.bias = {BiasSpec::Kind::t5, 8, 16};
+    s.mask.window = 2, s.mask.sinks = 1, s.sink_logit = true;
+  });
+  add("learned_t5_strided_logit", [&](AttentionSpec& s) {
+    learned(s);
+    s.bias = {BiasSpec::Kind::t5, 4, 8}, s.sink_logit = true;
+    s.mask.sparsity = Sparsity::strided, s.mask.window = 1, s.mask.stride = 2;
+  });
+  return all;
+}
+
+}  // namespace fovea::testing
