@@ -23,7 +23,8 @@ add_library(fovea_torch INTERFACE)
 target_include_directories(fovea_torch SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/first-include
   ${FOVEA_TORCH_DIR}/include ${FOVEA_TORCH_DIR}/include/torch/csrc/api/include)
 target_link_libraries(fovea_torch INTERFACE
-  ${FOVEA_TORCH_DIR}/lib/libtorch_cpu.so ${FOVEA_TORCH_DIR}/lib/libc10.so)
+  ${FOVEA_TORCH_DIR}/lib/libtorch_cpu.so ${FOVEA_TORCH_DIR}/lib/libc10.so
+  ${FOVEA_TORCH_DIR}/lib/libgomp.so.1) # the wheel's own OpenMP, so that the program has one
 # libtorch_cpu finds libcupti and libcudart through its own RPATH; DT_RPATH (not RUNPATH) on our side
 # keeps that working for indirect libraries too.
 target_link_options(fovea_torch INTERFACE
