@@ -5,7 +5,9 @@
 
 add_library(fovea_options INTERFACE)
 target_compile_options(fovea_options INTERFACE
-  -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-float-conversion -fopenmp)
+  -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-float-conversion
+  -Wno-missing-field-initializers  # designated initialisers leave the rest at its defaults
+  -fopenmp)
 if(FOVEA_WERROR)
   target_compile_options(fovea_options INTERFACE -Werror)
 endif()

@@ -13,40 +13,65 @@
 namespace fovea {
 namespace {
 
-ConfigNode from_yaml(const YAML::Node& yaml, const std::string& name) {
-  ConfigNode node;
-  node.place = fmt::format("{}:{}", name, yaml.Mark().line + 1);
-  switch (yaml.Type()) {
-    case YAML::NodeType::Undefined:
-    case YAML::NodeType::Null:
-      return node;
-    case YAML::NodeType::Scalar:
+constexpr size_t kMaxDepth =
+    200;  // recursion here and in later visitors stays far from the stack's end
+constexpr size_t kMaxNodes = 200000;  // no recipe has as many; aliases of aliases can
+
+/// Copies a YAML tree. Aliases are expanded, so a tree that contains itself shows as one without
+/// end.
+class YamlBuilder {
+ public:
+  explicit YamlBuilder(const std::string& name) : name_(name) {}
+
+  ConfigNode build(const YAML::Node& yaml, size_t depth = 0) {
+    ConfigNode node;
+    node.place = place(yaml);
+    require<ConfigError>(depth < kMaxDepth, node.place,
+                         "nested deeper than {} levels (an alias of itself?); simplify it",
+                         kMaxDepth);
+    require<ConfigError>(++nodes_ <= kMaxNodes, node.place,
+                         "more than {} values once aliases are expanded; write fewer aliases",
+                         kMaxNodes);
+    if (yaml.IsScalar()) {
       node.kind = ConfigNode::Kind::scalar;
       node.scalar = yaml.Scalar();
-      return node;
-    case YAML::NodeType::Sequence:
+    } else if (yaml.IsSequence()) {
       node.kind = ConfigNode::Kind::list;
-      for (const auto& item : yaml) node.items.push_back(from_yaml(item, name));
-      return node;
-    case YAML::NodeType::Map:
+      for (const auto& item : yaml) node.items.push_back(build(item, depth + 1));
+    } else if (yaml.IsMap()) {
       node.kind = ConfigNode::Kind::map;
-      for (const auto& entry : yaml) {
-        if (!entry.first.IsScalar()) {
-          fail<ConfigError>(node.place, "keys must be plain names; write 'key: value'");
-        }
-        const std::string key = entry.first.Scalar();
-        const std::string place = fmt::format("{}:{}", name, entry.first.Mark().line + 1);
-        if (const ConfigNode* first = node.find(key)) {
-          fail<ConfigError>(place, "key '{}' stands twice (first at {}); remove one", key,
-                            first->place);
-        }
-        ConfigNode value = from_yaml(entry.second, name);
-        value.place = place;
-        node.fields.emplace_back(key, std::move(value));
-      }
-      return node;
+      for (const auto& entry : yaml) add_field(node, entry.first, entry.second, depth);
+    }
+    return node;
   }
-  return node;
+
+ private:
+  void add_field(ConfigNode& node, const YAML::Node& name, const YAML::Node& value, size_t depth) {
+    require<ConfigError>(name.IsScalar(), place(name),
+                         "keys must be plain names; write 'key: value'");
+    const std::string key = name.Scalar();
+    if (const ConfigNode* first = node.find(key)) {
+      fail<ConfigError>(place(name), "key '{}' stands twice (first at {}); remove one", key,
+                        first->place);
+    }
+    ConfigNode built = build(value, depth + 1);
+    built.place = place(name);
+    node.fields.emplace_back(key, std::move(built));
+  }
+  std::string place(const YAML::Node& yaml) const {
+    return fmt::format("{}:{}", name_, yaml.Mark().line + 1);
+  }
+
+  const std::string& name_;
+  size_t nodes_ = 0;
+};
+
+void require_utf8(std::string_view text, const std::string& name) {
+  try {
+    (void)nlohmann::json(text).dump();  // the JSON writer validates what it writes
+  } catch (const nlohmann::json::type_error& error) {
+    fail<ConfigError>(name, "expected UTF-8 text; {}; save the file as UTF-8", error.what());
+  }
 }
 
 /// Builds ConfigNodes from parser events, so that duplicate keys are seen.
@@ -55,7 +80,11 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   explicit JsonBuilder(std::string name) : name_(std::move(name)) {}
   ConfigNode take() { return std::move(root_); }
 
-  bool null() override { return put({}); }
+  bool null() override {
+    ConfigNode node;
+    node.place = name_;
+    return put(std::move(node));
+  }
   bool boolean(bool value) override { return scalar(value ? "true" : "false"); }
   bool number_integer(number_integer_t value) override { return scalar(std::to_string(value)); }
   bool number_unsigned(number_unsigned_t value) override { return scalar(std::to_string(value)); }
@@ -79,9 +108,6 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  static constexpr size_t kMaxDepth =
-      200;  // recursion of later visitors stays far from the stack's end
-
   bool scalar(std::string text) { return put(ConfigNode::make_scalar(std::move(text), name_)); }
   bool open(ConfigNode::Kind kind) {
     if (stack_.size() >= kMaxDepth) {
@@ -143,8 +169,13 @@ ConfigNode ConfigNode::make_map(std::string place) {
 }
 
 ConfigNode parse_yaml(std::string_view text, const std::string& name) {
+  require_utf8(text, name);
   try {
-    return from_yaml(YAML::Load(std::string(text)), name);
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    require<ConfigError>(documents.size() < 2, name,
+                         "expected one document; '---' begins a second one: remove it");
+    if (documents.empty()) return {.place = name};
+    return YamlBuilder(name).build(documents.front());
   } catch (const YAML::Exception& error) {
     fail<ConfigError>(fmt::format("{}:{}", name, error.mark.line + 1), "expected YAML; {}",
                       error.msg);
@@ -171,6 +202,7 @@ void set_override(ConfigNode& root, std::string_view assignment) {
   while (true) {
     const size_t dot = path.find('.');
     const std::string key(path.substr(0, dot));
+    require<UsageError>(!key.empty(), place, "expected names between the dots");
     ConfigNode* next = nullptr;
     if (node->kind == ConfigNode::Kind::list) {
       size_t index = 0;

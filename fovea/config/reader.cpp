@@ -147,8 +147,9 @@ class Reader : public FieldVisitor {
     if (!std::isfinite(value)) wrong(node, field, "a finite number");
     return value;
   }
-  static std::string without_separators(std::string text) {  // 1_000_000
+  static std::string without_separators(std::string text) {  // 1_000_000, +3
     std::erase(text, '_');
+    if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.erase(0, 1);
     return text;
   }
   static double parse_real(const std::string& text) {
@@ -252,12 +253,11 @@ class Lister : public FieldVisitor {
   }
   void group_list(const Field& field, const GroupListAccess& access) override {
     add(field, "list of maps", "[]");
-    if (access.size() == 0) {
-      access.resize(1);
-      Lister inner(lines_, prefix_ + std::string(field.key) + ".N.");
-      access.describe(0, inner);
-      access.resize(0);
-    }
+    const bool empty = access.size() == 0;
+    if (empty) access.resize(1);
+    Lister inner(lines_, prefix_ + std::string(field.key) + ".N.");
+    access.describe(0, inner);
+    if (empty) access.resize(0);
   }
 
  private:
