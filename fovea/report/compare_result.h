@@ -54,7 +54,7 @@ struct ValidationPoint {
 /// at a bound (0..1).
 struct TemperaturePoint {
   int64_t step = 0;
-  std::vector<double> per_layer;
+  std::vector<double> per_layer = {};
   double clipped_share = 0;
 };
 
@@ -68,11 +68,11 @@ struct CompareRun {
   double seconds = 0;
   double tokens_per_second = kNotANumber;
   int64_t peak_memory_bytes = 0;
-  std::string attention_path;  // the path taken, as the telemetry names it
-  std::string failure;         // why the run has no result; empty when it finished
-  std::vector<CurvePoint> curve;
-  std::vector<ValidationPoint> validation_curve;
-  std::vector<TemperaturePoint> temperature;  // empty where no layer has a temperature
+  std::string attention_path = "";  // the path taken, as the telemetry names it
+  std::string failure = "";         // why the run has no result; empty when it finished
+  std::vector<CurvePoint> curve = {};
+  std::vector<ValidationPoint> validation_curve = {};
+  std::vector<TemperaturePoint> temperature = {};  // empty where no layer has a temperature
 
   bool finished() const {
     return failure.empty() && validation_bits_per_byte == validation_bits_per_byte;
@@ -90,8 +90,8 @@ struct Spread {
 
 struct VariantSummary {
   int64_t finished_runs = 0;
-  Spread bits_per_byte;
-  Spread perplexity;
+  Spread bits_per_byte = {};
+  Spread perplexity = {};
   double tokens_per_second = kNotANumber;  // median
   int64_t peak_memory_bytes = 0;           // largest
   Verdict verdict = Verdict::incomplete;
@@ -101,66 +101,66 @@ struct VariantSummary {
 };
 
 struct TextSample {
-  std::string prompt;
-  std::string text;
+  std::string prompt = "";
+  std::string text = "";
 };
 
 /// The weights of one head on one text: rows[i] holds the i + 1 weights of query i on keys 0..i.
 struct AttentionMap {
   int64_t layer = 0;
   int64_t head = 0;
-  std::vector<std::string> tokens;  // one printable piece per position
-  std::vector<std::vector<double>> rows;
+  std::vector<std::string> tokens = {};  // one printable piece per position
+  std::vector<std::vector<double>> rows = {};
 };
 
 struct CompareVariant {
-  std::string name;  // unique
-  std::string description;
+  std::string name = "";  // unique
+  std::string description = "";
   int64_t parameters = 0;
-  std::vector<std::pair<std::string, std::string>>
-      config;                    // dotted key, value: what sets this variant apart
-  std::vector<CompareRun> runs;  // seeds unique
-  VariantSummary summary;
-  TextSample sample;
-  std::vector<AttentionMap> attention_maps;
+  std::vector<std::pair<std::string, std::string>> config =
+      {};                             // dotted key, value: what sets this variant apart
+  std::vector<CompareRun> runs = {};  // seeds unique
+  VariantSummary summary = {};
+  TextSample sample = {};
+  std::vector<AttentionMap> attention_maps = {};
 };
 
 /// A model that is not trained by us: a byte bigram, say.
 struct CompareBaseline {
-  std::string name;
+  std::string name = "";
   double bits_per_byte = kNotANumber;
 };
 
 struct MachineInfo {
-  std::string cpu;
+  std::string cpu = "";
   int64_t cores = 0;
-  std::string isa;     // as `fovea info` names it
-  std::string device;  // "cpu" or the name of the GPU
+  std::string isa = "";     // as `fovea info` names it
+  std::string device = "";  // "cpu" or the name of the GPU
   int64_t memory_bytes = 0;
 };
 
 struct DataInfo {
-  std::vector<std::string> sources;
+  std::vector<std::string> sources = {};
   int64_t bytes = 0;
   int64_t documents = 0;
   int64_t validation_bytes = 0;
-  std::string fingerprint;
+  std::string fingerprint = "";
 };
 
 struct CompareResult {
-  std::string title;
+  std::string title = "";
   BudgetKind budget = BudgetKind::tokens;
   double budget_amount = 0;  // tokens, seconds or parameters
-  std::string created;       // ISO 8601 with zone: "2026-01-31T12:00:00Z"
-  std::string command;       // the command line that made it
-  std::string dtype;         // compute type of the runs
-  MachineInfo machine;
-  std::string code_version;
-  std::string torch_version;
-  DataInfo data;
-  std::string reference;  // name of the variant that the others are judged against
-  std::vector<CompareBaseline> baselines;
-  std::vector<CompareVariant> variants;
+  std::string created = "";  // ISO 8601 with zone: "2026-01-31T12:00:00Z"
+  std::string command = "";  // the command line that made it
+  std::string dtype = "";    // compute type of the runs
+  MachineInfo machine = {};
+  std::string code_version = "";
+  std::string torch_version = "";
+  DataInfo data = {};
+  std::string reference = "";  // name of the variant that the others are judged against
+  std::vector<CompareBaseline> baselines = {};
+  std::vector<CompareVariant> variants = {};
 
   /// The variant called `reference`; null while there is none.
   const CompareVariant* reference_variant() const;

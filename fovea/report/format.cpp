@@ -81,34 +81,41 @@ void add_clear_findings(const CompareResult& result, const std::string& referenc
     for (const CompareVariant& variant : result.variants) {
       const VariantSummary& summary = variant.summary;
       if (summary.verdict != verdict) continue;
-      answer.findings.push_back(fmt::format(
-          "{} is {} than {}: {} bits per byte against {}, a difference of {} over {} seeds.",
-          single_line(variant.name), verdict_text(verdict), reference,
-          fixed_text(summary.bits_per_byte.mean, 3),
-          fixed_text(result.reference_variant()->summary.bits_per_byte.mean, 3),
-          difference_text(summary, 3), summary.pairs));
+      const auto kind = verdict == Verdict::better ? Finding::Kind::better : Finding::Kind::worse;
+      answer.findings.push_back(
+          {kind,
+           fmt::format(
+               "{} is {} than {}: {} bits per byte against {}, a difference of {} over {} seeds.",
+               single_line(variant.name), verdict_text(verdict), reference,
+               fixed_text(summary.bits_per_byte.mean, 3),
+               fixed_text(result.reference_variant()->summary.bits_per_byte.mean, 3),
+               difference_text(summary, 3), summary.pairs)});
     }
   }
 }
 
 void add_open_findings(const CompareResult& result, const std::string& reference, Answer& answer) {
   const auto verb = [](const auto& names) { return names.size() == 1 ? "is" : "are"; };
+  const auto open = Finding::Kind::open;
   if (const auto names = names_with(result, Verdict::inside_spread); !names.empty()) {
     answer.findings.push_back(
-        fmt::format("{} {} inside the spread between seeds: no difference from {} can be claimed.",
-                    join_names(names), verb(names), reference));
+        {open,
+         fmt::format("{} {} inside the spread between seeds: no difference from {} can be claimed.",
+                     join_names(names), verb(names), reference)});
   }
   if (const auto names = names_with(result, Verdict::one_seed); !names.empty()) {
-    answer.findings.push_back(fmt::format(
-        "{} {} measured with one seed only, which allows no verdict; add seeds to get one.",
-        join_names(names), verb(names)));
+    answer.findings.push_back(
+        {open,
+         fmt::format(
+             "{} {} measured with one seed only, which allows no verdict; add seeds to get one.",
+             join_names(names), verb(names))});
   }
   auto missing = names_with(result, Verdict::incomplete);
   std::erase(missing, reference);
   if (!missing.empty()) {
-    answer.findings.push_back(fmt::format("{} {} no finished run to compare with {}.",
-                                          join_names(missing), missing.size() == 1 ? "has" : "have",
-                                          reference));
+    answer.findings.push_back(
+        {open, fmt::format("{} {} no finished run to compare with {}.", join_names(missing),
+                           missing.size() == 1 ? "has" : "have", reference)});
   }
 }
 
@@ -175,14 +182,15 @@ Answer compare_answer(const CompareResult& result) {
   const CompareVariant* reference = result.reference_variant();
   if (reference == nullptr || reference->summary.finished_runs == 0) {
     answer.findings.push_back(
-        "The reference has no finished run yet, so there is nothing to compare with.");
+        {Finding::Kind::open,
+         "The reference has no finished run yet, so there is nothing to compare with."});
   } else {
     const std::string name = single_line(reference->name);
     add_clear_findings(result, name, answer);
     add_open_findings(result, name, answer);
   }
-  if (std::string sentence = baseline_sentence(result); !sentence.empty()) {
-    answer.findings.push_back(std::move(sentence));
+  if (const std::string sentence = baseline_sentence(result); !sentence.empty()) {
+    answer.findings.push_back({Finding::Kind::baseline, sentence});
   }
   return answer;
 }

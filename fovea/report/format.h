@@ -47,9 +47,14 @@ std::string budget_text(const CompareResult& result);
 
 /// The answer in a few sentences: what was compared, what each variant came to against the
 /// reference, how they stand to the baselines. Says plainly where nothing can be said.
+struct Finding {
+  enum class Kind { better, worse, open, baseline };
+  Kind kind = Kind::open;
+  std::string text;
+};
 struct Answer {
-  std::string question;               // what was compared, under which budget
-  std::vector<std::string> findings;  // one sentence each, the most important first
+  std::string question;           // what was compared, under which budget
+  std::vector<Finding> findings;  // one sentence each, the most important first
 };
 Answer compare_answer(const CompareResult& result);
 

@@ -1,0 +1,65 @@
+// Parts of the HTML report, one function per section. Internal to this folder.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fovea/report/charts.h"
+#include "fovea/report/compare_result.h"
+#include "fovea/report/html_report.h"
+
+namespace fovea {
+
+/// The stylesheet, colours of both themes included.
+std::string page_style();
+/// The script of the page: theme, highlighting, attention maps.
+std::string_view page_script();
+
+/// A table of text cells; the first column is the row's heading, the others are numbers.
+struct NumberTable {
+  std::vector<std::string> columns;
+  std::vector<std::vector<std::string>> rows;
+};
+std::string number_table_html(const NumberTable& table);
+
+/// Draws charts, and remembers why it could not.
+class ChartPress {
+ public:
+  explicit ChartPress(const HtmlReportOptions& options)
+      : runner_{options.gnuplot, options.gnuplot_timeout_seconds} {}
+
+  struct Figure {
+    std::string title;
+    std::string subtitle;  // unit and how to read it
+    std::function<GnuplotChart(ChartSize)> chart;
+    NumberTable numbers;
+    std::string extra;  // HTML between chart and numbers
+  };
+  /// A <figure> with both sizes and its numbers; only the numbers where gnuplot does not run.
+  std::string figure_html(const Figure& figure);
+  /// Empty while all charts could be drawn.
+  const std::string& trouble() const { return trouble_; }
+
+ private:
+  GnuplotRunner runner_;
+  std::string trouble_;
+};
+
+/// "<span class=swatch>" in the color of a variant.
+std::string swatch_html(const CompareResult& result, size_t variant);
+
+std::string results_section(const CompareResult& result);
+std::string seeds_section(const CompareResult& result, ChartPress& press);
+std::string training_section(const CompareResult& result, ChartPress& press);
+std::string cost_section(const CompareResult& result, ChartPress& press);
+std::string attention_section(const CompareResult& result);
+std::string temperature_section(const CompareResult& result, ChartPress& press);
+std::string samples_section(const CompareResult& result);
+std::string measured_section(const CompareResult& result);
+
+}  // namespace fovea
