@@ -16,4 +16,15 @@ export OMP_NUM_THREADS=1
 export ASAN_OPTIONS=detect_leaks=0:${ASAN_OPTIONS:-} UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:${UBSAN_OPTIONS:-}
 progress=
 [ ! -t 1 ] || progress=--progress
-exec ctest --test-dir "$folder" --output-on-failure --no-tests=error -j "$jobs" $progress "$@"
+status=0
+ctest --test-dir "$folder" --output-on-failure --no-tests=error -j "$jobs" $progress "$@" || status=$?
+# ctest counts programs; the programs count tests. One that crashed or was not built is at least one failure.
+failed=$folder/Testing/Temporary/LastTestsFailed.log
+programs=0
+[ "$status" -eq 0 ] || [ ! -f "$failed" ] || programs=$(wc -l < "$failed")
+awk -v programs="$programs" '
+  / tests? from .* ran\./ { total += $2 }
+  /^\[  PASSED  \]/ { passed += $4 }
+  END { failed = total - passed; printf "tests: %d passed, %d failed\n", passed, (failed > programs ? failed : programs) }
+  ' "$folder/Testing/Temporary/LastTest.log"
+exit $status
