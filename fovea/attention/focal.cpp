@@ -59,10 +59,9 @@ class DocumentMean : public torch::autograd::Function<DocumentMean> {
       for (int64_t i = 0; i < t;) {
         int64_t end = i + 1;
         while (end < t && !begin[end]) ++end;
-        const bool continues = i == 0 && sum_b.defined();
         mean_of_run(static_cast<Mean>(kind), from + i, to + i, end - i,
-                    continues ? sum_b[b].item<double>() : 0.0,
-                    continues ? count_b[b].item<double>() : 0.0);
+                    i == 0 ? sum_b[b].item<double>() : 0.0,
+                    i == 0 ? count_b[b].item<double>() : 0.0);
         i = end;
       }
     }
@@ -76,9 +75,8 @@ class DocumentMean : public torch::autograd::Function<DocumentMean> {
                        : kind == Mean::prefix_transposed ? Mean::prefix
                                                          : kind;
     // The saved sum is a constant of the forward; only the count shapes the matrix.
-    const at::Tensor no_sum = saved[1].defined() ? at::zeros_like(saved[1]) : at::Tensor();
-    const at::Tensor grad =
-        DocumentMean::apply(grads[0], saved[0], no_sum, saved[2], static_cast<int64_t>(other));
+    const at::Tensor grad = DocumentMean::apply(grads[0], saved[0], at::zeros_like(saved[1]),
+                                                saved[2], static_cast<int64_t>(other));
     return {grad, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
@@ -157,8 +155,8 @@ TemperatureRows temperature_rows(const TemperatureSpec& spec, int64_t head_dim,
   if (spec.form == Form::token) return bounded(spec, head_dim, z_bt.to(dtype) + bias);
   const at::Tensor begins = document_begins(context.query_documents_bt, t, x_btc.options());
   const bool prefix = spec.form == Form::prefix;
-  const at::Tensor sum_b = state ? state->sum_b.to(at::kDouble) : at::Tensor(),
-                   count_b = state ? state->count_b : at::Tensor();
+  const at::Tensor sum_b = state ? state->sum_b.to(at::kDouble) : at::zeros({b}, z_bt.options()),
+                   count_b = state ? state->count_b : at::zeros({b}, z_bt.options());
   const at::Tensor mean = DocumentMean::apply(
       z_bt, begins, sum_b, count_b, static_cast<int64_t>(prefix ? Mean::prefix : Mean::whole));
   TemperatureRows rows = bounded(spec, head_dim, mean.to(dtype) + bias);
