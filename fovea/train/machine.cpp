@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/train/machine.h"
+
+#include <ATen/Context.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <sys/resource.h>
+#include <torch/headeronly/version.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "fovea/base/error.h"
+
+namespace fovea {
+namespace {
+
+/// The value of the first "key : value" line of a /proc file, "" where there is none.
+std::string proc_value(const char* path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    const size_t colon = line.find(':');
+    const size_t start = line.find_first_not_of(" \t", colon + 1);
+    return colon == std::string::npos || start == std::string::npos ? "" : line.substr(start);
+  }
+  return "";
+}
+
+c10::DeviceAllocator* cuda_allocator() {
+  return dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::DeviceType::CUDA));
+}
+
+}  // namespace
+
+bool cpu_has_bfloat16() {
+  std::istringstream flags(proc_value("/proc/cpuinfo", "flags"));
+  for (std::string flag; flags >> flag;) {
+    if (flag == "avx512_bf16" || flag == "amx_bf16") return true;
+  }
+  return false;
+}
+
+at::Device choose_device(DeviceChoice choice) {
+  if (choice == DeviceChoice::cpu) return at::kCPU;
+  const bool cuda = at::hasCUDA() && at::globalContext().getNumGPUs() > 0;
+  if (choice == DeviceChoice::cuda && !cuda) {
+    fail<ConfigError>("recipe", "'train.device' is cuda, but {}; use device: auto or cpu",
+                      at::hasCUDA() ? "no GPU is visible" : "this build of torch has no CUDA");
+  }
+  return cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+}
+
+at::ScalarType choose_dtype(DtypeChoice choice, at::Device device) {
+  if (choice == DtypeChoice::float32) return at::kFloat;
+  if (choice == DtypeChoice::bfloat16) return at::kBFloat16;
+  return device.is_cuda() || cpu_has_bfloat16() ? at::kBFloat16 : at::kFloat;
+}
+
+int64_t peak_memory_bytes(at::Device device) {
+  if (device.is_cuda()) {
+    c10::DeviceAllocator* allocator = cuda_allocator();
+    if (allocator == nullptr) return 0;
+    const auto stats = allocator->getDeviceStats(std::max<c10::DeviceIndex>(device.index(), 0));
+    return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)]
+        .peak;
+  }
+  const std::string line = proc_value("/proc/self/status", "VmHWM");
+  if (!line.empty()) return std::stoll(line) * 1024;  // kB
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+void reset_peak_memory(at::Device device) {
+  if (device.is_cuda()) {
+    if (c10::DeviceAllocator* allocator = cuda_allocator()) {
+      allocator->resetPeakStats(std::max<c10::DeviceIndex>(device.index(), 0));
+    }
+    return;
+  }
+  std::ofstream("/proc/self/clear_refs") << "5";  // 5: reset the high-water mark of resident memory
+}
+
+nlohmann::ordered_json machine_summary(at::Device device) {
+  const std::string memory = proc_value("/proc/meminfo", "MemTotal");
+  return {{"cpu", proc_value("/proc/cpuinfo", "model name")},
+          {"cores", std::thread::hardware_concurrency()},
+          {"memory_bytes", memory.empty() ? 0 : std::stoll(memory) * 1024},
+          {"device", device.str()},
+          {"torch", TORCH_VERSION},
+          {"fovea", FOVEA_VERSION}};
+}
+
+}  // namespace fovea

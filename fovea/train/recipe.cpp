@@ -1,0 +1,289 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/train/recipe.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "fovea/base/error.h"
+#include "fovea/config/reader.h"
+
+namespace fovea {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void at_least(std::string_view key, int64_t value, int64_t least) {
+  require<ConfigError>(value >= least, "recipe", "'{}' must be at least {}; got {}", key, least,
+                       value);
+}
+
+void not_negative(std::string_view key, double value) {
+  require<ConfigError>(value >= 0.0, "recipe", "'{}' must be 0 or more; got {}", key, value);
+}
+
+void positive(std::string_view key, double value) {
+  require<ConfigError>(value > 0.0, "recipe", "'{}' must be above 0; got {}", key, value);
+}
+
+void check_optimizer(const OptimizerConfig& config) {
+  not_negative("train.optimizer.learning_rate", config.learning_rate);
+  for (const auto& [key, beta] : {std::pair{"beta1", config.beta1}, {"beta2", config.beta2}}) {
+    require<ConfigError>(beta >= 0.0 && beta < 1.0, "recipe",
+                         "'train.optimizer.{}' must be in [0, 1); got {}", key, beta);
+  }
+  positive("train.optimizer.eps", config.eps);
+  not_negative("train.optimizer.weight_decay", config.weight_decay);
+  not_negative("train.optimizer.clip", config.clip);
+}
+
+void check_budget(const TrainConfig& train) {
+  at_least("train.steps", train.steps, 0);
+  at_least("train.tokens", train.tokens, 0);
+  not_negative("train.seconds", train.seconds);
+  const int given = (train.steps > 0) + (train.tokens > 0) + (train.seconds > 0.0);
+  if (train.stages.empty()) {
+    require<ConfigError>(given == 1, "recipe",
+                         "exactly one of 'train.steps', 'train.tokens' and 'train.seconds' must be "
+                         "above 0; got {}, {} and {}: set the others to 0",
+                         train.steps, train.tokens, train.seconds);
+  } else {
+    require<ConfigError>(given == 0, "recipe",
+                         "with 'train.stages' the steps stand in each stage; remove 'train.steps', "
+                         "'train.tokens' and 'train.seconds'");
+  }
+}
+
+void check_stage(const StageConfig& stage, size_t index) {
+  const std::string prefix = fmt::format("train.stages.{}", index);
+  at_least(prefix + ".steps", stage.steps, 1);
+  at_least(prefix + ".sequence_length", stage.sequence_length, 0);
+  at_least(prefix + ".batch_rows", stage.batch_rows, 0);
+  not_negative(prefix + ".rope_theta", stage.rope_theta);
+  not_negative(prefix + ".learning_rate", stage.learning_rate);
+  stage.schedule.check(prefix + ".schedule");
+}
+
+void check_train(const TrainConfig& train, const ModelConfig& model) {
+  check_budget(train);
+  at_least("train.batch_rows", train.batch_rows, 1);
+  at_least("train.accumulation", train.accumulation, 1);
+  at_least("train.sequence_length", train.sequence_length, 1);
+  require<ConfigError>(train.sequence_length <= model.context, "recipe",
+                       "'train.sequence_length' must be at most 'model.context' ({}); got {}",
+                       model.context, train.sequence_length);
+  check_optimizer(train.optimizer);
+  train.schedule.check("train.schedule");
+  at_least("train.seed", train.seed, 0);
+  at_least("train.evaluation_interval", train.evaluation_interval, 0);
+  at_least("train.evaluation_tokens", train.evaluation_tokens, 1);
+  at_least("train.evaluation_rows", train.evaluation_rows, 0);
+  at_least("train.checkpoint_interval", train.checkpoint_interval, 0);
+  at_least("train.keep_checkpoints", train.keep_checkpoints, 1);
+  at_least("train.log_interval", train.log_interval, 1);
+  at_least("train.loss_chunk", train.loss_chunk, 0);
+  at_least("train.threads", train.threads, 0);
+  for (size_t i = 0; i < train.stages.size(); ++i) check_stage(train.stages[i], i);
+}
+
+/// Gives each stage the schedule keys of train.schedule that it leaves out.
+void inherit_schedules(ConfigNode& root) {
+  ConfigNode* train = root.find("train");
+  ConfigNode* stages = train != nullptr ? train->find("stages") : nullptr;
+  const ConfigNode* schedule = train != nullptr ? train->find("schedule") : nullptr;
+  if (stages == nullptr || schedule == nullptr || schedule->kind != ConfigNode::Kind::map) return;
+  for (ConfigNode& stage : stages->items) {
+    if (stage.kind != ConfigNode::Kind::map) continue;
+    ConfigNode* own = stage.find("schedule");
+    if (own == nullptr) {
+      stage.fields.emplace_back("schedule", *schedule);
+      continue;
+    }
+    ConfigNode merged = *schedule;
+    // The two ways to give a warm-up exclude each other: a stage's own fraction beats inherited
+    // steps.
+    if (own->find("warmup_fraction") != nullptr && own->find("warmup_steps") == nullptr) {
+      std::erase_if(merged.fields, [](const auto& field) { return field.first == "warmup_steps"; });
+    }
+    merge_into(merged, *own);
+    merged.place = own->place;
+    *own = std::move(merged);
+  }
+}
+
+void flatten(const Json& value, const std::string& prefix,
+             std::map<std::string, std::string>& out) {
+  const bool group =
+      (value.is_object() || (value.is_array() && !value.empty() && value.front().is_object()));
+  if (!group) {
+    out[prefix] = value.dump();
+    return;
+  }
+  size_t index = 0;
+  for (const auto& [key, item] : value.items()) {
+    const std::string name = value.is_array() ? std::to_string(index++) : key;
+    flatten(item, prefix.empty() ? name : prefix + "." + name, out);
+  }
+}
+
+/// Keys of how far, how often and where; the data is compared by the fingerprint of its content.
+bool may_differ(const std::string& key) {
+  static constexpr std::array<std::string_view, 19> keys = {"name",
+                                                            "run_folder",
+                                                            "train.steps",
+                                                            "train.tokens",
+                                                            "train.seconds",
+                                                            "train.device",
+                                                            "train.nan_policy",
+                                                            "train.evaluation_interval",
+                                                            "train.evaluation_tokens",
+                                                            "train.evaluation_rows",
+                                                            "train.checkpoint_interval",
+                                                            "train.keep_checkpoints",
+                                                            "train.log_interval",
+                                                            "train.gradient_checkpointing",
+                                                            "train.threads",
+                                                            "train.init_from",
+                                                            "train.resume",
+                                                            "tokenizer",
+                                                            "train.stages"};
+  const bool stage_budget = key.starts_with("train.stages.") && key.ends_with(".steps");
+  return std::find(keys.begin(), keys.end(), key) != keys.end() || key.starts_with("data.") ||
+         stage_budget;
+}
+
+}  // namespace
+
+std::span<const std::string_view> enum_names(DtypeChoice) {
+  static constexpr std::array<std::string_view, 3> names = {"auto", "float32", "bfloat16"};
+  return names;
+}
+std::span<const std::string_view> enum_names(DeviceChoice) {
+  static constexpr std::array<std::string_view, 3> names = {"auto", "cpu", "cuda"};
+  return names;
+}
+std::span<const std::string_view> enum_names(NanPolicy) {
+  static constexpr std::array<std::string_view, 2> names = {"stop", "skip"};
+  return names;
+}
+std::span<const std::string_view> enum_names(ResumePolicy) {
+  static constexpr std::array<std::string_view, 3> names = {"auto", "never", "must"};
+  return names;
+}
+
+void OptimizerConfig::describe(FieldVisitor& v) {
+  v.real({"learning_rate", "peak learning rate of AdamW"}, learning_rate);
+  v.real({"beta1", "decay of the mean of gradients"}, beta1);
+  v.real({"beta2", "decay of the mean of squared gradients"}, beta2);
+  v.real({"eps", "added to the root of the squared mean"}, eps);
+  v.real({"weight_decay", "decoupled; not on norms, biases and temperatures"}, weight_decay);
+  v.real({"clip", "largest global norm of the gradient; 0 = off"}, clip);
+}
+
+void StageConfig::describe(FieldVisitor& v) {
+  v.text({"name", "shown in progress and metrics"}, name);
+  v.integer({"steps", "optimizer steps of this stage"}, steps);
+  v.integer({"sequence_length", "tokens a row; 0 = train.sequence_length"}, sequence_length);
+  v.integer({"batch_rows", "rows of a micro-batch; 0 = train.batch_rows"}, batch_rows);
+  v.real({"rope_theta", "base of the rotary positions; 0 = model.rope.theta"}, rope_theta);
+  v.real({"learning_rate", "peak; 0 = train.optimizer.learning_rate"}, learning_rate);
+  v.real({"weight_decay", "-1 = train.optimizer.weight_decay"}, weight_decay);
+  v.nested({"schedule", "keys left out are those of train.schedule"}, schedule);
+  v.boolean({"carry_optimizer", "keep the optimizer's state of the stage before; false = fresh"},
+            carry_optimizer);
+}
+
+void TrainConfig::describe(FieldVisitor& v) {
+  v.integer({"steps", "budget in optimizer steps (one of steps, tokens, seconds)"}, steps);
+  v.integer({"tokens", "budget in input tokens"}, tokens);
+  v.real({"seconds", "budget in seconds of training; the schedule follows the clock"}, seconds);
+  v.integer({"batch_rows", "rows of one micro-batch"}, batch_rows);
+  v.integer({"accumulation", "micro-batches of one step"}, accumulation);
+  v.integer({"sequence_length", "tokens a row; 0 = model.context"}, sequence_length);
+  v.nested({"optimizer", "AdamW"}, optimizer);
+  v.nested({"schedule", "learning rate over the run"}, schedule);
+  v.choice({"dtype", "auto, float32, bfloat16: of activations and matrix products"}, dtype);
+  v.choice({"device", "auto, cpu, cuda"}, device);
+  v.choice({"attention_path", "automatic, fused, reference"}, attention_path);
+  v.integer({"seed", "of initialisation, data order and dropout"}, seed);
+  v.choice({"nan_policy", "stop, skip: what to do when the loss is not finite"}, nan_policy);
+  v.integer({"evaluation_interval", "steps between evaluations; 0 = at the end only"},
+            evaluation_interval);
+  v.integer({"evaluation_tokens", "validation tokens per source"}, evaluation_tokens);
+  v.integer({"evaluation_rows", "rows at a time; 0 = batch_rows"}, evaluation_rows);
+  v.integer({"checkpoint_interval", "steps between checkpoints; 0 = at the end only"},
+            checkpoint_interval);
+  v.integer({"keep_checkpoints", "newest checkpoints that stay"}, keep_checkpoints);
+  v.integer({"log_interval", "steps between lines of metrics.jsonl"}, log_interval);
+  v.boolean({"gradient_checkpointing", "recompute activations in the backward pass: less memory"},
+            gradient_checkpointing);
+  v.integer({"loss_chunk", "rows of logits at a time; 0 = the model's default"}, loss_chunk);
+  v.integer({"threads", "CPU threads; 0 = torch's choice"}, threads);
+  v.text({"init_from", "start from the weights of this run, checkpoint or model folder"},
+         init_from);
+  v.choice({"resume", "auto, never, must: continue what the run folder holds"}, resume);
+  v.nested_list({"stages", "parts of the run, one after the other"}, stages);
+}
+
+void Recipe::describe(FieldVisitor& v) {
+  v.text({"name", "of the run; runs/<name> is the default run folder"}, name);
+  v.text({"run_folder", "where everything is written; '' = runs/<name>"}, run_folder);
+  v.text({"tokenizer", "bytes, or a tokenizer.json or the folder that holds it"}, tokenizer);
+  v.nested({"model", "the decoder"}, model);
+  v.nested({"data", "the text"}, data);
+  v.nested({"train", "how to train"}, train);
+}
+
+Recipe Recipe::resolved() const {
+  Recipe out = *this;
+  require<ConfigError>(!out.name.empty(), "recipe", "'name' must not be empty");
+  if (out.run_folder.empty()) out.run_folder = "runs/" + out.name;
+  if (out.train.sequence_length == 0) out.train.sequence_length = out.model.context;
+  // With a vocabulary that is not known yet, every other size of the model can be judged already.
+  (void)out.model.resolved(out.model.vocab_size > 0 ? out.model.vocab_size : 256);
+  out.data.check();
+  check_train(out.train, out.model);
+  return out;
+}
+
+Recipe recipe_from_node(const ConfigNode& root) {
+  ConfigNode node = root;
+  std::erase_if(node.fields, [](const auto& field) { return field.first == "compare"; });
+  inherit_schedules(node);
+  Recipe recipe;
+  read_fields(node, recipe);
+  return recipe;
+}
+
+LoadedRecipe load_recipe(const std::filesystem::path& path,
+                         std::span<const std::string> overrides) {
+  LoadedRecipe loaded;
+  loaded.root = load_yaml(path);
+  for (const std::string& assignment : overrides) set_override(loaded.root, assignment);
+  if (const ConfigNode* compare = loaded.root.find("compare")) loaded.compare = *compare;
+  loaded.recipe = recipe_from_node(loaded.root);
+  return loaded;
+}
+
+std::vector<std::string> recipe_differences(const Json& before, const Json& now) {
+  std::map<std::string, std::string> old_values, new_values;
+  flatten(before, "", old_values);
+  flatten(now, "", new_values);
+  std::vector<std::string> out;
+  for (const auto& [key, value] : new_values) {
+    const auto found = old_values.find(key);
+    const std::string was = found != old_values.end() ? found->second : "absent";
+    if (was != value && !may_differ(key))
+      out.push_back(fmt::format("{}: {}, was {}", key, value, was));
+  }
+  for (const auto& [key, value] : old_values) {
+    if (!new_values.contains(key) && !may_differ(key)) {
+      out.push_back(fmt::format("{}: absent, was {}", key, value));
+    }
+  }
+  return out;
+}
+
+}  // namespace fovea

@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/train/stage_plan.h"
+
+#include <algorithm>
+
+namespace fovea {
+
+bool StagePlan::finished(int64_t step, double seconds_trained) const {
+  return steps > 0 ? step >= first_step + steps : seconds_trained >= seconds;
+}
+
+double StagePlan::fraction(int64_t step, double seconds_trained) const {
+  const double done = steps > 0
+                          ? static_cast<double>(step - first_step) / static_cast<double>(steps)
+                          : seconds_trained / seconds;
+  return std::clamp(done, 0.0, 1.0);
+}
+
+double StagePlan::learning_rate_at(int64_t step, double seconds_trained) const {
+  const auto local = static_cast<double>(step - first_step);
+  if (steps > 0) {
+    const auto warmup = static_cast<double>(warmup_steps(schedule, steps));
+    return learning_rate * schedule_multiplier(schedule, local, warmup, static_cast<double>(steps));
+  }
+  if (schedule.warmup_steps >= 0) {
+    const auto warmup = static_cast<double>(schedule.warmup_steps);
+    const double rising = local < warmup ? local / warmup : 1.0;
+    return learning_rate *
+           std::min(rising, schedule_multiplier(schedule, seconds_trained, 0.0, seconds));
+  }
+  return learning_rate * schedule_multiplier(schedule, seconds_trained,
+                                             schedule.warmup_fraction * seconds, seconds);
+}
+
+std::vector<StagePlan> plan_stages(const Recipe& resolved) {
+  const TrainConfig& train = resolved.train;
+  StagePlan whole{.name = "",
+                  .first_step = 0,
+                  .steps = train.steps,
+                  .seconds = train.seconds,
+                  .sequence_length = train.sequence_length,
+                  .batch_rows = train.batch_rows,
+                  .rope_theta = resolved.model.rope.theta,
+                  .learning_rate = train.optimizer.learning_rate,
+                  .weight_decay = train.optimizer.weight_decay,
+                  .schedule = train.schedule,
+                  .carry_optimizer = false};
+  if (train.tokens > 0) {
+    const int64_t step_tokens = train.batch_rows * train.accumulation * train.sequence_length;
+    whole.steps = (train.tokens + step_tokens - 1) / step_tokens;
+  }
+  if (train.stages.empty()) return {whole};
+  std::vector<StagePlan> plans;
+  int64_t first = 0;
+  for (const StageConfig& stage : train.stages) {
+    StagePlan plan = whole;
+    plan.name = stage.name.empty() ? "stage " + std::to_string(plans.size() + 1) : stage.name;
+    plan.first_step = first;
+    plan.steps = stage.steps;
+    if (stage.sequence_length > 0) plan.sequence_length = stage.sequence_length;
+    if (stage.batch_rows > 0) plan.batch_rows = stage.batch_rows;
+    if (stage.rope_theta > 0.0) plan.rope_theta = stage.rope_theta;
+    if (stage.learning_rate > 0.0) plan.learning_rate = stage.learning_rate;
+    if (stage.weight_decay >= 0.0) plan.weight_decay = stage.weight_decay;
+    plan.schedule = stage.schedule;
+    plan.carry_optimizer = stage.carry_optimizer;
+    first += stage.steps;
+    plans.push_back(std::move(plan));
+  }
+  return plans;
+}
+
+}  // namespace fovea

@@ -1,0 +1,39 @@
+// The stages of a run with every value filled in, and the learning rate at any moment.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fovea/train/recipe.h"
+
+namespace fovea {
+
+struct StagePlan {
+  std::string name;
+  int64_t first_step = 0;
+  int64_t steps = 0;     ///< 0 = until `seconds`
+  double seconds = 0.0;  ///< 0 = until `steps`
+  int64_t sequence_length = 0;
+  int64_t batch_rows = 0;
+  double rope_theta = 0.0;
+  double learning_rate = 0.0;
+  double weight_decay = 0.0;
+  ScheduleConfig schedule;
+  bool carry_optimizer = false;
+
+  bool finished(int64_t step, double seconds_trained) const;
+  /// Share of the stage's budget that is spent, 0 ... 1.
+  double fraction(int64_t step, double seconds_trained) const;
+  /// Learning rate of the step that begins at `step` (of the run, from 0). With a time budget the
+  /// schedule follows the clock; a warm-up in steps stays one in steps.
+  double learning_rate_at(int64_t step, double seconds_trained) const;
+};
+
+/// At least one stage; a token budget becomes steps (rounded up).
+std::vector<StagePlan> plan_stages(const Recipe& resolved);
+
+}  // namespace fovea
