@@ -154,6 +154,16 @@ void prune_checkpoints(const fs::path& run_folder, int64_t keep) {
   }
 }
 
+void set_aside_newer_checkpoints(const fs::path& run_folder, int64_t step) {
+  for (const CheckpointEntry& entry : list_checkpoints(run_folder)) {
+    if (entry.step <= step) continue;
+    fs::path aside = entry.folder;
+    aside += ".damaged";
+    fs::remove_all(aside);  // of an earlier accident at the same step
+    fs::rename(entry.folder, aside);
+  }
+}
+
 fs::path resolve_model_folder(const fs::path& path) {
   if (!fs::is_directory(path)) {
     fail<CheckpointError>(

@@ -67,6 +67,10 @@ std::optional<FoundCheckpoint> find_valid_checkpoint(const std::filesystem::path
 /// folder must be locked.
 void prune_checkpoints(const std::filesystem::path& run_folder, int64_t keep);
 
+/// Renames checkpoints newer than `step` to "<step>.damaged", so that nothing takes them for
+/// checkpoints and nothing is lost. The run folder must be locked.
+void set_aside_newer_checkpoints(const std::filesystem::path& run_folder, int64_t step);
+
 /// The model folder that a user means: a model folder or checkpoint itself, or the newest whole
 /// checkpoint of a run folder. CheckpointError otherwise, saying what a model folder holds.
 std::filesystem::path resolve_model_folder(const std::filesystem::path& path);

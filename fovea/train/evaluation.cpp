@@ -96,9 +96,9 @@ EvaluationResult evaluate(const Transformer& model, const std::vector<Validation
   for (const ValidationSet& set : sets) {
     SourceEvaluation source{.source = set.source, .targets = set.targets, .bytes = set.bytes};
     for (const Batch& batch : set.batches) {
-      const LossResult loss =
-          model.loss(model_input(batch, model.device()), target_tensor(batch, model.device()));
-      source.nll += loss.nll_sum.item<double>();
+      const at::Tensor nll =
+          model.token_nll(model_input(batch, model.device()), target_tensor(batch, model.device()));
+      source.nll += nll.sum(at::kDouble).item<double>();
     }
     result.sources.push_back(std::move(source));
   }

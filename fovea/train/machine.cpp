@@ -3,6 +3,7 @@
 #include "fovea/train/machine.h"
 
 #include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <sys/resource.h>
 #include <torch/headeronly/version.h>
@@ -46,7 +47,7 @@ bool cpu_has_bfloat16() {
 
 at::Device choose_device(DeviceChoice choice) {
   if (choice == DeviceChoice::cpu) return at::kCPU;
-  const bool cuda = at::hasCUDA() && at::globalContext().getNumGPUs() > 0;
+  const bool cuda = at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
   if (choice == DeviceChoice::cuda && !cuda) {
     fail<ConfigError>("recipe", "'train.device' is cuda, but {}; use device: auto or cpu",
                       at::hasCUDA() ? "no GPU is visible" : "this build of torch has no CUDA");

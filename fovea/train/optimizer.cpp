@@ -95,6 +95,14 @@ void AdamW::clear_gradients() {
   }
 }
 
+void AdamW::take_state(AdamW& other) {
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    groups_[i].exp_avg = std::move(other.groups_[i].exp_avg);
+    groups_[i].exp_avg_sq = std::move(other.groups_[i].exp_avg_sq);
+  }
+  steps_ = other.steps_;
+}
+
 TensorMap AdamW::state() const {
   TensorMap out;
   for (const Group& group : groups_) {

@@ -36,7 +36,9 @@ class AdamW {
   /// Drops all gradients, so that they take no memory between steps.
   void clear_gradients();
 
-  void set_weight_decay(double weight_decay) { config_.weight_decay = weight_decay; }
+  /// Takes over the moments and the step count of an optimizer of a model with the same parameters,
+  /// which is then as empty as moved from.
+  void take_state(AdamW& other);
   int64_t steps_done() const { return steps_; }
 
   /// "exp_avg.<name>", "exp_avg_sq.<name>", "step".

@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/train/run_record.h"
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+namespace fovea {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::filesystem::path cut(const std::filesystem::path& metrics, int64_t step) {
+  truncate_metrics(metrics, step);
+  return metrics;
+}
+
+const std::filesystem::path& created(const std::filesystem::path& folder) {
+  make_folders(folder);
+  return folder;
+}
+
+/// Scalars under their key; a list under key/0, key/1, ...
+void add_to(TensorBoardWriter& writer, const std::string& key, int64_t step, double now,
+            const Json& value) {
+  if (value.is_array()) {
+    for (size_t i = 0; i < value.size(); ++i) {
+      add_to(writer, key + "/" + std::to_string(i), step, now, value[i]);
+    }
+  } else if (value.is_number()) {
+    writer.add_scalar(key, step, now, value.get<double>());
+  }
+}
+
+}  // namespace
+
+Json StepRecord::to_json() const {
+  Json json = {{"global_step", step},
+               {"loss/out", loss},
+               {"optim/lr", learning_rate},
+               {"optim/grad_norm", gradient_norm},
+               {"optim/total_tokens", tokens},
+               {"speed/tokens_per_second", tokens_per_second},
+               {"speed/curr_iter_time", step_seconds},
+               {"speed/data_load_time", load_seconds},
+               {"speed/FLOPS", flops},
+               {"speed/total_seconds", seconds},
+               {"memory/peak_bytes", peak_memory_bytes},
+               {"attention/path", attention_path}};
+  if (!stage.empty()) json["stage"] = stage;
+  if (!temperature.empty()) {
+    json["focal/temperature"] = temperature;
+    json["focal/clipped_share"] = clipped_share;
+  }
+  if (evaluation) {
+    for (const SourceEvaluation& source : evaluation->sources) {
+      json["loss/val/" + source.source] = source.loss();
+      json["perplexity/val/" + source.source] = source.perplexity();
+      json["bits_per_byte/val/" + source.source] = source.bits_per_byte();
+    }
+    json["bits_per_byte/val"] = evaluation->total().bits_per_byte();
+    json["perplexity/val_mean"] = evaluation->mean_perplexity();
+  }
+  return json;
+}
+
+RunRecord::RunRecord(const RunPaths& paths, int64_t step)
+    : metrics_(cut(paths.metrics(), step)),
+      tensorboard_(created(paths.tensorboard()), step > 0 ? step + 1 : 0) {}
+
+void RunRecord::write(const StepRecord& record) {
+  const Json json = record.to_json();
+  metrics_.write(json);
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  for (const auto& [key, value] : json.items()) {
+    if (key != "global_step") add_to(tensorboard_, key, record.step, now, value);
+  }
+  tensorboard_.flush();
+}
+
+void RunRecord::sync() {
+  metrics_.sync();
+  tensorboard_.flush();
+}
+
+}  // namespace fovea

@@ -1,0 +1,55 @@
+// What a run writes down while it lives: metrics.jsonl and TensorBoard files.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fovea/checkpoint/run_folder.h"
+#include "fovea/report/metrics_log.h"
+#include "fovea/report/tensorboard.h"
+#include "fovea/train/evaluation.h"
+
+namespace fovea {
+
+/// One line of metrics.jsonl (keys: docs/run-folder.md).
+struct StepRecord {
+  int64_t step = 0;
+  int64_t tokens = 0;
+  double loss = 0;
+  double learning_rate = 0;
+  double gradient_norm = 0;
+  double tokens_per_second = 0;
+  double step_seconds = 0;
+  double load_seconds = 0;
+  double seconds = 0;
+  double flops = 0;  ///< of the model, a second
+  int64_t peak_memory_bytes = 0;
+  std::string attention_path;
+  std::string stage;
+  std::vector<double> temperature;  ///< per layer; empty where no layer has one
+  double clipped_share = 0;
+  std::optional<EvaluationResult> evaluation;
+
+  nlohmann::ordered_json to_json() const;
+};
+
+class RunRecord {
+ public:
+  /// Cuts what stands after `step` (0 for a run that begins), then appends. IoError.
+  RunRecord(const RunPaths& paths, int64_t step);
+
+  void write(const StepRecord& record);
+  /// Makes everything written so far durable.
+  void sync();
+
+ private:
+  MetricsLog metrics_;
+  TensorBoardWriter tensorboard_;
+};
+
+}  // namespace fovea

@@ -1,0 +1,246 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/train/trainer.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <new>
+
+#include "fovea/base/error.h"
+#include "fovea/train/machine.h"
+#include "fovea/train/trainer_impl.h"
+
+namespace fovea {
+namespace {
+
+std::shared_ptr<const Tokenizer> make_tokenizer(const std::string& name) {
+  return name == "bytes" ? byte_tokenizer() : load_tokenizer(name);
+}
+
+/// Floating-point operations of one training token: 6 per weight of a matrix product, and
+/// attention's two products over half of the keys, forward and twice backward.
+double flops_per_token(const ModelConfig& config, int64_t parameters, int64_t length) {
+  const int64_t looked_up = config.tied ? 0 : config.vocab_size * config.width;
+  const double attention = 6.0 * static_cast<double>(config.layers * config.heads) *
+                           static_cast<double>(config.head_dim * length);
+  return 6.0 * static_cast<double>(parameters - looked_up) + attention;
+}
+
+bool has_temperature(const ModelConfig& config) {
+  const TemperatureSpec& spec = config.attention.temperature;
+  return spec.kind == TemperatureSpec::Kind::learned || spec.value != 1.0 ||
+         !config.attention.temperature_per_layer.empty();
+}
+
+}  // namespace
+
+void rethrow_with_memory_advice(const Recipe& recipe) {
+  const auto advise = [&](const std::string& what) {
+    fail<MemoryError>(
+        "train",
+        "not enough memory ({}); lower 'train.batch_rows' (now {}), 'train.sequence_length' "
+        "(now {}) or the model's sizes, or set 'train.gradient_checkpointing: true'",
+        what, recipe.train.batch_rows, recipe.train.sequence_length);
+  };
+  try {
+    throw;
+  } catch (const c10::OutOfMemoryError& error) {
+    advise(error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    for (const char* sign : {"can't allocate memory", "not enough memory",
+                             "Storage size calculation overflowed", "out of memory"}) {
+      if (text.find(sign) != std::string::npos) advise(text);
+    }
+    throw;
+  } catch (const std::bad_alloc&) {
+    advise("an allocation outside torch failed");
+  } catch (const std::length_error&) {
+    advise("an allocation beyond the address space");
+  }
+  throw;
+}
+
+Trainer::Impl::Impl(const Recipe& unresolved, TrainCallbacks calls,
+                    std::shared_ptr<const Corpus> given)
+    : recipe(unresolved.resolved()), callbacks(std::move(calls)), corpus(std::move(given)) {
+  TrainConfig& train = recipe.train;
+  device = choose_device(train.device);
+  train.device = device.is_cuda() ? DeviceChoice::cuda : DeviceChoice::cpu;
+  train.dtype = choose_dtype(train.dtype, device) == at::kBFloat16 ? DtypeChoice::bfloat16
+                                                                   : DtypeChoice::float32;
+  if (train.threads > 0) at::set_num_threads(static_cast<int>(train.threads));
+  reset_peak_memory(device);
+  paths.folder = recipe.run_folder;
+  make_folders(paths.folder);
+  lock.emplace(paths.folder);
+
+  const std::optional<FoundCheckpoint> found = find_start();
+  const auto tokenizer = corpus ? corpus->shared_tokenizer() : make_tokenizer(recipe.tokenizer);
+  recipe.model = recipe.model.resolved(tokenizer->vocab_size());
+  if (found) check_same_run(*found);
+  if (!corpus) corpus = prepare_corpus(recipe.data, tokenizer, callbacks.data);
+  if (found) check_same_corpus(*found);
+  plan = plan_stages(recipe);
+  set_up(found);
+}
+
+void Trainer::Impl::set_up(const std::optional<FoundCheckpoint>& found) {
+  if (found) state = RunState::from_json(found->state.at("run"));
+  state.stage = std::min(state.stage, plan.size() - 1);
+  build_model();
+  enter_stage(/*first=*/true);
+  if (found) {
+    restore(*found);
+    saved_step = state.step;
+    message(fmt::format("continuing '{}' at step {}", paths.folder.string(), state.step));
+  }
+  record.emplace(paths, state.step);
+  write_run_files();
+}
+
+bool Trainer::Impl::finished() const {
+  return state.stage + 1 == plan.size() && stage().finished(state.step, state.seconds);
+}
+
+TrainResult Trainer::Impl::run() {
+  while (!finished()) {
+    if (stage().finished(state.step, state.seconds)) {
+      ++state.stage;
+      enter_stage(/*first=*/false);
+    }
+    const StepOutcome outcome = train_step();
+    after_step(outcome);
+    if (callbacks.stop != nullptr && callbacks.stop->load() && !finished()) {
+      if (saved_step != state.step) save();
+      fail<Interrupted>(
+          "train", "stopped at step {}; everything is saved in '{}': the same command continues",
+          state.step, paths.folder.string());
+    }
+  }
+  if (state.evaluated_step != state.step) {  // a finished run whose budget or stages shrank
+    build_validation();
+    state.evaluation = evaluate(*model, validation);
+    state.evaluated_step = state.step;
+  }
+  if (saved_step != state.step) save();
+  return result();
+}
+
+void Trainer::Impl::after_step(const StepOutcome& outcome) {
+  const TrainConfig& train = recipe.train;
+  const auto due = [&](int64_t interval) { return interval > 0 && state.step % interval == 0; };
+  const bool last = finished();
+  window_tokens += outcome.tokens;
+  window_seconds += outcome.seconds;
+  recent_step_seconds =
+      recent_step_seconds > 0 ? 0.9 * recent_step_seconds + 0.1 * outcome.seconds : outcome.seconds;
+  if (!outcome.info.path.name.empty()) state.attention_path = outcome.info.path.name;
+  report_progress(outcome);
+
+  const bool evaluates = last || due(train.evaluation_interval);
+  if (evaluates) {
+    if (validation.empty()) build_validation();
+    state.evaluation = evaluate(*model, validation);
+    state.evaluated_step = state.step;
+    if (callbacks.evaluation) callbacks.evaluation(state.step, *state.evaluation);
+  }
+  state.peak_memory_bytes = std::max(state.peak_memory_bytes, peak_memory_bytes(device));
+  if (evaluates || due(train.log_interval)) {
+    const double rate = static_cast<double>(window_tokens) / std::max(window_seconds, 1e-9);
+    StepRecord line{.step = state.step,
+                    .tokens = state.tokens,
+                    .loss = outcome.loss,
+                    .learning_rate = outcome.learning_rate,
+                    .gradient_norm = outcome.gradient_norm,
+                    .tokens_per_second = rate,
+                    .step_seconds = outcome.seconds,
+                    .load_seconds = outcome.load_seconds,
+                    .seconds = state.seconds,
+                    .flops = rate * flops_per_token(model->config(), model->parameters().count(),
+                                                    stage().sequence_length),
+                    .peak_memory_bytes = state.peak_memory_bytes,
+                    .attention_path = state.attention_path,
+                    .stage = stage().name,
+                    .temperature = {},
+                    .clipped_share = outcome.info.clipped_share,
+                    .evaluation = evaluates ? state.evaluation : std::nullopt};
+    if (has_temperature(model->config())) line.temperature = outcome.info.temperature;
+    record->write(line);
+    window_tokens = 0;
+    window_seconds = 0;
+  }
+  trace("recorded");
+  if (last || due(train.checkpoint_interval)) save();
+}
+
+void Trainer::Impl::report_progress(const StepOutcome& outcome) {
+  if (!callbacks.step) return;
+  const StagePlan& last = plan.back();
+  TrainProgress progress{
+      .step = state.step,
+      .steps = last.steps > 0 ? last.first_step + last.steps : 0,
+      .fraction = 0,
+      .tokens = state.tokens,
+      .seconds = state.seconds,
+      .seconds_left = 0,
+      .loss = outcome.loss,
+      .learning_rate = outcome.learning_rate,
+      .gradient_norm = outcome.gradient_norm,
+      .tokens_per_second = static_cast<double>(outcome.tokens) / recent_step_seconds,
+      .stage = stage().name};
+  if (progress.steps > 0) {
+    progress.fraction = static_cast<double>(state.step) / static_cast<double>(progress.steps);
+    progress.seconds_left = recent_step_seconds *
+                            static_cast<double>(std::max<int64_t>(progress.steps - state.step, 0));
+  } else {
+    progress.fraction = last.fraction(state.step, state.seconds);
+    progress.seconds_left = std::max(last.seconds - state.seconds, 0.0);
+  }
+  callbacks.step(progress);
+}
+
+TrainResult Trainer::Impl::result() const {
+  TrainResult out{
+      .steps = state.step,
+      .tokens = state.tokens,
+      .seconds = state.seconds,
+      .tokens_per_second = static_cast<double>(state.tokens) / std::max(state.seconds, 1e-9),
+      .loss = state.loss,
+      .evaluation = state.evaluation.value_or(EvaluationResult{}),
+      .parameters = model->parameters().count(),
+      .peak_memory_bytes = state.peak_memory_bytes,
+      .attention_path = state.attention_path,
+      .dtype = std::string(enum_name(recipe.train.dtype)),
+      .skipped_steps = state.skipped_steps,
+      .checkpoint = paths.checkpoint(saved_step)};
+  return out;
+}
+
+Trainer::Trainer(const Recipe& recipe, TrainCallbacks callbacks,
+                 std::shared_ptr<const Corpus> corpus) {
+  try {
+    impl_ = std::make_unique<Impl>(recipe, std::move(callbacks), std::move(corpus));
+  } catch (...) {
+    rethrow_with_memory_advice(recipe);
+  }
+}
+
+Trainer::~Trainer() = default;
+
+TrainResult Trainer::run() {
+  try {
+    return impl_->run();
+  } catch (...) {
+    rethrow_with_memory_advice(impl_->recipe);
+  }
+}
+
+Transformer& Trainer::model() { return *impl_->model; }
+const Corpus& Trainer::corpus() const { return *impl_->corpus; }
+const Recipe& Trainer::recipe() const { return impl_->recipe; }
+int64_t Trainer::step() const { return impl_->state.step; }
+
+}  // namespace fovea

@@ -1,0 +1,163 @@
+// Where a run begins, and how it is saved.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "fovea/base/error.h"
+#include "fovea/checkpoint/model_folder.h"
+#include "fovea/config/reader.h"
+#include "fovea/train/machine.h"
+#include "fovea/train/trainer_impl.h"
+
+namespace fovea {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kOptimizer = "optimizer.safetensors";
+
+double number_or_nan(const Json& json) {  // JSON has no NaN: it is written as null
+  return json.is_null() ? std::nan("") : json.get<double>();
+}
+
+}  // namespace
+
+Json RunState::to_json() const {
+  return {{"step", step},
+          {"stage", stage},
+          {"tokens", tokens},
+          {"seconds", seconds},
+          {"skipped_steps", skipped_steps},
+          {"skipped_in_a_row", skipped_in_a_row},
+          {"loss", loss},
+          {"peak_memory_bytes", peak_memory_bytes},
+          {"attention_path", attention_path},
+          {"evaluated_step", evaluated_step},
+          {"evaluation", evaluation ? evaluation->to_json() : Json(nullptr)}};
+}
+
+RunState RunState::from_json(const Json& json) {
+  try {
+    RunState state{.step = json.at("step").get<int64_t>(),
+                   .stage = json.at("stage").get<size_t>(),
+                   .tokens = json.at("tokens").get<int64_t>(),
+                   .seconds = json.at("seconds").get<double>(),
+                   .skipped_steps = json.at("skipped_steps").get<int64_t>(),
+                   .skipped_in_a_row = json.at("skipped_in_a_row").get<int64_t>(),
+                   .loss = number_or_nan(json.at("loss")),
+                   .peak_memory_bytes = json.at("peak_memory_bytes").get<int64_t>(),
+                   .attention_path = json.at("attention_path").get<std::string>(),
+                   .evaluated_step = json.at("evaluated_step").get<int64_t>(),
+                   .evaluation = std::nullopt};
+    const Json& evaluation = json.at("evaluation");
+    if (!evaluation.is_null()) state.evaluation = EvaluationResult::from_json(evaluation);
+    return state;
+  } catch (const Json::exception& error) {
+    fail<CheckpointError>("state.json", "the state of the run is damaged: {}", error.what());
+  }
+}
+
+std::optional<FoundCheckpoint> Trainer::Impl::find_start() const {
+  const ResumePolicy policy = recipe.train.resume;
+  const bool any = !list_checkpoints(paths.folder).empty();
+  if (policy == ResumePolicy::never && any) {
+    fail<ConfigError>(
+        "recipe",
+        "'train.resume' is never, but '{}' holds the checkpoints of a run; choose another "
+        "'run_folder', delete that one, or set resume: auto",
+        paths.folder.string());
+  }
+  if (policy == ResumePolicy::must && !any) {
+    fail<ConfigError>(
+        "recipe",
+        "'train.resume' is must, but '{}' holds no checkpoint; check 'run_folder', or set "
+        "resume: auto",
+        paths.folder.string());
+  }
+  std::optional<FoundCheckpoint> found = find_valid_checkpoint(paths.folder);
+  if (!found) return found;
+  for (const std::string& damage : found->damaged) {
+    message(fmt::format("{}; falling back to the checkpoint of step {}", damage,
+                        found->checkpoint.step));
+  }
+  return found;
+}
+
+void Trainer::Impl::check_same_run(const FoundCheckpoint& found) const {
+  if (!found.state.contains("recipe") || !found.state.contains("run") ||
+      !found.state.contains("corpus") || !found.state.contains("loader")) {
+    fail<CheckpointError>(found.checkpoint.folder.string(),
+                          "state.json is not of a training run; choose another 'run_folder'");
+  }
+  const auto differences = recipe_differences(found.state["recipe"], fields_to_json(recipe));
+  if (differences.empty()) return;
+  fail<ConfigError>(
+      "recipe",
+      "'{}' holds a run of another recipe ({}); give it another 'run_folder' or 'name', take the "
+      "values back, or begin from its weights with 'train.init_from'",
+      paths.folder.string(), fmt::join(differences, "; "));
+}
+
+void Trainer::Impl::check_same_corpus(const FoundCheckpoint& found) const {
+  const Json& before = found.state["corpus"];
+  const std::string was = before.value("fingerprint", "");
+  if (was == corpus->fingerprint()) return;
+  const auto names = [](const Json& summary) {
+    std::vector<std::string> out;
+    for (const Json& source : summary.value("sources", Json::array())) {
+      out.push_back(source.value("name", ""));
+    }
+    return fmt::format("{}", fmt::join(out, ", "));
+  };
+  fail<ConfigError>("recipe",
+                    "'{}' holds a run on another corpus: fingerprint {} ({}), now {} ({}); the "
+                    "text, its weights or "
+                    "its split ('data.*') changed. Take the old data back, or give this run "
+                    "another 'run_folder' and "
+                    "'train.init_from'",
+                    paths.folder.string(), was, names(before), corpus->fingerprint(),
+                    names(corpus->summary()));
+}
+
+void Trainer::Impl::restore(const FoundCheckpoint& found) {
+  const std::vector<std::string> missing = load_weights(found.checkpoint.folder, *model);
+  if (!missing.empty()) {
+    fail<CheckpointError>(found.checkpoint.folder.string(), "missing tensors: {}",
+                          fmt::join(missing, ", "));
+  }
+  optimizer->load_state(SafetensorsFile(found.checkpoint.folder / kOptimizer));
+  loader->restore(LoaderState::from_json(found.state["loader"]));
+  set_aside_newer_checkpoints(paths.folder, found.checkpoint.step);
+}
+
+void Trainer::Impl::save() {
+  record->sync();
+  state.peak_memory_bytes = std::max(state.peak_memory_bytes, peak_memory_bytes(device));
+  const Json json = {{"run", state.to_json()},
+                     {"loader", loader->state().to_json()},
+                     {"corpus", corpus->summary()},
+                     {"recipe", fields_to_json(recipe)}};
+  const auto fill = [&](const std::filesystem::path& folder) {
+    save_model(folder, *model, corpus->tokenizer());
+    trace("checkpoint_model");
+    write_safetensors(folder / kOptimizer, optimizer->state());
+  };
+  save_checkpoint(paths.folder, state.step, json, fill,
+                  [&](std::string_view point) { trace(point); });
+  saved_step = state.step;
+  prune_checkpoints(paths.folder, recipe.train.keep_checkpoints);
+  trace("checkpoint_pruned");
+}
+
+void Trainer::Impl::write_run_files() const {
+  write_file(paths.config(), fields_to_yaml(recipe, /*with_help=*/false));
+  Json info = machine_summary(device);
+  info["dtype"] = enum_name(recipe.train.dtype);
+  info["seed"] = recipe.train.seed;
+  info["parameters"] = model->parameters().count();
+  info["data"] = corpus->summary();
+  write_file(paths.info(), info.dump(2) + "\n");
+}
+
+}  // namespace fovea

@@ -1,0 +1,126 @@
+// The inside of the trainer: what a run holds. Private to fovea/train.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fovea/base/files.h"
+#include "fovea/checkpoint/run_folder.h"
+#include "fovea/data/loader.h"
+#include "fovea/train/optimizer.h"
+#include "fovea/train/run_record.h"
+#include "fovea/train/stage_plan.h"
+#include "fovea/train/trainer.h"
+
+namespace fovea {
+
+/// Everything about a run that its checkpoint must remember beside weights, optimizer and loader.
+struct RunState {
+  int64_t step = 0;
+  size_t stage = 0;
+  int64_t tokens = 0;
+  double seconds = 0;  // of training
+  int64_t skipped_steps = 0;
+  int64_t skipped_in_a_row = 0;
+  double loss = 0;  // of the last step
+  int64_t peak_memory_bytes = 0;
+  std::string attention_path;
+  int64_t evaluated_step = -1;
+  std::optional<EvaluationResult> evaluation;
+
+  nlohmann::ordered_json to_json() const;
+  /// CheckpointError where a key is missing or of another type.
+  static RunState from_json(const nlohmann::ordered_json& json);
+};
+
+/// What one optimizer step measured.
+struct StepOutcome {
+  double loss = 0;
+  double gradient_norm = 0;
+  double learning_rate = 0;
+  double seconds = 0;
+  double load_seconds = 0;
+  int64_t tokens = 0;
+  ForwardInfo info;
+};
+
+class Stopwatch {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+struct Trainer::Impl {
+  Impl(const Recipe& unresolved, TrainCallbacks calls, std::shared_ptr<const Corpus> given);
+
+  Recipe recipe;  // resolved, dtype and device chosen
+  TrainCallbacks callbacks;
+  at::Device device = at::kCPU;
+  RunPaths paths;
+  std::optional<FolderLock> lock;
+  std::shared_ptr<const Corpus> corpus;
+  std::vector<StagePlan> plan;
+  std::unique_ptr<Transformer> model;
+  std::unique_ptr<AdamW> optimizer;
+  std::unique_ptr<Loader> loader;
+  std::vector<ValidationSet> validation;
+  std::optional<RunRecord> record;
+  RunState state;
+  int64_t saved_step = -1;  // of the newest checkpoint
+  // Since the last line of metrics.jsonl.
+  int64_t window_tokens = 0;
+  double window_seconds = 0;
+  double recent_step_seconds = 0;
+
+  // trainer.cpp: setting up and the loop
+  void set_up(const std::optional<FoundCheckpoint>& found);
+  TrainResult run();
+  const StagePlan& stage() const { return plan[state.stage]; }
+  bool finished() const;
+  void after_step(const StepOutcome& outcome);
+  void report_progress(const StepOutcome& outcome);
+  TrainResult result() const;
+
+  // trainer_stage.cpp: what changes between stages
+  void build_model();
+  void enter_stage(bool first);
+  void build_loader();
+  void build_validation();
+
+  // trainer_step.cpp
+  StepOutcome train_step();
+  double accumulate_gradients(const std::vector<Batch>& batches, ForwardInfo& info);
+  void refuse_update(const StepOutcome& outcome);
+
+  // trainer_checkpoint.cpp
+  std::optional<FoundCheckpoint> find_start() const;
+  void check_same_run(const FoundCheckpoint& found) const;
+  void check_same_corpus(const FoundCheckpoint& found) const;
+  void restore(const FoundCheckpoint& found);
+  void save();
+  void write_run_files() const;
+
+  void message(const std::string& text) const {
+    if (callbacks.message) callbacks.message(text);
+  }
+  void trace(std::string_view point) const {
+    if (callbacks.trace) callbacks.trace(point, state.step);
+  }
+};
+
+/// Rethrows torch's and the allocator's out-of-memory errors as MemoryError with the size asked for
+/// and what to lower.
+[[noreturn]] void rethrow_with_memory_advice(const Recipe& recipe);
+
+}  // namespace fovea

@@ -1,0 +1,92 @@
+// The parts of a run that a stage changes: model, optimizer, loader, validation batches.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "fovea/base/rng.h"
+#include "fovea/checkpoint/model_folder.h"
+#include "fovea/train/trainer_impl.h"
+
+namespace fovea {
+namespace {
+
+constexpr int64_t kBatchesReady = 4;
+
+/// The model of a stage: another theta, and a context that holds the stage's rows.
+ModelConfig stage_config(const ModelConfig& base, const StagePlan& stage) {
+  ModelConfig config = base;
+  config.rope.theta = stage.rope_theta;
+  config.context = std::max(config.context, stage.sequence_length);
+  return config;
+}
+
+void set_compute(Transformer& model, const TrainConfig& train) {
+  ComputeOptions& compute = model.compute();
+  compute.dtype = train.dtype == DtypeChoice::bfloat16 ? at::kBFloat16 : at::kFloat;
+  compute.checkpoint_layers = train.gradient_checkpointing;
+  compute.attention_path = train.attention_path;
+  if (train.loss_chunk > 0) compute.loss_chunk = train.loss_chunk;
+}
+
+}  // namespace
+
+void Trainer::Impl::build_model() {
+  model = std::make_unique<Transformer>(stage_config(recipe.model, stage()),
+                                        static_cast<uint64_t>(recipe.train.seed), device);
+  set_compute(*model, recipe.train);
+  if (recipe.train.init_from.empty() || state.step > 0) return;
+  const auto folder = resolve_model_folder(recipe.train.init_from);
+  const std::vector<std::string> fresh = load_weights(folder, *model);
+  message(fmt::format(
+      "weights from '{}'{}", folder.string(),
+      fresh.empty() ? "" : fmt::format("; {} added parameters start fresh", fresh.size())));
+}
+
+void Trainer::Impl::enter_stage(bool first) {
+  const ModelConfig config = stage_config(recipe.model, stage());
+  std::unique_ptr<Transformer> before;
+  if (!first && config != model->config()) {
+    const at::NoGradGuard no_grad;
+    before = std::move(model);
+    model = std::make_unique<Transformer>(config, 0, device);
+    set_compute(*model, recipe.train);
+    for (Parameter& parameter : model->parameters().all()) {
+      parameter.value.copy_(before->parameters().find(parameter.name)->value);
+    }
+  }
+  OptimizerConfig settings = recipe.train.optimizer;
+  settings.weight_decay = stage().weight_decay;
+  auto fresh = std::make_unique<AdamW>(model->parameters(), settings);
+  if (!first && stage().carry_optimizer) fresh->take_state(*optimizer);
+  optimizer = std::move(fresh);
+  build_loader();
+  validation.clear();
+  if (!first) message(fmt::format("stage '{}' begins at step {}", stage().name, state.step));
+}
+
+void Trainer::Impl::build_loader() {
+  const auto seed = static_cast<uint64_t>(recipe.train.seed);
+  loader.reset();
+  loader = std::make_unique<Loader>(
+      std::make_unique<BatchStream>(
+          corpus,
+          BatchStreamOptions{.sequence_length = stage().sequence_length,
+                             .batch_rows = stage().batch_rows,
+                             .seed = state.stage == 0 ? seed : mix_seed(seed, state.stage)}),
+      kBatchesReady);
+}
+
+void Trainer::Impl::build_validation() {
+  const int64_t rows =
+      recipe.train.evaluation_rows > 0 ? recipe.train.evaluation_rows : stage().batch_rows;
+  validation.clear();
+  for (size_t i = 0; i < corpus->sources().size(); ++i) {
+    validation.push_back(validation_batches(*corpus, i, stage().sequence_length, rows,
+                                            recipe.train.evaluation_tokens));
+  }
+}
+
+}  // namespace fovea

@@ -1,0 +1,90 @@
+// One optimizer step.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "fovea/base/error.h"
+#include "fovea/base/rng.h"
+#include "fovea/train/trainer_impl.h"
+
+namespace fovea {
+namespace {
+
+/// With nan_policy: skip, so many skipped steps one after the other mean that the weights are lost.
+constexpr int64_t kHopeless = 50;
+
+}  // namespace
+
+double Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches, ForwardInfo& info) {
+  int64_t targets = 0;
+  for (const Batch& batch : batches) targets += batch.targets_counted();
+  const double normaliser = static_cast<double>(std::max<int64_t>(targets, 1));
+  const uint64_t step_seed =
+      mix_seed(static_cast<uint64_t>(recipe.train.seed), static_cast<uint64_t>(state.step));
+  at::Tensor nll;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    ModelInput input = model_input(batches[i], device);
+    input.dropout_seed = mix_seed(step_seed, i);
+    input.training = true;
+    ForwardInfo* const wanted = i + 1 == batches.size() ? &info : nullptr;
+    const LossResult part =
+        model->loss(input, target_tensor(batches[i], device), normaliser, wanted);
+    nll = nll.defined() ? nll + part.nll_sum : part.nll_sum;
+    part.loss.backward();
+    trace("micro_batch");
+  }
+  return nll.item<double>() / normaliser;
+}
+
+StepOutcome Trainer::Impl::train_step() {
+  const Stopwatch whole;
+  StepOutcome outcome;
+  std::vector<Batch> batches;
+  for (int64_t i = 0; i < recipe.train.accumulation; ++i) {
+    batches.push_back(loader->next());
+    outcome.tokens += batches.back().rows * batches.back().length;
+  }
+  outcome.load_seconds = whole.seconds();
+  outcome.learning_rate = stage().learning_rate_at(state.step, state.seconds);
+  outcome.loss = accumulate_gradients(batches, outcome.info);
+  outcome.gradient_norm = optimizer->clip_gradients();
+  if (std::isfinite(outcome.loss) && std::isfinite(outcome.gradient_norm)) {
+    optimizer->step(outcome.learning_rate);
+    model->observe();
+    state.skipped_in_a_row = 0;
+  } else {
+    refuse_update(outcome);
+  }
+  optimizer->clear_gradients();
+  ++state.step;
+  state.tokens += outcome.tokens;
+  state.loss = outcome.loss;
+  outcome.seconds = whole.seconds();
+  state.seconds += outcome.seconds;
+  trace("updated");
+  return outcome;
+}
+
+void Trainer::Impl::refuse_update(const StepOutcome& outcome) {
+  optimizer->clear_gradients();
+  const std::string what = fmt::format("loss {} and gradient norm {} at step {} are not finite",
+                                       outcome.loss, outcome.gradient_norm, state.step + 1);
+  const char* const remedy =
+      "lower 'train.optimizer.learning_rate', lengthen the warm-up, or use 'train.dtype: float32'";
+  if (recipe.train.nan_policy == NanPolicy::stop) {
+    fail<NumericalError>("train",
+                         "{}; {}, or 'train.nan_policy: skip'. The newest checkpoint is of step {}",
+                         what, remedy, std::max<int64_t>(saved_step, 0));
+  }
+  ++state.skipped_steps;
+  if (++state.skipped_in_a_row >= kHopeless) {
+    fail<NumericalError>("train",
+                         "{}, as in the {} steps before; {}. The newest checkpoint is of step {}",
+                         what, kHopeless - 1, remedy, std::max<int64_t>(saved_step, 0));
+  }
+  message(what + ": this update is skipped");
+}
+
+}  // namespace fovea
