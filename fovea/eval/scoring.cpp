@@ -1,0 +1,261 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/eval/scoring.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "fovea/base/error.h"
+
+namespace fovea {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Bytes of the whitespace character at the head of `text`, 0 for anything else: what `\s` of
+/// Python matches.
+size_t whitespace(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0; };
+  const unsigned a = byte(0), b = byte(1), c = byte(2);
+  if (a == ' ' || (a >= '\t' && a <= '\r') || (a >= 0x1C && a <= 0x1F)) return 1;
+  if (a == 0xC2 && (b == 0x85 || b == 0xA0)) return 2;
+  const bool general =
+      a == 0xE2 && b == 0x80 && ((c >= 0x80 && c <= 0x8A) || c == 0xA8 || c == 0xA9 || c == 0xAF);
+  const bool rare = (a == 0xE1 && b == 0x9A && c == 0x80) ||
+                    (a == 0xE2 && b == 0x81 && c == 0x9F) || (a == 0xE3 && b == 0x80 && c == 0x80);
+  return general || rare ? 3 : 0;
+}
+
+/// Pieces of split(\s+) (spec 9.3): runs of whitespace plus one. No words in no text.
+int64_t count_words(std::string_view text) {
+  if (text.empty()) return 0;
+  int64_t runs = 0;
+  bool inside = false;
+  while (!text.empty()) {
+    const size_t size = whitespace(text);
+    runs += size > 0 && !inside;
+    inside = size > 0;
+    text.remove_prefix(std::max<size_t>(size, 1));
+  }
+  return runs + 1;
+}
+
+/// One window: which inputs, and which of their targets count.
+struct Window {
+  int64_t begin = 0;   // index of the first input in the document's inputs
+  int64_t length = 0;  // inputs
+  int64_t scored = 0;  // the last so many targets count
+};
+
+std::vector<Window> windows_of(int64_t targets, const ScoreOptions& options) {
+  std::vector<Window> out;
+  int64_t done = std::min(targets, options.window);
+  out.push_back({0, done, done});
+  while (done < targets) {
+    const int64_t end = std::min(targets, done + options.stride);
+    const int64_t begin = done + options.stride - options.window;
+    out.push_back({begin, end - begin, end - done});
+    done = end;
+  }
+  return out;
+}
+
+/// [0, 1), [1, 2), [2, 4), [4, 8), ... up to the window.
+std::vector<PositionBucket> make_buckets(int64_t window) {
+  std::vector<PositionBucket> out{{.from = 0, .to = 1}};
+  while (out.back().to < window) {
+    const int64_t from = out.back().to;
+    out.push_back({.from = from, .to = std::min(2 * from, window)});
+  }
+  return out;
+}
+
+size_t bucket_of(int64_t position) { return std::bit_width(static_cast<uint64_t>(position)); }
+
+using Stream = std::shared_ptr<const std::vector<int64_t>>;
+
+/// Collects windows of one document after the other and scores them a few at a time.
+class Scorer {
+ public:
+  Scorer(const Transformer& model, ScoreResult& result) : model_(model), result_(result) {}
+
+  /// `stream` = start token + tokens of the document.
+  void add(const Stream& stream, const Window& window, ScoreTotals& totals) {
+    pending_.push_back({stream, window, &totals});
+    if (static_cast<int64_t>(pending_.size()) == result_.options.rows) flush();
+  }
+
+  void flush() {
+    if (pending_.empty()) return;
+    int64_t length = 0;
+    for (const Item& item : pending_) length = std::max(length, item.window.length);
+    const auto rows = static_cast<int64_t>(pending_.size());
+    // Rows are filled up behind their end: a causal model does not see it, and it carries no
+    // target.
+    at::Tensor tokens = at::full({rows, length}, 0, at::kLong);
+    at::Tensor targets = at::full({rows, length}, -1, at::kLong);
+    at::Tensor documents = at::full({rows, length}, 0, at::kLong);
+    at::Tensor positions = at::arange(length, at::kLong).repeat({rows, 1});
+    bool filled_up = false;
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto& [stream, window, totals] = pending_[static_cast<size_t>(row)];
+      int64_t* const inputs = tokens.mutable_data_ptr<int64_t>() + row * length;
+      int64_t* const next = targets.mutable_data_ptr<int64_t>() + row * length;
+      const auto first = stream->begin() + window.begin;
+      std::copy(first, first + window.length, inputs);
+      const int64_t skipped = window.length - window.scored;
+      std::copy(first + 1 + skipped, first + 1 + window.length, next + skipped);
+      if (window.length == length) continue;
+      documents[row].slice(0, window.length).fill_(1);
+      positions[row].slice(0, window.length).sub_(window.length);
+      filled_up = true;
+    }
+    const at::Device device = model_.device();
+    ModelInput input{.tokens_bt = tokens.to(device), .documents_bt = {}, .positions_bt = {}};
+    if (filled_up) {  // without it the plain causal path is open
+      input.documents_bt = documents.to(device);
+      input.positions_bt = positions.to(device);
+    }
+    const at::Tensor nll = model_.token_nll(input, targets.to(device)).to(at::kCPU, at::kFloat);
+    count(nll.contiguous().const_data_ptr<float>(), length);
+    pending_.clear();
+  }
+
+ private:
+  struct Item {
+    Stream stream;
+    Window window;
+    ScoreTotals* totals;
+  };
+
+  void count(const float* nll, int64_t length) {
+    for (size_t row = 0; row < pending_.size(); ++row) {
+      const Window& window = pending_[row].window;
+      for (int64_t i = window.length - window.scored; i < window.length; ++i) {
+        const double value = nll[static_cast<int64_t>(row) * length + i];
+        pending_[row].totals->nll += value;
+        PositionBucket& bucket = result_.positions[bucket_of(i)];
+        bucket.nll += value;
+        ++bucket.tokens;
+      }
+    }
+  }
+
+  const Transformer& model_;
+  ScoreResult& result_;
+  std::vector<Item> pending_;
+};
+
+Json totals_json(const ScoreTotals& t) {
+  return {{"nll", t.nll},
+          {"documents", t.documents},
+          {"tokens", t.tokens},
+          {"bytes", t.bytes},
+          {"words", t.words},
+          {"token_perplexity", t.token_perplexity()},
+          {"byte_perplexity", t.byte_perplexity()},
+          {"word_perplexity", t.word_perplexity()},
+          {"bits_per_byte", t.bits_per_byte()}};
+}
+
+ScoreTotals& totals_of(ScoreResult& result, const std::string& source) {
+  for (auto& [name, totals] : result.sources) {
+    if (name == source) return totals;
+  }
+  return result.sources.emplace_back(source, ScoreTotals{}).second;
+}
+
+}  // namespace
+
+ScoreOptions ScoreOptions::resolved(const ModelConfig& config) const {
+  ScoreOptions out = *this;
+  if (out.window == 0) out.window = config.context;
+  if (out.stride == 0) out.stride = out.window;
+  require<ConfigError>(out.window >= 1, "eval", "'window' must be at least 1; got {}", out.window);
+  require<ConfigError>(
+      out.stride >= 1 && out.stride <= out.window, "eval",
+      "'stride' must be 1 ... window ({}); got {}: a larger one would leave tokens out", out.window,
+      out.stride);
+  require<ConfigError>(out.rows >= 1, "eval", "'rows' must be at least 1; got {}", out.rows);
+  return out;
+}
+
+double ScoreTotals::token_perplexity() const { return std::exp(nll / static_cast<double>(tokens)); }
+double ScoreTotals::byte_perplexity() const { return std::exp(nll / static_cast<double>(bytes)); }
+double ScoreTotals::word_perplexity() const { return std::exp(nll / static_cast<double>(words)); }
+double ScoreTotals::bits_per_byte() const {
+  return nll / (static_cast<double>(bytes) * std::numbers::ln2);
+}
+
+void ScoreTotals::add(const ScoreTotals& other) {
+  nll += other.nll;
+  documents += other.documents;
+  tokens += other.tokens;
+  bytes += other.bytes;
+  words += other.words;
+}
+
+ScoreResult score_text(const Transformer& model, const Tokenizer& tokenizer,
+                       std::span<const ScoreDocument> documents, const ScoreOptions& options,
+                       const std::function<void(int64_t, int64_t)>& progress) {
+  ScoreResult result;
+  result.options = options.resolved(model.config());
+  result.positions = make_buckets(result.options.window);
+  const int32_t start = tokenizer.bos() >= 0 ? tokenizer.bos() : tokenizer.eos();
+  require<InputError>(start >= 0, "eval",
+                      "the tokenizer must have a begin or end token to predict the first one from");
+  for (const ScoreDocument& document : documents) totals_of(result, document.source);
+
+  Scorer scorer(model, result);
+  int64_t done = 0;
+  for (const ScoreDocument& document : documents) {
+    const std::vector<int32_t> tokens = tokenizer.encode(document.text);
+    ScoreTotals& totals = totals_of(result, document.source);
+    totals.documents += 1;
+    totals.tokens += static_cast<int64_t>(tokens.size());
+    totals.bytes += static_cast<int64_t>(document.text.size());
+    totals.words += count_words(document.text);
+    if (!tokens.empty()) {
+      auto stream = std::make_shared<std::vector<int64_t>>(1, start);
+      stream->insert(stream->end(), tokens.begin(), tokens.end());
+      for (const Window& window : windows_of(static_cast<int64_t>(tokens.size()), result.options)) {
+        scorer.add(stream, window, totals);
+      }
+    }
+    if (progress) progress(++done, static_cast<int64_t>(documents.size()));
+  }
+  scorer.flush();
+  for (const auto& [name, totals] : result.sources) result.total.add(totals);
+  require<InputError>(result.total.tokens > 0, "eval",
+                      "the text to score must hold at least one token; got {} documents, all empty",
+                      documents.size());
+  return result;
+}
+
+Json ScoreResult::to_json() const {
+  Json by_source = Json::object(), by_position = Json::array();
+  for (const auto& [name, totals] : sources) by_source[name] = totals_json(totals);
+  for (const PositionBucket& bucket : positions) {
+    if (bucket.tokens == 0) continue;
+    const double mean = bucket.nll / static_cast<double>(bucket.tokens);
+    by_position.push_back({{"from", bucket.from},
+                           {"to", bucket.to},
+                           {"tokens", bucket.tokens},
+                           {"nll_per_token", mean},
+                           {"perplexity", std::exp(mean)}});
+  }
+  return {{"window", options.window},
+          {"stride", options.stride},
+          {"total", totals_json(total)},
+          {"sources", std::move(by_source)},
+          {"positions", std::move(by_position)}};
+}
+
+}  // namespace fovea

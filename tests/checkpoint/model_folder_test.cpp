@@ -1,0 +1,122 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/checkpoint/model_folder.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "fovea/base/error.h"
+#include "fovea/base/files.h"
+#include "fovea/checkpoint/safetensors.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace fovea {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using testing::TemporaryFolder;
+using testing::tiny_config;
+
+class ModelFolder : public ::testing::Test {
+ protected:
+  fs::path save(const ModelConfig& config, uint64_t seed = 3) {
+    save_model(folder_ / "m", Transformer(config, seed), *byte_tokenizer());
+    return folder_ / "m";
+  }
+  /// Saves, changes the tensors, writes them back.
+  fs::path save_changed(const std::function<void(TensorMap&)>& change) {
+    const fs::path path = save(tiny_config());
+    TensorMap tensors;
+    for (auto& [name, tensor] : SafetensorsFile(path / "model.safetensors").tensors()) {
+      tensors[name] = tensor.clone();
+    }
+    change(tensors);
+    write_safetensors(path / "model.safetensors", tensors);
+    return path;
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(ModelFolder, LoadingGivesTheSavedConfigWeightsAndTokenizer) {
+  ModelConfig config = tiny_config();
+  config.qk_norm = QkNorm::head_rms;
+  config.tied = false;
+  config.attention.temperature.kind = TemperatureSpec::Kind::learned;
+  config.attention.mask.window = 8;
+  config.rope.theta = 12345.5;
+  const Transformer model(config, 3);
+  save_model(folder_ / "m", model, *byte_tokenizer());
+  const LoadedModel loaded = load_model(folder_ / "m");
+  EXPECT_EQ(loaded.config, config);
+  EXPECT_EQ(loaded.tokenizer->fingerprint(), byte_tokenizer()->fingerprint());
+  ASSERT_EQ(loaded.model.parameters().names(), model.parameters().names());
+  for (const Parameter& parameter : model.parameters().all()) {
+    EXPECT_TRUE(at::equal(loaded.model.parameters().find(parameter.name)->value, parameter.value))
+        << parameter.name;
+  }
+}
+
+TEST_F(ModelFolder, ConfigJsonSaysWhatHuggingFaceReads) {
+  ModelConfig config = tiny_config();
+  Json json = Json::parse(read_file(save(config) / "config.json"));
+  EXPECT_EQ(json["model_type"], "llama");
+  EXPECT_EQ(json["hidden_size"], 16);
+  EXPECT_EQ(json["num_key_value_heads"], 1);
+  EXPECT_EQ(json["head_dim"], 8);
+  EXPECT_EQ(json["intermediate_size"], 32);
+  EXPECT_EQ(json["tie_word_embeddings"], true);
+  EXPECT_EQ(json["bos_token_id"], byte_tokenizer()->bos());
+  config.qk_norm = QkNorm::head_rms;
+  json = Json::parse(read_file(save(config) / "config.json"));
+  EXPECT_EQ(json["model_type"], "qwen3");
+}
+
+TEST_F(ModelFolder, MissingUnexpectedAndMisshapenTensorsAreNamed) {
+  EXPECT_ERROR(CheckpointError,
+               load_model(save_changed([](TensorMap& t) { t.erase("model.norm.weight"); })),
+               "missing", "model.norm.weight");
+  EXPECT_ERROR(CheckpointError,
+               load_model(save_changed([](TensorMap& t) { t["model.extra"] = at::ones({2}); })),
+               "unexpected", "model.extra");
+  EXPECT_ERROR(
+      CheckpointError,
+      load_model(save_changed([](TensorMap& t) { t["model.norm.weight"] = at::ones({4}); })),
+      "model.norm.weight", "[16]", "[4]");
+}
+
+TEST_F(ModelFolder, MissingAndDamagedFilesAreNamed) {
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"}) {
+    const fs::path path = save(tiny_config());
+    fs::remove(path / name);
+    EXPECT_ERROR(CheckpointError, load_model(path), name, "missing");
+    save(tiny_config());
+    fs::resize_file(path / name, 40);
+    EXPECT_ERROR(CheckpointError, load_model(path), name);
+  }
+  const fs::path path = save(tiny_config());
+  write_file(path / "config.json", R"({"model_type": "llama", "hidden_size": 16})");
+  EXPECT_ERROR(UnsupportedError, load_model(path), "fovea.model", "llama");
+}
+
+TEST_F(ModelFolder, WeightsOfAPlainModelStartOneWithATemperature) {
+  const fs::path path = save(tiny_config(), 3);
+  ModelConfig config = tiny_config();
+  config.attention.temperature.kind = TemperatureSpec::Kind::learned;
+  Transformer model(config, 9);
+  const std::vector<std::string> fresh = load_weights(path, model);
+  EXPECT_EQ(fresh.size(), 4u);  // weight and bias of two layers
+  const Transformer plain(tiny_config(), 3);
+  EXPECT_TRUE(at::equal(model.parameters().find("model.norm.weight")->value,
+                        plain.parameters().find("model.norm.weight")->value));
+  EXPECT_TRUE(at::equal(model.parameters().find("model.embed_tokens.weight")->value,
+                        plain.parameters().find("model.embed_tokens.weight")->value));
+}
+
+}  // namespace
+}  // namespace fovea
