@@ -14,6 +14,7 @@
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/checkpoint/run_folder.h"
+#include "fovea/checkpoint/safetensors.h"
 #include "fovea/report/metrics_log.h"
 #include "fovea/train/interrupt.h"
 #include "fovea/train/machine.h"
