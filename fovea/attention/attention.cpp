@@ -70,7 +70,7 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
   const auto plan =
       context.plans ? context.plans->get(spec, context, shape) : make_plan(spec, context, shape);
   if (plan->empty_rows) return reference("some rows have no allowed key");
-  AttentionResult result = sdpa_attention(spec, *plan, q, k, v, tensors.tau_bt, context.want_lse);
+  AttentionResult result = sdpa_attention(spec, *plan, q, k, v, tensors.tau_bt);
   result.path = {.name = "torch_sdpa",
                  .isa = "",
                  .plan = plan->name,

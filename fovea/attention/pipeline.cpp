@@ -5,8 +5,8 @@
 #include "fovea/attention/pipeline.h"
 
 #include <ATen/ATen.h>
-#include <fmt/ranges.h>
 #include <ATen/Parallel.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <limits>

@@ -12,10 +12,10 @@
 namespace fovea {
 
 /// Scale (constant or tau), position bias and mask by `plan`; the caller has made sure that nothing
-/// else acts, that no row is empty and, with `want_lse`, that tensors are on the CPU and lse needs
-/// no gradient.
+/// else acts and that no row is empty. On the CPU lse comes with it, without a gradient; elsewhere
+/// it is undefined.
 AttentionResult sdpa_attention(const AttentionSpec& spec, const AttentionPlan& plan,
                                const at::Tensor& q_bhtd, const at::Tensor& k_bgsd,
-                               const at::Tensor& v_bgse, const at::Tensor& tau_bt, bool want_lse);
+                               const at::Tensor& v_bgse, const at::Tensor& tau_bt);
 
 }  // namespace fovea
