@@ -67,7 +67,6 @@ void PackedDocuments::read_row(int64_t row, EndMarks end_marks, Batch& batch, in
     const auto start = static_cast<size_t>(column), size = static_cast<size_t>(count);
     std::copy_n(segment.begin(), size, inputs.begin() + column);
     std::copy(segment.begin() + 1, segment.end(), targets.begin() + column);
-    if (segment.size() == size) targets[start + size - 1] = -1;
     const bool target_is_mark = eos_ >= 0 && end_marks == EndMarks::not_scored;
     if (target_is_mark && first + static_cast<int64_t>(segment.size()) == length &&
         segment.size() >= 2) {
@@ -79,7 +78,6 @@ void PackedDocuments::read_row(int64_t row, EndMarks end_marks, Batch& batch, in
     place += count;
   }
   std::fill(inputs.begin() + column, inputs.end(), pad_);
-  std::fill(targets.begin() + column, targets.end(), -1);
   std::fill(ids.begin() + column, ids.end(), id);
   std::iota(positions.begin() + column, positions.end(), 0);
 }

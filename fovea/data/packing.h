@@ -27,7 +27,7 @@ class PackedDocuments {
   int64_t tokens() const { return starts_.back(); }
   /// The last row may be partly filled.
   int64_t rows() const { return (tokens() + sequence_length_ - 1) / sequence_length_; }
-  /// Fills row `at` of the batch with row `row` of the stream.
+  /// Fills row `at` of a batch (from empty_batch) with row `row` of the stream.
   void read_row(int64_t row, EndMarks end_marks, Batch& batch, int64_t at) const;
 
  private:

@@ -62,15 +62,13 @@ class Splitter {
 
   void choose_validation(const CorpusSource& source) {
     const StoredDocument* best = nullptr;
-    bool one_content = true;
     const auto documents = source.store.documents();
     for (const StoredDocument& document : documents) {
-      one_content = one_content && document.hash == documents.front().hash;
       if (!kept_.contains(document.hash) &&
           (best == nullptr || draw(document.hash) < draw(best->hash)))
         best = &document;
     }
-    if (best == nullptr || one_content) {
+    if (best == nullptr) {
       cut_longest(source);
     } else {
       chosen_.insert(best->hash);

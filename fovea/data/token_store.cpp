@@ -132,7 +132,6 @@ void TokenStoreWriter::flush() {
 
 void TokenStoreWriter::finish(StoreCounts counts, std::string_view tokenizer_fingerprint) {
   flush();
-  file_.sync();
   file_.close();
   uint64_t hash = fingerprint(tokenizer_fingerprint);
   counts.documents = documents();
@@ -143,12 +142,15 @@ void TokenStoreWriter::finish(StoreCounts counts, std::string_view tokenizer_fin
     const uint64_t content[2] = {document.hash, static_cast<uint64_t>(document.length)};
     hash = fingerprint({reinterpret_cast<const char*>(content), sizeof content}, hash);
   }
-  write_file(folder_ / "documents.bin",
-             [&](OutputFile& file) { file.write(std::as_bytes(std::span(documents_))); });
+  OutputFile table(folder_ / "documents.bin");
+  table.write(std::as_bytes(std::span(documents_)));
+  table.close();
   const Json meta = {{"format", kFormat},          {"width", width_},
                      {"tokens_in_file", written_}, {"tokenizer", tokenizer_fingerprint},
                      {"fingerprint", hex64(hash)}, {"counts", counts.to_json()}};
-  write_file(folder_ / "meta.json", meta.dump(2) + "\n");
+  OutputFile description(folder_ / "meta.json");
+  description.write(meta.dump(2) + "\n");
+  description.close();
 }
 
 }  // namespace fovea

@@ -67,8 +67,8 @@ class TokenStore {
   std::string fingerprint_;
 };
 
-/// Writes the files of a store into an existing folder. Documents come one after the other:
-/// append..., then end or abandon.
+/// Writes the files of a store into an existing folder, which the caller makes durable
+/// (write_folder). Documents come one after the other: append..., then end or abandon.
 class TokenStoreWriter {
  public:
   TokenStoreWriter(const std::filesystem::path& folder, int64_t vocab_size);

@@ -132,7 +132,8 @@ TEST_F(CorpusTest, EverySourceHasBothSidesWhateverTheSeed) {
     for (int seed = 0; seed < 20; ++seed) {
       all.seed = seed;
       all.validation_fraction = fraction;
-      for (const auto& source : prepare(all)->sources()) {
+      const auto corpus = prepare(all);
+      for (const auto& source : corpus->sources()) {
         EXPECT_GT(source.train_tokens, 0) << source.name;
         EXPECT_GT(source.validation_tokens, 0) << source.name;
       }
