@@ -99,7 +99,7 @@ double reach_of(const std::vector<DifferenceRow>& rows) {
 
 std::string axis_of_differences(GnuplotChart& chart, double reach, double bottom, ChartSize size) {
   std::string out;
-  const Step step = round_step(2 * reach, size == ChartSize::wide ? 8 : 4);
+  const Step step = round_step(2 * reach, size == ChartSize::narrow ? 4 : 8);
   for (double x = -std::floor(reach / step.size) * step.size; x <= reach; x += step.size) {
     const bool zero = std::abs(x) < step.size / 2;
     out += line(x, 22, x, bottom, zero ? 1.5 : 1, zero ? ChartColor::kMuted : ChartColor::kGrid);
@@ -186,7 +186,7 @@ GnuplotChart difference_chart(const CompareResult& result, ChartSize size) {
     chart.script += label(chart, shorten(single_line(variant->name), cells), -reach, row + kName,
                           "left", color);
     chart.script +=
-        label(chart, difference_text(summary, 3), reach, row + kName, "right", ChartColor::kText);
+        label(chart, difference_text(summary, 4), reach, row + kName, "right", ChartColor::kText);
     if (std::isfinite(summary.difference_error)) {
       chart.script += line(summary.difference - 2 * summary.difference_error, middle,
                            summary.difference + 2 * summary.difference_error, middle, 2, color);

@@ -1,8 +1,8 @@
 // The charts of the report as gnuplot scripts: what is drawn, not how it gets into the page.
 //
-// Every chart exists in two sizes, because text in an SVG shrinks with it: a wide one with the
-// names at the ends of the curves, and a narrow one for telephones, where the page shows a legend
-// instead.
+// Every chart exists in two sizes, because text in an SVG shrinks with it: a wide one (two fit
+// beside each other) with the names at the ends of the curves, and a narrow one for telephones,
+// where the page shows a legend instead.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -20,7 +20,7 @@
 
 namespace fovea {
 
-enum class ChartSize { wide, narrow };
+enum class ChartSize { full, wide, narrow };
 int64_t chart_width(ChartSize size);
 
 /// Series number of a variant: 0 is the reference, the others follow in their order.
@@ -39,8 +39,8 @@ struct CurveChart {
 };
 GnuplotChart curve_chart(const CompareResult& result, const CurveChart& what, ChartSize size);
 
-/// A value that the first part of training does not exceed: the largest mean after 6 % of the way.
-/// NaN without curves.
+/// A value that the first part of training does not exceed: the largest mean after the first eighth
+/// of the way. NaN without curves.
 double top_without_start(const std::vector<Band>& bands);
 
 /// Temperature of each layer (bands as temperature_bands() gives them).

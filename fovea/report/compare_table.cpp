@@ -29,7 +29,7 @@ std::string compare_table(const CompareResult& result, int64_t width) {
     const VariantSummary& summary = variant.summary;
     const double memory =
         summary.finished_runs > 0 ? static_cast<double>(summary.peak_memory_bytes) : kNotANumber;
-    table.add_row({variant.name, spread_text(summary.bits_per_byte, 3), difference_text(summary, 3),
+    table.add_row({variant.name, spread_text(summary.bits_per_byte, 3), difference_text(summary, 4),
                    std::string(verdict_text(summary.verdict)), spread_text(summary.perplexity, 2),
                    count_text(summary.tokens_per_second), bytes_text(memory),
                    count_text(static_cast<double>(variant.parameters))});

@@ -11,7 +11,7 @@
 namespace fovea {
 namespace {
 
-constexpr double kStartShare = 0.06;
+constexpr double kStartShare = 0.12;
 constexpr int64_t kLabelPixels = 15;  // line height of the names at the ends
 constexpr int64_t kLabelCells = 20;   // longest name
 constexpr int64_t kCharacterPixels = 7;
@@ -21,7 +21,7 @@ struct Frame {
 };
 
 Frame frame_of(ChartSize size, int64_t label_cells) {
-  const bool wide = size == ChartSize::wide;
+  const bool wide = size != ChartSize::narrow;
   return {.left = 46,
           .right = wide ? 22 + label_cells * kCharacterPixels : 12,
           .top = 12,
@@ -151,7 +151,7 @@ void add_end_labels(GnuplotChart& chart, std::vector<EndLabel> labels, const Ran
 }
 
 GnuplotChart draw(const Picture& picture, ChartSize size) {
-  const bool wide = size == ChartSize::wide;
+  const bool wide = size != ChartSize::narrow;
   GnuplotChart chart{
       .width = chart_width(size), .height = wide ? 330 : 270, .label = picture.label};
   Range x;
@@ -204,7 +204,9 @@ GnuplotChart draw(const Picture& picture, ChartSize size) {
 
 }  // namespace
 
-int64_t chart_width(ChartSize size) { return size == ChartSize::wide ? 560 : 340; }
+int64_t chart_width(ChartSize size) {
+  return size == ChartSize::full ? 1120 : size == ChartSize::wide ? 560 : 340;
+}
 
 int series_of(const CompareResult& result, size_t variant) {
   if (result.variants[variant].name == result.reference) return 0;

@@ -12,7 +12,7 @@
 namespace fovea {
 namespace {
 
-constexpr std::string_view kNothing = "-";
+constexpr std::string_view kNothing = "–";
 
 std::string three_digits(double value) {
   const double size = std::abs(value);
@@ -89,7 +89,7 @@ void add_clear_findings(const CompareResult& result, const std::string& referenc
                single_line(variant.name), verdict_text(verdict), reference,
                fixed_text(summary.bits_per_byte.mean, 3),
                fixed_text(result.reference_variant()->summary.bits_per_byte.mean, 3),
-               difference_text(summary, 3), summary.pairs)});
+               difference_text(summary, 4), summary.pairs)});
     }
   }
 }

@@ -30,7 +30,7 @@ std::vector<std::string> wrap_text(std::string_view text, int64_t width);
 /// For HTML text and attributes in double quotes: escapes & < > " ' and repairs UTF-8.
 std::string escape_html(std::string_view text);
 
-/// "987", "12.3 k", "4.56 M", "7.89 B". "-" for NaN, as in all functions below.
+/// "987", "12.3 k", "4.56 M", "7.89 B". an en dash for NaN, as in all functions below.
 std::string count_text(double value);
 /// "987 B", "12.3 KB", "4.56 MB": powers of 1000.
 std::string bytes_text(double bytes);

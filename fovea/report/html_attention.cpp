@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "fovea/report/format.h"
 #include "fovea/report/html_parts.h"
@@ -147,16 +148,39 @@ std::string script_json(const Json& data) {
 }
 
 std::string panel_html(std::string_view side, std::string_view title) {
-  return fmt::format(
-      "<div class=\"panel\" data-side=\"{0}\"><label>{1} <select "
-      "id=\"{0}-variant\"></select></label>\n"
-      "<canvas id=\"{0}-map\" tabindex=\"0\" role=\"img\" aria-label=\"Attention weights, queries "
-      "downwards, keys to the "
-      "right; arrow keys move the marked pair\"></canvas>\n<p class=\"figures\" "
-      "id=\"{0}-figures\"></p>\n"
-      "<p class=\"strip\" id=\"{0}-strip\"></p></div>\n",
-      side, title);
+  constexpr std::string_view kPanel = R"html(<div class="panel">
+<label>@title <select id="@side-variant"></select></label>
+<canvas id="@side-map" tabindex="0" role="img" aria-label="Attention weights, queries downwards, keys to the right; arrow keys move the marked pair"></canvas>
+<p class="figures" id="@side-figures"></p>
+<p class="strip" id="@side-strip"></p>
+</div>
+)html";
+  std::string out(kPanel);
+  for (const auto& [name, value] : {std::pair{"@side", side}, std::pair{"@title", title}}) {
+    for (size_t at = 0; (at = out.find(name, at)) != std::string::npos;) {
+      out.replace(at, std::string_view(name).size(), value);
+    }
+  }
+  return out;
 }
+
+constexpr std::string_view kHead = R"html(<section><h2>Where attention looks</h2>
+<p class="note">Two variants read the same text. Each row is a position that looks back: the stronger the colour of a cell, the more weight that earlier position gets. Point at a cell, or use the arrow keys, to read the pair; the text below shows where the marked position looks.</p>
+<div class="card">
+<div class="controls">
+<label>Layer <select id="map-layer"></select></label>
+<label>Head <select id="map-head"></select></label>
+<label class="check"><input type="checkbox" id="map-root" checked> lift small weights</label>
+<span class="ramp"><span>0</span><canvas id="map-ramp" width="96" height="8" aria-hidden="true"></canvas><span>1</span></span>
+</div>
+<p class="readout" id="map-readout" aria-live="polite">&nbsp;</p>
+<div class="panels">
+)html";
+
+constexpr std::string_view kFoot = R"html(</div>
+</div>
+<noscript><p class="notice">The maps need JavaScript.</p></noscript>
+)html";
 
 }  // namespace
 
@@ -166,23 +190,9 @@ std::string attention_section(const CompareResult& result) {
     if (!result.variants[v].attention_maps.empty()) with_maps.push_back(v);
   }
   if (with_maps.empty()) return "";
-  std::string out =
-      "<section><h2>Where attention looks</h2>\n<p class=\"note\">Two variants read the same text. "
-      "Each row is a position that "
-      "looks back: the darker a cell, the more weight that earlier position gets. Point at a cell, "
-      "or use the arrow keys, "
-      "to read the pair; the text below shows where the marked position looks.</p>\n"
-      "<div class=\"card attention\"><div class=\"controls\"><label>Layer <select "
-      "id=\"map-layer\"></select></label>"
-      "<label>Head <select id=\"map-head\"></select></label><label class=\"check\"><input "
-      "type=\"checkbox\" id=\"map-root\" "
-      "checked> lift small weights</label><span class=\"ramp\"><span>0</span><canvas "
-      "id=\"map-ramp\" width=\"96\" height=\"8\" "
-      "aria-hidden=\"true\"></canvas><span>1</span></span></div>\n<p class=\"readout\" "
-      "id=\"map-readout\" aria-live=\"polite\">"
-      "&nbsp;</p>\n<div class=\"panels\">\n";
+  std::string out(kHead);
   out += panel_html("left", "Left") + panel_html("right", "Right");
-  out += "</div></div>\n<noscript><p class=\"notice\">The maps need JavaScript.</p></noscript>\n";
+  out += kFoot;
   out += "<script type=\"application/json\" id=\"attention-data\">" +
          script_json(page_data(result, with_maps)) + "</script>\n";
   return out + "</section>\n";

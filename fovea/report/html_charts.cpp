@@ -121,7 +121,8 @@ std::string cost_figure(const CompareResult& result, ChartPress& press, const Co
 }
 
 std::string curve_figure(const CompareResult& result, ChartPress& press, const CurveChart& chart,
-                         const std::string& title, const std::string& subtitle) {
+                         const std::string& title, const std::string& subtitle,
+                         bool spans = false) {
   if (chart.bands.empty()) return "";
   const auto name_of = [&](const Band& band) { return result.variants[band.variant].name; };
   return press.figure_html(
@@ -129,7 +130,8 @@ std::string curve_figure(const CompareResult& result, ChartPress& press, const C
        .subtitle = subtitle,
        .chart = [&](ChartSize size) { return curve_chart(result, chart, size); },
        .numbers = band_numbers(chart.bands, chart.x_title, name_of),
-       .extra = ""});
+       .extra = "",
+       .spans = spans});
 }
 
 double final_clipped_share(const CompareVariant& variant) {
@@ -148,20 +150,25 @@ std::string ChartPress::figure_html(const Figure& figure) {
   std::string drawing;
   if (trouble_.empty()) {
     try {
-      drawing = fmt::format("<div class=\"wide\">{}</div><div class=\"narrow\">{}</div>\n",
-                            runner_.svg(figure.chart(ChartSize::wide)),
-                            runner_.svg(figure.chart(ChartSize::narrow)));
+      const auto add = [&](std::string_view name, ChartSize size) {
+        drawing +=
+            fmt::format("<div class=\"{}\">{}</div>\n", name, runner_.svg(figure.chart(size)));
+      };
+      if (figure.spans) add("full", ChartSize::full);
+      add("wide", ChartSize::wide);
+      add("narrow", ChartSize::narrow);
     } catch (const Error& error) {
       trouble_ = error.what();  // shown once, at the top of the page
+      drawing.clear();
     }
   }
-  return fmt::format(
-      "<figure "
-      "class=\"card\"><figcaption><h3>{}</h3><p>{}</p></"
-      "figcaption>\n{}{}<details{}><summary>Numbers"
-      "</summary>\n{}</details></figure>\n",
-      escape_html(figure.title), escape_html(figure.subtitle), drawing, figure.extra,
-      drawing.empty() ? " open" : "", number_table_html(figure.numbers));
+  std::string out =
+      fmt::format("<figure class=\"card{}\"><figcaption>", figure.spans ? " span" : "");
+  out += fmt::format("<h3>{}</h3>", escape_html(figure.title));
+  out += fmt::format("<p>{}</p></figcaption>\n", escape_html(figure.subtitle));
+  out += drawing + figure.extra;
+  out += fmt::format("<details{}><summary>Numbers</summary>\n", drawing.empty() ? " open" : "");
+  return out + number_table_html(figure.numbers) + "</details></figure>\n";
 }
 
 std::string seeds_section(const CompareResult& result, ChartPress& press) {
@@ -218,7 +225,7 @@ std::string training_section(const CompareResult& result, ChartPress& press) {
        .bands = difference,
        .with_points = true},
       "Lead over " + single_line(result.reference) + " while training",
-      "Difference in validation bits per byte, seed by seed; below zero is better." + band);
+      "Difference in validation bits per byte, seed by seed; below zero is better." + band, true);
   if (figures.empty()) return "";
   return "<section><h2>While training</h2>\n" + legend_html(result) + "<div class=\"grid\">\n" +
          figures + "</div></section>\n";

@@ -38,7 +38,8 @@ class ChartPress {
     std::string subtitle;  // unit and how to read it
     std::function<GnuplotChart(ChartSize)> chart;
     NumberTable numbers;
-    std::string extra;  // HTML between chart and numbers
+    std::string extra;   // HTML between chart and numbers
+    bool spans = false;  // over the whole width of the page
   };
   /// A <figure> with both sizes and its numbers; only the numbers where gnuplot does not run.
   std::string figure_html(const Figure& figure);

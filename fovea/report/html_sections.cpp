@@ -52,7 +52,7 @@ std::string variant_row(const CompareResult& result, size_t index) {
   if (!variant.description.empty())
     out += fmt::format("<small>{}</small>", escape_html(variant.description));
   out += "</th>" + cell("bits per byte", spread_text(summary.bits_per_byte, 3));
-  out += cell("difference", difference_text(summary, 3));
+  out += cell("difference", difference_text(summary, 4));
   out += fmt::format("<td data-label=\"verdict\"><span class=\"pill {}\">{}{}</span></td>",
                      verdict_class(summary.verdict), verdict_sign(summary.verdict),
                      verdict_text(summary.verdict));
@@ -118,6 +118,26 @@ std::string runs_table(const CompareResult& result) {
   return "<h3>Every run</h3>\n" + number_table_html(table);
 }
 
+constexpr std::string_view kResultsHead = R"html(<section><h2>Results</h2>
+<table class="results"><thead><tr>
+<th scope="col">variant</th><th scope="col">bits per byte</th><th scope="col">difference</th>
+<th scope="col">verdict</th><th scope="col">perplexity</th><th scope="col">tokens/s</th>
+<th scope="col">peak memory</th><th scope="col">parameters</th>
+</tr></thead>
+<tbody>
+)html";
+
+constexpr std::string_view kBaselineRow = R"html(<tr class="baseline">
+<th scope="row"><span class="swatch" style="--c:var(--chart-baseline)"></span><span class="name">{}</span></th>
+<td data-label="bits per byte">{}</td><td></td>
+<td data-label="verdict"><span class="pill ref">baseline</span></td><td></td><td></td><td></td><td></td></tr>
+)html";
+
+constexpr std::string_view kSamplesHead = R"html(<section><h2>What they write</h2>
+<p class="note">One continuation of the same prompt (bold) by each variant. A sample shows that training worked; it decides nothing.</p>
+<div class="grid">
+)html";
+
 }  // namespace
 
 std::string swatch_html(const CompareResult& result, size_t variant) {
@@ -144,23 +164,11 @@ std::string number_table_html(const NumberTable& table) {
 }
 
 std::string results_section(const CompareResult& result) {
-  std::string out =
-      "<section><h2>Results</h2>\n<table class=\"results\"><thead><tr><th "
-      "scope=\"col\">variant</th>"
-      "<th scope=\"col\">bits per byte</th><th scope=\"col\">difference</th><th "
-      "scope=\"col\">verdict</th>"
-      "<th scope=\"col\">perplexity</th><th scope=\"col\">tokens/s</th><th scope=\"col\">peak "
-      "memory</th>"
-      "<th scope=\"col\">parameters</th></tr></thead>\n<tbody>\n";
+  std::string out(kResultsHead);
   for (size_t i = 0; i < result.variants.size(); ++i) out += variant_row(result, i);
   for (const CompareBaseline& baseline : result.baselines) {
-    out += fmt::format(
-        "<tr class=\"baseline\"><th scope=\"row\"><span class=\"swatch\" "
-        "style=\"--c:var(--chart-baseline)\">"
-        "</span><span class=\"name\">{}</span></th>{}<td></td><td data-label=\"verdict\"><span "
-        "class=\"pill "
-        "ref\">baseline</span></td><td></td><td></td><td></td><td></td></tr>\n",
-        escape_html(baseline.name), cell("bits per byte", fixed_text(baseline.bits_per_byte, 3)));
+    out += fmt::format(kBaselineRow, escape_html(baseline.name),
+                       fixed_text(baseline.bits_per_byte, 3));
   }
   return out + fmt::format(
                    "</tbody></table>\n<p class=\"note\">Validation text; lower is better. "
@@ -180,10 +188,7 @@ std::string samples_section(const CompareResult& result) {
         escape_html(variant.sample.text));
   }
   if (cards.empty()) return "";
-  return "<section><h2>What they write</h2>\n<p class=\"note\">One continuation of the same prompt "
-         "(bold) by each variant. A "
-         "sample shows that training worked; it decides nothing.</p>\n<div class=\"grid\">\n" +
-         cards + "</div></section>\n";
+  return std::string(kSamplesHead) + cards + "</div></section>\n";
 }
 
 std::string measured_section(const CompareResult& result) {

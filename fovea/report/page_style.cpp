@@ -50,7 +50,8 @@ h2 { font-size: 23px; letter-spacing: -0.012em; margin: 0 0 14px; }
 h3 { font-size: 16px; margin: 0; line-height: 1.35; }
 section { margin-top: 56px; }
 section > h3 { margin: 32px 0 10px; }
-.top { padding-top: 34px; max-width: 900px; }
+.top { padding-top: 34px; }
+.top > :not(.kicker) { max-width: 900px; }
 .kicker { display: flex; justify-content: space-between; align-items: center; color: var(--accent); font-weight: 650; font-size: 13px; letter-spacing: 0.05em; text-transform: uppercase; }
 .lead { font-size: clamp(17px, 2vw, 20px); color: var(--muted); margin: 0 0 20px; }
 .findings { list-style: none; padding: 0; margin: 0; display: grid; gap: 8px; }
@@ -79,8 +80,9 @@ th { font-weight: 600; }
 .results th, .results td { padding: 11px 12px; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top; }
 .results td { white-space: nowrap; }
 .results tbody tr:last-child > * { border-bottom: 0; }
+.results td:last-child, .results thead th:last-child { padding-right: 18px; }
 .results th:first-child { text-align: left; padding-left: 18px; min-width: 190px; }
-.results thead th { font-size: 13px; font-weight: 500; color: var(--muted); vertical-align: bottom; }
+.results thead th { white-space: nowrap; font-size: 13px; font-weight: 500; color: var(--muted); vertical-align: bottom; }
 .results small { display: block; font-weight: 400; color: var(--muted); font-size: 13px; margin-left: 19px; }
 .results .baseline th { font-weight: 400; }
 .results .baseline { color: var(--muted); }
@@ -89,8 +91,13 @@ th { font-weight: 600; }
 .chip[aria-pressed="false"] { opacity: 0.5; text-decoration: line-through; }
 figcaption p { margin: 3px 0 10px; font-size: 14px; color: var(--muted); }
 figure svg { display: block; width: 100%; height: auto; font-family: inherit; }
-figure .narrow { display: none; }
+figure .narrow, figure .full { display: none; }
 figure .wide { max-width: 620px; }
+.span { grid-column: 1 / -1; }
+@media (min-width: 1100px) {
+  .span .wide { display: none; }
+  .span .full { display: block; }
+}
 .curve, .layer { stroke-linejoin: round; stroke-linecap: round; }
 [data-variant] { transition: opacity 0.15s; }
 .faded { opacity: 0.08; }
@@ -139,7 +146,7 @@ summary { cursor: pointer; color: var(--muted); padding: 4px 0; }
   main { padding: 0 14px 48px; }
   section { margin-top: 44px; }
   .card { padding: 14px; }
-  figure .wide { display: none; }
+  figure .wide, .span .wide { display: none; }
   figure .narrow { display: block; }
 }
 @media print { button { display: none; } .card, tr { break-inside: avoid; } }

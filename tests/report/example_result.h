@@ -41,7 +41,7 @@ inline CompareRun example_run(const VariantPlan& plan, int64_t seed) {
   constexpr int64_t kSteps = 400, kTokensPerStep = 4096;
   Noise noise(static_cast<uint64_t>(seed) * 31 + plan.name.size());
   const double seed_effect = 0.012 * std::sin(static_cast<double>(seed) * 2.4),
-               own = 0.002 * noise();
+               own = 0.008 * noise();
   const double end = plan.end + seed_effect + own;
   CompareRun run{.seed = seed, .tokens = kSteps * kTokensPerStep, .attention_path = "torch_sdpa"};
   const auto bits_at = [&](int64_t step) {

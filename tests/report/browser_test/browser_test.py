@@ -102,7 +102,7 @@ def check_controls(browser: Browser, folder: pathlib.Path) -> None:
     check(before != after, "theme", "the button does not change the background")
     faded = "document.querySelectorAll('.curve.faded').length"
     browser.evaluate("document.querySelectorAll('[data-toggle]')[1].click()")
-    check(browser.evaluate(faded) == 6, "legend", f"{browser.evaluate(faded)} curves faded, not 3 in both sizes")
+    check(browser.evaluate(faded) == 7, "legend", f"{browser.evaluate(faded)} curves faded, not 3 in all sizes")
     drawn = "document.getElementById('right-map').toDataURL()"
     first = browser.evaluate(drawn)
     browser.evaluate("{const s = document.getElementById('right-variant'); s.value = '3'; "
