@@ -13,10 +13,10 @@ namespace fovea {
 
 std::string compare_table(const CompareResult& result, int64_t width) {
   TextTable table({{.title = "variant", .shrinks = true},
-                   {.title = "bits/byte", .right = true},
+                   {.title = "bits/byte"},
                    {.title = "difference", .right = true, .importance = 50},
                    {.title = "verdict"},
-                   {.title = "perplexity", .right = true, .importance = 40},
+                   {.title = "perplexity", .importance = 40},
                    {.title = "tokens/s", .right = true, .importance = 30},
                    {.title = "peak memory", .right = true, .importance = 20},
                    {.title = "parameters", .right = true, .importance = 10}});

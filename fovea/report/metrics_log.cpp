@@ -59,11 +59,14 @@ MetricsLog::MetricsLog(const std::filesystem::path& path)
     : file_(without_torn_line(path), OutputFile::Mode::append) {}
 
 void MetricsLog::write(const Json& record) {
-  require<InputError>(record.is_object() && has_step(record), "metrics",
-                      "expected an object with an integer 'global_step'; got {}", record.dump());
+  constexpr auto kReplace = Json::error_handler_t::replace;
+  if (!record.is_object() || !has_step(record)) {
+    fail<InputError>("metrics", "expected an object with an integer 'global_step'; got {}",
+                     record.dump(-1, ' ', false, kReplace));
+  }
   // dump() writes numbers that are not finite as null, and repairs text instead of throwing in the
   // middle of a run.
-  file_.write(record.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  file_.write(record.dump(-1, ' ', false, kReplace) + "\n");
 }
 
 void MetricsLog::sync() { file_.sync(); }

@@ -14,6 +14,7 @@ namespace fovea {
 namespace {
 
 constexpr int64_t kSmallestShrunk = 12;
+constexpr int64_t kWidestNote = 100;  // longer lines of prose are hard to read
 constexpr std::string_view kGap = "  ";
 
 void append_cell(std::string& line, const std::string& text, int64_t width, bool right) {
@@ -126,7 +127,9 @@ std::string TextTable::render(int64_t width) const {
         fmt::format("Left out for want of room: {}.", fmt::join(layout.left_out, ", ")));
   }
   for (const std::string& note : notes) {
-    for (const std::string& part : wrap_text(note, width > 0 ? width : 100)) out += part + "\n";
+    for (const std::string& part :
+         wrap_text(note, width > 0 ? std::min(width, kWidestNote) : kWidestNote))
+      out += part + "\n";
   }
   return out;
 }
