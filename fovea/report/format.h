@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "fovea/report/compare_result.h"
+#include "fovea/text/utf8.h"
 
 namespace fovea {
 
-/// Valid UTF-8: every byte that belongs to no character becomes U+FFFD.
-std::string repair_utf8(std::string_view text);
 /// One line: control characters (newline, tab, escape, ...) become spaces; valid UTF-8.
 std::string single_line(std::string_view text);
 

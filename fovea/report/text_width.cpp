@@ -80,22 +80,6 @@ size_t prefix_bytes(std::string_view text, int64_t width) {
 
 }  // namespace
 
-std::string repair_utf8(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const Character character = first_character(text);
-    if (character.bytes == 0) {
-      out += kReplacement;
-      text.remove_prefix(1);
-    } else {
-      out += text.substr(0, character.bytes);
-      text.remove_prefix(character.bytes);
-    }
-  }
-  return out;
-}
-
 std::string single_line(std::string_view text) {
   const std::string valid = repair_utf8(text);
   std::string out;
