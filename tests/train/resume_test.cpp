@@ -67,12 +67,12 @@ using Json = nlohmann::ordered_json;
 /// Everything of metrics.jsonl but clocks and memory, as text.
 std::string stable_metrics(const fs::path& run) {
   std::string out;
-  for (Json line : read_metrics(run / "metrics.jsonl")) {
-    for (auto it = line.begin(); it != line.end();) {
-      const std::string key = it.key();
-      it = key.starts_with("speed/") || key.starts_with("memory/") ? line.erase(it) : it + 1;
+  for (const Json& line : read_metrics(run / "metrics.jsonl")) {
+    Json kept = Json::object();
+    for (const auto& [key, value] : line.items()) {
+      if (!key.starts_with("speed/") && !key.starts_with("memory/")) kept[key] = value;
     }
-    out += line.dump() + "\n";
+    out += kept.dump() + "\n";
   }
   return out;
 }

@@ -20,6 +20,7 @@
 #include "fovea/train/machine.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_disk.h"
+#include "tests/support/small_memory.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/tiny_run.h"
 
@@ -324,7 +325,9 @@ TEST_F(TrainerTest, AFileInPlaceOfTheRunFolderIsAnIoError) {
 
 TEST_F(TrainerTest, AModelTooLargeForTheMachineIsAMemoryErrorWithTheSize) {
   Recipe r = recipe();
-  r.model.vocab_size = 4'000'000'000'000;  // 256 TB of embedding
+  r.model.vocab_size = 4'000'000;
+  r.model.width = 128;  // 2 GB of embedding
+  const testing::SmallMemory memory(512 << 20);
   EXPECT_ERROR(MemoryError, Trainer(r), "not enough memory", "train.batch_rows");
 }
 
