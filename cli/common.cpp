@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "cli/verbs.h"
+#include "fovea/base/error.h"
+#include "fovea/compare/config.h"
+#include "fovea/config/reader.h"
+#include "fovea/train/recipe.h"
+
+namespace fovea::cli {
+namespace {
+
+void write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(descriptor, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail<IoError>("stdout", "cannot write: {}; check where the output goes", std::strerror(errno));
+    text.remove_prefix(static_cast<size_t>(count));
+  }
+}
+
+std::string listing(const std::vector<FieldLine>& lines, const std::string& prefix) {
+  std::string out;
+  for (const FieldLine& line : lines) {
+    out += fmt::format("  {}{}  {} = {}\n      {}\n", prefix, line.key, line.type, line.initial, line.help);
+  }
+  return out;
+}
+
+}  // namespace
+
+void add_global_options(CLI::App& verb, Globals& globals) {
+  verb.add_flag("--json", globals.json, "print the result as JSON");
+  verb.add_flag("-q,--quiet", globals.quiet, "no progress on stderr");
+}
+
+ProgressOptions stderr_progress(const Globals& globals) {
+  ProgressOptions options;
+  options.mode = globals.quiet              ? ProgressOptions::Mode::quiet
+                 : ::isatty(STDERR_FILENO) ? ProgressOptions::Mode::bar
+                                            : ProgressOptions::Mode::lines;
+  options.sink = [](std::string_view text) { write_all(STDERR_FILENO, text); };
+  options.width = [] { return terminal_width(STDERR_FILENO); };
+  return options;
+}
+
+void print(std::string_view text) { write_all(STDOUT_FILENO, text); }
+
+int64_t stdout_width(int64_t fallback) { return terminal_width(STDOUT_FILENO, fallback); }
+
+std::string recipe_keys_help() {
+  return "\nRecipe keys (in the YAML file, or as overrides key=value):\n" + listing(list_fields<Recipe>(), "");
+}
+
+std::string compare_keys_help() {
+  return recipe_keys_help() + "\nKeys of the comparison:\n" + listing(list_fields<CompareConfig>(), "compare.") +
+         "  compare.variants.N.set  map of recipe keys = {}\n      what this variant changes: 'set: {model.layers: 8}'\n";
+}
+
+}  // namespace fovea::cli

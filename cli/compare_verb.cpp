@@ -1,0 +1,85 @@
+// fovea compare: variants x seeds under one budget, a table, compare.json and an HTML report.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <nlohmann/json.hpp>
+
+#include "cli/verbs.h"
+#include "fovea/base/error.h"
+#include "fovea/base/files.h"
+#include "fovea/compare/compare.h"
+#include "fovea/config/reader.h"
+#include "fovea/report/html_report.h"
+#include "fovea/report/table.h"
+#include "fovea/train/interrupt.h"
+
+namespace fovea::cli {
+namespace {
+
+struct Options {
+  std::string recipe;
+  std::vector<std::string> overrides;
+  bool print_config = false;
+};
+
+std::string command_line(const Options& options) {
+  return fmt::format("fovea compare {}{}{}", options.recipe, options.overrides.empty() ? "" : " ", fmt::join(options.overrides, " "));
+}
+
+void run(const Options& options, const Globals& globals) {
+  const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+  const CompareConfig config = read_compare_config(loaded.compare);
+  const Recipe base = loaded.recipe.resolved();
+  if (options.print_config) {
+    print(fields_to_yaml(base, true));
+    return;
+  }
+  const std::filesystem::path folder = base.run_folder;
+  make_folders(folder);
+  const FolderLock lock(folder);
+  Progress progress(stderr_progress(globals));
+  InterruptGuard interrupt;
+  CompareCallbacks callbacks;
+  callbacks.stop = interrupt.flag();
+  callbacks.message = [&](std::string_view text) { progress.message(text); };
+  callbacks.data = [&](const CorpusProgress& p) {
+    progress.update({.label = "reading " + p.source, .done = static_cast<double>(p.bytes_done), .total = static_cast<double>(p.bytes)});
+  };
+  callbacks.progress = [&](const CompareProgress& p) {
+    progress.update({.label = p.label, .done = p.fraction, .total = 1.0, .loss = p.loss, .tokens_per_second = p.tokens_per_second});
+  };
+  const std::filesystem::path json = folder / "compare.json", html = folder / "report.html";
+  const std::string command = command_line(options);
+  callbacks.result = [&](const CompareResult& so_far) {
+    CompareResult copy = so_far;
+    copy.command = command;
+    save_compare_result(copy, json);
+  };
+  CompareResult result = run_compare(loaded, config, callbacks);
+  result.command = command;
+  progress.finish();
+  save_compare_result(result, json);
+  save_html_report(result, html);
+  if (globals.json) {
+    print(to_json(result).dump(2) + "\n");
+    return;
+  }
+  const int64_t width = stdout_width();
+  print(compare_samples(result, width) + "\n" + compare_table(result, width));
+  print(fmt::format("\nreport: {}\ndata:   {}\n", html.string(), json.string()));
+}
+
+}  // namespace
+
+Verb add_compare_verb(CLI::App& app, Globals& globals) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand("compare", "train several variants under one budget and report honestly which is better");
+  verb->add_option("recipe", options->recipe, "YAML file with a 'compare' map")->required();
+  verb->add_option("overrides", options->overrides, "key=value, for example data.sources.0.path=my.txt compare.seeds=[0,1]");
+  verb->add_flag("--print-config", options->print_config, "print the resolved base recipe with help for every key, and stop");
+  add_global_options(*verb, globals);
+  verb->footer([] { return compare_keys_help(); });
+  return {verb, [options, &globals] { run(*options, globals); }};
+}
+
+}  // namespace fovea::cli

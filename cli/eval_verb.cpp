@@ -1,0 +1,95 @@
+// fovea eval: how well a model predicts a text.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <nlohmann/json.hpp>
+
+#include "cli/verbs.h"
+#include "fovea/base/error.h"
+#include "fovea/checkpoint/model_folder.h"
+#include "fovea/checkpoint/run_folder.h"
+#include "fovea/data/read_documents.h"
+#include "fovea/eval/scoring.h"
+#include "fovea/report/table.h"
+#include "fovea/train/machine.h"
+
+namespace fovea::cli {
+namespace {
+
+struct Options {
+  std::string model;
+  std::vector<std::string> texts;
+  int64_t window = 0, stride = 0, rows = 8;
+};
+
+std::vector<ScoreDocument> read_texts(const std::vector<std::string>& paths) {
+  std::vector<ScoreDocument> documents;
+  for (const std::string& path : paths) {
+    DataSource source;
+    source.path = path;
+    read_documents(source, [&](std::string text) { documents.push_back({source_name(source), std::move(text)}); });
+  }
+  return documents;
+}
+
+void print_table(const ScoreResult& result) {
+  TextTable table({{.title = "source", .shrinks = true},
+                   {.title = "bits/byte", .right = true},
+                   {.title = "ppl/token", .right = true},
+                   {.title = "ppl/word", .right = true},
+                   {.title = "tokens", .right = true},
+                   {.title = "bytes", .right = true},
+                   {.title = "documents", .right = true}});
+  const auto add = [&](const std::string& name, const ScoreTotals& t) {
+    table.add_row({name, fmt::format("{:.4f}", t.bits_per_byte()), fmt::format("{:.3f}", t.token_perplexity()),
+                   fmt::format("{:.4g}", t.word_perplexity()), std::to_string(t.tokens), std::to_string(t.bytes),
+                   std::to_string(t.documents)});
+  };
+  for (const auto& [name, totals] : result.sources) add(name, totals);
+  if (result.sources.size() > 1) {
+    table.add_rule();
+    add("all", result.total);
+  }
+  print(table.render(stdout_width()));
+  TextTable positions({{.title = "position in window", .right = true}, {.title = "ppl/token", .right = true}, {.title = "tokens", .right = true}});
+  for (const PositionBucket& b : result.positions) {
+    if (b.tokens == 0) continue;
+    positions.add_row({fmt::format("{}-{}", b.from, b.to - 1), fmt::format("{:.3f}", std::exp(b.nll / static_cast<double>(b.tokens))),
+                       std::to_string(b.tokens)});
+  }
+  print("\n" + positions.render(stdout_width()));
+  print(fmt::format("\nwindow {} tokens, stride {}\n", result.options.window, result.options.stride));
+}
+
+void run(const Options& options, const Globals& globals) {
+  LoadedModel loaded = load_model(resolve_model_folder(options.model));
+  const std::vector<ScoreDocument> documents = read_texts(options.texts);
+  Progress progress(stderr_progress(globals));
+  const ScoreResult result =
+      score_text(loaded.model, *loaded.tokenizer, documents, {.window = options.window, .stride = options.stride, .rows = options.rows},
+                 [&](int64_t done, int64_t total) {
+                   progress.update({.label = "scoring", .done = static_cast<double>(done), .total = static_cast<double>(total)});
+                 });
+  progress.finish();
+  if (globals.json) {
+    print(result.to_json().dump(2) + "\n");
+  } else {
+    print_table(result);
+  }
+}
+
+}  // namespace
+
+Verb add_eval_verb(CLI::App& app, Globals& globals) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand("eval", "score a text: perplexity per token, byte and word, by source and position");
+  verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
+  verb->add_option("--text", options->texts, "text file, folder or JSONL; repeat for several sources")->required();
+  verb->add_option("--window", options->window, "inputs of a window; 0 = the trained context");
+  verb->add_option("--stride", options->stride, "targets that each window after the first scores; 0 = window (disjoint)");
+  verb->add_option("--rows", options->rows, "windows computed at a time");
+  add_global_options(*verb, globals);
+  return {verb, [options, &globals] { run(*options, globals); }};
+}
+
+}  // namespace fovea::cli

@@ -1,0 +1,77 @@
+// The `fovea` program: parses the command line, runs a verb, turns errors into exit codes.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <csignal>
+#include <iostream>
+#include <new>
+
+#include "cli/verbs.h"
+#include "fovea/base/error.h"
+#include "fovea/base/nearest_name.h"
+
+namespace {
+
+constexpr const char* kDescription =
+    "Fovea trains, compares and scores language models with focused attention.\n"
+    "\n"
+    "  fovea compare recipes/demo.yaml                 standard against Focal attention, with a report\n"
+    "  fovea train RECIPE model.layers=8               one model; run again to resume\n"
+    "  fovea eval runs/NAME --text FILE                bits per byte and perplexity of a text\n"
+    "  fovea VERB --help                               what each verb and recipe key does";
+
+int report(const fovea::Error& error, bool json) {
+  if (json) {
+    std::cerr << fmt::format("{{\"error\": \"{}\", \"exit_code\": {}}}\n", error.kind(), error.exit_code());
+  }
+  std::cerr << "fovea: " << error.what() << '\n';
+  return error.exit_code();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an IoError with exit code 1, not a silent end
+  CLI::App app(kDescription, "fovea");
+  app.set_version_flag("--version", std::string(FOVEA_VERSION));
+  app.get_formatter()->column_width(34);
+  app.require_subcommand(0, 1);
+  fovea::cli::Globals globals;
+  std::vector<fovea::cli::Verb> verbs{fovea::cli::add_train_verb(app, globals), fovea::cli::add_compare_verb(app, globals),
+                                      fovea::cli::add_eval_verb(app, globals), fovea::cli::add_attention_verb(app, globals),
+                                      fovea::cli::add_info_verb(app, globals)};
+  if (argc > 1 && argv[1][0] != '-') {
+    std::vector<std::string> names;
+    for (const auto& verb : verbs) names.push_back(verb.parser->get_name());
+    if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
+      std::cerr << fmt::format("fovea: unknown verb '{}'{}; known: {}; 'fovea --help' explains them\n", argv[1],
+                               fovea::did_you_mean(argv[1], names), fmt::join(names, ", "));
+      return 2;
+    }
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : 2;
+  }
+  try {
+    for (const auto& verb : verbs) {
+      if (!verb.parser->parsed()) continue;
+      verb.run();
+      return 0;
+    }
+    std::cout << app.help();
+    return 0;
+  } catch (const fovea::Error& error) {
+    return report(error, globals.json);
+  } catch (const std::bad_alloc&) {
+    std::cerr << "fovea: [memory] not enough memory; lower train.batch_rows, model.width or model.layers\n";
+    return 1;
+  } catch (const std::exception& error) {
+    std::cerr << "fovea: [internal] " << error.what() << "\nThis is a bug; please report it with the command and this message.\n";
+    return 1;
+  }
+}

@@ -1,0 +1,87 @@
+// fovea train: one run from a recipe.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <nlohmann/json.hpp>
+
+#include "cli/verbs.h"
+#include "fovea/base/error.h"
+#include "fovea/config/reader.h"
+#include "fovea/train/interrupt.h"
+#include "fovea/train/trainer.h"
+
+namespace fovea::cli {
+namespace {
+
+struct Options {
+  std::string recipe;
+  std::vector<std::string> overrides;
+  bool print_config = false;
+};
+
+nlohmann::ordered_json to_json(const Recipe& recipe, const TrainResult& r) {
+  return {{"run_folder", recipe.run_folder},
+          {"steps", r.steps},
+          {"tokens", r.tokens},
+          {"seconds", r.seconds},
+          {"tokens_per_second", r.tokens_per_second},
+          {"loss", r.loss},
+          {"parameters", r.parameters},
+          {"peak_memory_bytes", r.peak_memory_bytes},
+          {"attention_path", r.attention_path},
+          {"dtype", r.dtype},
+          {"checkpoint", r.checkpoint.string()},
+          {"evaluation", r.evaluation.to_json()}};
+}
+
+void run(const Options& options, const Globals& globals) {
+  const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+  const Recipe recipe = loaded.recipe.resolved();
+  if (options.print_config) {
+    print(fields_to_yaml(recipe, true));
+    return;
+  }
+  Progress progress(stderr_progress(globals));
+  InterruptGuard interrupt;
+  TrainCallbacks callbacks;
+  callbacks.stop = interrupt.flag();
+  callbacks.message = [&](std::string_view text) { progress.message(text); };
+  callbacks.data = [&](const CorpusProgress& p) {
+    progress.update({.label = "reading " + p.source, .done = static_cast<double>(p.bytes_done), .total = static_cast<double>(p.bytes)});
+  };
+  callbacks.step = [&](const TrainProgress& p) {
+    progress.update({.label = fmt::format("{} step {}", recipe.name, p.step),
+                     .done = p.fraction,
+                     .total = 1.0,
+                     .loss = p.loss,
+                     .tokens_per_second = p.tokens_per_second});
+  };
+  Trainer trainer(recipe, callbacks);
+  const TrainResult result = trainer.run();
+  progress.finish();
+  if (globals.json) {
+    print(to_json(recipe, result).dump(2) + "\n");
+    return;
+  }
+  const SourceEvaluation total = result.evaluation.total();
+  print(fmt::format("{}: {} steps, {:.2f}M tokens in {:.0f} s ({:.0f} tokens/s, {}, {}); {:.2f}M parameters\n", recipe.name, result.steps,
+                    static_cast<double>(result.tokens) / 1e6, result.seconds, result.tokens_per_second, result.dtype, result.attention_path,
+                    static_cast<double>(result.parameters) / 1e6));
+  print(fmt::format("validation: {:.4f} bits per byte, perplexity {:.3f} per token\n", total.bits_per_byte(), total.perplexity()));
+  print(fmt::format("model folder: {}\n", result.checkpoint.string()));
+}
+
+}  // namespace
+
+Verb add_train_verb(CLI::App& app, Globals& globals) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand("train", "train one model from a recipe; run the same command again to resume");
+  verb->add_option("recipe", options->recipe, "YAML file")->required();
+  verb->add_option("overrides", options->overrides, "key=value, for example model.layers=8 data.sources.0.path=my.txt");
+  verb->add_flag("--print-config", options->print_config, "print the resolved recipe with help for every key, and stop");
+  add_global_options(*verb, globals);
+  verb->footer([] { return recipe_keys_help(); });
+  return {verb, [options, &globals] { run(*options, globals); }};
+}
+
+}  // namespace fovea::cli

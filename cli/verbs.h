@@ -1,0 +1,53 @@
+// The verbs of the `fovea` program: each adds its options to the parser and returns what to run.
+//
+// Results go to stdout, progress and log to stderr; `--json` prints machine-readable results, `--quiet` no progress.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fovea/report/progress.h"
+
+namespace fovea::cli {
+
+struct Globals {
+  bool json = false;
+  bool quiet = false;
+};
+
+/// A verb: its parser and the function that runs it (set by add_*_verb).
+struct Verb {
+  CLI::App* parser = nullptr;
+  std::function<void()> run;
+};
+
+Verb add_train_verb(CLI::App& app, Globals& globals);
+Verb add_compare_verb(CLI::App& app, Globals& globals);
+Verb add_eval_verb(CLI::App& app, Globals& globals);
+Verb add_attention_verb(CLI::App& app, Globals& globals);
+Verb add_info_verb(CLI::App& app, Globals& globals);
+
+/// Adds --json and --quiet.
+void add_global_options(CLI::App& verb, Globals& globals);
+
+/// A progress display on stderr: a bar on a terminal, plain lines elsewhere, nothing when quiet.
+ProgressOptions stderr_progress(const Globals& globals);
+
+/// Writes bytes to stdout; IoError if that fails (a closed pipe, a full disk).
+void print(std::string_view text);
+
+/// Columns of stdout's terminal; `fallback` elsewhere.
+int64_t stdout_width(int64_t fallback = 120);
+
+/// The key listing of the recipe, for --help.
+std::string recipe_keys_help();
+/// The same with the keys of `compare`.
+std::string compare_keys_help();
+
+}  // namespace fovea::cli

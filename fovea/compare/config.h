@@ -1,0 +1,57 @@
+// What a comparison varies: the key `compare` of a recipe.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fovea/config/fields.h"
+#include "fovea/config/node.h"
+#include "fovea/report/compare_result.h"
+
+namespace fovea {
+
+struct VariantConfig {
+  std::string name;
+  std::string description;
+  ConfigNode set;  ///< recipe keys that this variant changes: nested maps, or dotted keys
+
+  void describe(FieldVisitor& v);  ///< all but `set`
+};
+
+struct SampleConfig {
+  std::string prompt = "def ";
+  int64_t tokens = 160;
+  double temperature = 0.7;
+
+  void describe(FieldVisitor& v);
+};
+
+struct MapConfig {
+  std::string text;     ///< whose attention is drawn; "" = the start of a validation document
+  int64_t tokens = 48;  ///< at most; 0 = no maps
+
+  void describe(FieldVisitor& v);
+};
+
+struct CompareConfig {
+  std::string title;      ///< "" = the recipe's name
+  std::string reference;  ///< "" = the first variant
+  std::vector<int64_t> seeds{0, 1, 2};
+  BudgetKind budget = BudgetKind::tokens;
+  std::vector<std::string> baselines{"bigram", "trigram"};
+  SampleConfig sample;
+  MapConfig map;
+  std::vector<VariantConfig> variants;
+
+  void describe(FieldVisitor& v);
+  /// ConfigError for no variants, equal names, an unknown reference or baseline.
+  void check() const;
+};
+
+/// Reads the node of `compare`. ConfigError with file:line.
+CompareConfig read_compare_config(const ConfigNode& node);
+
+}  // namespace fovea
