@@ -18,7 +18,9 @@ void write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t count = ::write(descriptor, text.data(), text.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail<IoError>("stdout", "cannot write: {}; check where the output goes", std::strerror(errno));
+    if (count < 0)
+      fail<IoError>("stdout", "cannot write: {}; check where the output goes",
+                    std::strerror(errno));
     text.remove_prefix(static_cast<size_t>(count));
   }
 }
@@ -26,7 +28,8 @@ void write_all(int descriptor, std::string_view text) {
 std::string listing(const std::vector<FieldLine>& lines, const std::string& prefix) {
   std::string out;
   for (const FieldLine& line : lines) {
-    out += fmt::format("  {}{}  {} = {}\n      {}\n", prefix, line.key, line.type, line.initial, line.help);
+    out += fmt::format("  {}{}  {} = {}\n      {}\n", prefix, line.key, line.type, line.initial,
+                       line.help);
   }
   return out;
 }
@@ -40,9 +43,9 @@ void add_global_options(CLI::App& verb, Globals& globals) {
 
 ProgressOptions stderr_progress(const Globals& globals) {
   ProgressOptions options;
-  options.mode = globals.quiet              ? ProgressOptions::Mode::quiet
+  options.mode = globals.quiet             ? ProgressOptions::Mode::quiet
                  : ::isatty(STDERR_FILENO) ? ProgressOptions::Mode::bar
-                                            : ProgressOptions::Mode::lines;
+                                           : ProgressOptions::Mode::lines;
   options.sink = [](std::string_view text) { write_all(STDERR_FILENO, text); };
   options.width = [] { return terminal_width(STDERR_FILENO); };
   return options;
@@ -53,12 +56,15 @@ void print(std::string_view text) { write_all(STDOUT_FILENO, text); }
 int64_t stdout_width(int64_t fallback) { return terminal_width(STDOUT_FILENO, fallback); }
 
 std::string recipe_keys_help() {
-  return "\nRecipe keys (in the YAML file, or as overrides key=value):\n" + listing(list_fields<Recipe>(), "");
+  return "\nRecipe keys (in the YAML file, or as overrides key=value):\n" +
+         listing(list_fields<Recipe>(), "");
 }
 
 std::string compare_keys_help() {
-  return recipe_keys_help() + "\nKeys of the comparison:\n" + listing(list_fields<CompareConfig>(), "compare.") +
-         "  compare.variants.N.set  map of recipe keys = {}\n      what this variant changes: 'set: {model.layers: 8}'\n";
+  return recipe_keys_help() + "\nKeys of the comparison:\n" +
+         listing(list_fields<CompareConfig>(), "compare.") +
+         "  compare.variants.N.set  map of recipe keys = {}\n      what this variant changes: "
+         "'set: {model.layers: 8}'\n";
 }
 
 }  // namespace fovea::cli

@@ -23,7 +23,8 @@ struct Options {
 };
 
 std::string command_line(const Options& options) {
-  return fmt::format("fovea compare {}{}{}", options.recipe, options.overrides.empty() ? "" : " ", fmt::join(options.overrides, " "));
+  return fmt::format("fovea compare {}{}{}", options.recipe, options.overrides.empty() ? "" : " ",
+                     fmt::join(options.overrides, " "));
 }
 
 void run(const Options& options, const Globals& globals) {
@@ -43,10 +44,16 @@ void run(const Options& options, const Globals& globals) {
   callbacks.stop = interrupt.flag();
   callbacks.message = [&](std::string_view text) { progress.message(text); };
   callbacks.data = [&](const CorpusProgress& p) {
-    progress.update({.label = "reading " + p.source, .done = static_cast<double>(p.bytes_done), .total = static_cast<double>(p.bytes)});
+    progress.update({.label = "reading " + p.source,
+                     .done = static_cast<double>(p.bytes_done),
+                     .total = static_cast<double>(p.bytes)});
   };
   callbacks.progress = [&](const CompareProgress& p) {
-    progress.update({.label = p.label, .done = p.fraction, .total = 1.0, .loss = p.loss, .tokens_per_second = p.tokens_per_second});
+    progress.update({.label = p.label,
+                     .done = p.fraction,
+                     .total = 1.0,
+                     .loss = p.loss,
+                     .tokens_per_second = p.tokens_per_second});
   };
   const std::filesystem::path json = folder / "compare.json", html = folder / "report.html";
   const std::string command = command_line(options);
@@ -73,10 +80,13 @@ void run(const Options& options, const Globals& globals) {
 
 Verb add_compare_verb(CLI::App& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("compare", "train several variants under one budget and report honestly which is better");
+  CLI::App* verb = app.add_subcommand(
+      "compare", "train several variants under one budget and report honestly which is better");
   verb->add_option("recipe", options->recipe, "YAML file with a 'compare' map")->required();
-  verb->add_option("overrides", options->overrides, "key=value, for example data.sources.0.path=my.txt compare.seeds=[0,1]");
-  verb->add_flag("--print-config", options->print_config, "print the resolved base recipe with help for every key, and stop");
+  verb->add_option("overrides", options->overrides,
+                   "key=value, for example data.sources.0.path=my.txt compare.seeds=[0,1]");
+  verb->add_flag("--print-config", options->print_config,
+                 "print the resolved base recipe with help for every key, and stop");
   add_global_options(*verb, globals);
   verb->footer([] { return compare_keys_help(); });
   return {verb, [options, &globals] { run(*options, globals); }};

@@ -8,7 +8,7 @@
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/checkpoint/run_folder.h"
-#include "fovea/data/read_documents.h"
+#include "fovea/data/document_reader.h"
 #include "fovea/eval/scoring.h"
 #include "fovea/report/table.h"
 #include "fovea/train/machine.h"
@@ -22,13 +22,34 @@ struct Options {
   int64_t window = 0, stride = 0, rows = 8;
 };
 
+class Collect : public DocumentSink {
+ public:
+  Collect(std::vector<ScoreDocument>& documents, std::string source)
+      : documents_(documents), source_(std::move(source)) {}
+  void append(std::string_view text) override { text_ += text; }
+  void end() override {
+    if (!text_.empty()) documents_.push_back({source_, std::move(text_)});
+    text_.clear();
+  }
+  void abandon() override { text_.clear(); }
+
+ private:
+  std::vector<ScoreDocument>& documents_;
+  std::string source_, text_;
+};
+
 std::vector<ScoreDocument> read_texts(const std::vector<std::string>& paths) {
   std::vector<ScoreDocument> documents;
   for (const std::string& path : paths) {
     DataSource source;
     source.path = path;
-    read_documents(source, [&](std::string text) { documents.push_back({source_name(source), std::move(text)}); });
+    Collect sink(documents, source_name(source));
+    StoreCounts counts;
+    for (const SourceFile& file : list_source_files(source).files)
+      read_documents(file, {}, sink, counts, {});
   }
+  require<InputError>(!documents.empty(), "eval", "no text to score in {}; check the paths",
+                      fmt::join(paths, ", "));
   return documents;
 }
 
@@ -41,9 +62,10 @@ void print_table(const ScoreResult& result) {
                    {.title = "bytes", .right = true},
                    {.title = "documents", .right = true}});
   const auto add = [&](const std::string& name, const ScoreTotals& t) {
-    table.add_row({name, fmt::format("{:.4f}", t.bits_per_byte()), fmt::format("{:.3f}", t.token_perplexity()),
-                   fmt::format("{:.4g}", t.word_perplexity()), std::to_string(t.tokens), std::to_string(t.bytes),
-                   std::to_string(t.documents)});
+    table.add_row({name, fmt::format("{:.4f}", t.bits_per_byte()),
+                   fmt::format("{:.3f}", t.token_perplexity()),
+                   fmt::format("{:.4g}", t.word_perplexity()), std::to_string(t.tokens),
+                   std::to_string(t.bytes), std::to_string(t.documents)});
   };
   for (const auto& [name, totals] : result.sources) add(name, totals);
   if (result.sources.size() > 1) {
@@ -51,14 +73,18 @@ void print_table(const ScoreResult& result) {
     add("all", result.total);
   }
   print(table.render(stdout_width()));
-  TextTable positions({{.title = "position in window", .right = true}, {.title = "ppl/token", .right = true}, {.title = "tokens", .right = true}});
+  TextTable positions({{.title = "position in window", .right = true},
+                       {.title = "ppl/token", .right = true},
+                       {.title = "tokens", .right = true}});
   for (const PositionBucket& b : result.positions) {
     if (b.tokens == 0) continue;
-    positions.add_row({fmt::format("{}-{}", b.from, b.to - 1), fmt::format("{:.3f}", std::exp(b.nll / static_cast<double>(b.tokens))),
+    positions.add_row({fmt::format("{}-{}", b.from, b.to - 1),
+                       fmt::format("{:.3f}", std::exp(b.nll / static_cast<double>(b.tokens))),
                        std::to_string(b.tokens)});
   }
   print("\n" + positions.render(stdout_width()));
-  print(fmt::format("\nwindow {} tokens, stride {}\n", result.options.window, result.options.stride));
+  print(
+      fmt::format("\nwindow {} tokens, stride {}\n", result.options.window, result.options.stride));
 }
 
 void run(const Options& options, const Globals& globals) {
@@ -66,9 +92,12 @@ void run(const Options& options, const Globals& globals) {
   const std::vector<ScoreDocument> documents = read_texts(options.texts);
   Progress progress(stderr_progress(globals));
   const ScoreResult result =
-      score_text(loaded.model, *loaded.tokenizer, documents, {.window = options.window, .stride = options.stride, .rows = options.rows},
+      score_text(loaded.model, *loaded.tokenizer, documents,
+                 {.window = options.window, .stride = options.stride, .rows = options.rows},
                  [&](int64_t done, int64_t total) {
-                   progress.update({.label = "scoring", .done = static_cast<double>(done), .total = static_cast<double>(total)});
+                   progress.update({.label = "scoring",
+                                    .done = static_cast<double>(done),
+                                    .total = static_cast<double>(total)});
                  });
   progress.finish();
   if (globals.json) {
@@ -82,11 +111,15 @@ void run(const Options& options, const Globals& globals) {
 
 Verb add_eval_verb(CLI::App& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("eval", "score a text: perplexity per token, byte and word, by source and position");
+  CLI::App* verb = app.add_subcommand(
+      "eval", "score a text: perplexity per token, byte and word, by source and position");
   verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
-  verb->add_option("--text", options->texts, "text file, folder or JSONL; repeat for several sources")->required();
+  verb->add_option("--text", options->texts,
+                   "text file, folder or JSONL; repeat for several sources")
+      ->required();
   verb->add_option("--window", options->window, "inputs of a window; 0 = the trained context");
-  verb->add_option("--stride", options->stride, "targets that each window after the first scores; 0 = window (disjoint)");
+  verb->add_option("--stride", options->stride,
+                   "targets that each window after the first scores; 0 = window (disjoint)");
   verb->add_option("--rows", options->rows, "windows computed at a time");
   add_global_options(*verb, globals);
   return {verb, [options, &globals] { run(*options, globals); }};

@@ -17,14 +17,16 @@ namespace {
 constexpr const char* kDescription =
     "Fovea trains, compares and scores language models with focused attention.\n"
     "\n"
-    "  fovea compare recipes/demo.yaml                 standard against Focal attention, with a report\n"
+    "  fovea compare recipes/demo.yaml                 standard against Focal attention, with a "
+    "report\n"
     "  fovea train RECIPE model.layers=8               one model; run again to resume\n"
     "  fovea eval runs/NAME --text FILE                bits per byte and perplexity of a text\n"
     "  fovea VERB --help                               what each verb and recipe key does";
 
 int report(const fovea::Error& error, bool json) {
   if (json) {
-    std::cerr << fmt::format("{{\"error\": \"{}\", \"exit_code\": {}}}\n", error.kind(), error.exit_code());
+    std::cerr << fmt::format("{{\"error\": \"{}\", \"exit_code\": {}}}\n", error.kind(),
+                             error.exit_code());
   }
   std::cerr << "fovea: " << error.what() << '\n';
   return error.exit_code();
@@ -39,15 +41,17 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   app.require_subcommand(0, 1);
   fovea::cli::Globals globals;
-  std::vector<fovea::cli::Verb> verbs{fovea::cli::add_train_verb(app, globals), fovea::cli::add_compare_verb(app, globals),
-                                      fovea::cli::add_eval_verb(app, globals), fovea::cli::add_attention_verb(app, globals),
-                                      fovea::cli::add_info_verb(app, globals)};
+  std::vector<fovea::cli::Verb> verbs{
+      fovea::cli::add_train_verb(app, globals), fovea::cli::add_compare_verb(app, globals),
+      fovea::cli::add_eval_verb(app, globals), fovea::cli::add_attention_verb(app, globals),
+      fovea::cli::add_info_verb(app, globals)};
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;
     for (const auto& verb : verbs) names.push_back(verb.parser->get_name());
     if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-      std::cerr << fmt::format("fovea: unknown verb '{}'{}; known: {}; 'fovea --help' explains them\n", argv[1],
-                               fovea::did_you_mean(argv[1], names), fmt::join(names, ", "));
+      std::cerr << fmt::format(
+          "fovea: unknown verb '{}'{}; known: {}; 'fovea --help' explains them\n", argv[1],
+          fovea::did_you_mean(argv[1], names), fmt::join(names, ", "));
       return 2;
     }
   }
@@ -68,10 +72,12 @@ int main(int argc, char** argv) {
   } catch (const fovea::Error& error) {
     return report(error, globals.json);
   } catch (const std::bad_alloc&) {
-    std::cerr << "fovea: [memory] not enough memory; lower train.batch_rows, model.width or model.layers\n";
+    std::cerr << "fovea: [memory] not enough memory; lower train.batch_rows, model.width or "
+                 "model.layers\n";
     return 1;
   } catch (const std::exception& error) {
-    std::cerr << "fovea: [internal] " << error.what() << "\nThis is a bug; please report it with the command and this message.\n";
+    std::cerr << "fovea: [internal] " << error.what()
+              << "\nThis is a bug; please report it with the command and this message.\n";
     return 1;
   }
 }

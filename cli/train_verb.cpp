@@ -47,7 +47,9 @@ void run(const Options& options, const Globals& globals) {
   callbacks.stop = interrupt.flag();
   callbacks.message = [&](std::string_view text) { progress.message(text); };
   callbacks.data = [&](const CorpusProgress& p) {
-    progress.update({.label = "reading " + p.source, .done = static_cast<double>(p.bytes_done), .total = static_cast<double>(p.bytes)});
+    progress.update({.label = "reading " + p.source,
+                     .done = static_cast<double>(p.bytes_done),
+                     .total = static_cast<double>(p.bytes)});
   };
   callbacks.step = [&](const TrainProgress& p) {
     progress.update({.label = fmt::format("{} step {}", recipe.name, p.step),
@@ -64,10 +66,13 @@ void run(const Options& options, const Globals& globals) {
     return;
   }
   const SourceEvaluation total = result.evaluation.total();
-  print(fmt::format("{}: {} steps, {:.2f}M tokens in {:.0f} s ({:.0f} tokens/s, {}, {}); {:.2f}M parameters\n", recipe.name, result.steps,
-                    static_cast<double>(result.tokens) / 1e6, result.seconds, result.tokens_per_second, result.dtype, result.attention_path,
-                    static_cast<double>(result.parameters) / 1e6));
-  print(fmt::format("validation: {:.4f} bits per byte, perplexity {:.3f} per token\n", total.bits_per_byte(), total.perplexity()));
+  print(fmt::format(
+      "{}: {} steps, {:.2f}M tokens in {:.0f} s ({:.0f} tokens/s, {}, {}); {:.2f}M parameters\n",
+      recipe.name, result.steps, static_cast<double>(result.tokens) / 1e6, result.seconds,
+      result.tokens_per_second, result.dtype, result.attention_path,
+      static_cast<double>(result.parameters) / 1e6));
+  print(fmt::format("validation: {:.4f} bits per byte, perplexity {:.3f} per token\n",
+                    total.bits_per_byte(), total.perplexity()));
   print(fmt::format("model folder: {}\n", result.checkpoint.string()));
 }
 
@@ -75,10 +80,13 @@ void run(const Options& options, const Globals& globals) {
 
 Verb add_train_verb(CLI::App& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("train", "train one model from a recipe; run the same command again to resume");
+  CLI::App* verb = app.add_subcommand(
+      "train", "train one model from a recipe; run the same command again to resume");
   verb->add_option("recipe", options->recipe, "YAML file")->required();
-  verb->add_option("overrides", options->overrides, "key=value, for example model.layers=8 data.sources.0.path=my.txt");
-  verb->add_flag("--print-config", options->print_config, "print the resolved recipe with help for every key, and stop");
+  verb->add_option("overrides", options->overrides,
+                   "key=value, for example model.layers=8 data.sources.0.path=my.txt");
+  verb->add_flag("--print-config", options->print_config,
+                 "print the resolved recipe with help for every key, and stop");
   add_global_options(*verb, globals);
   verb->footer([] { return recipe_keys_help(); });
   return {verb, [options, &globals] { run(*options, globals); }};

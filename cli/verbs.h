@@ -1,6 +1,7 @@
 // The verbs of the `fovea` program: each adds its options to the parser and returns what to run.
 //
-// Results go to stdout, progress and log to stderr; `--json` prints machine-readable results, `--quiet` no progress.
+// Results go to stdout, progress and log to stderr; `--json` prints machine-readable results,
+// `--quiet` no progress.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -32,7 +32,8 @@ std::string printable(const Tokenizer& tokenizer, int32_t token) {
 
 }  // namespace
 
-CompareRun collect_run(int64_t seed, const TrainResult& result, const std::filesystem::path& metrics, bool learned_temperature) {
+CompareRun collect_run(int64_t seed, const TrainResult& result,
+                       const std::filesystem::path& metrics, bool learned_temperature) {
   const SourceEvaluation total = result.evaluation.total();
   CompareRun run;
   run.seed = seed;
@@ -51,17 +52,22 @@ CompareRun collect_run(int64_t seed, const TrainResult& result, const std::files
     const double elapsed = number(record, "speed/seconds");
     if (elapsed == elapsed) seconds = elapsed;
     if (const double loss = number(record, "loss/out"); loss == loss) {
-      run.curve.push_back({.step = step, .tokens = static_cast<int64_t>(tokens), .seconds = seconds, .train_loss = loss});
+      run.curve.push_back({.step = step,
+                           .tokens = static_cast<int64_t>(tokens),
+                           .seconds = seconds,
+                           .train_loss = loss});
     }
     if (const double bits = number(record, "eval/bits_per_byte"); bits == bits) {
-      const int64_t at = tokens == tokens ? static_cast<int64_t>(tokens) : (run.curve.empty() ? 0 : run.curve.back().tokens);
+      const int64_t at = tokens == tokens ? static_cast<int64_t>(tokens)
+                                          : (run.curve.empty() ? 0 : run.curve.back().tokens);
       run.validation_curve.push_back({.step = step, .tokens = at, .bits_per_byte = bits});
     }
     const auto temperature = record.find("focal/temperature");
     if (learned_temperature && temperature != record.end() && temperature->is_array()) {
-      run.temperature.push_back({.step = step,
-                                 .per_layer = temperature->get<std::vector<double>>(),
-                                 .clipped_share = std::max(0.0, number(record, "focal/clipped_share"))});
+      run.temperature.push_back(
+          {.step = step,
+           .per_layer = temperature->get<std::vector<double>>(),
+           .clipped_share = std::max(0.0, number(record, "focal/clipped_share"))});
     }
   }
   return run;
@@ -84,11 +90,13 @@ std::string map_text(const MapConfig& config, const Corpus& corpus) {
   return longest;
 }
 
-std::vector<AttentionMap> collect_maps(const Transformer& model, const Tokenizer& tokenizer, const std::string& text, int64_t count) {
+std::vector<AttentionMap> collect_maps(const Transformer& model, const Tokenizer& tokenizer,
+                                       const std::string& text, int64_t count) {
   std::vector<int32_t> tokens;
   if (tokenizer.bos() >= 0) tokens.push_back(tokenizer.bos());
   tokenizer.append(text, tokens);
-  tokens.resize(std::min<size_t>(tokens.size(), static_cast<size_t>(std::min(count, model.config().context))));
+  tokens.resize(std::min<size_t>(tokens.size(),
+                                 static_cast<size_t>(std::min(count, model.config().context))));
   std::vector<AttentionMap> maps;
   if (tokens.empty()) return maps;
   const at::Tensor ids = at::empty({1, static_cast<int64_t>(tokens.size())}, at::kLong);
@@ -96,7 +104,8 @@ std::vector<AttentionMap> collect_maps(const Transformer& model, const Tokenizer
   ModelInput input;
   input.tokens_bt = ids.to(model.device());
   for (int64_t layer = 0; layer < model.config().layers; ++layer) {
-    const at::Tensor weights = model.attention_map(input, layer).to(at::kCPU, at::kFloat).contiguous();
+    const at::Tensor weights =
+        model.attention_map(input, layer).to(at::kCPU, at::kFloat).contiguous();
     const auto access = weights.accessor<float, 3>();
     for (int64_t head = 0; head < weights.size(0); ++head) {
       AttentionMap map;
@@ -105,7 +114,8 @@ std::vector<AttentionMap> collect_maps(const Transformer& model, const Tokenizer
       for (size_t i = 0; i < tokens.size(); ++i) {
         map.tokens.push_back(printable(tokenizer, tokens[i]));
         std::vector<double>& row = map.rows.emplace_back();
-        for (size_t j = 0; j <= i; ++j) row.push_back(access[head][static_cast<int64_t>(i)][static_cast<int64_t>(j)]);
+        for (size_t j = 0; j <= i; ++j)
+          row.push_back(access[head][static_cast<int64_t>(i)][static_cast<int64_t>(j)]);
       }
       maps.push_back(std::move(map));
     }

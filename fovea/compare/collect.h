@@ -1,4 +1,5 @@
-// What a finished run contributes to a comparison: curves from its metrics, a sample and attention maps from its model.
+// What a finished run contributes to a comparison: curves from its metrics, a sample and attention
+// maps from its model.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -16,10 +17,12 @@
 namespace fovea {
 
 /// The run's row: final evaluation, speed, memory, and the curves of `metrics.jsonl`.
-CompareRun collect_run(int64_t seed, const TrainResult& result, const std::filesystem::path& metrics, bool learned_temperature);
+CompareRun collect_run(int64_t seed, const TrainResult& result,
+                       const std::filesystem::path& metrics, bool learned_temperature);
 
 /// Attention of all layers and heads on the first `config.tokens` tokens of `text`.
-std::vector<AttentionMap> collect_maps(const Transformer& model, const Tokenizer& tokenizer, const std::string& text, int64_t tokens);
+std::vector<AttentionMap> collect_maps(const Transformer& model, const Tokenizer& tokenizer,
+                                       const std::string& text, int64_t tokens);
 
 /// `config.text`, or the start of the corpus's first validation document that is long enough.
 std::string map_text(const MapConfig& config, const Corpus& corpus);

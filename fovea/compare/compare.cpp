@@ -30,14 +30,18 @@ std::string utc_now() {
 }
 
 /// The dotted keys of a variant's `set`, for the report.
-void flatten(const ConfigNode& node, const std::string& prefix, std::vector<std::pair<std::string, std::string>>& out) {
+void flatten(const ConfigNode& node, const std::string& prefix,
+             std::vector<std::pair<std::string, std::string>>& out) {
   if (node.kind == ConfigNode::Kind::map) {
-    for (const auto& [key, value] : node.fields) flatten(value, prefix.empty() ? key : prefix + "." + key, out);
+    for (const auto& [key, value] : node.fields)
+      flatten(value, prefix.empty() ? key : prefix + "." + key, out);
     return;
   }
   std::vector<std::string> items;
   for (const ConfigNode& item : node.items) items.push_back(item.scalar);
-  out.emplace_back(prefix, node.kind == ConfigNode::Kind::list ? fmt::format("[{}]", fmt::join(items, ", ")) : node.scalar);
+  out.emplace_back(prefix, node.kind == ConfigNode::Kind::list
+                               ? fmt::format("[{}]", fmt::join(items, ", "))
+                               : node.scalar);
 }
 
 MachineInfo machine_info(at::Device device) {
@@ -65,7 +69,8 @@ DataInfo data_info(const Corpus& corpus, const std::vector<ValidationSet>& sets)
   return info;
 }
 
-std::vector<CompareBaseline> score_baselines(const std::vector<std::string>& names, const Corpus& corpus,
+std::vector<CompareBaseline> score_baselines(const std::vector<std::string>& names,
+                                             const Corpus& corpus,
                                              const std::vector<ValidationSet>& sets) {
   std::vector<CompareBaseline> baselines;
   if (names.empty()) return baselines;
@@ -86,12 +91,14 @@ std::vector<CompareBaseline> score_baselines(const std::vector<std::string>& nam
 /// Runs one planned run (or takes its stored result) and adds it to `result`.
 class Runner {
  public:
-  Runner(const CompareConfig& config, const CompareCallbacks& callbacks, std::shared_ptr<const Corpus> corpus, CompareResult& result)
+  Runner(const CompareConfig& config, const CompareCallbacks& callbacks,
+         std::shared_ptr<const Corpus> corpus, CompareResult& result)
       : config_(config), callbacks_(callbacks), corpus_(std::move(corpus)), result_(result) {}
 
   void run(const PlannedRun& planned, size_t index, size_t count) {
     CompareVariant& variant = variant_of(planned.variant);
-    const std::string label = fmt::format("{}, seed {} ({} of {})", planned.variant, planned.seed, index + 1, count);
+    const std::string label =
+        fmt::format("{}, seed {} ({} of {})", planned.variant, planned.seed, index + 1, count);
     const auto report = [&](const CompareProgress& p) {
       if (callbacks_.progress) callbacks_.progress(p);
     };
@@ -108,7 +115,8 @@ class Runner {
       Trainer trainer(planned.recipe, train, corpus_);
       const TrainResult done = trainer.run();
       const RunPaths paths{planned.recipe.run_folder};
-      const bool learned = trainer.model().config().attention.temperature.kind == TemperatureSpec::Kind::learned;
+      const bool learned =
+          trainer.model().config().attention.temperature.kind == TemperatureSpec::Kind::learned;
       variant.runs.push_back(collect_run(planned.seed, done, paths.metrics(), learned));
       variant.parameters = done.parameters;
       result_.dtype = done.dtype;
@@ -125,17 +133,21 @@ class Runner {
 
  private:
   CompareVariant& variant_of(const std::string& name) {
-    return *std::find_if(result_.variants.begin(), result_.variants.end(), [&](const auto& v) { return v.name == name; });
+    return *std::find_if(result_.variants.begin(), result_.variants.end(),
+                         [&](const auto& v) { return v.name == name; });
   }
 
   void look_at(const Transformer& model, CompareVariant& variant) {
     const Tokenizer& tokenizer = corpus_->tokenizer();
     if (config_.sample.tokens > 0) {
-      const SamplingOptions options{.temperature = config_.sample.temperature, .max_tokens = config_.sample.tokens};
-      variant.sample = {.prompt = config_.sample.prompt, .text = generate_text(model, tokenizer, config_.sample.prompt, options)};
+      const SamplingOptions options{.temperature = config_.sample.temperature,
+                                    .max_tokens = config_.sample.tokens};
+      variant.sample = {.prompt = config_.sample.prompt,
+                        .text = generate_text(model, tokenizer, config_.sample.prompt, options)};
     }
     if (config_.map.tokens > 0) {
-      variant.attention_maps = collect_maps(model, tokenizer, map_text(config_.map, *corpus_), config_.map.tokens);
+      variant.attention_maps =
+          collect_maps(model, tokenizer, map_text(config_.map, *corpus_), config_.map.tokens);
     }
   }
 
@@ -148,23 +160,29 @@ class Runner {
 double budget_amount(const CompareConfig& config, const Recipe& recipe) {
   if (config.budget == BudgetKind::time) return recipe.train.seconds;
   if (recipe.train.tokens > 0) return static_cast<double>(recipe.train.tokens);
-  return static_cast<double>(recipe.train.steps * recipe.train.batch_rows * recipe.train.accumulation * recipe.train.sequence_length);
+  return static_cast<double>(recipe.train.steps * recipe.train.batch_rows *
+                             recipe.train.accumulation * recipe.train.sequence_length);
 }
 
 }  // namespace
 
-CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& config, const CompareCallbacks& callbacks) {
+CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& config,
+                          const CompareCallbacks& callbacks) {
   const Recipe base = loaded.recipe.resolved();
-  const auto tokenizer = base.tokenizer == "bytes" ? byte_tokenizer() : load_tokenizer(base.tokenizer);
+  const auto tokenizer =
+      base.tokenizer == "bytes" ? byte_tokenizer() : load_tokenizer(base.tokenizer);
   // Every variant's recipe is read and checked before the first minute of training is spent.
   plan_runs(loaded, config, "", tokenizer->vocab_size());
   const auto corpus = prepare_corpus(base.data, tokenizer, callbacks.data);
-  const std::vector<PlannedRun> runs = plan_runs(loaded, config, corpus->fingerprint(), tokenizer->vocab_size());
+  const std::vector<PlannedRun> runs =
+      plan_runs(loaded, config, corpus->fingerprint(), tokenizer->vocab_size());
 
   std::vector<ValidationSet> sets;
-  const int64_t rows = base.train.evaluation_rows > 0 ? base.train.evaluation_rows : base.train.batch_rows;
+  const int64_t rows =
+      base.train.evaluation_rows > 0 ? base.train.evaluation_rows : base.train.batch_rows;
   for (size_t i = 0; i < corpus->sources().size(); ++i) {
-    sets.push_back(validation_batches(*corpus, i, base.train.sequence_length, rows, base.train.evaluation_tokens));
+    sets.push_back(validation_batches(*corpus, i, base.train.sequence_length, rows,
+                                      base.train.evaluation_tokens));
   }
   CompareResult result;
   result.title = config.title.empty() ? base.name : config.title;

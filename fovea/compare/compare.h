@@ -1,8 +1,10 @@
-// compare: variants x seeds under one budget, with the same data and the same order of data; the heart of the lab.
+// compare: variants x seeds under one budget, with the same data and the same order of data; the
+// heart of the lab.
 //
-// Each (variant, seed) is an ordinary run folder below `<run_folder>/runs/`, named by the variant and a fingerprint of everything that
-// changes its numbers (recipe, corpus, seed). So a comparison that was interrupted goes on, a variant that is added does not redo the
-// others, and a changed recipe or text never meets old results.
+// Each (variant, seed) is an ordinary run folder below `<run_folder>/runs/`, named by the variant
+// and a fingerprint of everything that changes its numbers (recipe, corpus, seed). So a comparison
+// that was interrupted goes on, a variant that is added does not redo the others, and a changed
+// recipe or text never meets old results.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -25,9 +27,9 @@ namespace fovea {
 
 /// Where a comparison stands.
 struct CompareProgress {
-  std::string label;        ///< "focal-0.4, seed 1 (5 of 12)"
-  double fraction = 0;      ///< of all runs, 0 ... 1
-  double loss = 0;          ///< nats per token
+  std::string label;    ///< "focal-0.4, seed 1 (5 of 12)"
+  double fraction = 0;  ///< of all runs, 0 ... 1
+  double loss = 0;      ///< nats per token
   double tokens_per_second = 0;
 };
 
@@ -47,13 +49,15 @@ struct PlannedRun {
   Recipe recipe;  ///< resolved, with its own run folder
 };
 
-/// The runs in order: all variants of the first seed, then of the next, so that an interrupted comparison compares. `corpus_fingerprint`
-/// enters the folder names.
-std::vector<PlannedRun> plan_runs(const LoadedRecipe& loaded, const CompareConfig& config, const std::string& corpus_fingerprint,
-                                  int64_t tokenizer_vocab);
+/// The runs in order: all variants of the first seed, then of the next, so that an interrupted
+/// comparison compares. `corpus_fingerprint` enters the folder names.
+std::vector<PlannedRun> plan_runs(const LoadedRecipe& loaded, const CompareConfig& config,
+                                  const std::string& corpus_fingerprint, int64_t tokenizer_vocab);
 
-/// Trains what is missing and returns everything, summarised. A run that fails (NumericalError) is a row with its reason; other errors
-/// end the comparison, finished runs stay. Interrupted after the running one has saved itself.
-CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& config, const CompareCallbacks& callbacks = {});
+/// Trains what is missing and returns everything, summarised. A run that fails (NumericalError) is
+/// a row with its reason; other errors end the comparison, finished runs stay. Interrupted after
+/// the running one has saved itself.
+CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& config,
+                          const CompareCallbacks& callbacks = {});
 
 }  // namespace fovea

@@ -12,7 +12,10 @@
 namespace fovea {
 
 void VariantConfig::describe(FieldVisitor& v) {
-  v.text({"name", "unique; names the run folder and the curve (its further key `set` is a map of the recipe keys it changes)"}, name);
+  v.text({"name",
+          "unique; names the run folder and the curve (its further key `set` is a map of the "
+          "recipe keys it changes)"},
+         name);
   v.text({"description", "one line for the report"}, description);
 }
 
@@ -30,37 +33,48 @@ void MapConfig::describe(FieldVisitor& v) {
 void CompareConfig::describe(FieldVisitor& v) {
   v.text({"title", "of the report; empty: the recipe's name"}, title);
   v.text({"reference", "the variant that others are judged against; empty: the first"}, reference);
-  v.integers({"seeds", "each variant is trained once per seed (initialisation and data order)"}, seeds);
+  v.integers({"seeds", "each variant is trained once per seed (initialisation and data order)"},
+             seeds);
   v.choice({"budget",
-            "what is equal: tokens (train.steps or train.tokens), time (train.seconds), or parameters (tokens, and ffn_width is fitted)"},
+            "what is equal: tokens (train.steps or train.tokens), time (train.seconds), or "
+            "parameters (tokens, and ffn_width is fitted)"},
            budget);
-  v.texts({"baselines", "byte models fitted on the same text: unigram, bigram, trigram"}, baselines);
+  v.texts({"baselines", "byte models fitted on the same text: unigram, bigram, trigram"},
+          baselines);
   v.nested({"sample", "a text sample of each variant"}, sample);
   v.nested({"map", "attention maps"}, map);
   v.nested_list({"variants", "what is compared"}, variants);
 }
 
 void CompareConfig::check() const {
-  require<ConfigError>(!variants.empty(), "compare", "'compare.variants' needs at least one variant ('- name: standard')");
+  require<ConfigError>(!variants.empty(), "compare",
+                       "'compare.variants' needs at least one variant ('- name: standard')");
   require<ConfigError>(!seeds.empty(), "compare", "'compare.seeds' needs at least one seed");
-  require<ConfigError>(std::set(seeds.begin(), seeds.end()).size() == seeds.size(), "compare", "'compare.seeds' must differ; got {}",
-                       fmt::join(seeds, ", "));
+  require<ConfigError>(std::set(seeds.begin(), seeds.end()).size() == seeds.size(), "compare",
+                       "'compare.seeds' must differ; got {}", fmt::join(seeds, ", "));
   std::vector<std::string> names;
   for (const VariantConfig& v : variants) {
     const bool plain = !v.name.empty() && std::all_of(v.name.begin(), v.name.end(), [](char c) {
-      return std::isalnum(static_cast<unsigned char>(c)) || std::string_view("-_.+").find(c) != std::string_view::npos;
+      return std::isalnum(static_cast<unsigned char>(c)) ||
+             std::string_view("-_.+").find(c) != std::string_view::npos;
     });
-    require<ConfigError>(plain && v.name.front() != '.', "compare",
-                         "a variant's name is a folder: letters, digits and '-_.+', not starting with '.'; got '{}'", v.name);
-    require<ConfigError>(std::find(names.begin(), names.end(), v.name) == names.end(), "compare", "two variants are called '{}'", v.name);
+    require<ConfigError>(
+        plain && v.name.front() != '.', "compare",
+        "a variant's name is a folder: letters, digits and '-_.+', not starting with '.'; got '{}'",
+        v.name);
+    require<ConfigError>(std::find(names.begin(), names.end(), v.name) == names.end(), "compare",
+                         "two variants are called '{}'", v.name);
     names.push_back(v.name);
   }
-  require<ConfigError>(reference.empty() || std::find(names.begin(), names.end(), reference) != names.end(), "compare",
-                       "'compare.reference' must be a variant; got '{}'{}", reference, did_you_mean(reference, names));
+  require<ConfigError>(
+      reference.empty() || std::find(names.begin(), names.end(), reference) != names.end(),
+      "compare", "'compare.reference' must be a variant; got '{}'{}", reference,
+      did_you_mean(reference, names));
   const std::vector<std::string> known{"unigram", "bigram", "trigram"};
   for (const std::string& b : baselines) {
     require<ConfigError>(std::find(known.begin(), known.end(), b) != known.end(), "compare",
-                         "'compare.baselines' takes unigram, bigram, trigram; got '{}'{}", b, did_you_mean(b, known));
+                         "'compare.baselines' takes unigram, bigram, trigram; got '{}'{}", b,
+                         did_you_mean(b, known));
   }
   require<ConfigError>(sample.tokens >= 0 && sample.temperature >= 0 && map.tokens >= 0, "compare",
                        "'compare.sample.*' and 'compare.map.tokens' must not be negative");
@@ -68,7 +82,8 @@ void CompareConfig::check() const {
 
 CompareConfig read_compare_config(const ConfigNode& node) {
   require<ConfigError>(node.kind == ConfigNode::Kind::map, "compare",
-                       "the recipe has no 'compare' map, so there is nothing to compare; add 'compare: variants: ...' or use 'fovea train'");
+                       "the recipe has no 'compare' map, so there is nothing to compare; add "
+                       "'compare: variants: ...' or use 'fovea train'");
   ConfigNode rest = node;
   std::vector<ConfigNode> sets;
   if (ConfigNode* variants = rest.find("variants"); variants != nullptr) {
@@ -80,15 +95,19 @@ CompareConfig read_compare_config(const ConfigNode& node) {
         return true;
       });
       if (set.kind != ConfigNode::Kind::map && set.kind != ConfigNode::Kind::null) {
-        fail<ConfigError>(set.place, "'set' must be a map of recipe keys, for example 'set: {{model.layers: 8}}'");
+        fail<ConfigError>(
+            set.place,
+            "'set' must be a map of recipe keys, for example 'set: {{model.layers: 8}}'");
       }
       sets.push_back(std::move(set));
     }
   }
   CompareConfig config;
   read_fields(rest, config, "compare");
-  for (size_t i = 0; i < config.variants.size() && i < sets.size(); ++i) config.variants[i].set = std::move(sets[i]);
-  if (config.reference.empty() && !config.variants.empty()) config.reference = config.variants.front().name;
+  for (size_t i = 0; i < config.variants.size() && i < sets.size(); ++i)
+    config.variants[i].set = std::move(sets[i]);
+  if (config.reference.empty() && !config.variants.empty())
+    config.reference = config.variants.front().name;
   config.check();
   return config;
 }

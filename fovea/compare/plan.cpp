@@ -21,7 +21,9 @@ void apply_set(ConfigNode& root, const ConfigNode& set) {
     while (!rest.empty()) {  // "a.b.c" becomes a map of maps, built from its end
       const size_t dot = rest.rfind('.');
       ConfigNode outer = ConfigNode::make_map(value.place);
-      outer.fields.emplace_back(std::string(dot == std::string_view::npos ? rest : rest.substr(dot + 1)), std::move(patch));
+      outer.fields.emplace_back(
+          std::string(dot == std::string_view::npos ? rest : rest.substr(dot + 1)),
+          std::move(patch));
       patch = std::move(outer);
       rest = dot == std::string_view::npos ? std::string_view() : rest.substr(0, dot);
     }
@@ -40,14 +42,18 @@ std::string run_fingerprint(const Recipe& recipe, const std::string& corpus_fing
   return hex64(fingerprint(fields_to_json(r).dump() + corpus_fingerprint)).substr(0, 8);
 }
 
-/// Fits ffn_width so that `config` has as many parameters as `target`, as nearly as whole widths allow.
-void match_parameters(ModelConfig& config, int64_t tokenizer_vocab, int64_t target, const std::string& variant) {
+/// Fits ffn_width so that `config` has as many parameters as `target`, as nearly as whole widths
+/// allow.
+void match_parameters(ModelConfig& config, int64_t tokenizer_vocab, int64_t target,
+                      const std::string& variant) {
   const ModelConfig now = config.resolved(tokenizer_vocab);
   const int64_t per_width = 3 * now.width * now.layers;
-  const double missing = static_cast<double>(target - parameter_count(now)) / static_cast<double>(per_width);
+  const double missing =
+      static_cast<double>(target - parameter_count(now)) / static_cast<double>(per_width);
   const int64_t width = now.ffn_width + std::llround(missing);
   require<ConfigError>(width >= 1, "compare",
-                       "variant '{}' has {} parameters and cannot be brought to the reference's {} by its feed-forward width; change its "
+                       "variant '{}' has {} parameters and cannot be brought to the reference's {} "
+                       "by its feed-forward width; change its "
                        "sizes or compare by tokens",
                        variant, parameter_count(now), target);
   config.ffn_width = width;
@@ -55,8 +61,8 @@ void match_parameters(ModelConfig& config, int64_t tokenizer_vocab, int64_t targ
 
 }  // namespace
 
-std::vector<PlannedRun> plan_runs(const LoadedRecipe& loaded, const CompareConfig& config, const std::string& corpus_fingerprint,
-                                  int64_t tokenizer_vocab) {
+std::vector<PlannedRun> plan_runs(const LoadedRecipe& loaded, const CompareConfig& config,
+                                  const std::string& corpus_fingerprint, int64_t tokenizer_vocab) {
   const std::filesystem::path folder = loaded.recipe.resolved().run_folder;
   const auto recipe_of = [&](const VariantConfig& variant) {
     ConfigNode root = loaded.root;
@@ -66,12 +72,14 @@ std::vector<PlannedRun> plan_runs(const LoadedRecipe& loaded, const CompareConfi
   int64_t target = 0;
   if (config.budget == BudgetKind::parameters) {
     for (const VariantConfig& v : config.variants) {
-      if (v.name == config.reference) target = parameter_count(recipe_of(v).model.resolved(tokenizer_vocab));
+      if (v.name == config.reference)
+        target = parameter_count(recipe_of(v).model.resolved(tokenizer_vocab));
     }
   }
   if (config.budget == BudgetKind::time) {
     require<ConfigError>(loaded.recipe.train.seconds > 0, "compare",
-                         "'compare.budget: time' needs 'train.seconds' (of training, for each run); set it, or compare by tokens");
+                         "'compare.budget: time' needs 'train.seconds' (of training, for each "
+                         "run); set it, or compare by tokens");
   }
   std::vector<PlannedRun> runs;
   for (const int64_t seed : config.seeds) {
@@ -81,7 +89,8 @@ std::vector<PlannedRun> plan_runs(const LoadedRecipe& loaded, const CompareConfi
       recipe.train.seed = seed;
       recipe.name = fmt::format("{}, seed {}", variant.name, seed);
       const std::string unique = run_fingerprint(recipe, corpus_fingerprint);
-      recipe.run_folder = (folder / "runs" / fmt::format("{}-{}-{}", variant.name, seed, unique)).string();
+      recipe.run_folder =
+          (folder / "runs" / fmt::format("{}-{}-{}", variant.name, seed, unique)).string();
       runs.push_back({variant.name, seed, recipe.resolved()});
     }
   }

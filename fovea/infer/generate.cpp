@@ -15,10 +15,11 @@
 namespace fovea {
 
 void SamplingOptions::check() const {
-  require<ConfigError>(temperature >= 0 && std::isfinite(temperature), "sampling", "'temperature' must be 0 (greedy) or more; got {}",
-                       temperature);
+  require<ConfigError>(temperature >= 0 && std::isfinite(temperature), "sampling",
+                       "'temperature' must be 0 (greedy) or more; got {}", temperature);
   require<ConfigError>(top_k >= 0, "sampling", "'top_k' must be 0 (all) or more; got {}", top_k);
-  require<ConfigError>(max_tokens >= 0, "sampling", "'max_tokens' must be 0 or more; got {}", max_tokens);
+  require<ConfigError>(max_tokens >= 0, "sampling", "'max_tokens' must be 0 or more; got {}",
+                       max_tokens);
 }
 
 int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, double u) {
@@ -30,7 +31,8 @@ int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, d
   if (options.temperature == 0.0) return *std::min_element(order.begin(), order.end(), higher);
   size_t kept = order.size();
   if (options.top_k > 0) kept = std::min(kept, static_cast<size_t>(options.top_k));
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), higher);
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(),
+                    higher);
   std::vector<double> weights(kept);
   double total = 0;
   for (size_t i = 0; i < kept; ++i) {
@@ -45,15 +47,18 @@ int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, d
   return order[kept - 1];
 }
 
-std::string generate_text(const Transformer& model, const Tokenizer& tokenizer, std::string_view prompt, const SamplingOptions& options,
+std::string generate_text(const Transformer& model, const Tokenizer& tokenizer,
+                          std::string_view prompt, const SamplingOptions& options,
                           const std::function<void(std::string_view)>& stream) {
   options.check();
   std::vector<int32_t> tokens;
   if (tokenizer.bos() >= 0) tokens.push_back(tokenizer.bos());
   tokenizer.append(prompt, tokens);
   const int64_t context = model.config().context;
-  require<InputError>(!tokens.empty() && static_cast<int64_t>(tokens.size()) <= context, "generate",
-                      "expected a prompt of 1 to {} tokens (the trained context); got {}; shorten the prompt", context, tokens.size());
+  require<InputError>(
+      !tokens.empty() && static_cast<int64_t>(tokens.size()) <= context, "generate",
+      "expected a prompt of 1 to {} tokens (the trained context); got {}; shorten the prompt",
+      context, tokens.size());
   DecodeState state = model.make_decode_state(1, context);
   IncrementalDecoder decoder(tokenizer);
   Rng rng(mix_seed(options.seed, 0x67656E));
@@ -70,7 +75,8 @@ std::string generate_text(const Transformer& model, const Tokenizer& tokenizer, 
   at::Tensor logits = model.decode(to_tensor(tokens), state);
   for (int64_t made = 0; made < options.max_tokens; ++made) {
     // A padded vocabulary has logits for ids that mean nothing.
-    const int64_t next = sample_token(logits[0].narrow(0, 0, tokenizer.vocab_size()), options, rng.uniform());
+    const int64_t next =
+        sample_token(logits[0].narrow(0, 0, tokenizer.vocab_size()), options, rng.uniform());
     if (next == tokenizer.eos()) break;
     const auto id = static_cast<int32_t>(next);
     emit(decoder.push(id));

@@ -24,12 +24,15 @@ struct SamplingOptions {
   void check() const;
 };
 
-/// Continues `prompt` (after BOS, where the tokenizer has one) until the end mark, `max_tokens` or the model's trained context. Returns the
-/// new text, valid UTF-8; `stream` receives it piece by piece. The same seed gives the same text on one machine.
-std::string generate_text(const Transformer& model, const Tokenizer& tokenizer, std::string_view prompt, const SamplingOptions& options = {},
+/// Continues `prompt` (after BOS, where the tokenizer has one) until the end mark, `max_tokens` or
+/// the model's trained context. Returns the new text, valid UTF-8; `stream` receives it piece by
+/// piece. The same seed gives the same text on one machine.
+std::string generate_text(const Transformer& model, const Tokenizer& tokenizer,
+                          std::string_view prompt, const SamplingOptions& options = {},
                           const std::function<void(std::string_view)>& stream = {});
 
-/// The next token from float32 logits [vocab]: temperature, then the top k, then a draw u in [0, 1). Ties go to the lower index.
+/// The next token from float32 logits [vocab]: temperature, then the top k, then a draw u in [0,
+/// 1). Ties go to the lower index.
 int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, double u);
 
 }  // namespace fovea

@@ -15,6 +15,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using Variables = torch::autograd::variable_list;
 
+/// Autograd nodes take absent tensors as nullopt only.
+std::optional<at::Tensor> maybe(const at::Tensor& x) {
+  return x.defined() ? std::optional(x) : std::nullopt;
+}
+
 bool has_kernel(const at::Tensor& x) {
   return x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
 }
@@ -45,43 +50,34 @@ at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double 
   return (normed * weight.to(wide)).to(x.scalar_type());
 }
 
-class StackedLinear : public Function<StackedLinear> {
+/// x W^T in the dtype of x with a master W of another dtype, which gets its gradient in its own
+/// dtype.
+class MasterLinear : public Function<MasterLinear> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const Variables& weights) {
-    const at::Tensor stacked =
-        (weights.size() == 1 ? weights[0] : at::cat(weights)).to(x.scalar_type());
-    ctx->save_for_backward({x, stacked});
-    std::vector<int64_t> sizes;
-    for (const at::Tensor& w : weights) sizes.push_back(w.size(0));
-    ctx->saved_data["sizes"] = sizes;
-    ctx->saved_data["master"] = static_cast<int64_t>(weights[0].scalar_type());
-    return at::linear(x, stacked);
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& master) {
+    const at::Tensor w = master.to(x.scalar_type());
+    ctx->save_for_backward({x, w});
+    ctx->saved_data["master"] = static_cast<int64_t>(master.scalar_type());
+    return at::linear(x, w);
   }
   static Variables backward(AutogradContext* ctx, Variables grads) {
     const Variables saved = ctx->get_saved_variables();
     const at::Tensor x = saved[0].flatten(0, -2), dy = grads[0].flatten(0, -2);
-    const auto sizes = ctx->saved_data["sizes"].toIntVector();
-    Variables result(1 + sizes.size());
-    if (ctx->needs_input_grad(0)) result[0] = at::mm(dy, saved[1]).view(saved[0].sizes());
     const auto master = static_cast<at::ScalarType>(ctx->saved_data["master"].toInt());
-    bool any = false;
-    for (size_t i = 0; i < sizes.size(); ++i) any = any || ctx->needs_input_grad(1 + i);
-    if (any) {
-      const Variables parts = at::mm(dy.t(), x).to(master).split_with_sizes(sizes);
-      for (size_t i = 0; i < sizes.size(); ++i) {
-        if (ctx->needs_input_grad(1 + i)) result[1 + i] = parts[i];
-      }
-    }
+    Variables result(2);
+    if (ctx->needs_input_grad(0)) result[0] = at::mm(dy, saved[1]).view(saved[0].sizes());
+    if (ctx->needs_input_grad(1)) result[1] = at::mm(dy.t(), x).to(master);
     return result;
   }
 };
 
 class AddRmsNorm : public Function<AddRmsNorm> {
  public:
-  static Variables forward(AutogradContext* ctx, const at::Tensor& x_in, const at::Tensor& delta_in,
-                           const at::Tensor& weight, double eps) {
+  static Variables forward(AutogradContext* ctx, const at::Tensor& x_in,
+                           const std::optional<at::Tensor>& delta_in, const at::Tensor& weight,
+                           double eps) {
     const at::Tensor x = x_in.contiguous(),
-                     delta = delta_in.defined() ? delta_in.contiguous() : at::Tensor();
+                     delta = delta_in ? delta_in->contiguous() : at::Tensor();
     const int64_t n = x.size(-1), rows = x.numel() / std::max<int64_t>(n, 1);
     const at::Tensor y = at::empty_like(x), rstd = at::empty({rows}, x.options().dtype(at::kFloat));
     const at::Tensor sum = delta.defined() ? at::empty_like(x) : x;
@@ -190,13 +186,15 @@ kernels::HeadPlaces places_of(const at::Tensor& x) {
 
 class SplitHeads : public Function<SplitHeads> {
  public:
-  static Variables forward(AutogradContext* ctx, const at::Tensor& qkv_in, const at::Tensor& q_gain,
-                           const at::Tensor& k_gain, int64_t heads, int64_t kv_heads, int64_t d,
-                           double eps, const at::Tensor& cos, const at::Tensor& sin,
+  static Variables forward(AutogradContext* ctx, const at::Tensor& qkv_in,
+                           const std::optional<at::Tensor>& q_gain_in,
+                           const std::optional<at::Tensor>& k_gain_in, int64_t heads,
+                           int64_t kv_heads, int64_t d, double eps, const RopeTable& rope,
                            const at::Tensor& positions) {
     const at::Tensor qkv = qkv_in.contiguous();
+    const at::Tensor q_gain = q_gain_in.value_or(at::Tensor()),
+                     k_gain = k_gain_in.value_or(at::Tensor());
     const int64_t b = qkv.size(0), t = qkv.size(1);
-    const RopeTable rope{cos, sin};
     // [b, t, heads, d] in memory: attention reads and writes whole tokens, and the output needs no
     // transpose.
     const auto empty = [&](int64_t n) {
@@ -230,7 +228,8 @@ class SplitHeads : public Function<SplitHeads> {
     // Without a norm the backward pass needs no input, only its shape.
     const at::Tensor kept =
         q_gain.defined() || k_gain.defined() ? qkv : at::empty({0}, qkv.options());
-    ctx->save_for_backward({kept, q_gain, k_gain, q_rstd, k_rstd, cos, sin, positions});
+    ctx->save_for_backward(
+        {kept, q_gain, k_gain, q_rstd, k_rstd, rope.cos_pf, rope.sin_pf, positions});
     ctx->saved_data["shape"] = qkv.sizes().vec();
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["kv_heads"] = kv_heads;
@@ -245,7 +244,7 @@ class SplitHeads : public Function<SplitHeads> {
     const auto shape = ctx->saved_data["shape"].toIntVector();
     const at::Tensor dqkv = at::empty(shape, saved[0].options());
     const int64_t d = shape[2] / (heads + 2 * kv_heads);
-    Variables result(10);
+    Variables result(9);
     const auto rotate = [&](const at::Tensor& grad_in, int64_t first, int64_t n,
                             const at::Tensor& gain, const at::Tensor& rstd) {
       if (!grad_in.defined()) {
@@ -347,12 +346,12 @@ at::Tensor keep_mask(const at::Tensor& x, double p, uint64_t seed, uint64_t site
 }  // namespace
 
 at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights) {
-  return StackedLinear::apply(x_rc, weights);
+  return MasterLinear::apply(x_rc, weights.size() == 1 ? weights[0] : at::cat(weights));
 }
 
 at::Tensor rms_norm(const at::Tensor& x_rc, const at::Tensor& weight_c, double eps) {
   if (!has_kernel(x_rc)) return plain_rms_norm(x_rc, weight_c, eps);
-  return AddRmsNorm::apply(x_rc, at::Tensor(), weight_c, eps)[0];
+  return AddRmsNorm::apply(x_rc, std::optional<at::Tensor>(), weight_c, eps)[0];
 }
 
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_rc, const at::Tensor& delta_rc,
@@ -361,7 +360,7 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_rc, const at:
     const at::Tensor sum = x_rc + delta_rc;
     return {sum, plain_rms_norm(sum, weight_c, eps)};
   }
-  Variables result = AddRmsNorm::apply(x_rc, delta_rc, weight_c, eps);
+  Variables result = AddRmsNorm::apply(x_rc, maybe(delta_rc), weight_c, eps);
   return {result[0], result[1]};
 }
 
@@ -375,8 +374,8 @@ Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_
                   const at::Tensor& q_gain_d, const at::Tensor& k_gain_d, double eps,
                   const RopeTable& rope, const at::Tensor& positions_bt) {
   if (has_kernel(qkv)) {
-    Variables r = SplitHeads::apply(qkv, q_gain_d, k_gain_d, heads, kv_heads, head_dim, eps,
-                                    rope.cos_pf, rope.sin_pf, positions_bt.contiguous());
+    Variables r = SplitHeads::apply(qkv, maybe(q_gain_d), maybe(k_gain_d), heads, kv_heads,
+                                    head_dim, eps, rope, positions_bt.contiguous());
     return {r[0], r[1], r[2]};
   }
   const std::vector<at::Tensor> parts =

@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "fovea/attention/plan.h"
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
 #include "fovea/nn/transformer_impl.h"
@@ -26,8 +27,9 @@ class Recompute : public Function<Recompute> {
   using Layer =
       std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&)>;
 
-  static Variables forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& delta,
-                           const Layer* layer) {
+  static Variables forward(AutogradContext* ctx, const at::Tensor& x,
+                           const std::optional<at::Tensor>& delta_in, const Layer* layer) {
+    const at::Tensor delta = delta_in.value_or(at::Tensor());
     ctx->save_for_backward({x, delta});
     ctx->saved_data["layer"] = reinterpret_cast<int64_t>(layer);
     auto [a, b] = (*layer)(x, delta);
@@ -157,6 +159,7 @@ PassContext Transformer::Impl::make_pass(const ModelInput& input) const {
   pass.dropout_seed = input.dropout_seed;
   pass.attention.training = input.training;
   pass.attention.dropout_seed = input.dropout_seed;
+  pass.attention.plans = std::make_shared<PlanCache>();
   if (input.documents_bt.defined()) {
     pass.attention.query_documents_bt = pass.attention.key_documents_bs = input.documents_bt;
     pass.attention.query_positions_bt = pass.attention.key_positions_bs = pass.positions;
@@ -232,8 +235,9 @@ Transformer::Impl::Stream Transformer::Impl::run_layer_checkpointed(int64_t inde
         const Stream out = run_layer(index, {x, delta}, pass, first_run);
         return std::pair{out.x, out.delta};
       });
-  Variables r =
-      Recompute::apply(stream.x, stream.delta, static_cast<const Recompute::Layer*>(layer));
+  Variables r = Recompute::apply(
+      stream.x, stream.delta.defined() ? std::optional(stream.delta) : std::nullopt,
+      static_cast<const Recompute::Layer*>(layer));
   return {r[0], r[1]};
 }
 
