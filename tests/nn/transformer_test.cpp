@@ -1,0 +1,260 @@
+// The decoder: counts, purity, causality, packing, decoding, checkpointing, the identities of Focal Attention.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/nn/transformer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "fovea/base/error.h"
+#include "fovea/nn/ops.h"
+
+namespace fovea {
+namespace {
+
+ModelConfig small() {
+  ModelConfig c;
+  c.layers = 2;
+  c.width = 24;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_dim = 6;
+  c.ffn_width = 40;
+  c.context = 32;
+  c.qk_norm = QkNorm::head_rms;
+  return c;
+}
+
+ModelConfig learned(TemperatureSpec::Form form = TemperatureSpec::Form::prefix) {
+  ModelConfig c = small();
+  c.attention.temperature.kind = TemperatureSpec::Kind::learned;
+  c.attention.temperature.form = form;
+  return c;
+}
+
+constexpr int64_t kVocab = 50;
+
+Transformer make(const ModelConfig& c, at::ScalarType dtype = at::kFloat) {
+  Transformer model(c.resolved(kVocab), 3);
+  model.compute().dtype = dtype;
+  for (Parameter& p : model.parameters().all()) {  // temperatures start at 0 or at their bound: move them, so that they matter
+    if (p.origin == Parameter::Origin::added) {
+      const at::NoGradGuard no_grad;
+      p.value.add_(at::sin(at::arange(p.value.numel()) + 1).view(p.value.sizes()), 0.05);
+    }
+  }
+  return model;
+}
+
+at::Tensor tokens(int64_t b, int64_t t, uint64_t seed = 5) {
+  return at::randint(0, kVocab, {b, t}, at::detail::createCPUGenerator(seed), at::TensorOptions(at::kLong));
+}
+
+ModelInput input_of(const at::Tensor& ids) {
+  ModelInput input;
+  input.tokens_bt = ids;
+  return input;
+}
+
+double max_difference(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
+
+std::vector<std::pair<std::string, ModelConfig>> variants() {
+  std::vector<std::pair<std::string, ModelConfig>> all{{"standard", small()}, {"learned", learned()}};
+  ModelConfig c = small();
+  c.attention.temperature.value = 0.4;
+  all.emplace_back("focal", c);
+  c = small();
+  c.attention.mask.window = 5;
+  c.attention.mask.sinks = 2;
+  c.attention.soft_cap = 3.0;
+  c.attention.sink_logit = true;
+  all.emplace_back("window, sinks, soft-cap, sink logit", c);
+  c = small();
+  c.attention.bias.kind = BiasSpec::Kind::t5;
+  c.qk_norm = QkNorm::none;
+  c.tied = false;
+  all.emplace_back("t5, untied", c);
+  return all;
+}
+
+TEST(Transformer, CountsItsParametersAsTheFormulaSays) {
+  for (const auto& [name, config] : variants()) {
+    const ModelConfig c = config.resolved(kVocab);
+    EXPECT_EQ(Transformer(c, 0).parameters().count(), parameter_count(c)) << name;
+  }
+}
+
+TEST(Transformer, SameSeedSameNumbersOtherSeedOthers) {
+  const ModelConfig c = small().resolved(kVocab);
+  const Transformer a(c, 1), b(c, 1), d(c, 2);
+  const char* name = "model.layers.1.mlp.up_proj.weight";
+  EXPECT_TRUE(at::equal(a.parameters().find(name)->value, b.parameters().find(name)->value));
+  EXPECT_FALSE(at::equal(a.parameters().find(name)->value, d.parameters().find(name)->value));
+  EXPECT_NEAR(a.parameters().find(name)->value.std().item<double>(), 1 / std::sqrt(24.0), 0.02);
+}
+
+// Spec 13.3: tokens after i do not reach outputs up to i, bit for bit.
+TEST(Transformer, FutureTokensDoNotReachThePast) {
+  for (const auto& [name, config] : variants()) {
+    const Transformer model = make(config);
+    const at::Tensor ids = tokens(2, 20);
+    at::Tensor changed = ids.clone();
+    changed.narrow(1, 12, 8).copy_(tokens(2, 8, 77));
+    const at::Tensor a = model.hidden(input_of(ids)), b = model.hidden(input_of(changed));
+    EXPECT_TRUE(at::equal(a.narrow(1, 0, 12), b.narrow(1, 0, 12))) << name;
+    EXPECT_FALSE(at::equal(a, b)) << name;
+  }
+}
+
+// F-1: the paper's sequence mean leaks the future.
+TEST(Transformer, SequenceTemperatureLeaksTheFuture) {
+  const Transformer model = make(learned(TemperatureSpec::Form::sequence));
+  const at::Tensor ids = tokens(1, 20);
+  at::Tensor changed = ids.clone();
+  changed.narrow(1, 12, 8).copy_(tokens(1, 8, 77));
+  EXPECT_GT(max_difference(model.hidden(input_of(ids)).narrow(1, 0, 12), model.hidden(input_of(changed)).narrow(1, 0, 12)), 0.0);
+}
+
+// Spec 9.10, 13.5: packed documents give the logits of the documents alone.
+TEST(Transformer, PackedDocumentsEqualDocumentsAlone) {
+  for (const auto& [name, config] : variants()) {
+    const Transformer model = make(config, at::kDouble);
+    const at::Tensor first = tokens(1, 7, 1), second = tokens(1, 11, 2);
+    ModelInput packed = input_of(at::cat({first, second}, 1));
+    packed.documents_bt = at::cat({at::zeros({1, 7}, at::kLong), at::ones({1, 11}, at::kLong)}, 1);
+    packed.positions_bt = at::cat({at::arange(7), at::arange(11)}).unsqueeze(0).to(at::kLong);
+    const at::Tensor together = model.hidden(packed);
+    EXPECT_LT(max_difference(together.narrow(1, 0, 7), model.hidden(input_of(first))), 1e-12) << name;
+    EXPECT_LT(max_difference(together.narrow(1, 7, 11), model.hidden(input_of(second))), 1e-12) << name;
+  }
+}
+
+// Spec 13.4: prefill and single steps equal the full forward pass, for any split.
+TEST(Transformer, DecodingEqualsTheFullForward) {
+  for (const auto& [name, config] : variants()) {
+    const Transformer model = make(config, at::kDouble);
+    const at::Tensor ids = tokens(2, 14);
+    const at::Tensor full = model.logits(model.hidden(input_of(ids))).detach();
+    for (const int64_t prefill : {1, 3, 13}) {
+      DecodeState state = model.make_decode_state(2, 14);
+      at::Tensor all = model.decode(ids.narrow(1, 0, prefill), state, true);
+      for (int64_t i = prefill; i < 14; ++i) all = at::cat({all, model.decode(ids.narrow(1, i, 1), state, true)}, 1);
+      EXPECT_LT(max_difference(all, full), 1e-11) << name << ", prefill " << prefill;
+    }
+  }
+}
+
+// Spec 10.1 and F-5: with QK-norm a constant temperature is a q gain that is 1/t larger.
+TEST(Transformer, ConstantTemperatureEqualsALargerQueryGain) {
+  ModelConfig focal = small(), folded = small();
+  focal.attention.temperature.value = 0.4;
+  folded.query_init = 2.5;
+  const Transformer a = make(focal, at::kDouble), b = make(folded, at::kDouble);
+  const at::Tensor ids = tokens(2, 16);
+  EXPECT_LT(max_difference(a.hidden(input_of(ids)), b.hidden(input_of(ids))), 1e-6);
+  focal.qk_norm = folded.qk_norm = QkNorm::none;  // then it is W_q
+  const Transformer c = make(focal, at::kDouble), d = make(folded, at::kDouble);
+  EXPECT_LT(max_difference(c.hidden(input_of(ids)), d.hidden(input_of(ids))), 1e-6);
+}
+
+TEST(Transformer, CheckpointedLayersHaveTheSameGradients) {
+  for (const auto& [name, config] : variants()) {
+    ModelConfig dropped = config;
+    dropped.dropout = 0.2;
+    Transformer model = make(dropped);
+    ModelInput input = input_of(tokens(2, 16));
+    input.training = true;
+    input.dropout_seed = 9;
+    const at::Tensor targets = tokens(2, 16, 8);
+    const auto gradients = [&](bool checkpoint) {
+      model.compute().checkpoint_layers = checkpoint;
+      model.loss(input, targets).loss.backward();
+      std::vector<at::Tensor> all;
+      for (Parameter& p : model.parameters().all()) {
+        all.push_back(p.value.grad().clone());
+        p.value.mutable_grad().reset();
+      }
+      return all;
+    };
+    const std::vector<at::Tensor> plain = gradients(false), recomputed = gradients(true);
+    for (size_t i = 0; i < plain.size(); ++i) {
+      EXPECT_TRUE(at::allclose(plain[i], recomputed[i], 1e-5, 1e-7)) << name << ": " << model.parameters().all()[i].name;
+    }
+  }
+}
+
+// The float32 kernels against the same model in float64 (design, contract "Numbers").
+TEST(Transformer, Float32GradientsAreWithinOneInTenThousandOfFloat64) {
+  for (const auto& [name, config] : variants()) {
+    Transformer model = make(config);
+    const ModelInput input = input_of(tokens(2, 19));
+    const at::Tensor targets = tokens(2, 19, 8);
+    std::vector<at::Tensor> gradients[2];
+    for (const bool wide : {false, true}) {
+      model.compute().dtype = wide ? at::kDouble : at::kFloat;
+      model.loss(input, targets).loss.backward();
+      for (Parameter& p : model.parameters().all()) {
+        gradients[wide].push_back(p.value.grad().clone());
+        p.value.mutable_grad().reset();
+      }
+    }
+    for (size_t i = 0; i < gradients[0].size(); ++i) {
+      const double scale = gradients[1][i].abs().max().item<double>() + 1e-6;
+      EXPECT_LT(max_difference(gradients[0][i], gradients[1][i]), 2e-4 * scale) << name << ": " << model.parameters().all()[i].name;
+    }
+  }
+}
+
+TEST(Transformer, LossIsTheMeanOverTargetsAndIgnoresNegativeOnes) {
+  const Transformer model = make(small());
+  const ModelInput input = input_of(tokens(2, 8));
+  at::Tensor targets = tokens(2, 8, 8);
+  targets.narrow(1, 5, 3).fill_(-1);
+  const LossResult r = model.loss(input, targets);
+  EXPECT_EQ(r.targets, 10);
+  EXPECT_NEAR(r.loss.item<double>(), model.token_nll(input, targets).sum().item<double>() / 10, 1e-5);
+  EXPECT_NEAR(r.loss.item<double>(), std::log(static_cast<double>(kVocab)), 0.7);
+  EXPECT_EQ(model.token_nll(input, targets).narrow(1, 5, 3).abs().max().item<double>(), 0.0);
+}
+
+TEST(Transformer, AttentionMapRowsSumToOneAndAreCausal) {
+  for (const auto& config : {small(), learned()}) {
+    const at::Tensor map = make(config).attention_map(input_of(tokens(1, 9)), 1);
+    EXPECT_EQ(map.sizes(), at::IntArrayRef({4, 9, 9}));
+    EXPECT_LT(max_difference(map.sum(-1), at::ones({4, 9})), 1e-5);
+    EXPECT_EQ(map.triu(1).abs().max().item<float>(), 0.0f);
+  }
+}
+
+TEST(ModelConfig, ImpossibleSizesAreRefusedByKey) {
+  const auto message = [](auto change) {
+    ModelConfig c = small();
+    change(c);
+    try {
+      c.resolved(kVocab);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(message([](ModelConfig& c) { c.kv_heads = 3; }).find("model.kv_heads"), std::string::npos);
+  EXPECT_NE(message([](ModelConfig& c) { c.layers = 0; }).find("model.layers"), std::string::npos);
+  EXPECT_NE(message([](ModelConfig& c) { c.head_dim = 0, c.width = 23; }).find("model.heads"), std::string::npos);
+  EXPECT_NE(message([](ModelConfig& c) { c.vocab_size = 7; }).find("model.vocab_size"), std::string::npos);
+  EXPECT_NE(message([](ModelConfig& c) { c.attention.temperature_per_layer = {0.4}; }).find("temperature_per_layer"), std::string::npos);
+  EXPECT_NE(message([](ModelConfig& c) { c.query_init = 0; }).find("model.query_init"), std::string::npos);
+}
+
+TEST(ModelConfig, TemperaturePerLayerReachesItsLayer) {
+  ModelConfig c = small();
+  c.attention.temperature_per_layer = {0.4, 0.8};
+  EXPECT_EQ(c.resolved(kVocab).layer_attention(0).temperature.value, 0.4);
+  EXPECT_EQ(c.resolved(kVocab).layer_attention(1).temperature.value, 0.8);
+}
+
+}  // namespace
+}  // namespace fovea
