@@ -49,7 +49,7 @@ CompareRun collect_run(int64_t seed, const TrainResult& result,
   for (const auto& record : read_metrics(metrics)) {
     const auto step = record.at("global_step").get<int64_t>();
     const double tokens = number(record, "optim/total_tokens");
-    const double elapsed = number(record, "speed/seconds");
+    const double elapsed = number(record, "speed/total_seconds");
     if (elapsed == elapsed) seconds = elapsed;
     if (const double loss = number(record, "loss/out"); loss == loss) {
       run.curve.push_back({.step = step,
@@ -57,7 +57,7 @@ CompareRun collect_run(int64_t seed, const TrainResult& result,
                            .seconds = seconds,
                            .train_loss = loss});
     }
-    if (const double bits = number(record, "eval/bits_per_byte"); bits == bits) {
+    if (const double bits = number(record, "bits_per_byte/val"); bits == bits) {
       const int64_t at = tokens == tokens ? static_cast<int64_t>(tokens)
                                           : (run.curve.empty() ? 0 : run.curve.back().tokens);
       run.validation_curve.push_back({.step = step, .tokens = at, .bits_per_byte = bits});

@@ -24,8 +24,10 @@ double relative_error(const at::Tensor& a, const at::Tensor& b) {
   return ((a.to(at::kDouble) - b).abs().max() / b.abs().max().clamp_min(1e-30)).item<double>();
 }
 
-/// Output and gradients of `op` for inputs in `dtype` (weights, the rank-1 and named masters, stay float32 in float32 and bfloat16).
-Tensors outputs_and_gradients(const Operation& op, const Tensors& inputs, const std::vector<bool>& master, at::ScalarType dtype) {
+/// Output and gradients of `op` for inputs in `dtype` (weights, the rank-1 and named masters, stay
+/// float32 in float32 and bfloat16).
+Tensors outputs_and_gradients(const Operation& op, const Tensors& inputs,
+                              const std::vector<bool>& master, at::ScalarType dtype) {
   Tensors leaves;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const at::ScalarType own = master[i] && dtype != at::kDouble ? at::kFloat : dtype;
@@ -54,8 +56,8 @@ class OpsOfAnyWidth : public testing::TestWithParam<int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Odd, OpsOfAnyWidth, testing::Values(1, 3, 19, 97, 257));
 
 TEST_P(OpsOfAnyWidth, RmsNormEqualsItsFormula) {
-  expect_close([](const Tensors& x) { return rms_norm(x[0], x[1], 1e-5); }, {random({5, 7, GetParam()}, 1), random({GetParam()}, 2)},
-               {false, true});
+  expect_close([](const Tensors& x) { return rms_norm(x[0], x[1], 1e-5); },
+               {random({5, 7, GetParam()}, 1), random({GetParam()}, 2)}, {false, true});
 }
 
 TEST_P(OpsOfAnyWidth, AddRmsNormFeedsBothItsResults) {
@@ -64,17 +66,23 @@ TEST_P(OpsOfAnyWidth, AddRmsNormFeedsBothItsResults) {
         auto [sum, y] = add_rms_norm(x[0], x[1], x[2], 1e-5);
         return sum + 2 * y;
       },
-      {random({11, GetParam()}, 1), random({11, GetParam()}, 2), random({GetParam()}, 3)}, {false, false, true});
+      {random({11, GetParam()}, 1), random({11, GetParam()}, 2), random({GetParam()}, 3)},
+      {false, false, true});
 }
 
 TEST_P(OpsOfAnyWidth, SwigluEqualsItsFormula) {
-  expect_close([](const Tensors& x) { return swiglu(x[0]); }, {random({9, 2 * GetParam()}, 1)}, {false});
+  expect_close([](const Tensors& x) { return swiglu(x[0]); }, {random({9, 2 * GetParam()}, 1)},
+               {false});
 }
 
 TEST_P(OpsOfAnyWidth, StackedLinearEqualsSeparateProducts) {
   const int64_t n = GetParam();
   const Tensors inputs{random({4, 3, n}, 1), random({5, n}, 2), random({2, n}, 3)};
-  expect_close([](const Tensors& x) { return stacked_linear(x[0], {x[1], x[2]}); }, inputs, {false, true, true});
+  expect_close(
+      [](const Tensors& x) {
+        return stacked_linear(x[0], {x[1], x[2]});
+      },
+      inputs, {false, true, true});
   const at::Tensor whole = stacked_linear(inputs[0], {inputs[1], inputs[2]});
   EXPECT_TRUE(at::allclose(whole.narrow(-1, 5, 2), at::linear(inputs[0], inputs[2])));
 }
@@ -82,12 +90,18 @@ TEST_P(OpsOfAnyWidth, StackedLinearEqualsSeparateProducts) {
 TEST(Ops, CrossEntropyInChunksEqualsOneChunkAndTheFormula) {
   const at::Tensor targets = at::tensor({3, -1, 0, 16, -1, 5, 5, 2, 1, 0, 4}, at::kLong);
   for (const int64_t chunk : {1, 4, 100}) {
-    expect_close([&](const Tensors& x) { return linear_cross_entropy(x[0], x[1], targets, 0.125, chunk).first; },
-                 {random({11, 6}, 1), random({17, 6}, 2)}, {false, true});
+    expect_close(
+        [&](const Tensors& x) {
+          return linear_cross_entropy(x[0], x[1], targets, 0.125, chunk).first;
+        },
+        {random({11, 6}, 1), random({17, 6}, 2)}, {false, true});
   }
-  const at::Tensor hidden = random({11, 6}, 1).to(at::kFloat), weight = random({17, 6}, 2).to(at::kFloat);
+  const at::Tensor hidden = random({11, 6}, 1).to(at::kFloat),
+                   weight = random({17, 6}, 2).to(at::kFloat);
   const at::Tensor nll = linear_cross_entropy(hidden, weight, targets, 1.0, 4).second;
-  const at::Tensor plain = -at::log_softmax(at::linear(hidden, weight), 1).gather(1, targets.clamp_min(0).unsqueeze(1)).squeeze(1);
+  const at::Tensor plain = -at::log_softmax(at::linear(hidden, weight), 1)
+                                .gather(1, targets.clamp_min(0).unsqueeze(1))
+                                .squeeze(1);
   EXPECT_TRUE(at::allclose(nll, plain * targets.ge(0), 1e-5, 1e-6));
 }
 
@@ -97,17 +111,18 @@ struct HeadCase {
 };
 class SplitHeadsOf : public testing::TestWithParam<HeadCase> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, SplitHeadsOf,
-                         testing::Values(HeadCase{4, 4, 8, 0, true}, HeadCase{4, 2, 16, 0, false}, HeadCase{3, 1, 10, 4, true},
-                                         HeadCase{1, 1, 2, 2, false}));
+                         testing::Values(HeadCase{4, 4, 8, 0, true}, HeadCase{4, 2, 16, 0, false},
+                                         HeadCase{3, 1, 10, 4, true}, HeadCase{1, 1, 2, 2, false}));
 
 TEST_P(SplitHeadsOf, EqualsNormThenRopeOfEachHead) {
   const HeadCase c = GetParam();
   const at::Tensor positions = at::tensor({0, 1, 2, 0, 1, 5, 6, 7, 0, 1}, at::kLong).view({2, 5});
   const auto run = [&](const Tensors& x) {
     const bool wide = x[0].scalar_type() == at::kDouble;
-    const RopeTable rope = make_rope_table({.rotary_dim = c.rotary}, c.d, 8, at::kCPU, wide ? at::kDouble : at::kFloat);
-    const Heads h = split_heads(x[0], c.heads, c.kv_heads, c.d, c.norm ? x[1] : at::Tensor(), c.norm ? x[2] : at::Tensor(), 1e-5, rope,
-                                positions);
+    const RopeTable rope = make_rope_table({.rotary_dim = c.rotary}, c.d, 8, at::kCPU,
+                                           wide ? at::kDouble : at::kFloat);
+    const Heads h = split_heads(x[0], c.heads, c.kv_heads, c.d, c.norm ? x[1] : at::Tensor(),
+                                c.norm ? x[2] : at::Tensor(), 1e-5, rope, positions);
     return at::cat({h.q_bhtd, 2 * h.k_bgtd, 3 * h.v_bgtd}, 1);
   };
   Tensors inputs{random({2, 5, (c.heads + 2 * c.kv_heads) * c.d}, 1)};
