@@ -16,7 +16,7 @@ namespace fovea::cli {
 namespace {
 
 void run(const Globals& globals) {
-  nlohmann::ordered_json info{{"version", FOVEA_VERSION},
+  nlohmann::ordered_json info{{"version", code_version()},
                               {"torch", TORCH_VERSION},
                               {"isa_found", enum_name(found_isa())},
                               {"isa_chosen", enum_name(chosen_isa())},

@@ -11,6 +11,7 @@
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/train/machine.h"
 
 namespace {
 
@@ -37,7 +38,7 @@ int report(const fovea::Error& error, bool json) {
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an IoError with exit code 1, not a silent end
   CLI::App app(kDescription, "fovea");
-  app.set_version_flag("--version", std::string(FOVEA_VERSION));
+  app.set_version_flag("--version", fovea::code_version());
   app.get_formatter()->column_width(34);
   app.require_subcommand(0, 1);
   fovea::cli::Globals globals;

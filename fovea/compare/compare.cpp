@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
+#include "fovea/checkpoint/run_folder.h"
 #include "fovea/compare/collect.h"
 #include "fovea/config/reader.h"
 #include "fovea/data/ngram.h"
@@ -190,7 +191,7 @@ CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& confi
   result.budget_amount = budget_amount(config, base);
   result.created = utc_now();
   result.machine = machine_info(choose_device(base.train.device));
-  result.code_version = FOVEA_VERSION;
+  result.code_version = code_version();
   result.torch_version = TORCH_VERSION;
   result.data = data_info(*corpus, sets);
   result.reference = config.reference;

@@ -93,7 +93,9 @@ nlohmann::ordered_json machine_summary(at::Device device) {
           {"memory_bytes", memory.empty() ? 0 : std::stoll(memory) * 1024},
           {"device", device.str()},
           {"torch", TORCH_VERSION},
-          {"fovea", FOVEA_VERSION}};
+          {"fovea", code_version()}};
 }
+
+std::string code_version() { return FOVEA_VERSION; }
 
 }  // namespace fovea

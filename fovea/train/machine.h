@@ -26,6 +26,9 @@ int64_t peak_memory_bytes(at::Device device = at::kCPU);
 /// Starts a new measurement. Does nothing where the kernel does not allow it.
 void reset_peak_memory(at::Device device = at::kCPU);
 
+/// "0.1.0+<commit>".
+std::string code_version();
+
 /// {"cpu", "cores", "memory_bytes", "device", "torch", "fovea"}: recorded in run.json.
 nlohmann::ordered_json machine_summary(at::Device device);
 
