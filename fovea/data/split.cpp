@@ -15,6 +15,8 @@ namespace {
 
 // A document this many times larger than the wanted validation part is not put there whole.
 constexpr double kOversize = 2.0;
+// How far from the wanted place a line border is looked for: 2 x 4 MiB of tokens in memory at most.
+constexpr int64_t kLongestReach = 1 << 20;
 
 class Splitter {
  public:
@@ -87,8 +89,8 @@ class Splitter {
                         source.name, documents.size(), source.store.tokens());
     const double wanted = fraction_ * static_cast<double>(source.store.tokens());
     const int64_t tail = std::clamp<int64_t>(std::llround(wanted), 1, longest->length / 2);
-    cuts_.emplace(longest->hash,
-                  cut_position(source.store, *longest, longest->length - tail, tail / 2));
+    cuts_.emplace(longest->hash, cut_position(source.store, *longest, longest->length - tail,
+                                              std::min(tail / 2, kLongestReach)));
   }
 
   // The line border nearest to `wanted` within `reach` tokens, else a border of characters, else
