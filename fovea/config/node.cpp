@@ -49,14 +49,14 @@ class YamlBuilder {
   void add_field(ConfigNode& node, const YAML::Node& name, const YAML::Node& value, size_t depth) {
     require<ConfigError>(name.IsScalar(), place(name),
                          "keys must be plain names; write 'key: value'");
-    const std::string key = name.Scalar();
+    const std::string& key = name.Scalar();
     if (const ConfigNode* first = node.find(key)) {
       fail<ConfigError>(place(name), "key '{}' stands twice (first at {}); remove one", key,
                         first->place);
     }
     ConfigNode built = build(value, depth + 1);
     built.place = place(name);
-    node.fields.emplace_back(key, std::move(built));
+    node.fields.push_back({key, std::move(built)});
   }
   std::string place(const YAML::Node& yaml) const {
     return fmt::format("{}:{}", name_, yaml.Mark().line + 1);
@@ -99,7 +99,7 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
     if (stack_.back().find(value) != nullptr) {
       fail<ConfigError>(name_, "key '{}' stands twice; remove one", value);
     }
-    stack_.back().fields.emplace_back(value, ConfigNode{});
+    stack_.back().fields.push_back({value, {}});
     return true;
   }
   bool parse_error(std::size_t position, const std::string&,
@@ -214,7 +214,10 @@ void set_override(ConfigNode& root, std::string_view assignment) {
     } else {
       if (node->kind != ConfigNode::Kind::map) *node = ConfigNode::make_map(place);
       next = node->find(key);
-      if (next == nullptr) next = &node->fields.emplace_back(key, ConfigNode{}).second;
+      if (next == nullptr) {
+        node->fields.push_back({key, {}});
+        next = &node->fields.back().second;
+      }
     }
     node = next;
     if (dot == std::string_view::npos) break;
@@ -233,7 +236,7 @@ void merge_into(ConfigNode& base, const ConfigNode& patch) {
     if (ConfigNode* mine = base.find(key)) {
       merge_into(*mine, value);
     } else {
-      base.fields.emplace_back(key, value);
+      base.fields.push_back({key, value});
     }
   }
 }

@@ -8,24 +8,32 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace fovea {
+
+struct ConfigField;
 
 struct ConfigNode {
   enum class Kind { null, scalar, list, map };
 
   Kind kind = Kind::null;
-  std::string scalar;                                      // kind scalar: the text as written
-  std::vector<ConfigNode> items;                           // kind list
-  std::vector<std::pair<std::string, ConfigNode>> fields;  // kind map, in file order, keys unique
-  std::string place;                                       // "recipe.yaml:12", "override", ...
+  std::string scalar;               // kind scalar: the text as written
+  std::vector<ConfigNode> items;    // kind list
+  std::vector<ConfigField> fields;  // kind map, in file order, keys unique
+  std::string place;                // "recipe.yaml:12", "override", ...
 
   const ConfigNode* find(std::string_view key) const;
   ConfigNode* find(std::string_view key);
   static ConfigNode make_scalar(std::string text, std::string place = "");
   static ConfigNode make_map(std::string place = "");
+};
+
+/// A key of a map and its value. (A std::pair of a type that is not complete yet is not legal
+/// everywhere.)
+struct ConfigField {
+  std::string first;
+  ConfigNode second;
 };
 
 /// Parses YAML text. ConfigError with file:line for syntax errors and duplicate keys.
