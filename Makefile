@@ -46,7 +46,7 @@ format: ## clang-format in place
 	@scripts/check-format.sh --fix
 
 lint: build ## clang-tidy, the short list of .clang-tidy
-	@scripts/lint.sh
+	@scripts/lint.py
 
 bench: build ## benchmarks; prints ratios (ARGS go to the benchmark programs)
 	@scripts/bench.sh $(ARGS)
