@@ -189,7 +189,7 @@ at::Tensor dropout_factors(const AttentionSpec& spec, const AttentionContext& co
                            int64_t batch, int64_t queries, int64_t keys, const at::Tensor& like) {
   at::Tensor factors = at::empty({batch, spec.heads, queries, keys}, at::kFloat);
   float* data = factors.data_ptr<float>();
-  const float p = static_cast<float>(spec.dropout), kept = 1.0f / (1.0f - p);
+  const float p = static_cast<float>(spec.dropout);
   at::parallel_for(0, batch * spec.heads * queries, 16, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t i = row % queries, h = row / queries % spec.heads,
@@ -198,11 +198,11 @@ at::Tensor dropout_factors(const AttentionSpec& spec, const AttentionContext& co
                                  .layer = static_cast<uint32_t>(context.layer),
                                  .head = static_cast<uint32_t>(h)};
       for (int64_t j = 0; j < keys; ++j) {
-        data[row * keys + j] = dropout_keeps(stream, p, keys - queries + i, j) ? kept : 0.0f;
+        data[row * keys + j] = dropout_keeps(stream, p, keys - queries + i, j) ? 1.0f : 0.0f;
       }
     }
   });
-  return factors.to(like.options());
+  return factors.to(like.options()) / (1.0 - spec.dropout);
 }
 
 at::Tensor weighted_values(const at::Tensor& weights, const at::Tensor& v_bgse) {
