@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kStartShare = 0.12;
 constexpr int64_t kLabelPixels = 15;  // line height of the names at the ends
+constexpr size_t kMostLabels = 12;    // of layers; every k-th is named where there are more
 constexpr int64_t kLabelCells = 20;   // longest name
 constexpr int64_t kCharacterPixels = 7;
 
@@ -79,7 +80,7 @@ std::string header(const GnuplotChart& chart, const Frame& frame, const Range& x
       "unset key\nset border 1 lc rgb '{0}'\nset grid ytics lt 1 lw 1 lc rgb '{1}'\n"
       "set xtics nomirror scale 0.4 tc rgb '{0}'\nset ytics nomirror scale 0 tc rgb '{0}'\nset "
       "mxtics 1\n"
-      "set xlabel '{2}' tc rgb '{0}' offset 0,0.3\n",
+      "set xlabel '{2}' tc rgb '{0}' offset 0,0.6\n",
       color_code(ChartColor::kMuted), color_code(ChartColor::kGrid), x_title);
   if (narrow) out += "set xtics autofreq\nset ytics autofreq\n";
   out += fmt::format(
@@ -158,6 +159,7 @@ GnuplotChart draw(const Picture& picture, ChartSize size) {
   std::vector<EndLabel> labels;
   int64_t cells = 4;
   const auto add_label = [&](double value, const std::string& text, int color) {
+    if (text.empty()) return;
     const std::string name = shorten(single_line(text), kLabelCells);
     cells = std::max(cells, display_width(name));
     labels.push_back({.value = value, .place = 0, .name = name, .color = color});
@@ -255,6 +257,7 @@ GnuplotChart temperature_chart(const CompareVariant& variant, const std::vector<
       .strokes = {},
       .levels = {}};
   const size_t last = std::max<size_t>(layers.size(), 2) - 1;
+  const size_t named_every = (layers.size() + kMostLabels - 1) / kMostLabels;
   for (size_t i = 0; i < layers.size(); ++i) {
     const int shade = static_cast<int>(i * (kLayerColors - 1) / last);
     const std::string name = fmt::format("layer {}", layers[i].variant);
@@ -263,7 +266,7 @@ GnuplotChart temperature_chart(const CompareVariant& variant, const std::vector<
                                .kind = "layer",
                                .variant = variant.name,
                                .title = name,
-                               .name = name,
+                               .name = i % named_every == 0 ? name : "",
                                .filled = variant.runs.size() > 1});
   }
   return draw(picture, size);

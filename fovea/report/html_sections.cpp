@@ -146,17 +146,19 @@ std::string swatch_html(const CompareResult& result, size_t variant) {
 }
 
 std::string number_table_html(const NumberTable& table) {
-  std::string out =
-      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table\"><table "
-      "class=\"numbers\"><thead><tr>";
-  for (const std::string& column : table.columns)
-    out += fmt::format("<th scope=\"col\">{}</th>", escape_html(column));
+  constexpr int64_t kLongCell = 32;  // may be broken anywhere; the others stay on one line
+  const auto cell_html = [](std::string_view tag, std::string_view scope, const std::string& text) {
+    const std::string_view kind = display_width(text) > kLongCell ? " class=\"long\"" : "";
+    return fmt::format("<{0}{1}{2}>{3}</{0}>", tag, scope, kind, escape_html(text));
+  };
+  std::string out = "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table\">\n";
+  out += "<table class=\"numbers\"><thead><tr>";
+  for (const std::string& column : table.columns) out += cell_html("th", " scope=\"col\"", column);
   out += "</tr></thead><tbody>\n";
   for (const auto& row : table.rows) {
     out += "<tr>";
     for (size_t i = 0; i < row.size(); ++i) {
-      const std::string text = escape_html(row[i]);
-      out += i == 0 ? "<th scope=\"row\">" + text + "</th>" : "<td>" + text + "</td>";
+      out += i == 0 ? cell_html("th", " scope=\"row\"", row[i]) : cell_html("td", "", row[i]);
     }
     out += "</tr>\n";
   }
@@ -199,7 +201,7 @@ std::string measured_section(const CompareResult& result) {
   std::string out = "<section><h2>How this was measured</h2>\n<dl class=\"facts\">\n";
   out += definition("Budget", budget_text(result));
   out += definition("Data", join({sources, bytes_text(static_cast<double>(data.bytes)),
-                                  count_text(static_cast<double>(data.documents)) + " documents"}));
+                                  fmt::format("{} documents", data.documents)}));
   out += definition("Validation", bytes_text(static_cast<double>(data.validation_bytes)) +
                                       " that no run trained on");
   out += definition("Data fingerprint", data.fingerprint);

@@ -106,10 +106,10 @@ details { margin-top: 12px; font-size: 14px; }
 summary { cursor: pointer; color: var(--muted); padding: 4px 0; }
 .scroll { overflow-x: auto; max-width: 100%; }
 .numbers { font-size: 13.5px; width: auto; min-width: min(100%, 480px); }
-.numbers th, .numbers td { padding: 6px 14px 6px 0; text-align: right; border-bottom: 1px solid var(--line); overflow-wrap: normal; max-width: 34ch; vertical-align: top; }
-.numbers th:first-child { text-align: left; font-weight: 500; min-width: 11ch; overflow-wrap: anywhere; }
-.numbers thead th { color: var(--muted); font-weight: 500; overflow-wrap: anywhere; min-width: 8ch; }
-.numbers td { overflow-wrap: anywhere; min-width: 7ch; }
+.numbers th, .numbers td { padding: 6px 14px 6px 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; vertical-align: top; }
+.numbers .long { white-space: normal; overflow-wrap: anywhere; min-width: 26ch; }
+.numbers th:first-child { text-align: left; font-weight: 500; }
+.numbers thead th { color: var(--muted); font-weight: 500; }
 .controls { display: flex; flex-wrap: wrap; gap: 8px 18px; align-items: center; font-size: 14px; }
 .check { display: inline-flex; gap: 6px; align-items: center; min-height: 36px; }
 .ramp { display: inline-flex; gap: 7px; align-items: center; color: var(--muted); }
