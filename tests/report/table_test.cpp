@@ -86,17 +86,6 @@ TEST(CompareSamples, KeepTheLinesOfCode) {
               HasSubstr("\n        return self.module(input"));
 }
 
-TEST(Text, RepairReplacesEveryByteThatIsNoUtf8) {
-  EXPECT_EQ(repair_utf8("a\xFF"
-                        "b"),
-            "a\xEF\xBF\xBD"
-            "b");
-  EXPECT_EQ(repair_utf8("\xC0\x80"), "\xEF\xBF\xBD\xEF\xBF\xBD");  // overlong
-  EXPECT_EQ(repair_utf8("\xED\xA0\x80").size(), 9u);               // surrogate
-  EXPECT_EQ(repair_utf8("\xE2\x82"), "\xEF\xBF\xBD\xEF\xBF\xBD");  // cut off
-  EXPECT_EQ(repair_utf8("é€🔥"), "é€🔥");
-}
-
 TEST(Text, WidthsAreCells) {
   EXPECT_EQ(display_width("abc"), 3);
   EXPECT_EQ(display_width("注意"), 4);
