@@ -32,6 +32,9 @@ std::string beyond_sdpa(const AttentionSpec& spec, const at::Tensor& q,
   }
   if (spec.dropout > 0.0 && context.training) return "stage softmax: dropout is counter-based";
   if (context.want_lse && gradient) return "lse is wanted with its gradient";
+  const bool reduced = accumulate_type(q.scalar_type()) != q.scalar_type();
+  if (spec.bias.kind == BiasSpec::Kind::alibi && reduced && !q.device().is_cpu())
+    return "stage gate_and_bias: there alibi would be rounded to the dtype of q";
   if (context.want_lse && !q.device().is_cpu()) return "lse is wanted";
   return "";
 }

@@ -1,0 +1,83 @@
+// Every device gives the numbers of the float64 reference on the CPU. Machines without a GPU check
+// the CPU alone.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <gtest/gtest.h>
+
+#include "fovea/attention/attention.h"
+#include "fovea/attention/focal.h"
+#include "fovea/attention/rope.h"
+#include "tests/support/attention_inputs.h"
+#include "tests/support/gradcheck.h"
+
+namespace fovea {
+namespace {
+
+using namespace fovea::testing;
+
+std::vector<at::Device> devices() {
+  std::vector<at::Device> all{at::kCPU};
+  if (at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0) all.emplace_back(at::kCUDA, 0);
+  return all;
+}
+
+AttentionInputs moved(const AttentionInputs& in, at::Device device) {
+  const auto move = [&](const at::Tensor& x) {
+    return x.defined() ? x.detach().to(device, at::kFloat).set_requires_grad(true) : x;
+  };
+  return {move(in.q),
+          move(in.k),
+          move(in.v),
+          {move(in.tensors.tau_bt), move(in.tensors.bias_table), move(in.tensors.sink_logit_h)}};
+}
+
+TEST(Device, AttentionAndItsGradientsAreTheSameEverywhere) {
+  for (const at::Device device : devices()) {
+    for (const auto& [name, spec] : all_specs()) {
+      for (const bool packed : {false, true}) {
+        const AttentionContext context = packed ? packed_context({40, 30}) : AttentionContext{};
+        const AttentionInputs wide = random_inputs(spec, 2, 70).with_gradient(),
+                              in = moved(wide, device);
+        const at::Tensor truth =
+            reference_attention(spec, wide.q, wide.k, wide.v, wide.tensors, context).out_bhte;
+        const at::Tensor out = attention(spec, in.q, in.k, in.v, in.tensors, context).out_bhte;
+        EXPECT_LT(relative_error(out.cpu(), truth), 1e-5) << name << " on " << device;
+        const at::Tensor weights = random_normal(truth.sizes(), 3);
+        const auto expected = gradients((truth * weights).sum(), wide.leaves());
+        const auto got = gradients((out * weights.to(device, at::kFloat)).sum(), in.leaves());
+        for (size_t n = 0; n < got.size(); ++n)
+          EXPECT_LT(relative_error(got[n].cpu(), expected[n]), 1e-4) << name << " gradient " << n;
+      }
+    }
+  }
+}
+
+TEST(Device, RopeAndTemperatureAreTheSameEverywhere) {
+  const at::Tensor x = random_normal({2, 3, 9, 8}, 1), positions = at::arange(9, at::kLong);
+  const at::Tensor turned =
+      apply_rope(x, make_rope_table({}, 8, 9, at::kCPU, at::kDouble), positions);
+  TemperatureSpec spec;
+  spec.kind = TemperatureSpec::Kind::learned;
+  const at::Tensor input = random_normal({2, 9, 8}, 2), weight = random_normal({8}, 3, 0.1),
+                   bias = at::full({}, 1.9, at::kDouble);
+  const AttentionContext context = packed_context({4, 5});
+  const at::Tensor tau = temperature_rows(spec, 8, {weight, bias}, input, context).tau_bt;
+  for (const at::Device device : devices()) {
+    const RopeTable table = make_rope_table({}, 8, 9, device);
+    EXPECT_LT(relative_error(
+                  apply_rope(x.to(device, at::kFloat), table, positions.to(device)).cpu(), turned),
+              1e-5);
+    const auto single = [&](const at::Tensor& y) { return y.to(device, at::kFloat); };
+    EXPECT_LT(relative_error(
+                  temperature_rows(spec, 8, {single(weight), single(bias)}, single(input), context)
+                      .tau_bt.cpu(),
+                  tau),
+              1e-6);
+  }
+}
+
+}  // namespace
+}  // namespace fovea
