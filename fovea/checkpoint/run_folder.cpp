@@ -3,6 +3,7 @@
 #include "fovea/checkpoint/run_folder.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
@@ -16,10 +17,18 @@ using Json = nlohmann::ordered_json;
 constexpr int kFormat = 1;
 constexpr size_t kDigits = 10;
 
+/// In parts, not through a map: mapped pages would count as memory of the run.
 std::string checksum(const fs::path& path) {
-  const MappedFile file(path);
-  const auto bytes = file.bytes();
-  return hex64(fingerprint({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+  std::ifstream file(path, std::ios::binary);
+  std::string part(1 << 20, '\0');
+  uint64_t sum = 0;
+  while (file) {
+    file.read(part.data(), static_cast<std::streamsize>(part.size()));
+    sum = fingerprint(std::string_view(part.data(), static_cast<size_t>(file.gcount())), sum);
+  }
+  require<IoError>(file.eof() && !file.bad(), "file", "cannot read '{}'; check the disk",
+                   path.string());
+  return hex64(sum);
 }
 
 /// {"model.safetensors": {"bytes", "checksum"}, ...} of all files of a folder, sorted.

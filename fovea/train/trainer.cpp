@@ -81,7 +81,14 @@ Trainer::Impl::Impl(const Recipe& unresolved, TrainCallbacks calls,
   const auto tokenizer = corpus ? corpus->shared_tokenizer() : make_tokenizer(recipe.tokenizer);
   recipe.model = recipe.model.resolved(tokenizer->vocab_size());
   if (found) check_same_run(*found);
-  if (!corpus) corpus = prepare_corpus(recipe.data, tokenizer, callbacks.data);
+  if (!corpus) {
+    corpus = prepare_corpus(recipe.data, tokenizer, [&](const CorpusProgress& progress) {
+      if (callbacks.stop != nullptr && callbacks.stop->load()) {
+        fail<Interrupted>("train", "stopped while the text was read; nothing had begun");
+      }
+      if (callbacks.data) callbacks.data(progress);
+    });
+  }
   if (found) check_same_corpus(*found);
   plan = plan_stages(recipe);
   set_up(found);

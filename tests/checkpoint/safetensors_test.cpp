@@ -167,7 +167,7 @@ TEST_F(Safetensors, NoDamagedByteCrashesTheReader) {
                     {{"k", "v"}});
   const std::string good = read_file(path);
   std::mt19937 random(7);
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < 1000; ++round) {
     std::string bytes = good;
     const int changes = 1 + static_cast<int>(random() % 3);
     for (int i = 0; i < changes; ++i) bytes[random() % bytes.size()] = static_cast<char>(random());

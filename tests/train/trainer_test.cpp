@@ -123,6 +123,26 @@ TEST_F(TrainerTest, AccumulationGivesTheStepOfOneLargeBatch) {
   }
 }
 
+TEST_F(TrainerTest, RecomputingActivationsDoesNotChangeTheNumbers) {
+  Recipe kept = recipe(), recomputed = recipe();
+  kept.model.dropout = recomputed.model.dropout = 0.1;
+  recomputed.run_folder = (folder_ / "run2").string();
+  recomputed.train.gradient_checkpointing = true;
+  EXPECT_EQ(Trainer(kept).run().loss, Trainer(recomputed).run().loss);
+}
+
+TEST_F(TrainerTest, Bfloat16LearnsLikeFloat32OnFloat32Masters) {
+  Recipe wide = recipe(), narrow = recipe();
+  narrow.run_folder = (folder_ / "run2").string();
+  narrow.train.dtype = DtypeChoice::bfloat16;
+  Trainer trainer(narrow);
+  const TrainResult a = Trainer(wide).run(), b = trainer.run();
+  EXPECT_EQ(b.dtype, "bfloat16");
+  EXPECT_NE(a.loss, b.loss);
+  EXPECT_NEAR(a.loss, b.loss, 0.1);
+  EXPECT_EQ(trainer.model().parameters().all().front().value.scalar_type(), at::kFloat);
+}
+
 TEST_F(TrainerTest, TheMeanPerplexityIsUnweightedOverSources) {
   EvaluationResult result;
   result.sources = {{"a", 10 * std::log(4.0), 10, 10}, {"b", 990 * std::log(8.0), 990, 1980}};
@@ -192,6 +212,15 @@ TEST_F(TrainerTest, ASignalSavesAndLeavesAndTheNextRunContinues) {
   EXPECT_EQ(again.step(), 5);
   EXPECT_THAT(messages_, Contains(HasSubstr("step 5")));
   EXPECT_EQ(again.run().steps, 12);
+}
+
+TEST_F(TrainerTest, ASignalWhileTheTextIsReadLeavesNothingBehind) {
+  const std::atomic<bool> stop{true};
+  TrainCallbacks callbacks;
+  callbacks.stop = &stop;
+  EXPECT_ERROR(Interrupted, Trainer(recipe(), callbacks), "nothing had begun");
+  EXPECT_TRUE(checkpoint_steps().empty());
+  EXPECT_EQ(Trainer(recipe()).run().steps, 12);
 }
 
 TEST_F(TrainerTest, AFinishedRunReturnsItsResultWithoutTraining) {
@@ -315,6 +344,12 @@ TEST_F(TrainerTest, AFullDiskIsAnIoErrorAndTheLastCheckpointStays) {
   }
   EXPECT_THAT(checkpoint_steps(), ::testing::ElementsAre(4));
   EXPECT_NO_THROW(load_checkpoint_state(folder_ / "run/checkpoints/0000000004"));
+}
+
+TEST_F(TrainerTest, AFolderThatCannotBeWrittenIsAnIoError) {
+  Recipe r = recipe();
+  r.run_folder = "/proc/fovea-run";
+  EXPECT_ERROR(IoError, Trainer(r), "/proc/fovea-run");
 }
 
 TEST_F(TrainerTest, AFileInPlaceOfTheRunFolderIsAnIoError) {
