@@ -1,0 +1,179 @@
+// A comparison end to end on a tiny corpus: equal budgets, resuming, adding variants, honest rows.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/compare/compare.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "fovea/base/error.h"
+#include "fovea/base/files.h"
+
+namespace fovea {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CompareTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() /
+              fmt::format("fovea-compare-{}-{}", getpid(),
+                          testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::create_directories(folder_ / "text");
+    for (int i = 0; i < 40; ++i) {
+      std::string text;
+      for (int k = 0; k < 30; ++k)
+        text += fmt::format("line {} of file {} says {}\n", k, i, (i * k) % 7);
+      write_file(folder_ / "text" / fmt::format("{}.txt", i), text);
+    }
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  LoadedRecipe load(const std::string& compare, std::vector<std::string> overrides = {}) {
+    write_file(folder_ / "recipe.yaml", fmt::format(R"(name: tiny
+run_folder: {0}/run
+data: {{sources: [{{path: {0}/text}}], cache: {0}/cache}}
+model: {{layers: 1, width: 16, heads: 2, ffn_width: 32, context: 16}}
+train: {{steps: 4, batch_rows: 2, dtype: float32, log_interval: 1, evaluation_tokens: 256, threads: 1}}
+compare:
+  sample: {{prompt: "line ", tokens: 8}}
+  map: {{text: "line 1", tokens: 6}}
+{1})",
+                                                    folder_.string(), compare));
+    return load_recipe(folder_ / "recipe.yaml", overrides);
+  }
+  CompareResult run(const LoadedRecipe& loaded) {
+    labels_.clear();
+    CompareCallbacks callbacks;
+    callbacks.progress = [this](const CompareProgress& p) {
+      if (labels_.empty() || labels_.back() != p.label) labels_.push_back(p.label);
+    };
+    return run_compare(loaded, read_compare_config(loaded.compare), callbacks);
+  }
+
+  fs::path folder_;
+  std::vector<std::string> labels_;
+};
+
+constexpr const char* kTwo = R"(  seeds: [0, 1]
+  variants:
+    - name: standard
+    - name: focal
+      set: {model.attention.temperature.value: 0.4}
+)";
+
+TEST_F(CompareTest, AllVariantsAndSeedsSeeTheSameTokensAndAreJudged) {
+  const CompareResult result = run(load(kTwo));
+  ASSERT_EQ(result.variants.size(), 2u);
+  EXPECT_EQ(labels_.size(), 4u);
+  for (const CompareVariant& v : result.variants) {
+    ASSERT_EQ(v.runs.size(), 2u);
+    for (const CompareRun& r : v.runs) {
+      EXPECT_EQ(r.tokens, 4 * 2 * 16);
+      EXPECT_EQ(r.curve.size(), 4u);
+      EXPECT_GT(r.validation_bits_per_byte, 1.0);
+      EXPECT_LT(r.validation_bits_per_byte, 12.0);
+      EXPECT_GT(r.peak_memory_bytes, 1 << 20);
+    }
+    EXPECT_EQ(v.sample.prompt, "line ");
+    EXPECT_EQ(v.attention_maps.size(), 2u);
+    EXPECT_EQ(v.attention_maps[0].tokens.size(), 6u);
+    EXPECT_NEAR(v.attention_maps[1].rows[5][0] + v.attention_maps[1].rows[5][5], 1.0, 1.0);
+  }
+  EXPECT_EQ(result.variants[0].summary.verdict, Verdict::reference);
+  EXPECT_EQ(result.variants[1].summary.pairs, 2);
+  ASSERT_EQ(result.baselines.size(), 2u);
+  EXPECT_LT(result.baselines[1].bits_per_byte, result.baselines[0].bits_per_byte);
+}
+
+TEST_F(CompareTest, FinishedRunsAreTakenAndAnAddedVariantRunsAlone) {
+  const CompareResult first = run(load(kTwo));
+  EXPECT_EQ(labels_.size(), 4u);
+  const CompareResult again =
+      run(load(std::string(kTwo) + "    - name: sharp\n      set: {model.query_init: 2.5}\n"));
+  EXPECT_EQ(labels_.size(), 2u) << fmt::format("{}", fmt::join(labels_, "; "));
+  EXPECT_TRUE(std::all_of(labels_.begin(), labels_.end(),
+                          [](const auto& l) { return l.starts_with("sharp"); }));
+  ASSERT_EQ(again.variants.size(), 3u);
+  for (size_t v = 0; v < 2; ++v) {
+    for (size_t r = 0; r < 2; ++r) {
+      EXPECT_EQ(again.variants[v].runs[r].validation_bits_per_byte,
+                first.variants[v].runs[r].validation_bits_per_byte);
+    }
+  }
+}
+
+TEST_F(CompareTest, AChangedTextNeverMeetsOldRuns) {
+  run(load(kTwo));
+  write_file(folder_ / "text" / "0.txt",
+             "something else entirely, and rather more of it than before\n");
+  run(load(kTwo));
+  EXPECT_EQ(labels_.size(), 4u);
+}
+
+// F-5, spec 10.1: with the temperature folded into W_q the two variants start from the same
+// function.
+TEST_F(CompareTest, TheFairControlStartsWhereFocalStarts) {
+  const CompareResult result = run(load(R"(  seeds: [3]
+  variants:
+    - name: focal
+      set: {model: {attention: {temperature: {value: 0.4}}}}
+    - name: control
+      set: {model.query_init: 2.5}
+)"));
+  EXPECT_NEAR(result.variants[0].runs[0].curve[0].train_loss,
+              result.variants[1].runs[0].curve[0].train_loss, 1e-5);
+  EXPECT_EQ(result.variants[1].summary.verdict, Verdict::one_seed);
+}
+
+TEST_F(CompareTest, EqualParametersFitsTheFeedForwardWidth) {
+  const LoadedRecipe loaded = load(R"(  seeds: [0]
+  budget: parameters
+  variants:
+    - name: mha
+    - name: mqa
+      set: {model.kv_heads: 1}
+)");
+  const auto runs = plan_runs(loaded, read_compare_config(loaded.compare), "", 259);
+  EXPECT_GT(runs[1].recipe.model.ffn_width, 32);
+  const int64_t a = parameter_count(runs[0].recipe.model.resolved(259)),
+                b = parameter_count(runs[1].recipe.model.resolved(259));
+  EXPECT_LE(std::abs(a - b), 3 * 16 / 2);
+}
+
+TEST_F(CompareTest, MistakesAreNamedBeforeTraining) {
+  const auto message = [&](const std::string& compare) {
+    try {
+      run(load(compare));
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_NE(message("  variants:\n    - name: a\n      set: {model.layrs: 2}\n")
+                .find("did you mean 'layers'"),
+            std::string::npos);
+  EXPECT_NE(message("  variants: []\n").find("at least one variant"), std::string::npos);
+  EXPECT_NE(message("  variants:\n    - name: a\n    - name: a\n").find("two variants"),
+            std::string::npos);
+  EXPECT_NE(message("  reference: b\n  variants:\n    - name: a\n").find("compare.reference"),
+            std::string::npos);
+  EXPECT_NE(message("  budget: time\n  variants:\n    - name: a\n").find("train.seconds"),
+            std::string::npos);
+  EXPECT_NE(message("  variants:\n    - name: ../a\n").find("folder"), std::string::npos);
+  EXPECT_NE(message("  varients:\n    - name: a\n").find("did you mean 'variants'"),
+            std::string::npos);
+  EXPECT_NE(
+      message("  variants:\n    - name: a\n      set: {model.heads: 3}\n").find("model.heads"),
+      std::string::npos);
+  EXPECT_FALSE(fs::exists(folder_ / "run" / "runs"));
+}
+
+}  // namespace
+}  // namespace fovea
