@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/train/machine.h"
 
-#include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <dlfcn.h>
 #include <sys/resource.h>
 #include <torch/headeronly/version.h>
 #include <unistd.h>
@@ -35,6 +35,17 @@ c10::DeviceAllocator* cuda_allocator() {
   return dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::DeviceType::CUDA));
 }
 
+/// Makes torch's CUDA half usable, "" or what is missing. It is a library of its own with gigabytes
+/// of requirements, so programs do not link it. It must be loaded before anything asks torch about
+/// CUDA: torch remembers the first answer.
+std::string load_cuda() {
+  if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr) return "this machine has no NVIDIA driver";
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    return fmt::format("torch's CUDA library cannot be loaded ({})", dlerror());
+  }
+  return at::detail::getCUDAHooks().deviceCount() > 0 ? "" : "no GPU is visible";
+}
+
 }  // namespace
 
 bool cpu_has_bfloat16() {
@@ -47,12 +58,11 @@ bool cpu_has_bfloat16() {
 
 at::Device choose_device(DeviceChoice choice) {
   if (choice == DeviceChoice::cpu) return at::kCPU;
-  const bool cuda = at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
-  if (choice == DeviceChoice::cuda && !cuda) {
-    fail<ConfigError>("recipe", "'train.device' is cuda, but {}; use device: auto or cpu",
-                      at::hasCUDA() ? "no GPU is visible" : "this build of torch has no CUDA");
+  static const std::string missing = load_cuda();
+  if (choice == DeviceChoice::cuda && !missing.empty()) {
+    fail<ConfigError>("recipe", "'train.device' is cuda, but {}; use device: auto or cpu", missing);
   }
-  return cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  return missing.empty() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
 }
 
 at::ScalarType choose_dtype(DtypeChoice choice, at::Device device) {

@@ -123,6 +123,28 @@ TEST_F(TrainerTest, AccumulationGivesTheStepOfOneLargeBatch) {
   }
 }
 
+TEST_F(TrainerTest, ARunGoesOnWithTheSameNumbersOnEveryDevice) {
+  std::vector<DeviceChoice> devices = {DeviceChoice::cpu};
+  if (choose_device(DeviceChoice::automatic).is_cuda()) devices.push_back(DeviceChoice::cuda);
+  std::vector<TrainResult> results;
+  for (const DeviceChoice device : devices) {
+    Recipe r = recipe();
+    r.run_folder = (folder_ / fmt::format("run-{}", static_cast<int>(device))).string();
+    r.train.device = device;
+    r.train.steps = 6;
+    Trainer(r).run();
+    r.train.steps = 12;
+    Trainer again(r);
+    EXPECT_EQ(again.step(), 6);
+    EXPECT_EQ(again.model().device().is_cuda(), device == DeviceChoice::cuda);
+    results.push_back(again.run());
+    EXPECT_EQ(results.back().steps, 12);
+    EXPECT_GT(results.back().peak_memory_bytes, 0);
+    EXPECT_NEAR(results.back().evaluation.total().loss(), results.front().evaluation.total().loss(),
+                1e-2);
+  }
+}
+
 TEST_F(TrainerTest, RecomputingActivationsDoesNotChangeTheNumbers) {
   Recipe kept = recipe(), recomputed = recipe();
   kept.model.dropout = recomputed.model.dropout = 0.1;
@@ -386,10 +408,12 @@ TEST(Machine, PeakMemoryFallsWhenItIsReset) {
   EXPECT_LT(peak_memory_bytes(), before - (32 << 20));
 }
 
-TEST(Machine, CudaWhereThereIsNoneIsRefused) {
-  if (at::hasCUDA()) GTEST_SKIP() << "this machine has a GPU";
-  EXPECT_ERROR(ConfigError, choose_device(DeviceChoice::cuda), "train.device");
-  EXPECT_TRUE(choose_device(DeviceChoice::automatic).is_cpu());
+TEST(Machine, CudaIsChosenWhereItIsAndRefusedWhereItIsNot) {
+  if (choose_device(DeviceChoice::automatic).is_cuda()) {
+    EXPECT_TRUE(choose_device(DeviceChoice::cuda).is_cuda());
+  } else {
+    EXPECT_ERROR(ConfigError, choose_device(DeviceChoice::cuda), "train.device");
+  }
   EXPECT_EQ(choose_dtype(DtypeChoice::automatic, at::kCPU),
             cpu_has_bfloat16() ? at::kBFloat16 : at::kFloat);
 }
