@@ -16,26 +16,21 @@
 namespace fovea {
 namespace {
 
-bool needs_gradient(const AttentionTensors& tensors, const at::Tensor& q, const at::Tensor& k,
-                    const at::Tensor& v) {
-  return at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() ||
-                                        v.requires_grad() || tensors.tau_bt.requires_grad());
-}
-
 // Why torch's operation cannot give exactly our result; "" where it can. The plan's own reasons
 // come later.
 std::string beyond_sdpa(const AttentionSpec& spec, const at::Tensor& q,
-                        const AttentionContext& context, bool gradient) {
+                        const AttentionContext& context) {
   for (const Stage& stage : attention_stages()) {
     if (std::string reason = stage.beyond_sdpa(spec); !reason.empty())
       return fmt::format("stage {}: {}", stage.name, reason);
   }
   if (spec.dropout > 0.0 && context.training) return "stage softmax: dropout is counter-based";
-  if (context.want_lse && gradient) return "lse is wanted with its gradient";
   const bool reduced = accumulate_type(q.scalar_type()) != q.scalar_type();
   if (spec.bias.kind == BiasSpec::Kind::alibi && reduced && !q.device().is_cpu())
     return "stage gate_and_bias: there alibi would be rounded to the dtype of q";
-  if (context.want_lse && !q.device().is_cpu()) return "lse is wanted";
+  if (context.want_lse && !q.device().is_cpu()) return "lse is wanted, which only the CPU gives";
+  if (spec.sink_logit && !q.device().is_cpu())
+    return "stage softmax: sink_logit needs lse, which only the CPU gives";
   return "";
 }
 
@@ -65,15 +60,14 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
     return result;
   };
   if (path == Path::reference) return reference("requested");
-  const bool gradient = needs_gradient(tensors, q, k, v);
-  if (std::string reason = beyond_sdpa(spec, q, context, gradient); !reason.empty())
+  if (std::string reason = beyond_sdpa(spec, q, context); !reason.empty())
     return reference(std::move(reason));
   const CallShape shape{q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()};
   if (shape.batch == 0 || shape.queries == 0) return reference("nothing to compute");
   const auto plan =
       context.plans ? context.plans->get(spec, context, shape) : make_plan(spec, context, shape);
   if (plan->empty_rows) return reference("some rows have no allowed key");
-  AttentionResult result = sdpa_attention(spec, *plan, q, k, v, tensors.tau_bt);
+  AttentionResult result = sdpa_attention(spec, *plan, q, k, v, tensors, context.want_lse);
   result.path = {.name = "torch_sdpa",
                  .isa = "",
                  .plan = plan->name,

@@ -83,7 +83,7 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& q_bhtd,
                                const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
                                const at::Tensor& mask, double scale, bool causal,
-                               const std::vector<int64_t>& segments) {
+                               const std::vector<int64_t>& segments, bool lse_gradient) {
     const at::ScalarType dtype = compute_type(v_bgse.scalar_type());
     const int64_t h = q_bhtd.size(1);
     const at::Tensor q = prepared(q_bhtd, h, dtype), k = prepared(k_bgsd, h, dtype),
@@ -108,7 +108,8 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
     ctx->saved_data["scale"] = scale;
     ctx->saved_data["causal"] = causal;
     ctx->saved_data["segments"] = segments;
-    ctx->mark_non_differentiable({lse});
+    if (!lse_gradient) ctx->mark_non_differentiable({lse});
+    ctx->set_materialize_grads(false);
     return {out, lse};
   }
 
@@ -116,34 +117,27 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
     const auto saved = ctx->get_saved_variables();
     const at::ScalarType dtype = compute_type(saved[2].scalar_type());
     const int64_t h = saved[0].size(1);
-    const at::Tensor q = prepared(saved[0], h, dtype), k = prepared(saved[1], h, dtype),
-                     v = prepared(saved[2], h, dtype);
-    const at::Tensor grad = prepared(grads[0], h, dtype), out = prepared(saved[4], h, dtype),
-                     &lse = saved[5];
-    const double scale = ctx->saved_data["scale"].toDouble();
-    const std::vector<int64_t> segments = ctx->saved_data["segments"].toIntVector();
-    at::Tensor grad_q, grad_k, grad_v;
-    if (segments.empty()) {
-      std::tie(grad_q, grad_k, grad_v) = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-          grad, q, k, v, out, lse, 0.0, ctx->saved_data["causal"].toBool(), optional(saved[3]),
-          scale);
-    } else {
-      grad_q = empty_by_token(q.sizes().vec(), q.options());
-      grad_k = empty_by_token(k.sizes().vec(), k.options());
-      grad_v = empty_by_token(v.sizes().vec(), v.options());
-      for (const Segment& s : unpacked(segments)) {
-        const auto [part_q, part_k, part_v] =
-            at::_scaled_dot_product_flash_attention_for_cpu_backward(
-                cut(grad, s), cut(q, s), cut(k, s), cut(v, s), cut(out, s), cut(lse, s), 0.0, true,
-                {}, scale);
-        cut(grad_q, s).copy_(part_q);
-        cut(grad_k, s).copy_(part_k);
-        cut(grad_v, s).copy_(part_v);
-      }
+    Call call{.scale = ctx->saved_data["scale"].toDouble(),
+              .causal = ctx->saved_data["causal"].toBool(),
+              .mask = optional(saved[3]),
+              .segments = unpacked(ctx->saved_data["segments"].toIntVector())};
+    Rows rows{.q = prepared(saved[0], h, dtype),
+              .k = prepared(saved[1], h, dtype),
+              .v = prepared(saved[2], h, dtype),
+              .out = prepared(saved[4], h, dtype),
+              .lse = saved[5],
+              .grad = grads[0].defined() ? prepared(grads[0], h, dtype) : at::Tensor()};
+    if (!rows.grad.defined()) rows.grad = at::zeros_like(rows.out);
+    const int64_t width = rows.v.size(3);
+    if (grads[1].defined()) add_lse_gradient(rows, grads[1]);
+    Gradients g = backward_rows(rows, call);
+    if (g.q.size(3) != width) {
+      for (at::Tensor* x : {&g.q, &g.k, &g.v}) *x = x->narrow(3, 0, width);
     }
-    return {collected(grad_q, saved[0]),
-            collected(grad_k, saved[1]),
-            collected(grad_v, saved[2]),
+    return {collected(g.q, saved[0]),
+            collected(g.k, saved[1]),
+            collected(g.v, saved[2]),
+            {},
             {},
             {},
             {},
@@ -151,8 +145,59 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
   }
 
  private:
+  struct Call {
+    double scale = 1.0;
+    bool causal = true;
+    std::optional<at::Tensor> mask;
+    std::vector<Segment> segments;
+  };
+  struct Rows {
+    at::Tensor q, k, v, out, lse, grad;
+  };
+  struct Gradients {
+    at::Tensor q, k, v;
+  };
+
   static std::optional<at::Tensor> optional(const at::Tensor& mask) {
     return mask.numel() > 0 ? std::optional(mask) : std::nullopt;
+  }
+
+  // The operation's backward is dS = P (dP - sum(dO O)) and knows no gradient of lse, which would
+  // add P dlse. One more value column does it: v = 1 there and dO = dlse, so dP grows by dlse,
+  // while the output handed over is 0 there, so the sum does not.
+  static void add_lse_gradient(Rows& rows, const at::Tensor& grad_lse_bht) {
+    constexpr int64_t kColumns = 8;  // one is used; the width stays a multiple of the vector length
+    const auto widened = [](const at::Tensor& x, const at::Tensor& first) {
+      at::Tensor wide = at::constant_pad_nd(x, {0, kColumns});
+      if (first.defined()) wide.select(3, x.size(3)).copy_(first);
+      return wide;
+    };
+    rows.q = widened(rows.q, {});
+    rows.k = widened(rows.k, {});
+    rows.v = widened(rows.v, at::ones({}, rows.v.options()));
+    rows.out = widened(rows.out, {});
+    rows.grad = widened(rows.grad, grad_lse_bht);
+  }
+
+  static Gradients backward_rows(const Rows& r, const Call& call) {
+    Gradients g;
+    if (call.segments.empty()) {
+      std::tie(g.q, g.k, g.v) = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          r.grad, r.q, r.k, r.v, r.out, r.lse, 0.0, call.causal, call.mask, call.scale);
+      return g;
+    }
+    g = {empty_by_token(r.q.sizes().vec(), r.q.options()),
+         empty_by_token(r.k.sizes().vec(), r.k.options()),
+         empty_by_token(r.v.sizes().vec(), r.v.options())};
+    for (const Segment& s : call.segments) {
+      const auto [q, k, v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          cut(r.grad, s), cut(r.q, s), cut(r.k, s), cut(r.v, s), cut(r.out, s), cut(r.lse, s), 0.0,
+          true, {}, call.scale);
+      cut(g.q, s).copy_(q);
+      cut(g.k, s).copy_(k);
+      cut(g.v, s).copy_(v);
+    }
+    return g;
   }
 };
 
@@ -198,24 +243,37 @@ at::Tensor divide_rows(const at::Tensor& q_bhtd, const at::Tensor& tau_bt) {
       .to(q_bhtd.device().is_cpu() ? compute_type(dtype) : dtype);
 }
 
+// Spec 7.5: one more key with value 0 scales the output by sigmoid(lse - z) and joins the lse.
+void add_sink(AttentionResult& result, const at::Tensor& sink_logit_h, at::ScalarType dtype) {
+  const at::Tensor z = sink_logit_h.to(result.lse_bht.scalar_type()).reshape({1, -1, 1});
+  const at::Tensor share = at::sigmoid(result.lse_bht - z).unsqueeze(-1);
+  result.out_bhte = (result.out_bhte * share).to(dtype);
+  result.lse_bht = at::logaddexp(result.lse_bht, z);
+}
+
 }  // namespace
 
 AttentionResult sdpa_attention(const AttentionSpec& spec, const AttentionPlan& plan,
                                const at::Tensor& q_bhtd, const at::Tensor& k_bgsd,
-                               const at::Tensor& v_bgse, const at::Tensor& tau_bt) {
-  const bool learned = tau_bt.defined();
+                               const at::Tensor& v_bgse, const AttentionTensors& tensors,
+                               bool want_lse) {
+  const bool learned = tensors.tau_bt.defined();
   const double scale = learned ? 1.0 : spec.logit_scale();
   // The operation wants one width: zeros added to q and k leave the products alone, zeros added to
   // v are cut off again.
   const int64_t width = std::max(spec.head_dim, spec.value_width());
-  const at::Tensor q = pad_width(learned ? divide_rows(q_bhtd, tau_bt) : q_bhtd, width);
-  const at::Tensor k = pad_width(k_bgsd, width), v = pad_width(v_bgse, width);
+  const at::Tensor q = pad_width(learned ? divide_rows(q_bhtd, tensors.tau_bt) : q_bhtd, width);
+  const at::Tensor k = pad_width(k_bgsd, width);
+  at::Tensor v = pad_width(v_bgse, width);
+  // The output that a sink logit scales is rounded once, after it.
+  if (spec.sink_logit && v.scalar_type() != at::kDouble) v = v.to(at::kFloat);
   AttentionResult result;
   if (q.device().is_cpu()) {
     const at::Tensor mask =
         plan.kind == AttentionPlan::Kind::mask ? plan.additive : at::empty({0}, at::kFloat);
-    const variable_list both = CpuAttention::apply(
-        q, k, v, mask, scale, plan.kind == AttentionPlan::Kind::causal, packed(plan.segments));
+    const variable_list both =
+        CpuAttention::apply(q, k, v, mask, scale, plan.kind == AttentionPlan::Kind::causal,
+                            packed(plan.segments), want_lse || spec.sink_logit);
     result.out_bhte = both[0];
     result.lse_bht = both[1];
   } else {
@@ -223,6 +281,7 @@ AttentionResult sdpa_attention(const AttentionSpec& spec, const AttentionPlan& p
   }
   if (width != spec.value_width())
     result.out_bhte = result.out_bhte.narrow(-1, 0, spec.value_width());
+  if (spec.sink_logit) add_sink(result, tensors.sink_logit_h, q_bhtd.scalar_type());
   return result;
 }
 

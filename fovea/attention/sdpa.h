@@ -11,11 +11,12 @@
 
 namespace fovea {
 
-/// Scale (constant or tau), position bias and mask by `plan`; the caller has made sure that nothing
-/// else acts and that no row is empty. On the CPU lse comes with it, without a gradient; elsewhere
-/// it is undefined.
+/// Scale (constant or tau), position bias, mask by `plan` and sink logit; the caller has made sure
+/// that nothing else acts and that no row is empty. On the CPU lse comes with it, differentiable
+/// with `want_lse`; elsewhere there is neither lse nor sink logit.
 AttentionResult sdpa_attention(const AttentionSpec& spec, const AttentionPlan& plan,
                                const at::Tensor& q_bhtd, const at::Tensor& k_bgsd,
-                               const at::Tensor& v_bgse, const at::Tensor& tau_bt);
+                               const at::Tensor& v_bgse, const AttentionTensors& tensors,
+                               bool want_lse);
 
 }  // namespace fovea

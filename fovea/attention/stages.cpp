@@ -63,10 +63,6 @@ Settings softmax_settings(const AttentionSpec& spec) {
   return active;
 }
 
-std::string softmax_beyond(const AttentionSpec& spec) {
-  return spec.sink_logit ? "sink_logit adds a key without a value" : "";
-}
-
 constexpr Stage kStages[] = {
     {StageId::scale, "scale", "s = q.k / (t sqrt(d)), or q.k / tau_i", scale_settings, within_sdpa},
     {StageId::soft_cap, "soft_cap", "s = c tanh(s / c)", soft_cap_settings, soft_cap_beyond},
@@ -79,7 +75,7 @@ constexpr Stage kStages[] = {
      within_sdpa},
     {StageId::softmax, "softmax",
      "P = exp(s - lse), lse over the keys (and the sink logit), then dropout", softmax_settings,
-     softmax_beyond},
+     within_sdpa},
     {StageId::convolution_after, "convolution_after", "P = Mask0(K * Mask0(P))", no_settings,
      within_sdpa},
     {StageId::mix_after, "mix_after", "P_o = sum_c P_c W_co", no_settings, within_sdpa},

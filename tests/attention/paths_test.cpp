@@ -159,7 +159,12 @@ Numbers plain_tensor_operations(const AttentionSpec& spec, const AttentionInputs
   if (spec.soft_cap > 0.0) s = at::tanh(s / spec.soft_cap) * spec.soft_cap;
   const at::Tensor seen = allowed_mask(spec.mask, in.q.size(2), in.k.size(2), context, at::kCPU);
   s = s.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
-  const at::Tensor out = at::matmul(at::softmax(s, -1, at::kFloat).to(in.q.scalar_type()), v);
+  if (spec.sink_logit) {
+    const at::Tensor z = in.tensors.sink_logit_h.reshape({1, -1, 1, 1});
+    s = at::cat({s, z.expand({s.size(0), s.size(1), s.size(2), 1})}, -1);
+  }
+  const at::Tensor p = at::softmax(s, -1, at::kFloat).to(in.q.scalar_type());
+  const at::Tensor out = at::matmul(p.narrow(-1, 0, in.k.size(2)), v);
   const at::Tensor weights = random_normal(out.sizes(), 77).to(out.scalar_type());
   return {out.detach(), gradients((out * weights).sum(), in.leaves())};
 }
@@ -167,8 +172,7 @@ Numbers plain_tensor_operations(const AttentionSpec& spec, const AttentionInputs
 TEST(HalfPrecision, ErrorIsAtMostTwiceThatOfPlainTensorOperations) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     for (const auto& [name, spec] : all_specs()) {
-      if (spec.bias.kind != BiasSpec::Kind::none || spec.sink_logit)
-        continue;  // not in the plain composition
+      if (spec.bias.kind != BiasSpec::Kind::none) continue;  // not in the plain composition
       for (const AttentionContext& context : contexts(64)) {
         const AttentionInputs half = random_inputs(spec, 2, 64).to(dtype);
         const Numbers truth = run(spec, half.to(at::kDouble), context, Path::reference);
@@ -200,9 +204,6 @@ TEST(PathTaken, SaysWhatWasDoneAndWhy) {
   EXPECT_EQ(taken(spec, packed_context({40, 40})).plan, "documents");
   EXPECT_EQ(taken(spec, packed_context({80})).plan, "causal");
   EXPECT_EQ(taken(spec, {}, Path::reference).name, "reference");
-  AttentionContext lse;
-  lse.want_lse = true;
-  EXPECT_NE(taken(spec, lse).reason.find("lse"), std::string::npos);
   spec.mask.window = 4;
   EXPECT_EQ(taken(spec).plan, "window");
   spec.soft_cap = 4.0;
@@ -228,6 +229,29 @@ TEST(Lse, OfTheFastPathEqualsTheReference) {
     EXPECT_LT(relative_error(fast.lse_bht,
                              reference_attention(spec, in.q, in.k, in.v, {}, context).lse_bht),
               1e-13);
+  }
+}
+
+TEST(Lse, HasTheReferencesGradientsOnTheFastPath) {
+  for (const auto& [name, spec] : all_specs()) {
+    for (const AttentionContext& base : contexts(97)) {
+      AttentionContext context = base;
+      context.want_lse = true;
+      const AttentionInputs in = random_inputs(spec, 2, 97).with_gradient();
+      const auto grads = [&](Path path, bool with_out) {
+        const AttentionResult result = attention(spec, in.q, in.k, in.v, in.tensors, context, path);
+        at::Tensor sum = (result.lse_bht * random_normal(result.lse_bht.sizes(), 5)).sum();
+        if (with_out)
+          sum = sum + (result.out_bhte * random_normal(result.out_bhte.sizes(), 6)).sum();
+        return gradients(sum, in.leaves());
+      };
+      for (const bool with_out : {true, false}) {
+        const auto fast = grads(Path::automatic, with_out), slow = grads(Path::reference, with_out);
+        for (size_t n = 0; n < fast.size(); ++n) {
+          EXPECT_LT(error_of(fast[n], slow[n]), 1e-12) << name << " gradient " << n;
+        }
+      }
+    }
   }
 }
 
