@@ -1,0 +1,180 @@
+// Worker of the training-step benchmark: takes whole training steps on command and says how long
+// each took.
+//
+//   train_step_worker MODEL DTYPE THREADS     MODEL: 30m, or a recipe file; DTYPE: float32,
+//   bfloat16
+//
+// Lines of stdin and their answers, one line each:
+//   about   JSON: sizes, versions, the path taken
+//   step    "<milliseconds> <loss>" of one step on the next batch
+//   memory  peak resident memory of this process in bytes (VmHWM)
+//   quit
+//
+// benchmarks/train_step_peer.py speaks the same protocol; benchmarks/train_step.py drives both.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <sys/prctl.h>
+
+#include <chrono>
+#include <csignal>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "fovea/base/error.h"
+#include "fovea/kernels/cpu/isa.h"
+#include "fovea/nn/transformer.h"
+#include "fovea/train/machine.h"
+#include "fovea/train/optimizer.h"
+#include "fovea/train/recipe.h"
+
+namespace {
+
+using namespace fovea;
+
+constexpr int64_t kByteVocabulary = 259;
+
+/// 8 layers of width 512 on 4 rows of 1024 bytes: 25M parameters in matrices, 30M class.
+Recipe thirty_million() {
+  Recipe recipe;
+  recipe.model.layers = 8;
+  recipe.model.width = 512;
+  recipe.model.heads = 8;
+  recipe.model.context = 1024;
+  recipe.model.qk_norm = QkNorm::head_rms;
+  recipe.train.batch_rows = 4;
+  return recipe;
+}
+
+/// Bytes of a linear congruential generator, the same in the peer.
+class TokenStream {
+ public:
+  int64_t next() {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<int64_t>(state_ >> 56);
+  }
+
+ private:
+  uint64_t state_ = 1;
+};
+
+class Worker {
+ public:
+  Worker(const std::string& model, const std::string& dtype)
+      : recipe_(model == "30m" ? thirty_million() : load_recipe(model).recipe),
+        config_(recipe_.model.resolved(kByteVocabulary)),
+        model_(config_, /*seed=*/0),
+        optimizer_(model_.parameters(), recipe_.train.optimizer) {
+    require<ConfigError>(dtype == "float32" || dtype == "bfloat16", "train_step_worker",
+                         "expected float32 or bfloat16; got '{}'", dtype);
+    model_.compute().dtype = dtype == "float32" ? at::kFloat : at::kBFloat16;
+    rows_ = recipe_.train.batch_rows;
+    length_ = recipe_.train.sequence_length > 0 ? recipe_.train.sequence_length : config_.context;
+  }
+
+  nlohmann::ordered_json about() {
+    step();  // the path is known after a step
+    return {{"layers", config_.layers},
+            {"width", config_.width},
+            {"heads", config_.heads},
+            {"kv_heads", config_.kv_heads},
+            {"head_dim", config_.head_dim},
+            {"ffn_width", config_.ffn_width},
+            {"vocabulary", config_.vocab_size},
+            {"qk_norm", config_.qk_norm == QkNorm::head_rms},
+            {"tied", config_.tied},
+            {"norm_eps", config_.norm_eps},
+            {"theta", config_.rope.theta},
+            {"rows", rows_},
+            {"length", length_},
+            {"learning_rate", recipe_.train.optimizer.learning_rate},
+            {"betas", {recipe_.train.optimizer.beta1, recipe_.train.optimizer.beta2}},
+            {"weight_decay", recipe_.train.optimizer.weight_decay},
+            {"clip", recipe_.train.optimizer.clip},
+            {"parameters", model_.parameters().count()},
+            {"path", info_.path.name},
+            {"plan", info_.path.plan},
+            {"isa", enum_name(chosen_isa())},
+            {"threads", at::get_num_threads()},
+            {"machine", machine_summary(at::kCPU)}};
+  }
+
+  /// One training step on the next batch: {milliseconds, loss}.
+  std::pair<double, double> step() {
+    const at::Tensor tokens_bt = at::empty({rows_, length_}, at::kLong),
+                     targets_bt = at::empty({rows_, length_}, at::kLong);
+    fill(tokens_bt, targets_bt);
+    const auto start = std::chrono::steady_clock::now();
+    optimizer_.clear_gradients();
+    ModelInput input;
+    input.tokens_bt = tokens_bt;
+    input.training = true;
+    const LossResult result = model_.loss(input, targets_bt, 0.0, &info_);
+    result.loss.backward();
+    optimizer_.clip_gradients();
+    optimizer_.step(recipe_.train.optimizer.learning_rate);
+    const double loss = result.loss.item<double>();
+    const std::chrono::duration<double, std::milli> elapsed =
+        std::chrono::steady_clock::now() - start;
+    return {elapsed.count(), loss};
+  }
+
+ private:
+  /// Rows of length_ + 1 tokens: the targets are the tokens one place on.
+  void fill(const at::Tensor& tokens_bt, const at::Tensor& targets_bt) {
+    int64_t* const tokens = tokens_bt.mutable_data_ptr<int64_t>();
+    int64_t* const targets = targets_bt.mutable_data_ptr<int64_t>();
+    for (int64_t row = 0; row < rows_; ++row) {
+      int64_t token = stream_.next();
+      for (int64_t t = row * length_; t < (row + 1) * length_; ++t) {
+        tokens[t] = token;
+        targets[t] = token = stream_.next();
+      }
+    }
+  }
+
+  Recipe recipe_;
+  ModelConfig config_;
+  Transformer model_;
+  AdamW optimizer_;
+  ForwardInfo info_;
+  TokenStream stream_;
+  int64_t rows_ = 0, length_ = 0;
+};
+
+void serve(Worker& worker) {
+  for (std::string command; std::getline(std::cin, command) && command != "quit";) {
+    if (command == "about") {
+      std::cout << worker.about().dump() << std::endl;
+    } else if (command == "step") {
+      const auto [milliseconds, loss] = worker.step();
+      std::cout << milliseconds << ' ' << loss << std::endl;
+    } else if (command == "memory") {
+      std::cout << peak_memory_bytes() << std::endl;
+    } else {
+      fail<ConfigError>("train_step_worker", "expected about, step, memory or quit; got '{}'",
+                        command);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a killed driver leaves no worker behind
+  if (argc != 4) {
+    std::cerr << "usage: train_step_worker 30m|RECIPE float32|bfloat16 THREADS\n";
+    return 2;
+  }
+  try {
+    at::set_num_threads(std::stoi(argv[3]));
+    Worker worker(argv[1], argv[2]);
+    serve(worker);
+  } catch (const std::exception& error) {
+    std::cerr << "train_step_worker: " << error.what() << '\n';
+    return 1;
+  }
+  return 0;
+}
