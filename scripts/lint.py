@@ -137,12 +137,13 @@ def main(arguments: list[str]) -> int:
     started = time.time()
     jobs = int(subprocess.run([ROOT / "scripts/jobs.sh"], capture_output=True, text=True, check=True).stdout)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        problems = [text for text in pool.map(lambda task: check(tidy, task, known), new) if text]
-    for text in problems:
-        print(text)
+        problems = 0
+        for text in pool.map(lambda task: check(tidy, task, known), new):
+            problems += bool(text)
+            print(text, end="", flush=True)
     later = f"; {left} with torch headers left to later runs (scripts/lint.py --all)" if left else ""
     print(f"[lint] {len(everything)} sources, {len(new)} looked at in {time.time() - started:.0f} s, "
-          f"{len(problems)} with findings{later}")
+          f"{problems} with findings{later}")
     return 1 if problems else 0
 
 
