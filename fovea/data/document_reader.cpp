@@ -80,7 +80,7 @@ class TextFileReader {
         first = false;
         window_.drop(length);
       }
-      progress(window_.consumed());
+      if (progress) progress(window_.consumed());
       if (more) more = window_.fill();
     }
     ++counts_.files;
@@ -152,7 +152,7 @@ class JsonLinesReader {
         at = end == view.npos ? view.size() : end + 1;
       }
       window_.drop(at);
-      progress(window_.consumed());
+      if (progress) progress(window_.consumed());
     }
     ++counts_.files;
   }

@@ -37,7 +37,7 @@ struct ReadPolicy {
 };
 
 /// Called now and then with the bytes of the file consumed so far; may throw.
-using ReadProgress = std::function<void(int64_t consumed)>;
+using ReadProgress = std::function<void(int64_t consumed)>;  // may be empty
 
 /// Reads one file. Adds to counts.files and counts.skipped_*. InputError with file:line (JSONL) or
 /// file and byte.
