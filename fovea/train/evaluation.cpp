@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numbers>
@@ -81,9 +82,15 @@ EvaluationResult EvaluationResult::from_json(const nlohmann::ordered_json& json)
 }
 
 ModelInput model_input(const Batch& batch, at::Device device) {
-  return {.tokens_bt = to_tensor(batch.tokens, batch, device),
-          .documents_bt = to_tensor(batch.documents, batch, device),
-          .positions_bt = to_tensor(batch.positions, batch, device)};
+  ModelInput input{.tokens_bt = to_tensor(batch.tokens, batch, device)};
+  // Rows of one document each, the common case of long texts, need no mask but the causal one.
+  const bool one_document = std::all_of(batch.documents.begin(), batch.documents.end(),
+                                        [](int32_t document) { return document == 0; });
+  if (!one_document) {
+    input.documents_bt = to_tensor(batch.documents, batch, device);
+    input.positions_bt = to_tensor(batch.positions, batch, device);
+  }
+  return input;
 }
 
 at::Tensor target_tensor(const Batch& batch, at::Device device) {

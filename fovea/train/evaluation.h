@@ -41,7 +41,8 @@ struct EvaluationResult {
 /// depend on the number of rows a batch but for rounding.
 EvaluationResult evaluate(const Transformer& model, const std::vector<ValidationSet>& sets);
 
-/// A batch as tensors on the model's device.
+/// A batch as tensors on the model's device; documents and positions stay undefined where every row
+/// is one document.
 ModelInput model_input(const Batch& batch, at::Device device);
 /// Its targets, int64 [rows, length].
 at::Tensor target_tensor(const Batch& batch, at::Device device);

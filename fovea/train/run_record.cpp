@@ -15,9 +15,11 @@ std::filesystem::path cut(const std::filesystem::path& metrics, int64_t step) {
   return metrics;
 }
 
-const std::filesystem::path& created(const std::filesystem::path& folder) {
-  make_folders(folder);
-  return folder;
+/// 0 for a run whose first files these are; else TensorBoard drops what earlier files say after
+/// `step`.
+int64_t first_step(const std::filesystem::path& tensorboard, int64_t step) {
+  make_folders(tensorboard);
+  return std::filesystem::is_empty(tensorboard) ? 0 : step + 1;
 }
 
 /// Scalars under their key; a list under key/0, key/1, ...
@@ -66,7 +68,7 @@ Json StepRecord::to_json() const {
 
 RunRecord::RunRecord(const RunPaths& paths, int64_t step)
     : metrics_(cut(paths.metrics(), step)),
-      tensorboard_(created(paths.tensorboard()), step > 0 ? step + 1 : 0) {}
+      tensorboard_(paths.tensorboard(), first_step(paths.tensorboard(), step)) {}
 
 void RunRecord::write(const StepRecord& record) {
   const Json json = record.to_json();

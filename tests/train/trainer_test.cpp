@@ -175,6 +175,27 @@ TEST_F(TrainerTest, TheMeanPerplexityIsUnweightedOverSources) {
   EXPECT_EQ(read.sources[1].nll, result.sources[1].nll);
 }
 
+TEST_F(TrainerTest, ABatchOfWholeRowsScoresTheSameWithAndWithoutItsDocumentTable) {
+  const Transformer model(recipe().model.resolved(259), 1);
+  Batch batch{.rows = 1,
+              .length = 8,
+              .tokens = {256, 1, 2, 3, 4, 5, 6, 7},
+              .targets = {1, 2, 3, 4, 5, 6, 7, 8}};
+  batch.documents.assign(8, 0);
+  batch.positions = {0, 1, 2, 3, 4, 5, 6, 7};
+  const ModelInput plain = model_input(batch, at::kCPU);
+  EXPECT_FALSE(plain.documents_bt.defined());
+  ModelInput full = plain;
+  full.documents_bt = at::zeros({1, 8}, at::kLong);
+  full.positions_bt = at::arange(8, at::kLong).unsqueeze(0);
+  const at::Tensor targets = target_tensor(batch, at::kCPU);
+  EXPECT_TRUE(
+      at::allclose(model.token_nll(plain, targets), model.token_nll(full, targets), 1e-5, 1e-6));
+  batch.documents.back() = 1;
+  batch.positions.back() = 0;
+  EXPECT_TRUE(model_input(batch, at::kCPU).documents_bt.defined());
+}
+
 TEST_F(TrainerTest, EverySourceIsEvaluatedByName) {
   Recipe r = recipe();
   testing::write_text(folder_ / "other", 30, "attention");
