@@ -8,6 +8,7 @@
 #include <iostream>
 #include <new>
 
+#include "cli/thread_waiting.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
@@ -36,6 +37,8 @@ int report(const fovea::Error& error, bool json) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::string_view first = argc > 1 ? argv[1] : "";
+  if (first == "train" || first == "compare" || first == "eval") fovea::cli::limit_spinning(argv);
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an IoError with exit code 1, not a silent end
   CLI::App app(kDescription, "fovea");
   app.set_version_flag("--version", fovea::code_version());
