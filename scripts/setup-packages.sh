@@ -49,17 +49,19 @@ install_missing_packages() {
   local refused=${FOVEA_CACHE}/packages-not-found
   if [ -z "$required" ] && [ -f "$refused" ] && [ "$(cat "$refused")" = "$missing" ]; then return 0; fi
 
-  local plain
-  plain=$(sed -e 's/^? *//' -e 's/ *|.*//' <<< "$missing" | tr '\n' ' ')
   if [ "$(id -u)" -ne 0 ]; then
     if sudo -n true 2> /dev/null; then
       as_root=(sudo -n)
     else
-      die "these Debian packages are missing, and installing needs root (or sudo without a password): $plain" \
-        "sudo apt-get update && sudo apt-get install -y --no-install-recommends $plain"
+      local command
+      command="sudo apt-get update && sudo apt-get install -y --no-install-recommends $(choose_packages "$missing" | tr '\n' ' ')"
+      [ -z "$required" ] || die "Debian packages are missing, and installing needs root (or sudo without a password)" "$command"
+      say "some tests and checks need packages that only root can install: $command"
+      mkdir -p "$FOVEA_CACHE" && echo "$missing" > "$refused"
+      return 0
     fi
   fi
-  say "Debian packages: $plain"
+  say "Debian packages: $(sed -e 's/^? *//' -e 's/ *|.*//' <<< "$missing" | tr '\n' ' ')"
   local log apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=600)
   log=$(mktemp)
   "${apt[@]}" update > "$log" 2>&1 || say "apt-get update reported a problem: $(tail -n 1 "$log")"

@@ -57,7 +57,9 @@ void ByteNgrams::add(std::string_view text, bool begins) {
     const size_t byte = static_cast<uint8_t>(c);
     ++singles_[byte];
     if (newer >= 0) ++pairs_[static_cast<size_t>(newer) * kBytes + byte];
-    if (older >= 0) ++triples_[static_cast<size_t>(older * kSymbols + newer) * kBytes + byte];
+    if (older >= 0)
+      ++triples_[static_cast<size_t>(older) * kSymbols + static_cast<size_t>(newer) * kBytes +
+                 byte];
     older = newer;
     newer = static_cast<int>(byte);
   }
@@ -71,7 +73,7 @@ double ByteNgrams::probability(int order, int older, int newer, uint8_t byte) co
     p = interpolate(std::span(pairs_).subspan(static_cast<size_t>(newer) * kBytes, kBytes), byte,
                     p);
     if (order >= 3 && older >= 0) {
-      const size_t row = static_cast<size_t>(older * kSymbols + newer);
+      const size_t row = static_cast<size_t>(older) * kSymbols + static_cast<size_t>(newer);
       p = interpolate(std::span(triples_).subspan(row * kBytes, kBytes), byte, p);
     }
   }
