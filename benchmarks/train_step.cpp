@@ -30,18 +30,18 @@
 #include "fovea/train/optimizer.h"
 #include "fovea/train/recipe.h"
 
+namespace fovea {
 namespace {
-
-using namespace fovea;
 
 constexpr int64_t kByteVocabulary = 259;
 
-/// 8 layers of width 512 on 4 rows of 1024 bytes: 25M parameters in matrices, 30M class.
+/// 8 layers of width 512 on 4 rows of 1024 bytes: 30.5M parameters.
 Recipe thirty_million() {
   Recipe recipe;
   recipe.model.layers = 8;
   recipe.model.width = 512;
   recipe.model.heads = 8;
+  recipe.model.ffn_width = 1792;
   recipe.model.context = 1024;
   recipe.model.qk_norm = QkNorm::head_rms;
   recipe.train.batch_rows = 4;
@@ -161,6 +161,7 @@ void serve(Worker& worker) {
 }
 
 }  // namespace
+}  // namespace fovea
 
 int main(int argc, char** argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a killed driver leaves no worker behind
@@ -170,8 +171,8 @@ int main(int argc, char** argv) {
   }
   try {
     at::set_num_threads(std::stoi(argv[3]));
-    Worker worker(argv[1], argv[2]);
-    serve(worker);
+    fovea::Worker worker(argv[1], argv[2]);
+    fovea::serve(worker);
   } catch (const std::exception& error) {
     std::cerr << "train_step_worker: " << error.what() << '\n';
     return 1;

@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
       fovea::cli::add_info_verb(app, globals)};
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;
+    names.reserve(verbs.size());
     for (const auto& verb : verbs) names.push_back(verb.parser->get_name());
     if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
       std::cerr << fmt::format(

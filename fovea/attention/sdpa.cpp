@@ -10,25 +10,19 @@
 #include <algorithm>
 #include <optional>
 
+#include "fovea/kernels/cpu/isa.h"
+
 namespace fovea {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-bool has_tile_registers() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("amx-bf16") != 0;
-#else
-  return false;
-#endif
-}
-
 // The dtype in which the CPU operation runs. Its bfloat16 form wins only with tile registers (AMX):
 // elsewhere float32 is faster by a third at T = 256 and no slower at 1024, and rounds less. Its
 // float16 form accumulates gradients in float16.
 at::ScalarType compute_type(at::ScalarType dtype) {
-  static const bool tiles = has_tile_registers();
+  static const bool tiles = found_isa() == Isa::amx;
   return dtype == at::kHalf || (dtype == at::kBFloat16 && !tiles) ? at::kFloat : dtype;
 }
 

@@ -57,9 +57,10 @@ void ByteNgrams::add(std::string_view text, bool begins) {
     const size_t byte = static_cast<uint8_t>(c);
     ++singles_[byte];
     if (newer >= 0) ++pairs_[static_cast<size_t>(newer) * kBytes + byte];
-    if (older >= 0)
-      ++triples_[static_cast<size_t>(older) * kSymbols + static_cast<size_t>(newer) * kBytes +
-                 byte];
+    if (older >= 0) {
+      const size_t row = static_cast<size_t>(older) * kSymbols + static_cast<size_t>(newer);
+      ++triples_[row * kBytes + byte];
+    }
     older = newer;
     newer = static_cast<int>(byte);
   }
