@@ -6,11 +6,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
-#include "fovea/base/nearest_name.h"
 #include "fovea/checkpoint/attention_case.h"
-#include "fovea/config/reader.h"
 #include "fovea/report/table.h"
 #include "fovea/train/machine.h"
 
@@ -24,18 +23,6 @@ struct Options {
 
 std::string shape_of(const at::Tensor& t) {
   return fmt::format("[{}]", fmt::join(t.sizes().begin(), t.sizes().end(), ", "));
-}
-
-/// The index of `text` in `names`; UsageError with the nearest one.
-template <class E>
-E parse_choice(const char* option, const std::string& text,
-               std::span<const std::string_view> names) {
-  const std::vector<std::string> known(names.begin(), names.end());
-  for (size_t i = 0; i < known.size(); ++i) {
-    if (known[i] == text) return static_cast<E>(i);
-  }
-  fail<UsageError>(option, "expected one of {}; got '{}'{}", fmt::join(known, ", "), text,
-                   did_you_mean(text, known));
 }
 
 std::optional<at::ScalarType> parse_dtype(const std::string& text) {

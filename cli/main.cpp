@@ -23,6 +23,7 @@ constexpr const char* kDescription =
     "report\n"
     "  fovea train RECIPE model.layers=8               one model; run again to resume\n"
     "  fovea eval runs/NAME --text FILE                bits per byte and perplexity of a text\n"
+    "  fovea generate runs/NAME \"Once upon\"           text from a model; fovea chat runs/NAME\n"
     "  fovea VERB --help                               what each verb and recipe key does";
 
 int report(const fovea::Error& error, bool json) {
@@ -38,7 +39,9 @@ int report(const fovea::Error& error, bool json) {
 
 int main(int argc, char** argv) {
   const std::string_view first = argc > 1 ? argv[1] : "";
-  if (first == "train" || first == "compare" || first == "eval") fovea::cli::limit_spinning(argv);
+  if (first == "train" || first == "compare" || first == "eval" || first == "generate" ||
+      first == "chat")
+    fovea::cli::limit_spinning(argv);
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an IoError with exit code 1, not a silent end
   CLI::App app(kDescription, "fovea");
   app.set_version_flag("--version", fovea::code_version());
@@ -47,7 +50,8 @@ int main(int argc, char** argv) {
   fovea::cli::Globals globals;
   std::vector<fovea::cli::Verb> verbs{
       fovea::cli::add_train_verb(app, globals), fovea::cli::add_compare_verb(app, globals),
-      fovea::cli::add_eval_verb(app, globals), fovea::cli::add_attention_verb(app, globals),
+      fovea::cli::add_eval_verb(app, globals),  fovea::cli::add_generate_verb(app, globals),
+      fovea::cli::add_chat_verb(app, globals),  fovea::cli::add_attention_verb(app, globals),
       fovea::cli::add_info_verb(app, globals)};
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;

@@ -31,6 +31,8 @@ struct Verb {
 Verb add_train_verb(CLI::App& app, Globals& globals);
 Verb add_compare_verb(CLI::App& app, Globals& globals);
 Verb add_eval_verb(CLI::App& app, Globals& globals);
+Verb add_generate_verb(CLI::App& app, Globals& globals);
+Verb add_chat_verb(CLI::App& app, Globals& globals);
 Verb add_attention_verb(CLI::App& app, Globals& globals);
 Verb add_info_verb(CLI::App& app, Globals& globals);
 

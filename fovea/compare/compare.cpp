@@ -141,10 +141,11 @@ class Runner {
   void look_at(const Transformer& model, CompareVariant& variant) {
     const Tokenizer& tokenizer = corpus_->tokenizer();
     if (config_.sample.tokens > 0) {
-      const SamplingOptions options{.temperature = config_.sample.temperature,
+      const GenerateOptions options{.sampling = {.temperature = config_.sample.temperature},
                                     .max_tokens = config_.sample.tokens};
-      variant.sample = {.prompt = config_.sample.prompt,
-                        .text = generate_text(model, tokenizer, config_.sample.prompt, options)};
+      variant.sample = {
+          .prompt = config_.sample.prompt,
+          .text = generate_text(model, tokenizer, config_.sample.prompt, options).text};
     }
     if (config_.map.tokens > 0) {
       variant.attention_maps =

@@ -1,38 +1,125 @@
-// Text from a model: one token at a time with a cache.
+// Text from a model: a text that grows token by token over one preallocated cache.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "fovea/infer/sampling.h"
 #include "fovea/nn/transformer.h"
 #include "fovea/text/tokenizer.h"
 
 namespace fovea {
 
-struct SamplingOptions {
-  double temperature = 0.8;  ///< 0 = greedy
-  int64_t top_k = 0;         ///< 0 = all tokens
-  int64_t max_tokens = 200;
-  uint64_t seed = 0;
+/// What happens when a text reaches the last position of its context: it ends with a reason, or the
+/// older half is forgotten and the rest is read again from position 0.
+enum class WhenFull { stop, slide };
+std::span<const std::string_view> enum_names(WhenFull);
 
-  /// ConfigError with the key of the first impossible value.
-  void check() const;
+/// The space of a text; fixed for its life.
+struct ContextOptions {
+  /// Positions; 0 = the model's trained length. More is allowed: the positions beyond follow the
+  /// model's RoPE, which has not seen them in training.
+  int64_t context = 0;
+  WhenFull when_full = WhenFull::stop;
+
+  void describe(FieldVisitor& v);
+  bool operator==(const ContextOptions&) const = default;
 };
 
-/// Continues `prompt` (after BOS, where the tokenizer has one) until the end mark, `max_tokens` or
-/// the model's trained context. Returns the new text, valid UTF-8; `stream` receives it piece by
-/// piece. The same seed gives the same text on one machine.
-std::string generate_text(const Transformer& model, const Tokenizer& tokenizer,
-                          std::string_view prompt, const SamplingOptions& options = {},
-                          const std::function<void(std::string_view)>& stream = {});
+/// How an answer is made.
+struct GenerateOptions {
+  SamplingOptions sampling;
+  int64_t max_tokens = 200;
+  int64_t seed = 0;
+  std::vector<std::string> stop;  ///< the text ends before the first of them
 
-/// The next token from float32 logits [vocab]: temperature, then the top k, then a draw u in [0,
-/// 1). Ties go to the lower index.
-int64_t sample_token(const at::Tensor& logits, const SamplingOptions& options, double u);
+  void describe(FieldVisitor& v);
+  /// ConfigError with the key of the first impossible value.
+  void check() const;
+  bool operator==(const GenerateOptions&) const = default;
+};
+
+/// Why the text ended: the model's end mark, a stop string, `max_tokens`, the last position of the
+/// context, or the caller.
+enum class FinishReason { end, stop, length, context, interrupted };
+std::span<const std::string_view> enum_names(FinishReason);
+
+struct GenerateResult {
+  std::string text;  ///< new text, valid UTF-8
+  FinishReason reason = FinishReason::length;
+  std::string stop;  ///< the stop string that was met
+  int64_t prompt_tokens =
+      0;               ///< read before the first new one (those already in the cache do not count)
+  int64_t tokens = 0;  ///< new, the end mark included
+  double prompt_seconds = 0;  ///< until the first logits
+  double seconds = 0;         ///< after that
+
+  /// New tokens after the first, over `seconds`; 0 where there is no second token.
+  double tokens_per_second() const;
+  /// {"text", "finish_reason", ...}
+  nlohmann::ordered_json to_json() const;
+};
+
+using TextStream = std::function<void(std::string_view)>;
+
+/// A text that a model continues. Everything read or written stays in the cache, so that the next
+/// call reads only what is new (chat). Holds references to model and tokenizer; not thread-safe.
+class TextSession {
+ public:
+  /// An empty text: the begin mark, where the tokenizer has one. The cache is made once, for all
+  /// positions of the context. ConfigError.
+  TextSession(const Transformer& model, const Tokenizer& tokenizer,
+              const ContextOptions& options = {});
+
+  /// Adds text; it is read at the next generate(). InputError where it does not fit and `when_full`
+  /// is `stop`; the session is as before then.
+  void append(std::string_view text);
+  /// Continues the text. `stream` receives the new text piece by piece, each valid UTF-8;
+  /// `interrupt` ends it between two tokens. InputError for an empty text. The same seed gives the
+  /// same text.
+  GenerateResult generate(const GenerateOptions& options, const TextStream& stream = {},
+                          const std::atomic<bool>* interrupt = nullptr);
+
+  /// Tokens of the text, those forgotten by `slide` included: a mark for rewind().
+  int64_t length() const { return forgotten_ + static_cast<int64_t>(tokens_.size()); }
+  /// Goes back to an earlier length. False where that part was forgotten; nothing changes then.
+  bool rewind(int64_t length);
+  /// Forgets everything but the begin mark.
+  void clear();
+  /// The tokens that the model sees, begin mark included.
+  std::span<const int32_t> tokens() const { return tokens_; }
+  int64_t context() const { return context_; }
+  /// Bytes of the cache.
+  int64_t cache_bytes() const { return state_.bytes(); }
+
+ private:
+  at::Tensor read_pending(const std::atomic<bool>* interrupt);
+  bool make_room();
+  void forget_text_after(size_t first_token, const std::string& stop);
+  void shorten_cache(int64_t length);
+
+  const Transformer& model_;
+  const Tokenizer& tokenizer_;
+  int64_t context_;
+  WhenFull when_full_;
+  DecodeState state_;            // holds a prefix of tokens_
+  std::vector<int32_t> tokens_;  // begin mark and text
+  int64_t forgotten_ = 0;
+};
+
+/// Continues one prompt; the cache has just the positions that prompt and `max_tokens` need.
+GenerateResult generate_text(const Transformer& model, const Tokenizer& tokenizer,
+                             std::string_view prompt, const GenerateOptions& options = {},
+                             const TextStream& stream = {}, ContextOptions context = {},
+                             const std::atomic<bool>* interrupt = nullptr);
 
 }  // namespace fovea

@@ -5,52 +5,87 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "fovea/base/error.h"
+#include "fovea/infer/chat.h"
+#include "fovea/text/utf8.h"
+#include "tests/support/expect_error.h"
 
 namespace fovea {
 namespace {
 
-Transformer tiny() {
+ModelConfig tiny_config() {
   ModelConfig c;
   c.layers = 1;
   c.width = 16;
   c.heads = 2;
   c.context = 24;
-  return Transformer(c.resolved(byte_tokenizer()->vocab_size()), 4);
+  return c;
 }
 
-TEST(Generate, GreedyTextIsTheArgmaxOfTheFullForward) {
-  const Transformer model = tiny();
-  const auto tokenizer = byte_tokenizer();
-  const std::string text =
-      generate_text(model, *tokenizer, "ab", {.temperature = 0.0, .max_tokens = 5});
-  std::vector<int32_t> ids{tokenizer->bos()};
-  tokenizer->append("ab", ids);
+/// A model that makes varied text: logits of a fresh model are nearly flat.
+Transformer tiny(ModelConfig c = tiny_config()) {
+  Transformer model(c.resolved(byte_tokenizer()->vocab_size()), 4);
+  const at::NoGradGuard no_grad;
+  model.parameters().find("model.embed_tokens.weight")->value.mul_(6.0);
+  return model;
+}
+
+const Tokenizer& bytes() { return *byte_tokenizer(); }
+
+/// Greedy continuation by the full forward pass over the last `window` tokens at most.
+std::vector<int32_t> greedy_by_full_forward(const Transformer& model, std::string_view prompt,
+                                            int64_t count) {
+  std::vector<int32_t> ids{bytes().bos()};
+  bytes().append(prompt, ids);
   std::vector<int32_t> made;
-  for (int i = 0; i < 5; ++i) {
+  const at::NoGradGuard no_grad;
+  for (int64_t i = 0; i < count; ++i) {
     ModelInput input;
     input.tokens_bt = at::tensor(at::ArrayRef<int32_t>(ids), at::kInt).to(at::kLong).unsqueeze(0);
-    const at::NoGradGuard no_grad;
     const auto next = static_cast<int32_t>(model.logits(model.hidden(input))
                                                .select(1, -1)
-                                               .narrow(1, 0, tokenizer->vocab_size())
+                                               .narrow(1, 0, bytes().vocab_size())
                                                .argmax()
                                                .item<int64_t>());
-    if (next == tokenizer->eos()) break;
+    if (next == bytes().eos()) break;
     ids.push_back(next);
     made.push_back(next);
   }
-  EXPECT_EQ(text, tokenizer->decode(made));
+  return made;
+}
+
+GenerateOptions greedy(int64_t tokens) {
+  return {.sampling = {.temperature = 0.0}, .max_tokens = tokens};
+}
+
+// Contract "decode", for each option that changes what the cache holds.
+TEST(Generate, GreedyTextIsTheArgmaxOfTheFullForward) {
+  std::vector<ModelConfig> configs(5, tiny_config());
+  configs[1].attention.temperature.kind = TemperatureSpec::Kind::learned;
+  configs[2].attention.mask.window = 4;
+  configs[2].attention.mask.sinks = 2;
+  configs[3].kv_heads = 1;
+  configs[3].qk_norm = QkNorm::head_rms;
+  configs[4].attention.sink_logit = true;
+  for (size_t i = 0; i < configs.size(); ++i) {
+    const Transformer model = tiny(configs[i]);
+    EXPECT_EQ(generate_text(model, bytes(), "ab", greedy(16)).text,
+              bytes().decode(greedy_by_full_forward(model, "ab", 16)))
+        << "config " << i;
+  }
 }
 
 TEST(Generate, TheSameSeedGivesTheSameTextAndStreamsAllOfIt) {
   const Transformer model = tiny();
   std::string streamed;
-  const auto once = [&](uint64_t seed) {
+  const auto once = [&](int64_t seed) {
     streamed.clear();
-    return generate_text(model, *byte_tokenizer(), "x",
-                         {.temperature = 1.0, .max_tokens = 15, .seed = seed},
-                         [&](std::string_view piece) { streamed += piece; });
+    const auto result = generate_text(
+        model, bytes(), "x", {.sampling = {.temperature = 1.0}, .max_tokens = 15, .seed = seed},
+        [&](std::string_view piece) {
+          EXPECT_EQ(valid_utf8_prefix(piece), piece.size());
+          streamed += piece;
+        });
+    return result.text;
   };
   const std::string a = once(1);
   EXPECT_EQ(a, streamed);
@@ -58,22 +93,151 @@ TEST(Generate, TheSameSeedGivesTheSameTextAndStreamsAllOfIt) {
   EXPECT_NE(a, once(2));
 }
 
-TEST(Generate, StopsAtTheTrainedContextAndRefusesLongerPrompts) {
+TEST(Generate, SaysWhyItEnded) {
   const Transformer model = tiny();
-  EXPECT_NO_THROW(
-      generate_text(model, *byte_tokenizer(), std::string(20, 'a'), {.max_tokens = 100}));
-  EXPECT_THROW(generate_text(model, *byte_tokenizer(), std::string(24, 'a')), InputError);
-  EXPECT_THROW(generate_text(model, *byte_tokenizer(), "a", {.temperature = -1.0}), ConfigError);
+  const GenerateResult length = generate_text(model, bytes(), "a", greedy(3));
+  EXPECT_EQ(length.reason, FinishReason::length);
+  EXPECT_EQ(length.tokens, 3);
+  EXPECT_EQ(length.prompt_tokens, 2);
+  const GenerateResult context = generate_text(model, bytes(), std::string(20, 'a'), greedy(100));
+  EXPECT_EQ(context.reason, FinishReason::context);
+  EXPECT_EQ(context.tokens,
+            4);  // 21 stand in the cache, 24 are positions; the last has no successor
+  std::atomic<bool> stop{true};
+  EXPECT_EQ(generate_text(model, bytes(), "a", greedy(5), {}, {}, &stop).reason,
+            FinishReason::interrupted);
+  EXPECT_EQ(generate_text(model, bytes(), "a", greedy(0)).tokens, 0);
 }
 
-TEST(SampleToken, TopKAndTemperatureChooseAmongTheBest) {
-  const at::Tensor logits = at::tensor({0.0f, 3.0f, 1.0f, 3.0f});
-  EXPECT_EQ(sample_token(logits, {.temperature = 0.0}, 0.9), 1);  // ties go to the lower index
-  for (const double u : {0.0, 0.3, 0.7, 0.999}) {
-    EXPECT_EQ(sample_token(logits, {.temperature = 1.0, .top_k = 1}, u), 1);
-    const int64_t two = sample_token(logits, {.temperature = 1.0, .top_k = 2}, u);
-    EXPECT_EQ(two, u < 0.5 ? 1 : 3);
+TEST(Generate, LongPromptsAndImpossibleOptionsAreRefusedWithTheRemedy) {
+  const Transformer model = tiny();
+  EXPECT_ERROR(InputError, generate_text(model, bytes(), std::string(24, 'a')), "24 tokens",
+               "got 25", "context", "slide");
+  EXPECT_ERROR(ConfigError, generate_text(model, bytes(), "a", {.max_tokens = -1}), "max_tokens");
+  EXPECT_ERROR(ConfigError, generate_text(model, bytes(), "a", {.stop = {""}}), "stop strings");
+  EXPECT_ERROR(ConfigError, TextSession(model, bytes(), {.context = -3}), "'context'");
+}
+
+TEST(Generate, AStopStringEndsTheTextAndIsNotPartOfIt) {
+  const Transformer model = tiny();
+  const std::string whole = generate_text(model, bytes(), "ab", greedy(16)).text;
+  const std::string stop = whole.substr(3, 2);
+  GenerateOptions options = greedy(16);
+  options.stop = {stop};
+  const GenerateResult result = generate_text(model, bytes(), "ab", options);
+  EXPECT_EQ(result.text, whole.substr(0, whole.find(stop)));
+  EXPECT_EQ(result.reason, FinishReason::stop);
+  EXPECT_EQ(result.stop, stop);
+}
+
+TEST(Generate, BeyondTheTrainedLengthRopeGoesOn) {
+  const Transformer model = tiny();
+  const GenerateResult result =
+      generate_text(model, bytes(), std::string(20, 'a'), greedy(30), {}, {.context = 64});
+  EXPECT_EQ(result.reason, FinishReason::length);
+  EXPECT_EQ(result.text, bytes().decode(greedy_by_full_forward(model, std::string(20, 'a'), 30)));
+}
+
+TEST(Generate, SlidingForgetsTheOlderHalfAndKeepsTheBeginMark) {
+  const Transformer model = tiny();
+  TextSession session(model, bytes(), {.when_full = WhenFull::slide});
+  session.append(std::string(40, 'b'));
+  const GenerateResult result = session.generate(greedy(50));
+  EXPECT_EQ(result.reason, FinishReason::length);
+  EXPECT_EQ(result.tokens, 50);
+  EXPECT_LE(session.tokens().size(), 24U);
+  EXPECT_EQ(session.tokens()[0], bytes().bos());
+  EXPECT_EQ(session.length(), 91);
+  EXPECT_FALSE(session.rewind(20));
+}
+
+TEST(Generate, TheCacheIsMadeOnceAndDoesNotGrow) {
+  ModelConfig windowed = tiny_config();
+  windowed.attention.mask.window = 4;
+  for (const ModelConfig& config : {tiny_config(), windowed}) {
+    const Transformer model = tiny(config);
+    TextSession session(model, bytes());
+    session.append("a");
+    const int64_t before = session.cache_bytes();
+    session.generate(greedy(20));
+    EXPECT_EQ(session.cache_bytes(), before);
   }
+}
+
+TEST(TextSession, GoingOnInPiecesEqualsOneText) {
+  ModelConfig windowed = tiny_config();
+  windowed.attention.mask.window = 4;
+  for (const ModelConfig& config : {tiny_config(), windowed}) {
+    const Transformer model = tiny(config);
+    const std::string whole = generate_text(model, bytes(), "ab", greedy(12)).text;
+    TextSession session(model, bytes());
+    session.append("ab");
+    std::string pieces = session.generate(greedy(5)).text;
+    const GenerateResult rest = session.generate(greedy(7));
+    EXPECT_EQ(pieces + rest.text, whole);
+    EXPECT_EQ(rest.prompt_tokens, 1);  // what the cache held was not read again
+    // Taken back, also where the cache has evicted rows, it says the same again.
+    ASSERT_TRUE(session.rewind(3));
+    EXPECT_EQ(session.generate(greedy(12)).text, whole);
+  }
+}
+
+TEST(TextSession, AfterAStopStringTheTextGoesOnAsIfTheStopHadNeverBeen) {
+  const Transformer model = tiny();
+  const std::string whole = generate_text(model, bytes(), "ab", greedy(16)).text;
+  const std::string stop = whole.substr(4, 2);
+  GenerateOptions options = greedy(16);
+  options.stop = {stop};
+  TextSession session(model, bytes());
+  session.append("ab");
+  const std::string first = session.generate(options).text;
+  EXPECT_EQ(session.tokens().size(), 3 + first.size());
+  session.append("z");
+  EXPECT_EQ(session.generate(greedy(3)).text,
+            generate_text(model, bytes(), "ab" + first + "z", greedy(3)).text);
+}
+
+TEST(TextSession, AppendThatDoesNotFitChangesNothing) {
+  const Transformer model = tiny();
+  TextSession session(model, bytes());
+  session.append("abc");
+  EXPECT_THROW(session.append(std::string(30, 'x')), InputError);
+  EXPECT_EQ(session.length(), 4);
+}
+
+TEST(Chat, UndoAndResetGiveTheSameAnswersAgain) {
+  const Transformer model = tiny();
+  Chat chat(model, bytes(), {.system = "s"});
+  const std::string first = chat.say("a", greedy(4)).text, second = chat.say("b", greedy(4)).text;
+  EXPECT_TRUE(chat.undo());
+  EXPECT_EQ(chat.say("b", greedy(4)).text, second);
+  chat.reset();
+  EXPECT_FALSE(chat.undo());
+  EXPECT_EQ(chat.say("a", greedy(4)).text, first);
+  EXPECT_EQ(first, generate_text(model, bytes(), "sa", greedy(4)).text);
+}
+
+TEST(Chat, RolesFrameTheTurnsAndTheAnswerEndsAtTheNextOne) {
+  const Transformer model = tiny();
+  Chat chat(model, bytes(), {.format = ChatFormat::roles, .user = "U", .assistant = "A"},
+            {.context = 200});
+  const std::string first = chat.say("hi", greedy(3)).text;
+  EXPECT_EQ(first,
+            generate_text(model, bytes(), "U: hi\nA:", greedy(3), {}, {.context = 200}).text);
+  EXPECT_EQ(chat.say("yes", greedy(3)).text,
+            generate_text(model, bytes(), "U: hi\nA:" + first + "\nU: yes\nA:", greedy(3), {},
+                          {.context = 200})
+                .text);
+}
+
+TEST(Chat, ResetAfterSlidingStartsAnew) {
+  const Transformer model = tiny();
+  Chat chat(model, bytes(), {}, {.when_full = WhenFull::slide});
+  const std::string first = chat.say("a", greedy(4)).text;
+  chat.say(std::string(30, 'q'), greedy(40));
+  EXPECT_FALSE(chat.undo());
+  chat.reset();
+  EXPECT_EQ(chat.say("a", greedy(4)).text, first);
 }
 
 }  // namespace

@@ -1,0 +1,211 @@
+// fovea generate: a model continues a prompt, or many.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/options.h"
+#include "cli/verbs.h"
+#include "fovea/infer/generate.h"
+#include "fovea/train/interrupt.h"
+
+namespace fovea::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::string model, prompt, file, batch;
+  bool prompt_given = false, echo = false;
+  ModelOptions how;
+  FieldOptions fields;
+};
+
+/// What every prompt starts from; a line of a batch may change it.
+struct Settings {
+  GenerateOptions generate;
+  ContextOptions context;
+};
+
+struct BatchLine {
+  std::string prompt;
+  Json id;
+  GenerateOptions options;
+};
+
+std::string without_last_newline(std::string text) {
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+std::string the_prompt(const Options& options) {
+  if (options.prompt_given) return options.prompt;
+  if (!options.file.empty()) return without_last_newline(read_input(options.file));
+  require<UsageError>(::isatty(STDIN_FILENO) == 0, "generate",
+                      "expected a prompt: as an argument, with --file FILE, or on stdin");
+  return without_last_newline(read_input("-"));
+}
+
+/// A line is an object with "prompt", maybe "id", and keys of GenerateOptions.
+BatchLine parse_line(std::string_view line, const std::string& place,
+                     const GenerateOptions& defaults) {
+  ConfigNode node = parse_json(line, place);
+  require<InputError>(node.kind == ConfigNode::Kind::map, place,
+                      "expected a JSON object with the key 'prompt'; got another value");
+  const ConfigNode* prompt = node.find("prompt");
+  require<InputError>(prompt != nullptr && prompt->kind == ConfigNode::Kind::scalar, place,
+                      "expected the key 'prompt' with text");
+  BatchLine result{.prompt = prompt->scalar, .id = {}, .options = defaults};
+  if (node.find("id") != nullptr) result.id = Json::parse(line).at("id");
+  std::erase_if(node.fields,
+                [](const ConfigField& f) { return f.first == "prompt" || f.first == "id"; });
+  node.place = place;
+  read_fields(node, result.options);
+  result.options.check();
+  return result;
+}
+
+/// All lines are read and checked before the first is answered.
+std::vector<BatchLine> read_batch(const std::string& path, const GenerateOptions& defaults) {
+  const std::string text = read_input(path);
+  std::vector<BatchLine> lines;
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    lines.push_back(
+        parse_line(line, fmt::format("{}:{}", path == "-" ? "stdin" : path, number), defaults));
+  }
+  require<InputError>(!lines.empty(), path, "expected at least one line with a prompt; got none");
+  return lines;
+}
+
+void note_end(const GenerateResult& r, const LoadedModel& loaded, const ContextOptions& context,
+              Progress& log) {
+  log.message(
+      fmt::format("{} tokens in {:.2f} s ({:.1f} tokens/s) after {} of the prompt in "
+                  "{:.2f} s; ended: {}",
+                  r.tokens, r.seconds, r.tokens_per_second(), r.prompt_tokens, r.prompt_seconds,
+                  enum_name(r.reason)));
+  if (r.reason != FinishReason::context) return;
+  const int64_t trained = loaded.config.context;
+  log.message(
+      fmt::format("the text reached the last of {} positions (trained: {}); --context N goes "
+                  "on past it, --when-full slide forgets the older half",
+                  context.context == 0 ? trained : context.context, trained));
+}
+
+void warn_of_length(const LoadedModel& loaded, const ContextOptions& context, Progress& log) {
+  if (context.context <= loaded.config.context) return;
+  log.message(fmt::format("positions from {} on were never trained; RoPE goes on with theta {}",
+                          loaded.config.context, loaded.config.rope.theta));
+}
+
+void run_batch(const Options& options, const Settings& settings, const LoadedModel& loaded,
+               Progress& progress, const std::atomic<bool>* interrupt) {
+  const std::vector<BatchLine> lines = read_batch(options.batch, settings.generate);
+  int64_t tokens = 0;
+  double seconds = 0;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const BatchLine& line = lines[i];
+    const GenerateResult r = generate_text(loaded.model, *loaded.tokenizer, line.prompt,
+                                           line.options, {}, settings.context, interrupt);
+    require<Interrupted>(r.reason != FinishReason::interrupted, "generate",
+                         "interrupted; {} of {} prompts are answered", i, lines.size());
+    Json json{{"index", i}};
+    if (!line.id.is_null()) json["id"] = line.id;
+    json["prompt"] = line.prompt;
+    json.update(r.to_json());
+    print(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    tokens += r.tokens;
+    seconds += r.seconds + r.prompt_seconds;
+    progress.update({.label = "generating",
+                     .done = static_cast<double>(i + 1),
+                     .total = static_cast<double>(lines.size()),
+                     .tokens_per_second = static_cast<double>(tokens) / seconds});
+  }
+  progress.finish();
+}
+
+void run_one(const Options& options, const Settings& settings, const LoadedModel& loaded,
+             const Globals& globals, Progress& log, const std::atomic<bool>* interrupt) {
+  const std::string prompt = the_prompt(options);
+  const TextStream stream = globals.json ? TextStream{} : TextStream{print};
+  if (options.echo && stream) stream(repair_utf8(prompt));
+  const GenerateResult r = generate_text(loaded.model, *loaded.tokenizer, prompt, settings.generate,
+                                         stream, settings.context, interrupt);
+  if (globals.json) {
+    Json json{{"prompt", prompt}};
+    json.update(r.to_json());
+    json["seed"] = settings.generate.seed;
+    print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  } else {
+    print("\n");
+  }
+  note_end(r, loaded, settings.context, log);
+  require<Interrupted>(r.reason != FinishReason::interrupted, "generate",
+                       "interrupted after {} tokens", r.tokens);
+}
+
+void run(const Options& options, const Globals& globals) {
+  require<UsageError>(
+      options.prompt_given + !options.file.empty() + !options.batch.empty() <= 1, "generate",
+      "expected one of a prompt, --file and --batch; got several; leave all but one out");
+  Settings settings;
+  options.fields.apply(settings.generate);
+  options.fields.apply(settings.context);
+  settings.generate.check();
+  const LoadedModel loaded = open_model(options.model, options.how);
+  Progress log(stderr_progress(globals));
+  const InterruptGuard interrupt;
+  warn_of_length(loaded, settings.context, log);
+  if (options.batch.empty()) {
+    run_one(options, settings, loaded, globals, log, interrupt.flag());
+  } else {
+    run_batch(options, settings, loaded, log, interrupt.flag());
+  }
+}
+
+constexpr const char* kHelp =
+    "\nExamples:\n"
+    "  fovea generate runs/mine \"Once upon a time\" --temperature 0.7 --top-p 0.95\n"
+    "  echo \"def main\" | fovea generate runs/mine --max-tokens 60 --stop $'\\n\\n'\n"
+    "  fovea generate runs/mine --batch prompts.jsonl > answers.jsonl\n"
+    "\n"
+    "The text goes to stdout as it comes, numbers go to stderr. One newline at the end of a file "
+    "or of\n"
+    "stdin is not part of the prompt.\n"
+    "A line of --batch is {\"prompt\": \"...\"}, with \"id\" and any of the sampling keys "
+    "(max_tokens, ...)\n"
+    "for this line; each gives one line of JSON.\n";
+
+}  // namespace
+
+Verb add_generate_verb(CLI::App& app, Globals& globals) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb =
+      app.add_subcommand("generate", "continue a prompt: sampling, streaming, batches");
+  verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
+  CLI::Option* prompt = verb->add_option("prompt", options->prompt,
+                                         "the text to continue; without it --file, or stdin");
+  verb->add_option("--file", options->file, "read the prompt from this file (- = stdin)");
+  verb->add_option("--batch", options->batch, "JSONL file of prompts (- = stdin)");
+  verb->add_flag("--echo", options->echo, "print the prompt before its continuation");
+  options->fields.add<GenerateOptions>(*verb);
+  options->fields.add<ContextOptions>(*verb);
+  add_model_options(*verb, options->how);
+  add_global_options(*verb, globals);
+  verb->footer(kHelp);
+  return {verb, [options, prompt, &globals] {
+            options->prompt_given = prompt->count() > 0;
+            run(*options, globals);
+          }};
+}
+
+}  // namespace fovea::cli

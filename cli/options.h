@@ -1,0 +1,68 @@
+// Options that several verbs share: the model to run and how, and described structs as options.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fovea/base/error.h"
+#include "fovea/base/nearest_name.h"
+#include "fovea/checkpoint/model_folder.h"
+#include "fovea/config/reader.h"
+
+namespace fovea::cli {
+
+/// The enum value named `text`; UsageError with the nearest name.
+template <class E>
+E parse_choice(const char* option, const std::string& text,
+               std::span<const std::string_view> names) {
+  const std::vector<std::string> known(names.begin(), names.end());
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (known[i] == text) return static_cast<E>(i);
+  }
+  fail<UsageError>(option, "expected one of {}; got '{}'{}", fmt::join(known, ", "), text,
+                   did_you_mean(text, known));
+}
+
+/// Where and in which number format a model runs.
+struct ModelOptions {
+  std::string device = "auto", dtype = "auto";
+  int64_t threads = 0;
+};
+void add_model_options(CLI::App& verb, ModelOptions& options);
+/// Loads a run folder (its newest whole checkpoint), checkpoint or model folder.
+LoadedModel open_model(const std::string& path, const ModelOptions& options);
+
+/// The keys of a described struct as options of a verb: `max_tokens` is `--max-tokens`. Names,
+/// types, defaults and help come from describe().
+class FieldOptions {
+ public:
+  template <Described T>
+  void add(CLI::App& verb) {
+    add_lines(verb, list_fields<T>());
+  }
+  /// Sets what the user gave; the rest of `value` stays. ConfigError as for a recipe.
+  template <Described T>
+  void apply(T& value) const {
+    read_fields(given(list_fields<T>()), value);
+  }
+
+ private:
+  void add_lines(CLI::App& verb, const std::vector<FieldLine>& lines);
+  ConfigNode given(const std::vector<FieldLine>& lines) const;
+
+  // CLI11 writes into these while it parses.
+  std::shared_ptr<std::map<std::string, std::vector<std::string>>> values_ =
+      std::make_shared<std::map<std::string, std::vector<std::string>>>();
+};
+
+/// The bytes of a file, or of stdin for "-". IoError, InputError.
+std::string read_input(const std::string& path);
+
+}  // namespace fovea::cli

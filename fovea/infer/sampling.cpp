@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/infer/sampling.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "fovea/base/error.h"
+
+namespace fovea {
+namespace {
+
+constexpr uint64_t kSamplingStream = 0x67656E;  // keeps the draws apart from other users of a seed
+
+void check_range(std::string_view key, double value, double low, double high) {
+  require<ConfigError>(value >= low && value <= high, "sampling", "'{}' must be {} to {}; got {}",
+                       key, low, high, value);
+}
+
+bool likelier(const TokenProbability& a, const TokenProbability& b) {
+  return a.probability > b.probability || (a.probability == b.probability && a.token < b.token);
+}
+
+/// Keeps the `k` likeliest, sorted.
+void keep_top_k(std::vector<TokenProbability>& tokens, int64_t k) {
+  const auto kept = static_cast<std::ptrdiff_t>(std::min(static_cast<size_t>(k), tokens.size()));
+  std::partial_sort(tokens.begin(), tokens.begin() + kept, tokens.end(), likelier);
+  tokens.resize(static_cast<size_t>(kept));
+}
+
+double total_of(const std::vector<TokenProbability>& tokens) {
+  double total = 0;
+  for (const TokenProbability& t : tokens) total += t.probability;
+  return total;
+}
+
+/// Keeps the fewest tokens, likeliest first, whose share of the weight reaches `p`; at least one.
+void keep_top_p(std::vector<TokenProbability>& tokens, double p) {
+  const double total = total_of(tokens);
+  // Tokens under this weight hold less than the share 1 - p all together, so that the sum reaches p
+  // without any of them: they need no sorting.
+  const double negligible = (1 - p) * total / static_cast<double>(tokens.size());
+  std::erase_if(tokens, [&](const TokenProbability& t) { return t.probability < negligible; });
+  std::sort(tokens.begin(), tokens.end(), likelier);
+  double sum = 0;
+  size_t kept = 0;
+  while (kept < tokens.size() && (kept == 0 || sum < p * total)) sum += tokens[kept++].probability;
+  tokens.resize(kept);
+}
+
+}  // namespace
+
+void SamplingOptions::describe(FieldVisitor& v) {
+  v.real({"temperature", "logits are divided by it; 0 = always the likeliest token"}, temperature);
+  v.integer({"top_k", "sample among the k likeliest tokens; 0 = all"}, top_k);
+  v.real({"top_p", "sample among the fewest tokens whose probabilities reach p"}, top_p);
+  v.real({"min_p", "sample among tokens at least p times as likely as the likeliest"}, min_p);
+  v.real({"repetition_penalty",
+          "divides positive logits of tokens in the text so far, multiplies "
+          "negative ones; 1 = off"},
+         repetition_penalty);
+  v.real({"frequency_penalty",
+          "subtracted from a logit once for every time its token was generated; 0 = off"},
+         frequency_penalty);
+}
+
+void SamplingOptions::check() const {
+  constexpr double kLargest = 1e6;
+  check_range("temperature", temperature, 0, kLargest);
+  require<ConfigError>(top_k >= 0, "sampling", "'top_k' must be 0 (all) or more; got {}", top_k);
+  check_range("top_p", top_p, std::numeric_limits<double>::min(), 1);
+  check_range("min_p", min_p, 0, 1);
+  check_range("repetition_penalty", repetition_penalty, std::numeric_limits<double>::min(),
+              kLargest);
+  check_range("frequency_penalty", frequency_penalty, -kLargest, kLargest);
+}
+
+Sampler::Sampler(const SamplingOptions& options, uint64_t seed, int64_t vocab_size)
+    : options_(options),
+      rng_(mix_seed(seed, kSamplingStream)),
+      seen_(static_cast<size_t>(vocab_size)),
+      generated_(static_cast<size_t>(vocab_size)) {
+  options_.check();
+}
+
+void Sampler::add_prompt(std::span<const int32_t> tokens) {
+  for (const int32_t token : tokens) seen_.at(static_cast<size_t>(token)) = 1;
+}
+
+std::vector<TokenProbability> Sampler::distribution(const at::Tensor& logits) const {
+  const at::Tensor row = logits.to(at::kCPU, at::kFloat).contiguous();
+  require<ShapeError>(row.numel() == static_cast<int64_t>(seen_.size()), "sampling",
+                      "expected {} logits, one a token; got {}", seen_.size(), row.numel());
+  const float* raw = row.const_data_ptr<float>();
+  std::vector<TokenProbability> tokens(seen_.size());
+  size_t best = 0;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    double l = raw[i];
+    if (seen_[i] != 0) {
+      l = l > 0 ? l / options_.repetition_penalty : l * options_.repetition_penalty;
+    }
+    l -= options_.frequency_penalty * generated_[i];
+    require<NumericalError>(!std::isnan(l), "sampling",
+                            "logits must be numbers; token {} has NaN: the weights are damaged", i);
+    tokens[i] = {static_cast<int32_t>(i), l};
+    if (l > tokens[best].probability) best = i;
+  }
+  if (options_.temperature == 0) return {{tokens[best].token, 1.0}};
+  const double highest = tokens[best].probability;
+  for (TokenProbability& t : tokens) {
+    t.probability = std::exp((t.probability - highest) / options_.temperature);
+  }
+  if (options_.top_k > 0) keep_top_k(tokens, options_.top_k);
+  if (options_.top_p < 1) keep_top_p(tokens, options_.top_p);
+  // The likeliest token has weight 1 here.
+  if (options_.min_p > 0)
+    std::erase_if(tokens, [&](const auto& t) { return t.probability < options_.min_p; });
+  const double total = total_of(tokens);
+  for (TokenProbability& t : tokens) t.probability /= total;
+  return tokens;
+}
+
+int32_t Sampler::next(const at::Tensor& logits) {
+  const std::vector<TokenProbability> tokens = distribution(logits);
+  double left = rng_.uniform();
+  int32_t chosen = tokens.front().token;
+  for (const TokenProbability& t : tokens) {
+    if (t.probability > 0) chosen = t.token;  // rounding must not end on an impossible one
+    left -= t.probability;
+    if (left < 0) break;
+  }
+  seen_[static_cast<size_t>(chosen)] = 1;
+  ++generated_[static_cast<size_t>(chosen)];
+  return chosen;
+}
+
+}  // namespace fovea

@@ -1,0 +1,122 @@
+// `fovea generate` and `fovea chat` as processes.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "fovea/checkpoint/model_folder.h"
+#include "tests/support/program.h"
+#include "tests/support/tiny_model.h"
+
+namespace fovea::testing {
+namespace {
+
+const std::string kProgram = FOVEA_BINARY_DIR "/bin/fovea";
+
+/// A random model of 16 positions in a folder of its own.
+class GenerateVerb : public ::testing::Test {
+ protected:
+  GenerateVerb() { save_model(model(), Transformer(tiny_config(), 1), *byte_tokenizer()); }
+
+  std::filesystem::path model() const { return folder_ / "model"; }
+  ProgramResult run(std::vector<std::string> arguments, std::string_view input = "") const {
+    arguments.insert(arguments.begin() + 1, model().string());
+    return run_program(kProgram, arguments, input);
+  }
+  TemporaryFolder folder_;
+};
+
+std::vector<nlohmann::json> json_lines(const std::string& text) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+TEST_F(GenerateVerb, PromptFromArgumentFileAndStdinGiveTheSameText) {
+  const auto argument = run({"generate", "ab", "--max-tokens", "6"});
+  EXPECT_EQ(argument.exit_code, 0) << argument.err;
+  EXPECT_NE(argument.err.find("tokens/s"), std::string::npos);
+  write_file(folder_ / "prompt.txt", "ab\n");
+  const auto file =
+      run({"generate", "--file", (folder_ / "prompt.txt").string(), "--max-tokens", "6", "-q"});
+  const auto input = run({"generate", "--max-tokens", "6", "-q"}, "ab\n");
+  EXPECT_EQ(file.out, argument.out);
+  EXPECT_EQ(input.out, argument.out);
+  EXPECT_EQ(input.err, "");
+  const auto json = run({"generate", "ab", "--max-tokens", "6", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(json.out)["text"].get<std::string>() + "\n", argument.out);
+}
+
+TEST_F(GenerateVerb, ABatchAnswersEachLineWithItsOwnKeys) {
+  const auto result = run({"generate", "--batch", "-", "--max-tokens", "4", "-q"},
+                          "{\"prompt\": \"a\", \"id\": [7]}\n\n"
+                          "{\"prompt\": \"b\", \"max_tokens\": 2}\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto lines = json_lines(result.out);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0]["id"][0], 7);
+  EXPECT_EQ(lines[1]["prompt"], "b");
+  EXPECT_EQ(lines[1]["tokens"], 2);
+}
+
+TEST_F(GenerateVerb, WrongInputNamesItsPlaceAndExitsWithTwo) {
+  const auto expect = [&](const ProgramResult& r, const std::string& part) {
+    EXPECT_EQ(r.exit_code, 2) << r.err;
+    EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+    EXPECT_EQ(r.out, "");
+  };
+  expect(run({"generate", "--batch", "-"}, "{\"prompt\": \"a\"}\n{\"prompt\": 1, \"top_q\": 2}\n"),
+         "stdin:2");
+  expect(run({"generate", "--batch", "-"}, "{\"text\": \"a\"}\n"), "'prompt'");
+  expect(run({"generate", "a", "--temperature", "hot"}), "temperature");
+  expect(run({"generate", "a", "--file", "b"}), "all but one");
+  expect(run({"generate", "much too long for this model"}), "at most 16 tokens");
+  expect(run({"generate", "a", "--dtype", "float"}), "float32");
+}
+
+TEST_F(GenerateVerb, ATextThatFillsTheContextSaysWhatToDo) {
+  const auto result = run({"generate", "abc", "--max-tokens", "100"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.err.find("--when-full slide"), std::string::npos);
+  const auto longer = run({"generate", "abc", "--max-tokens", "30", "--context", "40", "--json"});
+  EXPECT_NE(longer.err.find("never trained"), std::string::npos);
+}
+
+TEST_F(GenerateVerb, ChatAnswersTurnsAndCommands) {
+  const auto result = run({"chat", "--json", "--max-tokens", "3", "--temperature", "0"},
+                          "a\n/undo\na\n/set max_tokens=1\nb\n/set max_token=1\n/bad\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto lines = json_lines(result.out);
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0]["text"], lines[1]["text"]);
+  EXPECT_EQ(lines[2]["tokens"], 1);
+  EXPECT_NE(result.err.find("did you mean 'max_tokens'"), std::string::npos);
+  EXPECT_NE(result.err.find("unknown command '/bad'"), std::string::npos);
+}
+
+TEST_F(GenerateVerb, CtrlCEndsTheAnswerAndNotTheChat) {
+  Program chat(kProgram, {"chat", model().string(), "--max-tokens", "1000000000", "-q"});
+  chat.write("a\n");
+  EXPECT_NE(chat.read(20), "");
+  chat.signal(SIGINT);
+  chat.write("/set max_tokens=2\nb\n/exit\n");
+  EXPECT_NE(chat.read(), "");
+  EXPECT_EQ(chat.wait(), 0) << chat.errors();
+}
+
+TEST_F(GenerateVerb, CtrlCEndsGenerateWith130AfterWholeCharacters) {
+  Program generate(kProgram, {"generate", model().string(), "a", "--max-tokens", "1000000000",
+                              "--when-full", "slide"});
+  const std::string first = generate.read(20);
+  generate.signal(SIGINT);
+  const std::string text = first + generate.read();
+  EXPECT_EQ(generate.wait(), 130);
+  EXPECT_EQ(valid_utf8_prefix(text), text.size());
+}
+
+}  // namespace
+}  // namespace fovea::testing
