@@ -10,6 +10,7 @@
 #include "cli/verbs.h"
 #include "fovea/data/config.h"
 #include "fovea/kernels/cpu/isa.h"
+#include "fovea/nn/matmul.h"
 #include "fovea/train/machine.h"
 
 namespace fovea::cli {
@@ -20,6 +21,7 @@ void run(const Globals& globals) {
                               {"torch", TORCH_VERSION},
                               {"isa_found", enum_name(found_isa())},
                               {"isa_chosen", enum_name(chosen_isa())},
+                              {"linear_float32", enum_name(linear_library())},
                               {"bfloat16_in_hardware", has_fast_bfloat16()},
                               {"threads", at::get_num_threads()},
                               {"machine", machine_summary(choose_device(DeviceChoice::automatic))},

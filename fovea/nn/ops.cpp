@@ -7,6 +7,7 @@
 
 #include "fovea/base/rng.h"
 #include "fovea/kernels/cpu/elementwise.h"
+#include "fovea/nn/matmul.h"
 
 namespace fovea {
 namespace {
@@ -58,14 +59,15 @@ class MasterLinear : public Function<MasterLinear> {
     const at::Tensor w = master.to(x.scalar_type());
     ctx->save_for_backward({x, w});
     ctx->saved_data["master"] = static_cast<int64_t>(master.scalar_type());
-    return at::linear(x, w);
+    return linear_product(x, w);
   }
   static Variables backward(AutogradContext* ctx, Variables grads) {
     const Variables saved = ctx->get_saved_variables();
     const at::Tensor x = saved[0].flatten(0, -2), dy = grads[0].flatten(0, -2);
     const auto master = static_cast<at::ScalarType>(ctx->saved_data["master"].toInt());
     Variables result(2);
-    if (ctx->needs_input_grad(0)) result[0] = at::mm(dy, saved[1]).view(saved[0].sizes());
+    if (ctx->needs_input_grad(0))
+      result[0] = linear_product(dy, saved[1].t()).view(saved[0].sizes());
     if (ctx->needs_input_grad(1)) result[1] = at::mm(dy.t(), x).to(master);
     return result;
   }
@@ -294,7 +296,7 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
     at::Tensor dweight;
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t n = std::min(chunk, rows - begin);
-      const at::Tensor h = hidden.narrow(0, begin, n), logits = at::linear(h, w);
+      const at::Tensor h = hidden.narrow(0, begin, n), logits = linear_product(h, w);
       with_dtype(logits, [&](auto tag) {
         using T = decltype(tag);
         kernels::run(kernels::CrossEntropy<T>{.logits = out<T>(logits),

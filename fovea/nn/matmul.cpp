@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/nn/matmul.h"
+
+#include <ATen/core/List.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/linear.h>
+
+#include <array>
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
+#include "fovea/base/error.h"
+#include "fovea/base/nearest_name.h"
+#include "fovea/kernels/cpu/isa.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace fovea {
+namespace {
+
+constexpr std::array<std::string_view, 2> kNames{"torch", "onednn"};
+
+/// Products below this many multiplications take longer to dispatch than to compute.
+constexpr int64_t kSmallest = 1 << 18;
+
+// mkldnn::_linear_pointwise(X, W, B?, attr, scalars, algorithm?) -> Y
+using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                           c10::string_view, c10::List<std::optional<at::Scalar>>,
+                           std::optional<c10::string_view>);
+
+const std::optional<c10::TypedOperatorHandle<Product>>& onednn() {
+  static const auto handle = []() -> std::optional<c10::TypedOperatorHandle<Product>> {
+    const auto found = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
+    if (!found) return std::nullopt;
+    return found->typed<Product>();
+  }();
+  return handle;
+}
+
+bool made_by_intel() {
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(0, &a, &b, &c, &d) != 0 && b == signature_INTEL_ebx;
+#else
+  return false;
+#endif
+}
+
+LinearLibrary choose() {
+  const char* forced = std::getenv("FOVEA_LINEAR");
+  if (forced == nullptr || *forced == '\0') {
+    const bool gains = found_isa() >= Isa::avx512 && !made_by_intel() && onednn().has_value();
+    return gains ? LinearLibrary::onednn : LinearLibrary::torch;
+  }
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    if (kNames[i] != forced) continue;
+    require<ConfigError>(i == 0 || onednn().has_value(), "FOVEA_LINEAR",
+                         "this torch carries no oneDNN; got '{}'; unset FOVEA_LINEAR", forced);
+    return static_cast<LinearLibrary>(i);
+  }
+  const std::vector<std::string> names(kNames.begin(), kNames.end());
+  fail<ConfigError>("FOVEA_LINEAR", "expected one of {}; got '{}'{}", fmt::join(kNames, ", "),
+                    forced, did_you_mean(forced, names));
+}
+
+}  // namespace
+
+std::span<const std::string_view> enum_names(LinearLibrary) { return kNames; }
+
+LinearLibrary linear_library() {
+  static const LinearLibrary library = choose();
+  return library;
+}
+
+at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi, LinearLibrary library) {
+  const bool other = library == LinearLibrary::onednn && x_ri.is_cpu() &&
+                     x_ri.scalar_type() == at::kFloat && x_ri.numel() * w_oi.size(0) >= kSmallest &&
+                     onednn().has_value();
+  if (!other) return at::linear(x_ri, w_oi);
+  return onednn()->call(x_ri, w_oi, std::nullopt, "none", c10::List<std::optional<at::Scalar>>(),
+                        "");
+}
+
+at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi) {
+  return linear_product(x_ri, w_oi, linear_library());
+}
+
+}  // namespace fovea

@@ -1,0 +1,31 @@
+// The matrix product of the linear layers, by the fastest code for it that is already in the
+// process.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+#include <string_view>
+
+namespace fovea {
+
+/// Whose float32 product the linear layers take on the CPU. `torch` is the one that torch takes by
+/// itself (MKL); `onednn` is the library that torch carries for bfloat16 and convolutions.
+enum class LinearLibrary { torch, onednn };
+std::span<const std::string_view> enum_names(LinearLibrary);
+
+/// FOVEA_LINEAR=torch|onednn, else onednn on CPUs with AVX-512 that Intel did not make (MKL takes
+/// AVX2 code there), torch elsewhere. A rule and not a timing: the same machine must take the same
+/// code in every run for a resumed run to have the same bits. ConfigError for an unknown name. Read
+/// once per process.
+LinearLibrary linear_library();
+
+/// x W^T without a gradient: x [..., in], w [out, in] of any strides, both of one dtype; [...,
+/// out]. `library` matters for float32 on the CPU only; small products always take torch's.
+at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi, LinearLibrary library);
+at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi);
+
+}  // namespace fovea

@@ -1,0 +1,60 @@
+// The linear layers' product against float64, whichever library computes it.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/nn/matmul.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "fovea/config/fields.h"
+
+namespace fovea {
+namespace {
+
+at::Tensor random(at::IntArrayRef shape, uint64_t seed) {
+  return at::randn(shape, at::detail::createCPUGenerator(seed), at::TensorOptions(at::kDouble));
+}
+
+class LinearProduct : public testing::TestWithParam<LinearLibrary> {};
+INSTANTIATE_TEST_SUITE_P(Libraries, LinearProduct,
+                         testing::Values(LinearLibrary::torch, LinearLibrary::onednn),
+                         [](const auto& x) { return std::string(enum_name(x.param)); });
+
+TEST_P(LinearProduct, EqualsTheFloat64ProductForAnySizeAndStride) {
+  uint64_t seed = 0;
+  for (const auto& [rows, in, out] : std::vector<std::array<int64_t, 3>>{
+           {1, 1, 1}, {3, 19, 97}, {257, 97, 33}, {2, 1025, 257}, {1025, 64, 259}}) {
+    const at::Tensor x = random({rows, in}, ++seed), w = random({out, in}, ++seed);
+    const at::Tensor truth = at::matmul(x, w.t());
+    const at::Tensor transposed = w.t().contiguous().to(at::kFloat).t();
+    for (const at::Tensor& weight : {w.to(at::kFloat), transposed}) {
+      const at::Tensor y = linear_product(x.to(at::kFloat), weight, GetParam());
+      ASSERT_EQ(y.sizes(), truth.sizes());
+      EXPECT_LT((y.to(at::kDouble) - truth).abs().max().item<double>(),
+                1e-5 * truth.abs().max().item<double>())
+          << rows << " x " << in << " x " << out;
+    }
+  }
+}
+
+TEST_P(LinearProduct, KeepsLeadingDimensionsAndTakesSlices) {
+  const at::Tensor wide = random({6, 50, 128}, 1), w = random({192, 64}, 2);
+  const at::Tensor x = wide.narrow(2, 32, 64);
+  const at::Tensor y =
+      linear_product(wide.to(at::kFloat).narrow(2, 32, 64), w.to(at::kFloat), GetParam());
+  EXPECT_EQ(y.sizes(), at::IntArrayRef({6, 50, 192}));
+  EXPECT_LT((y.to(at::kDouble) - at::matmul(x, w.t())).abs().max().item<double>(), 1e-3);
+}
+
+TEST_P(LinearProduct, TheSameInputsGiveTheSameBits) {
+  const at::Tensor x = random({300, 96}, 1).to(at::kFloat), w = random({200, 96}, 2).to(at::kFloat);
+  EXPECT_TRUE(at::equal(linear_product(x, w, GetParam()), linear_product(x, w, GetParam())));
+}
+
+}  // namespace
+}  // namespace fovea
