@@ -198,6 +198,7 @@ class HeaderParser {
   /// No holes, no overlaps, nothing left over.
   void check_layout(const std::vector<SafetensorsEntry>& entries) const {
     std::vector<const SafetensorsEntry*> order;
+    order.reserve(entries.size());
     for (const SafetensorsEntry& entry : entries) order.push_back(&entry);
     std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
       return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);

@@ -21,9 +21,8 @@ void apply_set(ConfigNode& root, const ConfigNode& set) {
     while (!rest.empty()) {  // "a.b.c" becomes a map of maps, built from its end
       const size_t dot = rest.rfind('.');
       ConfigNode outer = ConfigNode::make_map(value.place);
-      outer.fields.emplace_back(
-          std::string(dot == std::string_view::npos ? rest : rest.substr(dot + 1)),
-          std::move(patch));
+      const std::string_view last = dot == std::string_view::npos ? rest : rest.substr(dot + 1);
+      outer.fields.push_back({std::string(last), std::move(patch)});
       patch = std::move(outer);
       rest = dot == std::string_view::npos ? std::string_view() : rest.substr(0, dot);
     }

@@ -98,7 +98,7 @@ void inherit_schedules(ConfigNode& root) {
     if (stage.kind != ConfigNode::Kind::map) continue;
     ConfigNode* own = stage.find("schedule");
     if (own == nullptr) {
-      stage.fields.emplace_back("schedule", *schedule);
+      stage.fields.push_back({"schedule", *schedule});
       continue;
     }
     ConfigNode merged = *schedule;
