@@ -1,0 +1,119 @@
+// Deriving visits from a mask rule.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/common/visits.h"
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+
+#include "fovea/base/error.h"
+
+namespace fovea {
+namespace {
+
+constexpr int64_t kLargest = std::numeric_limits<int32_t>::max() / 2;  // differences must fit too
+
+VisitRule visit_rule(const MaskRule& rule) {
+  const bool full = rule.sparsity == MaskRule::Sparsity::full;
+  VisitRule out{.causal = rule.causal, .limited = !full || rule.window > 0, .grouped = !full};
+  if (rule.sparsity != MaskRule::Sparsity::fixed)
+    out.reach = static_cast<int32_t>(std::min(rule.window, kLargest));
+  return out;
+}
+
+int32_t group_of(const MaskRule& rule, int64_t position) {
+  switch (rule.sparsity) {
+    case MaskRule::Sparsity::full:
+      return 0;
+    case MaskRule::Sparsity::strided:
+      return static_cast<int32_t>((position % rule.stride + rule.stride) % rule.stride);
+    case MaskRule::Sparsity::fixed:
+      return static_cast<int32_t>(position / rule.block);
+  }
+  return 0;
+}
+
+int32_t open_to(const MaskRule& rule, int64_t position) {
+  const bool summary = rule.sparsity == MaskRule::Sparsity::fixed &&
+                       position % rule.block >= rule.block - rule.summary;
+  return (position < rule.sinks ? TokenColumns::kOpenBefore : 0) |
+         (summary ? TokenColumns::kOpenAlways : 0);
+}
+
+int64_t padded(int64_t n) { return (n + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
+
+/// Documents may carry any labels: numbers in order of appearance, so that 32 bits hold them.
+using Labels = std::unordered_map<int64_t, int32_t>;
+
+TokenColumns columns_of(const MaskRule& rule, std::span<const TokenPlace> places, Labels& labels,
+                        int32_t padding) {
+  TokenColumns out;
+  const size_t size = static_cast<size_t>(padded(std::ssize(places)));
+  out.position.resize(size);
+  out.document.assign(size, padding);
+  out.group.resize(size);
+  out.open.resize(size);
+  for (size_t n = 0; n < places.size(); ++n) {
+    const TokenPlace& place = places[n];
+    require<ShapeError>(place.position >= -kLargest && place.position <= kLargest, "attention",
+                        "positions must be between {} and {}; got {}", -kLargest, kLargest,
+                        place.position);
+    out.position[n] = static_cast<int32_t>(place.position);
+    out.document[n] =
+        labels.try_emplace(place.document, static_cast<int32_t>(labels.size())).first->second;
+    out.group[n] = group_of(rule, place.position);
+    out.open[n] = open_to(rule, place.position);
+  }
+  return out;
+}
+
+// The same visits seen from the keys. A block of queries belongs to a block of keys in full only if
+// one full strip covers it.
+StripList turned(const StripList& by_query, int64_t queries, int64_t keys) {
+  const int64_t blocks = (keys + kKeyBlock - 1) / kKeyBlock;
+  std::vector<std::vector<Strip>> of_keys(static_cast<size_t>(blocks));
+  for (int64_t b = 0; b < by_query.blocks(); ++b) {
+    const int64_t begin = b * by_query.query_block;
+    const int64_t end = std::min(begin + by_query.query_block, queries);
+    for (const Strip& strip : by_query.of_block(b)) {
+      for (int64_t n = strip.key_begin / kKeyBlock; n * kKeyBlock < strip.key_end; ++n) {
+        const bool covers = strip.kind == Strip::Kind::full && strip.key_begin <= n * kKeyBlock &&
+                            strip.key_end >= std::min((n + 1) * kKeyBlock, keys);
+        const Strip::Kind kind = covers ? Strip::Kind::full : Strip::Kind::partial;
+        std::vector<Strip>& list = of_keys[n];
+        if (!list.empty() && list.back().key_end == end) continue;  // this block's second strip
+        if (!list.empty() && list.back().key_end == begin && list.back().kind == kind) {
+          list.back().key_end = end;
+        } else {
+          list.push_back({.key_begin = begin, .key_end = end, .kind = kind});
+        }
+      }
+    }
+  }
+  StripList out{.query_block = kKeyBlock, .block_begin = {0}, .strips = {}};
+  for (const std::vector<Strip>& list : of_keys) {
+    out.strips.insert(out.strips.end(), list.begin(), list.end());
+    out.block_begin.push_back(std::ssize(out.strips));
+  }
+  return out;
+}
+
+}  // namespace
+
+Visits make_visits(const MaskRule& rule, std::span<const TokenPlace> queries,
+                   std::span<const TokenPlace> keys) {
+  Visits out;
+  out.queries = std::ssize(queries);
+  out.keys = std::ssize(keys);
+  out.rule = visit_rule(rule);
+  Labels labels;
+  out.query = columns_of(rule, queries, labels, -1);
+  out.key = columns_of(rule, keys, labels, -2);
+  out.by_query = build_strips(rule, queries, keys, kQueryBlock, kVisitTile);
+  out.by_key = turned(out.by_query, out.queries, out.keys);
+  return out;
+}
+
+}  // namespace fovea

@@ -1,0 +1,215 @@
+// The forward pass over a batch: packing, work list, threads.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/attention.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "fovea/base/error.h"
+#include "fovea/kernels/cpu/attention_driver.h"
+#include "fovea/kernels/cpu/isa.h"
+
+namespace fovea::kernels {
+
+template <>
+const AttentionTable<float>& attention_table<float>() {
+#if defined(__x86_64__)
+  static const AttentionTable<float>& chosen = chosen_isa() >= Isa::avx512 ? attention_avx512<float>()
+                                               : chosen_isa() == Isa::avx2
+                                                   ? attention_avx2<float>()
+                                                   : attention_scalar<float>();
+  return chosen;
+#else
+  return attention_scalar<float>();
+#endif
+}
+
+template <>
+const AttentionTable<BFloat16>& attention_table<BFloat16>() {
+#if defined(__x86_64__)
+  static const AttentionTable<BFloat16>& chosen =
+      chosen_isa() >= Isa::avx512_bf16 ? attention_avx512_bf16()
+      : chosen_isa() == Isa::avx512    ? attention_avx512<BFloat16>()
+      : chosen_isa() == Isa::avx2      ? attention_avx2<BFloat16>()
+                                       : attention_scalar<BFloat16>();
+  return chosen;
+#else
+  return attention_scalar<BFloat16>();
+#endif
+}
+
+template <class T>
+std::string_view attention_isa() {
+  return attention_table<T>().isa;
+}
+template std::string_view attention_isa<float>();
+template std::string_view attention_isa<BFloat16>();
+
+std::string_view beyond_attention_kernels(int64_t head_dim, int64_t value_dim) {
+  const auto fits = [](int64_t n) { return n >= 8 && n <= 256 && n % 8 == 0; };
+  if (!fits(head_dim)) return "head_dim must be a multiple of 8 from 8 to 256";
+  if (!fits(value_dim)) return "value_dim must be a multiple of 8 from 8 to 256";
+  return "";
+}
+
+void check_sizes(const AttentionSizes& s, std::span<const Visits> visits) {
+  const std::string_view why = beyond_attention_kernels(s.head_dim, s.value_dim);
+  require<UnsupportedError>(why.empty(), "attention kernel", "{}; got {} and {}", why, s.head_dim,
+                            s.value_dim);
+  require<ShapeError>(s.kv_heads >= 1 && s.heads % s.kv_heads == 0, "attention kernel",
+                      "kv_heads must divide heads; got {} and {}", s.kv_heads, s.heads);
+  require<ShapeError>(visits.size() == 1 || std::ssize(visits) == s.batch, "attention kernel",
+                      "expected 1 or {} visits; got {}", s.batch, visits.size());
+  for (const Visits& v : visits) {
+    require<ShapeError>(v.queries == s.queries && v.keys == s.keys, "attention kernel",
+                        "the visits are for {} queries and {} keys; got {} and {}", v.queries,
+                        v.keys, s.queries, s.keys);
+  }
+}
+
+namespace {
+
+// Keys and values of one key head, packed.
+struct PackedHead {
+  int64_t b = 0, g = 0;
+  float *keys = nullptr, *values = nullptr;
+};
+
+// A block of query rows: queries [begin, end) of heads [head_begin, head_end), which share one pass.
+struct Item {
+  int64_t packed = 0, block = 0, head_begin = 0, head_end = 0;
+};
+
+template <class T>
+class Forward {
+ public:
+  explicit Forward(const AttentionForward<T>& problem)
+      : p_(problem),
+        s_(problem.sizes),
+        table_(attention_table<T>()),
+        key_(packed_width(table_, s_.head_dim)),
+        value_(packed_width(table_, s_.value_dim)),
+        strips_((s_.keys + table_.strip - 1) / table_.strip),
+        key_floats_(strips_ * table_.strip * key_.pitch),
+        value_floats_(strips_ * table_.strip / table_.elements * value_.columns),
+        plain_(is_plain(p_.rule)) {
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));
+    }
+  }
+
+  void run() {
+    const int64_t pairs = s_.batch * s_.kv_heads, floats = key_floats_ + value_floats_;
+    const int64_t at_once = std::clamp<int64_t>(kPackedFloats / std::max<int64_t>(floats, 1), 1, pairs);
+    const FloatBuffer packed(at_once * floats);
+    std::vector<PackedHead> heads;
+    std::vector<Item> items;
+    for (int64_t first = 0; first < pairs; first += at_once) {
+      heads.clear();
+      items.clear();
+      for (int64_t n = first; n < std::min(first + at_once, pairs); ++n) {
+        float* keys = packed.data() + (n - first) * floats;
+        heads.push_back({n / s_.kv_heads, n % s_.kv_heads, keys, keys + key_floats_});
+        add_items(std::ssize(heads) - 1, items);
+      }
+      run_heads(heads, items);
+    }
+  }
+
+ private:
+  // Long blocks first, so that threads finish together. Few queries: several heads fill one block.
+  void add_items(int64_t packed, std::vector<Item>& items) const {
+    const int64_t group = s_.heads / s_.kv_heads;
+    const int64_t together =
+        std::clamp<int64_t>(kQueryBlock / std::max<int64_t>(s_.queries, 1), 1, group);
+    const int64_t blocks = (s_.queries + kQueryBlock - 1) / kQueryBlock;
+    for (int64_t block = blocks - 1; block >= 0; --block) {
+      for (int64_t h = 0; h < group; h += together)
+        items.push_back({packed, block, h, std::min(h + together, group)});
+    }
+  }
+
+  void run_heads(const std::vector<PackedHead>& heads, const std::vector<Item>& items) const {
+    const int64_t strips = std::ssize(heads) * strips_, count = std::ssize(items);
+#pragma omp parallel if (products(s_) > kParallelProducts)
+    {
+      const FloatBuffer scratch(std::max(table_.forward_scratch(key_, value_),
+                                         table_.strip * std::max(key_.pitch, value_.pitch)));
+#pragma omp for schedule(static)
+      for (int64_t n = 0; n < strips; ++n) pack(heads[n / strips_], n % strips_, scratch.data());
+#pragma omp for schedule(dynamic)
+      for (int64_t n = 0; n < count; ++n) attend(heads[items[n].packed], items[n], scratch.data());
+    }
+  }
+
+  void pack(const PackedHead& head, int64_t strip, float* scratch) const {
+    const int64_t begin = strip * table_.strip;
+    const int64_t rows = std::min(table_.strip, s_.keys - begin);
+    table_.pack({p_.k.at(head.b, head.g, begin), p_.k.row, rows}, key_,
+                {.columns = head.keys + begin * key_.pitch}, scratch);
+    table_.pack({p_.v.at(head.b, head.g, begin), p_.v.row, rows}, value_,
+                {.rows = head.values + begin / table_.elements * value_.columns}, scratch);
+  }
+
+  void attend(const PackedHead& head, const Item& item, float* scratch) const {
+    const Visits& visits = visits_of(p_.visits, head.b);
+    const std::span<const Strip> strips = visits.by_query.of_block(item.block);
+    ForwardBlock<T> block{.key_width = key_,
+                          .value_width = value_,
+                          .keys = head.keys,
+                          .values = head.values,
+                          .key_count = s_.keys,
+                          .strips = strips.data(),
+                          .strip_count = std::ssize(strips),
+                          .rule = visits.rule,
+                          .key_places = columns_of(visits.key),
+                          .plain = plain_};
+    const int64_t group = s_.heads / s_.kv_heads, begin = item.block * kQueryBlock;
+    const int64_t end = std::min(begin + kQueryBlock, s_.queries);
+    for (int64_t h = item.head_begin; h < item.head_end; ++h) {
+      for (int64_t i = begin; i < end; ++i)
+        set_row(block, block.rows++, visits, head.b, head.g * group + h, i);
+    }
+    table_.forward(block, scratch);
+  }
+
+  void set_row(ForwardBlock<T>& block, int64_t row, const Visits& visits, int64_t b, int64_t h,
+               int64_t i) const {
+    block.q[row] = p_.q.at(b, h, i);
+    block.out[row] = p_.out.at(b, h, i);
+    block.lse[row] =
+        p_.lse != nullptr ? p_.lse + (b * s_.heads + h) * s_.queries + i : nullptr;
+    block.position[row] = visits.query.position[i];
+    block.document[row] = visits.query.document[i];
+    block.group[row] = visits.query.group[i];
+    block.scale[row] =
+        p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[b * s_.queries + i] : p_.rule.scale;
+    block.sink[row] = p_.rule.sink_logit != nullptr ? p_.rule.sink_logit[h]
+                                                    : -std::numeric_limits<float>::infinity();
+    block.index[row] = s_.keys - s_.queries + i;
+    block.head[row] = &rules_[b * s_.heads + h];
+  }
+
+  const AttentionForward<T>& p_;
+  const AttentionSizes& s_;
+  const AttentionTable<T>& table_;
+  const PackedWidth key_, value_;
+  const int64_t strips_, key_floats_, value_floats_;
+  const bool plain_;
+  std::vector<HeadRule> rules_;
+};
+
+}  // namespace
+
+template <class T>
+void run(const AttentionForward<T>& problem) {
+  check_sizes(problem.sizes, problem.visits);
+  if (problem.sizes.batch * problem.sizes.heads * problem.sizes.queries == 0) return;
+  Forward<T>(problem).run();
+}
+template void run(const AttentionForward<float>&);
+template void run(const AttentionForward<BFloat16>&);
+
+}  // namespace fovea::kernels

@@ -1,0 +1,15 @@
+// The attention kernels with products of bfloat16 pairs; compiler flags stand in
+// fovea/CMakeLists.txt.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/attention_rows.h"
+
+namespace fovea::kernels {
+
+const AttentionTable<BFloat16>& attention_avx512_bf16() {
+  static constexpr AttentionTable<BFloat16> table = table_of<BFloat16, Pair>("avx512_bf16");
+  return table;
+}
+
+}  // namespace fovea::kernels

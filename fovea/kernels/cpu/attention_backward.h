@@ -1,0 +1,348 @@
+// Backward flash attention of one block of keys: P is recomputed from lse, so memory stays linear.
+//
+//   per strip of queries:  S^T = K Q^T and dP^T = V dO^T (kRows keys x kStrip queries in registers)
+//                          P = 2^(logit - lse),  dS = P (dP - delta) * scale,  delta = dO.O - dlse
+//   every 4 strips:        dV += P^T dO,  dK += dS^T Q,  dQ += dS K
+//
+// Keys are rows here, so P^T and dS^T are left operands as they are; for dQ, dS^T is read along its
+// columns (with bfloat16 two rows are first woven into pairs of keys). dK and dV are private to the
+// block; dQ goes to the partition's own sums, which query_gradient() adds in order.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/attention_tile.h"
+
+namespace fovea::kernels {
+namespace {
+
+constexpr int kBackwardDepth = 128 / kStrip;  // strips of queries between updates of the sums
+constexpr int kKeyGroups = static_cast<int>(kKeyBlock) / kRows;
+constexpr int kKeyParts = static_cast<int>(kKeyBlock) / kStrip;
+constexpr int kPartGroups = kStrip / kRows;
+
+template <class P>
+constexpr int64_t kScorePitch = (kBackwardDepth * kStrip + kLanes) / P::kElements;
+
+// Floats of the pairs of keys that dQ needs with bfloat16.
+template <class P>
+constexpr int64_t kWovenFloats =
+    P::kElements == 1 ? 0 : kBackwardDepth* kKeyBlock / P::kElements * kStrip;
+
+template <class P>
+int64_t backward_floats(const PackedWidth& key, const PackedWidth& value) {
+  return kKeyBlock * (2 * kScorePitch<P> + key.columns + value.columns) + kWovenFloats<P>;
+}
+
+template <class T, class P>
+class BackwardKeys {
+ public:
+  BackwardKeys(const BackwardBlock<T>& block, float* scratch) : b_(block) {
+    const int64_t left = b_.key_count - b_.key_begin;
+    keys_ = left < kKeyBlock ? left : kKeyBlock;
+    groups_ = static_cast<int>((keys_ + kRows - 1) / kRows);
+    weights_ = scratch;
+    slopes_ = weights_ + kKeyBlock * kScorePitch<P>;
+    dk_ = slopes_ + kKeyBlock * kScorePitch<P>;
+    dv_ = dk_ + kKeyBlock * b_.key_width.columns;
+    woven_ = dv_ + kKeyBlock * b_.value_width.columns;
+  }
+
+  void run() {
+    for (int64_t n = 0; n < kKeyBlock * b_.key_width.columns; ++n) dk_[n] = 0.0f;
+    for (int64_t n = 0; n < kKeyBlock * b_.value_width.columns; ++n) dv_[n] = 0.0f;
+    for (int64_t h = 0; h < b_.head_count; ++h) add_head(b_.heads[h]);
+    for (int64_t n = 0; n < keys_; ++n) {
+      T* dk = b_.dk + (b_.key_begin + n) * b_.dk_row;
+      T* dv = b_.dv + (b_.key_begin + n) * b_.dv_row;
+      const float* from_k = dk_ + n * b_.key_width.columns;
+      const float* from_v = dv_ + n * b_.value_width.columns;
+      for (int64_t c = 0; c < b_.key_width.elements; ++c) from_float(from_k[c], dk[c]);
+      for (int64_t c = 0; c < b_.value_width.elements; ++c) from_float(from_v[c], dv[c]);
+    }
+  }
+
+ private:
+  enum class Tile { plain, masked, general };
+
+  void add_head(const BackwardHead& head) {
+    head_ = &head;
+    depth_ = 0;
+    for (int64_t n = 0; n < b_.strip_count; ++n) {
+      const Strip& strip = b_.strips[n];
+      const bool partial = strip.kind == Strip::Kind::partial || keys_ % kRows != 0;
+      for (int64_t query = strip.key_begin; query < strip.key_end; query += kStrip) {
+        if (!b_.plain) {
+          score_strip<Tile::general>(query, partial);
+        } else if (partial) {
+          score_strip<Tile::masked>(query, true);
+        } else {
+          score_strip<Tile::plain>(query, false);
+        }
+        if (++depth_ == kBackwardDepth) add_products();
+      }
+    }
+    if (depth_ > 0) add_products();
+  }
+
+  template <Tile kind>
+  void score_strip(int64_t query, bool masked) {
+    strip_query_[depth_] = query;
+    for (int g = 0; g < groups_; ++g) {
+      live_[depth_][g] = score_tile<kind>(g, query, masked);
+      if (!live_[depth_][g]) clear_slopes(g);
+      if constexpr (P::kElements == 2) weave(g);
+    }
+    for (int g = groups_; g % kPartGroups != 0; ++g) {  // dQ reads whole parts
+      live_[depth_][g] = false;
+      clear_slopes(g);
+      if constexpr (P::kElements == 2) weave(g);
+    }
+  }
+
+  template <Tile kind>
+  FOVEA_INLINE bool score_tile(int g, int64_t query, bool masked) {
+    const int64_t key = b_.key_begin + g * kRows;
+    Int seen[kRows][2];
+    if (kind != Tile::plain && masked && !see(key, query, seen)) return false;
+    alignas(64) float p[kRows][kStrip], slope[kRows][kStrip];
+    const Float scale[2] = {load(head_->scale + query), load(head_->scale + query + kLanes)};
+    Word* weights = weights_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / P::kElements);
+    Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / P::kElements);
+    Float s[kRows][2];
+    clear(s);
+    multiply_add<P>(s, b_.key_width.words, b_.k_natural + key * b_.key_width.pitch,
+                    b_.key_width.pitch, 1, head_->q_columns + query * b_.key_width.pitch, kStrip);
+    const Float lse[2] = {load(head_->lse2 + query), load(head_->lse2 + query + kLanes)};
+    const Float factor[2] = {scale[0] * kLog2E, scale[1] * kLog2E};
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      Float x[2];
+      for (int v = 0; v < 2; ++v) {
+        if (kind == Tile::general) {
+          Float bent;
+          const Int distance = load(b_.query_places.position + query + v * kLanes) -
+                               b_.key_places.position[key + r];
+          s[r][v] = logit_of(head_->rule, s[r][v] * scale[v], distance, bent);
+          store(slope[r] + v * kLanes, bent);
+          x[v] = exp2_lanes<P::kExpDegree>(s[r][v] * kLog2E - lse[v]);
+        } else {
+          x[v] = exp2_lanes<P::kExpDegree>(s[r][v] * factor[v] - lse[v]);
+        }
+        if (kind != Tile::plain && masked) x[v] = seen[r][v] ? x[v] : Float{};
+        store(p[r] + v * kLanes, x[v]);
+      }
+      if (kind != Tile::general || head_->rule.dropout <= 0.0f)
+        P::store_row(weights + r * kScorePitch<P>, x[0], x[1]);
+    }
+    clear(s);
+    multiply_add<P>(s, b_.value_width.words, b_.v_natural + key * b_.value_width.pitch,
+                    b_.value_width.pitch, 1, head_->dout_columns + query * b_.value_width.pitch,
+                    kStrip);
+    if (kind == Tile::general && head_->rule.dropout > 0.0f) drop(key, query, p, s, weights);
+    const Float delta[2] = {load(head_->delta + query), load(head_->delta + query + kLanes)};
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      Float ds[2];
+      for (int v = 0; v < 2; ++v) {
+        ds[v] = load(p[r] + v * kLanes) * (s[r][v] - delta[v]);
+        if (kind == Tile::general) {
+          if (head_->dbias != nullptr) add_bias(key + r, query + v * kLanes, ds[v]);
+          ds[v] = ds[v] * load(slope[r] + v * kLanes);
+        }
+        ds[v] = ds[v] * scale[v];
+      }
+      P::store_row(slopes + r * kScorePitch<P>, ds[0], ds[1]);
+    }
+    return true;
+  }
+
+  FOVEA_INLINE bool see(int64_t key, int64_t query, Int (&seen)[kRows][2]) {
+    const Places low = places_at(b_.query_places, query),
+                 high = places_at(b_.query_places, query + kLanes);
+    Int all{};
+    for (int r = 0; r < kRows; ++r) {
+      const Places at = place_of(b_.key_places, key + r);
+      seen[r][0] = seen_lanes(b_.rule, low, at);
+      seen[r][1] = seen_lanes(b_.rule, high, at);
+      all |= seen[r][0] | seen[r][1];
+    }
+    return any(all);
+  }
+
+  // Dropout Z acts on P in dV and on dP in dS.
+  FOVEA_INLINE void drop(int64_t key, int64_t query, const float (&p)[kRows][kStrip],
+                         Float (&dp)[kRows][2], Word* weights) {
+    alignas(64) float factors[4][kStrip];
+    for (int r = 0; r < kRows; ++r) {
+      if (r % 4 == 0) keep_queries(head_->rule, b_.first_index + query, key + r, factors[0]);
+      const Float low = load(factors[r % 4]), high = load(factors[r % 4] + kLanes);
+      dp[r][0] = dp[r][0] * low;
+      dp[r][1] = dp[r][1] * high;
+      P::store_row(weights + r * kScorePitch<P>, load(p[r]) * low, load(p[r] + kLanes) * high);
+    }
+  }
+
+  // Gradient of the bias table: far tiles meet one entry only.
+  FOVEA_INLINE void add_bias(int64_t key, int64_t query, Float ds) {
+    const Int at = bias_index(
+        head_->rule, load(b_.query_places.position + query) - b_.key_places.position[key]);
+    if (!any(at != at[0])) {
+      head_->dbias[at[0]] += static_cast<double>(sum(ds));
+      return;
+    }
+    for (int i = 0; i < kLanes; ++i) head_->dbias[at[i]] += static_cast<double>(ds[i]);
+  }
+
+  FOVEA_INLINE void clear_slopes(int g) {
+    Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / P::kElements);
+    for (int r = 0; r < kRows; ++r) P::store_row(slopes + r * kScorePitch<P>, Float{}, Float{});
+  }
+
+  // bfloat16: [strip][pair of keys][query] words from two neighbouring rows of dS^T.
+  FOVEA_INLINE void weave(int g) {
+#if defined(__AVX512BF16__)
+    alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                                      37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                                      11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const __m512i low = _mm512_load_si512(kLow), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    const Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / 2);
+    Word* to = woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kStrip;
+    for (int r = 0; r < kRows; r += 2, to += kStrip) {
+      const __m512i even = _mm512_loadu_si512(slopes + r * kScorePitch<P>),
+                    odd = _mm512_loadu_si512(slopes + (r + 1) * kScorePitch<P>);
+      _mm512_storeu_si512(to, _mm512_permutex2var_epi16(even, low, odd));
+      _mm512_storeu_si512(to + kLanes, _mm512_permutex2var_epi16(even, high, odd));
+    }
+#else
+    static_cast<void>(g);
+#endif
+  }
+
+  void add_products() {
+    add_to_keys(dv_, b_.value_width.columns, weights_, head_->dout_rows);
+    add_to_keys(dk_, b_.key_width.columns, slopes_, head_->q_rows);
+    add_to_queries();
+    depth_ = 0;
+  }
+
+  // sums[keys][columns] += scores^T[keys][queries] rows[queries][columns]
+  void add_to_keys(float* sums, int64_t columns, const Word* scores, const Word* rows) {
+    for (int64_t tile = 0; tile < columns; tile += kStrip) {
+      const bool wide = columns - tile >= kStrip;
+      for (int g = 0; g < groups_; ++g) {
+        wide ? add_key_tile<2>(g, tile, columns, sums, scores, rows)
+             : add_key_tile<1>(g, tile, columns, sums, scores, rows);
+      }
+    }
+  }
+
+  template <int N>
+  FOVEA_INLINE void add_key_tile(int g, int64_t tile, int64_t columns, float* sums,
+                                 const Word* scores, const Word* rows) {
+    constexpr int64_t kWords = kStrip / P::kElements;
+    float* at = sums + g * kRows * columns + tile;
+    Float c[kRows][N];
+    load_tile(c, at, columns);
+    for (int d = 0; d < depth_; ++d) {
+      if (!live_[d][g]) continue;
+      multiply_add<P>(c, kWords, scores + g * kRows * kScorePitch<P> + d * kWords, kScorePitch<P>,
+                      1, rows + strip_query_[d] / P::kElements * columns + tile * kWords,
+                      N * kLanes);
+    }
+    store_tile(c, at, columns);
+  }
+
+  // dq[queries][columns] += dS[queries][keys] k[keys][columns]
+  void add_to_queries() {
+    const int64_t columns = b_.key_width.columns;
+    for (int d = 0; d < depth_; ++d) {
+      bool used[kKeyParts] = {};
+      for (int g = 0; g < groups_; ++g) used[g / kPartGroups] |= live_[d][g];
+      for (int64_t tile = 0; tile < columns; tile += kStrip) {
+        const bool wide = columns - tile >= kStrip;
+        for (int r = 0; r < kStrip; r += kRows)
+          wide ? add_query_tile<2>(d, r, tile, used) : add_query_tile<1>(d, r, tile, used);
+      }
+    }
+  }
+
+  template <int N>
+  FOVEA_INLINE void add_query_tile(int d, int r, int64_t tile, const bool (&used)[kKeyParts]) {
+    constexpr int64_t kWords = kStrip / P::kElements;
+    const int64_t columns = b_.key_width.columns;
+    float* at = head_->dq + (strip_query_[d] + r) * columns + tile;
+    Float c[kRows][N];
+    load_tile(c, at, columns);
+    for (int part = 0; part < kKeyParts; ++part) {
+      if (!used[part]) continue;
+      const Word* k =
+          b_.k_rows + (b_.key_begin + part * kStrip) / P::kElements * columns + tile * kWords;
+      if constexpr (P::kElements == 1) {
+        multiply_add<P>(c, kWords, slopes_ + part * kStrip * kScorePitch<P> + d * kStrip + r, 1,
+                        kScorePitch<P>, k, N * kLanes);
+      } else {
+        multiply_add<P>(c, kWords,
+                        woven_ + (d * kKeyBlock + part * kStrip) / 2 * kStrip + r, 1, kStrip, k,
+                        N * kLanes);
+      }
+    }
+    store_tile(c, at, columns);
+  }
+
+  const BackwardBlock<T>& b_;
+  const BackwardHead* head_ = nullptr;
+  int64_t keys_;
+  int groups_;
+  Word *weights_, *slopes_;  // P^T and dS^T: [kKeyBlock][kScorePitch]
+  float *dk_, *dv_;
+  Word* woven_;
+  int depth_ = 0;
+  int64_t strip_query_[kBackwardDepth];
+  bool live_[kBackwardDepth][kKeyGroups];
+};
+
+template <class T, class P>
+void backward_block(const BackwardBlock<T>& block, float* scratch) {
+  const FlushDenormals flush;
+  BackwardKeys<T, P>(block, scratch).run();
+}
+
+template <class T>
+void delta_rows(const DeltaRows<T>& p) {
+  const FlushDenormals flush;
+  for (int64_t r = 0; r < p.rows; ++r) {
+    const T *out = p.out + r * p.out_row, *dout = p.dout + r * p.dout_row;
+    float dot = 0.0f;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t c = 0; c < p.width; ++c) dot += to_float(out[c]) * to_float(dout[c]);
+    p.delta[r] = p.dlse != nullptr ? dot - p.dlse[r] : dot;
+    p.lse2[r] = p.lse[r] == -kInfinity ? kInfinity : p.lse[r] * kLog2E;
+  }
+}
+
+template <class T>
+void query_gradient_rows(const QueryGradientRows<T>& p) {
+  const FlushDenormals flush;
+  float dq[256];  // the widest head
+  for (int64_t r = 0; r < p.rows; ++r) {
+    const float* from = p.parts + r * p.columns;
+    for (int64_t c = 0; c < p.width; ++c) dq[c] = from[c];
+    for (int64_t part = 1; part < p.part_count; ++part) {
+      from += p.part_size;
+      for (int64_t c = 0; c < p.width; ++c) dq[c] += from[c];
+    }
+    T* to = p.dq + r * p.dq_row;
+    for (int64_t c = 0; c < p.width; ++c) from_float(dq[c], to[c]);
+    if (p.tau == nullptr) continue;
+    const T* q = p.q + r * p.q_row;
+    float dot = 0.0f;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t c = 0; c < p.width; ++c) dot += to_float(q[c]) * dq[c];
+    p.dtau[r] = -dot / p.tau[r];
+  }
+}
+
+}  // namespace
+}  // namespace fovea::kernels

@@ -1,0 +1,90 @@
+// What forward and backward drivers share: the table in force, packed sizes, checks (internal to
+// kernels/cpu).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "fovea/base/rng.h"
+#include "fovea/kernels/cpu/attention.h"
+#include "fovea/kernels/cpu/attention_table.h"
+
+namespace fovea::kernels {
+
+template <class T>
+const AttentionTable<T>& attention_table();
+
+/// Uninitialised floats, aligned to cache lines. Packed operands and scratch.
+class FloatBuffer {
+ public:
+  explicit FloatBuffer(int64_t n)
+      : data_(static_cast<float*>(
+            ::operator new(static_cast<size_t>(n) * sizeof(float), kAlignment))) {}
+  float* data() const { return data_.get(); }
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+  struct Free {
+    void operator()(float* p) const { ::operator delete(p, kAlignment); }
+  };
+  std::unique_ptr<float, Free> data_;
+};
+
+constexpr int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+template <class T>
+PackedWidth packed_width(const AttentionTable<T>& table, int64_t elements) {
+  const int64_t words = elements / table.elements;
+  return {.elements = elements,
+          .words = words,
+          .pitch = round_up(words, table.lanes),
+          .columns = round_up(elements, table.lanes)};
+}
+
+inline const Visits& visits_of(std::span<const Visits> visits, int64_t b) {
+  return visits[visits.size() == 1 ? 0 : static_cast<size_t>(b)];
+}
+
+inline PlaceColumns columns_of(const TokenColumns& tokens) {
+  return {tokens.position.data(), tokens.document.data(), tokens.group.data(), tokens.open.data()};
+}
+
+inline bool is_plain(const LogitRule& rule) {
+  return rule.soft_cap == 0.0f && rule.alibi == nullptr && rule.distance_bias == nullptr &&
+         rule.dropout == 0.0f;
+}
+
+inline HeadRule head_rule(const LogitRule& rule, int64_t b, int64_t h) {
+  return {.soft_cap = rule.soft_cap,
+          .alibi = rule.alibi != nullptr ? rule.alibi[h] : 0.0f,
+          .distance_bias =
+              rule.distance_bias != nullptr ? rule.distance_bias + h * rule.bias_count : nullptr,
+          .bias_first = static_cast<int32_t>(rule.bias_first),
+          .bias_count = static_cast<int32_t>(rule.bias_count),
+          .dropout = rule.dropout,
+          .dropout_seed = mix_seed(rule.dropout_seed, static_cast<uint64_t>(b)),
+          .dropout_stream =
+              (static_cast<uint64_t>(rule.dropout_layer) << 32) | static_cast<uint64_t>(h)};
+}
+
+/// Work below this many products is done by one thread: starting others costs about 5 us.
+constexpr int64_t kParallelProducts = 1 << 20;
+
+inline int64_t products(const AttentionSizes& s) {
+  return s.batch * s.heads * s.queries * s.keys * (s.head_dim + s.value_dim);
+}
+
+/// Packed operands of several heads at once stay below this, so that memory is small and reused;
+/// one head alone may need more.
+constexpr int64_t kPackedFloats = 4 << 20;
+
+/// UnsupportedError or ShapeError.
+void check_sizes(const AttentionSizes& sizes, std::span<const Visits> visits);
+
+}  // namespace fovea::kernels

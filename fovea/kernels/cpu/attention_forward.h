@@ -1,0 +1,291 @@
+// Forward flash attention of one block of query rows.
+//
+//   strip of keys ->   S = Q K^T (kRows x kStrip sums in registers) -> logit, mask -> P = 2^(x - m)
+//   every 4 strips ->  O += P V
+//
+// No pass for the maximum and no rescaling of O: a row's reference m is the largest logit of the
+// first strip in which the row sees a key, and float32's exponent absorbs what grows later. A row
+// whose sum leaves the safe range gets its exact maximum, and the block runs again; the other rows
+// then repeat the same bits. So a row never depends on keys that it does not see, nor on its
+// neighbours.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/attention_tile.h"
+
+namespace fovea::kernels {
+namespace {
+
+constexpr int kDepth = 4;  // strips between two updates of O: amortises loading and storing O
+constexpr int kGroups = static_cast<int>(kQueryBlock) / kRows;
+constexpr float kSafeSum = 0x1p64f;  // beyond it a sum or O could overflow
+
+template <class P>
+constexpr int64_t kWeightPitch =
+    (kDepth * kStrip + kLanes) / P::kElements;  // an odd number of vectors: no cache set twice
+
+inline int64_t forward_floats(const PackedWidth& key, const PackedWidth& value) {
+  return kQueryBlock * (key.pitch + kWeightPitch<Single> + value.columns + kLanes);
+}
+
+template <class T, class P>
+class ForwardRows {
+ public:
+  ForwardRows(const ForwardBlock<T>& block, float* scratch)
+      : b_(block), groups_(static_cast<int>((block.rows + kRows - 1) / kRows)) {
+    q_ = scratch;
+    weights_ = q_ + kQueryBlock * b_.key_width.pitch;
+    out_ = weights_ + kQueryBlock * kWeightPitch<Single>;
+    sums_ = out_ + kQueryBlock * b_.value_width.columns;
+  }
+
+  void run() {
+    load_queries();
+    pass();
+    if (find_unsafe_rows()) {
+      for (int64_t n = 0; n < b_.strip_count; ++n) raise_references(b_.strips[n]);
+      pass();
+    }
+    write();
+  }
+
+ private:
+  enum class Tile { plain, masked, general };
+
+  void load_queries() {
+    const int64_t pitch = b_.key_width.pitch;
+    for (int64_t r = 0; r < groups_ * kRows; ++r) {
+      const bool real = r < b_.rows;
+      const int64_t width = real ? b_.key_width.elements : 0;
+      copy_row<T, P>(real ? b_.q[r] : nullptr, width, pitch, q_ + r * pitch);
+      scale_[r] = real ? b_.scale[r] : 1.0f;
+      factor_[r] = b_.plain ? scale_[r] * kLog2E : kLog2E;
+      reference_[r] = 0.0f;
+      fresh_[r] = real;
+      unsafe_[r] = false;
+    }
+    for (int g = 0; g < groups_; ++g) {
+      const int64_t left = b_.rows - g * kRows;
+      open_[g] = left < kRows ? static_cast<int>(left) : kRows;
+    }
+  }
+
+  // All strips with the present references.
+  void pass() {
+    const int64_t rows = groups_ * kRows;
+    for (int64_t n = 0; n < rows * kLanes; ++n) sums_[n] = 0.0f;
+    for (int64_t n = 0; n < rows * b_.value_width.columns; ++n) out_[n] = 0.0f;
+    depth_ = 0;
+    for (int64_t n = 0; n < b_.strip_count; ++n) {
+      const Strip& strip = b_.strips[n];
+      const bool partial = strip.kind == Strip::Kind::partial;
+      for (int64_t key = strip.key_begin; key < strip.key_end; key += kStrip) {
+        const bool masked = partial || key + kStrip > b_.key_count;
+        if (!b_.plain) {
+          score_strip<Tile::general>(key, masked);
+        } else if (masked) {
+          score_strip<Tile::masked>(key, true);
+        } else {
+          score_strip<Tile::plain>(key, false);
+        }
+        if (++depth_ == kDepth) add_values();
+      }
+    }
+    if (depth_ > 0) add_values();
+  }
+
+  template <Tile kind>
+  void score_strip(int64_t key, bool masked) {
+    strip_key_[depth_] = key;
+    for (int g = 0; g < groups_; ++g) live_[depth_][g] = score_tile<kind>(g, key, masked);
+  }
+
+  // False if no pair of the tile is seen: it then costs nothing more.
+  template <Tile kind>
+  FOVEA_INLINE bool score_tile(int g, int64_t key, bool masked) {
+    const int first = g * kRows;
+    Int seen[kRows][2];
+    if (kind != Tile::plain && masked && !see(first, key, seen)) return false;
+    Float s[kRows][2];
+    clear(s);
+    multiply_add<P>(s, b_.key_width.words, q_ + first * b_.key_width.pitch, b_.key_width.pitch, 1,
+                    b_.keys + key * b_.key_width.pitch, kStrip);
+    const Float none = broadcast(-kInfinity);
+    Word* weights = weights_ + first * kWeightPitch<P> + depth_ * (kStrip / P::kElements);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const int row = first + r;
+      if (kind == Tile::general) bend(row, key, s[r]);
+      const Float factor = broadcast(factor_[row]);
+      if (kind != Tile::plain && masked) {
+        s[r][0] = seen[r][0] ? s[r][0] : none;
+        s[r][1] = seen[r][1] ? s[r][1] : none;
+      }
+      if (open_[g] > 0) take_reference(g, row, larger(s[r][0], s[r][1]) * factor);
+      const Float m = broadcast(reference_[row]);
+      Float low = exp2_lanes<P::kExpDegree>(s[r][0] * factor - m);
+      Float high = exp2_lanes<P::kExpDegree>(s[r][1] * factor - m);
+      store(sums_ + row * kLanes, load(sums_ + row * kLanes) + (low + high));
+      if (kind == Tile::general) drop(row, key, low, high);
+      P::store_row(weights + r * kWeightPitch<P>, low, high);
+    }
+    return true;
+  }
+
+  FOVEA_INLINE bool see(int first, int64_t key, Int (&seen)[kRows][2]) {
+    const Places low = places_at(b_.key_places, key), high = places_at(b_.key_places, key + kLanes);
+    Int all{};
+    for (int r = 0; r < kRows; ++r) {
+      const int row = first + r;
+      if (row >= b_.rows) {
+        seen[r][0] = seen[r][1] = Int{};
+        continue;
+      }
+      const Places query{broadcast(b_.position[row]), broadcast(b_.document[row]),
+                         broadcast(b_.group[row]), Int{}};
+      seen[r][0] = seen_lanes(b_.rule, query, low);
+      seen[r][1] = seen_lanes(b_.rule, query, high);
+      all |= seen[r][0] | seen[r][1];
+    }
+    return any(all);
+  }
+
+  FOVEA_INLINE void bend(int row, int64_t key, Float (&s)[2]) {
+    const int real = row < b_.rows ? row : 0;
+    const Int position = broadcast(b_.position[real]);
+    const Float scale = broadcast(scale_[row]);
+    Float slope;
+    for (int v = 0; v < 2; ++v) {
+      const Int distance = position - load(b_.key_places.position + key + v * kLanes);
+      s[v] = logit_of(*b_.head[real], s[v] * scale, distance, slope);
+    }
+  }
+
+  FOVEA_INLINE void drop(int row, int64_t key, Float& low, Float& high) {
+    if (row >= b_.rows || b_.head[row]->dropout <= 0.0f) return;
+    alignas(64) float factors[kStrip];
+    keep_keys(*b_.head[row], b_.index[row], key, factors);
+    low = low * load(factors);
+    high = high * load(factors + kLanes);
+  }
+
+  FOVEA_INLINE void take_reference(int g, int row, Float x) {
+    if (!fresh_[row]) return;
+    const float top = largest(x);
+    if (!(top > -kInfinity)) return;
+    reference_[row] = top;
+    fresh_[row] = false;
+    --open_[g];
+  }
+
+  bool find_unsafe_rows() {
+    bool found = false;
+    for (int64_t r = 0; r < groups_ * kRows; ++r) {
+      total_[r] = sum(load(sums_ + r * kLanes));
+      unsafe_[r] = r < b_.rows && !(total_[r] < kSafeSum);
+      if (unsafe_[r]) reference_[r] = -kInfinity;
+      found |= unsafe_[r];
+    }
+    return found;
+  }
+
+  // Exact maxima of the unsafe rows. Rare, so it goes the general way for every spec.
+  void raise_references(const Strip& strip) {
+    for (int64_t key = strip.key_begin; key < strip.key_end; key += kStrip) {
+      for (int g = 0; g < groups_; ++g) {
+        const int first = g * kRows;
+        Int seen[kRows][2];
+        if (!see(first, key, seen)) continue;
+        Float s[kRows][2];
+        clear(s);
+        multiply_add<P>(s, b_.key_width.words, q_ + first * b_.key_width.pitch,
+                        b_.key_width.pitch, 1, b_.keys + key * b_.key_width.pitch, kStrip);
+        for (int r = 0; r < kRows; ++r) {
+          if (!unsafe_[first + r]) continue;
+          bend(first + r, key, s[r]);
+          for (int v = 0; v < 2; ++v) {
+            const float top =
+                largest(seen[r][v] ? s[r][v] * kLog2E : broadcast(-kInfinity));
+            if (top > reference_[first + r]) reference_[first + r] = top;
+          }
+        }
+      }
+    }
+  }
+
+  // O += P V over the strips since the last call.
+  void add_values() {
+    const int64_t columns = b_.value_width.columns;
+    for (int64_t tile = 0; tile < columns; tile += kStrip) {
+      const bool wide = columns - tile >= kStrip;
+      for (int g = 0; g < groups_; ++g) wide ? add_tile<2>(g, tile) : add_tile<1>(g, tile);
+    }
+    depth_ = 0;
+  }
+
+  template <int N>
+  FOVEA_INLINE void add_tile(int g, int64_t tile) {
+    constexpr int64_t kWords = kStrip / P::kElements;  // words of a strip of P's row; rows of V
+    const int64_t columns = b_.value_width.columns;
+    float* out = out_ + g * kRows * columns + tile;
+    Float o[kRows][N];
+    load_tile(o, out, columns);
+    for (int d = 0; d < depth_; ++d) {
+      if (!live_[d][g]) continue;
+      const Word* v = b_.values + strip_key_[d] / P::kElements * columns + tile * kWords;
+      multiply_add<P>(o, kWords, weights_ + g * kRows * kWeightPitch<P> + d * kWords,
+                      kWeightPitch<P>, 1, v, N * kLanes);
+    }
+    store_tile(o, out, columns);
+  }
+
+  // out = O / l, lse = m + log l; the sink is one more key with value 0 (spec 7.5).
+  void write() {
+    alignas(64) float inverse[kQueryBlock], lse[kQueryBlock];
+    const int64_t rows = b_.rows;
+    for (int64_t r = 0; r < rows; ++r) total_[r] = sum(load(sums_ + r * kLanes));
+#pragma omp simd
+    for (int64_t r = 0; r < rows; ++r) {
+      const float l = total_[r];
+      inverse[r] = l == 0.0f ? 0.0f : 1.0f / l;
+      lse[r] = l == 0.0f ? -kInfinity : (reference_[r] + fast_log2(l)) * kLn2;
+      lse[r] = l != l ? l : lse[r];
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      if (b_.sink[r] > -kInfinity) join_sink(b_.sink[r], inverse[r], lse[r]);
+      const float* from = out_ + r * b_.value_width.columns;
+      T* to = b_.out[r];
+      for (int64_t c = 0; c < b_.value_width.elements; ++c) from_float(from[c] * inverse[r], to[c]);
+      if (b_.lse[r] != nullptr) *b_.lse[r] = lse[r];
+    }
+  }
+
+  static void join_sink(float z, float& inverse, float& lse) {
+    const float top = z > lse ? z : lse;
+    const float joined = top + __builtin_logf(__builtin_expf(z - top) + __builtin_expf(lse - top));
+    inverse *= __builtin_expf(lse - joined);
+    lse = joined;
+  }
+
+  const ForwardBlock<T>& b_;
+  const int groups_;
+  float *q_, *weights_, *out_, *sums_;  // sums_: kLanes partial sums a row
+  int depth_ = 0;
+  int64_t strip_key_[kDepth];
+  bool live_[kDepth][kGroups];
+  int open_[kGroups];  // rows of the group without reference
+  bool fresh_[kQueryBlock], unsafe_[kQueryBlock];
+  alignas(64) float reference_[kQueryBlock], total_[kQueryBlock];
+  alignas(64) float scale_[kQueryBlock], factor_[kQueryBlock];  // of raw products; to log 2 units
+};
+
+template <class T, class P>
+void forward_block(const ForwardBlock<T>& block, float* scratch) {
+  const FlushDenormals flush;
+  ForwardRows<T, P>(block, scratch).run();
+}
+
+}  // namespace
+}  // namespace fovea::kernels

@@ -1,0 +1,268 @@
+// The backward pass over a batch: packing, partitions, threads.
+//
+// Work item = (batch row, key head, partition p of R): key blocks p, p + R, ... of every head that
+// reads the key head. Round robin balances the causal triangle. dK and dV are private to a key
+// block; every partition has dQ sums of its own, added in order afterwards. R depends on the number
+// of keys alone, so results do not depend on threads or batch.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "fovea/kernels/cpu/attention_driver.h"
+
+namespace fovea::kernels {
+namespace {
+
+// Partitions give work to 8 threads a key head at most; one costs a copy of dQ.
+int64_t partitions(int64_t keys) { return std::clamp<int64_t>(keys / 512, 1, 8); }
+
+// Rows of queries prepared by one task.
+constexpr int64_t kQueryTask = 256;
+
+// One (batch row, key head) with the packed operands of all its query heads.
+struct Unit {
+  int64_t b = 0, g = 0;
+  float *k_natural = nullptr, *k_rows = nullptr, *v_natural = nullptr;
+  std::vector<BackwardHead> heads;
+  std::vector<float*> lse2, delta, scale, dq;  // the writable sides of `heads`
+  std::vector<double> dbias;                   // [partition][head][bias_count]
+};
+
+template <class T>
+class Backward {
+ public:
+  explicit Backward(const AttentionBackward<T>& problem)
+      : p_(problem),
+        s_(problem.sizes),
+        table_(attention_table<T>()),
+        key_(packed_width(table_, s_.head_dim)),
+        value_(packed_width(table_, s_.value_dim)),
+        group_(s_.heads / s_.kv_heads),
+        keys_(round_up(s_.keys, kVisitTile)),
+        queries_(round_up(s_.queries, kVisitTile)),
+        parts_(partitions(s_.keys)),
+        bias_(p_.dbias != nullptr ? p_.rule.bias_count : 0) {}
+
+  void run() {
+    const int64_t pairs = s_.batch * s_.kv_heads, floats = unit_floats();
+    const int64_t at_once = std::clamp<int64_t>(kPackedFloats / floats, 1, pairs);
+    const FloatBuffer buffer(at_once * floats);
+    for (int64_t first = 0; first < pairs; first += at_once) {
+      std::vector<Unit> units;
+      for (int64_t n = first; n < std::min(first + at_once, pairs); ++n)
+        units.push_back(make_unit(n, buffer.data() + (n - first) * floats));
+      run_units(units);
+    }
+  }
+
+ private:
+  int64_t rows_floats(int64_t rows, const PackedWidth& w) const {
+    return rows / table_.elements * w.columns;
+  }
+  int64_t head_floats() const {
+    return queries_ * (key_.pitch + value_.pitch + 3 + parts_ * key_.columns) +
+           rows_floats(queries_, key_) + rows_floats(queries_, value_);
+  }
+  int64_t unit_floats() const {
+    return round_up(keys_ * (key_.pitch + value_.pitch) + rows_floats(keys_, key_) +
+                        group_ * head_floats(),
+                    16);
+  }
+
+  Unit make_unit(int64_t n, float* at) const {
+    Unit unit{.b = n / s_.kv_heads, .g = n % s_.kv_heads};
+    const auto take = [&at](int64_t floats) { return std::exchange(at, at + floats); };
+    unit.k_natural = take(keys_ * key_.pitch);
+    unit.v_natural = take(keys_ * value_.pitch);
+    unit.k_rows = take(rows_floats(keys_, key_));
+    unit.dbias.assign(static_cast<size_t>(parts_ * group_ * bias_), 0.0);
+    for (int64_t h = 0; h < group_; ++h) {
+      BackwardHead head;
+      head.q_columns = take(queries_ * key_.pitch);
+      head.dout_columns = take(queries_ * value_.pitch);
+      head.q_rows = take(rows_floats(queries_, key_));
+      head.dout_rows = take(rows_floats(queries_, value_));
+      unit.dq.push_back(take(parts_ * queries_ * key_.columns));
+      unit.lse2.push_back(take(queries_));
+      unit.delta.push_back(take(queries_));
+      unit.scale.push_back(take(queries_));
+      head.lse2 = unit.lse2.back();
+      head.delta = unit.delta.back();
+      head.scale = unit.scale.back();
+      head.rule = head_rule(p_.rule, unit.b, unit.g * group_ + h);
+      unit.heads.push_back(head);
+    }
+    return unit;
+  }
+
+  void run_units(std::vector<Unit>& units) const {
+    const int64_t count = std::ssize(units), key_strips = keys_ / table_.strip;
+    const int64_t tasks = (queries_ + kQueryTask - 1) / kQueryTask * group_;
+#pragma omp parallel if (products(s_) > kParallelProducts)
+    {
+      const FloatBuffer scratch(std::max(table_.backward_scratch(key_, value_),
+                                         table_.strip * std::max(key_.pitch, value_.pitch)));
+#pragma omp for schedule(static) nowait
+      for (int64_t n = 0; n < count * key_strips; ++n)
+        pack_keys(units[n / key_strips], n % key_strips, scratch.data());
+#pragma omp for schedule(static)
+      for (int64_t n = 0; n < count * tasks; ++n)
+        prepare_queries(units[n / tasks], n % tasks / group_, n % group_, scratch.data());
+#pragma omp for schedule(dynamic)
+      for (int64_t n = 0; n < count * parts_; ++n)
+        run_partition(units[n / parts_], n % parts_, scratch.data());
+#pragma omp for schedule(static)
+      for (int64_t n = 0; n < count * tasks; ++n)
+        finish_queries(units[n / tasks], n % tasks / group_, n % group_);
+#pragma omp for schedule(static)
+      for (int64_t n = 0; n < count * group_; ++n) finish_head(units[n / group_], n % group_);
+    }
+  }
+
+  void pack_keys(const Unit& unit, int64_t strip, float* scratch) const {
+    const int64_t begin = strip * table_.strip;
+    const int64_t rows = std::clamp<int64_t>(s_.keys - begin, 0, table_.strip);
+    table_.pack({p_.k.at(unit.b, unit.g, begin), p_.k.row, rows}, key_,
+                {.natural = unit.k_natural + begin * key_.pitch,
+                 .rows = unit.k_rows + rows_floats(begin, key_)},
+                scratch);
+    table_.pack({p_.v.at(unit.b, unit.g, begin), p_.v.row, rows}, value_,
+                {.natural = unit.v_natural + begin * value_.pitch}, scratch);
+  }
+
+  // Packs queries and output gradients of one task and clears their dQ sums.
+  void prepare_queries(const Unit& unit, int64_t task, int64_t h, float* scratch) const {
+    const BackwardHead& head = unit.heads[h];
+    const int64_t global = unit.g * group_ + h, end = std::min((task + 1) * kQueryTask, queries_);
+    for (int64_t begin = task * kQueryTask; begin < end; begin += table_.strip) {
+      const int64_t rows = std::clamp<int64_t>(s_.queries - begin, 0, table_.strip);
+      // make_unit() cut these from writable memory.
+      table_.pack({p_.q.at(unit.b, global, begin), p_.q.row, rows}, key_,
+                  {.columns = const_cast<float*>(head.q_columns) + begin * key_.pitch,
+                   .rows = const_cast<float*>(head.q_rows) + rows_floats(begin, key_)},
+                  scratch);
+      table_.pack({p_.dout.at(unit.b, global, begin), p_.dout.row, rows}, value_,
+                  {.columns = const_cast<float*>(head.dout_columns) + begin * value_.pitch,
+                   .rows = const_cast<float*>(head.dout_rows) + rows_floats(begin, value_)},
+                  scratch);
+    }
+    const int64_t begin = task * kQueryTask, real = std::min(end, s_.queries);
+    const int64_t row = (unit.b * s_.heads + global) * s_.queries + begin;
+    table_.delta({.out = p_.out.at(unit.b, global, begin),
+                  .dout = p_.dout.at(unit.b, global, begin),
+                  .out_row = p_.out.row,
+                  .dout_row = p_.dout.row,
+                  .dlse = p_.dlse != nullptr ? p_.dlse + row : nullptr,
+                  .lse = p_.lse + row,
+                  .rows = std::max<int64_t>(real - begin, 0),
+                  .width = s_.value_dim,
+                  .delta = unit.delta[h] + begin,
+                  .lse2 = unit.lse2[h] + begin});
+    for (int64_t i = begin; i < end; ++i) {
+      const bool exists = i < s_.queries;
+      unit.scale[h][i] = !exists                   ? 0.0f
+                         : p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[unit.b * s_.queries + i]
+                                                  : p_.rule.scale;
+      if (exists) continue;
+      unit.delta[h][i] = 0.0f;
+      unit.lse2[h][i] = std::numeric_limits<float>::infinity();
+    }
+    for (int64_t part = 0; part < parts_; ++part) {
+      float* dq = unit.dq[h] + (part * queries_ + begin) * key_.columns;
+      std::fill(dq, dq + (end - begin) * key_.columns, 0.0f);
+    }
+  }
+
+  void run_partition(Unit& unit, int64_t part, float* scratch) const {
+    const Visits& visits = visits_of(p_.visits, unit.b);
+    std::vector<BackwardHead> heads = unit.heads;
+    for (int64_t h = 0; h < group_; ++h) {
+      heads[h].dq = unit.dq[h] + part * queries_ * key_.columns;
+      heads[h].dbias = bias_ > 0 ? unit.dbias.data() + (part * group_ + h) * bias_ : nullptr;
+    }
+    for (int64_t block = part; block < visits.by_key.blocks(); block += parts_) {
+      const std::span<const Strip> strips = visits.by_key.of_block(block);
+      table_.backward({.key_width = key_,
+                       .value_width = value_,
+                       .key_begin = block * kKeyBlock,
+                       .key_count = s_.keys,
+                       .first_index = s_.keys - s_.queries,
+                       .k_natural = unit.k_natural,
+                       .k_rows = unit.k_rows,
+                       .v_natural = unit.v_natural,
+                       .strips = strips.data(),
+                       .strip_count = std::ssize(strips),
+                       .rule = visits.rule,
+                       .query_places = columns_of(visits.query),
+                       .key_places = columns_of(visits.key),
+                       .plain = is_plain(p_.rule),
+                       .heads = heads.data(),
+                       .head_count = group_,
+                       .dk = p_.dk.at(unit.b, unit.g),
+                       .dv = p_.dv.at(unit.b, unit.g),
+                       .dk_row = p_.dk.row,
+                       .dv_row = p_.dv.row},
+                      scratch);
+    }
+  }
+
+  void finish_queries(const Unit& unit, int64_t task, int64_t h) const {
+    const int64_t global = unit.g * group_ + h, begin = task * kQueryTask;
+    const int64_t rows = std::min(begin + kQueryTask, s_.queries) - begin;
+    const bool tau = p_.dtau != nullptr;
+    table_.query_gradient(
+        {.parts = unit.dq[h] + begin * key_.columns,
+         .part_size = queries_ * key_.columns,
+         .part_count = parts_,
+         .rows = rows,
+         .width = s_.head_dim,
+         .columns = key_.columns,
+         .dq = p_.dq.at(unit.b, global, begin),
+         .dq_row = p_.dq.row,
+         .q = p_.q.at(unit.b, global, begin),
+         .q_row = p_.q.row,
+         .tau = tau ? p_.rule.tau + unit.b * s_.queries + begin : nullptr,
+         .dtau = tau ? p_.dtau + (unit.b * s_.heads + global) * s_.queries + begin : nullptr});
+  }
+
+  // Sums over rows: the sink (P_sink = e^(z - lse), value 0) and the bias table.
+  void finish_head(const Unit& unit, int64_t h) const {
+    const int64_t global = unit.g * group_ + h, at = unit.b * s_.heads + global;
+    if (p_.dsink != nullptr) {
+      const double z = p_.rule.sink_logit[global];
+      double total = 0.0;
+      for (int64_t i = 0; i < s_.queries; ++i)
+        total -= std::exp(z - p_.lse[at * s_.queries + i]) * unit.delta[h][i];
+      p_.dsink[at] = static_cast<float>(total);
+    }
+    for (int64_t n = 0; n < bias_; ++n) {
+      double total = 0.0;
+      for (int64_t part = 0; part < parts_; ++part)
+        total += unit.dbias[(part * group_ + h) * bias_ + n];
+      p_.dbias[at * bias_ + n] = static_cast<float>(total);
+    }
+  }
+
+  const AttentionBackward<T>& p_;
+  const AttentionSizes& s_;
+  const AttentionTable<T>& table_;
+  const PackedWidth key_, value_;
+  const int64_t group_, keys_, queries_, parts_, bias_;
+};
+
+}  // namespace
+
+template <class T>
+void run(const AttentionBackward<T>& problem) {
+  check_sizes(problem.sizes, problem.visits);
+  if (problem.sizes.batch * problem.sizes.heads == 0) return;
+  Backward<T>(problem).run();
+}
+template void run(const AttentionBackward<float>&);
+template void run(const AttentionBackward<BFloat16>&);
+
+}  // namespace fovea::kernels

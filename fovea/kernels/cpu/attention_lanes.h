@@ -1,0 +1,188 @@
+// Vectors of the attention kernels: as many lanes as the instruction set has, written once.
+//
+// Included by attention_<isa>.cpp only, inside an anonymous namespace: every function has internal
+// linkage, because a copy built for a wide instruction set must never serve a narrow caller. GCC's
+// vector extension gives arithmetic and comparison; intrinsics stand only where one instruction
+// replaces many.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "fovea/kernels/common/bfloat16.h"
+#include "fovea/kernels/cpu/attention_table.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace fovea::kernels {
+namespace {
+
+// kRows x 2 sums must fit the registers with two operands beside them: 32 registers of 16 lanes, 16
+// of 8 (or 4).
+#if defined(__AVX512F__)
+constexpr int kLanes = 16, kRows = 8;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8, kRows = 4;
+#else
+constexpr int kLanes = 4, kRows = 4;
+#endif
+constexpr int kStrip = 2 * kLanes;  // keys (backward: queries) of one tile
+
+typedef float Float __attribute__((vector_size(4 * kLanes), may_alias));
+typedef int32_t Int __attribute__((vector_size(4 * kLanes), may_alias));
+typedef float FloatAt __attribute__((vector_size(4 * kLanes), may_alias, aligned(4)));
+typedef int32_t IntAt __attribute__((vector_size(4 * kLanes), may_alias, aligned(4)));
+
+constexpr float kInfinity = __builtin_inff();
+constexpr float kLog2E = 1.44269504f, kLn2 = 0.69314718f;
+
+FOVEA_INLINE Float load(const float* p) { return *reinterpret_cast<const FloatAt*>(p); }
+FOVEA_INLINE Int load(const int32_t* p) { return *reinterpret_cast<const IntAt*>(p); }
+FOVEA_INLINE void store(float* p, Float x) { *reinterpret_cast<FloatAt*>(p) = x; }
+FOVEA_INLINE Int broadcast(int32_t x) { return x - Int{}; }
+
+FOVEA_INLINE Float broadcast(float x) {
+#if defined(__AVX512F__)
+  return _mm512_set1_ps(x);
+#elif defined(__AVX2__)
+  return _mm256_set1_ps(x);
+#else
+  return x - Float{};
+#endif
+}
+
+FOVEA_INLINE Float larger(Float a, Float b) {
+#if defined(__AVX512F__)
+  return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+  return _mm256_max_ps(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+FOVEA_INLINE float largest(Float x) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(x);
+#else
+  float top = x[0];
+  for (int i = 1; i < kLanes; ++i) top = x[i] > top ? x[i] : top;
+  return top;
+#endif
+}
+
+/// The sum of all lanes, always in the same order.
+FOVEA_INLINE float sum(Float x) {
+  float part[kLanes];
+  store(part, x);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) part[i] += part[i + width];
+  }
+  return part[0];
+}
+
+FOVEA_INLINE bool any(Int mask) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(mask), reinterpret_cast<__m512i>(mask)) !=
+         0;
+#else
+  int32_t all = 0;
+  for (int i = 0; i < kLanes; ++i) all |= mask[i];
+  return all != 0;
+#endif
+}
+
+FOVEA_INLINE Float as_floats(Int x) { return __builtin_convertvector(x, Float); }
+
+/// 2^x, relative error 2e-7 (`degree` 5) or 8e-5 (3: enough where the result becomes bfloat16);
+/// -inf gives 0, overflow +inf. Polynomials: least maximal relative error on [0, 1) and
+/// [-1/2, 1/2], fitted for this file.
+template <int degree>
+FOVEA_INLINE Float exp2_lanes(Float x) {
+#if defined(__AVX512F__)
+  const Float f = _mm512_reduce_ps(x, 0x09);  // x - floor(x); scalef multiplies by 2^floor(x)
+  Float p;
+  if constexpr (degree == 3) {
+    p = 0.07802446f * f + 0.22606725f;
+    p = p * f + 0.69583351f;
+    p = p * f + 0.99992522f;
+  } else {
+    p = 0.00187758f * f + 0.00898934f;
+    p = p * f + 0.05582632f;
+    p = p * f + 0.24015362f;
+    p = p * f + 0.69315307f;
+    p = p * f + 0.99999993f;
+  }
+  return _mm512_scalef_ps(p, x);
+#else
+  // 1.5 * 2^23 rounds to the nearest integer, which then stands in the lowest bits of the sum.
+  constexpr float kRound = 12582912.0f;
+  const Float low = broadcast(-127.0f), high = broadcast(128.0f);
+  const Float limited = x < low ? low : (x > high ? high : x);
+  const Float shifted = limited + kRound;
+  const Float f = limited - (shifted - kRound);
+  Float p = 0.00132765f * f + 0.00967554f;
+  p = p * f + 0.05550713f;
+  p = p * f + 0.2402212f;
+  p = p * f + 0.69314697f;
+  p = p * f + 1.00000007f;
+  // -127 becomes the factor 0 and 128 infinity.
+  const Int exponent = reinterpret_cast<Int>(shifted) - __builtin_bit_cast(int32_t, kRound) + 127;
+  return p * reinterpret_cast<Float>(exponent << 23);
+#endif
+}
+
+/// tanh(x) by a rational function fitted on [0, 9], relative error 4e-7.
+FOVEA_INLINE Float tanh_lanes(Float x) {
+  const Float high = broadcast(9.0f), low = broadcast(-9.0f);
+  x = x > high ? high : (x < low ? low : x);
+  const Float u = x * x;
+  Float p = 1.31772084e-08f * u + 2.04809518e-05f;
+  p = p * u + 3.48779662e-03f;
+  p = p * u + 1.33744631e-01f;
+  p = p * u + 9.99999977e-01f;
+  Float q = 7.70391485e-07f * u + 3.27289665e-04f;
+  q = q * u + 2.58473337e-02f;
+  q = q * u + 4.67077769e-01f;
+  q = q * u + 1.0f;
+  return x * p / q;
+}
+
+/// log2(x) of a positive finite number, absolute error 2e-7; scalar code for loops over rows.
+FOVEA_INLINE float fast_log2(float x) {
+  const int32_t bits = __builtin_bit_cast(int32_t, x);
+  const int32_t exponent = (bits - 0x3F3504F3) >> 23;  // mantissa between sqrt(1/2) and sqrt(2)
+  const float m = __builtin_bit_cast(float, bits - (exponent << 23)) - 1.0f;
+  float p = 0.12583537f;
+  p = p * m - 0.20726894f;
+  p = p * m + 0.21571585f;
+  p = p * m - 0.23894495f;
+  p = p * m + 0.28791624f;
+  p = p * m - 0.36070368f;
+  p = p * m + 0.48091064f;
+  p = p * m - 0.72134735f;
+  p = p * m + 1.442695f;
+  return p * m + static_cast<float>(exponent);
+}
+
+/// While it lives, this thread's denormal numbers are zero: some CPUs take hundreds of cycles for
+/// one, and results must not depend on the machine.
+class FlushDenormals {
+ public:
+#if defined(__x86_64__)
+  FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040u); }
+  ~FlushDenormals() { _mm_setcsr(saved_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  unsigned saved_;
+#endif
+};
+
+}  // namespace
+}  // namespace fovea::kernels

@@ -1,0 +1,29 @@
+// All attention kernels of one instruction set as a table; included by attention_<isa>.cpp only.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/attention_backward.h"
+#include "fovea/kernels/cpu/attention_forward.h"
+
+namespace fovea::kernels {
+namespace {
+
+template <class T, class P>
+constexpr AttentionTable<T> table_of(const char* isa) {
+  return {.isa = isa,
+          .strip = kStrip,
+          .elements = P::kElements,
+          .lanes = kLanes,
+          .forward_scratch = forward_floats,
+          .backward_scratch = backward_floats<P>,
+          .pack = pack_strip<T, P>,
+          .forward = forward_block<T, P>,
+          .delta = delta_rows<T>,
+          .backward = backward_block<T, P>,
+          .query_gradient = query_gradient_rows<T>};
+}
+
+}  // namespace
+}  // namespace fovea::kernels

@@ -1,0 +1,161 @@
+// What the driver (attention.cpp) asks of one instruction set: plain structs and function pointers
+// (internal to kernels/cpu).
+//
+// No inline functions and no containers here: sources compiled with wide instructions include it.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "fovea/kernels/common/bfloat16.h"
+#include "fovea/kernels/common/strips.h"
+#include "fovea/kernels/common/visits.h"
+
+namespace fovea::kernels {
+
+/// 32 bits of a packed operand: one float32 or two neighbouring bfloat16 (attention_product.h).
+using Word = float;
+
+/// One width (of q and k, or of v) in all its roundings.
+struct PackedWidth {
+  int64_t elements = 0;  ///< as the tensor has it
+  int64_t words = 0;     ///< depth of a product over it
+  int64_t pitch = 0;     ///< words of a row in layout `natural`
+  int64_t columns = 0;   ///< columns in layout `rows` and of sums
+};
+
+template <class T>
+struct StripSource {
+  const T* data = nullptr;
+  int64_t stride = 0;  ///< elements from row to row
+  int64_t rows = 0;    ///< rows that exist, at most one strip
+};
+
+struct StripLayouts {
+  Word* natural = nullptr;
+  Word* columns = nullptr;
+  Word* rows = nullptr;
+};
+
+/// From a scaled product to the logit, for one head; neutral values switch a part off.
+struct HeadRule {
+  float soft_cap = 0.0f;
+  float alibi = 0.0f;                  ///< slope
+  const float* distance_bias = nullptr;  ///< by distance i - j, the ends also stand for all beyond
+  int32_t bias_first = 0, bias_count = 0;
+  float dropout = 0.0f;  ///< probability of dropping a weight
+  uint64_t dropout_seed = 0;
+  uint64_t dropout_stream = 0;  ///< layer and head
+};
+
+/// The integers of `keys` (or queries) in the visit rule, from VisitRule's columns.
+struct PlaceColumns {
+  const int32_t *position = nullptr, *document = nullptr, *group = nullptr, *open = nullptr;
+};
+
+/// A block of at most kQueryBlock query rows (of one head, or of all heads of a group where there
+/// are few queries) against the keys of one sequence.
+template <class T>
+struct ForwardBlock {
+  PackedWidth key_width, value_width;
+  const Word *keys = nullptr, *values = nullptr;  ///< packed strips: columns and rows
+  int64_t key_count = 0;
+  const Strip* strips = nullptr;
+  int64_t strip_count = 0;
+  VisitRule rule;
+  PlaceColumns key_places;
+  bool plain = true;  ///< no soft-cap, bias or dropout: logits are scaled products
+
+  int64_t rows = 0;
+  const T* q[kQueryBlock];
+  T* out[kQueryBlock];
+  float* lse[kQueryBlock];
+  int32_t position[kQueryBlock], document[kQueryBlock], group[kQueryBlock];
+  float scale[kQueryBlock];         ///< of the raw product
+  float sink[kQueryBlock];          ///< logit of the sink, -inf without
+  int64_t index[kQueryBlock];       ///< of the query in the sequence, for dropout
+  const HeadRule* head[kQueryBlock];
+};
+
+/// All queries of one head, packed for the backward pass.
+struct BackwardHead {
+  const Word *q_columns = nullptr, *q_rows = nullptr, *dout_columns = nullptr,
+             *dout_rows = nullptr;
+  const float* lse2 = nullptr;   ///< [padded queries], in units of log 2; +inf for empty rows
+  const float* delta = nullptr;  ///< dO.O - dlse
+  const float* scale = nullptr;  ///< of the raw product
+  float* dq = nullptr;           ///< this partition's sums [padded queries][key columns]
+  double* dbias = nullptr;       ///< this partition's sums by distance, null without
+  HeadRule rule;
+};
+
+/// A block of kKeyBlock keys against the queries of every head that reads them.
+template <class T>
+struct BackwardBlock {
+  PackedWidth key_width, value_width;
+  int64_t key_begin = 0, key_count = 0;  ///< first key of the block; keys of the sequence
+  int64_t first_index = 0;               ///< index of query 0 in the sequence, for dropout
+  const Word *k_natural = nullptr, *k_rows = nullptr, *v_natural = nullptr;  ///< of the sequence
+  const Strip* strips = nullptr;  ///< of queries
+  int64_t strip_count = 0;
+  VisitRule rule;
+  PlaceColumns query_places, key_places;
+  bool plain = true;
+  const BackwardHead* heads = nullptr;
+  int64_t head_count = 0;
+  T *dk = nullptr, *dv = nullptr;  ///< row 0 of the sequence
+  int64_t dk_row = 0, dv_row = 0;
+};
+
+/// dO.O - dlse of some rows.
+template <class T>
+struct DeltaRows {
+  const T *out = nullptr, *dout = nullptr;
+  int64_t out_row = 0, dout_row = 0;
+  const float *dlse = nullptr, *lse = nullptr;  ///< dlse may be null
+  int64_t rows = 0, width = 0;
+  float *delta = nullptr, *lse2 = nullptr;
+};
+
+/// dq of some rows from its partitions, and the gradient of tau: -(q.dq) / tau.
+template <class T>
+struct QueryGradientRows {
+  const float* parts = nullptr;  ///< partition p at parts + p * part_size
+  int64_t part_size = 0, part_count = 0;
+  int64_t rows = 0, width = 0, columns = 0;
+  T* dq = nullptr;
+  int64_t dq_row = 0;
+  const T* q = nullptr;
+  int64_t q_row = 0;
+  const float* tau = nullptr;  ///< null: no temperature per row
+  float* dtau = nullptr;
+};
+
+template <class T>
+struct AttentionTable {
+  const char* isa = "";
+  int64_t strip = 0;          ///< rows of a packed strip, a divisor of kVisitTile
+  int64_t elements = 0;       ///< of a word
+  int64_t lanes = 0;          ///< granularity of columns and pitch
+  int64_t (*forward_scratch)(const PackedWidth& key, const PackedWidth& value) = nullptr;  // floats
+  int64_t (*backward_scratch)(const PackedWidth& key, const PackedWidth& value) = nullptr;
+  void (*pack)(const StripSource<T>&, const PackedWidth&, const StripLayouts&,
+               Word* scratch) = nullptr;
+  void (*forward)(const ForwardBlock<T>&, float* scratch) = nullptr;
+  void (*delta)(const DeltaRows<T>&) = nullptr;
+  void (*backward)(const BackwardBlock<T>&, float* scratch) = nullptr;
+  void (*query_gradient)(const QueryGradientRows<T>&) = nullptr;
+};
+
+template <class T>
+const AttentionTable<T>& attention_scalar();
+template <class T>
+const AttentionTable<T>& attention_avx2();
+template <class T>
+const AttentionTable<T>& attention_avx512();
+/// bfloat16 only: products of pairs (vdpbf16ps).
+const AttentionTable<BFloat16>& attention_avx512_bf16();
+
+}  // namespace fovea::kernels

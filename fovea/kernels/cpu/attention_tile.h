@@ -1,0 +1,124 @@
+// What happens to one tile of scores besides products: mask, soft-cap, bias, dropout. Shared by
+// forward (a row is a query, lanes are keys) and backward (a row is a key, lanes are queries).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/attention_product.h"
+
+namespace fovea::kernels {
+namespace {
+
+/// Places of kLanes tokens, or of one token in all lanes.
+struct Places {
+  Int position, document, group, open;
+};
+
+FOVEA_INLINE Places places_at(const PlaceColumns& columns, int64_t n) {
+  return {load(columns.position + n), load(columns.document + n), load(columns.group + n),
+          load(columns.open + n)};
+}
+
+FOVEA_INLINE Places place_of(const PlaceColumns& columns, int64_t n) {
+  return {broadcast(columns.position[n]), broadcast(columns.document[n]),
+          broadcast(columns.group[n]), broadcast(columns.open[n])};
+}
+
+/// allowed(query, key) lane by lane: all bits set or none.
+FOVEA_INLINE Int seen_lanes(const VisitRule& rule, const Places& query, const Places& key) {
+  Int seen = query.document == key.document;
+  const Int ahead = query.position - key.position;
+  const Int causal = ahead >= 0;
+  if (rule.causal) seen &= causal;
+  if (!rule.limited) return seen;
+  const Int distance = causal ? ahead : -ahead;
+  Int reached = distance < rule.reach;
+  if (rule.grouped) reached |= query.group == key.group;
+  reached |= ((key.open & 1) != 0) & causal;  // TokenColumns::kOpenBefore
+  reached |= (key.open & 2) != 0;             // TokenColumns::kOpenAlways
+  return seen & reached;
+}
+
+/// Entries of the bias table at distances i - j.
+FOVEA_INLINE Int bias_index(const HeadRule& rule, Int distance) {
+  const Int last = broadcast(rule.bias_count - 1), at = distance - rule.bias_first;
+  return at < 0 ? Int{} : (at > last ? last : at);
+}
+
+FOVEA_INLINE Float gather(const float* table, Int index) {
+  alignas(64) int32_t at[kLanes];
+  alignas(64) float out[kLanes];
+  *reinterpret_cast<Int*>(at) = index;
+  for (int i = 0; i < kLanes; ++i) out[i] = table[at[i]];
+  return load(out);
+}
+
+/// Logit from the scaled product s, without the mask; `slope` becomes d logit / d s. Stages 2 and 5
+/// of the pipeline (spec 7.4, 6.4, 6.3).
+FOVEA_INLINE Float logit_of(const HeadRule& rule, Float s, Int distance, Float& slope) {
+  slope = broadcast(1.0f);
+  if (rule.soft_cap > 0.0f) {
+    const Float t = tanh_lanes(s * (1.0f / rule.soft_cap));
+    s = t * rule.soft_cap;
+    slope = 1.0f - t * t;
+  }
+  if (rule.alibi != 0.0f) s = s - as_floats(distance) * rule.alibi;
+  if (rule.distance_bias != nullptr)
+    s = s + gather(rule.distance_bias, bias_index(rule, distance));
+  return s;
+}
+
+/// A word of Philox 4x32-10 as fovea/base/rng.h defines it, here with internal linkage and in a form
+/// that compilers turn into vectors.
+struct PhiloxWords {
+  uint32_t word[4];
+};
+FOVEA_INLINE PhiloxWords philox_words(uint64_t key, uint64_t low, uint64_t high) {
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  uint32_t c0 = static_cast<uint32_t>(low), c1 = static_cast<uint32_t>(low >> 32),
+           c2 = static_cast<uint32_t>(high), c3 = static_cast<uint32_t>(high >> 32);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53} * c0, p1 = uint64_t{0xCD9E8D57} * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(p1);
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+FOVEA_INLINE float keep_factor(const HeadRule& rule, uint32_t bits) {
+  const float uniform = static_cast<float>(static_cast<int32_t>(bits >> 8)) * 0x1p-24f;
+  return uniform >= rule.dropout ? 1.0f / (1.0f - rule.dropout) : 0.0f;
+}
+
+/// Dropout factors of query `index` for the keys of one strip.
+FOVEA_INLINE void keep_keys(const HeadRule& rule, int64_t index, int64_t key, float* factors) {
+#pragma omp simd
+  for (int64_t block = 0; block < kStrip / 4; ++block) {
+    const PhiloxWords r = philox_words(
+        rule.dropout_seed,
+        (static_cast<uint64_t>(index) << 32) | static_cast<uint64_t>(key / 4 + block),
+        rule.dropout_stream);
+    for (int n = 0; n < 4; ++n) factors[4 * block + n] = keep_factor(rule, r.word[n]);
+  }
+}
+
+/// Dropout factors of four neighbouring keys for the queries of one strip: [4][kStrip].
+FOVEA_INLINE void keep_queries(const HeadRule& rule, int64_t index, int64_t key, float* factors) {
+#pragma omp simd
+  for (int64_t lane = 0; lane < kStrip; ++lane) {
+    const PhiloxWords r = philox_words(
+        rule.dropout_seed,
+        (static_cast<uint64_t>(index + lane) << 32) | static_cast<uint64_t>(key / 4),
+        rule.dropout_stream);
+    for (int n = 0; n < 4; ++n) factors[n * kStrip + lane] = keep_factor(rule, r.word[n]);
+  }
+}
+
+}  // namespace
+}  // namespace fovea::kernels
