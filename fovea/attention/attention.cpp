@@ -1,5 +1,6 @@
-// attention(): path choice. Until fused kernels of ours exist, the fast path is torch's
-// scaled_dot_product_attention, taken only where its semantics are exactly ours.
+// attention(): path choice. First the fused kernels of ours; where they have none for a dtype,
+// width or device, torch's scaled_dot_product_attention, taken only where its semantics are exactly
+// ours.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -7,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include "fovea/attention/fused.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/plan.h"
 #include "fovea/attention/sdpa.h"
@@ -34,12 +36,11 @@ std::string beyond_sdpa(const AttentionSpec& spec, const at::Tensor& q,
   return "";
 }
 
-[[noreturn]] void refuse_fused(const AttentionSpec& spec) {
+[[noreturn]] void refuse_fused(const AttentionSpec& spec, const std::string& reason) {
   fail<UnsupportedError>("attention",
-                         "path fused needs kernels of ours for the whole pipeline; there are none "
-                         "yet, beginning with stage {} "
-                         "({}); use path automatic or reference",
-                         attention_stages().front().name, describe_pipeline(spec));
+                         "path fused has no kernel for this call ({}): {}; use path "
+                         "automatic or reference",
+                         describe_pipeline(spec), reason);
 }
 
 }  // namespace
@@ -53,25 +54,30 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
                           const at::Tensor& v, const AttentionTensors& tensors,
                           const AttentionContext& context, Path path) {
   check_inputs(spec, q, k, v, tensors, context);
-  if (path == Path::fused) refuse_fused(spec);
   const auto reference = [&](std::string reason) {
     AttentionResult result = reference_attention(spec, q, k, v, tensors, context);
     result.path.reason = std::move(reason);
     return result;
   };
   if (path == Path::reference) return reference("requested");
+  const CallShape shape{q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()};
+  std::string no_kernel = beyond_fused(spec, q);
+  if (no_kernel.empty()) {
+    return fused_attention(spec,
+                           context.plans ? context.plans->visits(spec, context, shape)
+                                         : make_visit_plan(spec, context, shape),
+                           q, k, v, tensors, context);
+  }
+  if (path == Path::fused) refuse_fused(spec, no_kernel);
   if (std::string reason = beyond_sdpa(spec, q, context); !reason.empty())
     return reference(std::move(reason));
-  const CallShape shape{q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()};
   if (shape.batch == 0 || shape.queries == 0) return reference("nothing to compute");
   const auto plan =
       context.plans ? context.plans->get(spec, context, shape) : make_plan(spec, context, shape);
   if (plan->empty_rows) return reference("some rows have no allowed key");
   AttentionResult result = sdpa_attention(spec, *plan, q, k, v, tensors, context.want_lse);
-  result.path = {.name = "torch_sdpa",
-                 .isa = "",
-                 .plan = plan->name,
-                 .reason = "no fused kernels of ours yet"};
+  result.path = {
+      .name = "torch_sdpa", .isa = "", .plan = plan->name, .reason = std::move(no_kernel)};
   return result;
 }
 

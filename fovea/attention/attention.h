@@ -51,7 +51,7 @@ std::span<const std::string_view> enum_names(Path);
 
 /// What was done.
 struct PathTaken {
-  std::string name;    ///< "reference", "torch_sdpa", "decode"
+  std::string name;    ///< "fused", "reference", "torch_sdpa", "decode"
   std::string isa;     ///< instruction set of our kernels, "" elsewhere
   std::string plan;    ///< "causal", "documents", ...
   std::string reason;  ///< why this one

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "fovea/attention/fused.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
 
@@ -113,7 +114,25 @@ at::Tensor additive_mask(const AttentionSpec& spec, const Places& places, const 
   return at::where(seen, bias, nothing);
 }
 
+// Whether some pairs belong to different documents.
+bool has_documents(const Places& places) {
+  return places.key_documents_bs.defined() &&
+         !(one_document(places.key_documents_bs) && one_document(places.query_documents_bt) &&
+           all_true(places.key_documents_bs.slice(1, 0, 1) ==
+                    places.query_documents_bt.slice(1, 0, 1)));
+}
+
+bool is_plain(const AttentionSpec& spec, int64_t keys) {
+  return spec.bias.kind == BiasSpec::Kind::none && reaches_everything(spec.mask, keys);
+}
+
 }  // namespace
+
+std::string plan_name(const AttentionSpec& spec, const Places& places, int64_t keys) {
+  const bool documents = has_documents(places);
+  if (is_plain(spec, keys) && !documents) return spec.mask.causal ? "causal" : "full";
+  return restriction_names(spec.mask, documents, spec.bias.kind);
+}
 
 std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
                                                const AttentionContext& context,
@@ -121,14 +140,9 @@ std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
   const at::NoGradGuard no_gradient;
   auto plan = std::make_shared<AttentionPlan>();
   const Places places = resolve_places(context, shape.queries, shape.keys, shape.device);
-  const bool documents =
-      places.key_documents_bs.defined() &&
-      !(one_document(places.key_documents_bs) && one_document(places.query_documents_bt) &&
-        all_true(places.key_documents_bs.slice(1, 0, 1) ==
-                 places.query_documents_bt.slice(1, 0, 1)));
+  const bool documents = has_documents(places);
   plan->name = restriction_names(spec.mask, documents, spec.bias.kind);
-  const bool plain =
-      spec.bias.kind == BiasSpec::Kind::none && reaches_everything(spec.mask, shape.keys);
+  const bool plain = is_plain(spec, shape.keys);
   const bool square = shape.queries == shape.keys && shape.keys > 0;
   const bool default_positions =
       !context.query_positions_bt.defined() && !context.key_positions_bs.defined();
@@ -162,17 +176,31 @@ std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
   return plan;
 }
 
+PlanCache::Entry& PlanCache::entry_of(const AttentionSpec& spec, const CallShape& shape) {
+  for (Entry& entry : entries_) {
+    if (entry.rule == spec.mask && entry.bias == spec.bias && entry.heads == spec.heads &&
+        entry.shape == shape)
+      return entry;
+  }
+  return entries_.emplace_back(spec.mask, spec.bias, spec.heads, shape);
+}
+
 std::shared_ptr<const AttentionPlan> PlanCache::get(const AttentionSpec& spec,
                                                     const AttentionContext& context,
                                                     const CallShape& shape) {
   const std::lock_guard lock(mutex_);
-  for (const Entry& entry : entries_) {
-    if (entry.rule == spec.mask && entry.bias == spec.bias && entry.heads == spec.heads &&
-        entry.shape == shape)
-      return entry.plan;
-  }
-  entries_.push_back({spec.mask, spec.bias, spec.heads, shape, make_plan(spec, context, shape)});
-  return entries_.back().plan;
+  Entry& entry = entry_of(spec, shape);
+  if (!entry.plan) entry.plan = make_plan(spec, context, shape);
+  return entry.plan;
+}
+
+std::shared_ptr<const VisitPlan> PlanCache::visits(const AttentionSpec& spec,
+                                                   const AttentionContext& context,
+                                                   const CallShape& shape) {
+  const std::lock_guard lock(mutex_);
+  Entry& entry = entry_of(spec, shape);
+  if (!entry.visits) entry.visits = make_visit_plan(spec, context, shape);
+  return entry.visits;
 }
 
 }  // namespace fovea

@@ -17,6 +17,9 @@
 
 namespace fovea {
 
+struct Places;     // places.h
+struct VisitPlan;  // fused.h
+
 /// Sizes and dtype of one call.
 struct CallShape {
   int64_t batch = 0, queries = 0, keys = 0;
@@ -50,11 +53,17 @@ std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
                                                const AttentionContext& context,
                                                const CallShape& shape);
 
+/// What a plan restricts, for PathTaken: "full", "causal", "documents", "documents+window", ...
+std::string plan_name(const AttentionSpec& spec, const Places& places, int64_t keys);
+
 /// Plans of one batch by the settings that they depend on. Safe for use from several threads.
 class PlanCache {
  public:
   std::shared_ptr<const AttentionPlan> get(const AttentionSpec& spec,
                                            const AttentionContext& context, const CallShape& shape);
+  /// The same for the fused kernels.
+  std::shared_ptr<const VisitPlan> visits(const AttentionSpec& spec,
+                                          const AttentionContext& context, const CallShape& shape);
 
  private:
   struct Entry {
@@ -63,7 +72,10 @@ class PlanCache {
     int64_t heads = 0;
     CallShape shape;
     std::shared_ptr<const AttentionPlan> plan;
+    std::shared_ptr<const VisitPlan> visits;
   };
+  Entry& entry_of(const AttentionSpec& spec, const CallShape& shape);
+
   std::mutex mutex_;
   std::vector<Entry> entries_;
 };

@@ -1,8 +1,9 @@
 // Visits: everything that attention kernels need to know about one sequence's mask, derived once.
 //
 // Strip lists in both directions say which tiles are visited; for partial tiles, the relation
-// `allowed()` (mask_rule.h) is rewritten as comparisons of a few integers per token, so that kernels
-// evaluate it in vectors and memory stays linear in the sequence. Sources: spec 0.1, 4.7, 7.5, 9.10.
+// `allowed()` (mask_rule.h) is rewritten as comparisons of a few integers per token, so that
+// kernels evaluate it in vectors and memory stays linear in the sequence. Sources: spec
+// 0.1, 4.7, 7.5, 9.10.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

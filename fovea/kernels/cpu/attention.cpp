@@ -16,10 +16,10 @@ namespace fovea::kernels {
 template <>
 const AttentionTable<float>& attention_table<float>() {
 #if defined(__x86_64__)
-  static const AttentionTable<float>& chosen = chosen_isa() >= Isa::avx512 ? attention_avx512<float>()
-                                               : chosen_isa() == Isa::avx2
-                                                   ? attention_avx2<float>()
-                                                   : attention_scalar<float>();
+  static const AttentionTable<float>& chosen =
+      chosen_isa() >= Isa::avx512 ? attention_avx512<float>()
+      : chosen_isa() == Isa::avx2 ? attention_avx2<float>()
+                                  : attention_scalar<float>();
   return chosen;
 #else
   return attention_scalar<float>();
@@ -77,7 +77,8 @@ struct PackedHead {
   float *keys = nullptr, *values = nullptr;
 };
 
-// A block of query rows: queries [begin, end) of heads [head_begin, head_end), which share one pass.
+// A block of query rows: queries [begin, end) of heads [head_begin, head_end), which share one
+// pass.
 struct Item {
   int64_t packed = 0, block = 0, head_begin = 0, head_end = 0;
 };
@@ -102,15 +103,16 @@ class Forward {
 
   void run() {
     const int64_t pairs = s_.batch * s_.kv_heads, floats = key_floats_ + value_floats_;
-    const int64_t at_once = std::clamp<int64_t>(kPackedFloats / std::max<int64_t>(floats, 1), 1, pairs);
-    const FloatBuffer packed(at_once * floats);
+    const int64_t at_once =
+        std::clamp<int64_t>(kPackedFloats / std::max<int64_t>(floats, 1), 1, pairs);
+    float* const packed = packed_memory(at_once * floats);
     std::vector<PackedHead> heads;
     std::vector<Item> items;
     for (int64_t first = 0; first < pairs; first += at_once) {
       heads.clear();
       items.clear();
       for (int64_t n = first; n < std::min(first + at_once, pairs); ++n) {
-        float* keys = packed.data() + (n - first) * floats;
+        float* keys = packed + (n - first) * floats;
         heads.push_back({n / s_.kv_heads, n % s_.kv_heads, keys, keys + key_floats_});
         add_items(std::ssize(heads) - 1, items);
       }
@@ -179,8 +181,7 @@ class Forward {
                int64_t i) const {
     block.q[row] = p_.q.at(b, h, i);
     block.out[row] = p_.out.at(b, h, i);
-    block.lse[row] =
-        p_.lse != nullptr ? p_.lse + (b * s_.heads + h) * s_.queries + i : nullptr;
+    block.lse[row] = p_.lse != nullptr ? p_.lse + (b * s_.heads + h) * s_.queries + i : nullptr;
     block.position[row] = visits.query.position[i];
     block.document[row] = visits.query.document[i];
     block.group[row] = visits.query.group[i];

@@ -3,11 +3,11 @@
 //   logit_ij = bend(scale_i q_i.k_j) + bias(i - j)        where allowed(i, j), else -inf
 //   P_ij = exp(logit_ij - lse_i),  out_i = sum_j P_ij v_j  (stages 1, 2, 5, 6, 7 and 10)
 //
-// scale_i is constant or 1 / tau_i (spec 10), bend the soft-cap c tanh(s / c) (7.4), bias ALiBi (6.4)
-// or a table by distance (T5, 6.3); a sink logit joins the softmax with value 0 (7.5); dropout is
-// counter-based (kernels/common/dropout.h). Masked-out tiles cost nothing; memory beyond inputs and
-// outputs is linear in the tokens. Results are the same bits for any number of threads and any
-// neighbours in the batch. Threads: OpenMP. Which instruction set runs: isa.h.
+// scale_i is constant or 1 / tau_i (spec 10), bend the soft-cap c tanh(s / c) (7.4), bias ALiBi
+// (6.4) or a table by distance (T5, 6.3); a sink logit joins the softmax with value 0 (7.5);
+// dropout is counter-based (kernels/common/dropout.h). Masked-out tiles cost nothing; memory beyond
+// inputs and outputs is linear in the tokens. Results are the same bits for any number of threads
+// and any neighbours in the batch. Threads: OpenMP. Which instruction set runs: isa.h.
 //
 // Memory: q and out [b][h][t], k and v [b][g][s] by strides with contiguous width; head h reads key
 // head h / (heads / kv_heads). Empty rows: out 0, lse -inf, gradients 0.

@@ -28,7 +28,7 @@ constexpr int64_t kScorePitch = (kBackwardDepth * kStrip + kLanes) / P::kElement
 // Floats of the pairs of keys that dQ needs with bfloat16.
 template <class P>
 constexpr int64_t kWovenFloats =
-    P::kElements == 1 ? 0 : kBackwardDepth* kKeyBlock / P::kElements * kStrip;
+    P::kElements == 1 ? 0 : kBackwardDepth* kKeyBlock / P::kElements* kStrip;
 
 template <class P>
 int64_t backward_floats(const PackedWidth& key, const PackedWidth& value) {
@@ -122,8 +122,8 @@ class BackwardKeys {
       for (int v = 0; v < 2; ++v) {
         if (kind == Tile::general) {
           Float bent;
-          const Int distance = load(b_.query_places.position + query + v * kLanes) -
-                               b_.key_places.position[key + r];
+          const Int distance =
+              load(b_.query_places.position + query + v * kLanes) - b_.key_places.position[key + r];
           s[r][v] = logit_of(head_->rule, s[r][v] * scale[v], distance, bent);
           store(slope[r] + v * kLanes, bent);
           x[v] = exp2_lanes<P::kExpDegree>(s[r][v] * kLog2E - lse[v]);
@@ -186,8 +186,8 @@ class BackwardKeys {
 
   // Gradient of the bias table: far tiles meet one entry only.
   FOVEA_INLINE void add_bias(int64_t key, int64_t query, Float ds) {
-    const Int at = bias_index(
-        head_->rule, load(b_.query_places.position + query) - b_.key_places.position[key]);
+    const Int at = bias_index(head_->rule,
+                              load(b_.query_places.position + query) - b_.key_places.position[key]);
     if (!any(at != at[0])) {
       head_->dbias[at[0]] += static_cast<double>(sum(ds));
       return;
@@ -206,7 +206,8 @@ class BackwardKeys {
     alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
                                                       37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
                                                       11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-    const __m512i low = _mm512_load_si512(kLow), high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    const __m512i low = _mm512_load_si512(kLow),
+                  high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     const Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / 2);
     Word* to = woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kStrip;
     for (int r = 0; r < kRows; r += 2, to += kStrip) {
@@ -283,9 +284,8 @@ class BackwardKeys {
         multiply_add<P>(c, kWords, slopes_ + part * kStrip * kScorePitch<P> + d * kStrip + r, 1,
                         kScorePitch<P>, k, N * kLanes);
       } else {
-        multiply_add<P>(c, kWords,
-                        woven_ + (d * kKeyBlock + part * kStrip) / 2 * kStrip + r, 1, kStrip, k,
-                        N * kLanes);
+        multiply_add<P>(c, kWords, woven_ + (d * kKeyBlock + part * kStrip) / 2 * kStrip + r, 1,
+                        kStrip, k, N * kLanes);
       }
     }
     store_tile(c, at, columns);

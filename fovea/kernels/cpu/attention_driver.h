@@ -34,6 +34,20 @@ class FloatBuffer {
   std::unique_ptr<float, Free> data_;
 };
 
+/// Memory for packed operands of the calling thread's next call, kept from call to call: fresh
+/// memory costs a page fault per 4 KiB, a quarter of the backward pass at 1024 tokens.
+inline float* packed_memory(int64_t floats) {
+  constexpr int64_t kKept = 16 << 20;
+  thread_local FloatBuffer buffer(0);
+  thread_local int64_t size = 0;
+  if (floats > size || size > kKept) {
+    buffer = FloatBuffer(0);  // the old one goes first
+    buffer = FloatBuffer(floats);
+    size = floats;
+  }
+  return buffer.data();
+}
+
 constexpr int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }

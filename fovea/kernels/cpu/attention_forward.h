@@ -200,14 +200,13 @@ class ForwardRows {
         if (!see(first, key, seen)) continue;
         Float s[kRows][2];
         clear(s);
-        multiply_add<P>(s, b_.key_width.words, q_ + first * b_.key_width.pitch,
-                        b_.key_width.pitch, 1, b_.keys + key * b_.key_width.pitch, kStrip);
+        multiply_add<P>(s, b_.key_width.words, q_ + first * b_.key_width.pitch, b_.key_width.pitch,
+                        1, b_.keys + key * b_.key_width.pitch, kStrip);
         for (int r = 0; r < kRows; ++r) {
           if (!unsafe_[first + r]) continue;
           bend(first + r, key, s[r]);
           for (int v = 0; v < 2; ++v) {
-            const float top =
-                largest(seen[r][v] ? s[r][v] * kLog2E : broadcast(-kInfinity));
+            const float top = largest(seen[r][v] ? s[r][v] * kLog2E : broadcast(-kInfinity));
             if (top > reference_[first + r]) reference_[first + r] = top;
           }
         }

@@ -50,11 +50,11 @@ class Backward {
   void run() {
     const int64_t pairs = s_.batch * s_.kv_heads, floats = unit_floats();
     const int64_t at_once = std::clamp<int64_t>(kPackedFloats / floats, 1, pairs);
-    const FloatBuffer buffer(at_once * floats);
+    float* const buffer = packed_memory(at_once * floats);
     for (int64_t first = 0; first < pairs; first += at_once) {
       std::vector<Unit> units;
       for (int64_t n = first; n < std::min(first + at_once, pairs); ++n)
-        units.push_back(make_unit(n, buffer.data() + (n - first) * floats));
+        units.push_back(make_unit(n, buffer + (n - first) * floats));
       run_units(units);
     }
   }
@@ -68,9 +68,9 @@ class Backward {
            rows_floats(queries_, key_) + rows_floats(queries_, value_);
   }
   int64_t unit_floats() const {
-    return round_up(keys_ * (key_.pitch + value_.pitch) + rows_floats(keys_, key_) +
-                        group_ * head_floats(),
-                    16);
+    return round_up(
+        keys_ * (key_.pitch + value_.pitch) + rows_floats(keys_, key_) + group_ * head_floats(),
+        16);
   }
 
   Unit make_unit(int64_t n, float* at) const {
@@ -164,7 +164,7 @@ class Backward {
                   .lse2 = unit.lse2[h] + begin});
     for (int64_t i = begin; i < end; ++i) {
       const bool exists = i < s_.queries;
-      unit.scale[h][i] = !exists                   ? 0.0f
+      unit.scale[h][i] = !exists                  ? 0.0f
                          : p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[unit.b * s_.queries + i]
                                                   : p_.rule.scale;
       if (exists) continue;

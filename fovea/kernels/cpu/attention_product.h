@@ -1,7 +1,7 @@
 // Packed operands of the attention kernels and the one product that works on them.
 //
-// A word is 32 bits: one float32, or two neighbouring bfloat16. In words all layouts are the same for
-// both, so every kernel is written once. A strip is kStrip rows of q, k, v or dO; its layouts:
+// A word is 32 bits: one float32, or two neighbouring bfloat16. In words all layouts are the same
+// for both, so every kernel is written once. A strip is kStrip rows of q, k, v or dO; its layouts:
 //   natural  [kStrip][pitch]           the rows themselves (left operand: words are broadcast)
 //   columns  [pitch][kStrip]           transposed (right operand of q.k: one lane, one row)
 //   rows     [kStrip / E][columns]     cut into tiles of kStrip columns (right operand of P v: one

@@ -42,7 +42,7 @@ struct StripLayouts {
 /// From a scaled product to the logit, for one head; neutral values switch a part off.
 struct HeadRule {
   float soft_cap = 0.0f;
-  float alibi = 0.0f;                  ///< slope
+  float alibi = 0.0f;                    ///< slope
   const float* distance_bias = nullptr;  ///< by distance i - j, the ends also stand for all beyond
   int32_t bias_first = 0, bias_count = 0;
   float dropout = 0.0f;  ///< probability of dropping a weight
@@ -73,16 +73,15 @@ struct ForwardBlock {
   T* out[kQueryBlock];
   float* lse[kQueryBlock];
   int32_t position[kQueryBlock], document[kQueryBlock], group[kQueryBlock];
-  float scale[kQueryBlock];         ///< of the raw product
-  float sink[kQueryBlock];          ///< logit of the sink, -inf without
-  int64_t index[kQueryBlock];       ///< of the query in the sequence, for dropout
+  float scale[kQueryBlock];    ///< of the raw product
+  float sink[kQueryBlock];     ///< logit of the sink, -inf without
+  int64_t index[kQueryBlock];  ///< of the query in the sequence, for dropout
   const HeadRule* head[kQueryBlock];
 };
 
 /// All queries of one head, packed for the backward pass.
 struct BackwardHead {
-  const Word *q_columns = nullptr, *q_rows = nullptr, *dout_columns = nullptr,
-             *dout_rows = nullptr;
+  const Word *q_columns = nullptr, *q_rows = nullptr, *dout_columns = nullptr, *dout_rows = nullptr;
   const float* lse2 = nullptr;   ///< [padded queries], in units of log 2; +inf for empty rows
   const float* delta = nullptr;  ///< dO.O - dlse
   const float* scale = nullptr;  ///< of the raw product
@@ -98,7 +97,7 @@ struct BackwardBlock {
   int64_t key_begin = 0, key_count = 0;  ///< first key of the block; keys of the sequence
   int64_t first_index = 0;               ///< index of query 0 in the sequence, for dropout
   const Word *k_natural = nullptr, *k_rows = nullptr, *v_natural = nullptr;  ///< of the sequence
-  const Strip* strips = nullptr;  ///< of queries
+  const Strip* strips = nullptr;                                             ///< of queries
   int64_t strip_count = 0;
   VisitRule rule;
   PlaceColumns query_places, key_places;
@@ -136,9 +135,9 @@ struct QueryGradientRows {
 template <class T>
 struct AttentionTable {
   const char* isa = "";
-  int64_t strip = 0;          ///< rows of a packed strip, a divisor of kVisitTile
-  int64_t elements = 0;       ///< of a word
-  int64_t lanes = 0;          ///< granularity of columns and pitch
+  int64_t strip = 0;     ///< rows of a packed strip, a divisor of kVisitTile
+  int64_t elements = 0;  ///< of a word
+  int64_t lanes = 0;     ///< granularity of columns and pitch
   int64_t (*forward_scratch)(const PackedWidth& key, const PackedWidth& value) = nullptr;  // floats
   int64_t (*backward_scratch)(const PackedWidth& key, const PackedWidth& value) = nullptr;
   void (*pack)(const StripSource<T>&, const PackedWidth&, const StripLayouts&,

@@ -64,13 +64,12 @@ FOVEA_INLINE Float logit_of(const HeadRule& rule, Float s, Int distance, Float& 
     slope = 1.0f - t * t;
   }
   if (rule.alibi != 0.0f) s = s - as_floats(distance) * rule.alibi;
-  if (rule.distance_bias != nullptr)
-    s = s + gather(rule.distance_bias, bias_index(rule, distance));
+  if (rule.distance_bias != nullptr) s = s + gather(rule.distance_bias, bias_index(rule, distance));
   return s;
 }
 
-/// A word of Philox 4x32-10 as fovea/base/rng.h defines it, here with internal linkage and in a form
-/// that compilers turn into vectors.
+/// A word of Philox 4x32-10 as fovea/base/rng.h defines it, here with internal linkage and in a
+/// form that compilers turn into vectors.
 struct PhiloxWords {
   uint32_t word[4];
 };
@@ -100,10 +99,10 @@ FOVEA_INLINE float keep_factor(const HeadRule& rule, uint32_t bits) {
 FOVEA_INLINE void keep_keys(const HeadRule& rule, int64_t index, int64_t key, float* factors) {
 #pragma omp simd
   for (int64_t block = 0; block < kStrip / 4; ++block) {
-    const PhiloxWords r = philox_words(
-        rule.dropout_seed,
-        (static_cast<uint64_t>(index) << 32) | static_cast<uint64_t>(key / 4 + block),
-        rule.dropout_stream);
+    const PhiloxWords r =
+        philox_words(rule.dropout_seed,
+                     (static_cast<uint64_t>(index) << 32) | static_cast<uint64_t>(key / 4 + block),
+                     rule.dropout_stream);
     for (int n = 0; n < 4; ++n) factors[4 * block + n] = keep_factor(rule, r.word[n]);
   }
 }
@@ -112,10 +111,10 @@ FOVEA_INLINE void keep_keys(const HeadRule& rule, int64_t index, int64_t key, fl
 FOVEA_INLINE void keep_queries(const HeadRule& rule, int64_t index, int64_t key, float* factors) {
 #pragma omp simd
   for (int64_t lane = 0; lane < kStrip; ++lane) {
-    const PhiloxWords r = philox_words(
-        rule.dropout_seed,
-        (static_cast<uint64_t>(index + lane) << 32) | static_cast<uint64_t>(key / 4),
-        rule.dropout_stream);
+    const PhiloxWords r =
+        philox_words(rule.dropout_seed,
+                     (static_cast<uint64_t>(index + lane) << 32) | static_cast<uint64_t>(key / 4),
+                     rule.dropout_stream);
     for (int n = 0; n < 4; ++n) factors[n * kStrip + lane] = keep_factor(rule, r.word[n]);
   }
 }
