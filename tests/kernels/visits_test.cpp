@@ -1,0 +1,107 @@
+// Visits say the same as the relation `allowed()`, from both sides.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/common/visits.h"
+
+#include <gtest/gtest.h>
+
+#include "fovea/base/rng.h"
+#include "tests/support/expect_error.h"
+
+namespace fovea {
+namespace {
+
+using namespace fovea::testing;
+using Sparsity = MaskRule::Sparsity;
+
+std::vector<TokenPlace> random_places(Rng& random, int64_t count) {
+  std::vector<TokenPlace> places;
+  for (int64_t n = 0; n < count; ++n) {
+    const bool next = n > 0 && random.below(60) != 0;
+    places.push_back(next ? TokenPlace{places.back().document, places.back().position + 1}
+                          : TokenPlace{static_cast<int64_t>(random.below(3)) * 1000000007, 0});
+  }
+  return places;
+}
+
+// The comparisons that kernels make in vectors.
+bool seen(const Visits& v, int64_t i, int64_t j) {
+  if (v.query.document[i] != v.key.document[j]) return false;
+  const int32_t ahead = v.query.position[i] - v.key.position[j];
+  if (v.rule.causal && ahead < 0) return false;
+  if (!v.rule.limited) return true;
+  return std::abs(ahead) < v.rule.reach || (v.rule.grouped && v.query.group[i] == v.key.group[j]) ||
+         ((v.key.open[j] & TokenColumns::kOpenBefore) != 0 && ahead >= 0) ||
+         (v.key.open[j] & TokenColumns::kOpenAlways) != 0;
+}
+
+std::vector<MaskRule> rules() {
+  return {{},
+          {.causal = false},
+          {.window = 40, .sinks = 3},
+          {.causal = false, .window = 70, .sinks = 2},
+          {.window = 5, .sparsity = Sparsity::strided, .stride = 9},
+          {.causal = false, .sparsity = Sparsity::strided, .stride = 33},
+          {.sinks = 1, .sparsity = Sparsity::fixed, .block = 20, .summary = 3},
+          {.causal = false, .sparsity = Sparsity::fixed, .block = 90, .summary = 1}};
+}
+
+TEST(Visits, RestateTheRelationInIntegersOfTheTokens) {
+  Rng random(3);
+  for (const MaskRule& rule : rules()) {
+    const auto queries = random_places(random, 130), keys = random_places(random, 301);
+    const Visits visits = make_visits(rule, queries, keys);
+    for (int64_t i = 0; i < 130; ++i) {
+      for (int64_t j = 0; j < 301; ++j)
+        ASSERT_EQ(seen(visits, i, j), allowed(rule, queries[i], keys[j])) << i << " " << j;
+    }
+  }
+}
+
+TEST(Visits, PaddingSeesAndIsSeenByNothing) {
+  const std::vector<TokenPlace> one{{0, 0}};
+  const Visits visits = make_visits({.causal = false}, one, one);
+  for (size_t n = 1; n < visits.key.document.size(); ++n) {
+    EXPECT_NE(visits.key.document[n], visits.query.document[0]);
+    EXPECT_NE(visits.query.document[n], visits.key.document[0]);
+    EXPECT_NE(visits.query.document[n], visits.key.document[n]);
+  }
+}
+
+TEST(Visits, StripsOfKeysHoldEveryPairOnceAndFullOnesOnlyAllowedPairs) {
+  Rng random(5);
+  for (const MaskRule& rule : rules()) {
+    const auto queries = random_places(random, 333), keys = random_places(random, 290);
+    const Visits visits = make_visits(rule, queries, keys);
+    std::vector<int> times(333 * 290, 0);
+    for (int64_t b = 0; b < visits.by_key.blocks(); ++b) {
+      for (const Strip& strip : visits.by_key.of_block(b)) {
+        for (int64_t i = strip.key_begin; i < strip.key_end; ++i) {
+          for (int64_t j = b * kKeyBlock; j < std::min<int64_t>((b + 1) * kKeyBlock, 290); ++j) {
+            ++times[i * 290 + j];
+            if (strip.kind == Strip::Kind::full) {
+              ASSERT_TRUE(allowed(rule, queries[i], keys[j])) << i << " " << j;
+            }
+          }
+        }
+      }
+    }
+    for (int64_t i = 0; i < 333; ++i) {
+      for (int64_t j = 0; j < 290; ++j) {
+        ASSERT_LE(times[i * 290 + j], 1);
+        if (allowed(rule, queries[i], keys[j])) {
+          ASSERT_EQ(times[i * 290 + j], 1) << i << " " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST(Visits, RefusePositionsBeyond31BitsByName) {
+  const std::vector<TokenPlace> far{{0, int64_t{1} << 40}};
+  EXPECT_ERROR(ShapeError, make_visits({}, far, far), "positions");
+}
+
+}  // namespace
+}  // namespace fovea
