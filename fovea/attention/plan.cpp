@@ -182,7 +182,8 @@ PlanCache::Entry& PlanCache::entry_of(const AttentionSpec& spec, const CallShape
         entry.shape == shape)
       return entry;
   }
-  return entries_.emplace_back(spec.mask, spec.bias, spec.heads, shape);
+  entries_.push_back({spec.mask, spec.bias, spec.heads, shape, nullptr, nullptr});
+  return entries_.back();
 }
 
 std::shared_ptr<const AttentionPlan> PlanCache::get(const AttentionSpec& spec,
