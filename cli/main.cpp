@@ -49,10 +49,10 @@ int main(int argc, char** argv) {
   app.require_subcommand(0, 1);
   fovea::cli::Globals globals;
   std::vector<fovea::cli::Verb> verbs{
-      fovea::cli::add_train_verb(app, globals), fovea::cli::add_compare_verb(app, globals),
-      fovea::cli::add_eval_verb(app, globals),  fovea::cli::add_generate_verb(app, globals),
-      fovea::cli::add_chat_verb(app, globals),  fovea::cli::add_attention_verb(app, globals),
-      fovea::cli::add_info_verb(app, globals)};
+      fovea::cli::add_train_verb(app, globals),     fovea::cli::add_compare_verb(app, globals),
+      fovea::cli::add_eval_verb(app, globals),      fovea::cli::add_generate_verb(app, globals),
+      fovea::cli::add_chat_verb(app, globals),      fovea::cli::add_export_verb(app, globals),
+      fovea::cli::add_attention_verb(app, globals), fovea::cli::add_info_verb(app, globals)};
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;
     names.reserve(verbs.size());

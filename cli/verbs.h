@@ -33,6 +33,7 @@ Verb add_compare_verb(CLI::App& app, Globals& globals);
 Verb add_eval_verb(CLI::App& app, Globals& globals);
 Verb add_generate_verb(CLI::App& app, Globals& globals);
 Verb add_chat_verb(CLI::App& app, Globals& globals);
+Verb add_export_verb(CLI::App& app, Globals& globals);
 Verb add_attention_verb(CLI::App& app, Globals& globals);
 Verb add_info_verb(CLI::App& app, Globals& globals);
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/checkpoint/model_folder.h"
 
-#include <ATen/core/grad_mode.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -10,7 +10,8 @@
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/base/nearest_name.h"
-#include "fovea/checkpoint/safetensors.h"
+#include "fovea/checkpoint/families.h"
+#include "fovea/checkpoint/weight_files.h"
 #include "fovea/config/reader.h"
 
 namespace fovea {
@@ -19,8 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kConfig = "config.json", kWeights = "model.safetensors",
-                           kTokenizer = "tokenizer.json";
+constexpr std::string_view kConfig = "config.json", kTokenizer = "tokenizer.json",
+                           kTokenizerConfig = "tokenizer_config.json";
 
 /// Buffers that other programs store beside the weights (spec 8.0), and the copy of a tied head.
 bool may_be_ignored(std::string_view name, bool tied) {
@@ -28,14 +29,29 @@ bool may_be_ignored(std::string_view name, bool tied) {
          name.ends_with(".rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
 }
 
+std::string_view dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "float32";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    default:
+      fail<ConfigError>("model folder",
+                        "weights are stored as float32, bfloat16 or float16; got {}",
+                        at::toString(dtype));
+  }
+}
+
 fs::path existing_file(const fs::path& folder, std::string_view name) {
   fs::path path = folder / name;
   if (!fs::is_regular_file(path)) {
     fail<CheckpointError>(
         folder.string(),
-        "a model folder holds {}, {} and {}; '{}' is missing: check the path, or copy "
-        "the folder again",
-        kConfig, kWeights, kTokenizer, name);
+        "a model folder holds {}, model.safetensors (or shards and their index) and {}; '{}' is "
+        "missing: check the path, or copy the folder again",
+        kConfig, kTokenizer, name);
   }
   return path;
 }
@@ -45,7 +61,7 @@ struct Mismatch {
 };
 
 /// Copies what fits and collects what does not.
-Mismatch copy_weights(const SafetensorsFile& file, ParameterRegistry& parameters) {
+Mismatch copy_weights(const WeightFiles& file, ParameterRegistry& parameters) {
   const at::NoGradGuard no_grad;
   Mismatch mismatch;
   for (Parameter& parameter : parameters.all()) {
@@ -64,11 +80,11 @@ Mismatch copy_weights(const SafetensorsFile& file, ParameterRegistry& parameters
   return mismatch;
 }
 
-std::vector<std::string> unexpected_names(const SafetensorsFile& file, const Transformer& model) {
+std::vector<std::string> unexpected_names(const WeightFiles& file, const Transformer& model) {
   std::vector<std::string> out;
-  for (const SafetensorsEntry& entry : file.entries()) {
-    const bool known = model.parameters().find(entry.name) != nullptr;
-    if (!known && !may_be_ignored(entry.name, model.config().tied)) out.push_back(entry.name);
+  for (std::string& name : file.names()) {
+    const bool known = model.parameters().find(name) != nullptr;
+    if (!known && !may_be_ignored(name, model.config().tied)) out.push_back(std::move(name));
   }
   return out;
 }
@@ -83,17 +99,12 @@ std::vector<std::string> unexpected_names(const SafetensorsFile& file, const Tra
       names.size() > shown ? fmt::format(" and {} more", names.size() - shown) : "");
 }
 
-ModelConfig config_from(const ConfigNode& root, const fs::path& path) {
+/// Of a folder that Fovea wrote: the whole config under one key; of another: the family's keys.
+ModelConfig config_from(const std::string& text, const fs::path& path) {
+  const ConfigNode root = parse_json(text, path.string());
   const ConfigNode* fovea = root.find("fovea");
   const ConfigNode* model = fovea != nullptr ? fovea->find("model") : nullptr;
-  if (model == nullptr) {
-    const ConfigNode* type = root.find("model_type");
-    fail<UnsupportedError>(
-        path.string(),
-        "expected a model folder written by Fovea (key 'fovea.model'); this one is a "
-        "plain '{}' folder, which cannot be loaded yet",
-        type != nullptr ? type->scalar : "unknown");
-  }
+  if (model == nullptr) return config_from_hugging_face(Json::parse(text), path.string());
   ModelConfig config;
   read_fields(*model, config, "fovea.model");
   if (config.vocab_size < 1) {
@@ -103,59 +114,64 @@ ModelConfig config_from(const ConfigNode& root, const fs::path& path) {
   return config.resolved(config.vocab_size);
 }
 
+/// What `transformers` needs to make a tokenizer of tokenizer.json.
+Json tokenizer_config_json(const ModelConfig& config, const Tokenizer& tokenizer) {
+  Json json{{"tokenizer_class", "PreTrainedTokenizerFast"},
+            {"model_max_length", config.context},
+            {"clean_up_tokenization_spaces", false}};
+  for (const SpecialToken& special : tokenizer.special_tokens()) {
+    if (special.id == tokenizer.bos()) json["bos_token"] = special.text;
+    if (special.id == tokenizer.eos()) json["eos_token"] = special.text;
+    if (special.id == tokenizer.pad()) json["pad_token"] = special.text;
+  }
+  return json;
+}
+
 }  // namespace
 
-Json model_config_json(const ModelConfig& config, const Tokenizer& tokenizer) {
-  const bool norms = config.qk_norm == QkNorm::head_rms;
+Json model_config_json(const ModelConfig& config, const Tokenizer& tokenizer,
+                       at::ScalarType dtype) {
   const auto id = [](int32_t token) { return token >= 0 ? Json(token) : Json(nullptr); };
-  return {{"architectures", {norms ? "Qwen3ForCausalLM" : "LlamaForCausalLM"}},
-          {"model_type", norms ? "qwen3" : "llama"},
-          {"vocab_size", config.vocab_size},
-          {"hidden_size", config.width},
-          {"intermediate_size", config.ffn_width},
-          {"num_hidden_layers", config.layers},
-          {"num_attention_heads", config.heads},
-          {"num_key_value_heads", config.kv_heads},
-          {"head_dim", config.head_dim},
-          {"max_position_embeddings", config.context},
-          {"rms_norm_eps", config.norm_eps},
-          {"rope_theta", config.rope.theta},
-          {"hidden_act", "silu"},
-          {"attention_bias", false},
-          {"mlp_bias", false},
-          {"attention_dropout", config.attention.dropout},
-          {"tie_word_embeddings", config.tied},
-          {"bos_token_id", id(tokenizer.bos())},
-          {"eos_token_id", id(tokenizer.eos())},
-          {"pad_token_id", id(tokenizer.pad())},
-          {"torch_dtype", "float32"},
-          {"fovea", {{"tokenizer", tokenizer.fingerprint()}, {"model", fields_to_json(config)}}}};
+  Json json = hugging_face_config(config);
+  if (!beyond_hugging_face(config).empty()) {
+    json["architectures"] = {"FoveaForCausalLM"};
+    json["model_type"] = "fovea";
+  }
+  json["bos_token_id"] = id(tokenizer.bos());
+  json["eos_token_id"] = id(tokenizer.eos());
+  json["pad_token_id"] = id(tokenizer.pad());
+  json["torch_dtype"] = dtype_name(dtype);
+  json["fovea"] = {{"tokenizer", tokenizer.fingerprint()}, {"model", fields_to_json(config)}};
+  return json;
 }
 
 ModelConfig load_model_config(const fs::path& folder) {
   const fs::path path = existing_file(folder, kConfig);
   try {
-    return config_from(parse_json(read_file(path), path.string()), path);
+    return config_from(read_file(path), path);
   } catch (const ConfigError& error) {
     throw CheckpointError(error.what());
   }
 }
 
-void save_model(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer) {
+void save_model(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
+                const SaveOptions& options) {
   make_folders(folder);
   TensorMap tensors;
   for (const Parameter& parameter : model.parameters().all()) {
-    tensors.emplace(parameter.name, parameter.value);
+    tensors.emplace(parameter.name, parameter.value.detach().to(options.dtype));
   }
-  write_safetensors(folder / kWeights, tensors, {{"format", "pt"}});
+  const ModelConfig& config = model.config();
+  write_weights(folder, tensors, options.shard_bytes);
   write_file(folder / kTokenizer, tokenizer.to_json());
-  write_file(folder / kConfig, model_config_json(model.config(), tokenizer).dump(2) + "\n");
+  write_file(folder / kTokenizerConfig, tokenizer_config_json(config, tokenizer).dump(2) + "\n");
+  write_file(folder / kConfig, model_config_json(config, tokenizer, options.dtype).dump(2) + "\n");
 }
 
 LoadedModel load_model(const fs::path& folder, at::Device device) {
   const ModelConfig config = load_model_config(folder);
   const fs::path tokenizer_path = existing_file(folder, kTokenizer);
-  const SafetensorsFile file(existing_file(folder, kWeights));
+  const WeightFiles file(folder);
   std::shared_ptr<const Tokenizer> tokenizer;
   try {
     tokenizer = load_tokenizer(tokenizer_path);
@@ -180,7 +196,7 @@ LoadedModel load_model(const fs::path& folder, at::Device device) {
 }
 
 std::vector<std::string> load_weights(const fs::path& folder, Transformer& model) {
-  const SafetensorsFile file(existing_file(folder, kWeights));
+  const WeightFiles file(folder);
   const auto unexpected = unexpected_names(file, model);
   if (!unexpected.empty()) fail_names(file.path(), "unexpected tensors", unexpected);
   Mismatch mismatch = copy_weights(file, model.parameters());

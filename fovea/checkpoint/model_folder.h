@@ -1,9 +1,9 @@
-// A model folder: config.json, model.safetensors, tokenizer.json in the layout of Hugging Face
-// (spec 8.0, 8.2, 8.5).
+// A model folder: config.json, weights, tokenizer.json in the layout of Hugging Face
+// (spec 8.0, 8.2, 8.3, 8.5).
 //
-// config.json says what plain Hugging Face can say (model_type "llama", or "qwen3" with norms on
-// queries and keys); the whole ModelConfig stands under the key "fovea". Weights are the float32
-// masters under the names of the registry.
+// A folder of ours says the whole ModelConfig under the key "fovea" of config.json, and beside it
+// what the families of Hugging Face can say (families.h). A folder without that key is read as one
+// of the families. Weights have the names of the registry.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -26,17 +26,24 @@ struct LoadedModel {
   std::shared_ptr<const Tokenizer> tokenizer;
 };
 
-/// config.json of a resolved config.
-nlohmann::ordered_json model_config_json(const ModelConfig& config, const Tokenizer& tokenizer);
+/// How weights are written.
+struct SaveOptions {
+  at::ScalarType dtype = at::kFloat;  ///< or bfloat16, float16: then a copy of all weights is made
+  int64_t shard_bytes = 0;            ///< 0 = one file
+};
 
-/// The ModelConfig of a folder. CheckpointError where config.json is missing, damaged, or without
-/// the key "fovea".
+/// config.json of a resolved config.
+nlohmann::ordered_json model_config_json(const ModelConfig& config, const Tokenizer& tokenizer,
+                                         at::ScalarType dtype = at::kFloat);
+
+/// The ModelConfig of a folder. CheckpointError where config.json is missing or damaged;
+/// UnsupportedError for a family that the decoder does not have.
 ModelConfig load_model_config(const std::filesystem::path& folder);
 
-/// Writes the three files into `folder`, which is created where it is missing; each file is written
+/// Writes the files into `folder`, which is created where it is missing; each file is written
 /// atomically. For a folder that appears as a whole, call this inside write_folder(). IoError.
 void save_model(const std::filesystem::path& folder, const Transformer& model,
-                const Tokenizer& tokenizer);
+                const Tokenizer& tokenizer, const SaveOptions& options = {});
 
 /// CheckpointError naming missing and unexpected tensors and wrong shapes.
 LoadedModel load_model(const std::filesystem::path& folder, at::Device device = at::kCPU);

@@ -101,7 +101,7 @@ TEST_F(ModelFolder, MissingAndDamagedFilesAreNamed) {
   }
   const fs::path path = save(tiny_config());
   write_file(path / "config.json", R"({"model_type": "llama", "hidden_size": 16})");
-  EXPECT_ERROR(UnsupportedError, load_model(path), "fovea.model", "llama");
+  EXPECT_ERROR(CheckpointError, load_model(path), "config.json", "'vocab_size'");
 }
 
 TEST_F(ModelFolder, WeightsOfAPlainModelStartOneWithATemperature) {

@@ -1,0 +1,94 @@
+// fovea export: a model folder in the layout of Hugging Face.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/options.h"
+#include "cli/verbs.h"
+#include "fovea/base/files.h"
+#include "fovea/checkpoint/families.h"
+#include "fovea/checkpoint/fold.h"
+#include "fovea/checkpoint/run_folder.h"
+
+namespace fovea::cli {
+namespace {
+
+struct Options {
+  std::string model, out, dtype = "float32";
+  bool fold = false;
+  double shard_gigabytes = 5;
+};
+
+at::ScalarType parse_weight_dtype(const std::string& text) {
+  constexpr std::array<std::string_view, 3> names{"float32", "bfloat16", "float16"};
+  constexpr std::array types{at::kFloat, at::kBFloat16, at::kHalf};
+  return types[static_cast<size_t>(parse_choice<int>("--dtype", text, names))];
+}
+
+void run(const Options& options, const Globals& globals) {
+  require<UsageError>(options.shard_gigabytes > 0, "--shard", "expected gigabytes above 0; got {}",
+                      options.shard_gigabytes);
+  const SaveOptions how{.dtype = parse_weight_dtype(options.dtype),
+                        .shard_bytes = static_cast<int64_t>(options.shard_gigabytes * 1e9)};
+  const std::filesystem::path from = resolve_model_folder(options.model), out = options.out;
+  require<InputError>(!std::filesystem::exists(out), options.out,
+                      "expected a folder that is not there yet; remove it, or give another name");
+  const LoadedModel loaded = load_model(from);
+  std::optional<Transformer> folded;
+  if (options.fold) folded.emplace(fold_temperature(loaded.model));
+  const Transformer& model = folded ? *folded : loaded.model;
+  const int64_t bytes = model.parameters().count() * static_cast<int64_t>(at::elementSize(how.dtype));
+  SaveOptions save = how;
+  if (bytes <= how.shard_bytes) save.shard_bytes = 0;
+  write_folder(out,
+               [&](const auto& folder) { save_model(folder, model, *loaded.tokenizer, save); });
+  const std::vector<std::string> beyond = beyond_hugging_face(model.config());
+  const nlohmann::ordered_json config = model_config_json(model.config(), *loaded.tokenizer);
+  if (globals.json) {
+    print(nlohmann::ordered_json{{"from", from.string()},
+                                 {"folder", out.string()},
+                                 {"model_type", config["model_type"]},
+                                 {"parameters", model.parameters().count()},
+                                 {"dtype", options.dtype},
+                                 {"beyond_hugging_face", beyond}}
+              .dump(2) +
+          "\n");
+    return;
+  }
+  print(fmt::format("{}: {:.2f}M parameters, {}\n", out.string(),
+                    static_cast<double>(model.parameters().count()) / 1e6, options.dtype));
+  if (beyond.empty()) {
+    print(fmt::format("loads anywhere as {}\n", config["architectures"][0].get<std::string>()));
+    return;
+  }
+  const bool temperature =
+      std::ranges::all_of(beyond, [](const auto& k) { return k.find("temperature") != k.npos; }) &&
+      model.config().attention.temperature.kind == TemperatureSpec::Kind::constant;
+  print(
+      fmt::format("loads in Fovea only (model_type fovea): Hugging Face's config cannot say {}\n{}",
+                  fmt::join(beyond, ", "),
+                  temperature ? "--fold puts the temperature into the weights\n" : ""));
+}
+
+}  // namespace
+
+Verb add_export_verb(CLI::App& app, Globals& globals) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb =
+      app.add_subcommand("export", "write a model folder that transformers and other engines load");
+  verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
+  verb->add_option("out", options->out, "the folder to write; must not exist")->required();
+  verb->add_flag("--fold", options->fold,
+                 "put a constant temperature into the weights: standard attention, same numbers");
+  verb->add_option("--dtype", options->dtype, "of the weights: float32, bfloat16 or float16")
+      ->capture_default_str();
+  verb->add_option("--shard", options->shard_gigabytes, "gigabytes of one weight file at most")
+      ->capture_default_str();
+  add_global_options(*verb, globals);
+  return {verb, [options, &globals] { run(*options, globals); }};
+}
+
+}  // namespace fovea::cli

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/checkpoint/fold.h"
+
+#include <ATen/ATen.h>
+
+#include "fovea/base/error.h"
+
+namespace fovea {
+
+Transformer fold_temperature(const Transformer& model) {
+  const ModelConfig& before = model.config();
+  require<UnsupportedError>(
+      before.attention.temperature.kind == TemperatureSpec::Kind::constant, "fold",
+      "only a constant temperature can be folded into the weights; this model's is learned and "
+      "depends on the text");
+  ModelConfig config = before;
+  config.attention.temperature = {};
+  config.attention.temperature_per_layer.clear();
+  const at::NoGradGuard no_grad;
+  Transformer folded(config, 0);
+  for (Parameter& p : folded.parameters().all()) {
+    const Parameter* from = model.parameters().find(p.name);
+    require<UnsupportedError>(from != nullptr, "fold", "the folded model has a new parameter '{}'",
+                              p.name);
+    p.value.copy_(from->value);
+  }
+  const char* name =
+      config.qk_norm == QkNorm::none ? "self_attn.q_proj.weight" : "self_attn.q_norm.weight";
+  for (int64_t i = 0; i < config.layers; ++i) {
+    Parameter* query = folded.parameters().find(fmt::format("model.layers.{}.{}", i, name));
+    query->value.div_(before.layer_attention(i).temperature.value);
+  }
+  return folded;
+}
+
+}  // namespace fovea

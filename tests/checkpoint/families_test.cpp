@@ -1,0 +1,168 @@
+// Folders that transformers wrote (tests/peers/check_transformers.py --write-golden), and what
+// config.json says.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/checkpoint/families.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "fovea/base/files.h"
+#include "fovea/checkpoint/fold.h"
+#include "fovea/checkpoint/model_folder.h"
+#include "fovea/checkpoint/safetensors.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace fovea {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using testing::tiny_config;
+
+fs::path golden(const std::string& family) {
+  return FOVEA_SOURCE_DIR "/tests/golden/hugging_face/" + family;
+}
+
+at::Tensor logits_of(const Transformer& model, const at::Tensor& tokens) {
+  const at::NoGradGuard no_grad;
+  return model.logits(model.hidden({.tokens_bt = tokens.unsqueeze(0)}))[0];
+}
+
+double relative_difference(const at::Tensor& a, const at::Tensor& b) {
+  return ((a - b).abs().max() / b.abs().max()).item<double>();
+}
+
+Json golden_config(const std::string& family) {
+  return Json::parse(read_file(golden(family) / "config.json"));
+}
+
+ModelConfig read_changed(const std::string& family, const std::function<void(Json&)>& change) {
+  Json json = golden_config(family);
+  change(json);
+  return config_from_hugging_face(json, "config.json");
+}
+
+// Spec 8.8: a tiny random model of the reference implementation gives the same logits. qwen3 is
+// sharded.
+TEST(Families, LogitsAreThoseOfTransformers) {
+  for (const std::string family : {"llama", "mistral", "qwen3"}) {
+    Transformer model(load_model_config(golden(family)), 0);
+    EXPECT_THAT(load_weights(golden(family), model), ::testing::IsEmpty());
+    const SafetensorsFile expected(golden(family) / "expected.safetensors");
+    EXPECT_LT(
+        relative_difference(logits_of(model, expected.tensor("tokens")), expected.tensor("logits")),
+        1e-5)
+        << family;
+  }
+}
+
+TEST(Families, ConfigsOfTransformersAreReadKeyByKey) {
+  const ModelConfig llama = read_changed("llama", [](Json&) {});
+  EXPECT_EQ(llama.width, 16);
+  EXPECT_EQ(llama.kv_heads, 2);
+  EXPECT_EQ(llama.head_dim, 4);
+  EXPECT_EQ(llama.rope.theta, 500000.0);
+  EXPECT_TRUE(llama.tied);
+  const ModelConfig mistral = read_changed("mistral", [](Json&) {});
+  EXPECT_EQ(mistral.attention.mask.window, 5);
+  EXPECT_EQ(mistral.head_dim, 8);
+  EXPECT_FALSE(mistral.tied);
+  EXPECT_EQ(read_changed("qwen3", [](Json&) {}).qk_norm, QkNorm::head_rms);
+  // The older dialect, and keys that older files leave out.
+  const ModelConfig older = read_changed("llama", [](Json& j) {
+    j.erase("rope_parameters");
+    j.erase("head_dim");
+    j["rope_theta"] = 1e6;
+    j["num_key_value_heads"] = nullptr;
+    j["rope_scaling"] = nullptr;
+  });
+  EXPECT_EQ(older.rope.theta, 1e6);
+  EXPECT_EQ(older.kv_heads, 4);
+  EXPECT_EQ(
+      read_changed("mistral", [](Json& j) { j["sliding_window"] = nullptr; }).attention.mask.window,
+      0);
+}
+
+TEST(Families, WhatTheDecoderDoesNotHaveIsRefusedByName) {
+  const auto refused = [](const std::string& family, const std::string& key, const Json& value,
+                          const std::string& named) {
+    EXPECT_ERROR(UnsupportedError, read_changed(family, [&](Json& j) { j[key] = value; }), named,
+                 "config.json");
+  };
+  refused("llama", "model_type", "gpt2", "gpt2");
+  refused("llama", "model_type", "qwen4", "did you mean 'qwen3'");
+  refused("llama", "attention_bias", true, "attention_bias");
+  refused("llama", "hidden_act", "gelu", "hidden_act");
+  refused("llama", "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}, "linear");
+  refused("llama", "rope_parameters", {{"rope_type", "yarn"}}, "yarn");
+  refused("qwen3", "layer_types", {"full_attention", "sliding_attention"}, "some layers");
+  EXPECT_ERROR(CheckpointError, read_changed("llama", [](Json& j) { j.erase("hidden_size"); }),
+               "'hidden_size'", "missing");
+  EXPECT_ERROR(CheckpointError, read_changed("llama", [](Json& j) { j["hidden_size"] = "16"; }),
+               "'hidden_size'", "whole number");
+  EXPECT_ERROR(CheckpointError,
+               read_changed("llama", [](Json& j) { j["num_key_value_heads"] = 3; }), "config.json");
+}
+
+TEST(Families, ConfigsOfTheFamiliesSurviveWritingAndReading) {
+  std::vector<ModelConfig> configs(5, tiny_config());
+  configs[1].tied = false;
+  configs[2].qk_norm = QkNorm::head_rms;
+  configs[3].attention.mask.window = 4;
+  configs[4].qk_norm = QkNorm::head_rms;
+  configs[4].attention.mask.window = 4;
+  const std::vector<std::string> types{"llama", "llama", "qwen3", "mistral", "qwen3"};
+  for (size_t i = 0; i < configs.size(); ++i) {
+    EXPECT_THAT(beyond_hugging_face(configs[i]), ::testing::IsEmpty()) << i;
+    const Json json = model_config_json(configs[i], *byte_tokenizer());
+    EXPECT_EQ(json["model_type"], types[i]);
+    EXPECT_EQ(config_from_hugging_face(json, "config.json"), configs[i]) << i;
+  }
+}
+
+TEST(Families, WhatNoFamilyCanSayIsNamedAndOtherProgramsRefuseTheFolder) {
+  ModelConfig config = tiny_config();
+  config.dropout = 0.1;  // in training only
+  config.attention.temperature_per_layer = {1.0, 1.0};
+  EXPECT_THAT(beyond_hugging_face(config), ::testing::IsEmpty());
+  config.attention.temperature_per_layer = {0.4, 1.0};
+  config.attention.soft_cap = 5;
+  config.attention.mask.sinks = 1;
+  config.attention.mask.window = 4;
+  config.rope.rotary_dim = 4;
+  EXPECT_THAT(beyond_hugging_face(config),
+              ::testing::UnorderedElementsAre(
+                  "attention.soft_cap", "attention.mask.sinks", "rope.rotary_dim",
+                  "attention.temperature_per_layer.0", "attention.temperature_per_layer.1"));
+  EXPECT_EQ(model_config_json(config, *byte_tokenizer())["model_type"], "fovea");
+}
+
+// F-5: standard attention with a larger W_q or q gain.
+TEST(Fold, AConstantTemperatureGoesIntoTheWeights) {
+  for (const QkNorm norm : {QkNorm::none, QkNorm::head_rms}) {
+    ModelConfig config = tiny_config();
+    config.qk_norm = norm;
+    config.attention.temperature_per_layer = {0.4, 0.7};
+    config.attention.soft_cap = 3;
+    const Transformer model(config, 5), folded = fold_temperature(model);
+    EXPECT_THAT(beyond_hugging_face(folded.config()), ::testing::ElementsAre("attention.soft_cap"));
+    const at::Tensor tokens = at::arange(12) * 17 % 259;
+    EXPECT_LT(relative_difference(logits_of(folded, tokens), logits_of(model, tokens)), 1e-6);
+    EXPECT_GT(relative_difference(logits_of(Transformer(folded.config(), 5), tokens),
+                                  logits_of(model, tokens)),
+              1e-4);
+  }
+  ModelConfig learned = tiny_config();
+  learned.attention.temperature.kind = TemperatureSpec::Kind::learned;
+  EXPECT_ERROR(UnsupportedError, fold_temperature(Transformer(learned, 0)), "learned");
+}
+
+}  // namespace
+}  // namespace fovea
