@@ -40,7 +40,8 @@ void run(const Options& options, const Globals& globals) {
   std::optional<Transformer> folded;
   if (options.fold) folded.emplace(fold_temperature(loaded.model));
   const Transformer& model = folded ? *folded : loaded.model;
-  const int64_t bytes = model.parameters().count() * static_cast<int64_t>(at::elementSize(how.dtype));
+  const int64_t bytes =
+      model.parameters().count() * static_cast<int64_t>(at::elementSize(how.dtype));
   SaveOptions save = how;
   if (bytes <= how.shard_bytes) save.shard_bytes = 0;
   write_folder(out,

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "fovea/checkpoint/model_folder.h"
-#include "tests/support/program.h"
+#include "tests/cli/piped_program.h"
 #include "tests/support/tiny_model.h"
 
 namespace fovea::testing {
@@ -22,9 +22,9 @@ class GenerateVerb : public ::testing::Test {
   GenerateVerb() { save_model(model(), Transformer(tiny_config(), 1), *byte_tokenizer()); }
 
   std::filesystem::path model() const { return folder_ / "model"; }
-  ProgramResult run(std::vector<std::string> arguments, std::string_view input = "") const {
+  PipedResult run(std::vector<std::string> arguments, std::string_view input = "") const {
     arguments.insert(arguments.begin() + 1, model().string());
-    return run_program(kProgram, arguments, input);
+    return run_piped(kProgram, arguments, input);
   }
   TemporaryFolder folder_;
 };
@@ -64,7 +64,7 @@ TEST_F(GenerateVerb, ABatchAnswersEachLineWithItsOwnKeys) {
 }
 
 TEST_F(GenerateVerb, WrongInputNamesItsPlaceAndExitsWithTwo) {
-  const auto expect = [&](const ProgramResult& r, const std::string& part) {
+  const auto expect = [&](const PipedResult& r, const std::string& part) {
     EXPECT_EQ(r.exit_code, 2) << r.err;
     EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
     EXPECT_EQ(r.out, "");
@@ -99,7 +99,7 @@ TEST_F(GenerateVerb, ChatAnswersTurnsAndCommands) {
 }
 
 TEST_F(GenerateVerb, CtrlCEndsTheAnswerAndNotTheChat) {
-  Program chat(kProgram, {"chat", model().string(), "--max-tokens", "1000000000", "-q"});
+  PipedProgram chat(kProgram, {"chat", model().string(), "--max-tokens", "1000000000", "-q"});
   chat.write("a\n");
   EXPECT_NE(chat.read(20), "");
   chat.signal(SIGINT);
@@ -109,8 +109,8 @@ TEST_F(GenerateVerb, CtrlCEndsTheAnswerAndNotTheChat) {
 }
 
 TEST_F(GenerateVerb, CtrlCEndsGenerateWith130AfterWholeCharacters) {
-  Program generate(kProgram, {"generate", model().string(), "a", "--max-tokens", "1000000000",
-                              "--when-full", "slide"});
+  PipedProgram generate(kProgram, {"generate", model().string(), "a", "--max-tokens", "1000000000",
+                                   "--when-full", "slide"});
   const std::string first = generate.read(20);
   generate.signal(SIGINT);
   const std::string text = first + generate.read();

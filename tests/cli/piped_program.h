@@ -1,4 +1,4 @@
-// Runs the `fovea` program as a process: to its end, or while a test talks with it.
+// The program with pipes: to its end, or while a test talks with it (program.h has files instead).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -20,9 +20,9 @@
 namespace fovea::testing {
 
 /// A running process with pipes to its stdin and from its stdout; stderr goes to a file.
-class Program {
+class PipedProgram {
  public:
-  Program(const std::string& path, const std::vector<std::string>& arguments) {
+  PipedProgram(const std::string& path, const std::vector<std::string>& arguments) {
     int in[2], out[2];
     if (::pipe2(in, O_CLOEXEC) != 0 || ::pipe2(out, O_CLOEXEC) != 0)
       throw std::runtime_error("pipe");
@@ -45,14 +45,14 @@ class Program {
     in_ = in[1];
     out_ = out[0];
   }
-  ~Program() {
+  ~PipedProgram() {
     if (id_ > 0) {
       ::kill(id_, SIGKILL);
       wait();
     }
   }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
+  PipedProgram(const PipedProgram&) = delete;
+  PipedProgram& operator=(const PipedProgram&) = delete;
 
   void write(std::string_view text) {
     while (!text.empty()) {
@@ -94,18 +94,18 @@ class Program {
   int in_ = -1, out_ = -1;
 };
 
-struct ProgramResult {
+struct PipedResult {
   int exit_code = 0;
   std::string out, err;
 };
 
 /// Runs to the end. `input` must be small enough for a pipe (64 KiB).
-inline ProgramResult run_program(const std::string& path, const std::vector<std::string>& arguments,
-                                 std::string_view input = "") {
-  Program program(path, arguments);
+inline PipedResult run_piped(const std::string& path, const std::vector<std::string>& arguments,
+                             std::string_view input = "") {
+  PipedProgram program(path, arguments);
   program.write(input);
   program.close_input();
-  ProgramResult result;
+  PipedResult result;
   result.out = program.read();
   result.exit_code = program.wait();
   result.err = program.errors();
