@@ -103,8 +103,8 @@ class Forward {
 
   void run() {
     const int64_t pairs = s_.batch * s_.kv_heads, floats = key_floats_ + value_floats_;
-    const int64_t at_once =
-        std::clamp<int64_t>(kPackedFloats / std::max<int64_t>(floats, 1), 1, pairs);
+    const int64_t blocks = (s_.queries + kQueryBlock - 1) / kQueryBlock;
+    const int64_t at_once = heads_together(pairs, floats, blocks);
     float* const packed = packed_memory(at_once * floats);
     std::vector<PackedHead> heads;
     std::vector<Item> items;

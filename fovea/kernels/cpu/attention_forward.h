@@ -3,10 +3,11 @@
 //   strip of keys ->   S = Q K^T (kRows x kStrip sums in registers) -> logit, mask -> P = 2^(x - m)
 //   every 4 strips ->  O += P V
 //
-// No pass for the maximum and no rescaling of O: a row's reference m is the largest logit of the
-// first strip in which the row sees a key, and float32's exponent absorbs what grows later. A row
-// whose sum leaves the safe range gets its exact maximum, and the block runs again; the other rows
-// then repeat the same bits. So a row never depends on keys that it does not see, nor on its
+// No pass for the maximum and no rescaling of O: strips are walked from the nearest keys backwards,
+// a row's reference m is the largest logit of the first strip in which the row sees a key, and
+// float32's exponent absorbs what grows later (biases by distance grow towards the near keys). A
+// row whose sum leaves the safe range gets its exact maximum, and the block runs again; the other
+// rows then repeat the same bits. So a row never depends on keys that it does not see, nor on its
 // neighbours.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -72,16 +73,16 @@ class ForwardRows {
     }
   }
 
-  // All strips with the present references.
+  // All strips with the present references, the nearest keys first.
   void pass() {
     const int64_t rows = groups_ * kRows;
     for (int64_t n = 0; n < rows * kLanes; ++n) sums_[n] = 0.0f;
     for (int64_t n = 0; n < rows * b_.value_width.columns; ++n) out_[n] = 0.0f;
     depth_ = 0;
-    for (int64_t n = 0; n < b_.strip_count; ++n) {
+    for (int64_t n = b_.strip_count - 1; n >= 0; --n) {
       const Strip& strip = b_.strips[n];
       const bool partial = strip.kind == Strip::Kind::partial;
-      for (int64_t key = strip.key_begin; key < strip.key_end; key += kStrip) {
+      for (int64_t key = last_tile(strip); key >= strip.key_begin; key -= kStrip) {
         const bool masked = partial || key + kStrip > b_.key_count;
         if (!b_.plain) {
           score_strip<Tile::general>(key, masked);
@@ -94,6 +95,10 @@ class ForwardRows {
       }
     }
     if (depth_ > 0) add_values();
+  }
+
+  static int64_t last_tile(const Strip& strip) {
+    return strip.key_begin + (strip.key_end - strip.key_begin - 1) / kStrip * kStrip;
   }
 
   template <Tile kind>

@@ -49,7 +49,7 @@ class Backward {
 
   void run() {
     const int64_t pairs = s_.batch * s_.kv_heads, floats = unit_floats();
-    const int64_t at_once = std::clamp<int64_t>(kPackedFloats / floats, 1, pairs);
+    const int64_t at_once = heads_together(pairs, floats, parts_);
     float* const buffer = packed_memory(at_once * floats);
     for (int64_t first = 0; first < pairs; first += at_once) {
       std::vector<Unit> units;

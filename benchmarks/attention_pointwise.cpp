@@ -1,0 +1,300 @@
+// Benchmark of pointwise attention: our kernels against torch's scaled_dot_product_attention, and
+// our kernels' variants against plain ones, in turn in one process (docs/benchmarks.md).
+//
+//   attention_pointwise [--dtypes float32,bfloat16] [--widths 64,128] [--lengths 1024,4096,16384]
+//                       [--only sdpa|variants|decode] [--pairs 21] [--budget 10] [--threads 1]
+//                       [--output FILE]
+//
+// Prints a line a case. --output merges the cases into FILE (JSON), replacing those of equal names.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "benchmarks/fma_peak.h"
+#include "fovea/attention/attention.h"
+#include "fovea/attention/plan.h"
+#include "fovea/train/machine.h"
+
+namespace fovea {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::vector<std::string> dtypes{"float32", "bfloat16"};
+  std::vector<int64_t> widths{64, 128}, lengths{1024, 4096, 16384};
+  std::string only, output;
+  int pairs = 21, threads = 1;
+  double budget = 10.0;  // seconds a measure, five pairs at least
+};
+
+// A function to time; what it returns is thrown away.
+using Action = std::function<void()>;
+
+double milliseconds(const Action& action) {
+  const auto start = std::chrono::steady_clock::now();
+  action();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+Json quartiles(std::vector<double> x) {
+  std::ranges::sort(x);
+  const auto at = [&x](double share) {
+    return x[static_cast<size_t>(share * double(x.size() - 1))];
+  };
+  return {{"q1", at(0.25)}, {"median", at(0.5)}, {"q3", at(0.75)}};
+}
+
+// Times of `ours` and `other` in turn; ratio = other / ours.
+Json measure_pairs(const Options& options, const Action& ours, const Action& other) {
+  std::vector<double> a, b, ratio;
+  ours();
+  other();
+  double spent = 0.0;
+  for (int n = 0; n < options.pairs && (n < 5 || spent < options.budget * 1e3); ++n) {
+    a.push_back(milliseconds(ours));
+    b.push_back(milliseconds(other));
+    ratio.push_back(b.back() / a.back());
+    spent += a.back() + b.back();
+  }
+  return {{"pairs", a.size()},
+          {"fovea_ms", quartiles(a)},
+          {"other_ms", quartiles(b)},
+          {"ratio", quartiles(ratio)}};
+}
+
+struct Tensors {
+  at::Tensor q, k, v, dout, tau;
+};
+
+Tensors random_tensors(int64_t heads, int64_t length, int64_t width, at::ScalarType dtype) {
+  const auto draw = [&] { return at::randn({1, heads, length, width}).to(dtype); };
+  Tensors x{draw(), draw(), draw(), draw(), at::rand({1, length}) * 4.0 + 6.0};
+  for (at::Tensor* t : {&x.q, &x.k, &x.v}) t->set_requires_grad(true);
+  return x;
+}
+
+// Calls of attention() with a plan that is derived once, as for the layers of a model.
+class Ours {
+ public:
+  Ours(AttentionSpec spec, Tensors x) : spec_(std::move(spec)), x_(std::move(x)) {
+    context_.plans = std::make_shared<PlanCache>();
+    if (spec_.temperature.kind == TemperatureSpec::Kind::learned)
+      tensors_.tau_bt = x_.tau.requires_grad_();
+  }
+  AttentionResult call() const {
+    return attention(spec_, x_.q, x_.k, x_.v, tensors_, context_, Path::fused);
+  }
+  Action forward() const {
+    return [this] {
+      const at::NoGradGuard no_gradient;
+      call();
+    };
+  }
+  Action backward() {
+    out_ = call().out_bhte;
+    return [this] {
+      std::vector<at::Tensor> inputs{x_.q, x_.k, x_.v};
+      if (tensors_.tau_bt.defined()) inputs.push_back(tensors_.tau_bt);
+      torch::autograd::grad({out_}, inputs, {x_.dout}, /*retain_graph=*/true);
+    };
+  }
+
+ private:
+  AttentionSpec spec_;
+  Tensors x_;
+  AttentionTensors tensors_;
+  AttentionContext context_;
+  at::Tensor out_;
+};
+
+class Torch {
+ public:
+  explicit Torch(Tensors x) : x_(std::move(x)) {}
+  Action forward() const {
+    return [this] {
+      const at::NoGradGuard no_gradient;
+      at::scaled_dot_product_attention(x_.q, x_.k, x_.v, {}, 0.0, true);
+    };
+  }
+  Action backward() {
+    out_ = at::scaled_dot_product_attention(x_.q, x_.k, x_.v, {}, 0.0, true);
+    return [this] {
+      torch::autograd::grad({out_}, {x_.q, x_.k, x_.v}, {x_.dout}, /*retain_graph=*/true);
+    };
+  }
+
+ private:
+  Tensors x_;
+  at::Tensor out_;
+};
+
+AttentionSpec plain_spec(int64_t heads, int64_t width) {
+  AttentionSpec spec;
+  spec.heads = spec.kv_heads = heads;
+  spec.head_dim = width;
+  return spec;
+}
+
+// Enough heads for some milliseconds, few enough for minutes.
+int64_t heads_for(int64_t length) { return std::clamp<int64_t>(8192 / length, 1, 8); }
+
+class Benchmark {
+ public:
+  explicit Benchmark(Options options) : options_(std::move(options)) {
+    at::set_num_threads(options_.threads);
+    peak_ = {{"float32", fma_peak_float32()}, {"bfloat16", fma_peak_bfloat16()}};
+    std::cout << "peak of one core, GFLOP/s: " << peak_.dump() << std::endl;
+  }
+
+  void run() {
+    for (const std::string& dtype : options_.dtypes) {
+      for (const int64_t width : options_.widths) {
+        for (const int64_t length : options_.lengths) {
+          if (options_.only.empty() || options_.only == "sdpa") against_torch(dtype, width, length);
+        }
+      }
+      if (options_.only.empty() || options_.only == "variants") variants(dtype);
+      if (options_.only.empty() || options_.only == "decode") decode(dtype);
+    }
+  }
+
+  void write(int argc, char** argv) const {
+    if (options_.output.empty()) return;
+    Json file;
+    if (std::ifstream in(options_.output); in) file = Json::parse(in);
+    file["benchmark"] = "attention_pointwise";
+    file["ratio"] = "other / Fovea, above 1 Fovea is faster; medians of the pairs' ratios";
+    file["commands"][fmt::format("{}", fmt::join(argv + 1, argv + argc, " "))] = code_version();
+    file["machine"] = machine_summary(at::kCPU);
+    for (const Json& result : results_) {
+      Json kept = Json::array({result});
+      for (const Json& old : file.value("results", Json::array())) {
+        if (old["name"] != result["name"]) kept.insert(kept.end() - 1, old);
+      }
+      file["results"] = kept;
+    }
+    std::ofstream(options_.output) << file.dump(2) << "\n";
+  }
+
+ private:
+  static at::ScalarType scalar_type(const std::string& dtype) {
+    return dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  }
+
+  void add(const std::string& name, Json result, double flops, const std::string& dtype) {
+    const double ours = result["fovea_ms"]["median"];
+    const double rate = flops / ours * 1e-6;
+    result["fovea_gflops"] = rate;
+    result["share_of_peak"] = rate / peak_[dtype].get<double>() / options_.threads;
+    result["peak_gflops"] = peak_[dtype];
+    result["threads"] = options_.threads;
+    Json named{{"name", name}};
+    named.update(result);
+    results_.push_back(named);
+    std::cout << fmt::format(
+                     "{:46} {:9.3f} ms {:7.1f} GFLOP/s ({:3.0f} %)  ratio {:.2f} ({:.2f} to "
+                     "{:.2f})",
+                     name, ours, rate, 100.0 * named["share_of_peak"].get<double>(),
+                     named["ratio"]["median"].get<double>(), named["ratio"]["q1"].get<double>(),
+                     named["ratio"]["q3"].get<double>())
+              << std::endl;
+  }
+
+  void against_torch(const std::string& dtype, int64_t width, int64_t length) {
+    const int64_t heads = heads_for(length);
+    const double pairs = double(heads) * double(length) * double(length + 1) / 2.0;
+    const Tensors x = random_tensors(heads, length, width, scalar_type(dtype));
+    Ours ours(plain_spec(heads, width), x);
+    Torch torch(x);
+    const std::string what = fmt::format("{} d={} T={} H={}", dtype, width, length, heads);
+    add("forward vs SDPA, " + what, measure_pairs(options_, ours.forward(), torch.forward()),
+        4.0 * double(width) * pairs, dtype);
+    add("backward vs SDPA, " + what, measure_pairs(options_, ours.backward(), torch.backward()),
+        10.0 * double(width) * pairs, dtype);
+  }
+
+  // One query against a cache of keys: GB/s of keys and values instead of GFLOP/s would say the
+  // same.
+  void decode(const std::string& dtype) {
+    constexpr int64_t heads = 8, kv_heads = 2, width = 64;
+    const at::NoGradGuard no_gradient;
+    for (const int64_t length : {4096, 16384}) {
+      const auto draw = [&](int64_t h, int64_t t) {
+        return at::randn({1, h, t, width}).to(scalar_type(dtype));
+      };
+      Tensors x{draw(heads, 1), draw(kv_heads, length), draw(kv_heads, length), {}, {}};
+      AttentionSpec spec = plain_spec(heads, width);
+      spec.kv_heads = kv_heads;
+      const Ours ours(spec, x);
+      const Action torch = [&x] {
+        at::scaled_dot_product_attention(x.q, x.k, x.v, {}, 0.0, false, {}, /*enable_gqa=*/true);
+      };
+      add(fmt::format("decode vs SDPA, {} d={} keys={} H={}/{}", dtype, width, length, heads,
+                      kv_heads),
+          measure_pairs(options_, ours.forward(), torch), 4.0 * heads * double(length) * width,
+          dtype);
+    }
+  }
+
+  // Our kernels with a setting against our plain kernels: ratio = plain / variant.
+  void variants(const std::string& dtype) {
+    constexpr int64_t width = 64;
+    const auto compare = [&](const std::string& name, int64_t length, auto change) {
+      const int64_t heads = heads_for(length);
+      const Tensors x = random_tensors(heads, length, width, scalar_type(dtype));
+      AttentionSpec spec = plain_spec(heads, width);
+      Ours plain(spec, x);
+      change(spec);
+      Ours variant(spec, x);
+      const std::string what = fmt::format("{} d={} T={} H={}", dtype, width, length, heads);
+      const double flops = double(heads) * double(length) * double(length + 1) / 2.0 * width;
+      add("forward " + name + " vs plain, " + what,
+          measure_pairs(options_, variant.forward(), plain.forward()), 4.0 * flops, dtype);
+      add("backward " + name + " vs plain, " + what,
+          measure_pairs(options_, variant.backward(), plain.backward()), 10.0 * flops, dtype);
+    };
+    compare("t 0.4", 4096, [](AttentionSpec& s) { s.temperature.value = 0.4; });
+    compare("learned tau", 4096,
+            [](AttentionSpec& s) { s.temperature.kind = TemperatureSpec::Kind::learned; });
+    compare("soft-cap", 4096, [](AttentionSpec& s) { s.soft_cap = 30.0; });
+    compare("alibi", 4096, [](AttentionSpec& s) { s.bias.kind = BiasSpec::Kind::alibi; });
+    compare("window 256", 16384, [](AttentionSpec& s) { s.mask.window = 256; });
+  }
+
+  Options options_;
+  Json peak_;
+  std::vector<Json> results_;
+};
+
+}  // namespace
+}  // namespace fovea
+
+int main(int argc, char** argv) {
+  fovea::Options options;
+  CLI::App app("pointwise attention against torch");
+  app.add_option("--dtypes", options.dtypes)->delimiter(',');
+  app.add_option("--widths", options.widths)->delimiter(',');
+  app.add_option("--lengths", options.lengths)->delimiter(',');
+  app.add_option("--only", options.only)->check(CLI::IsMember({"sdpa", "variants", "decode"}));
+  app.add_option("--pairs", options.pairs);
+  app.add_option("--budget", options.budget);
+  app.add_option("--threads", options.threads);
+  app.add_option("--output", options.output);
+  CLI11_PARSE(app, argc, argv);
+  fovea::Benchmark benchmark(options);
+  benchmark.run();
+  benchmark.write(argc, argv);
+}
