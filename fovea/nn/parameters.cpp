@@ -14,9 +14,13 @@ Parameter& ParameterRegistry::add(Parameter parameter, at::IntArrayRef shape, ui
                                   at::Device device) {
   require<ConfigError>(find(parameter.name) == nullptr, "parameters",
                        "names are unique; '{}' came twice", parameter.name);
-  at::Tensor value = at::empty(shape, at::kFloat);
-  initialise(value, parameter.init, seed, parameter.name);
-  parameter.value = value.to(device);
+  if (device.is_meta()) {
+    parameter.value = at::empty(shape, at::TensorOptions(at::kFloat).device(device));
+  } else {
+    at::Tensor value = at::empty(shape, at::kFloat);
+    initialise(value, parameter.init, seed, parameter.name);
+    parameter.value = value.to(device);
+  }
   parameter.value.set_requires_grad(parameter.trainable);
   return parameters_.emplace_back(std::move(parameter));
 }

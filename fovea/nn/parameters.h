@@ -42,8 +42,8 @@ struct Parameter {
 
 class ParameterRegistry {
  public:
-  /// Registers and initialises a parameter; the numbers depend on (seed, name) only. The reference
-  /// stays valid.
+  /// Registers and initialises a parameter; the numbers depend on (seed, name) only. On the meta
+  /// device it has a shape and no numbers. The reference stays valid.
   Parameter& add(Parameter parameter, at::IntArrayRef shape, uint64_t seed, at::Device device);
   const Parameter* find(std::string_view name) const;
   Parameter* find(std::string_view name);

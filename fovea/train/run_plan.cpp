@@ -1,0 +1,256 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/train/run_plan.h"
+
+#include <ATen/ops/randn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "fovea/kernels/common/mask_rule.h"
+#include "fovea/nn/matmul.h"
+#include "fovea/nn/transformer.h"
+#include "fovea/train/machine.h"
+#include "fovea/train/plan_rules.h"
+
+namespace fovea {
+namespace {
+
+constexpr std::array<std::string_view, 3> kVerdicts{"usual", "unusual", "against"};
+
+ParameterParts count_parts(const ParameterRegistry& registry) {
+  ParameterParts parts;
+  const auto has = [](const std::string& name, std::string_view part) {
+    return name.find(part) != std::string::npos;
+  };
+  for (const Parameter& p : registry.all()) {
+    const int64_t n = p.value.numel();
+    if (p.trainable) parts.trainable += n;
+    if (p.origin == Parameter::Origin::added) {
+      parts.added += n;
+    } else if (has(p.name, "embed_")) {
+      parts.embedding += n;
+    } else if (has(p.name, "lm_head")) {
+      parts.head += n;
+    } else if (has(p.name, "norm")) {
+      parts.norms += n;
+    } else if (has(p.name, "mlp")) {
+      parts.feed_forward += n;
+    } else {
+      parts.attention += n;
+    }
+  }
+  return parts;
+}
+
+/// Mean number of keys that a query of a sequence of `length` tokens sees; rows are sampled where
+/// there are many.
+double mean_visible_keys(const MaskRule& rule, int64_t length) {
+  const int64_t step = std::max<int64_t>(1, length / 256);
+  double sum = 0.0;
+  int64_t rows = 0;
+  for (int64_t i = step / 2; i < length; i += step, ++rows) {
+    for (int64_t j = 0; j < length; ++j) sum += allowed(rule, {0, i}, {0, j}) ? 1.0 : 0.0;
+  }
+  return sum / static_cast<double>(std::max<int64_t>(rows, 1));
+}
+
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+/// Elements that a block keeps for its backward pass, per token.
+double kept_per_token(const ModelConfig& c) {
+  const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  const int64_t heads = (q + 2 * kv) * (c.qk_norm == QkNorm::none ? 1 : 2) + q;
+  return static_cast<double>(4 * c.width + heads + 3 * c.ffn_width);
+}
+
+MemoryPlan plan_memory(const Recipe& recipe, const ModelConfig& c, const ParameterParts& parts) {
+  MemoryPlan m;
+  const at::Device device = choose_device(recipe.train.device);
+  const bool half = choose_dtype(recipe.train.dtype, device) == at::kBFloat16;
+  const auto element = static_cast<double>(half ? 2 : 4);
+  const double tokens = static_cast<double>(
+      recipe.train.batch_rows *
+      (recipe.train.sequence_length > 0 ? recipe.train.sequence_length : c.context));
+  const auto layers = static_cast<double>(c.layers);
+  const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  // Kept with the activations: the compute dtype's copy of each matrix, or float32's stacked ones.
+  const int64_t copies = half ? parts.attention + parts.feed_forward
+                              : c.layers * c.width * (q + 2 * kv + 2 * c.ffn_width);
+  m.program = resident_bytes();
+  m.weights = 4 * parts.total() + static_cast<int64_t>(element) * copies;
+  m.gradients = 4 * parts.trainable;
+  m.optimizer = 8 * parts.trainable;
+  const double kept = kept_per_token(c) * element + 4.0 * static_cast<double>(c.heads + 2);
+  const double block = tokens * kept;
+  m.activations = static_cast<int64_t>(recipe.train.gradient_checkpointing
+                                           ? block + tokens * layers * 2.0 *
+                                                         static_cast<double>(c.width) * element
+                                           : block * layers);
+  const int64_t chunk = recipe.train.loss_chunk > 0 ? recipe.train.loss_chunk : 8192;
+  const double logits =
+      std::min(tokens, static_cast<double>(chunk)) * static_cast<double>(c.vocab_size) * element +
+      4.0 * static_cast<double>(c.vocab_size * c.width);
+  const double backward = tokens * element * static_cast<double>(3 * c.ffn_width + 3 * c.width + q);
+  m.transient = static_cast<int64_t>(std::max(logits, backward));
+  return m;
+}
+
+DecodePlan plan_decode(const ModelConfig& c, int64_t kv_heads, const ParameterParts& parts,
+                       double keys) {
+  DecodePlan d;
+  d.name = kv_heads == c.heads ? "MHA"
+           : kv_heads == 1     ? "MQA"
+                               : fmt::format("GQA, {} KV heads", kv_heads);
+  d.is_model = kv_heads == c.kv_heads;
+  const int64_t shared = 2 * c.width * c.head_dim * c.layers;  // W_k and W_v of one KV head
+  const int64_t matrices = parts.attention + parts.feed_forward + parts.added +
+                           c.vocab_size * c.width + (kv_heads - c.kv_heads) * shared;
+  d.cache_bytes = 2 * kv_heads * c.head_dim * c.layers * c.context * 2;
+  const double products = 4.0 * static_cast<double>(c.heads * c.head_dim * c.layers) * keys;
+  const double read =
+      4.0 * static_cast<double>(kv_heads * c.head_dim * c.layers) * keys;  // bfloat16 keys, values
+  d.operations = 2.0 * static_cast<double>(matrices) + products;
+  d.bytes_read = 2.0 * static_cast<double>(matrices) + read;
+  d.intensity_of_cache = read > 0 ? products / read : 0.0;
+  return d;
+}
+
+/// MHA, the model's own or 8 KV heads, and MQA: the choices of the notes' section 4.1.
+std::vector<int64_t> kv_choices(const ModelConfig& c) {
+  std::vector<int64_t> choices{c.heads};
+  if (c.kv_heads != c.heads && c.kv_heads != 1) choices.push_back(c.kv_heads);
+  for (const int64_t n : {8, 4, 2}) {
+    if (choices.size() == 1 && n < c.heads && c.heads % n == 0) choices.push_back(n);
+  }
+  if (c.heads > 1) choices.push_back(1);
+  return choices;
+}
+
+int64_t run_tokens(const Recipe& recipe, int64_t step_tokens) {
+  const TrainConfig& t = recipe.train;
+  if (t.tokens > 0) return t.tokens;
+  if (t.steps > 0) return t.steps * step_tokens;
+  int64_t total = 0;
+  for (const StageConfig& stage : t.stages) {
+    const int64_t rows = stage.batch_rows > 0 ? stage.batch_rows : t.batch_rows;
+    const int64_t length = stage.sequence_length > 0 ? stage.sequence_length
+                           : t.sequence_length > 0   ? t.sequence_length
+                                                     : recipe.model.context;
+    total += stage.steps * rows * length * t.accumulation;
+  }
+  return total;
+}
+
+}  // namespace
+
+std::span<const std::string_view> enum_names(RuleVerdict) { return kVerdicts; }
+
+RunPlan plan_run(const Recipe& unresolved, int64_t tokenizer_vocab) {
+  const Recipe recipe = unresolved.resolved();
+  RunPlan plan;
+  plan.model = recipe.model.resolved(recipe.model.vocab_size > 0 ? recipe.model.vocab_size
+                                                                 : tokenizer_vocab);
+  const ModelConfig& c = plan.model;
+  const Transformer shape(c, 0, at::kMeta);
+  plan.parameters = count_parts(shape.parameters());
+  const int64_t length =
+      recipe.train.sequence_length > 0 ? recipe.train.sequence_length : c.context;
+  plan.step_tokens = recipe.train.batch_rows * recipe.train.accumulation * length;
+  plan.tokens = run_tokens(recipe, plan.step_tokens);
+
+  double keys = 0.0, decode_keys = 0.0;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const MaskRule mask = c.layer_attention(i).mask;
+    keys += mean_visible_keys(mask, length);
+    double last = 0.0;
+    for (int64_t j = 0; j < c.context; ++j)
+      last += allowed(mask, {0, c.context - 1}, {0, j}) ? 1.0 : 0.0;
+    decode_keys += last;
+  }
+  plan.visible_keys = keys / static_cast<double>(c.layers);
+  plan.attention_per_token = 4.0 * static_cast<double>(c.heads * c.head_dim) * keys;
+  const int64_t multiplied = plan.parameters.attention + plan.parameters.feed_forward +
+                             plan.parameters.added + c.vocab_size * c.width;
+  plan.forward_per_token = 2.0 * static_cast<double>(multiplied) + plan.attention_per_token;
+  plan.training_per_token =
+      plan.forward_per_token * (recipe.train.gradient_checkpointing ? 4.0 : 3.0);
+  plan.chinchilla_tokens = 20.0 * static_cast<double>(plan.parameters.total());
+  plan.memory = plan_memory(recipe, c, plan.parameters);
+  for (const int64_t n : kv_choices(c)) {
+    plan.decode.push_back(
+        plan_decode(c, n, plan.parameters, decode_keys / static_cast<double>(c.layers)));
+  }
+  plan.rules = check_rules(recipe, plan);
+  return plan;
+}
+
+double measure_speed(const RunPlan& plan, const Recipe& recipe) {
+  const at::ScalarType dtype = choose_dtype(recipe.train.dtype, choose_device(recipe.train.device));
+  const ModelConfig& c = plan.model;
+  const int64_t rows = std::min<int64_t>(plan.step_tokens, 2048);
+  const int64_t in = std::min<int64_t>(c.width, 4096), out = std::min<int64_t>(c.ffn_width, 8192);
+  const at::Tensor x = at::randn({rows, in}).to(dtype), w = at::randn({out, in}).to(dtype);
+  const double operations = 2.0 * static_cast<double>(rows * in * out);
+  double best = 0.0;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [](auto since) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
+  };
+  while (best == 0.0 || seconds(begin) < 0.3) {
+    const auto start = std::chrono::steady_clock::now();
+    linear_product(x, w);
+    best = std::max(best, operations / seconds(start));
+  }
+  return best;
+}
+
+nlohmann::ordered_json RunPlan::to_json() const {
+  nlohmann::ordered_json json;
+  const ParameterParts& p = parameters;
+  json["parameters"] = {{"total", p.total()},
+                        {"trainable", p.trainable},
+                        {"embedding", p.embedding},
+                        {"attention", p.attention},
+                        {"feed_forward", p.feed_forward},
+                        {"norms", p.norms},
+                        {"head", p.head},
+                        {"added", p.added}};
+  json["operations"] = {{"forward_per_token", forward_per_token},
+                        {"attention_per_token", attention_per_token},
+                        {"visible_keys", visible_keys},
+                        {"training_per_token", training_per_token},
+                        {"training", training_operations()}};
+  json["tokens"] = {{"run", tokens}, {"step", step_tokens}, {"chinchilla", chinchilla_tokens}};
+  json["memory_bytes"] = {{"total", memory.total()},       {"program", memory.program},
+                          {"weights", memory.weights},     {"gradients", memory.gradients},
+                          {"optimizer", memory.optimizer}, {"activations", memory.activations},
+                          {"transient", memory.transient}};
+  for (const DecodePlan& d : decode) {
+    json["decode"].push_back({{"name", d.name},
+                              {"is_model", d.is_model},
+                              {"cache_bytes", d.cache_bytes},
+                              {"operations", d.operations},
+                              {"bytes_read", d.bytes_read},
+                              {"intensity_of_cache", d.intensity_of_cache}});
+  }
+  for (const RuleCheck& r : rules) {
+    json["rules"].push_back({{"rule", r.rule},
+                             {"value", r.value},
+                             {"verdict", enum_name(r.verdict)},
+                             {"advice", r.advice},
+                             {"source", r.source}});
+  }
+  return json;
+}
+
+}  // namespace fovea
