@@ -24,6 +24,8 @@ constexpr const char* kDescription =
     "  fovea train RECIPE model.layers=8               one model; run again to resume\n"
     "  fovea eval runs/NAME --text FILE                bits per byte and perplexity of a text\n"
     "  fovea generate runs/NAME \"Once upon\"           text from a model; fovea chat runs/NAME\n"
+    "  fovea plan RECIPE                               parameters, memory, time and rules of "
+    "thumb, before the run\n"
     "  fovea VERB --help                               what each verb and recipe key does";
 
 int report(const fovea::Error& error, bool json) {
@@ -52,7 +54,8 @@ int main(int argc, char** argv) {
       fovea::cli::add_train_verb(app, globals),     fovea::cli::add_compare_verb(app, globals),
       fovea::cli::add_eval_verb(app, globals),      fovea::cli::add_generate_verb(app, globals),
       fovea::cli::add_chat_verb(app, globals),      fovea::cli::add_export_verb(app, globals),
-      fovea::cli::add_attention_verb(app, globals), fovea::cli::add_info_verb(app, globals)};
+      fovea::cli::add_attention_verb(app, globals), fovea::cli::add_plan_verb(app, globals),
+      fovea::cli::add_info_verb(app, globals)};
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;
     names.reserve(verbs.size());

@@ -171,6 +171,28 @@ TEST_F(Cli, AKilledCompareGoesOnToTheNumbersOfAnUninterruptedOne) {
   EXPECT_THAT(slurp(folder_ / "parts/report.html"), HasSubstr("focal"));
 }
 
+TEST_F(Cli, APlanForetellsParametersTokensAndMemoryOfTheRun) {
+  recipe();
+  const std::vector<std::string> sizes{
+      "model.layers=4",    "model.width=256",     "model.heads=4", "model.ffn_width=704",
+      "model.context=256", "train.batch_rows=12", "train.steps=2", "--json"};
+  const auto with = [&](const char* verb) {
+    std::vector<std::string> arguments{verb, "recipe.yaml"};
+    arguments.insert(arguments.end(), sizes.begin(), sizes.end());
+    return arguments;
+  };
+  const Finished planned = run(with("plan")), trained = run(with("train"));
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const auto plan = nlohmann::json::parse(planned.out), result = nlohmann::json::parse(trained.out);
+  EXPECT_EQ(plan["parameters"]["total"], result["parameters"]);
+  EXPECT_EQ(plan["tokens"]["run"], result["tokens"]);
+  const double ratio =
+      plan["memory_bytes"]["total"].get<double>() / result["peak_memory_bytes"].get<double>();
+  EXPECT_GT(ratio, 0.8);
+  EXPECT_LT(ratio, 1.2);
+}
+
 TEST_F(Cli, AnAttentionCaseShowsItsPathAndItsErrors) {
   for (const char* path : {"automatic", "reference", "decode"}) {
     const Finished result = run(
