@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "fovea/attention/fused.h"
+#include "fovea/attention/head_output.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/plan.h"
 #include "fovea/attention/sdpa.h"
@@ -63,10 +64,13 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
   const CallShape shape{q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()};
   std::string no_kernel = beyond_fused(spec, q);
   if (no_kernel.empty()) {
-    return fused_attention(spec,
-                           context.plans ? context.plans->visits(spec, context, shape)
-                                         : make_visit_plan(spec, context, shape),
-                           q, k, v, tensors, context);
+    AttentionResult result =
+        fused_attention(spec,
+                        context.plans ? context.plans->visits(spec, context, shape)
+                                      : make_visit_plan(spec, context, shape),
+                        q, k, v, tensors, context);
+    result.out_bhte = head_output(spec, result.out_bhte, tensors);
+    return result;
   }
   if (path == Path::fused) refuse_fused(spec, no_kernel);
   if (std::string reason = beyond_sdpa(spec, q, context); !reason.empty())
@@ -76,6 +80,7 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
       context.plans ? context.plans->get(spec, context, shape) : make_plan(spec, context, shape);
   if (plan->empty_rows) return reference("some rows have no allowed key");
   AttentionResult result = sdpa_attention(spec, *plan, q, k, v, tensors, context.want_lse);
+  result.out_bhte = head_output(spec, result.out_bhte, tensors);
   result.path = {
       .name = "torch_sdpa", .isa = "", .plan = plan->name, .reason = std::move(no_kernel)};
   return result;

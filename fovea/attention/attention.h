@@ -14,6 +14,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "fovea/attention/spec.h"
 
@@ -27,6 +29,16 @@ struct AttentionTensors {
                       ///< sqrt(d))
   at::Tensor bias_table;    ///< [buckets, h]: T5 bias
   at::Tensor sink_logit_h;  ///< [h]
+  /// Multi-Token kernels [h, cq, ck]; row cq-1 is the current query (M-4).
+  at::Tensor kernel_before_hqk, kernel_after_hqk;
+  at::Tensor mix_before_noi;  ///< [groups, m, m] stored (out, in)
+  at::Tensor mix_after_nio;   ///< [groups, m, m] stored (in, out)
+  at::Tensor head_gain_e;     ///< [e], shared by the heads
+  at::Tensor gate_weight;     ///< scalar gate u [e]; full gate U [e, e] stored (out, in)
+  at::Tensor gate_bias;       ///< scalar gate c []; full gate [e]
+
+  /// Every member with its name in case files; undefined ones too.
+  std::vector<std::pair<std::string_view, at::Tensor*>> named();
 };
 
 /// Where the tokens of this call are. Undefined tensors mean: one document, keys 0 ... s-1, queries

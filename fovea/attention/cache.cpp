@@ -15,6 +15,8 @@ namespace fovea {
 namespace {
 
 constexpr const char* kTemperature = "temperature";
+constexpr const char* kQueries = "queries";
+constexpr const char* kTau = "tau";
 
 std::vector<int64_t> buffer_shape(const StreamSpec& spec, int64_t batch, int64_t rows) {
   std::vector<int64_t> shape{batch, rows};
@@ -38,11 +40,12 @@ std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType 
   spec.check();
   require<UnsupportedError>(spec.mask.causal, "cache",
                             "a cache needs mask.causal: later tokens must not change earlier rows");
+  const int64_t earlier = spec.multi_token.earlier_queries();
   const bool windowed = spec.mask.sparsity == MaskRule::Sparsity::full && spec.mask.window > 0;
   StreamSpec keys{.name = "keys", .row_shape = {spec.kv_heads, spec.head_dim}, .dtype = dtype};
   if (windowed) {
     keys.keep_first = spec.mask.sinks;
-    keys.keep_last = spec.mask.window;
+    keys.keep_last = spec.mask.window + earlier;  // the oldest query has a window of its own
   }
   StreamSpec values = keys;
   values.name = "values";
@@ -50,6 +53,17 @@ std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType 
   std::vector<StreamSpec> streams{keys, values};
   if (keeps_prefix_sum(spec.temperature))
     streams.push_back({.name = kTemperature, .row_shape = {1}, .dtype = at::kDouble});
+  if (earlier > 0) {
+    streams.push_back({.name = kQueries,
+                       .row_shape = {spec.heads, spec.head_dim},
+                       .dtype = dtype,
+                       .keep_last = earlier + 1});
+    if (spec.temperature.kind == TemperatureSpec::Kind::learned)
+      streams.push_back({.name = kTau,
+                         .row_shape = {1},
+                         .dtype = dtype == at::kDouble ? at::kDouble : at::kFloat,
+                         .keep_last = earlier + 1});
+  }
   return streams;
 }
 
@@ -253,6 +267,52 @@ at::Tensor cached_temperature(const TemperatureSpec& spec, int64_t head_dim,
   return rows.tau_bt;
 }
 
+namespace {
+
+// Keys, values and places of a call from the cache.
+struct CachedCall {
+  at::Tensor keys_bgsd, values_bgse;
+  AttentionContext context;
+};
+
+// Where rows are evicted between the sinks and the rest, columns that nobody sees stand for them (as
+// many as a convolution can reach over).
+void part_the_sinks(CachedCall& call, int64_t sinks, int64_t columns) {
+  const auto spread = [&](const at::Tensor& x, int64_t dim) {
+    std::vector<int64_t> sizes = x.sizes().vec();
+    sizes[static_cast<size_t>(dim)] = columns;
+    return at::cat({x.narrow(dim, 0, sinks), at::zeros(sizes, x.options()),
+                    x.narrow(dim, sinks, x.size(dim) - sinks)},
+                   dim);
+  };
+  call.keys_bgsd = spread(call.keys_bgsd, 2);
+  call.values_bgse = spread(call.values_bgse, 2);
+  const at::Tensor positions = call.context.key_positions_bs;
+  call.context.key_positions_bs = spread(positions, 0);
+  call.context.key_documents_bs = spread(at::ones_like(positions), 0);
+  call.context.query_documents_bt = at::ones_like(call.context.query_positions_bt);
+}
+
+CachedCall cached_call(const AttentionSpec& spec, const AttentionCache& cache, int64_t queries) {
+  CachedCall call{cache.rows("keys").transpose(1, 2), cache.rows("values").transpose(1, 2), {}};
+  const int64_t rows = call.keys_bgsd.size(2);
+  // Where nothing was evicted the default places are right, and cheaper: the queries are the last
+  // of the keys.
+  if (rows == cache.stream_length("keys")) return call;
+  call.context.key_positions_bs = cache.positions("keys");
+  call.context.query_positions_bt =
+      call.context.key_positions_bs.narrow(0, rows - queries, queries);
+  const KernelExtent &before = spec.multi_token.before, &after = spec.multi_token.after;
+  const int64_t reach = std::max(before.keys, after.keys) / 2;  // to either side, or more
+  if (const int64_t sinks = spec.mask.sinks; sinks > 0 && reach > 0) {
+    const int64_t evicted = call.context.key_positions_bs[sinks].item<int64_t>() - sinks;
+    if (evicted > 0) part_the_sinks(call, sinks, std::min(evicted, reach));
+  }
+  return call;
+}
+
+}  // namespace
+
 AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cache,
                                  const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const AttentionTensors& tensors, Path path) {
@@ -263,18 +323,26 @@ AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cach
                       "q and k of the new tokens must be [b, heads, t, d] with one t");
   cache.append("keys", k.transpose(1, 2));
   cache.append("values", v.transpose(1, 2));
-  const at::Tensor keys = cache.rows("keys").transpose(1, 2),
-                   values = cache.rows("values").transpose(1, 2);
-  AttentionContext context;
   const int64_t t = q.size(2);
-  // Where nothing was evicted the default places are right, and cheaper: the queries are the last t
-  // of the keys.
-  if (const at::Tensor positions = cache.positions("keys");
-      keys.size(2) < cache.stream_length("keys")) {
-    context.key_positions_bs = positions;
-    context.query_positions_bt = positions.narrow(0, positions.size(0) - t, t);
+  at::Tensor queries = q;
+  AttentionTensors inputs = tensors;
+  if (cache.has(kQueries)) {
+    cache.append(kQueries, q.transpose(1, 2));
+    queries = cache.rows(kQueries).transpose(1, 2);
   }
-  AttentionResult result = attention(spec, q, keys, values, tensors, context, path);
+  if (cache.has(kTau)) {
+    cache.append(kTau, tensors.tau_bt.unsqueeze(-1));
+    inputs.tau_bt = cache.rows(kTau).squeeze(-1);
+  }
+  const CachedCall call = cached_call(spec, cache, queries.size(2));
+  AttentionResult result =
+      attention(spec, queries, call.keys_bgsd, call.values_bgse, inputs, call.context, path);
+  // The earlier queries were there for the convolutions alone.
+  const int64_t earlier = queries.size(2) - t;
+  if (earlier > 0) {
+    result.out_bhte = result.out_bhte.narrow(2, earlier, t);
+    if (result.lse_bht.defined()) result.lse_bht = result.lse_bht.narrow(2, earlier, t);
+  }
   result.path.plan = result.path.name + " " + result.path.plan;
   result.path.name = "decode";
   return result;

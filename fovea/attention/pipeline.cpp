@@ -31,7 +31,59 @@ void check_tensor(const at::Tensor& x, at::IntArrayRef sizes, std::string_view n
                       fmt::join(sizes, ", "), shape_text(x));
 }
 
+// A stage tensor: its sizes where the spec wants it, absent elsewhere.
+void check_stage(bool wanted, const at::Tensor& x, std::vector<int64_t> sizes,
+                 std::string_view name, std::string_view setting) {
+  require<ShapeError>(wanted || !x.defined(), "attention", "{} must be absent with {}; got {}", name,
+                      setting, shape_text(x));
+  if (wanted) check_tensor(x, sizes, name, fmt::format("the spec has {}", setting));
+}
+
+void check_stage_tensors(const AttentionSpec& spec, const AttentionTensors& x, int64_t b,
+                         int64_t t) {
+  check_stage(spec.temperature.kind == TemperatureSpec::Kind::learned, x.tau_bt, {b, t}, "tau",
+              fmt::format("temperature.kind {}", enum_name(spec.temperature.kind)));
+  check_stage(spec.bias.kind == BiasSpec::Kind::t5, x.bias_table, {spec.bias.buckets, spec.heads},
+              "bias_table", fmt::format("bias.kind {}", enum_name(spec.bias.kind)));
+  check_stage(spec.sink_logit, x.sink_logit_h, {spec.heads}, "sink_logit",
+              fmt::format("sink_logit {}", spec.sink_logit));
+  for (const auto& [extent, kernel, name] :
+       {std::tuple{&spec.multi_token.before, &x.kernel_before_hqk, "kernel_before"},
+        std::tuple{&spec.multi_token.after, &x.kernel_after_hqk, "kernel_after"}}) {
+    check_stage(extent->active(), *kernel, {spec.heads, extent->queries, extent->keys}, name,
+                fmt::format("a {} x {} convolution", extent->queries, extent->keys));
+  }
+  for (const auto& [kind, mix, name] :
+       {std::tuple{spec.head_mix.before, &x.mix_before_noi, "mix_before"},
+        std::tuple{spec.head_mix.after, &x.mix_after_nio, "mix_after"}}) {
+    const int64_t m = spec.head_mix.width(kind, spec.heads);
+    check_stage(m > 0, *mix, {m > 0 ? spec.heads / m : 0, m, m}, name,
+                fmt::format("head mixing {}", enum_name(kind)));
+  }
+  const HeadOutputSpec& o = spec.head_output;
+  const int64_t e = spec.value_width();
+  const bool full = o.gate == HeadOutputSpec::Gate::full, gated = o.gate != HeadOutputSpec::Gate::none;
+  check_stage(o.norm == HeadOutputSpec::Norm::rms, x.head_gain_e, {e}, "head_gain",
+              fmt::format("head_output.norm {}", enum_name(o.norm)));
+  const std::string gate = fmt::format("head_output.gate {}", enum_name(o.gate));
+  check_stage(gated, x.gate_weight, full ? std::vector{e, e} : std::vector{e}, "gate_weight", gate);
+  check_stage(gated, x.gate_bias, full ? std::vector{e} : std::vector<int64_t>{}, "gate_bias", gate);
+}
+
 }  // namespace
+
+std::vector<std::pair<std::string_view, at::Tensor*>> AttentionTensors::named() {
+  return {{"tau", &tau_bt},
+          {"bias_table", &bias_table},
+          {"sink_logit", &sink_logit_h},
+          {"kernel_before", &kernel_before_hqk},
+          {"kernel_after", &kernel_after_hqk},
+          {"mix_before", &mix_before_noi},
+          {"mix_after", &mix_after_nio},
+          {"head_gain", &head_gain_e},
+          {"gate_weight", &gate_weight},
+          {"gate_bias", &gate_bias}};
+}
 
 void check_inputs(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
                   const at::Tensor& v, const AttentionTensors& tensors,
@@ -51,23 +103,7 @@ void check_inputs(const AttentionSpec& spec, const at::Tensor& q, const at::Tens
   check_tensor(q, {b, spec.heads, t, spec.head_dim}, "q", "");
   check_tensor(k, {b, spec.kv_heads, s, spec.head_dim}, "k", "");
   check_tensor(v, {b, spec.kv_heads, s, spec.value_width()}, "v", "");
-  const bool learned = spec.temperature.kind == TemperatureSpec::Kind::learned;
-  if (learned) check_tensor(tensors.tau_bt, {b, t}, "tau", "the temperature is learned");
-  require<ShapeError>(learned || !tensors.tau_bt.defined(), "attention",
-                      "tau must be absent where the temperature is constant; got {}",
-                      shape_text(tensors.tau_bt));
-  const bool t5 = spec.bias.kind == BiasSpec::Kind::t5;
-  if (t5)
-    check_tensor(tensors.bias_table, {spec.bias.buckets, spec.heads}, "bias_table",
-                 "bias.kind is t5");
-  require<ShapeError>(t5 || !tensors.bias_table.defined(), "attention",
-                      "bias_table must be absent where bias.kind is {}; got {}",
-                      enum_name(spec.bias.kind), shape_text(tensors.bias_table));
-  if (spec.sink_logit)
-    check_tensor(tensors.sink_logit_h, {spec.heads}, "sink_logit", "the spec has a sink logit");
-  require<ShapeError>(spec.sink_logit || !tensors.sink_logit_h.defined(), "attention",
-                      "sink_logit must be absent where the spec has none; got {}",
-                      shape_text(tensors.sink_logit_h));
+  check_stage_tensors(spec, tensors, b, t);
   for (const auto& [x, name] : {std::pair{&context.query_positions_bt, "query_positions"},
                                 {&context.key_positions_bs, "key_positions"},
                                 {&context.query_documents_bt, "query_documents"},
@@ -151,17 +187,6 @@ at::Tensor position_bias(const AttentionSpec& spec, const AttentionTensors& tens
   return {};
 }
 
-at::Tensor masked_logits(const AttentionSpec& spec, const at::Tensor& q_bhtd,
-                         const at::Tensor& k_bgsd, const AttentionTensors& tensors,
-                         const Places& places) {
-  const at::ScalarType dtype = accumulate_type(q_bhtd.scalar_type());
-  at::Tensor logits = scaled_logits(spec, q_bhtd.to(dtype), k_bgsd.to(dtype), tensors.tau_bt);
-  if (spec.soft_cap > 0.0) logits = at::tanh(logits / spec.soft_cap) * spec.soft_cap;
-  const at::Tensor bias = position_bias(spec, tensors, places, dtype);
-  if (bias.defined()) logits = logits + bias;
-  return logits.masked_fill(allowed_mask(spec.mask, places).logical_not(), -kInfinity);
-}
-
 Softmax softmax_rows(const at::Tensor& logits, const at::Tensor& sink_logit_h, bool want_lse) {
   const int64_t s = logits.size(3);
   if (sink_logit_h.defined()) {
@@ -186,23 +211,23 @@ Softmax softmax_rows(const at::Tensor& logits, const at::Tensor& sink_logit_h, b
 }
 
 at::Tensor dropout_factors(const AttentionSpec& spec, const AttentionContext& context,
-                           int64_t batch, int64_t queries, int64_t keys, const at::Tensor& like) {
-  at::Tensor factors = at::empty({batch, spec.heads, queries, keys}, at::kFloat);
+                           int64_t first_row, int64_t first_key, const at::Tensor& weights) {
+  const int64_t heads = weights.size(1), rows = weights.size(2), keys = weights.size(3);
+  at::Tensor factors = at::empty(weights.sizes(), at::kFloat);
   float* data = factors.data_ptr<float>();
   const float p = static_cast<float>(spec.dropout);
-  at::parallel_for(0, batch * spec.heads * queries, 16, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, weights.size(0) * heads * rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const int64_t i = row % queries, h = row / queries % spec.heads,
-                    b = row / queries / spec.heads;
+      const int64_t i = row % rows, h = row / rows % heads, b = row / rows / heads;
       const DropoutStream stream{.seed = mix_seed(context.dropout_seed, static_cast<uint64_t>(b)),
                                  .layer = static_cast<uint32_t>(context.layer),
                                  .head = static_cast<uint32_t>(h)};
       for (int64_t j = 0; j < keys; ++j) {
-        data[row * keys + j] = dropout_keeps(stream, p, keys - queries + i, j) ? 1.0f : 0.0f;
+        data[row * keys + j] = dropout_keeps(stream, p, first_row + i, first_key + j) ? 1.0f : 0.0f;
       }
     }
   });
-  return factors.to(like.options()) / (1.0 - spec.dropout);
+  return factors.to(weights.options()) / (1.0 - spec.dropout);
 }
 
 at::Tensor weighted_values(const at::Tensor& weights, const at::Tensor& v_bgse) {

@@ -40,12 +40,6 @@ at::Tensor t5_buckets(const at::Tensor& distance, int64_t buckets, int64_t max_d
 at::Tensor position_bias(const AttentionSpec& spec, const AttentionTensors& tensors,
                          const Places& places, at::ScalarType dtype);
 
-/// Stages 1, 2, 5, 6: logits with -inf where not allowed. Rows without any allowed key are all
-/// -inf.
-at::Tensor masked_logits(const AttentionSpec& spec, const at::Tensor& q_bhtd,
-                         const at::Tensor& k_bgsd, const AttentionTensors& tensors,
-                         const Places& places);
-
 /// Stage 7: weights and lse. An empty row has weights 0, lse -inf (or the sink logit) and gradient
 /// 0.
 struct Softmax {
@@ -54,10 +48,43 @@ struct Softmax {
 };
 Softmax softmax_rows(const at::Tensor& logits_bhts, const at::Tensor& sink_logit_h, bool want_lse);
 
-/// The factors 1/(1-p) or 0 of counter-based dropout, [b, h, t, s] (seam 6); i and j count from the
-/// start of the sequence.
-at::Tensor dropout_factors(const AttentionSpec& spec, const AttentionContext& context,
-                           int64_t batch, int64_t queries, int64_t keys, const at::Tensor& like);
+/// The factors 1/(1-p) or 0 of counter-based dropout for weights [b, h, rows, columns] whose first
+/// entry is (i, j), both counted from the start of the sequence (seam 6).
+at::Tensor dropout_factors(const AttentionSpec& spec, const AttentionContext& context, int64_t i,
+                           int64_t j, const at::Tensor& weights_bhts);
+
+/// Query rows [begin, end) of a call.
+struct RowRange {
+  int64_t begin = 0, end = 0;
+};
+
+/// Stages 1 to 9 of some rows, over the keys [first_key, first_key + s).
+struct RowWeights {
+  at::Tensor softmax_bhts;  ///< stage 7
+  at::Tensor weights_bhts;  ///< stage 9
+  at::Tensor lse_bht;       ///< undefined unless wanted
+  int64_t first_key = 0;
+};
+
+/// The weights of some rows of a call. Key-query convolutions read up to
+/// `spec.multi_token.earlier_queries()` rows before them. `only_visible_keys` leaves out the keys
+/// before and after all those that these rows see.
+RowWeights weights_of_rows(const AttentionSpec& spec, const at::Tensor& q_bhtd,
+                           const at::Tensor& k_bgsd, const AttentionTensors& tensors,
+                           const Places& places, RowRange rows, bool want_lse,
+                           bool only_visible_keys);
+
+/// reference_attention() in blocks of `block` rows, each recomputed in the backward pass: a few
+/// tensors [b, h, block, s] live at a time, and keys that a block cannot see cost nothing. Block 0 =
+/// all rows at once, with an ordinary graph.
+AttentionResult reference_in_blocks(const AttentionSpec& spec, const at::Tensor& q_bhtd,
+                                    const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
+                                    const AttentionTensors& tensors,
+                                    const AttentionContext& context, int64_t block);
+
+/// Rows of a block whose weights fit into a few tens of megabytes; 0 where all rows do.
+int64_t reference_block_rows(int64_t batch_heads, int64_t queries, int64_t keys,
+                             int64_t element_bytes);
 
 /// Multiplies weights [b, h, t, s] with values [b, g, s, e] without repeating values: [b, h, t, e].
 at::Tensor weighted_values(const at::Tensor& weights_bhts, const at::Tensor& v_bgse);

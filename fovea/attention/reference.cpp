@@ -5,39 +5,157 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "fovea/attention/attention.h"
+#include "fovea/attention/head_output.h"
+#include "fovea/attention/multi_token.h"
 #include "fovea/attention/pipeline.h"
+#include "fovea/attention/talking_heads.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+at::Tensor batch_rows(const at::Tensor& x_bt, RowRange rows) {
+  return x_bt.defined() ? x_bt.narrow(1, rows.begin, rows.end - rows.begin) : x_bt;
+}
+
+Places query_rows(const Places& places, RowRange rows) {
+  Places some = places;
+  some.query_positions_bt = batch_rows(places.query_positions_bt, rows);
+  some.query_documents_bt = batch_rows(places.query_documents_bt, rows);
+  return some;
+}
+
+Places key_columns(const Places& places, int64_t first, int64_t count) {
+  Places some = places;
+  some.key_positions_bs = places.key_positions_bs.narrow(1, first, count);
+  if (places.key_documents_bs.defined())
+    some.key_documents_bs = places.key_documents_bs.narrow(1, first, count);
+  return some;
+}
+
+// The first and last key that any row sees, as {first, count}.
+std::pair<int64_t, int64_t> visible_keys(const at::Tensor& allowed_b1ts) {
+  const at::Tensor seen = allowed_b1ts.flatten(0, 2).any(0).nonzero();
+  if (seen.numel() == 0) return {0, 0};
+  const int64_t first = seen[0].item<int64_t>();
+  return {first, seen[-1].item<int64_t>() - first + 1};
+}
+
+// Rows of convolved weights divided by their sum, where there is one (M-9).
+at::Tensor renormalised(const at::Tensor& weights) {
+  const at::Tensor sum = weights.sum(-1, true);
+  constexpr double smallest = 1e-6;
+  return weights / at::where(sum.abs() > smallest, sum, at::ones_like(sum));
+}
+
+// Maps need no values: the keys stand in for them in the checks.
+void check_without_values(AttentionSpec spec, const at::Tensor& q, const at::Tensor& k,
+                          AttentionTensors tensors, const AttentionContext& context) {
+  spec.value_dim = spec.head_dim;
+  spec.head_output = {};
+  for (at::Tensor* x : {&tensors.head_gain_e, &tensors.gate_weight, &tensors.gate_bias})
+    *x = at::Tensor();
+  check_inputs(spec, q, k, k, tensors, context);
+}
+
+// The last rows of a tensor [b, h, rows, s] or mask [b, 1, rows, s].
+at::Tensor last_rows(const at::Tensor& x, int64_t count) {
+  return x.narrow(2, x.size(2) - count, count);
+}
+
+// Stages 1 to 4: logits of the last `results` rows, not masked.
+at::Tensor mixed_logits(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                        const AttentionTensors& tensors, const at::Tensor& tau_bt,
+                        const Places& places, const at::Tensor& allowed, int64_t results) {
+  const MultiTokenSpec& tokens = spec.multi_token;
+  at::Tensor s = scaled_logits(spec, q, k, tau_bt);
+  if (spec.soft_cap > 0.0) s = at::tanh(s / spec.soft_cap) * spec.soft_cap;
+  if (tokens.before.active()) {
+    if (tokens.equation == MultiTokenSpec::Equation::eq5) s = s.masked_fill(~allowed, 0.0);
+    s = key_query_convolution(tokens.equation, s, tensors.kernel_before_hqk, results,
+                              places.query_documents_bt, last_rows(allowed, results));
+  } else {
+    s = last_rows(s, results);
+  }
+  return spec.head_mix.before == HeadMixSpec::Kind::none ? s
+                                                         : mix_logits(s, tensors.mix_before_noi);
+}
+
+// Stages 8 and 9 on weights that are 0 where not allowed: those of the rows of `seen`.
+at::Tensor mixed_weights(const AttentionSpec& spec, const at::Tensor& weights,
+                         const AttentionTensors& tensors, const at::Tensor& documents_bt,
+                         const at::Tensor& seen) {
+  at::Tensor p = last_rows(weights, seen.size(2));
+  if (spec.multi_token.after.active()) {
+    p = key_query_convolution(MultiTokenSpec::Equation::eq5, weights, tensors.kernel_after_hqk,
+                              seen.size(2), documents_bt, {})
+            .masked_fill(~seen, 0.0);
+    if (spec.multi_token.renormalise) p = renormalised(p);
+  }
+  return spec.head_mix.after == HeadMixSpec::Kind::none ? p : mix_weights(p, tensors.mix_after_nio);
+}
+
+}  // namespace
+
+RowWeights weights_of_rows(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k_all,
+                           const AttentionTensors& tensors, const Places& call, RowRange rows,
+                           bool want_lse, bool only_visible_keys) {
+  const MultiTokenSpec& tokens = spec.multi_token;
+  // Rows that enter, the last of which get weights, the last of which are wanted.
+  const RowRange entering{std::max<int64_t>(0, rows.begin - tokens.earlier_queries()), rows.end};
+  const RowRange weighted{std::max<int64_t>(0, rows.begin - tokens.after.earlier_queries()),
+                          rows.end};
+  Places places = query_rows(call, entering);
+  at::Tensor allowed = allowed_mask(spec.mask, places), k = k_all;
+  RowWeights result;
+  if (only_visible_keys) {
+    const auto [first, keys] = visible_keys(allowed);
+    result.first_key = first;
+    k = k.narrow(2, first, keys);
+    allowed = allowed.narrow(3, first, keys);
+    places = key_columns(places, first, keys);
+  }
+  const at::Tensor logits =
+      mixed_logits(spec, q.narrow(2, entering.begin, entering.end - entering.begin), k, tensors,
+                   batch_rows(tensors.tau_bt, entering), places, allowed,
+                   weighted.end - weighted.begin);
+  const RowRange last{weighted.begin - entering.begin, weighted.end - entering.begin};
+  places = query_rows(places, last);
+  const at::Tensor seen = last_rows(allowed, last.end - last.begin);
+  const at::Tensor bias = position_bias(spec, tensors, places, logits.scalar_type());
+  const Softmax softmax =
+      softmax_rows((bias.defined() ? logits + bias : logits).masked_fill(~seen, -kInfinity),
+                   tensors.sink_logit_h, want_lse);
+  const int64_t count = rows.end - rows.begin;
+  result.softmax_bhts = last_rows(softmax.weights_bhts, count);
+  if (want_lse) result.lse_bht = softmax.lse_bht.narrow(2, weighted.end - weighted.begin - count, count);
+  result.weights_bhts = mixed_weights(spec, softmax.weights_bhts, tensors,
+                                      places.query_documents_bt, last_rows(seen, count));
+  return result;
+}
 
 AttentionResult reference_attention(const AttentionSpec& spec, const at::Tensor& q,
                                     const at::Tensor& k, const at::Tensor& v,
                                     const AttentionTensors& tensors,
                                     const AttentionContext& context) {
   check_inputs(spec, q, k, v, tensors, context);
-  const Places places = resolve_places(context, q.size(2), k.size(2), q.device());
-  const at::Tensor logits = masked_logits(spec, q, k, tensors, places);
-  Softmax rows = softmax_rows(logits, tensors.sink_logit_h, context.want_lse);
-  if (spec.dropout > 0.0 && context.training) {
-    rows.weights_bhts = rows.weights_bhts * dropout_factors(spec, context, q.size(0), q.size(2),
-                                                            k.size(2), rows.weights_bhts);
-  }
-  AttentionResult result;
-  result.out_bhte =
-      weighted_values(rows.weights_bhts, v.to(logits.scalar_type())).to(q.scalar_type());
-  result.lse_bht = rows.lse_bht;
-  result.path = {.name = "reference", .isa = "", .plan = "dense", .reason = ""};
-  return result;
+  const int64_t bytes = accumulate_type(q.scalar_type()) == at::kDouble ? 8 : 4;
+  return reference_in_blocks(
+      spec, q, k, v, tensors, context,
+      reference_block_rows(q.size(0) * q.size(1), q.size(2), k.size(2), bytes));
 }
 
 at::Tensor attention_rows(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
                           const AttentionTensors& tensors, const AttentionContext& context,
                           std::span<const int64_t> heads, std::span<const int64_t> queries) {
   const at::NoGradGuard no_gradient;
-  AttentionSpec keys_only = spec;  // maps need no values: the keys stand in for them in the checks
-  keys_only.value_dim = spec.head_dim;
-  check_inputs(keys_only, q, k, k, tensors, context);
+  check_without_values(spec, q, k, tensors, context);
   for (const int64_t head : heads) {
     require<ShapeError>(head >= 0 && head < spec.heads, "attention_rows",
                         "heads must be below {}; got {}", spec.heads, head);
@@ -46,32 +164,35 @@ at::Tensor attention_rows(const AttentionSpec& spec, const at::Tensor& q, const 
     require<ShapeError>(row >= 0 && row < q.size(2), "attention_rows",
                         "queries must be below {}; got {}", q.size(2), row);
   }
-  const auto index = [&](std::span<const int64_t> list) {
-    return at::tensor(at::IntArrayRef(list.data(), list.size()), at::kLong).to(q.device());
-  };
-  const at::Tensor chosen = index(queries);
-  Places places = resolve_places(context, q.size(2), k.size(2), q.device());
-  places.query_positions_bt = places.query_positions_bt.index_select(1, chosen);
-  if (places.query_documents_bt.defined())
-    places.query_documents_bt = places.query_documents_bt.index_select(1, chosen);
-  AttentionTensors rows = tensors;
-  if (rows.tau_bt.defined()) rows.tau_bt = rows.tau_bt.index_select(1, chosen);
-  const at::Tensor logits = masked_logits(spec, q.index_select(2, chosen), k, rows, places);
-  return softmax_rows(logits, tensors.sink_logit_h, false)
-      .weights_bhts.index_select(1, index(heads))
-      .to(at::kFloat);
+  const Places places = resolve_places(context, q.size(2), k.size(2), q.device());
+  const at::ScalarType wide = accumulate_type(q.scalar_type());
+  const at::Tensor chosen =
+      at::tensor(at::IntArrayRef(heads.data(), heads.size()), at::kLong).to(q.device());
+  std::vector<at::Tensor> parts;
+  // Neighbouring rows together: they share the rows that a convolution reads.
+  for (size_t n = 0; n < queries.size();) {
+    size_t end = n + 1;
+    while (end < queries.size() && queries[end] == queries[end - 1] + 1) ++end;
+    const RowRange rows{queries[n], queries[n] + static_cast<int64_t>(end - n)};
+    parts.push_back(weights_of_rows(spec, q.to(wide), k.to(wide), tensors, places, rows, false, false)
+                        .weights_bhts.index_select(1, chosen)
+                        .to(at::kFloat));
+    n = end;
+  }
+  if (parts.empty())
+    return at::zeros({q.size(0), std::ssize(heads), 0, k.size(2)}, q.options().dtype(at::kFloat));
+  return at::cat(parts, 2);
 }
 
 AttentionStats attention_stats(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
                                const AttentionTensors& tensors, const AttentionContext& context) {
   const at::NoGradGuard no_gradient;
-  AttentionSpec keys_only = spec;
-  keys_only.value_dim = spec.head_dim;
-  check_inputs(keys_only, q, k, k, tensors, context);
+  check_without_values(spec, q, k, tensors, context);
   const Places places = resolve_places(context, q.size(2), k.size(2), q.device());
-  const at::Tensor p =
-      softmax_rows(masked_logits(spec, q, k, tensors, places), tensors.sink_logit_h, false)
-          .weights_bhts;
+  const at::ScalarType wide = accumulate_type(q.scalar_type());
+  const at::Tensor p = weights_of_rows(spec, q.to(wide), k.to(wide), tensors, places,
+                                       {0, q.size(2)}, false, false)
+                           .softmax_bhts;
   const auto mean = [](const at::Tensor& x_bht) {
     return x_bht.mean(at::IntArrayRef{0, 2}).to(at::kFloat);
   };

@@ -146,6 +146,8 @@ void AttentionSpec::describe(FieldVisitor& v) {
   v.real({"scale", "replaces 1/sqrt(d) when > 0"}, scale);
   v.nested({"temperature", "stage 1: Focal temperature"}, temperature);
   v.real({"soft_cap", "stage 2: c of c tanh(s/c); 0 = off"}, soft_cap);
+  v.nested({"multi_token", "stages 3 and 8: key-query convolution (spec 3)"}, multi_token);
+  v.nested({"head_mix", "stages 4 and 9: head mixing (spec 2, 3)"}, head_mix);
   v.nested({"bias", "stage 5: additive position bias"}, bias);
   v.group({"mask", "stage 6: which keys a query may see"},
           [this](FieldVisitor& m) { describe_mask(mask, m); });
@@ -153,6 +155,8 @@ void AttentionSpec::describe(FieldVisitor& v) {
       {"sink_logit", "stage 7: a learned logit per head joins the softmax with value 0 (spec 7.5)"},
       sink_logit);
   v.real({"dropout", "probability of dropping an attention weight in training"}, dropout);
+  v.nested({"head_output", "stage 10: norm, depth constant and gate of each head"}, head_output);
+  v.integer({"depth", "index of the layer from 0, for head_output.depth_scale"}, depth);
 }
 
 void AttentionSpec::check() const {
@@ -164,6 +168,10 @@ void AttentionSpec::check() const {
                        "soft_cap must be 0 (off) or positive; got {}", soft_cap);
   check_mask(mask);
   check_bias(*this);
+  multi_token.check();
+  head_mix.check(heads);
+  head_output.check();
+  require<ConfigError>(depth >= 0, kWhere, "depth must be 0 or larger; got {}", depth);
   require<ConfigError>(dropout >= 0.0 && dropout < 1.0, kWhere, "dropout must be in [0, 1); got {}",
                        dropout);
 }

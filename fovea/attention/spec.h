@@ -2,8 +2,9 @@
 // the design).
 //
 // Attention is one pipeline of stages (stages.h is its table); a mechanism is a setting of it.
-// Sources: Focal Attention, Eq. 4-6 (spec 10, F-1 ... F-12); soft-cap spec 7.4; ALiBi 6.4; T5 6.3;
-// sink logit 7.5; masks fovea/kernels/common/mask_rule.h.
+// Sources: Focal Attention, Eq. 4-6 (spec 10, F-1 ... F-12); Multi-Token Attention (spec 3, M-1 ...
+// M-21); talking heads (spec 2); soft-cap spec 7.4; ALiBi 6.4; T5 6.3; sink logit 7.5; masks
+// fovea/kernels/common/mask_rule.h.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -56,6 +57,84 @@ struct BiasSpec {
   bool operator==(const BiasSpec&) const = default;
 };
 
+/// Extent of a key-query kernel [H, cq, ck]: cq queries up to the current one, ck keys around the
+/// current one. Both 0 = no convolution.
+struct KernelExtent {
+  int64_t queries = 0;  ///< cq; row cq-1 of the kernel is the current query (M-4)
+  int64_t keys = 0;     ///< ck; odd or even (M-3)
+
+  bool active() const { return queries > 0; }
+  /// Keys on the older and on the newer side of the current one.
+  int64_t older_keys() const { return (keys - 1) / 2; }
+  int64_t newer_keys() const { return keys / 2; }
+  /// Query rows before the current one that a result needs.
+  int64_t earlier_queries() const { return queries > 0 ? queries - 1 : 0; }
+  void describe(FieldVisitor& v);
+  bool operator==(const KernelExtent&) const = default;
+};
+
+/// Key-query convolution of Multi-Token Attention (stages 3 and 8; spec 3.2). The kernels are
+/// AttentionTensors.
+struct MultiTokenSpec {
+  /// M-1: `eq5` drops a pair of an older query with a key that this query may not see; `eq4` with a
+  /// key that the current query may not see (before the softmax; afterwards they agree).
+  enum class Equation { eq5, eq4 };
+
+  KernelExtent before;  ///< on the logits
+  KernelExtent after;   ///< on the weights
+  Equation equation = Equation::eq5;
+  bool renormalise = false;  ///< M-9: convolved weights are divided by the sum of their row
+
+  /// Query rows before the first one of a call that its results need: (cq-1) + (cq'-1) (3.6,
+  /// M-10).
+  int64_t earlier_queries() const { return before.earlier_queries() + after.earlier_queries(); }
+  void describe(FieldVisitor& v);
+  void check() const;
+  bool operator==(const MultiTokenSpec&) const = default;
+};
+
+/// Head mixing (stages 4 and 9): Multi-Token Attention's head convolution (3.2, M-5) and
+/// talking-heads attention (spec 2: both `full`, nothing else).
+struct HeadMixSpec {
+  /// `full`: one matrix over all heads; `groups`: one matrix for every `group` consecutive heads.
+  enum class Kind { none, full, groups };
+
+  Kind before = Kind::none;
+  Kind after = Kind::none;
+  int64_t group = 0;  ///< ch of `groups`
+
+  /// Heads that mix with each other; 0 where nothing mixes.
+  int64_t width(Kind kind, int64_t heads) const;
+  void describe(FieldVisitor& v);
+  void check(int64_t heads) const;
+  bool operator==(const HeadMixSpec&) const = default;
+};
+
+/// What happens to each head's output o_i (stage 10; 3.2 steps 10 and 11).
+struct HeadOutputSpec {
+  enum class Norm { none, rms };  ///< RMSNorm per head with one gain [e] for all heads
+  /// A constant of the depth l: `lambda` 1 - lambda_init(l) (1.2), `inverse_sqrt` 1/sqrt(l+1) (M-8).
+  enum class DepthScale { none, lambda, inverse_sqrt };
+  /// `scalar`: o sigma(u.o + c); `full`: o sigma(U o + c) element by element. u, U, c are shared by
+  /// the heads and see the normed output (M-6).
+  enum class Gate { none, scalar, full };
+
+  Norm norm = Norm::none;
+  double norm_eps = 1e-5;
+  DepthScale depth_scale = DepthScale::none;
+  Gate gate = Gate::none;
+
+  bool active() const { return *this != HeadOutputSpec{}; }
+  /// The factor of `depth_scale` in layer `depth`, counted from 0.
+  double factor(int64_t depth) const;
+  void describe(FieldVisitor& v);
+  void check() const;
+  bool operator==(const HeadOutputSpec&) const = default;
+};
+
+/// 0.8 - 0.6 exp(-0.3 l), l from 0 (1.2, M-18).
+double lambda_init(int64_t depth);
+
 struct AttentionSpec {
   int64_t heads = 1;
   int64_t kv_heads =
@@ -65,10 +144,14 @@ struct AttentionSpec {
   double scale = 0.0;     ///< replaces 1/sqrt(d) when > 0 (Gemma-2 27B, T5 = 1)
   TemperatureSpec temperature;
   double soft_cap = 0.0;  ///< c of c tanh(s / c); 0 = off
+  MultiTokenSpec multi_token;
+  HeadMixSpec head_mix;
   BiasSpec bias;
   MaskRule mask;
   bool sink_logit = false;  ///< one learned scalar per head joins the softmax with value 0
-  double dropout = 0.0;     ///< on the weights, counter-based
+  double dropout = 0.0;     ///< on the weights that meet the values, counter-based
+  HeadOutputSpec head_output;
+  int64_t depth = 0;  ///< index l of the layer, from 0: the constants of head_output.depth_scale
 
   /// Keys of the JSON form (case files, config.json).
   void describe(FieldVisitor& v);
@@ -84,6 +167,11 @@ std::span<const std::string_view> enum_names(TemperatureSpec::Kind);
 std::span<const std::string_view> enum_names(TemperatureSpec::Form);
 std::span<const std::string_view> enum_names(TemperatureSpec::Bound);
 std::span<const std::string_view> enum_names(BiasSpec::Kind);
+std::span<const std::string_view> enum_names(MultiTokenSpec::Equation);
+std::span<const std::string_view> enum_names(HeadMixSpec::Kind);
+std::span<const std::string_view> enum_names(HeadOutputSpec::Norm);
+std::span<const std::string_view> enum_names(HeadOutputSpec::DepthScale);
+std::span<const std::string_view> enum_names(HeadOutputSpec::Gate);
 std::span<const std::string_view> enum_names(MaskRule::Sparsity);
 
 /// Visits the keys of a mask rule (here because kernels/ knows no config).

@@ -12,7 +12,6 @@ namespace {
 
 using Settings = std::vector<std::string>;
 
-Settings no_settings(const AttentionSpec&) { return {}; }
 std::string within_sdpa(const AttentionSpec&) { return ""; }
 
 Settings scale_settings(const AttentionSpec& spec) {
@@ -32,6 +31,56 @@ Settings soft_cap_settings(const AttentionSpec& spec) {
 
 std::string soft_cap_beyond(const AttentionSpec& spec) {
   return spec.soft_cap > 0.0 ? "soft_cap bends the logits before the softmax" : "";
+}
+
+Settings extent_settings(const KernelExtent& extent, const MultiTokenSpec& spec) {
+  if (!extent.active()) return {};
+  std::string text = fmt::format("convolution {} x {}", extent.queries, extent.keys);
+  if (spec.equation != MultiTokenSpec::Equation::eq5)
+    text += fmt::format(" {}", enum_name(spec.equation));
+  return {text};
+}
+
+Settings convolution_before_settings(const AttentionSpec& spec) {
+  return extent_settings(spec.multi_token.before, spec.multi_token);
+}
+
+Settings convolution_after_settings(const AttentionSpec& spec) {
+  Settings active = extent_settings(spec.multi_token.after, spec.multi_token);
+  if (spec.multi_token.renormalise) active.push_back("renormalise");
+  return active;
+}
+
+Settings mix_settings(HeadMixSpec::Kind kind, const AttentionSpec& spec) {
+  if (kind == HeadMixSpec::Kind::none) return {};
+  return {fmt::format("head mix {}", spec.head_mix.width(kind, spec.heads))};
+}
+
+Settings mix_before_settings(const AttentionSpec& spec) {
+  return mix_settings(spec.head_mix.before, spec);
+}
+
+Settings mix_after_settings(const AttentionSpec& spec) {
+  return mix_settings(spec.head_mix.after, spec);
+}
+
+// A reason where a stage acts that joins pairs, which a kernel of single rows and heads cannot.
+template <Settings (*active)(const AttentionSpec&)>
+std::string joins_pairs(const AttentionSpec& spec) {
+  const Settings settings = active(spec);
+  return settings.empty() ? "" : fmt::format("{} joins rows or heads", settings.front());
+}
+
+Settings value_settings(const AttentionSpec& spec) {
+  Settings active;
+  if (spec.dropout > 0.0) active.push_back(fmt::format("dropout {}", spec.dropout));
+  const HeadOutputSpec& o = spec.head_output;
+  if (o.norm != HeadOutputSpec::Norm::none) active.push_back("head norm");
+  if (o.depth_scale != HeadOutputSpec::DepthScale::none)
+    active.push_back(fmt::format("depth scale {} {:.4g}", enum_name(o.depth_scale), o.factor(spec.depth)));
+  if (o.gate != HeadOutputSpec::Gate::none)
+    active.push_back(fmt::format("head gate {}", enum_name(o.gate)));
+  return active;
 }
 
 Settings bias_settings(const AttentionSpec& spec) {
@@ -59,7 +108,6 @@ Settings mask_settings(const AttentionSpec& spec) {
 Settings softmax_settings(const AttentionSpec& spec) {
   Settings active;
   if (spec.sink_logit) active.push_back("sink_logit");
-  if (spec.dropout > 0.0) active.push_back(fmt::format("dropout {}", spec.dropout));
   return active;
 }
 
@@ -67,19 +115,21 @@ constexpr Stage kStages[] = {
     {StageId::scale, "scale", "s = q.k / (t sqrt(d)), or q.k / tau_i", scale_settings, within_sdpa},
     {StageId::soft_cap, "soft_cap", "s = c tanh(s / c)", soft_cap_settings, soft_cap_beyond},
     {StageId::convolution_before, "convolution_before", "s = K * Mask0(s) over queries and keys",
-     no_settings, within_sdpa},
-    {StageId::mix_before, "mix_before", "s_o = sum_h W_oh s_h", no_settings, within_sdpa},
+     convolution_before_settings, joins_pairs<convolution_before_settings>},
+    {StageId::mix_before, "mix_before", "s_o = sum_h W_oh s_h", mix_before_settings,
+     joins_pairs<mix_before_settings>},
     {StageId::gate_and_bias, "gate_and_bias",
      "s = s + gate, then s = s + bias (alibi -m_h (i - j), t5 table)", bias_settings, bias_beyond},
     {StageId::allowed, "allowed", "s = -inf where allowed(i, j) is false", mask_settings,
      within_sdpa},
     {StageId::softmax, "softmax",
-     "P = exp(s - lse), lse over the keys (and the sink logit), then dropout", softmax_settings,
-     within_sdpa},
-    {StageId::convolution_after, "convolution_after", "P = Mask0(K * Mask0(P))", no_settings,
-     within_sdpa},
-    {StageId::mix_after, "mix_after", "P_o = sum_c P_c W_co", no_settings, within_sdpa},
-    {StageId::values, "values", "o_i = sum_j P_ij v_j, then head norm and head gate", no_settings,
+     "P = exp(s - lse), lse over the keys (and the sink logit)", softmax_settings, within_sdpa},
+    {StageId::convolution_after, "convolution_after", "P = Mask0(K * Mask0(P))",
+     convolution_after_settings, joins_pairs<convolution_after_settings>},
+    {StageId::mix_after, "mix_after", "P_o = sum_c P_c W_co", mix_after_settings,
+     joins_pairs<mix_after_settings>},
+    {StageId::values, "values",
+     "o_i = sum_j dropout(P_ij) v_j, then head norm, depth factor and head gate", value_settings,
      within_sdpa},
 };
 

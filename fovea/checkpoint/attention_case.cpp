@@ -27,23 +27,26 @@ constexpr std::string_view kExpected = "expected_";
 
 /// Every tensor name a case may have, and where it goes.
 std::vector<std::pair<std::string, at::Tensor*>> slots(AttentionCase& c) {
-  return {{"q", &c.q_bhtd},
-          {"k", &c.k_bgsd},
-          {"v", &c.v_bgse},
-          {"tau", &c.tensors.tau_bt},
-          {"bias_table", &c.tensors.bias_table},
-          {"sink_logit", &c.tensors.sink_logit_h},
-          {"query_positions", &c.context.query_positions_bt},
-          {"key_positions", &c.context.key_positions_bs},
-          {"query_documents", &c.context.query_documents_bt},
-          {"key_documents", &c.context.key_documents_bs},
-          {"grad_out", &c.grad_out_bhte},
-          {"grad_lse", &c.grad_lse_bht}};
+  std::vector<std::pair<std::string, at::Tensor*>> all{
+      {"q", &c.q_bhtd}, {"k", &c.k_bgsd}, {"v", &c.v_bgse}};
+  for (const auto& [name, tensor] : c.tensors.named()) all.emplace_back(name, tensor);
+  for (const auto& [name, tensor] : {std::pair{"query_positions", &c.context.query_positions_bt},
+                                     {"key_positions", &c.context.key_positions_bs},
+                                     {"query_documents", &c.context.query_documents_bt},
+                                     {"key_documents", &c.context.key_documents_bs},
+                                     {"grad_out", &c.grad_out_bhte},
+                                     {"grad_lse", &c.grad_lse_bht}})
+    all.emplace_back(name, tensor);
+  return all;
 }
 
 const std::vector<std::string>& result_names() {
-  static const std::vector<std::string> names{
-      "out", "lse", "grad_q", "grad_k", "grad_v", "grad_tau", "grad_bias_table", "grad_sink_logit"};
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all{"out", "lse", "grad_q", "grad_k", "grad_v"};
+    AttentionTensors tensors;
+    for (const auto& [name, tensor] : tensors.named()) all.push_back(fmt::format("grad_{}", name));
+    return all;
+  }();
   return names;
 }
 
@@ -111,9 +114,8 @@ AttentionCase converted(const AttentionCase& given, const CaseOptions& options) 
     if (x.defined()) x = x.to(options.device, to.value_or(x.scalar_type()));
   };
   for (at::Tensor* x : {&c.q_bhtd, &c.k_bgsd, &c.v_bgse, &c.grad_out_bhte}) move(*x, dtype);
-  for (at::Tensor* x :
-       {&c.tensors.tau_bt, &c.tensors.bias_table, &c.tensors.sink_logit_h, &c.grad_lse_bht})
-    move(*x, wide);
+  for (const auto& [name, x] : c.tensors.named()) move(*x, wide);
+  move(c.grad_lse_bht, wide);
   for (at::Tensor* x : {&c.context.query_positions_bt, &c.context.key_positions_bs,
                         &c.context.query_documents_bt, &c.context.key_documents_bs}) {
     move(*x, std::nullopt);

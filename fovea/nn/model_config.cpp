@@ -25,17 +25,29 @@ void check_range(const char* key, int64_t value, int64_t low, int64_t high) {
 
 std::span<const std::string_view> enum_names(QkNorm) { return kQkNorms; }
 
+void MultiTokenSettings::describe(FieldVisitor& v) {
+  kernels.describe(v);
+  v.integers({"layers", "layers with convolutions, counted from 0; empty: all"}, layers);
+  v.choice({"init", "start of the kernels (spec 3.5)"}, init);
+  v.real({"init_value", "of init constant (0 = 0.3) and uniform +-value (0 = 1)"}, init_value);
+}
+
 void AttentionSettings::describe(FieldVisitor& v) {
   v.nested({"temperature", "Focal Attention: softmax temperature"}, temperature);
   v.reals({"temperature_per_layer", "constant t of each layer; empty: temperature.value in all"},
           temperature_per_layer);
   v.real({"soft_cap", "c of c*tanh(s/c) on the logits; 0 = off"}, soft_cap);
+  v.nested({"multi_token", "Multi-Token Attention: key-query convolution"}, multi_token);
+  v.nested({"head_mix", "head mixing: Multi-Token and talking-heads attention"}, head_mix);
   v.nested({"bias", "additive position bias"}, bias);
   v.group({"mask", "which keys a query sees, beside causality and documents"},
           [this](FieldVisitor& inner) { describe_mask(mask, inner); });
   v.boolean({"sink_logit", "one learned logit per head that joins the softmax with value 0"},
             sink_logit);
   v.real({"dropout", "share of attention weights dropped in training"}, dropout);
+  v.nested({"head_output", "norm, depth constant and gate of each head's output"}, head_output);
+  v.boolean({"decay_added", "weight decay also on kernels, mixes, head norms and gates (M-19)"},
+            decay_added);
 }
 
 void ModelConfig::describe(FieldVisitor& v) {
@@ -99,6 +111,11 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
       listed == 0 || c.attention.temperature.kind == TemperatureSpec::Kind::constant, "model",
       "'model.attention.temperature_per_layer' is for a constant temperature; remove it or set "
       "temperature.kind: constant");
+  for (const int64_t layer : c.attention.multi_token.layers)
+    check_range("attention.multi_token.layers", layer, 0, c.layers - 1);
+  require<ConfigError>(c.attention.multi_token.init_value >= 0, "model",
+                       "'model.attention.multi_token.init_value' must be 0 or larger; got {}",
+                       c.attention.multi_token.init_value);
   for (int64_t layer = 0; layer < c.layers; ++layer) c.layer_attention(layer).check();
   return c;
 }
@@ -109,14 +126,38 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
                      .head_dim = head_dim,
                      .temperature = attention.temperature,
                      .soft_cap = attention.soft_cap,
+                     .head_mix = attention.head_mix,
                      .bias = attention.bias,
                      .mask = attention.mask,
                      .sink_logit = attention.sink_logit,
-                     .dropout = attention.dropout};
+                     .dropout = attention.dropout,
+                     .head_output = attention.head_output,
+                     .depth = layer};
+  const std::vector<int64_t>& chosen = attention.multi_token.layers;
+  if (chosen.empty() || std::ranges::find(chosen, layer) != chosen.end())
+    spec.multi_token = attention.multi_token.kernels;
   if (!attention.temperature_per_layer.empty())
     spec.temperature.value = attention.temperature_per_layer[static_cast<size_t>(layer)];
   return spec;
 }
+
+namespace {
+
+// Parameters of one layer's stages 3, 4, 8, 9 and 10.
+int64_t stage_parameters(const AttentionSpec& spec) {
+  int64_t count = 0;
+  for (const KernelExtent& extent : {spec.multi_token.before, spec.multi_token.after})
+    count += spec.heads * extent.queries * extent.keys;
+  for (const HeadMixSpec::Kind kind : {spec.head_mix.before, spec.head_mix.after})
+    count += spec.heads * spec.head_mix.width(kind, spec.heads);
+  const int64_t e = spec.value_width();
+  if (spec.head_output.norm != HeadOutputSpec::Norm::none) count += e;
+  if (spec.head_output.gate == HeadOutputSpec::Gate::scalar) count += e + 1;
+  if (spec.head_output.gate == HeadOutputSpec::Gate::full) count += e * e + e;
+  return count;
+}
+
+}  // namespace
 
 int64_t parameter_count(const ModelConfig& c) {
   const int64_t projections = (2 * c.heads + 2 * c.kv_heads) * c.head_dim * c.width;
@@ -128,7 +169,10 @@ int64_t parameter_count(const ModelConfig& c) {
   }
   const int64_t table =
       c.attention.bias.kind == BiasSpec::Kind::t5 ? c.attention.bias.buckets * c.heads : 0;
-  return c.layers * layer + c.vocab_size * c.width * (c.tied ? 1 : 2) + c.width + table;
+  int64_t stages = 0;
+  for (int64_t index = 0; index < c.layers; ++index)
+    stages += stage_parameters(c.layer_attention(index));
+  return c.layers * layer + stages + c.vocab_size * c.width * (c.tied ? 1 : 2) + c.width + table;
 }
 
 }  // namespace fovea

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fovea/attention/multi_token.h"
 #include "fovea/attention/rope.h"
 #include "fovea/attention/spec.h"
 #include "fovea/config/fields.h"
@@ -23,16 +24,31 @@ namespace fovea {
 enum class QkNorm { none, head_rms };
 std::span<const std::string_view> enum_names(QkNorm);
 
+/// Multi-Token Attention of a model: the convolutions, the layers that have them, their start.
+struct MultiTokenSettings {
+  MultiTokenSpec kernels;
+  std::vector<int64_t> layers;  ///< from 0; empty = all
+  KernelStart init = KernelStart::identity;
+  double init_value = 0.0;  ///< of `constant` and `uniform`; 0 = 0.3 and 1 (3.5)
+
+  void describe(FieldVisitor& v);
+  bool operator==(const MultiTokenSettings&) const = default;
+};
+
 /// The attention keys of a model; one AttentionSpec a layer is derived from them.
 struct AttentionSettings {
   TemperatureSpec temperature;
   std::vector<double>
       temperature_per_layer;  ///< constant t of each layer; empty = temperature.value everywhere
   double soft_cap = 0.0;
+  MultiTokenSettings multi_token;
+  HeadMixSpec head_mix;
   BiasSpec bias;
   MaskRule mask;
   bool sink_logit = false;
   double dropout = 0.0;
+  HeadOutputSpec head_output;
+  bool decay_added = false;  ///< M-19: weight decay also on kernels, mixes, head norms and gates
 
   void describe(FieldVisitor& v);
   bool operator==(const AttentionSettings&) const = default;

@@ -62,6 +62,16 @@ void initialise(at::Tensor& tensor, const Init& init, uint64_t seed, std::string
     case Init::Kind::constant:
       tensor.fill_(init.value * init.scale);
       return;
+    case Init::Kind::given:
+      tensor.copy_(init.start);
+      return;
+    case Init::Kind::uniform: {
+      float* data = tensor.mutable_data_ptr<float>();
+      Rng rng(mix_seed(seed, fingerprint(name)));
+      for (int64_t i = 0; i < tensor.numel(); ++i)
+        data[i] = static_cast<float>((2.0 * rng.uniform() - 1.0) * init.value * init.scale);
+      return;
+    }
     case Init::Kind::truncated_normal: {
       float* data = tensor.mutable_data_ptr<float>();
       Rng rng(mix_seed(seed, fingerprint(name)));

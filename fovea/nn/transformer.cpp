@@ -103,7 +103,7 @@ Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : con
       w.q_gain = gain(layer_name(i, "self_attn.q_norm.weight"), c.head_dim, c.query_init);
       w.k_gain = gain(layer_name(i, "self_attn.k_norm.weight"), c.head_dim);
     }
-    if (w.spec.sink_logit) w.sink_logit = added(layer_name(i, "self_attn.sinks"), {c.heads}, 0.0);
+    w.stages = add_stages(w.spec, i, seed);
     if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
       if (w.spec.temperature.form != TemperatureSpec::Form::global) {
         w.temperature.weight_c =
@@ -173,7 +173,10 @@ at::Tensor Transformer::Impl::embed(const at::Tensor& tokens_bt) const {
 
 AttentionTensors Transformer::Impl::tensors_of(const LayerWeights& layer,
                                                const at::Tensor& tau_bt) const {
-  return {.tau_bt = tau_bt, .bias_table = bias_table, .sink_logit_h = layer.sink_logit};
+  AttentionTensors tensors = layer.stages;
+  tensors.tau_bt = tau_bt;
+  tensors.bias_table = bias_table;
+  return tensors;
 }
 
 Heads Transformer::Impl::project(const LayerWeights& layer, const at::Tensor& y,

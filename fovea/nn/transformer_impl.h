@@ -20,7 +20,8 @@ struct LayerWeights {
   at::Tensor input_norm, post_norm;
   at::Tensor wq, wk, wv, wo;
   at::Tensor gate, up, down;
-  at::Tensor q_gain, k_gain, sink_logit;
+  at::Tensor q_gain, k_gain;
+  AttentionTensors stages;  // of this layer alone: no tau, no bias table
   TemperatureParameters temperature;
 };
 
@@ -44,6 +45,8 @@ struct Transformer::Impl {
   std::vector<LayerWeights> layers;
   RopeTable rope;  // of config.context positions; longer inputs make their own
 
+  /// Registers the parameters of one layer's stages (sink logit, kernels, mixes, head norm, gate).
+  AttentionTensors add_stages(const AttentionSpec& spec, int64_t layer, uint64_t seed);
   void check(const ModelInput& input) const;
   RopeTable rope_for(int64_t positions) const;
   PassContext make_pass(const ModelInput& input) const;

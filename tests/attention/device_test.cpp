@@ -28,10 +28,9 @@ AttentionInputs moved(const AttentionInputs& in, at::Device device) {
   const auto move = [&](const at::Tensor& x) {
     return x.defined() ? x.detach().to(device, at::kFloat).set_requires_grad(true) : x;
   };
-  return {move(in.q),
-          move(in.k),
-          move(in.v),
-          {move(in.tensors.tau_bt), move(in.tensors.bias_table), move(in.tensors.sink_logit_h)}};
+  AttentionInputs there{move(in.q), move(in.k), move(in.v), in.tensors};
+  for (const auto& [name, x] : there.tensors.named()) *x = move(*x);
+  return there;
 }
 
 TEST(Device, AttentionAndItsGradientsAreTheSameEverywhere) {

@@ -85,6 +85,18 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
   c.qk_norm = QkNorm::none;
   c.tied = false;
   all.emplace_back("t5, untied", c);
+  c = small();
+  c.attention.multi_token.kernels = {{3, 5}, {2, 4}};
+  c.attention.multi_token.layers = {1};
+  c.attention.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::groups, 2};
+  c.attention.head_output.norm = HeadOutputSpec::Norm::rms;
+  c.attention.head_output.gate = HeadOutputSpec::Gate::scalar;
+  all.emplace_back("multi-token", c);
+  c = small();
+  c.attention.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::full, 0};
+  c.attention.head_output.depth_scale = HeadOutputSpec::DepthScale::inverse_sqrt;
+  c.attention.head_output.gate = HeadOutputSpec::Gate::full;
+  all.emplace_back("talking heads, full gate", c);
   return all;
 }
 
@@ -93,6 +105,75 @@ TEST(Transformer, CountsItsParametersAsTheFormulaSays) {
     const ModelConfig c = config.resolved(kVocab);
     EXPECT_EQ(Transformer(c, 0).parameters().count(), parameter_count(c)) << name;
   }
+}
+
+int64_t added_parameters(const ModelConfig& c) {
+  ModelConfig plain = c;
+  plain.attention = {};
+  return parameter_count(c.resolved(kVocab)) - parameter_count(plain.resolved(kVocab));
+}
+
+// 13.7 and spec 3.3: the 880M model of the paper's Table 8 has 29,592 parameters more than its
+// baseline; 13.8: talking heads 12,288 in 24 layers of 16 heads.
+TEST(Transformer, AddsAsManyParametersAsThePapersCount) {
+  ModelConfig c;
+  c.layers = 24, c.width = 1536, c.heads = 16;
+  c.attention.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::full, 0};
+  EXPECT_EQ(added_parameters(c), 12288);
+  c.attention.multi_token.kernels = {{6, 11}, {6, 11}};
+  c.attention.multi_token.layers = {2, 6, 10, 14, 18, 22};
+  c.attention.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::groups, 16};
+  c.attention.head_output.norm = HeadOutputSpec::Norm::rms;
+  c.attention.head_output.gate = HeadOutputSpec::Gate::scalar;
+  EXPECT_EQ(added_parameters(c), 29592);
+}
+
+// 3.5, 13.1: Multi-Token and talking-heads layers start as standard attention, so they can be put
+// into a trained model.
+TEST(Transformer, KernelsAndMixesStartAsStandardAttention) {
+  ModelConfig c = small();
+  c.attention.multi_token.kernels = {{6, 11}, {6, 10}};
+  c.attention.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::groups, 2};
+  Transformer plain(small().resolved(kVocab), 3), tokens_and_heads(c.resolved(kVocab), 3);
+  plain.compute().dtype = tokens_and_heads.compute().dtype = at::kDouble;
+  const ModelInput input = input_of(tokens(2, 17));
+  EXPECT_LT(max_difference(plain.hidden(input), tokens_and_heads.hidden(input)), 1e-13);
+}
+
+// M-19: kernels, mixes, head norms and gates are exempt from weight decay unless asked for.
+TEST(Transformer, AddedParametersDecayOnlyOnRequest) {
+  for (const bool asked : {false, true}) {
+    ModelConfig c = small();
+    c.attention.multi_token.kernels.before = {2, 3};
+    c.attention.head_mix.after = HeadMixSpec::Kind::full;
+    c.attention.decay_added = asked;
+    const Transformer model(c.resolved(kVocab), 3);
+    for (const char* name : {"key_query_before.weight", "head_mix_after.weight"}) {
+      const Parameter* p =
+          model.parameters().find(std::string("model.layers.1.self_attn.") + name);
+      ASSERT_NE(p, nullptr);
+      EXPECT_EQ(p->decay, asked);
+      EXPECT_EQ(p->origin, Parameter::Origin::added);
+    }
+  }
+}
+
+// 3.5.
+TEST(Transformer, KernelsStartAsTheRecipeSays) {
+  ModelConfig c = small();
+  c.attention.multi_token.kernels.before = {3, 5};
+  const auto start = [&](KernelStart init) {
+    c.attention.multi_token.init = init;
+    return Transformer(c.resolved(kVocab), 3)
+        .parameters()
+        .find("model.layers.0.self_attn.key_query_before.weight")
+        ->value.detach();
+  };
+  EXPECT_NEAR(start(KernelStart::constant).mean().item<double>(), 0.3, 1e-6);
+  const at::Tensor uniform = start(KernelStart::uniform);
+  EXPECT_LE(uniform.abs().max().item<double>(), 1.0);
+  EXPECT_NEAR(uniform.std().item<double>(), 1 / std::sqrt(3.0), 0.1);
+  EXPECT_EQ(start(KernelStart::identity).sum().item<double>(), 4.0);
 }
 
 TEST(Transformer, SameSeedSameNumbersOtherSeedOthers) {
@@ -268,6 +349,10 @@ TEST(ModelConfig, ImpossibleSizesAreRefusedByKey) {
   EXPECT_NE(message([](ModelConfig& c) {
               c.attention.temperature_per_layer = {0.4};
             }).find("temperature_per_layer"),
+            std::string::npos);
+  EXPECT_NE(message([](ModelConfig& c) {
+              c.attention.multi_token.layers = {0, 2};
+            }).find("multi_token.layers"),
             std::string::npos);
   EXPECT_NE(message([](ModelConfig& c) { c.query_init = 0; }).find("model.query_init"),
             std::string::npos);

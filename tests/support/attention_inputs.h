@@ -22,8 +22,9 @@ struct AttentionInputs {
   /// Every tensor that has a gradient.
   std::vector<at::Tensor> leaves() const {
     std::vector<at::Tensor> all{q, k, v};
-    for (const at::Tensor& x : {tensors.tau_bt, tensors.bias_table, tensors.sink_logit_h}) {
-      if (x.defined()) all.push_back(x);
+    AttentionTensors copy = tensors;
+    for (const auto& [name, x] : copy.named()) {
+      if (x->defined()) all.push_back(*x);
     }
     return all;
   }
@@ -31,10 +32,9 @@ struct AttentionInputs {
     const auto cast = [dtype](const at::Tensor& x) {
       return x.defined() ? x.detach().to(dtype).clone().set_requires_grad(x.requires_grad()) : x;
     };
-    return {cast(q),
-            cast(k),
-            cast(v),
-            {cast(tensors.tau_bt), cast(tensors.bias_table), cast(tensors.sink_logit_h)}};
+    AttentionInputs copy{cast(q), cast(k), cast(v), tensors};
+    for (const auto& [name, x] : copy.tensors.named()) *x = cast(*x);
+    return copy;
   }
   AttentionInputs with_gradient() const {
     AttentionInputs copy = to(q.scalar_type());
@@ -62,6 +62,31 @@ inline AttentionInputs random_inputs(const AttentionSpec& spec, int64_t b, int64
   if (spec.bias.kind == BiasSpec::Kind::t5)
     in.tensors.bias_table = random_normal({spec.bias.buckets, spec.heads}, seed + 4000);
   if (spec.sink_logit) in.tensors.sink_logit_h = random_normal({spec.heads}, seed + 5000);
+  const auto kernel = [&](const KernelExtent& extent, uint64_t offset) {
+    return extent.active() ? random_normal({spec.heads, extent.queries, extent.keys},
+                                           seed + offset, 0.4)
+                           : at::Tensor();
+  };
+  in.tensors.kernel_before_hqk = kernel(spec.multi_token.before, 6000);
+  in.tensors.kernel_after_hqk = kernel(spec.multi_token.after, 7000);
+  if (spec.multi_token.renormalise)  // sums far from 0
+    in.tensors.kernel_after_hqk = in.tensors.kernel_after_hqk.abs() + 0.1;
+  const auto mix = [&](HeadMixSpec::Kind kind, uint64_t offset) {
+    const int64_t m = spec.head_mix.width(kind, spec.heads);
+    return m > 0 ? random_normal({spec.heads / m, m, m}, seed + offset, 0.6) : at::Tensor();
+  };
+  in.tensors.mix_before_noi = mix(spec.head_mix.before, 8000);
+  in.tensors.mix_after_nio = mix(spec.head_mix.after, 9000);
+  const int64_t e = spec.value_width();
+  if (spec.head_output.norm == HeadOutputSpec::Norm::rms)
+    in.tensors.head_gain_e = random_normal({e}, seed + 10000);
+  if (spec.head_output.gate == HeadOutputSpec::Gate::scalar) {
+    in.tensors.gate_weight = random_normal({e}, seed + 11000);
+    in.tensors.gate_bias = random_normal({}, seed + 12000);
+  } else if (spec.head_output.gate == HeadOutputSpec::Gate::full) {
+    in.tensors.gate_weight = random_normal({e, e}, seed + 11000, 0.5);
+    in.tensors.gate_bias = random_normal({e}, seed + 12000);
+  }
   return in;
 }
 
@@ -135,6 +160,30 @@ inline std::vector<NamedSpec> all_specs() {
     learned(s);
     s.bias = {BiasSpec::Kind::t5, 4, 8}, s.sink_logit = true;
     s.mask.sparsity = Sparsity::strided, s.mask.window = 1, s.mask.stride = 2;
+  });
+  const auto mix = [](HeadMixSpec::Kind before, HeadMixSpec::Kind after) {
+    return HeadMixSpec{before, after, 2};
+  };
+  using Mix = HeadMixSpec::Kind;
+  using Output = HeadOutputSpec;
+  const MultiTokenSpec both{.before = {3, 5}, .after = {2, 3}};
+  add("mta_before", [](AttentionSpec& s) { s.multi_token.before = {3, 5}; });
+  add("mta_after_even", [](AttentionSpec& s) { s.multi_token.after = {2, 4}; });
+  add("mta_eq4", [](AttentionSpec& s) {
+    s.multi_token = {{3, 4}, {2, 3}, MultiTokenSpec::Equation::eq4, true};
+  });
+  add("talking_heads", [](AttentionSpec& s) { s.head_mix = {Mix::full, Mix::full, 0}; });
+  add("head_groups", [&](AttentionSpec& s) { s.head_mix = mix(Mix::groups, Mix::groups); });
+  add("norm_gate", [](AttentionSpec& s) {
+    s.head_output = {Output::Norm::rms, 1e-5, Output::DepthScale::lambda, Output::Gate::full};
+    s.depth = 2, s.value_dim = 5;
+  });
+  add("mta_everything", [&](AttentionSpec& s) {
+    learned(s);
+    s.multi_token = both, s.head_mix = mix(Mix::full, Mix::groups);
+    s.head_output.norm = Output::Norm::rms, s.head_output.gate = Output::Gate::scalar;
+    s.mask.window = 4, s.mask.sinks = 2, s.soft_cap = 3.0, s.sink_logit = true;
+    s.bias.kind = BiasSpec::Kind::alibi;
   });
   return all;
 }

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -57,36 +58,114 @@ struct ScalarResult {
   at::Tensor out, lse, weights;
 };
 
+/// One number per head, row and key.
+struct ScalarMap {
+  ScalarMap(int64_t heads, int64_t t, int64_t s)
+      : rows(t), keys(s), numbers(static_cast<size_t>(heads * t * s), 0.0) {}
+  double& operator()(int64_t h, int64_t i, int64_t j) {
+    return numbers[static_cast<size_t>((h * rows + i) * keys + j)];
+  }
+  int64_t rows, keys;
+  std::vector<double> numbers;
+};
+
+/// Spec 3.2 step 3 (c), with the pairs that `counts(i, r, x)` keeps for row i.
+inline ScalarMap scalar_convolution(ScalarMap x, int64_t heads, const at::Tensor& kernel,
+                                    const std::function<bool(int64_t, int64_t, int64_t)>& counts) {
+  const int64_t cq = kernel.size(1), ck = kernel.size(2);
+  const at::Tensor numbers = kernel.detach().contiguous();
+  const double* const weight = numbers.const_data_ptr<double>();
+  ScalarMap y(heads, x.rows, x.keys);
+  for (int64_t h = 0; h < heads; ++h)
+    for (int64_t i = 0; i < x.rows; ++i)
+      for (int64_t j = 0; j < x.keys; ++j)
+        for (int64_t a = 0; a < cq; ++a)
+          for (int64_t b = 0; b < ck; ++b) {
+            const int64_t r = i + a - (cq - 1), c = j + b - (ck - 1) / 2;
+            if (r < 0 || c < 0 || c >= x.keys || !counts(i, r, c)) continue;
+            y(h, i, j) += weight[(h * cq + a) * ck + b] * x(h, r, c);
+          }
+  return y;
+}
+
+/// y_o = sum_c x_c weight(group, c, o) inside groups of m heads.
+inline ScalarMap scalar_mix(ScalarMap x, int64_t heads, int64_t m,
+                            const std::function<double(int64_t, int64_t, int64_t)>& weight) {
+  ScalarMap y(heads, x.rows, x.keys);
+  for (int64_t o = 0; o < heads; ++o)
+    for (int64_t c = o / m * m; c < o / m * m + m; ++c) {
+      const double w = weight(o / m, c % m, o % m);
+      for (int64_t i = 0; i < x.rows; ++i)
+        for (int64_t j = 0; j < x.keys; ++j) y(o, i, j) += x(c, i, j) * w;
+    }
+  return y;
+}
+
+/// Spec 3.2 steps 10 and 11 on one output row.
+inline void scalar_head_output(const AttentionSpec& spec, const AttentionTensors& tensors,
+                               std::vector<double>& o) {
+  const HeadOutputSpec& s = spec.head_output;
+  const auto e = static_cast<int64_t>(o.size());
+  if (s.norm == HeadOutputSpec::Norm::rms) {
+    double squares = 0.0;
+    for (const double x : o) squares += x * x;
+    const double root = std::sqrt(squares / static_cast<double>(e) + s.norm_eps);
+    for (int64_t c = 0; c < e; ++c) o[c] *= tensors.head_gain_e[c].item<double>() / root;
+  }
+  const double l = static_cast<double>(spec.depth);
+  for (double& x : o) {
+    if (s.depth_scale == HeadOutputSpec::DepthScale::lambda)
+      x *= 1.0 - (0.8 - 0.6 * std::exp(-0.3 * l));
+    if (s.depth_scale == HeadOutputSpec::DepthScale::inverse_sqrt) x /= std::sqrt(l + 1.0);
+  }
+  const std::vector<double> input = o;
+  for (int64_t c = 0; c < e && s.gate != HeadOutputSpec::Gate::none; ++c) {
+    const bool full = s.gate == HeadOutputSpec::Gate::full;
+    double score = full ? tensors.gate_bias[c].item<double>() : tensors.gate_bias.item<double>();
+    for (int64_t n = 0; n < e; ++n)
+      score += input[n] * (full ? tensors.gate_weight[c][n] : tensors.gate_weight[n]).item<double>();
+    o[c] /= 1.0 + std::exp(-score);
+  }
+}
+
 /// Positions and documents come from `context` where given (one row for the whole batch), else keys
-/// stand at 0 ... s-1 of one document and the queries are the last t.
+/// stand at 0 ... s-1 of one document and the queries are the last t. `weights` are those of the
+/// softmax for stages without mixing, else those that meet the values.
 inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionInputs& in,
                                      const AttentionContext& context = {}) {
-  const int64_t b = in.q.size(0), t = in.q.size(2), s = in.k.size(2), e = spec.value_width();
+  const int64_t b = in.q.size(0), t = in.q.size(2), s = in.k.size(2), e = spec.value_width(),
+                heads = spec.heads;
   const auto number = [](const at::Tensor& x, int64_t n, int64_t otherwise) {
     return x.defined() ? x.reshape(-1)[n].item<int64_t>() : otherwise;
   };
-  ScalarResult result{at::zeros({b, spec.heads, t, e}, at::kDouble),
-                      at::zeros({b, spec.heads, t}, at::kDouble),
-                      at::zeros({b, spec.heads, t, s}, at::kDouble)};
+  const auto query_position = [&](int64_t row) {
+    return number(context.query_positions_bt, row, s - t + row);
+  };
+  const auto key_position = [&](int64_t col) { return number(context.key_positions_bs, col, col); };
+  const auto document = [&](int64_t row) { return number(context.query_documents_bt, row, 0); };
+  std::vector<bool> seen;
+  for (int64_t row = 0; row < t; ++row)
+    for (int64_t col = 0; col < s; ++col)
+      seen.push_back(sees(spec.mask, query_position(row), document(row), key_position(col),
+                          number(context.key_documents_bs, col, 0)));
+  const auto visible = [&](int64_t row, int64_t col) { return seen[row * s + col]; };
+  ScalarResult result{at::zeros({b, heads, t, e}, at::kDouble),
+                      at::zeros({b, heads, t}, at::kDouble),
+                      at::zeros({b, heads, t, s}, at::kDouble)};
   const at::Tensor values[] = {in.q.detach(), in.k.detach(), in.v.detach()};
   const auto q = values[0].accessor<double, 4>();
   const auto k = values[1].accessor<double, 4>();
   const auto v = values[2].accessor<double, 4>();
-  auto out = result.out.accessor<double, 4>();
-  for (int64_t n = 0; n < b; ++n)
-    for (int64_t h = 0; h < spec.heads; ++h)
-      for (int64_t row = 0; row < t; ++row) {
-        const int64_t i = number(context.query_positions_bt, row, s - t + row),
-                      g = h / (spec.heads / spec.kv_heads);
-        std::vector<double> term(static_cast<size_t>(s), 0.0);
-        double total = spec.sink_logit ? std::exp(in.tensors.sink_logit_h[h].item<double>()) : 0.0;
+  const MultiTokenSpec& tokens = spec.multi_token;
+  const HeadMixSpec& mix = spec.head_mix;
+  for (int64_t n = 0; n < b; ++n) {
+    ScalarMap map(heads, t, s);
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t row = 0; row < t; ++row)
         for (int64_t col = 0; col < s; ++col) {
-          const int64_t j = number(context.key_positions_bs, col, col);
-          if (!sees(spec.mask, i, number(context.query_documents_bt, row, 0), j,
-                    number(context.key_documents_bs, col, 0)))
-            continue;
-          double logit = 0.0;
-          for (int64_t c = 0; c < spec.head_dim; ++c) logit += q[n][h][row][c] * k[n][g][col][c];
+          double& logit = map(h, row, col);
+          for (int64_t c = 0; c < spec.head_dim; ++c)
+            logit += q[n][h][row][c] * k[n][h / (heads / spec.kv_heads)][col][c];
           if (spec.temperature.kind == TemperatureSpec::Kind::learned) {
             logit /= in.tensors.tau_bt[n][row].item<double>();
           } else {
@@ -95,21 +174,74 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
                      spec.temperature.value;
           }
           if (spec.soft_cap > 0.0) logit = spec.soft_cap * std::tanh(logit / spec.soft_cap);
+        }
+    if (tokens.before.active()) {
+      map = scalar_convolution(map, heads, in.tensors.kernel_before_hqk,
+                               [&](int64_t i, int64_t r, int64_t x) {
+                                 const bool eq5 = tokens.equation == MultiTokenSpec::Equation::eq5;
+                                 return document(r) == document(i) && visible(eq5 ? r : i, x);
+                               });
+    }
+    if (mix.before != HeadMixSpec::Kind::none) {
+      map = scalar_mix(map, heads, mix.width(mix.before, heads),
+                       [&](int64_t group, int64_t c, int64_t o) {
+                         return in.tensors.mix_before_noi[group][o][c].item<double>();
+                       });
+    }
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t row = 0; row < t; ++row) {
+        double total = spec.sink_logit ? std::exp(in.tensors.sink_logit_h[h].item<double>()) : 0.0;
+        for (int64_t col = 0; col < s; ++col) {
+          double& logit = map(h, row, col);
+          if (!visible(row, col)) {
+            logit = 0.0;
+            continue;
+          }
+          const int64_t distance = query_position(row) - key_position(col);
           if (spec.bias.kind == BiasSpec::Kind::alibi)
-            logit -= alibi_slope(spec.heads, h) * static_cast<double>(i - j);
+            logit -= alibi_slope(heads, h) * static_cast<double>(distance);
           if (spec.bias.kind == BiasSpec::Kind::t5)
             logit += in.tensors
-                         .bias_table[t5_bucket(i - j, spec.bias.buckets, spec.bias.max_distance)][h]
+                         .bias_table[t5_bucket(distance, spec.bias.buckets, spec.bias.max_distance)]
+                                    [h]
                          .item<double>();
-          total += term[col] = std::exp(logit);
+          total += logit = std::exp(logit);
         }
         result.lse[n][h][row] = std::log(total);
-        for (int64_t col = 0; col < s; ++col) {
-          if (term[col] == 0.0) continue;
-          result.weights[n][h][row][col] = term[col] / total;
-          for (int64_t c = 0; c < e; ++c) out[n][h][row][c] += term[col] / total * v[n][g][col][c];
-        }
+        for (int64_t col = 0; col < s; ++col) map(h, row, col) /= total > 0.0 ? total : 1.0;
       }
+    if (tokens.after.active()) {
+      map = scalar_convolution(
+          map, heads, in.tensors.kernel_after_hqk, [&](int64_t i, int64_t r, int64_t x) {
+            return document(r) == document(i) && visible(r, x);
+          });
+      for (int64_t h = 0; h < heads; ++h)
+        for (int64_t row = 0; row < t; ++row) {
+          double sum = 0.0;
+          for (int64_t col = 0; col < s; ++col)
+            sum += map(h, row, col) *= visible(row, col) ? 1.0 : 0.0;
+          for (int64_t col = 0; col < s && tokens.renormalise && std::abs(sum) > 1e-6; ++col)
+            map(h, row, col) /= sum;
+        }
+    }
+    if (mix.after != HeadMixSpec::Kind::none) {
+      map = scalar_mix(map, heads, mix.width(mix.after, heads),
+                       [&](int64_t group, int64_t c, int64_t o) {
+                         return in.tensors.mix_after_nio[group][c][o].item<double>();
+                       });
+    }
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t row = 0; row < t; ++row) {
+        std::vector<double> o(static_cast<size_t>(e), 0.0);
+        for (int64_t col = 0; col < s; ++col) {
+          result.weights[n][h][row][col] = map(h, row, col);
+          for (int64_t c = 0; c < e; ++c)
+            o[c] += map(h, row, col) * v[n][h / (heads / spec.kv_heads)][col][c];
+        }
+        scalar_head_output(spec, in.tensors, o);
+        for (int64_t c = 0; c < e; ++c) result.out[n][h][row][c] = o[c];
+      }
+  }
   return result;
 }
 

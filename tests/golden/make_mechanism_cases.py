@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Writes the golden cases of mechanisms that mix rows and heads (tests/golden/attention/) with PyTorch in float64.
+
+Dense tensors over all pairs, shifts written as loops, gradients by PyTorch's autograd: the formulas of docs/attention-case.md for
+itself. It shares no code with the library. Run it with a Python that has torch: python tests/golden/make_mechanism_cases.py [folder]
+
+SPDX-FileCopyrightText: The Fovea authors
+SPDX-License-Identifier: Apache-2.0
+"""
+import json
+import math
+import pathlib
+import sys
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from make_attention_cases import alibi_slopes, allowed, kept, packed, write_safetensors  # noqa: E402
+
+
+def shifted(x, down, left):
+    """y[i, j] = x[i - down, j + left], 0 out of range."""
+    y = torch.zeros_like(x)
+    rows, columns = x.shape[-2:]
+    for i in range(max(0, down), min(rows, rows + down)):
+        first, last = max(0, -left), min(columns, columns - left)
+        if first < last:
+            y[..., i, first:last] = x[..., i - down, first + left : last + left]
+    return y
+
+
+def convolve(x, kernel, same_document, keep):
+    """keep(back): the pairs of the row `back` above that count, over (row of the result, key)."""
+    cq, ck = kernel.shape[1:]
+    total = torch.zeros_like(x)
+    for a in range(cq):
+        back = cq - 1 - a
+        rows = shifted(x, back, 0) * keep(back) * same_document(back)
+        for b in range(ck):
+            total = total + kernel[:, a, b, None, None] * shifted(rows, 0, b - (ck - 1) // 2)
+    return total
+
+
+def mix(x, matrices, stored):
+    n, m = matrices.shape[:2]
+    groups = x.unflatten(1, (n, m))
+    letters = "noc" if stored == "out, in" else "nco"
+    return torch.einsum(f"{letters},bncij->bnoij", matrices, groups).flatten(1, 2)
+
+
+def head_output(spec, x, out):
+    s = spec.get("head_output", {})
+    if s.get("norm") == "rms":
+        out = out / torch.sqrt((out**2).mean(-1, keepdim=True) + s.get("norm_eps", 1e-5)) * x["head_gain"]
+    depth = spec.get("depth", 0)
+    out = out * {"none": 1, "lambda": 0.2 + 0.6 * math.exp(-0.3 * depth), "inverse_sqrt": (depth + 1) ** -0.5}[s.get("depth_scale", "none")]
+    if s.get("gate") == "scalar":
+        out = out * torch.sigmoid((out * x["gate_weight"]).sum(-1, keepdim=True) + x["gate_bias"])
+    if s.get("gate") == "full":
+        out = out * torch.sigmoid(torch.einsum("oc,bhtc->bhto", x["gate_weight"], out) + x["gate_bias"])
+    return out
+
+
+def attend(spec, x, places, metadata):
+    q, k, v = x["q"], x["k"], x["v"]
+    (b, h, t, d), s = q.shape, k.shape[2]
+    k, v = (y.repeat_interleave(h // y.shape[1], 1) for y in (k, v))
+    qp, kp = places.get("query_positions", np.arange(s - t, s)), places.get("key_positions", np.arange(s))
+    qd, kd = places.get("query_documents", np.zeros(t)), places.get("key_documents", np.zeros(s))
+    mask = spec.get("mask", {})
+    seen = torch.tensor([[bool(qd[i] == kd[j]) and allowed(mask, qp[i], kp[j]) for j in range(s)] for i in range(t)])
+    same = torch.tensor([[float(qd[r] == qd[i]) for r in range(t)] for i in range(t)]).double()
+
+    def same_document(back):
+        return torch.tensor([same[i, i - back] if i >= back else 0.0 for i in range(t)]).double()[:, None]
+
+    def own_row(back):
+        return shifted(seen.double()[None], back, 0)[0]
+
+    logits = q @ k.mT
+    temperature = spec.get("temperature", {})
+    if temperature.get("kind") == "learned":
+        logits = logits / x["tau"][:, None, :, None]
+    else:
+        logits = logits / math.sqrt(d) / temperature.get("value", 1.0)
+    if spec.get("soft_cap"):
+        logits = spec["soft_cap"] * torch.tanh(logits / spec["soft_cap"])
+    tokens = spec.get("multi_token", {})
+    if "kernel_before" in x:
+        keep = (lambda back: seen.double()) if tokens.get("equation") == "eq4" else own_row
+        logits = convolve(logits, x["kernel_before"], same_document, keep)
+    if "mix_before" in x:
+        logits = mix(logits, x["mix_before"], "out, in")
+    if spec.get("bias", {}).get("kind") == "alibi":
+        distance = torch.tensor(np.subtract.outer(qp, kp)).double()
+        logits = logits - torch.tensor(alibi_slopes(h)).double()[:, None, None] * distance
+    logits = logits.masked_fill(~seen, -math.inf)
+    everything = logits
+    if spec.get("sink_logit"):
+        everything = torch.cat([logits, x["sink_logit"][None, :, None, None].expand(b, h, t, 1)], -1)
+    lse = torch.logsumexp(everything, -1)
+    weights = torch.exp(logits - lse[..., None])
+    if "kernel_after" in x:
+        weights = convolve(weights, x["kernel_after"], same_document, own_row) * seen
+        if tokens.get("renormalise"):
+            weights = weights / weights.sum(-1, keepdim=True)
+    if "mix_after" in x:
+        weights = mix(weights, x["mix_after"], "in, out")
+    if "dropout_seed" in metadata:
+        rate, seed, layer = spec["dropout"], int(metadata["dropout_seed"]), int(metadata.get("layer", 0))
+        survive = [kept(seed, n, layer, head, s - t + i, j, rate) for n, head, i, j in np.ndindex(b, h, t, s)]
+        weights = weights * torch.tensor(survive).double().view(b, h, t, s) / (1 - rate)
+    return head_output(spec, x, weights @ v), lse
+
+
+TWO = {"heads": 2, "kv_heads": 1, "head_dim": 4}
+FOUR = {"heads": 4, "kv_heads": 2, "head_dim": 4}
+CASES = {
+    "mta_before": ({**TWO, "multi_token": {"before": {"queries": 3, "keys": 5}}}, (1, 9), {}, {}),
+    "mta_even_packed": ({**TWO, "multi_token": {"before": {"queries": 2, "keys": 4}, "after": {"queries": 3, "keys": 2}}},
+                        (2, 9), packed(4, 5), {}),
+    "mta_eq4_packed": ({**TWO, "multi_token": {"before": {"queries": 3, "keys": 5}, "equation": "eq4"}}, (1, 9), packed(5, 4), {}),
+    "mta_paper": ({**FOUR, "multi_token": {"before": {"queries": 6, "keys": 11}, "after": {"queries": 6, "keys": 11}},
+                   "head_mix": {"before": "full", "after": "groups", "group": 2},
+                   "head_output": {"norm": "rms", "gate": "scalar"}}, (1, 14), {}, {}),
+    "mta_window_sinks": ({**TWO, "multi_token": {"before": {"queries": 3, "keys": 4}, "after": {"queries": 2, "keys": 3},
+                                                 "renormalise": True},
+                          "mask": {"window": 4, "sinks": 2}, "soft_cap": 3.0, "temperature": {"kind": "learned"},
+                          "bias": {"kind": "alibi"}, "sink_logit": True}, (1, 16), {}, {}),
+    "talking_heads": ({**FOUR, "head_mix": {"before": "full", "after": "full"}}, (2, 7), {}, {}),
+    "head_norm_depth_full_gate": ({**TWO, "value_dim": 5, "depth": 3,
+                                   "head_output": {"norm": "rms", "depth_scale": "lambda", "gate": "full"}}, (1, 6), {}, {}),
+    "head_mix_dropout": ({**TWO, "head_mix": {"after": "full"}, "dropout": 0.3}, (2, 6), {}, {"dropout_seed": "77", "layer": "1"}),
+}
+
+
+def stage_tensors(spec, random, b, t):
+    h, e, x = spec["heads"], spec.get("value_dim", spec["head_dim"]), {}
+    for where in ("before", "after"):
+        extent = spec.get("multi_token", {}).get(where)
+        if extent:
+            x["kernel_" + where] = random.normal(size=(h, extent["queries"], extent["keys"])) * 0.4
+            if where == "after" and spec["multi_token"].get("renormalise"):
+                x["kernel_after"] = np.abs(x["kernel_after"]) + 0.1
+        m = {"none": 0, "full": h, "groups": spec.get("head_mix", {}).get("group", 0)}[spec.get("head_mix", {}).get(where, "none")]
+        if m:
+            x["mix_" + where] = random.normal(size=(h // m, m, m))
+    output = spec.get("head_output", {})
+    if output.get("norm") == "rms":
+        x["head_gain"] = random.normal(size=e)
+    if output.get("gate", "none") != "none":
+        full = output["gate"] == "full"
+        x["gate_weight"], x["gate_bias"] = random.normal(size=(e, e) if full else e), random.normal(size=(e,) if full else ())
+    if spec.get("temperature", {}).get("kind") == "learned":
+        x["tau"] = random.uniform(1.5, 4.0, size=(b, t))
+    if spec.get("sink_logit"):
+        x["sink_logit"] = random.normal(size=h)
+    return x
+
+
+def make(index, spec, sizes, places, metadata):
+    random, (b, t) = np.random.default_rng(2000 + index), sizes
+    h, g, d, e = spec["heads"], spec["kv_heads"], spec["head_dim"], spec.get("value_dim", spec["head_dim"])
+    x = {"q": random.normal(size=(b, h, t, d)), "k": random.normal(size=(b, g, t, d)), "v": random.normal(size=(b, g, t, e)),
+         **stage_tensors(spec, random, b, t)}
+    leaves = {name: torch.tensor(value, dtype=torch.float64).requires_grad_() for name, value in x.items()}
+    out, lse = attend(spec, leaves, places, metadata)
+    grads = {"grad_out": random.normal(size=tuple(out.shape))}
+    total = (out * torch.tensor(grads["grad_out"])).sum()
+    if index % 2 == 0:
+        grads["grad_lse"] = random.normal(size=tuple(lse.shape))
+        total = total + (lse * torch.tensor(grads["grad_lse"])).sum()
+    total.backward()
+    expected = {"expected_out": out.detach().numpy(), "expected_lse": lse.detach().numpy()}
+    expected |= {"expected_grad_" + name: leaf.grad.numpy() for name, leaf in leaves.items()}
+    return {**x, **grads, **places, **expected}
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "attention"
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, (name, (spec, sizes, places, metadata)) in enumerate(CASES.items()):
+        tensors = make(index, spec, sizes, places, metadata)
+        write_safetensors(folder / f"{name}.safetensors", {n: np.asarray(a) for n, a in tensors.items()},
+                          {"attention_spec": json.dumps(spec), **metadata})
+
+
+if __name__ == "__main__":
+    main()
