@@ -275,8 +275,8 @@ struct CachedCall {
   AttentionContext context;
 };
 
-// Where rows are evicted between the sinks and the rest, columns that nobody sees stand for them (as
-// many as a convolution can reach over).
+// Where rows are evicted between the sinks and the rest, columns that nobody sees stand for them
+// (as many as a convolution can reach over).
 void part_the_sinks(CachedCall& call, int64_t sinks, int64_t columns) {
   const auto spread = [&](const at::Tensor& x, int64_t dim) {
     std::vector<int64_t> sizes = x.sizes().vec();

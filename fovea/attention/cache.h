@@ -3,8 +3,8 @@
 //
 // A mechanism declares which streams it needs and how many rows it keeps. Keys and values are
 // always there; a learned prefix temperature adds "temperature" (running sum and count after every
-// token, so that truncation is exact); key-query convolutions add "queries" with the (cq-1) + (cq'-1)
-// queries before the current one (3.6, M-10), and "tau" with theirs where it is learned.
+// token, so that truncation is exact); key-query convolutions add "queries" with the (cq-1) +
+// (cq'-1) queries before the current one (3.6, M-10), and "tau" with theirs where it is learned.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

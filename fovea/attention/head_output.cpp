@@ -31,7 +31,9 @@ at::Tensor head_output(const AttentionSpec& spec, const at::Tensor& out,
   return o.to(out.scalar_type());
 }
 
-double lambda_init(int64_t depth) { return 0.8 - 0.6 * std::exp(-0.3 * static_cast<double>(depth)); }
+double lambda_init(int64_t depth) {
+  return 0.8 - 0.6 * std::exp(-0.3 * static_cast<double>(depth));
+}
 
 double HeadOutputSpec::factor(int64_t depth) const {
   switch (depth_scale) {
@@ -48,8 +50,9 @@ double HeadOutputSpec::factor(int64_t depth) const {
 void HeadOutputSpec::describe(FieldVisitor& v) {
   v.choice({"norm", "RMSNorm of each head's output, one gain for all heads"}, norm);
   v.real({"norm_eps", "epsilon of that norm"}, norm_eps);
-  v.choice({"depth_scale", "factor of layer l: lambda 1 - lambda_init(l), inverse_sqrt 1/sqrt(l+1)"},
-           depth_scale);
+  v.choice(
+      {"depth_scale", "factor of layer l: lambda 1 - lambda_init(l), inverse_sqrt 1/sqrt(l+1)"},
+      depth_scale);
   v.choice({"gate", "sigmoid gate fed with the normed output: scalar per head, or full"}, gate);
 }
 

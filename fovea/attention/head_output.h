@@ -13,8 +13,8 @@
 
 namespace fovea {
 
-/// Stage 10 after the values, on out [b, h, t, e]; computed in float32 (float64 for float64). A row of
-/// zeros stays one.
+/// Stage 10 after the values, on out [b, h, t, e]; computed in float32 (float64 for float64). A row
+/// of zeros stays one.
 at::Tensor head_output(const AttentionSpec& spec, const at::Tensor& out_bhte,
                        const AttentionTensors& tensors);
 

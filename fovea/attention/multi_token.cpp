@@ -23,8 +23,8 @@ void check_extent(const KernelExtent& extent, const char* name) {
   require<ConfigError>(extent.queries >= 0 && extent.keys >= 0 &&
                            extent.queries <= kLargestExtent && extent.keys <= kLargestExtent,
                        "attention spec",
-                       "multi_token.{}.queries and .keys must be 0 (off) to {}; got {} and {}", name,
-                       kLargestExtent, extent.queries, extent.keys);
+                       "multi_token.{}.queries and .keys must be 0 (off) to {}; got {} and {}",
+                       name, kLargestExtent, extent.queries, extent.keys);
   require<ConfigError>((extent.queries > 0) == (extent.keys > 0), "attention spec",
                        "multi_token.{0}.queries and multi_token.{0}.keys must both be at least 1, "
                        "or both 0 (off); got {1} and {2}",
@@ -33,8 +33,8 @@ void check_extent(const KernelExtent& extent, const char* name) {
 
 // Depthwise: each head with its own kernel [h, cq, ck].
 at::Tensor depthwise(const at::Tensor& x_bhrs, const at::Tensor& kernel_hqk) {
-  return at::conv2d(x_bhrs, kernel_hqk.unsqueeze(1), {}, at::IntArrayRef{1, 1}, at::IntArrayRef{0, 0},
-                    at::IntArrayRef{1, 1}, x_bhrs.size(1));
+  return at::conv2d(x_bhrs, kernel_hqk.unsqueeze(1), {}, at::IntArrayRef{1, 1},
+                    at::IntArrayRef{0, 0}, at::IntArrayRef{1, 1}, x_bhrs.size(1));
 }
 
 // Rows of one document of one or more sequences: x [b, h, rows, s], results are its last rows.
@@ -128,8 +128,9 @@ void KernelExtent::describe(FieldVisitor& v) {
 void MultiTokenSpec::describe(FieldVisitor& v) {
   v.nested({"before", "stage 3: kernel on the logits"}, before);
   v.nested({"after", "stage 8: kernel on the weights"}, after);
-  v.choice({"equation", "eq5 (default of paper and code) or eq4: which pairs of older queries count"},
-           equation);
+  v.choice(
+      {"equation", "eq5 (default of paper and code) or eq4: which pairs of older queries count"},
+      equation);
   v.boolean({"renormalise", "divide convolved weights by the sum of their row (M-9)"}, renormalise);
 }
 

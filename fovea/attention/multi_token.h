@@ -17,18 +17,18 @@
 namespace fovea {
 
 /// One convolution of x [b, h, rows, s] with kernel [h, cq, ck]. The result has the last `results`
-/// rows; the rows before them are the earlier queries (missing ones count as 0). `documents` are the
-/// labels of all rows, [b or 1, rows], or undefined. Differentiable in x and the kernel.
+/// rows; the rows before them are the earlier queries (missing ones count as 0). `documents` are
+/// the labels of all rows, [b or 1, rows], or undefined. Differentiable in x and the kernel.
 ///
-/// eq5: x must be 0 where row and key are not allowed; `allowed` is not looked at. eq4: x is raw and
-/// `allowed` [b or 1, 1, results, s] decides by the row of the result.
+/// eq5: x must be 0 where row and key are not allowed; `allowed` is not looked at. eq4: x is raw
+/// and `allowed` [b or 1, 1, results, s] decides by the row of the result.
 at::Tensor key_query_convolution(MultiTokenSpec::Equation equation, const at::Tensor& x_bhrs,
                                  const at::Tensor& kernel_hqk, int64_t results,
                                  const at::Tensor& documents_br, const at::Tensor& allowed_b1ts);
 
 /// How kernels start (3.5). `identity`: 1 at the current pair; `constant`: `value` everywhere;
-/// `uniform`: U(-value, value), drawn by the caller; `diagonal`: 1 where the key lies as far back as
-/// the query.
+/// `uniform`: U(-value, value), drawn by the caller; `diagonal`: 1 where the key lies as far back
+/// as the query.
 enum class KernelStart { identity, zeros, constant, uniform, diagonal };
 std::span<const std::string_view> enum_names(KernelStart);
 

@@ -34,8 +34,8 @@ void check_tensor(const at::Tensor& x, at::IntArrayRef sizes, std::string_view n
 // A stage tensor: its sizes where the spec wants it, absent elsewhere.
 void check_stage(bool wanted, const at::Tensor& x, std::vector<int64_t> sizes,
                  std::string_view name, std::string_view setting) {
-  require<ShapeError>(wanted || !x.defined(), "attention", "{} must be absent with {}; got {}", name,
-                      setting, shape_text(x));
+  require<ShapeError>(wanted || !x.defined(), "attention", "{} must be absent with {}; got {}",
+                      name, setting, shape_text(x));
   if (wanted) check_tensor(x, sizes, name, fmt::format("the spec has {}", setting));
 }
 
@@ -62,12 +62,14 @@ void check_stage_tensors(const AttentionSpec& spec, const AttentionTensors& x, i
   }
   const HeadOutputSpec& o = spec.head_output;
   const int64_t e = spec.value_width();
-  const bool full = o.gate == HeadOutputSpec::Gate::full, gated = o.gate != HeadOutputSpec::Gate::none;
+  const bool full = o.gate == HeadOutputSpec::Gate::full,
+             gated = o.gate != HeadOutputSpec::Gate::none;
   check_stage(o.norm == HeadOutputSpec::Norm::rms, x.head_gain_e, {e}, "head_gain",
               fmt::format("head_output.norm {}", enum_name(o.norm)));
   const std::string gate = fmt::format("head_output.gate {}", enum_name(o.gate));
   check_stage(gated, x.gate_weight, full ? std::vector{e, e} : std::vector{e}, "gate_weight", gate);
-  check_stage(gated, x.gate_bias, full ? std::vector{e} : std::vector<int64_t>{}, "gate_bias", gate);
+  check_stage(gated, x.gate_bias, full ? std::vector{e} : std::vector<int64_t>{}, "gate_bias",
+              gate);
 }
 
 }  // namespace

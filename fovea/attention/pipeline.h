@@ -75,8 +75,8 @@ RowWeights weights_of_rows(const AttentionSpec& spec, const at::Tensor& q_bhtd,
                            bool only_visible_keys);
 
 /// reference_attention() in blocks of `block` rows, each recomputed in the backward pass: a few
-/// tensors [b, h, block, s] live at a time, and keys that a block cannot see cost nothing. Block 0 =
-/// all rows at once, with an ordinary graph.
+/// tensors [b, h, block, s] live at a time, and keys that a block cannot see cost nothing. Block 0
+/// = all rows at once, with an ordinary graph.
 AttentionResult reference_in_blocks(const AttentionSpec& spec, const at::Tensor& q_bhtd,
                                     const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
                                     const AttentionTensors& tensors,

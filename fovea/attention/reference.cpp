@@ -121,10 +121,9 @@ RowWeights weights_of_rows(const AttentionSpec& spec, const at::Tensor& q, const
     allowed = allowed.narrow(3, first, keys);
     places = key_columns(places, first, keys);
   }
-  const at::Tensor logits =
-      mixed_logits(spec, q.narrow(2, entering.begin, entering.end - entering.begin), k, tensors,
-                   batch_rows(tensors.tau_bt, entering), places, allowed,
-                   weighted.end - weighted.begin);
+  const at::Tensor logits = mixed_logits(
+      spec, q.narrow(2, entering.begin, entering.end - entering.begin), k, tensors,
+      batch_rows(tensors.tau_bt, entering), places, allowed, weighted.end - weighted.begin);
   const RowRange last{weighted.begin - entering.begin, weighted.end - entering.begin};
   places = query_rows(places, last);
   const at::Tensor seen = last_rows(allowed, last.end - last.begin);
@@ -134,7 +133,8 @@ RowWeights weights_of_rows(const AttentionSpec& spec, const at::Tensor& q, const
                    tensors.sink_logit_h, want_lse);
   const int64_t count = rows.end - rows.begin;
   result.softmax_bhts = last_rows(softmax.weights_bhts, count);
-  if (want_lse) result.lse_bht = softmax.lse_bht.narrow(2, weighted.end - weighted.begin - count, count);
+  if (want_lse)
+    result.lse_bht = softmax.lse_bht.narrow(2, weighted.end - weighted.begin - count, count);
   result.weights_bhts = mixed_weights(spec, softmax.weights_bhts, tensors,
                                       places.query_documents_bt, last_rows(seen, count));
   return result;
@@ -174,9 +174,10 @@ at::Tensor attention_rows(const AttentionSpec& spec, const at::Tensor& q, const 
     size_t end = n + 1;
     while (end < queries.size() && queries[end] == queries[end - 1] + 1) ++end;
     const RowRange rows{queries[n], queries[n] + static_cast<int64_t>(end - n)};
-    parts.push_back(weights_of_rows(spec, q.to(wide), k.to(wide), tensors, places, rows, false, false)
-                        .weights_bhts.index_select(1, chosen)
-                        .to(at::kFloat));
+    parts.push_back(
+        weights_of_rows(spec, q.to(wide), k.to(wide), tensors, places, rows, false, false)
+            .weights_bhts.index_select(1, chosen)
+            .to(at::kFloat));
     n = end;
   }
   if (parts.empty())
@@ -190,9 +191,9 @@ AttentionStats attention_stats(const AttentionSpec& spec, const at::Tensor& q, c
   check_without_values(spec, q, k, tensors, context);
   const Places places = resolve_places(context, q.size(2), k.size(2), q.device());
   const at::ScalarType wide = accumulate_type(q.scalar_type());
-  const at::Tensor p = weights_of_rows(spec, q.to(wide), k.to(wide), tensors, places,
-                                       {0, q.size(2)}, false, false)
-                           .softmax_bhts;
+  const at::Tensor p =
+      weights_of_rows(spec, q.to(wide), k.to(wide), tensors, places, {0, q.size(2)}, false, false)
+          .softmax_bhts;
   const auto mean = [](const at::Tensor& x_bht) {
     return x_bht.mean(at::IntArrayRef{0, 2}).to(at::kFloat);
   };

@@ -106,7 +106,8 @@ class BlockwiseAttention : public torch::autograd::Function<BlockwiseAttention> 
       sums.push_back(at::zeros_like(inputs[n]));
       places.push_back(n);
     }
-    for (const RowRange rows : blocks(job, inputs)) add_block(job, inputs, rows, grads, wanted, sums);
+    for (const RowRange rows : blocks(job, inputs))
+      add_block(job, inputs, rows, grads, wanted, sums);
     Variables results(inputs.size() + 1);  // the first is of the job
     for (size_t n = 0; n < places.size(); ++n) results[places[n] + 1] = sums[n];
     return results;
@@ -127,8 +128,8 @@ class BlockwiseAttention : public torch::autograd::Function<BlockwiseAttention> 
     {
       const at::AutoGradMode enable(true);
       const auto [out, lse] = attend_rows(job, inputs, rows, true);
-      for (const auto& [y, grad] : {std::pair{out, grads[0]},
-                                    {lse, grads.size() > 1 ? grads[1] : at::Tensor()}}) {
+      for (const auto& [y, grad] :
+           {std::pair{out, grads[0]}, {lse, grads.size() > 1 ? grads[1] : at::Tensor()}}) {
         if (!y.defined() || !grad.defined() || !y.requires_grad()) continue;
         outputs.push_back(y);
         output_grads.push_back(grad.narrow(2, rows.begin, rows.end - rows.begin));
@@ -173,7 +174,8 @@ AttentionResult reference_in_blocks(const AttentionSpec& spec, const at::Tensor&
     if (context.want_lse) result.lse_bht = results[1];
   }
   result.out_bhte = head_output(spec, out, tensors).to(q.scalar_type());
-  result.path = {.name = "reference", .isa = "", .plan = block == 0 ? "dense" : "blocks", .reason = ""};
+  result.path = {
+      .name = "reference", .isa = "", .plan = block == 0 ? "dense" : "blocks", .reason = ""};
   return result;
 }
 

@@ -113,7 +113,8 @@ struct HeadMixSpec {
 /// What happens to each head's output o_i (stage 10; 3.2 steps 10 and 11).
 struct HeadOutputSpec {
   enum class Norm { none, rms };  ///< RMSNorm per head with one gain [e] for all heads
-  /// A constant of the depth l: `lambda` 1 - lambda_init(l) (1.2), `inverse_sqrt` 1/sqrt(l+1) (M-8).
+  /// A constant of the depth l: `lambda` 1 - lambda_init(l) (1.2), `inverse_sqrt` 1/sqrt(l+1)
+  /// (M-8).
   enum class DepthScale { none, lambda, inverse_sqrt };
   /// `scalar`: o sigma(u.o + c); `full`: o sigma(U o + c) element by element. u, U, c are shared by
   /// the heads and see the normed output (M-6).

@@ -77,7 +77,8 @@ Settings value_settings(const AttentionSpec& spec) {
   const HeadOutputSpec& o = spec.head_output;
   if (o.norm != HeadOutputSpec::Norm::none) active.push_back("head norm");
   if (o.depth_scale != HeadOutputSpec::DepthScale::none)
-    active.push_back(fmt::format("depth scale {} {:.4g}", enum_name(o.depth_scale), o.factor(spec.depth)));
+    active.push_back(
+        fmt::format("depth scale {} {:.4g}", enum_name(o.depth_scale), o.factor(spec.depth)));
   if (o.gate != HeadOutputSpec::Gate::none)
     active.push_back(fmt::format("head gate {}", enum_name(o.gate)));
   return active;
@@ -122,8 +123,8 @@ constexpr Stage kStages[] = {
      "s = s + gate, then s = s + bias (alibi -m_h (i - j), t5 table)", bias_settings, bias_beyond},
     {StageId::allowed, "allowed", "s = -inf where allowed(i, j) is false", mask_settings,
      within_sdpa},
-    {StageId::softmax, "softmax",
-     "P = exp(s - lse), lse over the keys (and the sink logit)", softmax_settings, within_sdpa},
+    {StageId::softmax, "softmax", "P = exp(s - lse), lse over the keys (and the sink logit)",
+     softmax_settings, within_sdpa},
     {StageId::convolution_after, "convolution_after", "P = Mask0(K * Mask0(P))",
      convolution_after_settings, joins_pairs<convolution_after_settings>},
     {StageId::mix_after, "mix_after", "P_o = sum_c P_c W_co", mix_after_settings,

@@ -11,8 +11,8 @@
 
 namespace fovea {
 
-/// Stage 4: s_o = sum_h W[o, h] s_h inside each group; x [b, h, t, s], mix [n, m, m] stored (out, in)
-/// with n groups of m consecutive heads.
+/// Stage 4: s_o = sum_h W[o, h] s_h inside each group; x [b, h, t, s], mix [n, m, m] stored (out,
+/// in) with n groups of m consecutive heads.
 at::Tensor mix_logits(const at::Tensor& x_bhts, const at::Tensor& mix_noi);
 
 /// Stage 9: P_o = sum_c P_c W[c, o] inside each group; mix [n, m, m] stored (in, out).

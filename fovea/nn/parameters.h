@@ -21,8 +21,8 @@ namespace fovea {
 struct Init {
   enum class Kind { zeros, ones, constant, truncated_normal, uniform, given };
   Kind kind = Kind::zeros;
-  double value = 0.0;  ///< constant, standard deviation of the normal, or bound of +-uniform
-  double scale = 1.0;  ///< multiplies the drawn values (F-5: the query init of the fair control)
+  double value = 0.0;     ///< constant, standard deviation of the normal, or bound of +-uniform
+  double scale = 1.0;     ///< multiplies the drawn values (F-5: the query init of the fair control)
   at::Tensor start = {};  ///< the values of `given`
 };
 

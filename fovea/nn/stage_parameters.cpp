@@ -64,8 +64,7 @@ AttentionTensors Transformer::Impl::add_stages(const AttentionSpec& spec, int64_
     const double std = 1.0 / std::sqrt(static_cast<double>(config.width));
     x.gate_weight = add("head_gate.weight", full ? std::vector{e, e} : std::vector{e},
                         {.kind = Init::Kind::truncated_normal, .value = std}, decay);
-    x.gate_bias =
-        add("head_gate.bias", full ? std::vector{e} : std::vector<int64_t>{}, {}, false);
+    x.gate_bias = add("head_gate.bias", full ? std::vector{e} : std::vector<int64_t>{}, {}, false);
   }
   return x;
 }

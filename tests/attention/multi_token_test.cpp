@@ -42,8 +42,7 @@ TEST(MultiToken, AnImpulseShiftsQueriesAndKeys) {
           for (int64_t j = 0; j < t; ++j) {
             const int64_t r = i - up, c = j - back;
             const bool inside = r >= 0 && c >= 0 && c < t;
-            EXPECT_EQ(y[0][0][i][j].item<double>(),
-                      inside ? x[0][0][r][c].item<double>() : 0.0);
+            EXPECT_EQ(y[0][0][i][j].item<double>(), inside ? x[0][0][r][c].item<double>() : 0.0);
           }
       }
     }
@@ -64,9 +63,9 @@ TEST(MultiToken, IdentityKernelsAndMixesArePlainAttention) {
       in.tensors.kernel_before_hqk = in.tensors.kernel_after_hqk = identity_kernel(4, extent);
       in.tensors.mix_before_noi = at::eye(2, at::kDouble).expand({2, 2, 2});
       in.tensors.mix_after_nio = at::eye(4, at::kDouble).unsqueeze(0);
-      EXPECT_LT(relative_error(attention(spec, in.q, in.k, in.v, in.tensors, context).out_bhte,
-                               truth),
-                1e-13);
+      EXPECT_LT(
+          relative_error(attention(spec, in.q, in.k, in.v, in.tensors, context).out_bhte, truth),
+          1e-13);
     }
   }
 }
@@ -108,8 +107,8 @@ TEST(MultiToken, EquationsFourAndFiveDifferNearTheDiagonalOnly) {
   const at::Tensor x = random_normal({1, 1, t, t}, 1);
   const at::Tensor kernel = random_normal({1, 3, 3}, 2);
   const at::Tensor allowed = at::ones({t, t}, at::kBool).tril().view({1, 1, t, t});
-  const at::Tensor five = key_query_convolution(Equation::eq5, x.masked_fill(~allowed, 0.0),
-                                                kernel, t, {}, {}),
+  const at::Tensor five = key_query_convolution(Equation::eq5, x.masked_fill(~allowed, 0.0), kernel,
+                                                t, {}, {}),
                    four = key_query_convolution(Equation::eq4, x, kernel, t, {}, allowed);
   const at::Tensor difference = (five - four).abs()[0][0];
   // The oldest row of the kernel is two queries back, its newest key one ahead.
@@ -128,7 +127,8 @@ TEST(MultiToken, DecodingNeedsExactlyTheStatedNumberOfEarlierQueries) {
     const int64_t needed = std::max<int64_t>(before - 1, 0) + std::max<int64_t>(after - 1, 0);
     EXPECT_EQ(spec.multi_token.earlier_queries(), needed);
     const AttentionInputs in = random_inputs(spec, 1, t);
-    const at::Tensor full = attention(spec, in.q, in.k, in.v, in.tensors).out_bhte.narrow(2, t - 1, 1);
+    const at::Tensor full =
+        attention(spec, in.q, in.k, in.v, in.tensors).out_bhte.narrow(2, t - 1, 1);
     for (int64_t kept = 0; kept <= needed + 1; ++kept) {
       const at::Tensor out =
           attention(spec, in.q.narrow(2, t - 1 - kept, kept + 1), in.k, in.v, in.tensors).out_bhte;
@@ -217,17 +217,19 @@ TEST(TalkingHeads, APermutationMatrixPermutesHeads) {
   in.tensors.mix_before_noi = permutation;
   in.tensors.mix_after_nio = at::eye(4, at::kDouble).unsqueeze(0);
   const at::Tensor index = at::tensor(order, at::kLong);
-  const at::Tensor expected = attention(small_spec(4, 4, 8), in.q.index_select(1, index),
-                                        in.k.index_select(1, index), in.v)
-                                  .out_bhte;
-  EXPECT_LT(relative_error(attention(spec, in.q, in.k, in.v, in.tensors).out_bhte, expected), 1e-13);
+  const at::Tensor expected =
+      attention(small_spec(4, 4, 8), in.q.index_select(1, index), in.k.index_select(1, index), in.v)
+          .out_bhte;
+  EXPECT_LT(relative_error(attention(spec, in.q, in.k, in.v, in.tensors).out_bhte, expected),
+            1e-13);
   // Stored (in, out), the same matrix sends head order[o] ... back: the two undo each other.
   in.tensors.mix_after_nio = permutation;
-  const at::Tensor back = attention(small_spec(4, 4, 8), in.q, in.k, in.v.index_select(1, index)).out_bhte;
-  EXPECT_LT(relative_error(attention(spec, in.q, in.k, in.v.index_select(1, index), in.tensors)
-                               .out_bhte,
-                           back),
-            1e-13);
+  const at::Tensor back =
+      attention(small_spec(4, 4, 8), in.q, in.k, in.v.index_select(1, index)).out_bhte;
+  EXPECT_LT(
+      relative_error(attention(spec, in.q, in.k, in.v.index_select(1, index), in.tensors).out_bhte,
+                     back),
+      1e-13);
 }
 
 TEST(ReferenceInBlocks, EqualsAllRowsAtOnceWithItsGradientsForEveryStage) {

@@ -149,8 +149,7 @@ TEST(Transformer, AddedParametersDecayOnlyOnRequest) {
     c.attention.decay_added = asked;
     const Transformer model(c.resolved(kVocab), 3);
     for (const char* name : {"key_query_before.weight", "head_mix_after.weight"}) {
-      const Parameter* p =
-          model.parameters().find(std::string("model.layers.1.self_attn.") + name);
+      const Parameter* p = model.parameters().find(std::string("model.layers.1.self_attn.") + name);
       ASSERT_NE(p, nullptr);
       EXPECT_EQ(p->decay, asked);
       EXPECT_EQ(p->origin, Parameter::Origin::added);

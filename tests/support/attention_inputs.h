@@ -63,9 +63,9 @@ inline AttentionInputs random_inputs(const AttentionSpec& spec, int64_t b, int64
     in.tensors.bias_table = random_normal({spec.bias.buckets, spec.heads}, seed + 4000);
   if (spec.sink_logit) in.tensors.sink_logit_h = random_normal({spec.heads}, seed + 5000);
   const auto kernel = [&](const KernelExtent& extent, uint64_t offset) {
-    return extent.active() ? random_normal({spec.heads, extent.queries, extent.keys},
-                                           seed + offset, 0.4)
-                           : at::Tensor();
+    return extent.active()
+               ? random_normal({spec.heads, extent.queries, extent.keys}, seed + offset, 0.4)
+               : at::Tensor();
   };
   in.tensors.kernel_before_hqk = kernel(spec.multi_token.before, 6000);
   in.tensors.kernel_after_hqk = kernel(spec.multi_token.after, 7000);
@@ -102,6 +102,11 @@ inline AttentionContext packed_context(const std::vector<int64_t>& lengths) {
   context.query_documents_bt = context.key_documents_bs = at::cat(documents).unsqueeze(0);
   context.query_positions_bt = context.key_positions_bs = at::cat(positions).unsqueeze(0);
   return context;
+}
+
+/// Convolutions and head mixing have one path so far, the reference.
+inline bool mixes_pairs(const AttentionSpec& spec) {
+  return spec.multi_token.earlier_queries() > 0 || spec.head_mix != HeadMixSpec{};
 }
 
 struct NamedSpec {

@@ -123,7 +123,8 @@ inline void scalar_head_output(const AttentionSpec& spec, const AttentionTensors
     const bool full = s.gate == HeadOutputSpec::Gate::full;
     double score = full ? tensors.gate_bias[c].item<double>() : tensors.gate_bias.item<double>();
     for (int64_t n = 0; n < e; ++n)
-      score += input[n] * (full ? tensors.gate_weight[c][n] : tensors.gate_weight[n]).item<double>();
+      score +=
+          input[n] * (full ? tensors.gate_weight[c][n] : tensors.gate_weight[n]).item<double>();
     o[c] /= 1.0 + std::exp(-score);
   }
 }
@@ -201,20 +202,20 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
           if (spec.bias.kind == BiasSpec::Kind::alibi)
             logit -= alibi_slope(heads, h) * static_cast<double>(distance);
           if (spec.bias.kind == BiasSpec::Kind::t5)
-            logit += in.tensors
-                         .bias_table[t5_bucket(distance, spec.bias.buckets, spec.bias.max_distance)]
-                                    [h]
-                         .item<double>();
+            logit +=
+                in.tensors
+                    .bias_table[t5_bucket(distance, spec.bias.buckets, spec.bias.max_distance)][h]
+                    .item<double>();
           total += logit = std::exp(logit);
         }
         result.lse[n][h][row] = std::log(total);
         for (int64_t col = 0; col < s; ++col) map(h, row, col) /= total > 0.0 ? total : 1.0;
       }
     if (tokens.after.active()) {
-      map = scalar_convolution(
-          map, heads, in.tensors.kernel_after_hqk, [&](int64_t i, int64_t r, int64_t x) {
-            return document(r) == document(i) && visible(r, x);
-          });
+      map = scalar_convolution(map, heads, in.tensors.kernel_after_hqk,
+                               [&](int64_t i, int64_t r, int64_t x) {
+                                 return document(r) == document(i) && visible(r, x);
+                               });
       for (int64_t h = 0; h < heads; ++h)
         for (int64_t row = 0; row < t; ++row) {
           double sum = 0.0;

@@ -1,4 +1,5 @@
-// Every mechanism trains: its keys reach the model from a recipe, its parameters learn, a run resumes.
+// Every mechanism trains: its keys reach the model from a recipe, its parameters learn, a run
+// resumes.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -17,7 +18,7 @@ namespace {
 using namespace fovea::testing;
 
 struct Mechanism {
-  std::string name, keys;              // keys of model.attention as JSON
+  std::string name, keys;               // keys of model.attention as JSON
   std::vector<std::string> parameters;  // that must have moved in layer 1
 };
 
