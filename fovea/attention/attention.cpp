@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include "fovea/attention/differential.h"
 #include "fovea/attention/fused.h"
 #include "fovea/attention/head_output.h"
 #include "fovea/attention/pipeline.h"
@@ -55,6 +56,14 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
                           const at::Tensor& v, const AttentionTensors& tensors,
                           const AttentionContext& context, Path path) {
   check_inputs(spec, q, k, v, tensors, context);
+  if (spec.differential) {
+    return differential_attention(
+        spec, q, k, v, tensors,
+        [&](const AttentionSpec& map, const at::Tensor& map_q, const at::Tensor& map_k,
+            const at::Tensor& map_v, const AttentionTensors& inputs) {
+          return attention(map, map_q, map_k, map_v, inputs, context, path);
+        });
+  }
   const auto reference = [&](std::string reason) {
     AttentionResult result = reference_attention(spec, q, k, v, tensors, context);
     result.path.reason = std::move(reason);

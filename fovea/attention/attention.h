@@ -36,6 +36,7 @@ struct AttentionTensors {
   at::Tensor head_gain_e;     ///< [e], shared by the heads
   at::Tensor gate_weight;     ///< scalar gate u [e]; full gate U [e, e] stored (out, in)
   at::Tensor gate_bias;       ///< scalar gate c []; full gate [e]
+  at::Tensor lambda_4d;       ///< Differential: rows lq1, lk1, lq2, lk2 of lambda, [4, d]
 
   /// Every member with its name in case files; undefined ones too.
   std::vector<std::pair<std::string_view, at::Tensor*>> named();
@@ -77,7 +78,8 @@ struct AttentionResult {
 };
 
 /// softmax-attention of q [b,h,t,d], k [b,g,s,d], v [b,g,s,e] (any strides). Differentiable in q,
-/// k, v and AttentionTensors, lse included. Empty rows: output 0, lse -inf (or the sink logit),
+/// k, v and AttentionTensors, lse included. Differential attention halves the heads of v and out.
+/// Empty rows: output 0, lse -inf (or the sink logit),
 /// gradient 0. ShapeError / ConfigError / UnsupportedError.
 AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q_bhtd,
                           const at::Tensor& k_bgsd, const at::Tensor& v_bgse,

@@ -49,7 +49,7 @@ std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType 
   }
   StreamSpec values = keys;
   values.name = "values";
-  values.row_shape = {spec.kv_heads, spec.value_width()};
+  values.row_shape = {spec.value_heads(), spec.value_width()};
   std::vector<StreamSpec> streams{keys, values};
   if (keeps_prefix_sum(spec.temperature))
     streams.push_back({.name = kTemperature, .row_shape = {1}, .dtype = at::kDouble});

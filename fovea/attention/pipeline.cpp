@@ -68,6 +68,8 @@ void check_stage_tensors(const AttentionSpec& spec, const AttentionTensors& x, i
               fmt::format("head_output.norm {}", enum_name(o.norm)));
   const std::string gate = fmt::format("head_output.gate {}", enum_name(o.gate));
   check_stage(gated, x.gate_weight, full ? std::vector{e, e} : std::vector{e}, "gate_weight", gate);
+  check_stage(spec.differential, x.lambda_4d, {4, spec.head_dim}, "lambda",
+              fmt::format("differential {}", spec.differential));
   check_stage(gated, x.gate_bias, full ? std::vector{e} : std::vector<int64_t>{}, "gate_bias",
               gate);
 }
@@ -84,7 +86,8 @@ std::vector<std::pair<std::string_view, at::Tensor*>> AttentionTensors::named() 
           {"mix_after", &mix_after_nio},
           {"head_gain", &head_gain_e},
           {"gate_weight", &gate_weight},
-          {"gate_bias", &gate_bias}};
+          {"gate_bias", &gate_bias},
+          {"lambda", &lambda_4d}};
 }
 
 void check_inputs(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
@@ -104,7 +107,7 @@ void check_inputs(const AttentionSpec& spec, const at::Tensor& q, const at::Tens
   const int64_t b = q.size(0), t = q.size(2), s = k.size(2);
   check_tensor(q, {b, spec.heads, t, spec.head_dim}, "q", "");
   check_tensor(k, {b, spec.kv_heads, s, spec.head_dim}, "k", "");
-  check_tensor(v, {b, spec.kv_heads, s, spec.value_width()}, "v", "");
+  check_tensor(v, {b, spec.value_heads(), s, spec.value_width()}, "v", "");
   check_stage_tensors(spec, tensors, b, t);
   for (const auto& [x, name] : {std::pair{&context.query_positions_bt, "query_positions"},
                                 {&context.key_positions_bs, "key_positions"},

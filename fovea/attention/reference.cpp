@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "fovea/attention/attention.h"
-#include "fovea/attention/head_output.h"
+#include "fovea/attention/differential.h"
 #include "fovea/attention/multi_token.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/talking_heads.h"
@@ -61,7 +61,7 @@ void check_without_values(AttentionSpec spec, const at::Tensor& q, const at::Ten
   spec.head_output = {};
   for (at::Tensor* x : {&tensors.head_gain_e, &tensors.gate_weight, &tensors.gate_bias})
     *x = at::Tensor();
-  check_inputs(spec, q, k, k, tensors, context);
+  check_inputs(spec, q, k, k.narrow(1, 0, spec.value_heads()), tensors, context);
 }
 
 // The last rows of a tensor [b, h, rows, s] or mask [b, 1, rows, s].
@@ -145,6 +145,14 @@ AttentionResult reference_attention(const AttentionSpec& spec, const at::Tensor&
                                     const AttentionTensors& tensors,
                                     const AttentionContext& context) {
   check_inputs(spec, q, k, v, tensors, context);
+  if (spec.differential) {
+    return differential_attention(
+        spec, q, k, v, tensors,
+        [&](const AttentionSpec& map, const at::Tensor& map_q, const at::Tensor& map_k,
+            const at::Tensor& map_v, const AttentionTensors& inputs) {
+          return reference_attention(map, map_q, map_k, map_v, inputs, context);
+        });
+  }
   const int64_t bytes = accumulate_type(q.scalar_type()) == at::kDouble ? 8 : 4;
   return reference_in_blocks(
       spec, q, k, v, tensors, context,
@@ -157,12 +165,19 @@ at::Tensor attention_rows(const AttentionSpec& spec, const at::Tensor& q, const 
   const at::NoGradGuard no_gradient;
   check_without_values(spec, q, k, tensors, context);
   for (const int64_t head : heads) {
-    require<ShapeError>(head >= 0 && head < spec.heads, "attention_rows",
-                        "heads must be below {}; got {}", spec.heads, head);
+    require<ShapeError>(head >= 0 && head < spec.output_heads(), "attention_rows",
+                        "heads must be below {}; got {}", spec.output_heads(), head);
   }
   for (const int64_t row : queries) {
     require<ShapeError>(row >= 0 && row < q.size(2), "attention_rows",
                         "queries must be below {}; got {}", q.size(2), row);
+  }
+  if (spec.differential) {
+    const auto rows = [&](int64_t map) {
+      return attention_rows(differential_map(spec), map_heads(q, map), map_heads(k, map),
+                            map_tensors(tensors, map), context, heads, queries);
+    };
+    return rows(0) - differential_lambda(spec, tensors).to(at::kFloat) * rows(1);
   }
   const Places places = resolve_places(context, q.size(2), k.size(2), q.device());
   const at::ScalarType wide = accumulate_type(q.scalar_type());
@@ -189,6 +204,18 @@ AttentionStats attention_stats(const AttentionSpec& spec, const at::Tensor& q, c
                                const AttentionTensors& tensors, const AttentionContext& context) {
   const at::NoGradGuard no_gradient;
   check_without_values(spec, q, k, tensors, context);
+  if (spec.differential) {
+    const auto of = [&](int64_t map) {
+      return attention_stats(differential_map(spec), map_heads(q, map), map_heads(k, map),
+                             map_tensors(tensors, map), context);
+    };
+    const auto pairs = [](const at::Tensor& a, const at::Tensor& b) {
+      return at::stack({a, b}, 1).flatten();
+    };
+    const AttentionStats a = of(0), b = of(1);
+    return {pairs(a.entropy_h, b.entropy_h), pairs(a.largest_weight_h, b.largest_weight_h),
+            pairs(a.sink_mass_h, b.sink_mass_h)};
+  }
   const Places places = resolve_places(context, q.size(2), k.size(2), q.device());
   const at::ScalarType wide = accumulate_type(q.scalar_type());
   const at::Tensor p =

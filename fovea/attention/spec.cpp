@@ -58,6 +58,18 @@ void check_bias(const AttentionSpec& s) {
                        per_direction / 2, s.bias.max_distance);
 }
 
+void check_differential(const AttentionSpec& s) {
+  if (!s.differential) return;
+  require<ConfigError>(s.heads % 2 == 0 && s.kv_heads % 2 == 0, kWhere,
+                       "differential needs pairs of query and of key heads; got {} heads and {} "
+                       "kv_heads",
+                       s.heads, s.kv_heads);
+  require<UnsupportedError>(
+      s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{}, kWhere,
+      "differential with multi_token or head_mix is not defined (which map would they join?); "
+      "remove one of them");
+}
+
 void check_mask(const MaskRule& m) {
   require<ConfigError>(m.window >= 0, kWhere, "mask.window must be 0 (none) or larger; got {}",
                        m.window);
@@ -155,8 +167,12 @@ void AttentionSpec::describe(FieldVisitor& v) {
       {"sink_logit", "stage 7: a learned logit per head joins the softmax with value 0 (spec 7.5)"},
       sink_logit);
   v.real({"dropout", "probability of dropping an attention weight in training"}, dropout);
+  v.boolean(
+      {"differential", "pairs of query and key heads are two maps; one minus lambda the other"},
+      differential);
   v.nested({"head_output", "stage 10: norm, depth constant and gate of each head"}, head_output);
-  v.integer({"depth", "index of the layer from 0, for head_output.depth_scale"}, depth);
+  v.integer({"depth", "index of the layer from 0, for lambda_init and head_output.depth_scale"},
+            depth);
 }
 
 void AttentionSpec::check() const {
@@ -171,6 +187,7 @@ void AttentionSpec::check() const {
   multi_token.check();
   head_mix.check(heads);
   head_output.check();
+  check_differential(*this);
   require<ConfigError>(depth >= 0, kWhere, "depth must be 0 or larger; got {}", depth);
   require<ConfigError>(dropout >= 0.0 && dropout < 1.0, kWhere, "dropout must be in [0, 1); got {}",
                        dropout);

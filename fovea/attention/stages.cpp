@@ -74,6 +74,8 @@ std::string joins_pairs(const AttentionSpec& spec) {
 Settings value_settings(const AttentionSpec& spec) {
   Settings active;
   if (spec.dropout > 0.0) active.push_back(fmt::format("dropout {}", spec.dropout));
+  if (spec.differential)
+    active.push_back(fmt::format("differential {:.4g}", lambda_init(spec.depth)));
   const HeadOutputSpec& o = spec.head_output;
   if (o.norm != HeadOutputSpec::Norm::none) active.push_back("head norm");
   if (o.depth_scale != HeadOutputSpec::DepthScale::none)

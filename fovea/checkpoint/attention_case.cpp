@@ -123,7 +123,7 @@ AttentionCase converted(const AttentionCase& given, const CaseOptions& options) 
   if (!c.grad_out_bhte.defined() && options.gradient_seed) {
     const at::Generator generator = at::detail::createCPUGenerator(*options.gradient_seed);
     c.grad_out_bhte =
-        at::randn({c.q_bhtd.size(0), c.spec.heads, c.q_bhtd.size(2), c.spec.value_width()},
+        at::randn({c.q_bhtd.size(0), c.spec.output_heads(), c.q_bhtd.size(2), c.spec.value_width()},
                   generator, at::TensorOptions().dtype(at::kDouble))
             .to(options.device, dtype);
   }
@@ -246,7 +246,7 @@ AttentionCase load_attention_case(const std::filesystem::path& path) {
         path.string(), name);
   }
   const int64_t b = c.q_bhtd.size(0), t = c.q_bhtd.size(2);
-  check_gradient(c.grad_out_bhte, {b, c.spec.heads, t, c.spec.value_width()}, "grad_out");
+  check_gradient(c.grad_out_bhte, {b, c.spec.output_heads(), t, c.spec.value_width()}, "grad_out");
   check_gradient(c.grad_lse_bht, {b, c.spec.heads, t}, "grad_lse");
   return c;
 }

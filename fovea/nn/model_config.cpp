@@ -45,6 +45,9 @@ void AttentionSettings::describe(FieldVisitor& v) {
   v.boolean({"sink_logit", "one learned logit per head that joins the softmax with value 0"},
             sink_logit);
   v.real({"dropout", "share of attention weights dropped in training"}, dropout);
+  v.boolean({"differential",
+             "Differential attention: two maps a head, with its norm and factor 1 - lambda_init"},
+            differential);
   v.nested({"head_output", "norm, depth constant and gate of each head's output"}, head_output);
   v.boolean({"decay_added", "weight decay also on kernels, mixes, head norms and gates (M-19)"},
             decay_added);
@@ -131,8 +134,13 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
                      .mask = attention.mask,
                      .sink_logit = attention.sink_logit,
                      .dropout = attention.dropout,
+                     .differential = attention.differential,
                      .head_output = attention.head_output,
                      .depth = layer};
+  if (spec.differential) {  // 1.2 steps 6 and 7
+    spec.head_output.norm = HeadOutputSpec::Norm::rms;
+    spec.head_output.depth_scale = HeadOutputSpec::DepthScale::lambda;
+  }
   const std::vector<int64_t>& chosen = attention.multi_token.layers;
   if (chosen.empty() || std::ranges::find(chosen, layer) != chosen.end())
     spec.multi_token = attention.multi_token.kernels;
@@ -150,6 +158,7 @@ int64_t stage_parameters(const AttentionSpec& spec) {
     count += spec.heads * extent.queries * extent.keys;
   for (const HeadMixSpec::Kind kind : {spec.head_mix.before, spec.head_mix.after})
     count += spec.heads * spec.head_mix.width(kind, spec.heads);
+  if (spec.differential) count += 4 * spec.head_dim;
   const int64_t e = spec.value_width();
   if (spec.head_output.norm != HeadOutputSpec::Norm::none) count += e;
   if (spec.head_output.gate == HeadOutputSpec::Gate::scalar) count += e + 1;

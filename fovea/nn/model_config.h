@@ -47,6 +47,7 @@ struct AttentionSettings {
   MaskRule mask;
   bool sink_logit = false;
   double dropout = 0.0;
+  bool differential = false;  ///< head_output gets the norm and factor that belong to it
   HeadOutputSpec head_output;
   bool decay_added = false;  ///< M-19: weight decay also on kernels, mixes, head norms and gates
 

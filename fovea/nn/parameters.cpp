@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/base/rng.h"
@@ -72,12 +74,14 @@ void initialise(at::Tensor& tensor, const Init& init, uint64_t seed, std::string
         data[i] = static_cast<float>((2.0 * rng.uniform() - 1.0) * init.value * init.scale);
       return;
     }
+    case Init::Kind::normal:
     case Init::Kind::truncated_normal: {
+      const double cut = init.kind == Init::Kind::normal ? HUGE_VAL : 3.0;
       float* data = tensor.mutable_data_ptr<float>();
       Rng rng(mix_seed(seed, fingerprint(name)));
       for (int64_t i = 0; i < tensor.numel(); ++i) {
         double z = rng.normal();
-        while (std::abs(z) > 3.0) z = rng.normal();
+        while (std::abs(z) > cut) z = rng.normal();
         data[i] = static_cast<float>(z * init.value * init.scale);
       }
       return;

@@ -19,7 +19,7 @@ namespace fovea {
 
 /// How a parameter starts. Truncated normals are cut at 3 standard deviations (spec 3.5).
 struct Init {
-  enum class Kind { zeros, ones, constant, truncated_normal, uniform, given };
+  enum class Kind { zeros, ones, constant, truncated_normal, normal, uniform, given };
   Kind kind = Kind::zeros;
   double value = 0.0;     ///< constant, standard deviation of the normal, or bound of +-uniform
   double scale = 1.0;     ///< multiplies the drawn values (F-5: the query init of the fair control)

@@ -26,7 +26,7 @@ Init kernel_init(const MultiTokenSettings& settings, int64_t heads, const Kernel
 }  // namespace
 
 AttentionTensors Transformer::Impl::add_stages(const AttentionSpec& spec, int64_t layer,
-                                               uint64_t seed) {
+                                               uint64_t seed, std::vector<at::Tensor>& lambdas) {
   const auto add = [&](const char* name, std::vector<int64_t> shape, Init init, bool decay) {
     return registry
         .add({.name = fmt::format("model.layers.{}.self_attn.{}", layer, name),
@@ -55,6 +55,12 @@ AttentionTensors Transformer::Impl::add_stages(const AttentionSpec& spec, int64_
   };
   x.mix_before_noi = mix("head_mix_before.weight", spec.head_mix.before);
   x.mix_after_nio = mix("head_mix_after.weight", spec.head_mix.after);
+  if (spec.differential) {  // 1.3: lambda starts near lambda_init
+    for (const char* name : {"lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"}) {
+      lambdas.push_back(
+          add(name, {spec.head_dim}, {.kind = Init::Kind::normal, .value = 0.1}, decay));
+    }
+  }
   const HeadOutputSpec& output = spec.head_output;
   const int64_t e = spec.value_width();
   if (output.norm != HeadOutputSpec::Norm::none)

@@ -103,7 +103,7 @@ Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : con
       w.q_gain = gain(layer_name(i, "self_attn.q_norm.weight"), c.head_dim, c.query_init);
       w.k_gain = gain(layer_name(i, "self_attn.k_norm.weight"), c.head_dim);
     }
-    w.stages = add_stages(w.spec, i, seed);
+    w.stages = add_stages(w.spec, i, seed, w.lambdas);
     if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
       if (w.spec.temperature.form != TemperatureSpec::Form::global) {
         w.temperature.weight_c =
@@ -176,14 +176,19 @@ AttentionTensors Transformer::Impl::tensors_of(const LayerWeights& layer,
   AttentionTensors tensors = layer.stages;
   tensors.tau_bt = tau_bt;
   tensors.bias_table = bias_table;
+  if (!layer.lambdas.empty()) tensors.lambda_4d = at::stack(layer.lambdas);
   return tensors;
 }
 
 Heads Transformer::Impl::project(const LayerWeights& layer, const at::Tensor& y,
                                  const PassContext& pass) const {
-  return split_heads(stacked_linear(y, {layer.wq, layer.wk, layer.wv}), config.heads,
-                     config.kv_heads, config.head_dim, layer.q_gain, layer.k_gain, config.norm_eps,
-                     pass.rope, pass.positions);
+  Heads heads = split_heads(stacked_linear(y, {layer.wq, layer.wk, layer.wv}), config.heads,
+                            config.kv_heads, config.head_dim, layer.q_gain, layer.k_gain,
+                            config.norm_eps, pass.rope, pass.positions);
+  if (layer.spec.differential) {  // neighbouring value heads are one of twice the width (1.1)
+    heads.v_bgtd = heads.v_bgtd.unflatten(1, {config.kv_heads / 2, 2}).transpose(2, 3).flatten(3);
+  }
+  return heads;
 }
 
 Transformer::Impl::Stream Transformer::Impl::run_layer(int64_t index, Stream stream,
@@ -318,7 +323,7 @@ at::Tensor Transformer::attention_map(const ModelInput& input, int64_t layer) co
   }
   const Heads heads = impl_->project(w, y, pass);
   std::vector<int64_t> all_heads, all_rows;
-  for (int64_t h = 0; h < impl_->config.heads; ++h) all_heads.push_back(h);
+  for (int64_t h = 0; h < w.spec.output_heads(); ++h) all_heads.push_back(h);
   for (int64_t t = 0; t < input.tokens_bt.size(1); ++t) all_rows.push_back(t);
   return attention_rows(w.spec, heads.q_bhtd, heads.k_bgtd, impl_->tensors_of(w, tau),
                         pass.attention, all_heads, all_rows)[0];

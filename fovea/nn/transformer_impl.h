@@ -21,7 +21,8 @@ struct LayerWeights {
   at::Tensor wq, wk, wv, wo;
   at::Tensor gate, up, down;
   at::Tensor q_gain, k_gain;
-  AttentionTensors stages;  // of this layer alone: no tau, no bias table
+  AttentionTensors stages;          // of this layer alone: no tau, bias table, lambda
+  std::vector<at::Tensor> lambdas;  // Differential: lq1, lk1, lq2, lk2
   TemperatureParameters temperature;
 };
 
@@ -46,7 +47,8 @@ struct Transformer::Impl {
   RopeTable rope;  // of config.context positions; longer inputs make their own
 
   /// Registers the parameters of one layer's stages (sink logit, kernels, mixes, head norm, gate).
-  AttentionTensors add_stages(const AttentionSpec& spec, int64_t layer, uint64_t seed);
+  AttentionTensors add_stages(const AttentionSpec& spec, int64_t layer, uint64_t seed,
+                              std::vector<at::Tensor>& lambdas);
   void check(const ModelInput& input) const;
   RopeTable rope_for(int64_t positions) const;
   PassContext make_pass(const ModelInput& input) const;

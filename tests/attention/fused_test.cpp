@@ -55,6 +55,7 @@ void expect_close(const Numbers& got, const Numbers& truth, double forward, doub
 std::vector<NamedSpec> fused_specs() {
   std::vector<NamedSpec> all;
   for (auto [name, spec] : all_specs()) {
+    if (mixes_pairs(spec)) continue;
     if (spec.value_dim > 0) spec.value_dim = 24;
     all.push_back({name, spec});
     AttentionSpec dropping = spec;
@@ -89,6 +90,7 @@ TEST(Fused, EqualsTheFloat64ReferenceWithItsGradientsForEveryPointwiseSpec) {
 
 TEST(Fused, BFloat16AndFloat16StayWithinTheirRounding) {
   for (const auto& [name, spec] : fused_specs()) {
+    if (spec.differential || spec.head_output.active()) continue;  // after the kernels
     for (const AttentionContext& context : contexts()) {
       const AttentionInputs in = random_inputs(spec, 1, 97);
       const AttentionInputs coarse = in.to(at::kBFloat16), half = in.to(at::kHalf);

@@ -70,7 +70,7 @@ TEST(GoldenCases, DecodeAgreesWhereACacheCanRunThem) {
   }
   for (const char* name : {"plain_mha", "focal_constant", "soft_cap", "alibi_12_heads", "t5",
                            "window_sinks", "strided", "fixed", "sink_logit", "mta_before",
-                           "mta_paper", "mta_window_sinks", "talking_heads"}) {
+                           "mta_paper", "mta_window_sinks", "talking_heads", "differential"}) {
     EXPECT_TRUE(decoded.contains(name)) << name;
   }
 }

@@ -62,7 +62,20 @@ def head_output(spec, x, out):
     return out
 
 
+def differential(spec, x, places, metadata):
+    """Two maps with keys of their own (query heads 2h + m, key heads 2 (h // n_rep) + m) and one value head."""
+    inner = {**spec, "differential": False, "heads": spec["heads"] // 2, "kv_heads": spec["kv_heads"] // 2, "head_output": {}}
+    maps = [attend(inner, {**x, "q": x["q"][:, m::2], "k": x["k"][:, m::2]}, places, metadata) for m in (0, 1)]
+    q1, k1, q2, k2 = x["lambda"]
+    start = 0.8 - 0.6 * math.exp(-0.3 * spec.get("depth", 0))
+    factor = torch.exp((q1 * k1).sum()) - torch.exp((q2 * k2).sum()) + start
+    lse = torch.stack([maps[0][1], maps[1][1]], 2).flatten(1, 2)
+    return head_output(spec, x, maps[0][0] - factor * maps[1][0]), lse
+
+
 def attend(spec, x, places, metadata):
+    if spec.get("differential"):
+        return differential(spec, x, places, metadata)
     q, k, v = x["q"], x["k"], x["v"]
     (b, h, t, d), s = q.shape, k.shape[2]
     k, v = (y.repeat_interleave(h // y.shape[1], 1) for y in (k, v))
@@ -131,12 +144,21 @@ CASES = {
     "talking_heads": ({**FOUR, "head_mix": {"before": "full", "after": "full"}}, (2, 7), {}, {}),
     "head_norm_depth_full_gate": ({**TWO, "value_dim": 5, "depth": 3,
                                    "head_output": {"norm": "rms", "depth_scale": "lambda", "gate": "full"}}, (1, 6), {}, {}),
+    "differential_gqa_packed": ({**FOUR, "heads": 8, "kv_heads": 4, "differential": True, "depth": 2, "soft_cap": 4.0,
+                                 "head_output": {"norm": "rms", "depth_scale": "lambda"}}, (1, 9), packed(4, 5), {}),
+    "differential": ({**FOUR, "differential": True, "depth": 1, "head_output": {"norm": "rms", "depth_scale": "lambda"}}, (2, 6), {}, {}),
     "head_mix_dropout": ({**TWO, "head_mix": {"after": "full"}, "dropout": 0.3}, (2, 6), {}, {"dropout_seed": "77", "layer": "1"}),
 }
 
 
+def value_width(spec):
+    return spec.get("value_dim", spec["head_dim"] * (2 if spec.get("differential") else 1))
+
+
 def stage_tensors(spec, random, b, t):
-    h, e, x = spec["heads"], spec.get("value_dim", spec["head_dim"]), {}
+    h, e, x = spec["heads"], value_width(spec), {}
+    if spec.get("differential"):
+        x["lambda"] = random.normal(size=(4, spec["head_dim"])) * 0.4
     for where in ("before", "after"):
         extent = spec.get("multi_token", {}).get(where)
         if extent:
@@ -161,8 +183,10 @@ def stage_tensors(spec, random, b, t):
 
 def make(index, spec, sizes, places, metadata):
     random, (b, t) = np.random.default_rng(2000 + index), sizes
-    h, g, d, e = spec["heads"], spec["kv_heads"], spec["head_dim"], spec.get("value_dim", spec["head_dim"])
-    x = {"q": random.normal(size=(b, h, t, d)), "k": random.normal(size=(b, g, t, d)), "v": random.normal(size=(b, g, t, e)),
+    h, g, d, e = spec["heads"], spec["kv_heads"], spec["head_dim"], value_width(spec)
+    value_heads = g // 2 if spec.get("differential") else g
+    x = {"q": random.normal(size=(b, h, t, d)), "k": random.normal(size=(b, g, t, d)),
+         "v": random.normal(size=(b, value_heads, t, e)),
          **stage_tensors(spec, random, b, t)}
     leaves = {name: torch.tensor(value, dtype=torch.float64).requires_grad_() for name, value in x.items()}
     out, lse = attend(spec, leaves, places, metadata)

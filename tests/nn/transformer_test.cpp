@@ -97,6 +97,9 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
   c.attention.head_output.depth_scale = HeadOutputSpec::DepthScale::inverse_sqrt;
   c.attention.head_output.gate = HeadOutputSpec::Gate::full;
   all.emplace_back("talking heads, full gate", c);
+  c = small();
+  c.attention.differential = true;
+  all.emplace_back("differential", c);
   return all;
 }
 
@@ -126,6 +129,24 @@ TEST(Transformer, AddsAsManyParametersAsThePapersCount) {
   c.attention.head_output.norm = HeadOutputSpec::Norm::rms;
   c.attention.head_output.gate = HeadOutputSpec::Gate::scalar;
   EXPECT_EQ(added_parameters(c), 29592);
+}
+
+// 1.3: 4 d for lambda and 2 d for the norm in each layer, 13,824 in the paper's Table 8; the start
+// of lambda is near lambda_init; 13.6.
+TEST(Transformer, DifferentialAddsAsManyParametersAsThePaperCounts) {
+  ModelConfig c;
+  c.layers = 24, c.width = 1536, c.heads = 16;
+  c.attention.differential = true;
+  EXPECT_EQ(added_parameters(c), 13824);
+  c = small();
+  c.attention.differential = true;
+  const ModelConfig resolved = c.resolved(kVocab);
+  EXPECT_EQ(resolved.layer_attention(1).value_width(), 12);
+  EXPECT_NEAR(resolved.layer_attention(1).head_output.factor(1), 1.0 - 0.355509, 1e-6);
+  const Transformer model(resolved, 3);
+  const at::Tensor vector = model.parameters().find("model.layers.0.self_attn.lambda_q1")->value;
+  EXPECT_EQ(vector.sizes(), at::IntArrayRef({6}));
+  EXPECT_NEAR(vector.std().item<double>(), 0.1, 0.07);
 }
 
 // 3.5, 13.1: Multi-Token and talking-heads layers start as standard attention, so they can be put

@@ -55,7 +55,7 @@ inline AttentionInputs random_inputs(const AttentionSpec& spec, int64_t b, int64
   AttentionInputs in;
   in.q = random_normal({b, spec.heads, t, spec.head_dim}, seed);
   in.k = random_normal({b, spec.kv_heads, s, spec.head_dim}, seed + 1000);
-  in.v = random_normal({b, spec.kv_heads, s, spec.value_width()}, seed + 2000);
+  in.v = random_normal({b, spec.value_heads(), s, spec.value_width()}, seed + 2000);
   if (spec.temperature.kind == TemperatureSpec::Kind::learned) {
     in.tensors.tau_bt = random_normal({b, t}, seed + 3000).abs() + 1.5;
   }
@@ -77,6 +77,8 @@ inline AttentionInputs random_inputs(const AttentionSpec& spec, int64_t b, int64
   };
   in.tensors.mix_before_noi = mix(spec.head_mix.before, 8000);
   in.tensors.mix_after_nio = mix(spec.head_mix.after, 9000);
+  if (spec.differential)
+    in.tensors.lambda_4d = random_normal({4, spec.head_dim}, seed + 13000, 0.3);
   const int64_t e = spec.value_width();
   if (spec.head_output.norm == HeadOutputSpec::Norm::rms)
     in.tensors.head_gain_e = random_normal({e}, seed + 10000);
@@ -182,6 +184,22 @@ inline std::vector<NamedSpec> all_specs() {
   add("norm_gate", [](AttentionSpec& s) {
     s.head_output = {Output::Norm::rms, 1e-5, Output::DepthScale::lambda, Output::Gate::full};
     s.depth = 2, s.value_dim = 5;
+  });
+  const auto differential = [](AttentionSpec& s) {
+    s.differential = true, s.depth = 1;
+    s.head_output = {Output::Norm::rms, 1e-5, Output::DepthScale::lambda, Output::Gate::none};
+  };
+  add("differential", differential);
+  add("differential_t5_window_logit", [&](AttentionSpec& s) {
+    differential(s);
+    s.value_dim = 5, s.head_output = {}, s.soft_cap = 3.0, s.sink_logit = true;
+    s.mask.window = 4, s.bias = {BiasSpec::Kind::t5, 8, 16};
+  });
+  add("differential_alibi_gate", [&](AttentionSpec& s) {
+    differential(s);
+    learned(s);
+    s.kv_heads = 4, s.bias.kind = BiasSpec::Kind::alibi;
+    s.head_output.gate = Output::Gate::scalar;
   });
   add("mta_everything", [&](AttentionSpec& s) {
     learned(s);

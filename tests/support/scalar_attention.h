@@ -129,11 +129,53 @@ inline void scalar_head_output(const AttentionSpec& spec, const AttentionTensors
   }
 }
 
+inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionInputs& in,
+                                     const AttentionContext& context = {});
+
+/// Spec 1.2 and 1.4 by two maps: query heads 2h + m, key heads 2 (h / n_rep) + m.
+inline ScalarResult scalar_differential(const AttentionSpec& spec, const AttentionInputs& in,
+                                        const AttentionContext& context) {
+  const int64_t heads = spec.heads / 2, e = spec.value_width();
+  AttentionSpec inner = spec;
+  inner.differential = false, inner.head_output = {};
+  inner.heads = heads, inner.kv_heads = spec.kv_heads / 2, inner.value_dim = e;
+  std::vector<ScalarResult> maps;
+  for (int64_t m = 0; m < 2; ++m) {
+    AttentionInputs half = in;
+    half.q = in.q.slice(1, m, {}, 2), half.k = in.k.slice(1, m, {}, 2);
+    if (half.tensors.bias_table.defined())
+      half.tensors.bias_table = half.tensors.bias_table.slice(1, m, {}, 2);
+    if (half.tensors.sink_logit_h.defined())
+      half.tensors.sink_logit_h = half.tensors.sink_logit_h.slice(0, m, {}, 2);
+    maps.push_back(scalar_attention(inner, half, context));
+  }
+  double dots[2] = {0.0, 0.0};
+  for (int64_t pair = 0; pair < 2; ++pair)
+    for (int64_t c = 0; c < spec.head_dim; ++c)
+      dots[pair] += in.tensors.lambda_4d[2 * pair][c].item<double>() *
+                    in.tensors.lambda_4d[2 * pair + 1][c].item<double>();
+  const double start = 0.8 - 0.6 * std::exp(-0.3 * static_cast<double>(spec.depth));
+  const double lambda = std::exp(dots[0]) - std::exp(dots[1]) + start;
+  ScalarResult result{maps[0].out - lambda * maps[1].out,
+                      at::stack({maps[0].lse, maps[1].lse}, 2).flatten(1, 2),
+                      maps[0].weights - lambda * maps[1].weights};
+  for (int64_t n = 0; n < in.q.size(0); ++n)
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t row = 0; row < in.q.size(2); ++row) {
+        std::vector<double> o;
+        for (int64_t c = 0; c < e; ++c) o.push_back(result.out[n][h][row][c].item<double>());
+        scalar_head_output(spec, in.tensors, o);
+        for (int64_t c = 0; c < e; ++c) result.out[n][h][row][c] = o[c];
+      }
+  return result;
+}
+
 /// Positions and documents come from `context` where given (one row for the whole batch), else keys
 /// stand at 0 ... s-1 of one document and the queries are the last t. `weights` are those of the
 /// softmax for stages without mixing, else those that meet the values.
 inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionInputs& in,
-                                     const AttentionContext& context = {}) {
+                                     const AttentionContext& context) {
+  if (spec.differential) return scalar_differential(spec, in, context);
   const int64_t b = in.q.size(0), t = in.q.size(2), s = in.k.size(2), e = spec.value_width(),
                 heads = spec.heads;
   const auto number = [](const at::Tensor& x, int64_t n, int64_t otherwise) {

@@ -33,6 +33,9 @@ std::vector<Mechanism> mechanisms() {
       {"talking-heads",
        R"({"head_mix": {"before": "full", "after": "full"}})",
        {"head_mix_before.weight", "head_mix_after.weight"}},
+      {"differential",
+       R"({"differential": true})",
+       {"lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2", "head_norm.weight"}},
   };
 }
 
@@ -46,6 +49,7 @@ TEST(Mechanisms, TrainFromARecipeAndResumeWithTheSameNumbers) {
   for (const Mechanism& mechanism : mechanisms()) {
     const TemporaryFolder folder;
     Recipe recipe = tiny_recipe(folder.path());
+    recipe.model.kv_heads = 2;
     read_fields(parse_json(mechanism.keys, mechanism.name), recipe.model.attention);
     recipe.train.schedule.kind = ScheduleConfig::Kind::constant;
     Recipe whole = recipe;
