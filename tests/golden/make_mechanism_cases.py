@@ -146,7 +146,7 @@ CASES = {
                                    "head_output": {"norm": "rms", "depth_scale": "lambda", "gate": "full"}}, (1, 6), {}, {}),
     "differential_gqa_packed": ({**FOUR, "heads": 8, "kv_heads": 4, "differential": True, "depth": 2, "soft_cap": 4.0,
                                  "head_output": {"norm": "rms", "depth_scale": "lambda"}}, (1, 9), packed(4, 5), {}),
-    "differential": ({**FOUR, "differential": True, "depth": 1, "head_output": {"norm": "rms", "depth_scale": "lambda"}}, (2, 6), {}, {}),
+    "differential": ({**FOUR, "differential": True, "depth": 1, "head_output": {"depth_scale": "lambda"}}, (2, 9), {}, {}),
     "head_mix_dropout": ({**TWO, "head_mix": {"after": "full"}, "dropout": 0.3}, (2, 6), {}, {"dropout_seed": "77", "layer": "1"}),
 }
 
