@@ -24,6 +24,8 @@ constexpr const char* kDescription =
     "  fovea train RECIPE model.layers=8               one model; run again to resume\n"
     "  fovea eval runs/NAME --text FILE                bits per byte and perplexity of a text\n"
     "  fovea generate runs/NAME \"Once upon\"           text from a model; fovea chat runs/NAME\n"
+    "  fovea inspect runs/A runs/B --text TEXT         what attention does on a text, side by "
+    "side\n"
     "  fovea plan RECIPE                               parameters, memory, time and rules of "
     "thumb, before the run\n"
     "  fovea VERB --help                               what each verb and recipe key does";
@@ -55,7 +57,7 @@ int main(int argc, char** argv) {
       fovea::cli::add_eval_verb(app, globals),      fovea::cli::add_generate_verb(app, globals),
       fovea::cli::add_chat_verb(app, globals),      fovea::cli::add_export_verb(app, globals),
       fovea::cli::add_attention_verb(app, globals), fovea::cli::add_plan_verb(app, globals),
-      fovea::cli::add_info_verb(app, globals)};
+      fovea::cli::add_inspect_verb(app, globals),   fovea::cli::add_info_verb(app, globals)};
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;
     names.reserve(verbs.size());

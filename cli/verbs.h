@@ -35,6 +35,7 @@ Verb add_generate_verb(CLI::App& app, Globals& globals);
 Verb add_chat_verb(CLI::App& app, Globals& globals);
 Verb add_export_verb(CLI::App& app, Globals& globals);
 Verb add_attention_verb(CLI::App& app, Globals& globals);
+Verb add_inspect_verb(CLI::App& app, Globals& globals);
 Verb add_plan_verb(CLI::App& app, Globals& globals);
 Verb add_info_verb(CLI::App& app, Globals& globals);
 

@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "fovea/attention/differential.h"
+#include "fovea/attention/focus.h"
 #include "fovea/attention/fused.h"
 #include "fovea/attention/head_output.h"
 #include "fovea/attention/pipeline.h"
@@ -63,6 +64,15 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
             const at::Tensor& map_v, const AttentionTensors& inputs) {
           return attention(map, map_q, map_k, map_v, inputs, context, path);
         });
+  }
+  if (spec.focus.active() && path != Path::reference &&
+      focus_is_neutral(spec.focus, context, k.size(2))) {
+    AttentionSpec plain = spec;
+    plain.focus = {};
+    AttentionTensors inputs = tensors;
+    for (at::Tensor* x : {&inputs.groups_bsk, &inputs.members_bs, &inputs.focus_strength})
+      *x = at::Tensor();
+    return attention(plain, q, k, v, inputs, context, path);
   }
   const auto reference = [&](std::string reason) {
     AttentionResult result = reference_attention(spec, q, k, v, tensors, context);

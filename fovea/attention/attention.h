@@ -37,6 +37,9 @@ struct AttentionTensors {
   at::Tensor gate_weight;     ///< scalar gate u [e]; full gate U [e, e] stored (out, in)
   at::Tensor gate_bias;       ///< scalar gate c []; full gate [e]
   at::Tensor lambda_4d;       ///< Differential: rows lq1, lk1, lq2, lk2 of lambda, [4, d]
+  /// Focus, of the keys; the queries are the last t of them. groups: g, rows sum to 1 [b, s, K];
+  /// members: bit k set where the token is in group k, int64 [b, s]; strength: lambda [].
+  at::Tensor groups_bsk, members_bs, focus_strength;
 
   /// Every member with its name in case files; undefined ones too.
   std::vector<std::pair<std::string_view, at::Tensor*>> named();

@@ -17,6 +17,9 @@ namespace {
 constexpr const char* kTemperature = "temperature";
 constexpr const char* kQueries = "queries";
 constexpr const char* kTau = "tau";
+constexpr const char* kGroups = "groups";
+constexpr const char* kMembers = "members";
+constexpr const char* kGroupScores = "group_scores";
 
 std::vector<int64_t> buffer_shape(const StreamSpec& spec, int64_t batch, int64_t rows) {
   std::vector<int64_t> shape{batch, rows};
@@ -32,6 +35,22 @@ int64_t resting_rows(const StreamSpec& spec, int64_t capacity) {
 
 bool keeps_prefix_sum(const TemperatureSpec& spec) {
   return spec.kind == TemperatureSpec::Kind::learned && spec.form == TemperatureSpec::Form::prefix;
+}
+
+// Groups of the cached keys; the queries are the last of them.
+void add_focus_streams(const FocusSpec& focus, at::ScalarType dtype, const StreamSpec& keys,
+                       std::vector<StreamSpec>& streams) {
+  const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  const auto beside_keys = [&](const char* name, std::vector<int64_t> shape, at::ScalarType type) {
+    StreamSpec stream = keys;
+    stream.name = name, stream.row_shape = std::move(shape), stream.dtype = type;
+    streams.push_back(std::move(stream));
+  };
+  if (focus.reads_groups()) beside_keys(kGroups, {focus.groups}, wide);
+  if (focus.reads_members()) beside_keys(kMembers, {1}, at::kLong);
+  if (focus.active() && focus.assignment == FocusSpec::Assignment::sinkhorn &&
+      focus.potentials == FocusSpec::Potentials::chunk)
+    streams.push_back({.name = kGroupScores, .row_shape = {focus.groups}, .dtype = wide});
 }
 
 }  // namespace
@@ -53,6 +72,7 @@ std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType 
   std::vector<StreamSpec> streams{keys, values};
   if (keeps_prefix_sum(spec.temperature))
     streams.push_back({.name = kTemperature, .row_shape = {1}, .dtype = at::kDouble});
+  add_focus_streams(spec.focus, dtype, keys, streams);
   if (earlier > 0) {
     streams.push_back({.name = kQueries,
                        .row_shape = {spec.heads, spec.head_dim},
@@ -269,9 +289,9 @@ at::Tensor cached_temperature(const TemperatureSpec& spec, int64_t head_dim,
 
 namespace {
 
-// Keys, values and places of a call from the cache.
+// Keys, values, their groups and their places of a call from the cache.
 struct CachedCall {
-  at::Tensor keys_bgsd, values_bgse;
+  at::Tensor keys_bgsd, values_bgse, groups_bsk, members_bs;
   AttentionContext context;
 };
 
@@ -287,6 +307,8 @@ void part_the_sinks(CachedCall& call, int64_t sinks, int64_t columns) {
   };
   call.keys_bgsd = spread(call.keys_bgsd, 2);
   call.values_bgse = spread(call.values_bgse, 2);
+  for (at::Tensor* x : {&call.groups_bsk, &call.members_bs})
+    if (x->defined()) *x = spread(*x, 1);
   const at::Tensor positions = call.context.key_positions_bs;
   call.context.key_positions_bs = spread(positions, 0);
   call.context.key_documents_bs = spread(at::ones_like(positions), 0);
@@ -294,7 +316,10 @@ void part_the_sinks(CachedCall& call, int64_t sinks, int64_t columns) {
 }
 
 CachedCall cached_call(const AttentionSpec& spec, const AttentionCache& cache, int64_t queries) {
-  CachedCall call{cache.rows("keys").transpose(1, 2), cache.rows("values").transpose(1, 2), {}};
+  CachedCall call{.keys_bgsd = cache.rows("keys").transpose(1, 2),
+                  .values_bgse = cache.rows("values").transpose(1, 2)};
+  if (cache.has(kGroups)) call.groups_bsk = cache.rows(kGroups);
+  if (cache.has(kMembers)) call.members_bs = cache.rows(kMembers).squeeze(-1);
   const int64_t rows = call.keys_bgsd.size(2);
   // Where nothing was evicted the default places are right, and cheaper: the queries are the last
   // of the keys.
@@ -334,7 +359,11 @@ AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cach
     cache.append(kTau, tensors.tau_bt.unsqueeze(-1));
     inputs.tau_bt = cache.rows(kTau).squeeze(-1);
   }
+  if (cache.has(kGroups)) cache.append(kGroups, tensors.groups_bsk);
+  if (cache.has(kMembers)) cache.append(kMembers, tensors.members_bs.unsqueeze(-1));
   const CachedCall call = cached_call(spec, cache, queries.size(2));
+  inputs.groups_bsk = call.groups_bsk;
+  inputs.members_bs = call.members_bs;
   AttentionResult result =
       attention(spec, queries, call.keys_bgsd, call.values_bgse, inputs, call.context, path);
   // The earlier queries were there for the convolutions alone.

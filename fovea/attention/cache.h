@@ -5,6 +5,7 @@
 // always there; a learned prefix temperature adds "temperature" (running sum and count after every
 // token, so that truncation is exact); key-query convolutions add "queries" with the (cq-1) +
 // (cq'-1) queries before the current one (3.6, M-10), and "tau" with theirs where it is learned.
+// Focus keeps "groups" or "members" of every key, and "group_scores" with potentials by chunk.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -251,6 +251,7 @@ std::string beyond_fused(const AttentionSpec& spec, const at::Tensor& q) {
   const at::ScalarType dtype = q.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no fused kernel for {}", at::toString(dtype));
+  if (spec.focus.active()) return "no fused kernel for the groups of focus";
   for (const Stage& stage : attention_stages()) {
     const std::vector<std::string> active = stage.active(spec);
     const size_t bias = spec.bias.kind == BiasSpec::Kind::none ? 0 : 1;

@@ -39,6 +39,20 @@ void check_stage(bool wanted, const at::Tensor& x, std::vector<int64_t> sizes,
   if (wanted) check_tensor(x, sizes, name, fmt::format("the spec has {}", setting));
 }
 
+void check_focus_tensors(const FocusSpec& focus, const AttentionTensors& x, int64_t b, int64_t t,
+                         int64_t s) {
+  require<ShapeError>(
+      !focus.active() || t <= s, "attention",
+      "focus needs queries that are the last of the keys; got {} queries and {} keys", t, s);
+  const std::string gate = fmt::format("focus.gate {}", enum_name(focus.gate));
+  check_stage(focus.reads_groups(), x.groups_bsk, {b, s, focus.groups}, "groups", gate);
+  check_stage(focus.reads_members(), x.members_bs, {b, s}, "members", gate);
+  check_stage(focus.reads_strength(), x.focus_strength, {}, "focus_strength", gate);
+  require<ShapeError>(!x.members_bs.defined() || x.members_bs.scalar_type() == at::kLong,
+                      "attention", "members must be int64; got {}",
+                      x.members_bs.defined() ? at::toString(x.members_bs.scalar_type()) : "none");
+}
+
 void check_stage_tensors(const AttentionSpec& spec, const AttentionTensors& x, int64_t b,
                          int64_t t) {
   check_stage(spec.temperature.kind == TemperatureSpec::Kind::learned, x.tau_bt, {b, t}, "tau",
@@ -87,7 +101,10 @@ std::vector<std::pair<std::string_view, at::Tensor*>> AttentionTensors::named() 
           {"head_gain", &head_gain_e},
           {"gate_weight", &gate_weight},
           {"gate_bias", &gate_bias},
-          {"lambda", &lambda_4d}};
+          {"lambda", &lambda_4d},
+          {"groups", &groups_bsk},
+          {"members", &members_bs},
+          {"focus_strength", &focus_strength}};
 }
 
 void check_inputs(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
@@ -109,6 +126,7 @@ void check_inputs(const AttentionSpec& spec, const at::Tensor& q, const at::Tens
   check_tensor(k, {b, spec.kv_heads, s, spec.head_dim}, "k", "");
   check_tensor(v, {b, spec.value_heads(), s, spec.value_width()}, "v", "");
   check_stage_tensors(spec, tensors, b, t);
+  check_focus_tensors(spec.focus, tensors, b, t, s);
   for (const auto& [x, name] : {std::pair{&context.query_positions_bt, "query_positions"},
                                 {&context.key_positions_bs, "key_positions"},
                                 {&context.query_documents_bt, "query_documents"},

@@ -10,6 +10,7 @@
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/differential.h"
+#include "fovea/attention/focus.h"
 #include "fovea/attention/multi_token.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/talking_heads.h"
@@ -113,6 +114,13 @@ RowWeights weights_of_rows(const AttentionSpec& spec, const at::Tensor& q, const
                           rows.end};
   Places places = query_rows(call, entering);
   at::Tensor allowed = allowed_mask(spec.mask, places), k = k_all;
+  FocusPairs groups;
+  if (spec.focus.active()) {
+    groups =
+        focus_pairs(tensors, k.size(2) - q.size(2) + entering.begin, entering.end - entering.begin);
+    if (spec.focus.gate == FocusSpec::Gate::hard)
+      allowed = allowed.logical_and(focus_visible(spec.focus, groups, places));
+  }
   RowWeights result;
   if (only_visible_keys) {
     const auto [first, keys] = visible_keys(allowed);
@@ -120,13 +128,16 @@ RowWeights weights_of_rows(const AttentionSpec& spec, const at::Tensor& q, const
     k = k.narrow(2, first, keys);
     allowed = allowed.narrow(3, first, keys);
     places = key_columns(places, first, keys);
+    groups = groups.keys(first, keys);
   }
-  const at::Tensor logits = mixed_logits(
-      spec, q.narrow(2, entering.begin, entering.end - entering.begin), k, tensors,
-      batch_rows(tensors.tau_bt, entering), places, allowed, weighted.end - weighted.begin);
+  at::Tensor logits = mixed_logits(spec, q.narrow(2, entering.begin, entering.end - entering.begin),
+                                   k, tensors, batch_rows(tensors.tau_bt, entering), places,
+                                   allowed, weighted.end - weighted.begin);
   const RowRange last{weighted.begin - entering.begin, weighted.end - entering.begin};
   places = query_rows(places, last);
   const at::Tensor seen = last_rows(allowed, last.end - last.begin);
+  if (spec.focus.reads_groups())
+    logits = focus_gate(spec.focus, logits, groups.last_rows(last.end - last.begin), places);
   const at::Tensor bias = position_bias(spec, tensors, places, logits.scalar_type());
   const Softmax softmax =
       softmax_rows((bias.defined() ? logits + bias : logits).masked_fill(~seen, -kInfinity),

@@ -70,6 +70,18 @@ void check_differential(const AttentionSpec& s) {
       "remove one of them");
 }
 
+void check_focus(const AttentionSpec& s) {
+  s.focus.check();
+  if (!s.focus.active()) return;
+  require<UnsupportedError>(s.mask.causal, kWhere,
+                            "focus with mask.causal false has no meaning (local pairs are the ones "
+                            "just before a query); set mask.causal: true");
+  require<UnsupportedError>(s.mask.sparsity == MaskRule::Sparsity::full, kWhere,
+                            "focus with mask.sparsity {} is not defined (two rules for distant "
+                            "pairs); remove one of them",
+                            enum_name(s.mask.sparsity));
+}
+
 void check_mask(const MaskRule& m) {
   require<ConfigError>(m.window >= 0, kWhere, "mask.window must be 0 (none) or larger; got {}",
                        m.window);
@@ -160,6 +172,7 @@ void AttentionSpec::describe(FieldVisitor& v) {
   v.real({"soft_cap", "stage 2: c of c tanh(s/c); 0 = off"}, soft_cap);
   v.nested({"multi_token", "stages 3 and 8: key-query convolution (spec 3)"}, multi_token);
   v.nested({"head_mix", "stages 4 and 9: head mixing (spec 2, 3)"}, head_mix);
+  v.nested({"focus", "stages 5 and 6: Focus, learned groups of tokens (spec 11)"}, focus);
   v.nested({"bias", "stage 5: additive position bias"}, bias);
   v.group({"mask", "stage 6: which keys a query may see"},
           [this](FieldVisitor& m) { describe_mask(mask, m); });
@@ -183,6 +196,7 @@ void AttentionSpec::check() const {
   require<ConfigError>(std::isfinite(soft_cap) && soft_cap >= 0.0, kWhere,
                        "soft_cap must be 0 (off) or positive; got {}", soft_cap);
   check_mask(mask);
+  check_focus(*this);
   check_bias(*this);
   multi_token.check();
   head_mix.check(heads);

@@ -87,11 +87,18 @@ Settings value_settings(const AttentionSpec& spec) {
 }
 
 Settings bias_settings(const AttentionSpec& spec) {
-  return spec.bias.kind == BiasSpec::Kind::none ? Settings{}
-                                                : Settings{std::string(enum_name(spec.bias.kind))};
+  Settings active;
+  const FocusSpec& f = spec.focus;
+  if (f.reads_groups())
+    active.push_back(fmt::format("focus {} of {} groups, window {}, sinks {}", enum_name(f.gate),
+                                 f.groups, f.window, f.sinks));
+  if (spec.bias.kind != BiasSpec::Kind::none)
+    active.push_back(std::string(enum_name(spec.bias.kind)));
+  return active;
 }
 
 std::string bias_beyond(const AttentionSpec& spec) {
+  if (spec.focus.reads_groups()) return "the gate of focus learns";
   return spec.bias.kind == BiasSpec::Kind::t5 ? "the t5 table is a parameter" : "";
 }
 
@@ -105,7 +112,15 @@ Settings mask_settings(const AttentionSpec& spec) {
   if (m.window > 0) active.push_back(fmt::format("window {}", m.window));
   if (m.sinks > 0) active.push_back(fmt::format("sinks {}", m.sinks));
   if (!m.causal) active.push_back("not causal");
+  if (const FocusSpec& f = spec.focus; f.gate == FocusSpec::Gate::hard)
+    active.push_back(fmt::format("focus top {} of {} groups, window {}, sinks {}", f.top_k,
+                                 f.groups, f.window, f.sinks));
   return active;
+}
+
+std::string mask_beyond(const AttentionSpec& spec) {
+  return spec.focus.gate == FocusSpec::Gate::hard ? "the groups of focus are of this layer alone"
+                                                  : "";
 }
 
 Settings softmax_settings(const AttentionSpec& spec) {
@@ -122,9 +137,10 @@ constexpr Stage kStages[] = {
     {StageId::mix_before, "mix_before", "s_o = sum_h W_oh s_h", mix_before_settings,
      joins_pairs<mix_before_settings>},
     {StageId::gate_and_bias, "gate_and_bias",
-     "s = s + gate, then s = s + bias (alibi -m_h (i - j), t5 table)", bias_settings, bias_beyond},
+     "s = s + gate (or s times it), then s = s + bias (alibi -m_h (i - j), t5 table)",
+     bias_settings, bias_beyond},
     {StageId::allowed, "allowed", "s = -inf where allowed(i, j) is false", mask_settings,
-     within_sdpa},
+     mask_beyond},
     {StageId::softmax, "softmax", "P = exp(s - lse), lse over the keys (and the sink logit)",
      softmax_settings, within_sdpa},
     {StageId::convolution_after, "convolution_after", "P = Mask0(K * Mask0(P))",

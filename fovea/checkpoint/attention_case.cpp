@@ -114,7 +114,10 @@ AttentionCase converted(const AttentionCase& given, const CaseOptions& options) 
     if (x.defined()) x = x.to(options.device, to.value_or(x.scalar_type()));
   };
   for (at::Tensor* x : {&c.q_bhtd, &c.k_bgsd, &c.v_bgse, &c.grad_out_bhte}) move(*x, dtype);
-  for (const auto& [name, x] : c.tensors.named()) move(*x, wide);
+  for (const auto& [name, x] : c.tensors.named()) {
+    const bool number = x->defined() && !x->is_floating_point();  // memberships
+    move(*x, number ? std::nullopt : std::optional(wide));
+  }
   move(c.grad_lse_bht, wide);
   for (at::Tensor* x : {&c.context.query_positions_bt, &c.context.key_positions_bs,
                         &c.context.query_documents_bt, &c.context.key_documents_bs}) {
@@ -146,6 +149,7 @@ CaseResult run_decode(const AttentionCase& c) {
   // tau comes from the file, so the cache needs no running sum for it.
   if (spec.temperature.kind == TemperatureSpec::Kind::learned)
     spec.temperature.form = TemperatureSpec::Form::token;
+  spec.focus.potentials = FocusSpec::Potentials::ema;  // groups come from the file likewise
   AttentionCache cache(cache_streams(spec, c.k_bgsd.scalar_type()), c.k_bgsd.size(0), s,
                        c.k_bgsd.device());
   std::vector<at::Tensor> parts;
@@ -154,7 +158,8 @@ CaseResult run_decode(const AttentionCase& c) {
     const int64_t n =
         begin == 0 ? std::max<int64_t>(1, t / 2) : 1;  // half at once, the rest token by token
     AttentionTensors tensors = c.tensors;
-    if (tensors.tau_bt.defined()) tensors.tau_bt = tensors.tau_bt.narrow(1, begin, n);
+    for (at::Tensor* x : {&tensors.tau_bt, &tensors.groups_bsk, &tensors.members_bs})
+      if (x->defined()) *x = x->narrow(1, begin, n);
     const AttentionResult step =
         cached_attention(spec, cache, c.q_bhtd.narrow(2, begin, n), c.k_bgsd.narrow(2, begin, n),
                          c.v_bgse.narrow(2, begin, n), tensors);
@@ -171,7 +176,8 @@ std::vector<std::pair<std::string, at::Tensor*>> leaves(AttentionCase& c) {
   std::vector<std::pair<std::string, at::Tensor*>> all;
   for (const auto& [name, place] : slots(c)) {
     const std::string gradient = "grad_" + name;
-    if (place->defined() && std::ranges::find(result_names(), gradient) != result_names().end())
+    if (place->defined() && place->is_floating_point() &&
+        std::ranges::find(result_names(), gradient) != result_names().end())
       all.emplace_back(gradient, place);
   }
   return all;

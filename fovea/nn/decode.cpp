@@ -4,16 +4,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include "fovea/attention/sinkhorn.h"
 #include "fovea/base/error.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
+namespace {
+
+// Groups of the next tokens: fixed when a token is processed (11.3).
+LayerGroups cached_groups(const LayerWeights& w, const at::Tensor& y, AttentionCache& cache) {
+  const FocusSpec& spec = w.spec.focus;
+  const FocusParameters parameters = w.focus.parameters();
+  LayerGroups out;
+  out.features_btg = focus_features(parameters, y);
+  out.scores_btk = focus_scores(spec, parameters, out.features_btg);
+  out.groups = group_tokens(spec, out.scores_btk,
+                            cached_potentials(spec, out.scores_btk, w.focus.potentials, cache));
+  return out;
+}
+
+}  // namespace
 
 DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) const {
   DecodeState state;
   for (const LayerWeights& layer : impl_->layers) {
-    state.layers.emplace_back(cache_streams(layer.spec, impl_->compute.dtype), batch, capacity,
-                              impl_->device);
+    state.layers.emplace_back(
+        cache_streams(spec_in_mode(layer.spec, impl_->compute.focus), impl_->compute.dtype), batch,
+        capacity, impl_->device);
   }
   return state;
 }
@@ -45,10 +62,12 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
       tau = cached_temperature(w.spec.temperature, c.head_dim, w.temperature, y, cache);
     }
     const Heads heads = impl_->project(w, y, pass);
-    const at::Tensor out =
-        cached_attention(w.spec, cache, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd,
-                         impl_->tensors_of(w, tau), impl_->compute.attention_path)
-            .out_bhte;
+    const AttentionSpec spec = spec_in_mode(w.spec, impl_->compute.focus);
+    AttentionTensors tensors = impl_->tensors_of(w, tau);
+    if (spec.focus.active()) put_groups(spec, w.focus, cached_groups(w, y, cache), tensors);
+    const at::Tensor out = cached_attention(spec, cache, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd,
+                                            tensors, impl_->compute.attention_path)
+                               .out_bhte;
     const at::Tensor mixed = stacked_linear(out.transpose(1, 2).flatten(2), {w.wo});
     auto [x, z] = add_rms_norm(stream.x, mixed, w.post_norm, c.norm_eps);
     stream = {x, stacked_linear(swiglu(stacked_linear(z, {w.gate, w.up})), {w.down})};

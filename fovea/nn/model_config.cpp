@@ -32,6 +32,44 @@ void MultiTokenSettings::describe(FieldVisitor& v) {
   v.real({"init_value", "of init constant (0 = 0.3) and uniform +-value (0 = 1)"}, init_value);
 }
 
+void FocusSettings::describe(FieldVisitor& v) {
+  groups.describe(v);
+  v.integers({"layers", "layers with Focus, counted from 0; empty: all"}, layers);
+  v.boolean({"windowed_layers", "also in layers with mask.window: both must allow a pair (U-22)"},
+            windowed_layers);
+  v.boolean({"standardise", "give the input mean 0 and size 1 before the first step (U-24)"},
+            standardise);
+  v.real({"ema_decay", "of the potentials; 0 = 1 - 1/max(5, steps/30), at most 0.99"}, ema_decay);
+  v.boolean({"stop_gradient", "no gradient from the gate into the residual stream"}, stop_gradient);
+  v.real({"entropy_weight", "of the entropy of each token's groups, added to the loss"},
+         entropy_weight);
+  v.real({"balance_weight", "of ln K minus the entropy of the groups' sizes, added to the loss"},
+         balance_weight);
+  v.real({"centroid_decay", "above 0: centroids follow the mean of their tokens, no gradient"},
+         centroid_decay);
+  v.integer({"recluster_interval", "steps between k-means restarts of the centroids; 0 = never"},
+            recluster_interval);
+}
+
+void FocusSettings::check(int64_t model_layers) const {
+  constexpr const char* where = "model";
+  for (const int64_t layer : layers)
+    check_range("attention.focus.layers", layer, 0, model_layers - 1);
+  for (const auto& [key, value] :
+       {std::pair{"ema_decay", ema_decay}, {"centroid_decay", centroid_decay}}) {
+    require<ConfigError>(value >= 0.0 && value < 1.0, where,
+                         "'model.attention.focus.{}' must be in [0, 1); got {}", key, value);
+  }
+  for (const auto& [key, value] :
+       {std::pair{"entropy_weight", entropy_weight}, {"balance_weight", balance_weight}}) {
+    require<ConfigError>(value >= 0.0, where,
+                         "'model.attention.focus.{}' must be 0 or more; got {}", key, value);
+  }
+  require<ConfigError>(recluster_interval >= 0, where,
+                       "'model.attention.focus.recluster_interval' must be 0 or more; got {}",
+                       recluster_interval);
+}
+
 void AttentionSettings::describe(FieldVisitor& v) {
   v.nested({"temperature", "Focal Attention: softmax temperature"}, temperature);
   v.reals({"temperature_per_layer", "constant t of each layer; empty: temperature.value in all"},
@@ -39,6 +77,7 @@ void AttentionSettings::describe(FieldVisitor& v) {
   v.real({"soft_cap", "c of c*tanh(s/c) on the logits; 0 = off"}, soft_cap);
   v.nested({"multi_token", "Multi-Token Attention: key-query convolution"}, multi_token);
   v.nested({"head_mix", "head mixing: Multi-Token and talking-heads attention"}, head_mix);
+  v.nested({"focus", "Focus: learned groups of tokens decide which distant pairs attend"}, focus);
   v.nested({"bias", "additive position bias"}, bias);
   v.group({"mask", "which keys a query sees, beside causality and documents"},
           [this](FieldVisitor& inner) { describe_mask(mask, inner); });
@@ -119,7 +158,17 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
   require<ConfigError>(c.attention.multi_token.init_value >= 0, "model",
                        "'model.attention.multi_token.init_value' must be 0 or larger; got {}",
                        c.attention.multi_token.init_value);
-  for (int64_t layer = 0; layer < c.layers; ++layer) c.layer_attention(layer).check();
+  c.attention.focus.check(c.layers);
+  bool focused = false;
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    const AttentionSpec spec = c.layer_attention(layer);
+    spec.check();
+    focused |= spec.focus.active();
+  }
+  require<ConfigError>(focused || !c.attention.focus.groups.active(), "model",
+                       "'model.attention.focus.gate' acts in no layer, because each has a window "
+                       "(U-22); set 'model.attention.focus.windowed_layers: true' or remove "
+                       "'model.attention.mask.window'");
   return c;
 }
 
@@ -144,6 +193,10 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
   const std::vector<int64_t>& chosen = attention.multi_token.layers;
   if (chosen.empty() || std::ranges::find(chosen, layer) != chosen.end())
     spec.multi_token = attention.multi_token.kernels;
+  const std::vector<int64_t>& focused = attention.focus.layers;
+  if ((focused.empty() || std::ranges::find(focused, layer) != focused.end()) &&
+      (spec.mask.window == 0 || attention.focus.windowed_layers))
+    spec.focus = attention.focus.groups;
   if (!attention.temperature_per_layer.empty())
     spec.temperature.value = attention.temperature_per_layer[static_cast<size_t>(layer)];
   return spec;
@@ -151,14 +204,16 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
 
 namespace {
 
-// Parameters of one layer's stages 3, 4, 8, 9 and 10.
-int64_t stage_parameters(const AttentionSpec& spec) {
+// Parameters of one layer's stages 3, 4, 5, 8, 9 and 10.
+int64_t stage_parameters(const AttentionSpec& spec, int64_t width) {
   int64_t count = 0;
   for (const KernelExtent& extent : {spec.multi_token.before, spec.multi_token.after})
     count += spec.heads * extent.queries * extent.keys;
   for (const HeadMixSpec::Kind kind : {spec.head_mix.before, spec.head_mix.after})
     count += spec.heads * spec.head_mix.width(kind, spec.heads);
   if (spec.differential) count += 4 * spec.head_dim;
+  if (spec.focus.active())
+    count += spec.focus.width * (width + spec.focus.groups) + (spec.focus.reads_strength() ? 1 : 0);
   const int64_t e = spec.value_width();
   if (spec.head_output.norm != HeadOutputSpec::Norm::none) count += e;
   if (spec.head_output.gate == HeadOutputSpec::Gate::scalar) count += e + 1;
@@ -180,7 +235,7 @@ int64_t parameter_count(const ModelConfig& c) {
       c.attention.bias.kind == BiasSpec::Kind::t5 ? c.attention.bias.buckets * c.heads : 0;
   int64_t stages = 0;
   for (int64_t index = 0; index < c.layers; ++index)
-    stages += stage_parameters(c.layer_attention(index));
+    stages += stage_parameters(c.layer_attention(index), c.width);
   return c.layers * layer + stages + c.vocab_size * c.width * (c.tied ? 1 : 2) + c.width + table;
 }
 

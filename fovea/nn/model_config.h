@@ -35,6 +35,26 @@ struct MultiTokenSettings {
   bool operator==(const MultiTokenSettings&) const = default;
 };
 
+/// Focus of a model: the gate, the layers that have it, and how its groups are kept from
+/// collapsing while they learn (spec 11; the paper's Table 8).
+struct FocusSettings {
+  FocusSpec groups;
+  std::vector<int64_t> layers;  ///< from 0; empty = all
+  bool windowed_layers =
+      false;                    ///< also where mask.window restricts: both must allow a pair (U-22)
+  bool standardise = true;      ///< the input gets mean 0 and size 1 from calibration (U-24)
+  double ema_decay = 0.0;       ///< of the potentials; 0 = 1 - 1/max(5, steps/30), at most 0.99
+  bool stop_gradient = false;   ///< no gradient from the gate into the residual stream
+  double entropy_weight = 0.0;  ///< of the mean entropy of g, added to the loss
+  double balance_weight = 0.0;  ///< of ln K minus the entropy of the mean g, added to the loss
+  double centroid_decay = 0.0;  ///< > 0: centroids follow the mean z of their tokens, no gradient
+  int64_t recluster_interval = 0;  ///< steps between k-means restarts of the centroids; 0 = never
+
+  void describe(FieldVisitor& v);
+  void check(int64_t model_layers) const;
+  bool operator==(const FocusSettings&) const = default;
+};
+
 /// The attention keys of a model; one AttentionSpec a layer is derived from them.
 struct AttentionSettings {
   TemperatureSpec temperature;
@@ -43,6 +63,7 @@ struct AttentionSettings {
   double soft_cap = 0.0;
   MultiTokenSettings multi_token;
   HeadMixSpec head_mix;
+  FocusSettings focus;
   BiasSpec bias;
   MaskRule mask;
   bool sink_logit = false;
@@ -82,7 +103,7 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-/// Number of parameters, exactly as the registry will count them.
+/// Number of parameters, exactly as the registry will count them (state is not counted).
 int64_t parameter_count(const ModelConfig& resolved);
 
 }  // namespace fovea

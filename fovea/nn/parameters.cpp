@@ -23,6 +23,7 @@ Parameter& ParameterRegistry::add(Parameter parameter, at::IntArrayRef shape, ui
     initialise(value, parameter.init, seed, parameter.name);
     parameter.value = value.to(device);
   }
+  parameter.trainable = parameter.trainable && !parameter.state;
   parameter.value.set_requires_grad(parameter.trainable);
   return parameters_.emplace_back(std::move(parameter));
 }
@@ -38,10 +39,17 @@ Parameter* ParameterRegistry::find(std::string_view name) {
   return const_cast<Parameter*>(std::as_const(*this).find(name));
 }
 
+void ParameterRegistry::train_only(const std::function<bool(const Parameter&)>& chosen) {
+  for (Parameter& p : parameters_) {
+    p.trainable = !p.state && chosen(p);
+    p.value.set_requires_grad(p.trainable);
+  }
+}
+
 int64_t ParameterRegistry::count(bool only_trainable) const {
   int64_t total = 0;
   for (const Parameter& p : parameters_) {
-    if (!only_trainable || p.trainable) total += p.value.numel();
+    if (!p.state && (!only_trainable || p.trainable)) total += p.value.numel();
   }
   return total;
 }

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,7 @@ struct Parameter {
   bool decay = true;  ///< takes part in weight decay
   double learning_rate_scale = 1.0;
   bool trainable = true;
+  bool state = false;  ///< changed by Transformer::observe() alone: never trained, not counted
   Init init;
   at::Tensor value = {};  ///< float32 leaf, requires_grad = trainable
 };
@@ -51,7 +53,9 @@ class ParameterRegistry {
   /// In order of registration.
   std::deque<Parameter>& all() { return parameters_; }
   const std::deque<Parameter>& all() const { return parameters_; }
-  /// Number of elements; `only_trainable` leaves out frozen ones.
+  /// Lets the optimizer change exactly the parameters that `chosen` accepts (state never).
+  void train_only(const std::function<bool(const Parameter&)>& chosen);
+  /// Number of elements without state; `only_trainable` leaves out frozen ones.
   int64_t count(bool only_trainable = false) const;
   std::vector<std::string> names() const;
 

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "fovea/attention/plan.h"
+#include "fovea/attention/sinkhorn.h"
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
 #include "fovea/nn/transformer_impl.h"
@@ -104,6 +105,8 @@ Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : con
       w.k_gain = gain(layer_name(i, "self_attn.k_norm.weight"), c.head_dim);
     }
     w.stages = add_stages(w.spec, i, seed, w.lambdas);
+    if (w.spec.focus.active())
+      w.focus = add_focus(registry, w.spec, c.attention.focus, i, c.width, seed, d);
     if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
       if (w.spec.temperature.form != TemperatureSpec::Form::global) {
         w.temperature.weight_c =
@@ -157,6 +160,7 @@ PassContext Transformer::Impl::make_pass(const ModelInput& input) const {
   pass.rope = rope_for(t);
   pass.training = input.training;
   pass.dropout_seed = input.dropout_seed;
+  pass.focus = compute.focus;
   pass.attention.training = input.training;
   pass.attention.dropout_seed = input.dropout_seed;
   pass.attention.plans = std::make_shared<PlanCache>();
@@ -191,45 +195,103 @@ Heads Transformer::Impl::project(const LayerWeights& layer, const at::Tensor& y,
   return heads;
 }
 
-Transformer::Impl::Stream Transformer::Impl::run_layer(int64_t index, Stream stream,
-                                                       const PassContext& pass,
-                                                       ForwardInfo* info) const {
+LayerGroups Transformer::Impl::group_layer(const LayerWeights& w, const at::Tensor& y,
+                                           const AttentionContext& context) const {
+  const FocusSpec& spec = w.spec.focus;
+  const FocusParameters parameters = w.focus.parameters();
+  LayerGroups out;
+  out.features_btg =
+      focus_features(parameters, config.attention.focus.stop_gradient ? y.detach() : y);
+  out.scores_btk = focus_scores(spec, parameters, out.features_btg);
+  out.groups = group_tokens(spec, out.scores_btk,
+                            token_potentials(spec, out.scores_btk, context, w.focus.potentials));
+  return out;
+}
+
+AttentionInput Transformer::Impl::enter_layer(int64_t index, const Stream& stream,
+                                              const PassContext& pass) const {
+  const LayerWeights& w = layers[static_cast<size_t>(index)];
+  AttentionInput in;
+  in.spec = spec_in_mode(w.spec, pass.focus);
+  in.x = stream.x;
+  if (stream.delta.defined()) {
+    std::tie(in.x, in.y) = add_rms_norm(stream.x, stream.delta, w.input_norm, config.norm_eps);
+  } else {
+    in.y = rms_norm(stream.x, w.input_norm, config.norm_eps);
+  }
+  at::Tensor tau;
+  in.temperature = w.spec.temperature.value;
+  if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
+    TemperatureRows rows =
+        temperature_rows(w.spec.temperature, config.head_dim, w.temperature, in.y, pass.attention);
+    tau = rows.tau_bt;
+    in.temperature =
+        tau.detach().mean().item<double>() / std::sqrt(static_cast<double>(config.head_dim));
+    in.clipped_share = rows.clipped_share.item<double>();
+  }
+  in.heads = project(w, in.y, pass);
+  in.tensors = tensors_of(w, tau);
+  if (w.focus.defined() && pass.layer_inputs != nullptr) pass.layer_inputs->push_back(in.y);
+  if (in.spec.focus.active()) {
+    in.groups = group_layer(w, in.y, pass.attention);
+    put_groups(in.spec, w.focus, in.groups, in.tensors);
+    if (pass.group_losses != nullptr) {
+      const at::Tensor loss = group_losses(config.attention.focus, in.groups.groups.groups_btk);
+      if (loss.defined()) pass.group_losses->push_back(loss);
+    }
+  }
+  return in;
+}
+
+Transformer::Impl::Stream Transformer::Impl::leave_layer(int64_t index, const at::Tensor& stream,
+                                                         const at::Tensor& attended,
+                                                         const PassContext& pass) const {
   const LayerWeights& w = layers[static_cast<size_t>(index)];
   const double p = pass.training ? config.dropout : 0.0;
   const uint64_t site = 2 * static_cast<uint64_t>(index) + 1;
-  at::Tensor y;
-  if (stream.delta.defined()) {
-    std::tie(stream.x, y) = add_rms_norm(stream.x, stream.delta, w.input_norm, config.norm_eps);
-  } else {
-    y = rms_norm(stream.x, w.input_norm, config.norm_eps);
-  }
-  at::Tensor tau;
-  double temperature = w.spec.temperature.value;
-  if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
-    TemperatureRows rows =
-        temperature_rows(w.spec.temperature, config.head_dim, w.temperature, y, pass.attention);
-    tau = rows.tau_bt;
-    if (info != nullptr) {
-      temperature =
-          tau.detach().mean().item<double>() / std::sqrt(static_cast<double>(config.head_dim));
-      info->clipped_share += rows.clipped_share.item<double>() / static_cast<double>(config.layers);
-    }
-  }
-  const Heads heads = project(w, y, pass);
-  AttentionContext context = pass.attention;
-  context.layer = index;
-  AttentionResult result = attention(w.spec, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd,
-                                     tensors_of(w, tau), context, compute.attention_path);
-  if (info != nullptr) {
-    info->path = result.path;
-    info->fused_layers += result.path.name == "reference" ? 0 : 1;
-    info->temperature.push_back(temperature);
-  }
-  const at::Tensor mixed = stacked_linear(result.out_bhte.transpose(1, 2).flatten(2), {w.wo});
-  auto [x, z] = add_rms_norm(stream.x, counter_dropout(mixed, p, pass.dropout_seed, site),
+  const at::Tensor mixed = stacked_linear(attended.transpose(1, 2).flatten(2), {w.wo});
+  auto [x, z] = add_rms_norm(stream, counter_dropout(mixed, p, pass.dropout_seed, site),
                              w.post_norm, config.norm_eps);
   const at::Tensor ffn = stacked_linear(swiglu(stacked_linear(z, {w.gate, w.up})), {w.down});
   return {x, counter_dropout(ffn, p, pass.dropout_seed, site + 1)};
+}
+
+Transformer::Impl::Stream Transformer::Impl::run_layer(int64_t index, Stream stream,
+                                                       const PassContext& pass,
+                                                       ForwardInfo* info) const {
+  const AttentionInput in = enter_layer(index, stream, pass);
+  AttentionContext context = pass.attention;
+  context.layer = index;
+  const AttentionResult result =
+      attention(in.spec, in.heads.q_bhtd, in.heads.k_bgtd, in.heads.v_bgtd, in.tensors, context,
+                compute.attention_path);
+  if (info != nullptr) {
+    info->path = result.path;
+    info->fused_layers += result.path.name == "reference" ? 0 : 1;
+    info->temperature.push_back(in.temperature);
+    info->clipped_share += in.clipped_share / static_cast<double>(config.layers);
+    if (in.spec.focus.active()) {
+      const LayerWeights& w = layers[static_cast<size_t>(index)];
+      info->focus.resize(layers.size());
+      info->focus[static_cast<size_t>(index)] = observation_of(
+          in.spec, config.attention.focus, w.focus, in.groups, pass.attention, pass.focus);
+    }
+  }
+  return leave_layer(index, in.x, result.out_bhte, pass);
+}
+
+at::Tensor Transformer::Impl::run(const ModelInput& input, const PassContext& pass,
+                                  ForwardInfo* info) const {
+  if (info != nullptr) *info = {};
+  Stream stream{embed(input.tokens_bt), at::Tensor()};
+  stream.x = counter_dropout(stream.x, pass.training ? config.dropout : 0.0, pass.dropout_seed, 0);
+  const bool checkpoint =
+      compute.checkpoint_layers && at::GradMode::is_enabled() && stream.x.requires_grad();
+  for (int64_t i = 0; i < config.layers; ++i) {
+    stream = checkpoint ? run_layer_checkpointed(i, stream, pass, info)
+                        : run_layer(i, stream, pass, info);
+  }
+  return add_rms_norm(stream.x, stream.delta, final_norm, config.norm_eps).second;
 }
 
 Transformer::Impl::Stream Transformer::Impl::run_layer_checkpointed(int64_t index, Stream stream,
@@ -259,22 +321,10 @@ ParameterRegistry& Transformer::parameters() { return impl_->registry; }
 const ParameterRegistry& Transformer::parameters() const { return impl_->registry; }
 at::Device Transformer::device() const { return impl_->device; }
 ComputeOptions& Transformer::compute() { return impl_->compute; }
-void Transformer::observe() {}
 
 at::Tensor Transformer::hidden(const ModelInput& input, ForwardInfo* info) const {
   impl_->check(input);
-  const PassContext pass = impl_->make_pass(input);
-  if (info != nullptr) *info = {};
-  Impl::Stream stream{impl_->embed(input.tokens_bt), at::Tensor()};
-  stream.x =
-      counter_dropout(stream.x, pass.training ? impl_->config.dropout : 0.0, pass.dropout_seed, 0);
-  const bool checkpoint =
-      impl_->compute.checkpoint_layers && at::GradMode::is_enabled() && stream.x.requires_grad();
-  for (int64_t i = 0; i < impl_->config.layers; ++i) {
-    stream = checkpoint ? impl_->run_layer_checkpointed(i, stream, pass, info)
-                        : impl_->run_layer(i, stream, pass, info);
-  }
-  return add_rms_norm(stream.x, stream.delta, impl_->final_norm, impl_->config.norm_eps).second;
+  return impl_->run(input, impl_->make_pass(input), info);
 }
 
 at::Tensor Transformer::logits(const at::Tensor& hidden) const {
@@ -284,19 +334,32 @@ at::Tensor Transformer::logits(const at::Tensor& hidden) const {
 
 LossResult Transformer::loss(const ModelInput& input, const at::Tensor& targets_bt,
                              double normaliser, ForwardInfo* info) const {
-  const at::Tensor states = hidden(input, info);
+  impl_->check(input);
+  PassContext pass = impl_->make_pass(input);
+  std::vector<at::Tensor> group_losses;
+  const FocusSettings& focus = impl_->config.attention.focus;
+  if (input.training && (focus.entropy_weight > 0.0 || focus.balance_weight > 0.0)) {
+    require<UnsupportedError>(!impl_->compute.checkpoint_layers, "model",
+                              "'model.attention.focus.entropy_weight' and 'balance_weight' need "
+                              "the layers' graphs; set 'train.gradient_checkpointing: false'");
+    pass.group_losses = &group_losses;
+  }
+  const at::Tensor states = impl_->run(input, pass, info);
   const at::Tensor targets = targets_bt.flatten();
   const int64_t count = targets.ge(0).sum().item<int64_t>();
   const double divisor =
       normaliser > 0 ? normaliser : static_cast<double>(std::max<int64_t>(count, 1));
   auto [loss, nll] = linear_cross_entropy(states.flatten(0, 1), impl_->head, targets, 1.0 / divisor,
                                           impl_->compute.loss_chunk);
+  for (const at::Tensor& extra : group_losses)
+    loss = loss + extra * (static_cast<double>(count) / divisor);
   return {.loss = loss, .nll_sum = nll.sum(at::kDouble), .targets = count};
 }
 
-at::Tensor Transformer::token_nll(const ModelInput& input, const at::Tensor& targets_bt) const {
+at::Tensor Transformer::token_nll(const ModelInput& input, const at::Tensor& targets_bt,
+                                  ForwardInfo* info) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor states = hidden(input).flatten(0, 1);
+  const at::Tensor states = hidden(input, info).flatten(0, 1);
   // Scores are read to three digits: logits in float32 even where the model computes in bfloat16.
   const at::Tensor wide = states.scalar_type() == at::kBFloat16 ? states.to(at::kFloat) : states;
   return linear_cross_entropy(wide, impl_->head, targets_bt.flatten(), 1.0,
@@ -312,21 +375,12 @@ at::Tensor Transformer::attention_map(const ModelInput& input, int64_t layer) co
   const PassContext pass = impl_->make_pass(input);
   Impl::Stream stream{impl_->embed(input.tokens_bt), at::Tensor()};
   for (int64_t i = 0; i < layer; ++i) stream = impl_->run_layer(i, stream, pass, nullptr);
-  const LayerWeights& w = impl_->layers[static_cast<size_t>(layer)];
-  const at::Tensor x = stream.delta.defined() ? stream.x + stream.delta : stream.x;
-  const at::Tensor y = rms_norm(x, w.input_norm, impl_->config.norm_eps);
-  at::Tensor tau;
-  if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
-    tau = temperature_rows(w.spec.temperature, impl_->config.head_dim, w.temperature, y,
-                           pass.attention)
-              .tau_bt;
-  }
-  const Heads heads = impl_->project(w, y, pass);
+  const AttentionInput in = impl_->enter_layer(layer, stream, pass);
   std::vector<int64_t> all_heads, all_rows;
-  for (int64_t h = 0; h < w.spec.output_heads(); ++h) all_heads.push_back(h);
+  for (int64_t h = 0; h < in.spec.output_heads(); ++h) all_heads.push_back(h);
   for (int64_t t = 0; t < input.tokens_bt.size(1); ++t) all_rows.push_back(t);
-  return attention_rows(w.spec, heads.q_bhtd, heads.k_bgtd, impl_->tensors_of(w, tau),
-                        pass.attention, all_heads, all_rows)[0];
+  return attention_rows(in.spec, in.heads.q_bhtd, in.heads.k_bgtd, in.tensors, pass.attention,
+                        all_heads, all_rows)[0];
 }
 
 }  // namespace fovea

@@ -9,11 +9,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/cache.h"
+#include "fovea/nn/focus_layer.h"
 #include "fovea/nn/model_config.h"
 #include "fovea/nn/parameters.h"
 
@@ -35,6 +37,7 @@ struct ForwardInfo {
   std::vector<double>
       temperature;             ///< effective t of each layer (mean tau / sqrt(d); 1 without Focal)
   double clipped_share = 0.0;  ///< of learned temperatures, mean over layers (F-3)
+  std::vector<FocusObservation> focus;  ///< one a layer where some layer has Focus, else empty
 };
 
 /// Options of how, not what.
@@ -42,6 +45,7 @@ struct ComputeOptions {
   at::ScalarType dtype = at::kFloat;  ///< of activations and matrix products; masters stay float32
   bool checkpoint_layers = false;     ///< recompute each layer's activations in the backward pass
   Path attention_path = Path::automatic;
+  FocusMode focus = FocusMode::configured;
   int64_t loss_chunk = 8192;  ///< rows whose logits exist at a time
 };
 
@@ -50,6 +54,15 @@ struct LossResult {
   at::Tensor loss;      ///< scalar float32: sum of NLL / `normaliser`
   at::Tensor nll_sum;   ///< scalar float64, detached: sum of NLL in nats
   int64_t targets = 0;  ///< number of targets >= 0
+};
+
+/// One layer at work on one text, by recomputation.
+struct LayerView {
+  AttentionSpec spec;        ///< in the model's present mode
+  at::Tensor weights_htt;    ///< float32
+  AttentionStats stats;      ///< per head
+  LayerGroups groups;        ///< with Focus; of batch 1
+  double temperature = 1.0;  ///< effective t (mean tau / sqrt(d))
 };
 
 class DecodeState;
@@ -77,7 +90,19 @@ class Transformer {
   LossResult loss(const ModelInput& input, const at::Tensor& targets_bt, double normaliser = 0.0,
                   ForwardInfo* info = nullptr) const;
   /// NLL of each target [b, t] float32 (0 where target < 0), without gradients: scoring.
-  at::Tensor token_nll(const ModelInput& input, const at::Tensor& targets_bt) const;
+  at::Tensor token_nll(const ModelInput& input, const at::Tensor& targets_bt,
+                       ForwardInfo* info = nullptr) const;
+
+  /// Kept-mass loss of Focus (11.7): -mean over heads and rows of ln of the full attention's mass
+  /// that the gate keeps, summed over the layers with Focus, times targets / `normaliser` as in
+  /// loss(). Gradients reach the groups alone; the model runs once, without them.
+  LossResult kept_mass_loss(const ModelInput& input, const at::Tensor& targets_bt,
+                            double normaliser = 0.0, ForwardInfo* info = nullptr) const;
+  /// Distillation (11.7): KL divergence of the hard model (straight-through) from the model without
+  /// Focus, at the positions that have a target. Gradients reach the groups alone where the base is
+  /// frozen.
+  LossResult distillation_loss(const ModelInput& input, const at::Tensor& targets_bt,
+                               double normaliser = 0.0, ForwardInfo* info = nullptr) const;
 
   /// A cache for `batch` sequences of at most `capacity` tokens.
   DecodeState make_decode_state(int64_t batch, int64_t capacity) const;
@@ -85,12 +110,18 @@ class Transformer {
   /// [b, t, v]).
   at::Tensor decode(const at::Tensor& tokens_bt, DecodeState& state, bool all = false) const;
 
+  /// Every layer at work on one text: maps, statistics, groups.
+  std::vector<LayerView> look(const ModelInput& input) const;
   /// Attention weights of a layer for one text [h, t, t] float32 (maps; by recomputation).
   at::Tensor attention_map(const ModelInput& input, int64_t layer) const;
 
-  /// State that learns outside the gradient; once per optimizer step (seam 2). Nothing here has
-  /// such state yet.
-  void observe();
+  /// State that learns outside the gradient, from what the micro-batches of one optimizer step
+  /// told; once per step (seam 2). `ema_decay`: potential_decay() of the run.
+  void observe(std::span<const ForwardInfo> micro_batches, double ema_decay);
+  /// Standardises the input of every layer's groups from these batches, run without Focus (U-24).
+  /// Layers whose groups were observed before stay as they are.
+  void calibrate(std::span<const ModelInput> batches);
+  bool has_focus() const;
 
  private:
   struct Impl;

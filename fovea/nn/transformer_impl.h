@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fovea/attention/focal.h"
+#include "fovea/nn/focus_layer.h"
 #include "fovea/nn/ops.h"
 #include "fovea/nn/transformer.h"
 
@@ -24,6 +25,7 @@ struct LayerWeights {
   AttentionTensors stages;          // of this layer alone: no tau, bias table, lambda
   std::vector<at::Tensor> lambdas;  // Differential: lq1, lk1, lq2, lk2
   TemperatureParameters temperature;
+  LayerFocus focus;
 };
 
 /// What all layers of one forward pass share.
@@ -33,6 +35,19 @@ struct PassContext {
   RopeTable rope;
   bool training = false;
   uint64_t dropout_seed = 0;
+  FocusMode focus = FocusMode::configured;
+  std::vector<at::Tensor>* group_losses = nullptr;  // wanted where set; the layers' own losses
+  std::vector<at::Tensor>* layer_inputs = nullptr;  // wanted where set; y of layers with Focus
+};
+
+/// What attention of one layer starts from.
+struct AttentionInput {
+  AttentionSpec spec;
+  at::Tensor x, y;  // the residual stream, and normed
+  Heads heads;
+  AttentionTensors tensors;
+  LayerGroups groups;  // with Focus
+  double temperature = 1.0, clipped_share = 0.0;
 };
 
 struct Transformer::Impl {
@@ -61,7 +76,14 @@ struct Transformer::Impl {
   struct Stream {
     at::Tensor x, delta;
   };
+  AttentionInput enter_layer(int64_t index, const Stream& stream, const PassContext& pass) const;
+  Stream leave_layer(int64_t index, const at::Tensor& x, const at::Tensor& attended,
+                     const PassContext& pass) const;
   Stream run_layer(int64_t index, Stream stream, const PassContext& pass, ForwardInfo* info) const;
+  /// All layers and the last norm.
+  at::Tensor run(const ModelInput& input, const PassContext& pass, ForwardInfo* info) const;
+  LayerGroups group_layer(const LayerWeights& layer, const at::Tensor& y,
+                          const AttentionContext& context) const;
   Stream run_layer_checkpointed(int64_t index, Stream stream, const PassContext& pass,
                                 ForwardInfo* info) const;
 };

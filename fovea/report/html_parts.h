@@ -15,6 +15,11 @@
 
 namespace fovea {
 
+/// A whole page around `body` (the content of <main>, with a button "theme"): only our script runs,
+/// and nothing is loaded from anywhere, whatever the texts in it say.
+std::string page_html(std::string_view title, std::string_view code_version,
+                      const std::string& body);
+
 /// The stylesheet, colours of both themes included.
 std::string page_style();
 /// The script of the page: theme, highlighting, attention maps.

@@ -13,27 +13,6 @@
 namespace fovea {
 namespace {
 
-/// Only our script runs, and nothing is loaded from anywhere, whatever the texts in the page say.
-/// The nonce is derived from the content, so that the same result gives the same bytes.
-std::string head_html(const CompareResult& result, const std::string& nonce) {
-  return fmt::format(R"html(<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-{}'; img-src data:; base-uri 'none'; form-action 'none'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="generator" content="fovea {}">
-<link rel="icon" href="data:,">
-<title>{}</title>
-<style>
-{}</style>
-</head>
-)html",
-                     nonce, escape_html(result.code_version),
-                     escape_html(single_line(result.title)), page_style());
-}
-
 std::string_view finding_class(Finding::Kind kind) {
   switch (kind) {
     case Finding::Kind::better:
@@ -64,6 +43,32 @@ std::string answer_html(const CompareResult& result) {
 
 }  // namespace
 
+// The nonce is derived from the content, so that the same result gives the same bytes.
+std::string page_html(std::string_view title, std::string_view code_version,
+                      const std::string& body) {
+  const std::string nonce = hex64(fingerprint(body));
+  std::string page =
+      fmt::format(R"html(<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-{}'; img-src data:; base-uri 'none'; form-action 'none'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="fovea {}">
+<link rel="icon" href="data:,">
+<title>{}</title>
+<style>
+{}</style>
+</head>
+)html",
+                  nonce, escape_html(code_version), escape_html(single_line(title)), page_style());
+  page += "<body>\n<main>\n" + body + "</main>\n";
+  page +=
+      fmt::format("<script nonce=\"{}\">\n{}</script>\n</body>\n</html>\n", nonce, page_script());
+  return page;
+}
+
 std::string html_report(const CompareResult& result, const HtmlReportOptions& options) {
   ChartPress press(options);
   std::string sections = results_section(result);
@@ -72,19 +77,15 @@ std::string html_report(const CompareResult& result, const HtmlReportOptions& op
   for (const auto section : {temperature_section, cost_section}) sections += section(result, press);
   sections += samples_section(result) + measured_section(result);
 
-  const std::string nonce = hex64(fingerprint(sections));
-  std::string page = head_html(result, nonce) + "<body>\n<main>\n" + answer_html(result);
+  std::string body = answer_html(result);
   if (!press.trouble().empty()) {
-    page += fmt::format(
+    body += fmt::format(
         "<p class=\"notice\" role=\"note\">Charts could not be drawn, so their numbers stand in "
         "their "
         "place. {}</p>\n",
         escape_html(press.trouble()));
   }
-  page += sections + "</main>\n";
-  page +=
-      fmt::format("<script nonce=\"{}\">\n{}</script>\n</body>\n</html>\n", nonce, page_script());
-  return page;
+  return page_html(result.title, result.code_version, body + sections);
 }
 
 void save_html_report(const CompareResult& result, const std::filesystem::path& path,

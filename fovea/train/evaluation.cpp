@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <numbers>
 
@@ -19,6 +20,54 @@ at::Tensor to_tensor(const std::vector<int32_t>& values, const Batch& batch, at:
   const at::Tensor view = at::from_blob(const_cast<int32_t*>(values.data()),
                                         {batch.rows, batch.length}, at::TensorOptions(at::kInt));
   return view.to(device, at::kLong);
+}
+
+nlohmann::ordered_json sources_json(const std::vector<SourceEvaluation>& sources) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const SourceEvaluation& source : sources) {
+    list.push_back({{"source", source.source},
+                    {"nll", source.nll},
+                    {"targets", source.targets},
+                    {"bytes", source.bytes},
+                    {"loss", source.loss()},
+                    {"perplexity", source.perplexity()},
+                    {"bits_per_byte", source.bits_per_byte()}});
+  }
+  return list;
+}
+
+std::vector<SourceEvaluation> sources_from(const nlohmann::ordered_json& list) {
+  std::vector<SourceEvaluation> sources;
+  for (const auto& source : list) {
+    // A sum that was not finite is null in JSON.
+    const auto& nll = source.at("nll");
+    sources.push_back({.source = source.at("source").get<std::string>(),
+                       .nll = nll.is_null() ? std::nan("") : nll.get<double>(),
+                       .targets = source.at("targets").get<int64_t>(),
+                       .bytes = source.at("bytes").get<int64_t>()});
+  }
+  return sources;
+}
+
+using BatchSeen = std::function<void(const ForwardInfo&)>;
+
+std::vector<SourceEvaluation> score(const Transformer& model,
+                                    const std::vector<ValidationSet>& sets, const BatchSeen& seen) {
+  const at::NoGradGuard no_grad;
+  std::vector<SourceEvaluation> sources;
+  for (const ValidationSet& set : sets) {
+    SourceEvaluation source{.source = set.source, .targets = set.targets, .bytes = set.bytes};
+    for (const Batch& batch : set.batches) {
+      ForwardInfo info;
+      const at::Tensor nll =
+          model.token_nll(model_input(batch, model.device()), target_tensor(batch, model.device()),
+                          seen ? &info : nullptr);
+      source.nll += nll.sum(at::kDouble).item<double>();
+      if (seen) seen(info);
+    }
+    sources.push_back(std::move(source));
+  }
+  return sources;
 }
 
 }  // namespace
@@ -47,33 +96,33 @@ double EvaluationResult::mean_perplexity() const {
 
 nlohmann::ordered_json EvaluationResult::to_json() const {
   const SourceEvaluation all = total();
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const SourceEvaluation& source : sources) {
-    list.push_back({{"source", source.source},
-                    {"nll", source.nll},
-                    {"targets", source.targets},
-                    {"bytes", source.bytes},
-                    {"loss", source.loss()},
-                    {"perplexity", source.perplexity()},
-                    {"bits_per_byte", source.bits_per_byte()}});
+  nlohmann::ordered_json json = {{"loss", all.loss()},
+                                 {"perplexity", all.perplexity()},
+                                 {"bits_per_byte", all.bits_per_byte()},
+                                 {"mean_perplexity", mean_perplexity()},
+                                 {"sources", sources_json(sources)}};
+  if (hard) {
+    const EvaluationResult pruned{.sources = hard->sources, .hard = std::nullopt};
+    json["hard"] = {
+        {"loss", pruned.total().loss()},        {"perplexity", pruned.total().perplexity()},
+        {"pairs_kept", hard->pairs_kept},       {"distant_kept", hard->distant_kept},
+        {"largest_group", hard->largest_group}, {"sources", sources_json(hard->sources)}};
   }
-  return {{"loss", all.loss()},
-          {"perplexity", all.perplexity()},
-          {"bits_per_byte", all.bits_per_byte()},
-          {"mean_perplexity", mean_perplexity()},
-          {"sources", std::move(list)}};
+  return json;
 }
 
 EvaluationResult EvaluationResult::from_json(const nlohmann::ordered_json& json) {
   EvaluationResult result;
   try {
-    for (const auto& source : json.at("sources")) {
-      // A sum that was not finite is null in JSON.
-      const auto& nll = source.at("nll");
-      result.sources.push_back({.source = source.at("source").get<std::string>(),
-                                .nll = nll.is_null() ? std::nan("") : nll.get<double>(),
-                                .targets = source.at("targets").get<int64_t>(),
-                                .bytes = source.at("bytes").get<int64_t>()});
+    result.sources = sources_from(json.at("sources"));
+    if (const auto hard = json.find("hard"); hard != json.end()) {
+      const auto numbers = [&](const char* key) {
+        return hard->at(key).get<std::vector<double>>();
+      };
+      result.hard = {.sources = sources_from(hard->at("sources")),
+                     .pairs_kept = numbers("pairs_kept"),
+                     .distant_kept = numbers("distant_kept"),
+                     .largest_group = numbers("largest_group")};
     }
   } catch (const nlohmann::json::exception& error) {
     fail<CheckpointError>("evaluation", "the stored evaluation is damaged: {}", error.what());
@@ -98,16 +147,31 @@ at::Tensor target_tensor(const Batch& batch, at::Device device) {
 }
 
 EvaluationResult evaluate(const Transformer& model, const std::vector<ValidationSet>& sets) {
-  const at::NoGradGuard no_grad;
-  EvaluationResult result;
-  for (const ValidationSet& set : sets) {
-    SourceEvaluation source{.source = set.source, .targets = set.targets, .bytes = set.bytes};
-    for (const Batch& batch : set.batches) {
-      const at::Tensor nll =
-          model.token_nll(model_input(batch, model.device()), target_tensor(batch, model.device()));
-      source.nll += nll.sum(at::kDouble).item<double>();
+  return {.sources = score(model, sets, {}), .hard = std::nullopt};
+}
+
+HardEvaluation evaluate_hard(Transformer& model, const std::vector<ValidationSet>& sets) {
+  HardEvaluation result;
+  const FocusMode before = model.compute().focus;
+  model.compute().focus = FocusMode::hard;
+  int64_t batches = 0;
+  result.sources = score(model, sets, [&](const ForwardInfo& info) {
+    size_t n = 0;
+    for (const FocusObservation& layer : info.focus) {
+      if (!layer.defined()) continue;
+      for (const auto& [list, value] : {std::pair{&result.pairs_kept, layer.pairs.all},
+                                        {&result.distant_kept, layer.pairs.distant},
+                                        {&result.largest_group, layer.statistics.largest_hard}}) {
+        if (batches == 0) list->push_back(0.0);
+        (*list)[n] += value;
+      }
+      ++n;
     }
-    result.sources.push_back(std::move(source));
+    ++batches;
+  });
+  model.compute().focus = before;
+  for (auto* list : {&result.pairs_kept, &result.distant_kept, &result.largest_group}) {
+    for (double& value : *list) value /= static_cast<double>(std::max<int64_t>(batches, 1));
   }
   return result;
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,17 @@ struct SourceEvaluation {
   double bits_per_byte() const;  ///< spec 9.3
 };
 
+/// The pruned model of Focus: a number of its own, always with the pairs it keeps (spec 11.7).
+struct HardEvaluation {
+  std::vector<SourceEvaluation> sources;
+  std::vector<double> pairs_kept;     ///< per layer with Focus: share of all pairs
+  std::vector<double> distant_kept;   ///< of distant pairs (i - j >= w, not sinks)
+  std::vector<double> largest_group;  ///< share of tokens whose first choice is the largest group
+};
+
 struct EvaluationResult {
   std::vector<SourceEvaluation> sources;
+  std::optional<HardEvaluation> hard;  ///< of models with Focus
 
   /// Over all sources together.
   SourceEvaluation total() const;
@@ -40,6 +50,8 @@ struct EvaluationResult {
 /// The model's loss on fixed validation batches, without gradients and dropout. Numbers do not
 /// depend on the number of rows a batch but for rounding.
 EvaluationResult evaluate(const Transformer& model, const std::vector<ValidationSet>& sets);
+/// The same with the hard rule of Focus; the model's mode is restored.
+HardEvaluation evaluate_hard(Transformer& model, const std::vector<ValidationSet>& sets);
 
 /// A batch as tensors on the model's device; documents and positions stay undefined where every row
 /// is one document.

@@ -56,6 +56,26 @@ void check_budget(const TrainConfig& train) {
   }
 }
 
+bool has_focus(const ModelConfig& model) { return model.attention.focus.groups.active(); }
+
+/// The settings of one part of a run that learns; `prefix` is "train" or "train.stages.<n>".
+void check_learning(const std::string& prefix, Trainable trainable, Objective objective,
+                    double straight_through_from, const ModelConfig& model) {
+  require<ConfigError>(straight_through_from <= 1.0, "recipe",
+                       "'{}.straight_through_from' must be at most 1 (never); got {}", prefix,
+                       straight_through_from);
+  const bool focus = has_focus(model);
+  require<ConfigError>(focus || trainable != Trainable::focus, "recipe",
+                       "'{}.trainable: focus' needs 'model.attention.focus.gate'", prefix);
+  require<ConfigError>(focus || straight_through_from >= 1.0, "recipe",
+                       "'{}.straight_through_from' needs 'model.attention.focus.gate'", prefix);
+  if (objective == Objective::lm) return;
+  require<ConfigError>(
+      trainable == Trainable::focus, "recipe",
+      "'{}.objective: {}' trains the groups of Focus over a frozen base; set '{}.trainable: focus'",
+      prefix, enum_name(objective), prefix);
+}
+
 void check_stage(const StageConfig& stage, size_t index) {
   const std::string prefix = fmt::format("train.stages.{}", index);
   at_least(prefix + ".steps", stage.steps, 1);
@@ -85,7 +105,20 @@ void check_train(const TrainConfig& train, const ModelConfig& model) {
   at_least("train.log_interval", train.log_interval, 1);
   at_least("train.loss_chunk", train.loss_chunk, 0);
   at_least("train.threads", train.threads, 0);
-  for (size_t i = 0; i < train.stages.size(); ++i) check_stage(train.stages[i], i);
+  require<ConfigError>(
+      train.trainable != Trainable::inherit && train.objective != Objective::inherit, "recipe",
+      "'train.trainable' and 'train.objective' cannot inherit; only stages can");
+  require<ConfigError>(train.straight_through_from >= 0.0, "recipe",
+                       "'train.straight_through_from' must be 0 to 1; got {}",
+                       train.straight_through_from);
+  if (train.stages.empty())
+    check_learning("train", train.trainable, train.objective, train.straight_through_from, model);
+  for (size_t i = 0; i < train.stages.size(); ++i) {
+    const StageConfig& stage = train.stages[i];
+    check_stage(stage, i);
+    check_learning(fmt::format("train.stages.{}", i), stage.trainable_of(train),
+                   stage.objective_of(train), stage.straight_through_of(train), model);
+  }
 }
 
 /// Gives each stage the schedule keys of train.schedule that it leaves out.
@@ -173,6 +206,16 @@ std::span<const std::string_view> enum_names(ResumePolicy) {
   return names;
 }
 
+std::span<const std::string_view> enum_names(Trainable) {
+  static constexpr std::array<std::string_view, 4> names = {"all", "added", "focus", "inherit"};
+  return names;
+}
+std::span<const std::string_view> enum_names(Objective) {
+  static constexpr std::array<std::string_view, 4> names = {"lm", "kept_mass", "distillation",
+                                                            "inherit"};
+  return names;
+}
+
 void OptimizerConfig::describe(FieldVisitor& v) {
   v.real({"learning_rate", "peak learning rate of AdamW"}, learning_rate);
   v.real({"beta1", "decay of the mean of gradients"}, beta1);
@@ -193,6 +236,20 @@ void StageConfig::describe(FieldVisitor& v) {
   v.nested({"schedule", "keys left out are those of train.schedule"}, schedule);
   v.boolean({"carry_optimizer", "keep the optimizer's state of the stage before; false = fresh"},
             carry_optimizer);
+  v.choice({"trainable", "all, added, focus: what learns; inherit = train.trainable"}, trainable);
+  v.choice({"objective", "lm, kept_mass, distillation; inherit = train.objective"}, objective);
+  v.real({"straight_through_from", "share of the stage; -1 = train.straight_through_from"},
+         straight_through_from);
+}
+
+Trainable StageConfig::trainable_of(const TrainConfig& train) const {
+  return trainable == Trainable::inherit ? train.trainable : trainable;
+}
+Objective StageConfig::objective_of(const TrainConfig& train) const {
+  return objective == Objective::inherit ? train.objective : objective;
+}
+double StageConfig::straight_through_of(const TrainConfig& train) const {
+  return straight_through_from < 0.0 ? train.straight_through_from : straight_through_from;
 }
 
 void TrainConfig::describe(FieldVisitor& v) {
@@ -221,6 +278,11 @@ void TrainConfig::describe(FieldVisitor& v) {
             gradient_checkpointing);
   v.integer({"loss_chunk", "rows of logits at a time; 0 = the model's default"}, loss_chunk);
   v.integer({"threads", "CPU threads; 0 = torch's choice"}, threads);
+  v.choice({"trainable", "all, added, focus: what learns, the rest is frozen"}, trainable);
+  v.choice({"objective", "lm, or kept_mass, distillation of Focus over a frozen base"}, objective);
+  v.real({"straight_through_from",
+          "share of the run after which Focus prunes with the gradient of its gate; 1 = never"},
+         straight_through_from);
   v.text({"init_from", "start from the weights of this run, checkpoint or model folder"},
          init_from);
   v.choice({"resume", "auto, never, must: continue what the run folder holds"}, resume);

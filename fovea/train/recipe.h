@@ -39,6 +39,16 @@ std::span<const std::string_view> enum_names(NanPolicy);
 enum class ResumePolicy { automatic, never, must };
 std::span<const std::string_view> enum_names(ResumePolicy);  // auto, never, must
 
+/// Which parameters learn. `focus`: W_g, C (and lambda) of Focus alone, the base frozen (U-20);
+/// `added`: all that mechanisms put on top. `inherit` (stages only): as train.trainable.
+enum class Trainable { all, added, focus, inherit };
+std::span<const std::string_view> enum_names(Trainable);
+
+/// What a step minimises: the language-model loss; or for the groups of Focus over a frozen base,
+/// kept mass or distillation (spec 11.7). `inherit` (stages only): as train.objective.
+enum class Objective { lm, kept_mass, distillation, inherit };
+std::span<const std::string_view> enum_names(Objective);
+
 /// AdamW, decoupled weight decay (spec 3.7).
 struct OptimizerConfig {
   double learning_rate = 1e-3;
@@ -51,6 +61,8 @@ struct OptimizerConfig {
   void describe(FieldVisitor& v);
 };
 
+struct TrainConfig;
+
 /// One part of a run. Zeros (and weight_decay < 0) take the value of `train` or `model`.
 struct StageConfig {
   std::string name;
@@ -62,8 +74,14 @@ struct StageConfig {
   double weight_decay = -1.0;
   ScheduleConfig schedule;  ///< keys that the recipe leaves out are those of train.schedule
   bool carry_optimizer = false;
+  Trainable trainable = Trainable::inherit;
+  Objective objective = Objective::inherit;
+  double straight_through_from = -1.0;  ///< < 0: as train.straight_through_from
 
   void describe(FieldVisitor& v);
+  Trainable trainable_of(const TrainConfig& train) const;
+  Objective objective_of(const TrainConfig& train) const;
+  double straight_through_of(const TrainConfig& train) const;
 };
 
 struct TrainConfig {
@@ -91,7 +109,10 @@ struct TrainConfig {
   bool gradient_checkpointing = false;
   int64_t loss_chunk = 0;  ///< rows of logits in float32 at a time; 0 = the model's default
   int64_t threads = 0;     ///< 0 = torch's choice
-  std::string init_from;   ///< weights of a run, checkpoint or model folder
+  Trainable trainable = Trainable::all;
+  Objective objective = Objective::lm;
+  double straight_through_from = 1.0;  ///< share of a stage after which Focus is hard (U-8)
+  std::string init_from;               ///< weights of a run, checkpoint or model folder
   ResumePolicy resume = ResumePolicy::automatic;
   std::vector<StageConfig> stages;
 

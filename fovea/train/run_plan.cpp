@@ -28,6 +28,7 @@ ParameterParts count_parts(const ParameterRegistry& registry) {
     return name.find(part) != std::string::npos;
   };
   for (const Parameter& p : registry.all()) {
+    if (p.state) continue;
     const int64_t n = p.value.numel();
     if (p.trainable) parts.trainable += n;
     if (p.origin == Parameter::Origin::added) {

@@ -34,6 +34,21 @@ void add_to(TensorBoardWriter& writer, const std::string& key, int64_t step, dou
   }
 }
 
+/// One list a number, an entry a layer.
+void add_focus(Json& json, const std::vector<FocusStatistics>& layers) {
+  for (const auto& [key, member] : {std::pair{"centroid_cosine", &FocusStatistics::centroid_cosine},
+                                    {"hidden_cosine", &FocusStatistics::hidden_cosine},
+                                    {"effective_rank", &FocusStatistics::effective_rank},
+                                    {"largest_soft", &FocusStatistics::largest_soft},
+                                    {"largest_hard", &FocusStatistics::largest_hard},
+                                    {"hard_entropy", &FocusStatistics::hard_entropy},
+                                    {"confidence", &FocusStatistics::confidence}}) {
+    Json values = Json::array();
+    for (const FocusStatistics& layer : layers) values.push_back(layer.*member);
+    json[std::string("focus/") + key] = std::move(values);
+  }
+}
+
 }  // namespace
 
 Json StepRecord::to_json() const {
@@ -53,6 +68,15 @@ Json StepRecord::to_json() const {
   if (!temperature.empty()) {
     json["focal/temperature"] = temperature;
     json["focal/clipped_share"] = clipped_share;
+  }
+  if (!focus.empty()) add_focus(json, focus);
+  if (evaluation && evaluation->hard) {
+    const HardEvaluation& hard = *evaluation->hard;
+    const EvaluationResult pruned{.sources = hard.sources, .hard = std::nullopt};
+    json["focus/hard/perplexity"] = pruned.total().perplexity();
+    json["focus/hard/pairs_kept"] = hard.pairs_kept;
+    json["focus/hard/distant_kept"] = hard.distant_kept;
+    json["focus/hard/largest_group"] = hard.largest_group;
   }
   if (evaluation) {
     for (const SourceEvaluation& source : evaluation->sources) {

@@ -33,6 +33,7 @@ struct StepRecord {
   std::string stage;
   std::vector<double> temperature;  ///< per layer; empty where no layer has one
   double clipped_share = 0;
+  std::vector<FocusStatistics> focus;  ///< per layer with Focus
   std::optional<EvaluationResult> evaluation;
 
   nlohmann::ordered_json to_json() const;

@@ -45,7 +45,10 @@ std::vector<StagePlan> plan_stages(const Recipe& resolved) {
                   .learning_rate = train.optimizer.learning_rate,
                   .weight_decay = train.optimizer.weight_decay,
                   .schedule = train.schedule,
-                  .carry_optimizer = false};
+                  .carry_optimizer = false,
+                  .trainable = train.trainable,
+                  .objective = train.objective,
+                  .straight_through_from = train.straight_through_from};
   if (train.tokens > 0) {
     const int64_t step_tokens = train.batch_rows * train.accumulation * train.sequence_length;
     whole.steps = (train.tokens + step_tokens - 1) / step_tokens;
@@ -65,6 +68,9 @@ std::vector<StagePlan> plan_stages(const Recipe& resolved) {
     if (stage.weight_decay >= 0.0) plan.weight_decay = stage.weight_decay;
     plan.schedule = stage.schedule;
     plan.carry_optimizer = stage.carry_optimizer;
+    plan.trainable = stage.trainable_of(train);
+    plan.objective = stage.objective_of(train);
+    plan.straight_through_from = stage.straight_through_of(train);
     first += stage.steps;
     plans.push_back(std::move(plan));
   }

@@ -24,6 +24,9 @@ struct StagePlan {
   double weight_decay = 0.0;
   ScheduleConfig schedule;
   bool carry_optimizer = false;
+  Trainable trainable = Trainable::all;
+  Objective objective = Objective::lm;
+  double straight_through_from = 1.0;
 
   bool finished(int64_t step, double seconds_trained) const;
   /// Share of the stage's budget that is spent, 0 ... 1.

@@ -129,8 +129,7 @@ TrainResult Trainer::Impl::run() {
   }
   if (state.evaluated_step != state.step) {  // a finished run whose budget or stages shrank
     build_validation();
-    state.evaluation = evaluate(*model, validation);
-    state.evaluated_step = state.step;
+    evaluate_model();
   }
   if (saved_step != state.step) save();
   return result();
@@ -150,8 +149,7 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
   const bool evaluates = last || due(train.evaluation_interval);
   if (evaluates) {
     if (validation.empty()) build_validation();
-    state.evaluation = evaluate(*model, validation);
-    state.evaluated_step = state.step;
+    evaluate_model();
     if (callbacks.evaluation) callbacks.evaluation(state.step, *state.evaluation);
   }
   state.peak_memory_bytes = std::max(state.peak_memory_bytes, peak_memory_bytes(device));
@@ -173,7 +171,11 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
                     .stage = stage().name,
                     .temperature = {},
                     .clipped_share = outcome.info.clipped_share,
+                    .focus = {},
                     .evaluation = evaluates ? state.evaluation : std::nullopt};
+    for (const FocusObservation& layer : outcome.info.focus) {
+      if (layer.defined()) line.focus.push_back(layer.statistics);
+    }
     if (has_temperature(model->config())) line.temperature = outcome.info.temperature;
     record->write(line);
     window_tokens = 0;
@@ -181,6 +183,22 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
   }
   trace("recorded");
   if (last || due(train.checkpoint_interval)) save();
+}
+
+void Trainer::Impl::evaluate_model() {
+  constexpr double crowded = 0.5;  // a group that holds half of the tokens prunes little (11.7)
+  state.evaluation = evaluate(*model, validation);
+  state.evaluated_step = state.step;
+  if (!model->has_focus()) return;
+  state.evaluation->hard = evaluate_hard(*model, validation);
+  const std::vector<double>& largest = state.evaluation->hard->largest_group;
+  const auto worst = std::ranges::max_element(largest);
+  if (worst != largest.end() && *worst > crowded) {
+    message(
+        fmt::format("step {}: the largest group of the {}. layer with Focus holds {:.0f} % of "
+                    "the tokens; groups are collapsing",
+                    state.step, worst - largest.begin() + 1, 100.0 * *worst));
+  }
 }
 
 void Trainer::Impl::report_progress(const StepOutcome& outcome) {

@@ -100,7 +100,9 @@ struct Trainer::Impl {
 
   // trainer_step.cpp
   StepOutcome train_step();
-  double accumulate_gradients(const std::vector<Batch>& batches, ForwardInfo& info);
+  void calibrate(const std::vector<Batch>& batches);
+  double accumulate_gradients(const std::vector<Batch>& batches, std::vector<ForwardInfo>& infos);
+  void evaluate_model();
   void refuse_update(const StepOutcome& outcome);
 
   // trainer_checkpoint.cpp

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "fovea/base/error.h"
 #include "fovea/base/rng.h"
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/train/trainer_impl.h"
@@ -21,6 +22,20 @@ ModelConfig stage_config(const ModelConfig& base, const StagePlan& stage) {
   config.rope.theta = stage.rope_theta;
   config.context = std::max(config.context, stage.sequence_length);
   return config;
+}
+
+bool learns(const Parameter& p, Trainable trainable, bool centroids_follow) {
+  if (centroids_follow && p.name.ends_with(".focus.centroids")) return false;
+  switch (trainable) {
+    case Trainable::added:
+      return p.origin == Parameter::Origin::added;
+    case Trainable::focus:
+      return p.name.find(".self_attn.focus.") != std::string::npos;
+    case Trainable::all:
+    case Trainable::inherit:
+      break;
+  }
+  return true;
 }
 
 void set_compute(Transformer& model, const TrainConfig& train) {
@@ -57,10 +72,20 @@ void Trainer::Impl::enter_stage(bool first) {
       parameter.value.copy_(before->parameters().find(parameter.name)->value);
     }
   }
+  const bool follow = recipe.model.attention.focus.centroid_decay > 0.0;
+  model->parameters().train_only(
+      [&](const Parameter& p) { return learns(p, stage().trainable, follow); });
   OptimizerConfig settings = recipe.train.optimizer;
   settings.weight_decay = stage().weight_decay;
   auto fresh = std::make_unique<AdamW>(model->parameters(), settings);
-  if (!first && stage().carry_optimizer) fresh->take_state(*optimizer);
+  if (!first && stage().carry_optimizer) {
+    require<ConfigError>(
+        stage().trainable == plan[state.stage - 1].trainable, "recipe",
+        "'train.stages.{}.carry_optimizer' needs the same 'trainable' as the stage "
+        "before; set carry_optimizer: false",
+        state.stage);
+    fresh->take_state(*optimizer);
+  }
   optimizer = std::move(fresh);
   build_loader();
   validation.clear();

@@ -15,9 +15,31 @@ namespace {
 /// With nan_policy: skip, so many skipped steps one after the other mean that the weights are lost.
 constexpr int64_t kHopeless = 50;
 
+LossResult objective_loss(const Transformer& model, Objective objective, const ModelInput& input,
+                          const at::Tensor& targets, double normaliser, ForwardInfo* info) {
+  switch (objective) {
+    case Objective::kept_mass:
+      return model.kept_mass_loss(input, targets, normaliser, info);
+    case Objective::distillation:
+      return model.distillation_loss(input, targets, normaliser, info);
+    case Objective::lm:
+    case Objective::inherit:
+      break;
+  }
+  return model.loss(input, targets, normaliser, info);
+}
+
 }  // namespace
 
-double Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches, ForwardInfo& info) {
+void Trainer::Impl::calibrate(const std::vector<Batch>& batches) {
+  if (state.step > 0 || !model->has_focus()) return;
+  std::vector<ModelInput> inputs;
+  for (const Batch& batch : batches) inputs.push_back(model_input(batch, device));
+  model->calibrate(inputs);
+}
+
+double Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
+                                           std::vector<ForwardInfo>& infos) {
   int64_t targets = 0;
   for (const Batch& batch : batches) targets += batch.targets_counted();
   const double normaliser = static_cast<double>(std::max<int64_t>(targets, 1));
@@ -28,9 +50,8 @@ double Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches, Fo
     ModelInput input = model_input(batches[i], device);
     input.dropout_seed = mix_seed(step_seed, i);
     input.training = true;
-    ForwardInfo* const wanted = i + 1 == batches.size() ? &info : nullptr;
-    const LossResult part =
-        model->loss(input, target_tensor(batches[i], device), normaliser, wanted);
+    const LossResult part = objective_loss(
+        *model, stage().objective, input, target_tensor(batches[i], device), normaliser, &infos[i]);
     nll = nll.defined() ? nll + part.nll_sum : part.nll_sum;
     part.loss.backward();
     trace("micro_batch");
@@ -48,15 +69,22 @@ StepOutcome Trainer::Impl::train_step() {
   }
   outcome.load_seconds = whole.seconds();
   outcome.learning_rate = stage().learning_rate_at(state.step, state.seconds);
-  outcome.loss = accumulate_gradients(batches, outcome.info);
+  calibrate(batches);
+  const bool prunes = stage().fraction(state.step, state.seconds) >= stage().straight_through_from;
+  model->compute().focus =
+      model->has_focus() && prunes ? FocusMode::straight_through : FocusMode::configured;
+  std::vector<ForwardInfo> infos(batches.size());
+  outcome.loss = accumulate_gradients(batches, infos);
+  model->compute().focus = FocusMode::configured;
   outcome.gradient_norm = optimizer->clip_gradients();
   if (std::isfinite(outcome.loss) && std::isfinite(outcome.gradient_norm)) {
     optimizer->step(outcome.learning_rate);
-    model->observe();
+    model->observe(infos, potential_decay(stage().steps));
     state.skipped_in_a_row = 0;
   } else {
     refuse_update(outcome);
   }
+  outcome.info = std::move(infos.back());
   optimizer->clear_gradients();
   ++state.step;
   state.tokens += outcome.tokens;

@@ -26,7 +26,9 @@ std::vector<at::Device> devices() {
 
 AttentionInputs moved(const AttentionInputs& in, at::Device device) {
   const auto move = [&](const at::Tensor& x) {
-    return x.defined() ? x.detach().to(device, at::kFloat).set_requires_grad(true) : x;
+    if (!x.defined()) return x;
+    return x.is_floating_point() ? x.detach().to(device, at::kFloat).set_requires_grad(true)
+                                 : x.to(device);
   };
   AttentionInputs there{move(in.q), move(in.k), move(in.v), in.tensors};
   for (const auto& [name, x] : there.tensors.named()) *x = move(*x);

@@ -55,7 +55,7 @@ void expect_close(const Numbers& got, const Numbers& truth, double forward, doub
 std::vector<NamedSpec> fused_specs() {
   std::vector<NamedSpec> all;
   for (auto [name, spec] : all_specs()) {
-    if (mixes_pairs(spec)) continue;
+    if (reference_only(spec)) continue;
     if (spec.value_dim > 0) spec.value_dim = 24;
     all.push_back({name, spec});
     AttentionSpec dropping = spec;

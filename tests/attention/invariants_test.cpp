@@ -126,10 +126,7 @@ TEST(Packing, EqualsRunningTheDocumentsAlone) {
       const at::Tensor packed = output(spec, in, packed_context(lengths), path);
       int64_t begin = 0;
       for (const int64_t n : lengths) {
-        AttentionInputs alone = in;
-        for (at::Tensor* x : {&alone.q, &alone.k, &alone.v}) *x = x->narrow(2, begin, n);
-        if (in.tensors.tau_bt.defined())
-          alone.tensors.tau_bt = in.tensors.tau_bt.narrow(1, begin, n);
+        const AttentionInputs alone = in.tokens(begin, n);
         EXPECT_LT(relative_error(packed.narrow(2, begin, n), output(spec, alone, {}, path)), 1e-12)
             << name;
         begin += n;

@@ -52,7 +52,7 @@ std::vector<AttentionContext> contexts(int64_t t) {
 
 TEST(Automatic, EqualsTheReferenceWithItsGradientsForEveryStage) {
   for (const auto& [name, spec] : all_specs()) {
-    if (mixes_pairs(spec)) continue;
+    if (reference_only(spec)) continue;
     for (const AttentionContext& context : contexts(97)) {
       const AttentionInputs in = random_inputs(spec, 2, 97);
       expect_close(run(spec, in, context, Path::automatic), run(spec, in, context, Path::reference),
@@ -64,7 +64,7 @@ TEST(Automatic, EqualsTheReferenceWithItsGradientsForEveryStage) {
 TEST(Float32, IsWithin1e5ForwardAnd1e4BackwardOfFloat64) {
   for (const Path path : {Path::automatic, Path::reference}) {
     for (const auto& [name, spec] : all_specs()) {
-      if (mixes_pairs(spec) && path == Path::automatic) continue;
+      if (reference_only(spec) && path == Path::automatic) continue;
       for (const AttentionContext& context : contexts(97)) {
         const AttentionInputs in = random_inputs(spec, 2, 97);
         expect_close(run(spec, in.to(at::kFloat), context, path),
@@ -174,7 +174,8 @@ Numbers plain_tensor_operations(const AttentionSpec& spec, const AttentionInputs
 TEST(HalfPrecision, ErrorIsAtMostTwiceThatOfPlainTensorOperations) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     for (const auto& [name, spec] : all_specs()) {
-      if (spec.bias.kind != BiasSpec::Kind::none || mixes_pairs(spec) || spec.head_output.active())
+      if (spec.bias.kind != BiasSpec::Kind::none || reference_only(spec) ||
+          spec.head_output.active())
         continue;  // not in the plain composition
       for (const AttentionContext& context : contexts(64)) {
         const AttentionInputs half = random_inputs(spec, 2, 64).to(dtype);
@@ -237,7 +238,7 @@ TEST(Lse, OfTheFastPathEqualsTheReference) {
 
 TEST(Lse, HasTheReferencesGradientsOnTheFastPath) {
   for (const auto& [name, spec] : all_specs()) {
-    if (mixes_pairs(spec)) continue;
+    if (reference_only(spec)) continue;
     for (const AttentionContext& base : contexts(97)) {
       AttentionContext context = base;
       context.want_lse = true;

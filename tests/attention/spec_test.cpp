@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "fovea/attention/attention.h"
+#include "fovea/attention/composition.h"
 #include "fovea/attention/stages.h"
 #include "fovea/base/files.h"
 #include "fovea/config/reader.h"
@@ -152,6 +153,33 @@ TEST(Stages, TheDocumentationShowsThisTable) {
             std::string::npos)
       << "docs/mechanisms/pipeline.md must contain:\n"
       << stages_markdown();
+}
+
+TEST(Composition, TheDocumentationShowsThisTable) {
+  EXPECT_NE(read_file(FOVEA_SOURCE_DIR "/docs/mechanisms/pipeline.md").find(composition_markdown()),
+            std::string::npos)
+      << "docs/mechanisms/pipeline.md must contain:\n"
+      << composition_markdown();
+}
+
+TEST(Composition, PairsThatCombineRunAndTheOthersAreRefusedByName) {
+  for (const MechanismSetting& a : mechanism_settings()) {
+    for (const MechanismSetting& b : mechanism_settings()) {
+      AttentionSpec spec = small_spec();
+      a.apply(spec);
+      b.apply(spec);
+      const std::string why = why_not_together(a, b);
+      if (why.empty()) {
+        const AttentionInputs in = random_inputs(spec, 1, 9);
+        const at::Tensor out =
+            attention(spec, in.q, in.k, in.v, in.tensors, {}, Path::reference).out_bhte;
+        EXPECT_TRUE(at::isfinite(out).all().item<bool>()) << a.name << " with " << b.name;
+      } else if (why != "two values of one setting") {
+        EXPECT_THROW(spec.check(), UnsupportedError) << a.name << " with " << b.name;
+      }
+      EXPECT_EQ(why.empty(), why_not_together(b, a).empty()) << a.name << " with " << b.name;
+    }
+  }
 }
 
 }  // namespace

@@ -73,6 +73,28 @@ def differential(spec, x, places, metadata):
     return head_output(spec, x, maps[0][0] - factor * maps[1][0]), lse
 
 
+def focus_pairs(spec, x, qp, kp):
+    """(local, agreement, meeting) of all pairs: near or sink; g_i.g_j; a common group."""
+    f, t, s = spec["focus"], len(qp), len(kp)
+    local = torch.tensor([[bool(qp[i] - kp[j] < f["window"] or kp[j] < f["sinks"]) for j in range(s)] for i in range(t)])
+    agreement = torch.einsum("bik,bjk->bij", x["groups"][:, s - t :], x["groups"])[:, None] if "groups" in x else None
+    meeting = None
+    if "members" in x:
+        sets = [{k for k in range(64) if int(m) >> k & 1} for m in x["members"][0]]
+        meeting = torch.tensor([[bool(sets[s - t + i] & sets[j]) for j in range(s)] for i in range(t)])
+    return local, agreement, meeting
+
+
+def gate(spec, x, logits, local, a):
+    f = spec["focus"]
+    strength = x.get("focus_strength", torch.tensor(f.get("strength", 10.0)))
+    gated = {"mul": lambda: logits * torch.sigmoid(strength * a),
+             "log": lambda: logits + torch.log(a + 1e-6),
+             "logsig": lambda: logits + torch.log(torch.sigmoid(strength * (a - 0.5))),
+             "identity": lambda: logits + torch.log(f["groups"] * a + 1e-6)}[f["gate"]]()
+    return torch.where(local, logits, gated)
+
+
 def attend(spec, x, places, metadata):
     if spec.get("differential"):
         return differential(spec, x, places, metadata)
@@ -83,6 +105,10 @@ def attend(spec, x, places, metadata):
     qd, kd = places.get("query_documents", np.zeros(t)), places.get("key_documents", np.zeros(s))
     mask = spec.get("mask", {})
     seen = torch.tensor([[bool(qd[i] == kd[j]) and allowed(mask, qp[i], kp[j]) for j in range(s)] for i in range(t)])
+    focus_gate = spec.get("focus", {}).get("gate")
+    if focus_gate:
+        local, agreement, meeting = focus_pairs(spec, x, qp, kp)
+        seen = seen & (local | meeting) if focus_gate == "hard" else seen
     same = torch.tensor([[float(qd[r] == qd[i]) for r in range(t)] for i in range(t)]).double()
 
     def same_document(back):
@@ -105,6 +131,8 @@ def attend(spec, x, places, metadata):
         logits = convolve(logits, x["kernel_before"], same_document, keep)
     if "mix_before" in x:
         logits = mix(logits, x["mix_before"], "out, in")
+    if focus_gate and focus_gate != "hard":
+        logits = gate(spec, x, logits, local, agreement)
     if spec.get("bias", {}).get("kind") == "alibi":
         distance = torch.tensor(np.subtract.outer(qp, kp)).double()
         logits = logits - torch.tensor(alibi_slopes(h)).double()[:, None, None] * distance
@@ -129,6 +157,7 @@ def attend(spec, x, places, metadata):
 
 TWO = {"heads": 2, "kv_heads": 1, "head_dim": 4}
 FOUR = {"heads": 4, "kv_heads": 2, "head_dim": 4}
+GROUPS = {"groups": 4, "top_k": 1, "window": 3, "sinks": 1}
 CASES = {
     "mta_before": ({**TWO, "multi_token": {"before": {"queries": 3, "keys": 5}}}, (1, 9), {}, {}),
     "mta_even_packed": ({**TWO, "multi_token": {"before": {"queries": 2, "keys": 4}, "after": {"queries": 3, "keys": 2}}},
@@ -148,6 +177,14 @@ CASES = {
                                  "head_output": {"norm": "rms", "depth_scale": "lambda"}}, (1, 9), packed(4, 5), {}),
     "differential": ({**FOUR, "differential": True, "depth": 1, "head_output": {"depth_scale": "lambda"}}, (2, 9), {}, {}),
     "head_mix_dropout": ({**TWO, "head_mix": {"after": "full"}, "dropout": 0.3}, (2, 6), {}, {"dropout_seed": "77", "layer": "1"}),
+    "focus_log_packed": ({**TWO, "focus": {"gate": "log", **GROUPS}}, (2, 12), packed(7, 5), {}),
+    "focus_mul_cap_alibi": ({**TWO, "focus": {"gate": "mul", **GROUPS}, "soft_cap": 3.0, "bias": {"kind": "alibi"}}, (1, 10), {}, {}),
+    "focus_logsig": ({**TWO, "focus": {"gate": "logsig", **GROUPS}, "sink_logit": True}, (1, 10), {}, {}),
+    "focus_identity": ({**FOUR, "focus": {"gate": "identity", **GROUPS}}, (2, 9), {}, {}),
+    "focus_hard": ({**FOUR, "focus": {"gate": "hard", **GROUPS}}, (1, 14), {}, {}),
+    "focus_hard_mta_window": ({**TWO, "focus": {"gate": "hard", **GROUPS}, "mask": {"window": 8, "sinks": 2},
+                               "multi_token": {"before": {"queries": 2, "keys": 3}, "after": {"queries": 2, "keys": 2}},
+                               "temperature": {"kind": "learned"}}, (1, 16), {}, {}),
 }
 
 
@@ -168,6 +205,14 @@ def stage_tensors(spec, random, b, t):
         m = {"none": 0, "full": h, "groups": spec.get("head_mix", {}).get("group", 0)}[spec.get("head_mix", {}).get(where, "none")]
         if m:
             x["mix_" + where] = random.normal(size=(h // m, m, m))
+    focus = spec.get("focus", {})
+    if focus.get("gate", "hard") != "hard":
+        scores = random.normal(size=(b, t, focus["groups"]))
+        x["groups"] = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    if focus.get("gate") == "hard":
+        x["members"] = 1 << random.integers(focus["groups"], size=(b, t))
+    if focus.get("gate") == "logsig":
+        x["focus_strength"] = np.asarray(4.0)
     output = spec.get("head_output", {})
     if output.get("norm") == "rms":
         x["head_gain"] = random.normal(size=e)
@@ -188,8 +233,9 @@ def make(index, spec, sizes, places, metadata):
     x = {"q": random.normal(size=(b, h, t, d)), "k": random.normal(size=(b, g, t, d)),
          "v": random.normal(size=(b, value_heads, t, e)),
          **stage_tensors(spec, random, b, t)}
-    leaves = {name: torch.tensor(value, dtype=torch.float64).requires_grad_() for name, value in x.items()}
-    out, lse = attend(spec, leaves, places, metadata)
+    leaves = {name: torch.tensor(value, dtype=torch.float64).requires_grad_() for name, value in x.items() if name != "members"}
+    numbers = {name: torch.tensor(value) for name, value in x.items() if name == "members"}
+    out, lse = attend(spec, leaves | numbers, places, metadata)
     grads = {"grad_out": random.normal(size=tuple(out.shape))}
     total = (out * torch.tensor(grads["grad_out"])).sum()
     if index % 2 == 0:

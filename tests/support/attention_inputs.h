@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -24,13 +25,28 @@ struct AttentionInputs {
     std::vector<at::Tensor> all{q, k, v};
     AttentionTensors copy = tensors;
     for (const auto& [name, x] : copy.named()) {
-      if (x->defined()) all.push_back(*x);
+      if (x->defined() && x->is_floating_point()) all.push_back(*x);
     }
     return all;
   }
+  /// The inputs of tokens [begin, begin + n) alone.
+  AttentionInputs tokens(int64_t begin, int64_t n) const {
+    AttentionInputs some = *this;
+    for (at::Tensor* x : {&some.q, &some.k, &some.v}) *x = x->narrow(2, begin, n);
+    some.tensors = tensors_of(begin, n);
+    return some;
+  }
+  AttentionTensors tensors_of(int64_t begin, int64_t n) const {
+    AttentionTensors some = tensors;
+    for (at::Tensor* x : {&some.tau_bt, &some.groups_bsk, &some.members_bs})
+      if (x->defined()) *x = x->narrow(1, begin, n);
+    return some;
+  }
   AttentionInputs to(at::ScalarType dtype) const {
     const auto cast = [dtype](const at::Tensor& x) {
-      return x.defined() ? x.detach().to(dtype).clone().set_requires_grad(x.requires_grad()) : x;
+      return x.defined() && x.is_floating_point()
+                 ? x.detach().to(dtype).clone().set_requires_grad(x.requires_grad())
+                 : x;
     };
     AttentionInputs copy{cast(q), cast(k), cast(v), tensors};
     for (const auto& [name, x] : copy.tensors.named()) *x = cast(*x);
@@ -46,6 +62,21 @@ struct AttentionInputs {
 inline at::Tensor random_normal(at::IntArrayRef sizes, uint64_t seed, double scale = 1.0) {
   const at::Generator generator = at::detail::createCPUGenerator(seed);
   return at::randn(sizes, generator, at::TensorOptions().dtype(at::kDouble)) * scale;
+}
+
+/// Bit masks [b, s] of `top_k` different groups each.
+inline at::Tensor random_member_bits(int64_t b, int64_t s, const FocusSpec& focus, uint64_t seed) {
+  const at::Tensor chance = random_normal({b, s, focus.groups}, seed);
+  at::Tensor bits = at::zeros({b, s}, at::kLong);
+  for (int64_t n = 0; n < b * s; ++n) {
+    std::vector<std::pair<double, int64_t>> order;
+    for (int64_t k = 0; k < focus.groups; ++k)
+      order.emplace_back(chance.const_data_ptr<double>()[n * focus.groups + k], k);
+    std::sort(order.begin(), order.end());
+    for (int64_t k = 0; k < focus.top_k; ++k)
+      bits.data_ptr<int64_t>()[n] |= static_cast<int64_t>(uint64_t{1} << order[k].second);
+  }
+  return bits;
 }
 
 /// float64 inputs for `spec`, t queries and s keys (s = 0: t).
@@ -79,6 +110,12 @@ inline AttentionInputs random_inputs(const AttentionSpec& spec, int64_t b, int64
   in.tensors.mix_after_nio = mix(spec.head_mix.after, 9000);
   if (spec.differential)
     in.tensors.lambda_4d = random_normal({4, spec.head_dim}, seed + 13000, 0.3);
+  const FocusSpec& focus = spec.focus;
+  if (focus.reads_groups())
+    in.tensors.groups_bsk =
+        at::softmax(random_normal({b, s, focus.groups}, seed + 14000), -1).contiguous();
+  if (focus.reads_members()) in.tensors.members_bs = random_member_bits(b, s, focus, seed + 15000);
+  if (focus.reads_strength()) in.tensors.focus_strength = at::full({}, 3.5, at::kDouble);
   const int64_t e = spec.value_width();
   if (spec.head_output.norm == HeadOutputSpec::Norm::rms)
     in.tensors.head_gain_e = random_normal({e}, seed + 10000);
@@ -106,9 +143,10 @@ inline AttentionContext packed_context(const std::vector<int64_t>& lengths) {
   return context;
 }
 
-/// Convolutions and head mixing have one path so far, the reference.
-inline bool mixes_pairs(const AttentionSpec& spec) {
-  return spec.multi_token.earlier_queries() > 0 || spec.head_mix != HeadMixSpec{};
+/// Convolutions, head mixing and groups have one path so far, the reference.
+inline bool reference_only(const AttentionSpec& spec) {
+  return spec.multi_token.earlier_queries() > 0 || spec.head_mix != HeadMixSpec{} ||
+         spec.focus.active();
 }
 
 struct NamedSpec {
@@ -200,6 +238,29 @@ inline std::vector<NamedSpec> all_specs() {
     learned(s);
     s.kv_heads = 4, s.bias.kind = BiasSpec::Kind::alibi;
     s.head_output.gate = Output::Gate::scalar;
+  });
+  using Gate = FocusSpec::Gate;
+  const auto focus = [](Gate gate) {
+    return FocusSpec{.gate = gate, .groups = 4, .top_k = 1, .window = 2, .sinks = 1};
+  };
+  for (const Gate gate : {Gate::mul, Gate::log, Gate::logsig, Gate::identity, Gate::hard}) {
+    add("focus_" + std::string(enum_name(gate)), [&](AttentionSpec& s) { s.focus = focus(gate); });
+  }
+  add("focus_mul_cap_t5_window_logit", [&](AttentionSpec& s) {
+    s.focus = focus(Gate::mul);
+    s.soft_cap = 3.0, s.bias = {BiasSpec::Kind::t5, 8, 16}, s.sink_logit = true;
+    s.mask.window = 5, s.mask.sinks = 1;
+  });
+  add("focus_log_differential", [&](AttentionSpec& s) {
+    differential(s);
+    s.focus = focus(Gate::log);
+    s.bias.kind = BiasSpec::Kind::alibi;
+  });
+  add("focus_hard_mta_window", [&](AttentionSpec& s) {
+    learned(s);
+    s.focus = focus(Gate::hard);
+    s.multi_token = both, s.head_mix = mix(Mix::full, Mix::groups);
+    s.mask.window = 6, s.mask.sinks = 2, s.soft_cap = 3.0;
   });
   add("mta_everything", [&](AttentionSpec& s) {
     learned(s);

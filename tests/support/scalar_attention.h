@@ -191,7 +191,44 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
     for (int64_t col = 0; col < s; ++col)
       seen.push_back(sees(spec.mask, query_position(row), document(row), key_position(col),
                           number(context.key_documents_bs, col, 0)));
-  const auto visible = [&](int64_t row, int64_t col) { return seen[row * s + col]; };
+  // Focus (spec 11.2): a query is the key s - t + row.
+  const FocusSpec& focus = spec.focus;
+  const auto local = [&](int64_t row, int64_t col) {
+    return query_position(row) - key_position(col) < focus.window ||
+           key_position(col) < focus.sinks;
+  };
+  const auto copied = [](const at::Tensor& x) { return x.defined() ? x.detach().contiguous() : x; };
+  const at::Tensor members = copied(in.tensors.members_bs), groups = copied(in.tensors.groups_bsk);
+  const auto meet = [&](int64_t n, int64_t row, int64_t col) {
+    const int64_t* bits = members.const_data_ptr<int64_t>() + n * s;
+    return (bits[s - t + row] & bits[col]) != 0;
+  };
+  const auto gated = [&](int64_t n, int64_t row, int64_t col, double logit) {
+    if (!focus.reads_groups() || local(row, col)) return logit;
+    const double* g = groups.const_data_ptr<double>() + n * s * focus.groups;
+    double a = 0.0;
+    for (int64_t k = 0; k < focus.groups; ++k)
+      a += g[(s - t + row) * focus.groups + k] * g[col * focus.groups + k];
+    const auto sigma = [](double x) { return 1.0 / (1.0 + std::exp(-x)); };
+    switch (focus.gate) {
+      case FocusSpec::Gate::mul:
+        return logit * sigma(focus.strength * a);
+      case FocusSpec::Gate::log:
+        return logit + std::log(a + focus.epsilon);
+      case FocusSpec::Gate::logsig:
+        return logit +
+               std::log(sigma(in.tensors.focus_strength.item<double>() * (a - focus.threshold)));
+      case FocusSpec::Gate::identity:
+        return logit + std::log(static_cast<double>(focus.groups) * a + focus.epsilon);
+      default:
+        return logit;
+    }
+  };
+  int64_t batch_row = 0;
+  const auto visible = [&](int64_t row, int64_t col) {
+    return seen[row * s + col] &&
+           (focus.gate != FocusSpec::Gate::hard || local(row, col) || meet(batch_row, row, col));
+  };
   ScalarResult result{at::zeros({b, heads, t, e}, at::kDouble),
                       at::zeros({b, heads, t}, at::kDouble),
                       at::zeros({b, heads, t, s}, at::kDouble)};
@@ -202,6 +239,7 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
   const MultiTokenSpec& tokens = spec.multi_token;
   const HeadMixSpec& mix = spec.head_mix;
   for (int64_t n = 0; n < b; ++n) {
+    batch_row = n;
     ScalarMap map(heads, t, s);
     for (int64_t h = 0; h < heads; ++h)
       for (int64_t row = 0; row < t; ++row)
@@ -240,6 +278,7 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
             logit = 0.0;
             continue;
           }
+          logit = gated(n, row, col, logit);
           const int64_t distance = query_position(row) - key_position(col);
           if (spec.bias.kind == BiasSpec::Kind::alibi)
             logit -= alibi_slope(heads, h) * static_cast<double>(distance);

@@ -9,6 +9,7 @@
 
 #include "fovea/config/reader.h"
 #include "fovea/train/trainer.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/train/tiny_run.h"
 
@@ -36,6 +37,14 @@ std::vector<Mechanism> mechanisms() {
       {"differential",
        R"({"differential": true})",
        {"lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2", "head_norm.weight"}},
+      {"focus",
+       R"({"focus": {"gate": "logsig", "groups": 4, "top_k": 1, "window": 2, "sinks": 1}})",
+       {"focus.weight", "focus.centroids", "focus.log_strength", "focus.potentials", "focus.mean",
+        "focus.scale", "focus.updates"}},
+      {"focus that reclusters",
+       R"({"focus": {"gate": "log", "groups": 4, "window": 2, "potentials": "batch",
+                     "recluster_interval": 5, "balance_weight": 0.1, "centroid_decay": 0.9}})",
+       {"focus.weight", "focus.centroids"}},
   };
 }
 
@@ -70,6 +79,81 @@ TEST(Mechanisms, TrainFromARecipeAndResumeWithTheSameNumbers) {
     EXPECT_EQ(again.step(), 6);
     EXPECT_EQ(again.run().loss, result.loss) << mechanism.name;
   }
+}
+
+Recipe focus_recipe(const std::filesystem::path& folder) {
+  Recipe recipe = tiny_recipe(folder);
+  recipe.model.attention.focus.groups = {
+      .gate = FocusSpec::Gate::log, .groups = 4, .top_k = 1, .window = 2, .sinks = 1};
+  return recipe;
+}
+
+// U-20: over a frozen base only W_g, C and the state of the groups change, for every objective.
+TEST(Focus, TrainsGroupsAloneOverAFrozenBaseForEveryObjective) {
+  for (const Objective objective : {Objective::lm, Objective::kept_mass, Objective::distillation}) {
+    const TemporaryFolder folder;
+    Recipe recipe = focus_recipe(folder.path());
+    recipe.train.trainable = Trainable::focus;
+    recipe.train.objective = objective;
+    Trainer trainer(recipe);
+    const auto before = copy_parameters(trainer.model());
+    const TrainResult result = trainer.run();
+    for (const auto& [name, x] : copy_parameters(trainer.model())) {
+      const bool groups = name.find(".focus.") != std::string::npos;
+      EXPECT_EQ(x.equal(before.at(name)), !groups) << enum_name(objective) << ": " << name;
+    }
+    ASSERT_TRUE(result.evaluation.hard) << enum_name(objective);
+    ASSERT_EQ(result.evaluation.hard->pairs_kept.size(), 2u);
+    EXPECT_LT(result.evaluation.hard->pairs_kept[0], 1.0);
+    EXPECT_GE(result.evaluation.hard->pairs_kept[0], result.evaluation.hard->distant_kept[0]);
+    EXPECT_NE(result.evaluation.hard->sources[0].nll, result.evaluation.sources[0].nll);
+    const auto again = EvaluationResult::from_json(result.evaluation.to_json());
+    EXPECT_EQ(again.hard->pairs_kept, result.evaluation.hard->pairs_kept);
+  }
+}
+
+// 11.1: two phases as stages; U-8: straight-through at the end. Telemetry is in metrics.jsonl.
+TEST(Focus, TrainsInTwoPhasesWithStraightThroughAtTheEnd) {
+  const TemporaryFolder folder;
+  Recipe recipe = focus_recipe(folder.path());
+  recipe.train.steps = 0;
+  recipe.train.stages.resize(2);
+  recipe.train.stages[0] = {.name = "groups",
+                            .steps = 4,
+                            .trainable = Trainable::focus,
+                            .objective = Objective::kept_mass};
+  recipe.train.stages[1] = {.name = "all", .steps = 4, .straight_through_from = 0.5};
+  Trainer trainer(recipe);
+  const auto before = copy_parameters(trainer.model());
+  const TrainResult result = trainer.run();
+  EXPECT_EQ(result.steps, 8);
+  const auto after = copy_parameters(trainer.model());
+  EXPECT_FALSE(after.at("model.norm.weight").equal(before.at("model.norm.weight")));
+  const std::string metrics = read_file(folder.path() / "run" / "metrics.jsonl");
+  for (const char* key : {"focus/largest_hard", "focus/centroid_cosine", "focus/effective_rank",
+                          "focus/hidden_cosine", "focus/hard/pairs_kept", "focus/hard/perplexity"})
+    EXPECT_NE(metrics.find(key), std::string::npos) << key;
+}
+
+TEST(Focus, RecipesThatCannotTrainAreRefusedByKey) {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::function<void(Recipe&)>& change,
+                           const std::vector<std::string>& parts) {
+    Recipe recipe = focus_recipe(folder.path());
+    change(recipe);
+    return throws_naming<ConfigError>([&] { (void)recipe.resolved(); }, parts);
+  };
+  EXPECT_TRUE(refused([](Recipe& r) { r.train.objective = Objective::kept_mass; },
+                      {"train.objective", "trainable: focus"}));
+  EXPECT_TRUE(refused(
+      [](Recipe& r) {
+        r.model.attention.focus = {};
+        r.train.trainable = Trainable::focus;
+      },
+      {"train.trainable", "focus.gate"}));
+  EXPECT_TRUE(refused([](Recipe& r) { r.train.straight_through_from = 1.5; },
+                      {"straight_through_from", "1.5"}));
+  EXPECT_TRUE(refused([](Recipe& r) { r.train.trainable = Trainable::inherit; }, {"inherit"}));
 }
 
 }  // namespace

@@ -117,6 +117,19 @@ def check_controls(browser: Browser, folder: pathlib.Path) -> None:
     check("at position 0 " in browser.evaluate(readout), "maps", f"pointing shows {browser.evaluate(readout)!r}")
 
 
+def check_inspection(browser: Browser, folder: pathlib.Path) -> None:
+    for width, height in SIZES:
+        visit(browser, folder, "inspect", width, height, dark=width < 600)
+        for what, least in (("svg.kernel", 10), ("#groups tbody tr", 8), ("#layers tbody tr", 4)):
+            count = browser.evaluate(f"document.querySelectorAll('{what}').length")
+            check(count >= least, f"inspect {width}", f"{count} of {what}")
+        colors = browser.evaluate("new Set([...document.querySelectorAll('svg.kernel rect')].map("
+                                  "(cell) => getComputedStyle(cell).fill)).size")
+        check(colors == 2, f"inspect {width}", f"kernels have {colors} colours, not one a sign")
+        markup = browser.evaluate("document.querySelectorAll('#groups i, #groups b').length")
+        check(markup == 0, f"inspect {width}", "a token became markup")
+
+
 def main(program: str, folder: pathlib.Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run([program, str(folder)], check=True)
@@ -133,6 +146,7 @@ def main(program: str, folder: pathlib.Path) -> int:
             check("gnuplot-nox" in bare["notice"], "no_gnuplot", f"the notice does not help: {bare['notice']!r}")
             check(bare["openTables"] >= 7, "no_gnuplot", f"{bare['openTables']} tables stand open for charts")
         check_controls(browser, folder)
+        check_inspection(browser, folder)
     for failure in failures:
         print("FAILED", failure)
     print(f"screenshots: {folder}")

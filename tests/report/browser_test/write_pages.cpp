@@ -8,6 +8,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/report/html_report.h"
+#include "tests/report/example_inspection.h"
 #include "tests/report/example_result.h"
 
 int main(int count, char** arguments) {
@@ -24,6 +25,7 @@ int main(int count, char** arguments) {
     save_html_report(testing::example_result(1), folder / "one_seed.html");
     save_html_report(testing::example_result(), folder / "no_gnuplot.html",
                      {.gnuplot = "no-such-gnuplot"});
+    write_file(folder / "inspect.html", inspect_html(testing::example_inspection()));
   } catch (const Error& error) {
     std::cerr << error.what() << "\n";
     return error.exit_code();

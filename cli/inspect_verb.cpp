@@ -1,0 +1,109 @@
+// fovea inspect: what attention does on a text, in one page.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <nlohmann/json.hpp>
+
+#include "cli/verbs.h"
+#include "fovea/base/error.h"
+#include "fovea/base/files.h"
+#include "fovea/checkpoint/model_folder.h"
+#include "fovea/checkpoint/run_folder.h"
+#include "fovea/compare/inspect.h"
+#include "fovea/report/table.h"
+
+namespace fovea::cli {
+namespace {
+
+struct Options {
+  std::vector<std::string> models;
+  std::string text, text_file, out = "inspect";
+  InspectOptions inspect;
+  bool hard = false;
+};
+
+std::string text_of(const Options& options) {
+  require<UsageError>(options.text.empty() != options.text_file.empty(), "inspect",
+                      "exactly one of --text and --text-file must be given");
+  return options.text.empty() ? read_file(options.text_file) : options.text;
+}
+
+InspectModel inspect_folder(const std::string& name, const std::string& text,
+                            const Options& options) {
+  LoadedModel loaded = load_model(resolve_model_folder(name));
+  if (options.hard) loaded.model.compute().focus = FocusMode::hard;
+  return inspect_model(name, loaded.model, *loaded.tokenizer, text, options.inspect);
+}
+
+void print_summary(const InspectResult& result, const std::filesystem::path& folder) {
+  TextTable table({{.title = "model", .shrinks = true},
+                   {.title = "layer", .right = true},
+                   {.title = "entropy", .right = true},
+                   {.title = "temperature", .right = true},
+                   {.title = "first token", .right = true},
+                   {.title = "settings", .shrinks = true}});
+  const auto mean = [](const std::vector<double>& values) {
+    double sum = 0.0;
+    for (const double value : values) sum += value;
+    return sum / static_cast<double>(std::max<size_t>(values.size(), 1));
+  };
+  for (const InspectModel& model : result.models) {
+    for (const InspectLayer& layer : model.layers) {
+      table.add_row({model.name, std::to_string(layer.layer),
+                     fmt::format("{:.3f}", mean(layer.entropy)),
+                     fmt::format("{:.3f}", layer.temperature),
+                     fmt::format("{:.1f} %", 100.0 * mean(layer.sink_mass)), layer.pipeline});
+    }
+  }
+  print(table.render(stdout_width()));
+  print(fmt::format("\npage: {}\n", (folder / "inspect.html").string()));
+}
+
+void run(const Options& options, const Globals& globals) {
+  const std::string text = text_of(options);
+  InspectResult result{.text = text};
+  for (const std::string& name : options.models)
+    result.models.push_back(inspect_folder(name, text, options));
+  const InspectModel& first = result.models.front();
+  if (!first.maps.empty()) result.tokens = std::ssize(first.maps.front().tokens);
+  const std::filesystem::path folder = options.out;
+  make_folders(folder);
+  write_file(folder / "inspect.html", inspect_html(result));
+  write_file(folder / "inspect.json", inspect_json(result).dump(2) + "\n");
+  write_file(folder / "groups.json", groups_json(result).dump(2) + "\n");
+  if (globals.json) {
+    print(inspect_json(result).dump(2) + "\n");
+    return;
+  }
+  print_summary(result, folder);
+}
+
+}  // namespace
+
+Verb add_inspect_verb(CLI::App& app, Globals& globals) {
+  Verb verb;
+  verb.parser =
+      app.add_subcommand("inspect", "What attention does on a text: maps, kernels, groups");
+  auto options = std::make_shared<Options>();
+  verb.parser
+      ->add_option("MODEL", options->models, "run, checkpoint or model folders, side by side")
+      ->required();
+  verb.parser->add_option("--text", options->text, "the text");
+  verb.parser->add_option("--text-file", options->text_file, "a file with the text");
+  verb.parser->add_option("--tokens", options->inspect.tokens, "of the text, at most")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  verb.parser->add_option("--layers", options->inspect.layers, "layers of the maps, from 0; all")
+      ->delimiter(',');
+  verb.parser->add_option("--heads", options->inspect.heads, "heads of the maps, from 0; all")
+      ->delimiter(',');
+  verb.parser->add_flag("--hard", options->hard, "Focus prunes as at inference");
+  verb.parser
+      ->add_option("--out", options->out, "folder of inspect.html, inspect.json, groups.json")
+      ->capture_default_str();
+  add_global_options(*verb.parser, globals);
+  verb.run = [options, &globals] { run(*options, globals); };
+  return verb;
+}
+
+}  // namespace fovea::cli

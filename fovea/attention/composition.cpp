@@ -1,0 +1,131 @@
+// The table of combinations.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/composition.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "fovea/attention/fused.h"
+#include "fovea/attention/stages.h"
+#include "fovea/base/error.h"
+
+namespace fovea {
+namespace {
+
+using Sparsity = MaskRule::Sparsity;
+
+constexpr std::string_view kChoice = "two values of one setting";
+
+// clang-format off
+constexpr MechanismSetting kSettings[] = {
+    {"constant temperature", [](AttentionSpec& s) { s.temperature.value = 0.4; }},
+    {"learned temperature",
+     [](AttentionSpec& s) { s.temperature.kind = TemperatureSpec::Kind::learned; }},
+    {"soft-cap", [](AttentionSpec& s) { s.soft_cap = 50.0; }},
+    {"multi-token", [](AttentionSpec& s) { s.multi_token = {.before = {6, 11}, .after = {6, 11}}; }},
+    {"head mixing",
+     [](AttentionSpec& s) { s.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::full, 0}; }},
+    {"Focus, soft", [](AttentionSpec& s) { s.focus.gate = FocusSpec::Gate::log; }},
+    {"Focus, hard", [](AttentionSpec& s) { s.focus.gate = FocusSpec::Gate::hard; }},
+    {"ALiBi", [](AttentionSpec& s) { s.bias.kind = BiasSpec::Kind::alibi; }},
+    {"T5 bias", [](AttentionSpec& s) { s.bias.kind = BiasSpec::Kind::t5; }},
+    {"window and sinks", [](AttentionSpec& s) { s.mask.window = 128, s.mask.sinks = 4; }},
+    {"strided", [](AttentionSpec& s) { s.mask.sparsity = Sparsity::strided, s.mask.stride = 16; }},
+    {"fixed", [](AttentionSpec& s) { s.mask.sparsity = Sparsity::fixed, s.mask.block = 16; }},
+    {"not causal", [](AttentionSpec& s) { s.mask.causal = false; }},
+    {"sink logit", [](AttentionSpec& s) { s.sink_logit = true; }},
+    {"differential", [](AttentionSpec& s) { s.differential = true; }},
+    {"head norm and gate",
+     [](AttentionSpec& s) {
+       s.head_output.norm = HeadOutputSpec::Norm::rms;
+       s.head_output.gate = HeadOutputSpec::Gate::scalar;
+     }},
+};
+// clang-format on
+
+AttentionSpec spec_with(const MechanismSetting& a, const MechanismSetting& b) {
+  AttentionSpec spec{.heads = 4, .kv_heads = 2};
+  a.apply(spec);
+  b.apply(spec);
+  return spec;
+}
+
+// The numbers of the stages that a setting switches on.
+std::string stages_of(const AttentionSpec& spec) {
+  std::vector<int> numbers;
+  int number = 0;
+  for (const Stage& stage : attention_stages()) {
+    ++number;
+    if (!stage.active(spec).empty()) numbers.push_back(number);
+  }
+  return fmt::format("{}", fmt::join(numbers, ", "));
+}
+
+std::vector<std::string> settings_of(const AttentionSpec& spec) {
+  std::vector<std::string> all;
+  for (const Stage& stage : attention_stages()) {
+    for (std::string& setting : stage.active(spec)) all.push_back(std::move(setting));
+  }
+  return all;
+}
+
+bool runs_fused(const AttentionSpec& spec) {
+  AttentionSpec inner = spec;  // its two maps are what the kernels see
+  inner.differential = false;
+  return beyond_fused(inner, at::empty({1, spec.heads, 1, spec.head_dim})).empty();
+}
+
+}  // namespace
+
+std::span<const MechanismSetting> mechanism_settings() { return kSettings; }
+
+std::string why_not_together(const MechanismSetting& a, const MechanismSetting& b) {
+  if (a.name == b.name) return "";
+  // Two values of one setting are a choice, not a combination.
+  const AttentionSpec ab = spec_with(a, b);
+  for (const MechanismSetting* one : {&a, &b}) {
+    for (const std::string& setting : settings_of(spec_with(*one, *one))) {
+      const std::vector<std::string> both = settings_of(ab);
+      if (std::ranges::find(both, setting) == both.end()) return std::string(kChoice);
+    }
+  }
+  try {
+    ab.check();
+  } catch (const UnsupportedError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string composition_markdown() {
+  std::string table = "| | setting | stages | kernels |";
+  std::string line = "|---|---|---|---|", reasons;
+  for (size_t n = 0; n < std::size(kSettings); ++n) {
+    table += fmt::format(" {} |", n + 1);
+    line += "---|";
+  }
+  table += "\n" + line + "\n";
+  for (size_t row = 0; row < std::size(kSettings); ++row) {
+    const MechanismSetting& a = kSettings[row];
+    const AttentionSpec alone = spec_with(a, a);
+    table += fmt::format("| {} | {} | {} | {} |", row + 1, a.name, stages_of(alone),
+                         runs_fused(alone) ? "fused" : "reference");
+    for (size_t column = 0; column < std::size(kSettings); ++column) {
+      const std::string why = why_not_together(a, kSettings[column]);
+      const bool choice = why == kChoice;
+      table += row == column ? " |" : why.empty() ? " yes |" : choice ? " or |" : " no |";
+      if (!why.empty() && !choice && row < column)
+        reasons += fmt::format("- {} with {}: {}\n", a.name, kSettings[column].name, why);
+    }
+    table += "\n";
+  }
+  return table + "\n" + reasons;
+}
+
+}  // namespace fovea

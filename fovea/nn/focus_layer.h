@@ -1,0 +1,79 @@
+// Focus inside the decoder: the parameters and state of one layer's groups, and what a forward pass
+// tells about them (spec 11, 11.3, 11.7).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+#include <vector>
+
+#include "fovea/attention/focus.h"
+#include "fovea/nn/model_config.h"
+#include "fovea/nn/parameters.h"
+
+namespace fovea {
+
+/// How layers with Focus behave, whatever gate they train: as configured; with the hard rule and
+/// the gradient of the soft one; with the hard rule; as if they had none.
+enum class FocusMode { configured, straight_through, hard, off };
+
+/// What one forward pass of one layer tells observe() and telemetry. Empty for layers without
+/// Focus; no gradients.
+struct FocusObservation {
+  at::Tensor potentials_k;       ///< centred `batch` potentials of these tokens (11.3)
+  at::Tensor sums_kg, masses_k;  ///< sum of g_ik z_i and of g_ik, where centroids follow
+  at::Tensor sample_ng;          ///< z of some tokens, where centroids restart
+  FocusStatistics statistics;
+  PairsKept pairs;  ///< of the hard rule; counted in mode `hard` only
+
+  bool defined() const { return potentials_k.defined(); }
+};
+
+/// Registry values of one layer.
+struct LayerFocus {
+  at::Tensor weight, centroids, log_strength;   // learned
+  at::Tensor potentials, mean, scale, updates;  // state
+
+  bool defined() const { return weight.defined(); }
+  /// W_g and C with the standardisation folded in; differentiable.
+  FocusParameters parameters() const;
+};
+
+/// Registers them under "model.layers.<layer>.self_attn.focus.".
+LayerFocus add_focus(ParameterRegistry& registry, const AttentionSpec& spec,
+                     const FocusSettings& settings, int64_t layer, int64_t width, uint64_t seed,
+                     at::Device device);
+
+/// The spec of a layer in a mode.
+AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode);
+
+/// z, assignments and memberships of the tokens of a call.
+struct LayerGroups {
+  at::Tensor scores_btk, features_btg;
+  FocusGroups groups;
+};
+
+/// The stage tensors that `spec` reads, from the groups of a layer.
+void put_groups(const AttentionSpec& spec, const LayerFocus& focus, const LayerGroups& groups,
+                AttentionTensors& tensors);
+
+/// What is told about a pass; statistics cost a product of d_g x d_g.
+FocusObservation observation_of(const AttentionSpec& spec, const FocusSettings& settings,
+                                const LayerFocus& focus, const LayerGroups& groups,
+                                const AttentionContext& context, FocusMode mode);
+
+/// Entropy and balance losses of a layer, or undefined where both weights are 0 (Table 8).
+at::Tensor group_losses(const FocusSettings& settings, const at::Tensor& groups_btk);
+
+/// One observe() of a layer: potentials, centroids that follow, restarts. `parts` are the
+/// micro-batches of the step; `ema_decay` is the settings' own where that is above 0.
+void observe_layer(const AttentionSpec& spec, const FocusSettings& settings, LayerFocus& focus,
+                   std::span<const FocusObservation> parts, double ema_decay);
+
+/// 1 - 1 / max(5, steps / 30), at most 0.99 (11.7); 0.99 where the number of steps is unknown (0).
+double potential_decay(int64_t steps);
+
+}  // namespace fovea

@@ -1,0 +1,368 @@
+// Focus in the decoder: parameters, state that observe() alone changes, calibration, the losses
+// that need no backward pass through the base, ways against collapse (spec 11, Table 8).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "fovea/attention/sinkhorn.h"
+#include "fovea/nn/transformer.h"
+#include "tests/support/expect_error.h"
+
+namespace fovea {
+namespace {
+
+using namespace fovea::testing;
+using Gate = FocusSpec::Gate;
+
+constexpr int64_t kVocab = 50;
+
+ModelConfig focused(Gate gate = Gate::log) {
+  ModelConfig c;
+  c.layers = 2, c.width = 24, c.heads = 4, c.kv_heads = 2, c.ffn_width = 40, c.context = 64;
+  c.attention.focus.groups = {
+      .gate = gate, .groups = 4, .top_k = 1, .window = 4, .sinks = 1, .width = 6};
+  return c;
+}
+
+ModelInput batch(uint64_t seed, int64_t rows = 2, int64_t length = 40) {
+  ModelInput input;
+  input.tokens_bt = at::randint(0, kVocab, {rows, length}, at::detail::createCPUGenerator(seed),
+                                at::TensorOptions(at::kLong));
+  input.training = true;
+  return input;
+}
+
+at::Tensor targets_of(const ModelInput& input) { return at::roll(input.tokens_bt, -1, 1); }
+
+const at::Tensor& value(const Transformer& model, const std::string& rest, int64_t layer = 1) {
+  return model.parameters()
+      .find(fmt::format("model.layers.{}.self_attn.focus.{}", layer, rest))
+      ->value;
+}
+
+std::map<std::string, at::Tensor> values(const Transformer& model) {
+  std::map<std::string, at::Tensor> all;
+  for (const Parameter& p : model.parameters().all()) all[p.name] = p.value.detach().clone();
+  return all;
+}
+
+ForwardInfo forward(const Transformer& model, const ModelInput& input) {
+  ForwardInfo info;
+  model.hidden(input, &info);
+  return info;
+}
+
+// 11.1: L (d_g D + K d_g) parameters: GPT-2 with K = 4 and d_g = 16.
+TEST(FocusModel, AddsAsManyParametersAsThePaperCounts) {
+  ModelConfig c;
+  c.layers = 12, c.width = 768, c.heads = 12;
+  const int64_t plain = parameter_count(c.resolved(kVocab));
+  for (const auto& [width, groups, count] : {std::tuple<int64_t, int64_t, int64_t>{16, 4, 148224},
+                                             {32, 4, 296448},
+                                             {128, 4, 1185792},
+                                             {768, 4, 7114752}}) {
+    c.attention.focus.groups = {.gate = Gate::log, .groups = groups, .width = width};
+    EXPECT_EQ(parameter_count(c.resolved(kVocab)) - plain, count);
+  }
+}
+
+TEST(FocusModel, CentroidsStartAsDirections) {
+  const Transformer model(focused().resolved(kVocab), 3);
+  const at::Tensor c = value(model, "centroids");
+  EXPECT_LT((c.square().sum(-1) - 1.0).abs().max().item<double>(), 1e-5);
+  EXPECT_GT((c - value(model, "centroids", 0)).abs().max().item<double>(), 0.1);
+}
+
+// Seam 2: a forward pass changes nothing; observe() changes state alone.
+TEST(FocusModel, ForwardIsPureAndObserveChangesStateAlone) {
+  Transformer model(focused().resolved(kVocab), 3);
+  const auto start = values(model);
+  std::vector<ForwardInfo> infos{forward(model, batch(1)), forward(model, batch(2))};
+  for (const auto& [name, x] : values(model)) EXPECT_TRUE(x.equal(start.at(name))) << name;
+  model.observe(infos, 0.9);
+  for (const auto& [name, x] : values(model)) {
+    const bool state = name.ends_with("potentials") || name.ends_with("updates");
+    EXPECT_EQ(x.equal(start.at(name)), !state) << name;
+  }
+}
+
+// 11.3: b is the mean of the micro-batches' centred potentials; the first update copies.
+TEST(FocusModel, PotentialsAreAnAverageOverStepsThatTheFirstStepStarts) {
+  Transformer model(focused().resolved(kVocab), 3);
+  std::vector<ForwardInfo> first{forward(model, batch(1)), forward(model, batch(2))};
+  model.observe(first, 0.75);
+  const at::Tensor mean = (first[0].focus[1].potentials_k + first[1].focus[1].potentials_k) / 2.0;
+  EXPECT_LT((value(model, "potentials") - mean).abs().max().item<double>(), 1e-6);
+  EXPECT_NEAR(mean.mean().item<double>(), 0.0, 1e-5);
+  std::vector<ForwardInfo> second{forward(model, batch(3))};
+  model.observe(second, 0.75);
+  EXPECT_LT((value(model, "potentials") - (0.75 * mean + 0.25 * second[0].focus[1].potentials_k))
+                .abs()
+                .max()
+                .item<double>(),
+            1e-6);
+  EXPECT_EQ(value(model, "updates").item<float>(), 2.0f);
+}
+
+// 11.7.
+TEST(FocusModel, DecayOfThePotentialsFollowsTheNumberOfSteps) {
+  EXPECT_DOUBLE_EQ(potential_decay(30), 0.8);
+  EXPECT_DOUBLE_EQ(potential_decay(600), 0.95);
+  EXPECT_DOUBLE_EQ(potential_decay(100000), 0.99);
+  EXPECT_DOUBLE_EQ(potential_decay(0), 0.99);
+}
+
+// 11.7, U-24: after calibration the input has mean 0 and size 1, whatever it was before.
+TEST(FocusModel, CalibrationStandardisesTheInputOfEveryLayer) {
+  Transformer model(focused().resolved(kVocab), 3);
+  {
+    const at::NoGradGuard no_grad;
+    model.parameters().find("model.layers.1.input_layernorm.weight")->value.mul_(0.05);
+  }
+  const auto spread = [&] {
+    return forward(model, batch(1)).focus[1].potentials_k.abs().max().item<double>();
+  };
+  const double before = spread();
+  const std::vector<ModelInput> batches{batch(1), batch(2)};
+  model.calibrate(batches);
+  EXPECT_GT(spread(), 4.0 * before);
+  EXPECT_NEAR(value(model, "scale").item<double>(), 20.0, 4.0);
+}
+
+// 11.7: L = -mean ln sum_j P_ij m_ij; neutral groups keep everything; gradients reach groups alone.
+TEST(FocusModel, KeptMassLossIsTheLogOfTheKeptMassAndTrainsGroupsAlone) {
+  Transformer model(focused().resolved(kVocab), 3);
+  model.parameters().train_only(
+      [](const Parameter& p) { return p.name.find(".focus.") != std::string::npos; });
+  const ModelInput input = batch(1, 1, 30);
+  const at::Tensor targets = targets_of(input);
+  ForwardInfo info;
+  const LossResult loss = model.kept_mass_loss(input, targets, 0.0, &info);
+  double expected = 0.0;
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    model.compute().focus = FocusMode::off;
+    const at::Tensor full = model.attention_map(input, layer).to(at::kDouble);
+    ModelConfig one = focused();  // the layer's input is that of the model without Focus
+    one.attention.focus.layers = {layer};
+    const at::Tensor gated =
+        Transformer(one.resolved(kVocab), 3).attention_map(input, layer).to(at::kDouble);
+    // map of the gated layer is P m / sum(P m): at the diagonal m = 1, so sum(P m) = P_ii / map_ii.
+    const at::Tensor kept = full.diagonal(0, 1, 2) / gated.diagonal(0, 1, 2);
+    expected -= kept.log().mean().item<double>();
+  }
+  EXPECT_NEAR(loss.loss.item<double>(), expected, 1e-4);
+  EXPECT_EQ(loss.targets, 30);
+  EXPECT_TRUE(info.focus[0].defined() && info.focus[1].defined());
+  loss.loss.backward();
+  for (const Parameter& p : model.parameters().all()) {
+    const bool learns = p.name.ends_with("focus.weight") || p.name.ends_with("focus.centroids");
+    EXPECT_EQ(p.value.grad().defined(), learns) << p.name;
+    if (learns) {
+      EXPECT_GT(p.value.grad().abs().max().item<double>(), 0.0) << p.name;
+    }
+  }
+}
+
+TEST(FocusModel, KeptMassFallsWhenGroupsLearn) {
+  Transformer model(focused().resolved(kVocab), 3);
+  model.parameters().train_only(
+      [](const Parameter& p) { return p.name.find(".focus.") != std::string::npos; });
+  const ModelInput input = batch(1);
+  const auto loss = [&] { return model.kept_mass_loss(input, targets_of(input)); };
+  const double before = loss().loss.item<double>();
+  for (int step = 0; step < 10; ++step) {
+    loss().loss.backward();
+    const at::NoGradGuard no_grad;
+    for (Parameter& p : model.parameters().all()) {
+      if (!p.value.grad().defined()) continue;
+      p.value.sub_(p.value.grad(), 0.05);
+      p.value.mutable_grad().reset();
+    }
+  }
+  EXPECT_LT(loss().loss.item<double>(), before);
+}
+
+// 11.7: KL is 0 where nothing is pruned, positive elsewhere, and its gradient reaches the groups.
+TEST(FocusModel, DistillationComparesTheHardModelWithTheFullOne) {
+  ModelConfig near = focused();
+  near.attention.focus.groups.window = 64;
+  const ModelInput input = batch(1);
+  const Transformer same(near.resolved(kVocab), 3);
+  EXPECT_NEAR(same.distillation_loss(input, targets_of(input)).loss.item<double>(), 0.0, 1e-6);
+  Transformer model(focused().resolved(kVocab), 3);
+  model.parameters().train_only(
+      [](const Parameter& p) { return p.name.find(".focus.") != std::string::npos; });
+  at::Tensor targets = targets_of(input);
+  targets.narrow(1, 0, 10).fill_(-1);
+  const LossResult loss = model.distillation_loss(input, targets);
+  EXPECT_EQ(loss.targets, 60);
+  model.compute().focus = FocusMode::off;
+  const at::Tensor full = at::log_softmax(model.logits(model.hidden(input)), -1);
+  model.compute().focus = FocusMode::straight_through;
+  const at::Tensor hard = at::log_softmax(model.logits(model.hidden(input)), -1);
+  const at::Tensor kl = (full.exp() * (full - hard)).sum(-1).narrow(1, 10, 30);
+  EXPECT_NEAR(loss.loss.item<double>(), kl.mean().item<double>(), 1e-5);
+  EXPECT_GT(loss.loss.item<double>(), 0.0);
+  loss.loss.backward();
+  const at::Tensor gradient = value(model, "weight").grad().clone();
+  for (Parameter& p : model.parameters().all()) p.value.mutable_grad().reset();
+  kl.mean().backward();
+  EXPECT_LT((gradient - value(model, "weight").grad()).abs().max().item<double>(), 1e-5);
+  EXPECT_GT(gradient.abs().max().item<double>(), 0.0);
+}
+
+TEST(FocusModel, ModesPruneKeepOrIgnoreTheGroups) {
+  Transformer model(focused().resolved(kVocab), 3);
+  const ModelInput input = batch(1);
+  const auto states = [&](FocusMode mode) {
+    model.compute().focus = mode;
+    return model.hidden(input).detach();
+  };
+  const at::Tensor soft = states(FocusMode::configured), hard = states(FocusMode::hard),
+                   through = states(FocusMode::straight_through), off = states(FocusMode::off);
+  EXPECT_LT((hard - through).abs().max().item<double>(), 1e-3);
+  EXPECT_GT((soft - hard).abs().max().item<double>(), 1e-2);
+  EXPECT_GT((off - hard).abs().max().item<double>(), 1e-2);
+  ModelConfig plain = focused();
+  plain.attention.focus = {};
+  EXPECT_TRUE(Transformer(plain.resolved(kVocab), 3).hidden(input).detach().equal(off));
+  model.compute().focus = FocusMode::hard;
+  const PairsKept kept = forward(model, input).focus[0].pairs;
+  EXPECT_GT(kept.all, kept.distant);
+  EXPECT_LT(kept.all, 1.0);
+}
+
+// Table 8: stop-gradient on inputs closes the way into the residual stream.
+TEST(FocusModel, StopGradientKeepsTheGateOutOfTheResidualStream) {
+  const auto gradient = [&](bool stop) {
+    ModelConfig c = focused();
+    c.attention.focus.stop_gradient = stop;
+    c.attention.focus.entropy_weight = 1.0;
+    Transformer model(c.resolved(kVocab), 3);
+    ModelConfig without = c;
+    without.attention.focus.entropy_weight = 0.0;
+    Transformer base(without.resolved(kVocab), 3);
+    const ModelInput input = batch(1);
+    model.loss(input, targets_of(input)).loss.backward();
+    base.loss(input, targets_of(input)).loss.backward();
+    const char* name = "model.embed_tokens.weight";
+    return (model.parameters().find(name)->value.grad() -
+            base.parameters().find(name)->value.grad())
+        .abs()
+        .max()
+        .item<double>();
+  };
+  EXPECT_GT(gradient(false), 1e-6);
+  EXPECT_EQ(gradient(true), 0.0);
+}
+
+// Table 8: entropy and balance losses.
+TEST(FocusModel, EntropyAndBalanceLossesAreAddedInTraining) {
+  const at::Tensor sure = at::eye(4), spread = at::full({4, 4}, 0.25);
+  FocusSettings settings;
+  EXPECT_FALSE(group_losses(settings, sure.unsqueeze(0)).defined());
+  settings.entropy_weight = 2.0;
+  EXPECT_NEAR(group_losses(settings, sure.unsqueeze(0)).item<double>(), 0.0, 1e-5);
+  EXPECT_NEAR(group_losses(settings, spread.unsqueeze(0)).item<double>(), 2.0 * std::log(4.0),
+              1e-5);
+  settings = {};
+  settings.balance_weight = 3.0;
+  EXPECT_NEAR(group_losses(settings, sure.unsqueeze(0)).item<double>(), 0.0, 1e-5);
+  const at::Tensor one = sure.narrow(0, 2, 1).expand({4, 4});
+  EXPECT_NEAR(group_losses(settings, one.unsqueeze(0)).item<double>(), 3.0 * std::log(4.0), 1e-4);
+  ModelConfig c = focused();
+  c.attention.focus.balance_weight = 1.0;
+  Transformer model(c.resolved(kVocab), 3);
+  model.compute().checkpoint_layers = true;
+  const ModelInput input = batch(1);
+  EXPECT_ERROR(UnsupportedError, model.loss(input, targets_of(input)), "balance_weight",
+               "gradient_checkpointing");
+}
+
+// Table 8: EMA centroids move to the mean of their tokens; reclustering finds the tokens' clusters.
+TEST(FocusModel, CentroidsFollowTheirTokensOrRestartWhereAsked) {
+  const AttentionSpec spec = focused().resolved(kVocab).layer_attention(0);
+  const auto fresh = [&](const FocusSettings& settings) {
+    ParameterRegistry registry;
+    return add_focus(registry, spec, settings, 0, 24, 1, at::kCPU);
+  };
+  FocusObservation seen;
+  seen.potentials_k = at::zeros({4});
+  const at::Tensor target = at::eye(6).narrow(0, 0, 4);
+  seen.sums_kg = target * 10.0;
+  seen.masses_k = at::full({4}, 5.0);
+  FocusSettings settings;
+  settings.centroid_decay = 0.75;
+  LayerFocus focus = fresh(settings);
+  const at::Tensor before = focus.centroids.detach().clone();
+  EXPECT_FALSE(focus.centroids.requires_grad());
+  observe_layer(spec, settings, focus, {&seen, 1}, 0.9);
+  EXPECT_LT((focus.centroids - (0.75 * before + 0.25 * target)).abs().max().item<double>(), 1e-5);
+  settings = {};
+  settings.recluster_interval = 2;
+  focus = fresh(settings);
+  seen.sample_ng = target.repeat({20, 1}) + 0.01 * at::sin(at::arange(480)).view({80, 6});
+  observe_layer(spec, settings, focus, {&seen, 1}, 0.9);
+  const at::Tensor untouched = focus.centroids.detach().clone();
+  observe_layer(spec, settings, focus, {&seen, 1}, 0.9);
+  EXPECT_FALSE(focus.centroids.detach().equal(untouched));
+  EXPECT_GT(
+      std::get<0>(at::matmul(focus.centroids.detach(), target.t()).max(0)).min().item<double>(),
+      0.99);  // every cluster has its centroid
+}
+
+// U-22: in windowed layers on request alone; 11.2: the mask is then that of both.
+TEST(FocusModel, ActsInWindowedLayersOnRequestAlone) {
+  ModelConfig c = focused();
+  c.attention.mask.window = 16;
+  EXPECT_ERROR(ConfigError, c.resolved(kVocab), "windowed_layers", "window");
+  c.attention.focus.windowed_layers = true;
+  EXPECT_TRUE(c.resolved(kVocab).layer_attention(0).focus.active());
+  c.attention.focus.layers = {1};
+  EXPECT_FALSE(c.resolved(kVocab).layer_attention(0).focus.active());
+  c.attention.focus.layers = {2};
+  EXPECT_ERROR(ConfigError, c.resolved(kVocab), "focus.layers", "2");
+}
+
+TEST(FocusModel, LookingShowsMapsGroupsAndStatisticsOfEveryLayer) {
+  Transformer model(focused(Gate::log).resolved(kVocab), 3);
+  const ModelInput input = batch(1, 1, 20);
+  const std::vector<LayerView> views = model.look(input);
+  ASSERT_EQ(views.size(), 2u);
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    const LayerView& view = views[static_cast<size_t>(layer)];
+    EXPECT_LT((view.weights_htt - model.attention_map(input, layer)).abs().max().item<double>(),
+              1e-6);
+    EXPECT_EQ(view.stats.entropy_h.size(0), 4);
+    EXPECT_EQ(view.groups.groups.groups_btk.sizes(), at::IntArrayRef({1, 20, 4}));
+    EXPECT_EQ(view.groups.groups.members_bt.sizes(), at::IntArrayRef({1, 20}));
+  }
+  EXPECT_ERROR(ShapeError, model.look(batch(1)), "one text");
+}
+
+TEST(FocusModel, RefusesImpossibleSettingsByKey) {
+  const auto refused = [](const std::function<void(FocusSettings&)>& change, const char* key) {
+    ModelConfig c = focused();
+    change(c.attention.focus);
+    return throws_naming<ConfigError>([&] { (void)c.resolved(kVocab); }, {key});
+  };
+  EXPECT_TRUE(refused([](FocusSettings& f) { f.ema_decay = 1.0; }, "ema_decay"));
+  EXPECT_TRUE(refused([](FocusSettings& f) { f.centroid_decay = -0.1; }, "centroid_decay"));
+  EXPECT_TRUE(refused([](FocusSettings& f) { f.entropy_weight = -1.0; }, "entropy_weight"));
+  EXPECT_TRUE(refused([](FocusSettings& f) { f.balance_weight = -1.0; }, "balance_weight"));
+  EXPECT_TRUE(refused([](FocusSettings& f) { f.recluster_interval = -1; }, "recluster_interval"));
+  EXPECT_TRUE(refused([](FocusSettings& f) { f.groups.top_k = 9; }, "top_k"));
+  ModelConfig plain = focused();
+  plain.attention.focus = {};
+  const Transformer model(plain.resolved(kVocab), 3);
+  const ModelInput input = batch(1);
+  EXPECT_ERROR(UnsupportedError, model.kept_mass_loss(input, targets_of(input)), "Focus");
+  EXPECT_ERROR(UnsupportedError, model.distillation_loss(input, targets_of(input)), "Focus");
+}
+
+}  // namespace
+}  // namespace fovea
