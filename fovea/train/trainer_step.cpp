@@ -34,6 +34,7 @@ LossResult objective_loss(const Transformer& model, Objective objective, const M
 void Trainer::Impl::calibrate(const std::vector<Batch>& batches) {
   if (state.step > 0 || !model->has_focus()) return;
   std::vector<ModelInput> inputs;
+  inputs.reserve(batches.size());
   for (const Batch& batch : batches) inputs.push_back(model_input(batch, device));
   model->calibrate(inputs);
 }
