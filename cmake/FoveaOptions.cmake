@@ -7,6 +7,7 @@ add_library(fovea_options INTERFACE)
 target_compile_options(fovea_options INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-float-conversion
   -Wno-missing-field-initializers  # designated initialisers leave the rest at its defaults
+  -fPIC -fno-semantic-interposition  # the same objects serve programs and the library that Python loads
   -fopenmp)
 if(FOVEA_WERROR)
   target_compile_options(fovea_options INTERFACE -Werror)

@@ -8,6 +8,8 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
 #include "fovea/attention/differential.h"
 #include "fovea/attention/focus.h"
 #include "fovea/attention/fused.h"
@@ -77,19 +79,22 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
   const auto reference = [&](std::string reason) {
     AttentionResult result = reference_attention(spec, q, k, v, tensors, context);
     result.path.reason = std::move(reason);
+    if (context.want_stats) result.stats = attention_stats(spec, q, k, tensors, context);
     return result;
   };
   if (path == Path::reference) return reference("requested");
   const CallShape shape{q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()};
   std::string no_kernel = beyond_fused(spec, q);
   if (no_kernel.empty()) {
-    AttentionResult result =
-        fused_attention(spec,
-                        context.plans ? context.plans->visits(spec, context, shape)
-                                      : make_visit_plan(spec, context, shape),
-                        q, k, v, tensors, context);
-    result.out_bhte = head_output(spec, result.out_bhte, tensors);
-    return result;
+    std::optional<AttentionResult> result = decode_attention(spec, q, k, v, tensors, context);
+    if (!result) {
+      result = fused_attention(spec,
+                               context.plans ? context.plans->visits(spec, context, shape)
+                                             : make_visit_plan(spec, context, shape),
+                               q, k, v, tensors, context);
+    }
+    result->out_bhte = head_output(spec, result->out_bhte, tensors);
+    return *result;
   }
   if (path == Path::fused) refuse_fused(spec, no_kernel);
   if (std::string reason = beyond_sdpa(spec, q, context); !reason.empty())
@@ -100,6 +105,7 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
   if (plan->empty_rows) return reference("some rows have no allowed key");
   AttentionResult result = sdpa_attention(spec, *plan, q, k, v, tensors, context.want_lse);
   result.out_bhte = head_output(spec, result.out_bhte, tensors);
+  if (context.want_stats) result.stats = attention_stats(spec, q, k, tensors, context);
   result.path = {
       .name = "torch_sdpa", .isa = "", .plan = plan->name, .reason = std::move(no_kernel)};
   return result;

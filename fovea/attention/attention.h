@@ -52,10 +52,14 @@ struct AttentionContext {
   at::Tensor key_positions_bs;
   at::Tensor query_documents_bt;  ///< int64 or int32, any labels; equal = same document
   at::Tensor key_documents_bs;
+  /// int64 [b]: row b has only the first so many of the s keys, and its queries are the last t of
+  /// them (requests of unequal lengths in one batch). Instead of the four tensors above.
+  at::Tensor key_lengths_b;
   uint64_t dropout_seed = 0;  ///< of the batch; mixed with the row of the batch
   int64_t layer = 0;
-  bool training = false;  ///< dropout acts only in training
-  bool want_lse = false;  ///< some paths compute it only on request
+  bool training = false;    ///< dropout acts only in training
+  bool want_lse = false;    ///< some paths compute it only on request
+  bool want_stats = false;  ///< telemetry: AttentionResult::stats
   /// Masks and ranges derived from the fields above, shared by the layers of one batch:
   /// std::make_shared<PlanCache>() once per batch. Without it every call derives its own.
   std::shared_ptr<PlanCache> plans;
@@ -73,10 +77,18 @@ struct PathTaken {
   std::string reason;  ///< why this one
 };
 
+/// Telemetry per head, averaged over batch and rows, defined by the reference: [h] float32 each.
+struct AttentionStats {
+  at::Tensor entropy_h;         ///< nats
+  at::Tensor largest_weight_h;  ///< mean over rows of the largest weight
+  at::Tensor sink_mass_h;       ///< mean weight on the first position of the document
+};
+
 struct AttentionResult {
   at::Tensor out_bhte;
-  at::Tensor lse_bht;  ///< float32 (float64 for float64 inputs); includes the sink logit (7.5);
-                       ///< undefined unless requested or free
+  at::Tensor lse_bht;    ///< float32 (float64 for float64 inputs); includes the sink logit (7.5);
+                         ///< undefined unless requested or free
+  AttentionStats stats;  ///< undefined unless requested; the fused kernels fill it as they go
   PathTaken path;
 };
 
@@ -103,12 +115,7 @@ at::Tensor attention_rows(const AttentionSpec& spec, const at::Tensor& q_bhtd,
                           const AttentionContext& context, std::span<const int64_t> heads,
                           std::span<const int64_t> queries);
 
-/// Telemetry per head, averaged over batch and rows, defined by the reference: [h] float32 each.
-struct AttentionStats {
-  at::Tensor entropy_h;         ///< nats
-  at::Tensor largest_weight_h;  ///< mean over rows of the largest weight
-  at::Tensor sink_mass_h;       ///< mean weight on the first position of the document
-};
+/// AttentionStats by the reference: the definition.
 AttentionStats attention_stats(const AttentionSpec& spec, const at::Tensor& q_bhtd,
                                const at::Tensor& k_bgsd, const AttentionTensors& tensors = {},
                                const AttentionContext& context = {});

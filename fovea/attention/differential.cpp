@@ -55,6 +55,12 @@ AttentionResult differential_attention(const AttentionSpec& spec, const at::Tens
   result.out_bhte = head_output(spec, difference, tensors).to(q.scalar_type());
   if (first.lse_bht.defined())
     result.lse_bht = at::stack({first.lse_bht, second.lse_bht}, 2).flatten(1, 2);
+  const auto both = [](const at::Tensor& a, const at::Tensor& b) {
+    return a.defined() ? at::stack({a, b}, 1).flatten() : a;
+  };
+  const AttentionStats &a = first.stats, &b = second.stats;
+  result.stats = {both(a.entropy_h, b.entropy_h), both(a.largest_weight_h, b.largest_weight_h),
+                  both(a.sink_mass_h, b.sink_mass_h)};
   result.path = second.path;
   return result;
 }

@@ -10,10 +10,9 @@
 
 #include <utility>
 
-#include "fovea/attention/pipeline.h"
+#include "fovea/attention/fused_call.h"
 #include "fovea/attention/places.h"
 #include "fovea/attention/stages.h"
-#include "fovea/kernels/cpu/attention.h"
 
 namespace fovea {
 namespace {
@@ -21,195 +20,99 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What forward and backward share besides tensors. Travels through autograd as a capsule.
-struct FusedCall : torch::CustomClassHolder {
-  std::shared_ptr<const VisitPlan> plan;
-  kernels::LogitRule rule;   // without the pointers to tensors
-  std::vector<float> alibi;  // slopes
-};
-
-// [b, h, t, ...] in the memory order of [b, t, h, ...], so that merging heads afterwards needs no
-// copy.
-at::Tensor empty_by_token(std::vector<int64_t> sizes, const at::TensorOptions& options) {
-  std::swap(sizes[1], sizes[2]);
-  return at::empty(sizes, options).transpose(1, 2);
-}
-
-at::Tensor contiguous_rows(const at::Tensor& x) { return x.stride(3) == 1 ? x : x.contiguous(); }
-
-at::Tensor contiguous_floats(const at::Tensor& x) {
-  return x.defined() ? x.to(at::kFloat).contiguous() : x;
-}
-
-const float* floats(const at::Tensor& x) {
-  return x.defined() && x.numel() > 0 ? x.const_data_ptr<float>() : nullptr;
-}
+float* target(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; }
 
 template <class T>
-kernels::HeadRows<const T> rows_of(const at::Tensor& x) {
-  return {static_cast<const T*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2)};
-}
-
-template <class T>
-kernels::HeadRows<T> writable_rows_of(const at::Tensor& x) {
-  return {static_cast<T*>(x.data_ptr()), x.stride(0), x.stride(1), x.stride(2)};
-}
-
-kernels::AttentionSizes sizes_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  return {.batch = q.size(0),
-          .heads = q.size(1),
-          .kv_heads = k.size(1),
-          .queries = q.size(2),
-          .keys = k.size(2),
-          .head_dim = q.size(3),
-          .value_dim = v.size(3)};
-}
-
-// The tensors of one call, prepared for the kernels (float rows where they are not q, k, v).
-struct Operands {
-  at::Tensor q, k, v, tau_bt, bias_hn, sink_h;
-};
-
-kernels::LogitRule rule_of(const FusedCall& call, const Operands& x) {
-  kernels::LogitRule rule = call.rule;
-  rule.tau = floats(x.tau_bt);
-  rule.distance_bias = floats(x.bias_hn);
-  rule.bias_count = x.bias_hn.defined() && x.bias_hn.numel() > 0 ? x.bias_hn.size(1) : 0;
-  rule.sink_logit = floats(x.sink_h);
-  rule.alibi = call.alibi.empty() ? nullptr : call.alibi.data();
-  return rule;
-}
-
-template <class T>
-void run_forward(const FusedCall& call, const Operands& x, const at::Tensor& out,
-                 const at::Tensor& lse) {
-  kernels::run(kernels::AttentionForward<T>{.sizes = sizes_of(x.q, x.k, x.v),
+void run_forward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
+                 const at::Tensor& lse, const at::Tensor& stats) {
+  kernels::run(kernels::AttentionForward<T>{.sizes = sizes_of(x),
                                             .rule = rule_of(call, x),
                                             .visits = call.plan->visits,
                                             .q = rows_of<T>(x.q),
                                             .k = rows_of<T>(x.k),
                                             .v = rows_of<T>(x.v),
                                             .out = writable_rows_of<T>(out),
-                                            .lse = lse.mutable_data_ptr<float>()});
+                                            .lse = lse.mutable_data_ptr<float>(),
+                                            .stats = target(stats)});
 }
 
+// Per batch row or head, to be summed.
 struct Gradients {
   at::Tensor q, k, v, tau_bht, bias_bhn, sink_bh;
 };
 
+Gradients make_gradients(const FusedOperands& x) {
+  const auto options = x.q.options().dtype(at::kFloat);
+  const int64_t b = x.q.size(0), h = x.q.size(1);
+  Gradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
+              .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
+              .v = empty_by_token(x.v.sizes().vec(), x.v.options())};
+  if (x.tau_bt.numel() > 0) g.tau_bht = at::empty({b, h, x.q.size(2)}, options);
+  if (x.bias_hn.numel() > 0) g.bias_bhn = at::empty({b, h, x.bias_hn.size(1)}, options);
+  if (x.sink_h.numel() > 0) g.sink_bh = at::empty({b, h}, options);
+  return g;
+}
+
 template <class T>
-void run_backward(const FusedCall& call, const Operands& x, const at::Tensor& out,
+void run_backward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
                   const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse,
                   const Gradients& g) {
-  const auto target = [](const at::Tensor& t) {
-    return t.defined() ? t.mutable_data_ptr<float>() : nullptr;
-  };
-  kernels::run(kernels::AttentionBackward<T>{.sizes = sizes_of(x.q, x.k, x.v),
-                                             .rule = rule_of(call, x),
-                                             .visits = call.plan->visits,
-                                             .q = rows_of<T>(x.q),
-                                             .k = rows_of<T>(x.k),
-                                             .v = rows_of<T>(x.v),
-                                             .out = rows_of<T>(out),
-                                             .dout = rows_of<T>(dout),
-                                             .lse = lse.const_data_ptr<float>(),
-                                             .dlse = floats(dlse),
-                                             .dq = writable_rows_of<T>(g.q),
-                                             .dk = writable_rows_of<T>(g.k),
-                                             .dv = writable_rows_of<T>(g.v),
-                                             .dtau = target(g.tau_bht),
-                                             .dsink = target(g.sink_bh),
-                                             .dbias = target(g.bias_bhn)});
+  kernels::run(
+      kernels::AttentionBackward<T>{.sizes = sizes_of(x),
+                                    .rule = rule_of(call, x),
+                                    .visits = call.plan->visits,
+                                    .q = rows_of<T>(x.q),
+                                    .k = rows_of<T>(x.k),
+                                    .v = rows_of<T>(x.v),
+                                    .out = rows_of<T>(out),
+                                    .dout = rows_of<T>(dout),
+                                    .lse = lse.const_data_ptr<float>(),
+                                    .dlse = dlse.defined() ? dlse.const_data_ptr<float>() : nullptr,
+                                    .dq = writable_rows_of<T>(g.q),
+                                    .dk = writable_rows_of<T>(g.k),
+                                    .dv = writable_rows_of<T>(g.v),
+                                    .dtau = target(g.tau_bht),
+                                    .dsink = target(g.sink_bh),
+                                    .dbias = target(g.bias_bhn)});
 }
 
 // Inputs q, k, v, tau [b, t], bias by distance [h, n], sink [h] (empty tensors where absent);
-// outputs out and lse.
+// outputs out, lse and, where the call wants telemetry, the numbers of every row [b, h, t, 3].
 class FusedAttention : public torch::autograd::Function<FusedAttention> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
                                const at::Tensor& v, const at::Tensor& tau, const at::Tensor& bias,
                                const at::Tensor& sink, const c10::intrusive_ptr<FusedCall>& call) {
-    const Operands x{contiguous_rows(q), contiguous_rows(k), contiguous_rows(v), tau, bias, sink};
+    const FusedOperands x{
+        contiguous_rows(q), contiguous_rows(k), contiguous_rows(v), tau, bias, sink};
     const at::Tensor out =
         empty_by_token({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
     const at::Tensor lse =
         at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+    at::Tensor stats;
+    if (call->want_stats) stats = at::empty({q.size(0), q.size(1), q.size(2), 3}, lse.options());
     if (q.scalar_type() == at::kBFloat16) {
-      run_forward<BFloat16>(*call, x, out, lse);
+      run_forward<BFloat16>(*call, x, out, lse, stats);
     } else {
-      run_forward<float>(*call, x, out, lse);
+      run_forward<float>(*call, x, out, lse, stats);
     }
     ctx->save_for_backward({q, k, v, tau, bias, sink, out, lse});
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     ctx->set_materialize_grads(false);
-    return {out, lse};
+    if (!stats.defined()) return {out, lse};
+    ctx->mark_non_differentiable({stats});
+    return {out, lse, stats};
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto s = ctx->get_saved_variables();
     const auto call =
         c10::static_intrusive_pointer_cast<FusedCall>(ctx->saved_data["call"].toCapsule());
-    const Operands x{
-        contiguous_rows(s[0]), contiguous_rows(s[1]), contiguous_rows(s[2]), s[3], s[4], s[5]};
-    const at::Tensor &out = s[6], &lse = s[7];
-    const at::Tensor dout =
-        grads[0].defined() ? contiguous_rows(grads[0].to(out.scalar_type())) : at::zeros_like(out);
-    const at::Tensor dlse = contiguous_floats(grads[1]);
-    const Gradients g = make_gradients(x);
-    if (x.q.scalar_type() == at::kBFloat16) {
-      run_backward<BFloat16>(*call, x, out, lse, dout, dlse, g);
-    } else {
-      run_backward<float>(*call, x, out, lse, dout, dlse, g);
-    }
-    const auto summed = [](const at::Tensor& t, int64_t dim) {
-      return t.defined() ? t.sum(dim) : t;
-    };
-    return {g.q, g.k, g.v, summed(g.tau_bht, 1), summed(g.bias_bhn, 0), summed(g.sink_bh, 0), {}};
-  }
-
- private:
-  static Gradients make_gradients(const Operands& x) {
-    const auto options = x.q.options().dtype(at::kFloat);
-    const int64_t b = x.q.size(0), h = x.q.size(1);
-    Gradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
-                .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
-                .v = empty_by_token(x.v.sizes().vec(), x.v.options())};
-    if (x.tau_bt.numel() > 0) g.tau_bht = at::empty({b, h, x.q.size(2)}, options);
-    if (x.bias_hn.numel() > 0) g.bias_bhn = at::empty({b, h, x.bias_hn.size(1)}, options);
-    if (x.sink_h.numel() > 0) g.sink_bh = at::empty({b, h}, options);
-    return g;
+    const FusedOperands g =
+        fused_backward(*call, {s[0], s[1], s[2], s[3], s[4], s[5]}, s[6], s[7], grads[0], grads[1]);
+    return {g.q, g.k, g.v, g.tau_bt, g.bias_hn, g.sink_h, {}};
   }
 };
-
-// The T5 table by distance [h, n]: entry 0 is distance 0 (causal) or -max_distance. Differentiable.
-at::Tensor bias_by_distance(const AttentionSpec& spec, const at::Tensor& table) {
-  const int64_t last = spec.bias.max_distance, first = spec.mask.causal ? 0 : -last;
-  const at::Tensor buckets =
-      t5_buckets(at::arange(first, last + 1, table.options().dtype(at::kLong)), spec.bias.buckets,
-                 last, spec.mask.causal);
-  return table.to(at::kFloat).index_select(0, buckets).t().contiguous();
-}
-
-c10::intrusive_ptr<FusedCall> call_of(const AttentionSpec& spec,
-                                      std::shared_ptr<const VisitPlan> plan,
-                                      const AttentionContext& context) {
-  auto call = c10::make_intrusive<FusedCall>();
-  call->plan = std::move(plan);
-  call->rule.scale = static_cast<float>(spec.logit_scale());
-  call->rule.soft_cap = static_cast<float>(spec.soft_cap);
-  if (spec.bias.kind == BiasSpec::Kind::t5 && !spec.mask.causal)
-    call->rule.bias_first = -spec.bias.max_distance;
-  if (spec.bias.kind == BiasSpec::Kind::alibi) {
-    const std::vector<double> slopes = alibi_slopes(spec.heads);
-    call->alibi.assign(slopes.begin(), slopes.end());
-  }
-  if (context.training) {
-    call->rule.dropout = static_cast<float>(spec.dropout);
-    call->rule.dropout_seed = context.dropout_seed;
-    call->rule.dropout_layer = static_cast<uint32_t>(context.layer);
-  }
-  return call;
-}
 
 std::vector<TokenPlace> places_of(const at::Tensor& positions, const at::Tensor& documents,
                                   int64_t row) {
@@ -226,6 +129,24 @@ std::vector<TokenPlace> places_of(const at::Tensor& positions, const at::Tensor&
 }
 
 }  // namespace
+
+FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
+                             const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout,
+                             const at::Tensor& dlse) {
+  FusedOperands x = given;
+  for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = contiguous_rows(*t);
+  const at::Tensor rows =
+      dout.defined() ? contiguous_rows(dout.to(out.scalar_type())) : at::zeros_like(out);
+  const at::Tensor of_lse = dlse.defined() ? dlse.to(at::kFloat).contiguous() : dlse;
+  const Gradients g = make_gradients(x);
+  if (x.q.scalar_type() == at::kBFloat16) {
+    run_backward<BFloat16>(call, x, out, lse, rows, of_lse, g);
+  } else {
+    run_backward<float>(call, x, out, lse, rows, of_lse, g);
+  }
+  const auto summed = [](const at::Tensor& t, int64_t dim) { return t.defined() ? t.sum(dim) : t; };
+  return {g.q, g.k, g.v, summed(g.tau_bht, 1), summed(g.bias_bhn, 0), summed(g.sink_bh, 0)};
+}
 
 std::shared_ptr<const VisitPlan> make_visit_plan(const AttentionSpec& spec,
                                                  const AttentionContext& context,
@@ -270,27 +191,20 @@ std::string beyond_fused(const AttentionSpec& spec, const at::Tensor& q) {
 AttentionResult fused_attention(const AttentionSpec& spec, std::shared_ptr<const VisitPlan> plan,
                                 const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                 const AttentionTensors& tensors, const AttentionContext& context) {
-  // float16 is computed in float32 and rounded once.
-  const bool half = q.scalar_type() == at::kHalf;
-  const auto widened = [half](const at::Tensor& x) { return half ? x.to(at::kFloat) : x; };
-  const at::Tensor none = at::empty({0}, q.options().dtype(at::kFloat));
-  const auto row_floats = [&none](const at::Tensor& x) {
-    return x.defined() ? contiguous_floats(x) : none;
-  };
-  const at::Tensor bias =
-      tensors.bias_table.defined() ? bias_by_distance(spec, tensors.bias_table) : none;
   AttentionResult result;
-  result.path = {
-      .name = "fused",
-      .isa = std::string(q.scalar_type() == at::kBFloat16 ? kernels::attention_isa<BFloat16>()
-                                                          : kernels::attention_isa<float>()),
-      .plan = plan->name,
-      .reason = "every active stage is pointwise"};
-  const variable_list both = FusedAttention::apply(
-      widened(q), widened(k), widened(v), row_floats(tensors.tau_bt), bias,
-      row_floats(tensors.sink_logit_h), call_of(spec, std::move(plan), context));
-  result.out_bhte = half ? both[0].to(at::kHalf) : both[0];
-  result.lse_bht = both[1];
+  result.path = {.name = "fused",
+                 .isa = kernel_isa(q.scalar_type()),
+                 .plan = plan->name,
+                 .reason = "every active stage is pointwise"};
+  const FusedOperands x = fused_operands(spec, q, k, v, tensors);
+  const variable_list outputs = FusedAttention::apply(x.q, x.k, x.v, x.tau_bt, x.bias_hn, x.sink_h,
+                                                      fused_call(spec, std::move(plan), context));
+  result.out_bhte = outputs[0].to(q.scalar_type());  // float16 is computed in float32, rounded once
+  result.lse_bht = outputs[1];
+  if (context.want_stats) {
+    const at::Tensor means = outputs[2].mean(at::IntArrayRef{0, 2});
+    result.stats = {means.select(1, 0), means.select(1, 1), means.select(1, 2)};
+  }
   return result;
 }
 

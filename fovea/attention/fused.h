@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,5 +35,12 @@ AttentionResult fused_attention(const AttentionSpec& spec, std::shared_ptr<const
                                 const at::Tensor& q_bhtd, const at::Tensor& k_bgsd,
                                 const at::Tensor& v_bgse, const AttentionTensors& tensors,
                                 const AttentionContext& context);
+
+/// The call by the decoding kernels, which read keys and values where they lie: for few queries, in
+/// one document, without gradient. Nothing for other calls.
+std::optional<AttentionResult> decode_attention(const AttentionSpec& spec, const at::Tensor& q_bhtd,
+                                                const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
+                                                const AttentionTensors& tensors,
+                                                const AttentionContext& context);
 
 }  // namespace fovea

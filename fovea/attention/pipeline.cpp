@@ -136,6 +136,7 @@ void check_inputs(const AttentionSpec& spec, const at::Tensor& q, const at::Tens
         "attention", "{} must have {} rows, 1 row or one dimension; got {}", name, b,
         shape_text(*x));
   }
+  if (context.key_lengths_b.defined()) checked_lengths(context, b, s);
 }
 
 at::ScalarType accumulate_type(at::ScalarType dtype) {

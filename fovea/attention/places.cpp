@@ -37,12 +37,69 @@ at::Tensor positions_in_documents(const at::Tensor& documents_bs) {
   return index - std::get<0>(at::cummax(begins, 1));
 }
 
+// Keys beyond a row's length belong to a document of their own, which no query has.
+Places places_by_length(const AttentionContext& context, int64_t queries, int64_t keys,
+                        at::Device device) {
+  const at::Tensor lengths =
+      checked_lengths(context, context.key_lengths_b.size(0), keys).to(device).unsqueeze(1);
+  const at::Tensor index = at::arange(keys, lengths.options()).unsqueeze(0);
+  return {.query_positions_bt = lengths - queries + at::arange(queries, lengths.options()),
+          .key_positions_bs = index,
+          .query_documents_bt = at::zeros({1, queries}, lengths.options()),
+          .key_documents_bs = (index >= lengths).to(at::kLong)};
+}
+
 }  // namespace
+
+at::Tensor checked_lengths(const AttentionContext& context, int64_t batch, int64_t keys) {
+  const at::Tensor& given = context.key_lengths_b;
+  require<ShapeError>(given.dim() == 1 && given.size(0) == batch && !given.is_floating_point() &&
+                          given.scalar_type() != at::kBool,
+                      "attention",
+                      "key_lengths must be {} integers; got {} dimensions and {} items", batch,
+                      given.dim(), given.numel());
+  for (const at::Tensor* x : {&context.query_positions_bt, &context.key_positions_bs,
+                              &context.query_documents_bt, &context.key_documents_bs}) {
+    require<ShapeError>(!x->defined(), "attention",
+                        "positions and documents must be absent where key_lengths are given");
+  }
+  const at::Tensor lengths = given.to(at::kCPU, at::kLong).contiguous();
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t length = lengths.const_data_ptr<int64_t>()[b];
+    require<ShapeError>(length >= 0 && length <= keys, "attention",
+                        "key_lengths must be between 0 and {}; got {} in row {}", keys, length, b);
+  }
+  return lengths;
+}
+
+at::Tensor documents_of_offsets(const at::Tensor& offsets, int64_t tokens) {
+  require<ShapeError>(offsets.dim() == 1 && offsets.numel() >= 2 && !offsets.is_floating_point() &&
+                          offsets.scalar_type() != at::kBool,
+                      "attention",
+                      "document_offsets must be two integers or more, [0, ..., {}]; got {} "
+                      "dimensions and {} items",
+                      tokens, offsets.dim(), offsets.numel());
+  const at::Tensor x = offsets.to(at::kCPU, at::kLong).contiguous();
+  const int64_t *at = x.const_data_ptr<int64_t>(), count = x.numel();
+  require<ShapeError>(
+      at[0] == 0 && at[count - 1] == tokens, "attention",
+      "document_offsets must begin with 0 and end with the {} tokens; got {} and {}", tokens, at[0],
+      at[count - 1]);
+  at::Tensor labels = at::empty({1, tokens}, at::kLong);
+  for (int64_t n = 0; n + 1 < count; ++n) {
+    require<ShapeError>(at[n] >= 0 && at[n] <= at[n + 1] && at[n + 1] <= tokens, "attention",
+                        "document_offsets must ascend from 0 to {}; got {} and then {}", tokens,
+                        at[n], at[n + 1]);
+    labels.narrow(1, at[n], at[n + 1] - at[n]).fill_(n);
+  }
+  return labels.to(offsets.device());
+}
 
 Places resolve_places(const AttentionContext& context, int64_t queries, int64_t keys,
                       at::Device device) {
   Places places;
   const auto options = at::TensorOptions().dtype(at::kLong).device(device);
+  if (context.key_lengths_b.defined()) return places_by_length(context, queries, keys, device);
   const bool tail = queries <= keys;  // the queries may be the last of the keys
   if (context.key_documents_bs.defined()) {
     places.key_documents_bs = as_rows(context.key_documents_bs, keys, "key_documents", device);

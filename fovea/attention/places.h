@@ -24,6 +24,13 @@ struct Places {
 Places resolve_places(const AttentionContext& context, int64_t queries, int64_t keys,
                       at::Device device);
 
+/// context.key_lengths_b as int64 [batch] on the CPU. ShapeError where it does not fit.
+at::Tensor checked_lengths(const AttentionContext& context, int64_t batch, int64_t keys);
+
+/// Labels [1, tokens] of documents that begin at the given offsets: integers from 0 to `tokens`,
+/// ascending. ShapeError.
+at::Tensor documents_of_offsets(const at::Tensor& offsets, int64_t tokens);
+
 /// i - j in the document, int64 [b or 1, t, s].
 at::Tensor distances(const Places& places);
 

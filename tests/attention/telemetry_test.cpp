@@ -77,5 +77,55 @@ TEST(AttentionStats, LowerTemperatureHasLowerEntropy) {
           .item<bool>());
 }
 
+// The kernels count as they go; dropout does not act on what they count.
+TEST(AttentionStats, OfTheFusedKernelsAreThoseOfTheReference) {
+  for (auto [name, spec] : all_specs()) {
+    if (mixes_pairs(spec)) continue;
+    if (spec.value_dim > 0) spec.value_dim = 24;
+    spec.dropout = 0.3;
+    for (AttentionContext context : {AttentionContext{}, packed_context({30, 41, 90})}) {
+      context.want_stats = context.training = true;
+      const AttentionInputs in = random_inputs(spec, 2, 161);
+      const AttentionStats truth = attention_stats(spec, in.q, in.k, in.tensors, context);
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+        const AttentionInputs x = in.to(dtype).with_gradient();
+        const AttentionResult got = attention(spec, x.q, x.k, x.v, x.tensors, context, Path::fused);
+        const double bound = dtype == at::kFloat ? 1e-5 : 1e-2;
+        EXPECT_LT(relative_error(got.stats.entropy_h, truth.entropy_h), bound) << name;
+        EXPECT_LT(relative_error(got.stats.largest_weight_h, truth.largest_weight_h), bound)
+            << name;
+        EXPECT_LT(relative_error(got.stats.sink_mass_h, truth.sink_mass_h), bound) << name;
+        EXPECT_TRUE(gradients(got.out_bhte.sum(), x.leaves())[0].defined());
+      }
+    }
+  }
+}
+
+TEST(AttentionStats, OfRowsWithLogitsThatGrowAreThoseOfTheReference) {
+  const AttentionSpec spec = small_spec(2, 1, 16);
+  AttentionInputs in = random_inputs(spec, 1, 300);
+  in.k = in.k * at::arange(300, in.k.options()).reshape({300, 1});  // exact maxima are needed
+  AttentionContext context;
+  context.want_stats = true;
+  const AttentionStats truth = attention_stats(spec, in.q, in.k);
+  const AttentionInputs x = in.to(at::kFloat);
+  const AttentionStats got = attention(spec, x.q, x.k, x.v, {}, context, Path::fused).stats;
+  EXPECT_LT(relative_error(got.entropy_h, truth.entropy_h), 1e-3);
+  EXPECT_LT(relative_error(got.largest_weight_h, truth.largest_weight_h), 1e-3);
+}
+
+TEST(AttentionStats, ComeWithEveryPathThatIsAsked) {
+  const AttentionSpec spec = small_spec(2, 1, 12);  // no kernel for this width
+  AttentionContext context;
+  context.want_stats = true;
+  const AttentionInputs in = random_inputs(spec, 1, 20);
+  const AttentionStats truth = attention_stats(spec, in.q, in.k);
+  for (const Path path : {Path::automatic, Path::reference}) {
+    const AttentionStats got = attention(spec, in.q, in.k, in.v, {}, context, path).stats;
+    EXPECT_LT(relative_error(got.entropy_h, truth.entropy_h), 1e-6);
+  }
+  EXPECT_FALSE(attention(spec, in.q, in.k, in.v, {}, {}).stats.entropy_h.defined());
+}
+
 }  // namespace
 }  // namespace fovea

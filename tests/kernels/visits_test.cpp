@@ -103,5 +103,36 @@ TEST(Visits, RefusePositionsBeyond31BitsByName) {
   EXPECT_ERROR(ShapeError, make_visits({}, far, far), "positions");
 }
 
+TEST(RowVisits, RestateTheRelationAsTwoRangesOfKeys) {
+  // A cache that keeps 3 sinks and the positions from 50 on.
+  const std::vector<KeyRange> runs{{0, 3, 0}, {3, 40, 47}};
+  const auto position = [](int64_t j) { return j < 3 ? j : j + 47; };
+  for (const MaskRule& rule : rules()) {
+    for (const int64_t i : {1, 49, 60, 86, 200}) {
+      const auto row = row_visits(rule, i, runs);
+      if (rule.sparsity != Sparsity::full) {
+        EXPECT_FALSE(row);
+        continue;
+      }
+      ASSERT_TRUE(row);
+      EXPECT_EQ(row->position, i);
+      for (int64_t j = 0; j < 40; ++j) {
+        int64_t met = 0;
+        for (const KeyRange& range : {row->near, row->far}) {
+          if (j < range.begin || j >= range.end) continue;
+          ++met;
+          EXPECT_EQ(j + range.shift, position(j));
+        }
+        EXPECT_EQ(met, allowed(rule, {0, i}, {0, position(j)}) ? 1 : 0) << i << " " << j;
+      }
+    }
+  }
+}
+
+TEST(RowVisits, AreRefusedWhereTwoRangesDoNotDo) {
+  const std::vector<KeyRange> runs{{0, 3, 0}, {3, 5, 10}, {5, 9, 20}};
+  EXPECT_FALSE(row_visits({}, 100, runs));
+}
+
 }  // namespace
 }  // namespace fovea

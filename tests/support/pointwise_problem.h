@@ -74,6 +74,8 @@ class PointwiseProblem {
   }
 
   std::vector<T>& keys() { return k_; }
+  std::vector<T>& values() { return v_; }
+  std::vector<double> outputs() const { return doubles(out_); }
   kernels::LogitRule rule() const {
     kernels::LogitRule r{.scale = static_cast<float>(settings_.scale),
                          .soft_cap = static_cast<float>(settings_.soft_cap),
@@ -123,6 +125,29 @@ class PointwiseProblem {
                                      .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
                                      .out = rows<T>(out_, s_.heads, s_.queries, s_.value_dim),
                                      .lse = lse_.data()});
+  }
+
+  /// Output and lse by the kernels that read keys where they lie. One document, no dropout.
+  PointwiseNumbers by_decode() {
+    const KeyRange all{.begin = 0, .end = s_.keys, .shift = 0};
+    std::vector<RowVisits> seen;
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      for (const TokenPlace& query : query_places_)
+        seen.push_back(row_visits(settings_.mask, query.position, {&all, 1}).value());
+    }
+    run_decode(seen);
+    return {.out = doubles(out_), .lse = doubles(lse_)};
+  }
+
+  void run_decode(const std::vector<RowVisits>& seen) {
+    run(kernels::AttentionDecode<T>{.sizes = s_,
+                                    .rule = rule(),
+                                    .rows = seen,
+                                    .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
+                                    .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
+                                    .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
+                                    .out = rows<T>(out_, s_.heads, s_.queries, s_.value_dim),
+                                    .lse = lse_.data()});
   }
 
   PointwiseNumbers by_formula() const {

@@ -116,4 +116,34 @@ Visits make_visits(const MaskRule& rule, std::span<const TokenPlace> queries,
   return out;
 }
 
+std::optional<RowVisits> row_visits(const MaskRule& rule, int64_t position,
+                                    std::span<const KeyRange> runs) {
+  if (rule.sparsity != MaskRule::Sparsity::full) return std::nullopt;
+  const bool windowed = rule.window > 0;
+  std::vector<KeyRange> seen;
+  // Keys of a run at positions [from, to).
+  const auto add = [&seen](const KeyRange& run, int64_t from, int64_t to) {
+    const KeyRange part{std::max(run.begin, from - run.shift), std::min(run.end, to - run.shift),
+                        run.shift};
+    if (part.begin >= part.end) return;
+    if (!seen.empty() && seen.back().shift == part.shift && seen.back().end >= part.begin) {
+      seen.back().end = std::max(seen.back().end, part.end);
+    } else {
+      seen.push_back(part);
+    }
+  };
+  const int64_t before = rule.causal ? position + 1 : kLargest;  // exclusive
+  for (const KeyRange& run : runs) {
+    // A sink is seen from its own position on, whatever the window (mask_rule.h).
+    if (windowed && rule.sinks > 0) add(run, -kLargest, std::min(rule.sinks, position + 1));
+    add(run, windowed ? position - rule.window + 1 : -kLargest,
+        windowed ? std::min(before, position + rule.window) : before);
+  }
+  if (seen.size() > 2) return std::nullopt;
+  RowVisits out{.position = position, .near = {}, .far = {}};
+  if (!seen.empty()) out.near = seen.back();
+  if (seen.size() == 2) out.far = seen.front();
+  return out;
+}
+
 }  // namespace fovea

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -47,9 +48,26 @@ struct Visits {
   StripList by_key;    ///< per kKeyBlock keys: strips of queries (key_begin, key_end are queries)
 };
 
+/// Keys [begin, end), of which key j stands at position j + shift.
+struct KeyRange {
+  int64_t begin = 0, end = 0, shift = 0;
+};
+
+/// What one query sees where its keys are not packed (decoding): at most two runs of keys, the near
+/// ones and, with sinks before a window, far ones.
+struct RowVisits {
+  int64_t position = 0;
+  KeyRange near, far;
+};
+
 /// Derives the visits of queries and keys at the given places. Time O(tiles), memory O(tokens +
 /// strips). ShapeError where a position does not fit 31 bits.
 Visits make_visits(const MaskRule& rule, std::span<const TokenPlace> queries,
                    std::span<const TokenPlace> keys);
+
+/// What a query at `position` sees of keys that stand in `runs` of ascending positions, in one
+/// document; nothing where that is more than two ranges (or the rule is strided or fixed).
+std::optional<RowVisits> row_visits(const MaskRule& rule, int64_t position,
+                                    std::span<const KeyRange> runs);
 
 }  // namespace fovea

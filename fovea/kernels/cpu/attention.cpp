@@ -54,12 +54,16 @@ std::string_view beyond_attention_kernels(int64_t head_dim, int64_t value_dim) {
   return "";
 }
 
-void check_sizes(const AttentionSizes& s, std::span<const Visits> visits) {
+void check_sizes(const AttentionSizes& s) {
   const std::string_view why = beyond_attention_kernels(s.head_dim, s.value_dim);
   require<UnsupportedError>(why.empty(), "attention kernel", "{}; got {} and {}", why, s.head_dim,
                             s.value_dim);
   require<ShapeError>(s.kv_heads >= 1 && s.heads % s.kv_heads == 0, "attention kernel",
                       "kv_heads must divide heads; got {} and {}", s.kv_heads, s.heads);
+}
+
+void check_sizes(const AttentionSizes& s, std::span<const Visits> visits) {
+  check_sizes(s);
   require<ShapeError>(visits.size() == 1 || std::ssize(visits) == s.batch, "attention kernel",
                       "expected 1 or {} visits; got {}", s.batch, visits.size());
   for (const Visits& v : visits) {
@@ -181,7 +185,9 @@ class Forward {
                int64_t i) const {
     block.q[row] = p_.q.at(b, h, i);
     block.out[row] = p_.out.at(b, h, i);
-    block.lse[row] = p_.lse != nullptr ? p_.lse + (b * s_.heads + h) * s_.queries + i : nullptr;
+    const int64_t n = (b * s_.heads + h) * s_.queries + i;
+    block.lse[row] = p_.lse != nullptr ? p_.lse + n : nullptr;
+    block.stats[row] = p_.stats != nullptr ? p_.stats + n * kRowStats : nullptr;
     block.position[row] = visits.query.position[i];
     block.document[row] = visits.query.document[i];
     block.group[row] = visits.query.group[i];

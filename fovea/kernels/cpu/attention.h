@@ -54,6 +54,10 @@ struct LogitRule {
   uint32_t dropout_layer = 0;
 };
 
+/// Telemetry of a row: entropy in nats, largest weight, weight of its document's position 0; before
+/// dropout, 0 for empty rows.
+constexpr int64_t kRowStats = 3;
+
 template <class T>
 struct AttentionForward {
   AttentionSizes sizes;
@@ -61,7 +65,8 @@ struct AttentionForward {
   std::span<const Visits> visits;  ///< one for all rows of the batch, or one each
   HeadRows<const T> q, k, v;
   HeadRows<T> out;
-  float* lse = nullptr;  ///< [batch][heads][queries], includes the sink; may be null
+  float* lse = nullptr;    ///< [batch][heads][queries], includes the sink; may be null
+  float* stats = nullptr;  ///< [batch][heads][queries][kRowStats]; may be null
 };
 
 template <class T>
@@ -78,6 +83,22 @@ struct AttentionBackward {
   float* dbias = nullptr;  ///< [batch][heads][bias_count]; needs rule.distance_bias
 };
 
+/// Forward for a few queries against keys and values that are read once, where they lie (decoding
+/// from a cache): nothing is packed, work is split over the keys. Every row of the batch may have
+/// another number of keys.
+template <class T>
+struct AttentionDecode {
+  AttentionSizes sizes;
+  LogitRule rule;                   ///< without dropout
+  std::span<const RowVisits> rows;  ///< [batch][queries]
+  HeadRows<const T> q, k, v;
+  HeadRows<T> out;
+  float* lse = nullptr;
+};
+
+/// Whether reading keys where they lie is faster than packing them: up to 16 rows a key head.
+bool prefers_decode(const AttentionSizes& sizes);
+
 /// Why there is no kernel for a head of these widths; "" where there is one: multiples of 8 from 8
 /// to 256.
 std::string_view beyond_attention_kernels(int64_t head_dim, int64_t value_dim);
@@ -87,6 +108,8 @@ template <class T>
 void run(const AttentionForward<T>& problem);
 template <class T>
 void run(const AttentionBackward<T>& problem);
+template <class T>
+void run(const AttentionDecode<T>& problem);
 
 /// The instruction set of these kernels for T: "avx512_bf16", "avx512", "avx2", "scalar".
 template <class T>

@@ -90,6 +90,7 @@ class BackwardKeys {
   void score_strip(int64_t query, bool masked) {
     strip_query_[depth_] = query;
     for (int g = 0; g < groups_; ++g) {
+      prefetch_after(query, g);
       live_[depth_][g] = score_tile<kind>(g, query, masked);
       if (!live_[depth_][g]) clear_slopes(g);
       if constexpr (P::kElements == 2) weave(g);
@@ -99,6 +100,24 @@ class BackwardKeys {
       clear_slopes(g);
       if constexpr (P::kElements == 2) weave(g);
     }
+  }
+
+  // The part that falls to group g of the next strip's packed queries and dQ rows: rows are short,
+  // which defeats the hardware's own prefetching beyond the second-level cache.
+  FOVEA_INLINE void prefetch_after(int64_t query, int g) const {
+    constexpr int64_t kLine = 64 / sizeof(Word);
+    const int64_t next = query + kStrip;
+    const auto part = [g](const float* strip, int64_t floats) {
+      const int64_t share = floats / kKeyGroups;
+      for (int64_t n = 0; n < share; n += kLine) __builtin_prefetch(strip + g * share + n, 0, 2);
+    };
+    const PackedWidth &key = b_.key_width, &value = b_.value_width;
+    part(head_->q_columns + next * key.pitch, kStrip * key.pitch);
+    part(head_->dout_columns + next * value.pitch, kStrip * value.pitch);
+    part(head_->q_rows + next / P::kElements * key.columns, kStrip / P::kElements * key.columns);
+    part(head_->dout_rows + next / P::kElements * value.columns,
+         kStrip / P::kElements * value.columns);
+    part(head_->dq + next * key.columns, kStrip * key.columns);
   }
 
   template <Tile kind>
@@ -203,18 +222,14 @@ class BackwardKeys {
   // bfloat16: [strip][pair of keys][query] words from two neighbouring rows of dS^T.
   FOVEA_INLINE void weave(int g) {
 #if defined(__AVX512BF16__)
-    alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
-                                                      37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
-                                                      11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-    const __m512i low = _mm512_load_si512(kLow),
-                  high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     const Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / 2);
     Word* to = woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kStrip;
     for (int r = 0; r < kRows; r += 2, to += kStrip) {
-      const __m512i even = _mm512_loadu_si512(slopes + r * kScorePitch<P>),
-                    odd = _mm512_loadu_si512(slopes + (r + 1) * kScorePitch<P>);
-      _mm512_storeu_si512(to, _mm512_permutex2var_epi16(even, low, odd));
-      _mm512_storeu_si512(to + kLanes, _mm512_permutex2var_epi16(even, high, odd));
+      Float low, high;
+      weave_rows(load(slopes + r * kScorePitch<P>), load(slopes + (r + 1) * kScorePitch<P>), low,
+                 high);
+      store(to, low);
+      store(to + kLanes, high);
     }
 #else
     static_cast<void>(g);

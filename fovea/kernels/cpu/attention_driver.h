@@ -110,6 +110,7 @@ inline int64_t heads_together(int64_t all, int64_t floats, int64_t items) {
 }
 
 /// UnsupportedError or ShapeError.
+void check_sizes(const AttentionSizes& sizes);
 void check_sizes(const AttentionSizes& sizes, std::span<const Visits> visits);
 
 }  // namespace fovea::kernels

@@ -28,7 +28,7 @@ constexpr int64_t kWeightPitch =
     (kDepth * kStrip + kLanes) / P::kElements;  // an odd number of vectors: no cache set twice
 
 inline int64_t forward_floats(const PackedWidth& key, const PackedWidth& value) {
-  return kQueryBlock * (key.pitch + kWeightPitch<Single> + value.columns + kLanes);
+  return kQueryBlock * (key.pitch + kWeightPitch<Single> + value.columns + 4 * kLanes);
 }
 
 template <class T, class P>
@@ -40,6 +40,9 @@ class ForwardRows {
     weights_ = q_ + kQueryBlock * b_.key_width.pitch;
     out_ = weights_ + kQueryBlock * kWeightPitch<Single>;
     sums_ = out_ + kQueryBlock * b_.value_width.columns;
+    spread_ = sums_ + kQueryBlock * kLanes;
+    top_ = spread_ + kQueryBlock * kLanes;
+    first_ = top_ + kQueryBlock * kLanes;
   }
 
   void run() {
@@ -79,17 +82,27 @@ class ForwardRows {
     for (int64_t n = 0; n < rows * kLanes; ++n) sums_[n] = 0.0f;
     for (int64_t n = 0; n < rows * b_.value_width.columns; ++n) out_[n] = 0.0f;
     depth_ = 0;
+    if (b_.stats[0] == nullptr) return visit_strips<false>();
+    for (int64_t n = 0; n < rows * kLanes; ++n) {
+      spread_[n] = first_[n] = 0.0f;
+      top_[n] = -kInfinity;
+    }
+    visit_strips<true>();
+  }
+
+  template <bool stats>
+  void visit_strips() {
     for (int64_t n = b_.strip_count - 1; n >= 0; --n) {
       const Strip& strip = b_.strips[n];
       const bool partial = strip.kind == Strip::Kind::partial;
       for (int64_t key = last_tile(strip); key >= strip.key_begin; key -= kStrip) {
         const bool masked = partial || key + kStrip > b_.key_count;
         if (!b_.plain) {
-          score_strip<Tile::general>(key, masked);
+          score_strip<Tile::general, stats>(key, masked);
         } else if (masked) {
-          score_strip<Tile::masked>(key, true);
+          score_strip<Tile::masked, stats>(key, true);
         } else {
-          score_strip<Tile::plain>(key, false);
+          score_strip<Tile::plain, stats>(key, false);
         }
         if (++depth_ == kDepth) add_values();
       }
@@ -101,14 +114,31 @@ class ForwardRows {
     return strip.key_begin + (strip.key_end - strip.key_begin - 1) / kStrip * kStrip;
   }
 
-  template <Tile kind>
+  template <Tile kind, bool stats>
   void score_strip(int64_t key, bool masked) {
     strip_key_[depth_] = key;
-    for (int g = 0; g < groups_; ++g) live_[depth_][g] = score_tile<kind>(g, key, masked);
+    if (stats) find_starts(key);
+    for (int g = 0; g < groups_; ++g) {
+      prefetch_before(key, g);
+      live_[depth_][g] = score_tile<kind, stats>(g, key, masked);
+    }
+  }
+
+  // The part that falls to group g of the strip that comes next: beyond the second-level cache,
+  // walking backwards defeats the hardware's own prefetching.
+  FOVEA_INLINE void prefetch_before(int64_t key, int g) const {
+    constexpr int64_t kLine = 64 / sizeof(Word);
+    const int64_t next = key < kStrip ? 0 : key - kStrip;
+    const int64_t k_part = b_.key_width.pitch * kStrip / kGroups;
+    const int64_t v_part = b_.value_width.columns * (kStrip / P::kElements) / kGroups;
+    const Word* k = b_.keys + next * b_.key_width.pitch + g * k_part;
+    const Word* v = b_.values + next / P::kElements * b_.value_width.columns + g * v_part;
+    for (int64_t n = 0; n < k_part; n += kLine) __builtin_prefetch(k + n, 0, 2);
+    for (int64_t n = 0; n < v_part; n += kLine) __builtin_prefetch(v + n, 0, 2);
   }
 
   // False if no pair of the tile is seen: it then costs nothing more.
-  template <Tile kind>
+  template <Tile kind, bool stats>
   FOVEA_INLINE bool score_tile(int g, int64_t key, bool masked) {
     const int first = g * kRows;
     Int seen[kRows][2];
@@ -130,13 +160,34 @@ class ForwardRows {
       }
       if (open_[g] > 0) take_reference(g, row, larger(s[r][0], s[r][1]) * factor);
       const Float m = broadcast(reference_[row]);
-      Float low = exp2_lanes<P::kExpDegree>(s[r][0] * factor - m);
-      Float high = exp2_lanes<P::kExpDegree>(s[r][1] * factor - m);
+      const Float x[2] = {s[r][0] * factor - m, s[r][1] * factor - m};
+      Float low = exp2_lanes<P::kExpDegree>(x[0]), high = exp2_lanes<P::kExpDegree>(x[1]);
       store(sums_ + row * kLanes, load(sums_ + row * kLanes) + (low + high));
+      if (stats) observe<kind != Tile::plain>(row, x, low, high);
       if (kind == Tile::general) drop(row, key, low, high);
       P::store_row(weights + r * kWeightPitch<P>, low, high);
     }
     return true;
+  }
+
+  // Keys at the first position of their document, whose weight is the sink mass.
+  FOVEA_INLINE void find_starts(int64_t key) {
+    start_[0] = load(b_.key_places.position + key) == 0;
+    start_[1] = load(b_.key_places.position + key + kLanes) == 0;
+    has_start_ = any(start_[0] | start_[1]);
+  }
+
+  // Telemetry: sums of P x and of P at the start, the largest x.
+  template <bool unseen>
+  FOVEA_INLINE void observe(int row, const Float (&x)[2], Float low, Float high) {
+    const Float floor = broadcast(-1e30f);  // 0 * -inf would not be 0
+    const Float a = unseen ? larger(x[0], floor) : x[0], b = unseen ? larger(x[1], floor) : x[1];
+    const int64_t at = row * kLanes;
+    store(spread_ + at, load(spread_ + at) + (low * a + high * b));
+    store(top_ + at, larger(load(top_ + at), larger(a, b)));
+    if (!has_start_) return;
+    const Float from = (start_[0] ? low : Float{}) + (start_[1] ? high : Float{});
+    store(first_ + at, load(first_ + at) + from);
   }
 
   FOVEA_INLINE bool see(int first, int64_t key, Int (&seen)[kRows][2]) {
@@ -263,7 +314,18 @@ class ForwardRows {
       T* to = b_.out[r];
       for (int64_t c = 0; c < b_.value_width.elements; ++c) from_float(from[c] * inverse[r], to[c]);
       if (b_.lse[r] != nullptr) *b_.lse[r] = lse[r];
+      if (b_.stats[r] != nullptr) write_stats(r, inverse[r], lse[r]);
     }
+  }
+
+  // With P = 2^x / l: entropy = -sum P ln P, largest weight, weight of the document's start.
+  void write_stats(int64_t r, float inverse, float lse) const {
+    const float spread = sum(load(spread_ + r * kLanes));
+    const float log_l = lse - reference_[r] * kLn2;
+    float* to = b_.stats[r];
+    to[0] = inverse > 0.0f ? inverse * (total_[r] * log_l - spread * kLn2) : 0.0f;
+    to[1] = inverse * __builtin_exp2f(largest(load(top_ + r * kLanes)));
+    to[2] = inverse * sum(load(first_ + r * kLanes));
   }
 
   static void join_sink(float z, float& inverse, float& lse) {
@@ -276,6 +338,9 @@ class ForwardRows {
   const ForwardBlock<T>& b_;
   const int groups_;
   float *q_, *weights_, *out_, *sums_;  // sums_: kLanes partial sums a row
+  float *spread_, *top_, *first_;       // the same, for telemetry
+  Int start_[2];
+  bool has_start_ = false;
   int depth_ = 0;
   int64_t strip_key_[kDepth];
   bool live_[kDepth][kGroups];

@@ -85,6 +85,54 @@ FOVEA_INLINE float sum(Float x) {
   return part[0];
 }
 
+/// Lane n becomes the sum of all lanes of rows[n].
+FOVEA_INLINE Float sum_each(const Float (&rows)[kLanes]) {
+#if defined(__AVX512F__)
+  Float pairs[8], quads[4];  // sums inside each quarter of a register, then across
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    pairs[i] = _mm512_add_ps(_mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]),
+                             _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]));
+  }
+  const auto low = [](Float a, Float b) {
+    return reinterpret_cast<Float>(
+        _mm512_unpacklo_pd(reinterpret_cast<__m512d>(a), reinterpret_cast<__m512d>(b)));
+  };
+  const auto high = [](Float a, Float b) {
+    return reinterpret_cast<Float>(
+        _mm512_unpackhi_pd(reinterpret_cast<__m512d>(a), reinterpret_cast<__m512d>(b)));
+  };
+  const auto join = [](Float a, Float b) {
+    return Float(_mm512_shuffle_f32x4(a, b, 0x88)) + Float(_mm512_shuffle_f32x4(a, b, 0xDD));
+  };
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    quads[i] = low(pairs[2 * i], pairs[2 * i + 1]) + high(pairs[2 * i], pairs[2 * i + 1]);
+  return join(join(quads[0], quads[1]), join(quads[2], quads[3]));
+#elif defined(__AVX2__)
+  const Float a =
+      _mm256_hadd_ps(_mm256_hadd_ps(rows[0], rows[1]), _mm256_hadd_ps(rows[2], rows[3]));
+  const Float b =
+      _mm256_hadd_ps(_mm256_hadd_ps(rows[4], rows[5]), _mm256_hadd_ps(rows[6], rows[7]));
+  return Float(_mm256_permute2f128_ps(a, b, 0x20)) + Float(_mm256_permute2f128_ps(a, b, 0x31));
+#else
+  Float out{};
+  for (int i = 0; i < kLanes; ++i) out[i] = sum(rows[i]);
+  return out;
+#endif
+}
+
+/// The first n floats at p, zeros behind them; reads nothing else.
+FOVEA_INLINE Float load_first(const float* p, int64_t n) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1u), p);
+#else
+  float part[kLanes] = {};
+  for (int64_t i = 0; i < n; ++i) part[i] = p[i];
+  return load(part);
+#endif
+}
+
 FOVEA_INLINE bool any(Int mask) {
 #if defined(__AVX512F__)
   return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(mask), reinterpret_cast<__m512i>(mask)) !=

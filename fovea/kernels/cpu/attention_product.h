@@ -38,6 +38,17 @@ struct Pair {
     store(p, reinterpret_cast<Float>(_mm512_cvtne2ps_pbh(high, low)));
   }
 };
+
+/// Two rows of 32 bfloat16 as pairs: word n of `low` holds columns n of both, of `high` 16 + n.
+FOVEA_INLINE void weave_rows(Float even, Float odd, Float& low, Float& high) {
+  alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                                    37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                                    11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  const __m512i at = _mm512_load_si512(kLow), next = _mm512_add_epi16(at, _mm512_set1_epi16(16));
+  const __m512i a = reinterpret_cast<__m512i>(even), b = reinterpret_cast<__m512i>(odd);
+  low = reinterpret_cast<Float>(_mm512_permutex2var_epi16(a, at, b));
+  high = reinterpret_cast<Float>(_mm512_permutex2var_epi16(a, next, b));
+}
 #endif
 
 /// c[R][N vectors] += a[R x depth words] b[depth x N vectors of words]: word (i, k) of the left

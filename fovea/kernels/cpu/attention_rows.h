@@ -5,6 +5,7 @@
 #pragma once
 
 #include "fovea/kernels/cpu/attention_backward.h"
+#include "fovea/kernels/cpu/attention_decode.h"
 #include "fovea/kernels/cpu/attention_forward.h"
 
 namespace fovea::kernels {
@@ -22,7 +23,10 @@ constexpr AttentionTable<T> table_of(const char* isa) {
           .forward = forward_block<T, P>,
           .delta = delta_rows<T>,
           .backward = backward_block<T, P>,
-          .query_gradient = query_gradient_rows<T>};
+          .query_gradient = query_gradient_rows<T>,
+          .decode_scratch = decode_floats,
+          .decode = decode_block<T, P>,
+          .finish_decode = finish_decode_row<T>};
 }
 
 }  // namespace

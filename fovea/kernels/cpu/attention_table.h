@@ -72,6 +72,7 @@ struct ForwardBlock {
   const T* q[kQueryBlock];
   T* out[kQueryBlock];
   float* lse[kQueryBlock];
+  float* stats[kQueryBlock];  ///< kRowStats numbers of the row, or null for all rows
   int32_t position[kQueryBlock], document[kQueryBlock], group[kQueryBlock];
   float scale[kQueryBlock];    ///< of the raw product
   float sink[kQueryBlock];     ///< logit of the sink, -inf without
@@ -132,6 +133,41 @@ struct QueryGradientRows {
   float* dtau = nullptr;
 };
 
+/// Most rows (queries of the heads that share a key head) that read keys where they lie.
+constexpr int64_t kDecodeRows = 16;
+
+/// A chunk of the keys of one sequence, read where they lie, for a few rows. A row sees the keys of
+/// its two ranges; the result of a chunk is a part of a softmax: sums, largest logit, total.
+template <class T>
+struct DecodeBlock {
+  PackedWidth key_width, value_width;
+  const T *k = nullptr, *v = nullptr;  ///< row 0 of the sequence
+  int64_t k_row = 0, v_row = 0;
+  int64_t key_begin = 0, key_end = 0;  ///< keys of the chunk that some row sees
+  bool plain = true;
+  int64_t rows = 0;
+  const T* q[kDecodeRows];
+  KeyRange near[kDecodeRows], far[kDecodeRows];
+  int32_t position[kDecodeRows];
+  float scale[kDecodeRows];  ///< of the raw product
+  const HeadRule* head[kDecodeRows];
+  float* part = nullptr;  ///< [rows][decode_part()]: sums [value columns], maximum (log 2), total
+};
+
+/// Floats of one row of a part, in whole cache lines.
+constexpr int64_t decode_part(const PackedWidth& value) { return value.columns + 16; }
+
+/// One row from its parts, in their order.
+template <class T>
+struct DecodeRow {
+  const float* parts = nullptr;  ///< part n at parts + n * stride
+  int64_t stride = 0, count = 0;
+  PackedWidth value_width;
+  float sink = 0.0f;  ///< logit of the sink, -inf without
+  T* out = nullptr;
+  float* lse = nullptr;  ///< may be null
+};
+
 template <class T>
 struct AttentionTable {
   const char* isa = "";
@@ -146,6 +182,9 @@ struct AttentionTable {
   void (*delta)(const DeltaRows<T>&) = nullptr;
   void (*backward)(const BackwardBlock<T>&, float* scratch) = nullptr;
   void (*query_gradient)(const QueryGradientRows<T>&) = nullptr;
+  int64_t (*decode_scratch)(const PackedWidth& key) = nullptr;  // floats
+  void (*decode)(const DecodeBlock<T>&, float* scratch) = nullptr;
+  void (*finish_decode)(const DecodeRow<T>&) = nullptr;
 };
 
 template <class T>

@@ -1,0 +1,166 @@
+// Decoding over a batch: chunks of keys as work items, then one sum a row.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <limits>
+
+#include "fovea/base/error.h"
+#include "fovea/kernels/cpu/attention_driver.h"
+
+namespace fovea::kernels {
+namespace {
+
+// Keys of a work item: long enough that a thread hardly notices beginning and end, short enough
+// that 4096 keys give work to 8 threads. The same for all problems, because the order of sums
+// follows from it.
+constexpr int64_t kChunk = 512;
+
+// A chunk of one key head for rows [row_begin, row_end) of those that read it (head by head, query
+// by query).
+struct ChunkItem {
+  int64_t b = 0, g = 0, chunk = 0, row_begin = 0, row_end = 0;
+};
+
+template <class T>
+class Decode {
+ public:
+  explicit Decode(const AttentionDecode<T>& problem)
+      : p_(problem),
+        s_(problem.sizes),
+        table_(attention_table<T>()),
+        key_(packed_width(table_, s_.head_dim)),
+        value_(packed_width(table_, s_.value_dim)),
+        rows_(s_.heads / s_.kv_heads * s_.queries),
+        chunks_(std::max<int64_t>((s_.keys + kChunk - 1) / kChunk, 1)),
+        part_(decode_part(value_)) {
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));
+    }
+  }
+
+  void run() {
+    const std::vector<ChunkItem> items = make_items();
+    parts_ = packed_memory(s_.batch * s_.kv_heads * chunks_ * rows_ * part_);
+    const int64_t count = std::ssize(items), rows = s_.batch * s_.heads * s_.queries;
+#pragma omp parallel if (products(s_) > kParallelProducts)
+    {
+      const FloatBuffer scratch(table_.decode_scratch(key_));
+#pragma omp for schedule(dynamic)
+      for (int64_t n = 0; n < count; ++n) attend(items[n], scratch.data());
+#pragma omp for schedule(static)
+      for (int64_t n = 0; n < rows; ++n) finish(n);
+    }
+  }
+
+ private:
+  const RowVisits& visits(int64_t b, int64_t row) const {
+    return p_.rows[b * s_.queries + row % s_.queries];
+  }
+  float* part(int64_t b, int64_t g, int64_t chunk) const {
+    return parts_ + ((b * s_.kv_heads + g) * chunks_ + chunk) * rows_ * part_;
+  }
+
+  // All chunks, also those that nobody sees: their parts are written too.
+  std::vector<ChunkItem> make_items() const {
+    std::vector<ChunkItem> items;
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
+        for (int64_t g = 0; g < s_.kv_heads; ++g) {
+          for (int64_t row = 0; row < rows_; row += kDecodeRows)
+            items.push_back({b, g, chunk, row, std::min(row + kDecodeRows, rows_)});
+        }
+      }
+    }
+    return items;
+  }
+
+  void attend(const ChunkItem& item, float* scratch) const {
+    const int64_t begin = item.chunk * kChunk, end = std::min(begin + kChunk, s_.keys);
+    DecodeBlock<T> block{.key_width = key_,
+                         .value_width = value_,
+                         .k = p_.k.at(item.b, item.g),
+                         .v = p_.v.at(item.b, item.g),
+                         .k_row = p_.k.row,
+                         .v_row = p_.v.row,
+                         .key_begin = end,
+                         .key_end = begin,
+                         .plain = is_plain(p_.rule),
+                         .part = part(item.b, item.g, item.chunk) + item.row_begin * part_};
+    for (int64_t row = item.row_begin; row < item.row_end; ++row) {
+      const int64_t h = item.g * (s_.heads / s_.kv_heads) + row / s_.queries, i = row % s_.queries;
+      const RowVisits& seen = visits(item.b, row);
+      const int64_t n = block.rows++;
+      block.q[n] = p_.q.at(item.b, h, i);
+      block.position[n] = static_cast<int32_t>(seen.position);
+      block.scale[n] =
+          p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[item.b * s_.queries + i] : p_.rule.scale;
+      block.head[n] = &rules_[item.b * s_.heads + h];
+      block.near[n] = cut(seen.near, begin, end, block);
+      block.far[n] = cut(seen.far, begin, end, block);
+    }
+    table_.decode(block, scratch);
+  }
+
+  // The range inside a chunk; the block's own range grows to hold it.
+  static KeyRange cut(KeyRange range, int64_t begin, int64_t end, DecodeBlock<T>& block) {
+    range.begin = std::max(range.begin, begin);
+    range.end = std::min(range.end, end);
+    if (range.begin >= range.end) return {.begin = 0, .end = 0, .shift = range.shift};
+    block.key_begin = std::min(block.key_begin, range.begin);
+    block.key_end = std::max(block.key_end, range.end);
+    return range;
+  }
+
+  void finish(int64_t n) const {
+    const int64_t i = n % s_.queries, h = n / s_.queries % s_.heads, b = n / s_.queries / s_.heads;
+    const int64_t group = s_.heads / s_.kv_heads;
+    table_.finish_decode({.parts = part(b, h / group, 0) + (h % group * s_.queries + i) * part_,
+                          .stride = rows_ * part_,
+                          .count = chunks_,
+                          .value_width = value_,
+                          .sink = p_.rule.sink_logit != nullptr
+                                      ? p_.rule.sink_logit[h]
+                                      : -std::numeric_limits<float>::infinity(),
+                          .out = p_.out.at(b, h, i),
+                          .lse = p_.lse != nullptr ? p_.lse + n : nullptr});
+  }
+
+  const AttentionDecode<T>& p_;
+  const AttentionSizes& s_;
+  const AttentionTable<T>& table_;
+  const PackedWidth key_, value_;
+  const int64_t rows_, chunks_, part_;  // rows_: that read one key head
+  std::vector<HeadRule> rules_;
+  float* parts_ = nullptr;  // [batch][kv_heads][chunk][row][part_]
+};
+
+}  // namespace
+
+bool prefers_decode(const AttentionSizes& s) {
+  return s.kv_heads > 0 && s.heads / s.kv_heads * s.queries <= kDecodeRows;
+}
+
+template <class T>
+void run(const AttentionDecode<T>& problem) {
+  const AttentionSizes& s = problem.sizes;
+  check_sizes(s);
+  require<ShapeError>(std::ssize(problem.rows) == s.batch * s.queries, "attention kernel",
+                      "expected the visits of {} rows; got {}", s.batch * s.queries,
+                      problem.rows.size());
+  require<UnsupportedError>(problem.rule.dropout == 0.0f, "attention kernel",
+                            "decoding has no dropout; got {}", problem.rule.dropout);
+  for (const RowVisits& row : problem.rows) {
+    for (const KeyRange& range : {row.near, row.far}) {
+      require<ShapeError>(range.begin >= range.end || (range.begin >= 0 && range.end <= s.keys),
+                          "attention kernel", "rows see keys [0, {}); got [{}, {})", s.keys,
+                          range.begin, range.end);
+    }
+  }
+  if (s.batch * s.heads * s.queries == 0) return;
+  Decode<T>(problem).run();
+}
+template void run(const AttentionDecode<float>&);
+template void run(const AttentionDecode<BFloat16>&);
+
+}  // namespace fovea::kernels

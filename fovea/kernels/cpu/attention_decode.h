@@ -1,0 +1,299 @@
+// Decoding: a few rows of queries against keys and values that are read once, where they lie.
+//
+//   per 64 keys:   x = q.K^T (kLanes keys at a time) -> logit, range -> m = max(m, x), P = 2^(x -
+//   m)
+//                  O = O 2^(old m - m) + P V
+//
+// Packing would read and write what is read here only once, so time is that of reading memory. The
+// keys of a sequence are cut into chunks of equal length, whatever the number of threads or the
+// batch; finish_decode_row() joins their parts in order.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/attention_tile.h"
+
+namespace fovea::kernels {
+namespace {
+
+constexpr int kDecodeKeys = 64;  // keys between two looks at the maximum
+// kDecodeBlock x kDecodeVectors sums of O fill half of the registers.
+constexpr int kDecodeBlock = 4, kDecodeVectors = kLanes == 16 ? 4 : 2;
+
+inline int64_t decode_floats(const PackedWidth& key) {
+  return kDecodeRows * (key.pitch + kDecodeKeys + kLanes);
+}
+
+/// kLanes words of a row from word `at` on; `left` words exist from there.
+template <class T, class P>
+FOVEA_INLINE Float load_words(const T* row, int64_t at, int64_t left) {
+  if constexpr (sizeof(T) * P::kElements == sizeof(Word)) {
+    const Word* words = reinterpret_cast<const Word*>(row) + at;
+    return left >= kLanes ? load(words) : load_first(words, left);
+  } else {  // bfloat16 that becomes float32
+    typedef uint16_t Halves __attribute__((vector_size(2 * kLanes), may_alias, aligned(2)));
+    Halves halves{};
+    if (left >= kLanes) {
+      halves = *reinterpret_cast<const Halves*>(row + at);
+    } else {
+      for (int64_t i = 0; i < left; ++i) halves[i] = row[at + i].bits;
+    }
+    return reinterpret_cast<Float>(__builtin_convertvector(halves, Int) << 16);
+  }
+}
+
+template <class T, class P>
+class DecodeChunk {
+ public:
+  DecodeChunk(const DecodeBlock<T>& block, float* scratch)
+      : b_(block), part_(decode_part(block.value_width)) {
+    q_ = scratch;
+    weights_ = q_ + kDecodeRows * b_.key_width.pitch;
+    totals_ = weights_ + kDecodeRows * kDecodeKeys;
+  }
+
+  void run() {
+    for (int64_t r = 0; r < b_.rows; ++r) {
+      copy_row<T, P>(b_.q[r], b_.key_width.elements, b_.key_width.pitch,
+                     q_ + r * b_.key_width.pitch);
+      for (int64_t n = 0; n < part_; ++n) b_.part[r * part_ + n] = 0.0f;
+      store(totals_ + r * kLanes, Float{});
+      maximum_[r] = -kInfinity;
+    }
+    // Tiles lie where they lie for every chunk and every neighbour: the sums keep their order.
+    for (int64_t tile = b_.key_begin / kDecodeKeys * kDecodeKeys; tile < b_.key_end;
+         tile += kDecodeKeys) {
+      begin_ = tile < b_.key_begin ? b_.key_begin : tile;
+      end_ = tile + kDecodeKeys < b_.key_end ? tile + kDecodeKeys : b_.key_end;
+      score(tile);
+      for (int64_t r = 0; r < b_.rows; ++r) weigh(r);
+      add_values(tile);
+    }
+    for (int64_t r = 0; r < b_.rows; ++r) {
+      b_.part[r * part_ + b_.value_width.columns] = maximum_[r];
+      b_.part[r * part_ + b_.value_width.columns + 1] = sum(load(totals_ + r * kLanes));
+    }
+  }
+
+ private:
+  // Logits of the tile, in units of log 2, -inf where unseen.
+  void score(int64_t tile) {
+    for (int64_t n = 0; n < kDecodeKeys; n += kLanes) {
+      const int64_t key = tile + n;
+      const bool empty = key >= end_ || key + kLanes <= begin_;
+      const T* rows[kLanes];
+      for (int i = 0; i < kLanes && !empty; ++i) {
+        const int64_t j = key + i < begin_ ? begin_ : (key + i < end_ ? key + i : end_ - 1);
+        rows[i] = b_.k + j * b_.k_row;
+        prefetch(b_.k + (j + kDecodeKeys) * b_.k_row, b_.key_width.elements, j);
+      }
+      for (int64_t r = 0; r < b_.rows; ++r) {
+        Float* to = reinterpret_cast<Float*>(weights_ + r * kDecodeKeys + n);
+        *to = empty ? broadcast(-kInfinity) : logits(r, key, products(r, rows));
+      }
+    }
+  }
+
+  FOVEA_INLINE Float products(int64_t r, const T* const (&rows)[kLanes]) const {
+    const Word* q = q_ + r * b_.key_width.pitch;
+    const int64_t words = b_.key_width.words;
+    Float sums[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) sums[i] = Float{};
+    int64_t c = 0;
+    for (; c + kLanes <= words; c += kLanes) {
+      const Float left = load(q + c);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i)
+        sums[i] = P::multiply_add(left, load_words<T, P>(rows[i], c, kLanes), sums[i]);
+    }
+    if (c < words) {
+      const Float left = load(q + c);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i)
+        sums[i] = P::multiply_add(left, load_words<T, P>(rows[i], c, words - c), sums[i]);
+    }
+    return sum_each(sums);
+  }
+
+  FOVEA_INLINE Float logits(int64_t r, int64_t key, Float s) const {
+    Int index{};
+    for (int i = 0; i < kLanes; ++i) index[i] = i;
+    index = index + static_cast<int32_t>(key);
+    const auto inside = [&](const KeyRange& range) {
+      return (index >= static_cast<int32_t>(range.begin)) &
+             (index < static_cast<int32_t>(range.end));
+    };
+    const Int near = inside(b_.near[r]), seen = near | inside(b_.far[r]);
+    s = s * b_.scale[r];
+    if (!b_.plain) {
+      const Int shift = near ? broadcast(static_cast<int32_t>(b_.near[r].shift))
+                             : broadcast(static_cast<int32_t>(b_.far[r].shift));
+      Float slope;
+      s = logit_of(*b_.head[r], s, b_.position[r] - (index + shift), slope);
+    }
+    return seen ? s * kLog2E : broadcast(-kInfinity);
+  }
+
+  // From logits to weights; what was summed before follows a new maximum.
+  FOVEA_INLINE void weigh(int64_t r) {
+    float* row = weights_ + r * kDecodeKeys;
+    Float top = load(row);
+    for (int n = kLanes; n < kDecodeKeys; n += kLanes) top = larger(top, load(row + n));
+    const float maximum = largest(top);
+    if (maximum > maximum_[r]) {
+      const Float shrink = exp2_lanes<5>(broadcast(maximum_[r] - maximum));
+      maximum_[r] = maximum;
+      store(totals_ + r * kLanes, load(totals_ + r * kLanes) * shrink);
+      float* sums = b_.part + r * part_;
+      for (int64_t c = 0; c < b_.value_width.columns; c += kLanes)
+        store(sums + c, load(sums + c) * shrink);
+    }
+    const Float m = broadcast(maximum_[r] > -kInfinity ? maximum_[r] : 0.0f);
+    Word* weights = weights_ + r * kDecodeKeys;
+    Float total = load(totals_ + r * kLanes);
+    for (int n = 0; n < kDecodeKeys; n += kStrip) {
+      const Float low = exp2_lanes<P::kExpDegree>(load(row + n) - m);
+      const Float high = exp2_lanes<P::kExpDegree>(load(row + n + kLanes) - m);
+      total = total + (low + high);
+      P::store_row(weights + n / P::kElements, low, high);
+    }
+    store(totals_ + r * kLanes, total);
+  }
+
+  void add_values(int64_t tile) {
+    int64_t r = 0;
+    for (; r + kDecodeBlock <= b_.rows; r += kDecodeBlock) add_rows<kDecodeBlock>(tile, r);
+    switch (b_.rows - r) {
+      case 3:
+        return add_rows<3>(tile, r);
+      case 2:
+        return add_rows<2>(tile, r);
+      case 1:
+        return add_rows<1>(tile, r);
+      default:
+        return;
+    }
+  }
+
+  template <int R>
+  void add_rows(int64_t tile, int64_t r) {
+    constexpr int64_t kColumns = kDecodeVectors * kLanes;
+    const int64_t width = b_.value_width.elements;
+    for (int64_t c = 0; c < width; c += kColumns) {
+      width - c >= kColumns ? add_columns<R, true>(tile, r, c) : add_columns<R, false>(tile, r, c);
+    }
+  }
+
+  // O[r ... r + R][c ... c + columns] += P V over the tile's keys.
+  template <int R, bool whole>
+  FOVEA_INLINE void add_columns(int64_t tile, int64_t r, int64_t c) {
+    Float o[R][kDecodeVectors];
+    float* at = b_.part + r * part_ + c;
+    const int64_t vectors = (b_.value_width.columns - c) / kLanes;
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kDecodeVectors; ++v)
+        o[i][v] = whole || v < vectors ? load(at + i * part_ + v * kLanes) : Float{};
+    }
+    const Word* weights = weights_ + r * kDecodeKeys;
+    const int64_t first = (begin_ - tile) / P::kElements;
+    const int64_t last = (end_ - tile + P::kElements - 1) / P::kElements;
+    for (int64_t n = first; n < last; ++n) {
+      Float rows[kDecodeVectors];
+      load_values<whole>(tile + n * P::kElements, c, rows);
+#pragma GCC unroll 4
+      for (int i = 0; i < R; ++i) {
+        const Float weight = broadcast(weights[i * kDecodeKeys + n]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kDecodeVectors; ++v)
+          o[i][v] = P::multiply_add(weight, rows[v], o[i][v]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kDecodeVectors; ++v) {
+        if (whole || v < vectors) store(at + i * part_ + v * kLanes, o[i][v]);
+      }
+    }
+  }
+
+  // Columns c ... of the value at `key`; with pairs, of it and the next one, zeros where that is
+  // not of this tile.
+  template <bool whole>
+  FOVEA_INLINE void load_values(int64_t key, int64_t c, Float (&rows)[kDecodeVectors]) const {
+    const T* row = b_.v + key * b_.v_row;
+    prefetch(row + kDecodeKeys * b_.v_row + c, kDecodeVectors * kLanes, key);
+    const auto left = [&](int v) {
+      return whole ? kLanes : (b_.value_width.elements - c) / P::kElements - v * kLanes;
+    };
+    if constexpr (P::kElements == 1) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kDecodeVectors; ++v)
+        rows[v] = left(v) > 0 ? load_words<T, P>(row + c, v * kLanes, left(v)) : Float{};
+    } else {
+#if defined(__AVX512BF16__)
+      prefetch(row + (kDecodeKeys + 1) * b_.v_row + c, kDecodeVectors * kLanes, key + 1);
+      const bool has_even = key >= begin_, has_odd = key + 1 < end_;
+#pragma GCC unroll 2
+      for (int v = 0; v < kDecodeVectors / 2; ++v) {
+        const bool some = left(v) > 0;
+        const Float even =
+            some && has_even ? load_words<T, P>(row + c, v * kLanes, left(v)) : Float{};
+        const Float odd =
+            some && has_odd ? load_words<T, P>(row + b_.v_row + c, v * kLanes, left(v)) : Float{};
+        weave_rows(even, odd, rows[2 * v], rows[2 * v + 1]);
+      }
+#endif
+    }
+  }
+
+  // A part of a row of the next tile, as far as the chunk goes.
+  FOVEA_INLINE void prefetch(const T* row, int64_t elements, int64_t key) const {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    if (key + kDecodeKeys >= b_.key_end) return;
+    for (int64_t n = 0; n < elements; n += kLine) __builtin_prefetch(row + n, 0, 2);
+  }
+
+  const DecodeBlock<T>& b_;
+  const int64_t part_;
+  Word *q_, *weights_;  // weights_: [rows][kDecodeKeys], logits first
+  float* totals_;       // kLanes partial sums a row
+  int64_t begin_ = 0, end_ = 0;
+  float maximum_[kDecodeRows];
+};
+
+template <class T, class P>
+void decode_block(const DecodeBlock<T>& block, float* scratch) {
+  const FlushDenormals flush;
+  DecodeChunk<T, P>(block, scratch).run();
+}
+
+template <class T>
+void finish_decode_row(const DecodeRow<T>& p) {
+  const FlushDenormals flush;
+  const int64_t width = p.value_width.elements, columns = p.value_width.columns;
+  float top = p.sink * kLog2E;
+  for (int64_t n = 0; n < p.count; ++n) {
+    const float m = p.parts[n * p.stride + columns];
+    top = m > top ? m : top;
+  }
+  float sums[256] = {};  // the widest value
+  float total = top > -kInfinity ? __builtin_exp2f(p.sink * kLog2E - top) : 0.0f;
+  for (int64_t n = 0; n < p.count; ++n) {
+    const float* part = p.parts + n * p.stride;
+    if (part[columns + 1] == 0.0f) continue;  // saw nothing
+    const float factor = __builtin_exp2f(part[columns] - top);
+    total += part[columns + 1] * factor;
+    for (int64_t c = 0; c < width; ++c) sums[c] += part[c] * factor;
+  }
+  const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
+  for (int64_t c = 0; c < width; ++c) from_float(sums[c] * inverse, p.out[c]);
+  if (p.lse != nullptr) *p.lse = total == 0.0f ? -kInfinity : (top + __builtin_log2f(total)) * kLn2;
+}
+
+}  // namespace
+}  // namespace fovea::kernels
