@@ -12,7 +12,7 @@ JOBS ?= $(shell scripts/jobs.sh)
 TEXT ?=
 ARGS ?=
 
-.PHONY: help setup build demo test test-debug sanitize check format lint bench python-peers clean
+.PHONY: help setup build demo test test-debug sanitize sanitize-threads check format lint bench python-peers clean
 
 help: ## this list
 	@echo "Fovea. Targets (each does what it needs first):"
@@ -38,6 +38,10 @@ test-debug: setup ## all tests of a debug build
 sanitize: setup ## all tests under the address and undefined-behaviour sanitizers
 	@scripts/build.sh sanitize $(JOBS)
 	@scripts/run-tests.sh sanitize $(JOBS) $(ARGS)
+
+sanitize-threads: setup ## the kernels' tests under the thread sanitizer
+	@scripts/build.sh sanitize-threads $(JOBS) kernels_test
+	@TSAN_OPTIONS=halt_on_error=1 build/sanitize-threads/bin/kernels_test --gtest_brief=1 $(ARGS)
 
 check: build ## the checks of .ci/run: format, lint, layers, docs, spec coverage
 	@scripts/check.sh

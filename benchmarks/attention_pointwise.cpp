@@ -2,7 +2,8 @@
 // our kernels' variants against plain ones, in turn in one process (docs/benchmarks.md).
 //
 //   attention_pointwise [--dtypes float32,bfloat16] [--widths 64,128] [--lengths 1024,4096,16384]
-//                       [--only sdpa|variants|decode] [--pairs 21] [--budget 10] [--threads 1]
+//                       [--only sdpa|variants|decode|threads|memory] [--pairs 21] [--budget 10]
+//                       [--threads 1]
 //                       [--output FILE]
 //
 // Prints a line a case. --output merges the cases into FILE (JSON), replacing those of equal names.
@@ -97,6 +98,10 @@ class Ours {
   AttentionResult call() const {
     return attention(spec_, x_.q, x_.k, x_.v, tensors_, context_, Path::fused);
   }
+  Ours& with_stats() {
+    context_.want_stats = true;
+    return *this;
+  }
   Action forward() const {
     return [this] {
       const at::NoGradGuard no_gradient;
@@ -168,6 +173,8 @@ class Benchmark {
       }
       if (options_.only.empty() || options_.only == "variants") variants(dtype);
       if (options_.only.empty() || options_.only == "decode") decode(dtype);
+      if (options_.only == "threads") threads(dtype);
+      if (options_.only == "memory") memory(dtype);
     }
   }
 
@@ -226,27 +233,111 @@ class Benchmark {
         10.0 * double(width) * pairs, dtype);
   }
 
-  // One query against a cache of keys: GB/s of keys and values instead of GFLOP/s would say the
-  // same.
+  // One query against caches of keys and values that together exceed every cache of the CPU, taken
+  // in turn; the other side reads the same memory. Keys lie as AttentionCache holds them.
   void decode(const std::string& dtype) {
-    constexpr int64_t heads = 8, kv_heads = 2, width = 64;
+    constexpr int64_t heads = 8, kv_heads = 2, width = 64, total = 512 << 20;
     const at::NoGradGuard no_gradient;
     for (const int64_t length : {4096, 16384}) {
-      const auto draw = [&](int64_t h, int64_t t) {
-        return at::randn({1, h, t, width}).to(scalar_type(dtype));
+      const at::Tensor q = at::randn({1, heads, 1, width}).to(scalar_type(dtype));
+      const auto draw = [&] {
+        return at::randn({1, length, kv_heads, width}).to(scalar_type(dtype)).transpose(1, 2);
       };
-      Tensors x{draw(heads, 1), draw(kv_heads, length), draw(kv_heads, length), {}, {}};
+      std::vector<at::Tensor> keys, values;
+      const double bytes = double(2 * length * kv_heads * width) * double(q.element_size());
+      for (double held = 0.0; held < total; held += bytes) {
+        keys.push_back(draw());
+        values.push_back(draw());
+      }
       AttentionSpec spec = plain_spec(heads, width);
       spec.kv_heads = kv_heads;
-      const Ours ours(spec, x);
-      const Action torch = [&x] {
-        at::scaled_dot_product_attention(x.q, x.k, x.v, {}, 0.0, false, {}, /*enable_gqa=*/true);
+      size_t ours_at = 0, other_at = 0;
+      const Action ours = [&] {
+        for (int n = 0; n < 8; ++n, ++ours_at) {
+          const size_t at = ours_at % keys.size();
+          attention(spec, q, keys[at], values[at], {}, {}, Path::fused);
+        }
       };
-      add(fmt::format("decode vs SDPA, {} d={} keys={} H={}/{}", dtype, width, length, heads,
-                      kv_heads),
-          measure_pairs(options_, ours.forward(), torch), 4.0 * heads * double(length) * width,
-          dtype);
+      const Action reading = [&] {
+        for (int n = 0; n < 8; ++n, ++other_at) {
+          const size_t at = (other_at + keys.size() / 2) % keys.size();
+          for (const at::Tensor& x : {keys[at], values[at]})
+            read_ += sum_of(static_cast<const float*>(x.const_data_ptr()), x.nbytes() / 4);
+        }
+      };
+      Json result = measure_pairs(options_, ours, reading);
+      const double gigabytes = 8.0 * bytes * 1e-6;
+      result["fovea_gb_per_s"] = gigabytes / result["fovea_ms"]["median"].get<double>();
+      result["read_gb_per_s"] = gigabytes / result["other_ms"]["median"].get<double>();
+      result["share_of_read_bandwidth"] = result["ratio"]["median"];
+      add_plain(fmt::format("decode vs reading, {} d={} keys={} H={}/{}", dtype, width, length,
+                            heads, kv_heads),
+                result);
     }
+  }
+
+  // Two threads against one: ratio = the gain.
+  void threads(const std::string& dtype) {
+    for (const int64_t length : options_.lengths) {
+      const int64_t heads = heads_for(length), width = 64;
+      const Tensors x = random_tensors(heads, length, width, scalar_type(dtype));
+      Ours ours(plain_spec(heads, width), x);
+      const auto with = [](int count, Action action) -> Action {
+        return [count, action] {
+          at::set_num_threads(count);
+          action();
+        };
+      };
+      const std::string what = fmt::format("{} d={} T={} H={}", dtype, width, length, heads);
+      for (const auto& [name, action] :
+           {std::pair{"forward", ours.forward()}, {"backward", ours.backward()}}) {
+        add_plain(fmt::format("{} with 2 threads vs 1, {}", name, what),
+                  measure_pairs(options_, with(2, action), with(1, action)));
+      }
+      at::set_num_threads(options_.threads);
+    }
+  }
+
+  // Peak memory of a call beyond its inputs and outputs, each length in turn, ascending.
+  void memory(const std::string& dtype) {
+    constexpr int64_t width = 64;
+    for (const int64_t length : {4096, 16384, 65536}) {
+      const Tensors x = random_tensors(1, length, width, scalar_type(dtype));
+      Ours ours(plain_spec(1, width), x);
+      const int64_t row_bytes = length * width * x.q.element_size();
+      const auto peak = [](const Action& action) {
+        std::ofstream("/proc/self/clear_refs") << 5;  // the peak starts anew
+        const int64_t before = memory_field("VmRSS");
+        action();
+        return memory_field("VmHWM") - before;
+      };
+      const int64_t forward = peak(ours.forward()) - row_bytes - length * 4;
+      const Action backward = ours.backward();
+      const int64_t back = peak(backward) - 3 * row_bytes;
+      add_plain(
+          fmt::format("memory beyond inputs and outputs, {} d={} T={} H=1", dtype, width, length),
+          {{"forward_bytes", forward},
+           {"backward_bytes", back},
+           {"forward_bytes_per_token", double(forward) / double(length)},
+           {"backward_bytes_per_token", double(back) / double(length)}});
+    }
+  }
+
+  // Bytes of a line of /proc/self/status.
+  static int64_t memory_field(const std::string& name) {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) * 1024;
+    }
+    return 0;
+  }
+
+  // A result without a share of the peak.
+  void add_plain(const std::string& name, const Json& result) {
+    Json named{{"name", name}};
+    named.update(result);
+    results_.push_back(named);
+    std::cout << named.dump() << std::endl;
   }
 
   // Our kernels with a setting against our plain kernels: ratio = plain / variant.
@@ -266,6 +357,13 @@ class Benchmark {
       add("backward " + name + " vs plain, " + what,
           measure_pairs(options_, variant.backward(), plain.backward()), 10.0 * flops, dtype);
     };
+    {
+      const Tensors x = random_tensors(2, 4096, width, scalar_type(dtype));
+      Ours plain(plain_spec(2, width), x), counting(plain_spec(2, width), x);
+      add(fmt::format("forward telemetry vs plain, {} d={} T=4096 H=2", dtype, width),
+          measure_pairs(options_, counting.with_stats().forward(), plain.forward()),
+          4.0 * 4096.0 * 4097.0 * width, dtype);
+    }
     compare("t 0.4", 4096, [](AttentionSpec& s) { s.temperature.value = 0.4; });
     compare("learned tau", 4096,
             [](AttentionSpec& s) { s.temperature.kind = TemperatureSpec::Kind::learned; });
@@ -276,6 +374,7 @@ class Benchmark {
 
   Options options_;
   Json peak_;
+  float read_ = 0.0f;  // keeps what is read alive
   std::vector<Json> results_;
 };
 
@@ -288,7 +387,8 @@ int main(int argc, char** argv) {
   app.add_option("--dtypes", options.dtypes)->delimiter(',');
   app.add_option("--widths", options.widths)->delimiter(',');
   app.add_option("--lengths", options.lengths)->delimiter(',');
-  app.add_option("--only", options.only)->check(CLI::IsMember({"sdpa", "variants", "decode"}));
+  app.add_option("--only", options.only)
+      ->check(CLI::IsMember({"sdpa", "variants", "decode", "threads", "memory"}));
   app.add_option("--pairs", options.pairs);
   app.add_option("--budget", options.budget);
   app.add_option("--threads", options.threads);

@@ -1,4 +1,4 @@
-// The measured peak of one core.
+// The measured peaks of one core.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -82,6 +82,22 @@ double fma_peak_bfloat16() {
   if (__builtin_cpu_supports("avx512bf16")) return best_rate(64.0 * kSteps * kChains, loop_bf16);
 #endif
   return fma_peak_float32();
+}
+
+float sum_of(const float* x, size_t n) {
+  typedef float Line __attribute__((vector_size(64)));
+  Line sums[4] = {};
+  for (size_t i = 0; i + 64 <= n; i += 64) {
+    for (size_t c = 0; c < 4; ++c) {
+      Line line;
+      __builtin_memcpy(&line, x + i + 16 * c, sizeof line);
+      sums[c] += line;
+    }
+  }
+  const Line all = sums[0] + sums[1] + sums[2] + sums[3];
+  float total = 0.0f;
+  for (int i = 0; i < 16; ++i) total += all[i];
+  return total;
 }
 
 }  // namespace fovea

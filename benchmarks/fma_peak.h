@@ -1,8 +1,11 @@
-// The measured peak of one core: products and sums from registers, as fast as they go.
+// The measured peak of one core: products and sums from registers, as fast as they go, and reading
+// memory from one end to the other.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <cstddef>
 
 namespace fovea {
 
@@ -11,5 +14,8 @@ namespace fovea {
 double fma_peak_float32();
 /// GFLOP/s with vdpbf16ps; where the CPU lacks it, the float32 peak.
 double fma_peak_bfloat16();
+
+/// The sum of n floats, n a multiple of 64: a loop that waits for memory alone.
+float sum_of(const float* x, size_t n);
 
 }  // namespace fovea

@@ -20,6 +20,10 @@ if(FOVEA_SANITIZE)
     -Wno-error=maybe-uninitialized)  # GCC 12 reports it falsely in instrumented code
   target_link_options(fovea_options INTERFACE -fsanitize=address,undefined)
 endif()
+if(FOVEA_SANITIZE_THREADS)
+  target_compile_options(fovea_options INTERFACE -fsanitize=thread -Wno-error=maybe-uninitialized)
+  target_link_options(fovea_options INTERFACE -fsanitize=thread)
+endif()
 
 find_program(FOVEA_MOLD mold)
 if(FOVEA_MOLD)

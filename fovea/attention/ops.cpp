@@ -91,7 +91,8 @@ Call call_of(FOVEA_SHARED_PARAMETERS) {
     read_fields(parse_json({spec.data(), spec.size()}, "attention spec"), call.spec);
   require<UnsupportedError>(
       !call.spec.differential && !call.spec.head_output.active() &&
-          call.spec.multi_token.earlier_queries() == 0 && call.spec.head_mix == HeadMixSpec{},
+          !call.spec.multi_token.before.active() && !call.spec.multi_token.after.active() &&
+          call.spec.head_mix == HeadMixSpec{},
       "attention operator",
       "torch.ops.fovea.attention takes settings of one head: temperature, soft_cap, bias, mask, "
       "sink_logit, dropout; differential, head_output, multi_token and head_mix need attention() "

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #define FOVEA_INLINE inline __attribute__((always_inline))
+#define FOVEA_ALWAYS __attribute__((always_inline))  // of a lambda
 
 namespace fovea {
 

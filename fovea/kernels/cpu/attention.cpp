@@ -13,8 +13,23 @@
 
 namespace fovea::kernels {
 
+namespace {
+
+template <class T>
+const AttentionTable<T>* table_in_place = nullptr;
+
+}  // namespace
+
+template <class T>
+void use_attention_table(const AttentionTable<T>* table) {
+  table_in_place<T> = table;
+}
+template void use_attention_table(const AttentionTable<float>*);
+template void use_attention_table(const AttentionTable<BFloat16>*);
+
 template <>
 const AttentionTable<float>& attention_table<float>() {
+  if (table_in_place<float> != nullptr) return *table_in_place<float>;
 #if defined(__x86_64__)
   static const AttentionTable<float>& chosen =
       chosen_isa() >= Isa::avx512 ? attention_avx512<float>()
@@ -28,12 +43,14 @@ const AttentionTable<float>& attention_table<float>() {
 
 template <>
 const AttentionTable<BFloat16>& attention_table<BFloat16>() {
+  if (table_in_place<BFloat16> != nullptr) return *table_in_place<BFloat16>;
 #if defined(__x86_64__)
   static const AttentionTable<BFloat16>& chosen =
-      chosen_isa() >= Isa::avx512_bf16 ? attention_avx512_bf16()
-      : chosen_isa() == Isa::avx512    ? attention_avx512<BFloat16>()
-      : chosen_isa() == Isa::avx2      ? attention_avx2<BFloat16>()
-                                       : attention_scalar<BFloat16>();
+      chosen_isa() == Isa::amx           ? attention_amx()
+      : chosen_isa() == Isa::avx512_bf16 ? attention_avx512_bf16()
+      : chosen_isa() == Isa::avx512      ? attention_avx512<BFloat16>()
+      : chosen_isa() == Isa::avx2        ? attention_avx2<BFloat16>()
+                                         : attention_scalar<BFloat16>();
   return chosen;
 #else
   return attention_scalar<BFloat16>();
@@ -139,15 +156,13 @@ class Forward {
 
   void run_heads(const std::vector<PackedHead>& heads, const std::vector<Item>& items) const {
     const int64_t strips = std::ssize(heads) * strips_, count = std::ssize(items);
-#pragma omp parallel if (products(s_) > kParallelProducts)
-    {
+    Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
       const FloatBuffer scratch(std::max(table_.forward_scratch(key_, value_),
                                          table_.strip * std::max(key_.pitch, value_.pitch)));
-#pragma omp for schedule(static)
-      for (int64_t n = 0; n < strips; ++n) pack(heads[n / strips_], n % strips_, scratch.data());
-#pragma omp for schedule(dynamic)
-      for (int64_t n = 0; n < count; ++n) attend(heads[items[n].packed], items[n], scratch.data());
-    }
+      team.each(strips, [&](int64_t n) { pack(heads[n / strips_], n % strips_, scratch.data()); });
+      team.each_in_turn(
+          count, [&](int64_t n) { attend(heads[items[n].packed], items[n], scratch.data()); });
+    });
   }
 
   void pack(const PackedHead& head, int64_t strip, float* scratch) const {

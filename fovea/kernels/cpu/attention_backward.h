@@ -130,9 +130,8 @@ class BackwardKeys {
     Word* weights = weights_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / P::kElements);
     Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / P::kElements);
     Float s[kRows][2];
-    clear(s);
-    multiply_add<P>(s, b_.key_width.words, b_.k_natural + key * b_.key_width.pitch,
-                    b_.key_width.pitch, 1, head_->q_columns + query * b_.key_width.pitch, kStrip);
+    strip_products<P>(s, b_.key_width, b_.k_natural + key * b_.key_width.pitch,
+                      head_->q_columns + query * b_.key_width.pitch);
     const Float lse[2] = {load(head_->lse2 + query), load(head_->lse2 + query + kLanes)};
     const Float factor[2] = {scale[0] * kLog2E, scale[1] * kLog2E};
 #pragma GCC unroll 8
@@ -155,10 +154,8 @@ class BackwardKeys {
       if (kind != Tile::general || head_->rule.dropout <= 0.0f)
         P::store_row(weights + r * kScorePitch<P>, x[0], x[1]);
     }
-    clear(s);
-    multiply_add<P>(s, b_.value_width.words, b_.v_natural + key * b_.value_width.pitch,
-                    b_.value_width.pitch, 1, head_->dout_columns + query * b_.value_width.pitch,
-                    kStrip);
+    strip_products<P>(s, b_.value_width, b_.v_natural + key * b_.value_width.pitch,
+                      head_->dout_columns + query * b_.value_width.pitch);
     if (kind == Tile::general && head_->rule.dropout > 0.0f) drop(key, query, p, s, weights);
     const Float delta[2] = {load(head_->delta + query), load(head_->delta + query + kLanes)};
 #pragma GCC unroll 8
@@ -231,6 +228,9 @@ class BackwardKeys {
       store(to, low);
       store(to + kLanes, high);
     }
+#if defined(FOVEA_TILES)
+    turn_pairs(woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kStrip);
+#endif
 #else
     static_cast<void>(g);
 #endif
@@ -258,16 +258,14 @@ class BackwardKeys {
   FOVEA_INLINE void add_key_tile(int g, int64_t tile, int64_t columns, float* sums,
                                  const Word* scores, const Word* rows) {
     constexpr int64_t kWords = kStrip / P::kElements;
-    float* at = sums + g * kRows * columns + tile;
-    Float c[kRows][N];
-    load_tile(c, at, columns);
-    for (int d = 0; d < depth_; ++d) {
-      if (!live_[d][g]) continue;
-      multiply_add<P>(c, kWords, scores + g * kRows * kScorePitch<P> + d * kWords, kScorePitch<P>,
-                      1, rows + strip_query_[d] / P::kElements * columns + tile * kWords,
-                      N * kLanes);
-    }
-    store_tile(c, at, columns);
+    add_to_sums<P, N>(
+        sums + g * kRows * columns + tile, columns, [&](const auto& add) FOVEA_ALWAYS {
+          for (int d = 0; d < depth_; ++d) {
+            if (!live_[d][g]) continue;
+            add(kWords, scores + g * kRows * kScorePitch<P> + d * kWords, kScorePitch<P>, 1,
+                rows + strip_query_[d] / P::kElements * columns + tile * kWords);
+          }
+        });
   }
 
   // dq[queries][columns] += dS[queries][keys] k[keys][columns]
@@ -288,22 +286,24 @@ class BackwardKeys {
   FOVEA_INLINE void add_query_tile(int d, int r, int64_t tile, const bool (&used)[kKeyParts]) {
     constexpr int64_t kWords = kStrip / P::kElements;
     const int64_t columns = b_.key_width.columns;
-    float* at = head_->dq + (strip_query_[d] + r) * columns + tile;
-    Float c[kRows][N];
-    load_tile(c, at, columns);
-    for (int part = 0; part < kKeyParts; ++part) {
-      if (!used[part]) continue;
-      const Word* k =
-          b_.k_rows + (b_.key_begin + part * kStrip) / P::kElements * columns + tile * kWords;
-      if constexpr (P::kElements == 1) {
-        multiply_add<P>(c, kWords, slopes_ + part * kStrip * kScorePitch<P> + d * kStrip + r, 1,
-                        kScorePitch<P>, k, N * kLanes);
-      } else {
-        multiply_add<P>(c, kWords, woven_ + (d * kKeyBlock + part * kStrip) / 2 * kStrip + r, 1,
-                        kStrip, k, N * kLanes);
-      }
-    }
-    store_tile(c, at, columns);
+    add_to_sums<P, N>(
+        head_->dq + (strip_query_[d] + r) * columns + tile, columns,
+        [&](const auto& add) FOVEA_ALWAYS {
+          for (int part = 0; part < kKeyParts; ++part) {
+            if (!used[part]) continue;
+            const Word* k =
+                b_.k_rows + (b_.key_begin + part * kStrip) / P::kElements * columns + tile * kWords;
+            const Word* woven = woven_ + (d * kKeyBlock + part * kStrip) / 2 * kStrip;
+            if constexpr (P::kElements == 1) {
+              add(kWords, slopes_ + part * kStrip * kScorePitch<P> + d * kStrip + r, 1,
+                  kScorePitch<P>, k);
+            } else if constexpr (P::kTiles) {
+              add(kWords, woven + r * kWords, kWords, 1, k);  // turned: rows are queries
+            } else {
+              add(kWords, woven + r, 1, kStrip, k);
+            }
+          }
+        });
   }
 
   const BackwardBlock<T>& b_;
@@ -321,6 +321,7 @@ class BackwardKeys {
 template <class T, class P>
 void backward_block(const BackwardBlock<T>& block, float* scratch) {
   const FlushDenormals flush;
+  [[maybe_unused]] const TileUse tiles;
   BackwardKeys<T, P>(block, scratch).run();
 }
 

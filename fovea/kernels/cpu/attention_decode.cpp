@@ -43,14 +43,11 @@ class Decode {
     const std::vector<ChunkItem> items = make_items();
     parts_ = packed_memory(s_.batch * s_.kv_heads * chunks_ * rows_ * part_);
     const int64_t count = std::ssize(items), rows = s_.batch * s_.heads * s_.queries;
-#pragma omp parallel if (products(s_) > kParallelProducts)
-    {
+    Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
       const FloatBuffer scratch(table_.decode_scratch(key_));
-#pragma omp for schedule(dynamic)
-      for (int64_t n = 0; n < count; ++n) attend(items[n], scratch.data());
-#pragma omp for schedule(static)
-      for (int64_t n = 0; n < rows; ++n) finish(n);
-    }
+      team.each_in_turn(count, [&](int64_t n) { attend(items[n], scratch.data()); });
+      team.each(rows, [&](int64_t n) { finish(n); });
+    });
   }
 
  private:

@@ -5,8 +5,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <memory>
 #include <new>
@@ -15,6 +13,7 @@
 #include "fovea/base/rng.h"
 #include "fovea/kernels/cpu/attention.h"
 #include "fovea/kernels/cpu/attention_table.h"
+#include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
 

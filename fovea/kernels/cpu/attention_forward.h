@@ -144,9 +144,8 @@ class ForwardRows {
     Int seen[kRows][2];
     if (kind != Tile::plain && masked && !see(first, key, seen)) return false;
     Float s[kRows][2];
-    clear(s);
-    multiply_add<P>(s, b_.key_width.words, q_ + first * b_.key_width.pitch, b_.key_width.pitch, 1,
-                    b_.keys + key * b_.key_width.pitch, kStrip);
+    strip_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch,
+                      b_.keys + key * b_.key_width.pitch);
     const Float none = broadcast(-kInfinity);
     Word* weights = weights_ + first * kWeightPitch<P> + depth_ * (kStrip / P::kElements);
 #pragma GCC unroll 8
@@ -255,9 +254,8 @@ class ForwardRows {
         Int seen[kRows][2];
         if (!see(first, key, seen)) continue;
         Float s[kRows][2];
-        clear(s);
-        multiply_add<P>(s, b_.key_width.words, q_ + first * b_.key_width.pitch, b_.key_width.pitch,
-                        1, b_.keys + key * b_.key_width.pitch, kStrip);
+        strip_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch,
+                          b_.keys + key * b_.key_width.pitch);
         for (int r = 0; r < kRows; ++r) {
           if (!unsafe_[first + r]) continue;
           bend(first + r, key, s[r]);
@@ -284,16 +282,14 @@ class ForwardRows {
   FOVEA_INLINE void add_tile(int g, int64_t tile) {
     constexpr int64_t kWords = kStrip / P::kElements;  // words of a strip of P's row; rows of V
     const int64_t columns = b_.value_width.columns;
-    float* out = out_ + g * kRows * columns + tile;
-    Float o[kRows][N];
-    load_tile(o, out, columns);
-    for (int d = 0; d < depth_; ++d) {
-      if (!live_[d][g]) continue;
-      const Word* v = b_.values + strip_key_[d] / P::kElements * columns + tile * kWords;
-      multiply_add<P>(o, kWords, weights_ + g * kRows * kWeightPitch<P> + d * kWords,
-                      kWeightPitch<P>, 1, v, N * kLanes);
-    }
-    store_tile(o, out, columns);
+    add_to_sums<P, N>(
+        out_ + g * kRows * columns + tile, columns, [&](const auto& add) FOVEA_ALWAYS {
+          for (int d = 0; d < depth_; ++d) {
+            if (!live_[d][g]) continue;
+            add(kWords, weights_ + g * kRows * kWeightPitch<P> + d * kWords, kWeightPitch<P>, 1,
+                b_.values + strip_key_[d] / P::kElements * columns + tile * kWords);
+          }
+        });
   }
 
   // out = O / l, lse = m + log l; the sink is one more key with value 0 (spec 7.5).
@@ -353,6 +349,7 @@ class ForwardRows {
 template <class T, class P>
 void forward_block(const ForwardBlock<T>& block, float* scratch) {
   const FlushDenormals flush;
+  [[maybe_unused]] const TileUse tiles;
   ForwardRows<T, P>(block, scratch).run();
 }
 

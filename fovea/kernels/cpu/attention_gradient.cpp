@@ -102,25 +102,23 @@ class Backward {
   void run_units(std::vector<Unit>& units) const {
     const int64_t count = std::ssize(units), key_strips = keys_ / table_.strip;
     const int64_t tasks = (queries_ + kQueryTask - 1) / kQueryTask * group_;
-#pragma omp parallel if (products(s_) > kParallelProducts)
-    {
+    Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
       const FloatBuffer scratch(std::max(table_.backward_scratch(key_, value_),
                                          table_.strip * std::max(key_.pitch, value_.pitch)));
-#pragma omp for schedule(static) nowait
-      for (int64_t n = 0; n < count * key_strips; ++n)
-        pack_keys(units[n / key_strips], n % key_strips, scratch.data());
-#pragma omp for schedule(static)
-      for (int64_t n = 0; n < count * tasks; ++n)
-        prepare_queries(units[n / tasks], n % tasks / group_, n % group_, scratch.data());
-#pragma omp for schedule(dynamic)
-      for (int64_t n = 0; n < count * parts_; ++n)
-        run_partition(units[n / parts_], n % parts_, scratch.data());
-#pragma omp for schedule(static)
-      for (int64_t n = 0; n < count * tasks; ++n)
+      float* const own = scratch.data();
+      team.each(
+          count * key_strips,
+          [&](int64_t n) { pack_keys(units[n / key_strips], n % key_strips, own); }, Meet::no);
+      team.each(count * tasks, [&](int64_t n) {
+        prepare_queries(units[n / tasks], n % tasks / group_, n % group_, own);
+      });
+      team.each_in_turn(count * parts_,
+                        [&](int64_t n) { run_partition(units[n / parts_], n % parts_, own); });
+      team.each(count * tasks, [&](int64_t n) {
         finish_queries(units[n / tasks], n % tasks / group_, n % group_);
-#pragma omp for schedule(static)
-      for (int64_t n = 0; n < count * group_; ++n) finish_head(units[n / group_], n % group_);
-    }
+      });
+      team.each(count * group_, [&](int64_t n) { finish_head(units[n / group_], n % group_); });
+    });
   }
 
   void pack_keys(const Unit& unit, int64_t strip, float* scratch) const {

@@ -22,8 +22,10 @@ namespace fovea::kernels {
 namespace {
 
 // kRows x 2 sums must fit the registers with two operands beside them: 32 registers of 16 lanes, 16
-// of 8 (or 4).
-#if defined(__AVX512F__)
+// of 8 (or 4). With tiles they are 2 x 2 of the 8 tiles (attention_tiles.h).
+#if defined(FOVEA_TILES)
+constexpr int kLanes = 16, kRows = 32;
+#elif defined(__AVX512F__)
 constexpr int kLanes = 16, kRows = 8;
 #elif defined(__AVX2__)
 constexpr int kLanes = 8, kRows = 4;

@@ -20,6 +20,7 @@ namespace {
 /// What a word holds and how two of them multiply.
 struct Single {
   static constexpr int kElements = 1, kExpDegree = 5;
+  static constexpr bool kTiles = false;
   static FOVEA_INLINE Float multiply_add(Float a, Float b, Float c) { return a * b + c; }
   /// Stores two vectors of one row of P or dS as words.
   static FOVEA_INLINE void store_row(Word* p, Float low, Float high) {
@@ -31,6 +32,7 @@ struct Single {
 #if defined(__AVX512BF16__)
 struct Pair {
   static constexpr int kElements = 2, kExpDegree = 3;
+  static constexpr bool kTiles = false;
   static FOVEA_INLINE Float multiply_add(Float a, Float b, Float c) {
     return _mm512_dpbf16_ps(c, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
   }

@@ -195,5 +195,12 @@ template <class T>
 const AttentionTable<T>& attention_avx512();
 /// bfloat16 only: products of pairs (vdpbf16ps).
 const AttentionTable<BFloat16>& attention_avx512_bf16();
+/// bfloat16 only: products by matrix tiles.
+const AttentionTable<BFloat16>& attention_amx();
+
+/// The kernels that run() takes from now on in place of those of the instruction set in force; null
+/// takes these again. For tests and experiments, while nothing runs.
+template <class T>
+void use_attention_table(const AttentionTable<T>* table);
 
 }  // namespace fovea::kernels

@@ -5,7 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cpu/attention_product.h"
+#include "fovea/kernels/cpu/attention_tiles.h"
 
 namespace fovea::kernels {
 namespace {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
 namespace {
@@ -31,11 +32,15 @@ const ElementwiseTable<T>& table() {
 /// Calls work(begin, end, block) for fixed row blocks in parallel.
 template <class Work>
 void for_row_blocks(int64_t rows, int64_t elements, const Work& work) {
-#pragma omp parallel for schedule(static) if (elements > kParallelElements)
-  for (int64_t block = 0; block < kRowBlocks; ++block) {
-    const int64_t begin = rows * block / kRowBlocks, end = rows * (block + 1) / kRowBlocks;
-    if (begin < end) work(begin, end, block);
-  }
+  Team::run(elements > kParallelElements, [&](Team::Member& team) {
+    team.each(
+        kRowBlocks,
+        [&](int64_t block) {
+          const int64_t begin = rows * block / kRowBlocks, end = rows * (block + 1) / kRowBlocks;
+          if (begin < end) work(begin, end, block);
+        },
+        Meet::no);
+  });
 }
 
 /// Adds the blocks' partial sums [kRowBlocks, n] in order.

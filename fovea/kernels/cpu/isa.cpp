@@ -12,6 +12,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace fovea {
 namespace {
@@ -21,10 +25,17 @@ constexpr std::array<std::string_view, 5> kNames{"scalar", "avx2", "avx512", "av
 #if defined(__x86_64__)
 // GCC 12's __builtin_cpu_supports knows no AMX; leaf 7 tells (EDX bit 22 amx-bf16, bit 24
 // amx-tile).
+// The operating system must grant the tiles' registers to the process, too.
 bool cpu_has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-  return (d >> 22 & 1u) != 0 && (d >> 24 & 1u) != 0;
+  if ((d >> 22 & 1u) == 0 || (d >> 24 & 1u) == 0) return false;
+#if defined(__linux__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl(2)
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
 }
 #endif
 

@@ -1,0 +1,15 @@
+// The attention kernels with products by matrix tiles; compiler flags stand in
+// fovea/CMakeLists.txt.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/attention_rows.h"
+
+namespace fovea::kernels {
+
+const AttentionTable<BFloat16>& attention_amx() {
+  static constexpr AttentionTable<BFloat16> table = table_of<BFloat16, TilePair>("amx");
+  return table;
+}
+
+}  // namespace fovea::kernels

@@ -1,0 +1,26 @@
+// The kernels with matrix tiles, their eight instructions emulated by loops (attention_tiles.h);
+// compiler flags stand in tests/CMakeLists.txt.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/attention_table.h"
+
+#if defined(FOVEA_TILES)
+#include "fovea/kernels/cpu/attention_rows.h"
+#endif
+
+namespace fovea::kernels {
+
+// Null where this is not compiled for x86.
+const AttentionTable<BFloat16>* emulated_tiles();
+
+const AttentionTable<BFloat16>* emulated_tiles() {
+#if defined(FOVEA_TILES)
+  static constexpr AttentionTable<BFloat16> table = table_of<BFloat16, TilePair>("emulated tiles");
+  return &table;
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace fovea::kernels

@@ -1,0 +1,73 @@
+// Everything around the matrix instructions, on CPUs that lack them: layouts, tails, masks, order.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+#include "fovea/kernels/cpu/attention_table.h"
+#include "fovea/kernels/cpu/isa.h"
+#include "tests/support/pointwise_truth.h"
+
+namespace fovea {
+namespace kernels {
+const AttentionTable<BFloat16>* emulated_tiles();
+}
+
+namespace {
+
+using namespace fovea::testing;
+
+// While it lives, the kernels for bfloat16 are those with emulated tiles.
+class EmulatedTiles {
+ public:
+  EmulatedTiles() : possible_(kernels::emulated_tiles() && found_isa() >= Isa::avx512_bf16) {
+    if (possible_) {
+      kernels::use_attention_table<BFloat16>(kernels::emulated_tiles());
+      EXPECT_EQ(kernels::attention_isa<BFloat16>(), "emulated tiles");
+    } else {
+      std::cout << "not run: the code around the tiles needs AVX512_BF16\n";
+    }
+  }
+  ~EmulatedTiles() { kernels::use_attention_table<BFloat16>(nullptr); }
+  explicit operator bool() const { return possible_; }
+
+ private:
+  bool possible_;
+};
+
+TEST(AttentionTiles, EqualTheFormulaForEveryStageAndOddLengths) {
+  const EmulatedTiles tiles;
+  if (!tiles) return;
+  for (const int64_t tokens : {1, 19, 97}) {
+    for (const auto& [name, settings] : every_stage(tokens, 24))
+      expect_truth<BFloat16>(settings, name);
+  }
+}
+
+TEST(AttentionTiles, EqualTheFormulaForEveryWidthAndOverSeveralBlocks) {
+  const EmulatedTiles tiles;
+  if (!tiles) return;
+  for (const int64_t width : {8, 40, 64, 128, 256}) {
+    PointwiseSettings s{.sizes = {1, 2, 1, 66, 66, width, 264 - width}};
+    s.scale = 1.0 / std::sqrt(static_cast<double>(width));
+    expect_truth<BFloat16>(s, "width " + std::to_string(width));
+  }
+  expect_truth<BFloat16>({.sizes = {1, 1, 1, 300, 300, 16, 8}}, "several blocks");
+  expect_truth<BFloat16>({.sizes = {1, 4, 2, 70, 133, 16, 40}}, "more keys than queries");
+}
+
+TEST(AttentionTiles, GiveTheNumbersOfThePairKernels) {
+  const PointwiseSettings s{.sizes = {2, 4, 2, 150, 150, 64, 64}};
+  const PointwiseNumbers pairs = PointwiseProblem<BFloat16>(s).by_kernels();
+  const EmulatedTiles tiles;
+  if (!tiles) return;
+  const PointwiseNumbers got = PointwiseProblem<BFloat16>(s).by_kernels();
+  EXPECT_LT(numbers_error(got.lse, pairs.lse), 1e-6);
+  EXPECT_LT(numbers_error(got.out, pairs.out), 8e-3);  // one rounding to bfloat16
+  EXPECT_LT(numbers_error(got.dk, pairs.dk), 1e-2);
+}
+
+}  // namespace
+}  // namespace fovea
