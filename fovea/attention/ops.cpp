@@ -90,12 +90,13 @@ Call call_of(FOVEA_SHARED_PARAMETERS) {
   if (!spec.empty())
     read_fields(parse_json({spec.data(), spec.size()}, "attention spec"), call.spec);
   require<UnsupportedError>(
-      !call.spec.differential && !call.spec.head_output.active() &&
+      !call.spec.differential && !call.spec.focus.active() && !call.spec.head_output.active() &&
           !call.spec.multi_token.before.active() && !call.spec.multi_token.after.active() &&
           call.spec.head_mix == HeadMixSpec{},
       "attention operator",
       "torch.ops.fovea.attention takes settings of one head: temperature, soft_cap, bias, mask, "
-      "sink_logit, dropout; differential, head_output, multi_token and head_mix need attention() "
+      "sink_logit, dropout; differential, focus, head_output, multi_token and head_mix need "
+      "attention() "
       "of the C++ library");
   for (const auto& [x, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}}) {
     require<ShapeError>(x->dim() == 4, "attention",

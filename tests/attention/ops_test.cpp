@@ -31,7 +31,7 @@ AttentionOperands operands_of(const AttentionSpec& spec, const AttentionInputs& 
 
 // Settings of one head.
 bool takes(const AttentionSpec& spec) {
-  return !mixes_pairs(spec) && !spec.differential && !spec.head_output.active();
+  return !reference_only(spec) && !spec.differential && !spec.head_output.active();
 }
 
 // out, lse and the gradients of a sum that weighs both.
