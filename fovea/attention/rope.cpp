@@ -9,6 +9,7 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <array>
 #include <cmath>
 
 #include "fovea/base/error.h"
@@ -109,9 +110,16 @@ at::Tensor rotate_by_operations(const at::Tensor& x, const at::Tensor& cos, cons
 
 }  // namespace
 
+std::span<const std::string_view> enum_names(RopeLayout) {
+  static constexpr std::array<std::string_view, 2> kNames{"half_split", "interleaved"};
+  return kNames;
+}
+
 void RopeSpec::describe(FieldVisitor& v) {
   v.real({"theta", "base of the frequencies theta^(-2t/d_r) (spec 6.1)"}, theta);
   v.integer({"rotary_dim", "rotated components of a head, even; 0 = all"}, rotary_dim);
+  v.choice({"layout", "components that turn together: (t, t + d/2) or (2t, 2t + 1)"}, layout);
+  v.nested({"scaling", "rule for texts longer than the trained length"}, scaling);
 }
 
 void RopeSpec::check(int64_t head_dim) const {
@@ -124,6 +132,7 @@ void RopeSpec::check(int64_t head_dim) const {
   require<ConfigError>(width % 2 == 0, "rope",
                        "the rotary width must be even, because components turn in pairs; got {}",
                        width);
+  scaling.check();
 }
 
 RopeTable make_rope_table(const RopeSpec& spec, int64_t head_dim, int64_t positions,
@@ -131,11 +140,11 @@ RopeTable make_rope_table(const RopeSpec& spec, int64_t head_dim, int64_t positi
   spec.check(head_dim);
   const int64_t width = rotary_width(spec, head_dim);
   const auto options = at::TensorOptions().dtype(at::kDouble);
-  const at::Tensor exponent =
-      at::arange(0, width, 2, options) * (-std::log(spec.theta) / static_cast<double>(width));
-  const at::Tensor angle_pf = at::outer(at::arange(positions, options), exponent.exp());
-  return {.cos_pf = angle_pf.cos().to(dtype).to(device),
-          .sin_pf = angle_pf.sin().to(dtype).to(device)};
+  const RopeFrequencies f = rope_frequencies(spec.scaling, spec.theta, width, positions);
+  const at::Tensor angle_pf =
+      at::outer(at::arange(positions, options), at::tensor(f.values, options));
+  return {.cos_pf = angle_pf.cos().mul_(f.length).to(dtype).to(device),
+          .sin_pf = angle_pf.sin().mul_(f.length).to(dtype).to(device)};
 }
 
 at::Tensor apply_rope(const at::Tensor& x_bntd, const RopeTable& table,
@@ -162,6 +171,15 @@ at::Tensor apply_rope(const at::Tensor& x_bntd, const RopeTable& table,
         table.cos_pf.size(0), low.item<int64_t>(), high.item<int64_t>());
   }
   return RopeOnCpu::apply(x_bntd, table.cos_pf, table.sin_pf, positions_bt);
+}
+
+at::Tensor heads_to_half_split(const at::Tensor& x_bntd, int64_t rotary_dim) {
+  const int64_t width = rotary_dim > 0 ? rotary_dim : x_bntd.size(3);
+  const at::Tensor turned =
+      x_bntd.narrow(3, 0, width).unflatten(3, {width / 2, 2}).transpose(3, 4).flatten(3);
+  return width == x_bntd.size(3)
+             ? turned
+             : at::cat({turned, x_bntd.narrow(3, width, x_bntd.size(3) - width)}, 3);
 }
 
 at::Tensor convert_rope_layout(const at::Tensor& weight, int64_t head_dim, int64_t rotary_dim,

@@ -8,13 +8,20 @@
 
 #include <utility>
 
+#include "fovea/attention/rope_scaling.h"
 #include "fovea/config/fields.h"
 
 namespace fovea {
 
+/// Which components of a head turn together: (t, t + d_r/2) or (2t, 2t + 1).
+enum class RopeLayout { half_split, interleaved };
+std::span<const std::string_view> enum_names(RopeLayout);
+
 struct RopeSpec {
   double theta = 10000.0;
-  int64_t rotary_dim = 0;  ///< d_r; 0 = whole head; must be even
+  int64_t rotary_dim = 0;                      ///< d_r; 0 = whole head; must be even
+  RopeLayout layout = RopeLayout::half_split;  ///< of the rows of W_q and W_k
+  RopeScaling scaling;
 
   void describe(FieldVisitor& v);
   void check(int64_t head_dim) const;
@@ -22,7 +29,7 @@ struct RopeSpec {
 };
 
 /// cos and sin tables [positions, d_r / 2], computed in float64, stored as float32 (or float64 on
-/// request).
+/// request). A dynamic scaling rule takes `positions` for the length of the text.
 struct RopeTable {
   at::Tensor cos_pf, sin_pf;
 };
@@ -37,8 +44,11 @@ at::Tensor apply_rope(const at::Tensor& x_bntd, const RopeTable& table,
 
 /// Row permutation of W_q / W_k per head between layouts (spec 6.1): interleaved -> half-split and
 /// back. weight [n*d, in] or [n*d].
-enum class RopeLayout { half_split, interleaved };
 at::Tensor convert_rope_layout(const at::Tensor& weight, int64_t head_dim, int64_t rotary_dim,
                                RopeLayout from, RopeLayout to);
+
+/// The components of heads x [b, n, t, d] from interleaved to half-split order. Logits do not
+/// change where queries and keys are both reordered.
+at::Tensor heads_to_half_split(const at::Tensor& x_bntd, int64_t rotary_dim);
 
 }  // namespace fovea

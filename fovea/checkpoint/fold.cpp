@@ -7,6 +7,29 @@
 #include "fovea/base/error.h"
 
 namespace fovea {
+namespace {
+
+/// What the length of queries lies in.
+std::vector<const char*> query_parameters(const ModelConfig& c) {
+  switch (c.qk_norm) {
+    case QkNorm::none:
+      if (c.biases.qkv) return {"self_attn.q_proj.weight", "self_attn.q_proj.bias"};
+      return {"self_attn.q_proj.weight"};
+    case QkNorm::head_rms:
+    case QkNorm::full_rms:
+    case QkNorm::head_layer:
+      return {"self_attn.q_norm.weight"};
+    case QkNorm::l2:
+      return {"self_attn.qk_scale"};
+    case QkNorm::weightless:
+      break;
+  }
+  fail<UnsupportedError>("fold",
+                         "with 'qk_norm: weightless' no parameter holds the length of queries; the "
+                         "temperature cannot be folded");
+}
+
+}  // namespace
 
 Transformer fold_temperature(const Transformer& model) {
   const ModelConfig& before = model.config();
@@ -25,11 +48,11 @@ Transformer fold_temperature(const Transformer& model) {
                               p.name);
     p.value.copy_(from->value);
   }
-  const char* name =
-      config.qk_norm == QkNorm::none ? "self_attn.q_proj.weight" : "self_attn.q_norm.weight";
   for (int64_t i = 0; i < config.layers; ++i) {
-    Parameter* query = folded.parameters().find(fmt::format("model.layers.{}.{}", i, name));
-    query->value.div_(before.layer_attention(i).temperature.value);
+    for (const char* name : query_parameters(config)) {
+      Parameter* query = folded.parameters().find(fmt::format("model.layers.{}.{}", i, name));
+      query->value.div_(before.layer_attention(i).temperature.value);
+    }
   }
   return folded;
 }

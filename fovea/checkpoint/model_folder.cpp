@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/base/nearest_name.h"
 #include "fovea/checkpoint/families.h"
+#include "fovea/checkpoint/family_weights.h"
 #include "fovea/checkpoint/weight_files.h"
 #include "fovea/config/reader.h"
 
@@ -61,29 +63,33 @@ struct Mismatch {
 };
 
 /// Copies what fits and collects what does not.
-Mismatch copy_weights(const WeightFiles& file, ParameterRegistry& parameters) {
+Mismatch copy_weights(const FamilyWeights& family, const WeightFiles& file,
+                      ParameterRegistry& parameters) {
   const at::NoGradGuard no_grad;
   Mismatch mismatch;
   for (Parameter& parameter : parameters.all()) {
-    const SafetensorsEntry* entry = file.find(parameter.name);
-    if (entry == nullptr) {
+    const at::Tensor stored = family.read(file, parameter.name);
+    if (!stored.defined()) {
       const bool added = parameter.origin == Parameter::Origin::added;
       (added ? mismatch.missing_added : mismatch.missing).push_back(parameter.name);
-    } else if (entry->shape != parameter.value.sizes().vec()) {
+    } else if (stored.sizes() != parameter.value.sizes()) {
       mismatch.shapes.push_back(fmt::format("'{}' must be [{}]; got [{}]", parameter.name,
                                             fmt::join(parameter.value.sizes().vec(), ", "),
-                                            fmt::join(entry->shape, ", ")));
+                                            fmt::join(stored.sizes(), ", ")));
     } else {
-      parameter.value.copy_(file.tensor(parameter.name));
+      parameter.value.copy_(stored);
     }
   }
   return mismatch;
 }
 
-std::vector<std::string> unexpected_names(const WeightFiles& file, const Transformer& model) {
+std::vector<std::string> unexpected_names(const FamilyWeights& family, const WeightFiles& file,
+                                          const Transformer& model) {
+  const std::vector<std::string> expected = family.stored_names(file, model.parameters().names());
+  const std::set<std::string, std::less<>> names(expected.begin(), expected.end());
   std::vector<std::string> out;
   for (std::string& name : file.names()) {
-    const bool known = model.parameters().find(name) != nullptr;
+    const bool known = names.contains(name);
     if (!known && !may_be_ignored(name, model.config().tied)) out.push_back(std::move(name));
   }
   return out;
@@ -129,11 +135,12 @@ Json tokenizer_config_json(const ModelConfig& config, const Tokenizer& tokenizer
 
 }  // namespace
 
-Json model_config_json(const ModelConfig& config, const Tokenizer& tokenizer,
-                       at::ScalarType dtype) {
+Json model_config_json(const ModelConfig& config, const Tokenizer& tokenizer, at::ScalarType dtype,
+                       bool exact) {
   const auto id = [](int32_t token) { return token >= 0 ? Json(token) : Json(nullptr); };
   Json json = hugging_face_config(config);
-  if (!beyond_hugging_face(config).empty()) {
+  const bool as_held = FamilyWeights(json["model_type"].get<std::string>()).as_held();
+  if (!beyond_hugging_face(config).empty() || (exact && !as_held)) {
     json["architectures"] = {"FoveaForCausalLM"};
     json["model_type"] = "fovea";
   }
@@ -144,6 +151,19 @@ Json model_config_json(const ModelConfig& config, const Tokenizer& tokenizer,
   json["fovea"] = {{"tokenizer", tokenizer.fingerprint()}, {"model", fields_to_json(config)}};
   return json;
 }
+
+namespace {
+
+/// How the weights of a folder are stored: as its model_type says.
+FamilyWeights family_of(const fs::path& folder) {
+  const Json config = Json::parse(read_file(existing_file(folder, kConfig)), nullptr, false);
+  const auto type = config.is_object() ? config.find("model_type") : config.end();
+  return FamilyWeights(config.is_object() && type != config.end() && type->is_string()
+                           ? type->get<std::string>()
+                           : std::string());
+}
+
+}  // namespace
 
 ModelConfig load_model_config(const fs::path& folder) {
   const fs::path path = existing_file(folder, kConfig);
@@ -162,10 +182,12 @@ void save_model(const fs::path& folder, const Transformer& model, const Tokenize
     tensors.emplace(parameter.name, parameter.value.detach().to(options.dtype));
   }
   const ModelConfig& config = model.config();
-  write_weights(folder, tensors, options.shard_bytes);
+  const Json json = model_config_json(config, tokenizer, options.dtype, options.exact);
+  const FamilyWeights family(json["model_type"].get<std::string>());
+  write_weights(folder, family.to_store(tensors), options.shard_bytes);
   write_file(folder / kTokenizer, tokenizer.to_json());
   write_file(folder / kTokenizerConfig, tokenizer_config_json(config, tokenizer).dump(2) + "\n");
-  write_file(folder / kConfig, model_config_json(config, tokenizer, options.dtype).dump(2) + "\n");
+  write_file(folder / kConfig, json.dump(2) + "\n");
 }
 
 LoadedModel load_model(const fs::path& folder, at::Device device) {
@@ -184,22 +206,24 @@ LoadedModel load_model(const fs::path& folder, at::Device device) {
         tokenizer->vocab_size(), config.vocab_size);
   }
   LoadedModel loaded{config, Transformer(config, 0, device), std::move(tokenizer)};
-  const Mismatch mismatch = copy_weights(file, loaded.model.parameters());
+  const FamilyWeights family = family_of(folder);
+  const Mismatch mismatch = copy_weights(family, file, loaded.model.parameters());
   if (!mismatch.missing.empty()) fail_names(file.path(), "missing tensors", mismatch.missing);
   if (!mismatch.missing_added.empty()) {
     fail_names(file.path(), "missing tensors", mismatch.missing_added);
   }
   if (!mismatch.shapes.empty()) fail_names(file.path(), "wrong shapes", mismatch.shapes);
-  const auto unexpected = unexpected_names(file, loaded.model);
+  const auto unexpected = unexpected_names(family, file, loaded.model);
   if (!unexpected.empty()) fail_names(file.path(), "unexpected tensors", unexpected);
   return loaded;
 }
 
 std::vector<std::string> load_weights(const fs::path& folder, Transformer& model) {
   const WeightFiles file(folder);
-  const auto unexpected = unexpected_names(file, model);
+  const FamilyWeights family = family_of(folder);
+  const auto unexpected = unexpected_names(family, file, model);
   if (!unexpected.empty()) fail_names(file.path(), "unexpected tensors", unexpected);
-  Mismatch mismatch = copy_weights(file, model.parameters());
+  Mismatch mismatch = copy_weights(family, file, model.parameters());
   if (!mismatch.missing.empty()) fail_names(file.path(), "missing tensors", mismatch.missing);
   if (!mismatch.shapes.empty()) fail_names(file.path(), "wrong shapes", mismatch.shapes);
   return mismatch.missing_added;

@@ -30,11 +30,14 @@ struct LoadedModel {
 struct SaveOptions {
   at::ScalarType dtype = at::kFloat;  ///< or bfloat16, float16: then a copy of all weights is made
   int64_t shard_bytes = 0;            ///< 0 = one file
+  /// Bit for bit as the registry holds them: a family that stores them otherwise (Gemma less 1) is
+  /// not written then. For checkpoints, which training goes on from.
+  bool exact = false;
 };
 
 /// config.json of a resolved config.
 nlohmann::ordered_json model_config_json(const ModelConfig& config, const Tokenizer& tokenizer,
-                                         at::ScalarType dtype = at::kFloat);
+                                         at::ScalarType dtype = at::kFloat, bool exact = false);
 
 /// The ModelConfig of a folder. CheckpointError where config.json is missing or damaged;
 /// UnsupportedError for a family that the decoder does not have.

@@ -7,6 +7,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/compare/sweep.h"
 #include "fovea/config/reader.h"
 
 namespace fovea {
@@ -43,7 +44,10 @@ void CompareConfig::describe(FieldVisitor& v) {
           baselines);
   v.nested({"sample", "a text sample of each variant"}, sample);
   v.nested({"map", "attention maps"}, map);
-  v.nested_list({"variants", "what is compared"}, variants);
+  v.nested_list({"variants",
+                 "what is compared (a further key `sweep` maps recipe keys to lists of values: every "
+                 "combination becomes a variant)"},
+                variants);
 }
 
 void CompareConfig::check() const {
@@ -85,6 +89,7 @@ CompareConfig read_compare_config(const ConfigNode& node) {
                        "the recipe has no 'compare' map, so there is nothing to compare; add "
                        "'compare: variants: ...' or use 'fovea train'");
   ConfigNode rest = node;
+  expand_sweep(rest);
   std::vector<ConfigNode> sets;
   if (ConfigNode* variants = rest.find("variants"); variants != nullptr) {
     for (ConfigNode& item : variants->items) {

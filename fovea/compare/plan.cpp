@@ -46,7 +46,9 @@ std::string run_fingerprint(const Recipe& recipe, const std::string& corpus_fing
 void match_parameters(ModelConfig& config, int64_t tokenizer_vocab, int64_t target,
                       const std::string& variant) {
   const ModelConfig now = config.resolved(tokenizer_vocab);
-  const int64_t per_width = 3 * now.width * now.layers;
+  const int64_t matrices = gated(now.feed_forward) ? 3 : 2;
+  const int64_t per_width =
+      (matrices * now.width + (now.biases.feed_forward ? matrices - 1 : 0)) * now.layers;
   const double missing =
       static_cast<double>(target - parameter_count(now)) / static_cast<double>(per_width);
   const int64_t width = now.ffn_width + std::llround(missing);

@@ -27,6 +27,7 @@ LayerGroups cached_groups(const LayerWeights& w, const at::Tensor& y, AttentionC
 
 DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) const {
   DecodeState state;
+  state.rope = impl_->rope_for(capacity);
   for (const LayerWeights& layer : impl_->layers) {
     state.layers.emplace_back(
         cache_streams(spec_in_mode(layer.spec, impl_->compute.focus), impl_->compute.dtype), batch,
@@ -46,17 +47,12 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
   pass.positions = at::arange(first, first + t, at::TensorOptions(at::kLong).device(impl_->device))
                        .expand({b, t})
                        .contiguous();
-  pass.rope = impl_->rope_for(first + t);
-  Transformer::Impl::Stream stream{impl_->embed(tokens_bt), at::Tensor()};
+  pass.rope = state.rope;
+  Transformer::Impl::Stream stream{impl_->embed(tokens_bt, pass.positions), at::Tensor()};
   for (int64_t i = 0; i < c.layers; ++i) {
     const LayerWeights& w = impl_->layers[static_cast<size_t>(i)];
     AttentionCache& cache = state.layers[static_cast<size_t>(i)];
-    at::Tensor y;
-    if (stream.delta.defined()) {
-      std::tie(stream.x, y) = add_rms_norm(stream.x, stream.delta, w.input_norm, c.norm_eps);
-    } else {
-      y = rms_norm(stream.x, w.input_norm, c.norm_eps);
-    }
+    const auto [x, y] = impl_->attention_input(w, stream);
     at::Tensor tau;
     if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
       tau = cached_temperature(w.spec.temperature, c.head_dim, w.temperature, y, cache);
@@ -68,11 +64,9 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
     const at::Tensor out = cached_attention(spec, cache, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd,
                                             tensors, impl_->compute.attention_path)
                                .out_bhte;
-    const at::Tensor mixed = stacked_linear(out.transpose(1, 2).flatten(2), {w.wo});
-    auto [x, z] = add_rms_norm(stream.x, mixed, w.post_norm, c.norm_eps);
-    stream = {x, stacked_linear(swiglu(stacked_linear(z, {w.gate, w.up})), {w.down})};
+    stream = impl_->leave_layer(i, x, y, out, pass);
   }
-  at::Tensor states = add_rms_norm(stream.x, stream.delta, impl_->final_norm, c.norm_eps).second;
+  at::Tensor states = impl_->finish(stream);
   if (!all) states = states.select(1, t - 1);
   return logits(states);
 }
@@ -83,6 +77,7 @@ void DecodeState::truncate(int64_t length) {
 
 DecodeState DecodeState::fork() const {
   DecodeState copy;
+  copy.rope = rope;
   for (const AttentionCache& cache : layers) copy.layers.push_back(cache.fork());
   return copy;
 }

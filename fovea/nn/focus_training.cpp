@@ -17,27 +17,32 @@ namespace {
 using torch::autograd::AutogradContext;
 using Variables = torch::autograd::variable_list;
 
-// Sum over the wanted rows of KL(teacher || student) of the softmax of x W^T, times `scale`; logits
+// Sum over the wanted rows of KL(teacher || student) of the softmax of the logits, times `scale`; they
 // exist `chunk` rows at a time. Differentiable in the student's states alone.
 class Distillation : public torch::autograd::Function<Distillation> {
  public:
   static Variables forward(AutogradContext* ctx, const at::Tensor& student,
                            const at::Tensor& teacher, const at::Tensor& weight,
-                           const at::Tensor& wanted, double scale, int64_t chunk) {
+                           const at::Tensor& wanted, double scale, int64_t chunk,
+                           const LogitRule& rule) {
     const at::ScalarType wide = student.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor w = weight.to(wide);
     at::Tensor gradient = at::zeros_like(student),
                sum = at::zeros({}, student.options().dtype(wide));
     for (int64_t begin = 0; begin < student.size(0); begin += chunk) {
       const int64_t rows = std::min(chunk, student.size(0) - begin);
-      const auto log_probabilities = [&](const at::Tensor& x) {
-        return at::log_softmax(at::linear(x.narrow(0, begin, rows).to(wide), w), -1);
+      const auto logits = [&](const at::Tensor& x) {
+        const at::Tensor z = at::linear(x.narrow(0, begin, rows).to(wide), w) * rule.scale;
+        return rule.cap > 0.0 ? at::tanh(z / rule.cap) * rule.cap : z;
       };
-      const at::Tensor ours = log_probabilities(student), theirs = log_probabilities(teacher);
+      const at::Tensor z = logits(student), ours = at::log_softmax(z, -1),
+                       theirs = at::log_softmax(logits(teacher), -1);
+      at::Tensor slope = (ours.exp() - theirs.exp()) * rule.scale;
+      if (rule.cap > 0.0) slope = slope * (1.0 - (z / rule.cap).square());
       const at::Tensor keep = wanted.narrow(0, begin, rows).to(wide).unsqueeze(1);
       sum += (theirs.exp() * (theirs - ours) * keep).sum();
       gradient.narrow(0, begin, rows)
-          .copy_(at::matmul((ours.exp() - theirs.exp()) * keep, w) * scale);
+          .copy_(at::matmul(slope * keep, w) * scale);
     }
     ctx->save_for_backward({gradient});
     return {sum * scale, sum};
@@ -45,7 +50,7 @@ class Distillation : public torch::autograd::Function<Distillation> {
 
   static Variables backward(AutogradContext* ctx, const Variables& grads) {
     const at::Tensor gradient = ctx->get_saved_variables()[0];
-    return {gradient * grads[0].to(gradient.scalar_type()), {}, {}, {}, {}, {}};
+    return {gradient * grads[0].to(gradient.scalar_type()), {}, {}, {}, {}, {}, {}};
   }
 };
 
@@ -132,13 +137,13 @@ LossResult Transformer::kept_mass_loss(const ModelInput& input, const at::Tensor
     at::Tensor full_lse;
     {
       const at::NoGradGuard no_grad;
-      if (i == 0) stream = {impl_->embed(input.tokens_bt), at::Tensor()};
+      if (i == 0) stream = {impl_->embed(input.tokens_bt, pass.positions), at::Tensor()};
       in = impl_->enter_layer(i, stream, pass);
       const AttentionResult full =
           attention(in.spec, in.heads.q_bhtd, in.heads.k_bgtd, in.heads.v_bgtd, in.tensors, context,
                     impl_->compute.attention_path);
       full_lse = full.lse_bht;
-      stream = impl_->leave_layer(i, in.x, full.out_bhte, pass);
+      stream = impl_->leave_layer(i, in.x, in.y, full.out_bhte, pass);
       if (info != nullptr) info->path = full.path;
     }
     if (!w.focus.defined()) continue;
@@ -174,7 +179,8 @@ LossResult Transformer::distillation_loss(const ModelInput& input, const at::Ten
   const int64_t count = wanted.sum().item<int64_t>();
   const Variables result =
       Distillation::apply(student, teacher, impl_->head.detach(), wanted,
-                          1.0 / divisor_of(normaliser, count), impl_->compute.loss_chunk);
+                          1.0 / divisor_of(normaliser, count), impl_->compute.loss_chunk,
+                          impl_->logit_rule(0.0));
   return {.loss = result[0], .nll_sum = result[1].detach().to(at::kDouble), .targets = count};
 }
 

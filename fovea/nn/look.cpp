@@ -21,7 +21,7 @@ std::vector<LayerView> Transformer::look(const ModelInput& input) const {
   std::vector<int64_t> rows(static_cast<size_t>(input.tokens_bt.size(1)));
   std::iota(rows.begin(), rows.end(), 0);
   std::vector<LayerView> views;
-  Impl::Stream stream{impl_->embed(input.tokens_bt), at::Tensor()};
+  Impl::Stream stream{impl_->embed(input.tokens_bt, pass.positions), at::Tensor()};
   for (int64_t i = 0; i < impl_->config.layers; ++i) {
     const AttentionInput in = impl_->enter_layer(i, stream, pass);
     std::vector<int64_t> heads(static_cast<size_t>(in.spec.output_heads()));
@@ -36,7 +36,7 @@ std::vector<LayerView> Transformer::look(const ModelInput& input) const {
     const at::Tensor out = attention(in.spec, in.heads.q_bhtd, in.heads.k_bgtd, in.heads.v_bgtd,
                                      in.tensors, context, impl_->compute.attention_path)
                                .out_bhte;
-    stream = impl_->leave_layer(i, in.x, out, pass);
+    stream = impl_->leave_layer(i, in.x, in.y, out, pass);
   }
   return views;
 }

@@ -11,7 +11,6 @@
 namespace fovea {
 namespace {
 
-constexpr std::array<std::string_view, 2> kQkNorms{"none", "head_rms"};
 // A width or vocabulary beyond these is a typing error: the largest published models stay an order
 // below.
 constexpr int64_t kLargestWidth = 1 << 17, kLargestVocab = 1 << 22, kMostLayers = 1024;
@@ -21,9 +20,59 @@ void check_range(const char* key, int64_t value, int64_t low, int64_t high) {
                        "'model.{}' must be {} to {}; got {}", key, low, high, value);
 }
 
-}  // namespace
+/// The feed-forward width of the notes: 8/3 width with three matrices, 4 width with two.
+int64_t matched_width(const ModelConfig& c) {
+  const int64_t wanted = gated(c.feed_forward) ? 8 * c.width / 3 : 4 * c.width, m = c.ffn_multiple;
+  return std::max(m, (wanted + m / 2) / m * m);
+}
 
-std::span<const std::string_view> enum_names(QkNorm) { return kQkNorms; }
+void check_numbers(const ModelConfig& c) {
+  const auto number = [](const char* key, double value, bool legal, const char* expected) {
+    require<ConfigError>(std::isfinite(value) && legal, "model", "'model.{}' must be {}; got {}",
+                         key, expected, value);
+  };
+  number("embedding_scale", c.embedding_scale, c.embedding_scale >= 0,
+         "0 (sqrt(width)) or positive");
+  number("logit_scale", c.logit_scale, c.logit_scale > 0, "positive");
+  number("logit_cap", c.logit_cap, c.logit_cap >= 0, "0 (off) or positive");
+  number("init.std", c.init.std, c.init.std > 0, "positive");
+  check_range("attention.full.every", c.attention.full.every, 0, c.layers);
+  for (const int64_t layer : c.attention.full.layers)
+    check_range("attention.full.layers", layer, 0, c.layers - 1);
+}
+
+/// Combinations without a meaning.
+void check_options(const ModelConfig& c) {
+  check_numbers(c);
+  if (c.positions == Positions::rope) c.rope.check(c.head_dim);
+  const std::string bias(enum_name(c.attention.bias.kind)), positions(enum_name(c.positions));
+  require<ConfigError>(
+      c.positions == Positions::none || c.attention.bias.kind == BiasSpec::Kind::none, "model",
+      "'model.attention.bias.kind: {}' already says where tokens stand; 'model.positions' must be "
+      "none with it; got {}",
+      bias, positions);
+  require<ConfigError>(
+      c.positions == Positions::rope || c.rope == RopeSpec{}, "model",
+      "'model.rope' is for 'model.positions: rope'; got keys of it with positions {}", positions);
+  require<ConfigError>(c.qk_norm != QkNorm::weightless || c.positions == Positions::rope, "model",
+                       "'model.qk_norm: weightless' acts on layers with RoPE; got positions {}",
+                       positions);
+  require<ConfigError>(
+      c.qk_norm != QkNorm::weightless || c.query_init == 1.0, "model",
+      "'model.query_init' must be 1 with 'model.qk_norm: weightless', which erases "
+      "the length of queries; got {}",
+      c.query_init);
+  const FullLayers& full = c.attention.full;
+  require<ConfigError>(!full.any() || c.attention.mask != MaskRule{}, "model",
+                       "'model.attention.full' picks layers that the local mask does not hold for; "
+                       "set 'model.attention.mask' (window, strided or fixed) or remove it");
+  require<ConfigError>(
+      full.positions || (full.any() && c.positions == Positions::rope), "model",
+      "'model.attention.full.positions: false' takes RoPE from the full layers; it "
+      "needs 'model.positions: rope' and full layers");
+}
+
+}  // namespace
 
 void MultiTokenSettings::describe(FieldVisitor& v) {
   kernels.describe(v);
@@ -81,6 +130,7 @@ void AttentionSettings::describe(FieldVisitor& v) {
   v.nested({"bias", "additive position bias"}, bias);
   v.group({"mask", "which keys a query sees, beside causality and documents"},
           [this](FieldVisitor& inner) { describe_mask(mask, inner); });
+  v.nested({"full", "layers that see everything where the mask is local"}, full);
   v.boolean({"sink_logit", "one learned logit per head that joins the softmax with value 0"},
             sink_logit);
   v.real({"dropout", "share of attention weights dropped in training"}, dropout);
@@ -99,17 +149,30 @@ void ModelConfig::describe(FieldVisitor& v) {
   v.integer({"heads", "query heads H"}, heads);
   v.integer({"kv_heads", "key/value heads (GQA; 1 = MQA); 0 = heads"}, kv_heads);
   v.integer({"head_dim", "head width d; 0 = width / heads"}, head_dim);
-  v.integer({"ffn_width", "feed-forward width; 0 = nearest multiple of 64 to 8/3 width"},
+  v.integer({"ffn_width", "feed-forward width; 0 = 8/3 width with a gate, 4 width without"},
             ffn_width);
+  v.integer({"ffn_multiple", "the width that 0 stands for is the nearest multiple of this"},
+            ffn_multiple);
+  v.choice({"feed_forward", "activation; the glu family has a gate (spec 7.4)"}, feed_forward);
   v.integer({"context", "trained length in tokens"}, context);
   v.boolean({"tied", "the output head is the embedding"}, tied);
-  v.choice({"qk_norm", "normalisation of queries and keys per head, before RoPE"}, qk_norm);
-  v.real({"norm_eps", "epsilon of RMSNorm"}, norm_eps);
+  v.choice({"block", "where norms stand, and serial or parallel (spec 7.2)"}, block);
+  v.choice({"norm", "RMSNorm or LayerNorm, with or without bias and weight"}, norm);
+  v.choice({"qk_norm", "normalisation of queries and keys (spec 7.3)"}, qk_norm);
+  v.real({"norm_eps", "epsilon of all norms"}, norm_eps);
+  v.nested({"biases", "projections that add a bias"}, biases);
   v.real({"dropout", "on embeddings and on what each block adds, in training"}, dropout);
   v.real(
       {"query_init",
        "multiplies the start of W_q, or of the q gain with qk_norm (fair control of Focal, F-5)"},
       query_init);
+  v.nested({"init", "how matrices start"}, init);
+  v.real({"embedding_scale", "multiplies embeddings; 0 = sqrt(width)"}, embedding_scale);
+  v.real({"logit_scale", "multiplies the output head's logits"}, logit_scale);
+  v.real({"logit_cap", "c of c*tanh(z/c) on the output logits; 0 = off"}, logit_cap);
+  v.integer({"vocab_multiple", "the vocabulary is padded to a multiple of this"}, vocab_multiple);
+  v.choice({"positions", "rope, none (NoPE, or a bias alone), or added to the embeddings"},
+           positions);
   v.nested({"rope", "rotary positions"}, rope);
   v.nested({"attention", "the attention pipeline"}, attention);
 }
@@ -117,6 +180,8 @@ void ModelConfig::describe(FieldVisitor& v) {
 ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
   ModelConfig c = *this;
   if (c.vocab_size == 0) c.vocab_size = tokenizer_vocab;
+  check_range("vocab_multiple", c.vocab_multiple, 1, 1 << 16);
+  c.vocab_size = (c.vocab_size + c.vocab_multiple - 1) / c.vocab_multiple * c.vocab_multiple;
   check_range("layers", c.layers, 1, kMostLayers);
   check_range("width", c.width, 1, kLargestWidth);
   check_range("heads", c.heads, 1, kLargestWidth);
@@ -135,7 +200,8 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
     c.head_dim = c.width / c.heads;
   }
   check_range("head_dim", c.head_dim, 1, 4096);
-  if (c.ffn_width == 0) c.ffn_width = std::max<int64_t>(64, (8 * c.width / 3 + 32) / 64 * 64);
+  check_range("ffn_multiple", c.ffn_multiple, 1, kLargestWidth);
+  if (c.ffn_width == 0) c.ffn_width = matched_width(c);
   check_range("ffn_width", c.ffn_width, 1, 16 * kLargestWidth);
   require<ConfigError>(c.norm_eps > 0 && c.norm_eps < 1, "model",
                        "'model.norm_eps' must be in (0, 1); got {}", c.norm_eps);
@@ -143,7 +209,7 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
                        "'model.dropout' must be in [0, 1); got {}", c.dropout);
   require<ConfigError>(c.query_init > 0, "model", "'model.query_init' must be positive; got {}",
                        c.query_init);
-  c.rope.check(c.head_dim);
+  check_options(c);
   const size_t listed = c.attention.temperature_per_layer.size();
   require<ConfigError>(
       listed == 0 || listed == static_cast<size_t>(c.layers), "model",
@@ -180,7 +246,7 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
                      .soft_cap = attention.soft_cap,
                      .head_mix = attention.head_mix,
                      .bias = attention.bias,
-                     .mask = attention.mask,
+                     .mask = attention.full.contains(layer) ? MaskRule{} : attention.mask,
                      .sink_logit = attention.sink_logit,
                      .dropout = attention.dropout,
                      .differential = attention.differential,
@@ -202,41 +268,9 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
   return spec;
 }
 
-namespace {
-
-// Parameters of one layer's stages 3, 4, 5, 8, 9 and 10.
-int64_t stage_parameters(const AttentionSpec& spec, int64_t width) {
-  int64_t count = 0;
-  for (const KernelExtent& extent : {spec.multi_token.before, spec.multi_token.after})
-    count += spec.heads * extent.queries * extent.keys;
-  for (const HeadMixSpec::Kind kind : {spec.head_mix.before, spec.head_mix.after})
-    count += spec.heads * spec.head_mix.width(kind, spec.heads);
-  if (spec.differential) count += 4 * spec.head_dim;
-  if (spec.focus.active())
-    count += spec.focus.width * (width + spec.focus.groups) + (spec.focus.reads_strength() ? 1 : 0);
-  const int64_t e = spec.value_width();
-  if (spec.head_output.norm != HeadOutputSpec::Norm::none) count += e;
-  if (spec.head_output.gate == HeadOutputSpec::Gate::scalar) count += e + 1;
-  if (spec.head_output.gate == HeadOutputSpec::Gate::full) count += e * e + e;
-  return count;
-}
-
-}  // namespace
-
-int64_t parameter_count(const ModelConfig& c) {
-  const int64_t projections = (2 * c.heads + 2 * c.kv_heads) * c.head_dim * c.width;
-  int64_t layer = projections + 3 * c.width * c.ffn_width + 2 * c.width;
-  if (c.qk_norm == QkNorm::head_rms) layer += 2 * c.head_dim;
-  if (c.attention.sink_logit) layer += c.heads;
-  if (c.attention.temperature.kind == TemperatureSpec::Kind::learned) {
-    layer += 1 + (c.attention.temperature.form == TemperatureSpec::Form::global ? 0 : c.width);
-  }
-  const int64_t table =
-      c.attention.bias.kind == BiasSpec::Kind::t5 ? c.attention.bias.buckets * c.heads : 0;
-  int64_t stages = 0;
-  for (int64_t index = 0; index < c.layers; ++index)
-    stages += stage_parameters(c.layer_attention(index), c.width);
-  return c.layers * layer + stages + c.vocab_size * c.width * (c.tied ? 1 : 2) + c.width + table;
+bool ModelConfig::rotated(int64_t layer) const {
+  return positions == Positions::rope &&
+         (attention.full.positions || !attention.full.contains(layer));
 }
 
 }  // namespace fovea

@@ -1,7 +1,7 @@
 // What a decoder is: sizes, positions, norms, and the attention of each layer.
 //
-// LLaMA style: pre-norm RMSNorm, SwiGLU, RoPE, grouped-query attention, optional per-head QK-norm
-// (spec 3.7, 6.1, 7, 10.3).
+// LLaMA style by default: pre-norm RMSNorm, SwiGLU, RoPE, grouped-query attention (spec 3.7, 10.3);
+// model_options.h has the other choices (spec 6, 7).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -16,13 +16,9 @@
 #include "fovea/attention/rope.h"
 #include "fovea/attention/spec.h"
 #include "fovea/config/fields.h"
+#include "fovea/nn/model_options.h"
 
 namespace fovea {
-
-/// Normalisation of queries and keys (7.3). `head_rms`: RMSNorm per head with a gain [d] shared by
-/// heads, before RoPE (Qwen3).
-enum class QkNorm { none, head_rms };
-std::span<const std::string_view> enum_names(QkNorm);
 
 /// Multi-Token Attention of a model: the convolutions, the layers that have them, their start.
 struct MultiTokenSettings {
@@ -66,6 +62,7 @@ struct AttentionSettings {
   FocusSettings focus;
   BiasSpec bias;
   MaskRule mask;
+  FullLayers full;  ///< layers that `mask` does not hold for
   bool sink_logit = false;
   double dropout = 0.0;
   bool differential = false;  ///< head_output gets the norm and factor that belong to it
@@ -83,14 +80,26 @@ struct ModelConfig {
   int64_t heads = 4;
   int64_t kv_heads = 0;   ///< 0 = heads
   int64_t head_dim = 0;   ///< 0 = width / heads
-  int64_t ffn_width = 0;  ///< 0 = nearest multiple of 64 to 8 width / 3
+  int64_t ffn_width = 0;  ///< 0 = nearest multiple to 8/3 width with a gate, to 4 width without:
+                          ///< the same number of parameters
+  int64_t ffn_multiple = 64;  ///< of the width that 0 stands for
+  FeedForward feed_forward = FeedForward::swiglu;
   int64_t context = 256;  ///< trained length in tokens
   bool tied = true;       ///< the head is the embedding
+  BlockLayout block = BlockLayout::pre;
+  NormKind norm = NormKind::rms;
   QkNorm qk_norm = QkNorm::none;
   double norm_eps = 1e-5;
+  BiasKeys biases;
   double dropout = 0.0;  ///< on embeddings and on what each block adds
   double query_init =
       1.0;  ///< multiplies the start of W_q, or of the q gain with qk_norm (F-5's fair control)
+  InitSpec init;
+  double embedding_scale = 1.0;  ///< multiplies embeddings; 0 = sqrt(width) (Gemma)
+  double logit_scale = 1.0;      ///< multiplies the head's output
+  double logit_cap = 0.0;        ///< c of c tanh(z / c) on the head's output; 0 = off
+  int64_t vocab_multiple = 1;    ///< the vocabulary is padded to a multiple of this
+  Positions positions = Positions::rope;
   RopeSpec rope;
   AttentionSettings attention;
 
@@ -100,6 +109,8 @@ struct ModelConfig {
   ModelConfig resolved(int64_t tokenizer_vocab) const;
   /// The spec of one layer; the config must be resolved.
   AttentionSpec layer_attention(int64_t layer) const;
+  /// Whether queries and keys of the layer are rotated.
+  bool rotated(int64_t layer) const;
   bool operator==(const ModelConfig&) const = default;
 };
 

@@ -285,29 +285,50 @@ class SplitHeads : public Function<SplitHeads> {
   }
 };
 
+/// Scales and caps logits in place; the derivative where it will be needed.
+at::Tensor apply_rule(const LogitRule& rule, at::Tensor& logits, bool gradient) {
+  if (rule.cap <= 0.0) {
+    logits.mul_(rule.scale);
+    return gradient ? at::scalar_tensor(rule.scale, logits.options()) : at::Tensor();
+  }
+  logits.mul_(rule.scale / rule.cap).tanh_();
+  const at::Tensor slope =
+      gradient ? logits.square().neg_().add_(1.0).mul_(rule.scale) : at::Tensor();
+  logits.mul_(rule.cap);
+  return slope;
+}
+
 class LinearCrossEntropy : public Function<LinearCrossEntropy> {
  public:
   static Variables forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
-                           const at::Tensor& targets, double scale, int64_t chunk, bool gradient) {
+                           const at::Tensor& targets, double scale, int64_t chunk, bool gradient,
+                           const LogitRule& rule) {
     const int64_t rows = hidden.size(0), v = weight.size(0);
     const at::Tensor nll = at::empty({rows}, hidden.options().dtype(at::kFloat));
+    const at::Tensor lse = rule.z_loss > 0.0 ? at::empty_like(nll) : at::Tensor();
     const at::Tensor w = weight.to(hidden.scalar_type());
     const at::Tensor dhidden = gradient ? at::empty_like(hidden) : at::Tensor();
     at::Tensor dweight;
     for (int64_t begin = 0; begin < rows; begin += chunk) {
       const int64_t n = std::min(chunk, rows - begin);
-      const at::Tensor h = hidden.narrow(0, begin, n), logits = linear_product(h, w);
+      const at::Tensor h = hidden.narrow(0, begin, n);
+      at::Tensor logits = linear_product(h, w);
+      const at::Tensor slope = rule.plain() ? at::Tensor() : apply_rule(rule, logits, gradient);
       with_dtype(logits, [&](auto tag) {
         using T = decltype(tag);
-        kernels::run(kernels::CrossEntropy<T>{.logits = out<T>(logits),
-                                              .targets = targets.const_data_ptr<int64_t>() + begin,
-                                              .nll = nll.mutable_data_ptr<float>() + begin,
-                                              .rows = n,
-                                              .v = v,
-                                              .gradient = gradient,
-                                              .scale = static_cast<float>(scale)});
+        kernels::run(kernels::CrossEntropy<T>{
+            .logits = out<T>(logits),
+            .targets = targets.const_data_ptr<int64_t>() + begin,
+            .nll = nll.mutable_data_ptr<float>() + begin,
+            .lse = lse.defined() ? lse.mutable_data_ptr<float>() + begin : nullptr,
+            .rows = n,
+            .v = v,
+            .gradient = gradient,
+            .scale = static_cast<float>(scale),
+            .z_loss = static_cast<float>(rule.z_loss)});
       });
       if (!gradient) continue;
+      if (slope.defined()) logits.mul_(slope);
       at::Tensor dh = dhidden.narrow(0, begin, n);
       at::mm_out(dh, logits, w);
       const at::Tensor dw = at::mm(logits.t(), h).to(weight.scalar_type());
@@ -316,7 +337,9 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
     if (gradient)
       ctx->save_for_backward({dhidden, dweight.defined() ? dweight : at::zeros_like(weight)});
     ctx->mark_non_differentiable({nll});
-    return {nll.sum(at::kDouble).mul(scale).to(at::kFloat), nll};
+    at::Tensor total = nll.sum(at::kDouble);
+    if (lse.defined()) total += lse.square().sum(at::kDouble) * rule.z_loss;
+    return {total.mul(scale).to(at::kFloat), nll};
   }
   static Variables backward(AutogradContext* ctx, Variables grads) {
     const Variables saved = ctx->get_saved_variables();
@@ -325,7 +348,7 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
     const auto scaled = [&](const at::Tensor& g) {
       return one ? g : g * grads[0].to(g.scalar_type());
     };
-    return {scaled(saved[0]), scaled(saved[1]), at::Tensor(),
+    return {scaled(saved[0]), scaled(saved[1]), at::Tensor(), at::Tensor(),
             at::Tensor(),     at::Tensor(),     at::Tensor()};
   }
 };
@@ -398,12 +421,12 @@ Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_
 std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_rc,
                                                        const at::Tensor& weight_vc,
                                                        const at::Tensor& targets_r, double scale,
-                                                       int64_t chunk) {
+                                                       int64_t chunk, const LogitRule& rule) {
   if (has_kernel(hidden_rc)) {
     const bool gradient =
         at::GradMode::is_enabled() && (hidden_rc.requires_grad() || weight_vc.requires_grad());
     Variables r = LinearCrossEntropy::apply(hidden_rc, weight_vc, targets_r.contiguous(), scale,
-                                            chunk, gradient);
+                                            chunk, gradient, rule);
     return {r[0], r[1]};
   }
   at::Tensor total;
@@ -412,11 +435,16 @@ std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_
     const int64_t n = std::min(chunk, hidden_rc.size(0) - begin);
     const at::Tensor h = hidden_rc.narrow(0, begin, n), target = targets_r.narrow(0, begin, n);
     const at::Tensor logits = at::linear(h, weight_vc.to(h.scalar_type()));
-    const at::Tensor wide = h.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
+    at::Tensor wide = h.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
+    if (rule.scale != 1.0) wide = wide * rule.scale;
+    if (rule.cap > 0.0) wide = at::tanh(wide / rule.cap) * rule.cap;
     const at::Tensor picked = wide.gather(1, target.clamp_min(0).unsqueeze(1)).squeeze(1);
-    const at::Tensor nll =
-        at::where(target.ge(0), wide.logsumexp(1) - picked, at::zeros({}, wide.options()));
-    total = total.defined() ? total + nll.sum() : nll.sum();
+    const at::Tensor zero = at::zeros({}, wide.options()), lse = wide.logsumexp(1);
+    const at::Tensor nll = at::where(target.ge(0), lse - picked, zero);
+    at::Tensor sum = nll.sum();
+    if (rule.z_loss > 0.0)
+      sum = sum + at::where(target.ge(0), lse.square(), zero).sum() * rule.z_loss;
+    total = total.defined() ? total + sum : sum;
     rows.push_back(nll.detach());
   }
   return {total * scale, at::cat(rows)};

@@ -46,13 +46,22 @@ Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_
                   const at::Tensor& q_gain_d, const at::Tensor& k_gain_d, double eps,
                   const RopeTable& rope, const at::Tensor& positions_bt);
 
-/// Sum of the cross-entropy over targets [r] >= 0 times `scale`, and the unscaled per-row NLL
-/// (detached). Logits = hidden W^T exist `chunk` rows at a time; the gradient is computed on the
-/// way, so the backward pass is a multiplication.
+/// From the head's product to logits, and what is added to the loss (7.4).
+struct LogitRule {
+  double scale = 1.0;   ///< multiplies the product
+  double cap = 0.0;     ///< c of c tanh(z / c), after the scale; 0 = none
+  double z_loss = 0.0;  ///< alpha of alpha (ln Z)^2 for every target
+
+  bool plain() const { return scale == 1.0 && cap == 0.0; }
+};
+
+/// Sum of the cross-entropy (and z-loss) over targets [r] >= 0 times `scale`, and the unscaled
+/// per-row NLL (detached, without z-loss). Logits = hidden W^T exist `chunk` rows at a time; the
+/// gradient is computed on the way, so the backward pass is a multiplication.
 std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_rc,
                                                        const at::Tensor& weight_vc,
                                                        const at::Tensor& targets_r, double scale,
-                                                       int64_t chunk);
+                                                       int64_t chunk, const LogitRule& rule = {});
 
 /// Counter-based dropout (seam 6): element e of x is kept as a function of (seed, site, e) alone.
 at::Tensor counter_dropout(const at::Tensor& x, double p, uint64_t seed, uint64_t site);

@@ -34,7 +34,7 @@ class Recompute : public Function<Recompute> {
     ctx->save_for_backward({x, delta});
     ctx->saved_data["layer"] = reinterpret_cast<int64_t>(layer);
     auto [a, b] = (*layer)(x, delta);
-    return {a, b};
+    return b.defined() ? Variables{a, b} : Variables{a};
   }
   static Variables backward(AutogradContext* ctx, Variables grads) {
     const std::unique_ptr<const Layer> layer(
@@ -48,7 +48,8 @@ class Recompute : public Function<Recompute> {
     {
       const at::AutoGradMode enable(true);
       auto [a, b] = (*layer)(inputs[0], inputs[1]);
-      for (auto& [y, g] : {std::pair{a, grads[0]}, std::pair{b, grads[1]}}) {
+      for (auto& [y, g] :
+           {std::pair{a, grads[0]}, std::pair{b, grads.size() > 1 ? grads[1] : at::Tensor()}}) {
         if (!g.defined()) continue;
         outputs.push_back(y);
         output_grads.push_back(g);
@@ -59,76 +60,7 @@ class Recompute : public Function<Recompute> {
   }
 };
 
-std::string layer_name(int64_t index, const char* rest) {
-  return fmt::format("model.layers.{}.{}", index, rest);
-}
-
 }  // namespace
-
-Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : config(c), device(d) {
-  const double std_width = 1.0 / std::sqrt(static_cast<double>(c.width));
-  const double std_ffn = 1.0 / std::sqrt(static_cast<double>(c.ffn_width));
-  const auto matrix = [&](const std::string& name, int64_t out, int64_t in, double std,
-                          double scale = 1.0) {
-    return registry
-        .add({.name = name, .init = {Init::Kind::truncated_normal, std, scale}}, {out, in}, seed, d)
-        .value;
-  };
-  const auto gain = [&](const std::string& name, int64_t n, double scale = 1.0) {
-    return registry
-        .add({.name = name, .decay = false, .init = {Init::Kind::ones, 0.0, scale}}, {n}, seed, d)
-        .value;
-  };
-  const auto added = [&](const std::string& name, at::IntArrayRef shape, double start) {
-    return registry
-        .add({.name = name,
-              .origin = Parameter::Origin::added,
-              .decay = false,
-              .init = {Init::Kind::constant, start, 1.0}},
-             shape, seed, d)
-        .value;
-  };
-  embedding = matrix("model.embed_tokens.weight", c.vocab_size, c.width, std_width);
-  const bool normed = c.qk_norm == QkNorm::head_rms;
-  const int64_t q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;
-  for (int64_t i = 0; i < c.layers; ++i) {
-    LayerWeights w;
-    w.spec = c.layer_attention(i);
-    w.input_norm = gain(layer_name(i, "input_layernorm.weight"), c.width);
-    w.wq = matrix(layer_name(i, "self_attn.q_proj.weight"), q_width, c.width, std_width,
-                  normed ? 1.0 : c.query_init);
-    w.wk = matrix(layer_name(i, "self_attn.k_proj.weight"), kv_width, c.width, std_width);
-    w.wv = matrix(layer_name(i, "self_attn.v_proj.weight"), kv_width, c.width, std_width);
-    w.wo = matrix(layer_name(i, "self_attn.o_proj.weight"), c.width, q_width, std_width);
-    if (normed) {
-      w.q_gain = gain(layer_name(i, "self_attn.q_norm.weight"), c.head_dim, c.query_init);
-      w.k_gain = gain(layer_name(i, "self_attn.k_norm.weight"), c.head_dim);
-    }
-    w.stages = add_stages(w.spec, i, seed, w.lambdas);
-    if (w.spec.focus.active())
-      w.focus = add_focus(registry, w.spec, c.attention.focus, i, c.width, seed, d);
-    if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
-      if (w.spec.temperature.form != TemperatureSpec::Form::global) {
-        w.temperature.weight_c =
-            added(layer_name(i, "self_attn.temperature.weight"), {c.width}, 0.0);
-      }
-      w.temperature.bias = added(layer_name(i, "self_attn.temperature.bias"), {},
-                                 initial_temperature_bias(w.spec.temperature, c.head_dim));
-    }
-    w.post_norm = gain(layer_name(i, "post_attention_layernorm.weight"), c.width);
-    w.gate = matrix(layer_name(i, "mlp.gate_proj.weight"), c.ffn_width, c.width, std_width);
-    w.up = matrix(layer_name(i, "mlp.up_proj.weight"), c.ffn_width, c.width, std_width);
-    w.down = matrix(layer_name(i, "mlp.down_proj.weight"), c.width, c.ffn_width, std_ffn);
-    layers.push_back(std::move(w));
-  }
-  final_norm = gain("model.norm.weight", c.width);
-  head = c.tied ? embedding : matrix("lm_head.weight", c.vocab_size, c.width, std_width);
-  if (c.attention.bias.kind == BiasSpec::Kind::t5) {
-    bias_table =
-        added("model.relative_attention_bias.weight", {c.attention.bias.buckets, c.heads}, 0.0);
-  }
-  rope = make_rope_table(c.rope, c.head_dim, c.context, d);
-}
 
 void Transformer::Impl::check(const ModelInput& input) const {
   const at::Tensor& tokens = input.tokens_bt;
@@ -145,9 +77,17 @@ void Transformer::Impl::check(const ModelInput& input) const {
 }
 
 RopeTable Transformer::Impl::rope_for(int64_t positions) const {
-  if (positions <= config.context && compute.dtype != at::kDouble) return rope;
-  return make_rope_table(config.rope, config.head_dim, std::max(positions, config.context), device,
+  if (config.positions != Positions::rope) return {};
+  const bool dynamic = config.rope.scaling.dynamic();
+  if (!dynamic && positions <= config.context && compute.dtype != at::kDouble) return rope;
+  // A dynamic rule depends on the length of the text; others only need enough rows.
+  return make_rope_table(config.rope, config.head_dim,
+                         dynamic ? positions : std::max(positions, config.context), device,
                          compute.dtype == at::kDouble ? at::kDouble : at::kFloat);
+}
+
+LogitRule Transformer::Impl::logit_rule(double z_loss) const {
+  return {.scale = config.logit_scale, .cap = config.logit_cap, .z_loss = z_loss};
 }
 
 PassContext Transformer::Impl::make_pass(const ModelInput& input) const {
@@ -171,10 +111,6 @@ PassContext Transformer::Impl::make_pass(const ModelInput& input) const {
   return pass;
 }
 
-at::Tensor Transformer::Impl::embed(const at::Tensor& tokens_bt) const {
-  return at::embedding(embedding, tokens_bt).to(compute.dtype);
-}
-
 AttentionTensors Transformer::Impl::tensors_of(const LayerWeights& layer,
                                                const at::Tensor& tau_bt) const {
   AttentionTensors tensors = layer.stages;
@@ -182,17 +118,6 @@ AttentionTensors Transformer::Impl::tensors_of(const LayerWeights& layer,
   tensors.bias_table = bias_table;
   if (!layer.lambdas.empty()) tensors.lambda_4d = at::stack(layer.lambdas);
   return tensors;
-}
-
-Heads Transformer::Impl::project(const LayerWeights& layer, const at::Tensor& y,
-                                 const PassContext& pass) const {
-  Heads heads = split_heads(stacked_linear(y, {layer.wq, layer.wk, layer.wv}), config.heads,
-                            config.kv_heads, config.head_dim, layer.q_gain, layer.k_gain,
-                            config.norm_eps, pass.rope, pass.positions);
-  if (layer.spec.differential) {  // neighbouring value heads are one of twice the width (1.1)
-    heads.v_bgtd = heads.v_bgtd.unflatten(1, {config.kv_heads / 2, 2}).transpose(2, 3).flatten(3);
-  }
-  return heads;
 }
 
 LayerGroups Transformer::Impl::group_layer(const LayerWeights& w, const at::Tensor& y,
@@ -213,12 +138,7 @@ AttentionInput Transformer::Impl::enter_layer(int64_t index, const Stream& strea
   const LayerWeights& w = layers[static_cast<size_t>(index)];
   AttentionInput in;
   in.spec = spec_in_mode(w.spec, pass.focus);
-  in.x = stream.x;
-  if (stream.delta.defined()) {
-    std::tie(in.x, in.y) = add_rms_norm(stream.x, stream.delta, w.input_norm, config.norm_eps);
-  } else {
-    in.y = rms_norm(stream.x, w.input_norm, config.norm_eps);
-  }
+  std::tie(in.x, in.y) = attention_input(w, stream);
   at::Tensor tau;
   in.temperature = w.spec.temperature.value;
   if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
@@ -243,19 +163,6 @@ AttentionInput Transformer::Impl::enter_layer(int64_t index, const Stream& strea
   return in;
 }
 
-Transformer::Impl::Stream Transformer::Impl::leave_layer(int64_t index, const at::Tensor& stream,
-                                                         const at::Tensor& attended,
-                                                         const PassContext& pass) const {
-  const LayerWeights& w = layers[static_cast<size_t>(index)];
-  const double p = pass.training ? config.dropout : 0.0;
-  const uint64_t site = 2 * static_cast<uint64_t>(index) + 1;
-  const at::Tensor mixed = stacked_linear(attended.transpose(1, 2).flatten(2), {w.wo});
-  auto [x, z] = add_rms_norm(stream, counter_dropout(mixed, p, pass.dropout_seed, site),
-                             w.post_norm, config.norm_eps);
-  const at::Tensor ffn = stacked_linear(swiglu(stacked_linear(z, {w.gate, w.up})), {w.down});
-  return {x, counter_dropout(ffn, p, pass.dropout_seed, site + 1)};
-}
-
 Transformer::Impl::Stream Transformer::Impl::run_layer(int64_t index, Stream stream,
                                                        const PassContext& pass,
                                                        ForwardInfo* info) const {
@@ -277,13 +184,13 @@ Transformer::Impl::Stream Transformer::Impl::run_layer(int64_t index, Stream str
           in.spec, config.attention.focus, w.focus, in.groups, pass.attention, pass.focus);
     }
   }
-  return leave_layer(index, in.x, result.out_bhte, pass);
+  return leave_layer(index, in.x, in.y, result.out_bhte, pass);
 }
 
 at::Tensor Transformer::Impl::run(const ModelInput& input, const PassContext& pass,
                                   ForwardInfo* info) const {
   if (info != nullptr) *info = {};
-  Stream stream{embed(input.tokens_bt), at::Tensor()};
+  Stream stream{embed(input.tokens_bt, pass.positions), at::Tensor()};
   stream.x = counter_dropout(stream.x, pass.training ? config.dropout : 0.0, pass.dropout_seed, 0);
   const bool checkpoint =
       compute.checkpoint_layers && at::GradMode::is_enabled() && stream.x.requires_grad();
@@ -291,7 +198,7 @@ at::Tensor Transformer::Impl::run(const ModelInput& input, const PassContext& pa
     stream = checkpoint ? run_layer_checkpointed(i, stream, pass, info)
                         : run_layer(i, stream, pass, info);
   }
-  return add_rms_norm(stream.x, stream.delta, final_norm, config.norm_eps).second;
+  return finish(stream);
 }
 
 Transformer::Impl::Stream Transformer::Impl::run_layer_checkpointed(int64_t index, Stream stream,
@@ -308,7 +215,7 @@ Transformer::Impl::Stream Transformer::Impl::run_layer_checkpointed(int64_t inde
   Variables r = Recompute::apply(
       stream.x, stream.delta.defined() ? std::optional(stream.delta) : std::nullopt,
       static_cast<const Recompute::Layer*>(layer));
-  return {r[0], r[1]};
+  return {r[0], r.size() > 1 ? r[1] : at::Tensor()};
 }
 
 Transformer::Transformer(const ModelConfig& config, uint64_t seed, at::Device device)
@@ -329,11 +236,14 @@ at::Tensor Transformer::hidden(const ModelInput& input, ForwardInfo* info) const
 
 at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   const at::ScalarType wide = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return at::linear(hidden.to(wide), impl_->head.to(wide));
+  const ModelConfig& c = impl_->config;
+  at::Tensor z = at::linear(hidden.to(wide), impl_->head.to(wide));
+  if (c.logit_scale != 1.0) z = z * c.logit_scale;
+  return c.logit_cap > 0.0 ? at::tanh(z / c.logit_cap) * c.logit_cap : z;
 }
 
 LossResult Transformer::loss(const ModelInput& input, const at::Tensor& targets_bt,
-                             double normaliser, ForwardInfo* info) const {
+                             double normaliser, ForwardInfo* info, double z_loss) const {
   impl_->check(input);
   PassContext pass = impl_->make_pass(input);
   std::vector<at::Tensor> group_losses;
@@ -350,7 +260,7 @@ LossResult Transformer::loss(const ModelInput& input, const at::Tensor& targets_
   const double divisor =
       normaliser > 0 ? normaliser : static_cast<double>(std::max<int64_t>(count, 1));
   auto [loss, nll] = linear_cross_entropy(states.flatten(0, 1), impl_->head, targets, 1.0 / divisor,
-                                          impl_->compute.loss_chunk);
+                                          impl_->compute.loss_chunk, impl_->logit_rule(z_loss));
   for (const at::Tensor& extra : group_losses)
     loss = loss + extra * (static_cast<double>(count) / divisor);
   return {.loss = loss, .nll_sum = nll.sum(at::kDouble), .targets = count};
@@ -363,7 +273,7 @@ at::Tensor Transformer::token_nll(const ModelInput& input, const at::Tensor& tar
   // Scores are read to three digits: logits in float32 even where the model computes in bfloat16.
   const at::Tensor wide = states.scalar_type() == at::kBFloat16 ? states.to(at::kFloat) : states;
   return linear_cross_entropy(wide, impl_->head, targets_bt.flatten(), 1.0,
-                              impl_->compute.loss_chunk)
+                              impl_->compute.loss_chunk, impl_->logit_rule(0.0))
       .second.view(targets_bt.sizes());
 }
 
@@ -373,7 +283,7 @@ at::Tensor Transformer::attention_map(const ModelInput& input, int64_t layer) co
   require<ShapeError>(layer >= 0 && layer < impl_->config.layers, "attention map",
                       "expected a layer below {}; got {}", impl_->config.layers, layer);
   const PassContext pass = impl_->make_pass(input);
-  Impl::Stream stream{impl_->embed(input.tokens_bt), at::Tensor()};
+  Impl::Stream stream{impl_->embed(input.tokens_bt, pass.positions), at::Tensor()};
   for (int64_t i = 0; i < layer; ++i) stream = impl_->run_layer(i, stream, pass, nullptr);
   const AttentionInput in = impl_->enter_layer(layer, stream, pass);
   std::vector<int64_t> all_heads, all_rows;

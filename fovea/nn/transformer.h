@@ -15,6 +15,7 @@
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/cache.h"
+#include "fovea/attention/rope.h"
 #include "fovea/nn/focus_layer.h"
 #include "fovea/nn/model_config.h"
 #include "fovea/nn/parameters.h"
@@ -86,9 +87,10 @@ class Transformer {
   /// float32 logits [..., v] of hidden states.
   at::Tensor logits(const at::Tensor& hidden) const;
   /// Cross-entropy of targets_bt (int64; < 0 = no loss), summed and divided by `normaliser` (0 =
-  /// number of targets); never more than a chunk of the logits in float32.
+  /// number of targets); never more than a chunk of the logits in float32. `z_loss` is alpha of
+  /// alpha (ln Z)^2, in `loss` alone (7.4).
   LossResult loss(const ModelInput& input, const at::Tensor& targets_bt, double normaliser = 0.0,
-                  ForwardInfo* info = nullptr) const;
+                  ForwardInfo* info = nullptr, double z_loss = 0.0) const;
   /// NLL of each target [b, t] float32 (0 where target < 0), without gradients: scoring.
   at::Tensor token_nll(const ModelInput& input, const at::Tensor& targets_bt,
                        ForwardInfo* info = nullptr) const;
@@ -132,6 +134,7 @@ class Transformer {
 class DecodeState {
  public:
   std::vector<AttentionCache> layers;
+  RopeTable rope;  ///< of the whole request: its capacity is n of a dynamic rule (6.2)
   int64_t length() const { return layers.empty() ? 0 : layers.front().length(); }
   void truncate(int64_t length);
   DecodeState fork() const;

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "fovea/attention/focal.h"
+#include "fovea/base/error.h"
 #include "fovea/nn/focus_layer.h"
+#include "fovea/nn/layers.h"
 #include "fovea/nn/ops.h"
 #include "fovea/nn/transformer.h"
 
@@ -18,10 +20,11 @@ namespace fovea {
 /// Parameters of one decoder block; undefined where the config has none.
 struct LayerWeights {
   AttentionSpec spec;
-  at::Tensor input_norm, post_norm;
-  at::Tensor wq, wk, wv, wo;
-  at::Tensor gate, up, down;
-  at::Tensor q_gain, k_gain;
+  bool rotated = true;
+  NormWeights attention_in, attention_out, ffn_in, ffn_out;
+  at::Tensor wq, wk, wv, wo, bq, bk, bv, bo;
+  at::Tensor gate, up, down, gate_bias, up_bias, down_bias;
+  at::Tensor q_gain, k_gain, qk_scale;
   AttentionTensors stages;          // of this layer alone: no tau, bias table, lambda
   std::vector<at::Tensor> lambdas;  // Differential: lq1, lk1, lq2, lk2
   TemperatureParameters temperature;
@@ -57,17 +60,22 @@ struct Transformer::Impl {
   at::Device device;
   ParameterRegistry registry;
   ComputeOptions compute;
-  at::Tensor embedding, final_norm, head, bias_table;
+  at::Tensor embedding, head, bias_table;
+  NormWeights final_norm;
+  at::Tensor position_table;  // learned, or sinusoidal of config.context rows
   std::vector<LayerWeights> layers;
   RopeTable rope;  // of config.context positions; longer inputs make their own
 
+  /// Registers the parameters of a layer: projections, norms, feed-forward, Focus.
+  LayerWeights add_layer(int64_t index, uint64_t seed);
   /// Registers the parameters of one layer's stages (sink logit, kernels, mixes, head norm, gate).
   AttentionTensors add_stages(const AttentionSpec& spec, int64_t layer, uint64_t seed,
                               std::vector<at::Tensor>& lambdas);
   void check(const ModelInput& input) const;
   RopeTable rope_for(int64_t positions) const;
   PassContext make_pass(const ModelInput& input) const;
-  at::Tensor embed(const at::Tensor& tokens_bt) const;
+  at::Tensor embed(const at::Tensor& tokens_bt, const at::Tensor& positions_bt) const;
+  LogitRule logit_rule(double z_loss) const;
   AttentionTensors tensors_of(const LayerWeights& layer, const at::Tensor& tau_bt) const;
   Heads project(const LayerWeights& layer, const at::Tensor& y, const PassContext& pass) const;
 
@@ -76,9 +84,16 @@ struct Transformer::Impl {
   struct Stream {
     at::Tensor x, delta;
   };
+  /// The stream with what waits in delta, and what attention of the layer reads (spec 7.2).
+  std::pair<at::Tensor, at::Tensor> attention_input(const LayerWeights& layer,
+                                                    const Stream& stream) const;
+  at::Tensor feed_forward(const LayerWeights& layer, const at::Tensor& z) const;
+  /// The final norm of what the last block left.
+  at::Tensor finish(const Stream& stream) const;
   AttentionInput enter_layer(int64_t index, const Stream& stream, const PassContext& pass) const;
-  Stream leave_layer(int64_t index, const at::Tensor& x, const at::Tensor& attended,
-                     const PassContext& pass) const;
+  /// The rest of the block, from the two results of attention_input() and attention's output.
+  Stream leave_layer(int64_t index, const at::Tensor& x, const at::Tensor& y,
+                     const at::Tensor& attended, const PassContext& pass) const;
   Stream run_layer(int64_t index, Stream stream, const PassContext& pass, ForwardInfo* info) const;
   /// All layers and the last norm.
   at::Tensor run(const ModelInput& input, const PassContext& pass, ForwardInfo* info) const;

@@ -25,7 +25,7 @@ AdamW::AdamW(ParameterRegistry& parameters, const OptimizerConfig& config) : con
   const at::NoGradGuard no_grad;
   for (Parameter& parameter : parameters.all()) {
     if (!parameter.trainable) continue;
-    const double decay = parameter.decay ? 1.0 : 0.0;
+    const double decay = parameter.decay || config.decay_all ? 1.0 : 0.0;
     auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& g) {
       return g.weight_decay_scale == decay &&
              g.learning_rate_scale == parameter.learning_rate_scale;

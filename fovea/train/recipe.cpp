@@ -95,6 +95,7 @@ void check_train(const TrainConfig& train, const ModelConfig& model) {
                        "'train.sequence_length' must be at most 'model.context' ({}); got {}",
                        model.context, train.sequence_length);
   check_optimizer(train.optimizer);
+  not_negative("train.z_loss", train.z_loss);
   train.schedule.check("train.schedule");
   at_least("train.seed", train.seed, 0);
   at_least("train.evaluation_interval", train.evaluation_interval, 0);
@@ -222,6 +223,7 @@ void OptimizerConfig::describe(FieldVisitor& v) {
   v.real({"beta2", "decay of the mean of squared gradients"}, beta2);
   v.real({"eps", "added to the root of the squared mean"}, eps);
   v.real({"weight_decay", "decoupled; not on norms, biases and temperatures"}, weight_decay);
+  v.boolean({"decay_all", "weight decay on those too"}, decay_all);
   v.real({"clip", "largest global norm of the gradient; 0 = off"}, clip);
 }
 
@@ -261,6 +263,8 @@ void TrainConfig::describe(FieldVisitor& v) {
   v.integer({"sequence_length", "tokens a row; 0 = model.context"}, sequence_length);
   v.nested({"optimizer", "AdamW"}, optimizer);
   v.nested({"schedule", "learning rate over the run"}, schedule);
+  v.real({"z_loss", "alpha of alpha (ln Z)^2, added to the loss that is trained on; 0 = off"},
+         z_loss);
   v.choice({"dtype", "auto, float32, bfloat16: of activations and matrix products"}, dtype);
   v.choice({"device", "auto, cpu, cuda"}, device);
   v.choice({"attention_path", "automatic, fused, reference"}, attention_path);

@@ -56,7 +56,8 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
-  double clip = 1.0;  ///< largest global norm of the gradient; 0 = off
+  bool decay_all = false;  ///< weight decay on norms, biases and temperatures too (3.7, lingua)
+  double clip = 1.0;       ///< largest global norm of the gradient; 0 = off
 
   void describe(FieldVisitor& v);
 };
@@ -95,6 +96,7 @@ struct TrainConfig {
   int64_t sequence_length = 0;  ///< 0 = model.context
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
+  double z_loss = 0.0;  ///< alpha of alpha (ln Z)^2 (spec 7.4); never in a reported loss
   DtypeChoice dtype = DtypeChoice::automatic;
   DeviceChoice device = DeviceChoice::automatic;
   Path attention_path = Path::automatic;

@@ -55,6 +55,7 @@ Json StepRecord::to_json() const {
   Json json = {{"global_step", step},
                {"loss/out", loss},
                {"optim/lr", learning_rate},
+               {"optim/lr_x_decay", decay_step},
                {"optim/grad_norm", gradient_norm},
                {"optim/total_tokens", tokens},
                {"speed/tokens_per_second", tokens_per_second},

@@ -22,6 +22,7 @@ struct StepRecord {
   int64_t tokens = 0;
   double loss = 0;
   double learning_rate = 0;
+  double decay_step = 0;  ///< learning rate x weight decay: the share that a step takes off weights
   double gradient_norm = 0;
   double tokens_per_second = 0;
   double step_seconds = 0;

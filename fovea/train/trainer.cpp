@@ -159,6 +159,7 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
                     .tokens = state.tokens,
                     .loss = outcome.loss,
                     .learning_rate = outcome.learning_rate,
+                    .decay_step = outcome.learning_rate * stage().weight_decay,
                     .gradient_norm = outcome.gradient_norm,
                     .tokens_per_second = rate,
                     .step_seconds = outcome.seconds,

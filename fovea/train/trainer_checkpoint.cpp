@@ -139,7 +139,7 @@ void Trainer::Impl::save() {
                      {"corpus", corpus->summary()},
                      {"recipe", fields_to_json(recipe)}};
   const auto fill = [&](const std::filesystem::path& folder) {
-    save_model(folder, *model, corpus->tokenizer());
+    save_model(folder, *model, corpus->tokenizer(), {.exact = true});
     trace("checkpoint_model");
     write_safetensors(folder / kOptimizer, optimizer->state());
   };

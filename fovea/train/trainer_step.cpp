@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kHopeless = 50;
 
 LossResult objective_loss(const Transformer& model, Objective objective, const ModelInput& input,
-                          const at::Tensor& targets, double normaliser, ForwardInfo* info) {
+                          const at::Tensor& targets, double normaliser, ForwardInfo* info,
+                          double z_loss) {
   switch (objective) {
     case Objective::kept_mass:
       return model.kept_mass_loss(input, targets, normaliser, info);
@@ -26,7 +27,7 @@ LossResult objective_loss(const Transformer& model, Objective objective, const M
     case Objective::inherit:
       break;
   }
-  return model.loss(input, targets, normaliser, info);
+  return model.loss(input, targets, normaliser, info, z_loss);
 }
 
 }  // namespace
@@ -52,7 +53,8 @@ double Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
     input.dropout_seed = mix_seed(step_seed, i);
     input.training = true;
     const LossResult part = objective_loss(
-        *model, stage().objective, input, target_tensor(batches[i], device), normaliser, &infos[i]);
+        *model, stage().objective, input, target_tensor(batches[i], device), normaliser, &infos[i],
+        recipe.train.z_loss);
     nll = nll.defined() ? nll + part.nll_sum : part.nll_sum;
     part.loss.backward();
     trace("micro_batch");

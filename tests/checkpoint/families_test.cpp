@@ -15,6 +15,7 @@
 #include "fovea/checkpoint/fold.h"
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/checkpoint/safetensors.h"
+#include "fovea/checkpoint/weight_files.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
@@ -52,7 +53,9 @@ ModelConfig read_changed(const std::string& family, const std::function<void(Jso
 // Spec 8.8: a tiny random model of the reference implementation gives the same logits. qwen3 is
 // sharded.
 TEST(Families, LogitsAreThoseOfTransformers) {
-  for (const std::string family : {"llama", "mistral", "qwen3"}) {
+  for (const std::string family :
+       {"llama", "mistral", "qwen3", "llama_biases", "llama3", "yarn", "linear", "dynamic", "qwen2",
+        "olmo2", "gemma2", "cohere", "cohere2", "gpt2"}) {
     Transformer model(load_model_config(golden(family)), 0);
     EXPECT_THAT(load_weights(golden(family), model), ::testing::IsEmpty());
     const SafetensorsFile expected(golden(family) / "expected.safetensors");
@@ -96,13 +99,18 @@ TEST(Families, WhatTheDecoderDoesNotHaveIsRefusedByName) {
     EXPECT_ERROR(UnsupportedError, read_changed(family, [&](Json& j) { j[key] = value; }), named,
                  "config.json");
   };
-  refused("llama", "model_type", "gpt2", "gpt2");
-  refused("llama", "model_type", "qwen4", "did you mean 'qwen3'");
-  refused("llama", "attention_bias", true, "attention_bias");
+  refused("llama", "model_type", "gptj", "gptj");
+  refused("llama", "model_type", "qwen4", "did you mean 'qwen2'");
+  refused("mistral", "attention_bias", true, "attention_bias");
+  refused("qwen3", "mlp_bias", true, "mlp_bias");
   refused("llama", "hidden_act", "gelu", "hidden_act");
-  refused("llama", "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}, "linear");
-  refused("llama", "rope_parameters", {{"rope_type", "yarn"}}, "yarn");
-  refused("qwen3", "layer_types", {"full_attention", "sliding_attention"}, "some layers");
+  refused("gemma2", "hidden_activation", "gelu", "hidden_activation");
+  refused("cohere", "use_qk_norm", true, "use_qk_norm");
+  refused("gpt2", "scale_attn_by_inverse_layer_idx", true, "scale_attn_by_inverse_layer_idx");
+  refused("gpt2", "activation_function", "relu", "activation_function");
+  refused("llama", "rope_scaling", {{"type", "longrope"}, {"factor", 2.0}}, "longrope");
+  refused("llama", "partial_rotary_factor", 0.5, "partial_rotary_factor");
+  refused("qwen3", "layer_types", {"full_attention", "chunked_attention"}, "chunked_attention");
   EXPECT_ERROR(CheckpointError, read_changed("llama", [](Json& j) { j.erase("hidden_size"); }),
                "'hidden_size'", "missing");
   EXPECT_ERROR(CheckpointError, read_changed("llama", [](Json& j) { j["hidden_size"] = "16"; }),
@@ -111,14 +119,67 @@ TEST(Families, WhatTheDecoderDoesNotHaveIsRefusedByName) {
                read_changed("llama", [](Json& j) { j["num_key_value_heads"] = 3; }), "config.json");
 }
 
+ModelConfig gemma() {
+  ModelConfig c = tiny_config();
+  c.block = BlockLayout::sandwich;
+  c.feed_forward = FeedForward::geglu_tanh;
+  c.embedding_scale = 0.0;
+  c.logit_cap = 30.0;
+  c.attention.soft_cap = 50.0;
+  c.attention.mask.window = 4;
+  c.attention.full.layers = {1};
+  c.attention.temperature.value = 0.5;
+  return c;
+}
+
+// A checkpoint goes on bit for bit; only an export takes the family's way of storing weights.
+TEST(Families, StoreWeightsTheirWayOnExportAndExactlyInCheckpoints) {
+  ModelConfig gpt2 = tiny_config();
+  gpt2.positions = Positions::learned;
+  gpt2.norm = NormKind::layer;
+  gpt2.feed_forward = FeedForward::gelu_tanh;
+  gpt2.biases = {true, true, true};
+  gpt2.kv_heads = gpt2.heads;
+  for (const ModelConfig& config : {gemma(), gpt2}) {
+    const Transformer model(config, 3);
+    const testing::TemporaryFolder folder;
+    save_model(folder.path() / "export", model, *byte_tokenizer());
+    save_model(folder.path() / "exact", model, *byte_tokenizer(), {.exact = true});
+    const WeightFiles theirs(folder.path() / "export"), ours(folder.path() / "exact");
+    EXPECT_TRUE(theirs.find("transformer.wte.weight") != nullptr ||
+                !at::equal(theirs.tensor("model.norm.weight"), ours.tensor("model.norm.weight")));
+    const Transformer from_export = load_model(folder.path() / "export").model,
+                      from_exact = load_model(folder.path() / "exact").model;
+    for (const Parameter& p : model.parameters().all()) {
+      EXPECT_TRUE(at::equal(from_exact.parameters().find(p.name)->value, p.value)) << p.name;
+      EXPECT_TRUE(at::allclose(from_export.parameters().find(p.name)->value, p.value)) << p.name;
+    }
+  }
+}
+
 TEST(Families, ConfigsOfTheFamiliesSurviveWritingAndReading) {
-  std::vector<ModelConfig> configs(5, tiny_config());
+  std::vector<ModelConfig> configs(12, tiny_config());
   configs[1].tied = false;
   configs[2].qk_norm = QkNorm::head_rms;
   configs[3].attention.mask.window = 4;
   configs[4].qk_norm = QkNorm::head_rms;
   configs[4].attention.mask.window = 4;
-  const std::vector<std::string> types{"llama", "llama", "qwen3", "mistral", "qwen3"};
+  configs[5].rope.scaling = {.kind = RopeScaling::Kind::llama3, .factor = 2, .original_context = 8};
+  configs[6].biases = {.qkv = true};
+  configs[7].biases = {true, true, true};
+  configs[8].block = BlockLayout::output;
+  configs[8].qk_norm = QkNorm::full_rms;
+  configs[9].block = BlockLayout::parallel;
+  configs[9].norm = NormKind::layer_no_bias;
+  configs[9].rope.layout = RopeLayout::interleaved;
+  configs[10] = gemma();
+  configs[11].positions = Positions::learned;
+  configs[11].norm = NormKind::layer;
+  configs[11].feed_forward = FeedForward::gelu_tanh;
+  configs[11].biases = {true, true, true};
+  configs[11].kv_heads = configs[11].heads;
+  const std::vector<std::string> types{"llama", "llama", "qwen3", "mistral", "qwen3",  "llama",
+                                       "qwen2", "llama", "olmo2", "cohere",  "gemma2", "gpt2"};
   for (size_t i = 0; i < configs.size(); ++i) {
     EXPECT_THAT(beyond_hugging_face(configs[i]), ::testing::IsEmpty()) << i;
     const Json json = model_config_json(configs[i], *byte_tokenizer());
@@ -146,19 +207,23 @@ TEST(Families, WhatNoFamilyCanSayIsNamedAndOtherProgramsRefuseTheFolder) {
 
 // F-5: standard attention with a larger W_q or q gain.
 TEST(Fold, AConstantTemperatureGoesIntoTheWeights) {
-  for (const QkNorm norm : {QkNorm::none, QkNorm::head_rms}) {
+  for (const QkNorm norm :
+       {QkNorm::none, QkNorm::head_rms, QkNorm::full_rms, QkNorm::head_layer, QkNorm::l2}) {
     ModelConfig config = tiny_config();
     config.qk_norm = norm;
     config.attention.temperature_per_layer = {0.4, 0.7};
     config.attention.soft_cap = 3;
     const Transformer model(config, 5), folded = fold_temperature(model);
-    EXPECT_THAT(beyond_hugging_face(folded.config()), ::testing::ElementsAre("attention.soft_cap"));
+    EXPECT_THAT(beyond_hugging_face(folded.config()), ::testing::Contains("attention.soft_cap"));
     const at::Tensor tokens = at::arange(12) * 17 % 259;
     EXPECT_LT(relative_difference(logits_of(folded, tokens), logits_of(model, tokens)), 1e-6);
     EXPECT_GT(relative_difference(logits_of(Transformer(folded.config(), 5), tokens),
                                   logits_of(model, tokens)),
               1e-4);
   }
+  ModelConfig erased = tiny_config();
+  erased.qk_norm = QkNorm::weightless;
+  EXPECT_ERROR(UnsupportedError, fold_temperature(Transformer(erased, 0)), "weightless");
   ModelConfig learned = tiny_config();
   learned.attention.temperature.kind = TemperatureSpec::Kind::learned;
   EXPECT_ERROR(UnsupportedError, fold_temperature(Transformer(learned, 0)), "learned");

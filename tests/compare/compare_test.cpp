@@ -13,6 +13,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "tests/support/expect_error.h"
 
 namespace fovea {
 namespace {
@@ -145,6 +146,33 @@ TEST_F(CompareTest, EqualParametersFitsTheFeedForwardWidth) {
   const int64_t a = parameter_count(runs[0].recipe.model.resolved(259)),
                 b = parameter_count(runs[1].recipe.model.resolved(259));
   EXPECT_LE(std::abs(a - b), 3 * 16 / 2);
+}
+
+TEST_F(CompareTest, ASweepMakesAVariantOfEveryCombination) {
+  const LoadedRecipe grid = load(R"(  variants:
+    - name: standard
+    - name: focal
+      set: {model.attention.temperature.value: 0.4}
+  sweep:
+    model.ffn_width: [32, 48]
+    train.optimizer.learning_rate: [1e-3, 2e-3, 4e-3]
+)");
+  const CompareConfig config = read_compare_config(grid.compare);
+  ASSERT_EQ(config.variants.size(), 12U);
+  EXPECT_EQ(config.variants[0].name, "standard+ffn_width-32+learning_rate-1e-3");
+  EXPECT_EQ(config.variants[11].name, "focal+ffn_width-48+learning_rate-4e-3");
+  EXPECT_EQ(config.reference, config.variants[0].name);
+  const auto runs = plan_runs(grid, config, "text", 259);
+  const Recipe last = runs.back().recipe;
+  EXPECT_EQ(last.model.ffn_width, 48);
+  EXPECT_EQ(last.train.optimizer.learning_rate, 4e-3);
+  EXPECT_EQ(last.model.attention.temperature.value, 0.4);
+  const CompareConfig alone = read_compare_config(load("  sweep: {model.layers: [1, 2]}\n").compare);
+  ASSERT_EQ(alone.variants.size(), 2U);
+  EXPECT_EQ(alone.variants[1].name, "layers-2");
+  EXPECT_ERROR(ConfigError, read_compare_config(load("  sweep: {model.layers: 2}\n").compare),
+               "model.layers", "list");
+  EXPECT_ERROR(ConfigError, read_compare_config(load("  sweep: [1]\n").compare), "sweep", "map");
 }
 
 TEST_F(CompareTest, MistakesAreNamedBeforeTraining) {

@@ -14,6 +14,7 @@
 #include "fovea/base/error.h"
 #include "fovea/config/fields.h"
 #include "fovea/nn/ops.h"
+#include "tests/support/count_formula.h"
 
 namespace fovea {
 namespace {
@@ -88,6 +89,7 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
   all.emplace_back("window, sinks, soft-cap, sink logit", c);
   c = small();
   c.attention.bias.kind = BiasSpec::Kind::t5;
+  c.positions = Positions::none;
   c.qk_norm = QkNorm::none;
   c.tied = false;
   all.emplace_back("t5, untied", c);
@@ -125,7 +127,8 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
 TEST(Transformer, CountsItsParametersAsTheFormulaSays) {
   for (const auto& [name, config] : variants()) {
     const ModelConfig c = config.resolved(kVocab);
-    EXPECT_EQ(Transformer(c, 0).parameters().count(), parameter_count(c)) << name;
+    EXPECT_EQ(Transformer(c, 0).parameters().count(), testing::counted_by_formula(c)) << name;
+    EXPECT_EQ(parameter_count(c), testing::counted_by_formula(c)) << name;
   }
 }
 

@@ -19,8 +19,10 @@ import tempfile
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from transformers import (AutoModelForCausalLM, AutoTokenizer, Cohere2Config, Cohere2ForCausalLM, CohereConfig,
+                          CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel,
+                          LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config,
+                          Olmo2ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 GOLDEN = ROOT / "tests/golden/hugging_face"
@@ -42,6 +44,25 @@ WRITTEN = {
     "focal, norms, folded": ([FOCAL, "model.qk_norm=head_rms"], ["--fold"], Qwen3ForCausalLM),
     "focal per layer, folded": (["model.attention.temperature_per_layer=[0.4,0.8]"], ["--fold"], LlamaForCausalLM),
     "shards": ([], ["--shard", "0.00003"], LlamaForCausalLM),
+    "biases": (["model.biases.qkv=true", "model.biases.output=true", "model.biases.feed_forward=true"], [],
+               LlamaForCausalLM),
+    "biases on q, k, v": (["model.biases.qkv=true"], [], Qwen2ForCausalLM),
+    "llama3 rope": (["model.rope.scaling.kind=llama3", "model.rope.scaling.factor=4",
+                     "model.rope.scaling.original_context=16"], [], LlamaForCausalLM),
+    "yarn": (["model.rope.scaling.kind=yarn", "model.rope.scaling.factor=4",
+              "model.rope.scaling.original_context=16"], [], LlamaForCausalLM),
+    "olmo2": (["model.block=output", "model.qk_norm=full_rms"], [], Olmo2ForCausalLM),
+    "gemma2": (["model.block=sandwich", "model.feed_forward=geglu_tanh", "model.embedding_scale=0",
+                "model.attention.soft_cap=5", "model.logit_cap=3", "model.attention.mask.window=7",
+                "model.attention.full.every=2", FOCAL], ["--fold"], Gemma2ForCausalLM),
+    "cohere": (["model.block=parallel", "model.norm=layer_no_bias", "model.rope.layout=interleaved",
+                "model.logit_scale=0.25"], [], CohereForCausalLM),
+    "cohere2": (["model.block=parallel", "model.norm=layer_no_bias", "model.rope.layout=interleaved",
+                 "model.attention.mask.window=7", "model.attention.full.layers=[1]",
+                 "model.attention.full.positions=false"], [], Cohere2ForCausalLM),
+    "gpt2": (["model.positions=learned", "model.norm=layer", "model.feed_forward=gelu_tanh", "model.kv_heads=4",
+              "model.biases.qkv=true", "model.biases.output=true", "model.biases.feed_forward=true"], [],
+             GPT2LMHeadModel),
 }
 SIZES = dict(vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=32, bos_token_id=1, eos_token_id=2)
@@ -49,6 +70,23 @@ READ = {
     "llama": LlamaForCausalLM(LlamaConfig(**SIZES, rope_theta=500000.0, tie_word_embeddings=True)),
     "mistral": MistralForCausalLM(MistralConfig(**SIZES, sliding_window=5, head_dim=8)),
     "qwen3": Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=8, rms_norm_eps=1e-6)),
+    "llama_biases": LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True)),
+    "llama3": LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters={
+        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8})),
+    "yarn": LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 8})),
+    "linear": LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters={
+        "rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0})),
+    "dynamic": LlamaForCausalLM(LlamaConfig(**(SIZES | {"max_position_embeddings": 8}), rope_parameters={
+        "rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0})),
+    "qwen2": Qwen2ForCausalLM(Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=5, max_window_layers=1)),
+    "olmo2": Olmo2ForCausalLM(Olmo2Config(**SIZES)),
+    "gemma2": Gemma2ForCausalLM(Gemma2Config(**SIZES, head_dim=8, query_pre_attn_scalar=18, sliding_window=5,
+                                             attn_logit_softcapping=5.0, final_logit_softcapping=3.0)),
+    "cohere": CohereForCausalLM(CohereConfig(**SIZES)),
+    "cohere2": Cohere2ForCausalLM(Cohere2Config(**(SIZES | {"num_hidden_layers": 4}), sliding_window=5)),
+    "gpt2": GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=16, n_layer=2, n_head=4, n_positions=32)),
 }
 
 

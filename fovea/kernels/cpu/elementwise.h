@@ -103,9 +103,11 @@ struct CrossEntropy {
   T* logits = nullptr;
   const int64_t* targets = nullptr;
   float* nll = nullptr;
+  float* lse = nullptr;  // ln Z of each row (0 where there is no target), or absent
   int64_t rows = 0, v = 0;
   bool gradient = false;
   float scale = 1;
+  float z_loss = 0;  // alpha of alpha (ln Z)^2, in the gradient alone
 };
 template <class T>
 void run(const CrossEntropy<T>& p);

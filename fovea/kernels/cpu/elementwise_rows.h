@@ -193,6 +193,7 @@ void cross_entropy(const CrossEntropy<T>& p, int64_t begin, int64_t end) {
     const int64_t target = p.targets[r];
     if (target < 0) {
       p.nll[r] = 0;
+      if (p.lse != nullptr) p.lse[r] = 0;
       if (p.gradient) {
         for (int64_t i = 0; i < p.v; ++i) x[i] = T{};
       }
@@ -209,11 +210,15 @@ void cross_entropy(const CrossEntropy<T>& p, int64_t begin, int64_t end) {
     const float lse = top + __builtin_logf(sum);
     const float nll = lse - to_float(x[target]);
     p.nll[r] = nll;
+    if (p.lse != nullptr) p.lse[r] = lse;
     if (!p.gradient) continue;
-    const float scale = p.scale;
+    // d (lse + alpha lse^2) / ds = (1 + 2 alpha lse) softmax
+    const float scale = p.scale, softmax_scale = scale * (1.0f + 2.0f * p.z_loss * lse);
 #pragma omp simd
-    for (int64_t i = 0; i < p.v; ++i) from_float(fast_exp(to_float(x[i]) - lse) * scale, x[i]);
-    from_float((fast_exp(-nll) - 1.0f) * scale, x[target]);
+    for (int64_t i = 0; i < p.v; ++i)
+      from_float(fast_exp(to_float(x[i]) - lse) * softmax_scale, x[i]);
+    const float p_target = fast_exp(-nll);
+    from_float((p_target - 1.0f) * scale + p_target * (softmax_scale - scale), x[target]);
   }
 }
 

@@ -1,0 +1,18 @@
+// A grid over recipe keys, as variants of a comparison: the key `compare.sweep`.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/config/node.h"
+
+namespace fovea {
+
+/// Takes `sweep` (recipe keys, each with a list of values) out of the map of `compare` and replaces
+/// every variant by one for each combination of values: "focal+layers-4+width-128" with the
+/// variant's own changes and those of the combination. Without variants the combinations stand
+/// alone. A combination is in the order of the file, the last key varying fastest. ConfigError with
+/// the place for what is not a map of lists, an empty list, or more than 256 variants.
+void expand_sweep(ConfigNode& compare);
+
+}  // namespace fovea

@@ -1,0 +1,77 @@
+// Queries, keys and values of a layer: projection, normalisation (spec 7.3), rotation (6.1).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "fovea/nn/transformer_impl.h"
+
+namespace fovea {
+namespace {
+
+/// OLMo-2: one RMSNorm over all heads of the queries, one over all of the keys.
+at::Tensor norm_over_heads(const at::Tensor& qkv, const LayerWeights& w, double eps) {
+  const int64_t q = w.q_gain.numel(), k = w.k_gain.numel();
+  return at::cat(
+      {rms_norm(qkv.narrow(-1, 0, q), w.q_gain, eps), rms_norm(qkv.narrow(-1, q, k), w.k_gain, eps),
+       qkv.narrow(-1, q + k, qkv.size(-1) - q - k)},
+      -1);
+}
+
+/// [b, h, t, d], LayerNorm over d with a gain; in the memory order [b, t, h, d] of the projection.
+at::Tensor layer_norm_of_heads(const at::Tensor& x_bhtd, const at::Tensor& gain_d, double eps) {
+  return normalise(NormKind::layer_no_bias, x_bhtd.transpose(1, 2), {gain_d, {}}, eps)
+      .transpose(1, 2);
+}
+
+/// Vectors of length `length` (a scalar tensor) times `factor`.
+at::Tensor of_length(const at::Tensor& x, const at::Tensor& length, double factor) {
+  const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor f = x.to(wide);
+  constexpr double kTiny = 1e-24;  // of a squared length: zero vectors stay zero
+  return (f * at::rsqrt(f.square().sum(-1, true).clamp_min(kTiny)) * (length.to(wide) * factor))
+      .to(x.scalar_type());
+}
+
+}  // namespace
+
+Heads Transformer::Impl::project(const LayerWeights& w, const at::Tensor& y,
+                                 const PassContext& pass) const {
+  const ModelConfig& c = config;
+  at::Tensor qkv = stacked_linear(y, {w.wq, w.wk, w.wv}, {w.bq, w.bk, w.bv});
+  if (c.qk_norm == QkNorm::full_rms) qkv = norm_over_heads(qkv, w, c.norm_eps);
+  at::Tensor q_gain, k_gain;
+  if (c.qk_norm == QkNorm::head_rms) {
+    q_gain = w.q_gain;
+    k_gain = w.k_gain;
+  } else if (c.qk_norm == QkNorm::weightless && w.rotated) {
+    q_gain = k_gain = at::ones({c.head_dim}, w.wq.options().requires_grad(false));
+  }
+  const bool after = c.qk_norm == QkNorm::head_layer || c.qk_norm == QkNorm::l2;
+  const bool interleaved = w.rotated && c.rope.layout == RopeLayout::interleaved;
+  const RopeTable none;
+  const RopeTable& table = w.rotated ? pass.rope : none;
+  Heads heads = split_heads(qkv, c.heads, c.kv_heads, c.head_dim, q_gain, k_gain, c.norm_eps,
+                            after || interleaved ? none : table, pass.positions);
+  if (c.qk_norm == QkNorm::head_layer) {
+    heads.q_bhtd = layer_norm_of_heads(heads.q_bhtd, w.q_gain, c.norm_eps);
+    heads.k_bgtd = layer_norm_of_heads(heads.k_bgtd, w.k_gain, c.norm_eps);
+  } else if (c.qk_norm == QkNorm::l2) {  // the pipeline divides by sqrt(d), so that goes in before
+    heads.q_bhtd = of_length(heads.q_bhtd, w.qk_scale, std::sqrt(static_cast<double>(c.head_dim)));
+    heads.k_bgtd = of_length(heads.k_bgtd, at::ones({}, heads.k_bgtd.options()), 1.0);
+  }
+  if (w.rotated && (after || interleaved)) {
+    for (at::Tensor* x : {&heads.q_bhtd, &heads.k_bgtd}) {
+      if (interleaved) *x = heads_to_half_split(*x, c.rope.rotary_dim);
+      *x = apply_rope(*x, table, pass.positions);
+    }
+  }
+  if (w.spec.differential) {  // neighbouring value heads are one of twice the width (1.1)
+    heads.v_bgtd = heads.v_bgtd.unflatten(1, {c.kv_heads / 2, 2}).transpose(2, 3).flatten(3);
+  }
+  return heads;
+}
+
+}  // namespace fovea

@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/nn/layers.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "fovea/nn/ops.h"
+
+namespace fovea {
+namespace {
+
+/// Float32 masters as they are: layer_norm takes them beside a narrower x. Wider only for float64.
+at::Tensor beside(const at::Tensor& master, const at::Tensor& x) {
+  return master.defined() && x.scalar_type() == at::kDouble ? master.to(at::kDouble) : master;
+}
+
+bool is_rms(NormKind kind) { return kind == NormKind::rms || kind == NormKind::rms_weightless; }
+
+at::Tensor rms_weight(const at::Tensor& x, const NormWeights& weights) {
+  return weights.weight_c.defined() ? weights.weight_c
+                                    : at::ones({x.size(-1)}, x.options().dtype(at::kFloat));
+}
+
+}  // namespace
+
+at::Tensor normalise(NormKind kind, const at::Tensor& x_rc, const NormWeights& weights,
+                     double eps) {
+  if (is_rms(kind)) return rms_norm(x_rc, rms_weight(x_rc, weights), eps);
+  return at::layer_norm(x_rc, {x_rc.size(-1)}, beside(weights.weight_c, x_rc),
+                        beside(weights.bias_c, x_rc), eps);
+}
+
+std::pair<at::Tensor, at::Tensor> add_normalise(NormKind kind, const at::Tensor& x_rc,
+                                                const at::Tensor& delta_rc,
+                                                const NormWeights& weights, double eps) {
+  if (is_rms(kind)) return add_rms_norm(x_rc, delta_rc, rms_weight(x_rc, weights), eps);
+  at::Tensor sum = x_rc + delta_rc;
+  at::Tensor normed = normalise(kind, sum, weights, eps);
+  return {std::move(sum), std::move(normed)};
+}
+
+at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights,
+                          const std::vector<at::Tensor>& biases) {
+  const at::Tensor product = stacked_linear(x_rc, weights);
+  std::vector<at::Tensor> parts;
+  bool any = false;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    any = any || biases[i].defined();
+    parts.push_back(biases[i].defined() ? biases[i]
+                                        : at::zeros({weights[i].size(0)}, weights[i].options()));
+  }
+  if (!any) return product;
+  return product + (parts.size() == 1 ? parts[0] : at::cat(parts)).to(product.scalar_type());
+}
+
+at::Tensor activate(FeedForward kind, const at::Tensor& x_rf) {
+  if (kind == FeedForward::swiglu) return swiglu(x_rf);
+  const std::vector<at::Tensor> parts =
+      gated(kind) ? x_rf.chunk(2, -1) : std::vector<at::Tensor>{x_rf};
+  const at::Tensor& x = parts[0];
+  switch (kind) {
+    case FeedForward::relu:
+      return at::relu(x);
+    case FeedForward::relu_squared:
+      return at::relu(x).square();
+    case FeedForward::gelu:
+      return at::gelu(x);
+    case FeedForward::gelu_tanh:
+      return at::gelu(x, "tanh");
+    case FeedForward::silu:
+      return at::silu(x);
+    case FeedForward::elu:
+      return at::elu(x);
+    case FeedForward::glu:
+      return at::sigmoid(x) * parts[1];
+    case FeedForward::reglu:
+      return at::relu(x) * parts[1];
+    case FeedForward::geglu:
+      return at::gelu(x) * parts[1];
+    case FeedForward::geglu_tanh:
+      return at::gelu(x, "tanh") * parts[1];
+    case FeedForward::swiglu:
+      break;
+  }
+  return swiglu(x_rf);
+}
+
+at::Tensor sinusoidal_table(int64_t positions, int64_t width, at::ScalarType dtype) {
+  const auto options = at::TensorOptions(at::kDouble);
+  const at::Tensor rate =
+      (at::arange(0, width, 2, options) * (-std::log(10000.0) / static_cast<double>(width))).exp();
+  const at::Tensor angle = at::outer(at::arange(positions, options), rate);
+  return at::stack({angle.sin(), angle.cos()}, 2).flatten(1).narrow(1, 0, width).to(dtype);
+}
+
+}  // namespace fovea
