@@ -44,10 +44,11 @@ void CompareConfig::describe(FieldVisitor& v) {
           baselines);
   v.nested({"sample", "a text sample of each variant"}, sample);
   v.nested({"map", "attention maps"}, map);
-  v.nested_list({"variants",
-                 "what is compared (a further key `sweep` maps recipe keys to lists of values: every "
-                 "combination becomes a variant)"},
-                variants);
+  v.nested_list(
+      {"variants",
+       "what is compared (a further key `sweep` maps recipe keys to lists of values: every "
+       "combination becomes a variant)"},
+      variants);
 }
 
 void CompareConfig::check() const {

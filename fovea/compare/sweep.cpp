@@ -19,7 +19,10 @@ std::string label(const std::string& key, const ConfigNode& value) {
                                  value.kind == ConfigNode::Kind::scalar ? value.scalar : "list");
   std::ranges::replace_if(
       text,
-      [](unsigned char c) { return !std::isalnum(c) && std::string_view("-_.+").find(static_cast<char>(c)) == std::string_view::npos; },
+      [](unsigned char c) {
+        return !std::isalnum(c) &&
+               std::string_view("-_.+").find(static_cast<char>(c)) == std::string_view::npos;
+      },
       '-');
   return text;
 }

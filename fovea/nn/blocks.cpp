@@ -21,7 +21,8 @@ std::pair<at::Tensor, at::Tensor> Transformer::Impl::attention_input(const Layer
     const at::Tensor x = s.delta.defined() ? s.x + s.delta : s.x;
     return {x, x};
   }
-  if (!s.delta.defined()) return {s.x, normalise(config.norm, s.x, w.attention_in, config.norm_eps)};
+  if (!s.delta.defined())
+    return {s.x, normalise(config.norm, s.x, w.attention_in, config.norm_eps)};
   return add_normalise(config.norm, s.x, s.delta, w.attention_in, config.norm_eps);
 }
 

@@ -17,8 +17,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using Variables = torch::autograd::variable_list;
 
-// Sum over the wanted rows of KL(teacher || student) of the softmax of the logits, times `scale`; they
-// exist `chunk` rows at a time. Differentiable in the student's states alone.
+// Sum over the wanted rows of KL(teacher || student) of the softmax of the logits, times `scale`;
+// they exist `chunk` rows at a time. Differentiable in the student's states alone.
 class Distillation : public torch::autograd::Function<Distillation> {
  public:
   static Variables forward(AutogradContext* ctx, const at::Tensor& student,
@@ -41,8 +41,7 @@ class Distillation : public torch::autograd::Function<Distillation> {
       if (rule.cap > 0.0) slope = slope * (1.0 - (z / rule.cap).square());
       const at::Tensor keep = wanted.narrow(0, begin, rows).to(wide).unsqueeze(1);
       sum += (theirs.exp() * (theirs - ours) * keep).sum();
-      gradient.narrow(0, begin, rows)
-          .copy_(at::matmul(slope * keep, w) * scale);
+      gradient.narrow(0, begin, rows).copy_(at::matmul(slope * keep, w) * scale);
     }
     ctx->save_for_backward({gradient});
     return {sum * scale, sum};
@@ -177,10 +176,9 @@ LossResult Transformer::distillation_loss(const ModelInput& input, const at::Ten
   const at::Tensor student = impl_->run(input, pass, info).flatten(0, 1);
   const at::Tensor wanted = targets_bt.flatten().ge(0);
   const int64_t count = wanted.sum().item<int64_t>();
-  const Variables result =
-      Distillation::apply(student, teacher, impl_->head.detach(), wanted,
-                          1.0 / divisor_of(normaliser, count), impl_->compute.loss_chunk,
-                          impl_->logit_rule(0.0));
+  const Variables result = Distillation::apply(student, teacher, impl_->head.detach(), wanted,
+                                               1.0 / divisor_of(normaliser, count),
+                                               impl_->compute.loss_chunk, impl_->logit_rule(0.0));
   return {.loss = result[0], .nll_sum = result[1].detach().to(at::kDouble), .targets = count};
 }
 

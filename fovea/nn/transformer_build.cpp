@@ -164,7 +164,8 @@ LayerWeights Transformer::Impl::add_layer(int64_t index, uint64_t seed) {
   build.projections(w);
   w.stages = add_stages(w.spec, index, seed, w.lambdas);
   if (w.spec.focus.active())
-    w.focus = add_focus(registry, w.spec, config.attention.focus, index, config.width, seed, device);
+    w.focus =
+        add_focus(registry, w.spec, config.attention.focus, index, config.width, seed, device);
   build.temperature(w);
   build.feed_forward(w);
   return w;

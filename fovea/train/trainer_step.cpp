@@ -52,9 +52,9 @@ double Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
     ModelInput input = model_input(batches[i], device);
     input.dropout_seed = mix_seed(step_seed, i);
     input.training = true;
-    const LossResult part = objective_loss(
-        *model, stage().objective, input, target_tensor(batches[i], device), normaliser, &infos[i],
-        recipe.train.z_loss);
+    const LossResult part =
+        objective_loss(*model, stage().objective, input, target_tensor(batches[i], device),
+                       normaliser, &infos[i], recipe.train.z_loss);
     nll = nll.defined() ? nll + part.nll_sum : part.nll_sum;
     part.loss.backward();
     trace("micro_batch");

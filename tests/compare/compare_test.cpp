@@ -20,12 +20,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class CompareTest : public testing::Test {
+class CompareTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() /
               fmt::format("fovea-compare-{}-{}", getpid(),
-                          testing::UnitTest::GetInstance()->current_test_info()->name());
+                          ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::create_directories(folder_ / "text");
     for (int i = 0; i < 40; ++i) {
       std::string text;
@@ -167,7 +167,8 @@ TEST_F(CompareTest, ASweepMakesAVariantOfEveryCombination) {
   EXPECT_EQ(last.model.ffn_width, 48);
   EXPECT_EQ(last.train.optimizer.learning_rate, 4e-3);
   EXPECT_EQ(last.model.attention.temperature.value, 0.4);
-  const CompareConfig alone = read_compare_config(load("  sweep: {model.layers: [1, 2]}\n").compare);
+  const CompareConfig alone =
+      read_compare_config(load("  sweep: {model.layers: [1, 2]}\n").compare);
   ASSERT_EQ(alone.variants.size(), 2U);
   EXPECT_EQ(alone.variants[1].name, "layers-2");
   EXPECT_ERROR(ConfigError, read_compare_config(load("  sweep: {model.layers: 2}\n").compare),
