@@ -232,7 +232,9 @@ Verb add_chat_verb(CLI::App& app, Globals& globals) {
       std::string("\nWhile it runs:\n") + kCommands +
       "\nA full context slides here unless --when-full says otherwise. Each line of a pipe is "
       "a turn;\n--json prints one line of JSON an answer.\n");
-  return {verb, [options, &globals] { run(*options, globals); }};
+  return {.parser = verb,
+          .run = [options, &globals] { run(*options, globals); },
+          .memory_remedy = "lower --context, or take --dtype bfloat16 or a smaller model"};
 }
 
 }  // namespace fovea::cli

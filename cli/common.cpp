@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "cli/verbs.h"
@@ -49,6 +50,16 @@ ProgressOptions stderr_progress(const Globals& globals) {
   options.sink = [](std::string_view text) { write_all(STDERR_FILENO, text); };
   options.width = [] { return terminal_width(STDERR_FILENO); };
   return options;
+}
+
+std::string error_prefix() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string_view(value == nullptr ? "" : value);
+  };
+  const bool colour = ::isatty(STDERR_FILENO) && variable("NO_COLOR").empty() &&
+                      !variable("TERM").empty() && variable("TERM") != "dumb";
+  return colour ? "\033[1;31mfovea:\033[0m " : "fovea: ";
 }
 
 void print(std::string_view text) { write_all(STDOUT_FILENO, text); }

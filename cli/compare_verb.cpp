@@ -89,7 +89,7 @@ Verb add_compare_verb(CLI::App& app, Globals& globals) {
                  "print the resolved base recipe with help for every key, and stop");
   add_global_options(*verb, globals);
   verb->footer([] { return compare_keys_help(); });
-  return {verb, [options, &globals] { run(*options, globals); }};
+  return {.parser = verb, .run = [options, &globals] { run(*options, globals); }, .resumes = true};
 }
 
 }  // namespace fovea::cli

@@ -122,7 +122,9 @@ Verb add_eval_verb(CLI::App& app, Globals& globals) {
                    "targets that each window after the first scores; 0 = window (disjoint)");
   verb->add_option("--rows", options->rows, "windows computed at a time");
   add_global_options(*verb, globals);
-  return {verb, [options, &globals] { run(*options, globals); }};
+  return {.parser = verb,
+          .run = [options, &globals] { run(*options, globals); },
+          .memory_remedy = "lower --rows or --window, or take a smaller model"};
 }
 
 }  // namespace fovea::cli

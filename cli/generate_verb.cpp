@@ -202,10 +202,13 @@ Verb add_generate_verb(CLI::App& app, Globals& globals) {
   add_model_options(*verb, options->how);
   add_global_options(*verb, globals);
   verb->footer(kHelp);
-  return {verb, [options, prompt, &globals] {
-            options->prompt_given = prompt->count() > 0;
-            run(*options, globals);
-          }};
+  return {.parser = verb,
+          .run =
+              [options, prompt, &globals] {
+                options->prompt_given = prompt->count() > 0;
+                run(*options, globals);
+              },
+          .memory_remedy = "lower --context, or take --dtype bfloat16 or a smaller model"};
 }
 
 }  // namespace fovea::cli

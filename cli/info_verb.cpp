@@ -3,8 +3,10 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/Parallel.h>
+#include <dlfcn.h>
 #include <torch/version.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/verbs.h"
@@ -16,16 +18,45 @@
 namespace fovea::cli {
 namespace {
 
+nlohmann::ordered_json gpus() {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Gpu& gpu : list_gpus())
+    list.push_back({{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}});
+  return list;
+}
+
+/// The file that holds the function at `address`.
+std::string file_of(const void* address) {
+  Dl_info info{};
+  return dladdr(address, &info) != 0 && info.dli_fname != nullptr
+             ? std::filesystem::weakly_canonical(info.dli_fname).string()
+             : "";
+}
+
 void run(const Globals& globals) {
-  nlohmann::ordered_json info{{"version", code_version()},
-                              {"torch", TORCH_VERSION},
-                              {"isa_found", enum_name(found_isa())},
-                              {"isa_chosen", enum_name(chosen_isa())},
-                              {"linear_float32", enum_name(linear_library())},
-                              {"bfloat16_in_hardware", has_fast_bfloat16()},
-                              {"threads", at::get_num_threads()},
-                              {"machine", machine_summary(choose_device(DeviceChoice::automatic))},
-                              {"data_cache", default_data_cache().string()}};
+  const std::string version = code_version();
+  const size_t plus = version.find('+');
+  const at::Device device = choose_device(DeviceChoice::automatic);
+  const nlohmann::ordered_json machine = machine_summary(device);
+  nlohmann::ordered_json info{
+      {"version", version.substr(0, plus)},
+      {"commit", plus == version.npos ? "unknown" : version.substr(plus + 1)},
+      {"torch", TORCH_VERSION},
+      {"cpu", machine["cpu"]},
+      {"isa_found", enum_name(found_isa())},
+      {"isa_chosen", enum_name(chosen_isa())},
+      {"bfloat16_in_hardware", has_fast_bfloat16()},
+      {"linear_float32", enum_name(linear_library())},
+      {"cores", machine["cores"]},
+      {"threads", at::get_num_threads()},
+      {"device", device.str()},
+      {"gpus", gpus()},
+      {"memory_bytes", machine["memory_bytes"]},
+      {"memory_available_bytes", available_memory_bytes()},
+      {"paths",
+       {{"program", std::filesystem::canonical("/proc/self/exe").string()},
+        {"torch", file_of(reinterpret_cast<const void*>(&at::get_num_threads))},
+        {"data_cache", default_data_cache().string()}}}};
   if (globals.json) {
     print(info.dump(2) + "\n");
     return;

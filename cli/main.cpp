@@ -6,12 +6,14 @@
 
 #include <csignal>
 #include <iostream>
-#include <new>
+#include <optional>
 
 #include "cli/thread_waiting.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/nn/memory_shortage.h"
+#include "fovea/train/interrupt.h"
 #include "fovea/train/machine.h"
 
 namespace {
@@ -35,8 +37,30 @@ int report(const fovea::Error& error, bool json) {
     std::cerr << fmt::format("{{\"error\": \"{}\", \"exit_code\": {}}}\n", error.kind(),
                              error.exit_code());
   }
-  std::cerr << "fovea: " << error.what() << '\n';
+  std::cerr << fovea::cli::error_prefix() << error.what() << '\n';
   return error.exit_code();
+}
+
+int run(const fovea::cli::Verb& verb, const fovea::cli::Globals& globals) {
+  try {
+    verb.run();
+    return 0;
+  } catch (const fovea::Interrupted& error) {
+    const int code = report(error, globals.json);
+    return verb.resumes && fovea::stop_signal() == SIGTERM ? 0 : code;
+  } catch (const fovea::Error& error) {
+    return report(error, globals.json);
+  } catch (const std::exception& error) {
+    const std::optional<std::string> shortage = fovea::memory_shortage();
+    if (shortage) {
+      return report(fovea::MemoryError(fmt::format("[memory] not enough memory ({}); {}", *shortage,
+                                                   verb.memory_remedy)),
+                    globals.json);
+    }
+    std::cerr << fovea::cli::error_prefix() << "[internal] " << error.what()
+              << "\nThis is a bug; please report it with the command and this message.\n";
+    return 1;
+  }
 }
 
 }  // namespace
@@ -56,42 +80,30 @@ int main(int argc, char** argv) {
       fovea::cli::add_train_verb(app, globals),     fovea::cli::add_compare_verb(app, globals),
       fovea::cli::add_eval_verb(app, globals),      fovea::cli::add_generate_verb(app, globals),
       fovea::cli::add_chat_verb(app, globals),      fovea::cli::add_export_verb(app, globals),
+      fovea::cli::add_data_verb(app, globals),      fovea::cli::add_checkpoint_verb(app, globals),
       fovea::cli::add_attention_verb(app, globals), fovea::cli::add_plan_verb(app, globals),
-      fovea::cli::add_inspect_verb(app, globals),   fovea::cli::add_info_verb(app, globals)};
+      fovea::cli::add_inspect_verb(app, globals),   fovea::cli::add_info_verb(app, globals),
+      fovea::cli::add_completion_verb(app, globals)};
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;
     names.reserve(verbs.size());
     for (const auto& verb : verbs) names.push_back(verb.parser->get_name());
     if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-      std::cerr << fmt::format(
-          "fovea: unknown verb '{}'{}; known: {}; 'fovea --help' explains them\n", argv[1],
-          fovea::did_you_mean(argv[1], names), fmt::join(names, ", "));
+      std::cerr << fovea::cli::error_prefix()
+                << fmt::format("unknown verb '{}'{}; known: {}; 'fovea --help' explains them\n",
+                               argv[1], fovea::did_you_mean(argv[1], names),
+                               fmt::join(names, ", "));
       return 2;
     }
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? 0 : 2;
+    if (error.get_exit_code() != 0) std::cerr << fovea::cli::error_prefix();
+    return app.exit(error) == 0 ? 0 : 2;
   }
-  try {
-    for (const auto& verb : verbs) {
-      if (!verb.parser->parsed()) continue;
-      verb.run();
-      return 0;
-    }
-    std::cout << app.help();
-    return 0;
-  } catch (const fovea::Error& error) {
-    return report(error, globals.json);
-  } catch (const std::bad_alloc&) {
-    std::cerr << "fovea: [memory] not enough memory; lower train.batch_rows, model.width or "
-                 "model.layers\n";
-    return 1;
-  } catch (const std::exception& error) {
-    std::cerr << "fovea: [internal] " << error.what()
-              << "\nThis is a bug; please report it with the command and this message.\n";
-    return 1;
-  }
+  for (const auto& verb : verbs)
+    if (verb.parser->parsed()) return run(verb, globals);
+  std::cout << app.help();
+  return 0;
 }

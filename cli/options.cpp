@@ -43,6 +43,7 @@ LoadedModel open_model(const std::string& path, const ModelOptions& options) {
   if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
   LoadedModel loaded = load_model(resolve_model_folder(path), device);
   loaded.model.compute().dtype = choose_dtype(dtype, device);
+  if (loaded.model.compute().dtype == at::kBFloat16) loaded.model.hold_matrices_in(at::kBFloat16);
   return loaded;
 }
 

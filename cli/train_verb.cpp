@@ -89,7 +89,7 @@ Verb add_train_verb(CLI::App& app, Globals& globals) {
                  "print the resolved recipe with help for every key, and stop");
   add_global_options(*verb, globals);
   verb->footer([] { return recipe_keys_help(); });
-  return {verb, [options, &globals] { run(*options, globals); }};
+  return {.parser = verb, .run = [options, &globals] { run(*options, globals); }, .resumes = true};
 }
 
 }  // namespace fovea::cli

@@ -26,6 +26,11 @@ struct Globals {
 struct Verb {
   CLI::App* parser = nullptr;
   std::function<void()> run;
+  /// It saves when SIGTERM comes (a cluster that ends its job) and goes on when started again: then
+  /// the exit code is 0. Ctrl-C gives 130 everywhere.
+  bool resumes = false;
+  /// What to lower where memory is short.
+  std::string memory_remedy = "take a smaller model, or a machine with more memory";
 };
 
 Verb add_train_verb(CLI::App& app, Globals& globals);
@@ -34,16 +39,23 @@ Verb add_eval_verb(CLI::App& app, Globals& globals);
 Verb add_generate_verb(CLI::App& app, Globals& globals);
 Verb add_chat_verb(CLI::App& app, Globals& globals);
 Verb add_export_verb(CLI::App& app, Globals& globals);
+Verb add_data_verb(CLI::App& app, Globals& globals);
+Verb add_checkpoint_verb(CLI::App& app, Globals& globals);
 Verb add_attention_verb(CLI::App& app, Globals& globals);
 Verb add_inspect_verb(CLI::App& app, Globals& globals);
 Verb add_plan_verb(CLI::App& app, Globals& globals);
 Verb add_info_verb(CLI::App& app, Globals& globals);
+
+Verb add_completion_verb(CLI::App& app, Globals& globals);
 
 /// Adds --json and --quiet.
 void add_global_options(CLI::App& verb, Globals& globals);
 
 /// A progress display on stderr: a bar on a terminal, plain lines elsewhere, nothing when quiet.
 ProgressOptions stderr_progress(const Globals& globals);
+
+/// "fovea: ", in red where stderr is a terminal that shows colours and NO_COLOR is not set.
+std::string error_prefix();
 
 /// Writes bytes to stdout; IoError if that fails (a closed pipe, a full disk).
 void print(std::string_view text);

@@ -4,15 +4,18 @@
 # SPDX-License-Identifier: Apache-2.0
 
 add_library(fovea_options INTERFACE)
-target_compile_options(fovea_options INTERFACE
-  -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-float-conversion
-  -Wno-missing-field-initializers  # designated initialisers leave the rest at its defaults
-  -fPIC -fno-semantic-interposition  # the same objects serve programs and the library that Python loads
-  -fopenmp)
+# In $<BUILD_INTERFACE>: who uses the installed library chooses warnings for himself.
+foreach(option -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wno-float-conversion
+        -Wno-missing-field-initializers # designated initialisers leave the rest at its defaults
+        -fPIC -fno-semantic-interposition # the same objects serve programs and the library that Python loads
+        -fopenmp)
+  target_compile_options(fovea_options INTERFACE $<BUILD_INTERFACE:${option}>)
+endforeach()
 if(FOVEA_WERROR)
-  target_compile_options(fovea_options INTERFACE -Werror)
+  target_compile_options(fovea_options INTERFACE $<BUILD_INTERFACE:-Werror>)
 endif()
-target_include_directories(fovea_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_include_directories(fovea_options INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}>
+  $<INSTALL_INTERFACE:include>)
 if(FOVEA_SANITIZE)
   # No vptr check: it would need run-time type information that libtorch does not export.
   target_compile_options(fovea_options INTERFACE
@@ -27,7 +30,7 @@ endif()
 
 find_program(FOVEA_MOLD mold)
 if(FOVEA_MOLD)
-  target_link_options(fovea_options INTERFACE -fuse-ld=mold)
+  target_link_options(fovea_options INTERFACE $<BUILD_INTERFACE:-fuse-ld=mold>)
 endif()
 
 # A header set that most torch-using sources share, compiled once (house rule: narrow headers first).

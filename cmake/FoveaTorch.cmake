@@ -19,7 +19,8 @@ get_target_property(fmt_include fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/first-include)
 file(CREATE_LINK ${fmt_include}/fmt ${CMAKE_BINARY_DIR}/first-include/fmt SYMBOLIC)
 
-add_library(fovea_torch INTERFACE)
+# Imported, so that the installed package can name it without containing it.
+add_library(fovea_torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(fovea_torch SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/first-include
   ${FOVEA_TORCH_DIR}/include ${FOVEA_TORCH_DIR}/include/torch/csrc/api/include)
 target_link_libraries(fovea_torch INTERFACE

@@ -68,6 +68,10 @@ def command_problems(line: str) -> list[str]:
     text = help_of(verb)
     if not text:
         return [f"fovea has no verb '{verb}': {line}"]
+    if "Subcommands:" in text and len(words) > 2 and re.fullmatch(r"[a-z][a-z-]*", words[2]):
+        text = help_of(verb, words[2])
+        if not text:
+            return [f"fovea {verb} has no verb '{words[2]}': {line}"]
     options = [word.split("=")[0] for word in words[2:] if re.match(r"^--[a-z]", word)]
     return [f"fovea {verb} has no option '{option}': {line}" for option in options
             if not re.search(rf"{re.escape(option)}\b", text)]

@@ -59,6 +59,22 @@ void check_file(const fs::path& folder, const std::string& name, const Json& exp
   }
 }
 
+/// The system's refusals as IoError, like those of base/files.h.
+void move_folder(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  require<IoError>(!error, "file",
+                   "cannot rename '{}' to '{}': {}; check the disk and its permissions",
+                   from.string(), to.string(), error.message());
+}
+
+void remove_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::remove_all(folder, error);
+  require<IoError>(!error, "file", "cannot remove '{}': {}; check the disk and its permissions",
+                   folder.string(), error.message());
+}
+
 bool is_step(const std::string& name) {
   return name.size() >= kDigits && name.size() <= 18 &&
          std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -97,13 +113,17 @@ fs::path save_checkpoint(const fs::path& run_folder, int64_t step, const Json& s
         {"format", kFormat}, {"step", step}, {"files", file_table(folder)}, {"state", state}};
     write_file(folder / "state.json", whole.dump(2) + "\n");
     at("checkpoint_ready");
-    fs::remove_all(target);  // a damaged one of the same step
+    remove_folder(target);  // a damaged one of the same step
   });
   at("checkpoint_written");
   return target;
 }
 
-Json load_checkpoint_state(const fs::path& checkpoint) {
+namespace {
+
+/// Reads state.json and hands every file it lists to `visit`; the state.
+Json visit_files(const fs::path& checkpoint,
+                 const std::function<void(const std::string&, const Json&)>& visit) {
   try {
     const Json whole = Json::parse(read_file(checkpoint / "state.json"));
     if (const int format = whole.at("format").get<int>(); format != kFormat) {
@@ -116,7 +136,7 @@ Json load_checkpoint_state(const fs::path& checkpoint) {
       if (name.find('/') != std::string::npos) {
         fail<CheckpointError>(checkpoint.string(), "'{}' in state.json is no file name", name);
       }
-      check_file(checkpoint, name, expected);
+      visit(name, expected);
     }
     return whole.at("state");
   } catch (const InputError&) {
@@ -124,6 +144,30 @@ Json load_checkpoint_state(const fs::path& checkpoint) {
   } catch (const Json::exception& error) {
     fail<CheckpointError>(checkpoint.string(), "state.json is damaged: {}", error.what());
   }
+}
+
+}  // namespace
+
+Json load_checkpoint_state(const fs::path& checkpoint) {
+  return visit_files(checkpoint, [&](const std::string& name, const Json& expected) {
+    check_file(checkpoint, name, expected);
+  });
+}
+
+std::vector<std::string> checkpoint_damage(const fs::path& checkpoint) {
+  std::vector<std::string> damage;
+  try {
+    visit_files(checkpoint, [&](const std::string& name, const Json& expected) {
+      try {
+        check_file(checkpoint, name, expected);
+      } catch (const CheckpointError& error) {
+        damage.emplace_back(error.what());
+      }
+    });
+  } catch (const CheckpointError& error) {
+    damage.emplace_back(error.what());
+  }
+  return damage;
 }
 
 std::optional<FoundCheckpoint> find_valid_checkpoint(const fs::path& run_folder) {
@@ -154,7 +198,7 @@ void prune_checkpoints(const fs::path& run_folder, int64_t keep) {
   for (int64_t i = 0; i < count - std::max<int64_t>(keep, 1); ++i) {
     // Renamed first, so that no half of it is ever taken for a checkpoint.
     const fs::path& folder = entries[static_cast<size_t>(i)].folder;
-    fs::rename(folder, folder.parent_path() / (".old-" + folder.filename().string()));
+    move_folder(folder, folder.parent_path() / (".old-" + folder.filename().string()));
   }
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(paths.checkpoints(), error)) {
@@ -168,8 +212,8 @@ void set_aside_newer_checkpoints(const fs::path& run_folder, int64_t step) {
     if (entry.step <= step) continue;
     fs::path aside = entry.folder;
     aside += ".damaged";
-    fs::remove_all(aside);  // of an earlier accident at the same step
-    fs::rename(entry.folder, aside);
+    remove_folder(aside);  // of an earlier accident at the same step
+    move_folder(entry.folder, aside);
   }
 }
 

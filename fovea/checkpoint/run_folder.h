@@ -59,6 +59,10 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& run_folder, i
 /// or changed file, by name.
 nlohmann::ordered_json load_checkpoint_state(const std::filesystem::path& checkpoint);
 
+/// What is wrong with a checkpoint, one sentence for each file that is missing, truncated or
+/// changed; empty for a whole one.
+std::vector<std::string> checkpoint_damage(const std::filesystem::path& checkpoint);
+
 /// The newest checkpoint that is whole; nothing where there is none at all. CheckpointError where
 /// there are some and all are damaged.
 std::optional<FoundCheckpoint> find_valid_checkpoint(const std::filesystem::path& run_folder);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/checkpoint/safetensors.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
@@ -301,7 +302,8 @@ at::Tensor SafetensorsFile::tensor(std::string_view name) const {
   if (aligned) return view;
   // Foreign files may put float64 behind an odd number of bytes: only then a copy.
   at::Tensor copy = at::empty(entry->shape, options);
-  std::memcpy(copy.mutable_data_ptr(), data, entry->end - entry->begin);
+  if (entry->end > entry->begin)
+    std::memcpy(copy.mutable_data_ptr(), data, entry->end - entry->begin);
   return copy;
 }
 

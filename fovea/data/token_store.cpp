@@ -68,6 +68,12 @@ StoreCounts StoreCounts::from_json(const Json& json) {
   return counts;
 }
 
+StoreCounts& StoreCounts::operator+=(const StoreCounts& other) {
+  const Json more = other.to_json();
+  visit_counts(*this, [&](const char* key, int64_t& value) { value += more[key].get<int64_t>(); });
+  return *this;
+}
+
 TokenStore TokenStore::open(const fs::path& folder) {
   TokenStore store;
   const fs::path meta_path = folder / "meta.json";
@@ -124,6 +130,19 @@ void TokenStoreWriter::end_document(int64_t bytes, uint64_t hash) {
 }
 
 void TokenStoreWriter::abandon_document() { document_start_ = written_; }
+
+void TokenStoreWriter::append_store(const TokenStore& store) {
+  constexpr int64_t kBlock = 1 << 20;
+  std::vector<int32_t> tokens;
+  for (const StoredDocument& document : store.documents()) {
+    for (int64_t done = 0; done < document.length; done += kBlock) {
+      tokens.resize(static_cast<size_t>(std::min(kBlock, document.length - done)));
+      store.read(document.offset + done, tokens);
+      append(tokens);
+    }
+    end_document(document.bytes, document.hash);
+  }
+}
 
 void TokenStoreWriter::flush() {
   file_.write(std::string_view(buffer_));

@@ -42,6 +42,7 @@ struct StoreCounts {
 
   nlohmann::ordered_json to_json() const;
   static StoreCounts from_json(const nlohmann::ordered_json& json);
+  StoreCounts& operator+=(const StoreCounts& other);
 };
 
 /// A store that is open for reading. Copies share the maps.
@@ -76,6 +77,8 @@ class TokenStoreWriter {
   void end_document(int64_t bytes, uint64_t hash);
   /// Forgets what was appended since the last end; its tokens stay in the file, unused.
   void abandon_document();
+  /// Appends all documents of another store of the same tokenizer.
+  void append_store(const TokenStore& store);
   int64_t documents() const { return static_cast<int64_t>(documents_.size()); }
   /// Writes what is buffered, the table and meta.json. `counts.documents`, `bytes` and `tokens` are
   /// filled in here.

@@ -4,6 +4,7 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 
 #include <array>
@@ -14,6 +15,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
 #include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/matvec.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -87,6 +89,48 @@ at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi, Linear
 
 at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi) {
   return linear_product(x_ri, w_oi, linear_library());
+}
+
+bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights) {
+  const auto known = [](at::ScalarType t) { return t == at::kFloat || t == at::kBFloat16; };
+  if (!x_ri.is_cpu() || !known(x_ri.scalar_type()) || x_ri.numel() == 0 ||
+      x_ri.numel() > kernels::kMatVecRows * x_ri.size(-1))
+    return false;
+  const at::ScalarType stored = weights.front().scalar_type();
+  for (const at::Tensor& w : weights)
+    if (w.scalar_type() != stored || !known(stored) || !w.is_contiguous()) return false;
+  return true;
+}
+
+at::Tensor few_rows_product(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights,
+                            at::ScalarType result) {
+  const at::Tensor x = x_ri.to(at::kFloat).contiguous();
+  std::vector<int64_t> sizes = x.sizes().vec();
+  const int64_t inputs = sizes.back(), rows = x.numel() / inputs;
+  sizes.back() = 0;
+  for (const at::Tensor& w : weights) sizes.back() += w.size(0);
+  const at::Tensor y = at::empty(sizes, x.options());
+  const auto multiply = [&]<class W>(const W*) {
+    std::vector<kernels::MatVec<W>> products;
+    int64_t column = 0;
+    for (const at::Tensor& w : weights) {
+      products.push_back({.x = x.const_data_ptr<float>(),
+                          .w = static_cast<const W*>(w.const_data_ptr()),
+                          .y = y.mutable_data_ptr<float>() + column,
+                          .y_stride = sizes.back(),
+                          .rows = rows,
+                          .inputs = inputs,
+                          .outputs = w.size(0)});
+      column += w.size(0);
+    }
+    kernels::run(std::span<const kernels::MatVec<W>>(products));
+  };
+  if (weights.front().scalar_type() == at::kFloat) {
+    multiply(static_cast<const float*>(nullptr));
+  } else {
+    multiply(static_cast<const BFloat16*>(nullptr));
+  }
+  return y.to(result);
 }
 
 }  // namespace fovea

@@ -9,6 +9,7 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace fovea {
 
@@ -27,5 +28,15 @@ LinearLibrary linear_library();
 /// out]. `library` matters for float32 on the CPU only; small products always take torch's.
 at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi, LinearLibrary library);
 at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi);
+
+/// Whether few_rows_product() takes these: at most 4 rows (leading dimensions of x together), on
+/// the CPU, x float32 or bfloat16, weights [out_i, in] contiguous, all float32 or all bfloat16.
+bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights);
+
+/// x W^T for the rows of all weights stacked, without a gradient, in `result`'s dtype: [..., sum
+/// out_i]. Reads each weight once and copies none (kernels/cpu/matvec.h); sums in float32. x is
+/// float32 or bfloat16.
+at::Tensor few_rows_product(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights,
+                            at::ScalarType result);
 
 }  // namespace fovea

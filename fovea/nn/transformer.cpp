@@ -12,6 +12,7 @@
 #include "fovea/attention/sinkhorn.h"
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
+#include "fovea/nn/matmul.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
@@ -237,7 +238,9 @@ at::Tensor Transformer::hidden(const ModelInput& input, ForwardInfo* info) const
 at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   const at::ScalarType wide = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const ModelConfig& c = impl_->config;
-  at::Tensor z = at::linear(hidden.to(wide), impl_->head.to(wide));
+  at::Tensor z = !at::GradMode::is_enabled() && is_few_rows(hidden, {impl_->head})
+                     ? few_rows_product(hidden, {impl_->head}, wide)
+                     : at::linear(hidden.to(wide), impl_->head.to(wide));
   if (c.logit_scale != 1.0) z = z * c.logit_scale;
   return c.logit_cap > 0.0 ? at::tanh(z / c.logit_cap) * c.logit_cap : z;
 }

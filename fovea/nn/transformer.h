@@ -81,6 +81,11 @@ class Transformer {
   const ParameterRegistry& parameters() const;
   at::Device device() const;
   ComputeOptions& compute();
+  /// For inference only: keeps the matrices of linear layers, embedding and head in `dtype`, so
+  /// that nothing is cast at every token. In bfloat16 they take half the memory; hidden states
+  /// computed in bfloat16 stay what they were, bit for bit, logits see a rounded head. No parameter
+  /// is trainable afterwards.
+  void hold_matrices_in(at::ScalarType dtype);
 
   /// Final-normed hidden states [b, t, c] in the compute dtype.
   at::Tensor hidden(const ModelInput& input, ForwardInfo* info = nullptr) const;

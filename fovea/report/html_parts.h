@@ -15,7 +15,7 @@
 
 namespace fovea {
 
-/// A whole page around `body` (the content of <main>, with a button "theme"): only our script runs,
+/// A whole page around `body` (the content of `main`, with a button "theme"): only our script runs,
 /// and nothing is loaded from anywhere, whatever the texts in it say.
 std::string page_html(std::string_view title, std::string_view code_version,
                       const std::string& body);
@@ -46,7 +46,7 @@ class ChartPress {
     std::string extra;   // HTML between chart and numbers
     bool spans = false;  // over the whole width of the page
   };
-  /// A <figure> with both sizes and its numbers; only the numbers where gnuplot does not run.
+  /// A figure element with both sizes and its numbers; only the numbers where gnuplot does not run.
   std::string figure_html(const Figure& figure);
   /// Empty while all charts could be drawn.
   const std::string& trouble() const { return trouble_; }

@@ -6,10 +6,9 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/text/bpe_tokenizer.h"
 
 namespace fovea {
-
-using Json = nlohmann::ordered_json;
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   std::vector<int32_t> tokens;
@@ -24,7 +23,7 @@ std::string Tokenizer::decode(std::span<const int32_t> tokens) const {
 }
 
 std::string Tokenizer::fingerprint() const {
-  uint64_t hash = fovea::fingerprint(kind());
+  uint64_t hash = fovea::fingerprint(kind()) + rules();
   for (int64_t id = 0; id < vocab_size(); ++id) {
     hash = fovea::fingerprint(piece(static_cast<int32_t>(id)), hash);
   }
@@ -40,25 +39,35 @@ std::string IncrementalDecoder::push(int32_t token) {
 
 std::string IncrementalDecoder::finish() { return stream_.finish(); }
 
+namespace {
+
+/// The text of a mark: "</s>" or {"content": "</s>", ...}.
+std::string mark_text(const nlohmann::json& config, const char* key) {
+  const auto found = config.is_object() ? config.find(key) : config.end();
+  if (!config.is_object() || found == config.end()) return "";
+  const nlohmann::json& text = found->is_object() ? found->value("content", *found) : *found;
+  return text.is_string() ? text.get<std::string>() : "";
+}
+
+}  // namespace
+
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::filesystem::path& path) {
   const auto file = std::filesystem::is_directory(path) ? path / "tokenizer.json" : path;
-  const Json found = Json::parse(read_file(file), nullptr, false);
-  if (found.is_discarded()) {
-    fail<InputError>(file.string(),
-                     "expected a tokenizer.json; got text that is no JSON; write the file again");
-  }
+  std::string text = read_file(file);
   std::shared_ptr<const Tokenizer> bytes = byte_tokenizer();
-  if (nlohmann::json(found) == nlohmann::json::parse(bytes->to_json())) return bytes;
-  std::string model = "without a model";
-  if (found.is_object() && found.contains("model") && found["model"].is_object()) {
-    const Json& type = found["model"].value("type", Json());
-    model = type.is_string() ? fmt::format("of model type '{}'", type.get<std::string>()) : model;
+  if (text == bytes->to_json()) return bytes;
+  // The same, laid out by another program; a vocabulary of bytes is small.
+  if (text.size() < 2 * bytes->to_json().size()) {
+    const auto found = nlohmann::json::parse(text, nullptr, false);
+    if (found == nlohmann::json::parse(bytes->to_json())) return bytes;
   }
-  fail<UnsupportedError>(
-      file.string(),
-      "expected Fovea's byte tokenizer, the only kind read so far; got a tokenizer {}; "
-      "use a model that was trained with the byte tokenizer",
-      model);
+  MarkNames marks;
+  const auto beside = file.parent_path() / "tokenizer_config.json";
+  if (std::filesystem::is_regular_file(beside)) {
+    const auto config = nlohmann::json::parse(read_file(beside), nullptr, false);
+    marks = {.eos = mark_text(config, "eos_token"), .pad = mark_text(config, "pad_token")};
+  }
+  return bpe_tokenizer(std::move(text), marks, file.string());
 }
 
 }  // namespace fovea

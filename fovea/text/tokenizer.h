@@ -30,7 +30,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// "bytes", later "bpe", ...
+  /// "bytes" or "bpe".
   virtual std::string_view kind() const = 0;
   /// Number of ids, specials included; a model may pad its embedding to more.
   virtual int64_t vocab_size() const = 0;
@@ -42,10 +42,19 @@ class Tokenizer {
 
   /// Appends the tokens of `text`, without specials.
   virtual void append(std::string_view text, std::vector<int32_t>& tokens) const = 0;
+  /// Appends the tokens of a prefix of `text` that do not depend on what follows it, and returns
+  /// the prefix's length (0: more text is needed). For texts that come in parts: then append() the
+  /// rest.
+  virtual size_t append_prefix(std::string_view text, std::vector<int32_t>& tokens) const {
+    append(text, tokens);
+    return text.size();
+  }
   /// The bytes a token stands for; empty for specials. The view lives as long as the tokenizer.
   /// InputError for an id outside [0, vocab_size).
   virtual std::string_view piece(int32_t token) const = 0;
 
+  /// Fingerprint of how text is cut into pieces, where the pieces alone do not say it.
+  virtual uint64_t rules() const { return 0; }
   /// The content of a `tokenizer.json` that the Hugging Face `tokenizers` package reads.
   virtual std::string to_json() const = 0;
 
@@ -54,8 +63,8 @@ class Tokenizer {
   std::string decode(std::span<const int32_t> tokens) const;
   /// Number of text bytes of the token, 0 for specials: the denominator of bits per byte.
   int64_t bytes_of(int32_t token) const { return static_cast<int64_t>(piece(token).size()); }
-  /// 16 hex digits, equal exactly when ids and pieces mean the same. Stored with token files and
-  /// checkpoints.
+  /// 16 hex digits, equal exactly when texts become the same ids and these mean the same. Stored
+  /// with token files and checkpoints.
   std::string fingerprint() const;
 };
 
@@ -78,8 +87,9 @@ class IncrementalDecoder {
 /// One token a byte: ids 0..255 are bytes, 256 `<|begin|>`, 257 `<|end|>`, 258 `<|pad|>`.
 std::shared_ptr<const Tokenizer> byte_tokenizer();
 
-/// Reads a `tokenizer.json`, or the one in a folder. InputError where it is missing or no JSON;
-/// UnsupportedError where it is a tokenizer of another kind.
+/// Reads a `tokenizer.json`, or the one in a folder, and the names of its marks from the
+/// tokenizer_config.json beside it. InputError where it is missing or damaged; UnsupportedError
+/// where it is a tokenizer of another kind than bytes and byte-level BPE.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::filesystem::path& path);
 
 }  // namespace fovea

@@ -9,10 +9,12 @@ namespace {
 
 // A handler can reach only statics; lock-free, so it may be set inside one.
 std::atomic<bool> stop_requested{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
+std::atomic<int> signal_seen{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 struct sigaction before_interrupt, before_terminate;
 
 void request_stop(int signal_number) {
+  signal_seen = signal_number;
   if (stop_requested.exchange(true)) {  // the second time: as if nobody had handled it
     std::signal(signal_number, SIG_DFL);
     std::raise(signal_number);
@@ -23,6 +25,7 @@ void request_stop(int signal_number) {
 
 InterruptGuard::InterruptGuard() {
   stop_requested = false;
+  signal_seen = 0;
   struct sigaction action = {};
   action.sa_handler = request_stop;
   action.sa_flags = SA_RESTART;  // writes go on; the trainer looks at the flag after the step
@@ -37,5 +40,7 @@ InterruptGuard::~InterruptGuard() {
 }
 
 const std::atomic<bool>* InterruptGuard::flag() const { return &stop_requested; }
+
+int stop_signal() { return signal_seen; }
 
 }  // namespace fovea

@@ -20,4 +20,8 @@ class InterruptGuard {
   const std::atomic<bool>* flag() const;
 };
 
+/// The signal that set the flag of the newest guard (SIGINT, SIGTERM); 0 for none. Stays after the
+/// guard's end.
+int stop_signal();
+
 }  // namespace fovea

@@ -106,6 +106,38 @@ nlohmann::ordered_json machine_summary(at::Device device) {
           {"fovea", code_version()}};
 }
 
+std::vector<Gpu> list_gpus() {
+  // The driver's own interface: it is there wherever a GPU is, whatever torch was built with.
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  if (driver == nullptr) return {};
+  const auto find = [&]<class F>(const char* name, F*& function) {
+    function = reinterpret_cast<F*>(dlsym(driver, name));
+    return function != nullptr;
+  };
+  int (*init)(unsigned) = nullptr;
+  int (*count_devices)(int*) = nullptr;
+  int (*get_name)(char*, int, int) = nullptr;
+  int (*get_memory)(size_t*, int) = nullptr;
+  int count = 0;
+  if (!find("cuInit", init) || !find("cuDeviceGetCount", count_devices) ||
+      !find("cuDeviceGetName", get_name) || !find("cuDeviceTotalMem_v2", get_memory) ||
+      init(0) != 0 || count_devices(&count) != 0)
+    return {};
+  std::vector<Gpu> gpus;
+  for (int i = 0; i < count; ++i) {  // device handles are their numbers
+    char name[256] = {};
+    size_t bytes = 0;
+    if (get_name(name, sizeof name, i) != 0 || get_memory(&bytes, i) != 0) continue;
+    gpus.push_back({name, static_cast<int64_t>(bytes)});
+  }
+  return gpus;
+}
+
+int64_t available_memory_bytes() {
+  const std::string memory = proc_value("/proc/meminfo", "MemAvailable");
+  return memory.empty() ? 0 : std::stoll(memory) * 1024;
+}
+
 std::string code_version() { return FOVEA_VERSION; }
 
 }  // namespace fovea

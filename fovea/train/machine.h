@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "fovea/train/recipe.h"
 
@@ -31,5 +32,15 @@ std::string code_version();
 
 /// {"cpu", "cores", "memory_bytes", "device", "torch", "fovea"}: recorded in run.json.
 nlohmann::ordered_json machine_summary(at::Device device);
+
+/// Name and memory of every NVIDIA GPU, as its driver says; empty without driver or GPU.
+struct Gpu {
+  std::string name;
+  int64_t memory_bytes = 0;
+};
+std::vector<Gpu> list_gpus();
+
+/// Bytes that programs may still take (MemAvailable of /proc/meminfo); 0 where it is not known.
+int64_t available_memory_bytes();
 
 }  // namespace fovea

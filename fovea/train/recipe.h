@@ -123,7 +123,7 @@ struct TrainConfig {
 
 struct Recipe {
   std::string name = "run";
-  std::string run_folder;           ///< "" = runs/<name>
+  std::string run_folder;           ///< "" = runs/NAME
   std::string tokenizer = "bytes";  ///< "bytes", or a tokenizer.json or its folder
   ModelConfig model;
   DataConfig data;

@@ -3,12 +3,11 @@
 #include "fovea/train/trainer.h"
 
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <new>
 
 #include "fovea/base/error.h"
+#include "fovea/nn/memory_shortage.h"
 #include "fovea/train/machine.h"
 #include "fovea/train/trainer_impl.h"
 
@@ -37,28 +36,12 @@ bool has_temperature(const ModelConfig& config) {
 }  // namespace
 
 void rethrow_with_memory_advice(const Recipe& recipe) {
-  const auto advise = [&](const std::string& what) {
+  if (const std::optional<std::string> shortage = memory_shortage()) {
     fail<MemoryError>(
         "train",
         "not enough memory ({}); lower 'train.batch_rows' (now {}), 'train.sequence_length' "
         "(now {}) or the model's sizes, or set 'train.gradient_checkpointing: true'",
-        what, recipe.train.batch_rows, recipe.train.sequence_length);
-  };
-  try {
-    throw;
-  } catch (const c10::OutOfMemoryError& error) {
-    advise(error.what_without_backtrace());
-  } catch (const c10::Error& error) {
-    const std::string text = error.what_without_backtrace();
-    for (const char* sign : {"can't allocate memory", "not enough memory",
-                             "Storage size calculation overflowed", "out of memory"}) {
-      if (text.find(sign) != std::string::npos) advise(text);
-    }
-    throw;
-  } catch (const std::bad_alloc&) {
-    advise("an allocation outside torch failed");
-  } catch (const std::length_error&) {
-    advise("an allocation beyond the address space");
+        *shortage, recipe.train.batch_rows, recipe.train.sequence_length);
   }
   throw;
 }

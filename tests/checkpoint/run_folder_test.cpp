@@ -62,6 +62,20 @@ TEST_F(RunFolder, TruncatedChangedAndMissingFilesAreNamed) {
   EXPECT_ERROR(CheckpointError, load_checkpoint_state(folder_ / "x"), "state.json", "missing");
 }
 
+TEST_F(RunFolder, EveryFlippedBitIsFoundAndItsFileNamed) {
+  const fs::path a = save(1, "sixteen bytes...");
+  EXPECT_TRUE(checkpoint_damage(a).empty());
+  const std::string good = read_file(a / "w.bin");
+  for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
+    write_file(a / "w.bin", bad);
+    EXPECT_THAT(checkpoint_damage(a), ElementsAre(::testing::HasSubstr("w.bin"))) << bit;
+  }
+  fs::remove(a / "state.json");
+  EXPECT_THAT(checkpoint_damage(a), ElementsAre(::testing::HasSubstr("state.json")));
+}
+
 TEST_F(RunFolder, ADamagedNewestCheckpointFallsBackToTheOneBeforeAndSaysSo) {
   save(1);
   const fs::path second = save(2);

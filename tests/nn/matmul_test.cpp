@@ -56,5 +56,39 @@ TEST_P(LinearProduct, TheSameInputsGiveTheSameBits) {
   EXPECT_TRUE(at::equal(linear_product(x, w, GetParam()), linear_product(x, w, GetParam())));
 }
 
+// The definition in float64 of the same stored weights; odd sizes have tails in every loop.
+TEST(FewRowsProduct, EqualsTheFloat64ProductOfTheStoredWeights) {
+  uint64_t seed = 100;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (int64_t rows = 1; rows <= 4; ++rows) {
+      for (const auto& [in, a, b] : std::vector<std::array<int64_t, 3>>{
+               {1, 1, 2}, {63, 3, 19}, {97, 33, 64}, {1025, 257, 5}}) {
+        const at::Tensor x = random({1, rows, in}, ++seed).to(dtype);
+        const std::vector<at::Tensor> w{random({a, in}, ++seed).to(dtype),
+                                        random({b, in}, ++seed).to(dtype)};
+        ASSERT_TRUE(is_few_rows(x, w));
+        const at::Tensor y = few_rows_product(x, w, at::kFloat);
+        const at::Tensor truth = at::matmul(x.to(at::kDouble), at::cat(w).to(at::kDouble).t());
+        ASSERT_EQ(y.sizes(), truth.sizes());
+        EXPECT_LT((y.to(at::kDouble) - truth).abs().max().item<double>(),
+                  1e-5 * truth.abs().max().item<double>())
+            << rows << " x " << in;
+        // A row has the same bits alone and among others.
+        EXPECT_TRUE(at::equal(few_rows_product(x.narrow(1, rows - 1, 1), w, at::kFloat),
+                              y.narrow(1, rows - 1, 1)));
+      }
+    }
+  }
+}
+
+TEST(FewRowsProduct, LeavesOtherShapesAndTypesToMatrixProducts) {
+  const at::Tensor w = at::ones({8, 8});
+  EXPECT_FALSE(is_few_rows(at::ones({5, 8}), {w}));
+  EXPECT_FALSE(is_few_rows(at::ones({1, 8}), {at::ones({8, 9}).narrow(1, 0, 8)}));
+  EXPECT_FALSE(is_few_rows(at::ones({1, 8}), {w, w.to(at::kBFloat16)}));
+  EXPECT_FALSE(is_few_rows(at::ones({1, 8}, at::kDouble), {w.to(at::kDouble)}));
+  EXPECT_FALSE(is_few_rows(at::ones({0, 8}), {w}));
+}
+
 }  // namespace
 }  // namespace fovea

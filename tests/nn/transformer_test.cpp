@@ -283,6 +283,52 @@ TEST(Transformer, DecodingEqualsTheFullForward) {
   }
 }
 
+// The same with the product of few rows and the weights converted once. float32: 1e-5 of the
+// largest logit; bfloat16: at most twice the error of the full forward pass.
+TEST(Transformer, DecodingOneTokenIsAsExactAsTheFullForwardInEveryDtype) {
+  for (const auto& [name, config] : variants()) {
+    const at::Tensor ids = tokens(1, 14);
+    const auto logits = [&](at::ScalarType dtype, bool decoded) {
+      Transformer model = make(config, at::kDouble);
+      model.compute().dtype = dtype;
+      const at::NoGradGuard no_grad;
+      if (!decoded) return model.logits(model.hidden(input_of(ids))).to(at::kDouble);
+      DecodeState state = model.make_decode_state(1, 14);
+      std::vector<at::Tensor> all;
+      for (int64_t i = 0; i < 14; ++i)
+        all.push_back(model.decode(ids.narrow(1, i, 1), state, true));
+      return at::cat(all, 1).to(at::kDouble);
+    };
+    const at::Tensor truth = logits(at::kDouble, false);
+    const double scale = truth.abs().max().item<double>();
+    EXPECT_LT(max_difference(logits(at::kFloat, true), truth), 1e-5 * scale) << name;
+    const double full = max_difference(logits(at::kBFloat16, false), truth);
+    EXPECT_LT(max_difference(logits(at::kBFloat16, true), truth), 2 * full) << name;
+  }
+}
+
+TEST(Transformer, MatricesHeldInBfloat16GiveTheSameHiddenStatesAndDecodeLikeThem) {
+  for (const auto& [name, config] : variants()) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor ids = tokens(1, 14);
+    Transformer model = make(config, at::kFloat);
+    model.compute().dtype = at::kBFloat16;
+    const at::Tensor before = model.hidden(input_of(ids)), logits = model.logits(before);
+    model.hold_matrices_in(at::kBFloat16);
+    EXPECT_EQ(model.parameters().count(/*only_trainable=*/true), 0);
+    EXPECT_EQ(model.parameters().find("model.norm.weight")->value.scalar_type(), at::kFloat);
+    EXPECT_EQ(
+        model.parameters().find("model.layers.0.self_attn.q_proj.weight")->value.scalar_type(),
+        at::kBFloat16);
+    EXPECT_TRUE(at::equal(model.hidden(input_of(ids)), before)) << name;
+    DecodeState state = model.make_decode_state(1, 14);
+    std::vector<at::Tensor> all;
+    for (int64_t i = 0; i < 14; ++i) all.push_back(model.decode(ids.narrow(1, i, 1), state, true));
+    EXPECT_LT(max_difference(at::cat(all, 1), logits), 0.05 * logits.abs().max().item<double>())
+        << name;
+  }
+}
+
 // Spec 10.1 and F-5: with QK-norm a constant temperature is a q gain that is 1/t larger.
 TEST(Transformer, ConstantTemperatureEqualsALargerQueryGain) {
   ModelConfig focal = small(), folded = small();

@@ -1,0 +1,150 @@
+// Worker of the decode benchmark: a bfloat16 model of 135M parameters' shape writes tokens, one at
+// a time, and the machine's read bandwidth is measured beside it.
+//
+//   decode_worker THREADS POSITION     tokens are written from POSITION on
+//
+// Lines of stdin and their answers, one line each (train_step.cpp has the same protocol):
+//   about      JSON: sizes, bytes that a token must read, versions
+//   step       "<milliseconds>" of kTokens tokens, sampling not included
+//   bandwidth  GB/s of reading memory, all threads, the best of several passes
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <sys/prctl.h>
+
+#include <chrono>
+#include <csignal>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "fovea/base/error.h"
+#include "fovea/kernels/cpu/isa.h"
+#include "fovea/nn/transformer.h"
+#include "fovea/train/machine.h"
+
+namespace fovea {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kTokens = 16;
+
+ModelConfig shape_of_135m() {
+  ModelConfig config{.layers = 30, .width = 576, .heads = 9, .kv_heads = 3, .ffn_width = 1536};
+  config.context = 2048;
+  return config.resolved(49152);
+}
+
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+/// Sums 1 GiB, several streams a thread; far larger than any cache.
+double read_bandwidth() {
+  using Vector = uint64_t __attribute__((vector_size(64)));
+  constexpr int64_t kVectors = (int64_t{1} << 30) / static_cast<int64_t>(sizeof(Vector));
+  static std::vector<uint64_t> memory(kVectors * 8, 1);
+  const auto* data = reinterpret_cast<const Vector*>(memory.data());
+  double best = 0;
+  for (int pass = 0; pass < 5; ++pass) {
+    const auto start = Clock::now();
+    uint64_t total = 0;
+#pragma omp parallel for reduction(+ : total) schedule(static)
+    for (int64_t block = 0; block < 256; ++block) {
+      constexpr int64_t size = kVectors / 256;
+      Vector a{}, b{}, c{}, d{};
+      const Vector* at = data + block * size;
+      for (int64_t i = 0; i < size / 4; ++i) {
+        a += at[i];
+        b += at[i + size / 4];
+        c += at[i + size / 2];
+        d += at[i + 3 * (size / 4)];
+      }
+      const Vector sum = a + b + c + d;
+      for (int i = 0; i < 8; ++i) total += sum[i];
+    }
+    require<NumericalError>(total == kVectors * 8, "bandwidth", "the sum is {}", total);
+    best = std::max(best, static_cast<double>(1 << 30) / 1e6 / milliseconds_since(start));
+  }
+  return best;
+}
+
+class Worker {
+ public:
+  explicit Worker(int64_t position)
+      : position_(position), config_(shape_of_135m()), model_(config_, 0) {
+    model_.compute().dtype = at::kBFloat16;
+    model_.hold_matrices_in(at::kBFloat16);
+    state_.emplace(model_.make_decode_state(1, position + kTokens));
+    const at::Tensor prompt = at::arange(position).unsqueeze(0) % config_.vocab_size;
+    for (int64_t i = 0; i < position; i += 256)
+      model_.decode(prompt.narrow(1, i, std::min<int64_t>(256, position - i)), *state_);
+  }
+
+  nlohmann::ordered_json about() const {
+    int64_t weights = 0;  // matrices; the embedding is the head, and is read as that
+    for (const Parameter& p : model_.parameters().all())
+      if (p.value.dim() == 2) weights += 2 * p.value.numel();
+    const int64_t cache = config_.layers * 2 * config_.kv_heads * config_.head_dim * 2 * position_;
+    return {{"layers", config_.layers},
+            {"width", config_.width},
+            {"heads", config_.heads},
+            {"kv_heads", config_.kv_heads},
+            {"ffn_width", config_.ffn_width},
+            {"vocabulary", config_.vocab_size},
+            {"context", config_.context},
+            {"parameters", model_.parameters().count()},
+            {"position", position_},
+            {"tokens", kTokens},
+            {"weight_bytes", weights},
+            {"cache_bytes", cache},
+            {"isa", enum_name(chosen_isa())},
+            {"threads", at::get_num_threads()},
+            {"machine", machine_summary(at::kCPU)}};
+  }
+
+  /// The likeliest token each time, from the same position on.
+  double step() {
+    at::Tensor token = at::full({1, 1}, 1, at::kLong);
+    const auto start = Clock::now();
+    for (int64_t i = 0; i < kTokens; ++i)
+      token = model_.decode(token, *state_).argmax(-1).view({1, 1});
+    const double taken = milliseconds_since(start);
+    state_->truncate(position_);
+    return taken;
+  }
+
+ private:
+  int64_t position_;
+  ModelConfig config_;
+  Transformer model_;
+  std::optional<DecodeState> state_;
+};
+
+int run(const std::vector<std::string>& arguments) {
+  require<UsageError>(arguments.size() == 2, "decode_worker", "expected THREADS POSITION");
+  at::set_num_threads(std::stoi(arguments[0]));
+  Worker worker(std::stoll(arguments[1]));
+  for (std::string line; std::getline(std::cin, line);) {
+    if (line == "about") std::cout << worker.about().dump() << std::endl;
+    if (line == "step") std::cout << worker.step() << std::endl;
+    if (line == "bandwidth") std::cout << read_bandwidth() << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace fovea
+
+int main(int argc, char** argv) {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  try {
+    return fovea::run({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}

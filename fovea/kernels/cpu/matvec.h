@@ -1,0 +1,47 @@
+// Products of a few rows with a weight matrix, as decoding one token makes them: bounded by the
+// time to read the weights, so each is read once and nothing else of its size is touched.
+//
+// Parallel over outputs by OpenMP; every output is summed by one thread in a fixed order, so
+// results have the same bits for any number of threads and any number of rows. The instruction set
+// is chosen_isa().
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "fovea/kernels/common/bfloat16.h"
+
+namespace fovea::kernels {
+
+/// y[r][o] = sum_i x[r][i] w[o][i], sums in float32. w [outputs, inputs] is contiguous.
+template <class W>
+struct MatVec {
+  const float* x = nullptr;  ///< [rows, inputs], contiguous
+  const W* w = nullptr;
+  float* y = nullptr;    ///< row r at y + r * y_stride
+  int64_t y_stride = 0;  ///< >= outputs
+  int64_t rows = 0;      ///< 1 ... kMatVecRows
+  int64_t inputs = 0, outputs = 0;
+};
+
+/// Above this many rows a matrix product is faster: the weights stay in the cache.
+inline constexpr int64_t kMatVecRows = 4;
+
+/// All products side by side, as one parallel region. W = float and W = BFloat16.
+template <class W>
+void run(std::span<const MatVec<W>> products);
+
+/// The function of one instruction set: outputs [begin, end), one thread.
+template <class W>
+using MatVecFunction = void (*)(const MatVec<W>&, int64_t begin, int64_t end);
+template <class W>
+MatVecFunction<W> mat_vec_scalar();
+template <class W>
+MatVecFunction<W> mat_vec_avx2();
+template <class W>
+MatVecFunction<W> mat_vec_avx512();
+
+}  // namespace fovea::kernels

@@ -1,0 +1,30 @@
+// Byte-level BPE tokenizers of Hugging Face's tokenizer.json (GPT-2, NeoX, LLaMA-3, Qwen, ...).
+//
+// Encodings are those of the `tokenizers` package with encode_special_tokens, its setting in which
+// a text cannot forge special tokens; and no begin mark is added.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "fovea/text/tokenizer.h"
+
+namespace fovea {
+
+/// Names of the marks, "" = not known: tokenizer_config.json has them. The begin mark is what the
+/// file's own template puts first, so a tokenizer that adds none has none.
+struct MarkNames {
+  std::string eos, pad;
+};
+
+/// Makes a tokenizer of the content of a tokenizer.json. `where` names the file in errors.
+/// InputError for a damaged file, UnsupportedError for parts that this reader does not have, by
+/// name.
+std::shared_ptr<const Tokenizer> bpe_tokenizer(std::string json, const MarkNames& marks,
+                                               const std::string& where);
+
+}  // namespace fovea

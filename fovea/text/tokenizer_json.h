@@ -1,0 +1,30 @@
+// Writes the tokenizer.json of a byte-level BPE, as the `tokenizers` package reads it.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fovea/text/tokenizer.h"
+
+namespace fovea {
+
+struct ByteLevelFile {
+  std::vector<std::string> pieces;  ///< bytes of each id from 0
+  std::vector<std::pair<std::string, std::string>> merges;
+  std::vector<SpecialToken> specials;  ///< the first is put before every text
+  bool split_words = false;            ///< by GPT-2's pattern
+};
+
+std::string byte_level_json(const ByteLevelFile& file);
+
+/// The length of a prefix of `text` that ends where no word of the usual patterns and no normal
+/// form reaches over: before the one space between two ASCII letters, or after a line end between
+/// two visible ASCII characters. 0 where there is no such place.
+size_t safe_cut(std::string_view text);
+
+}  // namespace fovea

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# run.sh CLANG BUILD_FOLDER TORCH_DIR [SECONDS]: builds the fuzz targets and runs each for a fixed time, from its corpus.
+#
+# SPDX-FileCopyrightText: The Fovea authors
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+compiler=$1 build=$2 torch=$3 seconds=${4:-10}
+cmake -S "$here" -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="$compiler" -DFOVEA_TORCH_DIR="$torch" > /dev/null
+cmake --build "$build"
+# libtorch is not instrumented: containers that cross its border look overflown, and its registries leaked.
+export ASAN_OPTIONS=detect_container_overflow=0:detect_leaks=0
+for target in safetensors tokenizer_json; do
+  found=$build/found-$target
+  mkdir -p "$found"
+  # New inputs are kept in $found, so that the next run begins where this one ended; a crash is written there too.
+  "$build/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -max_len=16384 -print_final_stats=1 \
+    -artifact_prefix="$found/" "$found" "$here/corpus/$target" 2>&1 | tail -n 25
+done

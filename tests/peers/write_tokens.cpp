@@ -1,0 +1,31 @@
+// Tokens of files, for programs that compare them (check_tokenizers.py).
+//
+//   peer_tokens TOKENIZER FILE...     writes FILE.tokens (int32) and prints "FILE seconds" for each
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <iostream>
+
+#include "fovea/base/error.h"
+#include "fovea/base/files.h"
+#include "fovea/text/tokenizer.h"
+
+int main(int argc, char** argv) {
+  try {
+    const auto tokenizer = fovea::load_tokenizer(argv[1]);
+    for (int i = 2; i < argc; ++i) {
+      const std::string text = fovea::read_file(argv[i]);
+      const auto start = std::chrono::steady_clock::now();
+      const std::vector<int32_t> tokens = tokenizer->encode(text);
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      fovea::write_file(std::string(argv[i]) + ".tokens",
+                        {reinterpret_cast<const char*>(tokens.data()), 4 * tokens.size()});
+      std::cout << argv[i] << ' ' << seconds.count() << '\n';
+    }
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}
