@@ -4,11 +4,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
+#include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/data/document_reader.h"
+#include "fovea/eval/copy_score.h"
 #include "fovea/eval/scoring.h"
 #include "fovea/report/table.h"
 #include "fovea/train/machine.h"
@@ -16,10 +18,14 @@
 namespace fovea::cli {
 namespace {
 
+constexpr int64_t kCopyWindows = 16;
+
 struct Options {
   std::string model;
   std::vector<std::string> texts;
   int64_t window = 0, stride = 0, rows = 8;
+  std::string focus = "configured";
+  int64_t top_k = 0, copy = 0;
 };
 
 class Collect : public DocumentSink {
@@ -89,6 +95,12 @@ void print_table(const ScoreResult& result) {
 
 void run(const Options& options, const Globals& globals) {
   LoadedModel loaded = load_model(resolve_model_folder(options.model));
+  ComputeOptions& compute = loaded.model.compute();
+  compute.focus = parse_choice<FocusMode>("--focus", options.focus, enum_names(FocusMode{}));
+  const int64_t groups = loaded.model.config().attention.focus.groups.groups;
+  require<UsageError>(options.top_k >= 0 && options.top_k <= groups, "--top-k",
+                      "expected 1 to the model's {} groups; got {}", groups, options.top_k);
+  compute.focus_top_k = options.top_k;
   const std::vector<ScoreDocument> documents = read_texts(options.texts);
   Progress progress(stderr_progress(globals));
   const ScoreResult result =
@@ -100,11 +112,29 @@ void run(const Options& options, const Globals& globals) {
                                     .total = static_cast<double>(total)});
                  });
   progress.finish();
-  if (globals.json) {
-    print(result.to_json().dump(2) + "\n");
-  } else {
-    print_table(result);
+  CopyScore copy;
+  if (options.copy > 0) {
+    std::string text;
+    for (const ScoreDocument& document : documents) text += document.text;
+    copy = copy_score(loaded.model, *loaded.tokenizer, text, options.copy, kCopyWindows);
   }
+  if (globals.json) {
+    nlohmann::ordered_json json = result.to_json();
+    if (options.copy > 0)
+      json["copy"] = {{"length", copy.length},
+                      {"windows", copy.windows},
+                      {"perplexity", copy.first},
+                      {"copy_perplexity", copy.second}};
+    print(json.dump(2) + "\n");
+    return;
+  }
+  print_table(result);
+  if (loaded.model.has_focus())
+    print(fmt::format("focus {}: {:.1f} % of all pairs, {:.1f} % of distant pairs kept\n",
+                      options.focus, 100.0 * result.pairs_kept, 100.0 * result.distant_kept));
+  if (options.copy > 0)
+    print(fmt::format("copy of {} tokens: perplexity {:.3f}, the second time {:.3f}\n", copy.length,
+                      copy.first, copy.second));
 }
 
 }  // namespace
@@ -121,6 +151,11 @@ Verb add_eval_verb(CLI::App& app, Globals& globals) {
   verb->add_option("--stride", options->stride,
                    "targets that each window after the first scores; 0 = window (disjoint)");
   verb->add_option("--rows", options->rows, "windows computed at a time");
+  verb->add_option("--focus", options->focus,
+                   "models with Focus: configured, hard, off, random (groups, at equal pairs)");
+  verb->add_option("--top-k", options->top_k, "groups of a token under --focus hard or random");
+  verb->add_option("--copy", options->copy,
+                   "also the perplexity of so many tokens the second time they come");
   add_global_options(*verb, globals);
   return {.parser = verb,
           .run = [options, &globals] { run(*options, globals); },

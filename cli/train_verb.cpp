@@ -73,6 +73,15 @@ void run(const Options& options, const Globals& globals) {
       static_cast<double>(result.parameters) / 1e6));
   print(fmt::format("validation: {:.4f} bits per byte, perplexity {:.3f} per token\n",
                     total.bits_per_byte(), total.perplexity()));
+  if (const auto& hard = result.evaluation.hard) {
+    const EvaluationResult pruned{.sources = hard->sources, .hard = std::nullopt};
+    double pairs = 0.0;
+    for (const double share : hard->pairs_kept)
+      pairs += share / static_cast<double>(hard->pairs_kept.size());
+    print(fmt::format(
+        "pruned by Focus: {:.4f} bits per byte, perplexity {:.3f} with {:.1f} % of pairs\n",
+        pruned.total().bits_per_byte(), pruned.total().perplexity(), 100.0 * pairs));
+  }
   print(fmt::format("model folder: {}\n", result.checkpoint.string()));
 }
 

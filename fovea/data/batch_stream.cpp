@@ -48,7 +48,8 @@ class PackedEpoch {
         documents_(corpus.sources()[source].train,
                    shuffled(corpus.sources()[source].train.size(),
                             mix_seed(seed_, Purpose::document_order)),
-                   corpus.sources()[source].store, corpus.tokenizer(), options.sequence_length),
+                   corpus.sources()[source].store, corpus.tokenizer(), options.sequence_length,
+                   corpus.sources()[source].scored_tail),
         rows_(mix_seed(seed_, Purpose::row_order), static_cast<uint64_t>(documents_.rows())) {}
 
   int64_t number() const { return number_; }
@@ -155,10 +156,14 @@ ValidationSet validation_batches(const Corpus& corpus, size_t source, int64_t se
   require_sizes(sequence_length, batch_rows);
   const CorpusSource& from = corpus.sources().at(source);
   const PackedDocuments documents(from.validation, in_order(from.validation.size()), from.store,
-                                  corpus.tokenizer(), sequence_length);
+                                  corpus.tokenizer(), sequence_length, from.scored_tail);
   const int64_t rows =
       std::min(documents.rows(), std::max<int64_t>(1, max_tokens / sequence_length));
-  ValidationSet set{.source = from.name, .batches = {}, .targets = 0, .bytes = 0};
+  ValidationSet set{.source = from.name,
+                    .batches = {},
+                    .targets = 0,
+                    .bytes = 0,
+                    .answers = from.scored_tail > 0};
   for (int64_t i = 0; i < rows; ++i) {
     if (i % batch_rows == 0) {
       set.batches.push_back(empty_batch(std::min(batch_rows, rows - i), sequence_length));

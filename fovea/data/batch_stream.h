@@ -62,6 +62,7 @@ struct ValidationSet {
   std::vector<Batch> batches;  // the last one may have fewer rows
   int64_t targets = 0;         // counted
   int64_t bytes = 0;           // of text, of the counted targets
+  bool answers = false;        // the targets of a document are its answer (scored_tail)
 };
 
 /// At most `max_tokens` inputs, rounded down to whole rows but at least one row; where that is less

@@ -43,12 +43,15 @@ std::span<const std::string_view> enum_names(InvalidUtf8) {
 
 void DataSource::describe(FieldVisitor& v) {
   v.text({"path",
-          "text file, folder or .jsonl, each also .gz or .zst; torch-python; ${NAME} from the "
-          "environment"},
+          "text file, folder or .jsonl, each also .gz or .zst; torch-python; find-the-block:...; "
+          "${NAME} from the environment"},
          path);
   v.real({"weight", "share of the training rows, relative to the other sources"}, weight);
   v.text({"name", "name in metrics and tables; empty = from the path"}, name);
   v.text({"field", "JSONL: the key that holds the text"}, field);
+  v.integer(
+      {"scored_tail", "above 0: only the last so many tokens of a document are learned and scored"},
+      scored_tail);
   v.texts(
       {"include", "folders: endings of the files to take, as [.py, .md]; empty = every text file"},
       include);

@@ -29,6 +29,7 @@ struct DataSource {
   double weight = 1.0;  // share of the training rows, relative to the other sources
   std::string name;     // "" = derived from the path; unique; the <source> of loss/val/<source>
   std::string field = "text";  // JSONL: the key that holds the text
+  int64_t scored_tail = 0;     // > 0: only the last so many tokens of a document are learned
   std::vector<std::string>
       include;  // folders: endings of the files to take; empty = every text file
 

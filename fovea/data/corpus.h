@@ -43,6 +43,7 @@ struct CorpusSource {
   std::vector<DocumentSpan> train;       // in file order
   std::vector<DocumentSpan> validation;  // in an order drawn by the seed
   TokenStore store;
+  int64_t scored_tail = 0;  // > 0: only the last so many tokens of a document are targets
 };
 
 class Corpus {

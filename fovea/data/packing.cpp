@@ -11,7 +11,8 @@ namespace fovea {
 
 PackedDocuments::PackedDocuments(std::span<const DocumentSpan> documents,
                                  std::vector<int32_t> order, const TokenStore& store,
-                                 const Tokenizer& tokenizer, int64_t sequence_length)
+                                 const Tokenizer& tokenizer, int64_t sequence_length,
+                                 int64_t scored_tail)
     : documents_(documents),
       order_(std::move(order)),
       starts_(order_.size() + 1, 0),
@@ -21,7 +22,8 @@ PackedDocuments::PackedDocuments(std::span<const DocumentSpan> documents,
       // Where there is no pad token, any id will do: pads are a document of their own and carry no
       // loss.
       pad_(tokenizer.pad() >= 0 ? tokenizer.pad() : std::max(tokenizer.eos(), 0)),
-      sequence_length_(sequence_length) {
+      sequence_length_(sequence_length),
+      scored_tail_(scored_tail) {
   const int64_t marks = (bos_ >= 0) + (eos_ >= 0);
   for (size_t i = 0; i < order_.size(); ++i) {
     starts_[i + 1] = starts_[i] + documents_[static_cast<size_t>(order_[i])].length + marks;
@@ -71,6 +73,11 @@ void PackedDocuments::read_row(int64_t row, EndMarks end_marks, Batch& batch, in
     if (target_is_mark && first + static_cast<int64_t>(segment.size()) == length &&
         segment.size() >= 2) {
       targets[start + segment.size() - 2] = -1;
+    }
+    if (scored_tail_ > 0) {
+      const int64_t first_scored = length - (eos_ >= 0 ? 1 : 0) - scored_tail_;
+      const int64_t before = std::clamp<int64_t>(first_scored - first - 1, 0, count);
+      std::fill_n(targets.begin() + column, before, -1);
     }
     std::fill_n(ids.begin() + column, size, id);
     std::iota(positions.begin() + column, positions.begin() + column + count, 0);

@@ -22,7 +22,8 @@ class PackedDocuments {
  public:
   /// `order`: indices into `documents`, each once.
   PackedDocuments(std::span<const DocumentSpan> documents, std::vector<int32_t> order,
-                  const TokenStore& store, const Tokenizer& tokenizer, int64_t sequence_length);
+                  const TokenStore& store, const Tokenizer& tokenizer, int64_t sequence_length,
+                  int64_t scored_tail = 0);
 
   int64_t tokens() const { return starts_.back(); }
   /// The last row may be partly filled.
@@ -42,6 +43,7 @@ class PackedDocuments {
   const TokenStore& store_;
   int32_t bos_, eos_, pad_;
   int64_t sequence_length_;
+  int64_t scored_tail_;  // > 0: only the last so many text tokens and the end mark are targets
 };
 
 /// A batch with all its vectors, inputs pad, targets -1.

@@ -123,7 +123,20 @@ class Scorer {
       input.documents_bt = documents.to(device);
       input.positions_bt = positions.to(device);
     }
-    const at::Tensor nll = model_.token_nll(input, targets.to(device)).to(at::kCPU, at::kFloat);
+    ForwardInfo info;
+    const at::Tensor nll =
+        model_.token_nll(input, targets.to(device), model_.has_focus() ? &info : nullptr)
+            .to(at::kCPU, at::kFloat);
+    for (const FocusObservation& layer : info.focus) {
+      if (!layer.defined()) continue;
+      pairs_ += layer.pairs.all;
+      distant_ += layer.pairs.distant;
+      ++layers_;
+    }
+    if (layers_ > 0) {
+      result_.pairs_kept = pairs_ / static_cast<double>(layers_);
+      result_.distant_kept = distant_ / static_cast<double>(layers_);
+    }
     count(nll.contiguous().const_data_ptr<float>(), length);
     pending_.clear();
   }
@@ -151,6 +164,8 @@ class Scorer {
   const Transformer& model_;
   ScoreResult& result_;
   std::vector<Item> pending_;
+  double pairs_ = 0.0, distant_ = 0.0;  // sums over windows and layers with Focus
+  int64_t layers_ = 0;
 };
 
 Json totals_json(const ScoreTotals& t) {
@@ -251,10 +266,9 @@ Json ScoreResult::to_json() const {
                            {"nll_per_token", mean},
                            {"perplexity", std::exp(mean)}});
   }
-  return {{"window", options.window},
-          {"stride", options.stride},
-          {"total", totals_json(total)},
-          {"sources", std::move(by_source)},
+  return {{"window", options.window},           {"stride", options.stride},
+          {"pairs_kept", pairs_kept},           {"distant_kept", distant_kept},
+          {"total", totals_json(total)},        {"sources", std::move(by_source)},
           {"positions", std::move(by_position)}};
 }
 

@@ -58,7 +58,8 @@ struct ScoreResult {
   ScoreOptions options;
   ScoreTotals total;
   std::vector<std::pair<std::string, ScoreTotals>> sources;  ///< in order of first appearance
-  std::vector<PositionBucket> positions;  ///< [0, 1), [1, 2), [2, 4), ... up to the window
+  double pairs_kept = 1.0, distant_kept = 1.0;  ///< by the hard rule of Focus, mean over layers
+  std::vector<PositionBucket> positions;        ///< [0, 1), [1, 2), [2, 4), ... up to the window
 
   nlohmann::ordered_json to_json() const;
 };

@@ -12,8 +12,8 @@ namespace fovea {
 namespace {
 
 // Groups of the next tokens: fixed when a token is processed (11.3).
-LayerGroups cached_groups(const LayerWeights& w, const at::Tensor& y, AttentionCache& cache) {
-  const FocusSpec& spec = w.spec.focus;
+LayerGroups cached_groups(const LayerWeights& w, const FocusSpec& spec, const at::Tensor& y,
+                          AttentionCache& cache) {
   const FocusParameters parameters = w.focus.parameters();
   LayerGroups out;
   out.features_btg = focus_features(parameters, y);
@@ -30,8 +30,9 @@ DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) cons
   state.rope = impl_->rope_for(capacity);
   for (const LayerWeights& layer : impl_->layers) {
     state.layers.emplace_back(
-        cache_streams(spec_in_mode(layer.spec, impl_->compute.focus), impl_->compute.dtype), batch,
-        capacity, impl_->device);
+        cache_streams(spec_in_mode(layer.spec, impl_->compute.focus, impl_->compute.focus_top_k),
+                      impl_->compute.dtype),
+        batch, capacity, impl_->device);
   }
   return state;
 }
@@ -41,6 +42,8 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
   ModelInput input;
   input.tokens_bt = tokens_bt;
   impl_->check(input);
+  require<UnsupportedError>(impl_->compute.focus != FocusMode::random, "decode",
+                            "random groups are a baseline of scoring and have no decode");
   const ModelConfig& c = impl_->config;
   const int64_t b = tokens_bt.size(0), t = tokens_bt.size(1), first = state.length();
   PassContext pass;
@@ -58,9 +61,11 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
       tau = cached_temperature(w.spec.temperature, c.head_dim, w.temperature, y, cache);
     }
     const Heads heads = impl_->project(w, y, pass);
-    const AttentionSpec spec = spec_in_mode(w.spec, impl_->compute.focus);
+    const AttentionSpec spec =
+        spec_in_mode(w.spec, impl_->compute.focus, impl_->compute.focus_top_k);
     AttentionTensors tensors = impl_->tensors_of(w, tau);
-    if (spec.focus.active()) put_groups(spec, w.focus, cached_groups(w, y, cache), tensors);
+    if (spec.focus.active())
+      put_groups(spec, w.focus, cached_groups(w, spec.focus, y, cache), tensors);
     const at::Tensor out = cached_attention(spec, cache, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd,
                                             tensors, impl_->compute.attention_path)
                                .out_bhte;

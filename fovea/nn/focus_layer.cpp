@@ -92,8 +92,15 @@ LayerFocus add_focus(ParameterRegistry& registry, const AttentionSpec& spec,
   return focus;
 }
 
-AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode) {
+std::span<const std::string_view> enum_names(FocusMode) {
+  static constexpr std::string_view names[] = {"configured", "straight_through", "hard", "off",
+                                               "random"};
+  return names;
+}
+
+AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode, int64_t top_k) {
   if (!spec.focus.active()) return spec;
+  if (top_k > 0) spec.focus.top_k = top_k;
   switch (mode) {
     case FocusMode::configured:
       break;
@@ -101,6 +108,7 @@ AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode) {
       spec.focus.gate = Gate::straight_through;
       break;
     case FocusMode::hard:
+    case FocusMode::random:
       spec.focus.gate = Gate::hard;
       break;
     case FocusMode::off:
@@ -128,7 +136,7 @@ FocusObservation observation_of(const AttentionSpec& spec, const FocusSettings& 
   seen.potentials_k = sinkhorn_potentials(scores, spec.focus.rounds);
   seen.statistics =
       focus_statistics(focus.parameters(), groups.features_btg, groups.groups.groups_btk);
-  if (mode == FocusMode::hard)
+  if (mode == FocusMode::hard || mode == FocusMode::random)
     seen.pairs = pairs_kept(spec.focus, groups.groups.members_bt, context);
   if (settings.centroid_decay > 0.0) {
     seen.sums_kg = at::matmul(g.t(), z);

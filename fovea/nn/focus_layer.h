@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "fovea/attention/focus.h"
@@ -17,8 +18,10 @@
 namespace fovea {
 
 /// How layers with Focus behave, whatever gate they train: as configured; with the hard rule and
-/// the gradient of the soft one; with the hard rule; as if they had none.
-enum class FocusMode { configured, straight_through, hard, off };
+/// the gradient of the soft one; with the hard rule; as if they had none; with the hard rule and as
+/// many groups a token, but random ones (the baseline at equal pairs, U-26).
+enum class FocusMode { configured, straight_through, hard, off, random };
+std::span<const std::string_view> enum_names(FocusMode);
 
 /// What one forward pass of one layer tells observe() and telemetry. Empty for layers without
 /// Focus; no gradients.
@@ -27,7 +30,7 @@ struct FocusObservation {
   at::Tensor sums_kg, masses_k;  ///< sum of g_ik z_i and of g_ik, where centroids follow
   at::Tensor sample_ng;          ///< z of some tokens, where centroids restart
   FocusStatistics statistics;
-  PairsKept pairs;  ///< of the hard rule; counted in mode `hard` only
+  PairsKept pairs;  ///< of the hard rule; counted in modes `hard` and `random`
 
   bool defined() const { return potentials_k.defined(); }
 };
@@ -47,8 +50,8 @@ LayerFocus add_focus(ParameterRegistry& registry, const AttentionSpec& spec,
                      const FocusSettings& settings, int64_t layer, int64_t width, uint64_t seed,
                      at::Device device);
 
-/// The spec of a layer in a mode.
-AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode);
+/// The spec of a layer in a mode; `top_k` > 0 replaces its own.
+AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode, int64_t top_k);
 
 /// z, assignments and memberships of the tokens of a call.
 struct LayerGroups {

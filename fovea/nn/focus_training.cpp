@@ -146,7 +146,7 @@ LossResult Transformer::kept_mass_loss(const ModelInput& input, const at::Tensor
       if (info != nullptr) info->path = full.path;
     }
     if (!w.focus.defined()) continue;
-    const LayerGroups groups = impl_->group_layer(w, in.y, context);
+    const LayerGroups groups = impl_->group_layer(w, in.y, context, pass.focus);
     losses.push_back((full_lse - gated_lse(in, w.spec, w.focus, groups, context)).mean());
     if (info != nullptr) {
       info->focus.resize(impl_->layers.size());

@@ -122,8 +122,9 @@ AttentionTensors Transformer::Impl::tensors_of(const LayerWeights& layer,
 }
 
 LayerGroups Transformer::Impl::group_layer(const LayerWeights& w, const at::Tensor& y,
-                                           const AttentionContext& context) const {
-  const FocusSpec& spec = w.spec.focus;
+                                           const AttentionContext& context, FocusMode mode) const {
+  FocusSpec spec = w.spec.focus;
+  if (compute.focus_top_k > 0) spec.top_k = compute.focus_top_k;
   const FocusParameters parameters = w.focus.parameters();
   LayerGroups out;
   out.features_btg =
@@ -131,6 +132,10 @@ LayerGroups Transformer::Impl::group_layer(const LayerWeights& w, const at::Tens
   out.scores_btk = focus_scores(spec, parameters, out.features_btg);
   out.groups = group_tokens(spec, out.scores_btk,
                             token_potentials(spec, out.scores_btk, context, w.focus.potentials));
+  if (mode == FocusMode::random)
+    out.groups.members_bt = random_members({y.size(0), y.size(1)}, spec.groups, spec.top_k,
+                                           static_cast<uint64_t>(w.spec.depth))
+                                .to(y.device());
   return out;
 }
 
@@ -138,7 +143,7 @@ AttentionInput Transformer::Impl::enter_layer(int64_t index, const Stream& strea
                                               const PassContext& pass) const {
   const LayerWeights& w = layers[static_cast<size_t>(index)];
   AttentionInput in;
-  in.spec = spec_in_mode(w.spec, pass.focus);
+  in.spec = spec_in_mode(w.spec, pass.focus, compute.focus_top_k);
   std::tie(in.x, in.y) = attention_input(w, stream);
   at::Tensor tau;
   in.temperature = w.spec.temperature.value;
@@ -154,7 +159,7 @@ AttentionInput Transformer::Impl::enter_layer(int64_t index, const Stream& strea
   in.tensors = tensors_of(w, tau);
   if (w.focus.defined() && pass.layer_inputs != nullptr) pass.layer_inputs->push_back(in.y);
   if (in.spec.focus.active()) {
-    in.groups = group_layer(w, in.y, pass.attention);
+    in.groups = group_layer(w, in.y, pass.attention, pass.focus);
     put_groups(in.spec, w.focus, in.groups, in.tensors);
     if (pass.group_losses != nullptr) {
       const at::Tensor loss = group_losses(config.attention.focus, in.groups.groups.groups_btk);

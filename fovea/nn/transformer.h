@@ -47,6 +47,7 @@ struct ComputeOptions {
   bool checkpoint_layers = false;     ///< recompute each layer's activations in the backward pass
   Path attention_path = Path::automatic;
   FocusMode focus = FocusMode::configured;
+  int64_t focus_top_k = 0;    ///< > 0: groups of a token under the hard rule
   int64_t loss_chunk = 8192;  ///< rows whose logits exist at a time
 };
 

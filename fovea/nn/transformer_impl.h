@@ -98,7 +98,7 @@ struct Transformer::Impl {
   /// All layers and the last norm.
   at::Tensor run(const ModelInput& input, const PassContext& pass, ForwardInfo* info) const;
   LayerGroups group_layer(const LayerWeights& layer, const at::Tensor& y,
-                          const AttentionContext& context) const;
+                          const AttentionContext& context, FocusMode mode) const;
   Stream run_layer_checkpointed(int64_t index, Stream stream, const PassContext& pass,
                                 ForwardInfo* info) const;
 };

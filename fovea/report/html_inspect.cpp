@@ -53,7 +53,7 @@ std::string layers_section(const InspectResult& result) {
 
 // A kernel as an SVG: rows are queries, the current one last; positive blue, negative orange.
 std::string kernel_svg(const InspectKernel& kernel) {
-  constexpr int cell = 9;
+  constexpr int cell = 14;
   double most = 1e-12;
   for (const double w : kernel.weights) most = std::max(most, std::abs(w));
   const std::string kind(
@@ -63,6 +63,9 @@ std::string kernel_svg(const InspectKernel& kernel) {
       "viewBox=\"0 0 "
       "{1} {2}\"><title>layer {3}, head {4}: {0}, largest {5:.3g}</title>",
       kind, kernel.keys * cell, kernel.queries * cell, kernel.layer, kernel.head, most);
+  svg += fmt::format(
+      "<rect width=\"{}\" height=\"{}\" fill=\"var(--chart-grid)\" fill-opacity=\"0.5\"/>",
+      kernel.keys * cell, kernel.queries * cell);
   for (int64_t a = 0; a < kernel.queries; ++a) {
     for (int64_t b = 0; b < kernel.keys; ++b) {
       const double w = kernel.weights[static_cast<size_t>(a * kernel.keys + b)];
@@ -80,7 +83,11 @@ std::string kernels_of(const InspectModel& model, bool before) {
   std::map<std::string, int64_t> kinds;
   for (const InspectKernel& kernel : model.kernels) {
     if (kernel.before != before) continue;
-    layers[kernel.layer] += kernel_svg(kernel) + " ";
+    layers[kernel.layer] += fmt::format(
+        "<span style=\"display:inline-block;margin:0 12px 8px 0;font-size:12.5px\">{}<br>head {}: "
+        "{}</span>",
+        kernel_svg(kernel), kernel.head,
+        kernel_kind_name(kernel_kind(kernel.weights, kernel.queries, kernel.keys)));
     ++kinds[std::string(
         kernel_kind_name(kernel_kind(kernel.weights, kernel.queries, kernel.keys)))];
   }

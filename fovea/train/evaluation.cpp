@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/train/evaluation.h"
 
+#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numbers>
 
@@ -32,6 +33,10 @@ nlohmann::ordered_json sources_json(const std::vector<SourceEvaluation>& sources
                     {"loss", source.loss()},
                     {"perplexity", source.perplexity()},
                     {"bits_per_byte", source.bits_per_byte()}});
+    if (source.answers > 0) {
+      list.back()["answers"] = source.answers;
+      list.back()["wrong"] = source.wrong;
+    }
   }
   return list;
 }
@@ -44,9 +49,33 @@ std::vector<SourceEvaluation> sources_from(const nlohmann::ordered_json& list) {
     sources.push_back({.source = source.at("source").get<std::string>(),
                        .nll = nll.is_null() ? std::nan("") : nll.get<double>(),
                        .targets = source.at("targets").get<int64_t>(),
-                       .bytes = source.at("bytes").get<int64_t>()});
+                       .bytes = source.at("bytes").get<int64_t>(),
+                       .answers = source.value("answers", int64_t{0}),
+                       .wrong = source.value("wrong", int64_t{0})});
   }
   return sources;
+}
+
+/// Adds the documents of a batch that have targets, and those with a wrong one (spec 3.8).
+void count_answers(const Transformer& model, const Batch& batch, SourceEvaluation& source) {
+  const ModelInput input = model_input(batch, model.device());
+  const at::Tensor targets = target_tensor(batch, model.device()).flatten();
+  const at::Tensor places = targets.ge(0).nonzero().flatten();
+  const at::Tensor states = model.hidden(input).flatten(0, 1).index_select(0, places);
+  const at::Tensor right =
+      model.logits(states).argmax(-1).eq(targets.index_select(0, places)).cpu().contiguous();
+  const at::Tensor where = places.cpu().contiguous();
+  std::map<std::pair<int64_t, int32_t>, bool> documents;  // (row, document): all right
+  for (int64_t n = 0; n < where.numel(); ++n) {
+    const int64_t place = where.const_data_ptr<int64_t>()[n];
+    const auto [entry, is_new] = documents.try_emplace(
+        {place / batch.length, batch.documents[static_cast<size_t>(place)]}, true);
+    entry->second = entry->second && right.const_data_ptr<bool>()[n];
+  }
+  for (const auto& [document, all_right] : documents) {
+    ++source.answers;
+    source.wrong += all_right ? 0 : 1;
+  }
 }
 
 using BatchSeen = std::function<void(const ForwardInfo&)>;
@@ -64,6 +93,7 @@ std::vector<SourceEvaluation> score(const Transformer& model,
                           seen ? &info : nullptr);
       source.nll += nll.sum(at::kDouble).item<double>();
       if (seen) seen(info);
+      if (set.answers) count_answers(model, batch, source);
     }
     sources.push_back(std::move(source));
   }

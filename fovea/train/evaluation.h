@@ -20,6 +20,8 @@ struct SourceEvaluation {
   double nll = 0;       ///< nats, sum
   int64_t targets = 0;  ///< tokens predicted
   int64_t bytes = 0;    ///< of text predicted
+  int64_t answers = 0;  ///< documents whose answer was asked for (DataSource::scored_tail)
+  int64_t wrong = 0;    ///< of them, those with any token that was not the likeliest
 
   double loss() const;           ///< nats per token
   double perplexity() const;     ///< per token

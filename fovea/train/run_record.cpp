@@ -84,6 +84,9 @@ Json StepRecord::to_json() const {
       json["loss/val/" + source.source] = source.loss();
       json["perplexity/val/" + source.source] = source.perplexity();
       json["bits_per_byte/val/" + source.source] = source.bits_per_byte();
+      if (source.answers > 0)
+        json["wrong/val/" + source.source] =
+            static_cast<double>(source.wrong) / static_cast<double>(source.answers);
     }
     json["bits_per_byte/val"] = evaluation->total().bits_per_byte();
     json["perplexity/val_mean"] = evaluation->mean_perplexity();

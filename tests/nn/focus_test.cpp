@@ -236,6 +236,25 @@ TEST(FocusModel, ModesPruneKeepOrIgnoreTheGroups) {
   EXPECT_LT(kept.all, 1.0);
 }
 
+// U-26: random groups keep as many pairs; fewer groups a token keep fewer.
+TEST(FocusModel, RandomGroupsAndOtherTopKsChangeThePairsKept) {
+  Transformer model(focused().resolved(kVocab), 3);
+  const ModelInput input = batch(1);
+  const auto kept = [&](FocusMode mode, int64_t top_k) {
+    model.compute().focus = mode;
+    model.compute().focus_top_k = top_k;
+    return forward(model, input).focus[0].pairs.distant;
+  };
+  EXPECT_NEAR(kept(FocusMode::random, 0), expected_pairs(4, 1), 0.06);
+  EXPECT_NEAR(kept(FocusMode::random, 2), expected_pairs(4, 2), 0.06);
+  EXPECT_LT(kept(FocusMode::hard, 1), kept(FocusMode::hard, 2));
+  EXPECT_EQ(kept(FocusMode::hard, 3), 1.0);
+  model.compute().focus = FocusMode::random;
+  DecodeState state = model.make_decode_state(1, 4);
+  EXPECT_ERROR(UnsupportedError,
+               model.decode(input.tokens_bt.narrow(0, 0, 1).narrow(1, 0, 2), state), "random");
+}
+
 // Table 8: stop-gradient on inputs closes the way into the residual stream.
 TEST(FocusModel, StopGradientKeepsTheGateOutOfTheResidualStream) {
   const auto gradient = [&](bool stop) {

@@ -123,7 +123,7 @@ def check_inspection(browser: Browser, folder: pathlib.Path) -> None:
         for what, least in (("svg.kernel", 10), ("#groups tbody tr", 8), ("#layers tbody tr", 4)):
             count = browser.evaluate(f"document.querySelectorAll('{what}').length")
             check(count >= least, f"inspect {width}", f"{count} of {what}")
-        colors = browser.evaluate("new Set([...document.querySelectorAll('svg.kernel rect')].map("
+        colors = browser.evaluate("new Set([...document.querySelectorAll('svg.kernel rect[x]')].map("
                                   "(cell) => getComputedStyle(cell).fill)).size")
         check(colors == 2, f"inspect {width}", f"kernels have {colors} colours, not one a sign")
         markup = browser.evaluate("document.querySelectorAll('#groups i, #groups b').length")
