@@ -176,6 +176,25 @@ TEST_F(CompareTest, ASweepMakesAVariantOfEveryCombination) {
   EXPECT_ERROR(ConfigError, read_compare_config(load("  sweep: [1]\n").compare), "sweep", "map");
 }
 
+TEST_F(CompareTest, EveryRecipeOfTheRepositoryCanBePlanned) {
+  int comparisons = 0;
+  for (const char* folder : {"recipes", "recipes/laptop", "recipes/lecture"}) {
+    for (const fs::directory_entry& file :
+         fs::directory_iterator(fs::path(FOVEA_SOURCE_DIR) / folder)) {
+      if (file.path().extension() != ".yaml") continue;
+      const LoadedRecipe loaded = load_recipe(file.path());
+      if (loaded.compare.kind != ConfigNode::Kind::map) continue;
+      const CompareConfig config = read_compare_config(loaded.compare);
+      const auto runs = plan_runs(loaded, config, "text", 259);
+      EXPECT_EQ(runs.size(), config.variants.size() * config.seeds.size()) << file.path();
+      for (const PlannedRun& run : runs)
+        EXPECT_GT(parameter_count(run.recipe.model.resolved(259)), 0) << file.path();
+      ++comparisons;
+    }
+  }
+  EXPECT_GE(comparisons, 13);
+}
+
 TEST_F(CompareTest, MistakesAreNamedBeforeTraining) {
   const auto message = [&](const std::string& compare) {
     try {
