@@ -98,6 +98,7 @@ TEST(FindBlock, ScoredTailsLeaveTheAnswersAsTargets) {
   const TemporaryFolder folder;
   DataConfig config;
   config.sources = {{.path = "find-the-block:letters=3,lines=200,length=30", .scored_tail = 3}};
+  config.validation_fraction = 0.2;  // some 40 lines: more than are asked for
   config.cache = folder.path().string();
   const auto corpus = prepare_corpus(config, byte_tokenizer());
   const int64_t length = corpus->sources()[0].train[0].length + corpus->marks();
