@@ -12,7 +12,7 @@ JOBS ?= $(shell scripts/jobs.sh)
 TEXT ?=
 ARGS ?=
 
-.PHONY: help setup build demo test test-debug sanitize sanitize-threads check format lint bench python-peers clean
+.PHONY: help setup build program demo test test-debug sanitize sanitize-threads check format lint bench python-peers clean
 
 help: ## this list
 	@echo "Fovea. Targets (each does what it needs first):"
@@ -22,10 +22,13 @@ help: ## this list
 setup: ## Debian packages and the pinned torch wheel, nothing else
 	@scripts/setup.sh
 
-build: setup ## the program, build/bin/fovea
+build: setup ## everything: the program build/bin/fovea, libraries, tests, examples
 	@scripts/build.sh release $(JOBS)
 
-demo: build ## train and compare attention variants on real text (TEXT=your.txt), report in runs/demo/report.html
+program: setup ## the program alone
+	@scripts/build.sh release $(JOBS) fovea
+
+demo: program ## train and compare attention variants on real text (TEXT=your.txt), report in runs/demo/report.html
 	@build/bin/fovea compare recipes/demo.yaml $(if $(TEXT),'data.sources.0.path=$(TEXT)') $(ARGS)
 
 test: build ## all tests
