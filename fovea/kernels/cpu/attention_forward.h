@@ -118,23 +118,7 @@ class ForwardRows {
   void score_strip(int64_t key, bool masked) {
     strip_key_[depth_] = key;
     if (stats) find_starts(key);
-    for (int g = 0; g < groups_; ++g) {
-      prefetch_before(key, g);
-      live_[depth_][g] = score_tile<kind, stats>(g, key, masked);
-    }
-  }
-
-  // The part that falls to group g of the strip that comes next: beyond the second-level cache,
-  // walking backwards defeats the hardware's own prefetching.
-  FOVEA_INLINE void prefetch_before(int64_t key, int g) const {
-    constexpr int64_t kLine = 64 / sizeof(Word);
-    const int64_t next = key < kStrip ? 0 : key - kStrip;
-    const int64_t k_part = b_.key_width.pitch * kStrip / kGroups;
-    const int64_t v_part = b_.value_width.columns * (kStrip / P::kElements) / kGroups;
-    const Word* k = b_.keys + next * b_.key_width.pitch + g * k_part;
-    const Word* v = b_.values + next / P::kElements * b_.value_width.columns + g * v_part;
-    for (int64_t n = 0; n < k_part; n += kLine) __builtin_prefetch(k + n, 0, 2);
-    for (int64_t n = 0; n < v_part; n += kLine) __builtin_prefetch(v + n, 0, 2);
+    for (int g = 0; g < groups_; ++g) live_[depth_][g] = score_tile<kind, stats>(g, key, masked);
   }
 
   // False if no pair of the tile is seen: it then costs nothing more.
