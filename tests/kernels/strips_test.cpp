@@ -120,8 +120,9 @@ TEST(Strips, OfAWindowWithSinksSkipWhatIsBetween) {
 TEST(Strips, OfOtherDocumentsAreNotVisited) {
   std::vector<TokenPlace> places = one_document(64);
   for (int64_t n = 32; n < 64; ++n) places[n] = {1, n - 32};
-  for (const Strip& strip : build_strips({}, places, places, 16, 16).of_block(3))
-    EXPECT_GE(strip.key_begin, 32);
+  const StripList list = build_strips({}, places, places, 16, 16);
+  ASSERT_FALSE(list.of_block(3).empty());
+  for (const Strip& strip : list.of_block(3)) EXPECT_GE(strip.key_begin, 32);
 }
 
 // Spec 7.5: i - j < W, W keys with self.
