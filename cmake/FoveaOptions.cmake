@@ -19,7 +19,7 @@ target_include_directories(fovea_options INTERFACE $<BUILD_INTERFACE:${CMAKE_SOU
 if(FOVEA_SANITIZE)
   # No vptr check: it would need run-time type information that libtorch does not export.
   target_compile_options(fovea_options INTERFACE
-    -fsanitize=address,undefined -fno-sanitize=vptr -fno-omit-frame-pointer
+    -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined -fno-omit-frame-pointer
     -Wno-error=maybe-uninitialized)  # GCC 12 reports it falsely in instrumented code
   target_link_options(fovea_options INTERFACE -fsanitize=address,undefined)
 endif()

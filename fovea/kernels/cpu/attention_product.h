@@ -106,7 +106,7 @@ FOVEA_INLINE void copy_row(const T* from, int64_t width, int64_t pitch, Word* to
     for (int64_t c = 0; c < width; ++c) to[c] = to_float(from[c]);
     for (int64_t c = width; c < pitch; ++c) to[c] = 0.0f;
   } else {
-    __builtin_memcpy(to, from, static_cast<size_t>(width) * sizeof(T));
+    if (width > 0) __builtin_memcpy(to, from, static_cast<size_t>(width) * sizeof(T));
     for (int64_t c = width / P::kElements; c < pitch; ++c) to[c] = 0.0f;
   }
 }
