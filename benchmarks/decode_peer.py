@@ -41,7 +41,7 @@ def main() -> None:
                 for _ in range(tokens):
                     token = model(token, past_key_values=cache, use_cache=True).logits[:, -1].argmax(-1)[:, None]
                 print((time.perf_counter() - start) * 1e3, flush=True)
-                cache.crop(position)
+                cache.crop(-tokens)  # back to the start: transformers 5 takes what to remove
 
 
 if __name__ == "__main__":
