@@ -126,6 +126,7 @@ void average(const Options& options, const Globals& globals) {
                [&](const fs::path& folder) { save_model(folder, mean.model, *mean.tokenizer); });
   if (globals.json) {
     std::vector<std::string> names;
+    names.reserve(folders.size());
     for (const fs::path& folder : folders) names.push_back(folder.string());
     print(Json{{"folder", out.string()}, {"averaged", names}}.dump(2) + "\n");
     return;
@@ -153,6 +154,7 @@ void prune(const Options& options, const Globals& globals) {
   const std::vector<CheckpointEntry> after = list_checkpoints(run);
   if (globals.json) {
     std::vector<int64_t> kept;
+    kept.reserve(after.size());
     for (const CheckpointEntry& entry : after) kept.push_back(entry.step);
     print(Json{{"removed", before.size() - after.size()}, {"kept", kept}}.dump(2) + "\n");
     return;
