@@ -201,6 +201,7 @@ CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& confi
     CompareVariant& variant = result.variants.emplace_back();
     variant.name = v.name;
     variant.description = v.description;
+    variant.family = v.family;
     flatten(v.set, "", variant.config);
   }
   Runner runner(config, callbacks, corpus, result);

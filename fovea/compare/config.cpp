@@ -18,6 +18,7 @@ void VariantConfig::describe(FieldVisitor& v) {
           "recipe keys it changes)"},
          name);
   v.text({"description", "one line for the report"}, description);
+  v.text({"family", "the scaling curve that it is a point of; `sweep` sets it"}, family);
 }
 
 void SampleConfig::describe(FieldVisitor& v) {

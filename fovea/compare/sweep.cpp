@@ -36,6 +36,10 @@ ConfigNode with(const ConfigNode& variant, const std::string& key, const ConfigN
   set.fields.push_back({key, value});
   patch.fields.push_back({"name", ConfigNode::make_scalar(after, value.place)});
   patch.fields.push_back({"set", set});
+  if (variant.find("family") == nullptr) {
+    patch.fields.push_back(
+        {"family", ConfigNode::make_scalar(before.empty() ? "model" : before, value.place)});
+  }
   merge_into(out, patch);
   return out;
 }

@@ -16,6 +16,7 @@
 
 #include "fovea/report/compare_result.h"
 #include "fovea/report/gnuplot.h"
+#include "fovea/report/scaling.h"
 #include "fovea/report/series.h"
 
 namespace fovea {
@@ -46,6 +47,11 @@ double top_without_start(const std::vector<Band>& bands);
 /// Temperature of each layer (bands as temperature_bands() gives them).
 GnuplotChart temperature_chart(const CompareVariant& variant, const std::vector<Band>& layers,
                                ChartSize size);
+
+/// Loss over size or tokens, one curve a family, both on a logarithmic axis of x.
+GnuplotChart scaling_chart(const CompareResult& result, const ScalingStudy& study, ChartSize size);
+/// The band of each family's curve (parameters in thousands, tokens in thousands).
+std::vector<Band> scaling_bands(const ScalingStudy& study);
 
 /// One horizontal bar.
 struct Bar {

@@ -12,6 +12,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/report/format.h"
+#include "fovea/report/scaling.h"
 
 namespace fovea {
 namespace {
@@ -104,6 +105,7 @@ template <class V>
 void keys(V& v, CompareVariant& c) {
   v("name", c.name);
   v.optional("description", c.description);
+  v.optional("family", c.family);
   v("parameters", c.parameters);
   v.optional("config", c.config);
   v("runs", c.runs);
@@ -334,6 +336,7 @@ Json to_json(const CompareResult& result) {
   document["schema"] = kCompareSchemaVersion;
   Writer writer{document};
   keys(writer, copy);
+  document["scaling"] = scaling_json(scaling_studies(result));
   return document;
 }
 

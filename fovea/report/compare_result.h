@@ -116,6 +116,7 @@ struct AttentionMap {
 struct CompareVariant {
   std::string name = "";  // unique
   std::string description = "";
+  std::string family = "";  // of a scaling curve (scaling.h); "" = of none
   int64_t parameters = 0;
   std::vector<std::pair<std::string, std::string>> config =
       {};                             // dotted key, value: what sets this variant apart
@@ -175,7 +176,8 @@ struct CompareResult {
 /// `incomplete`.
 void summarise(CompareResult& result);
 
-/// What `compare.json` holds. Attention weights are rounded to 1e-5 and invalid UTF-8 becomes
+/// What `compare.json` holds, with the scaling studies (scaling.h) that follow from it. Attention
+/// weights are rounded to 1e-5 and invalid UTF-8 becomes
 /// U+FFFD.
 nlohmann::ordered_json to_json(const CompareResult& result);
 

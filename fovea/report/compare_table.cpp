@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "fovea/report/format.h"
+#include "fovea/report/scaling.h"
 #include "fovea/report/table.h"
 
 namespace fovea {
@@ -36,6 +37,9 @@ std::string compare_table(const CompareResult& result, int64_t width) {
   }
   table.add_note("");
   table.add_note(std::string(verdict_rule()));
+  for (const ScalingStudy& study : scaling_studies(result)) {
+    for (const std::string& sentence : scaling_sentences(study)) table.add_note(sentence);
+  }
   for (const CompareVariant& variant : result.variants) {
     for (const CompareRun& run : variant.runs) {
       if (run.failure.empty()) continue;

@@ -115,6 +115,7 @@ struct Picture {
   std::vector<Stroke> strokes;
   std::vector<CompareBaseline> levels;
   double top = kNotANumber;
+  bool log_x = false;
 };
 
 Range y_range(const Picture& picture) {
@@ -133,21 +134,21 @@ Range y_range(const Picture& picture) {
   return range;
 }
 
-void add_end_labels(GnuplotChart& chart, std::vector<EndLabel> labels, const Range& x,
-                    const Range& y, const Frame& frame) {
+void add_end_labels(GnuplotChart& chart, std::vector<EndLabel> labels, const Range& y,
+                    const Frame& frame) {
   const double pixel =
       (y.high - y.low) / static_cast<double>(chart.height - frame.top - frame.bottom);
-  const double x_pixel =
-      (x.high - x.low) / static_cast<double>(chart.width - frame.left - frame.right);
+  const double x_pixel = 1.0 / static_cast<double>(chart.width - frame.left - frame.right);
   spread_labels(labels, y, pixel);
   for (const EndLabel& label : labels) {
     const double end = std::clamp(label.value, y.low, y.high);
     chart.script += fmt::format(
-        "set arrow from {:.7g},{:.7g} to {:.7g},{:.7g} nohead lw 1 lc rgb '{}'\n",
-        x.high + 2 * x_pixel, end, x.high + 11 * x_pixel, label.place, color_code(label.color));
+        "set arrow from graph {:.7g}, first {:.7g} to graph {:.7g}, first {:.7g} nohead lw 1 lc "
+        "rgb '{}'\n",
+        1 + 2 * x_pixel, end, 1 + 11 * x_pixel, label.place, color_code(label.color));
     chart.script +=
-        fmt::format("set label '{}' at {:.7g},{:.7g} left tc rgb '{}'\n", chart.text(label.name),
-                    x.high + 14 * x_pixel, label.place, color_code(label.color));
+        fmt::format("set label '{}' at graph {:.7g}, first {:.7g} left tc rgb '{}'\n",
+                    chart.text(label.name), 1 + 14 * x_pixel, label.place, color_code(label.color));
   }
 }
 
@@ -171,17 +172,18 @@ GnuplotChart draw(const Picture& picture, ChartSize size) {
   for (const CompareBaseline& level : picture.levels) {
     add_label(level.bits_per_byte, level.name, ChartColor::kMuted);
   }
-  if (x.low > 0 && x.low < x.high * 0.2) x.low = 0;
+  if (x.low > 0 && x.low < x.high * 0.2 && !picture.log_x) x.low = 0;
   if (x.low >= x.high) x.pad(0.5);
   const Range y = y_range(picture);
   const Frame frame = frame_of(size, cells);
   chart.script = header(chart, frame, x, y, picture.x_title, !wide);
+  if (picture.log_x) chart.script += "set logscale x\n";
   for (size_t i = 0; i < picture.levels.size(); ++i) {
     chart.script += fmt::format("set arrow from {},{} to {},{} nohead lw 1.2 dt 2 lc rgb '{}'\n",
                                 x.low, picture.levels[i].bits_per_byte, x.high,
                                 picture.levels[i].bits_per_byte, color_code(ChartColor::kBaseline));
   }
-  if (wide) add_end_labels(chart, labels, x, y, frame);
+  if (wide) add_end_labels(chart, labels, y, frame);
   std::string bands, lines;
   for (size_t i = 0; i < picture.strokes.size(); ++i) {
     const Stroke& stroke = picture.strokes[i];
@@ -245,6 +247,40 @@ GnuplotChart curve_chart(const CompareResult& result, const CurveChart& what, Ch
                                .name = variant.name,
                                .filled = variant.runs.size() > 1,
                                .points = what.with_points});
+  }
+  return draw(picture, size);
+}
+
+std::vector<Band> scaling_bands(const ScalingStudy& study) {
+  std::vector<Band> bands;
+  for (const ScalingCurve& curve : study.curves) {
+    std::vector<Line> lines;
+    for (const ScalingLine& seed : curve.seeds) {
+      lines.push_back(seed.line);
+      for (double& x : lines.back().x) x /= 1e3;
+    }
+    bands.push_back(combine(curve.variant, lines));
+  }
+  return bands;
+}
+
+GnuplotChart scaling_chart(const CompareResult& result, const ScalingStudy& study, ChartSize size) {
+  const std::string axis(enum_names(study.axis)[static_cast<size_t>(study.axis)]);
+  Picture picture{.label = "Bits per byte over " + axis,
+                  .x_title = "thousand " + axis,
+                  .strokes = {},
+                  .levels = {},
+                  .log_x = true};
+  const std::vector<Band> bands = scaling_bands(study);
+  for (size_t i = 0; i < bands.size(); ++i) {
+    picture.strokes.push_back({.band = &bands[i],
+                               .color = ChartColor::kSeries + static_cast<int>(i % kSeriesColors),
+                               .kind = "curve",
+                               .variant = result.variants[bands[i].variant].name,
+                               .title = study.curves[i].family,
+                               .name = study.curves[i].family,
+                               .filled = study.curves[i].seeds.size() > 1,
+                               .points = true});
   }
   return draw(picture, size);
 }

@@ -62,6 +62,7 @@ std::string swatch_html(const CompareResult& result, size_t variant);
 std::string results_section(const CompareResult& result);
 std::string seeds_section(const CompareResult& result, ChartPress& press);
 std::string training_section(const CompareResult& result, ChartPress& press);
+std::string scaling_section(const CompareResult& result, ChartPress& press);
 std::string cost_section(const CompareResult& result, ChartPress& press);
 std::string attention_section(const CompareResult& result);
 std::string temperature_section(const CompareResult& result, ChartPress& press);

@@ -72,7 +72,8 @@ std::string page_html(std::string_view title, std::string_view code_version,
 std::string html_report(const CompareResult& result, const HtmlReportOptions& options) {
   ChartPress press(options);
   std::string sections = results_section(result);
-  for (const auto section : {seeds_section, training_section}) sections += section(result, press);
+  for (const auto section : {seeds_section, training_section, scaling_section})
+    sections += section(result, press);
   sections += attention_section(result);
   for (const auto section : {temperature_section, cost_section}) sections += section(result, press);
   sections += samples_section(result) + measured_section(result);

@@ -7,30 +7,13 @@
 #include <numeric>
 
 #include "fovea/report/compare_result.h"
+#include "fovea/report/spread.h"
 
 namespace fovea {
 namespace {
 
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-/// Sample standard deviation; NaN for fewer than two values.
-double deviation_of(const std::vector<double>& values) {
-  if (values.size() < 2) return kNotANumber;
-  const double mean = mean_of(values);
-  double sum = 0;
-  for (const double value : values) sum += (value - mean) * (value - mean);
-  return std::sqrt(sum / static_cast<double>(values.size() - 1));
-}
-
-Spread spread_of(const std::vector<double>& values) {
-  if (values.empty()) return {};
-  const auto [low, high] = std::minmax_element(values.begin(), values.end());
-  return {.mean = mean_of(values),
-          .min = *low,
-          .max = *high,
-          .standard_deviation = deviation_of(values)};
 }
 
 double median_of(std::vector<double> values) {
@@ -93,6 +76,23 @@ VariantSummary summary_of(const CompareVariant& variant, const CompareVariant* r
 }
 
 }  // namespace
+
+double deviation_of(const std::vector<double>& values) {
+  if (values.size() < 2) return kNotANumber;
+  const double mean = mean_of(values);
+  double sum = 0;
+  for (const double value : values) sum += (value - mean) * (value - mean);
+  return std::sqrt(sum / static_cast<double>(values.size() - 1));
+}
+
+Spread spread_of(const std::vector<double>& values) {
+  if (values.empty()) return {};
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  return {.mean = mean_of(values),
+          .min = *low,
+          .max = *high,
+          .standard_deviation = deviation_of(values)};
+}
 
 void summarise(CompareResult& result) {
   const CompareVariant* reference = result.reference_variant();

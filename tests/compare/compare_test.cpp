@@ -162,6 +162,8 @@ TEST_F(CompareTest, ASweepMakesAVariantOfEveryCombination) {
   EXPECT_EQ(config.variants[0].name, "standard+ffn_width-32+learning_rate-1e-3");
   EXPECT_EQ(config.variants[11].name, "focal+ffn_width-48+learning_rate-4e-3");
   EXPECT_EQ(config.reference, config.variants[0].name);
+  EXPECT_EQ(config.variants[5].family, "standard");
+  EXPECT_EQ(config.variants[6].family, "focal");
   const auto runs = plan_runs(grid, config, "text", 259);
   const Recipe last = runs.back().recipe;
   EXPECT_EQ(last.model.ffn_width, 48);
@@ -171,6 +173,7 @@ TEST_F(CompareTest, ASweepMakesAVariantOfEveryCombination) {
       read_compare_config(load("  sweep: {model.layers: [1, 2]}\n").compare);
   ASSERT_EQ(alone.variants.size(), 2U);
   EXPECT_EQ(alone.variants[1].name, "layers-2");
+  EXPECT_EQ(alone.variants[1].family, "model");
   EXPECT_ERROR(ConfigError, read_compare_config(load("  sweep: {model.layers: 2}\n").compare),
                "model.layers", "list");
   EXPECT_ERROR(ConfigError, read_compare_config(load("  sweep: [1]\n").compare), "sweep", "map");

@@ -1,0 +1,82 @@
+// Scaling of families of variants: loss against size or tokens, and at which share of either one
+// family reaches another's loss.
+//
+// A family is a set of variants that differ in what a sweep changes and are alike otherwise
+// (`compare.sweep` names it). Every share is found seed by seed, by interpolation between measured
+// points that is linear in log loss over log size; nothing is extrapolated: a loss that was not
+// reached within the measured range gives a bound.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "fovea/report/compare_result.h"
+#include "fovea/report/series.h"
+
+namespace fovea {
+
+enum class ScalingAxis { parameters, tokens };
+std::span<const std::string_view> enum_names(ScalingAxis);
+
+/// One seed's points: x parameters or tokens, rising; y validation bits per byte.
+struct ScalingLine {
+  int64_t seed = 0;
+  Line line;
+};
+
+/// loss = exp(intercept) * x^-exponent, least squares of the logarithms over all points and seeds.
+/// NaN for fewer than three different x.
+struct PowerLaw {
+  double exponent = kNotANumber;
+  double exponent_error = kNotANumber;  ///< standard error of the regression
+  double intercept = kNotANumber;
+};
+
+struct ScalingCurve {
+  std::string family;
+  size_t variant = 0;  ///< index of the family's first variant (its colour)
+  std::vector<ScalingLine> seeds;
+  PowerLaw fit;
+};
+
+/// At which share of `x` a family reaches the reference family's loss there. Below 1: with less.
+struct IsoLoss {
+  enum class Bound { none, at_most, more_than };
+  std::string family;
+  double x = 0;  ///< parameters or tokens of the reference
+  /// Over the seeds that both have. Where a seed reaches the loss outside of what was measured,
+  /// `bound` says on which side, and `ratio.mean` is the largest (at_most) or smallest (more_than)
+  /// share that is certain for every seed; without bound it is the mean.
+  Spread ratio;
+  Bound bound = Bound::none;
+  int64_t seeds = 0;
+};
+
+struct ScalingStudy {
+  ScalingAxis axis = ScalingAxis::parameters;
+  /// From the validation curves of single runs rather than from runs of their own: the middle of a
+  /// run stands worse than a run whose schedule ends there.
+  bool within_runs = false;
+  std::vector<ScalingCurve> curves;  ///< the reference's family first
+  std::vector<IsoLoss> iso_loss;     ///< by family, then by rising x
+};
+
+/// What the result allows: families with at least two sizes (of equal, largest tokens), with at
+/// least two token counts (of equal, largest size); and where no sweep varied the tokens, the
+/// validation curves of all variants that have one of at least three points (then only the
+/// reference's last point is asked for). Empty when there is nothing to compare.
+std::vector<ScalingStudy> scaling_studies(const CompareResult& result);
+
+/// The largest x of each family, in words: "focal reaches the loss of standard with 0.83 ± 0.05 of
+/// the parameters (at 1.2 M)".
+std::vector<std::string> scaling_sentences(const ScalingStudy& study);
+
+/// The key `scaling` of `compare.json`: a list of `axis`, `within_runs`, `curves` and
+/// `iso_loss_tokens_ratio` or `iso_loss_parameters_ratio`.
+nlohmann::ordered_json scaling_json(const std::vector<ScalingStudy>& studies);
+
+}  // namespace fovea
