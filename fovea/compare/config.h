@@ -17,7 +17,7 @@ struct VariantConfig {
   std::string name;
   std::string description;
   std::string family;  ///< the scaling curve that it is a point of; "" = of none
-  ConfigNode set;  ///< recipe keys that this variant changes: nested maps, or dotted keys
+  ConfigNode set;      ///< recipe keys that this variant changes: nested maps, or dotted keys
 
   void describe(FieldVisitor& v);  ///< all but `set`
 };

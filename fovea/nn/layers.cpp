@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "fovea/nn/ops.h"
@@ -43,15 +44,13 @@ std::pair<at::Tensor, at::Tensor> add_normalise(NormKind kind, const at::Tensor&
 
 at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights,
                           const std::vector<at::Tensor>& biases) {
-  const at::Tensor product = stacked_linear(x_rc, weights);
+  at::Tensor product = stacked_linear(x_rc, weights);
+  if (std::ranges::none_of(biases, [](const at::Tensor& b) { return b.defined(); })) return product;
   std::vector<at::Tensor> parts;
-  bool any = false;
   for (size_t i = 0; i < weights.size(); ++i) {
-    any = any || biases[i].defined();
     parts.push_back(biases[i].defined() ? biases[i]
                                         : at::zeros({weights[i].size(0)}, weights[i].options()));
   }
-  if (!any) return product;
   return product + (parts.size() == 1 ? parts[0] : at::cat(parts)).to(product.scalar_type());
 }
 

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/kernels/cpu/matvec.h"
 
+#include <omp.h>
+
 #include <algorithm>
 
 #include "fovea/kernels/cpu/isa.h"
@@ -12,8 +14,8 @@ namespace {
 
 // Below this many weights starting threads costs more than it saves (5 us; 10 GB/s).
 constexpr int64_t kParallelWeights = 32768;
-// Outputs that a thread takes at a time.
-constexpr int64_t kBlock = 16;
+// Stretches of outputs that a thread works through: where the other core is slower, less is lost.
+constexpr int64_t kShares = 1;
 
 template <class W>
 MatVecFunction<W> chosen() {
@@ -27,29 +29,31 @@ MatVecFunction<W> chosen() {
 #endif
 }
 
-template <class W>
-int64_t blocks_of(const MatVec<W>& p) {
-  return (p.outputs + kBlock - 1) / kBlock;
-}
-
 }  // namespace
 
 template <class W>
 void run(std::span<const MatVec<W>> products) {
   const MatVecFunction<W> function = chosen<W>();
-  int64_t blocks = 0, weights = 0;
+  int64_t outputs = 0, weights = 0;
   for (const MatVec<W>& p : products) {
-    blocks += blocks_of(p);
+    outputs += p.outputs;
     weights += p.outputs * p.inputs;
   }
-  Team::run(weights > kParallelWeights, [&](Team::Member& member) {
-    const auto work = [&](int64_t b) {
-      size_t i = 0;
-      for (; b >= blocks_of(products[i]); ++i) b -= blocks_of(products[i]);
-      const int64_t begin = b * kBlock;
-      function(products[i], begin, std::min(begin + kBlock, products[i].outputs));
+  const bool parallel = weights > kParallelWeights;
+  const int64_t shares = parallel ? kShares * omp_get_max_threads() : 1;
+  // The products' outputs, numbered through: each share is one stretch of them.
+  Team::run(parallel, [&](Team::Member& member) {
+    const auto work = [&](int64_t n) {
+      int64_t begin = outputs * n / shares, end = outputs * (n + 1) / shares;
+      for (const MatVec<W>& p : products) {
+        const int64_t last = std::min(end, p.outputs);
+        if (begin < last) function(p, begin, last);
+        begin = std::max<int64_t>(begin - p.outputs, 0);
+        end -= p.outputs;
+        if (end <= 0) return;
+      }
     };
-    member.each(blocks, work, Meet::no);
+    member.each(shares, work, Meet::no);
   });
 }
 
