@@ -9,7 +9,8 @@
 
 namespace fovea {
 
-/// `text` in NFC. Bytes that are not UTF-8 stay as they are.
+/// `text` in the NFC of Unicode 9, as the `tokenizers` package has it: characters that came later
+/// are ordinary ones. Bytes that are not UTF-8 stay as they are.
 std::string normal_form_c(std::string_view text);
 
 /// Whether `text` is ASCII or otherwise certainly in NFC already (no character from U+0300 on).

@@ -45,6 +45,16 @@ TEST(BpeTokenizer, EncodingsAreThoseOfTheTokenizersPackage) {
   EXPECT_GE(compared, 40);
 }
 
+TEST(BpeTokenizer, TheNormalFormIsTheOneThatFilesWereMadeWith) {
+  EXPECT_EQ(normal_form_c("e\u0301 \u212B"), "\u00E9 \u00C5");
+  EXPECT_EQ(normal_form_c("a\u0316\u0301"), "\u00E1\u0316") << "marks are put in order";
+  EXPECT_EQ(normal_form_c("a\u0301\u0898\u0899"), "\u00E1\u0898\u0899")
+      << "marks of Unicode 14 are ordinary characters";
+  EXPECT_EQ(normal_form_c("\xFF"
+                          "e\u0301\xC3"),
+            "\xFF\u00E9\xC3");
+}
+
 TEST(BpeTokenizer, PiecesAddUpToTheText) {
   for (const auto& [name, item] : golden().items()) {
     const auto tokenizer = read(item["tokenizer"]);
