@@ -49,6 +49,15 @@ TEST(AttentionKernels, DecodeEqualsTheFormulaForEveryStage) {
   check("alibi", [](auto& s) { s.alibi = true; });
   check("bias", [](auto& s) { s.bias = true; });
   check("sink", [](auto& s) { s.sink = true; });
+  using Form = kernels::PairGate::Form;
+  for (const Form form : {Form::weight, Form::sigmoid_weight, Form::sigmoid_logit}) {
+    const kernels::PairGate gate{
+        .form = form, .offset = 0.01f, .window = 30, .sinks = 2, .columns = 20};
+    check("gate", [&](auto& s) { s.gate = gate; });
+    check("gate, window with sinks", [&](auto& s) {
+      s.gate = gate, s.mask.window = 400, s.mask.sinks = 5, s.tau = s.sink = true, s.soft_cap = 1.5;
+    });
+  }
   check("everything", [](auto& s) {
     s.tau = s.alibi = s.bias = s.sink = true;
     s.soft_cap = 2.0, s.mask.window = 600, s.mask.sinks = 2;

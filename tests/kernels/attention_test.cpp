@@ -40,6 +40,41 @@ TEST(AttentionKernels, EqualTheFormulaOverSeveralBlocks) {
   }
 }
 
+TEST(AttentionKernels, EqualTheFormulaWithGatesOfEveryWidthOverSeveralBlocks) {
+  using Form = kernels::PairGate::Form;
+  for (const int64_t columns : {1, 2, 4, 7, 16, 33, 64, 65}) {
+    PointwiseSettings s{.sizes = {1, 4, 2, 300, 300, 16, 8}};
+    s.gate = {.form = columns % 2 == 0 ? Form::weight : Form::sigmoid_weight,
+              .offset = 0.001f,
+              .window = 20,
+              .sinks = 1,
+              .columns = columns};
+    expect_truth<float>(s, std::to_string(columns) + " columns");
+    expect_truth<BFloat16>(s, std::to_string(columns) + " columns");
+  }
+  PointwiseSettings s{.sizes = {1, 1, 1, 1025, 1025, 16, 8}};
+  s.gate = {.form = Form::weight, .offset = 1e-6f, .window = 128, .sinks = 4, .columns = 8};
+  expect_truth<float>(s, "1025 tokens");
+  expect_truth<BFloat16>(s, "1025 tokens");
+}
+
+TEST(AttentionKernels, AGateOfOneOrWithoutDistantPairsChangesNoBit) {
+  PointwiseSettings s{.sizes = {1, 2, 1, 200, 200, 16, 16}};
+  const PointwiseNumbers plain = PointwiseProblem<float>(s).by_kernels();
+  s.gate = {.form = kernels::PairGate::Form::weight, .window = 200, .columns = 3};
+  PointwiseProblem<float> local(s);
+  const PointwiseNumbers got = local.by_kernels();
+  EXPECT_EQ(got.out, plain.out);
+  EXPECT_EQ(got.dk, plain.dk);
+  for (const double x : got.dgate_key) EXPECT_EQ(x, 0.0);
+  s.gate.window = 1;
+  s.gate.offset = 1.0f;
+  PointwiseProblem<float> ones(s);
+  for (std::vector<float>* x : {&ones.query_gates(), &ones.key_gates()})
+    std::ranges::fill(*x, 0.0f);
+  EXPECT_EQ(ones.by_kernels().out, plain.out);
+}
+
 TEST(AttentionKernels, EqualTheFormulaForEveryWidth) {
   for (const int64_t width : {8, 40, 64, 80, 128, 256}) {
     PointwiseSettings s{.sizes = {1, 2, 2, 66, 66, width, 264 - width}};
@@ -74,6 +109,7 @@ TEST(AttentionKernels, SurviveLogitsThatGrowWithTheKeys) {
 TEST(AttentionKernels, GiveTheSameBitsForAnyNumberOfThreads) {
   PointwiseSettings s{.sizes = {2, 4, 2, 700, 700, 32, 32}};
   s.tau = s.bias = s.sink = true;
+  s.gate = {.form = kernels::PairGate::Form::weight, .offset = 1e-6f, .window = 50, .columns = 8};
   const int before = omp_get_max_threads();
   std::vector<PointwiseNumbers> runs;
   for (const int threads : {1, 2, 5}) {
@@ -89,6 +125,8 @@ TEST(AttentionKernels, GiveTheSameBitsForAnyNumberOfThreads) {
     EXPECT_EQ(other.dtau, runs[0].dtau);
     EXPECT_EQ(other.dbias, runs[0].dbias);
     EXPECT_EQ(other.dsink, runs[0].dsink);
+    EXPECT_EQ(other.dgate_query, runs[0].dgate_query);
+    EXPECT_EQ(other.dgate_key, runs[0].dgate_key);
   }
 }
 
@@ -120,6 +158,13 @@ TEST(AttentionKernels, RefuseWidthsWithoutKernelByName) {
     PointwiseProblem<float> problem({.sizes = {1, 1, 1, 4, 4, width, 8}});
     EXPECT_ERROR(UnsupportedError, problem.run_forward(), "multiple of 8", std::to_string(width));
   }
+}
+
+TEST(AttentionKernels, RefuseGatesOfTooManyColumns) {
+  PointwiseSettings s{.sizes = {1, 1, 1, 4, 4, 8, 8}};
+  s.gate = {.form = kernels::PairGate::Form::weight, .window = 1, .columns = 66};
+  PointwiseProblem<float> problem(s);
+  EXPECT_ERROR(ShapeError, problem.run_forward(), "1 to 65", "66");
 }
 
 TEST(AttentionKernels, AreThoseOfTheInstructionSetInForce) {

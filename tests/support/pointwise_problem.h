@@ -1,5 +1,5 @@
 // A random problem for the attention kernels with its truth: scalar loops in float64, forward and
-// backward, written from the formulas (spec 0.1, 6.3, 6.4, 7.4, 7.5, 10).
+// backward, written from the formulas (spec 0.1, 6.3, 6.4, 7.4, 7.5, 10, 11.2).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -23,11 +23,13 @@ struct PointwiseSettings {
   int64_t documents = 1;  ///< of equal length
   double scale = 0.25, soft_cap = 0.0, dropout = 0.0;
   bool tau = false, alibi = false, bias = false, sink = false, lse_gradient = true;
+  kernels::PairGate gate;  ///< without the pointers
 };
 
 /// Every result by name, in float64.
 struct PointwiseNumbers {
   std::vector<double> out, lse, dq, dk, dv, dtau, dsink, dbias;
+  std::vector<double> dgate_query, dgate_key;
 };
 
 /// Largest difference over the largest size; infinities must agree.
@@ -67,6 +69,11 @@ class PointwiseProblem {
     bias_ = positive(s_.heads * kDistances, -0.5);
     dsink_.resize(static_cast<size_t>(s_.batch * s_.heads));
     dbias_.resize(static_cast<size_t>(s_.batch * s_.heads * kDistances));
+    const int64_t columns = settings.gate.columns;
+    query_gate_ = positive(s_.batch * s_.queries * columns, 0.0);
+    key_gate_ = positive(s_.batch * s_.keys * columns, 0.0);
+    dgate_query_.resize(static_cast<size_t>(s_.batch * s_.heads * s_.queries * columns));
+    dgate_key_.resize(static_cast<size_t>(s_.batch * s_.kv_heads * s_.keys * columns));
     for (int64_t i = 0; i < s_.queries; ++i)
       query_places_.push_back(place(std::max<int64_t>(s_.keys - s_.queries, 0) + i));
     for (int64_t j = 0; j < s_.keys; ++j) key_places_.push_back(place(j));
@@ -75,6 +82,8 @@ class PointwiseProblem {
 
   std::vector<T>& keys() { return k_; }
   std::vector<T>& values() { return v_; }
+  std::vector<float>& query_gates() { return query_gate_; }
+  std::vector<float>& key_gates() { return key_gate_; }
   std::vector<double> outputs() const { return doubles(out_); }
   kernels::LogitRule rule() const {
     kernels::LogitRule r{.scale = static_cast<float>(settings_.scale),
@@ -85,6 +94,11 @@ class PointwiseProblem {
     if (settings_.tau) r.tau = tau_.data();
     if (settings_.alibi) r.alibi = slopes_.data();
     if (settings_.sink) r.sink_logit = sink_.data();
+    r.gate = settings_.gate;
+    r.gate.query = query_gate_.data();
+    r.gate.key = key_gate_.data();
+    r.gate.query_batch = s_.queries * settings_.gate.columns;
+    r.gate.key_batch = s_.keys * settings_.gate.columns;
     if (!settings_.bias) return r;
     r.distance_bias = bias_.data();
     r.bias_count = kDistances;
@@ -111,9 +125,12 @@ class PointwiseProblem {
         .dv = rows<T>(dv_, s_.kv_heads, s_.keys, s_.value_dim),
         .dtau = settings_.tau ? dtau_.data() : nullptr,
         .dsink = settings_.sink ? dsink_.data() : nullptr,
-        .dbias = settings_.bias ? dbias_.data() : nullptr});
-    return {doubles(out_), doubles(lse_),  doubles(dq_),    doubles(dk_),
-            doubles(dv_),  doubles(dtau_), doubles(dsink_), doubles(dbias_)};
+        .dbias = settings_.bias ? dbias_.data() : nullptr,
+        .dgate_query = gated() ? dgate_query_.data() : nullptr,
+        .dgate_key = gated() ? dgate_key_.data() : nullptr});
+    return {doubles(out_),         doubles(lse_),      doubles(dq_),    doubles(dk_),
+            doubles(dv_),          doubles(dtau_),     doubles(dsink_), doubles(dbias_),
+            doubles(dgate_query_), doubles(dgate_key_)};
   }
 
   void run_forward() {
@@ -160,6 +177,8 @@ class PointwiseProblem {
     n.dtau.resize(lse_.size());
     n.dsink.resize(dsink_.size());
     n.dbias.resize(dbias_.size());
+    n.dgate_query.resize(dgate_query_.size());
+    n.dgate_key.resize(dgate_key_.size());
     for (int64_t b = 0; b < s_.batch; ++b) {
       for (int64_t h = 0; h < s_.heads; ++h) {
         for (int64_t i = 0; i < s_.queries; ++i) add_row(b, h, i, n);
@@ -173,7 +192,37 @@ class PointwiseProblem {
     double raw = 0.0, logit = -std::numeric_limits<double>::infinity(), slope = 1.0, keep = 1.0;
     double weight = 0.0;
     int64_t bias = 0;
+    double gate_slope = 0.0;  // d logit / d z
   };
+
+  bool gated() const { return settings_.gate.form != kernels::PairGate::Form::none; }
+
+  // From the capped logit of a pair to the gated one.
+  void apply_gate(int64_t b, int64_t i, int64_t j, Pair& p) const {
+    using Form = kernels::PairGate::Form;
+    const kernels::PairGate& gate = settings_.gate;
+    const int64_t key = key_places_[j].position, columns = gate.columns;
+    if (!gated() || query_places_[i].position - key < gate.window || key < gate.sinks) return;
+    double z = gate.offset;
+    for (int64_t c = 0; c < columns; ++c)
+      z += static_cast<double>(query_gate_[(b * s_.queries + i) * columns + c]) *
+           key_gate_[(b * s_.keys + j) * columns + c];
+    const double sigma = 1.0 / (1.0 + std::exp(-z));
+    switch (gate.form) {
+      case Form::weight:
+        p.gate_slope = 1.0 / z;
+        p.logit += std::log(z);
+        break;
+      case Form::sigmoid_weight:
+        p.gate_slope = 1.0 - sigma;
+        p.logit += std::log(sigma);
+        break;
+      default:
+        p.gate_slope = p.logit * sigma * (1.0 - sigma);
+        p.logit *= sigma;
+        p.slope *= sigma;
+    }
+  }
 
   Pair pair_of(int64_t b, int64_t h, int64_t i, int64_t j) const {
     Pair p;
@@ -190,6 +239,7 @@ class PointwiseProblem {
       p.logit = settings_.soft_cap * t;
       p.slope = 1.0 - t * t;
     }
+    apply_gate(b, i, j, p);
     const int64_t distance = query.position - key.position;
     if (settings_.alibi) p.logit -= static_cast<double>(slopes_[h]) * static_cast<double>(distance);
     if (settings_.bias) {
@@ -251,6 +301,14 @@ class PointwiseProblem {
     if (settings_.bias) n.dbias[(b * s_.heads + h) * kDistances + p.bias] += dlogit;
     if (settings_.tau)
       n.dtau[(b * s_.heads + h) * s_.queries + i] -= ds * p.raw / tau_[b * s_.queries + i];
+    const int64_t columns = settings_.gate.columns;
+    for (int64_t c = 0; c < columns; ++c) {
+      const double dz = dlogit * p.gate_slope;
+      n.dgate_query[((b * s_.heads + h) * s_.queries + i) * columns + c] +=
+          dz * key_gate_[(b * s_.keys + j) * columns + c];
+      n.dgate_key[((b * s_.kv_heads + g) * s_.keys + j) * columns + c] +=
+          dz * query_gate_[(b * s_.queries + i) * columns + c];
+    }
     const T *q = at(q_, b, i, h, s_.queries, s_.heads, d),
             *k = at(k_, b, j, g, s_.keys, s_.kv_heads, d);
     double *dq = at(n.dq, b, i, h, s_.queries, s_.heads, d),
@@ -303,6 +361,7 @@ class PointwiseProblem {
   Rng random_;
   std::vector<T> q_, k_, v_, dout_, out_, dq_, dk_, dv_;
   std::vector<float> lse_, dlse_, tau_, slopes_, sink_, bias_, dtau_, dsink_, dbias_;
+  std::vector<float> query_gate_, key_gate_, dgate_query_, dgate_key_;
   std::vector<TokenPlace> query_places_, key_places_;
   std::vector<Visits> visits_;
 };

@@ -40,6 +40,8 @@ inline void expect_truth(const PointwiseSettings& settings, const std::string& w
   if (settings.bias) {
     EXPECT_LT(numbers_error(got.dbias, truth.dbias), backward) << what;
   }
+  EXPECT_LT(numbers_error(got.dgate_query, truth.dgate_query), backward) << what;
+  EXPECT_LT(numbers_error(got.dgate_key, truth.dgate_key), backward) << what;
 }
 
 struct Named {
@@ -77,6 +79,34 @@ inline std::vector<Named> every_stage(int64_t tokens, int64_t width) {
   add("bias both ways", [](auto& s) { s.bias = true, s.mask.causal = false; });
   add("sink", [](auto& s) { s.sink = true; });
   add("dropout", [](auto& s) { s.dropout = 0.3; });
+  using Form = kernels::PairGate::Form;
+  const auto gate = [](Form form, int64_t columns) {
+    return kernels::PairGate{.form = form,
+                             .offset = form == Form::weight ? 1e-6f : -0.7f,
+                             .window = 11,
+                             .sinks = 2,
+                             .columns = columns};
+  };
+  const auto all_but_diagonal = [](kernels::PairGate g) {
+    g.window = 1, g.sinks = 0;
+    return g;
+  };
+  add("weight gate", [&](auto& s) { s.gate = gate(Form::weight, 8); });
+  add("weight gate without window",
+      [&](auto& s) { s.gate = all_but_diagonal(gate(Form::weight, 3)); });
+  add("weight gate, documents",
+      [&](auto& s) { s.gate = gate(Form::weight, 4), s.documents = 2, s.mask.window = 40; });
+  add("weight gate both ways",
+      [&](auto& s) { s.gate = all_but_diagonal(gate(Form::weight, 5)), s.mask.causal = false; });
+  add("sigmoid weight gate", [&](auto& s) { s.gate = gate(Form::sigmoid_weight, 9); });
+  add("sigmoid logit gate", [&](auto& s) { s.gate = gate(Form::sigmoid_logit, 8); });
+  for (const Form form : {Form::weight, Form::sigmoid_weight, Form::sigmoid_logit}) {
+    add("gate and everything", [&](auto& s) {
+      s.gate = gate(form, 8);
+      s.tau = s.alibi = s.bias = s.sink = true;
+      s.soft_cap = 2.0, s.dropout = 0.2, s.documents = 2, s.mask.window = 30, s.mask.sinks = 1;
+    });
+  }
   add("everything", [](auto& s) {
     s.tau = s.alibi = s.bias = s.sink = true;
     s.soft_cap = 2.0, s.dropout = 0.2, s.documents = 2, s.mask.window = 30, s.mask.sinks = 1;

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/attention_driver.h"
+#include "fovea/kernels/cpu/attention_gate_pack.h"
 #include "fovea/kernels/cpu/isa.h"
 
 namespace fovea::kernels {
@@ -71,16 +71,19 @@ std::string_view beyond_attention_kernels(int64_t head_dim, int64_t value_dim) {
   return "";
 }
 
-void check_sizes(const AttentionSizes& s) {
+void check_sizes(const AttentionSizes& s, const PairGate& gate) {
   const std::string_view why = beyond_attention_kernels(s.head_dim, s.value_dim);
   require<UnsupportedError>(why.empty(), "attention kernel", "{}; got {} and {}", why, s.head_dim,
                             s.value_dim);
   require<ShapeError>(s.kv_heads >= 1 && s.heads % s.kv_heads == 0, "attention kernel",
                       "kv_heads must divide heads; got {} and {}", s.kv_heads, s.heads);
+  if (gate.form == PairGate::Form::none) return;
+  require<ShapeError>(gate.columns >= 1 && gate.columns <= kMostGateColumns, "attention kernel",
+                      "a gate has 1 to {} columns; got {}", kMostGateColumns, gate.columns);
 }
 
-void check_sizes(const AttentionSizes& s, std::span<const Visits> visits) {
-  check_sizes(s);
+void check_sizes(const AttentionSizes& s, const PairGate& gate, std::span<const Visits> visits) {
+  check_sizes(s, gate);
   require<ShapeError>(visits.size() == 1 || std::ssize(visits) == s.batch, "attention kernel",
                       "expected 1 or {} visits; got {}", s.batch, visits.size());
   for (const Visits& v : visits) {
@@ -116,7 +119,14 @@ class Forward {
         strips_((s_.keys + table_.strip - 1) / table_.strip),
         key_floats_(strips_ * table_.strip * key_.pitch),
         value_floats_(strips_ * table_.strip / table_.elements * value_.columns),
-        plain_(is_plain(p_.rule)) {
+        plain_(is_plain(p_.rule)),
+        gate_(gate_rule(p_.rule.gate)),
+        query_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.query, p_.rule.gate.query_batch,
+                     s_.batch, s_.queries, s_.queries),
+        key_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.key, p_.rule.gate.key_batch, s_.batch,
+                   s_.keys, table_.strip, [&](int64_t b) -> const std::vector<int32_t>& {
+                     return visits_of(p_.visits, b).key.position;
+                   }) {
     for (int64_t b = 0; b < s_.batch; ++b) {
       for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));
     }
@@ -186,7 +196,9 @@ class Forward {
                           .strip_count = std::ssize(strips),
                           .rule = visits.rule,
                           .key_places = columns_of(visits.key),
-                          .plain = plain_};
+                          .plain = plain_,
+                          .gate = gate_,
+                          .key_gates = key_gates_.of(head.b)};
     const int64_t group = s_.heads / s_.kv_heads, begin = item.block * kQueryBlock;
     const int64_t end = std::min(begin + kQueryBlock, s_.queries);
     for (int64_t h = item.head_begin; h < item.head_end; ++h) {
@@ -211,6 +223,7 @@ class Forward {
     block.sink[row] = p_.rule.sink_logit != nullptr ? p_.rule.sink_logit[h]
                                                     : -std::numeric_limits<float>::infinity();
     block.index[row] = s_.keys - s_.queries + i;
+    block.query_gate[row] = query_gates_.at(b, i);
     block.head[row] = &rules_[b * s_.heads + h];
   }
 
@@ -220,6 +233,9 @@ class Forward {
   const PackedWidth key_, value_;
   const int64_t strips_, key_floats_, value_floats_;
   const bool plain_;
+  const GateRule gate_;
+  const GateRows query_gates_;
+  const GateColumns key_gates_;
   std::vector<HeadRule> rules_;
 };
 
@@ -227,7 +243,7 @@ class Forward {
 
 template <class T>
 void run(const AttentionForward<T>& problem) {
-  check_sizes(problem.sizes, problem.visits);
+  check_sizes(problem.sizes, problem.rule.gate, problem.visits);
   if (problem.sizes.batch * problem.sizes.heads * problem.sizes.queries == 0) return;
   Forward<T>(problem).run();
 }

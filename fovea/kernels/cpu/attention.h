@@ -5,9 +5,10 @@
 //
 // scale_i is constant or 1 / tau_i (spec 10), bend the soft-cap c tanh(s / c) (7.4), bias ALiBi
 // (6.4) or a table by distance (T5, 6.3); a sink logit joins the softmax with value 0 (7.5);
-// dropout is counter-based (kernels/common/dropout.h). Masked-out tiles cost nothing; memory beyond
-// inputs and outputs is linear in the tokens. Results are the same bits for any number of threads
-// and any neighbours in the batch. Threads: OpenMP. Which instruction set runs: isa.h.
+// dropout is counter-based (kernels/common/dropout.h). The gate of Focus (11.2) multiplies weights
+// or logits of distant pairs. Masked-out tiles cost nothing; memory beyond inputs and outputs is
+// linear in the tokens. Results are the same bits for any number of threads and any neighbours in
+// the batch. Threads: OpenMP. Which instruction set runs: isa.h.
 //
 // Memory: q and out [b][h][t], k and v [b][g][s] by strides with contiguous width; head h reads key
 // head h / (heads / kv_heads). Empty rows: out 0, lse -inf, gradients 0.
@@ -21,6 +22,7 @@
 #include <string_view>
 
 #include "fovea/kernels/common/bfloat16.h"
+#include "fovea/kernels/common/pair_gate.h"
 #include "fovea/kernels/common/visits.h"
 
 namespace fovea::kernels {
@@ -52,6 +54,7 @@ struct LogitRule {
   float dropout = 0.0f;
   uint64_t dropout_seed = 0;  ///< of the batch
   uint32_t dropout_layer = 0;
+  PairGate gate;
 };
 
 /// Telemetry of a row: entropy in nats, largest weight, weight of its document's position 0; before
@@ -81,6 +84,9 @@ struct AttentionBackward {
   float* dtau = nullptr;   ///< [batch][heads][queries], to be summed over heads; needs rule.tau
   float* dsink = nullptr;  ///< [batch][heads], to be summed over the batch; needs rule.sink_logit
   float* dbias = nullptr;  ///< [batch][heads][bias_count]; needs rule.distance_bias
+  /// [batch][heads][queries][columns] and [batch][kv_heads][keys][columns], to be summed over
+  /// heads; both or none; need rule.gate.
+  float *dgate_query = nullptr, *dgate_key = nullptr;
 };
 
 /// Forward for a few queries against keys and values that are read once, where they lie (decoding

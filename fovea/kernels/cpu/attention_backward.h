@@ -8,11 +8,15 @@
 // columns (with bfloat16 two rows are first woven into pairs of keys). dK and dV are private to the
 // block; dQ goes to the partition's own sums, which query_gradient() adds in order.
 //
+// With the gate of Focus (`gated`), P = e G with e = 2^(logit - lse), and the gradient of z (11.2)
+// is dz = e G' (dP - delta): no division, and bounded by 1 / G. Every 4 strips: dgate_key += dz^T
+// gate_query, dgate_query += dz gate_key, in float32.
+//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cpu/attention_tile.h"
+#include "fovea/kernels/cpu/attention_gate.h"
 
 namespace fovea::kernels {
 namespace {
@@ -31,11 +35,12 @@ constexpr int64_t kWovenFloats =
     P::kElements == 1 ? 0 : kBackwardDepth* kKeyBlock / P::kElements* kStrip;
 
 template <class P>
-int64_t backward_floats(const PackedWidth& key, const PackedWidth& value) {
-  return kKeyBlock * (2 * kScorePitch<P> + key.columns + value.columns) + kWovenFloats<P>;
+int64_t backward_floats(const PackedWidth& key, const PackedWidth& value, const GateRule& gate) {
+  const int64_t gates = gate.active() ? kKeyBlock * (kScorePitch<Single> + gate.pitch) : 0;
+  return kKeyBlock * (2 * kScorePitch<P> + key.columns + value.columns) + kWovenFloats<P> + gates;
 }
 
-template <class T, class P>
+template <class T, class P, bool gated>
 class BackwardKeys {
  public:
   BackwardKeys(const BackwardBlock<T>& block, float* scratch) : b_(block) {
@@ -47,12 +52,23 @@ class BackwardKeys {
     dk_ = slopes_ + kKeyBlock * kScorePitch<P>;
     dv_ = dk_ + kKeyBlock * b_.key_width.columns;
     woven_ = dv_ + kKeyBlock * b_.value_width.columns;
+    dz_ = woven_ + kWovenFloats<P>;
+    dgate_ = dz_ + kKeyBlock * kScorePitch<Single>;
+    if constexpr (gated) {
+      weighs_ = b_.gate.form != PairGate::Form::sigmoid_logit;
+      for (int64_t n = 0; n < keys_; ++n)
+        extent_[n / kRows].take(b_.key_places.position[b_.key_begin + n]);
+    }
   }
 
   void run() {
     for (int64_t n = 0; n < kKeyBlock * b_.key_width.columns; ++n) dk_[n] = 0.0f;
     for (int64_t n = 0; n < kKeyBlock * b_.value_width.columns; ++n) dv_[n] = 0.0f;
+    if constexpr (gated) {
+      for (int64_t n = 0; n < kKeyBlock * b_.gate.pitch; ++n) dgate_[n] = 0.0f;
+    }
     for (int64_t h = 0; h < b_.head_count; ++h) add_head(b_.heads[h]);
+    if constexpr (gated) write_gates();
     for (int64_t n = 0; n < keys_; ++n) {
       T* dk = b_.dk + (b_.key_begin + n) * b_.dk_row;
       T* dv = b_.dv + (b_.key_begin + n) * b_.dv_row;
@@ -89,6 +105,8 @@ class BackwardKeys {
   template <Tile kind>
   void score_strip(int64_t query, bool masked) {
     strip_query_[depth_] = query;
+    if constexpr (gated)
+      queries_ = {b_.query_gates.first[query / kStrip], b_.query_gates.last[query / kStrip]};
     for (int g = 0; g < groups_; ++g) {
       prefetch_after(query, g);
       live_[depth_][g] = score_tile<kind>(g, query, masked);
@@ -124,7 +142,13 @@ class BackwardKeys {
   FOVEA_INLINE bool score_tile(int g, int64_t query, bool masked) {
     const int64_t key = b_.key_begin + g * kRows;
     Int seen[kRows][2];
+    if constexpr (gated) open_[depth_][g] = false;
     if (kind != Tile::plain && masked && !see(key, query, seen)) return false;
+    [[maybe_unused]] GateTile gate;
+    const Reach reach = gated ? reach_of(b_.gate, queries_, extent_[g]) : Reach::near;
+    const bool open = reach != Reach::near;  // the gate acts
+    if (gated && open) find_gate(g, query, reach, gate);
+    [[maybe_unused]] float* const dz = dz_ + g * kRows * kScorePitch<Single> + depth_ * kStrip;
     alignas(64) float p[kRows][kStrip], slope[kRows][kStrip];
     const Float scale[2] = {load(head_->scale + query), load(head_->scale + query + kLanes)};
     Word* weights = weights_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / P::kElements);
@@ -142,13 +166,26 @@ class BackwardKeys {
           Float bent;
           const Int distance =
               load(b_.query_places.position + query + v * kLanes) - b_.key_places.position[key + r];
-          s[r][v] = logit_of(head_->rule, s[r][v] * scale[v], distance, bent);
+          s[r][v] = capped(head_->rule, s[r][v] * scale[v], bent);
+          if (gated && open && !weighs_) {
+            const Float value = load(gate.value[r] + v * kLanes);
+            store(gate.slope[r] + v * kLanes, s[r][v] * load(gate.slope[r] + v * kLanes));
+            s[r][v] = s[r][v] * value;
+            bent = bent * value;
+          }
+          s[r][v] = biased(head_->rule, s[r][v], distance);
           store(slope[r] + v * kLanes, bent);
           x[v] = exp2_lanes<P::kExpDegree>(s[r][v] * kLog2E - lse[v]);
         } else {
           x[v] = exp2_lanes<P::kExpDegree>(s[r][v] * factor[v] - lse[v]);
         }
         if (kind != Tile::plain && masked) x[v] = seen[r][v] ? x[v] : Float{};
+        if (gated && open) {
+          const bool vary = slopes_vary(b_.gate, reach);
+          store(dz + r * kScorePitch<Single> + v * kLanes,
+                vary ? x[v] * load(gate.slope[r] + v * kLanes) : x[v]);
+          if (weighs_) x[v] = x[v] * load(gate.value[r] + v * kLanes);
+        }
         store(p[r] + v * kLanes, x[v]);
       }
       if (kind != Tile::general || head_->rule.dropout <= 0.0f)
@@ -162,7 +199,12 @@ class BackwardKeys {
     for (int r = 0; r < kRows; ++r) {
       Float ds[2];
       for (int v = 0; v < 2; ++v) {
-        ds[v] = load(p[r] + v * kLanes) * (s[r][v] - delta[v]);
+        const Float dlog = s[r][v] - delta[v];
+        ds[v] = load(p[r] + v * kLanes) * dlog;
+        if (gated && open) {
+          float* const at = dz + r * kScorePitch<Single> + v * kLanes;
+          store(at, load(at) * dlog);
+        }
         if (kind == Tile::general) {
           if (head_->dbias != nullptr) add_bias(key + r, query + v * kLanes, ds[v]);
           ds[v] = ds[v] * load(slope[r] + v * kLanes);
@@ -171,7 +213,19 @@ class BackwardKeys {
       }
       P::store_row(slopes + r * kScorePitch<P>, ds[0], ds[1]);
     }
+    if constexpr (gated) open_[depth_][g] = open;
     return true;
+  }
+
+  FOVEA_INLINE void find_gate(int g, int64_t query, Reach reach, GateTile& gate) const {
+    const int64_t key = b_.key_begin + g * kRows, pitch = b_.gate.pitch;
+    gate_tile<true>(
+        b_.gate, reach, b_.key_gates + key * pitch, b_.query_gates.columns + query * pitch,
+        [&](int r, int v) FOVEA_ALWAYS {
+          return local_lanes(b_.gate, load(b_.query_places.position + query + v * kLanes),
+                             broadcast(b_.key_places.position[key + r]));
+        },
+        gate);
   }
 
   FOVEA_INLINE bool see(int64_t key, int64_t query, Int (&seen)[kRows][2]) {
@@ -240,7 +294,75 @@ class BackwardKeys {
     add_to_keys(dv_, b_.value_width.columns, weights_, head_->dout_rows);
     add_to_keys(dk_, b_.key_width.columns, slopes_, head_->q_rows);
     add_to_queries();
+    if constexpr (gated) {
+      add_query_gates();
+      for (int g = 0; g < groups_; ++g) add_key_gates(g);
+    }
     depth_ = 0;
+  }
+
+  // Four columns at a time: dgate_query[column][queries] += key factors x dz^T.
+  void add_query_gates() {
+    const int64_t pitch = b_.gate.pitch;
+    for (int d = 0; d < depth_; ++d) {
+      bool any_open = false;
+      for (int g = 0; g < groups_; ++g) any_open |= open_[d][g];
+      for (int64_t c = 0; c < pitch && any_open; c += 4) {
+        float* const at = head_->dgate + strip_query_[d] * pitch + c * kStrip;
+        Float sums[4][2];
+        load_tile(sums, at, kStrip);
+        for (int g = 0; g < groups_; ++g) {
+          if (!open_[d][g]) continue;
+          const int64_t row = g * kRows;
+          multiply_add<Single>(sums, kRows, b_.key_gates + (b_.key_begin + row) * pitch + c, 1,
+                               pitch, dz_ + row * kScorePitch<Single> + d * kStrip,
+                               kScorePitch<Single>);
+        }
+        store_tile(sums, at, kStrip);
+      }
+    }
+  }
+
+  // kGateKeys keys x 4 columns at a time, each with a vector of partial sums over the queries.
+  static constexpr int kGateKeys = kLanes / 4;
+
+  void add_key_gates(int g) {
+    const int64_t pitch = b_.gate.pitch;
+    bool any_open = false;
+    for (int d = 0; d < depth_; ++d) any_open |= open_[d][g];
+    if (!any_open) return;
+    for (int64_t key = g * kRows; key < (g + 1) * kRows; key += kGateKeys) {
+      for (int64_t c = 0; c < pitch; c += 4) {
+        Float sums[kLanes] = {};
+        for (int d = 0; d < depth_; ++d) {
+          if (!open_[d][g]) continue;
+          const float* factors = b_.query_gates.columns + strip_query_[d] * pitch + c * kStrip;
+          const float* dz = dz_ + key * kScorePitch<Single> + d * kStrip;
+          for (int v = 0; v < 2; ++v) {
+            Float right[4];
+#pragma GCC unroll 4
+            for (int n = 0; n < 4; ++n) right[n] = load(factors + n * kStrip + v * kLanes);
+#pragma GCC unroll 4
+            for (int r = 0; r < kGateKeys; ++r) {
+              const Float left = load(dz + r * kScorePitch<Single> + v * kLanes);
+#pragma GCC unroll 4
+              for (int n = 0; n < 4; ++n) sums[4 * r + n] = left * right[n] + sums[4 * r + n];
+            }
+          }
+        }
+        float* const at = dgate_ + (key * pitch + c * kGateKeys);  // [kGateKeys][4] together
+        store(at, load(at) + sum_each(sums));
+      }
+    }
+  }
+
+  void write_gates() const {
+    const int64_t pitch = b_.gate.pitch;
+    for (int64_t n = 0; n < keys_; ++n) {
+      const float* from = dgate_ + n / kGateKeys * kGateKeys * pitch + n % kGateKeys * 4;
+      float* to = b_.dgate + (b_.key_begin + n) * pitch;
+      for (int64_t c = 0; c < pitch; ++c) to[c] = from[c / 4 * kLanes + c % 4];
+    }
   }
 
   // sums[keys][columns] += scores^T[keys][queries] rows[queries][columns]
@@ -316,13 +438,20 @@ class BackwardKeys {
   int depth_ = 0;
   int64_t strip_query_[kBackwardDepth];
   bool live_[kBackwardDepth][kKeyGroups];
+  float* dz_ = nullptr;  // gradient of z by pairs: [kKeyBlock][kScorePitch<Single>]
+  float* dgate_ =
+      nullptr;           // of the keys' factors: [kKeyBlock / kGateKeys][pitch / 4][kGateKeys][4]
+  bool weighs_ = false;  // the gate multiplies weights, not logits
+  bool open_[gated ? kBackwardDepth : 1][kKeyGroups];
+  Extent queries_, extent_[kKeyGroups];
 };
 
 template <class T, class P>
 void backward_block(const BackwardBlock<T>& block, float* scratch) {
   const FlushDenormals flush;
   [[maybe_unused]] const TileUse tiles;
-  BackwardKeys<T, P>(block, scratch).run();
+  if (block.gate.active()) return BackwardKeys<T, P, true>(block, scratch).run();
+  BackwardKeys<T, P, false>(block, scratch).run();
 }
 
 template <class T>

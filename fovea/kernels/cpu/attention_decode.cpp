@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/attention_driver.h"
+#include "fovea/kernels/cpu/attention_gate_pack.h"
 
 namespace fovea::kernels {
 namespace {
@@ -33,7 +33,8 @@ class Decode {
         value_(packed_width(table_, s_.value_dim)),
         rows_(s_.heads / s_.kv_heads * s_.queries),
         chunks_(std::max<int64_t>((s_.keys + kChunk - 1) / kChunk, 1)),
-        part_(decode_part(value_)) {
+        part_(decode_part(value_)),
+        gate_(gate_rule(p_.rule.gate)) {
     for (int64_t b = 0; b < s_.batch; ++b) {
       for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));
     }
@@ -43,8 +44,12 @@ class Decode {
     const std::vector<ChunkItem> items = make_items();
     parts_ = packed_memory(s_.batch * s_.kv_heads * chunks_ * rows_ * part_);
     const int64_t count = std::ssize(items), rows = s_.batch * s_.heads * s_.queries;
+    if (gate_.active())
+      gates_.assign(static_cast<size_t>(s_.batch * s_.queries * gate_pitch()), 0.0f);
     Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
       const FloatBuffer scratch(table_.decode_scratch(key_));
+      if (gate_.active())
+        team.each(s_.batch * s_.queries * chunks_, [&](int64_t n) { find_gates(n); });
       team.each_in_turn(count, [&](int64_t n) { attend(items[n], scratch.data()); });
       team.each(rows, [&](int64_t n) { finish(n); });
     });
@@ -56,6 +61,25 @@ class Decode {
   }
   float* part(int64_t b, int64_t g, int64_t chunk) const {
     return parts_ + ((b * s_.kv_heads + g) * chunks_ + chunk) * rows_ * part_;
+  }
+
+  // Kernels read whole tiles of 64 keys.
+  int64_t gate_pitch() const { return chunks_ * kChunk; }
+
+  // The gate of one query and the keys of one chunk: one for all heads.
+  void find_gates(int64_t n) {
+    const int64_t chunk = n % chunks_, row = n / chunks_, b = row / s_.queries;
+    const PairGate& gate = p_.rule.gate;
+    table_.gate_row({.rule = gate_,
+                     .columns = gate.columns,
+                     .query = gate.query + b * gate.query_batch + row % s_.queries * gate.columns,
+                     .keys = gate.key + b * gate.key_batch,
+                     .near = p_.rows[row].near,
+                     .far = p_.rows[row].far,
+                     .position = p_.rows[row].position,
+                     .begin = chunk * kChunk,
+                     .end = std::min((chunk + 1) * kChunk, s_.keys),
+                     .values = gates_.data() + row * gate_pitch()});
   }
 
   // All chunks, also those that nobody sees: their parts are written too.
@@ -83,6 +107,7 @@ class Decode {
                          .key_begin = end,
                          .key_end = begin,
                          .plain = is_plain(p_.rule),
+                         .gate_form = gate_.form,
                          .part = part(item.b, item.g, item.chunk) + item.row_begin * part_};
     for (int64_t row = item.row_begin; row < item.row_end; ++row) {
       const int64_t h = item.g * (s_.heads / s_.kv_heads) + row / s_.queries, i = row % s_.queries;
@@ -92,6 +117,8 @@ class Decode {
       block.position[n] = static_cast<int32_t>(seen.position);
       block.scale[n] =
           p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[item.b * s_.queries + i] : p_.rule.scale;
+      block.gate[n] =
+          gate_.active() ? gates_.data() + (item.b * s_.queries + i) * gate_pitch() : nullptr;
       block.head[n] = &rules_[item.b * s_.heads + h];
       block.near[n] = cut(seen.near, begin, end, block);
       block.far[n] = cut(seen.far, begin, end, block);
@@ -128,6 +155,8 @@ class Decode {
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
   const int64_t rows_, chunks_, part_;  // rows_: that read one key head
+  const GateRule gate_;
+  std::vector<float> gates_;  // [batch][queries][gate_pitch()]
   std::vector<HeadRule> rules_;
   float* parts_ = nullptr;  // [batch][kv_heads][chunk][row][part_]
 };
@@ -141,7 +170,7 @@ bool prefers_decode(const AttentionSizes& s) {
 template <class T>
 void run(const AttentionDecode<T>& problem) {
   const AttentionSizes& s = problem.sizes;
-  check_sizes(s);
+  check_sizes(s, problem.rule.gate);
   require<ShapeError>(std::ssize(problem.rows) == s.batch * s.queries, "attention kernel",
                       "expected the visits of {} rows; got {}", s.batch * s.queries,
                       problem.rows.size());

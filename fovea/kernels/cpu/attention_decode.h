@@ -12,7 +12,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cpu/attention_tile.h"
+#include "fovea/kernels/cpu/attention_gate.h"
 
 namespace fovea::kernels {
 namespace {
@@ -67,7 +67,7 @@ class DecodeChunk {
       begin_ = tile < b_.key_begin ? b_.key_begin : tile;
       end_ = tile + kDecodeKeys < b_.key_end ? tile + kDecodeKeys : b_.key_end;
       score(tile);
-      for (int64_t r = 0; r < b_.rows; ++r) weigh(r);
+      for (int64_t r = 0; r < b_.rows; ++r) weigh(r, tile);
       add_values(tile);
     }
     for (int64_t r = 0; r < b_.rows; ++r) {
@@ -131,13 +131,15 @@ class DecodeChunk {
       const Int shift = near ? broadcast(static_cast<int32_t>(b_.near[r].shift))
                              : broadcast(static_cast<int32_t>(b_.far[r].shift));
       Float slope;
-      s = logit_of(*b_.head[r], s, b_.position[r] - (index + shift), slope);
+      s = capped(*b_.head[r], s, slope);
+      if (b_.gate_form == PairGate::Form::sigmoid_logit) s = s * load(b_.gate[r] + key);
+      s = biased(*b_.head[r], s, b_.position[r] - (index + shift));
     }
     return seen ? s * kLog2E : broadcast(-kInfinity);
   }
 
   // From logits to weights; what was summed before follows a new maximum.
-  FOVEA_INLINE void weigh(int64_t r) {
+  FOVEA_INLINE void weigh(int64_t r, int64_t tile) {
     float* row = weights_ + r * kDecodeKeys;
     Float top = load(row);
     for (int n = kLanes; n < kDecodeKeys; n += kLanes) top = larger(top, load(row + n));
@@ -154,8 +156,12 @@ class DecodeChunk {
     Word* weights = weights_ + r * kDecodeKeys;
     Float total = load(totals_ + r * kLanes);
     for (int n = 0; n < kDecodeKeys; n += kStrip) {
-      const Float low = exp2_lanes<P::kExpDegree>(load(row + n) - m);
-      const Float high = exp2_lanes<P::kExpDegree>(load(row + n + kLanes) - m);
+      Float low = exp2_lanes<P::kExpDegree>(load(row + n) - m);
+      Float high = exp2_lanes<P::kExpDegree>(load(row + n + kLanes) - m);
+      if (weighs_) {
+        low = low * load(b_.gate[r] + tile + n);
+        high = high * load(b_.gate[r] + tile + n + kLanes);
+      }
       total = total + (low + high);
       P::store_row(weights + n / P::kElements, low, high);
     }
@@ -262,6 +268,8 @@ class DecodeChunk {
   const int64_t part_;
   Word *q_, *weights_;  // weights_: [rows][kDecodeKeys], logits first
   float* totals_;       // kLanes partial sums a row
+  const bool weighs_ =
+      b_.gate_form == PairGate::Form::weight || b_.gate_form == PairGate::Form::sigmoid_weight;
   int64_t begin_ = 0, end_ = 0;
   float maximum_[kDecodeRows];
 };

@@ -73,7 +73,7 @@ inline PlaceColumns columns_of(const TokenColumns& tokens) {
 
 inline bool is_plain(const LogitRule& rule) {
   return rule.soft_cap == 0.0f && rule.alibi == nullptr && rule.distance_bias == nullptr &&
-         rule.dropout == 0.0f;
+         rule.dropout == 0.0f && rule.gate.form != PairGate::Form::sigmoid_logit;
 }
 
 inline HeadRule head_rule(const LogitRule& rule, int64_t b, int64_t h) {
@@ -109,7 +109,7 @@ inline int64_t heads_together(int64_t all, int64_t floats, int64_t items) {
 }
 
 /// UnsupportedError or ShapeError.
-void check_sizes(const AttentionSizes& sizes);
-void check_sizes(const AttentionSizes& sizes, std::span<const Visits> visits);
+void check_sizes(const AttentionSizes& sizes, const PairGate& gate);
+void check_sizes(const AttentionSizes& sizes, const PairGate& gate, std::span<const Visits> visits);
 
 }  // namespace fovea::kernels

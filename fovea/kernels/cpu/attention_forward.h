@@ -10,11 +10,14 @@
 // rows then repeat the same bits. So a row never depends on keys that it does not see, nor on its
 // neighbours.
 //
+// The gate of Focus (`gated`) multiplies P after the reference is taken, which bounds the gated
+// logits too, or the logit; tiles of local pairs know nothing of it.
+//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cpu/attention_tile.h"
+#include "fovea/kernels/cpu/attention_gate.h"
 
 namespace fovea::kernels {
 namespace {
@@ -31,7 +34,7 @@ inline int64_t forward_floats(const PackedWidth& key, const PackedWidth& value) 
   return kQueryBlock * (key.pitch + kWeightPitch<Single> + value.columns + 4 * kLanes);
 }
 
-template <class T, class P>
+template <class T, class P, bool gated>
 class ForwardRows {
  public:
   ForwardRows(const ForwardBlock<T>& block, float* scratch)
@@ -73,6 +76,18 @@ class ForwardRows {
     for (int g = 0; g < groups_; ++g) {
       const int64_t left = b_.rows - g * kRows;
       open_[g] = left < kRows ? static_cast<int>(left) : kRows;
+    }
+    if constexpr (gated) load_gates();
+  }
+
+  void load_gates() {
+    const int64_t pitch = b_.gate.pitch;
+    weighs_ = b_.gate.form != PairGate::Form::sigmoid_logit;
+    for (int64_t r = 0; r < groups_ * kRows; ++r) {
+      for (int64_t c = 0; c < pitch; ++c)
+        gates_[r * pitch + c] = r < b_.rows ? b_.query_gate[r][c] : 0.0f;
+      if (r % kRows == 0) extent_[r / kRows] = {};
+      if (r < b_.rows) extent_[r / kRows].take(b_.position[r]);
     }
   }
 
@@ -118,6 +133,8 @@ class ForwardRows {
   void score_strip(int64_t key, bool masked) {
     strip_key_[depth_] = key;
     if (stats) find_starts(key);
+    if constexpr (gated)
+      keys_ = {b_.key_gates.first[key / kStrip], b_.key_gates.last[key / kStrip]};
     for (int g = 0; g < groups_; ++g) live_[depth_][g] = score_tile<kind, stats>(g, key, masked);
   }
 
@@ -127,6 +144,8 @@ class ForwardRows {
     const int first = g * kRows;
     Int seen[kRows][2];
     if (kind != Tile::plain && masked && !see(first, key, seen)) return false;
+    [[maybe_unused]] GateTile gate;
+    const bool open = gated && find_gate(g, key, gate);  // the gate acts
     Float s[kRows][2];
     strip_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch,
                       b_.keys + key * b_.key_width.pitch);
@@ -135,7 +154,7 @@ class ForwardRows {
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const int row = first + r;
-      if (kind == Tile::general) bend(row, key, s[r]);
+      if (kind == Tile::general) bend(row, key, open && !weighs_ ? gate.value[r] : nullptr, s[r]);
       const Float factor = broadcast(factor_[row]);
       if (kind != Tile::plain && masked) {
         s[r][0] = seen[r][0] ? s[r][0] : none;
@@ -143,13 +162,37 @@ class ForwardRows {
       }
       if (open_[g] > 0) take_reference(g, row, larger(s[r][0], s[r][1]) * factor);
       const Float m = broadcast(reference_[row]);
-      const Float x[2] = {s[r][0] * factor - m, s[r][1] * factor - m};
+      Float x[2] = {s[r][0] * factor - m, s[r][1] * factor - m};
       Float low = exp2_lanes<P::kExpDegree>(x[0]), high = exp2_lanes<P::kExpDegree>(x[1]);
+      if (open && weighs_) {
+        low = low * load(gate.value[r]);
+        high = high * load(gate.value[r] + kLanes);
+        if (stats) {
+          x[0] = x[0] + log2_lanes(load(gate.value[r]));
+          x[1] = x[1] + log2_lanes(load(gate.value[r] + kLanes));
+        }
+      }
       store(sums_ + row * kLanes, load(sums_ + row * kLanes) + (low + high));
       if (stats) observe<kind != Tile::plain>(row, x, low, high);
       if (kind == Tile::general) drop(row, key, low, high);
       P::store_row(weights + r * kWeightPitch<P>, low, high);
     }
+    return true;
+  }
+
+  // The gate of a tile; false where all its pairs are local.
+  FOVEA_INLINE bool find_gate(int g, int64_t key, GateTile& gate) {
+    const Reach reach = reach_of(b_.gate, extent_[g], keys_);
+    if (reach == Reach::near) return false;
+    const int first = g * kRows;
+    gate_tile<false>(
+        b_.gate, reach, gates_ + first * b_.gate.pitch, b_.key_gates.columns + key * b_.gate.pitch,
+        [&](int r, int v) FOVEA_ALWAYS {
+          const int64_t row = first + r < b_.rows ? first + r : 0;
+          return local_lanes(b_.gate, broadcast(b_.position[row]),
+                             load(b_.key_places.position + key + v * kLanes));
+        },
+        gate);
     return true;
   }
 
@@ -191,14 +234,17 @@ class ForwardRows {
     return any(all);
   }
 
-  FOVEA_INLINE void bend(int row, int64_t key, Float (&s)[2]) {
+  // From raw products to logits; `gate` multiplies them, null without.
+  FOVEA_INLINE void bend(int row, int64_t key, const float* gate, Float (&s)[2]) {
     const int real = row < b_.rows ? row : 0;
     const Int position = broadcast(b_.position[real]);
     const Float scale = broadcast(scale_[row]);
     Float slope;
     for (int v = 0; v < 2; ++v) {
       const Int distance = position - load(b_.key_places.position + key + v * kLanes);
-      s[v] = logit_of(*b_.head[real], s[v] * scale, distance, slope);
+      s[v] = capped(*b_.head[real], s[v] * scale, slope);
+      if (gated && gate != nullptr) s[v] = s[v] * load(gate + v * kLanes);
+      s[v] = biased(*b_.head[real], s[v], distance);
     }
   }
 
@@ -237,12 +283,16 @@ class ForwardRows {
         const int first = g * kRows;
         Int seen[kRows][2];
         if (!see(first, key, seen)) continue;
+        if constexpr (gated)
+          keys_ = {b_.key_gates.first[key / kStrip], b_.key_gates.last[key / kStrip]};
+        [[maybe_unused]] GateTile gate;
+        const bool open = gated && !weighs_ && find_gate(g, key, gate);
         Float s[kRows][2];
         strip_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch,
                           b_.keys + key * b_.key_width.pitch);
         for (int r = 0; r < kRows; ++r) {
           if (!unsafe_[first + r]) continue;
-          bend(first + r, key, s[r]);
+          bend(first + r, key, open ? gate.value[r] : nullptr, s[r]);
           for (int v = 0; v < 2; ++v) {
             const float top = largest(seen[r][v] ? s[r][v] * kLog2E : broadcast(-kInfinity));
             if (top > reference_[first + r]) reference_[first + r] = top;
@@ -326,6 +376,9 @@ class ForwardRows {
   bool live_[kDepth][kGroups];
   int open_[kGroups];  // rows of the group without reference
   bool fresh_[kQueryBlock], unsafe_[kQueryBlock];
+  bool weighs_ = false;  // the gate multiplies weights, not logits
+  Extent keys_, extent_[kGroups];
+  alignas(64) float gates_[gated ? kQueryBlock * (kMostGateColumns + 3) : 1];
   alignas(64) float reference_[kQueryBlock], total_[kQueryBlock];
   alignas(64) float scale_[kQueryBlock], factor_[kQueryBlock];  // of raw products; to log 2 units
 };
@@ -334,7 +387,8 @@ template <class T, class P>
 void forward_block(const ForwardBlock<T>& block, float* scratch) {
   const FlushDenormals flush;
   [[maybe_unused]] const TileUse tiles;
-  ForwardRows<T, P>(block, scratch).run();
+  if (block.gate.active()) return ForwardRows<T, P, true>(block, scratch).run();
+  ForwardRows<T, P, false>(block, scratch).run();
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include <limits>
 #include <utility>
 
-#include "fovea/kernels/cpu/attention_driver.h"
+#include "fovea/kernels/cpu/attention_gate_pack.h"
 
 namespace fovea::kernels {
 namespace {
@@ -28,8 +28,9 @@ struct Unit {
   int64_t b = 0, g = 0;
   float *k_natural = nullptr, *k_rows = nullptr, *v_natural = nullptr;
   std::vector<BackwardHead> heads;
-  std::vector<float*> lse2, delta, scale, dq;  // the writable sides of `heads`
-  std::vector<double> dbias;                   // [partition][head][bias_count]
+  std::vector<float*> lse2, delta, scale, dq, dgate;  // the writable sides of `heads`
+  float* dgate_keys = nullptr;                        // [padded keys][pitch]
+  std::vector<double> dbias;                          // [partition][head][bias_count]
 };
 
 template <class T>
@@ -45,7 +46,15 @@ class Backward {
         keys_(round_up(s_.keys, kVisitTile)),
         queries_(round_up(s_.queries, kVisitTile)),
         parts_(partitions(s_.keys)),
-        bias_(p_.dbias != nullptr ? p_.rule.bias_count : 0) {}
+        bias_(p_.dbias != nullptr ? p_.rule.bias_count : 0),
+        gate_(gate_rule(p_.rule.gate)),
+        key_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.key, p_.rule.gate.key_batch, s_.batch,
+                   s_.keys, round_up(s_.keys, kKeyBlock)),
+        query_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.query, p_.rule.gate.query_batch,
+                     s_.batch, s_.queries, table_.strip,
+                     [&](int64_t b) -> const std::vector<int32_t>& {
+                       return visits_of(p_.visits, b).query.position;
+                     }) {}
 
   void run() {
     const int64_t pairs = s_.batch * s_.kv_heads, floats = unit_floats();
@@ -64,13 +73,13 @@ class Backward {
     return rows / table_.elements * w.columns;
   }
   int64_t head_floats() const {
-    return queries_ * (key_.pitch + value_.pitch + 3 + parts_ * key_.columns) +
+    return queries_ * (key_.pitch + value_.pitch + 3 + parts_ * (key_.columns + gate_.pitch)) +
            rows_floats(queries_, key_) + rows_floats(queries_, value_);
   }
   int64_t unit_floats() const {
-    return round_up(
-        keys_ * (key_.pitch + value_.pitch) + rows_floats(keys_, key_) + group_ * head_floats(),
-        16);
+    return round_up(keys_ * (key_.pitch + value_.pitch + gate_.pitch) + rows_floats(keys_, key_) +
+                        group_ * head_floats(),
+                    16);
   }
 
   Unit make_unit(int64_t n, float* at) const {
@@ -79,6 +88,7 @@ class Backward {
     unit.k_natural = take(keys_ * key_.pitch);
     unit.v_natural = take(keys_ * value_.pitch);
     unit.k_rows = take(rows_floats(keys_, key_));
+    unit.dgate_keys = take(keys_ * gate_.pitch);
     unit.dbias.assign(static_cast<size_t>(parts_ * group_ * bias_), 0.0);
     for (int64_t h = 0; h < group_; ++h) {
       BackwardHead head;
@@ -87,6 +97,7 @@ class Backward {
       head.q_rows = take(rows_floats(queries_, key_));
       head.dout_rows = take(rows_floats(queries_, value_));
       unit.dq.push_back(take(parts_ * queries_ * key_.columns));
+      unit.dgate.push_back(take(parts_ * queries_ * gate_.pitch));
       unit.lse2.push_back(take(queries_));
       unit.delta.push_back(take(queries_));
       unit.scale.push_back(take(queries_));
@@ -103,7 +114,7 @@ class Backward {
     const int64_t count = std::ssize(units), key_strips = keys_ / table_.strip;
     const int64_t tasks = (queries_ + kQueryTask - 1) / kQueryTask * group_;
     Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
-      const FloatBuffer scratch(std::max(table_.backward_scratch(key_, value_),
+      const FloatBuffer scratch(std::max(table_.backward_scratch(key_, value_, gate_),
                                          table_.strip * std::max(key_.pitch, value_.pitch)));
       float* const own = scratch.data();
       team.each(
@@ -118,6 +129,7 @@ class Backward {
         finish_queries(units[n / tasks], n % tasks / group_, n % group_);
       });
       team.each(count * group_, [&](int64_t n) { finish_head(units[n / group_], n % group_); });
+      if (p_.dgate_key != nullptr) team.each(count, [&](int64_t n) { finish_key_gates(units[n]); });
     });
   }
 
@@ -172,6 +184,8 @@ class Backward {
     for (int64_t part = 0; part < parts_; ++part) {
       float* dq = unit.dq[h] + (part * queries_ + begin) * key_.columns;
       std::fill(dq, dq + (end - begin) * key_.columns, 0.0f);
+      float* dgate = unit.dgate[h] + (part * queries_ + begin) * gate_.pitch;
+      std::fill(dgate, dgate + (end - begin) * gate_.pitch, 0.0f);
     }
   }
 
@@ -180,6 +194,7 @@ class Backward {
     std::vector<BackwardHead> heads = unit.heads;
     for (int64_t h = 0; h < group_; ++h) {
       heads[h].dq = unit.dq[h] + part * queries_ * key_.columns;
+      heads[h].dgate = unit.dgate[h] + part * queries_ * gate_.pitch;
       heads[h].dbias = bias_ > 0 ? unit.dbias.data() + (part * group_ + h) * bias_ : nullptr;
     }
     for (int64_t block = part; block < visits.by_key.blocks(); block += parts_) {
@@ -198,12 +213,16 @@ class Backward {
                        .query_places = columns_of(visits.query),
                        .key_places = columns_of(visits.key),
                        .plain = is_plain(p_.rule),
+                       .gate = gate_,
+                       .query_gates = query_gates_.of(unit.b),
+                       .key_gates = key_gates_.at(unit.b),
                        .heads = heads.data(),
                        .head_count = group_,
                        .dk = p_.dk.at(unit.b, unit.g),
                        .dv = p_.dv.at(unit.b, unit.g),
                        .dk_row = p_.dk.row,
-                       .dv_row = p_.dv.row},
+                       .dv_row = p_.dv.row,
+                       .dgate = unit.dgate_keys},
                       scratch);
     }
   }
@@ -212,6 +231,7 @@ class Backward {
     const int64_t global = unit.g * group_ + h, begin = task * kQueryTask;
     const int64_t rows = std::min(begin + kQueryTask, s_.queries) - begin;
     const bool tau = p_.dtau != nullptr;
+    if (p_.dgate_query != nullptr) finish_query_gates(unit, begin, begin + rows, h);
     table_.query_gradient(
         {.parts = unit.dq[h] + begin * key_.columns,
          .part_size = queries_ * key_.columns,
@@ -225,6 +245,30 @@ class Backward {
          .q_row = p_.q.row,
          .tau = tau ? p_.rule.tau + unit.b * s_.queries + begin : nullptr,
          .dtau = tau ? p_.dtau + (unit.b * s_.heads + global) * s_.queries + begin : nullptr});
+  }
+
+  // The query factors' gradient of some rows, summed over the partitions in their order.
+  void finish_query_gates(const Unit& unit, int64_t begin, int64_t end, int64_t h) const {
+    const int64_t columns = p_.rule.gate.columns, strip = table_.strip;
+    float* to =
+        p_.dgate_query + ((unit.b * s_.heads + unit.g * group_ + h) * s_.queries + begin) * columns;
+    for (int64_t i = begin; i < end; ++i, to += columns) {
+      for (int64_t c = 0; c < columns; ++c) {
+        const float* from = unit.dgate[h] + i / strip * strip * gate_.pitch + c * strip + i % strip;
+        float total = 0.0f;
+        for (int64_t part = 0; part < parts_; ++part) total += from[part * queries_ * gate_.pitch];
+        to[c] = total;
+      }
+    }
+  }
+
+  void finish_key_gates(const Unit& unit) const {
+    const int64_t columns = p_.rule.gate.columns;
+    float* to = p_.dgate_key + (unit.b * s_.kv_heads + unit.g) * s_.keys * columns;
+    for (int64_t j = 0; j < s_.keys; ++j) {
+      const float* from = unit.dgate_keys + j * gate_.pitch;
+      std::copy(from, from + columns, to + j * columns);
+    }
   }
 
   // Sums over rows: the sink (P_sink = e^(z - lse), value 0) and the bias table.
@@ -250,13 +294,16 @@ class Backward {
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
   const int64_t group_, keys_, queries_, parts_, bias_;
+  const GateRule gate_;
+  const GateRows key_gates_;
+  const GateColumns query_gates_;
 };
 
 }  // namespace
 
 template <class T>
 void run(const AttentionBackward<T>& problem) {
-  check_sizes(problem.sizes, problem.visits);
+  check_sizes(problem.sizes, problem.rule.gate, problem.visits);
   if (problem.sizes.batch * problem.sizes.heads == 0) return;
   Backward<T>(problem).run();
 }

@@ -202,13 +202,10 @@ FOVEA_INLINE Float tanh_lanes(Float x) {
   return x * p / q;
 }
 
-/// log2(x) of a positive finite number, absolute error 2e-7; scalar code for loops over rows.
-FOVEA_INLINE float fast_log2(float x) {
-  const int32_t bits = __builtin_bit_cast(int32_t, x);
-  const int32_t exponent = (bits - 0x3F3504F3) >> 23;  // mantissa between sqrt(1/2) and sqrt(2)
-  const float m = __builtin_bit_cast(float, bits - (exponent << 23)) - 1.0f;
-  float p = 0.12583537f;
-  p = p * m - 0.20726894f;
+/// log2(1 + m) for 1 + m between sqrt(1/2) and sqrt(2), absolute error 2e-7.
+template <class Number>
+FOVEA_INLINE Number log2_near_one(Number m) {
+  Number p = 0.12583537f * m - 0.20726894f;
   p = p * m + 0.21571585f;
   p = p * m - 0.23894495f;
   p = p * m + 0.28791624f;
@@ -216,7 +213,23 @@ FOVEA_INLINE float fast_log2(float x) {
   p = p * m + 0.48091064f;
   p = p * m - 0.72134735f;
   p = p * m + 1.442695f;
-  return p * m + static_cast<float>(exponent);
+  return p * m;
+}
+
+constexpr int32_t kSqrtHalfBits = 0x3F3504F3;
+
+/// log2(x) of a positive finite number; scalar code for loops over rows.
+FOVEA_INLINE float fast_log2(float x) {
+  const int32_t bits = __builtin_bit_cast(int32_t, x);
+  const int32_t exponent = (bits - kSqrtHalfBits) >> 23;
+  const float m = __builtin_bit_cast(float, bits - (exponent << 23)) - 1.0f;
+  return log2_near_one(m) + static_cast<float>(exponent);
+}
+
+FOVEA_INLINE Float log2_lanes(Float x) {
+  const Int bits = reinterpret_cast<Int>(x), exponent = (bits - kSqrtHalfBits) >> 23;
+  const Float m = reinterpret_cast<Float>(bits - (exponent << 23)) - 1.0f;
+  return log2_near_one(m) + as_floats(exponent);
 }
 
 /// While it lives, this thread's denormal numbers are zero: some CPUs take hundreds of cycles for

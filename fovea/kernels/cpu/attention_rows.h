@@ -26,7 +26,8 @@ constexpr AttentionTable<T> table_of(const char* isa) {
           .query_gradient = query_gradient_rows<T>,
           .decode_scratch = decode_floats,
           .decode = decode_block<T, P>,
-          .finish_decode = finish_decode_row<T>};
+          .finish_decode = finish_decode_row<T>,
+          .gate_row = gate_row};
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "fovea/kernels/common/bfloat16.h"
+#include "fovea/kernels/common/pair_gate.h"
 #include "fovea/kernels/common/strips.h"
 #include "fovea/kernels/common/visits.h"
 
@@ -50,6 +51,22 @@ struct HeadRule {
   uint64_t dropout_stream = 0;  ///< layer and head
 };
 
+/// PairGate for the kernels; `pitch` is the number of columns with zeros behind them, in fours.
+struct GateRule {
+  PairGate::Form form = PairGate::Form::none;
+  float offset = 0.0f;
+  int32_t window = 0, sinks = 0;
+  int64_t pitch = 0;
+
+  bool active() const { return form != PairGate::Form::none; }
+};
+
+/// Gate factors and positions of one sequence, a strip of tokens after the other.
+struct GateStrips {
+  const float* columns = nullptr;                   ///< [strip][pitch][tokens of a strip]
+  const int32_t *first = nullptr, *last = nullptr;  ///< smallest and largest position of each strip
+};
+
 /// The integers of `keys` (or queries) in the visit rule, from VisitRule's columns.
 struct PlaceColumns {
   const int32_t *position = nullptr, *document = nullptr, *group = nullptr, *open = nullptr;
@@ -67,6 +84,8 @@ struct ForwardBlock {
   VisitRule rule;
   PlaceColumns key_places;
   bool plain = true;  ///< no soft-cap, bias or dropout: logits are scaled products
+  GateRule gate;
+  GateStrips key_gates;
 
   int64_t rows = 0;
   const T* q[kQueryBlock];
@@ -74,9 +93,10 @@ struct ForwardBlock {
   float* lse[kQueryBlock];
   float* stats[kQueryBlock];  ///< kRowStats numbers of the row, or null for all rows
   int32_t position[kQueryBlock], document[kQueryBlock], group[kQueryBlock];
-  float scale[kQueryBlock];    ///< of the raw product
-  float sink[kQueryBlock];     ///< logit of the sink, -inf without
-  int64_t index[kQueryBlock];  ///< of the query in the sequence, for dropout
+  float scale[kQueryBlock];              ///< of the raw product
+  float sink[kQueryBlock];               ///< logit of the sink, -inf without
+  int64_t index[kQueryBlock];            ///< of the query in the sequence, for dropout
+  const float* query_gate[kQueryBlock];  ///< [pitch] factors of the row
   const HeadRule* head[kQueryBlock];
 };
 
@@ -88,6 +108,7 @@ struct BackwardHead {
   const float* scale = nullptr;  ///< of the raw product
   float* dq = nullptr;           ///< this partition's sums [padded queries][key columns]
   double* dbias = nullptr;       ///< this partition's sums by distance, null without
+  float* dgate = nullptr;        ///< this partition's sums [strip][pitch][queries of a strip]
   HeadRule rule;
 };
 
@@ -103,10 +124,14 @@ struct BackwardBlock {
   VisitRule rule;
   PlaceColumns query_places, key_places;
   bool plain = true;
+  GateRule gate;
+  GateStrips query_gates;
+  const float* key_gates = nullptr;  ///< [padded keys][pitch]
   const BackwardHead* heads = nullptr;
   int64_t head_count = 0;
   T *dk = nullptr, *dv = nullptr;  ///< row 0 of the sequence
   int64_t dk_row = 0, dv_row = 0;
+  float* dgate = nullptr;  ///< [padded keys][pitch]
 };
 
 /// dO.O - dlse of some rows.
@@ -151,6 +176,8 @@ struct DecodeBlock {
   int32_t position[kDecodeRows];
   float scale[kDecodeRows];  ///< of the raw product
   const HeadRule* head[kDecodeRows];
+  PairGate::Form gate_form = PairGate::Form::none;
+  const float* gate[kDecodeRows];  ///< of every key of the sequence, by index (GateRow)
   float* part = nullptr;  ///< [rows][decode_part()]: sums [value columns], maximum (log 2), total
 };
 
@@ -168,6 +195,16 @@ struct DecodeRow {
   float* lse = nullptr;  ///< may be null
 };
 
+/// The gate of one query and keys [begin, end): `values` by index of the key, 1 for local pairs.
+struct GateRow {
+  GateRule rule;
+  int64_t columns = 0;
+  const float *query = nullptr, *keys = nullptr;  ///< [columns], [all keys][columns]
+  KeyRange near, far;
+  int64_t position = 0, begin = 0, end = 0;
+  float* values = nullptr;
+};
+
 template <class T>
 struct AttentionTable {
   const char* isa = "";
@@ -175,7 +212,8 @@ struct AttentionTable {
   int64_t elements = 0;  ///< of a word
   int64_t lanes = 0;     ///< granularity of columns and pitch
   int64_t (*forward_scratch)(const PackedWidth& key, const PackedWidth& value) = nullptr;  // floats
-  int64_t (*backward_scratch)(const PackedWidth& key, const PackedWidth& value) = nullptr;
+  int64_t (*backward_scratch)(const PackedWidth& key, const PackedWidth& value,
+                              const GateRule& gate) = nullptr;
   void (*pack)(const StripSource<T>&, const PackedWidth&, const StripLayouts&,
                Word* scratch) = nullptr;
   void (*forward)(const ForwardBlock<T>&, float* scratch) = nullptr;
@@ -185,6 +223,7 @@ struct AttentionTable {
   int64_t (*decode_scratch)(const PackedWidth& key) = nullptr;  // floats
   void (*decode)(const DecodeBlock<T>&, float* scratch) = nullptr;
   void (*finish_decode)(const DecodeRow<T>&) = nullptr;
+  void (*gate_row)(const GateRow&) = nullptr;
 };
 
 template <class T>

@@ -54,15 +54,19 @@ FOVEA_INLINE Float gather(const float* table, Int index) {
   return load(out);
 }
 
-/// Logit from the scaled product s, without the mask; `slope` becomes d logit / d s. Stages 2 and 5
-/// of the pipeline (spec 7.4, 6.4, 6.3).
-FOVEA_INLINE Float logit_of(const HeadRule& rule, Float s, Int distance, Float& slope) {
+/// The scaled product under the soft-cap (stage 2; spec 7.4); `slope` becomes the derivative.
+FOVEA_INLINE Float capped(const HeadRule& rule, Float s, Float& slope) {
   slope = broadcast(1.0f);
   if (rule.soft_cap > 0.0f) {
     const Float t = tanh_lanes(s * (1.0f / rule.soft_cap));
     s = t * rule.soft_cap;
     slope = 1.0f - t * t;
   }
+  return s;
+}
+
+/// Biases by distance on a logit (stage 5; spec 6.4, 6.3).
+FOVEA_INLINE Float biased(const HeadRule& rule, Float s, Int distance) {
   if (rule.alibi != 0.0f) s = s - as_floats(distance) * rule.alibi;
   if (rule.distance_bias != nullptr) s = s + gather(rule.distance_bias, bias_index(rule, distance));
   return s;

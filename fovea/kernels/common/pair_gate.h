@@ -1,0 +1,33 @@
+// PairGate: how Focus softly gates the pairs of one attention call (spec 11.2), as the attention
+// kernels take it.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace fovea::kernels {
+
+/// With z_ij = sum_k query_ik key_jk + offset, a pair that is not local gets
+///   weight          P_ij times z_ij (not negative): the gates `log` and `identity`
+///   sigmoid_weight  P_ij times sigma(z_ij): `logsig`
+///   sigmoid_logit   the capped logit times sigma(z_ij), before biases: `mul`
+/// before the softmax is normalised, so that lse counts it. Local pairs stay as they are: i - j <
+/// window in positions, or a key at a position below `sinks` (U-10, U-23).
+struct PairGate {
+  enum class Form { none, weight, sigmoid_weight, sigmoid_logit };
+
+  Form form = Form::none;
+  float offset = 0.0f;
+  int64_t window = 0, sinks = 0;
+  int64_t columns = 0;                     ///< of a token's factors, 1 to kMostGateColumns
+  const float* query = nullptr;            ///< [batch][queries][columns]
+  const float* key = nullptr;              ///< [batch][keys][columns]
+  int64_t query_batch = 0, key_batch = 0;  ///< floats from one batch row to the next
+};
+
+/// 64 groups and one column for a threshold.
+constexpr int64_t kMostGateColumns = 65;
+
+}  // namespace fovea::kernels

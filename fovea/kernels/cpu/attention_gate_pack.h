@@ -1,0 +1,92 @@
+// Gate factors of a batch, packed for the kernels: one side of the pairs row by row, the other in
+// strips of columns (internal to kernels/cpu). Small beside keys and values, and shared by all
+// heads.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "fovea/kernels/cpu/attention_driver.h"
+
+namespace fovea::kernels {
+
+/// Columns in fours.
+inline GateRule gate_rule(const PairGate& gate) {
+  constexpr int64_t kFarthest = int64_t{1} << 30;
+  return {.form = gate.form,
+          .offset = gate.offset,
+          .window = static_cast<int32_t>(std::min(gate.window, kFarthest)),
+          .sinks = static_cast<int32_t>(std::min(gate.sinks, kFarthest)),
+          .pitch = round_up(gate.columns, 4)};
+}
+
+/// Factors of all tokens of a batch as [batch][tokens, padded][pitch].
+class GateRows {
+ public:
+  GateRows(const GateRule& rule, int64_t columns, const float* from, int64_t from_batch,
+           int64_t batch, int64_t tokens, int64_t padded)
+      : pitch_(rule.pitch), padded_(padded) {
+    if (!rule.active()) return;
+    rows_.assign(static_cast<size_t>(batch * padded * pitch_), 0.0f);
+    for (int64_t b = 0; b < batch; ++b) {
+      for (int64_t n = 0; n < tokens; ++n) {
+        const float* row = from + b * from_batch + n * columns;
+        std::copy(row, row + columns, rows_.data() + (b * padded + n) * pitch_);
+      }
+    }
+  }
+
+  const float* at(int64_t b, int64_t token = 0) const {
+    return rows_.empty() ? nullptr : rows_.data() + (b * padded_ + token) * pitch_;
+  }
+
+ private:
+  int64_t pitch_, padded_;
+  std::vector<float> rows_;
+};
+
+/// The same as strips of columns, with the positions that each strip spans.
+class GateColumns {
+ public:
+  /// `places` gives the positions of batch row b.
+  template <class PositionsOf>
+  GateColumns(const GateRule& rule, int64_t columns, const float* from, int64_t from_batch,
+              int64_t batch, int64_t tokens, int64_t strip, const PositionsOf& positions_of)
+      : pitch_(rule.pitch), strip_(strip), strips_((tokens + strip - 1) / strip) {
+    if (!rule.active()) return;
+    columns_.assign(static_cast<size_t>(batch * strips_ * strip * pitch_), 0.0f);
+    for (int64_t b = 0; b < batch; ++b) {
+      const std::vector<int32_t>& position = positions_of(b);
+      for (int64_t n = 0; n < strips_; ++n) {
+        const auto begin = position.begin() + n * strip;
+        const auto [first, last] =
+            std::minmax_element(begin, begin + std::min(strip, tokens - n * strip));
+        first_.push_back(*first);
+        last_.push_back(*last);
+      }
+      for (int64_t n = 0; n < tokens; ++n) {
+        const float* row = from + b * from_batch + n * columns;
+        float* to = columns_.data() + (b * strips_ + n / strip) * strip * pitch_ + n % strip;
+        for (int64_t c = 0; c < columns; ++c) to[c * strip] = row[c];
+      }
+    }
+  }
+
+  GateStrips of(int64_t b) const {
+    if (columns_.empty()) return {};
+    return {.columns = columns_.data() + b * strips_ * strip_ * pitch_,
+            .first = first_.data() + b * strips_,
+            .last = last_.data() + b * strips_};
+  }
+
+ private:
+  int64_t pitch_, strip_, strips_;
+  std::vector<float> columns_;
+  std::vector<int32_t> first_, last_;
+};
+
+}  // namespace fovea::kernels
