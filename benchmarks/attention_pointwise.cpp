@@ -2,7 +2,8 @@
 // our kernels' variants against plain ones, in turn in one process (docs/benchmarks.md).
 //
 //   attention_pointwise [--dtypes float32,bfloat16] [--widths 64,128] [--lengths 1024,4096,16384]
-//                       [--only sdpa|variants|decode|threads|memory] [--pairs 21] [--budget 10]
+//                       [--only sdpa|variants|gate|decode|threads|memory] [--pairs 21] [--budget
+//                       10]
 //                       [--threads 1]
 //                       [--output FILE]
 //
@@ -94,6 +95,10 @@ class Ours {
     context_.plans = std::make_shared<PlanCache>();
     if (spec_.temperature.kind == TemperatureSpec::Kind::learned)
       tensors_.tau_bt = x_.tau.requires_grad_();
+    if (spec_.focus.active()) {
+      const at::Tensor scores = at::randn({1, x_.k.size(2), spec_.focus.groups}) * 3.0;
+      tensors_.groups_bsk = at::softmax(scores, -1).requires_grad_();
+    }
   }
   AttentionResult call() const {
     return attention(spec_, x_.q, x_.k, x_.v, tensors_, context_, Path::fused);
@@ -112,7 +117,8 @@ class Ours {
     out_ = call().out_bhte;
     return [this] {
       std::vector<at::Tensor> inputs{x_.q, x_.k, x_.v};
-      if (tensors_.tau_bt.defined()) inputs.push_back(tensors_.tau_bt);
+      for (const at::Tensor& x : {tensors_.tau_bt, tensors_.groups_bsk})
+        if (x.defined()) inputs.push_back(x);
       torch::autograd::grad({out_}, inputs, {x_.dout}, /*retain_graph=*/true);
     };
   }
@@ -172,6 +178,7 @@ class Benchmark {
         }
       }
       if (options_.only.empty() || options_.only == "variants") variants(dtype);
+      if (options_.only.empty() || options_.only == "gate") gates(dtype);
       if (options_.only.empty() || options_.only == "decode") decode(dtype);
       if (options_.only == "threads") threads(dtype);
       if (options_.only == "memory") memory(dtype);
@@ -341,21 +348,43 @@ class Benchmark {
   }
 
   // Our kernels with a setting against our plain kernels: ratio = plain / variant.
+  void against_plain(const std::string& name, const std::string& dtype, int64_t width,
+                     int64_t length, const std::function<void(AttentionSpec&)>& change) {
+    const int64_t heads = heads_for(length);
+    const Tensors x = random_tensors(heads, length, width, scalar_type(dtype));
+    AttentionSpec spec = plain_spec(heads, width);
+    Ours plain(spec, x);
+    change(spec);
+    Ours variant(spec, x);
+    const std::string what = fmt::format("{} d={} T={} H={}", dtype, width, length, heads);
+    const double flops = double(heads) * double(length) * double(length + 1) / 2.0 * double(width);
+    add("forward " + name + " vs plain, " + what,
+        measure_pairs(options_, variant.forward(), plain.forward()), 4.0 * flops, dtype);
+    add("backward " + name + " vs plain, " + what,
+        measure_pairs(options_, variant.backward(), plain.backward()), 10.0 * flops, dtype);
+  }
+
+  // The soft gate of Focus, with the gradient of the groups.
+  void gates(const std::string& dtype) {
+    for (const int64_t width : options_.widths) {
+      for (const int64_t length : options_.lengths) {
+        for (const int64_t groups : {4, 8}) {
+          against_plain(fmt::format("log gate of {} groups", groups), dtype, width, length,
+                        [groups](AttentionSpec& s) {
+                          s.focus = {.gate = FocusSpec::Gate::log, .groups = groups};
+                        });
+        }
+      }
+    }
+    against_plain("mul gate of 8 groups", dtype, 64, 4096,
+                  [](AttentionSpec& s) { s.focus = {.gate = FocusSpec::Gate::mul}; });
+  }
+
   void variants(const std::string& dtype) {
     constexpr int64_t width = 64;
-    const auto compare = [&](const std::string& name, int64_t length, auto change) {
-      const int64_t heads = heads_for(length);
-      const Tensors x = random_tensors(heads, length, width, scalar_type(dtype));
-      AttentionSpec spec = plain_spec(heads, width);
-      Ours plain(spec, x);
-      change(spec);
-      Ours variant(spec, x);
-      const std::string what = fmt::format("{} d={} T={} H={}", dtype, width, length, heads);
-      const double flops = double(heads) * double(length) * double(length + 1) / 2.0 * width;
-      add("forward " + name + " vs plain, " + what,
-          measure_pairs(options_, variant.forward(), plain.forward()), 4.0 * flops, dtype);
-      add("backward " + name + " vs plain, " + what,
-          measure_pairs(options_, variant.backward(), plain.backward()), 10.0 * flops, dtype);
+    const auto compare = [&](const std::string& name, int64_t length,
+                             const std::function<void(AttentionSpec&)>& change) {
+      against_plain(name, dtype, width, length, change);
     };
     {
       const Tensors x = random_tensors(2, 4096, width, scalar_type(dtype));
@@ -388,7 +417,7 @@ int main(int argc, char** argv) {
   app.add_option("--widths", options.widths)->delimiter(',');
   app.add_option("--lengths", options.lengths)->delimiter(',');
   app.add_option("--only", options.only)
-      ->check(CLI::IsMember({"sdpa", "variants", "decode", "threads", "memory"}));
+      ->check(CLI::IsMember({"sdpa", "variants", "gate", "decode", "threads", "memory"}));
   app.add_option("--pairs", options.pairs);
   app.add_option("--budget", options.budget);
   app.add_option("--threads", options.threads);

@@ -38,7 +38,7 @@ void run_forward(const FusedCall& call, const FusedOperands& x, const at::Tensor
 
 // Per batch row or head, to be summed.
 struct Gradients {
-  at::Tensor q, k, v, tau_bht, bias_bhn, sink_bh;
+  at::Tensor q, k, v, tau_bht, bias_bhn, sink_bh, gate_bhtk, gate_bgsk;
 };
 
 Gradients make_gradients(const FusedOperands& x) {
@@ -50,6 +50,11 @@ Gradients make_gradients(const FusedOperands& x) {
   if (x.tau_bt.numel() > 0) g.tau_bht = at::empty({b, h, x.q.size(2)}, options);
   if (x.bias_hn.numel() > 0) g.bias_bhn = at::empty({b, h, x.bias_hn.size(1)}, options);
   if (x.sink_h.numel() > 0) g.sink_bh = at::empty({b, h}, options);
+  if (x.gate_bsk.numel() > 0) {
+    const int64_t columns = x.gate_bsk.size(2);
+    g.gate_bhtk = at::empty({b, h, x.q.size(2), columns}, options);
+    g.gate_bgsk = at::empty({b, x.k.size(1), x.k.size(2), columns}, options);
+  }
   return g;
 }
 
@@ -73,18 +78,29 @@ void run_backward(const FusedCall& call, const FusedOperands& x, const at::Tenso
                                     .dv = writable_rows_of<T>(g.v),
                                     .dtau = target(g.tau_bht),
                                     .dsink = target(g.sink_bh),
-                                    .dbias = target(g.bias_bhn)});
+                                    .dbias = target(g.bias_bhn),
+                                    .dgate_query = target(g.gate_bhtk),
+                                    .dgate_key = target(g.gate_bgsk)});
 }
 
-// Inputs q, k, v, tau [b, t], bias by distance [h, n], sink [h] (empty tensors where absent);
+// Inputs q, k, v, tau [b, t], bias by distance [h, n], sink [h], gate factors [b, t, K] and
+// [b, s, K] (empty tensors where absent);
 // outputs out, lse and, where the call wants telemetry, the numbers of every row [b, h, t, 3].
 class FusedAttention : public torch::autograd::Function<FusedAttention> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
                                const at::Tensor& v, const at::Tensor& tau, const at::Tensor& bias,
-                               const at::Tensor& sink, const c10::intrusive_ptr<FusedCall>& call) {
-    const FusedOperands x{
-        contiguous_rows(q), contiguous_rows(k), contiguous_rows(v), tau, bias, sink};
+                               const at::Tensor& sink, const at::Tensor& query_gate,
+                               const at::Tensor& key_gate,
+                               const c10::intrusive_ptr<FusedCall>& call) {
+    const FusedOperands x{contiguous_rows(q),
+                          contiguous_rows(k),
+                          contiguous_rows(v),
+                          tau,
+                          bias,
+                          sink,
+                          query_gate,
+                          key_gate};
     const at::Tensor out =
         empty_by_token({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
     const at::Tensor lse =
@@ -96,7 +112,7 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
     } else {
       run_forward<float>(*call, x, out, lse, stats);
     }
-    ctx->save_for_backward({q, k, v, tau, bias, sink, out, lse});
+    ctx->save_for_backward({q, k, v, tau, bias, sink, query_gate, key_gate, out, lse});
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     ctx->set_materialize_grads(false);
     if (!stats.defined()) return {out, lse};
@@ -108,11 +124,14 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
     const auto s = ctx->get_saved_variables();
     const auto call =
         c10::static_intrusive_pointer_cast<FusedCall>(ctx->saved_data["call"].toCapsule());
-    const FusedOperands g =
-        fused_backward(*call, {s[0], s[1], s[2], s[3], s[4], s[5]}, s[6], s[7], grads[0], grads[1]);
-    return {g.q, g.k, g.v, g.tau_bt, g.bias_hn, g.sink_h, {}};
+    const FusedOperands g = fused_backward(*call, {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]},
+                                           s[8], s[9], grads[0], grads[1]);
+    return {g.q, g.k, g.v, g.tau_bt, g.bias_hn, g.sink_h, g.gate_btk, g.gate_bsk, {}};
   }
 };
+
+// Weights are multiplied with at least this much; what a row sees must not vanish.
+constexpr double kSmallestEpsilon = 1e-12;
 
 std::vector<TokenPlace> places_of(const at::Tensor& positions, const at::Tensor& documents,
                                   int64_t row) {
@@ -145,7 +164,14 @@ FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
     run_backward<float>(call, x, out, lse, rows, of_lse, g);
   }
   const auto summed = [](const at::Tensor& t, int64_t dim) { return t.defined() ? t.sum(dim) : t; };
-  return {g.q, g.k, g.v, summed(g.tau_bht, 1), summed(g.bias_bhn, 0), summed(g.sink_bh, 0)};
+  return {g.q,
+          g.k,
+          g.v,
+          summed(g.tau_bht, 1),
+          summed(g.bias_bhn, 0),
+          summed(g.sink_bh, 0),
+          summed(g.gate_bhtk, 1),
+          summed(g.gate_bgsk, 1)};
 }
 
 std::shared_ptr<const VisitPlan> make_visit_plan(const AttentionSpec& spec,
@@ -172,10 +198,14 @@ std::string beyond_fused(const AttentionSpec& spec, const at::Tensor& q) {
   const at::ScalarType dtype = q.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no fused kernel for {}", at::toString(dtype));
-  if (spec.focus.active()) return "no fused kernel for the groups of focus";
+  const FocusSpec& focus = spec.focus;
+  if (focus.reads_members())
+    return fmt::format("no fused kernel for focus {}", enum_name(focus.gate));
+  if (focus.active() && focus.epsilon < kSmallestEpsilon)
+    return fmt::format("focus.epsilon below {} leaves float32's range", kSmallestEpsilon);
   for (const Stage& stage : attention_stages()) {
     const std::vector<std::string> active = stage.active(spec);
-    const size_t bias = spec.bias.kind == BiasSpec::Kind::none ? 0 : 1;
+    const size_t bias = (spec.bias.kind == BiasSpec::Kind::none ? 0 : 1) + (focus.active() ? 1 : 0);
     const bool joins = stage.id == StageId::convolution_before || stage.id == StageId::mix_before ||
                        stage.id == StageId::convolution_after || stage.id == StageId::mix_after;
     if ((joins && !active.empty()) || (stage.id == StageId::gate_and_bias && active.size() > bias))
@@ -197,8 +227,9 @@ AttentionResult fused_attention(const AttentionSpec& spec, std::shared_ptr<const
                  .plan = plan->name,
                  .reason = "every active stage is pointwise"};
   const FusedOperands x = fused_operands(spec, q, k, v, tensors);
-  const variable_list outputs = FusedAttention::apply(x.q, x.k, x.v, x.tau_bt, x.bias_hn, x.sink_h,
-                                                      fused_call(spec, std::move(plan), context));
+  const variable_list outputs =
+      FusedAttention::apply(x.q, x.k, x.v, x.tau_bt, x.bias_hn, x.sink_h, x.gate_btk, x.gate_bsk,
+                            fused_call(spec, std::move(plan), context));
   result.out_bhte = outputs[0].to(q.scalar_type());  // float16 is computed in float32, rounded once
   result.lse_bht = outputs[1];
   if (context.want_stats) {

@@ -28,6 +28,7 @@ struct FusedCall : torch::CustomClassHolder {
 /// The tensors of one call, prepared for the kernels; empty ones where a stage is neutral.
 struct FusedOperands {
   at::Tensor q, k, v, tau_bt, bias_hn, sink_h;  ///< bias by distance
+  at::Tensor gate_btk, gate_bsk;  ///< factors of the gate of Focus (kernels/common/pair_gate.h)
 };
 
 c10::intrusive_ptr<FusedCall> fused_call(const AttentionSpec& spec,
@@ -48,6 +49,11 @@ FusedOperands fused_backward(const FusedCall& call, const FusedOperands& x, cons
 
 /// The gradient of the T5 table [buckets, h] from that of the bias by distance [h, n].
 at::Tensor bias_table_gradient(const AttentionSpec& spec, const at::Tensor& dbias_hn);
+
+/// The gradient of Focus groups [b, s, K] from those of the gate's factors, where the strength is
+/// not learned.
+at::Tensor groups_gradient(const AttentionSpec& spec, const at::Tensor& dgate_btk,
+                           const at::Tensor& dgate_bsk);
 
 /// The name of the kernels' instruction set for a dtype.
 std::string kernel_isa(at::ScalarType dtype);

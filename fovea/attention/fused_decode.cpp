@@ -17,7 +17,8 @@ bool wants_gradient(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
                     const AttentionTensors& tensors) {
   if (!at::GradMode::is_enabled()) return false;
   for (const at::Tensor* x :
-       {&q, &k, &v, &tensors.tau_bt, &tensors.bias_table, &tensors.sink_logit_h}) {
+       {&q, &k, &v, &tensors.tau_bt, &tensors.bias_table, &tensors.sink_logit_h,
+        &tensors.groups_bsk, &tensors.focus_strength}) {
     if (x->defined() && x->requires_grad()) return true;
   }
   return false;

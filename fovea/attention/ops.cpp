@@ -23,7 +23,8 @@ namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
 using Two = std::tuple<at::Tensor, at::Tensor>;
-using Six = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using Seven =
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -31,23 +32,25 @@ using torch::autograd::variable_list;
 #define FOVEA_SHARED_PARAMETERS                                                         \
   const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, c10::string_view spec, \
       const OptionalTensor &tau, const OptionalTensor &bias_table,                      \
-      const OptionalTensor &sink_logit, const OptionalTensor &query_positions,          \
-      const OptionalTensor &key_positions, const OptionalTensor &query_documents,       \
-      const OptionalTensor &key_documents, const OptionalTensor &key_lengths,           \
-      const OptionalTensor &document_offsets, std::optional<int64_t> dropout_seed, int64_t layer
-#define FOVEA_SHARED_ARGUMENTS                                                                 \
-  q, k, v, spec, tau, bias_table, sink_logit, query_positions, key_positions, query_documents, \
-      key_documents, key_lengths, document_offsets, dropout_seed, layer
+      const OptionalTensor &sink_logit, const OptionalTensor &groups,                   \
+      const OptionalTensor &query_positions, const OptionalTensor &key_positions,       \
+      const OptionalTensor &query_documents, const OptionalTensor &key_documents,       \
+      const OptionalTensor &key_lengths, const OptionalTensor &document_offsets,        \
+      std::optional<int64_t> dropout_seed, int64_t layer
+#define FOVEA_SHARED_ARGUMENTS                                                        \
+  q, k, v, spec, tau, bias_table, sink_logit, groups, query_positions, key_positions, \
+      query_documents, key_documents, key_lengths, document_offsets, dropout_seed, layer
 constexpr const char* kSharedSchema =
     "Tensor q, Tensor k, Tensor v, str spec=\"\", *, Tensor? tau=None, Tensor? bias_table=None, "
-    "Tensor? sink_logit=None, Tensor? query_positions=None, Tensor? key_positions=None, "
+    "Tensor? sink_logit=None, Tensor? groups=None, Tensor? query_positions=None, "
+    "Tensor? key_positions=None, "
     "Tensor? query_documents=None, Tensor? key_documents=None, Tensor? key_lengths=None, "
     "Tensor? document_offsets=None, int? dropout_seed=None, int layer=0";
 
 using ForwardSignature = Two(FOVEA_SHARED_PARAMETERS);
-using BackwardSignature = Six(const OptionalTensor& grad_out, const OptionalTensor& grad_lse,
-                              const at::Tensor& out, const at::Tensor& lse,
-                              FOVEA_SHARED_PARAMETERS);
+using BackwardSignature = Seven(const OptionalTensor& grad_out, const OptionalTensor& grad_lse,
+                                const at::Tensor& out, const at::Tensor& lse,
+                                FOVEA_SHARED_PARAMETERS);
 
 const c10::TypedOperatorHandle<ForwardSignature>& forward_operator() {
   static const auto handle = c10::Dispatcher::singleton()
@@ -90,14 +93,14 @@ Call call_of(FOVEA_SHARED_PARAMETERS) {
   if (!spec.empty())
     read_fields(parse_json({spec.data(), spec.size()}, "attention spec"), call.spec);
   require<UnsupportedError>(
-      !call.spec.differential && !call.spec.focus.active() && !call.spec.head_output.active() &&
+      !call.spec.differential && !call.spec.focus.reads_members() &&
+          !call.spec.focus.reads_strength() && !call.spec.head_output.active() &&
           !call.spec.multi_token.before.active() && !call.spec.multi_token.after.active() &&
           call.spec.head_mix == HeadMixSpec{},
       "attention operator",
       "torch.ops.fovea.attention takes settings of one head: temperature, soft_cap, bias, mask, "
-      "sink_logit, dropout; differential, focus, head_output, multi_token and head_mix need "
-      "attention() "
-      "of the C++ library");
+      "sink_logit, dropout, soft gates of focus; differential, focus hard or with a learned "
+      "strength, head_output, multi_token and head_mix need attention() of the C++ library");
   for (const auto& [x, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}}) {
     require<ShapeError>(x->dim() == 4, "attention",
                         "{} must have 4 dimensions [b, heads, tokens, width]; got [{}]", name,
@@ -115,7 +118,8 @@ Call call_of(FOVEA_SHARED_PARAMETERS) {
   if (sink_logit) call.spec.sink_logit = true;
   call.tensors = {.tau_bt = or_none(tau),
                   .bias_table = or_none(bias_table),
-                  .sink_logit_h = or_none(sink_logit)};
+                  .sink_logit_h = or_none(sink_logit),
+                  .groups_bsk = or_none(groups)};
   AttentionContext& c = call.context;
   c.query_positions_bt = or_none(query_positions);
   c.key_positions_bs = or_none(key_positions);
@@ -168,7 +172,8 @@ variable_list fused_gradients(const Call& call, const at::Tensor& q, const at::T
           g.v,
           g.tau_bt,
           g.bias_hn.defined() ? bias_table_gradient(call.spec, g.bias_hn) : g.bias_hn,
-          g.sink_h};
+          g.sink_h,
+          g.gate_bsk.defined() ? groups_gradient(call.spec, g.gate_btk, g.gate_bsk) : g.gate_bsk};
 }
 
 // Through the composition that gave the result, once more.
@@ -186,7 +191,7 @@ variable_list gradients_by_autograd(Call call, const at::Tensor& q, const at::Te
   };
   const at::Tensor lq = leaf(q), lk = leaf(k), lv = leaf(v);
   std::vector<at::Tensor*> added{&call.tensors.tau_bt, &call.tensors.bias_table,
-                                 &call.tensors.sink_logit_h};
+                                 &call.tensors.sink_logit_h, &call.tensors.groups_bsk};
   for (at::Tensor* x : added) *x = leaf(*x);
   const AttentionResult result = attention(call.spec, lq, lk, lv, call.tensors, call.context);
   variable_list outputs, given;
@@ -199,17 +204,17 @@ variable_list gradients_by_autograd(Call call, const at::Tensor& q, const at::Te
   variable_list found(leaves.size());
   if (!outputs.empty())
     found = torch::autograd::grad(outputs, leaves, given, false, false, /*allow_unused=*/true);
-  variable_list all(6);
+  variable_list all(7);
   size_t next = 0;
-  for (size_t n = 0; n < 6; ++n) {
+  for (size_t n = 0; n < all.size(); ++n) {
     if (n < 3 || added[n - 3]->defined()) all[n] = found[next++];
   }
   return all;
 }
 
-Six attention_backward(const OptionalTensor& grad_out, const OptionalTensor& grad_lse,
-                       const at::Tensor& out, const at::Tensor& lse, FOVEA_SHARED_PARAMETERS) {
-  return translated([&]() -> Six {
+Seven attention_backward(const OptionalTensor& grad_out, const OptionalTensor& grad_lse,
+                         const at::Tensor& out, const at::Tensor& lse, FOVEA_SHARED_PARAMETERS) {
+  return translated([&]() -> Seven {
     const Call call = call_of(FOVEA_SHARED_ARGUMENTS);
     check_inputs(call.spec, q, k, v, call.tensors, call.context);
     const at::Tensor of_out = or_none(grad_out), of_lse = or_none(grad_lse);
@@ -224,8 +229,8 @@ Six attention_backward(const OptionalTensor& grad_out, const OptionalTensor& gra
       return x.defined() ? x.to(given->scalar_type()).contiguous()
                          : at::zeros(given->sizes(), given->options());
     };
-    return {rows(g[0], q),   rows(g[1], k),          rows(g[2], v),
-            like(g[3], tau), like(g[4], bias_table), like(g[5], sink_logit)};
+    return {rows(g[0], q),          rows(g[1], k),          rows(g[2], v),     like(g[3], tau),
+            like(g[4], bias_table), like(g[5], sink_logit), like(g[6], groups)};
   });
 }
 
@@ -248,8 +253,9 @@ Two attention_meta(FOVEA_SHARED_PARAMETERS) {
   });
 }
 
-Six attention_backward_meta(const OptionalTensor& grad_out, const OptionalTensor& grad_lse,
-                            const at::Tensor& out, const at::Tensor& lse, FOVEA_SHARED_PARAMETERS) {
+Seven attention_backward_meta(const OptionalTensor& grad_out, const OptionalTensor& grad_lse,
+                              const at::Tensor& out, const at::Tensor& lse,
+                              FOVEA_SHARED_PARAMETERS) {
   static_cast<void>(std::tie(grad_out, grad_lse, out, lse));
   static_cast<void>(std::tie(FOVEA_SHARED_ARGUMENTS));
   const auto like = [&q](const OptionalTensor& given) {
@@ -261,7 +267,8 @@ Six attention_backward_meta(const OptionalTensor& grad_out, const OptionalTensor
           meta_by_token(v, v.sym_size(3)),
           like(tau),
           like(bias_table),
-          like(sink_logit)};
+          like(sink_logit),
+          like(groups)};
 }
 
 // --- autograd
@@ -271,10 +278,10 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
   static variable_list forward(AutogradContext* ctx, FOVEA_SHARED_PARAMETERS) {
     const at::AutoDispatchBelowADInplaceOrView below;
     const auto [out, lse] = forward_operator().call(FOVEA_SHARED_ARGUMENTS);
-    ctx->save_for_backward({q, k, v, out, lse, or_none(tau), or_none(bias_table),
-                            or_none(sink_logit), or_none(query_positions), or_none(key_positions),
-                            or_none(query_documents), or_none(key_documents), or_none(key_lengths),
-                            or_none(document_offsets)});
+    ctx->save_for_backward(
+        {q, k, v, out, lse, or_none(tau), or_none(bias_table), or_none(sink_logit), or_none(groups),
+         or_none(query_positions), or_none(key_positions), or_none(query_documents),
+         or_none(key_documents), or_none(key_lengths), or_none(document_offsets)});
     ctx->saved_data["spec"] = std::string(spec.data(), spec.size());
     ctx->saved_data["dropout_seed"] = dropout_seed;
     ctx->saved_data["layer"] = layer;
@@ -288,21 +295,22 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
       return x.defined() ? OptionalTensor(x) : std::nullopt;
     };
     const std::string spec = ctx->saved_data["spec"].toStringRef();
-    const auto [dq, dk, dv, dtau, dbias, dsink] = backward_operator().call(
+    const auto [dq, dk, dv, dtau, dbias, dsink, dgroups] = backward_operator().call(
         given(grads[0]), given(grads[1]), s[3], s[4], s[0], s[1], s[2], spec, given(s[5]),
         given(s[6]), given(s[7]), given(s[8]), given(s[9]), given(s[10]), given(s[11]),
-        given(s[12]), given(s[13]), ctx->saved_data["dropout_seed"].toOptional<int64_t>(),
-        ctx->saved_data["layer"].toInt());
+        given(s[12]), given(s[13]), given(s[14]),
+        ctx->saved_data["dropout_seed"].toOptional<int64_t>(), ctx->saved_data["layer"].toInt());
     const auto kept = [](const at::Tensor& x, const at::Tensor& of) {
       return of.defined() ? x : at::Tensor();
     };
-    variable_list all(15);  // one for every argument
+    variable_list all(16);  // one for every argument
     all[0] = dq;
     all[1] = dk;
     all[2] = dv;
     all[4] = kept(dtau, s[5]);
     all[5] = kept(dbias, s[6]);
     all[6] = kept(dsink, s[7]);
+    all[7] = kept(dgroups, s[8]);
     return all;
   }
 };
@@ -317,7 +325,7 @@ Two attention_autograd(FOVEA_SHARED_PARAMETERS) {
 std::tuple<at::Tensor, at::Tensor> call_attention_operator(const at::Tensor& q, const at::Tensor& k,
                                                            const at::Tensor& v,
                                                            const AttentionOperands& x) {
-  return forward_operator().call(q, k, v, x.spec, x.tau, x.bias_table, x.sink_logit,
+  return forward_operator().call(q, k, v, x.spec, x.tau, x.bias_table, x.sink_logit, x.groups,
                                  x.query_positions, x.key_positions, x.query_documents,
                                  x.key_documents, x.key_lengths, x.document_offsets, x.dropout_seed,
                                  x.layer);
@@ -328,7 +336,7 @@ TORCH_LIBRARY(fovea, m) {
   m.def(fmt::format("attention({}) -> (Tensor out, Tensor lse)", shared).c_str());
   m.def(
       fmt::format("attention_backward(Tensor? grad_out, Tensor? grad_lse, Tensor out, Tensor lse, "
-                  "{}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+                  "{}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
                   shared)
           .c_str());
 }

@@ -53,21 +53,24 @@ class Distillation : public torch::autograd::Function<Distillation> {
   }
 };
 
+constexpr int64_t kNarrowValue = 8;  // the narrowest width that the fused kernels have
+
 // The plain pass of a layer gives the lse of the full attention; this the lse of the gated one.
 at::Tensor gated_lse(const AttentionInput& in, AttentionSpec spec, const LayerFocus& focus,
                      const LayerGroups& groups, const AttentionContext& context) {
   spec.focus.gate = FocusSpec::Gate::log;
-  spec.value_dim = 1;  // values do not matter
+  spec.value_dim = kNarrowValue;  // values do not matter
   spec.head_output = {};
   AttentionTensors tensors = in.tensors;
   for (at::Tensor* x : {&tensors.head_gain_e, &tensors.gate_weight, &tensors.gate_bias})
     *x = at::Tensor();
   put_groups(spec, focus, groups, tensors);
   const at::Tensor& k = in.heads.k_bgtd;
-  const at::Tensor values = at::zeros({k.size(0), spec.value_heads(), k.size(2), 1}, k.options());
+  const at::Tensor values =
+      at::zeros({k.size(0), spec.value_heads(), k.size(2), kNarrowValue}, k.options());
   AttentionContext with_lse = context;
   with_lse.want_lse = true;
-  return attention(spec, in.heads.q_bhtd, k, values, tensors, with_lse, Path::reference).lse_bht;
+  return attention(spec, in.heads.q_bhtd, k, values, tensors, with_lse).lse_bht;
 }
 
 double divisor_of(double normaliser, int64_t count) {

@@ -428,9 +428,9 @@ TEST(Focus, RefusesImpossibleSettingsAndShapesByName) {
 }
 
 TEST(Focus, FusedPathSaysThatItHasNoKernel) {
-  const AttentionSpec spec = focus_spec(Gate::log);
-  const AttentionInputs in = random_inputs(spec, 1, 20);
-  EXPECT_ERROR(UnsupportedError, output(spec, in, {}, Path::fused), "focus");
+  const AttentionSpec spec = focus_spec(Gate::hard);
+  const AttentionInputs in = random_inputs(spec, 1, 20).to(at::kFloat);
+  EXPECT_ERROR(UnsupportedError, output(spec, in, {}, Path::fused), "focus hard");
 }
 
 }  // namespace

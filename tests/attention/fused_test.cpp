@@ -61,7 +61,7 @@ std::vector<NamedSpec> fused_specs() {
     AttentionSpec dropping = spec;
     dropping.dropout = 0.25;
     all.push_back({name + " dropout", dropping});
-    if (spec.bias.kind == BiasSpec::Kind::alibi) continue;
+    if (spec.bias.kind == BiasSpec::Kind::alibi || spec.focus.active()) continue;
     spec.mask.causal = false;
     all.push_back({name + " both ways", spec});
   }
@@ -100,6 +100,61 @@ TEST(Fused, BFloat16AndFloat16StayWithinTheirRounding) {
                    run(spec, half.to(at::kDouble), context, Path::reference), 1e-3, 2e-3, name);
     }
   }
+}
+
+// Gates with K of the paper, a window that leaves distant pairs, GQA, several blocks and every
+// combination that scales or masks (11.2, U-23).
+std::vector<NamedSpec> focus_specs() {
+  std::vector<NamedSpec> all;
+  for (const FocusSpec::Gate gate : {FocusSpec::Gate::log, FocusSpec::Gate::mul,
+                                     FocusSpec::Gate::identity, FocusSpec::Gate::logsig}) {
+    AttentionSpec spec = small_spec(4, 2, 16);
+    spec.focus = {.gate = gate, .groups = 8, .window = 20, .sinks = 2};
+    all.push_back({std::string(enum_name(gate)), spec});
+    spec.temperature.kind = TemperatureSpec::Kind::learned;
+    spec.soft_cap = 3.0, spec.sink_logit = true;
+    spec.mask.window = 150, spec.mask.sinks = 1;
+    spec.bias = {BiasSpec::Kind::t5, 8, 16};
+    all.push_back({std::string(enum_name(gate)) + " and everything", spec});
+  }
+  return all;
+}
+
+TEST(Fused, GatesOfFocusEqualTheFloat64ReferenceWithTheGradientsOfGroups) {
+  for (const auto& [name, spec] : focus_specs()) {
+    for (const AttentionContext& context : {AttentionContext{}, packed_context({110, 90})}) {
+      const AttentionInputs in = random_inputs(spec, 2, 200);
+      const Numbers truth = run(spec, in, context, Path::reference);
+      expect_close(run(spec, in.to(at::kFloat), context, Path::fused), truth, 1e-5, 1e-4, name);
+      const AttentionInputs coarse = in.to(at::kBFloat16);
+      expect_close(run(spec, coarse, context, Path::fused),
+                   run(spec, coarse.to(at::kDouble), context, Path::reference), 1e-2, 3e-2, name);
+    }
+    const AttentionInputs chunk = random_inputs(spec, 2, 70, 150);  // queries are the last keys
+    expect_close(run(spec, chunk.to(at::kFloat), {}, Path::fused),
+                 run(spec, chunk, {}, Path::reference), 1e-5, 1e-4, name + " chunk");
+  }
+}
+
+// The kept-mass loss (11.7): LSE of the plain pass less that of the gated one, and its gradient to
+// the groups.
+TEST(Fused, KeptMassOfAGateIsThatOfTheReference) {
+  AttentionSpec plain = small_spec(4, 2, 16), gated = plain;
+  gated.focus = {.gate = FocusSpec::Gate::log, .groups = 8, .window = 20, .sinks = 2};
+  const AttentionInputs in = random_inputs(gated, 2, 200);
+  const auto loss = [&](at::ScalarType dtype, Path path) {
+    const AttentionInputs x = in.to(dtype).with_gradient();
+    const AttentionContext context{.want_lse = true};
+    const at::Tensor whole = attention(plain, x.q, x.k, x.v, {}, context, path).lse_bht,
+                     kept = attention(gated, x.q, x.k, x.v, x.tensors, context, path).lse_bht;
+    const at::Tensor mean = (whole - kept).mean();
+    return std::pair{mean.detach(), gradients(mean, {x.tensors.groups_bsk})[0]};
+  };
+  const auto [truth, slope] = loss(at::kDouble, Path::reference);
+  const auto [got, got_slope] = loss(at::kFloat, Path::fused);
+  EXPECT_GT(truth.item<double>(), 0.1);
+  EXPECT_LT(relative_error(got, truth), 1e-5);
+  EXPECT_LT(relative_error(got_slope, slope), 1e-4);
 }
 
 TEST(Fused, OddLengthsAgreeWithFloat64) {
@@ -193,6 +248,10 @@ TEST(Fused, IsTakenWhereThereIsAKernelAndSaysSo) {
   EXPECT_EQ(taken(spec, at::kFloat).plan, "window");
   spec.soft_cap = 4.0;
   EXPECT_EQ(taken(spec, at::kFloat).name, "fused");
+  spec.focus = {.gate = FocusSpec::Gate::log, .window = 30};
+  EXPECT_EQ(taken(spec, at::kFloat).name, "fused");
+  spec.focus.epsilon = 1e-30;
+  EXPECT_EQ(taken(spec, at::kFloat).name, "reference");
   spec = small_spec(4, 2, 12);
   EXPECT_EQ(taken(spec, at::kFloat).name, "torch_sdpa");
   EXPECT_NE(taken(spec, at::kFloat).reason.find("multiple of 8"), std::string::npos);

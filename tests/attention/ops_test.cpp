@@ -26,12 +26,14 @@ AttentionOperands operands_of(const AttentionSpec& spec, const AttentionInputs& 
   x.tau = given(in.tensors.tau_bt);
   x.bias_table = given(in.tensors.bias_table);
   x.sink_logit = given(in.tensors.sink_logit_h);
+  x.groups = given(in.tensors.groups_bsk);
   return x;
 }
 
 // Settings of one head.
 bool takes(const AttentionSpec& spec) {
-  return !reference_only(spec) && !spec.differential && !spec.head_output.active();
+  return !reference_only(spec) && !spec.differential && !spec.head_output.active() &&
+         !spec.focus.reads_strength();
 }
 
 // out, lse and the gradients of a sum that weighs both.

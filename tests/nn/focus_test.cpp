@@ -11,6 +11,7 @@
 #include "fovea/attention/sinkhorn.h"
 #include "fovea/nn/transformer.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/gradcheck.h"
 
 namespace fovea {
 namespace {
@@ -164,6 +165,29 @@ TEST(FocusModel, KeptMassLossIsTheLogOfTheKeptMassAndTrainsGroupsAlone) {
     if (learns) {
       EXPECT_GT(p.value.grad().abs().max().item<double>(), 0.0) << p.name;
     }
+  }
+}
+
+// Widths with kernels: soft gates train and are evaluated by the fused path, with the reference's
+// numbers and gradients; hard masks are not part of it.
+TEST(FocusModel, SoftGatesRunOnTheFusedPathWithTheGradientsOfTheReference) {
+  for (const Gate gate : {Gate::log, Gate::mul, Gate::identity, Gate::logsig}) {
+    ModelConfig config = focused(gate);
+    config.width = 32;  // heads of 8
+    const ModelInput input = batch(1);
+    std::vector<at::Tensor> losses, slopes;
+    for (const Path path : {Path::automatic, Path::reference}) {
+      Transformer model(config.resolved(kVocab), 3);
+      model.compute().attention_path = path;
+      EXPECT_EQ(forward(model, input).path.name, path == Path::automatic ? "fused" : "reference");
+      const at::Tensor loss = model.loss(input, targets_of(input)).loss;
+      loss.backward();
+      losses.push_back(loss.detach());
+      slopes.push_back(value(model, "weight").grad());
+    }
+    EXPECT_NEAR(losses[0].item<double>(), losses[1].item<double>(), 1e-5);
+    EXPECT_GT(slopes[1].abs().max().item<double>(), 0.0);
+    EXPECT_LT(relative_error(slopes[0], slopes[1]), 1e-3) << enum_name(gate);
   }
 }
 

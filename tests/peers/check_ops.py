@@ -41,6 +41,10 @@ def cases():
     t5 = json.dumps({"bias": {"kind": "t5", "buckets": 8, "max_distance": 16}})
     yield "t5", (*inputs(), t5), {"bias_table": table}
     yield "sink logit", inputs(), {"sink_logit": torch.randn(4, requires_grad=True)}
+    groups = torch.rand(2, 40, 4).softmax(-1).requires_grad_()
+    for gate in ("log", "mul", "identity"):
+        focus = {"focus": {"gate": gate, "groups": 4, "window": 6, "sinks": 2}}
+        yield f"groups, {gate}", (*inputs(), json.dumps(focus)), {"groups": groups}
     yield "documents", inputs(), {"document_offsets": torch.tensor([0, 11, 40])}
     yield "no kernel for this width", inputs(d=12), {}
     with_dropout = json.dumps({"dropout": 0.3})
@@ -76,6 +80,10 @@ def check_gradients() -> None:
     tau = (torch.rand(1, 7, dtype=torch.float64) + 1.0).requires_grad_()
     check("gradcheck, out and lse", torch.autograd.gradcheck(
         lambda *x: torch.ops.fovea.attention(*x[:3], tau=x[3]), (q, k, v, tau)))
+    groups = torch.rand(1, 7, 3, dtype=torch.float64).softmax(-1).requires_grad_()
+    focus = json.dumps({"focus": {"gate": "log", "groups": 3, "top_k": 1, "window": 2, "sinks": 1}})
+    check("gradcheck, groups", torch.autograd.gradcheck(
+        lambda *x: torch.ops.fovea.attention(*x[:3], focus, groups=x[3]), (q, k, v, groups)))
 
 
 def check_compile() -> None:

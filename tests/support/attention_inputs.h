@@ -143,10 +143,10 @@ inline AttentionContext packed_context(const std::vector<int64_t>& lengths) {
   return context;
 }
 
-/// Convolutions, head mixing and groups have one path so far, the reference.
+/// Convolutions, head mixing and memberships have one path so far, the reference.
 inline bool reference_only(const AttentionSpec& spec) {
   return spec.multi_token.earlier_queries() > 0 || spec.head_mix != HeadMixSpec{} ||
-         spec.focus.active();
+         spec.focus.reads_members();
 }
 
 struct NamedSpec {
