@@ -17,11 +17,15 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "benchmarks/fma_peak.h"
 #include "fovea/attention/attention.h"
@@ -43,6 +47,27 @@ struct Options {
 
 // A function to time; what it returns is thrown away.
 using Action = std::function<void()>;
+
+// Bytes from operator new that are alive, and the most since the peak was last set.
+std::atomic<int64_t> held_bytes{0}, peak_bytes{0};
+
+void count_bytes(int64_t bytes) {
+  const int64_t now = held_bytes += bytes;
+  if (now > peak_bytes) peak_bytes = now;
+}
+
+// The most that a call holds, kept buffers of earlier calls included: a thread that never called
+// starts without any.
+int64_t bytes_held_during(const Action& action) {
+  int64_t bytes = 0;
+  std::thread([&] {
+    const int64_t before = held_bytes;
+    peak_bytes = before;
+    action();
+    bytes = peak_bytes - before;
+  }).join();
+  return bytes;
+}
 
 double milliseconds(const Action& action) {
   const auto start = std::chrono::steady_clock::now();
@@ -305,38 +330,24 @@ class Benchmark {
     }
   }
 
-  // Peak memory of a call beyond its inputs and outputs, each length in turn, ascending.
+  // Memory that the kernels hold during a call. They take it by operator new, which this program
+  // counts; torch's tensors, the inputs and outputs, come from elsewhere.
   void memory(const std::string& dtype) {
-    constexpr int64_t width = 64;
     for (const int64_t length : {4096, 16384, 65536}) {
+      constexpr int64_t width = 64;
       const Tensors x = random_tensors(1, length, width, scalar_type(dtype));
       Ours ours(plain_spec(1, width), x);
-      const int64_t row_bytes = length * width * x.q.element_size();
-      const auto peak = [](const Action& action) {
-        std::ofstream("/proc/self/clear_refs") << 5;  // the peak starts anew
-        const int64_t before = memory_field("VmRSS");
-        action();
-        return memory_field("VmHWM") - before;
-      };
-      const int64_t forward = peak(ours.forward()) - row_bytes - length * 4;
-      const Action backward = ours.backward();
-      const int64_t back = peak(backward) - 3 * row_bytes;
+      const Action forward = ours.forward(), backward = ours.backward();
+      const int64_t forward_bytes = bytes_held_during(forward),
+                    backward_bytes = bytes_held_during(backward);
       add_plain(
           fmt::format("memory beyond inputs and outputs, {} d={} T={} H=1", dtype, width, length),
-          {{"forward_bytes", forward},
-           {"backward_bytes", back},
-           {"forward_bytes_per_token", double(forward) / double(length)},
-           {"backward_bytes_per_token", double(back) / double(length)}});
+          {{"forward_bytes", forward_bytes},
+           {"backward_bytes", backward_bytes},
+           {"forward_bytes_per_token", double(forward_bytes) / double(length)},
+           {"backward_bytes_per_token", double(backward_bytes) / double(length)},
+           {"bytes_of_q_k_v_and_out_per_token", 4 * width * x.q.element_size()}});
     }
-  }
-
-  // Bytes of a line of /proc/self/status.
-  static int64_t memory_field(const std::string& name) {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) * 1024;
-    }
-    return 0;
   }
 
   // A result without a share of the peak.
@@ -409,6 +420,22 @@ class Benchmark {
 
 }  // namespace
 }  // namespace fovea
+
+// Counted allocation: the size stands before the block.
+void* operator new(size_t size, std::align_val_t alignment) {
+  const size_t room = std::max(size_t(alignment), sizeof(size_t));
+  char* block = static_cast<char*>(std::aligned_alloc(room, (size + 2 * room - 1) / room * room));
+  if (block == nullptr) throw std::bad_alloc();
+  *reinterpret_cast<size_t*>(block) = size;
+  fovea::count_bytes(static_cast<int64_t>(size));
+  return block + room;
+}
+void operator delete(void* p, std::align_val_t alignment) noexcept {
+  if (p == nullptr) return;
+  char* block = static_cast<char*>(p) - std::max(size_t(alignment), sizeof(size_t));
+  fovea::count_bytes(-static_cast<int64_t>(*reinterpret_cast<size_t*>(block)));
+  std::free(block);
+}
 
 int main(int argc, char** argv) {
   fovea::Options options;

@@ -11,15 +11,18 @@
 namespace fovea::kernels {
 namespace {
 
-// Keys of a work item: long enough that a thread hardly notices beginning and end, short enough
-// that 4096 keys give work to 8 threads. The same for all problems, because the order of sums
-// follows from it.
-constexpr int64_t kChunk = 512;
+// Keys whose rows of several heads are read one head after the other: few enough that what the
+// hardware fetches beside a head's rows is still at hand for its neighbours, which lie between
+// them. The order of sums follows from it, so it is the same for all problems.
+constexpr int64_t kChunk = 128;
 
-// A chunk of one key head for rows [row_begin, row_end) of those that read it (head by head, query
-// by query).
+// Chunks of a work item: long enough that a thread hardly notices beginning and end, short enough
+// that 4096 keys give work to 8 threads.
+constexpr int64_t kItemChunks = 4;
+
+// Chunks of one batch row and of some key heads.
 struct ChunkItem {
-  int64_t b = 0, g = 0, chunk = 0, row_begin = 0, row_end = 0;
+  int64_t b = 0, chunk_begin = 0, chunk_end = 0, head_begin = 0, head_end = 0;
 };
 
 template <class T>
@@ -82,44 +85,58 @@ class Decode {
                      .values = gates_.data() + row * gate_pitch()});
   }
 
-  // All chunks, also those that nobody sees: their parts are written too.
+  // All chunks, also those that nobody sees: their parts are written too. Heads go apart where
+  // there are not items enough for all threads.
   std::vector<ChunkItem> make_items() const {
+    const int64_t count = s_.batch * ((chunks_ + kItemChunks - 1) / kItemChunks);
+    const int64_t heads = count >= 2 * omp_get_max_threads() ? s_.kv_heads : 1;
     std::vector<ChunkItem> items;
     for (int64_t b = 0; b < s_.batch; ++b) {
-      for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
-        for (int64_t g = 0; g < s_.kv_heads; ++g) {
-          for (int64_t row = 0; row < rows_; row += kDecodeRows)
-            items.push_back({b, g, chunk, row, std::min(row + kDecodeRows, rows_)});
-        }
+      for (int64_t chunk = 0; chunk < chunks_; chunk += kItemChunks) {
+        for (int64_t g = 0; g < s_.kv_heads; g += heads)
+          items.push_back({b, chunk, std::min(chunk + kItemChunks, chunks_), g, g + heads});
       }
     }
     return items;
   }
 
   void attend(const ChunkItem& item, float* scratch) const {
-    const int64_t begin = item.chunk * kChunk, end = std::min(begin + kChunk, s_.keys);
+    for (int64_t chunk = item.chunk_begin; chunk < item.chunk_end; ++chunk) {
+      for (int64_t g = item.head_begin; g < item.head_end; ++g) {
+        for (int64_t row = 0; row < rows_; row += kDecodeRows)
+          attend(item.b, g, chunk, row, std::min(row + kDecodeRows, rows_), scratch);
+      }
+    }
+  }
+
+  // A chunk of one key head for rows [row_begin, row_end) of those that read it (head by head,
+  // query by query).
+  void attend(int64_t b, int64_t g, int64_t chunk, int64_t row_begin, int64_t row_end,
+              float* scratch) const {
+    const int64_t begin = chunk * kChunk, end = std::min(begin + kChunk, s_.keys);
     DecodeBlock<T> block{.key_width = key_,
                          .value_width = value_,
-                         .k = p_.k.at(item.b, item.g),
-                         .v = p_.v.at(item.b, item.g),
+                         .k = p_.k.at(b, g),
+                         .v = p_.v.at(b, g),
                          .k_row = p_.k.row,
                          .v_row = p_.v.row,
                          .key_begin = end,
                          .key_end = begin,
+                         .key_limit = s_.keys,
                          .plain = is_plain(p_.rule),
                          .gate_form = gate_.form,
-                         .part = part(item.b, item.g, item.chunk) + item.row_begin * part_};
-    for (int64_t row = item.row_begin; row < item.row_end; ++row) {
-      const int64_t h = item.g * (s_.heads / s_.kv_heads) + row / s_.queries, i = row % s_.queries;
-      const RowVisits& seen = visits(item.b, row);
+                         .part = part(b, g, chunk) + row_begin * part_};
+    for (int64_t row = row_begin; row < row_end; ++row) {
+      const int64_t h = g * (s_.heads / s_.kv_heads) + row / s_.queries, i = row % s_.queries;
+      const RowVisits& seen = visits(b, row);
       const int64_t n = block.rows++;
-      block.q[n] = p_.q.at(item.b, h, i);
+      block.q[n] = p_.q.at(b, h, i);
       block.position[n] = static_cast<int32_t>(seen.position);
       block.scale[n] =
-          p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[item.b * s_.queries + i] : p_.rule.scale;
+          p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[b * s_.queries + i] : p_.rule.scale;
       block.gate[n] =
-          gate_.active() ? gates_.data() + (item.b * s_.queries + i) * gate_pitch() : nullptr;
-      block.head[n] = &rules_[item.b * s_.heads + h];
+          gate_.active() ? gates_.data() + (b * s_.queries + i) * gate_pitch() : nullptr;
+      block.head[n] = &rules_[b * s_.heads + h];
       block.near[n] = cut(seen.near, begin, end, block);
       block.far[n] = cut(seen.far, begin, end, block);
     }

@@ -17,7 +17,8 @@
 namespace fovea::kernels {
 namespace {
 
-constexpr int kDecodeKeys = 64;  // keys between two looks at the maximum
+constexpr int kDecodeKeys = 64;    // keys between two looks at the maximum
+constexpr int kDecodeAhead = 128;  // keys from use to prefetch
 // kDecodeBlock x kDecodeVectors sums of O fill half of the registers.
 constexpr int kDecodeBlock = 4, kDecodeVectors = kLanes == 16 ? 4 : 2;
 
@@ -79,45 +80,79 @@ class DecodeChunk {
  private:
   // Logits of the tile, in units of log 2, -inf where unseen.
   void score(int64_t tile) {
-    for (int64_t n = 0; n < kDecodeKeys; n += kLanes) {
-      const int64_t key = tile + n;
-      const bool empty = key >= end_ || key + kLanes <= begin_;
-      const T* rows[kLanes];
-      for (int i = 0; i < kLanes && !empty; ++i) {
-        const int64_t j = key + i < begin_ ? begin_ : (key + i < end_ ? key + i : end_ - 1);
-        rows[i] = b_.k + j * b_.k_row;
-        prefetch(b_.k + (j + kDecodeKeys) * b_.k_row, b_.key_width.elements, j);
-      }
-      for (int64_t r = 0; r < b_.rows; ++r) {
-        Float* to = reinterpret_cast<Float*>(weights_ + r * kDecodeKeys + n);
-        *to = empty ? broadcast(-kInfinity) : logits(r, key, products(r, rows));
+    int64_t r = 0;
+    for (; r + 4 <= b_.rows; r += 4) multiply<4>(tile, r);
+    for (; r + 2 <= b_.rows; r += 2) multiply<2>(tile, r);
+    for (; r < b_.rows; ++r) multiply<1>(tile, r);
+    for (r = 0; r < b_.rows; ++r) {
+      for (int64_t n = 0; n < kDecodeKeys; n += kLanes) {
+        float* const to = weights_ + r * kDecodeKeys + n;
+        const int64_t key = tile + n;
+        const bool empty = key >= end_ || key + kLanes <= begin_;
+        store(to, empty ? broadcast(-kInfinity) : logits(r, key, load(to)));
       }
     }
   }
 
-  FOVEA_INLINE Float products(int64_t r, const T* const (&rows)[kLanes]) const {
-    const Word* q = q_ + r * b_.key_width.pitch;
-    const int64_t words = b_.key_width.words;
-    Float sums[kLanes];
+  template <int R>
+  void multiply(int64_t tile, int64_t r) {
+    tile >= begin_&& tile + kDecodeKeys <= end_ ? multiply<R, true>(tile, r)
+                                                : multiply<R, false>(tile, r);
+  }
+
+  // Products of R rows and the tile's keys, kLanes pairs at a time, so that a key is read once for
+  // R rows. Where not all keys are of this tile, the others repeat its first or last one.
+  template <int R, bool whole>
+  void multiply(int64_t tile, int64_t r) {
+    constexpr int kKeys = kLanes / R;
+    const int64_t words = b_.key_width.words, pitch = b_.key_width.pitch, k_row = b_.k_row;
+    const int64_t begin = begin_, last = end_ - 1;
+    const T* const k = b_.k;
+    const Word* const q = q_ + r * pitch;
+    float* const to = weights_ + r * kDecodeKeys;
+    for (int64_t n = 0; n < kDecodeKeys; n += kKeys) {
+      if (r == 0) prefetch<kKeys>(tile + n + kDecodeAhead);
+      const T* rows[kKeys];
 #pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) sums[i] = Float{};
-    int64_t c = 0;
-    for (; c + kLanes <= words; c += kLanes) {
-      const Float left = load(q + c);
+      for (int i = 0; i < kKeys; ++i) {
+        int64_t j = tile + n + i;
+        if (!whole) j = j < begin ? begin : (j < last ? j : last);
+        rows[i] = k + j * k_row;
+      }
+      Float sums[kLanes];
 #pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i)
-        sums[i] = P::multiply_add(left, load_words<T, P>(rows[i], c, kLanes), sums[i]);
+      for (int i = 0; i < kLanes; ++i) sums[i] = Float{};
+      int64_t c = 0;
+      for (; c + kLanes <= words; c += kLanes) add_products<R>(sums, q + c, pitch, rows, c, kLanes);
+      if (c < words) add_products<R>(sums, q + c, pitch, rows, c, words - c);
+      alignas(64) float all[kLanes];
+      store(all, sum_each(sums));
+#pragma GCC unroll 4
+      for (int i = 0; i < R; ++i)
+        __builtin_memcpy(to + i * kDecodeKeys + n, all + i * kKeys, kKeys * sizeof(float));
     }
-    if (c < words) {
-      const Float left = load(q + c);
+  }
+
+  template <int R>
+  static FOVEA_INLINE void add_products(Float (&sums)[kLanes], const Word* q, int64_t pitch,
+                                        const T* const (&rows)[kLanes / R], int64_t c,
+                                        int64_t left) {
+    constexpr int kKeys = kLanes / R;
+    Float k[kKeys];
 #pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i)
-        sums[i] = P::multiply_add(left, load_words<T, P>(rows[i], c, words - c), sums[i]);
+    for (int i = 0; i < kKeys; ++i) k[i] = load_words<T, P>(rows[i], c, left);
+#pragma GCC unroll 4
+    for (int n = 0; n < R; ++n) {
+      const Float row = load(q + n * pitch);
+#pragma GCC unroll 16
+      for (int i = 0; i < kKeys; ++i)
+        sums[n * kKeys + i] = P::multiply_add(row, k[i], sums[n * kKeys + i]);
     }
-    return sum_each(sums);
   }
 
   FOVEA_INLINE Float logits(int64_t r, int64_t key, Float s) const {
+    if (b_.plain && key >= b_.near[r].begin && key + kLanes <= b_.near[r].end)
+      return s * b_.scale[r] * kLog2E;
     Int index{};
     for (int i = 0; i < kLanes; ++i) index[i] = i;
     index = index + static_cast<int32_t>(key);
@@ -232,7 +267,6 @@ class DecodeChunk {
   template <bool whole>
   FOVEA_INLINE void load_values(int64_t key, int64_t c, Float (&rows)[kDecodeVectors]) const {
     const T* row = b_.v + key * b_.v_row;
-    prefetch(row + kDecodeKeys * b_.v_row + c, kDecodeVectors * kLanes, key);
     const auto left = [&](int v) {
       return whole ? kLanes : (b_.value_width.elements - c) / P::kElements - v * kLanes;
     };
@@ -242,7 +276,6 @@ class DecodeChunk {
         rows[v] = left(v) > 0 ? load_words<T, P>(row + c, v * kLanes, left(v)) : Float{};
     } else {
 #if defined(__AVX512BF16__)
-      prefetch(row + (kDecodeKeys + 1) * b_.v_row + c, kDecodeVectors * kLanes, key + 1);
       const bool has_even = key >= begin_, has_odd = key + 1 < end_;
 #pragma GCC unroll 2
       for (int v = 0; v < kDecodeVectors / 2; ++v) {
@@ -257,11 +290,20 @@ class DecodeChunk {
     }
   }
 
-  // A part of a row of the next tile, as far as the chunk goes.
-  FOVEA_INLINE void prefetch(const T* row, int64_t elements, int64_t key) const {
+  // Some keys and their values, ahead of their use.
+  template <int keys>
+  FOVEA_INLINE void prefetch(int64_t key) const {
+    if (key + keys > b_.key_limit) return;
+    lines<keys>(b_.k + key * b_.k_row, b_.k_row, b_.key_width.elements);
+    lines<keys>(b_.v + key * b_.v_row, b_.v_row, b_.value_width.elements);
+  }
+  template <int rows>
+  static FOVEA_INLINE void lines(const T* row, int64_t stride, int64_t elements) {
     constexpr int64_t kLine = 64 / sizeof(T);
-    if (key + kDecodeKeys >= b_.key_end) return;
-    for (int64_t n = 0; n < elements; n += kLine) __builtin_prefetch(row + n, 0, 2);
+    for (int64_t n = 0; n < elements; n += kLine) {
+#pragma GCC unroll 16
+      for (int i = 0; i < rows; ++i) __builtin_prefetch(row + i * stride + n, 0, 2);
+    }
   }
 
   const DecodeBlock<T>& b_;

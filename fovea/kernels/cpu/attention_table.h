@@ -169,6 +169,7 @@ struct DecodeBlock {
   const T *k = nullptr, *v = nullptr;  ///< row 0 of the sequence
   int64_t k_row = 0, v_row = 0;
   int64_t key_begin = 0, key_end = 0;  ///< keys of the chunk that some row sees
+  int64_t key_limit = 0;               ///< keys that are worth prefetching end here
   bool plain = true;
   int64_t rows = 0;
   const T* q[kDecodeRows];
