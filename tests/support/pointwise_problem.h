@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "fovea/base/rng.h"
 #include "fovea/kernels/common/dropout.h"
 #include "fovea/kernels/cpu/attention.h"
+#include "fovea/kernels/cpu/grouped.h"
 
 namespace fovea::testing {
 
@@ -24,6 +26,14 @@ struct PointwiseSettings {
   double scale = 0.25, soft_cap = 0.0, dropout = 0.0;
   bool tau = false, alibi = false, bias = false, sink = false, lse_gradient = true;
   kernels::PairGate gate;  ///< without the pointers
+  /// Hard Focus on top of the mask, where there are memberships: one a key.
+  std::vector<uint64_t> members;
+  int64_t groups = 8, focus_window = 1, focus_sinks = 0;
+
+  bool sees(TokenPlace query, TokenPlace key, uint64_t query_set, uint64_t key_set) const {
+    return query.position - key.position < focus_window || key.position < focus_sinks ||
+           (query_set & key_set) != 0;
+  }
 };
 
 /// Every result by name, in float64.
@@ -167,6 +177,45 @@ class PointwiseProblem {
                                     .lse = lse_.data()});
   }
 
+  GroupedPlan plan(std::optional<GroupedKind> kind) const {
+    return make_grouped_plan({.mask = settings_.mask,
+                              .groups = settings_.groups,
+                              .window = settings_.focus_window,
+                              .sinks = settings_.focus_sinks},
+                             {key_places_, settings_.members, s_.queries}, kind);
+  }
+
+  /// By the kernels of grouped attention, forward then backward.
+  PointwiseNumbers by_plan(std::optional<GroupedKind> kind) {
+    const std::vector<GroupedPlan> plans{plan(kind)};
+    run(kernels::GroupedForward<T>{.sizes = s_,
+                                   .rule = rule(),
+                                   .plans = plans,
+                                   .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
+                                   .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
+                                   .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
+                                   .out = rows<T>(out_, s_.heads, s_.queries, s_.value_dim),
+                                   .lse = lse_.data()});
+    run(kernels::GroupedBackward<T>{
+        .sizes = s_,
+        .rule = rule(),
+        .plans = plans,
+        .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
+        .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
+        .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
+        .out = rows<const T>(out_, s_.heads, s_.queries, s_.value_dim),
+        .dout = rows<const T>(dout_, s_.heads, s_.queries, s_.value_dim),
+        .lse = lse_.data(),
+        .dlse = settings_.lse_gradient ? dlse_.data() : nullptr,
+        .dq = rows<T>(dq_, s_.heads, s_.queries, s_.head_dim),
+        .dk = rows<T>(dk_, s_.kv_heads, s_.keys, s_.head_dim),
+        .dv = rows<T>(dv_, s_.kv_heads, s_.keys, s_.value_dim),
+        .dtau = settings_.tau ? dtau_.data() : nullptr,
+        .dsink = settings_.sink ? dsink_.data() : nullptr});
+    return {doubles(out_), doubles(lse_),  doubles(dq_),    doubles(dk_),
+            doubles(dv_),  doubles(dtau_), doubles(dsink_), doubles(dbias_)};
+  }
+
   PointwiseNumbers by_formula() const {
     PointwiseNumbers n;
     n.out.resize(out_.size());
@@ -228,6 +277,10 @@ class PointwiseProblem {
     Pair p;
     const TokenPlace &query = query_places_[i], &key = key_places_[j];
     if (!allowed(settings_.mask, query, key)) return p;
+    const std::vector<uint64_t>& sets = settings_.members;
+    if (!sets.empty() &&
+        !settings_.sees(query, key, sets[static_cast<size_t>(s_.keys - s_.queries + i)], sets[j]))
+      return p;
     const T *q = at(q_, b, i, h, s_.queries, s_.heads, s_.head_dim),
             *k = at(k_, b, j, h * s_.kv_heads / s_.heads, s_.keys, s_.kv_heads, s_.head_dim);
     for (int64_t c = 0; c < s_.head_dim; ++c)

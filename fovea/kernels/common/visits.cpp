@@ -15,33 +15,6 @@ namespace {
 
 constexpr int64_t kLargest = std::numeric_limits<int32_t>::max() / 2;  // differences must fit too
 
-VisitRule visit_rule(const MaskRule& rule) {
-  const bool full = rule.sparsity == MaskRule::Sparsity::full;
-  VisitRule out{.causal = rule.causal, .limited = !full || rule.window > 0, .grouped = !full};
-  if (rule.sparsity != MaskRule::Sparsity::fixed)
-    out.reach = static_cast<int32_t>(std::min(rule.window, kLargest));
-  return out;
-}
-
-int32_t group_of(const MaskRule& rule, int64_t position) {
-  switch (rule.sparsity) {
-    case MaskRule::Sparsity::full:
-      return 0;
-    case MaskRule::Sparsity::strided:
-      return static_cast<int32_t>((position % rule.stride + rule.stride) % rule.stride);
-    case MaskRule::Sparsity::fixed:
-      return static_cast<int32_t>(position / rule.block);
-  }
-  return 0;
-}
-
-int32_t open_to(const MaskRule& rule, int64_t position) {
-  const bool summary = rule.sparsity == MaskRule::Sparsity::fixed &&
-                       position % rule.block >= rule.block - rule.summary;
-  return (position < rule.sinks ? TokenColumns::kOpenBefore : 0) |
-         (summary ? TokenColumns::kOpenAlways : 0);
-}
-
 int64_t padded(int64_t n) { return (n + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
 /// Documents may carry any labels: numbers in order of appearance, so that 32 bits hold them.
@@ -63,8 +36,8 @@ TokenColumns columns_of(const MaskRule& rule, std::span<const TokenPlace> places
     out.position[n] = static_cast<int32_t>(place.position);
     out.document[n] =
         labels.try_emplace(place.document, static_cast<int32_t>(labels.size())).first->second;
-    out.group[n] = group_of(rule, place.position);
-    out.open[n] = open_to(rule, place.position);
+    out.group[n] = visit_group(rule, place.position);
+    out.open[n] = visit_open(rule, place.position);
   }
   return out;
 }
@@ -101,6 +74,33 @@ StripList turned(const StripList& by_query, int64_t queries, int64_t keys) {
 }
 
 }  // namespace
+
+VisitRule visit_rule(const MaskRule& rule) {
+  const bool full = rule.sparsity == MaskRule::Sparsity::full;
+  VisitRule out{.causal = rule.causal, .limited = !full || rule.window > 0, .grouped = !full};
+  if (rule.sparsity != MaskRule::Sparsity::fixed)
+    out.reach = static_cast<int32_t>(std::min(rule.window, kLargest));
+  return out;
+}
+
+int32_t visit_group(const MaskRule& rule, int64_t position) {
+  switch (rule.sparsity) {
+    case MaskRule::Sparsity::full:
+      return 0;
+    case MaskRule::Sparsity::strided:
+      return static_cast<int32_t>((position % rule.stride + rule.stride) % rule.stride);
+    case MaskRule::Sparsity::fixed:
+      return static_cast<int32_t>(position / rule.block);
+  }
+  return 0;
+}
+
+int32_t visit_open(const MaskRule& rule, int64_t position) {
+  const bool summary = rule.sparsity == MaskRule::Sparsity::fixed &&
+                       position % rule.block >= rule.block - rule.summary;
+  return (position < rule.sinks ? TokenColumns::kOpenBefore : 0) |
+         (summary ? TokenColumns::kOpenAlways : 0);
+}
 
 Visits make_visits(const MaskRule& rule, std::span<const TokenPlace> queries,
                    std::span<const TokenPlace> keys) {

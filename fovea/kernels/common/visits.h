@@ -31,6 +31,14 @@ struct TokenColumns {
 
   static constexpr int32_t kOpenBefore = 1;  ///< a sink: seen from its own position on
   static constexpr int32_t kOpenAlways = 2;  ///< a summary position of `fixed`
+  static constexpr int32_t kOpenToAll = 4;   ///< meets every set of groups
+};
+
+/// What memberships in groups add to the rule (grouped_plan.h).
+enum class MemberRule : uint8_t {
+  ignored,
+  meet_or_near,  ///< and (the tokens share a group, or i - j < near)
+  apart,         ///< and the memberships are disjoint
 };
 
 /// How the columns combine: seen = same document, and (causal) distance i - j >= 0, and, if
@@ -38,6 +46,8 @@ struct TokenColumns {
 struct VisitRule {
   bool causal = true, limited = false, grouped = false;
   int32_t reach = 0;
+  MemberRule members = MemberRule::ignored;
+  int32_t near = 0;  ///< of `meet_or_near`
 };
 
 struct Visits {
@@ -59,6 +69,11 @@ struct RowVisits {
   int64_t position = 0;
   KeyRange near, far;
 };
+
+/// The rule's columns, one by one: how a mask rule becomes comparisons.
+VisitRule visit_rule(const MaskRule& rule);
+int32_t visit_group(const MaskRule& rule, int64_t position);
+int32_t visit_open(const MaskRule& rule, int64_t position);
 
 /// Derives the visits of queries and keys at the given places. Time O(tiles), memory O(tokens +
 /// strips). ShapeError where a position does not fit 31 bits.

@@ -69,6 +69,7 @@ class BackwardKeys {
     }
     for (int64_t h = 0; h < b_.head_count; ++h) add_head(b_.heads[h]);
     if constexpr (gated) write_gates();
+    if (b_.dk_sums != nullptr) return leave_sums();
     for (int64_t n = 0; n < keys_; ++n) {
       T* dk = b_.dk + (b_.key_begin + n) * b_.dk_row;
       T* dv = b_.dv + (b_.key_begin + n) * b_.dv_row;
@@ -81,6 +82,13 @@ class BackwardKeys {
 
  private:
   enum class Tile { plain, masked, general };
+
+  void leave_sums() const {
+    const int64_t k = b_.key_width.columns, v = b_.value_width.columns;
+    float *dk = b_.dk_sums + b_.key_begin * k, *dv = b_.dv_sums + b_.key_begin * v;
+    for (int64_t n = 0; n < keys_ * k; ++n) dk[n] = dk_[n];
+    for (int64_t n = 0; n < keys_ * v; ++n) dv[n] = dv_[n];
+  }
 
   void add_head(const BackwardHead& head) {
     head_ = &head;

@@ -55,7 +55,7 @@ class ForwardRows {
       for (int64_t n = 0; n < b_.strip_count; ++n) raise_references(b_.strips[n]);
       pass();
     }
-    write();
+    b_.left[0] != nullptr ? leave_states() : write();
   }
 
  private:
@@ -97,12 +97,60 @@ class ForwardRows {
     for (int64_t n = 0; n < rows * kLanes; ++n) sums_[n] = 0.0f;
     for (int64_t n = 0; n < rows * b_.value_width.columns; ++n) out_[n] = 0.0f;
     depth_ = 0;
-    if (b_.stats[0] == nullptr) return visit_strips<false>();
-    for (int64_t n = 0; n < rows * kLanes; ++n) {
+    const bool stats = b_.stats[0] != nullptr;
+    for (int64_t n = 0; stats && n < rows * kLanes; ++n) {
       spread_[n] = first_[n] = 0.0f;
       top_[n] = -kInfinity;
     }
-    visit_strips<true>();
+    for (int64_t r = 0; b_.states != nullptr && r < b_.rows; ++r) take_states(r, stats);
+    stats ? visit_strips<true>() : visit_strips<false>();
+  }
+
+  // Begins a row with what passes over other keys left: their sums under one reference.
+  void take_states(int64_t r, bool stats) {
+    const int64_t columns = b_.value_width.columns, size = row_state(b_.value_width);
+    float top = -kInfinity;
+    for (int64_t n = 0; n < b_.taken_count[r]; ++n) {
+      const float* state = b_.states + b_.taken[r][n] * size + columns;
+      if (state[1] > 0.0f && state[0] > top) top = state[0];
+    }
+    if (top == -kInfinity) return;
+    if (fresh_[r]) {
+      reference_[r] = top;
+      fresh_[r] = false;
+      --open_[r / kRows];
+    } else if (unsafe_[r] && top > reference_[r]) {
+      reference_[r] = top;
+    }
+    for (int64_t n = 0; n < b_.taken_count[r]; ++n) {
+      const float* state = b_.states + b_.taken[r][n] * size;
+      const float* tail = state + columns;
+      if (!(tail[1] > 0.0f)) continue;
+      const float shift = tail[0] - reference_[r];
+      const float factor = shift == 0.0f ? 1.0f : __builtin_exp2f(shift);
+      float* out = out_ + r * columns;
+      for (int64_t c = 0; c < columns; ++c) out[c] += factor * state[c];
+      sums_[r * kLanes] += factor * tail[1];
+      if (!stats) continue;
+      spread_[r * kLanes] += factor * (tail[2] + tail[1] * shift);
+      first_[r * kLanes] += factor * tail[4];
+      const float largest_x = tail[3] + shift;
+      if (largest_x > top_[r * kLanes]) top_[r * kLanes] = largest_x;
+    }
+  }
+
+  void leave_states() const {
+    const int64_t columns = b_.value_width.columns;
+    for (int64_t r = 0; r < b_.rows; ++r) {
+      float* to = b_.left[r];
+      for (int64_t c = 0; c < columns; ++c) to[c] = out_[r * columns + c];
+      to[columns] = reference_[r];
+      to[columns + 1] = sum(load(sums_ + r * kLanes));
+      if (b_.stats[r] == nullptr) continue;
+      to[columns + 2] = sum(load(spread_ + r * kLanes));
+      to[columns + 3] = largest(load(top_ + r * kLanes));
+      to[columns + 4] = sum(load(first_ + r * kLanes));
+    }
   }
 
   template <bool stats>
@@ -225,8 +273,12 @@ class ForwardRows {
         seen[r][0] = seen[r][1] = Int{};
         continue;
       }
-      const Places query{broadcast(b_.position[row]), broadcast(b_.document[row]),
-                         broadcast(b_.group[row]), Int{}};
+      Places query{broadcast(b_.position[row]), broadcast(b_.document[row]),
+                   broadcast(b_.group[row]), Int{}};
+      if (b_.rule.members != MemberRule::ignored) {
+        query.members_low = broadcast(b_.members_low[row]);
+        query.members_high = broadcast(b_.members_high[row]);
+      }
       seen[r][0] = seen_lanes(b_.rule, query, low);
       seen[r][1] = seen_lanes(b_.rule, query, high);
       all |= seen[r][0] | seen[r][1];

@@ -191,8 +191,9 @@ void pack_strip(const StripSource<T>& from, const PackedWidth& width, const Stri
   Word* natural = to.natural != nullptr ? to.natural : scratch;
   for (int64_t row = 0; row < kStrip; ++row) {
     Word* out = natural + row * width.pitch;
-    if (row < from.rows) {
-      copy_row<T, P>(from.data + row * from.stride, width.elements, width.pitch, out);
+    const int64_t at = from.index != nullptr && row < from.rows ? from.index[row] : row;
+    if (row < from.rows && at >= 0) {
+      copy_row<T, P>(from.data + at * from.stride, width.elements, width.pitch, out);
     } else {
       for (int64_t c = 0; c < width.pitch; ++c) out[c] = 0.0f;
     }

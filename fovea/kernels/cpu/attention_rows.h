@@ -7,6 +7,7 @@
 #include "fovea/kernels/cpu/attention_backward.h"
 #include "fovea/kernels/cpu/attention_decode.h"
 #include "fovea/kernels/cpu/attention_forward.h"
+#include "fovea/kernels/cpu/grouped_rows.h"
 
 namespace fovea::kernels {
 namespace {
@@ -24,6 +25,7 @@ constexpr AttentionTable<T> table_of(const char* isa) {
           .delta = delta_rows<T>,
           .backward = backward_block<T, P>,
           .query_gradient = query_gradient_rows<T>,
+          .join = join_rows<T>,
           .decode_scratch = decode_floats,
           .decode = decode_block<T, P>,
           .finish_decode = finish_decode_row<T>,

@@ -30,8 +30,9 @@ struct PackedWidth {
 template <class T>
 struct StripSource {
   const T* data = nullptr;
-  int64_t stride = 0;  ///< elements from row to row
-  int64_t rows = 0;    ///< rows that exist, at most one strip
+  int64_t stride = 0;              ///< elements from row to row
+  int64_t rows = 0;                ///< rows that exist, at most one strip
+  const int32_t* index = nullptr;  ///< where the rows are, -1 for a row of zeros; null: 0, 1, ...
 };
 
 struct StripLayouts {
@@ -70,7 +71,14 @@ struct GateStrips {
 /// The integers of `keys` (or queries) in the visit rule, from VisitRule's columns.
 struct PlaceColumns {
   const int32_t *position = nullptr, *document = nullptr, *group = nullptr, *open = nullptr;
+  /// Bits 0 to 31 and 32 to 63 of the memberships, where the rule reads them; the second may be
+  /// null.
+  const int32_t *members_low = nullptr, *members_high = nullptr;
 };
+
+/// Floats of a row's state between two passes over disjoint keys: O [value columns], reference
+/// (log 2), sum, then telemetry.
+constexpr int64_t row_state(const PackedWidth& value) { return value.columns + 16; }
 
 /// A block of at most kQueryBlock query rows (of one head, or of all heads of a group where there
 /// are few queries) against the keys of one sequence.
@@ -98,6 +106,14 @@ struct ForwardBlock {
   int64_t index[kQueryBlock];            ///< of the query in the sequence, for dropout
   const float* query_gate[kQueryBlock];  ///< [pitch] factors of the row
   const HeadRule* head[kQueryBlock];
+  int32_t members_low[kQueryBlock], members_high[kQueryBlock];
+
+  /// Passes over disjoint keys: a row begins with the states `taken` names (entries of `states`),
+  /// and leaves its own instead of out, lse and stats where `left` is not null.
+  const float* states = nullptr;
+  const int32_t* taken[kQueryBlock];
+  int64_t taken_count[kQueryBlock];
+  float* left[kQueryBlock] = {};
 };
 
 /// All queries of one head, packed for the backward pass.
@@ -132,6 +148,22 @@ struct BackwardBlock {
   T *dk = nullptr, *dv = nullptr;  ///< row 0 of the sequence
   int64_t dk_row = 0, dv_row = 0;
   float* dgate = nullptr;  ///< [padded keys][pitch]
+  /// [keys][columns] of the sequence: where sums go instead of dk and dv, if not null.
+  float *dk_sums = nullptr, *dv_sums = nullptr;
+};
+
+/// Rows as sums of float32 rows, in order, and the gradient of tau: -(q.row) / tau.
+template <class T>
+struct JoinRows {
+  const float* const* parts = nullptr;
+  const int32_t* part_begin = nullptr;  ///< parts of row r: [part_begin[r], part_begin[r + 1])
+  int64_t rows = 0, width = 0;
+  T* out = nullptr;
+  int64_t out_row = 0;
+  const T* q = nullptr;
+  int64_t q_row = 0;
+  const float* tau = nullptr;  ///< null: no temperature per row
+  float* dtau = nullptr;
 };
 
 /// dO.O - dlse of some rows.
@@ -221,6 +253,7 @@ struct AttentionTable {
   void (*delta)(const DeltaRows<T>&) = nullptr;
   void (*backward)(const BackwardBlock<T>&, float* scratch) = nullptr;
   void (*query_gradient)(const QueryGradientRows<T>&) = nullptr;
+  void (*join)(const JoinRows<T>&) = nullptr;
   int64_t (*decode_scratch)(const PackedWidth& key) = nullptr;  // floats
   void (*decode)(const DecodeBlock<T>&, float* scratch) = nullptr;
   void (*finish_decode)(const DecodeRow<T>&) = nullptr;

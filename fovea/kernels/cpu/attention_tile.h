@@ -13,16 +13,32 @@ namespace {
 /// Places of kLanes tokens, or of one token in all lanes.
 struct Places {
   Int position, document, group, open;
+  Int members_low{}, members_high{};
 };
 
 FOVEA_INLINE Places places_at(const PlaceColumns& columns, int64_t n) {
-  return {load(columns.position + n), load(columns.document + n), load(columns.group + n),
-          load(columns.open + n)};
+  Places at{load(columns.position + n), load(columns.document + n), load(columns.group + n),
+            load(columns.open + n)};
+  if (columns.members_low != nullptr) at.members_low = load(columns.members_low + n);
+  if (columns.members_high != nullptr) at.members_high = load(columns.members_high + n);
+  return at;
 }
 
 FOVEA_INLINE Places place_of(const PlaceColumns& columns, int64_t n) {
-  return {broadcast(columns.position[n]), broadcast(columns.document[n]),
-          broadcast(columns.group[n]), broadcast(columns.open[n])};
+  Places at{broadcast(columns.position[n]), broadcast(columns.document[n]),
+            broadcast(columns.group[n]), broadcast(columns.open[n])};
+  if (columns.members_low != nullptr) at.members_low = broadcast(columns.members_low[n]);
+  if (columns.members_high != nullptr) at.members_high = broadcast(columns.members_high[n]);
+  return at;
+}
+
+/// What memberships allow (VisitRule::members); `ahead` is i - j.
+FOVEA_INLINE Int members_allow(const VisitRule& rule, const Places& query, const Places& key,
+                               Int ahead) {
+  const Int common =
+      (query.members_low & key.members_low) | (query.members_high & key.members_high);
+  if (rule.members == MemberRule::apart) return common == 0;
+  return (common != 0) | (ahead < rule.near) | ((key.open & 4) != 0);  // TokenColumns::kOpenToAll
 }
 
 /// allowed(query, key) lane by lane: all bits set or none.
@@ -31,6 +47,7 @@ FOVEA_INLINE Int seen_lanes(const VisitRule& rule, const Places& query, const Pl
   const Int ahead = query.position - key.position;
   const Int causal = ahead >= 0;
   if (rule.causal) seen &= causal;
+  if (rule.members != MemberRule::ignored) seen &= members_allow(rule, query, key, ahead);
   if (!rule.limited) return seen;
   const Int distance = causal ? ahead : -ahead;
   Int reached = distance < rule.reach;

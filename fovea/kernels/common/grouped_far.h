@@ -1,0 +1,30 @@
+// Building the far pairs of a plan, and the sets of groups that occur (internal to grouped_plan).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "fovea/kernels/common/grouped_plan.h"
+
+namespace fovea {
+
+/// More distinct sets than this are not sorted into classes: their lists would be shorter than a
+/// block.
+constexpr int64_t kMostClasses = 256;
+
+/// The distinct sets of groups, in order of appearance, and the set of every token; `sets` is empty
+/// where there are more than kMostClasses.
+struct MemberSets {
+  std::vector<uint64_t> sets;
+  std::vector<int32_t> of_token;
+};
+MemberSets member_sets(std::span<const uint64_t> members);
+
+/// `plan` has everything but far.
+FarPairs class_pairs(const GroupedPlan& plan, const MemberSets& sets);
+FarPairs group_pairs(const GroupedPlan& plan, std::span<const uint64_t> members);
+
+}  // namespace fovea

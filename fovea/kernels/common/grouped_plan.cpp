@@ -1,0 +1,359 @@
+// Making a plan: checks, columns by token, the choice.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/common/grouped_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+#include <unordered_set>
+
+#include "fovea/base/error.h"
+#include "fovea/kernels/common/grouped_far.h"
+
+namespace fovea {
+namespace {
+
+constexpr std::string_view kWhere = "grouped plan";
+constexpr int64_t kMostGroups = 64;
+constexpr int64_t kLargest = std::numeric_limits<int32_t>::max() / 2;
+constexpr uint64_t kEveryGroup = ~uint64_t{0};
+
+// Empty where documents are runs whose positions ascend.
+std::string disorder(std::span<const TokenPlace> places, int64_t window) {
+  std::unordered_set<int64_t> seen;
+  for (size_t n = 0; n < places.size(); ++n) {
+    const TokenPlace& at = places[n];
+    const int64_t largest = kLargest - window;
+    if (at.position < -largest || at.position > largest)
+      return fmt::format("positions must be between {} and {}; got {}", -largest, largest,
+                         at.position);
+    const bool starts = n == 0 || at.document != places[n - 1].document;
+    if (!starts && at.position <= places[n - 1].position)
+      return fmt::format(
+          "positions must ascend inside a document; token {} is at {} after {}; sort the tokens", n,
+          at.position, places[n - 1].position);
+    if (starts && n > 0) {
+      seen.insert(places[n - 1].document);
+      if (seen.contains(at.document))
+        return fmt::format(
+            "the tokens of a document must be neighbours; document {} goes on at "
+            "token {} after another one",
+            at.document, n);
+    }
+  }
+  return "";
+}
+
+void check(const GroupedRule& rule, const GroupedTokens& tokens) {
+  require<ConfigError>(rule.groups >= 1 && rule.groups <= kMostGroups, kWhere,
+                       "groups must be 1 to {}; got {}", kMostGroups, rule.groups);
+  require<ConfigError>(rule.window >= 1 && rule.window <= kLargest && rule.sinks >= 0, kWhere,
+                       "window must be at least 1 and sinks 0 or larger; got {} and {}",
+                       rule.window, rule.sinks);
+  const int64_t keys = std::ssize(tokens.places);
+  require<ShapeError>(
+      std::ssize(tokens.members) == keys && tokens.queries >= 0 && tokens.queries <= keys, kWhere,
+      "expected {} memberships and at most as many queries; got {} and {}", keys,
+      tokens.members.size(), tokens.queries);
+  if (rule.groups < kMostGroups) {
+    for (size_t n = 0; n < tokens.members.size(); ++n) {
+      const uint64_t beyond = tokens.members[n] >> rule.groups;
+      require<ShapeError>(
+          beyond == 0, kWhere,
+          "memberships are bits 0 to {}; token {} is in group {}; compute them with "
+          "the spec's number of groups",
+          rule.groups - 1, n, rule.groups + std::countr_zero(beyond));
+    }
+  }
+  const std::string reason = beyond_grouped_plans(rule, tokens.places);
+  require<ShapeError>(reason.empty(), kWhere, "{}", reason);
+}
+
+// Sets of groups by tiles: those that some and that all tokens are in.
+void tile_sets(std::span<const uint64_t> members, std::vector<uint64_t>& any,
+               std::vector<uint64_t>& all) {
+  for (size_t n = 0; n < members.size(); ++n) {
+    if (n % kVisitTile == 0) {
+      any.push_back(0);
+      all.push_back(kEveryGroup);
+    }
+    any.back() |= members[n];
+    all.back() &= members[n];
+  }
+}
+
+int32_t low_bits(uint64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
+
+// Columns that do not depend on the kind. `members` count sinks in every group.
+void put_columns(GroupedPlan& plan, std::span<const TokenPlace> places,
+                 std::span<const uint64_t> members) {
+  // One tile more than whole blocks: the queries of a chunk may begin inside a tile.
+  const auto padded =
+      static_cast<size_t>((plan.keys + kKeyBlock - 1) / kKeyBlock * kKeyBlock + kVisitTile);
+  TokenColumns& key = plan.key;
+  key.position.resize(padded);
+  key.document.assign(padded, -2);
+  key.group.resize(padded);
+  key.open.resize(padded);
+  plan.low.resize(padded);
+  if (plan.rule.groups > 32) plan.high.resize(padded);
+  int32_t document = -1;
+  for (size_t n = 0; n < places.size(); ++n) {
+    if (n == 0 || places[n].document != places[n - 1].document) ++document;
+    key.position[n] = static_cast<int32_t>(places[n].position);
+    key.document[n] = document;
+    plan.low[n] = low_bits(members[n]);
+    if (plan.rule.groups > 32) plan.high[n] = low_bits(members[n] >> 32);
+  }
+  tile_sets(members, plan.key_any, plan.key_all);
+}
+
+// Where documents begin and end and what is near, by two pointers.
+void put_ranges(GroupedPlan& plan) {
+  const auto keys = static_cast<size_t>(plan.keys);
+  for (std::vector<int32_t>* x :
+       {&plan.document_begin, &plan.document_end, &plan.near_begin, &plan.far_from})
+    x->resize(keys);
+  const auto window = static_cast<int32_t>(plan.rule.window);
+  const auto& position = plan.key.position;
+  for (size_t begin = 0; begin < keys;) {
+    size_t end = begin + 1;
+    while (end < keys && plan.key.document[end] == plan.key.document[begin]) ++end;
+    size_t near = begin;
+    for (size_t n = begin; n < end; ++n) {
+      for (; position[n] - position[near] >= window; ++near)
+        plan.far_from[near] = static_cast<int32_t>(n);
+      plan.near_begin[n] = static_cast<int32_t>(near);
+      plan.document_begin[n] = static_cast<int32_t>(begin);
+      plan.document_end[n] = static_cast<int32_t>(end);
+    }
+    for (; near < end; ++near) plan.far_from[near] = static_cast<int32_t>(end);
+    begin = end;
+  }
+}
+
+// The rule of the pass in the tokens' order.
+void put_near_rule(GroupedPlan& plan) {
+  const MaskRule& mask = plan.rule.mask;
+  if (plan.has_far()) {
+    plan.near = {.causal = true, .limited = true, .reach = static_cast<int32_t>(plan.rule.window)};
+    return;
+  }
+  plan.near = visit_rule(mask);
+  for (int64_t n = 0; n < plan.keys; ++n) {
+    plan.key.group[n] = visit_group(mask, plan.key.position[n]);
+    plan.key.open[n] = visit_open(mask, plan.key.position[n]);
+  }
+  if (plan.kind == GroupedKind::dense) return;
+  for (int64_t n = 0; n < plan.keys; ++n) {
+    if (plan.key.position[n] < plan.rule.sinks) plan.key.open[n] |= TokenColumns::kOpenToAll;
+  }
+  plan.near.members = MemberRule::meet_or_near;
+  plan.near.near = static_cast<int32_t>(plan.rule.window);
+}
+
+// Far pairs are bounded by comparisons of positions alone.
+bool mask_allows_far(const GroupedRule& rule) {
+  return rule.mask.causal && rule.mask.sparsity == MaskRule::Sparsity::full &&
+         (rule.mask.window == 0 || rule.mask.window >= rule.window);
+}
+
+bool every_two_meet(const std::vector<uint64_t>& sets) {
+  for (size_t a = 0; a < sets.size(); ++a) {
+    for (size_t b = 0; b <= a; ++b) {
+      if ((sets[a] & sets[b]) == 0) return false;
+    }
+  }
+  return !sets.empty();
+}
+
+// What stands against the groups plan; its slots are linear only if tokens are in few groups.
+bool groups_possible(const GroupedPlan& plan, std::span<const uint64_t> members) {
+  int64_t slots = 0;
+  for (const uint64_t set : members) {
+    if (set == 0 && plan.rule.sinks > 0) return false;
+    slots += std::popcount(set);
+  }
+  return slots <= 8 * plan.keys;
+}
+
+// In scores a query and head, fitted on one machine (docs/kernels/grouped.md): a tile whose pairs
+// are compared, a query's second pass, a key's second packing.
+constexpr double kCompared = 1.12, kPass = 45.0, kSlot = 12.0;
+constexpr double kEdge = 0.75;  // a tile across a bound of positions: parts of it are skipped
+
+double scores_of(const std::vector<Strip>& strips, int64_t rows, double partial) {
+  double scores = 0.0;
+  for (const Strip& strip : strips)
+    scores += static_cast<double>(strip.key_end - strip.key_begin) *
+              (strip.kind == Strip::Kind::full ? 1.0 : partial);
+  return scores * static_cast<double>(rows);
+}
+
+// Mean cost a query over evenly spread blocks; `add` gives the cost and the queries of block n.
+template <class Add>
+double mean_cost(int64_t blocks, const Add& add) {
+  constexpr int64_t kSample = 128;
+  const int64_t step = std::max<int64_t>(1, blocks / kSample);
+  double cost = 0.0, rows = 0.0;
+  for (int64_t n = step / 2; n < blocks; n += step) {
+    const auto [scores, queries] = add(n);
+    cost += scores;
+    rows += static_cast<double>(queries);
+  }
+  return rows > 0.0 ? cost / rows : 0.0;
+}
+
+double near_cost(const GroupedPlan& plan, double partial) {
+  std::vector<Strip> strips;
+  return mean_cost((plan.queries + kQueryBlock - 1) / kQueryBlock, [&](int64_t n) {
+    const int64_t begin = n * kQueryBlock, rows = std::min(kQueryBlock, plan.queries - begin);
+    near_strips(plan, begin, rows, strips);
+    return std::pair{scores_of(strips, rows, partial), rows};
+  });
+}
+
+double far_cost(const GroupedPlan& plan, double partial) {
+  std::vector<Strip> strips;
+  return mean_cost(std::ssize(plan.far.blocks), [&](int64_t n) {
+    const SlotBlock& block = plan.far.blocks[n];
+    far_strips(plan, block, strips);
+    return std::pair{scores_of(strips, block.rows, partial), block.rows};
+  });
+}
+
+// From the sizes of the groups alone, and ragged ends.
+double groups_cost(const GroupedPlan& plan, std::span<const uint64_t> members) {
+  constexpr double kEnds = 40.0;  // half a block's span and half a strip
+  std::array<double, kMostGroups> seen{};
+  double scores = 0.0, lists = 0.0;
+  for (int64_t n = 0; n < plan.keys; ++n) {
+    if (plan.document_begin[n] == n) seen.fill(0.0);
+    if (n > plan.document_begin[n]) {  // keys that became far since the query before
+      for (int32_t j = plan.near_begin[n - 1]; j < plan.near_begin[n]; ++j) {
+        for (uint64_t set = members[j]; set != 0; set &= set - 1) ++seen[std::countr_zero(set)];
+      }
+    }
+    if (n < plan.first_query()) continue;
+    for (uint64_t set = members[n]; set != 0; set &= set - 1) {
+      scores += seen[std::countr_zero(set)];
+      ++lists;
+    }
+  }
+  const double queries = static_cast<double>(std::max<int64_t>(plan.queries, 1));
+  return kCompared * scores / queries + (kEnds + kPass + kSlot) * lists / queries;
+}
+
+// Makes `plan` of the wanted kind, or of the cheapest. It has all columns but those of the kind.
+class Chooser {
+ public:
+  Chooser(GroupedPlan& plan, std::span<const uint64_t> members)
+      : plan_(plan), members_(members), sets_(member_sets(members)) {}
+
+  void build(GroupedKind kind) {
+    const std::string why = beyond(kind);
+    require<ConfigError>(why.empty(), kWhere, "plan {} is not possible here: {}",
+                         enum_names(kind)[static_cast<size_t>(kind)], why);
+    plan_.kind = kind;
+    if (kind == GroupedKind::classes) plan_.far = class_pairs(plan_, sets_);
+    if (kind == GroupedKind::groups) plan_.far = group_pairs(plan_, members_);
+    plan_.reason = "requested";
+  }
+
+  void choose() {
+    plan_.kind = GroupedKind::dense;
+    plan_.reason = "any two sets of groups meet";
+    if (beyond(GroupedKind::dense).empty()) return;
+    plan_.kind = GroupedKind::block_sparse;
+    plan_.reason = "the mask compares more than positions";
+    if (plan_.queries == 0 || !mask_allows_far(plan_.rule)) return;
+    const double tiles = near_cost(plan_, kCompared);
+    plan_.kind = GroupedKind::classes;  // near pairs are the same in both
+    const double near = near_cost(plan_, kEdge);
+    double classes = -1.0, groups = -1.0;
+    if (beyond(GroupedKind::classes).empty()) {
+      plan_.far = class_pairs(plan_, sets_);
+      classes = near + far_cost(plan_, kEdge) + kPass +
+                kSlot * static_cast<double>(plan_.far.key.token.size()) /
+                    static_cast<double>(plan_.queries);
+    }
+    const auto several = [](uint64_t set) { return (set & (set - 1)) != 0; };
+    if ((sets_.sets.empty() || std::ranges::any_of(sets_.sets, several)) &&
+        beyond(GroupedKind::groups).empty())
+      groups = near + groups_cost(plan_, members_);
+    const bool by_classes = classes >= 0.0 && classes < tiles;
+    if (groups >= 0.0 && groups < (by_classes ? classes : tiles)) {
+      build(GroupedKind::groups);
+    } else if (!by_classes) {
+      plan_.kind = GroupedKind::block_sparse;
+      plan_.far = {};
+    }
+    plan_.reason =
+        fmt::format("predicted scores a query: block_sparse {:.0f}, classes {:.0f}, groups {:.0f}",
+                    tiles, classes, groups);
+  }
+
+ private:
+  // Why a kind is not possible; "" where it is.
+  std::string beyond(GroupedKind kind) const {
+    const bool known = !sets_.sets.empty() || plan_.keys == 0;
+    switch (kind) {
+      case GroupedKind::dense:
+        return every_two_meet(sets_.sets) ? "" : "some tokens share no group";
+      case GroupedKind::block_sparse:
+        return "";
+      case GroupedKind::classes:
+        if (!known) return fmt::format("more than {} different sets of groups", kMostClasses);
+        break;
+      case GroupedKind::groups:
+        if (!groups_possible(plan_, members_))
+          return "tokens must be in one group at least, and in 8 on average at most";
+        break;
+    }
+    return mask_allows_far(plan_.rule)
+               ? ""
+               : "the mask must have no window, or one of at least the groups' own";
+  }
+
+  GroupedPlan& plan_;
+  std::span<const uint64_t> members_;
+  MemberSets sets_;
+};
+
+}  // namespace
+
+std::span<const std::string_view> enum_names(GroupedKind) {
+  static constexpr std::string_view names[] = {"dense", "block_sparse", "classes", "groups"};
+  return names;
+}
+
+std::string beyond_grouped_plans(const GroupedRule& rule, std::span<const TokenPlace> places) {
+  if (!rule.mask.causal) return "groups of tokens need a causal mask";
+  return disorder(places, rule.window);
+}
+
+GroupedPlan make_grouped_plan(const GroupedRule& rule, const GroupedTokens& tokens,
+                              std::optional<GroupedKind> wanted) {
+  check(rule, tokens);
+  GroupedPlan plan;
+  plan.rule = rule;
+  plan.keys = std::ssize(tokens.places);
+  plan.queries = tokens.queries;
+  std::vector<uint64_t> members(tokens.members.begin(), tokens.members.end());
+  tile_sets(std::span(members).subspan(static_cast<size_t>(plan.first_query())), plan.query_any,
+            plan.query_all);
+  for (size_t n = 0; n < members.size(); ++n) {
+    if (tokens.places[n].position < rule.sinks) members[n] = kEveryGroup;
+  }
+  put_columns(plan, tokens.places, members);
+  put_ranges(plan);
+  Chooser chooser(plan, tokens.members);
+  wanted ? chooser.build(*wanted) : chooser.choose();
+  put_near_rule(plan);
+  return plan;
+}
+
+}  // namespace fovea

@@ -1,0 +1,132 @@
+// Plans of hard Focus: which tiles of pairs are visited when distant tokens attend only if they
+// share a group (spec 11.4, 11.5, U-9, U-11).
+//
+//   seen(i, j) = allowed(i, j) and (i - j < window, or j < sinks, or the tokens share a group)
+//
+// Four plans for the same relation, all in O(tokens) memory:
+//   block_sparse  tokens in their order; a tile is skipped if its memberships are disjoint and no
+//                 pair is near; where it is not, memberships are compared inside the tile
+//   classes       far pairs (i - j >= window) among tokens sorted by their exact set of groups: the
+//                 queries of one set visit the keys of all sets that meet it, no test inside tiles;
+//                 then the near pairs (i - j < window) in the tokens' order
+//   groups        far pairs group by group; a pair counts in its lowest common group alone; near
+//                 pairs as above
+//   dense         any two sets of the batch meet: plain attention
+// Sinks count as members of every group. A far query stands `window` before its own position, so
+// that "not later" is the whole test of a far pair and the parts are disjoint.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fovea/kernels/common/mask_rule.h"
+#include "fovea/kernels/common/visits.h"
+
+namespace fovea {
+
+enum class GroupedKind { dense, block_sparse, classes, groups };
+std::span<const std::string_view> enum_names(GroupedKind);
+
+struct GroupedRule {
+  MaskRule mask;
+  int64_t groups = 8;  ///< K, at most 64
+  int64_t window = 128;
+  int64_t sinks = 0;
+};
+
+/// One sequence: keys in order (documents are runs, positions ascend in each) with the bits of
+/// their groups; the queries are the last `queries` of them.
+struct GroupedTokens {
+  std::span<const TokenPlace> places;
+  std::span<const uint64_t> members;
+  int64_t queries = 0;
+};
+
+/// Tokens in an order of their own, whole kVisitTile tiles a list: slots. Padding has token -1.
+struct SlotColumns {
+  std::vector<int32_t> token;
+  TokenColumns places;
+  std::vector<int32_t> low, high;  ///< memberships, where the tiles compare them
+};
+
+/// The slots of one class or group (or of the sinks).
+struct SlotList {
+  uint64_t members = 0;
+  int64_t key_begin = 0, keys = 0, query_begin = 0, queries = 0;
+  int64_t component = 0;  ///< lists of different components never meet
+};
+
+/// Up to kQueryBlock queries of one list.
+struct SlotBlock {
+  int64_t list = 0, begin = 0, rows = 0;
+};
+
+/// Entries of row r: values[begin[r]] ... values[begin[r + 1] - 1].
+struct IntRows {
+  std::vector<int32_t> begin{0}, values;
+
+  std::span<const int32_t> of(int64_t r) const {
+    return std::span(values).subspan(begin[r], begin[r + 1] - begin[r]);
+  }
+};
+
+/// The far pairs of `classes` and `groups`.
+struct FarPairs {
+  VisitRule rule;
+  SlotColumns key, query;  ///< the positions of queries are less by the window
+  std::vector<SlotList> lists;
+  IntRows visits, visited_by;      ///< lists whose keys a list's queries visit, and the converse
+  std::vector<SlotBlock> blocks;   ///< long ones first
+  IntRows query_slots, key_slots;  ///< of query i, of key j
+  int64_t components = 0;
+};
+
+struct GroupedPlan {
+  GroupedKind kind = GroupedKind::dense;
+  std::string reason;
+  int64_t queries = 0, keys = 0;
+  GroupedRule rule;
+  VisitRule near;  ///< of the pass in the tokens' order: near pairs, or (block_sparse) all
+  TokenColumns key;
+  std::vector<int32_t> low, high;  ///< memberships of keys, sinks in every group; high if K > 32
+  /// By key: the document's first key and the key behind its last, the first key that is near it
+  /// and the first later one that it is far from.
+  std::vector<int32_t> document_begin, document_end, near_begin, far_from;
+  /// By kVisitTile keys, and by as many queries: groups that some and that all of them are in.
+  std::vector<uint64_t> key_any, key_all, query_any, query_all;
+  FarPairs far;
+
+  bool has_far() const { return kind == GroupedKind::classes || kind == GroupedKind::groups; }
+  int64_t first_query() const { return keys - queries; }
+};
+
+/// Checks the tokens, counts strips and takes the cheapest plan, or builds `wanted`. Time and
+/// memory O(tokens). ConfigError: more than 64 groups, or a plan that the mask or the memberships
+/// exclude; ShapeError: sizes, positions or documents out of order, memberships out of range.
+GroupedPlan make_grouped_plan(const GroupedRule& rule, const GroupedTokens& tokens,
+                              std::optional<GroupedKind> wanted = std::nullopt);
+
+/// "" where plans exist for a mask and tokens at these places; else why not.
+std::string beyond_grouped_plans(const GroupedRule& rule, std::span<const TokenPlace> places);
+
+/// Tiles of kQueryBlock queries x kVisitTile keys that all passes of a plan visit, for one head.
+int64_t visited_tiles(const GroupedPlan& plan);
+
+/// Strips of keys of query rows [begin, begin + rows) in the pass in the tokens' order.
+void near_strips(const GroupedPlan& plan, int64_t begin, int64_t rows, std::vector<Strip>& out);
+/// Strips of queries of the keys [begin, end) there.
+void near_query_strips(const GroupedPlan& plan, int64_t begin, int64_t end,
+                       std::vector<Strip>& out);
+/// Strips of key slots of a far block, and of query slots of the key slots [begin, end) of a list.
+void far_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<Strip>& out);
+void far_query_strips(const GroupedPlan& plan, int64_t list, int64_t begin, int64_t end,
+                      std::vector<Strip>& out);
+
+}  // namespace fovea

@@ -1,0 +1,211 @@
+// Strips of a plan, derived block by block when they are needed.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <tuple>
+
+#include "fovea/kernels/common/grouped_plan.h"
+
+namespace fovea {
+namespace {
+
+constexpr int64_t round_down(int64_t n) { return n / kVisitTile * kVisitTile; }
+constexpr int64_t round_up(int64_t n) { return round_down(n + kVisitTile - 1); }
+
+void append(std::vector<Strip>& out, int64_t begin, int64_t end, Strip::Kind kind) {
+  if (begin >= end) return;
+  if (!out.empty() && out.back().key_end == begin && out.back().kind == kind) {
+    out.back().key_end = end;
+  } else {
+    out.push_back({.key_begin = begin, .key_end = end, .kind = kind});
+  }
+}
+
+// [some_begin, some_end) in whole tiles, of which those inside [all_begin, all_end) are full;
+// `size` rows exist.
+void append_range(std::vector<Strip>& out, int64_t offset, int64_t size, int64_t some_begin,
+                  int64_t some_end, int64_t all_begin, int64_t all_end) {
+  if (some_begin >= some_end) return;
+  const int64_t begin = round_down(some_begin), end = std::min(round_up(some_end), size);
+  int64_t full_begin = round_up(std::max(all_begin, begin)), full_end = round_down(all_end);
+  if (full_begin >= full_end) full_begin = full_end = end;
+  append(out, offset + begin, offset + full_begin, Strip::Kind::partial);
+  append(out, offset + full_begin, offset + full_end, Strip::Kind::full);
+  append(out, offset + full_end, offset + end, Strip::Kind::partial);
+}
+
+// What tiles of the tokens' order hold, in block_sparse and dense.
+class Tiles {
+ public:
+  explicit Tiles(const GroupedPlan& plan)
+      : p_(plan),
+        window_(plan.rule.mask.window),
+        full_(plan.rule.mask.sparsity == MaskRule::Sparsity::full),
+        dense_(plan.kind == GroupedKind::dense) {}
+
+  // Tokens [first, last] as queries, [key, key_last] as keys.
+  void add(int64_t first, int64_t last, int64_t key, int64_t key_last, bool meet_any, bool meet_all,
+           int64_t at, int64_t end, std::vector<Strip>& out) const {
+    const auto& position = p_.key.position;
+    const bool one = p_.document_begin[last] <= std::min(key, first) &&
+                     p_.document_end[key] > std::max(key_last, last);
+    const bool near_some = key_last >= p_.near_begin[first];
+    if (key > last || key_last < p_.document_begin[first]) return;
+    if (!dense_ && !near_some && !meet_any) return;
+    bool inside = true;
+    if (window_ > 0 || !full_) {
+      const int64_t nearest = position[first] - position[key_last];
+      const bool open = position[key] < p_.rule.mask.sinks;
+      if (full_ && one && nearest >= window_ && !open) return;
+      inside = full_ && position[last] - position[key] < window_;
+    }
+    const bool near_all = key >= p_.near_begin[last];
+    const bool all =
+        full_ && one && inside && key_last <= first && (dense_ || meet_all || near_all);
+    append(out, at, end, all ? Strip::Kind::full : Strip::Kind::partial);
+  }
+
+ private:
+  const GroupedPlan& p_;
+  const int64_t window_;
+  const bool full_, dense_;
+};
+
+struct Sets {
+  uint64_t any = 0, all = ~uint64_t{0};
+};
+
+Sets sets_of(const std::vector<uint64_t>& any, const std::vector<uint64_t>& all, int64_t begin,
+             int64_t end) {
+  Sets out;
+  for (int64_t n = begin / kVisitTile; n * kVisitTile < end; ++n) {
+    out.any |= any[n];
+    out.all &= all[n];
+  }
+  return out;
+}
+
+// Sinks (which alone are in every group) meet a token without groups, too.
+bool may_meet(uint64_t query, uint64_t key) { return (query & key) != 0 || key == ~uint64_t{0}; }
+
+// The slots of a list whose tokens are in [begin, end).
+std::pair<int64_t, int64_t> slots_between(std::span<const int32_t> tokens, int64_t begin,
+                                          int64_t end) {
+  const auto at = [&](int64_t token) {
+    return std::ranges::lower_bound(tokens, static_cast<int32_t>(token)) - tokens.begin();
+  };
+  return {at(begin), at(std::max(begin, end))};
+}
+
+bool compares(const GroupedPlan& plan, const SlotList& list) {
+  return plan.far.rule.members != MemberRule::ignored && list.members != 1;
+}
+
+}  // namespace
+
+void near_strips(const GroupedPlan& plan, int64_t begin, int64_t rows, std::vector<Strip>& out) {
+  out.clear();
+  const int64_t first = plan.first_query() + begin, last = first + rows - 1;
+  if (plan.has_far()) {
+    const bool one = plan.document_begin[first] == plan.document_begin[last];
+    append_range(out, 0, plan.keys, plan.near_begin[first], last + 1, plan.near_begin[last],
+                 one ? first + 1 : 0);
+    return;
+  }
+  const Tiles tiles(plan);
+  const Sets query = sets_of(plan.query_any, plan.query_all, begin, begin + rows);
+  for (int64_t key = round_down(plan.document_begin[first]); key <= last; key += kVisitTile) {
+    const int64_t end = std::min(key + kVisitTile, plan.keys), n = key / kVisitTile;
+    tiles.add(first, last, key, end - 1, may_meet(query.any, plan.key_any[n]),
+              (query.all & plan.key_all[n]) != 0, key, end, out);
+  }
+}
+
+void near_query_strips(const GroupedPlan& plan, int64_t begin, int64_t end,
+                       std::vector<Strip>& out) {
+  out.clear();
+  const int64_t offset = plan.first_query();
+  const int64_t from = std::max<int64_t>(begin - offset, 0);
+  if (plan.has_far()) {
+    append_range(out, 0, plan.queries, from, plan.far_from[end - 1] - offset, end - 1 - offset,
+                 plan.far_from[begin] - offset);
+    return;
+  }
+  const Tiles tiles(plan);
+  const Sets key = sets_of(plan.key_any, plan.key_all, begin, end);
+  const int64_t behind = plan.document_end[end - 1] - offset;
+  for (int64_t query = round_down(from); query < behind; query += kVisitTile) {
+    const int64_t stop = std::min(query + kVisitTile, plan.queries), n = query / kVisitTile;
+    tiles.add(query + offset, stop - 1 + offset, begin, end - 1,
+              may_meet(plan.query_any[n], key.any), (key.all & plan.query_all[n]) != 0, query, stop,
+              out);
+  }
+}
+
+void far_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<Strip>& out) {
+  out.clear();
+  const FarPairs& far = plan.far;
+  const int32_t first = far.query.token[block.begin];
+  const int32_t last = far.query.token[block.begin + block.rows - 1];
+  const bool one = plan.document_begin[first] == plan.document_begin[last];
+  int64_t begin = plan.document_begin[first];
+  if (const MaskRule& mask = plan.rule.mask; mask.window > 0 && mask.sinks == 0) {
+    const auto& position = plan.key.position;  // keys the mask's window still shows
+    begin = std::partition_point(position.begin() + begin, position.begin() + first,
+                                 [&](int32_t x) { return position[first] - x >= mask.window; }) -
+            position.begin();
+  }
+  for (const int32_t s : far.visits.of(block.list)) {
+    const SlotList& list = far.lists[s];
+    const std::span tokens = std::span(far.key.token).subspan(list.key_begin, list.keys);
+    const auto [some_begin, some_end] = slots_between(tokens, begin, plan.near_begin[last]);
+    int64_t all_begin = 0, all_end = 0;
+    if (one && !far.rule.limited && !compares(plan, list))
+      std::tie(all_begin, all_end) =
+          slots_between(tokens, plan.document_begin[last], plan.near_begin[first]);
+    append_range(out, list.key_begin, round_up(list.keys), some_begin, some_end, all_begin,
+                 all_end);
+  }
+}
+
+void far_query_strips(const GroupedPlan& plan, int64_t list, int64_t begin, int64_t end,
+                      std::vector<Strip>& out) {
+  out.clear();
+  const FarPairs& far = plan.far;
+  const int32_t first = far.key.token[begin], last = far.key.token[end - 1];
+  const bool one = plan.document_begin[first] == plan.document_begin[last];
+  for (const int32_t c : far.visited_by.of(list)) {
+    const SlotList& visitor = far.lists[c];
+    const std::span tokens =
+        std::span(far.query.token).subspan(visitor.query_begin, visitor.queries);
+    const auto [some_begin, some_end] =
+        slots_between(tokens, plan.far_from[first], plan.document_end[last]);
+    int64_t all_begin = 0, all_end = 0;
+    if (one && !far.rule.limited && !compares(plan, far.lists[list]))
+      std::tie(all_begin, all_end) =
+          slots_between(tokens, plan.far_from[last], plan.document_end[first]);
+    append_range(out, visitor.query_begin, round_up(visitor.queries), some_begin, some_end,
+                 all_begin, all_end);
+  }
+}
+
+int64_t visited_tiles(const GroupedPlan& plan) {
+  int64_t tiles = 0;
+  std::vector<Strip> strips;
+  const auto add = [&] {
+    for (const Strip& strip : strips)
+      tiles += (strip.key_end - strip.key_begin + kVisitTile - 1) / kVisitTile;
+  };
+  for (int64_t begin = 0; begin < plan.queries; begin += kQueryBlock) {
+    near_strips(plan, begin, std::min(kQueryBlock, plan.queries - begin), strips);
+    add();
+  }
+  for (const SlotBlock& block : plan.far.blocks) {
+    far_strips(plan, block, strips);
+    add();
+  }
+  return tiles;
+}
+
+}  // namespace fovea

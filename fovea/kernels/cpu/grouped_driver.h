@@ -1,0 +1,34 @@
+// What the drivers of grouped attention share (internal to kernels/cpu).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/attention_driver.h"
+#include "fovea/kernels/cpu/grouped.h"
+
+namespace fovea::kernels {
+
+inline const GroupedPlan& plan_of(std::span<const GroupedPlan> plans, int64_t b) {
+  return plans[plans.size() == 1 ? 0 : static_cast<size_t>(b)];
+}
+
+/// Columns of tokens from `first` on, with their memberships.
+inline PlaceColumns places_of(const TokenColumns& tokens, const std::vector<int32_t>& low,
+                              const std::vector<int32_t>& high, int64_t first = 0) {
+  return {tokens.position.data() + first,
+          tokens.document.data() + first,
+          tokens.group.data() + first,
+          tokens.open.data() + first,
+          low.empty() ? nullptr : low.data() + first,
+          high.empty() ? nullptr : high.data() + first};
+}
+
+inline int64_t key_slots(const GroupedPlan& plan) { return std::ssize(plan.far.key.token); }
+inline int64_t query_slots(const GroupedPlan& plan) { return std::ssize(plan.far.query.token); }
+
+/// UnsupportedError or ShapeError.
+void check_grouped(const AttentionSizes& sizes, const LogitRule& rule,
+                   std::span<const GroupedPlan> plans);
+
+}  // namespace fovea::kernels

@@ -1,0 +1,202 @@
+// The kernels of grouped attention against scalar loops in float64 over the dense mask (spec 11.5).
+// ForcedIsa (attention_test.cpp) runs these tests on every instruction set, too.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/grouped.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <functional>
+
+#include "tests/support/expect_error.h"
+#include "tests/support/member_patterns.h"
+#include "tests/support/pointwise_problem.h"
+
+namespace fovea {
+namespace {
+
+using namespace fovea::testing;
+
+constexpr GroupedKind kKinds[] = {GroupedKind::block_sparse, GroupedKind::classes,
+                                  GroupedKind::groups};
+
+PointwiseSettings grouped_settings(int64_t tokens, std::vector<uint64_t> members) {
+  PointwiseSettings s{.sizes = {1, 2, 1, tokens, tokens, 16, 24}};
+  s.members = std::move(members);
+  s.focus_window = 24;
+  s.focus_sinks = 3;
+  return s;
+}
+
+template <class T>
+void expect_close(const PointwiseNumbers& got, const PointwiseNumbers& truth,
+                  const std::string& what) {
+  constexpr bool exact = std::is_same_v<T, float>;
+  const double forward = exact ? 1e-5 : 1e-2, backward = exact ? 1e-4 : 3e-2;
+  EXPECT_LT(numbers_error(got.out, truth.out), forward) << what << " out";
+  EXPECT_LT(numbers_error(got.lse, truth.lse), forward) << what << " lse";
+  EXPECT_LT(numbers_error(got.dq, truth.dq), backward) << what << " dq";
+  EXPECT_LT(numbers_error(got.dk, truth.dk), backward) << what << " dk";
+  EXPECT_LT(numbers_error(got.dv, truth.dv), backward) << what << " dv";
+  EXPECT_LT(numbers_error(got.dtau, truth.dtau), backward) << what << " dtau";
+  EXPECT_LT(numbers_error(got.dsink, truth.dsink), backward) << what << " dsink";
+}
+
+template <class T>
+void expect_truth(const PointwiseSettings& settings, const std::string& what) {
+  PointwiseProblem<T> problem(settings);
+  const PointwiseNumbers truth = problem.by_formula();
+  for (const GroupedKind kind : kKinds) {
+    const std::string name(enum_names(kind)[static_cast<size_t>(kind)]);
+    try {
+      expect_close<T>(problem.by_plan(kind), truth, what + ", " + name);
+    } catch (const ConfigError&) {
+      EXPECT_NE(kind, GroupedKind::block_sparse) << what;
+    }
+  }
+}
+
+void expect_truths(const PointwiseSettings& settings, const std::string& what) {
+  expect_truth<float>(settings, what);
+  expect_truth<BFloat16>(settings, what);
+}
+
+TEST(AttentionKernels, GroupedEqualsTheMaskForEveryPattern) {
+  for (const auto& [name, members] : member_patterns(300, 8))
+    expect_truths(grouped_settings(300, members), name);
+}
+
+TEST(AttentionKernels, GroupedEqualsTheMaskForEverySetting) {
+  const auto check = [](const std::string& name,
+                        const std::function<void(PointwiseSettings&)>& change) {
+    PointwiseSettings s = grouped_settings(200, random_sets(200, 8, 2, 9));
+    change(s);
+    expect_truths(s, name);
+  };
+  check("no sinks", [](auto& s) { s.focus_sinks = 0; });
+  check("window 1", [](auto& s) { s.focus_window = 1, s.focus_sinks = 0; });
+  check("window over everything", [](auto& s) { s.focus_window = 300; });
+  check("tau", [](auto& s) { s.tau = true; });
+  check("soft-cap", [](auto& s) { s.soft_cap = 1.5; });
+  check("sink logit", [](auto& s) { s.sink = true; });
+  check("mask window", [](auto& s) { s.mask.window = 70, s.mask.sinks = 2; });
+  check("strided", [](auto& s) {
+    s.mask = {.window = 5, .sparsity = MaskRule::Sparsity::strided, .stride = 7};
+  });
+  check("documents", [](auto& s) { s.documents = 3; });
+  check("one-token documents", [](auto& s) { s.documents = 200; });
+  check("chunk", [](auto& s) { s.sizes.queries = 75; });
+  check("grouped heads", [](auto& s) { s.sizes.heads = 6, s.sizes.kv_heads = 2; });
+  check("one group", [](auto& s) {
+    s.groups = 1;
+    s.members.assign(200, 1);
+  });
+  check("64 groups", [](auto& s) {
+    s.groups = 64;
+    s.members = random_sets(200, 64, 3, 4);
+  });
+  check("everything", [](auto& s) {
+    s.tau = s.sink = true;
+    s.soft_cap = 2.0, s.mask.window = 90, s.documents = 2;
+  });
+}
+
+TEST(AttentionKernels, GroupedEqualsTheMaskForOddLengthsAndWidths) {
+  for (const int64_t tokens : {1, 3, 19, 97, 257, 700})
+    expect_truths(grouped_settings(tokens, random_sets(tokens, 4, 1, 2)),
+                  std::to_string(tokens) + " tokens");
+  for (const int64_t width : {8, 40, 64, 128, 256}) {
+    PointwiseSettings s = grouped_settings(130, random_sets(130, 4, 1, 2));
+    s.sizes.head_dim = width, s.sizes.value_dim = 264 - width;
+    s.scale = 1.0 / std::sqrt(static_cast<double>(width));
+    expect_truths(s, "width " + std::to_string(width));
+  }
+}
+
+// A dense plan takes the tiles of plain attention: the same bits.
+TEST(AttentionKernels, GroupedDenseIsPlainAttention) {
+  PointwiseSettings s = grouped_settings(300, std::vector<uint64_t>(300, 5));
+  s.focus_sinks = 0;
+  PointwiseProblem<float> grouped(s);
+  s.members.clear();
+  PointwiseProblem<float> plain(s);
+  const PointwiseNumbers a = grouped.by_plan(GroupedKind::dense), b = plain.by_kernels();
+  EXPECT_EQ(a.out, b.out);
+  EXPECT_EQ(a.lse, b.lse);
+  EXPECT_LT(numbers_error(a.dq, b.dq), 1e-6);
+  EXPECT_LT(numbers_error(a.dk, b.dk), 1e-6);
+}
+
+// What far passes leave must hold when the near keys are larger by far, and smaller.
+TEST(AttentionKernels, GroupedSurvivesLogitsThatGrowAndFall) {
+  for (const bool grow : {true, false}) {
+    PointwiseSettings s = grouped_settings(400, random_sets(400, 4, 2, 3));
+    s.groups = 4;
+    PointwiseProblem<float> problem(s);
+    const size_t row = 16;
+    for (size_t n = 0; n < problem.keys().size(); ++n)
+      problem.keys()[n] *= static_cast<float>(grow ? n / row : 400 - n / row);
+    const PointwiseNumbers truth = problem.by_formula();
+    for (const GroupedKind kind : kKinds) {
+      const PointwiseNumbers got = problem.by_plan(kind);
+      EXPECT_LT(numbers_error(got.out, truth.out), 1e-4) << grow;
+      EXPECT_LT(numbers_error(got.lse, truth.lse), 1e-6) << grow;
+    }
+  }
+}
+
+TEST(AttentionKernels, GroupedGivesTheSameBitsForAnyNumberOfThreads) {
+  PointwiseSettings s = grouped_settings(900, random_sets(900, 8, 2, 3));
+  s.sizes = {2, 4, 2, 900, 900, 32, 32};
+  const int before = omp_get_max_threads();
+  for (const GroupedKind kind : kKinds) {
+    std::vector<PointwiseNumbers> runs;
+    for (const int threads : {1, 2, 5}) {
+      omp_set_num_threads(threads);
+      runs.push_back(PointwiseProblem<float>(s).by_plan(kind));
+    }
+    for (const PointwiseNumbers& other : {runs[1], runs[2]}) {
+      EXPECT_EQ(other.out, runs[0].out);
+      EXPECT_EQ(other.dq, runs[0].dq);
+      EXPECT_EQ(other.dk, runs[0].dk);
+      EXPECT_EQ(other.dv, runs[0].dv);
+    }
+  }
+  omp_set_num_threads(before);
+}
+
+// Changing tokens after i leaves the rows up to i alone, to the bit, though classes grow.
+TEST(AttentionKernels, GroupedRowsDoNotNoticeLaterKeys) {
+  for (const GroupedKind kind : kKinds) {
+    PointwiseSettings s = grouped_settings(500, random_sets(500, 8, 1, 3));
+    PointwiseProblem<float> one(s);
+    for (size_t n = 300; n < 500; ++n) s.members[n] = 2;
+    PointwiseProblem<float> other(s);
+    for (size_t n = 300 * 16; n < other.keys().size(); ++n) other.keys()[n] *= 50.0f;
+    const PointwiseNumbers a = one.by_plan(kind), b = other.by_plan(kind);
+    const int64_t rows = 300 * 2 * 24;
+    EXPECT_TRUE(std::equal(a.out.begin(), a.out.begin() + rows, b.out.begin()));
+    EXPECT_NE(a.out, b.out);
+  }
+}
+
+TEST(AttentionKernels, GroupedRefusesBiasesAndOtherSizes) {
+  PointwiseSettings s = grouped_settings(40, random_sets(40, 8, 1, 3));
+  s.alibi = true;
+  EXPECT_ERROR(UnsupportedError, PointwiseProblem<float>(s).by_plan(GroupedKind::classes), "bias");
+  s.alibi = false;
+  s.dropout = 0.5;
+  EXPECT_ERROR(UnsupportedError, PointwiseProblem<float>(s).by_plan(GroupedKind::classes),
+               "dropout");
+  s.dropout = 0.0;
+  PointwiseProblem<float> problem(s);
+  std::vector<GroupedPlan> plans{problem.plan(std::nullopt)};
+  plans[0].keys = 41;
+  EXPECT_ERROR(ShapeError, run(kernels::GroupedForward<float>{.sizes = s.sizes, .plans = plans}),
+               "40", "41");
+}
+
+}  // namespace
+}  // namespace fovea
