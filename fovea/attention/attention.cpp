@@ -13,6 +13,7 @@
 #include "fovea/attention/differential.h"
 #include "fovea/attention/focus.h"
 #include "fovea/attention/fused.h"
+#include "fovea/attention/grouped.h"
 #include "fovea/attention/head_output.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/plan.h"
@@ -39,6 +40,21 @@ std::string beyond_sdpa(const AttentionSpec& spec, const at::Tensor& q,
   if (spec.sink_logit && !q.device().is_cpu())
     return "stage softmax: sink_logit needs lse, which only the CPU gives";
   return "";
+}
+
+// The call by the grouped kernels, or why not.
+std::optional<AttentionResult> try_grouped(const AttentionSpec& spec, const at::Tensor& q,
+                                           const at::Tensor& k, const at::Tensor& v,
+                                           const AttentionTensors& tensors,
+                                           const AttentionContext& context, std::string& why_not) {
+  why_not = beyond_grouped(spec, q, context);
+  if (!why_not.empty()) return std::nullopt;
+  GroupedPlans plans = make_grouped_plans(spec, tensors.members_bs, q.size(2), context);
+  why_not = plans.reason;
+  if (!why_not.empty()) return std::nullopt;
+  AttentionResult result = grouped_attention(spec, std::move(plans), q, k, v, tensors, context);
+  result.out_bhte = head_output(spec, result.out_bhte, tensors);
+  return result;
 }
 
 [[noreturn]] void refuse_fused(const AttentionSpec& spec, const std::string& reason) {
@@ -85,6 +101,10 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
   if (path == Path::reference) return reference("requested");
   const CallShape shape{q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()};
   std::string no_kernel = beyond_fused(spec, q);
+  if (spec.focus.gate == FocusSpec::Gate::hard) {
+    std::optional<AttentionResult> result = try_grouped(spec, q, k, v, tensors, context, no_kernel);
+    if (result) return *result;
+  }
   if (no_kernel.empty()) {
     std::optional<AttentionResult> result = decode_attention(spec, q, k, v, tensors, context);
     if (!result) {
@@ -97,6 +117,7 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
     return *result;
   }
   if (path == Path::fused) refuse_fused(spec, no_kernel);
+  if (spec.focus.gate == FocusSpec::Gate::hard) return reference(std::move(no_kernel));
   if (std::string reason = beyond_sdpa(spec, q, context); !reason.empty())
     return reference(std::move(reason));
   if (shape.batch == 0 || shape.queries == 0) return reference("nothing to compute");

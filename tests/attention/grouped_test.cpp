@@ -1,0 +1,190 @@
+// Hard Focus by the grouped kernels behind attention(): the reference's numbers and gradients, and
+// the choice of path and plan (spec 11.5).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/grouped.h"
+
+#include <gtest/gtest.h>
+
+#include "fovea/attention/cache.h"
+#include "tests/support/attention_inputs.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/gradcheck.h"
+
+namespace fovea {
+namespace {
+
+using namespace fovea::testing;
+
+AttentionSpec hard_spec(FocusSpec focus = {.groups = 8, .top_k = 2, .window = 16, .sinks = 2}) {
+  AttentionSpec spec;
+  spec.heads = 4;
+  spec.kv_heads = 2;
+  spec.head_dim = 16;
+  spec.value_dim = 24;
+  spec.focus = focus;
+  spec.focus.gate = FocusSpec::Gate::hard;
+  return spec;
+}
+
+struct Numbers {
+  at::Tensor out, lse;
+  std::vector<at::Tensor> grads;
+};
+
+Numbers run(const AttentionSpec& spec, const AttentionInputs& leaves, AttentionContext context,
+            std::optional<GroupedKind> kind, Path path = Path::fused) {
+  context.want_lse = true;
+  const AttentionInputs in = leaves.with_gradient();
+  AttentionResult result;
+  if (kind) {
+    GroupedPlans plans =
+        make_grouped_plans(spec, in.tensors.members_bs, in.q.size(2), context, kind);
+    EXPECT_EQ(plans.reason, "");
+    result = grouped_attention(spec, std::move(plans), in.q, in.k, in.v, in.tensors, context);
+  } else {
+    result = attention(spec, in.q, in.k, in.v, in.tensors, context, path);
+    EXPECT_EQ(result.path.name, path == Path::reference ? "reference" : "grouped");
+  }
+  const at::ScalarType wide = in.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor sum =
+      (result.out_bhte.to(wide) * random_normal(result.out_bhte.sizes(), 77).to(wide)).sum() +
+      (result.lse_bht * random_normal(result.lse_bht.sizes(), 78).to(wide)).sum();
+  return {result.out_bhte.detach(), result.lse_bht.detach(), gradients(sum, in.leaves())};
+}
+
+void expect_close(const Numbers& got, const Numbers& truth, double forward, double backward,
+                  const std::string& what) {
+  EXPECT_LT(relative_error(got.out, truth.out), forward) << what;
+  EXPECT_LT(relative_error(got.lse, truth.lse), forward) << what;
+  for (size_t n = 0; n < truth.grads.size(); ++n)
+    EXPECT_LT(relative_error(got.grads[n], truth.grads[n]), backward) << what << " gradient " << n;
+}
+
+TEST(Grouped, EqualsTheFloat64ReferenceWithItsGradientsForEveryPlan) {
+  AttentionSpec spec = hard_spec();
+  spec.soft_cap = 4.0;
+  spec.sink_logit = true;
+  spec.temperature.kind = TemperatureSpec::Kind::learned;
+  for (const AttentionContext& context :
+       {AttentionContext{}, packed_context({60, 1, 59}), packed_context({7, 113})}) {
+    const AttentionInputs in = random_inputs(spec, 2, 120);
+    const Numbers truth = run(spec, in, context, std::nullopt, Path::reference);
+    for (const GroupedKind kind :
+         {GroupedKind::block_sparse, GroupedKind::classes, GroupedKind::groups}) {
+      const std::string name(enum_names(kind)[static_cast<size_t>(kind)]);
+      expect_close(run(spec, in.to(at::kFloat), context, kind), truth, 1e-5, 1e-4, name);
+      const AttentionInputs coarse = in.to(at::kBFloat16);
+      expect_close(run(spec, coarse, context, kind),
+                   run(spec, coarse.to(at::kDouble), context, std::nullopt, Path::reference), 1e-2,
+                   3e-2, name);
+    }
+    expect_close(run(spec, in.to(at::kFloat), context, std::nullopt), truth, 1e-5, 1e-4, "chosen");
+  }
+}
+
+TEST(Grouped, MaskWindowsAreIntersected) {
+  AttentionSpec spec = hard_spec();
+  for (const int64_t window : {5, 16, 40}) {
+    spec.mask.window = window;
+    spec.mask.sinks = 1;
+    const AttentionInputs in = random_inputs(spec, 1, 100);
+    expect_close(run(spec, in.to(at::kFloat), {}, std::nullopt),
+                 run(spec, in, {}, std::nullopt, Path::reference), 1e-5, 1e-4,
+                 std::to_string(window));
+  }
+}
+
+TEST(Grouped, ChunksOfAPromptEqualTheWholeForEveryPlan) {
+  const AttentionSpec spec = hard_spec();
+  const AttentionInputs in = random_inputs(spec, 1, 200).to(at::kFloat);
+  const at::NoGradGuard no_gradient;
+  const auto by = [&](GroupedKind kind, int64_t begin, int64_t end) {
+    const AttentionInputs some = in.tokens(0, end);
+    GroupedPlans plans = make_grouped_plans(spec, some.tensors.members_bs, end - begin, {}, kind);
+    return grouped_attention(spec, std::move(plans), some.q.narrow(2, begin, end - begin), some.k,
+                             some.v, {}, {})
+        .out_bhte;
+  };
+  for (const GroupedKind kind :
+       {GroupedKind::block_sparse, GroupedKind::classes, GroupedKind::groups}) {
+    const at::Tensor whole = by(kind, 0, 200);
+    const at::Tensor parts = at::cat({by(kind, 0, 64), by(kind, 64, 65), by(kind, 65, 200)}, 2);
+    EXPECT_LT(relative_error(parts, whole), 1e-6);
+  }
+}
+
+TEST(Grouped, RowsOfABatchHavePlansOfTheirOwn) {
+  const AttentionSpec spec = hard_spec();
+  const AttentionInputs in = random_inputs(spec, 3, 150).to(at::kFloat);
+  const at::Tensor all = attention(spec, in.q, in.k, in.v, in.tensors).out_bhte;
+  for (int64_t b = 0; b < 3; ++b) {
+    const auto row = [b](const at::Tensor& x) { return x.narrow(0, b, 1); };
+    const AttentionTensors tensors{.members_bs = row(in.tensors.members_bs)};
+    EXPECT_TRUE(attention(spec, row(in.q), row(in.k), row(in.v), tensors).out_bhte.equal(row(all)));
+  }
+}
+
+TEST(Grouped, IsTakenOnItsOwnAndSaysWhichPlanAndWhy) {
+  const auto taken = [](const AttentionSpec& spec, const AttentionInputs& in,
+                        const AttentionContext& context = {}) {
+    return attention(spec, in.q, in.k, in.v, in.tensors, context).path;
+  };
+  AttentionSpec spec = hard_spec({.groups = 8, .top_k = 1, .window = 16, .sinks = 2});
+  AttentionInputs in = random_inputs(spec, 1, 700).to(at::kFloat);
+  PathTaken path = taken(spec, in);
+  EXPECT_EQ(path.name, "grouped");
+  EXPECT_EQ(path.plan, "classes");
+  EXPECT_NE(path.reason.find("block_sparse"), std::string::npos) << path.reason;
+  AttentionContext context;
+  context.want_stats = true;
+  EXPECT_NE(taken(spec, in, context).reason.find("tiles visited"), std::string::npos);
+  in.tensors.members_bs.fill_(4);
+  EXPECT_EQ(taken(spec, in).plan, "dense");
+  EXPECT_EQ(taken(spec, in.to(at::kDouble)).name, "reference");
+  spec.bias.kind = BiasSpec::Kind::alibi;
+  EXPECT_EQ(taken(spec, in).name, "reference");
+  EXPECT_NE(taken(spec, in).reason.find("position bias"), std::string::npos);
+  spec = hard_spec({.groups = 8, .top_k = 5, .window = 16});  // 2k > K keeps every pair
+  in = random_inputs(spec, 1, 100).to(at::kFloat);
+  EXPECT_EQ(taken(spec, in).name, "fused");
+}
+
+TEST(Grouped, TelemetryIsThatOfTheReference) {
+  const AttentionSpec spec = hard_spec();
+  const AttentionInputs in = random_inputs(spec, 2, 130).to(at::kFloat);
+  AttentionContext context;
+  context.want_stats = true;
+  const AttentionStats truth = attention_stats(spec, in.q, in.k, in.tensors);
+  for (const GroupedKind kind :
+       {GroupedKind::block_sparse, GroupedKind::classes, GroupedKind::groups}) {
+    const AttentionStats got =
+        grouped_attention(spec, make_grouped_plans(spec, in.tensors.members_bs, 130, {}, kind),
+                          in.q, in.k, in.v, in.tensors, context)
+            .stats;
+    EXPECT_LT(relative_error(got.entropy_h, truth.entropy_h), 1e-5);
+    EXPECT_LT(relative_error(got.largest_weight_h, truth.largest_weight_h), 1e-5);
+    EXPECT_LT(relative_error(got.sink_mass_h, truth.sink_mass_h), 1e-5);
+  }
+}
+
+TEST(Grouped, RefusesBadMembershipsAndPlacesByName) {
+  const AttentionSpec spec = hard_spec({.groups = 4, .top_k = 1, .window = 3});
+  const AttentionInputs in = random_inputs(spec, 1, 40).to(at::kFloat);
+  const auto call = [&](const AttentionTensors& tensors, const AttentionContext& context,
+                        Path path) {
+    return attention(spec, in.q, in.k, in.v, tensors, context, path);
+  };
+  AttentionTensors beyond = in.tensors;
+  beyond.members_bs = in.tensors.members_bs.clone();
+  beyond.members_bs[0][7] = 16;
+  EXPECT_ERROR(ShapeError, call(beyond, {}, Path::automatic), "token 7", "group 4");
+  AttentionContext unsorted;
+  unsorted.key_positions_bs = unsorted.query_positions_bt = at::arange(40).flip(0).unsqueeze(0);
+  EXPECT_ERROR(UnsupportedError, call(in.tensors, unsorted, Path::fused), "ascend");
+  EXPECT_EQ(call(in.tensors, unsorted, Path::automatic).path.name, "reference");
+}
+
+}  // namespace
+}  // namespace fovea
