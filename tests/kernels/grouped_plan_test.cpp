@@ -53,7 +53,8 @@ struct Side {
       return !a.empty() && !b.empty() && (a[at] & b[other.at]) != 0;
     };
     return common(low, other.low) || common(high, other.high) ||
-           (other.places.open[other.at] & TokenColumns::kOpenToAll) != 0;
+           (!other.places.open.empty() &&
+            (other.places.open[other.at] & TokenColumns::kOpenToAll) != 0);
   }
 };
 
@@ -65,6 +66,7 @@ bool tile_sees(const VisitRule& rule, const Side& query, const Side& key) {
   if (rule.members == MemberRule::meet_or_near && !query.meets(key) && ahead >= rule.near)
     return false;
   if (!rule.limited) return true;
+  if (!rule.opens && !rule.grouped) return ahead < rule.reach;
   return ahead < rule.reach ||
          (rule.grouped && query.places.group[query.at] == key.places.group[key.at]) ||
          (key.places.open[key.at] & ~TokenColumns::kOpenToAll) != 0;

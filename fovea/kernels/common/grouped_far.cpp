@@ -35,6 +35,22 @@ class SetNumbers {
   std::vector<int32_t> numbers_ = std::vector<int32_t>(kSlots, -1);
 };
 
+// The slots of tokens from `first` on.
+IntRows slots_of(const std::vector<int32_t>& tokens, int64_t first, int64_t count) {
+  IntRows out;
+  out.begin.assign(static_cast<size_t>(count + 1), 0);
+  for (const int32_t token : tokens) {
+    if (token >= first) ++out.begin[token - first + 1];
+  }
+  std::partial_sum(out.begin.begin(), out.begin.end(), out.begin.begin());
+  out.values.resize(static_cast<size_t>(out.begin.back()));
+  std::vector<int32_t> next(out.begin.begin(), out.begin.end() - 1);
+  for (size_t n = 0; n < tokens.size(); ++n) {
+    if (tokens[n] >= first) out.values[next[tokens[n] - first]++] = static_cast<int32_t>(n);
+  }
+  return out;
+}
+
 bool is_sink(const GroupedPlan& plan, int64_t token) {
   return plan.key.position[token] < plan.rule.sinks;
 }
@@ -46,7 +62,11 @@ class FarBuilder {
   FarBuilder(const GroupedPlan& plan, std::span<const uint64_t> compared)
       : plan_(plan), members_(compared) {
     const MaskRule& mask = plan.rule.mask;
+    const auto slots = static_cast<size_t>(plan.keys + 8 * kVisitTile);
+    far_.key.token.reserve(slots);
+    far_.query.token.reserve(slots);
     far_.rule = {.causal = true, .limited = mask.window > 0};
+    far_.rule.opens = far_.rule.limited && mask.sinks > 0;
     if (mask.window > 0) far_.rule.reach = static_cast<int32_t>(mask.window - plan.rule.window);
     if (!members_.empty()) far_.rule.members = MemberRule::apart;
   }
@@ -60,6 +80,12 @@ class FarBuilder {
   }
   void add_key(int32_t token) { far_.key.token.push_back(token); }
   void add_query(int32_t token) { far_.query.token.push_back(token); }
+  // Tokens in order, as keys and (those that are) as queries.
+  void add_tokens(std::span<const int32_t> tokens) {
+    far_.key.token.insert(far_.key.token.end(), tokens.begin(), tokens.end());
+    const auto first = std::ranges::lower_bound(tokens, plan_.first_query());
+    far_.query.token.insert(far_.query.token.end(), first, tokens.end());
+  }
   void end_list() {
     SlotList& list = far_.lists.back();
     list.keys = std::ssize(far_.key.token) - list.key_begin;
@@ -77,8 +103,9 @@ class FarBuilder {
     fill(far_.key, plan_.rule.window, false);
     fill(far_.query, plan_.rule.window, true);
     cut_blocks();
-    far_.query_slots = slots_of(far_.query.token, plan_.first_query(), plan_.queries);
-    far_.key_slots = slots_of(far_.key.token, 0, plan_.keys);
+    far_.query_slots =
+        members_.empty() ? one_slot_each()
+                         : slots_of(far_.query.token, plan_.first_query(), plan_.queries);
     join_components();
     return std::move(far_);
   }
@@ -102,22 +129,22 @@ class FarBuilder {
     TokenColumns& to = slots.places;
     to.position.resize(size);
     to.document.assign(size, queries ? -1 : -2);
-    to.group.resize(size);
-    to.open.resize(size);
+    const bool open = !queries && far_.rule.opens;
+    if (open) to.open.resize(size);
     const int32_t shift = queries ? static_cast<int32_t>(window) : 0;
     for (size_t n = 0; n < size; ++n) {
       const int32_t token = slots.token[n];
       if (token < 0) continue;
       to.position[n] = plan_.key.position[token] - shift;
       to.document[n] = plan_.key.document[token];
-      if (!queries && far_.rule.limited) to.open[n] = visit_open(plan_.rule.mask, to.position[n]);
+      if (open) to.open[n] = visit_open(plan_.rule.mask, to.position[n]);
     }
     if (!members_.empty()) fill_members(slots, queries);
   }
 
   // A pair counts in its lowest common group: keys keep the groups below the list's.
   void fill_members(SlotColumns& slots, bool queries) const {
-    const bool wide = !plan_.high.empty();
+    const bool wide = plan_.rule.groups > 32;
     slots.low.assign(slots.token.size(), 0);
     if (wide) slots.high.assign(slots.token.size(), 0);
     for (const SlotList& list : far_.lists) {
@@ -136,7 +163,6 @@ class FarBuilder {
   void cut_blocks() {
     for (int64_t c = 0; c < std::ssize(far_.lists); ++c) {
       const SlotList& list = far_.lists[c];
-      if (far_.visits.of(c).empty()) continue;
       for (int64_t n = 0; n < list.queries; n += kQueryBlock)
         far_.blocks.push_back({c, list.query_begin + n, std::min(kQueryBlock, list.queries - n)});
     }
@@ -146,17 +172,16 @@ class FarBuilder {
     });
   }
 
-  IntRows slots_of(const std::vector<int32_t>& tokens, int64_t first, int64_t count) const {
+  // In classes every query has one slot.
+  IntRows one_slot_each() const {
     IntRows out;
-    out.begin.assign(static_cast<size_t>(count + 1), 0);
-    for (const int32_t token : tokens) {
-      if (token >= first) ++out.begin[token - first + 1];
-    }
-    std::partial_sum(out.begin.begin(), out.begin.end(), out.begin.begin());
-    out.values.resize(static_cast<size_t>(out.begin.back()));
-    std::vector<int32_t> next(out.begin.begin(), out.begin.end() - 1);
-    for (size_t n = 0; n < tokens.size(); ++n) {
-      if (tokens[n] >= first) out.values[next[tokens[n] - first]++] = static_cast<int32_t>(n);
+    out.begin.resize(static_cast<size_t>(plan_.queries + 1));
+    std::iota(out.begin.begin(), out.begin.end(), 0);
+    out.values.resize(static_cast<size_t>(plan_.queries));
+    const int64_t first = plan_.first_query();
+    for (size_t n = 0; n < far_.query.token.size(); ++n) {
+      const int32_t token = far_.query.token[n];
+      if (token >= 0) out.values[token - first] = static_cast<int32_t>(n);
     }
     return out;
   }
@@ -190,6 +215,10 @@ class FarBuilder {
 };
 
 }  // namespace
+
+IntRows key_slots_of(const GroupedPlan& plan) {
+  return slots_of(plan.far.key.token, 0, plan.has_far() ? plan.keys : 0);
+}
 
 MemberSets member_sets(std::span<const uint64_t> members) {
   MemberSets out;
@@ -235,6 +264,11 @@ FarPairs class_pairs(const GroupedPlan& plan, const MemberSets& sets) {
   for (int64_t c = 0; c < classes; ++c) {
     build.begin_list(sets.sets[c]);
     const std::span own = std::span(sorted).subspan(begin[c], begin[c + 1] - begin[c]);
+    if (sinks.empty() && sets.sets[c] != 0) {
+      build.add_tokens(own);
+      build.end_list();
+      continue;
+    }
     size_t sink = 0;
     for (const int32_t token : own) {
       for (; inside && sink < sinks.size() && sinks[sink] <= token; ++sink)

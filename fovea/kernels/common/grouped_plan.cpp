@@ -72,85 +72,90 @@ void check(const GroupedRule& rule, const GroupedTokens& tokens) {
   require<ShapeError>(reason.empty(), kWhere, "{}", reason);
 }
 
-// Sets of groups by tiles: those that some and that all tokens are in.
-void tile_sets(std::span<const uint64_t> members, std::vector<uint64_t>& any,
-               std::vector<uint64_t>& all) {
-  for (size_t n = 0; n < members.size(); ++n) {
-    if (n % kVisitTile == 0) {
-      any.push_back(0);
-      all.push_back(kEveryGroup);
+// Sets of groups by tiles: those that some and that all tokens from `first` on are in. Keys count
+// sinks in every group.
+void tile_sets(const GroupedPlan& plan, std::span<const uint64_t> members, int64_t first,
+               bool keys, std::vector<uint64_t>& any, std::vector<uint64_t>& all) {
+  const int64_t tokens = plan.keys - first, tiles = (tokens + kVisitTile - 1) / kVisitTile;
+  any.resize(static_cast<size_t>(tiles));
+  all.resize(static_cast<size_t>(tiles));
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    uint64_t some = 0, every = kEveryGroup;
+    const int64_t begin = first + tile * kVisitTile, end = std::min(begin + kVisitTile, plan.keys);
+    for (int64_t n = begin; n < end; ++n) {
+      const bool sink = keys && plan.key.position[n] < plan.rule.sinks;
+      some |= sink ? kEveryGroup : members[n];
+      every &= sink ? kEveryGroup : members[n];
     }
-    any.back() |= members[n];
-    all.back() &= members[n];
+    any[tile] = some;
+    all[tile] = every;
   }
 }
 
 int32_t low_bits(uint64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
 
-// Columns that do not depend on the kind. `members` count sinks in every group.
-void put_columns(GroupedPlan& plan, std::span<const TokenPlace> places,
-                 std::span<const uint64_t> members) {
+// Positions and documents by token.
+void put_places(GroupedPlan& plan, std::span<const TokenPlace> places) {
   // One tile more than whole blocks: the queries of a chunk may begin inside a tile.
   const auto padded =
       static_cast<size_t>((plan.keys + kKeyBlock - 1) / kKeyBlock * kKeyBlock + kVisitTile);
-  TokenColumns& key = plan.key;
-  key.position.resize(padded);
-  key.document.assign(padded, -2);
-  key.group.resize(padded);
-  key.open.resize(padded);
-  plan.low.resize(padded);
-  if (plan.rule.groups > 32) plan.high.resize(padded);
-  int32_t document = -1;
+  plan.key.position.resize(padded);
+  plan.key.document.assign(padded, -2);
   for (size_t n = 0; n < places.size(); ++n) {
-    if (n == 0 || places[n].document != places[n - 1].document) ++document;
-    key.position[n] = static_cast<int32_t>(places[n].position);
-    key.document[n] = document;
-    plan.low[n] = low_bits(members[n]);
-    if (plan.rule.groups > 32) plan.high[n] = low_bits(members[n] >> 32);
+    if (n == 0 || places[n].document != places[n - 1].document)
+      plan.documents.push_back(static_cast<int32_t>(n));
+    plan.key.position[n] = static_cast<int32_t>(places[n].position);
+    plan.key.document[n] = static_cast<int32_t>(plan.documents.size()) - 1;
   }
-  tile_sets(members, plan.key_any, plan.key_all);
+  plan.documents.push_back(static_cast<int32_t>(plan.keys));
 }
 
-// Where documents begin and end and what is near, by two pointers.
+// What is near, by two pointers.
 void put_ranges(GroupedPlan& plan) {
-  const auto keys = static_cast<size_t>(plan.keys);
-  for (std::vector<int32_t>* x :
-       {&plan.document_begin, &plan.document_end, &plan.near_begin, &plan.far_from})
-    x->resize(keys);
+  plan.near_begin.resize(static_cast<size_t>(plan.keys));
+  plan.far_from.resize(static_cast<size_t>(plan.keys));
   const auto window = static_cast<int32_t>(plan.rule.window);
-  const auto& position = plan.key.position;
-  for (size_t begin = 0; begin < keys;) {
-    size_t end = begin + 1;
-    while (end < keys && plan.key.document[end] == plan.key.document[begin]) ++end;
-    size_t near = begin;
-    for (size_t n = begin; n < end; ++n) {
-      for (; position[n] - position[near] >= window; ++near)
-        plan.far_from[near] = static_cast<int32_t>(n);
-      plan.near_begin[n] = static_cast<int32_t>(near);
-      plan.document_begin[n] = static_cast<int32_t>(begin);
-      plan.document_end[n] = static_cast<int32_t>(end);
+  const int32_t* position = plan.key.position.data();
+  for (size_t d = 0; d + 1 < plan.documents.size(); ++d) {
+    const int32_t begin = plan.documents[d], end = plan.documents[d + 1];
+    int32_t near = begin;
+    for (int32_t n = begin; n < end; ++n) {
+      for (; position[n] - position[near] >= window; ++near) plan.far_from[near] = n;
+      plan.near_begin[n] = near;
     }
-    for (; near < end; ++near) plan.far_from[near] = static_cast<int32_t>(end);
-    begin = end;
+    for (; near < end; ++near) plan.far_from[near] = end;
   }
 }
 
-// The rule of the pass in the tokens' order.
-void put_near_rule(GroupedPlan& plan) {
+// The rule of the pass in the tokens' order, and the columns that it reads.
+void put_near_rule(GroupedPlan& plan, std::span<const uint64_t> members) {
   const MaskRule& mask = plan.rule.mask;
   if (plan.has_far()) {
     plan.near = {.causal = true, .limited = true, .reach = static_cast<int32_t>(plan.rule.window)};
     return;
   }
   plan.near = visit_rule(mask);
-  for (int64_t n = 0; n < plan.keys; ++n) {
-    plan.key.group[n] = visit_group(mask, plan.key.position[n]);
-    plan.key.open[n] = visit_open(mask, plan.key.position[n]);
+  const size_t padded = plan.key.position.size();
+  const bool compares = plan.kind == GroupedKind::block_sparse;
+  if (plan.near.limited || compares) {
+    plan.key.group.resize(padded);
+    plan.key.open.resize(padded);
+    for (int64_t n = 0; n < plan.keys; ++n) {
+      plan.key.group[n] = visit_group(mask, plan.key.position[n]);
+      plan.key.open[n] = visit_open(mask, plan.key.position[n]);
+    }
   }
-  if (plan.kind == GroupedKind::dense) return;
+  if (!compares) return;
+  plan.low.resize(padded);
+  if (plan.rule.groups > 32) plan.high.resize(padded);
   for (int64_t n = 0; n < plan.keys; ++n) {
-    if (plan.key.position[n] < plan.rule.sinks) plan.key.open[n] |= TokenColumns::kOpenToAll;
+    const bool sink = plan.key.position[n] < plan.rule.sinks;
+    const uint64_t set = sink ? kEveryGroup : members[n];
+    if (sink) plan.key.open[n] |= TokenColumns::kOpenToAll;
+    plan.low[n] = low_bits(set);
+    if (plan.rule.groups > 32) plan.high[n] = low_bits(set >> 32);
   }
+  plan.near.opens |= plan.rule.sinks > 0;
   plan.near.members = MemberRule::meet_or_near;
   plan.near.near = static_cast<int32_t>(plan.rule.window);
 }
@@ -196,7 +201,7 @@ double scores_of(const std::vector<Strip>& strips, int64_t rows, double partial)
 // Mean cost a query over evenly spread blocks; `add` gives the cost and the queries of block n.
 template <class Add>
 double mean_cost(int64_t blocks, const Add& add) {
-  constexpr int64_t kSample = 128;
+  constexpr int64_t kSample = 32;
   const int64_t step = std::max<int64_t>(1, blocks / kSample);
   double cost = 0.0, rows = 0.0;
   for (int64_t n = step / 2; n < blocks; n += step) {
@@ -231,8 +236,8 @@ double groups_cost(const GroupedPlan& plan, std::span<const uint64_t> members) {
   std::array<double, kMostGroups> seen{};
   double scores = 0.0, lists = 0.0;
   for (int64_t n = 0; n < plan.keys; ++n) {
-    if (plan.document_begin[n] == n) seen.fill(0.0);
-    if (n > plan.document_begin[n]) {  // keys that became far since the query before
+    if (plan.document_begin(n) == n) seen.fill(0.0);
+    if (n > plan.document_begin(n)) {  // keys that became far since the query before
       for (int32_t j = plan.near_begin[n - 1]; j < plan.near_begin[n]; ++j) {
         for (uint64_t set = members[j]; set != 0; set &= set - 1) ++seen[std::countr_zero(set)];
       }
@@ -342,17 +347,13 @@ GroupedPlan make_grouped_plan(const GroupedRule& rule, const GroupedTokens& toke
   plan.rule = rule;
   plan.keys = std::ssize(tokens.places);
   plan.queries = tokens.queries;
-  std::vector<uint64_t> members(tokens.members.begin(), tokens.members.end());
-  tile_sets(std::span(members).subspan(static_cast<size_t>(plan.first_query())), plan.query_any,
-            plan.query_all);
-  for (size_t n = 0; n < members.size(); ++n) {
-    if (tokens.places[n].position < rule.sinks) members[n] = kEveryGroup;
-  }
-  put_columns(plan, tokens.places, members);
+  put_places(plan, tokens.places);
+  tile_sets(plan, tokens.members, 0, true, plan.key_any, plan.key_all);
+  tile_sets(plan, tokens.members, plan.first_query(), false, plan.query_any, plan.query_all);
   put_ranges(plan);
   Chooser chooser(plan, tokens.members);
   wanted ? chooser.build(*wanted) : chooser.choose();
-  put_near_rule(plan);
+  put_near_rule(plan, tokens.members);
   return plan;
 }
 

@@ -84,7 +84,7 @@ struct FarPairs {
   std::vector<SlotList> lists;
   IntRows visits, visited_by;      ///< lists whose keys a list's queries visit, and the converse
   std::vector<SlotBlock> blocks;   ///< long ones first
-  IntRows query_slots, key_slots;  ///< of query i, of key j
+  IntRows query_slots;            ///< of query i
   int64_t components = 0;
 };
 
@@ -94,17 +94,21 @@ struct GroupedPlan {
   int64_t queries = 0, keys = 0;
   GroupedRule rule;
   VisitRule near;  ///< of the pass in the tokens' order: near pairs, or (block_sparse) all
-  TokenColumns key;
-  std::vector<int32_t> low, high;  ///< memberships of keys, sinks in every group; high if K > 32
-  /// By key: the document's first key and the key behind its last, the first key that is near it
-  /// and the first later one that it is far from.
-  std::vector<int32_t> document_begin, document_end, near_begin, far_from;
+  TokenColumns key;  ///< group and open are empty where the rule does not read them
+  /// Memberships of keys, sinks in every group, where the rule compares them; high if K > 32.
+  std::vector<int32_t> low, high;
+  std::vector<int32_t> documents;  ///< where they begin, then the number of keys
+  /// By key: the first key that is near it, the first later one that it is far from.
+  std::vector<int32_t> near_begin, far_from;
   /// By kVisitTile keys, and by as many queries: groups that some and that all of them are in.
   std::vector<uint64_t> key_any, key_all, query_any, query_all;
   FarPairs far;
 
   bool has_far() const { return kind == GroupedKind::classes || kind == GroupedKind::groups; }
   int64_t first_query() const { return keys - queries; }
+  /// The first key of a key's document, and the one behind its last.
+  int64_t document_begin(int64_t n) const { return documents[key.document[n]]; }
+  int64_t document_end(int64_t n) const { return documents[key.document[n] + 1]; }
 };
 
 /// Checks the tokens, counts strips and takes the cheapest plan, or builds `wanted`. Time and
@@ -115,6 +119,9 @@ GroupedPlan make_grouped_plan(const GroupedRule& rule, const GroupedTokens& toke
 
 /// "" where plans exist for a mask and tokens at these places; else why not.
 std::string beyond_grouped_plans(const GroupedRule& rule, std::span<const TokenPlace> places);
+
+/// Slots of every key.
+IntRows key_slots_of(const GroupedPlan& plan);
 
 /// Tiles of kQueryBlock queries x kVisitTile keys that all passes of a plan visit, for one head.
 int64_t visited_tiles(const GroupedPlan& plan);

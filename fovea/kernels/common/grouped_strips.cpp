@@ -48,10 +48,10 @@ class Tiles {
   void add(int64_t first, int64_t last, int64_t key, int64_t key_last, bool meet_any, bool meet_all,
            int64_t at, int64_t end, std::vector<Strip>& out) const {
     const auto& position = p_.key.position;
-    const bool one = p_.document_begin[last] <= std::min(key, first) &&
-                     p_.document_end[key] > std::max(key_last, last);
+    const bool one = p_.document_begin(last) <= std::min(key, first) &&
+                     p_.document_end(key) > std::max(key_last, last);
     const bool near_some = key_last >= p_.near_begin[first];
-    if (key > last || key_last < p_.document_begin[first]) return;
+    if (key > last || key_last < p_.document_begin(first)) return;
     if (!dense_ && !near_some && !meet_any) return;
     bool inside = true;
     if (window_ > 0 || !full_) {
@@ -108,14 +108,14 @@ void near_strips(const GroupedPlan& plan, int64_t begin, int64_t rows, std::vect
   out.clear();
   const int64_t first = plan.first_query() + begin, last = first + rows - 1;
   if (plan.has_far()) {
-    const bool one = plan.document_begin[first] == plan.document_begin[last];
+    const bool one = plan.document_begin(first) == plan.document_begin(last);
     append_range(out, 0, plan.keys, plan.near_begin[first], last + 1, plan.near_begin[last],
                  one ? first + 1 : 0);
     return;
   }
   const Tiles tiles(plan);
   const Sets query = sets_of(plan.query_any, plan.query_all, begin, begin + rows);
-  for (int64_t key = round_down(plan.document_begin[first]); key <= last; key += kVisitTile) {
+  for (int64_t key = round_down(plan.document_begin(first)); key <= last; key += kVisitTile) {
     const int64_t end = std::min(key + kVisitTile, plan.keys), n = key / kVisitTile;
     tiles.add(first, last, key, end - 1, may_meet(query.any, plan.key_any[n]),
               (query.all & plan.key_all[n]) != 0, key, end, out);
@@ -134,7 +134,7 @@ void near_query_strips(const GroupedPlan& plan, int64_t begin, int64_t end,
   }
   const Tiles tiles(plan);
   const Sets key = sets_of(plan.key_any, plan.key_all, begin, end);
-  const int64_t behind = plan.document_end[end - 1] - offset;
+  const int64_t behind = plan.document_end(end - 1) - offset;
   for (int64_t query = round_down(from); query < behind; query += kVisitTile) {
     const int64_t stop = std::min(query + kVisitTile, plan.queries), n = query / kVisitTile;
     tiles.add(query + offset, stop - 1 + offset, begin, end - 1,
@@ -148,8 +148,8 @@ void far_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<Str
   const FarPairs& far = plan.far;
   const int32_t first = far.query.token[block.begin];
   const int32_t last = far.query.token[block.begin + block.rows - 1];
-  const bool one = plan.document_begin[first] == plan.document_begin[last];
-  int64_t begin = plan.document_begin[first];
+  const bool one = plan.document_begin(first) == plan.document_begin(last);
+  int64_t begin = plan.document_begin(first);
   if (const MaskRule& mask = plan.rule.mask; mask.window > 0 && mask.sinks == 0) {
     const auto& position = plan.key.position;  // keys the mask's window still shows
     begin = std::partition_point(position.begin() + begin, position.begin() + first,
@@ -163,7 +163,7 @@ void far_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<Str
     int64_t all_begin = 0, all_end = 0;
     if (one && !far.rule.limited && !compares(plan, list))
       std::tie(all_begin, all_end) =
-          slots_between(tokens, plan.document_begin[last], plan.near_begin[first]);
+          slots_between(tokens, plan.document_begin(last), plan.near_begin[first]);
     append_range(out, list.key_begin, round_up(list.keys), some_begin, some_end, all_begin,
                  all_end);
   }
@@ -174,17 +174,17 @@ void far_query_strips(const GroupedPlan& plan, int64_t list, int64_t begin, int6
   out.clear();
   const FarPairs& far = plan.far;
   const int32_t first = far.key.token[begin], last = far.key.token[end - 1];
-  const bool one = plan.document_begin[first] == plan.document_begin[last];
+  const bool one = plan.document_begin(first) == plan.document_begin(last);
   for (const int32_t c : far.visited_by.of(list)) {
     const SlotList& visitor = far.lists[c];
     const std::span tokens =
         std::span(far.query.token).subspan(visitor.query_begin, visitor.queries);
     const auto [some_begin, some_end] =
-        slots_between(tokens, plan.far_from[first], plan.document_end[last]);
+        slots_between(tokens, plan.far_from[first], plan.document_end(last));
     int64_t all_begin = 0, all_end = 0;
     if (one && !far.rule.limited && !compares(plan, far.lists[list]))
       std::tie(all_begin, all_end) =
-          slots_between(tokens, plan.far_from[last], plan.document_end[first]);
+          slots_between(tokens, plan.far_from[last], plan.document_end(first));
     append_range(out, visitor.query_begin, round_up(visitor.queries), some_begin, some_end,
                  all_begin, all_end);
   }

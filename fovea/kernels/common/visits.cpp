@@ -78,6 +78,7 @@ StripList turned(const StripList& by_query, int64_t queries, int64_t keys) {
 VisitRule visit_rule(const MaskRule& rule) {
   const bool full = rule.sparsity == MaskRule::Sparsity::full;
   VisitRule out{.causal = rule.causal, .limited = !full || rule.window > 0, .grouped = !full};
+  out.opens = rule.sinks > 0 || rule.sparsity == MaskRule::Sparsity::fixed;
   if (rule.sparsity != MaskRule::Sparsity::fixed)
     out.reach = static_cast<int32_t>(std::min(rule.window, kLargest));
   return out;

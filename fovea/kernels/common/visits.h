@@ -46,6 +46,7 @@ enum class MemberRule : uint8_t {
 struct VisitRule {
   bool causal = true, limited = false, grouped = false;
   int32_t reach = 0;
+  bool opens = false;  ///< some keys may be open
   MemberRule members = MemberRule::ignored;
   int32_t near = 0;  ///< of `meet_or_near`
 };

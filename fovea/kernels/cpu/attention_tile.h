@@ -38,7 +38,8 @@ FOVEA_INLINE Int members_allow(const VisitRule& rule, const Places& query, const
   const Int common =
       (query.members_low & key.members_low) | (query.members_high & key.members_high);
   if (rule.members == MemberRule::apart) return common == 0;
-  return (common != 0) | (ahead < rule.near) | ((key.open & 4) != 0);  // TokenColumns::kOpenToAll
+  const Int kept = (common != 0) | (ahead < rule.near);
+  return rule.opens ? kept | ((key.open & 4) != 0) : kept;  // TokenColumns::kOpenToAll
 }
 
 /// allowed(query, key) lane by lane: all bits set or none.
@@ -49,11 +50,13 @@ FOVEA_INLINE Int seen_lanes(const VisitRule& rule, const Places& query, const Pl
   if (rule.causal) seen &= causal;
   if (rule.members != MemberRule::ignored) seen &= members_allow(rule, query, key, ahead);
   if (!rule.limited) return seen;
-  const Int distance = causal ? ahead : -ahead;
+  const Int distance = rule.causal ? ahead : (causal ? ahead : -ahead);
   Int reached = distance < rule.reach;
   if (rule.grouped) reached |= query.group == key.group;
-  reached |= ((key.open & 1) != 0) & causal;  // TokenColumns::kOpenBefore
-  reached |= (key.open & 2) != 0;             // TokenColumns::kOpenAlways
+  if (rule.opens) {
+    reached |= ((key.open & 1) != 0) & causal;  // TokenColumns::kOpenBefore
+    reached |= (key.open & 2) != 0;             // TokenColumns::kOpenAlways
+  }
   return seen & reached;
 }
 

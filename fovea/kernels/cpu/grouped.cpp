@@ -199,9 +199,9 @@ class Forward {
       const int64_t row = block.rows++, token = plan.first_query() + i;
       set_row(block, row, head, item.h, i);
       block.position[row] = plan.key.position[token];
-      block.group[row] = plan.key.group[token];
-      block.members_low[row] = plan.low[token];
-      block.members_high[row] = plan.high.empty() ? 0 : plan.high[token];
+      if (!plan.key.group.empty()) block.group[row] = plan.key.group[token];
+      if (!plan.low.empty()) block.members_low[row] = plan.low[token];
+      if (!plan.high.empty()) block.members_high[row] = plan.high[token];
       if (!plan.has_far()) continue;
       const std::span<const int32_t> slots = plan.far.query_slots.of(i);
       block.taken[row] = slots.data();

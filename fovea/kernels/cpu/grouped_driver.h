@@ -13,13 +13,15 @@ inline const GroupedPlan& plan_of(std::span<const GroupedPlan> plans, int64_t b)
   return plans[plans.size() == 1 ? 0 : static_cast<size_t>(b)];
 }
 
-/// Columns of tokens from `first` on, with their memberships.
+/// Columns of tokens from `first` on, with their memberships. Columns that are absent are not read
+/// by the rule; any others stand for them.
 inline PlaceColumns places_of(const TokenColumns& tokens, const std::vector<int32_t>& low,
                               const std::vector<int32_t>& high, int64_t first = 0) {
-  return {tokens.position.data() + first,
+  const int32_t* const position = tokens.position.data() + first;
+  return {position,
           tokens.document.data() + first,
-          tokens.group.data() + first,
-          tokens.open.data() + first,
+          tokens.group.empty() ? position : tokens.group.data() + first,
+          tokens.open.empty() ? position : tokens.open.data() + first,
           low.empty() ? nullptr : low.data() + first,
           high.empty() ? nullptr : high.data() + first};
 }

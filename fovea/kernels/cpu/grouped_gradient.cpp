@@ -167,7 +167,10 @@ class Backward {
         group_(s_.heads / s_.kv_heads),
         keys_(round_up(s_.keys, kVisitTile)),
         queries_(round_up(s_.queries, kVisitTile)) {
-    for (const GroupedPlan& plan : p_.plans) shares_.push_back(Shares(plan).all());
+    for (const GroupedPlan& plan : p_.plans) {
+      shares_.push_back(Shares(plan).all());
+      key_slots_.push_back(key_slots_of(plan));
+    }
   }
 
   void run() {
@@ -440,7 +443,7 @@ class Backward {
       for (int64_t j = begin; j < end; ++j) {
         own.parts.push_back(unit.keys[0].*sums + j * width.columns);
         if (unit.plan->has_far()) {
-          for (const int32_t slot : unit.plan->far.key_slots.of(j))
+          for (const int32_t slot : key_slots_[unit.plan - p_.plans.data()].of(j))
             own.parts.push_back(unit.keys[1].*sums + slot * width.columns);
         }
         own.part_begin.push_back(static_cast<int32_t>(own.parts.size()));
@@ -511,6 +514,7 @@ class Backward {
   const PackedWidth key_, value_;
   const int64_t group_, keys_, queries_;
   std::vector<std::vector<Share>> shares_;  // by plan
+  std::vector<IntRows> key_slots_;
 };
 
 }  // namespace

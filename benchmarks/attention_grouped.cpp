@@ -1,0 +1,455 @@
+// Benchmark of hard Focus by the grouped kernels against our own plain attention, in turn in one
+// process (docs/kernels/grouped.md). Making the plan is part of every time.
+//
+//   attention_grouped [--only forward|backward|plans|sinks|decode|memory] [--dtypes bfloat16]
+//                     [--widths 64] [--lengths 512,1024,2048,4096,16384,65536] [--pairs 21]
+//                     [--budget 3] [--threads 1] [--output FILE]
+//
+// Prints a line a case with the bound that the pairs kept allow (spec 11.4) and the paper's Table 6
+// beside it. --output merges the cases into FILE (JSON), replacing those of equal names.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "fovea/attention/attention.h"
+#include "fovea/attention/grouped.h"
+#include "fovea/attention/plan.h"
+#include "fovea/train/machine.h"
+
+namespace fovea {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Action = std::function<void()>;
+
+struct Options {
+  std::vector<std::string> dtypes{"bfloat16"};
+  std::vector<int64_t> widths{64}, lengths{512, 1024, 2048, 4096, 16384, 65536};
+  std::string only, output;
+  int pairs = 21, threads = 1;
+  double budget = 3.0;  // seconds a measure, five pairs at least (three where one takes a second)
+};
+
+double milliseconds(const Action& action) {
+  const auto start = std::chrono::steady_clock::now();
+  action();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+Json quartiles(std::vector<double> x) {
+  std::ranges::sort(x);
+  const auto at = [&x](double share) {
+    return x[static_cast<size_t>(share * double(x.size() - 1))];
+  };
+  return {{"q1", at(0.25)}, {"median", at(0.5)}, {"q3", at(0.75)}};
+}
+
+// ratio = plain / grouped.
+Json measure_pairs(const Options& options, const Action& grouped, const Action& plain) {
+  std::vector<double> a, b, ratio;
+  grouped();
+  const double once = milliseconds(plain);
+  const int least = once > 1e3 ? 3 : 5;
+  double spent = 0.0;
+  for (int n = 0; n < options.pairs && (n < least || spent < options.budget * 1e3); ++n) {
+    a.push_back(milliseconds(grouped));
+    b.push_back(milliseconds(plain));
+    ratio.push_back(b.back() / a.back());
+    spent += a.back() + b.back();
+  }
+  return {{"pairs", a.size()},
+          {"grouped_ms", quartiles(a)},
+          {"plain_ms", quartiles(b)},
+          {"ratio", quartiles(ratio)}};
+}
+
+// Memberships of one kind.
+struct Pattern {
+  std::string name;
+  int64_t groups = 8, top_k = 1;
+  int64_t run = 1;  // tokens that keep a choice, on average; 0: all tokens in group 0
+};
+
+at::Tensor members_of(const Pattern& pattern, int64_t tokens, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  at::Tensor bits = at::zeros({1, tokens}, at::kLong);
+  auto* at = bits.mutable_data_ptr<int64_t>();
+  int64_t set = 1;
+  for (int64_t n = 0; n < tokens && pattern.run > 0; ++n) {
+    if (n == 0 || random() % static_cast<uint64_t>(pattern.run) == 0) {
+      set = 0;
+      while (std::popcount(static_cast<uint64_t>(set)) < pattern.top_k)
+        set |= int64_t{1} << random() % static_cast<uint64_t>(pattern.groups);
+    }
+    at[n] = set;
+  }
+  if (pattern.run == 0) bits.fill_(1);
+  return bits;
+}
+
+// Share of causal pairs that are kept, from 2^18 samples.
+double kept_share(const at::Tensor& members, const FocusSpec& focus) {
+  std::mt19937_64 random(5);
+  const int64_t tokens = members.size(1);
+  const int64_t* sets = members.const_data_ptr<int64_t>();
+  int64_t kept = 0;
+  constexpr int64_t kSamples = 1 << 18;
+  for (int64_t n = 0; n < kSamples; ++n) {
+    int64_t i = static_cast<int64_t>(random() % static_cast<uint64_t>(tokens));
+    int64_t j = static_cast<int64_t>(random() % static_cast<uint64_t>(tokens));
+    if (j > i) std::swap(i, j);
+    kept += i - j < focus.window || j < focus.sinks || (sets[i] & sets[j]) != 0 ? 1 : 0;
+  }
+  return double(kept) / double(kSamples);
+}
+
+AttentionSpec spec_of(int64_t heads, int64_t width, const Pattern& pattern, int64_t sinks) {
+  AttentionSpec spec;
+  spec.heads = spec.kv_heads = heads;
+  spec.head_dim = width;
+  spec.focus = {.gate = FocusSpec::Gate::hard,
+                .groups = pattern.groups,
+                .top_k = pattern.top_k,
+                .window = 128,
+                .sinks = sinks};
+  return spec;
+}
+
+// What the paper's Table 6 reports on an H100 (flash attention = 1).
+std::string paper_row(const Pattern& pattern, int64_t tokens) {
+  if (pattern.groups == 8 && pattern.top_k == 1) {
+    switch (tokens) {
+      case 1024:
+        return "0.2";
+      case 4096:
+        return "0.6";
+      case 16384:
+        return "1.8";
+      case 65536:
+        return "4.7";
+      case 262144:
+        return "7.6";
+      case 1048576:
+        return "8.6";
+      default:
+        return "-";
+    }
+  }
+  return pattern.groups == 4 && pattern.top_k == 2 ? "2 (claimed; bound 1.2)" : "-";
+}
+
+class Grouped {
+ public:
+  Grouped(AttentionSpec spec, at::Tensor q, at::Tensor k, at::Tensor v, at::Tensor members,
+          std::optional<GroupedKind> kind = std::nullopt)
+      : spec_(std::move(spec)),
+        q_(std::move(q)),
+        k_(std::move(k)),
+        v_(std::move(v)),
+        members_(std::move(members)),
+        kind_(kind) {}
+
+  AttentionResult call() const {
+    if (!kind_) return attention(spec_, q_, k_, v_, {.members_bs = members_}, {}, Path::fused);
+    return grouped_attention(spec_, make_grouped_plans(spec_, members_, q_.size(2), {}, kind_), q_,
+                             k_, v_, {}, {});
+  }
+  Action forward() const {
+    return [this] {
+      const at::NoGradGuard no_gradient;
+      call();
+    };
+  }
+  Action backward(const at::Tensor& dout) {
+    out_ = call().out_bhte;
+    return [this, dout] {
+      torch::autograd::grad({out_}, {q_, k_, v_}, {dout}, /*retain_graph=*/true);
+    };
+  }
+
+ private:
+  AttentionSpec spec_;
+  at::Tensor q_, k_, v_, members_, out_;
+  std::optional<GroupedKind> kind_;
+};
+
+// Enough heads for some milliseconds.
+int64_t heads_for(int64_t length) { return std::clamp<int64_t>(8192 / length, 1, 8); }
+
+class Benchmark {
+ public:
+  explicit Benchmark(Options options) : options_(std::move(options)) {
+    at::set_num_threads(options_.threads);
+  }
+
+  void run() {
+    for (const std::string& dtype : options_.dtypes) {
+      for (const int64_t width : options_.widths) {
+        for (const int64_t length : options_.lengths) {
+          if (wants("forward")) forward(dtype, width, length);
+          if (options_.only == "plans") plans(dtype, width, length);
+          if (wants("backward") && length >= 1024) backward(dtype, width, length);
+          if (wants("sinks")) sinks(dtype, width, length);
+          if (wants("decode") && length >= 1024) decode(dtype, width, length);
+          if (options_.only == "memory") memory(dtype, width, length);
+        }
+      }
+    }
+  }
+
+  void write(int argc, char** argv) const {
+    if (options_.output.empty()) return;
+    Json file;
+    if (std::ifstream in(options_.output); in) file = Json::parse(in);
+    file["benchmark"] = "attention_grouped";
+    file["ratio"] = "plain / grouped, above 1 grouped is faster; medians of the pairs' ratios";
+    file["commands"][fmt::format("{}", fmt::join(argv + 1, argv + argc, " "))] = code_version();
+    file["machine"] = machine_summary(at::kCPU);
+    for (const Json& result : results_) {
+      Json kept = Json::array({result});
+      for (const Json& old : file.value("results", Json::array())) {
+        if (old["name"] != result["name"]) kept.insert(kept.end() - 1, old);
+      }
+      file["results"] = kept;
+    }
+    std::ofstream(options_.output) << file.dump(2) << "\n";
+  }
+
+ private:
+  bool wants(const std::string& what) const {
+    return options_.only.empty() || options_.only == what;
+  }
+  static at::ScalarType scalar_type(const std::string& dtype) {
+    return dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  }
+
+  struct Tensors {
+    at::Tensor q, k, v, dout;
+  };
+  static Tensors random_tensors(int64_t heads, int64_t length, int64_t width,
+                                const std::string& dtype) {
+    const auto draw = [&] { return at::randn({1, heads, length, width}).to(scalar_type(dtype)); };
+    Tensors x{draw(), draw(), draw(), draw()};
+    for (at::Tensor* t : {&x.q, &x.k, &x.v}) t->set_requires_grad(true);
+    return x;
+  }
+  static Action plain_forward(const Tensors& x, const std::shared_ptr<PlanCache>& plans) {
+    AttentionSpec spec;
+    spec.heads = spec.kv_heads = x.q.size(1);
+    spec.head_dim = x.q.size(3);
+    AttentionContext context;
+    context.plans = plans;
+    return [=] {
+      const at::NoGradGuard no_gradient;
+      attention(spec, x.q, x.k, x.v, {}, context, Path::fused);
+    };
+  }
+
+  static std::vector<Pattern> patterns() {
+    return {{"K=8 k=1 random", 8, 1, 1},  {"K=8 k=1 sticky", 8, 1, 64},
+            {"K=8 k=2 random", 8, 2, 1},  {"K=8 k=2 sticky", 8, 2, 64},
+            {"K=4 k=2 random", 4, 2, 1},  {"K=64 k=4 random", 64, 4, 1},
+            {"K=8 k=1 one group", 8, 1, 0}};
+  }
+
+  void forward(const std::string& dtype, int64_t width, int64_t length) {
+    const int64_t heads = heads_for(length);
+    const Tensors x = random_tensors(heads, length, width, dtype);
+    const auto plans = std::make_shared<PlanCache>();
+    for (const Pattern& pattern : patterns()) {
+      const AttentionSpec spec = spec_of(heads, width, pattern, 0);
+      const at::Tensor members = members_of(pattern, length, 11);
+      const Grouped grouped(spec, x.q, x.k, x.v, members);
+      add(fmt::format("forward {}, {} d={} T={} H={}", pattern.name, dtype, width, length, heads),
+          measure_pairs(options_, grouped.forward(), plain_forward(x, plans)), spec, members,
+          pattern, grouped.call().path);
+    }
+  }
+
+  // Every plan that is possible, for the chooser's map.
+  void plans(const std::string& dtype, int64_t width, int64_t length) {
+    const int64_t heads = heads_for(length);
+    const Tensors x = random_tensors(heads, length, width, dtype);
+    const auto cache = std::make_shared<PlanCache>();
+    for (const Pattern& pattern : patterns()) {
+      for (const GroupedKind kind :
+           {GroupedKind::block_sparse, GroupedKind::classes, GroupedKind::groups}) {
+        const AttentionSpec spec = spec_of(heads, width, pattern, 0);
+        const at::Tensor members = members_of(pattern, length, 11);
+        const Grouped grouped(spec, x.q, x.k, x.v, members, kind);
+        PathTaken path;
+        try {
+          path = grouped.call().path;
+        } catch (const std::exception&) {
+          continue;
+        }
+        path.reason = attention(spec, x.q, x.k, x.v, {.members_bs = members}).path.reason;
+        add(fmt::format("plan {} {}, {} d={} T={} H={}", path.plan, pattern.name, dtype, width,
+                        length, heads),
+            measure_pairs(options_, grouped.forward(), plain_forward(x, cache)), spec, members,
+            pattern, path);
+      }
+    }
+  }
+
+  void backward(const std::string& dtype, int64_t width, int64_t length) {
+    const int64_t heads = heads_for(length);
+    const Tensors x = random_tensors(heads, length, width, dtype);
+    AttentionSpec plain;
+    plain.heads = plain.kv_heads = heads;
+    plain.head_dim = width;
+    const at::Tensor out = attention(plain, x.q, x.k, x.v, {}, {}, Path::fused).out_bhte;
+    const Action of_plain = [&] {
+      torch::autograd::grad({out}, {x.q, x.k, x.v}, {x.dout}, /*retain_graph=*/true);
+    };
+    for (const Pattern& pattern : patterns()) {
+      const AttentionSpec spec = spec_of(heads, width, pattern, 0);
+      const at::Tensor members = members_of(pattern, length, 11);
+      Grouped grouped(spec, x.q, x.k, x.v, members);
+      const PathTaken path = grouped.call().path;
+      add(fmt::format("backward {}, {} d={} T={} H={}", pattern.name, dtype, width, length, heads),
+          measure_pairs(options_, grouped.backward(x.dout), of_plain), spec, members, pattern,
+          path);
+    }
+  }
+
+  // With 4 sinks against none: ratio = none / 4.
+  void sinks(const std::string& dtype, int64_t width, int64_t length) {
+    const int64_t heads = heads_for(length);
+    const Tensors x = random_tensors(heads, length, width, dtype);
+    const Pattern pattern = patterns().front();
+    const at::Tensor members = members_of(pattern, length, 11);
+    const AttentionSpec spec = spec_of(heads, width, pattern, 4);
+    const Grouped with(spec, x.q, x.k, x.v, members),
+        without(spec_of(heads, width, pattern, 0), x.q, x.k, x.v, members);
+    add(fmt::format("forward 4 sinks vs none, {}, {} d={} T={} H={}", pattern.name, dtype, width,
+                    length, heads),
+        measure_pairs(options_, with.forward(), without.forward()), spec, members, pattern,
+        with.call().path);
+  }
+
+  // One query against caches that together exceed those of the CPU, taken in turn.
+  void decode(const std::string& dtype, int64_t width, int64_t length) {
+    constexpr int64_t heads = 8, kv_heads = 2, total = 256 << 20;
+    const at::NoGradGuard no_gradient;
+    const at::Tensor q = at::randn({1, heads, 1, width}).to(scalar_type(dtype));
+    std::vector<at::Tensor> keys, values;
+    const double bytes = double(2 * length * kv_heads * width) * double(q.element_size());
+    for (double held = 0.0; held < total; held += bytes) {
+      for (std::vector<at::Tensor>* to : {&keys, &values})
+        to->push_back(
+            at::randn({1, length, kv_heads, width}).to(scalar_type(dtype)).transpose(1, 2));
+    }
+    for (const Pattern& pattern : patterns()) {
+      AttentionSpec spec = spec_of(heads, width, pattern, 4), plain;
+      spec.kv_heads = kv_heads;
+      plain = spec;
+      plain.focus = {};
+      const at::Tensor members = members_of(pattern, length, 11);
+      const auto turn = [&](const AttentionSpec& of, const AttentionTensors& tensors, size_t& at) {
+        for (int n = 0; n < 8; ++n, ++at)
+          attention(of, q, keys[at % keys.size()], values[at % keys.size()], tensors, {},
+                    Path::fused);
+      };
+      size_t ours = 0, other = keys.size() / 2;
+      const Json result = measure_pairs(
+          options_, [&] { turn(spec, {.members_bs = members}, ours); },
+          [&] { turn(plain, {}, other); });
+      add(fmt::format("decode {}, {} d={} keys={} H={}/{}, 8 tokens", pattern.name, dtype, width,
+                      length, heads, kv_heads),
+          result, spec, members, pattern,
+          attention(spec, q, keys[0], values[0], {.members_bs = members}).path);
+    }
+  }
+
+  // Peak memory of a call beyond its inputs and outputs.
+  void memory(const std::string& dtype, int64_t width, int64_t length) {
+    const Tensors x = random_tensors(1, length, width, dtype);
+    const Pattern pattern = patterns().front();
+    const at::Tensor members = members_of(pattern, length, 11);
+    Grouped grouped(spec_of(1, width, pattern, 0), x.q, x.k, x.v, members);
+    const int64_t row_bytes = length * width * x.q.element_size();
+    const auto peak = [](const Action& action) {
+      std::ofstream("/proc/self/clear_refs") << 5;  // the peak starts anew
+      const int64_t before = memory_field("VmRSS");
+      action();
+      return memory_field("VmHWM") - before;
+    };
+    const int64_t forward = peak(grouped.forward()) - row_bytes - length * 4;
+    int64_t back = 0;
+    if (length <= 1 << 18) back = peak(grouped.backward(x.dout)) - 3 * row_bytes;
+    Json named{{"name", fmt::format("memory beyond inputs and outputs, {}, {} d={} T={} H=1",
+                                    pattern.name, dtype, width, length)},
+               {"forward_bytes_per_token", double(forward) / double(length)},
+               {"backward_bytes_per_token", double(back) / double(length)}};
+    std::cout << named.dump() << std::endl;
+    results_.push_back(named);
+  }
+
+  static int64_t memory_field(const std::string& name) {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) * 1024;
+    }
+    return 0;
+  }
+
+  void add(const std::string& name, const Json& result, const AttentionSpec& spec,
+           const at::Tensor& members, const Pattern& pattern, const PathTaken& path) {
+    const double kept = kept_share(members, spec.focus);
+    Json named{{"name", name}};
+    named.update(result);
+    named["plan"] = path.plan;
+    named["reason"] = path.reason;
+    named["pairs_kept"] = kept;
+    named["bound"] = 1.0 / kept;
+    named["paper"] = paper_row(pattern, members.size(1));
+    named["threads"] = options_.threads;
+    results_.push_back(named);
+    const auto median = [&](const char* key) { return named[key]["median"].get<double>(); };
+    std::cout << fmt::format(
+                     "{:66} {:9.3f} ms, plain {:9.3f}: {:5.2f}x ({:.2f} to {:.2f}), bound {:.2f}x, "
+                     "paper {}; {} [{}]",
+                     name, median("grouped_ms"), median("plain_ms"), median("ratio"),
+                     named["ratio"]["q1"].get<double>(), named["ratio"]["q3"].get<double>(),
+                     1.0 / kept, paper_row(pattern, members.size(1)), path.plan, path.reason)
+              << std::endl;
+  }
+
+  Options options_;
+  std::vector<Json> results_;
+};
+
+}  // namespace
+}  // namespace fovea
+
+int main(int argc, char** argv) {
+  fovea::Options options;
+  CLI::App app("hard focus by the grouped kernels against plain attention");
+  app.add_option("--dtypes", options.dtypes)->delimiter(',');
+  app.add_option("--widths", options.widths)->delimiter(',');
+  app.add_option("--lengths", options.lengths)->delimiter(',');
+  app.add_option("--only", options.only)
+      ->check(CLI::IsMember({"forward", "backward", "plans", "sinks", "decode", "memory"}));
+  app.add_option("--pairs", options.pairs);
+  app.add_option("--budget", options.budget);
+  app.add_option("--threads", options.threads);
+  app.add_option("--output", options.output);
+  CLI11_PARSE(app, argc, argv);
+  fovea::Benchmark benchmark(options);
+  benchmark.run();
+  benchmark.write(argc, argv);
+}
