@@ -259,9 +259,9 @@ class Benchmark {
   }
 
   static std::vector<Pattern> patterns() {
-    return {{"K=8 k=1 random", 8, 1, 1},  {"K=8 k=1 sticky", 8, 1, 64},
-            {"K=8 k=2 random", 8, 2, 1},  {"K=8 k=2 sticky", 8, 2, 64},
-            {"K=4 k=2 random", 4, 2, 1},  {"K=64 k=4 random", 64, 4, 1},
+    return {{"K=8 k=1 random", 8, 1, 1},   {"K=8 k=1 sticky", 8, 1, 64},
+            {"K=8 k=2 random", 8, 2, 1},   {"K=8 k=2 sticky", 8, 2, 64},
+            {"K=4 k=2 random", 4, 2, 1},   {"K=64 k=4 random", 64, 4, 1},
             {"K=8 k=1 one group", 8, 1, 0}};
   }
 

@@ -49,11 +49,14 @@ std::optional<AttentionResult> try_grouped(const AttentionSpec& spec, const at::
                                            const AttentionContext& context, std::string& why_not) {
   why_not = beyond_grouped(spec, q, context);
   if (!why_not.empty()) return std::nullopt;
-  GroupedPlans plans = make_grouped_plans(spec, tensors.members_bs, q.size(2), context);
-  why_not = plans.reason;
-  if (!why_not.empty()) return std::nullopt;
-  AttentionResult result = grouped_attention(spec, std::move(plans), q, k, v, tensors, context);
-  result.out_bhte = head_output(spec, result.out_bhte, tensors);
+  std::optional<AttentionResult> result = grouped_decode(spec, q, k, v, tensors, context);
+  if (!result) {
+    GroupedPlans plans = make_grouped_plans(spec, tensors.members_bs, q.size(2), context);
+    why_not = plans.reason;
+    if (!why_not.empty()) return std::nullopt;
+    result = grouped_attention(spec, std::move(plans), q, k, v, tensors, context);
+  }
+  result->out_bhte = head_output(spec, result->out_bhte, tensors);
   return result;
 }
 

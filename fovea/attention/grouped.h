@@ -42,4 +42,12 @@ AttentionResult grouped_attention(const AttentionSpec& spec, GroupedPlans plans,
                                   const at::Tensor& v_bgse, const AttentionTensors& tensors,
                                   const AttentionContext& context);
 
+/// One query a sequence by a scan of its keys' memberships (decoding): keys and values are read
+/// where they lie. Nothing where the call has more queries, documents, wants a gradient or
+/// telemetry, or positions do not ascend.
+std::optional<AttentionResult> grouped_decode(const AttentionSpec& spec, const at::Tensor& q_bhtd,
+                                              const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
+                                              const AttentionTensors& tensors,
+                                              const AttentionContext& context);
+
 }  // namespace fovea

@@ -169,6 +169,61 @@ TEST(Grouped, TelemetryIsThatOfTheReference) {
   }
 }
 
+// Token by token, with a chunk between, forgetting and forking: the rows of the whole.
+TEST(Grouped, DecodingEqualsTheWhole) {
+  for (const int64_t mask_window : {0, 60}) {
+    AttentionSpec spec = hard_spec({.groups = 8, .top_k = 1, .window = 8, .sinks = 2});
+    spec.mask.window = mask_window;
+    const AttentionInputs in = random_inputs(spec, 2, 150).to(at::kFloat);
+    const at::Tensor whole = reference_attention(spec, in.q, in.k, in.v, in.tensors).out_bhte;
+    AttentionCache cache(cache_streams(spec, at::kFloat), 2, 200);
+    const auto step = [&](AttentionCache& at, int64_t begin, int64_t n) {
+      const AttentionInputs some = in.tokens(begin, n);
+      return cached_attention(spec, at, some.q, some.k, some.v, some.tensors);
+    };
+    step(cache, 0, 100);
+    for (int64_t i = 100; i < 130; ++i) {
+      const AttentionResult result = step(cache, i, 1);
+      EXPECT_EQ(result.path.plan, "grouped scan");
+      EXPECT_LT(relative_error(result.out_bhte, whole.narrow(2, i, 1)), 1e-5) << i;
+    }
+    AttentionCache fork = cache.fork();
+    EXPECT_LT(relative_error(step(fork, 130, 20).out_bhte, whole.narrow(2, 130, 20)), 1e-5);
+    if (mask_window == 0) {
+      cache.truncate(110);
+      EXPECT_LT(relative_error(step(cache, 110, 1).out_bhte, whole.narrow(2, 110, 1)), 1e-5);
+    }
+  }
+}
+
+TEST(Grouped, DecodingHoldsForRowsOfUnequalLengthsAndBfloat16) {
+  const AttentionSpec spec = hard_spec();
+  const AttentionInputs in = random_inputs(spec, 3, 1, 120);
+  AttentionContext context;
+  context.want_lse = true;
+  context.key_lengths_b = at::tensor({120, 7, 64}, at::kLong);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const AttentionInputs some = in.to(dtype);
+    const at::NoGradGuard no_gradient;
+    const AttentionResult got =
+        attention(spec, some.q, some.k, some.v, some.tensors, context, Path::fused);
+    EXPECT_EQ(got.path.plan, "scan");
+    for (int64_t b = 0; b < 3; ++b) {
+      const int64_t n = context.key_lengths_b[b].item<int64_t>();
+      const auto row = [&](const at::Tensor& x, int64_t dim) {
+        return x.narrow(0, b, 1).narrow(dim, 0, n);
+      };
+      const AttentionInputs wide = some.to(at::kDouble);
+      const AttentionTensors tensors{.members_bs = row(some.tensors.members_bs, 1)};
+      const at::Tensor truth =
+          reference_attention(spec, wide.q.narrow(0, b, 1), row(wide.k, 2), row(wide.v, 2), tensors)
+              .out_bhte;
+      EXPECT_LT(relative_error(got.out_bhte.narrow(0, b, 1), truth),
+                dtype == at::kFloat ? 1e-5 : 1e-2);
+    }
+  }
+}
+
 TEST(Grouped, RefusesBadMembershipsAndPlacesByName) {
   const AttentionSpec spec = hard_spec({.groups = 4, .top_k = 1, .window = 3});
   const AttentionInputs in = random_inputs(spec, 1, 40).to(at::kFloat);

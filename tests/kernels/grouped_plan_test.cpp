@@ -81,6 +81,12 @@ class Count {
   void near(const Strip& strip, int64_t query, int64_t key) {
     if (key >= plan_.keys || query >= plan_.queries) return;
     const int64_t token = plan_.first_query() + query;
+    if (strip.kind == Strip::Kind::compared) {  // places are not looked at
+      const Side a{plan_.key, plan_.low, plan_.high, token},
+          b{plan_.key, plan_.low, plan_.high, key};
+      visit(strip, a.meets(b), query, key);
+      return;
+    }
     visit(strip,
           tile_sees(plan_.near, {plan_.key, plan_.low, plan_.high, token},
                     {plan_.key, plan_.low, plan_.high, key}),

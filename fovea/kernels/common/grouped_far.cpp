@@ -103,9 +103,9 @@ class FarBuilder {
     fill(far_.key, plan_.rule.window, false);
     fill(far_.query, plan_.rule.window, true);
     cut_blocks();
-    far_.query_slots =
-        members_.empty() ? one_slot_each()
-                         : slots_of(far_.query.token, plan_.first_query(), plan_.queries);
+    far_.query_slots = members_.empty()
+                           ? one_slot_each()
+                           : slots_of(far_.query.token, plan_.first_query(), plan_.queries);
     join_components();
     return std::move(far_);
   }

@@ -74,8 +74,8 @@ void check(const GroupedRule& rule, const GroupedTokens& tokens) {
 
 // Sets of groups by tiles: those that some and that all tokens from `first` on are in. Keys count
 // sinks in every group.
-void tile_sets(const GroupedPlan& plan, std::span<const uint64_t> members, int64_t first,
-               bool keys, std::vector<uint64_t>& any, std::vector<uint64_t>& all) {
+void tile_sets(const GroupedPlan& plan, std::span<const uint64_t> members, int64_t first, bool keys,
+               std::vector<uint64_t>& any, std::vector<uint64_t>& all) {
   const int64_t tokens = plan.keys - first, tiles = (tokens + kVisitTile - 1) / kVisitTile;
   any.resize(static_cast<size_t>(tiles));
   all.resize(static_cast<size_t>(tiles));
@@ -155,7 +155,9 @@ void put_near_rule(GroupedPlan& plan, std::span<const uint64_t> members) {
     plan.low[n] = low_bits(set);
     if (plan.rule.groups > 32) plan.high[n] = low_bits(set >> 32);
   }
-  plan.near.opens |= plan.rule.sinks > 0;
+  // Sinks have every group; that shows them to all tokens but those without any.
+  const bool outside = std::ranges::find(members, uint64_t{0}) != members.end();
+  plan.near.opens |= plan.rule.sinks > 0 && outside;
   plan.near.members = MemberRule::meet_or_near;
   plan.near.near = static_cast<int32_t>(plan.rule.window);
 }

@@ -82,8 +82,8 @@ struct FarPairs {
   VisitRule rule;
   SlotColumns key, query;  ///< the positions of queries are less by the window
   std::vector<SlotList> lists;
-  IntRows visits, visited_by;      ///< lists whose keys a list's queries visit, and the converse
-  std::vector<SlotBlock> blocks;   ///< long ones first
+  IntRows visits, visited_by;     ///< lists whose keys a list's queries visit, and the converse
+  std::vector<SlotBlock> blocks;  ///< long ones first
   IntRows query_slots;            ///< of query i
   int64_t components = 0;
 };
@@ -93,7 +93,7 @@ struct GroupedPlan {
   std::string reason;
   int64_t queries = 0, keys = 0;
   GroupedRule rule;
-  VisitRule near;  ///< of the pass in the tokens' order: near pairs, or (block_sparse) all
+  VisitRule near;    ///< of the pass in the tokens' order: near pairs, or (block_sparse) all
   TokenColumns key;  ///< group and open are empty where the rule does not read them
   /// Memberships of keys, sinks in every group, where the rule compares them; high if K > 32.
   std::vector<int32_t> low, high;
@@ -116,6 +116,12 @@ struct GroupedPlan {
 /// exclude; ShapeError: sizes, positions or documents out of order, memberships out of range.
 GroupedPlan make_grouped_plan(const GroupedRule& rule, const GroupedTokens& tokens,
                               std::optional<GroupedKind> wanted = std::nullopt);
+
+/// The keys that one query sees, ascending: one scan over the memberships of keys at ascending
+/// positions in one document (decoding). `positions` empty: key n stands at n. The query is the
+/// last key.
+std::vector<int32_t> keys_seen_by_last(const GroupedRule& rule, std::span<const uint64_t> members,
+                                       std::span<const int64_t> positions = {});
 
 /// "" where plans exist for a mask and tokens at these places; else why not.
 std::string beyond_grouped_plans(const GroupedRule& rule, std::span<const TokenPlace> places);

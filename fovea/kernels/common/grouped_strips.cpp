@@ -63,7 +63,11 @@ class Tiles {
     const bool near_all = key >= p_.near_begin[last];
     const bool all =
         full_ && one && inside && key_last <= first && (dense_ || meet_all || near_all);
-    append(out, at, end, all ? Strip::Kind::full : Strip::Kind::partial);
+    const bool placed = full_ && one && inside && key_last <= first && last < p_.keys;
+    append(out, at, end,
+           all                                         ? Strip::Kind::full
+           : placed && key_last < p_.near_begin[first] ? Strip::Kind::compared
+                                                       : Strip::Kind::partial);
   }
 
  private:

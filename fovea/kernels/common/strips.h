@@ -18,7 +18,8 @@
 namespace fovea {
 
 struct Strip {
-  enum class Kind : uint8_t { full, partial };
+  /// `compared`: memberships alone decide (VisitRule::members), places are seen.
+  enum class Kind : uint8_t { full, partial, compared };
   int64_t key_begin = 0;  // inclusive
   int64_t key_end = 0;    // exclusive
   Kind kind = Kind::partial;

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "fovea/kernels/common/bfloat16.h"
 #include "fovea/kernels/common/pair_gate.h"
@@ -97,6 +98,9 @@ struct AttentionDecode {
   AttentionSizes sizes;
   LogitRule rule;                   ///< without dropout
   std::span<const RowVisits> rows;  ///< [batch][queries]
+  /// Of every row of the batch, if not empty: key n of its visits is row keys_seen[b][n] of k and v
+  /// (ascending; sizes.keys is the length of the longest list; one query). No position bias then.
+  std::span<const std::vector<int32_t>> keys_seen;
   HeadRows<const T> q, k, v;
   HeadRows<T> out;
   float* lse = nullptr;

@@ -95,7 +95,8 @@ class BackwardKeys {
     depth_ = 0;
     for (int64_t n = 0; n < b_.strip_count; ++n) {
       const Strip& strip = b_.strips[n];
-      const bool partial = strip.kind == Strip::Kind::partial || keys_ % kRows != 0;
+      const bool partial = strip.kind != Strip::Kind::full || keys_ % kRows != 0;
+      compared_ = strip.kind == Strip::Kind::compared && !b_.rule.opens;
       for (int64_t query = strip.key_begin; query < strip.key_end; query += kStrip) {
         if (!b_.plain) {
           score_strip<Tile::general>(query, partial);
@@ -118,11 +119,18 @@ class BackwardKeys {
     for (int g = 0; g < groups_; ++g) {
       prefetch_after(query, g);
       live_[depth_][g] = score_tile<kind>(g, query, masked);
-      if (!live_[depth_][g]) clear_slopes(g);
-      if constexpr (P::kElements == 2) weave(g);
+      if (P::kElements == 2 && live_[depth_][g]) weave(g);
     }
-    for (int g = groups_; g % kPartGroups != 0; ++g) {  // dQ reads whole parts
-      live_[depth_][g] = false;
+    for (int g = groups_; g % kPartGroups != 0; ++g) live_[depth_][g] = false;
+    for (int part = 0; part * kPartGroups < groups_; ++part) fill_part(part * kPartGroups);
+  }
+
+  // dQ reads whole parts: groups that see nothing become zeros where another one sees something.
+  FOVEA_INLINE void fill_part(int first) {
+    bool used = false;
+    for (int g = first; g < first + kPartGroups; ++g) used |= live_[depth_][g];
+    for (int g = first; used && g < first + kPartGroups; ++g) {
+      if (live_[depth_][g]) continue;
       clear_slopes(g);
       if constexpr (P::kElements == 2) weave(g);
     }
@@ -240,7 +248,15 @@ class BackwardKeys {
     const Places low = places_at(b_.query_places, query),
                  high = places_at(b_.query_places, query + kLanes);
     Int all{};
-    for (int r = 0; r < kRows; ++r) {
+    const bool wide = b_.key_places.members_high != nullptr;
+    for (int r = 0; compared_ && r < kRows; ++r) {
+      const Int x = broadcast(b_.key_places.members_low[key + r]);
+      const Int y = wide ? broadcast(b_.key_places.members_high[key + r]) : Int{};
+      seen[r][0] = meet_lanes(wide, x, y, low);
+      seen[r][1] = meet_lanes(wide, x, y, high);
+      all |= seen[r][0] | seen[r][1];
+    }
+    for (int r = 0; !compared_ && r < kRows; ++r) {
       const Places at = place_of(b_.key_places, key + r);
       seen[r][0] = seen_lanes(b_.rule, low, at);
       seen[r][1] = seen_lanes(b_.rule, high, at);
@@ -440,6 +456,7 @@ class BackwardKeys {
   const BackwardHead* head_ = nullptr;
   int64_t keys_;
   int groups_;
+  bool compared_ = false;
   Word *weights_, *slopes_;  // P^T and dS^T: [kKeyBlock][kScorePitch]
   float *dk_, *dv_;
   Word* woven_;

@@ -114,6 +114,7 @@ class Decode {
   void attend(int64_t b, int64_t g, int64_t chunk, int64_t row_begin, int64_t row_end,
               float* scratch) const {
     const int64_t begin = chunk * kChunk, end = std::min(begin + kChunk, s_.keys);
+    const std::vector<int32_t>* seen_keys = p_.keys_seen.empty() ? nullptr : &p_.keys_seen[b];
     DecodeBlock<T> block{.key_width = key_,
                          .value_width = value_,
                          .k = p_.k.at(b, g),
@@ -122,7 +123,8 @@ class Decode {
                          .v_row = p_.v.row,
                          .key_begin = end,
                          .key_end = begin,
-                         .key_limit = s_.keys,
+                         .key_limit = seen_keys != nullptr ? std::ssize(*seen_keys) : s_.keys,
+                         .index = seen_keys != nullptr ? seen_keys->data() : nullptr,
                          .plain = is_plain(p_.rule),
                          .gate_form = gate_.form,
                          .part = part(b, g, chunk) + row_begin * part_};
@@ -193,6 +195,17 @@ void run(const AttentionDecode<T>& problem) {
                       problem.rows.size());
   require<UnsupportedError>(problem.rule.dropout == 0.0f, "attention kernel",
                             "decoding has no dropout; got {}", problem.rule.dropout);
+  require<ShapeError>(
+      problem.keys_seen.empty() || (std::ssize(problem.keys_seen) == s.batch && s.queries == 1),
+      "attention kernel",
+      "lists of keys are for one query each of {} rows; got {} lists, {} queries", s.batch,
+      problem.keys_seen.size(), s.queries);
+  for (int64_t b = 0; b < std::ssize(problem.keys_seen); ++b) {
+    require<ShapeError>(problem.rows[b].near.end <= std::ssize(problem.keys_seen[b]) &&
+                            problem.rows[b].far.end <= std::ssize(problem.keys_seen[b]),
+                        "attention kernel", "row {} of the batch has {} keys in its list; got {}",
+                        b, problem.keys_seen[b].size(), problem.rows[b].near.end);
+  }
   for (const RowVisits& row : problem.rows) {
     for (const KeyRange& range : {row.near, row.far}) {
       require<ShapeError>(range.begin >= range.end || (range.begin >= 0 && range.end <= s.keys),

@@ -117,7 +117,7 @@ class DecodeChunk {
       for (int i = 0; i < kKeys; ++i) {
         int64_t j = tile + n + i;
         if (!whole) j = j < begin ? begin : (j < last ? j : last);
-        rows[i] = k + j * k_row;
+        rows[i] = k + row_of(j) * k_row;
       }
       Float sums[kLanes];
 #pragma GCC unroll 16
@@ -266,7 +266,7 @@ class DecodeChunk {
   // not of this tile.
   template <bool whole>
   FOVEA_INLINE void load_values(int64_t key, int64_t c, Float (&rows)[kDecodeVectors]) const {
-    const T* row = b_.v + key * b_.v_row;
+    const T* row = b_.v + row_of(key) * b_.v_row;
     const auto left = [&](int v) {
       return whole ? kLanes : (b_.value_width.elements - c) / P::kElements - v * kLanes;
     };
@@ -277,25 +277,34 @@ class DecodeChunk {
     } else {
 #if defined(__AVX512BF16__)
       const bool has_even = key >= begin_, has_odd = key + 1 < end_;
+      const T* next = has_odd ? b_.v + row_of(key + 1) * b_.v_row : row;
 #pragma GCC unroll 2
       for (int v = 0; v < kDecodeVectors / 2; ++v) {
         const bool some = left(v) > 0;
         const Float even =
             some && has_even ? load_words<T, P>(row + c, v * kLanes, left(v)) : Float{};
         const Float odd =
-            some && has_odd ? load_words<T, P>(row + b_.v_row + c, v * kLanes, left(v)) : Float{};
+            some && has_odd ? load_words<T, P>(next + c, v * kLanes, left(v)) : Float{};
         weave_rows(even, odd, rows[2 * v], rows[2 * v + 1]);
       }
 #endif
     }
   }
 
+  // Where key n of the chunk lies.
+  FOVEA_INLINE int64_t row_of(int64_t n) const { return b_.index != nullptr ? b_.index[n] : n; }
+
   // Some keys and their values, ahead of their use.
   template <int keys>
   FOVEA_INLINE void prefetch(int64_t key) const {
     if (key + keys > b_.key_limit) return;
-    lines<keys>(b_.k + key * b_.k_row, b_.k_row, b_.key_width.elements);
-    lines<keys>(b_.v + key * b_.v_row, b_.v_row, b_.value_width.elements);
+    if (b_.index == nullptr) return prefetch_rows<keys>(key);
+    for (int i = 0; i < keys; ++i) prefetch_rows<1>(b_.index[key + i]);
+  }
+  template <int rows>
+  FOVEA_INLINE void prefetch_rows(int64_t row) const {
+    lines<rows>(b_.k + row * b_.k_row, b_.k_row, b_.key_width.elements);
+    lines<rows>(b_.v + row * b_.v_row, b_.v_row, b_.value_width.elements);
   }
   template <int rows>
   static FOVEA_INLINE void lines(const T* row, int64_t stride, int64_t elements) {

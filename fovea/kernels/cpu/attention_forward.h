@@ -52,6 +52,7 @@ class ForwardRows {
     load_queries();
     pass();
     if (find_unsafe_rows()) {
+      compared_ = false;
       for (int64_t n = 0; n < b_.strip_count; ++n) raise_references(b_.strips[n]);
       pass();
     }
@@ -157,7 +158,8 @@ class ForwardRows {
   void visit_strips() {
     for (int64_t n = b_.strip_count - 1; n >= 0; --n) {
       const Strip& strip = b_.strips[n];
-      const bool partial = strip.kind == Strip::Kind::partial;
+      const bool partial = strip.kind != Strip::Kind::full;
+      compared_ = strip.kind == Strip::Kind::compared;
       for (int64_t key = last_tile(strip); key >= strip.key_begin; key -= kStrip) {
         const bool masked = partial || key + kStrip > b_.key_count;
         if (!b_.plain) {
@@ -267,6 +269,18 @@ class ForwardRows {
   FOVEA_INLINE bool see(int first, int64_t key, Int (&seen)[kRows][2]) {
     const Places low = places_at(b_.key_places, key), high = places_at(b_.key_places, key + kLanes);
     Int all{};
+    if (compared_ && first + kRows <= b_.rows && !b_.rule.opens) {
+      const bool wide = b_.key_places.members_high != nullptr;
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const Int x = broadcast(b_.members_low[first + r]);
+        const Int y = wide ? broadcast(b_.members_high[first + r]) : Int{};
+        seen[r][0] = meet_lanes(wide, x, y, low);
+        seen[r][1] = meet_lanes(wide, x, y, high);
+        all |= seen[r][0] | seen[r][1];
+      }
+      return any(all);
+    }
     for (int r = 0; r < kRows; ++r) {
       const int row = first + r;
       if (row >= b_.rows) {
@@ -422,7 +436,7 @@ class ForwardRows {
   float *q_, *weights_, *out_, *sums_;  // sums_: kLanes partial sums a row
   float *spread_, *top_, *first_;       // the same, for telemetry
   Int start_[2];
-  bool has_start_ = false;
+  bool has_start_ = false, compared_ = false;
   int depth_ = 0;
   int64_t strip_key_[kDepth];
   bool live_[kDepth][kGroups];

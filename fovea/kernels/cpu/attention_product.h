@@ -106,8 +106,12 @@ FOVEA_INLINE void copy_row(const T* from, int64_t width, int64_t pitch, Word* to
     for (int64_t c = 0; c < width; ++c) to[c] = to_float(from[c]);
     for (int64_t c = width; c < pitch; ++c) to[c] = 0.0f;
   } else {
-    if (width > 0) __builtin_memcpy(to, from, static_cast<size_t>(width) * sizeof(T));
-    for (int64_t c = width / P::kElements; c < pitch; ++c) to[c] = 0.0f;
+    const int64_t words = width / P::kElements;
+    const Word* row = reinterpret_cast<const Word*>(from);
+    int64_t c = 0;  // rows are short: a call of memcpy costs more than the copy
+    for (; c + kLanes <= words; c += kLanes) store(to + c, load(row + c));
+    for (; c < words; ++c) to[c] = row[c];
+    for (; c < pitch; ++c) to[c] = 0.0f;
   }
 }
 
@@ -172,6 +176,16 @@ FOVEA_INLINE void natural_to_rows(const Word* natural, int64_t pitch, int64_t co
       if constexpr (P::kElements == 1) {
         for (int64_t c = 0; c < width; ++c) to[c] = natural[row * pitch + tile + c];
       } else {
+#if defined(__AVX512BF16__)
+        if (width == kStrip) {
+          Float low, high;
+          weave_rows(load(natural + row * pitch + tile / 2),
+                     load(natural + (row + 1) * pitch + tile / 2), low, high);
+          store(to, low);
+          store(to + kLanes, high);
+          continue;
+        }
+#endif
         typedef uint16_t Half __attribute__((may_alias));
         typedef uint32_t Whole __attribute__((may_alias));
         const Half* even = reinterpret_cast<const Half*>(natural + row * pitch) + tile;

@@ -202,6 +202,7 @@ struct DecodeBlock {
   int64_t k_row = 0, v_row = 0;
   int64_t key_begin = 0, key_end = 0;  ///< keys of the chunk that some row sees
   int64_t key_limit = 0;               ///< keys that are worth prefetching end here
+  const int32_t* index = nullptr;      ///< key n of ranges and chunk is row index[n]; null: row n
   bool plain = true;
   int64_t rows = 0;
   const T* q[kDecodeRows];

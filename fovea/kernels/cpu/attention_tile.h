@@ -42,6 +42,13 @@ FOVEA_INLINE Int members_allow(const VisitRule& rule, const Places& query, const
   return rule.opens ? kept | ((key.open & 4) != 0) : kept;  // TokenColumns::kOpenToAll
 }
 
+/// Whether memberships alone let a query see a key.
+FOVEA_INLINE Int meet_lanes(bool wide, Int query_low, Int query_high, const Places& key) {
+  Int common = query_low & key.members_low;
+  if (wide) common |= query_high & key.members_high;
+  return common != 0;
+}
+
 /// allowed(query, key) lane by lane: all bits set or none.
 FOVEA_INLINE Int seen_lanes(const VisitRule& rule, const Places& query, const Places& key) {
   Int seen = query.document == key.document;
