@@ -188,9 +188,9 @@ bool groups_possible(const GroupedPlan& plan, std::span<const uint64_t> members)
 }
 
 // In scores a query and head, fitted on one machine (docs/kernels/grouped.md): a tile whose pairs
-// are compared, a query's second pass, a key's second packing.
-constexpr double kCompared = 1.12, kPass = 45.0, kSlot = 12.0;
-constexpr double kEdge = 0.75;  // a tile across a bound of positions: parts of it are skipped
+// are compared, a query's second pass, a key's second packing, a score among slots.
+constexpr double kCompared = 1.07, kPass = 50.0, kSlot = 12.0, kFar = 1.1;
+constexpr double kEdge = 0.85;  // a tile across a bound of positions: parts of it are skipped
 
 double scores_of(const std::vector<Strip>& strips, int64_t rows, double partial) {
   double scores = 0.0;
@@ -283,7 +283,7 @@ class Chooser {
     double classes = -1.0, groups = -1.0;
     if (beyond(GroupedKind::classes).empty()) {
       plan_.far = class_pairs(plan_, sets_);
-      classes = near + far_cost(plan_, kEdge) + kPass +
+      classes = near + kFar * far_cost(plan_, kEdge) + kPass +
                 kSlot * static_cast<double>(plan_.far.key.token.size()) /
                     static_cast<double>(plan_.queries);
     }

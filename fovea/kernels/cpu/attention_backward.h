@@ -157,7 +157,7 @@ class BackwardKeys {
   template <Tile kind>
   FOVEA_INLINE bool score_tile(int g, int64_t query, bool masked) {
     const int64_t key = b_.key_begin + g * kRows;
-    Int seen[kRows][2];
+    Lanes seen[kRows][2];
     if constexpr (gated) open_[depth_][g] = false;
     if (kind != Tile::plain && masked && !see(key, query, seen)) return false;
     [[maybe_unused]] GateTile gate;
@@ -195,7 +195,7 @@ class BackwardKeys {
         } else {
           x[v] = exp2_lanes<P::kExpDegree>(s[r][v] * factor[v] - lse[v]);
         }
-        if (kind != Tile::plain && masked) x[v] = seen[r][v] ? x[v] : Float{};
+        if (kind != Tile::plain && masked) x[v] = choose(seen[r][v], x[v], Float{});
         if (gated && open) {
           const bool vary = slopes_vary(b_.gate, reach);
           store(dz + r * kScorePitch<Single> + v * kLanes,
@@ -244,10 +244,10 @@ class BackwardKeys {
         gate);
   }
 
-  FOVEA_INLINE bool see(int64_t key, int64_t query, Int (&seen)[kRows][2]) {
+  FOVEA_INLINE bool see(int64_t key, int64_t query, Lanes (&seen)[kRows][2]) {
     const Places low = places_at(b_.query_places, query),
                  high = places_at(b_.query_places, query + kLanes);
-    Int all{};
+    Lanes all{};
     const bool wide = b_.key_places.members_high != nullptr;
     for (int r = 0; compared_ && r < kRows; ++r) {
       const Int x = broadcast(b_.key_places.members_low[key + r]);
@@ -258,8 +258,8 @@ class BackwardKeys {
     }
     for (int r = 0; !compared_ && r < kRows; ++r) {
       const Places at = place_of(b_.key_places, key + r);
-      seen[r][0] = seen_lanes(b_.rule, low, at);
-      seen[r][1] = seen_lanes(b_.rule, high, at);
+      seen[r][0] = lanes_of(seen_lanes(b_.rule, low, at));
+      seen[r][1] = lanes_of(seen_lanes(b_.rule, high, at));
       all |= seen[r][0] | seen[r][1];
     }
     return any(all);

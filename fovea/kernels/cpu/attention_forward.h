@@ -192,7 +192,7 @@ class ForwardRows {
   template <Tile kind, bool stats>
   FOVEA_INLINE bool score_tile(int g, int64_t key, bool masked) {
     const int first = g * kRows;
-    Int seen[kRows][2];
+    Lanes seen[kRows][2];
     if (kind != Tile::plain && masked && !see(first, key, seen)) return false;
     [[maybe_unused]] GateTile gate;
     const bool open = gated && find_gate(g, key, gate);  // the gate acts
@@ -207,8 +207,8 @@ class ForwardRows {
       if (kind == Tile::general) bend(row, key, open && !weighs_ ? gate.value[r] : nullptr, s[r]);
       const Float factor = broadcast(factor_[row]);
       if (kind != Tile::plain && masked) {
-        s[r][0] = seen[r][0] ? s[r][0] : none;
-        s[r][1] = seen[r][1] ? s[r][1] : none;
+        s[r][0] = choose(seen[r][0], s[r][0], none);
+        s[r][1] = choose(seen[r][1], s[r][1], none);
       }
       if (open_[g] > 0) take_reference(g, row, larger(s[r][0], s[r][1]) * factor);
       const Float m = broadcast(reference_[row]);
@@ -266,9 +266,9 @@ class ForwardRows {
     store(first_ + at, load(first_ + at) + from);
   }
 
-  FOVEA_INLINE bool see(int first, int64_t key, Int (&seen)[kRows][2]) {
+  FOVEA_INLINE bool see(int first, int64_t key, Lanes (&seen)[kRows][2]) {
     const Places low = places_at(b_.key_places, key), high = places_at(b_.key_places, key + kLanes);
-    Int all{};
+    Lanes all{};
     if (compared_ && first + kRows <= b_.rows && !b_.rule.opens) {
       const bool wide = b_.key_places.members_high != nullptr;
 #pragma GCC unroll 8
@@ -284,7 +284,7 @@ class ForwardRows {
     for (int r = 0; r < kRows; ++r) {
       const int row = first + r;
       if (row >= b_.rows) {
-        seen[r][0] = seen[r][1] = Int{};
+        seen[r][0] = seen[r][1] = Lanes{};
         continue;
       }
       Places query{broadcast(b_.position[row]), broadcast(b_.document[row]),
@@ -293,8 +293,8 @@ class ForwardRows {
         query.members_low = broadcast(b_.members_low[row]);
         query.members_high = broadcast(b_.members_high[row]);
       }
-      seen[r][0] = seen_lanes(b_.rule, query, low);
-      seen[r][1] = seen_lanes(b_.rule, query, high);
+      seen[r][0] = lanes_of(seen_lanes(b_.rule, query, low));
+      seen[r][1] = lanes_of(seen_lanes(b_.rule, query, high));
       all |= seen[r][0] | seen[r][1];
     }
     return any(all);
@@ -347,7 +347,7 @@ class ForwardRows {
     for (int64_t key = strip.key_begin; key < strip.key_end; key += kStrip) {
       for (int g = 0; g < groups_; ++g) {
         const int first = g * kRows;
-        Int seen[kRows][2];
+        Lanes seen[kRows][2];
         if (!see(first, key, seen)) continue;
         if constexpr (gated)
           keys_ = {b_.key_gates.first[key / kStrip], b_.key_gates.last[key / kStrip]};
@@ -360,7 +360,7 @@ class ForwardRows {
           if (!unsafe_[first + r]) continue;
           bend(first + r, key, open ? gate.value[r] : nullptr, s[r]);
           for (int v = 0; v < 2; ++v) {
-            const float top = largest(seen[r][v] ? s[r][v] * kLog2E : broadcast(-kInfinity));
+            const float top = largest(choose(seen[r][v], s[r][v] * kLog2E, broadcast(-kInfinity)));
             if (top > reference_[first + r]) reference_[first + r] = top;
           }
         }

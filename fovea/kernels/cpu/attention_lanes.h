@@ -146,6 +146,27 @@ FOVEA_INLINE bool any(Int mask) {
 #endif
 }
 
+/// Which lanes of a vector are seen: a register of bits where there are such, else all bits of a
+/// lane.
+#if defined(__AVX512F__)
+using Lanes = __mmask16;
+FOVEA_INLINE Lanes lanes_of(Int mask) {
+  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask));
+}
+FOVEA_INLINE Lanes lanes_in_common(Int a, Int b) {
+  return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b));
+}
+FOVEA_INLINE Float choose(Lanes seen, Float yes, Float no) {
+  return _mm512_mask_blend_ps(seen, no, yes);
+}
+FOVEA_INLINE bool any(Lanes seen) { return seen != 0; }
+#else
+using Lanes = Int;
+FOVEA_INLINE Lanes lanes_of(Int mask) { return mask; }
+FOVEA_INLINE Lanes lanes_in_common(Int a, Int b) { return (a & b) != 0; }
+FOVEA_INLINE Float choose(Lanes seen, Float yes, Float no) { return seen ? yes : no; }
+#endif
+
 FOVEA_INLINE Float as_floats(Int x) { return __builtin_convertvector(x, Float); }
 
 /// 2^x, relative error 2e-7 (`degree` 5) or 8e-5 (3: enough where the result becomes bfloat16);

@@ -43,10 +43,10 @@ FOVEA_INLINE Int members_allow(const VisitRule& rule, const Places& query, const
 }
 
 /// Whether memberships alone let a query see a key.
-FOVEA_INLINE Int meet_lanes(bool wide, Int query_low, Int query_high, const Places& key) {
-  Int common = query_low & key.members_low;
-  if (wide) common |= query_high & key.members_high;
-  return common != 0;
+FOVEA_INLINE Lanes meet_lanes(bool wide, Int query_low, Int query_high, const Places& key) {
+  Lanes common = lanes_in_common(query_low, key.members_low);
+  if (wide) common |= lanes_in_common(query_high, key.members_high);
+  return common;
 }
 
 /// allowed(query, key) lane by lane: all bits set or none.
