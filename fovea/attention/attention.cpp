@@ -103,8 +103,10 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
   };
   if (path == Path::reference) return reference("requested");
   const CallShape shape{q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()};
-  std::string no_kernel = beyond_fused(spec, q);
-  if (spec.focus.gate == FocusSpec::Gate::hard) {
+  std::string no_kernel = spec.own.active()
+                              ? fmt::format("'{}' is a stage of one's own", spec.own.name)
+                              : beyond_fused(spec, q);
+  if (spec.focus.gate == FocusSpec::Gate::hard && !spec.own.active()) {
     std::optional<AttentionResult> result = try_grouped(spec, q, k, v, tensors, context, no_kernel);
     if (result) return *result;
   }

@@ -41,6 +41,8 @@ struct AttentionTensors {
   /// members: bit k set where the token is in group k, int64 [b, s]; strength: lambda [].
   at::Tensor groups_bsk, members_bs, focus_strength;
 
+  at::Tensor own;  ///< of a stage of one's own: its learned tensor
+
   /// Every member with its name in case files; undefined ones too.
   std::vector<std::pair<std::string_view, at::Tensor*>> named();
 };

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <limits>
 
+#include "fovea/attention/own_stage.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/common/dropout.h"
 
@@ -74,6 +75,8 @@ void check_stage_tensors(const AttentionSpec& spec, const AttentionTensors& x, i
     check_stage(m > 0, *mix, {m > 0 ? spec.heads / m : 0, m, m}, name,
                 fmt::format("head mixing {}", enum_name(kind)));
   }
+  const std::vector<int64_t> own = own_weight_shape(spec);
+  check_stage(!own.empty(), x.own, own, "own", fmt::format("own.name '{}'", spec.own.name));
   const HeadOutputSpec& o = spec.head_output;
   const int64_t e = spec.value_width();
   const bool full = o.gate == HeadOutputSpec::Gate::full,
@@ -104,7 +107,8 @@ std::vector<std::pair<std::string_view, at::Tensor*>> AttentionTensors::named() 
           {"lambda", &lambda_4d},
           {"groups", &groups_bsk},
           {"members", &members_bs},
-          {"focus_strength", &focus_strength}};
+          {"focus_strength", &focus_strength},
+          {"own", &own}};
 }
 
 void check_inputs(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,

@@ -12,6 +12,7 @@
 #include "fovea/attention/differential.h"
 #include "fovea/attention/focus.h"
 #include "fovea/attention/multi_token.h"
+#include "fovea/attention/own_stage.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/talking_heads.h"
 #include "fovea/base/error.h"
@@ -88,6 +89,20 @@ at::Tensor mixed_logits(const AttentionSpec& spec, const at::Tensor& q, const at
                                                          : mix_logits(s, tensors.mix_before_noi);
 }
 
+// The stage that the program registered.
+at::Tensor own_logits(const AttentionSpec& spec, const at::Tensor& logits,
+                      const AttentionTensors& tensors, const Places& places) {
+  const at::Tensor weight =
+      tensors.own.defined() ? tensors.own.to(logits.scalar_type()) : at::Tensor();
+  const at::Tensor changed =
+      own_stage(spec.own.name)
+          .apply(logits, {.spec = spec, .weight = weight, .distance_bts = distances(places)});
+  require<ShapeError>(changed.defined() && changed.sizes() == logits.sizes(), "own stage",
+                      "'{}' must return logits of the shape that it got, [{}]", spec.own.name,
+                      fmt::join(logits.sizes(), ", "));
+  return changed;
+}
+
 // Stages 8 and 9 on weights that are 0 where not allowed: those of the rows of `seen`.
 at::Tensor mixed_weights(const AttentionSpec& spec, const at::Tensor& weights,
                          const AttentionTensors& tensors, const at::Tensor& documents_bt,
@@ -136,6 +151,7 @@ RowWeights weights_of_rows(const AttentionSpec& spec, const at::Tensor& q, const
   const RowRange last{weighted.begin - entering.begin, weighted.end - entering.begin};
   places = query_rows(places, last);
   const at::Tensor seen = last_rows(allowed, last.end - last.begin);
+  if (spec.own.active()) logits = own_logits(spec, logits, tensors, places);
   if (spec.focus.reads_groups())
     logits = focus_gate(spec.focus, logits, groups.last_rows(last.end - last.begin), places);
   const at::Tensor bias = position_bias(spec, tensors, places, logits.scalar_type());

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "fovea/attention/own_stage.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -68,6 +69,19 @@ void check_differential(const AttentionSpec& s) {
       s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{}, kWhere,
       "differential with multi_token or head_mix is not defined (which map would they join?); "
       "remove one of them");
+}
+
+void check_own(const AttentionSpec& s) {
+  if (!s.own.active()) {
+    require<ConfigError>(s.own.values.empty(), kWhere, "own.values are for own.name; got {} values",
+                         s.own.values.size());
+    return;
+  }
+  require<UnsupportedError>(!s.differential, kWhere,
+                            "differential with own.name is not defined (which map would it act "
+                            "on?); remove one of them");
+  const OwnStage& stage = own_stage(s.own.name);
+  if (stage.check) stage.check(s);
 }
 
 void check_focus(const AttentionSpec& s) {
@@ -151,6 +165,12 @@ void BiasSpec::describe(FieldVisitor& v) {
   v.integer({"max_distance", "t5: distances from here on share the last bucket"}, max_distance);
 }
 
+void OwnStageSpec::describe(FieldVisitor& v) {
+  v.text({"name", "a stage that this program registered (docs/adding-a-mechanism.md); '' = none"},
+         name);
+  v.reals({"values", "numbers that it reads"}, values);
+}
+
 void describe_mask(MaskRule& rule, FieldVisitor& v) {
   v.boolean({"causal", "a query sees keys at its own position and before"}, rule.causal);
   v.integer({"window", "W: keys with i - j < W, self included; 0 = no window (spec 7.5)"},
@@ -172,6 +192,7 @@ void AttentionSpec::describe(FieldVisitor& v) {
   v.real({"soft_cap", "stage 2: c of c tanh(s/c); 0 = off"}, soft_cap);
   v.nested({"multi_token", "stages 3 and 8: key-query convolution (spec 3)"}, multi_token);
   v.nested({"head_mix", "stages 4 and 9: head mixing (spec 2, 3)"}, head_mix);
+  v.nested({"own", "stage 5: a stage of your own, before gate and bias"}, own);
   v.nested({"focus", "stages 5 and 6: Focus, learned groups of tokens (spec 11)"}, focus);
   v.nested({"bias", "stage 5: additive position bias"}, bias);
   v.group({"mask", "stage 6: which keys a query may see"},
@@ -202,6 +223,7 @@ void AttentionSpec::check() const {
   head_mix.check(heads);
   head_output.check();
   check_differential(*this);
+  check_own(*this);
   require<ConfigError>(depth >= 0, kWhere, "depth must be 0 or larger; got {}", depth);
   require<ConfigError>(dropout >= 0.0 && dropout < 1.0, kWhere, "dropout must be in [0, 1); got {}",
                        dropout);

@@ -12,7 +12,9 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "fovea/config/fields.h"
 #include "fovea/kernels/common/mask_rule.h"
@@ -177,6 +179,16 @@ struct FocusSpec {
   bool operator==(const FocusSpec&) const = default;
 };
 
+/// A stage that this program registered (own_stage.h), in stage 5 before gate and bias.
+struct OwnStageSpec {
+  std::string name;            ///< "" = none
+  std::vector<double> values;  ///< numbers that it reads
+
+  bool active() const { return !name.empty(); }
+  void describe(FieldVisitor& v);
+  bool operator==(const OwnStageSpec&) const = default;
+};
+
 struct AttentionSpec {
   int64_t heads = 1;
   int64_t kv_heads =
@@ -188,6 +200,7 @@ struct AttentionSpec {
   double soft_cap = 0.0;  ///< c of c tanh(s / c); 0 = off
   MultiTokenSpec multi_token;
   HeadMixSpec head_mix;
+  OwnStageSpec own;
   FocusSpec focus;
   BiasSpec bias;
   MaskRule mask;

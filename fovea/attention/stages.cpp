@@ -88,6 +88,7 @@ Settings value_settings(const AttentionSpec& spec) {
 
 Settings bias_settings(const AttentionSpec& spec) {
   Settings active;
+  if (spec.own.active()) active.push_back(fmt::format("own {}", spec.own.name));
   const FocusSpec& f = spec.focus;
   if (f.reads_groups())
     active.push_back(fmt::format("focus {} of {} groups, window {}, sinks {}", enum_name(f.gate),
@@ -98,6 +99,7 @@ Settings bias_settings(const AttentionSpec& spec) {
 }
 
 std::string bias_beyond(const AttentionSpec& spec) {
+  if (spec.own.active()) return fmt::format("'{}' is a stage of one's own", spec.own.name);
   if (spec.focus.reads_groups()) return "the gate of focus learns";
   return spec.bias.kind == BiasSpec::Kind::t5 ? "the t5 table is a parameter" : "";
 }
@@ -137,7 +139,8 @@ constexpr Stage kStages[] = {
     {StageId::mix_before, "mix_before", "s_o = sum_h W_oh s_h", mix_before_settings,
      joins_pairs<mix_before_settings>},
     {StageId::gate_and_bias, "gate_and_bias",
-     "s = s + gate (or s times it), then s = s + bias (alibi -m_h (i - j), t5 table)",
+     "a stage of your own; s = s + gate (or s times it); s = s + bias (alibi -m_h (i - j), t5 "
+     "table)",
      bias_settings, bias_beyond},
     {StageId::allowed, "allowed", "s = -inf where allowed(i, j) is false", mask_settings,
      mask_beyond},

@@ -1,0 +1,54 @@
+// A stage of your own: a function on the logits that your program registers and recipes switch on.
+//
+// It acts in stage 5, after the head mix and before the gate of Focus, biases and the mask, on
+// every path: the reference runs it in training, decoding, `compare` and `inspect`. See
+// docs/adding-a-mechanism.md and examples/own_mechanism.
+//
+// Shape suffixes: b batch, h heads, t queries, s keys.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "fovea/attention/spec.h"
+
+namespace fovea {
+
+/// What a stage of one's own reads beside the logits.
+struct OwnStageCall {
+  const AttentionSpec& spec;  ///< spec.own.values are the recipe's numbers
+  at::Tensor weight;          ///< the learned tensor, in the dtype of the logits; undefined without
+  at::Tensor distance_bts;    ///< i - j in the document, int64 [b or 1, t, s]; negative = later key
+};
+
+struct OwnStage {
+  std::string name;  ///< of `model.attention.own.name`
+  /// The new logits [b, h, t, s], differentiable, float32 or float64. Row i may depend on row i
+  /// alone (all heads and keys of it): calls bring any rows of a text and any slice of the keys
+  /// that holds all those that the rows see. What is not allowed is masked afterwards.
+  std::function<at::Tensor(const at::Tensor& logits_bhts, const OwnStageCall& call)> apply;
+  /// Shape of the layer's learned tensor; empty = it learns nothing.
+  std::function<std::vector<int64_t>(const AttentionSpec& spec)> weight_shape;
+  double weight_start = 0.0;  ///< every element starts here; best where the stage is neutral
+  /// ConfigError for values without a meaning; may be empty.
+  std::function<void(const AttentionSpec& spec)> check;
+};
+
+/// Makes a stage known to this program; call it before the first model is made. ConfigError for a
+/// name that is empty or taken, and for a stage without `apply`. Safe from several threads.
+void register_own_stage(OwnStage stage);
+
+/// The stage of that name; ConfigError that names those there are.
+const OwnStage& own_stage(const std::string& name);
+
+/// Shape of the learned tensor of `spec.own`; empty where there is none.
+std::vector<int64_t> own_weight_shape(const AttentionSpec& spec);
+
+}  // namespace fovea
