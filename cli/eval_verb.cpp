@@ -7,10 +7,9 @@
 #include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
-#include "fovea/checkpoint/model_folder.h"
-#include "fovea/checkpoint/run_folder.h"
 #include "fovea/data/document_reader.h"
 #include "fovea/eval/copy_score.h"
+#include "fovea/eval/retention.h"
 #include "fovea/eval/scoring.h"
 #include "fovea/report/table.h"
 #include "fovea/train/machine.h"
@@ -21,11 +20,12 @@ namespace {
 constexpr int64_t kCopyWindows = 16;
 
 struct Options {
-  std::string model;
+  std::string model, adapter;
   std::vector<std::string> texts;
   int64_t window = 0, stride = 0, rows = 8;
   std::string focus = "configured";
-  int64_t top_k = 0, copy = 0;
+  int64_t top_k = 0, copy = 0, sinks = -1;
+  bool retention = false;
 };
 
 class Collect : public DocumentSink {
@@ -93,15 +93,65 @@ void print_table(const ScoreResult& result) {
       fmt::format("\nwindow {} tokens, stride {}\n", result.options.window, result.options.stride));
 }
 
+void print_retention(const RetentionResult& r) {
+  const bool copy = r.full.copy > 0.0;
+  std::vector<TableColumn> columns{{.title = "attention"},
+                                   {.title = "pairs", .right = true},
+                                   {.title = "distant", .right = true},
+                                   {.title = "ppl/token", .right = true}};
+  if (copy) columns.push_back({.title = "copy ppl", .right = true});
+  TextTable table(columns);
+  const auto add = [&](const std::string& name, const RetentionScore& s, bool distant) {
+    std::vector<std::string> cells{
+        name, fmt::format("{:.1f} %", 100.0 * s.pairs),
+        distant ? fmt::format("{:.1f} %", 100.0 * s.distant) : std::string(),
+        fmt::format("{:.3f}", s.perplexity)};
+    if (copy) cells.push_back(fmt::format("{:.3f}", s.copy));
+    table.add_row(std::move(cells));
+  };
+  add("full", r.full, false);
+  add("soft gate", r.soft, false);
+  for (const RetentionRow& row : r.rows) {
+    table.add_rule();
+    add(fmt::format("top-{} of {}{}", row.top_k, r.groups, row.full ? ": full attention" : ""),
+        row.trained, !row.full);
+    if (row.full) break;  // larger ones are no other
+    add(fmt::format("  window {} and sinks", row.window), row.windowed, false);
+    add("  random groups", row.random, true);
+  }
+  print(table.render(stdout_width()));
+  print(fmt::format("\nwindow {} tokens, stride {}; local: {} tokens and {} sinks\n",
+                    r.options.window, r.options.stride, r.local_window, r.sinks));
+}
+
+void run_retention(const Options& options, const Globals& globals, LoadedModel& loaded,
+                   const std::vector<ScoreDocument>& documents) {
+  Progress progress(stderr_progress(globals));
+  const RetentionResult result = measure_retention(
+      loaded.model, *loaded.tokenizer, documents,
+      {.score = {.window = options.window, .stride = options.stride, .rows = options.rows},
+       .sinks = options.sinks,
+       .copy = options.copy,
+       .copy_windows = kCopyWindows},
+      [&](std::string_view label, int64_t done, int64_t total) {
+        progress.update({.label = std::string(label),
+                         .done = static_cast<double>(done),
+                         .total = static_cast<double>(total)});
+      });
+  progress.finish();
+  if (globals.json) {
+    print(result.to_json().dump(2) + "\n");
+  } else {
+    print_retention(result);
+  }
+}
+
 void run(const Options& options, const Globals& globals) {
-  LoadedModel loaded = load_model(resolve_model_folder(options.model));
-  ComputeOptions& compute = loaded.model.compute();
-  compute.focus = parse_choice<FocusMode>("--focus", options.focus, enum_names(FocusMode{}));
-  const int64_t groups = loaded.model.config().attention.focus.groups.groups;
-  require<UsageError>(options.top_k >= 0 && options.top_k <= groups, "--top-k",
-                      "expected 1 to the model's {} groups; got {}", groups, options.top_k);
-  compute.focus_top_k = options.top_k;
+  LoadedModel loaded = load_adapted(options.model, options.adapter);
+  choose_focus(loaded.model, options.focus, options.top_k, "--top-k");
+  loaded.model.compute().focus_change.sinks = options.sinks;
   const std::vector<ScoreDocument> documents = read_texts(options.texts);
+  if (options.retention) return run_retention(options, globals, loaded, documents);
   Progress progress(stderr_progress(globals));
   const ScoreResult result =
       score_text(loaded.model, *loaded.tokenizer, documents,
@@ -152,8 +202,15 @@ Verb add_eval_verb(CLI::App& app, Globals& globals) {
                    "targets that each window after the first scores; 0 = window (disjoint)");
   verb->add_option("--rows", options->rows, "windows computed at a time");
   verb->add_option("--focus", options->focus,
-                   "models with Focus: configured, hard, off, random (groups, at equal pairs)");
+                   "models with Focus: configured, hard, off, random (groups), window (local pairs "
+                   "alone)");
   verb->add_option("--top-k", options->top_k, "groups of a token under --focus hard or random");
+  verb->add_option("--sinks", options->sinks,
+                   "first tokens of a document that everyone sees under Focus; -1 = the model's");
+  verb->add_flag("--retention", options->retention,
+                 "models with Focus: every --top-k, beside a window with sinks and random groups "
+                 "that keep as many pairs");
+  verb->add_option("--adapter", options->adapter, "LoRA adapter to put on: a folder of PEFT");
   verb->add_option("--copy", options->copy,
                    "also the perplexity of so many tokens the second time they come");
   add_global_options(*verb, globals);

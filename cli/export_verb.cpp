@@ -9,6 +9,7 @@
 #include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/files.h"
+#include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/families.h"
 #include "fovea/checkpoint/fold.h"
 #include "fovea/checkpoint/run_folder.h"
@@ -17,8 +18,8 @@ namespace fovea::cli {
 namespace {
 
 struct Options {
-  std::string model, out, dtype = "float32";
-  bool fold = false;
+  std::string model, out, adapter, dtype = "float32";
+  bool fold = false, merge = false;
   double shard_gigabytes = 5;
 };
 
@@ -36,10 +37,12 @@ void run(const Options& options, const Globals& globals) {
   const std::filesystem::path from = resolve_model_folder(options.model), out = options.out;
   require<InputError>(!std::filesystem::exists(out), options.out,
                       "expected a folder that is not there yet; remove it, or give another name");
-  const LoadedModel loaded = load_model(from);
-  std::optional<Transformer> folded;
-  if (options.fold) folded.emplace(fold_temperature(loaded.model));
-  const Transformer& model = folded ? *folded : loaded.model;
+  const LoadedModel loaded = load_adapted(options.model, options.adapter);
+  std::optional<Transformer> merged, folded;
+  if (options.merge) merged.emplace(merge_adapter(loaded.model));
+  const Transformer& whole = merged ? *merged : loaded.model;
+  if (options.fold) folded.emplace(fold_temperature(whole));
+  const Transformer& model = folded ? *folded : whole;
   const int64_t bytes =
       model.parameters().count() * static_cast<int64_t>(at::elementSize(how.dtype));
   SaveOptions save = how;
@@ -71,7 +74,10 @@ void run(const Options& options, const Globals& globals) {
   print(
       fmt::format("loads in Fovea only (model_type fovea): Hugging Face's config cannot say {}\n{}",
                   fmt::join(beyond, ", "),
-                  temperature ? "--fold puts the temperature into the weights\n" : ""));
+                  temperature                    ? "--fold puts the temperature into the weights\n"
+                  : model.config().lora.rank > 0 ? "--merge puts the adapter into the weights; "
+                                                   "`fovea adapter export` writes it apart\n"
+                                                 : ""));
 }
 
 }  // namespace
@@ -84,6 +90,8 @@ Verb add_export_verb(CLI::App& app, Globals& globals) {
   verb->add_option("out", options->out, "the folder to write; must not exist")->required();
   verb->add_flag("--fold", options->fold,
                  "put a constant temperature into the weights: standard attention, same numbers");
+  verb->add_flag("--merge", options->merge, "put the LoRA adapter into the weights (spec 5.1)");
+  verb->add_option("--adapter", options->adapter, "LoRA adapter to put on first: a folder of PEFT");
   verb->add_option("--dtype", options->dtype, "of the weights: float32, bfloat16 or float16")
       ->capture_default_str();
   verb->add_option("--shard", options->shard_gigabytes, "gigabytes of one weight file at most")

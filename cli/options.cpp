@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "fovea/base/files.h"
+#include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/train/machine.h"
 
@@ -34,6 +35,32 @@ void add_model_options(CLI::App& verb, ModelOptions& options) {
   verb.add_option("--threads", options.threads, "0 = all cores")
       ->capture_default_str()
       ->check(CLI::Range(0, 4096));
+  verb.add_option("--adapter", options.adapter, "LoRA adapter to put on: a folder of PEFT");
+  verb.add_option("--focus", options.focus,
+                  "models with Focus: configured, hard (only groups that meet) or off")
+      ->capture_default_str();
+  verb.add_option("--focus-top-k", options.focus_top_k,
+                  "groups of a token under --focus hard; 0 = the model's");
+}
+
+LoadedModel load_adapted(const std::string& path, const std::string& adapter, at::Device device) {
+  LoadedModel loaded = load_model(resolve_model_folder(path), device);
+  if (adapter.empty()) return loaded;
+  Transformer model = with_adapter(loaded.model, read_adapter(adapter, loaded.config));
+  const ModelConfig config = model.config();
+  return {config, std::move(model), loaded.tokenizer};
+}
+
+void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
+                  const char* top_k_option) {
+  ComputeOptions& compute = model.compute();
+  compute.focus = parse_choice<FocusMode>("--focus", mode, enum_names(FocusMode{}));
+  const int64_t groups = model.config().attention.focus.groups.groups;
+  require<UsageError>(model.has_focus() || (compute.focus == FocusMode::configured && top_k == 0),
+                      "--focus", "this model has no Focus; got {}", mode);
+  require<UsageError>(top_k >= 0 && top_k <= groups, top_k_option,
+                      "expected 1 to the model's {} groups; got {}", groups, top_k);
+  compute.focus_change.top_k = top_k;
 }
 
 LoadedModel open_model(const std::string& path, const ModelOptions& options) {
@@ -41,7 +68,8 @@ LoadedModel open_model(const std::string& path, const ModelOptions& options) {
       parse_choice<DeviceChoice>("--device", options.device, enum_names(DeviceChoice{})));
   const auto dtype = parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{}));
   if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
-  LoadedModel loaded = load_model(resolve_model_folder(path), device);
+  LoadedModel loaded = load_adapted(path, options.adapter, device);
+  choose_focus(loaded.model, options.focus, options.focus_top_k, "--focus-top-k");
   loaded.model.compute().dtype = choose_dtype(dtype, device);
   if (loaded.model.compute().dtype == at::kBFloat16) loaded.model.hold_matrices_in(at::kBFloat16);
   return loaded;

@@ -30,14 +30,21 @@ E parse_choice(const char* option, const std::string& text,
                    did_you_mean(text, known));
 }
 
-/// Where and in which number format a model runs.
+/// Where and in which number format a model runs, and what is changed about it.
 struct ModelOptions {
-  std::string device = "auto", dtype = "auto";
-  int64_t threads = 0;
+  std::string device = "auto", dtype = "auto", adapter, focus = "configured";
+  int64_t threads = 0, focus_top_k = 0;
 };
 void add_model_options(CLI::App& verb, ModelOptions& options);
 /// Loads a run folder (its newest whole checkpoint), checkpoint or model folder.
 LoadedModel open_model(const std::string& path, const ModelOptions& options);
+
+/// Loads a model, with the adapter of a PEFT folder on it where `adapter` is not empty.
+LoadedModel load_adapted(const std::string& path, const std::string& adapter,
+                         at::Device device = at::kCPU);
+/// Sets how Focus acts. UsageError for a model without Focus and for more groups than it has.
+void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
+                  const char* top_k_option);
 
 /// The keys of a described struct as options of a verb: `max_tokens` is `--max-tokens`. Names,
 /// types, defaults and help come from describe().

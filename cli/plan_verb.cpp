@@ -73,7 +73,7 @@ void print_parameters(const RunPlan& plan, int64_t width) {
   add("feed-forward", p.feed_forward);
   add("norms", p.norms);
   add("head", p.head);
-  add("added by mechanisms", p.added);
+  add("added by mechanisms, adapters", p.added);
   table.add_rule();
   table.add_row({"total", grouped(p.total()), ""});
   if (p.trainable != p.total()) table.add_row({"trainable", grouped(p.trainable), ""});

@@ -39,6 +39,7 @@ Verb add_eval_verb(CLI::App& app, Globals& globals);
 Verb add_generate_verb(CLI::App& app, Globals& globals);
 Verb add_chat_verb(CLI::App& app, Globals& globals);
 Verb add_export_verb(CLI::App& app, Globals& globals);
+Verb add_adapter_verb(CLI::App& app, Globals& globals);
 Verb add_data_verb(CLI::App& app, Globals& globals);
 Verb add_checkpoint_verb(CLI::App& app, Globals& globals);
 Verb add_attention_verb(CLI::App& app, Globals& globals);

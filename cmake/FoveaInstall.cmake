@@ -15,9 +15,10 @@ set_target_properties(fovea_library PROPERTIES EXPORT_NAME fovea)
 add_library(Fovea::fovea ALIAS fovea_library)
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/Fovea)
-install(TARGETS ${layers} fovea_library fovea_options EXPORT FoveaTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS ${layers} fovea_library fovea_options fovea_cli EXPORT FoveaTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS fovea RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/fovea DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(FILES ${CMAKE_SOURCE_DIR}/cli/program.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/cli)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/recipes DESTINATION ${CMAKE_INSTALL_DATADIR}/fovea)
 install(EXPORT FoveaTargets NAMESPACE Fovea:: DESTINATION ${package})
 configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/FoveaConfig.cmake.in ${CMAKE_BINARY_DIR}/FoveaConfig.cmake

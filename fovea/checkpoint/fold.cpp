@@ -37,6 +37,9 @@ Transformer fold_temperature(const Transformer& model) {
       before.attention.temperature.kind == TemperatureSpec::Kind::constant, "fold",
       "only a constant temperature can be folded into the weights; this model's is learned and "
       "depends on the text");
+  require<UnsupportedError>(!before.lora.active(), "fold",
+                            "an adapter on the queries would have to be folded too; merge it first "
+                            "(export --merge)");
   ModelConfig config = before;
   config.attention.temperature = {};
   config.attention.temperature_per_layer.clear();

@@ -7,12 +7,73 @@
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
+namespace {
 
-at::Tensor Transformer::Impl::feed_forward(const LayerWeights& w, const at::Tensor& z) const {
-  const at::Tensor inner = w.gate.defined()
-                               ? stacked_linear(z, {w.gate, w.up}, {w.gate_bias, w.up_bias})
-                               : stacked_linear(z, {w.up}, {w.up_bias});
-  return stacked_linear(activate(config.feed_forward, inner), {w.down}, {w.down_bias});
+// Outputs of a layer's site, as its weight has them.
+int64_t site_width(const LayerWeights& w, LoraSite site) {
+  switch (site) {
+    case LoraSite::q_proj:
+      return w.wq.size(0);
+    case LoraSite::k_proj:
+      return w.wk.size(0);
+    case LoraSite::v_proj:
+      return w.wv.size(0);
+    case LoraSite::qkv_proj:
+      return w.wq.size(0) + w.wk.size(0) + w.wv.size(0);
+    case LoraSite::o_proj:
+      return w.wo.size(0);
+    case LoraSite::gate_proj:
+      return w.gate.size(0);
+    case LoraSite::up_proj:
+      return w.up.size(0);
+    case LoraSite::down_proj:
+      break;
+  }
+  return w.down.size(0);
+}
+
+}  // namespace
+
+at::Tensor Transformer::Impl::adapted(const LayerWeights& w, std::initializer_list<LoraSite> sites,
+                                      const at::Tensor& y, const at::Tensor& x,
+                                      const PassContext& pass) const {
+  const auto product = [&](LoraSite site) {
+    const LoraAdapter& adapter = w.lora[static_cast<size_t>(site)];
+    return adapter.defined() ? lora_product(adapter, x, pass.training ? config.lora.dropout : 0.0,
+                                            pass.dropout_seed)
+                             : at::Tensor();
+  };
+  std::vector<at::Tensor> deltas;
+  bool any = false;
+  for (const LoraSite site : sites) {
+    deltas.push_back(product(site));
+    any = any || deltas.back().defined();
+  }
+  if (!any) return y;
+  if (deltas.size() == 1) return y + deltas[0];
+  std::vector<at::Tensor> parts;
+  int64_t first = 0;
+  for (size_t n = 0; n < deltas.size(); ++n) {
+    const int64_t width = site_width(w, *(sites.begin() + n));
+    const at::Tensor part = y.narrow(-1, first, width);
+    parts.push_back(deltas[n].defined() ? part + deltas[n] : part);
+    first += width;
+  }
+  return at::cat(parts, -1);
+}
+
+at::Tensor Transformer::Impl::feed_forward(const LayerWeights& w, const at::Tensor& z,
+                                           const PassContext& pass) const {
+  at::Tensor inner;
+  if (w.gate.defined()) {
+    inner = adapted(w, {LoraSite::gate_proj, LoraSite::up_proj},
+                    stacked_linear(z, {w.gate, w.up}, {w.gate_bias, w.up_bias}), z, pass);
+  } else {
+    inner = adapted(w, {LoraSite::up_proj}, stacked_linear(z, {w.up}, {w.up_bias}), z, pass);
+  }
+  const at::Tensor bent = activate(config.feed_forward, inner);
+  return adapted(w, {LoraSite::down_proj}, stacked_linear(bent, {w.down}, {w.down_bias}), bent,
+                 pass);
 }
 
 std::pair<at::Tensor, at::Tensor> Transformer::Impl::attention_input(const LayerWeights& w,
@@ -42,28 +103,30 @@ Transformer::Impl::Stream Transformer::Impl::leave_layer(int64_t index, const at
   const auto drop = [&](const at::Tensor& v, uint64_t offset) {
     return counter_dropout(v, p, pass.dropout_seed, site + offset);
   };
-  const at::Tensor mixed = stacked_linear(attended.transpose(1, 2).flatten(2), {w.wo}, {w.bo});
+  const at::Tensor heads = attended.transpose(1, 2).flatten(2);
+  const at::Tensor mixed =
+      adapted(w, {LoraSite::o_proj}, stacked_linear(heads, {w.wo}, {w.bo}), heads, pass);
   switch (config.block) {
     case BlockLayout::pre: {
       const auto [sum, z] = add_norm(x, drop(mixed, 0), w.ffn_in);
-      return {sum, drop(feed_forward(w, z), 1)};
+      return {sum, drop(feed_forward(w, z, pass), 1)};
     }
     case BlockLayout::post: {
       const at::Tensor z = add_norm(x, drop(mixed, 0), w.attention_out).second;
-      return {add_norm(z, drop(feed_forward(w, z), 1), w.ffn_out).second, at::Tensor()};
+      return {add_norm(z, drop(feed_forward(w, z, pass), 1), w.ffn_out).second, at::Tensor()};
     }
     case BlockLayout::sandwich: {
       const auto [sum, z] = add_norm(x, drop(norm(mixed, w.attention_out), 0), w.ffn_in);
-      return {sum, drop(norm(feed_forward(w, z), w.ffn_out), 1)};
+      return {sum, drop(norm(feed_forward(w, z, pass), w.ffn_out), 1)};
     }
     case BlockLayout::output: {
       const at::Tensor sum = x + drop(norm(mixed, w.attention_out), 0);
-      return {sum, drop(norm(feed_forward(w, sum), w.ffn_out), 1)};
+      return {sum, drop(norm(feed_forward(w, sum, pass), w.ffn_out), 1)};
     }
     case BlockLayout::parallel:
-      return {x, drop(mixed, 0) + drop(feed_forward(w, y), 1)};
+      return {x, drop(mixed, 0) + drop(feed_forward(w, y, pass), 1)};
     case BlockLayout::parallel_two:
-      return {x, drop(mixed, 0) + drop(feed_forward(w, norm(x, w.ffn_in)), 1)};
+      return {x, drop(mixed, 0) + drop(feed_forward(w, norm(x, w.ffn_in), pass), 1)};
   }
   return {};
 }

@@ -30,7 +30,7 @@ DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) cons
   state.rope = impl_->rope_for(capacity);
   for (const LayerWeights& layer : impl_->layers) {
     state.layers.emplace_back(
-        cache_streams(spec_in_mode(layer.spec, impl_->compute.focus, impl_->compute.focus_top_k),
+        cache_streams(spec_in_mode(layer.spec, impl_->compute.focus, impl_->compute.focus_change),
                       impl_->compute.dtype),
         batch, capacity, impl_->device);
   }
@@ -42,8 +42,10 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
   ModelInput input;
   input.tokens_bt = tokens_bt;
   impl_->check(input);
-  require<UnsupportedError>(impl_->compute.focus != FocusMode::random, "decode",
-                            "random groups are a baseline of scoring and have no decode");
+  require<UnsupportedError>(
+      impl_->compute.focus != FocusMode::random && impl_->compute.focus != FocusMode::window,
+      "decode", "focus {} is a baseline of scoring and has no decode",
+      enum_name(impl_->compute.focus));
   const ModelConfig& c = impl_->config;
   const int64_t b = tokens_bt.size(0), t = tokens_bt.size(1), first = state.length();
   PassContext pass;
@@ -62,7 +64,7 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
     }
     const Heads heads = impl_->project(w, y, pass);
     const AttentionSpec spec =
-        spec_in_mode(w.spec, impl_->compute.focus, impl_->compute.focus_top_k);
+        spec_in_mode(w.spec, impl_->compute.focus, impl_->compute.focus_change);
     AttentionTensors tensors = impl_->tensors_of(w, tau);
     if (spec.focus.active())
       put_groups(spec, w.focus, cached_groups(w, spec.focus, y, cache), tensors);

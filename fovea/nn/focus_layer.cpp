@@ -82,8 +82,9 @@ LayerFocus add_focus(ParameterRegistry& registry, const AttentionSpec& spec,
       add("weight", {f.width, width}, {.kind = Init::Kind::normal, .value = deviation}, false);
   focus.centroids = add("centroids", {f.groups, f.width}, {}, false);
   if (f.reads_strength()) {
-    focus.log_strength = add("log_strength", {},
-                             {.kind = Init::Kind::constant, .value = std::log(f.strength)}, false);
+    focus.log_strength =
+        add("log_strength", {}, {.kind = Init::Kind::constant, .value = std::log(f.strength)},
+            settings.final_strength > 0.0);
   }
   focus.potentials = add("potentials", {f.groups}, {}, true);
   focus.mean = add("mean", {width}, {}, true);
@@ -93,14 +94,16 @@ LayerFocus add_focus(ParameterRegistry& registry, const AttentionSpec& spec,
 }
 
 std::span<const std::string_view> enum_names(FocusMode) {
-  static constexpr std::string_view names[] = {"configured", "straight_through", "hard", "off",
-                                               "random"};
+  static constexpr std::string_view names[] = {"configured", "straight_through", "hard",
+                                               "off",        "random",           "window"};
   return names;
 }
 
-AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode, int64_t top_k) {
+AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode, const FocusChange& change) {
   if (!spec.focus.active()) return spec;
-  if (top_k > 0) spec.focus.top_k = top_k;
+  if (change.top_k > 0) spec.focus.top_k = change.top_k;
+  if (change.window > 0) spec.focus.window = change.window;
+  if (change.sinks >= 0) spec.focus.sinks = change.sinks;
   switch (mode) {
     case FocusMode::configured:
       break;
@@ -110,6 +113,11 @@ AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode, int64_t top_k) {
     case FocusMode::hard:
     case FocusMode::random:
       spec.focus.gate = Gate::hard;
+      break;
+    case FocusMode::window:  // nobody is a member of anything, so no rule about 2k > K applies
+      spec.focus.gate = Gate::hard;
+      spec.focus.top_k = 1;
+      spec.focus.groups = std::max<int64_t>(spec.focus.groups, 2);
       break;
     case FocusMode::off:
       spec.focus = {};
@@ -136,7 +144,7 @@ FocusObservation observation_of(const AttentionSpec& spec, const FocusSettings& 
   seen.potentials_k = sinkhorn_potentials(scores, spec.focus.rounds);
   seen.statistics =
       focus_statistics(focus.parameters(), groups.features_btg, groups.groups.groups_btk);
-  if (mode == FocusMode::hard || mode == FocusMode::random)
+  if (mode == FocusMode::hard || mode == FocusMode::random || mode == FocusMode::window)
     seen.pairs = pairs_kept(spec.focus, groups.groups.members_bt, context);
   if (settings.centroid_decay > 0.0) {
     seen.sums_kg = at::matmul(g.t(), z);
@@ -159,7 +167,7 @@ at::Tensor group_losses(const FocusSettings& settings, const at::Tensor& groups_
 }
 
 void observe_layer(const AttentionSpec& spec, const FocusSettings& settings, LayerFocus& focus,
-                   std::span<const FocusObservation> parts, double ema_decay) {
+                   std::span<const FocusObservation> parts, double ema_decay, double progress) {
   const at::NoGradGuard no_gradient;
   if (parts.empty()) return;
   std::vector<at::Tensor> potentials, samples;
@@ -191,6 +199,10 @@ void observe_layer(const AttentionSpec& spec, const FocusSettings& settings, Lay
     focus.centroids.copy_(reclustered(focus.centroids, sample));
     const at::Tensor scores = at::matmul(sample, focus.centroids.t()) / spec.focus.temperature;
     focus.potentials.copy_(sinkhorn_potentials(scores, spec.focus.rounds));
+  }
+  if (settings.final_strength > 0.0) {  // evenly in ln lambda
+    const double from = std::log(settings.groups.strength), to = std::log(settings.final_strength);
+    focus.log_strength.fill_(from + std::clamp(progress, 0.0, 1.0) * (to - from));
   }
   focus.updates.add_(1.0);
 }

@@ -19,9 +19,17 @@ namespace fovea {
 
 /// How layers with Focus behave, whatever gate they train: as configured; with the hard rule and
 /// the gradient of the soft one; with the hard rule; as if they had none; with the hard rule and as
-/// many groups a token, but random ones (the baseline at equal pairs, U-26).
-enum class FocusMode { configured, straight_through, hard, off, random };
+/// many groups a token, but random ones; with the local pairs alone, a window and the sinks (the
+/// baselines at equal pairs, U-26).
+enum class FocusMode { configured, straight_through, hard, off, random, window };
 std::span<const std::string_view> enum_names(FocusMode);
+
+/// What scoring and inference change about the rule of all layers with Focus.
+struct FocusChange {
+  int64_t top_k = 0;   ///< groups of a token; 0 = the layer's own
+  int64_t window = 0;  ///< 0 = the layer's own
+  int64_t sinks = -1;  ///< below 0 = the layer's own
+};
 
 /// What one forward pass of one layer tells observe() and telemetry. Empty for layers without
 /// Focus; no gradients.
@@ -30,14 +38,14 @@ struct FocusObservation {
   at::Tensor sums_kg, masses_k;  ///< sum of g_ik z_i and of g_ik, where centroids follow
   at::Tensor sample_ng;          ///< z of some tokens, where centroids restart
   FocusStatistics statistics;
-  PairsKept pairs;  ///< of the hard rule; counted in modes `hard` and `random`
+  PairsKept pairs;  ///< of the hard rule; counted in modes `hard`, `random` and `window`
 
   bool defined() const { return potentials_k.defined(); }
 };
 
 /// Registry values of one layer.
 struct LayerFocus {
-  at::Tensor weight, centroids, log_strength;   // learned
+  at::Tensor weight, centroids, log_strength;   // learned (the last: or state, final_strength)
   at::Tensor potentials, mean, scale, updates;  // state
 
   bool defined() const { return weight.defined(); }
@@ -50,8 +58,8 @@ LayerFocus add_focus(ParameterRegistry& registry, const AttentionSpec& spec,
                      const FocusSettings& settings, int64_t layer, int64_t width, uint64_t seed,
                      at::Device device);
 
-/// The spec of a layer in a mode; `top_k` > 0 replaces its own.
-AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode, int64_t top_k);
+/// The spec of a layer in a mode.
+AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode, const FocusChange& change);
 
 /// z, assignments and memberships of the tokens of a call.
 struct LayerGroups {
@@ -72,9 +80,10 @@ FocusObservation observation_of(const AttentionSpec& spec, const FocusSettings& 
 at::Tensor group_losses(const FocusSettings& settings, const at::Tensor& groups_btk);
 
 /// One observe() of a layer: potentials, centroids that follow, restarts. `parts` are the
-/// micro-batches of the step; `ema_decay` is the settings' own where that is above 0.
+/// micro-batches of the step; `ema_decay` is the settings' own where that is above 0; `progress`
+/// is the share of the training that is done (final_strength).
 void observe_layer(const AttentionSpec& spec, const FocusSettings& settings, LayerFocus& focus,
-                   std::span<const FocusObservation> parts, double ema_decay);
+                   std::span<const FocusObservation> parts, double ema_decay, double progress);
 
 /// 1 - 1 / max(5, steps / 30), at most 0.99 (11.7); 0.99 where the number of steps is unknown (0).
 double potential_decay(int64_t steps);

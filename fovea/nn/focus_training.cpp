@@ -84,7 +84,8 @@ bool Transformer::has_focus() const {
                              [](const LayerWeights& w) { return w.focus.defined(); });
 }
 
-void Transformer::observe(std::span<const ForwardInfo> micro_batches, double ema_decay) {
+void Transformer::observe(std::span<const ForwardInfo> micro_batches, double ema_decay,
+                          double progress) {
   for (size_t layer = 0; layer < impl_->layers.size(); ++layer) {
     LayerWeights& w = impl_->layers[layer];
     if (!w.focus.defined()) continue;
@@ -93,7 +94,7 @@ void Transformer::observe(std::span<const ForwardInfo> micro_batches, double ema
       if (layer < info.focus.size() && info.focus[layer].defined())
         parts.push_back(info.focus[layer]);
     }
-    observe_layer(w.spec, impl_->config.attention.focus, w.focus, parts, ema_decay);
+    observe_layer(w.spec, impl_->config.attention.focus, w.focus, parts, ema_decay, progress);
   }
 }
 

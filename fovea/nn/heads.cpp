@@ -41,6 +41,8 @@ Heads Transformer::Impl::project(const LayerWeights& w, const at::Tensor& y,
                                  const PassContext& pass) const {
   const ModelConfig& c = config;
   at::Tensor qkv = stacked_linear(y, {w.wq, w.wk, w.wv}, {w.bq, w.bk, w.bv});
+  qkv = adapted(w, {LoraSite::q_proj, LoraSite::k_proj, LoraSite::v_proj}, qkv, y, pass);
+  qkv = adapted(w, {LoraSite::qkv_proj}, qkv, y, pass);
   if (c.qk_norm == QkNorm::full_rms) qkv = norm_over_heads(qkv, w, c.norm_eps);
   at::Tensor q_gain, k_gain;
   if (c.qk_norm == QkNorm::head_rms) {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "fovea/base/error.h"
+#include "fovea/nn/lora.h"
 
 namespace fovea {
 namespace {
@@ -88,6 +89,9 @@ void FocusSettings::describe(FieldVisitor& v) {
             windowed_layers);
   v.boolean({"standardise", "give the input mean 0 and size 1 before the first step (U-24)"},
             standardise);
+  v.real({"final_strength",
+          "above 0: lambda of logsig moves from strength to this over the run instead of learning"},
+         final_strength);
   v.real({"ema_decay", "of the potentials; 0 = 1 - 1/max(5, steps/30), at most 0.99"}, ema_decay);
   v.boolean({"stop_gradient", "no gradient from the gate into the residual stream"}, stop_gradient);
   v.real({"entropy_weight", "of the entropy of each token's groups, added to the loss"},
@@ -114,6 +118,11 @@ void FocusSettings::check(int64_t model_layers) const {
     require<ConfigError>(value >= 0.0, where,
                          "'model.attention.focus.{}' must be 0 or more; got {}", key, value);
   }
+  require<ConfigError>(
+      final_strength == 0.0 || (final_strength > 0.0 && groups.reads_strength()), where,
+      "'model.attention.focus.final_strength' must be above 0, for gate logsig with "
+      "learned_strength: true; got {} with gate {}",
+      final_strength, enum_name(groups.gate));
   require<ConfigError>(recluster_interval >= 0, where,
                        "'model.attention.focus.recluster_interval' must be 0 or more; got {}",
                        recluster_interval);
@@ -126,6 +135,7 @@ void AttentionSettings::describe(FieldVisitor& v) {
   v.real({"soft_cap", "c of c*tanh(s/c) on the logits; 0 = off"}, soft_cap);
   v.nested({"multi_token", "Multi-Token Attention: key-query convolution"}, multi_token);
   v.nested({"head_mix", "head mixing: Multi-Token and talking-heads attention"}, head_mix);
+  v.nested({"own", "a stage of your own that this program registered"}, own);
   v.nested({"focus", "Focus: learned groups of tokens decide which distant pairs attend"}, focus);
   v.nested({"bias", "additive position bias"}, bias);
   v.group({"mask", "which keys a query sees, beside causality and documents"},
@@ -175,6 +185,7 @@ void ModelConfig::describe(FieldVisitor& v) {
            positions);
   v.nested({"rope", "rotary positions"}, rope);
   v.nested({"attention", "the attention pipeline"}, attention);
+  v.nested({"lora", "LoRA: low-rank adapters on the linear layers, over a frozen base"}, lora);
 }
 
 ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
@@ -225,6 +236,8 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
                        "'model.attention.multi_token.init_value' must be 0 or larger; got {}",
                        c.attention.multi_token.init_value);
   c.attention.focus.check(c.layers);
+  c.lora.check();
+  lora_places(c.lora, c);  // names that mean nothing
   bool focused = false;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     const AttentionSpec spec = c.layer_attention(layer);
@@ -245,6 +258,7 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
                      .temperature = attention.temperature,
                      .soft_cap = attention.soft_cap,
                      .head_mix = attention.head_mix,
+                     .own = attention.own,
                      .bias = attention.bias,
                      .mask = attention.full.contains(layer) ? MaskRule{} : attention.mask,
                      .sink_logit = attention.sink_logit,

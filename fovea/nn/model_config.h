@@ -16,6 +16,7 @@
 #include "fovea/attention/rope.h"
 #include "fovea/attention/spec.h"
 #include "fovea/config/fields.h"
+#include "fovea/nn/lora_settings.h"
 #include "fovea/nn/model_options.h"
 
 namespace fovea {
@@ -37,8 +38,10 @@ struct FocusSettings {
   FocusSpec groups;
   std::vector<int64_t> layers;  ///< from 0; empty = all
   bool windowed_layers =
-      false;                    ///< also where mask.window restricts: both must allow a pair (U-22)
-  bool standardise = true;      ///< the input gets mean 0 and size 1 from calibration (U-24)
+      false;                ///< also where mask.window restricts: both must allow a pair (U-22)
+  bool standardise = true;  ///< the input gets mean 0 and size 1 from calibration (U-24)
+  double final_strength =
+      0.0;  ///< > 0: lambda of `logsig` moves from strength to this over a run, unlearned (11.2)
   double ema_decay = 0.0;       ///< of the potentials; 0 = 1 - 1/max(5, steps/30), at most 0.99
   bool stop_gradient = false;   ///< no gradient from the gate into the residual stream
   double entropy_weight = 0.0;  ///< of the mean entropy of g, added to the loss
@@ -59,6 +62,7 @@ struct AttentionSettings {
   double soft_cap = 0.0;
   MultiTokenSettings multi_token;
   HeadMixSpec head_mix;
+  OwnStageSpec own;
   FocusSettings focus;
   BiasSpec bias;
   MaskRule mask;
@@ -102,6 +106,7 @@ struct ModelConfig {
   Positions positions = Positions::rope;
   RopeSpec rope;
   AttentionSettings attention;
+  LoraSettings lora;
 
   void describe(FieldVisitor& v);
   /// Fills the zeros (vocab_size from `tokenizer_vocab`) and checks everything; ConfigError with

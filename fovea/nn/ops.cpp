@@ -331,11 +331,11 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
       if (slope.defined()) logits.mul_(slope);
       at::Tensor dh = dhidden.narrow(0, begin, n);
       at::mm_out(dh, logits, w);
+      if (!weight.requires_grad()) continue;  // a frozen base
       const at::Tensor dw = at::mm(logits.t(), h).to(weight.scalar_type());
       dweight = dweight.defined() ? dweight.add_(dw) : dw;
     }
-    if (gradient)
-      ctx->save_for_backward({dhidden, dweight.defined() ? dweight : at::zeros_like(weight)});
+    if (gradient) ctx->save_for_backward({dhidden, dweight});
     ctx->mark_non_differentiable({nll});
     at::Tensor total = nll.sum(at::kDouble);
     if (lse.defined()) total += lse.square().sum(at::kDouble) * rule.z_loss;
@@ -346,7 +346,7 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
     // The usual seed is 1; multiplying then would only cost two passes over memory.
     const bool one = grads[0].is_cpu() && grads[0].item<float>() == 1.0f;
     const auto scaled = [&](const at::Tensor& g) {
-      return one ? g : g * grads[0].to(g.scalar_type());
+      return one || !g.defined() ? g : g * grads[0].to(g.scalar_type());
     };
     return {scaled(saved[0]), scaled(saved[1]), at::Tensor(), at::Tensor(),
             at::Tensor(),     at::Tensor(),     at::Tensor()};

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "fovea/attention/multi_token.h"
+#include "fovea/attention/own_stage.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
@@ -40,6 +41,10 @@ AttentionTensors Transformer::Impl::add_stages(const AttentionSpec& spec, int64_
   const MultiTokenSettings& tokens = config.attention.multi_token;
   AttentionTensors x;
   if (spec.sink_logit) x.sink_logit_h = add("sinks", {spec.heads}, {}, false);
+  if (const std::vector<int64_t> shape = own_weight_shape(spec); !shape.empty()) {
+    const double start = own_stage(spec.own.name).weight_start;
+    x.own = add("own.weight", shape, {.kind = Init::Kind::constant, .value = start}, decay);
+  }
   const auto kernel = [&](const char* name, const KernelExtent& extent) {
     return extent.active() ? add(name, {spec.heads, extent.queries, extent.keys},
                                  kernel_init(tokens, spec.heads, extent), decay)

@@ -123,8 +123,7 @@ AttentionTensors Transformer::Impl::tensors_of(const LayerWeights& layer,
 
 LayerGroups Transformer::Impl::group_layer(const LayerWeights& w, const at::Tensor& y,
                                            const AttentionContext& context, FocusMode mode) const {
-  FocusSpec spec = w.spec.focus;
-  if (compute.focus_top_k > 0) spec.top_k = compute.focus_top_k;
+  const FocusSpec spec = spec_in_mode(w.spec, FocusMode::configured, compute.focus_change).focus;
   const FocusParameters parameters = w.focus.parameters();
   LayerGroups out;
   out.features_btg =
@@ -136,6 +135,7 @@ LayerGroups Transformer::Impl::group_layer(const LayerWeights& w, const at::Tens
     out.groups.members_bt = random_members({y.size(0), y.size(1)}, spec.groups, spec.top_k,
                                            static_cast<uint64_t>(w.spec.depth))
                                 .to(y.device());
+  if (mode == FocusMode::window) out.groups.members_bt = at::zeros_like(out.groups.members_bt);
   return out;
 }
 
@@ -143,7 +143,7 @@ AttentionInput Transformer::Impl::enter_layer(int64_t index, const Stream& strea
                                               const PassContext& pass) const {
   const LayerWeights& w = layers[static_cast<size_t>(index)];
   AttentionInput in;
-  in.spec = spec_in_mode(w.spec, pass.focus, compute.focus_top_k);
+  in.spec = spec_in_mode(w.spec, pass.focus, compute.focus_change);
   std::tie(in.x, in.y) = attention_input(w, stream);
   at::Tensor tau;
   in.temperature = w.spec.temperature.value;
@@ -198,11 +198,13 @@ at::Tensor Transformer::Impl::run(const ModelInput& input, const PassContext& pa
   if (info != nullptr) *info = {};
   Stream stream{embed(input.tokens_bt, pass.positions), at::Tensor()};
   stream.x = counter_dropout(stream.x, pass.training ? config.dropout : 0.0, pass.dropout_seed, 0);
-  const bool checkpoint =
-      compute.checkpoint_layers && at::GradMode::is_enabled() && stream.x.requires_grad();
+  // Over a frozen base the first layers have nothing to recompute for.
+  const auto checkpoint = [&] {
+    return compute.checkpoint_layers && at::GradMode::is_enabled() && stream.x.requires_grad();
+  };
   for (int64_t i = 0; i < config.layers; ++i) {
-    stream = checkpoint ? run_layer_checkpointed(i, stream, pass, info)
-                        : run_layer(i, stream, pass, info);
+    stream = checkpoint() ? run_layer_checkpointed(i, stream, pass, info)
+                          : run_layer(i, stream, pass, info);
   }
   return finish(stream);
 }

@@ -47,7 +47,7 @@ struct ComputeOptions {
   bool checkpoint_layers = false;     ///< recompute each layer's activations in the backward pass
   Path attention_path = Path::automatic;
   FocusMode focus = FocusMode::configured;
-  int64_t focus_top_k = 0;    ///< > 0: groups of a token under the hard rule
+  FocusChange focus_change;
   int64_t loss_chunk = 8192;  ///< rows whose logits exist at a time
 };
 
@@ -124,8 +124,9 @@ class Transformer {
   at::Tensor attention_map(const ModelInput& input, int64_t layer) const;
 
   /// State that learns outside the gradient, from what the micro-batches of one optimizer step
-  /// told; once per step (seam 2). `ema_decay`: potential_decay() of the run.
-  void observe(std::span<const ForwardInfo> micro_batches, double ema_decay);
+  /// told; once per step (seam 2). `ema_decay`: potential_decay() of the run; `progress`: the share
+  /// of it that is done after this step.
+  void observe(std::span<const ForwardInfo> micro_batches, double ema_decay, double progress = 0.0);
   /// Standardises the input of every layer's groups from these batches, run without Focus (U-24).
   /// Layers whose groups were observed before stay as they are.
   void calibrate(std::span<const ModelInput> batches);

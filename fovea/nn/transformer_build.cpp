@@ -168,6 +168,7 @@ LayerWeights Transformer::Impl::add_layer(int64_t index, uint64_t seed) {
         add_focus(registry, w.spec, config.attention.focus, index, config.width, seed, device);
   build.temperature(w);
   build.feed_forward(w);
+  if (config.lora.active()) w.lora = add_lora(registry, config.lora, lora, index, seed, device);
   return w;
 }
 
@@ -180,6 +181,7 @@ Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : con
   } else if (c.positions == Positions::sinusoidal) {
     position_table = sinusoidal_table(c.context, c.width).to(d);
   }
+  lora = lora_places(c.lora, c);
   for (int64_t i = 0; i < c.layers; ++i) layers.push_back(add_layer(i, seed));
   if (c.block != BlockLayout::post) final_norm = build.norm("model.norm");
   head =

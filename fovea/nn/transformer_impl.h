@@ -12,6 +12,7 @@
 #include "fovea/base/error.h"
 #include "fovea/nn/focus_layer.h"
 #include "fovea/nn/layers.h"
+#include "fovea/nn/lora.h"
 #include "fovea/nn/ops.h"
 #include "fovea/nn/transformer.h"
 
@@ -29,6 +30,7 @@ struct LayerWeights {
   std::vector<at::Tensor> lambdas;  // Differential: lq1, lk1, lq2, lk2
   TemperatureParameters temperature;
   LayerFocus focus;
+  LayerLora lora;
 };
 
 /// What all layers of one forward pass share.
@@ -63,6 +65,7 @@ struct Transformer::Impl {
   at::Tensor embedding, head, bias_table;
   NormWeights final_norm;
   at::Tensor position_table;  // learned, or sinusoidal of config.context rows
+  std::vector<LoraPlace> lora;
   std::vector<LayerWeights> layers;
   RopeTable rope;  // of config.context positions; longer inputs make their own
 
@@ -87,7 +90,11 @@ struct Transformer::Impl {
   /// The stream with what waits in delta, and what attention of the layer reads (spec 7.2).
   std::pair<at::Tensor, at::Tensor> attention_input(const LayerWeights& layer,
                                                     const Stream& stream) const;
-  at::Tensor feed_forward(const LayerWeights& layer, const at::Tensor& z) const;
+  at::Tensor feed_forward(const LayerWeights& layer, const at::Tensor& z,
+                          const PassContext& pass) const;
+  /// `y`, the products of the sites side by side, with what their adapters add for input `x`.
+  at::Tensor adapted(const LayerWeights& layer, std::initializer_list<LoraSite> sites,
+                     const at::Tensor& y, const at::Tensor& x, const PassContext& pass) const;
   /// The final norm of what the last block left.
   at::Tensor finish(const Stream& stream) const;
   AttentionInput enter_layer(int64_t index, const Stream& stream, const PassContext& pass) const;

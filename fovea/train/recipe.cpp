@@ -65,8 +65,17 @@ void check_learning(const std::string& prefix, Trainable trainable, Objective ob
                        "'{}.straight_through_from' must be at most 1 (never); got {}", prefix,
                        straight_through_from);
   const bool focus = has_focus(model);
-  require<ConfigError>(focus || trainable != Trainable::focus, "recipe",
-                       "'{}.trainable: focus' needs 'model.attention.focus.gate'", prefix);
+  const bool names_focus = trainable == Trainable::focus || trainable == Trainable::focus_lora,
+             names_lora = trainable == Trainable::lora || trainable == Trainable::focus_lora;
+  require<ConfigError>(focus || !names_focus, "recipe",
+                       "'{}.trainable: {}' needs 'model.attention.focus.gate'", prefix,
+                       enum_name(trainable));
+  require<ConfigError>(model.lora.active() || !names_lora, "recipe",
+                       "'{}.trainable: {}' needs 'model.lora.rank'", prefix, enum_name(trainable));
+  require<ConfigError>(
+      !model.lora.active() || trainable != Trainable::all, "recipe",
+      "'model.lora' adapts a frozen base; set '{}.trainable' to lora, focus, focus+lora or added",
+      prefix);
   require<ConfigError>(focus || straight_through_from >= 1.0, "recipe",
                        "'{}.straight_through_from' needs 'model.attention.focus.gate'", prefix);
   if (objective == Objective::lm) return;
@@ -208,7 +217,8 @@ std::span<const std::string_view> enum_names(ResumePolicy) {
 }
 
 std::span<const std::string_view> enum_names(Trainable) {
-  static constexpr std::array<std::string_view, 4> names = {"all", "added", "focus", "inherit"};
+  static constexpr std::array<std::string_view, 6> names = {"all",  "added",      "focus",
+                                                            "lora", "focus+lora", "inherit"};
   return names;
 }
 std::span<const std::string_view> enum_names(Objective) {
@@ -238,7 +248,8 @@ void StageConfig::describe(FieldVisitor& v) {
   v.nested({"schedule", "keys left out are those of train.schedule"}, schedule);
   v.boolean({"carry_optimizer", "keep the optimizer's state of the stage before; false = fresh"},
             carry_optimizer);
-  v.choice({"trainable", "all, added, focus: what learns; inherit = train.trainable"}, trainable);
+  v.choice({"trainable", "all, added, focus, lora, focus+lora; inherit = train.trainable"},
+           trainable);
   v.choice({"objective", "lm, kept_mass, distillation; inherit = train.objective"}, objective);
   v.real({"straight_through_from", "share of the stage; -1 = train.straight_through_from"},
          straight_through_from);
@@ -282,7 +293,8 @@ void TrainConfig::describe(FieldVisitor& v) {
             gradient_checkpointing);
   v.integer({"loss_chunk", "rows of logits at a time; 0 = the model's default"}, loss_chunk);
   v.integer({"threads", "CPU threads; 0 = torch's choice"}, threads);
-  v.choice({"trainable", "all, added, focus: what learns, the rest is frozen"}, trainable);
+  v.choice({"trainable", "all, added, focus, lora, focus+lora: what learns, the rest is frozen"},
+           trainable);
   v.choice({"objective", "lm, or kept_mass, distillation of Focus over a frozen base"}, objective);
   v.real({"straight_through_from",
           "share of the run after which Focus prunes with the gradient of its gate; 1 = never"},

@@ -40,8 +40,9 @@ enum class ResumePolicy { automatic, never, must };
 std::span<const std::string_view> enum_names(ResumePolicy);  // auto, never, must
 
 /// Which parameters learn. `focus`: W_g, C (and lambda) of Focus alone, the base frozen (U-20);
-/// `added`: all that mechanisms put on top. `inherit` (stages only): as train.trainable.
-enum class Trainable { all, added, focus, inherit };
+/// `lora`: the adapters of model.lora alone; `focus_lora`: both; `added`: all that mechanisms and
+/// adapters put on top. `inherit` (stages only): as train.trainable.
+enum class Trainable { all, added, focus, lora, focus_lora, inherit };
 std::span<const std::string_view> enum_names(Trainable);
 
 /// What a step minimises: the language-model loss; or for the groups of Focus over a frozen base,

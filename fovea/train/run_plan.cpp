@@ -16,6 +16,7 @@
 #include "fovea/nn/transformer.h"
 #include "fovea/train/machine.h"
 #include "fovea/train/plan_rules.h"
+#include "fovea/train/stage_plan.h"
 
 namespace fovea {
 namespace {
@@ -165,8 +166,14 @@ RunPlan plan_run(const Recipe& unresolved, int64_t tokenizer_vocab) {
   plan.model = recipe.model.resolved(recipe.model.vocab_size > 0 ? recipe.model.vocab_size
                                                                  : tokenizer_vocab);
   const ModelConfig& c = plan.model;
-  const Transformer shape(c, 0, at::kMeta);
-  plan.parameters = count_parts(shape.parameters());
+  Transformer shape(c, 0, at::kMeta);
+  for (const StagePlan& stage : plan_stages(recipe)) {  // memory is that of the largest
+    const bool follow = c.attention.focus.centroid_decay > 0.0;
+    shape.parameters().train_only(
+        [&](const Parameter& p) { return learns(p, stage.trainable, follow); });
+    const ParameterParts parts = count_parts(shape.parameters());
+    if (parts.trainable >= plan.parameters.trainable) plan.parameters = parts;
+  }
   const int64_t length =
       recipe.train.sequence_length > 0 ? recipe.train.sequence_length : c.context;
   plan.step_tokens = recipe.train.batch_rows * recipe.train.accumulation * length;
@@ -189,8 +196,13 @@ RunPlan plan_run(const Recipe& unresolved, int64_t tokenizer_vocab) {
   const int64_t multiplied = plan.parameters.attention + plan.parameters.feed_forward +
                              plan.parameters.added + c.vocab_size * c.width;
   plan.forward_per_token = 2.0 * static_cast<double>(multiplied) + plan.attention_per_token;
+  // Backward: gradients of the inputs, and of those weights that learn.
+  const double matrices = plan.forward_per_token - plan.attention_per_token;
+  const double learning = static_cast<double>(plan.parameters.trainable) /
+                          static_cast<double>(std::max<int64_t>(plan.parameters.total(), 1));
   plan.training_per_token =
-      plan.forward_per_token * (recipe.train.gradient_checkpointing ? 4.0 : 3.0);
+      plan.forward_per_token * (recipe.train.gradient_checkpointing ? 2.0 : 1.0) +
+      matrices * (1.0 + learning) + 2.0 * plan.attention_per_token;
   plan.chinchilla_tokens = 20.0 * static_cast<double>(plan.parameters.total());
   plan.memory = plan_memory(recipe, c, plan.parameters);
   for (const int64_t n : kv_choices(c)) {

@@ -80,7 +80,8 @@ struct RunPlan {
   std::vector<DecodePlan> decode;
   std::vector<RuleCheck> rules;
 
-  /// Backward costs twice the forward pass, once more with gradient checkpointing.
+  /// Backward costs twice the forward pass, less where the base is frozen; once more with gradient
+  /// checkpointing.
   double training_per_token = 0.0;
   double training_operations() const { return training_per_token * static_cast<double>(tokens); }
   nlohmann::ordered_json to_json() const;

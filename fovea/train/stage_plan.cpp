@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "fovea/nn/lora.h"
+
 namespace fovea {
 
 bool StagePlan::finished(int64_t step, double seconds_trained) const {
@@ -31,6 +33,25 @@ double StagePlan::learning_rate_at(int64_t step, double seconds_trained) const {
   }
   return learning_rate * schedule_multiplier(schedule, seconds_trained,
                                              schedule.warmup_fraction * seconds, seconds);
+}
+
+bool learns(const Parameter& p, Trainable trainable, bool centroids_follow) {
+  if (centroids_follow && p.name.ends_with(".focus.centroids")) return false;
+  const bool focus = p.name.find(".self_attn.focus.") != std::string::npos;
+  switch (trainable) {
+    case Trainable::added:
+      return p.origin == Parameter::Origin::added;
+    case Trainable::focus:
+      return focus;
+    case Trainable::lora:
+      return is_lora(p.name);
+    case Trainable::focus_lora:
+      return focus || is_lora(p.name);
+    case Trainable::all:
+    case Trainable::inherit:
+      break;
+  }
+  return true;
 }
 
 std::vector<StagePlan> plan_stages(const Recipe& resolved) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fovea/nn/parameters.h"
 #include "fovea/train/recipe.h"
 
 namespace fovea {
@@ -35,6 +36,9 @@ struct StagePlan {
   /// schedule follows the clock; a warm-up in steps stays one in steps.
   double learning_rate_at(int64_t step, double seconds_trained) const;
 };
+
+/// Whether the optimizer changes `p`; `centroids_follow`: Focus moves its centroids by itself.
+bool learns(const Parameter& p, Trainable trainable, bool centroids_follow);
 
 /// At least one stage; a token budget becomes steps (rounded up).
 std::vector<StagePlan> plan_stages(const Recipe& resolved);

@@ -24,20 +24,6 @@ ModelConfig stage_config(const ModelConfig& base, const StagePlan& stage) {
   return config;
 }
 
-bool learns(const Parameter& p, Trainable trainable, bool centroids_follow) {
-  if (centroids_follow && p.name.ends_with(".focus.centroids")) return false;
-  switch (trainable) {
-    case Trainable::added:
-      return p.origin == Parameter::Origin::added;
-    case Trainable::focus:
-      return p.name.find(".self_attn.focus.") != std::string::npos;
-    case Trainable::all:
-    case Trainable::inherit:
-      break;
-  }
-  return true;
-}
-
 void set_compute(Transformer& model, const TrainConfig& train) {
   ComputeOptions& compute = model.compute();
   compute.dtype = train.dtype == DtypeChoice::bfloat16 ? at::kBFloat16 : at::kFloat;

@@ -82,7 +82,8 @@ StepOutcome Trainer::Impl::train_step() {
   outcome.gradient_norm = optimizer->clip_gradients();
   if (std::isfinite(outcome.loss) && std::isfinite(outcome.gradient_norm)) {
     optimizer->step(outcome.learning_rate);
-    model->observe(infos, potential_decay(stage().steps));
+    model->observe(infos, potential_decay(stage().steps),
+                   stage().fraction(state.step + 1, state.seconds));
     state.skipped_in_a_row = 0;
   } else {
     refuse_update(outcome);

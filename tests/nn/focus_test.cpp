@@ -78,6 +78,25 @@ TEST(FocusModel, CentroidsStartAsDirections) {
   EXPECT_GT((c - value(model, "centroids", 0)).abs().max().item<double>(), 0.1);
 }
 
+// U-14: h is the input of the attention, after the norm.
+TEST(FocusModel, GroupsAreOfTheNormedInputOfTheAttention) {
+  Transformer model(focused().resolved(kVocab), 3);
+  const at::NoGradGuard no_grad;
+  at::Tensor gain = model.parameters().find("model.layers.0.input_layernorm.weight")->value;
+  gain.copy_(at::linspace(0.5, 2.0, 24));
+  ModelInput input = batch(1, 1);
+  input.training = false;
+  const at::Tensor x =
+      at::embedding(model.parameters().find("model.embed_tokens.weight")->value, input.tokens_bt);
+  const at::Tensor h = x * at::rsqrt(x.square().mean(-1, true) + 1e-5) * gain;
+  const LayerFocus focus{.weight = value(model, "weight", 0),
+                         .centroids = value(model, "centroids", 0),
+                         .mean = value(model, "mean", 0),
+                         .scale = value(model, "scale", 0)};
+  const at::Tensor z = focus_features(focus.parameters(), h);
+  EXPECT_LT((model.look(input)[0].groups.features_btg - z).abs().max().item<double>(), 1e-5);
+}
+
 // Seam 2: a forward pass changes nothing; observe() changes state alone.
 TEST(FocusModel, ForwardIsPureAndObserveChangesStateAlone) {
   Transformer model(focused().resolved(kVocab), 3);
@@ -266,7 +285,7 @@ TEST(FocusModel, RandomGroupsAndOtherTopKsChangeThePairsKept) {
   const ModelInput input = batch(1);
   const auto kept = [&](FocusMode mode, int64_t top_k) {
     model.compute().focus = mode;
-    model.compute().focus_top_k = top_k;
+    model.compute().focus_change.top_k = top_k;
     return forward(model, input).focus[0].pairs.distant;
   };
   EXPECT_NEAR(kept(FocusMode::random, 0), expected_pairs(4, 1), 0.06);
@@ -343,19 +362,39 @@ TEST(FocusModel, CentroidsFollowTheirTokensOrRestartWhereAsked) {
   LayerFocus focus = fresh(settings);
   const at::Tensor before = focus.centroids.detach().clone();
   EXPECT_FALSE(focus.centroids.requires_grad());
-  observe_layer(spec, settings, focus, {&seen, 1}, 0.9);
+  observe_layer(spec, settings, focus, {&seen, 1}, 0.9, 0.0);
   EXPECT_LT((focus.centroids - (0.75 * before + 0.25 * target)).abs().max().item<double>(), 1e-5);
   settings = {};
   settings.recluster_interval = 2;
   focus = fresh(settings);
   seen.sample_ng = target.repeat({20, 1}) + 0.01 * at::sin(at::arange(480)).view({80, 6});
-  observe_layer(spec, settings, focus, {&seen, 1}, 0.9);
+  observe_layer(spec, settings, focus, {&seen, 1}, 0.9, 0.0);
   const at::Tensor untouched = focus.centroids.detach().clone();
-  observe_layer(spec, settings, focus, {&seen, 1}, 0.9);
+  observe_layer(spec, settings, focus, {&seen, 1}, 0.9, 0.0);
   EXPECT_FALSE(focus.centroids.detach().equal(untouched));
   EXPECT_GT(
       std::get<0>(at::matmul(focus.centroids.detach(), target.t()).max(0)).min().item<double>(),
       0.99);  // every cluster has its centroid
+}
+
+// 11.2: lambda of `logsig` moves to its last value by itself, evenly in ln lambda; it is state.
+TEST(FocusModel, TheStrengthOfLogsigIsAnnealedOnRequest) {
+  ModelConfig c = focused(Gate::logsig);
+  c.attention.focus.groups.strength = 2.0;
+  c.attention.focus.final_strength = 50.0;
+  Transformer model(c.resolved(kVocab), 3);
+  const auto strength = [&] { return std::exp(value(model, "log_strength").item<double>()); };
+  EXPECT_TRUE(model.parameters().find("model.layers.1.self_attn.focus.log_strength")->state);
+  EXPECT_NEAR(strength(), 2.0, 1e-5);
+  const std::vector<ForwardInfo> infos{forward(model, batch(1))};
+  model.observe(infos, 0.9, 0.5);
+  EXPECT_NEAR(strength(), 10.0, 1e-4);
+  const at::Tensor sharper = model.hidden(batch(1));
+  model.observe(infos, 0.9, 1.0);
+  EXPECT_NEAR(strength(), 50.0, 1e-3);
+  EXPECT_FALSE(model.hidden(batch(1)).equal(sharper));
+  c.attention.focus.groups.gate = Gate::log;
+  EXPECT_ERROR(ConfigError, c.resolved(kVocab), "final_strength", "logsig");
 }
 
 // U-22: in windowed layers on request alone; 11.2: the mask is then that of both.

@@ -12,6 +12,7 @@
 #include "tests/support/count_formula.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/plain_decoder.h"
+#include "tests/support/tiny_model.h"
 
 namespace fovea {
 namespace {
@@ -360,6 +361,23 @@ TEST(DynamicScaling, DecodesPastTheTrainedLengthAsTheWholePassDoes) {
   ModelConfig fixed = c;
   fixed.rope.scaling = {};
   EXPECT_GT(difference(whole, logits_of(make(fixed, at::kDouble), ids)), 1e-6);
+}
+
+// M-7: the gate's bias starts at 0; M-8: both readings of the depth scale.
+TEST(HeadOutput, GatesStartWithoutBiasAndDepthScalesAreTheTwoReadings) {
+  ModelConfig c = testing::tiny_config();
+  c.attention.head_output = {.norm = HeadOutputSpec::Norm::rms,
+                             .depth_scale = HeadOutputSpec::DepthScale::inverse_sqrt,
+                             .gate = HeadOutputSpec::Gate::scalar};
+  const Transformer model(c.resolved(c.vocab_size), 1);
+  const Parameter* bias = model.parameters().find("model.layers.1.self_attn.head_gate.bias");
+  ASSERT_NE(bias, nullptr);
+  EXPECT_EQ(bias->value.item<float>(), 0.0f);
+  HeadOutputSpec output = c.attention.head_output;
+  EXPECT_DOUBLE_EQ(output.factor(0), 1.0);
+  EXPECT_DOUBLE_EQ(output.factor(3), 0.5);
+  output.depth_scale = HeadOutputSpec::DepthScale::lambda;
+  EXPECT_NEAR(output.factor(11), 1.0 - 0.777870, 1e-6);
 }
 
 }  // namespace

@@ -129,6 +129,8 @@ TEST(Focus, TrainsInTwoPhasesWithStraightThroughAtTheEnd) {
   EXPECT_EQ(result.steps, 8);
   const auto after = copy_parameters(trainer.model());
   EXPECT_FALSE(after.at("model.norm.weight").equal(before.at("model.norm.weight")));
+  // U-21: the potentials go on as they were, through both phases.
+  EXPECT_EQ(after.at("model.layers.1.self_attn.focus.updates").item<float>(), 8.0f);
   const std::string metrics = read_file(folder.path() / "run" / "metrics.jsonl");
   for (const char* key : {"focus/largest_hard", "focus/centroid_cosine", "focus/effective_rank",
                           "focus/hidden_cosine", "focus/hard/pairs_kept", "focus/hard/perplexity"})

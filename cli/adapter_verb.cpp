@@ -1,0 +1,117 @@
+// fovea adapter: LoRA adapters between runs, model folders and PEFT.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <nlohmann/json.hpp>
+
+#include "cli/options.h"
+#include "cli/verbs.h"
+#include "fovea/base/error.h"
+#include "fovea/base/files.h"
+#include "fovea/checkpoint/adapter.h"
+#include "fovea/checkpoint/run_folder.h"
+#include "fovea/nn/lora.h"
+
+namespace fovea::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::string model, adapter, out, base;
+};
+
+void require_new(const std::string& out) {
+  require<InputError>(!fs::exists(out), out,
+                      "expected a folder that is not there yet; remove it, or give another name");
+}
+
+// The base that a checkpoint's recipe names, "" elsewhere.
+std::string base_of_run(const fs::path& folder) {
+  if (!fs::exists(folder / "state.json")) return "";
+  const Json state = Json::parse(read_file(folder / "state.json"), nullptr, false);
+  const auto pointer = "/state/recipe/train/init_from"_json_pointer;
+  return state.is_object() && state.contains(pointer) && state[pointer].is_string()
+             ? state[pointer].get<std::string>()
+             : "";
+}
+
+void report(const Options& options, const Globals& globals, const char* what,
+            const ModelConfig& config, const LoraSettings& settings) {
+  int64_t parameters = 0;
+  const std::vector<LoraPlace> places = lora_places(settings, config);
+  for (const LoraPlace& p : places) parameters += p.rank * (p.inputs + p.outputs);
+  if (globals.json) {
+    print(Json{{"folder", options.out},
+               {"modules", places.size()},
+               {"parameters", parameters},
+               {"rank", settings.rank},
+               {"targets", settings.targets}}
+              .dump(2) +
+          "\n");
+    return;
+  }
+  print(fmt::format("{}: {}, {} modules ({}), rank {}, {} parameters\n", options.out, what,
+                    places.size(), fmt::join(settings.targets, ", "), settings.rank, parameters));
+}
+
+void write(const Options& options, const Globals& globals) {
+  require_new(options.out);
+  const fs::path from = resolve_model_folder(options.model);
+  const LoadedModel loaded = load_model(from);
+  Adapter adapter = adapter_of(loaded.model);
+  adapter.base_name = options.base.empty() ? base_of_run(from) : options.base;
+  write_folder(options.out,
+               [&](const fs::path& folder) { write_adapter(folder, loaded.config, adapter); });
+  report(options, globals, "a PEFT adapter", loaded.config, adapter.settings);
+}
+
+void put_on(const Options& options, const Globals& globals, bool unmerge) {
+  require_new(options.out);
+  const LoadedModel base = load_model(resolve_model_folder(options.model));
+  const Adapter adapter = read_adapter(options.adapter, base.config);
+  const Transformer model =
+      unmerge ? unmerge_adapter(base.model, adapter) : with_adapter(base.model, adapter);
+  write_folder(options.out,
+               [&](const fs::path& folder) { save_model(folder, model, *base.tokenizer); });
+  report(options, globals, unmerge ? "the base taken apart from its adapter" : "base and adapter",
+         base.config, adapter.settings);
+}
+
+}  // namespace
+
+Verb add_adapter_verb(CLI::App& app, Globals& globals) {
+  auto options = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand(
+      "adapter", "LoRA adapters: to and from PEFT folders, out of merged weights");
+  verb->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, const char* model_help) {
+    CLI::App* sub = verb->add_subcommand(name, help);
+    sub->add_option("model", options->model, model_help)->required();
+    add_global_options(*sub, globals);
+    return sub;
+  };
+  CLI::App* written = add("export", "write the adapter of a run as a PEFT folder",
+                          "run folder, checkpoint or model folder with an adapter");
+  written->add_option("out", options->out, "the folder to write; must not exist")->required();
+  written->add_option("--base", options->base,
+                      "base_model_name_or_path; without it what the run began from");
+  CLI::App* read = add("import", "write a model folder of a base with a PEFT adapter on it",
+                       "the base: run folder, checkpoint or model folder");
+  CLI::App* unmerged = add("unmerge", "subtract a PEFT adapter from the weights it was merged into",
+                           "the merged model: run folder, checkpoint or model folder");
+  for (CLI::App* sub : {read, unmerged}) {
+    sub->add_option("adapter", options->adapter, "the PEFT folder")->required();
+    sub->add_option("out", options->out, "the folder to write; must not exist")->required();
+  }
+  verb->footer(
+      "\n`fovea export MODEL OUT --merge` puts an adapter into the weights; eval, generate and "
+      "chat take\n--adapter FOLDER.\n");
+  return {verb, [=, &globals] {
+            if (written->parsed()) return write(*options, globals);
+            put_on(*options, globals, unmerged->parsed());
+          }};
+}
+
+}  // namespace fovea::cli

@@ -1,0 +1,156 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/eval/retention.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "fovea/base/error.h"
+#include "fovea/eval/copy_score.h"
+
+namespace fovea {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Scores one model in several modes.
+class Measure {
+ public:
+  Measure(Transformer& model, const Tokenizer& tokenizer, std::span<const ScoreDocument> documents,
+          const RetentionOptions& options,
+          const std::function<void(std::string_view, int64_t, int64_t)>& progress)
+      : model_(model),
+        tokenizer_(tokenizer),
+        documents_(documents),
+        options_(options),
+        progress_(progress),
+        before_(model.compute()) {
+    if (options.copy <= 0) return;
+    for (const ScoreDocument& document : documents) text_ += document.text;
+  }
+  Measure(const Measure&) = delete;
+  Measure& operator=(const Measure&) = delete;
+  ~Measure() { model_.compute() = before_; }
+
+  /// `copy_window` is the window of the copy score, whose texts have another length.
+  RetentionScore score(FocusMode mode, FocusChange change, const std::string& label,
+                       int64_t copy_window = 0) {
+    change.sinks = options_.sinks;
+    model_.compute().focus = mode;
+    model_.compute().focus_change = change;
+    const ScoreResult text = score_text(model_, tokenizer_, documents_, options_.score,
+                                        [&](int64_t done, int64_t total) {
+                                          if (progress_) progress_(label, done, total);
+                                        });
+    RetentionScore score{.pairs = text.pairs_kept,
+                         .distant = text.distant_kept,
+                         .perplexity = text.total.token_perplexity()};
+    if (options_.copy > 0) {
+      if (copy_window > 0) model_.compute().focus_change.window = copy_window;
+      score.copy =
+          copy_score(model_, tokenizer_, text_, options_.copy, options_.copy_windows).second;
+    }
+    return score;
+  }
+
+ private:
+  Transformer& model_;
+  const Tokenizer& tokenizer_;
+  std::span<const ScoreDocument> documents_;
+  const RetentionOptions& options_;
+  const std::function<void(std::string_view, int64_t, int64_t)>& progress_;
+  const ComputeOptions before_;
+  std::string text_;
+};
+
+Json score_json(const RetentionScore& s, bool with_copy) {
+  Json json{{"pairs", s.pairs}, {"distant_pairs", s.distant}, {"perplexity", s.perplexity}};
+  if (with_copy) json["copy_perplexity"] = s.copy;
+  return json;
+}
+
+}  // namespace
+
+double window_pairs(int64_t tokens, int64_t window, int64_t sinks) {
+  const int64_t w = std::min(window, tokens);
+  // Rows below w see all; the others w keys, and the sinks before them.
+  double kept = 0.5 * static_cast<double>(w) * static_cast<double>(w + 1);
+  kept += static_cast<double>(tokens - w) * static_cast<double>(w);
+  for (int64_t before = 1; before <= tokens - w; ++before) {
+    if (before >= sinks) {
+      kept += static_cast<double>(tokens - w - before + 1) * static_cast<double>(sinks);
+      break;
+    }
+    kept += static_cast<double>(before);
+  }
+  return kept / (0.5 * static_cast<double>(tokens) * static_cast<double>(tokens + 1));
+}
+
+int64_t window_of_pairs(int64_t tokens, double pairs, int64_t sinks) {
+  int64_t low = 1, high = tokens;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (window_pairs(tokens, middle, sinks) >= pairs) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+RetentionResult measure_retention(
+    Transformer& model, const Tokenizer& tokenizer, std::span<const ScoreDocument> documents,
+    const RetentionOptions& options,
+    const std::function<void(std::string_view, int64_t, int64_t)>& progress) {
+  require<UnsupportedError>(model.has_focus(), "eval",
+                            "retention is measured of models with Focus; this one has none");
+  const FocusSpec& spec = model.config().attention.focus.groups;
+  RetentionResult result;
+  result.options = options.score.resolved(model.config());
+  result.groups = spec.groups;
+  result.local_window = spec.window;
+  result.sinks = options.sinks >= 0 ? options.sinks : spec.sinks;
+  Measure measure(model, tokenizer, documents, options, progress);
+  result.full = measure.score(FocusMode::off, {}, "full attention");
+  result.soft = measure.score(FocusMode::configured, {}, "soft gate");
+  for (int64_t k = 1; k <= spec.groups; ++k) {
+    RetentionRow row{.top_k = k, .full = 2 * k > spec.groups};
+    if (row.full) {
+      row.trained = result.full;
+    } else {
+      const std::string label = fmt::format("top-{} of {}", k, spec.groups);
+      row.trained = measure.score(FocusMode::hard, {.top_k = k}, label);
+      row.window = window_of_pairs(result.options.window, row.trained.pairs, result.sinks);
+      row.windowed =
+          measure.score(FocusMode::window, {.window = row.window}, label + ", window",
+                        window_of_pairs(2 * options.copy + 1, row.trained.pairs, result.sinks));
+      row.random = measure.score(FocusMode::random, {.top_k = k}, label + ", random groups");
+    }
+    result.rows.push_back(row);
+  }
+  return result;
+}
+
+Json RetentionResult::to_json() const {
+  const bool copy = full.copy > 0.0;
+  Json json{{"window", options.window},       {"groups", groups},
+            {"local_window", local_window},   {"sinks", sinks},
+            {"full", score_json(full, copy)}, {"soft", score_json(soft, copy)},
+            {"rows", Json::array()}};
+  for (const RetentionRow& row : rows) {
+    Json line{{"top_k", row.top_k},
+              {"is_full_attention", row.full},
+              {"trained", score_json(row.trained, copy)}};
+    if (!row.full) {
+      line["windowed"] = score_json(row.windowed, copy);
+      line["windowed"]["window"] = row.window;
+      line["random"] = score_json(row.random, copy);
+    }
+    json["rows"].push_back(std::move(line));
+  }
+  return json;
+}
+
+}  // namespace fovea

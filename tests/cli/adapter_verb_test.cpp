@@ -1,0 +1,132 @@
+// Adapters as a user meets them: train over a base, export to PEFT, put on another time, merge,
+// unmerge; Focus hard and off in `generate`, its table in `eval`.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "fovea/checkpoint/model_folder.h"
+#include "tests/cli/program.h"
+#include "tests/support/temporary_folder.h"
+
+namespace fovea::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kBinary = FOVEA_BINARY_DIR "/bin/fovea";
+
+class AdapterVerb : public ::testing::Test {
+ protected:
+  AdapterVerb() {
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += "line " + std::to_string(i) + " of a text\n";
+    spill(folder_ / "text.txt", text);
+    setenv("FOVEA_CACHE", (folder_ / "cache").c_str(), 1);
+    spill(folder_ / "recipe.yaml",
+          "name: tiny\ndata: {sources: [{path: text.txt}]}\n"
+          "model: {layers: 2, width: 16, heads: 2, ffn_width: 32, context: 32}\n"
+          "train: {steps: 3, batch_rows: 2, evaluation_tokens: 256, dtype: float32, device: cpu,\n"
+          "        optimizer: {learning_rate: 0.01}, schedule: {warmup_steps: 0}}\n");
+  }
+  Finished run(const std::vector<std::string>& arguments) {
+    return Program(folder_.path(), kBinary, arguments).finish();
+  }
+  void train(const std::vector<std::string>& overrides) {
+    std::vector<std::string> arguments{"train", "recipe.yaml", "--quiet"};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    const Finished done = run(arguments);
+    ASSERT_EQ(done.code, 0) << done.err;
+  }
+  double perplexity(const std::vector<std::string>& model) {
+    std::vector<std::string> arguments{"eval", "--text", "text.txt", "--json", "--quiet"};
+    arguments.insert(arguments.begin() + 1, model.begin(), model.end());
+    const Finished done = run(arguments);
+    EXPECT_EQ(done.code, 0) << done.err;
+    return done.code == 0
+               ? nlohmann::json::parse(done.out)["total"]["token_perplexity"].get<double>()
+               : 0.0;
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(AdapterVerb, GoesFromARunToPeftOntoTheBaseIntoItAndOutAgain) {
+  train({"name=base"});
+  train({"name=adapted", "train.init_from=runs/base", "train.trainable=lora", "model.lora.rank=4",
+         "model.lora.targets=[all-linear]", "train.steps=20"});
+  const double base = perplexity({"runs/base"}), adapted = perplexity({"runs/adapted"});
+  EXPECT_LT(adapted, base - 1.0);
+  const Finished written = run({"adapter", "export", "runs/adapted", "peft", "--json"});
+  ASSERT_EQ(written.code, 0) << written.err;
+  EXPECT_EQ(nlohmann::json::parse(written.out)["modules"], 14);
+  const auto config = nlohmann::json::parse(slurp(folder_ / "peft/adapter_config.json"));
+  EXPECT_EQ(config["base_model_name_or_path"], "runs/base");
+  EXPECT_NEAR(perplexity({"runs/base", "--adapter", "peft"}), adapted, 1e-3);
+  ASSERT_EQ(run({"adapter", "import", "runs/base", "peft", "imported"}).code, 0);
+  EXPECT_NEAR(perplexity({"imported"}), adapted, 1e-3);
+  const Finished apart = run({"export", "runs/adapted", "apart"});
+  EXPECT_THAT(apart.out, HasSubstr("lora.rank"));
+  EXPECT_THAT(apart.out, HasSubstr("--merge"));
+  const Finished merged = run({"export", "runs/adapted", "merged", "--merge"});
+  EXPECT_THAT(merged.out, HasSubstr("loads anywhere as LlamaForCausalLM"));
+  EXPECT_NEAR(perplexity({"merged"}), adapted, 1e-3);
+  ASSERT_EQ(run({"export", "runs/base", "merged-too", "--adapter", "peft", "--merge"}).code, 0);
+  EXPECT_NEAR(perplexity({"merged-too"}), adapted, 1e-3);
+  const Finished unmerged = run({"adapter", "unmerge", "merged", "peft", "unmerged"});
+  EXPECT_EQ(unmerged.code, 0) << unmerged.err;
+  EXPECT_NEAR(perplexity({"unmerged"}), adapted, 1e-3);
+  const Finished plain = run({"generate", "runs/adapted", "line", "--max-tokens", "8", "-q"});
+  const Finished put_on =
+      run({"generate", "runs/base", "line", "--adapter", "peft", "--max-tokens", "8", "-q"});
+  EXPECT_EQ(put_on.out, plain.out) << put_on.err;
+}
+
+TEST_F(AdapterVerb, RefusesWhatCannotBe) {
+  train({"name=base"});
+  const Finished none = run({"adapter", "export", "runs/base", "peft"});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, HasSubstr("no adapter"));
+  const Finished missing = run({"generate", "runs/base", "a", "--adapter", "nowhere"});
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("adapter_config.json"));
+  const Finished there = run({"adapter", "import", "runs/base", "nowhere", "runs"});
+  EXPECT_EQ(there.code, 2);
+  EXPECT_THAT(there.err, HasSubstr("not there yet"));
+  const Finished focus = run({"generate", "runs/base", "a", "--focus", "hard"});
+  EXPECT_EQ(focus.code, 2);
+  EXPECT_THAT(focus.err, HasSubstr("no Focus"));
+}
+
+TEST_F(AdapterVerb, FocusIsHardOrOffInGenerateAndHasItsTableInEval) {
+  train({"name=groups", "model.attention.focus.gate=log", "model.attention.focus.groups=4",
+         "model.attention.focus.window=2", "model.attention.focus.sinks=1", "train.steps=2",
+         "model.context=64"});
+  const auto text = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> arguments{"generate", "runs/groups",  "a longer prompt of some words",
+                                       "--quiet",  "--max-tokens", "24"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Finished done = run(arguments);
+    EXPECT_EQ(done.code, 0) << done.err;
+    return done.out;
+  };
+  const std::string soft = text({}), hard = text({"--focus", "hard", "--focus-top-k", "1"}),
+                    off = text({"--focus", "off"});
+  EXPECT_FALSE(soft == hard && hard == off);
+  const Finished random = run({"generate", "runs/groups", "a", "--focus", "random"});
+  EXPECT_EQ(random.code, 2);
+  EXPECT_THAT(random.err, HasSubstr("random"));
+  const std::vector<std::string> table{"eval",        "runs/groups", "--text", "text.txt",
+                                       "--retention", "--copy",      "8",      "--quiet"};
+  const Finished shown = run(table);
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  for (const char* part : {"top-1 of 4", "top-2 of 4", "top-3 of 4: full attention", "and sinks",
+                           "random groups", "soft gate", "copy ppl"})
+    EXPECT_THAT(shown.out, HasSubstr(part));
+  EXPECT_EQ(shown.out.find("top-4"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fovea::testing
