@@ -15,6 +15,7 @@
 #include "fovea/checkpoint/family_weights.h"
 #include "fovea/checkpoint/weight_files.h"
 #include "fovea/config/reader.h"
+#include "fovea/nn/lora.h"
 
 namespace fovea {
 namespace {
@@ -98,11 +99,16 @@ std::vector<std::string> unexpected_names(const FamilyWeights& family, const Wei
 [[noreturn]] void fail_names(const fs::path& path, std::string_view what,
                              const std::vector<std::string>& names) {
   constexpr size_t shown = 8;
+  const bool adapter = what == "unexpected tensors" &&
+                       std::ranges::any_of(names, [](const auto& name) { return is_lora(name); });
   const auto end = names.begin() + static_cast<ptrdiff_t>(std::min(shown, names.size()));
   fail<CheckpointError>(
-      path.string(), "{}: {}{}; these weights are of another model", what,
+      path.string(), "{}: {}{}; these weights are of another model{}", what,
       fmt::join(names.begin(), end, ", "),
-      names.size() > shown ? fmt::format(" and {} more", names.size() - shown) : "");
+      names.size() > shown ? fmt::format(" and {} more", names.size() - shown) : "",
+      adapter ? " (they have a LoRA adapter: set model.lora as it was trained, or merge it with "
+                "`fovea export --merge`)"
+              : "");
 }
 
 /// Of a folder that Fovea wrote: the whole config under one key; of another: the family's keys.
