@@ -83,7 +83,7 @@ void print_parameters(const RunPlan& plan, int64_t width) {
 void print_cost(const RunPlan& plan, double speed, bool measured, int64_t width) {
   TextTable table({{.title = "cost"}, {.title = "", .right = true}});
   table.add_row({"forward, a token", scaled(plan.forward_per_token, "FLOP")});
-  table.add_row({"  of it attention's products",
+  table.add_row({"  of it over pairs of tokens",
                  fmt::format("{} ({:.0f} keys)", scaled(plan.attention_per_token, "FLOP"),
                              plan.visible_keys)});
   table.add_row({"forward and backward, a token", scaled(plan.training_per_token, "FLOP")});

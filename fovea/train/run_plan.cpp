@@ -61,6 +61,17 @@ double mean_visible_keys(const MaskRule& rule, int64_t length) {
   return sum / static_cast<double>(std::max<int64_t>(rows, 1));
 }
 
+/// Operations of one pair of a query and a key: products with key and value (of Differential's two
+/// maps each), convolutions and mixes of every head, the gate of Focus once for all.
+double pair_operations(const AttentionSpec& s) {
+  const KernelExtent &before = s.multi_token.before, &after = s.multi_token.after;
+  const int64_t of_head =
+      s.head_dim + s.value_width() + before.queries * before.keys + after.queries * after.keys +
+      s.head_mix.width(s.head_mix.before, s.heads) + s.head_mix.width(s.head_mix.after, s.heads);
+  return 2.0 *
+         static_cast<double>(s.heads * of_head + (s.focus.reads_groups() ? s.focus.groups : 0));
+}
+
 int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
   int64_t all = 0, resident = 0;
@@ -179,7 +190,7 @@ RunPlan plan_run(const Recipe& unresolved, int64_t tokenizer_vocab) {
   plan.step_tokens = recipe.train.batch_rows * recipe.train.accumulation * length;
   plan.tokens = run_tokens(recipe, plan.step_tokens);
 
-  double keys = 0.0, decode_keys = 0.0, mean = 0.0, last = 0.0;
+  double keys = 0.0, products = 0.0, decode_keys = 0.0, mean = 0.0, last = 0.0;
   for (int64_t i = 0; i < c.layers; ++i) {
     const MaskRule mask = c.layer_attention(i).mask;
     if (i == 0 || mask != c.layer_attention(i - 1).mask) {
@@ -189,10 +200,11 @@ RunPlan plan_run(const Recipe& unresolved, int64_t tokenizer_vocab) {
         last += allowed(mask, {0, c.context - 1}, {0, j}) ? 1.0 : 0.0;
     }
     keys += mean;
+    products += mean * pair_operations(c.layer_attention(i));
     decode_keys += last;
   }
   plan.visible_keys = keys / static_cast<double>(c.layers);
-  plan.attention_per_token = 4.0 * static_cast<double>(c.heads * c.head_dim) * keys;
+  plan.attention_per_token = products;
   const int64_t multiplied = plan.parameters.attention + plan.parameters.feed_forward +
                              plan.parameters.added + c.vocab_size * c.width;
   plan.forward_per_token = 2.0 * static_cast<double>(multiplied) + plan.attention_per_token;

@@ -71,7 +71,8 @@ struct RunPlan {
   ModelConfig model;  ///< resolved
   ParameterParts parameters;
   double forward_per_token = 0.0;    ///< operations, attention at the mean number of visible keys
-  double attention_per_token = 0.0;  ///< the part of it that attention's products take
+  double attention_per_token = 0.0;  ///< the part of it that grows with the keys: products,
+                                     ///< convolutions, mixes, gates
   double visible_keys = 0.0;         ///< mean over layers and queries
   int64_t tokens = 0;                ///< of the whole run; 0 where its budget is a time
   int64_t step_tokens = 0;

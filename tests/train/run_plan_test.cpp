@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -48,6 +49,26 @@ TEST(RunPlan, CountsTheParametersOfThePapersExactly) {
   focal = recipe_of(1536, 24, 12, 4096, 32'000, false);
   focal.model.qk_norm = QkNorm::head_rms;
   EXPECT_NEAR(static_cast<double>(count(focal)), 778e6, 0.5e6);
+}
+
+// 66 weights a kernel, 16 a mix, for every pair and head; Differential's maps have values of 2 d.
+TEST(RunPlan, CountsTheWorkOfEveryStageThatJoinsPairs) {
+  const Recipe plain = recipe_of(64, 2, 4, 128, 300, true);
+  const double pairs = plan_run(plain, 0).visible_keys * 2;  // of a token, both layers
+  const auto more = [&](const std::function<void(AttentionSettings&)>& set) {
+    Recipe recipe = plain;
+    set(recipe.model.attention);
+    return (plan_run(recipe, 0).attention_per_token - plan_run(plain, 0).attention_per_token) /
+           (2.0 * pairs);
+  };
+  EXPECT_DOUBLE_EQ(more([](AttentionSettings& a) {
+                     a.multi_token.kernels = {.before = {6, 11}, .after = {2, 3}};
+                     a.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::groups, 2};
+                   }),
+                   4.0 * (66 + 6 + 4 + 2));
+  EXPECT_DOUBLE_EQ(more([](AttentionSettings& a) { a.differential = true; }), 4.0 * 16);
+  EXPECT_DOUBLE_EQ(more([](AttentionSettings& a) { a.focus.groups.gate = FocusSpec::Gate::log; }),
+                   8.0);
 }
 
 TEST(RunPlan, CountsWhatTheBuiltModelHas) {
