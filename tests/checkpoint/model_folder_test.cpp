@@ -62,6 +62,20 @@ TEST_F(ModelFolder, LoadingGivesTheSavedConfigWeightsAndTokenizer) {
   }
 }
 
+TEST_F(ModelFolder, GroupsOfAnotherWidthAreRefusedByName) {
+  ModelConfig config = tiny_config();
+  config.attention.focus.groups = {
+      .gate = FocusSpec::Gate::log, .groups = 4, .top_k = 1, .window = 4, .width = 6};
+  const fs::path path = save(config.resolved(config.vocab_size));
+  config.attention.focus.groups.width = 8;
+  Transformer wider(config.resolved(config.vocab_size), 1);
+  EXPECT_ERROR(CheckpointError, load_weights(path, wider), "focus.centroids", "[4, 8]", "[4, 6]");
+  config.attention.focus.groups.width = 6;
+  config.attention.focus.groups.groups = 5;
+  Transformer more(config.resolved(config.vocab_size), 1);
+  EXPECT_ERROR(CheckpointError, load_weights(path, more), "focus.centroids", "[5, 6]");
+}
+
 TEST_F(ModelFolder, ConfigJsonSaysWhatHuggingFaceReads) {
   ModelConfig config = tiny_config();
   Json json = Json::parse(read_file(save(config) / "config.json"));
