@@ -21,13 +21,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <iostream>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "benchmarks/fma_peak.h"
+#include "benchmarks/pairs.h"
 #include "fovea/attention/attention.h"
 #include "fovea/attention/plan.h"
 #include "fovea/train/machine.h"
@@ -45,15 +45,12 @@ struct Options {
   double budget = 10.0;  // seconds a measure, five pairs at least
 };
 
-// A function to time; what it returns is thrown away.
-using Action = std::function<void()>;
-
 // Bytes from operator new that are alive, and the most since the peak was last set.
-std::atomic<int64_t> held_bytes{0}, peak_bytes{0};
+std::atomic<int64_t> held_bytes{0}, most_bytes{0};
 
 void count_bytes(int64_t bytes) {
   const int64_t now = held_bytes += bytes;
-  if (now > peak_bytes) peak_bytes = now;
+  if (now > most_bytes) most_bytes = now;
 }
 
 // The most that a call holds, kept buffers of earlier calls included: a thread that never called
@@ -62,44 +59,16 @@ int64_t bytes_held_during(const Action& action) {
   int64_t bytes = 0;
   std::thread([&] {
     const int64_t before = held_bytes;
-    peak_bytes = before;
+    most_bytes = before;
     action();
-    bytes = peak_bytes - before;
+    bytes = most_bytes - before;
   }).join();
   return bytes;
 }
 
-double milliseconds(const Action& action) {
-  const auto start = std::chrono::steady_clock::now();
-  action();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
-}
-
-Json quartiles(std::vector<double> x) {
-  std::ranges::sort(x);
-  const auto at = [&x](double share) {
-    return x[static_cast<size_t>(share * double(x.size() - 1))];
-  };
-  return {{"q1", at(0.25)}, {"median", at(0.5)}, {"q3", at(0.75)}};
-}
-
 // Times of `ours` and `other` in turn; ratio = other / ours.
 Json measure_pairs(const Options& options, const Action& ours, const Action& other) {
-  std::vector<double> a, b, ratio;
-  ours();
-  other();
-  double spent = 0.0;
-  for (int n = 0; n < options.pairs && (n < 5 || spent < options.budget * 1e3); ++n) {
-    a.push_back(milliseconds(ours));
-    b.push_back(milliseconds(other));
-    ratio.push_back(b.back() / a.back());
-    spent += a.back() + b.back();
-  }
-  return {{"pairs", a.size()},
-          {"fovea_ms", quartiles(a)},
-          {"other_ms", quartiles(b)},
-          {"ratio", quartiles(ratio)}};
+  return fovea::measure_pairs(options.pairs, options.budget, ours, other);
 }
 
 struct Tensors {
