@@ -160,16 +160,20 @@ class FarBuilder {
     }
   }
 
+  // List by list, so that its keys stay in the cache; long lists and late queries first, so that
+  // threads finish together.
   void cut_blocks() {
-    for (int64_t c = 0; c < std::ssize(far_.lists); ++c) {
+    std::vector<int64_t> order(far_.lists.size());
+    std::iota(order.begin(), order.end(), int64_t{0});
+    std::ranges::stable_sort(order, [this](int64_t a, int64_t b) {
+      return far_.lists[a].queries > far_.lists[b].queries;
+    });
+    for (const int64_t c : order) {
       const SlotList& list = far_.lists[c];
-      for (int64_t n = 0; n < list.queries; n += kQueryBlock)
+      for (int64_t n = (list.queries - 1) / kQueryBlock * kQueryBlock; n >= 0 && list.queries > 0;
+           n -= kQueryBlock)
         far_.blocks.push_back({c, list.query_begin + n, std::min(kQueryBlock, list.queries - n)});
     }
-    const auto last = [this](const SlotBlock& b) { return far_.query.token[b.begin + b.rows - 1]; };
-    std::ranges::sort(far_.blocks, [&](const SlotBlock& a, const SlotBlock& b) {
-      return last(a) != last(b) ? last(a) > last(b) : a.begin < b.begin;
-    });
   }
 
   // In classes every query has one slot.

@@ -83,7 +83,7 @@ struct FarPairs {
   SlotColumns key, query;  ///< the positions of queries are less by the window
   std::vector<SlotList> lists;
   IntRows visits, visited_by;     ///< lists whose keys a list's queries visit, and the converse
-  std::vector<SlotBlock> blocks;  ///< long ones first
+  std::vector<SlotBlock> blocks;  ///< list by list, late queries first
   IntRows query_slots;            ///< of query i
   int64_t components = 0;
 };

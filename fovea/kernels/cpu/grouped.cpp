@@ -16,12 +16,13 @@ std::string_view beyond_grouped_kernels(const LogitRule& rule) {
   if (rule.alibi != nullptr || rule.distance_bias != nullptr)
     return "grouped kernels have no position bias";
   if (rule.dropout > 0.0f) return "grouped kernels have no dropout";
+  if (rule.gate.form != PairGate::Form::none) return "grouped kernels have no soft gate";
   return "";
 }
 
 void check_grouped(const AttentionSizes& s, const LogitRule& rule,
                    std::span<const GroupedPlan> plans) {
-  check_sizes(s);
+  check_sizes(s, rule.gate);
   const std::string_view why = beyond_grouped_kernels(rule);
   require<UnsupportedError>(why.empty(), "grouped attention", "{}", why);
   require<ShapeError>(plans.size() == 1 || std::ssize(plans) == s.batch, "grouped attention",

@@ -260,7 +260,7 @@ class Backward {
         tasks(units, [&](const Unit& u) { return row_tasks(key_slots(*u.plan)); });
     const auto shares = tasks(units, [](const Unit& u) { return std::ssize(*u.shares); });
     Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
-      Scratch own{FloatBuffer(std::max(table_.backward_scratch(key_, value_),
+      Scratch own{FloatBuffer(std::max(table_.backward_scratch(key_, value_, {}),
                                        table_.strip * std::max(key_.pitch, value_.pitch))),
                   {},
                   {},
