@@ -51,13 +51,11 @@ at::Tensor Transformer::Impl::adapted(const LayerWeights& w, std::initializer_li
   }
   if (!any) return y;
   if (deltas.size() == 1) return y + deltas[0];
-  std::vector<at::Tensor> parts;
-  int64_t first = 0;
-  for (size_t n = 0; n < deltas.size(); ++n) {
-    const int64_t width = site_width(w, *(sites.begin() + n));
-    const at::Tensor part = y.narrow(-1, first, width);
-    parts.push_back(deltas[n].defined() ? part + deltas[n] : part);
-    first += width;
+  std::vector<int64_t> widths;
+  for (const LoraSite site : sites) widths.push_back(site_width(w, site));
+  std::vector<at::Tensor> parts = y.split_with_sizes(widths, -1);
+  for (size_t n = 0; n < parts.size(); ++n) {
+    if (deltas[n].defined()) parts[n] = parts[n] + deltas[n];
   }
   return at::cat(parts, -1);
 }

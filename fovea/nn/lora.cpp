@@ -199,8 +199,8 @@ LayerLora add_lora(ParameterRegistry& registry, const LoraSettings& settings,
 at::Tensor lora_product(const LoraAdapter& adapter, const at::Tensor& x, double dropout,
                         uint64_t dropout_seed) {
   const at::Tensor dropped = counter_dropout(x, dropout, dropout_seed, adapter.dropout_site);
-  const at::Tensor inner = stacked_linear(dropped, {adapter.a_ri});
-  return stacked_linear(inner, {adapter.b_or}) * adapter.scale;
+  const at::Tensor inner = stacked_linear(dropped, {adapter.a_ri}) * adapter.scale;
+  return stacked_linear(inner, {adapter.b_or});
 }
 
 at::Tensor lora_delta(const LoraPlace& place, const at::Tensor& a_ri, const at::Tensor& b_or) {
