@@ -2,10 +2,8 @@
 // our kernels' variants against plain ones, in turn in one process (docs/benchmarks.md).
 //
 //   attention_pointwise [--dtypes float32,bfloat16] [--widths 64,128] [--lengths 1024,4096,16384]
-//                       [--only sdpa|variants|gate|decode|threads|memory] [--pairs 21] [--budget
-//                       10]
-//                       [--threads 1]
-//                       [--output FILE]
+//                       [--only sdpa|variants|gate|decode|threads|long|memory]
+//                       [--pairs 21] [--budget 10] [--threads 1] [--output FILE]
 //
 // Prints a line a case. --output merges the cases into FILE (JSON), replacing those of equal names.
 //
@@ -175,6 +173,7 @@ class Benchmark {
       if (options_.only.empty() || options_.only == "gate") gates(dtype);
       if (options_.only.empty() || options_.only == "decode") decode(dtype);
       if (options_.only == "threads") threads(dtype);
+      if (options_.only == "long") long_sequence(dtype);
       if (options_.only == "memory") memory(dtype);
     }
   }
@@ -299,6 +298,19 @@ class Benchmark {
     }
   }
 
+  // One sequence of 64K tokens against as many products at 16K: what leaving the caches costs.
+  void long_sequence(const std::string& dtype) {
+    constexpr int64_t length = 65536, width = 64;
+    Ours whole(plain_spec(1, width), random_tensors(1, length, width, scalar_type(dtype)));
+    Ours part(plain_spec(1, width), random_tensors(1, length / 4, width, scalar_type(dtype)));
+    const Action parts = [one = part.forward()] {
+      for (int n = 0; n < 16; ++n) one();
+    };
+    add(fmt::format("forward vs 16 of T=16384, {} d={} T={} H=1", dtype, width, length),
+        measure_pairs(options_, whole.forward(), parts),
+        2.0 * double(length) * double(length + 1) * width, dtype);
+  }
+
   // Memory that the kernels hold during a call. They take it by operator new, which this program
   // counts; torch's tensors, the inputs and outputs, come from elsewhere.
   void memory(const std::string& dtype) {
@@ -413,7 +425,7 @@ int main(int argc, char** argv) {
   app.add_option("--widths", options.widths)->delimiter(',');
   app.add_option("--lengths", options.lengths)->delimiter(',');
   app.add_option("--only", options.only)
-      ->check(CLI::IsMember({"sdpa", "variants", "gate", "decode", "threads", "memory"}));
+      ->check(CLI::IsMember({"sdpa", "variants", "gate", "decode", "threads", "long", "memory"}));
   app.add_option("--pairs", options.pairs);
   app.add_option("--budget", options.budget);
   app.add_option("--threads", options.threads);
