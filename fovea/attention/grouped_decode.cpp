@@ -9,6 +9,7 @@
 #include "fovea/attention/fused_call.h"
 #include "fovea/attention/grouped.h"
 #include "fovea/attention/places.h"
+#include "fovea/kernels/cpu/grouped.h"
 
 namespace fovea {
 namespace {
@@ -58,8 +59,8 @@ std::vector<std::vector<int32_t>> keys_of_rows(const AttentionSpec& spec, const 
     const int64_t count = lengths.defined() ? lengths.const_data_ptr<int64_t>()[b] : keys;
     const KeyPositions at = lengths.defined() ? KeyPositions{} : key_positions(context, keys, b);
     if (!at.usable) return {};
-    seen.push_back(keys_seen_by_last(rule, std::span(bits + b * keys, static_cast<size_t>(count)),
-                                     at.of_keys));
+    seen.push_back(kernels::keys_seen_by_last(
+        rule, std::span(bits + b * keys, static_cast<size_t>(count)), at.of_keys));
   }
   return seen;
 }

@@ -182,6 +182,31 @@ TEST(AttentionKernels, GroupedRowsDoNotNoticeLaterKeys) {
   }
 }
 
+TEST(AttentionKernels, GroupedScanFindsTheKeysThatAQuerySees) {
+  for (const int64_t keys : {1, 2, 9, 140, 5003}) {
+    const std::vector<uint64_t> members = random_sets(keys, 64, 9, 3);
+    std::vector<int64_t> positions;
+    for (int64_t n = 0; n < keys; ++n) positions.push_back(n < 2 ? n : 3 * n);
+    for (const MaskRule& mask : {MaskRule{}, MaskRule{.window = 90, .sinks = 1}}) {
+      const GroupedRule rule{.mask = mask, .groups = 64, .window = 30, .sinks = 2};
+      const auto expect = [&](const std::vector<int32_t>& got, const auto& position) {
+        std::vector<int32_t> truth;
+        const int64_t query = position(keys - 1);
+        for (int64_t n = 0; n < keys; ++n) {
+          const bool seen =
+              query - position(n) < 30 || position(n) < 2 || (members[n] & members[keys - 1]) != 0;
+          if (seen && allowed(mask, {.position = query}, {.position = position(n)}))
+            truth.push_back(static_cast<int32_t>(n));
+        }
+        EXPECT_EQ(got, truth) << keys;
+      };
+      expect(kernels::keys_seen_by_last(rule, members), [](int64_t n) { return n; });
+      expect(kernels::keys_seen_by_last(rule, members, positions),
+             [&](int64_t n) { return positions[n]; });
+    }
+  }
+}
+
 TEST(AttentionKernels, GroupedRefusesBiasesAndOtherSizes) {
   PointwiseSettings s = grouped_settings(40, random_sets(40, 8, 1, 3));
   s.alibi = true;

@@ -117,12 +117,6 @@ struct GroupedPlan {
 GroupedPlan make_grouped_plan(const GroupedRule& rule, const GroupedTokens& tokens,
                               std::optional<GroupedKind> wanted = std::nullopt);
 
-/// The keys that one query sees, ascending: one scan over the memberships of keys at ascending
-/// positions in one document (decoding). `positions` empty: key n stands at n. The query is the
-/// last key.
-std::vector<int32_t> keys_seen_by_last(const GroupedRule& rule, std::span<const uint64_t> members,
-                                       std::span<const int64_t> positions = {});
-
 /// "" where plans exist for a mask and tokens at these places; else why not.
 std::string beyond_grouped_plans(const GroupedRule& rule, std::span<const TokenPlace> places);
 

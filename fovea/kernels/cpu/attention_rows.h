@@ -26,6 +26,7 @@ constexpr AttentionTable<T> table_of(const char* isa) {
           .backward = backward_block<T, P>,
           .query_gradient = query_gradient_rows<T>,
           .join = join_rows<T>,
+          .scan = scan_members,
           .decode_scratch = decode_floats,
           .decode = decode_block<T, P>,
           .finish_decode = finish_decode_row<T>,

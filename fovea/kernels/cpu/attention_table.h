@@ -239,6 +239,14 @@ struct GateRow {
   float* values = nullptr;
 };
 
+/// Keys [begin, end) whose memberships meet `own`, ascending.
+struct MemberScan {
+  const uint64_t* members = nullptr;
+  int64_t begin = 0, end = 0;
+  uint64_t own = 0;
+  int32_t* out = nullptr;  ///< room for end - begin + 8
+};
+
 template <class T>
 struct AttentionTable {
   const char* isa = "";
@@ -255,6 +263,7 @@ struct AttentionTable {
   void (*backward)(const BackwardBlock<T>&, float* scratch) = nullptr;
   void (*query_gradient)(const QueryGradientRows<T>&) = nullptr;
   void (*join)(const JoinRows<T>&) = nullptr;
+  int64_t (*scan)(const MemberScan&) = nullptr;                 // the number of keys
   int64_t (*decode_scratch)(const PackedWidth& key) = nullptr;  // floats
   void (*decode)(const DecodeBlock<T>&, float* scratch) = nullptr;
   void (*finish_decode)(const DecodeRow<T>&) = nullptr;

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "fovea/kernels/common/grouped_plan.h"
 #include "fovea/kernels/cpu/attention.h"
@@ -55,5 +56,11 @@ template <class T>
 void run(const GroupedForward<T>& problem);
 template <class T>
 void run(const GroupedBackward<T>& problem);
+
+/// The keys that one query sees, ascending: one scan over the memberships of keys at ascending
+/// positions in one document (decoding). `positions` empty: key n stands at n. The query is the
+/// last key.
+std::vector<int32_t> keys_seen_by_last(const GroupedRule& rule, std::span<const uint64_t> members,
+                                       std::span<const int64_t> positions = {});
 
 }  // namespace fovea::kernels
