@@ -427,10 +427,10 @@ TEST(Focus, RefusesImpossibleSettingsAndShapesByName) {
                "centroids", "8");
 }
 
-TEST(Focus, FusedPathSaysThatItHasNoKernel) {
-  const AttentionSpec spec = focus_spec(Gate::hard);
+TEST(Focus, FusedPathSaysWhichGateHasNoKernel) {
+  const AttentionSpec spec = focus_spec(Gate::straight_through);
   const AttentionInputs in = random_inputs(spec, 1, 20).to(at::kFloat);
-  EXPECT_ERROR(UnsupportedError, output(spec, in, {}, Path::fused), "focus hard");
+  EXPECT_ERROR(UnsupportedError, output(spec, in, {}, Path::fused), "focus straight_through");
 }
 
 }  // namespace
