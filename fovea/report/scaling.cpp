@@ -46,8 +46,8 @@ std::vector<std::pair<std::string, std::vector<Point>>> families_of(const Compar
   std::erase_if(families, [](const auto& family) { return family.second.empty(); });
   const CompareVariant* reference = result.reference_variant();
   if (reference != nullptr) {
-    std::ranges::stable_partition(
-        families, [&](const auto& family) { return family.first == reference->family; });
+    std::stable_partition(families.begin(), families.end(),
+                          [&](const auto& family) { return family.first == reference->family; });
   }
   return families;
 }
