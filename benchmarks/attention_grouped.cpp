@@ -17,14 +17,13 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <fstream>
-#include <functional>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "benchmarks/pairs.h"
 #include "fovea/attention/attention.h"
 #include "fovea/attention/grouped.h"
 #include "fovea/attention/plan.h"
@@ -34,7 +33,6 @@ namespace fovea {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Action = std::function<void()>;
 
 struct Options {
   std::vector<std::string> dtypes{"bfloat16"};
@@ -43,21 +41,6 @@ struct Options {
   int pairs = 21, threads = 1;
   double budget = 3.0;  // seconds a measure, five pairs at least (three where one takes a second)
 };
-
-double milliseconds(const Action& action) {
-  const auto start = std::chrono::steady_clock::now();
-  action();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
-}
-
-Json quartiles(std::vector<double> x) {
-  std::ranges::sort(x);
-  const auto at = [&x](double share) {
-    return x[static_cast<size_t>(share * double(x.size() - 1))];
-  };
-  return {{"q1", at(0.25)}, {"median", at(0.5)}, {"q3", at(0.75)}};
-}
 
 // ratio = plain / grouped.
 Json measure_pairs(const Options& options, const Action& grouped, const Action& plain) {
