@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "fovea/attention/convolution.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -82,6 +83,8 @@ at::Tensor key_query_convolution(Equation equation, const at::Tensor& x, const a
   const int64_t rows = x.size(2), skipped = rows - results;
   if (x.numel() == 0 || results == 0) return x.narrow(2, skipped, results);
   const at::Tensor k = kernel.to(x.scalar_type());
+  if (equation == Equation::eq5 && convolution_kernels_take(x))
+    return convolution_by_kernels(x, k, results, documents);
   if (!documents.defined()) return convolve_rows(equation, x, k, results, allowed);
   if (documents.size(0) > 1) {
     std::vector<at::Tensor> sequences;
