@@ -42,11 +42,12 @@ struct Family {
   bool full_positions = true;  // RoPE on the layers without a window
   bool scalar = false;         // Gemma-2: query_pre_attn_scalar, caps, embeddings times sqrt(width)
   bool logit_scale = false;    // Cohere
+  bool differential = false;   // DiffLlama: read alone, its head norm has no weight (1.5)
 };
 using Window = Family::Window;
 using QkvBias = Family::QkvBias;
 
-constexpr std::array<Family, 9> kFamilies{{
+constexpr std::array<Family, 10> kFamilies{{
     {.model_type = "llama", .architecture = "LlamaForCausalLM", .mlp_bias = true},
     {.model_type = "mistral",
      .architecture = "MistralForCausalLM",
@@ -93,6 +94,7 @@ constexpr std::array<Family, 9> kFamilies{{
      .feed_forward = FeedForward::gelu_tanh,
      .qkv_bias = QkvBias::always,
      .tied = true},
+    {.model_type = "diffllama", .architecture = "DiffLlamaForCausalLM", .differential = true},
 }};
 
 const Family& family_of(const FamilyKeys& keys) {
@@ -220,6 +222,10 @@ ModelConfig read_others(const FamilyKeys& keys, const Family& family) {
   c.rope.layout = family.layout;
   if (family.scalar) read_gemma(keys, c);
   if (family.logit_scale) c.logit_scale = keys.real("logit_scale", 0.0625);
+  if (family.differential) {
+    c.attention.differential = true;
+    c.attention.head_output.norm_eps = c.norm_eps;
+  }
   read_windows(keys, family, c);
   return c;
 }
@@ -228,6 +234,7 @@ ModelConfig read_others(const FamilyKeys& keys, const Family& family) {
 const Family& family_for(const ModelConfig& c) {
   const bool window = c.attention.mask.window > 0, some = window && c.attention.full.any();
   const auto fits = [&](const Family& f) {
+    if (f.differential) return false;
     if (f.model_type == "gpt2") return c.positions == Positions::learned;
     const bool windows = f.window == Window::if_asked || !window ||
                          (f.window == Window::always && !some) || f.window >= Window::but_every_2nd;

@@ -35,10 +35,21 @@ constexpr std::string_view kLayers = "model.layers.";
 /// Some files hold the body of the model under this name.
 constexpr std::string_view kPrefix = "transformer.";
 
+// DiffLlama's maps are the first and the second half of the heads, ours are neighbours: ours 2h + s
+// is theirs h + s H/2, for queries, keys and the halves of values alike (1.5).
+at::Tensor neighbouring_maps(const at::Tensor& x, int64_t head_dim) {
+  if (head_dim < 1 || x.dim() < 1 || x.size(0) % (2 * head_dim) != 0) return x;
+  std::vector<int64_t> halves{2, x.size(0) / (2 * head_dim), head_dim};
+  halves.insert(halves.end(), x.sizes().begin() + 1, x.sizes().end());
+  return x.reshape(halves).transpose(0, 1).reshape(x.sizes());
+}
+
 }  // namespace
 
 FamilyWeights::FamilyWeights(std::string_view model_type)
-    : gpt2_(model_type == "gpt2"), gemma_(model_type == "gemma2") {}
+    : gpt2_(model_type == "gpt2"),
+      gemma_(model_type == "gemma2"),
+      diffllama_(model_type == "diffllama") {}
 
 FamilyWeights::Place FamilyWeights::place_of(const std::string& name) const {
   if (gemma_ && name.ends_with("norm.weight")) return {.name = name, .offset = 1.0};
@@ -63,7 +74,22 @@ FamilyWeights::Place FamilyWeights::place_of(const std::string& name) const {
   return {.name = name};
 }
 
+at::Tensor FamilyWeights::read_diffllama(const WeightFiles& files, const std::string& name) const {
+  constexpr std::string_view kAttention = ".self_attn.";
+  const size_t attention = name.find(kAttention);
+  if (attention == std::string::npos) return files.find(name) ? files.tensor(name) : at::Tensor();
+  const std::string lambda = name.substr(0, attention) + std::string(kAttention) + "lambda_q1";
+  const int64_t head_dim = files.find(lambda) ? files.tensor(lambda).numel() : 0;
+  const std::string module = name.substr(attention + kAttention.size());
+  if (module == "head_norm.weight") return at::ones({2 * head_dim});  // theirs has none
+  if (files.find(name) == nullptr) return {};
+  const bool heads = module.starts_with("q_proj.") || module.starts_with("k_proj.") ||
+                     module.starts_with("v_proj.");
+  return heads ? neighbouring_maps(files.tensor(name), head_dim) : files.tensor(name);
+}
+
 at::Tensor FamilyWeights::read(const WeightFiles& files, const std::string& name) const {
+  if (diffllama_) return read_diffllama(files, name);
   const Place place = place_of(name);
   const std::string prefixed = fmt::format("{}{}", kPrefix, place.name);
   const bool as_named = files.find(place.name) != nullptr;

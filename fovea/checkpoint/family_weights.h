@@ -20,11 +20,12 @@ namespace fovea {
 
 class FamilyWeights {
  public:
-  /// `model_type` of config.json; any other than gpt2 and gemma2 stores weights as they are.
+  /// `model_type` of config.json; any other than gpt2, gemma2 and diffllama stores weights as they
+  /// are.
   explicit FamilyWeights(std::string_view model_type);
 
   /// Weights are stored bit for bit as the registry holds them.
-  bool as_held() const { return !gpt2_ && !gemma_; }
+  bool as_held() const { return !gpt2_ && !gemma_ && !diffllama_; }
   /// The value of the parameter `name`, undefined where the files do not hold it.
   at::Tensor read(const WeightFiles& files, const std::string& name) const;
   /// The names under which the files hold `names`.
@@ -43,7 +44,9 @@ class FamilyWeights {
   };
   Place place_of(const std::string& name) const;
 
-  bool gpt2_ = false, gemma_ = false;
+  at::Tensor read_diffllama(const WeightFiles& files, const std::string& name) const;
+
+  bool gpt2_ = false, gemma_ = false, diffllama_ = false;
 };
 
 }  // namespace fovea

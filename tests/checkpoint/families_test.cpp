@@ -55,7 +55,7 @@ ModelConfig read_changed(const std::string& family, const std::function<void(Jso
 TEST(Families, LogitsAreThoseOfTransformers) {
   for (const std::string family :
        {"llama", "mistral", "qwen3", "llama_biases", "llama3", "yarn", "linear", "dynamic", "qwen2",
-        "olmo2", "gemma2", "cohere", "cohere2", "gpt2"}) {
+        "olmo2", "gemma2", "cohere", "cohere2", "diffllama", "gpt2"}) {
     Transformer model(load_model_config(golden(family)), 0);
     EXPECT_THAT(load_weights(golden(family), model), ::testing::IsEmpty());
     const SafetensorsFile expected(golden(family) / "expected.safetensors");

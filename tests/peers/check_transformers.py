@@ -20,7 +20,7 @@ import tempfile
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, AutoTokenizer, Cohere2Config, Cohere2ForCausalLM, CohereConfig,
-                          CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel,
+                          CohereForCausalLM, DiffLlamaConfig, DiffLlamaForCausalLM, Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel,
                           LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config,
                           Olmo2ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
@@ -86,6 +86,7 @@ READ = {
                                              attn_logit_softcapping=5.0, final_logit_softcapping=3.0)),
     "cohere": CohereForCausalLM(CohereConfig(**SIZES)),
     "cohere2": Cohere2ForCausalLM(Cohere2Config(**(SIZES | {"num_hidden_layers": 4}), sliding_window=5)),
+    "diffllama": DiffLlamaForCausalLM(DiffLlamaConfig(**SIZES)),
     "gpt2": GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=16, n_layer=2, n_head=4, n_positions=32)),
 }
 
