@@ -146,7 +146,9 @@ AttentionInput Transformer::Impl::enter_layer(int64_t index, const Stream& strea
   in.spec = spec_in_mode(w.spec, pass.focus, compute.focus_change);
   std::tie(in.x, in.y) = attention_input(w, stream);
   at::Tensor tau;
-  in.temperature = w.spec.temperature.value;
+  double& constant = in.spec.temperature.value;
+  constant = 1.0 + compute.temperature_ramp * (constant - 1.0);
+  in.temperature = constant;
   if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
     TemperatureRows rows =
         temperature_rows(w.spec.temperature, config.head_dim, w.temperature, in.y, pass.attention);

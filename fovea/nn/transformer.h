@@ -48,7 +48,8 @@ struct ComputeOptions {
   Path attention_path = Path::automatic;
   FocusMode focus = FocusMode::configured;
   FocusChange focus_change;
-  int64_t loss_chunk = 8192;  ///< rows whose logits exist at a time
+  double temperature_ramp = 1.0;  ///< constant temperatures are 1 + ramp (t - 1) in training (F-9)
+  int64_t loss_chunk = 8192;      ///< rows whose logits exist at a time
 };
 
 /// Mean cross-entropy over targets >= 0.

@@ -106,6 +106,13 @@ void check_train(const TrainConfig& train, const ModelConfig& model) {
   check_optimizer(train.optimizer);
   not_negative("train.z_loss", train.z_loss);
   train.schedule.check("train.schedule");
+  const auto& attention = model.attention;
+  const bool sharper =
+      attention.temperature.kind == TemperatureSpec::Kind::constant &&
+      (attention.temperature.value != 1.0 || !attention.temperature_per_layer.empty());
+  require<ConfigError>(!train.temperature_ramp || sharper, "recipe",
+                       "'train.temperature_ramp' moves a constant temperature from 1 to its value; "
+                       "set 'model.attention.temperature.value', or remove it");
   at_least("train.seed", train.seed, 0);
   at_least("train.evaluation_interval", train.evaluation_interval, 0);
   at_least("train.evaluation_tokens", train.evaluation_tokens, 1);
@@ -276,6 +283,10 @@ void TrainConfig::describe(FieldVisitor& v) {
   v.nested({"schedule", "learning rate over the run"}, schedule);
   v.real({"z_loss", "alpha of alpha (ln Z)^2, added to the loss that is trained on; 0 = off"},
          z_loss);
+  v.boolean(
+      {"temperature_ramp",
+       "constant temperatures move from 1 to their value over the warm-up of the first stage"},
+      temperature_ramp);
   v.choice({"dtype", "auto, float32, bfloat16: of activations and matrix products"}, dtype);
   v.choice({"device", "auto, cpu, cuda"}, device);
   v.choice({"attention_path", "automatic, fused, reference"}, attention_path);

@@ -97,7 +97,8 @@ struct TrainConfig {
   int64_t sequence_length = 0;  ///< 0 = model.context
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
-  double z_loss = 0.0;  ///< alpha of alpha (ln Z)^2 (spec 7.4); never in a reported loss
+  bool temperature_ramp = false;  ///< constant temperatures start at 1 (F-9)
+  double z_loss = 0.0;            ///< alpha of alpha (ln Z)^2 (spec 7.4); never in a reported loss
   DtypeChoice dtype = DtypeChoice::automatic;
   DeviceChoice device = DeviceChoice::automatic;
   Path attention_path = Path::automatic;

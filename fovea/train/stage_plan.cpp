@@ -19,6 +19,15 @@ double StagePlan::fraction(int64_t step, double seconds_trained) const {
   return std::clamp(done, 0.0, 1.0);
 }
 
+double StagePlan::warmed_up(int64_t step, double seconds_trained) const {
+  const bool by_clock = steps == 0 && schedule.warmup_steps < 0;
+  const double done = by_clock ? seconds_trained : static_cast<double>(step - first_step);
+  const double whole = by_clock    ? schedule.warmup_fraction * seconds
+                       : steps > 0 ? static_cast<double>(warmup_steps(schedule, steps))
+                                   : static_cast<double>(schedule.warmup_steps);
+  return whole > 0.0 ? std::clamp(done / whole, 0.0, 1.0) : 1.0;
+}
+
 double StagePlan::learning_rate_at(int64_t step, double seconds_trained) const {
   const auto local = static_cast<double>(step - first_step);
   if (steps > 0) {

@@ -32,6 +32,8 @@ struct StagePlan {
   bool finished(int64_t step, double seconds_trained) const;
   /// Share of the stage's budget that is spent, 0 ... 1.
   double fraction(int64_t step, double seconds_trained) const;
+  /// Share of the warm-up that is over when that step begins, 0 ... 1; 1 without one.
+  double warmed_up(int64_t step, double seconds_trained) const;
   /// Learning rate of the step that begins at `step` (of the run, from 0). With a time budget the
   /// schedule follows the clock; a warm-up in steps stays one in steps.
   double learning_rate_at(int64_t step, double seconds_trained) const;

@@ -76,6 +76,9 @@ StepOutcome Trainer::Impl::train_step() {
   const bool prunes = stage().fraction(state.step, state.seconds) >= stage().straight_through_from;
   model->compute().focus =
       model->has_focus() && prunes ? FocusMode::straight_through : FocusMode::configured;
+  // Read again by evaluations before the next step.
+  const bool ramps = recipe.train.temperature_ramp && stage().first_step == 0;
+  model->compute().temperature_ramp = ramps ? stage().warmed_up(state.step, state.seconds) : 1.0;
   std::vector<ForwardInfo> infos(batches.size());
   outcome.loss = accumulate_gradients(batches, infos);
   model->compute().focus = FocusMode::configured;

@@ -446,6 +446,35 @@ TEST(ModelConfig, ImpossibleSizesAreRefusedByKey) {
             std::string::npos);
 }
 
+// F-9: half way the logits are those of the temperature half way.
+TEST(Transformer, ARampedTemperatureLiesBetweenOneAndItsValue) {
+  ModelConfig c = small();
+  c.attention.temperature.value = 0.4;
+  Transformer ramped(c.resolved(kVocab), 3);
+  const ModelInput in = input_of(tokens(2, 9));
+  const at::NoGradGuard no_grad;
+  for (const double share : {0.0, 0.5, 1.0}) {
+    ModelConfig direct = c;
+    direct.attention.temperature.value = 1.0 + share * (0.4 - 1.0);
+    ramped.compute().temperature_ramp = share;
+    const at::Tensor expected = Transformer(direct.resolved(kVocab), 3).hidden(in);
+    EXPECT_TRUE(at::allclose(ramped.hidden(in), expected, 1e-6, 1e-6)) << share;
+  }
+}
+
+// F-7: what is ten times as large before the norm has the same temperature.
+TEST(Transformer, LearnedTemperaturesReadTheNormedInput) {
+  Transformer model = make(learned());
+  const at::NoGradGuard no_grad;
+  const auto named = [&](std::string_view name) { return model.parameters().find(name)->value; };
+  const ModelInput in = input_of(tokens(1, 9));
+  const double before = model.look(in)[0].temperature;
+  named("model.embed_tokens.weight").mul_(10.0);
+  EXPECT_NEAR(model.look(in)[0].temperature, before, 1e-3);
+  named("model.layers.0.input_layernorm.weight").mul_(3.0);
+  EXPECT_GT(std::abs(model.look(in)[0].temperature - before), 1e-2);
+}
+
 TEST(ModelConfig, TemperaturePerLayerReachesItsLayer) {
   ModelConfig c = small();
   c.attention.temperature_per_layer = {0.4, 0.8};

@@ -292,6 +292,21 @@ TEST_F(TrainerTest, ARunStartsFromTheWeightsOfAnother) {
   EXPECT_ERROR(CheckpointError, Trainer(r), "nothing");
 }
 
+// F-9: from the standard temperature to the recipe's while the learning rate rises.
+TEST_F(TrainerTest, ATemperatureMovesFromOneOverTheWarmUp) {
+  Recipe r = recipe();
+  r.train.temperature_ramp = true;
+  EXPECT_ERROR(ConfigError, Trainer(r), "temperature_ramp", "temperature.value");
+  r.model.attention.temperature.value = 0.4;
+  r.train.schedule.warmup_steps = 4;
+  const TrainResult result = Trainer(r).run();
+  const auto lines = metrics();
+  for (const auto& [line, expected] :
+       {std::pair{0, 1.0}, {1, 0.85}, {3, 0.55}, {4, 0.4}, {11, 0.4}})
+    EXPECT_NEAR(lines[line]["focal/temperature"][0].get<double>(), expected, 1e-12) << line;
+  EXPECT_EQ(load_model_config(result.checkpoint).attention.temperature.value, 0.4);
+}
+
 TEST_F(TrainerTest, StagesChangeThetaLengthAndDecayAndKeepTheWeights) {
   Recipe r = recipe();
   r.train.steps = 0;
