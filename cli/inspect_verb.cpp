@@ -4,11 +4,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
+#include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
-#include "fovea/checkpoint/model_folder.h"
-#include "fovea/checkpoint/run_folder.h"
 #include "fovea/compare/inspect.h"
 #include "fovea/report/table.h"
 
@@ -17,7 +16,7 @@ namespace {
 
 struct Options {
   std::vector<std::string> models;
-  std::string text, text_file, out = "inspect";
+  std::string adapter, text, text_file, out = "inspect";
   InspectOptions inspect;
   bool hard = false;
 };
@@ -28,11 +27,12 @@ std::string text_of(const Options& options) {
   return options.text.empty() ? read_file(options.text_file) : options.text;
 }
 
-InspectModel inspect_folder(const std::string& name, const std::string& text,
-                            const Options& options) {
-  LoadedModel loaded = load_model(resolve_model_folder(name));
+InspectModel inspect_folder(const std::string& name, const std::string& adapter,
+                            const std::string& text, const Options& options) {
+  LoadedModel loaded = load_adapted(name, adapter);
   if (options.hard) loaded.model.compute().focus = FocusMode::hard;
-  return inspect_model(name, loaded.model, *loaded.tokenizer, text, options.inspect);
+  return inspect_model(adapter.empty() ? name : fmt::format("{} + {}", name, adapter), loaded.model,
+                       *loaded.tokenizer, text, options.inspect);
 }
 
 void print_summary(const InspectResult& result, const std::filesystem::path& folder) {
@@ -63,7 +63,10 @@ void run(const Options& options, const Globals& globals) {
   const std::string text = text_of(options);
   InspectResult result{.text = text};
   for (const std::string& name : options.models)
-    result.models.push_back(inspect_folder(name, text, options));
+    result.models.push_back(inspect_folder(name, "", text, options));
+  // The last model once more with its adapter: what it changed stands beside what was there.
+  if (!options.adapter.empty())
+    result.models.push_back(inspect_folder(options.models.back(), options.adapter, text, options));
   const InspectModel& first = result.models.front();
   if (!first.maps.empty()) result.tokens = std::ssize(first.maps.front().tokens);
   const std::filesystem::path folder = options.out;
@@ -88,6 +91,8 @@ Verb add_inspect_verb(CLI::App& app, Globals& globals) {
   verb.parser
       ->add_option("MODEL", options->models, "run, checkpoint or model folders, side by side")
       ->required();
+  verb.parser->add_option("--adapter", options->adapter,
+                          "LoRA adapter (a folder of PEFT): the last model is shown with it too");
   verb.parser->add_option("--text", options->text, "the text");
   verb.parser->add_option("--text-file", options->text_file, "a file with the text");
   verb.parser->add_option("--tokens", options->inspect.tokens, "of the text, at most")

@@ -82,6 +82,13 @@ TEST_F(AdapterVerb, GoesFromARunToPeftOntoTheBaseIntoItAndOutAgain) {
   const Finished put_on =
       run({"generate", "runs/base", "line", "--adapter", "peft", "--max-tokens", "8", "-q"});
   EXPECT_EQ(put_on.out, plain.out) << put_on.err;
+  const Finished seen = run({"inspect", "runs/base", "--adapter", "peft", "--text",
+                             "line 1 of a text", "--out", "look", "--json"});
+  ASSERT_EQ(seen.code, 0) << seen.err;
+  const auto models = nlohmann::json::parse(seen.out)["models"];
+  ASSERT_EQ(models.size(), 2u);
+  EXPECT_EQ(models[1]["name"], "runs/base + peft");
+  EXPECT_NE(models[0]["layers"][0]["entropy"], models[1]["layers"][0]["entropy"]);
 }
 
 TEST_F(AdapterVerb, RefusesWhatCannotBe) {
