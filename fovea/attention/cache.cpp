@@ -125,6 +125,13 @@ bool AttentionCache::has(const std::string& name) const {
   return std::ranges::any_of(streams_, [&](const Stream& s) { return s.spec.name == name; });
 }
 
+void AttentionCache::require_room(const Stream& s, int64_t rows) const {
+  require<UnsupportedError>(
+      s.seen + rows <= capacity_, "cache",
+      "the sequence must fit into {} tokens; got {} + {}; make the cache with more capacity",
+      capacity_, s.seen, rows);
+}
+
 // Evicts what no query from position `seen` on can see, and grows the buffer where one append alone
 // exceeds it.
 void AttentionCache::make_room(Stream& s, int64_t rows) {
@@ -147,10 +154,7 @@ void AttentionCache::append(const std::string& name, const at::Tensor& rows_bn) 
   require<ShapeError>(n >= 0 && rows_bn.sizes() == at::IntArrayRef(buffer_shape(s.spec, batch_, n)),
                       "cache", "rows of stream '{}' must be [{}, n, {}]; got [{}]", name, batch_,
                       fmt::join(s.spec.row_shape, ", "), fmt::join(rows_bn.sizes(), ", "));
-  require<UnsupportedError>(
-      s.seen + n <= capacity_, "cache",
-      "the sequence must fit into {} tokens; got {} + {}; make the cache with more capacity",
-      capacity_, s.seen, n);
+  require_room(s, n);
   const int64_t to_first = std::clamp<int64_t>(s.spec.keep_first - s.seen, 0, n);
   if (to_first > 0) s.first.narrow(1, s.seen, to_first).copy_(rows_bn.narrow(1, 0, to_first));
   if (n > to_first) {
@@ -160,6 +164,23 @@ void AttentionCache::append(const std::string& name, const at::Tensor& rows_bn) 
   }
   s.seen += n;
   s.last_appended = n;
+}
+
+CachedRows AttentionCache::extend(const std::string& name) {
+  Stream& s = stream(name);
+  require<UnsupportedError>(s.spec.keep_first == 0, "cache",
+                            "stream '{}' keeps first rows apart; use append()", name);
+  require_room(s, 1);
+  make_room(s, 1);
+  s.seen += 1;
+  s.last_appended = 1;
+  const int64_t begin = s.visible_begin(), row = s.tail.stride(1);
+  return {.data = static_cast<char*>(s.tail.data_ptr()) +
+                  (begin - s.tail_begin) * row * static_cast<int64_t>(s.tail.element_size()),
+          .batch = s.tail.stride(0),
+          .row = row,
+          .rows = s.seen - begin,
+          .first_position = begin};
 }
 
 at::Tensor AttentionCache::rows(const std::string& name) const {

@@ -34,6 +34,14 @@ struct StreamSpec {
 /// The streams that `spec` needs.
 std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType dtype);
 
+/// Rows of a stream in memory, [b, rows, row]; strides in elements, a row is contiguous.
+struct CachedRows {
+  void* data = nullptr;
+  int64_t batch = 0, row = 0;
+  int64_t rows = 0;
+  int64_t first_position = 0;  ///< of row 0
+};
+
 class AttentionCache {
  public:
   /// Preallocates `capacity` rows per stream (fewer where a stream keeps fewer).
@@ -43,6 +51,9 @@ class AttentionCache {
   /// Appends rows [b, n, row_shape...] to a stream. All streams of a step must receive the same n.
   /// UnsupportedError past capacity.
   void append(const std::string& name, const at::Tensor& rows_bn);
+  /// append() of one row a sequence that the caller writes: what rows() gives afterwards, its last
+  /// row of any content. UnsupportedError past capacity, or where the stream keeps first rows.
+  CachedRows extend(const std::string& name);
   /// Kept rows in order: [b, rows, row_shape...], a view where the stream keeps no first rows.
   at::Tensor rows(const std::string& name) const;
   /// Positions of the kept rows of a stream, int64 [rows].
@@ -82,6 +93,7 @@ class AttentionCache {
   };
   Stream& stream(const std::string& name);
   const Stream& stream(const std::string& name) const;
+  void require_room(const Stream& stream, int64_t rows) const;
   void make_room(Stream& stream, int64_t rows);
   std::vector<Stream> streams_;
   int64_t batch_ = 0, capacity_ = 0;

@@ -6,6 +6,7 @@
 
 #include "fovea/attention/sinkhorn.h"
 #include "fovea/base/error.h"
+#include "fovea/kernels/cpu/isa.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
@@ -37,6 +38,12 @@ DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) cons
   return state;
 }
 
+at::Tensor Transformer::Impl::next_positions(int64_t first, int64_t b, int64_t t) const {
+  return at::arange(first, first + t, at::TensorOptions(at::kLong).device(device))
+      .expand({b, t})
+      .contiguous();
+}
+
 at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, bool all) const {
   const at::NoGradGuard no_grad;
   ModelInput input;
@@ -46,12 +53,19 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
       impl_->compute.focus != FocusMode::random && impl_->compute.focus != FocusMode::window,
       "decode", "focus {} is a baseline of scoring and has no decode",
       enum_name(impl_->compute.focus));
+  const std::string beyond = impl_->beyond_one_pass(tokens_bt);
+  state.path = {.name = beyond.empty() ? "one pass" : "by layers",
+                .isa = std::string(enum_name(chosen_isa())),
+                .plan = "",
+                .reason = beyond.empty() ? "" : "no pass over all layers: " + beyond};
+  if (beyond.empty()) {
+    const at::Tensor z = impl_->ruled(impl_->decode_in_one_pass(tokens_bt, state));
+    return all ? z.unsqueeze(1) : z;
+  }
   const ModelConfig& c = impl_->config;
   const int64_t b = tokens_bt.size(0), t = tokens_bt.size(1), first = state.length();
   PassContext pass;
-  pass.positions = at::arange(first, first + t, at::TensorOptions(at::kLong).device(impl_->device))
-                       .expand({b, t})
-                       .contiguous();
+  pass.positions = impl_->next_positions(first, b, t);
   pass.rope = state.rope;
   Transformer::Impl::Stream stream{impl_->embed(tokens_bt, pass.positions), at::Tensor()};
   for (int64_t i = 0; i < c.layers; ++i) {

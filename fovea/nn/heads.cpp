@@ -49,7 +49,7 @@ Heads Transformer::Impl::project(const LayerWeights& w, const at::Tensor& y,
     q_gain = w.q_gain;
     k_gain = w.k_gain;
   } else if (c.qk_norm == QkNorm::weightless && w.rotated) {
-    q_gain = k_gain = at::ones({c.head_dim}, w.wq.options().requires_grad(false));
+    q_gain = k_gain = at::ones({c.head_dim}, at::TensorOptions(at::kFloat).device(device));
   }
   const bool after = c.qk_norm == QkNorm::head_layer || c.qk_norm == QkNorm::l2;
   const bool interleaved = w.rotated && c.rope.layout == RopeLayout::interleaved;

@@ -91,6 +91,11 @@ LogitRule Transformer::Impl::logit_rule(double z_loss) const {
   return {.scale = config.logit_scale, .cap = config.logit_cap, .z_loss = z_loss};
 }
 
+at::Tensor Transformer::Impl::ruled(const at::Tensor& product) const {
+  const at::Tensor z = config.logit_scale == 1.0 ? product : product * config.logit_scale;
+  return config.logit_cap > 0.0 ? at::tanh(z / config.logit_cap) * config.logit_cap : z;
+}
+
 PassContext Transformer::Impl::make_pass(const ModelInput& input) const {
   const int64_t b = input.tokens_bt.size(0), t = input.tokens_bt.size(1);
   PassContext pass;
@@ -246,12 +251,10 @@ at::Tensor Transformer::hidden(const ModelInput& input, ForwardInfo* info) const
 
 at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   const at::ScalarType wide = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const ModelConfig& c = impl_->config;
-  at::Tensor z = !at::GradMode::is_enabled() && is_few_rows(hidden, {impl_->head})
-                     ? few_rows_product(hidden, {impl_->head}, wide)
-                     : at::linear(hidden.to(wide), impl_->head.to(wide));
-  if (c.logit_scale != 1.0) z = z * c.logit_scale;
-  return c.logit_cap > 0.0 ? at::tanh(z / c.logit_cap) * c.logit_cap : z;
+  const at::Tensor z = !at::GradMode::is_enabled() && is_few_rows(hidden, {impl_->head})
+                           ? few_rows_product(hidden, {impl_->head}, wide)
+                           : at::linear(hidden.to(wide), impl_->head.to(wide));
+  return impl_->ruled(z);
 }
 
 LossResult Transformer::loss(const ModelInput& input, const at::Tensor& targets_bt,

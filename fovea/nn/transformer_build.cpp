@@ -91,18 +91,14 @@ struct Builder {
   }
 
   void norms(LayerWeights& w) const {
-    const BlockLayout b = c.block;
-    const bool before = b != BlockLayout::post && b != BlockLayout::output;
-    const bool after =
-        b == BlockLayout::post || b == BlockLayout::output || b == BlockLayout::sandwich;
-    if (before) w.attention_in = norm("input_layernorm");
-    if (after) {
-      w.attention_out = norm("post_attention_layernorm");
-      if (before) w.ffn_in = norm("pre_feedforward_layernorm");
-      w.ffn_out = norm("post_feedforward_layernorm");
-    } else if (b != BlockLayout::parallel) {
-      w.ffn_in = norm("post_attention_layernorm");
-    }
+    const NormPlaces places = norm_places(c.block);
+    if (places.attention_in) w.attention_in = norm("input_layernorm");
+    if (places.attention_out) w.attention_out = norm("post_attention_layernorm");
+    // After attention comes one of two: the names are those of the models that have them.
+    if (places.ffn_in)
+      w.ffn_in =
+          norm(places.attention_out ? "pre_feedforward_layernorm" : "post_attention_layernorm");
+    if (places.ffn_out) w.ffn_out = norm("post_feedforward_layernorm");
   }
   void projections(LayerWeights& w) const {
     const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
@@ -154,6 +150,16 @@ struct Builder {
 };
 
 }  // namespace
+
+NormPlaces norm_places(BlockLayout block) {
+  const bool before = block != BlockLayout::post && block != BlockLayout::output;
+  const bool after =
+      block == BlockLayout::post || block == BlockLayout::output || block == BlockLayout::sandwich;
+  return {.attention_in = before,
+          .attention_out = after,
+          .ffn_in = after ? before : block != BlockLayout::parallel,
+          .ffn_out = after};
+}
 
 LayerWeights Transformer::Impl::add_layer(int64_t index, uint64_t seed) {
   const Builder build{config, registry, seed, device, fmt::format("model.layers.{}.", index)};

@@ -33,6 +33,12 @@ struct LayerWeights {
   LayerLora lora;
 };
 
+/// The norms that the blocks of a layout have (7.2).
+struct NormPlaces {
+  bool attention_in = false, attention_out = false, ffn_in = false, ffn_out = false;
+};
+NormPlaces norm_places(BlockLayout block);
+
 /// What all layers of one forward pass share.
 struct PassContext {
   AttentionContext attention;
@@ -79,6 +85,10 @@ struct Transformer::Impl {
   PassContext make_pass(const ModelInput& input) const;
   at::Tensor embed(const at::Tensor& tokens_bt, const at::Tensor& positions_bt) const;
   LogitRule logit_rule(double z_loss) const;
+  /// Logits from the head's product (7.4).
+  at::Tensor ruled(const at::Tensor& product) const;
+  /// int64 [b, t] of the next t tokens.
+  at::Tensor next_positions(int64_t first, int64_t b, int64_t t) const;
   AttentionTensors tensors_of(const LayerWeights& layer, const at::Tensor& tau_bt) const;
   Heads project(const LayerWeights& layer, const at::Tensor& y, const PassContext& pass) const;
 
@@ -104,6 +114,12 @@ struct Transformer::Impl {
   Stream run_layer(int64_t index, Stream stream, const PassContext& pass, ForwardInfo* info) const;
   /// All layers and the last norm.
   at::Tensor run(const ModelInput& input, const PassContext& pass, ForwardInfo* info) const;
+  /// Why decode() cannot take these tokens in one pass; "" where it can.
+  std::string beyond_one_pass(const at::Tensor& tokens_bt) const;
+  /// Logits [b, v] of one token of each sequence.
+  at::Tensor decode_in_one_pass(const at::Tensor& tokens_bt, DecodeState& state) const;
+  template <class T, class W>
+  void run_one_pass(const at::Tensor& x_btc, DecodeState& state, const at::Tensor& logits_bv) const;
   LayerGroups group_layer(const LayerWeights& layer, const at::Tensor& y,
                           const AttentionContext& context, FocusMode mode) const;
   Stream run_layer_checkpointed(int64_t index, Stream stream, const PassContext& pass,

@@ -17,18 +17,6 @@ constexpr int64_t kRowBlocks = 32;
 // GB/s).
 constexpr int64_t kParallelElements = 32768;
 
-template <class T>
-const ElementwiseTable<T>& table() {
-#if defined(__x86_64__)
-  static const ElementwiseTable<T>& chosen = chosen_isa() >= Isa::avx512 ? elementwise_avx512<T>()
-                                             : chosen_isa() == Isa::avx2 ? elementwise_avx2<T>()
-                                                                         : elementwise_scalar<T>();
-  return chosen;
-#else
-  return elementwise_scalar<T>();
-#endif
-}
-
 /// Calls work(begin, end, block) for fixed row blocks in parallel.
 template <class Work>
 void for_row_blocks(int64_t rows, int64_t elements, const Work& work) {
@@ -54,9 +42,21 @@ void sum_blocks(const std::vector<float>& partial, int64_t n, float* out) {
 }  // namespace
 
 template <class T>
+const ElementwiseTable<T>& elementwise_table() {
+#if defined(__x86_64__)
+  static const ElementwiseTable<T>& chosen = chosen_isa() >= Isa::avx512 ? elementwise_avx512<T>()
+                                             : chosen_isa() == Isa::avx2 ? elementwise_avx2<T>()
+                                                                         : elementwise_scalar<T>();
+  return chosen;
+#else
+  return elementwise_scalar<T>();
+#endif
+}
+
+template <class T>
 void run(const RmsNormForward<T>& p) {
   for_row_blocks(p.rows, p.rows * p.n, [&](int64_t begin, int64_t end, int64_t) {
-    table<T>().rms_norm_forward(p, begin, end);
+    elementwise_table<T>().rms_norm_forward(p, begin, end);
   });
 }
 
@@ -64,7 +64,7 @@ template <class T>
 void run(const RmsNormBackward<T>& p) {
   std::vector<float> partial(static_cast<size_t>(kRowBlocks * p.n), 0.0f);
   for_row_blocks(p.rows, p.rows * p.n, [&](int64_t begin, int64_t end, int64_t block) {
-    table<T>().rms_norm_backward(p, begin, end, partial.data() + block * p.n);
+    elementwise_table<T>().rms_norm_backward(p, begin, end, partial.data() + block * p.n);
   });
   sum_blocks(partial, p.n, p.dw);
 }
@@ -72,21 +72,21 @@ void run(const RmsNormBackward<T>& p) {
 template <class T>
 void run(const SwigluForward<T>& p) {
   for_row_blocks(p.rows, p.rows * p.f, [&](int64_t begin, int64_t end, int64_t) {
-    table<T>().swiglu_forward(p, begin, end);
+    elementwise_table<T>().swiglu_forward(p, begin, end);
   });
 }
 
 template <class T>
 void run(const SwigluBackward<T>& p) {
   for_row_blocks(p.rows, p.rows * p.f, [&](int64_t begin, int64_t end, int64_t) {
-    table<T>().swiglu_backward(p, begin, end);
+    elementwise_table<T>().swiglu_backward(p, begin, end);
   });
 }
 
 template <class T>
 void run_forward(const HeadRotation<T>& p) {
   for_row_blocks(p.rows, p.rows * p.heads * p.d, [&](int64_t begin, int64_t end, int64_t) {
-    table<T>().rotate_forward(p, begin, end);
+    elementwise_table<T>().rotate_forward(p, begin, end);
   });
 }
 
@@ -95,8 +95,8 @@ void run_backward(const HeadRotation<T>& p) {
   std::vector<float> partial(static_cast<size_t>(kRowBlocks * p.d * 2),
                              0.0f);  // gain sums, then scratch of each block
   for_row_blocks(p.rows, p.rows * p.heads * p.d, [&](int64_t begin, int64_t end, int64_t block) {
-    table<T>().rotate_backward(p, begin, end, partial.data() + block * p.d,
-                               partial.data() + (kRowBlocks + block) * p.d);
+    elementwise_table<T>().rotate_backward(p, begin, end, partial.data() + block * p.d,
+                                           partial.data() + (kRowBlocks + block) * p.d);
   });
   if (p.dgain != nullptr) sum_blocks(partial, p.d, p.dgain);
 }
@@ -104,17 +104,18 @@ void run_backward(const HeadRotation<T>& p) {
 template <class T>
 void run(const CrossEntropy<T>& p) {
   for_row_blocks(p.rows, p.rows * p.v, [&](int64_t begin, int64_t end, int64_t) {
-    table<T>().cross_entropy(p, begin, end);
+    elementwise_table<T>().cross_entropy(p, begin, end);
   });
 }
 
-#define FOVEA_INSTANTIATE(T)                          \
-  template void run(const RmsNormForward<T>&);        \
-  template void run(const RmsNormBackward<T>&);       \
-  template void run(const SwigluForward<T>&);         \
-  template void run(const SwigluBackward<T>&);        \
-  template void run_forward(const HeadRotation<T>&);  \
-  template void run_backward(const HeadRotation<T>&); \
+#define FOVEA_INSTANTIATE(T)                                  \
+  template const ElementwiseTable<T>& elementwise_table<T>(); \
+  template void run(const RmsNormForward<T>&);                \
+  template void run(const RmsNormBackward<T>&);               \
+  template void run(const SwigluForward<T>&);                 \
+  template void run(const SwigluBackward<T>&);                \
+  template void run_forward(const HeadRotation<T>&);          \
+  template void run_backward(const HeadRotation<T>&);         \
   template void run(const CrossEntropy<T>&);
 FOVEA_INSTANTIATE(float)
 FOVEA_INSTANTIATE(BFloat16)

@@ -125,6 +125,9 @@ struct ElementwiseTable {
                           float* scratch);
   void (*cross_entropy)(const CrossEntropy<T>&, int64_t begin, int64_t end);
 };
+/// Those of chosen_isa().
+template <class T>
+const ElementwiseTable<T>& elementwise_table();
 template <class T>
 const ElementwiseTable<T>& elementwise_scalar();
 template <class T>

@@ -14,11 +14,10 @@ namespace {
 
 // Below this many weights starting threads costs more than it saves (5 us; 10 GB/s).
 constexpr int64_t kParallelWeights = 32768;
-// Stretches of outputs that a thread works through: where the other core is slower, less is lost.
-constexpr int64_t kShares = 1;
+}  // namespace
 
 template <class W>
-MatVecFunction<W> chosen() {
+MatVecFunction<W> mat_vec_function() {
 #if defined(__x86_64__)
   static const MatVecFunction<W> function = chosen_isa() >= Isa::avx512 ? mat_vec_avx512<W>()
                                             : chosen_isa() == Isa::avx2 ? mat_vec_avx2<W>()
@@ -29,34 +28,38 @@ MatVecFunction<W> chosen() {
 #endif
 }
 
-}  // namespace
+template <class W>
+void run_share(std::span<const MatVec<W>> products, int64_t n, int64_t shares) {
+  const MatVecFunction<W> function = mat_vec_function<W>();
+  int64_t outputs = 0;
+  for (const MatVec<W>& p : products) outputs += p.outputs;
+  // The products' outputs, numbered through: each share is one stretch of them.
+  int64_t begin = outputs * n / shares, end = outputs * (n + 1) / shares;
+  for (const MatVec<W>& p : products) {
+    const int64_t last = std::min(end, p.outputs);
+    if (begin < last) function(p, begin, last);
+    begin = std::max<int64_t>(begin - p.outputs, 0);
+    end -= p.outputs;
+    if (end <= 0) return;
+  }
+}
 
 template <class W>
 void run(std::span<const MatVec<W>> products) {
-  const MatVecFunction<W> function = chosen<W>();
-  int64_t outputs = 0, weights = 0;
-  for (const MatVec<W>& p : products) {
-    outputs += p.outputs;
-    weights += p.outputs * p.inputs;
-  }
+  int64_t weights = 0;
+  for (const MatVec<W>& p : products) weights += p.outputs * p.inputs;
   const bool parallel = weights > kParallelWeights;
-  const int64_t shares = parallel ? kShares * omp_get_max_threads() : 1;
-  // The products' outputs, numbered through: each share is one stretch of them.
+  const int64_t shares = parallel ? omp_get_max_threads() : 1;
   Team::run(parallel, [&](Team::Member& member) {
-    const auto work = [&](int64_t n) {
-      int64_t begin = outputs * n / shares, end = outputs * (n + 1) / shares;
-      for (const MatVec<W>& p : products) {
-        const int64_t last = std::min(end, p.outputs);
-        if (begin < last) function(p, begin, last);
-        begin = std::max<int64_t>(begin - p.outputs, 0);
-        end -= p.outputs;
-        if (end <= 0) return;
-      }
-    };
-    member.each(shares, work, Meet::no);
+    member.each(
+        shares, [&](int64_t n) { run_share(products, n, shares); }, Meet::no);
   });
 }
 
+template MatVecFunction<float> mat_vec_function();
+template MatVecFunction<BFloat16> mat_vec_function();
+template void run_share(std::span<const MatVec<float>>, int64_t, int64_t);
+template void run_share(std::span<const MatVec<BFloat16>>, int64_t, int64_t);
 template void run(std::span<const MatVec<float>>);
 template void run(std::span<const MatVec<BFloat16>>);
 

@@ -34,9 +34,16 @@ inline constexpr int64_t kMatVecRows = 4;
 template <class W>
 void run(std::span<const MatVec<W>> products);
 
+/// Share n of `shares` of the same, by the calling thread alone.
+template <class W>
+void run_share(std::span<const MatVec<W>> products, int64_t n, int64_t shares);
+
 /// The function of one instruction set: outputs [begin, end), one thread.
 template <class W>
 using MatVecFunction = void (*)(const MatVec<W>&, int64_t begin, int64_t end);
+/// That of chosen_isa().
+template <class W>
+MatVecFunction<W> mat_vec_function();
 template <class W>
 MatVecFunction<W> mat_vec_scalar();
 template <class W>

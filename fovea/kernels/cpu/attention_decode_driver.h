@@ -1,0 +1,198 @@
+// Decoding over a batch: chunks of keys as work items, then one sum a row (internal to
+// kernels/cpu).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "fovea/kernels/cpu/attention_gate_pack.h"
+
+namespace fovea::kernels {
+
+// Keys whose rows of several heads are read one head after the other: few enough that what the
+// hardware fetches beside a head's rows is still at hand for its neighbours, which lie between
+// them. The order of sums follows from it, so it is the same for all problems.
+constexpr int64_t kDecodeChunk = 128;
+
+// Chunks of a work item: long enough that a thread hardly notices beginning and end, short enough
+// that 4096 keys give work to 8 threads.
+constexpr int64_t kDecodeItemChunks = 4;
+
+// Chunks of one batch row and of some key heads.
+struct DecodeItem {
+  int64_t b = 0, chunk_begin = 0, chunk_end = 0, head_begin = 0, head_end = 0;
+};
+
+template <class T>
+class Decode {
+ public:
+  /// Keeps a reference.
+  explicit Decode(const AttentionDecode<T>& problem)
+      : p_(problem),
+        s_(problem.sizes),
+        table_(attention_table<T>()),
+        key_(packed_width(table_, s_.head_dim)),
+        value_(packed_width(table_, s_.value_dim)),
+        rows_(s_.heads / s_.kv_heads * s_.queries),
+        chunks_(std::max<int64_t>((s_.keys + kDecodeChunk - 1) / kDecodeChunk, 1)),
+        part_(decode_part(value_)),
+        gate_(gate_rule(p_.rule.gate)) {
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));
+    }
+  }
+
+  /// The whole problem, on all threads.
+  void run() {
+    const std::vector<DecodeItem> items = make_items();
+    write_parts_to(packed_memory(part_floats()));
+    const int64_t count = std::ssize(items), rows = s_.batch * s_.heads * s_.queries;
+    if (gate_.active())
+      gates_.assign(static_cast<size_t>(s_.batch * s_.queries * gate_pitch()), 0.0f);
+    Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
+      const FloatBuffer scratch(table_.decode_scratch(key_));
+      if (gate_.active())
+        team.each(s_.batch * s_.queries * chunks_, [&](int64_t n) { find_gates(n); });
+      team.each_in_turn(count, [&](int64_t n) { attend(items[n], scratch.data()); });
+      team.each(rows, [&](int64_t n) { finish(n); });
+    });
+  }
+
+  /// For callers with threads of their own, in this order: memory, all pieces in any order, then
+  /// all rows in any order. Without a gate.
+  int64_t part_floats() const { return s_.batch * s_.kv_heads * chunks_ * rows_ * part_; }
+  int64_t scratch_floats() const { return table_.decode_scratch(key_); }
+  void write_parts_to(float* memory) { parts_ = memory; }
+  int64_t pieces() const { return s_.batch * chunks_ * s_.kv_heads; }
+  void attend_piece(int64_t n, float* scratch) const {
+    const int64_t g = n % s_.kv_heads, chunk = n / s_.kv_heads % chunks_;
+    attend({n / s_.kv_heads / chunks_, chunk, chunk + 1, g, g + 1}, scratch);
+  }
+  /// Row (b, head, query) of out and lse.
+  void finish(int64_t n) const {
+    const int64_t i = n % s_.queries, h = n / s_.queries % s_.heads, b = n / s_.queries / s_.heads;
+    const int64_t group = s_.heads / s_.kv_heads;
+    table_.finish_decode({.parts = part(b, h / group, 0) + (h % group * s_.queries + i) * part_,
+                          .stride = rows_ * part_,
+                          .count = chunks_,
+                          .value_width = value_,
+                          .sink = p_.rule.sink_logit != nullptr
+                                      ? p_.rule.sink_logit[h]
+                                      : -std::numeric_limits<float>::infinity(),
+                          .out = p_.out.at(b, h, i),
+                          .lse = p_.lse != nullptr ? p_.lse + n : nullptr});
+  }
+
+ private:
+  const RowVisits& visits(int64_t b, int64_t row) const {
+    return p_.rows[b * s_.queries + row % s_.queries];
+  }
+  float* part(int64_t b, int64_t g, int64_t chunk) const {
+    return parts_ + ((b * s_.kv_heads + g) * chunks_ + chunk) * rows_ * part_;
+  }
+
+  // Kernels read whole tiles of 64 keys.
+  int64_t gate_pitch() const { return chunks_ * kDecodeChunk; }
+
+  // The gate of one query and the keys of one chunk: one for all heads.
+  void find_gates(int64_t n) {
+    const int64_t chunk = n % chunks_, row = n / chunks_, b = row / s_.queries;
+    const PairGate& gate = p_.rule.gate;
+    table_.gate_row({.rule = gate_,
+                     .columns = gate.columns,
+                     .query = gate.query + b * gate.query_batch + row % s_.queries * gate.columns,
+                     .keys = gate.key + b * gate.key_batch,
+                     .near = p_.rows[row].near,
+                     .far = p_.rows[row].far,
+                     .position = p_.rows[row].position,
+                     .begin = chunk * kDecodeChunk,
+                     .end = std::min((chunk + 1) * kDecodeChunk, s_.keys),
+                     .values = gates_.data() + row * gate_pitch()});
+  }
+
+  // All chunks, also those that nobody sees: their parts are written too. Heads go apart where
+  // there are not items enough for all threads.
+  std::vector<DecodeItem> make_items() const {
+    const int64_t count = s_.batch * ((chunks_ + kDecodeItemChunks - 1) / kDecodeItemChunks);
+    const int64_t heads = count >= 2 * omp_get_max_threads() ? s_.kv_heads : 1;
+    std::vector<DecodeItem> items;
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      for (int64_t chunk = 0; chunk < chunks_; chunk += kDecodeItemChunks) {
+        for (int64_t g = 0; g < s_.kv_heads; g += heads)
+          items.push_back({b, chunk, std::min(chunk + kDecodeItemChunks, chunks_), g, g + heads});
+      }
+    }
+    return items;
+  }
+
+  void attend(const DecodeItem& item, float* scratch) const {
+    for (int64_t chunk = item.chunk_begin; chunk < item.chunk_end; ++chunk) {
+      for (int64_t g = item.head_begin; g < item.head_end; ++g) {
+        for (int64_t row = 0; row < rows_; row += kDecodeRows)
+          attend(item.b, g, chunk, row, std::min(row + kDecodeRows, rows_), scratch);
+      }
+    }
+  }
+
+  // A chunk of one key head for rows [row_begin, row_end) of those that read it (head by head,
+  // query by query).
+  void attend(int64_t b, int64_t g, int64_t chunk, int64_t row_begin, int64_t row_end,
+              float* scratch) const {
+    const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, s_.keys);
+    const std::vector<int32_t>* seen_keys = p_.keys_seen.empty() ? nullptr : &p_.keys_seen[b];
+    DecodeBlock<T> block{.key_width = key_,
+                         .value_width = value_,
+                         .k = p_.k.at(b, g),
+                         .v = p_.v.at(b, g),
+                         .k_row = p_.k.row,
+                         .v_row = p_.v.row,
+                         .key_begin = end,
+                         .key_end = begin,
+                         .key_limit = seen_keys != nullptr ? std::ssize(*seen_keys) : s_.keys,
+                         .index = seen_keys != nullptr ? seen_keys->data() : nullptr,
+                         .plain = is_plain(p_.rule),
+                         .gate_form = gate_.form,
+                         .part = part(b, g, chunk) + row_begin * part_};
+    for (int64_t row = row_begin; row < row_end; ++row) {
+      const int64_t h = g * (s_.heads / s_.kv_heads) + row / s_.queries, i = row % s_.queries;
+      const RowVisits& seen = visits(b, row);
+      const int64_t n = block.rows++;
+      block.q[n] = p_.q.at(b, h, i);
+      block.position[n] = static_cast<int32_t>(seen.position);
+      block.scale[n] =
+          p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[b * s_.queries + i] : p_.rule.scale;
+      block.gate[n] =
+          gate_.active() ? gates_.data() + (b * s_.queries + i) * gate_pitch() : nullptr;
+      block.head[n] = &rules_[b * s_.heads + h];
+      block.near[n] = cut(seen.near, begin, end, block);
+      block.far[n] = cut(seen.far, begin, end, block);
+    }
+    table_.decode(block, scratch);
+  }
+
+  // The range inside a chunk; the block's own range grows to hold it.
+  static KeyRange cut(KeyRange range, int64_t begin, int64_t end, DecodeBlock<T>& block) {
+    range.begin = std::max(range.begin, begin);
+    range.end = std::min(range.end, end);
+    if (range.begin >= range.end) return {.begin = 0, .end = 0, .shift = range.shift};
+    block.key_begin = std::min(block.key_begin, range.begin);
+    block.key_end = std::max(block.key_end, range.end);
+    return range;
+  }
+
+  const AttentionDecode<T>& p_;
+  const AttentionSizes& s_;
+  const AttentionTable<T>& table_;
+  const PackedWidth key_, value_;
+  const int64_t rows_, chunks_, part_;  // rows_: that read one key head
+  const GateRule gate_;
+  std::vector<float> gates_;  // [batch][queries][gate_pitch()]
+  std::vector<HeadRule> rules_;
+  float* parts_ = nullptr;  // [batch][kv_heads][chunk][row][part_]
+};
+
+}  // namespace fovea::kernels

@@ -1,0 +1,396 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/decoder.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <deque>
+#include <vector>
+
+#include "fovea/base/error.h"
+#include "fovea/kernels/cpu/attention_decode_driver.h"
+#include "fovea/kernels/cpu/elementwise.h"
+#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/matvec.h"
+#include "fovea/kernels/cpu/team.h"
+
+namespace fovea::kernels {
+namespace {
+
+// Below this many weights a layer, meeting six times costs more than a second thread saves.
+constexpr int64_t kParallelWeights = 131072;
+
+template <class T>
+const DecoderTable<T>& decoder_table() {
+#if defined(__x86_64__)
+  static const DecoderTable<T>& chosen = chosen_isa() >= Isa::avx512 ? decoder_avx512<T>()
+                                         : chosen_isa() == Isa::avx2 ? decoder_avx2<T>()
+                                                                     : decoder_scalar<T>();
+  return chosen;
+#else
+  return decoder_scalar<T>();
+#endif
+}
+
+/// What each thread has of its own: rows of the width, and of its part of the feed-forward.
+template <class T>
+struct Share {
+  std::vector<T> x, y, sum, mixed, inner;  // x: the residual stream
+  std::vector<float> wide;                 // the input of a product
+  const T* attention_input = nullptr;
+};
+
+/// The attention of one layer, in pieces.
+template <class T>
+struct LayerAttention {
+  AttentionDecode<T> problem;
+  std::array<RowVisits, kMatVecRows> seen;
+  Decode<T> work;
+
+  LayerAttention(const AttentionDecode<T>& of, const RowVisits& row)
+      : problem(of), seen{row, row, row, row}, work(problem) {
+    problem.rows = std::span(seen).first(static_cast<size_t>(of.sizes.batch));
+  }
+  LayerAttention(const LayerAttention&) = delete;
+};
+
+template <class T, class W>
+class Decoder {
+ public:
+  using Layer = DecoderLayer<T, W>;
+
+  explicit Decoder(const DecoderToken<T, W>& token)
+      : p_(token),
+        rows_(token.rows),
+        all_heads_(token.heads + 2 * token.kv_heads),
+        q_width_(token.heads * token.head_dim),
+        qkv_width_(all_heads_ * token.head_dim),
+        parallel_(weights_of_a_layer() > kParallelWeights),
+        shares_(parallel_ ? omp_get_max_threads() : 1),
+        ones_(static_cast<size_t>(token.width), 1.0f) {
+    const auto floats = [&](std::vector<float>& x, int64_t columns) {
+      x.resize(static_cast<size_t>(rows_ * columns));
+    };
+    floats(qkv_, qkv_width_);
+    floats(heads_out_, q_width_);
+    floats(mixed_, p_.width);
+    floats(gate_up_, 2 * p_.ffn_width);
+    floats(inner_, p_.ffn_width);
+    floats(ffn_, p_.width);
+    floats(rstd_, all_heads_);
+    narrow_.resize(static_cast<size_t>(rows_ * qkv_width_));
+    normed_ = narrow_;
+    q_.resize(static_cast<size_t>(rows_ * q_width_));
+    out_ = q_;
+    for (int64_t n = 0; n < shares_; ++n) {
+      const std::vector<T> row(static_cast<size_t>(rows_ * p_.width));
+      // gate and up of the share, and their product
+      const int64_t part = 3 * (p_.ffn_width / shares_ + 1);
+      own_.push_back({.x = {p_.x, p_.x + rows_ * p_.width},
+                      .y = row,
+                      .sum = row,
+                      .mixed = row,
+                      .inner = std::vector<T>(static_cast<size_t>(part)),
+                      .wide = std::vector<float>(row.size())});
+    }
+    prepare_attention();
+  }
+
+  void run() {
+    Team::run(parallel_, [&](Team::Member& team) {
+      const FloatBuffer scratch(attention_.front().work.scratch_floats());
+      for (int64_t l = 0; l < std::ssize(p_.layers); ++l) {
+        const Layer& layer = p_.layers[l];
+        const Decode<T>& attention = attention_[l].work;
+        team.each(shares_, [&](int64_t n) { project(l, n); });
+        if (layer.head_norm == HeadNorm::all_rms)
+          team.each(2 * rows_, [&](int64_t n) { norm_all_heads(layer, n); });
+        team.each(rows_ * all_heads_, [&](int64_t n) { place_head(layer, n); });
+        team.each(attention.pieces(),
+                  [&](int64_t n) { attention.attend_piece(n, scratch.data()); });
+        team.each(rows_ * p_.heads, [&](int64_t n) { finish_head(attention, n); });
+        team.each(shares_, [&](int64_t n) { multiply(heads_out_, layer.o, mixed_, n); });
+        team.each(shares_, [&](int64_t n) { feed(layer, n); });
+        team.each(shares_, [&](int64_t n) { multiply(inner_, layer.down, ffn_, n); });
+      }
+      team.each(shares_, [&](int64_t n) { find_logits(n); });
+    });
+  }
+
+ private:
+  int64_t weights_of_a_layer() const {
+    return p_.width * (2 * q_width_ + 2 * p_.kv_heads * p_.head_dim + 3 * p_.ffn_width);
+  }
+
+  void prepare_attention() {
+    int64_t part_floats = 0;
+    for (const Layer& layer : p_.layers) {
+      const HeadRows<T> q{q_.data(), q_width_, p_.head_dim, q_width_};
+      const HeadRows<T> out{out_.data(), q_width_, p_.head_dim, q_width_};
+      const auto read = [](const HeadRows<T>& x) {
+        return HeadRows<const T>{x.data, x.batch, x.head, x.row};
+      };
+      const AttentionDecode<T> problem{.sizes = {.batch = rows_,
+                                                 .heads = p_.heads,
+                                                 .kv_heads = p_.kv_heads,
+                                                 .queries = 1,
+                                                 .keys = layer.key_count,
+                                                 .head_dim = p_.head_dim,
+                                                 .value_dim = p_.head_dim},
+                                       .rule = rule_of(layer),
+                                       .q = read(q),
+                                       .k = read(layer.keys),
+                                       .v = read(layer.values),
+                                       .out = out};
+      attention_.emplace_back(problem, layer.seen);
+      part_floats = std::max(part_floats, attention_.back().work.part_floats());
+    }
+    float* const parts = packed_memory(part_floats);
+    for (LayerAttention<T>& a : attention_) a.work.write_parts_to(parts);
+  }
+
+  LogitRule rule_of(const Layer& layer) const {
+    LogitRule rule = layer.rule;
+    if (layer.temperature.bias != nullptr) rule.tau = tau_.data();
+    return rule;
+  }
+
+  // y = norm(x) for all rows; x itself where there is no norm.
+  const T* normed(const RowNorm& norm, const T* x, std::vector<T>& y, int64_t n) {
+    switch (norm.form) {
+      case RowNorm::Form::none:
+        return x;
+      case RowNorm::Form::rms:
+        rms_norm(x, norm.weight != nullptr ? norm.weight : ones_.data(), rows_, n, y.data());
+        break;
+      case RowNorm::Form::layer:
+        for (int64_t r = 0; r < rows_; ++r)
+          table_.layer_norm(x + r * n, norm.weight, norm.bias, p_.eps, n, y.data() + r * n);
+    }
+    return y.data();
+  }
+  void rms_norm(const T* x, const float* weight, int64_t rows, int64_t n, T* y) const {
+    std::array<float, kMatVecRows> rstd;
+    rows_table_.rms_norm_forward(
+        {.x = x, .w = weight, .y = y, .rstd = rstd.data(), .rows = rows, .n = n, .eps = p_.eps}, 0,
+        rows);
+  }
+
+  void add_to_stream(Share<T>& s, const T* delta) const {
+    table_.add(s.x.data(), delta, rows_ * p_.width, s.sum.data());
+    std::swap(s.x, s.sum);
+  }
+  void narrow_rows(const std::vector<float>& x, const float* bias, std::vector<T>& y) const {
+    for (int64_t r = 0; r < rows_; ++r)
+      table_.narrow(x.data() + r * p_.width, bias, p_.width, y.data() + r * p_.width);
+  }
+
+  // What a half of the block, `delta`, leaves in the residual stream.
+  void join(Share<T>& s, const std::vector<T>& delta, const RowNorm& after) {
+    if (p_.join == BlockJoin::sum) {
+      add_to_stream(s, delta.data());
+      normed(after, s.x.data(), s.sum, p_.width);
+      std::swap(s.x, s.sum);
+    } else {
+      add_to_stream(s, normed(after, delta.data(), s.sum, p_.width));
+    }
+  }
+  void join_feed_forward(const Layer& layer, Share<T>& s) {
+    narrow_rows(ffn_, layer.down.bias, s.y);
+    if (p_.join == BlockJoin::parallel) {
+      table_.add(s.mixed.data(), s.y.data(), rows_ * p_.width, s.sum.data());
+      std::swap(s.y, s.sum);
+    }
+    join(s, s.y, layer.ffn_out);
+  }
+
+  void find_tau(const Layer& layer, const Share<T>& s) {
+    const TokenTemperature& t = layer.temperature;
+    for (int64_t b = 0; b < rows_; ++b) {
+      float raw = *t.bias;
+      if (t.weight != nullptr) {
+        const float* const y = s.wide.data() + b * p_.width;
+        double score = table_.dot(y, t.weight, p_.width);
+        if (t.sums != nullptr) {
+          double* const sum = t.sums + b * t.sums_batch;
+          *sum = score + (p_.position > 0 ? sum[-1] : 0.0);
+          score = *sum / static_cast<double>(p_.position + 1);
+        }
+        raw += static_cast<float>(score);
+      }
+      const double bounded = t.sigmoid ? t.low + (t.high - t.low) / (1.0 + std::exp(-raw))
+                                       : std::clamp<double>(raw, t.low, t.high);
+      tau_[static_cast<size_t>(b)] = static_cast<float>(bounded);
+    }
+  }
+
+  MatVec<W> product(const std::vector<float>& x, const Projection<W>& w, float* y,
+                    int64_t y_stride) const {
+    return {.x = x.data(),
+            .w = w.w,
+            .y = y,
+            .y_stride = y_stride,
+            .rows = rows_,
+            .inputs = std::ssize(x) / rows_,
+            .outputs = w.outputs};
+  }
+  void multiply(const std::vector<float>& x, const Projection<W>& w, std::vector<float>& y,
+                int64_t n) const {
+    const std::array one{product(x, w, y.data(), w.outputs)};
+    run_share<W>(one, n, shares_);
+  }
+
+  // The end of the layer before, and queries, keys and values.
+  void project(int64_t l, int64_t n) {
+    Share<T>& s = own_[n];
+    const Layer& layer = p_.layers[l];
+    if (l > 0) join_feed_forward(p_.layers[l - 1], s);
+    s.attention_input = normed(layer.attention_in, s.x.data(), s.y, p_.width);
+    table_.widen(s.attention_input, rows_ * p_.width, s.wide.data());
+    if (n == 0 && layer.temperature.bias != nullptr) find_tau(layer, s);
+    float* const k = qkv_.data() + q_width_;
+    const std::array three{product(s.wide, layer.q, qkv_.data(), qkv_width_),
+                           product(s.wide, layer.k, k, qkv_width_),
+                           product(s.wide, layer.v, k + layer.k.outputs, qkv_width_)};
+    run_share<W>(three, n, shares_);
+  }
+
+  // Queries (even n) or keys (odd n) of a sequence.
+  void norm_all_heads(const Layer& layer, int64_t n) {
+    const bool keys = n % 2 == 1;
+    const Projection<W>& from = keys ? layer.k : layer.q;
+    const int64_t at = n / 2 * qkv_width_ + (keys ? q_width_ : 0);
+    table_.narrow(qkv_.data() + at, from.bias, from.outputs, normed_.data() + at);
+    rms_norm(normed_.data() + at, keys ? layer.k_gain : layer.q_gain, 1, from.outputs,
+             narrow_.data() + at);
+  }
+
+  // One head of queries, keys or values: normed, rotated, and where attention finds it.
+  void place_head(const Layer& layer, int64_t n) {
+    const int64_t b = n / all_heads_, h = n % all_heads_, d = p_.head_dim, at = n * d;
+    const int64_t key = h - p_.heads, value = key - p_.kv_heads;
+    const auto bias = [&](const Projection<W>& from, int64_t head) {
+      return from.bias != nullptr ? from.bias + head * d : nullptr;
+    };
+    if (value >= 0) {
+      table_.narrow(qkv_.data() + at, bias(layer.v, value), d,
+                    layer.values.at(b, value, layer.key_count - 1));
+      return;
+    }
+    const bool is_key = key >= 0;
+    T* const from = narrow_.data() + at;
+    if (layer.head_norm != HeadNorm::all_rms)
+      table_.narrow(qkv_.data() + at, is_key ? bias(layer.k, key) : bias(layer.q, h), d, from);
+    const float* gain = is_key ? layer.k_gain : layer.q_gain;
+    const T* in = from;
+    if (layer.head_norm == HeadNorm::layer) {
+      table_.layer_norm(from, gain, nullptr, p_.eps, d, normed_.data() + at);
+      in = normed_.data() + at;
+    } else if (layer.head_norm == HeadNorm::length) {
+      table_.to_length(from, is_key ? 1.0f : layer.q_length, d, normed_.data() + at);
+      in = normed_.data() + at;
+    }
+    T* const out =
+        is_key ? layer.keys.at(b, key, layer.key_count - 1) : q_.data() + b * q_width_ + h * d;
+    rows_table_.rotate_forward({.in = in,
+                                .out = out,
+                                .gain = layer.head_norm == HeadNorm::rms ? gain : nullptr,
+                                .rstd = rstd_.data() + n,
+                                .cos = layer.cos,
+                                .sin = layer.sin,
+                                .positions = &p_.position,
+                                .rows = 1,
+                                .heads = 1,
+                                .d = d,
+                                .rotary = layer.cos != nullptr ? p_.rotary : 0,
+                                .eps = p_.eps},
+                               0, 1);
+  }
+
+  void finish_head(const Decode<T>& attention, int64_t n) {
+    attention.finish(n);
+    table_.widen(out_.data() + n * p_.head_dim, p_.head_dim, heads_out_.data() + n * p_.head_dim);
+  }
+
+  // What attention leaves in the stream, and the feed-forward up to its activation.
+  void feed(const Layer& layer, int64_t n) {
+    Share<T>& s = own_[n];
+    narrow_rows(mixed_, layer.o.bias, s.mixed);
+    const T* z = s.attention_input;
+    if (p_.join != BlockJoin::parallel) join(s, s.mixed, layer.attention_out);
+    if (p_.join != BlockJoin::parallel || layer.ffn_in.present())
+      z = normed(layer.ffn_in, s.x.data(), s.y, p_.width);
+    table_.widen(z, rows_ * p_.width, s.wide.data());
+    const int64_t f = p_.ffn_width, begin = f * n / shares_, end = f * (n + 1) / shares_;
+    const bool gated = layer.gate.w != nullptr;
+    float* const up = gate_up_.data() + f;
+    if (gated) mat_vec_(product(s.wide, layer.gate, gate_up_.data(), 2 * f), begin, end);
+    mat_vec_(product(s.wide, layer.up, up, 2 * f), begin, end);
+    for (int64_t r = 0; r < rows_; ++r) bend(layer, s, r, begin, end);
+  }
+
+  // Activations [begin, end) of a row.
+  void bend(const Layer& layer, Share<T>& s, int64_t r, int64_t begin, int64_t end) {
+    const int64_t f = p_.ffn_width, count = end - begin;
+    const float* const sums = gate_up_.data() + r * 2 * f + begin;
+    T *const first = s.inner.data(), *const second = first + count, *const y = second + count;
+    const auto narrow = [&](const Projection<W>& from, const float* x, T* to) {
+      table_.narrow(x, from.bias != nullptr ? from.bias + begin : nullptr, count, to);
+    };
+    if (layer.gate.w == nullptr) {
+      narrow(layer.up, sums + f, first);
+      table_.activate(p_.activation, first, nullptr, count, y);
+    } else {
+      narrow(layer.gate, sums, first);
+      narrow(layer.up, sums + f, second);
+      if (p_.activation == Activation::silu) {
+        rows_table_.swiglu_forward({.gate_up = first, .y = y, .rows = 1, .f = count}, 0, 1);
+      } else {
+        table_.activate(p_.activation, first, second, count, y);
+      }
+    }
+    table_.widen(y, count, inner_.data() + r * f + begin);
+  }
+
+  void find_logits(int64_t n) {
+    Share<T>& s = own_[n];
+    join_feed_forward(p_.layers.back(), s);
+    table_.widen(normed(p_.final_norm, s.x.data(), s.y, p_.width), rows_ * p_.width, s.wide.data());
+    const std::array one{product(s.wide, p_.head, p_.logits, p_.head.outputs)};
+    run_share<W>(one, n, shares_);
+  }
+
+  const DecoderToken<T, W>& p_;
+  const int64_t rows_, all_heads_, q_width_, qkv_width_;
+  const bool parallel_;
+  const int64_t shares_;
+  const DecoderTable<T>& table_ = decoder_table<T>();
+  const ElementwiseTable<T>& rows_table_ = elementwise_table<T>();
+  const MatVecFunction<W> mat_vec_ = mat_vec_function<W>();
+  const std::vector<float> ones_;
+  std::deque<Share<T>> own_;
+  std::deque<LayerAttention<T>> attention_;
+  // Shared, [rows, columns]: results of products, and the inputs of the next ones.
+  std::vector<float> qkv_, heads_out_, mixed_, gate_up_, inner_, ffn_, rstd_;
+  std::vector<T> narrow_, normed_, q_, out_;
+  std::array<float, kMatVecRows> tau_{};
+};
+
+}  // namespace
+
+template <class T, class W>
+void run(const DecoderToken<T, W>& token) {
+  require<ShapeError>(token.rows >= 1 && token.rows <= kMatVecRows && !token.layers.empty(),
+                      "decoder", "expected 1 to {} sequences and a layer; got {} and {}",
+                      kMatVecRows, token.rows, token.layers.size());
+  const std::string_view beyond = beyond_attention_kernels(token.head_dim, token.head_dim);
+  require<UnsupportedError>(beyond.empty(), "decoder", "head size {}: {}", token.head_dim, beyond);
+  Decoder<T, W>(token).run();
+}
+template void run(const DecoderToken<float, float>&);
+template void run(const DecoderToken<float, BFloat16>&);
+template void run(const DecoderToken<BFloat16, float>&);
+template void run(const DecoderToken<BFloat16, BFloat16>&);
+
+}  // namespace fovea::kernels

@@ -1,0 +1,40 @@
+// What decoder.cpp asks of one instruction set: function pointers (internal to kernels/cpu).
+//
+// No inline functions and no containers here: sources compiled with wide instructions include it.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "fovea/kernels/common/bfloat16.h"
+
+namespace fovea::kernels {
+
+/// a(x) (7.4); with a gate matrix a(gate) * up.
+enum class Activation : uint8_t { relu, relu_squared, gelu, gelu_tanh, silu, elu, sigmoid };
+
+/// The row functions of one instruction set, one thread; n elements each.
+template <class T>
+struct DecoderTable {
+  void (*widen)(const T* x, int64_t n, float* y);
+  /// y = x + bias, both rounded first; bias may be null.
+  void (*narrow)(const float* x, const float* bias, int64_t n, T* y);
+  void (*add)(const T* a, const T* b, int64_t n, T* y);
+  float (*dot)(const float* a, const float* b, int64_t n);
+  /// LayerNorm; weight and bias may be null.
+  void (*layer_norm)(const T* x, const float* weight, const float* bias, float eps, int64_t n,
+                     T* y);
+  void (*to_length)(const T* x, float length, int64_t n, T* y);
+  /// y = a(x), times `factor` where that is not null.
+  void (*activate)(Activation activation, const T* x, const T* factor, int64_t n, T* y);
+};
+template <class T>
+const DecoderTable<T>& decoder_scalar();
+template <class T>
+const DecoderTable<T>& decoder_avx2();
+template <class T>
+const DecoderTable<T>& decoder_avx512();
+
+}  // namespace fovea::kernels

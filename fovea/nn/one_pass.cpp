@@ -1,0 +1,252 @@
+// Decoding one token in one pass: the layers' parameters and caches for kernels/cpu/decoder.h, and
+// which models it is for.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "fovea/attention/decode_rule.h"
+#include "fovea/kernels/cpu/decoder.h"
+#include "fovea/kernels/cpu/matvec.h"
+#include "fovea/nn/transformer_impl.h"
+
+namespace fovea {
+namespace {
+
+using kernels::Activation;
+using kernels::BlockJoin;
+using kernels::HeadNorm;
+using kernels::RowNorm;
+
+HeadNorm head_norm(QkNorm norm, bool rotated) {
+  switch (norm) {
+    case QkNorm::none:
+      return HeadNorm::none;
+    case QkNorm::full_rms:
+      return HeadNorm::all_rms;
+    case QkNorm::head_layer:
+      return HeadNorm::layer;
+    case QkNorm::l2:
+      return HeadNorm::length;
+    case QkNorm::weightless:
+      return rotated ? HeadNorm::rms : HeadNorm::none;
+    case QkNorm::head_rms:
+      break;
+  }
+  return HeadNorm::rms;
+}
+
+BlockJoin block_join(BlockLayout block) {
+  if (block == BlockLayout::post) return BlockJoin::sum;
+  const bool parallel = block == BlockLayout::parallel || block == BlockLayout::parallel_two;
+  return parallel ? BlockJoin::parallel : BlockJoin::delta;
+}
+
+Activation activation(FeedForward kind) {
+  switch (kind) {
+    case FeedForward::relu:
+    case FeedForward::reglu:
+      return Activation::relu;
+    case FeedForward::relu_squared:
+      return Activation::relu_squared;
+    case FeedForward::gelu:
+    case FeedForward::geglu:
+      return Activation::gelu;
+    case FeedForward::gelu_tanh:
+    case FeedForward::geglu_tanh:
+      return Activation::gelu_tanh;
+    case FeedForward::elu:
+      return Activation::elu;
+    case FeedForward::glu:
+      return Activation::sigmoid;
+    case FeedForward::silu:
+    case FeedForward::swiglu:
+      break;
+  }
+  return Activation::silu;
+}
+
+const float* floats(const at::Tensor& x) {
+  return x.defined() ? x.const_data_ptr<float>() : nullptr;
+}
+
+template <class W>
+kernels::Projection<W> projection(const at::Tensor& w, const at::Tensor& bias) {
+  if (!w.defined()) return {};
+  return {
+      .w = static_cast<const W*>(w.const_data_ptr()), .bias = floats(bias), .outputs = w.size(0)};
+}
+
+template <class T>
+kernels::HeadRows<T> heads_of(const CachedRows& rows, int64_t head_dim) {
+  return {static_cast<T*>(rows.data), rows.batch, head_dim, rows.row};
+}
+
+RowNorm row_norm(const ModelConfig& c, const NormWeights& w, bool present) {
+  if (!present) return {};
+  const bool rms = c.norm == NormKind::rms || c.norm == NormKind::rms_weightless;
+  return {rms ? RowNorm::Form::rms : RowNorm::Form::layer, floats(w.weight_c), floats(w.bias_c)};
+}
+
+/// What the layers of one token share.
+struct TokenContext {
+  const ModelConfig& config;
+  const RopeTable& rope;
+  int64_t position = 0;
+  NormPlaces norms;
+  DecodeBias bias;
+  at::Tensor ones_d;  // gain of weightless norms
+};
+
+kernels::TokenTemperature temperature_of(const TokenContext& token, const LayerWeights& w,
+                                         AttentionCache& cache) {
+  const TemperatureSpec& t = w.spec.temperature;
+  if (t.kind != TemperatureSpec::Kind::learned) return {};
+  kernels::TokenTemperature out{.bias = floats(w.temperature.bias),
+                                .low = t.low(token.config.head_dim),
+                                .high = t.high(token.config.head_dim),
+                                .sigmoid = t.bound == TemperatureSpec::Bound::sigmoid};
+  if (t.form != TemperatureSpec::Form::global) out.weight = floats(w.temperature.weight_c);
+  if (t.form == TemperatureSpec::Form::prefix) {
+    const CachedRows sums = cache.extend("temperature");
+    out.sums = static_cast<double*>(sums.data) + (sums.rows - 1) * sums.row;
+    out.sums_batch = sums.batch;
+  }
+  return out;
+}
+
+/// Queries and keys of a layer before attention reads them.
+template <class T, class W>
+void put_heads(const TokenContext& token, const LayerWeights& w,
+               kernels::DecoderLayer<T, W>& layer) {
+  const ModelConfig& c = token.config;
+  layer.head_norm = head_norm(c.qk_norm, w.rotated);
+  const bool weightless = c.qk_norm == QkNorm::weightless;
+  layer.q_gain = floats(weightless ? token.ones_d : w.q_gain);
+  layer.k_gain = floats(weightless ? token.ones_d : w.k_gain);
+  // The pipeline divides by sqrt(d), so that goes in before.
+  if (c.qk_norm == QkNorm::l2)
+    layer.q_length =
+        *floats(w.qk_scale) * static_cast<float>(std::sqrt(static_cast<double>(c.head_dim)));
+  if (!w.rotated || !token.rope.cos_pf.defined()) return;
+  layer.cos = floats(token.rope.cos_pf);
+  layer.sin = floats(token.rope.sin_pf);
+}
+
+/// Makes room for the token in the layer's cache.
+template <class T, class W>
+kernels::DecoderLayer<T, W> decoder_layer(const TokenContext& token, const LayerWeights& w,
+                                          AttentionCache& cache) {
+  const ModelConfig& c = token.config;
+  const CachedRows keys = cache.extend("keys"), values = cache.extend("values");
+  const KeyRange run{.begin = 0, .end = keys.rows, .shift = keys.first_position};
+  kernels::DecoderLayer<T, W> layer{
+      .attention_in = row_norm(c, w.attention_in, token.norms.attention_in),
+      .attention_out = row_norm(c, w.attention_out, token.norms.attention_out),
+      .ffn_in = row_norm(c, w.ffn_in, token.norms.ffn_in),
+      .ffn_out = row_norm(c, w.ffn_out, token.norms.ffn_out),
+      .q = projection<W>(w.wq, w.bq),
+      .k = projection<W>(w.wk, w.bk),
+      .v = projection<W>(w.wv, w.bv),
+      .o = projection<W>(w.wo, w.bo),
+      .gate = projection<W>(w.gate, w.gate_bias),
+      .up = projection<W>(w.up, w.up_bias),
+      .down = projection<W>(w.down, w.down_bias),
+      .temperature = temperature_of(token, w, cache),
+      .rule = decode_rule(w.spec, token.bias, w.stages.sink_logit_h),
+      .keys = heads_of<T>(keys, c.head_dim),
+      .values = heads_of<T>(values, c.head_dim),
+      .key_count = keys.rows,
+      .seen = row_visits(w.spec.mask, token.position, {&run, 1}).value()};
+  put_heads(token, w, layer);
+  return layer;
+}
+
+}  // namespace
+
+std::string Transformer::Impl::beyond_one_pass(const at::Tensor& tokens_bt) const {
+  if (!compute.one_pass || compute.attention_path == Path::reference) return "not wanted";
+  if (tokens_bt.size(1) != 1) return "it is for one token of each sequence";
+  if (tokens_bt.size(0) > kernels::kMatVecRows || tokens_bt.size(0) < 1)
+    return fmt::format("it is for 1 to {} sequences", kernels::kMatVecRows);
+  if (!device.is_cpu()) return "it runs on the CPU";
+  if (compute.dtype != at::kFloat && compute.dtype != at::kBFloat16)
+    return fmt::format("it does not compute in {}", at::toString(compute.dtype));
+  if (config.lora.active()) return "adapters are not merged";
+  if (config.positions == Positions::rope && config.rope.layout == RopeLayout::interleaved)
+    return "rope.layout interleaved";
+  const at::ScalarType held = head.scalar_type();
+  const auto usable = [held](const at::Tensor& w) {
+    return !w.defined() || (w.scalar_type() == held && w.is_contiguous());
+  };
+  if (held != at::kFloat && held != at::kBFloat16)
+    return fmt::format("matrices are held in {}", at::toString(held));
+  for (const LayerWeights& w : layers) {
+    for (const at::Tensor* matrix : {&w.wq, &w.wk, &w.wv, &w.wo, &w.gate, &w.up, &w.down, &head})
+      if (!usable(*matrix)) return "matrices are held in several forms";
+    if (w.focus.defined() && compute.focus == FocusMode::off) {
+      AttentionSpec plain = w.spec;
+      plain.focus = {};
+      if (std::string why = beyond_decode_rule(plain); !why.empty()) return why;
+    } else if (std::string why = beyond_decode_rule(w.spec); !why.empty()) {
+      return why;
+    }
+  }
+  return "";
+}
+
+template <class T, class W>
+void Transformer::Impl::run_one_pass(const at::Tensor& x_btc, DecodeState& state,
+                                     const at::Tensor& logits_bv) const {
+  const ModelConfig& c = config;
+  const TokenContext token{
+      .config = c,
+      .rope = state.rope,
+      .position = state.length(),
+      .norms = norm_places(c.block),
+      .bias = decode_bias(layers.front().spec, bias_table),
+      .ones_d = c.qk_norm == QkNorm::weightless ? at::ones({c.head_dim}) : at::Tensor()};
+  std::vector<kernels::DecoderLayer<T, W>> all;
+  all.reserve(layers.size());
+  for (size_t i = 0; i < layers.size(); ++i)
+    all.push_back(decoder_layer<T, W>(token, layers[i], state.layers[i]));
+  kernels::run(kernels::DecoderToken<T, W>{
+      .rows = x_btc.size(0),
+      .width = c.width,
+      .heads = c.heads,
+      .kv_heads = c.kv_heads,
+      .head_dim = c.head_dim,
+      .ffn_width = c.ffn_width,
+      .position = token.position,
+      .rotary = token.rope.cos_pf.defined() ? 2 * token.rope.cos_pf.size(1) : 0,
+      .activation = activation(c.feed_forward),
+      .join = block_join(c.block),
+      .eps = static_cast<float>(c.norm_eps),
+      .layers = all,
+      .final_norm = row_norm(c, final_norm, c.block != BlockLayout::post),
+      .head = projection<W>(head, {}),
+      .x = static_cast<const T*>(x_btc.const_data_ptr()),
+      .logits = logits_bv.mutable_data_ptr<float>()});
+}
+
+at::Tensor Transformer::Impl::decode_in_one_pass(const at::Tensor& tokens_bt,
+                                                 DecodeState& state) const {
+  const int64_t b = tokens_bt.size(0);
+  const at::Tensor x = embed(tokens_bt, next_positions(state.length(), b, 1)).contiguous();
+  const at::Tensor z = at::empty({b, head.size(0)}, at::kFloat);
+  const bool narrow = compute.dtype == at::kBFloat16,
+             narrow_weights = head.scalar_type() == at::kBFloat16;
+  if (narrow) {
+    narrow_weights ? run_one_pass<BFloat16, BFloat16>(x, state, z)
+                   : run_one_pass<BFloat16, float>(x, state, z);
+  } else {
+    narrow_weights ? run_one_pass<float, BFloat16>(x, state, z)
+                   : run_one_pass<float, float>(x, state, z);
+  }
+  return z;
+}
+
+}  // namespace fovea

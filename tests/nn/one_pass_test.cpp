@@ -1,0 +1,231 @@
+// Decoding one token in one pass through all layers: the same numbers as layer by layer, for every
+// option it takes; the same bits for any number of threads and sequences; a reason where it does
+// not go.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fovea/nn/transformer.h"
+
+namespace fovea {
+namespace {
+
+constexpr int64_t kVocab = 53;
+constexpr int64_t kTokens = 14;
+
+using Named = std::pair<std::string, ModelConfig>;
+
+ModelConfig small() {
+  ModelConfig c{.layers = 3, .width = 40, .heads = 4, .kv_heads = 2, .head_dim = 16};
+  c.ffn_width = 72;
+  c.context = 32;
+  return c;
+}
+
+template <class E, class Set>
+void add_all(std::vector<Named>& all, const char* key, Set set) {
+  const auto names = enum_names(E{});
+  for (size_t i = 0; i < names.size(); ++i) {
+    ModelConfig c = small();
+    set(c, static_cast<E>(i));
+    all.emplace_back(std::string(key) + " " + std::string(names[i]), c);
+  }
+}
+
+/// What goes through in one pass.
+std::vector<Named> options() {
+  std::vector<Named> all;
+  const auto add = [&](const char* name, auto set) {
+    ModelConfig c = small();
+    set(c);
+    all.emplace_back(name, c);
+  };
+  add_all<BlockLayout>(all, "block", [](ModelConfig& c, BlockLayout x) { c.block = x; });
+  add_all<BlockLayout>(all, "LayerNorm, biases, block", [](ModelConfig& c, BlockLayout x) {
+    c.block = x;
+    c.norm = NormKind::layer;
+    c.biases = {true, true, true};
+  });
+  add_all<NormKind>(all, "norm", [](ModelConfig& c, NormKind x) { c.norm = x; });
+  add_all<FeedForward>(all, "feed-forward", [](ModelConfig& c, FeedForward x) {
+    c.feed_forward = x;
+    c.biases.feed_forward = true;
+  });
+  add_all<QkNorm>(all, "qk norm", [](ModelConfig& c, QkNorm x) {
+    c.qk_norm = x;
+    c.biases.qkv = true;
+    c.rope.rotary_dim = 8;
+  });
+  add_all<Positions>(all, "positions", [](ModelConfig& c, Positions x) { c.positions = x; });
+  add_all<BiasSpec::Kind>(all, "bias", [](ModelConfig& c, BiasSpec::Kind x) {
+    c.attention.bias.kind = x;
+    if (x != BiasSpec::Kind::none) c.positions = Positions::none;
+    c.attention.bias.buckets = 8;
+    c.attention.bias.max_distance = 9;
+  });
+  add_all<TemperatureSpec::Bound>(all, "temperature", [](ModelConfig& c, TemperatureSpec::Bound x) {
+    c.attention.temperature.kind = TemperatureSpec::Kind::learned;
+    c.attention.temperature.bound = x;
+  });
+  for (const auto form : {TemperatureSpec::Form::token, TemperatureSpec::Form::global}) {
+    add("temperature by token or global", [&](ModelConfig& c) {
+      c.attention.temperature = {.kind = TemperatureSpec::Kind::learned, .form = form};
+    });
+  }
+  add("constant temperature, soft-cap, sink", [](ModelConfig& c) {
+    c.attention.temperature.value = 0.6;
+    c.attention.soft_cap = 3.0;
+    c.attention.sink_logit = true;
+  });
+  add("window, every third layer full without positions", [](ModelConfig& c) {
+    c.attention.mask.window = 4;
+    c.attention.full = {.every = 3, .layers = {}, .positions = false};
+  });
+  add("scales, cap, own head", [](ModelConfig& c) {
+    c.embedding_scale = 0.0, c.logit_scale = 0.3, c.logit_cap = 2.0, c.tied = false;
+  });
+  add("one key head", [](ModelConfig& c) { c.kv_heads = 1; });
+  return all;
+}
+
+/// Parameters away from their starts, so that gains and biases matter.
+Transformer make(const ModelConfig& c, at::ScalarType dtype) {
+  Transformer model(c.resolved(kVocab), 3);
+  model.compute().dtype = dtype;
+  const at::NoGradGuard no_grad;
+  int64_t salt = 1;
+  for (Parameter& p : model.parameters().all()) {
+    const int64_t n = p.value.numel();
+    p.value.add_(at::sin(at::arange(n) + ++salt).view(p.value.sizes()), p.decay ? 0.02 : 0.2);
+  }
+  return model;
+}
+
+at::Tensor tokens(int64_t b) {
+  return at::randint(0, kVocab, {b, kTokens}, at::detail::createCPUGenerator(5),
+                     at::TensorOptions(at::kLong));
+}
+
+/// Logits [b, t, v] of tokens decoded one at a time.
+at::Tensor decoded(const Transformer& model, const at::Tensor& ids, const std::string& path) {
+  DecodeState state = model.make_decode_state(ids.size(0), ids.size(1));
+  std::vector<at::Tensor> all;
+  for (int64_t i = 0; i < ids.size(1); ++i) {
+    all.push_back(model.decode(ids.narrow(1, i, 1), state, true));
+    EXPECT_EQ(state.path.name, path) << state.path.reason;
+  }
+  return at::cat(all, 1).to(at::kDouble);
+}
+
+double difference(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+TEST(OnePass, GivesTheLogitsOfTheLayersOneByOneInFloat32) {
+  const at::Tensor ids = tokens(1);
+  for (const auto& [name, config] : options()) {
+    Transformer model = make(config, at::kFloat);
+    const at::Tensor fast = decoded(model, ids, "one pass");
+    model.compute().one_pass = false;
+    const at::Tensor slow = decoded(model, ids, "by layers");
+    EXPECT_LE(difference(fast, slow), 1e-5 * slow.abs().max().item<double>()) << name;
+  }
+}
+
+// bfloat16: at most twice the error of the layers one by one, with matrices in either format.
+TEST(OnePass, IsAsExactAsTheLayersOneByOneInBfloat16) {
+  const at::Tensor ids = tokens(1);
+  for (const auto& [name, config] : options()) {
+    SCOPED_TRACE(name);
+    Transformer model = make(config, at::kDouble);
+    const at::Tensor truth = decoded(model, ids, "by layers");
+    model.compute().dtype = at::kBFloat16;
+    for (const bool held : {false, true}) {
+      if (held) model.hold_matrices_in(at::kBFloat16);
+      model.compute().one_pass = false;
+      const double error = difference(decoded(model, ids, "by layers"), truth);
+      model.compute().one_pass = true;
+      EXPECT_LE(difference(decoded(model, ids, "one pass"), truth), 2 * error)
+          << name << (held ? ", held" : "");
+    }
+  }
+}
+
+// Large enough for several threads.
+TEST(OnePass, HasTheSameBitsForAnyNumberOfThreadsAndSequences) {
+  ModelConfig config{.layers = 2, .width = 128, .heads = 6, .kv_heads = 3, .head_dim = 32};
+  config.ffn_width = 392;
+  config.context = 32;
+  config.attention.temperature.kind = TemperatureSpec::Kind::learned;
+  const at::Tensor ids = tokens(3);
+  const int threads = at::get_num_threads();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Transformer model = make(config, dtype);
+    at::set_num_threads(1);
+    const at::Tensor one = decoded(model, ids, "one pass");
+    for (const int n : {2, 3}) {
+      at::set_num_threads(n);
+      EXPECT_TRUE(at::equal(decoded(model, ids, "one pass"), one)) << n << " threads";
+    }
+    for (int64_t b = 0; b < 3; ++b)
+      EXPECT_TRUE(at::equal(decoded(model, ids.narrow(0, b, 1), "one pass")[0], one[b])) << b;
+    at::set_num_threads(threads);
+  }
+}
+
+TEST(OnePass, ContinuesWhatAPromptLeftInTheCacheAndForgetsWithIt) {
+  const at::Tensor ids = tokens(2);
+  for (const auto& [name, config] : options()) {
+    const Transformer model = make(config, at::kFloat);
+    const at::Tensor all = decoded(model, ids, "one pass");
+    DecodeState state = model.make_decode_state(2, kTokens);
+    model.decode(ids.narrow(1, 0, 11), state);
+    EXPECT_EQ(state.path.name, "by layers");
+    for (int64_t i = 11; i < kTokens; ++i) {
+      const at::Tensor z = model.decode(ids.narrow(1, i, 1), state).to(at::kDouble);
+      EXPECT_LE(difference(z, all.select(1, i)), 1e-5 * all.abs().max().item<double>()) << name;
+      if (i != 12) continue;
+      state.truncate(12);  // once more
+      EXPECT_TRUE(at::equal(model.decode(ids.narrow(1, i, 1), state).to(at::kDouble), z)) << name;
+    }
+  }
+}
+
+TEST(OnePass, SaysWhyNot) {
+  const auto reason = [](const ModelConfig& config, int64_t b = 1,
+                         at::ScalarType dtype = at::kFloat) {
+    const Transformer model = make(config, dtype);
+    DecodeState state = model.make_decode_state(b, kTokens);
+    model.decode(tokens(b).narrow(1, 0, 1), state);
+    EXPECT_EQ(state.path.name, "by layers");
+    return state.path.reason;
+  };
+  ModelConfig c = small();
+  EXPECT_THAT(reason(c, 5), testing::HasSubstr("sequences"));
+  EXPECT_THAT(reason(c, 1, at::kDouble), testing::HasSubstr("Double"));
+  c.head_dim = 6;
+  EXPECT_THAT(reason(c), testing::HasSubstr("8"));
+  c = small();
+  c.attention.multi_token.kernels.before = {.queries = 3, .keys = 3};
+  EXPECT_THAT(reason(c), testing::HasSubstr("convolutions"));
+  c = small();
+  c.attention.focus.groups.gate = FocusSpec::Gate::log;
+  EXPECT_THAT(reason(c), testing::HasSubstr("focus log"));
+  c = small();
+  c.attention.mask = {.window = 4, .sinks = 2};
+  EXPECT_THAT(reason(c), testing::HasSubstr("sinks"));
+  c = small();
+  c.rope.layout = RopeLayout::interleaved;
+  EXPECT_THAT(reason(c), testing::HasSubstr("interleaved"));
+}
+
+}  // namespace
+}  // namespace fovea
