@@ -15,16 +15,12 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <CLI/CLI.hpp>
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
-#include <new>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "benchmarks/fma_peak.h"
+#include "benchmarks/held_memory.h"
 #include "benchmarks/pairs.h"
 #include "fovea/attention/attention.h"
 #include "fovea/attention/plan.h"
@@ -42,27 +38,6 @@ struct Options {
   int pairs = 21, threads = 1;
   double budget = 10.0;  // seconds a measure, five pairs at least
 };
-
-// Bytes from operator new that are alive, and the most since the peak was last set.
-std::atomic<int64_t> held_bytes{0}, most_bytes{0};
-
-void count_bytes(int64_t bytes) {
-  const int64_t now = held_bytes += bytes;
-  if (now > most_bytes) most_bytes = now;
-}
-
-// The most that a call holds, kept buffers of earlier calls included: a thread that never called
-// starts without any.
-int64_t bytes_held_during(const Action& action) {
-  int64_t bytes = 0;
-  std::thread([&] {
-    const int64_t before = held_bytes;
-    most_bytes = before;
-    action();
-    bytes = most_bytes - before;
-  }).join();
-  return bytes;
-}
 
 // Times of `ours` and `other` in turn; ratio = other / ours.
 Json measure_pairs(const Options& options, const Action& ours, const Action& other) {
@@ -401,22 +376,6 @@ class Benchmark {
 
 }  // namespace
 }  // namespace fovea
-
-// Counted allocation: the size stands before the block.
-void* operator new(size_t size, std::align_val_t alignment) {
-  const size_t room = std::max(size_t(alignment), sizeof(size_t));
-  char* block = static_cast<char*>(std::aligned_alloc(room, (size + 2 * room - 1) / room * room));
-  if (block == nullptr) throw std::bad_alloc();
-  *reinterpret_cast<size_t*>(block) = size;
-  fovea::count_bytes(static_cast<int64_t>(size));
-  return block + room;
-}
-void operator delete(void* p, std::align_val_t alignment) noexcept {
-  if (p == nullptr) return;
-  char* block = static_cast<char*>(p) - std::max(size_t(alignment), sizeof(size_t));
-  fovea::count_bytes(-static_cast<int64_t>(*reinterpret_cast<size_t*>(block)));
-  std::free(block);
-}
 
 int main(int argc, char** argv) {
   fovea::Options options;

@@ -18,8 +18,9 @@ namespace {
 constexpr std::array<std::string_view, 2> kWhenFull{"stop", "slide"};
 constexpr std::array<std::string_view, 5> kReasons{"end", "stop", "length", "context",
                                                    "interrupted"};
-// Tokens read at a time: bounds the activations of a long prompt, and is where Ctrl-C acts.
-constexpr int64_t kReadChunk = 1024;
+// Tokens read at a time: bounds the activations of a long prompt, and is where Ctrl-C acts. Long
+// enough that plans and packed keys of grouped attention are made rarely (docs/kernels/grouped.md).
+constexpr int64_t kReadChunk = 2048;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
