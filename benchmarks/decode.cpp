@@ -1,7 +1,8 @@
 // Worker of the decode benchmark: a bfloat16 model of 135M parameters' shape writes tokens, one at
 // a time, and the machine's read bandwidth is measured beside it.
 //
-//   decode_worker THREADS POSITION     tokens are written from POSITION on
+//   decode_worker THREADS POSITION [KV_HEADS]     tokens are written from POSITION on; 9, 3 (the
+//                                                 model's) or 1 key/value heads
 //
 // Lines of stdin and their answers, one line each (train_step.cpp has the same protocol):
 //   about      JSON: sizes, bytes that a token must read, versions
@@ -32,8 +33,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kTokens = 16;
 
-ModelConfig shape_of_135m() {
-  ModelConfig config{.layers = 30, .width = 576, .heads = 9, .kv_heads = 3, .ffn_width = 1536};
+ModelConfig shape_of_135m(int64_t kv_heads) {
+  ModelConfig config{
+      .layers = 30, .width = 576, .heads = 9, .kv_heads = kv_heads, .ffn_width = 1536};
   config.context = 2048;
   return config.resolved(49152);
 }
@@ -74,8 +76,8 @@ double read_bandwidth() {
 
 class Worker {
  public:
-  explicit Worker(int64_t position)
-      : position_(position), config_(shape_of_135m()), model_(config_, 0) {
+  Worker(int64_t position, int64_t kv_heads)
+      : position_(position), config_(shape_of_135m(kv_heads)), model_(config_, 0) {
     model_.compute().dtype = at::kBFloat16;
     model_.hold_matrices_in(at::kBFloat16);
     state_.emplace(model_.make_decode_state(1, position + kTokens));
@@ -125,9 +127,10 @@ class Worker {
 };
 
 int run(const std::vector<std::string>& arguments) {
-  require<UsageError>(arguments.size() == 2, "decode_worker", "expected THREADS POSITION");
+  require<UsageError>(arguments.size() == 2 || arguments.size() == 3, "decode_worker",
+                      "expected THREADS POSITION [KV_HEADS]");
   at::set_num_threads(std::stoi(arguments[0]));
-  Worker worker(std::stoll(arguments[1]));
+  Worker worker(std::stoll(arguments[1]), arguments.size() > 2 ? std::stoll(arguments[2]) : 3);
   for (std::string line; std::getline(std::cin, line);) {
     if (line == "about") std::cout << worker.about().dump() << std::endl;
     if (line == "step") std::cout << worker.step() << std::endl;
