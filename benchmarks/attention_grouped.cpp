@@ -1,7 +1,8 @@
 // Benchmark of hard Focus by the grouped kernels against our own plain attention, in turn in one
 // process (docs/kernels/grouped.md). Making the plan is part of every time.
 //
-//   attention_grouped [--only forward|backward|plans|sinks|decode|memory] [--dtypes bfloat16]
+//   attention_grouped [--only forward|backward|plans|sinks|decode|memory|chooser] [--dtypes
+//   bfloat16]
 //                     [--widths 64] [--lengths 512,1024,2048,4096,16384,65536] [--pairs 21]
 //                     [--patterns NAME] [--budget 3] [--threads 1] [--plain-up-to 262144]
 //                     [--output FILE]
@@ -30,6 +31,7 @@
 #include "fovea/attention/attention.h"
 #include "fovea/attention/grouped.h"
 #include "fovea/attention/plan.h"
+#include "fovea/attention/sorted_keys.h"
 #include "fovea/train/machine.h"
 
 namespace fovea {
@@ -188,6 +190,12 @@ class Benchmark {
   }
 
   void run() {
+    if (options_.only == "chooser") {
+      for (const int64_t top_k : {1, 2}) {
+        for (const int64_t run : {1, 64}) chooser(top_k, run);
+      }
+      return;
+    }
     for (const std::string& dtype : options_.dtypes) {
       for (const int64_t width : options_.widths) {
         for (const int64_t length : options_.lengths) {
@@ -328,6 +336,36 @@ class Benchmark {
     }
   }
 
+  // Which plan is taken by length and number of groups, and the tiles that it visits; nothing is
+  // timed. scripts/draw-grouped.py draws it.
+  void chooser(int64_t top_k, int64_t run) {
+    constexpr int64_t lengths[] = {256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536};
+    constexpr int64_t groups[] = {2, 4, 8, 16, 32, 64};
+    Json plans = Json::array(), shares = Json::array();
+    for (const int64_t number : groups) {
+      Json plan_row = Json::array(), share_row = Json::array();
+      for (const int64_t length : lengths) {
+        const Pattern pattern{"", number, top_k, run};
+        const at::Tensor members = members_of(pattern, length, 11);
+        const GroupedPlans made =
+            make_grouped_plans(spec_of(1, 64, pattern, 0), members, length, {});
+        PathTaken path;
+        count_tiles(made.plans, path);
+        plan_row.push_back(made.name());
+        share_row.push_back(path.tiles / path.causal_tiles);
+      }
+      std::cout << fmt::format("k={} run={} K={}: {}", top_k, run, number, plan_row.dump())
+                << std::endl;
+      plans.push_back(plan_row);
+      shares.push_back(share_row);
+    }
+    results_.push_back({{"name", fmt::format("chooser, k={}, runs of {}", top_k, run)},
+                        {"lengths", lengths},
+                        {"groups", groups},
+                        {"plans", plans},
+                        {"tiles_visited", shares}});
+  }
+
   // With 4 sinks against none: ratio = none / 4.
   void sinks(const std::string& dtype, int64_t width, int64_t length) {
     const int64_t heads = heads_for(length);
@@ -374,6 +412,16 @@ class Benchmark {
                       length, heads, kv_heads),
           result, spec, members, pattern,
           attention(spec, q, keys[0], values[0], {.members_bs = members}).path);
+      std::vector<SortedKeys> sorted(keys.size());
+      for (size_t n = 0; n < keys.size(); ++n) sorted[n].append(keys[n], values[n], members);
+      const auto sorted_turn = [&](size_t& at) {
+        for (int n = 0; n < 8; ++n, ++at) sorted[at % keys.size()].attend(spec, q, {}, {});
+      };
+      const Json by_runs = measure_pairs(
+          options_, [&] { sorted_turn(ours); }, [&] { turn(plain, {}, other); });
+      add(fmt::format("decode sorted {}, {} d={} keys={} H={}/{}, 8 tokens", pattern.name, dtype,
+                      width, length, heads, kv_heads),
+          by_runs, spec, members, pattern, sorted[0].attend(spec, q, {}, {})->path);
     }
   }
 
@@ -434,7 +482,8 @@ int main(int argc, char** argv) {
   app.add_option("--widths", options.widths)->delimiter(',');
   app.add_option("--lengths", options.lengths)->delimiter(',');
   app.add_option("--only", options.only)
-      ->check(CLI::IsMember({"forward", "backward", "plans", "sinks", "decode", "memory"}));
+      ->check(
+          CLI::IsMember({"forward", "backward", "plans", "sinks", "decode", "memory", "chooser"}));
   app.add_option("--patterns", options.patterns, "only those whose name contains this");
   app.add_option("--pairs", options.pairs);
   app.add_option("--budget", options.budget);

@@ -2,7 +2,10 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/ranges.h>
+
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/options.h"
 #include "cli/verbs.h"
@@ -180,8 +183,12 @@ void run(const Options& options, const Globals& globals) {
   }
   print_table(result);
   if (loaded.model.has_focus())
-    print(fmt::format("focus {}: {:.1f} % of all pairs, {:.1f} % of distant pairs kept\n",
-                      options.focus, 100.0 * result.pairs_kept, 100.0 * result.distant_kept));
+    print(fmt::format(
+        "focus {}: {:.1f} % of all pairs, {:.1f} % of distant pairs kept; {:.1f} % of tiles "
+        "visited ({})\n",
+        options.focus, 100.0 * result.pairs_kept, 100.0 * result.distant_kept,
+        100.0 * result.tiles_visited,
+        fmt::join(std::set(result.plans.begin(), result.plans.end()), ", ")));
   if (options.copy > 0)
     print(fmt::format("copy of {} tokens: perplexity {:.3f}, the second time {:.3f}\n", copy.length,
                       copy.first, copy.second));

@@ -15,6 +15,7 @@
 #include "fovea/attention/fused.h"
 #include "fovea/attention/grouped.h"
 #include "fovea/attention/head_output.h"
+#include "fovea/attention/listed.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/plan.h"
 #include "fovea/attention/sdpa.h"
@@ -110,6 +111,15 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
     std::optional<AttentionResult> result = try_grouped(spec, q, k, v, tensors, context, no_kernel);
     if (result) return *result;
   }
+  const bool listed = spec.routing.active() || spec.blocks.active();
+  if (listed && !spec.own.active()) {
+    std::optional<AttentionResult> result =
+        listed_attention(spec, q, k, v, tensors, context, no_kernel);
+    if (result) {
+      result->out_bhte = head_output(spec, result->out_bhte, tensors);
+      return *result;
+    }
+  }
   if (no_kernel.empty()) {
     std::optional<AttentionResult> result = decode_attention(spec, q, k, v, tensors, context);
     if (!result) {
@@ -122,7 +132,7 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
     return *result;
   }
   if (path == Path::fused) refuse_fused(spec, no_kernel);
-  if (spec.focus.gate == FocusSpec::Gate::hard) return reference(std::move(no_kernel));
+  if (spec.focus.gate == FocusSpec::Gate::hard || listed) return reference(std::move(no_kernel));
   if (std::string reason = beyond_sdpa(spec, q, context); !reason.empty())
     return reference(std::move(reason));
   if (shape.batch == 0 || shape.queries == 0) return reference("nothing to compute");

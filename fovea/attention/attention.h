@@ -41,6 +41,10 @@ struct AttentionTensors {
   /// members: bit k set where the token is in group k, int64 [b, s]; strength: lambda [].
   at::Tensor groups_bsk, members_bs, focus_strength;
 
+  /// Routing: int64 clusters of queries and keys for every query head, [b, h, t] and [b, h, s];
+  /// with choice nearest also how near keys are to their centroid, float [b, h, s].
+  at::Tensor query_routes_bht, key_routes_bhs, key_nearness_bhs;
+
   at::Tensor own;  ///< of a stage of one's own: its learned tensor
 
   /// Every member with its name in case files; undefined ones too.
@@ -62,6 +66,7 @@ struct AttentionContext {
   bool training = false;    ///< dropout acts only in training
   bool want_lse = false;    ///< some paths compute it only on request
   bool want_stats = false;  ///< telemetry: AttentionResult::stats
+  bool want_tiles = false;  ///< telemetry: PathTaken::tiles
   /// Masks and ranges derived from the fields above, shared by the layers of one batch:
   /// std::make_shared<PlanCache>() once per batch. Without it every call derives its own.
   std::shared_ptr<PlanCache> plans;
@@ -77,6 +82,9 @@ struct PathTaken {
   std::string isa;     ///< instruction set of our kernels, "" elsewhere
   std::string plan;    ///< "causal", "documents", ...
   std::string reason;  ///< why this one
+  /// Of grouped plans where the call wants it: tiles of 64 x 32 pairs that a head visits, and those
+  /// that a causal mask has (means over batch and heads); 0 elsewhere.
+  double tiles = 0.0, causal_tiles = 0.0;
 };
 
 /// Telemetry per head, averaged over batch and rows, defined by the reference: [h] float32 each.

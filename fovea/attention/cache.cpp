@@ -8,8 +8,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "fovea/attention/focus.h"
+#include "fovea/attention/grouped.h"
+#include "fovea/attention/head_output.h"
+#include "fovea/attention/sorted_keys.h"
 #include "fovea/base/error.h"
+#include "fovea/kernels/cpu/attention.h"
 
 namespace fovea {
 namespace {
@@ -20,6 +26,8 @@ constexpr const char* kTau = "tau";
 constexpr const char* kGroups = "groups";
 constexpr const char* kMembers = "members";
 constexpr const char* kGroupScores = "group_scores";
+constexpr const char* kRoutes = "routes";
+constexpr const char* kNearness = "nearness";
 
 std::vector<int64_t> buffer_shape(const StreamSpec& spec, int64_t batch, int64_t rows) {
   std::vector<int64_t> shape{batch, rows};
@@ -73,6 +81,12 @@ std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType 
   if (keeps_prefix_sum(spec.temperature))
     streams.push_back({.name = kTemperature, .row_shape = {1}, .dtype = at::kDouble});
   add_focus_streams(spec.focus, dtype, keys, streams);
+  if (spec.routing.active())
+    streams.push_back({.name = kRoutes, .row_shape = {spec.heads}, .dtype = at::kLong});
+  if (spec.routing.reads_nearness())
+    streams.push_back({.name = kNearness,
+                       .row_shape = {spec.heads},
+                       .dtype = dtype == at::kDouble ? at::kDouble : at::kFloat});
   if (earlier > 0) {
     streams.push_back({.name = kQueries,
                        .row_shape = {spec.heads, spec.head_dim},
@@ -223,6 +237,7 @@ void AttentionCache::truncate(int64_t length) {
     s.seen = length;
     s.last_appended = 0;
   }
+  if (sorted_) sorted_->truncate(length);
 }
 
 AttentionCache AttentionCache::fork() const {
@@ -231,6 +246,7 @@ AttentionCache AttentionCache::fork() const {
     s.first = s.first.clone();
     s.tail = s.tail.clone();
   }
+  if (sorted_) copy.sorted_ = std::make_shared<SortedKeys>(sorted_->clone());
   return copy;
 }
 
@@ -274,14 +290,37 @@ void AttentionCache::load(const std::map<std::string, at::Tensor>& tensors) {
                   s.tail.options());
     s.tail.narrow(1, 0, rows).copy_(tail);
   }
+  loaded.sorted_ = nullptr;
   *this = std::move(loaded);
 }
 
 int64_t AttentionCache::bytes() const {
-  int64_t total = 0;
+  int64_t total = sorted_ ? sorted_->bytes() : 0;
   for (const Stream& s : streams_)
     total += static_cast<int64_t>(s.first.nbytes() + s.tail.nbytes());
   return total;
+}
+
+bool AttentionCache::wants_sorted_keys(const AttentionSpec& spec, const at::Tensor& q) {
+  constexpr int64_t kQueriesBefore = 32;  // sorting takes about as long as it saves in these
+  if (q.size(2) != 1 || spec.focus.gate != FocusSpec::Gate::hard || spec.differential ||
+      spec.mask != MaskRule{} || stream_length("keys") < SortedKeys::kLeastKeys ||
+      q.scalar_type() == at::kHalf || focus_is_neutral(spec.focus, {}, stream_length("keys")) ||
+      !kernels::prefers_decode({.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = 1}) ||
+      !beyond_grouped(spec, q, {}).empty())
+    return false;
+  return ++single_queries_ > kQueriesBefore;
+}
+
+const SortedKeys& AttentionCache::sorted_keys() {
+  if (!sorted_) sorted_ = std::make_shared<SortedKeys>();
+  const int64_t from = sorted_->length(), count = stream_length("keys") - from;
+  if (count > 0) {
+    const auto fresh = [&](const char* name) { return rows(name).narrow(1, from, count); };
+    sorted_->append(fresh("keys").transpose(1, 2), fresh("values").transpose(1, 2),
+                    fresh(kMembers).squeeze(-1));
+  }
+  return *sorted_;
 }
 
 TemperatureState AttentionCache::temperature() const {
@@ -382,11 +421,23 @@ AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cach
   }
   if (cache.has(kGroups)) cache.append(kGroups, tensors.groups_bsk);
   if (cache.has(kMembers)) cache.append(kMembers, tensors.members_bs.unsqueeze(-1));
+  for (const auto& [name, x] :
+       {std::pair{kRoutes, &inputs.key_routes_bhs}, {kNearness, &inputs.key_nearness_bhs}}) {
+    if (!cache.has(name)) continue;
+    cache.append(name, x->transpose(1, 2));
+    *x = cache.rows(name).transpose(1, 2);
+  }
+  std::optional<AttentionResult> sorted;
+  if (path != Path::reference && cache.wants_sorted_keys(spec, q)) {
+    sorted = cache.sorted_keys().attend(spec, q, inputs, {});
+    if (sorted) sorted->out_bhte = head_output(spec, sorted->out_bhte, inputs);
+  }
   const CachedCall call = cached_call(spec, cache, queries.size(2));
   inputs.groups_bsk = call.groups_bsk;
   inputs.members_bs = call.members_bs;
-  AttentionResult result =
-      attention(spec, queries, call.keys_bgsd, call.values_bgse, inputs, call.context, path);
+  AttentionResult result = sorted ? std::move(*sorted)
+                                  : attention(spec, queries, call.keys_bgsd, call.values_bgse,
+                                              inputs, call.context, path);
   // The earlier queries were there for the convolutions alone.
   const int64_t earlier = queries.size(2) - t;
   if (earlier > 0) {

@@ -5,7 +5,9 @@
 // always there; a learned prefix temperature adds "temperature" (running sum and count after every
 // token, so that truncation is exact); key-query convolutions add "queries" with the (cq-1) +
 // (cq'-1) queries before the current one (3.6, M-10), and "tau" with theirs where it is learned.
-// Focus keeps "groups" or "members" of every key, and "group_scores" with potentials by chunk.
+// Focus keeps "groups" or "members" of every key, and "group_scores" with potentials by chunk;
+// routing keeps "routes", the clusters of every key, and "nearness". A long text that is written
+// token by token with hard Focus gets a copy of its keys by class (sorted_keys.h).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -14,6 +16,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +24,8 @@
 #include "fovea/attention/focal.h"
 
 namespace fovea {
+
+class SortedKeys;  // sorted_keys.h
 
 /// One stream: rows [b, n, row_shape...].
 struct StreamSpec {
@@ -95,7 +100,17 @@ class AttentionCache {
   const Stream& stream(const std::string& name) const;
   void require_room(const Stream& stream, int64_t rows) const;
   void make_room(Stream& stream, int64_t rows);
+  friend AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cache,
+                                          const at::Tensor& q_bhtd, const at::Tensor& k_bgtd,
+                                          const at::Tensor& v_bgte, const AttentionTensors& tensors,
+                                          Path path);
   std::vector<Stream> streams_;
+  /// Whether one query of hard Focus shall read sorted keys; counts such queries.
+  bool wants_sorted_keys(const AttentionSpec& spec, const at::Tensor& q_bhtd);
+  /// Them, with all rows of the cache.
+  const SortedKeys& sorted_keys();
+  std::shared_ptr<SortedKeys> sorted_;  // made again where it is lost
+  int64_t single_queries_ = 0;
   int64_t batch_ = 0, capacity_ = 0;
   at::Device device_ = at::kCPU;
 };

@@ -33,6 +33,8 @@ constexpr MechanismSetting kSettings[] = {
      [](AttentionSpec& s) { s.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::full, 0}; }},
     {"Focus, soft", [](AttentionSpec& s) { s.focus.gate = FocusSpec::Gate::log; }},
     {"Focus, hard", [](AttentionSpec& s) { s.focus.gate = FocusSpec::Gate::hard; }},
+    {"routing", [](AttentionSpec& s) { s.routing.clusters = 16; }},
+    {"given blocks", [](AttentionSpec& s) { s.blocks = {.size = 64, .pairs = {0, 0}}; }},
     {"ALiBi", [](AttentionSpec& s) { s.bias.kind = BiasSpec::Kind::alibi; }},
     {"T5 bias", [](AttentionSpec& s) { s.bias.kind = BiasSpec::Kind::t5; }},
     {"window and sinks", [](AttentionSpec& s) { s.mask.window = 128, s.mask.sinks = 4; }},
@@ -75,10 +77,15 @@ std::vector<std::string> settings_of(const AttentionSpec& spec) {
   return all;
 }
 
-bool runs_fused(const AttentionSpec& spec) {
+// The kernels that a setting alone runs on.
+std::string_view kernels_of(const AttentionSpec& spec) {
+  const bool grouped =
+      spec.focus.gate == FocusSpec::Gate::hard || spec.routing.active() || spec.blocks.active();
+  if (grouped) return "grouped";
   AttentionSpec inner = spec;  // its two maps are what the kernels see
   inner.differential = false;
-  return beyond_fused(inner, at::empty({1, spec.heads, 1, spec.head_dim})).empty();
+  const bool fused = beyond_fused(inner, at::empty({1, spec.heads, 1, spec.head_dim})).empty();
+  return fused ? "fused" : "reference";
 }
 
 }  // namespace
@@ -114,8 +121,8 @@ std::string composition_markdown() {
   for (size_t row = 0; row < std::size(kSettings); ++row) {
     const MechanismSetting& a = kSettings[row];
     const AttentionSpec alone = spec_with(a, a);
-    table += fmt::format("| {} | {} | {} | {} |", row + 1, a.name, stages_of(alone),
-                         runs_fused(alone) ? "fused" : "reference");
+    table +=
+        fmt::format("| {} | {} | {} | {} |", row + 1, a.name, stages_of(alone), kernels_of(alone));
     for (size_t column = 0; column < std::size(kSettings); ++column) {
       const std::string why = why_not_together(a, kSettings[column]);
       const bool choice = why == kChoice;

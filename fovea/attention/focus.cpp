@@ -13,6 +13,7 @@
 #include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
+#include "fovea/kernels/common/grouped_pairs.h"
 
 namespace fovea {
 namespace {
@@ -220,33 +221,21 @@ bool focus_is_neutral(const FocusSpec& spec, const AttentionContext& context, in
 PairsKept pairs_kept(const FocusSpec& spec, const at::Tensor& members_bt,
                      const AttentionContext& context) {
   const at::NoGradGuard no_gradient;
-  constexpr int64_t block = 256;
   const int64_t batch = members_bt.size(0), tokens = members_bt.size(1);
-  const Places all = resolve_places(context, tokens, tokens, members_bt.device());
-  const MaskRule causal;
-  int64_t pairs = 0, kept = 0, far = 0, far_kept = 0;
-  for (int64_t begin = 0; begin < tokens; begin += block) {
-    const int64_t rows = std::min(block, tokens - begin);
-    Places places = all;
-    places.query_positions_bt = all.query_positions_bt.narrow(1, begin, rows);
-    if (all.query_documents_bt.defined())
-      places.query_documents_bt = all.query_documents_bt.narrow(1, begin, rows);
-    const at::Tensor allowed = allowed_mask(causal, places), local = focus_local(spec, places),
-                     distant = allowed.logical_and(local.logical_not()),
-                     meeting = share_group(members_bt.narrow(1, begin, rows), members_bt);
-    const auto count = [&](const at::Tensor& x) {
-      return x.sum().item<int64_t>() * (x.size(0) == batch ? 1 : batch);
-    };
-    const int64_t near = count(allowed) - count(distant), met = count(distant.logical_and(meeting));
-    pairs += count(allowed);
-    far += count(distant);
-    far_kept += met;
-    kept += near + met;
+  const at::Tensor members = members_bt.cpu().contiguous();
+  const auto* bits = reinterpret_cast<const uint64_t*>(members.const_data_ptr<int64_t>());
+  const Places places = resolve_places(context, tokens, tokens, at::kCPU);
+  PairCount count;
+  for (int64_t b = 0; b < batch; ++b) {
+    count += count_pairs(spec.window, spec.sinks,
+                         token_places(places.key_positions_bs, places.key_documents_bs, b),
+                         std::span(bits + b * tokens, static_cast<size_t>(tokens)));
   }
   const auto share = [](int64_t part, int64_t whole) {
     return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 1.0;
   };
-  return {share(kept, pairs), share(far_kept, far)};
+  return {share(count.pairs - count.distant + count.distant_shared, count.pairs),
+          share(count.distant_shared, count.distant)};
 }
 
 double expected_pairs(int64_t groups, int64_t top_k) {

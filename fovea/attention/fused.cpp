@@ -13,6 +13,7 @@
 #include "fovea/attention/fused_call.h"
 #include "fovea/attention/places.h"
 #include "fovea/attention/stages.h"
+#include "fovea/kernels/cpu/grouped.h"
 
 namespace fovea {
 namespace {
@@ -25,6 +26,17 @@ float* target(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<flo
 template <class T>
 void run_forward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
                  const at::Tensor& lse, const at::Tensor& stats) {
+  if (!call.grouped.empty()) {
+    return kernels::run(kernels::GroupedForward<T>{.sizes = sizes_of(x),
+                                                   .rule = rule_of(call, x),
+                                                   .plans = call.grouped,
+                                                   .q = rows_of<T>(x.q),
+                                                   .k = rows_of<T>(x.k),
+                                                   .v = rows_of<T>(x.v),
+                                                   .out = writable_rows_of<T>(out),
+                                                   .lse = lse.mutable_data_ptr<float>(),
+                                                   .stats = target(stats)});
+  }
   kernels::run(kernels::AttentionForward<T>{.sizes = sizes_of(x),
                                             .rule = rule_of(call, x),
                                             .visits = call.plan->visits,
@@ -62,25 +74,42 @@ template <class T>
 void run_backward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
                   const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse,
                   const Gradients& g) {
-  kernels::run(
-      kernels::AttentionBackward<T>{.sizes = sizes_of(x),
-                                    .rule = rule_of(call, x),
-                                    .visits = call.plan->visits,
-                                    .q = rows_of<T>(x.q),
-                                    .k = rows_of<T>(x.k),
-                                    .v = rows_of<T>(x.v),
-                                    .out = rows_of<T>(out),
-                                    .dout = rows_of<T>(dout),
-                                    .lse = lse.const_data_ptr<float>(),
-                                    .dlse = dlse.defined() ? dlse.const_data_ptr<float>() : nullptr,
-                                    .dq = writable_rows_of<T>(g.q),
-                                    .dk = writable_rows_of<T>(g.k),
-                                    .dv = writable_rows_of<T>(g.v),
-                                    .dtau = target(g.tau_bht),
-                                    .dsink = target(g.sink_bh),
-                                    .dbias = target(g.bias_bhn),
-                                    .dgate_query = target(g.gate_bhtk),
-                                    .dgate_key = target(g.gate_bgsk)});
+  const float* of_lse = dlse.defined() ? dlse.const_data_ptr<float>() : nullptr;
+  if (!call.grouped.empty()) {
+    return kernels::run(kernels::GroupedBackward<T>{.sizes = sizes_of(x),
+                                                    .rule = rule_of(call, x),
+                                                    .plans = call.grouped,
+                                                    .q = rows_of<T>(x.q),
+                                                    .k = rows_of<T>(x.k),
+                                                    .v = rows_of<T>(x.v),
+                                                    .out = rows_of<T>(out),
+                                                    .dout = rows_of<T>(dout),
+                                                    .lse = lse.const_data_ptr<float>(),
+                                                    .dlse = of_lse,
+                                                    .dq = writable_rows_of<T>(g.q),
+                                                    .dk = writable_rows_of<T>(g.k),
+                                                    .dv = writable_rows_of<T>(g.v),
+                                                    .dtau = target(g.tau_bht),
+                                                    .dsink = target(g.sink_bh)});
+  }
+  kernels::run(kernels::AttentionBackward<T>{.sizes = sizes_of(x),
+                                             .rule = rule_of(call, x),
+                                             .visits = call.plan->visits,
+                                             .q = rows_of<T>(x.q),
+                                             .k = rows_of<T>(x.k),
+                                             .v = rows_of<T>(x.v),
+                                             .out = rows_of<T>(out),
+                                             .dout = rows_of<T>(dout),
+                                             .lse = lse.const_data_ptr<float>(),
+                                             .dlse = of_lse,
+                                             .dq = writable_rows_of<T>(g.q),
+                                             .dk = writable_rows_of<T>(g.k),
+                                             .dv = writable_rows_of<T>(g.v),
+                                             .dtau = target(g.tau_bht),
+                                             .dsink = target(g.sink_bh),
+                                             .dbias = target(g.bias_bhn),
+                                             .dgate_query = target(g.gate_bhtk),
+                                             .dgate_key = target(g.gate_bgsk)});
 }
 
 // Inputs q, k, v, tau [b, t], bias by distance [h, n], sink [h], gate factors [b, t, K] and
@@ -133,20 +162,6 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
 // Weights are multiplied with at least this much; what a row sees must not vanish.
 constexpr double kSmallestEpsilon = 1e-12;
 
-std::vector<TokenPlace> places_of(const at::Tensor& positions, const at::Tensor& documents,
-                                  int64_t row) {
-  const auto pick = [row](const at::Tensor& x) {
-    return x.select(0, x.size(0) == 1 ? 0 : row).cpu().contiguous();
-  };
-  const at::Tensor p = pick(positions), d = documents.defined() ? pick(documents) : at::Tensor();
-  std::vector<TokenPlace> places(static_cast<size_t>(p.numel()));
-  for (size_t n = 0; n < places.size(); ++n) {
-    places[n] = {.document = d.defined() ? d.const_data_ptr<int64_t>()[n] : 0,
-                 .position = p.const_data_ptr<int64_t>()[n]};
-  }
-  return places;
-}
-
 }  // namespace
 
 FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
@@ -186,9 +201,9 @@ std::shared_ptr<const VisitPlan> make_visit_plan(const AttentionSpec& spec,
                               &places.query_documents_bt, &places.key_documents_bs})
     one &= !x->defined() || x->size(0) == 1;
   for (int64_t b = 0; b < (one ? 1 : shape.batch); ++b) {
-    plan->visits.push_back(
-        make_visits(spec.mask, places_of(places.query_positions_bt, places.query_documents_bt, b),
-                    places_of(places.key_positions_bs, places.key_documents_bs, b)));
+    plan->visits.push_back(make_visits(
+        spec.mask, token_places(places.query_positions_bt, places.query_documents_bt, b),
+        token_places(places.key_positions_bs, places.key_documents_bs, b)));
   }
   return plan;
 }
@@ -198,6 +213,8 @@ std::string beyond_fused(const AttentionSpec& spec, const at::Tensor& q) {
   const at::ScalarType dtype = q.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no fused kernel for {}", at::toString(dtype));
+  if (spec.routing.active() || spec.blocks.active())
+    return fmt::format("no pointwise kernel for {}", spec.routing.active() ? "routing" : "blocks");
   const FocusSpec& focus = spec.focus;
   if (focus.reads_members())
     return fmt::format("no fused kernel for focus {}", enum_name(focus.gate));
@@ -218,24 +235,30 @@ std::string beyond_fused(const AttentionSpec& spec, const at::Tensor& q) {
   return "";
 }
 
+AttentionResult run_kernels(const FusedOperands& x, at::ScalarType dtype,
+                            c10::intrusive_ptr<FusedCall> call) {
+  const bool want_stats = call->want_stats;
+  const variable_list outputs = FusedAttention::apply(x.q, x.k, x.v, x.tau_bt, x.bias_hn, x.sink_h,
+                                                      x.gate_btk, x.gate_bsk, std::move(call));
+  AttentionResult result;
+  result.out_bhte = outputs[0].to(dtype);  // float16 is computed in float32, rounded once
+  result.lse_bht = outputs[1];
+  if (want_stats) {
+    const at::Tensor means = outputs[2].mean(at::IntArrayRef{0, 2});
+    result.stats = {means.select(1, 0), means.select(1, 1), means.select(1, 2)};
+  }
+  return result;
+}
+
 AttentionResult fused_attention(const AttentionSpec& spec, std::shared_ptr<const VisitPlan> plan,
                                 const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                 const AttentionTensors& tensors, const AttentionContext& context) {
-  AttentionResult result;
+  AttentionResult result = run_kernels(fused_operands(spec, q, k, v, tensors), q.scalar_type(),
+                                       fused_call(spec, plan, context));
   result.path = {.name = "fused",
                  .isa = kernel_isa(q.scalar_type()),
                  .plan = plan->name,
                  .reason = "every active stage is pointwise"};
-  const FusedOperands x = fused_operands(spec, q, k, v, tensors);
-  const variable_list outputs =
-      FusedAttention::apply(x.q, x.k, x.v, x.tau_bt, x.bias_hn, x.sink_h, x.gate_btk, x.gate_bsk,
-                            fused_call(spec, std::move(plan), context));
-  result.out_bhte = outputs[0].to(q.scalar_type());  // float16 is computed in float32, rounded once
-  result.lse_bht = outputs[1];
-  if (context.want_stats) {
-    const at::Tensor means = outputs[2].mean(at::IntArrayRef{0, 2});
-    result.stats = {means.select(1, 0), means.select(1, 1), means.select(1, 2)};
-  }
   return result;
 }
 

@@ -8,20 +8,23 @@
 #include <torch/csrc/jit/api/object.h>
 
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/fused.h"
+#include "fovea/kernels/common/grouped_plan.h"
 #include "fovea/kernels/cpu/attention.h"
 
 namespace fovea {
 
 /// What forward and backward share besides tensors. Travels through autograd as a capsule.
 struct FusedCall : torch::CustomClassHolder {
-  std::shared_ptr<const VisitPlan> plan;
-  kernels::LogitRule rule;   ///< without the pointers to tensors
-  std::vector<float> alibi;  ///< slopes
+  std::shared_ptr<const VisitPlan> plan;  ///< of the pointwise kernels, or
+  std::vector<GroupedPlan> grouped;       ///< of the grouped ones
+  kernels::LogitRule rule;                ///< without the pointers to tensors
+  std::vector<float> alibi;               ///< slopes
   bool want_stats = false;
 };
 
@@ -39,6 +42,26 @@ c10::intrusive_ptr<FusedCall> fused_call(const AttentionSpec& spec,
 FusedOperands fused_operands(const AttentionSpec& spec, const at::Tensor& q_bhtd,
                              const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
                              const AttentionTensors& tensors);
+
+/// The call by the pointwise or the grouped kernels: everything of the result but its path, in the
+/// dtype of q before fused_operands(). Differentiable in the operands.
+AttentionResult run_kernels(const FusedOperands& x, at::ScalarType dtype,
+                            c10::intrusive_ptr<FusedCall> call);
+
+/// Whether the decoding kernels can take a call: few rows, one document, no gradient, no telemetry.
+bool is_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                 const at::Tensor& v, const AttentionTensors& tensors,
+                 const AttentionContext& context);
+
+/// Such a call by them: what rows [batch * queries] see, or the list of keys that the one query of
+/// every row of the batch sees. Everything of the result but its path's name, plan and reason.
+AttentionResult run_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v, const AttentionTensors& tensors,
+                             const AttentionContext& context, std::span<const RowVisits> rows);
+AttentionResult run_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v, const AttentionTensors& tensors,
+                             const AttentionContext& context,
+                             std::span<const std::vector<int32_t>> keys_seen);
 
 kernels::LogitRule rule_of(const FusedCall& call, const FusedOperands& x);
 kernels::AttentionSizes sizes_of(const FusedOperands& x);

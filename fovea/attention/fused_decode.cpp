@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "fovea/attention/fused_call.h"
@@ -69,11 +70,13 @@ std::vector<RowVisits> rows_seen(const AttentionSpec& spec, const AttentionConte
 }
 
 template <class T>
-void run_decode(const FusedCall& call, const FusedOperands& x, const std::vector<RowVisits>& rows,
-                const at::Tensor& out, const at::Tensor& lse) {
-  kernels::run(kernels::AttentionDecode<T>{.sizes = sizes_of(x),
+void run(const FusedCall& call, const FusedOperands& x, kernels::AttentionSizes sizes,
+         std::span<const RowVisits> rows, std::span<const std::vector<int32_t>> keys_seen,
+         const at::Tensor& out, const at::Tensor& lse) {
+  kernels::run(kernels::AttentionDecode<T>{.sizes = sizes,
                                            .rule = rule_of(call, x),
                                            .rows = rows,
+                                           .keys_seen = keys_seen,
                                            .q = rows_of<T>(x.q),
                                            .k = rows_of<T>(x.k),
                                            .v = rows_of<T>(x.v),
@@ -81,21 +84,11 @@ void run_decode(const FusedCall& call, const FusedOperands& x, const std::vector
                                            .lse = lse.mutable_data_ptr<float>()});
 }
 
-}  // namespace
-
-std::optional<AttentionResult> decode_attention(const AttentionSpec& spec, const at::Tensor& q,
-                                                const at::Tensor& k, const at::Tensor& v,
-                                                const AttentionTensors& tensors,
-                                                const AttentionContext& context) {
-  const bool documents = context.query_documents_bt.defined() || context.key_documents_bs.defined();
-  if (q.numel() == 0 || documents || context.want_stats ||
-      (context.training && spec.dropout > 0.0) || wants_gradient(q, k, v, tensors) ||
-      !kernels::prefers_decode(
-          {.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = q.size(2)}))
-    return std::nullopt;
-  const CallShape shape{q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()};
-  const std::vector<RowVisits> rows = rows_seen(spec, context, shape);
-  if (rows.empty()) return std::nullopt;
+// `keys`: of the longest list, or all.
+AttentionResult run(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                    const at::Tensor& v, const AttentionTensors& tensors,
+                    const AttentionContext& context, int64_t keys, std::span<const RowVisits> rows,
+                    std::span<const std::vector<int32_t>> keys_seen) {
   const at::NoGradGuard no_gradient;
   FusedOperands x = fused_operands(spec, q, k, v, tensors);
   for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = contiguous_rows(*t);
@@ -104,16 +97,61 @@ std::optional<AttentionResult> decode_attention(const AttentionSpec& spec, const
   AttentionResult result;
   result.lse_bht = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
   const auto call = fused_call(spec, nullptr, context);
+  kernels::AttentionSizes sizes = sizes_of(x);
+  sizes.keys = keys;
   if (x.q.scalar_type() == at::kBFloat16) {
-    run_decode<BFloat16>(*call, x, rows, out, result.lse_bht);
+    run<BFloat16>(*call, x, sizes, rows, keys_seen, out, result.lse_bht);
   } else {
-    run_decode<float>(*call, x, rows, out, result.lse_bht);
+    run<float>(*call, x, sizes, rows, keys_seen, out, result.lse_bht);
   }
   result.out_bhte = out.to(q.scalar_type());
-  result.path = {.name = "fused",
-                 .isa = kernel_isa(q.scalar_type()),
-                 .plan = plan_name(spec, {}, shape.keys),
-                 .reason = "few queries: keys and values are read where they lie"};
+  result.path.isa = kernel_isa(q.scalar_type());
+  return result;
+}
+
+}  // namespace
+
+bool is_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                 const at::Tensor& v, const AttentionTensors& tensors,
+                 const AttentionContext& context) {
+  const bool documents = context.query_documents_bt.defined() || context.key_documents_bs.defined();
+  return q.numel() > 0 && !documents && !context.want_stats &&
+         !(context.training && spec.dropout > 0.0) && !wants_gradient(q, k, v, tensors) &&
+         kernels::prefers_decode(
+             {.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = q.size(2)});
+}
+
+AttentionResult run_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v, const AttentionTensors& tensors,
+                             const AttentionContext& context, std::span<const RowVisits> rows) {
+  return run(spec, q, k, v, tensors, context, k.size(2), rows, {});
+}
+
+AttentionResult run_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v, const AttentionTensors& tensors,
+                             const AttentionContext& context,
+                             std::span<const std::vector<int32_t>> keys_seen) {
+  std::vector<RowVisits> rows;
+  int64_t longest = 0;
+  for (const std::vector<int32_t>& keys : keys_seen) {
+    rows.push_back({.near = {.begin = 0, .end = std::ssize(keys)}, .far = {}});
+    longest = std::max(longest, std::ssize(keys));
+  }
+  return run(spec, q, k, v, tensors, context, longest, rows, keys_seen);
+}
+
+std::optional<AttentionResult> decode_attention(const AttentionSpec& spec, const at::Tensor& q,
+                                                const at::Tensor& k, const at::Tensor& v,
+                                                const AttentionTensors& tensors,
+                                                const AttentionContext& context) {
+  if (!is_decoding(spec, q, k, v, tensors, context)) return std::nullopt;
+  const CallShape shape{q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()};
+  const std::vector<RowVisits> rows = rows_seen(spec, context, shape);
+  if (rows.empty()) return std::nullopt;
+  AttentionResult result = run_decoding(spec, q, k, v, tensors, context, rows);
+  result.path.name = "fused";
+  result.path.plan = plan_name(spec, {}, shape.keys);
+  result.path.reason = "few queries: keys and values are read where they lie";
   return result;
 }
 

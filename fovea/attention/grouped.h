@@ -6,6 +6,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,26 @@
 #include "fovea/kernels/common/grouped_plan.h"
 
 namespace fovea {
+
+/// Places of the keys, of which the queries are the last: one row for all of the batch, or one
+/// each.
+struct SelfPlaces {
+  std::vector<std::vector<TokenPlace>> rows;
+  std::string
+      reason;  ///< why there are none: other queries, tokens out of order; "" where there are
+
+  std::span<const TokenPlace> of(int64_t b) const { return rows[rows.size() == 1 ? 0 : b]; }
+};
+SelfPlaces self_places(const AttentionContext& context, int64_t queries, int64_t keys,
+                       int64_t batch);
+
+/// The rule of a layer's groups.
+inline GroupedRule grouped_rule(const AttentionSpec& spec) {
+  return {.mask = spec.mask,
+          .groups = spec.focus.groups,
+          .window = spec.focus.window,
+          .sinks = spec.focus.sinks};
+}
 
 /// Plans of one layer and batch: one for all rows of the batch, or one each.
 struct GroupedPlans {
@@ -30,6 +51,9 @@ struct GroupedPlans {
 GroupedPlans make_grouped_plans(const AttentionSpec& spec, const at::Tensor& members_bs,
                                 int64_t queries, const AttentionContext& context,
                                 std::optional<GroupedKind> wanted = std::nullopt);
+
+/// The tiles of plans, as means, into path.tiles and path.causal_tiles.
+void count_tiles(std::span<const GroupedPlan> plans, PathTaken& path);
 
 /// Why the grouped kernels cannot take this call; "" where they can, if plans exist.
 std::string beyond_grouped(const AttentionSpec& spec, const at::Tensor& q_bhtd,

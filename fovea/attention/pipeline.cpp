@@ -54,6 +54,22 @@ void check_focus_tensors(const FocusSpec& focus, const AttentionTensors& x, int6
                       x.members_bs.defined() ? at::toString(x.members_bs.scalar_type()) : "none");
 }
 
+void check_routing_tensors(const AttentionSpec& spec, const AttentionTensors& x, int64_t b,
+                           int64_t t, int64_t s) {
+  const RoutingSpec& routing = spec.routing;
+  const std::string setting = fmt::format("routing.clusters {}", routing.clusters);
+  const bool on = routing.active();
+  check_stage(on, x.query_routes_bht, {b, spec.heads, t}, "query_routes", setting);
+  check_stage(on, x.key_routes_bhs, {b, spec.heads, s}, "key_routes", setting);
+  check_stage(routing.reads_nearness(), x.key_nearness_bhs, {b, spec.heads, s}, "key_nearness",
+              fmt::format("routing.choice {}", enum_name(routing.choice)));
+  for (const at::Tensor* routes : {&x.query_routes_bht, &x.key_routes_bhs}) {
+    require<ShapeError>(!routes->defined() || routes->scalar_type() == at::kLong, "attention",
+                        "routes must be int64; got {}",
+                        routes->defined() ? at::toString(routes->scalar_type()) : "none");
+  }
+}
+
 void check_stage_tensors(const AttentionSpec& spec, const AttentionTensors& x, int64_t b,
                          int64_t t) {
   check_stage(spec.temperature.kind == TemperatureSpec::Kind::learned, x.tau_bt, {b, t}, "tau",
@@ -108,6 +124,9 @@ std::vector<std::pair<std::string_view, at::Tensor*>> AttentionTensors::named() 
           {"groups", &groups_bsk},
           {"members", &members_bs},
           {"focus_strength", &focus_strength},
+          {"query_routes", &query_routes_bht},
+          {"key_routes", &key_routes_bhs},
+          {"key_nearness", &key_nearness_bhs},
           {"own", &own}};
 }
 
@@ -131,6 +150,7 @@ void check_inputs(const AttentionSpec& spec, const at::Tensor& q, const at::Tens
   check_tensor(v, {b, spec.value_heads(), s, spec.value_width()}, "v", "");
   check_stage_tensors(spec, tensors, b, t);
   check_focus_tensors(spec.focus, tensors, b, t, s);
+  check_routing_tensors(spec, tensors, b, t, s);
   for (const auto& [x, name] : {std::pair{&context.query_positions_bt, "query_positions"},
                                 {&context.key_positions_bs, "key_positions"},
                                 {&context.query_documents_bt, "query_documents"},

@@ -145,6 +145,20 @@ Places resolve_places(const AttentionContext& context, int64_t queries, int64_t 
   return places;
 }
 
+std::vector<TokenPlace> token_places(const at::Tensor& positions, const at::Tensor& documents,
+                                     int64_t b) {
+  const auto pick = [b](const at::Tensor& x) {
+    return x.select(0, x.size(0) == 1 ? 0 : b).cpu().contiguous();
+  };
+  const at::Tensor p = pick(positions), d = documents.defined() ? pick(documents) : at::Tensor();
+  std::vector<TokenPlace> places(static_cast<size_t>(p.numel()));
+  for (size_t n = 0; n < places.size(); ++n) {
+    places[n] = {.document = d.defined() ? d.const_data_ptr<int64_t>()[n] : 0,
+                 .position = p.const_data_ptr<int64_t>()[n]};
+  }
+  return places;
+}
+
 at::Tensor distances(const Places& places) {
   return places.query_positions_bt.unsqueeze(2) - places.key_positions_bs.unsqueeze(1);
 }

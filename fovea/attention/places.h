@@ -7,6 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "fovea/attention/attention.h"
 
 namespace fovea {
@@ -30,6 +32,11 @@ at::Tensor checked_lengths(const AttentionContext& context, int64_t batch, int64
 /// Labels [1, tokens] of documents that begin at the given offsets: integers from 0 to `tokens`,
 /// ascending. ShapeError.
 at::Tensor documents_of_offsets(const at::Tensor& offsets, int64_t tokens);
+
+/// Row b of int64 positions and documents (undefined = one document) as the kernels' plans read
+/// them.
+std::vector<TokenPlace> token_places(const at::Tensor& positions, const at::Tensor& documents,
+                                     int64_t b);
 
 /// i - j in the document, int64 [b or 1, t, s].
 at::Tensor distances(const Places& places);

@@ -14,6 +14,7 @@
 #include "fovea/attention/multi_token.h"
 #include "fovea/attention/own_stage.h"
 #include "fovea/attention/pipeline.h"
+#include "fovea/attention/routing.h"
 #include "fovea/attention/talking_heads.h"
 #include "fovea/base/error.h"
 
@@ -136,6 +137,9 @@ RowWeights weights_of_rows(const AttentionSpec& spec, const at::Tensor& q, const
     if (spec.focus.gate == FocusSpec::Gate::hard)
       allowed = allowed.logical_and(focus_visible(spec.focus, groups, places));
   }
+  if (spec.routing.active())
+    allowed = routing_visible(spec.routing, tensors, entering.begin, allowed, places);
+  if (spec.blocks.active()) allowed = block_pairs_visible(spec.blocks, allowed, places);
   RowWeights result;
   if (only_visible_keys) {
     const auto [first, keys] = visible_keys(allowed);

@@ -96,6 +96,37 @@ void check_focus(const AttentionSpec& s) {
                             enum_name(s.mask.sparsity));
 }
 
+// Rules that say themselves which distant keys are seen.
+void check_routing(const AttentionSpec& s) {
+  s.routing.check();
+  s.blocks.check();
+  for (const auto& [name, active] :
+       {std::pair{"routing", s.routing.active()}, {"blocks", s.blocks.active()}}) {
+    if (!active) continue;
+    require<UnsupportedError>(s.mask.causal, kWhere,
+                              "{} with mask.causal false is not defined; set mask.causal: true",
+                              name);
+    require<UnsupportedError>(
+        s.mask == MaskRule{}, kWhere,
+        "{} with mask.window, mask.sinks or mask.sparsity is not defined (two rules for distant "
+        "pairs); remove one of them",
+        name);
+    require<UnsupportedError>(!s.focus.active(), kWhere,
+                              "{} with focus is not defined (two rules for distant pairs); remove "
+                              "one of them",
+                              name);
+  }
+  require<UnsupportedError>(!s.routing.active() || !s.blocks.active(), kWhere,
+                            "routing with blocks is not defined (two rules for distant pairs); "
+                            "remove one of them");
+  require<UnsupportedError>(
+      !s.routing.active() ||
+          (!s.differential && s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{}),
+      kWhere,
+      "routing with differential, multi_token or head_mix is not defined (each head sees other "
+      "pairs); remove one of them");
+}
+
 void check_mask(const MaskRule& m) {
   require<ConfigError>(m.window >= 0, kWhere, "mask.window must be 0 (none) or larger; got {}",
                        m.window);
@@ -194,6 +225,8 @@ void AttentionSpec::describe(FieldVisitor& v) {
   v.nested({"head_mix", "stages 4 and 9: head mixing (spec 2, 3)"}, head_mix);
   v.nested({"own", "stage 5: a stage of your own, before gate and bias"}, own);
   v.nested({"focus", "stages 5 and 6: Focus, learned groups of tokens (spec 11)"}, focus);
+  v.nested({"routing", "stage 6: keys of the query's own cluster (spec 4.3)"}, routing);
+  v.nested({"blocks", "stage 6: given pairs of blocks of positions"}, blocks);
   v.nested({"bias", "stage 5: additive position bias"}, bias);
   v.group({"mask", "stage 6: which keys a query may see"},
           [this](FieldVisitor& m) { describe_mask(mask, m); });
@@ -218,6 +251,7 @@ void AttentionSpec::check() const {
                        "soft_cap must be 0 (off) or positive; got {}", soft_cap);
   check_mask(mask);
   check_focus(*this);
+  check_routing(*this);
   check_bias(*this);
   multi_token.check();
   head_mix.check(heads);

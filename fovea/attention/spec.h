@@ -179,6 +179,35 @@ struct FocusSpec {
   bool operator==(const FocusSpec&) const = default;
 };
 
+/// Routing attention in its causal form (stage 6; spec 4.3): every head has `clusters` centroids, a
+/// token belongs to the nearest one, and a query sees `keep` keys of its own cluster and document,
+/// none elsewhere: the most recent ones, or those nearest to the centroid.
+struct RoutingSpec {
+  enum class Choice { recent, nearest };
+
+  int64_t clusters = 0;  ///< 0 = off
+  int64_t keep = 256;    ///< w
+  Choice choice = Choice::recent;
+
+  bool active() const { return clusters > 0; }
+  bool reads_nearness() const { return active() && choice == Choice::nearest; }
+  void describe(FieldVisitor& v);
+  void check() const;
+  bool operator==(const RoutingSpec&) const = default;
+};
+
+/// A given block-sparse rule (stage 6): positions of a document in blocks of `size`; a query sees
+/// what is not later in the blocks that its own is paired with.
+struct BlockPairsSpec {
+  int64_t size = 0;            ///< 0 = off
+  std::vector<int64_t> pairs;  ///< query block, key block, query block, key block, ...
+
+  bool active() const { return size > 0; }
+  void describe(FieldVisitor& v);
+  void check() const;
+  bool operator==(const BlockPairsSpec&) const = default;
+};
+
 /// A stage that this program registered (own_stage.h), in stage 5 before gate and bias.
 struct OwnStageSpec {
   std::string name;            ///< "" = none
@@ -202,6 +231,8 @@ struct AttentionSpec {
   HeadMixSpec head_mix;
   OwnStageSpec own;
   FocusSpec focus;
+  RoutingSpec routing;
+  BlockPairsSpec blocks;
   BiasSpec bias;
   MaskRule mask;
   bool sink_logit = false;  ///< one learned scalar per head joins the softmax with value 0
@@ -238,6 +269,7 @@ std::span<const std::string_view> enum_names(HeadOutputSpec::Gate);
 std::span<const std::string_view> enum_names(FocusSpec::Gate);
 std::span<const std::string_view> enum_names(FocusSpec::Assignment);
 std::span<const std::string_view> enum_names(FocusSpec::Potentials);
+std::span<const std::string_view> enum_names(RoutingSpec::Choice);
 std::span<const std::string_view> enum_names(MaskRule::Sparsity);
 
 /// Visits the keys of a mask rule (here because kernels/ knows no config).

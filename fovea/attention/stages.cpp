@@ -117,10 +117,17 @@ Settings mask_settings(const AttentionSpec& spec) {
   if (const FocusSpec& f = spec.focus; f.gate == FocusSpec::Gate::hard)
     active.push_back(fmt::format("focus top {} of {} groups, window {}, sinks {}", f.top_k,
                                  f.groups, f.window, f.sinks));
+  if (const RoutingSpec& r = spec.routing; r.active())
+    active.push_back(
+        fmt::format("routing {} {} of {} clusters", enum_name(r.choice), r.keep, r.clusters));
+  if (const BlockPairsSpec& b = spec.blocks; b.active())
+    active.push_back(fmt::format("{} pairs of blocks of {}", b.pairs.size() / 2, b.size));
   return active;
 }
 
 std::string mask_beyond(const AttentionSpec& spec) {
+  if (spec.routing.active()) return "the clusters of routing are of this layer alone";
+  if (spec.blocks.active()) return "given pairs of blocks are no mask of torch's";
   return spec.focus.gate == FocusSpec::Gate::hard ? "the groups of focus are of this layer alone"
                                                   : "";
 }

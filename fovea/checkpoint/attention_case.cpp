@@ -160,6 +160,9 @@ CaseResult run_decode(const AttentionCase& c) {
     AttentionTensors tensors = c.tensors;
     for (at::Tensor* x : {&tensors.tau_bt, &tensors.groups_bsk, &tensors.members_bs})
       if (x->defined()) *x = x->narrow(1, begin, n);
+    for (at::Tensor* x :
+         {&tensors.query_routes_bht, &tensors.key_routes_bhs, &tensors.key_nearness_bhs})
+      if (x->defined()) *x = x->narrow(2, begin, n);
     const AttentionResult step =
         cached_attention(spec, cache, c.q_bhtd.narrow(2, begin, n), c.k_bgsd.narrow(2, begin, n),
                          c.v_bgse.narrow(2, begin, n), tensors);

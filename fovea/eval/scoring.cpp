@@ -127,15 +127,19 @@ class Scorer {
     const at::Tensor nll =
         model_.token_nll(input, targets.to(device), model_.has_focus() ? &info : nullptr)
             .to(at::kCPU, at::kFloat);
+    result_.plans.clear();
     for (const FocusObservation& layer : info.focus) {
       if (!layer.defined()) continue;
       pairs_ += layer.pairs.all;
       distant_ += layer.pairs.distant;
+      tiles_ += layer.tiles_visited();
+      result_.plans.push_back(layer.plan());
       ++layers_;
     }
     if (layers_ > 0) {
       result_.pairs_kept = pairs_ / static_cast<double>(layers_);
       result_.distant_kept = distant_ / static_cast<double>(layers_);
+      result_.tiles_visited = tiles_ / static_cast<double>(layers_);
     }
     count(nll.contiguous().const_data_ptr<float>(), length);
     pending_.clear();
@@ -164,7 +168,7 @@ class Scorer {
   const Transformer& model_;
   ScoreResult& result_;
   std::vector<Item> pending_;
-  double pairs_ = 0.0, distant_ = 0.0;  // sums over windows and layers with Focus
+  double pairs_ = 0.0, distant_ = 0.0, tiles_ = 0.0;  // sums over windows and layers with Focus
   int64_t layers_ = 0;
 };
 
@@ -268,6 +272,7 @@ Json ScoreResult::to_json() const {
   }
   return {{"window", options.window},           {"stride", options.stride},
           {"pairs_kept", pairs_kept},           {"distant_kept", distant_kept},
+          {"tiles_visited", tiles_visited},     {"plans", plans},
           {"total", totals_json(total)},        {"sources", std::move(by_source)},
           {"positions", std::move(by_position)}};
 }

@@ -59,7 +59,9 @@ struct ScoreResult {
   ScoreTotals total;
   std::vector<std::pair<std::string, ScoreTotals>> sources;  ///< in order of first appearance
   double pairs_kept = 1.0, distant_kept = 1.0;  ///< by the hard rule of Focus, mean over layers
-  std::vector<PositionBucket> positions;        ///< [0, 1), [1, 2), [2, 4), ... up to the window
+  double tiles_visited = 1.0;      ///< of those that a causal mask has; without grouped plans 1
+  std::vector<std::string> plans;  ///< of the layers with Focus, in the last batch
+  std::vector<PositionBucket> positions;  ///< [0, 1), [1, 2), [2, 4), ... up to the window
 
   nlohmann::ordered_json to_json() const;
 };

@@ -80,6 +80,7 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
     const AttentionSpec spec =
         spec_in_mode(w.spec, impl_->compute.focus, impl_->compute.focus_change);
     AttentionTensors tensors = impl_->tensors_of(w, tau);
+    if (w.routing.defined()) impl_->route(w, heads, tensors);
     if (spec.focus.active())
       put_groups(spec, w.focus, cached_groups(w, spec.focus, y, cache), tensors);
     const at::Tensor out = cached_attention(spec, cache, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd,

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -39,8 +40,15 @@ struct FocusObservation {
   at::Tensor sample_ng;          ///< z of some tokens, where centroids restart
   FocusStatistics statistics;
   PairsKept pairs;  ///< of the hard rule; counted in modes `hard`, `random` and `window`
+  PathTaken path;   ///< of the layer's attention
 
   bool defined() const { return potentials_k.defined(); }
+  /// "grouped classes": the path and its plan.
+  std::string plan() const { return path.name + " " + path.plan; }
+  /// Tiles that a grouped plan visits over those of a causal mask; 1 without one.
+  double tiles_visited() const {
+    return path.causal_tiles > 0.0 ? path.tiles / path.causal_tiles : 1.0;
+  }
 };
 
 /// Registry values of one layer.

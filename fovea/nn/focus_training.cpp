@@ -88,6 +88,8 @@ void Transformer::observe(std::span<const ForwardInfo> micro_batches, double ema
                           double progress) {
   for (size_t layer = 0; layer < impl_->layers.size(); ++layer) {
     LayerWeights& w = impl_->layers[layer];
+    if (w.routing.defined())
+      follow_routes(w.routing, micro_batches, layer, impl_->config.attention.routing.decay);
     if (!w.focus.defined()) continue;
     std::vector<FocusObservation> parts;
     for (const ForwardInfo& info : micro_batches) {

@@ -51,7 +51,8 @@ Heads Transformer::Impl::project(const LayerWeights& w, const at::Tensor& y,
   } else if (c.qk_norm == QkNorm::weightless && w.rotated) {
     q_gain = k_gain = at::ones({c.head_dim}, at::TensorOptions(at::kFloat).device(device));
   }
-  const bool after = c.qk_norm == QkNorm::head_layer || c.qk_norm == QkNorm::l2;
+  const bool routed = w.routing.defined();
+  const bool after = routed || c.qk_norm == QkNorm::head_layer || c.qk_norm == QkNorm::l2;
   const bool interleaved = w.rotated && c.rope.layout == RopeLayout::interleaved;
   const RopeTable none;
   const RopeTable& table = w.rotated ? pass.rope : none;
@@ -63,6 +64,10 @@ Heads Transformer::Impl::project(const LayerWeights& w, const at::Tensor& y,
   } else if (c.qk_norm == QkNorm::l2) {  // the pipeline divides by sqrt(d), so that goes in before
     heads.q_bhtd = of_length(heads.q_bhtd, w.qk_scale, std::sqrt(static_cast<double>(c.head_dim)));
     heads.k_bgtd = of_length(heads.k_bgtd, at::ones({}, heads.k_bgtd.options()), 1.0);
+  }
+  if (routed) {
+    heads.plain_q_bhtd = heads.q_bhtd;
+    heads.plain_k_bgtd = heads.k_bgtd;
   }
   if (w.rotated && (after || interleaved)) {
     for (at::Tensor* x : {&heads.q_bhtd, &heads.k_bgtd}) {

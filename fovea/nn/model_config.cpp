@@ -128,6 +128,21 @@ void FocusSettings::check(int64_t model_layers) const {
                        recluster_interval);
 }
 
+void RoutingSettings::describe(FieldVisitor& v) {
+  rule.describe(v);
+  v.integers({"layers", "layers with routing, counted from 0; empty: all"}, layers);
+  v.real({"decay", "EMA of the clusters' sizes and sums, once a step"}, decay);
+}
+
+void RoutingSettings::check(int64_t model_layers) const {
+  for (const int64_t layer : layers)
+    check_range("attention.routing.layers", layer, 0, model_layers - 1);
+  require<ConfigError>(decay >= 0.0 && decay < 1.0, "model",
+                       "'model.attention.routing.decay' must be in [0, 1); got {}", decay);
+  require<ConfigError>(rule.active() || *this == RoutingSettings{}, "model",
+                       "'model.attention.routing' needs 'clusters' above 0");
+}
+
 void AttentionSettings::describe(FieldVisitor& v) {
   v.nested({"temperature", "Focal Attention: softmax temperature"}, temperature);
   v.reals({"temperature_per_layer", "constant t of each layer; empty: temperature.value in all"},
@@ -137,6 +152,8 @@ void AttentionSettings::describe(FieldVisitor& v) {
   v.nested({"head_mix", "head mixing: Multi-Token and talking-heads attention"}, head_mix);
   v.nested({"own", "a stage of your own that this program registered"}, own);
   v.nested({"focus", "Focus: learned groups of tokens decide which distant pairs attend"}, focus);
+  v.nested({"routing", "Routing: a query sees keys of its own cluster"}, routing);
+  v.nested({"blocks", "given pairs of blocks of positions"}, blocks);
   v.nested({"bias", "additive position bias"}, bias);
   v.group({"mask", "which keys a query sees, beside causality and documents"},
           [this](FieldVisitor& inner) { describe_mask(mask, inner); });
@@ -236,6 +253,7 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
                        "'model.attention.multi_token.init_value' must be 0 or larger; got {}",
                        c.attention.multi_token.init_value);
   c.attention.focus.check(c.layers);
+  c.attention.routing.check(c.layers);
   c.lora.check();
   lora_places(c.lora, c);  // names that mean nothing
   bool focused = false;
@@ -259,6 +277,7 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
                      .soft_cap = attention.soft_cap,
                      .head_mix = attention.head_mix,
                      .own = attention.own,
+                     .blocks = attention.blocks,
                      .bias = attention.bias,
                      .mask = attention.full.contains(layer) ? MaskRule{} : attention.mask,
                      .sink_logit = attention.sink_logit,
@@ -277,6 +296,9 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
   if ((focused.empty() || std::ranges::find(focused, layer) != focused.end()) &&
       (spec.mask.window == 0 || attention.focus.windowed_layers))
     spec.focus = attention.focus.groups;
+  const std::vector<int64_t>& routed = attention.routing.layers;
+  if (routed.empty() || std::ranges::find(routed, layer) != routed.end())
+    spec.routing = attention.routing.rule;
   if (!attention.temperature_per_layer.empty())
     spec.temperature.value = attention.temperature_per_layer[static_cast<size_t>(layer)];
   return spec;

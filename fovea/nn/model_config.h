@@ -54,6 +54,17 @@ struct FocusSettings {
   bool operator==(const FocusSettings&) const = default;
 };
 
+/// Routing attention of a model: the rule, the layers that have it, how its centroids follow.
+struct RoutingSettings {
+  RoutingSpec rule;
+  std::vector<int64_t> layers;  ///< from 0; empty = all
+  double decay = 0.999;         ///< EMA of the clusters' sizes and sums (spec 4.3)
+
+  void describe(FieldVisitor& v);
+  void check(int64_t model_layers) const;
+  bool operator==(const RoutingSettings&) const = default;
+};
+
 /// The attention keys of a model; one AttentionSpec a layer is derived from them.
 struct AttentionSettings {
   TemperatureSpec temperature;
@@ -64,6 +75,8 @@ struct AttentionSettings {
   HeadMixSpec head_mix;
   OwnStageSpec own;
   FocusSettings focus;
+  RoutingSettings routing;
+  BlockPairsSpec blocks;
   BiasSpec bias;
   MaskRule mask;
   FullLayers full;  ///< layers that `mask` does not hold for

@@ -41,6 +41,7 @@ at::Tensor swiglu(const at::Tensor& gate_up_rf);
 /// t] (6.1).
 struct Heads {
   at::Tensor q_bhtd, k_bgtd, v_bgtd;
+  at::Tensor plain_q_bhtd, plain_k_bgtd;  ///< before the rotation, where routing reads them
 };
 Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim,
                   const at::Tensor& q_gain_d, const at::Tensor& k_gain_d, double eps,

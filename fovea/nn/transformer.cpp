@@ -164,6 +164,7 @@ AttentionInput Transformer::Impl::enter_layer(int64_t index, const Stream& strea
   }
   in.heads = project(w, in.y, pass);
   in.tensors = tensors_of(w, tau);
+  if (w.routing.defined()) in.routes = route(w, in.heads, in.tensors);
   if (w.focus.defined() && pass.layer_inputs != nullptr) pass.layer_inputs->push_back(in.y);
   if (in.spec.focus.active()) {
     in.groups = group_layer(w, in.y, pass.attention, pass.focus);
@@ -182,6 +183,7 @@ Transformer::Impl::Stream Transformer::Impl::run_layer(int64_t index, Stream str
   const AttentionInput in = enter_layer(index, stream, pass);
   AttentionContext context = pass.attention;
   context.layer = index;
+  context.want_tiles = info != nullptr && in.spec.focus.gate == FocusSpec::Gate::hard;
   const AttentionResult result =
       attention(in.spec, in.heads.q_bhtd, in.heads.k_bgtd, in.heads.v_bgtd, in.tensors, context,
                 compute.attention_path);
@@ -195,6 +197,12 @@ Transformer::Impl::Stream Transformer::Impl::run_layer(int64_t index, Stream str
       info->focus.resize(layers.size());
       info->focus[static_cast<size_t>(index)] = observation_of(
           in.spec, config.attention.focus, w.focus, in.groups, pass.attention, pass.focus);
+      info->focus[static_cast<size_t>(index)].path = result.path;
+    }
+    if (in.routes.query_bht.defined()) {
+      info->routing.resize(layers.size());
+      info->routing[static_cast<size_t>(index)] = observe_routes(
+          in.routes, in.spec.routing.clusters, in.heads.plain_q_bhtd, in.heads.plain_k_bgtd);
     }
   }
   return leave_layer(index, in.x, in.y, result.out_bhte, pass);

@@ -16,6 +16,7 @@
 #include "fovea/attention/attention.h"
 #include "fovea/attention/cache.h"
 #include "fovea/attention/rope.h"
+#include "fovea/attention/routing.h"
 #include "fovea/nn/focus_layer.h"
 #include "fovea/nn/model_config.h"
 #include "fovea/nn/parameters.h"
@@ -38,7 +39,8 @@ struct ForwardInfo {
   std::vector<double>
       temperature;             ///< effective t of each layer (mean tau / sqrt(d); 1 without Focal)
   double clipped_share = 0.0;  ///< of learned temperatures, mean over layers (F-3)
-  std::vector<FocusObservation> focus;  ///< one a layer where some layer has Focus, else empty
+  std::vector<FocusObservation> focus;      ///< one a layer where some layer has Focus, else empty
+  std::vector<RoutingObservation> routing;  ///< likewise
 };
 
 /// Options of how, not what.

@@ -172,6 +172,7 @@ LayerWeights Transformer::Impl::add_layer(int64_t index, uint64_t seed) {
   if (w.spec.focus.active())
     w.focus =
         add_focus(registry, w.spec, config.attention.focus, index, config.width, seed, device);
+  if (w.spec.routing.active()) w.routing = add_routing(w.spec, index, seed);
   build.temperature(w);
   build.feed_forward(w);
   if (config.lora.active()) w.lora = add_lora(registry, config.lora, lora, index, seed, device);

@@ -18,6 +18,13 @@
 
 namespace fovea {
 
+/// State of a layer's clusters; no gradient reaches it (spec 4.3).
+struct LayerRouting {
+  at::Tensor centroids_hcd, sizes_hc, sums_hcd;
+
+  bool defined() const { return centroids_hcd.defined(); }
+};
+
 /// Parameters of one decoder block; undefined where the config has none.
 struct LayerWeights {
   AttentionSpec spec;
@@ -30,6 +37,7 @@ struct LayerWeights {
   std::vector<at::Tensor> lambdas;  // Differential: lq1, lk1, lq2, lk2
   TemperatureParameters temperature;
   LayerFocus focus;
+  LayerRouting routing;
   LayerLora lora;
 };
 
@@ -58,8 +66,13 @@ struct AttentionInput {
   Heads heads;
   AttentionTensors tensors;
   LayerGroups groups;  // with Focus
+  Routes routes;       // with routing
   double temperature = 1.0, clipped_share = 0.0;
 };
+
+/// One observe() of a layer's clusters.
+void follow_routes(LayerRouting& routing, std::span<const ForwardInfo> micro_batches, size_t layer,
+                   double decay);
 
 struct Transformer::Impl {
   Impl(const ModelConfig& c, uint64_t seed, at::Device d);
@@ -80,6 +93,9 @@ struct Transformer::Impl {
   /// Registers the parameters of one layer's stages (sink logit, kernels, mixes, head norm, gate).
   AttentionTensors add_stages(const AttentionSpec& spec, int64_t layer, uint64_t seed,
                               std::vector<at::Tensor>& lambdas);
+  LayerRouting add_routing(const AttentionSpec& spec, int64_t layer, uint64_t seed);
+  /// The clusters of these heads, into the stage tensors.
+  Routes route(const LayerWeights& layer, const Heads& heads, AttentionTensors& tensors) const;
   void check(const ModelInput& input) const;
   RopeTable rope_for(int64_t positions) const;
   PassContext make_pass(const ModelInput& input) const;

@@ -133,10 +133,14 @@ nlohmann::ordered_json EvaluationResult::to_json() const {
                                  {"sources", sources_json(sources)}};
   if (hard) {
     const EvaluationResult pruned{.sources = hard->sources, .hard = std::nullopt};
-    json["hard"] = {
-        {"loss", pruned.total().loss()},        {"perplexity", pruned.total().perplexity()},
-        {"pairs_kept", hard->pairs_kept},       {"distant_kept", hard->distant_kept},
-        {"largest_group", hard->largest_group}, {"sources", sources_json(hard->sources)}};
+    json["hard"] = {{"loss", pruned.total().loss()},
+                    {"perplexity", pruned.total().perplexity()},
+                    {"pairs_kept", hard->pairs_kept},
+                    {"distant_kept", hard->distant_kept},
+                    {"largest_group", hard->largest_group},
+                    {"tiles_visited", hard->tiles_visited},
+                    {"plans", hard->plans},
+                    {"sources", sources_json(hard->sources)}};
   }
   return json;
 }
@@ -152,7 +156,9 @@ EvaluationResult EvaluationResult::from_json(const nlohmann::ordered_json& json)
       result.hard = {.sources = sources_from(hard->at("sources")),
                      .pairs_kept = numbers("pairs_kept"),
                      .distant_kept = numbers("distant_kept"),
-                     .largest_group = numbers("largest_group")};
+                     .largest_group = numbers("largest_group"),
+                     .tiles_visited = hard->value("tiles_visited", std::vector<double>()),
+                     .plans = hard->value("plans", std::vector<std::string>())};
     }
   } catch (const nlohmann::json::exception& error) {
     fail<CheckpointError>("evaluation", "the stored evaluation is damaged: {}", error.what());
@@ -191,16 +197,20 @@ HardEvaluation evaluate_hard(Transformer& model, const std::vector<ValidationSet
       if (!layer.defined()) continue;
       for (const auto& [list, value] : {std::pair{&result.pairs_kept, layer.pairs.all},
                                         {&result.distant_kept, layer.pairs.distant},
-                                        {&result.largest_group, layer.statistics.largest_hard}}) {
+                                        {&result.largest_group, layer.statistics.largest_hard},
+                                        {&result.tiles_visited, layer.tiles_visited()}}) {
         if (batches == 0) list->push_back(0.0);
         (*list)[n] += value;
       }
+      if (batches == 0) result.plans.emplace_back();
+      result.plans[n] = layer.plan();
       ++n;
     }
     ++batches;
   });
   model.compute().focus = before;
-  for (auto* list : {&result.pairs_kept, &result.distant_kept, &result.largest_group}) {
+  for (auto* list :
+       {&result.pairs_kept, &result.distant_kept, &result.largest_group, &result.tiles_visited}) {
     for (double& value : *list) value /= static_cast<double>(std::max<int64_t>(batches, 1));
   }
   return result;

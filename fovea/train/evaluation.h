@@ -34,6 +34,8 @@ struct HardEvaluation {
   std::vector<double> pairs_kept;     ///< per layer with Focus: share of all pairs
   std::vector<double> distant_kept;   ///< of distant pairs (i - j >= w, not sinks)
   std::vector<double> largest_group;  ///< share of tokens whose first choice is the largest group
+  std::vector<double> tiles_visited;  ///< of those that a causal mask has; 1 without a grouped plan
+  std::vector<std::string> plans;     ///< of the last batch: "grouped classes", "reference dense"
 };
 
 struct EvaluationResult {

@@ -78,6 +78,8 @@ Json StepRecord::to_json() const {
     json["focus/hard/pairs_kept"] = hard.pairs_kept;
     json["focus/hard/distant_kept"] = hard.distant_kept;
     json["focus/hard/largest_group"] = hard.largest_group;
+    json["focus/hard/tiles_visited"] = hard.tiles_visited;
+    json["focus/hard/plans"] = hard.plans;
   }
   if (evaluation) {
     for (const SourceEvaluation& source : evaluation->sources) {

@@ -93,6 +93,33 @@ TEST(AttentionSpec, RefusesImpossibleSettingsByName) {
       },
       {"max_distance", "16"});
   expect_refused<ConfigError>([](Spec& s) { s.dropout = 1.0; }, {"dropout"});
+  const RoutingSpec routing{.clusters = 4};
+  expect_refused<ConfigError>([](Spec& s) { s.routing.clusters = -1; }, {"routing.clusters"});
+  expect_refused<ConfigError>([&](Spec& s) { s.routing = {.clusters = 2, .keep = 0}; },
+                              {"routing.keep", "0"});
+  expect_refused<UnsupportedError>([&](Spec& s) { s.routing = routing, s.mask.window = 4; },
+                                   {"routing", "mask.window"});
+  expect_refused<UnsupportedError>([&](Spec& s) { s.routing = routing, s.mask.causal = false; },
+                                   {"routing", "causal"});
+  expect_refused<UnsupportedError>(
+      [&](Spec& s) { s.routing = routing, s.focus.gate = FocusSpec::Gate::hard; },
+      {"routing", "focus"});
+  expect_refused<UnsupportedError>(
+      [&](Spec& s) { s.routing = routing, s.head_mix.after = HeadMixSpec::Kind::full; },
+      {"routing", "head_mix"});
+  expect_refused<UnsupportedError>([&](Spec& s) { s.routing = routing, s.blocks.size = 8; },
+                                   {"routing", "blocks"});
+  expect_refused<ConfigError>([](Spec& s) { s.blocks.pairs = {0, 0}; }, {"blocks.size"});
+  expect_refused<ConfigError>(
+      [](Spec& s) {
+        s.blocks = {.size = 8, .pairs = {0, 0, 1}};
+      },
+      {"blocks.pairs", "3"});
+  expect_refused<ConfigError>(
+      [](Spec& s) {
+        s.blocks = {.size = 8, .pairs = {0, -1}};
+      },
+      {"blocks.pairs", "-1"});
   for (const auto& [name, spec] : all_specs()) EXPECT_NO_THROW(spec.check()) << name;
 }
 

@@ -40,6 +40,8 @@ struct AttentionInputs {
     AttentionTensors some = tensors;
     for (at::Tensor* x : {&some.tau_bt, &some.groups_bsk, &some.members_bs})
       if (x->defined()) *x = x->narrow(1, begin, n);
+    for (at::Tensor* x : {&some.query_routes_bht, &some.key_routes_bhs, &some.key_nearness_bhs})
+      if (x->defined()) *x = x->narrow(2, begin, n);
     return some;
   }
   AttentionInputs to(at::ScalarType dtype) const {
@@ -116,6 +118,17 @@ inline AttentionInputs random_inputs(const AttentionSpec& spec, int64_t b, int64
         at::softmax(random_normal({b, s, focus.groups}, seed + 14000), -1).contiguous();
   if (focus.reads_members()) in.tensors.members_bs = random_member_bits(b, s, focus, seed + 15000);
   if (focus.reads_strength()) in.tensors.focus_strength = at::full({}, 3.5, at::kDouble);
+  const RoutingSpec& routing = spec.routing;
+  const auto routes = [&](int64_t n, uint64_t offset) {
+    return (random_normal({b, spec.heads, n}, seed + offset).abs() * 1e6).to(at::kLong) %
+           routing.clusters;
+  };
+  if (routing.active()) {
+    in.tensors.key_routes_bhs = routes(s, 16000);
+    in.tensors.query_routes_bht = routes(t, 17000);
+  }
+  if (routing.reads_nearness())
+    in.tensors.key_nearness_bhs = random_normal({b, spec.heads, s}, seed + 18000);
   const int64_t e = spec.value_width();
   if (spec.head_output.norm == HeadOutputSpec::Norm::rms)
     in.tensors.head_gain_e = random_normal({e}, seed + 10000);
@@ -143,10 +156,10 @@ inline AttentionContext packed_context(const std::vector<int64_t>& lengths) {
   return context;
 }
 
-/// Convolutions, head mixing and memberships have one path so far, the reference.
+/// Convolutions, head mixing, memberships, clusters and given blocks have no pointwise kernel.
 inline bool reference_only(const AttentionSpec& spec) {
   return spec.multi_token.earlier_queries() > 0 || spec.head_mix != HeadMixSpec{} ||
-         spec.focus.reads_members();
+         spec.focus.reads_members() || spec.routing.active() || spec.blocks.active();
 }
 
 struct NamedSpec {
@@ -261,6 +274,18 @@ inline std::vector<NamedSpec> all_specs() {
     s.focus = focus(Gate::hard);
     s.multi_token = both, s.head_mix = mix(Mix::full, Mix::groups);
     s.mask.window = 6, s.mask.sinks = 2, s.soft_cap = 3.0;
+  });
+  add("routing", [](AttentionSpec& s) { s.routing = {.clusters = 3, .keep = 4}; });
+  add("routing_nearest_logit", [](AttentionSpec& s) {
+    s.routing = {.clusters = 2, .keep = 3, .choice = RoutingSpec::Choice::nearest};
+    s.sink_logit = true, s.soft_cap = 3.0;
+  });
+  add("blocks", [](AttentionSpec& s) {
+    s.blocks.size = 5;
+    for (int64_t q = 0; q < 20; ++q) {
+      if (q == 7) continue;  // sees nothing
+      for (const int64_t k : {q, q / 2, q + 1}) s.blocks.pairs.insert(s.blocks.pairs.end(), {q, k});
+    }
   });
   add("mta_everything", [&](AttentionSpec& s) {
     learned(s);

@@ -225,9 +225,37 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
     }
   };
   int64_t batch_row = 0;
+  const auto in_blocks = [&](int64_t row, int64_t col) {
+    if (!spec.blocks.active()) return true;
+    const int64_t query = query_position(row) / spec.blocks.size,
+                  key = key_position(col) / spec.blocks.size;
+    for (size_t n = 0; n + 1 < spec.blocks.pairs.size(); n += 2)
+      if (spec.blocks.pairs[n] == query && spec.blocks.pairs[n + 1] == key) return true;
+    return false;
+  };
   const auto visible = [&](int64_t row, int64_t col) {
-    return seen[row * s + col] &&
+    return seen[row * s + col] && in_blocks(row, col) &&
            (focus.gate != FocusSpec::Gate::hard || local(row, col) || meet(batch_row, row, col));
+  };
+  // Routing (spec 4.3): fewer than `keep` keys of the cluster come before this one.
+  const RoutingSpec& routing = spec.routing;
+  const at::Tensor from = copied(in.tensors.query_routes_bht),
+                   to = copied(in.tensors.key_routes_bhs);
+  const auto routed = [&](int64_t h, int64_t row, int64_t col) {
+    if (!routing.active()) return true;
+    const int64_t head = batch_row * heads + h;
+    const int64_t own = from.const_data_ptr<int64_t>()[head * t + row];
+    const int64_t* const keys = to.const_data_ptr<int64_t>() + head * s;
+    const auto better = [&](int64_t a, int64_t b_) {
+      if (routing.choice == RoutingSpec::Choice::recent) return key_position(a) > key_position(b_);
+      const double x = in.tensors.key_nearness_bhs[batch_row][h][a].item<double>(),
+                   y = in.tensors.key_nearness_bhs[batch_row][h][b_].item<double>();
+      return x > y || (x == y && a > b_);
+    };
+    int64_t before = 0;
+    for (int64_t other = 0; other < s; ++other)
+      before += keys[other] == own && visible(row, other) && better(other, col) ? 1 : 0;
+    return keys[col] == own && before < routing.keep;
   };
   ScalarResult result{at::zeros({b, heads, t, e}, at::kDouble),
                       at::zeros({b, heads, t}, at::kDouble),
@@ -274,7 +302,7 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
         double total = spec.sink_logit ? std::exp(in.tensors.sink_logit_h[h].item<double>()) : 0.0;
         for (int64_t col = 0; col < s; ++col) {
           double& logit = map(h, row, col);
-          if (!visible(row, col)) {
+          if (!visible(row, col) || !routed(h, row, col)) {
             logit = 0.0;
             continue;
           }

@@ -78,6 +78,10 @@ class FarBuilder {
                           .key_begin = std::ssize(far_.key.token),
                           .query_begin = std::ssize(far_.query.token)});
   }
+  void add_lists(std::span<const int32_t> keys, std::span<const int32_t> queries) {
+    far_.key.token.insert(far_.key.token.end(), keys.begin(), keys.end());
+    far_.query.token.insert(far_.query.token.end(), queries.begin(), queries.end());
+  }
   void add_key(int32_t token) { far_.key.token.push_back(token); }
   void add_query(int32_t token) { far_.query.token.push_back(token); }
   // Tokens in order, as keys and (those that are) as queries.
@@ -100,10 +104,11 @@ class FarBuilder {
 
   FarPairs finish() {
     turn_visits();
-    fill(far_.key, plan_.rule.window, false);
-    fill(far_.query, plan_.rule.window, true);
+    const bool listed = plan_.kind == GroupedKind::lists;
+    fill(far_.key, 0, false);
+    fill(far_.query, listed ? 0 : plan_.rule.window, true);
     cut_blocks();
-    far_.query_slots = members_.empty()
+    far_.query_slots = members_.empty() && !listed
                            ? one_slot_each()
                            : slots_of(far_.query.token, plan_.first_query(), plan_.queries);
     join_components();
@@ -131,7 +136,7 @@ class FarBuilder {
     to.document.assign(size, queries ? -1 : -2);
     const bool open = !queries && far_.rule.opens;
     if (open) to.open.resize(size);
-    const int32_t shift = queries ? static_cast<int32_t>(window) : 0;
+    const auto shift = static_cast<int32_t>(window);
     for (size_t n = 0; n < size; ++n) {
       const int32_t token = slots.token[n];
       if (token < 0) continue;
@@ -297,6 +302,18 @@ FarPairs class_pairs(const GroupedPlan& plan, const MemberSets& sets) {
     build.visit(visited);
   }
   if (!inside && !sinks.empty()) build.visit({});
+  return build.finish();
+}
+
+FarPairs listed_pairs(const GroupedPlan& plan, const std::vector<std::vector<int32_t>>& keys,
+                      const std::vector<std::vector<int32_t>>& queries, const IntRows& visits) {
+  FarBuilder build(plan, {});
+  for (size_t c = 0; c < keys.size(); ++c) {
+    build.begin_list(0);
+    build.add_lists(keys[c], queries[c]);
+    build.end_list();
+    build.visit(visits.of(static_cast<int64_t>(c)));
+  }
   return build.finish();
 }
 

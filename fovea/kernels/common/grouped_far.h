@@ -1,4 +1,4 @@
-// Building the far pairs of a plan, and the sets of groups that occur (internal to grouped_plan).
+// Building the far pairs of a plan, and the sets of groups that occur (internal to the plans).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -25,6 +25,11 @@ MemberSets member_sets(std::span<const uint64_t> members);
 
 /// `plan` has everything but far.
 FarPairs class_pairs(const GroupedPlan& plan, const MemberSets& sets);
+FarPairs listed_pairs(const GroupedPlan& plan, const std::vector<std::vector<int32_t>>& keys,
+                      const std::vector<std::vector<int32_t>>& queries, const IntRows& visits);
 FarPairs group_pairs(const GroupedPlan& plan, std::span<const uint64_t> members);
+
+/// Columns of positions and documents, and the ranges of near keys (of a plan with its rule).
+void put_token_places(GroupedPlan& plan, std::span<const TokenPlace> places);
 
 }  // namespace fovea

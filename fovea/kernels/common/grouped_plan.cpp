@@ -319,6 +319,8 @@ class Chooser {
         if (!groups_possible(plan_, members_))
           return "tokens must be in one group at least, and in 8 on average at most";
         break;
+      case GroupedKind::lists:
+        return "groups are no lists (listed_plan.h)";
     }
     return mask_allows_far(plan_.rule)
                ? ""
@@ -333,8 +335,14 @@ class Chooser {
 }  // namespace
 
 std::span<const std::string_view> enum_names(GroupedKind) {
-  static constexpr std::string_view names[] = {"dense", "block_sparse", "classes", "groups"};
+  static constexpr std::string_view names[] = {"dense", "block_sparse", "classes", "groups",
+                                               "lists"};
   return names;
+}
+
+void put_token_places(GroupedPlan& plan, std::span<const TokenPlace> places) {
+  put_places(plan, places);
+  put_ranges(plan);
 }
 
 std::string beyond_grouped_plans(const GroupedRule& rule, std::span<const TokenPlace> places) {
@@ -349,10 +357,9 @@ GroupedPlan make_grouped_plan(const GroupedRule& rule, const GroupedTokens& toke
   plan.rule = rule;
   plan.keys = std::ssize(tokens.places);
   plan.queries = tokens.queries;
-  put_places(plan, tokens.places);
+  put_token_places(plan, tokens.places);
   tile_sets(plan, tokens.members, 0, true, plan.key_any, plan.key_all);
   tile_sets(plan, tokens.members, plan.first_query(), false, plan.query_any, plan.query_all);
-  put_ranges(plan);
   Chooser chooser(plan, tokens.members);
   wanted ? chooser.build(*wanted) : chooser.choose();
   put_near_rule(plan, tokens.members);

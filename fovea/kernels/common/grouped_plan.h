@@ -31,7 +31,8 @@
 
 namespace fovea {
 
-enum class GroupedKind { dense, block_sparse, classes, groups };
+/// `lists`: of listed_plan.h alone.
+enum class GroupedKind { dense, block_sparse, classes, groups, lists };
 std::span<const std::string_view> enum_names(GroupedKind);
 
 struct GroupedRule {
@@ -77,10 +78,10 @@ struct IntRows {
   }
 };
 
-/// The far pairs of `classes` and `groups`.
+/// The far pairs of `classes` and `groups`, and all of `lists`.
 struct FarPairs {
   VisitRule rule;
-  SlotColumns key, query;  ///< the positions of queries are less by the window
+  SlotColumns key, query;  ///< positions of queries are less by the window (lists: ranks, maybe)
   std::vector<SlotList> lists;
   IntRows visits, visited_by;     ///< lists whose keys a list's queries visit, and the converse
   std::vector<SlotBlock> blocks;  ///< list by list, late queries first
@@ -104,7 +105,11 @@ struct GroupedPlan {
   std::vector<uint64_t> key_any, key_all, query_any, query_all;
   FarPairs far;
 
-  bool has_far() const { return kind == GroupedKind::classes || kind == GroupedKind::groups; }
+  bool has_far() const {
+    return kind == GroupedKind::classes || kind == GroupedKind::groups ||
+           kind == GroupedKind::lists;
+  }
+  bool has_near() const { return kind != GroupedKind::lists; }
   int64_t first_query() const { return keys - queries; }
   /// The first key of a key's document, and the one behind its last.
   int64_t document_begin(int64_t n) const { return documents[key.document[n]]; }

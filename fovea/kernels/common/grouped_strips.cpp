@@ -102,6 +102,57 @@ std::pair<int64_t, int64_t> slots_between(std::span<const int32_t> tokens, int64
   return {at(begin), at(std::max(begin, end))};
 }
 
+// Key slots of a block of a listed plan.
+void listed_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<Strip>& out) {
+  const FarPairs& far = plan.far;
+  const int32_t first = far.query.token[block.begin];
+  const int32_t last = far.query.token[block.begin + block.rows - 1];
+  const int64_t begin = plan.document_begin(first);
+  const bool one = begin == plan.document_begin(last);
+  for (const int32_t s : far.visits.of(block.list)) {
+    const SlotList& list = far.lists[s];
+    const std::span tokens = std::span(far.key.token).subspan(list.key_begin, list.keys);
+    auto [some_begin, some_end] = slots_between(tokens, begin, last + 1);
+    const int64_t first_end = slots_between(tokens, begin, first + 1).second;
+    int64_t all_begin = some_begin, all_end = one ? first_end : 0;
+    if (far.rule.limited) {
+      some_begin = std::max(some_begin, first_end - far.rule.reach);
+      all_begin = std::max(some_begin, some_end - far.rule.reach);
+    }
+    append_range(out, list.key_begin, round_up(list.keys), some_begin, some_end, all_begin,
+                 all_end);
+  }
+}
+
+// Query slots of key slots [begin, end) of a list of a listed plan.
+void listed_query_strips(const GroupedPlan& plan, int64_t list, int64_t begin, int64_t end,
+                         std::vector<Strip>& out) {
+  const FarPairs& far = plan.far;
+  const int32_t first = far.key.token[begin], last = far.key.token[end - 1];
+  const bool one = plan.document_begin(first) == plan.document_begin(last);
+  for (const int32_t c : far.visited_by.of(list)) {
+    const SlotList& visitor = far.lists[c];
+    const std::span tokens =
+        std::span(far.query.token).subspan(visitor.query_begin, visitor.queries);
+    const int32_t* const rank = far.query.places.position.data() + visitor.query_begin;
+    // The first query of `key`'s document, from `slot` on, whose window has left it behind.
+    const auto past = [&](int64_t slot, int64_t key) {
+      const int64_t stop = slots_between(tokens, 0, plan.document_end(far.key.token[key])).second;
+      const int64_t limit = int64_t{far.key.places.position[key]} + far.rule.reach;
+      return std::lower_bound(rank + slot, rank + stop, limit) - rank;
+    };
+    auto [some_begin, some_end] = slots_between(tokens, first, plan.document_end(last));
+    int64_t all_begin = 0, all_end = 0;
+    if (one) std::tie(all_begin, all_end) = slots_between(tokens, last, plan.document_end(first));
+    if (far.rule.limited) {
+      all_end = one ? past(all_begin, begin) : 0;
+      some_end = past(slots_between(tokens, last, plan.document_end(last)).first, end - 1);
+    }
+    append_range(out, visitor.query_begin, round_up(visitor.queries), some_begin, some_end,
+                 all_begin, all_end);
+  }
+}
+
 bool compares(const GroupedPlan& plan, const SlotList& list) {
   return plan.far.rule.members != MemberRule::ignored && list.members != 1;
 }
@@ -110,6 +161,7 @@ bool compares(const GroupedPlan& plan, const SlotList& list) {
 
 void near_strips(const GroupedPlan& plan, int64_t begin, int64_t rows, std::vector<Strip>& out) {
   out.clear();
+  if (!plan.has_near()) return;
   const int64_t first = plan.first_query() + begin, last = first + rows - 1;
   if (plan.has_far()) {
     const bool one = plan.document_begin(first) == plan.document_begin(last);
@@ -129,6 +181,7 @@ void near_strips(const GroupedPlan& plan, int64_t begin, int64_t rows, std::vect
 void near_query_strips(const GroupedPlan& plan, int64_t begin, int64_t end,
                        std::vector<Strip>& out) {
   out.clear();
+  if (!plan.has_near()) return;
   const int64_t offset = plan.first_query();
   const int64_t from = std::max<int64_t>(begin - offset, 0);
   if (plan.has_far()) {
@@ -149,6 +202,7 @@ void near_query_strips(const GroupedPlan& plan, int64_t begin, int64_t end,
 
 void far_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<Strip>& out) {
   out.clear();
+  if (plan.kind == GroupedKind::lists) return listed_strips(plan, block, out);
   const FarPairs& far = plan.far;
   const int32_t first = far.query.token[block.begin];
   const int32_t last = far.query.token[block.begin + block.rows - 1];
@@ -176,6 +230,7 @@ void far_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<Str
 void far_query_strips(const GroupedPlan& plan, int64_t list, int64_t begin, int64_t end,
                       std::vector<Strip>& out) {
   out.clear();
+  if (plan.kind == GroupedKind::lists) return listed_query_strips(plan, list, begin, end, out);
   const FarPairs& far = plan.far;
   const int32_t first = far.key.token[begin], last = far.key.token[end - 1];
   const bool one = plan.document_begin(first) == plan.document_begin(last);

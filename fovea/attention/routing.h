@@ -1,0 +1,56 @@
+// Routing attention in its causal form: clusters of queries and keys, their centroids, and what a
+// query sees (spec 4.3).
+//
+// A head compares its queries, and the keys that it reads, with centroids of its own; a token's
+// cluster depends on this token alone, so that decoding and training see the same. Keys that are
+// not in the query's cluster are not seen; among those that are, `keep` are, so that a row costs
+// O(keep) whatever the length.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "fovea/attention/attention.h"
+
+namespace fovea {
+
+struct Places;  // places.h
+
+/// Clusters of tokens for every query head, as AttentionTensors holds them.
+struct Routes {
+  at::Tensor query_bht, key_bhs;  ///< int64
+  at::Tensor nearness_bhs;        ///< x.mu of keys and their centroid; undefined unless asked for
+};
+
+/// The nearest centroid of every query [b, h, t, d] and key [b, g, s, d] before their rotation,
+/// both LayerNormed without gain (eps 1e-6). Centroids [h, c, d]; distance -x.mu; ties go to the
+/// lower index. No gradient.
+Routes route_tokens(const RoutingSpec& spec, const at::Tensor& centroids_hcd,
+                    const at::Tensor& q_bhtd, const at::Tensor& k_bgsd);
+
+/// Number and sum of the normalised queries and keys of every cluster: what centroids follow.
+struct RoutingObservation {
+  at::Tensor counts_hc, sums_hcd;
+
+  bool defined() const { return counts_hc.defined(); }
+};
+RoutingObservation observe_routes(const Routes& routes, int64_t clusters, const at::Tensor& q_bhtd,
+                                  const at::Tensor& k_bgsd);
+
+/// Running sizes [h, c] and sums [h, c, d] of clusters follow an observation; returns the
+/// centroids: sums over sizes, Laplace-smoothed with 1e-5.
+at::Tensor follow_clusters(const RoutingObservation& seen, double decay, const at::Tensor& sizes_hc,
+                           const at::Tensor& sums_hcd);
+
+/// What `routing` leaves of allowed pairs [b or 1, 1, t, s]: [b, h, t, s]. The queries' rows of
+/// `tensors` are rows [first_row, first_row + t).
+at::Tensor routing_visible(const RoutingSpec& spec, const AttentionTensors& tensors,
+                           int64_t first_row, const at::Tensor& allowed_b1ts, const Places& places);
+
+/// What `blocks` leaves: [b or 1, 1, t, s].
+at::Tensor block_pairs_visible(const BlockPairsSpec& spec, const at::Tensor& allowed_b1ts,
+                               const Places& places);
+
+}  // namespace fovea

@@ -1,0 +1,69 @@
+// Keys and values of a cache sorted by class, so that decoding hard Focus reads runs (spec 11.5).
+//
+// A copy of the cache's keys and values in pages that belong to one set of groups each. A query
+// reads the pages of the sets that its own meets, and by their number the window and the sinks; no
+// membership of another key is looked at. The copy follows its cache: append what is new, truncate,
+// clone. It is not saved: it can be made again at any time.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "fovea/attention/attention.h"
+
+namespace fovea {
+
+class SortedKeys {
+ public:
+  /// Keys from which on reading sorted keys beats reading what a scan finds
+  /// (docs/kernels/grouped.md).
+  static constexpr int64_t kLeastKeys = 4096;
+
+  /// Appends keys [b, g, n, d], values [b, g, n, e] and memberships [b, n] of the next n tokens.
+  void append(const at::Tensor& k_bgnd, const at::Tensor& v_bgne, const at::Tensor& members_bn);
+  /// Forgets tokens >= length.
+  void truncate(int64_t length);
+  SortedKeys clone() const;
+  int64_t length() const { return rows_.empty() ? 0 : std::ssize(rows_.front().slot_of); }
+  int64_t bytes() const;
+
+  /// Attention of the last token, q [b, h, 1, d]: hard Focus over all tokens. Nothing where the
+  /// call is not one for the decoding kernels (gradients, telemetry, groups of too many heads).
+  std::optional<AttentionResult> attend(const AttentionSpec& spec, const at::Tensor& q_bh1d,
+                                        const AttentionTensors& tensors,
+                                        const AttentionContext& context) const;
+
+ private:
+  static constexpr int64_t kPage = 64;
+
+  // One set of groups: its pages in order, the last of which is filled up to `used`.
+  struct Class {
+    uint64_t members = 0;
+    std::vector<int32_t> pages;
+    int64_t used = kPage;
+  };
+  // One row of the batch.
+  struct Row {
+    std::vector<Class> classes;
+    std::unordered_map<uint64_t, int32_t> class_of_set;
+    std::vector<int32_t> slot_of, class_of;  // by token
+    std::vector<int32_t> free_pages;
+    int32_t pages = 0;
+  };
+  int32_t new_slot(Row& row, uint64_t members);
+  void make_room(const at::Tensor& k, const at::Tensor& v);
+  std::vector<int32_t> slots_seen(const FocusSpec& spec, const Row& row) const;
+
+  at::Tensor keys_bsgd_, values_bsge_;  // by slot
+  std::vector<Row> rows_;
+};
+
+}  // namespace fovea

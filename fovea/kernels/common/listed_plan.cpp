@@ -1,0 +1,92 @@
+// Building plans of given lists.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/common/listed_plan.h"
+
+#include <algorithm>
+
+#include "fovea/base/error.h"
+#include "fovea/kernels/common/grouped_far.h"
+
+namespace fovea {
+namespace {
+
+constexpr std::string_view kWhere = "listed plan";
+
+void check(const ListedTokens& tokens) {
+  const int64_t keys = std::ssize(tokens.places), lists = std::ssize(tokens.visits->begin) - 1;
+  require<ShapeError>(std::ssize(tokens.key_list) == keys && std::ssize(tokens.query_list) <= keys,
+                      kWhere,
+                      "expected the lists of {} keys and of at most as many queries; got {} and {}",
+                      keys, tokens.key_list.size(), tokens.query_list.size());
+  for (const std::span<const int32_t> numbers :
+       {tokens.query_list, tokens.key_list, std::span<const int32_t>(tokens.visits->values)}) {
+    for (const int32_t n : numbers)
+      require<ShapeError>(n >= -1 && n < lists, kWhere,
+                          "lists are numbered 0 to {}, or -1 for none; got {}", lists - 1, n);
+  }
+  if (tokens.keep == 0) return;
+  for (int64_t c = 0; c < lists; ++c) {
+    const auto visited = tokens.visits->of(c);
+    require<ShapeError>(visited.size() == 1 && visited[0] == c, kWhere,
+                        "with keep {} a list visits itself alone; list {} visits {} lists",
+                        tokens.keep, c, visited.size());
+  }
+}
+
+// Tokens of every list, ascending; index 0 is token `first`.
+std::vector<std::vector<int32_t>> by_list(std::span<const int32_t> list_of, int64_t lists,
+                                          int64_t first) {
+  std::vector<std::vector<int32_t>> out(static_cast<size_t>(lists));
+  for (size_t n = 0; n < list_of.size(); ++n) {
+    if (list_of[n] >= 0) out[list_of[n]].push_back(static_cast<int32_t>(first + n));
+  }
+  return out;
+}
+
+// Keys stand at their rank in list and document, queries at the rank of the last key that is not
+// later, so that "the last `keep` keys" is a window.
+void put_ranks(const GroupedPlan& plan, FarPairs& far) {
+  const TokenColumns& at = plan.key;
+  for (const SlotList& list : far.lists) {
+    int32_t* const rank = far.key.places.position.data() + list.key_begin;
+    const int32_t* const keys = far.key.token.data() + list.key_begin;
+    for (int64_t n = 0; n < list.keys; ++n)
+      rank[n] = n > 0 && at.document[keys[n]] == at.document[keys[n - 1]] ? rank[n - 1] + 1 : 0;
+    int64_t seen = 0;
+    for (int64_t n = list.query_begin; n < list.query_begin + list.queries; ++n) {
+      const int32_t query = far.query.token[n];
+      while (seen < list.keys && keys[seen] <= query) ++seen;
+      const bool any = seen > 0 && at.document[keys[seen - 1]] == at.document[query];
+      far.query.places.position[n] = any ? rank[seen - 1] : -1;
+    }
+  }
+}
+
+}  // namespace
+
+GroupedPlan make_listed_plan(const ListedTokens& tokens) {
+  check(tokens);
+  GroupedPlan plan;
+  plan.kind = GroupedKind::lists;
+  plan.reason = "given lists";
+  plan.rule = {.groups = 1, .window = 1};
+  plan.keys = std::ssize(tokens.places);
+  plan.queries = std::ssize(tokens.query_list);
+  const std::string disorder = beyond_grouped_plans(plan.rule, tokens.places);
+  require<ShapeError>(disorder.empty(), kWhere, "{}", disorder);
+  put_token_places(plan, tokens.places);
+  const int64_t lists = std::ssize(tokens.visits->begin) - 1;
+  plan.far = listed_pairs(plan, by_list(tokens.key_list, lists, 0),
+                          by_list(tokens.query_list, lists, plan.first_query()), *tokens.visits);
+  if (tokens.keep > 0) {
+    plan.far.rule.limited = true;
+    plan.far.rule.reach =
+        static_cast<int32_t>(std::min<int64_t>(tokens.keep, std::max<int64_t>(plan.keys, 1)));
+    put_ranks(plan, plan.far);
+  }
+  return plan;
+}
+
+}  // namespace fovea

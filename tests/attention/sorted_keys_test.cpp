@@ -1,0 +1,112 @@
+// Keys sorted by class: decoding of long texts equals the scan (spec 11.5).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/sorted_keys.h"
+
+#include <gtest/gtest.h>
+
+#include "fovea/attention/cache.h"
+#include "tests/support/attention_inputs.h"
+#include "tests/support/gradcheck.h"
+
+namespace fovea {
+namespace {
+
+using namespace fovea::testing;
+
+AttentionSpec hard_spec(int64_t top_k) {
+  AttentionSpec spec = small_spec(4, 2, 16);
+  spec.focus = {
+      .gate = FocusSpec::Gate::hard, .groups = 8, .top_k = top_k, .window = 16, .sinks = 3};
+  return spec;
+}
+
+void append(SortedKeys& keys, const AttentionInputs& in, int64_t begin, int64_t n) {
+  const AttentionInputs some = in.tokens(begin, n);
+  keys.append(some.k, some.v, some.tensors.members_bs);
+}
+
+// The query of token `at`, against the scan over the tokens before it.
+void expect_as_scan(const AttentionSpec& spec, const SortedKeys& keys, const AttentionInputs& in,
+                    int64_t at, double bound = 1e-5) {
+  const at::NoGradGuard no_gradient;
+  const AttentionInputs all = in.tokens(0, at + 1);
+  const at::Tensor q = in.q.narrow(2, at, 1);
+  const AttentionResult scan = attention(spec, q, all.k, all.v, all.tensors);
+  ASSERT_EQ(scan.path.plan, "scan");
+  const auto got = keys.attend(spec, q, {}, {});
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(got->path.plan, "sorted");
+  EXPECT_LT(relative_error(got->out_bhte, scan.out_bhte), bound) << at;
+  EXPECT_LT(relative_error(got->lse_bht, scan.lse_bht), bound) << at;
+}
+
+TEST(SortedKeys, EqualTheScanWhileTheyGrowShrinkAndFork) {
+  for (const int64_t top_k : {1, 2, 4}) {
+    const AttentionSpec spec = hard_spec(top_k);
+    const AttentionInputs in = random_inputs(spec, 2, 700).to(at::kFloat);
+    SortedKeys keys;
+    append(keys, in, 0, 400);
+    for (int64_t n = 400; n < 460; ++n) {
+      append(keys, in, n, 1);
+      expect_as_scan(spec, keys, in, n);
+    }
+    SortedKeys fork = keys.clone();
+    keys.truncate(130);
+    EXPECT_EQ(keys.length(), 130);
+    append(keys, in, 130, 1);
+    expect_as_scan(spec, keys, in, 130);
+    append(keys, in, 131, 300);
+    expect_as_scan(spec, keys, in, 430);
+    append(fork, in, 460, 240);  // knows nothing of that
+    expect_as_scan(spec, fork, in, 699);
+  }
+}
+
+TEST(SortedKeys, HoldForBfloat16AndTokensOfNoGroup) {
+  const AttentionSpec spec = hard_spec(1);
+  AttentionInputs in = random_inputs(spec, 1, 300).to(at::kBFloat16);
+  in.tensors.members_bs.slice(1, 0, {}, 3).zero_();
+  SortedKeys keys;
+  append(keys, in, 0, 299);
+  append(keys, in, 299, 1);
+  expect_as_scan(spec, keys, in, 299, 1e-2);
+  keys.truncate(298);
+  expect_as_scan(spec, keys, in, 297, 1e-2);
+}
+
+// A long text is scanned first, then sorted; chunks, forgetting and forking in between.
+TEST(SortedKeys, TakeOverInTheCacheOfALongText) {
+  const AttentionSpec spec = hard_spec(1);
+  const int64_t prompt = SortedKeys::kLeastKeys + 100;
+  const AttentionInputs in = random_inputs(spec, 1, prompt + 100).to(at::kFloat);
+  AttentionCache cache(cache_streams(spec, at::kFloat), 1, prompt + 100);
+  const at::Tensor queries = in.q.narrow(2, prompt, 100);
+  const at::Tensor whole = reference_attention(spec, queries, in.k, in.v, in.tensors).out_bhte;
+  const auto step = [&](AttentionCache& at, int64_t begin, int64_t n) {
+    const AttentionInputs some = in.tokens(begin, n);
+    const AttentionResult result = cached_attention(spec, at, some.q, some.k, some.v, some.tensors);
+    if (begin >= prompt) {
+      EXPECT_LT(relative_error(result.out_bhte, whole.narrow(2, begin - prompt, n)), 1e-5) << begin;
+    }
+    return result.path.plan;
+  };
+  step(cache, 0, prompt);
+  EXPECT_EQ(step(cache, prompt, 1), "grouped scan");
+  const int64_t before = cache.bytes();
+  for (int64_t i = 1; i < 60; ++i) step(cache, prompt + i, 1);
+  EXPECT_EQ(step(cache, prompt + 60, 1), "grouped sorted");
+  EXPECT_GT(cache.bytes(), before);
+  AttentionCache fork = cache.fork();
+  step(fork, prompt + 61, 20);
+  EXPECT_EQ(step(fork, prompt + 81, 1), "grouped sorted");
+  cache.truncate(prompt + 30);
+  EXPECT_EQ(step(cache, prompt + 30, 1), "grouped sorted");
+  AttentionCache loaded(cache_streams(spec, at::kFloat), 1, prompt + 100);
+  loaded.load(cache.save());
+  EXPECT_EQ(step(loaded, prompt + 31, 1), "grouped scan");
+}
+
+}  // namespace
+}  // namespace fovea
