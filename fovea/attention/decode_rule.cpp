@@ -12,6 +12,8 @@ namespace fovea {
 std::string beyond_decode_rule(const AttentionSpec& spec) {
   if (spec.differential) return "differential attention";
   if (spec.focus.active()) return fmt::format("focus {}", enum_name(spec.focus.gate));
+  if (spec.routing.active()) return "routing";
+  if (spec.blocks.active()) return "given pairs of blocks";
   if (spec.own.active()) return fmt::format("the stage '{}'", spec.own.name);
   if (spec.multi_token.before.active() || spec.multi_token.after.active()) return "convolutions";
   if (spec.head_mix.before != HeadMixSpec::Kind::none ||
