@@ -23,6 +23,7 @@
 #include "benchmarks/held_memory.h"
 #include "benchmarks/pairs.h"
 #include "fovea/attention/attention.h"
+#include "fovea/attention/huge_pages.h"
 #include "fovea/attention/plan.h"
 #include "fovea/train/machine.h"
 
@@ -209,14 +210,16 @@ class Benchmark {
   }
 
   // One query against caches of keys and values that together exceed every cache of the CPU, taken
-  // in turn; the other side reads the same memory. Keys lie as AttentionCache holds them.
+  // in turn; the other side reads the same memory. Keys lie as DecodeState holds them.
   void decode(const std::string& dtype) {
     constexpr int64_t heads = 8, kv_heads = 2, width = 64, total = 512 << 20;
     const at::NoGradGuard no_gradient;
     for (const int64_t length : {4096, 16384}) {
       const at::Tensor q = at::randn({1, heads, 1, width}).to(scalar_type(dtype));
+      HugePages block(total + (total >> 2));
       const auto draw = [&] {
-        return at::randn({1, length, kv_heads, width}).to(scalar_type(dtype)).transpose(1, 2);
+        const std::vector<int64_t> shape{1, length, kv_heads, width};
+        return block.take(shape, scalar_type(dtype)).copy_(at::randn(shape)).transpose(1, 2);
       };
       std::vector<at::Tensor> keys, values;
       const double bytes = double(2 * length * kv_heads * width) * double(q.element_size());

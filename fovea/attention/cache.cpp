@@ -101,6 +101,16 @@ std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType 
   return streams;
 }
 
+int64_t cache_bytes(const std::vector<StreamSpec>& streams, int64_t batch, int64_t capacity) {
+  int64_t total = 0;
+  for (const StreamSpec& spec : streams) {
+    int64_t bytes = static_cast<int64_t>(at::elementSize(spec.dtype));
+    for (const int64_t n : buffer_shape(spec, batch, resting_rows(spec, capacity))) bytes *= n;
+    total += HugePages::padded(bytes);
+  }
+  return total;
+}
+
 int64_t AttentionCache::Stream::first_rows() const { return std::min(seen, spec.keep_first); }
 
 int64_t AttentionCache::Stream::visible_begin() const {
@@ -109,7 +119,7 @@ int64_t AttentionCache::Stream::visible_begin() const {
 }
 
 AttentionCache::AttentionCache(std::vector<StreamSpec> streams, int64_t batch, int64_t capacity,
-                               at::Device device)
+                               at::Device device, HugePages* memory)
     : batch_(batch), capacity_(capacity), device_(device) {
   require<ConfigError>(batch >= 1 && capacity >= 1, "cache",
                        "batch and capacity must be at least 1; got {} and {}", batch, capacity);
@@ -117,7 +127,9 @@ AttentionCache::AttentionCache(std::vector<StreamSpec> streams, int64_t batch, i
     const auto options = at::TensorOptions().dtype(spec.dtype).device(device);
     Stream stream;
     stream.first = at::zeros(buffer_shape(spec, batch, spec.keep_first), options);
-    stream.tail = at::zeros(buffer_shape(spec, batch, resting_rows(spec, capacity)), options);
+    const std::vector<int64_t> tail = buffer_shape(spec, batch, resting_rows(spec, capacity));
+    stream.tail =
+        memory != nullptr ? memory->take(tail, spec.dtype).zero_() : at::zeros(tail, options);
     stream.tail_begin = spec.keep_first;
     stream.spec = std::move(spec);
     streams_.push_back(std::move(stream));

@@ -22,6 +22,7 @@
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/focal.h"
+#include "fovea/attention/huge_pages.h"
 
 namespace fovea {
 
@@ -39,6 +40,9 @@ struct StreamSpec {
 /// The streams that `spec` needs.
 std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType dtype);
 
+/// Bytes of HugePages that a cache of these streams takes.
+int64_t cache_bytes(const std::vector<StreamSpec>& streams, int64_t batch, int64_t capacity);
+
 /// Rows of a stream in memory, [b, rows, row]; strides in elements, a row is contiguous.
 struct CachedRows {
   void* data = nullptr;
@@ -49,9 +53,10 @@ struct CachedRows {
 
 class AttentionCache {
  public:
-  /// Preallocates `capacity` rows per stream (fewer where a stream keeps fewer).
+  /// Preallocates `capacity` rows per stream (fewer where a stream keeps fewer), in `memory` if
+  /// given: cache_bytes() of it.
   AttentionCache(std::vector<StreamSpec> streams, int64_t batch, int64_t capacity,
-                 at::Device device = at::kCPU);
+                 at::Device device = at::kCPU, HugePages* memory = nullptr);
 
   /// Appends rows [b, n, row_shape...] to a stream. All streams of a step must receive the same n.
   /// UnsupportedError past capacity.

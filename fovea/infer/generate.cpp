@@ -73,6 +73,8 @@ nlohmann::ordered_json GenerateResult::to_json() const {
   json["prompt_seconds"] = prompt_seconds;
   json["seconds"] = seconds;
   json["tokens_per_second"] = tokens_per_second();
+  json["decode"] = path.name;
+  if (!path.reason.empty()) json["decode_reason"] = path.reason;
   return json;
 }
 
@@ -220,6 +222,7 @@ GenerateResult TextSession::generate(const GenerateOptions& options, const TextS
   if (stops.found().empty()) emit(stops.push(decoder.finish()));
   emit(stops.finish());
   result.seconds = seconds_since(start);
+  result.path = state_.path;
   if (!stops.found().empty()) {
     result.reason = FinishReason::stop;
     result.stop = stops.found();

@@ -62,6 +62,7 @@ struct GenerateResult {
   int64_t tokens = 0;  ///< new, the end mark included
   double prompt_seconds = 0;  ///< until the first logits
   double seconds = 0;         ///< after that
+  PathTaken path;             ///< of the last token: DecodeState::path
 
   /// New tokens after the first, over `seconds`; 0 where there is no second token.
   double tokens_per_second() const;

@@ -4,6 +4,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include <optional>
+
 #include "fovea/attention/sinkhorn.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/isa.h"
@@ -29,12 +31,20 @@ LayerGroups cached_groups(const LayerWeights& w, const FocusSpec& spec, const at
 DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) const {
   DecodeState state;
   state.rope = impl_->rope_for(capacity);
+  std::vector<std::vector<StreamSpec>> streams;
+  int64_t bytes = 0;
   for (const LayerWeights& layer : impl_->layers) {
-    state.layers.emplace_back(
+    streams.push_back(
         cache_streams(spec_in_mode(layer.spec, impl_->compute.focus, impl_->compute.focus_change),
-                      impl_->compute.dtype),
-        batch, capacity, impl_->device);
+                      impl_->compute.dtype));
+    bytes += cache_bytes(streams.back(), batch, capacity);
   }
+  // One block for all layers, each of which may be smaller than a page. Bad sizes are the caches'.
+  std::optional<HugePages> memory;
+  if (impl_->device.is_cpu() && batch > 0 && capacity > 0) memory.emplace(bytes);
+  for (const std::vector<StreamSpec>& of_layer : streams)
+    state.layers.emplace_back(of_layer, batch, capacity, impl_->device,
+                              memory ? &*memory : nullptr);
   return state;
 }
 

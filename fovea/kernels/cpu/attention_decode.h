@@ -111,7 +111,7 @@ class DecodeChunk {
     const Word* const q = q_ + r * pitch;
     float* const to = weights_ + r * kDecodeKeys;
     for (int64_t n = 0; n < kDecodeKeys; n += kKeys) {
-      if (r == 0) prefetch<kKeys>(tile + n + kDecodeAhead);
+      if (r == 0) prefetch<kKeys>(b_.k, b_.k_row, b_.key_width, tile + n + kDecodeAhead);
       const T* rows[kKeys];
 #pragma GCC unroll 16
       for (int i = 0; i < kKeys; ++i) {
@@ -243,6 +243,9 @@ class DecodeChunk {
     const int64_t first = (begin_ - tile) / P::kElements;
     const int64_t last = (end_ - tile + P::kElements - 1) / P::kElements;
     for (int64_t n = first; n < last; ++n) {
+      if (r == 0 && c == 0)
+        prefetch<P::kElements>(b_.v, b_.v_row, b_.value_width,
+                               tile + n * P::kElements + kDecodeAhead);
       Float rows[kDecodeVectors];
       load_values<whole>(tile + n * P::kElements, c, rows);
 #pragma GCC unroll 4
@@ -294,24 +297,17 @@ class DecodeChunk {
   // Where key n of the chunk lies.
   FOVEA_INLINE int64_t row_of(int64_t n) const { return b_.index != nullptr ? b_.index[n] : n; }
 
-  // Some keys and their values, ahead of their use.
+  // Rows of keys or values, ahead of their use: keys while products with keys are computed, values
+  // while values are added, so that memory is never idle and never has more to do than it can
+  // queue.
   template <int keys>
-  FOVEA_INLINE void prefetch(int64_t key) const {
+  FOVEA_INLINE void prefetch(const T* data, int64_t stride, const PackedWidth& width,
+                             int64_t key) const {
     if (key + keys > b_.key_limit) return;
-    if (b_.index == nullptr) return prefetch_rows<keys>(key);
-    for (int i = 0; i < keys; ++i) prefetch_rows<1>(b_.index[key + i]);
-  }
-  template <int rows>
-  FOVEA_INLINE void prefetch_rows(int64_t row) const {
-    lines<rows>(b_.k + row * b_.k_row, b_.k_row, b_.key_width.elements);
-    lines<rows>(b_.v + row * b_.v_row, b_.v_row, b_.value_width.elements);
-  }
-  template <int rows>
-  static FOVEA_INLINE void lines(const T* row, int64_t stride, int64_t elements) {
     constexpr int64_t kLine = 64 / sizeof(T);
-    for (int64_t n = 0; n < elements; n += kLine) {
+    for (int64_t n = 0; n < width.elements; n += kLine) {
 #pragma GCC unroll 16
-      for (int i = 0; i < rows; ++i) __builtin_prefetch(row + i * stride + n, 0, 2);
+      for (int i = 0; i < keys; ++i) __builtin_prefetch(data + row_of(key + i) * stride + n, 0, 2);
     }
   }
 

@@ -18,9 +18,18 @@ namespace fovea::kernels {
 // them. The order of sums follows from it, so it is the same for all problems.
 constexpr int64_t kDecodeChunk = 128;
 
-// Chunks of a work item: long enough that a thread hardly notices beginning and end, short enough
-// that 4096 keys give work to 8 threads.
+// Chunks of a work item at least: 4096 keys give work to 8 threads.
 constexpr int64_t kDecodeItemChunks = 4;
+
+/// Chunks of a work item: long, because an item begins with keys that nobody has prefetched, and
+/// two for every thread, so that the last ones end together.
+inline int64_t decode_item_chunks(int64_t chunks, int64_t threads) {
+  return std::max(kDecodeItemChunks, (chunks + 2 * threads - 1) / (2 * threads));
+}
+
+// Bytes that a share fetches before it begins: little beside a second-level cache, much beside what
+// a chunk needs while its successor is fetched.
+constexpr int64_t kDecodeFetched = 128 << 10;
 
 // Chunks of one batch row and of some key heads.
 struct DecodeItem {
@@ -62,15 +71,31 @@ class Decode {
     });
   }
 
-  /// For callers with threads of their own, in this order: memory, all pieces in any order, then
+  /// For callers with threads of their own, in this order: memory, all shares in any order, then
   /// all rows in any order. Without a gate.
   int64_t part_floats() const { return s_.batch * s_.kv_heads * chunks_ * rows_ * part_; }
   int64_t scratch_floats() const { return table_.decode_scratch(key_); }
   void write_parts_to(float* memory) { parts_ = memory; }
-  int64_t pieces() const { return s_.batch * chunks_ * s_.kv_heads; }
-  void attend_piece(int64_t n, float* scratch) const {
-    const int64_t g = n % s_.kv_heads, chunk = n / s_.kv_heads % chunks_;
-    attend({n / s_.kv_heads / chunks_, chunk, chunk + 1, g, g + 1}, scratch);
+  /// Share n of `shares`: neighbouring chunks, as many keys as in every other share.
+  void attend_share(int64_t n, int64_t shares, float* scratch) const {
+    for_share(n, shares, [&](int64_t b, int64_t chunk, int64_t g) {
+      attend({b, chunk, chunk + 1, g, g + 1}, scratch);
+    });
+  }
+  /// Fetches the beginning of a share ahead of its use.
+  void prefetch_share(int64_t n, int64_t shares) const {
+    int64_t left = kDecodeFetched;
+    for_share(n, shares, [&](int64_t b, int64_t chunk, int64_t g) {
+      const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, s_.keys);
+      if (left <= 0) return;
+      for (int64_t j = begin; j < end; ++j) {
+        for (int64_t c = 0; c < s_.head_dim; c += kLine) {
+          __builtin_prefetch(p_.k.at(b, g, j) + c, 0, 2);
+          __builtin_prefetch(p_.v.at(b, g, j) + c, 0, 2);
+        }
+      }
+      left -= (end - begin) * 2 * s_.head_dim * static_cast<int64_t>(sizeof(T));
+    });
   }
   /// Row (b, head, query) of out and lse.
   void finish(int64_t n) const {
@@ -88,6 +113,22 @@ class Decode {
   }
 
  private:
+  static constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+
+  // Pieces whose middle lies in the n-th of `shares` equal parts of all keys of all heads.
+  template <class F>
+  void for_share(int64_t n, int64_t shares, const F& work) const {
+    const int64_t total = s_.batch * s_.keys * s_.kv_heads;
+    int64_t before = 0;
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
+        const int64_t keys = std::min(kDecodeChunk, s_.keys - chunk * kDecodeChunk);
+        for (int64_t g = 0; g < s_.kv_heads; ++g, before += keys)
+          if ((2 * before + keys) * shares / (2 * total) == n) work(b, chunk, g);
+      }
+    }
+  }
+
   const RowVisits& visits(int64_t b, int64_t row) const {
     return p_.rows[b * s_.queries + row % s_.queries];
   }
@@ -117,13 +158,15 @@ class Decode {
   // All chunks, also those that nobody sees: their parts are written too. Heads go apart where
   // there are not items enough for all threads.
   std::vector<DecodeItem> make_items() const {
-    const int64_t count = s_.batch * ((chunks_ + kDecodeItemChunks - 1) / kDecodeItemChunks);
-    const int64_t heads = count >= 2 * omp_get_max_threads() ? s_.kv_heads : 1;
+    const int64_t threads = omp_get_max_threads();
+    const int64_t length = decode_item_chunks(chunks_, threads);
+    const int64_t count = s_.batch * ((chunks_ + length - 1) / length);
+    const int64_t heads = count >= 2 * threads ? s_.kv_heads : 1;
     std::vector<DecodeItem> items;
     for (int64_t b = 0; b < s_.batch; ++b) {
-      for (int64_t chunk = 0; chunk < chunks_; chunk += kDecodeItemChunks) {
+      for (int64_t chunk = 0; chunk < chunks_; chunk += length) {
         for (int64_t g = 0; g < s_.kv_heads; g += heads)
-          items.push_back({b, chunk, std::min(chunk + kDecodeItemChunks, chunks_), g, g + heads});
+          items.push_back({b, chunk, std::min(chunk + length, chunks_), g, g + heads});
       }
     }
     return items;

@@ -90,27 +90,32 @@ FOVEA_INLINE float sum(Float x) {
 /// Lane n becomes the sum of all lanes of rows[n].
 FOVEA_INLINE Float sum_each(const Float (&rows)[kLanes]) {
 #if defined(__AVX512F__)
-  Float pairs[8], quads[4];  // sums inside each quarter of a register, then across
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    pairs[i] = _mm512_add_ps(_mm512_unpacklo_ps(rows[2 * i], rows[2 * i + 1]),
-                             _mm512_unpackhi_ps(rows[2 * i], rows[2 * i + 1]));
-  }
-  const auto low = [](Float a, Float b) {
-    return reinterpret_cast<Float>(
-        _mm512_unpacklo_pd(reinterpret_cast<__m512d>(a), reinterpret_cast<__m512d>(b)));
+  // Half of a and half of b, plus what is left of both with neighbours exchanged: one shuffle where
+  // two unpacks would be, and blends run beside it.
+  const auto single = [](Float a, Float b) FOVEA_ALWAYS {
+    return Float(_mm512_mask_blend_ps(0xAAAA, a, b)) +
+           Float(_mm512_permute_ps(_mm512_mask_blend_ps(0x5555, a, b), 0xB1));
   };
-  const auto high = [](Float a, Float b) {
-    return reinterpret_cast<Float>(
-        _mm512_unpackhi_pd(reinterpret_cast<__m512d>(a), reinterpret_cast<__m512d>(b)));
+  const auto two = [](Float a, Float b) FOVEA_ALWAYS {
+    return Float(_mm512_mask_blend_ps(0xCCCC, a, b)) +
+           Float(_mm512_permute_ps(_mm512_mask_blend_ps(0x3333, a, b), 0x4E));
   };
-  const auto join = [](Float a, Float b) {
-    return Float(_mm512_shuffle_f32x4(a, b, 0x88)) + Float(_mm512_shuffle_f32x4(a, b, 0xDD));
+  const auto four = [](Float a, Float b) FOVEA_ALWAYS {
+    const Float rest = _mm512_mask_blend_ps(0x0F0F, a, b);
+    return Float(_mm512_mask_blend_ps(0xF0F0, a, b)) +
+           Float(_mm512_shuffle_f32x4(rest, rest, 0xB1));
   };
+  const auto eight = [](Float a, Float b) FOVEA_ALWAYS {
+    const Float rest = _mm512_mask_blend_ps(0x00FF, a, b);
+    return Float(_mm512_mask_blend_ps(0xFF00, a, b)) +
+           Float(_mm512_shuffle_f32x4(rest, rest, 0x4E));
+  };
+  Float quads[4];
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i)
-    quads[i] = low(pairs[2 * i], pairs[2 * i + 1]) + high(pairs[2 * i], pairs[2 * i + 1]);
-  return join(join(quads[0], quads[1]), join(quads[2], quads[3]));
+  for (int i = 0; i < 4; ++i) {
+    quads[i] = two(single(rows[4 * i], rows[4 * i + 1]), single(rows[4 * i + 2], rows[4 * i + 3]));
+  }
+  return eight(four(quads[0], quads[1]), four(quads[2], quads[3]));
 #elif defined(__AVX2__)
   const Float a =
       _mm256_hadd_ps(_mm256_hadd_ps(rows[0], rows[1]), _mm256_hadd_ps(rows[2], rows[3]));

@@ -107,8 +107,7 @@ class Decoder {
         if (layer.head_norm == HeadNorm::all_rms)
           team.each(2 * rows_, [&](int64_t n) { norm_all_heads(layer, n); });
         team.each(rows_ * all_heads_, [&](int64_t n) { place_head(layer, n); });
-        team.each(attention.pieces(),
-                  [&](int64_t n) { attention.attend_piece(n, scratch.data()); });
+        team.each(shares_, [&](int64_t n) { attention.attend_share(n, shares_, scratch.data()); });
         team.each(rows_ * p_.heads, [&](int64_t n) { finish_head(attention, n); });
         team.each(shares_, [&](int64_t n) { multiply(heads_out_, layer.o, mixed_, n); });
         team.each(shares_, [&](int64_t n) { feed(layer, n); });
@@ -254,6 +253,7 @@ class Decoder {
                            product(s.wide, layer.k, k, qkv_width_),
                            product(s.wide, layer.v, k + layer.k.outputs, qkv_width_)};
     run_share<W>(three, n, shares_);
+    attention_[l].work.prefetch_share(n, shares_);
   }
 
   // Queries (even n) or keys (odd n) of a sequence.
