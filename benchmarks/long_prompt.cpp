@@ -5,7 +5,8 @@
 //               [--groups 8] [--top-k 1] [--tokens 32] [--pairs 3] [--threads 2] [--output FILE]
 //
 // Both sides are what `fovea generate` runs: the prompt in chunks, then token by token. Weights are
-// random, the text is random bytes, groups are balanced by one observe(). --output merges the cases
+// random, the text is random bytes, groups are balanced by one observe(). Tokens are drawn, not the
+// likeliest: repetition would stand in one group. --output merges the cases
 // into FILE (JSON), replacing those of equal names.
 //
 // SPDX-FileCopyrightText: The Fovea authors
