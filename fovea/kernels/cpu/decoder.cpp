@@ -18,7 +18,7 @@
 namespace fovea::kernels {
 namespace {
 
-// Below this many weights a layer, meeting six times costs more than a second thread saves.
+// Below this many weights a layer, meeting seven times costs more than a second thread saves.
 constexpr int64_t kParallelWeights = 131072;
 
 template <class T>

@@ -2,7 +2,7 @@
 // does between two samples.
 //
 // Time is that of reading the weights once. All threads walk through the layers together and meet
-// six times a layer; what is as small as a row of the residual stream every thread computes for
+// seven times a layer; what is as small as a row of the residual stream every thread computes for
 // itself instead of waiting for another. Results have the same bits for any number of threads and
 // any number of rows. The instruction set is chosen_isa().
 //
