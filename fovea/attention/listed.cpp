@@ -115,8 +115,7 @@ std::vector<std::vector<int64_t>> seen_blocks(const BlockPairsSpec& spec) {
   }
   for (std::vector<int64_t>& keys : seen) {
     std::ranges::sort(keys);
-    const auto rest = std::ranges::unique(keys);
-    keys.erase(rest.begin(), rest.end());
+    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   }
   return seen;
 }

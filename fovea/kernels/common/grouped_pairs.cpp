@@ -22,8 +22,7 @@ class Sets {
   explicit Sets(std::span<const uint64_t> members) {
     std::vector<uint64_t> distinct(members.begin(), members.end());
     std::ranges::sort(distinct);
-    const auto rest = std::ranges::unique(distinct);
-    distinct.erase(rest.begin(), rest.end());
+    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
     int most = 0;
     for (const uint64_t set : distinct) most = std::max(most, std::popcount(set));
     constexpr int64_t kLookUp = 20;  // sums that take as long as finding a subset
