@@ -57,6 +57,7 @@ std::vector<HeadCall> head_calls(const AttentionSpec& spec, const at::Tensor& q,
 AttentionResult joined(const std::vector<AttentionResult>& heads) {
   const auto join = [&](const auto& part, int64_t dim) {
     std::vector<at::Tensor> parts;
+    parts.reserve(heads.size());
     for (const AttentionResult& head : heads) parts.push_back(part(head));
     return parts[0].defined() ? at::cat(parts, dim) : at::Tensor();
   };
