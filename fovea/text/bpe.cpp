@@ -6,6 +6,8 @@
 #include <bit>
 #include <limits>
 #include <queue>
+#include <span>
+#include <utility>
 
 #include "fovea/base/error.h"
 
@@ -13,7 +15,7 @@ namespace fovea {
 namespace {
 
 constexpr uint64_t kNoKey = ~uint64_t{0};
-// Up to this many bytes looking for the best pair again and again is faster than a heap.
+// Up to this many bytes looking for the best pair again and again is faster than keeping places.
 constexpr size_t kShortWord = 64;
 
 uint64_t key_of(int32_t left, int32_t right) {
@@ -26,6 +28,99 @@ size_t slot_of(uint64_t key, size_t mask) {
   key *= 0x9E3779B97F4A7C15u;  // 2^64 / golden ratio
   return (key >> 32) & mask;
 }
+
+/// The pieces of one word and the pairs that can be merged, by rank.
+class LongWord {
+ public:
+  struct Pair {
+    int32_t left, right, merged;
+  };
+
+  explicit LongWord(std::span<const int32_t> ids) : pieces_(ids.size()) {
+    for (uint32_t i = 0; i < pieces_.size(); ++i) pieces_[i] = {ids[i], i + 1, i - 1};
+  }
+
+  /// The pair that begins at a place; right is -1 behind the last piece.
+  std::pair<int32_t, int32_t> pair_at(uint32_t place) const {
+    const Piece& piece = pieces_[place];
+    return {piece.id, piece.next < pieces_.size() ? pieces_[piece.next].id : -1};
+  }
+
+  void add(int32_t rank, const Pair& pair, uint32_t place) {
+    Places& of = places_[rank];
+    if (of.done == of.at.size()) {
+      of.pair = pair;
+      of.at.clear();
+      of.done = 0;
+      of.ascending = true;
+      ranks_.push(rank);
+    }
+    of.ascending = of.ascending && (of.at.empty() || of.at.back() < place);
+    of.at.push_back(place);
+  }
+
+  /// Merges until no pair is left; look(place) adds the pair that begins there.
+  template <class Look>
+  void merge_all(const Look& look) {
+    while (!ranks_.empty()) {
+      const int32_t rank = ranks_.top();
+      Places& of = places_[rank];
+      // A lower rank that comes in goes first; this one is returned to.
+      while (of.done < of.at.size() && ranks_.top() == rank) {
+        if (!of.ascending) sort(of);
+        if (of.done + kAhead < of.at.size())
+          __builtin_prefetch(&pieces_[of.at[of.done + kAhead]], 1);
+        merge(of.pair, of.at[of.done++], look);
+      }
+      if (ranks_.top() == rank) ranks_.pop();
+    }
+  }
+
+  /// Writes the tokens that are left, in order; returns their number.
+  size_t write(int32_t* tokens) const {
+    size_t n = 0;
+    for (uint32_t i = 0; i < pieces_.size(); i = pieces_[i].next) tokens[n++] = pieces_[i].id;
+    return n;
+  }
+
+ private:
+  static constexpr size_t kAhead = 16;  // merges between asking for a place and needing it
+  // A piece stands at the place of its first byte, with the places of its neighbours.
+  struct Piece {
+    int32_t id;
+    uint32_t next, before;
+  };
+  struct Places {
+    Pair pair{};
+    std::vector<uint32_t> at;
+    size_t done = 0;
+    bool ascending = true;
+  };
+
+  static void sort(Places& places) {
+    std::sort(places.at.begin() + static_cast<std::ptrdiff_t>(places.done), places.at.end());
+    places.ascending = true;
+  }
+
+  template <class Look>
+  void merge(const Pair& pair, uint32_t place, const Look& look) {
+    Piece& piece = pieces_[place];
+    if (pair_at(place) != std::pair(pair.left, pair.right)) return;  // merged with others since
+    Piece& gone = pieces_[piece.next];
+    piece.id = pair.merged;
+    piece.next = gone.next;
+    gone.id = -1;
+    if (piece.next < pieces_.size()) {
+      pieces_[piece.next].before = place;
+      look(place);
+    }
+    if (place > 0) look(piece.before);
+  }
+
+  std::vector<Piece> pieces_;
+  std::unordered_map<int32_t, Places> places_;
+  std::priority_queue<int32_t, std::vector<int32_t>, std::greater<>> ranks_;  // that have places
+};
 
 }  // namespace
 
@@ -128,45 +223,20 @@ void Bpe::merge_short(std::vector<int32_t>& tokens, size_t begin) const {
   tokens.resize(begin + n);
 }
 
+// All places of a pair are merged in one go, in ascending order: that is the order of the
+// definition as long as no merge makes a pair of a lower rank, and where one does, its places come
+// first. A sweep over known places waits for no memory, which a queue of single places does in
+// every step of a word beyond the caches.
 void Bpe::merge_long(std::vector<int32_t>& tokens, size_t begin) const {
-  struct Candidate {
-    int32_t rank;
-    uint32_t place;
-    int32_t left, right;  // a candidate is stale where these stand there no longer
-    bool operator>(const Candidate& other) const {
-      return rank != other.rank ? rank > other.rank : place > other.place;
-    }
+  LongWord word(std::span<const int32_t>(tokens).subspan(begin));
+  const auto look = [&](uint32_t place) {
+    const auto [left, right] = word.pair_at(place);
+    const Target* target = right < 0 ? nullptr : find(left, right);
+    if (target != nullptr) word.add(target->rank, {left, right, target->merged}, place);
   };
-  const auto n = static_cast<uint32_t>(tokens.size() - begin);
-  int32_t* ids = tokens.data() + begin;
-  std::vector<uint32_t> next(n), before(n);
-  for (uint32_t i = 0; i < n; ++i) next[i] = i + 1, before[i] = i - 1;
-  std::vector<Candidate> first;
-  const auto candidate = [&](uint32_t i, uint32_t j, auto add) {
-    if (const Target* target = find(ids[i], ids[j]))
-      add(Candidate{target->rank, i, ids[i], ids[j]});
-  };
-  for (uint32_t i = 0; i + 1 < n; ++i)
-    candidate(i, i + 1, [&](const Candidate& c) { first.push_back(c); });
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue({},
-                                                                               std::move(first));
-  while (!queue.empty()) {
-    const Candidate c = queue.top();
-    queue.pop();
-    const uint32_t i = c.place;
-    if (ids[i] != c.left || next[i] >= n || ids[next[i]] != c.right) continue;
-    const uint32_t gone = next[i];
-    ids[i] = find(c.left, c.right)->merged;
-    ids[gone] = -1;
-    next[i] = next[gone];
-    if (next[i] < n) before[next[i]] = i;
-    const auto push = [&](const Candidate& added) { queue.push(added); };
-    if (next[i] < n) candidate(i, next[i], push);
-    if (i > 0) candidate(before[i], i, push);
-  }
-  const auto end =
-      std::remove(tokens.begin() + static_cast<std::ptrdiff_t>(begin), tokens.end(), -1);
-  tokens.erase(end, tokens.end());
+  for (uint32_t place = 0; place + 1 < tokens.size() - begin; ++place) look(place);
+  word.merge_all(look);
+  tokens.resize(begin + word.write(tokens.data() + begin));
 }
 
 }  // namespace fovea
