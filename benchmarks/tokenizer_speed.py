@@ -57,7 +57,7 @@ def main() -> None:
             start = time.perf_counter()
             theirs.encode_batch_fast([text], add_special_tokens=False)
             pairs.append((our_seconds, time.perf_counter() - start))
-        growth = {n: min(mine({name: texts[name]})[name] for _ in range(5)) for n, texts in sizes.items()}
+        growth = {n: min(mine({name: texts[name]})[name] for _ in range(9)) for n, texts in sizes.items()}
         megabytes = len(text.encode()) / 1e6
         results.append({"text": name, "megabytes": round(megabytes, 3),
                         "ratio": quartiles([a / b for a, b in pairs]),

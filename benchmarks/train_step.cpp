@@ -35,16 +35,16 @@ namespace {
 
 constexpr int64_t kByteVocabulary = 259;
 
-/// 8 layers of width 512 on 4 rows of 1024 bytes: 30.5M parameters.
-Recipe thirty_million() {
+/// 8 layers of width 512, 30.5M parameters, on 4096 bytes in rows of `length`.
+Recipe thirty_million(int64_t length) {
   Recipe recipe;
   recipe.model.layers = 8;
   recipe.model.width = 512;
   recipe.model.heads = 8;
   recipe.model.ffn_width = 1792;
-  recipe.model.context = 1024;
+  recipe.model.context = length;
   recipe.model.qk_norm = QkNorm::head_rms;
-  recipe.train.batch_rows = 4;
+  recipe.train.batch_rows = 4096 / length;
   return recipe;
 }
 
@@ -63,7 +63,9 @@ class TokenStream {
 class Worker {
  public:
   Worker(const std::string& model, const std::string& dtype)
-      : recipe_(model == "30m" ? thirty_million() : load_recipe(model).recipe),
+      : recipe_(model == "30m"        ? thirty_million(1024)
+                : model == "30m-2048" ? thirty_million(2048)
+                                      : load_recipe(model).recipe),
         config_(recipe_.model.resolved(kByteVocabulary)),
         model_(config_, /*seed=*/0),
         optimizer_(model_.parameters(), recipe_.train.optimizer) {
@@ -166,7 +168,7 @@ void serve(Worker& worker) {
 int main(int argc, char** argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a killed driver leaves no worker behind
   if (argc != 4) {
-    std::cerr << "usage: train_step_worker 30m|RECIPE float32|bfloat16 THREADS\n";
+    std::cerr << "usage: train_step_worker 30m|30m-2048|RECIPE float32|bfloat16 THREADS\n";
     return 2;
   }
   try {

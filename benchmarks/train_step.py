@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training step of Fovea against PyTorch eager: time and peak memory, alternating step by step.
 
-    benchmarks/train_step.py [--models demo,30m] [--dtypes float32,bfloat16] [--pairs 21] [--threads N]
+    benchmarks/train_step.py [--models demo,30m,30m-2048] [--dtypes float32,bfloat16] [--pairs 21] [--threads N]
 
 Two processes, each with its model in memory, take one step in turn, so that whatever disturbs the machine meets both
 sides. Every pair gives a ratio (Fovea / PyTorch: below 1 is faster); the median of the pairs' ratios is the result.
@@ -26,7 +26,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MODELS = {"demo": "recipes/demo.yaml", "30m": "30m"}
+MODELS = {"demo": "recipes/demo.yaml", "30m": "30m", "30m-2048": "30m-2048"}
 WARM_UPS = 3
 MEMORY_STEPS = 20
 FEWEST_PAIRS = 5
@@ -132,7 +132,7 @@ def quartiles(values: list[float]) -> dict:
 
 def show(result: dict) -> None:
     fovea, torch, ratio = result["fovea_ms"], result["pytorch_ms"], result["pair_ratio"]
-    line = (f"{result['model']:5} {result['dtype']:8} {fovea['median']:9.1f} ms  PyTorch ({result['peer_form']}) "
+    line = (f"{result['model']:8} {result['dtype']:8} {fovea['median']:9.1f} ms  PyTorch ({result['peer_form']}) "
             f"{torch['median']:9.1f} ms  ratio {ratio['median']:.3f} [{ratio['q1']:.3f}, {ratio['q3']:.3f}]")
     if "memory_ratio" in result:
         line += (f"  memory {result['fovea_bytes'] / 2**20:.0f} / {result['pytorch_bytes'] / 2**20:.0f} MiB"
@@ -170,7 +170,7 @@ def default_python() -> str:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default="demo,30m")
+    parser.add_argument("--models", default="demo,30m,30m-2048")
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--pairs", type=int, default=21)
     parser.add_argument("--budget", type=float, default=math.inf, metavar="SECONDS",
