@@ -43,7 +43,8 @@ int64_t backward_floats(const PackedWidth& key, const PackedWidth& value, const 
 template <class T, class P, bool gated>
 class BackwardKeys {
  public:
-  BackwardKeys(const BackwardBlock<T>& block, float* scratch) : b_(block) {
+  BackwardKeys(const BackwardBlock<T>& block, float* scratch)
+      : b_(block), banded_(block.ordered && has_bands(block.rule)) {
     const int64_t left = b_.key_count - b_.key_begin;
     keys_ = left < kKeyBlock ? left : kKeyBlock;
     groups_ = static_cast<int>((keys_ + kRows - 1) / kRows);
@@ -118,11 +119,31 @@ class BackwardKeys {
       queries_ = {b_.query_gates.first[query / kStrip], b_.query_gates.last[query / kStrip]};
     for (int g = 0; g < groups_; ++g) {
       prefetch_after(query, g);
-      live_[depth_][g] = score_tile<kind>(g, query, masked);
+      const Cover cover = kind != Tile::plain && masked ? cover_of_tile(g, query) : Cover::all;
+      if (cover == Cover::none) {
+        live_[depth_][g] = false;
+      } else if (kind == Tile::masked && cover == Cover::all) {
+        live_[depth_][g] = score_tile<Tile::plain>(g, query, cover);
+      } else {
+        live_[depth_][g] = score_tile<kind>(g, query, cover);
+      }
       if (P::kElements == 2 && live_[depth_][g]) weave(g);
     }
     for (int g = groups_; g % kPartGroups != 0; ++g) live_[depth_][g] = false;
     for (int part = 0; part * kPartGroups < groups_; ++part) fill_part(part * kPartGroups);
+  }
+
+  FOVEA_INLINE Cover cover_of_tile(int g, int64_t query) const {
+    const int64_t key = b_.key_begin + g * kRows, last_key = key + kRows - 1;
+    if (!banded_ || compared_ || last_key >= b_.key_begin + keys_) return Cover::unknown;
+    const int64_t last = query + kStrip - 1;
+    const PlaceColumns &keys = b_.key_places, &queries = b_.query_places;
+    const int32_t document = keys.document[key];
+    if (keys.document[last_key] != document || queries.document[query] != document ||
+        queries.document[last] != document)
+      return Cover::unknown;
+    return cover_of(b_.rule, int64_t{queries.position[query]} - keys.position[last_key],
+                    int64_t{queries.position[last]} - keys.position[key]);
   }
 
   // dQ reads whole parts: groups that see nothing become zeros where another one sees something.
@@ -155,11 +176,12 @@ class BackwardKeys {
   }
 
   template <Tile kind>
-  FOVEA_INLINE bool score_tile(int g, int64_t query, bool masked) {
+  FOVEA_INLINE bool score_tile(int g, int64_t query, Cover cover) {
     const int64_t key = b_.key_begin + g * kRows;
+    const bool masked = cover != Cover::all;
     Lanes seen[kRows][2];
     if constexpr (gated) open_[depth_][g] = false;
-    if (kind != Tile::plain && masked && !see(key, query, seen)) return false;
+    if (kind != Tile::plain && masked && !see(key, query, cover, seen)) return false;
     [[maybe_unused]] GateTile gate;
     const Reach reach = gated ? reach_of(b_.gate, queries_, extent_[g]) : Reach::near;
     const bool open = reach != Reach::near;  // the gate acts
@@ -244,7 +266,33 @@ class BackwardKeys {
         gate);
   }
 
-  FOVEA_INLINE bool see(int64_t key, int64_t query, Lanes (&seen)[kRows][2]) {
+  FOVEA_INLINE bool see_band(int64_t key, int64_t query, Lanes (&seen)[kRows][2]) const {
+    const bool compares = b_.rule.members != MemberRule::ignored;
+    const bool wide = compares && b_.key_places.members_high != nullptr;
+    Lanes all{};
+    for (int v = 0; v < 2; ++v) {
+      const int64_t at = query + v * kLanes;
+      Places queries;
+      queries.position = load(b_.query_places.position + at);
+      if (compares) queries.members_low = load(b_.query_places.members_low + at);
+      if (wide) queries.members_high = load(b_.query_places.members_high + at);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        Lanes common{};
+        if (compares) {
+          const Int high = wide ? broadcast(b_.key_places.members_high[key + r]) : Int{};
+          common = meet_lanes(wide, broadcast(b_.key_places.members_low[key + r]), high, queries);
+        }
+        seen[r][v] = seen_in_band(
+            b_.rule, queries.position - broadcast(b_.key_places.position[key + r]), common);
+        all |= seen[r][v];
+      }
+    }
+    return any(all);
+  }
+
+  FOVEA_INLINE bool see(int64_t key, int64_t query, Cover cover, Lanes (&seen)[kRows][2]) {
+    if (cover == Cover::band) return see_band(key, query, seen);
     const Places low = places_at(b_.query_places, query),
                  high = places_at(b_.query_places, query + kLanes);
     Lanes all{};
@@ -456,6 +504,7 @@ class BackwardKeys {
   const BackwardHead* head_ = nullptr;
   int64_t keys_;
   int groups_;
+  const bool banded_;  // tiles may be judged by their ends
   bool compared_ = false;
   Word *weights_, *slopes_;  // P^T and dS^T: [kKeyBlock][kScorePitch]
   float *dk_, *dv_;

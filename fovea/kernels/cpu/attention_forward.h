@@ -38,7 +38,9 @@ template <class T, class P, bool gated>
 class ForwardRows {
  public:
   ForwardRows(const ForwardBlock<T>& block, float* scratch)
-      : b_(block), groups_(static_cast<int>((block.rows + kRows - 1) / kRows)) {
+      : b_(block),
+        groups_(static_cast<int>((block.rows + kRows - 1) / kRows)),
+        banded_(block.ordered && has_bands(block.rule)) {
     q_ = scratch;
     weights_ = q_ + kQueryBlock * b_.key_width.pitch;
     out_ = weights_ + kQueryBlock * kWeightPitch<Single>;
@@ -51,10 +53,12 @@ class ForwardRows {
   void run() {
     load_queries();
     pass();
+    add_totals();
     if (find_unsafe_rows()) {
       compared_ = false;
       for (int64_t n = 0; n < b_.strip_count; ++n) raise_references(b_.strips[n]);
       pass();
+      add_totals();
     }
     b_.left[0] != nullptr ? leave_states() : write();
   }
@@ -146,7 +150,7 @@ class ForwardRows {
       float* to = b_.left[r];
       for (int64_t c = 0; c < columns; ++c) to[c] = out_[r * columns + c];
       to[columns] = reference_[r];
-      to[columns + 1] = sum(load(sums_ + r * kLanes));
+      to[columns + 1] = total_[r];
       if (b_.stats[r] == nullptr) continue;
       to[columns + 2] = sum(load(spread_ + r * kLanes));
       to[columns + 3] = largest(load(top_ + r * kLanes));
@@ -185,15 +189,39 @@ class ForwardRows {
     if (stats) find_starts(key);
     if constexpr (gated)
       keys_ = {b_.key_gates.first[key / kStrip], b_.key_gates.last[key / kStrip]};
-    for (int g = 0; g < groups_; ++g) live_[depth_][g] = score_tile<kind, stats>(g, key, masked);
+    for (int g = 0; g < groups_; ++g) {
+      const Cover cover = kind != Tile::plain && masked ? cover_of_tile(g, key) : Cover::all;
+      if (cover == Cover::none) {
+        live_[depth_][g] = false;
+      } else if (kind != Tile::general && cover == Cover::all) {
+        live_[depth_][g] = score_tile<Tile::plain, stats>(g, key, cover);
+      } else {
+        live_[depth_][g] = score_tile<kind, stats>(g, key, cover);
+      }
+    }
+  }
+
+  FOVEA_INLINE Cover cover_of_tile(int g, int64_t key) const {
+    if (!banded_ || compared_) return Cover::unknown;
+    const int first = g * kRows;
+    const int64_t end = key + kStrip - 1,
+                  last = first + kRows < b_.rows ? first + kRows - 1 : b_.rows - 1;
+    const int32_t* const position = b_.key_places.position;
+    const int32_t document = b_.document[first];
+    if (b_.document[last] != document || b_.key_places.document[key] != document ||
+        b_.key_places.document[end] != document)
+      return Cover::unknown;
+    return cover_of(b_.rule, int64_t{b_.position[first]} - position[end],
+                    int64_t{b_.position[last]} - position[key]);
   }
 
   // False if no pair of the tile is seen: it then costs nothing more.
   template <Tile kind, bool stats>
-  FOVEA_INLINE bool score_tile(int g, int64_t key, bool masked) {
+  FOVEA_INLINE bool score_tile(int g, int64_t key, Cover cover) {
     const int first = g * kRows;
+    const bool masked = cover != Cover::all;
     Lanes seen[kRows][2];
-    if (kind != Tile::plain && masked && !see(first, key, seen)) return false;
+    if (kind != Tile::plain && masked && !see(first, key, cover, seen)) return false;
     [[maybe_unused]] GateTile gate;
     const bool open = gated && find_gate(g, key, gate);  // the gate acts
     Float s[kRows][2];
@@ -266,7 +294,8 @@ class ForwardRows {
     store(first_ + at, load(first_ + at) + from);
   }
 
-  FOVEA_INLINE bool see(int first, int64_t key, Lanes (&seen)[kRows][2]) {
+  FOVEA_INLINE bool see(int first, int64_t key, Cover cover, Lanes (&seen)[kRows][2]) {
+    if (cover == Cover::band) return see_band(first, key, seen);
     const Places low = places_at(b_.key_places, key), high = places_at(b_.key_places, key + kLanes);
     Lanes all{};
     if (compared_ && first + kRows <= b_.rows && !b_.rule.opens) {
@@ -296,6 +325,30 @@ class ForwardRows {
       seen[r][0] = lanes_of(seen_lanes(b_.rule, query, low));
       seen[r][1] = lanes_of(seen_lanes(b_.rule, query, high));
       all |= seen[r][0] | seen[r][1];
+    }
+    return any(all);
+  }
+
+  FOVEA_INLINE bool see_band(int first, int64_t key, Lanes (&seen)[kRows][2]) const {
+    const bool compares = b_.rule.members != MemberRule::ignored;
+    const bool wide = b_.key_places.members_high != nullptr;
+    Lanes all{};
+    for (int v = 0; v < 2; ++v) {
+      Places keys;
+      keys.position = load(b_.key_places.position + key + v * kLanes);
+      if (compares) keys.members_low = load(b_.key_places.members_low + key + v * kLanes);
+      if (compares && wide) keys.members_high = load(b_.key_places.members_high + key + v * kLanes);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        Lanes common{};
+        if (compares) {
+          const Int high = wide ? broadcast(b_.members_high[first + r]) : Int{};
+          common = meet_lanes(wide, broadcast(b_.members_low[first + r]), high, keys);
+        }
+        seen[r][v] =
+            seen_in_band(b_.rule, broadcast(b_.position[first + r]) - keys.position, common);
+        all |= seen[r][v];
+      }
     }
     return any(all);
   }
@@ -331,10 +384,18 @@ class ForwardRows {
     --open_[g];
   }
 
+  void add_totals() {
+    for (int64_t r = 0; r < b_.rows; r += kLanes) {
+      Float rows[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) rows[i] = load(sums_ + (r + i) * kLanes);
+      store(total_ + r, sum_each(rows));
+    }
+  }
+
   bool find_unsafe_rows() {
     bool found = false;
     for (int64_t r = 0; r < groups_ * kRows; ++r) {
-      total_[r] = sum(load(sums_ + r * kLanes));
       unsafe_[r] = r < b_.rows && !(total_[r] < kSafeSum);
       if (unsafe_[r]) reference_[r] = -kInfinity;
       found |= unsafe_[r];
@@ -348,7 +409,7 @@ class ForwardRows {
       for (int g = 0; g < groups_; ++g) {
         const int first = g * kRows;
         Lanes seen[kRows][2];
-        if (!see(first, key, seen)) continue;
+        if (!see(first, key, Cover::unknown, seen)) continue;
         if constexpr (gated)
           keys_ = {b_.key_gates.first[key / kStrip], b_.key_gates.last[key / kStrip]};
         [[maybe_unused]] GateTile gate;
@@ -396,7 +457,6 @@ class ForwardRows {
   void write() {
     alignas(64) float inverse[kQueryBlock], lse[kQueryBlock];
     const int64_t rows = b_.rows;
-    for (int64_t r = 0; r < rows; ++r) total_[r] = sum(load(sums_ + r * kLanes));
 #pragma omp simd
     for (int64_t r = 0; r < rows; ++r) {
       const float l = total_[r];
@@ -433,6 +493,7 @@ class ForwardRows {
 
   const ForwardBlock<T>& b_;
   const int groups_;
+  const bool banded_;                   // tiles may be judged by their ends
   float *q_, *weights_, *out_, *sums_;  // sums_: kLanes partial sums a row
   float *spread_, *top_, *first_;       // the same, for telemetry
   Int start_[2];

@@ -161,6 +161,10 @@ FOVEA_INLINE Lanes lanes_of(Int mask) {
 FOVEA_INLINE Lanes lanes_in_common(Int a, Int b) {
   return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b));
 }
+/// 0 <= x < limit.
+FOVEA_INLINE Lanes lanes_below(Int x, int32_t limit) {
+  return _mm512_cmplt_epu32_mask(reinterpret_cast<__m512i>(x), _mm512_set1_epi32(limit));
+}
 FOVEA_INLINE Float choose(Lanes seen, Float yes, Float no) {
   return _mm512_mask_blend_ps(seen, no, yes);
 }
@@ -169,6 +173,7 @@ FOVEA_INLINE bool any(Lanes seen) { return seen != 0; }
 using Lanes = Int;
 FOVEA_INLINE Lanes lanes_of(Int mask) { return mask; }
 FOVEA_INLINE Lanes lanes_in_common(Int a, Int b) { return (a & b) != 0; }
+FOVEA_INLINE Lanes lanes_below(Int x, int32_t limit) { return (x >= 0) & (x < limit); }
 FOVEA_INLINE Float choose(Lanes seen, Float yes, Float no) { return seen ? yes : no; }
 #endif
 

@@ -91,6 +91,9 @@ struct ForwardBlock {
   int64_t strip_count = 0;
   VisitRule rule;
   PlaceColumns key_places;
+  /// Keys of a strip and rows stand document by document, positions ascending in each: the ends of
+  /// a tile then tell whether all of it is seen, or nothing.
+  bool ordered = false;
   bool plain = true;  ///< no soft-cap, bias or dropout: logits are scaled products
   GateRule gate;
   GateStrips key_gates;
@@ -139,6 +142,7 @@ struct BackwardBlock {
   int64_t strip_count = 0;
   VisitRule rule;
   PlaceColumns query_places, key_places;
+  bool ordered = false;  ///< as in ForwardBlock
   bool plain = true;
   GateRule gate;
   GateStrips query_gates;

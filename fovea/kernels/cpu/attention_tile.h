@@ -67,6 +67,33 @@ FOVEA_INLINE Int seen_lanes(const VisitRule& rule, const Places& query, const Pl
   return seen & reached;
 }
 
+/// What the ends of a tile tell where positions ascend: it holds no seen pair, only such, pairs
+/// that positions and memberships decide, or it must be looked at pair by pair.
+enum class Cover { none, all, band, unknown };
+
+/// Whether seen_lanes() is more than seen_in_band().
+FOVEA_INLINE bool has_bands(const VisitRule& rule) {
+  if (!rule.causal || rule.grouped || rule.opens) return false;
+  return rule.members == MemberRule::ignored || !rule.limited;
+}
+
+/// Of one document and a rule that has bands: pairs at distances i - j of `least` to `most`.
+FOVEA_INLINE Cover cover_of(const VisitRule& rule, int64_t least, int64_t most) {
+  if (most < 0 || (rule.limited && least >= rule.reach)) return Cover::none;
+  if (least < 0 || rule.members == MemberRule::apart) return Cover::band;
+  const bool near = rule.members == MemberRule::meet_or_near ? most < rule.near : true;
+  return near && (!rule.limited || most < rule.reach) ? Cover::all : Cover::band;
+}
+
+/// seen_lanes() of tokens in one document at distances `ahead`; `common` is meet_lanes().
+FOVEA_INLINE Lanes seen_in_band(const VisitRule& rule, Int ahead, Lanes common) {
+  constexpr int32_t kAny = 0x7FFFFFFF;
+  const Lanes reached = lanes_below(ahead, rule.limited ? rule.reach : kAny);
+  if (rule.members == MemberRule::ignored) return reached;
+  if (rule.members == MemberRule::apart) return reached & ~common;
+  return lanes_below(ahead, rule.near) | (reached & common);
+}
+
 /// Entries of the bias table at distances i - j.
 FOVEA_INLINE Int bias_index(const HeadRule& rule, Int distance) {
   const Int last = broadcast(rule.bias_count - 1), at = distance - rule.bias_first;

@@ -50,9 +50,11 @@ struct Item {
   int64_t head = 0, h = 0, block = 0;
 };
 
+template <class T>
 struct Scratch {
   FloatBuffer floats;
   std::vector<Strip> strips;
+  ForwardBlock<T> far, near;  // large: filled anew, not made anew
 };
 
 template <class T>
@@ -122,21 +124,62 @@ class Forward {
       }
     }
     Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
-      Scratch own{FloatBuffer(std::max(table_.forward_scratch(key_, value_),
-                                       table_.strip * std::max(key_.pitch, value_.pitch))),
-                  {}};
-      team.each(std::ssize(pack), [&](int64_t n) { pack_strip(heads, pack[n], own); });
+      Scratch<T> own{.floats =
+                         FloatBuffer(std::max(table_.forward_scratch(key_, value_),
+                                              table_.strip * std::max(key_.pitch, value_.pitch)))};
+      team.each(std::ssize(pack), [&](int64_t n) {
+        if (n + 1 < std::ssize(pack)) prefetch_strip(heads[pack[n + 1].head], pack[n + 1]);
+        pack_strip(heads[pack[n].head], pack[n], own);
+      });
       if (!far.empty())
-        team.each_in_turn(std::ssize(far),
-                          [&](int64_t n) { attend_far(heads[far[n].head], far[n], own); });
-      team.each_in_turn(std::ssize(near),
-                        [&](int64_t n) { attend_near(heads[near[n].head], near[n], own); });
+        team.each_in_turn(std::ssize(far), [&](int64_t n) {
+          if (n + 1 < std::ssize(far)) prefetch_far(heads[far[n + 1].head], far[n + 1]);
+          attend_far(heads[far[n].head], far[n], own);
+        });
+      team.each_in_turn(std::ssize(near), [&](int64_t n) {
+        if (n + 1 < std::ssize(near)) prefetch_near(heads[near[n + 1].head], near[n + 1]);
+        attend_near(heads[near[n].head], near[n], own);
+      });
     });
   }
 
+  // What the next item reads, asked for while this one is worked on: rows lie in an order of their
+  // own, or a strip fills a page, and either defeats the hardware's prefetching.
+  static void prefetch(const void* row, int64_t bytes) {
+    for (int64_t n = 0; n < bytes; n += 64)
+      __builtin_prefetch(static_cast<const char*>(row) + n, 0, 2);
+  }
+  void prefetch_query(const Head& head, int64_t h, int64_t i) const {
+    prefetch(p_.q.at(head.b, head.g * group_ + h, i), s_.head_dim * int64_t{sizeof(T)});
+  }
+  void prefetch_strip(const Head& head, const Item& item) const {
+    const bool far = item.h == 1;
+    const int64_t begin = item.block * table_.strip;
+    for (int64_t n = begin; n < begin + table_.strip; ++n) {
+      const int64_t token =
+          far ? std::max(head.plan->far.key.token[n], 0) : std::min(n, s_.keys - 1);
+      prefetch(p_.k.at(head.b, head.g, token), s_.head_dim * int64_t{sizeof(T)});
+      prefetch(p_.v.at(head.b, head.g, token), s_.value_dim * int64_t{sizeof(T)});
+    }
+  }
+  void prefetch_far(const Head& head, const Item& item) const {
+    const SlotBlock& slots = head.plan->far.blocks[item.block];
+    for (int64_t n = slots.begin; n < slots.begin + slots.rows; ++n)
+      prefetch_query(head, item.h, head.plan->far.query.token[n] - head.plan->first_query());
+  }
+  void prefetch_near(const Head& head, const Item& item) const {
+    const float* const states = states_of(head, item.h);
+    const int64_t begin = item.block * kQueryBlock;
+    for (int64_t i = begin; i < std::min(begin + kQueryBlock, s_.queries); ++i) {
+      prefetch_query(head, item.h, i);
+      if (!head.plan->has_far()) continue;
+      for (const int32_t slot : head.plan->far.query_slots.of(i))
+        prefetch(states + slot * row_state(value_), (value_.columns + 2) * int64_t{sizeof(float)});
+    }
+  }
+
   // `h` of the item: 0 in the tokens' order, 1 in slots.
-  void pack_strip(const std::vector<Head>& heads, const Item& item, Scratch& own) const {
-    const Head& head = heads[item.head];
+  void pack_strip(const Head& head, const Item& item, Scratch<T>& own) const {
     const int64_t begin = item.block * table_.strip;
     const bool far = item.h == 1;
     const int32_t* index = far ? head.plan->far.key.token.data() + begin : nullptr;
@@ -154,48 +197,42 @@ class Forward {
     return head.states + h * query_slots(*head.plan) * row_state(value_);
   }
 
-  void attend_far(const Head& head, const Item& item, Scratch& own) const {
+  void attend_far(const Head& head, const Item& item, Scratch<T>& own) const {
     const GroupedPlan& plan = *head.plan;
+    const SlotColumns& query = plan.far.query;
     const SlotBlock& slots = plan.far.blocks[item.block];
     far_strips(plan, slots, own.strips);
-    ForwardBlock<T> block{
-        .key_width = key_,
-        .value_width = value_,
-        .keys = head.far_keys,
-        .values = head.far_values,
-        .key_count = key_slots(plan),
-        .strips = own.strips.data(),
-        .strip_count = std::ssize(own.strips),
-        .rule = plan.far.rule,
-        .key_places = places_of(plan.far.key.places, plan.far.key.low, plan.far.key.high),
-        .plain = plain_};
+    ForwardBlock<T>& block = own.far;
+    begin_block(block, own.strips);
+    block.keys = head.far_keys;
+    block.values = head.far_values;
+    block.key_count = key_slots(plan);
+    block.rule = plan.far.rule;
+    block.key_places = places_of(plan.far.key.places, plan.far.key.low, plan.far.key.high);
     for (int64_t n = slots.begin; n < slots.begin + slots.rows; ++n) {
-      const int64_t row = block.rows++, token = plan.far.query.token[n];
-      set_row(block, row, head, item.h, token - plan.first_query());
-      block.position[row] = plan.far.query.places.position[n];
-      if (!plan.far.query.low.empty()) block.members_low[row] = plan.far.query.low[n];
-      if (!plan.far.query.high.empty()) block.members_high[row] = plan.far.query.high[n];
+      const int64_t row = block.rows++;
+      set_row(block, row, head, item.h, query.token[n] - plan.first_query());
+      block.position[row] = query.places.position[n];
+      if (!query.low.empty()) block.members_low[row] = query.low[n];
+      if (!query.high.empty()) block.members_high[row] = query.high[n];
       block.left[row] = states_of(head, item.h) + n * row_state(value_);
     }
     table_.forward(block, own.floats.data());
   }
 
-  void attend_near(const Head& head, const Item& item, Scratch& own) const {
+  void attend_near(const Head& head, const Item& item, Scratch<T>& own) const {
     const GroupedPlan& plan = *head.plan;
     const int64_t begin = item.block * kQueryBlock;
     const int64_t rows = std::min(kQueryBlock, s_.queries - begin);
     near_strips(plan, begin, rows, own.strips);
-    ForwardBlock<T> block{.key_width = key_,
-                          .value_width = value_,
-                          .keys = head.keys,
-                          .values = head.values,
-                          .key_count = s_.keys,
-                          .strips = own.strips.data(),
-                          .strip_count = std::ssize(own.strips),
-                          .rule = plan.near,
-                          .key_places = places_of(plan.key, plan.low, plan.high),
-                          .plain = plain_};
-    if (plan.has_far()) block.states = states_of(head, item.h);
+    ForwardBlock<T>& block = own.near;
+    begin_block(block, own.strips);
+    block.keys = head.keys;
+    block.values = head.values;
+    block.key_count = s_.keys;
+    block.rule = plan.near;
+    block.key_places = places_of(plan.key, plan.low, plan.high);
+    block.states = plan.has_far() ? states_of(head, item.h) : nullptr;
     for (int64_t i = begin; i < begin + rows; ++i) {
       const int64_t row = block.rows++, token = plan.first_query() + i;
       set_row(block, row, head, item.h, i);
@@ -209,6 +246,16 @@ class Forward {
       block.taken_count[row] = std::ssize(slots);
     }
     table_.forward(block, own.floats.data());
+  }
+
+  void begin_block(ForwardBlock<T>& block, const std::vector<Strip>& strips) const {
+    block.key_width = key_;
+    block.value_width = value_;
+    block.strips = strips.data();
+    block.strip_count = std::ssize(strips);
+    block.ordered = true;
+    block.plain = plain_;
+    block.rows = 0;
   }
 
   void set_row(ForwardBlock<T>& block, int64_t row, const Head& head, int64_t h, int64_t i) const {

@@ -425,6 +425,7 @@ class Backward {
                                 : places_of(plan.key, plan.low, plan.high, plan.first_query()),
          .key_places = is_far ? places_of(far.key.places, far.key.low, far.key.high)
                               : places_of(plan.key, plan.low, plan.high),
+         .ordered = true,
          .plain = is_plain(p_.rule),
          .heads = heads.data(),
          .head_count = group_,
