@@ -5,12 +5,14 @@
 #include "fovea/kernels/common/grouped_far.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace fovea {
 namespace {
 
 constexpr uint64_t kEveryGroup = ~uint64_t{0};
+constexpr int32_t kBehindAll = std::numeric_limits<int32_t>::max() / 2;  // of positions
 
 int64_t whole_tiles(int64_t n) { return (n + kVisitTile - 1) / kVisitTile * kVisitTile; }
 
@@ -55,6 +57,15 @@ bool is_sink(const GroupedPlan& plan, int64_t token) {
   return plan.key.position[token] < plan.rule.sinks;
 }
 
+// Whether some query stands far behind a key, and whether some key is far from a query. The others
+// take no slots.
+bool far_as_key(const GroupedPlan& plan, int64_t token) {
+  return std::max<int64_t>(plan.far_from[token], plan.first_query()) < plan.document_end(token);
+}
+bool far_as_query(const GroupedPlan& plan, int64_t token) {
+  return token >= plan.first_query() && plan.near_begin[token] > plan.document_begin(token);
+}
+
 // Lists of slots with their columns, filled list by list.
 class FarBuilder {
  public:
@@ -82,13 +93,11 @@ class FarBuilder {
     far_.key.token.insert(far_.key.token.end(), keys.begin(), keys.end());
     far_.query.token.insert(far_.query.token.end(), queries.begin(), queries.end());
   }
-  void add_key(int32_t token) { far_.key.token.push_back(token); }
-  void add_query(int32_t token) { far_.query.token.push_back(token); }
-  // Tokens in order, as keys and (those that are) as queries.
-  void add_tokens(std::span<const int32_t> tokens) {
-    far_.key.token.insert(far_.key.token.end(), tokens.begin(), tokens.end());
-    const auto first = std::ranges::lower_bound(tokens, plan_.first_query());
-    far_.query.token.insert(far_.query.token.end(), first, tokens.end());
+  void add_key(int32_t token) {
+    if (far_as_key(plan_, token)) far_.key.token.push_back(token);
+  }
+  void add_query(int32_t token) {
+    if (far_as_query(plan_, token)) far_.query.token.push_back(token);
   }
   void end_list() {
     SlotList& list = far_.lists.back();
@@ -108,9 +117,7 @@ class FarBuilder {
     fill(far_.key, 0, false);
     fill(far_.query, listed ? 0 : plan_.rule.window, true);
     cut_blocks();
-    far_.query_slots = members_.empty() && !listed
-                           ? one_slot_each()
-                           : slots_of(far_.query.token, plan_.first_query(), plan_.queries);
+    far_.query_slots = slots_of(far_.query.token, plan_.first_query(), plan_.queries);
     join_components();
     return std::move(far_);
   }
@@ -139,7 +146,12 @@ class FarBuilder {
     const auto shift = static_cast<int32_t>(window);
     for (size_t n = 0; n < size; ++n) {
       const int32_t token = slots.token[n];
-      if (token < 0) continue;
+      if (token < 0) {  // keys behind a list stay in its last document, so that its tiles are one
+        if (queries) continue;
+        to.position[n] = kBehindAll;
+        to.document[n] = to.document[n - 1];
+        continue;
+      }
       to.position[n] = plan_.key.position[token] - shift;
       to.document[n] = plan_.key.document[token];
       if (open) to.open[n] = visit_open(plan_.rule.mask, to.position[n]);
@@ -179,20 +191,6 @@ class FarBuilder {
            n -= kQueryBlock)
         far_.blocks.push_back({c, list.query_begin + n, std::min(kQueryBlock, list.queries - n)});
     }
-  }
-
-  // In classes every query has one slot.
-  IntRows one_slot_each() const {
-    IntRows out;
-    out.begin.resize(static_cast<size_t>(plan_.queries + 1));
-    std::iota(out.begin.begin(), out.begin.end(), 0);
-    out.values.resize(static_cast<size_t>(plan_.queries));
-    const int64_t first = plan_.first_query();
-    for (size_t n = 0; n < far_.query.token.size(); ++n) {
-      const int32_t token = far_.query.token[n];
-      if (token >= 0) out.values[token - first] = static_cast<int32_t>(n);
-    }
-    return out;
   }
 
   // Lists that visit each other share a component; the list of the sinks, which has no queries, is
@@ -273,17 +271,12 @@ FarPairs class_pairs(const GroupedPlan& plan, const MemberSets& sets) {
   for (int64_t c = 0; c < classes; ++c) {
     build.begin_list(sets.sets[c]);
     const std::span own = std::span(sorted).subspan(begin[c], begin[c + 1] - begin[c]);
-    if (sinks.empty() && sets.sets[c] != 0) {
-      build.add_tokens(own);
-      build.end_list();
-      continue;
-    }
     size_t sink = 0;
     for (const int32_t token : own) {
       for (; inside && sink < sinks.size() && sinks[sink] <= token; ++sink)
         build.add_key(sinks[sink]);
       if (sets.sets[c] != 0 && !is_sink(plan, token)) build.add_key(token);
-      if (token >= plan.first_query()) build.add_query(token);
+      build.add_query(token);
     }
     build.end_list();
   }
@@ -326,7 +319,7 @@ FarPairs group_pairs(const GroupedPlan& plan, std::span<const uint64_t> members)
       const auto token = static_cast<int32_t>(n);
       const bool member = (members[n] & bit) != 0;
       if (member || is_sink(plan, n)) build.add_key(token);
-      if (member && n >= plan.first_query()) build.add_query(token);
+      if (member) build.add_query(token);
     }
     build.end_list();
   }

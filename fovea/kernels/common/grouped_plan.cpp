@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "fovea/base/error.h"
+#include "fovea/kernels/common/grouped_cost.h"
 #include "fovea/kernels/common/grouped_far.h"
 
 namespace fovea {
@@ -187,73 +188,6 @@ bool groups_possible(const GroupedPlan& plan, std::span<const uint64_t> members)
   return slots <= 8 * plan.keys;
 }
 
-// In scores a query and head, fitted on one machine (docs/kernels/grouped.md): a tile whose pairs
-// are compared, a query's second pass, a key's second packing, a score among slots.
-constexpr double kCompared = 1.07, kPass = 50.0, kSlot = 12.0, kFar = 1.1;
-constexpr double kEdge = 0.85;  // a tile across a bound of positions: parts of it are skipped
-
-double scores_of(const std::vector<Strip>& strips, int64_t rows, double partial) {
-  double scores = 0.0;
-  for (const Strip& strip : strips)
-    scores += static_cast<double>(strip.key_end - strip.key_begin) *
-              (strip.kind == Strip::Kind::full ? 1.0 : partial);
-  return scores * static_cast<double>(rows);
-}
-
-// Mean cost a query over evenly spread blocks; `add` gives the cost and the queries of block n.
-template <class Add>
-double mean_cost(int64_t blocks, const Add& add) {
-  constexpr int64_t kSample = 32;
-  const int64_t step = std::max<int64_t>(1, blocks / kSample);
-  double cost = 0.0, rows = 0.0;
-  for (int64_t n = step / 2; n < blocks; n += step) {
-    const auto [scores, queries] = add(n);
-    cost += scores;
-    rows += static_cast<double>(queries);
-  }
-  return rows > 0.0 ? cost / rows : 0.0;
-}
-
-double near_cost(const GroupedPlan& plan, double partial) {
-  std::vector<Strip> strips;
-  return mean_cost((plan.queries + kQueryBlock - 1) / kQueryBlock, [&](int64_t n) {
-    const int64_t begin = n * kQueryBlock, rows = std::min(kQueryBlock, plan.queries - begin);
-    near_strips(plan, begin, rows, strips);
-    return std::pair{scores_of(strips, rows, partial), rows};
-  });
-}
-
-double far_cost(const GroupedPlan& plan, double partial) {
-  std::vector<Strip> strips;
-  return mean_cost(std::ssize(plan.far.blocks), [&](int64_t n) {
-    const SlotBlock& block = plan.far.blocks[n];
-    far_strips(plan, block, strips);
-    return std::pair{scores_of(strips, block.rows, partial), block.rows};
-  });
-}
-
-// From the sizes of the groups alone, and ragged ends.
-double groups_cost(const GroupedPlan& plan, std::span<const uint64_t> members) {
-  constexpr double kEnds = 40.0;  // half a block's span and half a strip
-  std::array<double, kMostGroups> seen{};
-  double scores = 0.0, lists = 0.0;
-  for (int64_t n = 0; n < plan.keys; ++n) {
-    if (plan.document_begin(n) == n) seen.fill(0.0);
-    if (n > plan.document_begin(n)) {  // keys that became far since the query before
-      for (int32_t j = plan.near_begin[n - 1]; j < plan.near_begin[n]; ++j) {
-        for (uint64_t set = members[j]; set != 0; set &= set - 1) ++seen[std::countr_zero(set)];
-      }
-    }
-    if (n < plan.first_query()) continue;
-    for (uint64_t set = members[n]; set != 0; set &= set - 1) {
-      scores += seen[std::countr_zero(set)];
-      ++lists;
-    }
-  }
-  const double queries = static_cast<double>(std::max<int64_t>(plan.queries, 1));
-  return kCompared * scores / queries + (kEnds + kPass + kSlot) * lists / queries;
-}
-
 // Makes `plan` of the wanted kind, or of the cheapest. It has all columns but those of the kind.
 class Chooser {
  public:
@@ -277,21 +211,20 @@ class Chooser {
     plan_.kind = GroupedKind::block_sparse;
     plan_.reason = "the mask compares more than positions";
     if (plan_.queries == 0 || !mask_allows_far(plan_.rule)) return;
-    const double tiles = near_cost(plan_, kCompared);
+    const double tiles = tiles_cost(plan_);
     plan_.kind = GroupedKind::classes;  // near pairs are the same in both
-    const double near = near_cost(plan_, kEdge);
+    const double near = near_cost(plan_);
     double classes = -1.0, groups = -1.0;
-    if (beyond(GroupedKind::classes).empty()) {
-      plan_.far = class_pairs(plan_, sets_);
-      classes = near + kFar * far_cost(plan_, kEdge) + kPass +
-                kSlot * static_cast<double>(plan_.far.key.token.size()) /
-                    static_cast<double>(plan_.queries);
-    }
     const auto several = [](uint64_t set) { return (set & (set - 1)) != 0; };
     if ((sets_.sets.empty() || std::ranges::any_of(sets_.sets, several)) &&
         beyond(GroupedKind::groups).empty())
       groups = near + groups_cost(plan_, members_);
-    const bool by_classes = classes >= 0.0 && classes < tiles;
+    if (beyond(GroupedKind::classes).empty()) {
+      classes = near + least_classes_cost(plan_, sets_);
+      if (classes < (groups >= 0.0 ? std::min(tiles, groups) : tiles))
+        classes = near + build_classes();
+    }
+    const bool by_classes = !plan_.far.lists.empty() && classes < tiles;
     if (groups >= 0.0 && groups < (by_classes ? classes : tiles)) {
       build(GroupedKind::groups);
     } else if (!by_classes) {
@@ -304,6 +237,12 @@ class Chooser {
   }
 
  private:
+  // Builds the lists and returns what their pass costs.
+  double build_classes() {
+    plan_.far = class_pairs(plan_, sets_);
+    return classes_cost(plan_);
+  }
+
   // Why a kind is not possible; "" where it is.
   std::string beyond(GroupedKind kind) const {
     const bool known = !sets_.sets.empty() || plan_.keys == 0;

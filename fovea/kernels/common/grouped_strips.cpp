@@ -3,7 +3,7 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <tuple>
+#include <utility>
 
 #include "fovea/kernels/common/grouped_plan.h"
 
@@ -93,13 +93,31 @@ Sets sets_of(const std::vector<uint64_t>& any, const std::vector<uint64_t>& all,
 // Sinks (which alone are in every group) meet a token without groups, too.
 bool may_meet(uint64_t query, uint64_t key) { return (query & key) != 0 || key == ~uint64_t{0}; }
 
-// The slots of a list whose tokens are in [begin, end).
-std::pair<int64_t, int64_t> slots_between(std::span<const int32_t> tokens, int64_t begin,
-                                          int64_t end) {
+// Slots [first, second) of a list.
+using Slots = std::pair<int64_t, int64_t>;
+
+// The slots whose tokens are in [begin, end).
+Slots slots_between(std::span<const int32_t> tokens, int64_t begin, int64_t end) {
   const auto at = [&](int64_t token) {
     return std::ranges::lower_bound(tokens, static_cast<int32_t>(token)) - tokens.begin();
   };
   return {at(begin), at(std::max(begin, end))};
+}
+
+std::span<const int32_t> keys_of(const FarPairs& far, const SlotList& list) {
+  return std::span(far.key.token).subspan(list.key_begin, list.keys);
+}
+std::span<const int32_t> queries_of(const FarPairs& far, const SlotList& list) {
+  return std::span(far.query.token).subspan(list.query_begin, list.queries);
+}
+
+void append_keys(std::vector<Strip>& out, const SlotList& list, Slots some, Slots all) {
+  append_range(out, list.key_begin, round_up(list.keys), some.first, some.second, all.first,
+               all.second);
+}
+void append_queries(std::vector<Strip>& out, const SlotList& list, Slots some, Slots all) {
+  append_range(out, list.query_begin, round_up(list.queries), some.first, some.second, all.first,
+               all.second);
 }
 
 // Key slots of a block of a listed plan.
@@ -111,16 +129,15 @@ void listed_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<
   const bool one = begin == plan.document_begin(last);
   for (const int32_t s : far.visits.of(block.list)) {
     const SlotList& list = far.lists[s];
-    const std::span tokens = std::span(far.key.token).subspan(list.key_begin, list.keys);
-    auto [some_begin, some_end] = slots_between(tokens, begin, last + 1);
+    const std::span tokens = keys_of(far, list);
+    Slots some = slots_between(tokens, begin, last + 1);
     const int64_t first_end = slots_between(tokens, begin, first + 1).second;
-    int64_t all_begin = some_begin, all_end = one ? first_end : 0;
+    Slots all{some.first, one ? first_end : 0};
     if (far.rule.limited) {
-      some_begin = std::max(some_begin, first_end - far.rule.reach);
-      all_begin = std::max(some_begin, some_end - far.rule.reach);
+      some.first = std::max(some.first, first_end - far.rule.reach);
+      all.first = std::max(some.first, some.second - far.rule.reach);
     }
-    append_range(out, list.key_begin, round_up(list.keys), some_begin, some_end, all_begin,
-                 all_end);
+    append_keys(out, list, some, all);
   }
 }
 
@@ -132,8 +149,7 @@ void listed_query_strips(const GroupedPlan& plan, int64_t list, int64_t begin, i
   const bool one = plan.document_begin(first) == plan.document_begin(last);
   for (const int32_t c : far.visited_by.of(list)) {
     const SlotList& visitor = far.lists[c];
-    const std::span tokens =
-        std::span(far.query.token).subspan(visitor.query_begin, visitor.queries);
+    const std::span tokens = queries_of(far, visitor);
     const int32_t* const rank = far.query.places.position.data() + visitor.query_begin;
     // The first query of `key`'s document, from `slot` on, whose window has left it behind.
     const auto past = [&](int64_t slot, int64_t key) {
@@ -141,15 +157,13 @@ void listed_query_strips(const GroupedPlan& plan, int64_t list, int64_t begin, i
       const int64_t limit = int64_t{far.key.places.position[key]} + far.rule.reach;
       return std::lower_bound(rank + slot, rank + stop, limit) - rank;
     };
-    auto [some_begin, some_end] = slots_between(tokens, first, plan.document_end(last));
-    int64_t all_begin = 0, all_end = 0;
-    if (one) std::tie(all_begin, all_end) = slots_between(tokens, last, plan.document_end(first));
+    Slots some = slots_between(tokens, first, plan.document_end(last)), all{0, 0};
+    if (one) all = slots_between(tokens, last, plan.document_end(first));
     if (far.rule.limited) {
-      all_end = one ? past(all_begin, begin) : 0;
-      some_end = past(slots_between(tokens, last, plan.document_end(last)).first, end - 1);
+      all.second = one ? past(all.first, begin) : 0;
+      some.second = past(slots_between(tokens, last, plan.document_end(last)).first, end - 1);
     }
-    append_range(out, visitor.query_begin, round_up(visitor.queries), some_begin, some_end,
-                 all_begin, all_end);
+    append_queries(out, visitor, some, all);
   }
 }
 
@@ -216,14 +230,11 @@ void far_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<Str
   }
   for (const int32_t s : far.visits.of(block.list)) {
     const SlotList& list = far.lists[s];
-    const std::span tokens = std::span(far.key.token).subspan(list.key_begin, list.keys);
-    const auto [some_begin, some_end] = slots_between(tokens, begin, plan.near_begin[last]);
-    int64_t all_begin = 0, all_end = 0;
+    const std::span tokens = keys_of(far, list);
+    Slots all{0, 0};
     if (one && !far.rule.limited && !compares(plan, list))
-      std::tie(all_begin, all_end) =
-          slots_between(tokens, plan.document_begin(last), plan.near_begin[first]);
-    append_range(out, list.key_begin, round_up(list.keys), some_begin, some_end, all_begin,
-                 all_end);
+      all = slots_between(tokens, plan.document_begin(last), plan.near_begin[first]);
+    append_keys(out, list, slots_between(tokens, begin, plan.near_begin[last]), all);
   }
 }
 
@@ -236,16 +247,12 @@ void far_query_strips(const GroupedPlan& plan, int64_t list, int64_t begin, int6
   const bool one = plan.document_begin(first) == plan.document_begin(last);
   for (const int32_t c : far.visited_by.of(list)) {
     const SlotList& visitor = far.lists[c];
-    const std::span tokens =
-        std::span(far.query.token).subspan(visitor.query_begin, visitor.queries);
-    const auto [some_begin, some_end] =
-        slots_between(tokens, plan.far_from[first], plan.document_end(last));
-    int64_t all_begin = 0, all_end = 0;
+    const std::span tokens = queries_of(far, visitor);
+    Slots all{0, 0};
     if (one && !far.rule.limited && !compares(plan, far.lists[list]))
-      std::tie(all_begin, all_end) =
-          slots_between(tokens, plan.far_from[last], plan.document_end(first));
-    append_range(out, visitor.query_begin, round_up(visitor.queries), some_begin, some_end,
-                 all_begin, all_end);
+      all = slots_between(tokens, plan.far_from[last], plan.document_end(first));
+    append_queries(out, visitor,
+                   slots_between(tokens, plan.far_from[first], plan.document_end(last)), all);
   }
 }
 
