@@ -26,26 +26,25 @@ float* target(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<flo
 template <class T>
 void run_forward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
                  const at::Tensor& lse, const at::Tensor& stats) {
-  if (!call.grouped.empty()) {
-    return kernels::run(kernels::GroupedForward<T>{.sizes = sizes_of(x),
-                                                   .rule = rule_of(call, x),
-                                                   .plans = call.grouped,
-                                                   .q = rows_of<T>(x.q),
-                                                   .k = rows_of<T>(x.k),
-                                                   .v = rows_of<T>(x.v),
-                                                   .out = writable_rows_of<T>(out),
-                                                   .lse = lse.mutable_data_ptr<float>(),
-                                                   .stats = target(stats)});
+  const auto run = [&](auto problem) {
+    problem.sizes = sizes_of(x);
+    problem.rule = rule_of(call, x);
+    problem.q = rows_of<T>(x.q);
+    problem.k = rows_of<T>(x.k);
+    problem.v = rows_of<T>(x.v);
+    problem.out = writable_rows_of<T>(out);
+    problem.lse = lse.mutable_data_ptr<float>();
+    problem.stats = target(stats);
+    kernels::run(problem);
+  };
+  if (call.grouped.empty()) {
+    kernels::AttentionForward<T> pointwise;
+    pointwise.visits = call.plan->visits;
+    return run(pointwise);
   }
-  kernels::run(kernels::AttentionForward<T>{.sizes = sizes_of(x),
-                                            .rule = rule_of(call, x),
-                                            .visits = call.plan->visits,
-                                            .q = rows_of<T>(x.q),
-                                            .k = rows_of<T>(x.k),
-                                            .v = rows_of<T>(x.v),
-                                            .out = writable_rows_of<T>(out),
-                                            .lse = lse.mutable_data_ptr<float>(),
-                                            .stats = target(stats)});
+  kernels::GroupedForward<T> grouped;
+  grouped.plans = call.grouped;
+  run(grouped);
 }
 
 // Per batch row or head, to be summed.
@@ -74,42 +73,34 @@ template <class T>
 void run_backward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
                   const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse,
                   const Gradients& g) {
-  const float* of_lse = dlse.defined() ? dlse.const_data_ptr<float>() : nullptr;
+  const auto run = [&](auto problem) {
+    problem.sizes = sizes_of(x);
+    problem.rule = rule_of(call, x);
+    problem.q = rows_of<T>(x.q);
+    problem.k = rows_of<T>(x.k);
+    problem.v = rows_of<T>(x.v);
+    problem.out = rows_of<T>(out);
+    problem.dout = rows_of<T>(dout);
+    problem.lse = lse.const_data_ptr<float>();
+    problem.dlse = dlse.defined() ? dlse.const_data_ptr<float>() : nullptr;
+    problem.dq = writable_rows_of<T>(g.q);
+    problem.dk = writable_rows_of<T>(g.k);
+    problem.dv = writable_rows_of<T>(g.v);
+    problem.dtau = target(g.tau_bht);
+    problem.dsink = target(g.sink_bh);
+    kernels::run(problem);
+  };
   if (!call.grouped.empty()) {
-    return kernels::run(kernels::GroupedBackward<T>{.sizes = sizes_of(x),
-                                                    .rule = rule_of(call, x),
-                                                    .plans = call.grouped,
-                                                    .q = rows_of<T>(x.q),
-                                                    .k = rows_of<T>(x.k),
-                                                    .v = rows_of<T>(x.v),
-                                                    .out = rows_of<T>(out),
-                                                    .dout = rows_of<T>(dout),
-                                                    .lse = lse.const_data_ptr<float>(),
-                                                    .dlse = of_lse,
-                                                    .dq = writable_rows_of<T>(g.q),
-                                                    .dk = writable_rows_of<T>(g.k),
-                                                    .dv = writable_rows_of<T>(g.v),
-                                                    .dtau = target(g.tau_bht),
-                                                    .dsink = target(g.sink_bh)});
+    kernels::GroupedBackward<T> grouped;
+    grouped.plans = call.grouped;
+    return run(grouped);
   }
-  kernels::run(kernels::AttentionBackward<T>{.sizes = sizes_of(x),
-                                             .rule = rule_of(call, x),
-                                             .visits = call.plan->visits,
-                                             .q = rows_of<T>(x.q),
-                                             .k = rows_of<T>(x.k),
-                                             .v = rows_of<T>(x.v),
-                                             .out = rows_of<T>(out),
-                                             .dout = rows_of<T>(dout),
-                                             .lse = lse.const_data_ptr<float>(),
-                                             .dlse = of_lse,
-                                             .dq = writable_rows_of<T>(g.q),
-                                             .dk = writable_rows_of<T>(g.k),
-                                             .dv = writable_rows_of<T>(g.v),
-                                             .dtau = target(g.tau_bht),
-                                             .dsink = target(g.sink_bh),
-                                             .dbias = target(g.bias_bhn),
-                                             .dgate_query = target(g.gate_bhtk),
-                                             .dgate_key = target(g.gate_bgsk)});
+  kernels::AttentionBackward<T> pointwise;
+  pointwise.visits = call.plan->visits;
+  pointwise.dbias = target(g.bias_bhn);
+  pointwise.dgate_query = target(g.gate_bhtk);
+  pointwise.dgate_key = target(g.gate_bgsk);
+  run(pointwise);
 }
 
 // Inputs q, k, v, tau [b, t], bias by distance [h, n], sink [h], gate factors [b, t, K] and
