@@ -7,8 +7,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "fovea/attention/fused_call.h"
+#include "fovea/attention/huge_pages.h"
 
 namespace fovea {
 
@@ -38,7 +40,9 @@ void SortedKeys::make_room(const at::Tensor& k, const at::Tensor& v) {
   if (slots <= have) return;
   const int64_t size = std::max(slots, have + have / 2);
   const auto grown = [&](at::Tensor& to, const at::Tensor& like) {
-    at::Tensor larger = at::zeros({like.size(0), size, like.size(1), like.size(3)}, like.options());
+    const std::vector<int64_t> shape{like.size(0), size, like.size(1), like.size(3)};
+    const int64_t bytes = shape[0] * shape[1] * shape[2] * shape[3] * like.element_size();
+    at::Tensor larger = HugePages(HugePages::padded(bytes)).take(shape, like.scalar_type()).zero_();
     if (to.defined()) larger.narrow(1, 0, have).copy_(to);
     to = std::move(larger);
   };
@@ -100,23 +104,30 @@ int64_t SortedKeys::bytes() const {
 std::vector<int32_t> SortedKeys::slots_seen(const FocusSpec& spec, const Row& row) const {
   const int64_t length = std::ssize(row.slot_of);
   const uint64_t own = row.classes[row.class_of.back()].members;
-  std::vector<int32_t> seen;
+  const int64_t near = std::max<int64_t>(length - spec.window, 0);
+  const int64_t sinks = std::min(spec.sinks, near);
+  int64_t most = sinks + length - near;
+  for (const Class& other : row.classes) {
+    if ((other.members & own) != 0) most += std::ssize(other.pages) * kPage;
+  }
+  std::vector<int32_t> seen(static_cast<size_t>(most));
+  int32_t* to = seen.data();
   for (const Class& other : row.classes) {
     if ((other.members & own) == 0) continue;
-    for (size_t n = 0; n < other.pages.size(); ++n) {
-      const int64_t used = n + 1 < other.pages.size() ? kPage : other.used;
-      for (int64_t slot = 0; slot < used; ++slot)
-        seen.push_back(static_cast<int32_t>(other.pages[n] * kPage + slot));
+    for (const int32_t page : other.pages) {  // whole, then less the free end of the last one
+      std::iota(to, to + kPage, static_cast<int32_t>(page * kPage));
+      to += kPage;
     }
+    to -= kPage - other.used;
   }
-  const int64_t near = std::max<int64_t>(length - spec.window, 0);
   const auto add_apart = [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      if ((row.classes[row.class_of[n]].members & own) == 0) seen.push_back(row.slot_of[n]);
+      if ((row.classes[row.class_of[n]].members & own) == 0) *to++ = row.slot_of[n];
     }
   };
-  add_apart(0, std::min(spec.sinks, near));
+  add_apart(0, sinks);
   add_apart(near, length);
+  seen.resize(static_cast<size_t>(to - seen.data()));
   return seen;
 }
 
