@@ -1,9 +1,9 @@
 // Benchmark of hard Focus by the grouped kernels against our own plain attention, in turn in one
 // process (docs/kernels/grouped.md). Making the plan is part of every time.
 //
-//   attention_grouped [--only forward|backward|plans|sinks|decode|memory|chooser] [--dtypes
-//   bfloat16]
-//                     [--widths 64] [--lengths 512,1024,2048,4096,16384,65536] [--pairs 21]
+//   attention_grouped [--only forward|backward|plans|sinks|decode|memory|routing|chooser]
+//                     [--dtypes bfloat16] [--widths 64] [--lengths 512,1024,2048,4096,16384,65536]
+//                     [--pairs 21]
 //                     [--patterns NAME] [--budget 3] [--threads 1] [--plain-up-to 262144]
 //                     [--output FILE]
 //
@@ -30,6 +30,7 @@
 #include "benchmarks/pairs.h"
 #include "fovea/attention/attention.h"
 #include "fovea/attention/grouped.h"
+#include "fovea/attention/huge_pages.h"
 #include "fovea/attention/plan.h"
 #include "fovea/attention/sorted_keys.h"
 #include "fovea/train/machine.h"
@@ -53,27 +54,22 @@ constexpr int64_t kLongestBackward = 1 << 18;
 // ratio = plain / grouped, whose time counts `factor` times.
 Json measure_pairs(const Options& options, const Action& grouped, const Action& plain,
                    double factor = 1.0) {
-  std::vector<double> a, b, ratio;
-  const auto add_pair = [&](double ours, double other) {
-    a.push_back(ours);
-    b.push_back(other * factor);
-    ratio.push_back(b.back() / a.back());
-  };
+  PairedTimes times;
   constexpr double kLong = 2e4;  // not measured a second time
   const double first = milliseconds(grouped), once = milliseconds(plain);
   const int least = once > 1e3 ? 3 : 5;
   const bool only_once = std::max(first, once) > kLong;
-  if (only_once) add_pair(first > kLong ? first : milliseconds(grouped), once);
+  if (only_once) times.add(first > kLong ? first : milliseconds(grouped), once * factor);
   double spent = 0.0;
   for (int n = only_once ? options.pairs : 0;
        n < options.pairs && (n < least || spent < options.budget * 1e3); ++n) {
-    add_pair(milliseconds(grouped), milliseconds(plain));
-    spent += a.back() + b.back() / factor;
+    const double ours = milliseconds(grouped), other = milliseconds(plain);
+    times.add(ours, other * factor);
+    spent += ours + other;
   }
-  return {{"pairs", a.size()},
-          {"grouped_ms", quartiles(a)},
-          {"plain_ms", quartiles(b)},
-          {"ratio", quartiles(ratio)}};
+  Json json{{"pairs", times.ours.size()}};
+  json.update(times.quartiles_as("grouped_ms", "plain_ms"));
+  return json;
 }
 
 // Memberships of one kind.
@@ -205,6 +201,7 @@ class Benchmark {
           if (wants("sinks")) sinks(dtype, width, length);
           if (wants("decode") && length >= 1024) decode(dtype, width, length);
           if (options_.only == "memory") memory(dtype, width, length);
+          if (options_.only == "routing") routing(dtype, width, length);
         }
       }
     }
@@ -212,20 +209,14 @@ class Benchmark {
 
   void write(int argc, char** argv) const {
     if (options_.output.empty()) return;
-    Json file;
-    if (std::ifstream in(options_.output); in) file = Json::parse(in);
-    file["benchmark"] = "attention_grouped";
-    file["ratio"] = "plain / grouped, above 1 grouped is faster; medians of the pairs' ratios";
-    file["commands"][fmt::format("{}", fmt::join(argv + 1, argv + argc, " "))] = code_version();
-    file["machine"] = machine_summary(at::kCPU);
-    for (const Json& result : results_) {
-      Json kept = Json::array({result});
-      for (const Json& old : file.value("results", Json::array())) {
-        if (old["name"] != result["name"]) kept.insert(kept.end() - 1, old);
-      }
-      file["results"] = kept;
-    }
-    std::ofstream(options_.output) << file.dump(2) << "\n";
+    const std::string command = fmt::format("{}", fmt::join(argv + 1, argv + argc, " "));
+    merge_results(
+        options_.output,
+        {{"benchmark", "attention_grouped"},
+         {"ratio", "plain / grouped, above 1 grouped is faster; medians of the pairs' ratios"},
+         {"commands", {{command, code_version()}}},
+         {"machine", machine_summary(at::kCPU)}},
+        results_);
   }
 
  private:
@@ -388,10 +379,12 @@ class Benchmark {
     const at::Tensor q = at::randn({1, heads, 1, width}).to(scalar_type(dtype));
     std::vector<at::Tensor> keys, values;
     const double bytes = double(2 * length * kv_heads * width) * double(q.element_size());
-    for (double held = 0.0; held < total; held += bytes) {
-      for (std::vector<at::Tensor>* to : {&keys, &values})
-        to->push_back(
-            at::randn({1, length, kv_heads, width}).to(scalar_type(dtype)).transpose(1, 2));
+    for (double held = 0.0; held < total; held += bytes) {  // as the caches of a model lie
+      for (std::vector<at::Tensor>* to : {&keys, &values}) {
+        at::Tensor rows = HugePages(HugePages::padded(static_cast<int64_t>(bytes) / 2))
+                              .take({1, length, kv_heads, width}, scalar_type(dtype));
+        to->push_back(rows.copy_(at::randn(rows.sizes())).transpose(1, 2));
+      }
     }
     for (const Pattern& pattern : patterns()) {
       AttentionSpec spec = spec_of(heads, width, pattern, 4), plain;
@@ -423,6 +416,34 @@ class Benchmark {
                       width, length, heads, kv_heads),
           by_runs, spec, members, pattern, sorted[0].attend(spec, q, {}, {})->path);
     }
+  }
+
+  // Random clusters; a head has its own, and so its own plan. Finding the clusters is not counted.
+  void routing(const std::string& dtype, int64_t width, int64_t length) {
+    constexpr int64_t kClusters = 16, kKeep = 256;
+    const int64_t heads = heads_for(length);
+    const Tensors x = random_tensors(heads, length, width, dtype);
+    AttentionSpec spec;
+    spec.heads = spec.kv_heads = heads;
+    spec.head_dim = width;
+    spec.routing = {.clusters = kClusters, .keep = kKeep};
+    const auto clusters = [&] { return at::randint(kClusters, {1, heads, length}, at::kLong); };
+    const AttentionTensors routes{.query_routes_bht = clusters(), .key_routes_bhs = clusters()};
+    const auto call = [&] {
+      const at::NoGradGuard no_gradient;
+      return attention(spec, x.q, x.k, x.v, routes, {});
+    };
+    Json named{{"name", fmt::format("routing {} clusters keep {}, {} d={} T={} H={}", kClusters,
+                                    kKeep, dtype, width, length, heads)}};
+    named.update(measure_pairs(options_, call, plain_forward(x, std::make_shared<PlanCache>())));
+    named["plan"] = call().path.plan;
+    double kept = 0.0;  // expected pairs
+    for (int64_t i = 0; i < length; ++i)
+      kept += std::min(double(i + 1) / double(kClusters), double(kKeep));
+    named["bound"] = double(length + 1) * double(length) / 2.0 / kept;
+    named["threads"] = options_.threads;
+    std::cout << named.dump() << std::endl;
+    results_.push_back(named);
   }
 
   // Memory that plan and kernels hold during a call.
@@ -482,8 +503,8 @@ int main(int argc, char** argv) {
   app.add_option("--widths", options.widths)->delimiter(',');
   app.add_option("--lengths", options.lengths)->delimiter(',');
   app.add_option("--only", options.only)
-      ->check(
-          CLI::IsMember({"forward", "backward", "plans", "sinks", "decode", "memory", "chooser"}));
+      ->check(CLI::IsMember(
+          {"forward", "backward", "plans", "sinks", "decode", "memory", "routing", "chooser"}));
   app.add_option("--patterns", options.patterns, "only those whose name contains this");
   app.add_option("--pairs", options.pairs);
   app.add_option("--budget", options.budget);

@@ -56,10 +56,9 @@ std::string random_text(int64_t bytes, uint64_t seed) {
   return text;
 }
 
-// One way to run the model: times of the prompt and of a token in milliseconds.
-struct Side {
-  FocusMode mode = FocusMode::hard;
-  std::vector<double> prompt_ms, token_ms;
+// Milliseconds of the prompt and of a token.
+struct Times {
+  double prompt = 0.0, token = 0.0;
 };
 
 class Benchmark {
@@ -78,33 +77,28 @@ class Benchmark {
     for (const int64_t length : options_.lengths) {
       const std::string prompt = random_text(length, 3);
       count_pairs(prompt);
-      Side hard{.mode = FocusMode::hard}, off{.mode = FocusMode::off};
-      generate(random_text(1024, 4), hard);  // first calls are slower
-      hard = {.mode = FocusMode::hard};
+      generate(random_text(1024, 4), FocusMode::hard);  // first calls are slower
+      PairedTimes of_prompt, of_token;
       for (int n = 0; n < options_.pairs; ++n) {
-        generate(prompt, hard);
-        generate(prompt, off);
+        const Times hard = generate(prompt, FocusMode::hard);
+        const Times off = generate(prompt, FocusMode::off);
+        of_prompt.add(hard.prompt, off.prompt);
+        of_token.add(hard.token, off.token);
       }
-      add(length, hard, off);
+      add(length, of_prompt, of_token);
     }
   }
 
   void write(int argc, char** argv) const {
     if (options_.output.empty()) return;
-    Json file;
-    if (std::ifstream in(options_.output); in) file = Json::parse(in);
-    file["benchmark"] = "long_prompt";
-    file["ratio"] = "Focus off / hard, above 1 hard Focus is faster; medians of the pairs' ratios";
-    file["commands"][fmt::format("{}", fmt::join(argv + 1, argv + argc, " "))] = code_version();
-    file["machine"] = machine_summary(at::kCPU);
-    for (const Json& result : results_) {
-      Json kept = Json::array({result});
-      for (const Json& old : file.value("results", Json::array())) {
-        if (old["name"] != result["name"]) kept.insert(kept.end() - 1, old);
-      }
-      file["results"] = kept;
-    }
-    std::ofstream(options_.output) << file.dump(2) << "\n";
+    const std::string command = fmt::format("{}", fmt::join(argv + 1, argv + argc, " "));
+    merge_results(
+        options_.output,
+        {{"benchmark", "long_prompt"},
+         {"ratio", "Focus off / hard, above 1 hard Focus is faster; medians of the pairs' ratios"},
+         {"commands", {{command, code_version()}}},
+         {"machine", machine_summary(at::kCPU)}},
+        results_);
   }
 
  private:
@@ -135,32 +129,25 @@ class Benchmark {
     }
   }
 
-  void generate(const std::string& prompt, Side& side) {
-    model_.compute().focus = side.mode;
+  Times generate(const std::string& prompt, FocusMode mode) {
+    model_.compute().focus = mode;
     const GenerateResult result =
         generate_text(model_, *tokenizer_, prompt,
                       {.sampling = {.temperature = 1.0}, .max_tokens = options_.tokens}, {},
                       {.context = static_cast<int64_t>(prompt.size()) + options_.tokens + 1});
     require<NumericalError>(result.tokens > 1, "long_prompt", "the text ended at once");
-    side.prompt_ms.push_back(1e3 * result.prompt_seconds);
-    side.token_ms.push_back(1e3 / result.tokens_per_second());
+    return {1e3 * result.prompt_seconds, 1e3 / result.tokens_per_second()};
   }
 
-  static Json ratios(const std::vector<double>& hard, const std::vector<double>& off) {
-    std::vector<double> ratio;
-    for (size_t n = 0; n < hard.size(); ++n) ratio.push_back(off[n] / hard[n]);
-    return {{"hard_ms", quartiles(hard)}, {"off_ms", quartiles(off)}, {"ratio", quartiles(ratio)}};
-  }
-
-  void add(int64_t length, const Side& hard, const Side& off) {
+  void add(int64_t length, const PairedTimes& of_prompt, const PairedTimes& of_token) {
     const ModelConfig& c = model_.config();
     Json named{{"name", fmt::format("prompt of {}, {} layers, width {}, {}/{} heads, K={} k={}",
                                     length, c.layers, c.width, c.heads, c.kv_heads, options_.groups,
                                     options_.top_k)},
                {"parameters", model_.parameters().count()},
-               {"pairs", hard.prompt_ms.size()},
-               {"prompt", ratios(hard.prompt_ms, off.prompt_ms)},
-               {"token", ratios(hard.token_ms, off.token_ms)},
+               {"pairs", of_prompt.ours.size()},
+               {"prompt", of_prompt.quartiles_as("hard_ms", "off_ms")},
+               {"token", of_token.quartiles_as("hard_ms", "off_ms")},
                {"pairs_kept", pairs_kept_},
                {"largest_group", largest_group_},
                {"threads", options_.threads}};

@@ -32,24 +32,57 @@ inline nlohmann::ordered_json quartiles(std::vector<double> x) {
   return {{"q1", at(0.25)}, {"median", at(0.5)}, {"q3", at(0.75)}};
 }
 
+/// Times of two sides, pair by pair.
+struct PairedTimes {
+  std::vector<double> ours, other;
+
+  void add(double our_time, double other_time) {
+    ours.push_back(our_time);
+    other.push_back(other_time);
+  }
+  /// Quartiles of both under these names and of the ratios other / ours.
+  nlohmann::ordered_json quartiles_as(const std::string& our_name,
+                                      const std::string& other_name) const {
+    std::vector<double> ratio;
+    for (size_t n = 0; n < ours.size(); ++n) ratio.push_back(other[n] / ours[n]);
+    return {
+        {our_name, quartiles(ours)}, {other_name, quartiles(other)}, {"ratio", quartiles(ratio)}};
+  }
+};
+
 /// Times of `ours` and `other` in turn, at most `pairs` times and at least five; no more than five
 /// after `budget` seconds. ratio = other / ours.
 inline nlohmann::ordered_json measure_pairs(int pairs, double budget, const Action& ours,
                                             const Action& other) {
-  std::vector<double> a, b, ratio;
+  PairedTimes times;
   ours();
   other();
   double spent = 0.0;
   for (int n = 0; n < pairs && (n < 5 || spent < budget * 1e3); ++n) {
-    a.push_back(milliseconds(ours));
-    b.push_back(milliseconds(other));
-    ratio.push_back(b.back() / a.back());
-    spent += a.back() + b.back();
+    const double our_time = milliseconds(ours);
+    times.add(our_time, milliseconds(other));
+    spent += times.ours.back() + times.other.back();
   }
-  return {{"pairs", a.size()},
-          {"fovea_ms", quartiles(a)},
-          {"other_ms", quartiles(b)},
-          {"ratio", quartiles(ratio)}};
+  nlohmann::ordered_json json{{"pairs", times.ours.size()}};
+  json.update(times.quartiles_as("fovea_ms", "other_ms"));
+  return json;
+}
+
+/// Adds `results` to a file of results, in place of those of equal names.
+inline void merge_results(const std::string& path, nlohmann::ordered_json file_fields,
+                          const std::vector<nlohmann::ordered_json>& results) {
+  nlohmann::ordered_json file;
+  if (std::ifstream in(path); in) file = nlohmann::ordered_json::parse(in);
+  file.update(file_fields, /*merge_objects=*/true);
+  for (const nlohmann::ordered_json& result : results) {
+    nlohmann::ordered_json kept = nlohmann::ordered_json::array({result});
+    for (const nlohmann::ordered_json& old :
+         file.value("results", nlohmann::ordered_json::array())) {
+      if (old["name"] != result["name"]) kept.insert(kept.end() - 1, old);
+    }
+    file["results"] = kept;
+  }
+  std::ofstream(path) << file.dump(2) << "\n";
 }
 
 /// Bytes of a line of /proc/self/status.
