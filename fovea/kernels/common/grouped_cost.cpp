@@ -68,14 +68,15 @@ double tiles_cost(const GroupedPlan& plan) { return order_cost(plan, kCompared);
 double near_cost(const GroupedPlan& plan) { return order_cost(plan, kEdge); }
 
 double classes_cost(const GroupedPlan& plan) {
-  const auto a_query = [&plan](const SlotColumns& slots) {
-    return static_cast<double>(slots.token.size()) / static_cast<double>(plan.queries);
-  };
-  return (kFar * far_cost(plan) + kPass) * a_query(plan.far.query) + kSlot * a_query(plan.far.key);
+  const auto queries = static_cast<double>(plan.queries);
+  double rows = 0.0;
+  for (const SlotList& list : plan.far.lists) rows += static_cast<double>(list.queries);
+  return (kFar * far_cost(plan) + kPass) * rows / queries +
+         kSlot * static_cast<double>(plan.far.key.token.size()) / queries;
 }
 
 double least_classes_cost(const GroupedPlan& plan, const MemberSets& sets) {
-  constexpr double kEnds = 20.0;     // of a list: half a strip, and some of a block's span
+  constexpr double kEnds = 16.0;     // of a list: half a strip
   constexpr double kUnevenly = 0.8;  // far pairs may share less than all pairs do
   std::vector<double> sizes(sets.sets.size(), 0.0);
   for (const int32_t set : sets.of_token) ++sizes[set];
