@@ -5,6 +5,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <memory>
 #include <new>
@@ -20,20 +22,34 @@ namespace fovea::kernels {
 template <class T>
 const AttentionTable<T>& attention_table();
 
-/// Uninitialised floats, aligned to cache lines. Packed operands and scratch.
+/// Uninitialised floats, aligned to cache lines; much memory on huge pages. Packed operands and
+/// scratch.
 class FloatBuffer {
  public:
-  explicit FloatBuffer(int64_t n)
-      : data_(static_cast<float*>(
-            ::operator new(static_cast<size_t>(n) * sizeof(float), kAlignment))) {}
+  explicit FloatBuffer(int64_t n) : data_(take(static_cast<size_t>(n) * sizeof(float))) {}
   float* data() const { return data_.get(); }
 
  private:
-  static constexpr std::align_val_t kAlignment{64};
+  // Operands beyond this are read from end to end for every block of queries: with small pages
+  // their addresses alone overflow what a CPU remembers (12 MiB of pages), and hardware stops
+  // fetching ahead at the end of each, a strip of keys.
+  static constexpr size_t kHugePage = size_t{1} << 21, kMuch = 2 * kHugePage;
+
   struct Free {
-    void operator()(float* p) const { ::operator delete(p, kAlignment); }
+    std::align_val_t alignment;
+    void operator()(float* p) const { ::operator delete(p, alignment); }
   };
-  std::unique_ptr<float, Free> data_;
+  using Memory = std::unique_ptr<float, Free>;
+
+  static Memory take(size_t bytes) {
+    const std::align_val_t alignment{bytes < kMuch ? 64 : kHugePage};
+    Memory memory(static_cast<float*>(::operator new(bytes, alignment)), {alignment});
+    // Advice: where the system refuses, pages stay small.
+    if (bytes >= kMuch) madvise(memory.get(), bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+    return memory;
+  }
+
+  Memory data_;
 };
 
 /// Memory for packed operands of the calling thread's next call, kept from call to call: fresh

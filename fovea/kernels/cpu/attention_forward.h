@@ -24,7 +24,8 @@ namespace {
 
 constexpr int kDepth = 4;  // strips between two updates of O: amortises loading and storing O
 constexpr int kGroups = static_cast<int>(kQueryBlock) / kRows;
-constexpr float kSafeSum = 0x1p64f;  // beyond it a sum or O could overflow
+constexpr int64_t kNearWords = 1 << 17;  // half of a second-level cache of 1 MiB
+constexpr float kSafeSum = 0x1p64f;      // beyond it a sum or O could overflow
 
 template <class P>
 constexpr int64_t kWeightPitch =
@@ -190,6 +191,7 @@ class ForwardRows {
     if constexpr (gated)
       keys_ = {b_.key_gates.first[key / kStrip], b_.key_gates.last[key / kStrip]};
     for (int g = 0; g < groups_; ++g) {
+      if (far_) fetch_ahead(g, key - kStrip);
       const Cover cover = kind != Tile::plain && masked ? cover_of_tile(g, key) : Cover::all;
       if (cover == Cover::none) {
         live_[depth_][g] = false;
@@ -213,6 +215,20 @@ class ForwardRows {
       return Cover::unknown;
     return cover_of(b_.rule, int64_t{b_.position[first]} - position[end],
                     int64_t{b_.position[last]} - position[key]);
+  }
+
+  // Group g's share of the strip at `key`: what lies beyond the second-level cache arrives while
+  // products run.
+  FOVEA_INLINE void fetch_ahead(int g, int64_t key) const {
+    if (key < 0) return;
+    constexpr int64_t kLine = 64 / sizeof(Word);
+    const auto fetch = [g](const Word* strip, int64_t words) FOVEA_ALWAYS {
+      const int64_t share = words / kGroups;
+      for (int64_t n = 0; n < share; n += kLine) __builtin_prefetch(strip + g * share + n, 0, 2);
+    };
+    const int64_t columns = b_.value_width.columns;
+    fetch(b_.keys + key * b_.key_width.pitch, kStrip * b_.key_width.pitch);
+    fetch(b_.values + key / P::kElements * columns, kStrip / P::kElements * columns);
   }
 
   // False if no pair of the tile is seen: it then costs nothing more.
@@ -503,7 +519,9 @@ class ForwardRows {
   bool live_[kDepth][kGroups];
   int open_[kGroups];  // rows of the group without reference
   bool fresh_[kQueryBlock], unsafe_[kQueryBlock];
-  bool weighs_ = false;  // the gate multiplies weights, not logits
+  const bool far_ = b_.key_count * (b_.key_width.pitch + b_.value_width.columns / P::kElements) >
+                    kNearWords;  // keys and values come from beyond the second-level cache
+  bool weighs_ = false;          // the gate multiplies weights, not logits
   Extent keys_, extent_[kGroups];
   alignas(64) float gates_[gated ? kQueryBlock * (kMostGateColumns + 3) : 1];
   alignas(64) float reference_[kQueryBlock], total_[kQueryBlock];
