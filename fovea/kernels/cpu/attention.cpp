@@ -119,7 +119,7 @@ class Forward {
         strips_((s_.keys + table_.strip - 1) / table_.strip),
         key_floats_(strips_ * table_.strip * key_.pitch),
         value_floats_(strips_ * table_.strip / table_.elements * value_.columns),
-        plain_(is_plain(p_.rule)),
+        plain_(is_linear(p_.rule)),
         gate_(gate_rule(p_.rule.gate)),
         query_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.query, p_.rule.gate.query_batch,
                      s_.batch, s_.queries, s_.queries),

@@ -257,7 +257,7 @@ class BackwardKeys {
 
   FOVEA_INLINE void find_gate(int g, int64_t query, Reach reach, GateTile& gate) const {
     const int64_t key = b_.key_begin + g * kRows, pitch = b_.gate.pitch;
-    gate_tile<true>(
+    gate_tile<P, true>(
         b_.gate, reach, b_.key_gates + key * pitch, b_.query_gates.columns + query * pitch,
         [&](int r, int v) FOVEA_ALWAYS {
           return local_lanes(b_.gate, load(b_.query_places.position + query + v * kLanes),

@@ -87,9 +87,15 @@ inline PlaceColumns columns_of(const TokenColumns& tokens) {
   return {tokens.position.data(), tokens.document.data(), tokens.group.data(), tokens.open.data()};
 }
 
-inline bool is_plain(const LogitRule& rule) {
+/// Logits are scaled products, times a gate at most.
+inline bool is_linear(const LogitRule& rule) {
   return rule.soft_cap == 0.0f && rule.alibi == nullptr && rule.distance_bias == nullptr &&
-         rule.dropout == 0.0f && rule.gate.form != PairGate::Form::sigmoid_logit;
+         rule.dropout == 0.0f;
+}
+
+/// Logits are scaled products.
+inline bool is_plain(const LogitRule& rule) {
+  return is_linear(rule) && rule.gate.form != PairGate::Form::sigmoid_logit;
 }
 
 inline HeadRule head_rule(const LogitRule& rule, int64_t b, int64_t h) {

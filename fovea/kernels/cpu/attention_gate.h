@@ -37,10 +37,22 @@ FOVEA_INLINE Int local_lanes(const GateRule& rule, Int query_position, Int key_p
   return (query_position - key_position < rule.window) | (key_position < rule.sinks);
 }
 
-/// sigma(z) and its derivative, which stays exact where sigma is nearly 1.
+/// 1 / x of a positive normal number, relative error 2e-7.
+FOVEA_INLINE Float inverse(Float x) {
+#if defined(__AVX512F__)
+  const Float y = _mm512_rcp14_ps(x);  // one step of Newton squares its error: division takes twice
+  return y * (2.0f - x * y);           // as long as both
+#else
+  return 1.0f / x;
+#endif
+}
+
+/// sigma(z) and its derivative, which stays exact where sigma is nearly 1; `degree` of
+/// exp2_lanes().
+template <int degree>
 FOVEA_INLINE void sigmoid_lanes(Float z, Float& value, Float& slope) {
-  const Float e = exp2_lanes<5>(larger(z, broadcast(-80.0f)) * -kLog2E);
-  value = 1.0f / (1.0f + e);
+  const Float e = exp2_lanes<degree>(larger(z, broadcast(-80.0f)) * -kLog2E);
+  value = inverse(1.0f + e);
   slope = value * (value * e);
 }
 
@@ -51,7 +63,7 @@ struct GateTile {
 
 /// `left` [kRows][pitch], `right` [pitch][kStrip]. local(r, v) is asked for mixed tiles only;
 /// slopes are written where slopes_vary().
-template <bool slopes, class Local>
+template <class P, bool slopes, class Local>
 FOVEA_INLINE void gate_tile(const GateRule& rule, Reach reach, const float* left,
                             const float* right, const Local& local, GateTile& tile) {
   for (int first = 0; first < kRows; first += kGateRows) {
@@ -67,7 +79,8 @@ FOVEA_INLINE void gate_tile(const GateRule& rule, Reach reach, const float* left
     for (int r = 0; r < kGateRows; ++r) {
       for (int v = 0; v < 2; ++v) {
         Float value = z[r][v], slope = broadcast(1.0f);
-        if (rule.form != PairGate::Form::weight) sigmoid_lanes(z[r][v], value, slope);
+        if (rule.form != PairGate::Form::weight)
+          sigmoid_lanes<P::kExpDegree>(z[r][v], value, slope);
         if (reach == Reach::mixed) {
           const Int near = local(first + r, v);
           value = near ? broadcast(1.0f) : value;

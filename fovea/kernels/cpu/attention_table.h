@@ -94,7 +94,7 @@ struct ForwardBlock {
   /// Keys of a strip and rows stand document by document, positions ascending in each: the ends of
   /// a tile then tell whether all of it is seen, or nothing.
   bool ordered = false;
-  bool plain = true;  ///< no soft-cap, bias or dropout: logits are scaled products
+  bool plain = true;  ///< no soft-cap, bias or dropout: scaled products, times a gate at most
   GateRule gate;
   GateStrips key_gates;
 
