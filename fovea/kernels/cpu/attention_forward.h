@@ -32,7 +32,7 @@ constexpr int64_t kWeightPitch =
     (kDepth * kStrip + kLanes) / P::kElements;  // an odd number of vectors: no cache set twice
 
 inline int64_t forward_floats(const PackedWidth& key, const PackedWidth& value) {
-  return kQueryBlock * (key.pitch + kWeightPitch<Single> + value.columns + 3 * kLanes);
+  return kQueryBlock * (key.pitch + kWeightPitch<Single> + value.columns + 4 * kLanes);
 }
 
 template <class T, class P, bool gated>
@@ -47,7 +47,8 @@ class ForwardRows {
     out_ = weights_ + kQueryBlock * kWeightPitch<Single>;
     sums_ = out_ + kQueryBlock * b_.value_width.columns;
     spread_ = sums_ + kQueryBlock * kLanes;
-    first_ = spread_ + kQueryBlock * kLanes;
+    top_ = spread_ + kQueryBlock * kLanes;
+    first_ = top_ + kQueryBlock * kLanes;
   }
 
   void run() {
@@ -103,8 +104,10 @@ class ForwardRows {
     for (int64_t n = 0; n < rows * b_.value_width.columns; ++n) out_[n] = 0.0f;
     depth_ = 0;
     const bool stats = b_.stats[0] != nullptr;
-    for (int64_t n = 0; stats && n < rows * kLanes; ++n) spread_[n] = first_[n] = 0.0f;
-    for (int64_t r = 0; stats && r < rows; ++r) top_[r] = -kInfinity;
+    for (int64_t n = 0; stats && n < rows * kLanes; ++n) {
+      spread_[n] = first_[n] = 0.0f;
+      top_[n] = -kInfinity;
+    }
     for (int64_t r = 0; b_.states != nullptr && r < b_.rows; ++r) take_states(r, stats);
     stats ? visit_strips<true>() : visit_strips<false>();
   }
@@ -138,7 +141,7 @@ class ForwardRows {
       spread_[r * kLanes] += factor * (tail[2] + tail[1] * shift);
       first_[r * kLanes] += factor * tail[4];
       const float largest_x = tail[3] + shift;
-      if (largest_x > top_[r]) top_[r] = largest_x;
+      if (largest_x > top_[r * kLanes]) top_[r * kLanes] = largest_x;
     }
   }
 
@@ -151,7 +154,7 @@ class ForwardRows {
       to[columns + 1] = total_[r];
       if (b_.stats[r] == nullptr) continue;
       to[columns + 2] = sum(load(spread_ + r * kLanes));
-      to[columns + 3] = top_[r];
+      to[columns + 3] = largest(load(top_ + r * kLanes));
       to[columns + 4] = sum(load(first_ + r * kLanes));
     }
   }
@@ -298,16 +301,14 @@ class ForwardRows {
     has_start_ = any(start_[0] | start_[1]);
   }
 
-  // Telemetry: sums of P x and of P at the start, the largest x. That grows a few times a row, so
-  // it is one number, looked at by a comparison.
+  // Telemetry: sums of P x and of P at the start, the largest x.
   template <bool unseen>
   FOVEA_INLINE void observe(int row, const Float (&x)[2], Float low, Float high) {
     const Float floor = broadcast(-1e30f);  // 0 * -inf would not be 0
     const Float a = unseen ? larger(x[0], floor) : x[0], b = unseen ? larger(x[1], floor) : x[1];
     const int64_t at = row * kLanes;
     store(spread_ + at, load(spread_ + at) + (low * a + high * b));
-    const Float top = larger(a, b);
-    if (any(lanes_of(top > broadcast(top_[row])))) top_[row] = largest(top);
+    store(top_ + at, larger(load(top_ + at), larger(a, b)));
     if (!has_start_) return;
     const Float from = (start_[0] ? low : Float{}) + (start_[1] ? high : Float{});
     store(first_ + at, load(first_ + at) + from);
@@ -499,7 +500,7 @@ class ForwardRows {
     const float log_l = lse - reference_[r] * kLn2;
     float* to = b_.stats[r];
     to[0] = inverse > 0.0f ? inverse * (total_[r] * log_l - spread * kLn2) : 0.0f;
-    to[1] = inverse * __builtin_exp2f(top_[r]);
+    to[1] = inverse * __builtin_exp2f(largest(load(top_ + r * kLanes)));
     to[2] = inverse * sum(load(first_ + r * kLanes));
   }
 
@@ -514,7 +515,7 @@ class ForwardRows {
   const int groups_;
   const bool banded_;                   // tiles may be judged by their ends
   float *q_, *weights_, *out_, *sums_;  // sums_: kLanes partial sums a row
-  float *spread_, *first_;              // the same, for telemetry
+  float *spread_, *top_, *first_;       // the same, for telemetry
   Int start_[2];
   bool has_start_ = false, compared_ = false;
   int depth_ = 0;
@@ -528,7 +529,6 @@ class ForwardRows {
   Extent keys_, extent_[kGroups];
   alignas(64) float gates_[gated ? kQueryBlock * (kMostGateColumns + 3) : 1];
   alignas(64) float reference_[kQueryBlock], total_[kQueryBlock];
-  float top_[kQueryBlock];                                      // the largest x, for telemetry
   alignas(64) float scale_[kQueryBlock], factor_[kQueryBlock];  // of raw products; to log 2 units
 };
 
