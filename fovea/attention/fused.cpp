@@ -23,15 +23,21 @@ using torch::autograd::variable_list;
 
 float* target(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; }
 
+/// What every kernel reads, forward and backward.
+template <class T, class Problem>
+void set_inputs(Problem& problem, const FusedCall& call, const FusedOperands& x) {
+  problem.sizes = sizes_of(x);
+  problem.rule = rule_of(call, x);
+  problem.q = rows_of<T>(x.q);
+  problem.k = rows_of<T>(x.k);
+  problem.v = rows_of<T>(x.v);
+}
+
 template <class T>
 void run_forward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
                  const at::Tensor& lse, const at::Tensor& stats) {
   const auto run = [&](auto problem) {
-    problem.sizes = sizes_of(x);
-    problem.rule = rule_of(call, x);
-    problem.q = rows_of<T>(x.q);
-    problem.k = rows_of<T>(x.k);
-    problem.v = rows_of<T>(x.v);
+    set_inputs<T>(problem, call, x);
     problem.out = writable_rows_of<T>(out);
     problem.lse = lse.mutable_data_ptr<float>();
     problem.stats = target(stats);
@@ -74,11 +80,7 @@ void run_backward(const FusedCall& call, const FusedOperands& x, const at::Tenso
                   const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse,
                   const Gradients& g) {
   const auto run = [&](auto problem) {
-    problem.sizes = sizes_of(x);
-    problem.rule = rule_of(call, x);
-    problem.q = rows_of<T>(x.q);
-    problem.k = rows_of<T>(x.k);
-    problem.v = rows_of<T>(x.v);
+    set_inputs<T>(problem, call, x);
     problem.out = rows_of<T>(out);
     problem.dout = rows_of<T>(dout);
     problem.lse = lse.const_data_ptr<float>();
