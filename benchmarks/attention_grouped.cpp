@@ -382,8 +382,8 @@ class Benchmark {
     for (double held = 0.0; held < total; held += bytes) {  // as the caches of a model lie
       for (std::vector<at::Tensor>* to : {&keys, &values}) {
         at::Tensor rows = HugePages(HugePages::padded(static_cast<int64_t>(bytes) / 2))
-                              .take({1, length, kv_heads, width}, scalar_type(dtype));
-        to->push_back(rows.copy_(at::randn(rows.sizes())).transpose(1, 2));
+                              .take({1, kv_heads, length, width}, scalar_type(dtype));
+        to->push_back(rows.copy_(at::randn(rows.sizes())));
       }
     }
     for (const Pattern& pattern : patterns()) {

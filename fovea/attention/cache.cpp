@@ -35,6 +35,19 @@ std::vector<int64_t> buffer_shape(const StreamSpec& spec, int64_t batch, int64_t
   return shape;
 }
 
+// Zeros of buffer_shape(), in `memory` if given. Rows of several heads lie head by head: what
+// decoding reads of a head is one stream.
+at::Tensor make_buffer(const StreamSpec& spec, int64_t batch, int64_t rows, at::Device device,
+                       HugePages* memory = nullptr) {
+  std::vector<int64_t> shape = buffer_shape(spec, batch, rows);
+  const bool by_head = spec.row_shape.size() == 2;
+  if (by_head) std::swap(shape[1], shape[2]);
+  const at::Tensor buffer =
+      memory != nullptr ? memory->take(shape, spec.dtype).zero_()
+                        : at::zeros(shape, at::TensorOptions().dtype(spec.dtype).device(device));
+  return by_head ? buffer.transpose(1, 2) : buffer;
+}
+
 // Tail rows a stream holds at rest. Twice the kept rows let most appends write in place: rows move
 // once in keep_last tokens.
 int64_t resting_rows(const StreamSpec& spec, int64_t capacity) {
@@ -124,12 +137,9 @@ AttentionCache::AttentionCache(std::vector<StreamSpec> streams, int64_t batch, i
   require<ConfigError>(batch >= 1 && capacity >= 1, "cache",
                        "batch and capacity must be at least 1; got {} and {}", batch, capacity);
   for (StreamSpec& spec : streams) {
-    const auto options = at::TensorOptions().dtype(spec.dtype).device(device);
     Stream stream;
-    stream.first = at::zeros(buffer_shape(spec, batch, spec.keep_first), options);
-    const std::vector<int64_t> tail = buffer_shape(spec, batch, resting_rows(spec, capacity));
-    stream.tail =
-        memory != nullptr ? memory->take(tail, spec.dtype).zero_() : at::zeros(tail, options);
+    stream.first = make_buffer(spec, batch, spec.keep_first, device);
+    stream.tail = make_buffer(spec, batch, resting_rows(spec, capacity), device, memory);
     stream.tail_begin = spec.keep_first;
     stream.spec = std::move(spec);
     streams_.push_back(std::move(stream));
@@ -167,7 +177,7 @@ void AttentionCache::make_room(Stream& s, int64_t rows) {
       s.spec.keep_last > 0 ? std::max(s.tail_begin, s.seen - s.spec.keep_last + 1) : s.tail_begin;
   const int64_t kept = std::max<int64_t>(0, s.seen - begin);
   const int64_t size = std::max(kept + rows, resting_rows(s.spec, capacity_));
-  at::Tensor tail = at::zeros(buffer_shape(s.spec, batch_, size), s.tail.options());
+  at::Tensor tail = make_buffer(s.spec, batch_, size, device_);
   if (kept > 0) tail.narrow(1, 0, kept).copy_(s.tail.narrow(1, begin - s.tail_begin, kept));
   s.tail = std::move(tail);
   s.tail_begin = begin;
@@ -205,6 +215,7 @@ CachedRows AttentionCache::extend(const std::string& name) {
                   (begin - s.tail_begin) * row * static_cast<int64_t>(s.tail.element_size()),
           .batch = s.tail.stride(0),
           .row = row,
+          .head = s.tail.dim() == 4 ? s.tail.stride(2) : 0,
           .rows = s.seen - begin,
           .first_position = begin};
 }
@@ -297,9 +308,7 @@ void AttentionCache::load(const std::map<std::string, at::Tensor>& tensors) {
         "cache", "stream '{}' was saved by a cache of other sizes", s.spec.name);
     s.first = at::zeros_like(s.first);
     s.first.narrow(1, 0, first.size(1)).copy_(first);
-    s.tail =
-        at::zeros(buffer_shape(s.spec, batch_, std::max(rows, resting_rows(s.spec, capacity_))),
-                  s.tail.options());
+    s.tail = make_buffer(s.spec, batch_, std::max(rows, resting_rows(s.spec, capacity_)), device_);
     s.tail.narrow(1, 0, rows).copy_(tail);
   }
   loaded.sorted_ = nullptr;

@@ -43,10 +43,11 @@ std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType 
 /// Bytes of HugePages that a cache of these streams takes.
 int64_t cache_bytes(const std::vector<StreamSpec>& streams, int64_t batch, int64_t capacity);
 
-/// Rows of a stream in memory, [b, rows, row]; strides in elements, a row is contiguous.
+/// Rows of a stream in memory, [b, heads, rows, row] (without heads: one); strides in elements, the
+/// row of a head is contiguous.
 struct CachedRows {
   void* data = nullptr;
-  int64_t batch = 0, row = 0;
+  int64_t batch = 0, row = 0, head = 0;
   int64_t rows = 0;
   int64_t first_position = 0;  ///< of row 0
 };

@@ -24,20 +24,24 @@ std::string shape_text(const at::Tensor& x) {
   return x.defined() ? fmt::format("[{}]", fmt::join(x.sizes(), ", ")) : "none";
 }
 
-void check_tensor(const at::Tensor& x, at::IntArrayRef sizes, std::string_view name,
-                  std::string_view why) {
-  require<ShapeError>(x.defined(), "attention", "{} must be given, because {}; got none", name,
-                      why);
-  require<ShapeError>(x.sizes() == sizes, "attention", "{} must be [{}]; got {}", name,
-                      fmt::join(sizes, ", "), shape_text(x));
+// Every call of attention() comes through these checks: text is made only for an error.
+void check_tensor(const at::Tensor& x, at::IntArrayRef sizes, std::string_view name) {
+  if (x.defined() && x.sizes() == sizes) return;
+  fail<ShapeError>("attention", "{} must be [{}]; got {}", name, fmt::join(sizes, ", "),
+                   shape_text(x));
 }
 
-// A stage tensor: its sizes where the spec wants it, absent elsewhere.
-void check_stage(bool wanted, const at::Tensor& x, std::vector<int64_t> sizes,
-                 std::string_view name, std::string_view setting) {
-  require<ShapeError>(wanted || !x.defined(), "attention", "{} must be absent with {}; got {}",
-                      name, setting, shape_text(x));
-  if (wanted) check_tensor(x, sizes, name, fmt::format("the spec has {}", setting));
+// A stage tensor: its sizes where the spec wants it, absent elsewhere. `setting` formats `values`.
+template <class... Values>
+void check_stage(bool wanted, const at::Tensor& x, at::IntArrayRef sizes, std::string_view name,
+                 fmt::format_string<const Values&...> setting, const Values&... values) {
+  if (wanted ? x.defined() && x.sizes() == sizes : !x.defined()) return;
+  const std::string set = fmt::format(setting, values...);
+  require<ShapeError>(wanted, "attention", "{} must be absent with {}; got {}", name, set,
+                      shape_text(x));
+  require<ShapeError>(x.defined(), "attention",
+                      "{} must be given, because the spec has {}; got none", name, set);
+  check_tensor(x, sizes, name);
 }
 
 void check_focus_tensors(const FocusSpec& focus, const AttentionTensors& x, int64_t b, int64_t t,
@@ -45,10 +49,12 @@ void check_focus_tensors(const FocusSpec& focus, const AttentionTensors& x, int6
   require<ShapeError>(
       !focus.active() || t <= s, "attention",
       "focus needs queries that are the last of the keys; got {} queries and {} keys", t, s);
-  const std::string gate = fmt::format("focus.gate {}", enum_name(focus.gate));
-  check_stage(focus.reads_groups(), x.groups_bsk, {b, s, focus.groups}, "groups", gate);
-  check_stage(focus.reads_members(), x.members_bs, {b, s}, "members", gate);
-  check_stage(focus.reads_strength(), x.focus_strength, {}, "focus_strength", gate);
+  const std::string_view gate = enum_name(focus.gate);
+  check_stage(focus.reads_groups(), x.groups_bsk, {b, s, focus.groups}, "groups", "focus.gate {}",
+              gate);
+  check_stage(focus.reads_members(), x.members_bs, {b, s}, "members", "focus.gate {}", gate);
+  check_stage(focus.reads_strength(), x.focus_strength, {}, "focus_strength", "focus.gate {}",
+              gate);
   require<ShapeError>(!x.members_bs.defined() || x.members_bs.scalar_type() == at::kLong,
                       "attention", "members must be int64; got {}",
                       x.members_bs.defined() ? at::toString(x.members_bs.scalar_type()) : "none");
@@ -57,12 +63,13 @@ void check_focus_tensors(const FocusSpec& focus, const AttentionTensors& x, int6
 void check_routing_tensors(const AttentionSpec& spec, const AttentionTensors& x, int64_t b,
                            int64_t t, int64_t s) {
   const RoutingSpec& routing = spec.routing;
-  const std::string setting = fmt::format("routing.clusters {}", routing.clusters);
+  constexpr const char* setting = "routing.clusters {}";
   const bool on = routing.active();
-  check_stage(on, x.query_routes_bht, {b, spec.heads, t}, "query_routes", setting);
-  check_stage(on, x.key_routes_bhs, {b, spec.heads, s}, "key_routes", setting);
+  check_stage(on, x.query_routes_bht, {b, spec.heads, t}, "query_routes", setting,
+              routing.clusters);
+  check_stage(on, x.key_routes_bhs, {b, spec.heads, s}, "key_routes", setting, routing.clusters);
   check_stage(routing.reads_nearness(), x.key_nearness_bhs, {b, spec.heads, s}, "key_nearness",
-              fmt::format("routing.choice {}", enum_name(routing.choice)));
+              "routing.choice {}", enum_name(routing.choice));
   for (const at::Tensor* routes : {&x.query_routes_bht, &x.key_routes_bhs}) {
     require<ShapeError>(!routes->defined() || routes->scalar_type() == at::kLong, "attention",
                         "routes must be int64; got {}",
@@ -73,38 +80,39 @@ void check_routing_tensors(const AttentionSpec& spec, const AttentionTensors& x,
 void check_stage_tensors(const AttentionSpec& spec, const AttentionTensors& x, int64_t b,
                          int64_t t) {
   check_stage(spec.temperature.kind == TemperatureSpec::Kind::learned, x.tau_bt, {b, t}, "tau",
-              fmt::format("temperature.kind {}", enum_name(spec.temperature.kind)));
+              "temperature.kind {}", enum_name(spec.temperature.kind));
   check_stage(spec.bias.kind == BiasSpec::Kind::t5, x.bias_table, {spec.bias.buckets, spec.heads},
-              "bias_table", fmt::format("bias.kind {}", enum_name(spec.bias.kind)));
-  check_stage(spec.sink_logit, x.sink_logit_h, {spec.heads}, "sink_logit",
-              fmt::format("sink_logit {}", spec.sink_logit));
+              "bias_table", "bias.kind {}", enum_name(spec.bias.kind));
+  check_stage(spec.sink_logit, x.sink_logit_h, {spec.heads}, "sink_logit", "sink_logit {}",
+              spec.sink_logit);
   for (const auto& [extent, kernel, name] :
        {std::tuple{&spec.multi_token.before, &x.kernel_before_hqk, "kernel_before"},
         std::tuple{&spec.multi_token.after, &x.kernel_after_hqk, "kernel_after"}}) {
     check_stage(extent->active(), *kernel, {spec.heads, extent->queries, extent->keys}, name,
-                fmt::format("a {} x {} convolution", extent->queries, extent->keys));
+                "a {} x {} convolution", extent->queries, extent->keys);
   }
   for (const auto& [kind, mix, name] :
        {std::tuple{spec.head_mix.before, &x.mix_before_noi, "mix_before"},
         std::tuple{spec.head_mix.after, &x.mix_after_nio, "mix_after"}}) {
     const int64_t m = spec.head_mix.width(kind, spec.heads);
-    check_stage(m > 0, *mix, {m > 0 ? spec.heads / m : 0, m, m}, name,
-                fmt::format("head mixing {}", enum_name(kind)));
+    check_stage(m > 0, *mix, {m > 0 ? spec.heads / m : 0, m, m}, name, "head mixing {}",
+                enum_name(kind));
   }
   const std::vector<int64_t> own = own_weight_shape(spec);
-  check_stage(!own.empty(), x.own, own, "own", fmt::format("own.name '{}'", spec.own.name));
+  check_stage(!own.empty(), x.own, own, "own", "own.name '{}'", spec.own.name);
   const HeadOutputSpec& o = spec.head_output;
   const int64_t e = spec.value_width();
   const bool full = o.gate == HeadOutputSpec::Gate::full,
              gated = o.gate != HeadOutputSpec::Gate::none;
   check_stage(o.norm == HeadOutputSpec::Norm::rms, x.head_gain_e, {e}, "head_gain",
-              fmt::format("head_output.norm {}", enum_name(o.norm)));
-  const std::string gate = fmt::format("head_output.gate {}", enum_name(o.gate));
-  check_stage(gated, x.gate_weight, full ? std::vector{e, e} : std::vector{e}, "gate_weight", gate);
-  check_stage(spec.differential, x.lambda_4d, {4, spec.head_dim}, "lambda",
-              fmt::format("differential {}", spec.differential));
+              "head_output.norm {}", enum_name(o.norm));
+  const std::string_view gate = enum_name(o.gate);
+  check_stage(gated, x.gate_weight, full ? std::vector{e, e} : std::vector{e}, "gate_weight",
+              "head_output.gate {}", gate);
+  check_stage(spec.differential, x.lambda_4d, {4, spec.head_dim}, "lambda", "differential {}",
+              spec.differential);
   check_stage(gated, x.gate_bias, full ? std::vector{e} : std::vector<int64_t>{}, "gate_bias",
-              gate);
+              "head_output.gate {}", gate);
 }
 
 }  // namespace
@@ -135,9 +143,9 @@ void check_inputs(const AttentionSpec& spec, const at::Tensor& q, const at::Tens
                   const AttentionContext& context) {
   spec.check();
   for (const auto& [x, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}}) {
-    require<ShapeError>(x->defined() && x->dim() == 4, "attention",
-                        "{} must have 4 dimensions [b, heads, tokens, width]; got {}", name,
-                        shape_text(*x));
+    if (!x->defined() || x->dim() != 4)
+      fail<ShapeError>("attention", "{} must have 4 dimensions [b, heads, tokens, width]; got {}",
+                       name, shape_text(*x));
     require<ShapeError>(
         x->is_floating_point() && x->scalar_type() == q.scalar_type() && x->device() == q.device(),
         "attention",
@@ -145,9 +153,9 @@ void check_inputs(const AttentionSpec& spec, const at::Tensor& q, const at::Tens
         name);
   }
   const int64_t b = q.size(0), t = q.size(2), s = k.size(2);
-  check_tensor(q, {b, spec.heads, t, spec.head_dim}, "q", "");
-  check_tensor(k, {b, spec.kv_heads, s, spec.head_dim}, "k", "");
-  check_tensor(v, {b, spec.value_heads(), s, spec.value_width()}, "v", "");
+  check_tensor(q, {b, spec.heads, t, spec.head_dim}, "q");
+  check_tensor(k, {b, spec.kv_heads, s, spec.head_dim}, "k");
+  check_tensor(v, {b, spec.value_heads(), s, spec.value_width()}, "v");
   check_stage_tensors(spec, tensors, b, t);
   check_focus_tensors(spec.focus, tensors, b, t, s);
   check_routing_tensors(spec, tensors, b, t, s);
@@ -155,10 +163,9 @@ void check_inputs(const AttentionSpec& spec, const at::Tensor& q, const at::Tens
                                 {&context.key_positions_bs, "key_positions"},
                                 {&context.query_documents_bt, "query_documents"},
                                 {&context.key_documents_bs, "key_documents"}}) {
-    require<ShapeError>(
-        !x->defined() || x->dim() == 1 || (x->dim() == 2 && (x->size(0) == b || x->size(0) == 1)),
-        "attention", "{} must have {} rows, 1 row or one dimension; got {}", name, b,
-        shape_text(*x));
+    if (x->defined() && x->dim() != 1 && (x->dim() != 2 || (x->size(0) != b && x->size(0) != 1)))
+      fail<ShapeError>("attention", "{} must have {} rows, 1 row or one dimension; got {}", name, b,
+                       shape_text(*x));
   }
   if (context.key_lengths_b.defined()) checked_lengths(context, b, s);
 }

@@ -81,8 +81,8 @@ kernels::Projection<W> projection(const at::Tensor& w, const at::Tensor& bias) {
 }
 
 template <class T>
-kernels::HeadRows<T> heads_of(const CachedRows& rows, int64_t head_dim) {
-  return {static_cast<T*>(rows.data), rows.batch, head_dim, rows.row};
+kernels::HeadRows<T> heads_of(const CachedRows& rows) {
+  return {static_cast<T*>(rows.data), rows.batch, rows.head, rows.row};
 }
 
 RowNorm row_norm(const ModelConfig& c, const NormWeights& w, bool present) {
@@ -157,8 +157,8 @@ kernels::DecoderLayer<T, W> decoder_layer(const TokenContext& token, const Layer
       .down = projection<W>(w.down, w.down_bias),
       .temperature = temperature_of(token, w, cache),
       .rule = decode_rule(w.spec, token.bias, w.stages.sink_logit_h),
-      .keys = heads_of<T>(keys, c.head_dim),
-      .values = heads_of<T>(values, c.head_dim),
+      .keys = heads_of<T>(keys),
+      .values = heads_of<T>(values),
       .key_count = keys.rows,
       .seen = row_visits(w.spec.mask, token.position, {&run, 1}).value()};
   put_heads(token, w, layer);

@@ -188,6 +188,27 @@ TEST(Cache, AForkIsIndependent) {
   }
 }
 
+// What decoding reads of a head is one stream, also after rows moved, in a fork and after loading.
+TEST(Cache, RowsOfAHeadLieTogether) {
+  AttentionSpec spec = small_spec();
+  spec.mask.window = 3;
+  const AttentionInputs in = random_inputs(spec, 2, 16);
+  AttentionCache cache = cache_for(spec, in, 16);
+  const auto expect_runs = [](const AttentionCache& of) {
+    for (const char* name : {"keys", "values"}) {
+      const at::Tensor rows = of.rows(name);
+      ASSERT_GT(rows.size(1), 1) << name;
+      EXPECT_TRUE(rows.select(0, 1).select(1, 1).is_contiguous()) << name;
+    }
+  };
+  for (const int64_t begin : {0, 1, 2, 12}) feed(spec, cache, in, begin, begin == 2 ? 10 : 1);
+  expect_runs(cache);
+  expect_runs(cache.fork());
+  AttentionCache loaded = cache_for(spec, in, 16);
+  loaded.load(cache.save());
+  expect_runs(loaded);
+}
+
 TEST(Cache, SavedAndLoadedContinuesTheSame) {
   for (const auto& [name, spec] : all_specs()) {
     const AttentionInputs in = random_inputs(spec, 2, 16);

@@ -1,0 +1,292 @@
+// A whole decoder on raw pointers against the formulas in double precision, token by token (spec
+// 7), and its bits for any number of threads and neighbours.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/decoder.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "fovea/base/rng.h"
+
+namespace fovea::kernels {
+namespace {
+
+struct Shape {
+  std::string name;
+  int64_t width, heads, kv_heads, head_dim, ffn, vocab, sequences, tokens;
+};
+
+// Odd widths on one thread, and weights enough for all threads.
+const Shape kShapes[] = {
+    {"small", 20, 3, 1, 8, 27, 11, 2, 5},
+    {"parallel", 128, 4, 2, 40, 260, 33, 3, 9},
+};
+constexpr int64_t kLayers = 2;
+constexpr double kEps = 1e-5;
+
+using Doubles = std::vector<double>;
+
+/// Values that every number format here holds.
+Doubles coarse_normals(Rng& rng, int64_t n, double scale) {
+  Doubles all(static_cast<size_t>(n));
+  for (double& x : all) {
+    BFloat16 rounded;
+    from_float(static_cast<float>(scale * rng.normal()), rounded);
+    x = static_cast<double>(to_float(rounded));
+  }
+  return all;
+}
+
+template <class T>
+std::vector<T> as(const Doubles& x) {
+  std::vector<T> y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) from_float(static_cast<float>(x[i]), y[i]);
+  return y;
+}
+
+struct Layer {
+  Doubles attention_norm, ffn_norm, q, k, v, o, gate, up, down, q_bias;
+};
+
+struct Model {
+  std::vector<Layer> layers;
+  Doubles final_norm, head, cos, sin, embedded;  // embedded: [token][sequence][width]
+};
+
+Model make_model(const Shape& s) {
+  Rng rng(static_cast<uint64_t>(s.width));
+  const auto matrix = [&](int64_t outputs, int64_t inputs) {
+    return coarse_normals(rng, outputs * inputs, 1.0 / std::sqrt(static_cast<double>(inputs)));
+  };
+  const auto gain = [&](int64_t n) {
+    Doubles g = coarse_normals(rng, n, 0.25);
+    for (double& x : g) x += 1.0;
+    return g;
+  };
+  Model m;
+  const int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
+  for (int64_t l = 0; l < kLayers; ++l)
+    m.layers.push_back({gain(s.width), gain(s.width), matrix(q, s.width), matrix(kv, s.width),
+                        matrix(kv, s.width), matrix(s.width, q), matrix(s.ffn, s.width),
+                        matrix(s.ffn, s.width), matrix(s.width, s.ffn),
+                        coarse_normals(rng, q, 0.5)});
+  m.final_norm = gain(s.width);
+  m.head = matrix(s.vocab, s.width);
+  for (int64_t n = 0; n < s.tokens; ++n) {
+    for (int64_t i = 0; i < s.head_dim / 2; ++i) {
+      const double angle =
+          static_cast<double>(n) /
+          std::pow(100.0, 2.0 * static_cast<double>(i) / static_cast<double>(s.head_dim));
+      m.cos.push_back(std::cos(angle));
+      m.sin.push_back(std::sin(angle));
+    }
+  }
+  m.embedded = coarse_normals(rng, s.tokens * s.sequences * s.width, 1.0);
+  return m;
+}
+
+Doubles product(const Doubles& w, const Doubles& x) {
+  Doubles y(w.size() / x.size());
+  for (size_t n = 0; n < w.size(); ++n) y[n / x.size()] += w[n] * x[n % x.size()];
+  return y;
+}
+
+Doubles normed(const Doubles& x, const Doubles& gain) {
+  double squares = 0;
+  for (const double v : x) squares += v * v;
+  Doubles y = x;
+  for (size_t i = 0; i < x.size(); ++i)
+    y[i] *= gain[i] / std::sqrt(squares / static_cast<double>(x.size()) + kEps);
+  return y;
+}
+
+/// Logits of one sequence in double precision, [token][vocab].
+class Formula {
+ public:
+  Formula(const Shape& s, const Model& m) : s_(s), m_(m), keys_(kLayers), values_(kLayers) {}
+
+  Doubles logits_of(Doubles x, int64_t position) {
+    for (size_t l = 0; l < kLayers; ++l) {
+      const Layer& w = m_.layers[l];
+      add(x, product(w.o, attend(l, normed(x, w.attention_norm), position)));
+      const Doubles z = normed(x, w.ffn_norm), gate = product(w.gate, z);
+      Doubles inner = product(w.up, z);
+      for (size_t i = 0; i < inner.size(); ++i) inner[i] *= gate[i] / (1.0 + std::exp(-gate[i]));
+      add(x, product(w.down, inner));
+    }
+    return product(m_.head, normed(x, m_.final_norm));
+  }
+
+ private:
+  static void add(Doubles& x, const Doubles& y) {
+    for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+  }
+
+  Doubles rotated(Doubles x, int64_t position) const {
+    const auto half = static_cast<size_t>(s_.head_dim / 2);
+    for (size_t at = 0; at < x.size(); at += 2 * half) {
+      for (size_t i = 0; i < half; ++i) {
+        const double a = x[at + i], b = x[at + half + i];
+        const double c = m_.cos[static_cast<size_t>(position) * half + i],
+                     n = m_.sin[static_cast<size_t>(position) * half + i];
+        x[at + i] = a * c - b * n;
+        x[at + half + i] = a * n + b * c;
+      }
+    }
+    return x;
+  }
+
+  Doubles attend(size_t l, const Doubles& y, int64_t position) {
+    const Layer& w = m_.layers[l];
+    Doubles q = product(w.q, y);
+    add(q, w.q_bias);
+    q = rotated(q, position);
+    keys_[l].push_back(rotated(product(w.k, y), position));
+    values_[l].push_back(product(w.v, y));
+    const auto d = static_cast<size_t>(s_.head_dim);
+    Doubles out(q.size());
+    for (size_t h = 0; h < static_cast<size_t>(s_.heads); ++h) {
+      const size_t at = h / static_cast<size_t>(s_.heads / s_.kv_heads) * d;
+      Doubles weights;
+      double total = 0;
+      for (const Doubles& key : keys_[l]) {
+        double logit = 0;
+        for (size_t i = 0; i < d; ++i) logit += q[h * d + i] * key[at + i];
+        weights.push_back(std::exp(logit / std::sqrt(static_cast<double>(d))));
+        total += weights.back();
+      }
+      for (size_t n = 0; n < weights.size(); ++n) {
+        for (size_t i = 0; i < d; ++i) out[h * d + i] += weights[n] / total * values_[l][n][at + i];
+      }
+    }
+    return out;
+  }
+
+  const Shape& s_;
+  const Model& m_;
+  std::vector<std::vector<Doubles>> keys_, values_;  // [layer][token]
+};
+
+/// Logits of run() for sequences [first, first + count), [token][sequence][vocab]. `by_head`: the
+/// cache lies head by head, else token by token.
+template <class T, class W>
+std::vector<float> decoded(const Shape& s, const Model& m, int64_t first, int64_t count,
+                           bool by_head) {
+  struct Weights {
+    std::vector<W> q, k, v, o, gate, up, down;
+    std::vector<float> attention_norm, ffn_norm, q_bias;
+    std::vector<T> keys, values;
+  };
+  const int64_t kv = s.kv_heads * s.head_dim, d = s.head_dim;
+  std::vector<Weights> weights;
+  for (const Layer& l : m.layers) {
+    const std::vector<T> cache(static_cast<size_t>(count * s.tokens * kv));
+    weights.push_back({as<W>(l.q), as<W>(l.k), as<W>(l.v), as<W>(l.o), as<W>(l.gate), as<W>(l.up),
+                       as<W>(l.down), as<float>(l.attention_norm), as<float>(l.ffn_norm),
+                       as<float>(l.q_bias), cache, cache});
+  }
+  const std::vector<float> final_norm = as<float>(m.final_norm), cos = as<float>(m.cos),
+                           sin = as<float>(m.sin);
+  const std::vector<W> head = as<W>(m.head);
+  const std::vector<T> embedded = as<T>(m.embedded);
+  std::vector<float> logits(static_cast<size_t>(s.tokens * count * s.vocab));
+  for (int64_t n = 0; n < s.tokens; ++n) {
+    std::vector<DecoderLayer<T, W>> layers;
+    for (Weights& w : weights) {
+      const auto rows = [&](std::vector<T>& cache) {
+        return by_head ? HeadRows<T>{cache.data(), s.tokens * kv, s.tokens * d, d}
+                       : HeadRows<T>{cache.data(), s.tokens * kv, d, kv};
+      };
+      const auto matrix = [](const std::vector<W>& x, int64_t outputs) {
+        return Projection<W>{.w = x.data(), .outputs = outputs};
+      };
+      DecoderLayer<T, W> layer{
+          .attention_in = {RowNorm::Form::rms, w.attention_norm.data()},
+          .ffn_in = {RowNorm::Form::rms, w.ffn_norm.data()},
+          .q = matrix(w.q, s.heads * d),
+          .k = matrix(w.k, kv),
+          .v = matrix(w.v, kv),
+          .o = matrix(w.o, s.width),
+          .gate = matrix(w.gate, s.ffn),
+          .up = matrix(w.up, s.ffn),
+          .down = matrix(w.down, s.width),
+          .cos = cos.data(),
+          .sin = sin.data(),
+          .rule = {.scale = 1.0f / std::sqrt(static_cast<float>(d))},
+          .keys = rows(w.keys),
+          .values = rows(w.values),
+          .key_count = n + 1,
+          .seen = {.position = n, .near = {.begin = 0, .end = n + 1}, .far = {}}};
+      layer.q.bias = w.q_bias.data();
+      layers.push_back(layer);
+    }
+    run(DecoderToken<T, W>{.rows = count,
+                           .width = s.width,
+                           .heads = s.heads,
+                           .kv_heads = s.kv_heads,
+                           .head_dim = d,
+                           .ffn_width = s.ffn,
+                           .position = n,
+                           .rotary = d,
+                           .eps = static_cast<float>(kEps),
+                           .layers = layers,
+                           .final_norm = {RowNorm::Form::rms, final_norm.data()},
+                           .head = {.w = head.data(), .outputs = s.vocab},
+                           .x = embedded.data() + (n * s.sequences + first) * s.width,
+                           .logits = logits.data() + n * count * s.vocab});
+  }
+  return logits;
+}
+
+template <class T, class W>
+void expect_the_formula(double tolerance) {
+  for (const Shape& s : kShapes) {
+    SCOPED_TRACE(s.name);
+    const Model m = make_model(s);
+    const std::vector<float> logits = decoded<T, W>(s, m, 0, s.sequences, true);
+    for (int64_t b = 0; b < s.sequences; ++b) {
+      Formula formula(s, m);
+      for (int64_t n = 0; n < s.tokens; ++n) {
+        const auto x = m.embedded.begin() + (n * s.sequences + b) * s.width;
+        const Doubles expected = formula.logits_of({x, x + s.width}, n);
+        const float* got = logits.data() + (n * s.sequences + b) * s.vocab;
+        for (size_t i = 0; i < expected.size(); ++i)
+          ASSERT_NEAR(got[i], expected[i], tolerance) << "sequence " << b << ", token " << n;
+      }
+    }
+  }
+}
+
+TEST(Decoder, EqualsTheFormulasInFloat32) { expect_the_formula<float, float>(2e-5); }
+TEST(Decoder, EqualsTheFormulasWithBfloat16Matrices) { expect_the_formula<float, BFloat16>(2e-5); }
+TEST(Decoder, EqualsTheFormulasInBfloat16) { expect_the_formula<BFloat16, BFloat16>(0.1); }
+
+TEST(Decoder, HasTheSameBitsForAnyThreadsNeighboursAndOrderOfTheCache) {
+  const int before = omp_get_max_threads();
+  for (const Shape& s : kShapes) {
+    SCOPED_TRACE(s.name);
+    const Model m = make_model(s);
+    omp_set_num_threads(1);
+    const std::vector<float> all = decoded<BFloat16, BFloat16>(s, m, 0, s.sequences, true);
+    for (const int threads : {1, 2, 3, 5}) {
+      omp_set_num_threads(threads);
+      EXPECT_EQ((decoded<BFloat16, BFloat16>(s, m, 0, s.sequences, true)), all) << threads;
+    }
+    EXPECT_EQ((decoded<BFloat16, BFloat16>(s, m, 0, s.sequences, false)), all);
+    const std::vector<float> alone = decoded<BFloat16, BFloat16>(s, m, 1, 1, true);
+    for (int64_t n = 0; n < s.tokens; ++n) {
+      for (int64_t i = 0; i < s.vocab; ++i)
+        ASSERT_EQ(alone[n * s.vocab + i], all[(n * s.sequences + 1) * s.vocab + i]);
+    }
+  }
+  omp_set_num_threads(before);
+}
+
+}  // namespace
+}  // namespace fovea::kernels
