@@ -7,6 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "tests/support/expect_error.h"
 #include "tests/support/member_patterns.h"
 
@@ -255,6 +258,54 @@ TEST(GroupedPlan, HoldsForEveryMaskWindowDocumentAndChunk) {
     c.members = {1};
     c.queries = 1;
   });
+}
+
+// The tokens of a plan's slots, ascending.
+std::vector<int32_t> slotted(const SlotColumns& slots) {
+  std::vector<int32_t> tokens;
+  std::ranges::copy_if(slots.token, std::back_inserter(tokens), [](int32_t n) { return n >= 0; });
+  std::ranges::sort(tokens);
+  return tokens;
+}
+
+// One group a token: whoever is far from somebody in his document has one slot, nobody else any.
+TEST(GroupedPlan, OnlyFarTokensHaveSlots) {
+  const auto check = [](const Case& c, const std::string& what) {
+    std::vector<int32_t> keys, queries;
+    const auto far = [&](int64_t i, int64_t j) {
+      return c.places[i].document == c.places[j].document &&
+             c.places[i].position - c.places[j].position >= c.rule.window;
+    };
+    const int64_t tokens = std::ssize(c.places), first = tokens - c.queries;
+    for (int64_t n = 0; n < tokens; ++n) {
+      bool as_key = false, as_query = false;
+      for (int64_t i = first; i < tokens; ++i) as_key |= far(i, n);
+      for (int64_t j = 0; n >= first && j < n; ++j) as_query |= far(n, j);
+      if (as_key) keys.push_back(static_cast<int32_t>(n));
+      if (as_query) queries.push_back(static_cast<int32_t>(n));
+    }
+    for (const GroupedKind kind : {GroupedKind::classes, GroupedKind::groups}) {
+      const GroupedPlan plan = make_grouped_plan(c.rule, {c.places, c.members, c.queries}, kind);
+      EXPECT_EQ(slotted(plan.far.key), keys) << what;
+      EXPECT_EQ(slotted(plan.far.query), queries) << what;
+      EXPECT_EQ(plan.far.blocks.empty(), queries.empty()) << what;
+    }
+    check_all(c, what);
+  };
+  for (const int64_t tokens : {1, 39, 40, 41, 42, 79, 80, 81, 200}) {
+    Case c{.rule = {.groups = 3, .window = 40},
+           .places = documents({tokens}),
+           .members = random_sets(tokens, 3, 1, 5),
+           .queries = tokens};
+    check(c, std::to_string(tokens) + " tokens");
+    c.queries = std::min<int64_t>(tokens, 7);
+    check(c, std::to_string(tokens) + " tokens, 7 queries");
+    c.places = documents({tokens}, 3);
+    check(c, std::to_string(tokens) + " tokens in steps of 3");
+    c.places = documents({tokens / 2, tokens - tokens / 2});
+    c.queries = tokens;
+    check(c, std::to_string(tokens) + " tokens of two documents");
+  }
 }
 
 TEST(GroupedPlan, TakesUpTo64Groups) {

@@ -115,6 +115,44 @@ TEST(AttentionKernels, GroupedEqualsTheMaskForOddLengthsAndWidths) {
   }
 }
 
+// Small, so that every window is affordable.
+PointwiseSettings one_head(int64_t tokens, int64_t window) {
+  PointwiseSettings s = grouped_settings(tokens, random_sets(tokens, 3, 1, 7));
+  s.sizes = {1, 1, 1, tokens, tokens, 8, 8};
+  s.focus_window = window;
+  s.focus_sinks = 0;
+  return s;
+}
+
+// Every window puts the bounds of near and far pairs elsewhere in the tiles, of which some are then
+// seen whole, some cut and some not at all.
+TEST(AttentionKernels, GroupedEqualsTheMaskForEveryWindow) {
+  for (int64_t window = 1; window <= 76; ++window)
+    expect_truth<BFloat16>(one_head(150, window), "window " + std::to_string(window));
+  for (const int64_t window : {15, 16, 17, 31, 32, 33, 63, 64, 65})
+    expect_truth<float>(one_head(150, window), "window " + std::to_string(window));
+}
+
+// Of these queries few, one or none have a far key, and of these keys few, one or none a far query:
+// no others stand in lists. Up to T = w there is no list at all.
+TEST(AttentionKernels, GroupedEqualsTheMaskWhereFewTokensAreFar) {
+  for (const int64_t window : {24, 64, 128}) {
+    for (const int64_t more : {-1, 0, 1, 2, 9, 40}) {
+      PointwiseSettings s = one_head(window + more, window);
+      expect_truths(s, std::to_string(more) + " tokens more than the window");
+      s.sizes.queries = std::min<int64_t>(5, s.sizes.keys);
+      expect_truths(s, std::to_string(more) + " more, 5 queries");
+      s.sizes.queries = s.sizes.keys;
+      s.documents = 2;
+      expect_truths(s, std::to_string(more) + " more, two documents");
+      s.members.assign(s.members.size(), 1);
+      s.members.front() = s.members.back() = 2;  // the first and the last token share a group alone
+      s.documents = 1;
+      expect_truths(s, std::to_string(more) + " more, two tokens in a group");
+    }
+  }
+}
+
 // A dense plan takes the tiles of plain attention: the same bits.
 TEST(AttentionKernels, GroupedDenseIsPlainAttention) {
   PointwiseSettings s = grouped_settings(300, std::vector<uint64_t>(300, 5));

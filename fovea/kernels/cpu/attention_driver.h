@@ -118,12 +118,14 @@ inline int64_t products(const AttentionSizes& s) {
   return s.batch * s.heads * s.queries * s.keys * (s.head_dim + s.value_dim);
 }
 
+/// Enough to share evenly.
+constexpr int64_t kItemsPerThread = 8;
+
 /// How many key heads are packed and worked on together. One thread: as many as a second-level
 /// cache holds (1 MiB), so that packed operands are read where they were written. Several threads
 /// meet after each group, which costs them up to a time slice on a busy machine: larger groups, and
 /// enough items to share evenly. Results do not depend on it.
 inline int64_t heads_together(int64_t all, int64_t floats, int64_t items) {
-  constexpr int64_t kItemsPerThread = 8;
   const int64_t threads = omp_get_max_threads();
   const int64_t cache_floats = threads == 1 ? 1 << 18 : 1 << 20;
   const int64_t wanted = threads == 1 ? 1 : kItemsPerThread * threads / std::max<int64_t>(items, 1);

@@ -18,6 +18,7 @@
 #pragma once
 
 #include "fovea/kernels/cpu/attention_gate.h"
+#include "fovea/kernels/cpu/attention_seen.h"
 
 namespace fovea::kernels {
 namespace {
@@ -39,9 +40,7 @@ template <class T, class P, bool gated>
 class ForwardRows {
  public:
   ForwardRows(const ForwardBlock<T>& block, float* scratch)
-      : b_(block),
-        groups_(static_cast<int>((block.rows + kRows - 1) / kRows)),
-        banded_(block.ordered && has_bands(block.rule)) {
+      : b_(block), groups_(static_cast<int>((block.rows + kRows - 1) / kRows)), mask_(block) {
     q_ = scratch;
     weights_ = q_ + kQueryBlock * b_.key_width.pitch;
     out_ = weights_ + kQueryBlock * kWeightPitch<Single>;
@@ -109,7 +108,35 @@ class ForwardRows {
       top_[n] = -kInfinity;
     }
     for (int64_t r = 0; b_.states != nullptr && r < b_.rows; ++r) take_states(r, stats);
+    share_ahead();
     stats ? visit_strips<true>() : visit_strips<false>();
+  }
+
+  // How many of the rows ahead a tile asks for.
+  void share_ahead() {
+    int64_t tiles = 0, rows = 0;
+    for (int64_t n = 0; n < b_.strip_count; ++n)
+      tiles += (b_.strips[n].key_end - b_.strips[n].key_begin + kStrip - 1) / kStrip * groups_;
+    for (int64_t n = 0; n < b_.ahead_count; ++n) rows += b_.ahead[n].count;
+    ahead_share_ = tiles > 0 ? (rows + tiles - 1) / tiles : 0;
+    ahead_list_ = ahead_row_ = 0;
+  }
+
+  FOVEA_INLINE void fetch_rows() {
+    for (int64_t left = ahead_share_; left > 0 && ahead_list_ < b_.ahead_count; --left) {
+      const RowsAhead& rows = b_.ahead[ahead_list_];
+      const int64_t n = rows.index != nullptr ? rows.index[ahead_row_] : ahead_row_;
+      const char* const row = static_cast<const char*>(rows.rows) + n * rows.stride;
+      for (int64_t byte = 0; byte < rows.bytes; byte += 64) __builtin_prefetch(row + byte, 0, 2);
+      if (++ahead_row_ < rows.count) continue;
+      ahead_row_ = 0;
+      ++ahead_list_;
+    }
+  }
+
+  const Word* keys_at(int64_t key) const { return b_.keys + (key & b_.wrap) * b_.key_width.pitch; }
+  const Word* values_at(int64_t key) const {
+    return b_.values + (key & b_.wrap) / P::kElements * b_.value_width.columns;
   }
 
   // Begins a row with what passes over other keys left: their sums under one reference.
@@ -192,29 +219,11 @@ class ForwardRows {
       keys_ = {b_.key_gates.first[key / kStrip], b_.key_gates.last[key / kStrip]};
     for (int g = 0; g < groups_; ++g) {
       if (far_) fetch_ahead(g, key - kStrip);
-      const Cover cover = kind != Tile::plain && masked ? cover_of_tile(g, key) : Cover::all;
-      if (cover == Cover::none) {
-        live_[depth_][g] = false;
-      } else if (kind != Tile::general && cover == Cover::all) {
-        live_[depth_][g] = score_tile<Tile::plain, stats>(g, key, cover);
-      } else {
-        live_[depth_][g] = score_tile<kind, stats>(g, key, cover);
-      }
+      fetch_rows();
+      live_[depth_][g] = kind != Tile::plain && masked
+                             ? score_masked<kind, stats>(g, key)
+                             : score_tile<kind, stats, 2>(g, key, nullptr);
     }
-  }
-
-  FOVEA_INLINE Cover cover_of_tile(int g, int64_t key) const {
-    if (!banded_ || compared_) return Cover::unknown;
-    const int first = g * kRows;
-    const int64_t end = key + kStrip - 1,
-                  last = first + kRows < b_.rows ? first + kRows - 1 : b_.rows - 1;
-    const int32_t* const position = b_.key_places.position;
-    const int32_t document = b_.document[first];
-    if (b_.document[last] != document || b_.key_places.document[key] != document ||
-        b_.key_places.document[end] != document)
-      return Cover::unknown;
-    return cover_of(b_.rule, int64_t{b_.position[first]} - position[end],
-                    int64_t{b_.position[last]} - position[key]);
   }
 
   // Group g's share of the strip at `key`: what lies beyond the second-level cache arrives while
@@ -226,56 +235,109 @@ class ForwardRows {
       const int64_t share = words / kGroups;
       for (int64_t n = 0; n < share; n += kLine) __builtin_prefetch(strip + g * share + n, 0, 2);
     };
-    const int64_t columns = b_.value_width.columns;
-    fetch(b_.keys + key * b_.key_width.pitch, kStrip * b_.key_width.pitch);
-    fetch(b_.values + key / P::kElements * columns, kStrip / P::kElements * columns);
+    fetch(keys_at(key), kStrip * b_.key_width.pitch);
+    fetch(values_at(key), kStrip / P::kElements * b_.value_width.columns);
   }
 
-  // False if no pair of the tile is seen: it then costs nothing more.
+  // As score_tile(), of a tile of which some pairs may be unseen; none if all are, which then costs
+  // nothing more.
   template <Tile kind, bool stats>
-  FOVEA_INLINE bool score_tile(int g, int64_t key, Cover cover) {
-    const int first = g * kRows;
-    const bool masked = cover != Cover::all;
+  FOVEA_INLINE int score_masked(int g, int64_t key) {
+    const Cover cover = compared_ ? Cover::unknown : mask_.cover(g, key);
+    if (cover == Cover::none) return 0;
+    constexpr Tile whole = kind == Tile::masked ? Tile::plain : kind;
+    if (cover == Cover::all) return score_tile<whole, stats, 2>(g, key, nullptr);
+    if constexpr (kind == Tile::masked && !stats && !gated && !P::kTiles) {
+      // Across a bound of distances, often half of the tile is seen by nobody.
+      const int halves = cover == Cover::band ? live_halves(g, key) : 3;
+      if (halves == 0) return 0;
+      if (halves != 3) {
+        Lanes seen[kRows][1];
+        mask_.template by_band<1>(g * kRows, key + (halves == 2 ? kLanes : 0), seen);
+        return score_tile<kind, stats, 1>(g, key, seen, halves - 1);
+      }
+    }
     Lanes seen[kRows][2];
-    if (kind != Tile::plain && masked && !see(first, key, cover, seen)) return false;
+    if (cover == Cover::band) {
+      mask_.template by_band<2>(g * kRows, key, seen);
+    } else if (compared_ && mask_.sets_decide(g)) {
+      if (!mask_.by_sets(g, key, seen)) return 0;
+    } else if (!mask_.by_pairs(g * kRows, key, seen)) {
+      return 0;
+    }
+    return score_tile<kind, stats, 2>(g, key, seen);
+  }
+
+  FOVEA_INLINE int live_halves(int g, int64_t key) const {
+    return (mask_.cover(g, key, 0, 1) != Cover::none ? 1 : 0) |
+           (mask_.cover(g, key, 1, 2) != Cover::none ? 2 : 0);
+  }
+
+  // Returns which halves of the tile (bits 0 and 1) have weights. N vectors of keys from `half` on;
+  // all are seen where `seen` is null.
+  template <Tile kind, bool stats, int N>
+  FOVEA_INLINE int score_tile(int g, int64_t key, const Lanes (*seen)[N], int half = 0) {
+    const bool masked = kind == Tile::masked || (kind == Tile::general && seen != nullptr);
+    const int first = g * kRows;
     [[maybe_unused]] GateTile gate;
     const bool open = gated && find_gate(g, key, gate);  // the gate acts
-    Float s[kRows][2];
+    Float s[kRows][N];
     strip_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch,
-                      b_.keys + key * b_.key_width.pitch);
-    const Float none = broadcast(-kInfinity);
-    Word* weights = weights_ + first * kWeightPitch<P> + depth_ * (kStrip / P::kElements);
+                      keys_at(key) + half * kLanes);
+    if constexpr (kind == Tile::general || gated) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        if constexpr (kind == Tile::general) {
+          bend(first + r, key, open && !weighs_ ? gate.value[r] : nullptr, s[r]);
+        } else if (open && !weighs_) {
+          s[r][0] = s[r][0] * load(gate.value[r]);
+          s[r][1] = s[r][1] * load(gate.value[r] + kLanes);
+        }
+      }
+    }
+    if (masked && (stats || open_[g] > 0)) hide(s, seen);
+    if (open_[g] > 0) take_references(g, s);
+    Word* weights = weights_ + first * kWeightPitch<P> + depth_ * (kStrip / P::kElements) +
+                    half * (kLanes / P::kElements);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const int row = first + r;
-      if (kind == Tile::general) bend(row, key, open && !weighs_ ? gate.value[r] : nullptr, s[r]);
-      const Float factor = broadcast(factor_[row]);
-      if (kind != Tile::general && open && !weighs_) {
-        s[r][0] = s[r][0] * load(gate.value[r]);
-        s[r][1] = s[r][1] * load(gate.value[r] + kLanes);
-      }
-      if (kind != Tile::plain && masked) {
-        s[r][0] = choose(seen[r][0], s[r][0], none);
-        s[r][1] = choose(seen[r][1], s[r][1], none);
-      }
-      if (open_[g] > 0) take_reference(g, row, larger(s[r][0], s[r][1]) * factor);
-      const Float m = broadcast(reference_[row]);
-      Float x[2] = {s[r][0] * factor - m, s[r][1] * factor - m};
-      Float low = exp2_lanes<P::kExpDegree>(x[0]), high = exp2_lanes<P::kExpDegree>(x[1]);
-      if (open && weighs_) {
-        low = low * load(gate.value[r]);
-        high = high * load(gate.value[r] + kLanes);
-        if (stats) {
-          x[0] = x[0] + log2_lanes(load(gate.value[r]));
-          x[1] = x[1] + log2_lanes(load(gate.value[r] + kLanes));
+      const Float factor = broadcast(factor_[row]), m = broadcast(reference_[row]);
+      Float x[N], p[N];
+#pragma GCC unroll 2
+      for (int v = 0; v < N; ++v) {
+        x[v] = s[r][v] * factor - m;
+        if (masked)
+          p[v] = exp2_seen<P::kExpDegree>(seen[r][v], x[v]);
+        else
+          p[v] = exp2_lanes<P::kExpDegree>(x[v]);
+        if (open && weighs_) {
+          p[v] = p[v] * load(gate.value[r] + v * kLanes);
+          if (stats) x[v] = x[v] + log2_lanes(load(gate.value[r] + v * kLanes));
         }
       }
-      store(sums_ + row * kLanes, load(sums_ + row * kLanes) + (low + high));
-      if (stats) observe<kind != Tile::plain>(row, x, low, high);
-      if (kind == Tile::general) drop(row, key, low, high);
-      P::store_row(weights + r * kWeightPitch<P>, low, high);
+      float* const sums = sums_ + row * kLanes;
+      if constexpr (N == 1) {
+        store(sums, load(sums) + p[0]);
+        P::store_half(weights + r * kWeightPitch<P>, p[0]);
+      } else {
+        store(sums, load(sums) + (p[0] + p[1]));
+        if (stats) observe<kind != Tile::plain>(row, x, p[0], p[1]);
+        if (kind == Tile::general) drop(row, key, p[0], p[1]);
+        P::store_row(weights + r * kWeightPitch<P>, p[0], p[1]);
+      }
     }
-    return true;
+    return N == 2 ? 3 : 1 << half;
+  }
+
+  // References and telemetry take unseen logits for -inf.
+  template <int N>
+  static FOVEA_INLINE void hide(Float (&s)[kRows][N], const Lanes (*seen)[N]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int v = 0; v < N; ++v) s[r][v] = choose(seen[r][v], s[r][v], broadcast(-kInfinity));
+    }
   }
 
   // The gate of a tile; false where all its pairs are local.
@@ -314,65 +376,6 @@ class ForwardRows {
     store(first_ + at, load(first_ + at) + from);
   }
 
-  FOVEA_INLINE bool see(int first, int64_t key, Cover cover, Lanes (&seen)[kRows][2]) {
-    if (cover == Cover::band) return see_band(first, key, seen);
-    const Places low = places_at(b_.key_places, key), high = places_at(b_.key_places, key + kLanes);
-    Lanes all{};
-    if (compared_ && first + kRows <= b_.rows && !b_.rule.opens) {
-      const bool wide = b_.key_places.members_high != nullptr;
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        const Int x = broadcast(b_.members_low[first + r]);
-        const Int y = wide ? broadcast(b_.members_high[first + r]) : Int{};
-        seen[r][0] = meet_lanes(wide, x, y, low);
-        seen[r][1] = meet_lanes(wide, x, y, high);
-        all |= seen[r][0] | seen[r][1];
-      }
-      return any(all);
-    }
-    for (int r = 0; r < kRows; ++r) {
-      const int row = first + r;
-      if (row >= b_.rows) {
-        seen[r][0] = seen[r][1] = Lanes{};
-        continue;
-      }
-      Places query{broadcast(b_.position[row]), broadcast(b_.document[row]),
-                   broadcast(b_.group[row]), Int{}};
-      if (b_.rule.members != MemberRule::ignored) {
-        query.members_low = broadcast(b_.members_low[row]);
-        query.members_high = broadcast(b_.members_high[row]);
-      }
-      seen[r][0] = lanes_of(seen_lanes(b_.rule, query, low));
-      seen[r][1] = lanes_of(seen_lanes(b_.rule, query, high));
-      all |= seen[r][0] | seen[r][1];
-    }
-    return any(all);
-  }
-
-  FOVEA_INLINE bool see_band(int first, int64_t key, Lanes (&seen)[kRows][2]) const {
-    const bool compares = b_.rule.members != MemberRule::ignored;
-    const bool wide = b_.key_places.members_high != nullptr;
-    Lanes all{};
-    for (int v = 0; v < 2; ++v) {
-      Places keys;
-      keys.position = load(b_.key_places.position + key + v * kLanes);
-      if (compares) keys.members_low = load(b_.key_places.members_low + key + v * kLanes);
-      if (compares && wide) keys.members_high = load(b_.key_places.members_high + key + v * kLanes);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        Lanes common{};
-        if (compares) {
-          const Int high = wide ? broadcast(b_.members_high[first + r]) : Int{};
-          common = meet_lanes(wide, broadcast(b_.members_low[first + r]), high, keys);
-        }
-        seen[r][v] =
-            seen_in_band(b_.rule, broadcast(b_.position[first + r]) - keys.position, common);
-        all |= seen[r][v];
-      }
-    }
-    return any(all);
-  }
-
   // From raw products to logits; `gate` multiplies them, null without.
   FOVEA_INLINE void bend(int row, int64_t key, const float* gate, Float (&s)[2]) {
     const int real = row < b_.rows ? row : 0;
@@ -395,13 +398,20 @@ class ForwardRows {
     high = high * load(factors + kLanes);
   }
 
-  FOVEA_INLINE void take_reference(int g, int row, Float x) {
-    if (!fresh_[row]) return;
-    const float top = largest(x);
-    if (!(top > -kInfinity)) return;
-    reference_[row] = top;
-    fresh_[row] = false;
-    --open_[g];
+  // The reference of rows that have none: the largest logit of the first tile in which they see a
+  // key.
+  template <int N>
+  FOVEA_INLINE void take_references(int g, const Float (&s)[kRows][N]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const int row = g * kRows + r;
+      if (!fresh_[row]) continue;
+      const float top = largest(larger(s[r][0], s[r][N - 1]) * broadcast(factor_[row]));
+      if (!(top > -kInfinity)) continue;
+      reference_[row] = top;
+      fresh_[row] = false;
+      --open_[g];
+    }
   }
 
   void add_totals() {
@@ -429,14 +439,13 @@ class ForwardRows {
       for (int g = 0; g < groups_; ++g) {
         const int first = g * kRows;
         Lanes seen[kRows][2];
-        if (!see(first, key, Cover::unknown, seen)) continue;
+        if (!mask_.by_pairs(first, key, seen)) continue;
         if constexpr (gated)
           keys_ = {b_.key_gates.first[key / kStrip], b_.key_gates.last[key / kStrip]};
         [[maybe_unused]] GateTile gate;
         const bool open = gated && !weighs_ && find_gate(g, key, gate);
         Float s[kRows][2];
-        strip_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch,
-                          b_.keys + key * b_.key_width.pitch);
+        strip_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch, keys_at(key));
         for (int r = 0; r < kRows; ++r) {
           if (!unsafe_[first + r]) continue;
           bend(first + r, key, open ? gate.value[r] : nullptr, s[r]);
@@ -466,9 +475,11 @@ class ForwardRows {
     add_to_sums<P, N>(
         out_ + g * kRows * columns + tile, columns, [&](const auto& add) FOVEA_ALWAYS {
           for (int d = 0; d < depth_; ++d) {
-            if (!live_[d][g]) continue;
-            add(kWords, weights_ + g * kRows * kWeightPitch<P> + d * kWords, kWeightPitch<P>, 1,
-                b_.values + strip_key_[d] / P::kElements * columns + tile * kWords);
+            if (live_[d][g] == 0) continue;
+            const int64_t from = live_[d][g] == 2 ? kWords / 2 : 0;
+            const int64_t words = live_[d][g] == 3 ? kWords : kWords / 2;
+            add(words, weights_ + g * kRows * kWeightPitch<P> + d * kWords + from, kWeightPitch<P>,
+                1, values_at(strip_key_[d]) + tile * kWords + from * N * kLanes);
           }
         });
   }
@@ -513,17 +524,19 @@ class ForwardRows {
 
   const ForwardBlock<T>& b_;
   const int groups_;
-  const bool banded_;                   // tiles may be judged by their ends
+  const TileMask<T> mask_;
   float *q_, *weights_, *out_, *sums_;  // sums_: kLanes partial sums a row
   float *spread_, *top_, *first_;       // the same, for telemetry
   Int start_[2];
   bool has_start_ = false, compared_ = false;
   int depth_ = 0;
   int64_t strip_key_[kDepth];
-  bool live_[kDepth][kGroups];
-  int open_[kGroups];  // rows of the group without reference
+  int live_[kDepth][kGroups];  // which halves of the strip's tile have weights
+  int open_[kGroups];          // rows of the group without reference
   bool fresh_[kQueryBlock], unsafe_[kQueryBlock];
-  const bool far_ = b_.key_count * (b_.key_width.pitch + b_.value_width.columns / P::kElements) >
+  int64_t ahead_share_ = 0, ahead_list_ = 0, ahead_row_ = 0;
+  const bool far_ = (b_.wrap < 0 ? b_.key_count : b_.wrap + 1) *
+                        (b_.key_width.pitch + b_.value_width.columns / P::kElements) >
                     kNearWords;  // keys and values come from beyond the second-level cache
   bool weighs_ = false;          // the gate multiplies weights, not logits
   Extent keys_, extent_[kGroups];

@@ -179,13 +179,11 @@ FOVEA_INLINE Float choose(Lanes seen, Float yes, Float no) { return seen ? yes :
 
 FOVEA_INLINE Float as_floats(Int x) { return __builtin_convertvector(x, Float); }
 
-/// 2^x, relative error 2e-7 (`degree` 5) or 8e-5 (3: enough where the result becomes bfloat16);
-/// -inf gives 0, overflow +inf. Polynomials: least maximal relative error on [0, 1) and
-/// [-1/2, 1/2], fitted for this file.
-template <int degree>
-FOVEA_INLINE Float exp2_lanes(Float x) {
 #if defined(__AVX512F__)
-  const Float f = _mm512_reduce_ps(x, 0x09);  // x - floor(x); scalef multiplies by 2^floor(x)
+// 2^(x - floor(x)); scalef then multiplies by 2^floor(x).
+template <int degree>
+FOVEA_INLINE Float exp2_of_fraction(Float x) {
+  const Float f = _mm512_reduce_ps(x, 0x09);
   Float p;
   if constexpr (degree == 3) {
     p = 0.07802446f * f + 0.22606725f;
@@ -198,7 +196,17 @@ FOVEA_INLINE Float exp2_lanes(Float x) {
     p = p * f + 0.69315307f;
     p = p * f + 0.99999993f;
   }
-  return _mm512_scalef_ps(p, x);
+  return p;
+}
+#endif
+
+/// 2^x, relative error 2e-7 (`degree` 5) or 8e-5 (3: enough where the result becomes bfloat16);
+/// -inf gives 0, overflow +inf. Polynomials: least maximal relative error on [0, 1) and
+/// [-1/2, 1/2], fitted for this file.
+template <int degree>
+FOVEA_INLINE Float exp2_lanes(Float x) {
+#if defined(__AVX512F__)
+  return _mm512_scalef_ps(exp2_of_fraction<degree>(x), x);
 #else
   // 1.5 * 2^23 rounds to the nearest integer, which then stands in the lowest bits of the sum.
   constexpr float kRound = 12582912.0f;
@@ -214,6 +222,16 @@ FOVEA_INLINE Float exp2_lanes(Float x) {
   // -127 becomes the factor 0 and 128 infinity.
   const Int exponent = reinterpret_cast<Int>(shifted) - __builtin_bit_cast(int32_t, kRound) + 127;
   return p * reinterpret_cast<Float>(exponent << 23);
+#endif
+}
+
+/// exp2_lanes() where `seen`, 0 elsewhere.
+template <int degree>
+FOVEA_INLINE Float exp2_seen(Lanes seen, Float x) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_scalef_ps(seen, exp2_of_fraction<degree>(x), x);
+#else
+  return choose(seen, exp2_lanes<degree>(x), Float{});
 #endif
 }
 

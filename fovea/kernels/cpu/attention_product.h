@@ -27,6 +27,8 @@ struct Single {
     store(p, low);
     store(p + kLanes, high);
   }
+  /// Stores one vector; the words of a strip's second half are kLanes / kElements further on.
+  static FOVEA_INLINE void store_half(Word* p, Float x) { store(p, x); }
 };
 
 #if defined(__AVX512BF16__)
@@ -38,6 +40,9 @@ struct Pair {
   }
   static FOVEA_INLINE void store_row(Word* p, Float low, Float high) {
     store(p, reinterpret_cast<Float>(_mm512_cvtne2ps_pbh(high, low)));
+  }
+  static FOVEA_INLINE void store_half(Word* p, Float x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x));
   }
 };
 

@@ -80,12 +80,21 @@ struct PlaceColumns {
 /// (log 2), sum, then telemetry.
 constexpr int64_t row_state(const PackedWidth& value) { return value.columns + 16; }
 
+/// Rows that are read or written soon: row index[n], or n without an index, for n below `count`.
+/// Sizes are in bytes.
+struct RowsAhead {
+  const void* rows = nullptr;
+  int64_t stride = 0, bytes = 0, count = 0;
+  const int32_t* index = nullptr;
+};
+
 /// A block of at most kQueryBlock query rows (of one head, or of all heads of a group where there
 /// are few queries) against the keys of one sequence.
 template <class T>
 struct ForwardBlock {
   PackedWidth key_width, value_width;
   const Word *keys = nullptr, *values = nullptr;  ///< packed strips: columns and rows
+  int64_t wrap = -1;                              ///< key n stands at n & wrap of them
   int64_t key_count = 0;
   const Strip* strips = nullptr;
   int64_t strip_count = 0;
@@ -117,6 +126,11 @@ struct ForwardBlock {
   const int32_t* taken[kQueryBlock];
   int64_t taken_count[kQueryBlock];
   float* left[kQueryBlock] = {};
+
+  /// What this block writes and the next one reads: asked for little by little while products run,
+  /// because rows lie in an order of their own, and all at once they are waited for.
+  RowsAhead ahead[6];
+  int64_t ahead_count = 0;
 };
 
 /// All queries of one head, packed for the backward pass.

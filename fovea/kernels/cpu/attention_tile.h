@@ -85,10 +85,11 @@ FOVEA_INLINE Cover cover_of(const VisitRule& rule, int64_t least, int64_t most) 
   return near && (!rule.limited || most < rule.reach) ? Cover::all : Cover::band;
 }
 
+constexpr int32_t kAnyDistance = 0x7FFFFFFF;
+
 /// seen_lanes() of tokens in one document at distances `ahead`; `common` is meet_lanes().
 FOVEA_INLINE Lanes seen_in_band(const VisitRule& rule, Int ahead, Lanes common) {
-  constexpr int32_t kAny = 0x7FFFFFFF;
-  const Lanes reached = lanes_below(ahead, rule.limited ? rule.reach : kAny);
+  const Lanes reached = lanes_below(ahead, rule.limited ? rule.reach : kAnyDistance);
   if (rule.members == MemberRule::ignored) return reached;
   if (rule.members == MemberRule::apart) return reached & ~common;
   return lanes_below(ahead, rule.near) | (reached & common);

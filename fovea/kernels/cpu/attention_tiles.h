@@ -166,12 +166,14 @@ struct TileUse {};
 
 #endif
 
-/// s = left[kRows rows] . right[columns of a strip] over a packed width.
-template <class P>
-FOVEA_INLINE void strip_products(Float (&s)[kRows][2], const PackedWidth& width, const Word* left,
+/// s = left[kRows rows] . right[columns of a strip, or with N = 1 of half of it] over a packed
+/// width. Tiles make whole strips.
+template <class P, int N>
+FOVEA_INLINE void strip_products(Float (&s)[kRows][N], const PackedWidth& width, const Word* left,
                                  const Word* right) {
   if constexpr (P::kTiles) {
 #if defined(FOVEA_TILES)
+    static_assert(N == 2);
     TileSums<2> sums;
     sums.clear();
     sums.add(width.pitch / kTileWords, left, width.pitch, right, kStrip);

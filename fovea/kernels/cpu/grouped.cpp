@@ -1,10 +1,14 @@
-// The forward pass of grouped attention: packing in both orders, far blocks, near blocks.
+// The forward pass of grouped attention: packing, far blocks, near blocks.
+//
+// Keys and values are packed whole in the order that a far pass reads. A near pass after it needs
+// the last few strips only, so it packs these as it goes into a ring that stays in the cache.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/kernels/cpu/grouped.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "fovea/base/error.h"
@@ -36,18 +40,27 @@ void check_grouped(const AttentionSizes& s, const LogitRule& rule,
 
 namespace {
 
-// One key head: keys and values packed in the tokens' order and in slots, and the states of the
-// query heads that read it.
+// One key head: keys and values packed in slots (or, without a far pass, in the tokens' order), and
+// the states of the query heads that read it.
 struct Head {
   int64_t b = 0, g = 0;
   const GroupedPlan* plan = nullptr;
-  float *keys = nullptr, *values = nullptr, *far_keys = nullptr, *far_values = nullptr;
+  float *keys = nullptr, *values = nullptr;
   float* states = nullptr;  // [query head of the group][query slot][row_state]
 };
 
-// A block of query rows of one query head; `far` blocks are numbered by the plan.
+// A block of query rows of one query head, far blocks as the plan numbers them; or a strip of keys.
 struct Item {
   int64_t head = 0, h = 0, block = 0;
+};
+
+// The strips of keys [begin, end) of a head in the tokens' order, of which as many stay as fit.
+struct Ring {
+  const Head* head = nullptr;
+  FloatBuffer memory{0};
+  float *keys = nullptr, *values = nullptr;
+  int64_t size = 0;  // in keys, a power of two
+  int64_t begin = 0, end = 0;
 };
 
 template <class T>
@@ -55,7 +68,10 @@ struct Scratch {
   FloatBuffer floats;
   std::vector<Strip> strips;
   ForwardBlock<T> far, near;  // large: filled anew, not made anew
+  Ring ring;
 };
+
+constexpr int64_t kMostTogether = 8;  // near blocks whose keys one thread packs into its ring
 
 template <class T>
 class Forward {
@@ -91,8 +107,11 @@ class Forward {
 
  private:
   int64_t rows_floats(int64_t rows) const { return rows / table_.elements * value_.columns; }
+  int64_t packed_rows(const GroupedPlan& plan) const {
+    return plan.has_far() ? key_slots(plan) : strips_ * table_.strip;
+  }
   int64_t head_floats(const GroupedPlan& plan) const {
-    const int64_t rows = strips_ * table_.strip + key_slots(plan);
+    const int64_t rows = packed_rows(plan);
     return round_up(
         rows * key_.pitch + rows_floats(rows) + group_ * query_slots(plan) * row_state(value_), 16);
   }
@@ -100,135 +119,159 @@ class Forward {
   Head make_head(int64_t n, float* at) const {
     Head head{.b = n / s_.kv_heads, .g = n % s_.kv_heads};
     head.plan = &plan_of(p_.plans, head.b);
-    const int64_t rows = strips_ * table_.strip, slots = key_slots(*head.plan);
     head.states = at;  // whole cache lines first
     head.keys = head.states + group_ * query_slots(*head.plan) * row_state(value_);
-    head.values = head.keys + rows * key_.pitch;
-    head.far_keys = head.values + rows_floats(rows);
-    head.far_values = head.far_keys + slots * key_.pitch;
+    head.values = head.keys + packed_rows(*head.plan) * key_.pitch;
     return head;
   }
 
   void run_heads(const std::vector<Head>& heads) const {
     std::vector<Item> pack, far, near;
+    std::vector<int64_t> runs;  // of near items that one thread does in turn: where they begin
+    const int64_t blocks = (s_.queries + kQueryBlock - 1) / kQueryBlock;
+    const int64_t together = std::clamp<int64_t>(
+        blocks * std::ssize(heads) / (kItemsPerThread * omp_get_max_threads()), 1, kMostTogether);
     for (int64_t n = 0; n < std::ssize(heads); ++n) {
       const GroupedPlan& plan = *heads[n].plan;
-      for (int64_t strip = 0; strip < strips_; ++strip) pack.push_back({n, 0, strip});
-      for (int64_t strip = 0; strip < key_slots(plan) / table_.strip; ++strip)
-        pack.push_back({n, 1, strip});
+      for (int64_t strip = 0; strip < packed_rows(plan) / table_.strip; ++strip)
+        pack.push_back({n, 0, strip});
       for (int64_t block = 0; block < std::ssize(plan.far.blocks); ++block) {
         for (int64_t h = 0; h < group_; ++h) far.push_back({n, h, block});
       }
-      for (int64_t block = (s_.queries - 1) / kQueryBlock; block >= 0; --block) {
-        for (int64_t h = 0; h < group_; ++h) near.push_back({n, h, block});
+      for (int64_t item = 0; item < blocks * group_; ++item) {
+        const int64_t block = item / group_;
+        if (!plan.has_far() || item % (together * group_) == 0) runs.push_back(std::ssize(near));
+        near.push_back({n, item % group_, plan.has_far() ? block : blocks - 1 - block});
       }
     }
+    runs.push_back(std::ssize(near));
     Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
       Scratch<T> own{.floats =
                          FloatBuffer(std::max(table_.forward_scratch(key_, value_),
                                               table_.strip * std::max(key_.pitch, value_.pitch)))};
       team.each(std::ssize(pack), [&](int64_t n) {
-        if (n + 1 < std::ssize(pack)) prefetch_strip(heads[pack[n + 1].head], pack[n + 1]);
-        pack_strip(heads[pack[n].head], pack[n], own);
+        if (n + 1 < std::ssize(pack)) prefetch_strip(heads[pack[n + 1].head], pack[n + 1].block);
+        const Head& head = heads[pack[n].head];
+        const int64_t begin = pack[n].block * table_.strip;
+        pack_strip(head, head.plan->has_far() ? head.plan->far.key.token.data() : nullptr, begin,
+                   head.keys + begin * key_.pitch, head.values + rows_floats(begin), own);
       });
+      const auto after = [](const std::vector<Item>& items, int64_t n) {
+        return n + 1 < std::ssize(items) ? &items[n + 1] : nullptr;
+      };
       if (!far.empty())
-        team.each_in_turn(std::ssize(far), [&](int64_t n) {
-          if (n + 1 < std::ssize(far)) prefetch_far(heads[far[n + 1].head], far[n + 1]);
-          attend_far(heads[far[n].head], far[n], own);
-        });
-      team.each_in_turn(std::ssize(near), [&](int64_t n) {
-        if (n + 1 < std::ssize(near)) prefetch_near(heads[near[n + 1].head], near[n + 1]);
-        attend_near(heads[near[n].head], near[n], own);
+        team.each_in_turn(std::ssize(far),
+                          [&](int64_t n) { attend_far(heads, far[n], after(far, n), own); });
+      team.each_in_turn(std::ssize(runs) - 1, [&](int64_t run) {
+        for (int64_t n = runs[run]; n < runs[run + 1]; ++n)
+          attend_near(heads, near[n], after(near, n), own);
       });
     });
   }
 
-  // What the next item reads, asked for while this one is worked on: rows lie in an order of their
-  // own, or a strip fills a page, and either defeats the hardware's prefetching.
+  // Asked for while the strip before is packed: rows lie in an order of their own, or a strip fills
+  // a page, and either defeats the hardware's prefetching.
   static void prefetch(const void* row, int64_t bytes) {
     for (int64_t n = 0; n < bytes; n += 64)
       __builtin_prefetch(static_cast<const char*>(row) + n, 0, 2);
   }
-  void prefetch_query(const Head& head, int64_t h, int64_t i) const {
-    prefetch(p_.q.at(head.b, head.g * group_ + h, i), s_.head_dim * int64_t{sizeof(T)});
-  }
-  void prefetch_strip(const Head& head, const Item& item) const {
-    const bool far = item.h == 1;
-    const int64_t begin = item.block * table_.strip;
+  void prefetch_strip(const Head& head, int64_t strip) const {
+    const int64_t begin = strip * table_.strip;
     for (int64_t n = begin; n < begin + table_.strip; ++n) {
-      const int64_t token =
-          far ? std::max(head.plan->far.key.token[n], 0) : std::min(n, s_.keys - 1);
+      const int64_t token = head.plan->has_far() ? std::max(head.plan->far.key.token[n], 0)
+                                                 : std::min(n, s_.keys - 1);
       prefetch(p_.k.at(head.b, head.g, token), s_.head_dim * int64_t{sizeof(T)});
       prefetch(p_.v.at(head.b, head.g, token), s_.value_dim * int64_t{sizeof(T)});
     }
   }
-  void prefetch_far(const Head& head, const Item& item) const {
-    const SlotBlock& slots = head.plan->far.blocks[item.block];
-    for (int64_t n = slots.begin; n < slots.begin + slots.rows; ++n)
-      prefetch_query(head, item.h, head.plan->far.query.token[n] - head.plan->first_query());
-  }
-  void prefetch_near(const Head& head, const Item& item) const {
-    const float* const states = states_of(head, item.h);
-    const int64_t begin = item.block * kQueryBlock;
-    for (int64_t i = begin; i < std::min(begin + kQueryBlock, s_.queries); ++i) {
-      prefetch_query(head, item.h, i);
-      if (!head.plan->has_far()) continue;
-      for (const int32_t slot : head.plan->far.query_slots.of(i))
-        prefetch(states + slot * row_state(value_), (value_.columns + 2) * int64_t{sizeof(float)});
-    }
+
+  // The strip of keys from `begin` on, or of the tokens from tokens[begin] on.
+  void pack_strip(const Head& head, const int32_t* tokens, int64_t begin, float* keys,
+                  float* values, Scratch<T>& own) const {
+    const int32_t* index = tokens != nullptr ? tokens + begin : nullptr;
+    const int64_t first = tokens != nullptr ? 0 : begin;
+    const int64_t rows = tokens != nullptr ? table_.strip : std::min(table_.strip, s_.keys - begin);
+    table_.pack({p_.k.at(head.b, head.g, first), p_.k.row, rows, index}, key_, {.columns = keys},
+                own.floats.data());
+    table_.pack({p_.v.at(head.b, head.g, first), p_.v.row, rows, index}, value_, {.rows = values},
+                own.floats.data());
   }
 
-  // `h` of the item: 0 in the tokens' order, 1 in slots.
-  void pack_strip(const Head& head, const Item& item, Scratch<T>& own) const {
-    const int64_t begin = item.block * table_.strip;
-    const bool far = item.h == 1;
-    const int32_t* index = far ? head.plan->far.key.token.data() + begin : nullptr;
-    const int64_t first = far ? 0 : begin;
-    const int64_t rows = far ? table_.strip : std::min(table_.strip, s_.keys - begin);
-    table_.pack({p_.k.at(head.b, head.g, first), p_.k.row, rows, index}, key_,
-                {.columns = (far ? head.far_keys : head.keys) + begin * key_.pitch},
-                own.floats.data());
-    table_.pack({p_.v.at(head.b, head.g, first), p_.v.row, rows, index}, value_,
-                {.rows = (far ? head.far_values : head.values) + rows_floats(begin)},
-                own.floats.data());
+  // Puts the strips of a near block into the ring.
+  void fill(Ring& ring, const Head& head, const std::vector<Strip>& strips, Scratch<T>& own) const {
+    if (ring.size == 0) make(ring, head.plan->rule.window);
+    const int64_t begin = strips.front().key_begin;
+    if (ring.head != &head || begin < ring.begin || begin > ring.end) {
+      ring.head = &head;
+      ring.begin = ring.end = begin;
+    }
+    for (; ring.end < strips.back().key_end; ring.end += table_.strip) {
+      const int64_t at = ring.end & (ring.size - 1);
+      pack_strip(head, nullptr, ring.end, ring.keys + at * key_.pitch,
+                 ring.values + rows_floats(at), own);
+    }
+    ring.begin = std::max(ring.begin, ring.end - ring.size);
+  }
+  // A block's keys are `window` tokens before its rows, and tiles begin before these.
+  void make(Ring& ring, int64_t window) const {
+    const int64_t most = std::min(window, s_.keys) + kQueryBlock + 2 * kVisitTile;
+    ring.size = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(most)));
+    ring.memory = FloatBuffer(ring.size * key_.pitch + rows_floats(ring.size));
+    ring.keys = ring.memory.data();
+    ring.values = ring.keys + ring.size * key_.pitch;
   }
 
   float* states_of(const Head& head, int64_t h) const {
     return head.states + h * query_slots(*head.plan) * row_state(value_);
   }
 
-  void attend_far(const Head& head, const Item& item, Scratch<T>& own) const {
+  void attend_far(const std::vector<Head>& heads, const Item& item, const Item* next,
+                  Scratch<T>& own) const {
+    const Head& head = heads[item.head];
     const GroupedPlan& plan = *head.plan;
     const SlotColumns& query = plan.far.query;
     const SlotBlock& slots = plan.far.blocks[item.block];
     far_strips(plan, slots, own.strips);
     ForwardBlock<T>& block = own.far;
     begin_block(block, own.strips);
-    block.keys = head.far_keys;
-    block.values = head.far_values;
+    block.keys = head.keys;
+    block.values = head.values;
     block.key_count = key_slots(plan);
     block.rule = plan.far.rule;
     block.key_places = places_of(plan.far.key.places, plan.far.key.low, plan.far.key.high);
+    float* const left = states_of(head, item.h) + slots.begin * row_state(value_);
     for (int64_t n = slots.begin; n < slots.begin + slots.rows; ++n) {
       const int64_t row = block.rows++;
       set_row(block, row, head, item.h, query.token[n] - plan.first_query());
       block.position[row] = query.places.position[n];
       if (!query.low.empty()) block.members_low[row] = query.low[n];
       if (!query.high.empty()) block.members_high[row] = query.high[n];
-      block.left[row] = states_of(head, item.h) + n * row_state(value_);
+      block.left[row] = left + row * row_state(value_);
+    }
+    states_ahead(block, left, slots.rows, nullptr);
+    if (next != nullptr) {
+      const Head& other = heads[next->head];
+      const SlotBlock& rows = other.plan->far.blocks[next->block];
+      queries_ahead(block, other, next->h, -other.plan->first_query(), rows.rows,
+                    other.plan->far.query.token.data() + rows.begin);
     }
     table_.forward(block, own.floats.data());
   }
 
-  void attend_near(const Head& head, const Item& item, Scratch<T>& own) const {
+  void attend_near(const std::vector<Head>& heads, const Item& item, const Item* next,
+                   Scratch<T>& own) const {
+    const Head& head = heads[item.head];
     const GroupedPlan& plan = *head.plan;
     const int64_t begin = item.block * kQueryBlock;
     const int64_t rows = std::min(kQueryBlock, s_.queries - begin);
     near_strips(plan, begin, rows, own.strips);
+    const bool ring = plan.has_far() && !own.strips.empty();
+    if (ring) fill(own.ring, head, own.strips, own);
     ForwardBlock<T>& block = own.near;
     begin_block(block, own.strips);
-    block.keys = head.keys;
-    block.values = head.values;
+    block.keys = ring ? own.ring.keys : head.keys;
+    block.values = ring ? own.ring.values : head.values;
+    block.wrap = ring ? own.ring.size - 1 : -1;
     block.key_count = s_.keys;
     block.rule = plan.near;
     block.key_places = places_of(plan.key, plan.low, plan.high);
@@ -245,7 +288,45 @@ class Forward {
       block.taken[row] = slots.data();
       block.taken_count[row] = std::ssize(slots);
     }
+    const int64_t global = head.g * group_ + item.h;
+    ahead(block,
+          {p_.out.at(head.b, global, begin), p_.out.row * kElement, s_.value_dim * kElement, rows});
+    if (next != nullptr) near_ahead(block, heads[next->head], *next, own.ring);
     table_.forward(block, own.floats.data());
+  }
+
+  static constexpr int64_t kElement = sizeof(T);
+  static void ahead(ForwardBlock<T>& block, const RowsAhead& rows) {
+    if (rows.count > 0) block.ahead[block.ahead_count++] = rows;
+  }
+  void states_ahead(ForwardBlock<T>& block, const float* states, int64_t count,
+                    const int32_t* slots) const {
+    constexpr int64_t kFloat = sizeof(float);
+    ahead(block, {states, row_state(value_) * kFloat, (value_.columns + 2) * kFloat, count, slots});
+  }
+  void queries_ahead(ForwardBlock<T>& block, const Head& head, int64_t h, int64_t first,
+                     int64_t count, const int32_t* index) const {
+    ahead(block, {p_.q.at(head.b, head.g * group_ + h, first), p_.q.row * kElement,
+                  s_.head_dim * kElement, count, index});
+  }
+  // What a near block reads: queries, states, and keys and values that are not in the ring yet.
+  void near_ahead(ForwardBlock<T>& block, const Head& head, const Item& item,
+                  const Ring& ring) const {
+    const GroupedPlan& plan = *head.plan;
+    const int64_t begin = item.block * kQueryBlock;
+    const int64_t rows = std::min(kQueryBlock, s_.queries - begin);
+    queries_ahead(block, head, item.h, begin, rows, nullptr);
+    if (!plan.has_far()) return;
+    const IntRows& slots = plan.far.query_slots;
+    states_ahead(block, states_of(head, item.h), slots.begin[begin + rows] - slots.begin[begin],
+                 slots.values.data() + slots.begin[begin]);
+    if (!plan.has_near()) return;
+    const int64_t last = plan.first_query() + begin + rows;
+    const int64_t first = ring.head == &head ? std::min(ring.end, last) : last - rows;
+    ahead(block, {p_.k.at(head.b, head.g, first), p_.k.row * kElement, s_.head_dim * kElement,
+                  last - first});
+    ahead(block, {p_.v.at(head.b, head.g, first), p_.v.row * kElement, s_.value_dim * kElement,
+                  last - first});
   }
 
   void begin_block(ForwardBlock<T>& block, const std::vector<Strip>& strips) const {
@@ -256,6 +337,7 @@ class Forward {
     block.ordered = true;
     block.plain = plain_;
     block.rows = 0;
+    block.ahead_count = 0;
   }
 
   void set_row(ForwardBlock<T>& block, int64_t row, const Head& head, int64_t h, int64_t i) const {
