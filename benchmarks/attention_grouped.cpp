@@ -377,13 +377,18 @@ class Benchmark {
     constexpr int64_t heads = 8, kv_heads = 2, total = 256 << 20;
     const at::NoGradGuard no_gradient;
     const at::Tensor q = at::randn({1, heads, 1, width}).to(scalar_type(dtype));
-    std::vector<at::Tensor> keys, values;
+    std::vector<at::Tensor> keys, values, listed_keys, listed_values;
     const double bytes = double(2 * length * kv_heads * width) * double(q.element_size());
-    for (double held = 0.0; held < total; held += bytes) {  // as the caches of a model lie
+    for (double held = 0.0; held < total; held += bytes) {  // as the caches of models lie
       for (std::vector<at::Tensor>* to : {&keys, &values}) {
         at::Tensor rows = HugePages(HugePages::padded(static_cast<int64_t>(bytes) / 2))
                               .take({1, kv_heads, length, width}, scalar_type(dtype));
         to->push_back(rows.copy_(at::randn(rows.sizes())));
+      }
+      for (auto [to, from] : {std::pair{&listed_keys, &keys}, {&listed_values, &values}}) {
+        at::Tensor rows = HugePages(HugePages::padded(static_cast<int64_t>(bytes) / 2))
+                              .take({1, length, kv_heads, width}, scalar_type(dtype));
+        to->push_back(rows.copy_(from->back().transpose(1, 2)).transpose(1, 2));
       }
     }
     for (const Pattern& pattern : patterns()) {
@@ -393,9 +398,11 @@ class Benchmark {
       plain.focus = {};
       const at::Tensor members = members_of(pattern, length, 11);
       const auto turn = [&](const AttentionSpec& of, const AttentionTensors& tensors, size_t& at) {
+        const bool listed = tensors.members_bs.defined();
+        const std::vector<at::Tensor>&k = listed ? listed_keys : keys,
+              &v = listed ? listed_values : values;
         for (int n = 0; n < 8; ++n, ++at)
-          attention(of, q, keys[at % keys.size()], values[at % keys.size()], tensors, {},
-                    Path::fused);
+          attention(of, q, k[at % k.size()], v[at % v.size()], tensors, {}, Path::fused);
       };
       size_t ours = 0, other = keys.size() / 2;
       const Json result = measure_pairs(

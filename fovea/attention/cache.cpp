@@ -35,17 +35,15 @@ std::vector<int64_t> buffer_shape(const StreamSpec& spec, int64_t batch, int64_t
   return shape;
 }
 
-// Zeros of buffer_shape(), in `memory` if given. Rows of several heads lie head by head: what
-// decoding reads of a head is one stream.
+// Zeros of buffer_shape(), in `memory` if given.
 at::Tensor make_buffer(const StreamSpec& spec, int64_t batch, int64_t rows, at::Device device,
                        HugePages* memory = nullptr) {
   std::vector<int64_t> shape = buffer_shape(spec, batch, rows);
-  const bool by_head = spec.row_shape.size() == 2;
-  if (by_head) std::swap(shape[1], shape[2]);
+  if (spec.by_head) std::swap(shape[1], shape[2]);
   const at::Tensor buffer =
       memory != nullptr ? memory->take(shape, spec.dtype).zero_()
                         : at::zeros(shape, at::TensorOptions().dtype(spec.dtype).device(device));
-  return by_head ? buffer.transpose(1, 2) : buffer;
+  return spec.by_head ? buffer.transpose(1, 2) : buffer;
 }
 
 // Tail rows a stream holds at rest. Twice the kept rows let most appends write in place: rows move
@@ -65,6 +63,7 @@ void add_focus_streams(const FocusSpec& focus, at::ScalarType dtype, const Strea
   const auto beside_keys = [&](const char* name, std::vector<int64_t> shape, at::ScalarType type) {
     StreamSpec stream = keys;
     stream.name = name, stream.row_shape = std::move(shape), stream.dtype = type;
+    stream.by_head = false;
     streams.push_back(std::move(stream));
   };
   if (focus.reads_groups()) beside_keys(kGroups, {focus.groups}, wide);
@@ -82,7 +81,10 @@ std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType 
                             "a cache needs mask.causal: later tokens must not change earlier rows");
   const int64_t earlier = spec.multi_token.earlier_queries();
   const bool windowed = spec.mask.sparsity == MaskRule::Sparsity::full && spec.mask.window > 0;
-  StreamSpec keys{.name = "keys", .row_shape = {spec.kv_heads, spec.head_dim}, .dtype = dtype};
+  StreamSpec keys{.name = "keys",
+                  .row_shape = {spec.kv_heads, spec.head_dim},
+                  .dtype = dtype,
+                  .by_head = spec.focus.gate != FocusSpec::Gate::hard};
   if (windowed) {
     keys.keep_first = spec.mask.sinks;
     keys.keep_last = spec.mask.window + earlier;  // the oldest query has a window of its own

@@ -35,6 +35,9 @@ struct StreamSpec {
   at::ScalarType dtype = at::kFloat;
   int64_t keep_first = 0;  ///< with keep_last > 0: rows never evicted at the start (sinks)
   int64_t keep_last = 0;   ///< rows kept at the end; 0 = all
+  /// Rows {g, d} lie head by head in memory: for what reads a head from end to end. Else token by
+  /// token: for lists of tokens that all heads share.
+  bool by_head = false;
 };
 
 /// The streams that `spec` needs.

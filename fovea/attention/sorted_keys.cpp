@@ -36,18 +36,18 @@ int32_t SortedKeys::new_slot(Row& row, uint64_t members) {
 void SortedKeys::make_room(const at::Tensor& k, const at::Tensor& v) {
   int64_t slots = 0;
   for (const Row& row : rows_) slots = std::max<int64_t>(slots, row.pages * kPage);
-  const int64_t have = keys_bgsd_.defined() ? keys_bgsd_.size(2) : 0;
+  const int64_t have = keys_bsgd_.defined() ? keys_bsgd_.size(1) : 0;
   if (slots <= have) return;
   const int64_t size = std::max(slots, have + have / 2);
   const auto grown = [&](at::Tensor& to, const at::Tensor& like) {
-    const std::vector<int64_t> shape{like.size(0), like.size(1), size, like.size(3)};
+    const std::vector<int64_t> shape{like.size(0), size, like.size(1), like.size(3)};
     const int64_t bytes = shape[0] * shape[1] * shape[2] * shape[3] * like.element_size();
     at::Tensor larger = HugePages(HugePages::padded(bytes)).take(shape, like.scalar_type()).zero_();
-    if (to.defined()) larger.narrow(2, 0, have).copy_(to);
+    if (to.defined()) larger.narrow(1, 0, have).copy_(to);
     to = std::move(larger);
   };
-  grown(keys_bgsd_, k);
-  grown(values_bgse_, v);
+  grown(keys_bsgd_, k);
+  grown(values_bsge_, v);
 }
 
 void SortedKeys::append(const at::Tensor& k, const at::Tensor& v, const at::Tensor& members_bn) {
@@ -66,8 +66,8 @@ void SortedKeys::append(const at::Tensor& k, const at::Tensor& v, const at::Tens
   make_room(k, v);
   for (int64_t b = 0; b < batch; ++b) {
     const at::Tensor& to = slots[static_cast<size_t>(b)];
-    keys_bgsd_[b].index_copy_(1, to, k[b]);
-    values_bgse_[b].index_copy_(1, to, v[b]);
+    keys_bsgd_[b].index_copy_(0, to, k[b].transpose(0, 1));
+    values_bsge_[b].index_copy_(0, to, v[b].transpose(0, 1));
   }
 }
 
@@ -88,15 +88,15 @@ void SortedKeys::truncate(int64_t length) {
 
 SortedKeys SortedKeys::clone() const {
   SortedKeys copy = *this;
-  if (keys_bgsd_.defined()) {
-    copy.keys_bgsd_ = keys_bgsd_.clone();
-    copy.values_bgse_ = values_bgse_.clone();
+  if (keys_bsgd_.defined()) {
+    copy.keys_bsgd_ = keys_bsgd_.clone();
+    copy.values_bsge_ = values_bsge_.clone();
   }
   return copy;
 }
 
 int64_t SortedKeys::bytes() const {
-  return keys_bgsd_.defined() ? static_cast<int64_t>(keys_bgsd_.nbytes() + values_bgse_.nbytes())
+  return keys_bsgd_.defined() ? static_cast<int64_t>(keys_bsgd_.nbytes() + values_bsge_.nbytes())
                               : 0;
 }
 
@@ -134,7 +134,7 @@ std::vector<int32_t> SortedKeys::slots_seen(const FocusSpec& spec, const Row& ro
 std::optional<AttentionResult> SortedKeys::attend(const AttentionSpec& spec, const at::Tensor& q,
                                                   const AttentionTensors& tensors,
                                                   const AttentionContext& context) const {
-  const at::Tensor &k = keys_bgsd_, &v = values_bgse_;
+  const at::Tensor k = keys_bsgd_.transpose(1, 2), v = values_bsge_.transpose(1, 2);
   if (q.size(2) != 1 || !is_decoding(spec, q, k, v, tensors, context)) return std::nullopt;
   std::vector<std::vector<int32_t>> seen;
   for (const Row& row : rows_) seen.push_back(slots_seen(spec.focus, row));

@@ -62,7 +62,7 @@ class SortedKeys {
   void make_room(const at::Tensor& k, const at::Tensor& v);
   std::vector<int32_t> slots_seen(const FocusSpec& spec, const Row& row) const;
 
-  at::Tensor keys_bgsd_, values_bgse_;  // by slot
+  at::Tensor keys_bsgd_, values_bsge_;  // by slot
   std::vector<Row> rows_;
 };
 

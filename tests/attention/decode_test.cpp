@@ -188,8 +188,9 @@ TEST(Cache, AForkIsIndependent) {
   }
 }
 
-// What decoding reads of a head is one stream, also after rows moved, in a fork and after loading.
-TEST(Cache, RowsOfAHeadLieTogether) {
+// What decoding reads of a head is one stream, also after rows moved, in a fork and after loading;
+// what hard Focus reads of a token, for all heads, is another.
+TEST(Cache, RowsOfAHeadLieTogetherAndThoseOfATokenForHardFocus) {
   AttentionSpec spec = small_spec();
   spec.mask.window = 3;
   const AttentionInputs in = random_inputs(spec, 2, 16);
@@ -207,6 +208,9 @@ TEST(Cache, RowsOfAHeadLieTogether) {
   AttentionCache loaded = cache_for(spec, in, 16);
   loaded.load(cache.save());
   expect_runs(loaded);
+  spec.focus.gate = FocusSpec::Gate::hard;
+  for (const StreamSpec& stream : cache_streams(spec, at::kFloat))
+    EXPECT_FALSE(stream.by_head) << stream.name;
 }
 
 TEST(Cache, SavedAndLoadedContinuesTheSame) {
