@@ -119,24 +119,37 @@ class BackwardKeys {
       queries_ = {b_.query_gates.first[query / kStrip], b_.query_gates.last[query / kStrip]};
     for (int g = 0; g < groups_; ++g) {
       prefetch_after(query, g);
-      const Cover cover = kind != Tile::plain && masked ? cover_of_tile(g, query) : Cover::all;
-      if (cover == Cover::none) {
-        live_[depth_][g] = false;
-      } else if (kind == Tile::masked && cover == Cover::all) {
-        live_[depth_][g] = score_tile<Tile::plain>(g, query, cover);
-      } else {
-        live_[depth_][g] = score_tile<kind>(g, query, cover);
-      }
-      if (P::kElements == 2 && live_[depth_][g]) weave(g);
+      live_[depth_][g] = kind != Tile::plain && masked ? score_masked<kind>(g, query)
+                                                       : score_tile<kind, 2>(g, query, Cover::all);
+      if (P::kElements == 2 && live_[depth_][g] != 0) weave(g);
     }
-    for (int g = groups_; g % kPartGroups != 0; ++g) live_[depth_][g] = false;
+    for (int g = groups_; g % kPartGroups != 0; ++g) live_[depth_][g] = 0;
     for (int part = 0; part * kPartGroups < groups_; ++part) fill_part(part * kPartGroups);
   }
 
-  FOVEA_INLINE Cover cover_of_tile(int g, int64_t query) const {
+  // As score_tile(), of a tile of which some pairs may be unseen.
+  template <Tile kind>
+  FOVEA_INLINE int score_masked(int g, int64_t query) {
+    const Cover cover = cover_of_tile(g, query);
+    if (cover == Cover::none) return 0;
+    if (kind == Tile::masked && cover == Cover::all)
+      return score_tile<Tile::plain, 2>(g, query, cover);
+    if constexpr (kind == Tile::masked && !gated && !P::kTiles) {
+      if (cover == Cover::band) {  // often nobody in one half of the queries sees a key
+        int halves = 0;
+        for (int v = 0; v < 2; ++v)
+          halves |= cover_of_tile(g, query, v, v + 1) != Cover::none ? 1 << v : 0;
+        if (halves != 3) return halves == 0 ? 0 : score_tile<kind, 1>(g, query, cover, halves - 1);
+      }
+    }
+    return score_tile<kind, 2>(g, query, cover);
+  }
+
+  // Of the queries' two vectors `from` to `to`.
+  FOVEA_INLINE Cover cover_of_tile(int g, int64_t strip, int from = 0, int to = 2) const {
+    const int64_t query = strip + from * kLanes, last = strip + to * kLanes - 1;
     const int64_t key = b_.key_begin + g * kRows, last_key = key + kRows - 1;
     if (!banded_ || compared_ || last_key >= b_.key_begin + keys_) return Cover::unknown;
-    const int64_t last = query + kStrip - 1;
     const PlaceColumns &keys = b_.key_places, &queries = b_.query_places;
     const int32_t document = keys.document[key];
     if (keys.document[last_key] != document || queries.document[query] != document ||
@@ -149,9 +162,9 @@ class BackwardKeys {
   // dQ reads whole parts: groups that see nothing become zeros where another one sees something.
   FOVEA_INLINE void fill_part(int first) {
     bool used = false;
-    for (int g = first; g < first + kPartGroups; ++g) used |= live_[depth_][g];
+    for (int g = first; g < first + kPartGroups; ++g) used |= live_[depth_][g] != 0;
     for (int g = first; used && g < first + kPartGroups; ++g) {
-      if (live_[depth_][g]) continue;
+      if (live_[depth_][g] != 0) continue;
       clear_slopes(g);
       if constexpr (P::kElements == 2) weave(g);
     }
@@ -175,31 +188,41 @@ class BackwardKeys {
     part(head_->dq + next * key.columns, kStrip * key.columns);
   }
 
-  template <Tile kind>
-  FOVEA_INLINE bool score_tile(int g, int64_t query, Cover cover) {
-    const int64_t key = b_.key_begin + g * kRows;
+  // N vectors of queries from `half` of the strip on. Returns which halves (bits 0 and 1) have
+  // weights: none if no pair is seen, which then costs nothing more.
+  template <Tile kind, int N>
+  FOVEA_INLINE int score_tile(int g, int64_t strip, Cover cover, int half = 0) {
+    const int64_t key = b_.key_begin + g * kRows, query = strip + half * kLanes;
     const bool masked = cover != Cover::all;
-    Lanes seen[kRows][2];
+    Lanes seen[kRows][N];
     if constexpr (gated) open_[depth_][g] = false;
-    if (kind != Tile::plain && masked && !see(key, query, cover, seen)) return false;
+    if constexpr (N == 1)
+      see_band(key, query, seen);
+    else if (kind != Tile::plain && masked && !see(key, query, cover, seen))
+      return 0;
     [[maybe_unused]] GateTile gate;
     const Reach reach = gated ? reach_of(b_.gate, queries_, extent_[g]) : Reach::near;
     const bool open = reach != Reach::near;  // the gate acts
     if (gated && open) find_gate(g, query, reach, gate);
     [[maybe_unused]] float* const dz = dz_ + g * kRows * kScorePitch<Single> + depth_ * kStrip;
     alignas(64) float p[kRows][kStrip], slope[kRows][kStrip];
-    const Float scale[2] = {load(head_->scale + query), load(head_->scale + query + kLanes)};
+    Float scale[N], lse[N], factor[N], delta[N];
+    for (int v = 0; v < N; ++v) {
+      scale[v] = load(head_->scale + query + v * kLanes);
+      factor[v] = scale[v] * kLog2E;
+      lse[v] = load(head_->lse2 + query + v * kLanes);
+      delta[v] = load(head_->delta + query + v * kLanes);
+    }
     Word* weights = weights_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / P::kElements);
     Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / P::kElements);
-    Float s[kRows][2];
+    Float s[kRows][N];
     strip_products<P>(s, b_.key_width, b_.k_natural + key * b_.key_width.pitch,
-                      head_->q_columns + query * b_.key_width.pitch);
-    const Float lse[2] = {load(head_->lse2 + query), load(head_->lse2 + query + kLanes)};
-    const Float factor[2] = {scale[0] * kLog2E, scale[1] * kLog2E};
+                      head_->q_columns + strip * b_.key_width.pitch + half * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      Float x[2];
-      for (int v = 0; v < 2; ++v) {
+      Float x[N];
+#pragma GCC unroll 2
+      for (int v = 0; v < N; ++v) {
         if (kind == Tile::general) {
           Float bent;
           const Int distance =
@@ -213,11 +236,12 @@ class BackwardKeys {
           }
           s[r][v] = biased(head_->rule, s[r][v], distance);
           store(slope[r] + v * kLanes, bent);
-          x[v] = exp2_lanes<P::kExpDegree>(s[r][v] * kLog2E - lse[v]);
+          x[v] = s[r][v] * kLog2E - lse[v];
         } else {
-          x[v] = exp2_lanes<P::kExpDegree>(s[r][v] * factor[v] - lse[v]);
+          x[v] = s[r][v] * factor[v] - lse[v];
         }
-        if (kind != Tile::plain && masked) x[v] = choose(seen[r][v], x[v], Float{});
+        x[v] = kind != Tile::plain && masked ? exp2_seen<P::kExpDegree>(seen[r][v], x[v])
+                                             : exp2_lanes<P::kExpDegree>(x[v]);
         if (gated && open) {
           const bool vary = slopes_vary(b_.gate, reach);
           store(dz + r * kScorePitch<Single> + v * kLanes,
@@ -226,17 +250,21 @@ class BackwardKeys {
         }
         store(p[r] + v * kLanes, x[v]);
       }
-      if (kind != Tile::general || head_->rule.dropout <= 0.0f)
-        P::store_row(weights + r * kScorePitch<P>, x[0], x[1]);
+      Word* const to = weights + r * kScorePitch<P>;
+      if constexpr (N == 1)
+        P::store_half(to + half * (kLanes / P::kElements), x[0]);
+      else if (kind != Tile::general || head_->rule.dropout <= 0.0f)
+        P::store_row(to, x[0], x[1]);
     }
     strip_products<P>(s, b_.value_width, b_.v_natural + key * b_.value_width.pitch,
-                      head_->dout_columns + query * b_.value_width.pitch);
-    if (kind == Tile::general && head_->rule.dropout > 0.0f) drop(key, query, p, s, weights);
-    const Float delta[2] = {load(head_->delta + query), load(head_->delta + query + kLanes)};
+                      head_->dout_columns + strip * b_.value_width.pitch + half * kLanes);
+    if constexpr (N == 2)
+      if (kind == Tile::general && head_->rule.dropout > 0.0f) drop(key, query, p, s, weights);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      Float ds[2];
-      for (int v = 0; v < 2; ++v) {
+      Float ds[N];
+#pragma GCC unroll 2
+      for (int v = 0; v < N; ++v) {
         const Float dlog = s[r][v] - delta[v];
         ds[v] = load(p[r] + v * kLanes) * dlog;
         if (gated && open) {
@@ -249,10 +277,15 @@ class BackwardKeys {
         }
         ds[v] = ds[v] * scale[v];
       }
-      P::store_row(slopes + r * kScorePitch<P>, ds[0], ds[1]);
+      // dQ reads both halves.
+      Word* const to = slopes + r * kScorePitch<P>;
+      if constexpr (N == 1)
+        half == 0 ? P::store_row(to, ds[0], Float{}) : P::store_row(to, Float{}, ds[0]);
+      else
+        P::store_row(to, ds[0], ds[1]);
     }
     if constexpr (gated) open_[depth_][g] = open;
-    return true;
+    return N == 2 ? 3 : 1 << half;
   }
 
   FOVEA_INLINE void find_gate(int g, int64_t query, Reach reach, GateTile& gate) const {
@@ -266,11 +299,12 @@ class BackwardKeys {
         gate);
   }
 
-  FOVEA_INLINE bool see_band(int64_t key, int64_t query, Lanes (&seen)[kRows][2]) const {
+  template <int N>
+  FOVEA_INLINE bool see_band(int64_t key, int64_t query, Lanes (&seen)[kRows][N]) const {
     const bool compares = b_.rule.members != MemberRule::ignored;
     const bool wide = compares && b_.key_places.members_high != nullptr;
     Lanes all{};
-    for (int v = 0; v < 2; ++v) {
+    for (int v = 0; v < N; ++v) {
       const int64_t at = query + v * kLanes;
       Places queries;
       queries.position = load(b_.query_places.position + at);
@@ -455,9 +489,12 @@ class BackwardKeys {
     add_to_sums<P, N>(
         sums + g * kRows * columns + tile, columns, [&](const auto& add) FOVEA_ALWAYS {
           for (int d = 0; d < depth_; ++d) {
-            if (!live_[d][g]) continue;
-            add(kWords, scores + g * kRows * kScorePitch<P> + d * kWords, kScorePitch<P>, 1,
-                rows + strip_query_[d] / P::kElements * columns + tile * kWords);
+            if (live_[d][g] == 0) continue;
+            const int64_t from = live_[d][g] == 2 ? kWords / 2 : 0;
+            add(live_[d][g] == 3 ? kWords : kWords / 2,
+                scores + g * kRows * kScorePitch<P> + d * kWords + from, kScorePitch<P>, 1,
+                rows + strip_query_[d] / P::kElements * columns + tile * kWords +
+                    from * N * kLanes);
           }
         });
   }
@@ -467,7 +504,7 @@ class BackwardKeys {
     const int64_t columns = b_.key_width.columns;
     for (int d = 0; d < depth_; ++d) {
       bool used[kKeyParts] = {};
-      for (int g = 0; g < groups_; ++g) used[g / kPartGroups] |= live_[d][g];
+      for (int g = 0; g < groups_; ++g) used[g / kPartGroups] |= live_[d][g] != 0;
       for (int64_t tile = 0; tile < columns; tile += kStrip) {
         const bool wide = columns - tile >= kStrip;
         for (int r = 0; r < kStrip; r += kRows)
@@ -511,7 +548,7 @@ class BackwardKeys {
   Word* woven_;
   int depth_ = 0;
   int64_t strip_query_[kBackwardDepth];
-  bool live_[kBackwardDepth][kKeyGroups];
+  int live_[kBackwardDepth][kKeyGroups];  // which halves of the strip's tile have weights
   float* dz_ = nullptr;  // gradient of z by pairs: [kKeyBlock][kScorePitch<Single>]
   float* dgate_ =
       nullptr;           // of the keys' factors: [kKeyBlock / kGateKeys][pitch / 4][kGateKeys][4]
@@ -526,41 +563,6 @@ void backward_block(const BackwardBlock<T>& block, float* scratch) {
   [[maybe_unused]] const TileUse tiles;
   if (block.gate.active()) return BackwardKeys<T, P, true>(block, scratch).run();
   BackwardKeys<T, P, false>(block, scratch).run();
-}
-
-template <class T>
-void delta_rows(const DeltaRows<T>& p) {
-  const FlushDenormals flush;
-  for (int64_t r = 0; r < p.rows; ++r) {
-    const T *out = p.out + r * p.out_row, *dout = p.dout + r * p.dout_row;
-    float dot = 0.0f;
-#pragma omp simd reduction(+ : dot)
-    for (int64_t c = 0; c < p.width; ++c) dot += to_float(out[c]) * to_float(dout[c]);
-    p.delta[r] = p.dlse != nullptr ? dot - p.dlse[r] : dot;
-    p.lse2[r] = p.lse[r] == -kInfinity ? kInfinity : p.lse[r] * kLog2E;
-  }
-}
-
-template <class T>
-void query_gradient_rows(const QueryGradientRows<T>& p) {
-  const FlushDenormals flush;
-  float dq[256];  // the widest head
-  for (int64_t r = 0; r < p.rows; ++r) {
-    const float* from = p.parts + r * p.columns;
-    for (int64_t c = 0; c < p.width; ++c) dq[c] = from[c];
-    for (int64_t part = 1; part < p.part_count; ++part) {
-      from += p.part_size;
-      for (int64_t c = 0; c < p.width; ++c) dq[c] += from[c];
-    }
-    T* to = p.dq + r * p.dq_row;
-    for (int64_t c = 0; c < p.width; ++c) from_float(dq[c], to[c]);
-    if (p.tau == nullptr) continue;
-    const T* q = p.q + r * p.q_row;
-    float dot = 0.0f;
-#pragma omp simd reduction(+ : dot)
-    for (int64_t c = 0; c < p.width; ++c) dot += to_float(q[c]) * dq[c];
-    p.dtau[r] = -dot / p.tau[r];
-  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "fovea/kernels/cpu/attention_backward.h"
+#include "fovea/kernels/cpu/attention_backward_rows.h"
 #include "fovea/kernels/cpu/attention_decode.h"
 #include "fovea/kernels/cpu/attention_forward.h"
 #include "fovea/kernels/cpu/grouped_rows.h"

@@ -1,7 +1,8 @@
 // The forward pass of grouped attention: packing, far blocks, near blocks.
 //
-// Keys and values are packed whole in the order that a far pass reads. A near pass after it needs
-// the last few strips only, so it packs these as it goes into a ring that stays in the cache.
+// Keys and values are packed where they are read: into rings that stay in the cache. A far block
+// reads one list, a near block after a far pass the last few strips in the tokens' order. Only
+// where lists visit others, and without a far pass, all are packed first.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -40,11 +41,12 @@ void check_grouped(const AttentionSizes& s, const LogitRule& rule,
 
 namespace {
 
-// One key head: keys and values packed in slots (or, without a far pass, in the tokens' order), and
-// the states of the query heads that read it.
+// One key head: keys and values, if all are packed first, in slots or (without a far pass) in the
+// tokens' order; and the states of the query heads that read it.
 struct Head {
   int64_t b = 0, g = 0;
   const GroupedPlan* plan = nullptr;
+  bool by_list = false;  // nothing is packed first: far blocks read their own list alone
   float *keys = nullptr, *values = nullptr;
   float* states = nullptr;  // [query head of the group][query slot][row_state]
 };
@@ -54,7 +56,8 @@ struct Item {
   int64_t head = 0, h = 0, block = 0;
 };
 
-// The strips of keys [begin, end) of a head in the tokens' order, of which as many stay as fit.
+// The strips of keys [begin, end) of a head in the tokens' order, or of key slots, of which as many
+// stay as fit.
 struct Ring {
   const Head* head = nullptr;
   FloatBuffer memory{0};
@@ -68,10 +71,11 @@ struct Scratch {
   FloatBuffer floats;
   std::vector<Strip> strips;
   ForwardBlock<T> far, near;  // large: filled anew, not made anew
-  Ring ring;
+  Ring near_ring, far_ring;
 };
 
 constexpr int64_t kMostTogether = 8;  // near blocks whose keys one thread packs into its ring
+constexpr int64_t kMostAhead = 512;   // keys of a list that are asked for before it is its turn
 
 template <class T>
 class Forward {
@@ -85,6 +89,7 @@ class Forward {
         group_(s_.heads / s_.kv_heads),
         strips_((s_.keys + table_.strip - 1) / table_.strip),
         plain_(is_plain(p_.rule)) {
+    for (const GroupedPlan& plan : p_.plans) by_list_.push_back(reads_lists(plan));
     for (int64_t b = 0; b < s_.batch; ++b) {
       for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));
     }
@@ -107,7 +112,28 @@ class Forward {
 
  private:
   int64_t rows_floats(int64_t rows) const { return rows / table_.elements * value_.columns; }
+  // Whether lists visit themselves alone, and threads find enough of them to share.
+  static bool reads_lists(const GroupedPlan& plan) {
+    const FarPairs& far = plan.far;
+    double all = 0.0, largest = 0.0;
+    for (int64_t c = 0; c < std::ssize(far.lists); ++c) {
+      for (const int32_t s : far.visits.of(c)) {
+        if (s != c) return false;
+      }
+      const double work =
+          static_cast<double>(far.lists[c].keys) * static_cast<double>(far.lists[c].queries);
+      all += work;
+      largest = std::max(largest, work);
+    }
+    constexpr double kSharePerThread = 2.0;
+    const int threads = omp_get_max_threads();
+    return plan.has_far() && (threads == 1 || kSharePerThread * threads * largest <= all);
+  }
+  bool by_list(const GroupedPlan& plan) const {
+    return by_list_[static_cast<size_t>(&plan - p_.plans.data())];
+  }
   int64_t packed_rows(const GroupedPlan& plan) const {
+    if (by_list(plan)) return 0;
     return plan.has_far() ? key_slots(plan) : strips_ * table_.strip;
   }
   int64_t head_floats(const GroupedPlan& plan) const {
@@ -119,6 +145,7 @@ class Forward {
   Head make_head(int64_t n, float* at) const {
     Head head{.b = n / s_.kv_heads, .g = n % s_.kv_heads};
     head.plan = &plan_of(p_.plans, head.b);
+    head.by_list = by_list(*head.plan);
     head.states = at;  // whole cache lines first
     head.keys = head.states + group_ * query_slots(*head.plan) * row_state(value_);
     head.values = head.keys + packed_rows(*head.plan) * key_.pitch;
@@ -127,7 +154,7 @@ class Forward {
 
   void run_heads(const std::vector<Head>& heads) const {
     std::vector<Item> pack, far, near;
-    std::vector<int64_t> runs;  // of near items that one thread does in turn: where they begin
+    std::vector<int64_t> far_runs, near_runs;  // of items that one thread does in turn: begins
     const int64_t blocks = (s_.queries + kQueryBlock - 1) / kQueryBlock;
     const int64_t together = std::clamp<int64_t>(
         blocks * std::ssize(heads) / (kItemsPerThread * omp_get_max_threads()), 1, kMostTogether);
@@ -136,36 +163,48 @@ class Forward {
       for (int64_t strip = 0; strip < packed_rows(plan) / table_.strip; ++strip)
         pack.push_back({n, 0, strip});
       for (int64_t block = 0; block < std::ssize(plan.far.blocks); ++block) {
-        for (int64_t h = 0; h < group_; ++h) far.push_back({n, h, block});
+        const bool begins =
+            block == 0 || plan.far.blocks[block].list != plan.far.blocks[block - 1].list;
+        for (int64_t h = 0; h < group_; ++h) {
+          if (!heads[n].by_list || (begins && h == 0)) far_runs.push_back(std::ssize(far));
+          far.push_back({n, h, block});
+        }
       }
       for (int64_t item = 0; item < blocks * group_; ++item) {
         const int64_t block = item / group_;
-        if (!plan.has_far() || item % (together * group_) == 0) runs.push_back(std::ssize(near));
+        if (!plan.has_far() || item % (together * group_) == 0)
+          near_runs.push_back(std::ssize(near));
         near.push_back({n, item % group_, plan.has_far() ? block : blocks - 1 - block});
       }
     }
-    runs.push_back(std::ssize(near));
+    far_runs.push_back(std::ssize(far));
+    near_runs.push_back(std::ssize(near));
     Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
       Scratch<T> own{.floats =
                          FloatBuffer(std::max(table_.forward_scratch(key_, value_),
                                               table_.strip * std::max(key_.pitch, value_.pitch)))};
       team.each(std::ssize(pack), [&](int64_t n) {
-        if (n + 1 < std::ssize(pack)) prefetch_strip(heads[pack[n + 1].head], pack[n + 1].block);
+        if (n + 1 < std::ssize(pack)) {
+          const Head& other = heads[pack[n + 1].head];
+          prefetch_strip(other, slot_tokens(other), pack[n + 1].block * table_.strip);
+        }
         const Head& head = heads[pack[n].head];
         const int64_t begin = pack[n].block * table_.strip;
-        pack_strip(head, head.plan->has_far() ? head.plan->far.key.token.data() : nullptr, begin,
-                   head.keys + begin * key_.pitch, head.values + rows_floats(begin), own);
+        pack_strip(head, slot_tokens(head), begin, head.keys + begin * key_.pitch,
+                   head.values + rows_floats(begin), own);
       });
-      const auto after = [](const std::vector<Item>& items, int64_t n) {
-        return n + 1 < std::ssize(items) ? &items[n + 1] : nullptr;
+      const auto in_runs = [&team](const std::vector<Item>& items, const std::vector<int64_t>& runs,
+                                   const auto& attend) {
+        team.each_in_turn(std::ssize(runs) - 1, [&](int64_t run) {
+          for (int64_t n = runs[run]; n < runs[run + 1]; ++n)
+            attend(items[n], n + 1 < std::ssize(items) ? &items[n + 1] : nullptr);
+        });
       };
       if (!far.empty())
-        team.each_in_turn(std::ssize(far),
-                          [&](int64_t n) { attend_far(heads, far[n], after(far, n), own); });
-      team.each_in_turn(std::ssize(runs) - 1, [&](int64_t run) {
-        for (int64_t n = runs[run]; n < runs[run + 1]; ++n)
-          attend_near(heads, near[n], after(near, n), own);
-      });
+        in_runs(far, far_runs,
+                [&](const Item& item, const Item* next) { attend_far(heads, item, next, own); });
+      in_runs(near, near_runs,
+              [&](const Item& item, const Item* next) { attend_near(heads, item, next, own); });
     });
   }
 
@@ -175,14 +214,16 @@ class Forward {
     for (int64_t n = 0; n < bytes; n += 64)
       __builtin_prefetch(static_cast<const char*>(row) + n, 0, 2);
   }
-  void prefetch_strip(const Head& head, int64_t strip) const {
-    const int64_t begin = strip * table_.strip;
+  void prefetch_strip(const Head& head, const int32_t* tokens, int64_t begin) const {
     for (int64_t n = begin; n < begin + table_.strip; ++n) {
-      const int64_t token = head.plan->has_far() ? std::max(head.plan->far.key.token[n], 0)
-                                                 : std::min(n, s_.keys - 1);
-      prefetch(p_.k.at(head.b, head.g, token), s_.head_dim * int64_t{sizeof(T)});
-      prefetch(p_.v.at(head.b, head.g, token), s_.value_dim * int64_t{sizeof(T)});
+      const int64_t token = tokens != nullptr ? std::max(tokens[n], 0) : std::min(n, s_.keys - 1);
+      prefetch(p_.k.at(head.b, head.g, token), s_.head_dim * kElement);
+      prefetch(p_.v.at(head.b, head.g, token), s_.value_dim * kElement);
     }
+  }
+  // Tokens in the order in which a far pass reads them.
+  static const int32_t* slot_tokens(const Head& head) {
+    return head.plan->has_far() ? head.plan->far.key.token.data() : nullptr;
   }
 
   // The strip of keys from `begin` on, or of the tokens from tokens[begin] on.
@@ -197,24 +238,30 @@ class Forward {
                 own.floats.data());
   }
 
-  // Puts the strips of a near block into the ring.
-  void fill(Ring& ring, const Head& head, const std::vector<Strip>& strips, Scratch<T>& own) const {
-    if (ring.size == 0) make(ring, head.plan->rule.window);
-    const int64_t begin = strips.front().key_begin;
+  // Puts a block's strips into a ring that holds `most` keys, and lets the block read there.
+  void fill(Ring& ring, const Head& head, const int32_t* tokens, int64_t most,
+            ForwardBlock<T>& block, Scratch<T>& own) const {
+    if (own.strips.empty()) return;
+    if (ring.size < most) make(ring, most);
+    const int64_t begin = own.strips.front().key_begin, end = own.strips.back().key_end;
     if (ring.head != &head || begin < ring.begin || begin > ring.end) {
       ring.head = &head;
       ring.begin = ring.end = begin;
     }
-    for (; ring.end < strips.back().key_end; ring.end += table_.strip) {
+    for (; ring.end < end; ring.end += table_.strip) {
       const int64_t at = ring.end & (ring.size - 1);
-      pack_strip(head, nullptr, ring.end, ring.keys + at * key_.pitch,
-                 ring.values + rows_floats(at), own);
+      if (tokens != nullptr && ring.end + table_.strip < end)
+        prefetch_strip(head, tokens, ring.end + table_.strip);
+      pack_strip(head, tokens, ring.end, ring.keys + at * key_.pitch, ring.values + rows_floats(at),
+                 own);
     }
     ring.begin = std::max(ring.begin, ring.end - ring.size);
+    block.keys = ring.keys;
+    block.values = ring.values;
+    block.wrap = ring.size - 1;
   }
-  // A block's keys are `window` tokens before its rows, and tiles begin before these.
-  void make(Ring& ring, int64_t window) const {
-    const int64_t most = std::min(window, s_.keys) + kQueryBlock + 2 * kVisitTile;
+  void make(Ring& ring, int64_t most) const {
+    ring.head = nullptr;
     ring.size = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(most)));
     ring.memory = FloatBuffer(ring.size * key_.pitch + rows_floats(ring.size));
     ring.keys = ring.memory.data();
@@ -233,9 +280,10 @@ class Forward {
     const SlotBlock& slots = plan.far.blocks[item.block];
     far_strips(plan, slots, own.strips);
     ForwardBlock<T>& block = own.far;
-    begin_block(block, own.strips);
-    block.keys = head.keys;
-    block.values = head.values;
+    begin_block(block, head, own.strips);
+    if (head.by_list)
+      fill(own.far_ring, head, slot_tokens(head),
+           round_up(plan.far.lists[slots.list].keys, kVisitTile), block, own);
     block.key_count = key_slots(plan);
     block.rule = plan.far.rule;
     block.key_places = places_of(plan.far.key.places, plan.far.key.low, plan.far.key.high);
@@ -254,6 +302,10 @@ class Forward {
       const SlotBlock& rows = other.plan->far.blocks[next->block];
       queries_ahead(block, other, next->h, -other.plan->first_query(), rows.rows,
                     other.plan->far.query.token.data() + rows.begin);
+      const SlotList& list = other.plan->far.lists[rows.list];
+      if (other.by_list && (&other != &head || rows.list != slots.list))
+        keys_ahead(block, other, 0, std::min(list.keys, kMostAhead),
+                   other.plan->far.key.token.data() + list.key_begin);
     }
     table_.forward(block, own.floats.data());
   }
@@ -265,13 +317,11 @@ class Forward {
     const int64_t begin = item.block * kQueryBlock;
     const int64_t rows = std::min(kQueryBlock, s_.queries - begin);
     near_strips(plan, begin, rows, own.strips);
-    const bool ring = plan.has_far() && !own.strips.empty();
-    if (ring) fill(own.ring, head, own.strips, own);
     ForwardBlock<T>& block = own.near;
-    begin_block(block, own.strips);
-    block.keys = ring ? own.ring.keys : head.keys;
-    block.values = ring ? own.ring.values : head.values;
-    block.wrap = ring ? own.ring.size - 1 : -1;
+    begin_block(block, head, own.strips);
+    if (plan.has_far())  // keys begin `window` tokens before the rows, and tiles before these
+      fill(own.near_ring, head, nullptr,
+           std::min(plan.rule.window, s_.keys) + kQueryBlock + 2 * kVisitTile, block, own);
     block.key_count = s_.keys;
     block.rule = plan.near;
     block.key_places = places_of(plan.key, plan.low, plan.high);
@@ -291,7 +341,7 @@ class Forward {
     const int64_t global = head.g * group_ + item.h;
     ahead(block,
           {p_.out.at(head.b, global, begin), p_.out.row * kElement, s_.value_dim * kElement, rows});
-    if (next != nullptr) near_ahead(block, heads[next->head], *next, own.ring);
+    if (next != nullptr) near_ahead(block, heads[next->head], *next, own.near_ring);
     table_.forward(block, own.floats.data());
   }
 
@@ -323,13 +373,21 @@ class Forward {
     if (!plan.has_near()) return;
     const int64_t last = plan.first_query() + begin + rows;
     const int64_t first = ring.head == &head ? std::min(ring.end, last) : last - rows;
+    keys_ahead(block, head, first, last - first, nullptr);
+  }
+  void keys_ahead(ForwardBlock<T>& block, const Head& head, int64_t first, int64_t count,
+                  const int32_t* index) const {
     ahead(block, {p_.k.at(head.b, head.g, first), p_.k.row * kElement, s_.head_dim * kElement,
-                  last - first});
+                  count, index});
     ahead(block, {p_.v.at(head.b, head.g, first), p_.v.row * kElement, s_.value_dim * kElement,
-                  last - first});
+                  count, index});
   }
 
-  void begin_block(ForwardBlock<T>& block, const std::vector<Strip>& strips) const {
+  void begin_block(ForwardBlock<T>& block, const Head& head,
+                   const std::vector<Strip>& strips) const {
+    block.keys = head.keys;
+    block.values = head.values;
+    block.wrap = -1;
     block.key_width = key_;
     block.value_width = value_;
     block.strips = strips.data();
@@ -362,6 +420,7 @@ class Forward {
   const PackedWidth key_, value_;
   const int64_t group_, strips_;
   const bool plain_;
+  std::vector<bool> by_list_;  // of plans
   std::vector<HeadRule> rules_;
 };
 
