@@ -16,11 +16,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -33,7 +31,6 @@
 #include "fovea/attention/huge_pages.h"
 #include "fovea/attention/plan.h"
 #include "fovea/attention/sorted_keys.h"
-#include "fovea/train/machine.h"
 
 namespace fovea {
 namespace {
@@ -208,15 +205,9 @@ class Benchmark {
   }
 
   void write(int argc, char** argv) const {
-    if (options_.output.empty()) return;
-    const std::string command = fmt::format("{}", fmt::join(argv + 1, argv + argc, " "));
-    merge_results(
-        options_.output,
-        {{"benchmark", "attention_grouped"},
-         {"ratio", "plain / grouped, above 1 grouped is faster; medians of the pairs' ratios"},
-         {"commands", {{command, code_version()}}},
-         {"machine", machine_summary(at::kCPU)}},
-        results_);
+    merge_results(options_.output, "attention_grouped",
+                  "plain / grouped, above 1 grouped is faster; medians of the pairs' ratios", argc,
+                  argv, results_);
   }
 
  private:

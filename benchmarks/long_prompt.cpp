@@ -13,10 +13,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -25,7 +23,6 @@
 #include "fovea/base/error.h"
 #include "fovea/infer/generate.h"
 #include "fovea/nn/transformer.h"
-#include "fovea/train/machine.h"
 
 namespace fovea {
 namespace {
@@ -90,15 +87,9 @@ class Benchmark {
   }
 
   void write(int argc, char** argv) const {
-    if (options_.output.empty()) return;
-    const std::string command = fmt::format("{}", fmt::join(argv + 1, argv + argc, " "));
-    merge_results(
-        options_.output,
-        {{"benchmark", "long_prompt"},
-         {"ratio", "Focus off / hard, above 1 hard Focus is faster; medians of the pairs' ratios"},
-         {"commands", {{command, code_version()}}},
-         {"machine", machine_summary(at::kCPU)}},
-        results_);
+    merge_results(options_.output, "long_prompt",
+                  "Focus off / hard, above 1 hard Focus is faster; medians of the pairs' ratios",
+                  argc, argv, results_);
   }
 
  private:

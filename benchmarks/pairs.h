@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "fovea/train/machine.h"
+
 namespace fovea {
 
 /// A function to time; what it returns is thrown away.
@@ -68,12 +70,22 @@ inline nlohmann::ordered_json measure_pairs(int pairs, double budget, const Acti
   return json;
 }
 
-/// Adds `results` to a file of results, in place of those of equal names.
-inline void merge_results(const std::string& path, nlohmann::ordered_json file_fields,
+/// Adds `results` to a file of results, in place of those of equal names, with the command line,
+/// the code's version and the machine. `ratio` says what the ratios are. Nothing where `path` is
+/// empty.
+inline void merge_results(const std::string& path, const std::string& benchmark,
+                          const std::string& ratio, int argc, char** argv,
                           const std::vector<nlohmann::ordered_json>& results) {
+  if (path.empty()) return;
   nlohmann::ordered_json file;
   if (std::ifstream in(path); in) file = nlohmann::ordered_json::parse(in);
-  file.update(file_fields, /*merge_objects=*/true);
+  std::string command;
+  for (int n = 1; n < argc; ++n) command += (n > 1 ? " " : "") + std::string(argv[n]);
+  file.update({{"benchmark", benchmark},
+               {"ratio", ratio},
+               {"commands", {{command, code_version()}}},
+               {"machine", machine_summary(at::kCPU)}},
+              /*merge_objects=*/true);
   for (const nlohmann::ordered_json& result : results) {
     nlohmann::ordered_json kept = nlohmann::ordered_json::array({result});
     for (const nlohmann::ordered_json& old :
