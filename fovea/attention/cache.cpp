@@ -335,8 +335,8 @@ bool AttentionCache::wants_sorted_keys(const AttentionSpec& spec, const at::Tens
   return ++single_queries_ > kQueriesBefore;
 }
 
-const SortedKeys& AttentionCache::sorted_keys() {
-  if (!sorted_) sorted_ = std::make_shared<SortedKeys>();
+const SortedKeys& AttentionCache::sorted_keys(int64_t window) {
+  if (!sorted_) sorted_ = std::make_shared<SortedKeys>(window);
   const int64_t from = sorted_->length(), count = stream_length("keys") - from;
   if (count > 0) {
     const auto fresh = [&](const char* name) { return rows(name).narrow(1, from, count); };
@@ -452,7 +452,7 @@ AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cach
   }
   std::optional<AttentionResult> sorted;
   if (path != Path::reference && cache.wants_sorted_keys(spec, q)) {
-    sorted = cache.sorted_keys().attend(spec, q, inputs, {});
+    sorted = cache.sorted_keys(spec.focus.window).attend(spec, q, inputs, {});
     if (sorted) sorted->out_bhte = head_output(spec, sorted->out_bhte, inputs);
   }
   const CachedCall call = cached_call(spec, cache, queries.size(2));

@@ -117,7 +117,7 @@ class AttentionCache {
   /// Whether one query of hard Focus shall read sorted keys; counts such queries.
   bool wants_sorted_keys(const AttentionSpec& spec, const at::Tensor& q_bhtd);
   /// Them, with all rows of the cache.
-  const SortedKeys& sorted_keys();
+  const SortedKeys& sorted_keys(int64_t window);
   std::shared_ptr<SortedKeys> sorted_;  // made again where it is lost
   int64_t single_queries_ = 0;
   int64_t batch_ = 0, capacity_ = 0;

@@ -14,119 +14,159 @@
 
 namespace fovea {
 
-// The slot of the next token of a set.
-int32_t SortedKeys::new_slot(Row& row, uint64_t members) {
+SortedKeys::SortedKeys(int64_t window)
+    : recent_((std::clamp(window, kPage, kMostRecent) + kPage - 1) / kPage * kPage) {}
+
+int32_t SortedKeys::class_of(Row& row, uint64_t members) {
   const auto [found, is_new] =
       row.class_of_set.try_emplace(members, static_cast<int32_t>(row.classes.size()));
   if (is_new) row.classes.push_back({.members = members, .pages = {}});
-  Class& own = row.classes[found->second];
-  if (own.used == kPage) {
-    if (row.free_pages.empty()) row.free_pages.push_back(row.pages++);
-    own.pages.push_back(row.free_pages.back());
-    row.free_pages.pop_back();
-    own.used = 0;
+  return found->second;
+}
+
+// Pages for so many rows, what nobody has had yet in one piece.
+void SortedKeys::reserve(Row& row, Class& of, int64_t rows) {
+  while (of.room() < rows) {
+    if (row.free_pages.empty()) {
+      of.pages.push_back(row.pages++);
+    } else {
+      of.pages.push_back(row.free_pages.back());
+      row.free_pages.pop_back();
+    }
   }
-  const auto slot = static_cast<int32_t>(own.pages.back() * kPage + own.used++);
-  row.class_of.push_back(found->second);
-  row.slot_of.push_back(slot);
-  return slot;
+}
+
+// Slots of the next tokens. What comes at once lies in one piece; behind it a class grows by an
+// eighth.
+std::vector<int64_t> SortedKeys::new_slots(Row& row, std::span<const int64_t> members) {
+  std::vector<int64_t> slots;
+  const size_t begin = row.class_of.size();
+  for (const int64_t set : members) {
+    row.class_of.push_back(class_of(row, static_cast<uint64_t>(set)));
+    ++row.classes[row.class_of.back()].coming;
+  }
+  for (size_t n = begin; n < row.class_of.size(); ++n) {
+    Class& own = row.classes[row.class_of[n]];
+    if (own.count == own.room())
+      reserve(row, own, own.count + std::max(own.coming, std::min(own.room() / 8, kMostAhead)));
+    --own.coming;
+    const int64_t slot = own.pages[own.count / kPage] * kPage + own.count % kPage;
+    ++own.count;
+    row.slot_of.push_back(static_cast<int32_t>(slot));
+    slots.push_back(slot);
+  }
+  return slots;
 }
 
 // Room for the pages of every row of the batch.
 void SortedKeys::make_room(const at::Tensor& k, const at::Tensor& v) {
   int64_t slots = 0;
   for (const Row& row : rows_) slots = std::max<int64_t>(slots, row.pages * kPage);
-  const int64_t have = keys_bsgd_.defined() ? keys_bsgd_.size(1) : 0;
+  const int64_t have = keys_bgsd_.defined() ? keys_bgsd_.size(2) : 0;
   if (slots <= have) return;
   const int64_t size = std::max(slots, have + have / 2);
   const auto grown = [&](at::Tensor& to, const at::Tensor& like) {
-    const std::vector<int64_t> shape{like.size(0), size, like.size(1), like.size(3)};
+    const std::vector<int64_t> shape{like.size(0), like.size(1), size, like.size(3)};
     const int64_t bytes = shape[0] * shape[1] * shape[2] * shape[3] * like.element_size();
     at::Tensor larger = HugePages(HugePages::padded(bytes)).take(shape, like.scalar_type()).zero_();
-    if (to.defined()) larger.narrow(1, 0, have).copy_(to);
+    if (to.defined()) larger.narrow(2, 0, have).copy_(to);
     to = std::move(larger);
   };
-  grown(keys_bsgd_, k);
-  grown(values_bsge_, v);
+  grown(keys_bgsd_, k);
+  grown(values_bgse_, v);
+}
+
+// The latest tokens, the last of which is token length - 1, in at most two pieces.
+void SortedKeys::copy_to_ring(const at::Tensor& k, const at::Tensor& v, int64_t length) {
+  const int64_t first = length - k.size(2);
+  for (int64_t n = std::max(first, length - recent_); n < length;) {
+    const int64_t at = n % recent_, count = std::min(recent_ - at, length - n);
+    keys_bgsd_.narrow(2, at, count).copy_(k.narrow(2, n - first, count));
+    values_bgse_.narrow(2, at, count).copy_(v.narrow(2, n - first, count));
+    n += count;
+  }
+  recent_begin_ = std::max(recent_begin_, length - recent_);
 }
 
 void SortedKeys::append(const at::Tensor& k, const at::Tensor& v, const at::Tensor& members_bn) {
   const at::NoGradGuard no_gradient;
   const int64_t batch = k.size(0), count = k.size(2);
-  rows_.resize(static_cast<size_t>(batch));
+  rows_.resize(static_cast<size_t>(batch), {.pages = static_cast<int32_t>(recent_ / kPage)});
   const at::Tensor members = members_bn.cpu().contiguous();
   std::vector<at::Tensor> slots;
   for (int64_t b = 0; b < batch; ++b) {
-    const int64_t* const sets = members.const_data_ptr<int64_t>() + b * count;
-    std::vector<int64_t> of_row;
-    for (int64_t n = 0; n < count; ++n)
-      of_row.push_back(new_slot(rows_[static_cast<size_t>(b)], static_cast<uint64_t>(sets[n])));
-    slots.push_back(at::tensor(of_row, at::kLong));
+    const std::span sets(members.const_data_ptr<int64_t>() + b * count, static_cast<size_t>(count));
+    slots.push_back(at::tensor(new_slots(rows_[static_cast<size_t>(b)], sets), at::kLong));
   }
   make_room(k, v);
   for (int64_t b = 0; b < batch; ++b) {
     const at::Tensor& to = slots[static_cast<size_t>(b)];
-    keys_bsgd_[b].index_copy_(0, to, k[b].transpose(0, 1));
-    values_bsge_[b].index_copy_(0, to, v[b].transpose(0, 1));
+    keys_bgsd_[b].index_copy_(1, to, k[b]);
+    values_bgse_[b].index_copy_(1, to, v[b]);
   }
+  copy_to_ring(k, v, length());
 }
 
 void SortedKeys::truncate(int64_t length) {
+  recent_begin_ = std::min(recent_begin_, length);  // what comes is written again
   for (Row& row : rows_) {
-    while (std::ssize(row.slot_of) > length) {  // a class loses what came last
-      Class& own = row.classes[row.class_of.back()];
-      if (--own.used == 0) {
-        row.free_pages.push_back(own.pages.back());
-        own.pages.pop_back();
-        own.used = kPage;
-      }
+    for (; std::ssize(row.slot_of) > length; row.slot_of.pop_back()) {
+      --row.classes[row.class_of.back()].count;  // a class loses what came last
       row.class_of.pop_back();
-      row.slot_of.pop_back();
+    }
+    for (Class& of : row.classes) {
+      for (; of.room() - kPage >= of.count; of.pages.pop_back())
+        row.free_pages.push_back(of.pages.back());
     }
   }
 }
 
 SortedKeys SortedKeys::clone() const {
   SortedKeys copy = *this;
-  if (keys_bsgd_.defined()) {
-    copy.keys_bsgd_ = keys_bsgd_.clone();
-    copy.values_bsge_ = values_bsge_.clone();
+  if (keys_bgsd_.defined()) {
+    copy.keys_bgsd_ = keys_bgsd_.clone();
+    copy.values_bgse_ = values_bgse_.clone();
   }
   return copy;
 }
 
 int64_t SortedKeys::bytes() const {
-  return keys_bsgd_.defined() ? static_cast<int64_t>(keys_bsgd_.nbytes() + values_bsge_.nbytes())
+  return keys_bgsd_.defined() ? static_cast<int64_t>(keys_bgsd_.nbytes() + values_bgse_.nbytes())
                               : 0;
 }
 
-// The classes that the last token meets, page by page, then what else is near or a sink.
+// The classes that the last token meets, page by page, then sinks and what else is near.
 std::vector<int32_t> SortedKeys::slots_seen(const FocusSpec& spec, const Row& row) const {
   const int64_t length = std::ssize(row.slot_of);
   const uint64_t own = row.classes[row.class_of.back()].members;
   const int64_t near = std::max<int64_t>(length - spec.window, 0);
-  const int64_t sinks = std::min(spec.sinks, near);
+  const int64_t sinks = std::min(spec.sinks, near), recent = std::max(near, recent_begin_);
+  const auto meets = [&](int64_t n) { return (row.classes[row.class_of[n]].members & own) != 0; };
+  std::vector<int32_t> in_ring(row.classes.size());  // the last ones of each class
+  for (int64_t n = recent; n < length; ++n) ++in_ring[row.class_of[n]];
   int64_t most = sinks + length - near;
   for (const Class& other : row.classes) {
     if ((other.members & own) != 0) most += std::ssize(other.pages) * kPage;
   }
   std::vector<int32_t> seen(static_cast<size_t>(most));
   int32_t* to = seen.data();
-  for (const Class& other : row.classes) {
+  for (size_t c = 0; c < row.classes.size(); ++c) {
+    const Class& other = row.classes[c];
     if ((other.members & own) == 0) continue;
-    for (const int32_t page : other.pages) {  // whole, then less the free end of the last one
-      std::iota(to, to + kPage, static_cast<int32_t>(page * kPage));
-      to += kPage;
+    int64_t left = other.count - in_ring[c];
+    for (auto page = other.pages.begin(); left > 0; ++page, left -= kPage) {
+      std::iota(to, to + kPage, static_cast<int32_t>(*page * kPage));
+      to += std::min(kPage, left);  // what is too much is written over
     }
-    to -= kPage - other.used;
   }
   const auto add_apart = [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      if ((row.classes[row.class_of[n]].members & own) == 0) *to++ = row.slot_of[n];
+      if (!meets(n)) *to++ = row.slot_of[n];
     }
   };
   add_apart(0, sinks);
-  add_apart(near, length);
+  add_apart(near, recent);
+  for (int64_t n = recent; n < length; ++n) *to++ = static_cast<int32_t>(n % recent_);
   seen.resize(static_cast<size_t>(to - seen.data()));
   return seen;
 }
@@ -134,7 +174,7 @@ std::vector<int32_t> SortedKeys::slots_seen(const FocusSpec& spec, const Row& ro
 std::optional<AttentionResult> SortedKeys::attend(const AttentionSpec& spec, const at::Tensor& q,
                                                   const AttentionTensors& tensors,
                                                   const AttentionContext& context) const {
-  const at::Tensor k = keys_bsgd_.transpose(1, 2), v = values_bsge_.transpose(1, 2);
+  const at::Tensor &k = keys_bgsd_, &v = values_bgse_;
   if (q.size(2) != 1 || !is_decoding(spec, q, k, v, tensors, context)) return std::nullopt;
   std::vector<std::vector<int32_t>> seen;
   for (const Row& row : rows_) seen.push_back(slots_seen(spec.focus, row));

@@ -1,9 +1,10 @@
 // Keys and values of a cache sorted by class, so that decoding hard Focus reads runs (spec 11.5).
 //
-// A copy of the cache's keys and values in pages that belong to one set of groups each. A query
-// reads the pages of the sets that its own meets, and by their number the window and the sinks; no
-// membership of another key is looked at. The copy follows its cache: append what is new, truncate,
-// clone. It is not saved: it can be made again at any time.
+// A copy of the cache's keys and values in pages that belong to one set of groups each, head by
+// head, and a ring of the latest ones in the order of the text. A query reads the pages of the sets
+// that its own meets up to the window, the ring, and by their number the sinks; no membership of
+// another key is looked at. The copy follows its cache: append what is new, truncate, clone. It is
+// not saved: it can be made again at any time.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -27,6 +28,10 @@ class SortedKeys {
   /// (docs/kernels/grouped.md).
   static constexpr int64_t kLeastKeys = 4096;
 
+  /// `window`: of the queries to come, for the size of the ring; another one is as right but
+  /// slower.
+  explicit SortedKeys(int64_t window = 128);
+
   /// Appends keys [b, g, n, d], values [b, g, n, e] and memberships [b, n] of the next n tokens.
   void append(const at::Tensor& k_bgnd, const at::Tensor& v_bgne, const at::Tensor& members_bn);
   /// Forgets tokens >= length.
@@ -43,12 +48,16 @@ class SortedKeys {
 
  private:
   static constexpr int64_t kPage = 64;
+  static constexpr int64_t kMostRecent = 1024;  // tokens of a ring
+  static constexpr int64_t kMostAhead = 1024;   // rows that a class has before it needs them
 
-  // One set of groups: its pages in order, the last of which is filled up to `used`.
+  // One set of groups: its pages in order, of which `count` rows are in use.
   struct Class {
     uint64_t members = 0;
     std::vector<int32_t> pages;
-    int64_t used = kPage;
+    int64_t count = 0;
+    int64_t coming = 0;  // of new_slots()
+    int64_t room() const { return std::ssize(pages) * kPage; }
   };
   // One row of the batch.
   struct Row {
@@ -58,12 +67,17 @@ class SortedKeys {
     std::vector<int32_t> free_pages;
     int32_t pages = 0;
   };
-  int32_t new_slot(Row& row, uint64_t members);
+  static int32_t class_of(Row& row, uint64_t members);
+  static void reserve(Row& row, Class& of, int64_t rows);
+  static std::vector<int64_t> new_slots(Row& row, std::span<const int64_t> members);
   void make_room(const at::Tensor& k, const at::Tensor& v);
+  void copy_to_ring(const at::Tensor& k, const at::Tensor& v, int64_t length);
   std::vector<int32_t> slots_seen(const FocusSpec& spec, const Row& row) const;
 
-  at::Tensor keys_bsgd_, values_bsge_;  // by slot
+  at::Tensor keys_bgsd_, values_bgse_;  // by slot; the first `recent_` are the ring
   std::vector<Row> rows_;
+  int64_t recent_ = 0;        // token n stands at n % recent_ of the ring ...
+  int64_t recent_begin_ = 0;  // ... from this one on
 };
 
 }  // namespace fovea

@@ -15,10 +15,10 @@ namespace {
 
 using namespace fovea::testing;
 
-AttentionSpec hard_spec(int64_t top_k) {
+AttentionSpec hard_spec(int64_t top_k, int64_t window = 16) {
   AttentionSpec spec = small_spec(4, 2, 16);
   spec.focus = {
-      .gate = FocusSpec::Gate::hard, .groups = 8, .top_k = top_k, .window = 16, .sinks = 3};
+      .gate = FocusSpec::Gate::hard, .groups = 8, .top_k = top_k, .window = window, .sinks = 3};
   return spec;
 }
 
@@ -34,7 +34,7 @@ void expect_as_scan(const AttentionSpec& spec, const SortedKeys& keys, const Att
   const AttentionInputs all = in.tokens(0, at + 1);
   const at::Tensor q = in.q.narrow(2, at, 1);
   const AttentionResult scan = attention(spec, q, all.k, all.v, all.tensors);
-  ASSERT_EQ(scan.path.plan, "scan");
+  ASSERT_NE(scan.path.plan, "sorted");
   const auto got = keys.attend(spec, q, {}, {});
   ASSERT_TRUE(got.has_value());
   EXPECT_EQ(got->path.plan, "sorted");
@@ -61,6 +61,40 @@ TEST(SortedKeys, EqualTheScanWhileTheyGrowShrinkAndFork) {
     expect_as_scan(spec, keys, in, 430);
     append(fork, in, 460, 240);  // knows nothing of that
     expect_as_scan(spec, fork, in, 699);
+  }
+}
+
+// The ring holds 64 tokens: more than the window, all but its first ones, and few after truncation.
+TEST(SortedKeys, HoldForWindowsShorterAndLongerThanTheirRing) {
+  for (const int64_t window : {1, 16, 64, 65, 150}) {
+    const AttentionSpec spec = hard_spec(2, window);
+    const AttentionInputs in = random_inputs(spec, 2, 420).to(at::kFloat);
+    SortedKeys keys(64);
+    append(keys, in, 0, 30);
+    expect_as_scan(spec, keys, in, 29);
+    append(keys, in, 30, 270);
+    expect_as_scan(spec, keys, in, 299);
+    for (const int64_t length : {290, 245, 100}) {  // kept, in part, and nothing of the ring
+      keys.truncate(length);
+      expect_as_scan(spec, keys, in, length - 1);
+      for (int64_t n = length; n < length + 70; ++n) {
+        append(keys, in, n, 1);
+        expect_as_scan(spec, keys, in, n);
+      }
+    }
+  }
+}
+
+TEST(SortedKeys, GiveForgottenPagesToOtherGroups) {
+  const AttentionSpec spec = hard_spec(1);
+  const AttentionInputs in = random_inputs(spec, 1, 600).to(at::kFloat);
+  SortedKeys keys(64);
+  int64_t bytes = 0;
+  for (int64_t group = 0; group < 8; ++group) {  // all tokens in one group, then in another
+    keys.truncate(0);
+    keys.append(in.k, in.v, at::full({1, 600}, int64_t{1} << group, at::kLong));
+    if (group == 0) bytes = keys.bytes();
+    EXPECT_EQ(keys.bytes(), bytes) << group;
   }
 }
 

@@ -125,7 +125,7 @@ class ForwardRows {
   FOVEA_INLINE void fetch_rows() {
     for (int64_t left = ahead_share_; left > 0 && ahead_list_ < b_.ahead_count; --left) {
       const RowsAhead& rows = b_.ahead[ahead_list_];
-      const int64_t n = rows.index != nullptr ? rows.index[ahead_row_] : ahead_row_;
+      const int64_t n = rows.index != nullptr ? rows.index[ahead_row_] - rows.first : ahead_row_;
       const char* const row = static_cast<const char*>(rows.rows) + n * rows.stride;
       for (int64_t byte = 0; byte < rows.bytes; byte += 64) __builtin_prefetch(row + byte, 0, 2);
       if (++ahead_row_ < rows.count) continue;

@@ -80,12 +80,13 @@ struct PlaceColumns {
 /// (log 2), sum, then telemetry.
 constexpr int64_t row_state(const PackedWidth& value) { return value.columns + 16; }
 
-/// Rows that are read or written soon: row index[n], or n without an index, for n below `count`.
-/// Sizes are in bytes.
+/// Rows that are read or written soon: row index[n] - first, or n without an index, for n below
+/// `count`. Sizes are in bytes.
 struct RowsAhead {
   const void* rows = nullptr;
   int64_t stride = 0, bytes = 0, count = 0;
   const int32_t* index = nullptr;
+  int64_t first = 0;
 };
 
 /// A block of at most kQueryBlock query rows (of one head, or of all heads of a group where there

@@ -300,8 +300,8 @@ class Forward {
     if (next != nullptr) {
       const Head& other = heads[next->head];
       const SlotBlock& rows = other.plan->far.blocks[next->block];
-      queries_ahead(block, other, next->h, -other.plan->first_query(), rows.rows,
-                    other.plan->far.query.token.data() + rows.begin);
+      const int32_t* const tokens = other.plan->far.query.token.data() + rows.begin;
+      ahead(block, queries_from(other, next->h, 0, rows.rows, tokens));
       const SlotList& list = other.plan->far.lists[rows.list];
       if (other.by_list && (&other != &head || rows.list != slots.list))
         keys_ahead(block, other, 0, std::min(list.keys, kMostAhead),
@@ -354,10 +354,15 @@ class Forward {
     constexpr int64_t kFloat = sizeof(float);
     ahead(block, {states, row_state(value_) * kFloat, (value_.columns + 2) * kFloat, count, slots});
   }
-  void queries_ahead(ForwardBlock<T>& block, const Head& head, int64_t h, int64_t first,
-                     int64_t count, const int32_t* index) const {
-    ahead(block, {p_.q.at(head.b, head.g * group_ + h, first), p_.q.row * kElement,
-                  s_.head_dim * kElement, count, index});
+  // Query rows from `row` on, or those of `tokens`, which count the keys before the first query.
+  RowsAhead queries_from(const Head& head, int64_t h, int64_t row, int64_t count,
+                         const int32_t* tokens) const {
+    return {p_.q.at(head.b, head.g * group_ + h, row),
+            p_.q.row * kElement,
+            s_.head_dim * kElement,
+            count,
+            tokens,
+            tokens != nullptr ? head.plan->first_query() : 0};
   }
   // What a near block reads: queries, states, and keys and values that are not in the ring yet.
   void near_ahead(ForwardBlock<T>& block, const Head& head, const Item& item,
@@ -365,7 +370,7 @@ class Forward {
     const GroupedPlan& plan = *head.plan;
     const int64_t begin = item.block * kQueryBlock;
     const int64_t rows = std::min(kQueryBlock, s_.queries - begin);
-    queries_ahead(block, head, item.h, begin, rows, nullptr);
+    ahead(block, queries_from(head, item.h, begin, rows, nullptr));
     if (!plan.has_far()) return;
     const IntRows& slots = plan.far.query_slots;
     states_ahead(block, states_of(head, item.h), slots.begin[begin + rows] - slots.begin[begin],
