@@ -263,6 +263,7 @@ void AttentionCache::truncate(int64_t length) {
     s.last_appended = 0;
   }
   if (sorted_) sorted_->truncate(length);
+  sorting_from_ = 0;
 }
 
 AttentionCache AttentionCache::fork() const {
@@ -332,7 +333,13 @@ bool AttentionCache::wants_sorted_keys(const AttentionSpec& spec, const at::Tens
       !kernels::prefers_decode({.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = 1}) ||
       !beyond_grouped(spec, q, {}).empty())
     return false;
-  return ++single_queries_ > kQueriesBefore;
+  if (++single_queries_ <= kQueriesBefore) return false;
+  if (sorted_ && !sorted_->pays()) sorted_ = nullptr;
+  const int64_t length = stream_length("keys");
+  if (sorted_ || length < sorting_from_) return sorted_ != nullptr;
+  if (SortedKeys::pays(rows(kMembers).squeeze(-1))) return true;
+  sorting_from_ = 2 * length;  // looked at again then
+  return false;
 }
 
 const SortedKeys& AttentionCache::sorted_keys(int64_t window) {

@@ -119,7 +119,7 @@ class AttentionCache {
   /// Them, with all rows of the cache.
   const SortedKeys& sorted_keys(int64_t window);
   std::shared_ptr<SortedKeys> sorted_;  // made again where it is lost
-  int64_t single_queries_ = 0;
+  int64_t single_queries_ = 0, sorting_from_ = 0;
   int64_t batch_ = 0, capacity_ = 0;
   at::Device device_ = at::kCPU;
 };

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_set>
 
 #include "fovea/attention/fused_call.h"
 #include "fovea/attention/huge_pages.h"
@@ -16,6 +17,25 @@ namespace fovea {
 
 SortedKeys::SortedKeys(int64_t window)
     : recent_((std::clamp(window, kPage, kMostRecent) + kPage - 1) / kPage * kPage) {}
+
+bool SortedKeys::pays(const at::Tensor& members_bn) {
+  const at::Tensor members = members_bn.cpu().contiguous();
+  const int64_t n = members.size(1);
+  for (int64_t b = 0; b < members.size(0); ++b) {
+    const int64_t* const sets = members.const_data_ptr<int64_t>() + b * n;
+    std::unordered_set<int64_t> found;
+    for (int64_t i = 0; i < n; ++i) {
+      found.insert(sets[i]);
+      if (std::ssize(found) * kLeastRows > n) return false;
+    }
+  }
+  return true;
+}
+
+bool SortedKeys::pays() const {
+  return std::ranges::all_of(
+      rows_, [this](const Row& row) { return std::ssize(row.classes) * kLeastRows <= length(); });
+}
 
 int32_t SortedKeys::class_of(Row& row, uint64_t members) {
   const auto [found, is_new] =

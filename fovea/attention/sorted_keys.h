@@ -28,6 +28,10 @@ class SortedKeys {
   /// (docs/kernels/grouped.md).
   static constexpr int64_t kLeastKeys = 4096;
 
+  /// Whether the sets of groups of tokens [b, n] are few enough: with 32 rows a set and more, pages
+  /// hold at most three times the rows, and reading them beats a scan.
+  static bool pays(const at::Tensor& members_bn);
+
   /// `window`: of the queries to come, for the size of the ring; another one is as right but
   /// slower.
   explicit SortedKeys(int64_t window = 128);
@@ -39,6 +43,8 @@ class SortedKeys {
   SortedKeys clone() const;
   int64_t length() const { return rows_.empty() ? 0 : std::ssize(rows_.front().slot_of); }
   int64_t bytes() const;
+  /// As pays(members), of all tokens so far.
+  bool pays() const;
 
   /// Attention of the last token, q [b, h, 1, d]: hard Focus over all tokens. Nothing where the
   /// call is not one for the decoding kernels (gradients, telemetry, groups of too many heads).
@@ -48,6 +54,7 @@ class SortedKeys {
 
  private:
   static constexpr int64_t kPage = 64;
+  static constexpr int64_t kLeastRows = 32;     // a set
   static constexpr int64_t kMostRecent = 1024;  // tokens of a ring
   static constexpr int64_t kMostAhead = 1024;   // rows that a class has before it needs them
 

@@ -142,5 +142,35 @@ TEST(SortedKeys, TakeOverInTheCacheOfALongText) {
   EXPECT_EQ(step(loaded, prompt + 31, 1), "grouped scan");
 }
 
+// A page for each of thousands of sets would hold a row or two, so such texts stay with the scan.
+TEST(SortedKeys, LeaveTextsOfManySetsOfGroupsToTheScan) {
+  AttentionSpec spec = hard_spec(4);
+  spec.focus.groups = 64;
+  const int64_t prompt = SortedKeys::kLeastKeys + 100, whole = prompt + 250;
+  const AttentionInputs in = random_inputs(spec, 1, whole).to(at::kFloat);
+  EXPECT_FALSE(SortedKeys::pays(in.tensors.members_bs));
+  AttentionCache many(cache_streams(spec, at::kFloat), 1, whole), few = many.fork();
+  const auto step = [&](AttentionCache& at, int64_t begin, int64_t n, const at::Tensor& sets) {
+    AttentionInputs some = in.tokens(begin, n);
+    if (sets.defined()) some.tensors.members_bs = sets.narrow(1, begin, n);
+    return cached_attention(spec, at, some.q, some.k, some.v, some.tensors).path.plan;
+  };
+  const at::Tensor eight =
+      at::ones({1, whole}, at::kLong).bitwise_left_shift(at::arange(whole) % 8);
+  EXPECT_TRUE(SortedKeys::pays(eight));
+  step(many, 0, prompt, {});
+  step(few, 0, prompt, eight);
+  const int64_t bytes = many.bytes();
+  for (int64_t n = prompt; n < prompt + 50; ++n) {
+    EXPECT_EQ(step(many, n, 1, {}), "grouped scan");
+    EXPECT_EQ(step(few, n, 1, eight), n < prompt + 32 ? "grouped scan" : "grouped sorted");
+  }
+  EXPECT_EQ(many.bytes(), bytes);
+  std::string plan;
+  for (int64_t n = prompt + 50; n < whole; ++n) plan = step(few, n, 1, {});  // a new set each
+  EXPECT_EQ(plan, "grouped scan");
+  EXPECT_EQ(few.bytes(), bytes);
+}
+
 }  // namespace
 }  // namespace fovea
