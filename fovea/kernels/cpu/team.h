@@ -85,9 +85,13 @@ class Team {
  public:
   class Member {
    public:
+    /// `alone`: outside of OpenMP, whose barriers are calls of the system even for one thread.
+    explicit Member(bool alone) : alone_(alone) {}
+
     /// work(0) ... work(count - 1) in equal contiguous shares.
     template <class F>
     void each(int64_t count, const F& work, Meet meet = Meet::yes) {
+      if (alone_) return all(count, work);
 #pragma omp for schedule(static) nowait
       for (int64_t n = 0; n < count; ++n) work(n);
       if (meet == Meet::yes) {
@@ -98,19 +102,28 @@ class Team {
     /// The same in order, each by the thread that is free next: long work should come first.
     template <class F>
     void each_in_turn(int64_t count, const F& work) {
+      if (alone_) return all(count, work);
 #pragma omp for schedule(dynamic)
       for (int64_t n = 0; n < count; ++n) work(n);
     }
+
+    bool alone() const { return alone_; }
+
+   private:
+    template <class F>
+    static void all(int64_t count, const F& work) {
+      for (int64_t n = 0; n < count; ++n) work(n);
+    }
+    bool alone_;
   };
 
   /// body(member) on every thread, or on this one alone. All threads must walk the same loops.
   template <class F>
   static void run(bool parallel, const F& body) {
-#pragma omp parallel if (parallel)
-    {
-      Member member;
-      body(member);
-    }
+    Member member(!parallel || omp_get_max_threads() == 1);
+    if (member.alone()) return body(member);
+#pragma omp parallel firstprivate(member)
+    body(member);
   }
 };
 
