@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <unordered_set>
 
@@ -96,16 +97,22 @@ void SortedKeys::make_room(const at::Tensor& k, const at::Tensor& v) {
   grown(values_bgse_, v);
 }
 
-// The latest tokens, the last of which is token length - 1, in at most two pieces.
-void SortedKeys::copy_to_ring(const at::Tensor& k, const at::Tensor& v, int64_t length) {
-  const int64_t first = length - k.size(2);
-  for (int64_t n = std::max(first, length - recent_); n < length;) {
-    const int64_t at = n % recent_, count = std::min(recent_ - at, length - n);
-    keys_bgsd_.narrow(2, at, count).copy_(k.narrow(2, n - first, count));
-    values_bgse_.narrow(2, at, count).copy_(v.narrow(2, n - first, count));
-    n += count;
+// Tokens `first` ... of row b, x [b, g, n, d], to these slots.
+void SortedKeys::write(at::Tensor& to, const at::Tensor& x, int64_t b, int64_t first,
+                       std::span<const int64_t> slots) {
+  const at::Tensor from = x.stride(3) == 1 ? x : x.contiguous();
+  const auto size = static_cast<int64_t>(to.element_size());
+  const auto width = static_cast<size_t>(to.size(3) * size);
+  for (int64_t g = 0; g < to.size(1); ++g) {
+    char* const head = static_cast<char*>(to.mutable_data_ptr()) +
+                       (b * to.size(1) + g) * to.size(2) * static_cast<int64_t>(width);
+    const char* row = static_cast<const char*>(from.const_data_ptr()) +
+                      (b * from.stride(0) + g * from.stride(1) + first * from.stride(2)) * size;
+    for (const int64_t slot : slots) {
+      std::memcpy(head + slot * static_cast<int64_t>(width), row, width);
+      row += from.stride(2) * size;
+    }
   }
-  recent_begin_ = std::max(recent_begin_, length - recent_);
 }
 
 void SortedKeys::append(const at::Tensor& k, const at::Tensor& v, const at::Tensor& members_bn) {
@@ -113,18 +120,23 @@ void SortedKeys::append(const at::Tensor& k, const at::Tensor& v, const at::Tens
   const int64_t batch = k.size(0), count = k.size(2);
   rows_.resize(static_cast<size_t>(batch), {.pages = static_cast<int32_t>(recent_ / kPage)});
   const at::Tensor members = members_bn.cpu().contiguous();
-  std::vector<at::Tensor> slots;
+  std::vector<std::vector<int64_t>> slots;
   for (int64_t b = 0; b < batch; ++b) {
     const std::span sets(members.const_data_ptr<int64_t>() + b * count, static_cast<size_t>(count));
-    slots.push_back(at::tensor(new_slots(rows_[static_cast<size_t>(b)], sets), at::kLong));
+    slots.push_back(new_slots(rows_[static_cast<size_t>(b)], sets));
   }
   make_room(k, v);
-  for (int64_t b = 0; b < batch; ++b) {
-    const at::Tensor& to = slots[static_cast<size_t>(b)];
-    keys_bgsd_[b].index_copy_(1, to, k[b]);
-    values_bgse_[b].index_copy_(1, to, v[b]);
+  std::vector<int64_t> in_ring;  // the latest ones
+  for (int64_t n = std::max(length() - count, length() - recent_); n < length(); ++n)
+    in_ring.push_back(n % recent_);
+  for (auto [to, from] : {std::pair{&keys_bgsd_, &k}, {&values_bgse_, &v}}) {
+    const at::Tensor rows = from->to(to->scalar_type());
+    for (int64_t b = 0; b < batch; ++b) {
+      write(*to, rows, b, 0, slots[static_cast<size_t>(b)]);
+      write(*to, rows, b, count - std::ssize(in_ring), in_ring);
+    }
   }
-  copy_to_ring(k, v, length());
+  recent_begin_ = std::max(recent_begin_, length() - recent_);
 }
 
 void SortedKeys::truncate(int64_t length) {

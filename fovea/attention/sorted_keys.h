@@ -78,7 +78,8 @@ class SortedKeys {
   static void reserve(Row& row, Class& of, int64_t rows);
   static std::vector<int64_t> new_slots(Row& row, std::span<const int64_t> members);
   void make_room(const at::Tensor& k, const at::Tensor& v);
-  void copy_to_ring(const at::Tensor& k, const at::Tensor& v, int64_t length);
+  static void write(at::Tensor& to, const at::Tensor& x_bgnd, int64_t b, int64_t first,
+                    std::span<const int64_t> slots);
   std::vector<int32_t> slots_seen(const FocusSpec& spec, const Row& row) const;
 
   at::Tensor keys_bgsd_, values_bgse_;  // by slot; the first `recent_` are the ring
