@@ -130,7 +130,8 @@ void SortedKeys::append(const at::Tensor& k, const at::Tensor& v, const at::Tens
   for (int64_t n = std::max(length() - count, length() - recent_); n < length(); ++n)
     in_ring.push_back(n % recent_);
   for (auto [to, from] : {std::pair{&keys_bgsd_, &k}, {&values_bgse_, &v}}) {
-    const at::Tensor rows = from->to(to->scalar_type());
+    const bool same = from->scalar_type() == to->scalar_type();
+    const at::Tensor rows = same ? *from : from->to(to->scalar_type());
     for (int64_t b = 0; b < batch; ++b) {
       write(*to, rows, b, 0, slots[static_cast<size_t>(b)]);
       write(*to, rows, b, count - std::ssize(in_ring), in_ring);
