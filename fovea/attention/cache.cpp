@@ -315,6 +315,7 @@ void AttentionCache::load(const std::map<std::string, at::Tensor>& tensors) {
     s.tail.narrow(1, 0, rows).copy_(tail);
   }
   loaded.sorted_ = nullptr;
+  loaded.sorting_from_ = 0;
   *this = std::move(loaded);
 }
 

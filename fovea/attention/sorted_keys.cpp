@@ -97,20 +97,19 @@ void SortedKeys::make_room(const at::Tensor& k, const at::Tensor& v) {
   grown(values_bgse_, v);
 }
 
-// Tokens `first` ... of row b, x [b, g, n, d], to these slots.
+// Tokens `first` ... of row b, x [b, g, n, d] of one type and with contiguous rows, to these slots.
 void SortedKeys::write(at::Tensor& to, const at::Tensor& x, int64_t b, int64_t first,
                        std::span<const int64_t> slots) {
-  const at::Tensor from = x.stride(3) == 1 ? x : x.contiguous();
   const auto size = static_cast<int64_t>(to.element_size());
   const auto width = static_cast<size_t>(to.size(3) * size);
   for (int64_t g = 0; g < to.size(1); ++g) {
     char* const head = static_cast<char*>(to.mutable_data_ptr()) +
                        (b * to.size(1) + g) * to.size(2) * static_cast<int64_t>(width);
-    const char* row = static_cast<const char*>(from.const_data_ptr()) +
-                      (b * from.stride(0) + g * from.stride(1) + first * from.stride(2)) * size;
+    const char* row = static_cast<const char*>(x.const_data_ptr()) +
+                      (b * x.stride(0) + g * x.stride(1) + first * x.stride(2)) * size;
     for (const int64_t slot : slots) {
       std::memcpy(head + slot * static_cast<int64_t>(width), row, width);
-      row += from.stride(2) * size;
+      row += x.stride(2) * size;
     }
   }
 }
@@ -131,7 +130,7 @@ void SortedKeys::append(const at::Tensor& k, const at::Tensor& v, const at::Tens
     in_ring.push_back(n % recent_);
   for (auto [to, from] : {std::pair{&keys_bgsd_, &k}, {&values_bgse_, &v}}) {
     const bool same = from->scalar_type() == to->scalar_type();
-    const at::Tensor rows = same ? *from : from->to(to->scalar_type());
+    const at::Tensor rows = contiguous_rows(same ? *from : from->to(to->scalar_type()));
     for (int64_t b = 0; b < batch; ++b) {
       write(*to, rows, b, 0, slots[static_cast<size_t>(b)]);
       write(*to, rows, b, count - std::ssize(in_ring), in_ring);

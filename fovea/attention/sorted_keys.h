@@ -29,7 +29,7 @@ class SortedKeys {
   static constexpr int64_t kLeastKeys = 4096;
 
   /// Whether the sets of groups of tokens [b, n] are few enough: with 32 rows a set and more, pages
-  /// hold at most three times the rows, and reading them beats a scan.
+  /// have room for about three times the rows at most, and reading them beats a scan.
   static bool pays(const at::Tensor& members_bn);
 
   /// `window`: of the queries to come, for the size of the ring; another one is as right but
