@@ -17,13 +17,16 @@ missing_packages() {
   done < "$here/debian-packages.txt"
 }
 
+# Whether apt can install a package. (A pipe into grep -q would fail where apt-cache is still writing when grep has read enough.)
+has_candidate() { grep -q 'Candidate: [^(]' <<< "$(apt-cache policy "$1" 2> /dev/null)"; }
+
 # choose_packages LINES: the first name of each line that apt can install; says which optional ones it cannot.
 choose_packages() {
   local line name
   while IFS= read -r line; do
     for name in $line; do
       case $name in '?' | '|') continue ;; esac
-      if apt-cache policy "$name" 2> /dev/null | grep -q 'Candidate: [^(]'; then
+      if has_candidate "$name"; then
         echo "$name"
         continue 2
       fi
