@@ -326,13 +326,10 @@ int64_t AttentionCache::bytes() const {
   return total;
 }
 
-bool AttentionCache::wants_sorted_keys(const AttentionSpec& spec, const at::Tensor& q) {
+bool AttentionCache::wants_sorted_keys(const FocusSpec& focus) {
   constexpr int64_t kQueriesBefore = 32;  // sorting takes about as long as it saves in these
-  if (q.size(2) != 1 || spec.focus.gate != FocusSpec::Gate::hard || spec.differential ||
-      spec.mask != MaskRule{} || stream_length("keys") < SortedKeys::kLeastKeys ||
-      q.scalar_type() == at::kHalf || focus_is_neutral(spec.focus, {}, stream_length("keys")) ||
-      !kernels::prefers_decode({.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = 1}) ||
-      !beyond_grouped(spec, q, {}).empty())
+  if (stream_length("keys") < SortedKeys::kLeastKeys ||
+      focus_is_neutral(focus, {}, stream_length("keys")))
     return false;
   if (++single_queries_ <= kQueriesBefore) return false;
   if (sorted_ && !sorted_->pays()) sorted_ = nullptr;
@@ -343,7 +340,7 @@ bool AttentionCache::wants_sorted_keys(const AttentionSpec& spec, const at::Tens
   return false;
 }
 
-const SortedKeys& AttentionCache::sorted_keys(int64_t window) {
+SortedKeys& AttentionCache::sorted_keys(int64_t window) {
   if (!sorted_) sorted_ = std::make_shared<SortedKeys>(window);
   const int64_t from = sorted_->length(), count = stream_length("keys") - from;
   if (count > 0) {
@@ -352,6 +349,13 @@ const SortedKeys& AttentionCache::sorted_keys(int64_t window) {
                     fresh(kMembers).squeeze(-1));
   }
   return *sorted_;
+}
+
+SortedKeys* AttentionCache::sorted_for_token(const AttentionSpec& spec) {
+  if (!wants_sorted_keys(spec.focus)) return nullptr;
+  SortedKeys& sorted = sorted_keys(spec.focus.window);
+  sorted.make_room_for_token();
+  return &sorted;
 }
 
 TemperatureState AttentionCache::temperature() const {
@@ -427,6 +431,14 @@ CachedCall cached_call(const AttentionSpec& spec, const AttentionCache& cache, i
   return call;
 }
 
+// Whether SortedKeys can take these queries.
+bool can_read_sorted_keys(const AttentionSpec& spec, const at::Tensor& q) {
+  return q.size(2) == 1 && spec.focus.gate == FocusSpec::Gate::hard && !spec.differential &&
+         spec.mask == MaskRule{} && q.scalar_type() != at::kHalf &&
+         kernels::prefers_decode({.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = 1}) &&
+         beyond_grouped(spec, q, {}).empty();
+}
+
 }  // namespace
 
 AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cache,
@@ -459,7 +471,8 @@ AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cach
     *x = cache.rows(name).transpose(1, 2);
   }
   std::optional<AttentionResult> sorted;
-  if (path != Path::reference && cache.wants_sorted_keys(spec, q)) {
+  if (path != Path::reference && can_read_sorted_keys(spec, q) &&
+      cache.wants_sorted_keys(spec.focus)) {
     sorted = cache.sorted_keys(spec.focus.window).attend(spec, q, inputs, {});
     if (sorted) sorted->out_bhte = head_output(spec, sorted->out_bhte, inputs);
   }

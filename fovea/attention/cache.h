@@ -114,10 +114,13 @@ class AttentionCache {
                                           const at::Tensor& v_bgte, const AttentionTensors& tensors,
                                           Path path);
   std::vector<Stream> streams_;
-  /// Whether one query of hard Focus shall read sorted keys; counts such queries.
-  bool wants_sorted_keys(const AttentionSpec& spec, const at::Tensor& q_bhtd);
+  friend class TokenKeys;
+  /// Whether one query of hard Focus without a mask shall read sorted keys; counts such queries.
+  bool wants_sorted_keys(const FocusSpec& focus);
   /// Them, with all rows of the cache.
-  const SortedKeys& sorted_keys(int64_t window);
+  SortedKeys& sorted_keys(int64_t window);
+  /// Them for a token that is not in the cache yet, with room for it; null where a scan is better.
+  SortedKeys* sorted_for_token(const AttentionSpec& spec);
   std::shared_ptr<SortedKeys> sorted_;  // made again where it is lost
   int64_t single_queries_ = 0, sorting_from_ = 0;
   int64_t batch_ = 0, capacity_ = 0;

@@ -11,7 +11,14 @@ namespace fovea {
 
 std::string beyond_decode_rule(const AttentionSpec& spec) {
   if (spec.differential) return "differential attention";
-  if (spec.focus.active()) return fmt::format("focus {}", enum_name(spec.focus.gate));
+  if (const FocusSpec& focus = spec.focus; focus.active()) {
+    if (focus.gate != FocusSpec::Gate::hard) return fmt::format("focus {}", enum_name(focus.gate));
+    if (focus.assignment == FocusSpec::Assignment::sinkhorn &&
+        focus.potentials != FocusSpec::Potentials::ema)
+      return fmt::format("focus.potentials {}", enum_name(focus.potentials));
+    if (spec.mask != MaskRule{}) return "focus with a mask";
+    if (spec.bias.kind != BiasSpec::Kind::none) return "focus with a position bias";
+  }
   if (spec.routing.active()) return "routing";
   if (spec.blocks.active()) return "given pairs of blocks";
   if (spec.own.active()) return fmt::format("the stage '{}'", spec.own.name);

@@ -16,7 +16,7 @@ namespace fovea {
 
 /// Why a query with its keys and values is not all that attention of a layer needs, or where its
 /// cache is more than one run of rows; "" where it is: temperature, soft-cap, position bias, window
-/// without sinks, sink logit.
+/// without sinks, sink logit, hard Focus (token_keys.h) without mask and position bias.
 std::string beyond_decode_rule(const AttentionSpec& spec);
 
 /// The position bias of `spec` in the kernels' form, shared by all layers with that bias.

@@ -79,10 +79,10 @@ std::vector<int64_t> SortedKeys::new_slots(Row& row, std::span<const int64_t> me
   return slots;
 }
 
-// Room for the pages of every row of the batch.
-void SortedKeys::make_room(const at::Tensor& k, const at::Tensor& v) {
+// Room for the pages of every row of the batch, and some more.
+void SortedKeys::make_room(const at::Tensor& k, const at::Tensor& v, int64_t spare_pages) {
   int64_t slots = 0;
-  for (const Row& row : rows_) slots = std::max<int64_t>(slots, row.pages * kPage);
+  for (const Row& row : rows_) slots = std::max<int64_t>(slots, (row.pages + spare_pages) * kPage);
   const int64_t have = keys_bgsd_.defined() ? keys_bgsd_.size(2) : 0;
   if (slots <= have) return;
   const int64_t size = std::max(slots, have + have / 2);
@@ -139,6 +139,47 @@ void SortedKeys::append(const at::Tensor& k, const at::Tensor& v, const at::Tens
   recent_begin_ = std::max(recent_begin_, length() - recent_);
 }
 
+CachedRows SortedKeys::rows_of(const at::Tensor& x) {
+  return {.data = x.data_ptr(),
+          .batch = x.stride(0),
+          .row = x.stride(2),
+          .head = x.stride(1),
+          .rows = x.size(2)};
+}
+
+void SortedKeys::make_room_for_token() {
+  make_room(keys_bgsd_, values_bgse_, kMostAhead / kPage + 1);
+}
+
+void SortedKeys::append_token(std::span<const uint64_t> members) {
+  for (size_t b = 0; b < rows_.size(); ++b) {
+    const auto set = static_cast<int64_t>(members[b]);
+    new_slots(rows_[b], {&set, 1});
+  }
+  recent_begin_ = std::max(recent_begin_, length() - recent_);
+}
+
+void SortedKeys::keep_token(const CachedRows& cached_keys, const CachedRows& cached_values) {
+  const int64_t from = (length() - 1) % recent_;
+  const auto copy = [&](at::Tensor& sorted, const CachedRows& cached) {
+    const auto item = static_cast<int64_t>(sorted.element_size());
+    const auto width = static_cast<size_t>(sorted.size(3) * item);
+    const auto at = [&](const CachedRows& x, int64_t b, int64_t g, int64_t row) {
+      return static_cast<char*>(x.data) + (b * x.batch + g * x.head + row * x.row) * item;
+    };
+    const CachedRows here = rows_of(sorted);
+    for (int64_t b = 0; b < sorted.size(0); ++b) {
+      for (int64_t g = 0; g < sorted.size(1); ++g) {
+        const char* const row = at(here, b, g, from);
+        std::memcpy(at(here, b, g, rows_[static_cast<size_t>(b)].slot_of.back()), row, width);
+        std::memcpy(at(cached, b, g, cached.rows - 1), row, width);
+      }
+    }
+  };
+  copy(keys_bgsd_, cached_keys);
+  copy(values_bgse_, cached_values);
+}
+
 void SortedKeys::truncate(int64_t length) {
   recent_begin_ = std::min(recent_begin_, length);  // what comes is written again
   for (Row& row : rows_) {
@@ -168,7 +209,8 @@ int64_t SortedKeys::bytes() const {
 }
 
 // The classes that the last token meets, page by page, then sinks and what else is near.
-std::vector<int32_t> SortedKeys::slots_seen(const FocusSpec& spec, const Row& row) const {
+std::vector<int32_t> SortedKeys::slots_seen(const FocusSpec& spec, int64_t b) const {
+  const Row& row = rows_[static_cast<size_t>(b)];
   const int64_t length = std::ssize(row.slot_of);
   const uint64_t own = row.classes[row.class_of.back()].members;
   const int64_t near = std::max<int64_t>(length - spec.window, 0);
@@ -209,7 +251,7 @@ std::optional<AttentionResult> SortedKeys::attend(const AttentionSpec& spec, con
   const at::Tensor &k = keys_bgsd_, &v = values_bgse_;
   if (q.size(2) != 1 || !is_decoding(spec, q, k, v, tensors, context)) return std::nullopt;
   std::vector<std::vector<int32_t>> seen;
-  for (const Row& row : rows_) seen.push_back(slots_seen(spec.focus, row));
+  for (int64_t b = 0; b < std::ssize(rows_); ++b) seen.push_back(slots_seen(spec.focus, b));
   AttentionResult result = run_decoding(spec, q, k, v, tensors, context, seen);
   result.path.name = "grouped";
   result.path.plan = "sorted";

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "fovea/attention/attention.h"
+#include "fovea/attention/cache.h"
 
 namespace fovea {
 
@@ -45,6 +46,20 @@ class SortedKeys {
   int64_t bytes() const;
   /// As pays(members), of all tokens so far.
   bool pays() const;
+
+  /// One token whose key and value the caller writes, into next_row() of keys() and values() (their
+  /// `rows` are those that exist; valid until the next append). In this order, after an append of
+  /// what came before it: make_room_for_token(), append_token() with the groups of each sequence's
+  /// token, keep_token(), which copies the rows to their places, here and into the cache's last
+  /// rows.
+  void make_room_for_token();
+  CachedRows keys() const { return rows_of(keys_bgsd_); }
+  CachedRows values() const { return rows_of(values_bgse_); }
+  int64_t next_row() const { return length() % recent_; }
+  void append_token(std::span<const uint64_t> members);
+  void keep_token(const CachedRows& cached_keys, const CachedRows& cached_values);
+  /// Rows of keys() that the last token of sequence b sees.
+  std::vector<int32_t> slots_seen(const FocusSpec& spec, int64_t b) const;
 
   /// Attention of the last token, q [b, h, 1, d]: hard Focus over all tokens. Nothing where the
   /// call is not one for the decoding kernels (gradients, telemetry, groups of too many heads).
@@ -77,10 +92,10 @@ class SortedKeys {
   static int32_t class_of(Row& row, uint64_t members);
   static void reserve(Row& row, Class& of, int64_t rows);
   static std::vector<int64_t> new_slots(Row& row, std::span<const int64_t> members);
-  void make_room(const at::Tensor& k, const at::Tensor& v);
+  void make_room(const at::Tensor& k, const at::Tensor& v, int64_t spare_pages = 0);
+  static CachedRows rows_of(const at::Tensor& x_bgsd);
   static void write(at::Tensor& to, const at::Tensor& x_bgnd, int64_t b, int64_t first,
                     std::span<const int64_t> slots);
-  std::vector<int32_t> slots_seen(const FocusSpec& spec, const Row& row) const;
 
   at::Tensor keys_bgsd_, values_bgse_;  // by slot; the first `recent_` are the ring
   std::vector<Row> rows_;

@@ -74,6 +74,7 @@ nlohmann::ordered_json GenerateResult::to_json() const {
   json["seconds"] = seconds;
   json["tokens_per_second"] = tokens_per_second();
   json["decode"] = path.name;
+  if (!path.plan.empty()) json["decode_plan"] = path.plan;
   if (!path.reason.empty()) json["decode_reason"] = path.reason;
   return json;
 }

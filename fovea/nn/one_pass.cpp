@@ -7,8 +7,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <memory>
 
 #include "fovea/attention/decode_rule.h"
+#include "fovea/attention/token_keys.h"
 #include "fovea/kernels/cpu/decoder.h"
 #include "fovea/kernels/cpu/matvec.h"
 #include "fovea/nn/transformer_impl.h"
@@ -99,6 +101,7 @@ struct TokenContext {
   NormPlaces norms;
   DecodeBias bias;
   at::Tensor ones_d;  // gain of weightless norms
+  const ComputeOptions& compute;
 };
 
 kernels::TokenTemperature temperature_of(const TokenContext& token, const LayerWeights& w,
@@ -136,13 +139,59 @@ void put_heads(const TokenContext& token, const LayerWeights& w,
   layer.sin = floats(token.rope.sin_pf);
 }
 
-/// Makes room for the token in the layer's cache.
-template <class T, class W>
-kernels::DecoderLayer<T, W> decoder_layer(const TokenContext& token, const LayerWeights& w,
-                                          AttentionCache& cache) {
-  const ModelConfig& c = token.config;
+/// Where the token goes in a layer's cache, and what it reads there.
+struct CachePlace {
+  CachedRows keys, values;
+  int64_t row = 0, count = 0;
+  RowVisits seen;
+  kernels::TokenGroups groups;
+  std::unique_ptr<TokenKeys> choice;  // with Focus
+};
+
+kernels::TokenGroups token_groups(const FocusSpec& spec, const LayerFocus& focus,
+                                  kernels::KeyChoice* choice) {
+  const bool balanced = spec.assignment == FocusSpec::Assignment::sinkhorn;
+  return {.weight = floats(focus.weight),
+          .mean = floats(focus.mean),
+          .centroids = floats(focus.centroids),
+          .potentials = balanced ? floats(focus.potentials) : nullptr,
+          .scale = *floats(focus.scale),
+          .temperature = static_cast<float>(spec.temperature),
+          .features = focus.weight.size(0),
+          .groups = focus.centroids.size(0),
+          .top_k = spec.top_k,
+          .choice = choice};
+}
+
+/// Makes room for the token.
+CachePlace place_token(const TokenContext& token, const LayerWeights& w, AttentionCache& cache) {
+  const AttentionSpec spec = spec_in_mode(w.spec, token.compute.focus, token.compute.focus_change);
+  if (spec.focus.active()) {
+    auto choice = std::make_unique<TokenKeys>(spec, cache);
+    const int64_t count = token.position + 1;
+    return {.keys = choice->keys(),
+            .values = choice->values(),
+            .row = choice->row(),
+            .count = count,
+            .seen = {.near = {.begin = 0, .end = count}, .far = {}},
+            .groups = token_groups(spec.focus, w.focus, choice.get()),
+            .choice = std::move(choice)};
+  }
   const CachedRows keys = cache.extend("keys"), values = cache.extend("values");
   const KeyRange run{.begin = 0, .end = keys.rows, .shift = keys.first_position};
+  return {.keys = keys,
+          .values = values,
+          .row = keys.rows - 1,
+          .count = keys.rows,
+          .seen = row_visits(spec.mask, token.position, {&run, 1}).value(),
+          .groups = {},
+          .choice = nullptr};
+}
+
+template <class T, class W>
+kernels::DecoderLayer<T, W> decoder_layer(const TokenContext& token, const LayerWeights& w,
+                                          AttentionCache& cache, const CachePlace& place) {
+  const ModelConfig& c = token.config;
   kernels::DecoderLayer<T, W> layer{
       .attention_in = row_norm(c, w.attention_in, token.norms.attention_in),
       .attention_out = row_norm(c, w.attention_out, token.norms.attention_out),
@@ -157,10 +206,12 @@ kernels::DecoderLayer<T, W> decoder_layer(const TokenContext& token, const Layer
       .down = projection<W>(w.down, w.down_bias),
       .temperature = temperature_of(token, w, cache),
       .rule = decode_rule(w.spec, token.bias, w.stages.sink_logit_h),
-      .keys = heads_of<T>(keys),
-      .values = heads_of<T>(values),
-      .key_count = keys.rows,
-      .seen = row_visits(w.spec.mask, token.position, {&run, 1}).value()};
+      .keys = heads_of<T>(place.keys),
+      .values = heads_of<T>(place.values),
+      .key_row = place.row,
+      .key_count = place.count,
+      .seen = place.seen,
+      .groups = place.groups};
   put_heads(token, w, layer);
   return layer;
 }
@@ -187,13 +238,11 @@ std::string Transformer::Impl::beyond_one_pass(const at::Tensor& tokens_bt) cons
   for (const LayerWeights& w : layers) {
     for (const at::Tensor* matrix : {&w.wq, &w.wk, &w.wv, &w.wo, &w.gate, &w.up, &w.down, &head})
       if (!usable(*matrix)) return "matrices are held in several forms";
-    if (w.focus.defined() && compute.focus == FocusMode::off) {
-      AttentionSpec plain = w.spec;
-      plain.focus = {};
-      if (std::string why = beyond_decode_rule(plain); !why.empty()) return why;
-    } else if (std::string why = beyond_decode_rule(w.spec); !why.empty()) {
-      return why;
-    }
+    const std::string why =
+        w.focus.defined()
+            ? beyond_decode_rule(spec_in_mode(w.spec, compute.focus, compute.focus_change))
+            : beyond_decode_rule(w.spec);
+    if (!why.empty()) return why;
   }
   return "";
 }
@@ -208,11 +257,18 @@ void Transformer::Impl::run_one_pass(const at::Tensor& x_btc, DecodeState& state
       .position = state.length(),
       .norms = norm_places(c.block),
       .bias = decode_bias(layers.front().spec, bias_table),
-      .ones_d = c.qk_norm == QkNorm::weightless ? at::ones({c.head_dim}) : at::Tensor()};
+      .ones_d = c.qk_norm == QkNorm::weightless ? at::ones({c.head_dim}) : at::Tensor(),
+      .compute = compute};
   std::vector<kernels::DecoderLayer<T, W>> all;
+  std::vector<CachePlace> places;
   all.reserve(layers.size());
-  for (size_t i = 0; i < layers.size(); ++i)
-    all.push_back(decoder_layer<T, W>(token, layers[i], state.layers[i]));
+  places.reserve(layers.size());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    AttentionCache& cache = state.layers[i];
+    places.push_back(place_token(token, layers[i], cache));
+    all.push_back(decoder_layer<T, W>(token, layers[i], cache, places.back()));
+    if (places.back().choice) state.path.plan = places.back().choice->plan();
+  }
   kernels::run(kernels::DecoderToken<T, W>{
       .rows = x_btc.size(0),
       .width = c.width,

@@ -146,7 +146,9 @@ class Transformer {
 class DecodeState {
  public:
   std::vector<AttentionCache> layers;
-  PathTaken path;  ///< of the last decode(): "one pass" or "by layers", and why not one pass
+  /// Of the last decode(): "one pass" or "by layers", and why not one pass; with hard Focus the
+  /// plan of its last layer.
+  PathTaken path;
   RopeTable rope;  ///< of the whole request: its capacity is n of a dynamic rule (6.2)
   int64_t length() const { return layers.empty() ? 0 : layers.front().length(); }
   void truncate(int64_t length);

@@ -30,6 +30,12 @@ ModelConfig small() {
   return c;
 }
 
+FocusSpec hard_focus() {
+  FocusSpec f{.gate = FocusSpec::Gate::hard, .groups = 4, .top_k = 1, .window = 3};
+  f.width = 8;
+  return f;
+}
+
 template <class E, class Set>
 void add_all(std::vector<Named>& all, const char* key, Set set) {
   const auto names = enum_names(E{});
@@ -93,6 +99,29 @@ std::vector<Named> options() {
     c.embedding_scale = 0.0, c.logit_scale = 0.3, c.logit_cap = 2.0, c.tied = false;
   });
   add("one key head", [](ModelConfig& c) { c.kv_heads = 1; });
+  const auto add_focus = [&](const char* name, auto set) {
+    ModelConfig c = small();
+    c.attention.focus.groups = hard_focus();
+    set(c, c.attention.focus.groups);
+    all.emplace_back(std::string("hard Focus") + name, c);
+  };
+  add_focus("", [](ModelConfig&, FocusSpec&) {});
+  add_focus(", top-2 of 5, sinks",
+            [](ModelConfig&, FocusSpec& f) { f.groups = 5, f.top_k = 2, f.sinks = 2; });
+  add_focus(", 2k > K", [](ModelConfig&, FocusSpec& f) { f.top_k = 3; });
+  add_focus(", softmax, learned temperature, soft-cap, sink", [](ModelConfig& c, FocusSpec& f) {
+    f.assignment = FocusSpec::Assignment::softmax;
+    c.attention.temperature.kind = TemperatureSpec::Kind::learned;
+    c.attention.soft_cap = 3.0;
+    c.attention.sink_logit = true;
+  });
+  add_focus(", one layer without", [](ModelConfig& c, FocusSpec&) {
+    c.attention.focus.layers = {0, 2};
+  });
+  add_focus(" where no window is", [](ModelConfig& c, FocusSpec&) {
+    c.attention.mask.window = 4;
+    c.attention.full = {.every = 3, .layers = {}, .positions = false};
+  });
   return all;
 }
 
@@ -199,6 +228,47 @@ TEST(OnePass, ContinuesWhatAPromptLeftInTheCacheAndForgetsWithIt) {
   }
 }
 
+// From 4096 keys on tokens read keys sorted by their groups (spec 11.5).
+TEST(OnePass, ReadsSortedKeysOfALongText) {
+  constexpr int64_t kPrompt = 4200, kSteps = 60, kScans = 32;
+  ModelConfig config = small();
+  config.context = kPrompt + kSteps;
+  config.attention.focus.groups = hard_focus();
+  config.attention.focus.groups.window = 70;
+  config.attention.focus.groups.sinks = 2;
+  const at::Tensor ids =
+      at::randint(0, kVocab, {2, kPrompt + kSteps}, at::detail::createCPUGenerator(5),
+                  at::TensorOptions(at::kLong));
+  Transformer model = make(config, at::kFloat);
+  DecodeState state = model.make_decode_state(2, kPrompt + kSteps);
+  model.decode(ids.narrow(1, 0, kPrompt), state);
+  const int64_t plain_bytes = state.bytes();
+  DecodeState by_layers = state.fork();
+  const auto step = [&](DecodeState& of, int64_t i, bool one_pass) {
+    model.compute().one_pass = one_pass;
+    const at::Tensor z = model.decode(ids.narrow(1, kPrompt + i, 1), of);
+    EXPECT_EQ(of.path.name, one_pass ? "one pass" : "by layers") << of.path.reason;
+    const std::string plan = i < kScans ? "scan" : "sorted";
+    EXPECT_EQ(of.path.plan, one_pass ? plan : "") << i;
+    return z.to(at::kDouble);
+  };
+  std::vector<at::Tensor> expected;
+  for (int64_t i = 0; i < kSteps; ++i) {
+    expected.push_back(step(by_layers, i, false));
+    EXPECT_LE(difference(step(state, i, true), expected.back()), 1e-5) << i;
+  }
+  EXPECT_GT(state.bytes(), plain_bytes + plain_bytes / 2) << "no sorted copy";
+  // Back, on in another way, and a copy that goes on by itself.
+  state.truncate(kPrompt + kSteps - 20);
+  for (int64_t i = kSteps - 20; i < kSteps; ++i) {
+    EXPECT_LE(difference(step(state, i, i % 3 != 0), expected[i]), 1e-5) << i;
+    if (i != kSteps - 10) continue;
+    DecodeState copy = state.fork();
+    for (int64_t n = i + 1; n < kSteps; ++n)
+      EXPECT_LE(difference(step(copy, n, true), expected[n]), 1e-5) << n;
+  }
+}
+
 TEST(OnePass, SaysWhyNot) {
   const auto reason = [](const ModelConfig& config, int64_t b = 1,
                          at::ScalarType dtype = at::kFloat) {
@@ -219,6 +289,9 @@ TEST(OnePass, SaysWhyNot) {
   c = small();
   c.attention.focus.groups.gate = FocusSpec::Gate::log;
   EXPECT_THAT(reason(c), testing::HasSubstr("focus log"));
+  c.attention.focus.groups = hard_focus();
+  c.attention.focus.groups.potentials = FocusSpec::Potentials::chunk;
+  EXPECT_THAT(reason(c), testing::HasSubstr("focus.potentials chunk"));
   c = small();
   c.attention.mask = {.window = 4, .sinks = 2};
   EXPECT_THAT(reason(c), testing::HasSubstr("sinks"));

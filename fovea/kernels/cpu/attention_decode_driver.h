@@ -47,9 +47,9 @@ class Decode {
         key_(packed_width(table_, s_.head_dim)),
         value_(packed_width(table_, s_.value_dim)),
         rows_(s_.heads / s_.kv_heads * s_.queries),
-        chunks_(std::max<int64_t>((s_.keys + kDecodeChunk - 1) / kDecodeChunk, 1)),
         part_(decode_part(value_)),
         gate_(gate_rule(p_.rule.gate)) {
+    count_chunks();
     for (int64_t b = 0; b < s_.batch; ++b) {
       for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));
     }
@@ -76,6 +76,10 @@ class Decode {
   int64_t part_floats() const { return s_.batch * s_.kv_heads * chunks_ * rows_ * part_; }
   int64_t scratch_floats() const { return table_.decode_scratch(key_); }
   void write_parts_to(float* memory) { parts_ = memory; }
+  /// After another number of keys, at most that of the memory.
+  void count_chunks() {
+    chunks_ = std::max<int64_t>((s_.keys + kDecodeChunk - 1) / kDecodeChunk, 1);
+  }
   /// Share n of `shares`: neighbouring chunks, as many keys as in every other share.
   void attend_share(int64_t n, int64_t shares, float* scratch) const {
     for_share(n, shares, [&](int64_t b, int64_t chunk, int64_t g) {
@@ -231,7 +235,8 @@ class Decode {
   const AttentionSizes& s_;
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
-  const int64_t rows_, chunks_, part_;  // rows_: that read one key head
+  const int64_t rows_, part_;  // rows_: that read one key head
+  int64_t chunks_ = 0;
   const GateRule gate_;
   std::vector<float> gates_;  // [batch][queries][gate_pitch()]
   std::vector<HeadRule> rules_;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <deque>
+#include <limits>
 #include <vector>
 
 #include "fovea/base/error.h"
@@ -37,7 +38,7 @@ const DecoderTable<T>& decoder_table() {
 template <class T>
 struct Share {
   std::vector<T> x, y, sum, mixed, inner;  // x: the residual stream
-  std::vector<float> wide;                 // the input of a product
+  std::vector<float> wide, centred;        // inputs of products
   const T* attention_input = nullptr;
 };
 
@@ -51,6 +52,16 @@ struct LayerAttention {
   LayerAttention(const AttentionDecode<T>& of, const RowVisits& row)
       : problem(of), seen{row, row, row, row}, work(problem) {
     problem.rows = std::span(seen).first(static_cast<size_t>(of.sizes.batch));
+  }
+  /// Some of the keys alone: one list a sequence.
+  void read(std::span<const std::vector<int32_t>> lists) {
+    problem.keys_seen = lists;
+    problem.sizes.keys = 0;
+    for (size_t b = 0; b < lists.size(); ++b) {
+      seen[b].near = {.begin = 0, .end = std::ssize(lists[b]), .shift = 0};
+      problem.sizes.keys = std::max(problem.sizes.keys, seen[b].near.end);
+    }
+    work.count_chunks();
   }
   LayerAttention(const LayerAttention&) = delete;
 };
@@ -78,6 +89,10 @@ class Decoder {
     floats(gate_up_, 2 * p_.ffn_width);
     floats(inner_, p_.ffn_width);
     floats(ffn_, p_.width);
+    int64_t most_features = 0;
+    for (const Layer& layer : p_.layers)
+      most_features = std::max(most_features, layer.groups.features);
+    floats(features_, most_features);
     floats(rstd_, all_heads_);
     narrow_.resize(static_cast<size_t>(rows_ * qkv_width_));
     normed_ = narrow_;
@@ -92,7 +107,8 @@ class Decoder {
                       .sum = row,
                       .mixed = row,
                       .inner = std::vector<T>(static_cast<size_t>(part)),
-                      .wide = std::vector<float>(row.size())});
+                      .wide = std::vector<float>(row.size()),
+                      .centred = std::vector<float>(most_features > 0 ? row.size() : 0)});
     }
     prepare_attention();
   }
@@ -106,9 +122,15 @@ class Decoder {
         team.each(shares_, [&](int64_t n) { project(l, n); });
         if (layer.head_norm == HeadNorm::all_rms)
           team.each(2 * rows_, [&](int64_t n) { norm_all_heads(layer, n); });
-        team.each(rows_ * all_heads_, [&](int64_t n) { place_head(layer, n); });
+        // One more piece of work where keys are chosen.
+        const int64_t choices = layer.groups.present() ? 1 : 0;
+        team.each(rows_ * all_heads_ + choices, [&](int64_t n) {
+          n < choices ? choose_keys(l) : place_head(layer, n - choices);
+        });
         team.each(shares_, [&](int64_t n) { attention.attend_share(n, shares_, scratch.data()); });
-        team.each(rows_ * p_.heads, [&](int64_t n) { finish_head(attention, n); });
+        team.each(rows_ * p_.heads + choices, [&](int64_t n) {
+          n < choices ? layer.groups.choice->keep() : finish_head(attention, n - choices);
+        });
         team.each(shares_, [&](int64_t n) { multiply(heads_out_, layer.o, mixed_, n); });
         team.each(shares_, [&](int64_t n) { feed(layer, n); });
         team.each(shares_, [&](int64_t n) { multiply(inner_, layer.down, ffn_, n); });
@@ -253,7 +275,48 @@ class Decoder {
                            product(s.wide, layer.k, k, qkv_width_),
                            product(s.wide, layer.v, k + layer.k.outputs, qkv_width_)};
     run_share<W>(three, n, shares_);
-    attention_[l].work.prefetch_share(n, shares_);
+    if (layer.groups.present()) {
+      find_features(layer.groups, s, n);
+    } else {
+      attention_[l].work.prefetch_share(n, shares_);
+    }
+  }
+
+  // W_g (y - mean).
+  void find_features(const TokenGroups& groups, Share<T>& s, int64_t n) {
+    for (size_t i = 0; i < s.wide.size(); ++i)
+      s.centred[i] = s.wide[i] - groups.mean[i % static_cast<size_t>(p_.width)];
+    const std::array one{MatVec<float>{.x = s.centred.data(),
+                                       .w = groups.weight,
+                                       .y = features_.data(),
+                                       .y_stride = groups.features,
+                                       .rows = rows_,
+                                       .inputs = p_.width,
+                                       .outputs = groups.features}};
+    kernels::run_share<float>(one, n, shares_);
+  }
+
+  // The groups of all tokens, and which keys follow from them.
+  void choose_keys(int64_t l) {
+    const TokenGroups& groups = p_.layers[l].groups;
+    std::array<uint64_t, kMatVecRows> members{};
+    std::array<float, 64> scores{};
+    for (int64_t b = 0; b < rows_; ++b) {
+      const float* const z = features_.data() + b * groups.features;
+      for (int64_t k = 0; k < groups.groups; ++k) {
+        const float score =
+            table_.dot(z, groups.centroids + k * groups.features, groups.features) * groups.scale;
+        scores[k] = score / groups.temperature +
+                    (groups.potentials != nullptr ? groups.potentials[k] : 0.0f);
+      }
+      for (int64_t n = 0; n < groups.top_k; ++n) {  // ties go to the lower index
+        const auto best = std::max_element(scores.begin(), scores.begin() + groups.groups);
+        members[b] |= uint64_t{1} << (best - scores.begin());
+        *best = -std::numeric_limits<float>::infinity();
+      }
+    }
+    groups.choice->choose(std::span(members).first(static_cast<size_t>(rows_)));
+    if (!groups.choice->seen().empty()) attention_[l].read(groups.choice->seen());
   }
 
   // Queries (even n) or keys (odd n) of a sequence.
@@ -275,7 +338,7 @@ class Decoder {
     };
     if (value >= 0) {
       table_.narrow(qkv_.data() + at, bias(layer.v, value), d,
-                    layer.values.at(b, value, layer.key_count - 1));
+                    layer.values.at(b, value, layer.key_row));
       return;
     }
     const bool is_key = key >= 0;
@@ -291,8 +354,7 @@ class Decoder {
       table_.to_length(from, is_key ? 1.0f : layer.q_length, d, normed_.data() + at);
       in = normed_.data() + at;
     }
-    T* const out =
-        is_key ? layer.keys.at(b, key, layer.key_count - 1) : q_.data() + b * q_width_ + h * d;
+    T* const out = is_key ? layer.keys.at(b, key, layer.key_row) : q_.data() + b * q_width_ + h * d;
     rows_table_.rotate_forward({.in = in,
                                 .out = out,
                                 .gain = layer.head_norm == HeadNorm::rms ? gain : nullptr,
@@ -372,7 +434,7 @@ class Decoder {
   std::deque<Share<T>> own_;
   std::deque<LayerAttention<T>> attention_;
   // Shared, [rows, columns]: results of products, and the inputs of the next ones.
-  std::vector<float> qkv_, heads_out_, mixed_, gate_up_, inner_, ffn_, rstd_;
+  std::vector<float> qkv_, heads_out_, mixed_, gate_up_, inner_, ffn_, rstd_, features_;
   std::vector<T> narrow_, normed_, q_, out_;
   std::array<float, kMatVecRows> tau_{};
 };

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "fovea/kernels/cpu/attention.h"
 #include "fovea/kernels/cpu/decoder_table.h"
@@ -58,6 +59,34 @@ struct TokenTemperature {
   bool sigmoid = false;  ///< maps smoothly into the bounds instead of clipping
 };
 
+/// Hard Focus: which keys a token reads, once its groups are known (spec 11.5). One object a layer
+/// and token.
+class KeyChoice {
+ public:
+  virtual ~KeyChoice() = default;
+  /// The groups of each sequence's token, as bits. Called once, by one thread, while others write
+  /// the token's key and value.
+  virtual void choose(std::span<const uint64_t> members) = 0;
+  /// Rows of keys and values that the token of each sequence reads; empty: all. After choose().
+  virtual std::span<const std::vector<int32_t>> seen() const = 0;
+  /// Called by one thread when the token's key and value are written.
+  virtual void keep() = 0;
+};
+
+/// Groups of a token from the input y of its layer's attention (spec 11.1, U-14, U-24): the `top_k`
+/// largest of z.c_k / temperature + potential_k, where z = scale W_g (y - mean).
+struct TokenGroups {
+  const float* weight = nullptr;      ///< W_g [features, width]; null: no Focus
+  const float* mean = nullptr;        ///< [width]
+  const float* centroids = nullptr;   ///< [groups, features]
+  const float* potentials = nullptr;  ///< [groups]; null: 0
+  float scale = 1.0f, temperature = 1.0f;
+  int64_t features = 0, groups = 0, top_k = 0;
+  KeyChoice* choice = nullptr;
+
+  bool present() const { return weight != nullptr; }
+};
+
 template <class T, class W>
 struct DecoderLayer {
   RowNorm attention_in, attention_out, ffn_in, ffn_out;
@@ -68,9 +97,11 @@ struct DecoderLayer {
   const float *cos = nullptr, *sin = nullptr;  ///< [position][rotary / 2]; null: no rotation
   TokenTemperature temperature;
   LogitRule rule;            ///< without tau, dropout and gate
-  HeadRows<T> keys, values;  ///< the cache; its last row is written
-  int64_t key_count = 0;     ///< rows of it, the new one included
-  RowVisits seen;            ///< of it, by every sequence
+  HeadRows<T> keys, values;  ///< the cache
+  int64_t key_row = 0;       ///< of the new token: it is written
+  int64_t key_count = 0;     ///< rows that a token sees, the new one included, at most
+  RowVisits seen;            ///< of the cache, by every sequence; with groups all
+  TokenGroups groups;
 };
 
 /// The call. All sequences have the same length.
