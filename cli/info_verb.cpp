@@ -47,6 +47,7 @@ void run(const Globals& globals) {
       {"isa_chosen", enum_name(chosen_isa())},
       {"bfloat16_in_hardware", has_fast_bfloat16()},
       {"linear_float32", enum_name(linear_library())},
+      {"linear_bfloat16", enum_name(bfloat16_product())},
       {"cores", machine["cores"]},
       {"threads", at::get_num_threads()},
       {"device", device.str()},

@@ -6,7 +6,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <optional>
@@ -69,9 +72,36 @@ LinearLibrary choose() {
                     forced, did_you_mean(forced, names));
 }
 
+bool is_widened(const at::Tensor& x, Bfloat16Product how) {
+  return how == Bfloat16Product::widened && x.is_cpu() && x.scalar_type() == at::kBFloat16;
+}
+
+// Calls work(begin, count) for stretches of rows whose copies in float32, `columns` each, take at
+// most 64 MiB.
+template <class Work>
+void for_some_rows(int64_t rows, int64_t columns, const Work& work) {
+  constexpr int64_t kMostFloats = 16 << 20;
+  const int64_t most = std::max<int64_t>(kMostFloats / std::max<int64_t>(columns, 1), 1);
+  for (int64_t begin = 0; begin < rows; begin += most) work(begin, std::min(most, rows - begin));
+}
+
 }  // namespace
 
 std::span<const std::string_view> enum_names(LinearLibrary) { return kNames; }
+
+std::span<const std::string_view> enum_names(Bfloat16Product) {
+  static constexpr std::array<std::string_view, 2> names{"native", "widened"};
+  return names;
+}
+
+Bfloat16Product bfloat16_product() {
+#if defined(__x86_64__)
+  static const bool fast = has_fast_bfloat16();
+#else
+  static const bool fast = true;
+#endif
+  return fast ? Bfloat16Product::native : Bfloat16Product::widened;
+}
 
 LinearLibrary linear_library() {
   static const LinearLibrary library = choose();
@@ -88,7 +118,32 @@ at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi, Linear
 }
 
 at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi) {
-  return linear_product(x_ri, w_oi, linear_library());
+  return is_widened(x_ri, bfloat16_product()) ? widened_product(x_ri, w_oi)
+                                              : linear_product(x_ri, w_oi, linear_library());
+}
+
+at::Tensor widened_product(const at::Tensor& x_ri, const at::Tensor& w_oi) {
+  std::vector<int64_t> sizes = x_ri.sizes().vec();
+  const at::Tensor x = x_ri.reshape({-1, sizes.back()}), w = w_oi.to(at::kFloat);
+  sizes.back() = w.size(0);
+  const at::Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
+  for_some_rows(x.size(0), x.size(1) + w.size(0), [&](int64_t begin, int64_t count) {
+    const at::Tensor some = x.narrow(0, begin, count).to(at::kFloat);
+    y.narrow(0, begin, count).copy_(linear_product(some, w, linear_library()));
+  });
+  return y.view(sizes);
+}
+
+at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x, Bfloat16Product how) {
+  if (!is_widened(x, how)) return at::mm(dy.t(), x);
+  at::Tensor sum = at::zeros({dy.size(1), x.size(1)}, x.options().dtype(at::kFloat));
+  for_some_rows(x.size(0), dy.size(1) + x.size(1), [&](int64_t begin, int64_t count) {
+    const auto some = [&](const at::Tensor& of) {
+      return of.narrow(0, begin, count).to(at::kFloat);
+    };
+    sum.addmm_(some(dy).t(), some(x));
+  });
+  return sum;
 }
 
 bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights) {

@@ -24,10 +24,24 @@ std::span<const std::string_view> enum_names(LinearLibrary);
 /// once per process.
 LinearLibrary linear_library();
 
+/// How bfloat16 is multiplied on the CPU: by torch's own product, which is fast where there are
+/// instructions for it, or in float32 with the result rounded, a few rows at a time.
+enum class Bfloat16Product { native, widened };
+std::span<const std::string_view> enum_names(Bfloat16Product);
+/// `native` where has_fast_bfloat16() and on CPUs other than x86-64: a rule, as linear_library().
+Bfloat16Product bfloat16_product();
+
 /// x W^T without a gradient: x [..., in], w [out, in] of any strides, both of one dtype; [...,
 /// out]. `library` matters for float32 on the CPU only; small products always take torch's.
 at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi, LinearLibrary library);
 at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi);
+/// The same in bfloat16 on the CPU by float32.
+at::Tensor widened_product(const at::Tensor& x_ri, const at::Tensor& w_oi);
+
+/// dY^T x, the gradient of a weight [out, in]: dY [r, out] and x [r, in] of one dtype; in that
+/// dtype, or in float32 where bfloat16 is widened.
+at::Tensor weight_gradient(const at::Tensor& dy_ro, const at::Tensor& x_ri,
+                           Bfloat16Product how = bfloat16_product());
 
 /// Whether few_rows_product() takes these: at most 4 rows (leading dimensions of x together), on
 /// the CPU, x float32 or bfloat16, weights [out_i, in] contiguous, all float32 or all bfloat16.

@@ -68,7 +68,7 @@ class MasterLinear : public Function<MasterLinear> {
     Variables result(2);
     if (ctx->needs_input_grad(0))
       result[0] = linear_product(dy, saved[1].t()).view(saved[0].sizes());
-    if (ctx->needs_input_grad(1)) result[1] = at::mm(dy.t(), x).to(master);
+    if (ctx->needs_input_grad(1)) result[1] = weight_gradient(dy, x).to(master);
     return result;
   }
 };
@@ -330,9 +330,13 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
       if (!gradient) continue;
       if (slope.defined()) logits.mul_(slope);
       at::Tensor dh = dhidden.narrow(0, begin, n);
-      at::mm_out(dh, logits, w);
+      if (bfloat16_product() == Bfloat16Product::widened && hidden.scalar_type() == at::kBFloat16) {
+        dh.copy_(widened_product(logits, w.t()));
+      } else {
+        at::mm_out(dh, logits, w);
+      }
       if (!weight.requires_grad()) continue;  // a frozen base
-      const at::Tensor dw = at::mm(logits.t(), h).to(weight.scalar_type());
+      const at::Tensor dw = weight_gradient(logits, h).to(weight.scalar_type());
       dweight = dweight.defined() ? dweight.add_(dw) : dw;
     }
     if (gradient) ctx->save_for_backward({dhidden, dweight});

@@ -56,6 +56,49 @@ TEST_P(LinearProduct, TheSameInputsGiveTheSameBits) {
   EXPECT_TRUE(at::equal(linear_product(x, w, GetParam()), linear_product(x, w, GetParam())));
 }
 
+/// The largest |y - truth|, in half units of the last place of a small bfloat16 significand.
+double bfloat16_error(const at::Tensor& y, const at::Tensor& truth) {
+  const at::Tensor unit = truth.abs().clamp_min(1e-2) / 256.0;
+  return ((y.to(at::kDouble) - truth).abs() / unit).max().item<double>();
+}
+
+// The last sizes go in several stretches of rows.
+TEST(WidenedProduct, IsTheFloat64ProductRoundedOnce) {
+  uint64_t seed = 300;
+  for (const auto& [rows, in, out] : std::vector<std::array<int64_t, 3>>{
+           {1, 1, 1}, {3, 19, 97}, {257, 97, 33}, {0, 8, 8}, {130, 2, 70000}}) {
+    const at::Tensor x = random({2, rows, in}, ++seed).to(at::kBFloat16),
+                     w = random({out, in}, ++seed).to(at::kBFloat16);
+    const at::Tensor truth = at::matmul(x.to(at::kDouble), w.to(at::kDouble).t());
+    for (const at::Tensor& weight : {w, w.t().contiguous().t()}) {
+      const at::Tensor y = widened_product(x, weight);
+      ASSERT_EQ(y.sizes(), truth.sizes());
+      ASSERT_EQ(y.scalar_type(), at::kBFloat16);
+      if (rows == 0) continue;
+      EXPECT_LT(bfloat16_error(y, truth), 1.01) << rows << " x " << in << " x " << out;
+    }
+  }
+}
+
+TEST(WeightGradient, IsTheFloat64ProductInEitherForm) {
+  for (const auto& [rows, in, out] :
+       std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {37, 19, 97}, {260, 2, 70000}}) {
+    const at::Tensor x = random({rows, in}, 1).to(at::kBFloat16),
+                     dy = random({rows, out}, 2).to(at::kBFloat16);
+    const at::Tensor truth = at::matmul(dy.to(at::kDouble).t(), x.to(at::kDouble));
+    const at::Tensor wide = weight_gradient(dy, x, Bfloat16Product::widened);
+    EXPECT_EQ(wide.scalar_type(), at::kFloat);
+    EXPECT_LT((wide.to(at::kDouble) - truth).abs().max().item<double>(),
+              1e-5 * truth.abs().max().item<double>());
+    const at::Tensor rounded = weight_gradient(dy, x, Bfloat16Product::native);
+    EXPECT_EQ(rounded.scalar_type(), at::kBFloat16);
+    EXPECT_LT((rounded.to(at::kDouble) - truth).abs().max().item<double>(),
+              1e-2 * truth.abs().max().item<double>());
+    EXPECT_TRUE(at::equal(weight_gradient(dy.to(at::kFloat), x.to(at::kFloat)),
+                          at::mm(dy.to(at::kFloat).t(), x.to(at::kFloat))));
+  }
+}
+
 // The definition in float64 of the same stored weights; odd sizes have tails in every loop.
 TEST(FewRowsProduct, EqualsTheFloat64ProductOfTheStoredWeights) {
   uint64_t seed = 100;
