@@ -209,6 +209,14 @@ void pack_strip(const StripSource<T>& from, const PackedWidth& width, const Stri
                 Word* scratch) {
   Word* natural = to.natural != nullptr ? to.natural : scratch;
   for (int64_t row = 0; row < kStrip; ++row) {
+    if (row < from.ahead) {
+      const int64_t next = from.index != nullptr ? from.index[row + kStrip] : row + kStrip;
+      if (next >= 0) {
+        const T* const first = from.data + next * from.stride;
+        for (int64_t c = 0; c < width.elements; c += 64 / static_cast<int64_t>(sizeof(T)))
+          __builtin_prefetch(first + c, 0, 3);
+      }
+    }
     Word* out = natural + row * width.pitch;
     const int64_t at = from.index != nullptr && row < from.rows ? from.index[row] : row;
     if (row < from.rows && at >= 0) {

@@ -33,6 +33,7 @@ struct StripSource {
   int64_t stride = 0;              ///< elements from row to row
   int64_t rows = 0;                ///< rows that exist, at most one strip
   const int32_t* index = nullptr;  ///< where the rows are, -1 for a row of zeros; null: 0, 1, ...
+  int64_t ahead = 0;               ///< rows that follow these and come next: they are fetched
 };
 
 struct StripLayouts {

@@ -301,11 +301,13 @@ class Backward {
       const int64_t first = order == 0 ? begin : 0;
       const int64_t rows =
           order == 0 ? std::clamp<int64_t>(s_.keys - begin, 0, table_.strip) : table_.strip;
-      table_.pack({p_.k.at(unit.b, unit.g, first), p_.k.row, rows, index}, key_,
+      const int64_t real = order == 0 ? s_.keys : all;
+      const int64_t ahead = std::clamp<int64_t>(real - begin - table_.strip, 0, table_.strip);
+      table_.pack({p_.k.at(unit.b, unit.g, first), p_.k.row, rows, index, ahead}, key_,
                   {.natural = to.k_natural + begin * key_.pitch,
                    .rows = to.k_rows + rows_floats(begin, key_)},
                   own.floats.data());
-      table_.pack({p_.v.at(unit.b, unit.g, first), p_.v.row, rows, index}, value_,
+      table_.pack({p_.v.at(unit.b, unit.g, first), p_.v.row, rows, index, ahead}, value_,
                   {.natural = to.v_natural + begin * value_.pitch}, own.floats.data());
     }
   }
@@ -314,23 +316,25 @@ class Backward {
                     Scratch& own) const {
     const PackedQueries& to = unit.queries[order][h];
     const int64_t global = unit.g * group_ + h;
+    const int64_t all = order == 0 ? s_.queries : query_slots(*unit.plan);
     std::vector<int32_t> index;
     for (; begin < end; begin += table_.strip) {
       int64_t rows = std::clamp<int64_t>(s_.queries - begin, 0, table_.strip), first = begin;
+      const int64_t ahead = std::clamp<int64_t>(all - begin - table_.strip, 0, table_.strip);
       if (order == 1) {
         index.clear();
-        for (int64_t n = begin; n < begin + table_.strip; ++n) {
+        for (int64_t n = begin; n < begin + table_.strip + ahead; ++n) {
           const int32_t token = unit.plan->far.query.token[n];
           index.push_back(token < 0 ? -1 : token - static_cast<int32_t>(unit.plan->first_query()));
         }
         rows = table_.strip, first = 0;
       }
       const int32_t* at = order == 1 ? index.data() : nullptr;
-      table_.pack({p_.q.at(unit.b, global, first), p_.q.row, rows, at}, key_,
+      table_.pack({p_.q.at(unit.b, global, first), p_.q.row, rows, at, ahead}, key_,
                   {.columns = to.q_columns + begin * key_.pitch,
                    .rows = to.q_rows + rows_floats(begin, key_)},
                   own.floats.data());
-      table_.pack({p_.dout.at(unit.b, global, first), p_.dout.row, rows, at}, value_,
+      table_.pack({p_.dout.at(unit.b, global, first), p_.dout.row, rows, at, ahead}, value_,
                   {.columns = to.dout_columns + begin * value_.pitch,
                    .rows = to.dout_rows + rows_floats(begin, value_)},
                   own.floats.data());
