@@ -1,5 +1,5 @@
 // A whole decoder on raw pointers against the formulas in double precision, token by token (spec
-// 7), and its bits for any number of threads and neighbours.
+// 7), with hard Focus too (spec 11), and its bits for any number of threads and neighbours.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -8,7 +8,9 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,10 @@ const Shape kShapes[] = {
 };
 constexpr int64_t kLayers = 2;
 constexpr double kEps = 1e-5;
+
+// Hard Focus.
+constexpr int64_t kFeatures = 6, kGroups = 5, kTopK = 2, kWindow = 2;
+constexpr double kScale = 0.75, kTemperature = 0.5;
 
 using Doubles = std::vector<double>;
 
@@ -52,7 +58,12 @@ std::vector<T> as(const Doubles& x) {
 
 struct Layer {
   Doubles attention_norm, ffn_norm, q, k, v, o, gate, up, down, q_bias;
+  Doubles group_weight, mean, centroids, potentials;
 };
+
+bool sees(int64_t query, int64_t key, uint64_t query_members, uint64_t key_members) {
+  return query - key < kWindow || (query_members & key_members) != 0;
+}
 
 struct Model {
   std::vector<Layer> layers;
@@ -74,8 +85,9 @@ Model make_model(const Shape& s) {
   for (int64_t l = 0; l < kLayers; ++l)
     m.layers.push_back({gain(s.width), gain(s.width), matrix(q, s.width), matrix(kv, s.width),
                         matrix(kv, s.width), matrix(s.width, q), matrix(s.ffn, s.width),
-                        matrix(s.ffn, s.width), matrix(s.width, s.ffn),
-                        coarse_normals(rng, q, 0.5)});
+                        matrix(s.ffn, s.width), matrix(s.width, s.ffn), coarse_normals(rng, q, 0.5),
+                        matrix(kFeatures, s.width), coarse_normals(rng, s.width, 0.5),
+                        matrix(kGroups, kFeatures), coarse_normals(rng, kGroups, 0.5)});
   m.final_norm = gain(s.width);
   m.head = matrix(s.vocab, s.width);
   for (int64_t n = 0; n < s.tokens; ++n) {
@@ -109,7 +121,8 @@ Doubles normed(const Doubles& x, const Doubles& gain) {
 /// Logits of one sequence in double precision, [token][vocab].
 class Formula {
  public:
-  Formula(const Shape& s, const Model& m) : s_(s), m_(m), keys_(kLayers), values_(kLayers) {}
+  Formula(const Shape& s, const Model& m, bool focus)
+      : s_(s), m_(m), focus_(focus), keys_(kLayers), values_(kLayers), members_(kLayers) {}
 
   Doubles logits_of(Doubles x, int64_t position) {
     for (size_t l = 0; l < kLayers; ++l) {
@@ -142,8 +155,27 @@ class Formula {
     return x;
   }
 
+  static uint64_t members(const Layer& w, Doubles y) {
+    for (size_t i = 0; i < y.size(); ++i) y[i] = (y[i] - w.mean[i]) * kScale;
+    Doubles scores = product(w.centroids, product(w.group_weight, y));
+    for (size_t k = 0; k < scores.size(); ++k)
+      scores[k] = scores[k] / kTemperature + w.potentials[k];
+    uint64_t bits = 0;
+    for (size_t k = 0; k < scores.size(); ++k) {
+      const auto larger =
+          std::count_if(scores.begin(), scores.end(), [&](double x) { return x > scores[k]; });
+      if (larger < kTopK) bits |= uint64_t{1} << k;
+    }
+    return bits;
+  }
+
   Doubles attend(size_t l, const Doubles& y, int64_t position) {
     const Layer& w = m_.layers[l];
+    members_[l].push_back(members(w, y));
+    const auto seen = [&](size_t key) {
+      return !focus_ ||
+             sees(position, static_cast<int64_t>(key), members_[l].back(), members_[l][key]);
+    };
     Doubles q = product(w.q, y);
     add(q, w.q_bias);
     q = rotated(q, position);
@@ -155,10 +187,10 @@ class Formula {
       const size_t at = h / static_cast<size_t>(s_.heads / s_.kv_heads) * d;
       Doubles weights;
       double total = 0;
-      for (const Doubles& key : keys_[l]) {
+      for (size_t n = 0; n < keys_[l].size(); ++n) {
         double logit = 0;
-        for (size_t i = 0; i < d; ++i) logit += q[h * d + i] * key[at + i];
-        weights.push_back(std::exp(logit / std::sqrt(static_cast<double>(d))));
+        for (size_t i = 0; i < d; ++i) logit += q[h * d + i] * keys_[l][n][at + i];
+        weights.push_back(seen(n) ? std::exp(logit / std::sqrt(static_cast<double>(d))) : 0.0);
         total += weights.back();
       }
       for (size_t n = 0; n < weights.size(); ++n) {
@@ -170,18 +202,52 @@ class Formula {
 
   const Shape& s_;
   const Model& m_;
+  const bool focus_;
   std::vector<std::vector<Doubles>> keys_, values_;  // [layer][token]
+  std::vector<std::vector<uint64_t>> members_;       // [layer][token]
+};
+
+/// The keys of a layer's tokens, which stand in its cache the last one first.
+class Backwards final : public KeyChoice {
+ public:
+  Backwards(int64_t sequences, int64_t tokens)
+      : tokens_(tokens),
+        members_(static_cast<size_t>(sequences)),
+        seen_(static_cast<size_t>(sequences)) {}
+
+  int64_t next_row() const { return tokens_ - 1 - std::ssize(members_[0]); }
+  int64_t kept() const { return kept_; }
+
+  void choose(std::span<const uint64_t> members) override {
+    for (size_t b = 0; b < members_.size(); ++b) {
+      members_[b].push_back(members[b]);
+      seen_[b].clear();
+      const int64_t query = std::ssize(members_[b]) - 1;
+      for (int64_t n = 0; n <= query; ++n) {
+        if (sees(query, n, members[b], members_[b][static_cast<size_t>(n)]))
+          seen_[b].push_back(static_cast<int32_t>(tokens_ - 1 - n));
+      }
+    }
+  }
+  std::span<const std::vector<int32_t>> seen() const override { return seen_; }
+  void keep() override { ++kept_; }
+
+ private:
+  int64_t tokens_, kept_ = 0;
+  std::vector<std::vector<uint64_t>> members_;  // [sequence][token]
+  std::vector<std::vector<int32_t>> seen_;
 };
 
 /// Logits of run() for sequences [first, first + count), [token][sequence][vocab]. `by_head`: the
 /// cache lies head by head, else token by token.
 template <class T, class W>
 std::vector<float> decoded(const Shape& s, const Model& m, int64_t first, int64_t count,
-                           bool by_head) {
+                           bool by_head, bool focus = false) {
   struct Weights {
     std::vector<W> q, k, v, o, gate, up, down;
-    std::vector<float> attention_norm, ffn_norm, q_bias;
+    std::vector<float> attention_norm, ffn_norm, q_bias, group_weight, mean, centroids, potentials;
     std::vector<T> keys, values;
+    Backwards choice;
   };
   const int64_t kv = s.kv_heads * s.head_dim, d = s.head_dim;
   std::vector<Weights> weights;
@@ -189,7 +255,9 @@ std::vector<float> decoded(const Shape& s, const Model& m, int64_t first, int64_
     const std::vector<T> cache(static_cast<size_t>(count * s.tokens * kv));
     weights.push_back({as<W>(l.q), as<W>(l.k), as<W>(l.v), as<W>(l.o), as<W>(l.gate), as<W>(l.up),
                        as<W>(l.down), as<float>(l.attention_norm), as<float>(l.ffn_norm),
-                       as<float>(l.q_bias), cache, cache});
+                       as<float>(l.q_bias), as<float>(l.group_weight), as<float>(l.mean),
+                       as<float>(l.centroids), as<float>(l.potentials), cache, cache,
+                       Backwards(count, s.tokens)});
   }
   const std::vector<float> final_norm = as<float>(m.final_norm), cos = as<float>(m.cos),
                            sin = as<float>(m.sin);
@@ -221,9 +289,23 @@ std::vector<float> decoded(const Shape& s, const Model& m, int64_t first, int64_
           .rule = {.scale = 1.0f / std::sqrt(static_cast<float>(d))},
           .keys = rows(w.keys),
           .values = rows(w.values),
+          .key_row = n,
           .key_count = n + 1,
           .seen = {.position = n, .near = {.begin = 0, .end = n + 1}, .far = {}}};
       layer.q.bias = w.q_bias.data();
+      if (focus) {
+        layer.key_row = w.choice.next_row();
+        layer.groups = {.weight = w.group_weight.data(),
+                        .mean = w.mean.data(),
+                        .centroids = w.centroids.data(),
+                        .potentials = w.potentials.data(),
+                        .scale = static_cast<float>(kScale),
+                        .temperature = static_cast<float>(kTemperature),
+                        .features = kFeatures,
+                        .groups = kGroups,
+                        .top_k = kTopK,
+                        .choice = &w.choice};
+      }
       layers.push_back(layer);
     }
     run(DecoderToken<T, W>{.rows = count,
@@ -241,17 +323,18 @@ std::vector<float> decoded(const Shape& s, const Model& m, int64_t first, int64_
                            .x = embedded.data() + (n * s.sequences + first) * s.width,
                            .logits = logits.data() + n * count * s.vocab});
   }
+  for (const Weights& w : weights) EXPECT_EQ(w.choice.kept(), focus ? s.tokens : 0);
   return logits;
 }
 
 template <class T, class W>
-void expect_the_formula(double tolerance) {
+void expect_the_formula(double tolerance, bool focus = false) {
   for (const Shape& s : kShapes) {
     SCOPED_TRACE(s.name);
     const Model m = make_model(s);
-    const std::vector<float> logits = decoded<T, W>(s, m, 0, s.sequences, true);
+    const std::vector<float> logits = decoded<T, W>(s, m, 0, s.sequences, true, focus);
     for (int64_t b = 0; b < s.sequences; ++b) {
-      Formula formula(s, m);
+      Formula formula(s, m, focus);
       for (int64_t n = 0; n < s.tokens; ++n) {
         const auto x = m.embedded.begin() + (n * s.sequences + b) * s.width;
         const Doubles expected = formula.logits_of({x, x + s.width}, n);
@@ -267,6 +350,11 @@ TEST(Decoder, EqualsTheFormulasInFloat32) { expect_the_formula<float, float>(2e-
 TEST(Decoder, EqualsTheFormulasWithBfloat16Matrices) { expect_the_formula<float, BFloat16>(2e-5); }
 TEST(Decoder, EqualsTheFormulasInBfloat16) { expect_the_formula<BFloat16, BFloat16>(0.1); }
 
+TEST(Decoder, EqualsTheFormulasWithHardFocus) {
+  expect_the_formula<float, float>(2e-5, true);
+  expect_the_formula<float, BFloat16>(2e-5, true);
+}
+
 TEST(Decoder, HasTheSameBitsForAnyThreadsNeighboursAndOrderOfTheCache) {
   const int before = omp_get_max_threads();
   for (const Shape& s : kShapes) {
@@ -279,6 +367,14 @@ TEST(Decoder, HasTheSameBitsForAnyThreadsNeighboursAndOrderOfTheCache) {
       EXPECT_EQ((decoded<BFloat16, BFloat16>(s, m, 0, s.sequences, true)), all) << threads;
     }
     EXPECT_EQ((decoded<BFloat16, BFloat16>(s, m, 0, s.sequences, false)), all);
+    omp_set_num_threads(1);
+    const std::vector<float> focused =
+        decoded<BFloat16, BFloat16>(s, m, 0, s.sequences, true, true);
+    EXPECT_NE(focused, all);
+    for (const int threads : {2, 3, 5}) {
+      omp_set_num_threads(threads);
+      EXPECT_EQ((decoded<BFloat16, BFloat16>(s, m, 0, s.sequences, false, true)), focused);
+    }
     const std::vector<float> alone = decoded<BFloat16, BFloat16>(s, m, 1, 1, true);
     for (int64_t n = 0; n < s.tokens; ++n) {
       for (int64_t i = 0; i < s.vocab; ++i)
