@@ -16,7 +16,7 @@
 
 namespace fovea {
 
-/// Room for one token in the cache, which it must outlive. The caller writes key and value into
+/// Room for one token in the cache, which must outlive it. The caller writes key and value into
 /// row() of keys() and values() and calls choose(), both in any order; then it reads what seen()
 /// lists; then it calls keep(). UnsupportedError past the cache's capacity.
 class TokenKeys final : public kernels::KeyChoice {

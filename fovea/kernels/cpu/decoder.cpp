@@ -19,6 +19,8 @@
 namespace fovea::kernels {
 namespace {
 
+constexpr int64_t kMostGroups = 64;  // memberships are the bits of a word
+
 // Below this many weights a layer, meeting seven times costs more than a second thread saves.
 constexpr int64_t kParallelWeights = 131072;
 
@@ -300,7 +302,7 @@ class Decoder {
   void choose_keys(int64_t l) {
     const TokenGroups& groups = p_.layers[l].groups;
     std::array<uint64_t, kMatVecRows> members{};
-    std::array<float, 64> scores{};
+    std::array<float, kMostGroups> scores{};
     for (int64_t b = 0; b < rows_; ++b) {
       const float* const z = features_.data() + b * groups.features;
       for (int64_t k = 0; k < groups.groups; ++k) {
@@ -446,6 +448,10 @@ void run(const DecoderToken<T, W>& token) {
   require<ShapeError>(token.rows >= 1 && token.rows <= kMatVecRows && !token.layers.empty(),
                       "decoder", "expected 1 to {} sequences and a layer; got {} and {}",
                       kMatVecRows, token.rows, token.layers.size());
+  for (const DecoderLayer<T, W>& layer : token.layers) {
+    require<ShapeError>(layer.groups.groups <= kMostGroups, "decoder",
+                        "expected at most {} groups; got {}", kMostGroups, layer.groups.groups);
+  }
   const std::string_view beyond = beyond_attention_kernels(token.head_dim, token.head_dim);
   require<UnsupportedError>(beyond.empty(), "decoder", "head size {}: {}", token.head_dim, beyond);
   Decoder<T, W>(token).run();
