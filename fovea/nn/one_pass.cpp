@@ -169,13 +169,15 @@ CachePlace place_token(const TokenContext& token, const LayerWeights& w, Attenti
   if (spec.focus.active()) {
     auto choice = std::make_unique<TokenKeys>(spec, cache);
     const int64_t count = token.position + 1;
-    return {.keys = choice->keys(),
-            .values = choice->values(),
-            .row = choice->row(),
-            .count = count,
-            .seen = {.near = {.begin = 0, .end = count}, .far = {}},
-            .groups = token_groups(spec.focus, w.focus, choice.get()),
-            .choice = std::move(choice)};
+    CachePlace place{.keys = choice->keys(),
+                     .values = choice->values(),
+                     .row = choice->row(),
+                     .count = count,
+                     .seen = {.near = {.begin = 0, .end = count}, .far = {}},
+                     .groups = token_groups(spec.focus, w.focus, choice.get()),
+                     .choice = nullptr};
+    place.choice = std::move(choice);
+    return place;
   }
   const CachedRows keys = cache.extend("keys"), values = cache.extend("values");
   const KeyRange run{.begin = 0, .end = keys.rows, .shift = keys.first_position};
