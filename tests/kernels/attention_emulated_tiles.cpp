@@ -1,5 +1,6 @@
-// The kernels with matrix tiles, their eight instructions emulated by loops (attention_tiles.h);
-// compiler flags stand in tests/CMakeLists.txt.
+// The kernels with matrix tiles, their eight instructions emulated by loops (attention_tiles.h),
+// and those for pairs of bfloat16 by others (attention_product.h); compiler flags stand in
+// tests/CMakeLists.txt.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -65,7 +65,7 @@ template std::string_view attention_isa<float>();
 template std::string_view attention_isa<BFloat16>();
 
 std::string_view beyond_attention_kernels(int64_t head_dim, int64_t value_dim) {
-  const auto fits = [](int64_t n) { return n >= 8 && n <= 256 && n % 8 == 0; };
+  const auto fits = [](int64_t n) { return n >= 8 && n <= kWidestHead && n % 8 == 0; };
   if (!fits(head_dim)) return "head_dim must be a multiple of 8 from 8 to 256";
   if (!fits(value_dim)) return "value_dim must be a multiple of 8 from 8 to 256";
   return "";

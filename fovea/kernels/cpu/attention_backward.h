@@ -378,12 +378,12 @@ class BackwardKeys {
 
   // bfloat16: [strip][pair of keys][query] words from two neighbouring rows of dS^T.
   FOVEA_INLINE void weave(int g) {
-#if defined(__AVX512BF16__)
+#if defined(FOVEA_PAIRS)
     const Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / 2);
     Word* to = woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kStrip;
     for (int r = 0; r < kRows; r += 2, to += kStrip) {
       Float low, high;
-      weave_rows(load(slopes + r * kScorePitch<P>), load(slopes + (r + 1) * kScorePitch<P>), low,
+      P::weave(load(slopes + r * kScorePitch<P>), load(slopes + (r + 1) * kScorePitch<P>), low,
                  high);
       store(to, low);
       store(to + kLanes, high);
@@ -487,7 +487,7 @@ class BackwardKeys {
                                  const Word* scores, const Word* rows) {
     constexpr int64_t kWords = kStrip / P::kElements;
     add_to_sums<P, N>(
-        sums + g * kRows * columns + tile, columns, [&](const auto& add) FOVEA_ALWAYS {
+        sums + g * kRows * columns + tile, columns, true, [&](const auto& add) FOVEA_ALWAYS {
           for (int d = 0; d < depth_; ++d) {
             if (live_[d][g] == 0) continue;
             const int64_t from = live_[d][g] == 2 ? kWords / 2 : 0;
@@ -518,7 +518,7 @@ class BackwardKeys {
     constexpr int64_t kWords = kStrip / P::kElements;
     const int64_t columns = b_.key_width.columns;
     add_to_sums<P, N>(
-        head_->dq + (strip_query_[d] + r) * columns + tile, columns,
+        head_->dq + (strip_query_[d] + r) * columns + tile, columns, true,
         [&](const auto& add) FOVEA_ALWAYS {
           for (int part = 0; part < kKeyParts; ++part) {
             if (!used[part]) continue;

@@ -278,7 +278,7 @@ class DecodeChunk {
       for (int v = 0; v < kDecodeVectors; ++v)
         rows[v] = left(v) > 0 ? load_words<T, P>(row + c, v * kLanes, left(v)) : Float{};
     } else {
-#if defined(__AVX512BF16__)
+#if defined(FOVEA_PAIRS)
       const bool has_even = key >= begin_, has_odd = key + 1 < end_;
       const T* next = has_odd ? b_.v + row_of(key + 1) * b_.v_row : row;
 #pragma GCC unroll 2
@@ -288,7 +288,7 @@ class DecodeChunk {
             some && has_even ? load_words<T, P>(row + c, v * kLanes, left(v)) : Float{};
         const Float odd =
             some && has_odd ? load_words<T, P>(next + c, v * kLanes, left(v)) : Float{};
-        weave_rows(even, odd, rows[2 * v], rows[2 * v + 1]);
+        P::weave(even, odd, rows[2 * v], rows[2 * v + 1]);
       }
 #endif
     }

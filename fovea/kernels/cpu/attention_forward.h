@@ -71,7 +71,7 @@ class ForwardRows {
     for (int64_t r = 0; r < groups_ * kRows; ++r) {
       const bool real = r < b_.rows;
       const int64_t width = real ? b_.key_width.elements : 0;
-      copy_row<T, P>(real ? b_.q[r] : nullptr, width, pitch, q_ + r * pitch);
+      copy_row<T, P>(b_.q[real ? r : 0], width, pitch, q_ + r * pitch);
       scale_[r] = real ? b_.scale[r] : 1.0f;
       factor_[r] = b_.plain ? scale_[r] * kLog2E : kLog2E;
       reference_[r] = 0.0f;
@@ -100,16 +100,35 @@ class ForwardRows {
   void pass() {
     const int64_t rows = groups_ * kRows;
     for (int64_t n = 0; n < rows * kLanes; ++n) sums_[n] = 0.0f;
-    for (int64_t n = 0; n < rows * b_.value_width.columns; ++n) out_[n] = 0.0f;
     depth_ = 0;
     const bool stats = b_.stats[0] != nullptr;
     for (int64_t n = 0; stats && n < rows * kLanes; ++n) {
       spread_[n] = first_[n] = 0.0f;
       top_[n] = -kInfinity;
     }
-    for (int64_t r = 0; b_.states != nullptr && r < b_.rows; ++r) take_states(r, stats);
+    for (int g = 0; g < groups_; ++g) begun_[g] = b_.states != nullptr && take_states(g, stats);
     share_ahead();
     stats ? visit_strips<true>() : visit_strips<false>();
+    for (int g = 0; g < groups_; ++g) {
+      if (!begun_[g]) clear_out(g * kRows, kRows);
+    }
+  }
+  void clear_out(int64_t row, int64_t rows) {
+    const int64_t columns = b_.value_width.columns;
+    for (int64_t n = row * columns; n < (row + rows) * columns; ++n) out_[n] = 0.0f;
+  }
+
+  // Begins the rows of group g with what passes over other keys left; false if they left nothing.
+  bool take_states(int g, bool stats) {
+    const int64_t first = g * kRows, last = first + kRows < b_.rows ? first + kRows : b_.rows;
+    int64_t all = 0;
+    for (int64_t r = first; r < last; ++r) all += b_.taken_count[r];
+    if (all == 0) return false;
+    for (int64_t r = first; r < last; ++r) {
+      if (!take_states(r, stats)) clear_out(r, 1);
+    }
+    clear_out(last, first + kRows - last);
+    return true;
   }
 
   // How many of the rows ahead a tile asks for.
@@ -139,15 +158,15 @@ class ForwardRows {
     return b_.values + (key & b_.wrap) / P::kElements * b_.value_width.columns;
   }
 
-  // Begins a row with what passes over other keys left: their sums under one reference.
-  void take_states(int64_t r, bool stats) {
+  // A row's states summed under one reference; false if they have seen no key.
+  bool take_states(int64_t r, bool stats) {
     const int64_t columns = b_.value_width.columns, size = row_state(b_.value_width);
     float top = -kInfinity;
     for (int64_t n = 0; n < b_.taken_count[r]; ++n) {
       const float* state = b_.states + b_.taken[r][n] * size + columns;
       if (state[1] > 0.0f && state[0] > top) top = state[0];
     }
-    if (top == -kInfinity) return;
+    if (top == -kInfinity) return false;
     if (fresh_[r]) {
       reference_[r] = top;
       fresh_[r] = false;
@@ -155,6 +174,7 @@ class ForwardRows {
     } else if (unsafe_[r] && top > reference_[r]) {
       reference_[r] = top;
     }
+    bool begun = false;
     for (int64_t n = 0; n < b_.taken_count[r]; ++n) {
       const float* state = b_.states + b_.taken[r][n] * size;
       const float* tail = state + columns;
@@ -162,7 +182,11 @@ class ForwardRows {
       const float shift = tail[0] - reference_[r];
       const float factor = shift == 0.0f ? 1.0f : __builtin_exp2f(shift);
       float* out = out_ + r * columns;
-      for (int64_t c = 0; c < columns; ++c) out[c] += factor * state[c];
+      for (int64_t c = 0; c < columns; c += kLanes) {
+        const Float sums = begun ? load(out + c) : Float{};
+        store(out + c, sums + factor * load(state + c));
+      }
+      begun = true;
       sums_[r * kLanes] += factor * tail[1];
       if (!stats) continue;
       spread_[r * kLanes] += factor * (tail[2] + tail[1] * shift);
@@ -170,6 +194,7 @@ class ForwardRows {
       const float largest_x = tail[3] + shift;
       if (largest_x > top_[r * kLanes]) top_[r * kLanes] = largest_x;
     }
+    return true;
   }
 
   void leave_states() const {
@@ -465,6 +490,7 @@ class ForwardRows {
       const bool wide = columns - tile >= kStrip;
       for (int g = 0; g < groups_; ++g) wide ? add_tile<2>(g, tile) : add_tile<1>(g, tile);
     }
+    for (int g = 0; g < groups_; ++g) begun_[g] = true;
     depth_ = 0;
   }
 
@@ -473,7 +499,7 @@ class ForwardRows {
     constexpr int64_t kWords = kStrip / P::kElements;  // words of a strip of P's row; rows of V
     const int64_t columns = b_.value_width.columns;
     add_to_sums<P, N>(
-        out_ + g * kRows * columns + tile, columns, [&](const auto& add) FOVEA_ALWAYS {
+        out_ + g * kRows * columns + tile, columns, begun_[g], [&](const auto& add) FOVEA_ALWAYS {
           for (int d = 0; d < depth_; ++d) {
             if (live_[d][g] == 0) continue;
             const int64_t from = live_[d][g] == 2 ? kWords / 2 : 0;
@@ -533,6 +559,7 @@ class ForwardRows {
   int64_t strip_key_[kDepth];
   int live_[kDepth][kGroups];  // which halves of the strip's tile have weights
   int open_[kGroups];          // rows of the group without reference
+  bool begun_[kGroups];        // its rows of out_ hold sums
   bool fresh_[kQueryBlock], unsafe_[kQueryBlock];
   int64_t ahead_share_ = 0, ahead_list_ = 0, ahead_row_ = 0;
   const bool far_ = (b_.wrap < 0 ? b_.key_count : b_.wrap + 1) *

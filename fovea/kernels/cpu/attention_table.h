@@ -19,6 +19,8 @@ namespace fovea::kernels {
 /// 32 bits of a packed operand: one float32 or two neighbouring bfloat16 (attention_product.h).
 using Word = float;
 
+constexpr int64_t kWidestHead = 256;  ///< elements of a row of q, k or v, at most
+
 /// One width (of q and k, or of v) in all its roundings.
 struct PackedWidth {
   int64_t elements = 0;  ///< as the tensor has it

@@ -11,7 +11,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cpu/attention_product.h"
+#include "fovea/kernels/cpu/attention_pack.h"
 
 namespace fovea::kernels {
 namespace {
@@ -185,21 +185,22 @@ FOVEA_INLINE void strip_products(Float (&s)[kRows][N], const PackedWidth& width,
   }
 }
 
-/// The sums of kRows rows and N vectors of columns at `at`, `row` floats apart: loads them, lets
-/// `visit` call add(words, a, a_row, a_step, b) for products over `words` words, stores them.
+/// The sums of kRows rows and N vectors of columns at `at`, `row` floats apart: loads them (zeros
+/// where they have not `begun`), lets `visit` call add(words, a, a_row, a_step, b) for products
+/// over `words` words, stores them.
 template <class P, int N, class Visit>
-FOVEA_INLINE void add_to_sums(float* at, int64_t row, const Visit& visit) {
+FOVEA_INLINE void add_to_sums(float* at, int64_t row, bool begun, const Visit& visit) {
   if constexpr (P::kTiles) {
 #if defined(FOVEA_TILES)
     TileSums<N> sums;
-    sums.load(at, row);
+    begun ? sums.load(at, row) : sums.clear();
     visit([&](int64_t words, const Word* a, int64_t a_row, int64_t, const Word* b)
               FOVEA_ALWAYS { sums.add(words / kTileWords, a, a_row, b, N * kLanes); });
     sums.store(at, row);
 #endif
   } else {
     Float c[kRows][N];
-    load_tile(c, at, row);
+    begun ? load_tile(c, at, row) : clear(c);
     visit([&](int64_t words, const Word* a, int64_t a_row, int64_t a_step, const Word* b)
               FOVEA_ALWAYS { multiply_add<P>(c, words, a, a_row, a_step, b, N * kLanes); });
     store_tile(c, at, row);

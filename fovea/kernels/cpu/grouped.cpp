@@ -287,15 +287,15 @@ class Forward {
     block.key_count = key_slots(plan);
     block.rule = plan.far.rule;
     block.key_places = places_of(plan.far.key.places, plan.far.key.low, plan.far.key.high);
+    set_rows(block, head, item.h, slots.rows, query.token.data() + slots.begin);
     float* const left = states_of(head, item.h) + slots.begin * row_state(value_);
-    for (int64_t n = slots.begin; n < slots.begin + slots.rows; ++n) {
-      const int64_t row = block.rows++;
-      set_row(block, row, head, item.h, query.token[n] - plan.first_query());
-      block.position[row] = query.places.position[n];
-      if (!query.low.empty()) block.members_low[row] = query.low[n];
-      if (!query.high.empty()) block.members_high[row] = query.high[n];
-      block.left[row] = left + row * row_state(value_);
-    }
+    const auto copy = [&](const std::vector<int32_t>& column, int32_t* rows) {
+      if (!column.empty()) std::copy_n(column.begin() + slots.begin, slots.rows, rows);
+    };
+    copy(query.places.position, block.position);
+    copy(query.low, block.members_low);
+    copy(query.high, block.members_high);
+    for (int64_t row = 0; row < slots.rows; ++row) block.left[row] = left + row * row_state(value_);
     states_ahead(block, left, slots.rows, nullptr);
     if (next != nullptr) {
       const Head& other = heads[next->head];
@@ -326,15 +326,17 @@ class Forward {
     block.rule = plan.near;
     block.key_places = places_of(plan.key, plan.low, plan.high);
     block.states = plan.has_far() ? states_of(head, item.h) : nullptr;
-    for (int64_t i = begin; i < begin + rows; ++i) {
-      const int64_t row = block.rows++, token = plan.first_query() + i;
-      set_row(block, row, head, item.h, i);
-      block.position[row] = plan.key.position[token];
-      if (!plan.key.group.empty()) block.group[row] = plan.key.group[token];
-      if (!plan.low.empty()) block.members_low[row] = plan.low[token];
-      if (!plan.high.empty()) block.members_high[row] = plan.high[token];
-      if (!plan.has_far()) continue;
-      const std::span<const int32_t> slots = plan.far.query_slots.of(i);
+    set_rows(block, head, item.h, rows, nullptr, begin);
+    const int64_t token = plan.first_query() + begin;
+    const auto copy = [&](const std::vector<int32_t>& column, int32_t* to) {
+      if (!column.empty()) std::copy_n(column.begin() + token, rows, to);
+    };
+    copy(plan.key.position, block.position);
+    copy(plan.key.group, block.group);
+    copy(plan.low, block.members_low);
+    copy(plan.high, block.members_high);
+    for (int64_t row = 0; plan.has_far() && row < rows; ++row) {
+      const std::span<const int32_t> slots = plan.far.query_slots.of(begin + row);
       block.taken[row] = slots.data();
       block.taken_count[row] = std::ssize(slots);
     }
@@ -403,20 +405,36 @@ class Forward {
     block.ahead_count = 0;
   }
 
-  void set_row(ForwardBlock<T>& block, int64_t row, const Head& head, int64_t h, int64_t i) const {
-    const int64_t global = head.g * group_ + h;
-    const int64_t n = (head.b * s_.heads + global) * s_.queries + i;
-    block.q[row] = p_.q.at(head.b, global, i);
-    block.out[row] = p_.out.at(head.b, global, i);
-    block.lse[row] = p_.lse != nullptr ? p_.lse + n : nullptr;
-    block.stats[row] = p_.stats != nullptr ? p_.stats + n * kRowStats : nullptr;
-    block.document[row] = head.plan->key.document[head.plan->first_query() + i];
-    block.scale[row] =
-        p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[head.b * s_.queries + i] : p_.rule.scale;
-    block.sink[row] = p_.rule.sink_logit != nullptr ? p_.rule.sink_logit[global]
-                                                    : -std::numeric_limits<float>::infinity();
-    block.index[row] = head.plan->first_query() + i;
-    block.head[row] = &rules_[head.b * s_.heads + global];
+  // What rows of a head are read from, and of a near block written to: `rows` queries, those of
+  // `tokens` or from `first` on.
+  void set_rows(ForwardBlock<T>& block, const Head& head, int64_t h, int64_t rows,
+                const int32_t* tokens, int64_t first = 0) const {
+    const int64_t global = head.g * group_ + h, first_query = head.plan->first_query();
+    const int64_t n = head.b * s_.heads + global;
+    block.rows = rows;
+    for (int64_t r = 0; r < rows; ++r)
+      block.index[r] = tokens != nullptr ? tokens[r] : first_query + first + r;
+    const T* const q = p_.q.at(head.b, global, 0);
+    const int32_t* const document = head.plan->key.document.data();
+    const float sink = p_.rule.sink_logit != nullptr ? p_.rule.sink_logit[global]
+                                                     : -std::numeric_limits<float>::infinity();
+    const bool writes = tokens == nullptr;
+    T* const out = writes ? p_.out.at(head.b, global, first) : nullptr;
+    float* const lse = writes && p_.lse != nullptr ? p_.lse + n * s_.queries + first : nullptr;
+    float* const stats = p_.stats != nullptr ? p_.stats + n * s_.queries * kRowStats : nullptr;
+    for (int64_t r = 0; r < rows; ++r) block.q[r] = q + (block.index[r] - first_query) * p_.q.row;
+    for (int64_t r = 0; r < rows; ++r) block.document[r] = document[block.index[r]];
+    for (int64_t r = 0; writes && r < rows; ++r) block.out[r] = out + r * p_.out.row;
+    for (int64_t r = 0; writes && r < rows; ++r) block.lse[r] = lse != nullptr ? lse + r : nullptr;
+    for (int64_t r = 0; r < rows; ++r) {
+      block.stats[r] =
+          stats != nullptr ? stats + (block.index[r] - first_query) * kRowStats : nullptr;
+    }
+    const float* const tau = p_.rule.tau != nullptr ? p_.rule.tau + head.b * s_.queries : nullptr;
+    for (int64_t r = 0; r < rows; ++r)
+      block.scale[r] = tau != nullptr ? 1.0f / tau[block.index[r] - first_query] : p_.rule.scale;
+    std::fill_n(block.sink, rows, sink);
+    std::fill_n(block.head, rows, &rules_[n]);
   }
 
   const GroupedForward<T>& p_;

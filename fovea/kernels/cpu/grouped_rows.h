@@ -32,7 +32,7 @@ inline int64_t scan_members(const MemberScan& p) {
 template <class T>
 void join_rows(const JoinRows<T>& p) {
   const FlushDenormals flush;
-  float total[256];  // the widest head
+  float total[kWidestHead];
   for (int64_t r = 0; r < p.rows; ++r) {
     const int32_t begin = p.part_begin[r], end = p.part_begin[r + 1];
     if (begin == end) {
