@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "fovea/base/error.h"
 #include "fovea/base/rng.h"
 
 namespace fovea::kernels {
@@ -382,6 +383,18 @@ TEST(Decoder, HasTheSameBitsForAnyThreadsNeighboursAndOrderOfTheCache) {
     }
   }
   omp_set_num_threads(before);
+}
+
+TEST(Decoder, RefusesMoreGroupsThanAWordHasBits) {
+  std::vector<DecoderLayer<float, float>> layers(1);
+  layers[0].groups.groups = 65;
+  try {
+    run(DecoderToken<float, float>{.rows = 1, .head_dim = 64, .layers = layers});
+    FAIL() << "65 groups were taken";
+  } catch (const ShapeError& error) {
+    EXPECT_NE(std::string(error.what()).find("at most 64 groups; got 65"), std::string::npos)
+        << error.what();
+  }
 }
 
 }  // namespace
