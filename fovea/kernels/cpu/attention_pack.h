@@ -142,6 +142,32 @@ FOVEA_INLINE void rows_to_rows(const T* const* rows, const PackedWidth& width, W
 
 #else
 
+#if defined(__AVX2__)
+// 8 x 8 words in registers: pairs of rows, of pairs, of halves.
+FOVEA_INLINE void transpose(__m256 (&r)[8]) {
+  __m256 t[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    r[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+    r[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xEE);
+    r[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+    r[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xEE);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x20);
+    t[4 + i] = _mm256_permute2f128_ps(r[i], r[4 + i], 0x31);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) r[i] = t[i];
+}
+#endif
+
 /// One row of a tensor as words, zeros behind it.
 template <class T, class P>
 FOVEA_INLINE void copy_row(const T* from, int64_t width, int64_t pitch, Word* to) {
@@ -151,9 +177,22 @@ FOVEA_INLINE void copy_row(const T* from, int64_t width, int64_t pitch, Word* to
 }
 
 FOVEA_INLINE void natural_to_columns(const Word* natural, int64_t pitch, Word* columns) {
+#if defined(__AVX2__)
+  for (int64_t c = 0; c < pitch; c += kLanes) {
+    for (int half = 0; half < kStrip; half += kLanes) {
+      __m256 r[8];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(natural + (half + i) * pitch + c);
+      transpose(r);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) _mm256_storeu_ps(columns + (c + i) * kStrip + half, r[i]);
+    }
+  }
+#else
   for (int row = 0; row < kStrip; ++row) {
     for (int64_t c = 0; c < pitch; ++c) columns[c * kStrip + row] = natural[row * pitch + c];
   }
+#endif
 }
 
 FOVEA_INLINE void natural_to_rows(const Word* natural, int64_t pitch, int64_t columns, Word* to) {
