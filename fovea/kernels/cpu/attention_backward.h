@@ -384,7 +384,7 @@ class BackwardKeys {
     for (int r = 0; r < kRows; r += 2, to += kStrip) {
       Float low, high;
       P::weave(load(slopes + r * kScorePitch<P>), load(slopes + (r + 1) * kScorePitch<P>), low,
-                 high);
+               high);
       store(to, low);
       store(to + kLanes, high);
     }
