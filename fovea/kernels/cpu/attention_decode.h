@@ -336,7 +336,7 @@ void finish_decode_row(const DecodeRow<T>& p) {
     const float m = p.parts[n * p.stride + columns];
     top = m > top ? m : top;
   }
-  float sums[256] = {};  // the widest value
+  float sums[kWidestHead] = {};
   float total = top > -kInfinity ? __builtin_exp2f(p.sink * kLog2E - top) : 0.0f;
   for (int64_t n = 0; n < p.count; ++n) {
     const float* part = p.parts + n * p.stride;

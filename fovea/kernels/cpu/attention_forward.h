@@ -106,20 +106,21 @@ class ForwardRows {
       spread_[n] = first_[n] = 0.0f;
       top_[n] = -kInfinity;
     }
-    for (int g = 0; g < groups_; ++g) begun_[g] = b_.states != nullptr && take_states(g, stats);
+    for (int g = 0; g < groups_; ++g) begun_[g] = b_.states != nullptr && begin_group(g, stats);
     share_ahead();
     stats ? visit_strips<true>() : visit_strips<false>();
     for (int g = 0; g < groups_; ++g) {
       if (!begun_[g]) clear_out(g * kRows, kRows);
     }
   }
+
   void clear_out(int64_t row, int64_t rows) {
     const int64_t columns = b_.value_width.columns;
     for (int64_t n = row * columns; n < (row + rows) * columns; ++n) out_[n] = 0.0f;
   }
 
   // Begins the rows of group g with what passes over other keys left; false if they left nothing.
-  bool take_states(int g, bool stats) {
+  bool begin_group(int g, bool stats) {
     const int64_t first = g * kRows, last = first + kRows < b_.rows ? first + kRows : b_.rows;
     int64_t all = 0;
     for (int64_t r = first; r < last; ++r) all += b_.taken_count[r];
