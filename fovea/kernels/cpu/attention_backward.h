@@ -115,10 +115,11 @@ class BackwardKeys {
   template <Tile kind>
   void score_strip(int64_t query, bool masked) {
     strip_query_[depth_] = query;
+    strip_row_[depth_] = query & b_.wrap;
     if constexpr (gated)
       queries_ = {b_.query_gates.first[query / kStrip], b_.query_gates.last[query / kStrip]};
     for (int g = 0; g < groups_; ++g) {
-      prefetch_after(query, g);
+      if (b_.fetches) prefetch_after(query, g);
       live_[depth_][g] = kind != Tile::plain && masked ? score_masked<kind>(g, query)
                                                        : score_tile<kind, 2>(g, query, Cover::all);
       if (P::kElements == 2 && live_[depth_][g] != 0) weave(g);
@@ -174,7 +175,7 @@ class BackwardKeys {
   // which defeats the hardware's own prefetching beyond the second-level cache.
   FOVEA_INLINE void prefetch_after(int64_t query, int g) const {
     constexpr int64_t kLine = 64 / sizeof(Word);
-    const int64_t next = query + kStrip;
+    const int64_t next = (query + kStrip) & b_.wrap;
     const auto part = [g](const float* strip, int64_t floats) {
       const int64_t share = floats / kKeyGroups;
       for (int64_t n = 0; n < share; n += kLine) __builtin_prefetch(strip + g * share + n, 0, 2);
@@ -193,6 +194,7 @@ class BackwardKeys {
   template <Tile kind, int N>
   FOVEA_INLINE int score_tile(int g, int64_t strip, Cover cover, int half = 0) {
     const int64_t key = b_.key_begin + g * kRows, query = strip + half * kLanes;
+    const int64_t row = strip & b_.wrap;
     const bool masked = cover != Cover::all;
     Lanes seen[kRows][N];
     if constexpr (gated) open_[depth_][g] = false;
@@ -217,7 +219,7 @@ class BackwardKeys {
     Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / P::kElements);
     Float s[kRows][N];
     strip_products<P>(s, b_.key_width, b_.k_natural + key * b_.key_width.pitch,
-                      head_->q_columns + strip * b_.key_width.pitch + half * kLanes);
+                      head_->q_columns + row * b_.key_width.pitch + half * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       Float x[N];
@@ -257,7 +259,7 @@ class BackwardKeys {
         P::store_row(to, x[0], x[1]);
     }
     strip_products<P>(s, b_.value_width, b_.v_natural + key * b_.value_width.pitch,
-                      head_->dout_columns + strip * b_.value_width.pitch + half * kLanes);
+                      head_->dout_columns + row * b_.value_width.pitch + half * kLanes);
     if constexpr (N == 2)
       if (kind == Tile::general && head_->rule.dropout > 0.0f) drop(key, query, p, s, weights);
 #pragma GCC unroll 8
@@ -493,8 +495,7 @@ class BackwardKeys {
             const int64_t from = live_[d][g] == 2 ? kWords / 2 : 0;
             add(live_[d][g] == 3 ? kWords : kWords / 2,
                 scores + g * kRows * kScorePitch<P> + d * kWords + from, kScorePitch<P>, 1,
-                rows + strip_query_[d] / P::kElements * columns + tile * kWords +
-                    from * N * kLanes);
+                rows + strip_row_[d] / P::kElements * columns + tile * kWords + from * N * kLanes);
           }
         });
   }
@@ -518,7 +519,7 @@ class BackwardKeys {
     constexpr int64_t kWords = kStrip / P::kElements;
     const int64_t columns = b_.key_width.columns;
     add_to_sums<P, N>(
-        head_->dq + (strip_query_[d] + r) * columns + tile, columns, true,
+        head_->dq + (strip_row_[d] + r) * columns + tile, columns, true,
         [&](const auto& add) FOVEA_ALWAYS {
           for (int part = 0; part < kKeyParts; ++part) {
             if (!used[part]) continue;
@@ -547,7 +548,7 @@ class BackwardKeys {
   float *dk_, *dv_;
   Word* woven_;
   int depth_ = 0;
-  int64_t strip_query_[kBackwardDepth];
+  int64_t strip_query_[kBackwardDepth], strip_row_[kBackwardDepth];
   int live_[kBackwardDepth][kKeyGroups];  // which halves of the strip's tile have weights
   float* dz_ = nullptr;  // gradient of z by pairs: [kKeyBlock][kScorePitch<Single>]
   float* dgate_ =

@@ -167,6 +167,8 @@ struct BackwardBlock {
   const float* key_gates = nullptr;  ///< [padded keys][pitch]
   const BackwardHead* heads = nullptr;
   int64_t head_count = 0;
+  int64_t wrap = -1;               ///< query n stands at n & wrap of packed operands and of dq
+  bool fetches = true;             ///< asks for the strip ahead: not where operands are near
   T *dk = nullptr, *dv = nullptr;  ///< row 0 of the sequence
   int64_t dk_row = 0, dv_row = 0;
   float* dgate = nullptr;  ///< [padded keys][pitch]

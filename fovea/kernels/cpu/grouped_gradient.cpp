@@ -1,146 +1,73 @@
 // The backward pass of grouped attention: the plan's tiles seen from the keys, then sums.
 //
-// Work is cut into shares of key blocks; a share has dQ sums of its own for the queries that its
-// keys reach, dK and dV are private to a key block. Shares depend on the plan alone. Afterwards
-// every row of dQ, dK and dV is the sum of its parts in a fixed order.
+// Shares of key blocks (grouped_shares.h) have dQ sums of their own, dK and dV are private to a key
+// block. First the far shares, then the near ones, whose rows are added to what far ones left and
+// written as soon as no later block reaches them. Rows that several shares reach are summed last;
+// the order of sums is fixed.
+//
+// Operands are packed where they are read: a near share walks through its blocks with a ring of the
+// queries that one block reaches, a far share packs its lists if nobody else reads them. Only what
+// several shares read is packed before.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "fovea/kernels/cpu/grouped_driver.h"
+#include "fovea/kernels/cpu/grouped_shares.h"
 
 namespace fovea::kernels {
 namespace {
 
 // Rows of queries or keys that one task prepares or joins.
 constexpr int64_t kRowTask = 256;
-// Keys of a share of near pairs, at least: its queries reach one window further.
-constexpr int64_t kNearShare = 1024;
+// Packed operands up to this, half of a second-level cache of 1 MiB, are there when they are read.
+constexpr int64_t kNearFloats = 1 << 17;
 
-// Keys [begin, end) of the tokens' order or of one list's slots.
-struct KeyBlock {
-  int64_t list = 0, begin = 0, end = 0;
-};
-
-// Key blocks with common dQ sums, rows [row_begin, row_end) of queries or query slots.
-struct Share {
-  bool far = false;
-  std::vector<KeyBlock> blocks;
-  int64_t row_begin = 0, row_end = 0;
-
-  int64_t rows() const { return row_end - row_begin; }
-};
-
-// The shares of a plan. Far shares come first: their blocks are the longest.
-class Shares {
+// Cuts memory into pieces of whole cache lines; without memory it only counts.
+class Cutter {
  public:
-  explicit Shares(const GroupedPlan& plan) : plan_(plan) {
-    if (plan.has_far()) add_far();
-    plan.has_far() ? add_near() : add_tiles();
+  explicit Cutter(float* memory) : memory_(memory) {}
+  float* take(int64_t floats) {
+    float* const piece = memory_ != nullptr ? memory_ + used_ : nullptr;
+    used_ += round_up(floats, 16);
+    return piece;
   }
-  const std::vector<Share>& all() const { return shares_; }
+  int64_t used() const { return used_; }
 
  private:
-  // Deals blocks round robin to `parts` shares like `share`.
-  void deal(const Share& share, const std::vector<KeyBlock>& blocks, int64_t parts) {
-    for (int64_t part = 0; part < parts; ++part) {
-      shares_.push_back(share);
-      for (int64_t n = part; n < std::ssize(blocks); n += parts)
-        shares_.back().blocks.push_back(blocks[n]);
-    }
-  }
-
-  void add_far() {
-    const FarPairs& far = plan_.far;
-    const int64_t slots = query_slots(plan_);
-    std::vector<Share> parts(static_cast<size_t>(far.components),
-                             Share{.far = true, .row_begin = slots, .row_end = 0});
-    std::vector<std::vector<KeyBlock>> blocks(parts.size());
-    for (int64_t s = 0; s < std::ssize(far.lists); ++s) {
-      const SlotList& list = far.lists[s];
-      Share& part = parts[list.component];
-      for (int64_t n = 0; n < list.keys; n += kKeyBlock)
-        blocks[list.component].push_back(
-            {s, list.key_begin + n, list.key_begin + std::min(n + kKeyBlock, list.keys)});
-      for (const int32_t c : far.visited_by.of(s)) {
-        const SlotList& visitor = far.lists[c];
-        part.row_begin = std::min(part.row_begin, visitor.query_begin);
-        part.row_end =
-            std::max(part.row_end, visitor.query_begin + round_up(visitor.queries, kVisitTile));
-      }
-    }
-    join_if_large(parts, blocks);
-    for (size_t n = 0; n < parts.size(); ++n) {
-      parts[n].row_begin = std::min(parts[n].row_begin, parts[n].row_end);
-      const int64_t keys = std::ssize(blocks[n]) * kKeyBlock;
-      deal(parts[n], blocks[n], parts.size() >= 4 ? 1 : std::clamp<int64_t>(keys / 1024, 1, 8));
-    }
-  }
-
-  // Components whose lists lie apart have long ranges of rows; all in one keep memory linear.
-  void join_if_large(std::vector<Share>& parts, std::vector<std::vector<KeyBlock>>& blocks) const {
-    int64_t rows = 0;
-    for (const Share& part : parts) rows += std::max<int64_t>(part.rows(), 0);
-    if (rows <= 3 * query_slots(plan_)) return;
-    for (size_t n = 1; n < parts.size(); ++n)
-      blocks[0].insert(blocks[0].end(), blocks[n].begin(), blocks[n].end());
-    blocks.resize(1);
-    parts.assign(1, Share{.far = true, .row_begin = 0, .row_end = query_slots(plan_)});
-  }
-
-  std::vector<KeyBlock> key_blocks(int64_t begin, int64_t end) const {
-    std::vector<KeyBlock> blocks;
-    for (int64_t n = begin; n < end; n += kKeyBlock)
-      blocks.push_back({0, n, std::min(n + kKeyBlock, plan_.keys)});
-    return blocks;
-  }
-
-  void add_near() {
-    const int64_t size = std::max(kNearShare, round_up(plan_.rule.window, kKeyBlock));
-    const int64_t offset = plan_.first_query();
-    for (int64_t begin = 0; begin < plan_.keys; begin += size) {
-      const int64_t end = std::min(begin + size, plan_.keys);
-      Share share;
-      share.row_begin = std::max<int64_t>(begin - offset, 0) / kVisitTile * kVisitTile;
-      share.row_end =
-          std::max(share.row_begin,
-                   round_up(std::max<int64_t>(plan_.far_from[end - 1] - offset, 0), kVisitTile));
-      deal(share, key_blocks(begin, end), 1);
-    }
-  }
-
-  void add_tiles() {
-    Share share;
-    share.row_end = round_up(plan_.queries, kVisitTile);
-    deal(share, key_blocks(0, plan_.keys), std::clamp<int64_t>(plan_.keys / 512, 1, 8));
-  }
-
-  const GroupedPlan& plan_;
-  std::vector<Share> shares_;
+  float* memory_;
+  int64_t used_ = 0;
 };
 
-// Keys or values in one order.
+// Keys and values: where row 0 is, or would be.
 struct PackedKeys {
   float *k_natural = nullptr, *k_rows = nullptr, *v_natural = nullptr;
-  float *dk = nullptr, *dv = nullptr;  // sums
 };
 
-// Queries of one head in one order.
+// Queries of one head, likewise.
 struct PackedQueries {
   float *q_columns = nullptr, *q_rows = nullptr, *dout_columns = nullptr, *dout_rows = nullptr;
+};
+
+// Numbers of the queries of one head, in one order.
+struct RowNumbers {
   float *lse2 = nullptr, *delta = nullptr, *scale = nullptr;
 };
 
 struct Unit {
   int64_t b = 0, g = 0;
   const GroupedPlan* plan = nullptr;
-  const std::vector<Share>* shares = nullptr;
-  PackedKeys keys[2];                           // near, far
-  std::vector<PackedQueries> queries[2];        // by query head
+  const std::vector<KeyShare>* shares = nullptr;
+  // What several shares read: of a far pass by slots, else in the tokens' order.
+  PackedKeys keys;
+  std::vector<PackedQueries> queries;           // by query head
+  std::vector<RowNumbers> rows[2];              // near, far; by query head
+  float *dk = nullptr, *dv = nullptr;           // sums of the far pass by key slot
   std::vector<std::vector<float*>> share_sums;  // dQ by share and query head
 };
 
@@ -148,11 +75,31 @@ struct Task {
   int64_t unit = 0, index = 0;
 };
 
+// Query rows of one head.
+struct RowTask {
+  int64_t unit = 0, h = 0, begin = 0, end = 0;
+};
+
+// One thread's.
 struct Scratch {
   FloatBuffer floats;
+  float* packed = nullptr;  // operands that this thread alone reads
   std::vector<Strip> strips;
+  std::vector<BackwardHead> heads;
+  std::vector<PackedQueries> queries;
+  std::vector<int32_t> index;
   std::vector<const float*> parts;
   std::vector<int32_t> part_begin;
+};
+
+// What a near share works with: the keys of one block, and a ring of queries for every head.
+struct NearWindow {
+  PackedKeys keys;
+  float *dk = nullptr, *dv = nullptr;  // sums of the block
+  int64_t wrap = 0;                    // row n stands at n & wrap of the ring
+  std::vector<PackedQueries> queries;  // by head
+  std::vector<float*> dq;              // sums of the ring's rows
+  int64_t packed = 0, written = 0;     // rows before these are
 };
 
 template <class T>
@@ -166,32 +113,36 @@ class Backward {
         value_(packed_width(table_, s_.value_dim)),
         group_(s_.heads / s_.kv_heads),
         keys_(round_up(s_.keys, kVisitTile)),
-        queries_(round_up(s_.queries, kVisitTile)) {
+        queries_(round_up(s_.queries, kVisitTile)),
+        parallel_(products(s_) > kParallelProducts) {
     for (const GroupedPlan& plan : p_.plans) {
-      shares_.push_back(Shares(plan).all());
+      shares_.push_back(key_shares(plan));
       key_slots_.push_back(key_slots_of(plan));
     }
+    find_own_lists();
   }
 
   void run() {
-    int64_t floats = 0, items = 1;
+    int64_t floats = 0, own = 0, items = 1;
     for (size_t n = 0; n < p_.plans.size(); ++n) {
-      floats = std::max(floats, lay_out(p_.plans[n], shares_[n], nullptr, nullptr));
+      Unit unit{.plan = &p_.plans[n], .shares = &shares_[n]};
+      floats = std::max(floats, lay_out(unit, nullptr));
+      own = std::max(own, own_floats(unit));
       items = std::max(items, std::ssize(shares_[n]));
     }
     const int64_t pairs = s_.batch * s_.kv_heads;
     const int64_t at_once = heads_together(pairs, floats, items);
-    float* const memory = packed_memory(at_once * floats);
+    float* const memory = packed_memory(at_once * floats + Team::threads(parallel_) * own);
+    float* const of_threads = memory + at_once * floats;
     for (int64_t first = 0; first < pairs; first += at_once) {
       std::vector<Unit> units;
       for (int64_t n = first; n < std::min(first + at_once, pairs); ++n) {
         const int64_t b = n / s_.kv_heads;
         const size_t at = p_.plans.size() == 1 ? 0 : static_cast<size_t>(b);
-        Unit unit{.b = b, .g = n % s_.kv_heads, .plan = &p_.plans[at], .shares = &shares_[at]};
-        lay_out(*unit.plan, *unit.shares, memory + (n - first) * floats, &unit);
-        units.push_back(std::move(unit));
+        units.push_back({b, n % s_.kv_heads, &p_.plans[at], &shares_[at]});
+        lay_out(units.back(), memory + (n - first) * floats);
       }
-      run_units(units);
+      run_units(units, of_threads, own);
     }
   }
 
@@ -199,44 +150,126 @@ class Backward {
   int64_t rows_floats(int64_t rows, const PackedWidth& w) const {
     return rows / table_.elements * w.columns;
   }
+  int64_t key_floats(int64_t rows) const {
+    return rows * (key_.pitch + value_.pitch) + rows_floats(rows, key_);
+  }
+  int64_t query_floats(int64_t rows) const { return key_floats(rows) + rows_floats(rows, value_); }
+  int64_t share_floats(const KeyShare& share) const {
+    return key_floats(share.key_end - share.key_begin) + group_ * query_floats(share.rows());
+  }
 
-  // Cuts the memory of a unit, or (without one) counts its floats.
-  int64_t lay_out(const GroupedPlan& plan, const std::vector<Share>& shares, float* memory,
-                  Unit* unit) const {
-    int64_t used = 0;
-    const auto take = [&](float*& to, int64_t floats) {
-      if (unit != nullptr) to = memory + used;
-      used += round_up(floats, 16);
-    };
-    float* unused = nullptr;
-    for (int order = 0; order < (plan.has_far() ? 2 : 1); ++order) {
-      const int64_t keys = order == 0 ? keys_ : key_slots(plan);
-      const int64_t rows = order == 0 ? queries_ : query_slots(plan);
-      PackedKeys packed;
-      take(packed.k_natural, keys * key_.pitch);
-      take(packed.k_rows, rows_floats(keys, key_));
-      take(packed.v_natural, keys * value_.pitch);
-      take(packed.dk, keys * key_.columns);
-      take(packed.dv, keys * value_.columns);
-      if (unit != nullptr) unit->keys[order] = packed;
-      for (int64_t h = 0; h < group_; ++h) {
-        PackedQueries q;
-        take(q.q_columns, rows * key_.pitch);
-        take(q.q_rows, rows_floats(rows, key_));
-        take(q.dout_columns, rows * value_.pitch);
-        take(q.dout_rows, rows_floats(rows, value_));
-        take(q.lse2, rows);
-        take(q.delta, rows);
-        take(q.scale, rows);
-        if (unit != nullptr) unit->queries[order].push_back(q);
+  // Threads pack far lists for themselves where this takes no more memory than packing all.
+  void find_own_lists() {
+    for (size_t n = 0; n < p_.plans.size(); ++n) {
+      const GroupedPlan& plan = p_.plans[n];
+      int64_t largest = 0;
+      bool alone = plan.has_far();
+      for (const KeyShare& share : shares_[n]) {
+        if (!share.far) continue;
+        alone &= share.component >= 0;
+        largest = std::max(largest, share_floats(share));
+      }
+      const int64_t all = key_floats(key_slots(plan)) + group_ * query_floats(query_slots(plan));
+      own_lists_.push_back(alone && Team::threads(parallel_) * largest <= all);
+    }
+  }
+  // Whether operands are packed before, for all shares.
+  bool packs_first(const Unit& unit) const {
+    return !own_lists_[static_cast<size_t>(unit.plan - p_.plans.data())];
+  }
+  // In which order, and how many rows.
+  int64_t first_keys(const Unit& unit) const {
+    if (!packs_first(unit)) return 0;
+    return unit.plan->has_far() ? key_slots(*unit.plan) : keys_;
+  }
+  int64_t first_queries(const Unit& unit) const {
+    if (!packs_first(unit)) return 0;
+    return unit.plan->has_far() ? query_slots(*unit.plan) : queries_;
+  }
+  bool packs_far(const std::vector<Unit>& units) const {
+    return std::ranges::any_of(
+        units, [this](const Unit& u) { return u.plan->has_far() && packs_first(u); });
+  }
+  // Rows of the tokens' order that the keys of one block reach.
+  int64_t ring_rows(const GroupedPlan& plan) const {
+    const int64_t most = std::min(plan.rule.window, s_.keys) + kKeyBlock + 2 * kVisitTile;
+    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(most)));
+  }
+
+  PackedKeys take_keys(Cutter& cutter, int64_t rows, int64_t first) const {
+    PackedKeys keys;
+    keys.k_natural = cutter.take(rows * key_.pitch) - first * key_.pitch;
+    keys.k_rows = cutter.take(rows_floats(rows, key_)) - rows_floats(first, key_);
+    keys.v_natural = cutter.take(rows * value_.pitch) - first * value_.pitch;
+    return keys;
+  }
+  PackedQueries take_queries(Cutter& cutter, int64_t rows, int64_t first) const {
+    PackedQueries queries;
+    queries.q_columns = cutter.take(rows * key_.pitch) - first * key_.pitch;
+    queries.q_rows = cutter.take(rows_floats(rows, key_)) - rows_floats(first, key_);
+    queries.dout_columns = cutter.take(rows * value_.pitch) - first * value_.pitch;
+    queries.dout_rows = cutter.take(rows_floats(rows, value_)) - rows_floats(first, value_);
+    return queries;
+  }
+
+  // Cuts the memory of a unit, or (without memory) counts its floats.
+  int64_t lay_out(Unit& unit, float* memory) const {
+    Cutter cutter(memory);
+    unit.keys = take_keys(cutter, first_keys(unit), 0);
+    const bool far = unit.plan->has_far();
+    for (int64_t h = 0; h < group_; ++h) {
+      unit.queries.push_back(take_queries(cutter, first_queries(unit), 0));
+      for (int order = 0; order < (far ? 2 : 1); ++order) {
+        const int64_t rows = order == 0 ? queries_ : query_slots(*unit.plan);
+        unit.rows[order].push_back({cutter.take(rows), cutter.take(rows), cutter.take(rows)});
       }
     }
-    for (const Share& share : shares) {
-      if (unit != nullptr) unit->share_sums.emplace_back(static_cast<size_t>(group_));
-      for (int64_t h = 0; h < group_; ++h)
-        take(unit != nullptr ? unit->share_sums.back()[h] : unused, share.rows() * key_.columns);
+    if (far) {
+      unit.dk = cutter.take(key_slots(*unit.plan) * key_.columns);
+      unit.dv = cutter.take(key_slots(*unit.plan) * value_.columns);
     }
-    return used;
+    for (const KeyShare& share : *unit.shares) {
+      unit.share_sums.emplace_back();
+      for (int64_t h = 0; h < group_; ++h)
+        unit.share_sums.back().push_back(cutter.take(kept_rows(unit, share) * key_.columns));
+    }
+    return cutter.used();
+  }
+
+  // Rows of dQ that a share leaves: near ones write those that they reach alone.
+  static int64_t kept_rows(const Unit& unit, const KeyShare& share) {
+    const bool writes = unit.plan->has_far() && !share.far;
+    return share.rows() - (writes ? share.alone_end - share.alone_begin : 0);
+  }
+  float* kept_row(const Unit& unit, int64_t n, int64_t h, int64_t row) const {
+    const KeyShare& share = (*unit.shares)[n];
+    const bool behind = unit.plan->has_far() && !share.far && row >= share.alone_end;
+    const int64_t at = row - share.row_begin - (behind ? share.alone_end - share.alone_begin : 0);
+    return unit.share_sums[n][h] + at * key_.columns;
+  }
+
+  NearWindow take_window(Cutter& cutter, const GroupedPlan& plan) const {
+    const int64_t rows = ring_rows(plan);
+    NearWindow window{.keys = take_keys(cutter, kKeyBlock, 0),
+                      .dk = cutter.take(kKeyBlock * key_.columns),
+                      .dv = cutter.take(kKeyBlock * value_.columns),
+                      .wrap = rows - 1};
+    for (int64_t h = 0; h < group_; ++h) {
+      window.queries.push_back(take_queries(cutter, rows, 0));
+      window.dq.push_back(cutter.take(rows * key_.columns));
+    }
+    return window;
+  }
+
+  // Of a thread, for one share of this plan at a time.
+  int64_t own_floats(const Unit& unit) const {
+    Cutter near(nullptr);
+    if (unit.plan->has_far() && unit.plan->has_near()) take_window(near, *unit.plan);
+    int64_t floats = near.used();
+    if (packs_first(unit)) return floats;
+    for (const KeyShare& share : *unit.shares)
+      if (share.far) floats = std::max(floats, share_floats(share));
+    return floats;
   }
 
   // Tasks of every unit: count(unit) each.
@@ -249,42 +282,97 @@ class Backward {
     }
     return out;
   }
+  // Shares of every unit, far ones or the others.
+  static std::vector<Task> share_tasks(const std::vector<Unit>& units, bool far) {
+    std::vector<Task> out;
+    for (const Task& task : tasks(units, [](const Unit& u) { return std::ssize(*u.shares); }))
+      if ((*units[task.unit].shares)[task.index].far == far) out.push_back(task);
+    return out;
+  }
+  // Rows of dQ that shares have left.
+  std::vector<RowTask> left_rows(const std::vector<Unit>& units) const {
+    std::vector<RowTask> out;
+    const auto add = [&](int64_t u, int64_t begin, int64_t end) {
+      for (int64_t h = 0; h < group_; ++h)
+        for (int64_t n = begin; n < end; n += kRowTask)
+          out.push_back({u, h, n, std::min({n + kRowTask, end, s_.queries})});
+    };
+    for (int64_t u = 0; u < std::ssize(units); ++u) {
+      if (!units[u].plan->has_far() || !units[u].plan->has_near()) {
+        add(u, 0, s_.queries);
+        continue;
+      }
+      int64_t done = 0;
+      for (const KeyShare& share : *units[u].shares) {
+        if (share.far) continue;
+        add(u, std::max(share.row_begin, done), std::min(share.alone_begin, s_.queries));
+        done = std::max(done, share.alone_begin);
+      }
+    }
+    return out;
+  }
 
-  void run_units(const std::vector<Unit>& units) const {
+  void run_units(const std::vector<Unit>& units, float* of_threads, int64_t own_size) const {
     const auto row_tasks = [](int64_t rows) { return (rows + kRowTask - 1) / kRowTask; };
+    const auto keys = tasks(units, [&](const Unit& u) { return row_tasks(first_keys(u)); });
+    const auto queries =
+        tasks(units, [&](const Unit& u) { return group_ * row_tasks(first_queries(u)); });
     const auto each = tasks(units, [&](const Unit&) { return group_ * row_tasks(queries_); });
-    const auto keys = tasks(units, [&](const Unit&) { return row_tasks(keys_); });
-    const auto far_rows =
-        tasks(units, [&](const Unit& u) { return group_ * row_tasks(query_slots(*u.plan)); });
-    const auto far_keys =
-        tasks(units, [&](const Unit& u) { return row_tasks(key_slots(*u.plan)); });
-    const auto shares = tasks(units, [](const Unit& u) { return std::ssize(*u.shares); });
-    Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
-      Scratch own{FloatBuffer(std::max(table_.backward_scratch(key_, value_, {}),
-                                       table_.strip * std::max(key_.pitch, value_.pitch))),
-                  {},
-                  {},
-                  {}};
+    const auto far = share_tasks(units, true), others = share_tasks(units, false);
+    const auto left_keys = tasks(
+        units, [&](const Unit& u) { return u.plan->has_near() ? int64_t{0} : row_tasks(s_.keys); });
+    const auto left = left_rows(units);
+    Team::run(parallel_, [&](Team::Member& team) {
+      Scratch own{
+          .floats = FloatBuffer(std::max(table_.backward_scratch(key_, value_, {}),
+                                         table_.strip * std::max(key_.pitch, value_.pitch))),
+          .packed = of_threads + team.index() * own_size};
       const auto all = [&](const std::vector<Task>& list, const auto& work, Meet meet) {
         team.each(
             std::ssize(list), [&](int64_t n) { work(units[list[n].unit], list[n].index); }, meet);
       };
+      const auto in_turn = [&](const std::vector<Task>& list, const auto& work) {
+        if (list.empty()) return;
+        team.each_in_turn(std::ssize(list),
+                          [&](int64_t n) { work(units[list[n].unit], list[n].index); });
+      };
       all(
-          keys, [&](const Unit& u, int64_t n) { pack_keys(u, n, 0, own); }, Meet::no);
+          keys,
+          [&](const Unit& u, int64_t n) {
+            const int64_t begin = n * kRowTask;
+            pack_keys(u, u.keys, u.plan->has_far(), begin,
+                      std::min(begin + kRowTask, first_keys(u)), own);
+          },
+          Meet::no);
       all(
-          far_keys, [&](const Unit& u, int64_t n) { pack_keys(u, n, 1, own); }, Meet::no);
+          each, [&](const Unit& u, int64_t n) { prepare(u, n % group_, n / group_); },
+          packs_far(units) ? Meet::yes : Meet::no);
       all(
-          each, [&](const Unit& u, int64_t n) { prepare(u, n % group_, n / group_, own); },
+          queries,
+          [&](const Unit& u, int64_t n) {
+            const int64_t begin = n / group_ * kRowTask;
+            const int64_t end = std::min(begin + kRowTask, first_queries(u));
+            pack_queries(u, n % group_, u.queries[n % group_], u.plan->has_far(), begin, end, own);
+          },
           Meet::yes);
+      in_turn(far, [&](const Unit& u, int64_t n) { run_far(u, n, own); });
+      in_turn(others, [&](const Unit& u, int64_t n) {
+        u.plan->has_far() ? run_near(u, n, own) : run_tiles(u, n, own);
+      });
       all(
-          far_rows, [&](const Unit& u, int64_t n) { prepare_far(u, n % group_, n / group_, own); },
-          Meet::yes);
-      team.each_in_turn(std::ssize(shares),
-                        [&](int64_t n) { run_share(units[shares[n].unit], shares[n].index, own); });
-      all(
-          keys, [&](const Unit& u, int64_t n) { join_keys(u, n, own); }, Meet::no);
-      all(
-          each, [&](const Unit& u, int64_t n) { join_queries(u, n % group_, n / group_, own); },
+          left_keys,
+          [&](const Unit& u, int64_t n) {
+            const int64_t begin = n * kRowTask;
+            join_keys(u, begin, std::min(begin + kRowTask, s_.keys), nullptr, own);
+          },
+          Meet::no);
+      team.each(
+          std::ssize(left),
+          [&](int64_t n) {
+            const RowTask& rows = left[n];
+            const Unit& unit = units[rows.unit];
+            unit.plan->has_far() ? join_left(unit, rows, own) : sum_parts(unit, rows);
+          },
           Meet::no);
       if (p_.dsink != nullptr)
         team.each(std::ssize(units) * group_,
@@ -292,16 +380,14 @@ class Backward {
     });
   }
 
-  void pack_keys(const Unit& unit, int64_t task, int order, Scratch& own) const {
-    const PackedKeys& to = unit.keys[order];
-    const int64_t all = order == 0 ? keys_ : key_slots(*unit.plan);
-    const int64_t end = std::min((task + 1) * kRowTask, all);
-    for (int64_t begin = task * kRowTask; begin < end; begin += table_.strip) {
-      const int32_t* index = order == 0 ? nullptr : unit.plan->far.key.token.data() + begin;
-      const int64_t first = order == 0 ? begin : 0;
-      const int64_t rows =
-          order == 0 ? std::clamp<int64_t>(s_.keys - begin, 0, table_.strip) : table_.strip;
-      const int64_t real = order == 0 ? s_.keys : all;
+  // Keys [begin, end) of the tokens' order or of the far pass's slots.
+  void pack_keys(const Unit& unit, const PackedKeys& to, bool far, int64_t begin, int64_t end,
+                 Scratch& own) const {
+    const int64_t real = far ? end : s_.keys;
+    for (; begin < end; begin += table_.strip) {
+      const int32_t* index = far ? unit.plan->far.key.token.data() + begin : nullptr;
+      const int64_t first = far ? 0 : begin;
+      const int64_t rows = std::clamp<int64_t>(real - begin, 0, table_.strip);
       const int64_t ahead = std::clamp<int64_t>(real - begin - table_.strip, 0, table_.strip);
       table_.pack({p_.k.at(unit.b, unit.g, first), p_.k.row, rows, index, ahead}, key_,
                   {.natural = to.k_natural + begin * key_.pitch,
@@ -312,41 +398,38 @@ class Backward {
     }
   }
 
-  void pack_queries(const Unit& unit, int64_t h, int order, int64_t begin, int64_t end,
-                    Scratch& own) const {
-    const PackedQueries& to = unit.queries[order][h];
+  // Queries [begin, end) likewise, into rows n & wrap; far ones get their numbers.
+  void pack_queries(const Unit& unit, int64_t h, const PackedQueries& to, bool far, int64_t begin,
+                    int64_t end, Scratch& own, int64_t wrap = -1) const {
     const int64_t global = unit.g * group_ + h;
-    const int64_t all = order == 0 ? s_.queries : query_slots(*unit.plan);
-    std::vector<int32_t> index;
+    const int64_t real = far ? end : s_.queries;
+    const int32_t offset = static_cast<int32_t>(unit.plan->first_query());
+    if (far) number_slots(unit, h, begin, end);
     for (; begin < end; begin += table_.strip) {
-      int64_t rows = std::clamp<int64_t>(s_.queries - begin, 0, table_.strip), first = begin;
-      const int64_t ahead = std::clamp<int64_t>(all - begin - table_.strip, 0, table_.strip);
-      if (order == 1) {
-        index.clear();
-        for (int64_t n = begin; n < begin + table_.strip + ahead; ++n) {
-          const int32_t token = unit.plan->far.query.token[n];
-          index.push_back(token < 0 ? -1 : token - static_cast<int32_t>(unit.plan->first_query()));
-        }
-        rows = table_.strip, first = 0;
-      }
-      const int32_t* at = order == 1 ? index.data() : nullptr;
-      table_.pack({p_.q.at(unit.b, global, first), p_.q.row, rows, at, ahead}, key_,
-                  {.columns = to.q_columns + begin * key_.pitch,
-                   .rows = to.q_rows + rows_floats(begin, key_)},
-                  own.floats.data());
-      table_.pack({p_.dout.at(unit.b, global, first), p_.dout.row, rows, at, ahead}, value_,
-                  {.columns = to.dout_columns + begin * value_.pitch,
-                   .rows = to.dout_rows + rows_floats(begin, value_)},
+      const int64_t rows = std::clamp<int64_t>(real - begin, 0, table_.strip), at = begin & wrap;
+      const int64_t ahead = std::clamp<int64_t>(real - begin - table_.strip, 0, table_.strip);
+      own.index.clear();
+      for (int64_t n = begin; far && n < begin + rows + ahead; ++n)
+        own.index.push_back(std::max(unit.plan->far.query.token[n] - offset, -1));
+      const int32_t* const index = far ? own.index.data() : nullptr;
+      const int64_t first = far ? 0 : begin;
+      table_.pack(
+          {p_.q.at(unit.b, global, first), p_.q.row, rows, index, ahead}, key_,
+          {.columns = to.q_columns + at * key_.pitch, .rows = to.q_rows + rows_floats(at, key_)},
+          own.floats.data());
+      table_.pack({p_.dout.at(unit.b, global, first), p_.dout.row, rows, index, ahead}, value_,
+                  {.columns = to.dout_columns + at * value_.pitch,
+                   .rows = to.dout_rows + rows_floats(at, value_)},
                   own.floats.data());
     }
   }
 
-  void prepare(const Unit& unit, int64_t h, int64_t task, Scratch& own) const {
+  // Numbers of kRowTask queries in the tokens' order.
+  void prepare(const Unit& unit, int64_t h, int64_t task) const {
     const int64_t begin = task * kRowTask, end = std::min(begin + kRowTask, queries_);
     const int64_t real = std::min(end, s_.queries), global = unit.g * group_ + h;
     const int64_t row = (unit.b * s_.heads + global) * s_.queries + begin;
-    const PackedQueries& to = unit.queries[0][h];
-    pack_queries(unit, h, 0, begin, end, own);
+    const RowNumbers& to = unit.rows[0][h];
     table_.delta({.out = p_.out.at(unit.b, global, begin),
                   .dout = p_.dout.at(unit.b, global, begin),
                   .out_row = p_.out.row,
@@ -368,89 +451,187 @@ class Backward {
     }
   }
 
-  void prepare_far(const Unit& unit, int64_t h, int64_t task, Scratch& own) const {
-    const int64_t begin = task * kRowTask,
-                  end = std::min(begin + kRowTask, query_slots(*unit.plan));
-    const PackedQueries &to = unit.queries[1][h], &from = unit.queries[0][h];
-    pack_queries(unit, h, 1, begin, end, own);
+  // Numbers of query slots from those of their tokens.
+  void number_slots(const Unit& unit, int64_t h, int64_t begin, int64_t end) const {
+    const RowNumbers &to = unit.rows[1][h], &from = unit.rows[0][h];
     for (int64_t n = begin; n < end; ++n) {
-      const int64_t i = unit.plan->far.query.token[n] - unit.plan->first_query();
       const bool exists = unit.plan->far.query.token[n] >= 0;
+      const int64_t i = unit.plan->far.query.token[n] - unit.plan->first_query();
       to.scale[n] = exists ? from.scale[i] : 0.0f;
       to.delta[n] = exists ? from.delta[i] : 0.0f;
       to.lse2[n] = exists ? from.lse2[i] : std::numeric_limits<float>::infinity();
     }
   }
 
-  void run_share(const Unit& unit, int64_t index, Scratch& own) const {
-    const Share& share = (*unit.shares)[index];
+  void run_far(const Unit& unit, int64_t index, Scratch& own) const {
+    const KeyShare& share = (*unit.shares)[index];
     const GroupedPlan& plan = *unit.plan;
-    const int order = share.far ? 1 : 0;
-    std::vector<BackwardHead> heads;
-    for (int64_t h = 0; h < group_; ++h) {
-      float* const sums = unit.share_sums[index][h];
-      std::fill(sums, sums + share.rows() * key_.columns, 0.0f);
-      const PackedQueries& q = unit.queries[order][h];
-      heads.push_back({.q_columns = q.q_columns,
-                       .q_rows = q.q_rows,
-                       .dout_columns = q.dout_columns,
-                       .dout_rows = q.dout_rows,
-                       .lse2 = q.lse2,
-                       .delta = q.delta,
-                       .scale = q.scale,
-                       .dq = sums - share.row_begin * key_.columns,
-                       .rule = head_rule(p_.rule, unit.b, unit.g * group_ + h)});
+    PackedKeys keys = unit.keys;
+    own.queries = unit.queries;
+    const bool packs = !packs_first(unit);
+    if (packs) {
+      Cutter cutter(own.packed);
+      keys = take_keys(cutter, share.key_end - share.key_begin, share.key_begin);
+      for (PackedQueries& queries : own.queries)
+        queries = take_queries(cutter, share.rows(), share.row_begin);
+      for (const SlotList& list : plan.far.lists) {
+        if (list.component != share.component) continue;
+        pack_keys(unit, keys, true, list.key_begin,
+                  list.key_begin + round_up(list.keys, kVisitTile), own);
+        for (int64_t h = 0; h < group_; ++h)
+          pack_queries(unit, h, own.queries[h], true, list.query_begin,
+                       list.query_begin + round_up(list.queries, kVisitTile), own);
+      }
     }
+    own.heads.clear();
+    for (int64_t h = 0; h < group_; ++h)
+      add_head(unit, h, 1, own.queries[h], cleared_sums(unit, index, h), own);
     for (const KeyBlock& block : share.blocks) {
-      share.far ? far_query_strips(plan, block.list, block.begin, block.end, own.strips)
-                : near_query_strips(plan, block.begin, block.end, own.strips);
-      run_block(unit, block, order, heads, own);
+      far_query_strips(plan, block.list, block.begin, block.end, own.strips);
+      BackwardBlock<T> to = block_of(unit, block, true, keys, own);
+      to.dk_sums = unit.dk;
+      to.dv_sums = unit.dv;
+      to.fetches = !packs || share_floats(share) > kNearFloats;
+      table_.backward(to, own.floats.data());
     }
   }
 
-  void run_block(const Unit& unit, const KeyBlock& block, int order,
-                 const std::vector<BackwardHead>& heads, Scratch& own) const {
-    const GroupedPlan& plan = *unit.plan;
-    const PackedKeys& keys = unit.keys[order];
-    const FarPairs& far = plan.far;
-    const bool is_far = order == 1;
-    table_.backward(
-        {.key_width = key_,
-         .value_width = value_,
-         .key_begin = block.begin,
-         .key_count = block.end,
-         .k_natural = keys.k_natural,
-         .k_rows = keys.k_rows,
-         .v_natural = keys.v_natural,
-         .strips = own.strips.data(),
-         .strip_count = std::ssize(own.strips),
-         .rule = is_far ? far.rule : plan.near,
-         .query_places = is_far ? places_of(far.query.places, far.query.low, far.query.high)
-                                : places_of(plan.key, plan.low, plan.high, plan.first_query()),
-         .key_places = is_far ? places_of(far.key.places, far.key.low, far.key.high)
-                              : places_of(plan.key, plan.low, plan.high),
-         .ordered = true,
-         .plain = is_plain(p_.rule),
-         .heads = heads.data(),
-         .head_count = group_,
-         .dk_sums = keys.dk,
-         .dv_sums = keys.dv},
-        own.floats.data());
+  void run_tiles(const Unit& unit, int64_t index, Scratch& own) const {
+    own.heads.clear();
+    for (int64_t h = 0; h < group_; ++h)
+      add_head(unit, h, 0, unit.queries[h], cleared_sums(unit, index, h), own);
+    for (const KeyBlock& block : (*unit.shares)[index].blocks) {
+      near_query_strips(*unit.plan, block.begin, block.end, own.strips);
+      BackwardBlock<T> to = block_of(unit, block, false, unit.keys, own);
+      to.dk = p_.dk.at(unit.b, unit.g);
+      to.dv = p_.dv.at(unit.b, unit.g);
+      to.dk_row = p_.dk.row;
+      to.dv_row = p_.dv.row;
+      table_.backward(to, own.floats.data());
+    }
   }
 
-  void join_keys(const Unit& unit, int64_t task, Scratch& own) const {
-    const int64_t begin = task * kRowTask, end = std::min(begin + kRowTask, s_.keys);
-    if (begin >= end) return;
-    const auto join = [&](float* const PackedKeys::*sums, const PackedWidth& width,
+  void run_near(const Unit& unit, int64_t index, Scratch& own) const {
+    const KeyShare& share = (*unit.shares)[index];
+    Cutter cutter(own.packed);
+    NearWindow window = take_window(cutter, *unit.plan);
+    window.packed = window.written = share.row_begin;
+    own.heads.clear();
+    for (int64_t h = 0; h < group_; ++h) add_head(unit, h, 0, window.queries[h], window.dq[h], own);
+    for (const KeyBlock& block : share.blocks) {
+      near_query_strips(*unit.plan, block.begin, block.end, own.strips);
+      if (!own.strips.empty()) {
+        write_rows(unit, index, window, own.strips.front().key_begin, own);
+        read_rows(unit, window, round_up(own.strips.back().key_end, table_.strip), own);
+      }
+      PackedKeys keys = window.keys;  // where the block's first key is
+      keys.k_natural -= block.begin * key_.pitch;
+      keys.k_rows -= rows_floats(block.begin, key_);
+      keys.v_natural -= block.begin * value_.pitch;
+      pack_keys(unit, keys, false, block.begin, block.begin + kKeyBlock, own);
+      BackwardBlock<T> to = block_of(unit, block, false, keys, own);
+      to.wrap = window.wrap;
+      to.fetches = false;
+      to.dk_sums = window.dk - block.begin * key_.columns;
+      to.dv_sums = window.dv - block.begin * value_.columns;
+      table_.backward(to, own.floats.data());
+      join_keys(unit, block.begin, block.end, &to, own);
+    }
+    write_rows(unit, index, window, std::min(share.row_end, s_.queries), own);
+  }
+
+  // Packs rows up to `end` into the ring, with zeros for dQ.
+  void read_rows(const Unit& unit, NearWindow& window, int64_t end, Scratch& own) const {
+    for (; window.packed < end; window.packed += table_.strip) {
+      const int64_t at = window.packed & window.wrap;
+      for (int64_t h = 0; h < group_; ++h) {
+        pack_queries(unit, h, window.queries[h], false, window.packed, window.packed + table_.strip,
+                     own, window.wrap);
+        std::fill_n(window.dq[h] + at * key_.columns, table_.strip * key_.columns, 0.0f);
+      }
+    }
+  }
+
+  // Rows before `end`, which no later block of the share reaches.
+  void write_rows(const Unit& unit, int64_t index, NearWindow& window, int64_t end,
+                  Scratch& own) const {
+    const KeyShare& share = (*unit.shares)[index];
+    read_rows(unit, window, round_up(end, table_.strip), own);
+    while (window.written < end) {
+      const int64_t begin = window.written;
+      const bool alone = begin >= share.alone_begin && begin < share.alone_end;
+      const int64_t stop = std::min({end, begin + kRowTask,
+                                     begin < share.alone_begin ? share.alone_begin
+                                     : alone                   ? share.alone_end
+                                                               : end});
+      for (int64_t h = 0; h < group_; ++h) {
+        const auto row = [&](int64_t i) { return window.dq[h] + (i & window.wrap) * key_.columns; };
+        for (int64_t i = begin; !alone && i < stop; ++i)
+          std::copy_n(row(i), key_.columns, kept_row(unit, index, h, i));
+        if (alone)
+          join_queries(
+              unit, h, begin, stop, [&](int64_t i) { own.parts.push_back(row(i)); }, own);
+      }
+      window.written = stop;
+    }
+  }
+
+  float* cleared_sums(const Unit& unit, int64_t index, int64_t h) const {
+    const KeyShare& share = (*unit.shares)[index];
+    float* const sums = unit.share_sums[index][h];
+    std::fill_n(sums, share.rows() * key_.columns, 0.0f);
+    return sums - share.row_begin * key_.columns;
+  }
+
+  void add_head(const Unit& unit, int64_t h, int order, const PackedQueries& queries, float* dq,
+                Scratch& own) const {
+    const RowNumbers& numbers = unit.rows[order][h];
+    own.heads.push_back({.q_columns = queries.q_columns,
+                         .q_rows = queries.q_rows,
+                         .dout_columns = queries.dout_columns,
+                         .dout_rows = queries.dout_rows,
+                         .lse2 = numbers.lse2,
+                         .delta = numbers.delta,
+                         .scale = numbers.scale,
+                         .dq = dq,
+                         .rule = head_rule(p_.rule, unit.b, unit.g * group_ + h)});
+  }
+
+  BackwardBlock<T> block_of(const Unit& unit, const KeyBlock& block, bool is_far,
+                            const PackedKeys& keys, const Scratch& own) const {
+    const GroupedPlan& plan = *unit.plan;
+    const FarPairs& far = plan.far;
+    return {.key_width = key_,
+            .value_width = value_,
+            .key_begin = block.begin,
+            .key_count = block.end,
+            .k_natural = keys.k_natural,
+            .k_rows = keys.k_rows,
+            .v_natural = keys.v_natural,
+            .strips = own.strips.data(),
+            .strip_count = std::ssize(own.strips),
+            .rule = is_far ? far.rule : plan.near,
+            .query_places = is_far ? places_of(far.query.places, far.query.low, far.query.high)
+                                   : places_of(plan.key, plan.low, plan.high, plan.first_query()),
+            .key_places = is_far ? places_of(far.key.places, far.key.low, far.key.high)
+                                 : places_of(plan.key, plan.low, plan.high),
+            .ordered = true,
+            .plain = is_plain(p_.rule),
+            .heads = own.heads.data(),
+            .head_count = group_};
+  }
+
+  // Rows of dK and dV: what the near block left, if there is one, and the far pass by slots.
+  void join_keys(const Unit& unit, int64_t begin, int64_t end, const BackwardBlock<T>* near,
+                 Scratch& own) const {
+    const IntRows& slots = key_slots_[unit.plan - p_.plans.data()];
+    const auto join = [&](const float* near_sums, const float* far_sums, const PackedWidth& width,
                           const HeadRows<T>& to) {
       own.parts.clear();
       own.part_begin.assign(1, 0);
       for (int64_t j = begin; j < end; ++j) {
-        own.parts.push_back(unit.keys[0].*sums + j * width.columns);
-        if (unit.plan->has_far()) {
-          for (const int32_t slot : key_slots_[unit.plan - p_.plans.data()].of(j))
-            own.parts.push_back(unit.keys[1].*sums + slot * width.columns);
-        }
+        if (near_sums != nullptr) own.parts.push_back(near_sums + j * width.columns);
+        for (const int32_t slot : slots.of(j)) own.parts.push_back(far_sums + slot * width.columns);
         own.part_begin.push_back(static_cast<int32_t>(own.parts.size()));
       }
       table_.join({.parts = own.parts.data(),
@@ -460,47 +641,83 @@ class Backward {
                    .out = to.at(unit.b, unit.g, begin),
                    .out_row = to.row});
     };
-    join(&PackedKeys::dk, key_, p_.dk);
-    join(&PackedKeys::dv, value_, p_.dv);
+    join(near != nullptr ? near->dk_sums : nullptr, unit.dk, key_, p_.dk);
+    join(near != nullptr ? near->dv_sums : nullptr, unit.dv, value_, p_.dv);
   }
 
-  void join_queries(const Unit& unit, int64_t h, int64_t task, Scratch& own) const {
-    const int64_t begin = task * kRowTask, end = std::min(begin + kRowTask, s_.queries);
-    if (begin >= end) return;
-    const GroupedPlan& plan = *unit.plan;
-    std::vector<int64_t> here;  // shares that reach some of these rows, or any slots
-    for (int64_t n = 0; n < std::ssize(*unit.shares); ++n) {
-      const Share& share = (*unit.shares)[n];
-      if (share.far || (share.row_begin < end && share.row_end > begin)) here.push_back(n);
-    }
+  // Rows that several near shares reach (or none).
+  void join_left(const Unit& unit, const RowTask& rows, Scratch& own) const {
+    const auto add_near = [&](int64_t i) {
+      for (int64_t n = 0; n < std::ssize(*unit.shares); ++n) {
+        const KeyShare& share = (*unit.shares)[n];
+        if (!share.far && i >= share.row_begin && i < share.row_end)
+          own.parts.push_back(kept_row(unit, n, rows.h, i));
+      }
+    };
+    join_queries(unit, rows.h, rows.begin, rows.end, add_near, own);
+  }
+
+  // Rows of dQ: add_near(row) names what near shares left, then the far pass by slots.
+  template <class AddNear>
+  void join_queries(const Unit& unit, int64_t h, int64_t begin, int64_t end,
+                    const AddNear& add_near, Scratch& own) const {
     own.parts.clear();
     own.part_begin.assign(1, 0);
     for (int64_t i = begin; i < end; ++i) {
-      const auto slots = plan.has_far() ? plan.far.query_slots.of(i) : std::span<const int32_t>();
-      for (const int64_t n : here) {
-        const Share& share = (*unit.shares)[n];
-        const auto add = [&](int64_t row) {
-          if (row < share.row_begin || row >= share.row_end) return;
-          own.parts.push_back(unit.share_sums[n][h] + (row - share.row_begin) * key_.columns);
-        };
-        if (!share.far) add(i);
-        for (size_t m = 0; share.far && m < slots.size(); ++m) add(slots[m]);
+      add_near(i);
+      const auto slots = unit.plan->far.query_slots.of(i);
+      for (int64_t n = 0; n < std::ssize(*unit.shares); ++n) {
+        const KeyShare& share = (*unit.shares)[n];
+        if (!share.far) break;  // they come first
+        for (const int32_t slot : slots) {
+          if (slot >= share.row_begin && slot < share.row_end)
+            own.parts.push_back(unit.share_sums[n][h] + (slot - share.row_begin) * key_.columns);
+        }
       }
       own.part_begin.push_back(static_cast<int32_t>(own.parts.size()));
     }
     const int64_t global = unit.g * group_ + h;
-    const bool tau = p_.dtau != nullptr;
-    table_.join(
-        {.parts = own.parts.data(),
-         .part_begin = own.part_begin.data(),
-         .rows = end - begin,
-         .width = s_.head_dim,
-         .out = p_.dq.at(unit.b, global, begin),
-         .out_row = p_.dq.row,
-         .q = p_.q.at(unit.b, global, begin),
-         .q_row = p_.q.row,
-         .tau = tau ? p_.rule.tau + unit.b * s_.queries + begin : nullptr,
-         .dtau = tau ? p_.dtau + (unit.b * s_.heads + global) * s_.queries + begin : nullptr});
+    const RowTemperature tau = temperature(unit, global, begin);
+    table_.join({.parts = own.parts.data(),
+                 .part_begin = own.part_begin.data(),
+                 .rows = end - begin,
+                 .width = s_.head_dim,
+                 .out = p_.dq.at(unit.b, global, begin),
+                 .out_row = p_.dq.row,
+                 .q = p_.q.at(unit.b, global, begin),
+                 .q_row = p_.q.row,
+                 .tau = tau.tau,
+                 .dtau = tau.dtau});
+  }
+
+  // Rows of dQ without a far pass: every share has a part of each.
+  void sum_parts(const Unit& unit, const RowTask& rows) const {
+    const int64_t global = unit.g * group_ + rows.h;
+    const auto& sums = unit.share_sums;
+    const RowTemperature tau = temperature(unit, global, rows.begin);
+    table_.query_gradient({.parts = sums[0][rows.h] + rows.begin * key_.columns,
+                           .part_size = sums.size() > 1 ? sums[1][rows.h] - sums[0][rows.h] : 0,
+                           .part_count = std::ssize(sums),
+                           .rows = rows.end - rows.begin,
+                           .width = s_.head_dim,
+                           .columns = key_.columns,
+                           .dq = p_.dq.at(unit.b, global, rows.begin),
+                           .dq_row = p_.dq.row,
+                           .q = p_.q.at(unit.b, global, rows.begin),
+                           .q_row = p_.q.row,
+                           .tau = tau.tau,
+                           .dtau = tau.dtau});
+  }
+
+  // Null without a temperature by row.
+  struct RowTemperature {
+    const float* tau = nullptr;
+    float* dtau = nullptr;
+  };
+  RowTemperature temperature(const Unit& unit, int64_t head, int64_t row) const {
+    if (p_.dtau == nullptr) return {};
+    return {p_.rule.tau + unit.b * s_.queries + row,
+            p_.dtau + (unit.b * s_.heads + head) * s_.queries + row};
   }
 
   // P of the sink is e^(z - lse), its value 0.
@@ -509,7 +726,7 @@ class Backward {
     const double z = p_.rule.sink_logit[global];
     double total = 0.0;
     for (int64_t i = 0; i < s_.queries; ++i)
-      total -= std::exp(z - p_.lse[at * s_.queries + i]) * unit.queries[0][h].delta[i];
+      total -= std::exp(z - p_.lse[at * s_.queries + i]) * unit.rows[0][h].delta[i];
     p_.dsink[at] = static_cast<float>(total);
   }
 
@@ -518,8 +735,10 @@ class Backward {
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
   const int64_t group_, keys_, queries_;
-  std::vector<std::vector<Share>> shares_;  // by plan
+  const bool parallel_;
+  std::vector<std::vector<KeyShare>> shares_;  // by plan
   std::vector<IntRows> key_slots_;
+  std::vector<bool> own_lists_;
 };
 
 }  // namespace

@@ -52,15 +52,21 @@ class Team {
       team_.barrier_.arrive_and_wait();
     }
 
+    /// This thread's number, below threads().
+    int64_t index() const { return index_; }
+
    private:
     Team& team_;
     int64_t index_;
     size_t loop_ = 0;
   };
 
+  /// The threads of run().
+  static int64_t threads(bool parallel) { return parallel ? omp_get_max_threads() : 1; }
+
   template <class F>
   static void run(bool parallel, const F& body) {
-    Team team(parallel ? omp_get_max_threads() : 1);
+    Team team(threads(parallel));
     std::vector<std::thread> others;
     for (int64_t n = 1; n < team.size_; ++n) {
       others.emplace_back([&team, &body, n] {
@@ -108,6 +114,8 @@ class Team {
     }
 
     bool alone() const { return alone_; }
+    /// This thread's number, below threads().
+    int64_t index() const { return alone_ ? 0 : omp_get_thread_num(); }
 
    private:
     template <class F>
@@ -116,6 +124,9 @@ class Team {
     }
     bool alone_;
   };
+
+  /// The most threads of run().
+  static int64_t threads(bool parallel) { return parallel ? omp_get_max_threads() : 1; }
 
   /// body(member) on every thread, or on this one alone. All threads must walk the same loops.
   template <class F>
