@@ -63,8 +63,8 @@ class BackwardKeys {
   }
 
   void run() {
-    for (int64_t n = 0; n < kKeyBlock * b_.key_width.columns; ++n) dk_[n] = 0.0f;
-    for (int64_t n = 0; n < kKeyBlock * b_.value_width.columns; ++n) dv_[n] = 0.0f;
+    begin_sums(dk_, b_.key_width.columns, b_.dk_before);
+    begin_sums(dv_, b_.value_width.columns, b_.dv_before);
     if constexpr (gated) {
       for (int64_t n = 0; n < kKeyBlock * b_.gate.pitch; ++n) dgate_[n] = 0.0f;
     }
@@ -83,6 +83,20 @@ class BackwardKeys {
 
  private:
   enum class Tile { plain, masked, general };
+
+  void begin_sums(float* sums, int64_t columns, const float* before) const {
+    const int64_t begun = before != nullptr ? keys_ : 0;
+    for (int64_t n = 0; n < begun; ++n) {
+      const int32_t* const rows = b_.before_begin + b_.key_begin + n;
+      for (int64_t c = 0; c < columns; c += kLanes) {
+        Float x{};
+        for (int32_t at = rows[0]; at < rows[1]; ++at)
+          x = x + load(before + b_.before[at] * columns + c);
+        store(sums + n * columns + c, x);
+      }
+    }
+    for (int64_t n = begun * columns; n < kKeyBlock * columns; ++n) sums[n] = 0.0f;
+  }
 
   void leave_sums() const {
     const int64_t k = b_.key_width.columns, v = b_.value_width.columns;

@@ -174,6 +174,10 @@ struct BackwardBlock {
   float* dgate = nullptr;  ///< [padded keys][pitch]
   /// [keys][columns] of the sequence: where sums go instead of dk and dv, if not null.
   float *dk_sums = nullptr, *dv_sums = nullptr;
+  /// Sums of other passes to begin with, if not null: of key n the rows `before` names from
+  /// before_begin[n] to before_begin[n + 1].
+  const float *dk_before = nullptr, *dv_before = nullptr;
+  const int32_t *before_begin = nullptr, *before = nullptr;
 };
 
 /// Rows as sums of float32 rows, in order, and the gradient of tau: -(q.row) / tau.
@@ -182,6 +186,8 @@ struct JoinRows {
   const float* const* parts = nullptr;
   const int32_t* part_begin = nullptr;  ///< parts of row r: [part_begin[r], part_begin[r + 1])
   int64_t rows = 0, width = 0;
+  float* sums = nullptr;  ///< [rows][columns]: where sums go instead of out, if not null
+  int64_t columns = 0;
   T* out = nullptr;
   int64_t out_row = 0;
   const T* q = nullptr;

@@ -1,9 +1,9 @@
 // The backward pass of grouped attention: the plan's tiles seen from the keys, then sums.
 //
 // Shares of key blocks (grouped_shares.h) have dQ sums of their own, dK and dV are private to a key
-// block. First the far shares, then the near ones, whose rows are added to what far ones left and
-// written as soon as no later block reaches them. Rows that several shares reach are summed last;
-// the order of sums is fixed.
+// block. First the far shares, then the near ones, whose sums begin with what far ones left and are
+// written as soon as no later block reaches them. Rows of dQ that several near shares reach are
+// summed last; the order of sums is fixed.
 //
 // Operands are packed where they are read: a near share walks through its blocks with a ring of the
 // queries that one block reaches, a far share packs its lists if nobody else reads them. Only what
@@ -88,14 +88,19 @@ struct Scratch {
   std::vector<BackwardHead> heads;
   std::vector<PackedQueries> queries;
   std::vector<int32_t> index;
-  std::vector<const float*> parts;
+  std::vector<const float*> parts;  // of rows, as JoinRows has them
   std::vector<int32_t> part_begin;
+
+  void begin_parts() {
+    parts.clear();
+    part_begin.assign(1, 0);
+  }
+  void end_row() { part_begin.push_back(static_cast<int32_t>(parts.size())); }
 };
 
 // What a near share works with: the keys of one block, and a ring of queries for every head.
 struct NearWindow {
   PackedKeys keys;
-  float *dk = nullptr, *dv = nullptr;  // sums of the block
   int64_t wrap = 0;                    // row n stands at n & wrap of the ring
   std::vector<PackedQueries> queries;  // by head
   std::vector<float*> dq;              // sums of the ring's rows
@@ -250,10 +255,7 @@ class Backward {
 
   NearWindow take_window(Cutter& cutter, const GroupedPlan& plan) const {
     const int64_t rows = ring_rows(plan);
-    NearWindow window{.keys = take_keys(cutter, kKeyBlock, 0),
-                      .dk = cutter.take(kKeyBlock * key_.columns),
-                      .dv = cutter.take(kKeyBlock * value_.columns),
-                      .wrap = rows - 1};
+    NearWindow window{.keys = take_keys(cutter, kKeyBlock, 0), .wrap = rows - 1};
     for (int64_t h = 0; h < group_; ++h) {
       window.queries.push_back(take_queries(cutter, rows, 0));
       window.dq.push_back(cutter.take(rows * key_.columns));
@@ -363,7 +365,7 @@ class Backward {
           left_keys,
           [&](const Unit& u, int64_t n) {
             const int64_t begin = n * kRowTask;
-            join_keys(u, begin, std::min(begin + kRowTask, s_.keys), nullptr, own);
+            join_keys(u, begin, std::min(begin + kRowTask, s_.keys), own);
           },
           Meet::no);
       team.each(
@@ -371,7 +373,7 @@ class Backward {
           [&](int64_t n) {
             const RowTask& rows = left[n];
             const Unit& unit = units[rows.unit];
-            unit.plan->has_far() ? join_left(unit, rows, own) : sum_parts(unit, rows);
+            unit.plan->has_far() ? join_queries(unit, rows, own) : sum_shares(unit, rows);
           },
           Meet::no);
       if (p_.dsink != nullptr)
@@ -503,16 +505,21 @@ class Backward {
     for (const KeyBlock& block : (*unit.shares)[index].blocks) {
       near_query_strips(*unit.plan, block.begin, block.end, own.strips);
       BackwardBlock<T> to = block_of(unit, block, false, unit.keys, own);
-      to.dk = p_.dk.at(unit.b, unit.g);
-      to.dv = p_.dv.at(unit.b, unit.g);
-      to.dk_row = p_.dk.row;
-      to.dv_row = p_.dv.row;
+      write_keys(unit, to);
       table_.backward(to, own.floats.data());
     }
   }
 
+  void write_keys(const Unit& unit, BackwardBlock<T>& block) const {
+    block.dk = p_.dk.at(unit.b, unit.g);
+    block.dv = p_.dv.at(unit.b, unit.g);
+    block.dk_row = p_.dk.row;
+    block.dv_row = p_.dv.row;
+  }
+
   void run_near(const Unit& unit, int64_t index, Scratch& own) const {
     const KeyShare& share = (*unit.shares)[index];
+    const IntRows& slots = key_slots_[unit.plan - p_.plans.data()];
     Cutter cutter(own.packed);
     NearWindow window = take_window(cutter, *unit.plan);
     window.packed = window.written = share.row_begin;
@@ -522,7 +529,7 @@ class Backward {
       near_query_strips(*unit.plan, block.begin, block.end, own.strips);
       if (!own.strips.empty()) {
         write_rows(unit, index, window, own.strips.front().key_begin, own);
-        read_rows(unit, window, round_up(own.strips.back().key_end, table_.strip), own);
+        read_rows(unit, share, window, own.strips.back().key_end, own);
       }
       PackedKeys keys = window.keys;  // where the block's first key is
       keys.k_natural -= block.begin * key_.pitch;
@@ -532,22 +539,36 @@ class Backward {
       BackwardBlock<T> to = block_of(unit, block, false, keys, own);
       to.wrap = window.wrap;
       to.fetches = false;
-      to.dk_sums = window.dk - block.begin * key_.columns;
-      to.dv_sums = window.dv - block.begin * value_.columns;
+      write_keys(unit, to);
+      to.dk_before = unit.dk;
+      to.dv_before = unit.dv;
+      to.before_begin = slots.begin.data();
+      to.before = slots.values.data();
       table_.backward(to, own.floats.data());
-      join_keys(unit, block.begin, block.end, &to, own);
     }
     write_rows(unit, index, window, std::min(share.row_end, s_.queries), own);
   }
 
-  // Packs rows up to `end` into the ring, with zeros for dQ.
-  void read_rows(const Unit& unit, NearWindow& window, int64_t end, Scratch& own) const {
+  // Packs rows up to `end` into the ring. dQ begins with what far shares left, unless other near
+  // shares reach the row, too.
+  void read_rows(const Unit& unit, const KeyShare& share, NearWindow& window, int64_t end,
+                 Scratch& own) const {
     for (; window.packed < end; window.packed += table_.strip) {
-      const int64_t at = window.packed & window.wrap;
+      const int64_t begin = window.packed, stop = begin + table_.strip;
       for (int64_t h = 0; h < group_; ++h) {
-        pack_queries(unit, h, window.queries[h], false, window.packed, window.packed + table_.strip,
-                     own, window.wrap);
-        std::fill_n(window.dq[h] + at * key_.columns, table_.strip * key_.columns, 0.0f);
+        pack_queries(unit, h, window.queries[h], false, begin, stop, own, window.wrap);
+        own.begin_parts();
+        for (int64_t i = begin; i < stop; ++i) {
+          if (i >= share.alone_begin && i < std::min(share.alone_end, s_.queries))
+            add_far_parts(unit, h, i, own);
+          own.end_row();
+        }
+        table_.join({.parts = own.parts.data(),
+                     .part_begin = own.part_begin.data(),
+                     .rows = table_.strip,
+                     .width = key_.columns,
+                     .sums = window.dq[h] + (begin & window.wrap) * key_.columns,
+                     .columns = key_.columns});
       }
     }
   }
@@ -556,21 +577,20 @@ class Backward {
   void write_rows(const Unit& unit, int64_t index, NearWindow& window, int64_t end,
                   Scratch& own) const {
     const KeyShare& share = (*unit.shares)[index];
-    read_rows(unit, window, round_up(end, table_.strip), own);
     while (window.written < end) {
-      const int64_t begin = window.written;
+      const int64_t begin = window.written, at = begin & window.wrap;
       const bool alone = begin >= share.alone_begin && begin < share.alone_end;
-      const int64_t stop = std::min({end, begin + kRowTask,
-                                     begin < share.alone_begin ? share.alone_begin
-                                     : alone                   ? share.alone_end
-                                                               : end});
+      const int64_t bound = alone                       ? share.alone_end
+                            : begin < share.alone_begin ? share.alone_begin
+                                                        : end;
+      const int64_t stop = std::min({end, bound, begin + kRowTask, begin + window.wrap + 1 - at});
+      read_rows(unit, share, window, stop, own);
       for (int64_t h = 0; h < group_; ++h) {
-        const auto row = [&](int64_t i) { return window.dq[h] + (i & window.wrap) * key_.columns; };
-        for (int64_t i = begin; !alone && i < stop; ++i)
-          std::copy_n(row(i), key_.columns, kept_row(unit, index, h, i));
+        const float* const sums = window.dq[h] + at * key_.columns;
         if (alone)
-          join_queries(
-              unit, h, begin, stop, [&](int64_t i) { own.parts.push_back(row(i)); }, own);
+          write_sums(unit, h, begin, stop, sums);
+        else
+          std::copy_n(sums, (stop - begin) * key_.columns, kept_row(unit, index, h, begin));
       }
       window.written = stop;
     }
@@ -621,18 +641,14 @@ class Backward {
             .head_count = group_};
   }
 
-  // Rows of dK and dV: what the near block left, if there is one, and the far pass by slots.
-  void join_keys(const Unit& unit, int64_t begin, int64_t end, const BackwardBlock<T>* near,
-                 Scratch& own) const {
+  // Rows of dK and dV without a near pass.
+  void join_keys(const Unit& unit, int64_t begin, int64_t end, Scratch& own) const {
     const IntRows& slots = key_slots_[unit.plan - p_.plans.data()];
-    const auto join = [&](const float* near_sums, const float* far_sums, const PackedWidth& width,
-                          const HeadRows<T>& to) {
-      own.parts.clear();
-      own.part_begin.assign(1, 0);
+    const auto join = [&](const float* sums, const PackedWidth& width, const HeadRows<T>& to) {
+      own.begin_parts();
       for (int64_t j = begin; j < end; ++j) {
-        if (near_sums != nullptr) own.parts.push_back(near_sums + j * width.columns);
-        for (const int32_t slot : slots.of(j)) own.parts.push_back(far_sums + slot * width.columns);
-        own.part_begin.push_back(static_cast<int32_t>(own.parts.size()));
+        for (const int32_t slot : slots.of(j)) own.parts.push_back(sums + slot * width.columns);
+        own.end_row();
       }
       table_.join({.parts = own.parts.data(),
                    .part_begin = own.part_begin.data(),
@@ -641,72 +657,73 @@ class Backward {
                    .out = to.at(unit.b, unit.g, begin),
                    .out_row = to.row});
     };
-    join(near != nullptr ? near->dk_sums : nullptr, unit.dk, key_, p_.dk);
-    join(near != nullptr ? near->dv_sums : nullptr, unit.dv, value_, p_.dv);
+    join(unit.dk, key_, p_.dk);
+    join(unit.dv, value_, p_.dv);
   }
 
-  // Rows that several near shares reach (or none).
-  void join_left(const Unit& unit, const RowTask& rows, Scratch& own) const {
-    const auto add_near = [&](int64_t i) {
+  // What far shares left of row i of dQ.
+  void add_far_parts(const Unit& unit, int64_t h, int64_t i, Scratch& own) const {
+    const auto slots = unit.plan->far.query_slots.of(i);
+    for (int64_t n = 0; n < std::ssize(*unit.shares); ++n) {
+      const KeyShare& share = (*unit.shares)[n];
+      if (!share.far) break;  // they come first
+      for (const int32_t slot : slots) {
+        if (slot >= share.row_begin && slot < share.row_end)
+          own.parts.push_back(unit.share_sums[n][h] + (slot - share.row_begin) * key_.columns);
+      }
+    }
+  }
+
+  // Rows of dQ that several near shares reach (or none).
+  void join_queries(const Unit& unit, const RowTask& rows, Scratch& own) const {
+    own.begin_parts();
+    for (int64_t i = rows.begin; i < rows.end; ++i) {
+      add_far_parts(unit, rows.h, i, own);
       for (int64_t n = 0; n < std::ssize(*unit.shares); ++n) {
         const KeyShare& share = (*unit.shares)[n];
         if (!share.far && i >= share.row_begin && i < share.row_end)
           own.parts.push_back(kept_row(unit, n, rows.h, i));
       }
-    };
-    join_queries(unit, rows.h, rows.begin, rows.end, add_near, own);
-  }
-
-  // Rows of dQ: add_near(row) names what near shares left, then the far pass by slots.
-  template <class AddNear>
-  void join_queries(const Unit& unit, int64_t h, int64_t begin, int64_t end,
-                    const AddNear& add_near, Scratch& own) const {
-    own.parts.clear();
-    own.part_begin.assign(1, 0);
-    for (int64_t i = begin; i < end; ++i) {
-      add_near(i);
-      const auto slots = unit.plan->far.query_slots.of(i);
-      for (int64_t n = 0; n < std::ssize(*unit.shares); ++n) {
-        const KeyShare& share = (*unit.shares)[n];
-        if (!share.far) break;  // they come first
-        for (const int32_t slot : slots) {
-          if (slot >= share.row_begin && slot < share.row_end)
-            own.parts.push_back(unit.share_sums[n][h] + (slot - share.row_begin) * key_.columns);
-        }
-      }
-      own.part_begin.push_back(static_cast<int32_t>(own.parts.size()));
+      own.end_row();
     }
-    const int64_t global = unit.g * group_ + h;
-    const RowTemperature tau = temperature(unit, global, begin);
+    const int64_t global = unit.g * group_ + rows.h;
+    const RowTemperature tau = temperature(unit, global, rows.begin);
     table_.join({.parts = own.parts.data(),
                  .part_begin = own.part_begin.data(),
-                 .rows = end - begin,
+                 .rows = rows.end - rows.begin,
                  .width = s_.head_dim,
-                 .out = p_.dq.at(unit.b, global, begin),
+                 .out = p_.dq.at(unit.b, global, rows.begin),
                  .out_row = p_.dq.row,
-                 .q = p_.q.at(unit.b, global, begin),
+                 .q = p_.q.at(unit.b, global, rows.begin),
                  .q_row = p_.q.row,
                  .tau = tau.tau,
                  .dtau = tau.dtau});
   }
 
-  // Rows of dQ without a far pass: every share has a part of each.
-  void sum_parts(const Unit& unit, const RowTask& rows) const {
-    const int64_t global = unit.g * group_ + rows.h;
-    const auto& sums = unit.share_sums;
-    const RowTemperature tau = temperature(unit, global, rows.begin);
-    table_.query_gradient({.parts = sums[0][rows.h] + rows.begin * key_.columns,
-                           .part_size = sums.size() > 1 ? sums[1][rows.h] - sums[0][rows.h] : 0,
-                           .part_count = std::ssize(sums),
-                           .rows = rows.end - rows.begin,
+  // Rows [begin, end) of dQ from `count` parts that lie `size` apart.
+  void write_sums(const Unit& unit, int64_t h, int64_t begin, int64_t end, const float* parts,
+                  int64_t size = 0, int64_t count = 1) const {
+    const int64_t global = unit.g * group_ + h;
+    const RowTemperature tau = temperature(unit, global, begin);
+    table_.query_gradient({.parts = parts,
+                           .part_size = size,
+                           .part_count = count,
+                           .rows = end - begin,
                            .width = s_.head_dim,
                            .columns = key_.columns,
-                           .dq = p_.dq.at(unit.b, global, rows.begin),
+                           .dq = p_.dq.at(unit.b, global, begin),
                            .dq_row = p_.dq.row,
-                           .q = p_.q.at(unit.b, global, rows.begin),
+                           .q = p_.q.at(unit.b, global, begin),
                            .q_row = p_.q.row,
                            .tau = tau.tau,
                            .dtau = tau.dtau});
+  }
+
+  // Rows of dQ without a far pass: every share has a part of each.
+  void sum_shares(const Unit& unit, const RowTask& rows) const {
+    const auto& sums = unit.share_sums;
+    write_sums(unit, rows.h, rows.begin, rows.end, sums[0][rows.h] + rows.begin * key_.columns,
+               sums.size() > 1 ? sums[1][rows.h] - sums[0][rows.h] : 0, std::ssize(sums));
   }
 
   // Null without a temperature by row.

@@ -32,19 +32,16 @@ inline int64_t scan_members(const MemberScan& p) {
 template <class T>
 void join_rows(const JoinRows<T>& p) {
   const FlushDenormals flush;
-  float total[kWidestHead];
+  float row[kWidestHead];
   for (int64_t r = 0; r < p.rows; ++r) {
+    float* const total = p.sums != nullptr ? p.sums + r * p.columns : row;
     const int32_t begin = p.part_begin[r], end = p.part_begin[r + 1];
-    if (begin == end) {
-      for (int64_t c = 0; c < p.width; ++c) total[c] = 0.0f;
-    } else {
-      const float* first = p.parts[begin];
-      for (int64_t c = 0; c < p.width; ++c) total[c] = first[c];
+    for (int64_t c = 0; c < p.width; c += kLanes) {  // parts are whole vectors
+      Float x{};
+      for (int32_t n = begin; n < end; ++n) x = x + load(p.parts[n] + c);
+      store(total + c, x);
     }
-    for (int32_t n = begin + 1; n < end; ++n) {
-      const float* part = p.parts[n];
-      for (int64_t c = 0; c < p.width; ++c) total[c] += part[c];
-    }
+    if (p.sums != nullptr) continue;
     T* to = p.out + r * p.out_row;
     for (int64_t c = 0; c < p.width; ++c) from_float(total[c], to[c]);
     if (p.tau == nullptr) continue;
