@@ -17,7 +17,7 @@
 #include <limits>
 #include <utility>
 
-#include "fovea/kernels/cpu/grouped_driver.h"
+#include "fovea/kernels/cpu/grouped_operands.h"
 #include "fovea/kernels/cpu/grouped_shares.h"
 
 namespace fovea::kernels {
@@ -28,40 +28,7 @@ constexpr int64_t kRowTask = 256;
 // Packed operands up to this, half of a second-level cache of 1 MiB, are there when they are read.
 constexpr int64_t kNearFloats = 1 << 17;
 
-// Cuts memory into pieces of whole cache lines; without memory it only counts.
-class Cutter {
- public:
-  explicit Cutter(float* memory) : memory_(memory) {}
-  float* take(int64_t floats) {
-    float* const piece = memory_ != nullptr ? memory_ + used_ : nullptr;
-    used_ += round_up(floats, 16);
-    return piece;
-  }
-  int64_t used() const { return used_; }
-
- private:
-  float* memory_;
-  int64_t used_ = 0;
-};
-
-// Keys and values: where row 0 is, or would be.
-struct PackedKeys {
-  float *k_natural = nullptr, *k_rows = nullptr, *v_natural = nullptr;
-};
-
-// Queries of one head, likewise.
-struct PackedQueries {
-  float *q_columns = nullptr, *q_rows = nullptr, *dout_columns = nullptr, *dout_rows = nullptr;
-};
-
-// Numbers of the queries of one head, in one order.
-struct RowNumbers {
-  float *lse2 = nullptr, *delta = nullptr, *scale = nullptr;
-};
-
-struct Unit {
-  int64_t b = 0, g = 0;
-  const GroupedPlan* plan = nullptr;
+struct Unit : KeyHead {
   const std::vector<KeyShare>* shares = nullptr;
   // What several shares read: of a far pass by slots, else in the tokens' order.
   PackedKeys keys;
@@ -87,7 +54,6 @@ struct Scratch {
   std::vector<Strip> strips;
   std::vector<BackwardHead> heads;
   std::vector<PackedQueries> queries;
-  std::vector<int32_t> index;
   std::vector<const float*> parts;  // of rows, as JoinRows has them
   std::vector<int32_t> part_begin;
 
@@ -113,10 +79,11 @@ class Backward {
   explicit Backward(const GroupedBackward<T>& problem)
       : p_(problem),
         s_(problem.sizes),
-        table_(attention_table<T>()),
-        key_(packed_width(table_, s_.head_dim)),
-        value_(packed_width(table_, s_.value_dim)),
-        group_(s_.heads / s_.kv_heads),
+        operands_(problem),
+        table_(operands_.table),
+        key_(operands_.key),
+        value_(operands_.value),
+        group_(operands_.group),
         keys_(round_up(s_.keys, kVisitTile)),
         queries_(round_up(s_.queries, kVisitTile)),
         parallel_(products(s_) > kParallelProducts) {
@@ -130,7 +97,7 @@ class Backward {
   void run() {
     int64_t floats = 0, own = 0, items = 1;
     for (size_t n = 0; n < p_.plans.size(); ++n) {
-      Unit unit{.plan = &p_.plans[n], .shares = &shares_[n]};
+      Unit unit{{.plan = &p_.plans[n]}, &shares_[n]};
       floats = std::max(floats, lay_out(unit, nullptr));
       own = std::max(own, own_floats(unit));
       items = std::max(items, std::ssize(shares_[n]));
@@ -144,7 +111,7 @@ class Backward {
       for (int64_t n = first; n < std::min(first + at_once, pairs); ++n) {
         const int64_t b = n / s_.kv_heads;
         const size_t at = p_.plans.size() == 1 ? 0 : static_cast<size_t>(b);
-        units.push_back({b, n % s_.kv_heads, &p_.plans[at], &shares_[at]});
+        units.push_back({{b, n % s_.kv_heads, &p_.plans[at]}, &shares_[at]});
         lay_out(units.back(), memory + (n - first) * floats);
       }
       run_units(units, of_threads, own);
@@ -152,15 +119,9 @@ class Backward {
   }
 
  private:
-  int64_t rows_floats(int64_t rows, const PackedWidth& w) const {
-    return rows / table_.elements * w.columns;
-  }
-  int64_t key_floats(int64_t rows) const {
-    return rows * (key_.pitch + value_.pitch) + rows_floats(rows, key_);
-  }
-  int64_t query_floats(int64_t rows) const { return key_floats(rows) + rows_floats(rows, value_); }
   int64_t share_floats(const KeyShare& share) const {
-    return key_floats(share.key_end - share.key_begin) + group_ * query_floats(share.rows());
+    return operands_.key_floats(share.key_end - share.key_begin) +
+           group_ * operands_.query_floats(share.rows());
   }
 
   // Threads pack far lists for themselves where this takes no more memory than packing all.
@@ -174,7 +135,8 @@ class Backward {
         alone &= share.component >= 0;
         largest = std::max(largest, share_floats(share));
       }
-      const int64_t all = key_floats(key_slots(plan)) + group_ * query_floats(query_slots(plan));
+      const int64_t all = operands_.key_floats(key_slots(plan)) +
+                          group_ * operands_.query_floats(query_slots(plan));
       own_lists_.push_back(alone && Team::threads(parallel_) * largest <= all);
     }
   }
@@ -201,29 +163,13 @@ class Backward {
     return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(most)));
   }
 
-  PackedKeys take_keys(Cutter& cutter, int64_t rows, int64_t first) const {
-    PackedKeys keys;
-    keys.k_natural = cutter.take(rows * key_.pitch) - first * key_.pitch;
-    keys.k_rows = cutter.take(rows_floats(rows, key_)) - rows_floats(first, key_);
-    keys.v_natural = cutter.take(rows * value_.pitch) - first * value_.pitch;
-    return keys;
-  }
-  PackedQueries take_queries(Cutter& cutter, int64_t rows, int64_t first) const {
-    PackedQueries queries;
-    queries.q_columns = cutter.take(rows * key_.pitch) - first * key_.pitch;
-    queries.q_rows = cutter.take(rows_floats(rows, key_)) - rows_floats(first, key_);
-    queries.dout_columns = cutter.take(rows * value_.pitch) - first * value_.pitch;
-    queries.dout_rows = cutter.take(rows_floats(rows, value_)) - rows_floats(first, value_);
-    return queries;
-  }
-
   // Cuts the memory of a unit, or (without memory) counts its floats.
   int64_t lay_out(Unit& unit, float* memory) const {
     Cutter cutter(memory);
-    unit.keys = take_keys(cutter, first_keys(unit), 0);
+    unit.keys = operands_.take_keys(cutter, first_keys(unit), 0);
     const bool far = unit.plan->has_far();
     for (int64_t h = 0; h < group_; ++h) {
-      unit.queries.push_back(take_queries(cutter, first_queries(unit), 0));
+      unit.queries.push_back(operands_.take_queries(cutter, first_queries(unit), 0));
       for (int order = 0; order < (far ? 2 : 1); ++order) {
         const int64_t rows = order == 0 ? queries_ : query_slots(*unit.plan);
         unit.rows[order].push_back({cutter.take(rows), cutter.take(rows), cutter.take(rows)});
@@ -255,9 +201,9 @@ class Backward {
 
   NearWindow take_window(Cutter& cutter, const GroupedPlan& plan) const {
     const int64_t rows = ring_rows(plan);
-    NearWindow window{.keys = take_keys(cutter, kKeyBlock, 0), .wrap = rows - 1};
+    NearWindow window{.keys = operands_.take_keys(cutter, kKeyBlock, 0), .wrap = rows - 1};
     for (int64_t h = 0; h < group_; ++h) {
-      window.queries.push_back(take_queries(cutter, rows, 0));
+      window.queries.push_back(operands_.take_queries(cutter, rows, 0));
       window.dq.push_back(cutter.take(rows * key_.columns));
     }
     return window;
@@ -325,10 +271,9 @@ class Backward {
         units, [&](const Unit& u) { return u.plan->has_near() ? int64_t{0} : row_tasks(s_.keys); });
     const auto left = left_rows(units);
     Team::run(parallel_, [&](Team::Member& team) {
-      Scratch own{
-          .floats = FloatBuffer(std::max(table_.backward_scratch(key_, value_, {}),
-                                         table_.strip * std::max(key_.pitch, value_.pitch))),
-          .packed = of_threads + team.index() * own_size};
+      Scratch own{.floats = FloatBuffer(std::max(table_.backward_scratch(key_, value_, {}),
+                                                 operands_.scratch_floats())),
+                  .packed = of_threads + team.index() * own_size};
       const auto all = [&](const std::vector<Task>& list, const auto& work, Meet meet) {
         team.each(
             std::ssize(list), [&](int64_t n) { work(units[list[n].unit], list[n].index); }, meet);
@@ -342,19 +287,27 @@ class Backward {
           keys,
           [&](const Unit& u, int64_t n) {
             const int64_t begin = n * kRowTask;
-            pack_keys(u, u.keys, u.plan->has_far(), begin,
-                      std::min(begin + kRowTask, first_keys(u)), own);
+            operands_.pack_keys(u, u.keys, u.plan->has_far(), begin,
+                                std::min(begin + kRowTask, first_keys(u)), own.floats.data());
           },
           Meet::no);
       all(
-          each, [&](const Unit& u, int64_t n) { prepare(u, n % group_, n / group_); },
+          each,
+          [&](const Unit& u, int64_t n) {
+            const int64_t h = n % group_, begin = n / group_ * kRowTask;
+            operands_.number_queries(u, h, u.rows[0][h], begin,
+                                     std::min(begin + kRowTask, queries_));
+          },
           packs_far(units) ? Meet::yes : Meet::no);
       all(
           queries,
           [&](const Unit& u, int64_t n) {
-            const int64_t begin = n / group_ * kRowTask;
+            const int64_t h = n % group_, begin = n / group_ * kRowTask;
             const int64_t end = std::min(begin + kRowTask, first_queries(u));
-            pack_queries(u, n % group_, u.queries[n % group_], u.plan->has_far(), begin, end, own);
+            if (u.plan->has_far())
+              operands_.number_slots(*u.plan, u.rows[0][h], u.rows[1][h], begin, end);
+            operands_.pack_queries(u, h, u.queries[h], -1, u.plan->has_far(), begin, end,
+                                   own.floats.data());
           },
           Meet::yes);
       in_turn(far, [&](const Unit& u, int64_t n) { run_far(u, n, own); });
@@ -382,89 +335,6 @@ class Backward {
     });
   }
 
-  // Keys [begin, end) of the tokens' order or of the far pass's slots.
-  void pack_keys(const Unit& unit, const PackedKeys& to, bool far, int64_t begin, int64_t end,
-                 Scratch& own) const {
-    const int64_t real = far ? end : s_.keys;
-    for (; begin < end; begin += table_.strip) {
-      const int32_t* index = far ? unit.plan->far.key.token.data() + begin : nullptr;
-      const int64_t first = far ? 0 : begin;
-      const int64_t rows = std::clamp<int64_t>(real - begin, 0, table_.strip);
-      const int64_t ahead = std::clamp<int64_t>(real - begin - table_.strip, 0, table_.strip);
-      table_.pack({p_.k.at(unit.b, unit.g, first), p_.k.row, rows, index, ahead}, key_,
-                  {.natural = to.k_natural + begin * key_.pitch,
-                   .rows = to.k_rows + rows_floats(begin, key_)},
-                  own.floats.data());
-      table_.pack({p_.v.at(unit.b, unit.g, first), p_.v.row, rows, index, ahead}, value_,
-                  {.natural = to.v_natural + begin * value_.pitch}, own.floats.data());
-    }
-  }
-
-  // Queries [begin, end) likewise, into rows n & wrap; far ones get their numbers.
-  void pack_queries(const Unit& unit, int64_t h, const PackedQueries& to, bool far, int64_t begin,
-                    int64_t end, Scratch& own, int64_t wrap = -1) const {
-    const int64_t global = unit.g * group_ + h;
-    const int64_t real = far ? end : s_.queries;
-    const int32_t offset = static_cast<int32_t>(unit.plan->first_query());
-    if (far) number_slots(unit, h, begin, end);
-    for (; begin < end; begin += table_.strip) {
-      const int64_t rows = std::clamp<int64_t>(real - begin, 0, table_.strip), at = begin & wrap;
-      const int64_t ahead = std::clamp<int64_t>(real - begin - table_.strip, 0, table_.strip);
-      own.index.clear();
-      for (int64_t n = begin; far && n < begin + rows + ahead; ++n)
-        own.index.push_back(std::max(unit.plan->far.query.token[n] - offset, -1));
-      const int32_t* const index = far ? own.index.data() : nullptr;
-      const int64_t first = far ? 0 : begin;
-      table_.pack(
-          {p_.q.at(unit.b, global, first), p_.q.row, rows, index, ahead}, key_,
-          {.columns = to.q_columns + at * key_.pitch, .rows = to.q_rows + rows_floats(at, key_)},
-          own.floats.data());
-      table_.pack({p_.dout.at(unit.b, global, first), p_.dout.row, rows, index, ahead}, value_,
-                  {.columns = to.dout_columns + at * value_.pitch,
-                   .rows = to.dout_rows + rows_floats(at, value_)},
-                  own.floats.data());
-    }
-  }
-
-  // Numbers of kRowTask queries in the tokens' order.
-  void prepare(const Unit& unit, int64_t h, int64_t task) const {
-    const int64_t begin = task * kRowTask, end = std::min(begin + kRowTask, queries_);
-    const int64_t real = std::min(end, s_.queries), global = unit.g * group_ + h;
-    const int64_t row = (unit.b * s_.heads + global) * s_.queries + begin;
-    const RowNumbers& to = unit.rows[0][h];
-    table_.delta({.out = p_.out.at(unit.b, global, begin),
-                  .dout = p_.dout.at(unit.b, global, begin),
-                  .out_row = p_.out.row,
-                  .dout_row = p_.dout.row,
-                  .dlse = p_.dlse != nullptr ? p_.dlse + row : nullptr,
-                  .lse = p_.lse + row,
-                  .rows = std::max<int64_t>(real - begin, 0),
-                  .width = s_.value_dim,
-                  .delta = to.delta + begin,
-                  .lse2 = to.lse2 + begin});
-    for (int64_t i = begin; i < end; ++i) {
-      const bool exists = i < s_.queries;
-      to.scale[i] = !exists                  ? 0.0f
-                    : p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[unit.b * s_.queries + i]
-                                             : p_.rule.scale;
-      if (exists) continue;
-      to.delta[i] = 0.0f;
-      to.lse2[i] = std::numeric_limits<float>::infinity();
-    }
-  }
-
-  // Numbers of query slots from those of their tokens.
-  void number_slots(const Unit& unit, int64_t h, int64_t begin, int64_t end) const {
-    const RowNumbers &to = unit.rows[1][h], &from = unit.rows[0][h];
-    for (int64_t n = begin; n < end; ++n) {
-      const bool exists = unit.plan->far.query.token[n] >= 0;
-      const int64_t i = unit.plan->far.query.token[n] - unit.plan->first_query();
-      to.scale[n] = exists ? from.scale[i] : 0.0f;
-      to.delta[n] = exists ? from.delta[i] : 0.0f;
-      to.lse2[n] = exists ? from.lse2[i] : std::numeric_limits<float>::infinity();
-    }
-  }
-
   void run_far(const Unit& unit, int64_t index, Scratch& own) const {
     const KeyShare& share = (*unit.shares)[index];
     const GroupedPlan& plan = *unit.plan;
@@ -473,16 +343,11 @@ class Backward {
     const bool packs = !packs_first(unit);
     if (packs) {
       Cutter cutter(own.packed);
-      keys = take_keys(cutter, share.key_end - share.key_begin, share.key_begin);
+      keys = operands_.take_keys(cutter, share.key_end - share.key_begin, share.key_begin);
       for (PackedQueries& queries : own.queries)
-        queries = take_queries(cutter, share.rows(), share.row_begin);
+        queries = operands_.take_queries(cutter, share.rows(), share.row_begin);
       for (const SlotList& list : plan.far.lists) {
-        if (list.component != share.component) continue;
-        pack_keys(unit, keys, true, list.key_begin,
-                  list.key_begin + round_up(list.keys, kVisitTile), own);
-        for (int64_t h = 0; h < group_; ++h)
-          pack_queries(unit, h, own.queries[h], true, list.query_begin,
-                       list.query_begin + round_up(list.queries, kVisitTile), own);
+        if (list.component == share.component) pack_list(unit, list, keys, own);
       }
     }
     own.heads.clear();
@@ -495,6 +360,18 @@ class Backward {
       to.dv_sums = unit.dv;
       to.fetches = !packs || share_floats(share) > kNearFloats;
       table_.backward(to, own.floats.data());
+    }
+  }
+
+  void pack_list(const Unit& unit, const SlotList& list, const PackedKeys& keys,
+                 Scratch& own) const {
+    operands_.pack_keys(unit, keys, true, list.key_begin,
+                        list.key_begin + round_up(list.keys, kVisitTile), own.floats.data());
+    const int64_t end = list.query_begin + round_up(list.queries, kVisitTile);
+    for (int64_t h = 0; h < group_; ++h) {
+      operands_.number_slots(*unit.plan, unit.rows[0][h], unit.rows[1][h], list.query_begin, end);
+      operands_.pack_queries(unit, h, own.queries[h], -1, true, list.query_begin, end,
+                             own.floats.data());
     }
   }
 
@@ -533,9 +410,10 @@ class Backward {
       }
       PackedKeys keys = window.keys;  // where the block's first key is
       keys.k_natural -= block.begin * key_.pitch;
-      keys.k_rows -= rows_floats(block.begin, key_);
+      keys.k_rows -= operands_.rows_floats(block.begin, key_);
       keys.v_natural -= block.begin * value_.pitch;
-      pack_keys(unit, keys, false, block.begin, block.begin + kKeyBlock, own);
+      operands_.pack_keys(unit, keys, false, block.begin, block.begin + kKeyBlock,
+                          own.floats.data());
       BackwardBlock<T> to = block_of(unit, block, false, keys, own);
       to.wrap = window.wrap;
       to.fetches = false;
@@ -556,7 +434,8 @@ class Backward {
     for (; window.packed < end; window.packed += table_.strip) {
       const int64_t begin = window.packed, stop = begin + table_.strip;
       for (int64_t h = 0; h < group_; ++h) {
-        pack_queries(unit, h, window.queries[h], false, begin, stop, own, window.wrap);
+        operands_.pack_queries(unit, h, window.queries[h], window.wrap, false, begin, stop,
+                               own.floats.data());
         own.begin_parts();
         for (int64_t i = begin; i < stop; ++i) {
           if (i >= share.alone_begin && i < std::min(share.alone_end, s_.queries))
@@ -749,8 +628,9 @@ class Backward {
 
   const GroupedBackward<T>& p_;
   const AttentionSizes& s_;
+  const GradientOperands<T> operands_;
   const AttentionTable<T>& table_;
-  const PackedWidth key_, value_;
+  const PackedWidth &key_, &value_;
   const int64_t group_, keys_, queries_;
   const bool parallel_;
   std::vector<std::vector<KeyShare>> shares_;  // by plan

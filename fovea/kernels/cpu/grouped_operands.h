@@ -1,0 +1,180 @@
+// What the backward pass of grouped attention reads: packed keys and queries in the tokens' order
+// or in that of a far pass's slots, and numbers of rows (internal to kernels/cpu).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "fovea/kernels/cpu/grouped_driver.h"
+
+namespace fovea::kernels {
+
+/// Cuts memory into pieces of whole cache lines; without memory it only counts.
+class Cutter {
+ public:
+  explicit Cutter(float* memory) : memory_(memory) {}
+  float* take(int64_t floats) {
+    float* const piece = memory_ != nullptr ? memory_ + used_ : nullptr;
+    used_ += round_up(floats, 16);
+    return piece;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  float* memory_;
+  int64_t used_ = 0;
+};
+
+/// Keys and values: where row 0 is, or would be.
+struct PackedKeys {
+  float *k_natural = nullptr, *k_rows = nullptr, *v_natural = nullptr;
+};
+
+/// Queries of one head, likewise.
+struct PackedQueries {
+  float *q_columns = nullptr, *q_rows = nullptr, *dout_columns = nullptr, *dout_rows = nullptr;
+};
+
+/// Numbers of the queries of one head, in one order.
+struct RowNumbers {
+  float *lse2 = nullptr, *delta = nullptr, *scale = nullptr;
+};
+
+/// One key head of a batch row.
+struct KeyHead {
+  int64_t b = 0, g = 0;
+  const GroupedPlan* plan = nullptr;
+};
+
+template <class T>
+class GradientOperands {
+ public:
+  explicit GradientOperands(const GroupedBackward<T>& problem)
+      : table(attention_table<T>()),
+        key(packed_width(table, problem.sizes.head_dim)),
+        value(packed_width(table, problem.sizes.value_dim)),
+        group(problem.sizes.heads / problem.sizes.kv_heads),
+        p_(problem),
+        s_(problem.sizes) {}
+
+  const AttentionTable<T>& table;
+  const PackedWidth key, value;
+  const int64_t group;  ///< query heads of a key head
+
+  int64_t rows_floats(int64_t rows, const PackedWidth& w) const {
+    return rows / table.elements * w.columns;
+  }
+  int64_t key_floats(int64_t rows) const {
+    return rows * (key.pitch + value.pitch) + rows_floats(rows, key);
+  }
+  int64_t query_floats(int64_t rows) const { return key_floats(rows) + rows_floats(rows, value); }
+  /// What pack_keys() and pack_queries() need of the caller.
+  int64_t scratch_floats() const { return table.strip * std::max(key.pitch, value.pitch); }
+
+  /// Room for rows from `first` on.
+  PackedKeys take_keys(Cutter& cutter, int64_t rows, int64_t first) const {
+    PackedKeys keys;
+    keys.k_natural = cutter.take(rows * key.pitch) - first * key.pitch;
+    keys.k_rows = cutter.take(rows_floats(rows, key)) - rows_floats(first, key);
+    keys.v_natural = cutter.take(rows * value.pitch) - first * value.pitch;
+    return keys;
+  }
+  PackedQueries take_queries(Cutter& cutter, int64_t rows, int64_t first) const {
+    PackedQueries queries;
+    queries.q_columns = cutter.take(rows * key.pitch) - first * key.pitch;
+    queries.q_rows = cutter.take(rows_floats(rows, key)) - rows_floats(first, key);
+    queries.dout_columns = cutter.take(rows * value.pitch) - first * value.pitch;
+    queries.dout_rows = cutter.take(rows_floats(rows, value)) - rows_floats(first, value);
+    return queries;
+  }
+
+  /// Keys [begin, end) of the tokens' order or of the far pass's slots.
+  void pack_keys(const KeyHead& head, const PackedKeys& to, bool far, int64_t begin, int64_t end,
+                 float* scratch) const {
+    const int64_t real = far ? end : s_.keys;
+    for (; begin < end; begin += table.strip) {
+      const int32_t* index = far ? head.plan->far.key.token.data() + begin : nullptr;
+      const int64_t first = far ? 0 : begin;
+      const int64_t rows = std::clamp<int64_t>(real - begin, 0, table.strip);
+      const int64_t ahead = std::clamp<int64_t>(real - begin - table.strip, 0, table.strip);
+      table.pack({p_.k.at(head.b, head.g, first), p_.k.row, rows, index, ahead}, key,
+                 {.natural = to.k_natural + begin * key.pitch,
+                  .rows = to.k_rows + rows_floats(begin, key)},
+                 scratch);
+      table.pack({p_.v.at(head.b, head.g, first), p_.v.row, rows, index, ahead}, value,
+                 {.natural = to.v_natural + begin * value.pitch}, scratch);
+    }
+  }
+
+  /// Queries [begin, end) of query head h of the group likewise, into rows n & wrap.
+  void pack_queries(const KeyHead& head, int64_t h, const PackedQueries& to, int64_t wrap, bool far,
+                    int64_t begin, int64_t end, float* scratch) const {
+    const int64_t global = head.g * group + h;
+    const int64_t real = far ? end : s_.queries;
+    const int32_t offset = static_cast<int32_t>(head.plan->first_query());
+    int32_t index[2 * kVisitTile];  // of this strip and the next one
+    for (; begin < end; begin += table.strip) {
+      const int64_t rows = std::clamp<int64_t>(real - begin, 0, table.strip), at = begin & wrap;
+      const int64_t ahead = std::clamp<int64_t>(real - begin - table.strip, 0, table.strip);
+      for (int64_t n = 0; far && n < rows + ahead; ++n)
+        index[n] = std::max(head.plan->far.query.token[begin + n] - offset, -1);
+      const int32_t* const tokens = far ? index : nullptr;
+      const int64_t first = far ? 0 : begin;
+      table.pack(
+          {p_.q.at(head.b, global, first), p_.q.row, rows, tokens, ahead}, key,
+          {.columns = to.q_columns + at * key.pitch, .rows = to.q_rows + rows_floats(at, key)},
+          scratch);
+      table.pack({p_.dout.at(head.b, global, first), p_.dout.row, rows, tokens, ahead}, value,
+                 {.columns = to.dout_columns + at * value.pitch,
+                  .rows = to.dout_rows + rows_floats(at, value)},
+                 scratch);
+    }
+  }
+
+  /// Numbers of queries [begin, end), neutral ones beyond those that exist.
+  void number_queries(const KeyHead& head, int64_t h, const RowNumbers& to, int64_t begin,
+                      int64_t end) const {
+    const int64_t real = std::min(end, s_.queries), global = head.g * group + h;
+    const int64_t row = (head.b * s_.heads + global) * s_.queries + begin;
+    table.delta({.out = p_.out.at(head.b, global, begin),
+                 .dout = p_.dout.at(head.b, global, begin),
+                 .out_row = p_.out.row,
+                 .dout_row = p_.dout.row,
+                 .dlse = p_.dlse != nullptr ? p_.dlse + row : nullptr,
+                 .lse = p_.lse + row,
+                 .rows = std::max<int64_t>(real - begin, 0),
+                 .width = s_.value_dim,
+                 .delta = to.delta + begin,
+                 .lse2 = to.lse2 + begin});
+    for (int64_t i = begin; i < end; ++i) {
+      const bool exists = i < s_.queries;
+      to.scale[i] = !exists                  ? 0.0f
+                    : p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[head.b * s_.queries + i]
+                                             : p_.rule.scale;
+      if (exists) continue;
+      to.delta[i] = 0.0f;
+      to.lse2[i] = std::numeric_limits<float>::infinity();
+    }
+  }
+
+  /// Numbers of query slots [begin, end) from those of their tokens.
+  static void number_slots(const GroupedPlan& plan, const RowNumbers& from, const RowNumbers& to,
+                           int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const bool exists = plan.far.query.token[n] >= 0;
+      const int64_t i = plan.far.query.token[n] - plan.first_query();
+      to.scale[n] = exists ? from.scale[i] : 0.0f;
+      to.delta[n] = exists ? from.delta[i] : 0.0f;
+      to.lse2[n] = exists ? from.lse2[i] : std::numeric_limits<float>::infinity();
+    }
+  }
+
+ private:
+  const GroupedBackward<T>& p_;
+  const AttentionSizes& s_;
+};
+
+}  // namespace fovea::kernels
