@@ -76,13 +76,14 @@ struct Pattern {
   int64_t run = 1;  // tokens that keep a choice, on average; 0: all tokens in group 0
 };
 
-at::Tensor members_of(const Pattern& pattern, int64_t tokens, uint64_t seed) {
+// [texts, tokens], every text drawn for itself.
+at::Tensor members_of(const Pattern& pattern, int64_t tokens, uint64_t seed, int64_t texts = 1) {
   std::mt19937_64 random(seed);
-  at::Tensor bits = at::zeros({1, tokens}, at::kLong);
+  at::Tensor bits = at::zeros({texts, tokens}, at::kLong);
   auto* at = bits.mutable_data_ptr<int64_t>();
   int64_t set = 1;
-  for (int64_t n = 0; n < tokens && pattern.run > 0; ++n) {
-    if (n == 0 || random() % static_cast<uint64_t>(pattern.run) == 0) {
+  for (int64_t n = 0; n < texts * tokens && pattern.run > 0; ++n) {
+    if (n % tokens == 0 || random() % static_cast<uint64_t>(pattern.run) == 0) {
       set = 0;
       while (std::popcount(static_cast<uint64_t>(set)) < pattern.top_k)
         set |= int64_t{1} << random() % static_cast<uint64_t>(pattern.groups);
@@ -96,7 +97,7 @@ at::Tensor members_of(const Pattern& pattern, int64_t tokens, uint64_t seed) {
 // Share of causal pairs that are kept, from 2^18 samples.
 double kept_share(const at::Tensor& members, const FocusSpec& focus) {
   std::mt19937_64 random(5);
-  const int64_t tokens = members.size(1);
+  const int64_t texts = members.size(0), tokens = members.size(1);
   const int64_t* sets = members.const_data_ptr<int64_t>();
   int64_t kept = 0;
   constexpr int64_t kSamples = 1 << 18;
@@ -104,7 +105,8 @@ double kept_share(const at::Tensor& members, const FocusSpec& focus) {
     int64_t i = static_cast<int64_t>(random() % static_cast<uint64_t>(tokens));
     int64_t j = static_cast<int64_t>(random() % static_cast<uint64_t>(tokens));
     if (j > i) std::swap(i, j);
-    kept += i - j < focus.window || j < focus.sinks || (sets[i] & sets[j]) != 0 ? 1 : 0;
+    const int64_t* own = sets + n % texts * tokens;
+    kept += i - j < focus.window || j < focus.sinks || (own[i] & own[j]) != 0 ? 1 : 0;
   }
   return double(kept) / double(kSamples);
 }
@@ -176,6 +178,10 @@ class Grouped {
 // Enough heads for some milliseconds.
 int64_t heads_for(int64_t length) { return std::clamp<int64_t>(8192 / length, 1, 8); }
 
+// A short text has a few runs of tokens alone, and a bound of its own: 1.4 to 2.2 at 512 tokens and
+// K = 8. Several together have that of the kind.
+int64_t texts_for(int64_t length) { return std::clamp<int64_t>(16384 / length, 1, 16); }
+
 class Benchmark {
  public:
   explicit Benchmark(Options options) : options_(std::move(options)) {
@@ -222,8 +228,10 @@ class Benchmark {
     at::Tensor q, k, v, dout;
   };
   static Tensors random_tensors(int64_t heads, int64_t length, int64_t width,
-                                const std::string& dtype) {
-    const auto draw = [&] { return at::randn({1, heads, length, width}).to(scalar_type(dtype)); };
+                                const std::string& dtype, int64_t texts = 1) {
+    const auto draw = [&] {
+      return at::randn({texts, heads, length, width}).to(scalar_type(dtype));
+    };
     Tensors x{draw(), draw(), draw(), draw()};
     for (at::Tensor* t : {&x.q, &x.k, &x.v}) t->set_requires_grad(true);
     return x;
@@ -252,8 +260,8 @@ class Benchmark {
   }
 
   void forward(const std::string& dtype, int64_t width, int64_t length) {
-    const int64_t heads = heads_for(length);
-    const Tensors x = random_tensors(heads, length, width, dtype);
+    const int64_t heads = heads_for(length), texts = texts_for(length);
+    const Tensors x = random_tensors(heads, length, width, dtype, texts);
     int64_t measured = length;  // of plain attention
     while (measured > options_.plain_up_to) measured /= 4;
     const Tensors y = measured < length ? random_tensors(heads, measured, width, dtype) : x;
@@ -261,26 +269,27 @@ class Benchmark {
     const auto plans = std::make_shared<PlanCache>();
     for (const Pattern& pattern : patterns()) {
       const AttentionSpec spec = spec_of(heads, width, pattern, 0);
-      const at::Tensor members = members_of(pattern, length, 11);
+      const at::Tensor members = members_of(pattern, length, 11, texts);
       const Grouped grouped(spec, x.q, x.k, x.v, members);
       Json result =
           measure_pairs(options_, grouped.forward(), plain_forward(y, plans), times * times);
       if (measured < length) result["plain_extrapolated_from"] = measured;
-      add(fmt::format("forward {}, {} d={} T={} H={}", pattern.name, dtype, width, length, heads),
+      add(fmt::format("forward {}, {} d={} T={} B={} H={}", pattern.name, dtype, width, length,
+                      texts, heads),
           result, spec, members, pattern, grouped.path());
     }
   }
 
   // Every plan that is possible, for the chooser's map.
   void plans(const std::string& dtype, int64_t width, int64_t length) {
-    const int64_t heads = heads_for(length);
-    const Tensors x = random_tensors(heads, length, width, dtype);
+    const int64_t heads = heads_for(length), texts = texts_for(length);
+    const Tensors x = random_tensors(heads, length, width, dtype, texts);
     const auto cache = std::make_shared<PlanCache>();
     for (const Pattern& pattern : patterns()) {
       for (const GroupedKind kind :
            {GroupedKind::block_sparse, GroupedKind::classes, GroupedKind::groups}) {
         const AttentionSpec spec = spec_of(heads, width, pattern, 0);
-        const at::Tensor members = members_of(pattern, length, 11);
+        const at::Tensor members = members_of(pattern, length, 11, texts);
         const Grouped grouped(spec, x.q, x.k, x.v, members, kind);
         PathTaken path;
         try {
@@ -289,8 +298,8 @@ class Benchmark {
           continue;
         }
         path.reason = attention(spec, x.q, x.k, x.v, {.members_bs = members}).path.reason;
-        add(fmt::format("plan {} {}, {} d={} T={} H={}", path.plan, pattern.name, dtype, width,
-                        length, heads),
+        add(fmt::format("plan {} {}, {} d={} T={} B={} H={}", path.plan, pattern.name, dtype, width,
+                        length, texts, heads),
             measure_pairs(options_, grouped.forward(), plain_forward(x, cache)), spec, members,
             pattern, path);
       }
@@ -298,8 +307,8 @@ class Benchmark {
   }
 
   void backward(const std::string& dtype, int64_t width, int64_t length) {
-    const int64_t heads = heads_for(length);
-    const Tensors x = random_tensors(heads, length, width, dtype);
+    const int64_t heads = heads_for(length), texts = texts_for(length);
+    const Tensors x = random_tensors(heads, length, width, dtype, texts);
     AttentionSpec plain;
     plain.heads = plain.kv_heads = heads;
     plain.head_dim = width;
@@ -309,10 +318,11 @@ class Benchmark {
     };
     for (const Pattern& pattern : patterns()) {
       const AttentionSpec spec = spec_of(heads, width, pattern, 0);
-      const at::Tensor members = members_of(pattern, length, 11);
+      const at::Tensor members = members_of(pattern, length, 11, texts);
       Grouped grouped(spec, x.q, x.k, x.v, members);
       const PathTaken path = grouped.call().path;
-      add(fmt::format("backward {}, {} d={} T={} H={}", pattern.name, dtype, width, length, heads),
+      add(fmt::format("backward {}, {} d={} T={} B={} H={}", pattern.name, dtype, width, length,
+                      texts, heads),
           measure_pairs(options_, grouped.backward(x.dout), of_plain), spec, members, pattern,
           path);
     }
