@@ -153,6 +153,22 @@ TEST(AttentionKernels, GroupedEqualsTheMaskWhereFewTokensAreFar) {
   }
 }
 
+// Long enough for several shares of the backward pass, whose near rows overlap.
+TEST(AttentionKernels, GroupedEqualsTheMaskOverSeveralShares) {
+  const auto check = [](const std::string& name, int64_t tokens,
+                        const std::function<void(PointwiseSettings&)>& change) {
+    PointwiseSettings s = grouped_settings(tokens, random_sets(tokens, 8, 1, 9));
+    s.sizes.head_dim = s.sizes.value_dim = 8;
+    s.tau = true;
+    change(s);
+    expect_truths(s, name);
+  };
+  check("all queries", 1400, [](auto&) {});
+  check("a chunk", 1400, [](auto& s) { s.sizes.queries = 777; });
+  check("documents", 1400, [](auto& s) { s.documents = 7; });
+  check("a window over a share", 1700, [](auto& s) { s.focus_window = 1100; });
+}
+
 // A dense plan takes the tiles of plain attention: the same bits.
 TEST(AttentionKernels, GroupedDenseIsPlainAttention) {
   PointwiseSettings s = grouped_settings(300, std::vector<uint64_t>(300, 5));
@@ -185,14 +201,16 @@ TEST(AttentionKernels, GroupedSurvivesLogitsThatGrowAndFall) {
   }
 }
 
+// One thread packs far lists for itself, nine (of eight classes) have all packed before.
 TEST(AttentionKernels, GroupedGivesTheSameBitsForAnyNumberOfThreads) {
   const int before = omp_get_max_threads();
   for (int64_t n = 0; n < 2 * std::ssize(kKinds); ++n) {
     const GroupedKind kind = kKinds[n / 2];
-    PointwiseSettings s = grouped_settings(600, random_sets(600, 8, 1 + n % 2, 3));
-    s.sizes = {2, 4, 2, 600, 600, 16, 16};
+    const int64_t tokens = n % 2 == 0 ? 1300 : 600;
+    PointwiseSettings s = grouped_settings(tokens, random_sets(tokens, 8, 1 + n % 2, 3));
+    s.sizes = {2, 4, 2, tokens, tokens, 16, 16};
     std::vector<PointwiseNumbers> runs;
-    for (const int threads : {1, 2, 5}) {
+    for (const int threads : {1, 2, 9}) {
       omp_set_num_threads(threads);
       runs.push_back(PointwiseProblem<float>(s).by_plan(kind));
     }
