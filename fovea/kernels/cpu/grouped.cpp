@@ -416,8 +416,6 @@ class Forward {
       block.index[r] = tokens != nullptr ? tokens[r] : first_query + first + r;
     const T* const q = p_.q.at(head.b, global, 0);
     const int32_t* const document = head.plan->key.document.data();
-    const float sink = p_.rule.sink_logit != nullptr ? p_.rule.sink_logit[global]
-                                                     : -std::numeric_limits<float>::infinity();
     const bool writes = tokens == nullptr;
     T* const out = writes ? p_.out.at(head.b, global, first) : nullptr;
     float* const lse = writes && p_.lse != nullptr ? p_.lse + n * s_.queries + first : nullptr;
@@ -426,15 +424,19 @@ class Forward {
     for (int64_t r = 0; r < rows; ++r) block.document[r] = document[block.index[r]];
     for (int64_t r = 0; writes && r < rows; ++r) block.out[r] = out + r * p_.out.row;
     for (int64_t r = 0; writes && r < rows; ++r) block.lse[r] = lse != nullptr ? lse + r : nullptr;
-    for (int64_t r = 0; r < rows; ++r) {
-      block.stats[r] =
-          stats != nullptr ? stats + (block.index[r] - first_query) * kRowStats : nullptr;
-    }
+    for (int64_t r = 0; stats != nullptr && r < rows; ++r)
+      block.stats[r] = stats + (block.index[r] - first_query) * kRowStats;
     const float* const tau = p_.rule.tau != nullptr ? p_.rule.tau + head.b * s_.queries : nullptr;
-    for (int64_t r = 0; r < rows; ++r)
-      block.scale[r] = tau != nullptr ? 1.0f / tau[block.index[r] - first_query] : p_.rule.scale;
-    std::fill_n(block.sink, rows, sink);
-    std::fill_n(block.head, rows, &rules_[n]);
+    for (int64_t r = 0; tau != nullptr && r < rows; ++r)
+      block.scale[r] = 1.0f / tau[block.index[r] - first_query];
+    if (block.head[0] == &rules_[n]) return;
+    // The same for all rows of a head, and the next block is mostly of this one, too.
+    std::fill_n(block.head, kQueryBlock, &rules_[n]);
+    std::fill_n(block.sink, kQueryBlock,
+                p_.rule.sink_logit != nullptr ? p_.rule.sink_logit[global]
+                                              : -std::numeric_limits<float>::infinity());
+    if (stats == nullptr) std::fill_n(block.stats, kQueryBlock, nullptr);
+    if (tau == nullptr) std::fill_n(block.scale, kQueryBlock, p_.rule.scale);
   }
 
   const GroupedForward<T>& p_;

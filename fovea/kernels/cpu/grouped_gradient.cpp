@@ -12,13 +12,11 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
 
-#include "fovea/kernels/cpu/grouped_operands.h"
-#include "fovea/kernels/cpu/grouped_shares.h"
+#include "fovea/kernels/cpu/grouped_memory.h"
 
 namespace fovea::kernels {
 namespace {
@@ -28,15 +26,7 @@ constexpr int64_t kRowTask = 256;
 // Packed operands up to this, half of a second-level cache of 1 MiB, are there when they are read.
 constexpr int64_t kNearFloats = 1 << 17;
 
-struct Unit : KeyHead {
-  const std::vector<KeyShare>* shares = nullptr;
-  // What several shares read: of a far pass by slots, else in the tokens' order.
-  PackedKeys keys;
-  std::vector<PackedQueries> queries;           // by query head
-  std::vector<RowNumbers> rows[2];              // near, far; by query head
-  float *dk = nullptr, *dv = nullptr;           // sums of the far pass by key slot
-  std::vector<std::vector<float*>> share_sums;  // dQ by share and query head
-};
+using Unit = GradientUnit;
 
 struct Task {
   int64_t unit = 0, index = 0;
@@ -64,15 +54,6 @@ struct Scratch {
   void end_row() { part_begin.push_back(static_cast<int32_t>(parts.size())); }
 };
 
-// What a near share works with: the keys of one block, and a ring of queries for every head.
-struct NearWindow {
-  PackedKeys keys;
-  int64_t wrap = 0;                    // row n stands at n & wrap of the ring
-  std::vector<PackedQueries> queries;  // by head
-  std::vector<float*> dq;              // sums of the ring's rows
-  int64_t packed = 0, written = 0;     // rows before these are
-};
-
 template <class T>
 class Backward {
  public:
@@ -86,21 +67,19 @@ class Backward {
         group_(operands_.group),
         keys_(round_up(s_.keys, kVisitTile)),
         queries_(round_up(s_.queries, kVisitTile)),
-        parallel_(products(s_) > kParallelProducts) {
-    for (const GroupedPlan& plan : p_.plans) {
-      shares_.push_back(key_shares(plan));
-      key_slots_.push_back(key_slots_of(plan));
-    }
-    find_own_lists();
+        parallel_(products(s_) > kParallelProducts),
+        memory_(problem, operands_) {
+    for (const GroupedPlan& plan : p_.plans)
+      cuts_.push_back(memory_.cut(plan, Team::threads(parallel_)));
   }
 
   void run() {
     int64_t floats = 0, own = 0, items = 1;
     for (size_t n = 0; n < p_.plans.size(); ++n) {
-      Unit unit{{.plan = &p_.plans[n]}, &shares_[n]};
-      floats = std::max(floats, lay_out(unit, nullptr));
-      own = std::max(own, own_floats(unit));
-      items = std::max(items, std::ssize(shares_[n]));
+      Unit unit{{.plan = &p_.plans[n]}, &cuts_[n]};
+      floats = std::max(floats, memory_.lay_out(unit, nullptr));
+      own = std::max(own, memory_.own_floats(unit));
+      items = std::max(items, std::ssize(cuts_[n].shares));
     }
     const int64_t pairs = s_.batch * s_.kv_heads;
     const int64_t at_once = heads_together(pairs, floats, items);
@@ -111,115 +90,18 @@ class Backward {
       for (int64_t n = first; n < std::min(first + at_once, pairs); ++n) {
         const int64_t b = n / s_.kv_heads;
         const size_t at = p_.plans.size() == 1 ? 0 : static_cast<size_t>(b);
-        units.push_back({{b, n % s_.kv_heads, &p_.plans[at]}, &shares_[at]});
-        lay_out(units.back(), memory + (n - first) * floats);
+        units.push_back({{b, n % s_.kv_heads, &p_.plans[at]}, &cuts_[at]});
+        memory_.lay_out(units.back(), memory + (n - first) * floats);
       }
       run_units(units, of_threads, own);
     }
   }
 
  private:
-  int64_t share_floats(const KeyShare& share) const {
-    return operands_.key_floats(share.key_end - share.key_begin) +
-           group_ * operands_.query_floats(share.rows());
-  }
-
-  // Threads pack far lists for themselves where this takes no more memory than packing all.
-  void find_own_lists() {
-    for (size_t n = 0; n < p_.plans.size(); ++n) {
-      const GroupedPlan& plan = p_.plans[n];
-      int64_t largest = 0;
-      bool alone = plan.has_far();
-      for (const KeyShare& share : shares_[n]) {
-        if (!share.far) continue;
-        alone &= share.component >= 0;
-        largest = std::max(largest, share_floats(share));
-      }
-      const int64_t all = operands_.key_floats(key_slots(plan)) +
-                          group_ * operands_.query_floats(query_slots(plan));
-      own_lists_.push_back(alone && Team::threads(parallel_) * largest <= all);
-    }
-  }
-  // Whether operands are packed before, for all shares.
-  bool packs_first(const Unit& unit) const {
-    return !own_lists_[static_cast<size_t>(unit.plan - p_.plans.data())];
-  }
-  // In which order, and how many rows.
-  int64_t first_keys(const Unit& unit) const {
-    if (!packs_first(unit)) return 0;
-    return unit.plan->has_far() ? key_slots(*unit.plan) : keys_;
-  }
-  int64_t first_queries(const Unit& unit) const {
-    if (!packs_first(unit)) return 0;
-    return unit.plan->has_far() ? query_slots(*unit.plan) : queries_;
-  }
   bool packs_far(const std::vector<Unit>& units) const {
     return std::ranges::any_of(
-        units, [this](const Unit& u) { return u.plan->has_far() && packs_first(u); });
+        units, [this](const Unit& u) { return u.plan->has_far() && u.cut->packs_first; });
   }
-  // Rows of the tokens' order that the keys of one block reach.
-  int64_t ring_rows(const GroupedPlan& plan) const {
-    const int64_t most = std::min(plan.rule.window, s_.keys) + kKeyBlock + 2 * kVisitTile;
-    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(most)));
-  }
-
-  // Cuts the memory of a unit, or (without memory) counts its floats.
-  int64_t lay_out(Unit& unit, float* memory) const {
-    Cutter cutter(memory);
-    unit.keys = operands_.take_keys(cutter, first_keys(unit), 0);
-    const bool far = unit.plan->has_far();
-    for (int64_t h = 0; h < group_; ++h) {
-      unit.queries.push_back(operands_.take_queries(cutter, first_queries(unit), 0));
-      for (int order = 0; order < (far ? 2 : 1); ++order) {
-        const int64_t rows = order == 0 ? queries_ : query_slots(*unit.plan);
-        unit.rows[order].push_back({cutter.take(rows), cutter.take(rows), cutter.take(rows)});
-      }
-    }
-    if (far) {
-      unit.dk = cutter.take(key_slots(*unit.plan) * key_.columns);
-      unit.dv = cutter.take(key_slots(*unit.plan) * value_.columns);
-    }
-    for (const KeyShare& share : *unit.shares) {
-      unit.share_sums.emplace_back();
-      for (int64_t h = 0; h < group_; ++h)
-        unit.share_sums.back().push_back(cutter.take(kept_rows(unit, share) * key_.columns));
-    }
-    return cutter.used();
-  }
-
-  // Rows of dQ that a share leaves: near ones write those that they reach alone.
-  static int64_t kept_rows(const Unit& unit, const KeyShare& share) {
-    const bool writes = unit.plan->has_far() && !share.far;
-    return share.rows() - (writes ? share.alone_end - share.alone_begin : 0);
-  }
-  float* kept_row(const Unit& unit, int64_t n, int64_t h, int64_t row) const {
-    const KeyShare& share = (*unit.shares)[n];
-    const bool behind = unit.plan->has_far() && !share.far && row >= share.alone_end;
-    const int64_t at = row - share.row_begin - (behind ? share.alone_end - share.alone_begin : 0);
-    return unit.share_sums[n][h] + at * key_.columns;
-  }
-
-  NearWindow take_window(Cutter& cutter, const GroupedPlan& plan) const {
-    const int64_t rows = ring_rows(plan);
-    NearWindow window{.keys = operands_.take_keys(cutter, kKeyBlock, 0), .wrap = rows - 1};
-    for (int64_t h = 0; h < group_; ++h) {
-      window.queries.push_back(operands_.take_queries(cutter, rows, 0));
-      window.dq.push_back(cutter.take(rows * key_.columns));
-    }
-    return window;
-  }
-
-  // Of a thread, for one share of this plan at a time.
-  int64_t own_floats(const Unit& unit) const {
-    Cutter near(nullptr);
-    if (unit.plan->has_far() && unit.plan->has_near()) take_window(near, *unit.plan);
-    int64_t floats = near.used();
-    if (packs_first(unit)) return floats;
-    for (const KeyShare& share : *unit.shares)
-      if (share.far) floats = std::max(floats, share_floats(share));
-    return floats;
-  }
-
   // Tasks of every unit: count(unit) each.
   template <class Count>
   static std::vector<Task> tasks(const std::vector<Unit>& units, const Count& count) {
@@ -233,8 +115,8 @@ class Backward {
   // Shares of every unit, far ones or the others.
   static std::vector<Task> share_tasks(const std::vector<Unit>& units, bool far) {
     std::vector<Task> out;
-    for (const Task& task : tasks(units, [](const Unit& u) { return std::ssize(*u.shares); }))
-      if ((*units[task.unit].shares)[task.index].far == far) out.push_back(task);
+    for (const Task& task : tasks(units, [](const Unit& u) { return std::ssize(u.cut->shares); }))
+      if (units[task.unit].cut->shares[task.index].far == far) out.push_back(task);
     return out;
   }
   // Rows of dQ that shares have left.
@@ -251,7 +133,7 @@ class Backward {
         continue;
       }
       int64_t done = 0;
-      for (const KeyShare& share : *units[u].shares) {
+      for (const KeyShare& share : units[u].cut->shares) {
         if (share.far) continue;
         add(u, std::max(share.row_begin, done), std::min(share.alone_begin, s_.queries));
         done = std::max(done, share.alone_begin);
@@ -262,9 +144,9 @@ class Backward {
 
   void run_units(const std::vector<Unit>& units, float* of_threads, int64_t own_size) const {
     const auto row_tasks = [](int64_t rows) { return (rows + kRowTask - 1) / kRowTask; };
-    const auto keys = tasks(units, [&](const Unit& u) { return row_tasks(first_keys(u)); });
+    const auto keys = tasks(units, [&](const Unit& u) { return row_tasks(memory_.first_keys(u)); });
     const auto queries =
-        tasks(units, [&](const Unit& u) { return group_ * row_tasks(first_queries(u)); });
+        tasks(units, [&](const Unit& u) { return group_ * row_tasks(memory_.first_queries(u)); });
     const auto each = tasks(units, [&](const Unit&) { return group_ * row_tasks(queries_); });
     const auto far = share_tasks(units, true), others = share_tasks(units, false);
     const auto left_keys = tasks(
@@ -288,7 +170,8 @@ class Backward {
           [&](const Unit& u, int64_t n) {
             const int64_t begin = n * kRowTask;
             operands_.pack_keys(u, u.keys, u.plan->has_far(), begin,
-                                std::min(begin + kRowTask, first_keys(u)), own.floats.data());
+                                std::min(begin + kRowTask, memory_.first_keys(u)),
+                                own.floats.data());
           },
           Meet::no);
       all(
@@ -303,7 +186,7 @@ class Backward {
           queries,
           [&](const Unit& u, int64_t n) {
             const int64_t h = n % group_, begin = n / group_ * kRowTask;
-            const int64_t end = std::min(begin + kRowTask, first_queries(u));
+            const int64_t end = std::min(begin + kRowTask, memory_.first_queries(u));
             if (u.plan->has_far())
               operands_.number_slots(*u.plan, u.rows[0][h], u.rows[1][h], begin, end);
             operands_.pack_queries(u, h, u.queries[h], -1, u.plan->has_far(), begin, end,
@@ -336,11 +219,11 @@ class Backward {
   }
 
   void run_far(const Unit& unit, int64_t index, Scratch& own) const {
-    const KeyShare& share = (*unit.shares)[index];
+    const KeyShare& share = unit.cut->shares[index];
     const GroupedPlan& plan = *unit.plan;
     PackedKeys keys = unit.keys;
     own.queries = unit.queries;
-    const bool packs = !packs_first(unit);
+    const bool packs = !unit.cut->packs_first;
     if (packs) {
       Cutter cutter(own.packed);
       keys = operands_.take_keys(cutter, share.key_end - share.key_begin, share.key_begin);
@@ -358,7 +241,7 @@ class Backward {
       BackwardBlock<T> to = block_of(unit, block, true, keys, own);
       to.dk_sums = unit.dk;
       to.dv_sums = unit.dv;
-      to.fetches = !packs || share_floats(share) > kNearFloats;
+      to.fetches = !packs || memory_.share_floats(share) > kNearFloats;
       table_.backward(to, own.floats.data());
     }
   }
@@ -379,7 +262,7 @@ class Backward {
     own.heads.clear();
     for (int64_t h = 0; h < group_; ++h)
       add_head(unit, h, 0, unit.queries[h], cleared_sums(unit, index, h), own);
-    for (const KeyBlock& block : (*unit.shares)[index].blocks) {
+    for (const KeyBlock& block : unit.cut->shares[index].blocks) {
       near_query_strips(*unit.plan, block.begin, block.end, own.strips);
       BackwardBlock<T> to = block_of(unit, block, false, unit.keys, own);
       write_keys(unit, to);
@@ -395,10 +278,10 @@ class Backward {
   }
 
   void run_near(const Unit& unit, int64_t index, Scratch& own) const {
-    const KeyShare& share = (*unit.shares)[index];
-    const IntRows& slots = key_slots_[unit.plan - p_.plans.data()];
+    const KeyShare& share = unit.cut->shares[index];
+    const IntRows& slots = unit.cut->key_slots;
     Cutter cutter(own.packed);
-    NearWindow window = take_window(cutter, *unit.plan);
+    NearWindow window = memory_.take_window(cutter, *unit.plan);
     window.packed = window.written = share.row_begin;
     own.heads.clear();
     for (int64_t h = 0; h < group_; ++h) add_head(unit, h, 0, window.queries[h], window.dq[h], own);
@@ -455,7 +338,7 @@ class Backward {
   // Rows before `end`, which no later block of the share reaches.
   void write_rows(const Unit& unit, int64_t index, NearWindow& window, int64_t end,
                   Scratch& own) const {
-    const KeyShare& share = (*unit.shares)[index];
+    const KeyShare& share = unit.cut->shares[index];
     while (window.written < end) {
       const int64_t begin = window.written, at = begin & window.wrap;
       const bool alone = begin >= share.alone_begin && begin < share.alone_end;
@@ -469,14 +352,14 @@ class Backward {
         if (alone)
           write_sums(unit, h, begin, stop, sums);
         else
-          std::copy_n(sums, (stop - begin) * key_.columns, kept_row(unit, index, h, begin));
+          std::copy_n(sums, (stop - begin) * key_.columns, memory_.kept_row(unit, index, h, begin));
       }
       window.written = stop;
     }
   }
 
   float* cleared_sums(const Unit& unit, int64_t index, int64_t h) const {
-    const KeyShare& share = (*unit.shares)[index];
+    const KeyShare& share = unit.cut->shares[index];
     float* const sums = unit.share_sums[index][h];
     std::fill_n(sums, share.rows() * key_.columns, 0.0f);
     return sums - share.row_begin * key_.columns;
@@ -522,7 +405,7 @@ class Backward {
 
   // Rows of dK and dV without a near pass.
   void join_keys(const Unit& unit, int64_t begin, int64_t end, Scratch& own) const {
-    const IntRows& slots = key_slots_[unit.plan - p_.plans.data()];
+    const IntRows& slots = unit.cut->key_slots;
     const auto join = [&](const float* sums, const PackedWidth& width, const HeadRows<T>& to) {
       own.begin_parts();
       for (int64_t j = begin; j < end; ++j) {
@@ -543,8 +426,8 @@ class Backward {
   // What far shares left of row i of dQ.
   void add_far_parts(const Unit& unit, int64_t h, int64_t i, Scratch& own) const {
     const auto slots = unit.plan->far.query_slots.of(i);
-    for (int64_t n = 0; n < std::ssize(*unit.shares); ++n) {
-      const KeyShare& share = (*unit.shares)[n];
+    for (int64_t n = 0; n < std::ssize(unit.cut->shares); ++n) {
+      const KeyShare& share = unit.cut->shares[n];
       if (!share.far) break;  // they come first
       for (const int32_t slot : slots) {
         if (slot >= share.row_begin && slot < share.row_end)
@@ -558,10 +441,10 @@ class Backward {
     own.begin_parts();
     for (int64_t i = rows.begin; i < rows.end; ++i) {
       add_far_parts(unit, rows.h, i, own);
-      for (int64_t n = 0; n < std::ssize(*unit.shares); ++n) {
-        const KeyShare& share = (*unit.shares)[n];
+      for (int64_t n = 0; n < std::ssize(unit.cut->shares); ++n) {
+        const KeyShare& share = unit.cut->shares[n];
         if (!share.far && i >= share.row_begin && i < share.row_end)
-          own.parts.push_back(kept_row(unit, n, rows.h, i));
+          own.parts.push_back(memory_.kept_row(unit, n, rows.h, i));
       }
       own.end_row();
     }
@@ -633,9 +516,8 @@ class Backward {
   const PackedWidth &key_, &value_;
   const int64_t group_, keys_, queries_;
   const bool parallel_;
-  std::vector<std::vector<KeyShare>> shares_;  // by plan
-  std::vector<IntRows> key_slots_;
-  std::vector<bool> own_lists_;
+  const GradientMemory<T> memory_;
+  std::vector<CutPlan> cuts_;  // by plan
 };
 
 }  // namespace
