@@ -166,14 +166,7 @@ class Backward {
                           [&](int64_t n) { work(units[list[n].unit], list[n].index); });
       };
       all(
-          keys,
-          [&](const Unit& u, int64_t n) {
-            const int64_t begin = n * kRowTask;
-            operands_.pack_keys(u, u.keys, u.plan->has_far(), begin,
-                                std::min(begin + kRowTask, memory_.first_keys(u)),
-                                own.floats.data());
-          },
-          Meet::no);
+          keys, [&](const Unit& u, int64_t n) { pack_keys(u, n, own); }, Meet::no);
       all(
           each,
           [&](const Unit& u, int64_t n) {
@@ -183,15 +176,7 @@ class Backward {
           },
           packs_far(units) ? Meet::yes : Meet::no);
       all(
-          queries,
-          [&](const Unit& u, int64_t n) {
-            const int64_t h = n % group_, begin = n / group_ * kRowTask;
-            const int64_t end = std::min(begin + kRowTask, memory_.first_queries(u));
-            if (u.plan->has_far())
-              operands_.number_slots(*u.plan, u.rows[0][h], u.rows[1][h], begin, end);
-            operands_.pack_queries(u, h, u.queries[h], -1, u.plan->has_far(), begin, end,
-                                   own.floats.data());
-          },
+          queries, [&](const Unit& u, int64_t n) { pack_queries(u, n % group_, n / group_, own); },
           Meet::yes);
       in_turn(far, [&](const Unit& u, int64_t n) { run_far(u, n, own); });
       in_turn(others, [&](const Unit& u, int64_t n) {
@@ -216,6 +201,20 @@ class Backward {
         team.each(std::ssize(units) * group_,
                   [&](int64_t n) { join_sink(units[n / group_], n % group_); });
     });
+  }
+
+  // Tasks of what is packed first.
+  void pack_keys(const Unit& unit, int64_t task, Scratch& own) const {
+    const int64_t begin = task * kRowTask;
+    operands_.pack_keys(unit, unit.keys, unit.plan->has_far(), begin,
+                        std::min(begin + kRowTask, memory_.first_keys(unit)), own.floats.data());
+  }
+  void pack_queries(const Unit& unit, int64_t h, int64_t task, Scratch& own) const {
+    const int64_t begin = task * kRowTask;
+    const int64_t end = std::min(begin + kRowTask, memory_.first_queries(unit));
+    const bool far = unit.plan->has_far();
+    if (far) operands_.number_slots(*unit.plan, unit.rows[0][h], unit.rows[1][h], begin, end);
+    operands_.pack_queries(unit, h, unit.queries[h], -1, far, begin, end, own.floats.data());
   }
 
   void run_far(const Unit& unit, int64_t index, Scratch& own) const {
