@@ -95,7 +95,7 @@ double least_classes_cost(const GroupedPlan& plan, const MemberSets& sets) {
 }
 
 double groups_cost(const GroupedPlan& plan, std::span<const uint64_t> members) {
-  constexpr double kEnds = 60.0;  // half a block's span and half a strip; backward pays more
+  constexpr double kEnds = 50.0;  // half a block's span and half a strip
   std::array<double, 64> seen{};
   double scores = 0.0, lists = 0.0;
   for (int64_t n = 0; n < plan.keys; ++n) {
