@@ -154,7 +154,7 @@ def draw_map(results: dict) -> Picture:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("results", nargs="?", type=pathlib.Path,
-                        default=ROOT / "benchmarks/results/attention-grouped-zen4-avx512bf16.json")
+                        default=ROOT / "benchmarks/results/attention-grouped-cascadelake-avx512.json")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "docs/images")
     options = parser.parse_args()
     draw_plans().write(options.folder / "grouped-plans.svg")
