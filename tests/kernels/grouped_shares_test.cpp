@@ -20,7 +20,8 @@ using kernels::KeyShare;
 
 struct Case {
   std::string name;
-  int64_t tokens = 0, queries = 0, groups = 8, top_k = 1, window = 24, documents = 1;
+  int64_t tokens = 0, queries = 0, groups = 8, top_k = 1, window = 24, documents = 1, sinks = 0;
+  int64_t run = 1;  ///< tokens that keep a choice, on average
 };
 
 GroupedPlan plan_of(const Case& c, GroupedKind kind) {
@@ -30,8 +31,8 @@ GroupedPlan plan_of(const Case& c, GroupedKind kind) {
     const bool same = !places.empty() && places.back().document == document;
     places.push_back({.document = document, .position = same ? places.back().position + 1 : 0});
   }
-  const std::vector<uint64_t> members = random_sets(c.tokens, c.groups, c.top_k, 5);
-  return make_grouped_plan({.groups = c.groups, .window = c.window},
+  const std::vector<uint64_t> members = sticky_sets(c.tokens, c.groups, c.top_k, c.run, 5);
+  return make_grouped_plan({.groups = c.groups, .window = c.window, .sinks = c.sinks},
                            {.places = places, .members = members, .queries = c.queries}, kind);
 }
 
@@ -68,6 +69,8 @@ void expect_shares(const GroupedPlan& plan, const std::string& what) {
       for (int64_t n = block.begin; n < block.end; ++n) ++(share.far ? slots : near_keys)[n];
       if (share.component < 0) continue;
       EXPECT_EQ(plan.far.lists[block.list].component, share.component) << what;
+      for (const int32_t visitor : plan.far.visited_by.of(block.list))
+        EXPECT_EQ(plan.far.lists[visitor].component, share.component) << what;
       EXPECT_GE(block.begin, share.key_begin) << what;
       EXPECT_LE(block.end, share.key_end) << what;
     }
@@ -96,6 +99,8 @@ TEST(GroupedShares, HoldEveryKeyOnceAndWriteRowsThatNoOtherReaches) {
                         {"documents", 3500, 3500, 8, 1, 24, 9},
                         {"few components", 6000, 6000, 2, 1},
                         {"sets that meet", 3000, 3000, 8, 2},
+                        {"sinks", 3000, 3000, 8, 1, 24, 1, 4},
+                        {"sinks beside sets that meet", 300, 300, 8, 2, 24, 1, 3, 40},
                         {"many groups", 3000, 3000, 64, 1}};
   for (const Case& c : cases) {
     for (const GroupedKind kind :

@@ -58,6 +58,7 @@ class Shares {
       part.key_end = std::max(part.key_end, list.key_begin + round_up(list.keys, kVisitTile));
       for (const int32_t c : far.visited_by.of(s)) {
         const SlotList& visitor = far.lists[c];
+        if (visitor.component != list.component) part.component = -1;  // sinks are read by all
         part.row_begin = std::min(part.row_begin, visitor.query_begin);
         part.row_end =
             std::max(part.row_end, visitor.query_begin + round_up(visitor.queries, kVisitTile));

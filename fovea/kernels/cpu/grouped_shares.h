@@ -24,8 +24,8 @@ struct KeyShare {
   std::vector<KeyBlock> blocks;
   int64_t row_begin = 0, row_end = 0;  ///< whole kVisitTile tiles
 
-  /// Far: the component whose lists this share alone reads, in slots [key_begin, key_end) and its
-  /// rows; -1 if others read them, too.
+  /// Far: the component whose lists, keys and queries, this share alone reads, in slots [key_begin,
+  /// key_end) and its rows; -1 if it reads others, or others read these, too.
   int64_t component = -1, key_begin = 0, key_end = 0;
   /// Near, after a far pass: the rows that no other near share reaches.
   int64_t alone_begin = 0, alone_end = 0;
