@@ -116,6 +116,36 @@ inline HeadRule head_rule(const LogitRule& rule, int64_t b, int64_t h) {
               (static_cast<uint64_t>(rule.dropout_layer) << 32) | static_cast<uint64_t>(h)};
 }
 
+/// Numbers of one head's queries that the backward pass reads (BackwardHead).
+struct RowNumbers {
+  float *lse2 = nullptr, *delta = nullptr, *scale = nullptr;
+};
+
+/// Numbers of queries [begin, end) of a head, neutral ones beyond those that exist.
+template <class T, template <class> class Problem>
+void number_queries(const Problem<T>& p, int64_t b, int64_t head, int64_t begin, int64_t end,
+                    const RowNumbers& to) {
+  const AttentionSizes& s = p.sizes;
+  const int64_t real = std::max(std::min(end, s.queries), begin);
+  const int64_t row = (b * s.heads + head) * s.queries + begin;
+  attention_table<T>().delta({.out = p.out.at(b, head, begin),
+                              .dout = p.dout.at(b, head, begin),
+                              .out_row = p.out.row,
+                              .dout_row = p.dout.row,
+                              .dlse = p.dlse != nullptr ? p.dlse + row : nullptr,
+                              .lse = p.lse + row,
+                              .rows = real - begin,
+                              .width = s.value_dim,
+                              .delta = to.delta + begin,
+                              .lse2 = to.lse2 + begin});
+  for (int64_t i = begin; i < real; ++i)
+    to.scale[i] = p.rule.tau != nullptr ? 1.0f / p.rule.tau[b * s.queries + i] : p.rule.scale;
+  for (int64_t i = real; i < end; ++i) {
+    to.scale[i] = to.delta[i] = 0.0f;
+    to.lse2[i] = std::numeric_limits<float>::infinity();
+  }
+}
+
 /// Work below this many products is done by one thread: starting others costs about 5 us.
 constexpr int64_t kParallelProducts = 1 << 20;
 

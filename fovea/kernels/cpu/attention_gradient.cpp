@@ -9,7 +9,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "fovea/kernels/cpu/attention_gate_pack.h"
@@ -28,9 +27,10 @@ struct Unit {
   int64_t b = 0, g = 0;
   float *k_natural = nullptr, *k_rows = nullptr, *v_natural = nullptr;
   std::vector<BackwardHead> heads;
-  std::vector<float*> lse2, delta, scale, dq, dgate;  // the writable sides of `heads`
-  float* dgate_keys = nullptr;                        // [padded keys][pitch]
-  std::vector<double> dbias;                          // [partition][head][bias_count]
+  std::vector<RowNumbers> numbers;  // the writable sides of `heads`
+  std::vector<float*> dq, dgate;    // likewise
+  float* dgate_keys = nullptr;      // [padded keys][pitch]
+  std::vector<double> dbias;        // [partition][head][bias_count]
 };
 
 template <class T>
@@ -98,12 +98,10 @@ class Backward {
       head.dout_rows = take(rows_floats(queries_, value_));
       unit.dq.push_back(take(parts_ * queries_ * key_.columns));
       unit.dgate.push_back(take(parts_ * queries_ * gate_.pitch));
-      unit.lse2.push_back(take(queries_));
-      unit.delta.push_back(take(queries_));
-      unit.scale.push_back(take(queries_));
-      head.lse2 = unit.lse2.back();
-      head.delta = unit.delta.back();
-      head.scale = unit.scale.back();
+      unit.numbers.push_back({take(queries_), take(queries_), take(queries_)});
+      head.lse2 = unit.numbers.back().lse2;
+      head.delta = unit.numbers.back().delta;
+      head.scale = unit.numbers.back().scale;
       head.rule = head_rule(p_.rule, unit.b, unit.g * group_ + h);
       unit.heads.push_back(head);
     }
@@ -160,27 +158,8 @@ class Backward {
                    .rows = const_cast<float*>(head.dout_rows) + rows_floats(begin, value_)},
                   scratch);
     }
-    const int64_t begin = task * kQueryTask, real = std::min(end, s_.queries);
-    const int64_t row = (unit.b * s_.heads + global) * s_.queries + begin;
-    table_.delta({.out = p_.out.at(unit.b, global, begin),
-                  .dout = p_.dout.at(unit.b, global, begin),
-                  .out_row = p_.out.row,
-                  .dout_row = p_.dout.row,
-                  .dlse = p_.dlse != nullptr ? p_.dlse + row : nullptr,
-                  .lse = p_.lse + row,
-                  .rows = std::max<int64_t>(real - begin, 0),
-                  .width = s_.value_dim,
-                  .delta = unit.delta[h] + begin,
-                  .lse2 = unit.lse2[h] + begin});
-    for (int64_t i = begin; i < end; ++i) {
-      const bool exists = i < s_.queries;
-      unit.scale[h][i] = !exists                  ? 0.0f
-                         : p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[unit.b * s_.queries + i]
-                                                  : p_.rule.scale;
-      if (exists) continue;
-      unit.delta[h][i] = 0.0f;
-      unit.lse2[h][i] = std::numeric_limits<float>::infinity();
-    }
+    const int64_t begin = task * kQueryTask;
+    number_queries(p_, unit.b, global, begin, end, unit.numbers[h]);
     for (int64_t part = 0; part < parts_; ++part) {
       float* dq = unit.dq[h] + (part * queries_ + begin) * key_.columns;
       std::fill(dq, dq + (end - begin) * key_.columns, 0.0f);
@@ -278,7 +257,7 @@ class Backward {
       const double z = p_.rule.sink_logit[global];
       double total = 0.0;
       for (int64_t i = 0; i < s_.queries; ++i)
-        total -= std::exp(z - p_.lse[at * s_.queries + i]) * unit.delta[h][i];
+        total -= std::exp(z - p_.lse[at * s_.queries + i]) * unit.numbers[h].delta[i];
       p_.dsink[at] = static_cast<float>(total);
     }
     for (int64_t n = 0; n < bias_; ++n) {

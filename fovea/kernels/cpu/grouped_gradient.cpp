@@ -13,7 +13,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "fovea/kernels/cpu/grouped_memory.h"
@@ -171,8 +170,8 @@ class Backward {
           each,
           [&](const Unit& u, int64_t n) {
             const int64_t h = n % group_, begin = n / group_ * kRowTask;
-            operands_.number_queries(u, h, u.rows[0][h], begin,
-                                     std::min(begin + kRowTask, queries_));
+            number_queries(p_, u.b, u.g * group_ + h, begin, std::min(begin + kRowTask, queries_),
+                           u.rows[0][h]);
           },
           packs_far(units) ? Meet::yes : Meet::no);
       all(

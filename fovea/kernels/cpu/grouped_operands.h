@@ -38,11 +38,6 @@ struct PackedQueries {
   float *q_columns = nullptr, *q_rows = nullptr, *dout_columns = nullptr, *dout_rows = nullptr;
 };
 
-/// Numbers of the queries of one head, in one order.
-struct RowNumbers {
-  float *lse2 = nullptr, *delta = nullptr, *scale = nullptr;
-};
-
 /// One key head of a batch row.
 struct KeyHead {
   int64_t b = 0, g = 0;
@@ -131,32 +126,6 @@ class GradientOperands {
                  {.columns = to.dout_columns + at * value.pitch,
                   .rows = to.dout_rows + rows_floats(at, value)},
                  scratch);
-    }
-  }
-
-  /// Numbers of queries [begin, end), neutral ones beyond those that exist.
-  void number_queries(const KeyHead& head, int64_t h, const RowNumbers& to, int64_t begin,
-                      int64_t end) const {
-    const int64_t real = std::min(end, s_.queries), global = head.g * group + h;
-    const int64_t row = (head.b * s_.heads + global) * s_.queries + begin;
-    table.delta({.out = p_.out.at(head.b, global, begin),
-                 .dout = p_.dout.at(head.b, global, begin),
-                 .out_row = p_.out.row,
-                 .dout_row = p_.dout.row,
-                 .dlse = p_.dlse != nullptr ? p_.dlse + row : nullptr,
-                 .lse = p_.lse + row,
-                 .rows = std::max<int64_t>(real - begin, 0),
-                 .width = s_.value_dim,
-                 .delta = to.delta + begin,
-                 .lse2 = to.lse2 + begin});
-    for (int64_t i = begin; i < end; ++i) {
-      const bool exists = i < s_.queries;
-      to.scale[i] = !exists                  ? 0.0f
-                    : p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[head.b * s_.queries + i]
-                                             : p_.rule.scale;
-      if (exists) continue;
-      to.delta[i] = 0.0f;
-      to.lse2[i] = std::numeric_limits<float>::infinity();
     }
   }
 
