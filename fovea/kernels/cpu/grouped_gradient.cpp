@@ -64,7 +64,6 @@ class Backward {
         key_(operands_.key),
         value_(operands_.value),
         group_(operands_.group),
-        keys_(round_up(s_.keys, kVisitTile)),
         queries_(round_up(s_.queries, kVisitTile)),
         parallel_(products(s_) > kParallelProducts),
         memory_(problem, operands_) {
@@ -97,9 +96,9 @@ class Backward {
   }
 
  private:
-  bool packs_far(const std::vector<Unit>& units) const {
+  static bool packs_far(const std::vector<Unit>& units) {
     return std::ranges::any_of(
-        units, [this](const Unit& u) { return u.plan->has_far() && u.cut->packs_first; });
+        units, [](const Unit& u) { return u.plan->has_far() && u.cut->packs_first; });
   }
   // Tasks of every unit: count(unit) each.
   template <class Count>
@@ -512,7 +511,7 @@ class Backward {
   const GradientOperands<T> operands_;
   const AttentionTable<T>& table_;
   const PackedWidth &key_, &value_;
-  const int64_t group_, keys_, queries_;
+  const int64_t group_, queries_;
   const bool parallel_;
   const GradientMemory<T> memory_;
   std::vector<CutPlan> cuts_;  // by plan

@@ -45,7 +45,7 @@ class GradientMemory {
  public:
   /// Keeps references.
   GradientMemory(const GroupedBackward<T>& problem, const GradientOperands<T>& operands)
-      : p_(problem), s_(problem.sizes), operands_(operands) {}
+      : s_(problem.sizes), operands_(operands) {}
 
   /// Threads pack far lists for themselves where this takes no more memory than packing all.
   CutPlan cut(const GroupedPlan& plan, int64_t threads) const {
@@ -128,7 +128,7 @@ class GradientMemory {
 
   /// Where a share keeps a row of dQ that others add to.
   float* kept_row(const GradientUnit& unit, int64_t n, int64_t h, int64_t row) const {
-    const KeyShare& share = (unit.cut->shares)[n];
+    const KeyShare& share = unit.cut->shares[n];
     const bool behind = unit.plan->has_far() && !share.far && row >= share.alone_end;
     const int64_t at = row - share.row_begin - (behind ? share.alone_end - share.alone_begin : 0);
     return unit.share_sums[n][h] + at * operands_.key.columns;
@@ -146,7 +146,6 @@ class GradientMemory {
     return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(most)));
   }
 
-  const GroupedBackward<T>& p_;
   const AttentionSizes& s_;
   const GradientOperands<T>& operands_;
 };
