@@ -27,10 +27,10 @@
 #include "benchmarks/held_memory.h"
 #include "benchmarks/pairs.h"
 #include "fovea/attention/attention.h"
-#include "fovea/attention/grouped.h"
-#include "fovea/attention/huge_pages.h"
+#include "fovea/attention/cache/huge_pages.h"
+#include "fovea/attention/cache/sorted_keys.h"
+#include "fovea/attention/paths/grouped.h"
 #include "fovea/attention/plan.h"
-#include "fovea/attention/sorted_keys.h"
 
 namespace fovea {
 namespace {

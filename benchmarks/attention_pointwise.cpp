@@ -23,9 +23,9 @@
 #include "benchmarks/held_memory.h"
 #include "benchmarks/pairs.h"
 #include "fovea/attention/attention.h"
-#include "fovea/attention/huge_pages.h"
+#include "fovea/attention/cache/huge_pages.h"
 #include "fovea/attention/plan.h"
-#include "fovea/train/machine.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea {
 namespace {

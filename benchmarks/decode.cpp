@@ -24,7 +24,7 @@
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/nn/transformer.h"
-#include "fovea/train/machine.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea {
 namespace {

@@ -24,7 +24,7 @@
 #include "benchmarks/pairs.h"
 #include "fovea/attention/attention.h"
 #include "fovea/base/error.h"
-#include "fovea/train/machine.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea {
 namespace {

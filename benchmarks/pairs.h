@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "fovea/train/machine.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea {
 

@@ -26,7 +26,7 @@
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/nn/transformer.h"
-#include "fovea/train/machine.h"
+#include "fovea/runtime/machine.h"
 #include "fovea/train/optimizer.h"
 #include "fovea/train/recipe.h"
 

@@ -11,7 +11,7 @@
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/attention_case.h"
 #include "fovea/report/table.h"
-#include "fovea/train/machine.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea::cli {
 namespace {

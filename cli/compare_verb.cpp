@@ -11,7 +11,7 @@
 #include "fovea/config/reader.h"
 #include "fovea/report/html_report.h"
 #include "fovea/report/table.h"
-#include "fovea/train/interrupt.h"
+#include "fovea/runtime/interrupt.h"
 
 namespace fovea::cli {
 namespace {

@@ -10,8 +10,8 @@
 #include "fovea/base/files.h"
 #include "fovea/data/corpus.h"
 #include "fovea/data/document_reader.h"
+#include "fovea/runtime/interrupt.h"
 #include "fovea/text/bpe_trainer.h"
-#include "fovea/train/interrupt.h"
 #include "fovea/train/recipe.h"
 
 namespace fovea::cli {

@@ -15,7 +15,7 @@
 #include "fovea/eval/retention.h"
 #include "fovea/eval/scoring.h"
 #include "fovea/report/table.h"
-#include "fovea/train/machine.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea::cli {
 namespace {

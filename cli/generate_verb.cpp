@@ -9,7 +9,7 @@
 #include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/infer/generate.h"
-#include "fovea/train/interrupt.h"
+#include "fovea/runtime/interrupt.h"
 
 namespace fovea::cli {
 namespace {

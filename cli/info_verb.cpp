@@ -13,7 +13,7 @@
 #include "fovea/data/config.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/nn/matmul.h"
-#include "fovea/train/machine.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "fovea/base/files.h"
 #include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/run_folder.h"
-#include "fovea/train/machine.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea::cli {
 namespace {

@@ -8,8 +8,8 @@
 #include "fovea/base/error.h"
 #include "fovea/compare/compare.h"
 #include "fovea/report/table.h"
+#include "fovea/runtime/machine.h"
 #include "fovea/text/tokenizer.h"
-#include "fovea/train/machine.h"
 #include "fovea/train/run_plan.h"
 
 namespace fovea::cli {

@@ -15,9 +15,9 @@
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
-#include "fovea/nn/memory_shortage.h"
-#include "fovea/train/interrupt.h"
-#include "fovea/train/machine.h"
+#include "fovea/runtime/interrupt.h"
+#include "fovea/runtime/machine.h"
+#include "fovea/runtime/memory_shortage.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
-#include "fovea/train/interrupt.h"
+#include "fovea/runtime/interrupt.h"
 #include "fovea/train/trainer.h"
 
 namespace fovea::cli {

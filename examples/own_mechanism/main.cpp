@@ -10,7 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "cli/program.h"
-#include "fovea/attention/own_stage.h"
+#include "fovea/attention/mechanisms/own_stage.h"
 #include "fovea/base/error.h"
 
 namespace {

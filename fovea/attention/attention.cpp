@@ -10,15 +10,15 @@
 
 #include <optional>
 
-#include "fovea/attention/differential.h"
-#include "fovea/attention/focus.h"
-#include "fovea/attention/fused.h"
-#include "fovea/attention/grouped.h"
-#include "fovea/attention/head_output.h"
-#include "fovea/attention/listed.h"
+#include "fovea/attention/mechanisms/differential.h"
+#include "fovea/attention/mechanisms/focus.h"
+#include "fovea/attention/mechanisms/head_output.h"
+#include "fovea/attention/paths/fused.h"
+#include "fovea/attention/paths/grouped.h"
+#include "fovea/attention/paths/listed.h"
+#include "fovea/attention/paths/sdpa.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/plan.h"
-#include "fovea/attention/sdpa.h"
 #include "fovea/attention/stages.h"
 #include "fovea/base/error.h"
 

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "fovea/attention/fused.h"
+#include "fovea/attention/paths/fused.h"
 #include "fovea/attention/stages.h"
 #include "fovea/base/error.h"
 

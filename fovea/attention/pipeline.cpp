@@ -11,7 +11,7 @@
 #include <cmath>
 #include <limits>
 
-#include "fovea/attention/own_stage.h"
+#include "fovea/attention/mechanisms/own_stage.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/common/dropout.h"
 

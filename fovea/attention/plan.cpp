@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "fovea/attention/fused.h"
+#include "fovea/attention/paths/fused.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
 

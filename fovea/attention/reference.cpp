@@ -9,13 +9,13 @@
 #include <limits>
 
 #include "fovea/attention/attention.h"
-#include "fovea/attention/differential.h"
-#include "fovea/attention/focus.h"
-#include "fovea/attention/multi_token.h"
-#include "fovea/attention/own_stage.h"
+#include "fovea/attention/mechanisms/differential.h"
+#include "fovea/attention/mechanisms/focus.h"
+#include "fovea/attention/mechanisms/multi_token.h"
+#include "fovea/attention/mechanisms/own_stage.h"
+#include "fovea/attention/mechanisms/routing.h"
+#include "fovea/attention/mechanisms/talking_heads.h"
 #include "fovea/attention/pipeline.h"
-#include "fovea/attention/routing.h"
-#include "fovea/attention/talking_heads.h"
 #include "fovea/base/error.h"
 
 namespace fovea {

@@ -13,7 +13,7 @@
 #include <algorithm>
 
 #include "fovea/attention/attention.h"
-#include "fovea/attention/head_output.h"
+#include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/pipeline.h"
 
 namespace fovea {

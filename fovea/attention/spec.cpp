@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "fovea/attention/own_stage.h"
+#include "fovea/attention/mechanisms/own_stage.h"
 #include "fovea/base/error.h"
 
 namespace fovea {

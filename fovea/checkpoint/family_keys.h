@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "fovea/attention/rope.h"
+#include "fovea/attention/positions/rope.h"
 #include "fovea/base/error.h"
 
 namespace fovea {

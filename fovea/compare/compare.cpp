@@ -16,7 +16,7 @@
 #include "fovea/data/ngram.h"
 #include "fovea/infer/generate.h"
 #include "fovea/kernels/cpu/isa.h"
-#include "fovea/train/machine.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea {
 namespace {

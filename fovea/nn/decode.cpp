@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "fovea/attention/sinkhorn.h"
+#include "fovea/attention/mechanisms/sinkhorn.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/nn/transformer_impl.h"

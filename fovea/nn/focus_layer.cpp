@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "fovea/attention/sinkhorn.h"
+#include "fovea/attention/mechanisms/sinkhorn.h"
 #include "fovea/base/error.h"
 
 namespace fovea {

@@ -24,7 +24,7 @@ class Distillation : public torch::autograd::Function<Distillation> {
   static Variables forward(AutogradContext* ctx, const at::Tensor& student,
                            const at::Tensor& teacher, const at::Tensor& weight,
                            const at::Tensor& wanted, double scale, int64_t chunk,
-                           const LogitRule& rule) {
+                           const LogitTransform& rule) {
     const at::ScalarType wide = student.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor w = weight.to(wide);
     at::Tensor gradient = at::zeros_like(student),

@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "fovea/attention/huge_pages.h"
+#include "fovea/attention/cache/huge_pages.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "fovea/attention/multi_token.h"
-#include "fovea/attention/rope.h"
+#include "fovea/attention/mechanisms/multi_token.h"
+#include "fovea/attention/positions/rope.h"
 #include "fovea/attention/spec.h"
 #include "fovea/config/fields.h"
 #include "fovea/nn/lora_settings.h"

@@ -9,8 +9,8 @@
 #include <cmath>
 #include <memory>
 
-#include "fovea/attention/decode_rule.h"
-#include "fovea/attention/token_keys.h"
+#include "fovea/attention/cache/decode_rule.h"
+#include "fovea/attention/cache/token_keys.h"
 #include "fovea/kernels/cpu/decoder.h"
 #include "fovea/kernels/cpu/matvec.h"
 #include "fovea/nn/transformer_impl.h"

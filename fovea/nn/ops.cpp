@@ -286,7 +286,7 @@ class SplitHeads : public Function<SplitHeads> {
 };
 
 /// Scales and caps logits in place; the derivative where it will be needed.
-at::Tensor apply_rule(const LogitRule& rule, at::Tensor& logits, bool gradient) {
+at::Tensor apply_rule(const LogitTransform& rule, at::Tensor& logits, bool gradient) {
   if (rule.cap <= 0.0) {
     logits.mul_(rule.scale);
     return gradient ? at::scalar_tensor(rule.scale, logits.options()) : at::Tensor();
@@ -302,7 +302,7 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
  public:
   static Variables forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
                            const at::Tensor& targets, double scale, int64_t chunk, bool gradient,
-                           const LogitRule& rule) {
+                           const LogitTransform& rule) {
     const int64_t rows = hidden.size(0), v = weight.size(0);
     const at::Tensor nll = at::empty({rows}, hidden.options().dtype(at::kFloat));
     const at::Tensor lse = rule.z_loss > 0.0 ? at::empty_like(nll) : at::Tensor();
@@ -428,7 +428,7 @@ Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_
 std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_rc,
                                                        const at::Tensor& weight_vc,
                                                        const at::Tensor& targets_r, double scale,
-                                                       int64_t chunk, const LogitRule& rule) {
+                                                       int64_t chunk, const LogitTransform& rule) {
   if (has_kernel(hidden_rc)) {
     const bool gradient =
         at::GradMode::is_enabled() && (hidden_rc.requires_grad() || weight_vc.requires_grad());

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "fovea/attention/rope.h"
+#include "fovea/attention/positions/rope.h"
 
 namespace fovea {
 
@@ -48,7 +48,7 @@ Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_
                   const RopeTable& rope, const at::Tensor& positions_bt);
 
 /// From the head's product to logits, and what is added to the loss (7.4).
-struct LogitRule {
+struct LogitTransform {
   double scale = 1.0;   ///< multiplies the product
   double cap = 0.0;     ///< c of c tanh(z / c), after the scale; 0 = none
   double z_loss = 0.0;  ///< alpha of alpha (ln Z)^2 for every target
@@ -62,7 +62,8 @@ struct LogitRule {
 std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_rc,
                                                        const at::Tensor& weight_vc,
                                                        const at::Tensor& targets_r, double scale,
-                                                       int64_t chunk, const LogitRule& rule = {});
+                                                       int64_t chunk,
+                                                       const LogitTransform& rule = {});
 
 /// Counter-based dropout (seam 6): element e of x is kept as a function of (seed, site, e) alone.
 at::Tensor counter_dropout(const at::Tensor& x, double p, uint64_t seed, uint64_t site);

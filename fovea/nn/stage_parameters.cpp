@@ -8,8 +8,8 @@
 
 #include <cmath>
 
-#include "fovea/attention/multi_token.h"
-#include "fovea/attention/own_stage.h"
+#include "fovea/attention/mechanisms/multi_token.h"
+#include "fovea/attention/mechanisms/own_stage.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {

@@ -8,8 +8,8 @@
 
 #include <cmath>
 
+#include "fovea/attention/mechanisms/sinkhorn.h"
 #include "fovea/attention/plan.h"
-#include "fovea/attention/sinkhorn.h"
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
 #include "fovea/nn/matmul.h"
@@ -87,7 +87,7 @@ RopeTable Transformer::Impl::rope_for(int64_t positions) const {
                          compute.dtype == at::kDouble ? at::kDouble : at::kFloat);
 }
 
-LogitRule Transformer::Impl::logit_rule(double z_loss) const {
+LogitTransform Transformer::Impl::logit_rule(double z_loss) const {
   return {.scale = config.logit_scale, .cap = config.logit_cap, .z_loss = z_loss};
 }
 

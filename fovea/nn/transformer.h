@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "fovea/attention/attention.h"
-#include "fovea/attention/cache.h"
-#include "fovea/attention/rope.h"
-#include "fovea/attention/routing.h"
+#include "fovea/attention/cache/cache.h"
+#include "fovea/attention/mechanisms/routing.h"
+#include "fovea/attention/positions/rope.h"
 #include "fovea/nn/focus_layer.h"
 #include "fovea/nn/model_config.h"
 #include "fovea/nn/parameters.h"

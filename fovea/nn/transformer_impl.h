@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "fovea/attention/focal.h"
+#include "fovea/attention/mechanisms/focal.h"
 #include "fovea/base/error.h"
 #include "fovea/nn/focus_layer.h"
 #include "fovea/nn/layers.h"
@@ -100,7 +100,7 @@ struct Transformer::Impl {
   RopeTable rope_for(int64_t positions) const;
   PassContext make_pass(const ModelInput& input) const;
   at::Tensor embed(const at::Tensor& tokens_bt, const at::Tensor& positions_bt) const;
-  LogitRule logit_rule(double z_loss) const;
+  LogitTransform logit_rule(double z_loss) const;
   /// Logits from the head's product (7.4).
   at::Tensor ruled(const at::Tensor& product) const;
   /// int64 [b, t] of the next t tokens.

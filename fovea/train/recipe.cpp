@@ -206,14 +206,6 @@ bool may_differ(const std::string& key) {
 
 }  // namespace
 
-std::span<const std::string_view> enum_names(DtypeChoice) {
-  static constexpr std::array<std::string_view, 3> names = {"auto", "float32", "bfloat16"};
-  return names;
-}
-std::span<const std::string_view> enum_names(DeviceChoice) {
-  static constexpr std::array<std::string_view, 3> names = {"auto", "cpu", "cuda"};
-  return names;
-}
 std::span<const std::string_view> enum_names(NanPolicy) {
   static constexpr std::array<std::string_view, 2> names = {"stop", "skip"};
   return names;

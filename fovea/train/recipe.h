@@ -17,17 +17,10 @@
 #include "fovea/config/node.h"
 #include "fovea/data/config.h"
 #include "fovea/nn/model_config.h"
+#include "fovea/runtime/choices.h"
 #include "fovea/train/schedule.h"
 
 namespace fovea {
-
-/// `automatic`: bfloat16 where the CPU multiplies it in hardware (AVX512_BF16, AMX) and on CUDA,
-/// else float32.
-enum class DtypeChoice { automatic, float32, bfloat16 };
-std::span<const std::string_view> enum_names(DtypeChoice);  // auto, float32, bfloat16
-
-enum class DeviceChoice { automatic, cpu, cuda };
-std::span<const std::string_view> enum_names(DeviceChoice);  // auto, cpu, cuda
 
 /// When loss or gradients are not finite: `stop` throws NumericalError, `skip` leaves that step's
 /// update out.

@@ -14,7 +14,7 @@
 #include "fovea/kernels/common/mask_rule.h"
 #include "fovea/nn/matmul.h"
 #include "fovea/nn/transformer.h"
-#include "fovea/train/machine.h"
+#include "fovea/runtime/machine.h"
 #include "fovea/train/plan_rules.h"
 #include "fovea/train/stage_plan.h"
 

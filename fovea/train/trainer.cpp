@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "fovea/base/error.h"
-#include "fovea/nn/memory_shortage.h"
-#include "fovea/train/machine.h"
+#include "fovea/runtime/machine.h"
+#include "fovea/runtime/memory_shortage.h"
 #include "fovea/train/trainer_impl.h"
 
 namespace fovea {

@@ -48,8 +48,8 @@ struct TrainCallbacks {
   std::function<void(std::string_view)> message;
   /// Named points inside a step and a checkpoint; for tests that kill the process there.
   std::function<void(std::string_view point, int64_t step)> trace;
-  /// Set by a signal handler (train/interrupt.h): the trainer saves a checkpoint after the step and
-  /// throws Interrupted.
+  /// Set by a signal handler (runtime/interrupt.h): the trainer saves a checkpoint after the step
+  /// and throws Interrupted.
   const std::atomic<bool>* stop = nullptr;
 };
 

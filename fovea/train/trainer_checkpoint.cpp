@@ -7,7 +7,7 @@
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/config/reader.h"
-#include "fovea/train/machine.h"
+#include "fovea/runtime/machine.h"
 #include "fovea/train/trainer_impl.h"
 
 namespace fovea {

@@ -5,7 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache.h"
+#include "fovea/attention/cache/cache.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "fovea/attention/attention.h"
-#include "fovea/attention/focal.h"
-#include "fovea/attention/rope.h"
+#include "fovea/attention/mechanisms/focal.h"
+#include "fovea/attention/positions/rope.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
 

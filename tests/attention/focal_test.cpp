@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/focal.h"
+#include "fovea/attention/mechanisms/focal.h"
 
 #include <gtest/gtest.h>
 

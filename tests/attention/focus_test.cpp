@@ -4,13 +4,13 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/focus.h"
+#include "fovea/attention/mechanisms/focus.h"
 
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache.h"
-#include "fovea/attention/focus_parts.h"
-#include "fovea/attention/sinkhorn.h"
+#include "fovea/attention/cache/cache.h"
+#include "fovea/attention/mechanisms/focus_parts.h"
+#include "fovea/attention/mechanisms/sinkhorn.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"

@@ -3,11 +3,11 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/grouped.h"
+#include "fovea/attention/paths/grouped.h"
 
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache.h"
+#include "fovea/attention/cache/cache.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"

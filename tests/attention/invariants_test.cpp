@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "fovea/attention/attention.h"
-#include "fovea/attention/focal.h"
+#include "fovea/attention/mechanisms/focal.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/scalar_attention.h"

@@ -4,11 +4,11 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/multi_token.h"
+#include "fovea/attention/mechanisms/multi_token.h"
 
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache.h"
+#include "fovea/attention/cache/cache.h"
 #include "fovea/attention/pipeline.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"

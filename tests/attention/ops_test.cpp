@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/ops.h"
+#include "fovea/attention/paths/ops.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

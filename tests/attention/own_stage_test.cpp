@@ -3,12 +3,12 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/own_stage.h"
+#include "fovea/attention/mechanisms/own_stage.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache.h"
+#include "fovea/attention/cache/cache.h"
 #include "fovea/attention/stages.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"

@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/rope_scaling.h"
+#include "fovea/attention/positions/rope_scaling.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/rope.h"
+#include "fovea/attention/positions/rope.h"
 
 #include <gtest/gtest.h>
 

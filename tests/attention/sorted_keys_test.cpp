@@ -2,11 +2,11 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/sorted_keys.h"
+#include "fovea/attention/cache/sorted_keys.h"
 
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache.h"
+#include "fovea/attention/cache/cache.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
 

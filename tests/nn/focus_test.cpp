@@ -8,7 +8,7 @@
 
 #include <map>
 
-#include "fovea/attention/sinkhorn.h"
+#include "fovea/attention/mechanisms/sinkhorn.h"
 #include "fovea/nn/transformer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"

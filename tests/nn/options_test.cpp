@@ -271,12 +271,13 @@ TEST(ZLoss, AddsToTheLossAndNotToTheNegativeLogLikelihood) {
 }
 
 // 7.6: ln Z of logits is what logsumexp says, also through scale and cap.
-TEST(LogitRule, GivesTheGradientOfTheComposedFormula) {
+TEST(LogitTransform, GivesTheGradientOfTheComposedFormula) {
   const at::Tensor hidden = testing::random_normal({7, 6}, 1),
                    weight = testing::random_normal({11, 6}, 2);
   const at::Tensor targets = at::tensor({3, 0, -1, 10, 5, 5, 2}, at::kLong);
-  for (const LogitRule rule : {LogitRule{.scale = 0.5}, LogitRule{.scale = 2.0, .cap = 1.5},
-                               LogitRule{.cap = 3.0, .z_loss = 0.2}}) {
+  for (const LogitTransform rule :
+       {LogitTransform{.scale = 0.5}, LogitTransform{.scale = 2.0, .cap = 1.5},
+        LogitTransform{.cap = 3.0, .z_loss = 0.2}}) {
     const auto gradients = [&](at::ScalarType dtype) {
       const at::Tensor h = hidden.to(dtype).clone().set_requires_grad(true),
                        w = weight.to(dtype).clone().set_requires_grad(true);

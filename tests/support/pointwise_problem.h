@@ -95,12 +95,12 @@ class PointwiseProblem {
   std::vector<float>& query_gates() { return query_gate_; }
   std::vector<float>& key_gates() { return key_gate_; }
   std::vector<double> outputs() const { return doubles(out_); }
-  kernels::LogitRule rule() const {
-    kernels::LogitRule r{.scale = static_cast<float>(settings_.scale),
-                         .soft_cap = static_cast<float>(settings_.soft_cap),
-                         .dropout = static_cast<float>(settings_.dropout),
-                         .dropout_seed = 99,
-                         .dropout_layer = 3};
+  kernels::ScoreParameters rule() const {
+    kernels::ScoreParameters r{.scale = static_cast<float>(settings_.scale),
+                               .soft_cap = static_cast<float>(settings_.soft_cap),
+                               .dropout = static_cast<float>(settings_.dropout),
+                               .dropout_seed = 99,
+                               .dropout_layer = 3};
     if (settings_.tau) r.tau = tau_.data();
     if (settings_.alibi) r.alibi = slopes_.data();
     if (settings_.sink) r.sink_logit = sink_.data();

@@ -93,17 +93,17 @@ inline PlaceColumns columns_of(const TokenColumns& tokens) {
 }
 
 /// Logits are scaled products, times a gate at most.
-inline bool is_linear(const LogitRule& rule) {
+inline bool is_linear(const ScoreParameters& rule) {
   return rule.soft_cap == 0.0f && rule.alibi == nullptr && rule.distance_bias == nullptr &&
          rule.dropout == 0.0f;
 }
 
 /// Logits are scaled products.
-inline bool is_plain(const LogitRule& rule) {
+inline bool is_plain(const ScoreParameters& rule) {
   return is_linear(rule) && rule.gate.form != PairGate::Form::sigmoid_logit;
 }
 
-inline HeadRule head_rule(const LogitRule& rule, int64_t b, int64_t h) {
+inline HeadRule head_rule(const ScoreParameters& rule, int64_t b, int64_t h) {
   return {.soft_cap = rule.soft_cap,
           .alibi = rule.alibi != nullptr ? rule.alibi[h] : 0.0f,
           .distance_bias =

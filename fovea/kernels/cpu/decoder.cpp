@@ -173,8 +173,8 @@ class Decoder {
     for (LayerAttention<T>& a : attention_) a.work.write_parts_to(parts);
   }
 
-  LogitRule rule_of(const Layer& layer) const {
-    LogitRule rule = layer.rule;
+  ScoreParameters rule_of(const Layer& layer) const {
+    ScoreParameters rule = layer.rule;
     if (layer.temperature.bias != nullptr) rule.tau = tau_.data();
     return rule;
   }

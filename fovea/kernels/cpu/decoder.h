@@ -96,7 +96,7 @@ struct DecoderLayer {
   float q_length = 1.0f;                       ///< of HeadNorm::length; keys have length 1
   const float *cos = nullptr, *sin = nullptr;  ///< [position][rotary / 2]; null: no rotation
   TokenTemperature temperature;
-  LogitRule rule;            ///< without tau, dropout and gate
+  ScoreParameters rule;      ///< without tau, dropout and gate
   HeadRows<T> keys, values;  ///< the cache
   int64_t key_row = 0;       ///< of the new token: it is written
   int64_t key_count = 0;     ///< rows that a token sees, the new one included, at most

@@ -17,7 +17,7 @@
 
 namespace fovea::kernels {
 
-std::string_view beyond_grouped_kernels(const LogitRule& rule) {
+std::string_view beyond_grouped_kernels(const ScoreParameters& rule) {
   if (rule.alibi != nullptr || rule.distance_bias != nullptr)
     return "grouped kernels have no position bias";
   if (rule.dropout > 0.0f) return "grouped kernels have no dropout";
@@ -25,7 +25,7 @@ std::string_view beyond_grouped_kernels(const LogitRule& rule) {
   return "";
 }
 
-void check_grouped(const AttentionSizes& s, const LogitRule& rule,
+void check_grouped(const AttentionSizes& s, const ScoreParameters& rule,
                    std::span<const GroupedPlan> plans) {
   check_sizes(s, rule.gate);
   const std::string_view why = beyond_grouped_kernels(rule);

@@ -2,9 +2,8 @@
 // forward and backward, on raw pointers (spec 11.5).
 //
 // A plan is a list of tiles for the pointwise kernels (attention.h) over keys in one or two orders:
-//   far pass   queries and keys of a class (or group) in blocks; a row leaves its state: O,
-//   reference,
-//              sum
+//   far pass   queries and keys of a class (or group) in blocks; a row leaves its state
+//              (O, reference, sum)
 //   near pass  queries and keys in the tokens' order; a row begins with the states that far passes
 //              left, so nothing is merged afterwards
 // Backward runs the same tiles with P from the whole row's lse and D from its output; what the
@@ -15,40 +14,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
-#include "fovea/kernels/common/grouped_plan.h"
-#include "fovea/kernels/cpu/attention.h"
+#include "fovea/kernels/common/contract.h"
 
 namespace fovea::kernels {
 
 /// Why these settings have no grouped kernel; "" where they have: no position bias, no dropout.
-std::string_view beyond_grouped_kernels(const LogitRule& rule);
-
-template <class T>
-struct GroupedForward {
-  AttentionSizes sizes;
-  LogitRule rule;
-  std::span<const GroupedPlan> plans;  ///< one for all rows of the batch, or one each
-  HeadRows<const T> q, k, v;
-  HeadRows<T> out;
-  float* lse = nullptr;    ///< [batch][heads][queries], includes the sink; may be null
-  float* stats = nullptr;  ///< [batch][heads][queries][kRowStats]; may be null
-};
-
-template <class T>
-struct GroupedBackward {
-  AttentionSizes sizes;
-  LogitRule rule;
-  std::span<const GroupedPlan> plans;
-  HeadRows<const T> q, k, v, out, dout;
-  const float* lse = nullptr;   ///< of the forward pass
-  const float* dlse = nullptr;  ///< [batch][heads][queries]; null: zeros
-  HeadRows<T> dq, dk, dv;       ///< all elements are written
-  float* dtau = nullptr;   ///< [batch][heads][queries], to be summed over heads; needs rule.tau
-  float* dsink = nullptr;  ///< [batch][heads], to be summed over the batch; needs rule.sink_logit
-};
+std::string_view beyond_grouped_kernels(const ScoreParameters& rule);
 
 /// For T = float and BFloat16. UnsupportedError for other widths and settings, ShapeError for sizes
 /// that are not the plans'.

@@ -30,7 +30,7 @@ inline int64_t key_slots(const GroupedPlan& plan) { return std::ssize(plan.far.k
 inline int64_t query_slots(const GroupedPlan& plan) { return std::ssize(plan.far.query.token); }
 
 /// UnsupportedError or ShapeError.
-void check_grouped(const AttentionSizes& sizes, const LogitRule& rule,
+void check_grouped(const AttentionSizes& sizes, const ScoreParameters& rule,
                    std::span<const GroupedPlan> plans);
 
 }  // namespace fovea::kernels

@@ -1,0 +1,106 @@
+// Keys and values of a cache sorted by class, so that decoding hard Focus reads runs (spec 11.5).
+//
+// A copy of the cache's keys and values in pages that belong to one set of groups each, head by
+// head, and a ring of the latest ones in the order of the text. A query reads the pages of the sets
+// that its own meets up to the window, the ring, and by their number the sinks; no membership of
+// another key is looked at. The copy follows its cache: append what is new, truncate, clone. It is
+// not saved: it can be made again at any time.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "fovea/attention/attention.h"
+#include "fovea/attention/cache/cache.h"
+
+namespace fovea {
+
+class SortedKeys {
+ public:
+  /// Keys from which on reading sorted keys beats reading what a scan finds
+  /// (docs/kernels/grouped.md).
+  static constexpr int64_t kLeastKeys = 4096;
+
+  /// Whether the sets of groups of tokens [b, n] are few enough: with 32 rows a set and more, pages
+  /// have room for about three times the rows at most, and reading them beats a scan.
+  static bool pays(const at::Tensor& members_bn);
+
+  /// `window`: of the queries to come, for the size of the ring; another one is as right but
+  /// slower.
+  explicit SortedKeys(int64_t window = 128);
+
+  /// Appends keys [b, g, n, d], values [b, g, n, e] and memberships [b, n] of the next n tokens.
+  void append(const at::Tensor& k_bgnd, const at::Tensor& v_bgne, const at::Tensor& members_bn);
+  /// Forgets tokens >= length.
+  void truncate(int64_t length);
+  SortedKeys clone() const;
+  int64_t length() const { return rows_.empty() ? 0 : std::ssize(rows_.front().slot_of); }
+  int64_t bytes() const;
+  /// As pays(members), of all tokens so far.
+  bool pays() const;
+
+  /// One token whose key and value the caller writes, into next_row() of keys() and values() (their
+  /// `rows` are those that exist; valid until the next append). In this order, after an append of
+  /// what came before it: make_room_for_token(), append_token() with the groups of each sequence's
+  /// token, keep_token(), which copies the rows to their places, here and into the cache's last
+  /// rows.
+  void make_room_for_token();
+  CachedRows keys() const { return rows_of(keys_bgsd_); }
+  CachedRows values() const { return rows_of(values_bgse_); }
+  int64_t next_row() const { return length() % recent_; }
+  void append_token(std::span<const uint64_t> members);
+  void keep_token(const CachedRows& cached_keys, const CachedRows& cached_values);
+  /// Rows of keys() that the last token of sequence b sees.
+  std::vector<int32_t> slots_seen(const FocusSpec& spec, int64_t b) const;
+
+  /// Attention of the last token, q [b, h, 1, d]: hard Focus over all tokens. Nothing where the
+  /// call is not one for the decoding kernels (gradients, telemetry, groups of too many heads).
+  std::optional<AttentionResult> attend(const AttentionSpec& spec, const at::Tensor& q_bh1d,
+                                        const AttentionTensors& tensors,
+                                        const AttentionContext& context) const;
+
+ private:
+  static constexpr int64_t kPage = 64;
+  static constexpr int64_t kLeastRows = 32;     // a set
+  static constexpr int64_t kMostRecent = 1024;  // tokens of a ring
+  static constexpr int64_t kMostAhead = 1024;   // rows that a class has before it needs them
+
+  // One set of groups: its pages in order, of which `count` rows are in use.
+  struct Class {
+    uint64_t members = 0;
+    std::vector<int32_t> pages;
+    int64_t count = 0;
+    int64_t coming = 0;  // of new_slots()
+    int64_t room() const { return std::ssize(pages) * kPage; }
+  };
+  // One row of the batch.
+  struct Row {
+    std::vector<Class> classes;
+    std::unordered_map<uint64_t, int32_t> class_of_set;
+    std::vector<int32_t> slot_of, class_of;  // by token
+    std::vector<int32_t> free_pages;
+    int32_t pages = 0;
+  };
+  static int32_t class_of(Row& row, uint64_t members);
+  static void reserve(Row& row, Class& of, int64_t rows);
+  static std::vector<int64_t> new_slots(Row& row, std::span<const int64_t> members);
+  void make_room(const at::Tensor& k, const at::Tensor& v, int64_t spare_pages = 0);
+  static CachedRows rows_of(const at::Tensor& x_bgsd);
+  static void write(at::Tensor& to, const at::Tensor& x_bgnd, int64_t b, int64_t first,
+                    std::span<const int64_t> slots);
+
+  at::Tensor keys_bgsd_, values_bgse_;  // by slot; the first `recent_` are the ring
+  std::vector<Row> rows_;
+  int64_t recent_ = 0;        // token n stands at n % recent_ of the ring ...
+  int64_t recent_begin_ = 0;  // ... from this one on
+};
+
+}  // namespace fovea

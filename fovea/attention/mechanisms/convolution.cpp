@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/mechanisms/convolution.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "fovea/kernels/cpu/convolution.h"
+
+namespace fovea {
+namespace {
+
+using torch::autograd::AutogradContext;
+using Variables = torch::autograd::variable_list;
+
+// Index of the first row of each row's document: labels 0000 11111 give 0000 44444.
+at::Tensor first_rows(const at::Tensor& labels_br) {
+  const at::Tensor labels = labels_br.to(at::kLong).contiguous();
+  at::Tensor first = at::empty(labels.sizes(), at::kInt);
+  const int64_t* label = labels.const_data_ptr<int64_t>();
+  auto* index = first.mutable_data_ptr<int32_t>();
+  const int64_t rows = labels.size(1);
+  for (int64_t n = 0; n < labels.numel(); ++n) {
+    const auto row = static_cast<int32_t>(n % rows);
+    index[n] = row > 0 && label[n] == label[n - 1] ? index[n - 1] : row;
+  }
+  return first;
+}
+
+template <class T>
+kernels::Convolution<T> convolution(const at::Tensor& x, const at::Tensor& kernel, int64_t results,
+                                    const at::Tensor& first) {
+  return {.maps = x.size(0) * x.size(1),
+          .heads = x.size(1),
+          .rows = x.size(2),
+          .results = results,
+          .keys = x.size(3),
+          .queries = kernel.size(1),
+          .taps = kernel.size(2),
+          .kernel = kernel.const_data_ptr<T>(),
+          .first_row = first.numel() > 0 ? first.const_data_ptr<int32_t>() : nullptr,
+          .sequences = first.numel() > 0 ? first.size(0) : 1};
+}
+
+class ConvolutionByKernels : public torch::autograd::Function<ConvolutionByKernels> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& given,
+                            const at::Tensor& given_kernel, int64_t results,
+                            const at::Tensor& first) {
+    const at::Tensor x = given.contiguous(), kernel = given_kernel.contiguous();
+    ctx->save_for_backward({x, kernel, first});
+    at::Tensor y = at::empty({x.size(0), x.size(1), results, x.size(3)}, x.options());
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "key-query convolution", [&] {
+      kernels::convolve(convolution<scalar_t>(x, kernel, results, first),
+                        x.const_data_ptr<scalar_t>(), y.mutable_data_ptr<scalar_t>());
+    });
+    return y;
+  }
+
+  static Variables backward(AutogradContext* ctx, const Variables& grads) {
+    const Variables saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &kernel = saved[1], &first = saved[2];
+    const at::Tensor dy = grads[0].contiguous();
+    Variables results(4);
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "key-query convolution", [&] {
+      const auto c = convolution<scalar_t>(x, kernel, dy.size(2), first);
+      if (ctx->needs_input_grad(0)) {
+        results[0] = at::empty_like(x);
+        kernels::convolve_input_gradient(c, dy.const_data_ptr<scalar_t>(),
+                                         results[0].mutable_data_ptr<scalar_t>());
+      }
+      if (ctx->needs_input_grad(1)) {
+        at::Tensor parts = at::empty({x.size(0), x.size(1), c.queries, c.taps}, x.options());
+        kernels::convolve_kernel_gradient(c, x.const_data_ptr<scalar_t>(),
+                                          dy.const_data_ptr<scalar_t>(),
+                                          parts.mutable_data_ptr<scalar_t>());
+        results[1] = parts.sum(0);
+      }
+    });
+    return results;
+  }
+};
+
+}  // namespace
+
+bool convolution_kernels_take(const at::Tensor& x) {
+  return x.device().is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble);
+}
+
+at::Tensor convolution_by_kernels(const at::Tensor& x, const at::Tensor& kernel, int64_t results,
+                                  const at::Tensor& documents) {
+  return ConvolutionByKernels::apply(
+      x, kernel, results, documents.defined() ? first_rows(documents) : at::empty({0}, at::kInt));
+}
+
+}  // namespace fovea

@@ -1,0 +1,174 @@
+// Focal Attention: tau from the layer's input.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/mechanisms/focal.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "fovea/base/error.h"
+
+namespace fovea {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Sums run in order and in float64, document by document: the same bits whatever stands in the
+// documents before, and the same bits when decoding continues from a saved sum.
+enum class Mean : int64_t { prefix, prefix_transposed, whole };
+
+// One run of n values; `sum` and `count` are those of earlier calls (prefix only).
+void mean_of_run(Mean kind, const double* z, double* out, int64_t n, double sum, double count) {
+  switch (kind) {
+    case Mean::prefix:
+      for (int64_t i = 0; i < n; ++i) out[i] = (sum += z[i]) / (count += 1.0);
+      break;
+    case Mean::prefix_transposed: {
+      double later = 0.0;
+      for (int64_t i = n - 1; i >= 0; --i)
+        out[i] = later += z[i] / (count + static_cast<double>(i + 1));
+      break;
+    }
+    case Mean::whole: {
+      for (int64_t i = 0; i < n; ++i) sum += z[i];
+      std::fill(out, out + n, sum / static_cast<double>(n));
+      break;
+    }
+  }
+}
+
+// y = A z with A the averaging matrix of each document (or its transpose). Linear, so its gradient
+// is the transposed matrix.
+class DocumentMean : public torch::autograd::Function<DocumentMean> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& z_bt,
+                            const at::Tensor& begins_bt, const at::Tensor& sum_b,
+                            const at::Tensor& count_b, int64_t kind) {
+    ctx->save_for_backward({begins_bt, sum_b, count_b});
+    ctx->saved_data["kind"] = kind;
+    const at::Tensor z = z_bt.cpu().contiguous(), begins = begins_bt.cpu();
+    at::Tensor out = at::empty_like(z);
+    const int64_t t = z.size(1);
+    for (int64_t b = 0; b < z.size(0); ++b) {
+      const double* from = z.const_data_ptr<double>() + b * t;
+      double* to = out.data_ptr<double>() + b * t;
+      const bool* begin = begins.const_data_ptr<bool>() + (begins.size(0) == 1 ? 0 : b * t);
+      for (int64_t i = 0; i < t;) {
+        int64_t end = i + 1;
+        while (end < t && !begin[end]) ++end;
+        mean_of_run(static_cast<Mean>(kind), from + i, to + i, end - i,
+                    i == 0 ? sum_b[b].item<double>() : 0.0,
+                    i == 0 ? count_b[b].item<double>() : 0.0);
+        i = end;
+      }
+    }
+    return out.to(z_bt.device());
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Mean kind = static_cast<Mean>(ctx->saved_data["kind"].toInt());
+    const Mean other = kind == Mean::prefix              ? Mean::prefix_transposed
+                       : kind == Mean::prefix_transposed ? Mean::prefix
+                                                         : kind;
+    // The saved sum is a constant of the forward; only the count shapes the matrix.
+    const at::Tensor grad = DocumentMean::apply(grads[0], saved[0], at::zeros_like(saved[1]),
+                                                saved[2], static_cast<int64_t>(other));
+    return {grad, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+// True where a document begins, [b or 1, t].
+at::Tensor document_begins(const at::Tensor& documents, int64_t tokens,
+                           const at::TensorOptions& options) {
+  at::Tensor begins = at::zeros({1, tokens}, options.dtype(at::kBool));
+  if (documents.defined()) {
+    const at::Tensor labels = documents.dim() == 1 ? documents.unsqueeze(0) : documents;
+    require<ShapeError>(labels.size(-1) == tokens, "temperature",
+                        "documents must have {} tokens a row; got {}", tokens, labels.size(-1));
+    begins = begins.repeat({labels.size(0), 1});
+    if (tokens > 1)
+      begins.narrow(1, 1, tokens - 1)
+          .copy_(labels.narrow(1, 1, tokens - 1) != labels.narrow(1, 0, tokens - 1));
+  }
+  if (tokens > 0) begins.select(1, 0).fill_(true);
+  return begins;
+}
+
+// x.w of every token, float64 [b, t].
+at::Tensor scores(const TemperatureParameters& parameters, const at::Tensor& x_btc) {
+  require<ShapeError>(parameters.weight_c.defined() && parameters.weight_c.dim() == 1 &&
+                          parameters.weight_c.size(0) == x_btc.size(2),
+                      "temperature", "w_tau must have the width {} of the layer's input",
+                      x_btc.size(2));
+  const at::ScalarType dtype = x_btc.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return at::matmul(x_btc.to(dtype), parameters.weight_c.to(dtype)).to(at::kDouble);
+}
+
+TemperatureRows bounded(const TemperatureSpec& spec, int64_t head_dim, const at::Tensor& raw) {
+  const double low = spec.low(head_dim), high = spec.high(head_dim);
+  TemperatureRows rows;
+  if (spec.bound == TemperatureSpec::Bound::sigmoid) {
+    rows.tau_bt = low + (high - low) * at::sigmoid(raw);
+    rows.clipped_share = at::zeros({}, raw.options().dtype(at::kFloat));
+    return rows;
+  }
+  const at::Tensor value = raw.detach();
+  rows.clipped_share = value.le(low).logical_or(value.ge(high)).to(at::kFloat).mean();
+  if (spec.bound == TemperatureSpec::Bound::clip) {
+    rows.tau_bt = raw.clamp(low, high);
+  } else {
+    rows.tau_bt = value.clamp(low, high) + (raw - value);  // raw - value is 0 with gradient 1
+  }
+  return rows;
+}
+
+}  // namespace
+
+double initial_temperature_bias(const TemperatureSpec& spec, int64_t head_dim) {
+  return spec.bound == TemperatureSpec::Bound::sigmoid
+             ? 0.0
+             : 0.5 * (spec.low(head_dim) + spec.high(head_dim));
+}
+
+TemperatureRows temperature_rows(const TemperatureSpec& spec, int64_t head_dim,
+                                 const TemperatureParameters& parameters, const at::Tensor& x_btc,
+                                 const AttentionContext& context, TemperatureState* state) {
+  require<ShapeError>(x_btc.dim() == 3, "temperature", "x must be [b, t, width]; got {} dimensions",
+                      x_btc.dim());
+  require<ShapeError>(parameters.bias.defined() && parameters.bias.numel() == 1, "temperature",
+                      "the bias must be one number");
+  using Form = TemperatureSpec::Form;
+  require<UnsupportedError>(!(state && spec.form == Form::sequence), "temperature",
+                            "form sequence needs the whole text and has no decode (F-1, F-12); "
+                            "train with form prefix instead");
+  require<UnsupportedError>(!(state && context.query_documents_bt.defined()), "temperature",
+                            "a running state holds one document a row; got packed documents");
+  const int64_t b = x_btc.size(0), t = x_btc.size(1);
+  const at::ScalarType dtype = x_btc.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor bias = parameters.bias.reshape({1, 1}).to(dtype);
+  if (spec.form == Form::global) return bounded(spec, head_dim, bias.expand({b, t}));
+  const at::Tensor z_bt = scores(parameters, x_btc);
+  if (spec.form == Form::token) return bounded(spec, head_dim, z_bt.to(dtype) + bias);
+  const at::Tensor begins = document_begins(context.query_documents_bt, t, x_btc.options());
+  const bool prefix = spec.form == Form::prefix;
+  const at::Tensor sum_b = state ? state->sum_b.to(at::kDouble) : at::zeros({b}, z_bt.options()),
+                   count_b = state ? state->count_b : at::zeros({b}, z_bt.options());
+  const at::Tensor mean = DocumentMean::apply(
+      z_bt, begins, sum_b, count_b, static_cast<int64_t>(prefix ? Mean::prefix : Mean::whole));
+  TemperatureRows rows = bounded(spec, head_dim, mean.to(dtype) + bias);
+  if (state) {
+    const at::NoGradGuard no_gradient;
+    rows.sums_bt = at::empty_like(z_bt);
+    at::Tensor sum = sum_b.clone();
+    for (int64_t i = 0; i < t; ++i) rows.sums_bt.select(1, i).copy_(sum.add_(z_bt.select(1, i)));
+    state->sum_b = sum;
+    state->count_b = count_b + t;
+  }
+  return rows;
+}
+
+}  // namespace fovea

@@ -1,0 +1,279 @@
+// Focus: keys, checks, groups of tokens, gates on pairs.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/mechanisms/focus.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "fovea/attention/pipeline.h"
+#include "fovea/attention/places.h"
+#include "fovea/base/error.h"
+#include "fovea/base/rng.h"
+#include "fovea/kernels/common/grouped_pairs.h"
+
+namespace fovea {
+namespace {
+
+using Gate = FocusSpec::Gate;
+
+constexpr int64_t kMostGroups = 64;  // memberships are the bits of a word
+
+at::ScalarType wide_type(const at::Tensor& x) { return accumulate_type(x.scalar_type()); }
+
+at::Tensor part(const at::Tensor& x_bs, int64_t first, int64_t count) {
+  return x_bs.defined() ? x_bs.narrow(1, first, count) : x_bs;
+}
+
+}  // namespace
+
+void FocusSpec::describe(FieldVisitor& v) {
+  v.choice({"gate", "none, log, mul (faithful), logsig, identity, hard, straight_through (11.2)"},
+           gate);
+  v.integer({"groups", "K, at most 64"}, groups);
+  v.integer({"top_k", "hard: groups of a token; 2k > K is full attention"}, top_k);
+  v.integer({"window", "w: pairs with i - j < w are always visible"}, window);
+  v.integer({"sinks", "first positions of a document that are always visible (U-23)"}, sinks);
+  v.integer({"width", "d_g of the space where tokens meet centroids"}, width);
+  v.real({"temperature", "tau of the scores"}, temperature);
+  v.real({"strength", "lambda of mul and logsig"}, strength);
+  v.boolean({"learned_strength", "logsig: lambda is learned, one a layer (U-2)"}, learned_strength);
+  v.real({"threshold", "logsig: agreement at half weight"}, threshold);
+  v.real({"epsilon", "added to the agreement before its logarithm"}, epsilon);
+  v.choice({"assignment", "sinkhorn (balanced) or softmax (collapses)"}, assignment);
+  v.choice({"potentials", "sinkhorn: ema, chunk, or sequence, batch (both see later tokens; U-4)"},
+           potentials);
+  v.integer({"rounds", "sinkhorn: rounds of columns then rows"}, rounds);
+  v.integer({"chunk", "potentials chunk: tokens from the document's start"}, chunk);
+}
+
+void FocusSpec::check() const {
+  constexpr std::string_view where = "attention spec";
+  require<ConfigError>(groups >= 1 && groups <= kMostGroups, where,
+                       "focus.groups must be 1 to {}; got {}", kMostGroups, groups);
+  require<ConfigError>(top_k >= 1 && top_k <= groups, where,
+                       "focus.top_k must be 1 to focus.groups ({}); got {}", groups, top_k);
+  require<ConfigError>(window >= 1, where,
+                       "focus.window must be at least 1 (a token sees itself); got {}", window);
+  require<ConfigError>(sinks >= 0, where, "focus.sinks must be 0 or larger; got {}", sinks);
+  require<ConfigError>(width >= 1, where, "focus.width must be at least 1; got {}", width);
+  for (const auto& [name, value] :
+       {std::pair{"temperature", temperature}, {"strength", strength}, {"epsilon", epsilon}}) {
+    require<ConfigError>(std::isfinite(value) && value > 0.0, where,
+                         "focus.{} must be a positive number; got {}", name, value);
+  }
+  require<ConfigError>(threshold >= 0.0 && threshold <= 1.0, where,
+                       "focus.threshold must be in [0, 1]; got {}", threshold);
+  require<ConfigError>(rounds >= 1, where, "focus.rounds must be at least 1; got {}", rounds);
+  require<ConfigError>(chunk >= 1, where, "focus.chunk must be at least 1; got {}", chunk);
+}
+
+std::span<const std::string_view> enum_names(FocusSpec::Gate) {
+  static constexpr std::string_view names[] = {
+      "none", "mul", "log", "logsig", "identity", "hard", "straight_through"};
+  return names;
+}
+std::span<const std::string_view> enum_names(FocusSpec::Assignment) {
+  static constexpr std::string_view names[] = {"sinkhorn", "softmax"};
+  return names;
+}
+std::span<const std::string_view> enum_names(FocusSpec::Potentials) {
+  static constexpr std::string_view names[] = {"ema", "chunk", "sequence", "batch"};
+  return names;
+}
+
+FocusParameters folded(const FocusParameters& parameters, const at::Tensor& mean_c,
+                       const at::Tensor& scale) {
+  FocusParameters out = parameters;
+  if (scale.defined()) out.weight_gc = out.weight_gc * scale;
+  if (!mean_c.defined()) return out;
+  const at::Tensor shift = at::mv(out.weight_gc, mean_c);
+  out.bias_g = out.bias_g.defined() ? out.bias_g - shift : -shift;
+  return out;
+}
+
+InputStatistics input_statistics(const at::Tensor& h_nc) {
+  const at::NoGradGuard no_gradient;
+  const at::Tensor h = h_nc.to(at::kDouble);
+  const at::Tensor mean = h.mean(0);
+  const at::Tensor square = (h - mean).square().mean();
+  return {mean.to(at::kFloat), square.clamp_min(1e-12).rsqrt().to(at::kFloat)};
+}
+
+at::Tensor focus_features(const FocusParameters& p, const at::Tensor& h_btc) {
+  require<ShapeError>(p.weight_gc.dim() == 2 && p.weight_gc.size(1) == h_btc.size(-1), "focus",
+                      "W_g must be [d_g, {}], the width of the layer's input; got {} columns",
+                      h_btc.size(-1), p.weight_gc.size(-1));
+  const at::ScalarType wide = wide_type(h_btc);
+  const at::Tensor z = at::matmul(h_btc.to(wide), p.weight_gc.to(wide).t());
+  return p.bias_g.defined() ? z + p.bias_g.to(wide) : z;
+}
+
+at::Tensor focus_scores(const FocusSpec& spec, const FocusParameters& p, const at::Tensor& z_btg) {
+  require<ShapeError>(p.centroids_kg.sizes() == at::IntArrayRef({spec.groups, z_btg.size(-1)}),
+                      "focus", "the centroids must be [{}, {}] as W_g has it; got [{}, {}]",
+                      spec.groups, z_btg.size(-1), p.centroids_kg.size(0), p.centroids_kg.size(1));
+  return at::matmul(z_btg, p.centroids_kg.to(z_btg.scalar_type()).t()) / spec.temperature;
+}
+
+FocusGroups group_tokens(const FocusSpec& spec, const at::Tensor& scores_btk,
+                         const at::Tensor& potentials) {
+  const at::Tensor scores =
+      potentials.defined() ? scores_btk + potentials.to(scores_btk.scalar_type()) : scores_btk;
+  return {at::softmax(scores, -1), top_members(scores.detach(), spec.top_k)};
+}
+
+at::Tensor top_members(const at::Tensor& scores, int64_t top_k) {
+  // A stable sort keeps equal scores in the order of their indices.
+  const at::Tensor order = std::get<1>(at::sort(scores, /*stable=*/true, -1, /*descending=*/true));
+  const at::Tensor chosen = order.narrow(-1, 0, top_k);
+  return at::bitwise_left_shift(at::ones_like(chosen), chosen).sum(-1);
+}
+
+at::Tensor random_members(at::IntArrayRef sizes, int64_t groups, int64_t top_k, uint64_t seed) {
+  std::vector<int64_t> all = sizes.vec();
+  all.push_back(groups);
+  at::Tensor scores = at::empty(all, at::kDouble);
+  Rng rng(seed);
+  double* data = scores.mutable_data_ptr<double>();
+  for (int64_t n = 0; n < scores.numel(); ++n) data[n] = rng.uniform();
+  return top_members(scores, top_k);
+}
+
+at::Tensor focus_local(const FocusSpec& spec, const Places& places) {
+  const at::Tensor near = distances(places) < spec.window;
+  const at::Tensor sink = places.key_positions_bs.unsqueeze(1) < spec.sinks;
+  return near.logical_or(sink).unsqueeze(1);
+}
+
+at::Tensor share_group(const at::Tensor& query_members_bt, const at::Tensor& key_members_bs) {
+  return query_members_bt.unsqueeze(2).bitwise_and(key_members_bs.unsqueeze(1)).ne(0).unsqueeze(1);
+}
+
+FocusPairs FocusPairs::last_rows(int64_t count) const {
+  FocusPairs some = *this;
+  for (at::Tensor* x : {&some.query_groups_btk, &some.query_members_bt})
+    if (x->defined()) *x = part(*x, x->size(1) - count, count);
+  return some;
+}
+
+FocusPairs FocusPairs::keys(int64_t first, int64_t count) const {
+  FocusPairs some = *this;
+  for (at::Tensor* x : {&some.key_groups_bsk, &some.key_members_bs}) *x = part(*x, first, count);
+  return some;
+}
+
+FocusPairs focus_pairs(const AttentionTensors& tensors, int64_t first_row, int64_t rows) {
+  return {.query_groups_btk = part(tensors.groups_bsk, first_row, rows),
+          .key_groups_bsk = tensors.groups_bsk,
+          .query_members_bt = part(tensors.members_bs, first_row, rows),
+          .key_members_bs = tensors.members_bs,
+          .strength = tensors.focus_strength};
+}
+
+at::Tensor focus_visible(const FocusSpec& spec, const FocusPairs& pairs, const Places& places) {
+  return focus_local(spec, places)
+      .logical_or(share_group(pairs.query_members_bt, pairs.key_members_bs));
+}
+
+at::Tensor focus_gate(const FocusSpec& spec, const at::Tensor& logits, const FocusPairs& pairs,
+                      const Places& places) {
+  const at::ScalarType dtype = logits.scalar_type();
+  const at::Tensor local = focus_local(spec, places);
+  const at::Tensor agreement =
+      at::matmul(pairs.query_groups_btk.to(dtype), pairs.key_groups_bsk.to(dtype).transpose(1, 2))
+          .unsqueeze(1);
+  const at::Tensor lambda = spec.reads_strength() ? pairs.strength.to(dtype)
+                                                  : at::full({}, spec.strength, logits.options());
+  const auto add = [&](const at::Tensor& bias) { return logits + bias.masked_fill(local, 0.0); };
+  switch (spec.gate) {
+    case Gate::mul:
+      return logits * at::sigmoid(lambda * agreement).masked_fill(local, 1.0);
+    case Gate::log:
+      return add(at::log(agreement + spec.epsilon));
+    case Gate::logsig:
+      return add(at::log_sigmoid(lambda * (agreement - spec.threshold)));
+    case Gate::identity:
+      return add(at::log(agreement * static_cast<double>(spec.groups) + spec.epsilon));
+    case Gate::straight_through: {
+      const at::Tensor rule = share_group(pairs.query_members_bt, pairs.key_members_bs).to(dtype);
+      return add(at::log(rule + (agreement - agreement.detach()) + spec.epsilon));
+    }
+    case Gate::none:
+    case Gate::hard:
+      break;
+  }
+  return logits;
+}
+
+bool focus_is_neutral(const FocusSpec& spec, const AttentionContext& context, int64_t keys) {
+  if (!spec.active() || spec.keeps_every_pair()) return true;
+  const at::Tensor& positions = context.query_positions_bt;
+  if (!positions.defined()) {
+    return keys <= spec.window && !context.key_positions_bs.defined();
+  }
+  return positions.numel() == 0 || positions.max().item<int64_t>() < spec.window;
+}
+
+PairsKept pairs_kept(const FocusSpec& spec, const at::Tensor& members_bt,
+                     const AttentionContext& context) {
+  const at::NoGradGuard no_gradient;
+  const int64_t batch = members_bt.size(0), tokens = members_bt.size(1);
+  const at::Tensor members = members_bt.cpu().contiguous();
+  const auto* bits = reinterpret_cast<const uint64_t*>(members.const_data_ptr<int64_t>());
+  const Places places = resolve_places(context, tokens, tokens, at::kCPU);
+  PairCount count;
+  for (int64_t b = 0; b < batch; ++b) {
+    count += count_pairs(spec.window, spec.sinks,
+                         token_places(places.key_positions_bs, places.key_documents_bs, b),
+                         std::span(bits + b * tokens, static_cast<size_t>(tokens)));
+  }
+  const auto share = [](int64_t part, int64_t whole) {
+    return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 1.0;
+  };
+  return {share(count.pairs - count.distant + count.distant_shared, count.pairs),
+          share(count.distant_shared, count.distant)};
+}
+
+double expected_pairs(int64_t groups, int64_t top_k) {
+  double none = 1.0;  // C(K-k, k) / C(K, k) as a product
+  for (int64_t n = 0; n < top_k; ++n) {
+    none *=
+        std::max(0.0, static_cast<double>(groups - top_k - n)) / static_cast<double>(groups - n);
+  }
+  return 1.0 - none;
+}
+
+FocusStatistics focus_statistics(const FocusParameters& parameters, const at::Tensor& z_btg,
+                                 const at::Tensor& groups_btk) {
+  const at::NoGradGuard no_gradient;
+  const at::Tensor z = z_btg.detach().to(at::kDouble).flatten(0, 1),
+                   g = groups_btk.detach().to(at::kDouble).flatten(0, 1),
+                   c = parameters.centroids_kg.detach().to(at::kDouble);
+  const auto unit = [](const at::Tensor& x) {
+    return x / at::linalg_vector_norm(x, 2, at::IntArrayRef{-1}, true).clamp_min(1e-12);
+  };
+  const auto entropy = [](const at::Tensor& p) { return -at::xlogy(p, p).sum().item<double>(); };
+  FocusStatistics s;
+  const int64_t k = c.size(0), n = z.size(0);
+  if (n == 0) return s;
+  const at::Tensor choice = g.argmax(-1);
+  const at::Tensor cosines = at::matmul(unit(c), unit(c).t());
+  if (k > 1)
+    s.centroid_cosine =
+        (cosines.sum() - cosines.trace()).item<double>() / static_cast<double>(k * (k - 1));
+  s.hidden_cosine = (unit(z) * unit(c).index_select(0, choice)).sum(-1).mean().item<double>();
+  const at::Tensor spectrum = at::linalg_eigvalsh(at::matmul(z.t(), z)).clamp_min(0.0).sqrt();
+  s.effective_rank = std::exp(entropy(spectrum / spectrum.sum().clamp_min(1e-300)));
+  s.largest_soft = g.mean(0).max().item<double>();
+  const at::Tensor sizes = at::bincount(choice, {}, k).to(at::kDouble) / static_cast<double>(n);
+  s.largest_hard = sizes.max().item<double>();
+  s.hard_entropy = k > 1 ? entropy(sizes) / std::log(static_cast<double>(k)) : 1.0;
+  s.confidence = std::get<0>(g.max(-1)).mean().item<double>();
+  return s;
+}
+
+}  // namespace fovea

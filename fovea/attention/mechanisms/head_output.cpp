@@ -1,0 +1,77 @@
+// Keys, checks and arithmetic of stage 10.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/mechanisms/head_output.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "fovea/attention/pipeline.h"
+#include "fovea/base/error.h"
+
+namespace fovea {
+
+at::Tensor head_output(const AttentionSpec& spec, const at::Tensor& out,
+                       const AttentionTensors& tensors) {
+  const HeadOutputSpec& s = spec.head_output;
+  if (!s.active()) return out;
+  const at::ScalarType wide = accumulate_type(out.scalar_type());
+  at::Tensor o = out.to(wide);
+  if (s.norm == HeadOutputSpec::Norm::rms)
+    o = o * at::rsqrt(o.square().mean(-1, true) + s.norm_eps) * tensors.head_gain_e.to(wide);
+  if (s.depth_scale != HeadOutputSpec::DepthScale::none) o = o * s.factor(spec.depth);
+  if (s.gate == HeadOutputSpec::Gate::scalar) {
+    const at::Tensor score = at::matmul(o, tensors.gate_weight.to(wide)).unsqueeze(-1);
+    o = o * at::sigmoid(score + tensors.gate_bias.to(wide));
+  } else if (s.gate == HeadOutputSpec::Gate::full) {
+    o = o * at::sigmoid(at::linear(o, tensors.gate_weight.to(wide), tensors.gate_bias.to(wide)));
+  }
+  return o.to(out.scalar_type());
+}
+
+double lambda_init(int64_t depth) {
+  return 0.8 - 0.6 * std::exp(-0.3 * static_cast<double>(depth));
+}
+
+double HeadOutputSpec::factor(int64_t depth) const {
+  switch (depth_scale) {
+    case DepthScale::none:
+      return 1.0;
+    case DepthScale::lambda:
+      return 1.0 - lambda_init(depth);
+    case DepthScale::inverse_sqrt:
+      return 1.0 / std::sqrt(static_cast<double>(depth + 1));
+  }
+  return 1.0;
+}
+
+void HeadOutputSpec::describe(FieldVisitor& v) {
+  v.choice({"norm", "RMSNorm of each head's output, one gain for all heads"}, norm);
+  v.real({"norm_eps", "epsilon of that norm"}, norm_eps);
+  v.choice(
+      {"depth_scale", "factor of layer l: lambda 1 - lambda_init(l), inverse_sqrt 1/sqrt(l+1)"},
+      depth_scale);
+  v.choice({"gate", "sigmoid gate fed with the normed output: scalar per head, or full"}, gate);
+}
+
+void HeadOutputSpec::check() const {
+  require<ConfigError>(norm_eps > 0.0 && norm_eps < 1.0, "attention spec",
+                       "head_output.norm_eps must be in (0, 1); got {}", norm_eps);
+}
+
+std::span<const std::string_view> enum_names(HeadOutputSpec::Norm) {
+  static constexpr std::string_view names[] = {"none", "rms"};
+  return names;
+}
+std::span<const std::string_view> enum_names(HeadOutputSpec::DepthScale) {
+  static constexpr std::string_view names[] = {"none", "lambda", "inverse_sqrt"};
+  return names;
+}
+std::span<const std::string_view> enum_names(HeadOutputSpec::Gate) {
+  static constexpr std::string_view names[] = {"none", "scalar", "full"};
+  return names;
+}
+
+}  // namespace fovea

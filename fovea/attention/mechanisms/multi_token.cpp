@@ -1,0 +1,153 @@
+// Keys, checks and the convolution of Multi-Token Attention.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/mechanisms/multi_token.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "fovea/attention/mechanisms/convolution.h"
+#include "fovea/base/error.h"
+
+namespace fovea {
+namespace {
+
+using Equation = MultiTokenSpec::Equation;
+
+// A kernel beyond this is a typing error: the paper's largest is 8 x 15.
+constexpr int64_t kLargestExtent = 1024;
+
+void check_extent(const KernelExtent& extent, const char* name) {
+  require<ConfigError>(extent.queries >= 0 && extent.keys >= 0 &&
+                           extent.queries <= kLargestExtent && extent.keys <= kLargestExtent,
+                       "attention spec",
+                       "multi_token.{}.queries and .keys must be 0 (off) to {}; got {} and {}",
+                       name, kLargestExtent, extent.queries, extent.keys);
+  require<ConfigError>((extent.queries > 0) == (extent.keys > 0), "attention spec",
+                       "multi_token.{0}.queries and multi_token.{0}.keys must both be at least 1, "
+                       "or both 0 (off); got {1} and {2}",
+                       name, extent.queries, extent.keys);
+}
+
+// Depthwise: each head with its own kernel [h, cq, ck].
+at::Tensor depthwise(const at::Tensor& x_bhrs, const at::Tensor& kernel_hqk) {
+  return at::conv2d(x_bhrs, kernel_hqk.unsqueeze(1), {}, at::IntArrayRef{1, 1},
+                    at::IntArrayRef{0, 0}, at::IntArrayRef{1, 1}, x_bhrs.size(1));
+}
+
+// Rows of one document of one or more sequences: x [b, h, rows, s], results are its last rows.
+at::Tensor convolve_rows(Equation equation, const at::Tensor& x, const at::Tensor& kernel,
+                         int64_t results, const at::Tensor& allowed) {
+  const int64_t cq = kernel.size(1), ck = kernel.size(2);
+  const int64_t older = (ck - 1) / 2, newer = ck / 2, earlier = x.size(2) - results;
+  const int64_t wanted = std::min(earlier, cq - 1);
+  const at::Tensor rows = x.narrow(2, earlier - wanted, wanted + results);
+  if (equation == Equation::eq5)
+    return depthwise(at::constant_pad_nd(rows, {older, newer, cq - 1 - wanted, 0}), kernel);
+  const at::Tensor hidden = allowed.logical_not();
+  const at::Tensor padded = at::constant_pad_nd(rows, {0, 0, cq - 1 - wanted, 0});
+  at::Tensor sum;
+  for (int64_t a = 0; a < cq; ++a) {
+    const at::Tensor seen = padded.narrow(2, a, results).masked_fill(hidden, 0.0);
+    const at::Tensor part =
+        depthwise(at::constant_pad_nd(seen, {older, newer}), kernel.narrow(1, a, 1));
+    sum = sum.defined() ? sum + part : part;
+  }
+  return sum;
+}
+
+// Row indices at which a new label begins, and the number of rows: {0, 4, 9} for labels 0000 11111.
+std::vector<int64_t> borders(const at::Tensor& labels_r) {
+  const at::Tensor labels = labels_r.cpu().contiguous();
+  const int64_t* label = labels.const_data_ptr<int64_t>();
+  std::vector<int64_t> found{0};
+  for (int64_t i = 1; i < labels.numel(); ++i) {
+    if (label[i] != label[i - 1]) found.push_back(i);
+  }
+  found.push_back(labels.numel());
+  return found;
+}
+
+at::Tensor batch_row(const at::Tensor& x, int64_t n) {
+  return x.defined() ? x.narrow(0, x.size(0) > 1 ? n : 0, 1) : x;
+}
+
+}  // namespace
+
+at::Tensor key_query_convolution(Equation equation, const at::Tensor& x, const at::Tensor& kernel,
+                                 int64_t results, const at::Tensor& documents,
+                                 const at::Tensor& allowed) {
+  const int64_t rows = x.size(2), skipped = rows - results;
+  if (x.numel() == 0 || results == 0) return x.narrow(2, skipped, results);
+  const at::Tensor k = kernel.to(x.scalar_type());
+  if (equation == Equation::eq5 && convolution_kernels_take(x))
+    return convolution_by_kernels(x, k, results, documents);
+  if (!documents.defined()) return convolve_rows(equation, x, k, results, allowed);
+  if (documents.size(0) > 1) {
+    std::vector<at::Tensor> sequences;
+    for (int64_t n = 0; n < x.size(0); ++n) {
+      sequences.push_back(key_query_convolution(equation, batch_row(x, n), k, results,
+                                                batch_row(documents, n), batch_row(allowed, n)));
+    }
+    return at::cat(sequences);
+  }
+  const std::vector<int64_t> border = borders(documents.select(0, 0));
+  std::vector<at::Tensor> parts;
+  for (size_t n = 0; n + 1 < border.size(); ++n) {
+    const int64_t begin = border[n], end = border[n + 1], first = std::max(begin, skipped);
+    if (first >= end) continue;
+    const at::Tensor seen =
+        allowed.defined() ? allowed.narrow(2, first - skipped, end - first) : allowed;
+    parts.push_back(convolve_rows(equation, x.narrow(2, begin, end - begin), k, end - first, seen));
+  }
+  return parts.size() == 1 ? parts[0] : at::cat(parts, 2);
+}
+
+std::span<const std::string_view> enum_names(KernelStart) {
+  static constexpr std::string_view names[] = {"identity", "zeros", "constant", "uniform",
+                                               "diagonal"};
+  return names;
+}
+
+at::Tensor start_kernel(KernelStart start, double value, int64_t heads,
+                        const KernelExtent& extent) {
+  at::Tensor kernel = at::zeros({heads, extent.queries, extent.keys}, at::kFloat);
+  if (start == KernelStart::constant) return kernel.fill_(value);
+  if (start == KernelStart::zeros) return kernel;
+  const int64_t reach = start == KernelStart::diagonal ? extent.queries : 1;
+  for (int64_t back = 0; back < std::min(reach, extent.older_keys() + 1); ++back)
+    kernel.select(1, extent.queries - 1 - back).select(1, extent.older_keys() - back).fill_(1.0);
+  return kernel;
+}
+
+void KernelExtent::describe(FieldVisitor& v) {
+  v.integer({"queries", "cq: queries up to the current one; 0 = no convolution"}, queries);
+  v.integer({"keys", "ck: keys around the current one, odd or even (M-3)"}, keys);
+}
+
+void MultiTokenSpec::describe(FieldVisitor& v) {
+  v.nested({"before", "stage 3: kernel on the logits"}, before);
+  v.nested({"after", "stage 8: kernel on the weights"}, after);
+  v.choice(
+      {"equation", "eq5 (default of paper and code) or eq4: which pairs of older queries count"},
+      equation);
+  v.boolean({"renormalise", "divide convolved weights by the sum of their row (M-9)"}, renormalise);
+}
+
+void MultiTokenSpec::check() const {
+  check_extent(before, "before");
+  check_extent(after, "after");
+  require<ConfigError>(!renormalise || after.active(), "attention spec",
+                       "multi_token.renormalise acts on convolved weights; set "
+                       "multi_token.after.queries and .keys, or remove it");
+}
+
+std::span<const std::string_view> enum_names(MultiTokenSpec::Equation) {
+  static constexpr std::string_view names[] = {"eq5", "eq4"};
+  return names;
+}
+
+}  // namespace fovea

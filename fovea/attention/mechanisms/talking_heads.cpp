@@ -1,0 +1,56 @@
+// Keys, checks and the two mixes.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/mechanisms/talking_heads.h"
+
+#include <ATen/ATen.h>
+
+#include "fovea/base/error.h"
+
+namespace fovea {
+
+at::Tensor mix_logits(const at::Tensor& x, const at::Tensor& mix_noi) {
+  const int64_t b = x.size(0), n = mix_noi.size(0), m = mix_noi.size(1);
+  // One product per group: [m, m] by [m, t s].
+  const at::Tensor heads = x.reshape({b, n, m, x.size(2) * x.size(3)});
+  return at::matmul(mix_noi.to(x.scalar_type()), heads).view(x.sizes());
+}
+
+at::Tensor mix_weights(const at::Tensor& x, const at::Tensor& mix_nio) {
+  return mix_logits(x, mix_nio.transpose(1, 2));
+}
+
+int64_t HeadMixSpec::width(Kind kind, int64_t heads) const {
+  switch (kind) {
+    case Kind::none:
+      return 0;
+    case Kind::full:
+      return heads;
+    case Kind::groups:
+      return group;
+  }
+  return 0;
+}
+
+void HeadMixSpec::describe(FieldVisitor& v) {
+  v.choice({"before", "stage 4: mix logits over all heads (full) or inside groups"}, before);
+  v.choice({"after", "stage 9: mix weights over all heads (full) or inside groups"}, after);
+  v.integer({"group", "groups: ch consecutive heads that mix; divides heads"}, group);
+}
+
+void HeadMixSpec::check(int64_t heads) const {
+  const bool grouped = before == Kind::groups || after == Kind::groups;
+  require<ConfigError>(!grouped || (group >= 1 && heads % group == 0), "attention spec",
+                       "head_mix.group must divide heads; got group {} and {} heads", group, heads);
+  require<ConfigError>(grouped || group == 0, "attention spec",
+                       "head_mix.group acts only with head_mix.before or .after: groups; got {}",
+                       group);
+}
+
+std::span<const std::string_view> enum_names(HeadMixSpec::Kind) {
+  static constexpr std::string_view names[] = {"none", "full", "groups"};
+  return names;
+}
+
+}  // namespace fovea

@@ -1,0 +1,258 @@
+// From tensors to the fused kernels and back.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/paths/fused.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
+
+#include "fovea/attention/paths/fused_call.h"
+#include "fovea/attention/places.h"
+#include "fovea/attention/stages.h"
+#include "fovea/kernels/cpu/grouped.h"
+
+namespace fovea {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+float* target(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; }
+
+/// What every kernel reads, forward and backward.
+template <class T, class Problem>
+void set_inputs(Problem& problem, const FusedCall& call, const FusedOperands& x) {
+  problem.sizes = sizes_of(x);
+  problem.rule = rule_of(call, x);
+  problem.q = rows_of<T>(x.q);
+  problem.k = rows_of<T>(x.k);
+  problem.v = rows_of<T>(x.v);
+}
+
+template <class T>
+void run_forward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
+                 const at::Tensor& lse, const at::Tensor& stats) {
+  const auto run = [&](auto problem) {
+    set_inputs<T>(problem, call, x);
+    problem.out = writable_rows_of<T>(out);
+    problem.lse = lse.mutable_data_ptr<float>();
+    problem.stats = target(stats);
+    kernels::run(problem);
+  };
+  if (call.grouped.empty()) {
+    kernels::AttentionForward<T> pointwise;
+    pointwise.visits = call.plan->visits;
+    return run(pointwise);
+  }
+  kernels::GroupedForward<T> grouped;
+  grouped.plans = call.grouped;
+  run(grouped);
+}
+
+// Per batch row or head, to be summed.
+struct Gradients {
+  at::Tensor q, k, v, tau_bht, bias_bhn, sink_bh, gate_bhtk, gate_bgsk;
+};
+
+Gradients make_gradients(const FusedOperands& x) {
+  const auto options = x.q.options().dtype(at::kFloat);
+  const int64_t b = x.q.size(0), h = x.q.size(1);
+  Gradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
+              .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
+              .v = empty_by_token(x.v.sizes().vec(), x.v.options())};
+  if (x.tau_bt.numel() > 0) g.tau_bht = at::empty({b, h, x.q.size(2)}, options);
+  if (x.bias_hn.numel() > 0) g.bias_bhn = at::empty({b, h, x.bias_hn.size(1)}, options);
+  if (x.sink_h.numel() > 0) g.sink_bh = at::empty({b, h}, options);
+  if (x.gate_bsk.numel() > 0) {
+    const int64_t columns = x.gate_bsk.size(2);
+    g.gate_bhtk = at::empty({b, h, x.q.size(2), columns}, options);
+    g.gate_bgsk = at::empty({b, x.k.size(1), x.k.size(2), columns}, options);
+  }
+  return g;
+}
+
+template <class T>
+void run_backward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
+                  const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse,
+                  const Gradients& g) {
+  const auto run = [&](auto problem) {
+    set_inputs<T>(problem, call, x);
+    problem.out = rows_of<T>(out);
+    problem.dout = rows_of<T>(dout);
+    problem.lse = lse.const_data_ptr<float>();
+    problem.dlse = dlse.defined() ? dlse.const_data_ptr<float>() : nullptr;
+    problem.dq = writable_rows_of<T>(g.q);
+    problem.dk = writable_rows_of<T>(g.k);
+    problem.dv = writable_rows_of<T>(g.v);
+    problem.dtau = target(g.tau_bht);
+    problem.dsink = target(g.sink_bh);
+    kernels::run(problem);
+  };
+  if (!call.grouped.empty()) {
+    kernels::GroupedBackward<T> grouped;
+    grouped.plans = call.grouped;
+    return run(grouped);
+  }
+  kernels::AttentionBackward<T> pointwise;
+  pointwise.visits = call.plan->visits;
+  pointwise.dbias = target(g.bias_bhn);
+  pointwise.dgate_query = target(g.gate_bhtk);
+  pointwise.dgate_key = target(g.gate_bgsk);
+  run(pointwise);
+}
+
+// Inputs q, k, v, tau [b, t], bias by distance [h, n], sink [h], gate factors [b, t, K] and
+// [b, s, K] (empty tensors where absent);
+// outputs out, lse and, where the call wants telemetry, the numbers of every row [b, h, t, 3].
+class FusedAttention : public torch::autograd::Function<FusedAttention> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                               const at::Tensor& v, const at::Tensor& tau, const at::Tensor& bias,
+                               const at::Tensor& sink, const at::Tensor& query_gate,
+                               const at::Tensor& key_gate,
+                               const c10::intrusive_ptr<FusedCall>& call) {
+    const FusedOperands x{contiguous_rows(q),
+                          contiguous_rows(k),
+                          contiguous_rows(v),
+                          tau,
+                          bias,
+                          sink,
+                          query_gate,
+                          key_gate};
+    const at::Tensor out =
+        empty_by_token({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+    const at::Tensor lse =
+        at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+    at::Tensor stats;
+    if (call->want_stats) stats = at::empty({q.size(0), q.size(1), q.size(2), 3}, lse.options());
+    if (q.scalar_type() == at::kBFloat16) {
+      run_forward<BFloat16>(*call, x, out, lse, stats);
+    } else {
+      run_forward<float>(*call, x, out, lse, stats);
+    }
+    ctx->save_for_backward({q, k, v, tau, bias, sink, query_gate, key_gate, out, lse});
+    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    ctx->set_materialize_grads(false);
+    if (!stats.defined()) return {out, lse};
+    ctx->mark_non_differentiable({stats});
+    return {out, lse, stats};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto s = ctx->get_saved_variables();
+    const auto call =
+        c10::static_intrusive_pointer_cast<FusedCall>(ctx->saved_data["call"].toCapsule());
+    const FusedOperands g = fused_backward(*call, {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]},
+                                           s[8], s[9], grads[0], grads[1]);
+    return {g.q, g.k, g.v, g.tau_bt, g.bias_hn, g.sink_h, g.gate_btk, g.gate_bsk, {}};
+  }
+};
+
+// Weights are multiplied with at least this much; what a row sees must not vanish.
+constexpr double kSmallestEpsilon = 1e-12;
+
+}  // namespace
+
+FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
+                             const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout,
+                             const at::Tensor& dlse) {
+  FusedOperands x = given;
+  for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = contiguous_rows(*t);
+  const at::Tensor rows =
+      dout.defined() ? contiguous_rows(dout.to(out.scalar_type())) : at::zeros_like(out);
+  const at::Tensor of_lse = dlse.defined() ? dlse.to(at::kFloat).contiguous() : dlse;
+  const Gradients g = make_gradients(x);
+  if (x.q.scalar_type() == at::kBFloat16) {
+    run_backward<BFloat16>(call, x, out, lse, rows, of_lse, g);
+  } else {
+    run_backward<float>(call, x, out, lse, rows, of_lse, g);
+  }
+  const auto summed = [](const at::Tensor& t, int64_t dim) { return t.defined() ? t.sum(dim) : t; };
+  return {g.q,
+          g.k,
+          g.v,
+          summed(g.tau_bht, 1),
+          summed(g.bias_bhn, 0),
+          summed(g.sink_bh, 0),
+          summed(g.gate_bhtk, 1),
+          summed(g.gate_bgsk, 1)};
+}
+
+std::shared_ptr<const VisitPlan> make_visit_plan(const AttentionSpec& spec,
+                                                 const AttentionContext& context,
+                                                 const CallShape& shape) {
+  const at::NoGradGuard no_gradient;
+  const Places places = resolve_places(context, shape.queries, shape.keys, shape.device);
+  auto plan = std::make_shared<VisitPlan>();
+  plan->name = plan_name(spec, places, shape.keys);
+  bool one = true;  // the same places in every row of the batch
+  for (const at::Tensor* x : {&places.query_positions_bt, &places.key_positions_bs,
+                              &places.query_documents_bt, &places.key_documents_bs})
+    one &= !x->defined() || x->size(0) == 1;
+  for (int64_t b = 0; b < (one ? 1 : shape.batch); ++b) {
+    plan->visits.push_back(make_visits(
+        spec.mask, token_places(places.query_positions_bt, places.query_documents_bt, b),
+        token_places(places.key_positions_bs, places.key_documents_bs, b)));
+  }
+  return plan;
+}
+
+std::string beyond_fused(const AttentionSpec& spec, const at::Tensor& q) {
+  if (!q.device().is_cpu()) return "the fused kernels run on the CPU";
+  const at::ScalarType dtype = q.scalar_type();
+  if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
+    return fmt::format("no fused kernel for {}", at::toString(dtype));
+  if (spec.routing.active() || spec.blocks.active())
+    return fmt::format("no pointwise kernel for {}", spec.routing.active() ? "routing" : "blocks");
+  const FocusSpec& focus = spec.focus;
+  if (focus.reads_members())
+    return fmt::format("no fused kernel for focus {}", enum_name(focus.gate));
+  if (focus.active() && focus.epsilon < kSmallestEpsilon)
+    return fmt::format("focus.epsilon below {} leaves float32's range", kSmallestEpsilon);
+  for (const Stage& stage : attention_stages()) {
+    const std::vector<std::string> active = stage.active(spec);
+    const size_t bias = (spec.bias.kind == BiasSpec::Kind::none ? 0 : 1) + (focus.active() ? 1 : 0);
+    const bool joins = stage.id == StageId::convolution_before || stage.id == StageId::mix_before ||
+                       stage.id == StageId::convolution_after || stage.id == StageId::mix_after;
+    if ((joins && !active.empty()) || (stage.id == StageId::gate_and_bias && active.size() > bias))
+      return fmt::format("stage {}: no fused kernel for {}", stage.name, fmt::join(active, ", "));
+  }
+  if (const auto why = kernels::beyond_attention_kernels(spec.head_dim, spec.value_width());
+      !why.empty())
+    return fmt::format("no fused kernel for these widths: {}; got {} and {}", why, spec.head_dim,
+                       spec.value_width());
+  return "";
+}
+
+AttentionResult run_kernels(const FusedOperands& x, at::ScalarType dtype,
+                            c10::intrusive_ptr<FusedCall> call) {
+  const bool want_stats = call->want_stats;
+  const variable_list outputs = FusedAttention::apply(x.q, x.k, x.v, x.tau_bt, x.bias_hn, x.sink_h,
+                                                      x.gate_btk, x.gate_bsk, std::move(call));
+  AttentionResult result;
+  result.out_bhte = outputs[0].to(dtype);  // float16 is computed in float32, rounded once
+  result.lse_bht = outputs[1];
+  if (want_stats) {
+    const at::Tensor means = outputs[2].mean(at::IntArrayRef{0, 2});
+    result.stats = {means.select(1, 0), means.select(1, 1), means.select(1, 2)};
+  }
+  return result;
+}
+
+AttentionResult fused_attention(const AttentionSpec& spec, std::shared_ptr<const VisitPlan> plan,
+                                const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                const AttentionTensors& tensors, const AttentionContext& context) {
+  AttentionResult result = run_kernels(fused_operands(spec, q, k, v, tensors), q.scalar_type(),
+                                       fused_call(spec, plan, context));
+  result.path = {.name = "fused",
+                 .isa = kernel_isa(q.scalar_type()),
+                 .plan = plan->name,
+                 .reason = "every active stage is pointwise"};
+  return result;
+}
+
+}  // namespace fovea

@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/paths/fused_call.h"
+
+#include "fovea/attention/pipeline.h"
+
+namespace fovea {
+namespace {
+
+const float* floats(const at::Tensor& x) {
+  return x.defined() && x.numel() > 0 ? x.const_data_ptr<float>() : nullptr;
+}
+
+// How a gate of Focus becomes one of the kernels (11.2): z = gain g_i.g_j + offset.
+struct GateForm {
+  kernels::PairGate::Form form = kernels::PairGate::Form::none;
+  double gain = 1.0, offset = 0.0;
+};
+
+GateForm gate_form(const FocusSpec& focus) {
+  using Form = kernels::PairGate::Form;
+  switch (focus.gate) {
+    case FocusSpec::Gate::log:
+      return {Form::weight, 1.0, focus.epsilon};
+    case FocusSpec::Gate::identity:
+      return {Form::weight, static_cast<double>(focus.groups), focus.epsilon};
+    case FocusSpec::Gate::mul:
+      return {Form::sigmoid_logit, focus.strength, 0.0};
+    case FocusSpec::Gate::logsig:
+      return {Form::sigmoid_weight, focus.strength, -focus.strength * focus.threshold};
+    default:
+      return {};
+  }
+}
+
+// The factors of queries, the last t of the tokens, and of keys. Differentiable. A learned strength
+// lambda joins as one column more: lambda (g_i.g_j - theta) = [lambda g_i, -lambda theta].[g_j, 1].
+std::pair<at::Tensor, at::Tensor> gate_factors(const FocusSpec& focus, int64_t queries,
+                                               const AttentionTensors& tensors) {
+  const at::Tensor keys = tensors.groups_bsk.to(at::kFloat);
+  const at::Tensor rows = keys.narrow(1, keys.size(1) - queries, queries);
+  if (!focus.reads_strength()) {
+    const double gain = gate_form(focus).gain;
+    return {(gain == 1.0 ? rows : rows * gain).contiguous(), keys.contiguous()};
+  }
+  const at::Tensor lambda = tensors.focus_strength.to(at::kFloat);
+  const at::Tensor threshold = (lambda * -focus.threshold).expand({rows.size(0), queries, 1});
+  return {at::cat({rows * lambda, threshold}, -1),
+          at::cat({keys, at::ones({keys.size(0), keys.size(1), 1}, keys.options())}, -1)};
+}
+
+// The bucket of every entry of the bias by distance: entry 0 is distance 0 (causal) or
+// -max_distance.
+at::Tensor buckets_by_distance(const AttentionSpec& spec) {
+  const int64_t last = spec.bias.max_distance, first = spec.mask.causal ? 0 : -last;
+  return t5_buckets(at::arange(first, last + 1, at::kLong), spec.bias.buckets, last,
+                    spec.mask.causal);
+}
+
+// The T5 table by distance [h, n]. Differentiable.
+at::Tensor bias_by_distance(const AttentionSpec& spec, const at::Tensor& table) {
+  return table.to(at::kFloat).index_select(0, buckets_by_distance(spec)).t().contiguous();
+}
+
+}  // namespace
+
+c10::intrusive_ptr<FusedCall> fused_call(const AttentionSpec& spec,
+                                         std::shared_ptr<const VisitPlan> plan,
+                                         const AttentionContext& context) {
+  auto call = c10::make_intrusive<FusedCall>();
+  call->plan = std::move(plan);
+  call->want_stats = context.want_stats;
+  call->rule.scale = static_cast<float>(spec.logit_scale());
+  call->rule.soft_cap = static_cast<float>(spec.soft_cap);
+  if (spec.bias.kind == BiasSpec::Kind::t5 && !spec.mask.causal)
+    call->rule.bias_first = -spec.bias.max_distance;
+  if (spec.bias.kind == BiasSpec::Kind::alibi) {
+    const std::vector<double> slopes = alibi_slopes(spec.heads);
+    call->alibi.assign(slopes.begin(), slopes.end());
+  }
+  if (const GateForm gate = gate_form(spec.focus); gate.form != kernels::PairGate::Form::none) {
+    call->rule.gate = {
+        .form = gate.form,
+        .offset = static_cast<float>(spec.focus.reads_strength() ? 0.0 : gate.offset),
+        .window = spec.focus.window,
+        .sinks = spec.focus.sinks};
+  }
+  if (context.training) {
+    call->rule.dropout = static_cast<float>(spec.dropout);
+    call->rule.dropout_seed = context.dropout_seed;
+    call->rule.dropout_layer = static_cast<uint32_t>(context.layer);
+  }
+  return call;
+}
+
+FusedOperands fused_operands(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v, const AttentionTensors& tensors) {
+  const bool half = q.scalar_type() == at::kHalf;
+  const auto widened = [half](const at::Tensor& x) { return half ? x.to(at::kFloat) : x; };
+  const at::Tensor none = at::empty({0}, q.options().dtype(at::kFloat));
+  const auto row_floats = [&none](const at::Tensor& x) {
+    return x.defined() ? x.to(at::kFloat).contiguous() : none;
+  };
+  FusedOperands x{widened(q),
+                  widened(k),
+                  widened(v),
+                  row_floats(tensors.tau_bt),
+                  tensors.bias_table.defined() ? bias_by_distance(spec, tensors.bias_table) : none,
+                  row_floats(tensors.sink_logit_h),
+                  none,
+                  none};
+  if (gate_form(spec.focus).form != kernels::PairGate::Form::none)
+    std::tie(x.gate_btk, x.gate_bsk) = gate_factors(spec.focus, q.size(2), tensors);
+  return x;
+}
+
+kernels::ScoreParameters rule_of(const FusedCall& call, const FusedOperands& x) {
+  kernels::ScoreParameters rule = call.rule;
+  rule.tau = floats(x.tau_bt);
+  rule.distance_bias = floats(x.bias_hn);
+  rule.bias_count = x.bias_hn.defined() && x.bias_hn.numel() > 0 ? x.bias_hn.size(1) : 0;
+  rule.sink_logit = floats(x.sink_h);
+  if (x.gate_bsk.defined() && x.gate_bsk.numel() > 0) {
+    rule.gate.columns = x.gate_bsk.size(2);
+    rule.gate.query = floats(x.gate_btk);
+    rule.gate.key = floats(x.gate_bsk);
+    rule.gate.query_batch = x.gate_btk.stride(0);
+    rule.gate.key_batch = x.gate_bsk.stride(0);
+  } else {
+    rule.gate.form = kernels::PairGate::Form::none;
+  }
+  rule.alibi = call.alibi.empty() ? nullptr : call.alibi.data();
+  return rule;
+}
+
+kernels::AttentionSizes sizes_of(const FusedOperands& x) {
+  return {.batch = x.q.size(0),
+          .heads = x.q.size(1),
+          .kv_heads = x.k.size(1),
+          .queries = x.q.size(2),
+          .keys = x.k.size(2),
+          .head_dim = x.q.size(3),
+          .value_dim = x.v.size(3)};
+}
+
+at::Tensor bias_table_gradient(const AttentionSpec& spec, const at::Tensor& dbias_hn) {
+  return at::zeros({spec.bias.buckets, dbias_hn.size(0)}, dbias_hn.options())
+      .index_add(0, buckets_by_distance(spec), dbias_hn.t());
+}
+
+at::Tensor groups_gradient(const AttentionSpec& spec, const at::Tensor& dgate_btk,
+                           const at::Tensor& dgate_bsk) {
+  at::Tensor d = dgate_bsk.clone();
+  d.narrow(1, d.size(1) - dgate_btk.size(1), dgate_btk.size(1))
+      .add_(dgate_btk, gate_form(spec.focus).gain);
+  return d;
+}
+
+std::string kernel_isa(at::ScalarType dtype) {
+  return std::string(dtype == at::kBFloat16 ? kernels::attention_isa<BFloat16>()
+                                            : kernels::attention_isa<float>());
+}
+
+}  // namespace fovea

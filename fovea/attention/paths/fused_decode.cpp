@@ -1,0 +1,158 @@
+// Decoding calls: few queries, whose keys are read where they lie.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "fovea/attention/paths/fused_call.h"
+#include "fovea/attention/places.h"
+#include "fovea/attention/plan.h"
+
+namespace fovea {
+namespace {
+
+bool wants_gradient(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    const AttentionTensors& tensors) {
+  if (!at::GradMode::is_enabled()) return false;
+  for (const at::Tensor* x :
+       {&q, &k, &v, &tensors.tau_bt, &tensors.bias_table, &tensors.sink_logit_h,
+        &tensors.groups_bsk, &tensors.focus_strength}) {
+    if (x->defined() && x->requires_grad()) return true;
+  }
+  return false;
+}
+
+// Rows of int64 positions as runs of neighbours.
+std::vector<KeyRange> runs_of(const at::Tensor& positions_s) {
+  const at::Tensor x = positions_s.cpu().contiguous();
+  const int64_t* at = x.const_data_ptr<int64_t>();
+  std::vector<KeyRange> runs;
+  for (int64_t j = 0; j < x.numel(); ++j) {
+    if (runs.empty() || at[j] != j + runs.back().shift)
+      runs.push_back({.begin = j, .end = j, .shift = at[j] - j});
+    runs.back().end = j + 1;
+  }
+  return runs;
+}
+
+// What every row sees, [batch * queries]; empty where that takes strips.
+std::vector<RowVisits> rows_seen(const AttentionSpec& spec, const AttentionContext& context,
+                                 const CallShape& shape) {
+  std::vector<RowVisits> rows;
+  const bool placed = context.query_positions_bt.defined() || context.key_positions_bs.defined();
+  Places places;
+  at::Tensor lengths;
+  if (placed) places = resolve_places(context, shape.queries, shape.keys, at::kCPU);
+  if (context.key_lengths_b.defined()) lengths = checked_lengths(context, shape.batch, shape.keys);
+  const auto pick = [](const at::Tensor& x, int64_t b) {
+    return x.select(0, x.size(0) == 1 ? 0 : b);
+  };
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    std::vector<KeyRange> runs{{.begin = 0, .end = shape.keys, .shift = 0}};
+    if (lengths.defined()) runs[0].end = lengths.const_data_ptr<int64_t>()[b];
+    at::Tensor positions;
+    if (placed) {
+      runs = runs_of(pick(places.key_positions_bs, b));
+      positions = pick(places.query_positions_bt, b).contiguous();
+    }
+    for (int64_t i = 0; i < shape.queries; ++i) {
+      const int64_t position =
+          placed ? positions.const_data_ptr<int64_t>()[i] : runs[0].end - shape.queries + i;
+      const std::optional<RowVisits> row = row_visits(spec.mask, position, runs);
+      if (!row) return {};
+      rows.push_back(*row);
+    }
+  }
+  return rows;
+}
+
+template <class T>
+void run(const FusedCall& call, const FusedOperands& x, kernels::AttentionSizes sizes,
+         std::span<const RowVisits> rows, std::span<const std::vector<int32_t>> keys_seen,
+         const at::Tensor& out, const at::Tensor& lse) {
+  kernels::run(kernels::AttentionDecode<T>{.sizes = sizes,
+                                           .rule = rule_of(call, x),
+                                           .rows = rows,
+                                           .keys_seen = keys_seen,
+                                           .q = rows_of<T>(x.q),
+                                           .k = rows_of<T>(x.k),
+                                           .v = rows_of<T>(x.v),
+                                           .out = writable_rows_of<T>(out),
+                                           .lse = lse.mutable_data_ptr<float>()});
+}
+
+// `keys`: of the longest list, or all.
+AttentionResult run(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                    const at::Tensor& v, const AttentionTensors& tensors,
+                    const AttentionContext& context, int64_t keys, std::span<const RowVisits> rows,
+                    std::span<const std::vector<int32_t>> keys_seen) {
+  const at::NoGradGuard no_gradient;
+  FusedOperands x = fused_operands(spec, q, k, v, tensors);
+  for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = contiguous_rows(*t);
+  const at::Tensor out =
+      empty_by_token({q.size(0), q.size(1), q.size(2), v.size(3)}, x.q.options());
+  AttentionResult result;
+  result.lse_bht = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+  const auto call = fused_call(spec, nullptr, context);
+  kernels::AttentionSizes sizes = sizes_of(x);
+  sizes.keys = keys;
+  if (x.q.scalar_type() == at::kBFloat16) {
+    run<BFloat16>(*call, x, sizes, rows, keys_seen, out, result.lse_bht);
+  } else {
+    run<float>(*call, x, sizes, rows, keys_seen, out, result.lse_bht);
+  }
+  result.out_bhte = out.to(q.scalar_type());
+  result.path.isa = kernel_isa(q.scalar_type());
+  return result;
+}
+
+}  // namespace
+
+bool is_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                 const at::Tensor& v, const AttentionTensors& tensors,
+                 const AttentionContext& context) {
+  const bool documents = context.query_documents_bt.defined() || context.key_documents_bs.defined();
+  return q.numel() > 0 && !documents && !context.want_stats &&
+         !(context.training && spec.dropout > 0.0) && !wants_gradient(q, k, v, tensors) &&
+         kernels::prefers_decode(
+             {.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = q.size(2)});
+}
+
+AttentionResult run_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v, const AttentionTensors& tensors,
+                             const AttentionContext& context, std::span<const RowVisits> rows) {
+  return run(spec, q, k, v, tensors, context, k.size(2), rows, {});
+}
+
+AttentionResult run_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v, const AttentionTensors& tensors,
+                             const AttentionContext& context,
+                             std::span<const std::vector<int32_t>> keys_seen) {
+  std::vector<RowVisits> rows;
+  int64_t longest = 0;
+  for (const std::vector<int32_t>& keys : keys_seen) {
+    rows.push_back({.near = {.begin = 0, .end = std::ssize(keys)}, .far = {}});
+    longest = std::max(longest, std::ssize(keys));
+  }
+  return run(spec, q, k, v, tensors, context, longest, rows, keys_seen);
+}
+
+std::optional<AttentionResult> decode_attention(const AttentionSpec& spec, const at::Tensor& q,
+                                                const at::Tensor& k, const at::Tensor& v,
+                                                const AttentionTensors& tensors,
+                                                const AttentionContext& context) {
+  if (!is_decoding(spec, q, k, v, tensors, context)) return std::nullopt;
+  const CallShape shape{q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()};
+  const std::vector<RowVisits> rows = rows_seen(spec, context, shape);
+  if (rows.empty()) return std::nullopt;
+  AttentionResult result = run_decoding(spec, q, k, v, tensors, context, rows);
+  result.path.name = "fused";
+  result.path.plan = plan_name(spec, {}, shape.keys);
+  result.path.reason = "few queries: keys and values are read where they lie";
+  return result;
+}
+
+}  // namespace fovea
