@@ -73,9 +73,9 @@ nlohmann::ordered_json GenerateResult::to_json() const {
   json["prompt_seconds"] = prompt_seconds;
   json["seconds"] = seconds;
   json["tokens_per_second"] = tokens_per_second();
-  json["decode"] = path.name;
-  if (!path.plan.empty()) json["decode_plan"] = path.plan;
-  if (!path.reason.empty()) json["decode_reason"] = path.reason;
+  json["decode"] = enum_name(path.name);
+  if (!path.plan.empty()) json["decode_plan"] = path.plan_text();
+  if (const std::string why = path.reason.text(); !why.empty()) json["decode_reason"] = why;
   return json;
 }
 

@@ -64,10 +64,11 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
       "decode", "focus {} is a baseline of scoring and has no decode",
       enum_name(impl_->compute.focus));
   const std::string beyond = impl_->beyond_one_pass(tokens_bt);
-  state.path = {.name = beyond.empty() ? "one pass" : "by layers",
-                .isa = std::string(enum_name(chosen_isa())),
-                .plan = "",
-                .reason = beyond.empty() ? "" : "no pass over all layers: " + beyond};
+  state.path = {.name = beyond.empty() ? PathName::one_pass : PathName::by_layers,
+                .isa = std::string(enum_name(chosen_isa()))};
+  if (!beyond.empty())
+    state.path.reason = {.kind = PathReason::Kind::refused,
+                         .detail = "no pass over all layers: " + beyond};
   if (beyond.empty()) {
     const at::Tensor z = impl_->ruled(impl_->decode_in_one_pass(tokens_bt, state));
     return all ? z.unsqueeze(1) : z;

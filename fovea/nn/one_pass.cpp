@@ -240,11 +240,9 @@ std::string Transformer::Impl::beyond_one_pass(const at::Tensor& tokens_bt) cons
   for (const LayerWeights& w : layers) {
     for (const at::Tensor* matrix : {&w.wq, &w.wk, &w.wv, &w.wo, &w.gate, &w.up, &w.down, &head})
       if (!usable(*matrix)) return "matrices are held in several forms";
-    const std::string why =
-        w.focus.defined()
-            ? beyond_decode_rule(spec_in_mode(w.spec, compute.focus, compute.focus_change))
-            : beyond_decode_rule(w.spec);
-    if (!why.empty()) return why;
+    const auto why = why_not_decode_rule(
+        w.focus.defined() ? spec_in_mode(w.spec, compute.focus, compute.focus_change) : w.spec);
+    if (why) return *why;
   }
   return "";
 }

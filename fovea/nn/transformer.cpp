@@ -189,7 +189,7 @@ Transformer::Impl::Stream Transformer::Impl::run_layer(int64_t index, Stream str
                 compute.attention_path);
   if (info != nullptr) {
     info->path = result.path;
-    info->fused_layers += result.path.name == "reference" ? 0 : 1;
+    info->fused_layers += result.path.is_ours() ? 1 : 0;
     info->temperature.push_back(in.temperature);
     info->clipped_share += in.clipped_share / static_cast<double>(config.layers);
     if (in.spec.focus.active()) {

@@ -35,7 +35,7 @@ struct ModelInput {
 /// What a forward pass tells about itself.
 struct ForwardInfo {
   PathTaken path;            ///< of the last layer
-  int64_t fused_layers = 0;  ///< layers whose path was not "reference"
+  int64_t fused_layers = 0;  ///< layers that our kernels computed
   std::vector<double>
       temperature;             ///< effective t of each layer (mean tau / sqrt(d); 1 without Focal)
   double clipped_share = 0.0;  ///< of learned temperatures, mean over layers (F-3)
@@ -146,7 +146,7 @@ class Transformer {
 class DecodeState {
  public:
   std::vector<AttentionCache> layers;
-  /// Of the last decode(): "one pass" or "by layers", and why not one pass; with hard Focus the
+  /// Of the last decode(): `one_pass` or `by_layers`, and why not one pass; with hard Focus the
   /// plan of its last layer.
   PathTaken path;
   RopeTable rope;  ///< of the whole request: its capacity is n of a dynamic rule (6.2)

@@ -126,7 +126,8 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
   window_seconds += outcome.seconds;
   recent_step_seconds =
       recent_step_seconds > 0 ? 0.9 * recent_step_seconds + 0.1 * outcome.seconds : outcome.seconds;
-  if (!outcome.info.path.name.empty()) state.attention_path = outcome.info.path.name;
+  if (const PathTaken& path = outcome.info.path; path.name != PathName::none)
+    state.attention_path = enum_name(path.name);
   report_progress(outcome);
 
   const bool evaluates = last || due(train.evaluation_interval);

@@ -49,7 +49,7 @@ TEST(Focus, IsPlainAttentionWhereNoPairIsDistantOrAllGroupsMeet) {
     const AttentionInputs in = random_inputs(spec, 2, 20);
     for (const Path path : {Path::automatic, Path::reference})
       EXPECT_LT(relative_error(output(spec, in, {}, path), scalar_attention(plain, in).out), 1e-12);
-    EXPECT_EQ(attention(spec, in.q, in.k, in.v, in.tensors).path.name, "torch_sdpa");
+    EXPECT_EQ(attention(spec, in.q, in.k, in.v, in.tensors).path.name, PathName::torch_sdpa);
   }
   const AttentionSpec spec = focus_spec(Gate::hard, {.groups = 5, .top_k = 3, .window = 1});
   const AttentionInputs in = random_inputs(spec, 2, 20);

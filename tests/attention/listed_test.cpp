@@ -75,7 +75,7 @@ void expect_as_reference(AttentionSpec spec, const std::string& what) {
             dtype == at::kFloat ? truth
                                 : run(spec, in.to(dtype).to(at::kDouble), context, Path::reference);
         const Numbers got = run(spec, in.to(dtype), context, Path::fused);
-        EXPECT_EQ(got.path.name + " " + got.path.plan, "grouped lists");
+        EXPECT_EQ(got.path.text(), "grouped lists");
         EXPECT_LT(relative_error(got.out, expected.out), wide * 1e-5) << what;
         const at::Tensor seen = expected.lse.isfinite();
         EXPECT_TRUE(got.lse.isfinite().equal(seen)) << what;
@@ -111,7 +111,7 @@ TEST(Listed, ChunksAndDecodingEqualTheWhole) {
       const AttentionResult result =
           cached_attention(spec, at, some.q, some.k, some.v, some.tensors);
       EXPECT_LT(relative_error(result.out_bhte, whole.narrow(2, begin, n)), 1e-5) << begin;
-      return result.path.plan;
+      return result.path.plan_text();
     };
     step(cache, 0, 60);
     step(cache, 60, 40);
@@ -129,8 +129,8 @@ TEST(Listed, SaysWhyItIsNotTaken) {
   const auto reason = [](const AttentionSpec& spec) {
     const AttentionInputs in = random_inputs(spec, 1, 40).to(at::kFloat);
     const PathTaken path = attention(spec, in.q, in.k, in.v, in.tensors).path;
-    EXPECT_EQ(path.name, "reference");
-    return path.reason;
+    EXPECT_EQ(path.name, PathName::reference);
+    return path.reason.text();
   };
   AttentionSpec spec = routed();
   spec.routing.choice = RoutingSpec::Choice::nearest;

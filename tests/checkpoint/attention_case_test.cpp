@@ -31,7 +31,7 @@ void expect_errors_below(const CaseResult& result, double forward, double backwa
                          const std::string& what) {
   for (const auto& [name, error] : result.errors) {
     EXPECT_LT(error, name.starts_with("grad_") ? backward : forward)
-        << what << ": " << name << " on " << result.path.name;
+        << what << ": " << name << " on " << enum_name(result.path.name);
   }
 }
 
@@ -58,7 +58,7 @@ TEST(GoldenCases, DecodeAgreesWhereACacheCanRunThem) {
     try {
       const CaseResult result = run_attention_case(path, {.path = CasePath::decode});
       EXPECT_LT(result.errors.at("out"), 1e-12) << path;
-      EXPECT_EQ(result.path.name, "decode");
+      EXPECT_EQ(result.path.name, PathName::decode);
       decoded.insert(path.stem());
     } catch (const UnsupportedError&) {
       EXPECT_TRUE(path.stem() == "mqa_last_queries" || path.stem() == "t5_bidirectional" ||

@@ -198,7 +198,8 @@ TEST(FocusModel, SoftGatesRunOnTheFusedPathWithTheGradientsOfTheReference) {
     for (const Path path : {Path::automatic, Path::reference}) {
       Transformer model(config.resolved(kVocab), 3);
       model.compute().attention_path = path;
-      EXPECT_EQ(forward(model, input).path.name, path == Path::automatic ? "fused" : "reference");
+      EXPECT_EQ(forward(model, input).path.name,
+                path == Path::automatic ? PathName::fused : PathName::reference);
       const at::Tensor loss = model.loss(input, targets_of(input)).loss;
       loss.backward();
       losses.push_back(loss.detach());

@@ -144,12 +144,12 @@ at::Tensor tokens(int64_t b) {
 }
 
 /// Logits [b, t, v] of tokens decoded one at a time.
-at::Tensor decoded(const Transformer& model, const at::Tensor& ids, const std::string& path) {
+at::Tensor decoded(const Transformer& model, const at::Tensor& ids, PathName path) {
   DecodeState state = model.make_decode_state(ids.size(0), ids.size(1));
   std::vector<at::Tensor> all;
   for (int64_t i = 0; i < ids.size(1); ++i) {
     all.push_back(model.decode(ids.narrow(1, i, 1), state, true));
-    EXPECT_EQ(state.path.name, path) << state.path.reason;
+    EXPECT_EQ(state.path.name, path) << state.path.reason.text();
   }
   return at::cat(all, 1).to(at::kDouble);
 }
@@ -162,9 +162,9 @@ TEST(OnePass, GivesTheLogitsOfTheLayersOneByOneInFloat32) {
   const at::Tensor ids = tokens(1);
   for (const auto& [name, config] : options()) {
     Transformer model = make(config, at::kFloat);
-    const at::Tensor fast = decoded(model, ids, "one pass");
+    const at::Tensor fast = decoded(model, ids, PathName::one_pass);
     model.compute().one_pass = false;
-    const at::Tensor slow = decoded(model, ids, "by layers");
+    const at::Tensor slow = decoded(model, ids, PathName::by_layers);
     EXPECT_LE(difference(fast, slow), 1e-5 * slow.abs().max().item<double>()) << name;
   }
 }
@@ -175,14 +175,14 @@ TEST(OnePass, IsAsExactAsTheLayersOneByOneInBfloat16) {
   for (const auto& [name, config] : options()) {
     SCOPED_TRACE(name);
     Transformer model = make(config, at::kDouble);
-    const at::Tensor truth = decoded(model, ids, "by layers");
+    const at::Tensor truth = decoded(model, ids, PathName::by_layers);
     model.compute().dtype = at::kBFloat16;
     for (const bool held : {false, true}) {
       if (held) model.hold_matrices_in(at::kBFloat16);
       model.compute().one_pass = false;
-      const double error = difference(decoded(model, ids, "by layers"), truth);
+      const double error = difference(decoded(model, ids, PathName::by_layers), truth);
       model.compute().one_pass = true;
-      EXPECT_LE(difference(decoded(model, ids, "one pass"), truth), 2 * error)
+      EXPECT_LE(difference(decoded(model, ids, PathName::one_pass), truth), 2 * error)
           << name << (held ? ", held" : "");
     }
   }
@@ -199,13 +199,14 @@ TEST(OnePass, HasTheSameBitsForAnyNumberOfThreadsAndSequences) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const Transformer model = make(config, dtype);
     at::set_num_threads(1);
-    const at::Tensor one = decoded(model, ids, "one pass");
+    const at::Tensor one = decoded(model, ids, PathName::one_pass);
     for (const int n : {2, 3}) {
       at::set_num_threads(n);
-      EXPECT_TRUE(at::equal(decoded(model, ids, "one pass"), one)) << n << " threads";
+      EXPECT_TRUE(at::equal(decoded(model, ids, PathName::one_pass), one)) << n << " threads";
     }
     for (int64_t b = 0; b < 3; ++b)
-      EXPECT_TRUE(at::equal(decoded(model, ids.narrow(0, b, 1), "one pass")[0], one[b])) << b;
+      EXPECT_TRUE(at::equal(decoded(model, ids.narrow(0, b, 1), PathName::one_pass)[0], one[b]))
+          << b;
     at::set_num_threads(threads);
   }
 }
@@ -214,10 +215,10 @@ TEST(OnePass, ContinuesWhatAPromptLeftInTheCacheAndForgetsWithIt) {
   const at::Tensor ids = tokens(2);
   for (const auto& [name, config] : options()) {
     const Transformer model = make(config, at::kFloat);
-    const at::Tensor all = decoded(model, ids, "one pass");
+    const at::Tensor all = decoded(model, ids, PathName::one_pass);
     DecodeState state = model.make_decode_state(2, kTokens);
     model.decode(ids.narrow(1, 0, 11), state);
-    EXPECT_EQ(state.path.name, "by layers");
+    EXPECT_EQ(state.path.name, PathName::by_layers);
     for (int64_t i = 11; i < kTokens; ++i) {
       const at::Tensor z = model.decode(ids.narrow(1, i, 1), state).to(at::kDouble);
       EXPECT_LE(difference(z, all.select(1, i)), 1e-5 * all.abs().max().item<double>()) << name;
@@ -247,9 +248,10 @@ TEST(OnePass, ReadsSortedKeysOfALongText) {
   const auto step = [&](DecodeState& of, int64_t i, bool one_pass) {
     model.compute().one_pass = one_pass;
     const at::Tensor z = model.decode(ids.narrow(1, kPrompt + i, 1), of);
-    EXPECT_EQ(of.path.name, one_pass ? "one pass" : "by layers") << of.path.reason;
+    EXPECT_EQ(of.path.name, one_pass ? PathName::one_pass : PathName::by_layers)
+        << of.path.reason.text();
     const std::string plan = i < kScans ? "scan" : "sorted";
-    EXPECT_EQ(of.path.plan, one_pass ? plan : "") << i;
+    EXPECT_EQ(of.path.plan.text(), one_pass ? plan : "") << i;
     return z.to(at::kDouble);
   };
   std::vector<at::Tensor> expected;
@@ -275,8 +277,8 @@ TEST(OnePass, SaysWhyNot) {
     const Transformer model = make(config, dtype);
     DecodeState state = model.make_decode_state(b, kTokens);
     model.decode(tokens(b).narrow(1, 0, 1), state);
-    EXPECT_EQ(state.path.name, "by layers");
-    return state.path.reason;
+    EXPECT_EQ(state.path.name, PathName::by_layers);
+    return state.path.reason.text();
   };
   ModelConfig c = small();
   EXPECT_THAT(reason(c, 5), testing::HasSubstr("sequences"));

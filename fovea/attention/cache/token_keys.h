@@ -21,15 +21,15 @@ namespace fovea {
 /// lists; then it calls keep(). UnsupportedError past the cache's capacity.
 class TokenKeys final : public kernels::KeyChoice {
  public:
-  /// `spec`: hard Focus within beyond_decode_rule().
+  /// `spec`: hard Focus that why_not_decode_rule() has nothing against.
   TokenKeys(const AttentionSpec& spec, AttentionCache& cache);
 
   /// Where the token reads: the cache, or its copy in order of groups.
   const CachedRows& keys() const { return keys_; }
   const CachedRows& values() const { return values_; }
   int64_t row() const { return row_; }
-  /// "scan" or "sorted" (docs/kernels/grouped.md).
-  const char* plan() const { return sorted_ != nullptr ? "sorted" : "scan"; }
+  /// How it finds its keys (docs/kernels/grouped.md).
+  PlanName plan() const { return sorted_ != nullptr ? PlanWord::sorted : PlanWord::scan; }
 
   void choose(std::span<const uint64_t> members) override;
   std::span<const std::vector<int32_t>> seen() const override { return seen_; }

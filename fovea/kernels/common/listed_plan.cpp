@@ -74,8 +74,8 @@ GroupedPlan make_listed_plan(const ListedTokens& tokens) {
   plan.rule = {.groups = 1, .window = 1};
   plan.keys = std::ssize(tokens.places);
   plan.queries = std::ssize(tokens.query_list);
-  const std::string disorder = beyond_grouped_plans(plan.rule, tokens.places);
-  require<ShapeError>(disorder.empty(), kWhere, "{}", disorder);
+  if (const auto why = why_not_grouped_plans(plan.rule, tokens.places))
+    fail<ShapeError>(kWhere, "{}", *why);
   put_token_places(plan, tokens.places);
   const int64_t lists = std::ssize(tokens.visits->begin) - 1;
   plan.far = listed_pairs(plan, by_list(tokens.key_list, lists, 0),

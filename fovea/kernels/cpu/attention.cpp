@@ -64,17 +64,16 @@ std::string_view attention_isa() {
 template std::string_view attention_isa<float>();
 template std::string_view attention_isa<BFloat16>();
 
-std::string_view beyond_attention_kernels(int64_t head_dim, int64_t value_dim) {
+std::optional<std::string> why_not_attention_kernels(int64_t head_dim, int64_t value_dim) {
   const auto fits = [](int64_t n) { return n >= 8 && n <= kWidestHead && n % 8 == 0; };
   if (!fits(head_dim)) return "head_dim must be a multiple of 8 from 8 to 256";
   if (!fits(value_dim)) return "value_dim must be a multiple of 8 from 8 to 256";
-  return "";
+  return std::nullopt;
 }
 
 void check_sizes(const AttentionSizes& s, const PairGate& gate) {
-  const std::string_view why = beyond_attention_kernels(s.head_dim, s.value_dim);
-  require<UnsupportedError>(why.empty(), "attention kernel", "{}; got {} and {}", why, s.head_dim,
-                            s.value_dim);
+  if (const auto why = why_not_attention_kernels(s.head_dim, s.value_dim))
+    fail<UnsupportedError>("attention kernel", "{}; got {} and {}", *why, s.head_dim, s.value_dim);
   require<ShapeError>(s.kv_heads >= 1 && s.heads % s.kv_heads == 0, "attention kernel",
                       "kv_heads must divide heads; got {} and {}", s.kv_heads, s.heads);
   if (gate.form == PairGate::Form::none) return;

@@ -452,8 +452,8 @@ void run(const DecoderToken<T, W>& token) {
     require<ShapeError>(layer.groups.groups <= kMostGroups, "decoder",
                         "expected at most {} groups; got {}", kMostGroups, layer.groups.groups);
   }
-  const std::string_view beyond = beyond_attention_kernels(token.head_dim, token.head_dim);
-  require<UnsupportedError>(beyond.empty(), "decoder", "head size {}: {}", token.head_dim, beyond);
+  if (const auto why = why_not_attention_kernels(token.head_dim, token.head_dim))
+    fail<UnsupportedError>("decoder", "head size {}: {}", token.head_dim, *why);
   Decoder<T, W>(token).run();
 }
 template void run(const DecoderToken<float, float>&);

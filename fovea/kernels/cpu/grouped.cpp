@@ -17,19 +17,19 @@
 
 namespace fovea::kernels {
 
-std::string_view beyond_grouped_kernels(const ScoreParameters& rule) {
+std::optional<std::string> why_not_grouped_kernels(const ScoreParameters& rule) {
   if (rule.alibi != nullptr || rule.distance_bias != nullptr)
     return "grouped kernels have no position bias";
   if (rule.dropout > 0.0f) return "grouped kernels have no dropout";
   if (rule.gate.form != PairGate::Form::none) return "grouped kernels have no soft gate";
-  return "";
+  return std::nullopt;
 }
 
 void check_grouped(const AttentionSizes& s, const ScoreParameters& rule,
                    std::span<const GroupedPlan> plans) {
   check_sizes(s, rule.gate);
-  const std::string_view why = beyond_grouped_kernels(rule);
-  require<UnsupportedError>(why.empty(), "grouped attention", "{}", why);
+  if (const auto why = why_not_grouped_kernels(rule))
+    fail<UnsupportedError>("grouped attention", "{}", *why);
   require<ShapeError>(plans.size() == 1 || std::ssize(plans) == s.batch, "grouped attention",
                       "expected 1 or {} plans; got {}", s.batch, plans.size());
   for (const GroupedPlan& plan : plans) {
