@@ -182,7 +182,7 @@ void run(const Options& options, const Globals& globals) {
     return;
   }
   print_table(result);
-  if (loaded.model.has_focus())
+  if (loaded.model.has("focus"))
     print(fmt::format(
         "focus {}: {:.1f} % of all pairs, {:.1f} % of distant pairs kept; {:.1f} % of tiles "
         "visited ({})\n",

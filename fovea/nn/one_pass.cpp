@@ -165,7 +165,7 @@ kernels::TokenGroups token_groups(const FocusSpec& spec, const LayerFocus& focus
 
 /// Makes room for the token.
 CachePlace place_token(const TokenContext& token, const LayerWeights& w, AttentionCache& cache) {
-  const AttentionSpec spec = spec_in_mode(w.spec, token.compute.focus, token.compute.focus_change);
+  const AttentionSpec spec = spec_in_force(w.spec, token.compute);
   if (spec.focus.active()) {
     auto choice = std::make_unique<TokenKeys>(spec, cache);
     const int64_t count = token.position + 1;
@@ -207,7 +207,7 @@ kernels::DecoderLayer<T, W> decoder_layer(const TokenContext& token, const Layer
       .up = projection<W>(w.up, w.up_bias),
       .down = projection<W>(w.down, w.down_bias),
       .temperature = temperature_of(token, w, cache),
-      .rule = decode_rule(w.spec, token.bias, w.stages.sink_logit_h),
+      .rule = decode_rule(spec_in_force(w.spec, token.compute), token.bias, w.stages.sink_logit_h),
       .keys = heads_of<T>(place.keys),
       .values = heads_of<T>(place.values),
       .key_row = place.row,
@@ -240,10 +240,7 @@ std::string Transformer::Impl::beyond_one_pass(const at::Tensor& tokens_bt) cons
   for (const LayerWeights& w : layers) {
     for (const at::Tensor* matrix : {&w.wq, &w.wk, &w.wv, &w.wo, &w.gate, &w.up, &w.down, &head})
       if (!usable(*matrix)) return "matrices are held in several forms";
-    const std::string why =
-        w.focus.defined()
-            ? beyond_decode_rule(spec_in_mode(w.spec, compute.focus, compute.focus_change))
-            : beyond_decode_rule(w.spec);
+    const std::string why = beyond_decode_rule(spec_in_force(w.spec, compute));
     if (!why.empty()) return why;
   }
   return "";

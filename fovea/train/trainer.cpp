@@ -173,7 +173,7 @@ void Trainer::Impl::evaluate_model() {
   constexpr double crowded = 0.5;  // a group that holds half of the tokens prunes little (11.7)
   state.evaluation = evaluate(*model, validation);
   state.evaluated_step = state.step;
-  if (!model->has_focus()) return;
+  if (!model->has("focus")) return;
   state.evaluation->hard = evaluate_hard(*model, validation);
   const std::vector<double>& largest = state.evaluation->hard->largest_group;
   const auto worst = std::ranges::max_element(largest);
