@@ -59,7 +59,7 @@ TEST(Retention, TheWindowIsTheSmallestThatKeepsAsManyPairs) {
   }
 }
 
-TEST(Retention, RowsHoldEveryTopKAndTheirBaselinesKeepAsManyPairs) {
+TEST(Retention, RowsHoldEveryTopKAndTheirWindowKeepsAsManyPairs) {
   Transformer model(focused(4), 5);
   const std::vector<ScoreDocument> documents{{"s", text(130)}};
   const RetentionResult result =
