@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks README.md and docs/: marked snippets run, commands and files that the text names exist.
+"""Checks *.md of the root and of docs/: marked snippets run, commands and files that the text names exist.
 
 A fenced block is checked by what stands behind its language:
     ```sh run        run with bash -e in a scratch folder that has this repository's files (links); `runs/` stays there.
@@ -34,7 +34,7 @@ TIMEOUT = 300
 
 
 def documents() -> list[pathlib.Path]:
-    return sorted(path for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")] if path.is_file())
+    return sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if path.is_file())
 
 
 @functools.cache
