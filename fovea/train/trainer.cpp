@@ -180,7 +180,7 @@ void Trainer::Impl::evaluate_model() {
   if (worst != largest.end() && *worst > crowded) {
     message(
         fmt::format("step {}: the largest group of the {}. layer with Focus holds {:.0f} % of "
-                    "the tokens; groups are collapsing",
+                    "the tokens; groups may be collapsing",
                     state.step, worst - largest.begin() + 1, 100.0 * *worst));
   }
 }

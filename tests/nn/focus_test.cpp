@@ -281,7 +281,7 @@ TEST(FocusModel, ModesPruneKeepOrIgnoreTheGroups) {
   EXPECT_LT(kept.all, 1.0);
 }
 
-// U-26: random groups keep as many pairs; fewer groups a token keep fewer.
+// U-26: random groups keep the pairs of independent choices; fewer groups a token keep fewer.
 TEST(FocusModel, RandomGroupsAndOtherTopKsChangeThePairsKept) {
   Transformer model(focused().resolved(kVocab), 3);
   const ModelInput input = batch(1);
