@@ -45,13 +45,13 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
       impl_->compute.focus != FocusMode::random && impl_->compute.focus != FocusMode::window,
       "decode", "focus {} is a baseline of scoring and has no decode",
       enum_name(impl_->compute.focus));
-  const std::string beyond = impl_->beyond_one_pass(tokens_bt);
-  state.path = {.name = beyond.empty() ? "one pass" : "by layers",
+  const std::optional<std::string> why_not = impl_->why_no_fused_decoder(tokens_bt);
+  state.path = {.name = why_not ? "by layers" : "fused decoder",
                 .isa = std::string(enum_name(chosen_isa())),
                 .plan = "",
-                .reason = beyond.empty() ? "" : "no pass over all layers: " + beyond};
-  if (beyond.empty()) {
-    const at::Tensor z = impl_->ruled(impl_->decode_in_one_pass(tokens_bt, state));
+                .reason = why_not ? "no fused decoder: " + *why_not : ""};
+  if (!why_not) {
+    const at::Tensor z = impl_->ruled(impl_->decode_fused(tokens_bt, state));
     return all ? z.unsqueeze(1) : z;
   }
   const int64_t b = tokens_bt.size(0), t = tokens_bt.size(1);

@@ -53,7 +53,7 @@ struct ComputeOptions {
   FocusChange focus_change;
   double temperature_ramp = 1.0;  ///< constant temperatures are 1 + ramp (t - 1) (F-9)
   int64_t loss_chunk = 8192;      ///< rows whose logits exist at a time
-  bool one_pass = true;  ///< decode() of one token in one pass where that exists; for comparisons
+  bool fused_decoder = true;      ///< of one token, where the model allows it; off for comparisons
 };
 
 /// Mean cross-entropy over targets >= 0.
@@ -115,7 +115,7 @@ class Transformer {
   /// A cache for `batch` sequences of at most `capacity` tokens.
   DecodeState make_decode_state(int64_t batch, int64_t capacity) const;
   /// Appends tokens [b, t] and returns float32 logits of the last one [b, v] (all = of every one
-  /// [b, t, v]). One token of up to 4 sequences goes through all layers in one pass
+  /// [b, t, v]). One token of up to 4 sequences goes through all layers in the fused decoder
   /// (kernels/cpu/decoder.h) where the model's options allow it; state.path tells.
   at::Tensor decode(const at::Tensor& tokens_bt, DecodeState& state, bool all = false) const;
 
@@ -146,7 +146,7 @@ class Transformer {
 class DecodeState {
  public:
   std::vector<AttentionCache> layers;
-  /// Of the last decode(): "one pass" or "by layers", and why not one pass; with hard Focus the
+  /// Of the last decode(): "fused decoder" or "by layers", and why; with hard Focus the
   /// plan of its last layer.
   PathTaken path;
   RopeTable rope;  ///< of the whole request: its capacity is n of a dynamic rule (6.2)

@@ -6,6 +6,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "fovea/attention/mechanisms/focal.h"
@@ -103,12 +105,13 @@ struct Transformer::Impl {
                                 Observers observers) const;
   /// All layers and the last norm (walk.h): hidden states [b, t, c].
   at::Tensor walk(const at::Tensor& tokens_bt, const PassContext& pass, Observers observers) const;
-  /// Why decode() cannot take these tokens in one pass; "" where it can.
-  std::string beyond_one_pass(const at::Tensor& tokens_bt) const;
+  /// Why the fused decoder does not take these tokens; nothing where it does.
+  std::optional<std::string> why_no_fused_decoder(const at::Tensor& tokens_bt) const;
   /// Logits [b, v] of one token of each sequence.
-  at::Tensor decode_in_one_pass(const at::Tensor& tokens_bt, DecodeState& state) const;
+  at::Tensor decode_fused(const at::Tensor& tokens_bt, DecodeState& state) const;
   template <class T, class W>
-  void run_one_pass(const at::Tensor& x_btc, DecodeState& state, const at::Tensor& logits_bv) const;
+  void run_fused_decoder(const at::Tensor& x_btc, DecodeState& state,
+                         const at::Tensor& logits_bv) const;
 };
 
 }  // namespace fovea
