@@ -11,8 +11,8 @@
 namespace fovea {
 
 std::span<const std::string_view> enum_names(PathName) {
-  static constexpr std::string_view names[] = {"",          "fused",  "grouped",  "torch_sdpa",
-                                               "reference", "decode", "one pass", "by layers"};
+  static constexpr std::string_view names[] = {"",          "fused",  "grouped",       "torch_sdpa",
+                                               "reference", "decode", "fused decoder", "by layers"};
   return names;
 }
 

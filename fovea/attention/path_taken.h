@@ -12,9 +12,19 @@
 namespace fovea {
 
 /// `fused`, `grouped`: our kernels; `torch_sdpa`: torch's operation; `reference`: plain tensor
-/// operations; `decode`: a call from a cache, of which PathTaken::inner is the path. `one_pass` and
-/// `by_layers` are those of Transformer::decode(). `none`: nothing was computed.
-enum class PathName { none, fused, grouped, torch_sdpa, reference, decode, one_pass, by_layers };
+/// operations; `decode`: a call from a cache, of which PathTaken::inner is the path.
+/// `fused_decoder` and `by_layers` are those of Transformer::decode(). `none`: nothing was
+/// computed.
+enum class PathName {
+  none,
+  fused,
+  grouped,
+  torch_sdpa,
+  reference,
+  decode,
+  fused_decoder,
+  by_layers
+};
 std::span<const std::string_view> enum_names(PathName);
 
 /// Whether the path runs on our kernels.
