@@ -218,9 +218,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_chat_verb(CLI::App& app, Globals& globals) {
+Verb add_chat_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb =
+  Command* verb =
       app.add_subcommand("chat", "talk with a model; the cache stays between the turns");
   verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
   options->fields.add<ChatOptions>(*verb);

@@ -190,9 +190,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_plan_verb(CLI::App& app, Globals& globals) {
+Verb add_plan_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand(
+  Command* verb = app.add_subcommand(
       "plan", "what a run will cost, and which rules of thumb it breaks, before it runs");
   verb->add_option("recipe", options->recipe, "YAML file; reads no data, allocates no weights")
       ->required();
@@ -200,7 +200,7 @@ Verb add_plan_verb(CLI::App& app, Globals& globals) {
   verb->add_option(
           "--flops", options->speed,
           "FLOP/s that the time is reckoned with, for example 4e14; default: measured here")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   add_global_options(*verb, globals);
   return {verb, [options, &globals] { run(*options, globals); }};
 }
