@@ -229,9 +229,10 @@ Verb add_chat_verb(Command& app, Globals& globals) {
   add_model_options(*verb, options->how);
   add_global_options(*verb, globals);
   verb->footer(
-      std::string("\nWhile it runs:\n") + kCommands +
-      "\nA full context slides here unless --when-full says otherwise. Each line of a pipe is "
-      "a turn;\n--json prints one line of JSON an answer.\n");
+      fmt::format("\nWhile it runs:\n{}\nA full context slides here unless --when-full says "
+                  "otherwise. Each line of a pipe is a turn;\n--json prints one line of JSON an "
+                  "answer.\n",
+                  kCommands));
   return {.parser = verb,
           .run = [options, &globals] { run(*options, globals); },
           .memory_remedy = "lower --context, or take --dtype bfloat16 or a smaller model"};

@@ -57,44 +57,44 @@ Option* Option::take_all() {
 
 size_t Option::count() const { return option_->count(); }
 
-Command* Command::add_subcommand(const std::string& name, const std::string& help) {
-  return &subcommands_.emplace_back(*parser_.add_subcommand(name, help));
+Command* Command::add_subcommand(std::string_view name, std::string_view help) {
+  return &subcommands_.emplace_back(*parser_.add_subcommand(std::string(name), std::string(help)));
 }
 
 template <class T>
-Option* Command::add(const std::string& name, T& value, const std::string& help) {
-  return &options_.emplace_back(parser_.add_option(name, value, help));
+Option* Command::add(std::string_view name, T& value, std::string_view help) {
+  return &options_.emplace_back(parser_.add_option(std::string(name), value, std::string(help)));
 }
 
-Option* Command::add_option(const std::string& name, std::string& value, const std::string& help) {
+Option* Command::add_option(std::string_view name, std::string& value, std::string_view help) {
   return add(name, value, help);
 }
 
-Option* Command::add_option(const std::string& name, int64_t& value, const std::string& help) {
+Option* Command::add_option(std::string_view name, int64_t& value, std::string_view help) {
   return add(name, value, help);
 }
 
-Option* Command::add_option(const std::string& name, double& value, const std::string& help) {
+Option* Command::add_option(std::string_view name, double& value, std::string_view help) {
   return add(name, value, help);
 }
 
-Option* Command::add_option(const std::string& name, std::vector<std::string>& value,
-                            const std::string& help) {
+Option* Command::add_option(std::string_view name, std::vector<std::string>& value,
+                            std::string_view help) {
   return add(name, value, help);
 }
 
-Option* Command::add_option(const std::string& name, std::vector<int64_t>& value,
-                            const std::string& help) {
+Option* Command::add_option(std::string_view name, std::vector<int64_t>& value,
+                            std::string_view help) {
   return add(name, value, help);
 }
 
-Option* Command::add_flag(const std::string& name, bool& value, const std::string& help) {
-  return &options_.emplace_back(parser_.add_flag(name, value, help));
+Option* Command::add_flag(std::string_view name, bool& value, std::string_view help) {
+  return &options_.emplace_back(parser_.add_flag(std::string(name), value, std::string(help)));
 }
 
 void Command::require_subcommand(int count) { parser_.require_subcommand(count); }
 
-void Command::footer(const std::string& text) { parser_.footer(text); }
+void Command::footer(std::string_view text) { parser_.footer(std::string(text)); }
 
 void Command::footer(std::function<std::string()> make) { parser_.footer(std::move(make)); }
 

@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace CLI {
@@ -59,16 +60,15 @@ class Command {
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
 
-  Command* add_subcommand(const std::string& name, const std::string& help);
-  Option* add_option(const std::string& name, std::string& value, const std::string& help);
-  Option* add_option(const std::string& name, int64_t& value, const std::string& help);
-  Option* add_option(const std::string& name, double& value, const std::string& help);
-  Option* add_option(const std::string& name, std::vector<std::string>& value,
-                     const std::string& help);
-  Option* add_option(const std::string& name, std::vector<int64_t>& value, const std::string& help);
-  Option* add_flag(const std::string& name, bool& value, const std::string& help);
+  Command* add_subcommand(std::string_view name, std::string_view help);
+  Option* add_option(std::string_view name, std::string& value, std::string_view help);
+  Option* add_option(std::string_view name, int64_t& value, std::string_view help);
+  Option* add_option(std::string_view name, double& value, std::string_view help);
+  Option* add_option(std::string_view name, std::vector<std::string>& value, std::string_view help);
+  Option* add_option(std::string_view name, std::vector<int64_t>& value, std::string_view help);
+  Option* add_flag(std::string_view name, bool& value, std::string_view help);
   void require_subcommand(int count);
-  void footer(const std::string& text);
+  void footer(std::string_view text);
   /// A footer that is made when the help is printed.
   void footer(std::function<std::string()> make);
 
@@ -79,7 +79,7 @@ class Command {
 
  private:
   template <class T>
-  Option* add(const std::string& name, T& value, const std::string& help);
+  Option* add(std::string_view name, T& value, std::string_view help);
 
   CLI::App& parser_;
   std::deque<Command> subcommands_;

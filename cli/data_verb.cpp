@@ -130,7 +130,7 @@ void prepare(const PrepareOptions& options, const Globals& globals) {
   if (!options.cache.empty()) data.cache = options.cache;
   Progress progress(stderr_progress(globals));
   const InterruptGuard interrupt;
-  const auto tokenizer = name == "bytes" ? byte_tokenizer() : load_tokenizer(name);
+  const auto tokenizer = open_tokenizer(name);
   const auto corpus = prepare_corpus(data, tokenizer, [&](const CorpusProgress& p) {
     require<Interrupted>(!*interrupt.flag(), "data",
                          "stopped; what is done stays: the same command goes on");

@@ -164,9 +164,9 @@ void print_variants(const std::vector<std::pair<std::string, RunPlan>>& variants
 void run(const Options& options, const Globals& globals) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   const std::string& name = loaded.recipe.tokenizer;
-  const int64_t vocabulary = loaded.recipe.model.vocab_size > 0 ? loaded.recipe.model.vocab_size
-                             : name == "bytes"                  ? byte_tokenizer()->vocab_size()
-                                               : load_tokenizer(name)->vocab_size();
+  const int64_t vocabulary = loaded.recipe.model.vocab_size > 0
+                                 ? loaded.recipe.model.vocab_size
+                                 : open_tokenizer(name)->vocab_size();
   const RunPlan plan = plan_run(loaded.recipe, vocabulary);
   const auto variants = plan_variants(loaded, vocabulary);
   const bool measured = options.speed <= 0.0;
