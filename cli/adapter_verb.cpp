@@ -81,27 +81,27 @@ void put_on(const Options& options, const Globals& globals, bool unmerge) {
 
 }  // namespace
 
-Verb add_adapter_verb(CLI::App& app, Globals& globals) {
+Verb add_adapter_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand(
+  Command* verb = app.add_subcommand(
       "adapter", "LoRA adapters: to and from PEFT folders, out of merged weights");
   verb->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, const char* model_help) {
-    CLI::App* sub = verb->add_subcommand(name, help);
+    Command* sub = verb->add_subcommand(name, help);
     sub->add_option("model", options->model, model_help)->required();
     add_global_options(*sub, globals);
     return sub;
   };
-  CLI::App* written = add("export", "write the adapter of a run as a PEFT folder",
-                          "run folder, checkpoint or model folder with an adapter");
+  Command* written = add("export", "write the adapter of a run as a PEFT folder",
+                         "run folder, checkpoint or model folder with an adapter");
   written->add_option("out", options->out, "the folder to write; must not exist")->required();
   written->add_option("--base", options->base,
                       "base_model_name_or_path; without it what the run began from");
-  CLI::App* read = add("import", "write a model folder of a base with a PEFT adapter on it",
-                       "the base: run folder, checkpoint or model folder");
-  CLI::App* unmerged = add("unmerge", "subtract a PEFT adapter from the weights it was merged into",
-                           "the merged model: run folder, checkpoint or model folder");
-  for (CLI::App* sub : {read, unmerged}) {
+  Command* read = add("import", "write a model folder of a base with a PEFT adapter on it",
+                      "the base: run folder, checkpoint or model folder");
+  Command* unmerged = add("unmerge", "subtract a PEFT adapter from the weights it was merged into",
+                          "the merged model: run folder, checkpoint or model folder");
+  for (Command* sub : {read, unmerged}) {
     sub->add_option("adapter", options->adapter, "the PEFT folder")->required();
     sub->add_option("out", options->out, "the folder to write; must not exist")->required();
   }

@@ -68,9 +68,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_attention_verb(CLI::App& app, Globals& globals) {
+Verb add_attention_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand(
+  Command* verb = app.add_subcommand(
       "attention", "run one attention from a case file, with its gradients, on any path");
   verb->add_option("case", options->file,
                    "CASE.safetensors: q, k, v, ... and the spec (docs/attention-case.md)")

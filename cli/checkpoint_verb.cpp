@@ -165,22 +165,22 @@ void prune(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_checkpoint_verb(CLI::App& app, Globals& globals) {
+Verb add_checkpoint_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb =
+  Command* verb =
       app.add_subcommand("checkpoint", "list, verify, average and prune what runs have saved");
   verb->require_subcommand(1);
   const auto add = [&](const char* name, const char* help) {
-    CLI::App* sub = verb->add_subcommand(name, help);
+    Command* sub = verb->add_subcommand(name, help);
     add_global_options(*sub, globals);
     return sub;
   };
-  CLI::App* listed = add("list", "step, tokens, loss and size of every checkpoint of a run");
+  Command* listed = add("list", "step, tokens, loss and size of every checkpoint of a run");
   listed->add_option("run", options->path, "run folder or checkpoint")->required();
-  CLI::App* verified =
+  Command* verified =
       add("verify", "read every byte and compare checksums; damaged files are named, exit code 2");
   verified->add_option("run", options->path, "run folder or checkpoint")->required();
-  CLI::App* averaged = add("average", "write a model folder whose weights are the mean of several");
+  Command* averaged = add("average", "write a model folder whose weights are the mean of several");
   averaged
       ->add_option("models", options->models,
                    "checkpoints and model folders; a run folder stands for its newest checkpoints")
@@ -188,13 +188,13 @@ Verb add_checkpoint_verb(CLI::App& app, Globals& globals) {
   averaged->add_option("--out", options->out, "the folder to write; must not exist")->required();
   averaged->add_option("--last", options->last, "checkpoints of a run folder")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  CLI::App* pruned =
+      ->check(positive());
+  Command* pruned =
       add("prune", "remove the oldest checkpoints of a run, never the last whole one");
   pruned->add_option("run", options->path, "run folder")->required();
   pruned->add_option("--keep", options->keep, "newest checkpoints that stay")
       ->required()
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   return {verb, [=, &globals] {
             if (listed->parsed()) return list(*options, globals);
             if (verified->parsed()) return verify(*options, globals);

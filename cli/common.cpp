@@ -37,7 +37,7 @@ std::string listing(const std::vector<FieldLine>& lines, const std::string& pref
 
 }  // namespace
 
-void add_global_options(CLI::App& verb, Globals& globals) {
+void add_global_options(Command& verb, Globals& globals) {
   verb.add_flag("--json", globals.json, "print the result as JSON");
   verb.add_flag("-q,--quiet", globals.quiet, "no progress on stderr");
 }

@@ -78,9 +78,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_compare_verb(CLI::App& app, Globals& globals) {
+Verb add_compare_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand(
+  Command* verb = app.add_subcommand(
       "compare", "train several variants under one budget and report honestly which is better");
   verb->add_option("recipe", options->recipe, "YAML file with a 'compare' map")->required();
   verb->add_option("overrides", options->overrides,

@@ -130,7 +130,7 @@ void prepare(const PrepareOptions& options, const Globals& globals) {
   if (!options.cache.empty()) data.cache = options.cache;
   Progress progress(stderr_progress(globals));
   const InterruptGuard interrupt;
-  const auto tokenizer = name == "bytes" ? byte_tokenizer() : load_tokenizer(name);
+  const auto tokenizer = open_tokenizer(name);
   const auto corpus = prepare_corpus(data, tokenizer, [&](const CorpusProgress& p) {
     require<Interrupted>(!*interrupt.flag(), "data",
                          "stopped; what is done stays: the same command goes on");
@@ -157,12 +157,12 @@ void prepare(const PrepareOptions& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_data_verb(CLI::App& app, Globals& globals) {
+Verb add_data_verb(Command& app, Globals& globals) {
   auto train = std::make_shared<TrainOptions>();
   auto store = std::make_shared<PrepareOptions>();
-  CLI::App* verb = app.add_subcommand("data", "train a tokenizer; tokenize text ahead of training");
+  Command* verb = app.add_subcommand("data", "train a tokenizer; tokenize text ahead of training");
   verb->require_subcommand(1);
-  CLI::App* tokenizer = verb->add_subcommand(
+  Command* tokenizer = verb->add_subcommand(
       "train-tokenizer", "learn a byte-level BPE tokenizer (tokenizer.json) from text");
   tokenizer->add_option("texts", train->texts, "files and folders: text or JSONL, .gz and .zst too")
       ->required();
@@ -172,7 +172,7 @@ Verb add_data_verb(CLI::App& app, Globals& globals) {
   tokenizer->add_option("--field", train->field, "JSONL: the key that holds the text")
       ->capture_default_str();
   add_global_options(*tokenizer, globals);
-  CLI::App* prepared = verb->add_subcommand(
+  Command* prepared = verb->add_subcommand(
       "prepare",
       "tokenize text into the cache, on all cores; a second run goes on or has nothing "
       "to do");

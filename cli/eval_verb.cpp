@@ -196,9 +196,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_eval_verb(CLI::App& app, Globals& globals) {
+Verb add_eval_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand(
+  Command* verb = app.add_subcommand(
       "eval", "score a text: perplexity per token, byte and word, by source and position");
   verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
   verb->add_option("--text", options->texts,

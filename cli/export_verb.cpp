@@ -82,9 +82,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_export_verb(CLI::App& app, Globals& globals) {
+Verb add_export_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb =
+  Command* verb =
       app.add_subcommand("export", "write a model folder that transformers and other engines load");
   verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
   verb->add_option("out", options->out, "the folder to write; must not exist")->required();

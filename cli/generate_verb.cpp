@@ -187,13 +187,12 @@ constexpr const char* kHelp =
 
 }  // namespace
 
-Verb add_generate_verb(CLI::App& app, Globals& globals) {
+Verb add_generate_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb =
-      app.add_subcommand("generate", "continue a prompt: sampling, streaming, batches");
+  Command* verb = app.add_subcommand("generate", "continue a prompt: sampling, streaming, batches");
   verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
-  CLI::Option* prompt = verb->add_option("prompt", options->prompt,
-                                         "the text to continue; without it --file, or stdin");
+  Option* prompt = verb->add_option("prompt", options->prompt,
+                                    "the text to continue; without it --file, or stdin");
   verb->add_option("--file", options->file, "read the prompt from this file (- = stdin)");
   verb->add_option("--batch", options->batch, "JSONL file of prompts (- = stdin)");
   verb->add_flag("--echo", options->echo, "print the prompt before its continuation");

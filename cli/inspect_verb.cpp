@@ -83,7 +83,7 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_inspect_verb(CLI::App& app, Globals& globals) {
+Verb add_inspect_verb(Command& app, Globals& globals) {
   Verb verb;
   verb.parser =
       app.add_subcommand("inspect", "What attention does on a text: maps, kernels, groups");
@@ -97,7 +97,7 @@ Verb add_inspect_verb(CLI::App& app, Globals& globals) {
   verb.parser->add_option("--text-file", options->text_file, "a file with the text");
   verb.parser->add_option("--tokens", options->inspect.tokens, "of the text, at most")
       ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
+      ->check(range(1, 4096));
   verb.parser->add_option("--layers", options->inspect.layers, "layers of the maps, from 0; all")
       ->delimiter(',');
   verb.parser->add_option("--heads", options->inspect.heads, "heads of the maps, from 0; all")

@@ -27,14 +27,14 @@ constexpr std::string_view kList = "list of texts";
 
 }  // namespace
 
-void add_model_options(CLI::App& verb, ModelOptions& options) {
+void add_model_options(Command& verb, ModelOptions& options) {
   verb.add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
   verb.add_option("--dtype", options.dtype,
                   "auto (bfloat16 where the processor multiplies it), float32 or bfloat16")
       ->capture_default_str();
   verb.add_option("--threads", options.threads, "0 = all cores")
       ->capture_default_str()
-      ->check(CLI::Range(0, 4096));
+      ->check(range(0, 4096));
   verb.add_option("--adapter", options.adapter, "LoRA adapter to put on: a folder of PEFT");
   verb.add_option("--focus", options.focus,
                   "models with Focus: configured, hard (only groups that meet) or off")
@@ -75,15 +75,14 @@ LoadedModel open_model(const std::string& path, const ModelOptions& options) {
   return loaded;
 }
 
-void FieldOptions::add_lines(CLI::App& verb, const std::vector<FieldLine>& lines) {
+void FieldOptions::add_lines(Command& verb, const std::vector<FieldLine>& lines) {
   for (const FieldLine& line : lines) {
     const bool list = line.type == kList;
-    CLI::Option* option = verb.add_option(option_name(line.key), (*values_)[line.key],
-                                          list ? line.help + " (may be given several times)"
-                                               : fmt::format("{} [{}]", line.help, line.initial));
-    option->type_name(line.type)->expected(1);
-    option->multi_option_policy(list ? CLI::MultiOptionPolicy::TakeAll
-                                     : CLI::MultiOptionPolicy::TakeLast);
+    Option* option = verb.add_option(option_name(line.key), (*values_)[line.key],
+                                     list ? line.help + " (may be given several times)"
+                                          : fmt::format("{} [{}]", line.help, line.initial));
+    option->type_name(line.type);
+    list ? option->take_all() : option->take_last();
   }
 }
 

@@ -4,13 +4,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/command_line.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
 #include "fovea/checkpoint/model_folder.h"
@@ -35,7 +35,7 @@ struct ModelOptions {
   std::string device = "auto", dtype = "auto", adapter, focus = "configured";
   int64_t threads = 0, focus_top_k = 0;
 };
-void add_model_options(CLI::App& verb, ModelOptions& options);
+void add_model_options(Command& verb, ModelOptions& options);
 /// Loads a run folder (its newest whole checkpoint), checkpoint or model folder.
 LoadedModel open_model(const std::string& path, const ModelOptions& options);
 
@@ -51,7 +51,7 @@ void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
 class FieldOptions {
  public:
   template <Described T>
-  void add(CLI::App& verb) {
+  void add(Command& verb) {
     add_lines(verb, list_fields<T>());
   }
   /// Sets what the user gave; the rest of `value` stays. ConfigError as for a recipe.
@@ -61,7 +61,7 @@ class FieldOptions {
   }
 
  private:
-  void add_lines(CLI::App& verb, const std::vector<FieldLine>& lines);
+  void add_lines(Command& verb, const std::vector<FieldLine>& lines);
   ConfigNode given(const std::vector<FieldLine>& lines) const;
 
   // CLI11 writes into these while it parses.

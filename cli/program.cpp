@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <csignal>
 #include <iostream>
 #include <optional>
@@ -79,18 +80,19 @@ int fovea::cli::run_program(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   app.require_subcommand(0, 1);
   fovea::cli::Globals globals;
+  fovea::cli::Command root(app);
   std::vector<fovea::cli::Verb> verbs{
-      fovea::cli::add_train_verb(app, globals),   fovea::cli::add_compare_verb(app, globals),
-      fovea::cli::add_eval_verb(app, globals),    fovea::cli::add_generate_verb(app, globals),
-      fovea::cli::add_chat_verb(app, globals),    fovea::cli::add_export_verb(app, globals),
-      fovea::cli::add_data_verb(app, globals),    fovea::cli::add_checkpoint_verb(app, globals),
-      fovea::cli::add_adapter_verb(app, globals), fovea::cli::add_attention_verb(app, globals),
-      fovea::cli::add_plan_verb(app, globals),    fovea::cli::add_inspect_verb(app, globals),
-      fovea::cli::add_info_verb(app, globals),    fovea::cli::add_completion_verb(app, globals)};
+      fovea::cli::add_train_verb(root, globals),   fovea::cli::add_compare_verb(root, globals),
+      fovea::cli::add_eval_verb(root, globals),    fovea::cli::add_generate_verb(root, globals),
+      fovea::cli::add_chat_verb(root, globals),    fovea::cli::add_export_verb(root, globals),
+      fovea::cli::add_data_verb(root, globals),    fovea::cli::add_checkpoint_verb(root, globals),
+      fovea::cli::add_adapter_verb(root, globals), fovea::cli::add_attention_verb(root, globals),
+      fovea::cli::add_plan_verb(root, globals),    fovea::cli::add_inspect_verb(root, globals),
+      fovea::cli::add_info_verb(root, globals),    fovea::cli::add_completion_verb(root, globals)};
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;
     names.reserve(verbs.size());
-    for (const auto& verb : verbs) names.push_back(verb.parser->get_name());
+    for (const auto& verb : verbs) names.push_back(verb.parser->name());
     if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
       std::cerr << fovea::cli::error_prefix()
                 << fmt::format("unknown verb '{}'{}; known: {}; 'fovea --help' explains them\n",

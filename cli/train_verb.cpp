@@ -87,9 +87,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_train_verb(CLI::App& app, Globals& globals) {
+Verb add_train_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand(
+  Command* verb = app.add_subcommand(
       "train", "train one model from a recipe; run the same command again to resume");
   verb->add_option("recipe", options->recipe, "YAML file")->required();
   verb->add_option("overrides", options->overrides,

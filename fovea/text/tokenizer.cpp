@@ -70,4 +70,8 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::filesystem::path& pat
   return bpe_tokenizer(std::move(text), marks, file.string());
 }
 
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
+  return name == "bytes" ? byte_tokenizer() : load_tokenizer(name);
+}
+
 }  // namespace fovea

@@ -14,10 +14,6 @@
 namespace fovea {
 namespace {
 
-std::shared_ptr<const Tokenizer> make_tokenizer(const std::string& name) {
-  return name == "bytes" ? byte_tokenizer() : load_tokenizer(name);
-}
-
 /// Floating-point operations of one training token: 6 per weight of a matrix product, and
 /// attention's two products over half of the keys, forward and twice backward.
 double flops_per_token(const ModelConfig& config, int64_t parameters, int64_t length) {
@@ -61,7 +57,7 @@ Trainer::Impl::Impl(const Recipe& unresolved, TrainCallbacks calls,
   lock.emplace(paths.folder);
 
   const std::optional<FoundCheckpoint> found = find_start();
-  const auto tokenizer = corpus ? corpus->shared_tokenizer() : make_tokenizer(recipe.tokenizer);
+  const auto tokenizer = corpus ? corpus->shared_tokenizer() : open_tokenizer(recipe.tokenizer);
   recipe.model = recipe.model.resolved(tokenizer->vocab_size());
   if (found) check_same_run(*found);
   if (!corpus) {

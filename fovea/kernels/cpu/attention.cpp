@@ -30,31 +30,20 @@ template void use_attention_table(const AttentionTable<BFloat16>*);
 template <>
 const AttentionTable<float>& attention_table<float>() {
   if (table_in_place<float> != nullptr) return *table_in_place<float>;
-#if defined(__x86_64__)
-  static const AttentionTable<float>& chosen =
-      chosen_isa() >= Isa::avx512 ? attention_avx512<float>()
-      : chosen_isa() == Isa::avx2 ? attention_avx2<float>()
-                                  : attention_scalar<float>();
+  static const AttentionTable<float>& chosen = pick_by_isa<const AttentionTable<float>&()>(
+      {attention_scalar<float>, FOVEA_X86(attention_avx2<float>),
+       FOVEA_X86(attention_avx512<float>)})();
   return chosen;
-#else
-  return attention_scalar<float>();
-#endif
 }
 
 template <>
 const AttentionTable<BFloat16>& attention_table<BFloat16>() {
   if (table_in_place<BFloat16> != nullptr) return *table_in_place<BFloat16>;
-#if defined(__x86_64__)
-  static const AttentionTable<BFloat16>& chosen =
-      chosen_isa() == Isa::amx           ? attention_amx()
-      : chosen_isa() == Isa::avx512_bf16 ? attention_avx512_bf16()
-      : chosen_isa() == Isa::avx512      ? attention_avx512<BFloat16>()
-      : chosen_isa() == Isa::avx2        ? attention_avx2<BFloat16>()
-                                         : attention_scalar<BFloat16>();
+  static const AttentionTable<BFloat16>& chosen = pick_by_isa<const AttentionTable<BFloat16>&()>(
+      {attention_scalar<BFloat16>, FOVEA_X86(attention_avx2<BFloat16>),
+       FOVEA_X86(attention_avx512<BFloat16>), FOVEA_X86(attention_avx512_bf16),
+       FOVEA_X86(attention_amx)})();
   return chosen;
-#else
-  return attention_scalar<BFloat16>();
-#endif
 }
 
 template <class T>
