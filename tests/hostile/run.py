@@ -51,6 +51,8 @@ train:
   steps: 12
   batch_rows: 2
   checkpoint_interval: 4
+  keep_checkpoints: 3
+  log_interval: 1
   evaluation_interval: 6
   evaluation_tokens: 64
   device: cpu
@@ -110,6 +112,8 @@ class Suite:
         work.mkdir()
 
         def limits() -> None:
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):  # nohup and `&` hand ignored ones down
+                signal.signal(number, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             if self.limit_memory:
                 resource.setrlimit(resource.RLIMIT_AS, (case.memory << 20, case.memory << 20))
