@@ -58,7 +58,7 @@ void report(const Options& options, const Globals& globals, const char* what,
 
 void write(const Options& options, const Globals& globals) {
   require_new(options.out);
-  const fs::path from = resolve_model_folder(options.model);
+  const fs::path from = find_model(options.model);
   const LoadedModel loaded = load_model(from);
   Adapter adapter = adapter_of(loaded.model);
   adapter.base_name = options.base.empty() ? base_of_run(from) : options.base;
@@ -69,7 +69,7 @@ void write(const Options& options, const Globals& globals) {
 
 void put_on(const Options& options, const Globals& globals, bool unmerge) {
   require_new(options.out);
-  const LoadedModel base = load_model(resolve_model_folder(options.model));
+  const LoadedModel base = load_model(find_model(options.model));
   const Adapter adapter = read_adapter(options.adapter, base.config);
   const Transformer model =
       unmerge ? unmerge_adapter(base.model, adapter) : with_adapter(base.model, adapter);

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -106,10 +105,10 @@ class Conversation {
         } else if (!command(turn)) {
           return;
         }
-      } catch (const ConfigError& error) {
-        complain(error);
-      } catch (const InputError& error) {
-        complain(error);
+      } catch (const IoError&) {
+        throw;  // nobody reads the answers
+      } catch (const Error& error) {
+        complain(error);  // the conversation is as before this turn
       }
     }
   }
@@ -193,8 +192,8 @@ class Conversation {
 
   size_t filled() const { return chat_.session().tokens().size(); }
   // Asked for, so --quiet does not silence it.
-  void tell(const std::string& text) { std::cerr << text; }
-  void complain(const Error& error) { std::cerr << "fovea: " << error.what() << '\n'; }
+  void tell(const std::string& text) { write_stderr(text); }
+  void complain(const Error& error) { write_stderr(fmt::format("fovea: {}\n", error.what())); }
 
   Chat chat_;
   GenerateOptions generate_;

@@ -49,7 +49,8 @@ Json summary_of(const CheckpointEntry& entry) {
   const Json whole = Json::parse(
       fs::exists(entry.folder / "state.json") ? read_file(entry.folder / "state.json") : "",
       nullptr, false);
-  const Json run = whole.is_object() ? whole.value("/state/run"_json_pointer, Json()) : Json();
+  const auto pointer = "/state/run"_json_pointer;
+  const Json run = whole.contains(pointer) ? whole[pointer] : Json();
   for (const char* key : {"step", "tokens", "loss"})
     if (run.is_object()) line[key] = run.value(key, Json());
   if (entry.step >= 0) line["step"] = entry.step;
@@ -86,7 +87,7 @@ void verify(const Options& options, const Globals& globals) {
   std::vector<std::string> all;
   int64_t damaged = 0;
   for (const CheckpointEntry& entry : checkpoints_of(options.path)) {
-    const std::vector<std::string> damage = checkpoint_damage(entry.folder);
+    const std::vector<std::string> damage = checkpoint_damage(entry.folder, warn);
     all.insert(all.end(), damage.begin(), damage.end());
     damaged += damage.empty() ? 0 : 1;
     lines.push_back(
@@ -111,8 +112,7 @@ std::vector<fs::path> models_to_average(const Options& options) {
     const size_t count = std::min(found.size(), static_cast<size_t>(options.last));
     for (size_t i = found.size() - count; i < found.size(); ++i) folders.push_back(found[i].folder);
   }
-  for (const fs::path& folder : folders)
-    if (fs::exists(folder / "state.json")) load_checkpoint_state(folder);
+  for (const fs::path& folder : folders) resolve_model_folder(folder, warn);
   return folders;
 }
 

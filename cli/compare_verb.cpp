@@ -43,7 +43,10 @@ void run(const Options& options, const Globals& globals) {
   CompareCallbacks callbacks;
   callbacks.stop = interrupt.flag();
   callbacks.message = [&](std::string_view text) { progress.message(text); };
+  callbacks.warning = [&](std::string_view text) { progress.warning(text); };
   callbacks.data = [&](const CorpusProgress& p) {
+    require<Interrupted>(!*interrupt.flag(), "compare",
+                         "stopped while the text was read; the same command goes on");
     progress.update({.label = "reading " + p.source,
                      .done = static_cast<double>(p.bytes_done),
                      .total = static_cast<double>(p.bytes)});

@@ -75,6 +75,8 @@ void train_tokenizer(const TrainOptions& options, const Globals& globals) {
   require<UsageError>(options.vocabulary >= kFewest && options.vocabulary <= (1 << 22), "--vocab",
                       "expected {} (bytes and marks) to {}; got {}", kFewest, 1 << 22,
                       options.vocabulary);
+  const std::filesystem::path folder = options.out;
+  make_folders(folder);  // before the work whose result it takes
   Progress progress(stderr_progress(globals));
   BpeTrainer trainer;
   read_texts(options, trainer, progress);
@@ -85,8 +87,6 @@ void train_tokenizer(const TrainOptions& options, const Globals& globals) {
   });
   progress.finish();
   const auto tokenizer = make_bpe_tokenizer(merges);
-  const std::filesystem::path folder = options.out;
-  make_folders(folder);
   const std::filesystem::path file = folder / "tokenizer.json";
   write_file(file, tokenizer->to_json());
   if (globals.json) {

@@ -150,7 +150,7 @@ void run_retention(const Options& options, const Globals& globals, LoadedModel& 
 }
 
 void run(const Options& options, const Globals& globals) {
-  LoadedModel loaded = load_adapted(options.model, options.adapter);
+  LoadedModel loaded = load_adapted(find_model(options.model), options.adapter);
   choose_focus(loaded.model, options.focus, options.top_k, "--top-k");
   loaded.model.compute().focus_change.sinks = options.sinks;
   const std::vector<ScoreDocument> documents = read_texts(options.texts);

@@ -34,10 +34,10 @@ void run(const Options& options, const Globals& globals) {
                       options.shard_gigabytes);
   const SaveOptions how{.dtype = parse_weight_dtype(options.dtype),
                         .shard_bytes = static_cast<int64_t>(options.shard_gigabytes * 1e9)};
-  const std::filesystem::path from = resolve_model_folder(options.model), out = options.out;
+  const std::filesystem::path from = find_model(options.model), out = options.out;
   require<InputError>(!std::filesystem::exists(out), options.out,
                       "expected a folder that is not there yet; remove it, or give another name");
-  const LoadedModel loaded = load_adapted(options.model, options.adapter);
+  const LoadedModel loaded = load_adapted(from, options.adapter);
   std::optional<Transformer> merged, folded;
   if (options.merge) merged.emplace(merge_adapter(loaded.model));
   const Transformer& whole = merged ? *merged : loaded.model;

@@ -29,7 +29,7 @@ std::string text_of(const Options& options) {
 
 InspectModel inspect_folder(const std::string& name, const std::string& adapter,
                             const std::string& text, const Options& options) {
-  LoadedModel loaded = load_adapted(name, adapter);
+  LoadedModel loaded = load_adapted(find_model(name), adapter);
   if (options.hard) loaded.model.compute().focus = FocusMode::hard;
   return inspect_model(adapter.empty() ? name : fmt::format("{} + {}", name, adapter), loaded.model,
                        *loaded.tokenizer, text, options.inspect);
@@ -61,6 +61,8 @@ void print_summary(const InspectResult& result, const std::filesystem::path& fol
 
 void run(const Options& options, const Globals& globals) {
   const std::string text = text_of(options);
+  const std::filesystem::path folder = options.out;
+  make_folders(folder);  // before the work whose result it takes
   InspectResult result{.text = text};
   for (const std::string& name : options.models)
     result.models.push_back(inspect_folder(name, "", text, options));
@@ -69,8 +71,6 @@ void run(const Options& options, const Globals& globals) {
     result.models.push_back(inspect_folder(options.models.back(), options.adapter, text, options));
   const InspectModel& first = result.models.front();
   if (!first.maps.empty()) result.tokens = std::ssize(first.maps.front().tokens);
-  const std::filesystem::path folder = options.out;
-  make_folders(folder);
   write_file(folder / "inspect.html", inspect_html(result));
   write_file(folder / "inspect.json", inspect_json(result).dump(2) + "\n");
   write_file(folder / "groups.json", groups_json(result).dump(2) + "\n");

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "cli/verbs.h"
 #include "fovea/base/files.h"
 #include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/run_folder.h"
@@ -43,8 +44,13 @@ void add_model_options(Command& verb, ModelOptions& options) {
                   "groups of a token under --focus hard; 0 = the model's");
 }
 
-LoadedModel load_adapted(const std::string& path, const std::string& adapter, at::Device device) {
-  LoadedModel loaded = load_model(resolve_model_folder(path), device);
+std::filesystem::path find_model(const std::string& path) {
+  return resolve_model_folder(path, warn);
+}
+
+LoadedModel load_adapted(const std::filesystem::path& folder, const std::string& adapter,
+                         at::Device device) {
+  LoadedModel loaded = load_model(folder, device);
   if (adapter.empty()) return loaded;
   Transformer model = with_adapter(loaded.model, read_adapter(adapter, loaded.config));
   const ModelConfig config = model.config();
@@ -68,7 +74,7 @@ LoadedModel open_model(const std::string& path, const ModelOptions& options) {
       parse_choice<DeviceChoice>("--device", options.device, enum_names(DeviceChoice{})));
   const auto dtype = parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{}));
   if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
-  LoadedModel loaded = load_adapted(path, options.adapter, device);
+  LoadedModel loaded = load_adapted(find_model(path), options.adapter, device);
   choose_focus(loaded.model, options.focus, options.focus_top_k, "--focus-top-k");
   loaded.model.compute().dtype = choose_dtype(dtype, device);
   if (loaded.model.compute().dtype == at::kBFloat16) loaded.model.hold_matrices_in(at::kBFloat16);

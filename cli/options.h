@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -39,8 +40,10 @@ void add_model_options(Command& verb, ModelOptions& options);
 /// Loads a run folder (its newest whole checkpoint), checkpoint or model folder.
 LoadedModel open_model(const std::string& path, const ModelOptions& options);
 
-/// Loads a model, with the adapter of a PEFT folder on it where `adapter` is not empty.
-LoadedModel load_adapted(const std::string& path, const std::string& adapter,
+/// The model folder that a user means (resolve_model_folder); warnings go to stderr.
+std::filesystem::path find_model(const std::string& path);
+/// Loads a model folder, with the adapter of a PEFT folder on it where `adapter` is not empty.
+LoadedModel load_adapted(const std::filesystem::path& folder, const std::string& adapter,
                          at::Device device = at::kCPU);
 /// Sets how Focus acts. UsageError for a model without Focus and for more groups than it has.
 void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,

@@ -46,6 +46,7 @@ void run(const Options& options, const Globals& globals) {
   TrainCallbacks callbacks;
   callbacks.stop = interrupt.flag();
   callbacks.message = [&](std::string_view text) { progress.message(text); };
+  callbacks.warning = [&](std::string_view text) { progress.warning(text); };
   callbacks.data = [&](const CorpusProgress& p) {
     progress.update({.label = "reading " + p.source,
                      .done = static_cast<double>(p.bytes_done),

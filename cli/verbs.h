@@ -1,7 +1,7 @@
 // The verbs of the `fovea` program: each adds its options to the parser and returns what to run.
 //
 // Results go to stdout, progress and log to stderr; `--json` prints machine-readable results,
-// `--quiet` no progress.
+// `--quiet` no progress, but warnings.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -26,8 +26,8 @@ struct Globals {
 struct Verb {
   Command* parser = nullptr;
   std::function<void()> run;
-  /// It saves when SIGTERM comes (a cluster that ends its job) and goes on when started again: then
-  /// the exit code is 0. Ctrl-C gives 130 everywhere.
+  /// It saves when SIGTERM (a cluster that ends its job) or SIGHUP (a terminal that closes) comes
+  /// and goes on when started again: then the exit code is 0. Ctrl-C gives 130 everywhere.
   bool resumes = false;
   /// What to lower where memory is short.
   std::string memory_remedy = "take a smaller model, or a machine with more memory";
@@ -60,6 +60,12 @@ std::string error_prefix();
 
 /// Writes bytes to stdout; IoError if that fails (a closed pipe, a full disk).
 void print(std::string_view text);
+
+/// Writes bytes to stderr; what cannot be written is lost, and the work goes on.
+void write_stderr(std::string_view text);
+
+/// A line "warning: ..." on stderr, also under --quiet.
+void warn(std::string_view text);
 
 /// Columns of stdout's terminal; `fallback` elsewhere.
 int64_t stdout_width(int64_t fallback = 120);

@@ -32,6 +32,8 @@ std::string remedy(int error) {
       return "check the permissions (`ls -ld`) or choose another folder";
     case ENOENT:
       return "check the path";
+    case EFBIG:
+      return "a file may not grow further: raise the limit (`ulimit -f`) or choose another disk";
     case EISDIR:
     case ENOTDIR:
       return "a folder stands where a file is expected, or the other way round";
@@ -51,6 +53,20 @@ fs::path temporary_beside(const fs::path& path) {
   static std::atomic<int> calls{0};
   return path.parent_path() /
          fmt::format(".{}.tmp-{}-{}", path.filename().string(), getpid(), calls++);
+}
+
+/// The path that a rename may replace: a regular file or nothing; of a link to a regular file, that
+/// file. A rename onto a device, a pipe or a link would put a file in its place.
+fs::path replaceable(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status there = fs::symlink_status(path, error);
+  if (!fs::exists(there) || fs::is_regular_file(there)) return path;
+  if (fs::is_regular_file(path, error)) return fs::canonical(path);
+  const char* const what = fs::is_directory(path, error) ? "a folder"
+                           : fs::exists(path, error)     ? "a device, a pipe or a socket"
+                                                         : "a link to nothing";
+  fail<IoError>("file", "cannot write '{}': expected a regular file or a free name; it is {}",
+                path.string(), what);
 }
 
 void sync_tree(const fs::path& folder) {
@@ -134,7 +150,8 @@ void write_file(const fs::path& path, std::string_view bytes) {
   write_file(path, [&](OutputFile& file) { file.write(bytes); });
 }
 
-void write_file(const fs::path& path, const std::function<void(OutputFile&)>& fill) {
+void write_file(const fs::path& given, const std::function<void(OutputFile&)>& fill) {
+  const fs::path path = replaceable(given);
   const fs::path temporary = temporary_beside(path);
   try {
     OutputFile file(temporary);
@@ -217,7 +234,7 @@ MappedFile::~MappedFile() {
 
 FolderLock::FolderLock(const fs::path& folder) {
   const fs::path path = folder / ".lock";
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (descriptor_ < 0) fail_io("lock", path, errno);
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;

@@ -42,7 +42,8 @@ class OutputFile {
   std::filesystem::path path_;
 };
 
-/// Writes `path` atomically from one string.
+/// Writes `path` atomically from one string. A link to a regular file is followed; IoError for
+/// anything else that is there and no regular file.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
 /// Writes `path` atomically by `fill(file)`, called on the temporary. If `fill` throws, `path` is

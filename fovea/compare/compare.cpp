@@ -106,6 +106,7 @@ class Runner {
     TrainCallbacks train;
     train.stop = callbacks_.stop;
     train.message = callbacks_.message;
+    train.warning = callbacks_.warning;
     train.step = [&](const TrainProgress& p) {
       report({.label = label,
               .fraction = (static_cast<double>(index) + p.fraction) / static_cast<double>(count),

@@ -175,7 +175,7 @@ void Trainer::Impl::evaluate_model() {
   const std::vector<double>& largest = state.evaluation->hard->largest_group;
   const auto worst = std::ranges::max_element(largest);
   if (worst != largest.end() && *worst > crowded) {
-    message(
+    warn(
         fmt::format("step {}: the largest group of the {}. layer with Focus holds {:.0f} % of "
                     "the tokens; groups may be collapsing",
                     state.step, worst - largest.begin() + 1, 100.0 * *worst));

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <csignal>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -16,7 +15,6 @@
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/checkpoint/safetensors.h"
 #include "fovea/report/metrics_log.h"
-#include "fovea/runtime/interrupt.h"
 #include "fovea/runtime/machine.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_disk.h"
@@ -236,34 +234,6 @@ TEST_F(TrainerTest, NotANumberStopsTheRunOrSkipsTheStep) {
   skipping.run_folder = (folder_ / "run3").string();
   skipping.train.steps = 100;
   EXPECT_ERROR(NumericalError, Trainer(skipping).run(), "steps before");
-}
-
-TEST_F(TrainerTest, ASignalSavesAndLeavesAndTheNextRunContinues) {
-  Recipe r = recipe();
-  {
-    const InterruptGuard guard;
-    TrainCallbacks callbacks;
-    callbacks.stop = guard.flag();
-    callbacks.step = [](const TrainProgress& p) {
-      if (p.step == 5) std::raise(SIGTERM);
-    };
-    Trainer trainer(r, callbacks);
-    EXPECT_ERROR(Interrupted, trainer.run(), "step 5", "saved");
-  }
-  EXPECT_THAT(checkpoint_steps(), ::testing::ElementsAre(5));
-  Trainer again(r, noting());
-  EXPECT_EQ(again.step(), 5);
-  EXPECT_THAT(messages_, Contains(HasSubstr("step 5")));
-  EXPECT_EQ(again.run().steps, 12);
-}
-
-TEST_F(TrainerTest, ASignalWhileTheTextIsReadLeavesNothingBehind) {
-  const std::atomic<bool> stop{true};
-  TrainCallbacks callbacks;
-  callbacks.stop = &stop;
-  EXPECT_ERROR(Interrupted, Trainer(recipe(), callbacks), "nothing had begun");
-  EXPECT_TRUE(checkpoint_steps().empty());
-  EXPECT_EQ(Trainer(recipe()).run().steps, 12);
 }
 
 TEST_F(TrainerTest, AFinishedRunReturnsItsResultWithoutTraining) {
