@@ -15,6 +15,7 @@
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/base/printable.h"
 #include "fovea/runtime/interrupt.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/runtime/memory_shortage.h"
@@ -40,7 +41,8 @@ int report(const fovea::Error& error, bool json) {
     std::cerr << fmt::format("{{\"error\": \"{}\", \"exit_code\": {}}}\n", error.kind(),
                              error.exit_code());
   }
-  std::cerr << fovea::cli::error_prefix() << error.what() << '\n';
+  // Names and values of files stand in messages: they must not act on the terminal.
+  std::cerr << fovea::cli::error_prefix() << fovea::printable_line(error.what()) << "\n";
   return error.exit_code();
 }
 
@@ -60,7 +62,7 @@ int run(const fovea::cli::Verb& verb, const fovea::cli::Globals& globals) {
                                                    verb.memory_remedy)),
                     globals.json);
     }
-    std::cerr << fovea::cli::error_prefix() << "[internal] " << error.what()
+    std::cerr << fovea::cli::error_prefix() << "[internal] " << fovea::printable(error.what())
               << "\nThis is a bug; please report it with the command and this message.\n";
     return 1;
   }
