@@ -152,7 +152,7 @@ void run_retention(const Options& options, const Globals& globals, LoadedModel& 
 void run(const Options& options, const Globals& globals) {
   LoadedModel loaded = load_adapted(options.model, options.adapter);
   choose_focus(loaded.model, options.focus, options.top_k, "--top-k");
-  require<UsageError>(options.sinks < 0 || loaded.model.has_focus(), "--sinks",
+  require<UsageError>(options.sinks < 0 || loaded.model.has("focus"), "--sinks",
                       "this model has no Focus; got {}", options.sinks);
   loaded.model.compute().focus_change.sinks = options.sinks;
   const std::vector<ScoreDocument> documents = read_texts(options.texts);
@@ -184,7 +184,7 @@ void run(const Options& options, const Globals& globals) {
     return;
   }
   print_table(result);
-  if (loaded.model.has_focus())
+  if (loaded.model.has("focus"))
     print(fmt::format(
         "focus {}: {:.1f} % of all pairs, {:.1f} % of distant pairs kept; {:.1f} % of tiles "
         "visited ({})\n",
@@ -222,8 +222,8 @@ Verb add_eval_verb(CLI::App& app, Globals& globals) {
                    "first tokens of a document that everyone sees under Focus; -1 = the model's")
       ->check(in_range({-1, ranges::kMostPositions}));
   verb->add_flag("--retention", options->retention,
-                 "models with Focus: every --top-k, beside a window with sinks and random groups "
-                 "that keep as many pairs");
+                 "models with Focus: every --top-k, beside a window with sinks that keeps as many "
+                 "pairs, and random groups");
   verb->add_option("--adapter", options->adapter, "LoRA adapter to put on: a folder of PEFT");
   verb->add_option("--copy", options->copy,
                    "also the perplexity of so many tokens the second time they come; 0 = not")

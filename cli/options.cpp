@@ -74,9 +74,9 @@ void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
   ComputeOptions& compute = model.compute();
   compute.focus = parse_choice<FocusMode>("--focus", mode, enum_names(FocusMode{}));
   const int64_t groups = model.config().attention.focus.groups.groups;
-  require<UsageError>(model.has_focus() || compute.focus == FocusMode::configured, "--focus",
+  require<UsageError>(model.has("focus") || compute.focus == FocusMode::configured, "--focus",
                       "this model has no Focus; got {}", mode);
-  require<UsageError>(model.has_focus() || top_k == 0, top_k_option,
+  require<UsageError>(model.has("focus") || top_k == 0, top_k_option,
                       "this model has no Focus, so its tokens have no groups; got {}", top_k);
   require<UsageError>(top_k >= 0 && top_k <= groups, top_k_option,
                       "expected 1 to the model's {} groups; got {}", groups, top_k);

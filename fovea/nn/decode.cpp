@@ -1,4 +1,4 @@
-// Decoding: the forward pass over new tokens with cached keys, values and temperature sums.
+// Decoding: the walk over new tokens, with the keys of earlier ones in caches.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -6,7 +6,6 @@
 
 #include <optional>
 
-#include "fovea/attention/mechanisms/sinkhorn.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/nn/memory_needs.h"
@@ -14,30 +13,13 @@
 #include "fovea/runtime/memory_limit.h"
 
 namespace fovea {
-namespace {
-
-// Groups of the next tokens: fixed when a token is processed (11.3).
-LayerGroups cached_groups(const LayerWeights& w, const FocusSpec& spec, const at::Tensor& y,
-                          AttentionCache& cache) {
-  const FocusParameters parameters = w.focus.parameters();
-  LayerGroups out;
-  out.features_btg = focus_features(parameters, y);
-  out.scores_btk = focus_scores(spec, parameters, out.features_btg);
-  out.groups = group_tokens(spec, out.scores_btk,
-                            cached_potentials(spec, out.scores_btk, w.focus.potentials, cache));
-  return out;
-}
-
-}  // namespace
-
 DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) const {
   DecodeState state;
   std::vector<std::vector<StreamSpec>> streams;
   int64_t bytes = 0;
   for (const LayerWeights& layer : impl_->layers) {
     streams.push_back(
-        cache_streams(spec_in_mode(layer.spec, impl_->compute.focus, impl_->compute.focus_change),
-                      impl_->compute.dtype));
+        cache_streams(spec_in_force(layer.spec, impl_->compute), impl_->compute.dtype));
     bytes += cache_bytes(streams.back(), batch, capacity);
   }
   if (impl_->device.is_cpu())
@@ -68,42 +50,22 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
       impl_->compute.focus != FocusMode::random && impl_->compute.focus != FocusMode::window,
       "decode", "focus {} is a baseline of scoring and has no decode",
       enum_name(impl_->compute.focus));
-  const std::string beyond = impl_->beyond_one_pass(tokens_bt);
-  state.path = {.name = beyond.empty() ? "one pass" : "by layers",
+  const std::optional<std::string> why_not = impl_->why_no_fused_decoder(tokens_bt);
+  state.path = {.name = why_not ? "by layers" : "fused decoder",
                 .isa = std::string(enum_name(chosen_isa())),
                 .plan = "",
-                .reason = beyond.empty() ? "" : "no pass over all layers: " + beyond};
-  if (beyond.empty()) {
-    const at::Tensor z = impl_->ruled(impl_->decode_in_one_pass(tokens_bt, state));
+                .reason = why_not ? "no fused decoder: " + *why_not : ""};
+  if (!why_not) {
+    const at::Tensor z = impl_->ruled(impl_->decode_fused(tokens_bt, state));
     return all ? z.unsqueeze(1) : z;
   }
-  const ModelConfig& c = impl_->config;
-  const int64_t b = tokens_bt.size(0), t = tokens_bt.size(1), first = state.length();
+  const int64_t b = tokens_bt.size(0), t = tokens_bt.size(1);
   PassContext pass;
-  pass.positions = impl_->next_positions(first, b, t);
+  pass.positions = impl_->next_positions(state.length(), b, t);
   pass.rope = state.rope;
-  Transformer::Impl::Stream stream{impl_->embed(tokens_bt, pass.positions), at::Tensor()};
-  for (int64_t i = 0; i < c.layers; ++i) {
-    const LayerWeights& w = impl_->layers[static_cast<size_t>(i)];
-    AttentionCache& cache = state.layers[static_cast<size_t>(i)];
-    const auto [x, y] = impl_->attention_input(w, stream);
-    at::Tensor tau;
-    if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
-      tau = cached_temperature(w.spec.temperature, c.head_dim, w.temperature, y, cache);
-    }
-    const Heads heads = impl_->project(w, y, pass);
-    const AttentionSpec spec =
-        spec_in_mode(w.spec, impl_->compute.focus, impl_->compute.focus_change);
-    AttentionTensors tensors = impl_->tensors_of(w, tau);
-    if (w.routing.defined()) impl_->route(w, heads, tensors);
-    if (spec.focus.active())
-      put_groups(spec, w.focus, cached_groups(w, spec.focus, y, cache), tensors);
-    const at::Tensor out = cached_attention(spec, cache, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd,
-                                            tensors, impl_->compute.attention_path)
-                               .out_bhte;
-    stream = impl_->leave_layer(i, x, y, out, pass);
-  }
-  at::Tensor states = impl_->finish(stream);
+  pass.focus = impl_->compute.focus;
+  pass.earlier = &state;
+  at::Tensor states = impl_->walk(tokens_bt, pass, {});
   if (!all) states = states.select(1, t - 1);
   return logits(states);
 }

@@ -1,5 +1,5 @@
-// Decoding one token in one pass: the layers' parameters and caches for kernels/cpu/decoder.h, and
-// which models it is for.
+// The fused decoder of a model: the layers' parameters and caches for kernels/cpu/decoder.h, and
+// the models it is for.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "fovea/attention/cache/decode_rule.h"
 #include "fovea/attention/cache/token_keys.h"
@@ -165,7 +166,7 @@ kernels::TokenGroups token_groups(const FocusSpec& spec, const LayerFocus& focus
 
 /// Makes room for the token.
 CachePlace place_token(const TokenContext& token, const LayerWeights& w, AttentionCache& cache) {
-  const AttentionSpec spec = spec_in_mode(w.spec, token.compute.focus, token.compute.focus_change);
+  const AttentionSpec spec = spec_in_force(w.spec, token.compute);
   if (spec.focus.active()) {
     auto choice = std::make_unique<TokenKeys>(spec, cache);
     const int64_t count = token.position + 1;
@@ -207,7 +208,7 @@ kernels::DecoderLayer<T, W> decoder_layer(const TokenContext& token, const Layer
       .up = projection<W>(w.up, w.up_bias),
       .down = projection<W>(w.down, w.down_bias),
       .temperature = temperature_of(token, w, cache),
-      .rule = decode_rule(w.spec, token.bias, w.stages.sink_logit_h),
+      .rule = decode_rule(spec_in_force(w.spec, token.compute), token.bias, w.stages.sink_logit_h),
       .keys = heads_of<T>(place.keys),
       .values = heads_of<T>(place.values),
       .key_row = place.row,
@@ -220,8 +221,9 @@ kernels::DecoderLayer<T, W> decoder_layer(const TokenContext& token, const Layer
 
 }  // namespace
 
-std::string Transformer::Impl::beyond_one_pass(const at::Tensor& tokens_bt) const {
-  if (!compute.one_pass || compute.attention_path == Path::reference) return "not wanted";
+std::optional<std::string> Transformer::Impl::why_no_fused_decoder(
+    const at::Tensor& tokens_bt) const {
+  if (!compute.fused_decoder || compute.attention_path == Path::reference) return "not wanted";
   if (tokens_bt.size(1) != 1) return "it is for one token of each sequence";
   if (tokens_bt.size(0) > kernels::kMatVecRows || tokens_bt.size(0) < 1)
     return fmt::format("it is for 1 to {} sequences", kernels::kMatVecRows);
@@ -240,18 +242,15 @@ std::string Transformer::Impl::beyond_one_pass(const at::Tensor& tokens_bt) cons
   for (const LayerWeights& w : layers) {
     for (const at::Tensor* matrix : {&w.wq, &w.wk, &w.wv, &w.wo, &w.gate, &w.up, &w.down, &head})
       if (!usable(*matrix)) return "matrices are held in several forms";
-    const std::string why =
-        w.focus.defined()
-            ? beyond_decode_rule(spec_in_mode(w.spec, compute.focus, compute.focus_change))
-            : beyond_decode_rule(w.spec);
+    const std::string why = beyond_decode_rule(spec_in_force(w.spec, compute));
     if (!why.empty()) return why;
   }
-  return "";
+  return std::nullopt;
 }
 
 template <class T, class W>
-void Transformer::Impl::run_one_pass(const at::Tensor& x_btc, DecodeState& state,
-                                     const at::Tensor& logits_bv) const {
+void Transformer::Impl::run_fused_decoder(const at::Tensor& x_btc, DecodeState& state,
+                                          const at::Tensor& logits_bv) const {
   const ModelConfig& c = config;
   const TokenContext token{
       .config = c,
@@ -290,19 +289,18 @@ void Transformer::Impl::run_one_pass(const at::Tensor& x_btc, DecodeState& state
       .logits = logits_bv.mutable_data_ptr<float>()});
 }
 
-at::Tensor Transformer::Impl::decode_in_one_pass(const at::Tensor& tokens_bt,
-                                                 DecodeState& state) const {
+at::Tensor Transformer::Impl::decode_fused(const at::Tensor& tokens_bt, DecodeState& state) const {
   const int64_t b = tokens_bt.size(0);
   const at::Tensor x = embed(tokens_bt, next_positions(state.length(), b, 1)).contiguous();
   const at::Tensor z = at::empty({b, head.size(0)}, at::kFloat);
   const bool narrow = compute.dtype == at::kBFloat16,
              narrow_weights = head.scalar_type() == at::kBFloat16;
   if (narrow) {
-    narrow_weights ? run_one_pass<BFloat16, BFloat16>(x, state, z)
-                   : run_one_pass<BFloat16, float>(x, state, z);
+    narrow_weights ? run_fused_decoder<BFloat16, BFloat16>(x, state, z)
+                   : run_fused_decoder<BFloat16, float>(x, state, z);
   } else {
-    narrow_weights ? run_one_pass<float, BFloat16>(x, state, z)
-                   : run_one_pass<float, float>(x, state, z);
+    narrow_weights ? run_fused_decoder<float, BFloat16>(x, state, z)
+                   : run_fused_decoder<float, float>(x, state, z);
   }
   return z;
 }

@@ -1,4 +1,4 @@
-// Decoding one token in one pass through all layers: the same numbers as layer by layer, for every
+// The fused decoder, one token through all layers: the same numbers as layer by layer, for every
 // option it takes; the same bits for any number of threads and sequences; a reason where it does
 // not go.
 //
@@ -46,7 +46,7 @@ void add_all(std::vector<Named>& all, const char* key, Set set) {
   }
 }
 
-/// What goes through in one pass.
+/// What the fused decoder takes.
 std::vector<Named> options() {
   std::vector<Named> all;
   const auto add = [&](const char* name, auto set) {
@@ -158,19 +158,19 @@ double difference(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().max().item<double>();
 }
 
-TEST(OnePass, GivesTheLogitsOfTheLayersOneByOneInFloat32) {
+TEST(FusedDecoder, GivesTheLogitsOfTheLayersOneByOneInFloat32) {
   const at::Tensor ids = tokens(1);
   for (const auto& [name, config] : options()) {
     Transformer model = make(config, at::kFloat);
-    const at::Tensor fast = decoded(model, ids, "one pass");
-    model.compute().one_pass = false;
+    const at::Tensor fast = decoded(model, ids, "fused decoder");
+    model.compute().fused_decoder = false;
     const at::Tensor slow = decoded(model, ids, "by layers");
     EXPECT_LE(difference(fast, slow), 1e-5 * slow.abs().max().item<double>()) << name;
   }
 }
 
 // bfloat16: at most twice the error of the layers one by one, with matrices in either format.
-TEST(OnePass, IsAsExactAsTheLayersOneByOneInBfloat16) {
+TEST(FusedDecoder, IsAsExactAsTheLayersOneByOneInBfloat16) {
   const at::Tensor ids = tokens(1);
   for (const auto& [name, config] : options()) {
     SCOPED_TRACE(name);
@@ -179,17 +179,17 @@ TEST(OnePass, IsAsExactAsTheLayersOneByOneInBfloat16) {
     model.compute().dtype = at::kBFloat16;
     for (const bool held : {false, true}) {
       if (held) model.hold_matrices_in(at::kBFloat16);
-      model.compute().one_pass = false;
+      model.compute().fused_decoder = false;
       const double error = difference(decoded(model, ids, "by layers"), truth);
-      model.compute().one_pass = true;
-      EXPECT_LE(difference(decoded(model, ids, "one pass"), truth), 2 * error)
+      model.compute().fused_decoder = true;
+      EXPECT_LE(difference(decoded(model, ids, "fused decoder"), truth), 2 * error)
           << name << (held ? ", held" : "");
     }
   }
 }
 
 // Large enough for several threads.
-TEST(OnePass, HasTheSameBitsForAnyNumberOfThreadsAndSequences) {
+TEST(FusedDecoder, HasTheSameBitsForAnyNumberOfThreadsAndSequences) {
   ModelConfig config{.layers = 2, .width = 128, .heads = 6, .kv_heads = 3, .head_dim = 32};
   config.ffn_width = 392;
   config.context = 32;
@@ -199,22 +199,22 @@ TEST(OnePass, HasTheSameBitsForAnyNumberOfThreadsAndSequences) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const Transformer model = make(config, dtype);
     at::set_num_threads(1);
-    const at::Tensor one = decoded(model, ids, "one pass");
+    const at::Tensor one = decoded(model, ids, "fused decoder");
     for (const int n : {2, 3}) {
       at::set_num_threads(n);
-      EXPECT_TRUE(at::equal(decoded(model, ids, "one pass"), one)) << n << " threads";
+      EXPECT_TRUE(at::equal(decoded(model, ids, "fused decoder"), one)) << n << " threads";
     }
     for (int64_t b = 0; b < 3; ++b)
-      EXPECT_TRUE(at::equal(decoded(model, ids.narrow(0, b, 1), "one pass")[0], one[b])) << b;
+      EXPECT_TRUE(at::equal(decoded(model, ids.narrow(0, b, 1), "fused decoder")[0], one[b])) << b;
     at::set_num_threads(threads);
   }
 }
 
-TEST(OnePass, ContinuesWhatAPromptLeftInTheCacheAndForgetsWithIt) {
+TEST(FusedDecoder, ContinuesWhatAPromptLeftInTheCacheAndForgetsWithIt) {
   const at::Tensor ids = tokens(2);
   for (const auto& [name, config] : options()) {
     const Transformer model = make(config, at::kFloat);
-    const at::Tensor all = decoded(model, ids, "one pass");
+    const at::Tensor all = decoded(model, ids, "fused decoder");
     DecodeState state = model.make_decode_state(2, kTokens);
     model.decode(ids.narrow(1, 0, 11), state);
     EXPECT_EQ(state.path.name, "by layers");
@@ -229,7 +229,7 @@ TEST(OnePass, ContinuesWhatAPromptLeftInTheCacheAndForgetsWithIt) {
 }
 
 // From 4096 keys on tokens read keys sorted by their groups (spec 11.5).
-TEST(OnePass, ReadsSortedKeysOfALongText) {
+TEST(FusedDecoder, ReadsSortedKeysOfALongText) {
   constexpr int64_t kPrompt = 4200, kSteps = 60, kScans = 32;
   ModelConfig config = small();
   config.context = kPrompt + kSteps;
@@ -244,12 +244,12 @@ TEST(OnePass, ReadsSortedKeysOfALongText) {
   model.decode(ids.narrow(1, 0, kPrompt), state);
   const int64_t plain_bytes = state.bytes();
   DecodeState by_layers = state.fork();
-  const auto step = [&](DecodeState& of, int64_t i, bool one_pass) {
-    model.compute().one_pass = one_pass;
+  const auto step = [&](DecodeState& of, int64_t i, bool fused) {
+    model.compute().fused_decoder = fused;
     const at::Tensor z = model.decode(ids.narrow(1, kPrompt + i, 1), of);
-    EXPECT_EQ(of.path.name, one_pass ? "one pass" : "by layers") << of.path.reason;
+    EXPECT_EQ(of.path.name, fused ? "fused decoder" : "by layers") << of.path.reason;
     const std::string plan = i < kScans ? "scan" : "sorted";
-    EXPECT_EQ(of.path.plan, one_pass ? plan : "") << i;
+    EXPECT_EQ(of.path.plan, fused ? plan : "") << i;
     return z.to(at::kDouble);
   };
   std::vector<at::Tensor> expected;
@@ -269,7 +269,7 @@ TEST(OnePass, ReadsSortedKeysOfALongText) {
   }
 }
 
-TEST(OnePass, SaysWhyNot) {
+TEST(FusedDecoder, SaysWhyNot) {
   const auto reason = [](const ModelConfig& config, int64_t b = 1,
                          at::ScalarType dtype = at::kFloat) {
     const Transformer model = make(config, dtype);
