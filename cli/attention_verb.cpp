@@ -81,7 +81,8 @@ Verb add_attention_verb(Command& app, Globals& globals) {
   verb->add_option("--device", options->device, "auto, cpu or cuda");
   verb->add_option("--out", options->out, "write out, lse and gradients to this safetensors file");
   verb->add_option("--gradient", options->gradient_seed,
-                   "seed of the output gradient, where the case gives none");
+                   "seed of the output gradient, where the case gives none")
+      ->check(in_range(ranges::kSeeds));
   add_global_options(*verb, globals);
   return {verb, [options, &globals] { run(*options, globals); }};
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
@@ -188,13 +189,13 @@ Verb add_checkpoint_verb(Command& app, Globals& globals) {
   averaged->add_option("--out", options->out, "the folder to write; must not exist")->required();
   averaged->add_option("--last", options->last, "checkpoints of a run folder")
       ->capture_default_str()
-      ->check(positive());
+      ->check(in_range({1, 1e6}));
   Command* pruned =
       add("prune", "remove the oldest checkpoints of a run, never the last whole one");
   pruned->add_option("run", options->path, "run folder")->required();
   pruned->add_option("--keep", options->keep, "newest checkpoints that stay")
       ->required()
-      ->check(positive());
+      ->check(in_range({1, 1e6}));
   return {verb, [=, &globals] {
             if (listed->parsed()) return list(*options, globals);
             if (verified->parsed()) return verify(*options, globals);

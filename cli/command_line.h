@@ -28,10 +28,6 @@ struct ValueCheck {
   std::string description;
   std::string name;
 };
-/// A number above zero.
-ValueCheck positive();
-/// An integer from `lowest` to `highest`.
-ValueCheck range(int64_t lowest, int64_t highest);
 
 class Option {
  public:

@@ -17,6 +17,8 @@
 namespace fovea::cli {
 namespace {
 
+constexpr int64_t kFewest = 256 + 3;  // tokens: bytes and marks
+
 struct TrainOptions {
   std::vector<std::string> texts;
   std::string out, field = "text";
@@ -71,10 +73,6 @@ void read_texts(const TrainOptions& options, BpeTrainer& trainer, Progress& prog
 }
 
 void train_tokenizer(const TrainOptions& options, const Globals& globals) {
-  constexpr int64_t kFewest = 256 + 3;  // bytes and marks
-  require<UsageError>(options.vocabulary >= kFewest && options.vocabulary <= (1 << 22), "--vocab",
-                      "expected {} (bytes and marks) to {}; got {}", kFewest, 1 << 22,
-                      options.vocabulary);
   const std::filesystem::path folder = options.out;
   make_folders(folder);  // before the work whose result it takes
   Progress progress(stderr_progress(globals));
@@ -168,7 +166,8 @@ Verb add_data_verb(Command& app, Globals& globals) {
       ->required();
   tokenizer->add_option("--out", train->out, "folder for tokenizer.json")->required();
   tokenizer->add_option("--vocab", train->vocabulary, "tokens, the bytes and three marks included")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(in_range({kFewest, 1 << 22}));
   tokenizer->add_option("--field", train->field, "JSONL: the key that holds the text")
       ->capture_default_str();
   add_global_options(*tokenizer, globals);

@@ -30,8 +30,6 @@ at::ScalarType parse_weight_dtype(const std::string& text) {
 }
 
 void run(const Options& options, const Globals& globals) {
-  require<UsageError>(options.shard_gigabytes > 0, "--shard", "expected gigabytes above 0; got {}",
-                      options.shard_gigabytes);
   const SaveOptions how{.dtype = parse_weight_dtype(options.dtype),
                         .shard_bytes = static_cast<int64_t>(options.shard_gigabytes * 1e9)};
   const std::filesystem::path from = find_model(options.model), out = options.out;
@@ -95,7 +93,8 @@ Verb add_export_verb(Command& app, Globals& globals) {
   verb->add_option("--dtype", options->dtype, "of the weights: float32, bfloat16 or float16")
       ->capture_default_str();
   verb->add_option("--shard", options->shard_gigabytes, "gigabytes of one weight file at most")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(in_range({1e-9, 1e6}));
   add_global_options(*verb, globals);
   return {verb, [options, &globals] { run(*options, globals); }};
 }

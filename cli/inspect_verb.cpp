@@ -24,7 +24,7 @@ struct Options {
 std::string text_of(const Options& options) {
   require<UsageError>(options.text.empty() != options.text_file.empty(), "inspect",
                       "exactly one of --text and --text-file must be given");
-  return options.text.empty() ? read_file(options.text_file) : options.text;
+  return options.text.empty() ? read_input(options.text_file) : options.text;
 }
 
 InspectModel inspect_folder(const std::string& name, const std::string& adapter,
@@ -97,10 +97,12 @@ Verb add_inspect_verb(Command& app, Globals& globals) {
   verb.parser->add_option("--text-file", options->text_file, "a file with the text");
   verb.parser->add_option("--tokens", options->inspect.tokens, "of the text, at most")
       ->capture_default_str()
-      ->check(range(1, 4096));
+      ->check(in_range({1, 4096}));
   verb.parser->add_option("--layers", options->inspect.layers, "layers of the maps, from 0; all")
+      ->check(in_range(ranges::kLayerIndices))
       ->delimiter(',');
   verb.parser->add_option("--heads", options->inspect.heads, "heads of the maps, from 0; all")
+      ->check(in_range({0, 1 << 17}))
       ->delimiter(',');
   verb.parser->add_flag("--hard", options->hard, "Focus prunes as at inference");
   verb.parser

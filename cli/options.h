@@ -31,6 +31,9 @@ E parse_choice(const char* option, const std::string& text,
                    did_you_mean(text, known));
 }
 
+/// For `->check(...)`: a number inside `range`, which the help shows. NaN and words are refused.
+ValueCheck in_range(const Range& range);
+
 /// Where and in which number format a model runs, and what is changed about it.
 struct ModelOptions {
   std::string device = "auto", dtype = "auto", adapter, focus = "configured";
@@ -72,7 +75,8 @@ class FieldOptions {
       std::make_shared<std::map<std::string, std::vector<std::string>>>();
 };
 
-/// The bytes of a file, or of stdin for "-". IoError, InputError.
+/// The bytes of a file, or of stdin for "-". InputError where it cannot be read or has more than a
+/// prompt may have.
 std::string read_input(const std::string& path);
 
 }  // namespace fovea::cli

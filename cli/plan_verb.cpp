@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
+#include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/compare/compare.h"
@@ -200,7 +201,7 @@ Verb add_plan_verb(Command& app, Globals& globals) {
   verb->add_option(
           "--flops", options->speed,
           "FLOP/s that the time is reckoned with, for example 4e14; default: measured here")
-      ->check(positive());
+      ->check(in_range({1, 1e30}));
   add_global_options(*verb, globals);
   return {verb, [options, &globals] { run(*options, globals); }};
 }

@@ -17,6 +17,7 @@
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/base/printable.h"
 #include "fovea/runtime/interrupt.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/runtime/memory_shortage.h"
@@ -61,7 +62,8 @@ int report(const fovea::Error& error, bool json) {
     write_stderr(
         fmt::format("{{\"error\": \"{}\", \"exit_code\": {}}}\n", error.kind(), error.exit_code()));
   }
-  write_stderr(fmt::format("{}{}\n", error_prefix(), error.what()));
+  // Names and values of files stand in messages: they must not act on the terminal.
+  write_stderr(fmt::format("{}{}\n", error_prefix(), fovea::printable_line(error.what())));
   return error.exit_code();
 }
 
@@ -88,7 +90,7 @@ int run(const fovea::cli::Verb& verb, const fovea::cli::Globals& globals) {
     }
     write_stderr(fmt::format(
         "{}[internal] {}\nThis is a bug; please report it with the command and this message.\n",
-        error_prefix(), error.what()));
+        error_prefix(), fovea::printable(error.what())));
     return 1;
   }
 }

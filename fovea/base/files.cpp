@@ -84,31 +84,48 @@ void sync_tree(const fs::path& folder) {
 
 }  // namespace
 
-std::string read_file(const fs::path& path) {
+std::string read_descriptor(int descriptor, const std::string& name, const ReadLimit& limit) {
+  std::string bytes;
+  struct stat info {};
+  const auto refuse_beyond = [&](uint64_t size) {
+    require<InputError>(size <= limit.bytes, "file",
+                        "'{}' has more than the {} MB that {} may have; check the path", name,
+                        limit.bytes >> 20, limit.what);
+  };
+  if (::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode)) {
+    refuse_beyond(static_cast<uint64_t>(info.st_size));
+    bytes.reserve(static_cast<size_t>(info.st_size));
+  }
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t count = ::read(descriptor, buffer, sizeof buffer);
+    if (count == 0) return bytes;
+    if (count > 0) {
+      bytes.append(buffer, static_cast<size_t>(count));
+      refuse_beyond(bytes.size());
+    } else if (errno != EINTR) {
+      fail<InputError>("file", "cannot read '{}': {}; {}", name, std::strerror(errno),
+                       remedy(errno));
+    }
+  }
+}
+
+std::string read_file(const fs::path& path) { return read_file(path, kLargestText); }
+
+std::string read_file(const fs::path& path, const ReadLimit& limit) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     fail<InputError>("file", "cannot read '{}': {}; {}", path.string(), std::strerror(errno),
                      remedy(errno));
   }
-  std::string bytes;
-  struct stat info {};
-  if (::fstat(fd, &info) == 0 && info.st_size > 0) bytes.reserve(static_cast<size_t>(info.st_size));
-  char buffer[1 << 16];
-  for (;;) {
-    const ssize_t count = ::read(fd, buffer, sizeof buffer);
-    if (count > 0) {
-      bytes.append(buffer, static_cast<size_t>(count));
-    } else if (count == 0) {
-      break;
-    } else if (errno != EINTR) {
-      const int error = errno;
-      ::close(fd);
-      fail<InputError>("file", "cannot read '{}': {}; {}", path.string(), std::strerror(error),
-                       remedy(error));
-    }
+  try {
+    std::string bytes = read_descriptor(fd, path.string(), limit);
+    ::close(fd);
+    return bytes;
+  } catch (...) {
+    ::close(fd);
+    throw;
   }
-  ::close(fd);
-  return bytes;
 }
 
 OutputFile::OutputFile(const fs::path& path, Mode mode) : path_(path) {

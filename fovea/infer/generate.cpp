@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
+#include "fovea/config/reader.h"
 #include "fovea/infer/stop_strings.h"
 
 namespace fovea {
@@ -44,8 +45,9 @@ void require_tokens(int64_t tokens) {
 }
 
 int64_t checked_context(const Transformer& model, int64_t wanted) {
-  require<ConfigError>(wanted >= 0 && wanted != 1, "generate",
-                       "'context' must be 0 (the trained length) or at least 2; got {}", wanted);
+  require<ConfigError>(ranges::kPositionCounts.contains(wanted) && wanted != 1, "generate",
+                       "'context' must be 0 (the trained length) or 2 to {}; got {}",
+                       plain_number(ranges::kMostPositions), wanted);
   return wanted == 0 ? model.config().context : wanted;
 }
 
@@ -55,22 +57,22 @@ std::span<const std::string_view> enum_names(WhenFull) { return kWhenFull; }
 std::span<const std::string_view> enum_names(FinishReason) { return kReasons; }
 
 void ContextOptions::describe(FieldVisitor& v) {
-  v.integer({"context", "positions of the text; 0 = the model's trained length"}, context);
+  v.integer(
+      {"context", "positions of the text; 0 = the model's trained length", ranges::kPositionCounts},
+      context);
   v.choice({"when_full", "at the last position: stop, or slide (forget the older half)"},
            when_full);
 }
 
 void GenerateOptions::describe(FieldVisitor& v) {
   sampling.describe(v);
-  v.integer({"max_tokens", "new tokens at most"}, max_tokens);
-  v.integer({"seed", "of the draws; the same seed gives the same text"}, seed);
+  v.integer({"max_tokens", "new tokens at most", ranges::kPositionCounts}, max_tokens);
+  v.integer({"seed", "of the draws; the same seed gives the same text", ranges::kSeeds}, seed);
   v.texts({"stop", "the text ends before the first of these strings"}, stop);
 }
 
 void GenerateOptions::check() const {
-  sampling.check();
-  require<ConfigError>(max_tokens >= 0, "generate", "'max_tokens' must be 0 or more; got {}",
-                       max_tokens);
+  check_fields("generate", *this);
   StopStrings{stop};
 }
 

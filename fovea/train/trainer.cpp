@@ -8,7 +8,9 @@
 
 #include "fovea/base/error.h"
 #include "fovea/runtime/machine.h"
+#include "fovea/runtime/memory_limit.h"
 #include "fovea/runtime/memory_shortage.h"
+#include "fovea/train/run_plan.h"
 #include "fovea/train/trainer_impl.h"
 
 namespace fovea {
@@ -60,6 +62,9 @@ Trainer::Impl::Impl(const Recipe& unresolved, TrainCallbacks calls,
   const auto tokenizer = corpus ? corpus->shared_tokenizer() : open_tokenizer(recipe.tokenizer);
   recipe.model = recipe.model.resolved(tokenizer->vocab_size());
   if (found) check_same_run(*found);
+  if (device.is_cpu())
+    require_memory("this training",
+                   static_cast<double>(plan_run(recipe, tokenizer->vocab_size()).memory.total()));
   if (!corpus) {
     corpus = prepare_corpus(recipe.data, tokenizer, [&](const CorpusProgress& progress) {
       if (callbacks.stop != nullptr && callbacks.stop->load()) {

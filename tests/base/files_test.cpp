@@ -65,6 +65,16 @@ TEST(ReadFile, MissingFileAndFolderAreInputErrorsThatNameThePath) {
   EXPECT_ERROR(InputError, read_file(folder.path()), folder.path().string(), "directory");
 }
 
+TEST(ReadFile, MoreThanTheLimitIsAnInputErrorThatNamesIt) {
+  const ReadLimit limit{"a recipe", 1 << 20};
+  testing::TemporaryFolder folder;
+  write_file(folder / "whole", std::string(1 << 20, 'x'));
+  EXPECT_EQ(read_file(folder / "whole", limit).size(), size_t{1} << 20);
+  write_file(folder / "large", std::string((1 << 20) + 1, 'x'));
+  EXPECT_ERROR(InputError, read_file(folder / "large", limit), "large", "1 MB", "a recipe");
+  EXPECT_ERROR(InputError, read_file("/dev/zero", limit), "/dev/zero", "1 MB", "a recipe");
+}
+
 TEST(WriteFile, FillThatThrowsLeavesTheOldFileAndNoTemporary) {
   TemporaryFolder folder;
   write_file(folder / "a", "old");

@@ -118,6 +118,11 @@ TEST(Generate, LongPromptsAndImpossibleOptionsAreRefusedWithTheRemedy) {
   EXPECT_ERROR(ConfigError, TextSession(model, bytes(), {.context = -3}), "'context'");
 }
 
+TEST(Generate, AContextThatNoMemoryHoldsIsRefusedBeforeItsCacheIsMade) {
+  const Transformer model = tiny();
+  EXPECT_THROW(TextSession(model, bytes(), {.context = int64_t{1} << 31}), std::bad_alloc);
+}
+
 TEST(Generate, AStopStringEndsTheTextAndIsNotPartOfIt) {
   const Transformer model = tiny();
   const std::string whole = generate_text(model, bytes(), "ab", greedy(16)).text;
