@@ -55,9 +55,14 @@ class FloatBuffer {
 
 /// Memory for packed operands of the calling thread's next call, kept from call to call: fresh
 /// memory costs a page fault per 4 KiB, a quarter of the backward pass at 1024 tokens. Without
-/// NDEBUG it holds NaN, so that tests notice what is read before it is written.
+/// NDEBUG it is fresh and holds NaN, so that tests notice what is read before it is written, and
+/// sanitizers what is touched behind it.
 inline float* packed_memory(int64_t floats) {
+#ifdef NDEBUG
   constexpr int64_t kKept = 16 << 20;
+#else
+  constexpr int64_t kKept = 0;
+#endif
   thread_local FloatBuffer buffer(0);
   thread_local int64_t size = 0;
   if (floats > size || size > kKept) {
