@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "fovea/attention/mechanisms/focus.h"
 #include "fovea/base/error.h"
 #include "fovea/nn/lora.h"
 
@@ -119,10 +120,12 @@ void FocusSettings::check(int64_t model_layers) const {
                          "'model.attention.focus.{}' must be 0 or more; got {}", key, value);
   }
   require<ConfigError>(
-      final_strength == 0.0 || (final_strength > 0.0 && groups.reads_strength()), where,
-      "'model.attention.focus.final_strength' must be above 0, for gate logsig with "
+      final_strength == 0.0 ||
+          (final_strength > 0.0 && final_strength <= kMostFocusStrength && groups.reads_strength()),
+      where,
+      "'model.attention.focus.final_strength' must be above 0 and at most {}, for gate logsig with "
       "learned_strength: true; got {} with gate {}",
-      final_strength, enum_name(groups.gate));
+      kMostFocusStrength, final_strength, enum_name(groups.gate));
   require<ConfigError>(recluster_interval >= 0, where,
                        "'model.attention.focus.recluster_interval' must be 0 or more; got {}",
                        recluster_interval);

@@ -397,7 +397,7 @@ class Backward {
             .key_places = is_far ? places_of(far.key.places, far.key.low, far.key.high)
                                  : places_of(plan.key, plan.low, plan.high),
             .ordered = true,
-            .plain = is_plain(p_.rule),
+            .plain = is_plain(p_.rule, PairGate::Form::none),
             .heads = own.heads.data(),
             .head_count = group_};
   }
