@@ -5,21 +5,6 @@
 #include <CLI/CLI.hpp>
 
 namespace fovea::cli {
-namespace {
-
-ValueCheck from_validator(const CLI::Validator& validator, const std::string& name) {
-  return {[validator](std::string& text) { return validator(text); }, validator.get_description(),
-          name};
-}
-
-}  // namespace
-
-ValueCheck positive() { return from_validator(CLI::PositiveNumber, "POSITIVE"); }
-
-ValueCheck range(int64_t lowest, int64_t highest) {
-  return from_validator(CLI::Range(lowest, highest), "RANGE");
-}
-
 Option* Option::required() {
   option_->required();
   return this;

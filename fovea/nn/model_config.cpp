@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "fovea/attention/mechanisms/focus.h"
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
 #include "fovea/nn/lora.h"
@@ -109,10 +110,12 @@ void FocusSettings::check(int64_t model_layers) const {
   for (const int64_t layer : layers)
     check_range("attention.focus.layers", layer, 0, model_layers - 1);
   require<ConfigError>(
-      final_strength == 0.0 || (final_strength > 0.0 && groups.reads_strength()), where,
-      "'model.attention.focus.final_strength' must be above 0, for gate logsig with "
+      final_strength == 0.0 ||
+          (final_strength > 0.0 && final_strength <= kMostFocusStrength && groups.reads_strength()),
+      where,
+      "'model.attention.focus.final_strength' must be above 0 and at most {}, for gate logsig with "
       "learned_strength: true; got {} with gate {}",
-      final_strength, enum_name(groups.gate));
+      kMostFocusStrength, final_strength, enum_name(groups.gate));
 }
 
 void RoutingSettings::describe(FieldVisitor& v) {

@@ -71,6 +71,8 @@ void FocusSpec::check() const {
     require<ConfigError>(std::isfinite(value) && value > 0.0, where,
                          "focus.{} must be a positive number; got {}", name, value);
   }
+  require<ConfigError>(strength <= kMostFocusStrength, where,
+                       "focus.strength must be at most {}; got {}", kMostFocusStrength, strength);
   require<ConfigError>(threshold >= 0.0 && threshold <= 1.0, where,
                        "focus.threshold must be in [0, 1]; got {}", threshold);
   require<ConfigError>(rounds >= 1, where, "focus.rounds must be at least 1; got {}", rounds);

@@ -107,9 +107,9 @@ class Forward {
         strips_((s_.keys + table_.strip - 1) / table_.strip),
         key_floats_(strips_ * table_.strip * key_.pitch),
         value_floats_(strips_ * table_.strip / table_.elements * value_.columns),
-        plain_(is_linear(p_.rule)),
         gate_(gate_rule(p_.rule.gate)),
         query_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.query, p_.rule.gate.query_batch,
+        plain_(is_linear(p_.rule, gate_.form)),
                      s_.batch, s_.queries, s_.queries),
         key_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.key, p_.rule.gate.key_batch, s_.batch,
                    s_.keys, table_.strip, [&](int64_t b) -> const std::vector<int32_t>& {
@@ -220,11 +220,11 @@ class Forward {
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
   const int64_t strips_, key_floats_, value_floats_;
-  const bool plain_;
   const GateRule gate_;
   const GateRows query_gates_;
   const GateColumns key_gates_;
   std::vector<HeadRule> rules_;
+  const bool plain_;
 };
 
 }  // namespace
