@@ -10,6 +10,7 @@
 
 #include <optional>
 
+#include "fovea/attention/isolation.h"
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/head_output.h"
@@ -140,6 +141,9 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
       context.plans ? context.plans->get(spec, context, shape) : make_plan(spec, context, shape);
   if (plan->empty_rows) return reference("some rows have no allowed key");
   AttentionResult result = sdpa_attention(spec, *plan, q, k, v, tensors, context.want_lse);
+  if (q.device().is_cpu() && !all_finite(result.out_bhte))
+    return reference(
+        "a result is not finite, which torch's operation gives rows that do not see it");
   result.out_bhte = head_output(spec, result.out_bhte, tensors);
   if (context.want_stats) result.stats = attention_stats(spec, q, k, tensors, context);
   result.path = {
