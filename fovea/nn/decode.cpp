@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/mechanisms/sinkhorn.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/isa.h"
@@ -34,9 +35,7 @@ DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) cons
   std::vector<std::vector<StreamSpec>> streams;
   int64_t bytes = 0;
   for (const LayerWeights& layer : impl_->layers) {
-    streams.push_back(
-        cache_streams(spec_in_mode(layer.spec, impl_->compute.focus, impl_->compute.focus_change),
-                      impl_->compute.dtype));
+    streams.push_back(cache_streams(impl_->spec_in_force(layer), impl_->compute.dtype));
     bytes += cache_bytes(streams.back(), batch, capacity);
   }
   // One block for all layers, each of which may be smaller than a page. Bad sizes are the caches'.
@@ -45,13 +44,16 @@ DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) cons
   for (const std::vector<StreamSpec>& of_layer : streams)
     state.layers.emplace_back(of_layer, batch, capacity, impl_->device,
                               memory ? &*memory : nullptr);
+  state.sorted.resize(state.layers.size());
   return state;
 }
 
-at::Tensor Transformer::Impl::next_positions(int64_t first, int64_t b, int64_t t) const {
-  return at::arange(first, first + t, at::TensorOptions(at::kLong).device(device))
-      .expand({b, t})
-      .contiguous();
+at::Tensor Transformer::Impl::next_positions(const std::vector<int64_t>& lengths, int64_t t) const {
+  return (at::tensor(lengths, at::kLong).unsqueeze(1) + at::arange(t)).to(device);
+}
+
+std::optional<std::string> Transformer::why_no_fused_decoder() const {
+  return impl_->why_no_fused_decoder();
 }
 
 at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, bool all) const {
@@ -63,7 +65,7 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
       impl_->compute.focus != FocusMode::random && impl_->compute.focus != FocusMode::window,
       "decode", "focus {} is a baseline of scoring and has no decode",
       enum_name(impl_->compute.focus));
-  const std::optional<std::string> why_not = impl_->why_no_fused_decoder(tokens_bt);
+  const std::optional<std::string> why_not = impl_->prepare_fused_decoder(tokens_bt, state);
   state.path = {.name = why_not ? "by layers" : "fused decoder",
                 .isa = std::string(enum_name(chosen_isa())),
                 .plan = "",
@@ -73,9 +75,9 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
     return all ? z.unsqueeze(1) : z;
   }
   const ModelConfig& c = impl_->config;
-  const int64_t b = tokens_bt.size(0), t = tokens_bt.size(1), first = state.length();
+  const int64_t t = tokens_bt.size(1);
   PassContext pass;
-  pass.positions = impl_->next_positions(first, b, t);
+  pass.positions = impl_->next_positions(state.lengths(), t);
   pass.rope = state.rope;
   Transformer::Impl::Stream stream{impl_->embed(tokens_bt, pass.positions), at::Tensor()};
   for (int64_t i = 0; i < c.layers; ++i) {
@@ -87,37 +89,20 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
       tau = cached_temperature(w.spec.temperature, c.head_dim, w.temperature, y, cache);
     }
     const Heads heads = impl_->project(w, y, pass);
-    const AttentionSpec spec =
-        spec_in_mode(w.spec, impl_->compute.focus, impl_->compute.focus_change);
+    const AttentionSpec spec = impl_->spec_in_force(w);
     AttentionTensors tensors = impl_->tensors_of(w, tau);
     if (w.routing.defined()) impl_->route(w, heads, tensors);
     if (spec.focus.active())
       put_groups(spec, w.focus, cached_groups(w, spec.focus, y, cache), tensors);
-    const at::Tensor out = cached_attention(spec, cache, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd,
-                                            tensors, impl_->compute.attention_path)
-                               .out_bhte;
+    const at::Tensor out =
+        cached_attention(spec, cache, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd, tensors,
+                         impl_->compute.attention_path, &state.sorted[static_cast<size_t>(i)])
+            .out_bhte;
     stream = impl_->leave_layer(i, x, y, out, pass);
   }
   at::Tensor states = impl_->finish(stream);
   if (!all) states = states.select(1, t - 1);
   return logits(states);
-}
-
-void DecodeState::truncate(int64_t length) {
-  for (AttentionCache& cache : layers) cache.truncate(length);
-}
-
-DecodeState DecodeState::fork() const {
-  DecodeState copy;
-  copy.rope = rope;
-  for (const AttentionCache& cache : layers) copy.layers.push_back(cache.fork());
-  return copy;
-}
-
-int64_t DecodeState::bytes() const {
-  int64_t total = 0;
-  for (const AttentionCache& cache : layers) total += cache.bytes();
-  return total;
 }
 
 }  // namespace fovea

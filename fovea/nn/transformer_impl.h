@@ -12,7 +12,9 @@
 
 #include "fovea/attention/mechanisms/focal.h"
 #include "fovea/base/error.h"
+#include "fovea/nn/block_description.h"
 #include "fovea/nn/focus_layer.h"
+#include "fovea/nn/fused_decoder.h"
 #include "fovea/nn/layers.h"
 #include "fovea/nn/lora.h"
 #include "fovea/nn/ops.h"
@@ -30,7 +32,7 @@ struct LayerRouting {
 /// Parameters of one decoder block; undefined where the config has none.
 struct LayerWeights {
   AttentionSpec spec;
-  bool rotated = true;
+  BlockDescription block;
   NormWeights attention_in, attention_out, ffn_in, ffn_out;
   at::Tensor wq, wk, wv, wo, bq, bk, bv, bo;
   at::Tensor gate, up, down, gate_bias, up_bias, down_bias;
@@ -42,12 +44,6 @@ struct LayerWeights {
   LayerRouting routing;
   LayerLora lora;
 };
-
-/// The norms that the blocks of a layout have (7.2).
-struct NormPlaces {
-  bool attention_in = false, attention_out = false, ffn_in = false, ffn_out = false;
-};
-NormPlaces norm_places(BlockLayout block);
 
 /// What all layers of one forward pass share.
 struct PassContext {
@@ -105,8 +101,8 @@ struct Transformer::Impl {
   LogitTransform logit_rule(double z_loss) const;
   /// Logits from the head's product (7.4).
   at::Tensor ruled(const at::Tensor& product) const;
-  /// int64 [b, t] of the next t tokens.
-  at::Tensor next_positions(int64_t first, int64_t b, int64_t t) const;
+  /// int64 [b, t] of the next t tokens of sequences of these lengths.
+  at::Tensor next_positions(const std::vector<int64_t>& lengths, int64_t t) const;
   AttentionTensors tensors_of(const LayerWeights& layer, const at::Tensor& tau_bt) const;
   Heads project(const LayerWeights& layer, const at::Tensor& y, const PassContext& pass) const;
 
@@ -132,13 +128,19 @@ struct Transformer::Impl {
   Stream run_layer(int64_t index, Stream stream, const PassContext& pass, ForwardInfo* info) const;
   /// All layers and the last norm.
   at::Tensor run(const ModelInput& input, const PassContext& pass, ForwardInfo* info) const;
-  /// Why the fused decoder does not take these tokens; nothing where it does.
-  std::optional<std::string> why_no_fused_decoder(const at::Tensor& tokens_bt) const;
+  /// The layer's spec in the present mode.
+  AttentionSpec spec_in_force(const LayerWeights& layer) const {
+    return spec_in_mode(layer.spec, compute.focus, compute.focus_change);
+  }
+  /// Why the fused decoder does not take this model; nothing where it does.
+  std::optional<std::string> why_no_fused_decoder() const;
+  FusedDecoderKey fused_decoder_key(const DecodeState& state) const;
+  /// Compiles the fused decoder into the state unless it is there; or why it does not take these
+  /// tokens.
+  std::optional<std::string> prepare_fused_decoder(const at::Tensor& tokens_bt,
+                                                   DecodeState& state) const;
   /// Logits [b, v] of one token of each sequence.
   at::Tensor decode_fused(const at::Tensor& tokens_bt, DecodeState& state) const;
-  template <class T, class W>
-  void run_fused_decoder(const at::Tensor& x_btc, DecodeState& state,
-                         const at::Tensor& logits_bv) const;
   LayerGroups group_layer(const LayerWeights& layer, const at::Tensor& y,
                           const AttentionContext& context, FocusMode mode) const;
   Stream run_layer_checkpointed(int64_t index, Stream stream, const PassContext& pass,

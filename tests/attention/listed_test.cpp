@@ -5,7 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache/cache.h"
+#include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/mechanisms/routing.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
