@@ -14,7 +14,7 @@
 #include <limits>
 #include <vector>
 
-#include "fovea/attention/cache/cache.h"
+#include "fovea/attention/cache/cached_attention.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
 #include "fovea/checkpoint/part_case.h"

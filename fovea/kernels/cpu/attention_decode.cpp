@@ -28,6 +28,9 @@ void run(const AttentionDecode<T>& problem) {
       "attention kernel",
       "lists of keys are for one query each of {} rows; got {} lists, {} queries", s.batch,
       problem.keys_seen.size(), s.queries);
+  require<ShapeError>(problem.first_rows.empty() || std::ssize(problem.first_rows) == s.batch,
+                      "attention kernel", "expected the first rows of {} sequences; got {}",
+                      s.batch, problem.first_rows.size());
   for (int64_t b = 0; b < std::ssize(problem.keys_seen); ++b) {
     require<ShapeError>(problem.rows[b].near.end <= std::ssize(problem.keys_seen[b]) &&
                             problem.rows[b].far.end <= std::ssize(problem.keys_seen[b]),
