@@ -60,7 +60,7 @@ bool has_wanted_type(const Json& value, const Json& initial) {
   if (initial.is_number()) return value.is_number();
   if (!initial.is_array()) return value.type() == initial.type();
   return value.is_array() &&
-         std::ranges::all_of(value, [](const Json& v) { return v.is_string(); });
+         std::all_of(value.begin(), value.end(), [](const Json& v) { return v.is_string(); });
 }
 
 /// JSON tells texts from numbers, which ConfigNode does not keep.
@@ -70,7 +70,8 @@ void require_types(const Json& line, const std::string& place, const GenerateOpt
   require<InputError>(line.contains("prompt") && line["prompt"].is_string(), place,
                       "expected the key 'prompt' with text; got {}",
                       line.contains("prompt") ? line["prompt"].dump() : "no such key");
-  for (const auto& [key, initial] : fields_to_json(defaults).items()) {
+  const Json known = fields_to_json(defaults);
+  for (const auto& [key, initial] : known.items()) {
     const auto given = line.find(key);
     require<InputError>(given == line.end() || has_wanted_type(*given, initial), place,
                         "expected '{}' to be {}; got {}", key, wanted_type(initial),
