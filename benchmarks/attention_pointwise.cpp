@@ -11,6 +11,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd.h>
 

@@ -5,6 +5,7 @@
 #include "fovea/attention/call.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
 #include <bit>

@@ -5,6 +5,7 @@
 #include "fovea/checkpoint/adapter.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "fovea/base/error.h"
 #include "fovea/nn/lora.h"

@@ -3,6 +3,7 @@
 #include "fovea/checkpoint/average.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <nlohmann/json.hpp>
 

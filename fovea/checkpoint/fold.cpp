@@ -3,6 +3,7 @@
 #include "fovea/checkpoint/fold.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "fovea/base/error.h"
 

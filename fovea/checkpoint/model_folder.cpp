@@ -3,6 +3,7 @@
 #include "fovea/checkpoint/model_folder.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>

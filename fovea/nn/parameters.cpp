@@ -3,6 +3,7 @@
 #include "fovea/nn/parameters.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 

@@ -3,6 +3,7 @@
 #include "fovea/nn/transformer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "fovea/attention/plan.h"
 #include "fovea/base/error.h"

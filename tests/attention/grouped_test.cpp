@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/attention/paths/grouped.h"
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "fovea/attention/cache/cached_attention.h"

@@ -6,6 +6,7 @@
 #include "fovea/checkpoint/adapter.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -5,6 +5,7 @@
 #include "fovea/eval/retention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -3,6 +3,7 @@
 #include "fovea/infer/generate.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include "fovea/infer/chat.h"

@@ -5,6 +5,7 @@
 #include "fovea/attention/cache/cache.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

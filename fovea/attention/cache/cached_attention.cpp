@@ -5,6 +5,7 @@
 #include "fovea/attention/cache/cached_attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <optional>

@@ -5,6 +5,7 @@
 #include "fovea/nn/mechanisms/focus_layer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>

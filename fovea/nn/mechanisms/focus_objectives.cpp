@@ -3,6 +3,7 @@
 #include "fovea/nn/mechanisms/focus_objectives.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
