@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "fovea/attention/mechanisms/block_pairs.h"
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/multi_token.h"

@@ -13,6 +13,7 @@
 #include "fovea/attention/cache/sorted_keys.h"
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/head_output.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/attention.h"
@@ -25,7 +26,6 @@ constexpr const char* kQueries = "queries";
 constexpr const char* kTau = "tau";
 constexpr const char* kGroups = "groups";
 constexpr const char* kMembers = "members";
-constexpr const char* kGroupScores = "group_scores";
 constexpr const char* kRoutes = "routes";
 constexpr const char* kNearness = "nearness";
 
@@ -52,27 +52,6 @@ int64_t resting_rows(const StreamSpec& spec, int64_t capacity) {
   return spec.keep_last > 0 ? std::min(capacity, 2 * spec.keep_last) : capacity;
 }
 
-bool keeps_prefix_sum(const TemperatureSpec& spec) {
-  return spec.kind == TemperatureSpec::Kind::learned && spec.form == TemperatureSpec::Form::prefix;
-}
-
-// Groups of the cached keys; the queries are the last of them.
-void add_focus_streams(const FocusSpec& focus, at::ScalarType dtype, const StreamSpec& keys,
-                       std::vector<StreamSpec>& streams) {
-  const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
-  const auto beside_keys = [&](const char* name, std::vector<int64_t> shape, at::ScalarType type) {
-    StreamSpec stream = keys;
-    stream.name = name, stream.row_shape = std::move(shape), stream.dtype = type;
-    stream.by_head = false;
-    streams.push_back(std::move(stream));
-  };
-  if (focus.reads_groups()) beside_keys(kGroups, {focus.groups}, wide);
-  if (focus.reads_members()) beside_keys(kMembers, {1}, at::kLong);
-  if (focus.active() && focus.assignment == FocusSpec::Assignment::sinkhorn &&
-      focus.potentials == FocusSpec::Potentials::chunk)
-    streams.push_back({.name = kGroupScores, .row_shape = {focus.groups}, .dtype = wide});
-}
-
 }  // namespace
 
 std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType dtype) {
@@ -93,26 +72,7 @@ std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType 
   values.name = "values";
   values.row_shape = {spec.value_heads(), spec.value_width()};
   std::vector<StreamSpec> streams{keys, values};
-  if (keeps_prefix_sum(spec.temperature))
-    streams.push_back({.name = kTemperature, .row_shape = {1}, .dtype = at::kDouble});
-  add_focus_streams(spec.focus, dtype, keys, streams);
-  if (spec.routing.active())
-    streams.push_back({.name = kRoutes, .row_shape = {spec.heads}, .dtype = at::kLong});
-  if (spec.routing.reads_nearness())
-    streams.push_back({.name = kNearness,
-                       .row_shape = {spec.heads},
-                       .dtype = dtype == at::kDouble ? at::kDouble : at::kFloat});
-  if (earlier > 0) {
-    streams.push_back({.name = kQueries,
-                       .row_shape = {spec.heads, spec.head_dim},
-                       .dtype = dtype,
-                       .keep_last = earlier + 1});
-    if (spec.temperature.kind == TemperatureSpec::Kind::learned)
-      streams.push_back({.name = kTau,
-                         .row_shape = {1},
-                         .dtype = dtype == at::kDouble ? at::kDouble : at::kFloat,
-                         .keep_last = earlier + 1});
-  }
+  add_mechanism_streams(spec, keys, streams);
   return streams;
 }
 
@@ -370,7 +330,7 @@ at::Tensor cached_temperature(const TemperatureSpec& spec, int64_t head_dim,
                               const TemperatureParameters& parameters, const at::Tensor& x_btc,
                               AttentionCache& cache) {
   const at::NoGradGuard no_gradient;
-  if (!keeps_prefix_sum(spec)) {
+  if (spec.kind != TemperatureSpec::Kind::learned || spec.form != TemperatureSpec::Form::prefix) {
     require<UnsupportedError>(spec.form != TemperatureSpec::Form::sequence, "cache",
                               "temperature.form sequence needs the whole text and has no decode "
                               "(F-1, F-12); train with form prefix");
