@@ -68,9 +68,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_attention_verb(CLI::App& app, Globals& globals) {
+Verb add_attention_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand(
+  Command* verb = app.add_subcommand(
       "attention", "run one attention from a case file, with its gradients, on any path");
   verb->add_option("case", options->file,
                    "CASE.safetensors: q, k, v, ... and the spec (docs/attention-case.md)")
@@ -81,7 +81,8 @@ Verb add_attention_verb(CLI::App& app, Globals& globals) {
   verb->add_option("--device", options->device, "auto, cpu or cuda");
   verb->add_option("--out", options->out, "write out, lse and gradients to this safetensors file");
   verb->add_option("--gradient", options->gradient_seed,
-                   "seed of the output gradient, where the case gives none");
+                   "seed of the output gradient, where the case gives none")
+      ->check(in_range(ranges::kSeeds));
   add_global_options(*verb, globals);
   return {verb, [options, &globals] { run(*options, globals); }};
 }

@@ -27,13 +27,14 @@ void check_sizes(const AttentionSpec& s) {
 }  // namespace
 
 void AttentionSpec::describe(FieldVisitor& v) {
-  v.integer({"heads", "query heads H"}, heads);
-  v.integer({"kv_heads", "key/value heads, a divisor of heads (GQA, MQA)"}, kv_heads);
-  v.integer({"head_dim", "width d of queries and keys"}, head_dim);
-  v.integer({"value_dim", "width of values; 0 = head_dim"}, value_dim);
-  v.real({"scale", "replaces 1/sqrt(d) when > 0"}, scale);
+  v.integer({"heads", "query heads H", {1, 1 << 17}}, heads);
+  v.integer({"kv_heads", "key/value heads, a divisor of heads (GQA, MQA)", {1, 1 << 17}}, kv_heads);
+  v.integer({"head_dim", "width d of queries and keys", {1, 1 << 16}}, head_dim);
+  v.integer({"value_dim", "width of values; 0 = head_dim", {0, 1 << 16}}, value_dim);
+  v.real({"scale", "replaces 1/sqrt(d) when > 0", ranges::kNotNegative}, scale);
   for (const Mechanism* mechanism : mechanisms()) mechanism->describe(*this, v);
-  v.integer({"depth", "index of the layer from 0, for lambda_init and head_output.depth_scale"},
+  v.integer({"depth", "index of the layer from 0, for lambda_init and head_output.depth_scale",
+             ranges::kLayerIndices},
             depth);
 }
 

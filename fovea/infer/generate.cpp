@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
+#include "fovea/config/reader.h"
 #include "fovea/infer/stop_strings.h"
 
 namespace fovea {
@@ -30,9 +31,23 @@ bool is_set(const std::atomic<bool>* flag) {
   return flag != nullptr && flag->load(std::memory_order_relaxed);
 }
 
+void require_fit(int64_t tokens, int64_t context, const Transformer& model) {
+  require<InputError>(tokens <= context, "generate",
+                      "expected a text of at most {} tokens; got {}; shorten it, give a larger "
+                      "context (the model was trained with {}), or use when_full: slide",
+                      context, tokens, model.config().context);
+}
+
+void require_tokens(int64_t tokens) {
+  require<InputError>(tokens > 0, "generate",
+                      "expected a text of at least one token; got none, and this tokenizer has no "
+                      "begin mark; give a prompt");
+}
+
 int64_t checked_context(const Transformer& model, int64_t wanted) {
-  require<ConfigError>(wanted >= 0 && wanted != 1, "generate",
-                       "'context' must be 0 (the trained length) or at least 2; got {}", wanted);
+  require<ConfigError>(ranges::kPositionCounts.contains(wanted) && wanted != 1, "generate",
+                       "'context' must be 0 (the trained length) or 2 to {}; got {}",
+                       plain_number(ranges::kMostPositions), wanted);
   return wanted == 0 ? model.config().context : wanted;
 }
 
@@ -42,22 +57,22 @@ std::span<const std::string_view> enum_names(WhenFull) { return kWhenFull; }
 std::span<const std::string_view> enum_names(FinishReason) { return kReasons; }
 
 void ContextOptions::describe(FieldVisitor& v) {
-  v.integer({"context", "positions of the text; 0 = the model's trained length"}, context);
+  v.integer(
+      {"context", "positions of the text; 0 = the model's trained length", ranges::kPositionCounts},
+      context);
   v.choice({"when_full", "at the last position: stop, or slide (forget the older half)"},
            when_full);
 }
 
 void GenerateOptions::describe(FieldVisitor& v) {
   sampling.describe(v);
-  v.integer({"max_tokens", "new tokens at most"}, max_tokens);
-  v.integer({"seed", "of the draws; the same seed gives the same text"}, seed);
+  v.integer({"max_tokens", "new tokens at most", ranges::kPositionCounts}, max_tokens);
+  v.integer({"seed", "of the draws; the same seed gives the same text", ranges::kSeeds}, seed);
   v.texts({"stop", "the text ends before the first of these strings"}, stop);
 }
 
 void GenerateOptions::check() const {
-  sampling.check();
-  require<ConfigError>(max_tokens >= 0, "generate", "'max_tokens' must be 0 or more; got {}",
-                       max_tokens);
+  check_fields("generate", *this);
   StopStrings{stop};
 }
 
@@ -92,14 +107,10 @@ TextSession::TextSession(const Transformer& model, const Tokenizer& tokenizer,
 void TextSession::append(std::string_view text) {
   const size_t before = tokens_.size();
   tokenizer_.append(text, tokens_);
-  const size_t now = tokens_.size();
-  if (static_cast<int64_t>(now) > context_ && when_full_ == WhenFull::stop) {
-    tokens_.resize(before);
-    fail<InputError>("generate",
-                     "expected a text of at most {} tokens; got {}; shorten it, give a larger "
-                     "context (the model was trained with {}), or use when_full: slide",
-                     context_, now, model_.config().context);
-  }
+  const auto now = static_cast<int64_t>(tokens_.size());
+  if (now <= context_ || when_full_ == WhenFull::slide) return;
+  tokens_.resize(before);
+  require_fit(now, context_, model_);
 }
 
 // Brings the cache to `length` tokens. Where it has evicted what that needs it starts anew, and the
@@ -178,9 +189,7 @@ void TextSession::forget_text_after(size_t first_token, const std::string& stop)
 GenerateResult TextSession::generate(const GenerateOptions& options, const TextStream& stream,
                                      const std::atomic<bool>* interrupt) {
   options.check();
-  require<InputError>(!tokens_.empty(), "generate",
-                      "expected a text of at least one token; got none, and this tokenizer has no "
-                      "begin mark; give a prompt");
+  require_tokens(std::ssize(tokens_));
   GenerateResult result;
   Sampler sampler(options.sampling, static_cast<uint64_t>(options.seed), tokenizer_.vocab_size());
   sampler.add_prompt(tokens_);
@@ -231,6 +240,14 @@ GenerateResult TextSession::generate(const GenerateOptions& options, const TextS
                       result.stop);
   }
   return result;
+}
+
+void check_prompt(const Transformer& model, const Tokenizer& tokenizer, std::string_view prompt,
+                  const ContextOptions& context) {
+  const int64_t limit = checked_context(model, context.context);
+  const int64_t tokens = std::ssize(tokenizer.encode(prompt)) + (tokenizer.bos() >= 0 ? 1 : 0);
+  require_tokens(tokens);
+  if (context.when_full == WhenFull::stop) require_fit(tokens, limit, model);
 }
 
 GenerateResult generate_text(const Transformer& model, const Tokenizer& tokenizer,

@@ -8,12 +8,13 @@
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/isa.h"
+#include "fovea/nn/memory_needs.h"
 #include "fovea/nn/transformer_impl.h"
+#include "fovea/runtime/memory_limit.h"
 
 namespace fovea {
 DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) const {
   DecodeState state;
-  state.rope = impl_->rope_for(capacity);
   std::vector<std::vector<StreamSpec>> streams;
   int64_t bytes = 0;
   for (const LayerWeights& layer : impl_->layers) {
@@ -21,6 +22,10 @@ DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) cons
         cache_streams(spec_in_force(layer.spec, impl_->compute), impl_->compute.dtype));
     bytes += cache_bytes(streams.back(), batch, capacity);
   }
+  if (impl_->device.is_cpu())
+    require_memory(fmt::format("a text of {} tokens", capacity),
+                   static_cast<double>(bytes) + position_table_bytes(impl_->config, capacity));
+  state.rope = impl_->rope_for(capacity);
   // One block for all layers, each of which may be smaller than a page. Bad sizes are the caches'.
   std::optional<HugePages> memory;
   if (impl_->device.is_cpu() && batch > 0 && capacity > 0) memory.emplace(bytes);

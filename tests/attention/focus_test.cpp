@@ -405,6 +405,7 @@ TEST(Focus, RefusesImpossibleSettingsAndShapesByName) {
   EXPECT_TRUE(refused({.width = 0}, {"focus.width"}));
   EXPECT_TRUE(refused({.temperature = 0.0}, {"focus.temperature"}));
   EXPECT_TRUE(refused({.strength = -1.0}, {"focus.strength"}));
+  EXPECT_TRUE(refused({.strength = 1e5}, {"focus.strength", "10000"}));
   EXPECT_TRUE(refused({.threshold = 2.0}, {"focus.threshold"}));
   EXPECT_TRUE(refused({.epsilon = 0.0}, {"focus.epsilon"}));
   EXPECT_TRUE(refused({.rounds = 0}, {"focus.rounds"}));

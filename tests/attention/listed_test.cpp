@@ -3,6 +3,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "fovea/attention/cache/cache.h"
@@ -96,6 +97,27 @@ TEST(Listed, RoutingEqualsTheFloat64ReferenceWithItsGradients) {
 
 TEST(Listed, GivenBlocksOfAnySizeEqualTheFloat64ReferenceWithItsGradients) {
   for (const int64_t size : {7, 32}) expect_as_reference(blocked(size), std::to_string(size));
+}
+
+// Blocks that nobody sees, blocks that see nobody, documents shorter than a block: rows may see
+// nothing, and lists may have queries or keys alone.
+TEST(Listed, BlocksWithFewPairsEqualTheReferenceWithItsGradients) {
+  const std::vector<std::vector<int64_t>> all_pairs{
+      {}, {0, 0}, {2, 0}, {5, 1, 3, 3}, {1, 0, 2, 0, 3, 0}, {6, 6, 0, 0}};
+  for (const std::vector<int64_t>& pairs : all_pairs) {
+    for (const AttentionContext& context :
+         {AttentionContext{}, packed_context({3, 1, 7, 60, 5, 24})}) {
+      AttentionSpec spec = base_spec();
+      spec.blocks = {.size = 16, .pairs = pairs};
+      const AttentionInputs in = random_inputs(spec, 2, 100);
+      const Numbers truth = run(spec, in, context, Path::reference);
+      const Numbers got = run(spec, in.to(at::kFloat), context, Path::fused);
+      const std::string what = fmt::format("pairs {}", fmt::join(pairs, " "));
+      EXPECT_LT(relative_error(got.out, truth.out), 1e-5) << what;
+      for (size_t n = 0; n < got.grads.size(); ++n)
+        EXPECT_LT(relative_error(got.grads[n], truth.grads[n]), 3e-5) << what << ", gradient " << n;
+    }
+  }
 }
 
 // Token by token, with chunks, forgetting and forking: the rows of the whole.

@@ -20,8 +20,11 @@ constexpr const char* kWhere = "attention spec";
 }  // namespace
 
 void BlockPairsSpec::describe(FieldVisitor& v) {
-  v.integer({"size", "positions of a block; 0 = no such rule"}, size);
-  v.integers({"pairs", "visible pairs of blocks: query block, key block, query block, ..."}, pairs);
+  v.integer({"size", "positions of a block; 0 = no such rule", ranges::kPositionCounts}, size);
+  v.integers({"pairs",
+              "visible pairs of blocks: query block, key block, query block, ...",
+              {0, (1 << 20) - 1}},
+             pairs);
 }
 
 void BlockPairsSpec::check() const {

@@ -51,7 +51,8 @@ const Mechanism& dropout_mechanism() {
       .name = "dropout",
       .describe =
           [](AttentionSpec& spec, FieldVisitor& v) {
-            v.real({"dropout", "probability of dropping an attention weight in training"},
+            v.real({"dropout", "probability of dropping an attention weight in training",
+                    ranges::kBelowOne},
                    spec.dropout);
           },
       .check = check,

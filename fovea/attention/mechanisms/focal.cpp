@@ -252,13 +252,14 @@ void TemperatureSpec::describe(FieldVisitor& v) {
   v.choice({"kind",
             "constant: logits q.k/(t sqrt d); learned: q.k/tau_i from the layer's input (spec 10)"},
            kind);
-  v.real({"value", "t of kind constant; 1 = standard attention, 0.4 = the Focal paper's best"},
+  v.real({"value", "t of kind constant; 1 = standard attention, 0.4 = the Focal paper's best",
+          ranges::kPositive},
          value);
   v.choice({"form", "learned: sequence (leaks the future, F-1), prefix, token, global"}, form);
   v.choice({"bound", "learned: clip (no gradient outside), sigmoid, straight_through (F-3)"},
            bound);
-  v.real({"tau_min", "learned: lower bound for head width 128"}, tau_min);
-  v.real({"tau_max", "learned: upper bound for head width 128"}, tau_max);
+  v.real({"tau_min", "learned: lower bound for head width 128", ranges::kPositive}, tau_min);
+  v.real({"tau_max", "learned: upper bound for head width 128", ranges::kPositive}, tau_max);
   v.boolean({"scale_bounds", "learned: multiply the bounds by sqrt(d/128) (F-6)"}, scale_bounds);
 }
 

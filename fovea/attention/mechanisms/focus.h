@@ -27,6 +27,10 @@ struct AttentionTensors;
 struct Mechanism;
 struct Places;
 
+/// Bound of the strength lambda of `mul` and `logsig`, learned ones too: a gate is a step long
+/// before, and lambda times an agreement stays far inside float32's range.
+constexpr double kMostFocusStrength = 1e4;
+
 /// Focus: learned groups of tokens decide which distant pairs attend (stages 5 and 6; spec 11).
 /// Pairs with i - j < window and the first `sinks` positions of a document are local: the gate
 /// leaves them alone.

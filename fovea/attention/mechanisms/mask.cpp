@@ -81,13 +81,18 @@ constexpr MechanismSetting kSettings[] = {
 
 void describe_mask(MaskRule& rule, FieldVisitor& v) {
   v.boolean({"causal", "a query sees keys at its own position and before"}, rule.causal);
-  v.integer({"window", "W: keys with i - j < W, self included; 0 = no window (spec 7.5)"},
+  v.integer({"window", "W: keys with i - j < W, self included; 0 = no window (spec 7.5)",
+             ranges::kPositionCounts},
             rule.window);
-  v.integer({"sinks", "the first positions of a document stay visible"}, rule.sinks);
+  v.integer({"sinks", "the first positions of a document stay visible", ranges::kPositionCounts},
+            rule.sinks);
   v.choice({"sparsity", "full, strided or fixed (spec 4.7)"}, rule.sparsity);
-  v.integer({"stride", "strided: also keys with (i - j) mod stride = 0"}, rule.stride);
-  v.integer({"block", "fixed: keys of the same block"}, rule.block);
-  v.integer({"summary", "fixed: also the last `summary` positions of every block"}, rule.summary);
+  v.integer({"stride", "strided: also keys with (i - j) mod stride = 0", ranges::kPositionCounts},
+            rule.stride);
+  v.integer({"block", "fixed: keys of the same block", ranges::kPositionCounts}, rule.block);
+  v.integer({"summary", "fixed: also the last `summary` positions of every block",
+             ranges::kPositionCounts},
+            rule.summary);
 }
 
 std::span<const std::string_view> enum_names(MaskRule::Sparsity) {

@@ -100,7 +100,7 @@ constexpr TensorSlot kTensors[] = {
 void OwnStageSpec::describe(FieldVisitor& v) {
   v.text({"name", "a stage that this program registered (docs/adding-a-mechanism.md); '' = none"},
          name);
-  v.reals({"values", "numbers that it reads"}, values);
+  v.reals({"values", "numbers that it reads", ranges::kAnySign}, values);
 }
 
 const Mechanism& own_stage_mechanism() {

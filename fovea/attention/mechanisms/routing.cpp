@@ -36,8 +36,9 @@ at::Tensor for_query_heads(const at::Tensor& k_bgsd, int64_t heads) {
 }  // namespace
 
 void RoutingSpec::describe(FieldVisitor& v) {
-  v.integer({"clusters", "centroids of a head; 0 = no routing (spec 4.3)"}, clusters);
-  v.integer({"keep", "w: keys of its own cluster that a query sees"}, keep);
+  v.integer({"clusters", "centroids of a head; 0 = no routing (spec 4.3)", {0, 1024}}, clusters);
+  v.integer({"keep", "w: keys of its own cluster that a query sees", ranges::kPositionCounts},
+            keep);
   v.choice({"choice", "which: the most recent, or those nearest to the centroid"}, choice);
 }
 

@@ -35,7 +35,8 @@ const Mechanism& soft_cap_mechanism() {
       .name = "soft_cap",
       .describe =
           [](AttentionSpec& spec, FieldVisitor& v) {
-            v.real({"soft_cap", "stage 2: c of c tanh(s/c); 0 = off"}, spec.soft_cap);
+            v.real({"soft_cap", "stage 2: c of c tanh(s/c); 0 = off", ranges::kNotNegative},
+                   spec.soft_cap);
           },
       .check = check,
       .uses = uses,

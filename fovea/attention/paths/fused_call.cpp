@@ -52,6 +52,15 @@ std::pair<at::Tensor, at::Tensor> gate_factors(const FocusSpec& focus, int64_t q
           at::cat({keys, at::ones({keys.size(0), keys.size(1), 1}, keys.options())}, -1)};
 }
 
+// Agreements are not negative, so only the threshold makes z small. A learned strength stands in
+// the last column, times the threshold.
+float least_gate(const FusedCall& call, const FusedOperands& x) {
+  const kernels::PairGate& gate = call.rule.gate;
+  if (gate.form != kernels::PairGate::Form::sigmoid_weight || !call.learned_gate)
+    return gate.offset;
+  return x.gate_btk.numel() > 0 ? x.gate_btk.const_data_ptr<float>()[x.gate_btk.size(2) - 1] : 0.0f;
+}
+
 }  // namespace
 
 c10::intrusive_ptr<FusedCall> fused_call(const AttentionCall& given) {
@@ -72,6 +81,7 @@ c10::intrusive_ptr<FusedCall> fused_call(const AttentionCall& given) {
         .offset = static_cast<float>(spec.focus.reads_strength() ? 0.0 : gate.offset),
         .window = spec.focus.window,
         .sinks = spec.focus.sinks};
+    call->learned_gate = spec.focus.reads_strength();
   }
   if (given.context.training) {
     call->rule.dropout = static_cast<float>(spec.dropout);
@@ -110,6 +120,7 @@ kernels::ScoreParameters rule_of(const FusedCall& call, const FusedOperands& x) 
   rule.bias_count = x.bias_hn.defined() && x.bias_hn.numel() > 0 ? x.bias_hn.size(1) : 0;
   rule.sink_logit = floats(x.sink_h);
   if (x.gate_bsk.defined() && x.gate_bsk.numel() > 0) {
+    rule.gate.least = least_gate(call, x);
     rule.gate.columns = x.gate_bsk.size(2);
     rule.gate.query = floats(x.gate_btk);
     rule.gate.key = floats(x.gate_bsk);

@@ -29,6 +29,7 @@ struct FusedCall : torch::CustomClassHolder {
   std::shared_ptr<const GroupedPlanList> grouped;  ///< of the grouped ones
   kernels::ScoreParameters rule;                   ///< without the pointers to tensors
   std::vector<float> alibi;                        ///< slopes
+  bool learned_gate = false;  ///< the strength is a column of the gate's factors
   bool want_stats = false;
 };
 

@@ -139,8 +139,11 @@ constexpr MechanismSetting kSettings[] = {
 
 void BiasSpec::describe(FieldVisitor& v) {
   v.choice({"kind", "additive position bias: none, alibi (spec 6.4), t5 (spec 6.3)"}, kind);
-  v.integer({"buckets", "t5: rows of the table"}, buckets);
-  v.integer({"max_distance", "t5: distances from here on share the last bucket"}, max_distance);
+  v.integer({"buckets", "t5: rows of the table", {1, 1 << 20}}, buckets);
+  v.integer({"max_distance",
+             "t5: distances from here on share the last bucket",
+             {1, ranges::kMostPositions}},
+            max_distance);
 }
 
 std::span<const std::string_view> enum_names(BiasSpec::Kind) {

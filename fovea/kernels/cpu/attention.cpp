@@ -30,31 +30,20 @@ template void use_attention_table(const AttentionTable<BFloat16>*);
 template <>
 const AttentionTable<float>& attention_table<float>() {
   if (table_in_place<float> != nullptr) return *table_in_place<float>;
-#if defined(__x86_64__)
-  static const AttentionTable<float>& chosen =
-      chosen_isa() >= Isa::avx512 ? attention_avx512<float>()
-      : chosen_isa() == Isa::avx2 ? attention_avx2<float>()
-                                  : attention_scalar<float>();
+  static const AttentionTable<float>& chosen = pick_by_isa<const AttentionTable<float>&()>(
+      {attention_scalar<float>, FOVEA_X86(attention_avx2<float>),
+       FOVEA_X86(attention_avx512<float>)})();
   return chosen;
-#else
-  return attention_scalar<float>();
-#endif
 }
 
 template <>
 const AttentionTable<BFloat16>& attention_table<BFloat16>() {
   if (table_in_place<BFloat16> != nullptr) return *table_in_place<BFloat16>;
-#if defined(__x86_64__)
-  static const AttentionTable<BFloat16>& chosen =
-      chosen_isa() == Isa::amx           ? attention_amx()
-      : chosen_isa() == Isa::avx512_bf16 ? attention_avx512_bf16()
-      : chosen_isa() == Isa::avx512      ? attention_avx512<BFloat16>()
-      : chosen_isa() == Isa::avx2        ? attention_avx2<BFloat16>()
-                                         : attention_scalar<BFloat16>();
+  static const AttentionTable<BFloat16>& chosen = pick_by_isa<const AttentionTable<BFloat16>&()>(
+      {attention_scalar<BFloat16>, FOVEA_X86(attention_avx2<BFloat16>),
+       FOVEA_X86(attention_avx512<BFloat16>), FOVEA_X86(attention_avx512_bf16),
+       FOVEA_X86(attention_amx)})();
   return chosen;
-#else
-  return attention_scalar<BFloat16>();
-#endif
 }
 
 template <class T>
@@ -118,9 +107,9 @@ class Forward {
         strips_((s_.keys + table_.strip - 1) / table_.strip),
         key_floats_(strips_ * table_.strip * key_.pitch),
         value_floats_(strips_ * table_.strip / table_.elements * value_.columns),
-        plain_(is_linear(p_.rule)),
         gate_(gate_rule(p_.rule.gate)),
         query_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.query, p_.rule.gate.query_batch,
+        plain_(is_linear(p_.rule, gate_.form)),
                      s_.batch, s_.queries, s_.queries),
         key_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.key, p_.rule.gate.key_batch, s_.batch,
                    s_.keys, table_.strip, [&](int64_t b) -> const std::vector<int32_t>& {
@@ -231,11 +220,11 @@ class Forward {
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
   const int64_t strips_, key_floats_, value_floats_;
-  const bool plain_;
   const GateRule gate_;
   const GateRows query_gates_;
   const GateColumns key_gates_;
   std::vector<HeadRule> rules_;
+  const bool plain_;
 };
 
 }  // namespace

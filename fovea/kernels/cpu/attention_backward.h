@@ -56,7 +56,9 @@ class BackwardKeys {
     dz_ = woven_ + kWovenFloats<P>;
     dgate_ = dz_ + kKeyBlock * kScorePitch<Single>;
     if constexpr (gated) {
-      weighs_ = b_.gate.form != PairGate::Form::sigmoid_logit;
+      weighs_ =
+          b_.gate.form == PairGate::Form::weight || b_.gate.form == PairGate::Form::sigmoid_weight;
+      adds_ = b_.gate.form == PairGate::Form::log_sigmoid;
       for (int64_t n = 0; n < keys_; ++n)
         extent_[n / kRows].take(b_.key_places.position[b_.key_begin + n]);
     }
@@ -244,7 +246,9 @@ class BackwardKeys {
           const Int distance =
               load(b_.query_places.position + query + v * kLanes) - b_.key_places.position[key + r];
           s[r][v] = capped(head_->rule, s[r][v] * scale[v], bent);
-          if (gated && open && !weighs_) {
+          if (gated && open && adds_) {
+            s[r][v] = s[r][v] + load(gate.value[r] + v * kLanes);
+          } else if (gated && open && !weighs_) {
             const Float value = load(gate.value[r] + v * kLanes);
             store(gate.slope[r] + v * kLanes, s[r][v] * load(gate.slope[r] + v * kLanes));
             s[r][v] = s[r][v] * value;
@@ -571,6 +575,7 @@ class BackwardKeys {
   bool open_[gated ? kBackwardDepth : 1][kKeyGroups];
   Extent queries_, extent_[kKeyGroups];
 };
+  bool adds_ = false;    // it is added to logits
 
 template <class T, class P>
 void backward_block(const BackwardBlock<T>& block, float* scratch) {

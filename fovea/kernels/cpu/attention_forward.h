@@ -87,7 +87,9 @@ class ForwardRows {
 
   void load_gates() {
     const int64_t pitch = b_.gate.pitch;
-    weighs_ = b_.gate.form != PairGate::Form::sigmoid_logit;
+    weighs_ =
+        b_.gate.form == PairGate::Form::weight || b_.gate.form == PairGate::Form::sigmoid_weight;
+    adds_ = b_.gate.form == PairGate::Form::log_sigmoid;
     for (int64_t r = 0; r < groups_ * kRows; ++r) {
       for (int64_t c = 0; c < pitch; ++c)
         gates_[r * pitch + c] = r < b_.rows ? b_.query_gate[r][c] : 0.0f;
@@ -402,7 +404,7 @@ class ForwardRows {
     store(first_ + at, load(first_ + at) + from);
   }
 
-  // From raw products to logits; `gate` multiplies them, null without.
+  // From raw products to logits; `gate` multiplies them or is added, null without.
   FOVEA_INLINE void bend(int row, int64_t key, const float* gate, Float (&s)[2]) {
     const int real = row < b_.rows ? row : 0;
     const Int position = broadcast(b_.position[real]);
@@ -411,7 +413,8 @@ class ForwardRows {
     for (int v = 0; v < 2; ++v) {
       const Int distance = position - load(b_.key_places.position + key + v * kLanes);
       s[v] = capped(*b_.head[real], s[v] * scale, slope);
-      if (gated && gate != nullptr) s[v] = s[v] * load(gate + v * kLanes);
+      if (gated && gate != nullptr)
+        s[v] = adds_ ? s[v] + load(gate + v * kLanes) : s[v] * load(gate + v * kLanes);
       s[v] = biased(*b_.head[real], s[v], distance);
     }
   }
@@ -572,6 +575,7 @@ class ForwardRows {
   alignas(64) float reference_[kQueryBlock], total_[kQueryBlock];
   alignas(64) float scale_[kQueryBlock], factor_[kQueryBlock];  // of raw products; to log 2 units
 };
+  bool adds_ = false;            // it is added to logits
 
 template <class T, class P>
 void forward_block(const ForwardBlock<T>& block, float* scratch) {

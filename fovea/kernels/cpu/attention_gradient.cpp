@@ -191,7 +191,7 @@ class Backward {
                        .rule = visits.rule,
                        .query_places = columns_of(visits.query),
                        .key_places = columns_of(visits.key),
-                       .plain = is_plain(p_.rule),
+                       .plain = is_plain(p_.rule, gate_.form),
                        .gate = gate_,
                        .query_gates = query_gates_.of(unit.b),
                        .key_gates = key_gates_.at(unit.b),

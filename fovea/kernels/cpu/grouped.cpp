@@ -88,7 +88,7 @@ class Forward {
         value_(packed_width(table_, s_.value_dim)),
         group_(s_.heads / s_.kv_heads),
         strips_((s_.keys + table_.strip - 1) / table_.strip),
-        plain_(is_plain(p_.rule)) {
+        plain_(is_plain(p_.rule, PairGate::Form::none)) {
     for (const GroupedPlan& plan : p_.plans) by_list_.push_back(reads_lists(plan));
     for (int64_t b = 0; b < s_.batch; ++b) {
       for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));

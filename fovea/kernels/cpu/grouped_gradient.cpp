@@ -227,7 +227,7 @@ class Backward {
       for (PackedQueries& queries : own.queries)
         queries = operands_.take_queries(cutter, share.rows(), share.row_begin);
       for (const SlotList& list : plan.far.lists) {
-        if (list.component == share.component) pack_list(unit, list, keys, own);
+        if (list.component == share.component) pack_list(unit, share, list, keys, own);
       }
     }
     own.heads.clear();
@@ -243,11 +243,13 @@ class Backward {
     }
   }
 
-  void pack_list(const Unit& unit, const SlotList& list, const PackedKeys& keys,
-                 Scratch& own) const {
+  // Queries that visit no list may stand outside the share's rows: nobody reads them.
+  void pack_list(const Unit& unit, const KeyShare& share, const SlotList& list,
+                 const PackedKeys& keys, Scratch& own) const {
     operands_.pack_keys(unit, keys, true, list.key_begin,
                         list.key_begin + round_up(list.keys, kVisitTile), own.floats.data());
     const int64_t end = list.query_begin + round_up(list.queries, kVisitTile);
+    if (list.query_begin < share.row_begin || end > share.row_end) return;
     for (int64_t h = 0; h < group_; ++h) {
       operands_.number_slots(*unit.plan, unit.rows[0][h], unit.rows[1][h], list.query_begin, end);
       operands_.pack_queries(unit, h, own.queries[h], -1, true, list.query_begin, end,
@@ -395,7 +397,7 @@ class Backward {
             .key_places = is_far ? places_of(far.key.places, far.key.low, far.key.high)
                                  : places_of(plan.key, plan.low, plan.high),
             .ordered = true,
-            .plain = is_plain(p_.rule),
+            .plain = is_plain(p_.rule, PairGate::Form::none),
             .heads = own.heads.data(),
             .head_count = group_};
   }
