@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "cli/options.h"
@@ -48,7 +49,12 @@ void run(const Options& options, const Globals& globals) {
     nlohmann::ordered_json json{
         {"path", {{"name", name}, {"isa", result.path.isa}, {"plan", plan}, {"reason", reason}}}};
     for (const auto& [name, tensor] : result.tensors) json["tensors"][name] = tensor.sizes().vec();
-    for (const auto& [name, error] : result.errors) json["errors"][name] = error;
+    for (const auto& [name, error] : result.errors) {
+      if (std::isfinite(error))
+        json["errors"][name] = error;
+      else  // JSON has no such numbers
+        json["errors"][name] = fmt::format("{}", error);
+    }
     print(json.dump(2) + "\n");
     return;
   }

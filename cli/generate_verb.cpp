@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "cli/options.h"
@@ -148,26 +149,29 @@ void warn_of_length(const LoadedModel& loaded, const ContextOptions& context, Pr
 void run_batch(const Options& options, const Settings& settings, const LoadedModel& loaded,
                Progress& progress, const std::atomic<bool>* interrupt) {
   const std::vector<BatchLine> lines = read_batch(options.batch, settings, loaded);
+  std::vector<TextRequest> requests;
+  for (const BatchLine& line : lines)
+    requests.push_back({.prompt = line.prompt, .options = line.options});
+  const auto start = std::chrono::steady_clock::now();
   int64_t tokens = 0;
-  double seconds = 0;
-  for (size_t i = 0; i < lines.size(); ++i) {
-    const BatchLine& line = lines[i];
-    const GenerateResult r = generate_text(loaded.model, *loaded.tokenizer, line.prompt,
-                                           line.options, {}, settings.context, interrupt);
+  const auto answer = [&](size_t i, const GenerateResult& r) {
     require<Interrupted>(r.reason != FinishReason::interrupted, "generate",
                          "interrupted; {} of {} prompts are answered", i, lines.size());
+    const BatchLine& line = lines[i];
     Json json{{"index", i}};
     if (!line.id.is_null()) json["id"] = line.id;
     json["prompt"] = line.prompt;
     json.update(r.to_json());
-    print(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    print(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "
+");
     tokens += r.tokens;
-    seconds += r.seconds + r.prompt_seconds;
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     progress.update({.label = "generating",
                      .done = static_cast<double>(i + 1),
                      .total = static_cast<double>(lines.size()),
-                     .tokens_per_second = static_cast<double>(tokens) / seconds});
-  }
+                     .tokens_per_second = static_cast<double>(tokens) / seconds.count()});
+  };
+  generate_texts(loaded.model, *loaded.tokenizer, requests, settings.context, answer, interrupt);
   progress.finish();
 }
 

@@ -28,7 +28,7 @@ AttentionResult completed(AttentionResult result, const AttentionCall& call,
                           const AttentionPath& path, PathReason why) {
   result.out_bhte = head_output(call.spec, result.out_bhte, call.tensors).to(call.q.scalar_type());
   if (call.context.want_stats && !result.stats.entropy_h.defined()) result.stats = stats_of(call);
-  result.path.name = path.name;
+  if (result.path.name == PathName::none) result.path.name = path.name;
   if (result.path.reason.kind == PathReason::Kind::none) result.path.reason = std::move(why);
   return result;
 }

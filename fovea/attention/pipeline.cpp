@@ -8,6 +8,8 @@
 
 #include <limits>
 
+#include "fovea/attention/isolation.h"
+
 namespace fovea {
 namespace {
 
@@ -25,7 +27,7 @@ at::Tensor scaled_logits(const AttentionSpec& spec, const at::Tensor& q_bhtd,
                 s = k_bgsd.size(2);
   // The query heads of one key head become rows of one product, so keys are never repeated.
   const at::Tensor q_rows = q_bhtd.reshape({b, g, h / g * t, q_bhtd.size(3)});
-  const at::Tensor raw = at::matmul(q_rows, k_bgsd.transpose(-1, -2)).reshape({b, h, t, s});
+  const at::Tensor raw = pair_scores(q_rows, k_bgsd).reshape({b, h, t, s});
   if (spec.temperature.kind == TemperatureSpec::Kind::learned) {
     return raw / tau_bt.to(raw.scalar_type()).reshape({b, 1, t, 1});
   }
@@ -58,7 +60,7 @@ Softmax softmax_rows(const at::Tensor& logits, const at::Tensor& sink_logit_h, b
 at::Tensor weighted_values(const at::Tensor& weights, const at::Tensor& v_bgse) {
   const int64_t b = weights.size(0), h = weights.size(1), t = weights.size(2), g = v_bgse.size(1);
   const at::Tensor rows = weights.reshape({b, g, h / g * t, weights.size(3)});
-  return at::matmul(rows, v_bgse).reshape({b, h, t, v_bgse.size(3)});
+  return weigh_values(rows, v_bgse).reshape({b, h, t, v_bgse.size(3)});
 }
 
 }  // namespace fovea

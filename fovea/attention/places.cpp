@@ -15,7 +15,7 @@ at::Tensor as_rows(const at::Tensor& given, int64_t length, const char* name, at
   const at::Tensor rows = given.dim() == 1 ? given.unsqueeze(0) : given;
   require<ShapeError>(
       rows.dim() == 2 && rows.size(1) == length && !rows.is_floating_point(), "attention",
-      "{} must be integers [b, {}]; got {} of {} dimensions and last size {}", name, length,
+      "{} must be integers [b, {}]; got {} with {} dimensions and last size {}", name, length,
       at::toString(given.scalar_type()), given.dim(), given.dim() > 0 ? given.size(-1) : 0);
   return rows.to(device, at::kLong);
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "fovea/attention/isolation.h"
 #include "fovea/attention/mechanisms/block_pairs.h"
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/focus.h"
@@ -66,11 +67,12 @@ at::Tensor last_rows(const at::Tensor& x, int64_t count) {
 // Stages 1 to 4: logits of the last `results` rows, not masked.
 at::Tensor mixed_logits(const AttentionCall& call, const at::Tensor& q, const at::Tensor& k,
                         const at::Tensor& tau_bt, const Places& places, const at::Tensor& allowed,
-                        int64_t results) {
+                        int64_t results, bool finite) {
   const AttentionSpec& spec = call.spec;
   const AttentionTensors& tensors = call.tensors;
   const MultiTokenSpec& tokens = spec.multi_token;
   at::Tensor s = scaled_logits(spec, q, k, tau_bt);
+  if (!finite) s = s.masked_fill(~allowed, 0.0);  // what no row sees passes through no stage
   if (spec.soft_cap > 0.0) s = at::tanh(s / spec.soft_cap) * spec.soft_cap;
   if (tokens.before.active()) {
     if (tokens.equation == MultiTokenSpec::Equation::eq5) s = s.masked_fill(~allowed, 0.0);
@@ -146,9 +148,10 @@ RowWeights weights_of_rows(const AttentionCall& call, const Places& all, RowRang
     places = key_columns(places, first, keys);
     groups = groups.keys(first, keys);
   }
-  at::Tensor logits = mixed_logits(call, q.narrow(2, entering.begin, entering.end - entering.begin),
-                                   k, batch_rows(tensors.tau_bt, entering), places, allowed,
-                                   weighted.end - weighted.begin);
+  const at::Tensor q_rows = q.narrow(2, entering.begin, entering.end - entering.begin);
+  const bool finite = all_finite(q_rows) && all_finite(k);
+  at::Tensor logits = mixed_logits(call, q_rows, k, batch_rows(tensors.tau_bt, entering), places,
+                                   allowed, weighted.end - weighted.begin, finite);
   const RowRange last{weighted.begin - entering.begin, weighted.end - entering.begin};
   places = query_rows(places, last);
   const at::Tensor seen = last_rows(allowed, last.end - last.begin);
@@ -156,9 +159,11 @@ RowWeights weights_of_rows(const AttentionCall& call, const Places& all, RowRang
   if (spec.focus.reads_groups())
     logits = focus_gate(spec.focus, logits, groups.last_rows(last.end - last.begin), places);
   const at::Tensor bias = position_bias(spec, tensors, places, logits.scalar_type());
-  const Softmax softmax =
+  Softmax softmax =
       softmax_rows((bias.defined() ? logits + bias : logits).masked_fill(~seen, -kInfinity),
                    tensors.sink_logit_h, want_lse);
+  // A row of NaN weighs what it does not see, too.
+  if (!finite) softmax.weights_bhts = softmax.weights_bhts.masked_fill(~seen, 0.0);
   const int64_t count = rows.end - rows.begin;
   result.softmax_bhts = last_rows(softmax.weights_bhts, count);
   if (want_lse)

@@ -13,6 +13,7 @@
 #include "fovea/runtime/memory_limit.h"
 
 namespace fovea {
+
 DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) const {
   DecodeState state;
   std::vector<std::vector<StreamSpec>> streams;
@@ -32,13 +33,16 @@ DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) cons
   for (const std::vector<StreamSpec>& of_layer : streams)
     state.layers.emplace_back(of_layer, batch, capacity, impl_->device,
                               memory ? &*memory : nullptr);
+  state.sorted.resize(state.layers.size());
   return state;
 }
 
-at::Tensor Transformer::Impl::next_positions(int64_t first, int64_t b, int64_t t) const {
-  return at::arange(first, first + t, at::TensorOptions(at::kLong).device(device))
-      .expand({b, t})
-      .contiguous();
+at::Tensor Transformer::Impl::next_positions(const std::vector<int64_t>& lengths, int64_t t) const {
+  return (at::tensor(lengths, at::kLong).unsqueeze(1) + at::arange(t)).to(device);
+}
+
+std::optional<std::string> Transformer::why_no_fused_decoder() const {
+  return impl_->why_no_fused_decoder();
 }
 
 at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, bool all) const {
@@ -50,7 +54,7 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
       impl_->compute.focus != FocusMode::random && impl_->compute.focus != FocusMode::window,
       "decode", "focus {} is a baseline of scoring and has no decode",
       enum_name(impl_->compute.focus));
-  const std::optional<std::string> why_not = impl_->why_no_fused_decoder(tokens_bt);
+  const std::optional<std::string> why_not = impl_->prepare_fused_decoder(tokens_bt, state);
   state.path = {.name = why_not ? PathName::by_layers : PathName::fused_decoder,
                 .isa = std::string(enum_name(chosen_isa()))};
   if (why_not)
@@ -60,32 +64,15 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
     const at::Tensor z = impl_->ruled(impl_->decode_fused(tokens_bt, state));
     return all ? z.unsqueeze(1) : z;
   }
-  const int64_t b = tokens_bt.size(0), t = tokens_bt.size(1);
+  const int64_t t = tokens_bt.size(1);
   PassContext pass;
-  pass.positions = impl_->next_positions(state.length(), b, t);
+  pass.positions = impl_->next_positions(state.lengths(), t);
   pass.rope = state.rope;
   pass.focus = impl_->compute.focus;
   pass.earlier = &state;
   at::Tensor states = impl_->walk(tokens_bt, pass, {});
   if (!all) states = states.select(1, t - 1);
   return logits(states);
-}
-
-void DecodeState::truncate(int64_t length) {
-  for (AttentionCache& cache : layers) cache.truncate(length);
-}
-
-DecodeState DecodeState::fork() const {
-  DecodeState copy;
-  copy.rope = rope;
-  for (const AttentionCache& cache : layers) copy.layers.push_back(cache.fork());
-  return copy;
-}
-
-int64_t DecodeState::bytes() const {
-  int64_t total = 0;
-  for (const AttentionCache& cache : layers) total += cache.bytes();
-  return total;
 }
 
 }  // namespace fovea

@@ -94,7 +94,7 @@ struct Builder {
   }
 
   void norms(LayerWeights& w) const {
-    const NormPlaces places = norm_places(c.block);
+    const NormPlaces& places = w.block.norms;
     if (places.attention_in) w.attention_in = norm("input_layernorm");
     if (places.attention_out) w.attention_out = norm("post_attention_layernorm");
     // After attention comes one of two: the names are those of the models that have them.
@@ -146,21 +146,11 @@ struct Builder {
 
 }  // namespace
 
-NormPlaces norm_places(BlockLayout block) {
-  const bool before = block != BlockLayout::post && block != BlockLayout::output;
-  const bool after =
-      block == BlockLayout::post || block == BlockLayout::output || block == BlockLayout::sandwich;
-  return {.attention_in = before,
-          .attention_out = after,
-          .ffn_in = after ? before : block != BlockLayout::parallel,
-          .ffn_out = after};
-}
-
 LayerWeights Transformer::Impl::add_layer(int64_t index, uint64_t seed) {
   const Builder build{config, registry, seed, device, fmt::format("model.layers.{}.", index)};
   LayerWeights w;
   w.spec = config.layer_attention(index);
-  w.rotated = config.rotated(index);
+  w.block = describe_block(config, index);
   build.norms(w);
   build.projections(w);
   for (const LearnedMechanism& mechanism : learned_mechanisms()) {

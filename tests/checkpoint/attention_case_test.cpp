@@ -129,6 +129,11 @@ TEST_F(CaseFile, ThatIsNotACaseIsRefusedByName) {
   TensorMap missing = tensors();
   missing.erase("v");
   EXPECT_ERROR(InputError, load_attention_case(write(missing, metadata())), "'v'");
+  TensorMap documents = tensors();
+  for (const char* name : {"query_documents", "key_documents"})
+    documents[name] = at::zeros({3}, at::kFloat);
+  EXPECT_ERROR(ShapeError, run_attention_case(write(documents, metadata())), "documents",
+               "integers", "Float");
   TensorMap misfit = tensors();
   misfit["grad_out"] = at::ones({1, 2, 3, 5});
   EXPECT_ERROR(InputError, load_attention_case(write(misfit, metadata())), "grad_out",

@@ -169,6 +169,58 @@ TEST(Generate, TheCacheIsMadeOnceAndDoesNotGrow) {
   }
 }
 
+// Prompts, lengths, seeds and ends of their own; more texts than share a step.
+TEST(GenerateTexts, GivesEachTheTextThatItHasAlone) {
+  std::vector<TextRequest> requests;
+  for (int64_t n = 0; n < 13; ++n) {
+    TextRequest request{.prompt = std::string(static_cast<size_t>(n % 5 + 1), 'a' + n % 7),
+                        .options = {.sampling = {.temperature = 0.8}, .max_tokens = n * 3 % 20}};
+    request.options.seed = n;
+    if (n % 4 == 3) request.options.stop = {"e", "\x80"};
+    requests.push_back(request);
+  }
+  std::vector<ModelConfig> configs(3, tiny_config());
+  configs[1].attention.temperature.kind = TemperatureSpec::Kind::learned;
+  configs[2].attention.multi_token.kernels.before = {.queries = 2, .keys = 3};  // by layers
+  for (const ModelConfig& config : configs) {
+    const Transformer model = tiny(config);
+    for (const ContextOptions& context :
+         {ContextOptions{}, ContextOptions{.context = 12},
+          ContextOptions{.context = 12, .when_full = WhenFull::slide}}) {
+      size_t count = 0;
+      generate_texts(model, bytes(), requests, context, [&](size_t n, const GenerateResult& got) {
+        EXPECT_EQ(n, count++) << "out of order";
+        const GenerateResult alone =
+            generate_text(model, bytes(), requests[n].prompt, requests[n].options, {}, context);
+        EXPECT_EQ(got.text, alone.text) << n;
+        EXPECT_EQ(got.reason, alone.reason) << n;
+        EXPECT_EQ(got.stop, alone.stop) << n;
+        EXPECT_EQ(got.tokens, alone.tokens) << n;
+        EXPECT_EQ(got.prompt_tokens, alone.prompt_tokens) << n;
+      });
+      EXPECT_EQ(count, requests.size());
+    }
+  }
+}
+
+TEST(GenerateTexts, AnInterruptEndsAllThatRemain) {
+  const Transformer model = tiny();
+  std::atomic<bool> interrupt = false;
+  const std::vector<TextRequest> requests(3, {.prompt = "ab", .options = greedy(8)});
+  std::vector<TextRequest> unequal = requests;
+  unequal[0].options.max_tokens = 2;
+  std::vector<FinishReason> reasons;
+  generate_texts(
+      model, bytes(), unequal, {},
+      [&](size_t, const GenerateResult& r) {
+        reasons.push_back(r.reason);
+        interrupt = true;
+      },
+      &interrupt);
+  EXPECT_EQ(reasons, (std::vector{FinishReason::length, FinishReason::interrupted,
+                                  FinishReason::interrupted}));
+}
+
 TEST(TextSession, GoingOnInPiecesEqualsOneText) {
   ModelConfig windowed = tiny_config();
   windowed.attention.mask.window = 4;

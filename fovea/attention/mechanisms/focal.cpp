@@ -11,7 +11,7 @@
 
 #include <cmath>
 
-#include "fovea/attention/cache/cache.h"
+#include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/base/error.h"
@@ -231,10 +231,10 @@ constexpr TensorSlot kTensors[] = {
 // The running sum, and tau of the earlier queries that convolutions read.
 void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
   if (!learns(spec)) return;
-  if (spec.temperature.form == TemperatureSpec::Form::prefix)
-    all.push_back({.name = "temperature", .row_shape = {1}, .dtype = at::kDouble});
+  if (keeps_prefix_sum(spec.temperature))
+    all.push_back({.name = stream::kTemperature, .row_shape = {1}, .dtype = at::kDouble});
   if (const int64_t earlier = spec.multi_token.earlier_queries(); earlier > 0)
-    all.push_back({.name = "tau",
+    all.push_back({.name = stream::kTau,
                    .row_shape = {1},
                    .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat,
                    .keep_last = earlier + 1});

@@ -10,7 +10,7 @@
 #include <bit>
 #include <cmath>
 
-#include "fovea/attention/cache/cache.h"
+#include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/pipeline.h"
@@ -400,11 +400,11 @@ void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<
     stream.by_head = false;
     all.push_back(std::move(stream));
   };
-  if (focus.reads_groups()) beside_keys("groups", {focus.groups}, wide);
-  if (focus.reads_members()) beside_keys("members", {1}, at::kLong);
+  if (focus.reads_groups()) beside_keys(stream::kGroups, {focus.groups}, wide);
+  if (focus.reads_members()) beside_keys(stream::kMembers, {1}, at::kLong);
   if (focus.active() && focus.assignment == FocusSpec::Assignment::sinkhorn &&
       focus.potentials == FocusSpec::Potentials::chunk)
-    all.push_back({.name = "group_scores", .row_shape = {focus.groups}, .dtype = wide});
+    all.push_back({.name = stream::kGroupScores, .row_shape = {focus.groups}, .dtype = wide});
 }
 
 constexpr MechanismSetting kSettings[] = {

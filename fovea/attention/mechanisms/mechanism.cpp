@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/dropout.h"

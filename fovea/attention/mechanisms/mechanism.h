@@ -22,7 +22,7 @@ namespace fovea {
 
 struct AttentionCall;  // call.h
 struct CallShape;      // call.h
-struct StreamSpec;     // cache/cache.h
+struct StreamSpec;     // cache/streams.h
 
 /// A setting that acts in a stage.
 struct StageUse {

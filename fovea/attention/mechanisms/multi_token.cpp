@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "fovea/attention/cache/cache.h"
+#include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/convolution.h"
 #include "fovea/attention/mechanisms/mechanism.h"
@@ -205,7 +205,7 @@ constexpr TensorSlot kTensors[] = {
 void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
   const int64_t earlier = spec.multi_token.earlier_queries();
   if (earlier == 0) return;
-  all.push_back({.name = "queries",
+  all.push_back({.name = stream::kQueries,
                  .row_shape = {spec.heads, spec.head_dim},
                  .dtype = keys.dtype,
                  .keep_last = earlier + 1});

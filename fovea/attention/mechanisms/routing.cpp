@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "fovea/attention/cache/cache.h"
+#include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/block_pairs.h"
 #include "fovea/attention/mechanisms/mechanism.h"
@@ -183,9 +183,9 @@ void check_routes(const AttentionCall& call) {
 
 void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
   if (spec.routing.active())
-    all.push_back({.name = "routes", .row_shape = {spec.heads}, .dtype = at::kLong});
+    all.push_back({.name = stream::kRoutes, .row_shape = {spec.heads}, .dtype = at::kLong});
   if (spec.routing.reads_nearness())
-    all.push_back({.name = "nearness",
+    all.push_back({.name = stream::kNearness,
                    .row_shape = {spec.heads},
                    .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat});
 }

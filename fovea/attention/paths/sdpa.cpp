@@ -6,8 +6,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
+#include "fovea/attention/isolation.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
@@ -127,6 +129,7 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
     const int64_t width = rows.v.size(3);
     if (grads[1].defined()) add_lse_gradient(rows, grads[1]);
     Gradients g = backward_rows(rows, call);
+    if (!all_finite(g.q) || !all_finite(g.k) || !all_finite(g.v)) g = isolated(rows, call);
     if (g.q.size(3) != width) {
       for (at::Tensor* x : {&g.q, &g.k, &g.v}) *x = x->narrow(3, 0, width);
     }
@@ -173,6 +176,44 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
     rows.v = widened(rows.v, at::ones({}, rows.v.options()));
     rows.out = widened(rows.out, {});
     rows.grad = widened(rows.grad, grad_lse_bht);
+  }
+
+  // Without the rows whose gradient of the output is not finite; they and the keys that they see
+  // get NaN. Outputs are finite here (attention()), and keys that are not are seen by nobody.
+  static Gradients isolated(const Rows& r, const Call& call) {
+    const at::Tensor bad = r.grad.isfinite().all(-1).logical_not();  // [b, h, t]
+    const auto finite = [](const at::Tensor& x) {
+      return x.masked_fill(x.isfinite().logical_not(), 0.0);
+    };
+    Rows clean = r;
+    clean.q = finite(r.q).masked_fill(bad.unsqueeze(-1), 0.0);
+    clean.k = finite(r.k);
+    clean.v = finite(r.v);
+    clean.grad = r.grad.masked_fill(bad.unsqueeze(-1), 0.0);
+    clean.lse = r.lse.masked_fill(bad, std::numeric_limits<double>::infinity());
+    Gradients g = backward_rows(clean, call);
+    const at::Tensor seen = seen_pairs(call, r);
+    const at::Tensor keys = seen.logical_and(bad.unsqueeze(-1)).any(2);  // [b, h, s]
+    constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+    return {g.q.masked_fill(bad.unsqueeze(-1), kNaN), g.k.masked_fill(keys.unsqueeze(-1), kNaN),
+            g.v.masked_fill(keys.unsqueeze(-1), kNaN)};
+  }
+
+  // [b or 1, 1 or h, t, s].
+  static at::Tensor seen_pairs(const Call& call, const Rows& r) {
+    const int64_t t = r.q.size(2), s = r.k.size(2);
+    const auto options = r.q.options().dtype(at::kBool);
+    if (call.mask) return at::isneginf(*call.mask).logical_not();
+    at::Tensor causal = at::ones({1, 1, t, s}, options);
+    if (call.causal || !call.segments.empty()) causal = causal.tril();
+    if (call.segments.empty()) return causal;
+    at::Tensor inside = at::zeros({r.q.size(0), 1, t, s}, options);
+    for (const Segment& g : call.segments)
+      inside.narrow(0, g.row_begin, g.row_end - g.row_begin)
+          .narrow(2, g.begin, g.end - g.begin)
+          .narrow(3, g.begin, g.end - g.begin)
+          .fill_(true);
+    return inside.logical_and(causal);
   }
 
   static Gradients backward_rows(const Rows& r, const Call& call) {
@@ -279,6 +320,15 @@ std::optional<std::string> why_not(const AttentionCall& call) {
   return std::nullopt;
 }
 
+// Torch's operation spreads NaN and infinity to rows that do not see them.
+AttentionResult by_reference(const AttentionCall& call) {
+  AttentionResult result = reference_path().run(call);
+  result.path.name = PathName::reference;
+  result.path.reason = {.kind = PathReason::Kind::refused,
+                        .detail = "a result of torch's operation is not finite"};
+  return result;
+}
+
 // Scale (constant or tau), position bias, mask by the plan and sink logit. On the CPU lse comes
 // with it; elsewhere there is neither lse nor sink logit.
 AttentionResult run(const AttentionCall& call) {
@@ -311,7 +361,7 @@ AttentionResult run(const AttentionCall& call) {
   if (width != spec.value_width())
     result.out_bhte = result.out_bhte.narrow(-1, 0, spec.value_width());
   if (spec.sink_logit) add_sink(result, call.tensors.sink_logit_h, call.q.scalar_type());
-  return result;
+  return q.device().is_cpu() && !all_finite(result.out_bhte) ? by_reference(call) : result;
 }
 
 }  // namespace

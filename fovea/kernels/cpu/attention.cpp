@@ -10,6 +10,7 @@
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/attention_gate_pack.h"
 #include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/isolation.h"
 
 namespace fovea::kernels {
 
@@ -108,8 +109,8 @@ class Forward {
         key_floats_(strips_ * table_.strip * key_.pitch),
         value_floats_(strips_ * table_.strip / table_.elements * value_.columns),
         gate_(gate_rule(p_.rule.gate)),
-        query_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.query, p_.rule.gate.query_batch,
         plain_(is_linear(p_.rule, gate_.form)),
+        query_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.query, p_.rule.gate.query_batch,
                      s_.batch, s_.queries, s_.queries),
         key_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.key, p_.rule.gate.key_batch, s_.batch,
                    s_.keys, table_.strip, [&](int64_t b) -> const std::vector<int32_t>& {
@@ -138,6 +139,7 @@ class Forward {
       run_heads(heads, items);
     }
   }
+  bool finite() const { return !not_finite_; }
 
  private:
   // Long blocks first, so that threads finish together. Few queries: several heads fill one block.
@@ -186,7 +188,8 @@ class Forward {
                           .key_places = columns_of(visits.key),
                           .plain = plain_,
                           .gate = gate_,
-                          .key_gates = key_gates_.of(head.b)};
+                          .key_gates = key_gates_.of(head.b),
+                          .not_finite = &not_finite_};
     const int64_t group = s_.heads / s_.kv_heads, begin = item.block * kQueryBlock;
     const int64_t end = std::min(begin + kQueryBlock, s_.queries);
     for (int64_t h = item.head_begin; h < item.head_end; ++h) {
@@ -221,10 +224,11 @@ class Forward {
   const PackedWidth key_, value_;
   const int64_t strips_, key_floats_, value_floats_;
   const GateRule gate_;
+  const bool plain_;
   const GateRows query_gates_;
   const GateColumns key_gates_;
   std::vector<HeadRule> rules_;
-  const bool plain_;
+  mutable bool not_finite_ = false;  // some result is not; threads note it
 };
 
 }  // namespace
@@ -233,7 +237,12 @@ template <class T>
 void run(const AttentionForward<T>& problem) {
   check_sizes(problem.sizes, problem.rule.gate, problem.visits);
   if (problem.sizes.batch * problem.sizes.heads * problem.sizes.queries == 0) return;
-  Forward<T>(problem).run();
+  const auto run_once = [](const AttentionForward<T>& p) {
+    Forward<T> forward(p);
+    forward.run();
+    return forward.finite();
+  };
+  if (!run_once(problem)) ForwardIsolation<AttentionForward, T>(problem).repair(run_once);
 }
 template void run(const AttentionForward<float>&);
 template void run(const AttentionForward<BFloat16>&);

@@ -73,6 +73,9 @@ class BackwardKeys {
     for (int64_t h = 0; h < b_.head_count; ++h) add_head(b_.heads[h]);
     if constexpr (gated) write_gates();
     if (b_.dk_sums != nullptr) return leave_sums();
+    if (!finite_lanes(dk_, keys_ * b_.key_width.columns) ||
+        !finite_lanes(dv_, keys_ * b_.value_width.columns))
+      note_not_finite(b_.not_finite);
     for (int64_t n = 0; n < keys_; ++n) {
       T* dk = b_.dk + (b_.key_begin + n) * b_.dk_row;
       T* dv = b_.dv + (b_.key_begin + n) * b_.dv_row;
@@ -572,10 +575,10 @@ class BackwardKeys {
   float* dgate_ =
       nullptr;           // of the keys' factors: [kKeyBlock / kGateKeys][pitch / 4][kGateKeys][4]
   bool weighs_ = false;  // the gate multiplies weights, not logits
+  bool adds_ = false;    // it is added to logits
   bool open_[gated ? kBackwardDepth : 1][kKeyGroups];
   Extent queries_, extent_[kKeyGroups];
 };
-  bool adds_ = false;    // it is added to logits
 
 template <class T, class P>
 void backward_block(const BackwardBlock<T>& block, float* scratch) {

@@ -14,6 +14,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/grouped_driver.h"
+#include "fovea/kernels/cpu/isolation.h"
 
 namespace fovea::kernels {
 
@@ -109,6 +110,7 @@ class Forward {
       run_heads(heads);
     }
   }
+  bool finite() const { return !not_finite_; }
 
  private:
   int64_t rows_floats(int64_t rows) const { return rows / table_.elements * value_.columns; }
@@ -401,6 +403,7 @@ class Forward {
     block.strip_count = std::ssize(strips);
     block.ordered = true;
     block.plain = plain_;
+    block.not_finite = &not_finite_;
     block.rows = 0;
     block.ahead_count = 0;
   }
@@ -447,6 +450,7 @@ class Forward {
   const bool plain_;
   std::vector<bool> by_list_;  // of plans
   std::vector<HeadRule> rules_;
+  mutable bool not_finite_ = false;  // some result is not; threads note it
 };
 
 }  // namespace
@@ -455,7 +459,12 @@ template <class T>
 void run(const GroupedForward<T>& problem) {
   check_grouped(problem.sizes, problem.rule, problem.plans);
   if (problem.sizes.batch * problem.sizes.heads * problem.sizes.queries == 0) return;
-  Forward<T>(problem).run();
+  const auto run_once = [](const GroupedForward<T>& p) {
+    Forward<T> forward(p);
+    forward.run();
+    return forward.finite();
+  };
+  if (!run_once(problem)) ForwardIsolation<GroupedForward, T>(problem).repair(run_once);
 }
 template void run(const GroupedForward<float>&);
 template void run(const GroupedForward<BFloat16>&);

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "fovea/kernels/cpu/grouped_memory.h"
+#include "fovea/kernels/cpu/isolation.h"
 
 namespace fovea::kernels {
 namespace {
@@ -94,6 +95,7 @@ class Backward {
       run_units(units, of_threads, own);
     }
   }
+  bool finite() const { return !not_finite_; }
 
  private:
   static bool packs_far(const std::vector<Unit>& units) {
@@ -399,7 +401,8 @@ class Backward {
             .ordered = true,
             .plain = is_plain(p_.rule, PairGate::Form::none),
             .heads = own.heads.data(),
-            .head_count = group_};
+            .head_count = group_,
+            .not_finite = &not_finite_};
   }
 
   // Rows of dK and dV without a near pass.
@@ -416,7 +419,8 @@ class Backward {
                    .rows = end - begin,
                    .width = width.elements,
                    .out = to.at(unit.b, unit.g, begin),
-                   .out_row = to.row});
+                   .out_row = to.row,
+                   .not_finite = &not_finite_});
     };
     join(unit.dk, key_, p_.dk);
     join(unit.dv, value_, p_.dv);
@@ -458,7 +462,8 @@ class Backward {
                  .q = p_.q.at(unit.b, global, rows.begin),
                  .q_row = p_.q.row,
                  .tau = tau.tau,
-                 .dtau = tau.dtau});
+                 .dtau = tau.dtau,
+                 .not_finite = &not_finite_});
   }
 
   // Rows [begin, end) of dQ from `count` parts that lie `size` apart.
@@ -477,7 +482,8 @@ class Backward {
                            .q = p_.q.at(unit.b, global, begin),
                            .q_row = p_.q.row,
                            .tau = tau.tau,
-                           .dtau = tau.dtau});
+                           .dtau = tau.dtau,
+                           .not_finite = &not_finite_});
   }
 
   // Rows of dQ without a far pass: every share has a part of each.
@@ -516,7 +522,8 @@ class Backward {
   const int64_t group_, queries_;
   const bool parallel_;
   const GradientMemory<T> memory_;
-  std::vector<CutPlan> cuts_;  // by plan
+  std::vector<CutPlan> cuts_;        // by plan
+  mutable bool not_finite_ = false;  // some result is not; threads note it
 };
 
 }  // namespace
@@ -525,7 +532,15 @@ template <class T>
 void run(const GroupedBackward<T>& problem) {
   check_grouped(problem.sizes, problem.rule, problem.plans);
   if (problem.sizes.batch * problem.sizes.heads == 0) return;
-  Backward<T>(problem).run();
+  const auto run_once = [](const GroupedBackward<T>& p) {
+    Backward<T> backward(p);
+    backward.run();
+    return backward.finite();
+  };
+  if (run_once(problem)) return;
+  const GroupedForward<T> who{.sizes = problem.sizes, .plans = problem.plans};
+  BackwardIsolation<GroupedBackward, GroupedForward, T>(problem, who)
+      .repair(run_once, [](const GroupedForward<T>& p) { run(p); });
 }
 template void run(const GroupedBackward<float>&);
 template void run(const GroupedBackward<BFloat16>&);

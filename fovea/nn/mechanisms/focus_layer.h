@@ -31,6 +31,8 @@ struct FocusChange {
   int64_t top_k = 0;   ///< groups of a token; 0 = the layer's own
   int64_t window = 0;  ///< 0 = the layer's own
   int64_t sinks = -1;  ///< below 0 = the layer's own
+
+  bool operator==(const FocusChange&) const = default;
 };
 
 /// What one forward pass of one layer tells observe() and telemetry. Empty for layers without

@@ -1,0 +1,61 @@
+// Keys and values, and the streams that mechanisms add.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/cache/streams.h"
+
+#include <algorithm>
+
+#include "fovea/attention/cache/huge_pages.h"
+#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/base/error.h"
+
+namespace fovea {
+bool keeps_prefix_sum(const TemperatureSpec& spec) {
+  return spec.kind == TemperatureSpec::Kind::learned && spec.form == TemperatureSpec::Form::prefix;
+}
+
+// Twice the kept rows let most appends write in place: rows move once in keep_last tokens.
+int64_t resting_rows(const StreamSpec& spec, int64_t capacity) {
+  return spec.keep_last > 0 ? std::min(capacity, 2 * spec.keep_last) : capacity;
+}
+
+std::vector<int64_t> rows_shape(const StreamSpec& spec, int64_t batch, int64_t rows) {
+  std::vector<int64_t> shape{batch, rows};
+  shape.insert(shape.end(), spec.row_shape.begin(), spec.row_shape.end());
+  return shape;
+}
+
+std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType dtype) {
+  spec.check();
+  require<UnsupportedError>(spec.mask.causal, "cache",
+                            "a cache needs mask.causal: later tokens must not change earlier rows");
+  const int64_t earlier = spec.multi_token.earlier_queries();
+  const bool windowed = spec.mask.sparsity == MaskRule::Sparsity::full && spec.mask.window > 0;
+  StreamSpec keys{.name = stream::kKeys,
+                  .row_shape = {spec.kv_heads, spec.head_dim},
+                  .dtype = dtype,
+                  .by_head = spec.focus.gate != FocusSpec::Gate::hard};
+  if (windowed) {
+    keys.keep_first = spec.mask.sinks;
+    keys.keep_last = spec.mask.window + earlier;  // the oldest query has a window of its own
+  }
+  StreamSpec values = keys;
+  values.name = stream::kValues;
+  values.row_shape = {spec.value_heads(), spec.value_width()};
+  std::vector<StreamSpec> streams{keys, values};
+  add_mechanism_streams(spec, keys, streams);
+  return streams;
+}
+
+int64_t cache_bytes(const std::vector<StreamSpec>& streams, int64_t batch, int64_t capacity) {
+  int64_t total = 0;
+  for (const StreamSpec& spec : streams) {
+    int64_t bytes = static_cast<int64_t>(at::elementSize(spec.dtype));
+    for (const int64_t n : rows_shape(spec, batch, resting_rows(spec, capacity))) bytes *= n;
+    total += HugePages::padded(bytes);
+  }
+  return total;
+}
+
+}  // namespace fovea
