@@ -81,6 +81,10 @@ AttentionCall checked_call_without_values(AttentionSpec spec, const at::Tensor& 
                                           const at::Tensor& k_bgsd, AttentionTensors tensors,
                                           const AttentionContext& context);
 
+/// The contiguous rows of an int64 tensor on the CPU, to be checked; undefined where they cannot be
+/// read: on the meta device.
+at::Tensor readable_rows(const at::Tensor& x);
+
 /// The same call without Focus where its rule keeps every pair as it is.
 AttentionCall without_neutral_focus(AttentionCall call);
 

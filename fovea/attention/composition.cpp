@@ -18,38 +18,7 @@
 namespace fovea {
 namespace {
 
-using Sparsity = MaskRule::Sparsity;
-
 constexpr std::string_view kChoice = "two values of one setting";
-
-// clang-format off
-constexpr MechanismSetting kSettings[] = {
-    {"constant temperature", [](AttentionSpec& s) { s.temperature.value = 0.4; }},
-    {"learned temperature",
-     [](AttentionSpec& s) { s.temperature.kind = TemperatureSpec::Kind::learned; }},
-    {"soft-cap", [](AttentionSpec& s) { s.soft_cap = 50.0; }},
-    {"multi-token", [](AttentionSpec& s) { s.multi_token = {.before = {6, 11}, .after = {6, 11}}; }},
-    {"head mixing",
-     [](AttentionSpec& s) { s.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::full, 0}; }},
-    {"Focus, soft", [](AttentionSpec& s) { s.focus.gate = FocusSpec::Gate::log; }},
-    {"Focus, hard", [](AttentionSpec& s) { s.focus.gate = FocusSpec::Gate::hard; }},
-    {"routing", [](AttentionSpec& s) { s.routing.clusters = 16; }},
-    {"given blocks", [](AttentionSpec& s) { s.blocks = {.size = 64, .pairs = {0, 0}}; }},
-    {"ALiBi", [](AttentionSpec& s) { s.bias.kind = BiasSpec::Kind::alibi; }},
-    {"T5 bias", [](AttentionSpec& s) { s.bias.kind = BiasSpec::Kind::t5; }},
-    {"window and sinks", [](AttentionSpec& s) { s.mask.window = 128, s.mask.sinks = 4; }},
-    {"strided", [](AttentionSpec& s) { s.mask.sparsity = Sparsity::strided, s.mask.stride = 16; }},
-    {"fixed", [](AttentionSpec& s) { s.mask.sparsity = Sparsity::fixed, s.mask.block = 16; }},
-    {"not causal", [](AttentionSpec& s) { s.mask.causal = false; }},
-    {"sink logit", [](AttentionSpec& s) { s.sink_logit = true; }},
-    {"differential", [](AttentionSpec& s) { s.differential = true; }},
-    {"head norm and gate",
-     [](AttentionSpec& s) {
-       s.head_output.norm = HeadOutputSpec::Norm::rms;
-       s.head_output.gate = HeadOutputSpec::Gate::scalar;
-     }},
-};
-// clang-format on
 
 AttentionSpec spec_with(const MechanismSetting& a, const MechanismSetting& b) {
   AttentionSpec spec{.heads = 4, .kv_heads = 2};
@@ -87,7 +56,15 @@ std::string_view kernels_of(const AttentionSpec& spec) {
 
 }  // namespace
 
-std::span<const MechanismSetting> mechanism_settings() { return kSettings; }
+std::span<const MechanismSetting> mechanism_settings() {
+  static const std::vector<MechanismSetting> all = [] {
+    std::vector<MechanismSetting> settings;
+    for (const Mechanism* mechanism : mechanisms())
+      settings.insert(settings.end(), mechanism->settings.begin(), mechanism->settings.end());
+    return settings;
+  }();
+  return all;
+}
 
 std::string why_not_together(const MechanismSetting& a, const MechanismSetting& b) {
   if (a.name == b.name) return "";
@@ -108,24 +85,25 @@ std::string why_not_together(const MechanismSetting& a, const MechanismSetting& 
 }
 
 std::string composition_markdown() {
+  const std::span<const MechanismSetting> all = mechanism_settings();
   std::string table = "| | setting | stages | kernels |";
   std::string line = "|---|---|---|---|", reasons;
-  for (size_t n = 0; n < std::size(kSettings); ++n) {
+  for (size_t n = 0; n < all.size(); ++n) {
     table += fmt::format(" {} |", n + 1);
     line += "---|";
   }
   table += "\n" + line + "\n";
-  for (size_t row = 0; row < std::size(kSettings); ++row) {
-    const MechanismSetting& a = kSettings[row];
+  for (size_t row = 0; row < all.size(); ++row) {
+    const MechanismSetting& a = all[row];
     const AttentionSpec alone = spec_with(a, a);
     table +=
         fmt::format("| {} | {} | {} | {} |", row + 1, a.name, stages_of(alone), kernels_of(alone));
-    for (size_t column = 0; column < std::size(kSettings); ++column) {
-      const std::string why = why_not_together(a, kSettings[column]);
+    for (size_t column = 0; column < all.size(); ++column) {
+      const std::string why = why_not_together(a, all[column]);
       const bool choice = why == kChoice;
       table += row == column ? " |" : why.empty() ? " yes |" : choice ? " or |" : " no |";
       if (!why.empty() && !choice && row < column)
-        reasons += fmt::format("- {} with {}: {}\n", a.name, kSettings[column].name, why);
+        reasons += fmt::format("- {} with {}: {}\n", a.name, all[column].name, why);
     }
     table += "\n";
   }

@@ -9,15 +9,11 @@
 #include <string>
 #include <string_view>
 
-#include "fovea/attention/spec.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 
 namespace fovea {
 
-/// One setting of the pipeline by its name in the docs.
-struct MechanismSetting {
-  std::string_view name;
-  void (*apply)(AttentionSpec& spec);
-};
+/// The settings of all mechanisms.
 std::span<const MechanismSetting> mechanism_settings();
 
 /// Why two settings have no meaning together, in the words of the error; "" where they combine.

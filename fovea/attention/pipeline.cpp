@@ -5,12 +5,10 @@
 #include "fovea/attention/pipeline.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <limits>
 
 #include "fovea/attention/isolation.h"
-#include "fovea/kernels/common/dropout.h"
 
 namespace fovea {
 namespace {
@@ -57,26 +55,6 @@ Softmax softmax_rows(const at::Tensor& logits, const at::Tensor& sink_logit_h, b
   result.weights_bhts = at::softmax(safe, -1).masked_fill(empty, 0.0);
   if (want_lse) result.lse_bht = at::logsumexp(safe, -1).masked_fill(empty.squeeze(-1), -kInfinity);
   return result;
-}
-
-at::Tensor dropout_factors(const AttentionSpec& spec, const AttentionContext& context,
-                           int64_t first_row, int64_t first_key, const at::Tensor& weights) {
-  const int64_t heads = weights.size(1), rows = weights.size(2), keys = weights.size(3);
-  at::Tensor factors = at::empty(weights.sizes(), at::kFloat);
-  float* data = factors.data_ptr<float>();
-  const float p = static_cast<float>(spec.dropout);
-  at::parallel_for(0, weights.size(0) * heads * rows, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t i = row % rows, h = row / rows % heads, b = row / rows / heads;
-      const DropoutStream stream{.seed = mix_seed(context.dropout_seed, static_cast<uint64_t>(b)),
-                                 .layer = static_cast<uint32_t>(context.layer),
-                                 .head = static_cast<uint32_t>(h)};
-      for (int64_t j = 0; j < keys; ++j) {
-        data[row * keys + j] = dropout_keeps(stream, p, first_row + i, first_key + j) ? 1.0f : 0.0f;
-      }
-    }
-  });
-  return factors.to(weights.options()) / (1.0 - spec.dropout);
 }
 
 at::Tensor weighted_values(const at::Tensor& weights, const at::Tensor& v_bgse) {

@@ -30,11 +30,6 @@ struct Softmax {
 };
 Softmax softmax_rows(const at::Tensor& logits_bhts, const at::Tensor& sink_logit_h, bool want_lse);
 
-/// The factors 1/(1-p) or 0 of counter-based dropout for weights [b, h, rows, columns] whose first
-/// entry is (i, j), both counted from the start of the sequence (seam 6).
-at::Tensor dropout_factors(const AttentionSpec& spec, const AttentionContext& context, int64_t i,
-                           int64_t j, const at::Tensor& weights_bhts);
-
 /// Query rows [begin, end) of a call.
 struct RowRange {
   int64_t begin = 0, end = 0;

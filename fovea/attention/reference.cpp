@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "fovea/attention/isolation.h"
+#include "fovea/attention/mechanisms/block_pairs.h"
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/multi_token.h"

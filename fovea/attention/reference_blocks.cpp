@@ -13,6 +13,7 @@
 
 #include <algorithm>
 
+#include "fovea/attention/mechanisms/dropout.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 

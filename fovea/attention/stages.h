@@ -1,13 +1,13 @@
 // The stage table: the one order in which attention's stages act, as data (design, section 1; spec
 // 0.1).
 //
-// Checks, refusals and the table in the docs are derived from it.
+// Refusals and the table in the docs are derived from it; which settings act where, the
+// mechanisms say (mechanisms/mechanism.h).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,15 +34,13 @@ struct Stage {
   StageId id;
   std::string_view name;
   std::string_view formula;
+
   /// The settings of `spec` that act in this stage, empty when it is neutral.
-  std::vector<std::string> (*active)(const AttentionSpec& spec);
-  /// Why torch's scaled_dot_product_attention cannot express the active settings.
-  std::optional<std::string> (*why_not_sdpa)(const AttentionSpec& spec);
-  /// The stage joins rows or heads, which no fused kernel does.
-  bool joins_pairs = false;
+  std::vector<std::string> active(const AttentionSpec& spec) const;
 };
 
 std::span<const Stage> attention_stages();
+const Stage& stage_of(StageId id);
 
 /// "temperature 0.4 > soft_cap 50 > window 128": the active settings in order.
 std::string describe_pipeline(const AttentionSpec& spec);

@@ -1,4 +1,4 @@
-// The streams that each mechanism needs.
+// Keys and values, and the streams that mechanisms add.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -7,30 +7,10 @@
 #include <algorithm>
 
 #include "fovea/attention/cache/huge_pages.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
-namespace {
-
-// Groups of the cached keys; the queries are the last of them.
-void add_focus_streams(const FocusSpec& focus, at::ScalarType dtype, const StreamSpec& keys,
-                       std::vector<StreamSpec>& streams) {
-  const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
-  const auto beside_keys = [&](const char* name, std::vector<int64_t> shape, at::ScalarType type) {
-    StreamSpec stream = keys;
-    stream.name = name, stream.row_shape = std::move(shape), stream.dtype = type;
-    stream.by_head = false;
-    streams.push_back(std::move(stream));
-  };
-  if (focus.reads_groups()) beside_keys(stream::kGroups, {focus.groups}, wide);
-  if (focus.reads_members()) beside_keys(stream::kMembers, {1}, at::kLong);
-  if (focus.active() && focus.assignment == FocusSpec::Assignment::sinkhorn &&
-      focus.potentials == FocusSpec::Potentials::chunk)
-    streams.push_back({.name = stream::kGroupScores, .row_shape = {focus.groups}, .dtype = wide});
-}
-
-}  // namespace
-
 bool keeps_prefix_sum(const TemperatureSpec& spec) {
   return spec.kind == TemperatureSpec::Kind::learned && spec.form == TemperatureSpec::Form::prefix;
 }
@@ -64,26 +44,7 @@ std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType 
   values.name = stream::kValues;
   values.row_shape = {spec.value_heads(), spec.value_width()};
   std::vector<StreamSpec> streams{keys, values};
-  if (keeps_prefix_sum(spec.temperature))
-    streams.push_back({.name = stream::kTemperature, .row_shape = {1}, .dtype = at::kDouble});
-  add_focus_streams(spec.focus, dtype, keys, streams);
-  if (spec.routing.active())
-    streams.push_back({.name = stream::kRoutes, .row_shape = {spec.heads}, .dtype = at::kLong});
-  if (spec.routing.reads_nearness())
-    streams.push_back({.name = stream::kNearness,
-                       .row_shape = {spec.heads},
-                       .dtype = dtype == at::kDouble ? at::kDouble : at::kFloat});
-  if (earlier > 0) {
-    streams.push_back({.name = stream::kQueries,
-                       .row_shape = {spec.heads, spec.head_dim},
-                       .dtype = dtype,
-                       .keep_last = earlier + 1});
-    if (spec.temperature.kind == TemperatureSpec::Kind::learned)
-      streams.push_back({.name = stream::kTau,
-                         .row_shape = {1},
-                         .dtype = dtype == at::kDouble ? at::kDouble : at::kFloat,
-                         .keep_last = earlier + 1});
-  }
+  add_mechanism_streams(spec, keys, streams);
   return streams;
 }
 

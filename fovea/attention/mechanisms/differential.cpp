@@ -4,8 +4,11 @@
 
 #include <ATen/ATen.h>
 
+#include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/head_output.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/pipeline.h"
+#include "fovea/base/error.h"
 
 namespace fovea {
 
@@ -73,6 +76,62 @@ AttentionResult differential_attention(
   result.stats = both_maps(first.stats, second.stats);
   result.path = second.path;
   return result;
+}
+
+namespace {
+
+void check(const AttentionSpec& s) {
+  if (!s.differential) return;
+  require<ConfigError>(s.heads % 2 == 0 && s.kv_heads % 2 == 0, "attention spec",
+                       "differential needs pairs of query and of key heads; got {} heads and {} "
+                       "kv_heads",
+                       s.heads, s.kv_heads);
+  require<UnsupportedError>(
+      s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{}, "attention spec",
+      "differential with multi_token or head_mix is not defined (which map would they join?); "
+      "remove one of them");
+}
+
+std::vector<StageUse> uses(const AttentionSpec& spec) {
+  if (!spec.differential) return {};
+  return {{.stage = StageId::values,
+           .setting = fmt::format("differential {:.4g}", lambda_init(spec.depth))}};
+}
+
+constexpr TensorSlot kTensors[] = {
+    {.name = "lambda",
+     .member = &AttentionTensors::lambda_4d,
+     .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
+       if (!(spec.differential)) return std::nullopt;
+       return std::vector<int64_t>{4, spec.head_dim};
+     },
+     .setting =
+         [](const AttentionSpec& spec) {
+           return fmt::format("differential {}", spec.differential);
+         }},
+};
+
+constexpr MechanismSetting kSettings[] = {
+    {"differential", [](AttentionSpec& s) { s.differential = true; }},
+};
+
+}  // namespace
+
+const Mechanism& differential_mechanism() {
+  static constexpr Mechanism mechanism{
+      .name = "differential",
+      .describe =
+          [](AttentionSpec& spec, FieldVisitor& v) {
+            v.boolean({"differential",
+                       "pairs of query and key heads are two maps; one minus lambda the other"},
+                      spec.differential);
+          },
+      .check = check,
+      .uses = uses,
+      .tensors = kTensors,
+      .settings = kSettings,
+  };
+  return mechanism;
 }
 
 }  // namespace fovea

@@ -17,9 +17,14 @@
 
 #include <functional>
 
-#include "fovea/attention/call.h"
+#include "fovea/attention/attention.h"
 
 namespace fovea {
+
+struct AttentionCall;
+struct Mechanism;
+
+const Mechanism& differential_mechanism();
 
 /// The one lambda of a layer, scalar float32 (float64 for float64); differentiable.
 at::Tensor differential_lambda(const AttentionSpec& spec, const AttentionTensors& tensors);

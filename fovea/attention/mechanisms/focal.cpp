@@ -7,8 +7,14 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <cmath>
+
+#include "fovea/attention/cache/streams.h"
+#include "fovea/attention/call.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -170,6 +176,127 @@ TemperatureRows temperature_rows(const TemperatureSpec& spec, int64_t head_dim,
     state->count_b = count_b + t;
   }
   return rows;
+}
+
+namespace {
+
+constexpr std::string_view kWhere = "attention spec";
+
+// The paper states its bounds for heads of this width (spec 10.2, F-6).
+constexpr double kPaperHeadDim = 128.0;
+
+void check(const AttentionSpec& s) {
+  require<ConfigError>(std::isfinite(s.scale) && s.scale >= 0.0, kWhere,
+                       "scale must be 0 (1/sqrt(head_dim)) or positive; got {}", s.scale);
+  const TemperatureSpec& t = s.temperature;
+  if (t.kind == TemperatureSpec::Kind::constant) {
+    require<ConfigError>(std::isfinite(t.value) && t.value > 0.0, kWhere,
+                         "temperature.value must be a positive number; got {}", t.value);
+    return;
+  }
+  require<ConfigError>(
+      std::isfinite(t.tau_min) && t.tau_min > 0.0 && std::isfinite(t.tau_max), kWhere,
+      "temperature.tau_min must be positive, because tau divides the logits; got {}", t.tau_min);
+  require<ConfigError>(t.tau_min < t.tau_max, kWhere,
+                       "temperature.tau_min must be below temperature.tau_max; got {} and {}",
+                       t.tau_min, t.tau_max);
+}
+
+std::vector<StageUse> uses(const AttentionSpec& spec) {
+  const TemperatureSpec& t = spec.temperature;
+  if (t.kind == TemperatureSpec::Kind::learned)
+    return {{StageId::scale,
+             fmt::format("temperature learned {} {}", enum_name(t.form), enum_name(t.bound))}};
+  std::vector<StageUse> all;
+  if (spec.scale > 0.0) all.push_back({StageId::scale, fmt::format("scale {}", spec.scale)});
+  if (t.value != 1.0) all.push_back({StageId::scale, fmt::format("temperature {}", t.value)});
+  return all;
+}
+
+bool learns(const AttentionSpec& spec) {
+  return spec.temperature.kind == TemperatureSpec::Kind::learned;
+}
+
+constexpr TensorSlot kTensors[] = {
+    {.name = "tau",
+     .member = &AttentionTensors::tau_bt,
+     .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
+       if (!learns(spec)) return std::nullopt;
+       return std::vector{shape.batch, shape.queries};
+     },
+     .setting =
+         [](const AttentionSpec& spec) {
+           return fmt::format("temperature.kind {}", enum_name(spec.temperature.kind));
+         }}};
+
+// The running sum, and tau of the earlier queries that convolutions read.
+void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+  if (!learns(spec)) return;
+  if (keeps_prefix_sum(spec.temperature))
+    all.push_back({.name = stream::kTemperature, .row_shape = {1}, .dtype = at::kDouble});
+  if (const int64_t earlier = spec.multi_token.earlier_queries(); earlier > 0)
+    all.push_back({.name = stream::kTau,
+                   .row_shape = {1},
+                   .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat,
+                   .keep_last = earlier + 1});
+}
+
+constexpr MechanismSetting kSettings[] = {
+    {"constant temperature", [](AttentionSpec& s) { s.temperature.value = 0.4; }},
+    {"learned temperature",
+     [](AttentionSpec& s) { s.temperature.kind = TemperatureSpec::Kind::learned; }},
+};
+
+}  // namespace
+
+void TemperatureSpec::describe(FieldVisitor& v) {
+  v.choice({"kind",
+            "constant: logits q.k/(t sqrt d); learned: q.k/tau_i from the layer's input (spec 10)"},
+           kind);
+  v.real({"value", "t of kind constant; 1 = standard attention, 0.4 = the Focal paper's best",
+          ranges::kPositive},
+         value);
+  v.choice({"form", "learned: sequence (leaks the future, F-1), prefix, token, global"}, form);
+  v.choice({"bound", "learned: clip (no gradient outside), sigmoid, straight_through (F-3)"},
+           bound);
+  v.real({"tau_min", "learned: lower bound for head width 128", ranges::kPositive}, tau_min);
+  v.real({"tau_max", "learned: upper bound for head width 128", ranges::kPositive}, tau_max);
+  v.boolean({"scale_bounds", "learned: multiply the bounds by sqrt(d/128) (F-6)"}, scale_bounds);
+}
+
+double TemperatureSpec::low(int64_t d) const {
+  return tau_min * (scale_bounds ? std::sqrt(static_cast<double>(d) / kPaperHeadDim) : 1.0);
+}
+
+double TemperatureSpec::high(int64_t d) const {
+  return tau_max * (scale_bounds ? std::sqrt(static_cast<double>(d) / kPaperHeadDim) : 1.0);
+}
+
+std::span<const std::string_view> enum_names(TemperatureSpec::Kind) {
+  static constexpr std::string_view names[] = {"constant", "learned"};
+  return names;
+}
+std::span<const std::string_view> enum_names(TemperatureSpec::Form) {
+  static constexpr std::string_view names[] = {"sequence", "prefix", "token", "global"};
+  return names;
+}
+std::span<const std::string_view> enum_names(TemperatureSpec::Bound) {
+  static constexpr std::string_view names[] = {"clip", "sigmoid", "straight_through"};
+  return names;
+}
+const Mechanism& temperature_mechanism() {
+  static constexpr Mechanism mechanism{
+      .name = "temperature",
+      .describe =
+          [](AttentionSpec& spec, FieldVisitor& v) {
+            v.nested({"temperature", "stage 1: Focal temperature"}, spec.temperature);
+          },
+      .check = check,
+      .uses = uses,
+      .tensors = kTensors,
+      .add_streams = add_streams,
+      .settings = kSettings};
+  return mechanism;
 }
 
 }  // namespace fovea

@@ -8,8 +8,12 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
+#include "fovea/attention/cache/streams.h"
+#include "fovea/attention/call.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
 #include "fovea/base/error.h"
@@ -283,6 +287,150 @@ FocusStatistics focus_statistics(const FocusParameters& parameters, const at::Te
   s.hard_entropy = k > 1 ? entropy(sizes) / std::log(static_cast<double>(k)) : 1.0;
   s.confidence = std::get<0>(g.max(-1)).mean().item<double>();
   return s;
+}
+
+namespace {
+
+void check(const AttentionSpec& s) {
+  s.focus.check();
+  if (!s.focus.active()) return;
+  require<UnsupportedError>(s.mask.causal, "attention spec",
+                            "focus with mask.causal false has no meaning (local pairs are the ones "
+                            "just before a query); set mask.causal: true");
+  require<UnsupportedError>(s.mask.sparsity == MaskRule::Sparsity::full, "attention spec",
+                            "focus with mask.sparsity {} is not defined (two rules for distant "
+                            "pairs); remove one of them",
+                            enum_name(s.mask.sparsity));
+}
+
+std::vector<StageUse> uses(const AttentionSpec& spec) {
+  const FocusSpec& f = spec.focus;
+  std::vector<StageUse> all;
+  if (f.reads_groups())
+    all.push_back({.stage = StageId::gate_and_bias,
+                   .setting = fmt::format("focus {} of {} groups, window {}, sinks {}",
+                                          enum_name(f.gate), f.groups, f.window, f.sinks),
+                   .why_not_sdpa = "the gate of focus learns"});
+  if (f.gate == Gate::hard)
+    all.push_back({.stage = StageId::allowed,
+                   .setting = fmt::format("focus top {} of {} groups, window {}, sinks {}", f.top_k,
+                                          f.groups, f.window, f.sinks),
+                   .why_not_sdpa = "the groups of focus are of this layer alone"});
+  return all;
+}
+
+std::string gate_of(const AttentionSpec& spec) {
+  return fmt::format("focus.gate {}", enum_name(spec.focus.gate));
+}
+
+constexpr TensorSlot kTensors[] = {
+    {.name = "groups",
+     .member = &AttentionTensors::groups_bsk,
+     .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
+       if (!(spec.focus.reads_groups())) return std::nullopt;
+       return std::vector<int64_t>{shape.batch, shape.keys, spec.focus.groups};
+     },
+     .setting = [](const AttentionSpec& spec) { return gate_of(spec); }},
+    {.name = "members",
+     .member = &AttentionTensors::members_bs,
+     .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
+       if (!(spec.focus.reads_members())) return std::nullopt;
+       return std::vector<int64_t>{shape.batch, shape.keys};
+     },
+     .setting = [](const AttentionSpec& spec) { return gate_of(spec); },
+     .integers = true},
+    {.name = "focus_strength",
+     .member = &AttentionTensors::focus_strength,
+     .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
+       if (!(spec.focus.reads_strength())) return std::nullopt;
+       return std::vector<int64_t>{};
+     },
+     .setting = [](const AttentionSpec& spec) { return gate_of(spec); }},
+};
+
+// Memberships are sets of the spec's groups. Where any two choices of top_k groups meet (2k > K),
+// no path compares them, so each must be such a choice.
+void check_members(const AttentionCall& call) {
+  const FocusSpec& focus = call.spec.focus;
+  const at::Tensor members =
+      focus.reads_members() ? readable_rows(call.tensors.members_bs) : at::Tensor();
+  if (!members.defined()) return;
+  const int64_t keys = members.size(1);
+  const auto* bits = reinterpret_cast<const uint64_t*>(members.const_data_ptr<int64_t>());
+  const uint64_t known = focus.groups < 64 ? (uint64_t{1} << focus.groups) - 1 : ~uint64_t{0};
+  uint64_t all = 0;
+  for (int64_t n = 0; n < members.numel(); ++n) all |= bits[n];
+  if ((all & ~known) != 0) {
+    int64_t n = 0;
+    while ((bits[n] & ~known) == 0) ++n;
+    fail<ShapeError>("attention",
+                     "members are bits 0 to {}; token {} of row {} is in group {}; compute them "
+                     "with the spec's number of groups",
+                     focus.groups - 1, n % keys, n / keys, std::countr_zero(bits[n] & ~known));
+  }
+  if (!focus.keeps_every_pair()) return;
+  const at::Tensor lengths = call.context.key_lengths_b.defined()
+                                 ? checked_lengths(call.context, members.size(0), keys)
+                                 : at::Tensor();
+  for (int64_t n = 0; n < members.numel(); ++n) {
+    const int64_t row = n / keys, token = n % keys;
+    if (lengths.defined() && token >= lengths.const_data_ptr<int64_t>()[row]) continue;
+    require<ShapeError>(std::popcount(bits[n]) >= focus.top_k, "attention",
+                        "members must be {} groups a token (focus.top_k); token {} of row {} is in "
+                        "{}",
+                        focus.top_k, token, row, std::popcount(bits[n]));
+  }
+}
+
+void check_call(const AttentionCall& call) {
+  if (!call.spec.focus.active()) return;
+  require<ShapeError>(call.q.size(2) <= call.k.size(2), "attention",
+                      "focus needs queries that are the last of the keys; got {} queries and {} "
+                      "keys",
+                      call.q.size(2), call.k.size(2));
+  check_members(call);
+}
+
+// Groups of the cached keys; the queries are the last of them.
+void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+  const FocusSpec& focus = spec.focus;
+  const at::ScalarType wide = keys.dtype == at::kDouble ? at::kDouble : at::kFloat;
+  const auto beside_keys = [&](const char* name, std::vector<int64_t> shape, at::ScalarType type) {
+    StreamSpec stream = keys;
+    stream.name = name, stream.row_shape = std::move(shape), stream.dtype = type;
+    stream.by_head = false;
+    all.push_back(std::move(stream));
+  };
+  if (focus.reads_groups()) beside_keys(stream::kGroups, {focus.groups}, wide);
+  if (focus.reads_members()) beside_keys(stream::kMembers, {1}, at::kLong);
+  if (focus.active() && focus.assignment == FocusSpec::Assignment::sinkhorn &&
+      focus.potentials == FocusSpec::Potentials::chunk)
+    all.push_back({.name = stream::kGroupScores, .row_shape = {focus.groups}, .dtype = wide});
+}
+
+constexpr MechanismSetting kSettings[] = {
+    {"Focus, soft", [](AttentionSpec& s) { s.focus.gate = Gate::log; }},
+    {"Focus, hard", [](AttentionSpec& s) { s.focus.gate = Gate::hard; }},
+};
+
+}  // namespace
+
+const Mechanism& focus_mechanism() {
+  static constexpr Mechanism mechanism{
+      .name = "focus",
+      .describe =
+          [](AttentionSpec& spec, FieldVisitor& v) {
+            v.nested({"focus", "stages 5 and 6: Focus, learned groups of tokens (spec 11)"},
+                     spec.focus);
+          },
+      .check = check,
+      .uses = uses,
+      .tensors = kTensors,
+      .check_call = check_call,
+      .add_streams = add_streams,
+      .settings = kSettings,
+  };
+  return mechanism;
 }
 
 }  // namespace fovea

@@ -8,6 +8,8 @@
 
 #include <cmath>
 
+#include "fovea/attention/call.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/base/error.h"
 
@@ -72,6 +74,82 @@ std::span<const std::string_view> enum_names(HeadOutputSpec::DepthScale) {
 std::span<const std::string_view> enum_names(HeadOutputSpec::Gate) {
   static constexpr std::string_view names[] = {"none", "scalar", "full"};
   return names;
+}
+
+namespace {
+
+std::vector<StageUse> uses(const AttentionSpec& spec) {
+  const HeadOutputSpec& o = spec.head_output;
+  std::vector<StageUse> all;
+  const auto add = [&all](std::string setting) {
+    all.push_back({.stage = StageId::values, .setting = std::move(setting)});
+  };
+  if (o.norm != HeadOutputSpec::Norm::none) add("head norm");
+  if (o.depth_scale != HeadOutputSpec::DepthScale::none)
+    add(fmt::format("depth scale {} {:.4g}", enum_name(o.depth_scale), o.factor(spec.depth)));
+  if (o.gate != HeadOutputSpec::Gate::none) add(fmt::format("head gate {}", enum_name(o.gate)));
+  return all;
+}
+
+using Gate = HeadOutputSpec::Gate;
+
+std::string gate_of(const AttentionSpec& spec) {
+  return fmt::format("head_output.gate {}", enum_name(spec.head_output.gate));
+}
+
+constexpr TensorSlot kTensors[] = {
+    {.name = "head_gain",
+     .member = &AttentionTensors::head_gain_e,
+     .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
+       if (spec.head_output.norm != HeadOutputSpec::Norm::rms) return std::nullopt;
+       return std::vector{spec.value_width()};
+     },
+     .setting =
+         [](const AttentionSpec& spec) {
+           return fmt::format("head_output.norm {}", enum_name(spec.head_output.norm));
+         }},
+    {.name = "gate_weight",
+     .member = &AttentionTensors::gate_weight,
+     .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
+       if (spec.head_output.gate == Gate::none) return std::nullopt;
+       const bool full = spec.head_output.gate == Gate::full;
+       return std::vector<int64_t>(full ? 2 : 1, spec.value_width());
+     },
+     .setting = gate_of},
+    {.name = "gate_bias",
+     .member = &AttentionTensors::gate_bias,
+     .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
+       if (spec.head_output.gate == Gate::none) return std::nullopt;
+       const bool full = spec.head_output.gate == Gate::full;
+       return std::vector<int64_t>(full ? 1 : 0, spec.value_width());
+     },
+     .setting = gate_of},
+};
+
+constexpr MechanismSetting kSettings[] = {
+    {"head norm and gate",
+     [](AttentionSpec& s) {
+       s.head_output.norm = HeadOutputSpec::Norm::rms;
+       s.head_output.gate = Gate::scalar;
+     }},
+};
+
+}  // namespace
+
+const Mechanism& head_output_mechanism() {
+  static constexpr Mechanism mechanism{
+      .name = "head_output",
+      .describe =
+          [](AttentionSpec& spec, FieldVisitor& v) {
+            v.nested({"head_output", "stage 10: norm, depth constant and gate of each head"},
+                     spec.head_output);
+          },
+      .check = [](const AttentionSpec& spec) { spec.head_output.check(); },
+      .uses = uses,
+      .tensors = kTensors,
+      .settings = kSettings,
+  };
+  return mechanism;
 }
 
 }  // namespace fovea

@@ -9,7 +9,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "fovea/attention/cache/streams.h"
+#include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/convolution.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -151,6 +154,87 @@ void MultiTokenSpec::check() const {
 std::span<const std::string_view> enum_names(MultiTokenSpec::Equation) {
   static constexpr std::string_view names[] = {"eq5", "eq4"};
   return names;
+}
+
+namespace {
+
+void add_use(StageId stage, const KernelExtent& extent, const MultiTokenSpec& spec,
+             std::vector<StageUse>& all) {
+  if (!extent.active()) return;
+  std::string setting = fmt::format("convolution {} x {}", extent.queries, extent.keys);
+  if (spec.equation != Equation::eq5) setting += fmt::format(" {}", enum_name(spec.equation));
+  all.push_back({.stage = stage,
+                 .setting = setting,
+                 .why_not_sdpa = fmt::format("{} joins rows or heads", setting),
+                 .why_not_kernels = fmt::format("no fused kernel for {}", setting)});
+}
+
+std::vector<StageUse> uses(const AttentionSpec& spec) {
+  const MultiTokenSpec& tokens = spec.multi_token;
+  std::vector<StageUse> all;
+  add_use(StageId::convolution_before, tokens.before, tokens, all);
+  add_use(StageId::convolution_after, tokens.after, tokens, all);
+  if (tokens.renormalise)
+    all.push_back({.stage = StageId::convolution_after, .setting = "renormalise"});
+  return all;
+}
+
+std::string setting_of(const KernelExtent& extent) {
+  return fmt::format("a {} x {} convolution", extent.queries, extent.keys);
+}
+
+constexpr TensorSlot kTensors[] = {
+    {.name = "kernel_before",
+     .member = &AttentionTensors::kernel_before_hqk,
+     .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
+       if (!(spec.multi_token.before.active())) return std::nullopt;
+       return std::vector<int64_t>{spec.heads, spec.multi_token.before.queries,
+                                   spec.multi_token.before.keys};
+     },
+     .setting = [](const AttentionSpec& spec) { return setting_of(spec.multi_token.before); }},
+    {.name = "kernel_after",
+     .member = &AttentionTensors::kernel_after_hqk,
+     .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
+       if (!(spec.multi_token.after.active())) return std::nullopt;
+       return std::vector<int64_t>{spec.heads, spec.multi_token.after.queries,
+                                   spec.multi_token.after.keys};
+     },
+     .setting = [](const AttentionSpec& spec) { return setting_of(spec.multi_token.after); }},
+};
+
+void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+  const int64_t earlier = spec.multi_token.earlier_queries();
+  if (earlier == 0) return;
+  all.push_back({.name = stream::kQueries,
+                 .row_shape = {spec.heads, spec.head_dim},
+                 .dtype = keys.dtype,
+                 .keep_last = earlier + 1});
+}
+
+constexpr MechanismSetting kSettings[] = {
+    {"multi-token",
+     [](AttentionSpec& s) {
+       s.multi_token = {.before = {6, 11}, .after = {6, 11}};
+     }},
+};
+
+}  // namespace
+
+const Mechanism& multi_token_mechanism() {
+  static constexpr Mechanism mechanism{
+      .name = "multi_token",
+      .describe =
+          [](AttentionSpec& spec, FieldVisitor& v) {
+            v.nested({"multi_token", "stages 3 and 8: key-query convolution (spec 3)"},
+                     spec.multi_token);
+          },
+      .check = [](const AttentionSpec& spec) { spec.multi_token.check(); },
+      .uses = uses,
+      .tensors = kTensors,
+      .add_streams = add_streams,
+      .settings = kSettings,
+  };
+  return mechanism;
 }
 
 }  // namespace fovea

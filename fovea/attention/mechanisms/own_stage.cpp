@@ -7,6 +7,8 @@
 #include <map>
 #include <mutex>
 
+#include "fovea/attention/call.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
 
@@ -56,6 +58,63 @@ std::vector<int64_t> own_weight_shape(const AttentionSpec& spec) {
   if (!spec.own.active()) return {};
   const OwnStage& stage = own_stage(spec.own.name);
   return stage.weight_shape ? stage.weight_shape(spec) : std::vector<int64_t>{};
+}
+
+namespace {
+
+void check(const AttentionSpec& s) {
+  if (!s.own.active()) {
+    require<ConfigError>(s.own.values.empty(), kWhere, "own.values are for own.name; got {} values",
+                         s.own.values.size());
+    return;
+  }
+  require<UnsupportedError>(!s.differential, kWhere,
+                            "differential with own.name is not defined (which map would it act "
+                            "on?); remove one of them");
+  const OwnStage& stage = own_stage(s.own.name);
+  if (stage.check) stage.check(s);
+}
+
+std::vector<StageUse> uses(const AttentionSpec& spec) {
+  if (!spec.own.active()) return {};
+  const std::string why = fmt::format("'{}' is a stage of one's own", spec.own.name);
+  return {{.stage = StageId::gate_and_bias,
+           .setting = fmt::format("own {}", spec.own.name),
+           .why_not_sdpa = why,
+           .why_not_kernels = why}};
+}
+
+constexpr TensorSlot kTensors[] = {
+    {.name = "own",
+     .member = &AttentionTensors::own,
+     .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
+       std::vector<int64_t> sizes = own_weight_shape(spec);
+       if (sizes.empty()) return std::nullopt;
+       return sizes;
+     },
+     .setting =
+         [](const AttentionSpec& spec) { return fmt::format("own.name '{}'", spec.own.name); }}};
+
+}  // namespace
+
+void OwnStageSpec::describe(FieldVisitor& v) {
+  v.text({"name", "a stage that this program registered (docs/adding-a-mechanism.md); '' = none"},
+         name);
+  v.reals({"values", "numbers that it reads", ranges::kAnySign}, values);
+}
+
+const Mechanism& own_stage_mechanism() {
+  static constexpr Mechanism mechanism{
+      .name = "own",
+      .describe =
+          [](AttentionSpec& spec, FieldVisitor& v) {
+            v.nested({"own", "stage 5: a stage of your own, before gate and bias"}, spec.own);
+          },
+      .check = check,
+      .uses = uses,
+      .tensors = kTensors,
+  };
+  return mechanism;
 }
 
 }  // namespace fovea

@@ -14,12 +14,29 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "fovea/attention/spec.h"
+#include "fovea/config/fields.h"
 
 namespace fovea {
+
+struct AttentionSpec;
+struct Mechanism;
+
+/// A stage that this program registered (own_stage.h), in stage 5 before gate and bias.
+struct OwnStageSpec {
+  std::string name;            ///< "" = none
+  std::vector<double> values;  ///< numbers that it reads
+
+  bool active() const { return !name.empty(); }
+  void describe(FieldVisitor& v);
+  bool operator==(const OwnStageSpec&) const = default;
+};
+
+const Mechanism& own_stage_mechanism();
 
 /// What a stage of one's own reads beside the logits.
 struct OwnStageCall {

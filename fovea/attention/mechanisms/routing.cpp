@@ -1,4 +1,4 @@
-// Routing and given block pairs: keys, checks, clusters, the reference of stage 6.
+// Routing: keys, checks, clusters, the reference of stage 6.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -10,6 +10,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "fovea/attention/cache/streams.h"
+#include "fovea/attention/call.h"
+#include "fovea/attention/mechanisms/block_pairs.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 
@@ -49,26 +53,6 @@ void RoutingSpec::check() const {
 std::span<const std::string_view> enum_names(RoutingSpec::Choice) {
   static constexpr std::string_view names[] = {"recent", "nearest"};
   return names;
-}
-
-void BlockPairsSpec::describe(FieldVisitor& v) {
-  v.integer({"size", "positions of a block; 0 = no such rule", ranges::kPositionCounts}, size);
-  v.integers({"pairs",
-              "visible pairs of blocks: query block, key block, query block, ...",
-              {0, (1 << 20) - 1}},
-             pairs);
-}
-
-void BlockPairsSpec::check() const {
-  require<ConfigError>(size >= 0, kWhere, "blocks.size must be 0 (off) or larger; got {}", size);
-  require<ConfigError>(active() || pairs.empty(), kWhere,
-                       "blocks.pairs need blocks.size; got {} numbers", pairs.size());
-  require<ConfigError>(pairs.size() % 2 == 0, kWhere,
-                       "blocks.pairs are pairs of a query block and a key block; got {} numbers",
-                       pairs.size());
-  for (const int64_t block : pairs)
-    require<ConfigError>(block >= 0 && block < 1 << 20, kWhere,
-                         "blocks.pairs number blocks from 0; got {}", block);
 }
 
 Routes route_tokens(const RoutingSpec& spec, const at::Tensor& centroids, const at::Tensor& q,
@@ -130,20 +114,105 @@ at::Tensor routing_visible(const RoutingSpec& spec, const AttentionTensors& tens
   return at::zeros_like(seen).scatter_(-1, order, true).flip(-1).logical_and(seen);
 }
 
-at::Tensor block_pairs_visible(const BlockPairsSpec& spec, const at::Tensor& allowed,
-                               const Places& places) {
-  int64_t blocks = 0;
-  for (const int64_t block : spec.pairs) blocks = std::max(blocks, block + 1);
-  // One row and column more, which nobody sees, stands for all later blocks.
-  at::Tensor table = at::zeros({blocks + 1, blocks + 1}, at::kBool);
-  for (size_t n = 0; n + 1 < spec.pairs.size(); n += 2)
-    table.mutable_data_ptr<bool>()[spec.pairs[n] * (blocks + 1) + spec.pairs[n + 1]] = true;
-  const auto block_of = [&](const at::Tensor& positions) {
-    return positions.div(spec.size, "floor").clamp(0, blocks);
+namespace {
+
+void check(const AttentionSpec& s) {
+  s.routing.check();
+  if (!s.routing.active()) return;
+  check_only_key_rule(s, "routing");
+  require<UnsupportedError>(
+      !s.differential && s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{}, kWhere,
+      "routing with differential, multi_token or head_mix is not defined (each head sees other "
+      "pairs); remove one of them");
+}
+
+std::vector<StageUse> uses(const AttentionSpec& spec) {
+  const RoutingSpec& r = spec.routing;
+  if (!r.active()) return {};
+  return {{.stage = StageId::allowed,
+           .setting =
+               fmt::format("routing {} {} of {} clusters", enum_name(r.choice), r.keep, r.clusters),
+           .why_not_sdpa = "the clusters of routing are of this layer alone"}};
+}
+
+std::string clusters_of(const AttentionSpec& spec) {
+  return fmt::format("routing.clusters {}", spec.routing.clusters);
+}
+
+constexpr TensorSlot kTensors[] = {
+    {.name = "query_routes",
+     .member = &AttentionTensors::query_routes_bht,
+     .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
+       if (!(spec.routing.active())) return std::nullopt;
+       return std::vector<int64_t>{shape.batch, spec.heads, shape.queries};
+     },
+     .setting = [](const AttentionSpec& spec) { return clusters_of(spec); },
+     .integers = true},
+    {.name = "key_routes",
+     .member = &AttentionTensors::key_routes_bhs,
+     .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
+       if (!(spec.routing.active())) return std::nullopt;
+       return std::vector<int64_t>{shape.batch, spec.heads, shape.keys};
+     },
+     .setting = [](const AttentionSpec& spec) { return clusters_of(spec); },
+     .integers = true},
+    {.name = "key_nearness",
+     .member = &AttentionTensors::key_nearness_bhs,
+     .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
+       if (!(spec.routing.reads_nearness())) return std::nullopt;
+       return std::vector<int64_t>{shape.batch, spec.heads, shape.keys};
+     },
+     .setting =
+         [](const AttentionSpec& spec) {
+           return fmt::format("routing.choice {}", enum_name(spec.routing.choice));
+         }},
+};
+
+void check_routes(const AttentionCall& call) {
+  const int64_t clusters = call.spec.routing.clusters;
+  if (clusters == 0) return;
+  for (const at::Tensor* given : {&call.tensors.query_routes_bht, &call.tensors.key_routes_bhs}) {
+    const at::Tensor routes = readable_rows(*given);
+    if (!routes.defined()) continue;
+    const int64_t* const at = routes.const_data_ptr<int64_t>();
+    for (int64_t n = 0; n < routes.numel(); ++n) {
+      require<ShapeError>(at[n] >= 0 && at[n] < clusters, "routing",
+                          "routes are clusters 0 to {}; got {}", clusters - 1, at[n]);
+    }
+  }
+}
+
+void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+  if (spec.routing.active())
+    all.push_back({.name = stream::kRoutes, .row_shape = {spec.heads}, .dtype = at::kLong});
+  if (spec.routing.reads_nearness())
+    all.push_back({.name = stream::kNearness,
+                   .row_shape = {spec.heads},
+                   .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat});
+}
+
+constexpr MechanismSetting kSettings[] = {
+    {"routing", [](AttentionSpec& s) { s.routing.clusters = 16; }},
+};
+
+}  // namespace
+
+const Mechanism& routing_mechanism() {
+  static constexpr Mechanism mechanism{
+      .name = "routing",
+      .describe =
+          [](AttentionSpec& spec, FieldVisitor& v) {
+            v.nested({"routing", "stage 6: keys of the query's own cluster (spec 4.3)"},
+                     spec.routing);
+          },
+      .check = check,
+      .uses = uses,
+      .tensors = kTensors,
+      .check_call = check_routes,
+      .add_streams = add_streams,
+      .settings = kSettings,
   };
-  const at::Tensor entry = block_of(places.query_positions_bt).unsqueeze(2) * (blocks + 1) +
-                           block_of(places.key_positions_bs).unsqueeze(1);
-  return table.flatten().to(entry.device()).index({entry}).unsqueeze(1).logical_and(allowed);
+  return mechanism;
 }
 
 }  // namespace fovea

@@ -6,6 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include "fovea/attention/call.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -51,6 +53,75 @@ void HeadMixSpec::check(int64_t heads) const {
 std::span<const std::string_view> enum_names(HeadMixSpec::Kind) {
   static constexpr std::string_view names[] = {"none", "full", "groups"};
   return names;
+}
+
+namespace {
+
+using Kind = HeadMixSpec::Kind;
+
+void add_use(StageId stage, Kind kind, const AttentionSpec& spec, std::vector<StageUse>& all) {
+  if (kind == Kind::none) return;
+  const std::string setting = fmt::format("head mix {}", spec.head_mix.width(kind, spec.heads));
+  all.push_back({.stage = stage,
+                 .setting = setting,
+                 .why_not_sdpa = fmt::format("{} joins rows or heads", setting),
+                 .why_not_kernels = fmt::format("no fused kernel for {}", setting)});
+}
+
+std::vector<StageUse> uses(const AttentionSpec& spec) {
+  std::vector<StageUse> all;
+  add_use(StageId::mix_before, spec.head_mix.before, spec, all);
+  add_use(StageId::mix_after, spec.head_mix.after, spec, all);
+  return all;
+}
+
+Sizes mix_sizes(Kind kind, const AttentionSpec& spec) {
+  if (kind == Kind::none) return std::nullopt;
+  const int64_t m = spec.head_mix.width(kind, spec.heads);
+  return std::vector{spec.heads / m, m, m};
+}
+
+constexpr TensorSlot kTensors[] = {
+    {.name = "mix_before",
+     .member = &AttentionTensors::mix_before_noi,
+     .sizes = [](const AttentionSpec& spec,
+                 const CallShape&) { return mix_sizes(spec.head_mix.before, spec); },
+     .setting =
+         [](const AttentionSpec& spec) {
+           return fmt::format("head mixing {}", enum_name(spec.head_mix.before));
+         }},
+    {.name = "mix_after",
+     .member = &AttentionTensors::mix_after_nio,
+     .sizes = [](const AttentionSpec& spec,
+                 const CallShape&) { return mix_sizes(spec.head_mix.after, spec); },
+     .setting =
+         [](const AttentionSpec& spec) {
+           return fmt::format("head mixing {}", enum_name(spec.head_mix.after));
+         }},
+};
+
+constexpr MechanismSetting kSettings[] = {
+    {"head mixing",
+     [](AttentionSpec& s) {
+       s.head_mix = {Kind::full, Kind::full, 0};
+     }},
+};
+
+}  // namespace
+
+const Mechanism& head_mix_mechanism() {
+  static constexpr Mechanism mechanism{
+      .name = "head_mix",
+      .describe =
+          [](AttentionSpec& spec, FieldVisitor& v) {
+            v.nested({"head_mix", "stages 4 and 9: head mixing (spec 2, 3)"}, spec.head_mix);
+          },
+      .check = [](const AttentionSpec& spec) { spec.head_mix.check(spec.heads); },
+      .uses = uses,
+      .tensors = kTensors,
+      .settings = kSettings,
+  };
+  return mechanism;
 }
 
 }  // namespace fovea

@@ -3,13 +3,13 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <utility>
 
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
-#include "fovea/attention/stages.h"
 #include "fovea/kernels/cpu/attention.h"
 #include "fovea/kernels/cpu/grouped.h"
 
@@ -182,15 +182,12 @@ FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
 
 std::optional<std::string> why_not_kernels(const AttentionCall& call) {
   const AttentionSpec& spec = call.spec;
+  for (const StageUse& use : stage_uses(spec))
+    if (use.why_not_kernels)
+      return fmt::format("stage {}: {}", stage_of(use.stage).name, *use.why_not_kernels);
   const at::ScalarType dtype = call.q.scalar_type();
-  if (spec.own.active()) return fmt::format("'{}' is a stage of one's own", spec.own.name);
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no fused kernel for {}", at::toString(dtype));
-  for (const Stage& stage : attention_stages()) {
-    if (!stage.joins_pairs) continue;
-    if (const std::vector<std::string> active = stage.active(spec); !active.empty())
-      return fmt::format("stage {}: no fused kernel for {}", stage.name, fmt::join(active, ", "));
-  }
   if (const auto why = kernels::why_not_attention_kernels(spec.head_dim, spec.value_width()))
     return fmt::format("no fused kernel for these widths: {}; got {} and {}", *why, spec.head_dim,
                        spec.value_width());

@@ -10,10 +10,10 @@
 #include <optional>
 
 #include "fovea/attention/isolation.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/plan.h"
-#include "fovea/attention/stages.h"
 #include "fovea/kernels/cpu/isa.h"
 
 namespace fovea {
@@ -292,10 +292,9 @@ void add_sink(AttentionResult& result, const at::Tensor& sink_logit_h, at::Scala
 std::optional<std::string> why_not_settings(const AttentionCall& call) {
   const AttentionSpec& spec = call.spec;
   const bool on_cpu = call.q.device().is_cpu();
-  for (const Stage& stage : attention_stages()) {
-    if (const auto why = stage.why_not_sdpa(spec))
-      return fmt::format("stage {}: {}", stage.name, *why);
-  }
+  for (const StageUse& use : stage_uses(spec))
+    if (use.why_not_sdpa)
+      return fmt::format("stage {}: {}", stage_of(use.stage).name, *use.why_not_sdpa);
   if (call.drops_weights()) return "stage softmax: dropout is counter-based";
   const bool reduced = accumulate_type(call.q.scalar_type()) != call.q.scalar_type();
   if (spec.bias.kind == BiasSpec::Kind::alibi && reduced && !on_cpu)

@@ -9,6 +9,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "fovea/attention/call.h"
+#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/places.h"
+#include "fovea/base/error.h"
+
 namespace fovea {
 namespace {
 
@@ -84,6 +89,80 @@ at::Tensor bias_by_distance(const AttentionSpec& spec, const at::Tensor& table) 
 at::Tensor bias_table_gradient(const AttentionSpec& spec, const at::Tensor& dbias_hn) {
   return at::zeros({spec.bias.buckets, dbias_hn.size(0)}, dbias_hn.options())
       .index_add(0, buckets_by_distance(spec), dbias_hn.t());
+}
+
+namespace {
+
+void check(const AttentionSpec& s) {
+  if (s.bias.kind == BiasSpec::Kind::alibi) {
+    require<UnsupportedError>(
+        s.mask.causal, "attention spec",
+        "bias.kind alibi with mask.causal false has no meaning (its slopes count backwards in "
+        "time); set mask.causal: true or bias.kind: t5");
+  }
+  if (s.bias.kind != BiasSpec::Kind::t5) return;
+  const int64_t per_direction = s.mask.causal ? s.bias.buckets : s.bias.buckets / 2;
+  require<ConfigError>(per_direction >= 2 && per_direction % 2 == 0, "attention spec",
+                       "bias.buckets must be even (a multiple of 4 without causal); got {}",
+                       s.bias.buckets);
+  require<ConfigError>(s.bias.max_distance > per_direction / 2, "attention spec",
+                       "bias.max_distance must exceed the {} exact buckets; got {}",
+                       per_direction / 2, s.bias.max_distance);
+}
+
+std::vector<StageUse> uses(const AttentionSpec& spec) {
+  if (spec.bias.kind == BiasSpec::Kind::none) return {};
+  StageUse use{.stage = StageId::gate_and_bias, .setting = std::string(enum_name(spec.bias.kind))};
+  if (spec.bias.kind == BiasSpec::Kind::t5) use.why_not_sdpa = "the t5 table is a parameter";
+  return {use};
+}
+
+constexpr TensorSlot kTensors[] = {
+    {.name = "bias_table",
+     .member = &AttentionTensors::bias_table,
+     .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
+       if (!(spec.bias.kind == BiasSpec::Kind::t5)) return std::nullopt;
+       return std::vector<int64_t>{spec.bias.buckets, spec.heads};
+     },
+     .setting =
+         [](const AttentionSpec& spec) {
+           return fmt::format("bias.kind {}", enum_name(spec.bias.kind));
+         }},
+};
+
+constexpr MechanismSetting kSettings[] = {
+    {"ALiBi", [](AttentionSpec& s) { s.bias.kind = BiasSpec::Kind::alibi; }},
+    {"T5 bias", [](AttentionSpec& s) { s.bias.kind = BiasSpec::Kind::t5; }},
+};
+
+}  // namespace
+
+void BiasSpec::describe(FieldVisitor& v) {
+  v.choice({"kind", "additive position bias: none, alibi (spec 6.4), t5 (spec 6.3)"}, kind);
+  v.integer({"buckets", "t5: rows of the table", {1, 1 << 20}}, buckets);
+  v.integer({"max_distance",
+             "t5: distances from here on share the last bucket",
+             {1, ranges::kMostPositions}},
+            max_distance);
+}
+
+std::span<const std::string_view> enum_names(BiasSpec::Kind) {
+  static constexpr std::string_view names[] = {"none", "alibi", "t5"};
+  return names;
+}
+const Mechanism& position_bias_mechanism() {
+  static constexpr Mechanism mechanism{
+      .name = "bias",
+      .describe =
+          [](AttentionSpec& spec, FieldVisitor& v) {
+            v.nested({"bias", "stage 5: additive position bias"}, spec.bias);
+          },
+      .check = check,
+      .uses = uses,
+      .tensors = kTensors,
+      .settings = kSettings,
+  };
+  return mechanism;
 }
 
 }  // namespace fovea

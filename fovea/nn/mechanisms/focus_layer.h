@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fovea/attention/attention.h"
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/nn/model_config.h"
 #include "fovea/nn/parameters.h"

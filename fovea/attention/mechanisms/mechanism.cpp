@@ -1,0 +1,89 @@
+// The list of mechanisms, and what is derived from it.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/mechanisms/mechanism.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "fovea/attention/cache/streams.h"
+#include "fovea/attention/call.h"
+#include "fovea/attention/mechanisms/differential.h"
+#include "fovea/attention/mechanisms/dropout.h"
+#include "fovea/attention/mechanisms/mask.h"
+#include "fovea/attention/mechanisms/sink_logit.h"
+#include "fovea/attention/mechanisms/soft_cap.h"
+#include "fovea/base/error.h"
+
+namespace fovea {
+
+std::span<const Mechanism* const> mechanisms() {
+  static const Mechanism* const all[] = {
+      &temperature_mechanism(),  &soft_cap_mechanism(),    &multi_token_mechanism(),
+      &head_mix_mechanism(),     &own_stage_mechanism(),   &focus_mechanism(),
+      &routing_mechanism(),      &block_pairs_mechanism(), &position_bias_mechanism(),
+      &mask_mechanism(),         &sink_logit_mechanism(),  &dropout_mechanism(),
+      &differential_mechanism(), &head_output_mechanism(),
+  };
+  return all;
+}
+
+std::vector<StageUse> stage_uses(const AttentionSpec& spec) {
+  std::vector<StageUse> all;
+  for (const Mechanism* mechanism : mechanisms())
+    std::ranges::move(mechanism->uses(spec), std::back_inserter(all));
+  return all;
+}
+
+void add_mechanism_streams(const AttentionSpec& spec, const StreamSpec& keys,
+                           std::vector<StreamSpec>& all) {
+  for (const Mechanism* mechanism : mechanisms())
+    if (mechanism->add_streams != nullptr) mechanism->add_streams(spec, keys, all);
+}
+
+namespace {
+
+std::string shape_text(const at::Tensor& x) {
+  return x.defined() ? fmt::format("[{}]", fmt::join(x.sizes(), ", ")) : "none";
+}
+
+// Every call of attention() comes through here: text is made only for an error.
+void check_slot(const TensorSlot& slot, const AttentionCall& call, const CallShape& shape) {
+  const at::Tensor& x = call.tensors.*slot.member;
+  const auto sizes = slot.sizes(call.spec, shape);
+  if (!sizes) {
+    require<ShapeError>(!x.defined(), "attention", "{} must be absent with {}; got {}", slot.name,
+                        slot.setting(call.spec), shape_text(x));
+    return;
+  }
+  require<ShapeError>(x.defined(), "attention",
+                      "{} must be given, because the spec has {}; got none", slot.name,
+                      slot.setting(call.spec));
+  if (x.sizes() != at::IntArrayRef(*sizes))
+    fail<ShapeError>("attention", "{} must be [{}]; got {}", slot.name, fmt::join(*sizes, ", "),
+                     shape_text(x));
+  require<ShapeError>(!slot.integers || x.scalar_type() == at::kLong, "attention",
+                      "{} must be int64; got {}", slot.name, at::toString(x.scalar_type()));
+}
+
+}  // namespace
+
+void check_mechanism_tensors(const AttentionCall& call) {
+  const CallShape shape = call.shape();
+  for (const Mechanism* mechanism : mechanisms()) {
+    for (const TensorSlot& slot : mechanism->tensors) check_slot(slot, call, shape);
+    if (mechanism->check_call != nullptr) mechanism->check_call(call);
+  }
+}
+
+std::vector<std::pair<std::string_view, at::Tensor*>> AttentionTensors::named() {
+  std::vector<std::pair<std::string_view, at::Tensor*>> all;
+  for (const Mechanism* mechanism : mechanisms())
+    for (const TensorSlot& slot : mechanism->tensors)
+      all.emplace_back(slot.name, &(this->*slot.member));
+  return all;
+}
+
+}  // namespace fovea

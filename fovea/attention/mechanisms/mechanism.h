@@ -1,0 +1,84 @@
+// Mechanism: everything that a setting of AttentionSpec tells the rest of attention/ about itself,
+// as one value. spec, checks, stages, tensors, cache streams and the table of combinations are made
+// from the list of mechanisms.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fovea/attention/attention.h"
+#include "fovea/attention/stages.h"
+
+namespace fovea {
+
+struct AttentionCall;  // call.h
+struct CallShape;      // call.h
+struct StreamSpec;     // cache/streams.h
+
+/// A setting that acts in a stage.
+struct StageUse {
+  StageId stage;
+  std::string setting;  ///< "soft_cap 50"
+  /// Why torch's scaled_dot_product_attention, and why our kernels, cannot express it.
+  std::optional<std::string> why_not_sdpa = {}, why_not_kernels = {};
+};
+
+/// The sizes of a tensor; nothing where it must be absent.
+using Sizes = std::optional<std::vector<int64_t>>;
+
+/// A member of AttentionTensors.
+struct TensorSlot {
+  std::string_view name;  ///< in case files and errors
+  at::Tensor AttentionTensors::*member;
+  Sizes (*sizes)(const AttentionSpec& spec, const CallShape& shape);
+  /// The setting that wants it, for errors: "bias.kind t5".
+  std::string (*setting)(const AttentionSpec& spec);
+  bool integers = false;  ///< int64; else floating
+};
+
+/// A value of the setting by its name in the docs.
+struct MechanismSetting {
+  std::string_view name;
+  void (*apply)(AttentionSpec& spec);
+};
+
+struct Mechanism {
+  std::string_view name;
+  /// Visits its keys of the spec.
+  void (*describe)(AttentionSpec& spec, FieldVisitor& v);
+  /// ConfigError or UnsupportedError for values without a meaning, alone or with others.
+  void (*check)(const AttentionSpec& spec) = nullptr;
+  /// The settings that act, stage by stage; empty where it is neutral.
+  std::vector<StageUse> (*uses)(const AttentionSpec& spec);
+  std::span<const TensorSlot> tensors = {};
+  /// ShapeError for tensors of the right sizes with wrong numbers.
+  void (*check_call)(const AttentionCall& call) = nullptr;
+  /// Adds the streams that decoding needs; `keys` is the stream of the keys.
+  void (*add_streams)(const AttentionSpec& spec, const StreamSpec& keys,
+                      std::vector<StreamSpec>& all) = nullptr;
+  std::span<const MechanismSetting> settings = {};
+};
+
+/// All of them, in the order of their keys.
+std::span<const Mechanism* const> mechanisms();
+
+/// The settings that act, in the order of the mechanisms.
+std::vector<StageUse> stage_uses(const AttentionSpec& spec);
+
+/// What `spec` needs in a cache beside keys and values.
+void add_mechanism_streams(const AttentionSpec& spec, const StreamSpec& keys,
+                           std::vector<StreamSpec>& all);
+
+/// ShapeError unless the tensors of a call are those that its spec wants.
+void check_mechanism_tensors(const AttentionCall& call);
+
+}  // namespace fovea

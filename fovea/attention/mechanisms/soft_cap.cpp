@@ -1,0 +1,47 @@
+// Keys and checks of the soft-cap.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/mechanisms/soft_cap.h"
+
+#include <cmath>
+
+#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/base/error.h"
+
+namespace fovea {
+namespace {
+
+void check(const AttentionSpec& s) {
+  require<ConfigError>(std::isfinite(s.soft_cap) && s.soft_cap >= 0.0, "attention spec",
+                       "soft_cap must be 0 (off) or positive; got {}", s.soft_cap);
+}
+
+std::vector<StageUse> uses(const AttentionSpec& spec) {
+  if (spec.soft_cap <= 0.0) return {};
+  return {{.stage = StageId::soft_cap,
+           .setting = fmt::format("soft_cap {}", spec.soft_cap),
+           .why_not_sdpa = "soft_cap bends the logits before the softmax"}};
+}
+
+constexpr MechanismSetting kSettings[] = {
+    {"soft-cap", [](AttentionSpec& s) { s.soft_cap = 50.0; }},
+};
+
+}  // namespace
+
+const Mechanism& soft_cap_mechanism() {
+  static constexpr Mechanism mechanism{
+      .name = "soft_cap",
+      .describe =
+          [](AttentionSpec& spec, FieldVisitor& v) {
+            v.real({"soft_cap", "stage 2: c of c tanh(s/c); 0 = off", ranges::kNotNegative},
+                   spec.soft_cap);
+          },
+      .check = check,
+      .uses = uses,
+      .settings = kSettings};
+  return mechanism;
+}
+
+}  // namespace fovea

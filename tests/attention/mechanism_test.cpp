@@ -1,0 +1,67 @@
+// The list of mechanisms: keys, tensors and stages are theirs, and nobody's else.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/mechanisms/mechanism.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "fovea/config/reader.h"
+
+namespace fovea {
+namespace {
+
+std::set<std::string> keys_of(const auto& json) {
+  std::set<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.insert(key);
+  return keys;
+}
+
+TEST(Mechanisms, BringEveryKeyOfTheSpecThatIsNoSize) {
+  std::set<std::string> keys = keys_of(fields_to_json(AttentionSpec{}));
+  for (const char* size : {"heads", "kv_heads", "head_dim", "value_dim", "scale", "depth"})
+    EXPECT_EQ(keys.erase(size), 1u) << size;
+  std::set<std::string> names;
+  for (const Mechanism* mechanism : mechanisms())
+    EXPECT_TRUE(names.insert(std::string(mechanism->name)).second) << mechanism->name;
+  EXPECT_EQ(keys, names);
+}
+
+TEST(Mechanisms, BringEveryTensorOfACall) {
+  AttentionTensors tensors;
+  std::set<std::string_view> names;
+  std::set<const at::Tensor*> members;
+  for (const auto& [name, tensor] : tensors.named()) {
+    EXPECT_TRUE(names.insert(name).second) << name;
+    EXPECT_TRUE(members.insert(tensor).second) << name;
+  }
+  EXPECT_EQ(members.size() * sizeof(at::Tensor), sizeof(AttentionTensors));
+}
+
+TEST(Mechanisms, AreNeutralByDefaultAndActWithEachOfTheirSettings) {
+  EXPECT_TRUE(stage_uses(AttentionSpec{}).empty());
+  for (const Mechanism* mechanism : mechanisms()) {
+    for (const MechanismSetting& setting : mechanism->settings) {
+      AttentionSpec spec{.heads = 4, .kv_heads = 2};
+      setting.apply(spec);
+      EXPECT_FALSE(mechanism->uses(spec).empty()) << setting.name;
+      EXPECT_EQ(stage_uses(spec).size(), mechanism->uses(spec).size()) << setting.name;
+      EXPECT_NO_THROW(spec.check()) << setting.name;
+    }
+  }
+}
+
+// The settings of one stage stand in the order of the stages, whatever mechanism they are of.
+TEST(Mechanisms, ActInTheOrderOfTheStages) {
+  AttentionSpec spec{.heads = 4, .kv_heads = 2};
+  spec.mask.window = 128;
+  spec.soft_cap = 50.0;
+  spec.sink_logit = true;
+  spec.temperature.value = 0.4;
+  EXPECT_EQ(describe_pipeline(spec), "temperature 0.4 > soft_cap 50 > window 128 > sink_logit");
+}
+
+}  // namespace
+}  // namespace fovea
