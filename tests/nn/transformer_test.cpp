@@ -486,7 +486,7 @@ TEST(Transformer, DecodesWithTheTemperatureOfTheRamp) {
     DecodeState state = model.make_decode_state(1, 9);
     std::vector<at::Tensor> all;
     for (int64_t i = 0; i < 9; ++i) all.push_back(model.decode(ids.narrow(1, i, 1), state, true));
-    EXPECT_EQ(state.path.reason.empty(), fused) << state.path.reason;
+    EXPECT_EQ(state.path.reason.text().empty(), fused) << state.path.reason.text();
     EXPECT_LT(max_difference(at::cat(all, 1), half), 1e-5 * scale) << "fused " << fused;
   }
 }

@@ -30,6 +30,8 @@ struct FocusChange {
   int64_t top_k = 0;   ///< groups of a token; 0 = the layer's own
   int64_t window = 0;  ///< 0 = the layer's own
   int64_t sinks = -1;  ///< below 0 = the layer's own
+
+  bool operator==(const FocusChange&) const = default;
 };
 
 /// What one forward pass of one layer tells observe() and telemetry. Empty for layers without
@@ -44,7 +46,7 @@ struct FocusObservation {
 
   bool defined() const { return potentials_k.defined(); }
   /// "grouped classes": the path and its plan.
-  std::string plan() const { return path.name + " " + path.plan; }
+  std::string plan() const { return path.text(); }
   /// Tiles that a grouped plan visits over those of a causal mask; 1 without one.
   double tiles_visited() const {
     return path.causal_tiles > 0.0 ? path.tiles / path.causal_tiles : 1.0;
