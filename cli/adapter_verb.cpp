@@ -67,7 +67,7 @@ void write(const Options& options, const Globals& globals) {
   report(options, globals, "a PEFT adapter", loaded.config, adapter.settings);
 }
 
-void put_on(const Options& options, const Globals& globals, bool unmerge) {
+void merge_or_unmerge(const Options& options, const Globals& globals, bool unmerge) {
   require_new(options.out);
   const LoadedModel base = load_model(find_model(options.model));
   const Adapter adapter = read_adapter(options.adapter, base.config);
@@ -110,7 +110,7 @@ Verb add_adapter_verb(Command& app, Globals& globals) {
       "chat take\n--adapter FOLDER.\n");
   return {verb, [=, &globals] {
             if (written->parsed()) return write(*options, globals);
-            put_on(*options, globals, unmerged->parsed());
+            merge_or_unmerge(*options, globals, unmerged->parsed());
           }};
 }
 

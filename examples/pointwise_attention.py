@@ -9,7 +9,7 @@ SPDX-License-Identifier: Apache-2.0
 """
 import numpy as np
 
-ROWS, STRIP, SAFE = 4, 3, 2.0**64  # query rows of a block, keys of a strip, the largest sum that is trusted
+ROWS, TILE, SAFE = 4, 3, 2.0**64  # query rows of a block, keys of a tile, the largest sum that is trusted
 
 
 def philox(key, low, high):
@@ -81,14 +81,14 @@ class Head:
 
 
 def forward(head, q, k, v):
-    """out and lse of one head. Strips from the nearest keys backwards; no pass for the maximum, no rescaling."""
+    """out and lse of one head. Tiles from the nearest keys backwards; no pass for the maximum, no rescaling."""
     t, s = len(q), len(k)
     out, lse = np.zeros((t, v.shape[1])), np.full(t, -np.inf)
-    strips = [slice(n, min(n + STRIP, s)) for n in range(0, s, STRIP)]
+    tiles = [slice(n, min(n + TILE, s)) for n in range(0, s, TILE)]
     for n in range(0, t, ROWS):
         r = slice(n, min(n + ROWS, t))
-        visited = [c for c in strips if head.seen(r, c).any()]  # masked-out strips cost nothing
-        reference = np.full(r.stop - n, np.nan)  # of a row: its largest logit in the first strip where it sees a key
+        visited = [c for c in tiles if head.seen(r, c).any()]  # masked-out tiles cost nothing
+        reference = np.full(r.stop - n, np.nan)  # of a row: its largest logit in the first tile where it sees a key
         while True:
             total, sums = np.zeros(len(reference)), np.zeros((len(reference), v.shape[1]))
             for c in reversed(visited):
@@ -114,7 +114,7 @@ def backward(head, q, k, v, out, lse, dout, dlse):
     """All gradients of one head; P is recomputed from lse. Keys outside, queries inside: dk and dv stay in place."""
     g = {name: np.zeros_like(x) for name, x in (("q", q), ("k", k), ("v", v), ("bias_table", head.table))}
     delta, safe = (dout * out).sum(1) - dlse, np.where(lse > -np.inf, lse, np.inf)
-    for c in (slice(n, min(n + STRIP, len(k))) for n in range(0, len(k), STRIP)):
+    for c in (slice(n, min(n + TILE, len(k))) for n in range(0, len(k), TILE)):
         for r in (slice(n, min(n + ROWS, len(q))) for n in range(0, len(q), ROWS)):
             if not head.seen(r, c).any():
                 continue

@@ -121,7 +121,7 @@ AttentionStats attention_stats(const AttentionSpec& spec, const at::Tensor& q_bh
                                const AttentionContext& context = {});
 
 /// The relation of the call as a boolean tensor [b or 1, 1, t, s] (reference and tests; kernels use
-/// strips).
+/// tile ranges).
 at::Tensor allowed_mask(const MaskRule& rule, int64_t queries, int64_t keys,
                         const AttentionContext& context, at::Device device);
 

@@ -135,11 +135,11 @@ PlanName plan_name(const AttentionSpec& spec, const Places& places, int64_t keys
   return restriction_names(spec.mask, documents, spec.bias.kind);
 }
 
-std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
+std::shared_ptr<const MaskPlan> make_mask_plan(const AttentionSpec& spec,
                                                const AttentionContext& context,
                                                const CallShape& shape) {
   const at::NoGradGuard no_gradient;
-  auto plan = std::make_shared<AttentionPlan>();
+  auto plan = std::make_shared<MaskPlan>();
   const Places places = resolve_places(context, shape.queries, shape.keys, shape.device);
   const bool documents = has_documents(places);
   plan->name = restriction_names(spec.mask, documents, spec.bias.kind);
@@ -148,17 +148,17 @@ std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
   const bool default_positions =
       !context.query_positions_bt.defined() && !context.key_positions_bs.defined();
   if (plain && !documents && !spec.mask.causal) {
-    plan->kind = AttentionPlan::Kind::full;
+    plan->kind = MaskPlan::Kind::full;
     plan->name = PlanWord::full;
     plan->empty_rows = shape.keys == 0;
     return plan;
   }
   if (plain && !documents && default_positions && shape.queries == 1 && shape.keys > 0) {
-    plan->kind = AttentionPlan::Kind::full;  // the last token sees everything
+    plan->kind = MaskPlan::Kind::full;  // the last token sees everything
     return plan;
   }
   if (plain && !documents && square && same_ascending_positions(places)) {
-    plan->kind = AttentionPlan::Kind::causal;
+    plan->kind = MaskPlan::Kind::causal;
     plan->name = PlanWord::causal;
     return plan;
   }
@@ -167,7 +167,7 @@ std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
       places.key_positions_bs.equal(places.query_positions_bt) &&
       find_segments(places, shape.batch, plan->segments) &&
       segments_pay(plan->segments, shape.batch * shape.keys)) {
-    plan->kind = AttentionPlan::Kind::segments;
+    plan->kind = MaskPlan::Kind::segments;
     return plan;
   }
   plan->segments.clear();
@@ -177,23 +177,23 @@ std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
   return plan;
 }
 
-std::shared_ptr<const VisitPlan> make_visit_plan(const AttentionSpec& spec,
-                                                 const AttentionContext& context,
-                                                 const CallShape& shape) {
+std::shared_ptr<const BatchVisits> make_batch_visits(const AttentionSpec& spec,
+                                                     const AttentionContext& context,
+                                                     const CallShape& shape) {
   const at::NoGradGuard no_gradient;
   const Places places = resolve_places(context, shape.queries, shape.keys, shape.device);
-  auto plan = std::make_shared<VisitPlan>();
-  plan->name = plan_name(spec, places, shape.keys);
+  auto out = std::make_shared<BatchVisits>();
+  out->name = plan_name(spec, places, shape.keys);
   bool one = true;  // the same places in every row of the batch
   for (const at::Tensor* x : {&places.query_positions_bt, &places.key_positions_bs,
                               &places.query_documents_bt, &places.key_documents_bs})
     one &= !x->defined() || x->size(0) == 1;
   for (int64_t b = 0; b < (one ? 1 : shape.batch); ++b) {
-    plan->visits.push_back(make_visits(
+    out->visits.push_back(make_visits(
         spec.mask, token_places(places.query_positions_bt, places.query_documents_bt, b),
         token_places(places.key_positions_bs, places.key_documents_bs, b)));
   }
-  return plan;
+  return out;
 }
 
 PlanCache::Entry& PlanCache::entry_of(const AttentionSpec& spec, const CallShape& shape) {
@@ -206,21 +206,21 @@ PlanCache::Entry& PlanCache::entry_of(const AttentionSpec& spec, const CallShape
   return entries_.back();
 }
 
-std::shared_ptr<const AttentionPlan> PlanCache::get(const AttentionSpec& spec,
-                                                    const AttentionContext& context,
-                                                    const CallShape& shape) {
+std::shared_ptr<const MaskPlan> PlanCache::get(const AttentionSpec& spec,
+                                               const AttentionContext& context,
+                                               const CallShape& shape) {
   const std::lock_guard lock(mutex_);
   Entry& entry = entry_of(spec, shape);
-  if (!entry.plan) entry.plan = make_plan(spec, context, shape);
+  if (!entry.plan) entry.plan = make_mask_plan(spec, context, shape);
   return entry.plan;
 }
 
-std::shared_ptr<const VisitPlan> PlanCache::visits(const AttentionSpec& spec,
-                                                   const AttentionContext& context,
-                                                   const CallShape& shape) {
+std::shared_ptr<const BatchVisits> PlanCache::visits(const AttentionSpec& spec,
+                                                     const AttentionContext& context,
+                                                     const CallShape& shape) {
   const std::lock_guard lock(mutex_);
   Entry& entry = entry_of(spec, shape);
-  if (!entry.visits) entry.visits = make_visit_plan(spec, context, shape);
+  if (!entry.visits) entry.visits = make_batch_visits(spec, context, shape);
   return entry.visits;
 }
 

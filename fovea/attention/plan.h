@@ -1,5 +1,5 @@
-// AttentionPlan: what a path derives from the mask rule and the places of one batch, once, for all
-// layers (seam 4 of the design).
+// MaskPlan and BatchVisits: what a path derives from the mask rule and the places of one batch,
+// once, for all layers (seam 4 of the design).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -24,7 +24,7 @@ struct Segment {
   int64_t row_begin = 0, row_end = 0, begin = 0, end = 0;
 };
 
-struct AttentionPlan {
+struct MaskPlan {
   /// `full`: every pair; `causal`: the lower triangle; `segments`: causal inside each document,
   /// nothing across; `mask`: a tensor.
   enum class Kind { full, causal, segments, mask };
@@ -37,21 +37,21 @@ struct AttentionPlan {
   bool empty_rows = false;  ///< some query has nothing to see
 };
 
-/// Which keys the queries of one batch visit; the kernels' counterpart of AttentionPlan. Linear in
+/// Which keys the queries of one batch visit; the kernels' counterpart of MaskPlan. Linear in
 /// the tokens.
-struct VisitPlan {
+struct BatchVisits {
   PlanName name;               ///< for PathTaken
   std::vector<Visits> visits;  ///< one for all rows of the batch, or one each
 };
 
 /// Builds the plan of one call. T5 bias is not part of it, because its table learns.
-std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
+std::shared_ptr<const MaskPlan> make_mask_plan(const AttentionSpec& spec,
                                                const AttentionContext& context,
                                                const CallShape& shape);
 
-std::shared_ptr<const VisitPlan> make_visit_plan(const AttentionSpec& spec,
-                                                 const AttentionContext& context,
-                                                 const CallShape& shape);
+std::shared_ptr<const BatchVisits> make_batch_visits(const AttentionSpec& spec,
+                                                     const AttentionContext& context,
+                                                     const CallShape& shape);
 
 /// What a plan restricts, for PathTaken: full, causal, documents, documents and window, ...
 PlanName plan_name(const AttentionSpec& spec, const Places& places, int64_t keys);
@@ -59,11 +59,12 @@ PlanName plan_name(const AttentionSpec& spec, const Places& places, int64_t keys
 /// Plans of one batch by the settings that they depend on. Safe for use from several threads.
 class PlanCache {
  public:
-  std::shared_ptr<const AttentionPlan> get(const AttentionSpec& spec,
-                                           const AttentionContext& context, const CallShape& shape);
+  std::shared_ptr<const MaskPlan> get(const AttentionSpec& spec, const AttentionContext& context,
+                                      const CallShape& shape);
   /// The same for the fused kernels.
-  std::shared_ptr<const VisitPlan> visits(const AttentionSpec& spec,
-                                          const AttentionContext& context, const CallShape& shape);
+  std::shared_ptr<const BatchVisits> visits(const AttentionSpec& spec,
+                                            const AttentionContext& context,
+                                            const CallShape& shape);
 
  private:
   struct Entry {
@@ -71,8 +72,8 @@ class PlanCache {
     BiasSpec bias;
     int64_t heads = 0;
     CallShape shape;
-    std::shared_ptr<const AttentionPlan> plan;
-    std::shared_ptr<const VisitPlan> visits;
+    std::shared_ptr<const MaskPlan> plan;
+    std::shared_ptr<const BatchVisits> visits;
   };
   Entry& entry_of(const AttentionSpec& spec, const CallShape& shape);
 

@@ -16,7 +16,7 @@
 #include "fovea/nn/transformer.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/train/plan_rules.h"
-#include "fovea/train/stage_plan.h"
+#include "fovea/train/stage_schedule.h"
 #include "fovea/train/visible_keys.h"
 
 namespace fovea {
@@ -99,7 +99,7 @@ MemoryPlan plan_memory(const Recipe& recipe, const ModelConfig& c, const Paramet
   const auto element = static_cast<double>(half ? 2 : 4);
   double tokens = 0.0;  // of the largest micro-batch
   int64_t positions = c.context;
-  for (const StagePlan& stage : plan_stages(recipe)) {
+  for (const StageSchedule& stage : stage_schedules(recipe)) {
     tokens = std::max(tokens, static_cast<double>(stage.batch_rows * stage.sequence_length));
     positions = std::max(positions, stage.sequence_length);
   }
@@ -189,7 +189,7 @@ RunPlan plan_run(const Recipe& unresolved, int64_t tokenizer_vocab) {
                                                                  : tokenizer_vocab);
   const ModelConfig& c = plan.model;
   Transformer shape(c, 0, at::kMeta);
-  for (const StagePlan& stage : plan_stages(recipe)) {  // memory is that of the largest
+  for (const StageSchedule& stage : stage_schedules(recipe)) {  // memory is that of the largest
     train_only_stage(shape, stage);
     const ParameterParts parts = count_parts(shape.parameters());
     if (parts.trainable >= plan.parameters.trainable) plan.parameters = parts;

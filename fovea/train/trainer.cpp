@@ -74,13 +74,13 @@ Trainer::Impl::Impl(const Recipe& unresolved, TrainCallbacks calls,
     });
   }
   if (found) check_same_corpus(*found);
-  plan = plan_stages(recipe);
+  stages = stage_schedules(recipe);
   set_up(found);
 }
 
 void Trainer::Impl::set_up(const std::optional<FoundCheckpoint>& found) {
   if (found) state = RunState::from_json(found->state.at("run"));
-  state.stage = std::min(state.stage, plan.size() - 1);
+  state.stage = std::min(state.stage, stages.size() - 1);
   build_model();
   enter_stage(/*first=*/true);
   if (found) {
@@ -93,7 +93,7 @@ void Trainer::Impl::set_up(const std::optional<FoundCheckpoint>& found) {
 }
 
 bool Trainer::Impl::finished() const {
-  return state.stage + 1 == plan.size() && stage().finished(state.step, state.seconds);
+  return state.stage + 1 == stages.size() && stage().finished(state.step, state.seconds);
 }
 
 TrainResult Trainer::Impl::run() {
@@ -189,7 +189,7 @@ void Trainer::Impl::evaluate_model() {
 
 void Trainer::Impl::report_progress(const StepOutcome& outcome) {
   if (!callbacks.step) return;
-  const StagePlan& last = plan.back();
+  const StageSchedule& last = stages.back();
   TrainProgress progress{
       .step = state.step,
       .steps = last.steps > 0 ? last.first_step + last.steps : 0,

@@ -16,7 +16,7 @@
 #include "fovea/data/loader.h"
 #include "fovea/train/optimizer.h"
 #include "fovea/train/run_record.h"
-#include "fovea/train/stage_plan.h"
+#include "fovea/train/stage_schedule.h"
 #include "fovea/train/trainer.h"
 
 namespace fovea {
@@ -70,7 +70,7 @@ struct Trainer::Impl {
   RunPaths paths;
   std::optional<FolderLock> lock;
   std::shared_ptr<const Corpus> corpus;
-  std::vector<StagePlan> plan;
+  std::vector<StageSchedule> stages;
   std::unique_ptr<Transformer> model;
   std::unique_ptr<AdamW> optimizer;
   std::unique_ptr<Loader> loader;
@@ -86,7 +86,7 @@ struct Trainer::Impl {
   // trainer.cpp: setting up and the loop
   void set_up(const std::optional<FoundCheckpoint>& found);
   TrainResult run();
-  const StagePlan& stage() const { return plan[state.stage]; }
+  const StageSchedule& stage() const { return stages[state.stage]; }
   bool finished() const;
   void after_step(const StepOutcome& outcome);
   void report_progress(const StepOutcome& outcome);

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kBatchesReady = 4;
 
 /// The model of a stage: another theta, and a context that holds the stage's rows.
-ModelConfig stage_config(const ModelConfig& base, const StagePlan& stage) {
+ModelConfig stage_config(const ModelConfig& base, const StageSchedule& stage) {
   ModelConfig config = base;
   config.rope.theta = stage.rope_theta;
   config.context = std::max(config.context, stage.sequence_length);
@@ -65,7 +65,7 @@ void Trainer::Impl::enter_stage(bool first) {
   auto fresh = std::make_unique<AdamW>(model->parameters(), settings);
   if (!first && stage().carry_optimizer) {
     require<ConfigError>(
-        stage().trainable == plan[state.stage - 1].trainable, "recipe",
+        stage().trainable == stages[state.stage - 1].trainable, "recipe",
         "'train.stages.{}.carry_optimizer' needs the same 'trainable' as the stage "
         "before; set carry_optimizer: false",
         state.stage);

@@ -59,7 +59,7 @@ TEST(FusedDecode, RequestsOfUnequalLengthsEqualEachAlone) {
   AttentionSpec spec = small_spec(4, 2, 16);
   spec.mask.window = 700, spec.mask.sinks = 2;
   const std::vector<int64_t> lengths{1000, 5, 1, 640};
-  for (const int64_t queries : {1, 3, 60}) {  // 60: by strips
+  for (const int64_t queries : {1, 3, 60}) {  // 60: by tile ranges
     AttentionInputs in = random_inputs(spec, 4, queries, 1000).to(at::kFloat);
     AttentionContext context;
     context.key_lengths_b = at::tensor(lengths);
@@ -112,7 +112,7 @@ TEST(FusedDecode, RowsDoNotNoticeThreadsOrBatch) {
   EXPECT_TRUE(out(row(in.q), row(in.k), row(in.v)).equal(row(whole)));
 }
 
-// Prefill in chunks: whole blocks of 64 queries meet the same strips of keys in the same order.
+// Prefill in chunks: whole blocks of 64 queries meet the same tiles of keys in the same order.
 TEST(FusedDecode, ChunkedPrefillEqualsTheWholeToTheBit) {
   for (const int64_t window : {0, 100}) {
     AttentionSpec spec = small_spec(4, 2, 16);

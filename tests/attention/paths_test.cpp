@@ -261,10 +261,10 @@ TEST(Lse, HasTheReferencesGradientsOnTheFastPath) {
 }
 
 TEST(Plan, IsTheCheapestExactOne) {
-  using Kind = AttentionPlan::Kind;
+  using Kind = MaskPlan::Kind;
   const auto plan = [](const AttentionSpec& spec, const AttentionContext& context, int64_t t,
                        int64_t s) {
-    return make_plan(spec, context, {.batch = 2, .queries = t, .keys = s});
+    return make_mask_plan(spec, context, {.batch = 2, .queries = t, .keys = s});
   };
   AttentionSpec spec = small_spec();
   EXPECT_EQ(plan(spec, {}, 9, 9)->kind, Kind::causal);

@@ -79,9 +79,9 @@ TEST_F(AdapterVerb, GoesFromARunToPeftOntoTheBaseIntoItAndOutAgain) {
   EXPECT_EQ(unmerged.code, 0) << unmerged.err;
   EXPECT_NEAR(perplexity({"unmerged"}), adapted, 1e-3);
   const Finished plain = run({"generate", "runs/adapted", "line", "--max-tokens", "8", "-q"});
-  const Finished put_on =
+  const Finished with_adapter =
       run({"generate", "runs/base", "line", "--adapter", "peft", "--max-tokens", "8", "-q"});
-  EXPECT_EQ(put_on.out, plain.out) << put_on.err;
+  EXPECT_EQ(with_adapter.out, plain.out) << with_adapter.err;
   const Finished seen = run({"inspect", "runs/base", "--adapter", "peft", "--text",
                              "line 1 of a text", "--out", "look", "--json"});
   ASSERT_EQ(seen.code, 0) << seen.err;

@@ -16,7 +16,7 @@ namespace fovea::kernels {
 namespace {
 
 constexpr int32_t kWindow = 24;
-constexpr int64_t kKeys = 2 * kStrip;
+constexpr int64_t kKeys = 2 * kPanel;
 
 // A block of rows and some keys with ascending positions.
 struct Scene {
@@ -31,7 +31,7 @@ struct Scene {
     block.key_places = {position.data(), document.data(), none.data(),
                         none.data(),     low.data(),      wide ? high.data() : nullptr};
     for (int64_t row = 0; row < kQueryBlock; ++row) {
-      block.document[row] = block.group[row] = 0;
+      block.document[row] = block.pattern_id[row] = 0;
       block.members_low[row] = block.members_high[row] = 0;
     }
   }
@@ -71,7 +71,7 @@ void expect_covers(const Scene& scene, const std::string& what) {
   const TileMask<float> mask(block);
   for (int g = 0; g * kRows < block.rows; ++g) {
     const int64_t rows = std::min<int64_t>(kRows, block.rows - g * kRows);
-    for (int64_t key = 0; key < kKeys; key += kStrip) {
+    for (int64_t key = 0; key < kKeys; key += kPanel) {
       Lanes pairs[kRows][2], band[kRows][2], half[kRows][1];
       mask.by_pairs(g * kRows, key, pairs);
       const std::vector<bool> truth = lanes(pairs, rows);
@@ -83,7 +83,7 @@ void expect_covers(const Scene& scene, const std::string& what) {
       if (cover == Cover::all) {
         EXPECT_EQ(count, size) << what;
       }
-      const bool one = scene.document[key] == scene.document[key + kStrip - 1] &&
+      const bool one = scene.document[key] == scene.document[key + kPanel - 1] &&
                        block.document[g * kRows] == block.document[g * kRows + rows - 1] &&
                        block.document[g * kRows] == scene.document[key];
       EXPECT_EQ(cover == Cover::unknown, !one) << what;
@@ -91,7 +91,7 @@ void expect_covers(const Scene& scene, const std::string& what) {
       if (!mask.compares() && count == size) {
         EXPECT_EQ(cover, Cover::all) << what;
       }
-      const int64_t nearest = int64_t{block.position[g * kRows]} - scene.position[key + kStrip - 1],
+      const int64_t nearest = int64_t{block.position[g * kRows]} - scene.position[key + kPanel - 1],
                     farthest = int64_t{block.position[g * kRows + rows - 1]} - scene.position[key];
       if (farthest < 0 || (block.rule.limited && nearest >= block.rule.reach)) {
         EXPECT_EQ(cover, Cover::none) << what;

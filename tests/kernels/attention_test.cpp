@@ -95,7 +95,7 @@ TEST(AttentionKernels, EqualTheFormulaForQueriesThatAreNotTheKeys) {
   }
 }
 
-// The reference of a row is the maximum of its first strip; what grows beyond needs the exact one.
+// The reference of a row is the maximum of its first panel; what grows beyond needs the exact one.
 TEST(AttentionKernels, SurviveLogitsThatGrowWithTheKeys) {
   PointwiseProblem<float> problem({.sizes = {1, 1, 1, 300, 300, 16, 16}, .scale = 0.25});
   for (size_t n = 0; n < problem.keys().size(); ++n)

@@ -63,49 +63,49 @@ struct Side {
 
 bool tile_sees(const VisitRule& rule, const Side& query, const Side& key) {
   if (query.places.document[query.at] != key.places.document[key.at]) return false;
-  const int64_t ahead = int64_t{query.position()} - key.position();
-  if (ahead < 0) return false;
+  const int64_t lag = int64_t{query.position()} - key.position();
+  if (lag < 0) return false;
   if (rule.members == MemberRule::apart && query.meets(key)) return false;
-  if (rule.members == MemberRule::meet_or_near && !query.meets(key) && ahead >= rule.near)
+  if (rule.members == MemberRule::meet_or_near && !query.meets(key) && lag >= rule.near)
     return false;
   if (!rule.limited) return true;
-  if (!rule.opens && !rule.grouped) return ahead < rule.reach;
-  return ahead < rule.reach ||
-         (rule.grouped && query.places.group[query.at] == key.places.group[key.at]) ||
+  if (!rule.opens && !rule.patterned) return lag < rule.reach;
+  return lag < rule.reach ||
+         (rule.patterned && query.places.pattern_id[query.at] == key.places.pattern_id[key.at]) ||
          (key.places.open[key.at] & ~TokenColumns::kOpenToAll) != 0;
 }
 
-// How often the passes visit every pair [queries][keys]; a full strip must not hold an unseen one.
+// How often the passes visit every pair [queries][keys]; a full range must not hold an unseen one.
 class Count {
  public:
   Count(const Case& c, const GroupedPlan& plan)
       : case_(c), plan_(plan), times_(static_cast<size_t>(plan.queries * plan.keys), 0) {}
 
-  void near(const Strip& strip, int64_t query, int64_t key) {
+  void near(const TileRange& range, int64_t query, int64_t key) {
     if (key >= plan_.keys || query >= plan_.queries) return;
     const int64_t token = plan_.first_query() + query;
-    if (strip.kind == Strip::Kind::compared) {  // places are not looked at
+    if (range.kind == TileRange::Kind::compared) {  // places are not looked at
       const Side a{plan_.key, plan_.low, plan_.high, token},
           b{plan_.key, plan_.low, plan_.high, key};
-      visit(strip, a.meets(b), query, key);
+      visit(range, a.meets(b), query, key);
       return;
     }
-    visit(strip,
+    visit(range,
           tile_sees(plan_.near, {plan_.key, plan_.low, plan_.high, token},
                     {plan_.key, plan_.low, plan_.high, key}),
           query, key);
   }
-  void far(const Strip& strip, int64_t query_slot, int64_t key_slot) {
+  void far(const TileRange& range, int64_t query_slot, int64_t key_slot) {
     const FarPairs& f = plan_.far;
     const int32_t token = f.query.token[query_slot], key = f.key.token[key_slot];
     const bool seen = tile_sees(f.rule, {f.query.places, f.query.low, f.query.high, query_slot},
                                 {f.key.places, f.key.low, f.key.high, key_slot});
     if (token < 0) return;
     if (key < 0) {
-      EXPECT_FALSE(seen || strip.kind == Strip::Kind::full);
+      EXPECT_FALSE(seen || range.kind == TileRange::Kind::full);
       return;
     }
-    visit(strip, seen, token - plan_.first_query(), key);
+    visit(range, seen, token - plan_.first_query(), key);
   }
   void expect_once(const std::string& what) const {
     int64_t wrong = 0;
@@ -116,12 +116,12 @@ class Count {
       }
     }
     EXPECT_EQ(wrong, 0) << what << ", pairs of " << plan_.queries * plan_.keys;
-    EXPECT_FALSE(full_unseen_) << what << ": a full strip holds an unseen pair";
+    EXPECT_FALSE(full_unseen_) << what << ": a full range holds an unseen pair";
   }
 
  private:
-  void visit(const Strip& strip, bool seen, int64_t query, int64_t key) {
-    if (strip.kind == Strip::Kind::full) {
+  void visit(const TileRange& range, bool seen, int64_t query, int64_t key) {
+    if (range.kind == TileRange::Kind::full) {
       full_unseen_ |= !seen;
       seen = true;
     }
@@ -136,23 +136,23 @@ class Count {
 
 void expect_forward(const Case& c, const GroupedPlan& plan, const std::string& what) {
   Count count(c, plan);
-  std::vector<Strip> strips;
+  std::vector<TileRange> ranges;
   for (int64_t begin = 0; begin < plan.queries; begin += kQueryBlock) {
     const int64_t rows = std::min(kQueryBlock, plan.queries - begin);
-    near_strips(plan, begin, rows, strips);
-    for (const Strip& strip : strips) {
-      EXPECT_EQ(strip.key_begin % kVisitTile, 0);
+    near_tile_ranges(plan, begin, rows, ranges);
+    for (const TileRange& range : ranges) {
+      EXPECT_EQ(range.key_begin % kVisitTile, 0);
       for (int64_t i = begin; i < begin + rows; ++i) {
-        for (int64_t j = strip.key_begin; j < strip.key_end; ++j) count.near(strip, i, j);
+        for (int64_t j = range.key_begin; j < range.key_end; ++j) count.near(range, i, j);
       }
     }
   }
   for (const SlotBlock& block : plan.far.blocks) {
-    far_strips(plan, block, strips);
-    for (const Strip& strip : strips) {
-      EXPECT_EQ(strip.key_begin % kVisitTile, 0);
+    far_tile_ranges(plan, block, ranges);
+    for (const TileRange& range : ranges) {
+      EXPECT_EQ(range.key_begin % kVisitTile, 0);
       for (int64_t i = block.begin; i < block.begin + block.rows; ++i) {
-        for (int64_t j = strip.key_begin; j < strip.key_end; ++j) count.far(strip, i, j);
+        for (int64_t j = range.key_begin; j < range.key_end; ++j) count.far(range, i, j);
       }
     }
   }
@@ -161,14 +161,14 @@ void expect_forward(const Case& c, const GroupedPlan& plan, const std::string& w
 
 void expect_backward(const Case& c, const GroupedPlan& plan, const std::string& what) {
   Count count(c, plan);
-  std::vector<Strip> strips;
+  std::vector<TileRange> ranges;
   for (int64_t begin = 0; begin < plan.keys; begin += kKeyBlock) {
     const int64_t end = std::min(begin + kKeyBlock, plan.keys);
-    near_query_strips(plan, begin, end, strips);
-    for (const Strip& strip : strips) {
-      EXPECT_EQ(strip.key_begin % kVisitTile, 0);
-      for (int64_t i = strip.key_begin; i < strip.key_end; ++i) {
-        for (int64_t j = begin; j < end; ++j) count.near(strip, i, j);
+    near_query_tile_ranges(plan, begin, end, ranges);
+    for (const TileRange& range : ranges) {
+      EXPECT_EQ(range.key_begin % kVisitTile, 0);
+      for (int64_t i = range.key_begin; i < range.key_end; ++i) {
+        for (int64_t j = begin; j < end; ++j) count.near(range, i, j);
       }
     }
   }
@@ -177,11 +177,11 @@ void expect_backward(const Case& c, const GroupedPlan& plan, const std::string& 
     for (int64_t n = 0; n < list.keys; n += kKeyBlock) {
       const int64_t begin = list.key_begin + n;
       const int64_t end = list.key_begin + std::min(n + kKeyBlock, list.keys);
-      far_query_strips(plan, s, begin, end, strips);
-      for (const Strip& strip : strips) {
-        EXPECT_EQ(strip.key_begin % kVisitTile, 0);
-        for (int64_t i = strip.key_begin; i < strip.key_end; ++i) {
-          for (int64_t j = begin; j < end; ++j) count.far(strip, i, j);
+      far_query_tile_ranges(plan, s, begin, end, ranges);
+      for (const TileRange& range : ranges) {
+        EXPECT_EQ(range.key_begin % kVisitTile, 0);
+        for (int64_t i = range.key_begin; i < range.key_end; ++i) {
+          for (int64_t j = begin; j < end; ++j) count.far(range, i, j);
         }
       }
     }

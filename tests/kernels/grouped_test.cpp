@@ -153,8 +153,8 @@ TEST(AttentionKernels, GroupedEqualsTheMaskWhereFewTokensAreFar) {
   }
 }
 
-// Long enough for several shares of the backward pass, whose near rows overlap.
-TEST(AttentionKernels, GroupedEqualsTheMaskOverSeveralShares) {
+// Long enough for several partitions of the backward pass, whose near rows overlap.
+TEST(AttentionKernels, GroupedEqualsTheMaskOverSeveralPartitions) {
   const auto check = [](const std::string& name, int64_t tokens,
                         const std::function<void(PointwiseSettings&)>& change) {
     PointwiseSettings s = grouped_settings(tokens, random_sets(tokens, 8, 1, 9));
@@ -166,7 +166,7 @@ TEST(AttentionKernels, GroupedEqualsTheMaskOverSeveralShares) {
   check("all queries", 1400, [](auto&) {});
   check("a chunk", 1400, [](auto& s) { s.sizes.queries = 777; });
   check("documents", 1400, [](auto& s) { s.documents = 7; });
-  check("a window over a share", 1700, [](auto& s) { s.focus_window = 1100; });
+  check("a window over a partition", 1700, [](auto& s) { s.focus_window = 1100; });
 }
 
 // A dense plan takes the tiles of plain attention: the same bits.

@@ -63,20 +63,20 @@ Case random_case(const std::vector<int64_t>& documents, int64_t queries, int64_t
 // As the kernels see it, from columns.
 bool tile_sees(const FarPairs& far, int64_t query, int64_t key) {
   const TokenColumns &q = far.query.places, &k = far.key.places;
-  const int64_t ahead = int64_t{q.position[query]} - k.position[key];
-  return q.document[query] == k.document[key] && ahead >= 0 &&
-         (!far.rule.limited || ahead < far.rule.reach);
+  const int64_t lag = int64_t{q.position[query]} - k.position[key];
+  return q.document[query] == k.document[key] && lag >= 0 &&
+         (!far.rule.limited || lag < far.rule.reach);
 }
 
 void expect_once(const Case& c, const std::string& what) {
   const GroupedPlan plan = make_listed_plan(c.tokens());
-  std::vector<Strip> strips;
+  std::vector<TileRange> ranges;
   for (const bool forward : {true, false}) {
     std::vector<int> times(static_cast<size_t>(plan.queries * plan.keys), 0);
-    const auto visit = [&](const Strip& strip, int64_t query, int64_t key) {
+    const auto visit = [&](const TileRange& range, int64_t query, int64_t key) {
       const int32_t token = plan.far.query.token[query], at = plan.far.key.token[key];
       const bool seen = tile_sees(plan.far, query, key);
-      const bool full = strip.kind == Strip::Kind::full;
+      const bool full = range.kind == TileRange::Kind::full;
       EXPECT_TRUE(!full || token < 0 || (at >= 0 && seen)) << what;
       if (token >= 0 && at >= 0 && seen)
         ++times[static_cast<size_t>((token - plan.first_query()) * plan.keys + at)];
@@ -84,10 +84,10 @@ void expect_once(const Case& c, const std::string& what) {
     };
     if (forward) {
       for (const SlotBlock& block : plan.far.blocks) {
-        far_strips(plan, block, strips);
-        for (const Strip& strip : strips)
+        far_tile_ranges(plan, block, ranges);
+        for (const TileRange& range : ranges)
           for (int64_t i = block.begin; i < block.begin + block.rows; ++i)
-            for (int64_t j = strip.key_begin; j < strip.key_end; ++j) visit(strip, i, j);
+            for (int64_t j = range.key_begin; j < range.key_end; ++j) visit(range, i, j);
       }
     } else {
       for (int64_t s = 0; s < std::ssize(plan.far.lists); ++s) {
@@ -95,10 +95,10 @@ void expect_once(const Case& c, const std::string& what) {
         for (int64_t n = 0; n < list.keys; n += kKeyBlock) {
           const int64_t begin = list.key_begin + n,
                         end = list.key_begin + std::min(n + kKeyBlock, list.keys);
-          far_query_strips(plan, s, begin, end, strips);
-          for (const Strip& strip : strips)
-            for (int64_t i = strip.key_begin; i < strip.key_end; ++i)
-              for (int64_t j = begin; j < end; ++j) visit(strip, i, j);
+          far_query_tile_ranges(plan, s, begin, end, ranges);
+          for (const TileRange& range : ranges)
+            for (int64_t i = range.key_begin; i < range.key_end; ++i)
+              for (int64_t j = begin; j < end; ++j) visit(range, i, j);
         }
       }
     }

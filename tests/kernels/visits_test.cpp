@@ -28,11 +28,12 @@ std::vector<TokenPlace> random_places(Rng& random, int64_t count) {
 // The comparisons that kernels make in vectors.
 bool seen(const Visits& v, int64_t i, int64_t j) {
   if (v.query.document[i] != v.key.document[j]) return false;
-  const int32_t ahead = v.query.position[i] - v.key.position[j];
-  if (v.rule.causal && ahead < 0) return false;
+  const int32_t lag = v.query.position[i] - v.key.position[j];
+  if (v.rule.causal && lag < 0) return false;
   if (!v.rule.limited) return true;
-  return std::abs(ahead) < v.rule.reach || (v.rule.grouped && v.query.group[i] == v.key.group[j]) ||
-         ((v.key.open[j] & TokenColumns::kOpenBefore) != 0 && ahead >= 0) ||
+  return std::abs(lag) < v.rule.reach ||
+         (v.rule.patterned && v.query.pattern_id[i] == v.key.pattern_id[j]) ||
+         ((v.key.open[j] & TokenColumns::kOpenBefore) != 0 && lag >= 0) ||
          (v.key.open[j] & TokenColumns::kOpenAlways) != 0;
 }
 
@@ -69,18 +70,18 @@ TEST(Visits, PaddingSeesAndIsSeenByNothing) {
   }
 }
 
-TEST(Visits, StripsOfKeysHoldEveryPairOnceAndFullOnesOnlyAllowedPairs) {
+TEST(Visits, RangesOfKeysHoldEveryPairOnceAndFullOnesOnlyAllowedPairs) {
   Rng random(5);
   for (const MaskRule& rule : rules()) {
     const auto queries = random_places(random, 333), keys = random_places(random, 290);
     const Visits visits = make_visits(rule, queries, keys);
     std::vector<int> times(333 * 290, 0);
     for (int64_t b = 0; b < visits.by_key.blocks(); ++b) {
-      for (const Strip& strip : visits.by_key.of_block(b)) {
-        for (int64_t i = strip.key_begin; i < strip.key_end; ++i) {
+      for (const TileRange& range : visits.by_key.of_block(b)) {
+        for (int64_t i = range.key_begin; i < range.key_end; ++i) {
           for (int64_t j = b * kKeyBlock; j < std::min<int64_t>((b + 1) * kKeyBlock, 290); ++j) {
             ++times[i * 290 + j];
-            if (strip.kind == Strip::Kind::full) {
+            if (range.kind == TileRange::Kind::full) {
               ASSERT_TRUE(allowed(rule, queries[i], keys[j])) << i << " " << j;
             }
           }

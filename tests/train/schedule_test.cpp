@@ -9,7 +9,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
-#include "fovea/train/stage_plan.h"
+#include "fovea/train/stage_schedule.h"
 #include "tests/support/expect_error.h"
 
 namespace fovea {
@@ -75,39 +75,39 @@ TEST(Schedule, ImpossibleValuesAreRefusedWithTheirKey) {
   EXPECT_ERROR(ConfigError, check({.warmup_steps = -2}), "train.schedule.warmup_steps");
 }
 
-TEST(StagePlan, ATimeBudgetDrivesTheScheduleByTheClock) {
-  StagePlan plan;
-  plan.seconds = 100;
-  plan.learning_rate = 2.0;
-  plan.schedule = {.kind = Kind::linear, .warmup_fraction = 0.1, .final_ratio = 0.0};
-  EXPECT_DOUBLE_EQ(plan.learning_rate_at(7, 5.0), 1.0);
-  EXPECT_DOUBLE_EQ(plan.learning_rate_at(7, 10.0), 2.0);
-  EXPECT_DOUBLE_EQ(plan.learning_rate_at(7, 55.0), 1.0);
-  EXPECT_FALSE(plan.finished(1'000'000, 99.9));
-  EXPECT_TRUE(plan.finished(1, 100.0));
-  EXPECT_DOUBLE_EQ(plan.fraction(1, 25.0), 0.25);
-  plan.schedule.warmup_steps = 10;
-  EXPECT_DOUBLE_EQ(plan.learning_rate_at(5, 0.0), 1.0);
+TEST(StageSchedule, ATimeBudgetDrivesTheScheduleByTheClock) {
+  StageSchedule stage;
+  stage.seconds = 100;
+  stage.learning_rate = 2.0;
+  stage.schedule = {.kind = Kind::linear, .warmup_fraction = 0.1, .final_ratio = 0.0};
+  EXPECT_DOUBLE_EQ(stage.learning_rate_at(7, 5.0), 1.0);
+  EXPECT_DOUBLE_EQ(stage.learning_rate_at(7, 10.0), 2.0);
+  EXPECT_DOUBLE_EQ(stage.learning_rate_at(7, 55.0), 1.0);
+  EXPECT_FALSE(stage.finished(1'000'000, 99.9));
+  EXPECT_TRUE(stage.finished(1, 100.0));
+  EXPECT_DOUBLE_EQ(stage.fraction(1, 25.0), 0.25);
+  stage.schedule.warmup_steps = 10;
+  EXPECT_DOUBLE_EQ(stage.learning_rate_at(5, 0.0), 1.0);
 }
 
-TEST(StagePlan, ATokenBudgetBecomesStepsAndStagesFollowEachOther) {
+TEST(StageSchedule, ATokenBudgetBecomesStepsAndStagesFollowEachOther) {
   Recipe recipe;
   recipe.train.tokens = 1000;
   recipe.train.batch_rows = 2;
   recipe.train.accumulation = 3;
   recipe.train.sequence_length = 16;
-  EXPECT_EQ(plan_stages(recipe).front().steps, 11);  // 96 tokens a step
+  EXPECT_EQ(stage_schedules(recipe).front().steps, 11);  // 96 tokens a step
   recipe.train.tokens = 0;
   recipe.train.stages = {{.name = "a", .steps = 5},
                          {.steps = 7, .rope_theta = 5e5, .weight_decay = 0.0}};
-  const auto plans = plan_stages(recipe);
-  ASSERT_EQ(plans.size(), 2u);
-  EXPECT_EQ(plans[1].first_step, 5);
-  EXPECT_EQ(plans[1].name, "stage 2");
-  EXPECT_EQ(plans[1].rope_theta, 5e5);
-  EXPECT_EQ(plans[1].weight_decay, 0.0);
-  EXPECT_EQ(plans[0].weight_decay, recipe.train.optimizer.weight_decay);
-  EXPECT_EQ(plans[1].sequence_length, 16);
+  const auto stages = stage_schedules(recipe);
+  ASSERT_EQ(stages.size(), 2u);
+  EXPECT_EQ(stages[1].first_step, 5);
+  EXPECT_EQ(stages[1].name, "stage 2");
+  EXPECT_EQ(stages[1].rope_theta, 5e5);
+  EXPECT_EQ(stages[1].weight_decay, 0.0);
+  EXPECT_EQ(stages[0].weight_decay, recipe.train.optimizer.weight_decay);
+  EXPECT_EQ(stages[1].sequence_length, 16);
 }
 
 }  // namespace

@@ -70,12 +70,13 @@ std::vector<int64_t> SortedKeys::new_slots(Row& row, std::span<const int64_t> me
     ++row.classes[row.class_of.back()].coming;
   }
   for (size_t n = begin; n < row.class_of.size(); ++n) {
-    Class& own = row.classes[row.class_of[n]];
-    if (own.count == own.room())
-      reserve(row, own, own.count + std::max(own.coming, std::min(own.room() / 8, kMostAhead)));
-    --own.coming;
-    const int64_t slot = own.pages[own.count / kPage] * kPage + own.count % kPage;
-    ++own.count;
+    Class& of_key = row.classes[row.class_of[n]];
+    if (of_key.count == of_key.room())
+      reserve(row, of_key,
+              of_key.count + std::max(of_key.coming, std::min(of_key.room() / 8, kMostReserved)));
+    --of_key.coming;
+    const int64_t slot = of_key.pages[of_key.count / kPage] * kPage + of_key.count % kPage;
+    ++of_key.count;
     row.slot_of.push_back(static_cast<int32_t>(slot));
     slots.push_back(slot);
   }
@@ -152,7 +153,7 @@ CachedRows SortedKeys::rows_of(const at::Tensor& x) {
 }
 
 void SortedKeys::make_room_for_token() {
-  make_room(keys_bgsd_, values_bgse_, kMostAhead / kPage + 1);
+  make_room(keys_bgsd_, values_bgse_, kMostReserved / kPage + 1);
 }
 
 void SortedKeys::append_token(std::span<const uint64_t> members) {
@@ -216,21 +217,23 @@ int64_t SortedKeys::bytes() const {
 std::vector<int32_t> SortedKeys::slots_seen(const FocusSpec& spec, int64_t b) const {
   const Row& row = rows_[static_cast<size_t>(b)];
   const int64_t length = std::ssize(row.slot_of);
-  const uint64_t own = row.classes[row.class_of.back()].members;
+  const uint64_t query_members = row.classes[row.class_of.back()].members;
   const int64_t near = std::max<int64_t>(length - spec.window, 0);
   const int64_t sinks = std::min(spec.sinks, near), recent = std::max(near, row.recent_begin);
-  const auto meets = [&](int64_t n) { return (row.classes[row.class_of[n]].members & own) != 0; };
+  const auto meets = [&](int64_t n) {
+    return (row.classes[row.class_of[n]].members & query_members) != 0;
+  };
   std::vector<int32_t> in_ring(row.classes.size());  // the last ones of each class
   for (int64_t n = recent; n < length; ++n) ++in_ring[row.class_of[n]];
   int64_t most = sinks + length - near;
   for (const Class& other : row.classes) {
-    if ((other.members & own) != 0) most += std::ssize(other.pages) * kPage;
+    if ((other.members & query_members) != 0) most += std::ssize(other.pages) * kPage;
   }
   std::vector<int32_t> seen(static_cast<size_t>(most));
   int32_t* to = seen.data();
   for (size_t c = 0; c < row.classes.size(); ++c) {
     const Class& other = row.classes[c];
-    if ((other.members & own) == 0) continue;
+    if ((other.members & query_members) == 0) continue;
     int64_t left = other.count - in_ring[c];
     for (auto page = other.pages.begin(); left > 0; ++page, left -= kPage) {
       std::iota(to, to + kPage, static_cast<int32_t>(*page * kPage));

@@ -72,9 +72,9 @@ class SortedKeys {
 
  private:
   static constexpr int64_t kPage = 64;
-  static constexpr int64_t kLeastRows = 32;     // a set
-  static constexpr int64_t kMostRecent = 1024;  // tokens of a ring
-  static constexpr int64_t kMostAhead = 1024;   // rows that a class has before it needs them
+  static constexpr int64_t kLeastRows = 32;       // a set
+  static constexpr int64_t kMostRecent = 1024;    // tokens of a ring
+  static constexpr int64_t kMostReserved = 1024;  // rows that a class has before it needs them
 
   // One set of groups: its pages in order, of which `count` rows are in use.
   struct Class {

@@ -203,10 +203,10 @@ std::optional<std::string> why_not_pointwise(const AttentionCall& call) {
   return why_not_kernels(call);
 }
 
-std::shared_ptr<const VisitPlan> visits_of(const AttentionCall& call) {
+std::shared_ptr<const BatchVisits> visits_of(const AttentionCall& call) {
   const std::shared_ptr<PlanCache>& plans = call.context.plans;
   return plans ? plans->visits(call.spec, call.context, call.shape())
-               : make_visit_plan(call.spec, call.context, call.shape());
+               : make_batch_visits(call.spec, call.context, call.shape());
 }
 
 namespace {
@@ -230,7 +230,7 @@ AttentionResult apply(const AttentionCall& given, c10::intrusive_ptr<FusedCall> 
 
 }  // namespace
 
-AttentionResult run_kernels(const AttentionCall& given, std::shared_ptr<const VisitPlan> visits) {
+AttentionResult run_kernels(const AttentionCall& given, std::shared_ptr<const BatchVisits> visits) {
   auto call = fused_call(given);
   call->visits = std::move(visits);
   return apply(given, std::move(call));
@@ -249,7 +249,7 @@ AttentionPath fused_path() {
           .key_rule = KeyRule::mask,
           .why_not = why_not_pointwise,
           .run = [](const AttentionCall& call) {
-            const std::shared_ptr<const VisitPlan> visits = visits_of(call);
+            const std::shared_ptr<const BatchVisits> visits = visits_of(call);
             AttentionResult result = run_kernels(call, visits);
             result.path.plan = visits->name;
             result.path.reason = {.kind = PathReason::Kind::pointwise};

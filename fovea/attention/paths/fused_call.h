@@ -25,7 +25,7 @@ using GroupedPlanList = std::vector<GroupedPlan>;
 
 /// What forward and backward share besides tensors. Travels through autograd as a capsule.
 struct FusedCall : torch::CustomClassHolder {
-  std::shared_ptr<const VisitPlan> visits;         ///< of the pointwise kernels, or
+  std::shared_ptr<const BatchVisits> visits;       ///< of the pointwise kernels, or
   std::shared_ptr<const GroupedPlanList> grouped;  ///< of the grouped ones
   kernels::ScoreParameters rule;                   ///< without the pointers to tensors
   std::vector<float> alibi;                        ///< slopes
@@ -53,12 +53,12 @@ FusedOperands fused_operands(const AttentionCall& call);
 
 /// The call by the pointwise or the grouped kernels: everything of the result but plan and reason.
 /// Differentiable in the operands.
-AttentionResult run_kernels(const AttentionCall& call, std::shared_ptr<const VisitPlan> visits);
+AttentionResult run_kernels(const AttentionCall& call, std::shared_ptr<const BatchVisits> visits);
 AttentionResult run_kernels(const AttentionCall& call,
                             std::shared_ptr<const GroupedPlanList> grouped);
 
 /// The visits of the call, from its context's PlanCache where it has one.
-std::shared_ptr<const VisitPlan> visits_of(const AttentionCall& call);
+std::shared_ptr<const BatchVisits> visits_of(const AttentionCall& call);
 
 /// Why the decoding kernels cannot take a call that other kernels can: many rows, documents, a
 /// gradient, telemetry.

@@ -240,7 +240,7 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
 
 // The rectangles of a segment plan through the public operation, for devices without the CPU's.
 at::Tensor segments_anywhere(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                             double scale, const AttentionPlan& plan) {
+                             double scale, const MaskPlan& plan) {
   std::vector<at::Tensor> rows, parts;
   const auto close_row = [&] {
     if (!parts.empty()) rows.push_back(parts.size() == 1 ? parts[0] : at::cat(parts, 2));
@@ -255,16 +255,16 @@ at::Tensor segments_anywhere(const at::Tensor& q, const at::Tensor& k, const at:
   return at::cat(rows, 0);
 }
 
-at::Tensor on_device(const AttentionPlan& plan, const at::Tensor& q, const at::Tensor& k_bgsd,
+at::Tensor on_device(const MaskPlan& plan, const at::Tensor& q, const at::Tensor& k_bgsd,
                      const at::Tensor& v_bgse, double scale) {
   const at::Tensor k = prepared(k_bgsd, q.size(1), k_bgsd.scalar_type()),
                    v = prepared(v_bgse, q.size(1), v_bgse.scalar_type());
-  if (plan.kind == AttentionPlan::Kind::segments) return segments_anywhere(q, k, v, scale, plan);
-  const bool masked = plan.kind == AttentionPlan::Kind::mask;
+  if (plan.kind == MaskPlan::Kind::segments) return segments_anywhere(q, k, v, scale, plan);
+  const bool masked = plan.kind == MaskPlan::Kind::mask;
   const std::optional<at::Tensor> mask =
       masked ? std::optional(plan.additive.to(q.scalar_type())) : std::nullopt;
-  return at::scaled_dot_product_attention(q, k, v, mask, 0.0,
-                                          plan.kind == AttentionPlan::Kind::causal, scale);
+  return at::scaled_dot_product_attention(q, k, v, mask, 0.0, plan.kind == MaskPlan::Kind::causal,
+                                          scale);
 }
 
 at::Tensor pad_width(const at::Tensor& x, int64_t width) {
@@ -305,11 +305,11 @@ std::optional<std::string> why_not_settings(const AttentionCall& call) {
   return std::nullopt;
 }
 
-std::shared_ptr<const AttentionPlan> plan_of(const AttentionCall& call) {
+std::shared_ptr<const MaskPlan> plan_of(const AttentionCall& call) {
   const std::shared_ptr<PlanCache>& plans = call.context.plans;
   return *call.made.get([&] {
     return plans ? plans->get(call.spec, call.context, call.shape())
-                 : make_plan(call.spec, call.context, call.shape());
+                 : make_mask_plan(call.spec, call.context, call.shape());
   });
 }
 
@@ -333,7 +333,7 @@ AttentionResult by_reference(const AttentionCall& call) {
 // with it; elsewhere there is neither lse nor sink logit.
 AttentionResult run(const AttentionCall& call) {
   const AttentionSpec& spec = call.spec;
-  const std::shared_ptr<const AttentionPlan> plan = plan_of(call);
+  const std::shared_ptr<const MaskPlan> plan = plan_of(call);
   const bool learned = call.tensors.tau_bt.defined();
   const double scale = learned ? 1.0 : spec.logit_scale();
   // The operation wants one width: zeros added to q and k leave the products alone, zeros added to
@@ -349,9 +349,9 @@ AttentionResult run(const AttentionCall& call) {
   result.path.plan = plan->name;
   if (q.device().is_cpu()) {
     const at::Tensor mask =
-        plan->kind == AttentionPlan::Kind::mask ? plan->additive : at::empty({0}, at::kFloat);
+        plan->kind == MaskPlan::Kind::mask ? plan->additive : at::empty({0}, at::kFloat);
     const variable_list both =
-        CpuAttention::apply(q, k, v, mask, scale, plan->kind == AttentionPlan::Kind::causal,
+        CpuAttention::apply(q, k, v, mask, scale, plan->kind == MaskPlan::Kind::causal,
                             packed(plan->segments), call.context.want_lse || spec.sink_logit);
     result.out_bhte = both[0];
     result.lse_bht = both[1];

@@ -20,11 +20,11 @@ int64_t far_keys(const GroupedPlan& plan, int64_t query) {
   return plan.near_begin[query] - plan.document_begin(query);
 }
 
-double scores_of(const std::vector<Strip>& strips, int64_t rows, double partial) {
+double scores_of(const std::vector<TileRange>& ranges, int64_t rows, double partial) {
   double scores = 0.0;
-  for (const Strip& strip : strips)
-    scores += static_cast<double>(strip.key_end - strip.key_begin) *
-              (strip.kind == Strip::Kind::full ? 1.0 : partial);
+  for (const TileRange& range : ranges)
+    scores += static_cast<double>(range.key_end - range.key_begin) *
+              (range.kind == TileRange::Kind::full ? 1.0 : partial);
   return scores * static_cast<double>(rows);
 }
 
@@ -44,21 +44,21 @@ double mean_cost(int64_t blocks, const Add& add) {
 
 // A row of the pass in the tokens' order.
 double order_cost(const GroupedPlan& plan, double partial) {
-  std::vector<Strip> strips;
+  std::vector<TileRange> ranges;
   return mean_cost((plan.queries + kQueryBlock - 1) / kQueryBlock, [&](int64_t n) {
     const int64_t begin = n * kQueryBlock, rows = std::min(kQueryBlock, plan.queries - begin);
-    near_strips(plan, begin, rows, strips);
-    return std::pair{scores_of(strips, rows, partial), rows};
+    near_tile_ranges(plan, begin, rows, ranges);
+    return std::pair{scores_of(ranges, rows, partial), rows};
   });
 }
 
 // A row of the far pass.
 double far_cost(const GroupedPlan& plan) {
-  std::vector<Strip> strips;
+  std::vector<TileRange> ranges;
   return mean_cost(std::ssize(plan.far.blocks), [&](int64_t n) {
     const SlotBlock& block = plan.far.blocks[n];
-    far_strips(plan, block, strips);
-    return std::pair{scores_of(strips, block.rows, kEdge), block.rows};
+    far_tile_ranges(plan, block, ranges);
+    return std::pair{scores_of(ranges, block.rows, kEdge), block.rows};
   });
 }
 
@@ -76,7 +76,7 @@ double classes_cost(const GroupedPlan& plan) {
 }
 
 double least_classes_cost(const GroupedPlan& plan, const MemberSets& sets) {
-  constexpr double kEnds = 16.0;     // of a list: half a strip
+  constexpr double kEnds = 16.0;     // of a list: half a tile
   constexpr double kUnevenly = 0.8;  // far pairs may share less than all pairs do
   std::vector<double> sizes(sets.sets.size(), 0.0);
   for (const int32_t set : sets.of_token) ++sizes[set];
@@ -95,7 +95,7 @@ double least_classes_cost(const GroupedPlan& plan, const MemberSets& sets) {
 }
 
 double groups_cost(const GroupedPlan& plan, std::span<const uint64_t> members) {
-  constexpr double kEnds = 50.0;  // half a block's span and half a strip
+  constexpr double kEnds = 50.0;  // half a block's span and half a tile
   std::array<double, 64> seen{};
   double scores = 0.0, lists = 0.0;
   for (int64_t n = 0; n < plan.keys; ++n) {

@@ -12,7 +12,7 @@
 namespace fovea {
 
 /// All pairs tile by tile in the tokens' order (kind block_sparse), and near pairs alone (kind
-/// classes): strips of some blocks, counted.
+/// classes): tiles of some blocks, counted.
 double tiles_cost(const GroupedPlan& plan);
 double near_cost(const GroupedPlan& plan);
 

@@ -30,6 +30,6 @@ FarPairs listed_pairs(const GroupedPlan& plan, const std::vector<std::vector<int
 FarPairs group_pairs(const GroupedPlan& plan, std::span<const uint64_t> members);
 
 /// Columns of positions and documents, and the ranges of near keys (of a plan with its rule).
-void put_token_places(GroupedPlan& plan, std::span<const TokenPlace> places);
+void set_token_places(GroupedPlan& plan, std::span<const TokenPlace> places);
 
 }  // namespace fovea

@@ -61,12 +61,12 @@ void check(const GroupedRule& rule, const GroupedTokens& tokens) {
       tokens.members.size(), tokens.queries);
   if (rule.groups < kMostGroups) {
     for (size_t n = 0; n < tokens.members.size(); ++n) {
-      const uint64_t beyond = tokens.members[n] >> rule.groups;
+      const uint64_t unknown = tokens.members[n] >> rule.groups;
       require<ShapeError>(
-          beyond == 0, kWhere,
+          unknown == 0, kWhere,
           "memberships are bits 0 to {}; token {} is in group {}; compute them with "
           "the spec's number of groups",
-          rule.groups - 1, n, rule.groups + std::countr_zero(beyond));
+          rule.groups - 1, n, rule.groups + std::countr_zero(unknown));
     }
   }
   if (const auto why = why_not_grouped_plans(rule, tokens.places))
@@ -96,7 +96,7 @@ void tile_sets(const GroupedPlan& plan, std::span<const uint64_t> members, int64
 int32_t low_bits(uint64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
 
 // Positions and documents by token.
-void put_places(GroupedPlan& plan, std::span<const TokenPlace> places) {
+void set_places(GroupedPlan& plan, std::span<const TokenPlace> places) {
   // One tile more than whole blocks: the queries of a chunk may begin inside a tile.
   const auto padded =
       static_cast<size_t>((plan.keys + kKeyBlock - 1) / kKeyBlock * kKeyBlock + kVisitTile);
@@ -112,7 +112,7 @@ void put_places(GroupedPlan& plan, std::span<const TokenPlace> places) {
 }
 
 // What is near, by two pointers.
-void put_ranges(GroupedPlan& plan) {
+void set_near_ranges(GroupedPlan& plan) {
   plan.near_begin.resize(static_cast<size_t>(plan.keys));
   plan.far_from.resize(static_cast<size_t>(plan.keys));
   const auto window = static_cast<int32_t>(plan.rule.window);
@@ -129,7 +129,7 @@ void put_ranges(GroupedPlan& plan) {
 }
 
 // The rule of the pass in the tokens' order, and the columns that it reads.
-void put_near_rule(GroupedPlan& plan, std::span<const uint64_t> members) {
+void set_near_rule(GroupedPlan& plan, std::span<const uint64_t> members) {
   const MaskRule& mask = plan.rule.mask;
   if (plan.has_far()) {
     plan.near = {.causal = true, .limited = true, .reach = static_cast<int32_t>(plan.rule.window)};
@@ -139,10 +139,10 @@ void put_near_rule(GroupedPlan& plan, std::span<const uint64_t> members) {
   const size_t padded = plan.key.position.size();
   const bool compares = plan.kind == GroupedKind::block_sparse;
   if (plan.near.limited || compares) {
-    plan.key.group.resize(padded);
+    plan.key.pattern_id.resize(padded);
     plan.key.open.resize(padded);
     for (int64_t n = 0; n < plan.keys; ++n) {
-      plan.key.group[n] = visit_group(mask, plan.key.position[n]);
+      plan.key.pattern_id[n] = visit_pattern_id(mask, plan.key.position[n]);
       plan.key.open[n] = visit_open(mask, plan.key.position[n]);
     }
   }
@@ -195,7 +195,7 @@ class Chooser {
       : plan_(plan), members_(members), sets_(member_sets(members)) {}
 
   void build(GroupedKind kind) {
-    const std::string why = beyond(kind);
+    const std::string why = reason_against(kind);
     require<ConfigError>(why.empty(), kWhere, "plan {} is not possible here: {}",
                          enum_names(kind)[static_cast<size_t>(kind)], why);
     plan_.kind = kind;
@@ -207,7 +207,7 @@ class Chooser {
   void choose() {
     plan_.kind = GroupedKind::dense;
     plan_.reason = "any two sets of groups meet";
-    if (beyond(GroupedKind::dense).empty()) return;
+    if (reason_against(GroupedKind::dense).empty()) return;
     plan_.kind = GroupedKind::block_sparse;
     plan_.reason = "the mask compares more than positions";
     if (plan_.queries == 0 || !mask_allows_far(plan_.rule)) return;
@@ -217,9 +217,9 @@ class Chooser {
     double classes = -1.0, groups = -1.0;
     const auto several = [](uint64_t set) { return (set & (set - 1)) != 0; };
     if ((sets_.sets.empty() || std::ranges::any_of(sets_.sets, several)) &&
-        beyond(GroupedKind::groups).empty())
+        reason_against(GroupedKind::groups).empty())
       groups = near + groups_cost(plan_, members_);
-    if (beyond(GroupedKind::classes).empty()) {
+    if (reason_against(GroupedKind::classes).empty()) {
       classes = near + least_classes_cost(plan_, sets_);
       if (classes < (groups >= 0.0 ? std::min(tiles, groups) : tiles))
         classes = near + build_classes();
@@ -244,7 +244,7 @@ class Chooser {
   }
 
   // Why a kind is not possible; "" where it is.
-  std::string beyond(GroupedKind kind) const {
+  std::string reason_against(GroupedKind kind) const {
     const bool known = !sets_.sets.empty() || plan_.keys == 0;
     switch (kind) {
       case GroupedKind::dense:
@@ -279,9 +279,9 @@ std::span<const std::string_view> enum_names(GroupedKind) {
   return names;
 }
 
-void put_token_places(GroupedPlan& plan, std::span<const TokenPlace> places) {
-  put_places(plan, places);
-  put_ranges(plan);
+void set_token_places(GroupedPlan& plan, std::span<const TokenPlace> places) {
+  set_places(plan, places);
+  set_near_ranges(plan);
 }
 
 std::optional<std::string> why_not_grouped_plans(const GroupedRule& rule,
@@ -297,12 +297,12 @@ GroupedPlan make_grouped_plan(const GroupedRule& rule, const GroupedTokens& toke
   plan.rule = rule;
   plan.keys = std::ssize(tokens.places);
   plan.queries = tokens.queries;
-  put_token_places(plan, tokens.places);
+  set_token_places(plan, tokens.places);
   tile_sets(plan, tokens.members, 0, true, plan.key_any, plan.key_all);
   tile_sets(plan, tokens.members, plan.first_query(), false, plan.query_any, plan.query_all);
   Chooser chooser(plan, tokens.members);
   wanted ? chooser.build(*wanted) : chooser.choose();
-  put_near_rule(plan, tokens.members);
+  set_near_rule(plan, tokens.members);
   return plan;
 }
 

@@ -95,7 +95,7 @@ struct GroupedPlan {
   int64_t queries = 0, keys = 0;
   GroupedRule rule;
   VisitRule near;    ///< of the pass in the tokens' order: near pairs, or (block_sparse) all
-  TokenColumns key;  ///< group and open are empty where the rule does not read them
+  TokenColumns key;  ///< pattern_id and open are empty where the rule does not read them
   /// Memberships of keys, sinks in every group, where the rule compares them; high if K > 32.
   std::vector<int32_t> low, high;
   std::vector<int32_t> documents;  ///< where they begin, then the number of keys
@@ -116,7 +116,7 @@ struct GroupedPlan {
   int64_t document_end(int64_t n) const { return documents[key.document[n] + 1]; }
 };
 
-/// Checks the tokens, counts strips and takes the cheapest plan, or builds `wanted`. Time and
+/// Checks the tokens, counts tiles and takes the cheapest plan, or builds `wanted`. Time and
 /// memory O(tokens). ConfigError: more than 64 groups, or a plan that the mask or the memberships
 /// exclude; ShapeError: sizes, positions or documents out of order, memberships out of range.
 GroupedPlan make_grouped_plan(const GroupedRule& rule, const GroupedTokens& tokens,
@@ -132,14 +132,16 @@ IntRows key_slots_of(const GroupedPlan& plan);
 /// Tiles of kQueryBlock queries x kVisitTile keys that all passes of a plan visit, for one head.
 int64_t visited_tiles(const GroupedPlan& plan);
 
-/// Strips of keys of query rows [begin, begin + rows) in the pass in the tokens' order.
-void near_strips(const GroupedPlan& plan, int64_t begin, int64_t rows, std::vector<Strip>& out);
-/// Strips of queries of the keys [begin, end) there.
-void near_query_strips(const GroupedPlan& plan, int64_t begin, int64_t end,
-                       std::vector<Strip>& out);
-/// Strips of key slots of a far block, and of query slots of the key slots [begin, end) of a list.
-void far_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<Strip>& out);
-void far_query_strips(const GroupedPlan& plan, int64_t list, int64_t begin, int64_t end,
-                      std::vector<Strip>& out);
+/// Tile ranges of keys of query rows [begin, begin + rows) in the pass in the tokens' order.
+void near_tile_ranges(const GroupedPlan& plan, int64_t begin, int64_t rows,
+                      std::vector<TileRange>& out);
+/// Tile ranges of queries of the keys [begin, end) there.
+void near_query_tile_ranges(const GroupedPlan& plan, int64_t begin, int64_t end,
+                            std::vector<TileRange>& out);
+/// Tile ranges of key slots of a far block, and of query slots of the key slots [begin, end) of a
+/// list.
+void far_tile_ranges(const GroupedPlan& plan, const SlotBlock& block, std::vector<TileRange>& out);
+void far_query_tile_ranges(const GroupedPlan& plan, int64_t list, int64_t begin, int64_t end,
+                           std::vector<TileRange>& out);
 
 }  // namespace fovea

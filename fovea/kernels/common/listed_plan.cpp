@@ -55,7 +55,7 @@ std::vector<std::vector<int32_t>> by_list(std::span<const int32_t> list_of, int6
 
 // Keys stand at their rank in list and document, queries at the rank of the last key that is not
 // later, so that "the last `keep` keys" is a window.
-void put_ranks(const GroupedPlan& plan, FarPairs& far) {
+void set_ranks(const GroupedPlan& plan, FarPairs& far) {
   const TokenColumns& at = plan.key;
   for (const SlotList& list : far.lists) {
     int32_t* const rank = far.key.places.position.data() + list.key_begin;
@@ -84,7 +84,7 @@ GroupedPlan make_listed_plan(const ListedTokens& tokens) {
   plan.queries = std::ssize(tokens.query_list);
   if (const auto why = why_not_grouped_plans(plan.rule, tokens.places))
     fail<ShapeError>(kWhere, "{}", *why);
-  put_token_places(plan, tokens.places);
+  set_token_places(plan, tokens.places);
   const int64_t lists = std::ssize(tokens.visits->begin) - 1;
   plan.far = listed_pairs(plan, by_list(tokens.key_list, lists, 0),
                           by_list(tokens.query_list, lists, plan.first_query()), *tokens.visits);
@@ -92,7 +92,7 @@ GroupedPlan make_listed_plan(const ListedTokens& tokens) {
     plan.far.rule.limited = true;
     plan.far.rule.reach =
         static_cast<int32_t>(std::min<int64_t>(tokens.keep, std::max<int64_t>(plan.keys, 1)));
-    put_ranks(plan, plan.far);
+    set_ranks(plan, plan.far);
   }
   return plan;
 }

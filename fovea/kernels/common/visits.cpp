@@ -26,7 +26,7 @@ TokenColumns columns_of(const MaskRule& rule, std::span<const TokenPlace> places
   const size_t size = static_cast<size_t>(padded(std::ssize(places)));
   out.position.resize(size);
   out.document.assign(size, padding);
-  out.group.resize(size);
+  out.pattern_id.resize(size);
   out.open.resize(size);
   for (size_t n = 0; n < places.size(); ++n) {
     const TokenPlace& place = places[n];
@@ -36,27 +36,28 @@ TokenColumns columns_of(const MaskRule& rule, std::span<const TokenPlace> places
     out.position[n] = static_cast<int32_t>(place.position);
     out.document[n] =
         labels.try_emplace(place.document, static_cast<int32_t>(labels.size())).first->second;
-    out.group[n] = visit_group(rule, place.position);
+    out.pattern_id[n] = visit_pattern_id(rule, place.position);
     out.open[n] = visit_open(rule, place.position);
   }
   return out;
 }
 
 // The same visits seen from the keys. A block of queries belongs to a block of keys in full only if
-// one full strip covers it.
-StripList turned(const StripList& by_query, int64_t queries, int64_t keys) {
+// one full range covers it.
+TileRanges turned(const TileRanges& by_query, int64_t queries, int64_t keys) {
   const int64_t blocks = (keys + kKeyBlock - 1) / kKeyBlock;
-  std::vector<std::vector<Strip>> of_keys(static_cast<size_t>(blocks));
+  std::vector<std::vector<TileRange>> of_keys(static_cast<size_t>(blocks));
   for (int64_t b = 0; b < by_query.blocks(); ++b) {
     const int64_t begin = b * by_query.query_block;
     const int64_t end = std::min(begin + by_query.query_block, queries);
-    for (const Strip& strip : by_query.of_block(b)) {
-      for (int64_t n = strip.key_begin / kKeyBlock; n * kKeyBlock < strip.key_end; ++n) {
-        const bool covers = strip.kind == Strip::Kind::full && strip.key_begin <= n * kKeyBlock &&
-                            strip.key_end >= std::min((n + 1) * kKeyBlock, keys);
-        const Strip::Kind kind = covers ? Strip::Kind::full : Strip::Kind::partial;
-        std::vector<Strip>& list = of_keys[n];
-        if (!list.empty() && list.back().key_end == end) continue;  // this block's second strip
+    for (const TileRange& range : by_query.of_block(b)) {
+      for (int64_t n = range.key_begin / kKeyBlock; n * kKeyBlock < range.key_end; ++n) {
+        const bool covers = range.kind == TileRange::Kind::full &&
+                            range.key_begin <= n * kKeyBlock &&
+                            range.key_end >= std::min((n + 1) * kKeyBlock, keys);
+        const TileRange::Kind kind = covers ? TileRange::Kind::full : TileRange::Kind::partial;
+        std::vector<TileRange>& list = of_keys[n];
+        if (!list.empty() && list.back().key_end == end) continue;  // this block's second range
         if (!list.empty() && list.back().key_end == begin && list.back().kind == kind) {
           list.back().key_end = end;
         } else {
@@ -65,10 +66,10 @@ StripList turned(const StripList& by_query, int64_t queries, int64_t keys) {
       }
     }
   }
-  StripList out{.query_block = kKeyBlock, .block_begin = {0}, .strips = {}};
-  for (const std::vector<Strip>& list : of_keys) {
-    out.strips.insert(out.strips.end(), list.begin(), list.end());
-    out.block_begin.push_back(std::ssize(out.strips));
+  TileRanges out{.query_block = kKeyBlock, .block_begin = {0}, .ranges = {}};
+  for (const std::vector<TileRange>& list : of_keys) {
+    out.ranges.insert(out.ranges.end(), list.begin(), list.end());
+    out.block_begin.push_back(std::ssize(out.ranges));
   }
   return out;
 }
@@ -77,14 +78,14 @@ StripList turned(const StripList& by_query, int64_t queries, int64_t keys) {
 
 VisitRule visit_rule(const MaskRule& rule) {
   const bool full = rule.sparsity == MaskRule::Sparsity::full;
-  VisitRule out{.causal = rule.causal, .limited = !full || rule.window > 0, .grouped = !full};
+  VisitRule out{.causal = rule.causal, .limited = !full || rule.window > 0, .patterned = !full};
   out.opens = rule.sinks > 0 || rule.sparsity == MaskRule::Sparsity::fixed;
   if (rule.sparsity != MaskRule::Sparsity::fixed)
     out.reach = static_cast<int32_t>(std::min(rule.window, kLargest));
   return out;
 }
 
-int32_t visit_group(const MaskRule& rule, int64_t position) {
+int32_t visit_pattern_id(const MaskRule& rule, int64_t position) {
   switch (rule.sparsity) {
     case MaskRule::Sparsity::full:
       return 0;
@@ -112,7 +113,7 @@ Visits make_visits(const MaskRule& rule, std::span<const TokenPlace> queries,
   Labels labels;
   out.query = columns_of(rule, queries, labels, -1);
   out.key = columns_of(rule, keys, labels, -2);
-  out.by_query = build_strips(rule, queries, keys, kQueryBlock, kVisitTile);
+  out.by_query = build_tile_ranges(rule, queries, keys, kQueryBlock, kVisitTile);
   out.by_key = turned(out.by_query, out.queries, out.keys);
   return out;
 }

@@ -1,6 +1,6 @@
 // Visits: everything that attention kernels need to know about one sequence's mask, derived once.
 //
-// Strip lists in both directions say which tiles are visited; for partial tiles, the relation
+// Tile ranges in both directions say which tiles are visited; for partial tiles, the relation
 // `allowed()` (mask_rule.h) is rewritten as comparisons of a few integers per token, so that
 // kernels evaluate it in vectors and memory stays linear in the sequence. Sources: spec
 // 0.1, 4.7, 7.5, 9.10.
@@ -15,19 +15,19 @@
 #include <vector>
 
 #include "fovea/kernels/common/mask_rule.h"
-#include "fovea/kernels/common/strips.h"
+#include "fovea/kernels/common/tile_ranges.h"
 
 namespace fovea {
 
 /// Sizes of the kernels' blocks. A block of queries stays in the first-level cache while keys
-/// stream past; a block of keys (backward) makes the sums over keys four strips deep.
+/// stream past; a block of keys (backward) makes the sums over keys four panels deep.
 constexpr int64_t kQueryBlock = 64, kKeyBlock = 128, kVisitTile = 32;
 
 /// Plain arrays, padded to whole blocks; padding matches nothing.
 struct TokenColumns {
   std::vector<int32_t> position, document;
-  std::vector<int32_t> group;  ///< strided: position mod stride; fixed: block of the position
-  std::vector<int32_t> open;   ///< keys: kOpenBefore | kOpenAlways
+  std::vector<int32_t> pattern_id;  ///< strided: position mod stride; fixed: block of the position
+  std::vector<int32_t> open;        ///< keys: kOpenBefore | kOpenAlways
 
   static constexpr int32_t kOpenBefore = 1;  ///< a sink: seen from its own position on
   static constexpr int32_t kOpenAlways = 2;  ///< a summary position of `fixed`
@@ -42,9 +42,9 @@ enum class MemberRule : uint8_t {
 };
 
 /// How the columns combine: seen = same document, and (causal) distance i - j >= 0, and, if
-/// `limited`: |distance| < reach, or groups are equal (if `grouped`), or the key is open.
+/// `limited`: |distance| < reach, or pattern ids are equal (if `patterned`), or the key is open.
 struct VisitRule {
-  bool causal = true, limited = false, grouped = false;
+  bool causal = true, limited = false, patterned = false;
   int32_t reach = 0;
   bool opens = false;  ///< some keys may be open
   MemberRule members = MemberRule::ignored;
@@ -55,8 +55,8 @@ struct Visits {
   int64_t queries = 0, keys = 0;
   VisitRule rule;
   TokenColumns query, key;
-  StripList by_query;  ///< per kQueryBlock queries: strips of keys
-  StripList by_key;    ///< per kKeyBlock keys: strips of queries (key_begin, key_end are queries)
+  TileRanges by_query;  ///< per kQueryBlock queries: ranges of keys
+  TileRanges by_key;    ///< per kKeyBlock keys: ranges of queries (key_begin, key_end are queries)
 };
 
 /// Keys [begin, end), of which key j stands at position j + shift.
@@ -73,11 +73,11 @@ struct RowVisits {
 
 /// The rule's columns, one by one: how a mask rule becomes comparisons.
 VisitRule visit_rule(const MaskRule& rule);
-int32_t visit_group(const MaskRule& rule, int64_t position);
+int32_t visit_pattern_id(const MaskRule& rule, int64_t position);
 int32_t visit_open(const MaskRule& rule, int64_t position);
 
 /// Derives the visits of queries and keys at the given places. Time O(tiles), memory O(tokens +
-/// strips). ShapeError where a position does not fit 31 bits.
+/// ranges). ShapeError where a position does not fit 31 bits.
 Visits make_visits(const MaskRule& rule, std::span<const TokenPlace> queries,
                    std::span<const TokenPlace> keys);
 

@@ -105,15 +105,15 @@ class Forward {
         table_(attention_table<T>()),
         key_(packed_width(table_, s_.head_dim)),
         value_(packed_width(table_, s_.value_dim)),
-        strips_((s_.keys + table_.strip - 1) / table_.strip),
-        key_floats_(strips_ * table_.strip * key_.pitch),
-        value_floats_(strips_ * table_.strip / table_.elements * value_.columns),
+        panels_((s_.keys + table_.panel - 1) / table_.panel),
+        key_floats_(panels_ * table_.panel * key_.pitch),
+        value_floats_(panels_ * table_.panel / table_.elements * value_.columns),
         gate_(gate_rule(p_.rule.gate)),
         plain_(is_linear(p_.rule, gate_.form)),
         query_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.query, p_.rule.gate.query_batch,
                      s_.batch, s_.queries, s_.queries),
         key_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.key, p_.rule.gate.key_batch, s_.batch,
-                   s_.keys, table_.strip, [&](int64_t b) -> const std::vector<int32_t>& {
+                   s_.keys, table_.panel, [&](int64_t b) -> const std::vector<int32_t>& {
                      return visits_of(p_.visits, b).key.position;
                    }) {
     for (int64_t b = 0; b < s_.batch; ++b) {
@@ -144,30 +144,30 @@ class Forward {
  private:
   // Long blocks first, so that threads finish together. Few queries: several heads fill one block.
   void add_items(int64_t packed, std::vector<Item>& items) const {
-    const int64_t group = s_.heads / s_.kv_heads;
+    const int64_t query_heads = s_.heads / s_.kv_heads;
     const int64_t together =
-        std::clamp<int64_t>(kQueryBlock / std::max<int64_t>(s_.queries, 1), 1, group);
+        std::clamp<int64_t>(kQueryBlock / std::max<int64_t>(s_.queries, 1), 1, query_heads);
     const int64_t blocks = (s_.queries + kQueryBlock - 1) / kQueryBlock;
     for (int64_t block = blocks - 1; block >= 0; --block) {
-      for (int64_t h = 0; h < group; h += together)
-        items.push_back({packed, block, h, std::min(h + together, group)});
+      for (int64_t h = 0; h < query_heads; h += together)
+        items.push_back({packed, block, h, std::min(h + together, query_heads)});
     }
   }
 
   void run_heads(const std::vector<PackedHead>& heads, const std::vector<Item>& items) const {
-    const int64_t strips = std::ssize(heads) * strips_, count = std::ssize(items);
+    const int64_t panels = std::ssize(heads) * panels_, count = std::ssize(items);
     Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
       const FloatBuffer scratch(std::max(table_.forward_scratch(key_, value_),
-                                         table_.strip * std::max(key_.pitch, value_.pitch)));
-      team.each(strips, [&](int64_t n) { pack(heads[n / strips_], n % strips_, scratch.data()); });
+                                         table_.panel * std::max(key_.pitch, value_.pitch)));
+      team.each(panels, [&](int64_t n) { pack(heads[n / panels_], n % panels_, scratch.data()); });
       team.each_in_turn(
           count, [&](int64_t n) { attend(heads[items[n].packed], items[n], scratch.data()); });
     });
   }
 
-  void pack(const PackedHead& head, int64_t strip, float* scratch) const {
-    const int64_t begin = strip * table_.strip;
-    const int64_t rows = std::min(table_.strip, s_.keys - begin);
+  void pack(const PackedHead& head, int64_t panel, float* scratch) const {
+    const int64_t begin = panel * table_.panel;
+    const int64_t rows = std::min(table_.panel, s_.keys - begin);
     table_.pack({p_.k.at(head.b, head.g, begin), p_.k.row, rows}, key_,
                 {.columns = head.keys + begin * key_.pitch}, scratch);
     table_.pack({p_.v.at(head.b, head.g, begin), p_.v.row, rows}, value_,
@@ -176,25 +176,25 @@ class Forward {
 
   void attend(const PackedHead& head, const Item& item, float* scratch) const {
     const Visits& visits = visits_of(p_.visits, head.b);
-    const std::span<const Strip> strips = visits.by_query.of_block(item.block);
+    const std::span<const TileRange> ranges = visits.by_query.of_block(item.block);
     ForwardBlock<T> block{.key_width = key_,
                           .value_width = value_,
                           .keys = head.keys,
                           .values = head.values,
                           .key_count = s_.keys,
-                          .strips = strips.data(),
-                          .strip_count = std::ssize(strips),
+                          .ranges = ranges.data(),
+                          .range_count = std::ssize(ranges),
                           .rule = visits.rule,
                           .key_places = columns_of(visits.key),
                           .plain = plain_,
                           .gate = gate_,
                           .key_gates = key_gates_.of(head.b),
                           .not_finite = &not_finite_};
-    const int64_t group = s_.heads / s_.kv_heads, begin = item.block * kQueryBlock;
+    const int64_t query_heads = s_.heads / s_.kv_heads, begin = item.block * kQueryBlock;
     const int64_t end = std::min(begin + kQueryBlock, s_.queries);
     for (int64_t h = item.head_begin; h < item.head_end; ++h) {
       for (int64_t i = begin; i < end; ++i)
-        set_row(block, block.rows++, visits, head.b, head.g * group + h, i);
+        set_row(block, block.rows++, visits, head.b, head.g * query_heads + h, i);
     }
     table_.forward(block, scratch);
   }
@@ -208,7 +208,7 @@ class Forward {
     block.stats[row] = p_.stats != nullptr ? p_.stats + n * kRowStats : nullptr;
     block.position[row] = visits.query.position[i];
     block.document[row] = visits.query.document[i];
-    block.group[row] = visits.query.group[i];
+    block.pattern_id[row] = visits.query.pattern_id[i];
     block.scale[row] =
         p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[b * s_.queries + i] : p_.rule.scale;
     block.sink[row] = p_.rule.sink_logit != nullptr ? p_.rule.sink_logit[h]
@@ -222,7 +222,7 @@ class Forward {
   const AttentionSizes& s_;
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
-  const int64_t strips_, key_floats_, value_floats_;
+  const int64_t panels_, key_floats_, value_floats_;
   const GateRule gate_;
   const bool plain_;
   const GateRows query_gates_;

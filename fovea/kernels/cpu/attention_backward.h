@@ -1,15 +1,15 @@
 // Backward flash attention of one block of keys: P is recomputed from lse, so memory stays linear.
 //
-//   per strip of queries:  S^T = K Q^T and dP^T = V dO^T (kRows keys x kStrip queries in registers)
+//   per panel of queries:  S^T = K Q^T and dP^T = V dO^T (kRows keys x kPanel queries in registers)
 //                          P = 2^(logit - lse),  dS = P (dP - delta) * scale,  delta = dO.O - dlse
-//   every 4 strips:        dV += P^T dO,  dK += dS^T Q,  dQ += dS K
+//   every 4 panels:        dV += P^T dO,  dK += dS^T Q,  dQ += dS K
 //
 // Keys are rows here, so P^T and dS^T are left operands as they are; for dQ, dS^T is read along its
 // columns (with bfloat16 two rows are first woven into pairs of keys). dK and dV are private to the
 // block; dQ goes to the partition's own sums, which query_gradient() adds in order.
 //
 // With the gate of Focus (`gated`), P = e G with e = 2^(logit - lse), and the gradient of z (11.2)
-// is dz = e G' (dP - delta): no division, and bounded by 1 / G. Every 4 strips: dgate_key += dz^T
+// is dz = e G' (dP - delta): no division, and bounded by 1 / G. Every 4 panels: dgate_key += dz^T
 // gate_query, dgate_query += dz gate_key, in float32.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -21,18 +21,18 @@
 namespace fovea::kernels {
 namespace {
 
-constexpr int kBackwardDepth = 128 / kStrip;  // strips of queries between updates of the sums
-constexpr int kKeyGroups = static_cast<int>(kKeyBlock) / kRows;
-constexpr int kKeyParts = static_cast<int>(kKeyBlock) / kStrip;
-constexpr int kPartGroups = kStrip / kRows;
+constexpr int kBackwardDepth = 128 / kPanel;  // panels of queries between updates of the sums
+constexpr int kKeyTiles = static_cast<int>(kKeyBlock) / kRows;
+constexpr int kKeyParts = static_cast<int>(kKeyBlock) / kPanel;
+constexpr int kPartTiles = kPanel / kRows;
 
 template <class P>
-constexpr int64_t kScorePitch = (kBackwardDepth * kStrip + kLanes) / P::kElements;
+constexpr int64_t kScorePitch = (kBackwardDepth * kPanel + kLanes) / P::kElements;
 
 // Floats of the pairs of keys that dQ needs with bfloat16.
 template <class P>
 constexpr int64_t kWovenFloats =
-    P::kElements == 1 ? 0 : kBackwardDepth* kKeyBlock / P::kElements* kStrip;
+    P::kElements == 1 ? 0 : kBackwardDepth* kKeyBlock / P::kElements* kPanel;
 
 template <class P>
 int64_t backward_floats(const PackedWidth& key, const PackedWidth& value, const GateRule& gate) {
@@ -47,7 +47,7 @@ class BackwardKeys {
       : b_(block), banded_(block.ordered && has_bands(block.rule)) {
     const int64_t left = b_.key_count - b_.key_begin;
     keys_ = left < kKeyBlock ? left : kKeyBlock;
-    groups_ = static_cast<int>((keys_ + kRows - 1) / kRows);
+    row_tiles_ = static_cast<int>((keys_ + kRows - 1) / kRows);
     weights_ = scratch;
     slopes_ = weights_ + kKeyBlock * kScorePitch<P>;
     dk_ = slopes_ + kKeyBlock * kScorePitch<P>;
@@ -113,17 +113,17 @@ class BackwardKeys {
   void add_head(const BackwardHead& head) {
     head_ = &head;
     depth_ = 0;
-    for (int64_t n = 0; n < b_.strip_count; ++n) {
-      const Strip& strip = b_.strips[n];
-      const bool partial = strip.kind != Strip::Kind::full || keys_ % kRows != 0;
-      compared_ = strip.kind == Strip::Kind::compared && !b_.rule.opens;
-      for (int64_t query = strip.key_begin; query < strip.key_end; query += kStrip) {
+    for (int64_t n = 0; n < b_.range_count; ++n) {
+      const TileRange& range = b_.ranges[n];
+      const bool partial = range.kind != TileRange::Kind::full || keys_ % kRows != 0;
+      compared_ = range.kind == TileRange::Kind::compared && !b_.rule.opens;
+      for (int64_t query = range.key_begin; query < range.key_end; query += kPanel) {
         if (!b_.plain) {
-          score_strip<Tile::general>(query, partial);
+          score_panel<Tile::general>(query, partial);
         } else if (partial) {
-          score_strip<Tile::masked>(query, true);
+          score_panel<Tile::masked>(query, true);
         } else {
-          score_strip<Tile::plain>(query, false);
+          score_panel<Tile::plain>(query, false);
         }
         if (++depth_ == kBackwardDepth) add_products();
       }
@@ -132,19 +132,19 @@ class BackwardKeys {
   }
 
   template <Tile kind>
-  void score_strip(int64_t query, bool masked) {
-    strip_query_[depth_] = query;
-    strip_row_[depth_] = query & b_.wrap;
+  void score_panel(int64_t query, bool masked) {
+    panel_query_[depth_] = query;
+    panel_row_[depth_] = query & b_.wrap;
     if constexpr (gated)
-      queries_ = {b_.query_gates.first[query / kStrip], b_.query_gates.last[query / kStrip]};
-    for (int g = 0; g < groups_; ++g) {
+      queries_ = {b_.query_gates.first[query / kPanel], b_.query_gates.last[query / kPanel]};
+    for (int g = 0; g < row_tiles_; ++g) {
       if (b_.fetches) prefetch_after(query, g);
       live_[depth_][g] = kind != Tile::plain && masked ? score_masked<kind>(g, query)
                                                        : score_tile<kind, 2>(g, query, Cover::all);
       if (P::kElements == 2 && live_[depth_][g] != 0) weave(g);
     }
-    for (int g = groups_; g % kPartGroups != 0; ++g) live_[depth_][g] = 0;
-    for (int part = 0; part * kPartGroups < groups_; ++part) fill_part(part * kPartGroups);
+    for (int g = row_tiles_; g % kPartTiles != 0; ++g) live_[depth_][g] = 0;
+    for (int part = 0; part * kPartTiles < row_tiles_; ++part) fill_part(part * kPartTiles);
   }
 
   // As score_tile(), of a tile of which some pairs may be unseen.
@@ -166,8 +166,8 @@ class BackwardKeys {
   }
 
   // Of the queries' two vectors `from` to `to`.
-  FOVEA_INLINE Cover cover_of_tile(int g, int64_t strip, int from = 0, int to = 2) const {
-    const int64_t query = strip + from * kLanes, last = strip + to * kLanes - 1;
+  FOVEA_INLINE Cover cover_of_tile(int g, int64_t panel, int from = 0, int to = 2) const {
+    const int64_t query = panel + from * kLanes, last = panel + to * kLanes - 1;
     const int64_t key = b_.key_begin + g * kRows, last_key = key + kRows - 1;
     if (!banded_ || compared_ || last_key >= b_.key_begin + keys_) return Cover::unknown;
     const PlaceColumns &keys = b_.key_places, &queries = b_.query_places;
@@ -179,41 +179,41 @@ class BackwardKeys {
                     int64_t{queries.position[last]} - keys.position[key]);
   }
 
-  // dQ reads whole parts: groups that see nothing become zeros where another one sees something.
+  // dQ reads whole parts: row tiles that see nothing become zeros where another one sees something.
   FOVEA_INLINE void fill_part(int first) {
     bool used = false;
-    for (int g = first; g < first + kPartGroups; ++g) used |= live_[depth_][g] != 0;
-    for (int g = first; used && g < first + kPartGroups; ++g) {
+    for (int g = first; g < first + kPartTiles; ++g) used |= live_[depth_][g] != 0;
+    for (int g = first; used && g < first + kPartTiles; ++g) {
       if (live_[depth_][g] != 0) continue;
       clear_slopes(g);
       if constexpr (P::kElements == 2) weave(g);
     }
   }
 
-  // The part that falls to group g of the next strip's packed queries and dQ rows: rows are short,
-  // which defeats the hardware's own prefetching beyond the second-level cache.
+  // The part that falls to row tile g of the next panel's packed queries and dQ rows: rows are
+  // short, which defeats the hardware's prefetching outside the second-level cache.
   FOVEA_INLINE void prefetch_after(int64_t query, int g) const {
     constexpr int64_t kLine = 64 / sizeof(Word);
-    const int64_t next = (query + kStrip) & b_.wrap;
-    const auto part = [g](const float* strip, int64_t floats) {
-      const int64_t share = floats / kKeyGroups;
-      for (int64_t n = 0; n < share; n += kLine) __builtin_prefetch(strip + g * share + n, 0, 2);
+    const int64_t next = (query + kPanel) & b_.wrap;
+    const auto part = [g](const float* panel, int64_t floats) {
+      const int64_t slice = floats / kKeyTiles;
+      for (int64_t n = 0; n < slice; n += kLine) __builtin_prefetch(panel + g * slice + n, 0, 2);
     };
     const PackedWidth &key = b_.key_width, &value = b_.value_width;
-    part(head_->q_columns + next * key.pitch, kStrip * key.pitch);
-    part(head_->dout_columns + next * value.pitch, kStrip * value.pitch);
-    part(head_->q_rows + next / P::kElements * key.columns, kStrip / P::kElements * key.columns);
+    part(head_->q_columns + next * key.pitch, kPanel * key.pitch);
+    part(head_->dout_columns + next * value.pitch, kPanel * value.pitch);
+    part(head_->q_rows + next / P::kElements * key.columns, kPanel / P::kElements * key.columns);
     part(head_->dout_rows + next / P::kElements * value.columns,
-         kStrip / P::kElements * value.columns);
-    part(head_->dq + next * key.columns, kStrip * key.columns);
+         kPanel / P::kElements * value.columns);
+    part(head_->dq + next * key.columns, kPanel * key.columns);
   }
 
-  // N vectors of queries from `half` of the strip on. Returns which halves (bits 0 and 1) have
+  // N vectors of queries from `half` of the panel on. Returns which halves (bits 0 and 1) have
   // weights: none if no pair is seen, which then costs nothing more.
   template <Tile kind, int N>
-  FOVEA_INLINE int score_tile(int g, int64_t strip, Cover cover, int half = 0) {
-    const int64_t key = b_.key_begin + g * kRows, query = strip + half * kLanes;
-    const int64_t row = strip & b_.wrap;
+  FOVEA_INLINE int score_tile(int g, int64_t panel, Cover cover, int half = 0) {
+    const int64_t key = b_.key_begin + g * kRows, query = panel + half * kLanes;
+    const int64_t row = panel & b_.wrap;
     const bool masked = cover != Cover::all;
     Lanes seen[kRows][N];
     if constexpr (gated) open_[depth_][g] = false;
@@ -225,8 +225,8 @@ class BackwardKeys {
     const Reach reach = gated ? reach_of(b_.gate, queries_, extent_[g]) : Reach::near;
     const bool open = reach != Reach::near;  // the gate acts
     if (gated && open) find_gate(g, query, reach, gate);
-    [[maybe_unused]] float* const dz = dz_ + g * kRows * kScorePitch<Single> + depth_ * kStrip;
-    alignas(64) float p[kRows][kStrip], slope[kRows][kStrip];
+    [[maybe_unused]] float* const dz = dz_ + g * kRows * kScorePitch<Single> + depth_ * kPanel;
+    alignas(64) float p[kRows][kPanel], slope[kRows][kPanel];
     Float scale[N], lse[N], factor[N], delta[N];
     for (int v = 0; v < N; ++v) {
       scale[v] = load(head_->scale + query + v * kLanes);
@@ -234,10 +234,10 @@ class BackwardKeys {
       lse[v] = load(head_->lse2 + query + v * kLanes);
       delta[v] = load(head_->delta + query + v * kLanes);
     }
-    Word* weights = weights_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / P::kElements);
-    Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / P::kElements);
+    Word* weights = weights_ + g * kRows * kScorePitch<P> + depth_ * (kPanel / P::kElements);
+    Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kPanel / P::kElements);
     Float s[kRows][N];
-    strip_products<P>(s, b_.key_width, b_.k_natural + key * b_.key_width.pitch,
+    panel_products<P>(s, b_.key_width, b_.k_natural + key * b_.key_width.pitch,
                       head_->q_columns + row * b_.key_width.pitch + half * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -245,20 +245,20 @@ class BackwardKeys {
 #pragma GCC unroll 2
       for (int v = 0; v < N; ++v) {
         if (kind == Tile::general) {
-          Float bent;
+          Float cap_slope;
           const Int distance =
               load(b_.query_places.position + query + v * kLanes) - b_.key_places.position[key + r];
-          s[r][v] = capped(head_->rule, s[r][v] * scale[v], bent);
+          s[r][v] = capped(head_->rule, s[r][v] * scale[v], cap_slope);
           if (gated && open && adds_) {
             s[r][v] = s[r][v] + load(gate.value[r] + v * kLanes);
           } else if (gated && open && !weighs_) {
             const Float value = load(gate.value[r] + v * kLanes);
             store(gate.slope[r] + v * kLanes, s[r][v] * load(gate.slope[r] + v * kLanes));
             s[r][v] = s[r][v] * value;
-            bent = bent * value;
+            cap_slope = cap_slope * value;
           }
           s[r][v] = biased(head_->rule, s[r][v], distance);
-          store(slope[r] + v * kLanes, bent);
+          store(slope[r] + v * kLanes, cap_slope);
           x[v] = s[r][v] * kLog2E - lse[v];
         } else {
           x[v] = s[r][v] * factor[v] - lse[v];
@@ -279,7 +279,7 @@ class BackwardKeys {
       else if (kind != Tile::general || head_->rule.dropout <= 0.0f)
         P::store_row(to, x[0], x[1]);
     }
-    strip_products<P>(s, b_.value_width, b_.v_natural + key * b_.value_width.pitch,
+    panel_products<P>(s, b_.value_width, b_.v_natural + key * b_.value_width.pitch,
                       head_->dout_columns + row * b_.value_width.pitch + half * kLanes);
     if constexpr (N == 2)
       if (kind == Tile::general && head_->rule.dropout > 0.0f) drop(key, query, p, s, weights);
@@ -371,9 +371,9 @@ class BackwardKeys {
   }
 
   // Dropout Z acts on P in dV and on dP in dS.
-  FOVEA_INLINE void drop(int64_t key, int64_t query, const float (&p)[kRows][kStrip],
+  FOVEA_INLINE void drop(int64_t key, int64_t query, const float (&p)[kRows][kPanel],
                          Float (&dp)[kRows][2], Word* weights) {
-    alignas(64) float factors[4][kStrip];
+    alignas(64) float factors[4][kPanel];
     for (int r = 0; r < kRows; ++r) {
       if (r % 4 == 0) keep_queries(head_->rule, b_.first_index + query, key + r, factors[0]);
       const Float low = load(factors[r % 4]), high = load(factors[r % 4] + kLanes);
@@ -395,16 +395,16 @@ class BackwardKeys {
   }
 
   FOVEA_INLINE void clear_slopes(int g) {
-    Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / P::kElements);
+    Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kPanel / P::kElements);
     for (int r = 0; r < kRows; ++r) P::store_row(slopes + r * kScorePitch<P>, Float{}, Float{});
   }
 
-  // bfloat16: [strip][pair of keys][query] words from two neighbouring rows of dS^T.
+  // bfloat16: [panel][pair of keys][query] words from two neighbouring rows of dS^T.
   FOVEA_INLINE void weave(int g) {
 #if defined(FOVEA_PAIRS)
-    const Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kStrip / 2);
-    Word* to = woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kStrip;
-    for (int r = 0; r < kRows; r += 2, to += kStrip) {
+    const Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kPanel / 2);
+    Word* to = woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kPanel;
+    for (int r = 0; r < kRows; r += 2, to += kPanel) {
       Float low, high;
       P::weave(load(slopes + r * kScorePitch<P>), load(slopes + (r + 1) * kScorePitch<P>), low,
                high);
@@ -412,7 +412,7 @@ class BackwardKeys {
       store(to + kLanes, high);
     }
 #if defined(FOVEA_TILES)
-    turn_pairs(woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kStrip);
+    turn_pairs(woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kPanel);
 #endif
 #else
     static_cast<void>(g);
@@ -425,7 +425,7 @@ class BackwardKeys {
     add_to_queries();
     if constexpr (gated) {
       add_query_gates();
-      for (int g = 0; g < groups_; ++g) add_key_gates(g);
+      for (int g = 0; g < row_tiles_; ++g) add_key_gates(g);
     }
     depth_ = 0;
   }
@@ -435,19 +435,19 @@ class BackwardKeys {
     const int64_t pitch = b_.gate.pitch;
     for (int d = 0; d < depth_; ++d) {
       bool any_open = false;
-      for (int g = 0; g < groups_; ++g) any_open |= open_[d][g];
+      for (int g = 0; g < row_tiles_; ++g) any_open |= open_[d][g];
       for (int64_t c = 0; c < pitch && any_open; c += 4) {
-        float* const at = head_->dgate + strip_query_[d] * pitch + c * kStrip;
+        float* const at = head_->dgate + panel_query_[d] * pitch + c * kPanel;
         Float sums[4][2];
-        load_tile(sums, at, kStrip);
-        for (int g = 0; g < groups_; ++g) {
+        load_tile(sums, at, kPanel);
+        for (int g = 0; g < row_tiles_; ++g) {
           if (!open_[d][g]) continue;
           const int64_t row = g * kRows;
           multiply_add<Single>(sums, kRows, b_.key_gates + (b_.key_begin + row) * pitch + c, 1,
-                               pitch, dz_ + row * kScorePitch<Single> + d * kStrip,
+                               pitch, dz_ + row * kScorePitch<Single> + d * kPanel,
                                kScorePitch<Single>);
         }
-        store_tile(sums, at, kStrip);
+        store_tile(sums, at, kPanel);
       }
     }
   }
@@ -465,12 +465,12 @@ class BackwardKeys {
         Float sums[kLanes] = {};
         for (int d = 0; d < depth_; ++d) {
           if (!open_[d][g]) continue;
-          const float* factors = b_.query_gates.columns + strip_query_[d] * pitch + c * kStrip;
-          const float* dz = dz_ + key * kScorePitch<Single> + d * kStrip;
+          const float* factors = b_.query_gates.columns + panel_query_[d] * pitch + c * kPanel;
+          const float* dz = dz_ + key * kScorePitch<Single> + d * kPanel;
           for (int v = 0; v < 2; ++v) {
             Float right[4];
 #pragma GCC unroll 4
-            for (int n = 0; n < 4; ++n) right[n] = load(factors + n * kStrip + v * kLanes);
+            for (int n = 0; n < 4; ++n) right[n] = load(factors + n * kPanel + v * kLanes);
 #pragma GCC unroll 4
             for (int r = 0; r < kGateKeys; ++r) {
               const Float left = load(dz + r * kScorePitch<Single> + v * kLanes);
@@ -496,9 +496,9 @@ class BackwardKeys {
 
   // sums[keys][columns] += scores^T[keys][queries] rows[queries][columns]
   void add_to_keys(float* sums, int64_t columns, const Word* scores, const Word* rows) {
-    for (int64_t tile = 0; tile < columns; tile += kStrip) {
-      const bool wide = columns - tile >= kStrip;
-      for (int g = 0; g < groups_; ++g) {
+    for (int64_t tile = 0; tile < columns; tile += kPanel) {
+      const bool wide = columns - tile >= kPanel;
+      for (int g = 0; g < row_tiles_; ++g) {
         wide ? add_key_tile<2>(g, tile, columns, sums, scores, rows)
              : add_key_tile<1>(g, tile, columns, sums, scores, rows);
       }
@@ -508,7 +508,7 @@ class BackwardKeys {
   template <int N>
   FOVEA_INLINE void add_key_tile(int g, int64_t tile, int64_t columns, float* sums,
                                  const Word* scores, const Word* rows) {
-    constexpr int64_t kWords = kStrip / P::kElements;
+    constexpr int64_t kWords = kPanel / P::kElements;
     add_to_sums<P, N>(
         sums + g * kRows * columns + tile, columns, true, [&](const auto& add) FOVEA_ALWAYS {
           for (int d = 0; d < depth_; ++d) {
@@ -516,7 +516,7 @@ class BackwardKeys {
             const int64_t from = live_[d][g] == 2 ? kWords / 2 : 0;
             add(live_[d][g] == 3 ? kWords : kWords / 2,
                 scores + g * kRows * kScorePitch<P> + d * kWords + from, kScorePitch<P>, 1,
-                rows + strip_row_[d] / P::kElements * columns + tile * kWords + from * N * kLanes);
+                rows + panel_row_[d] / P::kElements * columns + tile * kWords + from * N * kLanes);
           }
         });
   }
@@ -526,10 +526,10 @@ class BackwardKeys {
     const int64_t columns = b_.key_width.columns;
     for (int d = 0; d < depth_; ++d) {
       bool used[kKeyParts] = {};
-      for (int g = 0; g < groups_; ++g) used[g / kPartGroups] |= live_[d][g] != 0;
-      for (int64_t tile = 0; tile < columns; tile += kStrip) {
-        const bool wide = columns - tile >= kStrip;
-        for (int r = 0; r < kStrip; r += kRows)
+      for (int g = 0; g < row_tiles_; ++g) used[g / kPartTiles] |= live_[d][g] != 0;
+      for (int64_t tile = 0; tile < columns; tile += kPanel) {
+        const bool wide = columns - tile >= kPanel;
+        for (int r = 0; r < kPanel; r += kRows)
           wide ? add_query_tile<2>(d, r, tile, used) : add_query_tile<1>(d, r, tile, used);
       }
     }
@@ -537,23 +537,23 @@ class BackwardKeys {
 
   template <int N>
   FOVEA_INLINE void add_query_tile(int d, int r, int64_t tile, const bool (&used)[kKeyParts]) {
-    constexpr int64_t kWords = kStrip / P::kElements;
+    constexpr int64_t kWords = kPanel / P::kElements;
     const int64_t columns = b_.key_width.columns;
     add_to_sums<P, N>(
-        head_->dq + (strip_row_[d] + r) * columns + tile, columns, true,
+        head_->dq + (panel_row_[d] + r) * columns + tile, columns, true,
         [&](const auto& add) FOVEA_ALWAYS {
           for (int part = 0; part < kKeyParts; ++part) {
             if (!used[part]) continue;
             const Word* k =
-                b_.k_rows + (b_.key_begin + part * kStrip) / P::kElements * columns + tile * kWords;
-            const Word* woven = woven_ + (d * kKeyBlock + part * kStrip) / 2 * kStrip;
+                b_.k_rows + (b_.key_begin + part * kPanel) / P::kElements * columns + tile * kWords;
+            const Word* woven = woven_ + (d * kKeyBlock + part * kPanel) / 2 * kPanel;
             if constexpr (P::kElements == 1) {
-              add(kWords, slopes_ + part * kStrip * kScorePitch<P> + d * kStrip + r, 1,
+              add(kWords, slopes_ + part * kPanel * kScorePitch<P> + d * kPanel + r, 1,
                   kScorePitch<P>, k);
             } else if constexpr (P::kTiles) {
               add(kWords, woven + r * kWords, kWords, 1, k);  // turned: rows are queries
             } else {
-              add(kWords, woven + r, 1, kStrip, k);
+              add(kWords, woven + r, 1, kPanel, k);
             }
           }
         });
@@ -562,22 +562,22 @@ class BackwardKeys {
   const BackwardBlock<T>& b_;
   const BackwardHead* head_ = nullptr;
   int64_t keys_;
-  int groups_;
+  int row_tiles_;
   const bool banded_;  // tiles may be judged by their ends
   bool compared_ = false;
   Word *weights_, *slopes_;  // P^T and dS^T: [kKeyBlock][kScorePitch]
   float *dk_, *dv_;
   Word* woven_;
   int depth_ = 0;
-  int64_t strip_query_[kBackwardDepth], strip_row_[kBackwardDepth];
-  int live_[kBackwardDepth][kKeyGroups];  // which halves of the strip's tile have weights
-  float* dz_ = nullptr;  // gradient of z by pairs: [kKeyBlock][kScorePitch<Single>]
+  int64_t panel_query_[kBackwardDepth], panel_row_[kBackwardDepth];
+  int live_[kBackwardDepth][kKeyTiles];  // which halves of the panel's tile have weights
+  float* dz_ = nullptr;                  // gradient of z by pairs: [kKeyBlock][kScorePitch<Single>]
   float* dgate_ =
       nullptr;           // of the keys' factors: [kKeyBlock / kGateKeys][pitch / 4][kGateKeys][4]
   bool weighs_ = false;  // the gate multiplies weights, not logits
   bool adds_ = false;    // it is added to logits
-  bool open_[gated ? kBackwardDepth : 1][kKeyGroups];
-  Extent queries_, extent_[kKeyGroups];
+  bool open_[gated ? kBackwardDepth : 1][kKeyTiles];
+  Extent queries_, extent_[kKeyTiles];
 };
 
 template <class T, class P>

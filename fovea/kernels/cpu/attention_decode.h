@@ -17,8 +17,8 @@
 namespace fovea::kernels {
 namespace {
 
-constexpr int kDecodeKeys = 64;    // keys between two looks at the maximum
-constexpr int kDecodeAhead = 128;  // keys from use to prefetch
+constexpr int kDecodeKeys = 64;       // keys between two looks at the maximum
+constexpr int kDecodePrefetch = 128;  // keys from use to prefetch
 // kDecodeBlock x kDecodeVectors sums of O fill half of the registers.
 constexpr int kDecodeBlock = 4, kDecodeVectors = kLanes == 16 ? 4 : 2;
 
@@ -111,7 +111,7 @@ class DecodeChunk {
     const Word* const q = q_ + r * pitch;
     float* const to = weights_ + r * kDecodeKeys;
     for (int64_t n = 0; n < kDecodeKeys; n += kKeys) {
-      if (r == 0) prefetch<kKeys>(b_.k, b_.k_row, b_.key_width, tile + n + kDecodeAhead);
+      if (r == 0) prefetch<kKeys>(b_.k, b_.k_row, b_.key_width, tile + n + kDecodePrefetch);
       const T* rows[kKeys];
 #pragma GCC unroll 16
       for (int i = 0; i < kKeys; ++i) {
@@ -191,7 +191,7 @@ class DecodeChunk {
     const Float m = broadcast(maximum_[r] > -kInfinity ? maximum_[r] : 0.0f);
     Word* weights = weights_ + r * kDecodeKeys;
     Float total = load(totals_ + r * kLanes);
-    for (int n = 0; n < kDecodeKeys; n += kStrip) {
+    for (int n = 0; n < kDecodeKeys; n += kPanel) {
       Float low = exp2_lanes<P::kExpDegree>(load(row + n) - m);
       Float high = exp2_lanes<P::kExpDegree>(load(row + n + kLanes) - m);
       if (weighs_) {
@@ -246,7 +246,7 @@ class DecodeChunk {
     for (int64_t n = first; n < last; ++n) {
       if (r == 0 && c == 0)
         prefetch<P::kElements>(b_.v, b_.v_row, b_.value_width,
-                               tile + n * P::kElements + kDecodeAhead);
+                               tile + n * P::kElements + kDecodePrefetch);
       Float rows[kDecodeVectors];
       load_values<whole>(tile + n * P::kElements, c, rows);
 #pragma GCC unroll 4
@@ -298,7 +298,7 @@ class DecodeChunk {
   // Where key n of the chunk lies.
   FOVEA_INLINE int64_t row_of(int64_t n) const { return b_.index != nullptr ? b_.index[n] : n; }
 
-  // Rows of keys or values, ahead of their use: keys while products with keys are computed, values
+  // Rows of keys or values, before their use: keys while products with keys are computed, values
   // while values are added, so that memory is never idle and never has more to do than it can
   // queue.
   template <int keys>

@@ -27,7 +27,7 @@ inline int64_t decode_item_chunks(int64_t chunks, int64_t threads) {
   return std::max(kDecodeItemChunks, (chunks + 2 * threads - 1) / (2 * threads));
 }
 
-// Bytes that a share fetches before it begins: little beside a second-level cache, much beside what
+// Bytes that a slice fetches before it begins: little beside a second-level cache, much beside what
 // a chunk needs while its successor is fetched.
 constexpr int64_t kDecodeFetched = 128 << 10;
 
@@ -71,7 +71,7 @@ class Decode {
     });
   }
 
-  /// For callers with threads of their own, in this order: the chunks, memory, all shares in any
+  /// For callers with threads of their own, in this order: the chunks, memory, all slices in any
   /// order, then all rows in any order. Without a gate.
   int64_t part_floats() const { return s_.batch * s_.kv_heads * chunks_ * rows_ * part_; }
   int64_t scratch_floats() const { return table_.decode_scratch(key_); }
@@ -86,16 +86,16 @@ class Decode {
         if (range.begin < range.end) end = std::max(end, range.end);
     }
   }
-  /// Share n of `shares`: neighbouring chunks, as many keys as in every other share.
-  void attend_share(int64_t n, int64_t shares, float* scratch) const {
-    for_share(n, shares, [&](int64_t b, int64_t chunk, int64_t g) {
+  /// Slice n of `slices`: neighbouring chunks, as many keys as in every other slice.
+  void attend_slice(int64_t n, int64_t slices, float* scratch) const {
+    for_slice(n, slices, [&](int64_t b, int64_t chunk, int64_t g) {
       attend({b, chunk, chunk + 1, g, g + 1}, scratch);
     });
   }
-  /// Fetches the beginning of a share ahead of its use.
-  void prefetch_share(int64_t n, int64_t shares) const {
+  /// Fetches the beginning of a slice before its use.
+  void prefetch_slice(int64_t n, int64_t slices) const {
     int64_t left = kDecodeFetched;
-    for_share(n, shares, [&](int64_t b, int64_t chunk, int64_t g) {
+    for_slice(n, slices, [&](int64_t b, int64_t chunk, int64_t g) {
       const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, ends_[b]);
       if (left <= 0) return;
       for (int64_t j = first_row(b) + begin; j < first_row(b) + end; ++j) {
@@ -110,31 +110,31 @@ class Decode {
   /// Row (b, head, query) of out and lse.
   void finish(int64_t n) const {
     const int64_t i = n % s_.queries, h = n / s_.queries % s_.heads, b = n / s_.queries / s_.heads;
-    const int64_t group = s_.heads / s_.kv_heads;
-    table_.finish_decode({.parts = part(b, h / group, 0) + (h % group * s_.queries + i) * part_,
-                          .stride = rows_ * part_,
-                          .count = chunks_of(b),
-                          .value_width = value_,
-                          .sink = p_.rule.sink_logit != nullptr
-                                      ? p_.rule.sink_logit[h]
-                                      : -std::numeric_limits<float>::infinity(),
-                          .out = p_.out.at(b, h, i),
-                          .lse = p_.lse != nullptr ? p_.lse + n : nullptr});
+    const int64_t query_heads = s_.heads / s_.kv_heads;
+    table_.finish_decode(
+        {.parts = part(b, h / query_heads, 0) + (h % query_heads * s_.queries + i) * part_,
+         .stride = rows_ * part_,
+         .count = chunks_of(b),
+         .value_width = value_,
+         .sink = p_.rule.sink_logit != nullptr ? p_.rule.sink_logit[h]
+                                               : -std::numeric_limits<float>::infinity(),
+         .out = p_.out.at(b, h, i),
+         .lse = p_.lse != nullptr ? p_.lse + n : nullptr});
   }
 
  private:
   static constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
 
-  // Pieces whose middle lies in the n-th of `shares` equal parts of all keys of all heads.
+  // Pieces whose middle lies in the n-th of `slices` equal parts of all keys of all heads.
   template <class F>
-  void for_share(int64_t n, int64_t shares, const F& work) const {
+  void for_slice(int64_t n, int64_t slices, const F& work) const {
     int64_t total = 0, before = 0;
     for (const int64_t end : ends_) total += end * s_.kv_heads;
     for (int64_t b = 0; b < s_.batch; ++b) {
       for (int64_t chunk = 0; chunk < chunks_of(b); ++chunk) {
         const int64_t keys = std::min(kDecodeChunk, ends_[b] - chunk * kDecodeChunk);
         for (int64_t g = 0; g < s_.kv_heads; ++g, before += keys)
-          if ((2 * before + keys) * shares / (2 * total) == n) work(b, chunk, g);
+          if ((2 * before + keys) * slices / (2 * total) == n) work(b, chunk, g);
       }
     }
   }

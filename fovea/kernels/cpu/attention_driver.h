@@ -33,7 +33,7 @@ class FloatBuffer {
  private:
   // Operands beyond this are read from end to end for every block of queries: with small pages
   // their addresses alone overflow what a CPU remembers (12 MiB of pages), and hardware stops
-  // fetching ahead at the end of each, a strip of keys.
+  // prefetching at the end of each, a panel of keys.
   static constexpr size_t kHugePage = size_t{1} << 21, kMuch = 2 * kHugePage;
 
   struct Free {
@@ -94,7 +94,8 @@ inline const Visits& visits_of(std::span<const Visits> visits, int64_t b) {
 }
 
 inline PlaceColumns columns_of(const TokenColumns& tokens) {
-  return {tokens.position.data(), tokens.document.data(), tokens.group.data(), tokens.open.data()};
+  return {tokens.position.data(), tokens.document.data(), tokens.pattern_id.data(),
+          tokens.open.data()};
 }
 
 /// Logits are scaled products, times a gate at most; `gate` is the form in force.

@@ -1,10 +1,10 @@
 // Forward flash attention of one block of query rows.
 //
-//   strip of keys ->   S = Q K^T (kRows x kStrip sums in registers) -> logit, mask -> P = 2^(x - m)
-//   every 4 strips ->  O += P V
+//   panel of keys ->   S = Q K^T (kRows x kPanel sums in registers) -> logit, mask -> P = 2^(x - m)
+//   every 4 panels ->  O += P V
 //
-// No pass for the maximum and no rescaling of O: strips are walked from the nearest keys backwards,
-// a row's reference m is the largest logit of the first strip in which the row sees a key, and
+// No pass for the maximum and no rescaling of O: panels are walked from the nearest keys backwards,
+// a row's reference m is the largest logit of the first panel in which the row sees a key, and
 // float32's exponent absorbs what grows later (biases by distance grow towards the near keys). A
 // row whose sum leaves the safe range gets its exact maximum, and the block runs again; the other
 // rows then repeat the same bits. So a row never depends on keys that it does not see, nor on its
@@ -23,14 +23,14 @@
 namespace fovea::kernels {
 namespace {
 
-constexpr int kDepth = 4;  // strips between two updates of O: amortises loading and storing O
-constexpr int kGroups = static_cast<int>(kQueryBlock) / kRows;
+constexpr int kDepth = 4;  // panels between two updates of O: amortises loading and storing O
+constexpr int kRowTiles = static_cast<int>(kQueryBlock) / kRows;
 constexpr int64_t kNearWords = 1 << 17;  // half of a second-level cache of 1 MiB
 constexpr float kSafeSum = 0x1p64f;      // beyond it a sum or O could overflow
 
 template <class P>
 constexpr int64_t kWeightPitch =
-    (kDepth * kStrip + kLanes) / P::kElements;  // an odd number of vectors: no cache set twice
+    (kDepth * kPanel + kLanes) / P::kElements;  // an odd number of vectors: no cache set twice
 
 inline int64_t forward_floats(const PackedWidth& key, const PackedWidth& value) {
   return kQueryBlock * (key.pitch + kWeightPitch<Single> + value.columns + 4 * kLanes);
@@ -40,7 +40,7 @@ template <class T, class P, bool gated>
 class ForwardRows {
  public:
   ForwardRows(const ForwardBlock<T>& block, float* scratch)
-      : b_(block), groups_(static_cast<int>((block.rows + kRows - 1) / kRows)), mask_(block) {
+      : b_(block), row_tiles_(static_cast<int>((block.rows + kRows - 1) / kRows)), mask_(block) {
     q_ = scratch;
     weights_ = q_ + kQueryBlock * b_.key_width.pitch;
     out_ = weights_ + kQueryBlock * kWeightPitch<Single>;
@@ -56,11 +56,11 @@ class ForwardRows {
     add_totals();
     if (find_unsafe_rows()) {
       compared_ = false;
-      for (int64_t n = 0; n < b_.strip_count; ++n) raise_references(b_.strips[n]);
+      for (int64_t n = 0; n < b_.range_count; ++n) raise_references(b_.ranges[n]);
       pass();
       add_totals();
     }
-    b_.left[0] != nullptr ? leave_states() : write();
+    b_.state_out[0] != nullptr ? write_states() : write();
   }
 
  private:
@@ -68,7 +68,7 @@ class ForwardRows {
 
   void load_queries() {
     const int64_t pitch = b_.key_width.pitch;
-    for (int64_t r = 0; r < groups_ * kRows; ++r) {
+    for (int64_t r = 0; r < row_tiles_ * kRows; ++r) {
       const bool real = r < b_.rows;
       const int64_t width = real ? b_.key_width.elements : 0;
       copy_row<T, P>(b_.q[real ? r : 0], width, pitch, q_ + r * pitch);
@@ -78,7 +78,7 @@ class ForwardRows {
       fresh_[r] = real;
       unsafe_[r] = false;
     }
-    for (int g = 0; g < groups_; ++g) {
+    for (int g = 0; g < row_tiles_; ++g) {
       const int64_t left = b_.rows - g * kRows;
       open_[g] = left < kRows ? static_cast<int>(left) : kRows;
     }
@@ -90,7 +90,7 @@ class ForwardRows {
     weighs_ =
         b_.gate.form == PairGate::Form::weight || b_.gate.form == PairGate::Form::sigmoid_weight;
     adds_ = b_.gate.form == PairGate::Form::log_sigmoid;
-    for (int64_t r = 0; r < groups_ * kRows; ++r) {
+    for (int64_t r = 0; r < row_tiles_ * kRows; ++r) {
       for (int64_t c = 0; c < pitch; ++c)
         gates_[r * pitch + c] = r < b_.rows ? b_.query_gate[r][c] : 0.0f;
       if (r % kRows == 0) extent_[r / kRows] = {};
@@ -98,9 +98,9 @@ class ForwardRows {
     }
   }
 
-  // All strips with the present references, the nearest keys first.
+  // All panels with the present references, the nearest keys first.
   void pass() {
-    const int64_t rows = groups_ * kRows;
+    const int64_t rows = row_tiles_ * kRows;
     for (int64_t n = 0; n < rows * kLanes; ++n) sums_[n] = 0.0f;
     depth_ = 0;
     const bool stats = b_.stats[0] != nullptr;
@@ -108,10 +108,10 @@ class ForwardRows {
       spread_[n] = first_[n] = 0.0f;
       top_[n] = -kInfinity;
     }
-    for (int g = 0; g < groups_; ++g) begun_[g] = b_.states != nullptr && begin_group(g, stats);
-    share_ahead();
-    stats ? visit_strips<true>() : visit_strips<false>();
-    for (int g = 0; g < groups_; ++g) {
+    for (int g = 0; g < row_tiles_; ++g) begun_[g] = b_.states != nullptr && begin_rows(g, stats);
+    spread_prefetch();
+    stats ? visit_ranges<true>() : visit_ranges<false>();
+    for (int g = 0; g < row_tiles_; ++g) {
       if (!begun_[g]) clear_out(g * kRows, kRows);
     }
   }
@@ -121,38 +121,40 @@ class ForwardRows {
     for (int64_t n = row * columns; n < (row + rows) * columns; ++n) out_[n] = 0.0f;
   }
 
-  // Begins the rows of group g with what passes over other keys left; false if they left nothing.
-  bool begin_group(int g, bool stats) {
+  // Begins the rows of row tile g with the states of earlier passes; false if there are none.
+  bool begin_rows(int g, bool stats) {
     const int64_t first = g * kRows, last = first + kRows < b_.rows ? first + kRows : b_.rows;
     int64_t all = 0;
-    for (int64_t r = first; r < last; ++r) all += b_.taken_count[r];
+    for (int64_t r = first; r < last; ++r) all += b_.earlier_count[r];
     if (all == 0) return false;
     for (int64_t r = first; r < last; ++r) {
-      if (!take_states(r, stats)) clear_out(r, 1);
+      if (!merge_states(r, stats)) clear_out(r, 1);
     }
     clear_out(last, first + kRows - last);
     return true;
   }
 
-  // How many of the rows ahead a tile asks for.
-  void share_ahead() {
+  // How many rows each tile prefetches.
+  void spread_prefetch() {
     int64_t tiles = 0, rows = 0;
-    for (int64_t n = 0; n < b_.strip_count; ++n)
-      tiles += (b_.strips[n].key_end - b_.strips[n].key_begin + kStrip - 1) / kStrip * groups_;
-    for (int64_t n = 0; n < b_.ahead_count; ++n) rows += b_.ahead[n].count;
-    ahead_share_ = tiles > 0 ? (rows + tiles - 1) / tiles : 0;
-    ahead_list_ = ahead_row_ = 0;
+    for (int64_t n = 0; n < b_.range_count; ++n)
+      tiles += (b_.ranges[n].key_end - b_.ranges[n].key_begin + kPanel - 1) / kPanel * row_tiles_;
+    for (int64_t n = 0; n < b_.prefetch_count; ++n) rows += b_.prefetch[n].count;
+    prefetch_per_tile_ = tiles > 0 ? (rows + tiles - 1) / tiles : 0;
+    prefetch_list_ = prefetch_row_ = 0;
   }
 
   FOVEA_INLINE void fetch_rows() {
-    for (int64_t left = ahead_share_; left > 0 && ahead_list_ < b_.ahead_count; --left) {
-      const RowsAhead& rows = b_.ahead[ahead_list_];
-      const int64_t n = rows.index != nullptr ? rows.index[ahead_row_] - rows.first : ahead_row_;
+    for (int64_t left = prefetch_per_tile_; left > 0 && prefetch_list_ < b_.prefetch_count;
+         --left) {
+      const PrefetchRows& rows = b_.prefetch[prefetch_list_];
+      const int64_t n =
+          rows.index != nullptr ? rows.index[prefetch_row_] - rows.first : prefetch_row_;
       const char* const row = static_cast<const char*>(rows.rows) + n * rows.stride;
       for (int64_t byte = 0; byte < rows.bytes; byte += 64) __builtin_prefetch(row + byte, 0, 2);
-      if (++ahead_row_ < rows.count) continue;
-      ahead_row_ = 0;
-      ++ahead_list_;
+      if (++prefetch_row_ < rows.count) continue;
+      prefetch_row_ = 0;
+      ++prefetch_list_;
     }
   }
 
@@ -162,12 +164,12 @@ class ForwardRows {
   }
 
   // A row's states summed under one reference; false if they have seen no key.
-  bool take_states(int64_t r, bool stats) {
+  bool merge_states(int64_t r, bool stats) {
     const int64_t columns = b_.value_width.columns, size = row_state(b_.value_width);
     float top = -kInfinity;
     bool seen = false;
-    for (int64_t n = 0; n < b_.taken_count[r]; ++n) {
-      const float* state = b_.states + b_.taken[r][n] * size + columns;
+    for (int64_t n = 0; n < b_.earlier_count[r]; ++n) {
+      const float* state = b_.states + b_.earlier[r][n] * size + columns;
       if (state[1] == 0.0f) continue;
       seen = true;
       if (state[0] > top) top = state[0];
@@ -182,8 +184,8 @@ class ForwardRows {
       reference_[r] = top;
     }
     bool begun = false;
-    for (int64_t n = 0; n < b_.taken_count[r]; ++n) {
-      const float* state = b_.states + b_.taken[r][n] * size;
+    for (int64_t n = 0; n < b_.earlier_count[r]; ++n) {
+      const float* state = b_.states + b_.earlier[r][n] * size;
       const float* tail = state + columns;
       if (tail[1] == 0.0f) continue;
       const float shift = tail[0] - reference_[r];
@@ -204,10 +206,10 @@ class ForwardRows {
     return true;
   }
 
-  void leave_states() const {
+  void write_states() const {
     const int64_t columns = b_.value_width.columns;
     for (int64_t r = 0; r < b_.rows; ++r) {
-      float* to = b_.left[r];
+      float* to = b_.state_out[r];
       for (int64_t c = 0; c < columns; ++c) to[c] = out_[r * columns + c];
       to[columns] = reference_[r];
       to[columns + 1] = total_[r];
@@ -219,19 +221,19 @@ class ForwardRows {
   }
 
   template <bool stats>
-  void visit_strips() {
-    for (int64_t n = b_.strip_count - 1; n >= 0; --n) {
-      const Strip& strip = b_.strips[n];
-      const bool partial = strip.kind != Strip::Kind::full;
-      compared_ = strip.kind == Strip::Kind::compared;
-      for (int64_t key = last_tile(strip); key >= strip.key_begin; key -= kStrip) {
-        const bool masked = partial || key + kStrip > b_.key_count;
+  void visit_ranges() {
+    for (int64_t n = b_.range_count - 1; n >= 0; --n) {
+      const TileRange& range = b_.ranges[n];
+      const bool partial = range.kind != TileRange::Kind::full;
+      compared_ = range.kind == TileRange::Kind::compared;
+      for (int64_t key = last_tile(range); key >= range.key_begin; key -= kPanel) {
+        const bool masked = partial || key + kPanel > b_.key_count;
         if (!b_.plain) {
-          score_strip<Tile::general, stats>(key, masked);
+          score_panel<Tile::general, stats>(key, masked);
         } else if (masked) {
-          score_strip<Tile::masked, stats>(key, true);
+          score_panel<Tile::masked, stats>(key, true);
         } else {
-          score_strip<Tile::plain, stats>(key, false);
+          score_panel<Tile::plain, stats>(key, false);
         }
         if (++depth_ == kDepth) add_values();
       }
@@ -239,18 +241,18 @@ class ForwardRows {
     if (depth_ > 0) add_values();
   }
 
-  static int64_t last_tile(const Strip& strip) {
-    return strip.key_begin + (strip.key_end - strip.key_begin - 1) / kStrip * kStrip;
+  static int64_t last_tile(const TileRange& range) {
+    return range.key_begin + (range.key_end - range.key_begin - 1) / kPanel * kPanel;
   }
 
   template <Tile kind, bool stats>
-  void score_strip(int64_t key, bool masked) {
-    strip_key_[depth_] = key;
+  void score_panel(int64_t key, bool masked) {
+    panel_key_[depth_] = key;
     if (stats) find_starts(key);
     if constexpr (gated)
-      keys_ = {b_.key_gates.first[key / kStrip], b_.key_gates.last[key / kStrip]};
-    for (int g = 0; g < groups_; ++g) {
-      if (far_) fetch_ahead(g, key - kStrip);
+      keys_ = {b_.key_gates.first[key / kPanel], b_.key_gates.last[key / kPanel]};
+    for (int g = 0; g < row_tiles_; ++g) {
+      if (far_) prefetch_panel(g, key - kPanel);
       fetch_rows();
       live_[depth_][g] = kind != Tile::plain && masked
                              ? score_masked<kind, stats>(g, key)
@@ -258,17 +260,17 @@ class ForwardRows {
     }
   }
 
-  // Group g's share of the strip at `key`: what lies beyond the second-level cache arrives while
+  // Row tile g's slice of the panel at `key`: data outside the second-level cache arrives while
   // products run.
-  FOVEA_INLINE void fetch_ahead(int g, int64_t key) const {
+  FOVEA_INLINE void prefetch_panel(int g, int64_t key) const {
     if (key < 0) return;
     constexpr int64_t kLine = 64 / sizeof(Word);
-    const auto fetch = [g](const Word* strip, int64_t words) FOVEA_ALWAYS {
-      const int64_t share = words / kGroups;
-      for (int64_t n = 0; n < share; n += kLine) __builtin_prefetch(strip + g * share + n, 0, 2);
+    const auto fetch = [g](const Word* panel, int64_t words) FOVEA_ALWAYS {
+      const int64_t slice = words / kRowTiles;
+      for (int64_t n = 0; n < slice; n += kLine) __builtin_prefetch(panel + g * slice + n, 0, 2);
     };
-    fetch(keys_at(key), kStrip * b_.key_width.pitch);
-    fetch(values_at(key), kStrip / P::kElements * b_.value_width.columns);
+    fetch(keys_at(key), kPanel * b_.key_width.pitch);
+    fetch(values_at(key), kPanel / P::kElements * b_.value_width.columns);
   }
 
   // As score_tile(), of a tile of which some pairs may be unseen; none if all are, which then costs
@@ -314,13 +316,13 @@ class ForwardRows {
     [[maybe_unused]] GateTile gate;
     const bool open = gated && find_gate(g, key, gate);  // the gate acts
     Float s[kRows][N];
-    strip_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch,
+    panel_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch,
                       keys_at(key) + half * kLanes);
     if constexpr (kind == Tile::general || gated) {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         if constexpr (kind == Tile::general) {
-          bend(first + r, key, open && !weighs_ ? gate.value[r] : nullptr, s[r]);
+          to_logits(first + r, key, open && !weighs_ ? gate.value[r] : nullptr, s[r]);
         } else if (open && !weighs_) {
           s[r][0] = s[r][0] * load(gate.value[r]);
           s[r][1] = s[r][1] * load(gate.value[r] + kLanes);
@@ -329,7 +331,7 @@ class ForwardRows {
     }
     if (masked && (stats || open_[g] > 0)) hide(s, seen);
     if (open_[g] > 0) take_references(g, s);
-    Word* weights = weights_ + first * kWeightPitch<P> + depth_ * (kStrip / P::kElements) +
+    Word* weights = weights_ + first * kWeightPitch<P> + depth_ * (kPanel / P::kElements) +
                     half * (kLanes / P::kElements);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -409,7 +411,7 @@ class ForwardRows {
   }
 
   // From raw products to logits; `gate` multiplies them or is added, null without.
-  FOVEA_INLINE void bend(int row, int64_t key, const float* gate, Float (&s)[2]) {
+  FOVEA_INLINE void to_logits(int row, int64_t key, const float* gate, Float (&s)[2]) {
     const int real = row < b_.rows ? row : 0;
     const Int position = broadcast(b_.position[real]);
     const Float scale = broadcast(scale_[row]);
@@ -425,7 +427,7 @@ class ForwardRows {
 
   FOVEA_INLINE void drop(int row, int64_t key, Float& low, Float& high) {
     if (row >= b_.rows || b_.head[row]->dropout <= 0.0f) return;
-    alignas(64) float factors[kStrip];
+    alignas(64) float factors[kPanel];
     keep_keys(*b_.head[row], b_.index[row], key, factors);
     low = low * load(factors);
     high = high * load(factors + kLanes);
@@ -458,7 +460,7 @@ class ForwardRows {
 
   bool find_unsafe_rows() {
     bool found = false;
-    for (int64_t r = 0; r < groups_ * kRows; ++r) {
+    for (int64_t r = 0; r < row_tiles_ * kRows; ++r) {
       unsafe_[r] = r < b_.rows && !(total_[r] < kSafeSum);
       if (unsafe_[r]) reference_[r] = -kInfinity;
       found |= unsafe_[r];
@@ -467,21 +469,21 @@ class ForwardRows {
   }
 
   // Exact maxima of the unsafe rows. Rare, so it goes the general way for every spec.
-  void raise_references(const Strip& strip) {
-    for (int64_t key = strip.key_begin; key < strip.key_end; key += kStrip) {
-      for (int g = 0; g < groups_; ++g) {
+  void raise_references(const TileRange& range) {
+    for (int64_t key = range.key_begin; key < range.key_end; key += kPanel) {
+      for (int g = 0; g < row_tiles_; ++g) {
         const int first = g * kRows;
         Lanes seen[kRows][2];
         if (!mask_.by_pairs(first, key, seen)) continue;
         if constexpr (gated)
-          keys_ = {b_.key_gates.first[key / kStrip], b_.key_gates.last[key / kStrip]};
+          keys_ = {b_.key_gates.first[key / kPanel], b_.key_gates.last[key / kPanel]};
         [[maybe_unused]] GateTile gate;
         const bool open = gated && !weighs_ && find_gate(g, key, gate);
         Float s[kRows][2];
-        strip_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch, keys_at(key));
+        panel_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch, keys_at(key));
         for (int r = 0; r < kRows; ++r) {
           if (!unsafe_[first + r]) continue;
-          bend(first + r, key, open ? gate.value[r] : nullptr, s[r]);
+          to_logits(first + r, key, open ? gate.value[r] : nullptr, s[r]);
           for (int v = 0; v < 2; ++v) {
             const float top = largest(choose(seen[r][v], s[r][v] * kLog2E, broadcast(-kInfinity)));
             if (top > reference_[first + r]) reference_[first + r] = top;
@@ -491,20 +493,20 @@ class ForwardRows {
     }
   }
 
-  // O += P V over the strips since the last call.
+  // O += P V over the panels since the last call.
   void add_values() {
     const int64_t columns = b_.value_width.columns;
-    for (int64_t tile = 0; tile < columns; tile += kStrip) {
-      const bool wide = columns - tile >= kStrip;
-      for (int g = 0; g < groups_; ++g) wide ? add_tile<2>(g, tile) : add_tile<1>(g, tile);
+    for (int64_t tile = 0; tile < columns; tile += kPanel) {
+      const bool wide = columns - tile >= kPanel;
+      for (int g = 0; g < row_tiles_; ++g) wide ? add_tile<2>(g, tile) : add_tile<1>(g, tile);
     }
-    for (int g = 0; g < groups_; ++g) begun_[g] = true;
+    for (int g = 0; g < row_tiles_; ++g) begun_[g] = true;
     depth_ = 0;
   }
 
   template <int N>
   FOVEA_INLINE void add_tile(int g, int64_t tile) {
-    constexpr int64_t kWords = kStrip / P::kElements;  // words of a strip of P's row; rows of V
+    constexpr int64_t kWords = kPanel / P::kElements;  // words of a panel of P's row; rows of V
     const int64_t columns = b_.value_width.columns;
     add_to_sums<P, N>(
         out_ + g * kRows * columns + tile, columns, begun_[g], [&](const auto& add) FOVEA_ALWAYS {
@@ -513,7 +515,7 @@ class ForwardRows {
             const int64_t from = live_[d][g] == 2 ? kWords / 2 : 0;
             const int64_t words = live_[d][g] == 3 ? kWords : kWords / 2;
             add(words, weights_ + g * kRows * kWeightPitch<P> + d * kWords + from, kWeightPitch<P>,
-                1, values_at(strip_key_[d]) + tile * kWords + from * N * kLanes);
+                1, values_at(panel_key_[d]) + tile * kWords + from * N * kLanes);
           }
         });
   }
@@ -558,25 +560,25 @@ class ForwardRows {
   }
 
   const ForwardBlock<T>& b_;
-  const int groups_;
+  const int row_tiles_;
   const TileMask<T> mask_;
   float *q_, *weights_, *out_, *sums_;  // sums_: kLanes partial sums a row
   float *spread_, *top_, *first_;       // the same, for telemetry
   Int start_[2];
   bool has_start_ = false, compared_ = false;
   int depth_ = 0;
-  int64_t strip_key_[kDepth];
-  int live_[kDepth][kGroups];  // which halves of the strip's tile have weights
-  int open_[kGroups];          // rows of the group without reference
-  bool begun_[kGroups];        // its rows of out_ hold sums
+  int64_t panel_key_[kDepth];
+  int live_[kDepth][kRowTiles];  // which halves of the panel's tile have weights
+  int open_[kRowTiles];          // rows of the tile without reference
+  bool begun_[kRowTiles];        // its rows of out_ hold sums
   bool fresh_[kQueryBlock], unsafe_[kQueryBlock];
-  int64_t ahead_share_ = 0, ahead_list_ = 0, ahead_row_ = 0;
+  int64_t prefetch_per_tile_ = 0, prefetch_list_ = 0, prefetch_row_ = 0;
   const bool far_ = (b_.wrap < 0 ? b_.key_count : b_.wrap + 1) *
                         (b_.key_width.pitch + b_.value_width.columns / P::kElements) >
-                    kNearWords;  // keys and values come from beyond the second-level cache
+                    kNearWords;  // keys and values do not fit the second-level cache
   bool weighs_ = false;          // the gate multiplies weights, not logits
   bool adds_ = false;            // it is added to logits
-  Extent keys_, extent_[kGroups];
+  Extent keys_, extent_[kRowTiles];
   alignas(64) float gates_[gated ? kQueryBlock * (kMostGateColumns + 3) : 1];
   alignas(64) float reference_[kQueryBlock], total_[kQueryBlock];
   alignas(64) float scale_[kQueryBlock], factor_[kQueryBlock];  // of raw products; to log 2 units

@@ -67,10 +67,10 @@ FOVEA_INLINE void log_sigmoid_lanes(Float z, Float& value, Float& slope) {
 /// What the gate multiplies with (log_sigmoid: what it adds), and its derivative by z where it is
 /// not 1.
 struct GateTile {
-  alignas(64) float value[kRows][kStrip], slope[kRows][kStrip];
+  alignas(64) float value[kRows][kPanel], slope[kRows][kPanel];
 };
 
-/// `left` [kRows][pitch], `right` [pitch][kStrip]. local(r, v) is asked for mixed tiles only;
+/// `left` [kRows][pitch], `right` [pitch][kPanel]. local(r, v) is asked for mixed tiles only;
 /// slopes are written where slopes_vary().
 template <class P, bool slopes, class Local>
 FOVEA_INLINE void gate_tile(const GateRule& rule, Reach reach, const float* left,
@@ -79,9 +79,9 @@ FOVEA_INLINE void gate_tile(const GateRule& rule, Reach reach, const float* left
     Float z[kGateRows][2];
 #pragma GCC unroll 8
     for (int r = 0; r < kGateRows; ++r) z[r][0] = z[r][1] = broadcast(rule.offset);
-    multiply_add<Single>(z, rule.pitch, left + first * rule.pitch, rule.pitch, 1, right, kStrip);
+    multiply_add<Single>(z, rule.pitch, left + first * rule.pitch, rule.pitch, 1, right, kPanel);
     if (rule.form == PairGate::Form::weight && reach == Reach::far) {
-      store_tile(z, tile.value[first], kStrip);
+      store_tile(z, tile.value[first], kPanel);
       continue;
     }
 #pragma GCC unroll 8

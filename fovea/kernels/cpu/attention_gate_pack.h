@@ -1,5 +1,5 @@
 // Gate factors of a batch, packed for the kernels: one side of the pairs row by row, the other in
-// strips of columns (internal to kernels/cpu). Small beside keys and values, and shared by all
+// panels of columns (internal to kernels/cpu). Small beside keys and values, and shared by all
 // heads.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -54,42 +54,42 @@ class GateRows {
   std::vector<float> rows_;
 };
 
-/// The same as strips of columns, with the positions that each strip spans.
+/// The same as panels of columns, with the positions that each panel spans.
 class GateColumns {
  public:
   /// `places` gives the positions of batch row b.
   template <class PositionsOf>
   GateColumns(const GateRule& rule, int64_t columns, const float* from, int64_t from_batch,
-              int64_t batch, int64_t tokens, int64_t strip, const PositionsOf& positions_of)
-      : pitch_(rule.pitch), strip_(strip), strips_((tokens + strip - 1) / strip) {
+              int64_t batch, int64_t tokens, int64_t panel, const PositionsOf& positions_of)
+      : pitch_(rule.pitch), panel_(panel), panels_((tokens + panel - 1) / panel) {
     if (!rule.active()) return;
-    columns_.assign(static_cast<size_t>(batch * strips_ * strip * pitch_), 0.0f);
+    columns_.assign(static_cast<size_t>(batch * panels_ * panel * pitch_), 0.0f);
     for (int64_t b = 0; b < batch; ++b) {
       const std::vector<int32_t>& position = positions_of(b);
-      for (int64_t n = 0; n < strips_; ++n) {
-        const auto begin = position.begin() + n * strip;
+      for (int64_t n = 0; n < panels_; ++n) {
+        const auto begin = position.begin() + n * panel;
         const auto [first, last] =
-            std::minmax_element(begin, begin + std::min(strip, tokens - n * strip));
+            std::minmax_element(begin, begin + std::min(panel, tokens - n * panel));
         first_.push_back(*first);
         last_.push_back(*last);
       }
       for (int64_t n = 0; n < tokens; ++n) {
         const float* row = from + b * from_batch + n * columns;
-        float* to = columns_.data() + (b * strips_ + n / strip) * strip * pitch_ + n % strip;
-        for (int64_t c = 0; c < columns; ++c) to[c * strip] = row[c];
+        float* to = columns_.data() + (b * panels_ + n / panel) * panel * pitch_ + n % panel;
+        for (int64_t c = 0; c < columns; ++c) to[c * panel] = row[c];
       }
     }
   }
 
-  GateStrips of(int64_t b) const {
+  GatePanels of(int64_t b) const {
     if (columns_.empty()) return {};
-    return {.columns = columns_.data() + b * strips_ * strip_ * pitch_,
-            .first = first_.data() + b * strips_,
-            .last = last_.data() + b * strips_};
+    return {.columns = columns_.data() + b * panels_ * panel_ * pitch_,
+            .first = first_.data() + b * panels_,
+            .last = last_.data() + b * panels_};
   }
 
  private:
-  int64_t pitch_, strip_, strips_;
+  int64_t pitch_, panel_, panels_;
   std::vector<float> columns_;
   std::vector<int32_t> first_, last_;
 };

@@ -43,7 +43,7 @@ class Backward {
         table_(attention_table<T>()),
         key_(packed_width(table_, s_.head_dim)),
         value_(packed_width(table_, s_.value_dim)),
-        group_(s_.heads / s_.kv_heads),
+        query_heads_(s_.heads / s_.kv_heads),
         keys_(round_up(s_.keys, kVisitTile)),
         queries_(round_up(s_.queries, kVisitTile)),
         parts_(partitions(s_.keys)),
@@ -52,7 +52,7 @@ class Backward {
         key_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.key, p_.rule.gate.key_batch, s_.batch,
                    s_.keys, round_up(s_.keys, kKeyBlock)),
         query_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.query, p_.rule.gate.query_batch,
-                     s_.batch, s_.queries, table_.strip,
+                     s_.batch, s_.queries, table_.panel,
                      [&](int64_t b) -> const std::vector<int32_t>& {
                        return visits_of(p_.visits, b).query.position;
                      }) {}
@@ -80,7 +80,7 @@ class Backward {
   }
   int64_t unit_floats() const {
     return round_up(keys_ * (key_.pitch + value_.pitch + gate_.pitch) + rows_floats(keys_, key_) +
-                        group_ * head_floats(),
+                        query_heads_ * head_floats(),
                     16);
   }
 
@@ -91,8 +91,8 @@ class Backward {
     unit.v_natural = take(keys_ * value_.pitch);
     unit.k_rows = take(rows_floats(keys_, key_));
     unit.dgate_keys = take(keys_ * gate_.pitch);
-    unit.dbias.assign(static_cast<size_t>(parts_ * group_ * bias_), 0.0);
-    for (int64_t h = 0; h < group_; ++h) {
+    unit.dbias.assign(static_cast<size_t>(parts_ * query_heads_ * bias_), 0.0);
+    for (int64_t h = 0; h < query_heads_; ++h) {
       BackwardHead head;
       head.q_columns = take(queries_ * key_.pitch);
       head.dout_columns = take(queries_ * value_.pitch);
@@ -104,38 +104,39 @@ class Backward {
       head.lse2 = unit.numbers.back().lse2;
       head.delta = unit.numbers.back().delta;
       head.scale = unit.numbers.back().scale;
-      head.rule = head_rule(p_.rule, unit.b, unit.g * group_ + h);
+      head.rule = head_rule(p_.rule, unit.b, unit.g * query_heads_ + h);
       unit.heads.push_back(head);
     }
     return unit;
   }
 
   void run_units(std::vector<Unit>& units) const {
-    const int64_t count = std::ssize(units), key_strips = keys_ / table_.strip;
-    const int64_t tasks = (queries_ + kQueryTask - 1) / kQueryTask * group_;
+    const int64_t count = std::ssize(units), key_panels = keys_ / table_.panel;
+    const int64_t tasks = (queries_ + kQueryTask - 1) / kQueryTask * query_heads_;
     Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
       const FloatBuffer scratch(std::max(table_.backward_scratch(key_, value_, gate_),
-                                         table_.strip * std::max(key_.pitch, value_.pitch)));
-      float* const own = scratch.data();
+                                         table_.panel * std::max(key_.pitch, value_.pitch)));
+      float* const floats = scratch.data();
       team.each(
-          count * key_strips,
-          [&](int64_t n) { pack_keys(units[n / key_strips], n % key_strips, own); }, Meet::no);
+          count * key_panels,
+          [&](int64_t n) { pack_keys(units[n / key_panels], n % key_panels, floats); }, Meet::no);
       team.each(count * tasks, [&](int64_t n) {
-        prepare_queries(units[n / tasks], n % tasks / group_, n % group_, own);
+        prepare_queries(units[n / tasks], n % tasks / query_heads_, n % query_heads_, floats);
       });
       team.each_in_turn(count * parts_,
-                        [&](int64_t n) { run_partition(units[n / parts_], n % parts_, own); });
+                        [&](int64_t n) { run_partition(units[n / parts_], n % parts_, floats); });
       team.each(count * tasks, [&](int64_t n) {
-        finish_queries(units[n / tasks], n % tasks / group_, n % group_);
+        finish_queries(units[n / tasks], n % tasks / query_heads_, n % query_heads_);
       });
-      team.each(count * group_, [&](int64_t n) { finish_head(units[n / group_], n % group_); });
+      team.each(count * query_heads_,
+                [&](int64_t n) { finish_head(units[n / query_heads_], n % query_heads_); });
       if (p_.dgate_key != nullptr) team.each(count, [&](int64_t n) { finish_key_gates(units[n]); });
     });
   }
 
-  void pack_keys(const Unit& unit, int64_t strip, float* scratch) const {
-    const int64_t begin = strip * table_.strip;
-    const int64_t rows = std::clamp<int64_t>(s_.keys - begin, 0, table_.strip);
+  void pack_keys(const Unit& unit, int64_t panel, float* scratch) const {
+    const int64_t begin = panel * table_.panel;
+    const int64_t rows = std::clamp<int64_t>(s_.keys - begin, 0, table_.panel);
     table_.pack({p_.k.at(unit.b, unit.g, begin), p_.k.row, rows}, key_,
                 {.natural = unit.k_natural + begin * key_.pitch,
                  .rows = unit.k_rows + rows_floats(begin, key_)},
@@ -147,9 +148,10 @@ class Backward {
   // Packs queries and output gradients of one task and clears their dQ sums.
   void prepare_queries(const Unit& unit, int64_t task, int64_t h, float* scratch) const {
     const BackwardHead& head = unit.heads[h];
-    const int64_t global = unit.g * group_ + h, end = std::min((task + 1) * kQueryTask, queries_);
-    for (int64_t begin = task * kQueryTask; begin < end; begin += table_.strip) {
-      const int64_t rows = std::clamp<int64_t>(s_.queries - begin, 0, table_.strip);
+    const int64_t global = unit.g * query_heads_ + h,
+                  end = std::min((task + 1) * kQueryTask, queries_);
+    for (int64_t begin = task * kQueryTask; begin < end; begin += table_.panel) {
+      const int64_t rows = std::clamp<int64_t>(s_.queries - begin, 0, table_.panel);
       // make_unit() cut these from writable memory.
       table_.pack({p_.q.at(unit.b, global, begin), p_.q.row, rows}, key_,
                   {.columns = const_cast<float*>(head.q_columns) + begin * key_.pitch,
@@ -173,13 +175,13 @@ class Backward {
   void run_partition(Unit& unit, int64_t part, float* scratch) const {
     const Visits& visits = visits_of(p_.visits, unit.b);
     std::vector<BackwardHead> heads = unit.heads;
-    for (int64_t h = 0; h < group_; ++h) {
+    for (int64_t h = 0; h < query_heads_; ++h) {
       heads[h].dq = unit.dq[h] + part * queries_ * key_.columns;
       heads[h].dgate = unit.dgate[h] + part * queries_ * gate_.pitch;
-      heads[h].dbias = bias_ > 0 ? unit.dbias.data() + (part * group_ + h) * bias_ : nullptr;
+      heads[h].dbias = bias_ > 0 ? unit.dbias.data() + (part * query_heads_ + h) * bias_ : nullptr;
     }
     for (int64_t block = part; block < visits.by_key.blocks(); block += parts_) {
-      const std::span<const Strip> strips = visits.by_key.of_block(block);
+      const std::span<const TileRange> ranges = visits.by_key.of_block(block);
       table_.backward({.key_width = key_,
                        .value_width = value_,
                        .key_begin = block * kKeyBlock,
@@ -188,8 +190,8 @@ class Backward {
                        .k_natural = unit.k_natural,
                        .k_rows = unit.k_rows,
                        .v_natural = unit.v_natural,
-                       .strips = strips.data(),
-                       .strip_count = std::ssize(strips),
+                       .ranges = ranges.data(),
+                       .range_count = std::ssize(ranges),
                        .rule = visits.rule,
                        .query_places = columns_of(visits.query),
                        .key_places = columns_of(visits.key),
@@ -198,7 +200,7 @@ class Backward {
                        .query_gates = query_gates_.of(unit.b),
                        .key_gates = key_gates_.at(unit.b),
                        .heads = heads.data(),
-                       .head_count = group_,
+                       .head_count = query_heads_,
                        .dk = p_.dk.at(unit.b, unit.g),
                        .dv = p_.dv.at(unit.b, unit.g),
                        .dk_row = p_.dk.row,
@@ -210,7 +212,7 @@ class Backward {
   }
 
   void finish_queries(const Unit& unit, int64_t task, int64_t h) const {
-    const int64_t global = unit.g * group_ + h, begin = task * kQueryTask;
+    const int64_t global = unit.g * query_heads_ + h, begin = task * kQueryTask;
     const int64_t rows = std::min(begin + kQueryTask, s_.queries) - begin;
     const bool tau = p_.dtau != nullptr;
     if (p_.dgate_query != nullptr) finish_query_gates(unit, begin, begin + rows, h);
@@ -232,12 +234,12 @@ class Backward {
 
   // The query factors' gradient of some rows, summed over the partitions in their order.
   void finish_query_gates(const Unit& unit, int64_t begin, int64_t end, int64_t h) const {
-    const int64_t columns = p_.rule.gate.columns, strip = table_.strip;
-    float* to =
-        p_.dgate_query + ((unit.b * s_.heads + unit.g * group_ + h) * s_.queries + begin) * columns;
+    const int64_t columns = p_.rule.gate.columns, panel = table_.panel;
+    float* to = p_.dgate_query +
+                ((unit.b * s_.heads + unit.g * query_heads_ + h) * s_.queries + begin) * columns;
     for (int64_t i = begin; i < end; ++i, to += columns) {
       for (int64_t c = 0; c < columns; ++c) {
-        const float* from = unit.dgate[h] + i / strip * strip * gate_.pitch + c * strip + i % strip;
+        const float* from = unit.dgate[h] + i / panel * panel * gate_.pitch + c * panel + i % panel;
         float total = 0.0f;
         for (int64_t part = 0; part < parts_; ++part) total += from[part * queries_ * gate_.pitch];
         to[c] = total;
@@ -256,7 +258,7 @@ class Backward {
 
   // Sums over rows: the sink (P_sink = e^(z - lse), value 0) and the bias table.
   void finish_head(const Unit& unit, int64_t h) const {
-    const int64_t global = unit.g * group_ + h, at = unit.b * s_.heads + global;
+    const int64_t global = unit.g * query_heads_ + h, at = unit.b * s_.heads + global;
     if (p_.dsink != nullptr) {
       const double z = p_.rule.sink_logit[global];
       double total = 0.0;
@@ -267,7 +269,7 @@ class Backward {
     for (int64_t n = 0; n < bias_; ++n) {
       double total = 0.0;
       for (int64_t part = 0; part < parts_; ++part)
-        total += unit.dbias[(part * group_ + h) * bias_ + n];
+        total += unit.dbias[(part * query_heads_ + h) * bias_ + n];
       p_.dbias[at * bias_ + n] = static_cast<float>(total);
     }
   }
@@ -276,7 +278,7 @@ class Backward {
   const AttentionSizes& s_;
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
-  const int64_t group_, keys_, queries_, parts_, bias_;
+  const int64_t query_heads_, keys_, queries_, parts_, bias_;
   const GateRule gate_;
   const GateRows key_gates_;
   const GateColumns query_gates_;

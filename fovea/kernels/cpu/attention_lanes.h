@@ -32,7 +32,7 @@ constexpr int kLanes = 8, kRows = 4;
 #else
 constexpr int kLanes = 4, kRows = 4;
 #endif
-constexpr int kStrip = 2 * kLanes;  // keys (backward: queries) of one tile
+constexpr int kPanel = 2 * kLanes;  // keys (backward: queries) of one tile
 
 typedef float Float __attribute__((vector_size(4 * kLanes), may_alias));
 typedef int32_t Int __attribute__((vector_size(4 * kLanes), may_alias));

@@ -1,6 +1,6 @@
 // Rows of a tensor into the layouts of packed operands (attention_product.h).
 //
-// With 512-bit vectors a strip goes from its rows straight into every layout: 16 rows are loaded
+// With 512-bit vectors a panel goes from its rows straight into every layout: 16 rows are loaded
 // side by side, so that what the caches still wait for arrives together, and two bfloat16 take one
 // lane of a transposition. Elsewhere rows become `natural` first.
 //
@@ -90,20 +90,20 @@ FOVEA_INLINE void rows_to_columns(const T* const* rows, const PackedWidth& width
   for (int64_t word = 0; word < width.pitch; word += kWords) {
     const int64_t c = word * P::kElements;
     const uint32_t lanes = first_lanes(width.elements - c);
-    for (int half = 0; half < kStrip; half += kLanes) {
+    for (int half = 0; half < kPanel; half += kLanes) {
       __m512i r[16];
 #pragma GCC unroll 16
       for (int i = 0; i < 16; ++i) r[i] = row_vector(rows[half + i] + c, lanes);
       transpose(r);
-      Word* to = columns + word * kStrip + half;
+      Word* to = columns + word * kPanel + half;
       if constexpr (kWords == kLanes) {
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * kStrip, r[i]);
+        for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * kPanel, r[i]);
       } else {  // lanes of two bfloat16 become two columns
         const __m512i upper = _mm512_set1_epi32(static_cast<int32_t>(0xFFFF0000u));
         const auto split = [&](int i) FOVEA_ALWAYS {
-          _mm512_storeu_si512(to + 2 * i * kStrip, _mm512_slli_epi32(r[i], 16));
-          _mm512_storeu_si512(to + (2 * i + 1) * kStrip, _mm512_and_si512(r[i], upper));
+          _mm512_storeu_si512(to + 2 * i * kPanel, _mm512_slli_epi32(r[i], 16));
+          _mm512_storeu_si512(to + (2 * i + 1) * kPanel, _mm512_and_si512(r[i], upper));
         };
 #pragma GCC unroll 8
         for (int i = 0; i < 8; ++i) split(i);
@@ -119,11 +119,11 @@ FOVEA_INLINE void rows_to_columns(const T* const* rows, const PackedWidth& width
 template <class T, class P, class Before>
 FOVEA_INLINE void rows_to_rows(const T* const* rows, const PackedWidth& width, Word* to,
                                const Before& before) {
-  for (int64_t tile = 0; tile < width.columns; tile += kStrip) {
-    const bool whole = width.columns - tile >= kStrip;  // else half a tile
+  for (int64_t tile = 0; tile < width.columns; tile += kPanel) {
+    const bool whole = width.columns - tile >= kPanel;  // else half a tile
     const uint32_t lanes = first_lanes(width.elements - tile);
     const uint32_t more = first_lanes(width.elements - tile - kLanes);
-    for (int64_t row = 0; row < kStrip; row += P::kElements) {
+    for (int64_t row = 0; row < kPanel; row += P::kElements) {
       for (int64_t n = row; tile == 0 && n < row + P::kElements; ++n) before(n);
       Float low, high{};
       if constexpr (P::kElements == 1) {
@@ -135,7 +135,7 @@ FOVEA_INLINE void rows_to_rows(const T* const* rows, const PackedWidth& width, W
       }
       store(to, low);
       if (whole) store(to + kLanes, high);
-      to += whole ? kStrip : kLanes;
+      to += whole ? kPanel : kLanes;
     }
   }
 }
@@ -179,26 +179,26 @@ FOVEA_INLINE void copy_row(const T* from, int64_t width, int64_t pitch, Word* to
 FOVEA_INLINE void natural_to_columns(const Word* natural, int64_t pitch, Word* columns) {
 #if defined(__AVX2__)
   for (int64_t c = 0; c < pitch; c += kLanes) {
-    for (int half = 0; half < kStrip; half += kLanes) {
+    for (int half = 0; half < kPanel; half += kLanes) {
       __m256 r[8];
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(natural + (half + i) * pitch + c);
       transpose(r);
 #pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) _mm256_storeu_ps(columns + (c + i) * kStrip + half, r[i]);
+      for (int i = 0; i < 8; ++i) _mm256_storeu_ps(columns + (c + i) * kPanel + half, r[i]);
     }
   }
 #else
-  for (int row = 0; row < kStrip; ++row) {
-    for (int64_t c = 0; c < pitch; ++c) columns[c * kStrip + row] = natural[row * pitch + c];
+  for (int row = 0; row < kPanel; ++row) {
+    for (int64_t c = 0; c < pitch; ++c) columns[c * kPanel + row] = natural[row * pitch + c];
   }
 #endif
 }
 
 FOVEA_INLINE void natural_to_rows(const Word* natural, int64_t pitch, int64_t columns, Word* to) {
-  for (int64_t tile = 0; tile < columns; tile += kStrip) {
-    const int64_t width = columns - tile < kStrip ? columns - tile : kStrip;
-    for (int64_t row = 0; row < kStrip; ++row, to += width) {
+  for (int64_t tile = 0; tile < columns; tile += kPanel) {
+    const int64_t width = columns - tile < kPanel ? columns - tile : kPanel;
+    for (int64_t row = 0; row < kPanel; ++row, to += width) {
       for (int64_t c = 0; c < width; ++c) to[c] = natural[row * pitch + tile + c];
     }
   }
@@ -206,34 +206,34 @@ FOVEA_INLINE void natural_to_rows(const Word* natural, int64_t pitch, int64_t co
 
 #endif
 
-// Row `row` of a strip, null where there is none.
+// Row `row` of a panel, null where there is none.
 template <class T>
-FOVEA_INLINE const T* strip_row(const StripSource<T>& from, int64_t row) {
+FOVEA_INLINE const T* panel_row(const PanelSource<T>& from, int64_t row) {
   if (row >= from.rows) return nullptr;
   const int64_t at = from.index != nullptr ? from.index[row] : row;
   return at >= 0 ? from.data + at * from.stride : nullptr;
 }
 
-// The row one strip after row `row`, if it is asked for.
+// The row one panel after row `row`, if it is asked for.
 template <class T>
-FOVEA_INLINE void prefetch_next(const StripSource<T>& from, int64_t row, int64_t elements) {
-  if (row >= from.ahead) return;
-  const int64_t next = from.index != nullptr ? from.index[row + kStrip] : row + kStrip;
+FOVEA_INLINE void prefetch_next(const PanelSource<T>& from, int64_t row, int64_t elements) {
+  if (row >= from.next_rows) return;
+  const int64_t next = from.index != nullptr ? from.index[row + kPanel] : row + kPanel;
   if (next < 0) return;
   const T* const first = from.data + next * from.stride;
   for (int64_t c = 0; c < elements; c += kLineBytes / static_cast<int64_t>(sizeof(T)))
     __builtin_prefetch(first + c, 0, 3);
 }
 
-/// Packs one strip into those layouts whose pointer is not null. `scratch` holds one natural strip.
+/// Packs one panel into those layouts whose pointer is not null. `scratch` holds one natural panel.
 template <class T, class P>
-void pack_strip(const StripSource<T>& from, const PackedWidth& width, const StripLayouts& to,
+void pack_panel(const PanelSource<T>& from, const PackedWidth& width, const PanelLayouts& to,
                 [[maybe_unused]] Word* scratch) {
 #if defined(__AVX512F__)
   alignas(64) static constexpr T kZeros[kWidestHead] = {};
-  const T* rows[kStrip];
-  for (int64_t row = 0; row < kStrip; ++row) {
-    const T* const at = strip_row(from, row);
+  const T* rows[kPanel];
+  for (int64_t row = 0; row < kPanel; ++row) {
+    const T* const at = panel_row(from, row);
     rows[row] = at != nullptr ? at : kZeros;
   }
   if (to.columns != nullptr) rows_to_columns<T, P>(rows, width, to.columns);
@@ -245,13 +245,13 @@ void pack_strip(const StripSource<T>& from, const PackedWidth& width, const Stri
   if (to.rows != nullptr) {
     rows_to_rows<T, P>(rows, width, to.rows, before);
   } else if (to.natural != nullptr) {
-    for (int64_t row = 0; row < kStrip; ++row) before(row);
+    for (int64_t row = 0; row < kPanel; ++row) before(row);
   }
 #else
   Word* const natural = to.natural != nullptr ? to.natural : scratch;
-  for (int64_t row = 0; row < kStrip; ++row) {
+  for (int64_t row = 0; row < kPanel; ++row) {
     prefetch_next(from, row, width.elements);
-    const T* const at = strip_row(from, row);
+    const T* const at = panel_row(from, row);
     copy_row<T, P>(at, at != nullptr ? width.elements : 0, width.pitch,
                    natural + row * width.pitch);
   }

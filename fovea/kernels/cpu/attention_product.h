@@ -1,12 +1,12 @@
 // Packed operands of the attention kernels and the one product that works on them.
 //
 // A word is 32 bits: one float32, or two neighbouring bfloat16. In words all layouts are the same
-// for both, so every kernel is written once. A strip is kStrip rows of q, k, v or dO; its layouts:
-//   natural  [kStrip][pitch]           the rows themselves (left operand: words are broadcast)
-//   columns  [pitch][kStrip]           transposed (right operand of q.k: one lane, one row)
-//   rows     [kStrip / E][columns]     cut into tiles of kStrip columns (right operand of P v: one
+// for both, so every kernel is written once. A panel is kPanel rows of q, k, v or dO; its layouts:
+//   natural  [kPanel][pitch]           the rows themselves (left operand: words are broadcast)
+//   columns  [pitch][kPanel]           transposed (right operand of q.k: one lane, one row)
+//   rows     [kPanel / E][columns]     cut into tiles of kPanel columns (right operand of P v: one
 //                                      lane, one column; with bfloat16, E = 2 rows share a word)
-// Rows and columns beyond the tensor's are zeros.
+// Rows and columns of padding are zeros.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -27,7 +27,7 @@ struct Single {
     store(p, low);
     store(p + kLanes, high);
   }
-  /// Stores one vector; the words of a strip's second half are kLanes / kElements further on.
+  /// Stores one vector; the words of a panel's second half are kLanes / kElements further on.
   static FOVEA_INLINE void store_half(Word* p, Float x) { store(p, x); }
 };
 

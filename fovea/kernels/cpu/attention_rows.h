@@ -16,12 +16,12 @@ namespace {
 template <class T, class P>
 constexpr AttentionTable<T> table_of(const char* isa) {
   return {.isa = isa,
-          .strip = kStrip,
+          .panel = kPanel,
           .elements = P::kElements,
           .lanes = kLanes,
           .forward_scratch = forward_floats,
           .backward_scratch = backward_floats<P>,
-          .pack = pack_strip<T, P>,
+          .pack = pack_panel<T, P>,
           .forward = forward_block<T, P>,
           .delta = delta_rows<T>,
           .backward = backward_block<T, P>,

@@ -9,8 +9,8 @@
 namespace fovea::kernels {
 namespace {
 
-/// kRows rows of a block against a strip of keys, or against one of its halves: N vectors of keys
-/// from key `key` on. Strips and rows stand document by document where `ordered`.
+/// kRows rows of a block against a panel of keys, or against one of its halves: N vectors of keys
+/// from key `key` on. Panels and rows stand document by document where `ordered`.
 template <class T>
 class TileMask {
  public:
@@ -26,7 +26,7 @@ class TileMask {
   }
 
   bool compares() const { return b_.rule.members != MemberRule::ignored; }
-  /// Memberships alone decide in strips of kind `compared`.
+  /// Memberships alone decide in ranges of kind `compared`.
   bool sets_decide(int g) const { return (g + 1) * kRows <= b_.rows && !b_.rule.opens; }
 
   FOVEA_INLINE Cover cover(int g, int64_t key, int from = 0, int to = 2) const {
@@ -43,7 +43,7 @@ class TileMask {
                     int64_t{b_.position[last]} - position[begin]);
   }
 
-  /// By memberships alone, of a full group; false if no pair is seen.
+  /// By memberships alone, of a full row tile; false if no pair is seen.
   FOVEA_INLINE bool by_sets(int g, int64_t key, Lanes (&seen)[kRows][2]) const {
     return wide_ ? by_sets<true>(g, key, seen) : by_sets<false>(g, key, seen);
   }
@@ -74,7 +74,7 @@ class TileMask {
         continue;
       }
       Places query{broadcast(b_.position[row]), broadcast(b_.document[row]),
-                   broadcast(b_.group[row]), Int{}};
+                   broadcast(b_.pattern_id[row]), Int{}};
       if (compares()) {
         query.members_low = broadcast(b_.members_low[row]);
         query.members_high = broadcast(b_.members_high[row]);

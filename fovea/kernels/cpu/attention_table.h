@@ -11,7 +11,7 @@
 
 #include "fovea/kernels/common/bfloat16.h"
 #include "fovea/kernels/common/pair_gate.h"
-#include "fovea/kernels/common/strips.h"
+#include "fovea/kernels/common/tile_ranges.h"
 #include "fovea/kernels/common/visits.h"
 
 namespace fovea::kernels {
@@ -30,15 +30,15 @@ struct PackedWidth {
 };
 
 template <class T>
-struct StripSource {
+struct PanelSource {
   const T* data = nullptr;
   int64_t stride = 0;              ///< elements from row to row
-  int64_t rows = 0;                ///< rows that exist, at most one strip
+  int64_t rows = 0;                ///< rows that exist, at most one panel
   const int32_t* index = nullptr;  ///< where the rows are, -1 for a row of zeros; null: 0, 1, ...
-  int64_t ahead = 0;               ///< rows that follow these and come next: they are fetched
+  int64_t next_rows = 0;           ///< rows that follow these and come next: they are fetched
 };
 
-struct StripLayouts {
+struct PanelLayouts {
   Word* natural = nullptr;
   Word* columns = nullptr;
   Word* rows = nullptr;
@@ -65,15 +65,15 @@ struct GateRule {
   bool active() const { return form != PairGate::Form::none; }
 };
 
-/// Gate factors and positions of one sequence, a strip of tokens after the other.
-struct GateStrips {
-  const float* columns = nullptr;                   ///< [strip][pitch][tokens of a strip]
-  const int32_t *first = nullptr, *last = nullptr;  ///< smallest and largest position of each strip
+/// Gate factors and positions of one sequence, a panel of tokens after the other.
+struct GatePanels {
+  const float* columns = nullptr;                   ///< [panel][pitch][tokens of a panel]
+  const int32_t *first = nullptr, *last = nullptr;  ///< smallest and largest position of each panel
 };
 
 /// The integers of `keys` (or queries) in the visit rule, from VisitRule's columns.
 struct PlaceColumns {
-  const int32_t *position = nullptr, *document = nullptr, *group = nullptr, *open = nullptr;
+  const int32_t *position = nullptr, *document = nullptr, *pattern_id = nullptr, *open = nullptr;
   /// Bits 0 to 31 and 32 to 63 of the memberships, where the rule reads them; the second may be
   /// null.
   const int32_t *members_low = nullptr, *members_high = nullptr;
@@ -83,33 +83,33 @@ struct PlaceColumns {
 /// (log 2), sum, then telemetry.
 constexpr int64_t row_state(const PackedWidth& value) { return value.columns + 16; }
 
-/// Rows that are read or written soon: row index[n] - first, or n without an index, for n below
-/// `count`. Sizes are in bytes.
-struct RowsAhead {
+/// Rows to prefetch, because they are read or written soon: row index[n] - first, or n without an
+/// index, for n below `count`. Sizes are in bytes.
+struct PrefetchRows {
   const void* rows = nullptr;
   int64_t stride = 0, bytes = 0, count = 0;
   const int32_t* index = nullptr;
   int64_t first = 0;
 };
 
-/// A block of at most kQueryBlock query rows (of one head, or of all heads of a group where there
-/// are few queries) against the keys of one sequence.
+/// A block of at most kQueryBlock query rows (of one head, or of all heads of a key head where
+/// there are few queries) against the keys of one sequence.
 template <class T>
 struct ForwardBlock {
   PackedWidth key_width, value_width;
-  const Word *keys = nullptr, *values = nullptr;  ///< packed strips: columns and rows
+  const Word *keys = nullptr, *values = nullptr;  ///< packed panels: columns and rows
   int64_t wrap = -1;                              ///< key n stands at n & wrap of them
   int64_t key_count = 0;
-  const Strip* strips = nullptr;
-  int64_t strip_count = 0;
+  const TileRange* ranges = nullptr;
+  int64_t range_count = 0;
   VisitRule rule;
   PlaceColumns key_places;
-  /// Keys of a strip and rows stand document by document, positions ascending in each: the ends of
+  /// Keys of a panel and rows stand document by document, positions ascending in each: the ends of
   /// a tile then tell whether all of it is seen, or nothing.
   bool ordered = false;
   bool plain = true;  ///< no soft-cap, bias or dropout: scaled products, times a gate at most
   GateRule gate;
-  GateStrips key_gates;
+  GatePanels key_gates;
   bool* not_finite = nullptr;  ///< becomes true where a result is NaN or infinite
 
   int64_t rows = 0;
@@ -117,7 +117,7 @@ struct ForwardBlock {
   T* out[kQueryBlock];
   float* lse[kQueryBlock];
   float* stats[kQueryBlock];  ///< kRowStats numbers of the row, or null for all rows
-  int32_t position[kQueryBlock], document[kQueryBlock], group[kQueryBlock];
+  int32_t position[kQueryBlock], document[kQueryBlock], pattern_id[kQueryBlock];
   float scale[kQueryBlock];              ///< of the raw product
   float sink[kQueryBlock];               ///< logit of the sink, -inf without
   int64_t index[kQueryBlock];            ///< of the query in the sequence, for dropout
@@ -125,17 +125,18 @@ struct ForwardBlock {
   const HeadRule* head[kQueryBlock];
   int32_t members_low[kQueryBlock], members_high[kQueryBlock];
 
-  /// Passes over disjoint keys: a row begins with the states `taken` names (entries of `states`),
-  /// and leaves its own instead of out, lse and stats where `left` is not null.
+  /// Passes over disjoint keys: a row begins with the merge of earlier row states, the entries of
+  /// `states` that `earlier` names. It writes its state instead of out, lse and stats where
+  /// `state_out` is not null.
   const float* states = nullptr;
-  const int32_t* taken[kQueryBlock];
-  int64_t taken_count[kQueryBlock];
-  float* left[kQueryBlock] = {};
+  const int32_t* earlier[kQueryBlock];
+  int64_t earlier_count[kQueryBlock];
+  float* state_out[kQueryBlock] = {};
 
-  /// What this block writes and the next one reads: asked for little by little while products run,
-  /// because rows lie in an order of their own, and all at once they are waited for.
-  RowsAhead ahead[6];
-  int64_t ahead_count = 0;
+  /// Rows that this block writes and the next one reads. Prefetches are spread over the tiles:
+  /// issued together, they stall the loads that follow.
+  PrefetchRows prefetch[6];
+  int64_t prefetch_count = 0;
 };
 
 /// All queries of one head, packed for the backward pass.
@@ -146,7 +147,7 @@ struct BackwardHead {
   const float* scale = nullptr;  ///< of the raw product
   float* dq = nullptr;           ///< this partition's sums [padded queries][key columns]
   double* dbias = nullptr;       ///< this partition's sums by distance, null without
-  float* dgate = nullptr;        ///< this partition's sums [strip][pitch][queries of a strip]
+  float* dgate = nullptr;        ///< this partition's sums [panel][pitch][queries of a panel]
   HeadRule rule;
 };
 
@@ -157,19 +158,19 @@ struct BackwardBlock {
   int64_t key_begin = 0, key_count = 0;  ///< first key of the block; keys of the sequence
   int64_t first_index = 0;               ///< index of query 0 in the sequence, for dropout
   const Word *k_natural = nullptr, *k_rows = nullptr, *v_natural = nullptr;  ///< of the sequence
-  const Strip* strips = nullptr;                                             ///< of queries
-  int64_t strip_count = 0;
+  const TileRange* ranges = nullptr;                                         ///< of queries
+  int64_t range_count = 0;
   VisitRule rule;
   PlaceColumns query_places, key_places;
   bool ordered = false;  ///< as in ForwardBlock
   bool plain = true;
   GateRule gate;
-  GateStrips query_gates;
+  GatePanels query_gates;
   const float* key_gates = nullptr;  ///< [padded keys][pitch]
   const BackwardHead* heads = nullptr;
   int64_t head_count = 0;
-  int64_t wrap = -1;               ///< query n stands at n & wrap of packed operands and of dq
-  bool fetches = true;             ///< asks for the strip ahead: not where operands are near
+  int64_t wrap = -1;    ///< query n stands at n & wrap of packed operands and of dq
+  bool fetches = true;  ///< prefetches the next panel: not where operands are in the cache
   T *dk = nullptr, *dv = nullptr;  ///< row 0 of the sequence
   int64_t dk_row = 0, dv_row = 0;
   float* dgate = nullptr;  ///< [padded keys][pitch]
@@ -273,24 +274,24 @@ struct GateRow {
   float* values = nullptr;
 };
 
-/// Keys [begin, end) whose memberships meet `own`, ascending.
+/// Keys [begin, end) whose memberships meet `query_members`, ascending.
 struct MemberScan {
   const uint64_t* members = nullptr;
   int64_t begin = 0, end = 0;
-  uint64_t own = 0;
+  uint64_t query_members = 0;
   int32_t* out = nullptr;  ///< room for end - begin + 8
 };
 
 template <class T>
 struct AttentionTable {
   const char* isa = "";
-  int64_t strip = 0;     ///< rows of a packed strip, a divisor of kVisitTile
+  int64_t panel = 0;     ///< rows of a packed panel, a divisor of kVisitTile
   int64_t elements = 0;  ///< of a word
   int64_t lanes = 0;     ///< granularity of columns and pitch
   int64_t (*forward_scratch)(const PackedWidth& key, const PackedWidth& value) = nullptr;  // floats
   int64_t (*backward_scratch)(const PackedWidth& key, const PackedWidth& value,
                               const GateRule& gate) = nullptr;
-  void (*pack)(const StripSource<T>&, const PackedWidth&, const StripLayouts&,
+  void (*pack)(const PanelSource<T>&, const PackedWidth&, const PanelLayouts&,
                Word* scratch) = nullptr;
   void (*forward)(const ForwardBlock<T>&, float* scratch) = nullptr;
   void (*delta)(const DeltaRows<T>&) = nullptr;

@@ -12,12 +12,12 @@ namespace {
 
 /// Places of kLanes tokens, or of one token in all lanes.
 struct Places {
-  Int position, document, group, open;
+  Int position, document, pattern_id, open;
   Int members_low{}, members_high{};
 };
 
 FOVEA_INLINE Places places_at(const PlaceColumns& columns, int64_t n) {
-  Places at{load(columns.position + n), load(columns.document + n), load(columns.group + n),
+  Places at{load(columns.position + n), load(columns.document + n), load(columns.pattern_id + n),
             load(columns.open + n)};
   if (columns.members_low != nullptr) at.members_low = load(columns.members_low + n);
   if (columns.members_high != nullptr) at.members_high = load(columns.members_high + n);
@@ -26,19 +26,19 @@ FOVEA_INLINE Places places_at(const PlaceColumns& columns, int64_t n) {
 
 FOVEA_INLINE Places place_of(const PlaceColumns& columns, int64_t n) {
   Places at{broadcast(columns.position[n]), broadcast(columns.document[n]),
-            broadcast(columns.group[n]), broadcast(columns.open[n])};
+            broadcast(columns.pattern_id[n]), broadcast(columns.open[n])};
   if (columns.members_low != nullptr) at.members_low = broadcast(columns.members_low[n]);
   if (columns.members_high != nullptr) at.members_high = broadcast(columns.members_high[n]);
   return at;
 }
 
-/// What memberships allow (VisitRule::members); `ahead` is i - j.
+/// What memberships allow (VisitRule::members); `lag` is i - j.
 FOVEA_INLINE Int members_allow(const VisitRule& rule, const Places& query, const Places& key,
-                               Int ahead) {
+                               Int lag) {
   const Int common =
       (query.members_low & key.members_low) | (query.members_high & key.members_high);
   if (rule.members == MemberRule::apart) return common == 0;
-  const Int kept = (common != 0) | (ahead < rule.near);
+  const Int kept = (common != 0) | (lag < rule.near);
   return rule.opens ? kept | ((key.open & 4) != 0) : kept;  // TokenColumns::kOpenToAll
 }
 
@@ -52,14 +52,14 @@ FOVEA_INLINE Lanes meet_lanes(bool wide, Int query_low, Int query_high, const Pl
 /// allowed(query, key) lane by lane: all bits set or none.
 FOVEA_INLINE Int seen_lanes(const VisitRule& rule, const Places& query, const Places& key) {
   Int seen = query.document == key.document;
-  const Int ahead = query.position - key.position;
-  const Int causal = ahead >= 0;
+  const Int lag = query.position - key.position;
+  const Int causal = lag >= 0;
   if (rule.causal) seen &= causal;
-  if (rule.members != MemberRule::ignored) seen &= members_allow(rule, query, key, ahead);
+  if (rule.members != MemberRule::ignored) seen &= members_allow(rule, query, key, lag);
   if (!rule.limited) return seen;
-  const Int distance = rule.causal ? ahead : (causal ? ahead : -ahead);
+  const Int distance = rule.causal ? lag : (causal ? lag : -lag);
   Int reached = distance < rule.reach;
-  if (rule.grouped) reached |= query.group == key.group;
+  if (rule.patterned) reached |= query.pattern_id == key.pattern_id;
   if (rule.opens) {
     reached |= ((key.open & 1) != 0) & causal;  // TokenColumns::kOpenBefore
     reached |= (key.open & 2) != 0;             // TokenColumns::kOpenAlways
@@ -73,7 +73,7 @@ enum class Cover { none, all, band, unknown };
 
 /// Whether seen_lanes() is more than seen_in_band().
 FOVEA_INLINE bool has_bands(const VisitRule& rule) {
-  if (!rule.causal || rule.grouped || rule.opens) return false;
+  if (!rule.causal || rule.patterned || rule.opens) return false;
   return rule.members == MemberRule::ignored || !rule.limited;
 }
 
@@ -87,12 +87,12 @@ FOVEA_INLINE Cover cover_of(const VisitRule& rule, int64_t least, int64_t most) 
 
 constexpr int32_t kAnyDistance = 0x7FFFFFFF;
 
-/// seen_lanes() of tokens in one document at distances `ahead`; `common` is meet_lanes().
-FOVEA_INLINE Lanes seen_in_band(const VisitRule& rule, Int ahead, Lanes common) {
-  const Lanes reached = lanes_below(ahead, rule.limited ? rule.reach : kAnyDistance);
+/// seen_lanes() of tokens in one document at distances `lag`; `common` is meet_lanes().
+FOVEA_INLINE Lanes seen_in_band(const VisitRule& rule, Int lag, Lanes common) {
+  const Lanes reached = lanes_below(lag, rule.limited ? rule.reach : kAnyDistance);
   if (rule.members == MemberRule::ignored) return reached;
   if (rule.members == MemberRule::apart) return reached & ~common;
-  return lanes_below(ahead, rule.near) | (reached & common);
+  return lanes_below(lag, rule.near) | (reached & common);
 }
 
 /// Entries of the bias table at distances i - j.
@@ -154,10 +154,10 @@ FOVEA_INLINE float keep_factor(const HeadRule& rule, uint32_t bits) {
   return uniform >= rule.dropout ? 1.0f / (1.0f - rule.dropout) : 0.0f;
 }
 
-/// Dropout factors of query `index` for the keys of one strip.
+/// Dropout factors of query `index` for the keys of one panel.
 FOVEA_INLINE void keep_keys(const HeadRule& rule, int64_t index, int64_t key, float* factors) {
 #pragma omp simd
-  for (int64_t block = 0; block < kStrip / 4; ++block) {
+  for (int64_t block = 0; block < kPanel / 4; ++block) {
     const PhiloxWords r =
         philox_words(rule.dropout_seed,
                      (static_cast<uint64_t>(index) << 32) | static_cast<uint64_t>(key / 4 + block),
@@ -166,15 +166,15 @@ FOVEA_INLINE void keep_keys(const HeadRule& rule, int64_t index, int64_t key, fl
   }
 }
 
-/// Dropout factors of four neighbouring keys for the queries of one strip: [4][kStrip].
+/// Dropout factors of four neighbouring keys for the queries of one panel: [4][kPanel].
 FOVEA_INLINE void keep_queries(const HeadRule& rule, int64_t index, int64_t key, float* factors) {
 #pragma omp simd
-  for (int64_t lane = 0; lane < kStrip; ++lane) {
+  for (int64_t lane = 0; lane < kPanel; ++lane) {
     const PhiloxWords r =
         philox_words(rule.dropout_seed,
                      (static_cast<uint64_t>(index + lane) << 32) | static_cast<uint64_t>(key / 4),
                      rule.dropout_stream);
-    for (int n = 0; n < 4; ++n) factors[n * kStrip + lane] = keep_factor(rule, r.word[n]);
+    for (int n = 0; n < 4; ++n) factors[n * kPanel + lane] = keep_factor(rule, r.word[n]);
   }
 }
 

@@ -166,22 +166,22 @@ struct TileUse {};
 
 #endif
 
-/// s = left[kRows rows] . right[columns of a strip, or with N = 1 of half of it] over a packed
-/// width. Tiles make whole strips.
+/// s = left[kRows rows] . right[columns of a panel, or with N = 1 of half of it] over a packed
+/// width. Tiles make whole panels.
 template <class P, int N>
-FOVEA_INLINE void strip_products(Float (&s)[kRows][N], const PackedWidth& width, const Word* left,
+FOVEA_INLINE void panel_products(Float (&s)[kRows][N], const PackedWidth& width, const Word* left,
                                  const Word* right) {
   if constexpr (P::kTiles) {
 #if defined(FOVEA_TILES)
     static_assert(N == 2);
     TileSums<2> sums;
     sums.clear();
-    sums.add(width.pitch / kTileWords, left, width.pitch, right, kStrip);
-    sums.store(reinterpret_cast<float*>(s), kStrip);
+    sums.add(width.pitch / kTileWords, left, width.pitch, right, kPanel);
+    sums.store(reinterpret_cast<float*>(s), kPanel);
 #endif
   } else {
     clear(s);
-    multiply_add<P>(s, width.words, left, width.pitch, 1, right, kStrip);
+    multiply_add<P>(s, width.words, left, width.pitch, 1, right, kPanel);
   }
 }
 

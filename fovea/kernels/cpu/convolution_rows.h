@@ -138,11 +138,11 @@ void input_gradient_of_map(const Convolution<T>& c, int64_t map, const T* dy_all
       s.extents[loaded % c.queries] = extent_of(row, c.keys);
     }
     int64_t count = 0;
-    for (int64_t ahead = 0; ahead < c.queries && i + ahead < c.rows; ++ahead) {
-      const int64_t result = i + ahead;
+    for (int64_t later = 0; later < c.queries && i + later < c.rows; ++later) {
+      const int64_t result = i + later;
       if (result < skipped) continue;
       if (first_row(c, map, result) > i) break;
-      s.pairs[count++] = {rows.row(result), s.reversed + (c.queries - 1 - ahead) * c.taps,
+      s.pairs[count++] = {rows.row(result), s.reversed + (c.queries - 1 - later) * c.taps,
                           s.extents[result % c.queries]};
     }
     add_pairs(s.pairs, count, left, c.taps, c.keys, dx + i * c.keys);

@@ -32,9 +32,9 @@ const DecoderTable<T>& decoder_table() {
   return chosen;
 }
 
-/// What each thread has of its own: rows of the width, and of its part of the feed-forward.
+/// Buffers of one thread: rows of the width, and its slice of the feed-forward.
 template <class T>
-struct Share {
+struct ThreadBuffers {
   std::vector<T> x, y, sum, mixed, inner;  // x: the residual stream
   std::vector<float> wide, centred;        // inputs of products
   const T* attention_input = nullptr;
@@ -133,21 +133,21 @@ class Decoder<T, W>::Impl {
       for (int64_t l = 0; l < std::ssize(p_.layers); ++l) {
         const Layer& layer = p_.layers[l];
         const Decode<T>& attention = attention_[l].work;
-        team.each(shares_, [&](int64_t n) { project(l, n); });
+        team.each(slices_, [&](int64_t n) { project(l, n); });
         if (layer.head_norm == HeadNorm::all_rms)
           team.each(2 * rows_, [&](int64_t n) { norm_all_heads(layer, n); });
         // One more piece of work where keys are chosen.
         const int64_t choices = layer.groups.present() ? 1 : 0;
         team.each(rows_ * all_heads_ + choices,
                   [&](int64_t n) { n < choices ? choose_keys(l) : place_head(l, n - choices); });
-        team.each(shares_, [&](int64_t n) { attention.attend_share(n, shares_, scratch.data()); });
+        team.each(slices_, [&](int64_t n) { attention.attend_slice(n, slices_, scratch.data()); });
         team.each(rows_ * p_.heads + choices,
                   [&](int64_t n) { n < choices ? keep(l) : finish_head(attention, n - choices); });
-        team.each(shares_, [&](int64_t n) { multiply(heads_out_, layer.o, mixed_, n); });
-        team.each(shares_, [&](int64_t n) { feed(layer, n); });
-        team.each(shares_, [&](int64_t n) { multiply(inner_, layer.down, ffn_, n); });
+        team.each(slices_, [&](int64_t n) { multiply(heads_out_, layer.o, mixed_, n); });
+        team.each(slices_, [&](int64_t n) { feed(layer, n); });
+        team.each(slices_, [&](int64_t n) { multiply(inner_, layer.down, ffn_, n); });
       }
-      team.each(shares_, [&](int64_t n) { find_logits(n); });
+      team.each(slices_, [&](int64_t n) { find_logits(n); });
     });
   }
 
@@ -191,23 +191,23 @@ class Decoder<T, W>::Impl {
     }
     float* const parts = packed_memory(part_floats);
     for (LayerAttention<T>& a : attention_) a.work.write_parts_to(parts);
-    const int64_t shares = parallel_ ? omp_get_max_threads() : 1;
-    if (shares != shares_) make_shares(shares);
-    for (Share<T>& s : own_) std::copy_n(step.x, s.x.size(), s.x.begin());
+    const int64_t slices = parallel_ ? omp_get_max_threads() : 1;
+    if (slices != slices_) make_slices(slices);
+    for (ThreadBuffers<T>& s : buffers_) std::copy_n(step.x, s.x.size(), s.x.begin());
   }
 
-  void make_shares(int64_t shares) {
-    shares_ = shares;
+  void make_slices(int64_t slices) {
+    slices_ = slices;
     const std::vector<T> row(static_cast<size_t>(rows_ * p_.width));
-    const int64_t part = 3 * (p_.ffn_width / shares + 1);  // gate, up and their product
-    const Share<T> one{.x = row,
-                       .y = row,
-                       .sum = row,
-                       .mixed = row,
-                       .inner = std::vector<T>(static_cast<size_t>(part)),
-                       .wide = std::vector<float>(row.size()),
-                       .centred = std::vector<float>(most_features_ > 0 ? row.size() : 0)};
-    own_.assign(static_cast<size_t>(shares), one);
+    const int64_t part = 3 * (p_.ffn_width / slices + 1);  // gate, up and their product
+    const ThreadBuffers<T> one{.x = row,
+                               .y = row,
+                               .sum = row,
+                               .mixed = row,
+                               .inner = std::vector<T>(static_cast<size_t>(part)),
+                               .wide = std::vector<float>(row.size()),
+                               .centred = std::vector<float>(most_features_ > 0 ? row.size() : 0)};
+    buffers_.assign(static_cast<size_t>(slices), one);
   }
 
   ScoreParameters rule_of(const Layer& layer) const {
@@ -237,7 +237,7 @@ class Decoder<T, W>::Impl {
         rows);
   }
 
-  void add_to_stream(Share<T>& s, const T* delta) const {
+  void add_to_stream(ThreadBuffers<T>& s, const T* delta) const {
     table_.add(s.x.data(), delta, rows_ * p_.width, s.sum.data());
     std::swap(s.x, s.sum);
   }
@@ -247,7 +247,7 @@ class Decoder<T, W>::Impl {
   }
 
   // What a half of the block, `delta`, leaves in the residual stream.
-  void join(Share<T>& s, const std::vector<T>& delta, const RowNorm& after) {
+  void join(ThreadBuffers<T>& s, const std::vector<T>& delta, const RowNorm& after) {
     if (p_.join == BlockJoin::sum) {
       add_to_stream(s, delta.data());
       normed(after, s.x.data(), s.sum, p_.width);
@@ -256,7 +256,7 @@ class Decoder<T, W>::Impl {
       add_to_stream(s, normed(after, delta.data(), s.sum, p_.width));
     }
   }
-  void join_feed_forward(const Layer& layer, Share<T>& s) {
+  void join_feed_forward(const Layer& layer, ThreadBuffers<T>& s) {
     narrow_rows(ffn_, layer.down.bias, s.y);
     if (p_.join == BlockJoin::parallel) {
       table_.add(s.mixed.data(), s.y.data(), rows_ * p_.width, s.sum.data());
@@ -265,7 +265,7 @@ class Decoder<T, W>::Impl {
     join(s, s.y, layer.ffn_out);
   }
 
-  void find_tau(int64_t l, const Share<T>& s) {
+  void find_tau(int64_t l, const ThreadBuffers<T>& s) {
     const TokenTemperature& t = p_.layers[l].temperature;
     for (int64_t b = 0; b < rows_; ++b) {
       float raw = *t.bias;
@@ -297,12 +297,12 @@ class Decoder<T, W>::Impl {
   void multiply(const std::vector<float>& x, const Projection<W>& w, std::vector<float>& y,
                 int64_t n) const {
     const std::array one{product(x, w, y.data(), w.outputs)};
-    run_share<W>(one, n, shares_);
+    run_slice<W>(one, n, slices_);
   }
 
   // The end of the layer before, and queries, keys and values.
   void project(int64_t l, int64_t n) {
-    Share<T>& s = own_[n];
+    ThreadBuffers<T>& s = buffers_[n];
     const Layer& layer = p_.layers[l];
     if (l > 0) join_feed_forward(p_.layers[l - 1], s);
     s.attention_input = normed(layer.attention_in, s.x.data(), s.y, p_.width);
@@ -312,16 +312,16 @@ class Decoder<T, W>::Impl {
     const std::array three{product(s.wide, layer.q, qkv_.data(), qkv_width_),
                            product(s.wide, layer.k, k, qkv_width_),
                            product(s.wide, layer.v, k + layer.k.outputs, qkv_width_)};
-    run_share<W>(three, n, shares_);
+    run_slice<W>(three, n, slices_);
     if (layer.groups.present()) {
       find_features(layer.groups, s, n);
     } else {
-      attention_[l].work.prefetch_share(n, shares_);
+      attention_[l].work.prefetch_slice(n, slices_);
     }
   }
 
   // W_g (y - mean).
-  void find_features(const TokenGroups& groups, Share<T>& s, int64_t n) {
+  void find_features(const TokenGroups& groups, ThreadBuffers<T>& s, int64_t n) {
     for (size_t i = 0; i < s.wide.size(); ++i)
       s.centred[i] = s.wide[i] - groups.mean[i % static_cast<size_t>(p_.width)];
     const std::array one{MatVec<float>{.x = s.centred.data(),
@@ -331,7 +331,7 @@ class Decoder<T, W>::Impl {
                                        .rows = rows_,
                                        .inputs = p_.width,
                                        .outputs = groups.features}};
-    kernels::run_share<float>(one, n, shares_);
+    kernels::run_slice<float>(one, n, slices_);
   }
 
   // The groups of all tokens, and the keys that follow from them.
@@ -421,23 +421,24 @@ class Decoder<T, W>::Impl {
 
   // What attention leaves in the stream, and the feed-forward up to its activation.
   void feed(const Layer& layer, int64_t n) {
-    Share<T>& s = own_[n];
+    ThreadBuffers<T>& s = buffers_[n];
     narrow_rows(mixed_, layer.o.bias, s.mixed);
     const T* z = s.attention_input;
     if (p_.join != BlockJoin::parallel) join(s, s.mixed, layer.attention_out);
     if (p_.join != BlockJoin::parallel || layer.ffn_in.present())
       z = normed(layer.ffn_in, s.x.data(), s.y, p_.width);
     table_.widen(z, rows_ * p_.width, s.wide.data());
-    const int64_t f = p_.ffn_width, begin = f * n / shares_, end = f * (n + 1) / shares_;
+    const int64_t f = p_.ffn_width, begin = f * n / slices_, end = f * (n + 1) / slices_;
     const bool gated = layer.gate.w != nullptr;
     float* const up = gate_up_.data() + f;
     if (gated) mat_vec_(product(s.wide, layer.gate, gate_up_.data(), 2 * f), begin, end);
     mat_vec_(product(s.wide, layer.up, up, 2 * f), begin, end);
-    for (int64_t r = 0; r < rows_; ++r) bend(layer, s, r, begin, end);
+    for (int64_t r = 0; r < rows_; ++r) apply_activation(layer, s, r, begin, end);
   }
 
   // Activations [begin, end) of a row.
-  void bend(const Layer& layer, Share<T>& s, int64_t r, int64_t begin, int64_t end) {
+  void apply_activation(const Layer& layer, ThreadBuffers<T>& s, int64_t r, int64_t begin,
+                        int64_t end) {
     const int64_t f = p_.ffn_width, count = end - begin;
     const float* const sums = gate_up_.data() + r * 2 * f + begin;
     T *const first = s.inner.data(), *const second = first + count, *const y = second + count;
@@ -460,23 +461,23 @@ class Decoder<T, W>::Impl {
   }
 
   void find_logits(int64_t n) {
-    Share<T>& s = own_[n];
+    ThreadBuffers<T>& s = buffers_[n];
     join_feed_forward(p_.layers.back(), s);
     table_.widen(normed(p_.final_norm, s.x.data(), s.y, p_.width), rows_ * p_.width, s.wide.data());
     const std::array one{product(s.wide, p_.head, step_->logits, p_.head.outputs)};
-    run_share<W>(one, n, shares_);
+    run_slice<W>(one, n, slices_);
   }
 
   const DecoderModel<W> p_;
   const int64_t rows_, all_heads_, q_width_, qkv_width_;
   const bool parallel_;
-  int64_t shares_ = 0, most_features_ = 0;
+  int64_t slices_ = 0, most_features_ = 0;
   const DecoderStep<T>* step_ = nullptr;
   const DecoderTable<T>& table_ = decoder_table<T>();
   const ElementwiseTable<T>& rows_table_ = elementwise_table<T>();
   const MatVecFunction<W> mat_vec_ = mat_vec_function<W>();
   const std::vector<float> ones_;
-  std::vector<Share<T>> own_;
+  std::vector<ThreadBuffers<T>> buffers_;
   std::deque<LayerAttention<T>> attention_;
   // Shared, [rows, columns]: results of products, and the inputs of the next ones.
   std::vector<float> qkv_, heads_out_, mixed_, gate_up_, inner_, ffn_, rstd_, features_;

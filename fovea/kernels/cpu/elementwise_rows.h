@@ -8,8 +8,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cpu/elementwise.h"
 #include "fovea/kernels/common/vector_math.h"
+#include "fovea/kernels/cpu/elementwise.h"
 
 namespace fovea::kernels {
 namespace {

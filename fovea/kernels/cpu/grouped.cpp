@@ -1,7 +1,7 @@
 // The forward pass of grouped attention: packing, far blocks, near blocks.
 //
 // Keys and values are packed where they are read: into rings that stay in the cache. A far block
-// reads one list, a near block after a far pass the last few strips in the tokens' order. Only
+// reads one list, a near block after a far pass the last few panels in the tokens' order. Only
 // where lists visit others, and without a far pass, all are packed first.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -49,15 +49,15 @@ struct Head {
   const GroupedPlan* plan = nullptr;
   bool by_list = false;  // nothing is packed first: far blocks read their own list alone
   float *keys = nullptr, *values = nullptr;
-  float* states = nullptr;  // [query head of the group][query slot][row_state]
+  float* states = nullptr;  // [query head of the key head][query slot][row_state]
 };
 
-// A block of query rows of one query head, far blocks as the plan numbers them; or a strip of keys.
+// A block of query rows of one query head, far blocks as the plan numbers them; or a panel of keys.
 struct Item {
   int64_t head = 0, h = 0, block = 0;
 };
 
-// The strips of keys [begin, end) of a head in the tokens' order, or of key slots, of which as many
+// The panels of keys [begin, end) of a head in the tokens' order, or of key slots, of which as many
 // stay as fit.
 struct Ring {
   const Head* head = nullptr;
@@ -70,13 +70,13 @@ struct Ring {
 template <class T>
 struct Scratch {
   FloatBuffer floats;
-  std::vector<Strip> strips;
+  std::vector<TileRange> ranges;
   ForwardBlock<T> far, near;  // large: filled anew, not made anew
   Ring near_ring, far_ring;
 };
 
-constexpr int64_t kMostTogether = 8;  // near blocks whose keys one thread packs into its ring
-constexpr int64_t kMostAhead = 512;   // keys of a list that are asked for before it is its turn
+constexpr int64_t kMostTogether = 8;      // near blocks whose keys one thread packs into its ring
+constexpr int64_t kMostPrefetched = 512;  // keys of the next list that are prefetched
 
 template <class T>
 class Forward {
@@ -87,8 +87,8 @@ class Forward {
         table_(attention_table<T>()),
         key_(packed_width(table_, s_.head_dim)),
         value_(packed_width(table_, s_.value_dim)),
-        group_(s_.heads / s_.kv_heads),
-        strips_((s_.keys + table_.strip - 1) / table_.strip),
+        query_heads_(s_.heads / s_.kv_heads),
+        panels_((s_.keys + table_.panel - 1) / table_.panel),
         plain_(is_plain(p_.rule, PairGate::Form::none)) {
     for (const GroupedPlan& plan : p_.plans) by_list_.push_back(reads_lists(plan));
     for (int64_t b = 0; b < s_.batch; ++b) {
@@ -127,21 +127,22 @@ class Forward {
       all += work;
       largest = std::max(largest, work);
     }
-    constexpr double kSharePerThread = 2.0;
+    constexpr double kListsPerThread = 2.0;
     const int threads = omp_get_max_threads();
-    return plan.has_far() && (threads == 1 || kSharePerThread * threads * largest <= all);
+    return plan.has_far() && (threads == 1 || kListsPerThread * threads * largest <= all);
   }
   bool by_list(const GroupedPlan& plan) const {
     return by_list_[static_cast<size_t>(&plan - p_.plans.data())];
   }
   int64_t packed_rows(const GroupedPlan& plan) const {
     if (by_list(plan)) return 0;
-    return plan.has_far() ? key_slots(plan) : strips_ * table_.strip;
+    return plan.has_far() ? key_slots(plan) : panels_ * table_.panel;
   }
   int64_t head_floats(const GroupedPlan& plan) const {
     const int64_t rows = packed_rows(plan);
-    return round_up(
-        rows * key_.pitch + rows_floats(rows) + group_ * query_slots(plan) * row_state(value_), 16);
+    return round_up(rows * key_.pitch + rows_floats(rows) +
+                        query_heads_ * query_slots(plan) * row_state(value_),
+                    16);
   }
 
   Head make_head(int64_t n, float* at) const {
@@ -149,7 +150,7 @@ class Forward {
     head.plan = &plan_of(p_.plans, head.b);
     head.by_list = by_list(*head.plan);
     head.states = at;  // whole cache lines first
-    head.keys = head.states + group_ * query_slots(*head.plan) * row_state(value_);
+    head.keys = head.states + query_heads_ * query_slots(*head.plan) * row_state(value_);
     head.values = head.keys + packed_rows(*head.plan) * key_.pitch;
     return head;
   }
@@ -162,38 +163,38 @@ class Forward {
         blocks * std::ssize(heads) / (kItemsPerThread * omp_get_max_threads()), 1, kMostTogether);
     for (int64_t n = 0; n < std::ssize(heads); ++n) {
       const GroupedPlan& plan = *heads[n].plan;
-      for (int64_t strip = 0; strip < packed_rows(plan) / table_.strip; ++strip)
-        pack.push_back({n, 0, strip});
+      for (int64_t panel = 0; panel < packed_rows(plan) / table_.panel; ++panel)
+        pack.push_back({n, 0, panel});
       for (int64_t block = 0; block < std::ssize(plan.far.blocks); ++block) {
         const bool begins =
             block == 0 || plan.far.blocks[block].list != plan.far.blocks[block - 1].list;
-        for (int64_t h = 0; h < group_; ++h) {
+        for (int64_t h = 0; h < query_heads_; ++h) {
           if (!heads[n].by_list || (begins && h == 0)) far_runs.push_back(std::ssize(far));
           far.push_back({n, h, block});
         }
       }
-      for (int64_t item = 0; item < blocks * group_; ++item) {
-        const int64_t block = item / group_;
-        if (!plan.has_far() || item % (together * group_) == 0)
+      for (int64_t item = 0; item < blocks * query_heads_; ++item) {
+        const int64_t block = item / query_heads_;
+        if (!plan.has_far() || item % (together * query_heads_) == 0)
           near_runs.push_back(std::ssize(near));
-        near.push_back({n, item % group_, plan.has_far() ? block : blocks - 1 - block});
+        near.push_back({n, item % query_heads_, plan.has_far() ? block : blocks - 1 - block});
       }
     }
     far_runs.push_back(std::ssize(far));
     near_runs.push_back(std::ssize(near));
     Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
-      Scratch<T> own{.floats =
-                         FloatBuffer(std::max(table_.forward_scratch(key_, value_),
-                                              table_.strip * std::max(key_.pitch, value_.pitch)))};
+      Scratch<T> scratch{
+          .floats = FloatBuffer(std::max(table_.forward_scratch(key_, value_),
+                                         table_.panel * std::max(key_.pitch, value_.pitch)))};
       team.each(std::ssize(pack), [&](int64_t n) {
         if (n + 1 < std::ssize(pack)) {
           const Head& other = heads[pack[n + 1].head];
-          prefetch_strip(other, slot_tokens(other), pack[n + 1].block * table_.strip);
+          prefetch_panel(other, slot_tokens(other), pack[n + 1].block * table_.panel);
         }
         const Head& head = heads[pack[n].head];
-        const int64_t begin = pack[n].block * table_.strip;
-        pack_strip(head, slot_tokens(head), begin, head.keys + begin * key_.pitch,
-                   head.values + rows_floats(begin), own);
+        const int64_t begin = pack[n].block * table_.panel;
+        pack_panel(head, slot_tokens(head), begin, head.keys + begin * key_.pitch,
+                   head.values + rows_floats(begin), scratch);
       });
       const auto in_runs = [&team](const std::vector<Item>& items, const std::vector<int64_t>& runs,
                                    const auto& attend) {
@@ -203,21 +204,22 @@ class Forward {
         });
       };
       if (!far.empty())
-        in_runs(far, far_runs,
-                [&](const Item& item, const Item* next) { attend_far(heads, item, next, own); });
+        in_runs(far, far_runs, [&](const Item& item, const Item* next) {
+          attend_far(heads, item, next, scratch);
+        });
       in_runs(near, near_runs,
-              [&](const Item& item, const Item* next) { attend_near(heads, item, next, own); });
+              [&](const Item& item, const Item* next) { attend_near(heads, item, next, scratch); });
     });
   }
 
-  // Asked for while the strip before is packed: rows lie in an order of their own, or a strip fills
-  // a page, and either defeats the hardware's prefetching.
+  // Prefetched while the panel before is packed: rows lie in an order of their own, or a panel
+  // fills a page, and either defeats the hardware's prefetching.
   static void prefetch(const void* row, int64_t bytes) {
     for (int64_t n = 0; n < bytes; n += 64)
       __builtin_prefetch(static_cast<const char*>(row) + n, 0, 2);
   }
-  void prefetch_strip(const Head& head, const int32_t* tokens, int64_t begin) const {
-    for (int64_t n = begin; n < begin + table_.strip; ++n) {
+  void prefetch_panel(const Head& head, const int32_t* tokens, int64_t begin) const {
+    for (int64_t n = begin; n < begin + table_.panel; ++n) {
       const int64_t token = tokens != nullptr ? std::max(tokens[n], 0) : std::min(n, s_.keys - 1);
       prefetch(p_.k.at(head.b, head.g, token), s_.head_dim * kElement);
       prefetch(p_.v.at(head.b, head.g, token), s_.value_dim * kElement);
@@ -228,34 +230,34 @@ class Forward {
     return head.plan->has_far() ? head.plan->far.key.token.data() : nullptr;
   }
 
-  // The strip of keys from `begin` on, or of the tokens from tokens[begin] on.
-  void pack_strip(const Head& head, const int32_t* tokens, int64_t begin, float* keys,
-                  float* values, Scratch<T>& own) const {
+  // The panel of keys from `begin` on, or of the tokens from tokens[begin] on.
+  void pack_panel(const Head& head, const int32_t* tokens, int64_t begin, float* keys,
+                  float* values, Scratch<T>& scratch) const {
     const int32_t* index = tokens != nullptr ? tokens + begin : nullptr;
     const int64_t first = tokens != nullptr ? 0 : begin;
-    const int64_t rows = tokens != nullptr ? table_.strip : std::min(table_.strip, s_.keys - begin);
+    const int64_t rows = tokens != nullptr ? table_.panel : std::min(table_.panel, s_.keys - begin);
     table_.pack({p_.k.at(head.b, head.g, first), p_.k.row, rows, index}, key_, {.columns = keys},
-                own.floats.data());
+                scratch.floats.data());
     table_.pack({p_.v.at(head.b, head.g, first), p_.v.row, rows, index}, value_, {.rows = values},
-                own.floats.data());
+                scratch.floats.data());
   }
 
-  // Puts a block's strips into a ring that holds `most` keys, and lets the block read there.
+  // Packs the keys of a block's tile ranges into a ring of `most` keys, where the block reads them.
   void fill(Ring& ring, const Head& head, const int32_t* tokens, int64_t most,
-            ForwardBlock<T>& block, Scratch<T>& own) const {
-    if (own.strips.empty()) return;
+            ForwardBlock<T>& block, Scratch<T>& scratch) const {
+    if (scratch.ranges.empty()) return;
     if (ring.size < most) make(ring, most);
-    const int64_t begin = own.strips.front().key_begin, end = own.strips.back().key_end;
+    const int64_t begin = scratch.ranges.front().key_begin, end = scratch.ranges.back().key_end;
     if (ring.head != &head || begin < ring.begin || begin > ring.end) {
       ring.head = &head;
       ring.begin = ring.end = begin;
     }
-    for (; ring.end < end; ring.end += table_.strip) {
+    for (; ring.end < end; ring.end += table_.panel) {
       const int64_t at = ring.end & (ring.size - 1);
-      if (tokens != nullptr && ring.end + table_.strip < end)
-        prefetch_strip(head, tokens, ring.end + table_.strip);
-      pack_strip(head, tokens, ring.end, ring.keys + at * key_.pitch, ring.values + rows_floats(at),
-                 own);
+      if (tokens != nullptr && ring.end + table_.panel < end)
+        prefetch_panel(head, tokens, ring.end + table_.panel);
+      pack_panel(head, tokens, ring.end, ring.keys + at * key_.pitch, ring.values + rows_floats(at),
+                 scratch);
     }
     ring.begin = std::max(ring.begin, ring.end - ring.size);
     block.keys = ring.keys;
@@ -275,55 +277,56 @@ class Forward {
   }
 
   void attend_far(const std::vector<Head>& heads, const Item& item, const Item* next,
-                  Scratch<T>& own) const {
+                  Scratch<T>& scratch) const {
     const Head& head = heads[item.head];
     const GroupedPlan& plan = *head.plan;
     const SlotColumns& query = plan.far.query;
     const SlotBlock& slots = plan.far.blocks[item.block];
-    far_strips(plan, slots, own.strips);
-    ForwardBlock<T>& block = own.far;
-    begin_block(block, head, own.strips);
+    far_tile_ranges(plan, slots, scratch.ranges);
+    ForwardBlock<T>& block = scratch.far;
+    begin_block(block, head, scratch.ranges);
     if (head.by_list)
-      fill(own.far_ring, head, slot_tokens(head),
-           round_up(plan.far.lists[slots.list].keys, kVisitTile), block, own);
+      fill(scratch.far_ring, head, slot_tokens(head),
+           round_up(plan.far.lists[slots.list].keys, kVisitTile), block, scratch);
     block.key_count = key_slots(plan);
     block.rule = plan.far.rule;
     block.key_places = places_of(plan.far.key.places, plan.far.key.low, plan.far.key.high);
     set_rows(block, head, item.h, slots.rows, query.token.data() + slots.begin);
-    float* const left = states_of(head, item.h) + slots.begin * row_state(value_);
+    float* const states = states_of(head, item.h) + slots.begin * row_state(value_);
     const auto copy = [&](const std::vector<int32_t>& column, int32_t* rows) {
       if (!column.empty()) std::copy_n(column.begin() + slots.begin, slots.rows, rows);
     };
     copy(query.places.position, block.position);
     copy(query.low, block.members_low);
     copy(query.high, block.members_high);
-    for (int64_t row = 0; row < slots.rows; ++row) block.left[row] = left + row * row_state(value_);
-    states_ahead(block, left, slots.rows, nullptr);
+    for (int64_t row = 0; row < slots.rows; ++row)
+      block.state_out[row] = states + row * row_state(value_);
+    prefetch_states(block, states, slots.rows, nullptr);
     if (next != nullptr) {
       const Head& other = heads[next->head];
       const SlotBlock& rows = other.plan->far.blocks[next->block];
       const int32_t* const tokens = other.plan->far.query.token.data() + rows.begin;
-      ahead(block, queries_from(other, next->h, 0, rows.rows, tokens));
+      add_prefetch(block, queries_from(other, next->h, 0, rows.rows, tokens));
       const SlotList& list = other.plan->far.lists[rows.list];
       if (other.by_list && (&other != &head || rows.list != slots.list))
-        keys_ahead(block, other, 0, std::min(list.keys, kMostAhead),
-                   other.plan->far.key.token.data() + list.key_begin);
+        prefetch_keys(block, other, 0, std::min(list.keys, kMostPrefetched),
+                      other.plan->far.key.token.data() + list.key_begin);
     }
-    table_.forward(block, own.floats.data());
+    table_.forward(block, scratch.floats.data());
   }
 
   void attend_near(const std::vector<Head>& heads, const Item& item, const Item* next,
-                   Scratch<T>& own) const {
+                   Scratch<T>& scratch) const {
     const Head& head = heads[item.head];
     const GroupedPlan& plan = *head.plan;
     const int64_t begin = item.block * kQueryBlock;
     const int64_t rows = std::min(kQueryBlock, s_.queries - begin);
-    near_strips(plan, begin, rows, own.strips);
-    ForwardBlock<T>& block = own.near;
-    begin_block(block, head, own.strips);
+    near_tile_ranges(plan, begin, rows, scratch.ranges);
+    ForwardBlock<T>& block = scratch.near;
+    begin_block(block, head, scratch.ranges);
     if (plan.has_far())  // keys begin `window` tokens before the rows, and tiles before these
-      fill(own.near_ring, head, nullptr,
-           std::min(plan.rule.window, s_.keys) + kQueryBlock + 2 * kVisitTile, block, own);
+      fill(scratch.near_ring, head, nullptr,
+           std::min(plan.rule.window, s_.keys) + kQueryBlock + 2 * kVisitTile, block, scratch);
     block.key_count = s_.keys;
     block.rule = plan.near;
     block.key_places = places_of(plan.key, plan.low, plan.high);
@@ -334,34 +337,35 @@ class Forward {
       if (!column.empty()) std::copy_n(column.begin() + token, rows, to);
     };
     copy(plan.key.position, block.position);
-    copy(plan.key.group, block.group);
+    copy(plan.key.pattern_id, block.pattern_id);
     copy(plan.low, block.members_low);
     copy(plan.high, block.members_high);
     for (int64_t row = 0; plan.has_far() && row < rows; ++row) {
       const std::span<const int32_t> slots = plan.far.query_slots.of(begin + row);
-      block.taken[row] = slots.data();
-      block.taken_count[row] = std::ssize(slots);
+      block.earlier[row] = slots.data();
+      block.earlier_count[row] = std::ssize(slots);
     }
-    const int64_t global = head.g * group_ + item.h;
-    ahead(block,
-          {p_.out.at(head.b, global, begin), p_.out.row * kElement, s_.value_dim * kElement, rows});
-    if (next != nullptr) near_ahead(block, heads[next->head], *next, own.near_ring);
-    table_.forward(block, own.floats.data());
+    const int64_t global = head.g * query_heads_ + item.h;
+    add_prefetch(block, {p_.out.at(head.b, global, begin), p_.out.row * kElement,
+                         s_.value_dim * kElement, rows});
+    if (next != nullptr) prefetch_near(block, heads[next->head], *next, scratch.near_ring);
+    table_.forward(block, scratch.floats.data());
   }
 
   static constexpr int64_t kElement = sizeof(T);
-  static void ahead(ForwardBlock<T>& block, const RowsAhead& rows) {
-    if (rows.count > 0) block.ahead[block.ahead_count++] = rows;
+  static void add_prefetch(ForwardBlock<T>& block, const PrefetchRows& rows) {
+    if (rows.count > 0) block.prefetch[block.prefetch_count++] = rows;
   }
-  void states_ahead(ForwardBlock<T>& block, const float* states, int64_t count,
-                    const int32_t* slots) const {
+  void prefetch_states(ForwardBlock<T>& block, const float* states, int64_t count,
+                       const int32_t* slots) const {
     constexpr int64_t kFloat = sizeof(float);
-    ahead(block, {states, row_state(value_) * kFloat, (value_.columns + 2) * kFloat, count, slots});
+    add_prefetch(block,
+                 {states, row_state(value_) * kFloat, (value_.columns + 2) * kFloat, count, slots});
   }
   // Query rows from `row` on, or those of `tokens`, which count the keys before the first query.
-  RowsAhead queries_from(const Head& head, int64_t h, int64_t row, int64_t count,
-                         const int32_t* tokens) const {
-    return {p_.q.at(head.b, head.g * group_ + h, row),
+  PrefetchRows queries_from(const Head& head, int64_t h, int64_t row, int64_t count,
+                            const int32_t* tokens) const {
+    return {p_.q.at(head.b, head.g * query_heads_ + h, row),
             p_.q.row * kElement,
             s_.head_dim * kElement,
             count,
@@ -369,50 +373,50 @@ class Forward {
             tokens != nullptr ? head.plan->first_query() : 0};
   }
   // What a near block reads: queries, states, and keys and values that are not in the ring yet.
-  void near_ahead(ForwardBlock<T>& block, const Head& head, const Item& item,
-                  const Ring& ring) const {
+  void prefetch_near(ForwardBlock<T>& block, const Head& head, const Item& item,
+                     const Ring& ring) const {
     const GroupedPlan& plan = *head.plan;
     const int64_t begin = item.block * kQueryBlock;
     const int64_t rows = std::min(kQueryBlock, s_.queries - begin);
-    ahead(block, queries_from(head, item.h, begin, rows, nullptr));
+    add_prefetch(block, queries_from(head, item.h, begin, rows, nullptr));
     if (!plan.has_far()) return;
     const IntRows& slots = plan.far.query_slots;
-    states_ahead(block, states_of(head, item.h), slots.begin[begin + rows] - slots.begin[begin],
-                 slots.values.data() + slots.begin[begin]);
+    prefetch_states(block, states_of(head, item.h), slots.begin[begin + rows] - slots.begin[begin],
+                    slots.values.data() + slots.begin[begin]);
     if (!plan.has_near()) return;
     const int64_t last = plan.first_query() + begin + rows;
     const int64_t first = ring.head == &head ? std::min(ring.end, last) : last - rows;
-    keys_ahead(block, head, first, last - first, nullptr);
+    prefetch_keys(block, head, first, last - first, nullptr);
   }
-  void keys_ahead(ForwardBlock<T>& block, const Head& head, int64_t first, int64_t count,
-                  const int32_t* index) const {
-    ahead(block, {p_.k.at(head.b, head.g, first), p_.k.row * kElement, s_.head_dim * kElement,
-                  count, index});
-    ahead(block, {p_.v.at(head.b, head.g, first), p_.v.row * kElement, s_.value_dim * kElement,
-                  count, index});
+  void prefetch_keys(ForwardBlock<T>& block, const Head& head, int64_t first, int64_t count,
+                     const int32_t* index) const {
+    add_prefetch(block, {p_.k.at(head.b, head.g, first), p_.k.row * kElement,
+                         s_.head_dim * kElement, count, index});
+    add_prefetch(block, {p_.v.at(head.b, head.g, first), p_.v.row * kElement,
+                         s_.value_dim * kElement, count, index});
   }
 
   void begin_block(ForwardBlock<T>& block, const Head& head,
-                   const std::vector<Strip>& strips) const {
+                   const std::vector<TileRange>& ranges) const {
     block.keys = head.keys;
     block.values = head.values;
     block.wrap = -1;
     block.key_width = key_;
     block.value_width = value_;
-    block.strips = strips.data();
-    block.strip_count = std::ssize(strips);
+    block.ranges = ranges.data();
+    block.range_count = std::ssize(ranges);
     block.ordered = true;
     block.plain = plain_;
     block.not_finite = &not_finite_;
     block.rows = 0;
-    block.ahead_count = 0;
+    block.prefetch_count = 0;
   }
 
   // What rows of a head are read from, and of a near block written to: `rows` queries, those of
   // `tokens` or from `first` on.
   void set_rows(ForwardBlock<T>& block, const Head& head, int64_t h, int64_t rows,
                 const int32_t* tokens, int64_t first = 0) const {
-    const int64_t global = head.g * group_ + h, first_query = head.plan->first_query();
+    const int64_t global = head.g * query_heads_ + h, first_query = head.plan->first_query();
     const int64_t n = head.b * s_.heads + global;
     block.rows = rows;
     for (int64_t r = 0; r < rows; ++r)
@@ -446,7 +450,7 @@ class Forward {
   const AttentionSizes& s_;
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
-  const int64_t group_, strips_;
+  const int64_t query_heads_, panels_;
   const bool plain_;
   std::vector<bool> by_list_;  // of plans
   std::vector<HeadRule> rules_;

@@ -20,7 +20,7 @@ inline PlaceColumns places_of(const TokenColumns& tokens, const std::vector<int3
   const int32_t* const position = tokens.position.data() + first;
   return {position,
           tokens.document.data() + first,
-          tokens.group.empty() ? position : tokens.group.data() + first,
+          tokens.pattern_id.empty() ? position : tokens.pattern_id.data() + first,
           tokens.open.empty() ? position : tokens.open.data() + first,
           low.empty() ? nullptr : low.data() + first,
           high.empty() ? nullptr : high.data() + first};

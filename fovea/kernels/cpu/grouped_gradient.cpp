@@ -1,13 +1,13 @@
 // The backward pass of grouped attention: the plan's tiles seen from the keys, then sums.
 //
-// Shares of key blocks (grouped_shares.h) have dQ sums of their own, dK and dV are private to a key
-// block. First the far shares, then the near ones, whose sums begin with what far ones left and are
-// written as soon as no later block reaches them. Rows of dQ that several near shares reach are
-// summed last; the order of sums is fixed.
+// Partitions of key blocks (grouped_partitions.h) have dQ sums of their own, dK and dV are private
+// to a key block. First the far partitions, then the near ones, whose sums begin with those of the
+// far ones and are written as soon as no later block reaches them. Rows of dQ that several near
+// partitions reach are summed last; the order of sums is fixed.
 //
-// Operands are packed where they are read: a near share walks through its blocks with a ring of the
-// queries that one block reaches, a far share packs its lists if nobody else reads them. Only what
-// several shares read is packed before.
+// Operands are packed where they are read: a near partition walks through its blocks with a ring of
+// the queries that one block reaches, a far partition packs its lists if nobody else reads them.
+// Only what several partitions read is packed before.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -37,11 +37,11 @@ struct RowTask {
   int64_t unit = 0, h = 0, begin = 0, end = 0;
 };
 
-// One thread's.
+// Memory of one thread.
 struct Scratch {
   FloatBuffer floats;
   float* packed = nullptr;  // operands that this thread alone reads
-  std::vector<Strip> strips;
+  std::vector<TileRange> ranges;
   std::vector<BackwardHead> heads;
   std::vector<PackedQueries> queries;
   std::vector<const float*> parts;  // of rows, as JoinRows has them
@@ -64,7 +64,7 @@ class Backward {
         table_(operands_.table),
         key_(operands_.key),
         value_(operands_.value),
-        group_(operands_.group),
+        query_heads_(operands_.query_heads),
         queries_(round_up(s_.queries, kVisitTile)),
         parallel_(products(s_) > kParallelProducts),
         memory_(problem, operands_) {
@@ -73,16 +73,17 @@ class Backward {
   }
 
   void run() {
-    int64_t floats = 0, own = 0, items = 1;
+    int64_t floats = 0, thread_floats = 0, items = 1;
     for (size_t n = 0; n < p_.plans.size(); ++n) {
       Unit unit{{.plan = &p_.plans[n]}, &cuts_[n]};
       floats = std::max(floats, memory_.lay_out(unit, nullptr));
-      own = std::max(own, memory_.own_floats(unit));
-      items = std::max(items, std::ssize(cuts_[n].shares));
+      thread_floats = std::max(thread_floats, memory_.thread_floats(unit));
+      items = std::max(items, std::ssize(cuts_[n].partitions));
     }
     const int64_t pairs = s_.batch * s_.kv_heads;
     const int64_t at_once = heads_together(pairs, floats, items);
-    float* const memory = packed_memory(at_once * floats + Team::threads(parallel_) * own);
+    float* const memory =
+        packed_memory(at_once * floats + Team::threads(parallel_) * thread_floats);
     float* const of_threads = memory + at_once * floats;
     for (int64_t first = 0; first < pairs; first += at_once) {
       std::vector<Unit> units;
@@ -92,7 +93,7 @@ class Backward {
         units.push_back({{b, n % s_.kv_heads, &p_.plans[at]}, &cuts_[at]});
         memory_.lay_out(units.back(), memory + (n - first) * floats);
       }
-      run_units(units, of_threads, own);
+      run_units(units, of_threads, thread_floats);
     }
   }
   bool finite() const { return !not_finite_; }
@@ -112,18 +113,19 @@ class Backward {
     }
     return out;
   }
-  // Shares of every unit, far ones or the others.
-  static std::vector<Task> share_tasks(const std::vector<Unit>& units, bool far) {
+  // Partitions of every unit, far ones or the others.
+  static std::vector<Task> partition_tasks(const std::vector<Unit>& units, bool far) {
     std::vector<Task> out;
-    for (const Task& task : tasks(units, [](const Unit& u) { return std::ssize(u.cut->shares); }))
-      if (units[task.unit].cut->shares[task.index].far == far) out.push_back(task);
+    for (const Task& task :
+         tasks(units, [](const Unit& u) { return std::ssize(u.cut->partitions); }))
+      if (units[task.unit].cut->partitions[task.index].far == far) out.push_back(task);
     return out;
   }
-  // Rows of dQ that shares have left.
-  std::vector<RowTask> left_rows(const std::vector<Unit>& units) const {
+  // Rows of dQ that no near partition writes.
+  std::vector<RowTask> unwritten_rows(const std::vector<Unit>& units) const {
     std::vector<RowTask> out;
     const auto add = [&](int64_t u, int64_t begin, int64_t end) {
-      for (int64_t h = 0; h < group_; ++h)
+      for (int64_t h = 0; h < query_heads_; ++h)
         for (int64_t n = begin; n < end; n += kRowTask)
           out.push_back({u, h, n, std::min({n + kRowTask, end, s_.queries})});
     };
@@ -133,29 +135,29 @@ class Backward {
         continue;
       }
       int64_t done = 0;
-      for (const KeyShare& share : units[u].cut->shares) {
-        if (share.far) continue;
-        add(u, std::max(share.row_begin, done), std::min(share.alone_begin, s_.queries));
-        done = std::max(done, share.alone_begin);
+      for (const KeyPartition& partition : units[u].cut->partitions) {
+        if (partition.far) continue;
+        add(u, std::max(partition.row_begin, done), std::min(partition.alone_begin, s_.queries));
+        done = std::max(done, partition.alone_begin);
       }
     }
     return out;
   }
 
-  void run_units(const std::vector<Unit>& units, float* of_threads, int64_t own_size) const {
+  void run_units(const std::vector<Unit>& units, float* of_threads, int64_t thread_floats) const {
     const auto row_tasks = [](int64_t rows) { return (rows + kRowTask - 1) / kRowTask; };
     const auto keys = tasks(units, [&](const Unit& u) { return row_tasks(memory_.first_keys(u)); });
-    const auto queries =
-        tasks(units, [&](const Unit& u) { return group_ * row_tasks(memory_.first_queries(u)); });
-    const auto each = tasks(units, [&](const Unit&) { return group_ * row_tasks(queries_); });
-    const auto far = share_tasks(units, true), others = share_tasks(units, false);
-    const auto left_keys = tasks(
+    const auto queries = tasks(
+        units, [&](const Unit& u) { return query_heads_ * row_tasks(memory_.first_queries(u)); });
+    const auto each = tasks(units, [&](const Unit&) { return query_heads_ * row_tasks(queries_); });
+    const auto far = partition_tasks(units, true), others = partition_tasks(units, false);
+    const auto unwritten_keys = tasks(
         units, [&](const Unit& u) { return u.plan->has_near() ? int64_t{0} : row_tasks(s_.keys); });
-    const auto left = left_rows(units);
+    const auto unwritten = unwritten_rows(units);
     Team::run(parallel_, [&](Team::Member& team) {
-      Scratch own{.floats = FloatBuffer(std::max(table_.backward_scratch(key_, value_, {}),
-                                                 operands_.scratch_floats())),
-                  .packed = of_threads + team.index() * own_size};
+      Scratch scratch{.floats = FloatBuffer(std::max(table_.backward_scratch(key_, value_, {}),
+                                                     operands_.scratch_floats())),
+                      .packed = of_threads + team.index() * thread_floats};
       const auto all = [&](const std::vector<Task>& list, const auto& work, Meet meet) {
         team.each(
             std::ssize(list), [&](int64_t n) { work(units[list[n].unit], list[n].index); }, meet);
@@ -166,108 +168,113 @@ class Backward {
                           [&](int64_t n) { work(units[list[n].unit], list[n].index); });
       };
       all(
-          keys, [&](const Unit& u, int64_t n) { pack_keys(u, n, own); }, Meet::no);
+          keys, [&](const Unit& u, int64_t n) { pack_keys(u, n, scratch); }, Meet::no);
       all(
           each,
           [&](const Unit& u, int64_t n) {
-            const int64_t h = n % group_, begin = n / group_ * kRowTask;
-            number_queries(p_, u.b, u.g * group_ + h, begin, std::min(begin + kRowTask, queries_),
-                           u.rows[0][h]);
+            const int64_t h = n % query_heads_, begin = n / query_heads_ * kRowTask;
+            number_queries(p_, u.b, u.g * query_heads_ + h, begin,
+                           std::min(begin + kRowTask, queries_), u.rows[0][h]);
           },
           packs_far(units) ? Meet::yes : Meet::no);
       all(
-          queries, [&](const Unit& u, int64_t n) { pack_queries(u, n % group_, n / group_, own); },
+          queries,
+          [&](const Unit& u, int64_t n) {
+            pack_queries(u, n % query_heads_, n / query_heads_, scratch);
+          },
           Meet::yes);
-      in_turn(far, [&](const Unit& u, int64_t n) { run_far(u, n, own); });
+      in_turn(far, [&](const Unit& u, int64_t n) { run_far(u, n, scratch); });
       in_turn(others, [&](const Unit& u, int64_t n) {
-        u.plan->has_far() ? run_near(u, n, own) : run_tiles(u, n, own);
+        u.plan->has_far() ? run_near(u, n, scratch) : run_tiles(u, n, scratch);
       });
       all(
-          left_keys,
+          unwritten_keys,
           [&](const Unit& u, int64_t n) {
             const int64_t begin = n * kRowTask;
-            join_keys(u, begin, std::min(begin + kRowTask, s_.keys), own);
+            join_keys(u, begin, std::min(begin + kRowTask, s_.keys), scratch);
           },
           Meet::no);
       team.each(
-          std::ssize(left),
+          std::ssize(unwritten),
           [&](int64_t n) {
-            const RowTask& rows = left[n];
+            const RowTask& rows = unwritten[n];
             const Unit& unit = units[rows.unit];
-            unit.plan->has_far() ? join_queries(unit, rows, own) : sum_shares(unit, rows);
+            unit.plan->has_far() ? join_queries(unit, rows, scratch) : sum_partitions(unit, rows);
           },
           Meet::no);
       if (p_.dsink != nullptr)
-        team.each(std::ssize(units) * group_,
-                  [&](int64_t n) { join_sink(units[n / group_], n % group_); });
+        team.each(std::ssize(units) * query_heads_,
+                  [&](int64_t n) { join_sink(units[n / query_heads_], n % query_heads_); });
     });
   }
 
   // Tasks of what is packed first.
-  void pack_keys(const Unit& unit, int64_t task, Scratch& own) const {
+  void pack_keys(const Unit& unit, int64_t task, Scratch& scratch) const {
     const int64_t begin = task * kRowTask;
     operands_.pack_keys(unit, unit.keys, unit.plan->has_far(), begin,
-                        std::min(begin + kRowTask, memory_.first_keys(unit)), own.floats.data());
+                        std::min(begin + kRowTask, memory_.first_keys(unit)),
+                        scratch.floats.data());
   }
-  void pack_queries(const Unit& unit, int64_t h, int64_t task, Scratch& own) const {
+  void pack_queries(const Unit& unit, int64_t h, int64_t task, Scratch& scratch) const {
     const int64_t begin = task * kRowTask;
     const int64_t end = std::min(begin + kRowTask, memory_.first_queries(unit));
     const bool far = unit.plan->has_far();
     if (far) operands_.number_slots(*unit.plan, unit.rows[0][h], unit.rows[1][h], begin, end);
-    operands_.pack_queries(unit, h, unit.queries[h], -1, far, begin, end, own.floats.data());
+    operands_.pack_queries(unit, h, unit.queries[h], -1, far, begin, end, scratch.floats.data());
   }
 
-  void run_far(const Unit& unit, int64_t index, Scratch& own) const {
-    const KeyShare& share = unit.cut->shares[index];
+  void run_far(const Unit& unit, int64_t index, Scratch& scratch) const {
+    const KeyPartition& partition = unit.cut->partitions[index];
     const GroupedPlan& plan = *unit.plan;
     PackedKeys keys = unit.keys;
-    own.queries = unit.queries;
+    scratch.queries = unit.queries;
     const bool packs = !unit.cut->packs_first;
     if (packs) {
-      Cutter cutter(own.packed);
-      keys = operands_.take_keys(cutter, share.key_end - share.key_begin, share.key_begin);
-      for (PackedQueries& queries : own.queries)
-        queries = operands_.take_queries(cutter, share.rows(), share.row_begin);
+      Cutter cutter(scratch.packed);
+      keys =
+          operands_.take_keys(cutter, partition.key_end - partition.key_begin, partition.key_begin);
+      for (PackedQueries& queries : scratch.queries)
+        queries = operands_.take_queries(cutter, partition.rows(), partition.row_begin);
       for (const SlotList& list : plan.far.lists) {
-        if (list.component == share.component) pack_list(unit, share, list, keys, own);
+        if (list.component == partition.component) pack_list(unit, partition, list, keys, scratch);
       }
     }
-    own.heads.clear();
-    for (int64_t h = 0; h < group_; ++h)
-      add_head(unit, h, 1, own.queries[h], cleared_sums(unit, index, h), own);
-    for (const KeyBlock& block : share.blocks) {
-      far_query_strips(plan, block.list, block.begin, block.end, own.strips);
-      BackwardBlock<T> to = block_of(unit, block, true, keys, own);
+    scratch.heads.clear();
+    for (int64_t h = 0; h < query_heads_; ++h)
+      add_head(unit, h, 1, scratch.queries[h], cleared_sums(unit, index, h), scratch);
+    for (const KeyBlock& block : partition.blocks) {
+      far_query_tile_ranges(plan, block.list, block.begin, block.end, scratch.ranges);
+      BackwardBlock<T> to = block_of(unit, block, true, keys, scratch);
       to.dk_sums = unit.dk;
       to.dv_sums = unit.dv;
-      to.fetches = !packs || memory_.share_floats(share) > kNearFloats;
-      table_.backward(to, own.floats.data());
+      to.fetches = !packs || memory_.partition_floats(partition) > kNearFloats;
+      table_.backward(to, scratch.floats.data());
     }
   }
 
-  // Queries that visit no list may stand outside the share's rows: nobody reads them.
-  void pack_list(const Unit& unit, const KeyShare& share, const SlotList& list,
-                 const PackedKeys& keys, Scratch& own) const {
+  // Queries that visit no list may stand outside the partition's rows: nobody reads them.
+  void pack_list(const Unit& unit, const KeyPartition& partition, const SlotList& list,
+                 const PackedKeys& keys, Scratch& scratch) const {
     operands_.pack_keys(unit, keys, true, list.key_begin,
-                        list.key_begin + round_up(list.keys, kVisitTile), own.floats.data());
+                        list.key_begin + round_up(list.keys, kVisitTile), scratch.floats.data());
     const int64_t end = list.query_begin + round_up(list.queries, kVisitTile);
-    if (list.query_begin < share.row_begin || end > share.row_end) return;
-    for (int64_t h = 0; h < group_; ++h) {
+    if (list.query_begin < partition.row_begin || end > partition.row_end) return;
+    for (int64_t h = 0; h < query_heads_; ++h) {
       operands_.number_slots(*unit.plan, unit.rows[0][h], unit.rows[1][h], list.query_begin, end);
-      operands_.pack_queries(unit, h, own.queries[h], -1, true, list.query_begin, end,
-                             own.floats.data());
+      operands_.pack_queries(unit, h, scratch.queries[h], -1, true, list.query_begin, end,
+                             scratch.floats.data());
     }
   }
 
-  void run_tiles(const Unit& unit, int64_t index, Scratch& own) const {
-    own.heads.clear();
-    for (int64_t h = 0; h < group_; ++h)
-      add_head(unit, h, 0, unit.queries[h], cleared_sums(unit, index, h), own);
-    for (const KeyBlock& block : unit.cut->shares[index].blocks) {
-      near_query_strips(*unit.plan, block.begin, block.end, own.strips);
-      BackwardBlock<T> to = block_of(unit, block, false, unit.keys, own);
+  void run_tiles(const Unit& unit, int64_t index, Scratch& scratch) const {
+    scratch.heads.clear();
+    for (int64_t h = 0; h < query_heads_; ++h)
+      add_head(unit, h, 0, unit.queries[h], cleared_sums(unit, index, h), scratch);
+    for (const KeyBlock& block : unit.cut->partitions[index].blocks) {
+      near_query_tile_ranges(*unit.plan, block.begin, block.end, scratch.ranges);
+      BackwardBlock<T> to = block_of(unit, block, false, unit.keys, scratch);
       write_keys(unit, to);
-      table_.backward(to, own.floats.data());
+      table_.backward(to, scratch.floats.data());
     }
   }
 
@@ -278,27 +285,28 @@ class Backward {
     block.dv_row = p_.dv.row;
   }
 
-  void run_near(const Unit& unit, int64_t index, Scratch& own) const {
-    const KeyShare& share = unit.cut->shares[index];
+  void run_near(const Unit& unit, int64_t index, Scratch& scratch) const {
+    const KeyPartition& partition = unit.cut->partitions[index];
     const IntRows& slots = unit.cut->key_slots;
-    Cutter cutter(own.packed);
+    Cutter cutter(scratch.packed);
     NearWindow window = memory_.take_window(cutter, *unit.plan);
-    window.packed = window.written = share.row_begin;
-    own.heads.clear();
-    for (int64_t h = 0; h < group_; ++h) add_head(unit, h, 0, window.queries[h], window.dq[h], own);
-    for (const KeyBlock& block : share.blocks) {
-      near_query_strips(*unit.plan, block.begin, block.end, own.strips);
-      if (!own.strips.empty()) {
-        write_rows(unit, index, window, own.strips.front().key_begin, own);
-        read_rows(unit, share, window, own.strips.back().key_end, own);
+    window.packed = window.written = partition.row_begin;
+    scratch.heads.clear();
+    for (int64_t h = 0; h < query_heads_; ++h)
+      add_head(unit, h, 0, window.queries[h], window.dq[h], scratch);
+    for (const KeyBlock& block : partition.blocks) {
+      near_query_tile_ranges(*unit.plan, block.begin, block.end, scratch.ranges);
+      if (!scratch.ranges.empty()) {
+        write_rows(unit, index, window, scratch.ranges.front().key_begin, scratch);
+        read_rows(unit, partition, window, scratch.ranges.back().key_end, scratch);
       }
       PackedKeys keys = window.keys;  // where the block's first key is
       keys.k_natural -= block.begin * key_.pitch;
       keys.k_rows -= operands_.rows_floats(block.begin, key_);
       keys.v_natural -= block.begin * value_.pitch;
       operands_.pack_keys(unit, keys, false, block.begin, block.begin + kKeyBlock,
-                          own.floats.data());
-      BackwardBlock<T> to = block_of(unit, block, false, keys, own);
+                          scratch.floats.data());
+      BackwardBlock<T> to = block_of(unit, block, false, keys, scratch);
       to.wrap = window.wrap;
       to.fetches = false;
       write_keys(unit, to);
@@ -306,29 +314,29 @@ class Backward {
       to.dv_before = unit.dv;
       to.before_begin = slots.begin.data();
       to.before = slots.values.data();
-      table_.backward(to, own.floats.data());
+      table_.backward(to, scratch.floats.data());
     }
-    write_rows(unit, index, window, std::min(share.row_end, s_.queries), own);
+    write_rows(unit, index, window, std::min(partition.row_end, s_.queries), scratch);
   }
 
-  // Packs rows up to `end` into the ring. dQ begins with what far shares left, unless other near
-  // shares reach the row, too.
-  void read_rows(const Unit& unit, const KeyShare& share, NearWindow& window, int64_t end,
-                 Scratch& own) const {
-    for (; window.packed < end; window.packed += table_.strip) {
-      const int64_t begin = window.packed, stop = begin + table_.strip;
-      for (int64_t h = 0; h < group_; ++h) {
+  // Packs rows up to `end` into the ring. dQ begins with the sums of far partitions, unless other
+  // near partitions reach the row, too.
+  void read_rows(const Unit& unit, const KeyPartition& partition, NearWindow& window, int64_t end,
+                 Scratch& scratch) const {
+    for (; window.packed < end; window.packed += table_.panel) {
+      const int64_t begin = window.packed, stop = begin + table_.panel;
+      for (int64_t h = 0; h < query_heads_; ++h) {
         operands_.pack_queries(unit, h, window.queries[h], window.wrap, false, begin, stop,
-                               own.floats.data());
-        own.begin_parts();
+                               scratch.floats.data());
+        scratch.begin_parts();
         for (int64_t i = begin; i < stop; ++i) {
-          if (i >= share.alone_begin && i < std::min(share.alone_end, s_.queries))
-            add_far_parts(unit, h, i, own);
-          own.end_row();
+          if (i >= partition.alone_begin && i < std::min(partition.alone_end, s_.queries))
+            add_far_parts(unit, h, i, scratch);
+          scratch.end_row();
         }
-        table_.join({.parts = own.parts.data(),
-                     .part_begin = own.part_begin.data(),
-                     .rows = table_.strip,
+        table_.join({.parts = scratch.parts.data(),
+                     .part_begin = scratch.part_begin.data(),
+                     .rows = table_.panel,
                      .width = key_.columns,
                      .sums = window.dq[h] + (begin & window.wrap) * key_.columns,
                      .columns = key_.columns});
@@ -336,19 +344,19 @@ class Backward {
     }
   }
 
-  // Rows before `end`, which no later block of the share reaches.
+  // Rows before `end`, which no later block of the partition reaches.
   void write_rows(const Unit& unit, int64_t index, NearWindow& window, int64_t end,
-                  Scratch& own) const {
-    const KeyShare& share = unit.cut->shares[index];
+                  Scratch& scratch) const {
+    const KeyPartition& partition = unit.cut->partitions[index];
     while (window.written < end) {
       const int64_t begin = window.written, at = begin & window.wrap;
-      const bool alone = begin >= share.alone_begin && begin < share.alone_end;
-      const int64_t bound = alone                       ? share.alone_end
-                            : begin < share.alone_begin ? share.alone_begin
-                                                        : end;
+      const bool alone = begin >= partition.alone_begin && begin < partition.alone_end;
+      const int64_t bound = alone                           ? partition.alone_end
+                            : begin < partition.alone_begin ? partition.alone_begin
+                                                            : end;
       const int64_t stop = std::min({end, bound, begin + kRowTask, begin + window.wrap + 1 - at});
-      read_rows(unit, share, window, stop, own);
-      for (int64_t h = 0; h < group_; ++h) {
+      read_rows(unit, partition, window, stop, scratch);
+      for (int64_t h = 0; h < query_heads_; ++h) {
         const float* const sums = window.dq[h] + at * key_.columns;
         if (alone)
           write_sums(unit, h, begin, stop, sums);
@@ -360,28 +368,28 @@ class Backward {
   }
 
   float* cleared_sums(const Unit& unit, int64_t index, int64_t h) const {
-    const KeyShare& share = unit.cut->shares[index];
-    float* const sums = unit.share_sums[index][h];
-    std::fill_n(sums, share.rows() * key_.columns, 0.0f);
-    return sums - share.row_begin * key_.columns;
+    const KeyPartition& partition = unit.cut->partitions[index];
+    float* const sums = unit.partition_sums[index][h];
+    std::fill_n(sums, partition.rows() * key_.columns, 0.0f);
+    return sums - partition.row_begin * key_.columns;
   }
 
   void add_head(const Unit& unit, int64_t h, int order, const PackedQueries& queries, float* dq,
-                Scratch& own) const {
+                Scratch& scratch) const {
     const RowNumbers& numbers = unit.rows[order][h];
-    own.heads.push_back({.q_columns = queries.q_columns,
-                         .q_rows = queries.q_rows,
-                         .dout_columns = queries.dout_columns,
-                         .dout_rows = queries.dout_rows,
-                         .lse2 = numbers.lse2,
-                         .delta = numbers.delta,
-                         .scale = numbers.scale,
-                         .dq = dq,
-                         .rule = head_rule(p_.rule, unit.b, unit.g * group_ + h)});
+    scratch.heads.push_back({.q_columns = queries.q_columns,
+                             .q_rows = queries.q_rows,
+                             .dout_columns = queries.dout_columns,
+                             .dout_rows = queries.dout_rows,
+                             .lse2 = numbers.lse2,
+                             .delta = numbers.delta,
+                             .scale = numbers.scale,
+                             .dq = dq,
+                             .rule = head_rule(p_.rule, unit.b, unit.g * query_heads_ + h)});
   }
 
   BackwardBlock<T> block_of(const Unit& unit, const KeyBlock& block, bool is_far,
-                            const PackedKeys& keys, const Scratch& own) const {
+                            const PackedKeys& keys, const Scratch& scratch) const {
     const GroupedPlan& plan = *unit.plan;
     const FarPairs& far = plan.far;
     return {.key_width = key_,
@@ -391,8 +399,8 @@ class Backward {
             .k_natural = keys.k_natural,
             .k_rows = keys.k_rows,
             .v_natural = keys.v_natural,
-            .strips = own.strips.data(),
-            .strip_count = std::ssize(own.strips),
+            .ranges = scratch.ranges.data(),
+            .range_count = std::ssize(scratch.ranges),
             .rule = is_far ? far.rule : plan.near,
             .query_places = is_far ? places_of(far.query.places, far.query.low, far.query.high)
                                    : places_of(plan.key, plan.low, plan.high, plan.first_query()),
@@ -400,22 +408,22 @@ class Backward {
                                  : places_of(plan.key, plan.low, plan.high),
             .ordered = true,
             .plain = is_plain(p_.rule, PairGate::Form::none),
-            .heads = own.heads.data(),
-            .head_count = group_,
+            .heads = scratch.heads.data(),
+            .head_count = query_heads_,
             .not_finite = &not_finite_};
   }
 
   // Rows of dK and dV without a near pass.
-  void join_keys(const Unit& unit, int64_t begin, int64_t end, Scratch& own) const {
+  void join_keys(const Unit& unit, int64_t begin, int64_t end, Scratch& scratch) const {
     const IntRows& slots = unit.cut->key_slots;
     const auto join = [&](const float* sums, const PackedWidth& width, const HeadRows<T>& to) {
-      own.begin_parts();
+      scratch.begin_parts();
       for (int64_t j = begin; j < end; ++j) {
-        for (const int32_t slot : slots.of(j)) own.parts.push_back(sums + slot * width.columns);
-        own.end_row();
+        for (const int32_t slot : slots.of(j)) scratch.parts.push_back(sums + slot * width.columns);
+        scratch.end_row();
       }
-      table_.join({.parts = own.parts.data(),
-                   .part_begin = own.part_begin.data(),
+      table_.join({.parts = scratch.parts.data(),
+                   .part_begin = scratch.part_begin.data(),
                    .rows = end - begin,
                    .width = width.elements,
                    .out = to.at(unit.b, unit.g, begin),
@@ -426,35 +434,36 @@ class Backward {
     join(unit.dv, value_, p_.dv);
   }
 
-  // What far shares left of row i of dQ.
-  void add_far_parts(const Unit& unit, int64_t h, int64_t i, Scratch& own) const {
+  // The sums of far partitions for row i of dQ.
+  void add_far_parts(const Unit& unit, int64_t h, int64_t i, Scratch& scratch) const {
     const auto slots = unit.plan->far.query_slots.of(i);
-    for (int64_t n = 0; n < std::ssize(unit.cut->shares); ++n) {
-      const KeyShare& share = unit.cut->shares[n];
-      if (!share.far) break;  // they come first
+    for (int64_t n = 0; n < std::ssize(unit.cut->partitions); ++n) {
+      const KeyPartition& partition = unit.cut->partitions[n];
+      if (!partition.far) break;  // they come first
       for (const int32_t slot : slots) {
-        if (slot >= share.row_begin && slot < share.row_end)
-          own.parts.push_back(unit.share_sums[n][h] + (slot - share.row_begin) * key_.columns);
+        if (slot >= partition.row_begin && slot < partition.row_end)
+          scratch.parts.push_back(unit.partition_sums[n][h] +
+                                  (slot - partition.row_begin) * key_.columns);
       }
     }
   }
 
-  // Rows of dQ that several near shares reach (or none).
-  void join_queries(const Unit& unit, const RowTask& rows, Scratch& own) const {
-    own.begin_parts();
+  // Rows of dQ that several near partitions reach (or none).
+  void join_queries(const Unit& unit, const RowTask& rows, Scratch& scratch) const {
+    scratch.begin_parts();
     for (int64_t i = rows.begin; i < rows.end; ++i) {
-      add_far_parts(unit, rows.h, i, own);
-      for (int64_t n = 0; n < std::ssize(unit.cut->shares); ++n) {
-        const KeyShare& share = unit.cut->shares[n];
-        if (!share.far && i >= share.row_begin && i < share.row_end)
-          own.parts.push_back(memory_.kept_row(unit, n, rows.h, i));
+      add_far_parts(unit, rows.h, i, scratch);
+      for (int64_t n = 0; n < std::ssize(unit.cut->partitions); ++n) {
+        const KeyPartition& partition = unit.cut->partitions[n];
+        if (!partition.far && i >= partition.row_begin && i < partition.row_end)
+          scratch.parts.push_back(memory_.kept_row(unit, n, rows.h, i));
       }
-      own.end_row();
+      scratch.end_row();
     }
-    const int64_t global = unit.g * group_ + rows.h;
+    const int64_t global = unit.g * query_heads_ + rows.h;
     const RowTemperature tau = temperature(unit, global, rows.begin);
-    table_.join({.parts = own.parts.data(),
-                 .part_begin = own.part_begin.data(),
+    table_.join({.parts = scratch.parts.data(),
+                 .part_begin = scratch.part_begin.data(),
                  .rows = rows.end - rows.begin,
                  .width = s_.head_dim,
                  .out = p_.dq.at(unit.b, global, rows.begin),
@@ -469,7 +478,7 @@ class Backward {
   // Rows [begin, end) of dQ from `count` parts that lie `size` apart.
   void write_sums(const Unit& unit, int64_t h, int64_t begin, int64_t end, const float* parts,
                   int64_t size = 0, int64_t count = 1) const {
-    const int64_t global = unit.g * group_ + h;
+    const int64_t global = unit.g * query_heads_ + h;
     const RowTemperature tau = temperature(unit, global, begin);
     table_.query_gradient({.parts = parts,
                            .part_size = size,
@@ -486,9 +495,9 @@ class Backward {
                            .not_finite = &not_finite_});
   }
 
-  // Rows of dQ without a far pass: every share has a part of each.
-  void sum_shares(const Unit& unit, const RowTask& rows) const {
-    const auto& sums = unit.share_sums;
+  // Rows of dQ without a far pass: every partition has a part of each.
+  void sum_partitions(const Unit& unit, const RowTask& rows) const {
+    const auto& sums = unit.partition_sums;
     write_sums(unit, rows.h, rows.begin, rows.end, sums[0][rows.h] + rows.begin * key_.columns,
                sums.size() > 1 ? sums[1][rows.h] - sums[0][rows.h] : 0, std::ssize(sums));
   }
@@ -506,7 +515,7 @@ class Backward {
 
   // P of the sink is e^(z - lse), its value 0.
   void join_sink(const Unit& unit, int64_t h) const {
-    const int64_t global = unit.g * group_ + h, at = unit.b * s_.heads + global;
+    const int64_t global = unit.g * query_heads_ + h, at = unit.b * s_.heads + global;
     const double z = p_.rule.sink_logit[global];
     double total = 0.0;
     for (int64_t i = 0; i < s_.queries; ++i)
@@ -519,11 +528,11 @@ class Backward {
   const GradientOperands<T> operands_;
   const AttentionTable<T>& table_;
   const PackedWidth &key_, &value_;
-  const int64_t group_, queries_;
+  const int64_t query_heads_, queries_;
   const bool parallel_;
   const GradientMemory<T> memory_;
-  std::vector<CutPlan> cuts_;        // by plan
-  mutable bool not_finite_ = false;  // some result is not; threads note it
+  std::vector<PartitionedPlan> cuts_;  // by plan
+  mutable bool not_finite_ = false;    // some result is not; threads note it
 };
 
 }  // namespace

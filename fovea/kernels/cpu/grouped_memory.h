@@ -1,5 +1,5 @@
-// Memory of the backward pass of grouped attention: what a key head holds for all its shares, what
-// a thread holds for one (internal to kernels/cpu).
+// Memory of the backward pass of grouped attention: what a key head holds for all its partitions,
+// what a thread holds for one (internal to kernels/cpu).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -9,29 +9,29 @@
 #include <vector>
 
 #include "fovea/kernels/cpu/grouped_operands.h"
-#include "fovea/kernels/cpu/grouped_shares.h"
+#include "fovea/kernels/cpu/grouped_partitions.h"
 
 namespace fovea::kernels {
 
-/// A plan cut into shares.
-struct CutPlan {
-  std::vector<KeyShare> shares;
+/// A plan cut into partitions.
+struct PartitionedPlan {
+  std::vector<KeyPartition> partitions;
   IntRows key_slots;        ///< by key
-  bool packs_first = true;  ///< operands are packed for all shares, before them
+  bool packs_first = true;  ///< operands are packed for all partitions, before them
 };
 
 /// One key head of a batch row at work.
 struct GradientUnit : KeyHead {
-  const CutPlan* cut = nullptr;
+  const PartitionedPlan* cut = nullptr;
   /// Packed first: of a far pass by slots, else in the tokens' order.
   PackedKeys keys;
-  std::vector<PackedQueries> queries;           // by query head
-  std::vector<RowNumbers> rows[2];              // near, far; by query head
-  float *dk = nullptr, *dv = nullptr;           // sums of the far pass by key slot
-  std::vector<std::vector<float*>> share_sums;  // dQ by share and query head
+  std::vector<PackedQueries> queries;               // by query head
+  std::vector<RowNumbers> rows[2];                  // near, far; by query head
+  float *dk = nullptr, *dv = nullptr;               // sums of the far pass by key slot
+  std::vector<std::vector<float*>> partition_sums;  // dQ by partition and query head
 };
 
-/// What a near share works with: the keys of one block, and a ring of queries for every head.
+/// What a near partition works with: the keys of one block, and a ring of queries for every head.
 struct NearWindow {
   PackedKeys keys;
   int64_t wrap = 0;                    // row n stands at n & wrap of the ring
@@ -48,25 +48,25 @@ class GradientMemory {
       : s_(problem.sizes), operands_(operands) {}
 
   /// Threads pack far lists for themselves where this takes no more memory than packing all.
-  CutPlan cut(const GroupedPlan& plan, int64_t threads) const {
-    CutPlan cut{.shares = key_shares(plan), .key_slots = key_slots_of(plan)};
+  PartitionedPlan cut(const GroupedPlan& plan, int64_t threads) const {
+    PartitionedPlan cut{.partitions = key_partitions(plan), .key_slots = key_slots_of(plan)};
     int64_t largest = 0;
     bool alone = plan.has_far();
-    for (const KeyShare& share : cut.shares) {
-      if (!share.far) continue;
-      alone &= share.component >= 0;
-      largest = std::max(largest, share_floats(share));
+    for (const KeyPartition& partition : cut.partitions) {
+      if (!partition.far) continue;
+      alone &= partition.component >= 0;
+      largest = std::max(largest, partition_floats(partition));
     }
     const int64_t all = operands_.key_floats(key_slots(plan)) +
-                        operands_.group * operands_.query_floats(query_slots(plan));
+                        operands_.query_heads * operands_.query_floats(query_slots(plan));
     cut.packs_first = !alone || threads * largest > all;
     return cut;
   }
 
   /// Floats of packed lists.
-  int64_t share_floats(const KeyShare& share) const {
-    return operands_.key_floats(share.key_end - share.key_begin) +
-           operands_.group * operands_.query_floats(share.rows());
+  int64_t partition_floats(const KeyPartition& partition) const {
+    return operands_.key_floats(partition.key_end - partition.key_begin) +
+           operands_.query_heads * operands_.query_floats(partition.rows());
   }
 
   /// Rows that are packed first: of slots if there is a far pass, else of the tokens.
@@ -84,7 +84,7 @@ class GradientMemory {
     Cutter cutter(memory);
     unit.keys = operands_.take_keys(cutter, first_keys(unit), 0);
     const bool far = unit.plan->has_far();
-    for (int64_t h = 0; h < operands_.group; ++h) {
+    for (int64_t h = 0; h < operands_.query_heads; ++h) {
       unit.queries.push_back(operands_.take_queries(cutter, first_queries(unit), 0));
       for (int order = 0; order < (far ? 2 : 1); ++order) {
         const int64_t rows =
@@ -96,49 +96,50 @@ class GradientMemory {
       unit.dk = cutter.take(key_slots(*unit.plan) * operands_.key.columns);
       unit.dv = cutter.take(key_slots(*unit.plan) * operands_.value.columns);
     }
-    for (const KeyShare& share : unit.cut->shares) {
-      unit.share_sums.emplace_back();
-      for (int64_t h = 0; h < operands_.group; ++h)
-        unit.share_sums.back().push_back(
-            cutter.take(kept_rows(unit, share) * operands_.key.columns));
+    for (const KeyPartition& partition : unit.cut->partitions) {
+      unit.partition_sums.emplace_back();
+      for (int64_t h = 0; h < operands_.query_heads; ++h)
+        unit.partition_sums.back().push_back(
+            cutter.take(kept_rows(unit, partition) * operands_.key.columns));
     }
     return cutter.used();
   }
 
-  /// Floats of a thread, for one share of the unit at a time.
-  int64_t own_floats(const GradientUnit& unit) const {
+  /// Floats of a thread, for one partition of the unit at a time.
+  int64_t thread_floats(const GradientUnit& unit) const {
     Cutter near(nullptr);
     if (unit.plan->has_far() && unit.plan->has_near()) take_window(near, *unit.plan);
     int64_t floats = near.used();
     if (unit.cut->packs_first) return floats;
-    for (const KeyShare& share : unit.cut->shares)
-      if (share.far) floats = std::max(floats, share_floats(share));
+    for (const KeyPartition& partition : unit.cut->partitions)
+      if (partition.far) floats = std::max(floats, partition_floats(partition));
     return floats;
   }
 
   NearWindow take_window(Cutter& cutter, const GroupedPlan& plan) const {
     const int64_t rows = ring_rows(plan);
     NearWindow window{.keys = operands_.take_keys(cutter, kKeyBlock, 0), .wrap = rows - 1};
-    for (int64_t h = 0; h < operands_.group; ++h) {
+    for (int64_t h = 0; h < operands_.query_heads; ++h) {
       window.queries.push_back(operands_.take_queries(cutter, rows, 0));
       window.dq.push_back(cutter.take(rows * operands_.key.columns));
     }
     return window;
   }
 
-  /// Where a share keeps a row of dQ that others add to.
+  /// Where a partition keeps a row of dQ that others add to.
   float* kept_row(const GradientUnit& unit, int64_t n, int64_t h, int64_t row) const {
-    const KeyShare& share = unit.cut->shares[n];
-    const bool behind = unit.plan->has_far() && !share.far && row >= share.alone_end;
-    const int64_t at = row - share.row_begin - (behind ? share.alone_end - share.alone_begin : 0);
-    return unit.share_sums[n][h] + at * operands_.key.columns;
+    const KeyPartition& partition = unit.cut->partitions[n];
+    const bool behind = unit.plan->has_far() && !partition.far && row >= partition.alone_end;
+    const int64_t at =
+        row - partition.row_begin - (behind ? partition.alone_end - partition.alone_begin : 0);
+    return unit.partition_sums[n][h] + at * operands_.key.columns;
   }
 
  private:
-  // Rows of dQ that a share leaves: near ones write those that they reach alone.
-  static int64_t kept_rows(const GradientUnit& unit, const KeyShare& share) {
-    const bool writes = unit.plan->has_far() && !share.far;
-    return share.rows() - (writes ? share.alone_end - share.alone_begin : 0);
+  // Rows of dQ that a partition keeps: near ones write those that they reach alone.
+  static int64_t kept_rows(const GradientUnit& unit, const KeyPartition& partition) {
+    const bool writes = unit.plan->has_far() && !partition.far;
+    return partition.rows() - (writes ? partition.alone_end - partition.alone_begin : 0);
   }
   // Rows of the tokens' order that the keys of one block reach.
   int64_t ring_rows(const GroupedPlan& plan) const {

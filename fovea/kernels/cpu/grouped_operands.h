@@ -51,13 +51,13 @@ class GradientOperands {
       : table(attention_table<T>()),
         key(packed_width(table, problem.sizes.head_dim)),
         value(packed_width(table, problem.sizes.value_dim)),
-        group(problem.sizes.heads / problem.sizes.kv_heads),
+        query_heads(problem.sizes.heads / problem.sizes.kv_heads),
         p_(problem),
         s_(problem.sizes) {}
 
   const AttentionTable<T>& table;
   const PackedWidth key, value;
-  const int64_t group;  ///< query heads of a key head
+  const int64_t query_heads;  ///< query heads of a key head
 
   int64_t rows_floats(int64_t rows, const PackedWidth& w) const {
     return rows / table.elements * w.columns;
@@ -67,7 +67,7 @@ class GradientOperands {
   }
   int64_t query_floats(int64_t rows) const { return key_floats(rows) + rows_floats(rows, value); }
   /// What pack_keys() and pack_queries() need of the caller.
-  int64_t scratch_floats() const { return table.strip * std::max(key.pitch, value.pitch); }
+  int64_t scratch_floats() const { return table.panel * std::max(key.pitch, value.pitch); }
 
   /// Room for rows from `first` on.
   PackedKeys take_keys(Cutter& cutter, int64_t rows, int64_t first) const {
@@ -90,39 +90,39 @@ class GradientOperands {
   void pack_keys(const KeyHead& head, const PackedKeys& to, bool far, int64_t begin, int64_t end,
                  float* scratch) const {
     const int64_t real = far ? end : s_.keys;
-    for (; begin < end; begin += table.strip) {
+    for (; begin < end; begin += table.panel) {
       const int32_t* index = far ? head.plan->far.key.token.data() + begin : nullptr;
       const int64_t first = far ? 0 : begin;
-      const int64_t rows = std::clamp<int64_t>(real - begin, 0, table.strip);
-      const int64_t ahead = std::clamp<int64_t>(real - begin - table.strip, 0, table.strip);
-      table.pack({p_.k.at(head.b, head.g, first), p_.k.row, rows, index, ahead}, key,
+      const int64_t rows = std::clamp<int64_t>(real - begin, 0, table.panel);
+      const int64_t next_rows = std::clamp<int64_t>(real - begin - table.panel, 0, table.panel);
+      table.pack({p_.k.at(head.b, head.g, first), p_.k.row, rows, index, next_rows}, key,
                  {.natural = to.k_natural + begin * key.pitch,
                   .rows = to.k_rows + rows_floats(begin, key)},
                  scratch);
-      table.pack({p_.v.at(head.b, head.g, first), p_.v.row, rows, index, ahead}, value,
+      table.pack({p_.v.at(head.b, head.g, first), p_.v.row, rows, index, next_rows}, value,
                  {.natural = to.v_natural + begin * value.pitch}, scratch);
     }
   }
 
-  /// Queries [begin, end) of query head h of the group likewise, into rows n & wrap.
+  /// Queries [begin, end) of query head h of the key head likewise, into rows n & wrap.
   void pack_queries(const KeyHead& head, int64_t h, const PackedQueries& to, int64_t wrap, bool far,
                     int64_t begin, int64_t end, float* scratch) const {
-    const int64_t global = head.g * group + h;
+    const int64_t global = head.g * query_heads + h;
     const int64_t real = far ? end : s_.queries;
     const int32_t offset = static_cast<int32_t>(head.plan->first_query());
-    int32_t index[2 * kVisitTile];  // of this strip and the next one
-    for (; begin < end; begin += table.strip) {
-      const int64_t rows = std::clamp<int64_t>(real - begin, 0, table.strip), at = begin & wrap;
-      const int64_t ahead = std::clamp<int64_t>(real - begin - table.strip, 0, table.strip);
-      for (int64_t n = 0; far && n < rows + ahead; ++n)
+    int32_t index[2 * kVisitTile];  // of this panel and the next one
+    for (; begin < end; begin += table.panel) {
+      const int64_t rows = std::clamp<int64_t>(real - begin, 0, table.panel), at = begin & wrap;
+      const int64_t next_rows = std::clamp<int64_t>(real - begin - table.panel, 0, table.panel);
+      for (int64_t n = 0; far && n < rows + next_rows; ++n)
         index[n] = std::max(head.plan->far.query.token[begin + n] - offset, -1);
       const int32_t* const tokens = far ? index : nullptr;
       const int64_t first = far ? 0 : begin;
       table.pack(
-          {p_.q.at(head.b, global, first), p_.q.row, rows, tokens, ahead}, key,
+          {p_.q.at(head.b, global, first), p_.q.row, rows, tokens, next_rows}, key,
           {.columns = to.q_columns + at * key.pitch, .rows = to.q_rows + rows_floats(at, key)},
           scratch);
-      table.pack({p_.dout.at(head.b, global, first), p_.dout.row, rows, tokens, ahead}, value,
+      table.pack({p_.dout.at(head.b, global, first), p_.dout.row, rows, tokens, next_rows}, value,
                  {.columns = to.dout_columns + at * value.pitch,
                   .rows = to.dout_rows + rows_floats(at, value)},
                  scratch);

@@ -11,9 +11,9 @@
 namespace fovea::kernels {
 namespace {
 
-// Appends the far keys [begin, end) that meet `own`, a few at a time: most keys meet nobody, and a
-// list as long as the cache would be fresh memory in every call.
-void scan(std::span<const uint64_t> members, int64_t begin, int64_t end, uint64_t own,
+// Appends the far keys [begin, end) that meet `query_members`, a few at a time: most keys meet
+// nobody, and a list as long as the cache would be fresh memory in every call.
+void scan(std::span<const uint64_t> members, int64_t begin, int64_t end, uint64_t query_members,
           std::vector<int32_t>& seen) {
   constexpr int64_t kAtOnce = 2048;
   const AttentionTable<float>& table = attention_table<float>();
@@ -22,7 +22,7 @@ void scan(std::span<const uint64_t> members, int64_t begin, int64_t end, uint64_
     const int64_t count = table.scan({.members = members.data(),
                                       .begin = begin,
                                       .end = std::min(begin + kAtOnce, end),
-                                      .own = own,
+                                      .query_members = query_members,
                                       .out = found.data()});
     seen.insert(seen.end(), found.begin(), found.begin() + count);
   }

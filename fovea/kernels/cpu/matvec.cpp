@@ -24,12 +24,12 @@ MatVecFunction<W> mat_vec_function() {
 }
 
 template <class W>
-void run_share(std::span<const MatVec<W>> products, int64_t n, int64_t shares) {
+void run_slice(std::span<const MatVec<W>> products, int64_t n, int64_t slices) {
   const MatVecFunction<W> function = mat_vec_function<W>();
   int64_t outputs = 0;
   for (const MatVec<W>& p : products) outputs += p.outputs;
-  // The products' outputs, numbered through: each share is one stretch of them.
-  int64_t begin = outputs * n / shares, end = outputs * (n + 1) / shares;
+  // The products' outputs, numbered through: each slice is one stretch of them.
+  int64_t begin = outputs * n / slices, end = outputs * (n + 1) / slices;
   for (const MatVec<W>& p : products) {
     const int64_t last = std::min(end, p.outputs);
     if (begin < last) function(p, begin, last);
@@ -44,17 +44,17 @@ void run(std::span<const MatVec<W>> products) {
   int64_t weights = 0;
   for (const MatVec<W>& p : products) weights += p.outputs * p.inputs;
   const bool parallel = weights > kParallelWeights;
-  const int64_t shares = parallel ? omp_get_max_threads() : 1;
+  const int64_t slices = parallel ? omp_get_max_threads() : 1;
   Team::run(parallel, [&](Team::Member& member) {
     member.each(
-        shares, [&](int64_t n) { run_share(products, n, shares); }, Meet::no);
+        slices, [&](int64_t n) { run_slice(products, n, slices); }, Meet::no);
   });
 }
 
 template MatVecFunction<float> mat_vec_function();
 template MatVecFunction<BFloat16> mat_vec_function();
-template void run_share(std::span<const MatVec<float>>, int64_t, int64_t);
-template void run_share(std::span<const MatVec<BFloat16>>, int64_t, int64_t);
+template void run_slice(std::span<const MatVec<float>>, int64_t, int64_t);
+template void run_slice(std::span<const MatVec<BFloat16>>, int64_t, int64_t);
 template void run(std::span<const MatVec<float>>);
 template void run(std::span<const MatVec<BFloat16>>);
 

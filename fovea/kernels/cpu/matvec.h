@@ -34,9 +34,9 @@ inline constexpr int64_t kMatVecRows = 16;
 template <class W>
 void run(std::span<const MatVec<W>> products);
 
-/// Share n of `shares` of the same, by the calling thread alone.
+/// Slice n of `slices` of the same, by the calling thread alone.
 template <class W>
-void run_share(std::span<const MatVec<W>> products, int64_t n, int64_t shares);
+void run_slice(std::span<const MatVec<W>> products, int64_t n, int64_t slices);
 
 /// The function of one instruction set: outputs [begin, end), one thread.
 template <class W>

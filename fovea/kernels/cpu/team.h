@@ -94,7 +94,7 @@ class Team {
     /// `alone`: outside of OpenMP, whose barriers are calls of the system even for one thread.
     explicit Member(bool alone) : alone_(alone) {}
 
-    /// work(0) ... work(count - 1) in equal contiguous shares.
+    /// work(0) ... work(count - 1) in equal contiguous slices.
     template <class F>
     void each(int64_t count, const F& work, Meet meet = Meet::yes) {
       if (alone_) return all(count, work);

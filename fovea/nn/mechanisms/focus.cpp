@@ -22,7 +22,7 @@ void build_focus(const LayerBuild& build, LayerWeights& layer) {
 void load_groups(LayerStep& step, const PassContext& pass) {
   if (!step.spec.focus.active()) return;
   step.groups = groups_of(step, pass, pass.focus);
-  put_groups(step.spec, step.layer.focus, step.groups, step.tensors);
+  set_groups(step.spec, step.layer.focus, step.groups, step.tensors);
 }
 
 void tell_groups(const LayerStep& step, const PassContext& pass, const AttentionResult& result,

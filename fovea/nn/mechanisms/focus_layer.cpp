@@ -128,7 +128,7 @@ AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode, const FocusChange
   return spec;
 }
 
-void put_groups(const AttentionSpec& spec, const LayerFocus& focus, const LayerGroups& groups,
+void set_groups(const AttentionSpec& spec, const LayerFocus& focus, const LayerGroups& groups,
                 AttentionTensors& tensors) {
   if (spec.focus.reads_groups()) tensors.groups_bsk = groups.groups.groups_btk;
   if (spec.focus.reads_members()) tensors.members_bs = groups.groups.members_bt;

@@ -79,7 +79,7 @@ struct LayerGroups {
 };
 
 /// The stage tensors that `spec` reads, from the groups of a layer.
-void put_groups(const AttentionSpec& spec, const LayerFocus& focus, const LayerGroups& groups,
+void set_groups(const AttentionSpec& spec, const LayerFocus& focus, const LayerGroups& groups,
                 AttentionTensors& tensors);
 
 /// What is told about a pass; statistics cost a product of d_g x d_g.

@@ -64,7 +64,7 @@ at::Tensor gated_lse(const LayerStep& step, const LayerGroups& groups,
   AttentionTensors tensors = step.tensors;
   for (at::Tensor* x : {&tensors.head_gain_e, &tensors.gate_weight, &tensors.gate_bias})
     *x = at::Tensor();
-  put_groups(spec, step.layer.focus, groups, tensors);
+  set_groups(spec, step.layer.focus, groups, tensors);
   const at::Tensor& k = step.heads.k_bgtd;
   const at::Tensor values =
       at::zeros({k.size(0), spec.value_heads(), k.size(2), kNarrowValue}, k.options());

@@ -15,7 +15,7 @@ namespace fovea {
 
 class Transformer;
 
-struct StagePlan {
+struct StageSchedule {
   std::string name;
   int64_t first_step = 0;
   int64_t steps = 0;     ///< 0 = until `seconds`
@@ -43,9 +43,9 @@ struct StagePlan {
 
 /// Lets exactly the stage's parameters learn. ConfigError where the stage names a mechanism that
 /// the model lacks.
-void train_only_stage(Transformer& model, const StagePlan& stage);
+void train_only_stage(Transformer& model, const StageSchedule& stage);
 
 /// At least one stage; a token budget becomes steps (rounded up).
-std::vector<StagePlan> plan_stages(const Recipe& resolved);
+std::vector<StageSchedule> stage_schedules(const Recipe& resolved);
 
 }  // namespace fovea

@@ -1,9 +1,9 @@
-// Shares of the backward pass of grouped attention: every key block is in one share, and a row that
-// a near share writes alone is reached by no other.
+// Partitions of the backward pass of grouped attention: every key block is in one partition, and a
+// row that a near partition writes alone is reached by no other.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/grouped_shares.h"
+#include "fovea/kernels/cpu/grouped_partitions.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 using namespace fovea::testing;
 using kernels::KeyBlock;
-using kernels::KeyShare;
+using kernels::KeyPartition;
 
 struct Case {
   std::string name;
@@ -36,59 +36,59 @@ GroupedPlan plan_of(const Case& c, GroupedKind kind) {
                            {.places = places, .members = members, .queries = c.queries}, kind);
 }
 
-// Rows that the tiles of a share's blocks touch.
-std::pair<int64_t, int64_t> reached(const GroupedPlan& plan, const KeyShare& share) {
-  int64_t begin = share.row_end, end = share.row_begin;
-  std::vector<Strip> strips;
-  for (const KeyBlock& block : share.blocks) {
-    share.far ? far_query_strips(plan, block.list, block.begin, block.end, strips)
-              : near_query_strips(plan, block.begin, block.end, strips);
-    for (const Strip& strip : strips) {
-      begin = std::min(begin, strip.key_begin);
-      end = std::max(end, strip.key_end);
+// Rows that the tiles of a partition's blocks touch.
+std::pair<int64_t, int64_t> reached(const GroupedPlan& plan, const KeyPartition& partition) {
+  int64_t begin = partition.row_end, end = partition.row_begin;
+  std::vector<TileRange> ranges;
+  for (const KeyBlock& block : partition.blocks) {
+    partition.far ? far_query_tile_ranges(plan, block.list, block.begin, block.end, ranges)
+                  : near_query_tile_ranges(plan, block.begin, block.end, ranges);
+    for (const TileRange& range : ranges) {
+      begin = std::min(begin, range.key_begin);
+      end = std::max(end, range.key_end);
     }
   }
   return {begin, end};
 }
 
-void expect_shares(const GroupedPlan& plan, const std::string& what) {
-  const std::vector<KeyShare> shares = kernels::key_shares(plan);
+void expect_partitions(const GroupedPlan& plan, const std::string& what) {
+  const std::vector<KeyPartition> partitions = kernels::key_partitions(plan);
   std::vector<int> near_keys(static_cast<size_t>(plan.keys));
   std::vector<int> slots(plan.far.key.token.size()), rows(static_cast<size_t>(plan.queries) + 64);
-  for (const KeyShare& share : shares) {
-    const auto [begin, end] = reached(plan, share);
-    EXPECT_GE(begin, share.row_begin) << what;
-    EXPECT_LE(end, share.row_end) << what;
+  for (const KeyPartition& partition : partitions) {
+    const auto [begin, end] = reached(plan, partition);
+    EXPECT_GE(begin, partition.row_begin) << what;
+    EXPECT_LE(end, partition.row_end) << what;
     int64_t last = -1;
-    for (const KeyBlock& block : share.blocks) {
+    for (const KeyBlock& block : partition.blocks) {
       EXPECT_LE(block.end - block.begin, kKeyBlock) << what;
-      if (!share.far) {
-        EXPECT_GT(block.begin, last) << what;  // a near share walks forwards
+      if (!partition.far) {
+        EXPECT_GT(block.begin, last) << what;  // a near partition walks forwards
       }
       last = block.begin;
-      for (int64_t n = block.begin; n < block.end; ++n) ++(share.far ? slots : near_keys)[n];
-      if (share.component < 0) continue;
-      EXPECT_EQ(plan.far.lists[block.list].component, share.component) << what;
+      for (int64_t n = block.begin; n < block.end; ++n) ++(partition.far ? slots : near_keys)[n];
+      if (partition.component < 0) continue;
+      EXPECT_EQ(plan.far.lists[block.list].component, partition.component) << what;
       for (const int32_t visitor : plan.far.visited_by.of(block.list))
-        EXPECT_EQ(plan.far.lists[visitor].component, share.component) << what;
-      EXPECT_GE(block.begin, share.key_begin) << what;
-      EXPECT_LE(block.end, share.key_end) << what;
+        EXPECT_EQ(plan.far.lists[visitor].component, partition.component) << what;
+      EXPECT_GE(block.begin, partition.key_begin) << what;
+      EXPECT_LE(block.end, partition.key_end) << what;
     }
-    if (!share.far && plan.has_far())
-      for (int64_t i = share.row_begin; i < share.row_end; ++i) ++rows[i];
+    if (!partition.far && plan.has_far())
+      for (int64_t i = partition.row_begin; i < partition.row_end; ++i) ++rows[i];
   }
   for (const int count : near_keys) EXPECT_EQ(count, 1) << what;
   for (const SlotList& list : plan.far.lists) {
     for (int64_t n = list.key_begin; n < list.key_begin + list.keys; ++n)
       EXPECT_EQ(slots[n], 1) << what;
   }
-  for (const KeyShare& share : shares) {
-    for (int64_t i = share.alone_begin; i < share.alone_end; ++i)
+  for (const KeyPartition& partition : partitions) {
+    for (int64_t i = partition.alone_begin; i < partition.alone_end; ++i)
       EXPECT_EQ(rows[i], 1) << what << " row " << i;
   }
 }
 
-TEST(GroupedShares, HoldEveryKeyOnceAndWriteRowsThatNoOtherReaches) {
+TEST(GroupedPartitions, HoldEveryKeyOnceAndWriteRowsThatNoOtherReaches) {
   const Case cases[] = {{"short", 100, 100},
                         {"one token", 1, 1},
                         {"several stretches", 3500, 3500},
@@ -105,17 +105,17 @@ TEST(GroupedShares, HoldEveryKeyOnceAndWriteRowsThatNoOtherReaches) {
   for (const Case& c : cases) {
     for (const GroupedKind kind :
          {GroupedKind::block_sparse, GroupedKind::classes, GroupedKind::groups})
-      expect_shares(plan_of(c, kind),
-                    c.name + " " + std::string(enum_names(kind)[static_cast<size_t>(kind)]));
+      expect_partitions(plan_of(c, kind),
+                        c.name + " " + std::string(enum_names(kind)[static_cast<size_t>(kind)]));
   }
 }
 
-// Memory stays linear: what near shares keep for later is a window or two a stretch.
-TEST(GroupedShares, LeaveFewRowsForLater) {
+// Memory stays linear: what near partitions keep for later is a window or two a stretch.
+TEST(GroupedPartitions, LeaveFewRowsForLater) {
   const GroupedPlan plan = plan_of({"", 8192, 8192}, GroupedKind::classes);
   int64_t left = 0;
-  for (const KeyShare& share : kernels::key_shares(plan))
-    if (!share.far) left += share.rows() - (share.alone_end - share.alone_begin);
+  for (const KeyPartition& partition : kernels::key_partitions(plan))
+    if (!partition.far) left += partition.rows() - (partition.alone_end - partition.alone_begin);
   EXPECT_GT(left, 0);
   EXPECT_LE(left, 8 * 2 * (24 + 2 * kVisitTile));
 }

@@ -1,4 +1,4 @@
-// Strips of a plan, derived block by block when they are needed.
+// Tile ranges of a grouped plan, derived block by block when they are needed.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t round_down(int64_t n) { return n / kVisitTile * kVisitTile; }
 constexpr int64_t round_up(int64_t n) { return round_down(n + kVisitTile - 1); }
 
-void append(std::vector<Strip>& out, int64_t begin, int64_t end, Strip::Kind kind) {
+void append(std::vector<TileRange>& out, int64_t begin, int64_t end, TileRange::Kind kind) {
   if (begin >= end) return;
   if (!out.empty() && out.back().key_end == begin && out.back().kind == kind) {
     out.back().key_end = end;
@@ -24,15 +24,15 @@ void append(std::vector<Strip>& out, int64_t begin, int64_t end, Strip::Kind kin
 
 // [some_begin, some_end) in whole tiles, of which those inside [all_begin, all_end) are full;
 // `size` rows exist.
-void append_range(std::vector<Strip>& out, int64_t offset, int64_t size, int64_t some_begin,
+void append_range(std::vector<TileRange>& out, int64_t offset, int64_t size, int64_t some_begin,
                   int64_t some_end, int64_t all_begin, int64_t all_end) {
   if (some_begin >= some_end) return;
   const int64_t begin = round_down(some_begin), end = std::min(round_up(some_end), size);
   int64_t full_begin = round_up(std::max(all_begin, begin)), full_end = round_down(all_end);
   if (full_begin >= full_end) full_begin = full_end = end;
-  append(out, offset + begin, offset + full_begin, Strip::Kind::partial);
-  append(out, offset + full_begin, offset + full_end, Strip::Kind::full);
-  append(out, offset + full_end, offset + end, Strip::Kind::partial);
+  append(out, offset + begin, offset + full_begin, TileRange::Kind::partial);
+  append(out, offset + full_begin, offset + full_end, TileRange::Kind::full);
+  append(out, offset + full_end, offset + end, TileRange::Kind::partial);
 }
 
 // What tiles of the tokens' order hold, in block_sparse and dense.
@@ -46,7 +46,7 @@ class Tiles {
 
   // Tokens [first, last] as queries, [key, key_last] as keys.
   void add(int64_t first, int64_t last, int64_t key, int64_t key_last, bool meet_any, bool meet_all,
-           int64_t at, int64_t end, std::vector<Strip>& out) const {
+           int64_t at, int64_t end, std::vector<TileRange>& out) const {
     const auto& position = p_.key.position;
     const bool one = p_.document_begin(last) <= std::min(key, first) &&
                      p_.document_end(key) > std::max(key_last, last);
@@ -65,9 +65,9 @@ class Tiles {
         full_ && one && inside && key_last <= first && (dense_ || meet_all || near_all);
     const bool placed = full_ && one && inside && key_last <= first && last < p_.keys;
     append(out, at, end,
-           all                                         ? Strip::Kind::full
-           : placed && key_last < p_.near_begin[first] ? Strip::Kind::compared
-                                                       : Strip::Kind::partial);
+           all                                         ? TileRange::Kind::full
+           : placed && key_last < p_.near_begin[first] ? TileRange::Kind::compared
+                                                       : TileRange::Kind::partial);
   }
 
  private:
@@ -111,17 +111,18 @@ std::span<const int32_t> queries_of(const FarPairs& far, const SlotList& list) {
   return std::span(far.query.token).subspan(list.query_begin, list.queries);
 }
 
-void append_keys(std::vector<Strip>& out, const SlotList& list, Slots some, Slots all) {
+void append_keys(std::vector<TileRange>& out, const SlotList& list, Slots some, Slots all) {
   append_range(out, list.key_begin, round_up(list.keys), some.first, some.second, all.first,
                all.second);
 }
-void append_queries(std::vector<Strip>& out, const SlotList& list, Slots some, Slots all) {
+void append_queries(std::vector<TileRange>& out, const SlotList& list, Slots some, Slots all) {
   append_range(out, list.query_begin, round_up(list.queries), some.first, some.second, all.first,
                all.second);
 }
 
 // Key slots of a block of a listed plan.
-void listed_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<Strip>& out) {
+void listed_tile_ranges(const GroupedPlan& plan, const SlotBlock& block,
+                        std::vector<TileRange>& out) {
   const FarPairs& far = plan.far;
   const int32_t first = far.query.token[block.begin];
   const int32_t last = far.query.token[block.begin + block.rows - 1];
@@ -142,8 +143,8 @@ void listed_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<
 }
 
 // Query slots of key slots [begin, end) of a list of a listed plan.
-void listed_query_strips(const GroupedPlan& plan, int64_t list, int64_t begin, int64_t end,
-                         std::vector<Strip>& out) {
+void listed_query_tile_ranges(const GroupedPlan& plan, int64_t list, int64_t begin, int64_t end,
+                              std::vector<TileRange>& out) {
   const FarPairs& far = plan.far;
   const int32_t first = far.key.token[begin], last = far.key.token[end - 1];
   const bool one = plan.document_begin(first) == plan.document_begin(last);
@@ -173,7 +174,8 @@ bool compares(const GroupedPlan& plan, const SlotList& list) {
 
 }  // namespace
 
-void near_strips(const GroupedPlan& plan, int64_t begin, int64_t rows, std::vector<Strip>& out) {
+void near_tile_ranges(const GroupedPlan& plan, int64_t begin, int64_t rows,
+                      std::vector<TileRange>& out) {
   out.clear();
   if (!plan.has_near()) return;
   const int64_t first = plan.first_query() + begin, last = first + rows - 1;
@@ -192,8 +194,8 @@ void near_strips(const GroupedPlan& plan, int64_t begin, int64_t rows, std::vect
   }
 }
 
-void near_query_strips(const GroupedPlan& plan, int64_t begin, int64_t end,
-                       std::vector<Strip>& out) {
+void near_query_tile_ranges(const GroupedPlan& plan, int64_t begin, int64_t end,
+                            std::vector<TileRange>& out) {
   out.clear();
   if (!plan.has_near()) return;
   const int64_t offset = plan.first_query();
@@ -214,9 +216,9 @@ void near_query_strips(const GroupedPlan& plan, int64_t begin, int64_t end,
   }
 }
 
-void far_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<Strip>& out) {
+void far_tile_ranges(const GroupedPlan& plan, const SlotBlock& block, std::vector<TileRange>& out) {
   out.clear();
-  if (plan.kind == GroupedKind::lists) return listed_strips(plan, block, out);
+  if (plan.kind == GroupedKind::lists) return listed_tile_ranges(plan, block, out);
   const FarPairs& far = plan.far;
   const int32_t first = far.query.token[block.begin];
   const int32_t last = far.query.token[block.begin + block.rows - 1];
@@ -238,10 +240,10 @@ void far_strips(const GroupedPlan& plan, const SlotBlock& block, std::vector<Str
   }
 }
 
-void far_query_strips(const GroupedPlan& plan, int64_t list, int64_t begin, int64_t end,
-                      std::vector<Strip>& out) {
+void far_query_tile_ranges(const GroupedPlan& plan, int64_t list, int64_t begin, int64_t end,
+                           std::vector<TileRange>& out) {
   out.clear();
-  if (plan.kind == GroupedKind::lists) return listed_query_strips(plan, list, begin, end, out);
+  if (plan.kind == GroupedKind::lists) return listed_query_tile_ranges(plan, list, begin, end, out);
   const FarPairs& far = plan.far;
   const int32_t first = far.key.token[begin], last = far.key.token[end - 1];
   const bool one = plan.document_begin(first) == plan.document_begin(last);
@@ -258,17 +260,17 @@ void far_query_strips(const GroupedPlan& plan, int64_t list, int64_t begin, int6
 
 int64_t visited_tiles(const GroupedPlan& plan) {
   int64_t tiles = 0;
-  std::vector<Strip> strips;
+  std::vector<TileRange> ranges;
   const auto add = [&] {
-    for (const Strip& strip : strips)
-      tiles += (strip.key_end - strip.key_begin + kVisitTile - 1) / kVisitTile;
+    for (const TileRange& range : ranges)
+      tiles += (range.key_end - range.key_begin + kVisitTile - 1) / kVisitTile;
   };
   for (int64_t begin = 0; begin < plan.queries; begin += kQueryBlock) {
-    near_strips(plan, begin, std::min(kQueryBlock, plan.queries - begin), strips);
+    near_tile_ranges(plan, begin, std::min(kQueryBlock, plan.queries - begin), ranges);
     add();
   }
   for (const SlotBlock& block : plan.far.blocks) {
-    far_strips(plan, block, strips);
+    far_tile_ranges(plan, block, ranges);
     add();
   }
   return tiles;

@@ -1,8 +1,8 @@
-// Mask rules and strip lists (seam 4 of the design; spec 4.7, 7.5, 9.10).
+// Mask rules and range lists (seam 4 of the design; spec 4.7, 7.5, 9.10).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/common/strips.h"
+#include "fovea/kernels/common/tile_ranges.h"
 
 #include <gtest/gtest.h>
 
@@ -52,17 +52,17 @@ std::vector<TokenPlace> random_places(Rng& rng, int64_t count) {
 void expect_dense_relation(const MaskRule& rule, std::span<const TokenPlace> queries,
                            std::span<const TokenPlace> keys, int64_t query_block,
                            int64_t key_tile) {
-  const StripList list = build_strips(rule, queries, keys, query_block, key_tile);
+  const TileRanges list = build_tile_ranges(rule, queries, keys, query_block, key_tile);
   ASSERT_EQ(list.blocks(), (std::ssize(queries) + query_block - 1) / query_block);
   for (int64_t q = 0; q < std::ssize(queries); ++q) {
     std::vector<bool> seen(keys.size(), false);
     int64_t end = 0;
-    for (const Strip& strip : list.of_block(q / query_block)) {
-      ASSERT_GE(strip.key_begin, end) << "strips must ascend without overlap";
-      ASSERT_LT(strip.key_begin, strip.key_end);
-      end = strip.key_end;
-      for (int64_t k = strip.key_begin; k < strip.key_end; ++k) {
-        seen[k] = strip.kind == Strip::Kind::full || allowed(rule, queries[q], keys[k]);
+    for (const TileRange& range : list.of_block(q / query_block)) {
+      ASSERT_GE(range.key_begin, end) << "ranges must ascend without overlap";
+      ASSERT_LT(range.key_begin, range.key_end);
+      end = range.key_end;
+      for (int64_t k = range.key_begin; k < range.key_end; ++k) {
+        seen[k] = range.kind == TileRange::Kind::full || allowed(rule, queries[q], keys[k]);
       }
     }
     ASSERT_LE(end, std::ssize(keys));
@@ -71,7 +71,7 @@ void expect_dense_relation(const MaskRule& rule, std::span<const TokenPlace> que
   }
 }
 
-TEST(Strips, EqualTheDenseRelationForRandomRulesAndDocuments) {
+TEST(TileRanges, EqualTheDenseRelationForRandomRulesAndDocuments) {
   Rng rng(7);
   for (int round = 0; round < 300; ++round) {
     const MaskRule rule = random_rule(rng);
@@ -93,36 +93,36 @@ std::vector<TokenPlace> one_document(int64_t count) {
   return places;
 }
 
-TEST(Strips, OfACausalMaskAreOneFullStripAndTheDiagonalTile) {
-  const StripList list = build_strips({}, one_document(64), one_document(64), 16, 16);
+TEST(TileRanges, OfACausalMaskAreOneFullRangeAndTheDiagonalTile) {
+  const TileRanges list = build_tile_ranges({}, one_document(64), one_document(64), 16, 16);
   for (int64_t block = 0; block < 4; ++block) {
-    const auto strips = list.of_block(block);
-    ASSERT_EQ(strips.size(), block == 0 ? 1u : 2u);
-    EXPECT_EQ(strips.back().kind, Strip::Kind::partial);
-    EXPECT_EQ(strips.back().key_end, 16 * (block + 1));
+    const auto ranges = list.of_block(block);
+    ASSERT_EQ(ranges.size(), block == 0 ? 1u : 2u);
+    EXPECT_EQ(ranges.back().kind, TileRange::Kind::partial);
+    EXPECT_EQ(ranges.back().key_end, 16 * (block + 1));
     if (block > 0) {
-      EXPECT_EQ(strips[0].kind, Strip::Kind::full);
-      EXPECT_EQ(strips[0].key_end, 16 * block);
+      EXPECT_EQ(ranges[0].kind, TileRange::Kind::full);
+      EXPECT_EQ(ranges[0].key_end, 16 * block);
     }
   }
 }
 
-TEST(Strips, OfAWindowWithSinksSkipWhatIsBetween) {
-  const StripList list =
-      build_strips({.window = 16, .sinks = 4}, one_document(160), one_document(160), 16, 16);
-  const auto strips = list.of_block(9);
-  ASSERT_EQ(strips.size(), 2u);
-  EXPECT_EQ(strips[0].key_begin, 0);
-  EXPECT_EQ(strips[0].key_end, 16);
-  EXPECT_EQ(strips[1].key_begin, 128);
+TEST(TileRanges, OfAWindowWithSinksSkipWhatIsBetween) {
+  const TileRanges list =
+      build_tile_ranges({.window = 16, .sinks = 4}, one_document(160), one_document(160), 16, 16);
+  const auto ranges = list.of_block(9);
+  ASSERT_EQ(ranges.size(), 2u);
+  EXPECT_EQ(ranges[0].key_begin, 0);
+  EXPECT_EQ(ranges[0].key_end, 16);
+  EXPECT_EQ(ranges[1].key_begin, 128);
 }
 
-TEST(Strips, OfOtherDocumentsAreNotVisited) {
+TEST(TileRanges, OfOtherDocumentsAreNotVisited) {
   std::vector<TokenPlace> places = one_document(64);
   for (int64_t n = 32; n < 64; ++n) places[n] = {1, n - 32};
-  const StripList list = build_strips({}, places, places, 16, 16);
+  const TileRanges list = build_tile_ranges({}, places, places, 16, 16);
   ASSERT_FALSE(list.of_block(3).empty());
-  for (const Strip& strip : list.of_block(3)) EXPECT_GE(strip.key_begin, 32);
+  for (const TileRange& range : list.of_block(3)) EXPECT_GE(range.key_begin, 32);
 }
 
 // Spec 7.5: i - j < W, W keys with self.

@@ -1,8 +1,8 @@
-// Strip lists from a mask rule.
+// Tile ranges from a mask rule.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/common/strips.h"
+#include "fovea/kernels/common/tile_ranges.h"
 
 #include <algorithm>
 
@@ -77,28 +77,30 @@ std::vector<TileSide> cut(std::span<const TokenPlace> places, int64_t size) {
 
 }  // namespace
 
-StripList build_strips(const MaskRule& rule, std::span<const TokenPlace> queries,
-                       std::span<const TokenPlace> keys, int64_t query_block, int64_t key_tile) {
-  StripList list{.query_block = query_block, .block_begin = {0}, .strips = {}};
+TileRanges build_tile_ranges(const MaskRule& rule, std::span<const TokenPlace> queries,
+                             std::span<const TokenPlace> keys, int64_t query_block,
+                             int64_t key_tile) {
+  TileRanges list{.query_block = query_block, .block_begin = {0}, .ranges = {}};
   const std::vector<TileSide> key_tiles = cut(keys, key_tile);
   for (const TileSide& query : cut(queries, query_block)) {
-    const size_t first = list.strips.size();
+    const size_t first = list.ranges.size();
     int64_t begin = 0;
     for (const TileSide& key : key_tiles) {
       const int64_t end = begin + std::ssize(key.places);
       const Tile tile = query.run && key.run ? classify_runs(rule, query.places, key.places)
                                              : scan(rule, query.places, key.places);
-      const Strip::Kind kind = tile == Tile::all ? Strip::Kind::full : Strip::Kind::partial;
-      const bool extends = list.strips.size() > first && list.strips.back().key_end == begin &&
-                           list.strips.back().kind == kind;
+      const TileRange::Kind kind =
+          tile == Tile::all ? TileRange::Kind::full : TileRange::Kind::partial;
+      const bool extends = list.ranges.size() > first && list.ranges.back().key_end == begin &&
+                           list.ranges.back().kind == kind;
       if (tile != Tile::none && extends) {
-        list.strips.back().key_end = end;
+        list.ranges.back().key_end = end;
       } else if (tile != Tile::none) {
-        list.strips.push_back({.key_begin = begin, .key_end = end, .kind = kind});
+        list.ranges.push_back({.key_begin = begin, .key_end = end, .kind = kind});
       }
       begin = end;
     }
-    list.block_begin.push_back(std::ssize(list.strips));
+    list.block_begin.push_back(std::ssize(list.ranges));
   }
   return list;
 }

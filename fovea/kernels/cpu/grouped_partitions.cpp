@@ -1,8 +1,8 @@
-// Cutting a plan into shares of key blocks.
+// Cutting a plan into partitions of key blocks.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/grouped_shares.h"
+#include "fovea/kernels/cpu/grouped_partitions.h"
 
 #include <algorithm>
 
@@ -11,16 +11,16 @@
 namespace fovea::kernels {
 namespace {
 
-// Keys of a share of near pairs, at least: its queries reach one window further.
-constexpr int64_t kNearShare = 1024;
-// So many components give threads enough to share; fewer ones are cut.
+// Keys of a partition of near pairs, at least: its queries reach one window further.
+constexpr int64_t kNearPartition = 1024;
+// So many components give enough work for all threads; fewer ones are cut.
 constexpr int64_t kEnoughComponents = 4;
 
 int64_t parts_of(int64_t keys, int64_t each) { return std::clamp<int64_t>(keys / each, 1, 8); }
 
-class Shares {
+class Partitions {
  public:
-  explicit Shares(const GroupedPlan& plan) : plan_(plan) {
+  explicit Partitions(const GroupedPlan& plan) : plan_(plan) {
     if (plan.has_far()) {
       add_far();
       if (plan.has_near()) add_near();
@@ -28,29 +28,29 @@ class Shares {
       add_tiles();
     }
   }
-  std::vector<KeyShare> take() { return std::move(shares_); }
+  std::vector<KeyPartition> take() { return std::move(partitions_); }
 
  private:
-  // Deals blocks round robin to `parts` shares like `share`.
-  void deal(const KeyShare& share, const std::vector<KeyBlock>& blocks, int64_t parts) {
+  // Deals blocks round robin to `parts` partitions like `partition`.
+  void deal(const KeyPartition& partition, const std::vector<KeyBlock>& blocks, int64_t parts) {
     for (int64_t part = 0; part < parts; ++part) {
-      shares_.push_back(share);
+      partitions_.push_back(partition);
       for (int64_t n = part; n < std::ssize(blocks); n += parts)
-        shares_.back().blocks.push_back(blocks[n]);
+        partitions_.back().blocks.push_back(blocks[n]);
     }
   }
 
   void add_far() {
     const FarPairs& far = plan_.far;
     const int64_t slots = query_slots(plan_);
-    std::vector<KeyShare> parts;
+    std::vector<KeyPartition> parts;
     for (int64_t n = 0; n < far.components; ++n)
       parts.push_back(
           {.far = true, .row_begin = slots, .component = n, .key_begin = key_slots(plan_)});
     std::vector<std::vector<KeyBlock>> blocks(parts.size());
     for (int64_t s = 0; s < std::ssize(far.lists); ++s) {
       const SlotList& list = far.lists[s];
-      KeyShare& part = parts[list.component];
+      KeyPartition& part = parts[list.component];
       for (int64_t n = 0; n < list.keys; n += kKeyBlock)
         blocks[list.component].push_back(
             {s, list.key_begin + n, list.key_begin + std::min(n + kKeyBlock, list.keys)});
@@ -68,23 +68,23 @@ class Shares {
     for (size_t n = 0; n < parts.size(); ++n) {
       parts[n].row_begin = std::min(parts[n].row_begin, parts[n].row_end);
       const int64_t keys = std::ssize(blocks[n]) * kKeyBlock;
-      const int64_t shares =
-          std::ssize(parts) >= kEnoughComponents ? 1 : parts_of(keys, kNearShare);
-      if (shares > 1) parts[n].component = -1;
-      deal(parts[n], blocks[n], shares);
+      const int64_t partitions =
+          std::ssize(parts) >= kEnoughComponents ? 1 : parts_of(keys, kNearPartition);
+      if (partitions > 1) parts[n].component = -1;
+      deal(parts[n], blocks[n], partitions);
     }
   }
 
   // Components whose lists lie apart have long ranges of rows; all in one keep memory linear.
-  void join_if_large(std::vector<KeyShare>& parts,
+  void join_if_large(std::vector<KeyPartition>& parts,
                      std::vector<std::vector<KeyBlock>>& blocks) const {
     int64_t rows = 0;
-    for (const KeyShare& part : parts) rows += std::max<int64_t>(part.rows(), 0);
+    for (const KeyPartition& part : parts) rows += std::max<int64_t>(part.rows(), 0);
     if (rows <= 3 * query_slots(plan_)) return;
     for (size_t n = 1; n < parts.size(); ++n)
       blocks[0].insert(blocks[0].end(), blocks[n].begin(), blocks[n].end());
     blocks.resize(1);
-    parts.assign(1, KeyShare{.far = true, .row_end = query_slots(plan_)});
+    parts.assign(1, KeyPartition{.far = true, .row_end = query_slots(plan_)});
   }
 
   std::vector<KeyBlock> key_blocks(int64_t begin, int64_t end) const {
@@ -95,41 +95,43 @@ class Shares {
   }
 
   void add_near() {
-    const int64_t size = std::max(kNearShare, round_up(plan_.rule.window, kKeyBlock));
-    const int64_t offset = plan_.first_query(), first = std::ssize(shares_);
+    const int64_t size = std::max(kNearPartition, round_up(plan_.rule.window, kKeyBlock));
+    const int64_t offset = plan_.first_query(), first = std::ssize(partitions_);
     for (int64_t begin = 0; begin < plan_.keys; begin += size) {
       const int64_t end = std::min(begin + size, plan_.keys);
-      KeyShare share;
-      share.row_begin = std::max<int64_t>(begin - offset, 0) / kVisitTile * kVisitTile;
-      share.row_end =
-          std::max(share.row_begin,
+      KeyPartition partition;
+      partition.row_begin = std::max<int64_t>(begin - offset, 0) / kVisitTile * kVisitTile;
+      partition.row_end =
+          std::max(partition.row_begin,
                    round_up(std::max<int64_t>(plan_.far_from[end - 1] - offset, 0), kVisitTile));
-      deal(share, key_blocks(begin, end), 1);
+      deal(partition, key_blocks(begin, end), 1);
     }
-    const int64_t last = std::ssize(shares_) - 1;
+    const int64_t last = std::ssize(partitions_) - 1;
     int64_t reached = 0;  // by those before
     for (int64_t n = first; n <= last; ++n) {
-      KeyShare& share = shares_[n];
-      share.alone_begin = std::clamp(reached, share.row_begin, share.row_end);
-      share.alone_end = n < last
-                            ? std::clamp(shares_[n + 1].row_begin, share.alone_begin, share.row_end)
-                            : share.row_end;
-      reached = std::max(reached, share.row_end);
+      KeyPartition& partition = partitions_[n];
+      partition.alone_begin = std::clamp(reached, partition.row_begin, partition.row_end);
+      partition.alone_end = n < last ? std::clamp(partitions_[n + 1].row_begin,
+                                                  partition.alone_begin, partition.row_end)
+                                     : partition.row_end;
+      reached = std::max(reached, partition.row_end);
     }
   }
 
   void add_tiles() {
-    KeyShare share;
-    share.row_end = round_up(plan_.queries, kVisitTile);
-    deal(share, key_blocks(0, plan_.keys), parts_of(plan_.keys, 512));
+    KeyPartition partition;
+    partition.row_end = round_up(plan_.queries, kVisitTile);
+    deal(partition, key_blocks(0, plan_.keys), parts_of(plan_.keys, 512));
   }
 
   const GroupedPlan& plan_;
-  std::vector<KeyShare> shares_;
+  std::vector<KeyPartition> partitions_;
 };
 
 }  // namespace
 
-std::vector<KeyShare> key_shares(const GroupedPlan& plan) { return Shares(plan).take(); }
+std::vector<KeyPartition> key_partitions(const GroupedPlan& plan) {
+  return Partitions(plan).take();
+}
 
 }  // namespace fovea::kernels
