@@ -1,12 +1,15 @@
-// Worker of the decode benchmark: a bfloat16 model of 135M parameters' shape writes tokens, one at
+// Worker of the decode benchmark: a model of 135M parameters' shape writes tokens, one at
 // a time, and the machine's read bandwidth is measured beside it.
 //
-//   decode_worker THREADS POSITION [KV_HEADS]     tokens are written from POSITION on; 9, 3 (the
-//                                                 model's) or 1 key/value heads
+//   decode_worker THREADS POSITION [KV_HEADS [DTYPE]]
+//
+// Tokens are written from POSITION on; 9, 3 (the model's) or 1 key/value heads; bfloat16 or
+// float32.
 //
 // Lines of stdin and their answers, one line each (train_step.cpp has the same protocol):
 //   about      JSON: sizes, bytes that a token must read, versions
 //   step       "<milliseconds>" of kTokens tokens, sampling not included
+//   together   the same of 8 sequences: kTokens tokens each
 //   bandwidth  GB/s of reading memory, all threads, the best of several passes
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -76,21 +79,22 @@ double read_bandwidth() {
 
 class Worker {
  public:
-  Worker(int64_t position, int64_t kv_heads)
+  Worker(int64_t position, int64_t kv_heads, at::ScalarType dtype)
       : position_(position), config_(shape_of_135m(kv_heads)), model_(config_, 0) {
-    model_.compute().dtype = at::kBFloat16;
-    model_.hold_matrices_in(at::kBFloat16);
+    model_.compute().dtype = dtype;
+    model_.hold_matrices_in(dtype);
     state_.emplace(model_.make_decode_state(1, position + kTokens));
     const at::Tensor prompt = at::arange(position).unsqueeze(0) % config_.vocab_size;
     for (int64_t i = 0; i < position; i += 256)
       model_.decode(prompt.narrow(1, i, std::min<int64_t>(256, position - i)), *state_);
+    together_ = DecodeState::join(std::vector<const DecodeState*>(kTogether, &*state_));
   }
 
   nlohmann::ordered_json about() const {
     int64_t weights = 0;  // matrices; the embedding is the head, and is read as that
     for (const Parameter& p : model_.parameters().all())
-      if (p.value.dim() == 2) weights += 2 * p.value.numel();
-    const int64_t cache = config_.layers * 2 * config_.kv_heads * config_.head_dim * 2 * position_;
+      if (p.value.dim() == 2) weights += static_cast<int64_t>(p.value.nbytes());
+    const int64_t cache = state_->bytes() * position_ / state_->capacity();
     return {{"layers", config_.layers},
             {"width", config_.width},
             {"heads", config_.heads},
@@ -109,31 +113,41 @@ class Worker {
   }
 
   /// The likeliest token each time, from the same position on.
-  double step() {
-    at::Tensor token = at::full({1, 1}, 1, at::kLong);
+  double step() { return step(*state_); }
+  double step_together() { return step(together_); }
+
+ private:
+  static constexpr int64_t kTogether = 8;
+
+  double step(DecodeState& state) {
+    at::Tensor token = at::full({state.sequences(), 1}, 1, at::kLong);
     const auto start = Clock::now();
-    for (int64_t i = 0; i < kTokens; ++i)
-      token = model_.decode(token, *state_).argmax(-1).view({1, 1});
+    for (int64_t i = 0; i < kTokens; ++i) token = model_.decode(token, state).argmax(-1, true);
     const double taken = milliseconds_since(start);
-    state_->truncate(position_);
+    state.truncate(position_);
     return taken;
   }
 
- private:
   int64_t position_;
   ModelConfig config_;
   Transformer model_;
   std::optional<DecodeState> state_;
+  DecodeState together_;
 };
 
 int run(const std::vector<std::string>& arguments) {
-  require<UsageError>(arguments.size() == 2 || arguments.size() == 3, "decode_worker",
-                      "expected THREADS POSITION [KV_HEADS]");
+  require<UsageError>(arguments.size() >= 2 && arguments.size() <= 4, "decode_worker",
+                      "expected THREADS POSITION [KV_HEADS [DTYPE]]");
+  const std::string dtype = arguments.size() > 3 ? arguments[3] : "bfloat16";
+  require<UsageError>(dtype == "bfloat16" || dtype == "float32", "decode_worker",
+                      "expected bfloat16 or float32; got {}", dtype);
   at::set_num_threads(std::stoi(arguments[0]));
-  Worker worker(std::stoll(arguments[1]), arguments.size() > 2 ? std::stoll(arguments[2]) : 3);
+  Worker worker(std::stoll(arguments[1]), arguments.size() > 2 ? std::stoll(arguments[2]) : 3,
+                dtype == "bfloat16" ? at::kBFloat16 : at::kFloat);
   for (std::string line; std::getline(std::cin, line);) {
     if (line == "about") std::cout << worker.about().dump() << std::endl;
     if (line == "step") std::cout << worker.step() << std::endl;
+    if (line == "together") std::cout << worker.step_together() << std::endl;
     if (line == "bandwidth") std::cout << read_bandwidth() << std::endl;
   }
   return 0;

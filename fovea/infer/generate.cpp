@@ -6,11 +6,12 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
+#include "fovea/config/reader.h"
 #include "fovea/infer/stop_strings.h"
+#include "fovea/infer/text_writer.h"
 
 namespace fovea {
 namespace {
@@ -18,46 +19,28 @@ namespace {
 constexpr std::array<std::string_view, 2> kWhenFull{"stop", "slide"};
 constexpr std::array<std::string_view, 5> kReasons{"end", "stop", "length", "context",
                                                    "interrupted"};
-// Tokens read at a time: bounds the activations of a long prompt, and is where Ctrl-C acts. Long
-// enough that plans and packed keys of grouped attention are made rarely (docs/kernels/grouped.md).
-constexpr int64_t kReadChunk = 2048;
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-bool is_set(const std::atomic<bool>* flag) {
-  return flag != nullptr && flag->load(std::memory_order_relaxed);
-}
-
-int64_t checked_context(const Transformer& model, int64_t wanted) {
-  require<ConfigError>(wanted >= 0 && wanted != 1, "generate",
-                       "'context' must be 0 (the trained length) or at least 2; got {}", wanted);
-  return wanted == 0 ? model.config().context : wanted;
-}
-
 }  // namespace
 
 std::span<const std::string_view> enum_names(WhenFull) { return kWhenFull; }
 std::span<const std::string_view> enum_names(FinishReason) { return kReasons; }
 
 void ContextOptions::describe(FieldVisitor& v) {
-  v.integer({"context", "positions of the text; 0 = the model's trained length"}, context);
+  v.integer(
+      {"context", "positions of the text; 0 = the model's trained length", ranges::kPositionCounts},
+      context);
   v.choice({"when_full", "at the last position: stop, or slide (forget the older half)"},
            when_full);
 }
 
 void GenerateOptions::describe(FieldVisitor& v) {
   sampling.describe(v);
-  v.integer({"max_tokens", "new tokens at most"}, max_tokens);
-  v.integer({"seed", "of the draws; the same seed gives the same text"}, seed);
+  v.integer({"max_tokens", "new tokens at most", ranges::kPositionCounts}, max_tokens);
+  v.integer({"seed", "of the draws; the same seed gives the same text", ranges::kSeeds}, seed);
   v.texts({"stop", "the text ends before the first of these strings"}, stop);
 }
 
 void GenerateOptions::check() const {
-  sampling.check();
-  require<ConfigError>(max_tokens >= 0, "generate", "'max_tokens' must be 0 or more; got {}",
-                       max_tokens);
+  check_fields("generate", *this);
   StopStrings{stop};
 }
 
@@ -73,9 +56,9 @@ nlohmann::ordered_json GenerateResult::to_json() const {
   json["prompt_seconds"] = prompt_seconds;
   json["seconds"] = seconds;
   json["tokens_per_second"] = tokens_per_second();
-  json["decode"] = path.name;
-  if (!path.plan.empty()) json["decode_plan"] = path.plan;
-  if (!path.reason.empty()) json["decode_reason"] = path.reason;
+  json["decode"] = enum_name(path.name);
+  if (!path.plan.empty()) json["decode_plan"] = path.plan_text();
+  if (const std::string why = path.reason.text(); !why.empty()) json["decode_reason"] = why;
   return json;
 }
 
@@ -92,13 +75,11 @@ TextSession::TextSession(const Transformer& model, const Tokenizer& tokenizer,
 void TextSession::append(std::string_view text) {
   const size_t before = tokens_.size();
   tokenizer_.append(text, tokens_);
-  const size_t now = tokens_.size();
-  if (static_cast<int64_t>(now) > context_ && when_full_ == WhenFull::stop) {
+  try {
+    if (when_full_ == WhenFull::stop) require_fits(model_, std::ssize(tokens_), context_);
+  } catch (const InputError&) {
     tokens_.resize(before);
-    fail<InputError>("generate",
-                     "expected a text of at most {} tokens; got {}; shorten it, give a larger "
-                     "context (the model was trained with {}), or use when_full: slide",
-                     context_, now, model_.config().context);
+    throw;
   }
 }
 
@@ -141,19 +122,9 @@ bool TextSession::make_room() {
   return true;
 }
 
-// The logits [v] after the last token; undefined where `interrupt` came first.
 at::Tensor TextSession::read_pending(const std::atomic<bool>* interrupt) {
-  const auto size = static_cast<int64_t>(tokens_.size());
-  shorten_cache(size - 1);
-  at::Tensor logits;
-  while (state_.length() < size && !is_set(interrupt)) {
-    const int64_t first = state_.length(), count = std::min(kReadChunk, size - first);
-    const at::Tensor ids = at::empty({1, count}, at::kLong);
-    std::copy_n(tokens_.begin() + first, count, ids.mutable_data_ptr<int64_t>());
-    logits = model_.decode(ids.to(model_.device()), state_);
-  }
-  // A padded vocabulary has logits for ids that mean nothing.
-  return state_.length() < size ? at::Tensor() : logits[0].narrow(0, 0, tokenizer_.vocab_size());
+  shorten_cache(static_cast<int64_t>(tokens_.size()) - 1);
+  return read_tokens(model_, tokens_, state_, interrupt);
 }
 
 // Leaves the generated text up to the stop string in the session: whole tokens where the border
@@ -178,59 +149,38 @@ void TextSession::forget_text_after(size_t first_token, const std::string& stop)
 GenerateResult TextSession::generate(const GenerateOptions& options, const TextStream& stream,
                                      const std::atomic<bool>* interrupt) {
   options.check();
-  require<InputError>(!tokens_.empty(), "generate",
-                      "expected a text of at least one token; got none, and this tokenizer has no "
-                      "begin mark; give a prompt");
-  GenerateResult result;
-  Sampler sampler(options.sampling, static_cast<uint64_t>(options.seed), tokenizer_.vocab_size());
-  sampler.add_prompt(tokens_);
-  IncrementalDecoder decoder(tokenizer_);
-  StopStrings stops(options.stop);
-  const auto emit = [&](const std::string& piece) {
-    result.text += piece;
-    if (stream && !piece.empty()) stream(piece);
-  };
+  require_tokens(std::ssize(tokens_));
+  TextWriter writer(tokenizer_, options, tokens_, stream);
   make_room();
-  result.prompt_tokens =
+  writer.result().prompt_tokens =
       static_cast<int64_t>(tokens_.size()) -
       std::min<int64_t>(state_.length(), static_cast<int64_t>(tokens_.size()) - 1);
   const int64_t text_begin = length();
-  auto start = std::chrono::steady_clock::now();
-  while (result.tokens < options.max_tokens) {
+  while (writer.wants_more()) {
     const at::Tensor logits = read_pending(interrupt);
-    if (result.tokens == 0) {
-      result.prompt_seconds = seconds_since(start);
-      start = std::chrono::steady_clock::now();
-    }
     if (!logits.defined()) {
-      result.reason = FinishReason::interrupted;
+      writer.end(FinishReason::interrupted);
       break;
     }
-    const int32_t token = sampler.next(logits);
-    ++result.tokens;
-    if (token == tokenizer_.eos()) {
-      result.reason = FinishReason::end;
-      break;
-    }
-    tokens_.push_back(token);
-    emit(stops.push(decoder.push(token)));
-    if (!stops.found().empty()) break;
-    if (!make_room()) {
-      result.reason = FinishReason::context;
-      break;
-    }
+    const size_t before = tokens_.size();
+    writer.take(logits, tokens_);
+    if (!writer.stopped() && tokens_.size() > before && !make_room())
+      writer.end(FinishReason::context);
   }
-  if (stops.found().empty()) emit(stops.push(decoder.finish()));
-  emit(stops.finish());
-  result.seconds = seconds_since(start);
-  result.path = state_.path;
-  if (!stops.found().empty()) {
-    result.reason = FinishReason::stop;
-    result.stop = stops.found();
+  GenerateResult result = writer.finish(state_.path);
+  if (result.reason == FinishReason::stop) {
     forget_text_after(static_cast<size_t>(std::max<int64_t>(text_begin - forgotten_, 0)),
                       result.stop);
   }
   return result;
+}
+
+void check_prompt(const Transformer& model, const Tokenizer& tokenizer, std::string_view prompt,
+                  const ContextOptions& context) {
+  const int64_t limit = checked_context(model, context.context);
+  const int64_t tokens = std::ssize(tokenizer.encode(prompt)) + (tokenizer.bos() >= 0 ? 1 : 0);
+  require_tokens(tokens);
+  if (context.when_full == WhenFull::stop) require_fits(model, tokens, limit);
 }
 
 GenerateResult generate_text(const Transformer& model, const Tokenizer& tokenizer,
@@ -238,12 +188,8 @@ GenerateResult generate_text(const Transformer& model, const Tokenizer& tokenize
                              const TextStream& stream, ContextOptions context,
                              const std::atomic<bool>* interrupt) {
   options.check();
-  if (context.when_full == WhenFull::stop) {
-    const int64_t limit = checked_context(model, context.context);
-    const auto prompt_tokens = static_cast<int64_t>(tokenizer.encode(prompt).size()) + 1;
-    context.context = std::clamp<int64_t>(prompt_tokens + std::min(options.max_tokens, limit),
-                                          std::min<int64_t>(2, limit), limit);
-  }
+  if (context.when_full == WhenFull::stop)
+    context.context = needed_context(model, tokenizer, prompt, options.max_tokens, context);
   TextSession session(model, tokenizer, context);
   session.append(prompt);
   return session.generate(options, stream, interrupt);

@@ -117,10 +117,31 @@ class TextSession {
   int64_t forgotten_ = 0;
 };
 
+/// InputError where generate_text() would refuse `prompt`: it has no token, or, where `when_full`
+/// is `stop`, more than the context.
+void check_prompt(const Transformer& model, const Tokenizer& tokenizer, std::string_view prompt,
+                  const ContextOptions& context = {});
+
 /// Continues one prompt; the cache has just the positions that prompt and `max_tokens` need.
 GenerateResult generate_text(const Transformer& model, const Tokenizer& tokenizer,
                              std::string_view prompt, const GenerateOptions& options = {},
                              const TextStream& stream = {}, ContextOptions context = {},
                              const std::atomic<bool>* interrupt = nullptr);
+
+/// One prompt of many.
+struct TextRequest {
+  std::string prompt;
+  GenerateOptions options;
+};
+
+/// Receives result n, in the order of the requests.
+using TextDone = std::function<void(size_t n, const GenerateResult& result)>;
+
+/// Continues many prompts; each gets the text that generate_text() gives it. Where the fused
+/// decoder takes the model several texts share each step, however long they are. After `interrupt`
+/// the results that remain say `interrupted`.
+void generate_texts(const Transformer& model, const Tokenizer& tokenizer,
+                    std::span<const TextRequest> requests, const ContextOptions& context,
+                    const TextDone& done, const std::atomic<bool>* interrupt = nullptr);
 
 }  // namespace fovea

@@ -4,6 +4,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include <tuple>
+
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
@@ -69,14 +71,14 @@ at::Tensor Transformer::Impl::feed_forward(const LayerWeights& w, const at::Tens
   } else {
     inner = adapted(w, {LoraSite::up_proj}, stacked_linear(z, {w.up}, {w.up_bias}), z, pass);
   }
-  const at::Tensor bent = activate(config.feed_forward, inner);
-  return adapted(w, {LoraSite::down_proj}, stacked_linear(bent, {w.down}, {w.down_bias}), bent,
+  const at::Tensor active = activate(w.block.activation, w.block.gated, inner);
+  return adapted(w, {LoraSite::down_proj}, stacked_linear(active, {w.down}, {w.down_bias}), active,
                  pass);
 }
 
 std::pair<at::Tensor, at::Tensor> Transformer::Impl::attention_input(const LayerWeights& w,
                                                                      const Stream& s) const {
-  if (config.block == BlockLayout::post || config.block == BlockLayout::output) {
+  if (!w.block.norms.attention_in) {
     const at::Tensor x = s.delta.defined() ? s.x + s.delta : s.x;
     return {x, x};
   }
@@ -104,29 +106,28 @@ Transformer::Impl::Stream Transformer::Impl::leave_layer(int64_t index, const at
   const at::Tensor heads = attended.transpose(1, 2).flatten(2);
   const at::Tensor mixed =
       adapted(w, {LoraSite::o_proj}, stacked_linear(heads, {w.wo}, {w.bo}), heads, pass);
-  switch (config.block) {
-    case BlockLayout::pre: {
-      const auto [sum, z] = add_norm(x, drop(mixed, 0), w.ffn_in);
-      return {sum, drop(feed_forward(w, z, pass), 1)};
-    }
-    case BlockLayout::post: {
+  const NormPlaces& norms = w.block.norms;
+  switch (w.block.join) {
+    case kernels::BlockJoin::sum: {
       const at::Tensor z = add_norm(x, drop(mixed, 0), w.attention_out).second;
       return {add_norm(z, drop(feed_forward(w, z, pass), 1), w.ffn_out).second, at::Tensor()};
     }
-    case BlockLayout::sandwich: {
-      const auto [sum, z] = add_norm(x, drop(norm(mixed, w.attention_out), 0), w.ffn_in);
-      return {sum, drop(norm(feed_forward(w, z, pass), w.ffn_out), 1)};
+    case kernels::BlockJoin::parallel: {
+      const at::Tensor z = norms.ffn_in ? norm(x, w.ffn_in) : y;
+      return {x, drop(mixed, 0) + drop(feed_forward(w, z, pass), 1)};
     }
-    case BlockLayout::output: {
-      const at::Tensor sum = x + drop(norm(mixed, w.attention_out), 0);
-      return {sum, drop(norm(feed_forward(w, sum, pass), w.ffn_out), 1)};
-    }
-    case BlockLayout::parallel:
-      return {x, drop(mixed, 0) + drop(feed_forward(w, y, pass), 1)};
-    case BlockLayout::parallel_two:
-      return {x, drop(mixed, 0) + drop(feed_forward(w, norm(x, w.ffn_in), pass), 1)};
+    case kernels::BlockJoin::delta:
+      break;
   }
-  return {};
+  const at::Tensor delta = drop(norms.attention_out ? norm(mixed, w.attention_out) : mixed, 0);
+  at::Tensor sum, z;
+  if (norms.ffn_in) {
+    std::tie(sum, z) = add_norm(x, delta, w.ffn_in);
+  } else {
+    sum = z = x + delta;
+  }
+  const at::Tensor fed = feed_forward(w, z, pass);
+  return {sum, drop(norms.ffn_out ? norm(fed, w.ffn_out) : fed, 1)};
 }
 
 at::Tensor Transformer::Impl::finish(const Stream& stream) const {

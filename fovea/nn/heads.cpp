@@ -4,12 +4,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
-#include <cmath>
-
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
 namespace {
+
+using kernels::HeadNorm;
 
 /// OLMo-2: one RMSNorm over all heads of the queries, one over all of the keys.
 at::Tensor norm_over_heads(const at::Tensor& qkv, const LayerWeights& w, double eps) {
@@ -43,35 +43,38 @@ Heads Transformer::Impl::project(const LayerWeights& w, const at::Tensor& y,
   at::Tensor qkv = stacked_linear(y, {w.wq, w.wk, w.wv}, {w.bq, w.bk, w.bv});
   qkv = adapted(w, {LoraSite::q_proj, LoraSite::k_proj, LoraSite::v_proj}, qkv, y, pass);
   qkv = adapted(w, {LoraSite::qkv_proj}, qkv, y, pass);
-  if (c.qk_norm == QkNorm::full_rms) qkv = norm_over_heads(qkv, w, c.norm_eps);
+  const BlockDescription& block = w.block;
+  if (block.head_norm == HeadNorm::all_rms) qkv = norm_over_heads(qkv, w, c.norm_eps);
   at::Tensor q_gain, k_gain;
-  if (c.qk_norm == QkNorm::head_rms) {
-    q_gain = w.q_gain;
-    k_gain = w.k_gain;
-  } else if (c.qk_norm == QkNorm::weightless && w.rotated) {
-    q_gain = k_gain = at::ones({c.head_dim}, at::TensorOptions(at::kFloat).device(device));
+  if (block.head_norm == HeadNorm::rms) {
+    const auto gain = [&](const at::Tensor& given) {
+      return given.defined() ? given
+                             : at::ones({c.head_dim}, at::TensorOptions(at::kFloat).device(device));
+    };
+    q_gain = gain(w.q_gain);
+    k_gain = gain(w.k_gain);
   }
   const bool routed = w.routing.defined();
-  const bool after = routed || c.qk_norm == QkNorm::head_layer || c.qk_norm == QkNorm::l2;
-  const bool interleaved = w.rotated && c.rope.layout == RopeLayout::interleaved;
+  const bool after =
+      routed || block.head_norm == HeadNorm::layer || block.head_norm == HeadNorm::length;
   const RopeTable none;
-  const RopeTable& table = w.rotated ? pass.rope : none;
+  const RopeTable& table = block.rotated ? pass.rope : none;
   Heads heads = split_heads(qkv, c.heads, c.kv_heads, c.head_dim, q_gain, k_gain, c.norm_eps,
-                            after || interleaved ? none : table, pass.positions);
-  if (c.qk_norm == QkNorm::head_layer) {
+                            after || block.interleaved ? none : table, pass.positions);
+  if (block.head_norm == HeadNorm::layer) {
     heads.q_bhtd = layer_norm_of_heads(heads.q_bhtd, w.q_gain, c.norm_eps);
     heads.k_bgtd = layer_norm_of_heads(heads.k_bgtd, w.k_gain, c.norm_eps);
-  } else if (c.qk_norm == QkNorm::l2) {  // the pipeline divides by sqrt(d), so that goes in before
-    heads.q_bhtd = of_length(heads.q_bhtd, w.qk_scale, std::sqrt(static_cast<double>(c.head_dim)));
+  } else if (block.head_norm == HeadNorm::length) {
+    heads.q_bhtd = of_length(heads.q_bhtd, w.qk_scale, block.length_factor);
     heads.k_bgtd = of_length(heads.k_bgtd, at::ones({}, heads.k_bgtd.options()), 1.0);
   }
   if (routed) {
     heads.plain_q_bhtd = heads.q_bhtd;
     heads.plain_k_bgtd = heads.k_bgtd;
   }
-  if (w.rotated && (after || interleaved)) {
+  if (block.rotated && (after || block.interleaved)) {
     for (at::Tensor* x : {&heads.q_bhtd, &heads.k_bgtd}) {
-      if (interleaved) *x = heads_to_half_split(*x, c.rope.rotary_dim);
+      if (block.interleaved) *x = heads_to_half_split(*x, c.rope.rotary_dim);
       *x = apply_rope(*x, table, pass.positions);
     }
   }

@@ -54,36 +54,30 @@ at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>&
   return product + (parts.size() == 1 ? parts[0] : at::cat(parts)).to(product.scalar_type());
 }
 
-at::Tensor activate(FeedForward kind, const at::Tensor& x_rf) {
-  if (kind == FeedForward::swiglu) return swiglu(x_rf);
-  const std::vector<at::Tensor> parts =
-      gated(kind) ? x_rf.chunk(2, -1) : std::vector<at::Tensor>{x_rf};
-  const at::Tensor& x = parts[0];
-  switch (kind) {
-    case FeedForward::relu:
-      return at::relu(x);
-    case FeedForward::relu_squared:
-      return at::relu(x).square();
-    case FeedForward::gelu:
-      return at::gelu(x);
-    case FeedForward::gelu_tanh:
-      return at::gelu(x, "tanh");
-    case FeedForward::silu:
-      return at::silu(x);
-    case FeedForward::elu:
-      return at::elu(x);
-    case FeedForward::glu:
-      return at::sigmoid(x) * parts[1];
-    case FeedForward::reglu:
-      return at::relu(x) * parts[1];
-    case FeedForward::geglu:
-      return at::gelu(x) * parts[1];
-    case FeedForward::geglu_tanh:
-      return at::gelu(x, "tanh") * parts[1];
-    case FeedForward::swiglu:
-      break;
-  }
-  return swiglu(x_rf);
+at::Tensor activate(kernels::Activation activation, bool gated, const at::Tensor& x_rf) {
+  using kernels::Activation;
+  if (gated && activation == Activation::silu) return swiglu(x_rf);
+  const std::vector<at::Tensor> parts = gated ? x_rf.chunk(2, -1) : std::vector<at::Tensor>{x_rf};
+  const auto active = [&](const at::Tensor& x) {
+    switch (activation) {
+      case Activation::relu:
+        return at::relu(x);
+      case Activation::relu_squared:
+        return at::relu(x).square();
+      case Activation::gelu:
+        return at::gelu(x);
+      case Activation::gelu_tanh:
+        return at::gelu(x, "tanh");
+      case Activation::elu:
+        return at::elu(x);
+      case Activation::sigmoid:
+        return at::sigmoid(x);
+      case Activation::silu:
+        break;
+    }
+    return at::silu(x);
+  };
+  return gated ? active(parts[0]) * parts[1] : active(parts[0]);
 }
 
 at::Tensor sinusoidal_table(int64_t positions, int64_t width, at::ScalarType dtype) {

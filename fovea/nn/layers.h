@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "fovea/kernels/common/activation.h"
 #include "fovea/nn/model_options.h"
 
 namespace fovea {
@@ -33,8 +34,9 @@ std::pair<at::Tensor, at::Tensor> add_normalise(NormKind kind, const at::Tensor&
 at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights,
                           const std::vector<at::Tensor>& biases);
 
-/// a(x) of [..., f], or of [..., 2f] = gate ++ up a(gate) * up where `kind` is gated.
-at::Tensor activate(FeedForward kind, const at::Tensor& x_rf);
+/// a(x) of [..., f], or where `gated` of [..., 2f] = gate ++ up a(gate) * up. One number of it:
+/// kernels/common/activation.h.
+at::Tensor activate(kernels::Activation activation, bool gated, const at::Tensor& x_rf);
 
 /// Row p, column 2t: sin(p / 10000^(2t/width)), column 2t + 1: cos; [positions, width].
 at::Tensor sinusoidal_table(int64_t positions, int64_t width, at::ScalarType dtype = at::kFloat);

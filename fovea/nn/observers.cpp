@@ -23,7 +23,7 @@ void Telemetry::after_attention(const LayerStep& step, const PassContext& pass,
                                 const AttentionResult& result) {
   if (info_ == nullptr) return;
   info_->path = result.path;
-  info_->fused_layers += result.path.name == "reference" ? 0 : 1;
+  info_->fused_layers += result.path.is_ours() ? 1 : 0;
   for (const LearnedMechanism& m : learned_mechanisms())
     if (m.tell != nullptr) m.tell(step, pass, result, *info_);
 }

@@ -9,15 +9,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "fovea/attention/attention.h"
-#include "fovea/attention/cache/cache.h"
 #include "fovea/attention/mechanisms/routing.h"
-#include "fovea/attention/positions/rope.h"
+#include "fovea/nn/decode_state.h"
 #include "fovea/nn/mechanisms/focus_layer.h"
 #include "fovea/nn/model_config.h"
 #include "fovea/nn/parameters.h"
@@ -36,7 +36,7 @@ struct ModelInput {
 /// What a forward pass tells about itself.
 struct ForwardInfo {
   PathTaken path;            ///< of the last layer
-  int64_t fused_layers = 0;  ///< layers whose path was not "reference"
+  int64_t fused_layers = 0;  ///< layers that our kernels computed
   std::vector<double>
       temperature;             ///< effective t of each layer (mean tau / sqrt(d); 1 without Focal)
   double clipped_share = 0.0;  ///< of learned temperatures, mean over layers (F-3)
@@ -53,7 +53,9 @@ struct ComputeOptions {
   FocusChange focus_change;
   double temperature_ramp = 1.0;  ///< constant temperatures are 1 + ramp (t - 1) (F-9)
   int64_t loss_chunk = 8192;      ///< rows whose logits exist at a time
-  bool one_pass = true;  ///< decode() of one token in one pass where that exists; for comparisons
+  bool fused_decoder = true;      ///< of one token, where the model allows it; off for comparisons
+
+  bool operator==(const ComputeOptions&) const = default;
 };
 
 /// Mean cross-entropy over targets >= 0.
@@ -71,8 +73,6 @@ struct LayerView {
   LayerGroups groups;        ///< with Focus; of batch 1
   double temperature = 1.0;  ///< effective t (mean tau / sqrt(d))
 };
-
-class DecodeState;
 
 class Transformer {
  public:
@@ -115,9 +115,14 @@ class Transformer {
   /// A cache for `batch` sequences of at most `capacity` tokens.
   DecodeState make_decode_state(int64_t batch, int64_t capacity) const;
   /// Appends tokens [b, t] and returns float32 logits of the last one [b, v] (all = of every one
-  /// [b, t, v]). One token of up to 4 sequences goes through all layers in one pass
-  /// (kernels/cpu/decoder.h) where the model's options allow it; state.path tells.
+  /// [b, t, v]). Sequences may have unequal lengths (DecodeState::join). One token of a few
+  /// sequences goes through all layers in the fused decoder (kernels/common/decoder.h) where the
+  /// model's options allow it; state.path tells.
   at::Tensor decode(const at::Tensor& tokens_bt, DecodeState& state, bool all = false) const;
+
+  /// Why decode() of one token takes the layers one by one; nothing where the fused decoder does
+  /// it.
+  std::optional<std::string> why_no_fused_decoder() const;
 
   /// Every layer at work on one text: maps, statistics, groups.
   std::vector<LayerView> look(const ModelInput& input) const;
@@ -140,20 +145,6 @@ class Transformer {
 
  private:
   std::unique_ptr<Impl> impl_;
-};
-
-/// The caches of all layers of some sequences.
-class DecodeState {
- public:
-  std::vector<AttentionCache> layers;
-  /// Of the last decode(): "one pass" or "by layers", and why not one pass; with hard Focus the
-  /// plan of its last layer.
-  PathTaken path;
-  RopeTable rope;  ///< of the whole request: its capacity is n of a dynamic rule (6.2)
-  int64_t length() const { return layers.empty() ? 0 : layers.front().length(); }
-  void truncate(int64_t length);
-  DecodeState fork() const;
-  int64_t bytes() const;
 };
 
 }  // namespace fovea

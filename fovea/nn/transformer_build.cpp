@@ -10,7 +10,9 @@
 #include <cmath>
 
 #include "fovea/nn/mechanisms/mechanism.h"
+#include "fovea/nn/memory_needs.h"
 #include "fovea/nn/transformer_impl.h"
+#include "fovea/runtime/memory_limit.h"
 
 namespace fovea {
 namespace {
@@ -92,7 +94,7 @@ struct Builder {
   }
 
   void norms(LayerWeights& w) const {
-    const NormPlaces places = norm_places(c.block);
+    const NormPlaces& places = w.block.norms;
     if (places.attention_in) w.attention_in = norm("input_layernorm");
     if (places.attention_out) w.attention_out = norm("post_attention_layernorm");
     // After attention comes one of two: the names are those of the models that have them.
@@ -144,21 +146,11 @@ struct Builder {
 
 }  // namespace
 
-NormPlaces norm_places(BlockLayout block) {
-  const bool before = block != BlockLayout::post && block != BlockLayout::output;
-  const bool after =
-      block == BlockLayout::post || block == BlockLayout::output || block == BlockLayout::sandwich;
-  return {.attention_in = before,
-          .attention_out = after,
-          .ffn_in = after ? before : block != BlockLayout::parallel,
-          .ffn_out = after};
-}
-
 LayerWeights Transformer::Impl::add_layer(int64_t index, uint64_t seed) {
   const Builder build{config, registry, seed, device, fmt::format("model.layers.{}.", index)};
   LayerWeights w;
   w.spec = config.layer_attention(index);
-  w.rotated = config.rotated(index);
+  w.block = describe_block(config, index);
   build.norms(w);
   build.projections(w);
   for (const LearnedMechanism& mechanism : learned_mechanisms()) {
@@ -177,12 +169,16 @@ LayerWeights Transformer::Impl::add_layer(int64_t index, uint64_t seed) {
 }
 
 Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : config(c), device(d) {
+  if (d.is_cpu())
+    require_memory(
+        "the model's weights and tables of positions",
+        4.0 * static_cast<double>(parameter_count(c)) + position_table_bytes(c, c.context));
   const Builder build{config, registry, seed, device, ""};
   embedding = build.matrix("model.embed_tokens.weight", c.vocab_size, c.width, Role::embedding);
   if (c.positions == Positions::learned) {
     position_table =
         build.matrix("model.embed_positions.weight", c.context, c.width, Role::embedding);
-  } else if (c.positions == Positions::sinusoidal) {
+  } else if (c.positions == Positions::sinusoidal && !d.is_meta()) {
     position_table = sinusoidal_table(c.context, c.width).to(d);
   }
   lora = lora_places(c.lora, c);

@@ -6,10 +6,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "fovea/attention/mechanisms/focal.h"
 #include "fovea/base/error.h"
+#include "fovea/nn/block_description.h"
+#include "fovea/nn/fused_decoder.h"
 #include "fovea/nn/layers.h"
 #include "fovea/nn/lora.h"
 #include "fovea/nn/mechanisms/focus_layer.h"
@@ -29,7 +33,7 @@ struct LayerRouting {
 /// Parameters of one decoder block; undefined where the config has none.
 struct LayerWeights {
   AttentionSpec spec;
-  bool rotated = true;
+  BlockDescription block;
   NormWeights attention_in, attention_out, ffn_in, ffn_out;
   at::Tensor wq, wk, wv, wo, bq, bk, bv, bo;
   at::Tensor gate, up, down, gate_bias, up_bias, down_bias;
@@ -41,12 +45,6 @@ struct LayerWeights {
   LayerRouting routing;
   LayerLora lora;
 };
-
-/// The norms that the blocks of a layout have (7.2).
-struct NormPlaces {
-  bool attention_in = false, attention_out = false, ffn_in = false, ffn_out = false;
-};
-NormPlaces norm_places(BlockLayout block);
 
 struct Transformer::Impl {
   Impl(const ModelConfig& c, uint64_t seed, at::Device d);
@@ -73,8 +71,8 @@ struct Transformer::Impl {
   std::string added_loss_keys() const;
   /// Logits from the head's product (7.4).
   at::Tensor ruled(const at::Tensor& product) const;
-  /// int64 [b, t] of the next t tokens.
-  at::Tensor next_positions(int64_t first, int64_t b, int64_t t) const;
+  /// int64 [b, t] of the next t tokens of sequences of these lengths.
+  at::Tensor next_positions(const std::vector<int64_t>& lengths, int64_t t) const;
   Heads project(const LayerWeights& layer, const at::Tensor& y, const PassContext& pass) const;
 
   /// One block on the residual stream: `x` is the stream before `delta` (the previous block's
@@ -97,18 +95,6 @@ struct Transformer::Impl {
   /// The rest of the block, from the two results of attention_input() and attention's output.
   Stream leave_layer(int64_t index, const at::Tensor& x, const at::Tensor& y,
                      const at::Tensor& attended, const PassContext& pass) const;
-  Stream run_layer(int64_t index, const Stream& stream, const PassContext& pass,
-                   Observers observers) const;
-  Stream run_layer_checkpointed(int64_t index, const Stream& stream, const PassContext& pass,
-                                Observers observers) const;
-  /// All layers and the last norm (walk.h): hidden states [b, t, c].
-  at::Tensor walk(const at::Tensor& tokens_bt, const PassContext& pass, Observers observers) const;
-  /// Why decode() cannot take these tokens in one pass; "" where it can.
-  std::string beyond_one_pass(const at::Tensor& tokens_bt) const;
-  /// Logits [b, v] of one token of each sequence.
-  at::Tensor decode_in_one_pass(const at::Tensor& tokens_bt, DecodeState& state) const;
-  template <class T, class W>
-  void run_one_pass(const at::Tensor& x_btc, DecodeState& state, const at::Tensor& logits_bv) const;
 };
 
 }  // namespace fovea

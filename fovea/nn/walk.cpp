@@ -86,7 +86,7 @@ AttentionResult KeySource::attend(const LayerStep& step, const AttentionContext&
   return cache == nullptr ? attention(step.spec, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd,
                                       step.tensors, context, path)
                           : cached_attention(step.spec, *cache, heads.q_bhtd, heads.k_bgtd,
-                                             heads.v_bgtd, step.tensors, path);
+                                             heads.v_bgtd, step.tensors, path, sorted);
 }
 
 double LayerStep::temperature() const {
@@ -103,7 +103,9 @@ LayerStep Transformer::Impl::enter_layer(int64_t index, const Stream& stream,
                  .layer = w,
                  .config = config,
                  .compute = compute,
-                 .keys = {pass.earlier == nullptr ? nullptr : &pass.earlier->layers[i]},
+                 .keys = pass.earlier == nullptr ? KeySource{}
+                                                 : KeySource{.cache = &pass.earlier->layers[i],
+                                                             .sorted = &pass.earlier->sorted[i]},
                  .spec = spec_in_force(w.spec, compute, pass.focus),
                  .tensors = w.stages};
   step.tensors.bias_table = bias_table;

@@ -14,6 +14,7 @@
 
 #include <span>
 
+#include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/mechanisms/focal.h"
 #include "fovea/nn/mechanisms/focus_layer.h"
 #include "fovea/nn/ops.h"
@@ -48,6 +49,7 @@ struct LayerStep;
 /// cache that the call's tokens join.
 struct KeySource {
   AttentionCache* cache = nullptr;  // null: this call has all keys
+  SortedCopy* sorted = nullptr;     // of the cache
 
   /// tau of the call's tokens from the normed input y [b, t, c].
   TemperatureRows temperature(const TemperatureSpec& spec, int64_t head_dim,

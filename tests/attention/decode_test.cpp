@@ -5,7 +5,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache/cache.h"
+#include <set>
+
+#include "fovea/attention/cache/cached_attention.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
@@ -35,6 +37,13 @@ at::Tensor feed(const AttentionSpec& spec, AttentionCache& cache, const Attentio
 
 AttentionCache cache_for(const AttentionSpec& spec, const AttentionInputs& in, int64_t capacity) {
   return {cache_streams(spec, in.k.scalar_type()), in.k.size(0), capacity};
+}
+
+// Whether a tensor of AttentionTensors has rows of tokens behind the batch.
+bool is_of_tokens(std::string_view name) {
+  static const std::set<std::string_view> all{"tau",          "groups",     "members",
+                                              "query_routes", "key_routes", "key_nearness"};
+  return all.contains(name);
 }
 
 // 13.4: prefill(n) = prefill(m) + n - m single steps, for every m.
@@ -81,8 +90,8 @@ TEST(Decode, NamesItself) {
   const AttentionInputs in = random_inputs(spec, 1, 4);
   AttentionCache cache = cache_for(spec, in, 4);
   const AttentionResult result = cached_attention(spec, cache, in.q, in.k, in.v);
-  EXPECT_EQ(result.path.name, "decode");
-  EXPECT_EQ(result.path.plan, "torch_sdpa causal");
+  EXPECT_EQ(result.path.name, PathName::decode);
+  EXPECT_EQ(result.path.plan_text(), "torch_sdpa causal");
 }
 
 // F-12: the cache's running sum gives the taus of the whole text.
@@ -222,6 +231,61 @@ TEST(Cache, SavedAndLoadedContinuesTheSame) {
     loaded.load(cache.save());
     EXPECT_EQ(loaded.length(), 11);
     EXPECT_TRUE(feed(spec, loaded, in, 11, 5).equal(feed(spec, cache, in, 11, 5))) << name;
+  }
+}
+
+// Each sequence of a batch is cached as it would be alone, windows included.
+TEST(Cache, SequencesOfUnequalLengthsEqualEachAlone) {
+  for (const auto& [name, spec] : all_specs()) {
+    const AttentionInputs in = random_inputs(spec, 2, 20);
+    const auto alone = [&](int64_t b) {
+      AttentionInputs one = in;
+      one.q = in.q.narrow(0, b, 1), one.k = in.k.narrow(0, b, 1), one.v = in.v.narrow(0, b, 1);
+      for (const auto& [key, x] : one.tensors.named())
+        if (x->defined() && x->dim() > 1 && x->size(0) == 2 && is_of_tokens(key))
+          *x = x->narrow(0, b, 1);
+      return one;
+    };
+    const std::vector<AttentionInputs> each{alone(0), alone(1)};
+    const std::vector<int64_t> lengths{12, 5};
+    std::vector<AttentionCache> caches;
+    for (size_t b = 0; b < 2; ++b) {
+      caches.push_back(cache_for(spec, each[b], 20));
+      feed(spec, caches[b], each[b], 0, lengths[b]);
+    }
+    AttentionCache both = AttentionCache::gather(
+        std::vector<AttentionCache::Source>{{&caches[0], 0}, {&caches[1], 0}}, 20);
+    EXPECT_EQ(both.lengths(), lengths) << name;
+    EXPECT_FALSE(both.equal_lengths());
+    EXPECT_EQ(both.length(), 12);
+    const auto expect_step = [&](AttentionCache& cache, int64_t n) {
+      // Tokens lengths[b] + n of both in one call.
+      AttentionInputs step = each[0].tokens(lengths[0] + n, 1);
+      const AttentionInputs other = each[1].tokens(lengths[1] + n, 1);
+      step.q = at::cat({step.q, other.q}), step.k = at::cat({step.k, other.k});
+      step.v = at::cat({step.v, other.v});
+      auto ours = step.tensors.named();
+      AttentionTensors theirs = other.tensors;
+      const auto more = theirs.named();
+      for (size_t i = 0; i < ours.size(); ++i)
+        if (ours[i].second->defined() && is_of_tokens(ours[i].first))
+          *ours[i].second = at::cat({*ours[i].second, *more[i].second});
+      if (cache.has("temperature")) cache.append("temperature", at::zeros({2, 1, 1}, at::kDouble));
+      const at::Tensor out =
+          cached_attention(spec, cache, step.q, step.k, step.v, step.tensors).out_bhte;
+      for (int64_t b = 0; b < 2; ++b) {
+        const at::Tensor expected = feed(spec, caches[b], each[b], lengths[b] + n, 1);
+        EXPECT_LT(relative_error(out.narrow(0, b, 1), expected), 1e-12) << name << " " << b;
+      }
+    };
+    for (int64_t n = 0; n < 4; ++n) expect_step(both, n);
+    AttentionCache loaded(cache_streams(spec, in.k.scalar_type()), 2, 20);
+    loaded.load(both.save());
+    EXPECT_EQ(loaded.lengths(), (std::vector<int64_t>{16, 9}));
+    both = loaded.fork();
+    for (int64_t n = 4; n < 7; ++n) expect_step(both, n);
+    EXPECT_ERROR(ShapeError, both.rows("keys"), "unequal");
+    EXPECT_TRUE(at::equal(both.rows("keys", 1), caches[1].rows("keys")));
   }
 }
 

@@ -118,6 +118,11 @@ TEST(Generate, LongPromptsAndImpossibleOptionsAreRefusedWithTheRemedy) {
   EXPECT_ERROR(ConfigError, TextSession(model, bytes(), {.context = -3}), "'context'");
 }
 
+TEST(Generate, AContextThatNoMemoryHoldsIsRefusedBeforeItsCacheIsMade) {
+  const Transformer model = tiny();
+  EXPECT_THROW(TextSession(model, bytes(), {.context = int64_t{1} << 31}), std::bad_alloc);
+}
+
 TEST(Generate, AStopStringEndsTheTextAndIsNotPartOfIt) {
   const Transformer model = tiny();
   const std::string whole = generate_text(model, bytes(), "ab", greedy(16)).text;
@@ -162,6 +167,58 @@ TEST(Generate, TheCacheIsMadeOnceAndDoesNotGrow) {
     session.generate(greedy(20));
     EXPECT_EQ(session.cache_bytes(), before);
   }
+}
+
+// Prompts, lengths, seeds and ends of their own; more texts than share a step.
+TEST(GenerateTexts, GivesEachTheTextThatItHasAlone) {
+  std::vector<TextRequest> requests;
+  for (int64_t n = 0; n < 13; ++n) {
+    TextRequest request{.prompt = std::string(static_cast<size_t>(n % 5 + 1), 'a' + n % 7),
+                        .options = {.sampling = {.temperature = 0.8}, .max_tokens = n * 3 % 20}};
+    request.options.seed = n;
+    if (n % 4 == 3) request.options.stop = {"e", "\x80"};
+    requests.push_back(request);
+  }
+  std::vector<ModelConfig> configs(3, tiny_config());
+  configs[1].attention.temperature.kind = TemperatureSpec::Kind::learned;
+  configs[2].attention.multi_token.kernels.before = {.queries = 2, .keys = 3};  // by layers
+  for (const ModelConfig& config : configs) {
+    const Transformer model = tiny(config);
+    for (const ContextOptions& context :
+         {ContextOptions{}, ContextOptions{.context = 12},
+          ContextOptions{.context = 12, .when_full = WhenFull::slide}}) {
+      size_t count = 0;
+      generate_texts(model, bytes(), requests, context, [&](size_t n, const GenerateResult& got) {
+        EXPECT_EQ(n, count++) << "out of order";
+        const GenerateResult alone =
+            generate_text(model, bytes(), requests[n].prompt, requests[n].options, {}, context);
+        EXPECT_EQ(got.text, alone.text) << n;
+        EXPECT_EQ(got.reason, alone.reason) << n;
+        EXPECT_EQ(got.stop, alone.stop) << n;
+        EXPECT_EQ(got.tokens, alone.tokens) << n;
+        EXPECT_EQ(got.prompt_tokens, alone.prompt_tokens) << n;
+      });
+      EXPECT_EQ(count, requests.size());
+    }
+  }
+}
+
+TEST(GenerateTexts, AnInterruptEndsAllThatRemain) {
+  const Transformer model = tiny();
+  std::atomic<bool> interrupt = false;
+  const std::vector<TextRequest> requests(3, {.prompt = "ab", .options = greedy(8)});
+  std::vector<TextRequest> unequal = requests;
+  unequal[0].options.max_tokens = 2;
+  std::vector<FinishReason> reasons;
+  generate_texts(
+      model, bytes(), unequal, {},
+      [&](size_t, const GenerateResult& r) {
+        reasons.push_back(r.reason);
+        interrupt = true;
+      },
+      &interrupt);
+  EXPECT_EQ(reasons, (std::vector{FinishReason::length, FinishReason::interrupted,
+                                  FinishReason::interrupted}));
 }
 
 TEST(TextSession, GoingOnInPiecesEqualsOneText) {
@@ -215,6 +272,30 @@ TEST(Chat, UndoAndResetGiveTheSameAnswersAgain) {
   EXPECT_FALSE(chat.undo());
   EXPECT_EQ(chat.say("a", greedy(4)).text, first);
   EXPECT_EQ(first, generate_text(model, bytes(), "sa", greedy(4)).text);
+}
+
+TEST(Chat, ATurnThatFailsLeavesTheConversationAsBefore) {
+  const Transformer model = tiny();
+  Chat chat(model, bytes());
+  chat.say("a", greedy(4));
+  const int64_t before = chat.session().length();
+  const auto gone = [](std::string_view) { throw std::runtime_error("nobody reads"); };
+  EXPECT_THROW(chat.say("b", greedy(4), gone), std::runtime_error);
+  EXPECT_THROW(chat.say("b", greedy(-1)), ConfigError);
+  EXPECT_THROW(chat.say(std::string(30, 'q'), greedy(4)), InputError);
+  EXPECT_EQ(chat.session().length(), before);
+  EXPECT_TRUE(chat.undo());
+  EXPECT_FALSE(chat.undo());
+}
+
+TEST(CheckPrompt, RefusesWhatGenerateTextWouldRefuse) {
+  const Transformer model = tiny();
+  const std::string fits(23, 'x'), longer(24, 'x');  // with the begin mark 24 of 24 positions
+  EXPECT_NO_THROW(check_prompt(model, bytes(), fits));
+  EXPECT_ERROR(InputError, check_prompt(model, bytes(), longer), "at most 24 tokens; got 25");
+  EXPECT_ERROR(InputError, generate_text(model, bytes(), longer), "at most 24 tokens; got 25");
+  EXPECT_NO_THROW(check_prompt(model, bytes(), longer, {.context = 25}));
+  EXPECT_NO_THROW(check_prompt(model, bytes(), longer, {.when_full = WhenFull::slide}));
 }
 
 TEST(Chat, RolesFrameTheTurnsAndTheAnswerEndsAtTheNextOne) {

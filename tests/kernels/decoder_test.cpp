@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -209,7 +210,7 @@ class Formula {
 };
 
 /// The keys of a layer's tokens, which stand in its cache the last one first.
-class Backwards final : public KeyChoice {
+class Backwards {
  public:
   Backwards(int64_t sequences, int64_t tokens)
       : tokens_(tokens),
@@ -219,7 +220,7 @@ class Backwards final : public KeyChoice {
   int64_t next_row() const { return tokens_ - 1 - std::ssize(members_[0]); }
   int64_t kept() const { return kept_; }
 
-  void choose(std::span<const uint64_t> members) override {
+  std::span<const std::vector<int32_t>> choose(std::span<const uint64_t> members) {
     for (size_t b = 0; b < members_.size(); ++b) {
       members_[b].push_back(members[b]);
       seen_[b].clear();
@@ -229,9 +230,16 @@ class Backwards final : public KeyChoice {
           seen_[b].push_back(static_cast<int32_t>(tokens_ - 1 - n));
       }
     }
+    return seen_;
   }
-  std::span<const std::vector<int32_t>> seen() const override { return seen_; }
-  void keep() override { ++kept_; }
+  KeyChoice choice() {
+    return {.object = this,
+            .choose =
+                [](void* keys, std::span<const uint64_t> members) {
+                  return static_cast<Backwards*>(keys)->choose(members);
+                },
+            .keep = [](void* keys) { ++static_cast<Backwards*>(keys)->kept_; }};
+  }
 
  private:
   int64_t tokens_, kept_ = 0;
@@ -239,92 +247,149 @@ class Backwards final : public KeyChoice {
   std::vector<std::vector<int32_t>> seen_;
 };
 
-/// Logits of run() for sequences [first, first + count), [token][sequence][vocab]. `by_head`: the
-/// cache lies head by head, else token by token.
+/// A model, its cache and its compiled form, for `count` sequences. `by_head`: the cache lies head
+/// by head, else token by token.
 template <class T, class W>
-std::vector<float> decoded(const Shape& s, const Model& m, int64_t first, int64_t count,
-                           bool by_head, bool focus = false) {
+class Compiled {
+ public:
+  Compiled(const Shape& s, const Model& m, int64_t count, bool by_head, bool focus)
+      : s_(s),
+        count_(count),
+        focus_(focus),
+        final_norm_(as<float>(m.final_norm)),
+        cos_(as<float>(m.cos)),
+        sin_(as<float>(m.sin)),
+        head_(as<W>(m.head)) {
+    const int64_t kv = s.kv_heads * s.head_dim, d = s.head_dim;
+    DecoderModel<W> model{.width = s.width,
+                          .heads = s.heads,
+                          .kv_heads = s.kv_heads,
+                          .head_dim = d,
+                          .ffn_width = s.ffn,
+                          .rotary = d,
+                          .eps = static_cast<float>(kEps),
+                          .layers = {},
+                          .final_norm = {RowNorm::Form::rms, final_norm_.data()},
+                          .head = {.w = head_.data(), .outputs = s.vocab}};
+    for (const Layer& l : m.layers) {
+      const std::vector<T> cache(static_cast<size_t>(count * s.tokens * kv));
+      weights_.push_back({as<W>(l.q),
+                          as<W>(l.k),
+                          as<W>(l.v),
+                          as<W>(l.o),
+                          as<W>(l.gate),
+                          as<W>(l.up),
+                          as<W>(l.down),
+                          as<float>(l.attention_norm),
+                          as<float>(l.ffn_norm),
+                          as<float>(l.q_bias),
+                          as<float>(l.group_weight),
+                          as<float>(l.mean),
+                          as<float>(l.centroids),
+                          as<float>(l.potentials),
+                          cache,
+                          cache,
+                          Backwards(count, s.tokens),
+                          {}});
+      weights_.back().sequences.resize(static_cast<size_t>(count));
+    }
+    for (Weights& w : weights_) {
+      model.layers.push_back(layer_of(w));
+      const auto rows = [&](std::vector<T>& cache) {
+        return by_head ? HeadRows<T>{cache.data(), s.tokens * kv, s.tokens * d, d}
+                       : HeadRows<T>{cache.data(), s.tokens * kv, d, kv};
+      };
+      steps_.push_back({.keys = rows(w.keys),
+                        .values = rows(w.values),
+                        .sequences = w.sequences,
+                        .choice = w.choice.choice()});
+    }
+    decoder_ = std::make_unique<Decoder<T, W>>(std::move(model), count);
+  }
+
+  /// One token of each sequence.
+  std::vector<float> step(const T* x, std::span<const int64_t> positions) {
+    for (Weights& w : weights_) {
+      for (size_t b = 0; b < positions.size(); ++b) {
+        const int64_t n = positions[b];
+        w.sequences[b] = {.first = 0,
+                          .key_row = focus_ ? w.choice.next_row() : n,
+                          .seen = {.position = n, .near = {.begin = 0, .end = n + 1}, .far = {}}};
+      }
+    }
+    std::vector<float> logits(static_cast<size_t>(count_ * s_.vocab));
+    decoder_->run({.positions = positions, .layers = steps_, .x = x, .logits = logits.data()});
+    return logits;
+  }
+
+  int64_t kept() const { return weights_.front().choice.kept(); }
+
+ private:
   struct Weights {
     std::vector<W> q, k, v, o, gate, up, down;
     std::vector<float> attention_norm, ffn_norm, q_bias, group_weight, mean, centroids, potentials;
     std::vector<T> keys, values;
     Backwards choice;
+    std::vector<SequenceStep> sequences;
   };
-  const int64_t kv = s.kv_heads * s.head_dim, d = s.head_dim;
-  std::vector<Weights> weights;
-  for (const Layer& l : m.layers) {
-    const std::vector<T> cache(static_cast<size_t>(count * s.tokens * kv));
-    weights.push_back({as<W>(l.q), as<W>(l.k), as<W>(l.v), as<W>(l.o), as<W>(l.gate), as<W>(l.up),
-                       as<W>(l.down), as<float>(l.attention_norm), as<float>(l.ffn_norm),
-                       as<float>(l.q_bias), as<float>(l.group_weight), as<float>(l.mean),
-                       as<float>(l.centroids), as<float>(l.potentials), cache, cache,
-                       Backwards(count, s.tokens)});
-  }
-  const std::vector<float> final_norm = as<float>(m.final_norm), cos = as<float>(m.cos),
-                           sin = as<float>(m.sin);
-  const std::vector<W> head = as<W>(m.head);
-  const std::vector<T> embedded = as<T>(m.embedded);
-  std::vector<float> logits(static_cast<size_t>(s.tokens * count * s.vocab));
-  for (int64_t n = 0; n < s.tokens; ++n) {
-    std::vector<DecoderLayer<T, W>> layers;
-    for (Weights& w : weights) {
-      const auto rows = [&](std::vector<T>& cache) {
-        return by_head ? HeadRows<T>{cache.data(), s.tokens * kv, s.tokens * d, d}
-                       : HeadRows<T>{cache.data(), s.tokens * kv, d, kv};
-      };
-      const auto matrix = [](const std::vector<W>& x, int64_t outputs) {
-        return Projection<W>{.w = x.data(), .outputs = outputs};
-      };
-      DecoderLayer<T, W> layer{
-          .attention_in = {RowNorm::Form::rms, w.attention_norm.data()},
-          .ffn_in = {RowNorm::Form::rms, w.ffn_norm.data()},
-          .q = matrix(w.q, s.heads * d),
-          .k = matrix(w.k, kv),
-          .v = matrix(w.v, kv),
-          .o = matrix(w.o, s.width),
-          .gate = matrix(w.gate, s.ffn),
-          .up = matrix(w.up, s.ffn),
-          .down = matrix(w.down, s.width),
-          .cos = cos.data(),
-          .sin = sin.data(),
-          .rule = {.scale = 1.0f / std::sqrt(static_cast<float>(d))},
-          .keys = rows(w.keys),
-          .values = rows(w.values),
-          .key_row = n,
-          .key_count = n + 1,
-          .seen = {.position = n, .near = {.begin = 0, .end = n + 1}, .far = {}}};
-      layer.q.bias = w.q_bias.data();
-      if (focus) {
-        layer.key_row = w.choice.next_row();
-        layer.groups = {.weight = w.group_weight.data(),
-                        .mean = w.mean.data(),
-                        .centroids = w.centroids.data(),
-                        .potentials = w.potentials.data(),
-                        .scale = static_cast<float>(kScale),
-                        .temperature = static_cast<float>(kTemperature),
-                        .features = kFeatures,
-                        .groups = kGroups,
-                        .top_k = kTopK,
-                        .choice = &w.choice};
-      }
-      layers.push_back(layer);
+
+  DecoderLayer<W> layer_of(const Weights& w) const {
+    const int64_t kv = s_.kv_heads * s_.head_dim, d = s_.head_dim;
+    const auto matrix = [](const std::vector<W>& x, int64_t outputs) {
+      return Projection<W>{.w = x.data(), .outputs = outputs};
+    };
+    DecoderLayer<W> layer{.attention_in = {RowNorm::Form::rms, w.attention_norm.data()},
+                          .ffn_in = {RowNorm::Form::rms, w.ffn_norm.data()},
+                          .q = matrix(w.q, s_.heads * d),
+                          .k = matrix(w.k, kv),
+                          .v = matrix(w.v, kv),
+                          .o = matrix(w.o, s_.width),
+                          .gate = matrix(w.gate, s_.ffn),
+                          .up = matrix(w.up, s_.ffn),
+                          .down = matrix(w.down, s_.width),
+                          .cos = cos_.data(),
+                          .sin = sin_.data(),
+                          .rule = {.scale = 1.0f / std::sqrt(static_cast<float>(d))}};
+    layer.q.bias = w.q_bias.data();
+    if (focus_) {
+      layer.groups = {.weight = w.group_weight.data(),
+                      .mean = w.mean.data(),
+                      .centroids = w.centroids.data(),
+                      .potentials = w.potentials.data(),
+                      .scale = &scale_,
+                      .temperature = static_cast<float>(kTemperature),
+                      .features = kFeatures,
+                      .groups = kGroups,
+                      .top_k = kTopK};
     }
-    run(DecoderToken<T, W>{.rows = count,
-                           .width = s.width,
-                           .heads = s.heads,
-                           .kv_heads = s.kv_heads,
-                           .head_dim = d,
-                           .ffn_width = s.ffn,
-                           .position = n,
-                           .rotary = d,
-                           .eps = static_cast<float>(kEps),
-                           .layers = layers,
-                           .final_norm = {RowNorm::Form::rms, final_norm.data()},
-                           .head = {.w = head.data(), .outputs = s.vocab},
-                           .x = embedded.data() + (n * s.sequences + first) * s.width,
-                           .logits = logits.data() + n * count * s.vocab});
+    return layer;
   }
-  for (const Weights& w : weights) EXPECT_EQ(w.choice.kept(), focus ? s.tokens : 0);
+
+  const Shape& s_;
+  int64_t count_;
+  bool focus_;
+  float scale_ = static_cast<float>(kScale);
+  std::vector<float> final_norm_, cos_, sin_;
+  std::vector<W> head_;
+  std::vector<Weights> weights_;
+  std::vector<LayerStep<T>> steps_;
+  std::unique_ptr<Decoder<T, W>> decoder_;
+};
+
+/// Logits of sequences [first, first + count), [token][sequence][vocab].
+template <class T, class W>
+std::vector<float> decoded(const Shape& s, const Model& m, int64_t first, int64_t count,
+                           bool by_head, bool focus = false) {
+  Compiled<T, W> compiled(s, m, count, by_head, focus);
+  const std::vector<T> embedded = as<T>(m.embedded);
+  std::vector<float> logits;
+  for (int64_t n = 0; n < s.tokens; ++n) {
+    const std::vector<int64_t> positions(static_cast<size_t>(count), n);
+    const std::vector<float> one =
+        compiled.step(embedded.data() + (n * s.sequences + first) * s.width, positions);
+    logits.insert(logits.end(), one.begin(), one.end());
+  }
+  EXPECT_EQ(compiled.kept(), focus ? s.tokens : 0);
   return logits;
 }
 
@@ -385,11 +450,55 @@ TEST(Decoder, HasTheSameBitsForAnyThreadsNeighboursAndOrderOfTheCache) {
   omp_set_num_threads(before);
 }
 
+// Sequences begin at different times and come to lengths of their own.
+TEST(Decoder, SequencesOfUnequalLengthsHaveTheBitsOfEachAlone) {
+  const Shape& s = kShapes[1];
+  const Model m = make_model(s);
+  const std::vector<float> x = as<float>(m.embedded);
+  const auto token = [&](int64_t b, int64_t n) {
+    return x.data() + (n * s.sequences + b) * s.width;
+  };
+  const std::vector<int64_t> starts{0, 2, 5};
+  Compiled<float, float> together(s, m, 3, true, false);
+  std::vector<std::vector<float>> joint(3);
+  for (int64_t n = 0; n < s.tokens; ++n) {
+    std::vector<float> row;
+    std::vector<int64_t> positions;
+    for (int64_t b = 0; b < 3; ++b) {  // until it begins a sequence repeats its first token
+      positions.push_back(std::max<int64_t>(n - starts[b], 0));
+      row.insert(row.end(), token(b, positions.back()), token(b, positions.back()) + s.width);
+    }
+    const std::vector<float> logits = together.step(row.data(), positions);
+    for (int64_t b = 0; b < 3; ++b) {
+      if (n >= starts[b])
+        joint[b].insert(joint[b].end(), logits.begin() + b * s.vocab,
+                        logits.begin() + (b + 1) * s.vocab);
+    }
+  }
+  for (int64_t b = 0; b < 3; ++b) {
+    Compiled<float, float> alone(s, m, 1, true, false);
+    std::vector<float> expected;
+    for (int64_t n = 0; n < s.tokens - starts[b]; ++n) {
+      const std::vector<float> logits = alone.step(token(b, n), std::vector<int64_t>{n});
+      expected.insert(expected.end(), logits.begin(), logits.end());
+    }
+    EXPECT_EQ(joint[b], expected) << b;
+  }
+}
+
+TEST(Decoder, RefusesStepsThatDoNotFit) {
+  const Shape& s = kShapes[0];
+  const Model m = make_model(s);
+  Compiled<float, float> compiled(s, m, 2, true, false);
+  EXPECT_THROW(compiled.step(nullptr, std::vector<int64_t>{0}), ShapeError);
+  EXPECT_THROW((Compiled<float, float>(s, m, kDecoderSequences + 1, true, false)), ShapeError);
+}
+
 TEST(Decoder, RefusesMoreGroupsThanAWordHasBits) {
-  std::vector<DecoderLayer<float, float>> layers(1);
-  layers[0].groups.groups = 65;
+  DecoderModel<float> model{.head_dim = 64, .layers = std::vector<DecoderLayer<float>>(1)};
+  model.layers[0].groups.groups = 65;
   try {
-    run(DecoderToken<float, float>{.rows = 1, .head_dim = 64, .layers = layers});
+    Decoder<float, float>(model, 1);
     FAIL() << "65 groups were taken";
   } catch (const ShapeError& error) {
     EXPECT_NE(std::string(error.what()).find("at most 64 groups; got 65"), std::string::npos)

@@ -199,7 +199,8 @@ TEST(FocusModel, SoftGatesRunOnTheFusedPathWithTheGradientsOfTheReference) {
     for (const Path path : {Path::automatic, Path::reference}) {
       Transformer model(config.resolved(kVocab), 3);
       model.compute().attention_path = path;
-      EXPECT_EQ(forward(model, input).path.name, path == Path::automatic ? "fused" : "reference");
+      EXPECT_EQ(forward(model, input).path.name,
+                path == Path::automatic ? PathName::fused : PathName::reference);
       const at::Tensor loss = model.loss(input, targets_of(input)).loss;
       loss.backward();
       losses.push_back(loss.detach());
@@ -288,7 +289,7 @@ TEST(FocusModel, ModesPruneKeepOrIgnoreTheGroups) {
   EXPECT_LT(kept.all, 1.0);
 }
 
-// U-26: random groups keep as many pairs; fewer groups a token keep fewer.
+// U-26: random groups keep the pairs of independent choices; fewer groups a token keep fewer.
 TEST(FocusModel, RandomGroupsAndOtherTopKsChangeThePairsKept) {
   Transformer model(focused().resolved(kVocab), 3);
   const ModelInput input = batch(1);
@@ -404,6 +405,17 @@ TEST(FocusModel, TheStrengthOfLogsigIsAnnealedOnRequest) {
   EXPECT_FALSE(model.hidden(batch(1)).equal(sharper));
   c.attention.focus.groups.gate = Gate::log;
   EXPECT_ERROR(ConfigError, c.resolved(kVocab), "final_strength", "logsig");
+}
+
+// A learned strength that grows without end acts as the largest one.
+TEST(FocusModel, TheLearnedStrengthOfLogsigIsBounded) {
+  Transformer model(focused(Gate::logsig).resolved(kVocab), 3);
+  const at::NoGradGuard no_gradient;
+  value(model, "log_strength").fill_(std::log(kMostFocusStrength));
+  const at::Tensor largest = model.hidden(batch(1));
+  value(model, "log_strength").fill_(1e6);
+  EXPECT_TRUE(model.hidden(batch(1)).equal(largest));
+  EXPECT_TRUE(largest.isfinite().all().item<bool>());
 }
 
 // U-22: in windowed layers on request alone; 11.2: the mask is then that of both.

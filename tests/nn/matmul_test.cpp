@@ -103,7 +103,7 @@ TEST(WeightGradient, IsTheFloat64ProductInEitherForm) {
 TEST(FewRowsProduct, EqualsTheFloat64ProductOfTheStoredWeights) {
   uint64_t seed = 100;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    for (int64_t rows = 1; rows <= 4; ++rows) {
+    for (const int64_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 13, 16}) {
       for (const auto& [in, a, b] : std::vector<std::array<int64_t, 3>>{
                {1, 1, 2}, {63, 3, 19}, {97, 33, 64}, {1025, 257, 5}}) {
         const at::Tensor x = random({1, rows, in}, ++seed).to(dtype);
@@ -126,7 +126,7 @@ TEST(FewRowsProduct, EqualsTheFloat64ProductOfTheStoredWeights) {
 
 TEST(FewRowsProduct, LeavesOtherShapesAndTypesToMatrixProducts) {
   const at::Tensor w = at::ones({8, 8});
-  EXPECT_FALSE(is_few_rows(at::ones({5, 8}), {w}));
+  EXPECT_FALSE(is_few_rows(at::ones({17, 8}), {w}));
   EXPECT_FALSE(is_few_rows(at::ones({1, 8}), {at::ones({8, 9}).narrow(1, 0, 8)}));
   EXPECT_FALSE(is_few_rows(at::ones({1, 8}), {w, w.to(at::kBFloat16)}));
   EXPECT_FALSE(is_few_rows(at::ones({1, 8}, at::kDouble), {w.to(at::kDouble)}));

@@ -482,11 +482,11 @@ TEST(Transformer, DecodesWithTheTemperatureOfTheRamp) {
   const double scale = half.abs().max().item<double>();
   ASSERT_GT(max_difference(whole, half), 1e-3 * scale);
   for (const bool fused : {false, true}) {
-    model.compute().one_pass = fused;
+    model.compute().fused_decoder = fused;
     DecodeState state = model.make_decode_state(1, 9);
     std::vector<at::Tensor> all;
     for (int64_t i = 0; i < 9; ++i) all.push_back(model.decode(ids.narrow(1, i, 1), state, true));
-    EXPECT_EQ(state.path.reason.empty(), fused) << state.path.reason;
+    EXPECT_EQ(state.path.reason.text().empty(), fused) << state.path.reason.text();
     EXPECT_LT(max_difference(at::cat(all, 1), half), 1e-5 * scale) << "fused " << fused;
   }
 }

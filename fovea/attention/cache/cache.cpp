@@ -8,37 +8,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <optional>
+#include <array>
 
-#include "fovea/attention/cache/sorted_keys.h"
-#include "fovea/attention/mechanisms/focus.h"
-#include "fovea/attention/mechanisms/head_output.h"
-#include "fovea/attention/paths/grouped.h"
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/attention.h"
 
 namespace fovea {
 namespace {
 
-constexpr const char* kTemperature = "temperature";
-constexpr const char* kQueries = "queries";
-constexpr const char* kTau = "tau";
-constexpr const char* kGroups = "groups";
-constexpr const char* kMembers = "members";
-constexpr const char* kGroupScores = "group_scores";
-constexpr const char* kRoutes = "routes";
-constexpr const char* kNearness = "nearness";
-
-std::vector<int64_t> buffer_shape(const StreamSpec& spec, int64_t batch, int64_t rows) {
-  std::vector<int64_t> shape{batch, rows};
-  shape.insert(shape.end(), spec.row_shape.begin(), spec.row_shape.end());
-  return shape;
-}
-
-// Zeros of buffer_shape(), in `memory` if given.
+// Zeros of rows_shape(), in `memory` if given.
 at::Tensor make_buffer(const StreamSpec& spec, int64_t batch, int64_t rows, at::Device device,
                        HugePages* memory = nullptr) {
-  std::vector<int64_t> shape = buffer_shape(spec, batch, rows);
+  std::vector<int64_t> shape = rows_shape(spec, batch, rows);
   if (spec.by_head) std::swap(shape[1], shape[2]);
   const at::Tensor buffer =
       memory != nullptr ? memory->take(shape, spec.dtype).zero_()
@@ -46,91 +26,26 @@ at::Tensor make_buffer(const StreamSpec& spec, int64_t batch, int64_t rows, at::
   return spec.by_head ? buffer.transpose(1, 2) : buffer;
 }
 
-// Tail rows a stream holds at rest. Twice the kept rows let most appends write in place: rows move
-// once in keep_last tokens.
-int64_t resting_rows(const StreamSpec& spec, int64_t capacity) {
-  return spec.keep_last > 0 ? std::min(capacity, 2 * spec.keep_last) : capacity;
-}
-
-bool keeps_prefix_sum(const TemperatureSpec& spec) {
-  return spec.kind == TemperatureSpec::Kind::learned && spec.form == TemperatureSpec::Form::prefix;
-}
-
-// Groups of the cached keys; the queries are the last of them.
-void add_focus_streams(const FocusSpec& focus, at::ScalarType dtype, const StreamSpec& keys,
-                       std::vector<StreamSpec>& streams) {
-  const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
-  const auto beside_keys = [&](const char* name, std::vector<int64_t> shape, at::ScalarType type) {
-    StreamSpec stream = keys;
-    stream.name = name, stream.row_shape = std::move(shape), stream.dtype = type;
-    stream.by_head = false;
-    streams.push_back(std::move(stream));
-  };
-  if (focus.reads_groups()) beside_keys(kGroups, {focus.groups}, wide);
-  if (focus.reads_members()) beside_keys(kMembers, {1}, at::kLong);
-  if (focus.active() && focus.assignment == FocusSpec::Assignment::sinkhorn &&
-      focus.potentials == FocusSpec::Potentials::chunk)
-    streams.push_back({.name = kGroupScores, .row_shape = {focus.groups}, .dtype = wide});
-}
-
 }  // namespace
 
-std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType dtype) {
-  spec.check();
-  require<UnsupportedError>(spec.mask.causal, "cache",
-                            "a cache needs mask.causal: later tokens must not change earlier rows");
-  const int64_t earlier = spec.multi_token.earlier_queries();
-  const bool windowed = spec.mask.sparsity == MaskRule::Sparsity::full && spec.mask.window > 0;
-  StreamSpec keys{.name = "keys",
-                  .row_shape = {spec.kv_heads, spec.head_dim},
-                  .dtype = dtype,
-                  .by_head = spec.focus.gate != FocusSpec::Gate::hard};
-  if (windowed) {
-    keys.keep_first = spec.mask.sinks;
-    keys.keep_last = spec.mask.window + earlier;  // the oldest query has a window of its own
-  }
-  StreamSpec values = keys;
-  values.name = "values";
-  values.row_shape = {spec.value_heads(), spec.value_width()};
-  std::vector<StreamSpec> streams{keys, values};
-  if (keeps_prefix_sum(spec.temperature))
-    streams.push_back({.name = kTemperature, .row_shape = {1}, .dtype = at::kDouble});
-  add_focus_streams(spec.focus, dtype, keys, streams);
-  if (spec.routing.active())
-    streams.push_back({.name = kRoutes, .row_shape = {spec.heads}, .dtype = at::kLong});
-  if (spec.routing.reads_nearness())
-    streams.push_back({.name = kNearness,
-                       .row_shape = {spec.heads},
-                       .dtype = dtype == at::kDouble ? at::kDouble : at::kFloat});
-  if (earlier > 0) {
-    streams.push_back({.name = kQueries,
-                       .row_shape = {spec.heads, spec.head_dim},
-                       .dtype = dtype,
-                       .keep_last = earlier + 1});
-    if (spec.temperature.kind == TemperatureSpec::Kind::learned)
-      streams.push_back({.name = kTau,
-                         .row_shape = {1},
-                         .dtype = dtype == at::kDouble ? at::kDouble : at::kFloat,
-                         .keep_last = earlier + 1});
-  }
-  return streams;
+bool AttentionCache::Stream::equal() const {
+  return std::ranges::all_of(places, [&](const Place& p) { return p == places.front(); });
 }
 
-int64_t cache_bytes(const std::vector<StreamSpec>& streams, int64_t batch, int64_t capacity) {
-  int64_t total = 0;
-  for (const StreamSpec& spec : streams) {
-    int64_t bytes = static_cast<int64_t>(at::elementSize(spec.dtype));
-    for (const int64_t n : buffer_shape(spec, batch, resting_rows(spec, capacity))) bytes *= n;
-    total += HugePages::padded(bytes);
-  }
-  return total;
+int64_t AttentionCache::Stream::first_rows(int64_t b) const {
+  return std::min(places[b].seen, spec.keep_first);
 }
 
-int64_t AttentionCache::Stream::first_rows() const { return std::min(seen, spec.keep_first); }
+int64_t AttentionCache::Stream::visible_begin(int64_t b) const {
+  const Place& p = places[b];
+  if (spec.keep_last == 0) return p.tail_begin;
+  return std::max(p.tail_begin, p.seen - p.last_appended - spec.keep_last + 1);
+}
 
-int64_t AttentionCache::Stream::visible_begin() const {
-  if (spec.keep_last == 0) return tail_begin;
-  return std::max(tail_begin, seen - last_appended - spec.keep_last + 1);
+// No query from position `seen` on can see what is before.
+int64_t AttentionCache::Stream::kept_begin(int64_t b) const {
+  const Place& p = places[b];
+  return spec.keep_last > 0 ? std::max(p.tail_begin, p.seen - spec.keep_last + 1) : p.tail_begin;
 }
 
 AttentionCache::AttentionCache(std::vector<StreamSpec> streams, int64_t batch, int64_t capacity,
@@ -142,10 +57,42 @@ AttentionCache::AttentionCache(std::vector<StreamSpec> streams, int64_t batch, i
     Stream stream;
     stream.first = make_buffer(spec, batch, spec.keep_first, device);
     stream.tail = make_buffer(spec, batch, resting_rows(spec, capacity), device, memory);
-    stream.tail_begin = spec.keep_first;
+    stream.places.resize(static_cast<size_t>(batch), {.tail_begin = spec.keep_first});
     stream.spec = std::move(spec);
     streams_.push_back(std::move(stream));
   }
+}
+
+AttentionCache AttentionCache::gather(std::span<const Source> sources, int64_t capacity) {
+  require<ConfigError>(!sources.empty(), "cache", "expected at least one sequence; got none");
+  const AttentionCache& like = *sources.front().cache;
+  std::vector<StreamSpec> specs;
+  for (const Stream& s : like.streams_) specs.push_back(s.spec);
+  AttentionCache joined(specs, std::ssize(sources), capacity, like.device_);
+  for (size_t n = 0; n < joined.streams_.size(); ++n) {
+    Stream& to = joined.streams_[n];
+    for (int64_t b = 0; b < joined.batch_; ++b) {
+      const Source& source = sources[b];
+      require<ConfigError>(source.cache->streams_.size() == specs.size() &&
+                               source.cache->streams_[n].spec == to.spec,
+                           "cache", "caches of other attention have no common batch");
+      const Stream& from = source.cache->streams_[n];
+      Place& place = to.places[b] = from.places[source.sequence];
+      require<UnsupportedError>(place.seen <= capacity, "cache",
+                                "the sequence must fit into {} tokens; got {}", capacity,
+                                place.seen);
+      const int64_t begin = from.kept_begin(source.sequence) - place.tail_begin;
+      place.tail_begin += begin;
+      const auto row = [](const at::Tensor& x, int64_t sequence, int64_t first, int64_t rows) {
+        return x.narrow(0, sequence, 1).narrow(1, first, rows);
+      };
+      if (const int64_t rows = to.first_rows(b); rows > 0)
+        row(to.first, b, 0, rows).copy_(row(from.first, source.sequence, 0, rows));
+      if (const int64_t rows = place.used(); rows > 0)
+        row(to.tail, b, 0, rows).copy_(row(from.tail, source.sequence, begin, rows));
+    }
+  }
+  return joined;
 }
 
 AttentionCache::Stream& AttentionCache::stream(const std::string& name) {
@@ -163,45 +110,67 @@ bool AttentionCache::has(const std::string& name) const {
   return std::ranges::any_of(streams_, [&](const Stream& s) { return s.spec.name == name; });
 }
 
-void AttentionCache::require_room(const Stream& s, int64_t rows) const {
-  require<UnsupportedError>(
-      s.seen + rows <= capacity_, "cache",
-      "the sequence must fit into {} tokens; got {} + {}; make the cache with more capacity",
-      capacity_, s.seen, rows);
+// All sequences where their places are the same, else each alone.
+std::vector<AttentionCache::Sequences> AttentionCache::runs(const Stream& s) const {
+  if (s.equal()) return {{.begin = 0, .count = batch_}};
+  std::vector<Sequences> all;
+  for (int64_t b = 0; b < batch_; ++b) all.push_back({.begin = b, .count = 1});
+  return all;
 }
 
-// Evicts what no query from position `seen` on can see, and grows the buffer where one append alone
-// exceeds it.
-void AttentionCache::make_room(Stream& s, int64_t rows) {
-  const int64_t used = std::max<int64_t>(0, s.seen - s.tail_begin);
-  if (used + rows <= s.tail.size(1)) return;
-  const int64_t begin =
-      s.spec.keep_last > 0 ? std::max(s.tail_begin, s.seen - s.spec.keep_last + 1) : s.tail_begin;
-  const int64_t kept = std::max<int64_t>(0, s.seen - begin);
-  const int64_t size = std::max(kept + rows, resting_rows(s.spec, capacity_));
+void AttentionCache::require_room(const Stream& s, int64_t rows) const {
+  for (const Place& p : s.places) {
+    require<UnsupportedError>(
+        p.seen + rows <= capacity_, "cache",
+        "the sequence must fit into {} tokens; got {} + {}; make the cache with more capacity",
+        capacity_, p.seen, rows);
+  }
+}
+
+// Evicts what no later query can see, and grows the buffer where one append alone exceeds it.
+void AttentionCache::make_room(Stream& s, Sequences which, int64_t rows) {
+  const Place& p = s.places[which.begin];
+  if (p.used() + rows <= s.tail.size(1)) return;
+  const int64_t begin = s.kept_begin(which.begin), from = begin - p.tail_begin;
+  const int64_t kept = std::max<int64_t>(0, p.seen - begin);
+  int64_t size = std::max(kept + rows, resting_rows(s.spec, capacity_));
+  const bool all = which.count == batch_;
+  if (!all) size = std::max(size, s.tail.size(1));
   at::Tensor tail = make_buffer(s.spec, batch_, size, device_);
-  if (kept > 0) tail.narrow(1, 0, kept).copy_(s.tail.narrow(1, begin - s.tail_begin, kept));
+  if (!all) tail.narrow(1, 0, s.tail.size(1)).copy_(s.tail);
+  const auto part = [&](const at::Tensor& x, int64_t first) {
+    return x.narrow(0, which.begin, which.count).narrow(1, first, kept);
+  };
+  if (kept > 0) part(tail, 0).copy_(part(s.tail, from));
   s.tail = std::move(tail);
-  s.tail_begin = begin;
+  for (int64_t b = which.begin; b < which.begin + which.count; ++b) s.places[b].tail_begin = begin;
 }
 
 void AttentionCache::append(const std::string& name, const at::Tensor& rows_bn) {
   const at::NoGradGuard no_gradient;
   Stream& s = stream(name);
   const int64_t n = rows_bn.dim() >= 2 ? rows_bn.size(1) : -1;
-  require<ShapeError>(n >= 0 && rows_bn.sizes() == at::IntArrayRef(buffer_shape(s.spec, batch_, n)),
+  require<ShapeError>(n >= 0 && rows_bn.sizes() == at::IntArrayRef(rows_shape(s.spec, batch_, n)),
                       "cache", "rows of stream '{}' must be [{}, n, {}]; got [{}]", name, batch_,
                       fmt::join(s.spec.row_shape, ", "), fmt::join(rows_bn.sizes(), ", "));
   require_room(s, n);
-  const int64_t to_first = std::clamp<int64_t>(s.spec.keep_first - s.seen, 0, n);
-  if (to_first > 0) s.first.narrow(1, s.seen, to_first).copy_(rows_bn.narrow(1, 0, to_first));
-  if (n > to_first) {
-    make_room(s, n - to_first);
-    const int64_t offset = std::max<int64_t>(0, s.seen - s.tail_begin);
-    s.tail.narrow(1, offset, n - to_first).copy_(rows_bn.narrow(1, to_first, n - to_first));
+  for (const Sequences& which : runs(s)) {
+    const Place& p = s.places[which.begin];
+    const auto of = [&](const at::Tensor& x) { return x.narrow(0, which.begin, which.count); };
+    const int64_t to_first = std::clamp<int64_t>(s.spec.keep_first - p.seen, 0, n);
+    if (to_first > 0)
+      of(s.first).narrow(1, p.seen, to_first).copy_(of(rows_bn).narrow(1, 0, to_first));
+    if (n > to_first) {
+      make_room(s, which, n - to_first);
+      of(s.tail)
+          .narrow(1, p.used(), n - to_first)
+          .copy_(of(rows_bn).narrow(1, to_first, n - to_first));
+    }
   }
-  s.seen += n;
-  s.last_appended = n;
+  for (Place& p : s.places) {
+    p.seen += n;
+    p.last_appended = n;
+  }
 }
 
 CachedRows AttentionCache::extend(const std::string& name) {
@@ -209,61 +178,114 @@ CachedRows AttentionCache::extend(const std::string& name) {
   require<UnsupportedError>(s.spec.keep_first == 0, "cache",
                             "stream '{}' keeps first rows apart; use append()", name);
   require_room(s, 1);
-  make_room(s, 1);
-  s.seen += 1;
-  s.last_appended = 1;
-  const int64_t begin = s.visible_begin(), row = s.tail.stride(1);
-  return {.data = static_cast<char*>(s.tail.data_ptr()) +
-                  (begin - s.tail_begin) * row * static_cast<int64_t>(s.tail.element_size()),
+  for (const Sequences& which : runs(s)) make_room(s, which, 1);
+  s.kept.resize(s.places.size());
+  for (int64_t b = 0; b < batch_; ++b) {
+    Place& p = s.places[b];
+    p.seen += 1;
+    p.last_appended = 1;
+    const int64_t begin = s.visible_begin(b);
+    s.kept[b] = {.begin = begin - p.tail_begin, .rows = p.seen - begin, .first_position = begin};
+  }
+  return {.data = s.tail.data_ptr(),
           .batch = s.tail.stride(0),
-          .row = row,
+          .row = s.tail.stride(1),
           .head = s.tail.dim() == 4 ? s.tail.stride(2) : 0,
-          .rows = s.seen - begin,
-          .first_position = begin};
+          .sequences = s.kept};
+}
+
+at::Tensor AttentionCache::rows_of(const Stream& s, Sequences which) const {
+  const auto of = [&](const at::Tensor& x) { return x.narrow(0, which.begin, which.count); };
+  const Place& p = s.places[which.begin];
+  const int64_t begin = s.visible_begin(which.begin);
+  const at::Tensor tail = p.seen > begin
+                              ? of(s.tail).narrow(1, begin - p.tail_begin, p.seen - begin)
+                              : of(s.tail).narrow(1, 0, 0);
+  return s.spec.keep_first > 0
+             ? at::cat({of(s.first).narrow(1, 0, s.first_rows(which.begin)), tail}, 1)
+             : tail;
 }
 
 at::Tensor AttentionCache::rows(const std::string& name) const {
   const Stream& s = stream(name);
-  const int64_t begin = s.visible_begin();
-  const at::Tensor tail = s.seen > begin ? s.tail.narrow(1, begin - s.tail_begin, s.seen - begin)
-                                         : s.tail.narrow(1, 0, 0);
-  return s.spec.keep_first > 0 ? at::cat({s.first.narrow(1, 0, s.first_rows()), tail}, 1) : tail;
+  require<ShapeError>(s.equal(), "cache",
+                      "the sequences of stream '{}' have unequal lengths; ask for one of them",
+                      name);
+  return rows_of(s, {.begin = 0, .count = batch_});
+}
+
+at::Tensor AttentionCache::rows(const std::string& name, int64_t sequence) const {
+  return rows_of(stream(name), {.begin = sequence, .count = 1});
 }
 
 at::Tensor AttentionCache::positions(const std::string& name) const {
-  const Stream& s = stream(name);
-  const auto options = at::TensorOptions().dtype(at::kLong).device(device_);
-  const at::Tensor tail = at::arange(std::min(s.visible_begin(), s.seen), s.seen, options);
-  return s.spec.keep_first > 0 ? at::cat({at::arange(s.first_rows(), options), tail}) : tail;
+  require<ShapeError>(stream(name).equal(), "cache",
+                      "the sequences of stream '{}' have unequal lengths; ask for one of them",
+                      name);
+  return positions(name, 0);
 }
 
-int64_t AttentionCache::length() const {
-  int64_t least = streams_.empty() ? 0 : streams_.front().seen;
-  for (const Stream& s : streams_) least = std::min(least, s.seen);
+at::Tensor AttentionCache::positions(const std::string& name, int64_t sequence) const {
+  const Stream& s = stream(name);
+  const Place& p = s.places[sequence];
+  const auto options = at::TensorOptions().dtype(at::kLong).device(device_);
+  const at::Tensor tail = at::arange(std::min(s.visible_begin(sequence), p.seen), p.seen, options);
+  return s.spec.keep_first > 0 ? at::cat({at::arange(s.first_rows(sequence), options), tail})
+                               : tail;
+}
+
+std::vector<int64_t> AttentionCache::lengths() const {
+  std::vector<int64_t> least(static_cast<size_t>(batch_), 0);
+  for (size_t n = 0; n < streams_.size(); ++n) {
+    for (int64_t b = 0; b < batch_; ++b) {
+      const int64_t seen = streams_[n].places[b].seen;
+      least[b] = n == 0 ? seen : std::min(least[b], seen);
+    }
+  }
   return least;
 }
 
-int64_t AttentionCache::stream_length(const std::string& name) const { return stream(name).seen; }
+bool AttentionCache::equal_lengths() const {
+  return std::ranges::all_of(streams_, [](const Stream& s) { return s.equal(); });
+}
 
-int64_t AttentionCache::capacity() const { return capacity_; }
+int64_t AttentionCache::length() const { return std::ranges::max(lengths()); }
+
+int64_t AttentionCache::stream_length(const std::string& name) const {
+  return std::ranges::max(stream(name).places, {}, &Place::seen).seen;
+}
+
+int64_t AttentionCache::stream_length(const std::string& name, int64_t sequence) const {
+  return stream(name).places[sequence].seen;
+}
 
 void AttentionCache::truncate(int64_t length) {
+  truncate(std::vector<int64_t>(static_cast<size_t>(batch_), length));
+}
+
+void AttentionCache::truncate(std::span<const int64_t> lengths) {
+  require<ShapeError>(std::ssize(lengths) == batch_, "cache",
+                      "expected the lengths of {} sequences; got {}", batch_, lengths.size());
   for (const Stream& s : streams_) {
-    require<UnsupportedError>(length >= 0 && length <= s.seen, "cache",
-                              "can only forget tokens it has; asked to keep {} of {}", length,
-                              s.seen);
-    const int64_t needed = std::max(s.spec.keep_first, length - s.spec.keep_last + 1);
-    require<UnsupportedError>(s.spec.keep_last == 0 || s.tail_begin <= needed, "cache",
-                              "cannot go back to {} tokens: rows before {} of stream '{}' were "
-                              "evicted; keep a fork instead",
-                              length, s.tail_begin, s.spec.name);
+    for (int64_t b = 0; b < batch_; ++b) {
+      const Place& p = s.places[b];
+      const int64_t length = lengths[b];
+      require<UnsupportedError>(length >= 0 && length <= p.seen, "cache",
+                                "can only forget tokens it has; asked to keep {} of {}", length,
+                                p.seen);
+      const int64_t needed = std::max(s.spec.keep_first, length - s.spec.keep_last + 1);
+      require<UnsupportedError>(s.spec.keep_last == 0 || p.tail_begin <= needed, "cache",
+                                "cannot go back to {} tokens: rows before {} of stream '{}' were "
+                                "evicted; keep a fork instead",
+                                length, p.tail_begin, s.spec.name);
+    }
   }
   for (Stream& s : streams_) {
-    s.seen = length;
-    s.last_appended = 0;
+    for (int64_t b = 0; b < batch_; ++b) {
+      s.places[b].seen = lengths[b];
+      s.places[b].last_appended = 0;
+    }
   }
-  if (sorted_) sorted_->truncate(length);
-  sorting_from_ = 0;
 }
 
 AttentionCache AttentionCache::fork() const {
@@ -272,7 +294,6 @@ AttentionCache AttentionCache::fork() const {
     s.first = s.first.clone();
     s.tail = s.tail.clone();
   }
-  if (sorted_) copy.sorted_ = std::make_shared<SortedKeys>(sorted_->clone());
   return copy;
 }
 
@@ -280,10 +301,18 @@ std::map<std::string, at::Tensor> AttentionCache::save() const {
   std::map<std::string, at::Tensor> tensors;
   for (const Stream& s : streams_) {
     const std::string key = "stream." + s.spec.name;
-    tensors[key + ".first"] = s.first.narrow(1, 0, s.first_rows()).clone();
-    tensors[key + ".tail"] =
-        s.tail.narrow(1, 0, std::max<int64_t>(0, s.seen - s.tail_begin)).clone();
-    tensors[key + ".state"] = at::tensor({s.seen, s.tail_begin, s.last_appended}, at::kLong);
+    int64_t first = 0, tail = 0;
+    at::Tensor state = at::empty({batch_, 3}, at::kLong);
+    for (int64_t b = 0; b < batch_; ++b) {
+      const Place& p = s.places[b];
+      first = std::max(first, s.first_rows(b));
+      tail = std::max(tail, p.used());
+      const std::array<int64_t, 3> numbers{p.seen, p.tail_begin, p.last_appended};
+      std::ranges::copy(numbers, state.mutable_data_ptr<int64_t>() + 3 * b);
+    }
+    tensors[key + ".first"] = s.first.narrow(1, 0, first).clone();
+    tensors[key + ".tail"] = s.tail.narrow(1, 0, tail).clone();
+    tensors[key + ".state"] = state;
   }
   return tensors;
 }
@@ -296,201 +325,38 @@ void AttentionCache::load(const std::map<std::string, at::Tensor>& tensors) {
       require<CheckpointError>(tensors.contains(key + part), "cache",
                                "the saved cache lacks tensor '{}{}'", key, part);
     }
-    const at::Tensor &first = tensors.at(key + ".first"), &tail = tensors.at(key + ".tail"),
-                     &state = tensors.at(key + ".state");
-    require<CheckpointError>(state.numel() == 3 && state.scalar_type() == at::kLong, "cache",
-                             "'{}.state' must be three int64", key);
-    s.seen = state[0].item<int64_t>();
-    s.tail_begin = state[1].item<int64_t>();
-    s.last_appended = state[2].item<int64_t>();
-    const int64_t rows = std::max<int64_t>(0, s.seen - s.tail_begin);
+    const at::Tensor &first = tensors.at(key + ".first"), &tail = tensors.at(key + ".tail");
+    const at::Tensor state = tensors.at(key + ".state").cpu().contiguous();
+    require<CheckpointError>(state.numel() == 3 * batch_ && state.scalar_type() == at::kLong,
+                             "cache", "'{}.state' must be three int64 a sequence", key);
+    int64_t first_rows = 0, rows = 0;
+    for (int64_t b = 0; b < batch_; ++b) {
+      const int64_t* const numbers = state.const_data_ptr<int64_t>() + 3 * b;
+      Place& p =
+          s.places[b] = {.seen = numbers[0], .tail_begin = numbers[1], .last_appended = numbers[2]};
+      require<CheckpointError>(
+          p.seen >= 0 && p.seen <= capacity_ && p.tail_begin >= s.spec.keep_first, "cache",
+          "stream '{}' was saved by a cache of other sizes", s.spec.name);
+      first_rows = std::max(first_rows, s.first_rows(b));
+      rows = std::max(rows, p.used());
+    }
     require<CheckpointError>(
-        s.seen >= 0 && s.seen <= capacity_ && s.tail_begin >= s.spec.keep_first &&
-            first.sizes() == at::IntArrayRef(buffer_shape(s.spec, batch_, s.first_rows())) &&
-            tail.sizes() == at::IntArrayRef(buffer_shape(s.spec, batch_, rows)),
+        first.sizes() == at::IntArrayRef(rows_shape(s.spec, batch_, first_rows)) &&
+            tail.sizes() == at::IntArrayRef(rows_shape(s.spec, batch_, rows)),
         "cache", "stream '{}' was saved by a cache of other sizes", s.spec.name);
     s.first = at::zeros_like(s.first);
     s.first.narrow(1, 0, first.size(1)).copy_(first);
     s.tail = make_buffer(s.spec, batch_, std::max(rows, resting_rows(s.spec, capacity_)), device_);
     s.tail.narrow(1, 0, rows).copy_(tail);
   }
-  loaded.sorted_ = nullptr;
-  loaded.sorting_from_ = 0;
   *this = std::move(loaded);
 }
 
 int64_t AttentionCache::bytes() const {
-  int64_t total = sorted_ ? sorted_->bytes() : 0;
+  int64_t total = 0;
   for (const Stream& s : streams_)
     total += static_cast<int64_t>(s.first.nbytes() + s.tail.nbytes());
   return total;
-}
-
-bool AttentionCache::wants_sorted_keys(const FocusSpec& focus) {
-  constexpr int64_t kQueriesBefore = 32;  // sorting takes about as long as it saves in these
-  if (stream_length("keys") < SortedKeys::kLeastKeys ||
-      focus_is_neutral(focus, {}, stream_length("keys")))
-    return false;
-  if (++single_queries_ <= kQueriesBefore) return false;
-  if (sorted_ && !sorted_->pays()) sorted_ = nullptr;
-  const int64_t length = stream_length("keys");
-  if (sorted_ || length < sorting_from_) return sorted_ != nullptr;
-  if (SortedKeys::pays(rows(kMembers).squeeze(-1))) return true;
-  sorting_from_ = 2 * length;  // looked at again then
-  return false;
-}
-
-SortedKeys& AttentionCache::sorted_keys(int64_t window) {
-  if (!sorted_) sorted_ = std::make_shared<SortedKeys>(window);
-  const int64_t from = sorted_->length(), count = stream_length("keys") - from;
-  if (count > 0) {
-    const auto fresh = [&](const char* name) { return rows(name).narrow(1, from, count); };
-    sorted_->append(fresh("keys").transpose(1, 2), fresh("values").transpose(1, 2),
-                    fresh(kMembers).squeeze(-1));
-  }
-  return *sorted_;
-}
-
-SortedKeys* AttentionCache::sorted_for_token(const AttentionSpec& spec) {
-  if (!wants_sorted_keys(spec.focus)) return nullptr;
-  SortedKeys& sorted = sorted_keys(spec.focus.window);
-  sorted.make_room_for_token();
-  return &sorted;
-}
-
-TemperatureState AttentionCache::temperature() const {
-  const Stream& s = stream(kTemperature);
-  const auto options = s.tail.options();
-  return {.sum_b = s.seen > 0 ? s.tail.select(1, s.seen - 1).select(1, 0).clone()
-                              : at::zeros({batch_}, options),
-          .count_b = at::full({batch_}, s.seen, options.dtype(at::kLong))};
-}
-
-at::Tensor cached_temperature(const TemperatureSpec& spec, int64_t head_dim,
-                              const TemperatureParameters& parameters, const at::Tensor& x_btc,
-                              AttentionCache& cache) {
-  const at::NoGradGuard no_gradient;
-  if (!keeps_prefix_sum(spec)) {
-    require<UnsupportedError>(spec.form != TemperatureSpec::Form::sequence, "cache",
-                              "temperature.form sequence needs the whole text and has no decode "
-                              "(F-1, F-12); train with form prefix");
-    return temperature_rows(spec, head_dim, parameters, x_btc, {}).tau_bt;
-  }
-  TemperatureState state = cache.temperature();
-  const TemperatureRows rows = temperature_rows(spec, head_dim, parameters, x_btc, {}, &state);
-  cache.append(kTemperature, rows.sums_bt.unsqueeze(-1));
-  return rows.tau_bt;
-}
-
-namespace {
-
-// Keys, values, their groups and their places of a call from the cache.
-struct CachedCall {
-  at::Tensor keys_bgsd, values_bgse, groups_bsk, members_bs;
-  AttentionContext context;
-};
-
-// Where rows are evicted between the sinks and the rest, columns that nobody sees stand for them
-// (as many as a convolution can reach over).
-void part_the_sinks(CachedCall& call, int64_t sinks, int64_t columns) {
-  const auto spread = [&](const at::Tensor& x, int64_t dim) {
-    std::vector<int64_t> sizes = x.sizes().vec();
-    sizes[static_cast<size_t>(dim)] = columns;
-    return at::cat({x.narrow(dim, 0, sinks), at::zeros(sizes, x.options()),
-                    x.narrow(dim, sinks, x.size(dim) - sinks)},
-                   dim);
-  };
-  call.keys_bgsd = spread(call.keys_bgsd, 2);
-  call.values_bgse = spread(call.values_bgse, 2);
-  for (at::Tensor* x : {&call.groups_bsk, &call.members_bs})
-    if (x->defined()) *x = spread(*x, 1);
-  const at::Tensor positions = call.context.key_positions_bs;
-  call.context.key_positions_bs = spread(positions, 0);
-  call.context.key_documents_bs = spread(at::ones_like(positions), 0);
-  call.context.query_documents_bt = at::ones_like(call.context.query_positions_bt);
-}
-
-CachedCall cached_call(const AttentionSpec& spec, const AttentionCache& cache, int64_t queries) {
-  CachedCall call{.keys_bgsd = cache.rows("keys").transpose(1, 2),
-                  .values_bgse = cache.rows("values").transpose(1, 2)};
-  if (cache.has(kGroups)) call.groups_bsk = cache.rows(kGroups);
-  if (cache.has(kMembers)) call.members_bs = cache.rows(kMembers).squeeze(-1);
-  const int64_t rows = call.keys_bgsd.size(2);
-  // Where nothing was evicted the default places are right, and cheaper: the queries are the last
-  // of the keys.
-  if (rows == cache.stream_length("keys")) return call;
-  call.context.key_positions_bs = cache.positions("keys");
-  call.context.query_positions_bt =
-      call.context.key_positions_bs.narrow(0, rows - queries, queries);
-  const KernelExtent &before = spec.multi_token.before, &after = spec.multi_token.after;
-  const int64_t reach = std::max(before.keys, after.keys) / 2;  // to either side, or more
-  if (const int64_t sinks = spec.mask.sinks; sinks > 0 && reach > 0) {
-    const int64_t evicted = call.context.key_positions_bs[sinks].item<int64_t>() - sinks;
-    if (evicted > 0) part_the_sinks(call, sinks, std::min(evicted, reach));
-  }
-  return call;
-}
-
-// Whether SortedKeys can take these queries.
-bool can_read_sorted_keys(const AttentionSpec& spec, const at::Tensor& q) {
-  return q.size(2) == 1 && spec.focus.gate == FocusSpec::Gate::hard && !spec.differential &&
-         spec.mask == MaskRule{} && q.scalar_type() != at::kHalf &&
-         kernels::prefers_decode({.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = 1}) &&
-         beyond_grouped(spec, q, {}).empty();
-}
-
-}  // namespace
-
-AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cache,
-                                 const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                 const AttentionTensors& tensors, Path path) {
-  const at::NoGradGuard no_gradient;
-  require<UnsupportedError>(spec.mask.causal, "cache",
-                            "a cache needs mask.causal: later tokens must not change earlier rows");
-  require<ShapeError>(q.dim() == 4 && k.dim() == 4 && q.size(2) == k.size(2), "cache",
-                      "q and k of the new tokens must be [b, heads, t, d] with one t");
-  cache.append("keys", k.transpose(1, 2));
-  cache.append("values", v.transpose(1, 2));
-  const int64_t t = q.size(2);
-  at::Tensor queries = q;
-  AttentionTensors inputs = tensors;
-  if (cache.has(kQueries)) {
-    cache.append(kQueries, q.transpose(1, 2));
-    queries = cache.rows(kQueries).transpose(1, 2);
-  }
-  if (cache.has(kTau)) {
-    cache.append(kTau, tensors.tau_bt.unsqueeze(-1));
-    inputs.tau_bt = cache.rows(kTau).squeeze(-1);
-  }
-  if (cache.has(kGroups)) cache.append(kGroups, tensors.groups_bsk);
-  if (cache.has(kMembers)) cache.append(kMembers, tensors.members_bs.unsqueeze(-1));
-  for (const auto& [name, x] :
-       {std::pair{kRoutes, &inputs.key_routes_bhs}, {kNearness, &inputs.key_nearness_bhs}}) {
-    if (!cache.has(name)) continue;
-    cache.append(name, x->transpose(1, 2));
-    *x = cache.rows(name).transpose(1, 2);
-  }
-  std::optional<AttentionResult> sorted;
-  if (path != Path::reference && can_read_sorted_keys(spec, q) &&
-      cache.wants_sorted_keys(spec.focus)) {
-    sorted = cache.sorted_keys(spec.focus.window).attend(spec, q, inputs, {});
-    if (sorted) sorted->out_bhte = head_output(spec, sorted->out_bhte, inputs);
-  }
-  const CachedCall call = cached_call(spec, cache, queries.size(2));
-  inputs.groups_bsk = call.groups_bsk;
-  inputs.members_bs = call.members_bs;
-  AttentionResult result = sorted ? std::move(*sorted)
-                                  : attention(spec, queries, call.keys_bgsd, call.values_bgse,
-                                              inputs, call.context, path);
-  // The earlier queries were there for the convolutions alone.
-  const int64_t earlier = queries.size(2) - t;
-  if (earlier > 0) {
-    result.out_bhte = result.out_bhte.narrow(2, earlier, t);
-    if (result.lse_bht.defined()) result.lse_bht = result.lse_bht.narrow(2, earlier, t);
-  }
-  result.path.plan = result.path.name + " " + result.path.plan;
-  result.path.name = "decode";
-  return result;
 }
 
 }  // namespace fovea

@@ -16,8 +16,10 @@
 
 namespace fovea {
 
-SortedKeys::SortedKeys(int64_t window)
-    : recent_((std::clamp(window, kPage, kMostRecent) + kPage - 1) / kPage * kPage) {}
+SortedKeys::SortedKeys(int64_t window, int64_t batch)
+    : recent_((std::clamp(window, kPage, kMostRecent) + kPage - 1) / kPage * kPage) {
+  rows_.resize(static_cast<size_t>(batch), {.pages = static_cast<int32_t>(recent_ / kPage)});
+}
 
 bool SortedKeys::pays(const at::Tensor& members_bn) {
   const at::Tensor members = members_bn.cpu().contiguous();
@@ -35,7 +37,7 @@ bool SortedKeys::pays(const at::Tensor& members_bn) {
 
 bool SortedKeys::pays() const {
   return std::ranges::all_of(
-      rows_, [this](const Row& row) { return std::ssize(row.classes) * kLeastRows <= length(); });
+      rows_, [](const Row& row) { return std::ssize(row.classes) * kLeastRows <= row.length(); });
 }
 
 int32_t SortedKeys::class_of(Row& row, uint64_t members) {
@@ -87,7 +89,7 @@ void SortedKeys::make_room(const at::Tensor& k, const at::Tensor& v, int64_t spa
   if (slots <= have) return;
   const int64_t size = std::max(slots, have + have / 2);
   const auto grown = [&](at::Tensor& to, const at::Tensor& like) {
-    const std::vector<int64_t> shape{like.size(0), like.size(1), size, like.size(3)};
+    const std::vector<int64_t> shape{std::ssize(rows_), like.size(1), size, like.size(3)};
     const int64_t bytes = shape[0] * shape[1] * shape[2] * shape[3] * like.element_size();
     at::Tensor larger = HugePages(HugePages::padded(bytes)).take(shape, like.scalar_type()).zero_();
     if (to.defined()) larger.narrow(2, 0, have).copy_(to);
@@ -97,7 +99,7 @@ void SortedKeys::make_room(const at::Tensor& k, const at::Tensor& v, int64_t spa
   grown(values_bgse_, v);
 }
 
-// Tokens `first` ... of row b, x [b, g, n, d] of one type and with contiguous rows, to these slots.
+// Tokens `first` ... of x [1, g, n, d], of one type and with contiguous rows, to slots of row b.
 void SortedKeys::write(at::Tensor& to, const at::Tensor& x, int64_t b, int64_t first,
                        std::span<const int64_t> slots) {
   const auto size = static_cast<int64_t>(to.element_size());
@@ -106,7 +108,7 @@ void SortedKeys::write(at::Tensor& to, const at::Tensor& x, int64_t b, int64_t f
     char* const head = static_cast<char*>(to.mutable_data_ptr()) +
                        (b * to.size(1) + g) * to.size(2) * static_cast<int64_t>(width);
     const char* row = static_cast<const char*>(x.const_data_ptr()) +
-                      (b * x.stride(0) + g * x.stride(1) + first * x.stride(2)) * size;
+                      (g * x.stride(1) + first * x.stride(2)) * size;
     for (const int64_t slot : slots) {
       std::memcpy(head + slot * static_cast<int64_t>(width), row, width);
       row += x.stride(2) * size;
@@ -114,29 +116,30 @@ void SortedKeys::write(at::Tensor& to, const at::Tensor& x, int64_t b, int64_t f
   }
 }
 
-void SortedKeys::append(const at::Tensor& k, const at::Tensor& v, const at::Tensor& members_bn) {
+void SortedKeys::keep_recent(Row& row) const {
+  row.recent_begin = std::max(row.recent_begin, row.length() - recent_);
+}
+
+void SortedKeys::append(int64_t b, const at::Tensor& k, const at::Tensor& v,
+                        const at::Tensor& members_1n) {
   const at::NoGradGuard no_gradient;
-  const int64_t batch = k.size(0), count = k.size(2);
-  rows_.resize(static_cast<size_t>(batch), {.pages = static_cast<int32_t>(recent_ / kPage)});
-  const at::Tensor members = members_bn.cpu().contiguous();
-  std::vector<std::vector<int64_t>> slots;
-  for (int64_t b = 0; b < batch; ++b) {
-    const std::span sets(members.const_data_ptr<int64_t>() + b * count, static_cast<size_t>(count));
-    slots.push_back(new_slots(rows_[static_cast<size_t>(b)], sets));
-  }
+  const int64_t count = k.size(2);
+  const at::Tensor members = members_1n.cpu().contiguous();
+  Row& row = rows_[b];
+  const std::vector<int64_t> slots =
+      new_slots(row, std::span(members.const_data_ptr<int64_t>(), static_cast<size_t>(count)));
   make_room(k, v);
+  const int64_t length = row.length();
   std::vector<int64_t> in_ring;  // the latest ones
-  for (int64_t n = std::max(length() - count, length() - recent_); n < length(); ++n)
+  for (int64_t n = std::max(length - count, length - recent_); n < length; ++n)
     in_ring.push_back(n % recent_);
   for (auto [to, from] : {std::pair{&keys_bgsd_, &k}, {&values_bgse_, &v}}) {
     const bool same = from->scalar_type() == to->scalar_type();
     const at::Tensor rows = contiguous_rows(same ? *from : from->to(to->scalar_type()));
-    for (int64_t b = 0; b < batch; ++b) {
-      write(*to, rows, b, 0, slots[static_cast<size_t>(b)]);
-      write(*to, rows, b, count - std::ssize(in_ring), in_ring);
-    }
+    write(*to, rows, b, 0, slots);
+    write(*to, rows, b, count - std::ssize(in_ring), in_ring);
   }
-  recent_begin_ = std::max(recent_begin_, length() - recent_);
+  keep_recent(row);
 }
 
 CachedRows SortedKeys::rows_of(const at::Tensor& x) {
@@ -144,7 +147,7 @@ CachedRows SortedKeys::rows_of(const at::Tensor& x) {
           .batch = x.stride(0),
           .row = x.stride(2),
           .head = x.stride(1),
-          .rows = x.size(2)};
+          .sequences = {}};
 }
 
 void SortedKeys::make_room_for_token() {
@@ -155,12 +158,11 @@ void SortedKeys::append_token(std::span<const uint64_t> members) {
   for (size_t b = 0; b < rows_.size(); ++b) {
     const auto set = static_cast<int64_t>(members[b]);
     new_slots(rows_[b], {&set, 1});
+    keep_recent(rows_[b]);
   }
-  recent_begin_ = std::max(recent_begin_, length() - recent_);
 }
 
 void SortedKeys::keep_token(const CachedRows& cached_keys, const CachedRows& cached_values) {
-  const int64_t from = (length() - 1) % recent_;
   const auto copy = [&](at::Tensor& sorted, const CachedRows& cached) {
     const auto item = static_cast<int64_t>(sorted.element_size());
     const auto width = static_cast<size_t>(sorted.size(3) * item);
@@ -170,9 +172,11 @@ void SortedKeys::keep_token(const CachedRows& cached_keys, const CachedRows& cac
     const CachedRows here = rows_of(sorted);
     for (int64_t b = 0; b < sorted.size(0); ++b) {
       for (int64_t g = 0; g < sorted.size(1); ++g) {
-        const char* const row = at(here, b, g, from);
-        std::memcpy(at(here, b, g, rows_[static_cast<size_t>(b)].slot_of.back()), row, width);
-        std::memcpy(at(cached, b, g, cached.rows - 1), row, width);
+        const Row& of = rows_[b];
+        const KeptRows& kept = cached.sequences[b];
+        const char* const row = at(here, b, g, (of.length() - 1) % recent_);
+        std::memcpy(at(here, b, g, of.slot_of.back()), row, width);
+        std::memcpy(at(cached, b, g, kept.begin + kept.rows - 1), row, width);
       }
     }
   };
@@ -180,17 +184,16 @@ void SortedKeys::keep_token(const CachedRows& cached_keys, const CachedRows& cac
   copy(values_bgse_, cached_values);
 }
 
-void SortedKeys::truncate(int64_t length) {
-  recent_begin_ = std::min(recent_begin_, length);  // what comes is written again
-  for (Row& row : rows_) {
-    for (; std::ssize(row.slot_of) > length; row.slot_of.pop_back()) {
-      --row.classes[row.class_of.back()].count;  // a class loses what came last
-      row.class_of.pop_back();
-    }
-    for (Class& of : row.classes) {
-      for (; of.room() - kPage >= of.count; of.pages.pop_back())
-        row.free_pages.push_back(of.pages.back());
-    }
+void SortedKeys::truncate(int64_t b, int64_t length) {
+  Row& row = rows_[b];
+  row.recent_begin = std::min(row.recent_begin, length);  // what comes is written again
+  for (; row.length() > length; row.slot_of.pop_back()) {
+    --row.classes[row.class_of.back()].count;  // a class loses what came last
+    row.class_of.pop_back();
+  }
+  for (Class& of : row.classes) {
+    for (; of.room() - kPage >= of.count; of.pages.pop_back())
+      row.free_pages.push_back(of.pages.back());
   }
 }
 
@@ -214,7 +217,7 @@ std::vector<int32_t> SortedKeys::slots_seen(const FocusSpec& spec, int64_t b) co
   const int64_t length = std::ssize(row.slot_of);
   const uint64_t own = row.classes[row.class_of.back()].members;
   const int64_t near = std::max<int64_t>(length - spec.window, 0);
-  const int64_t sinks = std::min(spec.sinks, near), recent = std::max(near, recent_begin_);
+  const int64_t sinks = std::min(spec.sinks, near), recent = std::max(near, row.recent_begin);
   const auto meets = [&](int64_t n) { return (row.classes[row.class_of[n]].members & own) != 0; };
   std::vector<int32_t> in_ring(row.classes.size());  // the last ones of each class
   for (int64_t n = recent; n < length; ++n) ++in_ring[row.class_of[n]];
@@ -248,15 +251,21 @@ std::vector<int32_t> SortedKeys::slots_seen(const FocusSpec& spec, int64_t b) co
 std::optional<AttentionResult> SortedKeys::attend(const AttentionSpec& spec, const at::Tensor& q,
                                                   const AttentionTensors& tensors,
                                                   const AttentionContext& context) const {
-  const at::Tensor &k = keys_bgsd_, &v = values_bgse_;
-  if (q.size(2) != 1 || !is_decoding(spec, q, k, v, tensors, context)) return std::nullopt;
+  const AttentionCall call{.spec = spec,
+                           .q = q,
+                           .k = keys_bgsd_,
+                           .v = values_bgse_,
+                           .tensors = tensors,
+                           .context = context};
+  if (q.size(2) != 1 || why_not_decoding(call)) return std::nullopt;
   std::vector<std::vector<int32_t>> seen;
   for (int64_t b = 0; b < std::ssize(rows_); ++b) seen.push_back(slots_seen(spec.focus, b));
-  AttentionResult result = run_decoding(spec, q, k, v, tensors, context, seen);
-  result.path.name = "grouped";
-  result.path.plan = "sorted";
-  result.path.reason = fmt::format("one query: {} of {} keys, sorted by their set of groups",
-                                   seen[0].size(), length());
+  AttentionResult result = run_decoding(call, std::span<const std::vector<int32_t>>(seen));
+  result.path.name = PathName::grouped;
+  result.path.plan = PlanWord::sorted;
+  result.path.reason = {.kind = PathReason::Kind::one_query,
+                        .detail = fmt::format("{} of {} keys, sorted by their set of groups",
+                                              seen[0].size(), length(0))};
   return result;
 }
 

@@ -35,34 +35,37 @@ class SortedKeys {
 
   /// `window`: of the queries to come, for the size of the ring; another one is as right but
   /// slower.
-  explicit SortedKeys(int64_t window = 128);
+  explicit SortedKeys(int64_t window = 128, int64_t batch = 1);
 
-  /// Appends keys [b, g, n, d], values [b, g, n, e] and memberships [b, n] of the next n tokens.
-  void append(const at::Tensor& k_bgnd, const at::Tensor& v_bgne, const at::Tensor& members_bn);
-  /// Forgets tokens >= length.
-  void truncate(int64_t length);
+  /// Appends keys [1, g, n, d], values [1, g, n, e] and memberships [1, n] of the next n tokens of
+  /// a sequence.
+  void append(int64_t b, const at::Tensor& k_1gnd, const at::Tensor& v_1gne,
+              const at::Tensor& members_1n);
+  /// Forgets tokens >= length of a sequence.
+  void truncate(int64_t b, int64_t length);
   SortedKeys clone() const;
-  int64_t length() const { return rows_.empty() ? 0 : std::ssize(rows_.front().slot_of); }
+  int64_t length(int64_t b) const { return rows_[b].length(); }
   int64_t bytes() const;
   /// As pays(members), of all tokens so far.
   bool pays() const;
 
-  /// One token whose key and value the caller writes, into next_row() of keys() and values() (their
-  /// `rows` are those that exist; valid until the next append). In this order, after an append of
+  /// One token a sequence, whose key and value the caller writes into next_row() of keys() and
+  /// values() (valid until the next append). In this order, after an append of
   /// what came before it: make_room_for_token(), append_token() with the groups of each sequence's
   /// token, keep_token(), which copies the rows to their places, here and into the cache's last
   /// rows.
   void make_room_for_token();
   CachedRows keys() const { return rows_of(keys_bgsd_); }
   CachedRows values() const { return rows_of(values_bgse_); }
-  int64_t next_row() const { return length() % recent_; }
+  int64_t next_row(int64_t b) const { return length(b) % recent_; }
   void append_token(std::span<const uint64_t> members);
   void keep_token(const CachedRows& cached_keys, const CachedRows& cached_values);
   /// Rows of keys() that the last token of sequence b sees.
   std::vector<int32_t> slots_seen(const FocusSpec& spec, int64_t b) const;
 
-  /// Attention of the last token, q [b, h, 1, d]: hard Focus over all tokens. Nothing where the
-  /// call is not one for the decoding kernels (gradients, telemetry, groups of too many heads).
+  /// Attention of the last token of every sequence, q [b, h, 1, d]: hard Focus over all tokens.
+  /// Nothing where the call is not one for the decoding kernels (gradients, telemetry, groups of
+  /// too many heads).
   std::optional<AttentionResult> attend(const AttentionSpec& spec, const at::Tensor& q_bh1d,
                                         const AttentionTensors& tensors,
                                         const AttentionContext& context) const;
@@ -88,19 +91,21 @@ class SortedKeys {
     std::vector<int32_t> slot_of, class_of;  // by token
     std::vector<int32_t> free_pages;
     int32_t pages = 0;
+    int64_t recent_begin = 0;  // token n stands at n % recent_ of the ring from this one on
+    int64_t length() const { return std::ssize(slot_of); }
   };
   static int32_t class_of(Row& row, uint64_t members);
   static void reserve(Row& row, Class& of, int64_t rows);
   static std::vector<int64_t> new_slots(Row& row, std::span<const int64_t> members);
   void make_room(const at::Tensor& k, const at::Tensor& v, int64_t spare_pages = 0);
   static CachedRows rows_of(const at::Tensor& x_bgsd);
+  void keep_recent(Row& row) const;
   static void write(at::Tensor& to, const at::Tensor& x_bgnd, int64_t b, int64_t first,
                     std::span<const int64_t> slots);
 
   at::Tensor keys_bgsd_, values_bgse_;  // by slot; the first `recent_` are the ring
   std::vector<Row> rows_;
-  int64_t recent_ = 0;        // token n stands at n % recent_ of the ring ...
-  int64_t recent_begin_ = 0;  // ... from this one on
+  int64_t recent_ = 0;  // slots of the ring
 };
 
 }  // namespace fovea

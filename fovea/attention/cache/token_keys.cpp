@@ -7,34 +7,52 @@
 
 namespace fovea {
 
-TokenKeys::TokenKeys(const AttentionSpec& spec, AttentionCache& cache)
-    : focus_(spec.focus),
-      rule_(grouped_rule(spec)),
-      sorted_(cache.sorted_for_token(spec)),
-      cached_keys_(cache.extend("keys")),
-      cached_values_(cache.extend("values")),
-      members_(cache.extend("members")),
-      keys_(sorted_ != nullptr ? sorted_->keys() : cached_keys_),
-      values_(sorted_ != nullptr ? sorted_->values() : cached_values_),
-      row_(sorted_ != nullptr ? sorted_->next_row() : cached_keys_.rows - 1) {}
+TokenKeys::TokenKeys(const AttentionSpec& spec) : focus_(spec.focus), rule_(grouped_rule(spec)) {}
 
-void TokenKeys::choose(std::span<const uint64_t> members) {
+void TokenKeys::begin(AttentionCache& cache, SortedCopy& sorted) {
+  sorted_ = sorted.for_token(cache, focus_);
+  cached_keys_ = cache.extend(stream::kKeys);
+  cached_values_ = cache.extend(stream::kValues);
+  members_ = cache.extend(stream::kMembers);
+  keys_ = sorted_ != nullptr ? sorted_->keys() : cached_keys_;
+  values_ = sorted_ != nullptr ? sorted_->values() : cached_values_;
+}
+
+int64_t TokenKeys::row(int64_t b) const {
+  if (sorted_ != nullptr) return sorted_->next_row(b);
+  const KeptRows& kept = cached_keys_.sequences[b];
+  return kept.begin + kept.rows - 1;
+}
+
+std::span<const std::vector<int32_t>> TokenKeys::choose(std::span<const uint64_t> members) {
   auto* const all = static_cast<uint64_t*>(members_.data);
   const auto bits = [&](size_t b) {
-    return std::span(all + static_cast<int64_t>(b) * members_.batch,
-                     static_cast<size_t>(members_.rows));
+    const KeptRows& kept = members_.sequences[b];
+    return std::span(all + static_cast<int64_t>(b) * members_.batch + kept.begin,
+                     static_cast<size_t>(kept.rows));
   };
   for (size_t b = 0; b < members.size(); ++b) bits(b).back() = members[b];
   if (sorted_ != nullptr) sorted_->append_token(members);
-  if (focus_.keeps_every_pair()) return;
+  if (focus_.keeps_every_pair()) return {};
+  seen_.resize(members.size());
   for (size_t b = 0; b < members.size(); ++b) {
-    seen_.push_back(sorted_ != nullptr ? sorted_->slots_seen(focus_, static_cast<int64_t>(b))
-                                       : kernels::keys_seen_by_last(rule_, bits(b)));
+    seen_[b] = sorted_ != nullptr ? sorted_->slots_seen(focus_, static_cast<int64_t>(b))
+                                  : kernels::keys_seen_by_last(rule_, bits(b));
   }
+  return seen_;
 }
 
 void TokenKeys::keep() {
   if (sorted_ != nullptr) sorted_->keep_token(cached_keys_, cached_values_);
+}
+
+kernels::KeyChoice TokenKeys::choice() {
+  return {.object = this,
+          .choose =
+              [](void* keys, std::span<const uint64_t> members) {
+                return static_cast<TokenKeys*>(keys)->choose(members);
+              },
+          .keep = [](void* keys) { static_cast<TokenKeys*>(keys)->keep(); }};
 }
 
 }  // namespace fovea

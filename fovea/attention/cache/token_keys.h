@@ -1,5 +1,6 @@
-// The keys of one token of hard Focus, for a caller that decodes without attention() (kernels/cpu/
-// decoder.h): rows of a cache to write, groups to remember, and what the token reads (spec 11.5).
+// The keys of one token of hard Focus, for a caller that decodes without attention()
+// (kernels/common/ decoder.h): rows of a cache to write, groups to remember, and what the token
+// reads (spec 11.5).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -10,38 +11,41 @@
 #include <vector>
 
 #include "fovea/attention/cache/cache.h"
-#include "fovea/attention/cache/sorted_keys.h"
+#include "fovea/attention/cache/sorted_copy.h"
+#include "fovea/kernels/common/decoder.h"
 #include "fovea/kernels/common/grouped_plan.h"
-#include "fovea/kernels/cpu/decoder.h"
 
 namespace fovea {
 
-/// Room for one token in the cache, which must outlive it. The caller writes key and value into
-/// row() of keys() and values() and calls choose(), both in any order; then it reads what seen()
-/// lists; then it calls keep(). UnsupportedError past the cache's capacity.
-class TokenKeys final : public kernels::KeyChoice {
+/// One layer's keys, token by token. Each token: begin(), then the caller writes key and value into
+/// row() of keys() and values() and calls choose(), both in any order; then it reads what choose()
+/// listed; then it calls keep().
+class TokenKeys {
  public:
-  /// `spec`: hard Focus within beyond_decode_rule().
-  TokenKeys(const AttentionSpec& spec, AttentionCache& cache);
+  /// `spec`: hard Focus that why_not_decode_rule() has nothing against.
+  explicit TokenKeys(const AttentionSpec& spec);
 
+  /// Room for one token of each sequence; the cache must outlive it. UnsupportedError past the
+  /// cache's capacity.
+  void begin(AttentionCache& cache, SortedCopy& sorted);
   /// Where the token reads: the cache, or its copy in order of groups.
   const CachedRows& keys() const { return keys_; }
   const CachedRows& values() const { return values_; }
-  int64_t row() const { return row_; }
-  /// "scan" or "sorted" (docs/kernels/grouped.md).
-  const char* plan() const { return sorted_ != nullptr ? "sorted" : "scan"; }
+  int64_t row(int64_t b) const;
+  /// How it finds its keys (docs/kernels/grouped.md).
+  PlanName plan() const { return sorted_ != nullptr ? PlanWord::sorted : PlanWord::scan; }
 
-  void choose(std::span<const uint64_t> members) override;
-  std::span<const std::vector<int32_t>> seen() const override { return seen_; }
-  void keep() override;
+  std::span<const std::vector<int32_t>> choose(std::span<const uint64_t> members);
+  void keep();
+  /// choose() and keep() for the kernels; valid as long as this object stays where it is.
+  kernels::KeyChoice choice();
 
  private:
   FocusSpec focus_;
   GroupedRule rule_;
-  SortedKeys* sorted_;  // null: the cache is read where a scan of its groups finds keys
+  SortedKeys* sorted_ = nullptr;  // null: the cache is read where a scan of its groups finds keys
   CachedRows cached_keys_, cached_values_, members_;
   CachedRows keys_, values_;
-  int64_t row_ = 0;
   std::vector<std::vector<int32_t>> seen_;
 };
 

@@ -104,8 +104,13 @@ at::Tensor cached_potentials(const FocusSpec& spec, const at::Tensor& scores,
                             "train with potentials ema or chunk",
                             enum_name(spec.potentials));
   cache.append("group_scores", scores);
-  const at::Tensor all = cache.rows("group_scores");
-  return chunk_potentials(spec, all, all.size(1) - scores.size(1));
+  const auto last = [&](const at::Tensor& all) {
+    return chunk_potentials(spec, all, all.size(1) - scores.size(1));
+  };
+  if (cache.equal_lengths()) return last(cache.rows("group_scores"));
+  std::vector<at::Tensor> each;
+  for (int64_t b = 0; b < cache.batch(); ++b) each.push_back(last(cache.rows("group_scores", b)));
+  return at::cat(each);
 }
 
 }  // namespace fovea

@@ -100,6 +100,8 @@ struct AttentionDecode {
   /// Of every row of the batch, if not empty: key n of its visits is row keys_seen[b][n] of k and v
   /// (ascending; sizes.keys is the length of the longest list; one query). No position bias then.
   std::span<const std::vector<int32_t>> keys_seen;
+  /// Of every row of the batch, if not empty: its key 0 is row first_rows[b] of k and v.
+  std::span<const int64_t> first_rows;
   HeadRows<const T> q, k, v;
   HeadRows<T> out;
   float* lse = nullptr;

@@ -49,7 +49,6 @@ class Decode {
         rows_(s_.heads / s_.kv_heads * s_.queries),
         part_(decode_part(value_)),
         gate_(gate_rule(p_.rule.gate)) {
-    count_chunks();
     for (int64_t b = 0; b < s_.batch; ++b) {
       for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));
     }
@@ -57,6 +56,7 @@ class Decode {
 
   /// The whole problem, on all threads.
   void run() {
+    count_chunks();
     const std::vector<DecodeItem> items = make_items();
     write_parts_to(packed_memory(part_floats()));
     const int64_t count = std::ssize(items), rows = s_.batch * s_.heads * s_.queries;
@@ -71,14 +71,20 @@ class Decode {
     });
   }
 
-  /// For callers with threads of their own, in this order: memory, all shares in any order, then
-  /// all rows in any order. Without a gate.
+  /// For callers with threads of their own, in this order: the chunks, memory, all shares in any
+  /// order, then all rows in any order. Without a gate.
   int64_t part_floats() const { return s_.batch * s_.kv_heads * chunks_ * rows_ * part_; }
   int64_t scratch_floats() const { return table_.decode_scratch(key_); }
   void write_parts_to(float* memory) { parts_ = memory; }
-  /// After another number of keys, at most that of the memory.
+  /// After the problem's keys or visits changed; at most as many chunks as the memory is for.
   void count_chunks() {
     chunks_ = std::max<int64_t>((s_.keys + kDecodeChunk - 1) / kDecodeChunk, 1);
+    ends_.assign(static_cast<size_t>(s_.batch), 0);
+    for (int64_t n = 0; n < s_.batch * s_.queries; ++n) {
+      int64_t& end = ends_[n / s_.queries];
+      for (const KeyRange& range : {p_.rows[n].near, p_.rows[n].far})
+        if (range.begin < range.end) end = std::max(end, range.end);
+    }
   }
   /// Share n of `shares`: neighbouring chunks, as many keys as in every other share.
   void attend_share(int64_t n, int64_t shares, float* scratch) const {
@@ -90,9 +96,9 @@ class Decode {
   void prefetch_share(int64_t n, int64_t shares) const {
     int64_t left = kDecodeFetched;
     for_share(n, shares, [&](int64_t b, int64_t chunk, int64_t g) {
-      const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, s_.keys);
+      const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, ends_[b]);
       if (left <= 0) return;
-      for (int64_t j = begin; j < end; ++j) {
+      for (int64_t j = first_row(b) + begin; j < first_row(b) + end; ++j) {
         for (int64_t c = 0; c < s_.head_dim; c += kLine) {
           __builtin_prefetch(p_.k.at(b, g, j) + c, 0, 2);
           __builtin_prefetch(p_.v.at(b, g, j) + c, 0, 2);
@@ -107,7 +113,7 @@ class Decode {
     const int64_t group = s_.heads / s_.kv_heads;
     table_.finish_decode({.parts = part(b, h / group, 0) + (h % group * s_.queries + i) * part_,
                           .stride = rows_ * part_,
-                          .count = chunks_,
+                          .count = chunks_of(b),
                           .value_width = value_,
                           .sink = p_.rule.sink_logit != nullptr
                                       ? p_.rule.sink_logit[h]
@@ -122,17 +128,20 @@ class Decode {
   // Pieces whose middle lies in the n-th of `shares` equal parts of all keys of all heads.
   template <class F>
   void for_share(int64_t n, int64_t shares, const F& work) const {
-    const int64_t total = s_.batch * s_.keys * s_.kv_heads;
-    int64_t before = 0;
+    int64_t total = 0, before = 0;
+    for (const int64_t end : ends_) total += end * s_.kv_heads;
     for (int64_t b = 0; b < s_.batch; ++b) {
-      for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
-        const int64_t keys = std::min(kDecodeChunk, s_.keys - chunk * kDecodeChunk);
+      for (int64_t chunk = 0; chunk < chunks_of(b); ++chunk) {
+        const int64_t keys = std::min(kDecodeChunk, ends_[b] - chunk * kDecodeChunk);
         for (int64_t g = 0; g < s_.kv_heads; ++g, before += keys)
           if ((2 * before + keys) * shares / (2 * total) == n) work(b, chunk, g);
       }
     }
   }
 
+  /// Chunks with keys that a row of the batch sees.
+  int64_t chunks_of(int64_t b) const { return (ends_[b] + kDecodeChunk - 1) / kDecodeChunk; }
+  int64_t first_row(int64_t b) const { return p_.first_rows.empty() ? 0 : p_.first_rows[b]; }
   const RowVisits& visits(int64_t b, int64_t row) const {
     return p_.rows[b * s_.queries + row % s_.queries];
   }
@@ -159,18 +168,20 @@ class Decode {
                      .values = gates_.data() + row * gate_pitch()});
   }
 
-  // All chunks, also those that nobody sees: their parts are written too. Heads go apart where
-  // there are not items enough for all threads.
+  // All chunks up to the last key that is seen: their parts are written too where nobody sees them.
+  // Heads go apart where there are not items enough for all threads.
   std::vector<DecodeItem> make_items() const {
     const int64_t threads = omp_get_max_threads();
     const int64_t length = decode_item_chunks(chunks_, threads);
-    const int64_t count = s_.batch * ((chunks_ + length - 1) / length);
+    int64_t count = 0;
+    for (int64_t b = 0; b < s_.batch; ++b) count += (chunks_of(b) + length - 1) / length;
     const int64_t heads = count >= 2 * threads ? s_.kv_heads : 1;
     std::vector<DecodeItem> items;
     for (int64_t b = 0; b < s_.batch; ++b) {
-      for (int64_t chunk = 0; chunk < chunks_; chunk += length) {
+      const int64_t chunks = chunks_of(b);
+      for (int64_t chunk = 0; chunk < chunks; chunk += length) {
         for (int64_t g = 0; g < s_.kv_heads; g += heads)
-          items.push_back({b, chunk, std::min(chunk + length, chunks_), g, g + heads});
+          items.push_back({b, chunk, std::min(chunk + length, chunks), g, g + heads});
       }
     }
     return items;
@@ -193,15 +204,15 @@ class Decode {
     const std::vector<int32_t>* seen_keys = p_.keys_seen.empty() ? nullptr : &p_.keys_seen[b];
     DecodeBlock<T> block{.key_width = key_,
                          .value_width = value_,
-                         .k = p_.k.at(b, g),
-                         .v = p_.v.at(b, g),
+                         .k = p_.k.at(b, g, first_row(b)),
+                         .v = p_.v.at(b, g, first_row(b)),
                          .k_row = p_.k.row,
                          .v_row = p_.v.row,
                          .key_begin = end,
                          .key_end = begin,
-                         .key_limit = seen_keys != nullptr ? std::ssize(*seen_keys) : s_.keys,
+                         .key_limit = seen_keys != nullptr ? std::ssize(*seen_keys) : ends_[b],
                          .index = seen_keys != nullptr ? seen_keys->data() : nullptr,
-                         .plain = is_plain(p_.rule),
+                         .plain = is_plain(p_.rule, gate_.form),
                          .gate_form = gate_.form,
                          .part = part(b, g, chunk) + row_begin * part_};
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -236,7 +247,8 @@ class Decode {
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
   const int64_t rows_, part_;  // rows_: that read one key head
-  int64_t chunks_ = 0;
+  int64_t chunks_ = 0;         // of the row of the batch that has the most
+  std::vector<int64_t> ends_;  // of the batch: behind the last key that is seen
   const GateRule gate_;
   std::vector<float> gates_;  // [batch][queries][gate_pitch()]
   std::vector<HeadRule> rules_;

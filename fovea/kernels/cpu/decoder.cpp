@@ -6,11 +6,12 @@
 #include <array>
 #include <cmath>
 #include <deque>
-#include <limits>
+#include <span>
 #include <vector>
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/attention_decode_driver.h"
+#include "fovea/kernels/cpu/decoder_table.h"
 #include "fovea/kernels/cpu/elementwise.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/matvec.h"
@@ -26,14 +27,9 @@ constexpr int64_t kParallelWeights = 131072;
 
 template <class T>
 const DecoderTable<T>& decoder_table() {
-#if defined(__x86_64__)
-  static const DecoderTable<T>& chosen = chosen_isa() >= Isa::avx512 ? decoder_avx512<T>()
-                                         : chosen_isa() == Isa::avx2 ? decoder_avx2<T>()
-                                                                     : decoder_scalar<T>();
+  static const DecoderTable<T>& chosen = pick_by_isa<const DecoderTable<T>&()>(
+      {decoder_scalar<T>, FOVEA_X86(decoder_avx2<T>), FOVEA_X86(decoder_avx512<T>)})();
   return chosen;
-#else
-  return decoder_scalar<T>();
-#endif
 }
 
 /// What each thread has of its own: rows of the width, and of its part of the feed-forward.
@@ -48,40 +44,67 @@ struct Share {
 template <class T>
 struct LayerAttention {
   AttentionDecode<T> problem;
-  std::array<RowVisits, kMatVecRows> seen;
+  std::vector<RowVisits> seen;
+  std::vector<int64_t> first_rows;
   Decode<T> work;
 
-  LayerAttention(const AttentionDecode<T>& of, const RowVisits& row)
-      : problem(of), seen{row, row, row, row}, work(problem) {
-    problem.rows = std::span(seen).first(static_cast<size_t>(of.sizes.batch));
-  }
-  /// Some of the keys alone: one list a sequence.
-  void read(std::span<const std::vector<int32_t>> lists) {
-    problem.keys_seen = lists;
-    problem.sizes.keys = 0;
-    for (size_t b = 0; b < lists.size(); ++b) {
-      seen[b].near = {.begin = 0, .end = std::ssize(lists[b]), .shift = 0};
-      problem.sizes.keys = std::max(problem.sizes.keys, seen[b].near.end);
-    }
-    work.count_chunks();
+  explicit LayerAttention(const AttentionDecode<T>& of)
+      : problem(of),
+        seen(static_cast<size_t>(of.sizes.batch)),
+        first_rows(seen.size()),
+        work(problem) {
+    problem.rows = seen;
+    problem.first_rows = first_rows;
   }
   LayerAttention(const LayerAttention&) = delete;
+
+  /// The cache of this step.
+  void read(const LayerStep<T>& step) {
+    const auto rows = [](const HeadRows<T>& x) {
+      return HeadRows<const T>{x.data, x.batch, x.head, x.row};
+    };
+    problem.k = rows(step.keys);
+    problem.v = rows(step.values);
+    problem.keys_seen = {};
+    for (size_t b = 0; b < seen.size(); ++b) {
+      seen[b] = step.sequences[b].seen;
+      first_rows[b] = step.sequences[b].first;
+    }
+    count_keys();
+  }
+  /// Some of the keys alone: one list a sequence, of at most as many keys as read() gave.
+  void read(std::span<const std::vector<int32_t>> lists) {
+    problem.keys_seen = lists;
+    for (size_t b = 0; b < lists.size(); ++b)
+      seen[b].near = {.begin = 0, .end = std::ssize(lists[b]), .shift = 0};
+    count_keys();
+  }
+
+ private:
+  void count_keys() {
+    problem.sizes.keys = 0;
+    for (const RowVisits& row : seen)
+      problem.sizes.keys = std::max({problem.sizes.keys, row.near.end, row.far.end});
+    work.count_chunks();
+  }
 };
 
-template <class T, class W>
-class Decoder {
- public:
-  using Layer = DecoderLayer<T, W>;
+}  // namespace
 
-  explicit Decoder(const DecoderToken<T, W>& token)
-      : p_(token),
-        rows_(token.rows),
-        all_heads_(token.heads + 2 * token.kv_heads),
-        q_width_(token.heads * token.head_dim),
-        qkv_width_(all_heads_ * token.head_dim),
+template <class T, class W>
+class Decoder<T, W>::Impl {
+ public:
+  using Layer = DecoderLayer<W>;
+
+  Impl(DecoderModel<W> model, int64_t sequences)
+      : p_(std::move(model)),
+        rows_(sequences),
+        all_heads_(p_.heads + 2 * p_.kv_heads),
+        q_width_(p_.heads * p_.head_dim),
+        qkv_width_(all_heads_ * p_.head_dim),
         parallel_(weights_of_a_layer() > kParallelWeights),
-        shares_(parallel_ ? omp_get_max_threads() : 1),
-        ones_(static_cast<size_t>(token.width), 1.0f) {
+        ones_(static_cast<size_t>(p_.width), 1.0f),
+        tau_(static_cast<size_t>(rows_)) {
     const auto floats = [&](std::vector<float>& x, int64_t columns) {
       x.resize(static_cast<size_t>(rows_ * columns));
     };
@@ -91,31 +114,20 @@ class Decoder {
     floats(gate_up_, 2 * p_.ffn_width);
     floats(inner_, p_.ffn_width);
     floats(ffn_, p_.width);
-    int64_t most_features = 0;
     for (const Layer& layer : p_.layers)
-      most_features = std::max(most_features, layer.groups.features);
-    floats(features_, most_features);
+      most_features_ = std::max(most_features_, layer.groups.features);
+    floats(features_, most_features_);
     floats(rstd_, all_heads_);
     narrow_.resize(static_cast<size_t>(rows_ * qkv_width_));
     normed_ = narrow_;
     q_.resize(static_cast<size_t>(rows_ * q_width_));
     out_ = q_;
-    for (int64_t n = 0; n < shares_; ++n) {
-      const std::vector<T> row(static_cast<size_t>(rows_ * p_.width));
-      // gate and up of the share, and their product
-      const int64_t part = 3 * (p_.ffn_width / shares_ + 1);
-      own_.push_back({.x = {p_.x, p_.x + rows_ * p_.width},
-                      .y = row,
-                      .sum = row,
-                      .mixed = row,
-                      .inner = std::vector<T>(static_cast<size_t>(part)),
-                      .wide = std::vector<float>(row.size()),
-                      .centred = std::vector<float>(most_features > 0 ? row.size() : 0)});
-    }
-    prepare_attention();
+    for (const Layer& layer : p_.layers) attention_.emplace_back(attention_of(layer));
   }
 
-  void run() {
+  void run(const DecoderStep<T>& step) {
+    check(step);
+    prepare(step);
     Team::run(parallel_, [&](Team::Member& team) {
       const FloatBuffer scratch(attention_.front().work.scratch_floats());
       for (int64_t l = 0; l < std::ssize(p_.layers); ++l) {
@@ -126,13 +138,11 @@ class Decoder {
           team.each(2 * rows_, [&](int64_t n) { norm_all_heads(layer, n); });
         // One more piece of work where keys are chosen.
         const int64_t choices = layer.groups.present() ? 1 : 0;
-        team.each(rows_ * all_heads_ + choices, [&](int64_t n) {
-          n < choices ? choose_keys(l) : place_head(layer, n - choices);
-        });
+        team.each(rows_ * all_heads_ + choices,
+                  [&](int64_t n) { n < choices ? choose_keys(l) : place_head(l, n - choices); });
         team.each(shares_, [&](int64_t n) { attention.attend_share(n, shares_, scratch.data()); });
-        team.each(rows_ * p_.heads + choices, [&](int64_t n) {
-          n < choices ? layer.groups.choice->keep() : finish_head(attention, n - choices);
-        });
+        team.each(rows_ * p_.heads + choices,
+                  [&](int64_t n) { n < choices ? keep(l) : finish_head(attention, n - choices); });
         team.each(shares_, [&](int64_t n) { multiply(heads_out_, layer.o, mixed_, n); });
         team.each(shares_, [&](int64_t n) { feed(layer, n); });
         team.each(shares_, [&](int64_t n) { multiply(inner_, layer.down, ffn_, n); });
@@ -142,35 +152,62 @@ class Decoder {
   }
 
  private:
+  void check(const DecoderStep<T>& step) const {
+    const auto given = [](const auto& x) { return std::ssize(x); };
+    require<ShapeError>(given(step.positions) == rows_ && given(step.layers) == given(p_.layers),
+                        "decoder", "expected {} sequences and {} layers; got {} and {}", rows_,
+                        p_.layers.size(), step.positions.size(), step.layers.size());
+    for (const LayerStep<T>& layer : step.layers) {
+      require<ShapeError>(given(layer.sequences) == rows_, "decoder",
+                          "expected {} sequences in every layer; got {}", rows_,
+                          layer.sequences.size());
+    }
+  }
+
   int64_t weights_of_a_layer() const {
     return p_.width * (2 * q_width_ + 2 * p_.kv_heads * p_.head_dim + 3 * p_.ffn_width);
   }
 
-  void prepare_attention() {
+  AttentionDecode<T> attention_of(const Layer& layer) {
+    return {.sizes = {.batch = rows_,
+                      .heads = p_.heads,
+                      .kv_heads = p_.kv_heads,
+                      .queries = 1,
+                      .keys = 0,
+                      .head_dim = p_.head_dim,
+                      .value_dim = p_.head_dim},
+            .rule = rule_of(layer),
+            .q = {q_.data(), q_width_, p_.head_dim, q_width_},
+            .out = {out_.data(), q_width_, p_.head_dim, q_width_}};
+  }
+
+  // The step's cache, and the memory of all threads.
+  void prepare(const DecoderStep<T>& step) {
+    step_ = &step;
     int64_t part_floats = 0;
-    for (const Layer& layer : p_.layers) {
-      const HeadRows<T> q{q_.data(), q_width_, p_.head_dim, q_width_};
-      const HeadRows<T> out{out_.data(), q_width_, p_.head_dim, q_width_};
-      const auto read = [](const HeadRows<T>& x) {
-        return HeadRows<const T>{x.data, x.batch, x.head, x.row};
-      };
-      const AttentionDecode<T> problem{.sizes = {.batch = rows_,
-                                                 .heads = p_.heads,
-                                                 .kv_heads = p_.kv_heads,
-                                                 .queries = 1,
-                                                 .keys = layer.key_count,
-                                                 .head_dim = p_.head_dim,
-                                                 .value_dim = p_.head_dim},
-                                       .rule = rule_of(layer),
-                                       .q = read(q),
-                                       .k = read(layer.keys),
-                                       .v = read(layer.values),
-                                       .out = out};
-      attention_.emplace_back(problem, layer.seen);
-      part_floats = std::max(part_floats, attention_.back().work.part_floats());
+    for (size_t l = 0; l < attention_.size(); ++l) {
+      attention_[l].read(step.layers[l]);
+      part_floats = std::max(part_floats, attention_[l].work.part_floats());
     }
     float* const parts = packed_memory(part_floats);
     for (LayerAttention<T>& a : attention_) a.work.write_parts_to(parts);
+    const int64_t shares = parallel_ ? omp_get_max_threads() : 1;
+    if (shares != shares_) make_shares(shares);
+    for (Share<T>& s : own_) std::copy_n(step.x, s.x.size(), s.x.begin());
+  }
+
+  void make_shares(int64_t shares) {
+    shares_ = shares;
+    const std::vector<T> row(static_cast<size_t>(rows_ * p_.width));
+    const int64_t part = 3 * (p_.ffn_width / shares + 1);  // gate, up and their product
+    const Share<T> one{.x = row,
+                       .y = row,
+                       .sum = row,
+                       .mixed = row,
+                       .inner = std::vector<T>(static_cast<size_t>(part)),
+                       .wide = std::vector<float>(row.size()),
+                       .centred = std::vector<float>(most_features_ > 0 ? row.size() : 0)};
+    own_.assign(static_cast<size_t>(shares), one);
   }
 
   ScoreParameters rule_of(const Layer& layer) const {
@@ -194,7 +231,7 @@ class Decoder {
     return y.data();
   }
   void rms_norm(const T* x, const float* weight, int64_t rows, int64_t n, T* y) const {
-    std::array<float, kMatVecRows> rstd;
+    std::array<float, kDecoderSequences> rstd;
     rows_table_.rms_norm_forward(
         {.x = x, .w = weight, .y = y, .rstd = rstd.data(), .rows = rows, .n = n, .eps = p_.eps}, 0,
         rows);
@@ -228,23 +265,22 @@ class Decoder {
     join(s, s.y, layer.ffn_out);
   }
 
-  void find_tau(const Layer& layer, const Share<T>& s) {
-    const TokenTemperature& t = layer.temperature;
+  void find_tau(int64_t l, const Share<T>& s) {
+    const TokenTemperature& t = p_.layers[l].temperature;
     for (int64_t b = 0; b < rows_; ++b) {
       float raw = *t.bias;
       if (t.weight != nullptr) {
         const float* const y = s.wide.data() + b * p_.width;
         double score = table_.dot(y, t.weight, p_.width);
-        if (t.sums != nullptr) {
-          double* const sum = t.sums + b * t.sums_batch;
-          *sum = score + (p_.position > 0 ? sum[-1] : 0.0);
-          score = *sum / static_cast<double>(p_.position + 1);
+        if (t.prefix) {
+          const int64_t position = step_->positions[b];
+          double* const sum = step_->layers[l].sequences[b].temperature_sum;
+          *sum = score + (position > 0 ? sum[-1] : 0.0);
+          score = *sum / static_cast<double>(position + 1);
         }
         raw += static_cast<float>(score);
       }
-      const double bounded = t.sigmoid ? t.low + (t.high - t.low) / (1.0 + std::exp(-raw))
-                                       : std::clamp<double>(raw, t.low, t.high);
-      tau_[static_cast<size_t>(b)] = static_cast<float>(bounded);
+      tau_[static_cast<size_t>(b)] = static_cast<float>(bounded_temperature(raw, t.bounds));
     }
   }
 
@@ -271,7 +307,7 @@ class Decoder {
     if (l > 0) join_feed_forward(p_.layers[l - 1], s);
     s.attention_input = normed(layer.attention_in, s.x.data(), s.y, p_.width);
     table_.widen(s.attention_input, rows_ * p_.width, s.wide.data());
-    if (n == 0 && layer.temperature.bias != nullptr) find_tau(layer, s);
+    if (n == 0 && layer.temperature.bias != nullptr) find_tau(l, s);
     float* const k = qkv_.data() + q_width_;
     const std::array three{product(s.wide, layer.q, qkv_.data(), qkv_width_),
                            product(s.wide, layer.k, k, qkv_width_),
@@ -298,27 +334,30 @@ class Decoder {
     kernels::run_share<float>(one, n, shares_);
   }
 
-  // The groups of all tokens, and which keys follow from them.
+  // The groups of all tokens, and the keys that follow from them.
   void choose_keys(int64_t l) {
     const TokenGroups& groups = p_.layers[l].groups;
-    std::array<uint64_t, kMatVecRows> members{};
+    std::array<uint64_t, kDecoderSequences> members{};
     std::array<float, kMostGroups> scores{};
     for (int64_t b = 0; b < rows_; ++b) {
       const float* const z = features_.data() + b * groups.features;
       for (int64_t k = 0; k < groups.groups; ++k) {
         const float score =
-            table_.dot(z, groups.centroids + k * groups.features, groups.features) * groups.scale;
+            table_.dot(z, groups.centroids + k * groups.features, groups.features) * *groups.scale;
         scores[k] = score / groups.temperature +
                     (groups.potentials != nullptr ? groups.potentials[k] : 0.0f);
       }
-      for (int64_t n = 0; n < groups.top_k; ++n) {  // ties go to the lower index
-        const auto best = std::max_element(scores.begin(), scores.begin() + groups.groups);
-        members[b] |= uint64_t{1} << (best - scores.begin());
-        *best = -std::numeric_limits<float>::infinity();
-      }
+      members[b] =
+          top_groups(std::span(scores).first(static_cast<size_t>(groups.groups)), groups.top_k);
     }
-    groups.choice->choose(std::span(members).first(static_cast<size_t>(rows_)));
-    if (!groups.choice->seen().empty()) attention_[l].read(groups.choice->seen());
+    const KeyChoice& choice = step_->layers[l].choice;
+    const auto seen =
+        choice.choose(choice.object, std::span(members).first(static_cast<size_t>(rows_)));
+    if (!seen.empty()) attention_[l].read(seen);
+  }
+  void keep(int64_t l) const {
+    const KeyChoice& choice = step_->layers[l].choice;
+    choice.keep(choice.object);
   }
 
   // Queries (even n) or keys (odd n) of a sequence.
@@ -332,15 +371,17 @@ class Decoder {
   }
 
   // One head of queries, keys or values: normed, rotated, and where attention finds it.
-  void place_head(const Layer& layer, int64_t n) {
+  void place_head(int64_t l, int64_t n) {
+    const Layer& layer = p_.layers[l];
+    const LayerStep<T>& cache = step_->layers[l];
     const int64_t b = n / all_heads_, h = n % all_heads_, d = p_.head_dim, at = n * d;
     const int64_t key = h - p_.heads, value = key - p_.kv_heads;
+    const int64_t row = cache.sequences[b].first + cache.sequences[b].key_row;
     const auto bias = [&](const Projection<W>& from, int64_t head) {
       return from.bias != nullptr ? from.bias + head * d : nullptr;
     };
     if (value >= 0) {
-      table_.narrow(qkv_.data() + at, bias(layer.v, value), d,
-                    layer.values.at(b, value, layer.key_row));
+      table_.narrow(qkv_.data() + at, bias(layer.v, value), d, cache.values.at(b, value, row));
       return;
     }
     const bool is_key = key >= 0;
@@ -353,17 +394,18 @@ class Decoder {
       table_.layer_norm(from, gain, nullptr, p_.eps, d, normed_.data() + at);
       in = normed_.data() + at;
     } else if (layer.head_norm == HeadNorm::length) {
-      table_.to_length(from, is_key ? 1.0f : layer.q_length, d, normed_.data() + at);
+      table_.to_length(from, is_key ? 1.0f : *layer.q_length * layer.q_length_factor, d,
+                       normed_.data() + at);
       in = normed_.data() + at;
     }
-    T* const out = is_key ? layer.keys.at(b, key, layer.key_row) : q_.data() + b * q_width_ + h * d;
+    T* const out = is_key ? cache.keys.at(b, key, row) : q_.data() + b * q_width_ + h * d;
     rows_table_.rotate_forward({.in = in,
                                 .out = out,
                                 .gain = layer.head_norm == HeadNorm::rms ? gain : nullptr,
                                 .rstd = rstd_.data() + n,
                                 .cos = layer.cos,
                                 .sin = layer.sin,
-                                .positions = &p_.position,
+                                .positions = &step_->positions[b],
                                 .rows = 1,
                                 .heads = 1,
                                 .d = d,
@@ -421,44 +463,58 @@ class Decoder {
     Share<T>& s = own_[n];
     join_feed_forward(p_.layers.back(), s);
     table_.widen(normed(p_.final_norm, s.x.data(), s.y, p_.width), rows_ * p_.width, s.wide.data());
-    const std::array one{product(s.wide, p_.head, p_.logits, p_.head.outputs)};
+    const std::array one{product(s.wide, p_.head, step_->logits, p_.head.outputs)};
     run_share<W>(one, n, shares_);
   }
 
-  const DecoderToken<T, W>& p_;
+  const DecoderModel<W> p_;
   const int64_t rows_, all_heads_, q_width_, qkv_width_;
   const bool parallel_;
-  const int64_t shares_;
+  int64_t shares_ = 0, most_features_ = 0;
+  const DecoderStep<T>* step_ = nullptr;
   const DecoderTable<T>& table_ = decoder_table<T>();
   const ElementwiseTable<T>& rows_table_ = elementwise_table<T>();
   const MatVecFunction<W> mat_vec_ = mat_vec_function<W>();
   const std::vector<float> ones_;
-  std::deque<Share<T>> own_;
+  std::vector<Share<T>> own_;
   std::deque<LayerAttention<T>> attention_;
   // Shared, [rows, columns]: results of products, and the inputs of the next ones.
   std::vector<float> qkv_, heads_out_, mixed_, gate_up_, inner_, ffn_, rstd_, features_;
   std::vector<T> narrow_, normed_, q_, out_;
-  std::array<float, kMatVecRows> tau_{};
+  std::vector<float> tau_;
 };
+
+namespace {
+
+template <class W>
+void check_model(const DecoderModel<W>& model, int64_t sequences) {
+  require<ShapeError>(sequences >= 1 && sequences <= kDecoderSequences && !model.layers.empty(),
+                      "decoder", "expected 1 to {} sequences and a layer; got {} and {}",
+                      kDecoderSequences, sequences, model.layers.size());
+  for (const DecoderLayer<W>& layer : model.layers) {
+    require<ShapeError>(layer.groups.groups <= kMostGroups, "decoder",
+                        "expected at most {} groups; got {}", kMostGroups, layer.groups.groups);
+  }
+  if (const auto why = why_not_attention_kernels(model.head_dim, model.head_dim))
+    fail<UnsupportedError>("decoder", "head size {}: {}", model.head_dim, *why);
+}
 
 }  // namespace
 
 template <class T, class W>
-void run(const DecoderToken<T, W>& token) {
-  require<ShapeError>(token.rows >= 1 && token.rows <= kMatVecRows && !token.layers.empty(),
-                      "decoder", "expected 1 to {} sequences and a layer; got {} and {}",
-                      kMatVecRows, token.rows, token.layers.size());
-  for (const DecoderLayer<T, W>& layer : token.layers) {
-    require<ShapeError>(layer.groups.groups <= kMostGroups, "decoder",
-                        "expected at most {} groups; got {}", kMostGroups, layer.groups.groups);
-  }
-  const std::string_view beyond = beyond_attention_kernels(token.head_dim, token.head_dim);
-  require<UnsupportedError>(beyond.empty(), "decoder", "head size {}: {}", token.head_dim, beyond);
-  Decoder<T, W>(token).run();
+Decoder<T, W>::Decoder(DecoderModel<W> model, int64_t sequences) {
+  check_model(model, sequences);
+  impl_ = std::make_unique<Impl>(std::move(model), sequences);
 }
-template void run(const DecoderToken<float, float>&);
-template void run(const DecoderToken<float, BFloat16>&);
-template void run(const DecoderToken<BFloat16, float>&);
-template void run(const DecoderToken<BFloat16, BFloat16>&);
+template <class T, class W>
+Decoder<T, W>::~Decoder() = default;
+template <class T, class W>
+void Decoder<T, W>::run(const DecoderStep<T>& step) {
+  impl_->run(step);
+}
+template class Decoder<float, float>;
+template class Decoder<float, BFloat16>;
+template class Decoder<BFloat16, float>;
+template class Decoder<BFloat16, BFloat16>;
 
 }  // namespace fovea::kernels

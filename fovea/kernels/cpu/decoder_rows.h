@@ -6,7 +6,6 @@
 #pragma once
 
 #include "fovea/kernels/cpu/decoder_table.h"
-#include "fovea/kernels/cpu/vector_math.h"
 
 namespace fovea::kernels {
 namespace {
@@ -77,43 +76,23 @@ void to_length(const T* x, float length, int64_t n, T* y) {
   for (int64_t i = 0; i < n; ++i) from_float(to_float(x[i]) * scale * length, y[i]);
 }
 
-FOVEA_INLINE float sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
-
-/// y = f(x), times the factor.
-template <class T, class F>
-FOVEA_INLINE void activate_by(const F& f, const T* x, const T* factor, int64_t n, T* y) {
+/// y = a(x), times the factor.
+template <Activation a, class T>
+FOVEA_INLINE void activate_by(const T* x, const T* factor, int64_t n, T* y) {
   if (factor == nullptr) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) from_float(f(to_float(x[i])), y[i]);
+    for (int64_t i = 0; i < n; ++i) from_float(activated<a>(to_float(x[i])), y[i]);
     return;
   }
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i)
-    from_float(rounded<T>(f(to_float(x[i]))) * to_float(factor[i]), y[i]);
+    from_float(rounded<T>(activated<a>(to_float(x[i]))) * to_float(factor[i]), y[i]);
 }
 
 template <class T>
 void activate(Activation activation, const T* x, const T* factor, int64_t n, T* y) {
-  const auto by = [&](const auto& f) FOVEA_ALWAYS { activate_by<T>(f, x, factor, n, y); };
-  switch (activation) {
-    case Activation::relu:
-      return by([](float v) FOVEA_ALWAYS { return v > 0.0f ? v : 0.0f; });
-    case Activation::relu_squared:
-      return by([](float v) FOVEA_ALWAYS { return v > 0.0f ? v * v : 0.0f; });
-    case Activation::gelu:
-      return by([](float v)
-                    FOVEA_ALWAYS { return 0.5f * v * (1.0f + __builtin_erff(v * 0.70710678f)); });
-    case Activation::gelu_tanh:  // (1 + tanh u) / 2 = sigmoid(2 u)
-      return by([](float v) FOVEA_ALWAYS {
-        return v * sigmoid(1.59576912f * (v + 0.044715f * v * v * v));
-      });
-    case Activation::silu:
-      return by([](float v) FOVEA_ALWAYS { return v * sigmoid(v); });
-    case Activation::elu:
-      return by([](float v) FOVEA_ALWAYS { return v > 0.0f ? v : fast_exp(v) - 1.0f; });
-    case Activation::sigmoid:
-      return by([](float v) FOVEA_ALWAYS { return sigmoid(v); });
-  }
+  with_activation(activation,
+                  [&]<Activation a>() FOVEA_ALWAYS { activate_by<a, T>(x, factor, n, y); });
 }
 
 template <class T>

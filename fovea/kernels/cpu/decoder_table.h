@@ -8,12 +8,10 @@
 
 #include <cstdint>
 
+#include "fovea/kernels/common/activation.h"
 #include "fovea/kernels/common/bfloat16.h"
 
 namespace fovea::kernels {
-
-/// a(x) (7.4); with a gate matrix a(gate) * up.
-enum class Activation : uint8_t { relu, relu_squared, gelu, gelu_tanh, silu, elu, sigmoid };
 
 /// The row functions of one instruction set, one thread; n elements each.
 template <class T>

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "fovea/kernels/cpu/elementwise.h"
-#include "fovea/kernels/cpu/vector_math.h"
+#include "fovea/kernels/common/vector_math.h"
 
 namespace fovea::kernels {
 namespace {

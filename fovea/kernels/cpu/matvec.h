@@ -27,8 +27,8 @@ struct MatVec {
   int64_t inputs = 0, outputs = 0;
 };
 
-/// Above this many rows a matrix product is faster: the weights stay in the cache.
-inline constexpr int64_t kMatVecRows = 4;
+/// Above this many rows a matrix product is faster: it keeps the weights in the cache.
+inline constexpr int64_t kMatVecRows = 16;
 
 /// All products side by side, as one parallel region. W = float and W = BFloat16.
 template <class W>

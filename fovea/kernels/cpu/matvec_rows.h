@@ -7,65 +7,233 @@
 
 #include "fovea/kernels/cpu/matvec.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace fovea::kernels {
 namespace {
 
-// Partial sums of one output: four vectors of 16, so that the additions of one need not wait for
-// each other. The number is the same for every instruction set.
-constexpr int64_t kLanes = 64;
-// A thread reads this many stretches of the weights side by side, each from one end to the other:
-// the prefetchers follow long stretches and lose those that jump from row to row (rows o and o + 1
-// together reach 60 % of the speed; one stretch alone 75 % where pages are small).
+// Partial sums of one output, so that the additions of one need not wait for each other. Number and
+// order are the same for every instruction set and any number of rows.
+constexpr int64_t kSums = 64;
+// One row: a thread reads this many stretches of the weights side by side, each from one end to the
+// other. The prefetchers follow long stretches and lose those that jump from row to row (rows o and
+// o + 1 together reach 60 % of the speed; one stretch alone 75 % where pages are small).
 constexpr int64_t kStretches = 2;
 
-/// Outputs first, first + stride, ...
-template <class W, int64_t rows, int64_t outputs>
+// Several rows: kTileRows x kTileOutputs vectors of sums, the weights' and one of x fill the 16
+// registers (32 of AVX-512).
+#if defined(__AVX512F__)
+constexpr int64_t kVector = 16, kTileRows = 8, kTileOutputs = 3;
+#elif defined(__AVX2__)
+constexpr int64_t kVector = 8, kTileRows = 4, kTileOutputs = 3;
+#else
+constexpr int64_t kVector = 4, kTileRows = 4, kTileOutputs = 2;
+#endif
+typedef float Vector __attribute__((vector_size(4 * kVector), aligned(4), may_alias));
+
+typedef uint32_t Words __attribute__((vector_size(4 * kVector)));
+
+FOVEA_INLINE Vector load_vector(const float* x) { return *reinterpret_cast<const Vector*>(x); }
+FOVEA_INLINE Vector load_vector(const BFloat16* x) {
+#if defined(__AVX512F__)
+  // With a mask: GCC 12 reports the plain conversion of its own header as uninitialised.
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
+  const auto words = reinterpret_cast<Words>(_mm512_maskz_cvtepu16_epi32(0xFFFF, halves));
+  return reinterpret_cast<Vector>(words << 16);
+#elif defined(__AVX2__)
+  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+  return reinterpret_cast<Vector>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+#else
+  Vector y;
+  for (int64_t i = 0; i < kVector; ++i) y[i] = to_float(x[i]);
+  return y;
+#endif
+}
+
+/// The sum of kSums floats: the upper half is added to the lower one until one is left.
+FOVEA_INLINE float halved(const float* sums) {
+  Vector all[kSums / kVector];
+#pragma GCC unroll 16
+  for (int64_t v = 0; v < kSums / kVector; ++v) all[v] = load_vector(sums + v * kVector);
+#pragma GCC unroll 4
+  for (int64_t half = kSums / kVector / 2; half > 0; half /= 2) {
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < half; ++v) all[v] += all[v + half];
+  }
+  typedef float Four __attribute__((vector_size(16)));
+#if defined(__AVX512F__)
+  typedef float Eight __attribute__((vector_size(32)));
+  const Eight eight = __builtin_shufflevector(all[0], all[0], 0, 1, 2, 3, 4, 5, 6, 7) +
+                      __builtin_shufflevector(all[0], all[0], 8, 9, 10, 11, 12, 13, 14, 15);
+#elif defined(__AVX2__)
+  const Vector eight = all[0];
+#endif
+#if defined(__AVX2__)
+  const Four four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
+                    __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+#else
+  const Four four = all[0];
+#endif
+  const Four two = four + __builtin_shufflevector(four, four, 2, 3, 2, 3);
+  return two[0] + two[1];
+}
+
+/// The inputs behind the last whole kSums, and the sum of all partial sums.
+template <class W>
+FOVEA_INLINE float finished(float* sums, const float* x, const W* w, int64_t rest) {
+  for (int64_t j = 0; j < rest; ++j) sums[j] += x[j] * to_float(w[j]);
+  return halved(sums);
+}
+
+/// Outputs first, first + stride, ... of one row.
+template <class W, int64_t outputs>
 FOVEA_INLINE void dot(const MatVec<W>& p, int64_t first, int64_t stride) {
-  float sums[outputs][rows][kLanes] = {};
+  float sums[outputs][kSums] = {};
   int64_t i = 0;
-  for (; i + kLanes <= p.inputs; i += kLanes) {
+  for (; i + kSums <= p.inputs; i += kSums) {
+    const float* __restrict x = p.x + i;
     for (int64_t o = 0; o < outputs; ++o) {
       const W* __restrict w = p.w + (first + o * stride) * p.inputs + i;
-      for (int64_t r = 0; r < rows; ++r) {
-        const float* __restrict x = p.x + r * p.inputs + i;
 #pragma omp simd
-        for (int64_t l = 0; l < kLanes; ++l) sums[o][r][l] += x[l] * to_float(w[l]);
-      }
+      for (int64_t l = 0; l < kSums; ++l) sums[o][l] += x[l] * to_float(w[l]);
     }
   }
   for (int64_t o = 0; o < outputs; ++o) {
-    const W* w = p.w + (first + o * stride) * p.inputs;
-    for (int64_t r = 0; r < rows; ++r) {
-      const float* x = p.x + r * p.inputs;
-      float* s = sums[o][r];
-      for (int64_t j = i; j < p.inputs; ++j) s[j - i] += x[j] * to_float(w[j]);
-      for (int64_t half = kLanes / 2; half > 0; half /= 2)
-        for (int64_t l = 0; l < half; ++l) s[l] += s[l + half];
-      p.y[r * p.y_stride + first + o * stride] = s[0];
-    }
+    const int64_t n = first + o * stride;
+    p.y[n] = finished(sums[o], p.x + i, p.w + n * p.inputs + i, p.inputs - i);
   }
 }
 
-template <class W, int64_t rows>
-void range_of_rows(const MatVec<W>& p, int64_t begin, int64_t end) {
-  constexpr int64_t stretches = rows == 1 ? kStretches : 1;  // the sums must stay in registers
-  const int64_t length = (end - begin) / stretches;
-  for (int64_t o = begin; o < begin + length; ++o) dot<W, rows, stretches>(p, o, length);
-  for (int64_t o = begin + length * stretches; o < end; ++o) dot<W, rows, 1>(p, o, 1);
+template <class W>
+void one_row(const MatVec<W>& p, int64_t begin, int64_t end) {
+  const int64_t length = (end - begin) / kStretches;
+  for (int64_t o = begin; o < begin + length; ++o) dot<W, kStretches>(p, o, length);
+  for (int64_t o = begin + length * kStretches; o < end; ++o) dot<W, 1>(p, o, 1);
+}
+
+/// Cache lines of the next weights, spread over the passes of a tile of outputs.
+template <class W>
+struct Prefetch {
+  const W* next = nullptr;       // null: none
+  int64_t pass = 0, passes = 1;  // of all passes over the present weights
+};
+
+/// The lines of one pass: of every kSums inputs of kTileOutputs outputs, those whose turn it is.
+template <class W>
+struct PrefetchLines {
+  static constexpr int64_t kLine = 64 / sizeof(W), kLines = kSums / kLine;
+  static constexpr int64_t kAll = kLines * kTileOutputs;
+  const W* line[kAll];
+  int64_t count = 0;
+
+  FOVEA_INLINE PrefetchLines(const Prefetch<W>& of, int64_t pass, int64_t inputs) {
+    if (of.next == nullptr) return;
+    const int64_t turn = of.pass + pass;
+    for (int64_t n = turn * kAll / of.passes; n < (turn + 1) * kAll / of.passes; ++n)
+      line[count++] = of.next + n / kLines * inputs + n % kLines * kLine;
+  }
+  FOVEA_INLINE void at(int64_t i) const {
+    for (int64_t n = 0; n < count; ++n) __builtin_prefetch(line[n] + i, 0, 2);
+  }
+};
+
+/// Outputs first ... of rows row ...: kVector partial sums of all of them at a time, which stay in
+/// registers while they pass over all inputs.
+template <class W, int64_t rows, int64_t outputs>
+FOVEA_INLINE void tile(const MatVec<W>& p, int64_t row, int64_t first, const Prefetch<W>& ahead) {
+  const int64_t n = p.inputs, whole = n / kSums * kSums;
+  const float* const x = p.x + row * n;
+  const W* const w = p.w + first * n;
+  float sums[rows][outputs][kSums];
+  for (int64_t lane = 0; lane < kSums; lane += kVector) {
+    const PrefetchLines<W> lines(ahead, lane / kVector, n);
+    Vector all[rows][outputs];
+#pragma GCC unroll 8
+    for (int64_t r = 0; r < rows; ++r) {
+#pragma GCC unroll 3
+      for (int64_t o = 0; o < outputs; ++o) all[r][o] = Vector{};
+    }
+    for (int64_t i = 0; i < whole; i += kSums) {
+      lines.at(i);
+      Vector weights[outputs];
+#pragma GCC unroll 3
+      for (int64_t o = 0; o < outputs; ++o) weights[o] = load_vector(w + o * n + i + lane);
+#pragma GCC unroll 8
+      for (int64_t r = 0; r < rows; ++r) {
+        const Vector values = load_vector(x + r * n + i + lane);
+#pragma GCC unroll 3
+        for (int64_t o = 0; o < outputs; ++o) all[r][o] += values * weights[o];
+      }
+    }
+#pragma GCC unroll 8
+    for (int64_t r = 0; r < rows; ++r) {
+#pragma GCC unroll 3
+      for (int64_t o = 0; o < outputs; ++o)
+        *reinterpret_cast<Vector*>(sums[r][o] + lane) = all[r][o];
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t o = 0; o < outputs; ++o)
+      p.y[(row + r) * p.y_stride + first + o] =
+          finished(sums[r][o], x + r * n + whole, w + o * n + whole, n - whole);
+  }
+}
+
+template <class W, int64_t outputs>
+FOVEA_INLINE void tile_of_rows(const MatVec<W>& p, int64_t row, int64_t rows, int64_t first,
+                               const Prefetch<W>& ahead) {
+  switch (rows) {
+    case 1:
+      return tile<W, 1, outputs>(p, row, first, ahead);
+    case 2:
+      return tile<W, 2, outputs>(p, row, first, ahead);
+    case 3:
+      return tile<W, 3, outputs>(p, row, first, ahead);
+    case 4:
+      return tile<W, 4, outputs>(p, row, first, ahead);
+#if defined(__AVX512F__)
+    case 5:
+      return tile<W, 5, outputs>(p, row, first, ahead);
+    case 6:
+      return tile<W, 6, outputs>(p, row, first, ahead);
+    case 7:
+      return tile<W, 7, outputs>(p, row, first, ahead);
+    default:
+      return tile<W, 8, outputs>(p, row, first, ahead);
+#endif
+  }
+}
+
+template <class W, int64_t outputs>
+void all_rows(const MatVec<W>& p, int64_t first, const W* next) {
+  const int64_t tiles = (p.rows + kTileRows - 1) / kTileRows;
+  constexpr int64_t kPasses = kSums / kVector;
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t row = p.rows * t / tiles, rows = p.rows * (t + 1) / tiles - row;
+    tile_of_rows<W, outputs>(p, row, rows, first, {next, t * kPasses, tiles * kPasses});
+  }
+}
+
+/// Outputs from use to prefetch: weights that take longer to multiply than memory takes to answer.
+template <class W>
+int64_t outputs_ahead(int64_t inputs) {
+  constexpr int64_t kBytes = 16 << 10;
+  const auto tile_bytes = static_cast<int64_t>(sizeof(W)) * kTileOutputs * inputs;
+  return (kBytes / tile_bytes + 1) * kTileOutputs;
 }
 
 template <class W>
 void mat_vec_range(const MatVec<W>& p, int64_t begin, int64_t end) {
-  switch (p.rows) {
-    case 1:
-      return range_of_rows<W, 1>(p, begin, end);
-    case 2:
-      return range_of_rows<W, 2>(p, begin, end);
-    case 3:
-      return range_of_rows<W, 3>(p, begin, end);
-    default:
-      return range_of_rows<W, 4>(p, begin, end);
+  if (p.rows == 1) return one_row(p, begin, end);
+  const int64_t ahead = outputs_ahead<W>(p.inputs);
+  int64_t o = begin;
+  for (; o + kTileOutputs <= end; o += kTileOutputs) {
+    const bool more = o + ahead + kTileOutputs <= end;
+    all_rows<W, kTileOutputs>(p, o, more ? p.w + (o + ahead) * p.inputs : nullptr);
   }
+  for (; o < end; ++o) all_rows<W, 1>(p, o, nullptr);
 }
 
 }  // namespace

@@ -20,8 +20,8 @@ namespace fovea {
 
 /// How layers with Focus behave, whatever gate they train: as configured; with the hard rule and
 /// the gradient of the soft one; with the hard rule; as if they had none; with the hard rule and as
-/// many groups a token, but random ones; with the local pairs alone, a window and the sinks (the
-/// baselines at equal pairs, U-26).
+/// many groups a token, but random ones; with the local pairs alone, a window and the sinks. The
+/// last two are the baselines of U-26.
 enum class FocusMode { configured, straight_through, hard, off, random, window };
 std::span<const std::string_view> enum_names(FocusMode);
 
@@ -30,6 +30,8 @@ struct FocusChange {
   int64_t top_k = 0;   ///< groups of a token; 0 = the layer's own
   int64_t window = 0;  ///< 0 = the layer's own
   int64_t sinks = -1;  ///< below 0 = the layer's own
+
+  bool operator==(const FocusChange&) const = default;
 };
 
 /// What one forward pass of one layer tells observe() and telemetry. Empty for layers without
@@ -44,7 +46,7 @@ struct FocusObservation {
 
   bool defined() const { return potentials_k.defined(); }
   /// "grouped classes": the path and its plan.
-  std::string plan() const { return path.name + " " + path.plan; }
+  std::string plan() const { return path.text(); }
   /// Tiles that a grouped plan visits over those of a causal mask; 1 without one.
   double tiles_visited() const {
     return path.causal_tiles > 0.0 ? path.tiles / path.causal_tiles : 1.0;

@@ -1,4 +1,4 @@
-// Decoding one token in one pass through all layers: the same numbers as layer by layer, for every
+// The fused decoder, one token through all layers: the same numbers as layer by layer, for every
 // option it takes; the same bits for any number of threads and sequences; a reason where it does
 // not go.
 //
@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "fovea/base/error.h"
 #include "fovea/nn/transformer.h"
 
 namespace fovea {
@@ -46,7 +47,7 @@ void add_all(std::vector<Named>& all, const char* key, Set set) {
   }
 }
 
-/// What goes through in one pass.
+/// What the fused decoder takes.
 std::vector<Named> options() {
   std::vector<Named> all;
   const auto add = [&](const char* name, auto set) {
@@ -144,12 +145,12 @@ at::Tensor tokens(int64_t b) {
 }
 
 /// Logits [b, t, v] of tokens decoded one at a time.
-at::Tensor decoded(const Transformer& model, const at::Tensor& ids, const std::string& path) {
+at::Tensor decoded(const Transformer& model, const at::Tensor& ids, PathName path) {
   DecodeState state = model.make_decode_state(ids.size(0), ids.size(1));
   std::vector<at::Tensor> all;
   for (int64_t i = 0; i < ids.size(1); ++i) {
     all.push_back(model.decode(ids.narrow(1, i, 1), state, true));
-    EXPECT_EQ(state.path.name, path) << state.path.reason;
+    EXPECT_EQ(state.path.name, path) << state.path.reason.text();
   }
   return at::cat(all, 1).to(at::kDouble);
 }
@@ -158,38 +159,38 @@ double difference(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().max().item<double>();
 }
 
-TEST(OnePass, GivesTheLogitsOfTheLayersOneByOneInFloat32) {
+TEST(FusedDecoder, GivesTheLogitsOfTheLayersOneByOneInFloat32) {
   const at::Tensor ids = tokens(1);
   for (const auto& [name, config] : options()) {
     Transformer model = make(config, at::kFloat);
-    const at::Tensor fast = decoded(model, ids, "one pass");
-    model.compute().one_pass = false;
-    const at::Tensor slow = decoded(model, ids, "by layers");
+    const at::Tensor fast = decoded(model, ids, PathName::fused_decoder);
+    model.compute().fused_decoder = false;
+    const at::Tensor slow = decoded(model, ids, PathName::by_layers);
     EXPECT_LE(difference(fast, slow), 1e-5 * slow.abs().max().item<double>()) << name;
   }
 }
 
 // bfloat16: at most twice the error of the layers one by one, with matrices in either format.
-TEST(OnePass, IsAsExactAsTheLayersOneByOneInBfloat16) {
+TEST(FusedDecoder, IsAsExactAsTheLayersOneByOneInBfloat16) {
   const at::Tensor ids = tokens(1);
   for (const auto& [name, config] : options()) {
     SCOPED_TRACE(name);
     Transformer model = make(config, at::kDouble);
-    const at::Tensor truth = decoded(model, ids, "by layers");
+    const at::Tensor truth = decoded(model, ids, PathName::by_layers);
     model.compute().dtype = at::kBFloat16;
     for (const bool held : {false, true}) {
       if (held) model.hold_matrices_in(at::kBFloat16);
-      model.compute().one_pass = false;
-      const double error = difference(decoded(model, ids, "by layers"), truth);
-      model.compute().one_pass = true;
-      EXPECT_LE(difference(decoded(model, ids, "one pass"), truth), 2 * error)
+      model.compute().fused_decoder = false;
+      const double error = difference(decoded(model, ids, PathName::by_layers), truth);
+      model.compute().fused_decoder = true;
+      EXPECT_LE(difference(decoded(model, ids, PathName::fused_decoder), truth), 2 * error)
           << name << (held ? ", held" : "");
     }
   }
 }
 
 // Large enough for several threads.
-TEST(OnePass, HasTheSameBitsForAnyNumberOfThreadsAndSequences) {
+TEST(FusedDecoder, HasTheSameBitsForAnyNumberOfThreadsAndSequences) {
   ModelConfig config{.layers = 2, .width = 128, .heads = 6, .kv_heads = 3, .head_dim = 32};
   config.ffn_width = 392;
   config.context = 32;
@@ -199,25 +200,27 @@ TEST(OnePass, HasTheSameBitsForAnyNumberOfThreadsAndSequences) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const Transformer model = make(config, dtype);
     at::set_num_threads(1);
-    const at::Tensor one = decoded(model, ids, "one pass");
+    const at::Tensor one = decoded(model, ids, PathName::fused_decoder);
     for (const int n : {2, 3}) {
       at::set_num_threads(n);
-      EXPECT_TRUE(at::equal(decoded(model, ids, "one pass"), one)) << n << " threads";
+      EXPECT_TRUE(at::equal(decoded(model, ids, PathName::fused_decoder), one)) << n << " threads";
     }
     for (int64_t b = 0; b < 3; ++b)
-      EXPECT_TRUE(at::equal(decoded(model, ids.narrow(0, b, 1), "one pass")[0], one[b])) << b;
+      EXPECT_TRUE(
+          at::equal(decoded(model, ids.narrow(0, b, 1), PathName::fused_decoder)[0], one[b]))
+          << b;
     at::set_num_threads(threads);
   }
 }
 
-TEST(OnePass, ContinuesWhatAPromptLeftInTheCacheAndForgetsWithIt) {
+TEST(FusedDecoder, ContinuesWhatAPromptLeftInTheCacheAndForgetsWithIt) {
   const at::Tensor ids = tokens(2);
   for (const auto& [name, config] : options()) {
     const Transformer model = make(config, at::kFloat);
-    const at::Tensor all = decoded(model, ids, "one pass");
+    const at::Tensor all = decoded(model, ids, PathName::fused_decoder);
     DecodeState state = model.make_decode_state(2, kTokens);
     model.decode(ids.narrow(1, 0, 11), state);
-    EXPECT_EQ(state.path.name, "by layers");
+    EXPECT_EQ(state.path.name, PathName::by_layers);
     for (int64_t i = 11; i < kTokens; ++i) {
       const at::Tensor z = model.decode(ids.narrow(1, i, 1), state).to(at::kDouble);
       EXPECT_LE(difference(z, all.select(1, i)), 1e-5 * all.abs().max().item<double>()) << name;
@@ -228,8 +231,159 @@ TEST(OnePass, ContinuesWhatAPromptLeftInTheCacheAndForgetsWithIt) {
   }
 }
 
+/// Two texts of a batch and one alone, at lengths 9, 9 and 4; each with one to follow.
+struct Texts {
+  at::Tensor ids = tokens(3);
+  std::vector<int64_t> lengths{9, 9, 4};
+
+  DecodeState alone(const Transformer& model, int64_t b) const {
+    DecodeState state = model.make_decode_state(1, kTokens);
+    model.decode(ids.narrow(0, b, 1).narrow(1, 0, lengths[b]), state);
+    return state;
+  }
+  /// The n-th token behind each prompt, [b, 1].
+  at::Tensor next(int64_t n) const {
+    std::vector<at::Tensor> all;
+    for (int64_t b = 0; b < 3; ++b) all.push_back(one(b, n));
+    return at::cat(all);
+  }
+  at::Tensor one(int64_t b, int64_t n) const {
+    return ids.narrow(0, b, 1).narrow(1, lengths[b] + n, 1);
+  }
+};
+
+void expect_each_alone(const Transformer& model, double bound, const std::string& path) {
+  const Texts texts;
+  std::vector<DecodeState> alone;
+  for (int64_t b = 0; b < 3; ++b) alone.push_back(texts.alone(model, b));
+  DecodeState together =
+      DecodeState::join(std::vector<const DecodeState*>{&alone[0], &alone[1], &alone[2]});
+  EXPECT_EQ(together.lengths(), texts.lengths);
+  std::vector<at::Tensor> expected(3);
+  const auto step = [&](int64_t n) {
+    const at::Tensor z = model.decode(texts.next(n), together);
+    EXPECT_EQ(together.path.name, path) << together.path.reason;
+    for (int64_t b = 0; b < 3; ++b) {
+      expected[b] = model.decode(texts.one(b, n), alone[b])[0];
+      if (bound == 0.0) {
+        EXPECT_TRUE(at::equal(z[b], expected[b])) << "sequence " << b << ", token " << n;
+      } else {
+        EXPECT_LE(difference(z[b], expected[b]), bound) << "sequence " << b << ", token " << n;
+      }
+    }
+  };
+  for (int64_t n = 0; n < 4; ++n) step(n);
+  const std::vector<int64_t> back{11, 10, 5};
+  together.truncate(back);
+  EXPECT_EQ(together.lengths(), back);
+  DecodeState some = together.fork().select(std::vector<int64_t>{2, 0});
+  EXPECT_EQ(some.lengths(), (std::vector<int64_t>{5, 11}));
+  for (int64_t b = 0; b < 3; ++b) alone[b].truncate(back[b]);
+  const at::Tensor z = model.decode(at::cat({texts.one(2, 1), texts.one(0, 2)}), some);
+  EXPECT_LE(difference(z[0], model.decode(texts.one(2, 1), alone[2])[0]), 1e-5);
+  EXPECT_LE(difference(z[1], model.decode(texts.one(0, 2), alone[0])[0]), 1e-5);
+}
+
+TEST(FusedDecoder, SequencesOfUnequalLengthsHaveTheBitsOfEachAlone) {
+  for (const auto& [name, config] : options()) {
+    SCOPED_TRACE(name);
+    expect_each_alone(make(config, at::kFloat), 0.0, "fused decoder");
+  }
+}
+
+TEST(DecodeByLayers, SequencesOfUnequalLengthsEqualEachAlone) {
+  std::vector<Named> all = options();
+  const auto add = [&](const char* name, auto set) {
+    ModelConfig c = small();
+    set(c);
+    all.emplace_back(name, c);
+  };
+  add("convolutions", [](ModelConfig& c) {
+    c.attention.multi_token.kernels.before = {.queries = 3, .keys = 3};
+    c.attention.multi_token.kernels.after = {.queries = 2, .keys = 3};
+    c.attention.multi_token.init = KernelStart::uniform;
+  });
+  add("a window with sinks", [](ModelConfig& c) { c.attention.mask = {.window = 4, .sinks = 2}; });
+  add("soft gate", [](ModelConfig& c) {
+    c.attention.focus.groups = hard_focus();
+    c.attention.focus.groups.gate = FocusSpec::Gate::log;
+  });
+  add("potentials by chunk", [](ModelConfig& c) {
+    c.attention.focus.groups = hard_focus();
+    c.attention.focus.groups.potentials = FocusSpec::Potentials::chunk;
+  });
+  add("routing", [](ModelConfig& c) { c.attention.routing.rule.clusters = 3; });
+  add("interleaved", [](ModelConfig& c) { c.rope.layout = RopeLayout::interleaved; });
+  for (const auto& [name, config] : all) {
+    SCOPED_TRACE(name);
+    Transformer model = make(config, at::kFloat);
+    model.compute().fused_decoder = false;
+    expect_each_alone(model, 1e-5, "by layers");
+  }
+}
+
+TEST(FusedDecoder, JoinsStatesOfOneModelAndOneRotationAlone) {
+  ModelConfig c = small();
+  const Transformer model = make(c, at::kFloat);
+  c.rope.theta = 500.0;
+  const Transformer other = make(c, at::kFloat);
+  c.layers = 2;
+  const Transformer shorter = make(c, at::kFloat);
+  const DecodeState a = model.make_decode_state(1, 8), b = other.make_decode_state(1, 8),
+                    d = shorter.make_decode_state(1, 8);
+  const auto join = [&](const DecodeState& with) {
+    return DecodeState::join(std::vector<const DecodeState*>{&a, &with});
+  };
+  EXPECT_THROW(join(b), ConfigError);
+  EXPECT_THROW(join(d), ConfigError);
+  EXPECT_EQ(join(model.make_decode_state(1, 20)).capacity(), 20);
+}
+
+// The compiled form stays from token to token, and goes where it would be another.
+TEST(FusedDecoder, IsCompiledOnceForAText) {
+  Transformer model = make(small(), at::kFloat);
+  const at::Tensor ids = tokens(1);
+  DecodeState state = model.make_decode_state(1, kTokens);
+  const auto step = [&] {
+    const int64_t n = state.length();
+    const at::Tensor z = model.decode(ids.narrow(1, n, 1), state);
+    DecodeState fresh = model.make_decode_state(1, kTokens);
+    for (int64_t i = 0; i <= n; ++i) {
+      const at::Tensor expected = model.decode(ids.narrow(1, i, 1), fresh);
+      if (i == n) {
+        EXPECT_TRUE(at::equal(z, expected)) << n;
+      }
+    }
+    return state.fused.get();
+  };
+  const FusedDecoder* const first = step();
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(step(), first);
+  state.truncate(1);
+  EXPECT_EQ(step(), first);
+  EXPECT_EQ(state.fork().fused, nullptr);
+  const std::shared_ptr<FusedDecoder> kept = state.fused;  // its address is not used again
+  const auto change = [&](auto set) {
+    set();
+    state.truncate(0);
+    return step();
+  };
+  {
+    const at::NoGradGuard no_grad;  // numbers in place: the same compiled form reads them
+    EXPECT_EQ(change([&] {
+                for (Parameter& p : model.parameters().all()) p.value.mul_(1.1);
+              }),
+              first);
+  }
+  EXPECT_NE(change([&] { model.hold_matrices_in(at::kFloat); }), first);
+  model.compute().fused_decoder = false;
+  state.truncate(0);
+  model.decode(ids.narrow(1, 0, 1), state);
+  EXPECT_EQ(state.fused, nullptr);
+}
+
 // From 4096 keys on tokens read keys sorted by their groups (spec 11.5).
-TEST(OnePass, ReadsSortedKeysOfALongText) {
+TEST(FusedDecoder, ReadsSortedKeysOfALongText) {
   constexpr int64_t kPrompt = 4200, kSteps = 60, kScans = 32;
   ModelConfig config = small();
   config.context = kPrompt + kSteps;
@@ -244,12 +398,13 @@ TEST(OnePass, ReadsSortedKeysOfALongText) {
   model.decode(ids.narrow(1, 0, kPrompt), state);
   const int64_t plain_bytes = state.bytes();
   DecodeState by_layers = state.fork();
-  const auto step = [&](DecodeState& of, int64_t i, bool one_pass) {
-    model.compute().one_pass = one_pass;
+  const auto step = [&](DecodeState& of, int64_t i, bool fused) {
+    model.compute().fused_decoder = fused;
     const at::Tensor z = model.decode(ids.narrow(1, kPrompt + i, 1), of);
-    EXPECT_EQ(of.path.name, one_pass ? "one pass" : "by layers") << of.path.reason;
+    EXPECT_EQ(of.path.name, fused ? PathName::fused_decoder : PathName::by_layers)
+        << of.path.reason.text();
     const std::string plan = i < kScans ? "scan" : "sorted";
-    EXPECT_EQ(of.path.plan, one_pass ? plan : "") << i;
+    EXPECT_EQ(of.path.plan.text(), fused ? plan : "") << i;
     return z.to(at::kDouble);
   };
   std::vector<at::Tensor> expected;
@@ -269,17 +424,17 @@ TEST(OnePass, ReadsSortedKeysOfALongText) {
   }
 }
 
-TEST(OnePass, SaysWhyNot) {
+TEST(FusedDecoder, SaysWhyNot) {
   const auto reason = [](const ModelConfig& config, int64_t b = 1,
                          at::ScalarType dtype = at::kFloat) {
     const Transformer model = make(config, dtype);
     DecodeState state = model.make_decode_state(b, kTokens);
     model.decode(tokens(b).narrow(1, 0, 1), state);
-    EXPECT_EQ(state.path.name, "by layers");
-    return state.path.reason;
+    EXPECT_EQ(state.path.name, PathName::by_layers);
+    return state.path.reason.text();
   };
   ModelConfig c = small();
-  EXPECT_THAT(reason(c, 5), testing::HasSubstr("sequences"));
+  EXPECT_THAT(reason(c, 17), testing::HasSubstr("sequences"));
   EXPECT_THAT(reason(c, 1, at::kDouble), testing::HasSubstr("Double"));
   c.head_dim = 6;
   EXPECT_THAT(reason(c), testing::HasSubstr("8"));

@@ -1,0 +1,30 @@
+// Attention of the next tokens with everything in a cache, and their temperature.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/attention/attention.h"
+#include "fovea/attention/cache/cache.h"
+#include "fovea/attention/mechanisms/focal.h"
+
+namespace fovea {
+
+class SortedCopy;  // sorted_copy.h
+
+/// tau of the next t tokens of the cached sequences: temperature_rows() with the cache's running
+/// state, which it advances.
+at::Tensor cached_temperature(const TemperatureSpec& spec, int64_t head_dim,
+                              const TemperatureParameters& parameters, const at::Tensor& x_btc,
+                              AttentionCache& cache);
+
+/// Attention of the next t tokens with everything in the cache: appends k and v [b,g,t,*], then
+/// attends with the rule of `spec`. Equal to the full call's last t rows (contract "decode");
+/// sequences of unequal lengths are attended to one by one. With `sorted`, the copy of this cache,
+/// one query of hard Focus may read that. path.name = "decode".
+AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cache,
+                                 const at::Tensor& q_bhtd, const at::Tensor& k_bgtd,
+                                 const at::Tensor& v_bgte, const AttentionTensors& tensors = {},
+                                 Path path = Path::automatic, SortedCopy* sorted = nullptr);
+
+}  // namespace fovea

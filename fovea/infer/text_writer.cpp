@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/infer/text_writer.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "fovea/base/error.h"
+#include "fovea/config/reader.h"
+
+namespace fovea {
+namespace {
+
+// Tokens read at a time: bounds the activations of a long prompt, and is where Ctrl-C acts. Long
+// enough that plans and packed keys of grouped attention are made rarely (docs/kernels/grouped.md).
+constexpr int64_t kReadChunk = 2048;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+bool is_set(const std::atomic<bool>* flag) {
+  return flag != nullptr && flag->load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+TextWriter::TextWriter(const Tokenizer& tokenizer, const GenerateOptions& options,
+                       std::span<const int32_t> tokens, TextStream stream)
+    : tokenizer_(tokenizer),
+      max_tokens_(options.max_tokens),
+      stream_(std::move(stream)),
+      sampler_(options.sampling, static_cast<uint64_t>(options.seed), tokenizer.vocab_size()),
+      decoder_(tokenizer),
+      stops_(options.stop) {
+  require<InputError>(!tokens.empty(), "generate",
+                      "expected a text of at least one token; got none, and this tokenizer has no "
+                      "begin mark; give a prompt");
+  sampler_.add_prompt(tokens);
+}
+
+void TextWriter::emit(const std::string& piece) {
+  result_.text += piece;
+  if (stream_ && !piece.empty()) stream_(piece);
+}
+
+void TextWriter::take(const at::Tensor& logits, std::vector<int32_t>& tokens) {
+  if (result_.tokens == 0) {
+    result_.prompt_seconds = seconds_since(start_);
+    start_ = std::chrono::steady_clock::now();
+  }
+  // A padded vocabulary has logits for ids that mean nothing.
+  const int32_t token = sampler_.next(logits.narrow(0, 0, tokenizer_.vocab_size()));
+  ++result_.tokens;
+  if (token == tokenizer_.eos()) return end(FinishReason::end);
+  tokens.push_back(token);
+  emit(stops_.push(decoder_.push(token)));
+  if (stopped()) end(FinishReason::stop);
+}
+
+void TextWriter::end(FinishReason reason) {
+  ended_ = true;
+  result_.reason = reason;
+}
+
+GenerateResult TextWriter::finish(const PathTaken& path) {
+  if (!stopped()) emit(stops_.push(decoder_.finish()));
+  emit(stops_.finish());
+  if (result_.tokens == 0) {
+    result_.prompt_seconds = max_tokens_ > 0 ? seconds_since(start_) : 0.0;
+  } else {
+    result_.seconds = seconds_since(start_);
+  }
+  result_.path = path;
+  if (stopped()) {
+    result_.reason = FinishReason::stop;
+    result_.stop = stops_.found();
+  }
+  return std::move(result_);
+}
+
+int64_t checked_context(const Transformer& model, int64_t wanted) {
+  require<ConfigError>(ranges::kPositionCounts.contains(wanted) && wanted != 1, "generate",
+                       "'context' must be 0 (the trained length) or 2 to {}; got {}",
+                       plain_number(ranges::kMostPositions), wanted);
+  return wanted == 0 ? model.config().context : wanted;
+}
+
+int64_t needed_context(const Transformer& model, const Tokenizer& tokenizer,
+                       std::string_view prompt, int64_t max_tokens, const ContextOptions& options) {
+  const int64_t limit = checked_context(model, options.context);
+  const auto prompt_tokens = static_cast<int64_t>(tokenizer.encode(prompt).size()) + 1;
+  return std::clamp<int64_t>(prompt_tokens + std::min(max_tokens, limit),
+                             std::min<int64_t>(2, limit), limit);
+}
+
+void require_tokens(int64_t tokens) {
+  require<InputError>(tokens > 0, "generate",
+                      "expected a text of at least one token; got none, and this tokenizer has no "
+                      "begin mark; give a prompt");
+}
+
+void require_fits(const Transformer& model, int64_t tokens, int64_t context) {
+  require<InputError>(tokens <= context, "generate",
+                      "expected a text of at most {} tokens; got {}; shorten it, give a larger "
+                      "context (the model was trained with {}), or use when_full: slide",
+                      context, tokens, model.config().context);
+}
+
+at::Tensor read_tokens(const Transformer& model, std::span<const int32_t> tokens,
+                       DecodeState& state, const std::atomic<bool>* interrupt) {
+  const auto size = static_cast<int64_t>(tokens.size());
+  at::Tensor logits;
+  while (state.length() < size && !is_set(interrupt)) {
+    const int64_t first = state.length(), count = std::min(kReadChunk, size - first);
+    const at::Tensor ids = at::empty({1, count}, at::kLong);
+    std::copy_n(tokens.begin() + first, count, ids.mutable_data_ptr<int64_t>());
+    logits = model.decode(ids.to(model.device()), state);
+  }
+  return state.length() < size ? at::Tensor() : logits[0];
+}
+
+}  // namespace fovea

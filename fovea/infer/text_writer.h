@@ -1,0 +1,70 @@
+// One text while it is written: draws tokens, decodes them to UTF-8, notices its end. Private to
+// fovea/infer.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <span>
+#include <vector>
+
+#include "fovea/infer/generate.h"
+#include "fovea/infer/stop_strings.h"
+
+namespace fovea {
+
+class TextWriter {
+ public:
+  /// `tokens`: of the prompt. The tokenizer must outlive this.
+  TextWriter(const Tokenizer& tokenizer, const GenerateOptions& options,
+             std::span<const int32_t> tokens, TextStream stream = {});
+
+  /// Whether another token may be drawn.
+  bool wants_more() const { return !ended_ && result_.tokens < max_tokens_; }
+  bool ended() const { return ended_; }
+  /// Draws the next token from logits [v]; appends it to `tokens` unless it is the end mark.
+  void take(const at::Tensor& logits_v, std::vector<int32_t>& tokens);
+  /// Ends the text from outside.
+  void end(FinishReason reason);
+  /// Once, behind the last token.
+  GenerateResult finish(const PathTaken& path);
+
+  GenerateResult& result() { return result_; }
+  bool stopped() const { return !stops_.found().empty(); }
+
+ private:
+  void emit(const std::string& piece);
+
+  const Tokenizer& tokenizer_;
+  int64_t max_tokens_;
+  TextStream stream_;
+  Sampler sampler_;
+  IncrementalDecoder decoder_;
+  StopStrings stops_;
+  GenerateResult result_;
+  bool ended_ = false;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// Positions of a text: the model's trained length, or what is wanted. ConfigError.
+int64_t checked_context(const Transformer& model, int64_t wanted);
+
+/// Positions that prompt and new tokens need, within the context.
+int64_t needed_context(const Transformer& model, const Tokenizer& tokenizer,
+                       std::string_view prompt, int64_t max_tokens, const ContextOptions& options);
+
+/// InputError for a text of no token.
+void require_tokens(int64_t tokens);
+
+/// InputError where the text does not fit.
+void require_fits(const Transformer& model, int64_t tokens, int64_t context);
+
+/// Brings the cache of one text to all `tokens`; the logits [v] after the last of them, undefined
+/// where `interrupt` came first.
+at::Tensor read_tokens(const Transformer& model, std::span<const int32_t> tokens,
+                       DecodeState& state, const std::atomic<bool>* interrupt);
+
+}  // namespace fovea

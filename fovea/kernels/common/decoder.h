@@ -1,0 +1,134 @@
+// The contract of the fused decoder: one token of a few sequences through all layers (spec 7), on
+// raw pointers. A model is described once for a text, a step once for a token.
+//
+// T is the number format of the activations and of the cache (float, BFloat16): every intermediate
+// result is rounded to it, as the layers' operations one by one would do it; sums are float32. W is
+// that of the matrices. Numbers that training may change are read through their pointers at every
+// step.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "fovea/kernels/common/activation.h"
+#include "fovea/kernels/common/contract.h"
+#include "fovea/kernels/common/scalar_formulas.h"
+
+namespace fovea::kernels {
+
+/// A norm of the residual stream (7.1), or none at this place.
+struct RowNorm {
+  enum class Form : uint8_t { none, rms, layer };
+  Form form = Form::none;
+  const float *weight = nullptr, *bias = nullptr;  ///< null: 1 and 0
+
+  bool present() const { return form != Form::none; }
+};
+
+/// What happens to queries and keys before the rotation (7.3): RMSNorm over all heads together, or
+/// per head RMSNorm, LayerNorm, or a vector of given length.
+enum class HeadNorm : uint8_t { none, all_rms, rms, layer, length };
+
+/// Where the two halves of a block join the residual stream (7.2): one after the other, the norm
+/// after each on what is added (`delta`) or on the sum, or both together from one x.
+enum class BlockJoin : uint8_t { delta, sum, parallel };
+
+/// W [outputs, inputs] contiguous, and a bias.
+template <class W>
+struct Projection {
+  const W* w = nullptr;
+  const float* bias = nullptr;
+  int64_t outputs = 0;
+};
+
+/// tau of a sequence from the input y of its layer's attention (spec 10, F-1, F-3): the bounded sum
+/// of `bias` and y.weight (form token), its mean over all tokens so far (form prefix) or nothing
+/// (form global, without a weight).
+struct TokenTemperature {
+  const float *weight = nullptr, *bias = nullptr;  ///< bias null: the temperature is constant
+  bool prefix = false;
+  TemperatureBounds bounds;
+};
+
+/// Groups of a token from the input y of its layer's attention (spec 11.1, U-14, U-24): the `top_k`
+/// largest of z.c_k / temperature + potential_k, where z = scale W_g (y - mean).
+struct TokenGroups {
+  const float* weight = nullptr;      ///< W_g [features, width]; null: no Focus
+  const float* mean = nullptr;        ///< [width]
+  const float* centroids = nullptr;   ///< [groups, features]
+  const float* potentials = nullptr;  ///< [groups]; null: 0
+  const float* scale = nullptr;       ///< one number
+  float temperature = 1.0f;
+  int64_t features = 0, groups = 0, top_k = 0;
+
+  bool present() const { return weight != nullptr; }
+};
+
+template <class W>
+struct DecoderLayer {
+  RowNorm attention_in, attention_out, ffn_in, ffn_out;
+  Projection<W> q, k, v, o, gate, up, down;  ///< gate.w null: no gate
+  HeadNorm head_norm = HeadNorm::none;
+  const float *q_gain = nullptr, *k_gain = nullptr;
+  const float* q_length = nullptr;  ///< of HeadNorm::length: queries get it times the factor,
+  float q_length_factor = 1.0f;     ///< keys length 1
+  const float *cos = nullptr, *sin = nullptr;  ///< [position][rotary / 2]; null: no rotation
+  TokenTemperature temperature;
+  ScoreParameters rule;  ///< without tau, dropout and gate
+  TokenGroups groups;
+};
+
+template <class W>
+struct DecoderModel {
+  int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn_width = 0;
+  int64_t rotary = 0;
+  Activation activation = Activation::silu;
+  BlockJoin join = BlockJoin::delta;
+  float eps = 0.0f;
+  std::vector<DecoderLayer<W>> layers;
+  RowNorm final_norm;
+  Projection<W> head;
+};
+
+/// Hard Focus: which keys a token reads, once its groups are known (spec 11.5). Functions on an
+/// object of the caller, one a layer and step.
+struct KeyChoice {
+  void* object = nullptr;
+  /// The groups of each sequence's token, as bits. Called once, by one thread, while others write
+  /// the token's key and value. Returns the rows of keys and values that the token of each sequence
+  /// reads, valid until keep(); empty: all.
+  std::span<const std::vector<int32_t>> (*choose)(void* object,
+                                                  std::span<const uint64_t> members) = nullptr;
+  /// Called by one thread when the token's key and value are written.
+  void (*keep)(void* object) = nullptr;
+};
+
+/// One sequence in the cache of a layer.
+struct SequenceStep {
+  int64_t first = 0;                  ///< row of the buffer that is key 0 of the sequence
+  int64_t key_row = 0;                ///< of the new token, counted from `first`: it is written
+  RowVisits seen;                     ///< of the keys; with groups all
+  double* temperature_sum = nullptr;  ///< form prefix: written; the one before it is read
+};
+
+template <class T>
+struct LayerStep {
+  HeadRows<T> keys, values;  ///< the cache
+  std::span<const SequenceStep> sequences;
+  KeyChoice choice;  ///< with groups
+};
+
+/// The next token of every sequence; their lengths may differ.
+template <class T>
+struct DecoderStep {
+  std::span<const int64_t> positions;  ///< one a sequence
+  std::span<const LayerStep<T>> layers;
+  const T* x = nullptr;     ///< [sequences, width]: the embedded tokens
+  float* logits = nullptr;  ///< [sequences, head.outputs]
+};
+
+}  // namespace fovea::kernels

@@ -1,0 +1,52 @@
+// The state of decoding: the caches of all layers of some sequences, each of a length of its own.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "fovea/attention/attention.h"
+#include "fovea/attention/cache/cache.h"
+#include "fovea/attention/cache/sorted_copy.h"
+#include "fovea/attention/positions/rope.h"
+
+namespace fovea {
+
+class FusedDecoder;  // fused_decoder.h
+
+class DecodeState {
+ public:
+  std::vector<AttentionCache> layers;
+  std::vector<SortedCopy> sorted;  ///< of each layer's keys
+  /// Of the last decode(): `fused_decoder` or `by_layers`, and why; with hard Focus the plan of its
+  /// last layer.
+  PathTaken path;
+  RopeTable rope;  ///< of the whole request: its capacity is n of a dynamic rule (6.2)
+  /// Compiled at the first token that it takes, kept for those that follow.
+  std::shared_ptr<FusedDecoder> fused;
+
+  int64_t sequences() const { return layers.empty() ? 0 : layers.front().batch(); }
+  int64_t capacity() const { return layers.empty() ? 0 : layers.front().capacity(); }
+  /// Tokens of each sequence, and of the longest.
+  std::vector<int64_t> lengths() const;
+  int64_t length() const { return layers.empty() ? 0 : layers.front().length(); }
+  /// Forgets tokens >= length, of every sequence or one length each.
+  void truncate(int64_t length);
+  void truncate(std::span<const int64_t> lengths);
+  /// An independent copy.
+  DecodeState fork() const;
+  int64_t bytes() const;
+
+  /// One batch of all sequences of `states` in this order, copied: its sequences are decoded
+  /// together, whatever their lengths. The capacity is the largest of theirs. ConfigError for
+  /// states of other models or of other RoPE tables (a dynamic rule depends on the capacity).
+  static DecodeState join(std::span<const DecodeState* const> states);
+  /// A copy of some sequences, in this order.
+  DecodeState select(std::span<const int64_t> sequences) const;
+};
+
+}  // namespace fovea

@@ -1,0 +1,40 @@
+// The fused decoder of a model: its description, compiled once for a text (kernels/common/
+// decoder.h). Private to fovea/nn.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "fovea/nn/transformer.h"
+
+namespace fovea {
+
+/// What a compiled model depends on: numbers may change behind these pointers, nothing else.
+struct FusedDecoderKey {
+  std::vector<const void*> memory;  ///< of all parameters, of state beside them, of the RoPE table
+  at::ScalarType matrices = at::kFloat;
+  ComputeOptions compute;
+  int64_t sequences = 0;
+
+  bool operator==(const FusedDecoderKey&) const = default;
+};
+
+class FusedDecoder {
+ public:
+  explicit FusedDecoder(FusedDecoderKey key) : key_(std::move(key)) {}
+  virtual ~FusedDecoder() = default;
+
+  const FusedDecoderKey& key() const { return key_; }
+  /// Appends one token of each sequence, x [b, 1, c] embedded, to the state; writes the head's
+  /// products [b, v].
+  virtual void step(const at::Tensor& x_b1c, DecodeState& state, const at::Tensor& z_bv) = 0;
+
+ private:
+  FusedDecoderKey key_;
+};
+
+}  // namespace fovea
