@@ -12,6 +12,7 @@
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
+
 void Transformer::Impl::check(const ModelInput& input) const {
   const at::Tensor& tokens = input.tokens_bt;
   require<ShapeError>(tokens.defined() && tokens.dim() == 2 && tokens.scalar_type() == at::kLong,

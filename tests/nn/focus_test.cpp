@@ -213,6 +213,13 @@ TEST(FocusModel, SoftGatesRunOnTheFusedPathWithTheGradientsOfTheReference) {
   }
 }
 
+TEST(FocusModel, AnObjectiveThatNoMechanismBringsIsRefusedByName) {
+  const Transformer model(focused().resolved(kVocab), 3);
+  const ModelInput input = batch(1);
+  EXPECT_ERROR(UnsupportedError, model.objective("sharpness", input, targets_of(input)),
+               "sharpness");
+}
+
 TEST(FocusModel, KeptMassFallsWhenGroupsLearn) {
   Transformer model(focused().resolved(kVocab), 3);
   model.parameters().train_only(

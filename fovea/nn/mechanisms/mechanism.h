@@ -54,7 +54,8 @@ struct LearnedMechanism {
   std::string_view name;  // in Parameter::mechanism and `train.trainable`
   /// Registers its parameters where the layer's spec has the mechanism, and keeps them in `layer`.
   void (*build)(const LayerBuild& build, LayerWeights& layer) = nullptr;
-  /// Its tensors for the call, from the normed input alone. Runs before queries and keys exist.
+  /// Its tensors for the call, from the normed input alone. Runs before queries and keys exist:
+  /// gradients of the normed input are summed in the order of these hooks.
   void (*before_heads)(LayerStep& step, const PassContext& pass) = nullptr;
   /// Its tensors for the call, where build() could not put them into LayerWeights::stages.
   void (*load)(LayerStep& step, const PassContext& pass) = nullptr;
