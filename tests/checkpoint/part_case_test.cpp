@@ -143,7 +143,7 @@ TEST_F(PartCase, RefusesOtherKindsTensorsAndPathsByName) {
   EXPECT_ERROR(InputError,
                run("rope", "{}",
                    {{"x", random_normal({1, 1, 2, 8}, 1)},
-                    {"positions", at::tensor({0, int64_t{1} << 40})}}),
+                    {"positions", at::tensor({int64_t{0}, int64_t{1} << 40})}}),
                "positions");
 }
 
