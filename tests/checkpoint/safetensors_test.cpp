@@ -170,10 +170,11 @@ TEST_F(Safetensors, AHundredThousandTensorsAreReadOneAfterTheOther) {
         fmt::format(R"({}"layer.{}.weight":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}})",
                     i > 0 ? "," : "", i, 4 * i, 4 * i + 4);
   }
-  const SafetensorsFile file(put(file_bytes(header + "}", std::string(4 * tensors, '\0'))));
+  const std::string data(4 * tensors, '\0');
+  const SafetensorsFile file(put(file_bytes(header + "}", data)));
   EXPECT_EQ(file.entries().size(), tensors);
   EXPECT_NE(file.find("layer.99999.weight"), nullptr);
-  EXPECT_THAT(complaint(file_bytes(header + R"(,"layer.7.weight":1})", "")),
+  EXPECT_THAT(complaint(file_bytes(header + R"(,"layer.7.weight":1})", data)),
               HasSubstr("stands twice"));
 }
 

@@ -120,7 +120,10 @@ TEST(Generate, LongPromptsAndImpossibleOptionsAreRefusedWithTheRemedy) {
 }
 
 TEST(Generate, AContextThatNoMemoryHoldsIsRefusedBeforeItsCacheIsMade) {
-  const Transformer model = tiny();
+  ModelConfig wide = tiny_config();
+  wide.width = 1024;
+  wide.heads = 16;
+  const Transformer model = tiny(wide);
   EXPECT_THROW(TextSession(model, bytes(), {.context = int64_t{1} << 31}), std::bad_alloc);
 }
 

@@ -116,7 +116,7 @@ TEST_F(RecipeFile, ProductsOfSizesStayFarFromTheEndOfTheCounters) {
     EXPECT_ERROR(ConfigError, recipe.resolved(), part, "tokens");
   };
   refused([](Recipe& r) { r.train.batch_rows = r.train.accumulation = 1 << 20; }, "'train'");
-  refused([](Recipe& r) { r.train.steps = int64_t{1e12}, r.train.batch_rows = 1 << 20; },
+  refused([](Recipe& r) { r.train.steps = 1'000'000'000'000, r.train.batch_rows = 1 << 20; },
           "'train.steps'");
   refused(
       [](Recipe& r) {

@@ -150,11 +150,11 @@ TEST(KeyRanges, RecipesFilledByCodeAreCheckedToo) {
     for (int64_t n = 0;; ++n) {
       Recipe recipe;
       recipe.data.sources.push_back({.path = "text.txt"});
-      recipe.train.steps = 1;
+      recipe.train.stages = {{.steps = 1}};
       SetNumber set(n, value);
       recipe.describe(set);
       if (set.key.empty()) {
-        EXPECT_GT(n, 100);
+        EXPECT_GT(n, 80);
         break;
       }
       EXPECT_ERROR(ConfigError, recipe.resolved(), set.key + "' must be") << set.key << value;
