@@ -182,7 +182,7 @@ void run(const Options& options, const Globals& globals) {
     return;
   }
   print_table(result);
-  if (loaded.model.has_focus())
+  if (loaded.model.has("focus"))
     print(fmt::format(
         "focus {}: {:.1f} % of all pairs, {:.1f} % of distant pairs kept; {:.1f} % of tiles "
         "visited ({})\n",
@@ -215,8 +215,8 @@ Verb add_eval_verb(CLI::App& app, Globals& globals) {
   verb->add_option("--sinks", options->sinks,
                    "first tokens of a document that everyone sees under Focus; -1 = the model's");
   verb->add_flag("--retention", options->retention,
-                 "models with Focus: every --top-k, beside a window with sinks and random groups "
-                 "that keep as many pairs");
+                 "models with Focus: every --top-k, beside a window with sinks that keeps as many "
+                 "pairs, and random groups");
   verb->add_option("--adapter", options->adapter, "LoRA adapter to put on: a folder of PEFT");
   verb->add_option("--copy", options->copy,
                    "also the perplexity of so many tokens the second time they come");

@@ -56,7 +56,7 @@ void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
   ComputeOptions& compute = model.compute();
   compute.focus = parse_choice<FocusMode>("--focus", mode, enum_names(FocusMode{}));
   const int64_t groups = model.config().attention.focus.groups.groups;
-  require<UsageError>(model.has_focus() || (compute.focus == FocusMode::configured && top_k == 0),
+  require<UsageError>(model.has("focus") || (compute.focus == FocusMode::configured && top_k == 0),
                       "--focus", "this model has no Focus; got {}", mode);
   require<UsageError>(top_k >= 0 && top_k <= groups, top_k_option,
                       "expected 1 to the model's {} groups; got {}", groups, top_k);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks README.md and docs/: marked snippets run, commands and files that the text names exist.
+"""Checks *.md of the root and of docs/: marked snippets run, commands and files that the text names exist.
 
 A fenced block is checked by what stands behind its language:
     ```sh run        run with bash -e in a scratch folder that has this repository's files (links); `runs/` stays there.
@@ -7,7 +7,8 @@ A fenced block is checked by what stands behind its language:
     ```cpp compile   compiled as the program's own sources are; without a main() its lines stand in a function
     ```yaml recipe   read by `fovea train --print-config` (`fovea compare`, where it has a `compare` map)
 In every block and `code` word: `make TARGET` and `fovea VERB --option` must exist, paths into the repository too, and
-relative links must lead to a file (and its heading).
+relative links must lead to a file (and its heading). Pictures of docs/images/ that a script draws must be what
+it draws.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -34,7 +35,7 @@ TIMEOUT = 300
 
 
 def documents() -> list[pathlib.Path]:
-    return sorted(path for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")] if path.is_file())
+    return sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if path.is_file())
 
 
 @functools.cache
@@ -99,6 +100,18 @@ def link_problem(document: pathlib.Path, target: str) -> list[str]:
         if anchor not in headings:
             return [f"link leads to no heading: {target}"]
     return []
+
+
+def picture_problems() -> list[str]:
+    problems = []
+    with tempfile.TemporaryDirectory(prefix="fovea-pictures-") as name:
+        for script in ("draw-grouped.py", "draw-mechanisms.py"):
+            subprocess.run([sys.executable, ROOT / "scripts" / script, "--folder", name], check=True)
+        for drawn in sorted(pathlib.Path(name).iterdir()):
+            kept = ROOT / "docs/images" / drawn.name
+            if not kept.exists() or kept.read_bytes() != drawn.read_bytes():
+                problems.append(f"docs/images/{drawn.name} is not what its script in scripts/draw-*.py draws; run that")
+    return problems
 
 
 def scratch_folder(folder: pathlib.Path) -> None:
@@ -174,7 +187,7 @@ def main() -> int:
     if not PROGRAM.exists():
         print(f"[docs] no {PROGRAM.relative_to(ROOT)}: run 'make build'")
         return 1
-    problems, snippets = [], 0
+    problems, snippets = picture_problems(), 0
     for document in documents():
         with tempfile.TemporaryDirectory(prefix="fovea-docs-") as name:
             scratch_folder(pathlib.Path(name))

@@ -15,33 +15,16 @@ import argparse
 import json
 import pathlib
 
+from svg_picture import INK, SKIPPED, Picture
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GROUPS = ["#4477aa", "#cc6677", "#ddaa33"]
-NEAR, SKIPPED, INK = "#bbbbbb", "#f4f4f4", "#222222"
+NEAR = "#bbbbbb"
 PLANS = {"dense": "#cccccc", "block_sparse": "#ddaa33", "classes": "#4477aa", "groups": "#228833"}
 TOKENS, WINDOW, TILE, CELL = 24, 4, 4, 9
 # Each token's set of groups: runs, and two tokens in two groups.
 MEMBERS = [{0}, {0}, {1}, {1}, {1}, {2}, {2}, {0}, {0}, {0, 1}, {1}, {2},
            {2}, {2}, {0}, {1}, {1}, {0}, {0, 1}, {2}, {1}, {0}, {0}, {2}]
-
-
-class Picture:
-    def __init__(self, width: float, height: float):
-        self.size = (width, height)
-        self.parts: list[str] = []
-
-    def box(self, x: float, y: float, w: float, h: float, fill: str, line: str = "") -> None:
-        edge = f' stroke="{line}" stroke-width="0.6"' if line else ""
-        self.parts.append(f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" fill="{fill}"{edge}/>')
-
-    def text(self, x: float, y: float, words: str, size: float = 11, anchor: str = "start", fill: str = INK) -> None:
-        self.parts.append(f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" text-anchor="{anchor}" fill="{fill}">{words}</text>')
-
-    def write(self, path: pathlib.Path) -> None:
-        w, h = self.size
-        path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w:g} {h:g}" width="{w:g}" height="{h:g}" '
-                        f'font-family="sans-serif">\n<rect width="{w:g}" height="{h:g}" fill="white"/>\n' +
-                        "\n".join(self.parts) + "\n</svg>\n")
 
 
 def near(i: int, j: int) -> bool:

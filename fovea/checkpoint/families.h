@@ -1,10 +1,10 @@
 // Model families of Hugging Face: what a config.json says as a ModelConfig, and back
 // (spec 8.2, 8.3, 8.5).
 //
-// The families are those whose arithmetic the decoder has: llama, mistral (a window) and qwen3
-// (norms on queries and keys). Tensor names are theirs already. A model of ours that no family can
-// express is written as model_type "fovea", so that another program refuses it instead of computing
-// something else.
+// The families are those whose arithmetic the decoder has; their one list is in families.cpp.
+// Tensor names are theirs already, up to the layouts of family_weights.h. A model of ours that no
+// family can express is written as model_type "fovea", so that another program refuses it instead
+// of computing something else.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

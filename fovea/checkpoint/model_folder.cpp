@@ -187,7 +187,8 @@ void save_model(const fs::path& folder, const Transformer& model, const Tokenize
   for (const Parameter& parameter : model.parameters().all()) {
     tensors.emplace(parameter.name, parameter.value.detach().to(options.dtype));
   }
-  const ModelConfig& config = model.config();
+  // In the middle of a ramp the folder has the temperatures that the weights were trained with.
+  const ModelConfig config = model.config().at_temperature_ramp(model.compute().temperature_ramp);
   const Json json = model_config_json(config, tokenizer, options.dtype, options.exact);
   const FamilyWeights family(json["model_type"].get<std::string>());
   write_weights(folder, family.to_store(tensors), options.shard_bytes);

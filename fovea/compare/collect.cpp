@@ -103,13 +103,13 @@ std::vector<AttentionMap> collect_maps(const Transformer& model, const Tokenizer
   std::copy(tokens.begin(), tokens.end(), ids.mutable_data_ptr<int64_t>());
   ModelInput input;
   input.tokens_bt = ids.to(model.device());
-  for (int64_t layer = 0; layer < model.config().layers; ++layer) {
-    const at::Tensor weights =
-        model.attention_map(input, layer).to(at::kCPU, at::kFloat).contiguous();
+  const std::vector<at::Tensor> layers = model.attention_maps(input);
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const at::Tensor weights = layers[layer].to(at::kCPU, at::kFloat).contiguous();
     const auto access = weights.accessor<float, 3>();
     for (int64_t head = 0; head < weights.size(0); ++head) {
       AttentionMap map;
-      map.layer = layer;
+      map.layer = static_cast<int64_t>(layer);
       map.head = head;
       for (size_t i = 0; i < tokens.size(); ++i) {
         map.tokens.push_back(printable(tokenizer, tokens[i]));

@@ -104,7 +104,7 @@ RetentionResult measure_retention(
     Transformer& model, const Tokenizer& tokenizer, std::span<const ScoreDocument> documents,
     const RetentionOptions& options,
     const std::function<void(std::string_view, int64_t, int64_t)>& progress) {
-  require<UnsupportedError>(model.has_focus(), "eval",
+  require<UnsupportedError>(model.has("focus"), "eval",
                             "retention is measured of models with Focus; this one has none");
   const FocusSpec& spec = model.config().attention.focus.groups;
   RetentionResult result;

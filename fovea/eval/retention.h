@@ -1,6 +1,6 @@
 // Retention: what hard Focus keeps of a model's predictions for every number of groups a token,
-// beside the same number of pairs kept by a window with sinks and by random groups (spec 11.7,
-// U-26).
+// beside a window with sinks that keeps as many pairs, and as many random groups a token, which
+// keep fewer pairs (spec 11.7, U-26).
 //
 // Plain perplexity rewards nearness; the copy score is where distant pairs matter most.
 //

@@ -125,7 +125,7 @@ class Scorer {
     }
     ForwardInfo info;
     const at::Tensor nll =
-        model_.token_nll(input, targets.to(device), model_.has_focus() ? &info : nullptr)
+        model_.token_nll(input, targets.to(device), model_.has("focus") ? &info : nullptr)
             .to(at::kCPU, at::kFloat);
     result_.plans.clear();
     for (const FocusObservation& layer : info.focus) {

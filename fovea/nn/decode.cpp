@@ -1,4 +1,4 @@
-// Decoding: the forward pass over new tokens with cached keys, values and temperature sums.
+// Decoding: the walk over new tokens, with the keys of earlier ones in caches.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -6,28 +6,11 @@
 
 #include <optional>
 
-#include "fovea/attention/cache/cached_attention.h"
-#include "fovea/attention/mechanisms/sinkhorn.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
-namespace {
-
-// Groups of the next tokens: fixed when a token is processed (11.3).
-LayerGroups cached_groups(const LayerWeights& w, const FocusSpec& spec, const at::Tensor& y,
-                          AttentionCache& cache) {
-  const FocusParameters parameters = w.focus.parameters();
-  LayerGroups out;
-  out.features_btg = focus_features(parameters, y);
-  out.scores_btk = focus_scores(spec, parameters, out.features_btg);
-  out.groups = group_tokens(spec, out.scores_btk,
-                            cached_potentials(spec, out.scores_btk, w.focus.potentials, cache));
-  return out;
-}
-
-}  // namespace
 
 DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) const {
   DecodeState state;
@@ -35,7 +18,8 @@ DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) cons
   std::vector<std::vector<StreamSpec>> streams;
   int64_t bytes = 0;
   for (const LayerWeights& layer : impl_->layers) {
-    streams.push_back(cache_streams(impl_->spec_in_force(layer), impl_->compute.dtype));
+    streams.push_back(
+        cache_streams(spec_in_force(layer.spec, impl_->compute), impl_->compute.dtype));
     bytes += cache_bytes(streams.back(), batch, capacity);
   }
   // One block for all layers, each of which may be smaller than a page. Bad sizes are the caches'.
@@ -74,33 +58,13 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
     const at::Tensor z = impl_->ruled(impl_->decode_fused(tokens_bt, state));
     return all ? z.unsqueeze(1) : z;
   }
-  const ModelConfig& c = impl_->config;
   const int64_t t = tokens_bt.size(1);
   PassContext pass;
   pass.positions = impl_->next_positions(state.lengths(), t);
   pass.rope = state.rope;
-  Transformer::Impl::Stream stream{impl_->embed(tokens_bt, pass.positions), at::Tensor()};
-  for (int64_t i = 0; i < c.layers; ++i) {
-    const LayerWeights& w = impl_->layers[static_cast<size_t>(i)];
-    AttentionCache& cache = state.layers[static_cast<size_t>(i)];
-    const auto [x, y] = impl_->attention_input(w, stream);
-    at::Tensor tau;
-    if (w.spec.temperature.kind == TemperatureSpec::Kind::learned) {
-      tau = cached_temperature(w.spec.temperature, c.head_dim, w.temperature, y, cache);
-    }
-    const Heads heads = impl_->project(w, y, pass);
-    const AttentionSpec spec = impl_->spec_in_force(w);
-    AttentionTensors tensors = impl_->tensors_of(w, tau);
-    if (w.routing.defined()) impl_->route(w, heads, tensors);
-    if (spec.focus.active())
-      put_groups(spec, w.focus, cached_groups(w, spec.focus, y, cache), tensors);
-    const at::Tensor out =
-        cached_attention(spec, cache, heads.q_bhtd, heads.k_bgtd, heads.v_bgtd, tensors,
-                         impl_->compute.attention_path, &state.sorted[static_cast<size_t>(i)])
-            .out_bhte;
-    stream = impl_->leave_layer(i, x, y, out, pass);
-  }
-  at::Tensor states = impl_->finish(stream);
+  pass.focus = impl_->compute.focus;
+  pass.earlier = &state;
+  at::Tensor states = impl_->walk(tokens_bt, pass, {});
   if (!all) states = states.select(1, t - 1);
   return logits(states);
 }

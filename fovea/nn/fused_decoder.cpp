@@ -218,7 +218,7 @@ std::optional<std::string> Transformer::Impl::why_no_fused_decoder() const {
     if (w.block.interleaved) return "rope.layout interleaved";
     for (const at::Tensor* matrix : {&w.wq, &w.wk, &w.wv, &w.wo, &w.gate, &w.up, &w.down, &head})
       if (!usable(*matrix)) return "matrices are held in several forms";
-    const std::string why = beyond_decode_rule(spec_in_force(w));
+    const std::string why = beyond_decode_rule(spec_in_force(w.spec, compute));
     if (!why.empty()) return why;
   }
   return std::nullopt;
@@ -252,7 +252,7 @@ std::optional<std::string> Transformer::Impl::prepare_fused_decoder(const at::Te
   state.fused = nullptr;
   if (std::optional<std::string> why_not = why_no_fused_decoder()) return why_not;
   std::vector<AttentionSpec> specs;
-  for (const LayerWeights& w : layers) specs.push_back(spec_in_force(w));
+  for (const LayerWeights& w : layers) specs.push_back(spec_in_force(w.spec, compute));
   const auto compile = [&]<class T, class W>() {
     state.fused = std::make_shared<Compiled<T, W>>(std::move(key), config, layers, specs,
                                                    state.rope, final_norm, head, bias_table);

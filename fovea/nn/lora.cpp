@@ -182,8 +182,11 @@ LayerLora add_lora(ParameterRegistry& registry, const LoraSettings& settings,
                  : Init{Init::Kind::uniform, 1.0 / std::sqrt(static_cast<double>(place.inputs))};
     const auto add = [&](const std::string& name, const Init& init, int64_t rows, int64_t columns) {
       return registry
-          .add({.name = name, .origin = Parameter::Origin::added, .init = init}, {rows, columns},
-               seed, device)
+          .add({.name = name,
+                .origin = Parameter::Origin::added,
+                .mechanism = kLoraMechanism,
+                .init = init},
+               {rows, columns}, seed, device)
           .value;
     };
     const auto site = static_cast<size_t>(place.site);

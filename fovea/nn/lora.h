@@ -53,6 +53,9 @@ std::vector<LoraPlace> possible_lora_places(const ModelConfig& config);
 /// and modules that name nothing or overlap.
 std::vector<LoraPlace> lora_places(const LoraSettings& settings, const ModelConfig& config);
 
+/// Parameter::mechanism of adapters.
+inline constexpr std::string_view kLoraMechanism = "lora";
+
 /// Whether a registry name is A or B of an adapter.
 bool is_lora(std::string_view parameter_name);
 

@@ -304,6 +304,17 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
   return spec;
 }
 
+double ramped_temperature(double value, double ramp) {
+  return ramp == 1.0 ? value : 1.0 + ramp * (value - 1.0);
+}
+
+ModelConfig ModelConfig::at_temperature_ramp(double ramp) const {
+  ModelConfig c = *this;
+  c.attention.temperature.value = ramped_temperature(c.attention.temperature.value, ramp);
+  for (double& t : c.attention.temperature_per_layer) t = ramped_temperature(t, ramp);
+  return c;
+}
+
 bool ModelConfig::rotated(int64_t layer) const {
   return positions == Positions::rope &&
          (attention.full.positions || !attention.full.contains(layer));

@@ -127,10 +127,15 @@ struct ModelConfig {
   ModelConfig resolved(int64_t tokenizer_vocab) const;
   /// The spec of one layer; the config must be resolved.
   AttentionSpec layer_attention(int64_t layer) const;
+  /// The same model with its constant temperatures at this place of the ramp (F-9).
+  ModelConfig at_temperature_ramp(double ramp) const;
   /// Whether queries and keys of the layer are rotated.
   bool rotated(int64_t layer) const;
   bool operator==(const ModelConfig&) const = default;
 };
+
+/// A constant temperature on its way from 1 (ramp 0) to `value` (ramp 1), F-9.
+double ramped_temperature(double value, double ramp);
 
 /// Number of parameters, exactly as the registry will count them (state is not counted).
 int64_t parameter_count(const ModelConfig& resolved);

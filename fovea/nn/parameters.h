@@ -28,13 +28,13 @@ struct Init {
 };
 
 struct Parameter {
-  enum class Origin {
-    base,
-    added
-  };  ///< of the architecture, or put on top by a mechanism or adapter
-  std::string
-      name;  ///< Hugging Face's name where one exists: "model.layers.0.self_attn.q_proj.weight"
+  /// Of the architecture, or put on top by a mechanism or adapter.
+  enum class Origin { base, added };
+  /// Hugging Face's name where one exists: "model.layers.0.self_attn.q_proj.weight".
+  std::string name;
   Origin origin = Origin::base;
+  /// "focus", "lora", ...: what put it on top; "" for the architecture. Static storage.
+  std::string_view mechanism = {};
   bool decay = true;  ///< takes part in weight decay
   double learning_rate_scale = 1.0;
   bool trainable = true;

@@ -12,12 +12,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/mechanisms/routing.h"
 #include "fovea/nn/decode_state.h"
-#include "fovea/nn/focus_layer.h"
+#include "fovea/nn/mechanisms/focus_layer.h"
 #include "fovea/nn/model_config.h"
 #include "fovea/nn/parameters.h"
 
@@ -50,7 +51,7 @@ struct ComputeOptions {
   Path attention_path = Path::automatic;
   FocusMode focus = FocusMode::configured;
   FocusChange focus_change;
-  double temperature_ramp = 1.0;  ///< constant temperatures are 1 + ramp (t - 1) in training (F-9)
+  double temperature_ramp = 1.0;  ///< constant temperatures are 1 + ramp (t - 1) (F-9)
   int64_t loss_chunk = 8192;      ///< rows whose logits exist at a time
   bool fused_decoder = true;      ///< of one token, where the model allows it; off for comparisons
 
@@ -86,6 +87,7 @@ class Transformer {
   const ParameterRegistry& parameters() const;
   at::Device device() const;
   ComputeOptions& compute();
+  const ComputeOptions& compute() const;
   /// For inference only: keeps the matrices of linear layers, embedding and head in `dtype`, so
   /// that nothing is cast at every token. In bfloat16 they take half the memory; hidden states
   /// computed in bfloat16 stay what they were, bit for bit, logits see a rounded head. No parameter
@@ -105,16 +107,10 @@ class Transformer {
   at::Tensor token_nll(const ModelInput& input, const at::Tensor& targets_bt,
                        ForwardInfo* info = nullptr) const;
 
-  /// Kept-mass loss of Focus (11.7): -mean over heads and rows of ln of the full attention's mass
-  /// that the gate keeps, summed over the layers with Focus, times targets / `normaliser` as in
-  /// loss(). Gradients reach the groups alone; the model runs once, without them.
-  LossResult kept_mass_loss(const ModelInput& input, const at::Tensor& targets_bt,
-                            double normaliser = 0.0, ForwardInfo* info = nullptr) const;
-  /// Distillation (11.7): KL divergence of the hard model (straight-through) from the model without
-  /// Focus, at the positions that have a target. Gradients reach the groups alone where the base is
-  /// frozen.
-  LossResult distillation_loss(const ModelInput& input, const at::Tensor& targets_bt,
-                               double normaliser = 0.0, ForwardInfo* info = nullptr) const;
+  /// A loss that a mechanism brings, by its name in `train.objective` (11.7: "kept_mass",
+  /// "distillation"); divided as in loss(). UnsupportedError where the model lacks the mechanism.
+  LossResult objective(std::string_view name, const ModelInput& input, const at::Tensor& targets_bt,
+                       double normaliser = 0.0, ForwardInfo* info = nullptr) const;
 
   /// A cache for `batch` sequences of at most `capacity` tokens.
   DecodeState make_decode_state(int64_t batch, int64_t capacity) const;
@@ -130,20 +126,24 @@ class Transformer {
 
   /// Every layer at work on one text: maps, statistics, groups.
   std::vector<LayerView> look(const ModelInput& input) const;
-  /// Attention weights of a layer for one text [h, t, t] float32 (maps; by recomputation).
-  at::Tensor attention_map(const ModelInput& input, int64_t layer) const;
+  /// Attention weights [h, t, t] float32 of every layer for the first text, in one pass (maps; by
+  /// recomputation).
+  std::vector<at::Tensor> attention_maps(const ModelInput& input) const;
 
   /// State that learns outside the gradient, from what the micro-batches of one optimizer step
   /// told; once per step (seam 2). `ema_decay`: potential_decay() of the run; `progress`: the share
   /// of it that is done after this step.
   void observe(std::span<const ForwardInfo> micro_batches, double ema_decay, double progress = 0.0);
-  /// Standardises the input of every layer's groups from these batches, run without Focus (U-24).
-  /// Layers whose groups were observed before stay as they are.
+  /// Sets state that wants to see inputs before training, from these batches (U-24: Focus
+  /// standardises the input of every layer's groups). Layers that were observed before stay as they
+  /// are.
   void calibrate(std::span<const ModelInput> batches);
-  bool has_focus() const;
+  /// Whether some layer has parameters of that mechanism ("focus", "multi_token", "lora", ...).
+  bool has(std::string_view mechanism) const;
+
+  struct Impl;  // transformer_impl.h, private to fovea/nn
 
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

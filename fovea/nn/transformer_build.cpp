@@ -9,6 +9,7 @@
 
 #include <cmath>
 
+#include "fovea/nn/mechanisms/mechanism.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
@@ -128,14 +129,6 @@ struct Builder {
       w.k_gain = gain("self_attn.k_norm.weight", full ? kv : c.head_dim);
     }
   }
-  void temperature(LayerWeights& w) const {
-    const TemperatureSpec& spec = w.spec.temperature;
-    if (spec.kind != TemperatureSpec::Kind::learned) return;
-    if (spec.form != TemperatureSpec::Form::global)
-      w.temperature.weight_c = added("self_attn.temperature.weight", {c.width}, 0.0);
-    w.temperature.bias =
-        added("self_attn.temperature.bias", {}, initial_temperature_bias(spec, c.head_dim));
-  }
   void feed_forward(LayerWeights& w) const {
     const bool b = c.biases.feed_forward;
     if (gated(c.feed_forward)) {
@@ -158,12 +151,16 @@ LayerWeights Transformer::Impl::add_layer(int64_t index, uint64_t seed) {
   w.block = describe_block(config, index);
   build.norms(w);
   build.projections(w);
-  w.stages = add_stages(w.spec, index, seed, w.lambdas);
-  if (w.spec.focus.active())
-    w.focus =
-        add_focus(registry, w.spec, config.attention.focus, index, config.width, seed, device);
-  if (w.spec.routing.active()) w.routing = add_routing(w.spec, index, seed);
-  build.temperature(w);
+  for (const LearnedMechanism& mechanism : learned_mechanisms()) {
+    mechanism.build({.registry = registry,
+                     .config = config,
+                     .spec = w.spec,
+                     .index = index,
+                     .seed = seed,
+                     .device = device,
+                     .mechanism = mechanism.name},
+                    w);
+  }
   build.feed_forward(w);
   if (config.lora.active()) w.lora = add_lora(registry, config.lora, lora, index, seed, device);
   return w;

@@ -13,12 +13,13 @@
 #include "fovea/attention/mechanisms/focal.h"
 #include "fovea/base/error.h"
 #include "fovea/nn/block_description.h"
-#include "fovea/nn/focus_layer.h"
 #include "fovea/nn/fused_decoder.h"
 #include "fovea/nn/layers.h"
 #include "fovea/nn/lora.h"
+#include "fovea/nn/mechanisms/focus_layer.h"
 #include "fovea/nn/ops.h"
 #include "fovea/nn/transformer.h"
+#include "fovea/nn/walk.h"
 
 namespace fovea {
 
@@ -45,33 +46,6 @@ struct LayerWeights {
   LayerLora lora;
 };
 
-/// What all layers of one forward pass share.
-struct PassContext {
-  AttentionContext attention;
-  at::Tensor positions;  // [b, t]
-  RopeTable rope;
-  bool training = false;
-  uint64_t dropout_seed = 0;
-  FocusMode focus = FocusMode::configured;
-  std::vector<at::Tensor>* group_losses = nullptr;  // wanted where set; the layers' own losses
-  std::vector<at::Tensor>* layer_inputs = nullptr;  // wanted where set; y of layers with Focus
-};
-
-/// What attention of one layer starts from.
-struct AttentionInput {
-  AttentionSpec spec;
-  at::Tensor x, y;  // the residual stream, and normed
-  Heads heads;
-  AttentionTensors tensors;
-  LayerGroups groups;  // with Focus
-  Routes routes;       // with routing
-  double temperature = 1.0, clipped_share = 0.0;
-};
-
-/// One observe() of a layer's clusters.
-void follow_routes(LayerRouting& routing, std::span<const ForwardInfo> micro_batches, size_t layer,
-                   double decay);
-
 struct Transformer::Impl {
   Impl(const ModelConfig& c, uint64_t seed, at::Device d);
 
@@ -86,24 +60,19 @@ struct Transformer::Impl {
   std::vector<LayerWeights> layers;
   RopeTable rope;  // of config.context positions; longer inputs make their own
 
-  /// Registers the parameters of a layer: projections, norms, feed-forward, Focus.
+  /// Registers the parameters of a layer: projections, norms, mechanisms, feed-forward, adapters.
   LayerWeights add_layer(int64_t index, uint64_t seed);
-  /// Registers the parameters of one layer's stages (sink logit, kernels, mixes, head norm, gate).
-  AttentionTensors add_stages(const AttentionSpec& spec, int64_t layer, uint64_t seed,
-                              std::vector<at::Tensor>& lambdas);
-  LayerRouting add_routing(const AttentionSpec& spec, int64_t layer, uint64_t seed);
-  /// The clusters of these heads, into the stage tensors.
-  Routes route(const LayerWeights& layer, const Heads& heads, AttentionTensors& tensors) const;
   void check(const ModelInput& input) const;
   RopeTable rope_for(int64_t positions) const;
   PassContext make_pass(const ModelInput& input) const;
   at::Tensor embed(const at::Tensor& tokens_bt, const at::Tensor& positions_bt) const;
   LogitTransform logit_rule(double z_loss) const;
+  /// The keys that ask for losses beside the model's own, or "".
+  std::string added_loss_keys() const;
   /// Logits from the head's product (7.4).
   at::Tensor ruled(const at::Tensor& product) const;
   /// int64 [b, t] of the next t tokens of sequences of these lengths.
   at::Tensor next_positions(const std::vector<int64_t>& lengths, int64_t t) const;
-  AttentionTensors tensors_of(const LayerWeights& layer, const at::Tensor& tau_bt) const;
   Heads project(const LayerWeights& layer, const at::Tensor& y, const PassContext& pass) const;
 
   /// One block on the residual stream: `x` is the stream before `delta` (the previous block's
@@ -121,30 +90,11 @@ struct Transformer::Impl {
                      const at::Tensor& y, const at::Tensor& x, const PassContext& pass) const;
   /// The final norm of what the last block left.
   at::Tensor finish(const Stream& stream) const;
-  AttentionInput enter_layer(int64_t index, const Stream& stream, const PassContext& pass) const;
+  /// The layer up to its attention.
+  LayerStep enter_layer(int64_t index, const Stream& stream, const PassContext& pass) const;
   /// The rest of the block, from the two results of attention_input() and attention's output.
   Stream leave_layer(int64_t index, const at::Tensor& x, const at::Tensor& y,
                      const at::Tensor& attended, const PassContext& pass) const;
-  Stream run_layer(int64_t index, Stream stream, const PassContext& pass, ForwardInfo* info) const;
-  /// All layers and the last norm.
-  at::Tensor run(const ModelInput& input, const PassContext& pass, ForwardInfo* info) const;
-  /// The layer's spec in the present mode.
-  AttentionSpec spec_in_force(const LayerWeights& layer) const {
-    return spec_in_mode(layer.spec, compute.focus, compute.focus_change);
-  }
-  /// Why the fused decoder does not take this model; nothing where it does.
-  std::optional<std::string> why_no_fused_decoder() const;
-  FusedDecoderKey fused_decoder_key(const DecodeState& state) const;
-  /// Compiles the fused decoder into the state unless it is there; or why it does not take these
-  /// tokens.
-  std::optional<std::string> prepare_fused_decoder(const at::Tensor& tokens_bt,
-                                                   DecodeState& state) const;
-  /// Logits [b, v] of one token of each sequence.
-  at::Tensor decode_fused(const at::Tensor& tokens_bt, DecodeState& state) const;
-  LayerGroups group_layer(const LayerWeights& layer, const at::Tensor& y,
-                          const AttentionContext& context, FocusMode mode) const;
-  Stream run_layer_checkpointed(int64_t index, Stream stream, const PassContext& pass,
-                                ForwardInfo* info) const;
 };
 
 }  // namespace fovea

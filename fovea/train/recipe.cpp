@@ -9,6 +9,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
+#include "fovea/nn/parameter_set.h"
 
 namespace fovea {
 namespace {
@@ -59,28 +60,26 @@ void check_budget(const TrainConfig& train) {
 bool has_focus(const ModelConfig& model) { return model.attention.focus.groups.active(); }
 
 /// The settings of one part of a run that learns; `prefix` is "train" or "train.stages.<n>".
-void check_learning(const std::string& prefix, Trainable trainable, Objective objective,
+void check_learning(const std::string& prefix, const std::string& trainable, Objective objective,
                     double straight_through_from, const ModelConfig& model) {
   require<ConfigError>(straight_through_from <= 1.0, "recipe",
                        "'{}.straight_through_from' must be at most 1 (never); got {}", prefix,
                        straight_through_from);
   const bool focus = has_focus(model);
-  const bool names_focus = trainable == Trainable::focus || trainable == Trainable::focus_lora,
-             names_lora = trainable == Trainable::lora || trainable == Trainable::focus_lora;
-  require<ConfigError>(focus || !names_focus, "recipe",
-                       "'{}.trainable: {}' needs 'model.attention.focus.gate'", prefix,
-                       enum_name(trainable));
-  require<ConfigError>(model.lora.active() || !names_lora, "recipe",
-                       "'{}.trainable: {}' needs 'model.lora.rank'", prefix, enum_name(trainable));
+  const ParameterSet set = ParameterSet::parse(trainable, prefix + ".trainable");
+  require<ConfigError>(focus || !set.names("focus"), "recipe",
+                       "'{}.trainable: {}' needs 'model.attention.focus.gate'", prefix, trainable);
+  require<ConfigError>(model.lora.active() || !set.names("lora"), "recipe",
+                       "'{}.trainable: {}' needs 'model.lora.rank'", prefix, trainable);
   require<ConfigError>(
-      !model.lora.active() || trainable != Trainable::all, "recipe",
+      !model.lora.active() || !(set.names("all") || set.names("base")), "recipe",
       "'model.lora' adapts a frozen base; set '{}.trainable' to lora, focus, focus+lora or added",
       prefix);
   require<ConfigError>(focus || straight_through_from >= 1.0, "recipe",
                        "'{}.straight_through_from' needs 'model.attention.focus.gate'", prefix);
   if (objective == Objective::lm) return;
   require<ConfigError>(
-      trainable == Trainable::focus, "recipe",
+      set == ParameterSet::parse("focus", prefix), "recipe",
       "'{}.objective: {}' trains the groups of Focus over a frozen base; set '{}.trainable: focus'",
       prefix, enum_name(objective), prefix);
 }
@@ -122,9 +121,9 @@ void check_train(const TrainConfig& train, const ModelConfig& model) {
   at_least("train.log_interval", train.log_interval, 1);
   at_least("train.loss_chunk", train.loss_chunk, 0);
   at_least("train.threads", train.threads, 0);
-  require<ConfigError>(
-      train.trainable != Trainable::inherit && train.objective != Objective::inherit, "recipe",
-      "'train.trainable' and 'train.objective' cannot inherit; only stages can");
+  require<ConfigError>(train.trainable != "inherit" && train.objective != Objective::inherit,
+                       "recipe",
+                       "'train.trainable' and 'train.objective' cannot inherit; only stages can");
   require<ConfigError>(train.straight_through_from >= 0.0, "recipe",
                        "'train.straight_through_from' must be 0 to 1; got {}",
                        train.straight_through_from);
@@ -215,11 +214,6 @@ std::span<const std::string_view> enum_names(ResumePolicy) {
   return names;
 }
 
-std::span<const std::string_view> enum_names(Trainable) {
-  static constexpr std::array<std::string_view, 6> names = {"all",  "added",      "focus",
-                                                            "lora", "focus+lora", "inherit"};
-  return names;
-}
 std::span<const std::string_view> enum_names(Objective) {
   static constexpr std::array<std::string_view, 4> names = {"lm", "kept_mass", "distillation",
                                                             "inherit"};
@@ -247,15 +241,14 @@ void StageConfig::describe(FieldVisitor& v) {
   v.nested({"schedule", "keys left out are those of train.schedule"}, schedule);
   v.boolean({"carry_optimizer", "keep the optimizer's state of the stage before; false = fresh"},
             carry_optimizer);
-  v.choice({"trainable", "all, added, focus, lora, focus+lora; inherit = train.trainable"},
-           trainable);
+  v.text({"trainable", "as train.trainable; inherit = the same"}, trainable);
   v.choice({"objective", "lm, kept_mass, distillation; inherit = train.objective"}, objective);
   v.real({"straight_through_from", "share of the stage; -1 = train.straight_through_from"},
          straight_through_from);
 }
 
-Trainable StageConfig::trainable_of(const TrainConfig& train) const {
-  return trainable == Trainable::inherit ? train.trainable : trainable;
+const std::string& StageConfig::trainable_of(const TrainConfig& train) const {
+  return trainable == "inherit" ? train.trainable : trainable;
 }
 Objective StageConfig::objective_of(const TrainConfig& train) const {
   return objective == Objective::inherit ? train.objective : objective;
@@ -296,8 +289,7 @@ void TrainConfig::describe(FieldVisitor& v) {
             gradient_checkpointing);
   v.integer({"loss_chunk", "rows of logits at a time; 0 = the model's default"}, loss_chunk);
   v.integer({"threads", "CPU threads; 0 = torch's choice"}, threads);
-  v.choice({"trainable", "all, added, focus, lora, focus+lora: what learns, the rest is frozen"},
-           trainable);
+  v.text({"trainable", "what learns: all, base, added, or mechanisms as in focus+lora"}, trainable);
   v.choice({"objective", "lm, or kept_mass, distillation of Focus over a frozen base"}, objective);
   v.real({"straight_through_from",
           "share of the run after which Focus prunes with the gradient of its gate; 1 = never"},

@@ -32,12 +32,6 @@ std::span<const std::string_view> enum_names(NanPolicy);
 enum class ResumePolicy { automatic, never, must };
 std::span<const std::string_view> enum_names(ResumePolicy);  // auto, never, must
 
-/// Which parameters learn. `focus`: W_g, C (and lambda) of Focus alone, the base frozen (U-20);
-/// `lora`: the adapters of model.lora alone; `focus_lora`: both; `added`: all that mechanisms and
-/// adapters put on top. `inherit` (stages only): as train.trainable.
-enum class Trainable { all, added, focus, lora, focus_lora, inherit };
-std::span<const std::string_view> enum_names(Trainable);
-
 /// What a step minimises: the language-model loss; or for the groups of Focus over a frozen base,
 /// kept mass or distillation (spec 11.7). `inherit` (stages only): as train.objective.
 enum class Objective { lm, kept_mass, distillation, inherit };
@@ -69,12 +63,12 @@ struct StageConfig {
   double weight_decay = -1.0;
   ScheduleConfig schedule;  ///< keys that the recipe leaves out are those of train.schedule
   bool carry_optimizer = false;
-  Trainable trainable = Trainable::inherit;
+  std::string trainable = "inherit";  ///< a ParameterSet, or inherit: as train.trainable
   Objective objective = Objective::inherit;
   double straight_through_from = -1.0;  ///< < 0: as train.straight_through_from
 
   void describe(FieldVisitor& v);
-  Trainable trainable_of(const TrainConfig& train) const;
+  const std::string& trainable_of(const TrainConfig& train) const;
   Objective objective_of(const TrainConfig& train) const;
   double straight_through_of(const TrainConfig& train) const;
 };
@@ -106,7 +100,9 @@ struct TrainConfig {
   bool gradient_checkpointing = false;
   int64_t loss_chunk = 0;  ///< rows of logits in float32 at a time; 0 = the model's default
   int64_t threads = 0;     ///< 0 = torch's choice
-  Trainable trainable = Trainable::all;
+  /// Which parameters learn, the rest is frozen: a ParameterSet (fovea/nn/parameter_set.h). `focus`
+  /// is W_g, C and lambda (U-20), `lora` the adapters of model.lora.
+  std::string trainable = "all";
   Objective objective = Objective::lm;
   double straight_through_from = 1.0;  ///< share of a stage after which Focus is hard (U-8)
   std::string init_from;               ///< weights of a run, checkpoint or model folder

@@ -179,9 +179,7 @@ RunPlan plan_run(const Recipe& unresolved, int64_t tokenizer_vocab) {
   const ModelConfig& c = plan.model;
   Transformer shape(c, 0, at::kMeta);
   for (const StagePlan& stage : plan_stages(recipe)) {  // memory is that of the largest
-    const bool follow = c.attention.focus.centroid_decay > 0.0;
-    shape.parameters().train_only(
-        [&](const Parameter& p) { return learns(p, stage.trainable, follow); });
+    train_only_stage(shape, stage);
     const ParameterParts parts = count_parts(shape.parameters());
     if (parts.trainable >= plan.parameters.trainable) plan.parameters = parts;
   }

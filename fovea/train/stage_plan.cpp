@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "fovea/nn/lora.h"
+#include "fovea/base/error.h"
+#include "fovea/nn/transformer.h"
 
 namespace fovea {
 
@@ -44,23 +45,19 @@ double StagePlan::learning_rate_at(int64_t step, double seconds_trained) const {
                                              schedule.warmup_fraction * seconds, seconds);
 }
 
-bool learns(const Parameter& p, Trainable trainable, bool centroids_follow) {
-  if (centroids_follow && p.name.ends_with(".focus.centroids")) return false;
-  const bool focus = p.name.find(".self_attn.focus.") != std::string::npos;
-  switch (trainable) {
-    case Trainable::added:
-      return p.origin == Parameter::Origin::added;
-    case Trainable::focus:
-      return focus;
-    case Trainable::lora:
-      return is_lora(p.name);
-    case Trainable::focus_lora:
-      return focus || is_lora(p.name);
-    case Trainable::all:
-    case Trainable::inherit:
-      break;
+void train_only_stage(Transformer& model, const StagePlan& stage) {
+  for (const std::string& name : stage.trainable.mechanisms()) {
+    require<ConfigError>(
+        model.has(name), "recipe",
+        "'trainable' names {}, of which this model has no parameters; set its keys "
+        "in 'model', or leave it out",
+        name);
   }
-  return true;
+  // Focus moves centroids that follow their tokens by itself.
+  const bool follow = model.config().attention.focus.centroid_decay > 0.0;
+  model.parameters().train_only([&](const Parameter& p) {
+    return stage.trainable.contains(p) && !(follow && p.name.ends_with(".focus.centroids"));
+  });
 }
 
 std::vector<StagePlan> plan_stages(const Recipe& resolved) {
@@ -76,7 +73,7 @@ std::vector<StagePlan> plan_stages(const Recipe& resolved) {
                   .weight_decay = train.optimizer.weight_decay,
                   .schedule = train.schedule,
                   .carry_optimizer = false,
-                  .trainable = train.trainable,
+                  .trainable = ParameterSet::parse(train.trainable, "train.trainable"),
                   .objective = train.objective,
                   .straight_through_from = train.straight_through_from};
   if (train.tokens > 0) {
@@ -98,7 +95,7 @@ std::vector<StagePlan> plan_stages(const Recipe& resolved) {
     if (stage.weight_decay >= 0.0) plan.weight_decay = stage.weight_decay;
     plan.schedule = stage.schedule;
     plan.carry_optimizer = stage.carry_optimizer;
-    plan.trainable = stage.trainable_of(train);
+    plan.trainable = ParameterSet::parse(stage.trainable_of(train), "train.stages.trainable");
     plan.objective = stage.objective_of(train);
     plan.straight_through_from = stage.straight_through_of(train);
     first += stage.steps;

@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "fovea/nn/parameters.h"
+#include "fovea/nn/parameter_set.h"
 #include "fovea/train/recipe.h"
 
 namespace fovea {
+
+class Transformer;
 
 struct StagePlan {
   std::string name;
@@ -25,7 +27,7 @@ struct StagePlan {
   double weight_decay = 0.0;
   ScheduleConfig schedule;
   bool carry_optimizer = false;
-  Trainable trainable = Trainable::all;
+  ParameterSet trainable;
   Objective objective = Objective::lm;
   double straight_through_from = 1.0;
 
@@ -39,8 +41,9 @@ struct StagePlan {
   double learning_rate_at(int64_t step, double seconds_trained) const;
 };
 
-/// Whether the optimizer changes `p`; `centroids_follow`: Focus moves its centroids by itself.
-bool learns(const Parameter& p, Trainable trainable, bool centroids_follow);
+/// Lets exactly the stage's parameters learn. ConfigError where the stage names a mechanism that
+/// the model lacks.
+void train_only_stage(Transformer& model, const StagePlan& stage);
 
 /// At least one stage; a token budget becomes steps (rounded up).
 std::vector<StagePlan> plan_stages(const Recipe& resolved);

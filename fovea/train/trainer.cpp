@@ -173,14 +173,14 @@ void Trainer::Impl::evaluate_model() {
   constexpr double crowded = 0.5;  // a group that holds half of the tokens prunes little (11.7)
   state.evaluation = evaluate(*model, validation);
   state.evaluated_step = state.step;
-  if (!model->has_focus()) return;
+  if (!model->has("focus")) return;
   state.evaluation->hard = evaluate_hard(*model, validation);
   const std::vector<double>& largest = state.evaluation->hard->largest_group;
   const auto worst = std::ranges::max_element(largest);
   if (worst != largest.end() && *worst > crowded) {
     message(
         fmt::format("step {}: the largest group of the {}. layer with Focus holds {:.0f} % of "
-                    "the tokens; groups are collapsing",
+                    "the tokens; groups may be collapsing",
                     state.step, worst - largest.begin() + 1, 100.0 * *worst));
   }
 }

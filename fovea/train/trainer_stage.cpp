@@ -58,9 +58,7 @@ void Trainer::Impl::enter_stage(bool first) {
       parameter.value.copy_(before->parameters().find(parameter.name)->value);
     }
   }
-  const bool follow = recipe.model.attention.focus.centroid_decay > 0.0;
-  model->parameters().train_only(
-      [&](const Parameter& p) { return learns(p, stage().trainable, follow); });
+  train_only_stage(*model, stage());
   OptimizerConfig settings = recipe.train.optimizer;
   settings.weight_decay = stage().weight_decay;
   auto fresh = std::make_unique<AdamW>(model->parameters(), settings);

@@ -18,22 +18,14 @@ constexpr int64_t kHopeless = 50;
 LossResult objective_loss(const Transformer& model, Objective objective, const ModelInput& input,
                           const at::Tensor& targets, double normaliser, ForwardInfo* info,
                           double z_loss) {
-  switch (objective) {
-    case Objective::kept_mass:
-      return model.kept_mass_loss(input, targets, normaliser, info);
-    case Objective::distillation:
-      return model.distillation_loss(input, targets, normaliser, info);
-    case Objective::lm:
-    case Objective::inherit:
-      break;
-  }
-  return model.loss(input, targets, normaliser, info, z_loss);
+  if (objective == Objective::lm) return model.loss(input, targets, normaliser, info, z_loss);
+  return model.objective(enum_name(objective), input, targets, normaliser, info);
 }
 
 }  // namespace
 
 void Trainer::Impl::calibrate(const std::vector<Batch>& batches) {
-  if (state.step > 0 || !model->has_focus()) return;
+  if (state.step > 0) return;
   std::vector<ModelInput> inputs;
   inputs.reserve(batches.size());
   for (const Batch& batch : batches) inputs.push_back(model_input(batch, device));
@@ -75,7 +67,7 @@ StepOutcome Trainer::Impl::train_step() {
   calibrate(batches);
   const bool prunes = stage().fraction(state.step, state.seconds) >= stage().straight_through_from;
   model->compute().focus =
-      model->has_focus() && prunes ? FocusMode::straight_through : FocusMode::configured;
+      model->has("focus") && prunes ? FocusMode::straight_through : FocusMode::configured;
   // Read again by evaluations before the next step.
   const bool ramps = recipe.train.temperature_ramp && stage().first_step == 0;
   model->compute().temperature_ramp = ramps ? stage().warmed_up(state.step, state.seconds) : 1.0;

@@ -70,8 +70,8 @@ TEST(MultiToken, IdentityKernelsAndMixesArePlainAttention) {
   }
 }
 
-// Appendix B of the paper: a kernel of cq rows makes logits of rank cq d, those of the concatenated
-// queries i, i-1, ... with the convolved keys.
+// 3.3: a kernel of cq rows makes logits of rank cq d, those of the concatenated queries i, i-1, ...
+// with the convolved keys.
 TEST(MultiToken, LogitsOfTwoQueryRowsAreThoseOfOneHeadOfTwiceTheWidth) {
   const int64_t t = 20, d = 4;
   AttentionSpec spec = small_spec(1, 1, d);
@@ -99,6 +99,37 @@ TEST(MultiToken, LogitsOfTwoQueryRowsAreThoseOfOneHeadOfTwiceTheWidth) {
   EXPECT_LT(relative_error(attention(spec, in.q, in.k, in.v, in.tensors).out_bhte,
                            attention(twice, wide.q, wide.k, wide.v).out_bhte),
             1e-12);
+}
+
+// Appendix B of the paper: two heads that are mixed, before or after the softmax, are two plain
+// heads of twice the width. Before it a head has the logits of both queries, each times its weight,
+// with both keys; after it a head's values are those of both heads, projected by both output
+// matrices.
+TEST(MultiToken, TwoMixedHeadsArePlainHeadsOfTwiceTheWidth) {
+  const int64_t t = 13, d = 4;
+  for (const auto& [before, after] : {std::pair{true, false}, {false, true}, {true, true}}) {
+    AttentionSpec spec = small_spec(2, 2, d);
+    spec.head_mix = {before ? Mix::full : Mix::none, after ? Mix::full : Mix::none, 0};
+    const AttentionInputs in = random_inputs(spec, 1, t);
+    const at::Tensor none = at::eye(2, at::kDouble);
+    const at::Tensor before_oi = before ? in.tensors.mix_before_noi[0] : none;
+    const at::Tensor after_io = after ? in.tensors.mix_after_nio[0] : none;
+    // Head n of the result: the two heads of x side by side, each times its weight in row n.
+    const auto both = [](const at::Tensor& x_bhtd, const at::Tensor& weights_nh) {
+      const at::Tensor x_bnhtd = x_bhtd.unsqueeze(1) * weights_nh.view({1, 2, 2, 1, 1});
+      return at::cat({x_bnhtd.select(2, 0), x_bnhtd.select(2, 1)}, -1);
+    };
+    AttentionSpec wide = small_spec(2, 2, 2 * d);
+    wide.scale = 1.0 / std::sqrt(static_cast<double>(d));
+    const at::Tensor wide_out = attention(wide, both(in.q, before_oi),
+                                          both(in.k, at::ones_like(none)), both(in.v, after_io))
+                                    .out_bhte;
+    const at::Tensor mixed_out = attention(spec, in.q, in.k, in.v, in.tensors).out_bhte;
+    const at::Tensor projection_hdc = random_normal({2, d, 3}, 99);
+    const at::Tensor mixed_btc = at::matmul(mixed_out, projection_hdc).sum(1);
+    const at::Tensor wide_btc = at::matmul(wide_out, projection_hdc.reshape({2 * d, 3})).sum(1);
+    EXPECT_LT(relative_error(mixed_btc, wide_btc), 1e-12) << before << ", " << after;
+  }
 }
 
 // M-1: the two equations differ where an older query meets a key after itself, and only there.

@@ -1,4 +1,4 @@
-// Retention of hard Focus beside its baselines at equal pairs (spec 11.4, 11.7, U-13, U-26).
+// Retention of hard Focus beside its baselines (spec 11.4, 11.7, U-13, U-26).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -59,7 +59,7 @@ TEST(Retention, TheWindowIsTheSmallestThatKeepsAsManyPairs) {
   }
 }
 
-TEST(Retention, RowsHoldEveryTopKAndTheirBaselinesKeepAsManyPairs) {
+TEST(Retention, RowsHoldEveryTopKAndTheirWindowKeepsAsManyPairs) {
   Transformer model(focused(4), 5);
   const std::vector<ScoreDocument> documents{{"s", text(130)}};
   const RetentionResult result =

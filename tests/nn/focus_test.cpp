@@ -161,15 +161,16 @@ TEST(FocusModel, KeptMassLossIsTheLogOfTheKeptMassAndTrainsGroupsAlone) {
   const ModelInput input = batch(1, 1, 30);
   const at::Tensor targets = targets_of(input);
   ForwardInfo info;
-  const LossResult loss = model.kept_mass_loss(input, targets, 0.0, &info);
+  const LossResult loss = model.objective("kept_mass", input, targets, 0.0, &info);
   double expected = 0.0;
   for (int64_t layer = 0; layer < 2; ++layer) {
     model.compute().focus = FocusMode::off;
-    const at::Tensor full = model.attention_map(input, layer).to(at::kDouble);
+    const at::Tensor full = model.attention_maps(input)[static_cast<size_t>(layer)].to(at::kDouble);
     ModelConfig one = focused();  // the layer's input is that of the model without Focus
     one.attention.focus.layers = {layer};
-    const at::Tensor gated =
-        Transformer(one.resolved(kVocab), 3).attention_map(input, layer).to(at::kDouble);
+    const at::Tensor gated = Transformer(one.resolved(kVocab), 3)
+                                 .attention_maps(input)[static_cast<size_t>(layer)]
+                                 .to(at::kDouble);
     // map of the gated layer is P m / sum(P m): at the diagonal m = 1, so sum(P m) = P_ii / map_ii.
     const at::Tensor kept = full.diagonal(0, 1, 2) / gated.diagonal(0, 1, 2);
     expected -= kept.log().mean().item<double>();
@@ -198,7 +199,8 @@ TEST(FocusModel, SoftGatesRunOnTheFusedPathWithTheGradientsOfTheReference) {
     for (const Path path : {Path::automatic, Path::reference}) {
       Transformer model(config.resolved(kVocab), 3);
       model.compute().attention_path = path;
-      EXPECT_EQ(forward(model, input).path.name, path == Path::automatic ? "fused" : "reference");
+      EXPECT_EQ(forward(model, input).path.name,
+                path == Path::automatic ? PathName::fused : PathName::reference);
       const at::Tensor loss = model.loss(input, targets_of(input)).loss;
       loss.backward();
       losses.push_back(loss.detach());
@@ -215,7 +217,7 @@ TEST(FocusModel, KeptMassFallsWhenGroupsLearn) {
   model.parameters().train_only(
       [](const Parameter& p) { return p.name.find(".focus.") != std::string::npos; });
   const ModelInput input = batch(1);
-  const auto loss = [&] { return model.kept_mass_loss(input, targets_of(input)); };
+  const auto loss = [&] { return model.objective("kept_mass", input, targets_of(input)); };
   const double before = loss().loss.item<double>();
   for (int step = 0; step < 10; ++step) {
     loss().loss.backward();
@@ -235,13 +237,14 @@ TEST(FocusModel, DistillationComparesTheHardModelWithTheFullOne) {
   near.attention.focus.groups.window = 64;
   const ModelInput input = batch(1);
   const Transformer same(near.resolved(kVocab), 3);
-  EXPECT_NEAR(same.distillation_loss(input, targets_of(input)).loss.item<double>(), 0.0, 1e-6);
+  EXPECT_NEAR(same.objective("distillation", input, targets_of(input)).loss.item<double>(), 0.0,
+              1e-6);
   Transformer model(focused().resolved(kVocab), 3);
   model.parameters().train_only(
       [](const Parameter& p) { return p.name.find(".focus.") != std::string::npos; });
   at::Tensor targets = targets_of(input);
   targets.narrow(1, 0, 10).fill_(-1);
-  const LossResult loss = model.distillation_loss(input, targets);
+  const LossResult loss = model.objective("distillation", input, targets);
   EXPECT_EQ(loss.targets, 60);
   model.compute().focus = FocusMode::off;
   const at::Tensor full = at::log_softmax(model.logits(model.hidden(input)), -1);
@@ -279,7 +282,7 @@ TEST(FocusModel, ModesPruneKeepOrIgnoreTheGroups) {
   EXPECT_LT(kept.all, 1.0);
 }
 
-// U-26: random groups keep as many pairs; fewer groups a token keep fewer.
+// U-26: random groups keep the pairs of independent choices; fewer groups a token keep fewer.
 TEST(FocusModel, RandomGroupsAndOtherTopKsChangeThePairsKept) {
   Transformer model(focused().resolved(kVocab), 3);
   const ModelInput input = batch(1);
@@ -417,7 +420,10 @@ TEST(FocusModel, LookingShowsMapsGroupsAndStatisticsOfEveryLayer) {
   ASSERT_EQ(views.size(), 2u);
   for (int64_t layer = 0; layer < 2; ++layer) {
     const LayerView& view = views[static_cast<size_t>(layer)];
-    EXPECT_LT((view.weights_htt - model.attention_map(input, layer)).abs().max().item<double>(),
+    EXPECT_LT((view.weights_htt - model.attention_maps(input)[static_cast<size_t>(layer)])
+                  .abs()
+                  .max()
+                  .item<double>(),
               1e-6);
     EXPECT_EQ(view.stats.entropy_h.size(0), 4);
     EXPECT_EQ(view.groups.groups.groups_btk.sizes(), at::IntArrayRef({1, 20, 4}));
@@ -442,8 +448,9 @@ TEST(FocusModel, RefusesImpossibleSettingsByKey) {
   plain.attention.focus = {};
   const Transformer model(plain.resolved(kVocab), 3);
   const ModelInput input = batch(1);
-  EXPECT_ERROR(UnsupportedError, model.kept_mass_loss(input, targets_of(input)), "Focus");
-  EXPECT_ERROR(UnsupportedError, model.distillation_loss(input, targets_of(input)), "Focus");
+  EXPECT_ERROR(UnsupportedError, model.objective("kept_mass", input, targets_of(input)), "focus");
+  EXPECT_ERROR(UnsupportedError, model.objective("distillation", input, targets_of(input)),
+               "focus");
 }
 
 }  // namespace

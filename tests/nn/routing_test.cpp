@@ -42,7 +42,7 @@ TEST(RoutingModel, DecodingEqualsTheForwardPass) {
     const at::NoGradGuard no_grad;
     ForwardInfo info;
     const at::Tensor whole = model.logits(model.hidden({.tokens_bt = tokens()}, &info));
-    EXPECT_EQ(info.path.name + " " + info.path.plan, "grouped lists");
+    EXPECT_EQ(info.path.text(), "grouped lists");
     DecodeState state = model.make_decode_state(1, 60);
     std::vector<at::Tensor> parts{model.decode(tokens().narrow(1, 0, 40), state, true)};
     for (int64_t n = 40; n < 60; ++n)

@@ -407,12 +407,16 @@ TEST(Transformer, LossIsTheMeanOverTargetsAndIgnoresNegativeOnes) {
   EXPECT_EQ(model.token_nll(input, targets).narrow(1, 5, 3).abs().max().item<double>(), 0.0);
 }
 
-TEST(Transformer, AttentionMapRowsSumToOneAndAreCausal) {
+TEST(Transformer, AttentionMapRowsSumToOneAndAreCausalInEveryLayer) {
   for (const auto& config : {small(), learned()}) {
-    const at::Tensor map = make(config).attention_map(input_of(tokens(1, 9)), 1);
-    EXPECT_EQ(map.sizes(), at::IntArrayRef({4, 9, 9}));
-    EXPECT_LT(max_difference(map.sum(-1), at::ones({4, 9})), 1e-5);
-    EXPECT_EQ(map.triu(1).abs().max().item<float>(), 0.0f);
+    const std::vector<at::Tensor> maps = make(config).attention_maps(input_of(tokens(1, 9)));
+    ASSERT_EQ(maps.size(), 2u);
+    EXPECT_GT(max_difference(maps[0], maps[1]), 1e-3);
+    for (const at::Tensor& map : maps) {
+      EXPECT_EQ(map.sizes(), at::IntArrayRef({4, 9, 9}));
+      EXPECT_LT(max_difference(map.sum(-1), at::ones({4, 9})), 1e-5);
+      EXPECT_EQ(map.triu(1).abs().max().item<float>(), 0.0f);
+    }
   }
 }
 
@@ -459,6 +463,31 @@ TEST(Transformer, ARampedTemperatureLiesBetweenOneAndItsValue) {
     ramped.compute().temperature_ramp = share;
     const at::Tensor expected = Transformer(direct.resolved(kVocab), 3).hidden(in);
     EXPECT_TRUE(at::allclose(ramped.hidden(in), expected, 1e-6, 1e-6)) << share;
+  }
+}
+
+// F-9: layers one by one and the fused decoder read the temperature of the ramp too.
+TEST(Transformer, DecodesWithTheTemperatureOfTheRamp) {
+  ModelConfig c = small();
+  c.width = 32, c.head_dim = 8;  // a head size with kernels
+  c.attention.temperature_per_layer = {0.3, 0.5};
+  Transformer model = make(c);
+  const at::Tensor ids = tokens(1, 9);
+  const at::NoGradGuard no_grad;
+  const auto full = [&](double ramp) {
+    model.compute().temperature_ramp = ramp;
+    return model.logits(model.hidden(input_of(ids)));
+  };
+  const at::Tensor whole = full(1.0), half = full(0.5);
+  const double scale = half.abs().max().item<double>();
+  ASSERT_GT(max_difference(whole, half), 1e-3 * scale);
+  for (const bool fused : {false, true}) {
+    model.compute().fused_decoder = fused;
+    DecodeState state = model.make_decode_state(1, 9);
+    std::vector<at::Tensor> all;
+    for (int64_t i = 0; i < 9; ++i) all.push_back(model.decode(ids.narrow(1, i, 1), state, true));
+    EXPECT_EQ(state.path.reason.text().empty(), fused) << state.path.reason.text();
+    EXPECT_LT(max_difference(at::cat(all, 1), half), 1e-5 * scale) << "fused " << fused;
   }
 }
 

@@ -93,7 +93,7 @@ TEST(Focus, TrainsGroupsAloneOverAFrozenBaseForEveryObjective) {
   for (const Objective objective : {Objective::lm, Objective::kept_mass, Objective::distillation}) {
     const TemporaryFolder folder;
     Recipe recipe = focus_recipe(folder.path());
-    recipe.train.trainable = Trainable::focus;
+    recipe.train.trainable = "focus";
     recipe.train.objective = objective;
     Trainer trainer(recipe);
     const auto before = copy_parameters(trainer.model());
@@ -118,10 +118,8 @@ TEST(Focus, TrainsInTwoPhasesWithStraightThroughAtTheEnd) {
   Recipe recipe = focus_recipe(folder.path());
   recipe.train.steps = 0;
   recipe.train.stages.resize(2);
-  recipe.train.stages[0] = {.name = "groups",
-                            .steps = 4,
-                            .trainable = Trainable::focus,
-                            .objective = Objective::kept_mass};
+  recipe.train.stages[0] = {
+      .name = "groups", .steps = 4, .trainable = "focus", .objective = Objective::kept_mass};
   recipe.train.stages[1] = {.name = "all", .steps = 4, .straight_through_from = 0.5};
   Trainer trainer(recipe);
   const auto before = copy_parameters(trainer.model());
@@ -137,6 +135,28 @@ TEST(Focus, TrainsInTwoPhasesWithStraightThroughAtTheEnd) {
     EXPECT_NE(metrics.find(key), std::string::npos) << key;
 }
 
+TEST(Mechanisms, TheNamedOneLearnsAlone) {
+  const TemporaryFolder folder;
+  Recipe recipe = tiny_recipe(folder.path());
+  recipe.model.attention.temperature.kind = TemperatureSpec::Kind::learned;
+  recipe.model.attention.sink_logit = true;
+  recipe.train.trainable = "temperature";
+  Trainer trainer(recipe);
+  const auto before = copy_parameters(trainer.model());
+  trainer.run();
+  bool any = false;
+  for (const auto& [name, x] : copy_parameters(trainer.model())) {
+    const bool temperature = name.find(".temperature.") != std::string::npos;
+    const bool moved = !x.equal(before.at(name));
+    EXPECT_TRUE(temperature || !moved) << name;
+    any |= moved;
+  }
+  EXPECT_TRUE(any);
+  recipe.run_folder = (folder.path() / "other").string();
+  recipe.train.trainable = "head_mix";
+  EXPECT_ERROR(ConfigError, Trainer(recipe), "trainable", "head_mix");
+}
+
 TEST(Focus, RecipesThatCannotTrainAreRefusedByKey) {
   const TemporaryFolder folder;
   const auto refused = [&](const std::function<void(Recipe&)>& change,
@@ -150,12 +170,12 @@ TEST(Focus, RecipesThatCannotTrainAreRefusedByKey) {
   EXPECT_TRUE(refused(
       [](Recipe& r) {
         r.model.attention.focus = {};
-        r.train.trainable = Trainable::focus;
+        r.train.trainable = "focus";
       },
       {"train.trainable", "focus.gate"}));
   EXPECT_TRUE(refused([](Recipe& r) { r.train.straight_through_from = 1.5; },
                       {"straight_through_from", "1.5"}));
-  EXPECT_TRUE(refused([](Recipe& r) { r.train.trainable = Trainable::inherit; }, {"inherit"}));
+  EXPECT_TRUE(refused([](Recipe& r) { r.train.trainable = "inherit"; }, {"inherit"}));
 }
 
 }  // namespace

@@ -299,11 +299,18 @@ TEST_F(TrainerTest, ATemperatureMovesFromOneOverTheWarmUp) {
   EXPECT_ERROR(ConfigError, Trainer(r), "temperature_ramp", "temperature.value");
   r.model.attention.temperature.value = 0.4;
   r.train.schedule.warmup_steps = 4;
+  r.train.checkpoint_interval = 2;
+  r.train.keep_checkpoints = 9;
   const TrainResult result = Trainer(r).run();
   const auto lines = metrics();
   for (const auto& [line, expected] :
        {std::pair{0, 1.0}, {1, 0.85}, {3, 0.55}, {4, 0.4}, {11, 0.4}})
     EXPECT_NEAR(lines[line]["focal/temperature"][0].get<double>(), expected, 1e-12) << line;
+  // A checkpoint has the temperature that its last step was trained with.
+  for (const auto& [name, expected] : {std::pair{"0000000002", 0.85}, {"0000000004", 0.55}}) {
+    const auto folder = result.checkpoint.parent_path() / name;
+    EXPECT_NEAR(load_model_config(folder).attention.temperature.value, expected, 1e-12) << name;
+  }
   EXPECT_EQ(load_model_config(result.checkpoint).attention.temperature.value, 0.4);
 }
 

@@ -43,7 +43,7 @@ void FocusSpec::describe(FieldVisitor& v) {
   v.boolean({"learned_strength", "logsig: lambda is learned, one a layer (U-2)"}, learned_strength);
   v.real({"threshold", "logsig: agreement at half weight"}, threshold);
   v.real({"epsilon", "added to the agreement before its logarithm"}, epsilon);
-  v.choice({"assignment", "sinkhorn (balanced) or softmax (collapses)"}, assignment);
+  v.choice({"assignment", "sinkhorn (balanced) or softmax (may collapse)"}, assignment);
   v.choice({"potentials", "sinkhorn: ema, chunk, or sequence, batch (both see later tokens; U-4)"},
            potentials);
   v.integer({"rounds", "sinkhorn: rounds of columns then rows"}, rounds);

@@ -56,7 +56,8 @@ FocusGroups group_tokens(const FocusSpec& spec, const at::Tensor& scores_btk,
 /// Bit masks of the `top_k` largest of every row; ties go to the lower index. [.., k] to [..]
 /// int64.
 at::Tensor top_members(const at::Tensor& scores, int64_t top_k);
-/// Memberships of tokens that choose k of K groups at random: the baseline at equal pairs (U-26).
+/// Memberships of tokens that choose k of K groups at random: a baseline (U-26). Such groups are
+/// equally large, so they keep fewer pairs than trained ones of other sizes.
 at::Tensor random_members(at::IntArrayRef sizes, int64_t groups, int64_t top_k, uint64_t seed);
 
 /// Pairs that the gate leaves alone: i - j < window or j is a sink, [b or 1, 1, t, s] bool. Whether

@@ -13,6 +13,7 @@
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/places.h"
 #include "fovea/attention/stages.h"
+#include "fovea/kernels/cpu/attention.h"
 #include "fovea/kernels/cpu/grouped.h"
 
 namespace fovea {

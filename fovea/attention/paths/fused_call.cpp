@@ -3,6 +3,7 @@
 #include "fovea/attention/paths/fused_call.h"
 
 #include "fovea/attention/pipeline.h"
+#include "fovea/kernels/cpu/attention.h"
 
 namespace fovea {
 namespace {

@@ -10,6 +10,7 @@
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/places.h"
 #include "fovea/attention/plan.h"
+#include "fovea/kernels/cpu/attention.h"
 
 namespace fovea {
 namespace {

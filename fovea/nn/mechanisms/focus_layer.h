@@ -20,8 +20,8 @@ namespace fovea {
 
 /// How layers with Focus behave, whatever gate they train: as configured; with the hard rule and
 /// the gradient of the soft one; with the hard rule; as if they had none; with the hard rule and as
-/// many groups a token, but random ones; with the local pairs alone, a window and the sinks (the
-/// baselines at equal pairs, U-26).
+/// many groups a token, but random ones; with the local pairs alone, a window and the sinks. The
+/// last two are the baselines of U-26.
 enum class FocusMode { configured, straight_through, hard, off, random, window };
 std::span<const std::string_view> enum_names(FocusMode);
 

@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/nn/focus_layer.h"
+#include "fovea/nn/mechanisms/focus_layer.h"
 
 #include <ATen/ATen.h>
 
@@ -66,6 +66,7 @@ LayerFocus add_focus(ParameterRegistry& registry, const AttentionSpec& spec,
   const auto add = [&](const char* name, std::vector<int64_t> shape, Init init, bool state) {
     Parameter p{.name = fmt::format("model.layers.{}.self_attn.focus.{}", layer, name),
                 .origin = Parameter::Origin::added,
+                .mechanism = "focus",
                 .decay = false,
                 .state = state,
                 .init = std::move(init)};
