@@ -93,7 +93,7 @@ class Worker {
   nlohmann::ordered_json about() const {
     int64_t weights = 0;  // matrices; the embedding is the head, and is read as that
     for (const Parameter& p : model_.parameters().all())
-      if (p.value.dim() == 2) weights += p.value.numel() * p.value.element_size();
+      if (p.value.dim() == 2) weights += static_cast<int64_t>(p.value.nbytes());
     const int64_t cache = state_->bytes() * position_ / state_->capacity();
     return {{"layers", config_.layers},
             {"width", config_.width},
