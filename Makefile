@@ -12,11 +12,11 @@ JOBS ?= $(shell scripts/jobs.sh)
 TEXT ?=
 ARGS ?=
 
-.PHONY: help setup build program demo test test-debug sanitize sanitize-threads check format lint bench python-peers clean
+.PHONY: help setup build program demo test quick test-debug sanitize sanitize-changed sanitize-threads check format lint bench python-peers clean
 
 help: ## this list
 	@echo "Fovea. Targets (each does what it needs first):"
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
 	@echo "Variables: TEXT=file-or-folder and ARGS='key=value ...' for demo, JOBS=$(JOBS), FOVEA_CACHE=folder (docs/building.md)"
 
 setup: ## Debian packages and the pinned torch wheel, nothing else
@@ -31,8 +31,16 @@ program: setup ## the program alone
 demo: program ## train and compare attention variants on real text (TEXT=your.txt), report in runs/demo/report.html
 	@build/bin/fovea compare recipes/demo.yaml $(if $(TEXT),'data.sources.0.path=$(TEXT)') $(ARGS)
 
-test: build ## all tests
+ifdef T
+test: setup
+	@scripts/test-some.sh $(JOBS) '$(T)'
+else
+test: build ## all tests; T=attention: one program, T='Rope*': the tests of that name
 	@scripts/run-tests.sh release $(JOBS) $(ARGS)
+endif
+
+quick: setup ## the test programs of the layers that differ from the last commit
+	@scripts/test-some.sh $(JOBS)
 
 test-debug: setup ## all tests of a debug build
 	@scripts/build.sh debug $(JOBS)
@@ -41,6 +49,9 @@ test-debug: setup ## all tests of a debug build
 sanitize: setup ## all tests under the address and undefined-behaviour sanitizers
 	@scripts/build.sh sanitize $(JOBS)
 	@scripts/run-tests.sh sanitize $(JOBS) $(ARGS)
+
+sanitize-changed: setup ## the kernels' and parsers' tests under the sanitizers, unless these sources passed before
+	@scripts/sanitize-changed.sh $(JOBS)
 
 sanitize-threads: setup ## the kernels' tests under the thread sanitizer
 	@scripts/build.sh sanitize-threads $(JOBS) kernels_test

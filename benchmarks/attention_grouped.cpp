@@ -146,10 +146,13 @@ class Grouped {
         kind_(kind) {}
 
   AttentionResult call() const {
-    AttentionResult result =
-        kind_ ? grouped_attention(spec_, make_grouped_plans(spec_, members_, q_.size(2), {}, kind_),
-                                  q_, k_, v_, {}, {})
-              : attention(spec_, q_, k_, v_, {.members_bs = members_}, {}, Path::fused);
+    AttentionResult result;
+    if (kind_) {
+      const AttentionCall given = checked_call(spec_, q_, k_, v_, {.members_bs = members_}, {});
+      result = grouped_attention(given, make_grouped_plans(given, kind_));
+    } else {
+      result = attention(spec_, q_, k_, v_, {.members_bs = members_}, {}, Path::fused);
+    }
     path_ = result.path;
     return result;
   }
@@ -298,8 +301,8 @@ class Benchmark {
           continue;
         }
         path.reason = attention(spec, x.q, x.k, x.v, {.members_bs = members}).path.reason;
-        add(fmt::format("plan {} {}, {} d={} T={} B={} H={}", path.plan, pattern.name, dtype, width,
-                        length, texts, heads),
+        add(fmt::format("plan {} {}, {} d={} T={} B={} H={}", path.plan.text(), pattern.name, dtype,
+                        width, length, texts, heads),
             measure_pairs(options_, grouped.forward(), plain_forward(x, cache)), spec, members,
             pattern, path);
       }
@@ -339,11 +342,15 @@ class Benchmark {
       for (const int64_t length : lengths) {
         const Pattern pattern{"", number, top_k, run};
         const at::Tensor members = members_of(pattern, length, 11);
-        const GroupedPlans made =
-            make_grouped_plans(spec_of(1, 64, pattern, 0), members, length, {});
+        const at::Tensor none = at::empty({1, 1, length, 64});  // plans read sizes alone
+        const GroupedPlans made = make_grouped_plans({.spec = spec_of(1, 64, pattern, 0),
+                                                      .q = none,
+                                                      .k = none,
+                                                      .v = none,
+                                                      .tensors = {.members_bs = members}});
         PathTaken path;
-        count_tiles(made.plans, path);
-        plan_row.push_back(made.name());
+        count_tiles(*made.plans, path);
+        plan_row.push_back(made.name().text());
         share_row.push_back(path.tiles / path.causal_tiles);
       }
       std::cout << fmt::format("k={} run={} K={}: {}", top_k, run, number, plan_row.dump())
@@ -445,7 +452,7 @@ class Benchmark {
     Json named{{"name", fmt::format("routing {} clusters keep {}, {} d={} T={} H={}", kClusters,
                                     kKeep, dtype, width, length, heads)}};
     named.update(measure_pairs(options_, call, plain_forward(x, std::make_shared<PlanCache>())));
-    named["plan"] = call().path.plan;
+    named["plan"] = call().path.plan_text();
     double kept = 0.0;  // expected pairs
     for (int64_t i = 0; i < length; ++i)
       kept += std::min(double(i + 1) / double(kClusters), double(kKeep));
@@ -464,7 +471,7 @@ class Benchmark {
       const int64_t forward = bytes_held_during(grouped.forward());
       Json named{{"name", fmt::format("memory beyond inputs and outputs, {}, {} d={} T={} H=1",
                                       pattern.name, dtype, width, length)},
-                 {"plan", grouped.path().plan},
+                 {"plan", grouped.path().plan_text()},
                  {"forward_bytes_per_token", double(forward) / double(length)}};
       if (length <= kLongestBackward) {
         const int64_t back = bytes_held_during(grouped.backward(x.dout));
@@ -480,8 +487,8 @@ class Benchmark {
     const double kept = kept_share(members, spec.focus);
     Json named{{"name", name}};
     named.update(result);
-    named["plan"] = path.plan;
-    named["reason"] = path.reason;
+    named["plan"] = path.plan_text();
+    named["reason"] = path.reason.text();
     named["pairs_kept"] = kept;
     named["bound"] = 1.0 / kept;
     named["paper"] = paper_row(pattern, members.size(1));
@@ -493,7 +500,8 @@ class Benchmark {
                      "paper {}; {} [{}]",
                      name, median("grouped_ms"), median("plain_ms"), median("ratio"),
                      named["ratio"]["q1"].get<double>(), named["ratio"]["q3"].get<double>(),
-                     1.0 / kept, paper_row(pattern, members.size(1)), path.plan, path.reason)
+                     1.0 / kept, paper_row(pattern, members.size(1)), path.plan_text(),
+                     path.reason.text())
               << (named.contains("plain_extrapolated_from") ? " (plain extrapolated)" : "")
               << std::endl;
   }

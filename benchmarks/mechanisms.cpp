@@ -166,8 +166,8 @@ Json run_case(const Case& c, const Options& options) {
   const int64_t ours_bytes = peak_bytes(ours), dense_bytes = peak_bytes(dense);
   Json json{{"name", fmt::format("forward and backward, {}, float32 T={} H={} d={}", c.name,
                                  options.length, options.heads, options.width)},
-            {"path", result.path.name},
-            {"plan", result.path.plan},
+            {"path", enum_name(result.path.name)},
+            {"plan", result.path.plan_text()},
             {"threads", options.threads}};
   json.update(measure_pairs(options.pairs, options.budget, ours, dense));
   json["fovea_peak_bytes"] = ours_bytes;
@@ -175,7 +175,7 @@ Json run_case(const Case& c, const Options& options) {
   std::cout << fmt::format(
                    "{:14} {} {:8.0f} ms, dense {:8.0f} ms  ratio {:.2f} ({:.2f} to {:.2f})  "
                    "memory {:.0f} MB, dense {:.0f} MB",
-                   c.name, result.path.name, json["fovea_ms"]["median"].get<double>(),
+                   c.name, enum_name(result.path.name), json["fovea_ms"]["median"].get<double>(),
                    json["other_ms"]["median"].get<double>(), json["ratio"]["median"].get<double>(),
                    json["ratio"]["q1"].get<double>(), json["ratio"]["q3"].get<double>(),
                    double(ours_bytes) / 1e6, double(dense_bytes) / 1e6)

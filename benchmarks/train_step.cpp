@@ -96,8 +96,8 @@ class Worker {
             {"weight_decay", recipe_.train.optimizer.weight_decay},
             {"clip", recipe_.train.optimizer.clip},
             {"parameters", model_.parameters().count()},
-            {"path", info_.path.name},
-            {"plan", info_.path.plan},
+            {"path", enum_name(info_.path.name)},
+            {"plan", info_.path.plan_text()},
             {"isa", enum_name(chosen_isa())},
             {"threads", at::get_num_threads()},
             {"machine", machine_summary(at::kCPU)}};

@@ -58,7 +58,7 @@ void report(const Options& options, const Globals& globals, const char* what,
 
 void write(const Options& options, const Globals& globals) {
   require_new(options.out);
-  const fs::path from = resolve_model_folder(options.model);
+  const fs::path from = find_model(options.model);
   const LoadedModel loaded = load_model(from);
   Adapter adapter = adapter_of(loaded.model);
   adapter.base_name = options.base.empty() ? base_of_run(from) : options.base;
@@ -69,7 +69,7 @@ void write(const Options& options, const Globals& globals) {
 
 void put_on(const Options& options, const Globals& globals, bool unmerge) {
   require_new(options.out);
-  const LoadedModel base = load_model(resolve_model_folder(options.model));
+  const LoadedModel base = load_model(find_model(options.model));
   const Adapter adapter = read_adapter(options.adapter, base.config);
   const Transformer model =
       unmerge ? unmerge_adapter(base.model, adapter) : with_adapter(base.model, adapter);
@@ -81,27 +81,27 @@ void put_on(const Options& options, const Globals& globals, bool unmerge) {
 
 }  // namespace
 
-Verb add_adapter_verb(CLI::App& app, Globals& globals) {
+Verb add_adapter_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand(
+  Command* verb = app.add_subcommand(
       "adapter", "LoRA adapters: to and from PEFT folders, out of merged weights");
   verb->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, const char* model_help) {
-    CLI::App* sub = verb->add_subcommand(name, help);
+    Command* sub = verb->add_subcommand(name, help);
     sub->add_option("model", options->model, model_help)->required();
     add_global_options(*sub, globals);
     return sub;
   };
-  CLI::App* written = add("export", "write the adapter of a run as a PEFT folder",
-                          "run folder, checkpoint or model folder with an adapter");
+  Command* written = add("export", "write the adapter of a run as a PEFT folder",
+                         "run folder, checkpoint or model folder with an adapter");
   written->add_option("out", options->out, "the folder to write; must not exist")->required();
   written->add_option("--base", options->base,
                       "base_model_name_or_path; without it what the run began from");
-  CLI::App* read = add("import", "write a model folder of a base with a PEFT adapter on it",
-                       "the base: run folder, checkpoint or model folder");
-  CLI::App* unmerged = add("unmerge", "subtract a PEFT adapter from the weights it was merged into",
-                           "the merged model: run folder, checkpoint or model folder");
-  for (CLI::App* sub : {read, unmerged}) {
+  Command* read = add("import", "write a model folder of a base with a PEFT adapter on it",
+                      "the base: run folder, checkpoint or model folder");
+  Command* unmerged = add("unmerge", "subtract a PEFT adapter from the weights it was merged into",
+                          "the merged model: run folder, checkpoint or model folder");
+  for (Command* sub : {read, unmerged}) {
     sub->add_option("adapter", options->adapter, "the PEFT folder")->required();
     sub->add_option("out", options->out, "the folder to write; must not exist")->required();
   }

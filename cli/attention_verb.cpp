@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "cli/options.h"
@@ -40,22 +41,24 @@ void run(const Options& options, const Globals& globals) {
       parse_choice<DeviceChoice>("--device", options.device, enum_names(DeviceChoice{})));
   if (options.gradient_seed >= 0) how.gradient_seed = static_cast<uint64_t>(options.gradient_seed);
   const CaseResult result = run_attention_case(options.file, how);
+  const std::string name(enum_name(result.path.name)), plan = result.path.plan_text(),
+                                                       reason = result.path.reason.text();
   if (!options.out.empty())
-    write_safetensors(options.out, result.tensors,
-                      {{"path", result.path.name}, {"plan", result.path.plan}});
+    write_safetensors(options.out, result.tensors, {{"path", name}, {"plan", plan}});
   if (globals.json) {
-    nlohmann::ordered_json json{{"path",
-                                 {{"name", result.path.name},
-                                  {"isa", result.path.isa},
-                                  {"plan", result.path.plan},
-                                  {"reason", result.path.reason}}}};
+    nlohmann::ordered_json json{
+        {"path", {{"name", name}, {"isa", result.path.isa}, {"plan", plan}, {"reason", reason}}}};
     for (const auto& [name, tensor] : result.tensors) json["tensors"][name] = tensor.sizes().vec();
-    for (const auto& [name, error] : result.errors) json["errors"][name] = error;
+    for (const auto& [name, error] : result.errors) {
+      if (std::isfinite(error))
+        json["errors"][name] = error;
+      else  // JSON has no such numbers
+        json["errors"][name] = fmt::format("{}", error);
+    }
     print(json.dump(2) + "\n");
     return;
   }
-  print(fmt::format("path: {}, plan: {} ({})\n", result.path.name, result.path.plan,
-                    result.path.reason));
+  print(fmt::format("path: {}, plan: {} ({})\n", name, plan, reason));
   TextTable table({{.title = "tensor"},
                    {.title = "shape"},
                    {.title = "relative error to the expected", .right = true}});
@@ -71,9 +74,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_attention_verb(CLI::App& app, Globals& globals) {
+Verb add_attention_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand(
+  Command* verb = app.add_subcommand(
       "attention", "run one attention from a case file, with its gradients, on any path");
   verb->add_option("case", options->file,
                    "CASE.safetensors: q, k, v, ... and the spec (docs/attention-case.md)")
@@ -84,7 +87,8 @@ Verb add_attention_verb(CLI::App& app, Globals& globals) {
   verb->add_option("--device", options->device, "auto, cpu or cuda");
   verb->add_option("--out", options->out, "write out, lse and gradients to this safetensors file");
   verb->add_option("--gradient", options->gradient_seed,
-                   "seed of the output gradient, where the case gives none");
+                   "seed of the output gradient, where the case gives none")
+      ->check(in_range(ranges::kSeeds));
   add_global_options(*verb, globals);
   return {verb, [options, &globals] { run(*options, globals); }};
 }

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -106,10 +105,10 @@ class Conversation {
         } else if (!command(turn)) {
           return;
         }
-      } catch (const ConfigError& error) {
-        complain(error);
-      } catch (const InputError& error) {
-        complain(error);
+      } catch (const IoError&) {
+        throw;  // nobody reads the answers
+      } catch (const Error& error) {
+        complain(error);  // the conversation is as before this turn
       }
     }
   }
@@ -193,8 +192,8 @@ class Conversation {
 
   size_t filled() const { return chat_.session().tokens().size(); }
   // Asked for, so --quiet does not silence it.
-  void tell(const std::string& text) { std::cerr << text; }
-  void complain(const Error& error) { std::cerr << "fovea: " << error.what() << '\n'; }
+  void tell(const std::string& text) { write_stderr(text); }
+  void complain(const Error& error) { write_stderr(fmt::format("fovea: {}\n", error.what())); }
 
   Chat chat_;
   GenerateOptions generate_;
@@ -218,9 +217,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_chat_verb(CLI::App& app, Globals& globals) {
+Verb add_chat_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb =
+  Command* verb =
       app.add_subcommand("chat", "talk with a model; the cache stays between the turns");
   verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
   options->fields.add<ChatOptions>(*verb);
@@ -229,9 +228,10 @@ Verb add_chat_verb(CLI::App& app, Globals& globals) {
   add_model_options(*verb, options->how);
   add_global_options(*verb, globals);
   verb->footer(
-      std::string("\nWhile it runs:\n") + kCommands +
-      "\nA full context slides here unless --when-full says otherwise. Each line of a pipe is "
-      "a turn;\n--json prints one line of JSON an answer.\n");
+      fmt::format("\nWhile it runs:\n{}\nA full context slides here unless --when-full says "
+                  "otherwise. Each line of a pipe is a turn;\n--json prints one line of JSON an "
+                  "answer.\n",
+                  kCommands));
   return {.parser = verb,
           .run = [options, &globals] { run(*options, globals); },
           .memory_remedy = "lower --context, or take --dtype bfloat16 or a smaller model"};

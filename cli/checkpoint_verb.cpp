@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
@@ -49,7 +50,8 @@ Json summary_of(const CheckpointEntry& entry) {
   const Json whole = Json::parse(
       fs::exists(entry.folder / "state.json") ? read_file(entry.folder / "state.json") : "",
       nullptr, false);
-  const Json run = whole.is_object() ? whole.value("/state/run"_json_pointer, Json()) : Json();
+  const auto pointer = "/state/run"_json_pointer;
+  const Json run = whole.contains(pointer) ? whole[pointer] : Json();
   for (const char* key : {"step", "tokens", "loss"})
     if (run.is_object()) line[key] = run.value(key, Json());
   if (entry.step >= 0) line["step"] = entry.step;
@@ -86,7 +88,7 @@ void verify(const Options& options, const Globals& globals) {
   std::vector<std::string> all;
   int64_t damaged = 0;
   for (const CheckpointEntry& entry : checkpoints_of(options.path)) {
-    const std::vector<std::string> damage = checkpoint_damage(entry.folder);
+    const std::vector<std::string> damage = checkpoint_damage(entry.folder, warn);
     all.insert(all.end(), damage.begin(), damage.end());
     damaged += damage.empty() ? 0 : 1;
     lines.push_back(
@@ -111,8 +113,7 @@ std::vector<fs::path> models_to_average(const Options& options) {
     const size_t count = std::min(found.size(), static_cast<size_t>(options.last));
     for (size_t i = found.size() - count; i < found.size(); ++i) folders.push_back(found[i].folder);
   }
-  for (const fs::path& folder : folders)
-    if (fs::exists(folder / "state.json")) load_checkpoint_state(folder);
+  for (const fs::path& folder : folders) resolve_model_folder(folder, warn);
   return folders;
 }
 
@@ -165,22 +166,22 @@ void prune(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_checkpoint_verb(CLI::App& app, Globals& globals) {
+Verb add_checkpoint_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb =
+  Command* verb =
       app.add_subcommand("checkpoint", "list, verify, average and prune what runs have saved");
   verb->require_subcommand(1);
   const auto add = [&](const char* name, const char* help) {
-    CLI::App* sub = verb->add_subcommand(name, help);
+    Command* sub = verb->add_subcommand(name, help);
     add_global_options(*sub, globals);
     return sub;
   };
-  CLI::App* listed = add("list", "step, tokens, loss and size of every checkpoint of a run");
+  Command* listed = add("list", "step, tokens, loss and size of every checkpoint of a run");
   listed->add_option("run", options->path, "run folder or checkpoint")->required();
-  CLI::App* verified =
+  Command* verified =
       add("verify", "read every byte and compare checksums; damaged files are named, exit code 2");
   verified->add_option("run", options->path, "run folder or checkpoint")->required();
-  CLI::App* averaged = add("average", "write a model folder whose weights are the mean of several");
+  Command* averaged = add("average", "write a model folder whose weights are the mean of several");
   averaged
       ->add_option("models", options->models,
                    "checkpoints and model folders; a run folder stands for its newest checkpoints")
@@ -188,13 +189,13 @@ Verb add_checkpoint_verb(CLI::App& app, Globals& globals) {
   averaged->add_option("--out", options->out, "the folder to write; must not exist")->required();
   averaged->add_option("--last", options->last, "checkpoints of a run folder")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  CLI::App* pruned =
+      ->check(in_range({1, 1e6}));
+  Command* pruned =
       add("prune", "remove the oldest checkpoints of a run, never the last whole one");
   pruned->add_option("run", options->path, "run folder")->required();
   pruned->add_option("--keep", options->keep, "newest checkpoints that stay")
       ->required()
-      ->check(CLI::PositiveNumber);
+      ->check(in_range({1, 1e6}));
   return {verb, [=, &globals] {
             if (listed->parsed()) return list(*options, globals);
             if (verified->parsed()) return verify(*options, globals);

@@ -15,15 +15,15 @@
 namespace fovea::cli {
 namespace {
 
-void write_all(int descriptor, std::string_view text) {
+/// False where the system refuses; errno says why.
+bool write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t count = ::write(descriptor, text.data(), text.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0)
-      fail<IoError>("stdout", "cannot write: {}; check where the output goes",
-                    std::strerror(errno));
+    if (count < 0) return false;
     text.remove_prefix(static_cast<size_t>(count));
   }
+  return true;
 }
 
 std::string listing(const std::vector<FieldLine>& lines, const std::string& prefix) {
@@ -37,9 +37,9 @@ std::string listing(const std::vector<FieldLine>& lines, const std::string& pref
 
 }  // namespace
 
-void add_global_options(CLI::App& verb, Globals& globals) {
+void add_global_options(Command& verb, Globals& globals) {
   verb.add_flag("--json", globals.json, "print the result as JSON");
-  verb.add_flag("-q,--quiet", globals.quiet, "no progress on stderr");
+  verb.add_flag("-q,--quiet", globals.quiet, "no progress on stderr, warnings alone");
 }
 
 ProgressOptions stderr_progress(const Globals& globals) {
@@ -47,7 +47,7 @@ ProgressOptions stderr_progress(const Globals& globals) {
   options.mode = globals.quiet             ? ProgressOptions::Mode::quiet
                  : ::isatty(STDERR_FILENO) ? ProgressOptions::Mode::bar
                                            : ProgressOptions::Mode::lines;
-  options.sink = [](std::string_view text) { write_all(STDERR_FILENO, text); };
+  options.sink = write_stderr;
   options.width = [] { return terminal_width(STDERR_FILENO); };
   return options;
 }
@@ -62,7 +62,17 @@ std::string error_prefix() {
   return colour ? "\033[1;31mfovea:\033[0m " : "fovea: ";
 }
 
-void print(std::string_view text) { write_all(STDOUT_FILENO, text); }
+void print(std::string_view text) {
+  if (write_all(STDOUT_FILENO, text)) return;
+  fail<IoError>("stdout", "cannot write: {}; check where the output goes", std::strerror(errno));
+}
+
+void write_stderr(std::string_view text) {
+  // Its reader may have gone, its disk may be full: neither is a reason to end a run.
+  static_cast<void>(write_all(STDERR_FILENO, text));
+}
+
+void warn(std::string_view text) { write_stderr(fmt::format("warning: {}\n", text)); }
 
 int64_t stdout_width(int64_t fallback) { return terminal_width(STDOUT_FILENO, fallback); }
 

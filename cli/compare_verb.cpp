@@ -43,7 +43,10 @@ void run(const Options& options, const Globals& globals) {
   CompareCallbacks callbacks;
   callbacks.stop = interrupt.flag();
   callbacks.message = [&](std::string_view text) { progress.message(text); };
+  callbacks.warning = [&](std::string_view text) { progress.warning(text); };
   callbacks.data = [&](const CorpusProgress& p) {
+    require<Interrupted>(!*interrupt.flag(), "compare",
+                         "stopped while the text was read; the same command goes on");
     progress.update({.label = "reading " + p.source,
                      .done = static_cast<double>(p.bytes_done),
                      .total = static_cast<double>(p.bytes)});
@@ -78,9 +81,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_compare_verb(CLI::App& app, Globals& globals) {
+Verb add_compare_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand(
+  Command* verb = app.add_subcommand(
       "compare", "train several variants under one budget and report honestly which is better");
   verb->add_option("recipe", options->recipe, "YAML file with a 'compare' map")->required();
   verb->add_option("overrides", options->overrides,

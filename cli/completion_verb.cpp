@@ -2,6 +2,8 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
 #include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/config/reader.h"
@@ -130,15 +132,15 @@ std::string zsh(const std::vector<Place>& places) {
 
 }  // namespace
 
-Verb add_completion_verb(CLI::App& app, Globals&) {
+Verb add_completion_verb(Command& app, Globals&) {
   auto shell = std::make_shared<std::string>();
-  CLI::App* verb =
+  Command* verb =
       app.add_subcommand("completion", "completion for a shell: source <(fovea completion bash)");
   verb->add_option("shell", *shell, "bash or zsh")->required();
   return {verb, [shell, &app] {
             constexpr std::array<std::string_view, 2> names{"bash", "zsh"};
             std::vector<Place> places;
-            collect(app, "", places);
+            collect(app.parser(), "", places);
             print(parse_choice<int>("completion", *shell, names) == 0 ? bash(places) : zsh(places));
           }};
 }

@@ -17,6 +17,8 @@
 namespace fovea::cli {
 namespace {
 
+constexpr int64_t kFewest = 256 + 3;  // tokens: bytes and marks
+
 struct TrainOptions {
   std::vector<std::string> texts;
   std::string out, field = "text";
@@ -71,10 +73,8 @@ void read_texts(const TrainOptions& options, BpeTrainer& trainer, Progress& prog
 }
 
 void train_tokenizer(const TrainOptions& options, const Globals& globals) {
-  constexpr int64_t kFewest = 256 + 3;  // bytes and marks
-  require<UsageError>(options.vocabulary >= kFewest && options.vocabulary <= (1 << 22), "--vocab",
-                      "expected {} (bytes and marks) to {}; got {}", kFewest, 1 << 22,
-                      options.vocabulary);
+  const std::filesystem::path folder = options.out;
+  make_folders(folder);  // before the work whose result it takes
   Progress progress(stderr_progress(globals));
   BpeTrainer trainer;
   read_texts(options, trainer, progress);
@@ -85,8 +85,6 @@ void train_tokenizer(const TrainOptions& options, const Globals& globals) {
   });
   progress.finish();
   const auto tokenizer = make_bpe_tokenizer(merges);
-  const std::filesystem::path folder = options.out;
-  make_folders(folder);
   const std::filesystem::path file = folder / "tokenizer.json";
   write_file(file, tokenizer->to_json());
   if (globals.json) {
@@ -130,7 +128,7 @@ void prepare(const PrepareOptions& options, const Globals& globals) {
   if (!options.cache.empty()) data.cache = options.cache;
   Progress progress(stderr_progress(globals));
   const InterruptGuard interrupt;
-  const auto tokenizer = name == "bytes" ? byte_tokenizer() : load_tokenizer(name);
+  const auto tokenizer = open_tokenizer(name);
   const auto corpus = prepare_corpus(data, tokenizer, [&](const CorpusProgress& p) {
     require<Interrupted>(!*interrupt.flag(), "data",
                          "stopped; what is done stays: the same command goes on");
@@ -157,22 +155,23 @@ void prepare(const PrepareOptions& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_data_verb(CLI::App& app, Globals& globals) {
+Verb add_data_verb(Command& app, Globals& globals) {
   auto train = std::make_shared<TrainOptions>();
   auto store = std::make_shared<PrepareOptions>();
-  CLI::App* verb = app.add_subcommand("data", "train a tokenizer; tokenize text ahead of training");
+  Command* verb = app.add_subcommand("data", "train a tokenizer; tokenize text ahead of training");
   verb->require_subcommand(1);
-  CLI::App* tokenizer = verb->add_subcommand(
+  Command* tokenizer = verb->add_subcommand(
       "train-tokenizer", "learn a byte-level BPE tokenizer (tokenizer.json) from text");
   tokenizer->add_option("texts", train->texts, "files and folders: text or JSONL, .gz and .zst too")
       ->required();
   tokenizer->add_option("--out", train->out, "folder for tokenizer.json")->required();
   tokenizer->add_option("--vocab", train->vocabulary, "tokens, the bytes and three marks included")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(in_range({kFewest, 1 << 22}));
   tokenizer->add_option("--field", train->field, "JSONL: the key that holds the text")
       ->capture_default_str();
   add_global_options(*tokenizer, globals);
-  CLI::App* prepared = verb->add_subcommand(
+  Command* prepared = verb->add_subcommand(
       "prepare",
       "tokenize text into the cache, on all cores; a second run goes on or has nothing "
       "to do");

@@ -150,8 +150,10 @@ void run_retention(const Options& options, const Globals& globals, LoadedModel& 
 }
 
 void run(const Options& options, const Globals& globals) {
-  LoadedModel loaded = load_adapted(options.model, options.adapter);
+  LoadedModel loaded = load_adapted(find_model(options.model), options.adapter);
   choose_focus(loaded.model, options.focus, options.top_k, "--top-k");
+  require<UsageError>(options.sinks < 0 || loaded.model.has("focus"), "--sinks",
+                      "this model has no Focus; got {}", options.sinks);
   loaded.model.compute().focus_change.sinks = options.sinks;
   const std::vector<ScoreDocument> documents = read_texts(options.texts);
   if (options.retention) return run_retention(options, globals, loaded, documents);
@@ -196,30 +198,36 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_eval_verb(CLI::App& app, Globals& globals) {
+Verb add_eval_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand(
+  Command* verb = app.add_subcommand(
       "eval", "score a text: perplexity per token, byte and word, by source and position");
   verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
   verb->add_option("--text", options->texts,
                    "text file, folder or JSONL; repeat for several sources")
       ->required();
-  verb->add_option("--window", options->window, "inputs of a window; 0 = the trained context");
+  verb->add_option("--window", options->window, "inputs of a window; 0 = the trained context")
+      ->check(in_range(ranges::kPositionCounts));
   verb->add_option("--stride", options->stride,
-                   "targets that each window after the first scores; 0 = window (disjoint)");
-  verb->add_option("--rows", options->rows, "windows computed at a time");
+                   "targets that each window after the first scores; 0 = window (disjoint)")
+      ->check(in_range(ranges::kPositionCounts));
+  verb->add_option("--rows", options->rows, "windows computed at a time")
+      ->check(in_range({1, ranges::kMostRows}));
   verb->add_option("--focus", options->focus,
                    "models with Focus: configured, hard, off, random (groups), window (local pairs "
                    "alone)");
-  verb->add_option("--top-k", options->top_k, "groups of a token under --focus hard or random");
+  verb->add_option("--top-k", options->top_k, "groups of a token under --focus hard or random")
+      ->check(in_range({0, 64}));
   verb->add_option("--sinks", options->sinks,
-                   "first tokens of a document that everyone sees under Focus; -1 = the model's");
+                   "first tokens of a document that everyone sees under Focus; -1 = the model's")
+      ->check(in_range({-1, ranges::kMostPositions}));
   verb->add_flag("--retention", options->retention,
                  "models with Focus: every --top-k, beside a window with sinks that keeps as many "
                  "pairs, and random groups");
   verb->add_option("--adapter", options->adapter, "LoRA adapter to put on: a folder of PEFT");
   verb->add_option("--copy", options->copy,
-                   "also the perplexity of so many tokens the second time they come");
+                   "also the perplexity of so many tokens the second time they come; 0 = not")
+      ->check(in_range(ranges::kPositionCounts));
   add_global_options(*verb, globals);
   return {.parser = verb,
           .run = [options, &globals] { run(*options, globals); },

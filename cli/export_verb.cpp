@@ -30,14 +30,12 @@ at::ScalarType parse_weight_dtype(const std::string& text) {
 }
 
 void run(const Options& options, const Globals& globals) {
-  require<UsageError>(options.shard_gigabytes > 0, "--shard", "expected gigabytes above 0; got {}",
-                      options.shard_gigabytes);
   const SaveOptions how{.dtype = parse_weight_dtype(options.dtype),
                         .shard_bytes = static_cast<int64_t>(options.shard_gigabytes * 1e9)};
-  const std::filesystem::path from = resolve_model_folder(options.model), out = options.out;
+  const std::filesystem::path from = find_model(options.model), out = options.out;
   require<InputError>(!std::filesystem::exists(out), options.out,
                       "expected a folder that is not there yet; remove it, or give another name");
-  const LoadedModel loaded = load_adapted(options.model, options.adapter);
+  const LoadedModel loaded = load_adapted(from, options.adapter);
   std::optional<Transformer> merged, folded;
   if (options.merge) merged.emplace(merge_adapter(loaded.model));
   const Transformer& whole = merged ? *merged : loaded.model;
@@ -82,9 +80,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_export_verb(CLI::App& app, Globals& globals) {
+Verb add_export_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb =
+  Command* verb =
       app.add_subcommand("export", "write a model folder that transformers and other engines load");
   verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
   verb->add_option("out", options->out, "the folder to write; must not exist")->required();
@@ -95,7 +93,8 @@ Verb add_export_verb(CLI::App& app, Globals& globals) {
   verb->add_option("--dtype", options->dtype, "of the weights: float32, bfloat16 or float16")
       ->capture_default_str();
   verb->add_option("--shard", options->shard_gigabytes, "gigabytes of one weight file at most")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(in_range({1e-9, 1e6}));
   add_global_options(*verb, globals);
   return {verb, [options, &globals] { run(*options, globals); }};
 }

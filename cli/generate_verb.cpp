@@ -50,27 +50,60 @@ std::string the_prompt(const Options& options) {
   return without_last_newline(read_input("-"));
 }
 
+/// "a list of texts", "a number", "a text": what JSON must give for a key with this initial value.
+std::string_view wanted_type(const Json& initial) {
+  if (initial.is_array()) return "a list of texts";
+  return initial.is_number() ? "a number" : initial.type_name();
+}
+
+bool has_wanted_type(const Json& value, const Json& initial) {
+  if (initial.is_number()) return value.is_number();
+  if (!initial.is_array()) return value.type() == initial.type();
+  return value.is_array() &&
+         std::all_of(value.begin(), value.end(), [](const Json& v) { return v.is_string(); });
+}
+
+/// JSON tells texts from numbers, which ConfigNode does not keep.
+void require_types(const Json& line, const std::string& place, const GenerateOptions& defaults) {
+  require<InputError>(line.is_object(), place,
+                      "expected a JSON object with the key 'prompt'; got another value");
+  require<InputError>(line.contains("prompt") && line["prompt"].is_string(), place,
+                      "expected the key 'prompt' with text; got {}",
+                      line.contains("prompt") ? line["prompt"].dump() : "no such key");
+  const Json known = fields_to_json(defaults);
+  for (const auto& [key, initial] : known.items()) {
+    const auto given = line.find(key);
+    require<InputError>(given == line.end() || has_wanted_type(*given, initial), place,
+                        "expected '{}' to be {}; got {}", key, wanted_type(initial),
+                        given == line.end() ? "" : given->dump());
+  }
+}
+
 /// A line is an object with "prompt", maybe "id", and keys of GenerateOptions.
 BatchLine parse_line(std::string_view line, const std::string& place,
                      const GenerateOptions& defaults) {
   ConfigNode node = parse_json(line, place);
-  require<InputError>(node.kind == ConfigNode::Kind::map, place,
-                      "expected a JSON object with the key 'prompt'; got another value");
-  const ConfigNode* prompt = node.find("prompt");
-  require<InputError>(prompt != nullptr && prompt->kind == ConfigNode::Kind::scalar, place,
-                      "expected the key 'prompt' with text");
-  BatchLine result{.prompt = prompt->scalar, .id = {}, .options = defaults};
-  if (node.find("id") != nullptr) result.id = Json::parse(line).at("id");
+  const Json json = Json::parse(line);
+  require_types(json, place, defaults);
+  BatchLine result{.prompt = json["prompt"].get<std::string>(),
+                   .id = json.value("id", Json()),
+                   .options = defaults};
   std::erase_if(node.fields,
                 [](const ConfigField& f) { return f.first == "prompt" || f.first == "id"; });
   node.place = place;
   read_fields(node, result.options);
-  result.options.check();
   return result;
 }
 
+/// The sentence of an error that names another place, or none.
+std::string_view without_place(std::string_view message) {
+  const size_t end = message.starts_with('[') ? message.find("] ") : message.npos;
+  return end == message.npos ? message : message.substr(end + 2);
+}
+
 /// All lines are read and checked before the first is answered.
-std::vector<BatchLine> read_batch(const std::string& path, const GenerateOptions& defaults) {
+std::vector<BatchLine> read_batch(const std::string& path, const Settings& settings,
+                                  const LoadedModel& loaded) {
   const std::string text = read_input(path);
   std::vector<BatchLine> lines;
   int64_t number = 0;
@@ -80,8 +113,14 @@ std::vector<BatchLine> read_batch(const std::string& path, const GenerateOptions
     begin = end + 1;
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    lines.push_back(
-        parse_line(line, fmt::format("{}:{}", path == "-" ? "stdin" : path, number), defaults));
+    const std::string place = fmt::format("{}:{}", path == "-" ? "stdin" : path, number);
+    lines.push_back(parse_line(line, place, settings.generate));
+    try {
+      lines.back().options.check();
+      check_prompt(loaded.model, *loaded.tokenizer, lines.back().prompt, settings.context);
+    } catch (const Error& error) {
+      fail<InputError>(place, "{}", without_place(error.what()));
+    }
   }
   require<InputError>(!lines.empty(), path, "expected at least one line with a prompt; got none");
   return lines;
@@ -104,13 +143,13 @@ void note_end(const GenerateResult& r, const LoadedModel& loaded, const ContextO
 
 void warn_of_length(const LoadedModel& loaded, const ContextOptions& context, Progress& log) {
   if (context.context <= loaded.config.context) return;
-  log.message(fmt::format("positions from {} on were never trained; RoPE goes on with theta {}",
+  log.warning(fmt::format("positions from {} on were never trained; RoPE goes on with theta {}",
                           loaded.config.context, loaded.config.rope.theta));
 }
 
 void run_batch(const Options& options, const Settings& settings, const LoadedModel& loaded,
                Progress& progress, const std::atomic<bool>* interrupt) {
-  const std::vector<BatchLine> lines = read_batch(options.batch, settings.generate);
+  const std::vector<BatchLine> lines = read_batch(options.batch, settings, loaded);
   std::vector<TextRequest> requests;
   for (const BatchLine& line : lines)
     requests.push_back({.prompt = line.prompt, .options = line.options});
@@ -191,13 +230,12 @@ constexpr const char* kHelp =
 
 }  // namespace
 
-Verb add_generate_verb(CLI::App& app, Globals& globals) {
+Verb add_generate_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb =
-      app.add_subcommand("generate", "continue a prompt: sampling, streaming, batches");
+  Command* verb = app.add_subcommand("generate", "continue a prompt: sampling, streaming, batches");
   verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
-  CLI::Option* prompt = verb->add_option("prompt", options->prompt,
-                                         "the text to continue; without it --file, or stdin");
+  Option* prompt = verb->add_option("prompt", options->prompt,
+                                    "the text to continue; without it --file, or stdin");
   verb->add_option("--file", options->file, "read the prompt from this file (- = stdin)");
   verb->add_option("--batch", options->batch, "JSONL file of prompts (- = stdin)");
   verb->add_flag("--echo", options->echo, "print the prompt before its continuation");

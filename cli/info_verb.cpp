@@ -81,8 +81,8 @@ void run(const Globals& globals) {
 
 }  // namespace
 
-Verb add_info_verb(CLI::App& app, Globals& globals) {
-  CLI::App* verb = app.add_subcommand(
+Verb add_info_verb(Command& app, Globals& globals) {
+  Command* verb = app.add_subcommand(
       "info", "version, instruction sets found and chosen, threads, device, memory, paths");
   add_global_options(*verb, globals);
   return {verb, [&globals] { run(globals); }};

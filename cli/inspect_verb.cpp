@@ -24,12 +24,12 @@ struct Options {
 std::string text_of(const Options& options) {
   require<UsageError>(options.text.empty() != options.text_file.empty(), "inspect",
                       "exactly one of --text and --text-file must be given");
-  return options.text.empty() ? read_file(options.text_file) : options.text;
+  return options.text.empty() ? read_input(options.text_file) : options.text;
 }
 
 InspectModel inspect_folder(const std::string& name, const std::string& adapter,
                             const std::string& text, const Options& options) {
-  LoadedModel loaded = load_adapted(name, adapter);
+  LoadedModel loaded = load_adapted(find_model(name), adapter);
   if (options.hard) loaded.model.compute().focus = FocusMode::hard;
   return inspect_model(adapter.empty() ? name : fmt::format("{} + {}", name, adapter), loaded.model,
                        *loaded.tokenizer, text, options.inspect);
@@ -61,6 +61,8 @@ void print_summary(const InspectResult& result, const std::filesystem::path& fol
 
 void run(const Options& options, const Globals& globals) {
   const std::string text = text_of(options);
+  const std::filesystem::path folder = options.out;
+  make_folders(folder);  // before the work whose result it takes
   InspectResult result{.text = text};
   for (const std::string& name : options.models)
     result.models.push_back(inspect_folder(name, "", text, options));
@@ -69,8 +71,6 @@ void run(const Options& options, const Globals& globals) {
     result.models.push_back(inspect_folder(options.models.back(), options.adapter, text, options));
   const InspectModel& first = result.models.front();
   if (!first.maps.empty()) result.tokens = std::ssize(first.maps.front().tokens);
-  const std::filesystem::path folder = options.out;
-  make_folders(folder);
   write_file(folder / "inspect.html", inspect_html(result));
   write_file(folder / "inspect.json", inspect_json(result).dump(2) + "\n");
   write_file(folder / "groups.json", groups_json(result).dump(2) + "\n");
@@ -83,7 +83,7 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_inspect_verb(CLI::App& app, Globals& globals) {
+Verb add_inspect_verb(Command& app, Globals& globals) {
   Verb verb;
   verb.parser =
       app.add_subcommand("inspect", "What attention does on a text: maps, kernels, groups");
@@ -97,10 +97,12 @@ Verb add_inspect_verb(CLI::App& app, Globals& globals) {
   verb.parser->add_option("--text-file", options->text_file, "a file with the text");
   verb.parser->add_option("--tokens", options->inspect.tokens, "of the text, at most")
       ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
+      ->check(in_range({1, 4096}));
   verb.parser->add_option("--layers", options->inspect.layers, "layers of the maps, from 0; all")
+      ->check(in_range(ranges::kLayerIndices))
       ->delimiter(',');
   verb.parser->add_option("--heads", options->inspect.heads, "heads of the maps, from 0; all")
+      ->check(in_range({0, 1 << 17}))
       ->delimiter(',');
   verb.parser->add_flag("--hard", options->hard, "Focus prunes as at inference");
   verb.parser

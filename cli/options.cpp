@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <charconv>
 
+#include "cli/verbs.h"
 #include "fovea/base/files.h"
 #include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/run_folder.h"
@@ -24,27 +24,51 @@ std::string option_name(std::string_view key) {
 }
 
 constexpr std::string_view kList = "list of texts";
+constexpr ReadLimit kLargestInput{"a prompt or a batch of them", 256 << 20};
 
 }  // namespace
 
-void add_model_options(CLI::App& verb, ModelOptions& options) {
+ValueCheck in_range(const Range& range) {
+  const auto find_error = [range](const std::string& text) {
+    const char* const end = text.data() + text.size();
+    int64_t whole = 0;
+    double real = 0.0;
+    const auto parsed = [&](auto& value) {
+      const auto [stop, error] = std::from_chars(text.data(), end, value);
+      return error == std::errc{} && stop == end;
+    };
+    const bool inside =
+        parsed(whole) ? range.contains(whole) : parsed(real) && range.contains(real);
+    return inside ? std::string()
+                  : fmt::format("must be a number from {}; got {}", range.text(), text);
+  };
+  return {.find_error = find_error, .description = range.text(), .name = "RANGE"};
+}
+
+void add_model_options(Command& verb, ModelOptions& options) {
   verb.add_option("--device", options.device, "auto, cpu or cuda")->capture_default_str();
   verb.add_option("--dtype", options.dtype,
                   "auto (bfloat16 where the processor multiplies it), float32 or bfloat16")
       ->capture_default_str();
   verb.add_option("--threads", options.threads, "0 = all cores")
       ->capture_default_str()
-      ->check(CLI::Range(0, 4096));
+      ->check(in_range(ranges::kThreads));
   verb.add_option("--adapter", options.adapter, "LoRA adapter to put on: a folder of PEFT");
   verb.add_option("--focus", options.focus,
                   "models with Focus: configured, hard (only groups that meet) or off")
       ->capture_default_str();
   verb.add_option("--focus-top-k", options.focus_top_k,
-                  "groups of a token under --focus hard; 0 = the model's");
+                  "groups of a token under --focus hard; 0 = the model's")
+      ->check(in_range({0, 64}));
 }
 
-LoadedModel load_adapted(const std::string& path, const std::string& adapter, at::Device device) {
-  LoadedModel loaded = load_model(resolve_model_folder(path), device);
+std::filesystem::path find_model(const std::string& path) {
+  return resolve_model_folder(path, warn);
+}
+
+LoadedModel load_adapted(const std::filesystem::path& folder, const std::string& adapter,
+                         at::Device device) {
+  LoadedModel loaded = load_model(folder, device);
   if (adapter.empty()) return loaded;
   Transformer model = with_adapter(loaded.model, read_adapter(adapter, loaded.config));
   const ModelConfig config = model.config();
@@ -56,10 +80,19 @@ void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
   ComputeOptions& compute = model.compute();
   compute.focus = parse_choice<FocusMode>("--focus", mode, enum_names(FocusMode{}));
   const int64_t groups = model.config().attention.focus.groups.groups;
-  require<UsageError>(model.has("focus") || (compute.focus == FocusMode::configured && top_k == 0),
-                      "--focus", "this model has no Focus; got {}", mode);
+  require<UsageError>(model.has("focus") || compute.focus == FocusMode::configured, "--focus",
+                      "this model has no Focus; got {}", mode);
+  require<UsageError>(model.has("focus") || top_k == 0, top_k_option,
+                      "this model has no Focus, so its tokens have no groups; got {}", top_k);
   require<UsageError>(top_k >= 0 && top_k <= groups, top_k_option,
                       "expected 1 to the model's {} groups; got {}", groups, top_k);
+  const bool hard = compute.focus == FocusMode::hard || compute.focus == FocusMode::random ||
+                    (compute.focus == FocusMode::configured &&
+                     model.config().attention.focus.groups.gate == FocusSpec::Gate::hard);
+  require<UsageError>(top_k == 0 || hard, top_k_option,
+                      "acts with --focus hard, where a token has so many groups; got {} with "
+                      "--focus {}",
+                      top_k, mode);
   compute.focus_change.top_k = top_k;
 }
 
@@ -68,22 +101,21 @@ LoadedModel open_model(const std::string& path, const ModelOptions& options) {
       parse_choice<DeviceChoice>("--device", options.device, enum_names(DeviceChoice{})));
   const auto dtype = parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{}));
   if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
-  LoadedModel loaded = load_adapted(path, options.adapter, device);
+  LoadedModel loaded = load_adapted(find_model(path), options.adapter, device);
   choose_focus(loaded.model, options.focus, options.focus_top_k, "--focus-top-k");
   loaded.model.compute().dtype = choose_dtype(dtype, device);
   if (loaded.model.compute().dtype == at::kBFloat16) loaded.model.hold_matrices_in(at::kBFloat16);
   return loaded;
 }
 
-void FieldOptions::add_lines(CLI::App& verb, const std::vector<FieldLine>& lines) {
+void FieldOptions::add_lines(Command& verb, const std::vector<FieldLine>& lines) {
   for (const FieldLine& line : lines) {
     const bool list = line.type == kList;
-    CLI::Option* option = verb.add_option(option_name(line.key), (*values_)[line.key],
-                                          list ? line.help + " (may be given several times)"
-                                               : fmt::format("{} [{}]", line.help, line.initial));
-    option->type_name(line.type)->expected(1);
-    option->multi_option_policy(list ? CLI::MultiOptionPolicy::TakeAll
-                                     : CLI::MultiOptionPolicy::TakeLast);
+    Option* option = verb.add_option(option_name(line.key), (*values_)[line.key],
+                                     list ? line.help + " (may be given several times)"
+                                          : fmt::format("{} [{}]", line.help, line.initial));
+    option->type_name(line.type);
+    list ? option->take_all() : option->take_last();
   }
 }
 
@@ -105,15 +137,8 @@ ConfigNode FieldOptions::given(const std::vector<FieldLine>& lines) const {
 }
 
 std::string read_input(const std::string& path) {
-  if (path != "-") return read_file(path);
-  std::string text;
-  for (char buffer[1 << 16];;) {
-    const ssize_t count = ::read(STDIN_FILENO, buffer, sizeof buffer);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail<IoError>("stdin", "cannot read: {}", std::strerror(errno));
-    if (count == 0) return text;
-    text.append(buffer, static_cast<size_t>(count));
-  }
+  return path == "-" ? read_descriptor(STDIN_FILENO, "stdin", kLargestInput)
+                     : read_file(path, kLargestInput);
 }
 
 }  // namespace fovea::cli

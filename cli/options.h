@@ -4,13 +4,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/command_line.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
 #include "fovea/checkpoint/model_folder.h"
@@ -30,17 +31,22 @@ E parse_choice(const char* option, const std::string& text,
                    did_you_mean(text, known));
 }
 
+/// For `->check(...)`: a number inside `range`, which the help shows. NaN and words are refused.
+ValueCheck in_range(const Range& range);
+
 /// Where and in which number format a model runs, and what is changed about it.
 struct ModelOptions {
   std::string device = "auto", dtype = "auto", adapter, focus = "configured";
   int64_t threads = 0, focus_top_k = 0;
 };
-void add_model_options(CLI::App& verb, ModelOptions& options);
+void add_model_options(Command& verb, ModelOptions& options);
 /// Loads a run folder (its newest whole checkpoint), checkpoint or model folder.
 LoadedModel open_model(const std::string& path, const ModelOptions& options);
 
-/// Loads a model, with the adapter of a PEFT folder on it where `adapter` is not empty.
-LoadedModel load_adapted(const std::string& path, const std::string& adapter,
+/// The model folder that a user means (resolve_model_folder); warnings go to stderr.
+std::filesystem::path find_model(const std::string& path);
+/// Loads a model folder, with the adapter of a PEFT folder on it where `adapter` is not empty.
+LoadedModel load_adapted(const std::filesystem::path& folder, const std::string& adapter,
                          at::Device device = at::kCPU);
 /// Sets how Focus acts. UsageError for a model without Focus and for more groups than it has.
 void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
@@ -51,7 +57,7 @@ void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
 class FieldOptions {
  public:
   template <Described T>
-  void add(CLI::App& verb) {
+  void add(Command& verb) {
     add_lines(verb, list_fields<T>());
   }
   /// Sets what the user gave; the rest of `value` stays. ConfigError as for a recipe.
@@ -61,7 +67,7 @@ class FieldOptions {
   }
 
  private:
-  void add_lines(CLI::App& verb, const std::vector<FieldLine>& lines);
+  void add_lines(Command& verb, const std::vector<FieldLine>& lines);
   ConfigNode given(const std::vector<FieldLine>& lines) const;
 
   // CLI11 writes into these while it parses.
@@ -69,7 +75,8 @@ class FieldOptions {
       std::make_shared<std::map<std::string, std::vector<std::string>>>();
 };
 
-/// The bytes of a file, or of stdin for "-". IoError, InputError.
+/// The bytes of a file, or of stdin for "-". InputError where it cannot be read or has more than a
+/// prompt may have.
 std::string read_input(const std::string& path);
 
 }  // namespace fovea::cli

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
+#include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/compare/compare.h"
@@ -164,9 +165,9 @@ void print_variants(const std::vector<std::pair<std::string, RunPlan>>& variants
 void run(const Options& options, const Globals& globals) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   const std::string& name = loaded.recipe.tokenizer;
-  const int64_t vocabulary = loaded.recipe.model.vocab_size > 0 ? loaded.recipe.model.vocab_size
-                             : name == "bytes"                  ? byte_tokenizer()->vocab_size()
-                                               : load_tokenizer(name)->vocab_size();
+  const int64_t vocabulary = loaded.recipe.model.vocab_size > 0
+                                 ? loaded.recipe.model.vocab_size
+                                 : open_tokenizer(name)->vocab_size();
   const RunPlan plan = plan_run(loaded.recipe, vocabulary);
   const auto variants = plan_variants(loaded, vocabulary);
   const bool measured = options.speed <= 0.0;
@@ -190,9 +191,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_plan_verb(CLI::App& app, Globals& globals) {
+Verb add_plan_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand(
+  Command* verb = app.add_subcommand(
       "plan", "what a run will cost, and which rules of thumb it breaks, before it runs");
   verb->add_option("recipe", options->recipe, "YAML file; reads no data, allocates no weights")
       ->required();
@@ -200,7 +201,7 @@ Verb add_plan_verb(CLI::App& app, Globals& globals) {
   verb->add_option(
           "--flops", options->speed,
           "FLOP/s that the time is reckoned with, for example 4e14; default: measured here")
-      ->check(CLI::PositiveNumber);
+      ->check(in_range({1, 1e30}));
   add_global_options(*verb, globals);
   return {verb, [options, &globals] { run(*options, globals); }};
 }

@@ -5,16 +5,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/program.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <csignal>
-#include <iostream>
 #include <optional>
+#include <sstream>
 
 #include "cli/thread_waiting.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/base/printable.h"
 #include "fovea/runtime/interrupt.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/runtime/memory_shortage.h"
@@ -35,13 +38,38 @@ constexpr const char* kDescription =
     "thumb, before the run\n"
     "  fovea VERB --help                               what each verb and recipe key does";
 
+using fovea::cli::error_prefix, fovea::cli::write_stderr;
+
+/// Descriptors 0 to 2 that the caller closed are opened on the null device: else the next file that
+/// is opened, a lock or a checkpoint, would receive what is printed. The opposite direction makes
+/// reading stdin and writing stdout the errors that they are.
+void open_closed_streams() {
+  constexpr int directions[] = {O_WRONLY, O_RDONLY, O_RDWR};
+  for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
+    // open() takes the lowest number that is free, which is this one.
+    if (::fcntl(descriptor, F_GETFD) < 0) ::open("/dev/null", directions[descriptor]);
+  }
+}
+
+/// A closed pipe and a file-size limit become IoErrors with exit code 1, like a full disk.
+void ignore_output_signals() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
 int report(const fovea::Error& error, bool json) {
   if (json) {
-    std::cerr << fmt::format("{{\"error\": \"{}\", \"exit_code\": {}}}\n", error.kind(),
-                             error.exit_code());
+    write_stderr(
+        fmt::format("{{\"error\": \"{}\", \"exit_code\": {}}}\n", error.kind(), error.exit_code()));
   }
-  std::cerr << fovea::cli::error_prefix() << error.what() << '\n';
+  // Names and values of files stand in messages: they must not act on the terminal.
+  write_stderr(fmt::format("{}{}\n", error_prefix(), fovea::printable_line(error.what())));
   return error.exit_code();
+}
+
+bool saved_for_later(const fovea::cli::Verb& verb) {
+  const int signal = fovea::stop_signal();
+  return verb.resumes && (signal == SIGTERM || signal == SIGHUP);
 }
 
 int run(const fovea::cli::Verb& verb, const fovea::cli::Globals& globals) {
@@ -50,7 +78,7 @@ int run(const fovea::cli::Verb& verb, const fovea::cli::Globals& globals) {
     return 0;
   } catch (const fovea::Interrupted& error) {
     const int code = report(error, globals.json);
-    return verb.resumes && fovea::stop_signal() == SIGTERM ? 0 : code;
+    return saved_for_later(verb) ? 0 : code;
   } catch (const fovea::Error& error) {
     return report(error, globals.json);
   } catch (const std::exception& error) {
@@ -60,53 +88,66 @@ int run(const fovea::cli::Verb& verb, const fovea::cli::Globals& globals) {
                                                    verb.memory_remedy)),
                     globals.json);
     }
-    std::cerr << fovea::cli::error_prefix() << "[internal] " << error.what()
-              << "\nThis is a bug; please report it with the command and this message.\n";
+    write_stderr(fmt::format(
+        "{}[internal] {}\nThis is a bug; please report it with the command and this message.\n",
+        error_prefix(), fovea::printable(error.what())));
     return 1;
+  }
+}
+
+int print_help(const std::string& text) {
+  try {
+    fovea::cli::print(text);
+    return 0;
+  } catch (const fovea::Error& error) {
+    return report(error, false);
   }
 }
 
 }  // namespace
 
 int fovea::cli::run_program(int argc, char** argv) {
+  open_closed_streams();
   const std::string_view first = argc > 1 ? argv[1] : "";
   if (first == "train" || first == "compare" || first == "eval" || first == "generate" ||
       first == "chat")
     fovea::cli::limit_spinning(argv);
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an IoError with exit code 1, not a silent end
+  ignore_output_signals();
   CLI::App app(kDescription, "fovea");
   app.set_version_flag("--version", fovea::code_version());
   app.get_formatter()->column_width(34);
   app.require_subcommand(0, 1);
   fovea::cli::Globals globals;
+  fovea::cli::Command root(app);
   std::vector<fovea::cli::Verb> verbs{
-      fovea::cli::add_train_verb(app, globals),   fovea::cli::add_compare_verb(app, globals),
-      fovea::cli::add_eval_verb(app, globals),    fovea::cli::add_generate_verb(app, globals),
-      fovea::cli::add_chat_verb(app, globals),    fovea::cli::add_export_verb(app, globals),
-      fovea::cli::add_data_verb(app, globals),    fovea::cli::add_checkpoint_verb(app, globals),
-      fovea::cli::add_adapter_verb(app, globals), fovea::cli::add_attention_verb(app, globals),
-      fovea::cli::add_plan_verb(app, globals),    fovea::cli::add_inspect_verb(app, globals),
-      fovea::cli::add_info_verb(app, globals),    fovea::cli::add_completion_verb(app, globals)};
+      fovea::cli::add_train_verb(root, globals),   fovea::cli::add_compare_verb(root, globals),
+      fovea::cli::add_eval_verb(root, globals),    fovea::cli::add_generate_verb(root, globals),
+      fovea::cli::add_chat_verb(root, globals),    fovea::cli::add_export_verb(root, globals),
+      fovea::cli::add_data_verb(root, globals),    fovea::cli::add_checkpoint_verb(root, globals),
+      fovea::cli::add_adapter_verb(root, globals), fovea::cli::add_attention_verb(root, globals),
+      fovea::cli::add_plan_verb(root, globals),    fovea::cli::add_inspect_verb(root, globals),
+      fovea::cli::add_info_verb(root, globals),    fovea::cli::add_completion_verb(root, globals)};
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;
     names.reserve(verbs.size());
-    for (const auto& verb : verbs) names.push_back(verb.parser->get_name());
+    for (const auto& verb : verbs) names.push_back(verb.parser->name());
     if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-      std::cerr << fovea::cli::error_prefix()
-                << fmt::format("unknown verb '{}'{}; known: {}; 'fovea --help' explains them\n",
-                               argv[1], fovea::did_you_mean(argv[1], names),
-                               fmt::join(names, ", "));
+      write_stderr(fmt::format("{}unknown verb '{}'{}; known: {}; 'fovea --help' explains them\n",
+                               error_prefix(), argv[1], fovea::did_you_mean(argv[1], names),
+                               fmt::join(names, ", ")));
       return 2;
     }
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) std::cerr << fovea::cli::error_prefix();
-    return app.exit(error) == 0 ? 0 : 2;
+    std::ostringstream help, refusal;
+    const bool asked_for_help = app.exit(error, help, refusal) == 0;
+    if (asked_for_help) return print_help(help.str());
+    write_stderr(error_prefix() + refusal.str());
+    return 2;
   }
   for (const auto& verb : verbs)
     if (verb.parser->parsed()) return run(verb, globals);
-  std::cout << app.help();
-  return 0;
+  return print_help(app.help());
 }

@@ -46,6 +46,7 @@ void run(const Options& options, const Globals& globals) {
   TrainCallbacks callbacks;
   callbacks.stop = interrupt.flag();
   callbacks.message = [&](std::string_view text) { progress.message(text); };
+  callbacks.warning = [&](std::string_view text) { progress.warning(text); };
   callbacks.data = [&](const CorpusProgress& p) {
     progress.update({.label = "reading " + p.source,
                      .done = static_cast<double>(p.bytes_done),
@@ -87,9 +88,9 @@ void run(const Options& options, const Globals& globals) {
 
 }  // namespace
 
-Verb add_train_verb(CLI::App& app, Globals& globals) {
+Verb add_train_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand(
+  Command* verb = app.add_subcommand(
       "train", "train one model from a recipe; run the same command again to resume");
   verb->add_option("recipe", options->recipe, "YAML file")->required();
   verb->add_option("overrides", options->overrides,

@@ -1,18 +1,18 @@
 // The verbs of the `fovea` program: each adds its options to the parser and returns what to run.
 //
 // Results go to stdout, progress and log to stderr; `--json` prints machine-readable results,
-// `--quiet` no progress.
+// `--quiet` no progress, but warnings.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "cli/command_line.h"
 #include "fovea/report/progress.h"
 
 namespace fovea::cli {
@@ -24,33 +24,33 @@ struct Globals {
 
 /// A verb: its parser and the function that runs it (set by add_*_verb).
 struct Verb {
-  CLI::App* parser = nullptr;
+  Command* parser = nullptr;
   std::function<void()> run;
-  /// It saves when SIGTERM comes (a cluster that ends its job) and goes on when started again: then
-  /// the exit code is 0. Ctrl-C gives 130 everywhere.
+  /// It saves when SIGTERM (a cluster that ends its job) or SIGHUP (a terminal that closes) comes
+  /// and goes on when started again: then the exit code is 0. Ctrl-C gives 130 everywhere.
   bool resumes = false;
   /// What to lower where memory is short.
   std::string memory_remedy = "take a smaller model, or a machine with more memory";
 };
 
-Verb add_train_verb(CLI::App& app, Globals& globals);
-Verb add_compare_verb(CLI::App& app, Globals& globals);
-Verb add_eval_verb(CLI::App& app, Globals& globals);
-Verb add_generate_verb(CLI::App& app, Globals& globals);
-Verb add_chat_verb(CLI::App& app, Globals& globals);
-Verb add_export_verb(CLI::App& app, Globals& globals);
-Verb add_adapter_verb(CLI::App& app, Globals& globals);
-Verb add_data_verb(CLI::App& app, Globals& globals);
-Verb add_checkpoint_verb(CLI::App& app, Globals& globals);
-Verb add_attention_verb(CLI::App& app, Globals& globals);
-Verb add_inspect_verb(CLI::App& app, Globals& globals);
-Verb add_plan_verb(CLI::App& app, Globals& globals);
-Verb add_info_verb(CLI::App& app, Globals& globals);
+Verb add_train_verb(Command& app, Globals& globals);
+Verb add_compare_verb(Command& app, Globals& globals);
+Verb add_eval_verb(Command& app, Globals& globals);
+Verb add_generate_verb(Command& app, Globals& globals);
+Verb add_chat_verb(Command& app, Globals& globals);
+Verb add_export_verb(Command& app, Globals& globals);
+Verb add_adapter_verb(Command& app, Globals& globals);
+Verb add_data_verb(Command& app, Globals& globals);
+Verb add_checkpoint_verb(Command& app, Globals& globals);
+Verb add_attention_verb(Command& app, Globals& globals);
+Verb add_inspect_verb(Command& app, Globals& globals);
+Verb add_plan_verb(Command& app, Globals& globals);
+Verb add_info_verb(Command& app, Globals& globals);
 
-Verb add_completion_verb(CLI::App& app, Globals& globals);
+Verb add_completion_verb(Command& app, Globals& globals);
 
 /// Adds --json and --quiet.
-void add_global_options(CLI::App& verb, Globals& globals);
+void add_global_options(Command& verb, Globals& globals);
 
 /// A progress display on stderr: a bar on a terminal, plain lines elsewhere, nothing when quiet.
 ProgressOptions stderr_progress(const Globals& globals);
@@ -60,6 +60,12 @@ std::string error_prefix();
 
 /// Writes bytes to stdout; IoError if that fails (a closed pipe, a full disk).
 void print(std::string_view text);
+
+/// Writes bytes to stderr; what cannot be written is lost, and the work goes on.
+void write_stderr(std::string_view text);
+
+/// A line "warning: ..." on stderr, also under --quiet.
+void warn(std::string_view text);
 
 /// Columns of stdout's terminal; `fallback` elsewhere.
 int64_t stdout_width(int64_t fallback = 120);

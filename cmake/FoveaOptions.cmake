@@ -33,7 +33,10 @@ if(FOVEA_MOLD)
   target_link_options(fovea_options INTERFACE $<BUILD_INTERFACE:-fuse-ld=mold>)
 endif()
 
-# A header set that most torch-using sources share, compiled once (house rule: narrow headers first).
+# A header set that most sources of the target share, compiled once (house rule: narrow headers first). The set must have
+# been compiled with the target's options; without a name it is the tensors' one.
 function(fovea_precompile target)
-  target_precompile_headers(${target} REUSE_FROM fovea_pch)
+  set(set fovea_pch ${ARGN})
+  list(GET set -1 set)
+  target_precompile_headers(${target} REUSE_FROM ${set})
 endfunction()

@@ -30,8 +30,8 @@ int main() {
     const fovea::AttentionResult result = fovea::attention(spec, q, k, v);
     const fovea::AttentionStats stats = fovea::attention_stats(spec, q, k);
     const double entropy = stats.entropy_h.mean().item<double>();
-    std::cout << name << ": path " << result.path.name << " (" << result.path.reason
-              << "), entropy " << entropy << " nats, largest weight "
+    std::cout << name << ": path " << enum_name(result.path.name) << " ("
+              << result.path.reason.text() << "), entropy " << entropy << " nats, largest weight "
               << stats.largest_weight_h.mean().item<double>() << '\n';
     if (name == std::string("focal") && entropy >= entropy_before) return 1;
     entropy_before = entropy;

@@ -16,8 +16,33 @@ if [ ! -f "$folder/build.ninja" ]; then
   trap 'rm -f "$log"' EXIT
   cmake --preset "$preset" > "$log" 2>&1 || { cat "$log" >&2; exit 1; }
 fi
-# Quiet where nobody looks: the commands of what failed are printed in any case.
-quiet=--quiet
-[ ! -t 1 ] || quiet=
-ninja -C "$folder" -j "$jobs" $quiet "$@"
+
+# Ninja's output with its line a step made one line every 10 s; what compilers and failures print goes through.
+one_line_every_10s() {
+  local line="" piece status=0 steps="" next=10
+  while [ "$status" -eq 0 ] || [ "$status" -gt 128 ]; do # above 128: a second without input
+    status=0
+    IFS= read -r -t 1 piece || status=$?
+    line+=$piece
+    if [ "$status" -eq 0 ]; then
+      if [[ $line =~ ^\[([0-9]+)/([0-9]+)\]\  ]]; then
+        steps="${BASH_REMATCH[1]} of ${BASH_REMATCH[2]}"
+      elif [[ $line != "ninja: Entering directory"* && $line != "ninja: no work to do." ]]; then
+        printf '%s\n' "$line"
+      fi
+      line=""
+    fi
+    if [ "$SECONDS" -ge "$next" ] && [ -n "$steps" ]; then
+      echo "[build] $steps, $((SECONDS / 60)) min $((SECONDS % 60)) s"
+      next=$((SECONDS + 10))
+    fi
+  done
+  [ -z "$line" ] || printf '%s\n' "$line"
+}
+
+if [ -t 1 ]; then
+  ninja -C "$folder" -j "$jobs" "$@"
+else
+  NINJA_STATUS='[%f/%t] ' ninja -C "$folder" -j "$jobs" "$@" 2>&1 | one_line_every_10s
+fi
 [ "$SECONDS" -lt 3 ] || echo "[build] $preset done in ${SECONDS} s"

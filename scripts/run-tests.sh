@@ -25,6 +25,7 @@ programs=0
 awk -v programs="$programs" '
   / tests? from .* ran\./ { total += $2 }
   /^\[  PASSED  \]/ { passed += $4 }
+  /^[0-9]+ passed, [0-9]+ failed$/ { total += $1 + $3; passed += $1 }
   END { failed = total - passed; printf "tests: %d passed, %d failed\n", passed, (failed > programs ? failed : programs) }
   ' "$folder/Testing/Temporary/LastTest.log"
 exit $status

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "fovea/attention/path_taken.h"
 #include "fovea/attention/spec.h"
 
 namespace fovea {
@@ -75,17 +76,6 @@ struct AttentionContext {
 /// A request for how to compute. `fused` throws UnsupportedError where there is no fused path.
 enum class Path { automatic, fused, reference };
 std::span<const std::string_view> enum_names(Path);
-
-/// What was done.
-struct PathTaken {
-  std::string name;    ///< "fused", "reference", "torch_sdpa", "decode"
-  std::string isa;     ///< instruction set of our kernels, "" elsewhere
-  std::string plan;    ///< "causal", "documents", ...
-  std::string reason;  ///< why this one
-  /// Of grouped plans where the call wants it: tiles of 64 x 32 pairs that a head visits, and those
-  /// that a causal mask has (means over batch and heads); 0 elsewhere.
-  double tiles = 0.0, causal_tiles = 0.0;
-};
 
 /// Telemetry per head, averaged over batch and rows, defined by the reference: [h] float32 each.
 struct AttentionStats {

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "fovea/attention/paths/fused.h"
+#include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/stages.h"
 #include "fovea/base/error.h"
 
@@ -79,13 +79,10 @@ std::vector<std::string> settings_of(const AttentionSpec& spec) {
 
 // The kernels that a setting alone runs on.
 std::string_view kernels_of(const AttentionSpec& spec) {
-  const bool grouped =
-      spec.focus.gate == FocusSpec::Gate::hard || spec.routing.active() || spec.blocks.active();
-  if (grouped) return "grouped";
-  AttentionSpec inner = spec;  // its two maps are what the kernels see
-  inner.differential = false;
-  const bool fused = beyond_fused(inner, at::empty({1, spec.heads, 1, spec.head_dim})).empty();
-  return fused ? "fused" : "reference";
+  AttentionCall call{.spec = spec, .q = at::empty({1, spec.heads, 1, spec.head_dim})};
+  call.spec.differential = false;  // its two maps are what the kernels see
+  if (call.key_rule() != KeyRule::mask) return "grouped";
+  return why_not_pointwise(call) ? "reference" : "fused";
 }
 
 }  // namespace

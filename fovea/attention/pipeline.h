@@ -10,17 +10,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
-
-#include "fovea/attention/attention.h"
+#include "fovea/attention/call.h"
 #include "fovea/attention/places.h"
 
 namespace fovea {
-
-/// ShapeError / ConfigError unless tensors and spec fit together.
-void check_inputs(const AttentionSpec& spec, const at::Tensor& q_bhtd, const at::Tensor& k_bgsd,
-                  const at::Tensor& v_bgse, const AttentionTensors& tensors,
-                  const AttentionContext& context);
 
 /// float64 for float64, float32 for everything else: the dtype of logits, softmax and lse.
 at::ScalarType accumulate_type(at::ScalarType dtype);
@@ -28,17 +21,6 @@ at::ScalarType accumulate_type(at::ScalarType dtype);
 /// Stage 1: q.k scaled by scale / t, or divided by tau_i.
 at::Tensor scaled_logits(const AttentionSpec& spec, const at::Tensor& q_bhtd,
                          const at::Tensor& k_bgsd, const at::Tensor& tau_bt);
-
-/// ALiBi slopes m_h of H heads (spec 6.4), for any H.
-std::vector<double> alibi_slopes(int64_t heads);
-
-/// T5 bucket of every distance i - j (spec 6.3); `distance` int64 of any shape.
-at::Tensor t5_buckets(const at::Tensor& distance, int64_t buckets, int64_t max_distance,
-                      bool causal);
-
-/// Stage 5: the additive bias [b or 1, h, t, s] or undefined where there is none.
-at::Tensor position_bias(const AttentionSpec& spec, const AttentionTensors& tensors,
-                         const Places& places, at::ScalarType dtype);
 
 /// Stage 7: weights and lse. An empty row has weights 0, lse -inf (or the sink logit) and gradient
 /// 0.
@@ -69,18 +51,17 @@ struct RowWeights {
 /// The weights of some rows of a call. Key-query convolutions read up to
 /// `spec.multi_token.earlier_queries()` rows before them. `only_visible_keys` leaves out the keys
 /// before and after all those that these rows see.
-RowWeights weights_of_rows(const AttentionSpec& spec, const at::Tensor& q_bhtd,
-                           const at::Tensor& k_bgsd, const AttentionTensors& tensors,
-                           const Places& places, RowRange rows, bool want_lse,
-                           bool only_visible_keys);
+RowWeights weights_of_rows(const AttentionCall& call, const Places& places, RowRange rows,
+                           bool want_lse, bool only_visible_keys);
 
-/// reference_attention() in blocks of `block` rows, each recomputed in the backward pass: a few
-/// tensors [b, h, block, s] live at a time, and keys that a block cannot see cost nothing. Block 0
-/// = all rows at once, with an ordinary graph.
-AttentionResult reference_in_blocks(const AttentionSpec& spec, const at::Tensor& q_bhtd,
-                                    const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
-                                    const AttentionTensors& tensors,
-                                    const AttentionContext& context, int64_t block);
+/// The call by plain tensor operations in blocks of `block` rows, each recomputed in the backward
+/// pass: a few tensors [b, h, block, s] live at a time, and keys that a block cannot see cost
+/// nothing. Block 0 = all rows at once, with an ordinary graph. Outputs are in accumulate_type(),
+/// before stage 10's norm, factor and gate.
+AttentionResult reference_in_blocks(const AttentionCall& call, int64_t block);
+
+/// Telemetry of the call by the reference.
+AttentionStats stats_of(const AttentionCall& call);
 
 /// Rows of a block whose weights fit into a few tens of megabytes; 0 where all rows do.
 int64_t reference_block_rows(int64_t batch_heads, int64_t queries, int64_t keys,

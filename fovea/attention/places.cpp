@@ -13,10 +13,10 @@ namespace {
 
 at::Tensor as_rows(const at::Tensor& given, int64_t length, const char* name, at::Device device) {
   const at::Tensor rows = given.dim() == 1 ? given.unsqueeze(0) : given;
-  require<ShapeError>(rows.dim() == 2 && rows.size(1) == length && !rows.is_floating_point(),
-                      "attention",
-                      "{} must be integers [b, {}]; got {} dimensions and last size {}", name,
-                      length, given.dim(), given.dim() > 0 ? given.size(-1) : 0);
+  require<ShapeError>(
+      rows.dim() == 2 && rows.size(1) == length && !rows.is_floating_point(), "attention",
+      "{} must be integers [b, {}]; got {} with {} dimensions and last size {}", name, length,
+      at::toString(given.scalar_type()), given.dim(), given.dim() > 0 ? given.size(-1) : 0);
   return rows.to(device, at::kLong);
 }
 

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "fovea/attention/paths/fused.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
+#include "fovea/attention/positions/bias.h"
 
 namespace fovea {
 namespace {
@@ -92,15 +92,14 @@ bool segments_pay(const std::vector<Segment>& segments, int64_t tokens) {
   return tokens / std::max<int64_t>(1, std::ssize(segments)) >= kShortestSegment;
 }
 
-std::string restriction_names(const MaskRule& rule, bool documents, BiasSpec::Kind bias) {
-  std::string names = documents ? "documents" : "";
-  const auto add = [&names](std::string_view name) {
-    names += (names.empty() ? "" : "+") + std::string(name);
-  };
-  if (rule.sparsity != MaskRule::Sparsity::full) add(enum_name(rule.sparsity));
-  if (rule.window > 0) add("window");
-  if (bias == BiasSpec::Kind::alibi) add("alibi");
-  if (names.empty()) names = rule.causal ? "causal" : "full";
+PlanName restriction_names(const MaskRule& rule, bool documents, BiasSpec::Kind bias) {
+  PlanName names;
+  if (documents) names.add(PlanWord::documents);
+  if (rule.sparsity == MaskRule::Sparsity::strided) names.add(PlanWord::strided);
+  if (rule.sparsity == MaskRule::Sparsity::fixed) names.add(PlanWord::fixed);
+  if (rule.window > 0) names.add(PlanWord::window);
+  if (bias == BiasSpec::Kind::alibi) names.add(PlanWord::alibi);
+  if (names.empty()) names.add(rule.causal ? PlanWord::causal : PlanWord::full);
   return names;
 }
 
@@ -128,9 +127,10 @@ bool is_plain(const AttentionSpec& spec, int64_t keys) {
 
 }  // namespace
 
-std::string plan_name(const AttentionSpec& spec, const Places& places, int64_t keys) {
+PlanName plan_name(const AttentionSpec& spec, const Places& places, int64_t keys) {
   const bool documents = has_documents(places);
-  if (is_plain(spec, keys) && !documents) return spec.mask.causal ? "causal" : "full";
+  if (is_plain(spec, keys) && !documents)
+    return spec.mask.causal ? PlanWord::causal : PlanWord::full;
   return restriction_names(spec.mask, documents, spec.bias.kind);
 }
 
@@ -148,7 +148,7 @@ std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
       !context.query_positions_bt.defined() && !context.key_positions_bs.defined();
   if (plain && !documents && !spec.mask.causal) {
     plan->kind = AttentionPlan::Kind::full;
-    plan->name = "full";
+    plan->name = PlanWord::full;
     plan->empty_rows = shape.keys == 0;
     return plan;
   }
@@ -158,7 +158,7 @@ std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
   }
   if (plain && !documents && square && same_ascending_positions(places)) {
     plan->kind = AttentionPlan::Kind::causal;
-    plan->name = "causal";
+    plan->name = PlanWord::causal;
     return plan;
   }
   if (plain && documents && spec.mask.causal && square &&
@@ -173,6 +173,25 @@ std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
   const at::Tensor seen = allowed_mask(spec.mask, places);
   plan->empty_rows = shape.keys == 0 || !all_true(seen.any(-1));
   plan->additive = additive_mask(spec, places, seen, accumulate_type(shape.dtype));
+  return plan;
+}
+
+std::shared_ptr<const VisitPlan> make_visit_plan(const AttentionSpec& spec,
+                                                 const AttentionContext& context,
+                                                 const CallShape& shape) {
+  const at::NoGradGuard no_gradient;
+  const Places places = resolve_places(context, shape.queries, shape.keys, shape.device);
+  auto plan = std::make_shared<VisitPlan>();
+  plan->name = plan_name(spec, places, shape.keys);
+  bool one = true;  // the same places in every row of the batch
+  for (const at::Tensor* x : {&places.query_positions_bt, &places.key_positions_bs,
+                              &places.query_documents_bt, &places.key_documents_bs})
+    one &= !x->defined() || x->size(0) == 1;
+  for (int64_t b = 0; b < (one ? 1 : shape.batch); ++b) {
+    plan->visits.push_back(make_visits(
+        spec.mask, token_places(places.query_positions_bt, places.query_documents_bt, b),
+        token_places(places.key_positions_bs, places.key_documents_bs, b)));
+  }
   return plan;
 }
 

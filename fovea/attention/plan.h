@@ -9,25 +9,14 @@
 
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
-#include "fovea/attention/attention.h"
-#include "fovea/attention/spec.h"
+#include "fovea/attention/call.h"
+#include "fovea/kernels/common/visits.h"
 
 namespace fovea {
 
-struct Places;     // places.h
-struct VisitPlan;  // fused.h
-
-/// Sizes and dtype of one call.
-struct CallShape {
-  int64_t batch = 0, queries = 0, keys = 0;
-  at::ScalarType dtype = at::kFloat;
-  at::Device device = at::kCPU;
-
-  bool operator==(const CallShape&) const = default;
-};
+struct Places;  // places.h
 
 /// A rectangle of the batch whose tokens attend causally among themselves only: batch rows
 /// [row_begin, row_end), tokens [begin, end).
@@ -41,11 +30,18 @@ struct AttentionPlan {
   enum class Kind { full, causal, segments, mask };
 
   Kind kind = Kind::mask;
-  std::string name;               ///< "causal", "documents", "window", ... for PathTaken
+  PlanName name;                  ///< for PathTaken
   std::vector<Segment> segments;  ///< kind segments: disjoint, covering every token
   at::Tensor additive;  ///< kind mask: float [b or 1, h or 1, t, s], position bias where allowed,
                         ///< else -inf
   bool empty_rows = false;  ///< some query has nothing to see
+};
+
+/// Which keys the queries of one batch visit; the kernels' counterpart of AttentionPlan. Linear in
+/// the tokens.
+struct VisitPlan {
+  PlanName name;               ///< for PathTaken
+  std::vector<Visits> visits;  ///< one for all rows of the batch, or one each
 };
 
 /// Builds the plan of one call. T5 bias is not part of it, because its table learns.
@@ -53,8 +49,12 @@ std::shared_ptr<const AttentionPlan> make_plan(const AttentionSpec& spec,
                                                const AttentionContext& context,
                                                const CallShape& shape);
 
-/// What a plan restricts, for PathTaken: "full", "causal", "documents", "documents+window", ...
-std::string plan_name(const AttentionSpec& spec, const Places& places, int64_t keys);
+std::shared_ptr<const VisitPlan> make_visit_plan(const AttentionSpec& spec,
+                                                 const AttentionContext& context,
+                                                 const CallShape& shape);
+
+/// What a plan restricts, for PathTaken: full, causal, documents, documents and window, ...
+PlanName plan_name(const AttentionSpec& spec, const Places& places, int64_t keys);
 
 /// Plans of one batch by the settings that they depend on. Safe for use from several threads.
 class PlanCache {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "fovea/attention/attention.h"
+#include "fovea/attention/isolation.h"
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/multi_token.h"
@@ -16,6 +16,7 @@
 #include "fovea/attention/mechanisms/routing.h"
 #include "fovea/attention/mechanisms/talking_heads.h"
 #include "fovea/attention/pipeline.h"
+#include "fovea/attention/positions/bias.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -57,27 +58,20 @@ at::Tensor renormalised(const at::Tensor& weights) {
   return weights / at::where(sum.abs() > smallest, sum, at::ones_like(sum));
 }
 
-// Maps need no values: the keys stand in for them in the checks.
-void check_without_values(AttentionSpec spec, const at::Tensor& q, const at::Tensor& k,
-                          AttentionTensors tensors, const AttentionContext& context) {
-  spec.value_dim = spec.head_dim;
-  spec.head_output = {};
-  for (at::Tensor* x : {&tensors.head_gain_e, &tensors.gate_weight, &tensors.gate_bias})
-    *x = at::Tensor();
-  check_inputs(spec, q, k, k.narrow(1, 0, spec.value_heads()), tensors, context);
-}
-
 // The last rows of a tensor [b, h, rows, s] or mask [b, 1, rows, s].
 at::Tensor last_rows(const at::Tensor& x, int64_t count) {
   return x.narrow(2, x.size(2) - count, count);
 }
 
 // Stages 1 to 4: logits of the last `results` rows, not masked.
-at::Tensor mixed_logits(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                        const AttentionTensors& tensors, const at::Tensor& tau_bt,
-                        const Places& places, const at::Tensor& allowed, int64_t results) {
+at::Tensor mixed_logits(const AttentionCall& call, const at::Tensor& q, const at::Tensor& k,
+                        const at::Tensor& tau_bt, const Places& places, const at::Tensor& allowed,
+                        int64_t results, bool finite) {
+  const AttentionSpec& spec = call.spec;
+  const AttentionTensors& tensors = call.tensors;
   const MultiTokenSpec& tokens = spec.multi_token;
   at::Tensor s = scaled_logits(spec, q, k, tau_bt);
+  if (!finite) s = s.masked_fill(~allowed, 0.0);  // what no row sees passes through no stage
   if (spec.soft_cap > 0.0) s = at::tanh(s / spec.soft_cap) * spec.soft_cap;
   if (tokens.before.active()) {
     if (tokens.equation == MultiTokenSpec::Equation::eq5) s = s.masked_fill(~allowed, 0.0);
@@ -91,8 +85,9 @@ at::Tensor mixed_logits(const AttentionSpec& spec, const at::Tensor& q, const at
 }
 
 // The stage that the program registered.
-at::Tensor own_logits(const AttentionSpec& spec, const at::Tensor& logits,
-                      const AttentionTensors& tensors, const Places& places) {
+at::Tensor own_logits(const AttentionCall& call, const at::Tensor& logits, const Places& places) {
+  const AttentionSpec& spec = call.spec;
+  const AttentionTensors& tensors = call.tensors;
   const at::Tensor weight =
       tensors.own.defined() ? tensors.own.to(logits.scalar_type()) : at::Tensor();
   const at::Tensor changed =
@@ -105,9 +100,10 @@ at::Tensor own_logits(const AttentionSpec& spec, const at::Tensor& logits,
 }
 
 // Stages 8 and 9 on weights that are 0 where not allowed: those of the rows of `seen`.
-at::Tensor mixed_weights(const AttentionSpec& spec, const at::Tensor& weights,
-                         const AttentionTensors& tensors, const at::Tensor& documents_bt,
-                         const at::Tensor& seen) {
+at::Tensor mixed_weights(const AttentionCall& call, const at::Tensor& weights,
+                         const at::Tensor& documents_bt, const at::Tensor& seen) {
+  const AttentionSpec& spec = call.spec;
+  const AttentionTensors& tensors = call.tensors;
   at::Tensor p = last_rows(weights, seen.size(2));
   if (spec.multi_token.after.active()) {
     p = key_query_convolution(MultiTokenSpec::Equation::eq5, weights, tensors.kernel_after_hqk,
@@ -120,16 +116,18 @@ at::Tensor mixed_weights(const AttentionSpec& spec, const at::Tensor& weights,
 
 }  // namespace
 
-RowWeights weights_of_rows(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k_all,
-                           const AttentionTensors& tensors, const Places& call, RowRange rows,
+RowWeights weights_of_rows(const AttentionCall& call, const Places& all, RowRange rows,
                            bool want_lse, bool only_visible_keys) {
+  const AttentionSpec& spec = call.spec;
+  const AttentionTensors& tensors = call.tensors;
+  const at::Tensor& q = call.q;
   const MultiTokenSpec& tokens = spec.multi_token;
   // Rows that enter, the last of which get weights, the last of which are wanted.
   const RowRange entering{std::max<int64_t>(0, rows.begin - tokens.earlier_queries()), rows.end};
   const RowRange weighted{std::max<int64_t>(0, rows.begin - tokens.after.earlier_queries()),
                           rows.end};
-  Places places = query_rows(call, entering);
-  at::Tensor allowed = allowed_mask(spec.mask, places), k = k_all;
+  Places places = query_rows(all, entering);
+  at::Tensor allowed = allowed_mask(spec.mask, places), k = call.k;
   FocusPairs groups;
   if (spec.focus.active()) {
     groups =
@@ -149,69 +147,46 @@ RowWeights weights_of_rows(const AttentionSpec& spec, const at::Tensor& q, const
     places = key_columns(places, first, keys);
     groups = groups.keys(first, keys);
   }
-  at::Tensor logits = mixed_logits(spec, q.narrow(2, entering.begin, entering.end - entering.begin),
-                                   k, tensors, batch_rows(tensors.tau_bt, entering), places,
-                                   allowed, weighted.end - weighted.begin);
+  const at::Tensor q_rows = q.narrow(2, entering.begin, entering.end - entering.begin);
+  const bool finite = all_finite(q_rows) && all_finite(k);
+  at::Tensor logits = mixed_logits(call, q_rows, k, batch_rows(tensors.tau_bt, entering), places,
+                                   allowed, weighted.end - weighted.begin, finite);
   const RowRange last{weighted.begin - entering.begin, weighted.end - entering.begin};
   places = query_rows(places, last);
   const at::Tensor seen = last_rows(allowed, last.end - last.begin);
-  if (spec.own.active()) logits = own_logits(spec, logits, tensors, places);
+  if (spec.own.active()) logits = own_logits(call, logits, places);
   if (spec.focus.reads_groups())
     logits = focus_gate(spec.focus, logits, groups.last_rows(last.end - last.begin), places);
   const at::Tensor bias = position_bias(spec, tensors, places, logits.scalar_type());
-  const Softmax softmax =
+  Softmax softmax =
       softmax_rows((bias.defined() ? logits + bias : logits).masked_fill(~seen, -kInfinity),
                    tensors.sink_logit_h, want_lse);
+  // A row of NaN weighs what it does not see, too.
+  if (!finite) softmax.weights_bhts = softmax.weights_bhts.masked_fill(~seen, 0.0);
   const int64_t count = rows.end - rows.begin;
   result.softmax_bhts = last_rows(softmax.weights_bhts, count);
   if (want_lse)
     result.lse_bht = softmax.lse_bht.narrow(2, weighted.end - weighted.begin - count, count);
-  result.weights_bhts = mixed_weights(spec, softmax.weights_bhts, tensors,
-                                      places.query_documents_bt, last_rows(seen, count));
+  result.weights_bhts =
+      mixed_weights(call, softmax.weights_bhts, places.query_documents_bt, last_rows(seen, count));
   return result;
 }
 
-AttentionResult reference_attention(const AttentionSpec& spec, const at::Tensor& q,
-                                    const at::Tensor& k, const at::Tensor& v,
-                                    const AttentionTensors& tensors,
-                                    const AttentionContext& context) {
-  check_inputs(spec, q, k, v, tensors, context);
-  if (spec.differential) {
-    return differential_attention(
-        spec, q, k, v, tensors,
-        [&](const AttentionSpec& map, const at::Tensor& map_q, const at::Tensor& map_k,
-            const at::Tensor& map_v, const AttentionTensors& inputs) {
-          return reference_attention(map, map_q, map_k, map_v, inputs, context);
-        });
-  }
-  const int64_t bytes = accumulate_type(q.scalar_type()) == at::kDouble ? 8 : 4;
-  return reference_in_blocks(
-      spec, q, k, v, tensors, context,
-      reference_block_rows(q.size(0) * q.size(1), q.size(2), k.size(2), bytes));
+namespace {
+
+// The call with q and k in accumulate_type(), for maps and telemetry.
+AttentionCall widened(AttentionCall call) {
+  const at::ScalarType wide = accumulate_type(call.q.scalar_type());
+  call.q = call.q.to(wide);
+  call.k = call.k.to(wide);
+  return call;
 }
 
-at::Tensor attention_rows(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                          const AttentionTensors& tensors, const AttentionContext& context,
-                          std::span<const int64_t> heads, std::span<const int64_t> queries) {
-  const at::NoGradGuard no_gradient;
-  check_without_values(spec, q, k, tensors, context);
-  for (const int64_t head : heads) {
-    require<ShapeError>(head >= 0 && head < spec.output_heads(), "attention_rows",
-                        "heads must be below {}; got {}", spec.output_heads(), head);
-  }
-  for (const int64_t row : queries) {
-    require<ShapeError>(row >= 0 && row < q.size(2), "attention_rows",
-                        "queries must be below {}; got {}", q.size(2), row);
-  }
-  if (spec.differential) {
-    const auto rows = [&](int64_t map) {
-      return attention_rows(differential_map(spec), map_heads(q, map), map_heads(k, map),
-                            map_tensors(tensors, map), context, heads, queries);
-    };
-    return rows(0) - differential_lambda(spec, tensors).to(at::kFloat) * rows(1);
-  }
-  const Places places = resolve_places(context, q.size(2), k.size(2), q.device());
-  const at::ScalarType wide = accumulate_type(q.scalar_type());
+at::Tensor rows_of_call(const AttentionCall& given, std::span<const int64_t> heads,
+                        std::span<const int64_t> queries) {
+  const AttentionCall call = widened(given);
+  const at::Tensor& q = call.q;
+  const Places places = resolve_places(call.context, q.size(2), call.k.size(2), q.device());
   const at::Tensor chosen =
       at::tensor(at::IntArrayRef(heads.data(), heads.size()), at::kLong).to(q.device());
   std::vector<at::Tensor> parts;
@@ -220,38 +195,44 @@ at::Tensor attention_rows(const AttentionSpec& spec, const at::Tensor& q, const 
     size_t end = n + 1;
     while (end < queries.size() && queries[end] == queries[end - 1] + 1) ++end;
     const RowRange rows{queries[n], queries[n] + static_cast<int64_t>(end - n)};
-    parts.push_back(
-        weights_of_rows(spec, q.to(wide), k.to(wide), tensors, places, rows, false, false)
-            .weights_bhts.index_select(1, chosen)
-            .to(at::kFloat));
+    parts.push_back(weights_of_rows(call, places, rows, false, false)
+                        .weights_bhts.index_select(1, chosen)
+                        .to(at::kFloat));
     n = end;
   }
   if (parts.empty())
-    return at::zeros({q.size(0), std::ssize(heads), 0, k.size(2)}, q.options().dtype(at::kFloat));
+    return at::zeros({q.size(0), std::ssize(heads), 0, call.k.size(2)},
+                     q.options().dtype(at::kFloat));
   return at::cat(parts, 2);
 }
 
-AttentionStats attention_stats(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                               const AttentionTensors& tensors, const AttentionContext& context) {
+}  // namespace
+
+at::Tensor attention_rows(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                          const AttentionTensors& tensors, const AttentionContext& context,
+                          std::span<const int64_t> heads, std::span<const int64_t> queries) {
   const at::NoGradGuard no_gradient;
-  check_without_values(spec, q, k, tensors, context);
-  if (spec.differential) {
-    const auto of = [&](int64_t map) {
-      return attention_stats(differential_map(spec), map_heads(q, map), map_heads(k, map),
-                             map_tensors(tensors, map), context);
-    };
-    const auto pairs = [](const at::Tensor& a, const at::Tensor& b) {
-      return at::stack({a, b}, 1).flatten();
-    };
-    const AttentionStats a = of(0), b = of(1);
-    return {pairs(a.entropy_h, b.entropy_h), pairs(a.largest_weight_h, b.largest_weight_h),
-            pairs(a.sink_mass_h, b.sink_mass_h)};
+  const AttentionCall call = checked_call_without_values(spec, q, k, tensors, context);
+  for (const int64_t head : heads) {
+    require<ShapeError>(head >= 0 && head < spec.output_heads(), "attention_rows",
+                        "heads must be below {}; got {}", spec.output_heads(), head);
   }
-  const Places places = resolve_places(context, q.size(2), k.size(2), q.device());
-  const at::ScalarType wide = accumulate_type(q.scalar_type());
-  const at::Tensor p =
-      weights_of_rows(spec, q.to(wide), k.to(wide), tensors, places, {0, q.size(2)}, false, false)
-          .softmax_bhts;
+  for (const int64_t row : queries) {
+    require<ShapeError>(row >= 0 && row < q.size(2), "attention_rows",
+                        "queries must be below {}; got {}", q.size(2), row);
+  }
+  if (!spec.differential) return rows_of_call(call, heads, queries);
+  const at::Tensor first = rows_of_call(differential_map(call, 0), heads, queries),
+                   second = rows_of_call(differential_map(call, 1), heads, queries);
+  return first - differential_lambda(spec, tensors).to(at::kFloat) * second;
+}
+
+AttentionStats stats_of(const AttentionCall& given) {
+  const at::NoGradGuard no_gradient;
+  const AttentionCall call = widened(given);
+  const int64_t queries = call.q.size(2);
+  const Places places = resolve_places(call.context, queries, call.k.size(2), call.q.device());
+  const at::Tensor p = weights_of_rows(call, places, {0, queries}, false, false).softmax_bhts;
   const auto mean = [](const at::Tensor& x_bht) {
     return x_bht.mean(at::IntArrayRef{0, 2}).to(at::kFloat);
   };
@@ -259,6 +240,14 @@ AttentionStats attention_stats(const AttentionSpec& spec, const at::Tensor& q, c
   return {.entropy_h = mean(-at::xlogy(p, p).sum(-1)),
           .largest_weight_h = mean(p.numel() > 0 ? at::amax(p, -1) : p.sum(-1)),
           .sink_mass_h = mean((p * first.unsqueeze(2).to(p.scalar_type())).sum(-1))};
+}
+
+AttentionStats attention_stats(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
+                               const AttentionTensors& tensors, const AttentionContext& context) {
+  const at::NoGradGuard no_gradient;
+  const AttentionCall call = checked_call_without_values(spec, q, k, tensors, context);
+  if (!spec.differential) return stats_of(call);
+  return both_maps(stats_of(differential_map(call, 0)), stats_of(differential_map(call, 1)));
 }
 
 }  // namespace fovea

@@ -12,8 +12,7 @@
 
 #include <algorithm>
 
-#include "fovea/attention/attention.h"
-#include "fovea/attention/mechanisms/head_output.h"
+#include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 
 namespace fovea {
@@ -28,51 +27,58 @@ constexpr int64_t kBlockBytes = int64_t{32} << 20;
 // Fewer rows would mostly recompute the earlier rows of convolutions.
 constexpr int64_t kFewestRows = 64;
 
-// Everything about a call that is no differentiable tensor.
+// The call without its tensors, which autograd keeps, and the names of those that there are.
 struct Job : torch::CustomClassHolder {
-  AttentionSpec spec;
-  AttentionContext context;
+  AttentionCall call;
   Places places;
   int64_t block = 0;
-  std::vector<std::string_view> stage_names;  // of the stage tensors that there are
+  std::vector<std::string_view> stage_names;
 };
 
-// q, k, v and the stage tensors that there are as one list, and back.
+// q, k and v in front of the stage tensors.
 constexpr size_t kStageTensors = 3;
 
-Variables to_list(Job& job, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                  AttentionTensors tensors) {
-  Variables all{q, k, v};
-  for (const auto& [name, tensor] : tensors.named()) {
+// Moves the tensors of the job's call into a list, as floats of accumulate_type() where they are
+// q, k and v.
+Variables take_tensors(Job& job) {
+  AttentionCall& call = job.call;
+  const at::ScalarType wide = accumulate_type(call.q.scalar_type());
+  Variables all{call.q.to(wide), call.k.to(wide), call.v.to(wide)};
+  call.q = call.k = call.v = at::Tensor();
+  for (const auto& [name, tensor] : call.tensors.named()) {
     if (!tensor->defined()) continue;
     job.stage_names.push_back(name);
     all.push_back(*tensor);
+    *tensor = at::Tensor();
   }
   return all;
 }
 
-AttentionTensors stage_tensors(const Job& job, const Variables& all) {
-  AttentionTensors tensors;
-  for (const auto& [name, tensor] : tensors.named()) {
+AttentionCall call_with(const Job& job, const Variables& all) {
+  AttentionCall call = job.call;
+  call.q = all[0];
+  call.k = all[1];
+  call.v = all[2];
+  for (const auto& [name, tensor] : call.tensors.named()) {
     const auto found = std::ranges::find(job.stage_names, name);
     if (found != job.stage_names.end())
       *tensor = all[kStageTensors + static_cast<size_t>(found - job.stage_names.begin())];
   }
-  return tensors;
+  return call;
 }
 
 // Output before stage 10's norm and gate, and lse, of some rows.
 std::pair<at::Tensor, at::Tensor> attend_rows(const Job& job, const Variables& x, RowRange rows,
                                               bool only_visible_keys) {
-  const at::Tensor &q = x[0], &k = x[1], &v = x[2];
-  const RowWeights r = weights_of_rows(job.spec, q, k, stage_tensors(job, x), job.places, rows,
-                                       job.context.want_lse, only_visible_keys);
+  const AttentionCall call = call_with(job, x);
+  const RowWeights r =
+      weights_of_rows(call, job.places, rows, call.context.want_lse, only_visible_keys);
   at::Tensor weights = r.weights_bhts;
-  if (job.spec.dropout > 0.0 && job.context.training) {
-    const int64_t first_row = k.size(2) - q.size(2) + rows.begin;
-    weights = weights * dropout_factors(job.spec, job.context, first_row, r.first_key, weights);
+  if (call.drops_weights()) {
+    const int64_t first_row = call.k.size(2) - call.q.size(2) + rows.begin;
+    weights = weights * dropout_factors(call.spec, call.context, first_row, r.first_key, weights);
   }
-  return {weighted_values(weights, v.narrow(2, r.first_key, weights.size(3))), r.lse_bht};
+  return {weighted_values(weights, call.v.narrow(2, r.first_key, weights.size(3))), r.lse_bht};
 }
 
 class BlockwiseAttention : public torch::autograd::Function<BlockwiseAttention> {
@@ -89,7 +95,7 @@ class BlockwiseAttention : public torch::autograd::Function<BlockwiseAttention> 
       lse.push_back(block_lse);
     }
     Variables results{at::cat(out, 2)};
-    if (job->context.want_lse) results.push_back(at::cat(lse, 2));
+    if (job->call.context.want_lse) results.push_back(at::cat(lse, 2));
     return results;
   }
 
@@ -153,30 +159,35 @@ int64_t reference_block_rows(int64_t batch_heads, int64_t queries, int64_t keys,
   return rows >= queries ? 0 : rows;
 }
 
-AttentionResult reference_in_blocks(const AttentionSpec& spec, const at::Tensor& q,
-                                    const at::Tensor& k, const at::Tensor& v,
-                                    const AttentionTensors& tensors,
-                                    const AttentionContext& context, int64_t block) {
+AttentionResult reference_in_blocks(const AttentionCall& call, int64_t block) {
   const auto job = c10::make_intrusive<Job>();
-  job->spec = spec;
-  job->context = context;
-  job->places = resolve_places(context, q.size(2), k.size(2), q.device());
+  job->call = call;
+  job->places = resolve_places(call.context, call.q.size(2), call.k.size(2), call.q.device());
   job->block = block;
-  const at::ScalarType wide = accumulate_type(q.scalar_type());
-  const Variables x = to_list(*job, q.to(wide), k.to(wide), v.to(wide), tensors);
+  const Variables x = take_tensors(*job);
   AttentionResult result;
-  at::Tensor out;
+  result.path.plan = block == 0 ? PlanWord::dense : PlanWord::blocks;
   if (block == 0) {
-    std::tie(out, result.lse_bht) = attend_rows(*job, x, {0, q.size(2)}, false);
-  } else {
-    const Variables results = BlockwiseAttention::apply(job, at::TensorList(x));
-    out = results[0];
-    if (context.want_lse) result.lse_bht = results[1];
+    std::tie(result.out_bhte, result.lse_bht) = attend_rows(*job, x, {0, call.q.size(2)}, false);
+    return result;
   }
-  result.out_bhte = head_output(spec, out, tensors).to(q.scalar_type());
-  result.path = {
-      .name = "reference", .isa = "", .plan = block == 0 ? "dense" : "blocks", .reason = ""};
+  const Variables results = BlockwiseAttention::apply(job, at::TensorList(x));
+  result.out_bhte = results[0];
+  if (call.context.want_lse) result.lse_bht = results[1];
   return result;
+}
+
+AttentionPath reference_path() {
+  return {.name = PathName::reference,
+          .why_not = [](const AttentionCall&) { return std::optional<std::string>(); },
+          .run =
+              [](const AttentionCall& call) {
+                const at::Tensor& q = call.q;
+                const int64_t bytes = accumulate_type(q.scalar_type()) == at::kDouble ? 8 : 4;
+                return reference_in_blocks(
+                    call,
+                    reference_block_rows(q.size(0) * q.size(1), q.size(2), call.k.size(2), bytes));
+              }};
 }
 
 }  // namespace fovea

@@ -172,13 +172,14 @@ void TemperatureSpec::describe(FieldVisitor& v) {
   v.choice({"kind",
             "constant: logits q.k/(t sqrt d); learned: q.k/tau_i from the layer's input (spec 10)"},
            kind);
-  v.real({"value", "t of kind constant; 1 = standard attention, 0.4 = the Focal paper's best"},
+  v.real({"value", "t of kind constant; 1 = standard attention, 0.4 = the Focal paper's best",
+          ranges::kPositive},
          value);
   v.choice({"form", "learned: sequence (leaks the future, F-1), prefix, token, global"}, form);
   v.choice({"bound", "learned: clip (no gradient outside), sigmoid, straight_through (F-3)"},
            bound);
-  v.real({"tau_min", "learned: lower bound for head width 128"}, tau_min);
-  v.real({"tau_max", "learned: upper bound for head width 128"}, tau_max);
+  v.real({"tau_min", "learned: lower bound for head width 128", ranges::kPositive}, tau_min);
+  v.real({"tau_max", "learned: upper bound for head width 128", ranges::kPositive}, tau_max);
   v.boolean({"scale_bounds", "learned: multiply the bounds by sqrt(d/128) (F-6)"}, scale_bounds);
 }
 
@@ -192,35 +193,43 @@ double TemperatureSpec::high(int64_t d) const {
 
 void BiasSpec::describe(FieldVisitor& v) {
   v.choice({"kind", "additive position bias: none, alibi (spec 6.4), t5 (spec 6.3)"}, kind);
-  v.integer({"buckets", "t5: rows of the table"}, buckets);
-  v.integer({"max_distance", "t5: distances from here on share the last bucket"}, max_distance);
+  v.integer({"buckets", "t5: rows of the table", {1, 1 << 20}}, buckets);
+  v.integer({"max_distance",
+             "t5: distances from here on share the last bucket",
+             {1, ranges::kMostPositions}},
+            max_distance);
 }
 
 void OwnStageSpec::describe(FieldVisitor& v) {
   v.text({"name", "a stage that this program registered (docs/adding-a-mechanism.md); '' = none"},
          name);
-  v.reals({"values", "numbers that it reads"}, values);
+  v.reals({"values", "numbers that it reads", ranges::kAnySign}, values);
 }
 
 void describe_mask(MaskRule& rule, FieldVisitor& v) {
   v.boolean({"causal", "a query sees keys at its own position and before"}, rule.causal);
-  v.integer({"window", "W: keys with i - j < W, self included; 0 = no window (spec 7.5)"},
+  v.integer({"window", "W: keys with i - j < W, self included; 0 = no window (spec 7.5)",
+             ranges::kPositionCounts},
             rule.window);
-  v.integer({"sinks", "the first positions of a document stay visible"}, rule.sinks);
+  v.integer({"sinks", "the first positions of a document stay visible", ranges::kPositionCounts},
+            rule.sinks);
   v.choice({"sparsity", "full, strided or fixed (spec 4.7)"}, rule.sparsity);
-  v.integer({"stride", "strided: also keys with (i - j) mod stride = 0"}, rule.stride);
-  v.integer({"block", "fixed: keys of the same block"}, rule.block);
-  v.integer({"summary", "fixed: also the last `summary` positions of every block"}, rule.summary);
+  v.integer({"stride", "strided: also keys with (i - j) mod stride = 0", ranges::kPositionCounts},
+            rule.stride);
+  v.integer({"block", "fixed: keys of the same block", ranges::kPositionCounts}, rule.block);
+  v.integer({"summary", "fixed: also the last `summary` positions of every block",
+             ranges::kPositionCounts},
+            rule.summary);
 }
 
 void AttentionSpec::describe(FieldVisitor& v) {
-  v.integer({"heads", "query heads H"}, heads);
-  v.integer({"kv_heads", "key/value heads, a divisor of heads (GQA, MQA)"}, kv_heads);
-  v.integer({"head_dim", "width d of queries and keys"}, head_dim);
-  v.integer({"value_dim", "width of values; 0 = head_dim"}, value_dim);
-  v.real({"scale", "replaces 1/sqrt(d) when > 0"}, scale);
+  v.integer({"heads", "query heads H", {1, 1 << 17}}, heads);
+  v.integer({"kv_heads", "key/value heads, a divisor of heads (GQA, MQA)", {1, 1 << 17}}, kv_heads);
+  v.integer({"head_dim", "width d of queries and keys", {1, 1 << 16}}, head_dim);
+  v.integer({"value_dim", "width of values; 0 = head_dim", {0, 1 << 16}}, value_dim);
+  v.real({"scale", "replaces 1/sqrt(d) when > 0", ranges::kNotNegative}, scale);
   v.nested({"temperature", "stage 1: Focal temperature"}, temperature);
-  v.real({"soft_cap", "stage 2: c of c tanh(s/c); 0 = off"}, soft_cap);
+  v.real({"soft_cap", "stage 2: c of c tanh(s/c); 0 = off", ranges::kNotNegative}, soft_cap);
   v.nested({"multi_token", "stages 3 and 8: key-query convolution (spec 3)"}, multi_token);
   v.nested({"head_mix", "stages 4 and 9: head mixing (spec 2, 3)"}, head_mix);
   v.nested({"own", "stage 5: a stage of your own, before gate and bias"}, own);
@@ -233,12 +242,14 @@ void AttentionSpec::describe(FieldVisitor& v) {
   v.boolean(
       {"sink_logit", "stage 7: a learned logit per head joins the softmax with value 0 (spec 7.5)"},
       sink_logit);
-  v.real({"dropout", "probability of dropping an attention weight in training"}, dropout);
+  v.real({"dropout", "probability of dropping an attention weight in training", ranges::kBelowOne},
+         dropout);
   v.boolean(
       {"differential", "pairs of query and key heads are two maps; one minus lambda the other"},
       differential);
   v.nested({"head_output", "stage 10: norm, depth constant and gate of each head"}, head_output);
-  v.integer({"depth", "index of the layer from 0, for lambda_init and head_output.depth_scale"},
+  v.integer({"depth", "index of the layer from 0, for lambda_init and head_output.depth_scale",
+             ranges::kLayerIndices},
             depth);
 }
 

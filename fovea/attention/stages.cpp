@@ -12,7 +12,9 @@ namespace {
 
 using Settings = std::vector<std::string>;
 
-std::string within_sdpa(const AttentionSpec&) { return ""; }
+using WhyNot = std::optional<std::string>;
+
+WhyNot within_sdpa(const AttentionSpec&) { return std::nullopt; }
 
 Settings scale_settings(const AttentionSpec& spec) {
   const TemperatureSpec& t = spec.temperature;
@@ -29,8 +31,9 @@ Settings soft_cap_settings(const AttentionSpec& spec) {
   return spec.soft_cap > 0.0 ? Settings{fmt::format("soft_cap {}", spec.soft_cap)} : Settings{};
 }
 
-std::string soft_cap_beyond(const AttentionSpec& spec) {
-  return spec.soft_cap > 0.0 ? "soft_cap bends the logits before the softmax" : "";
+WhyNot why_not_soft_cap(const AttentionSpec& spec) {
+  if (spec.soft_cap > 0.0) return "soft_cap bends the logits before the softmax";
+  return std::nullopt;
 }
 
 Settings extent_settings(const KernelExtent& extent, const MultiTokenSpec& spec) {
@@ -66,9 +69,10 @@ Settings mix_after_settings(const AttentionSpec& spec) {
 
 // A reason where a stage acts that joins pairs, which a kernel of single rows and heads cannot.
 template <Settings (*active)(const AttentionSpec&)>
-std::string joins_pairs(const AttentionSpec& spec) {
+WhyNot why_not_joining(const AttentionSpec& spec) {
   const Settings settings = active(spec);
-  return settings.empty() ? "" : fmt::format("{} joins rows or heads", settings.front());
+  if (settings.empty()) return std::nullopt;
+  return fmt::format("{} joins rows or heads", settings.front());
 }
 
 Settings value_settings(const AttentionSpec& spec) {
@@ -98,10 +102,11 @@ Settings bias_settings(const AttentionSpec& spec) {
   return active;
 }
 
-std::string bias_beyond(const AttentionSpec& spec) {
+WhyNot why_not_bias(const AttentionSpec& spec) {
   if (spec.own.active()) return fmt::format("'{}' is a stage of one's own", spec.own.name);
   if (spec.focus.reads_groups()) return "the gate of focus learns";
-  return spec.bias.kind == BiasSpec::Kind::t5 ? "the t5 table is a parameter" : "";
+  if (spec.bias.kind == BiasSpec::Kind::t5) return "the t5 table is a parameter";
+  return std::nullopt;
 }
 
 Settings mask_settings(const AttentionSpec& spec) {
@@ -125,11 +130,12 @@ Settings mask_settings(const AttentionSpec& spec) {
   return active;
 }
 
-std::string mask_beyond(const AttentionSpec& spec) {
+WhyNot why_not_mask(const AttentionSpec& spec) {
   if (spec.routing.active()) return "the clusters of routing are of this layer alone";
   if (spec.blocks.active()) return "given pairs of blocks are no mask of torch's";
-  return spec.focus.gate == FocusSpec::Gate::hard ? "the groups of focus are of this layer alone"
-                                                  : "";
+  if (spec.focus.gate == FocusSpec::Gate::hard)
+    return "the groups of focus are of this layer alone";
+  return std::nullopt;
 }
 
 Settings softmax_settings(const AttentionSpec& spec) {
@@ -140,23 +146,23 @@ Settings softmax_settings(const AttentionSpec& spec) {
 
 constexpr Stage kStages[] = {
     {StageId::scale, "scale", "s = q.k / (t sqrt(d)), or q.k / tau_i", scale_settings, within_sdpa},
-    {StageId::soft_cap, "soft_cap", "s = c tanh(s / c)", soft_cap_settings, soft_cap_beyond},
+    {StageId::soft_cap, "soft_cap", "s = c tanh(s / c)", soft_cap_settings, why_not_soft_cap},
     {StageId::convolution_before, "convolution_before", "s = K * Mask0(s) over queries and keys",
-     convolution_before_settings, joins_pairs<convolution_before_settings>},
+     convolution_before_settings, why_not_joining<convolution_before_settings>, true},
     {StageId::mix_before, "mix_before", "s_o = sum_h W_oh s_h", mix_before_settings,
-     joins_pairs<mix_before_settings>},
+     why_not_joining<mix_before_settings>, true},
     {StageId::gate_and_bias, "gate_and_bias",
      "a stage of your own; s = s + gate (or s times it); s = s + bias (alibi -m_h (i - j), t5 "
      "table)",
-     bias_settings, bias_beyond},
+     bias_settings, why_not_bias},
     {StageId::allowed, "allowed", "s = -inf where allowed(i, j) is false", mask_settings,
-     mask_beyond},
+     why_not_mask},
     {StageId::softmax, "softmax", "P = exp(s - lse), lse over the keys (and the sink logit)",
      softmax_settings, within_sdpa},
     {StageId::convolution_after, "convolution_after", "P = Mask0(K * Mask0(P))",
-     convolution_after_settings, joins_pairs<convolution_after_settings>},
+     convolution_after_settings, why_not_joining<convolution_after_settings>, true},
     {StageId::mix_after, "mix_after", "P_o = sum_c P_c W_co", mix_after_settings,
-     joins_pairs<mix_after_settings>},
+     why_not_joining<mix_after_settings>, true},
     {StageId::values, "values",
      "o_i = sum_j dropout(P_ij) v_j, then head norm, depth factor and head gate", value_settings,
      within_sdpa},

@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,8 +36,10 @@ struct Stage {
   std::string_view formula;
   /// The settings of `spec` that act in this stage, empty when it is neutral.
   std::vector<std::string> (*active)(const AttentionSpec& spec);
-  /// Why torch's scaled_dot_product_attention cannot express the active settings; "" where it can.
-  std::string (*beyond_sdpa)(const AttentionSpec& spec);
+  /// Why torch's scaled_dot_product_attention cannot express the active settings.
+  std::optional<std::string> (*why_not_sdpa)(const AttentionSpec& spec);
+  /// The stage joins rows or heads, which no fused kernel does.
+  bool joins_pairs = false;
 };
 
 std::span<const Stage> attention_stages();

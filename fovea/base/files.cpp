@@ -32,6 +32,8 @@ std::string remedy(int error) {
       return "check the permissions (`ls -ld`) or choose another folder";
     case ENOENT:
       return "check the path";
+    case EFBIG:
+      return "a file may not grow further: raise the limit (`ulimit -f`) or choose another disk";
     case EISDIR:
     case ENOTDIR:
       return "a folder stands where a file is expected, or the other way round";
@@ -53,6 +55,20 @@ fs::path temporary_beside(const fs::path& path) {
          fmt::format(".{}.tmp-{}-{}", path.filename().string(), getpid(), calls++);
 }
 
+/// The path that a rename may replace: a regular file or nothing; of a link to a regular file, that
+/// file. A rename onto a device, a pipe or a link would put a file in its place.
+fs::path replaceable(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status there = fs::symlink_status(path, error);
+  if (!fs::exists(there) || fs::is_regular_file(there)) return path;
+  if (fs::is_regular_file(path, error)) return fs::canonical(path);
+  const char* const what = fs::is_directory(path, error) ? "a folder"
+                           : fs::exists(path, error)     ? "a device, a pipe or a socket"
+                                                         : "a link to nothing";
+  fail<IoError>("file", "cannot write '{}': expected a regular file or a free name; it is {}",
+                path.string(), what);
+}
+
 void sync_tree(const fs::path& folder) {
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     const int flags = entry.is_directory() ? O_RDONLY | O_DIRECTORY : O_RDONLY;
@@ -68,31 +84,48 @@ void sync_tree(const fs::path& folder) {
 
 }  // namespace
 
-std::string read_file(const fs::path& path) {
+std::string read_descriptor(int descriptor, const std::string& name, const ReadLimit& limit) {
+  std::string bytes;
+  struct stat info {};
+  const auto refuse_beyond = [&](uint64_t size) {
+    require<InputError>(size <= limit.bytes, "file",
+                        "'{}' has more than the {} MB that {} may have; check the path", name,
+                        limit.bytes >> 20, limit.what);
+  };
+  if (::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode)) {
+    refuse_beyond(static_cast<uint64_t>(info.st_size));
+    bytes.reserve(static_cast<size_t>(info.st_size));
+  }
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t count = ::read(descriptor, buffer, sizeof buffer);
+    if (count == 0) return bytes;
+    if (count > 0) {
+      bytes.append(buffer, static_cast<size_t>(count));
+      refuse_beyond(bytes.size());
+    } else if (errno != EINTR) {
+      fail<InputError>("file", "cannot read '{}': {}; {}", name, std::strerror(errno),
+                       remedy(errno));
+    }
+  }
+}
+
+std::string read_file(const fs::path& path) { return read_file(path, kLargestText); }
+
+std::string read_file(const fs::path& path, const ReadLimit& limit) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     fail<InputError>("file", "cannot read '{}': {}; {}", path.string(), std::strerror(errno),
                      remedy(errno));
   }
-  std::string bytes;
-  struct stat info {};
-  if (::fstat(fd, &info) == 0 && info.st_size > 0) bytes.reserve(static_cast<size_t>(info.st_size));
-  char buffer[1 << 16];
-  for (;;) {
-    const ssize_t count = ::read(fd, buffer, sizeof buffer);
-    if (count > 0) {
-      bytes.append(buffer, static_cast<size_t>(count));
-    } else if (count == 0) {
-      break;
-    } else if (errno != EINTR) {
-      const int error = errno;
-      ::close(fd);
-      fail<InputError>("file", "cannot read '{}': {}; {}", path.string(), std::strerror(error),
-                       remedy(error));
-    }
+  try {
+    std::string bytes = read_descriptor(fd, path.string(), limit);
+    ::close(fd);
+    return bytes;
+  } catch (...) {
+    ::close(fd);
+    throw;
   }
-  ::close(fd);
-  return bytes;
 }
 
 OutputFile::OutputFile(const fs::path& path, Mode mode) : path_(path) {
@@ -134,7 +167,8 @@ void write_file(const fs::path& path, std::string_view bytes) {
   write_file(path, [&](OutputFile& file) { file.write(bytes); });
 }
 
-void write_file(const fs::path& path, const std::function<void(OutputFile&)>& fill) {
+void write_file(const fs::path& given, const std::function<void(OutputFile&)>& fill) {
+  const fs::path path = replaceable(given);
   const fs::path temporary = temporary_beside(path);
   try {
     OutputFile file(temporary);
@@ -217,7 +251,7 @@ MappedFile::~MappedFile() {
 
 FolderLock::FolderLock(const fs::path& folder) {
   const fs::path path = folder / ".lock";
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (descriptor_ < 0) fail_io("lock", path, errno);
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;

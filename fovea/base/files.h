@@ -18,8 +18,19 @@
 
 namespace fovea {
 
-/// The whole file as bytes. InputError where it does not exist.
+/// What a file is that is read whole, and how many bytes it may have.
+struct ReadLimit {
+  std::string_view what;
+  uint64_t bytes;
+};
+inline constexpr ReadLimit kLargestText{"a text that is read whole", uint64_t{1} << 30};
+
+/// The whole file as bytes. InputError where it does not exist, and where it has more bytes than
+/// `limit` (kLargestText) allows: what never ends (/dev/zero) is refused there.
 std::string read_file(const std::filesystem::path& path);
+std::string read_file(const std::filesystem::path& path, const ReadLimit& limit);
+/// The same from an open descriptor that stays open; `name` stands for it in errors.
+std::string read_descriptor(int descriptor, const std::string& name, const ReadLimit& limit);
 
 /// A file descriptor that writes all bytes or throws IoError (disk full, short write, ...).
 class OutputFile {
@@ -42,7 +53,8 @@ class OutputFile {
   std::filesystem::path path_;
 };
 
-/// Writes `path` atomically from one string.
+/// Writes `path` atomically from one string. A link to a regular file is followed; IoError for
+/// anything else that is there and no regular file.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
 /// Writes `path` atomically by `fill(file)`, called on the temporary. If `fill` throws, `path` is

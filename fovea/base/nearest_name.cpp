@@ -6,6 +6,11 @@
 #include <vector>
 
 namespace fovea {
+namespace {
+
+constexpr size_t kLongestName = 200;  // nobody mistypes a longer one
+
+}  // namespace
 
 int edit_distance(std::string_view a, std::string_view b) {
   const size_t columns = b.size() + 1;
@@ -32,7 +37,11 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
   const int limit = std::max(2, static_cast<int>(name.size()) / 3);
   std::string best;
   int best_distance = limit + 1;
+  if (name.size() > kLongestName) return best;
   for (const std::string& candidate : candidates) {
+    // What differs more in length alone is not near; comparing costs the product of the lengths.
+    const size_t longer = std::max(name.size(), candidate.size());
+    if (longer - std::min(name.size(), candidate.size()) > static_cast<size_t>(limit)) continue;
     const int distance = edit_distance(name, candidate);
     if (distance < best_distance && distance < static_cast<int>(candidate.size())) {
       best = candidate;

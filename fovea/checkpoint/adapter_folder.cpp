@@ -136,7 +136,7 @@ Json read_config(const fs::path& folder) {
   require<CheckpointError>(fs::is_regular_file(path) && fs::is_regular_file(folder / kWeights),
                            folder.string(), "an adapter folder holds {} and {}; check the path",
                            kConfig, kWeights);
-  Json json = Json::parse(read_file(path), nullptr, false);
+  Json json = Json::parse(read_file(path, {"an adapter_config.json", 64 << 20}), nullptr, false);
   require<CheckpointError>(json.is_object(), path.string(), "the file is no JSON object");
   return json;
 }
@@ -170,8 +170,17 @@ void read_pair(const SafetensorsFile& file, const std::string& module, LoraPlace
                Adapter& adapter) {
   const std::string a_name = fmt::format("{}{}{}", kPrefix, module, kA),
                     b_name = fmt::format("{}{}{}", kPrefix, module, kB);
-  const at::Tensor a = file.tensor(a_name).to(at::kFloat).clone(),
-                   b = file.tensor(b_name).to(at::kFloat).clone();
+  const auto read = [&](const std::string& name) {
+    const at::Tensor x = file.tensor(name);
+    require<CheckpointError>(at::isFloatingType(x.scalar_type()), file.path().string(),
+                             "'{}' must hold floating-point numbers; got {}; the file is damaged",
+                             name, safetensors_dtype(x.scalar_type()));
+    const at::Tensor wide = x.to(at::kFloat).clone();
+    require<NumericalError>(at::isfinite(wide).all().item<bool>(), file.path().string(),
+                            "'{}' holds NaN or infinity; train the adapter again", name);
+    return wide;
+  };
+  const at::Tensor a = read(a_name), b = read(b_name);
   const bool fits = a.dim() == 2 && b.dim() == 2 && a.size(1) == place.inputs &&
                     b.size(0) == place.outputs && a.size(0) == b.size(1) && a.size(0) > 0;
   require<CheckpointError>(

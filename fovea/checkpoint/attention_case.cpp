@@ -17,6 +17,7 @@
 #include "fovea/attention/cache/cached_attention.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/checkpoint/part_case.h"
 #include "fovea/config/reader.h"
 
 namespace fovea {
@@ -225,16 +226,6 @@ CaseResult run_whole(AttentionCase c, Path path) {
   return answer;
 }
 
-double relative_error(const at::Tensor& got, const at::Tensor& expected) {
-  if (got.sizes() != expected.sizes()) return std::numeric_limits<double>::infinity();
-  if (got.numel() == 0) return 0.0;
-  const at::Tensor g = got.detach().cpu().to(at::kDouble), e = expected.to(at::kDouble);
-  const at::Tensor same = g == e;  // lse of empty rows: -inf on both sides
-  const double difference = (g - e).abs().masked_fill(same, 0.0).max().item<double>();
-  const double size = e.masked_fill(at::isinf(e), 0.0).abs().max().item<double>();
-  return difference == 0.0 ? 0.0 : difference / std::max(size, std::numeric_limits<double>::min());
-}
-
 }  // namespace
 
 std::span<const std::string_view> enum_names(CasePath) {
@@ -279,13 +270,26 @@ CaseResult run_attention_case(const AttentionCase& given, const CaseOptions& opt
   }
   for (const auto& [name, expected] : given.expected) {
     if (result.tensors.contains(name))
-      result.errors[name] = relative_error(result.tensors.at(name), expected);
+      result.errors[name] = case_error(result.tensors.at(name), expected);
   }
   return result;
 }
 
 CaseResult run_attention_case(const std::filesystem::path& path, const CaseOptions& options) {
+  const SafetensorsFile file(path);
+  if (case_kind(file) != CaseKind::attention) return run_part_case(file, options);
   return run_attention_case(load_attention_case(path), options);
+}
+
+double case_error(const at::Tensor& got, const at::Tensor& expected) {
+  if (got.sizes() != expected.sizes()) return std::numeric_limits<double>::infinity();
+  if (got.numel() == 0) return 0.0;
+  const at::Tensor g = got.detach().cpu().to(at::kDouble), e = expected.to(at::kDouble);
+  // The same: -inf of empty rows, NaN where NaN is expected. Any other NaN is an error of NaN.
+  const at::Tensor same = (g == e).logical_or(g.isnan().logical_and(e.isnan()));
+  const double difference = (g - e).abs().masked_fill(same, 0.0).max().item<double>();
+  const double size = e.masked_fill(e.isfinite().logical_not(), 0.0).abs().max().item<double>();
+  return difference == 0.0 ? 0.0 : difference / std::max(size, std::numeric_limits<double>::min());
 }
 
 }  // namespace fovea

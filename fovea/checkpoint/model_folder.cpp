@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -25,6 +26,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kConfig = "config.json", kTokenizer = "tokenizer.json",
                            kTokenizerConfig = "tokenizer_config.json";
+
+constexpr ReadLimit kLargestConfig{"a config.json", 64 << 20};
 
 /// Buffers that other programs store beside the weights (spec 8.0), and the copy of a tied head.
 bool may_be_ignored(std::string_view name, bool tied) {
@@ -59,6 +62,29 @@ fs::path existing_file(const fs::path& folder, std::string_view name) {
   return path;
 }
 
+/// Bits of a float read as an integer would be other numbers, silently.
+void require_floats(const FamilyWeights& family, const WeightFiles& file,
+                    const ParameterRegistry& parameters) {
+  for (const std::string& name : family.stored_names(file, parameters.names())) {
+    const SafetensorsEntry* entry = file.find(name);
+    require<CheckpointError>(
+        entry == nullptr || at::isFloatingType(entry->dtype), file.path().string(),
+        "'{}' must hold floating-point numbers; got {}; the file is damaged or "
+        "quantised in a way that is not read",
+        name, entry == nullptr ? "" : safetensors_dtype(entry->dtype));
+  }
+}
+
+void require_finite(const std::filesystem::path& path, const Parameter& parameter) {
+  // A sum is finite where every number is, unless it overflows; then the numbers are looked at.
+  const bool finite = std::isfinite(parameter.value.sum().item<double>()) ||
+                      at::isfinite(parameter.value).all().item<bool>();
+  require<NumericalError>(finite, path.string(),
+                          "'{}' holds NaN or infinity: the training diverged or the file is "
+                          "damaged; take an earlier checkpoint, or get the file again",
+                          parameter.name);
+}
+
 struct Mismatch {
   std::vector<std::string> missing, missing_added, shapes;
 };
@@ -67,6 +93,7 @@ struct Mismatch {
 Mismatch copy_weights(const FamilyWeights& family, const WeightFiles& file,
                       ParameterRegistry& parameters) {
   const at::NoGradGuard no_grad;
+  require_floats(family, file, parameters);
   Mismatch mismatch;
   for (Parameter& parameter : parameters.all()) {
     const at::Tensor stored = family.read(file, parameter.name);
@@ -79,6 +106,7 @@ Mismatch copy_weights(const FamilyWeights& family, const WeightFiles& file,
                                             fmt::join(stored.sizes(), ", ")));
     } else {
       parameter.value.copy_(stored);
+      require_finite(file.path(), parameter);
     }
   }
   return mismatch;
@@ -162,7 +190,8 @@ namespace {
 
 /// How the weights of a folder are stored: as its model_type says.
 FamilyWeights family_of(const fs::path& folder) {
-  const Json config = Json::parse(read_file(existing_file(folder, kConfig)), nullptr, false);
+  const Json config =
+      Json::parse(read_file(existing_file(folder, kConfig), kLargestConfig), nullptr, false);
   const auto type = config.is_object() ? config.find("model_type") : config.end();
   return FamilyWeights(config.is_object() && type != config.end() && type->is_string()
                            ? type->get<std::string>()
@@ -174,7 +203,7 @@ FamilyWeights family_of(const fs::path& folder) {
 ModelConfig load_model_config(const fs::path& folder) {
   const fs::path path = existing_file(folder, kConfig);
   try {
-    return config_from(read_file(path), path);
+    return config_from(read_file(path, kLargestConfig), path);
   } catch (const ConfigError& error) {
     throw CheckpointError(error.what());
   }

@@ -18,6 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "fovea/checkpoint/checkpoint_state.h"
+
 namespace fovea {
 
 struct CheckpointEntry {
@@ -30,6 +32,9 @@ struct FoundCheckpoint {
   CheckpointEntry checkpoint;
   nlohmann::ordered_json state;      ///< what save_checkpoint() was given
   std::vector<std::string> damaged;  ///< newer checkpoints that were passed over: one sentence each
+
+  /// Says to `warn` which checkpoints were passed over, and for which one.
+  void report(const WarningSink& warn) const;
 };
 
 /// Paths inside a run folder.
@@ -57,15 +62,20 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& run_folder, i
 
 /// The state of a checkpoint after checking every file of it. CheckpointError: missing, truncated
 /// or changed file, by name.
-nlohmann::ordered_json load_checkpoint_state(const std::filesystem::path& checkpoint);
+nlohmann::ordered_json load_checkpoint_state(const std::filesystem::path& checkpoint,
+                                             const WarningSink& warn = {});
 
 /// What is wrong with a checkpoint, one sentence for each file that is missing, truncated or
 /// changed; empty for a whole one.
-std::vector<std::string> checkpoint_damage(const std::filesystem::path& checkpoint);
+std::vector<std::string> checkpoint_damage(const std::filesystem::path& checkpoint,
+                                           const WarningSink& warn = {});
 
 /// The newest checkpoint that is whole; nothing where there is none at all. CheckpointError where
-/// there are some and all are damaged.
-std::optional<FoundCheckpoint> find_valid_checkpoint(const std::filesystem::path& run_folder);
+/// there are some and all are damaged. `check` throws CheckpointError for a state that its reader
+/// cannot use: such a checkpoint counts as damaged. `warn` is told what cannot be checked.
+std::optional<FoundCheckpoint> find_valid_checkpoint(
+    const std::filesystem::path& run_folder,
+    const std::function<void(const FoundCheckpoint&)>& check = {}, const WarningSink& warn = {});
 
 /// Deletes the oldest checkpoints but `keep` (>= 1), and what crashed writers left behind. The run
 /// folder must be locked.
@@ -75,8 +85,10 @@ void prune_checkpoints(const std::filesystem::path& run_folder, int64_t keep);
 /// checkpoints and nothing is lost. The run folder must be locked.
 void set_aside_newer_checkpoints(const std::filesystem::path& run_folder, int64_t step);
 
-/// The model folder that a user means: a model folder or checkpoint itself, or the newest whole
-/// checkpoint of a run folder. CheckpointError otherwise, saying what a model folder holds.
-std::filesystem::path resolve_model_folder(const std::filesystem::path& path);
+/// The model folder that a user means: a model folder itself, a checkpoint after checking every
+/// file of it, or the newest whole checkpoint of a run folder; `warn` is told of damaged ones that
+/// were passed over. CheckpointError otherwise, saying what a model folder holds.
+std::filesystem::path resolve_model_folder(const std::filesystem::path& path,
+                                           const WarningSink& warn = {});
 
 }  // namespace fovea

@@ -9,9 +9,10 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <unordered_set>
 
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
@@ -27,6 +28,7 @@ constexpr size_t kPrefix = 8;                 // the length of the header
 constexpr size_t kLargestHeader = 100 << 20;  // the limit of the reference implementation
 constexpr size_t kDataAlignment = 64;         // a cache line, and the widest vector load
 constexpr size_t kDeepest = 4;                // file, tensor, shape; one to spare
+constexpr size_t kMostAxes = 64;              // torch's own limit
 
 struct DtypeName {
   std::string_view name;
@@ -57,6 +59,88 @@ std::string legal_dtypes() {
   return out;
 }
 
+constexpr std::string_view kDamaged = "the file is damaged, get it again";
+
+/// Hands over the members of the header's object one after the other, each as it ends: time and
+/// memory grow with the text alone. (A parse of the whole with a callback looks at every member
+/// again whenever one ends.)
+class HeaderEvents : public nlohmann::json_sax<Json> {
+ public:
+  using Member = std::function<void(const std::string& name, const Json& value)>;
+
+  HeaderEvents(std::string_view where, Member member) : where_(where), member_(std::move(member)) {}
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& value) override {
+    const bool fresh =
+        stack_.size() == 1 ? names_.insert(value).second : !stack_.back().value.contains(value);
+    if (!fresh) {
+      fail<CheckpointError>(where_, "the name '{}' stands twice in the header; {}", value,
+                            kDamaged);
+    }
+    stack_.back().key = value;
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    fail<CheckpointError>(where_, "the header must be JSON; {}; {}", error.what(), kDamaged);
+  }
+
+ private:
+  struct Open {
+    Json value;
+    std::string key;  // of the member that comes next
+  };
+
+  bool open(Json value) {
+    if (stack_.size() >= kDeepest) {
+      fail<CheckpointError>(where_, "the header is nested deeper than {} levels; {}", kDeepest,
+                            kDamaged);
+    }
+    require_object(value);
+    stack_.push_back({std::move(value), ""});
+    return true;
+  }
+  bool close() {
+    Json value = std::move(stack_.back().value);
+    stack_.pop_back();
+    return stack_.empty() || add(std::move(value));
+  }
+  bool add(Json value) {
+    require_object(value);
+    Open& parent = stack_.back();
+    if (stack_.size() == 1) {
+      member_(parent.key, value);
+    } else if (parent.value.is_array()) {
+      parent.value.push_back(std::move(value));
+    } else {
+      parent.value.emplace(parent.key, std::move(value));
+    }
+    return true;
+  }
+  void require_object(const Json& outermost) const {
+    if (stack_.empty() && !outermost.is_object()) {
+      fail<CheckpointError>(where_, "the header must be a JSON object of tensors; got {}",
+                            outermost.type_name());
+    }
+  }
+
+  std::string_view where_;
+  Member member_;
+  std::vector<Open> stack_;
+  std::unordered_set<std::string> names_;
+};
+
 /// Parses the header of one file; every complaint names the file.
 class HeaderParser {
  public:
@@ -64,49 +148,20 @@ class HeaderParser {
       : where_(path.string()), header_(header), data_size_(data_size) {}
 
   std::vector<SafetensorsEntry> parse(TextMap& metadata) const {
-    const Json root = parse_json();
-    if (!root.is_object()) {
-      fail<CheckpointError>(where_, "the header must be a JSON object of tensors; got {}",
-                            root.type_name());
-    }
     std::vector<SafetensorsEntry> entries;
-    for (const auto& [name, value] : root.items()) {
+    HeaderEvents events(where_, [&](const std::string& name, const Json& value) {
       if (name == "__metadata__") {
         read_metadata(value, metadata);
       } else {
         entries.push_back(read_entry(name, value));
       }
-    }
+    });
+    Json::sax_parse(header_.begin(), header_.end(), &events);
     check_layout(entries);
     return entries;
   }
 
  private:
-  Json parse_json() const {
-    std::vector<std::set<std::string>> keys;
-    const auto check = [&](int, Json::parse_event_t event, Json& parsed) {
-      using Event = Json::parse_event_t;
-      if (event == Event::object_start || event == Event::array_start) {
-        keys.emplace_back();
-        if (keys.size() > kDeepest) {
-          fail<CheckpointError>(where_, "the header is nested deeper than {} levels; {}", kDeepest,
-                                kDamaged);
-        }
-      } else if (event == Event::object_end || event == Event::array_end) {
-        keys.pop_back();
-      } else if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second) {
-        fail<CheckpointError>(where_, "the name '{}' stands twice in the header; {}",
-                              parsed.get<std::string>(), kDamaged);
-      }
-      return true;
-    };
-    try {
-      return Json::parse(header_.begin(), header_.end(), check);
-    } catch (const Json::exception& error) {
-      fail<CheckpointError>(where_, "the header must be JSON; {}; {}", error.what(), kDamaged);
-    }
-  }
-
   void read_metadata(const Json& value, TextMap& metadata) const {
     if (!value.is_object()) {
       fail<CheckpointError>(where_, "'__metadata__' must be a map of texts; got {}",
@@ -160,6 +215,10 @@ class HeaderParser {
     if (!read_sizes(field(name, value, "data_offsets"), offsets) || offsets.size() != 2) {
       fail<CheckpointError>(where_, "tensor '{}': data_offsets must be [begin, end]; got {}", name,
                             value["data_offsets"].dump());
+    }
+    if (shape.size() > kMostAxes) {
+      fail<CheckpointError>(where_, "tensor '{}': a shape has at most {} sizes; got {}; {}", name,
+                            kMostAxes, shape.size(), kDamaged);
     }
     const uint64_t bytes = byte_count(name, shape, c10::elementSize(entry.dtype));
     if (offsets[0] > offsets[1] || offsets[1] > data_size_) {
@@ -226,7 +285,6 @@ class HeaderParser {
     }
   }
 
-  static constexpr std::string_view kDamaged = "the file is damaged, get it again";
   std::string where_;
   std::string_view header_;
   size_t data_size_;

@@ -14,13 +14,14 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kSingle = "model.safetensors", kIndex = "model.safetensors.index.json";
+constexpr ReadLimit kLargestIndex{"an index of shards", 256 << 20};
 constexpr std::string_view kAgain = "copy the folder again";
 
 /// {tensor: shard} of an index, both checked.
 std::map<std::string, std::string> read_index(const fs::path& path) {
   ConfigNode root;
   try {
-    root = parse_json(read_file(path), path.string());
+    root = parse_json(read_file(path, kLargestIndex), path.string());
   } catch (const ConfigError& error) {
     throw CheckpointError(error.what());
   }

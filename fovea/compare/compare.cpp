@@ -106,6 +106,7 @@ class Runner {
     TrainCallbacks train;
     train.stop = callbacks_.stop;
     train.message = callbacks_.message;
+    train.warning = callbacks_.warning;
     train.step = [&](const TrainProgress& p) {
       report({.label = label,
               .fraction = (static_cast<double>(index) + p.fraction) / static_cast<double>(count),
@@ -171,8 +172,7 @@ double budget_amount(const CompareConfig& config, const Recipe& recipe) {
 CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& config,
                           const CompareCallbacks& callbacks) {
   const Recipe base = loaded.recipe.resolved();
-  const auto tokenizer =
-      base.tokenizer == "bytes" ? byte_tokenizer() : load_tokenizer(base.tokenizer);
+  const auto tokenizer = open_tokenizer(base.tokenizer);
   // Every variant's recipe is read and checked before the first minute of training is spent.
   plan_runs(loaded, config, "", tokenizer->vocab_size());
   const auto corpus = prepare_corpus(base.data, tokenizer, callbacks.data);

@@ -36,7 +36,7 @@ struct CompareProgress {
 struct CompareCallbacks {
   CorpusProgressCallback data;
   std::function<void(const CompareProgress&)> progress;
-  std::function<void(std::string_view)> message;
+  std::function<void(std::string_view)> message, warning;  ///< as TrainCallbacks
   /// Called after every finished run with everything known so far.
   std::function<void(const CompareResult&)> result;
   const std::atomic<bool>* stop = nullptr;

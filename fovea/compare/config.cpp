@@ -23,19 +23,20 @@ void VariantConfig::describe(FieldVisitor& v) {
 
 void SampleConfig::describe(FieldVisitor& v) {
   v.text({"prompt", "what each model continues"}, prompt);
-  v.integer({"tokens", "how many tokens; 0 = no samples"}, tokens);
-  v.real({"temperature", "of the sampling; 0 = greedy"}, temperature);
+  v.integer({"tokens", "how many tokens; 0 = no samples", {0, 1e6}}, tokens);
+  v.real({"temperature", "of the sampling; 0 = greedy", {0, 1e6}}, temperature);
 }
 
 void MapConfig::describe(FieldVisitor& v) {
   v.text({"text", "whose attention is drawn; empty: the start of a validation document"}, text);
-  v.integer({"tokens", "at most; 0 = no maps"}, tokens);
+  v.integer({"tokens", "at most; 0 = no maps", {0, 4096}}, tokens);
 }
 
 void CompareConfig::describe(FieldVisitor& v) {
   v.text({"title", "of the report; empty: the recipe's name"}, title);
   v.text({"reference", "the variant that others are judged against; empty: the first"}, reference);
-  v.integers({"seeds", "each variant is trained once per seed (initialisation and data order)"},
+  v.integers({"seeds", "each variant is trained once per seed (initialisation and data order)",
+              ranges::kSeeds},
              seeds);
   v.choice({"budget",
             "what is equal: tokens (train.steps or train.tokens), time (train.seconds), or "
@@ -53,6 +54,7 @@ void CompareConfig::describe(FieldVisitor& v) {
 }
 
 void CompareConfig::check() const {
+  check_fields("compare", *this, "compare");
   require<ConfigError>(!variants.empty(), "compare",
                        "'compare.variants' needs at least one variant ('- name: standard')");
   require<ConfigError>(!seeds.empty(), "compare", "'compare.seeds' needs at least one seed");
@@ -82,8 +84,6 @@ void CompareConfig::check() const {
                          "'compare.baselines' takes unigram, bigram, trigram; got '{}'{}", b,
                          did_you_mean(b, known));
   }
-  require<ConfigError>(sample.tokens >= 0 && sample.temperature >= 0 && map.tokens >= 0, "compare",
-                       "'compare.sample.*' and 'compare.map.tokens' must not be negative");
 }
 
 CompareConfig read_compare_config(const ConfigNode& node) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <map>
 #include <span>
 #include <tuple>
@@ -61,6 +62,18 @@ void check_wanted(const InspectOptions& options, const ModelConfig& config) {
     require<ConfigError>(head >= 0 && head < config.heads, "inspect",
                          "--heads must be below {}; got {}", config.heads, head);
   }
+}
+
+/// NaN in, NaN out: no page of empty pictures.
+void require_numbers(const InspectLayer& layer) {
+  const auto finite = [](const std::vector<double>& values) {
+    return std::ranges::all_of(values, [](double x) { return std::isfinite(x); });
+  };
+  require<NumericalError>(
+      finite(layer.entropy) && finite(layer.sink_mass) && finite(layer.largest_weight), "inspect",
+      "the attention of layer {} is not finite: the model's weights are damaged or its logits "
+      "overflow; check the model, or train it again",
+      layer.layer);
 }
 
 InspectLayer layer_of(const LayerView& view, int64_t layer) {
@@ -191,6 +204,7 @@ InspectModel inspect_model(const std::string& name, const Transformer& model,
   for (size_t n = 0; n < views.size(); ++n) {
     const auto layer = static_cast<int64_t>(n);
     out.layers.push_back(layer_of(views[n], layer));
+    require_numbers(out.layers.back());
     if (!views[n].spec.focus.active()) continue;
     const FocusSpec& spec = views[n].spec.focus;
     const at::Tensor g = views[n].groups.groups.groups_btk[0].to(at::kCPU, at::kDouble);

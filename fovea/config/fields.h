@@ -16,12 +16,16 @@
 #include <string_view>
 #include <vector>
 
+#include "fovea/config/range.h"
+
 namespace fovea {
 
-/// Key and one line of help (units, legal values, source id).
+/// Key and one line of help (units, legal values, source id). A number states its range: readers
+/// refuse what is outside, and the key listing shows it.
 struct Field {
   std::string_view key;
   std::string_view help;
+  Range range = {};
 };
 
 class FieldVisitor;

@@ -6,6 +6,8 @@
 
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
@@ -15,7 +17,10 @@ namespace {
 
 constexpr size_t kMaxDepth =
     200;  // recursion here and in later visitors stays far from the stack's end
-constexpr size_t kMaxNodes = 200000;  // no recipe has as many; aliases of aliases can
+// No recipe has as many values; aliases of aliases can. The index of the largest sharded models
+// has 100,000 entries.
+constexpr size_t kMaxNodes = 200'000, kMaxJsonNodes = 1'000'000;
+constexpr ReadLimit kLargestRecipe{"a recipe", 16 << 20};
 
 /// Copies a YAML tree. Aliases are expanded, so a tree that contains itself shows as one without
 /// end.
@@ -40,23 +45,28 @@ class YamlBuilder {
       for (const auto& item : yaml) node.items.push_back(build(item, depth + 1));
     } else if (yaml.IsMap()) {
       node.kind = ConfigNode::Kind::map;
-      for (const auto& entry : yaml) add_field(node, entry.first, entry.second, depth);
+      std::unordered_map<std::string, size_t> keys;
+      for (const auto& entry : yaml) {
+        check_key(node, keys, entry.first);
+        ConfigNode built = build(entry.second, depth + 1);
+        built.place = place(entry.first);
+        node.fields.push_back({entry.first.Scalar(), std::move(built)});
+      }
     }
     return node;
   }
 
  private:
-  void add_field(ConfigNode& node, const YAML::Node& name, const YAML::Node& value, size_t depth) {
+  /// `keys`: where each key of the map stands in its fields.
+  void check_key(const ConfigNode& node, std::unordered_map<std::string, size_t>& keys,
+                 const YAML::Node& name) const {
     require<ConfigError>(name.IsScalar(), place(name),
                          "keys must be plain names; write 'key: value'");
-    const std::string& key = name.Scalar();
-    if (const ConfigNode* first = node.find(key)) {
-      fail<ConfigError>(place(name), "key '{}' stands twice (first at {}); remove one", key,
-                        first->place);
+    const auto [found, fresh] = keys.emplace(name.Scalar(), node.fields.size());
+    if (!fresh) {
+      fail<ConfigError>(place(name), "key '{}' stands twice (first at {}); remove one",
+                        name.Scalar(), node.fields[found->second].second.place);
     }
-    ConfigNode built = build(value, depth + 1);
-    built.place = place(name);
-    node.fields.push_back({key, std::move(built)});
   }
   std::string place(const YAML::Node& yaml) const {
     return fmt::format("{}:{}", name_, yaml.Mark().line + 1);
@@ -96,10 +106,10 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& value) override {
-    if (stack_.back().find(value) != nullptr) {
+    if (!stack_.back().keys.insert(value).second) {
       fail<ConfigError>(name_, "key '{}' stands twice; remove one", value);
     }
-    stack_.back().fields.push_back({value, {}});
+    stack_.back().node.fields.push_back({value, {}});
     return true;
   }
   bool parse_error(std::size_t position, const std::string&,
@@ -113,30 +123,41 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
     if (stack_.size() >= kMaxDepth) {
       fail<ConfigError>(name_, "JSON nested deeper than {} levels; simplify it", kMaxDepth);
     }
-    ConfigNode node;
-    node.kind = kind;
-    node.place = name_;
-    stack_.push_back(std::move(node));
+    stack_.emplace_back();
+    stack_.back().node.kind = kind;
+    stack_.back().node.place = name_;
     return true;
   }
   bool close() {
-    ConfigNode node = std::move(stack_.back());
+    ConfigNode node = std::move(stack_.back().node);
     stack_.pop_back();
     return put(std::move(node));
   }
   bool put(ConfigNode node) {
+    if (++nodes_ > kMaxJsonNodes) {
+      fail<ConfigError>(name_, "more than {} values; such a file is no config", kMaxJsonNodes);
+    }
     if (stack_.empty()) {
       root_ = std::move(node);
-    } else if (stack_.back().kind == ConfigNode::Kind::map) {
-      stack_.back().fields.back().second = std::move(node);
+      return true;
+    }
+    ConfigNode& open = stack_.back().node;
+    if (open.kind == ConfigNode::Kind::map) {
+      open.fields.back().second = std::move(node);
     } else {
-      stack_.back().items.push_back(std::move(node));
+      open.items.push_back(std::move(node));
     }
     return true;
   }
 
+  struct Open {
+    ConfigNode node;
+    std::unordered_set<std::string> keys;  // of a map
+  };
+
   std::string name_;
-  std::vector<ConfigNode> stack_;
+  std::vector<Open> stack_;
+  size_t nodes_ = 0;
   ConfigNode root_;
 };
 
@@ -183,7 +204,7 @@ ConfigNode parse_yaml(std::string_view text, const std::string& name) {
 }
 
 ConfigNode load_yaml(const std::filesystem::path& path) {
-  return parse_yaml(read_file(path), path.string());
+  return parse_yaml(read_file(path, kLargestRecipe), path.string());
 }
 
 ConfigNode parse_json(std::string_view text, const std::string& name) {
@@ -232,11 +253,14 @@ void merge_into(ConfigNode& base, const ConfigNode& patch) {
     base = patch;
     return;
   }
+  std::unordered_map<std::string, size_t> mine;  // a look-up of each key alone would be quadratic
+  for (size_t i = 0; i < base.fields.size(); ++i) mine.emplace(base.fields[i].first, i);
   for (const auto& [key, value] : patch.fields) {
-    if (ConfigNode* mine = base.find(key)) {
-      merge_into(*mine, value);
-    } else {
+    const auto [found, fresh] = mine.emplace(key, base.fields.size());
+    if (fresh) {
       base.fields.push_back({key, value});
+    } else {
+      merge_into(base.fields[found->second].second, value);
     }
   }
 }

@@ -19,6 +19,13 @@ std::string joined(std::span<const std::string_view> names) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+template <class T>
+[[noreturn]] void outside(std::string_view where, const std::string& key, const Field& field,
+                          T value) {
+  fail<ConfigError>(where, "'{}' must be {}; got {} ({})", key, field.range.text(), value,
+                    field.help);
+}
+
 class Reader : public FieldVisitor {
  public:
   Reader(const ConfigNode& node, std::string prefix) : node_(node), prefix_(std::move(prefix)) {
@@ -138,6 +145,7 @@ class Reader : public FieldVisitor {
       }
       value = static_cast<int64_t>(real);  // "1e6"
     }
+    if (!field.range.contains(value)) outside(node.place, dotted(field), field, value);
     return value;
   }
   double to_real(const ConfigNode& node, const Field& field) const {
@@ -145,6 +153,7 @@ class Reader : public FieldVisitor {
                              ? parse_real(without_separators(node.scalar))
                              : std::nan("");
     if (!std::isfinite(value)) wrong(node, field, "a finite number");
+    if (!field.range.contains(value)) outside(node.place, dotted(field), field, value);
     return value;
   }
   static std::string without_separators(std::string text) {  // 1_000_000, +3
@@ -174,6 +183,44 @@ class Reader : public FieldVisitor {
   const ConfigNode& node_;
   std::string prefix_;
   std::vector<std::string> known_;
+};
+
+/// Refuses numbers outside their range, in structs that were filled by code.
+class Checker : public FieldVisitor {
+ public:
+  Checker(std::string_view where, std::string prefix) : where_(where), prefix_(std::move(prefix)) {}
+
+  void boolean(const Field&, bool&) override {}
+  void integer(const Field& field, int64_t& value) override { check(field, value); }
+  void real(const Field& field, double& value) override { check(field, value); }
+  void text(const Field&, std::string&) override {}
+  void choice_index(const Field&, int&, std::span<const std::string_view>) override {}
+  void integers(const Field& field, std::vector<int64_t>& values) override {
+    for (const int64_t value : values) check(field, value);
+  }
+  void reals(const Field& field, std::vector<double>& values) override {
+    for (const double value : values) check(field, value);
+  }
+  void texts(const Field&, std::vector<std::string>&) override {}
+  void group(const Field& field, const std::function<void(FieldVisitor&)>& describe) override {
+    check_fields(where_, dotted(field), describe);
+  }
+  void group_list(const Field& field, const GroupListAccess& access) override {
+    for (size_t i = 0; i < access.size(); ++i)
+      check_fields(where_, fmt::format("{}.{}", dotted(field), i),
+                   [&](FieldVisitor& v) { access.describe(i, v); });
+  }
+
+ private:
+  template <class T>
+  void check(const Field& field, T value) const {
+    if (!field.range.contains(value)) outside(where_, dotted(field), field, value);
+  }
+  std::string dotted(const Field& field) const {
+    return prefix_.empty() ? std::string(field.key) : fmt::format("{}.{}", prefix_, field.key);
+  }
+  std::string_view where_;
+  std::string prefix_;
 };
 
 class Writer : public FieldVisitor {
@@ -225,10 +272,10 @@ class Lister : public FieldVisitor {
     add(field, "true|false", value ? "true" : "false");
   }
   void integer(const Field& field, int64_t& value) override {
-    add(field, "integer", std::to_string(value));
+    add(field, ranged("integer", field), std::to_string(value));
   }
   void real(const Field& field, double& value) override {
-    add(field, "number", fmt::format("{}", value));
+    add(field, ranged("number", field), fmt::format("{}", value));
   }
   void text(const Field& field, std::string& value) override {
     add(field, "text", value.empty() ? "''" : value);
@@ -239,10 +286,10 @@ class Lister : public FieldVisitor {
         std::string(names[static_cast<size_t>(index)]));
   }
   void integers(const Field& field, std::vector<int64_t>& values) override {
-    add(field, "list of integers", fmt::format("[{}]", fmt::join(values, ", ")));
+    add(field, ranged("list of integers", field), fmt::format("[{}]", fmt::join(values, ", ")));
   }
   void reals(const Field& field, std::vector<double>& values) override {
-    add(field, "list of numbers", fmt::format("[{}]", fmt::join(values, ", ")));
+    add(field, ranged("list of numbers", field), fmt::format("[{}]", fmt::join(values, ", ")));
   }
   void texts(const Field& field, std::vector<std::string>& values) override {
     add(field, "list of texts", fmt::format("[{}]", fmt::join(values, ", ")));
@@ -261,9 +308,12 @@ class Lister : public FieldVisitor {
   }
 
  private:
+  static std::string ranged(const char* type, const Field& field) {
+    return field.range.stated() ? fmt::format("{} {}", type, field.range.text()) : type;
+  }
   void add(const Field& field, std::string type, std::string initial) {
     lines_.push_back({prefix_ + std::string(field.key), std::move(type), std::move(initial),
-                      std::string(field.help)});
+                      std::string(field.help), field.range});
   }
   std::vector<FieldLine>& lines_;
   std::string prefix_;
@@ -333,6 +383,12 @@ void read_fields(const ConfigNode& node, const std::string& prefix,
   Reader reader(node, prefix);
   describe(reader);
   reader.check_unknown();
+}
+
+void check_fields(std::string_view where, const std::string& prefix,
+                  const DescribeFunction& describe) {
+  Checker checker(where, prefix);
+  describe(checker);
 }
 
 Json fields_to_json(const DescribeFunction& describe) {

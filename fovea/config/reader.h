@@ -16,14 +16,25 @@ namespace fovea {
 using DescribeFunction = std::function<void(FieldVisitor&)>;
 
 /// Reads `node` into what `describe` visits. Absent keys keep their value. ConfigError for unknown
-/// keys (nearest name shown), wrong types and numbers that do not parse; the message names
-/// file:line and the dotted key.
+/// keys (nearest name shown), wrong types, numbers that do not parse and numbers outside their
+/// range; the message names file:line and the dotted key.
 void read_fields(const ConfigNode& node, const std::string& prefix,
                  const DescribeFunction& describe);
 
 template <Described T>
 void read_fields(const ConfigNode& node, T& value, const std::string& prefix = "") {
   read_fields(node, prefix, [&value](FieldVisitor& v) { value.describe(v); });
+}
+
+/// ConfigError "[where] 'prefix.key' must be ..." for the first number outside its range: for
+/// structs that were filled by code.
+void check_fields(std::string_view where, const std::string& prefix,
+                  const DescribeFunction& describe);
+
+template <Described T>
+void check_fields(std::string_view where, const T& value, const std::string& prefix = "") {
+  T copy = value;
+  check_fields(where, prefix, [&copy](FieldVisitor& v) { copy.describe(v); });
 }
 
 /// Everything `describe` visits as JSON, in order.
@@ -44,9 +55,10 @@ std::string fields_to_yaml(const T& value, bool with_help = false) {
   return fields_to_yaml([&copy](FieldVisitor& v) { copy.describe(v); }, with_help);
 }
 
-/// One line of the key listing: dotted key, type, default, help.
+/// One line of the key listing: dotted key, type (of a number with its range), default, help.
 struct FieldLine {
   std::string key, type, initial, help;
+  Range range;  ///< of numbers
 };
 std::vector<FieldLine> list_fields(const DescribeFunction& describe);
 

@@ -3,11 +3,11 @@
 #include "fovea/data/config.h"
 
 #include <array>
-#include <cmath>
 #include <cstdlib>
 #include <set>
 
 #include "fovea/base/error.h"
+#include "fovea/config/reader.h"
 #include "fovea/data/source_files.h"
 
 namespace fovea {
@@ -46,11 +46,16 @@ void DataSource::describe(FieldVisitor& v) {
           "text file, folder or .jsonl, each also .gz or .zst; torch-python; find-the-block:...; "
           "${NAME} from the environment"},
          path);
-  v.real({"weight", "share of the training rows, relative to the other sources"}, weight);
+  v.real(
+      {"weight",
+       "share of the training rows, relative to the other sources; remove a source to leave it out",
+       ranges::kPositive},
+      weight);
   v.text({"name", "name in metrics and tables; empty = from the path"}, name);
   v.text({"field", "JSONL: the key that holds the text"}, field);
   v.integer(
-      {"scored_tail", "above 0: only the last so many tokens of a document are learned and scored"},
+      {"scored_tail", "above 0: only the last so many tokens of a document are learned and scored",
+       ranges::kPositionCounts},
       scored_tail);
   v.texts(
       {"include", "folders: endings of the files to take, as [.py, .md]; empty = every text file"},
@@ -59,11 +64,14 @@ void DataSource::describe(FieldVisitor& v) {
 
 void DataConfig::describe(FieldVisitor& v) {
   v.nested_list({"sources", "where the text comes from"}, sources);
-  v.real({"validation_fraction", "share of the documents kept for validation, in (0, 0.5]"},
+  v.real({"validation_fraction",
+          "share of the documents kept for validation, in (0, 0.5]",
+          {1e-9, 0.5}},
          validation_fraction);
-  v.integer({"validation_tokens", "most tokens of each source that one evaluation reads"},
-            validation_tokens);
-  v.integer({"seed", "seed of the split into train and validation"}, seed);
+  v.integer(
+      {"validation_tokens", "most tokens of each source that one evaluation reads", {1, 1e15}},
+      validation_tokens);
+  v.integer({"seed", "seed of the split into train and validation", ranges::kSeeds}, seed);
   v.choice({"bad_lines", "a JSONL line without usable text: stop, or skip and count it"},
            bad_lines);
   v.choice({"invalid_utf8", "a document that is not UTF-8: stop, skip and count it, or put U+FFFD"},
@@ -72,6 +80,7 @@ void DataConfig::describe(FieldVisitor& v) {
 }
 
 void DataConfig::check() const {
+  check_fields("data", *this, "data");
   require<ConfigError>(!sources.empty(), "data",
                        "expected at least one entry in data.sources; got none; "
                        "add '- path: FILE_OR_FOLDER'");
@@ -81,19 +90,10 @@ void DataConfig::check() const {
     require<ConfigError>(!source.path.empty(), "data",
                          "data.sources.{}.path is empty; name a file or folder", i);
     require<ConfigError>(
-        std::isfinite(source.weight) && source.weight > 0, "data",
-        "data.sources.{}.weight must be a positive number; got {}; remove a source to leave it out",
-        i, source.weight);
-    require<ConfigError>(
         names.insert(source_name(source)).second, "data",
         "data.sources.{} has the name '{}' of another source; give each its own 'name'", i,
         source_name(source));
   }
-  require<ConfigError>(validation_fraction > 0 && validation_fraction <= 0.5, "data",
-                       "data.validation_fraction must be in (0, 0.5]; got {}; 0.05 is usual",
-                       validation_fraction);
-  require<ConfigError>(validation_tokens > 0, "data",
-                       "data.validation_tokens must be positive; got {}", validation_tokens);
 }
 
 fs::path resolve_source_path(std::string_view path) {

@@ -15,8 +15,9 @@ namespace fovea {
 namespace {
 
 constexpr size_t kReadBlock = 1 << 20;
-// A line longer than this is passed on in parts; JSONL lines are not limited.
+// A line longer than this is passed on in parts; a line of JSONL is held whole.
 constexpr size_t kLongestPart = 4 << 20;
+constexpr size_t kLongestJsonLine = 256 << 20;
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
@@ -142,7 +143,13 @@ class JsonLinesReader {
       const size_t searched = window_.view().size();
       more = window_.fill();
       const std::string_view view = window_.view();
-      if (more && view.substr(searched).find('\n') == view.npos) continue;  // inside a long line
+      if (more && view.substr(searched).find('\n') == view.npos) {  // inside a long line
+        require<InputError>(view.size() <= kLongestJsonLine,
+                            fmt::format("{}:{}", file_.path.string(), line_ + 1),
+                            "a line of JSONL has at most {} MB; this one is longer: is it JSONL?",
+                            kLongestJsonLine >> 20);
+        continue;
+      }
       size_t at = line_ == 0 && view.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
       while (at < view.size()) {
         const size_t end = view.find('\n', at);

@@ -20,6 +20,8 @@ CopyScore copy_score(const Transformer& model, const Tokenizer& tokenizer, const
                        length, windows);
   std::vector<int32_t> tokens;
   tokenizer.append(text, tokens);
+  require<InputError>(length <= std::ssize(tokens), "copy score",
+                      "the text must have a window of {} tokens; it has {}", length, tokens.size());
   CopyScore score{.length = length};
   double first = 0.0, second = 0.0;
   for (; score.windows < windows && (score.windows + 1) * length <= std::ssize(tokens);
@@ -37,10 +39,12 @@ CopyScore copy_score(const Transformer& model, const Tokenizer& tokenizer, const
     first += nll.narrow(0, 0, length - 1).mean().item<double>();
     second += nll.narrow(0, length, length - 1).mean().item<double>();
   }
-  require<InputError>(score.windows > 0, "copy score",
-                      "the text must have a window of {} tokens; it has {}", length, tokens.size());
   score.first = std::exp(first / static_cast<double>(score.windows));
   score.second = std::exp(second / static_cast<double>(score.windows));
+  require<NumericalError>(std::isfinite(score.first) && std::isfinite(score.second), "copy score",
+                          "the perplexities are {} and {}, no finite numbers: the model's weights "
+                          "are damaged or its logits overflow",
+                          score.first, score.second);
   return score;
 }
 

@@ -13,6 +13,8 @@
 #include <numbers>
 
 #include "fovea/base/error.h"
+#include "fovea/nn/memory_needs.h"
+#include "fovea/runtime/memory_limit.h"
 
 namespace fovea {
 namespace {
@@ -79,6 +81,16 @@ std::vector<PositionBucket> make_buckets(int64_t window) {
 
 size_t bucket_of(int64_t position) { return std::bit_width(static_cast<uint64_t>(position)); }
 
+/// Refuses a pass over `rows` windows of `length` inputs that the machine cannot hold.
+void require_pass(const Transformer& model, int64_t rows, int64_t length) {
+  if (model.device().is_cuda()) return;
+  constexpr double element = sizeof(float);
+  const double tokens = static_cast<double>(rows) * static_cast<double>(length);
+  require_memory(
+      fmt::format("{} windows of {} tokens", rows, length),
+      position_table_bytes(model.config(), length) + pass_bytes(model.config(), tokens, element));
+}
+
 using Stream = std::shared_ptr<const std::vector<int64_t>>;
 
 /// Collects windows of one document after the other and scores them a few at a time.
@@ -97,6 +109,7 @@ class Scorer {
     int64_t length = 0;
     for (const Item& item : pending_) length = std::max(length, item.window.length);
     const auto rows = static_cast<int64_t>(pending_.size());
+    require_pass(model_, rows, length);
     // Rows are filled up behind their end: a causal model does not see it, and it carries no
     // target.
     at::Tensor tokens = at::full({rows, length}, 0, at::kLong);
@@ -184,6 +197,14 @@ Json totals_json(const ScoreTotals& t) {
           {"bits_per_byte", t.bits_per_byte()}};
 }
 
+void require_finite(const ScoreResult& result) {
+  for (const auto& [name, totals] : result.sources)
+    require<NumericalError>(std::isfinite(totals.nll), "eval",
+                            "the loss on '{}' is {}, no finite number: the model's weights are "
+                            "damaged or its logits overflow; check the model, or train it again",
+                            name, totals.nll);
+}
+
 ScoreTotals& totals_of(ScoreResult& result, const std::string& source) {
   for (auto& [name, totals] : result.sources) {
     if (name == source) return totals;
@@ -251,6 +272,7 @@ ScoreResult score_text(const Transformer& model, const Tokenizer& tokenizer,
     if (progress) progress(++done, static_cast<int64_t>(documents.size()));
   }
   scorer.flush();
+  require_finite(result);
   for (const auto& [name, totals] : result.sources) result.total.add(totals);
   require<InputError>(result.total.tokens > 0, "eval",
                       "the text to score must hold at least one token; got {} documents, all empty",

@@ -32,6 +32,7 @@ GenerateResult Chat::say(std::string_view text, const GenerateOptions& options,
                          const TextStream& stream, const std::atomic<bool>* interrupt) {
   const int64_t before = session_.length();
   GenerateOptions how = options;
+  how.check();
   if (options_.format == ChatFormat::roles) {
     // Every turn but the first begins on a line of its own, as the stop string expects it.
     const char* line = before == start_ && options_.system.empty() ? "" : "\n";
@@ -40,8 +41,14 @@ GenerateResult Chat::say(std::string_view text, const GenerateOptions& options,
   } else {
     session_.append(text);
   }
-  turns_.push_back(before);
-  return session_.generate(how, stream, interrupt);
+  try {
+    GenerateResult answer = session_.generate(how, stream, interrupt);
+    turns_.push_back(before);
+    return answer;
+  } catch (...) {
+    session_.rewind(before);
+    throw;
+  }
 }
 
 bool Chat::undo() {

@@ -34,7 +34,7 @@ class Chat {
        const ContextOptions& context = {});
 
   /// One turn. An interrupted answer stays as far as it came. InputError where the turn does not
-  /// fit; the conversation is as before then.
+  /// fit. After an exception the conversation is as before the turn.
   GenerateResult say(std::string_view text, const GenerateOptions& options,
                      const TextStream& stream = {}, const std::atomic<bool>* interrupt = nullptr);
   /// Takes the last turn and its answer back; false where there is none, or it was forgotten

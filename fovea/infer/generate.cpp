@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
+#include "fovea/config/reader.h"
+#include "fovea/infer/stop_strings.h"
 #include "fovea/infer/text_writer.h"
 
 namespace fovea {
@@ -23,22 +25,22 @@ std::span<const std::string_view> enum_names(WhenFull) { return kWhenFull; }
 std::span<const std::string_view> enum_names(FinishReason) { return kReasons; }
 
 void ContextOptions::describe(FieldVisitor& v) {
-  v.integer({"context", "positions of the text; 0 = the model's trained length"}, context);
+  v.integer(
+      {"context", "positions of the text; 0 = the model's trained length", ranges::kPositionCounts},
+      context);
   v.choice({"when_full", "at the last position: stop, or slide (forget the older half)"},
            when_full);
 }
 
 void GenerateOptions::describe(FieldVisitor& v) {
   sampling.describe(v);
-  v.integer({"max_tokens", "new tokens at most"}, max_tokens);
-  v.integer({"seed", "of the draws; the same seed gives the same text"}, seed);
+  v.integer({"max_tokens", "new tokens at most", ranges::kPositionCounts}, max_tokens);
+  v.integer({"seed", "of the draws; the same seed gives the same text", ranges::kSeeds}, seed);
   v.texts({"stop", "the text ends before the first of these strings"}, stop);
 }
 
 void GenerateOptions::check() const {
-  sampling.check();
-  require<ConfigError>(max_tokens >= 0, "generate", "'max_tokens' must be 0 or more; got {}",
-                       max_tokens);
+  check_fields("generate", *this);
   StopStrings{stop};
 }
 
@@ -54,9 +56,9 @@ nlohmann::ordered_json GenerateResult::to_json() const {
   json["prompt_seconds"] = prompt_seconds;
   json["seconds"] = seconds;
   json["tokens_per_second"] = tokens_per_second();
-  json["decode"] = path.name;
-  if (!path.plan.empty()) json["decode_plan"] = path.plan;
-  if (!path.reason.empty()) json["decode_reason"] = path.reason;
+  json["decode"] = enum_name(path.name);
+  if (!path.plan.empty()) json["decode_plan"] = path.plan_text();
+  if (const std::string why = path.reason.text(); !why.empty()) json["decode_reason"] = why;
   return json;
 }
 
@@ -147,6 +149,7 @@ void TextSession::forget_text_after(size_t first_token, const std::string& stop)
 GenerateResult TextSession::generate(const GenerateOptions& options, const TextStream& stream,
                                      const std::atomic<bool>* interrupt) {
   options.check();
+  require_tokens(std::ssize(tokens_));
   TextWriter writer(tokenizer_, options, tokens_, stream);
   make_room();
   writer.result().prompt_tokens =
@@ -170,6 +173,14 @@ GenerateResult TextSession::generate(const GenerateOptions& options, const TextS
                       result.stop);
   }
   return result;
+}
+
+void check_prompt(const Transformer& model, const Tokenizer& tokenizer, std::string_view prompt,
+                  const ContextOptions& context) {
+  const int64_t limit = checked_context(model, context.context);
+  const int64_t tokens = std::ssize(tokenizer.encode(prompt)) + (tokenizer.bos() >= 0 ? 1 : 0);
+  require_tokens(tokens);
+  if (context.when_full == WhenFull::stop) require_fits(model, tokens, limit);
 }
 
 GenerateResult generate_text(const Transformer& model, const Tokenizer& tokenizer,

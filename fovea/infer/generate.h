@@ -117,6 +117,11 @@ class TextSession {
   int64_t forgotten_ = 0;
 };
 
+/// InputError where generate_text() would refuse `prompt`: it has no token, or, where `when_full`
+/// is `stop`, more than the context.
+void check_prompt(const Transformer& model, const Tokenizer& tokenizer, std::string_view prompt,
+                  const ContextOptions& context = {});
+
 /// Continues one prompt; the cache has just the positions that prompt and `max_tokens` need.
 GenerateResult generate_text(const Transformer& model, const Tokenizer& tokenizer,
                              std::string_view prompt, const GenerateOptions& options = {},

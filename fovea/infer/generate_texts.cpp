@@ -59,6 +59,7 @@ class Batch {
     const auto prompt = static_cast<int64_t>(text.tokens.size());
     text.context =
         needed_context(model_, tokenizer_, request.prompt, request.options.max_tokens, context_);
+    require_tokens(prompt);
     require_fits(model_, prompt, text.context);
     text.writer = std::make_unique<TextWriter>(tokenizer_, request.options, text.tokens);
     text.writer->result().prompt_tokens = prompt;

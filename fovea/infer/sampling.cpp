@@ -6,19 +6,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "fovea/base/error.h"
+#include "fovea/config/reader.h"
 
 namespace fovea {
 namespace {
 
 constexpr uint64_t kSamplingStream = 0x67656E;  // keeps the draws apart from other users of a seed
-
-void check_range(std::string_view key, double value, double low, double high) {
-  require<ConfigError>(value >= low && value <= high, "sampling", "'{}' must be {} to {}; got {}",
-                       key, low, high, value);
-}
 
 bool likelier(const TokenProbability& a, const TokenProbability& b) {
   return a.probability > b.probability || (a.probability == b.probability && a.token < b.token);
@@ -54,29 +49,26 @@ void keep_top_p(std::vector<TokenProbability>& tokens, double p) {
 }  // namespace
 
 void SamplingOptions::describe(FieldVisitor& v) {
-  v.real({"temperature", "logits are divided by it; 0 = always the likeliest token"}, temperature);
-  v.integer({"top_k", "sample among the k likeliest tokens; 0 = all"}, top_k);
-  v.real({"top_p", "sample among the fewest tokens whose probabilities reach p"}, top_p);
-  v.real({"min_p", "sample among tokens at least p times as likely as the likeliest"}, min_p);
+  v.real({"temperature", "logits are divided by it; 0 = always the likeliest token", {0, 1e6}},
+         temperature);
+  v.integer({"top_k", "sample among the k likeliest tokens; 0 = all", ranges::kPositionCounts},
+            top_k);
+  v.real({"top_p", "sample among the fewest tokens whose probabilities reach p", {1e-9, 1}}, top_p);
+  v.real(
+      {"min_p", "sample among tokens at least p times as likely as the likeliest", ranges::kShare},
+      min_p);
   v.real({"repetition_penalty",
           "divides positive logits of tokens in the text so far, multiplies "
-          "negative ones; 1 = off"},
+          "negative ones; 1 = off",
+          {1e-6, 1e6}},
          repetition_penalty);
   v.real({"frequency_penalty",
-          "subtracted from a logit once for every time its token was generated; 0 = off"},
+          "subtracted from a logit once for every time its token was generated; 0 = off",
+          {-1e6, 1e6}},
          frequency_penalty);
 }
 
-void SamplingOptions::check() const {
-  constexpr double kLargest = 1e6;
-  check_range("temperature", temperature, 0, kLargest);
-  require<ConfigError>(top_k >= 0, "sampling", "'top_k' must be 0 (all) or more; got {}", top_k);
-  check_range("top_p", top_p, std::numeric_limits<double>::min(), 1);
-  check_range("min_p", min_p, 0, 1);
-  check_range("repetition_penalty", repetition_penalty, std::numeric_limits<double>::min(),
-              kLargest);
-  check_range("frequency_penalty", frequency_penalty, -kLargest, kLargest);
-}
+void SamplingOptions::check() const { check_fields("sampling", *this); }
 
 Sampler::Sampler(const SamplingOptions& options, uint64_t seed, int64_t vocab_size)
     : options_(options),

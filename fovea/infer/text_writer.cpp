@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "fovea/base/error.h"
+#include "fovea/config/reader.h"
 
 namespace fovea {
 namespace {
@@ -81,8 +82,9 @@ GenerateResult TextWriter::finish(const PathTaken& path) {
 }
 
 int64_t checked_context(const Transformer& model, int64_t wanted) {
-  require<ConfigError>(wanted >= 0 && wanted != 1, "generate",
-                       "'context' must be 0 (the trained length) or at least 2; got {}", wanted);
+  require<ConfigError>(ranges::kPositionCounts.contains(wanted) && wanted != 1, "generate",
+                       "'context' must be 0 (the trained length) or 2 to {}; got {}",
+                       plain_number(ranges::kMostPositions), wanted);
   return wanted == 0 ? model.config().context : wanted;
 }
 
@@ -92,6 +94,12 @@ int64_t needed_context(const Transformer& model, const Tokenizer& tokenizer,
   const auto prompt_tokens = static_cast<int64_t>(tokenizer.encode(prompt).size()) + 1;
   return std::clamp<int64_t>(prompt_tokens + std::min(max_tokens, limit),
                              std::min<int64_t>(2, limit), limit);
+}
+
+void require_tokens(int64_t tokens) {
+  require<InputError>(tokens > 0, "generate",
+                      "expected a text of at least one token; got none, and this tokenizer has no "
+                      "begin mark; give a prompt");
 }
 
 void require_fits(const Transformer& model, int64_t tokens, int64_t context) {

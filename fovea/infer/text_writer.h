@@ -56,6 +56,9 @@ int64_t checked_context(const Transformer& model, int64_t wanted);
 int64_t needed_context(const Transformer& model, const Tokenizer& tokenizer,
                        std::string_view prompt, int64_t max_tokens, const ContextOptions& options);
 
+/// InputError for a text of no token.
+void require_tokens(int64_t tokens);
+
 /// InputError where the text does not fit.
 void require_fits(const Transformer& model, int64_t tokens, int64_t context);
 

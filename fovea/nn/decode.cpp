@@ -8,13 +8,14 @@
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/isa.h"
+#include "fovea/nn/memory_needs.h"
 #include "fovea/nn/transformer_impl.h"
+#include "fovea/runtime/memory_limit.h"
 
 namespace fovea {
 
 DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) const {
   DecodeState state;
-  state.rope = impl_->rope_for(capacity);
   std::vector<std::vector<StreamSpec>> streams;
   int64_t bytes = 0;
   for (const LayerWeights& layer : impl_->layers) {
@@ -22,6 +23,10 @@ DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) cons
         cache_streams(spec_in_force(layer.spec, impl_->compute), impl_->compute.dtype));
     bytes += cache_bytes(streams.back(), batch, capacity);
   }
+  if (impl_->device.is_cpu())
+    require_memory(fmt::format("a text of {} tokens", capacity),
+                   static_cast<double>(bytes) + position_table_bytes(impl_->config, capacity));
+  state.rope = impl_->rope_for(capacity);
   // One block for all layers, each of which may be smaller than a page. Bad sizes are the caches'.
   std::optional<HugePages> memory;
   if (impl_->device.is_cpu() && batch > 0 && capacity > 0) memory.emplace(bytes);
@@ -50,10 +55,11 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
       "decode", "focus {} is a baseline of scoring and has no decode",
       enum_name(impl_->compute.focus));
   const std::optional<std::string> why_not = impl_->prepare_fused_decoder(tokens_bt, state);
-  state.path = {.name = why_not ? "by layers" : "fused decoder",
-                .isa = std::string(enum_name(chosen_isa())),
-                .plan = "",
-                .reason = why_not ? "no fused decoder: " + *why_not : ""};
+  state.path = {.name = why_not ? PathName::by_layers : PathName::fused_decoder,
+                .isa = std::string(enum_name(chosen_isa()))};
+  if (why_not)
+    state.path.reason = {.kind = PathReason::Kind::refused,
+                         .detail = "no fused decoder: " + *why_not};
   if (!why_not) {
     const at::Tensor z = impl_->ruled(impl_->decode_fused(tokens_bt, state));
     return all ? z.unsqueeze(1) : z;

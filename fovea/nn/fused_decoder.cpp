@@ -218,8 +218,7 @@ std::optional<std::string> Transformer::Impl::why_no_fused_decoder() const {
     if (w.block.interleaved) return "rope.layout interleaved";
     for (const at::Tensor* matrix : {&w.wq, &w.wk, &w.wv, &w.wo, &w.gate, &w.up, &w.down, &head})
       if (!usable(*matrix)) return "matrices are held in several forms";
-    const std::string why = beyond_decode_rule(spec_in_force(w.spec, compute));
-    if (!why.empty()) return why;
+    if (auto why = why_not_decode_rule(spec_in_force(w.spec, compute))) return why;
   }
   return std::nullopt;
 }

@@ -9,6 +9,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/config/reader.h"
 #include "fovea/nn/model_config.h"
 #include "fovea/nn/ops.h"
 #include "fovea/nn/parameters.h"
@@ -22,6 +23,7 @@ constexpr std::array<std::string_view, kLoraSites> kNames{
     "q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
 // Beyond the sites of the blocks' own dropout, which count 2 a layer.
 constexpr uint64_t kDropoutSites = uint64_t{1} << 32;
+constexpr int64_t kMostRanks = 1 << 16;
 
 bool names(const std::string& module, const std::string& entry) {
   return module == entry || module.ends_with("." + entry);
@@ -77,14 +79,14 @@ std::span<const std::string_view> enum_names(LoraSettings::Start) {
 
 void LoraModule::describe(FieldVisitor& v) {
   v.text({"module", "a module's name or the end of it: o_proj, layers.3.mlp.up_proj"}, module);
-  v.integer({"rank", "of these modules; 0 = lora.rank"}, rank);
-  v.real({"alpha", "of these modules; 0 = lora.alpha"}, alpha);
+  v.integer({"rank", "of these modules; 0 = lora.rank", {0, kMostRanks}}, rank);
+  v.real({"alpha", "of these modules; 0 = lora.alpha", ranges::kNotNegative}, alpha);
 }
 
 void LoraSettings::describe(FieldVisitor& v) {
-  v.integer({"rank", "r of the low-rank adapters (spec 5); 0 = none"}, rank);
-  v.real({"alpha", "the adapters' output is times alpha / r"}, alpha);
-  v.real({"dropout", "on the adapters' input, in training"}, dropout);
+  v.integer({"rank", "r of the low-rank adapters (spec 5); 0 = none", {0, kMostRanks}}, rank);
+  v.real({"alpha", "the adapters' output is times alpha / r", ranges::kPositive}, alpha);
+  v.real({"dropout", "on the adapters' input, in training", ranges::kBelowOne}, dropout);
   v.boolean({"rslora", "times alpha / sqrt(r) instead"}, rslora);
   v.choice({"start", "of A: uniform +-1/sqrt(inputs), or gaussian of deviation 1/r; B starts at 0"},
            start);
@@ -95,24 +97,11 @@ void LoraSettings::describe(FieldVisitor& v) {
 }
 
 void LoraSettings::check() const {
-  require<ConfigError>(rank >= 0 && rank <= 1 << 16, kWhere,
-                       "'model.lora.rank' must be 0 (no adapter) to 65536; got {}", rank);
+  check_fields(kWhere, *this, "model.lora");
   require<ConfigError>(active() || *this == LoraSettings{}, kWhere,
                        "'model.lora' has keys but no adapter; set 'model.lora.rank'");
-  require<ConfigError>(std::isfinite(alpha) && alpha > 0.0, kWhere,
-                       "'model.lora.alpha' must be above 0; got {}", alpha);
-  require<ConfigError>(dropout >= 0.0 && dropout < 1.0, kWhere,
-                       "'model.lora.dropout' must be in [0, 1); got {}", dropout);
   require<ConfigError>(!active() || !targets.empty(), kWhere,
                        "'model.lora.targets' must name a linear layer, or all-linear");
-  for (const LoraModule& own : modules) {
-    require<ConfigError>(
-        own.rank >= 0 && own.rank <= 1 << 16 && std::isfinite(own.alpha) && own.alpha >= 0.0,
-        kWhere,
-        "'model.lora.modules' needs ranks of 0 to 65536 and alphas of 0 or more; '{}' has "
-        "{} and {}",
-        own.module, own.rank, own.alpha);
-  }
 }
 
 std::vector<std::string> LoraPlace::weights() const {

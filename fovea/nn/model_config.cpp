@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
+#include "fovea/attention/mechanisms/focus.h"
 #include "fovea/base/error.h"
+#include "fovea/config/reader.h"
 #include "fovea/nn/lora.h"
 
 namespace fovea {
@@ -14,7 +15,8 @@ namespace {
 
 // A width or vocabulary beyond these is a typing error: the largest published models stay an order
 // below.
-constexpr int64_t kLargestWidth = 1 << 17, kLargestVocab = 1 << 22, kMostLayers = 1024;
+constexpr int64_t kLargestWidth = 1 << 17, kLargestVocab = 1 << 22, kMostLayers = 1024,
+                  kLargestHead = 4096;
 
 void check_range(const char* key, int64_t value, int64_t low, int64_t high) {
   require<ConfigError>(value >= low && value <= high, "model",
@@ -27,24 +29,11 @@ int64_t matched_width(const ModelConfig& c) {
   return std::max(m, (wanted + m / 2) / m * m);
 }
 
-void check_numbers(const ModelConfig& c) {
-  const auto number = [](const char* key, double value, bool legal, const char* expected) {
-    require<ConfigError>(std::isfinite(value) && legal, "model", "'model.{}' must be {}; got {}",
-                         key, expected, value);
-  };
-  number("embedding_scale", c.embedding_scale, c.embedding_scale >= 0,
-         "0 (sqrt(width)) or positive");
-  number("logit_scale", c.logit_scale, c.logit_scale > 0, "positive");
-  number("logit_cap", c.logit_cap, c.logit_cap >= 0, "0 (off) or positive");
-  number("init.std", c.init.std, c.init.std > 0, "positive");
+/// Combinations without a meaning.
+void check_options(const ModelConfig& c) {
   check_range("attention.full.every", c.attention.full.every, 0, c.layers);
   for (const int64_t layer : c.attention.full.layers)
     check_range("attention.full.layers", layer, 0, c.layers - 1);
-}
-
-/// Combinations without a meaning.
-void check_options(const ModelConfig& c) {
-  check_numbers(c);
   if (c.positions == Positions::rope) c.rope.check(c.head_dim);
   const std::string bias(enum_name(c.attention.bias.kind)), positions(enum_name(c.positions));
   require<ConfigError>(
@@ -77,30 +66,42 @@ void check_options(const ModelConfig& c) {
 
 void MultiTokenSettings::describe(FieldVisitor& v) {
   kernels.describe(v);
-  v.integers({"layers", "layers with convolutions, counted from 0; empty: all"}, layers);
+  v.integers(
+      {"layers", "layers with convolutions, counted from 0; empty: all", ranges::kLayerIndices},
+      layers);
   v.choice({"init", "start of the kernels (spec 3.5)"}, init);
-  v.real({"init_value", "of init constant (0 = 0.3) and uniform +-value (0 = 1)"}, init_value);
+  v.real({"init_value", "of init constant (0 = 0.3) and uniform +-value (0 = 1)",
+          ranges::kNotNegative},
+         init_value);
 }
 
 void FocusSettings::describe(FieldVisitor& v) {
   groups.describe(v);
-  v.integers({"layers", "layers with Focus, counted from 0; empty: all"}, layers);
+  v.integers({"layers", "layers with Focus, counted from 0; empty: all", ranges::kLayerIndices},
+             layers);
   v.boolean({"windowed_layers", "also in layers with mask.window: both must allow a pair (U-22)"},
             windowed_layers);
   v.boolean({"standardise", "give the input mean 0 and size 1 before the first step (U-24)"},
             standardise);
   v.real({"final_strength",
-          "above 0: lambda of logsig moves from strength to this over the run instead of learning"},
+          "above 0: lambda of logsig moves from strength to this over the run instead of learning",
+          ranges::kNotNegative},
          final_strength);
-  v.real({"ema_decay", "of the potentials; 0 = 1 - 1/max(5, steps/30), at most 0.99"}, ema_decay);
+  v.real({"ema_decay", "of the potentials; 0 = 1 - 1/max(5, steps/30), at most 0.99",
+          ranges::kBelowOne},
+         ema_decay);
   v.boolean({"stop_gradient", "no gradient from the gate into the residual stream"}, stop_gradient);
-  v.real({"entropy_weight", "of the entropy of each token's groups, added to the loss"},
+  v.real({"entropy_weight", "of the entropy of each token's groups, added to the loss",
+          ranges::kNotNegative},
          entropy_weight);
-  v.real({"balance_weight", "of ln K minus the entropy of the groups' sizes, added to the loss"},
+  v.real({"balance_weight", "of ln K minus the entropy of the groups' sizes, added to the loss",
+          ranges::kNotNegative},
          balance_weight);
-  v.real({"centroid_decay", "above 0: centroids follow the mean of their tokens, no gradient"},
+  v.real({"centroid_decay", "above 0: centroids follow the mean of their tokens, no gradient",
+          ranges::kBelowOne},
          centroid_decay);
-  v.integer({"recluster_interval", "steps between k-means restarts of the centroids; 0 = never"},
+  v.integer({"recluster_interval", "steps between k-means restarts of the centroids; 0 = never",
+             ranges::kSteps},
             recluster_interval);
 }
 
@@ -108,46 +109,35 @@ void FocusSettings::check(int64_t model_layers) const {
   constexpr const char* where = "model";
   for (const int64_t layer : layers)
     check_range("attention.focus.layers", layer, 0, model_layers - 1);
-  for (const auto& [key, value] :
-       {std::pair{"ema_decay", ema_decay}, {"centroid_decay", centroid_decay}}) {
-    require<ConfigError>(value >= 0.0 && value < 1.0, where,
-                         "'model.attention.focus.{}' must be in [0, 1); got {}", key, value);
-  }
-  for (const auto& [key, value] :
-       {std::pair{"entropy_weight", entropy_weight}, {"balance_weight", balance_weight}}) {
-    require<ConfigError>(value >= 0.0, where,
-                         "'model.attention.focus.{}' must be 0 or more; got {}", key, value);
-  }
   require<ConfigError>(
-      final_strength == 0.0 || (final_strength > 0.0 && groups.reads_strength()), where,
-      "'model.attention.focus.final_strength' must be above 0, for gate logsig with "
+      final_strength == 0.0 ||
+          (final_strength > 0.0 && final_strength <= kMostFocusStrength && groups.reads_strength()),
+      where,
+      "'model.attention.focus.final_strength' must be above 0 and at most {}, for gate logsig with "
       "learned_strength: true; got {} with gate {}",
-      final_strength, enum_name(groups.gate));
-  require<ConfigError>(recluster_interval >= 0, where,
-                       "'model.attention.focus.recluster_interval' must be 0 or more; got {}",
-                       recluster_interval);
+      kMostFocusStrength, final_strength, enum_name(groups.gate));
 }
 
 void RoutingSettings::describe(FieldVisitor& v) {
   rule.describe(v);
-  v.integers({"layers", "layers with routing, counted from 0; empty: all"}, layers);
-  v.real({"decay", "EMA of the clusters' sizes and sums, once a step"}, decay);
+  v.integers({"layers", "layers with routing, counted from 0; empty: all", ranges::kLayerIndices},
+             layers);
+  v.real({"decay", "EMA of the clusters' sizes and sums, once a step", ranges::kBelowOne}, decay);
 }
 
 void RoutingSettings::check(int64_t model_layers) const {
   for (const int64_t layer : layers)
     check_range("attention.routing.layers", layer, 0, model_layers - 1);
-  require<ConfigError>(decay >= 0.0 && decay < 1.0, "model",
-                       "'model.attention.routing.decay' must be in [0, 1); got {}", decay);
   require<ConfigError>(rule.active() || *this == RoutingSettings{}, "model",
                        "'model.attention.routing' needs 'clusters' above 0");
 }
 
 void AttentionSettings::describe(FieldVisitor& v) {
   v.nested({"temperature", "Focal Attention: softmax temperature"}, temperature);
-  v.reals({"temperature_per_layer", "constant t of each layer; empty: temperature.value in all"},
+  v.reals({"temperature_per_layer", "constant t of each layer; empty: temperature.value in all",
+           ranges::kPositive},
           temperature_per_layer);
-  v.real({"soft_cap", "c of c*tanh(s/c) on the logits; 0 = off"}, soft_cap);
+  v.real({"soft_cap", "c of c*tanh(s/c) on the logits; 0 = off", ranges::kNotNegative}, soft_cap);
   v.nested({"multi_token", "Multi-Token Attention: key-query convolution"}, multi_token);
   v.nested({"head_mix", "head mixing: Multi-Token and talking-heads attention"}, head_mix);
   v.nested({"own", "a stage of your own that this program registered"}, own);
@@ -160,7 +150,7 @@ void AttentionSettings::describe(FieldVisitor& v) {
   v.nested({"full", "layers that see everything where the mask is local"}, full);
   v.boolean({"sink_logit", "one learned logit per head that joins the softmax with value 0"},
             sink_logit);
-  v.real({"dropout", "share of attention weights dropped in training"}, dropout);
+  v.real({"dropout", "share of attention weights dropped in training", ranges::kBelowOne}, dropout);
   v.boolean({"differential",
              "Differential attention: two maps a head, with its norm and factor 1 - lambda_init"},
             differential);
@@ -170,34 +160,43 @@ void AttentionSettings::describe(FieldVisitor& v) {
 }
 
 void ModelConfig::describe(FieldVisitor& v) {
-  v.integer({"vocab_size", "tokens; 0 = the tokenizer's"}, vocab_size);
-  v.integer({"layers", "decoder blocks"}, layers);
-  v.integer({"width", "residual width D"}, width);
-  v.integer({"heads", "query heads H"}, heads);
-  v.integer({"kv_heads", "key/value heads (GQA; 1 = MQA); 0 = heads"}, kv_heads);
-  v.integer({"head_dim", "head width d; 0 = width / heads"}, head_dim);
-  v.integer({"ffn_width", "feed-forward width; 0 = 8/3 width with a gate, 4 width without"},
+  v.integer({"vocab_size", "tokens; 0 = the tokenizer's", {0, kLargestVocab}}, vocab_size);
+  v.integer({"layers", "decoder blocks", {1, kMostLayers}}, layers);
+  v.integer({"width", "residual width D", {1, kLargestWidth}}, width);
+  v.integer({"heads", "query heads H", {1, kLargestWidth}}, heads);
+  v.integer({"kv_heads", "key/value heads (GQA; 1 = MQA); 0 = heads", {0, kLargestWidth}},
+            kv_heads);
+  v.integer({"head_dim", "head width d; 0 = width / heads", {0, kLargestHead}}, head_dim);
+  v.integer({"ffn_width",
+             "feed-forward width; 0 = 8/3 width with a gate, 4 width without",
+             {0, 16 * kLargestWidth}},
             ffn_width);
-  v.integer({"ffn_multiple", "the width that 0 stands for is the nearest multiple of this"},
+  v.integer({"ffn_multiple",
+             "the width that 0 stands for is the nearest multiple of this",
+             {1, kLargestWidth}},
             ffn_multiple);
   v.choice({"feed_forward", "activation; the glu family has a gate (spec 7.4)"}, feed_forward);
-  v.integer({"context", "trained length in tokens"}, context);
+  v.integer({"context", "trained length in tokens", {1, ranges::kMostPositions}}, context);
   v.boolean({"tied", "the output head is the embedding"}, tied);
   v.choice({"block", "where norms stand, and serial or parallel (spec 7.2)"}, block);
   v.choice({"norm", "RMSNorm or LayerNorm, with or without bias and weight"}, norm);
   v.choice({"qk_norm", "normalisation of queries and keys (spec 7.3)"}, qk_norm);
-  v.real({"norm_eps", "epsilon of all norms"}, norm_eps);
+  v.real({"norm_eps", "epsilon of all norms", {1e-30, 1}}, norm_eps);
   v.nested({"biases", "projections that add a bias"}, biases);
-  v.real({"dropout", "on embeddings and on what each block adds, in training"}, dropout);
-  v.real(
-      {"query_init",
-       "multiplies the start of W_q, or of the q gain with qk_norm (fair control of Focal, F-5)"},
-      query_init);
+  v.real({"dropout", "on embeddings and on what each block adds, in training", ranges::kBelowOne},
+         dropout);
+  v.real({"query_init",
+          "multiplies the start of W_q, or of the q gain with qk_norm (fair control of Focal, F-5)",
+          ranges::kPositive},
+         query_init);
   v.nested({"init", "how matrices start"}, init);
-  v.real({"embedding_scale", "multiplies embeddings; 0 = sqrt(width)"}, embedding_scale);
-  v.real({"logit_scale", "multiplies the output head's logits"}, logit_scale);
-  v.real({"logit_cap", "c of c*tanh(z/c) on the output logits; 0 = off"}, logit_cap);
-  v.integer({"vocab_multiple", "the vocabulary is padded to a multiple of this"}, vocab_multiple);
+  v.real({"embedding_scale", "multiplies embeddings; 0 = sqrt(width)", ranges::kNotNegative},
+         embedding_scale);
+  v.real({"logit_scale", "multiplies the output head's logits", ranges::kPositive}, logit_scale);
+  v.real({"logit_cap", "c of c*tanh(z/c) on the output logits; 0 = off", ranges::kNotNegative},
+         logit_cap);
+  v.integer({"vocab_multiple", "the vocabulary is padded to a multiple of this", {1, 65536}},
+            vocab_multiple);
   v.choice({"positions", "rope, none (NoPE, or a bias alone), or added to the embeddings"},
            positions);
   v.nested({"rope", "rotary positions"}, rope);
@@ -206,16 +205,17 @@ void ModelConfig::describe(FieldVisitor& v) {
 }
 
 ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
+  check_fields("model", *this, "model");
   ModelConfig c = *this;
   if (c.vocab_size == 0) c.vocab_size = tokenizer_vocab;
-  check_range("vocab_multiple", c.vocab_multiple, 1, 1 << 16);
+  require<ConfigError>(c.vocab_size >= std::max<int64_t>(tokenizer_vocab, 1), "model",
+                       "'model.vocab_size' must be at least {}, the ids of the tokenizer; got {}",
+                       std::max<int64_t>(tokenizer_vocab, 1), c.vocab_size);
   c.vocab_size = (c.vocab_size + c.vocab_multiple - 1) / c.vocab_multiple * c.vocab_multiple;
-  check_range("layers", c.layers, 1, kMostLayers);
-  check_range("width", c.width, 1, kLargestWidth);
-  check_range("heads", c.heads, 1, kLargestWidth);
+  require<ConfigError>(c.vocab_size <= kLargestVocab, "model",
+                       "'model.vocab_size' must be at most {}; got {} with its multiple of {}",
+                       kLargestVocab, c.vocab_size, c.vocab_multiple);
   check_range("kv_heads", c.kv_heads, 0, c.heads);
-  check_range("context", c.context, 1, int64_t{1} << 31);
-  check_range("vocab_size", c.vocab_size, std::max<int64_t>(tokenizer_vocab, 1), kLargestVocab);
   if (c.kv_heads == 0) c.kv_heads = c.heads;
   require<ConfigError>(c.heads % c.kv_heads == 0, "model",
                        "'model.kv_heads' must divide 'model.heads'; got {} heads and {} kv_heads",
@@ -227,16 +227,9 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
                          c.width, c.heads);
     c.head_dim = c.width / c.heads;
   }
-  check_range("head_dim", c.head_dim, 1, 4096);
-  check_range("ffn_multiple", c.ffn_multiple, 1, kLargestWidth);
+  check_range("head_dim", c.head_dim, 1, kLargestHead);
   if (c.ffn_width == 0) c.ffn_width = matched_width(c);
   check_range("ffn_width", c.ffn_width, 1, 16 * kLargestWidth);
-  require<ConfigError>(c.norm_eps > 0 && c.norm_eps < 1, "model",
-                       "'model.norm_eps' must be in (0, 1); got {}", c.norm_eps);
-  require<ConfigError>(c.dropout >= 0 && c.dropout < 1, "model",
-                       "'model.dropout' must be in [0, 1); got {}", c.dropout);
-  require<ConfigError>(c.query_init > 0, "model", "'model.query_init' must be positive; got {}",
-                       c.query_init);
   check_options(c);
   const size_t listed = c.attention.temperature_per_layer.size();
   require<ConfigError>(
@@ -249,9 +242,6 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
       "temperature.kind: constant");
   for (const int64_t layer : c.attention.multi_token.layers)
     check_range("attention.multi_token.layers", layer, 0, c.layers - 1);
-  require<ConfigError>(c.attention.multi_token.init_value >= 0, "model",
-                       "'model.attention.multi_token.init_value' must be 0 or larger; got {}",
-                       c.attention.multi_token.init_value);
   c.attention.focus.check(c.layers);
   c.attention.routing.check(c.layers);
   c.lora.check();

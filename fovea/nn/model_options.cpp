@@ -34,7 +34,7 @@ bool gated(FeedForward kind) { return kind >= FeedForward::glu; }
 void InitSpec::describe(FieldVisitor& v) {
   v.choice({"kind", "start of the matrices: 1/sqrt(width), 1/sqrt(inputs), torch's, or fixed"},
            kind);
-  v.real({"std", "standard deviation of normal and gpt2"}, std);
+  v.real({"std", "standard deviation of normal and gpt2", ranges::kPositive}, std);
 }
 
 void BiasKeys::describe(FieldVisitor& v) {
@@ -49,8 +49,8 @@ bool FullLayers::contains(int64_t layer) const {
 }
 
 void FullLayers::describe(FieldVisitor& v) {
-  v.integer({"every", "n: every n-th layer sees everything; 0 = none by rule"}, every);
-  v.integers({"layers", "further layers that do, counted from 0"}, layers);
+  v.integer({"every", "n: every n-th layer sees everything; 0 = none by rule", {0, 1024}}, every);
+  v.integers({"layers", "further layers that do, counted from 0", ranges::kLayerIndices}, layers);
   v.boolean({"positions", "false: these layers have no RoPE (NoPE, spec 6.5)"}, positions);
 }
 

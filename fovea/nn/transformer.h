@@ -36,7 +36,7 @@ struct ModelInput {
 /// What a forward pass tells about itself.
 struct ForwardInfo {
   PathTaken path;            ///< of the last layer
-  int64_t fused_layers = 0;  ///< layers whose path was not "reference"
+  int64_t fused_layers = 0;  ///< layers that our kernels computed
   std::vector<double>
       temperature;             ///< effective t of each layer (mean tau / sqrt(d); 1 without Focal)
   double clipped_share = 0.0;  ///< of learned temperatures, mean over layers (F-3)

@@ -10,7 +10,9 @@
 #include <cmath>
 
 #include "fovea/nn/mechanisms/mechanism.h"
+#include "fovea/nn/memory_needs.h"
 #include "fovea/nn/transformer_impl.h"
+#include "fovea/runtime/memory_limit.h"
 
 namespace fovea {
 namespace {
@@ -167,12 +169,16 @@ LayerWeights Transformer::Impl::add_layer(int64_t index, uint64_t seed) {
 }
 
 Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : config(c), device(d) {
+  if (d.is_cpu())
+    require_memory(
+        "the model's weights and tables of positions",
+        4.0 * static_cast<double>(parameter_count(c)) + position_table_bytes(c, c.context));
   const Builder build{config, registry, seed, device, ""};
   embedding = build.matrix("model.embed_tokens.weight", c.vocab_size, c.width, Role::embedding);
   if (c.positions == Positions::learned) {
     position_table =
         build.matrix("model.embed_positions.weight", c.context, c.width, Role::embedding);
-  } else if (c.positions == Positions::sinusoidal) {
+  } else if (c.positions == Positions::sinusoidal && !d.is_meta()) {
     position_table = sinusoidal_table(c.context, c.width).to(d);
   }
   lora = lora_places(c.lora, c);

@@ -15,6 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr ReadLimit kLargestLog{"a log of metrics", uint64_t{16} << 30};
+
 /// Text up to and including the last newline: whatever follows was torn by a kill.
 std::string_view whole_lines(std::string_view text) {
   const size_t end = text.rfind('\n');
@@ -42,7 +44,7 @@ void for_each_line(std::string_view text, const std::filesystem::path& path, con
 
 const std::filesystem::path& without_torn_line(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return path;
-  const std::string text = read_file(path);
+  const std::string text = read_file(path, kLargestLog);
   const std::string_view kept = whole_lines(text);
   if (kept.size() != text.size()) write_file(path, kept);
   return path;
@@ -72,7 +74,7 @@ void MetricsLog::write(const Json& record) {
 void MetricsLog::sync() { file_.sync(); }
 
 std::vector<Json> read_metrics(const std::filesystem::path& path) {
-  const std::string text = read_file(path);
+  const std::string text = read_file(path, kLargestLog);
   std::vector<Json> records;
   for_each_line(whole_lines(text), path,
                 [&](Json record, std::string_view) { records.push_back(std::move(record)); });
@@ -81,7 +83,7 @@ std::vector<Json> read_metrics(const std::filesystem::path& path) {
 
 void truncate_metrics(const std::filesystem::path& path, int64_t last_step) {
   if (!std::filesystem::exists(path)) return;
-  const std::string text = read_file(path);
+  const std::string text = read_file(path, kLargestLog);
   std::string kept;
   for_each_line(whole_lines(text), path, [&](const Json& record, std::string_view line) {
     if (has_step(record) && record["global_step"].get<int64_t>() <= last_step) kept += line;

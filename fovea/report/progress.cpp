@@ -130,10 +130,17 @@ void Progress::clear_line() {
 }
 
 void Progress::message(std::string_view text) {
-  if (options_.mode == ProgressOptions::Mode::quiet) return;
+  if (options_.mode != ProgressOptions::Mode::quiet) write_above_bar(std::string(text) + "\n");
+}
+
+void Progress::warning(std::string_view text) {
+  if (options_.sink) write_above_bar(fmt::format("warning: {}\n", text));
+}
+
+void Progress::write_above_bar(const std::string& line) {
   const bool redraw = bar_shown_;
   clear_line();
-  options_.sink(std::string(text) + "\n");
+  options_.sink(line);
   if (redraw) {
     options_.sink(bar_line(options_.width()));
     bar_shown_ = true;

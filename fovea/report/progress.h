@@ -1,4 +1,5 @@
-// Live progress of long work: one bar on a terminal, plain lines elsewhere, nothing when quiet.
+// Live progress of long work: one bar on a terminal, plain lines elsewhere, when quiet only
+// warnings.
 //
 // The library prints nothing: the caller gives a sink that takes bytes, and a clock. Not
 // thread-safe; use one thread.
@@ -51,6 +52,8 @@ class Progress {
   void update(const ProgressUpdate& state);
   /// A line of its own, above the bar.
   void message(std::string_view text);
+  /// The same with "warning: " before it, also when quiet (if there is a sink).
+  void warning(std::string_view text);
   /// Removes the bar (a terminal is left clean) or writes the last line. Idempotent.
   void finish();
 
@@ -60,6 +63,7 @@ class Progress {
   std::string details() const;
   double seconds_left() const;
   void clear_line();
+  void write_above_bar(const std::string& line);
 
   ProgressOptions options_;
   ProgressUpdate state_;

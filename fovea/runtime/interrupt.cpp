@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/runtime/interrupt.h"
 
+#include <array>
 #include <csignal>
 
 namespace fovea {
@@ -9,13 +10,19 @@ namespace {
 
 // A handler can reach only statics; lock-free, so it may be set inside one.
 std::atomic<bool> stop_requested{false};
+std::atomic<bool> asked_by_hand{false};  // by SIGINT or SIGTERM
 std::atomic<int> signal_seen{0};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
-struct sigaction before_interrupt, before_terminate;
+
+constexpr std::array kSignals{SIGINT, SIGTERM, SIGHUP};
+std::array<struct sigaction, kSignals.size()> before;
 
 void request_stop(int signal_number) {
-  signal_seen = signal_number;
-  if (stop_requested.exchange(true)) {  // the second time: as if nobody had handled it
+  int none = 0;
+  signal_seen.compare_exchange_strong(none, signal_number);
+  stop_requested = true;
+  if (signal_number == SIGHUP) return;
+  if (asked_by_hand.exchange(true)) {  // the second time: as if nobody had handled it
     std::signal(signal_number, SIG_DFL);
     std::raise(signal_number);
   }
@@ -25,18 +32,21 @@ void request_stop(int signal_number) {
 
 InterruptGuard::InterruptGuard() {
   stop_requested = false;
+  asked_by_hand = false;
   signal_seen = 0;
   struct sigaction action = {};
   action.sa_handler = request_stop;
   action.sa_flags = SA_RESTART;  // writes go on; the trainer looks at the flag after the step
   sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, &before_interrupt);
-  sigaction(SIGTERM, &action, &before_terminate);
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], nullptr, &before[i]);
+    const bool nohup = kSignals[i] == SIGHUP && before[i].sa_handler == SIG_IGN;
+    if (!nohup) sigaction(kSignals[i], &action, nullptr);
+  }
 }
 
 InterruptGuard::~InterruptGuard() {
-  sigaction(SIGINT, &before_interrupt, nullptr);
-  sigaction(SIGTERM, &before_terminate, nullptr);
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before[i], nullptr);
 }
 
 const std::atomic<bool>* InterruptGuard::flag() const { return &stop_requested; }

@@ -1,4 +1,4 @@
-// Ctrl-C and SIGTERM as a flag, so that a run can save before it leaves.
+// Ctrl-C, SIGTERM and SIGHUP as a flag, so that a run can save before it leaves.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -8,8 +8,9 @@
 
 namespace fovea {
 
-/// While it lives, the first SIGINT or SIGTERM sets flag(); a second one ends the process as usual.
-/// One at a time a process.
+/// While it lives, the first SIGINT, SIGTERM or SIGHUP sets flag(). A second SIGINT or SIGTERM ends
+/// the process as usual; SIGHUP never does, because a terminal that closes sends several. A SIGHUP
+/// that was ignored before (nohup) stays ignored. One at a time a process.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -20,8 +21,7 @@ class InterruptGuard {
   const std::atomic<bool>* flag() const;
 };
 
-/// The signal that set the flag of the newest guard (SIGINT, SIGTERM); 0 for none. Stays after the
-/// guard's end.
+/// The signal that set the flag of the newest guard; 0 for none. Stays after the guard's end.
 int stop_signal();
 
 }  // namespace fovea

@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "fovea/runtime/memory_limit.h"
+
 namespace fovea {
 namespace {
 
@@ -37,6 +39,8 @@ std::optional<std::string> memory_shortage() {
                              "Storage size calculation overflowed", "out of memory"}) {
       if (text.find(sign) != std::string::npos) return with_size(text);
     }
+  } catch (const MemoryNeeded& error) {
+    return error.what();
   } catch (const std::bad_alloc&) {
     return "an allocation outside torch failed";
   } catch (const std::length_error&) {

@@ -41,6 +41,8 @@ std::string IncrementalDecoder::finish() { return stream_.finish(); }
 
 namespace {
 
+constexpr ReadLimit kLargestTokenizer{"a tokenizer", 512 << 20};
+
 /// The text of a mark: "</s>" or {"content": "</s>", ...}.
 std::string mark_text(const nlohmann::json& config, const char* key) {
   const auto found = config.is_object() ? config.find(key) : config.end();
@@ -53,7 +55,7 @@ std::string mark_text(const nlohmann::json& config, const char* key) {
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::filesystem::path& path) {
   const auto file = std::filesystem::is_directory(path) ? path / "tokenizer.json" : path;
-  std::string text = read_file(file);
+  std::string text = read_file(file, kLargestTokenizer);
   std::shared_ptr<const Tokenizer> bytes = byte_tokenizer();
   if (text == bytes->to_json()) return bytes;
   // The same, laid out by another program; a vocabulary of bytes is small.
@@ -64,10 +66,14 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::filesystem::path& pat
   MarkNames marks;
   const auto beside = file.parent_path() / "tokenizer_config.json";
   if (std::filesystem::is_regular_file(beside)) {
-    const auto config = nlohmann::json::parse(read_file(beside), nullptr, false);
+    const auto config = nlohmann::json::parse(read_file(beside, kLargestTokenizer), nullptr, false);
     marks = {.eos = mark_text(config, "eos_token"), .pad = mark_text(config, "pad_token")};
   }
   return bpe_tokenizer(std::move(text), marks, file.string());
+}
+
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
+  return name == "bytes" ? byte_tokenizer() : load_tokenizer(name);
 }
 
 }  // namespace fovea

@@ -92,4 +92,7 @@ std::shared_ptr<const Tokenizer> byte_tokenizer();
 /// where it is a tokenizer of another kind than bytes and byte-level BPE.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::filesystem::path& path);
 
+/// The tokenizer that a recipe or a user names: "bytes", else load_tokenizer(name).
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
+
 }  // namespace fovea

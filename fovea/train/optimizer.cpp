@@ -121,8 +121,10 @@ void AdamW::load_state(const SafetensorsFile& file) {
     const at::Tensor source = file.tensor(name);
     if (source.sizes() != target.sizes() || source.scalar_type() != target.scalar_type()) {
       fail<CheckpointError>(
-          file.path().string(), "'{}' must be [{}]; got [{}]: the checkpoint is of another model",
-          name, fmt::join(target.sizes().vec(), ", "), fmt::join(source.sizes().vec(), ", "));
+          file.path().string(),
+          "'{}' must be {} [{}]; got {} [{}]: the checkpoint is of another model, or damaged", name,
+          safetensors_dtype(target.scalar_type()), fmt::join(target.sizes().vec(), ", "),
+          safetensors_dtype(source.scalar_type()), fmt::join(source.sizes().vec(), ", "));
     }
     target.copy_(source);
   };

@@ -110,11 +110,11 @@ RuleCheck kv_heads(const RunPlan& plan) {
   const ModelConfig& c = plan.model;
   RuleCheck check{
       .rule = "KV heads: fewer than query heads (GQA) for long contexts",
-      .value = fmt::format(
-          "{} of {}; cache {:.1f} MB a sequence", c.kv_heads, c.heads,
-          static_cast<double>(
-              plan.decode.empty() ? 0 : 4 * c.kv_heads * c.head_dim * c.layers * c.context) /
-              1e6),
+      .value = fmt::format("{} of {}; cache {:.1f} MB a sequence", c.kv_heads, c.heads,
+                           plan.decode.empty()
+                               ? 0.0
+                               : 4e-6 * static_cast<double>(c.kv_heads * c.head_dim * c.layers) *
+                                     static_cast<double>(c.context)),
       .source = "notes 4.1"};
   if (c.kv_heads == c.heads && c.context >= 4096) {
     check.verdict = RuleVerdict::unusual;

@@ -16,34 +16,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-void at_least(std::string_view key, int64_t value, int64_t least) {
-  require<ConfigError>(value >= least, "recipe", "'{}' must be at least {}; got {}", key, least,
-                       value);
-}
-
-void not_negative(std::string_view key, double value) {
-  require<ConfigError>(value >= 0.0, "recipe", "'{}' must be 0 or more; got {}", key, value);
-}
-
-void positive(std::string_view key, double value) {
-  require<ConfigError>(value > 0.0, "recipe", "'{}' must be above 0; got {}", key, value);
-}
-
-void check_optimizer(const OptimizerConfig& config) {
-  not_negative("train.optimizer.learning_rate", config.learning_rate);
-  for (const auto& [key, beta] : {std::pair{"beta1", config.beta1}, {"beta2", config.beta2}}) {
-    require<ConfigError>(beta >= 0.0 && beta < 1.0, "recipe",
-                         "'train.optimizer.{}' must be in [0, 1); got {}", key, beta);
-  }
-  positive("train.optimizer.eps", config.eps);
-  not_negative("train.optimizer.weight_decay", config.weight_decay);
-  not_negative("train.optimizer.clip", config.clip);
-}
+// Beyond these a counter of tokens comes near the end of 64 bits.
+constexpr double kMostStepTokens = 1e12, kMostTokensOfRun = 1e18;
 
 void check_budget(const TrainConfig& train) {
-  at_least("train.steps", train.steps, 0);
-  at_least("train.tokens", train.tokens, 0);
-  not_negative("train.seconds", train.seconds);
   const int given = (train.steps > 0) + (train.tokens > 0) + (train.seconds > 0.0);
   if (train.stages.empty()) {
     require<ConfigError>(given == 1, "recipe",
@@ -62,9 +38,6 @@ bool has_focus(const ModelConfig& model) { return model.attention.focus.groups.a
 /// The settings of one part of a run that learns; `prefix` is "train" or "train.stages.<n>".
 void check_learning(const std::string& prefix, const std::string& trainable, Objective objective,
                     double straight_through_from, const ModelConfig& model) {
-  require<ConfigError>(straight_through_from <= 1.0, "recipe",
-                       "'{}.straight_through_from' must be at most 1 (never); got {}", prefix,
-                       straight_through_from);
   const bool focus = has_focus(model);
   const ParameterSet set = ParameterSet::parse(trainable, prefix + ".trainable");
   require<ConfigError>(focus || !set.names("focus"), "recipe",
@@ -84,27 +57,45 @@ void check_learning(const std::string& prefix, const std::string& trainable, Obj
       prefix, enum_name(objective), prefix);
 }
 
-void check_stage(const StageConfig& stage, size_t index) {
-  const std::string prefix = fmt::format("train.stages.{}", index);
-  at_least(prefix + ".steps", stage.steps, 1);
-  at_least(prefix + ".sequence_length", stage.sequence_length, 0);
-  at_least(prefix + ".batch_rows", stage.batch_rows, 0);
-  not_negative(prefix + ".rope_theta", stage.rope_theta);
-  not_negative(prefix + ".learning_rate", stage.learning_rate);
-  stage.schedule.check(prefix + ".schedule");
+/// Tokens of `steps` steps; every factor is inside its range, their products may be too large.
+void check_products(const std::string& prefix, double rows, double accumulation, double length,
+                    double steps) {
+  const double step = rows * accumulation * length;
+  require<ConfigError>(step <= kMostStepTokens, "recipe",
+                       "'{}': a step must have at most {} tokens; got {} rows x {} micro-batches x "
+                       "{} tokens",
+                       prefix, plain_number(kMostStepTokens), plain_number(rows),
+                       plain_number(accumulation), plain_number(length));
+  require<ConfigError>(step * steps <= kMostTokensOfRun, "recipe",
+                       "'{}.steps' of {} tokens each make more than {} tokens; got {} steps",
+                       prefix, plain_number(step), plain_number(kMostTokensOfRun),
+                       plain_number(steps));
+}
+
+void check_sizes(const TrainConfig& train) {
+  const auto real = [](int64_t n) { return static_cast<double>(n); };
+  check_products("train", real(train.batch_rows), real(train.accumulation),
+                 real(train.sequence_length), real(train.steps));
+  for (size_t i = 0; i < train.stages.size(); ++i) {
+    const StageConfig& stage = train.stages[i];
+    check_products(fmt::format("train.stages.{}", i),
+                   real(stage.batch_rows > 0 ? stage.batch_rows : train.batch_rows),
+                   real(train.accumulation),
+                   real(stage.sequence_length > 0 ? stage.sequence_length : train.sequence_length),
+                   real(stage.steps));
+    require<ConfigError>(stage.rope_theta == 0.0 || stage.rope_theta > 1.0, "recipe",
+                         "'train.stages.{}.rope_theta' must be above 1, or 0 for the model's; got "
+                         "{}",
+                         i, stage.rope_theta);
+  }
 }
 
 void check_train(const TrainConfig& train, const ModelConfig& model) {
   check_budget(train);
-  at_least("train.batch_rows", train.batch_rows, 1);
-  at_least("train.accumulation", train.accumulation, 1);
-  at_least("train.sequence_length", train.sequence_length, 1);
+  check_sizes(train);
   require<ConfigError>(train.sequence_length <= model.context, "recipe",
                        "'train.sequence_length' must be at most 'model.context' ({}); got {}",
                        model.context, train.sequence_length);
-  check_optimizer(train.optimizer);
-  not_negative("train.z_loss", train.z_loss);
-  train.schedule.check("train.schedule");
   const auto& attention = model.attention;
   const bool sharper =
       attention.temperature.kind == TemperatureSpec::Kind::constant &&
@@ -112,26 +103,13 @@ void check_train(const TrainConfig& train, const ModelConfig& model) {
   require<ConfigError>(!train.temperature_ramp || sharper, "recipe",
                        "'train.temperature_ramp' moves a constant temperature from 1 to its value; "
                        "set 'model.attention.temperature.value', or remove it");
-  at_least("train.seed", train.seed, 0);
-  at_least("train.evaluation_interval", train.evaluation_interval, 0);
-  at_least("train.evaluation_tokens", train.evaluation_tokens, 1);
-  at_least("train.evaluation_rows", train.evaluation_rows, 0);
-  at_least("train.checkpoint_interval", train.checkpoint_interval, 0);
-  at_least("train.keep_checkpoints", train.keep_checkpoints, 1);
-  at_least("train.log_interval", train.log_interval, 1);
-  at_least("train.loss_chunk", train.loss_chunk, 0);
-  at_least("train.threads", train.threads, 0);
   require<ConfigError>(train.trainable != "inherit" && train.objective != Objective::inherit,
                        "recipe",
                        "'train.trainable' and 'train.objective' cannot inherit; only stages can");
-  require<ConfigError>(train.straight_through_from >= 0.0, "recipe",
-                       "'train.straight_through_from' must be 0 to 1; got {}",
-                       train.straight_through_from);
   if (train.stages.empty())
     check_learning("train", train.trainable, train.objective, train.straight_through_from, model);
   for (size_t i = 0; i < train.stages.size(); ++i) {
     const StageConfig& stage = train.stages[i];
-    check_stage(stage, i);
     check_learning(fmt::format("train.stages.{}", i), stage.trainable_of(train),
                    stage.objective_of(train), stage.straight_through_of(train), model);
   }
@@ -221,29 +199,34 @@ std::span<const std::string_view> enum_names(Objective) {
 }
 
 void OptimizerConfig::describe(FieldVisitor& v) {
-  v.real({"learning_rate", "peak learning rate of AdamW"}, learning_rate);
-  v.real({"beta1", "decay of the mean of gradients"}, beta1);
-  v.real({"beta2", "decay of the mean of squared gradients"}, beta2);
-  v.real({"eps", "added to the root of the squared mean"}, eps);
-  v.real({"weight_decay", "decoupled; not on norms, biases and temperatures"}, weight_decay);
+  v.real({"learning_rate", "peak learning rate of AdamW", ranges::kNotNegative}, learning_rate);
+  v.real({"beta1", "decay of the mean of gradients", ranges::kBelowOne}, beta1);
+  v.real({"beta2", "decay of the mean of squared gradients", ranges::kBelowOne}, beta2);
+  v.real({"eps", "added to the root of the squared mean", ranges::kPositive}, eps);
+  v.real({"weight_decay", "decoupled; not on norms, biases and temperatures", ranges::kNotNegative},
+         weight_decay);
   v.boolean({"decay_all", "weight decay on those too"}, decay_all);
-  v.real({"clip", "largest global norm of the gradient; 0 = off"}, clip);
+  v.real({"clip", "largest global norm of the gradient; 0 = off", ranges::kNotNegative}, clip);
 }
 
 void StageConfig::describe(FieldVisitor& v) {
   v.text({"name", "shown in progress and metrics"}, name);
-  v.integer({"steps", "optimizer steps of this stage"}, steps);
-  v.integer({"sequence_length", "tokens a row; 0 = train.sequence_length"}, sequence_length);
-  v.integer({"batch_rows", "rows of a micro-batch; 0 = train.batch_rows"}, batch_rows);
-  v.real({"rope_theta", "base of the rotary positions; 0 = model.rope.theta"}, rope_theta);
-  v.real({"learning_rate", "peak; 0 = train.optimizer.learning_rate"}, learning_rate);
-  v.real({"weight_decay", "-1 = train.optimizer.weight_decay"}, weight_decay);
+  v.integer({"steps", "optimizer steps of this stage", {1, 1e12}}, steps);
+  v.integer({"sequence_length", "tokens a row; 0 = train.sequence_length", ranges::kPositionCounts},
+            sequence_length);
+  v.integer({"batch_rows", "rows of a micro-batch; 0 = train.batch_rows", {0, ranges::kMostRows}},
+            batch_rows);
+  v.real({"rope_theta", "base of the rotary positions; 0 = model.rope.theta", {0, 1e18}},
+         rope_theta);
+  v.real({"learning_rate", "peak; 0 = train.optimizer.learning_rate", ranges::kNotNegative},
+         learning_rate);
+  v.real({"weight_decay", "-1 = train.optimizer.weight_decay", {-1, 1e30}}, weight_decay);
   v.nested({"schedule", "keys left out are those of train.schedule"}, schedule);
   v.boolean({"carry_optimizer", "keep the optimizer's state of the stage before; false = fresh"},
             carry_optimizer);
   v.text({"trainable", "as train.trainable; inherit = the same"}, trainable);
   v.choice({"objective", "lm, kept_mass, distillation; inherit = train.objective"}, objective);
-  v.real({"straight_through_from", "share of the stage; -1 = train.straight_through_from"},
+  v.real({"straight_through_from", "share of the stage; -1 = train.straight_through_from", {-1, 1}},
          straight_through_from);
 }
 
@@ -258,15 +241,19 @@ double StageConfig::straight_through_of(const TrainConfig& train) const {
 }
 
 void TrainConfig::describe(FieldVisitor& v) {
-  v.integer({"steps", "budget in optimizer steps (one of steps, tokens, seconds)"}, steps);
-  v.integer({"tokens", "budget in input tokens"}, tokens);
-  v.real({"seconds", "budget in seconds of training; the schedule follows the clock"}, seconds);
-  v.integer({"batch_rows", "rows of one micro-batch"}, batch_rows);
-  v.integer({"accumulation", "micro-batches of one step"}, accumulation);
-  v.integer({"sequence_length", "tokens a row; 0 = model.context"}, sequence_length);
+  v.integer({"steps", "budget in optimizer steps (one of steps, tokens, seconds)", ranges::kSteps},
+            steps);
+  v.integer({"tokens", "budget in input tokens", ranges::kRunTokens}, tokens);
+  v.real({"seconds", "budget in seconds of training; the schedule follows the clock", {0, 1e12}},
+         seconds);
+  v.integer({"batch_rows", "rows of one micro-batch", {1, ranges::kMostRows}}, batch_rows);
+  v.integer({"accumulation", "micro-batches of one step", {1, ranges::kMostRows}}, accumulation);
+  v.integer({"sequence_length", "tokens a row; 0 = model.context", ranges::kPositionCounts},
+            sequence_length);
   v.nested({"optimizer", "AdamW"}, optimizer);
   v.nested({"schedule", "learning rate over the run"}, schedule);
-  v.real({"z_loss", "alpha of alpha (ln Z)^2, added to the loss that is trained on; 0 = off"},
+  v.real({"z_loss", "alpha of alpha (ln Z)^2, added to the loss that is trained on; 0 = off",
+          ranges::kNotNegative},
          z_loss);
   v.boolean(
       {"temperature_ramp",
@@ -275,24 +262,30 @@ void TrainConfig::describe(FieldVisitor& v) {
   v.choice({"dtype", "auto, float32, bfloat16: of activations and matrix products"}, dtype);
   v.choice({"device", "auto, cpu, cuda"}, device);
   v.choice({"attention_path", "automatic, fused, reference"}, attention_path);
-  v.integer({"seed", "of initialisation, data order and dropout"}, seed);
+  v.integer({"seed", "of initialisation, data order and dropout", ranges::kSeeds}, seed);
   v.choice({"nan_policy", "stop, skip: what to do when the loss is not finite"}, nan_policy);
-  v.integer({"evaluation_interval", "steps between evaluations; 0 = at the end only"},
-            evaluation_interval);
-  v.integer({"evaluation_tokens", "validation tokens per source"}, evaluation_tokens);
-  v.integer({"evaluation_rows", "rows at a time; 0 = batch_rows"}, evaluation_rows);
-  v.integer({"checkpoint_interval", "steps between checkpoints; 0 = at the end only"},
-            checkpoint_interval);
-  v.integer({"keep_checkpoints", "newest checkpoints that stay"}, keep_checkpoints);
-  v.integer({"log_interval", "steps between lines of metrics.jsonl"}, log_interval);
+  v.integer(
+      {"evaluation_interval", "steps between evaluations; 0 = at the end only", ranges::kSteps},
+      evaluation_interval);
+  v.integer({"evaluation_tokens", "validation tokens per source", {1, 1e15}}, evaluation_tokens);
+  v.integer({"evaluation_rows", "rows at a time; 0 = batch_rows", {0, ranges::kMostRows}},
+            evaluation_rows);
+  v.integer(
+      {"checkpoint_interval", "steps between checkpoints; 0 = at the end only", ranges::kSteps},
+      checkpoint_interval);
+  v.integer({"keep_checkpoints", "newest checkpoints that stay", {1, 1e12}}, keep_checkpoints);
+  v.integer({"log_interval", "steps between lines of metrics.jsonl", {1, 1e12}}, log_interval);
   v.boolean({"gradient_checkpointing", "recompute activations in the backward pass: less memory"},
             gradient_checkpointing);
-  v.integer({"loss_chunk", "rows of logits at a time; 0 = the model's default"}, loss_chunk);
-  v.integer({"threads", "CPU threads; 0 = torch's choice"}, threads);
+  v.integer(
+      {"loss_chunk", "rows of logits at a time; 0 = the model's default", ranges::kPositionCounts},
+      loss_chunk);
+  v.integer({"threads", "CPU threads; 0 = torch's choice", ranges::kThreads}, threads);
   v.text({"trainable", "what learns: all, base, added, or mechanisms as in focus+lora"}, trainable);
   v.choice({"objective", "lm, or kept_mass, distillation of Focus over a frozen base"}, objective);
   v.real({"straight_through_from",
-          "share of the run after which Focus prunes with the gradient of its gate; 1 = never"},
+          "share of the run after which Focus prunes with the gradient of its gate; 1 = never",
+          ranges::kShare},
          straight_through_from);
   v.text({"init_from", "start from the weights of this run, checkpoint or model folder"},
          init_from);
@@ -311,6 +304,7 @@ void Recipe::describe(FieldVisitor& v) {
 
 Recipe Recipe::resolved() const {
   Recipe out = *this;
+  check_fields("recipe", out);
   require<ConfigError>(!out.name.empty(), "recipe", "'name' must not be empty");
   if (out.run_folder.empty()) out.run_folder = "runs/" + out.name;
   if (out.train.sequence_length == 0) out.train.sequence_length = out.model.context;

@@ -11,12 +11,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "fovea/kernels/common/mask_rule.h"
 #include "fovea/nn/matmul.h"
+#include "fovea/nn/memory_needs.h"
 #include "fovea/nn/transformer.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/train/plan_rules.h"
 #include "fovea/train/stage_plan.h"
+#include "fovea/train/visible_keys.h"
 
 namespace fovea {
 namespace {
@@ -55,9 +56,8 @@ double mean_visible_keys(const MaskRule& rule, int64_t length) {
   const int64_t step = std::max<int64_t>(1, length / 256);
   double sum = 0.0;
   int64_t rows = 0;
-  for (int64_t i = step / 2; i < length; i += step, ++rows) {
-    for (int64_t j = 0; j < length; ++j) sum += allowed(rule, {0, i}, {0, j}) ? 1.0 : 0.0;
-  }
+  for (int64_t i = step / 2; i < length; i += step, ++rows)
+    sum += static_cast<double>(visible_keys(rule, i, length));
   return sum / static_cast<double>(std::max<int64_t>(rows, 1));
 }
 
@@ -89,35 +89,44 @@ double kept_per_token(const ModelConfig& c) {
   return static_cast<double>(4 * c.width + heads + 3 * c.ffn_width);
 }
 
+/// A number of bytes that sums of a few others cannot bring beyond 64 bits.
+int64_t bytes_of(double value) { return static_cast<int64_t>(std::min(value, 1e18)); }
+
 MemoryPlan plan_memory(const Recipe& recipe, const ModelConfig& c, const ParameterParts& parts) {
   MemoryPlan m;
   const at::Device device = choose_device(recipe.train.device);
   const bool half = choose_dtype(recipe.train.dtype, device) == at::kBFloat16;
   const auto element = static_cast<double>(half ? 2 : 4);
-  const double tokens = static_cast<double>(
-      recipe.train.batch_rows *
-      (recipe.train.sequence_length > 0 ? recipe.train.sequence_length : c.context));
+  double tokens = 0.0;  // of the largest micro-batch
+  int64_t positions = c.context;
+  for (const StagePlan& stage : plan_stages(recipe)) {
+    tokens = std::max(tokens, static_cast<double>(stage.batch_rows * stage.sequence_length));
+    positions = std::max(positions, stage.sequence_length);
+  }
   const auto layers = static_cast<double>(c.layers);
   const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   // Kept with the activations: the compute dtype's copy of each matrix, or float32's stacked ones.
   const int64_t copies = half ? parts.attention + parts.feed_forward
                               : c.layers * c.width * (q + 2 * kv + 2 * c.ffn_width);
   m.program = resident_bytes() + kWorkingLibraries;
-  m.weights = 4 * parts.total() + static_cast<int64_t>(element) * copies;
+  const double tables = position_table_bytes(c, positions);
+  m.weights = 4 * parts.total() + static_cast<int64_t>(element) * copies + bytes_of(tables);
   m.gradients = 4 * parts.trainable;
   m.optimizer = 8 * parts.trainable;
   const double kept = kept_per_token(c) * element + 4.0 * static_cast<double>(c.heads + 2);
   const double block = tokens * kept;
-  m.activations = static_cast<int64_t>(recipe.train.gradient_checkpointing
-                                           ? block + tokens * layers * 2.0 *
-                                                         static_cast<double>(c.width) * element
-                                           : block * layers);
+  m.activations =
+      bytes_of(recipe.train.gradient_checkpointing
+                   ? block + tokens * layers * 2.0 * static_cast<double>(c.width) * element
+                   : block * layers);
   const int64_t chunk = recipe.train.loss_chunk > 0 ? recipe.train.loss_chunk : 8192;
   const double logits =
       std::min(tokens, static_cast<double>(chunk)) * static_cast<double>(c.vocab_size) * element +
       4.0 * static_cast<double>(c.vocab_size * c.width);
   const double backward = tokens * element * static_cast<double>(3 * c.ffn_width + 3 * c.width + q);
-  m.transient = static_cast<int64_t>(std::max(logits, backward));
+  const double scored = static_cast<double>(recipe.train.evaluation_rows) *
+                        static_cast<double>(recipe.train.sequence_length);
+  m.transient = bytes_of(std::max({logits, backward, pass_bytes(c, scored, element)}));
   return m;
 }
 
@@ -131,7 +140,9 @@ DecodePlan plan_decode(const ModelConfig& c, int64_t kv_heads, const ParameterPa
   const int64_t shared = 2 * c.width * c.head_dim * c.layers;  // W_k and W_v of one KV head
   const int64_t matrices = parts.attention + parts.feed_forward + parts.added +
                            c.vocab_size * c.width + (kv_heads - c.kv_heads) * shared;
-  d.cache_bytes = 2 * kv_heads * c.head_dim * c.layers * c.context * 2;
+  // Keys and values of two bytes.
+  d.cache_bytes = bytes_of(4.0 * static_cast<double>(kv_heads * c.head_dim * c.layers) *
+                           static_cast<double>(c.context));
   const double products = 4.0 * static_cast<double>(c.heads * c.head_dim * c.layers) * keys;
   const double read =
       4.0 * static_cast<double>(kv_heads * c.head_dim * c.layers) * keys;  // bfloat16 keys, values
@@ -193,9 +204,7 @@ RunPlan plan_run(const Recipe& unresolved, int64_t tokenizer_vocab) {
     const MaskRule mask = c.layer_attention(i).mask;
     if (i == 0 || mask != c.layer_attention(i - 1).mask) {
       mean = mean_visible_keys(mask, length);
-      last = 0.0;
-      for (int64_t j = 0; j < c.context; ++j)
-        last += allowed(mask, {0, c.context - 1}, {0, j}) ? 1.0 : 0.0;
+      last = static_cast<double>(visible_keys(mask, c.context - 1, c.context));
     }
     keys += mean;
     products += mean * pair_operations(c.layer_attention(i));

@@ -7,8 +7,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "fovea/base/error.h"
-
 namespace fovea {
 
 std::span<const std::string_view> enum_names(ScheduleConfig::Kind) {
@@ -21,24 +19,15 @@ void ScheduleConfig::describe(FieldVisitor& v) {
   v.choice(
       {"kind", "cosine, linear, constant, inverse_sqrt: how the learning rate falls after warm-up"},
       kind);
-  v.integer({"warmup_steps", "steps of linear warm-up; -1 = by warmup_fraction"}, warmup_steps);
-  v.real({"warmup_fraction", "warm-up as a share of the budget, 0 ... 1"}, warmup_fraction);
-  v.real({"final_ratio", "floor of the learning rate as a share of its peak, 0 ... 1"},
-         final_ratio);
+  v.integer({"warmup_steps", "steps of linear warm-up; -1 = by warmup_fraction", {-1, 1e12}},
+            warmup_steps);
+  v.real({"warmup_fraction", "warm-up as a share of the budget, 0 ... 1", ranges::kShare},
+         warmup_fraction);
+  v.real(
+      {"final_ratio", "floor of the learning rate as a share of its peak, 0 ... 1", ranges::kShare},
+      final_ratio);
   v.boolean({"constant_ignores_warmup", "constant: no warm-up even if one is set (lingua's form)"},
             constant_ignores_warmup);
-}
-
-void ScheduleConfig::check(std::string_view prefix) const {
-  const auto share = [&](std::string_view key, double value) {
-    require<ConfigError>(value >= 0.0 && value <= 1.0, "recipe", "'{}.{}' must be 0 ... 1; got {}",
-                         prefix, key, value);
-  };
-  require<ConfigError>(warmup_steps >= -1, "recipe",
-                       "'{}.warmup_steps' must be 0 or more, or -1 for warmup_fraction; got {}",
-                       prefix, warmup_steps);
-  share("warmup_fraction", warmup_fraction);
-  share("final_ratio", final_ratio);
 }
 
 double schedule_multiplier(const ScheduleConfig& config, double step, double warmup, double total) {

@@ -22,8 +22,6 @@ struct ScheduleConfig {
   bool constant_ignores_warmup = false;  ///< lingua's form of `constant`
 
   void describe(FieldVisitor& v);
-  /// ConfigError with the key below `prefix`.
-  void check(std::string_view prefix) const;
   bool operator==(const ScheduleConfig&) const = default;
 };
 std::span<const std::string_view> enum_names(ScheduleConfig::Kind);

@@ -8,15 +8,13 @@
 
 #include "fovea/base/error.h"
 #include "fovea/runtime/machine.h"
+#include "fovea/runtime/memory_limit.h"
 #include "fovea/runtime/memory_shortage.h"
+#include "fovea/train/run_plan.h"
 #include "fovea/train/trainer_impl.h"
 
 namespace fovea {
 namespace {
-
-std::shared_ptr<const Tokenizer> make_tokenizer(const std::string& name) {
-  return name == "bytes" ? byte_tokenizer() : load_tokenizer(name);
-}
 
 /// Floating-point operations of one training token: 6 per weight of a matrix product, and
 /// attention's two products over half of the keys, forward and twice backward.
@@ -61,9 +59,12 @@ Trainer::Impl::Impl(const Recipe& unresolved, TrainCallbacks calls,
   lock.emplace(paths.folder);
 
   const std::optional<FoundCheckpoint> found = find_start();
-  const auto tokenizer = corpus ? corpus->shared_tokenizer() : make_tokenizer(recipe.tokenizer);
+  const auto tokenizer = corpus ? corpus->shared_tokenizer() : open_tokenizer(recipe.tokenizer);
   recipe.model = recipe.model.resolved(tokenizer->vocab_size());
   if (found) check_same_run(*found);
+  if (device.is_cpu())
+    require_memory("this training",
+                   static_cast<double>(plan_run(recipe, tokenizer->vocab_size()).memory.total()));
   if (!corpus) {
     corpus = prepare_corpus(recipe.data, tokenizer, [&](const CorpusProgress& progress) {
       if (callbacks.stop != nullptr && callbacks.stop->load()) {
@@ -126,7 +127,8 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
   window_seconds += outcome.seconds;
   recent_step_seconds =
       recent_step_seconds > 0 ? 0.9 * recent_step_seconds + 0.1 * outcome.seconds : outcome.seconds;
-  if (!outcome.info.path.name.empty()) state.attention_path = outcome.info.path.name;
+  if (const PathTaken& path = outcome.info.path; path.name != PathName::none)
+    state.attention_path = enum_name(path.name);
   report_progress(outcome);
 
   const bool evaluates = last || due(train.evaluation_interval);
@@ -178,7 +180,7 @@ void Trainer::Impl::evaluate_model() {
   const std::vector<double>& largest = state.evaluation->hard->largest_group;
   const auto worst = std::ranges::max_element(largest);
   if (worst != largest.end() && *worst > crowded) {
-    message(
+    warn(
         fmt::format("step {}: the largest group of the {}. layer with Focus holds {:.0f} % of "
                     "the tokens; groups may be collapsing",
                     state.step, worst - largest.begin() + 1, 100.0 * *worst));

@@ -44,8 +44,11 @@ struct TrainCallbacks {
   CorpusProgressCallback data;
   std::function<void(const TrainProgress&)> step;
   std::function<void(int64_t step, const EvaluationResult&)> evaluation;
-  /// Sentences for people: resumed from, fell back to an older checkpoint, skipped a step.
+  /// Sentences for people: where it goes on, which stage begins.
   std::function<void(std::string_view)> message;
+  /// What people should know even if they want no progress: a fallback to an older checkpoint, a
+  /// skipped step, groups that collapse. Goes to `message` where this is not set.
+  std::function<void(std::string_view)> warning;
   /// Named points inside a step and a checkpoint; for tests that kill the process there.
   std::function<void(std::string_view point, int64_t step)> trace;
   /// Set by a signal handler (runtime/interrupt.h): the trainer saves a checkpoint after the step

@@ -21,6 +21,24 @@ double number_or_nan(const Json& json) {  // JSON has no NaN: it is written as n
   return json.is_null() ? std::nan("") : json.get<double>();
 }
 
+/// CheckpointError where a run cannot go on from this state: a value is missing, of another type,
+/// or contradicts the folder.
+void check_state(const FoundCheckpoint& found) {
+  const std::string where = found.checkpoint.folder.string();
+  try {
+    const RunState run = RunState::from_json(found.state.at("run"));
+    require<CheckpointError>(run.step == found.checkpoint.step, where,
+                             "the state of the run must be of step {}; got {}",
+                             found.checkpoint.step, run.step);
+    LoaderState::from_json(found.state.at("loader"));
+    found.state.at("corpus").at("fingerprint").get<std::string>();
+    require<CheckpointError>(found.state.at("recipe").is_object(), where,
+                             "the recipe in state.json is damaged");
+  } catch (const Json::exception& error) {
+    fail<CheckpointError>(where, "the state in state.json is damaged: {}", error.what());
+  }
+}
+
 }  // namespace
 
 Json RunState::to_json() const {
@@ -52,6 +70,10 @@ RunState RunState::from_json(const Json& json) {
                    .evaluation = std::nullopt};
     const Json& evaluation = json.at("evaluation");
     if (!evaluation.is_null()) state.evaluation = EvaluationResult::from_json(evaluation);
+    const bool counts = state.step >= 0 && state.tokens >= 0 && state.seconds >= 0.0 &&
+                        state.skipped_steps >= 0 && state.skipped_in_a_row >= 0 &&
+                        state.evaluated_step <= state.step;
+    require<CheckpointError>(counts, "state.json", "expected counts of a run; got {}", json.dump());
     return state;
   } catch (const Json::exception& error) {
     fail<CheckpointError>("state.json", "the state of the run is damaged: {}", error.what());
@@ -75,21 +97,13 @@ std::optional<FoundCheckpoint> Trainer::Impl::find_start() const {
         "resume: auto",
         paths.folder.string());
   }
-  std::optional<FoundCheckpoint> found = find_valid_checkpoint(paths.folder);
-  if (!found) return found;
-  for (const std::string& damage : found->damaged) {
-    message(fmt::format("{}; falling back to the checkpoint of step {}", damage,
-                        found->checkpoint.step));
-  }
+  const WarningSink sink = [&](std::string_view text) { warn(text); };
+  std::optional<FoundCheckpoint> found = find_valid_checkpoint(paths.folder, check_state, sink);
+  if (found) found->report(sink);
   return found;
 }
 
 void Trainer::Impl::check_same_run(const FoundCheckpoint& found) const {
-  if (!found.state.contains("recipe") || !found.state.contains("run") ||
-      !found.state.contains("corpus") || !found.state.contains("loader")) {
-    fail<CheckpointError>(found.checkpoint.folder.string(),
-                          "state.json is not of a training run; choose another 'run_folder'");
-  }
   const auto differences = recipe_differences(found.state["recipe"], fields_to_json(recipe));
   if (differences.empty()) return;
   fail<ConfigError>(
@@ -101,12 +115,13 @@ void Trainer::Impl::check_same_run(const FoundCheckpoint& found) const {
 
 void Trainer::Impl::check_same_corpus(const FoundCheckpoint& found) const {
   const Json& before = found.state["corpus"];
-  const std::string was = before.value("fingerprint", "");
+  const std::string was = before["fingerprint"].get<std::string>();
   if (was == corpus->fingerprint()) return;
   const auto names = [](const Json& summary) {
     std::vector<std::string> out;
     for (const Json& source : summary.value("sources", Json::array())) {
-      out.push_back(source.value("name", ""));
+      const Json name = source.is_object() ? source.value("name", Json()) : Json();
+      out.push_back(name.is_string() ? name.get<std::string>() : name.dump());
     }
     return fmt::format("{}", fmt::join(out, ", "));
   };

@@ -113,8 +113,11 @@ struct Trainer::Impl {
   void save();
   void write_run_files() const;
 
-  void message(const std::string& text) const {
+  void message(std::string_view text) const {
     if (callbacks.message) callbacks.message(text);
+  }
+  void warn(std::string_view text) const {
+    callbacks.warning ? callbacks.warning(text) : message(text);
   }
   void trace(std::string_view point) const {
     if (callbacks.trace) callbacks.trace(point, state.step);

@@ -39,7 +39,8 @@ void Trainer::Impl::build_model() {
                                         static_cast<uint64_t>(recipe.train.seed), device);
   set_compute(*model, recipe.train);
   if (recipe.train.init_from.empty() || state.step > 0) return;
-  const auto folder = resolve_model_folder(recipe.train.init_from);
+  const auto folder =
+      resolve_model_folder(recipe.train.init_from, [&](std::string_view text) { warn(text); });
   const std::vector<std::string> fresh = load_weights(folder, *model);
   message(fmt::format(
       "weights from '{}'{}", folder.string(),

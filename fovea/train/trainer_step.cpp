@@ -111,7 +111,7 @@ void Trainer::Impl::refuse_update(const StepOutcome& outcome) {
                          "{}, as in the {} steps before; {}. The newest checkpoint is of step {}",
                          what, kHopeless - 1, remedy, std::max<int64_t>(saved_step, 0));
   }
-  message(what + ": this update is skipped");
+  warn(what + ": this update is skipped");
 }
 
 }  // namespace fovea

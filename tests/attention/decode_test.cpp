@@ -90,8 +90,8 @@ TEST(Decode, NamesItself) {
   const AttentionInputs in = random_inputs(spec, 1, 4);
   AttentionCache cache = cache_for(spec, in, 4);
   const AttentionResult result = cached_attention(spec, cache, in.q, in.k, in.v);
-  EXPECT_EQ(result.path.name, "decode");
-  EXPECT_EQ(result.path.plan, "torch_sdpa causal");
+  EXPECT_EQ(result.path.name, PathName::decode);
+  EXPECT_EQ(result.path.plan_text(), "torch_sdpa causal");
 }
 
 // F-12: the cache's running sum gives the taus of the whole text.

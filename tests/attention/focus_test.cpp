@@ -49,7 +49,7 @@ TEST(Focus, IsPlainAttentionWhereNoPairIsDistantOrAllGroupsMeet) {
     const AttentionInputs in = random_inputs(spec, 2, 20);
     for (const Path path : {Path::automatic, Path::reference})
       EXPECT_LT(relative_error(output(spec, in, {}, path), scalar_attention(plain, in).out), 1e-12);
-    EXPECT_EQ(attention(spec, in.q, in.k, in.v, in.tensors).path.name, "torch_sdpa");
+    EXPECT_EQ(attention(spec, in.q, in.k, in.v, in.tensors).path.name, PathName::torch_sdpa);
   }
   const AttentionSpec spec = focus_spec(Gate::hard, {.groups = 5, .top_k = 3, .window = 1});
   const AttentionInputs in = random_inputs(spec, 2, 20);
@@ -405,6 +405,7 @@ TEST(Focus, RefusesImpossibleSettingsAndShapesByName) {
   EXPECT_TRUE(refused({.width = 0}, {"focus.width"}));
   EXPECT_TRUE(refused({.temperature = 0.0}, {"focus.temperature"}));
   EXPECT_TRUE(refused({.strength = -1.0}, {"focus.strength"}));
+  EXPECT_TRUE(refused({.strength = 1e5}, {"focus.strength", "10000"}));
   EXPECT_TRUE(refused({.threshold = 2.0}, {"focus.threshold"}));
   EXPECT_TRUE(refused({.epsilon = 0.0}, {"focus.epsilon"}));
   EXPECT_TRUE(refused({.rounds = 0}, {"focus.rounds"}));

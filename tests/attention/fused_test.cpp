@@ -30,7 +30,7 @@ Numbers run(const AttentionSpec& spec, const AttentionInputs& leaves, AttentionC
   const AttentionInputs in = leaves.with_gradient();
   const AttentionResult result = attention(spec, in.q, in.k, in.v, in.tensors, context, path);
   if (path == Path::fused) {
-    EXPECT_EQ(result.path.name, "fused");
+    EXPECT_EQ(result.path.name, PathName::fused);
   }
   const at::ScalarType wide = in.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   at::Tensor lse = result.lse_bht;  // rows without keys have no finite lse
@@ -237,24 +237,24 @@ TEST(Fused, IsTakenWhereThereIsAKernelAndSaysSo) {
     return attention(spec, in.q, in.k, in.v, in.tensors, context).path;
   };
   AttentionSpec spec = small_spec();
-  EXPECT_EQ(taken(spec, at::kFloat).name, "fused");
+  EXPECT_EQ(taken(spec, at::kFloat).name, PathName::fused);
   EXPECT_EQ(taken(spec, at::kFloat).isa, kernels::attention_isa<float>());
   EXPECT_EQ(taken(spec, at::kBFloat16).isa, kernels::attention_isa<BFloat16>());
-  EXPECT_EQ(taken(spec, at::kFloat).plan, "causal");
-  EXPECT_EQ(taken(spec, at::kFloat, packed_context({40, 40})).plan, "documents");
-  EXPECT_EQ(taken(spec, at::kFloat, packed_context({80})).plan, "causal");
-  EXPECT_EQ(taken(spec, at::kDouble).name, "torch_sdpa");
+  EXPECT_EQ(taken(spec, at::kFloat).plan, PlanWord::causal);
+  EXPECT_EQ(taken(spec, at::kFloat, packed_context({40, 40})).plan, PlanWord::documents);
+  EXPECT_EQ(taken(spec, at::kFloat, packed_context({80})).plan, PlanWord::causal);
+  EXPECT_EQ(taken(spec, at::kDouble).name, PathName::torch_sdpa);
   spec.mask.window = 4;
-  EXPECT_EQ(taken(spec, at::kFloat).plan, "window");
+  EXPECT_EQ(taken(spec, at::kFloat).plan, PlanWord::window);
   spec.soft_cap = 4.0;
-  EXPECT_EQ(taken(spec, at::kFloat).name, "fused");
+  EXPECT_EQ(taken(spec, at::kFloat).name, PathName::fused);
   spec.focus = {.gate = FocusSpec::Gate::log, .window = 30};
-  EXPECT_EQ(taken(spec, at::kFloat).name, "fused");
+  EXPECT_EQ(taken(spec, at::kFloat).name, PathName::fused);
   spec.focus.epsilon = 1e-30;
-  EXPECT_EQ(taken(spec, at::kFloat).name, "reference");
+  EXPECT_EQ(taken(spec, at::kFloat).name, PathName::reference);
   spec = small_spec(4, 2, 12);
-  EXPECT_EQ(taken(spec, at::kFloat).name, "torch_sdpa");
-  EXPECT_NE(taken(spec, at::kFloat).reason.find("multiple of 8"), std::string::npos);
+  EXPECT_EQ(taken(spec, at::kFloat).name, PathName::torch_sdpa);
+  EXPECT_NE(taken(spec, at::kFloat).reason.text().find("multiple of 8"), std::string::npos);
 }
 
 TEST(Fused, IsRefusedByNameWhereThereIsNoKernel) {

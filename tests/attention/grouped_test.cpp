@@ -39,13 +39,13 @@ Numbers run(const AttentionSpec& spec, const AttentionInputs& leaves, AttentionC
   const AttentionInputs in = leaves.with_gradient();
   AttentionResult result;
   if (kind) {
-    GroupedPlans plans =
-        make_grouped_plans(spec, in.tensors.members_bs, in.q.size(2), context, kind);
-    EXPECT_EQ(plans.reason, "");
-    result = grouped_attention(spec, std::move(plans), in.q, in.k, in.v, in.tensors, context);
+    const AttentionCall call = checked_call(spec, in.q, in.k, in.v, in.tensors, context);
+    const GroupedPlans plans = make_grouped_plans(call, kind);
+    EXPECT_FALSE(plans.why_not) << *plans.why_not;
+    result = grouped_attention(call, plans);
   } else {
     result = attention(spec, in.q, in.k, in.v, in.tensors, context, path);
-    EXPECT_EQ(result.path.name, path == Path::reference ? "reference" : "grouped");
+    EXPECT_EQ(result.path.name, path == Path::reference ? PathName::reference : PathName::grouped);
   }
   const at::ScalarType wide = in.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor sum =
@@ -102,10 +102,9 @@ TEST(Grouped, ChunksOfAPromptEqualTheWholeForEveryPlan) {
   const at::NoGradGuard no_gradient;
   const auto by = [&](GroupedKind kind, int64_t begin, int64_t end) {
     const AttentionInputs some = in.tokens(0, end);
-    GroupedPlans plans = make_grouped_plans(spec, some.tensors.members_bs, end - begin, {}, kind);
-    return grouped_attention(spec, std::move(plans), some.q.narrow(2, begin, end - begin), some.k,
-                             some.v, {}, {})
-        .out_bhte;
+    const AttentionCall call =
+        checked_call(spec, some.q.narrow(2, begin, end - begin), some.k, some.v, some.tensors, {});
+    return grouped_attention(call, make_grouped_plans(call, kind)).out_bhte;
   };
   for (const GroupedKind kind :
        {GroupedKind::block_sparse, GroupedKind::classes, GroupedKind::groups}) {
@@ -134,23 +133,23 @@ TEST(Grouped, IsTakenOnItsOwnAndSaysWhichPlanAndWhy) {
   AttentionSpec spec = hard_spec({.groups = 8, .top_k = 1, .window = 16, .sinks = 2});
   AttentionInputs in = random_inputs(spec, 1, 700).to(at::kFloat);
   PathTaken path = taken(spec, in);
-  EXPECT_EQ(path.name, "grouped");
-  EXPECT_EQ(path.plan, "classes");
-  EXPECT_NE(path.reason.find("block_sparse"), std::string::npos) << path.reason;
+  EXPECT_EQ(path.name, PathName::grouped);
+  EXPECT_EQ(path.plan, PlanWord::classes);
+  EXPECT_NE(path.reason.text().find("block_sparse"), std::string::npos) << path.reason.text();
   AttentionContext context;
   context.want_stats = true;
   path = taken(spec, in, context);
   EXPECT_GT(path.tiles, 0.0);
   EXPECT_LT(path.tiles, path.causal_tiles);
   in.tensors.members_bs.fill_(4);
-  EXPECT_EQ(taken(spec, in).plan, "dense");
-  EXPECT_EQ(taken(spec, in.to(at::kDouble)).name, "reference");
+  EXPECT_EQ(taken(spec, in).plan, PlanWord::dense);
+  EXPECT_EQ(taken(spec, in.to(at::kDouble)).name, PathName::reference);
   spec.bias.kind = BiasSpec::Kind::alibi;
-  EXPECT_EQ(taken(spec, in).name, "reference");
-  EXPECT_NE(taken(spec, in).reason.find("position bias"), std::string::npos);
+  EXPECT_EQ(taken(spec, in).name, PathName::reference);
+  EXPECT_NE(taken(spec, in).reason.text().find("position bias"), std::string::npos);
   spec = hard_spec({.groups = 8, .top_k = 5, .window = 16});  // 2k > K keeps every pair
   in = random_inputs(spec, 1, 100).to(at::kFloat);
-  EXPECT_EQ(taken(spec, in).name, "fused");
+  EXPECT_EQ(taken(spec, in).name, PathName::fused);
 }
 
 TEST(Grouped, TelemetryIsThatOfTheReference) {
@@ -161,10 +160,8 @@ TEST(Grouped, TelemetryIsThatOfTheReference) {
   const AttentionStats truth = attention_stats(spec, in.q, in.k, in.tensors);
   for (const GroupedKind kind :
        {GroupedKind::block_sparse, GroupedKind::classes, GroupedKind::groups}) {
-    const AttentionStats got =
-        grouped_attention(spec, make_grouped_plans(spec, in.tensors.members_bs, 130, {}, kind),
-                          in.q, in.k, in.v, in.tensors, context)
-            .stats;
+    const AttentionCall call = checked_call(spec, in.q, in.k, in.v, in.tensors, context);
+    const AttentionStats got = grouped_attention(call, make_grouped_plans(call, kind)).stats;
     EXPECT_LT(relative_error(got.entropy_h, truth.entropy_h), 1e-5);
     EXPECT_LT(relative_error(got.largest_weight_h, truth.largest_weight_h), 1e-5);
     EXPECT_LT(relative_error(got.sink_mass_h, truth.sink_mass_h), 1e-5);
@@ -186,7 +183,7 @@ TEST(Grouped, DecodingEqualsTheWhole) {
     step(cache, 0, 100);
     for (int64_t i = 100; i < 130; ++i) {
       const AttentionResult result = step(cache, i, 1);
-      EXPECT_EQ(result.path.plan, "grouped scan");
+      EXPECT_EQ(result.path.plan_text(), "grouped scan");
       EXPECT_LT(relative_error(result.out_bhte, whole.narrow(2, i, 1)), 1e-5) << i;
     }
     AttentionCache fork = cache.fork();
@@ -209,7 +206,7 @@ TEST(Grouped, DecodingHoldsForRowsOfUnequalLengthsAndBfloat16) {
     const at::NoGradGuard no_gradient;
     const AttentionResult got =
         attention(spec, some.q, some.k, some.v, some.tensors, context, Path::fused);
-    EXPECT_EQ(got.path.plan, "scan");
+    EXPECT_EQ(got.path.plan, PlanWord::scan);
     for (int64_t b = 0; b < 3; ++b) {
       const int64_t n = context.key_lengths_b[b].item<int64_t>();
       const auto row = [&](const at::Tensor& x, int64_t dim) {
@@ -240,7 +237,7 @@ TEST(Grouped, RefusesBadMembershipsAndPlacesByName) {
   AttentionContext unsorted;
   unsorted.key_positions_bs = unsorted.query_positions_bt = at::arange(40).flip(0).unsqueeze(0);
   EXPECT_ERROR(UnsupportedError, call(in.tensors, unsorted, Path::fused), "ascend");
-  EXPECT_EQ(call(in.tensors, unsorted, Path::automatic).path.name, "reference");
+  EXPECT_EQ(call(in.tensors, unsorted, Path::automatic).path.name, PathName::reference);
 }
 
 }  // namespace

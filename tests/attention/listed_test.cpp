@@ -3,6 +3,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "fovea/attention/cache/cached_attention.h"
@@ -75,7 +76,7 @@ void expect_as_reference(AttentionSpec spec, const std::string& what) {
             dtype == at::kFloat ? truth
                                 : run(spec, in.to(dtype).to(at::kDouble), context, Path::reference);
         const Numbers got = run(spec, in.to(dtype), context, Path::fused);
-        EXPECT_EQ(got.path.name + " " + got.path.plan, "grouped lists");
+        EXPECT_EQ(got.path.text(), "grouped lists");
         EXPECT_LT(relative_error(got.out, expected.out), wide * 1e-5) << what;
         const at::Tensor seen = expected.lse.isfinite();
         EXPECT_TRUE(got.lse.isfinite().equal(seen)) << what;
@@ -98,6 +99,27 @@ TEST(Listed, GivenBlocksOfAnySizeEqualTheFloat64ReferenceWithItsGradients) {
   for (const int64_t size : {7, 32}) expect_as_reference(blocked(size), std::to_string(size));
 }
 
+// Blocks that nobody sees, blocks that see nobody, documents shorter than a block: rows may see
+// nothing, and lists may have queries or keys alone.
+TEST(Listed, BlocksWithFewPairsEqualTheReferenceWithItsGradients) {
+  const std::vector<std::vector<int64_t>> all_pairs{
+      {}, {0, 0}, {2, 0}, {5, 1, 3, 3}, {1, 0, 2, 0, 3, 0}, {6, 6, 0, 0}};
+  for (const std::vector<int64_t>& pairs : all_pairs) {
+    for (const AttentionContext& context :
+         {AttentionContext{}, packed_context({3, 1, 7, 60, 5, 24})}) {
+      AttentionSpec spec = base_spec();
+      spec.blocks = {.size = 16, .pairs = pairs};
+      const AttentionInputs in = random_inputs(spec, 2, 100);
+      const Numbers truth = run(spec, in, context, Path::reference);
+      const Numbers got = run(spec, in.to(at::kFloat), context, Path::fused);
+      const std::string what = fmt::format("pairs {}", fmt::join(pairs, " "));
+      EXPECT_LT(relative_error(got.out, truth.out), 1e-5) << what;
+      for (size_t n = 0; n < got.grads.size(); ++n)
+        EXPECT_LT(relative_error(got.grads[n], truth.grads[n]), 3e-5) << what << ", gradient " << n;
+    }
+  }
+}
+
 // Token by token, with chunks, forgetting and forking: the rows of the whole.
 TEST(Listed, ChunksAndDecodingEqualTheWhole) {
   AttentionSpec nearest = routed(9);
@@ -111,7 +133,7 @@ TEST(Listed, ChunksAndDecodingEqualTheWhole) {
       const AttentionResult result =
           cached_attention(spec, at, some.q, some.k, some.v, some.tensors);
       EXPECT_LT(relative_error(result.out_bhte, whole.narrow(2, begin, n)), 1e-5) << begin;
-      return result.path.plan;
+      return result.path.plan_text();
     };
     step(cache, 0, 60);
     step(cache, 60, 40);
@@ -129,8 +151,8 @@ TEST(Listed, SaysWhyItIsNotTaken) {
   const auto reason = [](const AttentionSpec& spec) {
     const AttentionInputs in = random_inputs(spec, 1, 40).to(at::kFloat);
     const PathTaken path = attention(spec, in.q, in.k, in.v, in.tensors).path;
-    EXPECT_EQ(path.name, "reference");
-    return path.reason;
+    EXPECT_EQ(path.name, PathName::reference);
+    return path.reason.text();
   };
   AttentionSpec spec = routed();
   spec.routing.choice = RoutingSpec::Choice::nearest;

@@ -270,7 +270,7 @@ TEST(ReferenceInBlocks, EqualsAllRowsAtOnceWithItsGradientsForEveryStage) {
     const AttentionInputs in = random_inputs(spec, 2, 29).with_gradient();
     const auto run = [&](int64_t block) {
       const AttentionResult r =
-          reference_in_blocks(spec, in.q, in.k, in.v, in.tensors, context, block);
+          reference_in_blocks(checked_call(spec, in.q, in.k, in.v, in.tensors, context), block);
       std::vector<at::Tensor> all{r.out_bhte, r.lse_bht.masked_fill(r.lse_bht.isneginf(), 7.0)};
       const at::Tensor sum = (r.out_bhte * random_normal(r.out_bhte.sizes(), 3)).sum() +
                              (r.lse_bht * random_normal(r.lse_bht.sizes(), 4)).sum();

@@ -60,11 +60,11 @@ TEST(OwnStage, ActsInStageFiveOnEveryPath) {
   for (const Path path : {Path::automatic, Path::reference}) {
     const AttentionResult result = attention(own_spec(), in.q, in.k, in.v, in.tensors, {}, path);
     EXPECT_LT((result.out_bhte - expected).abs().max().item<double>(), 1e-12);
-    EXPECT_EQ(result.path.name, "reference");
+    EXPECT_EQ(result.path.name, PathName::reference);
   }
   const AttentionInputs single = in.to(at::kFloat);
   EXPECT_EQ(attention(own_spec(), single.q, single.k, single.v, single.tensors).path.name,
-            "reference");
+            PathName::reference);
   EXPECT_ERROR(UnsupportedError,
                attention(own_spec(), single.q, single.k, single.v, single.tensors, {}, Path::fused),
                "test-slopes");

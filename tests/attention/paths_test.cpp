@@ -203,16 +203,16 @@ TEST(PathTaken, SaysWhatWasDoneAndWhy) {
     return attention(spec, in.q, in.k, in.v, in.tensors, context, path).path;
   };
   AttentionSpec spec = small_spec();
-  EXPECT_EQ(taken(spec).name, "torch_sdpa");
-  EXPECT_EQ(taken(spec).plan, "causal");
-  EXPECT_EQ(taken(spec, packed_context({40, 40})).plan, "documents");
-  EXPECT_EQ(taken(spec, packed_context({80})).plan, "causal");
-  EXPECT_EQ(taken(spec, {}, Path::reference).name, "reference");
+  EXPECT_EQ(taken(spec).name, PathName::torch_sdpa);
+  EXPECT_EQ(taken(spec).plan, PlanWord::causal);
+  EXPECT_EQ(taken(spec, packed_context({40, 40})).plan, PlanWord::documents);
+  EXPECT_EQ(taken(spec, packed_context({80})).plan, PlanWord::causal);
+  EXPECT_EQ(taken(spec, {}, Path::reference).name, PathName::reference);
   spec.mask.window = 4;
-  EXPECT_EQ(taken(spec).plan, "window");
+  EXPECT_EQ(taken(spec).plan, PlanWord::window);
   spec.soft_cap = 4.0;
-  EXPECT_EQ(taken(spec).name, "reference");
-  EXPECT_NE(taken(spec).reason.find("soft_cap"), std::string::npos);
+  EXPECT_EQ(taken(spec).name, PathName::reference);
+  EXPECT_NE(taken(spec).reason.text().find("soft_cap"), std::string::npos);
 }
 
 TEST(PathTaken, FusedIsRefusedByNameWhereThereIsNone) {
@@ -229,7 +229,7 @@ TEST(Lse, OfTheFastPathEqualsTheReference) {
     AttentionContext context = base;
     context.want_lse = true;
     const AttentionResult fast = attention(spec, in.q, in.k, in.v, {}, context);
-    EXPECT_EQ(fast.path.name, "torch_sdpa");
+    EXPECT_EQ(fast.path.name, PathName::torch_sdpa);
     EXPECT_LT(relative_error(fast.lse_bht,
                              reference_attention(spec, in.q, in.k, in.v, {}, context).lse_bht),
               1e-13);

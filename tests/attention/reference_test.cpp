@@ -7,6 +7,7 @@
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/pipeline.h"
+#include "fovea/attention/positions/bias.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/scalar_attention.h"

@@ -42,10 +42,10 @@ void expect_as_scan(const AttentionSpec& spec, const SortedKeys& keys, const Att
   const AttentionInputs all = in.tokens(0, at + 1);
   const at::Tensor q = in.q.narrow(2, at, 1);
   const AttentionResult scan = attention(spec, q, all.k, all.v, all.tensors);
-  ASSERT_EQ(scan.path.plan, at < spec.focus.window ? "causal" : "scan");
+  ASSERT_EQ(scan.path.plan, at < spec.focus.window ? PlanWord::causal : PlanWord::scan);
   const auto got = keys.attend(spec, q, {}, {});
   ASSERT_TRUE(got.has_value());
-  EXPECT_EQ(got->path.plan, "sorted");
+  EXPECT_EQ(got->path.plan, PlanWord::sorted);
   EXPECT_LT(relative_error(got->out_bhte, scan.out_bhte), bound) << at;
   EXPECT_LT(relative_error(got->lse_bht, scan.lse_bht), bound) << at;
 }
@@ -134,7 +134,7 @@ TEST(SortedKeys, TakeOverInTheCacheOfALongText) {
     if (begin >= prompt) {
       EXPECT_LT(relative_error(result.out_bhte, whole.narrow(2, begin - prompt, n)), 1e-5) << begin;
     }
-    return result.path.plan;
+    return result.path.plan_text();
   };
   step(cache, sorted, 0, prompt);
   EXPECT_EQ(step(cache, sorted, prompt, 1), "grouped scan");
@@ -195,7 +195,7 @@ TEST(SortedKeys, LeaveTextsOfManySetsOfGroupsToTheScan) {
     AttentionInputs some = in.tokens(begin, n);
     if (sets.defined()) some.tensors.members_bs = sets.narrow(1, begin, n);
     return cached_attention(spec, at, some.q, some.k, some.v, some.tensors, Path::automatic, &copy)
-        .path.plan;
+        .path.plan_text();
   };
   const at::Tensor eight =
       at::ones({1, whole}, at::kLong).bitwise_left_shift(at::arange(whole) % 8);

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -64,6 +65,16 @@ TEST(ReadFile, MissingFileAndFolderAreInputErrorsThatNameThePath) {
   EXPECT_ERROR(InputError, read_file(folder.path()), folder.path().string(), "directory");
 }
 
+TEST(ReadFile, MoreThanTheLimitIsAnInputErrorThatNamesIt) {
+  const ReadLimit limit{"a recipe", 1 << 20};
+  testing::TemporaryFolder folder;
+  write_file(folder / "whole", std::string(1 << 20, 'x'));
+  EXPECT_EQ(read_file(folder / "whole", limit).size(), size_t{1} << 20);
+  write_file(folder / "large", std::string((1 << 20) + 1, 'x'));
+  EXPECT_ERROR(InputError, read_file(folder / "large", limit), "large", "1 MB", "a recipe");
+  EXPECT_ERROR(InputError, read_file("/dev/zero", limit), "/dev/zero", "1 MB", "a recipe");
+}
+
 TEST(WriteFile, FillThatThrowsLeavesTheOldFileAndNoTemporary) {
   TemporaryFolder folder;
   write_file(folder / "a", "old");
@@ -74,6 +85,29 @@ TEST(WriteFile, FillThatThrowsLeavesTheOldFileAndNoTemporary) {
   EXPECT_THROW(write_file(folder / "a", half), std::runtime_error);
   EXPECT_EQ(read_file(folder / "a"), "old");
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a"));
+}
+
+TEST(WriteFile, ADeviceAPipeAFolderOrALinkToNothingIsNotReplaced) {
+  TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  fs::create_directory(folder / "folder");
+  fs::create_symlink("/dev/null", folder / "device");
+  fs::create_symlink("none", folder / "dangling");
+  for (const char* name : {"pipe", "folder", "device", "dangling"})
+    EXPECT_ERROR(IoError, write_file(folder / name, "text"), name, "expected a regular file");
+  EXPECT_TRUE(fs::is_fifo(folder / "pipe"));
+  EXPECT_TRUE(fs::is_symlink(folder / "device"));
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("dangling", "device", "folder", "pipe"));
+}
+
+TEST(WriteFile, ALinkToARegularFileIsFollowed) {
+  TemporaryFolder folder;
+  fs::create_directory(folder / "there");
+  write_file(folder / "there/file", "old");
+  fs::create_symlink("there/file", folder / "link");
+  write_file(folder / "link", "new");
+  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_EQ(read_file(folder / "there/file"), "new");
 }
 
 TEST(WriteFile, KilledWriterLeavesTheOldFile) {

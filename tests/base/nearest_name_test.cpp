@@ -44,6 +44,12 @@ TEST(NearestName, FindsTheLikelyKeyAndNoUnlikelyOne) {
   EXPECT_EQ(nearest_name("heads", {}), "");
 }
 
+TEST(NearestName, AMegabyteOfANameIsNearToNothing) {
+  const std::string huge(1 << 20, 'a');
+  EXPECT_EQ(nearest_name(huge, std::vector<std::string>{huge + "b", "heads"}), "");
+  EXPECT_EQ(nearest_name("heds", std::vector<std::string>{huge, "heads"}), "heads");
+}
+
 TEST(NearestName, SuggestionIsASentencePartOrNothing) {
   EXPECT_EQ(did_you_mean("widht", kKeys), " (did you mean 'width'?)");
   EXPECT_EQ(did_you_mean("optimizer", kKeys), "");

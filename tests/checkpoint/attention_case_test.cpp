@@ -31,7 +31,7 @@ void expect_errors_below(const CaseResult& result, double forward, double backwa
                          const std::string& what) {
   for (const auto& [name, error] : result.errors) {
     EXPECT_LT(error, name.starts_with("grad_") ? backward : forward)
-        << what << ": " << name << " on " << result.path.name;
+        << what << ": " << name << " on " << enum_name(result.path.name);
   }
 }
 
@@ -58,7 +58,7 @@ TEST(GoldenCases, DecodeAgreesWhereACacheCanRunThem) {
     try {
       const CaseResult result = run_attention_case(path, {.path = CasePath::decode});
       EXPECT_LT(result.errors.at("out"), 1e-12) << path;
-      EXPECT_EQ(result.path.name, "decode");
+      EXPECT_EQ(result.path.name, PathName::decode);
       decoded.insert(path.stem());
     } catch (const UnsupportedError&) {
       EXPECT_TRUE(path.stem() == "mqa_last_queries" || path.stem() == "t5_bidirectional" ||
@@ -129,6 +129,11 @@ TEST_F(CaseFile, ThatIsNotACaseIsRefusedByName) {
   TensorMap missing = tensors();
   missing.erase("v");
   EXPECT_ERROR(InputError, load_attention_case(write(missing, metadata())), "'v'");
+  TensorMap documents = tensors();
+  for (const char* name : {"query_documents", "key_documents"})
+    documents[name] = at::zeros({3}, at::kFloat);
+  EXPECT_ERROR(ShapeError, run_attention_case(write(documents, metadata())), "documents",
+               "integers", "Float");
   TensorMap misfit = tensors();
   misfit["grad_out"] = at::ones({1, 2, 3, 5});
   EXPECT_ERROR(InputError, load_attention_case(write(misfit, metadata())), "grad_out",

@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
@@ -102,6 +104,46 @@ TEST_F(ModelFolder, MissingUnexpectedAndMisshapenTensorsAreNamed) {
       CheckpointError,
       load_model(save_changed([](TensorMap& t) { t["model.norm.weight"] = at::ones({4}); })),
       "model.norm.weight", "[16]", "[4]");
+}
+
+TEST_F(ModelFolder, BitsOfFloatsAreNotReadAsIntegers) {
+  const fs::path path = save_changed([](TensorMap& tensors) {
+    at::Tensor& w = tensors.at("model.layers.1.mlp.up_proj.weight");
+    w = w.view(at::kInt).clone();
+  });
+  EXPECT_ERROR(CheckpointError, load_model(path), "model.layers.1.mlp.up_proj.weight",
+               "floating-point", "I32");
+}
+
+TEST_F(ModelFolder, WeightsThatAreNoNumbersAreRefusedByName) {
+  for (const double value : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    const fs::path path = save_changed([&](TensorMap& tensors) {
+      tensors.at("model.layers.0.self_attn.q_proj.weight")[3][5].fill_(value);
+    });
+    EXPECT_ERROR(NumericalError, load_model(path), "model.layers.0.self_attn.q_proj.weight", "NaN");
+    fs::remove_all(path);
+  }
+}
+
+TEST_F(ModelFolder, LargeWeightsWhoseSumOverflowsAreLoaded) {
+  const fs::path path =
+      save_changed([](TensorMap& tensors) { tensors.at("model.norm.weight").fill_(3e38); });
+  EXPECT_NO_THROW(load_model(path));
+}
+
+TEST_F(ModelFolder, AModelThatNoMemoryHoldsIsRefusedBeforeItIsMade) {
+  const fs::path path = save(tiny_config());
+  Json json = Json::parse(read_file(path / "config.json"));
+  json["fovea"]["model"]["context"] = int64_t{1} << 31;
+  json["fovea"]["model"]["width"] = 1 << 16;
+  json["fovea"]["model"]["head_dim"] = 4096;
+  write_file(path / "config.json", json.dump());
+  try {
+    load_model(path);
+    ADD_FAILURE() << "it was made";
+  } catch (const std::bad_alloc& error) {
+    EXPECT_NE(std::string(error.what()).find("GB"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(ModelFolder, MissingAndDamagedFilesAreNamed) {

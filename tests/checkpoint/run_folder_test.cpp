@@ -97,6 +97,31 @@ TEST_F(RunFolder, OnlyDamagedCheckpointsAreAnErrorAndNotABeginning) {
   EXPECT_FALSE(find_valid_checkpoint(folder_ / "empty").has_value());
 }
 
+TEST_F(RunFolder, AStateThatItsReaderCannotUseFallsBackLikeABrokenFile) {
+  save(1);
+  save(2);
+  const auto found = find_valid_checkpoint(folder_.path(), [](const FoundCheckpoint& checkpoint) {
+    require<CheckpointError>(checkpoint.state["step"] != 2, "state", "no use");
+  });
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->checkpoint.step, 1);
+  EXPECT_THAT(found->damaged, ElementsAre(::testing::HasSubstr("no use")));
+}
+
+TEST_F(RunFolder, ADamagedCheckpointIsNoModelAndARunSaysThatItTookAnOlderOne) {
+  const fs::path first = save(1), second = save(2);
+  fs::resize_file(second / "w.bin", 1);
+  EXPECT_ERROR(CheckpointError, resolve_model_folder(second), "w.bin", "7 bytes");
+  std::vector<std::string> warnings;
+  const auto warn = [&](std::string_view text) { warnings.emplace_back(text); };
+  EXPECT_EQ(resolve_model_folder(folder_.path(), warn), first);
+  EXPECT_THAT(warnings,
+              ElementsAre(::testing::HasSubstr("falling back to the checkpoint of step 1")));
+  write_file(first / "optimizer.safetensors", "");
+  fs::remove(first / "state.json");
+  EXPECT_ERROR(CheckpointError, resolve_model_folder(first), "'state.json' is missing");
+}
+
 TEST_F(RunFolder, PruningKeepsTheNewestAndRemovesWhatACrashedWriterLeft) {
   for (const int64_t step : {1, 2, 3, 4}) save(step);
   fs::create_directories(folder_.path() / "checkpoints" / ".0000000005.tmp-77");

@@ -161,6 +161,30 @@ TEST_F(Safetensors, EveryDamageOfTheLayoutIsNamed) {
   EXPECT_THAT(header_complaint(two("[4,0]", "[4,8]"), 8), HasSubstr("'a'"));
 }
 
+// A look at all tensors for each new one would take minutes here.
+TEST_F(Safetensors, AHundredThousandTensorsAreReadOneAfterTheOther) {
+  constexpr size_t tensors = 100'000;
+  std::string header = "{";
+  for (size_t i = 0; i < tensors; ++i) {
+    header +=
+        fmt::format(R"({}"layer.{}.weight":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}})",
+                    i > 0 ? "," : "", i, 4 * i, 4 * i + 4);
+  }
+  const SafetensorsFile file(put(file_bytes(header + "}", std::string(4 * tensors, '\0'))));
+  EXPECT_EQ(file.entries().size(), tensors);
+  EXPECT_NE(file.find("layer.99999.weight"), nullptr);
+  EXPECT_THAT(complaint(file_bytes(header + R"(,"layer.7.weight":1})", "")),
+              HasSubstr("stands twice"));
+}
+
+TEST_F(Safetensors, AShapeOfAThousandSizesIsRefused) {
+  std::string shape = "1";
+  for (int i = 1; i < 1000; ++i) shape += ",1";
+  EXPECT_THAT(header_complaint(fmt::format(
+                  R"({{"x":{{"dtype":"F64","shape":[{}],"data_offsets":[0,8]}}}})", shape)),
+              HasSubstr("at most 64 sizes; got 1000"));
+}
+
 TEST_F(Safetensors, NoDamagedByteCrashesTheReader) {
   const auto path = folder_ / "a.safetensors";
   write_safetensors(path, {{"a", at::arange(4, at::kFloat)}, {"b", at::ones({2, 3}, at::kHalf)}},

@@ -3,12 +3,15 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <limits>
 #include <nlohmann/json.hpp>
 
+#include "fovea/checkpoint/safetensors.h"
 #include "tests/cli/program.h"
 #include "tests/support/temporary_folder.h"
 
@@ -201,6 +204,20 @@ TEST_F(Cli, AnAttentionCaseShowsItsPathAndItsErrors) {
     const auto json = nlohmann::json::parse(result.out);
     EXPECT_LT(json["errors"]["out"].get<double>(), 1e-4) << path;
   }
+}
+
+TEST_F(Cli, AnErrorOfAnAttentionCaseThatIsNoNumberIsNamedInJson) {
+  const auto path = folder_ / "case.safetensors";
+  const at::Tensor x = at::ones({1, 1, 3, 4});
+  write_safetensors(path,
+                    {{"q", x * std::numeric_limits<double>::quiet_NaN()},
+                     {"k", x},
+                     {"v", x},
+                     {"expected_out", x}},
+                    {{"attention_spec", R"({"head_dim": 4})"}});
+  const Finished result = run({"attention", path.string(), "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(nlohmann::json::parse(result.out)["errors"]["out"], "nan");
 }
 
 TEST_F(Cli, AFullOutputIsAnError) {

@@ -72,6 +72,13 @@ TEST_F(GenerateVerb, WrongInputNamesItsPlaceAndExitsWithTwo) {
   expect(run({"generate", "--batch", "-"}, "{\"prompt\": \"a\"}\n{\"prompt\": 1, \"top_q\": 2}\n"),
          "stdin:2");
   expect(run({"generate", "--batch", "-"}, "{\"text\": \"a\"}\n"), "'prompt'");
+  for (const char* line :
+       {R"({"prompt": "much too long for this model"})", R"({"prompt": 5})",
+        R"({"prompt": "a", "stop": [5]})", R"({"prompt": "a", "stop": "x"})",
+        R"({"prompt": "a", "max_tokens": "5"})", R"({"prompt": "a", "max_tokens": -1})",
+        R"({"prompt": "a", "temperature": null})", R"(["prompt"])"})
+    expect(run({"generate", "--batch", "-"}, std::string("{\"prompt\": \"a\"}\n") + line + "\n"),
+           "stdin:2");
   expect(run({"generate", "a", "--temperature", "hot"}), "temperature");
   expect(run({"generate", "a", "--file", "b"}), "all but one");
   expect(run({"generate", "much too long for this model"}), "at most 16 tokens");
@@ -88,7 +95,8 @@ TEST_F(GenerateVerb, ATextThatFillsTheContextSaysWhatToDo) {
 
 TEST_F(GenerateVerb, ChatAnswersTurnsAndCommands) {
   const auto result = run({"chat", "--json", "--max-tokens", "3", "--temperature", "0"},
-                          "a\n/undo\na\n/set max_tokens=1\nb\n/set max_token=1\n/bad\n");
+                          "a\n/undo\na\n/set max_tokens=1\nb\n/set max_token=1\n/bad\n"
+                          "/set x\n/set =\n/set stop.9=x\n/set\n/show\n");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const auto lines = json_lines(result.out);
   ASSERT_EQ(lines.size(), 3U);
@@ -96,6 +104,7 @@ TEST_F(GenerateVerb, ChatAnswersTurnsAndCommands) {
   EXPECT_EQ(lines[2]["tokens"], 1);
   EXPECT_NE(result.err.find("did you mean 'max_tokens'"), std::string::npos);
   EXPECT_NE(result.err.find("unknown command '/bad'"), std::string::npos);
+  EXPECT_NE(result.err.find("of 16 positions"), std::string::npos) << "/show came to its turn";
 }
 
 TEST_F(GenerateVerb, CtrlCEndsTheAnswerAndNotTheChat) {

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 
 #include "tests/support/expect_error.h"
@@ -77,6 +78,13 @@ TEST(Inspect, TokenClassesFollowTheirFirstLetter) {
   EXPECT_EQ(token_class(" 12"), "digits");
   EXPECT_EQ(token_class(","), "punctuation");
   EXPECT_EQ(token_class("\n "), "space");
+}
+
+TEST(Inspect, AttentionThatIsNoNumberIsAnError) {
+  Transformer model = model_of(false);
+  const at::NoGradGuard no_grad;
+  model.parameters().find("model.layers.1.self_attn.q_proj.weight")->value.fill_(std::nan(""));
+  EXPECT_ERROR(NumericalError, inspect_model("m", model, *byte_tokenizer(), kText, {}), "layer 1");
 }
 
 TEST(Inspect, RefusesLayersHeadsAndTextsThatAreNotThere) {

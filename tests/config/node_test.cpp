@@ -94,6 +94,35 @@ TEST(ParseYaml, BytesThatAreNoUtf8AreRefused) {
   EXPECT_ERROR(ConfigError, parse_yaml("a: 1\nname: \"\xff\xfe\"\n", "r.yaml"), "r.yaml", "UTF-8");
 }
 
+// A look at all keys for each new one would take minutes here.
+TEST(ParseYaml, AHundredThousandKeysAreReadOneAfterTheOther) {
+  std::string yaml, json = "{";
+  constexpr int keys = 150'000;
+  for (int i = 0; i < keys; ++i) {
+    yaml += fmt::format("key{}: {}\n", i, i);
+    json += fmt::format("{}\"key{}\": {}", i > 0 ? ", " : "", i, i);
+  }
+  const ConfigNode a = parse_yaml(yaml, "r.yaml"), b = parse_json(json + "}", "c.json");
+  EXPECT_EQ(a.fields.size(), static_cast<size_t>(keys));
+  EXPECT_EQ(b.fields.size(), static_cast<size_t>(keys));
+  ConfigNode merged = a;
+  merge_into(merged, b);
+  EXPECT_EQ(merged.fields.size(), static_cast<size_t>(keys));
+  EXPECT_ERROR(ConfigError, parse_yaml(yaml + "key3: 1\n", "r.yaml"), "r.yaml:150001", "'key3'",
+               "r.yaml:4");
+  EXPECT_ERROR(ConfigError, parse_json(json + ", \"key3\": 1}", "c.json"), "'key3'", "twice");
+}
+
+TEST(ParseJson, MoreValuesThanAnyConfigHasAreRefused) {
+  std::string json = "[0";
+  for (int i = 0; i < 1'000'000; ++i) json += ",0";
+  EXPECT_ERROR(ConfigError, parse_json(json + "]", "c.json"), "c.json", "1000000 values");
+}
+
+TEST(LoadYaml, AFileWithoutAnEndIsRefused) {
+  EXPECT_ERROR(InputError, load_yaml("/dev/zero"), "/dev/zero", "16 MB", "a recipe");
+}
+
 TEST(LoadYaml, NamesTheFile) {
   testing::TemporaryFolder folder;
   write_file(folder / "bad.yaml", "a: [");

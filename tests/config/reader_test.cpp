@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 
 #include "tests/support/expect_error.h"
 
@@ -18,6 +19,17 @@ std::span<const std::string_view> enum_names(Shape) {
   static constexpr std::array<std::string_view, 2> names{"round", "square"};
   return names;
 }
+
+struct Ranged {
+  int64_t layers = 4;
+  double share = 0.5;
+  std::vector<int64_t> seeds{1};
+  void describe(FieldVisitor& v) {
+    v.integer({"layers", "decoder blocks", {1, 1024}}, layers);
+    v.real({"share", "of the tokens", ranges::kBelowOne}, share);
+    v.integers({"seeds", "one run each", ranges::kSeeds}, seeds);
+  }
+};
 
 struct Inner {
   std::string path = "none";
@@ -124,6 +136,29 @@ TEST(ReadFields, WhatIsNoFiniteNumberIsRefused) {
   }
 }
 
+TEST(ReadFields, NumbersOutsideTheirRangeAreRefusedWithPlaceKeyRangeAndHelp) {
+  const auto read_ranged = [](const std::string& yaml) {
+    Ranged value;
+    read_fields(parse_yaml(yaml, "r.yaml"), value, "model");
+    return value;
+  };
+  EXPECT_EQ(read_ranged("layers: 1024").layers, 1024);
+  EXPECT_EQ(read_ranged("share: 0").share, 0.0);
+  EXPECT_ERROR(ConfigError, read_ranged("\nlayers: 0"), "[r.yaml:2]", "'model.layers'",
+               "must be 1 to 1024; got 0", "decoder blocks");
+  EXPECT_ERROR(ConfigError, read_ranged("layers: 9223372036854775807"), "'model.layers'");
+  EXPECT_ERROR(ConfigError, read_ranged("share: 1"), "must be 0 to below 1; got 1");
+  EXPECT_ERROR(ConfigError, read_ranged("seeds: [1, -1]"), "'model.seeds'", "got -1");
+}
+
+TEST(CheckFields, FindsTheFirstNumberOutsideItsRange) {
+  EXPECT_NO_THROW(check_fields("model", Ranged{}, "model"));
+  EXPECT_ERROR(ConfigError, check_fields("model", Ranged{.layers = 0}, "model"), "[model]",
+               "'model.layers' must be 1 to 1024; got 0");
+  EXPECT_ERROR(ConfigError, check_fields("model", Ranged{.share = std::nan("")}), "'share'", "nan");
+  EXPECT_ERROR(ConfigError, check_fields("model", Ranged{.seeds = {1, 2, -3}}), "'seeds'", "-3");
+}
+
 TEST(ReadFields, WrongTypesNameWhatStandsThere) {
   EXPECT_ERROR(ConfigError, read("tied: maybe"), "'tied'", "true or false", "'maybe'");
   EXPECT_ERROR(ConfigError, read("name: [a]"), "'name'", "text", "a list");
@@ -187,6 +222,7 @@ TEST(ListFields, ShowsDottedKeysTypesDefaultsAndHelp) {
                                             "betas", "tags", "best.path", "best.weight", "sources",
                                             "sources.N.path", "sources.N.weight"}));
   EXPECT_EQ(lines[1].type, "integer");
+  EXPECT_EQ(list_fields<Ranged>()[0].type, "integer 1 to 1024");
   EXPECT_EQ(lines[1].initial, "100");
   EXPECT_EQ(lines[1].help, "optimizer steps");
   EXPECT_EQ(lines[4].type, "round|square");

@@ -52,7 +52,7 @@ TEST(DataConfig, RefusesWeightsThatAreNotPositive) {
   for (const double weight : {0.0, -1.0, std::nan("")}) {
     DataConfig config = from_yaml("sources: [{path: a}, {path: b}]");
     config.sources[1].weight = weight;
-    EXPECT_THAT(refusal(config), HasSubstr("data.sources.1.weight must be a positive number"));
+    EXPECT_THAT(refusal(config), HasSubstr("'data.sources.1.weight' must be positive"));
   }
 }
 

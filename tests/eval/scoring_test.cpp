@@ -118,6 +118,22 @@ TEST_F(Scoring, ALeakingTemperatureDoesNotSeeTheFillOfItsRow) {
   EXPECT_NEAR(together, apart, 1e-3);
 }
 
+TEST_F(Scoring, ALossThatIsNoNumberIsAnError) {
+  const at::NoGradGuard no_grad;
+  model_.parameters().find("model.norm.weight")->value.fill_(std::nan(""));
+  EXPECT_ERROR(NumericalError, score({{"book", text_}}), "'book'", "nan");
+}
+
+TEST(ScoreText, APassThatNoMemoryHoldsIsRefusedBeforeItRuns) {
+  ModelConfig wide = tiny_config();
+  wide.ffn_width = 2'000'000;
+  wide.width = 1 << 16;
+  const Transformer shape(wide, 0, at::kMeta);  // it could not run
+  const std::vector<ScoreDocument> book{{"s", std::string(1 << 22, 'x')}};
+  EXPECT_THROW(score_text(shape, *byte_tokenizer(), book, {.window = 1 << 19, .rows = 8}),
+               std::bad_alloc);
+}
+
 TEST_F(Scoring, ImpossibleOptionsAndEmptyTextAreRefused) {
   EXPECT_ERROR(ConfigError, score({{"a", "x"}}, {.window = 4, .stride = 5}), "stride", "5");
   EXPECT_ERROR(ConfigError, score({{"a", "x"}}, {.window = -1}), "window");

@@ -118,6 +118,11 @@ TEST(Generate, LongPromptsAndImpossibleOptionsAreRefusedWithTheRemedy) {
   EXPECT_ERROR(ConfigError, TextSession(model, bytes(), {.context = -3}), "'context'");
 }
 
+TEST(Generate, AContextThatNoMemoryHoldsIsRefusedBeforeItsCacheIsMade) {
+  const Transformer model = tiny();
+  EXPECT_THROW(TextSession(model, bytes(), {.context = int64_t{1} << 31}), std::bad_alloc);
+}
+
 TEST(Generate, AStopStringEndsTheTextAndIsNotPartOfIt) {
   const Transformer model = tiny();
   const std::string whole = generate_text(model, bytes(), "ab", greedy(16)).text;
@@ -267,6 +272,30 @@ TEST(Chat, UndoAndResetGiveTheSameAnswersAgain) {
   EXPECT_FALSE(chat.undo());
   EXPECT_EQ(chat.say("a", greedy(4)).text, first);
   EXPECT_EQ(first, generate_text(model, bytes(), "sa", greedy(4)).text);
+}
+
+TEST(Chat, ATurnThatFailsLeavesTheConversationAsBefore) {
+  const Transformer model = tiny();
+  Chat chat(model, bytes());
+  chat.say("a", greedy(4));
+  const int64_t before = chat.session().length();
+  const auto gone = [](std::string_view) { throw std::runtime_error("nobody reads"); };
+  EXPECT_THROW(chat.say("b", greedy(4), gone), std::runtime_error);
+  EXPECT_THROW(chat.say("b", greedy(-1)), ConfigError);
+  EXPECT_THROW(chat.say(std::string(30, 'q'), greedy(4)), InputError);
+  EXPECT_EQ(chat.session().length(), before);
+  EXPECT_TRUE(chat.undo());
+  EXPECT_FALSE(chat.undo());
+}
+
+TEST(CheckPrompt, RefusesWhatGenerateTextWouldRefuse) {
+  const Transformer model = tiny();
+  const std::string fits(23, 'x'), longer(24, 'x');  // with the begin mark 24 of 24 positions
+  EXPECT_NO_THROW(check_prompt(model, bytes(), fits));
+  EXPECT_ERROR(InputError, check_prompt(model, bytes(), longer), "at most 24 tokens; got 25");
+  EXPECT_ERROR(InputError, generate_text(model, bytes(), longer), "at most 24 tokens; got 25");
+  EXPECT_NO_THROW(check_prompt(model, bytes(), longer, {.context = 25}));
+  EXPECT_NO_THROW(check_prompt(model, bytes(), longer, {.when_full = WhenFull::slide}));
 }
 
 TEST(Chat, RolesFrameTheTurnsAndTheAnswerEndsAtTheNextOne) {

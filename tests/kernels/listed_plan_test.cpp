@@ -142,6 +142,12 @@ TEST(ListedPlan, RefusesListsThatDoNotExistAndKeepAcrossLists) {
   c = random_case({20}, 20, 2, 0, 8);
   c.query_list.resize(21);
   EXPECT_ERROR(ShapeError, make_listed_plan(c.tokens()), "listed plan", "20 keys");
+  for (const std::vector<int32_t>& visits : {std::vector{-1, 0}, {1, 0}, {1, 1}, {0, 2}}) {
+    c = random_case({20}, 20, 2, 0, 8);
+    c.visits.values = visits;
+    c.visits.begin = {0, 2, 2};
+    EXPECT_ERROR(ShapeError, make_listed_plan(c.tokens()), "0 to 1, ascending", "list 0");
+  }
 }
 
 }  // namespace

@@ -400,6 +400,17 @@ TEST(FocusModel, TheStrengthOfLogsigIsAnnealedOnRequest) {
   EXPECT_ERROR(ConfigError, c.resolved(kVocab), "final_strength", "logsig");
 }
 
+// A learned strength that grows without end acts as the largest one.
+TEST(FocusModel, TheLearnedStrengthOfLogsigIsBounded) {
+  Transformer model(focused(Gate::logsig).resolved(kVocab), 3);
+  const at::NoGradGuard no_gradient;
+  value(model, "log_strength").fill_(std::log(kMostFocusStrength));
+  const at::Tensor largest = model.hidden(batch(1));
+  value(model, "log_strength").fill_(1e6);
+  EXPECT_TRUE(model.hidden(batch(1)).equal(largest));
+  EXPECT_TRUE(largest.isfinite().all().item<bool>());
+}
+
 // U-22: in windowed layers on request alone; 11.2: the mask is then that of both.
 TEST(FocusModel, ActsInWindowedLayersOnRequestAlone) {
   ModelConfig c = focused();

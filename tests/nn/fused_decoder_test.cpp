@@ -145,12 +145,12 @@ at::Tensor tokens(int64_t b) {
 }
 
 /// Logits [b, t, v] of tokens decoded one at a time.
-at::Tensor decoded(const Transformer& model, const at::Tensor& ids, const std::string& path) {
+at::Tensor decoded(const Transformer& model, const at::Tensor& ids, PathName path) {
   DecodeState state = model.make_decode_state(ids.size(0), ids.size(1));
   std::vector<at::Tensor> all;
   for (int64_t i = 0; i < ids.size(1); ++i) {
     all.push_back(model.decode(ids.narrow(1, i, 1), state, true));
-    EXPECT_EQ(state.path.name, path) << state.path.reason;
+    EXPECT_EQ(state.path.name, path) << state.path.reason.text();
   }
   return at::cat(all, 1).to(at::kDouble);
 }
@@ -163,9 +163,9 @@ TEST(FusedDecoder, GivesTheLogitsOfTheLayersOneByOneInFloat32) {
   const at::Tensor ids = tokens(1);
   for (const auto& [name, config] : options()) {
     Transformer model = make(config, at::kFloat);
-    const at::Tensor fast = decoded(model, ids, "fused decoder");
+    const at::Tensor fast = decoded(model, ids, PathName::fused_decoder);
     model.compute().fused_decoder = false;
-    const at::Tensor slow = decoded(model, ids, "by layers");
+    const at::Tensor slow = decoded(model, ids, PathName::by_layers);
     EXPECT_LE(difference(fast, slow), 1e-5 * slow.abs().max().item<double>()) << name;
   }
 }
@@ -176,14 +176,14 @@ TEST(FusedDecoder, IsAsExactAsTheLayersOneByOneInBfloat16) {
   for (const auto& [name, config] : options()) {
     SCOPED_TRACE(name);
     Transformer model = make(config, at::kDouble);
-    const at::Tensor truth = decoded(model, ids, "by layers");
+    const at::Tensor truth = decoded(model, ids, PathName::by_layers);
     model.compute().dtype = at::kBFloat16;
     for (const bool held : {false, true}) {
       if (held) model.hold_matrices_in(at::kBFloat16);
       model.compute().fused_decoder = false;
-      const double error = difference(decoded(model, ids, "by layers"), truth);
+      const double error = difference(decoded(model, ids, PathName::by_layers), truth);
       model.compute().fused_decoder = true;
-      EXPECT_LE(difference(decoded(model, ids, "fused decoder"), truth), 2 * error)
+      EXPECT_LE(difference(decoded(model, ids, PathName::fused_decoder), truth), 2 * error)
           << name << (held ? ", held" : "");
     }
   }
@@ -200,13 +200,15 @@ TEST(FusedDecoder, HasTheSameBitsForAnyNumberOfThreadsAndSequences) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const Transformer model = make(config, dtype);
     at::set_num_threads(1);
-    const at::Tensor one = decoded(model, ids, "fused decoder");
+    const at::Tensor one = decoded(model, ids, PathName::fused_decoder);
     for (const int n : {2, 3}) {
       at::set_num_threads(n);
-      EXPECT_TRUE(at::equal(decoded(model, ids, "fused decoder"), one)) << n << " threads";
+      EXPECT_TRUE(at::equal(decoded(model, ids, PathName::fused_decoder), one)) << n << " threads";
     }
     for (int64_t b = 0; b < 3; ++b)
-      EXPECT_TRUE(at::equal(decoded(model, ids.narrow(0, b, 1), "fused decoder")[0], one[b])) << b;
+      EXPECT_TRUE(
+          at::equal(decoded(model, ids.narrow(0, b, 1), PathName::fused_decoder)[0], one[b]))
+          << b;
     at::set_num_threads(threads);
   }
 }
@@ -215,10 +217,10 @@ TEST(FusedDecoder, ContinuesWhatAPromptLeftInTheCacheAndForgetsWithIt) {
   const at::Tensor ids = tokens(2);
   for (const auto& [name, config] : options()) {
     const Transformer model = make(config, at::kFloat);
-    const at::Tensor all = decoded(model, ids, "fused decoder");
+    const at::Tensor all = decoded(model, ids, PathName::fused_decoder);
     DecodeState state = model.make_decode_state(2, kTokens);
     model.decode(ids.narrow(1, 0, 11), state);
-    EXPECT_EQ(state.path.name, "by layers");
+    EXPECT_EQ(state.path.name, PathName::by_layers);
     for (int64_t i = 11; i < kTokens; ++i) {
       const at::Tensor z = model.decode(ids.narrow(1, i, 1), state).to(at::kDouble);
       EXPECT_LE(difference(z, all.select(1, i)), 1e-5 * all.abs().max().item<double>()) << name;
@@ -399,9 +401,10 @@ TEST(FusedDecoder, ReadsSortedKeysOfALongText) {
   const auto step = [&](DecodeState& of, int64_t i, bool fused) {
     model.compute().fused_decoder = fused;
     const at::Tensor z = model.decode(ids.narrow(1, kPrompt + i, 1), of);
-    EXPECT_EQ(of.path.name, fused ? "fused decoder" : "by layers") << of.path.reason;
+    EXPECT_EQ(of.path.name, fused ? PathName::fused_decoder : PathName::by_layers)
+        << of.path.reason.text();
     const std::string plan = i < kScans ? "scan" : "sorted";
-    EXPECT_EQ(of.path.plan, fused ? plan : "") << i;
+    EXPECT_EQ(of.path.plan.text(), fused ? plan : "") << i;
     return z.to(at::kDouble);
   };
   std::vector<at::Tensor> expected;
@@ -427,8 +430,8 @@ TEST(FusedDecoder, SaysWhyNot) {
     const Transformer model = make(config, dtype);
     DecodeState state = model.make_decode_state(b, kTokens);
     model.decode(tokens(b).narrow(1, 0, 1), state);
-    EXPECT_EQ(state.path.name, "by layers");
-    return state.path.reason;
+    EXPECT_EQ(state.path.name, PathName::by_layers);
+    return state.path.reason.text();
   };
   ModelConfig c = small();
   EXPECT_THAT(reason(c, 17), testing::HasSubstr("sequences"));

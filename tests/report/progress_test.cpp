@@ -142,6 +142,14 @@ TEST(Progress, QuietWritesNothing) {
   EXPECT_EQ(terminal.bytes, "");
 }
 
+TEST(Progress, AWarningIsShownAlsoWhenQuiet) {
+  Terminal terminal;
+  Progress quiet(terminal.options(ProgressOptions::Mode::quiet));
+  quiet.warning("an older checkpoint was taken");
+  EXPECT_EQ(terminal.bytes, "warning: an older checkpoint was taken\n");
+  EXPECT_NO_THROW(Progress(ProgressOptions{}).warning("nobody listens"));
+}
+
 TEST(Progress, WithoutASinkItIsRefusedUnlessQuiet) {
   EXPECT_THROW(Progress({.mode = ProgressOptions::Mode::bar}), UsageError);
   EXPECT_NO_THROW(Progress(ProgressOptions{}));

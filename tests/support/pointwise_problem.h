@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -22,13 +23,16 @@ namespace fovea::testing {
 struct PointwiseSettings {
   kernels::AttentionSizes sizes{2, 2, 1, 40, 40, 16, 16};
   MaskRule mask;
-  int64_t documents = 1;  ///< of equal length
+  int64_t documents = 1;           ///< of equal length
+  std::vector<TokenPlace> places;  ///< of keys, the last are the queries'; empty: by `documents`
   double scale = 0.25, soft_cap = 0.0, dropout = 0.0;
   bool tau = false, alibi = false, bias = false, sink = false, lse_gradient = true;
   kernels::PairGate gate;  ///< without the pointers
   /// Hard Focus on top of the mask, where there are memberships: one a key.
   std::vector<uint64_t> members;
   int64_t groups = 8, focus_window = 1, focus_sinks = 0;
+  /// Whether a query sees a key, both by their number among the keys; empty: by the above alone.
+  std::function<bool(int64_t, int64_t)> related;
 
   bool sees(TokenPlace query, TokenPlace key, uint64_t query_set, uint64_t key_set) const {
     return query.position - key.position < focus_window || key.position < focus_sinks ||
@@ -90,6 +94,8 @@ class PointwiseProblem {
     visits_.push_back(make_visits(settings.mask, query_places_, key_places_));
   }
 
+  std::vector<T>& queries() { return q_; }
+  std::vector<T>& output_gradients() { return dout_; }
   std::vector<T>& keys() { return k_; }
   std::vector<T>& values() { return v_; }
   std::vector<float>& query_gates() { return query_gate_; }
@@ -186,8 +192,9 @@ class PointwiseProblem {
   }
 
   /// By the kernels of grouped attention, forward then backward.
-  PointwiseNumbers by_plan(std::optional<GroupedKind> kind) {
-    const std::vector<GroupedPlan> plans{plan(kind)};
+  PointwiseNumbers by_plan(std::optional<GroupedKind> kind) { return by_plan(plan(kind)); }
+  PointwiseNumbers by_plan(const GroupedPlan& one) {
+    const std::span plans(&one, 1);
     run(kernels::GroupedForward<T>{.sizes = s_,
                                    .rule = rule(),
                                    .plans = plans,
@@ -214,6 +221,17 @@ class PointwiseProblem {
         .dsink = settings_.sink ? dsink_.data() : nullptr});
     return {doubles(out_), doubles(lse_),  doubles(dq_),    doubles(dk_),
             doubles(dv_),  doubles(dtau_), doubles(dsink_), doubles(dbias_)};
+  }
+
+  /// Whether query i sees key j.
+  bool sees(int64_t i, int64_t j) const {
+    const TokenPlace &query = query_places_[i], &key = key_places_[j];
+    if (!allowed(settings_.mask, query, key)) return false;
+    const std::vector<uint64_t>& sets = settings_.members;
+    const int64_t token = s_.keys - s_.queries + i;  // where queries are keys, too
+    if (!sets.empty() && !settings_.sees(query, key, sets[static_cast<size_t>(token)], sets[j]))
+      return false;
+    return !settings_.related || settings_.related(token, j);
   }
 
   PointwiseNumbers by_formula() const {
@@ -276,11 +294,7 @@ class PointwiseProblem {
   Pair pair_of(int64_t b, int64_t h, int64_t i, int64_t j) const {
     Pair p;
     const TokenPlace &query = query_places_[i], &key = key_places_[j];
-    if (!allowed(settings_.mask, query, key)) return p;
-    const std::vector<uint64_t>& sets = settings_.members;
-    if (!sets.empty() &&
-        !settings_.sees(query, key, sets[static_cast<size_t>(s_.keys - s_.queries + i)], sets[j]))
-      return p;
+    if (!sees(i, j)) return p;
     const T *q = at(q_, b, i, h, s_.queries, s_.heads, s_.head_dim),
             *k = at(k_, b, j, h * s_.kv_heads / s_.heads, s_.keys, s_.kv_heads, s_.head_dim);
     for (int64_t c = 0; c < s_.head_dim; ++c)
@@ -377,6 +391,7 @@ class PointwiseProblem {
   }
 
   TokenPlace place(int64_t index) const {
+    if (!settings_.places.empty()) return settings_.places[static_cast<size_t>(index)];
     const int64_t length = (std::max(s_.keys, s_.queries) + settings_.documents - 1) /
                            std::max<int64_t>(settings_.documents, 1);
     return {.document = index / length, .position = index % length};

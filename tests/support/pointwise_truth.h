@@ -81,8 +81,10 @@ inline std::vector<Named> every_stage(int64_t tokens, int64_t width) {
   add("dropout", [](auto& s) { s.dropout = 0.3; });
   using Form = kernels::PairGate::Form;
   const auto gate = [](Form form, int64_t columns) {
+    const float offset = form == Form::weight ? 1e-6f : -0.7f;
     return kernels::PairGate{.form = form,
-                             .offset = form == Form::weight ? 1e-6f : -0.7f,
+                             .offset = offset,
+                             .least = offset,  // factors are positive
                              .window = 11,
                              .sinks = 2,
                              .columns = columns};

@@ -143,6 +143,15 @@ TEST_F(TokenizerFile, LoadsTheSameContentWithKeysInAnotherOrder) {
   EXPECT_EQ(load_tokenizer(folder_)->kind(), "bytes");
 }
 
+TEST_F(TokenizerFile, ANameIsBytesOrAPath) {
+  EXPECT_EQ(open_tokenizer("bytes")->kind(), "bytes");
+  auto changed = nlohmann::json::parse(byte_tokenizer()->to_json());
+  changed["added_tokens"][0]["content"] = "<s>";
+  write_file(folder_ / "tokenizer.json", changed.dump());
+  EXPECT_EQ(open_tokenizer(folder_.string())->kind(), "bpe");
+  EXPECT_THROW(open_tokenizer("no such folder"), InputError);
+}
+
 TEST_F(TokenizerFile, AnotherTokenizerIsUnsupportedAndNamed) {
   write_file(folder_ / "tokenizer.json", R"({"model": {"type": "Unigram"}})");
   EXPECT_THAT(message_of<UnsupportedError>(folder_), HasSubstr("'Unigram'"));

@@ -109,6 +109,24 @@ TEST_F(RecipeFile, ImpossibleValuesAreRefusedWithTheirDottedKey) {
   refused([](Recipe& r) { r.data.sources.clear(); }, "data.sources");
 }
 
+TEST_F(RecipeFile, ProductsOfSizesStayFarFromTheEndOfTheCounters) {
+  const auto refused = [&](auto change, const std::string& part) {
+    Recipe recipe = tiny_recipe(folder_.path());
+    change(recipe);
+    EXPECT_ERROR(ConfigError, recipe.resolved(), part, "tokens");
+  };
+  refused([](Recipe& r) { r.train.batch_rows = r.train.accumulation = 1 << 20; }, "'train'");
+  refused([](Recipe& r) { r.train.steps = int64_t{1e12}, r.train.batch_rows = 1 << 20; },
+          "'train.steps'");
+  refused(
+      [](Recipe& r) {
+        r.train.steps = 0;
+        r.train.stages = {{.steps = 1}, {.steps = 1, .sequence_length = int64_t{1} << 31}};
+        r.train.accumulation = 1 << 10;
+      },
+      "'train.stages.1'");
+}
+
 TEST_F(RecipeFile, OnlyKeysThatChangeTheNumbersAreDifferences) {
   const Recipe recipe = tiny_recipe(folder_.path());
   Recipe other = recipe;

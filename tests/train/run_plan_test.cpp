@@ -135,6 +135,18 @@ TEST(RunPlan, MemoryIsFourBytesAWeightFourAGradientAndEightOfMoments) {
   EXPECT_LT(plan_run(recomputed, 0).memory.activations, plan.memory.activations / 3);
 }
 
+TEST(RunPlan, SizesThatNoMachineHoldsArePlannedAtOnce) {
+  Recipe recipe = recipe_of(4096, 1024, 32, 11'008, 4'000'000, false);
+  recipe.model.context = int64_t{1} << 31;
+  recipe.train.batch_rows = 256;
+  for (const Positions positions : {Positions::rope, Positions::sinusoidal, Positions::learned}) {
+    recipe.model.positions = positions;
+    const RunPlan plan = plan_run(recipe, 0);
+    EXPECT_GT(plan.memory.total(), int64_t{1} << 55);
+    EXPECT_NEAR(plan.visible_keys, static_cast<double>(recipe.model.context) / 2.0, 1.0);
+  }
+}
+
 TEST(RunPlan, RulesTellTheUsualFromTheUnusualAndTheWrong) {
   Recipe recipe = recipe_of(4096, 32, 32, 11'008, 32'000, false);  // LLaMA 7B
   recipe.train.optimizer.learning_rate = 3e-4;

@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "fovea/base/error.h"
+#include "fovea/config/reader.h"
 #include "fovea/train/stage_plan.h"
 #include "tests/support/expect_error.h"
 
@@ -67,9 +68,11 @@ TEST(Schedule, WarmUpIsInStepsOrAShareOfTheRun) {
 }
 
 TEST(Schedule, ImpossibleValuesAreRefusedWithTheirKey) {
-  EXPECT_ERROR(ConfigError, (ScheduleConfig{.final_ratio = 1.5}.check("train.schedule")),
-               "train.schedule.final_ratio", "1.5");
-  EXPECT_ERROR(ConfigError, (ScheduleConfig{.warmup_steps = -2}.check("s")), "s.warmup_steps");
+  const auto check = [](const ScheduleConfig& config) {
+    check_fields("recipe", config, "train.schedule");
+  };
+  EXPECT_ERROR(ConfigError, check({.final_ratio = 1.5}), "train.schedule.final_ratio", "1.5");
+  EXPECT_ERROR(ConfigError, check({.warmup_steps = -2}), "train.schedule.warmup_steps");
 }
 
 TEST(StagePlan, ATimeBudgetDrivesTheScheduleByTheClock) {

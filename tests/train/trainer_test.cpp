@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <csignal>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -16,8 +15,9 @@
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/checkpoint/safetensors.h"
 #include "fovea/report/metrics_log.h"
-#include "fovea/runtime/interrupt.h"
 #include "fovea/runtime/machine.h"
+#include "fovea/runtime/memory_limit.h"
+#include "fovea/runtime/memory_shortage.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/small_memory.h"
@@ -238,34 +238,6 @@ TEST_F(TrainerTest, NotANumberStopsTheRunOrSkipsTheStep) {
   EXPECT_ERROR(NumericalError, Trainer(skipping).run(), "steps before");
 }
 
-TEST_F(TrainerTest, ASignalSavesAndLeavesAndTheNextRunContinues) {
-  Recipe r = recipe();
-  {
-    const InterruptGuard guard;
-    TrainCallbacks callbacks;
-    callbacks.stop = guard.flag();
-    callbacks.step = [](const TrainProgress& p) {
-      if (p.step == 5) std::raise(SIGTERM);
-    };
-    Trainer trainer(r, callbacks);
-    EXPECT_ERROR(Interrupted, trainer.run(), "step 5", "saved");
-  }
-  EXPECT_THAT(checkpoint_steps(), ::testing::ElementsAre(5));
-  Trainer again(r, noting());
-  EXPECT_EQ(again.step(), 5);
-  EXPECT_THAT(messages_, Contains(HasSubstr("step 5")));
-  EXPECT_EQ(again.run().steps, 12);
-}
-
-TEST_F(TrainerTest, ASignalWhileTheTextIsReadLeavesNothingBehind) {
-  const std::atomic<bool> stop{true};
-  TrainCallbacks callbacks;
-  callbacks.stop = &stop;
-  EXPECT_ERROR(Interrupted, Trainer(recipe(), callbacks), "nothing had begun");
-  EXPECT_TRUE(checkpoint_steps().empty());
-  EXPECT_EQ(Trainer(recipe()).run().steps, 12);
-}
-
 TEST_F(TrainerTest, AFinishedRunReturnsItsResultWithoutTraining) {
   const TrainResult first = Trainer(recipe()).run();
   TrainCallbacks callbacks;
@@ -431,6 +403,14 @@ TEST_F(TrainerTest, AModelTooLargeForTheMachineIsAMemoryErrorWithTheSize) {
   EXPECT_ERROR(MemoryError, Trainer(r), "not enough memory", "train.batch_rows");
 }
 
+TEST_F(TrainerTest, ATrainingThatNoMemoryHoldsIsRefusedBeforeItsTextIsRead) {
+  Recipe r = recipe();
+  r.model.context = int64_t{1} << 31;
+  r.data.sources[0].path = (folder_ / "missing").string();
+  EXPECT_ERROR(MemoryError, Trainer(r), "not enough memory", "GB", "this machine has",
+               "train.batch_rows");
+}
+
 TEST_F(TrainerTest, TextShorterThanARowIsAnInputError) {
   Recipe r = recipe();
   write_file(folder_ / "short.txt", "too short");
@@ -439,6 +419,20 @@ TEST_F(TrainerTest, TextShorterThanARowIsAnInputError) {
   EXPECT_THROW(Trainer{r}, InputError);
   r.data.sources[0].path = (folder_ / "missing").string();
   EXPECT_ERROR(InputError, Trainer(r), "missing");
+}
+
+TEST(Machine, WhatItsMemoryCannotHoldIsRefusedWithBothSizes) {
+  EXPECT_GT(memory_limit_bytes(), 0);
+  EXPECT_NO_THROW(require_memory("little", 1e6));
+  try {
+    require_memory("a planet", 1e18);
+    ADD_FAILURE() << "it was held";
+  } catch (const MemoryNeeded& error) {
+    EXPECT_NE(std::string(error.what()).find("1.0e+09 GB for a planet, this machine has"),
+              std::string::npos)
+        << error.what();
+    EXPECT_EQ(memory_shortage(), error.what());
+  }
 }
 
 TEST(Machine, PeakMemoryFallsWhenItIsReset) {

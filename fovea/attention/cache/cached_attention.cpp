@@ -69,8 +69,11 @@ void part_the_sinks(CachedCall& call, int64_t sinks, int64_t columns) {
   };
   call.keys_bgsd = spread(call.keys_bgsd, 2);
   call.values_bgse = spread(call.values_bgse, 2);
-  for (at::Tensor* x : {&call.groups_bsk, &call.members_bs})
-    if (x->defined()) *x = spread(*x, 1);
+  if (at::Tensor& x = call.groups_bsk; x.defined()) x = spread(x, 1);
+  if (at::Tensor& x = call.members_bs; x.defined()) {
+    x = spread(x, 1);
+    x.narrow(1, sinks, columns).copy_(x.narrow(1, 0, 1));  // any set that is one
+  }
   const at::Tensor positions = call.context.key_positions_bs;
   call.context.key_positions_bs = spread(positions, 0);
   call.context.key_documents_bs = spread(at::ones_like(positions), 0);
@@ -124,7 +127,7 @@ bool can_read_sorted_keys(const AttentionSpec& spec, const at::Tensor& q) {
   return q.size(2) == 1 && spec.focus.gate == FocusSpec::Gate::hard && !spec.differential &&
          spec.mask == MaskRule{} && q.scalar_type() != at::kHalf &&
          kernels::prefers_decode({.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = 1}) &&
-         beyond_grouped(spec, q, {}).empty();
+         !why_not_by_plans({.spec = spec, .q = q});
 }
 
 // The new rows of every stream that attention reads.
@@ -211,8 +214,8 @@ AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cach
     result.out_bhte = at::cat(outs);
     if (result.lse_bht.defined()) result.lse_bht = at::cat(lses);
   }
-  result.path.plan = result.path.name + " " + result.path.plan;
-  result.path.name = "decode";
+  result.path.inner = result.path.name;
+  result.path.name = PathName::decode;
   return result;
 }
 

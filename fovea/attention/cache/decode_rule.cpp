@@ -4,13 +4,12 @@
 
 #include <fmt/format.h>
 
-#include "fovea/attention/paths/fused_call.h"
-#include "fovea/attention/stages.h"
+#include "fovea/attention/positions/bias.h"
 #include "fovea/kernels/cpu/attention.h"
 
 namespace fovea {
 
-std::string beyond_decode_rule(const AttentionSpec& spec) {
+std::optional<std::string> why_not_decode_rule(const AttentionSpec& spec) {
   if (spec.differential) return "differential attention";
   if (const FocusSpec& focus = spec.focus; focus.active()) {
     if (focus.gate != FocusSpec::Gate::hard) return fmt::format("focus {}", enum_name(focus.gate));
@@ -37,16 +36,17 @@ std::string beyond_decode_rule(const AttentionSpec& spec) {
   const kernels::AttentionSizes sizes{.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = 1};
   if (!kernels::prefers_decode(sizes))
     return fmt::format("{} query heads a key head", spec.heads / spec.kv_heads);
-  return std::string(kernels::beyond_attention_kernels(spec.head_dim, spec.head_dim));
+  return kernels::why_not_attention_kernels(spec.head_dim, spec.head_dim);
 }
 
 DecodeBias decode_bias(const AttentionSpec& spec, const at::Tensor& bias_table) {
-  if (spec.bias.kind == BiasSpec::Kind::none) return {};
-  const at::Tensor none = at::empty({1, spec.heads, 1, 1});
-  AttentionTensors tensors;
-  tensors.bias_table = bias_table;
-  return {.alibi = std::move(fused_call(spec, nullptr, {})->alibi),
-          .bias_hn = fused_operands(spec, none, none, none, tensors).bias_hn};
+  DecodeBias bias;
+  if (spec.bias.kind == BiasSpec::Kind::alibi) {
+    const std::vector<double> slopes = alibi_slopes(spec.heads);
+    bias.alibi.assign(slopes.begin(), slopes.end());
+  }
+  if (spec.bias.kind == BiasSpec::Kind::t5) bias.bias_hn = bias_by_distance(spec, bias_table);
+  return bias;
 }
 
 kernels::ScoreParameters decode_rule(const AttentionSpec& spec, const DecodeBias& bias,

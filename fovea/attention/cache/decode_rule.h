@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,9 @@
 namespace fovea {
 
 /// Why a query with its keys and values is not all that attention of a layer needs, or where its
-/// cache is more than one run of rows; "" where it is: temperature, soft-cap, position bias, window
+/// cache is more than one run of rows. Nothing for temperature, soft-cap, position bias, window
 /// without sinks, sink logit, hard Focus (token_keys.h) without mask and position bias.
-std::string beyond_decode_rule(const AttentionSpec& spec);
+std::optional<std::string> why_not_decode_rule(const AttentionSpec& spec);
 
 /// The position bias of `spec` in the kernels' form, shared by all layers with that bias.
 struct DecodeBias {

@@ -22,7 +22,7 @@ namespace fovea {
 /// listed; then it calls keep().
 class TokenKeys {
  public:
-  /// `spec`: hard Focus that decode_rule.h takes.
+  /// `spec`: hard Focus that why_not_decode_rule() has nothing against.
   explicit TokenKeys(const AttentionSpec& spec);
 
   /// Room for one token of each sequence; the cache must outlive it. UnsupportedError past the
@@ -32,8 +32,8 @@ class TokenKeys {
   const CachedRows& keys() const { return keys_; }
   const CachedRows& values() const { return values_; }
   int64_t row(int64_t b) const;
-  /// "scan" or "sorted" (docs/kernels/grouped.md).
-  const char* plan() const { return sorted_ != nullptr ? "sorted" : "scan"; }
+  /// How it finds its keys (docs/kernels/grouped.md).
+  PlanName plan() const { return sorted_ != nullptr ? PlanWord::sorted : PlanWord::scan; }
 
   std::span<const std::vector<int32_t>> choose(std::span<const uint64_t> members);
   void keep();

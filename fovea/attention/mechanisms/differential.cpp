@@ -17,20 +17,14 @@ at::Tensor differential_lambda(const AttentionSpec& spec, const AttentionTensors
   return term(0) - term(1) + lambda_init(spec.depth);
 }
 
-AttentionSpec differential_map(const AttentionSpec& spec) {
-  AttentionSpec map = spec;
-  map.differential = false;
-  map.heads = spec.heads / 2;
-  map.kv_heads = spec.kv_heads / 2;
-  map.value_dim = spec.value_width();
-  map.head_output = {};
-  return map;
-}
+namespace {
 
+// Heads 2h + map of x [b, heads, ...].
 at::Tensor map_heads(const at::Tensor& x, int64_t map) {
   return x.unflatten(1, {x.size(1) / 2, 2}).select(2, map);
 }
 
+// The inputs of the stages that belong to heads 2h + map.
 AttentionTensors map_tensors(const AttentionTensors& tensors, int64_t map) {
   AttentionTensors half = tensors;
   half.lambda_4d = half.head_gain_e = half.gate_weight = half.gate_bias = at::Tensor();
@@ -40,27 +34,43 @@ AttentionTensors map_tensors(const AttentionTensors& tensors, int64_t map) {
   return half;
 }
 
-AttentionResult differential_attention(const AttentionSpec& spec, const at::Tensor& q,
-                                       const at::Tensor& k, const at::Tensor& v,
-                                       const AttentionTensors& tensors, const AttentionCall& call) {
-  const AttentionSpec inner = differential_map(spec);
-  const auto run = [&](int64_t map) {
-    return call(inner, map_heads(q, map), map_heads(k, map), v, map_tensors(tensors, map));
+}  // namespace
+
+AttentionCall differential_map(const AttentionCall& call, int64_t map) {
+  AttentionSpec spec = call.spec;
+  spec.value_dim = call.spec.value_width();
+  spec.differential = false;
+  spec.heads /= 2;
+  spec.kv_heads /= 2;
+  spec.head_output = {};
+  return {.spec = std::move(spec),
+          .q = map_heads(call.q, map),
+          .k = map_heads(call.k, map),
+          .v = call.v,
+          .tensors = map_tensors(call.tensors, map),
+          .context = call.context};
+}
+
+AttentionStats both_maps(const AttentionStats& a, const AttentionStats& b) {
+  const auto both = [](const at::Tensor& first, const at::Tensor& second) {
+    return first.defined() ? at::stack({first, second}, 1).flatten() : first;
   };
-  const AttentionResult first = run(0), second = run(1);
-  const at::ScalarType wide = accumulate_type(q.scalar_type());
-  const at::Tensor lambda = differential_lambda(spec, tensors).to(wide);
+  return {both(a.entropy_h, b.entropy_h), both(a.largest_weight_h, b.largest_weight_h),
+          both(a.sink_mass_h, b.sink_mass_h)};
+}
+
+AttentionResult differential_attention(
+    const AttentionCall& call, const std::function<AttentionResult(const AttentionCall&)>& attend) {
+  const AttentionResult first = attend(differential_map(call, 0)),
+                        second = attend(differential_map(call, 1));
+  const at::ScalarType dtype = call.q.scalar_type(), wide = accumulate_type(dtype);
+  const at::Tensor lambda = differential_lambda(call.spec, call.tensors).to(wide);
   AttentionResult result;
   const at::Tensor difference = first.out_bhte.to(wide) - lambda * second.out_bhte.to(wide);
-  result.out_bhte = head_output(spec, difference, tensors).to(q.scalar_type());
+  result.out_bhte = head_output(call.spec, difference, call.tensors).to(dtype);
   if (first.lse_bht.defined())
     result.lse_bht = at::stack({first.lse_bht, second.lse_bht}, 2).flatten(1, 2);
-  const auto both = [](const at::Tensor& a, const at::Tensor& b) {
-    return a.defined() ? at::stack({a, b}, 1).flatten() : a;
-  };
-  const AttentionStats &a = first.stats, &b = second.stats;
-  result.stats = {both(a.entropy_h, b.entropy_h), both(a.largest_weight_h, b.largest_weight_h),
-                  both(a.sink_mass_h, b.sink_mass_h)};
+  result.stats = both_maps(first.stats, second.stats);
   result.path = second.path;
   return result;
 }

@@ -17,29 +17,22 @@
 
 #include <functional>
 
-#include "fovea/attention/attention.h"
+#include "fovea/attention/call.h"
 
 namespace fovea {
 
 /// The one lambda of a layer, scalar float32 (float64 for float64); differentiable.
 at::Tensor differential_lambda(const AttentionSpec& spec, const AttentionTensors& tensors);
 
-/// What one of the two maps is: half the heads, no difference, no norm or gate of its own.
-AttentionSpec differential_map(const AttentionSpec& spec);
-/// Heads 2h + map of x [b, heads, ...].
-at::Tensor map_heads(const at::Tensor& x_bh, int64_t map);
-/// The inputs of the stages that belong to heads 2h + map.
-AttentionTensors map_tensors(const AttentionTensors& tensors, int64_t map);
+/// The ordinary call of map 0 or 1: heads 2h + map, no difference, no norm or gate of its own.
+AttentionCall differential_map(const AttentionCall& call, int64_t map);
 
-/// An ordinary attention with the given spec, q, k, v and tensors.
-using AttentionCall =
-    std::function<AttentionResult(const AttentionSpec&, const at::Tensor&, const at::Tensor&,
-                                  const at::Tensor&, const AttentionTensors&)>;
+/// Telemetry of both maps in the order of the query heads.
+AttentionStats both_maps(const AttentionStats& first, const AttentionStats& second);
 
-/// Two calls and a subtraction. q [b, 2h', t, d], k [b, 2g', s, d], v [b, g', s, e]; out
-/// [b, h', t, e]; lse of every map [b, 2h', t].
-AttentionResult differential_attention(const AttentionSpec& spec, const at::Tensor& q,
-                                       const at::Tensor& k, const at::Tensor& v,
-                                       const AttentionTensors& tensors, const AttentionCall& call);
+/// Two calls, each by `attend`, and a subtraction. q [b, 2h', t, d], k [b, 2g', s, d],
+/// v [b, g', s, e]; out [b, h', t, e]; lse of every map [b, 2h', t].
+AttentionResult differential_attention(
+    const AttentionCall& call, const std::function<AttentionResult(const AttentionCall&)>& attend);
 
 }  // namespace fovea

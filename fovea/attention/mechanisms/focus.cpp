@@ -33,21 +33,27 @@ at::Tensor part(const at::Tensor& x_bs, int64_t first, int64_t count) {
 void FocusSpec::describe(FieldVisitor& v) {
   v.choice({"gate", "none, log, mul (faithful), logsig, identity, hard, straight_through (11.2)"},
            gate);
-  v.integer({"groups", "K, at most 64"}, groups);
-  v.integer({"top_k", "hard: groups of a token; 2k > K is full attention"}, top_k);
-  v.integer({"window", "w: pairs with i - j < w are always visible"}, window);
-  v.integer({"sinks", "first positions of a document that are always visible (U-23)"}, sinks);
-  v.integer({"width", "d_g of the space where tokens meet centroids"}, width);
-  v.real({"temperature", "tau of the scores"}, temperature);
-  v.real({"strength", "lambda of mul and logsig"}, strength);
+  v.integer({"groups", "K, at most 64", {1, kMostGroups}}, groups);
+  v.integer({"top_k", "hard: groups of a token; 2k > K is full attention", {1, kMostGroups}},
+            top_k);
+  v.integer({"window", "w: pairs with i - j < w are always visible", {1, ranges::kMostPositions}},
+            window);
+  v.integer({"sinks", "first positions of a document that are always visible (U-23)",
+             ranges::kPositionCounts},
+            sinks);
+  v.integer({"width", "d_g of the space where tokens meet centroids", {1, 1 << 17}}, width);
+  v.real({"temperature", "tau of the scores", ranges::kPositive}, temperature);
+  v.real({"strength", "lambda of mul and logsig", ranges::kPositive}, strength);
   v.boolean({"learned_strength", "logsig: lambda is learned, one a layer (U-2)"}, learned_strength);
-  v.real({"threshold", "logsig: agreement at half weight"}, threshold);
-  v.real({"epsilon", "added to the agreement before its logarithm"}, epsilon);
+  v.real({"threshold", "logsig: agreement at half weight", ranges::kShare}, threshold);
+  v.real({"epsilon", "added to the agreement before its logarithm", ranges::kPositive}, epsilon);
   v.choice({"assignment", "sinkhorn (balanced) or softmax (may collapse)"}, assignment);
   v.choice({"potentials", "sinkhorn: ema, chunk, or sequence, batch (both see later tokens; U-4)"},
            potentials);
-  v.integer({"rounds", "sinkhorn: rounds of columns then rows"}, rounds);
-  v.integer({"chunk", "potentials chunk: tokens from the document's start"}, chunk);
+  v.integer({"rounds", "sinkhorn: rounds of columns then rows", {1, 10000}}, rounds);
+  v.integer(
+      {"chunk", "potentials chunk: tokens from the document's start", {1, ranges::kMostPositions}},
+      chunk);
 }
 
 void FocusSpec::check() const {
@@ -65,6 +71,8 @@ void FocusSpec::check() const {
     require<ConfigError>(std::isfinite(value) && value > 0.0, where,
                          "focus.{} must be a positive number; got {}", name, value);
   }
+  require<ConfigError>(strength <= kMostFocusStrength, where,
+                       "focus.strength must be at most {}; got {}", kMostFocusStrength, strength);
   require<ConfigError>(threshold >= 0.0 && threshold <= 1.0, where,
                        "focus.threshold must be in [0, 1]; got {}", threshold);
   require<ConfigError>(rounds >= 1, where, "focus.rounds must be at least 1; got {}", rounds);

@@ -18,6 +18,10 @@
 
 namespace fovea {
 
+/// Bound of the strength lambda of `mul` and `logsig`, learned ones too: a gate is a step long
+/// before, and lambda times an agreement stays far inside float32's range.
+constexpr double kMostFocusStrength = 1e4;
+
 struct Places;  // places.h
 
 /// What scores the tokens of a layer. One set for all heads (11.1).

@@ -12,6 +12,7 @@
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
+#include "fovea/attention/positions/bias.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -112,7 +113,7 @@ AttentionPart attend_pairs(const AttentionSpec& spec, const at::Tensor& q, const
 AttentionPart focus_by_parts(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
                              const at::Tensor& v, const at::Tensor& members,
                              const AttentionContext& context, FocusScheme scheme) {
-  check_inputs(spec, q, k, v, {.members_bs = members}, context);
+  checked_call(spec, q, k, v, {.members_bs = members}, context);
   require<UnsupportedError>(
       spec.focus.gate == FocusSpec::Gate::hard && !spec.sink_logit && !spec.differential &&
           spec.multi_token == MultiTokenSpec{} && spec.head_mix == HeadMixSpec{} &&

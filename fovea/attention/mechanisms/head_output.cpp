@@ -49,7 +49,7 @@ double HeadOutputSpec::factor(int64_t depth) const {
 
 void HeadOutputSpec::describe(FieldVisitor& v) {
   v.choice({"norm", "RMSNorm of each head's output, one gain for all heads"}, norm);
-  v.real({"norm_eps", "epsilon of that norm"}, norm_eps);
+  v.real({"norm_eps", "epsilon of that norm", {1e-30, 1}}, norm_eps);
   v.choice(
       {"depth_scale", "factor of layer l: lambda 1 - lambda_init(l), inverse_sqrt 1/sqrt(l+1)"},
       depth_scale);

@@ -124,8 +124,11 @@ at::Tensor start_kernel(KernelStart start, double value, int64_t heads,
 }
 
 void KernelExtent::describe(FieldVisitor& v) {
-  v.integer({"queries", "cq: queries up to the current one; 0 = no convolution"}, queries);
-  v.integer({"keys", "ck: keys around the current one, odd or even (M-3)"}, keys);
+  v.integer(
+      {"queries", "cq: queries up to the current one; 0 = no convolution", {0, kLargestExtent}},
+      queries);
+  v.integer({"keys", "ck: keys around the current one, odd or even (M-3)", {0, kLargestExtent}},
+            keys);
 }
 
 void MultiTokenSpec::describe(FieldVisitor& v) {

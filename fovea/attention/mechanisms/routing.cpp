@@ -32,8 +32,9 @@ at::Tensor for_query_heads(const at::Tensor& k_bgsd, int64_t heads) {
 }  // namespace
 
 void RoutingSpec::describe(FieldVisitor& v) {
-  v.integer({"clusters", "centroids of a head; 0 = no routing (spec 4.3)"}, clusters);
-  v.integer({"keep", "w: keys of its own cluster that a query sees"}, keep);
+  v.integer({"clusters", "centroids of a head; 0 = no routing (spec 4.3)", {0, 1024}}, clusters);
+  v.integer({"keep", "w: keys of its own cluster that a query sees", ranges::kPositionCounts},
+            keep);
   v.choice({"choice", "which: the most recent, or those nearest to the centroid"}, choice);
 }
 
@@ -50,8 +51,11 @@ std::span<const std::string_view> enum_names(RoutingSpec::Choice) {
 }
 
 void BlockPairsSpec::describe(FieldVisitor& v) {
-  v.integer({"size", "positions of a block; 0 = no such rule"}, size);
-  v.integers({"pairs", "visible pairs of blocks: query block, key block, query block, ..."}, pairs);
+  v.integer({"size", "positions of a block; 0 = no such rule", ranges::kPositionCounts}, size);
+  v.integers({"pairs",
+              "visible pairs of blocks: query block, key block, query block, ...",
+              {0, (1 << 20) - 1}},
+             pairs);
 }
 
 void BlockPairsSpec::check() const {

@@ -36,7 +36,7 @@ int64_t HeadMixSpec::width(Kind kind, int64_t heads) const {
 void HeadMixSpec::describe(FieldVisitor& v) {
   v.choice({"before", "stage 4: mix logits over all heads (full) or inside groups"}, before);
   v.choice({"after", "stage 9: mix weights over all heads (full) or inside groups"}, after);
-  v.integer({"group", "groups: ch consecutive heads that mix; divides heads"}, group);
+  v.integer({"group", "groups: ch consecutive heads that mix; divides heads", {0, 1 << 17}}, group);
 }
 
 void HeadMixSpec::check(int64_t heads) const {

@@ -1,9 +1,7 @@
-// From tensors to the fused kernels and back.
+// The pointwise path: from tensors to the kernels and back, forward and backward.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/paths/fused.h"
-
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -11,7 +9,6 @@
 #include <utility>
 
 #include "fovea/attention/paths/fused_call.h"
-#include "fovea/attention/places.h"
 #include "fovea/attention/stages.h"
 #include "fovea/kernels/cpu/attention.h"
 #include "fovea/kernels/cpu/grouped.h"
@@ -44,13 +41,13 @@ void run_forward(const FusedCall& call, const FusedOperands& x, const at::Tensor
     problem.stats = target(stats);
     kernels::run(problem);
   };
-  if (call.grouped.empty()) {
+  if (!call.grouped) {
     kernels::AttentionForward<T> pointwise;
-    pointwise.visits = call.plan->visits;
+    pointwise.visits = call.visits->visits;
     return run(pointwise);
   }
   kernels::GroupedForward<T> grouped;
-  grouped.plans = call.grouped;
+  grouped.plans = *call.grouped;
   run(grouped);
 }
 
@@ -93,13 +90,13 @@ void run_backward(const FusedCall& call, const FusedOperands& x, const at::Tenso
     problem.dsink = target(g.sink_bh);
     kernels::run(problem);
   };
-  if (!call.grouped.empty()) {
+  if (call.grouped) {
     kernels::GroupedBackward<T> grouped;
-    grouped.plans = call.grouped;
+    grouped.plans = *call.grouped;
     return run(grouped);
   }
   kernels::AttentionBackward<T> pointwise;
-  pointwise.visits = call.plan->visits;
+  pointwise.visits = call.visits->visits;
   pointwise.dbias = target(g.bias_bhn);
   pointwise.dgate_query = target(g.gate_bhtk);
   pointwise.dgate_key = target(g.gate_bgsk);
@@ -183,77 +180,84 @@ FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
           summed(g.gate_bgsk, 1)};
 }
 
-std::shared_ptr<const VisitPlan> make_visit_plan(const AttentionSpec& spec,
-                                                 const AttentionContext& context,
-                                                 const CallShape& shape) {
-  const at::NoGradGuard no_gradient;
-  const Places places = resolve_places(context, shape.queries, shape.keys, shape.device);
-  auto plan = std::make_shared<VisitPlan>();
-  plan->name = plan_name(spec, places, shape.keys);
-  bool one = true;  // the same places in every row of the batch
-  for (const at::Tensor* x : {&places.query_positions_bt, &places.key_positions_bs,
-                              &places.query_documents_bt, &places.key_documents_bs})
-    one &= !x->defined() || x->size(0) == 1;
-  for (int64_t b = 0; b < (one ? 1 : shape.batch); ++b) {
-    plan->visits.push_back(make_visits(
-        spec.mask, token_places(places.query_positions_bt, places.query_documents_bt, b),
-        token_places(places.key_positions_bs, places.key_documents_bs, b)));
-  }
-  return plan;
-}
-
-std::string beyond_fused(const AttentionSpec& spec, const at::Tensor& q) {
-  if (!q.device().is_cpu()) return "the fused kernels run on the CPU";
-  const at::ScalarType dtype = q.scalar_type();
+std::optional<std::string> why_not_kernels(const AttentionCall& call) {
+  const AttentionSpec& spec = call.spec;
+  const at::ScalarType dtype = call.q.scalar_type();
+  if (spec.own.active()) return fmt::format("'{}' is a stage of one's own", spec.own.name);
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no fused kernel for {}", at::toString(dtype));
-  if (spec.routing.active() || spec.blocks.active())
-    return fmt::format("no pointwise kernel for {}", spec.routing.active() ? "routing" : "blocks");
-  const FocusSpec& focus = spec.focus;
+  for (const Stage& stage : attention_stages()) {
+    if (!stage.joins_pairs) continue;
+    if (const std::vector<std::string> active = stage.active(spec); !active.empty())
+      return fmt::format("stage {}: no fused kernel for {}", stage.name, fmt::join(active, ", "));
+  }
+  if (const auto why = kernels::why_not_attention_kernels(spec.head_dim, spec.value_width()))
+    return fmt::format("no fused kernel for these widths: {}; got {} and {}", *why, spec.head_dim,
+                       spec.value_width());
+  return std::nullopt;
+}
+
+std::optional<std::string> why_not_pointwise(const AttentionCall& call) {
+  const FocusSpec& focus = call.spec.focus;
   if (focus.reads_members())
     return fmt::format("no fused kernel for focus {}", enum_name(focus.gate));
   if (focus.active() && focus.epsilon < kSmallestEpsilon)
     return fmt::format("focus.epsilon below {} leaves float32's range", kSmallestEpsilon);
-  for (const Stage& stage : attention_stages()) {
-    const std::vector<std::string> active = stage.active(spec);
-    const size_t bias = (spec.bias.kind == BiasSpec::Kind::none ? 0 : 1) + (focus.active() ? 1 : 0);
-    const bool joins = stage.id == StageId::convolution_before || stage.id == StageId::mix_before ||
-                       stage.id == StageId::convolution_after || stage.id == StageId::mix_after;
-    if ((joins && !active.empty()) || (stage.id == StageId::gate_and_bias && active.size() > bias))
-      return fmt::format("stage {}: no fused kernel for {}", stage.name, fmt::join(active, ", "));
-  }
-  if (const auto why = kernels::beyond_attention_kernels(spec.head_dim, spec.value_width());
-      !why.empty())
-    return fmt::format("no fused kernel for these widths: {}; got {} and {}", why, spec.head_dim,
-                       spec.value_width());
-  return "";
+  return why_not_kernels(call);
 }
 
-AttentionResult run_kernels(const FusedOperands& x, at::ScalarType dtype,
-                            c10::intrusive_ptr<FusedCall> call) {
+std::shared_ptr<const VisitPlan> visits_of(const AttentionCall& call) {
+  const std::shared_ptr<PlanCache>& plans = call.context.plans;
+  return plans ? plans->visits(call.spec, call.context, call.shape())
+               : make_visit_plan(call.spec, call.context, call.shape());
+}
+
+namespace {
+
+AttentionResult apply(const AttentionCall& given, c10::intrusive_ptr<FusedCall> call) {
+  const FusedOperands x = fused_operands(given);
   const bool want_stats = call->want_stats;
   const variable_list outputs = FusedAttention::apply(x.q, x.k, x.v, x.tau_bt, x.bias_hn, x.sink_h,
                                                       x.gate_btk, x.gate_bsk, std::move(call));
   AttentionResult result;
-  result.out_bhte = outputs[0].to(dtype);  // float16 is computed in float32, rounded once
+  result.out_bhte =
+      outputs[0].to(given.q.scalar_type());  // float16 is computed in float32, rounded once
   result.lse_bht = outputs[1];
   if (want_stats) {
     const at::Tensor means = outputs[2].mean(at::IntArrayRef{0, 2});
     result.stats = {means.select(1, 0), means.select(1, 1), means.select(1, 2)};
   }
+  result.path.isa = kernel_isa(given.q.scalar_type());
   return result;
 }
 
-AttentionResult fused_attention(const AttentionSpec& spec, std::shared_ptr<const VisitPlan> plan,
-                                const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                const AttentionTensors& tensors, const AttentionContext& context) {
-  AttentionResult result = run_kernels(fused_operands(spec, q, k, v, tensors), q.scalar_type(),
-                                       fused_call(spec, plan, context));
-  result.path = {.name = "fused",
-                 .isa = kernel_isa(q.scalar_type()),
-                 .plan = plan->name,
-                 .reason = "every active stage is pointwise"};
-  return result;
+}  // namespace
+
+AttentionResult run_kernels(const AttentionCall& given, std::shared_ptr<const VisitPlan> visits) {
+  auto call = fused_call(given);
+  call->visits = std::move(visits);
+  return apply(given, std::move(call));
+}
+
+AttentionResult run_kernels(const AttentionCall& given,
+                            std::shared_ptr<const GroupedPlanList> grouped) {
+  auto call = fused_call(given);
+  call->grouped = std::move(grouped);
+  return apply(given, std::move(call));
+}
+
+AttentionPath fused_path() {
+  return {.name = PathName::fused,
+          .device = at::kCPU,
+          .key_rule = KeyRule::mask,
+          .why_not = why_not_pointwise,
+          .run = [](const AttentionCall& call) {
+            const std::shared_ptr<const VisitPlan> visits = visits_of(call);
+            AttentionResult result = run_kernels(call, visits);
+            result.path.plan = visits->name;
+            result.path.reason = {.kind = PathReason::Kind::pointwise};
+            return result;
+          }};
 }
 
 }  // namespace fovea

@@ -1,8 +1,10 @@
+// Arguments of the kernels from tensors.
+//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/attention/paths/fused_call.h"
 
-#include "fovea/attention/pipeline.h"
+#include "fovea/attention/positions/bias.h"
 #include "fovea/kernels/cpu/attention.h"
 
 namespace fovea {
@@ -50,27 +52,21 @@ std::pair<at::Tensor, at::Tensor> gate_factors(const FocusSpec& focus, int64_t q
           at::cat({keys, at::ones({keys.size(0), keys.size(1), 1}, keys.options())}, -1)};
 }
 
-// The bucket of every entry of the bias by distance: entry 0 is distance 0 (causal) or
-// -max_distance.
-at::Tensor buckets_by_distance(const AttentionSpec& spec) {
-  const int64_t last = spec.bias.max_distance, first = spec.mask.causal ? 0 : -last;
-  return t5_buckets(at::arange(first, last + 1, at::kLong), spec.bias.buckets, last,
-                    spec.mask.causal);
-}
-
-// The T5 table by distance [h, n]. Differentiable.
-at::Tensor bias_by_distance(const AttentionSpec& spec, const at::Tensor& table) {
-  return table.to(at::kFloat).index_select(0, buckets_by_distance(spec)).t().contiguous();
+// Agreements are not negative, so only the threshold makes z small. A learned strength stands in
+// the last column, times the threshold.
+float least_gate(const FusedCall& call, const FusedOperands& x) {
+  const kernels::PairGate& gate = call.rule.gate;
+  if (gate.form != kernels::PairGate::Form::sigmoid_weight || !call.learned_gate)
+    return gate.offset;
+  return x.gate_btk.numel() > 0 ? x.gate_btk.const_data_ptr<float>()[x.gate_btk.size(2) - 1] : 0.0f;
 }
 
 }  // namespace
 
-c10::intrusive_ptr<FusedCall> fused_call(const AttentionSpec& spec,
-                                         std::shared_ptr<const VisitPlan> plan,
-                                         const AttentionContext& context) {
+c10::intrusive_ptr<FusedCall> fused_call(const AttentionCall& given) {
+  const AttentionSpec& spec = given.spec;
   auto call = c10::make_intrusive<FusedCall>();
-  call->plan = std::move(plan);
-  call->want_stats = context.want_stats;
+  call->want_stats = given.context.want_stats;
   call->rule.scale = static_cast<float>(spec.logit_scale());
   call->rule.soft_cap = static_cast<float>(spec.soft_cap);
   if (spec.bias.kind == BiasSpec::Kind::t5 && !spec.mask.causal)
@@ -85,33 +81,35 @@ c10::intrusive_ptr<FusedCall> fused_call(const AttentionSpec& spec,
         .offset = static_cast<float>(spec.focus.reads_strength() ? 0.0 : gate.offset),
         .window = spec.focus.window,
         .sinks = spec.focus.sinks};
+    call->learned_gate = spec.focus.reads_strength();
   }
-  if (context.training) {
+  if (given.context.training) {
     call->rule.dropout = static_cast<float>(spec.dropout);
-    call->rule.dropout_seed = context.dropout_seed;
-    call->rule.dropout_layer = static_cast<uint32_t>(context.layer);
+    call->rule.dropout_seed = given.context.dropout_seed;
+    call->rule.dropout_layer = static_cast<uint32_t>(given.context.layer);
   }
   return call;
 }
 
-FusedOperands fused_operands(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                             const at::Tensor& v, const AttentionTensors& tensors) {
-  const bool half = q.scalar_type() == at::kHalf;
+FusedOperands fused_operands(const AttentionCall& call) {
+  const AttentionTensors& tensors = call.tensors;
+  const bool half = call.q.scalar_type() == at::kHalf;
   const auto widened = [half](const at::Tensor& x) { return half ? x.to(at::kFloat) : x; };
-  const at::Tensor none = at::empty({0}, q.options().dtype(at::kFloat));
+  const at::Tensor none = at::empty({0}, call.q.options().dtype(at::kFloat));
   const auto row_floats = [&none](const at::Tensor& x) {
     return x.defined() ? x.to(at::kFloat).contiguous() : none;
   };
-  FusedOperands x{widened(q),
-                  widened(k),
-                  widened(v),
-                  row_floats(tensors.tau_bt),
-                  tensors.bias_table.defined() ? bias_by_distance(spec, tensors.bias_table) : none,
-                  row_floats(tensors.sink_logit_h),
-                  none,
-                  none};
-  if (gate_form(spec.focus).form != kernels::PairGate::Form::none)
-    std::tie(x.gate_btk, x.gate_bsk) = gate_factors(spec.focus, q.size(2), tensors);
+  FusedOperands x{
+      widened(call.q),
+      widened(call.k),
+      widened(call.v),
+      row_floats(tensors.tau_bt),
+      tensors.bias_table.defined() ? bias_by_distance(call.spec, tensors.bias_table) : none,
+      row_floats(tensors.sink_logit_h),
+      none,
+      none};
+  if (gate_form(call.spec.focus).form != kernels::PairGate::Form::none)
+    std::tie(x.gate_btk, x.gate_bsk) = gate_factors(call.spec.focus, call.q.size(2), tensors);
   return x;
 }
 
@@ -122,6 +120,7 @@ kernels::ScoreParameters rule_of(const FusedCall& call, const FusedOperands& x) 
   rule.bias_count = x.bias_hn.defined() && x.bias_hn.numel() > 0 ? x.bias_hn.size(1) : 0;
   rule.sink_logit = floats(x.sink_h);
   if (x.gate_bsk.defined() && x.gate_bsk.numel() > 0) {
+    rule.gate.least = least_gate(call, x);
     rule.gate.columns = x.gate_bsk.size(2);
     rule.gate.query = floats(x.gate_btk);
     rule.gate.key = floats(x.gate_bsk);
@@ -142,11 +141,6 @@ kernels::AttentionSizes sizes_of(const FusedOperands& x) {
           .keys = x.k.size(2),
           .head_dim = x.q.size(3),
           .value_dim = x.v.size(3)};
-}
-
-at::Tensor bias_table_gradient(const AttentionSpec& spec, const at::Tensor& dbias_hn) {
-  return at::zeros({spec.bias.buckets, dbias_hn.size(0)}, dbias_hn.options())
-      .index_add(0, buckets_by_distance(spec), dbias_hn.t());
 }
 
 at::Tensor groups_gradient(const AttentionSpec& spec, const at::Tensor& dgate_btk,

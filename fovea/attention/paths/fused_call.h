@@ -1,4 +1,5 @@
-// A call of the fused kernels from tensors: what their sources share (internal to attention/).
+// From a call's tensors to the arguments of the kernels, and back: what the paths of our kernels
+// share (internal to attention/).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -12,19 +13,23 @@
 #include <utility>
 #include <vector>
 
-#include "fovea/attention/attention.h"
-#include "fovea/attention/paths/fused.h"
+#include "fovea/attention/paths/path.h"
+#include "fovea/attention/plan.h"
 #include "fovea/kernels/common/contract.h"
 #include "fovea/kernels/common/grouped_plan.h"
 
 namespace fovea {
 
+/// Plans of the grouped kernels: one for all rows of the batch, or one each.
+using GroupedPlanList = std::vector<GroupedPlan>;
+
 /// What forward and backward share besides tensors. Travels through autograd as a capsule.
 struct FusedCall : torch::CustomClassHolder {
-  std::shared_ptr<const VisitPlan> plan;  ///< of the pointwise kernels, or
-  std::vector<GroupedPlan> grouped;       ///< of the grouped ones
-  kernels::ScoreParameters rule;          ///< without the pointers to tensors
-  std::vector<float> alibi;               ///< slopes
+  std::shared_ptr<const VisitPlan> visits;         ///< of the pointwise kernels, or
+  std::shared_ptr<const GroupedPlanList> grouped;  ///< of the grouped ones
+  kernels::ScoreParameters rule;                   ///< without the pointers to tensors
+  std::vector<float> alibi;                        ///< slopes
+  bool learned_gate = false;  ///< the strength is a column of the gate's factors
   bool want_stats = false;
 };
 
@@ -34,33 +39,35 @@ struct FusedOperands {
   at::Tensor gate_btk, gate_bsk;  ///< factors of the gate of Focus (kernels/common/pair_gate.h)
 };
 
-c10::intrusive_ptr<FusedCall> fused_call(const AttentionSpec& spec,
-                                         std::shared_ptr<const VisitPlan> plan,
-                                         const AttentionContext& context);
+/// Why no kernel of ours computes the call, whatever its rule for distant keys: dtype, widths,
+/// stages that join pairs.
+std::optional<std::string> why_not_kernels(const AttentionCall& call);
+/// The same of the pointwise kernels.
+std::optional<std::string> why_not_pointwise(const AttentionCall& call);
+
+/// A call by the pointwise kernels, or by the grouped ones. Without its plan.
+c10::intrusive_ptr<FusedCall> fused_call(const AttentionCall& call);
 
 /// float16 becomes float32. Differentiable.
-FusedOperands fused_operands(const AttentionSpec& spec, const at::Tensor& q_bhtd,
-                             const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
-                             const AttentionTensors& tensors);
+FusedOperands fused_operands(const AttentionCall& call);
 
-/// The call by the pointwise or the grouped kernels: everything of the result but its path, in the
-/// dtype of q before fused_operands(). Differentiable in the operands.
-AttentionResult run_kernels(const FusedOperands& x, at::ScalarType dtype,
-                            c10::intrusive_ptr<FusedCall> call);
+/// The call by the pointwise or the grouped kernels: everything of the result but plan and reason.
+/// Differentiable in the operands.
+AttentionResult run_kernels(const AttentionCall& call, std::shared_ptr<const VisitPlan> visits);
+AttentionResult run_kernels(const AttentionCall& call,
+                            std::shared_ptr<const GroupedPlanList> grouped);
 
-/// Whether the decoding kernels can take a call: few rows, one document, no gradient, no telemetry.
-bool is_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                 const at::Tensor& v, const AttentionTensors& tensors,
-                 const AttentionContext& context);
+/// The visits of the call, from its context's PlanCache where it has one.
+std::shared_ptr<const VisitPlan> visits_of(const AttentionCall& call);
+
+/// Why the decoding kernels cannot take a call that other kernels can: many rows, documents, a
+/// gradient, telemetry.
+std::optional<std::string> why_not_decoding(const AttentionCall& call);
 
 /// Such a call by them: what rows [batch * queries] see, or the list of keys that the one query of
-/// every row of the batch sees. Everything of the result but its path's name, plan and reason.
-AttentionResult run_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                             const at::Tensor& v, const AttentionTensors& tensors,
-                             const AttentionContext& context, std::span<const RowVisits> rows);
-AttentionResult run_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                             const at::Tensor& v, const AttentionTensors& tensors,
-                             const AttentionContext& context,
+/// every row of the batch sees. Everything of the result but plan and reason.
+AttentionResult run_decoding(const AttentionCall& call, std::span<const RowVisits> rows);
+AttentionResult run_decoding(const AttentionCall& call,
                              std::span<const std::vector<int32_t>> keys_seen);
 
 kernels::ScoreParameters rule_of(const FusedCall& call, const FusedOperands& x);
@@ -69,9 +76,6 @@ kernels::AttentionSizes sizes_of(const FusedOperands& x);
 /// Gradients of the operands, undefined where an operand is empty. dout or dlse may be undefined.
 FusedOperands fused_backward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
                              const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse);
-
-/// The gradient of the T5 table [buckets, h] from that of the bias by distance [h, n].
-at::Tensor bias_table_gradient(const AttentionSpec& spec, const at::Tensor& dbias_hn);
 
 /// The gradient of Focus groups [b, s, K] from those of the gate's factors, where the strength is
 /// not learned.

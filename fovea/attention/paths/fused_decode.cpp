@@ -1,4 +1,4 @@
-// Decoding calls: few queries, whose keys are read where they lie.
+// The decoding path: few queries, whose keys are read where they lie.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -15,17 +15,6 @@
 namespace fovea {
 namespace {
 
-bool wants_gradient(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                    const AttentionTensors& tensors) {
-  if (!at::GradMode::is_enabled()) return false;
-  for (const at::Tensor* x :
-       {&q, &k, &v, &tensors.tau_bt, &tensors.bias_table, &tensors.sink_logit_h,
-        &tensors.groups_bsk, &tensors.focus_strength}) {
-    if (x->defined() && x->requires_grad()) return true;
-  }
-  return false;
-}
-
 // Rows of int64 positions as runs of neighbours.
 std::vector<KeyRange> runs_of(const at::Tensor& positions_s) {
   const at::Tensor x = positions_s.cpu().contiguous();
@@ -39,10 +28,12 @@ std::vector<KeyRange> runs_of(const at::Tensor& positions_s) {
   return runs;
 }
 
-// What every row sees, [batch * queries]; empty where that takes strips.
-std::vector<RowVisits> rows_seen(const AttentionSpec& spec, const AttentionContext& context,
-                                 const CallShape& shape) {
-  std::vector<RowVisits> rows;
+// What every row sees, [batch * queries]; empty where that is more than a few ranges of keys.
+using RowsSeen = std::vector<RowVisits>;
+RowsSeen rows_seen(const AttentionCall& call) {
+  const AttentionContext& context = call.context;
+  const CallShape shape = call.shape();
+  RowsSeen rows;
   const bool placed = context.query_positions_bt.defined() || context.key_positions_bs.defined();
   Places places;
   at::Tensor lengths;
@@ -62,7 +53,7 @@ std::vector<RowVisits> rows_seen(const AttentionSpec& spec, const AttentionConte
     for (int64_t i = 0; i < shape.queries; ++i) {
       const int64_t position =
           placed ? positions.const_data_ptr<int64_t>()[i] : runs[0].end - shape.queries + i;
-      const std::optional<RowVisits> row = row_visits(spec.mask, position, runs);
+      const std::optional<RowVisits> row = row_visits(call.spec.mask, position, runs);
       if (!row) return {};
       rows.push_back(*row);
     }
@@ -86,18 +77,17 @@ void run(const FusedCall& call, const FusedOperands& x, kernels::AttentionSizes 
 }
 
 // `keys`: of the longest list, or all.
-AttentionResult run(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                    const at::Tensor& v, const AttentionTensors& tensors,
-                    const AttentionContext& context, int64_t keys, std::span<const RowVisits> rows,
+AttentionResult run(const AttentionCall& given, int64_t keys, std::span<const RowVisits> rows,
                     std::span<const std::vector<int32_t>> keys_seen) {
   const at::NoGradGuard no_gradient;
-  FusedOperands x = fused_operands(spec, q, k, v, tensors);
+  FusedOperands x = fused_operands(given);
   for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = contiguous_rows(*t);
+  const at::Tensor& q = given.q;
   const at::Tensor out =
-      empty_by_token({q.size(0), q.size(1), q.size(2), v.size(3)}, x.q.options());
+      empty_by_token({q.size(0), q.size(1), q.size(2), given.v.size(3)}, x.q.options());
   AttentionResult result;
   result.lse_bht = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
-  const auto call = fused_call(spec, nullptr, context);
+  const auto call = fused_call(given);
   kernels::AttentionSizes sizes = sizes_of(x);
   sizes.keys = keys;
   if (x.q.scalar_type() == at::kBFloat16) {
@@ -112,25 +102,25 @@ AttentionResult run(const AttentionSpec& spec, const at::Tensor& q, const at::Te
 
 }  // namespace
 
-bool is_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                 const at::Tensor& v, const AttentionTensors& tensors,
-                 const AttentionContext& context) {
-  const bool documents = context.query_documents_bt.defined() || context.key_documents_bs.defined();
-  return q.numel() > 0 && !documents && !context.want_stats &&
-         !(context.training && spec.dropout > 0.0) && !wants_gradient(q, k, v, tensors) &&
-         kernels::prefers_decode(
-             {.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = q.size(2)});
+std::optional<std::string> why_not_decoding(const AttentionCall& call) {
+  const AttentionContext& context = call.context;
+  if (call.q.numel() == 0) return "nothing to compute";
+  if (context.query_documents_bt.defined() || context.key_documents_bs.defined())
+    return "decoding is for one document a row";
+  if (context.want_stats) return "decoding has no telemetry";
+  if (call.drops_weights()) return "decoding has no dropout";
+  if (call.wants_gradient()) return "decoding has no gradient";
+  if (!kernels::prefers_decode(
+          {.heads = call.spec.heads, .kv_heads = call.spec.kv_heads, .queries = call.q.size(2)}))
+    return "decoding is for few queries a key head";
+  return std::nullopt;
 }
 
-AttentionResult run_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                             const at::Tensor& v, const AttentionTensors& tensors,
-                             const AttentionContext& context, std::span<const RowVisits> rows) {
-  return run(spec, q, k, v, tensors, context, k.size(2), rows, {});
+AttentionResult run_decoding(const AttentionCall& call, std::span<const RowVisits> rows) {
+  return run(call, call.k.size(2), rows, {});
 }
 
-AttentionResult run_decoding(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                             const at::Tensor& v, const AttentionTensors& tensors,
-                             const AttentionContext& context,
+AttentionResult run_decoding(const AttentionCall& call,
                              std::span<const std::vector<int32_t>> keys_seen) {
   std::vector<RowVisits> rows;
   int64_t longest = 0;
@@ -138,22 +128,28 @@ AttentionResult run_decoding(const AttentionSpec& spec, const at::Tensor& q, con
     rows.push_back({.near = {.begin = 0, .end = std::ssize(keys)}, .far = {}});
     longest = std::max(longest, std::ssize(keys));
   }
-  return run(spec, q, k, v, tensors, context, longest, rows, keys_seen);
+  return run(call, longest, rows, keys_seen);
 }
 
-std::optional<AttentionResult> decode_attention(const AttentionSpec& spec, const at::Tensor& q,
-                                                const at::Tensor& k, const at::Tensor& v,
-                                                const AttentionTensors& tensors,
-                                                const AttentionContext& context) {
-  if (!is_decoding(spec, q, k, v, tensors, context)) return std::nullopt;
-  const CallShape shape{q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()};
-  const std::vector<RowVisits> rows = rows_seen(spec, context, shape);
-  if (rows.empty()) return std::nullopt;
-  AttentionResult result = run_decoding(spec, q, k, v, tensors, context, rows);
-  result.path.name = "fused";
-  result.path.plan = plan_name(spec, {}, shape.keys);
-  result.path.reason = "few queries: keys and values are read where they lie";
-  return result;
+AttentionPath fused_decode_path() {
+  return {.name = PathName::fused,
+          .device = at::kCPU,
+          .key_rule = KeyRule::mask,
+          .why_not = [](const AttentionCall& call) -> std::optional<std::string> {
+            if (auto why = why_not_decoding(call)) return why;
+            if (auto why = why_not_pointwise(call)) return why;
+            if (call.made.get([&] { return rows_seen(call); })->empty())
+              return "a row sees more than two ranges of keys";
+            return std::nullopt;
+          },
+          .run =
+              [](const AttentionCall& call) {
+                const auto rows = call.made.get([&] { return rows_seen(call); });
+                AttentionResult result = run_decoding(call, std::span<const RowVisits>(*rows));
+                result.path.plan = plan_name(call.spec, {}, call.k.size(2));
+                result.path.reason = {.kind = PathReason::Kind::few_queries};
+                return result;
+              }};
 }
 
 }  // namespace fovea

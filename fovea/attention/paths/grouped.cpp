@@ -1,17 +1,14 @@
-// From tensors to the grouped kernels and back.
+// The grouped path: hard Focus by plans.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/attention/paths/grouped.h"
 
 #include <ATen/ATen.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
-#include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/places.h"
 
 namespace fovea {
@@ -31,16 +28,34 @@ bool queries_are_last_keys(const std::vector<TokenPlace>& queries,
 
 }  // namespace
 
-std::string GroupedPlans::name() const {
-  std::set<std::string_view> names;
-  for (const GroupedPlan& plan : plans)
-    names.insert(enum_names(plan.kind)[static_cast<size_t>(plan.kind)]);
-  return fmt::format("{}", fmt::join(names, "+"));
+PlanName GroupedPlans::name() const {
+  PlanName name;
+  for (const GroupedPlan& plan : *plans) {
+    switch (plan.kind) {
+      case GroupedKind::dense:
+        name.add(PlanWord::dense);
+        break;
+      case GroupedKind::block_sparse:
+        name.add(PlanWord::block_sparse);
+        break;
+      case GroupedKind::classes:
+        name.add(PlanWord::classes);
+        break;
+      case GroupedKind::groups:
+        name.add(PlanWord::groups);
+        break;
+      case GroupedKind::lists:
+        name.add(PlanWord::lists);
+        break;
+    }
+  }
+  return name;
 }
 
-SelfPlaces self_places(const AttentionContext& context, int64_t queries, int64_t keys,
-                       int64_t batch) {
-  if (queries > keys) return {.rows = {}, .reason = "some queries are not among the keys"};
+SelfPlaces self_places(const AttentionCall& call) {
+  const auto& [batch, queries, keys, dtype, device] = call.shape();
+  const AttentionContext& context = call.context;
+  if (queries > keys) return {.rows = {}, .why_not = "some queries are not among the keys"};
   const bool plain = !context.query_positions_bt.defined() && !context.key_positions_bs.defined() &&
                      !context.query_documents_bt.defined() && !context.key_documents_bs.defined() &&
                      !context.key_lengths_b.defined();
@@ -55,28 +70,27 @@ SelfPlaces self_places(const AttentionContext& context, int64_t queries, int64_t
     out.rows.push_back(token_places(places.key_positions_bs, places.key_documents_bs, b));
     if (!queries_are_last_keys(
             token_places(places.query_positions_bt, places.query_documents_bt, b), out.rows.back()))
-      return {.rows = {}, .reason = "the queries are not the last of the keys"};
-    if (std::string why = beyond_grouped_plans({.window = 1}, out.rows.back()); !why.empty())
-      return {.rows = {}, .reason = std::move(why)};
+      return {.rows = {}, .why_not = "the queries are not the last of the keys"};
+    if (auto why = why_not_grouped_plans({.window = 1}, out.rows.back()))
+      return {.rows = {}, .why_not = std::move(why)};
   }
   return out;
 }
 
-GroupedPlans make_grouped_plans(const AttentionSpec& spec, const at::Tensor& members_bs,
-                                int64_t queries, const AttentionContext& context,
-                                std::optional<GroupedKind> wanted) {
-  const int64_t batch = members_bs.size(0), keys = members_bs.size(1);
-  const SelfPlaces places = self_places(context, queries, keys, batch);
-  GroupedPlans out{.plans = {}, .reason = places.reason};
-  if (!out.reason.empty()) return out;
-  const at::Tensor members = members_bs.cpu().contiguous();
+GroupedPlans make_grouped_plans(const AttentionCall& call, std::optional<GroupedKind> wanted) {
+  const SelfPlaces places = self_places(call);
+  if (places.why_not) return {.plans = nullptr, .why_not = places.why_not};
+  const at::Tensor members = call.tensors.members_bs.cpu().contiguous();
+  const int64_t keys = members.size(1);
   const auto* bits = reinterpret_cast<const uint64_t*>(members.const_data_ptr<int64_t>());
-  for (int64_t b = 0; b < batch; ++b) {
-    out.plans.push_back(make_grouped_plan(
-        grouped_rule(spec),
-        {places.of(b), std::span(bits + b * keys, static_cast<size_t>(keys)), queries}, wanted));
+  auto plans = std::make_shared<GroupedPlanList>();
+  for (int64_t b = 0; b < members.size(0); ++b) {
+    plans->push_back(make_grouped_plan(
+        grouped_rule(call.spec),
+        {places.of(b), std::span(bits + b * keys, static_cast<size_t>(keys)), call.q.size(2)},
+        wanted));
   }
-  return out;
+  return {.plans = std::move(plans), .why_not = std::nullopt};
 }
 
 void count_tiles(std::span<const GroupedPlan> plans, PathTaken& path) {
@@ -92,31 +106,35 @@ void count_tiles(std::span<const GroupedPlan> plans, PathTaken& path) {
   }
 }
 
-std::string beyond_grouped(const AttentionSpec& spec, const at::Tensor& q,
-                           const AttentionContext& context) {
-  if (spec.focus.gate != FocusSpec::Gate::hard) return "grouped kernels are for gate hard";
-  if (spec.bias.kind != BiasSpec::Kind::none) return "grouped kernels have no position bias";
-  if (spec.dropout > 0.0 && context.training) return "grouped kernels have no dropout";
-  AttentionSpec plain = spec;
-  plain.focus = {};
-  return beyond_fused(plain, q);
+std::optional<std::string> why_not_by_plans(const AttentionCall& call) {
+  if (call.spec.bias.kind != BiasSpec::Kind::none) return "grouped kernels have no position bias";
+  if (call.drops_weights()) return "grouped kernels have no dropout";
+  return why_not_kernels(call);
 }
 
-AttentionResult grouped_attention(const AttentionSpec& spec, GroupedPlans plans,
-                                  const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const AttentionTensors& tensors,
-                                  const AttentionContext& context) {
-  auto call = fused_call(spec, nullptr, context);
-  PathTaken path{.name = "grouped",
-                 .isa = kernel_isa(q.scalar_type()),
-                 .plan = plans.name(),
-                 .reason = plans.plans.empty() ? "" : plans.plans.front().reason};
-  if (context.want_tiles || context.want_stats) count_tiles(plans.plans, path);
-  call->grouped = std::move(plans.plans);
-  AttentionResult result =
-      run_kernels(fused_operands(spec, q, k, v, tensors), q.scalar_type(), std::move(call));
-  result.path = std::move(path);
+AttentionResult grouped_attention(const AttentionCall& call, const GroupedPlans& plans) {
+  AttentionResult result = run_kernels(call, plans.plans);
+  const GroupedPlanList& list = *plans.plans;
+  result.path.plan = plans.name();
+  result.path.reason = {.kind = PathReason::Kind::cheapest_plan,
+                        .detail = list.empty() ? "" : list.front().reason};
+  if (call.context.want_tiles || call.context.want_stats) count_tiles(list, result.path);
   return result;
+}
+
+AttentionPath grouped_path() {
+  return {.name = PathName::grouped,
+          .device = at::kCPU,
+          .key_rule = KeyRule::groups,
+          .why_not = [](const AttentionCall& call) -> std::optional<std::string> {
+            if (auto why = why_not_by_plans(call)) return why;
+            return call.made.get([&] { return make_grouped_plans(call); })->why_not;
+          },
+          .run =
+              [](const AttentionCall& call) {
+                return grouped_attention(call,
+                                         *call.made.get([&] { return make_grouped_plans(call); }));
+              }};
 }
 
 }  // namespace fovea

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/attention/places.h"
 #include "fovea/kernels/cpu/grouped.h"
@@ -35,14 +34,16 @@ KeyPositions key_positions(const AttentionContext& context, int64_t keys, int64_
 }
 
 // The keys that the query of every row sees; empty where decoding is not possible.
-std::vector<std::vector<int32_t>> keys_of_rows(const AttentionSpec& spec, const at::Tensor& members,
-                                               const AttentionContext& context) {
+using KeysSeen = std::vector<std::vector<int32_t>>;
+KeysSeen keys_seen(const AttentionCall& call) {
+  const at::Tensor members = call.tensors.members_bs.cpu().contiguous();
+  const AttentionContext& context = call.context;
   const int64_t batch = members.size(0), keys = members.size(1);
-  const GroupedRule rule = grouped_rule(spec);
+  const GroupedRule rule = grouped_rule(call.spec);
   at::Tensor lengths;
   if (context.key_lengths_b.defined()) lengths = checked_lengths(context, batch, keys);
   const auto* bits = reinterpret_cast<const uint64_t*>(members.const_data_ptr<int64_t>());
-  std::vector<std::vector<int32_t>> seen;
+  KeysSeen seen;
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t count = lengths.defined() ? lengths.const_data_ptr<int64_t>()[b] : keys;
     const KeyPositions at = lengths.defined() ? KeyPositions{} : key_positions(context, keys, b);
@@ -53,22 +54,33 @@ std::vector<std::vector<int32_t>> keys_of_rows(const AttentionSpec& spec, const 
   return seen;
 }
 
+std::optional<std::string> why_not(const AttentionCall& call) {
+  if (call.q.size(2) != 1 || call.k.size(2) == 0) return "decoding by groups is for one query";
+  if (auto why = why_not_by_plans(call)) return why;
+  if (auto why = why_not_decoding(call)) return why;
+  if (call.made.get([&] { return keys_seen(call); })->empty())
+    return "the positions of the keys do not ascend to the query's";
+  return std::nullopt;
+}
+
+AttentionResult run(const AttentionCall& call) {
+  const auto seen = call.made.get([&] { return keys_seen(call); });
+  AttentionResult result = run_decoding(call, std::span(*seen));
+  result.path.plan = PlanWord::scan;
+  result.path.reason = {
+      .kind = PathReason::Kind::one_query,
+      .detail = fmt::format("{} of {} keys are read", seen->front().size(), call.k.size(2))};
+  return result;
+}
+
 }  // namespace
 
-std::optional<AttentionResult> grouped_decode(const AttentionSpec& spec, const at::Tensor& q,
-                                              const at::Tensor& k, const at::Tensor& v,
-                                              const AttentionTensors& tensors,
-                                              const AttentionContext& context) {
-  if (q.size(2) != 1 || k.size(2) == 0 || !is_decoding(spec, q, k, v, tensors, context))
-    return std::nullopt;
-  const std::vector<std::vector<int32_t>> seen =
-      keys_of_rows(spec, tensors.members_bs.cpu().contiguous(), context);
-  if (seen.empty()) return std::nullopt;
-  AttentionResult result = run_decoding(spec, q, k, v, tensors, context, seen);
-  result.path.name = "grouped";
-  result.path.plan = "scan";
-  result.path.reason = fmt::format("one query: {} of {} keys are read", seen[0].size(), k.size(2));
-  return result;
+AttentionPath grouped_decode_path() {
+  return {.name = PathName::grouped,
+          .device = at::kCPU,
+          .key_rule = KeyRule::groups,
+          .why_not = why_not,
+          .run = run};
 }
 
 }  // namespace fovea

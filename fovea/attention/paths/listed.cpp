@@ -1,55 +1,37 @@
-// From clusters and block pairs to lists, and through the grouped kernels.
+// The path of lists: routing (a plan for every head) and given block pairs (one for all) by the
+// grouped kernels, one query by the decoding kernels (spec 4.3).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/paths/listed.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <unordered_map>
 
-#include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/grouped.h"
-#include "fovea/base/error.h"
 #include "fovea/kernels/common/listed_plan.h"
 
 namespace fovea {
 namespace {
 
-std::string beyond_listed(const AttentionSpec& spec, const at::Tensor& q,
-                          const AttentionContext& context) {
-  if (spec.routing.reads_nearness()) return "grouped kernels have routing.choice recent alone";
-  if (spec.bias.kind != BiasSpec::Kind::none) return "grouped kernels have no position bias";
-  if (spec.dropout > 0.0 && context.training) return "grouped kernels have no dropout";
-  AttentionSpec plain = spec;
-  plain.routing = {};
-  plain.blocks = {};
-  return beyond_fused(plain, q);
-}
-
-// The call of one query head alone.
-struct HeadCall {
-  AttentionSpec spec;
-  at::Tensor q, k, v;
-  AttentionTensors tensors;
-};
-
-std::vector<HeadCall> head_calls(const AttentionSpec& spec, const at::Tensor& q,
-                                 const at::Tensor& k, const at::Tensor& v,
-                                 const AttentionTensors& tensors) {
-  AttentionSpec one = spec;
+// The calls of the query heads one by one.
+std::vector<AttentionCall> head_calls(const AttentionCall& call) {
+  AttentionSpec one = call.spec;
   one.heads = one.kv_heads = 1;
-  one.routing = {};
-  one.blocks = {};
-  const std::vector<at::Tensor> queries = q.split(1, 1), keys = k.split(1, 1),
-                                values = v.split(1, 1);
-  std::vector<HeadCall> calls;
-  for (int64_t h = 0; h < spec.heads; ++h) {
-    const auto g = static_cast<size_t>(h / (spec.heads / spec.kv_heads));
-    AttentionTensors own{.tau_bt = tensors.tau_bt};
-    if (tensors.sink_logit_h.defined()) own.sink_logit_h = tensors.sink_logit_h.narrow(0, h, 1);
-    calls.push_back({one, queries[static_cast<size_t>(h)], keys[g], values[g], std::move(own)});
+  const std::vector<at::Tensor> queries = call.q.split(1, 1), keys = call.k.split(1, 1),
+                                values = call.v.split(1, 1);
+  std::vector<AttentionCall> calls;
+  for (int64_t h = 0; h < call.spec.heads; ++h) {
+    const auto g = static_cast<size_t>(h / (call.spec.heads / call.spec.kv_heads));
+    AttentionTensors own{.tau_bt = call.tensors.tau_bt};
+    if (call.tensors.sink_logit_h.defined())
+      own.sink_logit_h = call.tensors.sink_logit_h.narrow(0, h, 1);
+    calls.push_back({.spec = one,
+                     .q = queries[static_cast<size_t>(h)],
+                     .k = keys[g],
+                     .v = values[g],
+                     .tensors = std::move(own),
+                     .context = call.context});
   }
   return calls;
 }
@@ -70,39 +52,30 @@ AttentionResult joined(const std::vector<AttentionResult>& heads) {
   return all;
 }
 
-std::vector<int32_t> routes_of(const at::Tensor& routes_bht, int64_t b, int64_t h,
-                               int64_t clusters) {
-  const at::Tensor row = routes_bht.select(0, b).select(0, h).cpu().contiguous();
-  const int64_t* const at = row.const_data_ptr<int64_t>();
-  std::vector<int32_t> out;
-  for (int64_t n = 0; n < row.numel(); ++n) {
-    require<ShapeError>(at[n] >= 0 && at[n] < clusters, "routing",
-                        "routes are clusters 0 to {}; got {}", clusters - 1, at[n]);
-    out.push_back(static_cast<int32_t>(at[n]));
-  }
-  return out;
+std::vector<int32_t> routes_of(const at::Tensor& routes_bht, int64_t b, int64_t h) {
+  const at::Tensor row = routes_bht.select(0, b).select(0, h).to(at::kCPU, at::kInt).contiguous();
+  const int32_t* const at = row.const_data_ptr<int32_t>();
+  return {at, at + row.numel()};
 }
 
 // Plans of one head for every row of the batch.
-GroupedPlans routing_plans(const AttentionSpec& spec, const AttentionTensors& tensors,
-                           const SelfPlaces& places, int64_t h) {
-  const int64_t batch = tensors.key_routes_bhs.size(0), clusters = spec.routing.clusters;
+GroupedPlans routing_plans(const AttentionCall& call, const SelfPlaces& places, int64_t h) {
   IntRows own;  // a cluster visits itself
-  for (int32_t c = 0; c < clusters; ++c) {
+  for (int32_t c = 0; c < call.spec.routing.clusters; ++c) {
     own.values.push_back(c);
     own.begin.push_back(c + 1);
   }
-  GroupedPlans out;
-  for (int64_t b = 0; b < batch; ++b) {
-    const std::vector<int32_t> queries = routes_of(tensors.query_routes_bht, b, h, clusters),
-                               keys = routes_of(tensors.key_routes_bhs, b, h, clusters);
-    out.plans.push_back(make_listed_plan({.places = places.of(b),
-                                          .query_list = queries,
-                                          .key_list = keys,
-                                          .visits = &own,
-                                          .keep = spec.routing.keep}));
+  auto plans = std::make_shared<GroupedPlanList>();
+  for (int64_t b = 0; b < call.q.size(0); ++b) {
+    const std::vector<int32_t> queries = routes_of(call.tensors.query_routes_bht, b, h),
+                               keys = routes_of(call.tensors.key_routes_bhs, b, h);
+    plans->push_back(make_listed_plan({.places = places.of(b),
+                                       .query_list = queries,
+                                       .key_list = keys,
+                                       .visits = &own,
+                                       .keep = call.spec.routing.keep}));
   }
-  return out;
+  return {.plans = std::move(plans), .why_not = std::nullopt};
 }
 
 // Key blocks that every query block sees, ascending, without later ones.
@@ -168,55 +141,43 @@ std::vector<int32_t> keys_in_blocks(const BlockPairsSpec& spec,
 }
 
 // The last keys of the query's cluster.
-std::vector<int32_t> keys_in_cluster(const AttentionTensors& tensors, const RoutingSpec& spec,
-                                     int64_t b, int64_t h) {
-  const std::vector<int32_t> keys = routes_of(tensors.key_routes_bhs, b, h, spec.clusters);
-  const int32_t own = routes_of(tensors.query_routes_bht, b, h, spec.clusters)[0];
+std::vector<int32_t> keys_in_cluster(const AttentionCall& call, int64_t b, int64_t h) {
+  const std::vector<int32_t> keys = routes_of(call.tensors.key_routes_bhs, b, h);
+  const int32_t own = routes_of(call.tensors.query_routes_bht, b, h)[0];
   std::vector<int32_t> seen;
-  for (size_t n = keys.size(); n-- > 0 && std::ssize(seen) < spec.keep;) {
+  for (size_t n = keys.size(); n-- > 0 && std::ssize(seen) < call.spec.routing.keep;) {
     if (keys[n] == own) seen.push_back(static_cast<int32_t>(n));
   }
   std::ranges::reverse(seen);
   return seen;
 }
 
-AttentionResult decode(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                       const at::Tensor& v, const AttentionTensors& tensors,
-                       const AttentionContext& context, const SelfPlaces& places) {
-  std::vector<std::vector<int32_t>> seen(static_cast<size_t>(q.size(0)));
-  if (spec.blocks.active()) {
+AttentionResult decode(const AttentionCall& call, const SelfPlaces& places) {
+  std::vector<std::vector<int32_t>> seen(static_cast<size_t>(call.q.size(0)));
+  if (call.spec.blocks.active()) {
     for (size_t b = 0; b < seen.size(); ++b)
-      seen[b] = keys_in_blocks(spec.blocks, places.of(static_cast<int64_t>(b)));
-    AttentionSpec plain = spec;
-    plain.blocks = {};
-    return run_decoding(plain, q, k, v, tensors, context, seen);
+      seen[b] = keys_in_blocks(call.spec.blocks, places.of(static_cast<int64_t>(b)));
+    return run_decoding(call, std::span<const std::vector<int32_t>>(seen));
   }
   std::vector<AttentionResult> heads;
-  for (const HeadCall& call : head_calls(spec, q, k, v, tensors)) {
+  for (const AttentionCall& head : head_calls(call)) {
     for (size_t b = 0; b < seen.size(); ++b)
-      seen[b] = keys_in_cluster(tensors, spec.routing, static_cast<int64_t>(b), std::ssize(heads));
-    heads.push_back(run_decoding(call.spec, call.q, call.k, call.v, call.tensors, context, seen));
+      seen[b] = keys_in_cluster(call, static_cast<int64_t>(b), std::ssize(heads));
+    heads.push_back(run_decoding(head, std::span<const std::vector<int32_t>>(seen)));
   }
   return joined(heads);
 }
 
-AttentionResult by_plans(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
-                         const at::Tensor& v, const AttentionTensors& tensors,
-                         const AttentionContext& context, const SelfPlaces& places) {
-  if (spec.blocks.active()) {
-    GroupedPlans plans;
+AttentionResult by_plans(const AttentionCall& call, const SelfPlaces& places) {
+  if (call.spec.blocks.active()) {
+    auto plans = std::make_shared<GroupedPlanList>();
     for (const auto& row : places.rows)
-      plans.plans.push_back(block_plan(spec.blocks, row, q.size(2)));
-    AttentionSpec plain = spec;
-    plain.blocks = {};
-    return grouped_attention(plain, std::move(plans), q, k, v, tensors, context);
+      plans->push_back(block_plan(call.spec.blocks, row, call.q.size(2)));
+    return grouped_attention(call, {.plans = std::move(plans), .why_not = std::nullopt});
   }
   std::vector<AttentionResult> heads;
-  for (const HeadCall& call : head_calls(spec, q, k, v, tensors)) {
-    heads.push_back(grouped_attention(call.spec,
-                                      routing_plans(spec, tensors, places, std::ssize(heads)),
-                                      call.q, call.k, call.v, call.tensors, context));
-  }
+  for (const AttentionCall& head : head_calls(call))
+    heads.push_back(grouped_attention(head, routing_plans(call, places, std::ssize(heads))));
   AttentionResult result = joined(heads);
   result.path.tiles = result.path.causal_tiles = 0.0;
   for (const AttentionResult& head : heads) {
@@ -226,31 +187,32 @@ AttentionResult by_plans(const AttentionSpec& spec, const at::Tensor& q, const a
   return result;
 }
 
+std::optional<std::string> why_not(const AttentionCall& call) {
+  if (call.spec.routing.reads_nearness()) return "grouped kernels have routing.choice recent alone";
+  if (auto why = why_not_by_plans(call)) return why;
+  if (call.q.size(0) == 0 || call.q.size(2) == 0) return "nothing to compute";
+  return call.made.get([&] { return self_places(call); })->why_not;
+}
+
+AttentionResult run(const AttentionCall& call) {
+  const auto places = call.made.get([&] { return self_places(call); });
+  const bool one = call.q.size(2) == 1 && call.k.size(2) > 0 &&
+                   !call.context.key_lengths_b.defined() && !why_not_decoding(call);
+  AttentionResult result = one ? decode(call, *places) : by_plans(call, *places);
+  result.path.plan = one ? PlanWord::scan : PlanWord::lists;
+  result.path.reason = {.kind = call.spec.routing.active() ? PathReason::Kind::clusters
+                                                           : PathReason::Kind::block_pairs};
+  return result;
+}
+
 }  // namespace
 
-std::optional<AttentionResult> listed_attention(const AttentionSpec& spec, const at::Tensor& q,
-                                                const at::Tensor& k, const at::Tensor& v,
-                                                const AttentionTensors& tensors,
-                                                const AttentionContext& context,
-                                                std::string& why_not) {
-  why_not = beyond_listed(spec, q, context);
-  if (!why_not.empty()) return std::nullopt;
-  if (q.size(0) == 0 || q.size(2) == 0) {
-    why_not = "nothing to compute";
-    return std::nullopt;
-  }
-  const SelfPlaces places = self_places(context, q.size(2), k.size(2), q.size(0));
-  why_not = places.reason;
-  if (!why_not.empty()) return std::nullopt;
-  const bool one = q.size(2) == 1 && k.size(2) > 0 && !context.key_lengths_b.defined() &&
-                   is_decoding(spec, q, k, v, tensors, context);
-  AttentionResult result = one ? decode(spec, q, k, v, tensors, context, places)
-                               : by_plans(spec, q, k, v, tensors, context, places);
-  result.path.name = "grouped";
-  result.path.plan = one ? "scan" : "lists";
-  result.path.reason =
-      spec.routing.active() ? "every head has a plan of its clusters" : "given pairs of blocks";
-  return result;
+AttentionPath listed_path() {
+  return {.name = PathName::grouped,
+          .device = at::kCPU,
+          .key_rule = KeyRule::lists,
+          .why_not = why_not,
+          .run = run};
 }
 
 }  // namespace fovea

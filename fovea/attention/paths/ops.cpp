@@ -1,4 +1,5 @@
-// Registration of the operators: schemas, kernels for every device, Meta, autograd.
+// Registration of the operators: schemas, kernels for every device, Meta, autograd. Kernels are
+// boxed: one list of operands gives the schema and both ways between stack and struct.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -6,15 +7,20 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <type_traits>
+#include <utility>
+
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
+#include "fovea/attention/positions/bias.h"
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
 
@@ -22,48 +28,132 @@ namespace fovea {
 namespace {
 
 using OptionalTensor = std::optional<at::Tensor>;
-using Two = std::tuple<at::Tensor, at::Tensor>;
-using Seven =
-    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+using torch::jit::Stack;
 
-// The arguments that both operators share, as parameters and as a call's arguments.
-#define FOVEA_SHARED_PARAMETERS                                                         \
-  const at::Tensor &q, const at::Tensor &k, const at::Tensor &v, c10::string_view spec, \
-      const OptionalTensor &tau, const OptionalTensor &bias_table,                      \
-      const OptionalTensor &sink_logit, const OptionalTensor &groups,                   \
-      const OptionalTensor &query_positions, const OptionalTensor &key_positions,       \
-      const OptionalTensor &query_documents, const OptionalTensor &key_documents,       \
-      const OptionalTensor &key_lengths, const OptionalTensor &document_offsets,        \
-      std::optional<int64_t> dropout_seed, int64_t layer
-#define FOVEA_SHARED_ARGUMENTS                                                        \
-  q, k, v, spec, tau, bias_table, sink_logit, groups, query_positions, key_positions, \
-      query_documents, key_documents, key_lengths, document_offsets, dropout_seed, layer
-constexpr const char* kSharedSchema =
-    "Tensor q, Tensor k, Tensor v, str spec=\"\", *, Tensor? tau=None, Tensor? bias_table=None, "
-    "Tensor? sink_logit=None, Tensor? groups=None, Tensor? query_positions=None, "
-    "Tensor? key_positions=None, "
-    "Tensor? query_documents=None, Tensor? key_documents=None, Tensor? key_lengths=None, "
-    "Tensor? document_offsets=None, int? dropout_seed=None, int layer=0";
+// The arguments of both operators: q, k and v, then the operands by name.
+struct OperatorCall {
+  at::Tensor q, k, v;
+  AttentionOperands x;
+};
 
-using ForwardSignature = Two(FOVEA_SHARED_PARAMETERS);
-using BackwardSignature = Seven(const OptionalTensor& grad_out, const OptionalTensor& grad_lse,
-                                const at::Tensor& out, const at::Tensor& lse,
-                                FOVEA_SHARED_PARAMETERS);
+// The arguments of the backward operator.
+struct BackwardCall {
+  OptionalTensor grad_out, grad_lse;
+  at::Tensor out, lse;
+  OperatorCall forward;
+};
 
-const c10::TypedOperatorHandle<ForwardSignature>& forward_operator() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("fovea::attention", "")
-                                 .typed<ForwardSignature>();
-  return handle;
+// Visits the operands by name, in the order of the schema.
+template <class Operands, class Visit>
+void visit_operands(Operands& x, const Visit& visit) {
+  visit("spec", x.spec);
+  visit("tau", x.tau);
+  visit("bias_table", x.bias_table);
+  visit("sink_logit", x.sink_logit);
+  visit("groups", x.groups);
+  visit("query_positions", x.query_positions);
+  visit("key_positions", x.key_positions);
+  visit("query_documents", x.query_documents);
+  visit("key_documents", x.key_documents);
+  visit("key_lengths", x.key_lengths);
+  visit("document_offsets", x.document_offsets);
+  visit("dropout_seed", x.dropout_seed);
+  visit("layer", x.layer);
 }
 
-const c10::TypedOperatorHandle<BackwardSignature>& backward_operator() {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("fovea::attention_backward", "")
-                                 .typed<BackwardSignature>();
-  return handle;
+// What the schema says of an operand of each type.
+std::string declared(std::string_view name, const std::string&) {
+  return fmt::format("str {}=\"\", *", name);
+}
+std::string declared(std::string_view name, const OptionalTensor&) {
+  return fmt::format("Tensor? {}=None", name);
+}
+std::string declared(std::string_view name, const std::optional<int64_t>&) {
+  return fmt::format("int? {}=None", name);
+}
+std::string declared(std::string_view name, int64_t value) {
+  return fmt::format("int {}={}", name, value);
+}
+
+std::string schema_of_arguments() {
+  std::string all = "Tensor q, Tensor k, Tensor v";
+  const AttentionOperands x;
+  visit_operands(
+      x, [&](std::string_view name, const auto& value) { all += ", " + declared(name, value); });
+  return all;
+}
+
+void push(Stack& stack, const OperatorCall& call) {
+  for (const at::Tensor* x : {&call.q, &call.k, &call.v}) stack.emplace_back(*x);
+  visit_operands(call.x, [&](std::string_view, const auto& value) { stack.emplace_back(value); });
+}
+
+// The values of a stack from `next` on, one by one.
+struct Values {
+  const Stack& stack;
+  size_t next = 0;
+
+  const c10::IValue& take() { return stack[next++]; }
+  void read(at::Tensor& x) { x = take().toTensor(); }
+  void read(std::string& x) { x = take().toStringRef(); }
+  void read(int64_t& x) { x = take().toInt(); }
+  template <class T>
+  void read(std::optional<T>& x) {
+    const c10::IValue& value = take();
+    x = value.isNone() ? std::nullopt : std::optional<T>(value.to<T>());
+  }
+  void read(OperatorCall& call) {
+    for (at::Tensor* x : {&call.q, &call.k, &call.v}) read(*x);
+    visit_operands(call.x, [&](std::string_view, auto& value) { read(value); });
+  }
+  void read(BackwardCall& call) {
+    read(call.grad_out);
+    read(call.grad_lse);
+    read(call.out);
+    read(call.lse);
+    read(call.forward);
+  }
+};
+
+constexpr const char* kForward = "fovea::attention";
+constexpr const char* kBackward = "fovea::attention_backward";
+
+// What a boxed operator gives for the arguments on the stack.
+variable_list dispatch(const char* name, Stack stack) {
+  c10::Dispatcher::singleton().findSchemaOrThrow(name, "").callBoxed(stack);
+  variable_list results;
+  for (const c10::IValue& value : stack) results.push_back(value.toTensor());
+  return results;
+}
+
+variable_list dispatch_forward(const OperatorCall& call) {
+  Stack stack;
+  push(stack, call);
+  return dispatch(kForward, std::move(stack));
+}
+
+variable_list dispatch_backward(const BackwardCall& call) {
+  Stack stack{call.grad_out, call.grad_lse, call.out, call.lse};
+  push(stack, call.forward);
+  return dispatch(kBackward, std::move(stack));
+}
+
+// The boxed kernel of a function: its arguments are the last of the stack, which its results
+// replace.
+template <class Arguments, variable_list (*compute)(const Arguments&)>
+void boxed(const c10::OperatorHandle& op, Stack* stack) {
+  const size_t count = op.schema().arguments().size();
+  Arguments arguments;
+  Values{*stack, stack->size() - count}.read(arguments);
+  torch::jit::drop(*stack, count);
+  for (at::Tensor& x : compute(arguments)) stack->emplace_back(std::move(x));
+}
+
+template <class Arguments, variable_list (*compute)(const Arguments&)>
+torch::CppFunction kernel() {
+  return torch::CppFunction::makeFromBoxedFunction<&boxed<Arguments, compute>>();
 }
 
 // Our errors as those that torch turns into Python's.
@@ -81,62 +171,70 @@ auto translated(F&& body) {
 
 at::Tensor or_none(const OptionalTensor& x) { return x.value_or(at::Tensor()); }
 
-// One call of attention() from an operator's arguments.
-struct Call {
-  AttentionSpec spec;
-  AttentionTensors tensors;
-  AttentionContext context;
-};
+void check_operand(const at::Tensor& x, std::string_view name) {
+  require<ShapeError>(x.dim() == 4, "attention",
+                      "{} must have 4 dimensions [b, heads, tokens, width]; got [{}]", name,
+                      fmt::join(x.sizes(), ", "));
+  require<ShapeError>(x.stride(3) == 1 || x.size(3) <= 1, "attention",
+                      "{} must be contiguous along its last axis; got strides [{}]; call "
+                      "{}.contiguous()",
+                      name, fmt::join(x.strides(), ", "), name);
+}
 
-Call call_of(FOVEA_SHARED_PARAMETERS) {
-  Call call;
-  if (!spec.empty())
-    read_fields(parse_json({spec.data(), spec.size()}, "attention spec"), call.spec);
+AttentionSpec spec_of(const OperatorCall& given) {
+  AttentionSpec spec;
+  if (!given.x.spec.empty()) read_fields(parse_json(given.x.spec, "attention spec"), spec);
   require<UnsupportedError>(
-      !call.spec.differential && !call.spec.focus.reads_members() &&
-          !call.spec.focus.reads_strength() && !call.spec.head_output.active() &&
-          !call.spec.multi_token.before.active() && !call.spec.multi_token.after.active() &&
-          call.spec.head_mix == HeadMixSpec{},
+      !spec.differential && !spec.focus.reads_members() && !spec.focus.reads_strength() &&
+          !spec.head_output.active() && !spec.multi_token.before.active() &&
+          !spec.multi_token.after.active() && spec.head_mix == HeadMixSpec{},
       "attention operator",
       "torch.ops.fovea.attention takes settings of one head: temperature, soft_cap, bias, mask, "
       "sink_logit, dropout, soft gates of focus; differential, focus hard or with a learned "
       "strength, head_output, multi_token and head_mix need attention() of the C++ library");
-  for (const auto& [x, name] : {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}}) {
-    require<ShapeError>(x->dim() == 4, "attention",
-                        "{} must have 4 dimensions [b, heads, tokens, width]; got [{}]", name,
-                        fmt::join(x->sizes(), ", "));
-    require<ShapeError>(x->stride(3) == 1 || x->size(3) <= 1, "attention",
-                        "{} must be contiguous along its last axis; got strides [{}]; call "
-                        "{}.contiguous()",
-                        name, fmt::join(x->strides(), ", "), name);
-  }
-  call.spec.heads = q.size(1);
-  call.spec.kv_heads = k.size(1);
-  call.spec.head_dim = q.size(3);
-  call.spec.value_dim = v.size(3);
-  if (tau) call.spec.temperature.kind = TemperatureSpec::Kind::learned;
-  if (sink_logit) call.spec.sink_logit = true;
-  call.tensors = {.tau_bt = or_none(tau),
-                  .bias_table = or_none(bias_table),
-                  .sink_logit_h = or_none(sink_logit),
-                  .groups_bsk = or_none(groups)};
-  AttentionContext& c = call.context;
-  c.query_positions_bt = or_none(query_positions);
-  c.key_positions_bs = or_none(key_positions);
-  c.query_documents_bt = or_none(query_documents);
-  c.key_documents_bs = or_none(key_documents);
-  c.key_lengths_b = or_none(key_lengths);
-  if (document_offsets) {
-    require<ShapeError>(!query_documents && !key_documents && q.size(2) == k.size(2), "attention",
+  check_operand(given.q, "q");
+  check_operand(given.k, "k");
+  check_operand(given.v, "v");
+  spec.heads = given.q.size(1);
+  spec.kv_heads = given.k.size(1);
+  spec.head_dim = given.q.size(3);
+  spec.value_dim = given.v.size(3);
+  if (given.x.tau) spec.temperature.kind = TemperatureSpec::Kind::learned;
+  if (given.x.sink_logit) spec.sink_logit = true;
+  return spec;
+}
+
+AttentionContext context_of(const OperatorCall& given) {
+  const AttentionOperands& x = given.x;
+  AttentionContext c;
+  c.query_positions_bt = or_none(x.query_positions);
+  c.key_positions_bs = or_none(x.key_positions);
+  c.query_documents_bt = or_none(x.query_documents);
+  c.key_documents_bs = or_none(x.key_documents);
+  c.key_lengths_b = or_none(x.key_lengths);
+  if (x.document_offsets) {
+    const int64_t queries = given.q.size(2), keys = given.k.size(2);
+    require<ShapeError>(!x.query_documents && !x.key_documents && queries == keys, "attention",
                         "document_offsets need a query for every key and no other documents; got "
                         "{} queries and {} keys",
-                        q.size(2), k.size(2));
-    c.key_documents_bs = c.query_documents_bt = documents_of_offsets(*document_offsets, k.size(2));
+                        queries, keys);
+    c.key_documents_bs = c.query_documents_bt = documents_of_offsets(*x.document_offsets, keys);
   }
-  c.training = dropout_seed.has_value();
-  c.dropout_seed = static_cast<uint64_t>(dropout_seed.value_or(0));
-  c.layer = layer;
+  c.training = x.dropout_seed.has_value();
+  c.dropout_seed = static_cast<uint64_t>(x.dropout_seed.value_or(0));
+  c.layer = x.layer;
   c.want_lse = true;
+  return c;
+}
+
+// The call of attention() that an operator's arguments ask for, not checked as a whole yet.
+AttentionCall call_of(const OperatorCall& given) {
+  AttentionCall call{.spec = spec_of(given), .q = given.q, .k = given.k, .v = given.v};
+  call.tensors = {.tau_bt = or_none(given.x.tau),
+                  .bias_table = or_none(given.x.bias_table),
+                  .sink_logit_h = or_none(given.x.sink_logit),
+                  .groups_bsk = or_none(given.x.groups)};
+  call.context = context_of(given);
   return call;
 }
 
@@ -146,27 +244,27 @@ at::Tensor by_token(const at::Tensor& x) {
   return x.strides() == to.strides() ? x : to.copy_(x);
 }
 
-Two attention_forward(FOVEA_SHARED_PARAMETERS) {
-  return translated([&]() -> Two {
-    const Call call = call_of(FOVEA_SHARED_ARGUMENTS);
+variable_list attention_forward(const OperatorCall& given) {
+  return translated([&]() -> variable_list {
+    const AttentionCall call = call_of(given);
     const AttentionResult result =
-        attention(call.spec, q, k, v, call.tensors, call.context, Path::automatic);
+        attention(call.spec, call.q, call.k, call.v, call.tensors, call.context);
     return {by_token(result.out_bhte), result.lse_bht.contiguous()};
   });
 }
 
-bool is_fused(const Call& call, const at::Tensor& q) {
-  return q.scalar_type() != at::kHalf && beyond_fused(call.spec, q).empty();
+bool is_fused(const AttentionCall& call) {
+  return call.q.device().is_cpu() && call.q.scalar_type() != at::kHalf &&
+         call.key_rule() == KeyRule::mask && !why_not_pointwise(call);
 }
 
-variable_list fused_gradients(const Call& call, const at::Tensor& q, const at::Tensor& k,
-                              const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
-                              const at::Tensor& grad_out, const at::Tensor& grad_lse) {
-  const CallShape shape{q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()};
-  const auto fused =
-      fused_call(call.spec, make_visit_plan(call.spec, call.context, shape), call.context);
-  const FusedOperands x = fused_operands(call.spec, q, k, v, call.tensors);
-  const FusedOperands g = fused_backward(*fused, x, out, lse, grad_out, grad_lse);
+variable_list fused_gradients(const AttentionCall& call, const at::Tensor& out,
+                              const at::Tensor& lse, const at::Tensor& grad_out,
+                              const at::Tensor& grad_lse) {
+  const auto fused = fused_call(call);
+  fused->visits = visits_of(call);
+  const FusedOperands g =
+      fused_backward(*fused, fused_operands(call), out, lse, grad_out, grad_lse);
   return {g.q,
           g.k,
           g.v,
@@ -177,8 +275,7 @@ variable_list fused_gradients(const Call& call, const at::Tensor& q, const at::T
 }
 
 // Through the composition that gave the result, once more.
-variable_list gradients_by_autograd(Call call, const at::Tensor& q, const at::Tensor& k,
-                                    const at::Tensor& v, const at::Tensor& grad_out,
+variable_list gradients_by_autograd(AttentionCall call, const at::Tensor& grad_out,
                                     const at::Tensor& grad_lse) {
   // The operator runs below autograd; here it must run above it.
   const c10::impl::ForceDispatchKeyGuard keys(c10::default_included_set, c10::default_excluded_set);
@@ -189,7 +286,7 @@ variable_list gradients_by_autograd(Call call, const at::Tensor& q, const at::Te
     leaves.push_back(x.detach().set_requires_grad(true));
     return leaves.back();
   };
-  const at::Tensor lq = leaf(q), lk = leaf(k), lv = leaf(v);
+  const at::Tensor lq = leaf(call.q), lk = leaf(call.k), lv = leaf(call.v);
   std::vector<at::Tensor*> added{&call.tensors.tau_bt, &call.tensors.bias_table,
                                  &call.tensors.sink_logit_h, &call.tensors.groups_bsk};
   for (at::Tensor* x : added) *x = leaf(*x);
@@ -212,25 +309,31 @@ variable_list gradients_by_autograd(Call call, const at::Tensor& q, const at::Te
   return all;
 }
 
-Seven attention_backward(const OptionalTensor& grad_out, const OptionalTensor& grad_lse,
-                         const at::Tensor& out, const at::Tensor& lse, FOVEA_SHARED_PARAMETERS) {
-  return translated([&]() -> Seven {
-    const Call call = call_of(FOVEA_SHARED_ARGUMENTS);
-    check_inputs(call.spec, q, k, v, call.tensors, call.context);
-    const at::Tensor of_out = or_none(grad_out), of_lse = or_none(grad_lse);
-    const variable_list g = is_fused(call, q)
-                                ? fused_gradients(call, q, k, v, out, lse, of_out, of_lse)
-                                : gradients_by_autograd(call, q, k, v, of_out, of_lse);
+variable_list attention_backward(const BackwardCall& given) {
+  return translated([&]() -> variable_list {
+    const OperatorCall& forward = given.forward;
+    const AttentionCall asked = call_of(forward);
+    const AttentionCall call =
+        checked_call(asked.spec, asked.q, asked.k, asked.v, asked.tensors, asked.context);
+    const at::Tensor of_out = or_none(given.grad_out), of_lse = or_none(given.grad_lse);
+    const variable_list g = is_fused(call)
+                                ? fused_gradients(call, given.out, given.lse, of_out, of_lse)
+                                : gradients_by_autograd(call, of_out, of_lse);
     const auto rows = [](const at::Tensor& x, const at::Tensor& like) {
       return by_token(x.defined() ? x : at::zeros_like(like));
     };
-    const auto like = [&q](const at::Tensor& x, const OptionalTensor& given) {
-      if (!given) return at::empty({0}, q.options());
-      return x.defined() ? x.to(given->scalar_type()).contiguous()
-                         : at::zeros(given->sizes(), given->options());
+    const auto like = [&](const at::Tensor& x, const OptionalTensor& operand) {
+      if (!operand) return at::empty({0}, call.q.options());
+      return x.defined() ? x.to(operand->scalar_type()).contiguous()
+                         : at::zeros(operand->sizes(), operand->options());
     };
-    return {rows(g[0], q),          rows(g[1], k),          rows(g[2], v),     like(g[3], tau),
-            like(g[4], bias_table), like(g[5], sink_logit), like(g[6], groups)};
+    return {rows(g[0], call.q),
+            rows(g[1], call.k),
+            rows(g[2], call.v),
+            like(g[3], forward.x.tau),
+            like(g[4], forward.x.bias_table),
+            like(g[5], forward.x.sink_logit),
+            like(g[6], forward.x.groups)};
   });
 }
 
@@ -241,52 +344,61 @@ at::Tensor meta_by_token(const at::Tensor& x, const c10::SymInt& width) {
       .transpose(1, 2);
 }
 
-Two attention_meta(FOVEA_SHARED_PARAMETERS) {
-  static_cast<void>(std::tie(FOVEA_SHARED_ARGUMENTS));
-  return translated([&]() -> Two {
-    require<ShapeError>(q.dim() == 4 && k.dim() == 4 && v.dim() == 4, "attention",
-                        "q, k and v must have 4 dimensions; got {}, {} and {}", q.dim(), k.dim(),
-                        v.dim());
-    return {meta_by_token(q, v.sym_size(3)),
+variable_list attention_meta(const OperatorCall& call) {
+  return translated([&]() -> variable_list {
+    const at::Tensor& q = call.q;
+    require<ShapeError>(q.dim() == 4 && call.k.dim() == 4 && call.v.dim() == 4, "attention",
+                        "q, k and v must have 4 dimensions; got {}, {} and {}", q.dim(),
+                        call.k.dim(), call.v.dim());
+    return {meta_by_token(q, call.v.sym_size(3)),
             at::empty_symint({q.sym_size(0), q.sym_size(1), q.sym_size(2)},
                              q.options().dtype(accumulate_type(q.scalar_type())))};
   });
 }
 
-Seven attention_backward_meta(const OptionalTensor& grad_out, const OptionalTensor& grad_lse,
-                              const at::Tensor& out, const at::Tensor& lse,
-                              FOVEA_SHARED_PARAMETERS) {
-  static_cast<void>(std::tie(grad_out, grad_lse, out, lse));
-  static_cast<void>(std::tie(FOVEA_SHARED_ARGUMENTS));
-  const auto like = [&q](const OptionalTensor& given) {
-    return given ? at::empty_symint(given->sym_sizes(), given->options())
-                 : at::empty({0}, q.options());
+variable_list attention_backward_meta(const BackwardCall& given) {
+  const auto& [q, k, v, x] = given.forward;
+  const auto like = [&q = q](const OptionalTensor& operand) {
+    return operand ? at::empty_symint(operand->sym_sizes(), operand->options())
+                   : at::empty({0}, q.options());
   };
   return {meta_by_token(q, q.sym_size(3)),
           meta_by_token(k, k.sym_size(3)),
           meta_by_token(v, v.sym_size(3)),
-          like(tau),
-          like(bias_table),
-          like(sink_logit),
-          like(groups)};
+          like(x.tau),
+          like(x.bias_table),
+          like(x.sink_logit),
+          like(x.groups)};
 }
 
 // --- autograd
 
+// The tensors among the operands come and go by autograd, the rest as a capsule.
+struct KeptOperands : torch::CustomClassHolder {
+  AttentionOperands x;
+};
+
+// The tensors with a gradient are arguments; `call` has them too, and everything else.
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
-  static variable_list forward(AutogradContext* ctx, FOVEA_SHARED_PARAMETERS) {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                               const at::Tensor& v, const OptionalTensor& /*tau*/,
+                               const OptionalTensor& /*bias_table*/,
+                               const OptionalTensor& /*sink_logit*/,
+                               const OptionalTensor& /*groups*/, const OperatorCall& call) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    const auto [out, lse] = forward_operator().call(FOVEA_SHARED_ARGUMENTS);
-    ctx->save_for_backward(
-        {q, k, v, out, lse, or_none(tau), or_none(bias_table), or_none(sink_logit), or_none(groups),
-         or_none(query_positions), or_none(key_positions), or_none(query_documents),
-         or_none(key_documents), or_none(key_lengths), or_none(document_offsets)});
-    ctx->saved_data["spec"] = std::string(spec.data(), spec.size());
-    ctx->saved_data["dropout_seed"] = dropout_seed;
-    ctx->saved_data["layer"] = layer;
+    const variable_list results = dispatch_forward(call);
+    variable_list saved{q, k, v, results[0], results[1]};
+    auto kept = c10::make_intrusive<KeptOperands>();
+    kept->x = call.x;
+    visit_operands(kept->x, [&](std::string_view, auto& value) {
+      if constexpr (std::is_same_v<decltype(value), OptionalTensor&>)
+        saved.push_back(or_none(std::exchange(value, std::nullopt)));
+    });
+    ctx->save_for_backward(std::move(saved));
+    ctx->saved_data["operands"] = c10::IValue::make_capsule(std::move(kept));
     ctx->set_materialize_grads(false);
-    return {out, lse};
+    return results;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -294,30 +406,31 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     const auto given = [](const at::Tensor& x) {
       return x.defined() ? OptionalTensor(x) : std::nullopt;
     };
-    const std::string spec = ctx->saved_data["spec"].toStringRef();
-    const auto [dq, dk, dv, dtau, dbias, dsink, dgroups] = backward_operator().call(
-        given(grads[0]), given(grads[1]), s[3], s[4], s[0], s[1], s[2], spec, given(s[5]),
-        given(s[6]), given(s[7]), given(s[8]), given(s[9]), given(s[10]), given(s[11]),
-        given(s[12]), given(s[13]), given(s[14]),
-        ctx->saved_data["dropout_seed"].toOptional<int64_t>(), ctx->saved_data["layer"].toInt());
-    const auto kept = [](const at::Tensor& x, const at::Tensor& of) {
-      return of.defined() ? x : at::Tensor();
-    };
-    variable_list all(16);  // one for every argument
-    all[0] = dq;
-    all[1] = dk;
-    all[2] = dv;
-    all[4] = kept(dtau, s[5]);
-    all[5] = kept(dbias, s[6]);
-    all[6] = kept(dsink, s[7]);
-    all[7] = kept(dgroups, s[8]);
+    const auto kept =
+        c10::static_intrusive_pointer_cast<KeptOperands>(ctx->saved_data["operands"].toCapsule());
+    BackwardCall call{.grad_out = given(grads[0]),
+                      .grad_lse = given(grads[1]),
+                      .out = s[3],
+                      .lse = s[4],
+                      .forward = {.q = s[0], .k = s[1], .v = s[2], .x = kept->x}};
+    size_t next = 5;
+    visit_operands(call.forward.x, [&](std::string_view, auto& value) {
+      if constexpr (std::is_same_v<decltype(value), OptionalTensor&>) value = given(s[next++]);
+    });
+    variable_list all = dispatch_backward(call);
+    const AttentionOperands& x = call.forward.x;
+    const bool wanted[] = {x.tau.has_value(), x.bias_table.has_value(), x.sink_logit.has_value(),
+                           x.groups.has_value()};
+    for (size_t n = 0; n < std::size(wanted); ++n)
+      if (!wanted[n]) all[3 + n] = at::Tensor();
+    all.emplace_back();  // of the call
     return all;
   }
 };
 
-Two attention_autograd(FOVEA_SHARED_PARAMETERS) {
-  const variable_list both = AttentionFunction::apply(FOVEA_SHARED_ARGUMENTS);
-  return {both[0], both[1]};
+variable_list attention_autograd(const OperatorCall& call) {
+  return AttentionFunction::apply(call.q, call.k, call.v, call.x.tau, call.x.bias_table,
+                                  call.x.sink_logit, call.x.groups, call);
 }
 
 }  // namespace
@@ -325,32 +438,32 @@ Two attention_autograd(FOVEA_SHARED_PARAMETERS) {
 std::tuple<at::Tensor, at::Tensor> call_attention_operator(const at::Tensor& q, const at::Tensor& k,
                                                            const at::Tensor& v,
                                                            const AttentionOperands& x) {
-  return forward_operator().call(q, k, v, x.spec, x.tau, x.bias_table, x.sink_logit, x.groups,
-                                 x.query_positions, x.key_positions, x.query_documents,
-                                 x.key_documents, x.key_lengths, x.document_offsets, x.dropout_seed,
-                                 x.layer);
+  const variable_list both = dispatch_forward({.q = q, .k = k, .v = v, .x = x});
+  return {both[0], both[1]};
 }
 
 TORCH_LIBRARY(fovea, m) {
-  const std::string shared = kSharedSchema;
-  m.def(fmt::format("attention({}) -> (Tensor out, Tensor lse)", shared).c_str());
+  const std::string arguments = schema_of_arguments();
+  m.def(fmt::format("attention({}) -> (Tensor out, Tensor lse)", arguments).c_str());
   m.def(
       fmt::format("attention_backward(Tensor? grad_out, Tensor? grad_lse, Tensor out, Tensor lse, "
                   "{}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-                  shared)
+                  arguments)
           .c_str());
 }
 
 TORCH_LIBRARY_IMPL(fovea, CompositeExplicitAutograd, m) {
-  m.impl("attention", attention_forward);
-  m.impl("attention_backward", attention_backward);
+  m.impl("attention", kernel<OperatorCall, attention_forward>());
+  m.impl("attention_backward", kernel<BackwardCall, attention_backward>());
 }
 
 TORCH_LIBRARY_IMPL(fovea, Meta, m) {
-  m.impl("attention", attention_meta);
-  m.impl("attention_backward", attention_backward_meta);
+  m.impl("attention", kernel<OperatorCall, attention_meta>());
+  m.impl("attention_backward", kernel<BackwardCall, attention_backward_meta>());
 }
 
-TORCH_LIBRARY_IMPL(fovea, Autograd, m) { m.impl("attention", attention_autograd); }
+TORCH_LIBRARY_IMPL(fovea, Autograd, m) {
+  m.impl("attention", kernel<OperatorCall, attention_autograd>());
+}
 
 }  // namespace fovea

@@ -1,15 +1,19 @@
-// torch's scaled_dot_product_attention under our semantics.
+// The path of torch's scaled_dot_product_attention, where its semantics are exactly ours.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/paths/sdpa.h"
-
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
+#include "fovea/attention/isolation.h"
+#include "fovea/attention/paths/path.h"
+#include "fovea/attention/pipeline.h"
+#include "fovea/attention/plan.h"
+#include "fovea/attention/stages.h"
 #include "fovea/kernels/cpu/isa.h"
 
 namespace fovea {
@@ -125,6 +129,7 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
     const int64_t width = rows.v.size(3);
     if (grads[1].defined()) add_lse_gradient(rows, grads[1]);
     Gradients g = backward_rows(rows, call);
+    if (!all_finite(g.q) || !all_finite(g.k) || !all_finite(g.v)) g = isolated(rows, call);
     if (g.q.size(3) != width) {
       for (at::Tensor* x : {&g.q, &g.k, &g.v}) *x = x->narrow(3, 0, width);
     }
@@ -171,6 +176,44 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
     rows.v = widened(rows.v, at::ones({}, rows.v.options()));
     rows.out = widened(rows.out, {});
     rows.grad = widened(rows.grad, grad_lse_bht);
+  }
+
+  // Without the rows whose gradient of the output is not finite; they and the keys that they see
+  // get NaN. Outputs are finite here (attention()), and keys that are not are seen by nobody.
+  static Gradients isolated(const Rows& r, const Call& call) {
+    const at::Tensor bad = r.grad.isfinite().all(-1).logical_not();  // [b, h, t]
+    const auto finite = [](const at::Tensor& x) {
+      return x.masked_fill(x.isfinite().logical_not(), 0.0);
+    };
+    Rows clean = r;
+    clean.q = finite(r.q).masked_fill(bad.unsqueeze(-1), 0.0);
+    clean.k = finite(r.k);
+    clean.v = finite(r.v);
+    clean.grad = r.grad.masked_fill(bad.unsqueeze(-1), 0.0);
+    clean.lse = r.lse.masked_fill(bad, std::numeric_limits<double>::infinity());
+    Gradients g = backward_rows(clean, call);
+    const at::Tensor seen = seen_pairs(call, r);
+    const at::Tensor keys = seen.logical_and(bad.unsqueeze(-1)).any(2);  // [b, h, s]
+    constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+    return {g.q.masked_fill(bad.unsqueeze(-1), kNaN), g.k.masked_fill(keys.unsqueeze(-1), kNaN),
+            g.v.masked_fill(keys.unsqueeze(-1), kNaN)};
+  }
+
+  // [b or 1, 1 or h, t, s].
+  static at::Tensor seen_pairs(const Call& call, const Rows& r) {
+    const int64_t t = r.q.size(2), s = r.k.size(2);
+    const auto options = r.q.options().dtype(at::kBool);
+    if (call.mask) return at::isneginf(*call.mask).logical_not();
+    at::Tensor causal = at::ones({1, 1, t, s}, options);
+    if (call.causal || !call.segments.empty()) causal = causal.tril();
+    if (call.segments.empty()) return causal;
+    at::Tensor inside = at::zeros({r.q.size(0), 1, t, s}, options);
+    for (const Segment& g : call.segments)
+      inside.narrow(0, g.row_begin, g.row_end - g.row_begin)
+          .narrow(2, g.begin, g.end - g.begin)
+          .narrow(3, g.begin, g.end - g.begin)
+          .fill_(true);
+    return inside.logical_and(causal);
   }
 
   static Gradients backward_rows(const Rows& r, const Call& call) {
@@ -245,38 +288,87 @@ void add_sink(AttentionResult& result, const at::Tensor& sink_logit_h, at::Scala
   result.lse_bht = at::logaddexp(result.lse_bht, z);
 }
 
-}  // namespace
+// Why torch's operation cannot give exactly our result; the plan's own reasons come later.
+std::optional<std::string> why_not_settings(const AttentionCall& call) {
+  const AttentionSpec& spec = call.spec;
+  const bool on_cpu = call.q.device().is_cpu();
+  for (const Stage& stage : attention_stages()) {
+    if (const auto why = stage.why_not_sdpa(spec))
+      return fmt::format("stage {}: {}", stage.name, *why);
+  }
+  if (call.drops_weights()) return "stage softmax: dropout is counter-based";
+  const bool reduced = accumulate_type(call.q.scalar_type()) != call.q.scalar_type();
+  if (spec.bias.kind == BiasSpec::Kind::alibi && reduced && !on_cpu)
+    return "stage gate_and_bias: there alibi would be rounded to the dtype of q";
+  if (call.context.want_lse && !on_cpu) return "lse is wanted, which only the CPU gives";
+  if (spec.sink_logit && !on_cpu)
+    return "stage softmax: sink_logit needs lse, which only the CPU gives";
+  return std::nullopt;
+}
 
-AttentionResult sdpa_attention(const AttentionSpec& spec, const AttentionPlan& plan,
-                               const at::Tensor& q_bhtd, const at::Tensor& k_bgsd,
-                               const at::Tensor& v_bgse, const AttentionTensors& tensors,
-                               bool want_lse) {
-  const bool learned = tensors.tau_bt.defined();
+std::shared_ptr<const AttentionPlan> plan_of(const AttentionCall& call) {
+  const std::shared_ptr<PlanCache>& plans = call.context.plans;
+  return *call.made.get([&] {
+    return plans ? plans->get(call.spec, call.context, call.shape())
+                 : make_plan(call.spec, call.context, call.shape());
+  });
+}
+
+std::optional<std::string> why_not(const AttentionCall& call) {
+  if (auto why = why_not_settings(call)) return why;
+  if (call.q.size(0) == 0 || call.q.size(2) == 0) return "nothing to compute";
+  if (plan_of(call)->empty_rows) return "some rows have no allowed key";
+  return std::nullopt;
+}
+
+// Torch's operation spreads NaN and infinity to rows that do not see them.
+AttentionResult by_reference(const AttentionCall& call) {
+  AttentionResult result = reference_path().run(call);
+  result.path.name = PathName::reference;
+  result.path.reason = {.kind = PathReason::Kind::refused,
+                        .detail = "a result of torch's operation is not finite"};
+  return result;
+}
+
+// Scale (constant or tau), position bias, mask by the plan and sink logit. On the CPU lse comes
+// with it; elsewhere there is neither lse nor sink logit.
+AttentionResult run(const AttentionCall& call) {
+  const AttentionSpec& spec = call.spec;
+  const std::shared_ptr<const AttentionPlan> plan = plan_of(call);
+  const bool learned = call.tensors.tau_bt.defined();
   const double scale = learned ? 1.0 : spec.logit_scale();
   // The operation wants one width: zeros added to q and k leave the products alone, zeros added to
   // v are cut off again.
   const int64_t width = std::max(spec.head_dim, spec.value_width());
-  const at::Tensor q = pad_width(learned ? divide_rows(q_bhtd, tensors.tau_bt) : q_bhtd, width);
-  const at::Tensor k = pad_width(k_bgsd, width);
-  at::Tensor v = pad_width(v_bgse, width);
+  const at::Tensor q =
+      pad_width(learned ? divide_rows(call.q, call.tensors.tau_bt) : call.q, width);
+  const at::Tensor k = pad_width(call.k, width);
+  at::Tensor v = pad_width(call.v, width);
   // The output that a sink logit scales is rounded once, after it.
   if (spec.sink_logit && v.scalar_type() != at::kDouble) v = v.to(at::kFloat);
   AttentionResult result;
+  result.path.plan = plan->name;
   if (q.device().is_cpu()) {
     const at::Tensor mask =
-        plan.kind == AttentionPlan::Kind::mask ? plan.additive : at::empty({0}, at::kFloat);
+        plan->kind == AttentionPlan::Kind::mask ? plan->additive : at::empty({0}, at::kFloat);
     const variable_list both =
-        CpuAttention::apply(q, k, v, mask, scale, plan.kind == AttentionPlan::Kind::causal,
-                            packed(plan.segments), want_lse || spec.sink_logit);
+        CpuAttention::apply(q, k, v, mask, scale, plan->kind == AttentionPlan::Kind::causal,
+                            packed(plan->segments), call.context.want_lse || spec.sink_logit);
     result.out_bhte = both[0];
     result.lse_bht = both[1];
   } else {
-    result.out_bhte = on_device(plan, q, k, v, scale);
+    result.out_bhte = on_device(*plan, q, k, v, scale);
   }
   if (width != spec.value_width())
     result.out_bhte = result.out_bhte.narrow(-1, 0, spec.value_width());
-  if (spec.sink_logit) add_sink(result, tensors.sink_logit_h, q_bhtd.scalar_type());
-  return result;
+  if (spec.sink_logit) add_sink(result, call.tensors.sink_logit_h, call.q.scalar_type());
+  return q.device().is_cpu() && !all_finite(result.out_bhte) ? by_reference(call) : result;
+}
+
+}  // namespace
+
+AttentionPath torch_sdpa_path() {
+  return {.name = PathName::torch_sdpa, .key_rule = KeyRule::mask, .why_not = why_not, .run = run};
 }
 
 }  // namespace fovea

@@ -116,8 +116,9 @@ std::span<const std::string_view> enum_names(RopeLayout) {
 }
 
 void RopeSpec::describe(FieldVisitor& v) {
-  v.real({"theta", "base of the frequencies theta^(-2t/d_r) (spec 6.1)"}, theta);
-  v.integer({"rotary_dim", "rotated components of a head, even; 0 = all"}, rotary_dim);
+  v.real({"theta", "base of the frequencies theta^(-2t/d_r) (spec 6.1)", {1, 1e18}}, theta);
+  v.integer({"rotary_dim", "rotated components of a head, even; 0 = all", {0, 1 << 16}},
+            rotary_dim);
   v.choice({"layout", "components that turn together: (t, t + d/2) or (2t, 2t + 1)"}, layout);
   v.nested({"scaling", "rule for texts longer than the trained length"}, scaling);
 }

@@ -75,19 +75,23 @@ bool RopeScaling::dynamic() const {
 
 void RopeScaling::describe(FieldVisitor& v) {
   v.choice({"kind", "rule for texts longer than the trained length (spec 6.2)"}, kind);
-  v.real({"factor", "how much longer: a of the rule, at least 1"}, factor);
-  v.integer({"original_context", "L: trained length in tokens, before stretching"},
+  v.real({"factor", "how much longer: a of the rule, at least 1", {0, 1e9}}, factor);
+  v.integer({"original_context", "L: trained length in tokens, before stretching",
+             ranges::kPositionCounts},
             original_context);
-  v.real({"beta_fast", "yarn: components with more turns than this in L stay"}, beta_fast);
-  v.real(
-      {"beta_slow", "yarn: components with fewer turns than this in L are divided by the factor"},
-      beta_slow);
-  v.real({"attention_factor", "yarn: multiplies cos and sin; 0 = 0.1 ln factor + 1"},
+  v.real({"beta_fast", "yarn: components with more turns than this in L stay", {0, 1e9}},
+         beta_fast);
+  v.real({"beta_slow",
+          "yarn: components with fewer turns than this in L are divided by the factor",
+          {0, 1e9}},
+         beta_slow);
+  v.real({"attention_factor", "yarn: multiplies cos and sin; 0 = 0.1 ln factor + 1", {0, 1e9}},
          attention_factor);
   v.boolean({"truncate", "yarn: the ramp begins and ends at whole components"}, truncate);
-  v.real({"low_frequency", "llama3: wavelengths above L / this are divided by the factor"},
-         low_frequency);
-  v.real({"high_frequency", "llama3: wavelengths below L / this stay"}, high_frequency);
+  v.real(
+      {"low_frequency", "llama3: wavelengths above L / this are divided by the factor", {0, 1e9}},
+      low_frequency);
+  v.real({"high_frequency", "llama3: wavelengths below L / this stay", {0, 1e9}}, high_frequency);
 }
 
 void RopeScaling::check() const {

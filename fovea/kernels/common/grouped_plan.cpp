@@ -23,7 +23,7 @@ constexpr int64_t kLargest = std::numeric_limits<int32_t>::max() / 2;
 constexpr uint64_t kEveryGroup = ~uint64_t{0};
 
 // Empty where documents are runs whose positions ascend.
-std::string disorder(std::span<const TokenPlace> places, int64_t window) {
+std::optional<std::string> disorder(std::span<const TokenPlace> places, int64_t window) {
   std::unordered_set<int64_t> seen;
   for (size_t n = 0; n < places.size(); ++n) {
     const TokenPlace& at = places[n];
@@ -45,7 +45,7 @@ std::string disorder(std::span<const TokenPlace> places, int64_t window) {
             at.document, n);
     }
   }
-  return "";
+  return std::nullopt;
 }
 
 void check(const GroupedRule& rule, const GroupedTokens& tokens) {
@@ -69,8 +69,8 @@ void check(const GroupedRule& rule, const GroupedTokens& tokens) {
           rule.groups - 1, n, rule.groups + std::countr_zero(beyond));
     }
   }
-  const std::string reason = beyond_grouped_plans(rule, tokens.places);
-  require<ShapeError>(reason.empty(), kWhere, "{}", reason);
+  if (const auto why = why_not_grouped_plans(rule, tokens.places))
+    fail<ShapeError>(kWhere, "{}", *why);
 }
 
 // Sets of groups by tiles: those that some and that all tokens from `first` on are in. Keys count
@@ -284,7 +284,8 @@ void put_token_places(GroupedPlan& plan, std::span<const TokenPlace> places) {
   put_ranges(plan);
 }
 
-std::string beyond_grouped_plans(const GroupedRule& rule, std::span<const TokenPlace> places) {
+std::optional<std::string> why_not_grouped_plans(const GroupedRule& rule,
+                                                 std::span<const TokenPlace> places) {
   if (!rule.mask.causal) return "groups of tokens need a causal mask";
   return disorder(places, rule.window);
 }

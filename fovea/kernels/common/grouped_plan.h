@@ -122,8 +122,9 @@ struct GroupedPlan {
 GroupedPlan make_grouped_plan(const GroupedRule& rule, const GroupedTokens& tokens,
                               std::optional<GroupedKind> wanted = std::nullopt);
 
-/// "" where plans exist for a mask and tokens at these places; else why not.
-std::string beyond_grouped_plans(const GroupedRule& rule, std::span<const TokenPlace> places);
+/// Why there are no plans for a mask and tokens at these places.
+std::optional<std::string> why_not_grouped_plans(const GroupedRule& rule,
+                                                 std::span<const TokenPlace> places);
 
 /// Slots of every key.
 IntRows key_slots_of(const GroupedPlan& plan);

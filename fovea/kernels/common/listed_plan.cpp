@@ -20,11 +20,19 @@ void check(const ListedTokens& tokens) {
                       kWhere,
                       "expected the lists of {} keys and of at most as many queries; got {} and {}",
                       keys, tokens.key_list.size(), tokens.query_list.size());
-  for (const std::span<const int32_t> numbers :
-       {tokens.query_list, tokens.key_list, std::span<const int32_t>(tokens.visits->values)}) {
+  for (const std::span<const int32_t> numbers : {tokens.query_list, tokens.key_list}) {
     for (const int32_t n : numbers)
       require<ShapeError>(n >= -1 && n < lists, kWhere,
                           "lists are numbered 0 to {}, or -1 for none; got {}", lists - 1, n);
+  }
+  for (int64_t c = 0; c < lists; ++c) {
+    int32_t last = -1;
+    for (const int32_t n : tokens.visits->of(c)) {
+      require<ShapeError>(n > last && n < lists, kWhere,
+                          "a list visits lists 0 to {}, ascending; list {} visits {} after {}",
+                          lists - 1, c, n, last);
+      last = n;
+    }
   }
   if (tokens.keep == 0) return;
   for (int64_t c = 0; c < lists; ++c) {
@@ -74,8 +82,8 @@ GroupedPlan make_listed_plan(const ListedTokens& tokens) {
   plan.rule = {.groups = 1, .window = 1};
   plan.keys = std::ssize(tokens.places);
   plan.queries = std::ssize(tokens.query_list);
-  const std::string disorder = beyond_grouped_plans(plan.rule, tokens.places);
-  require<ShapeError>(disorder.empty(), kWhere, "{}", disorder);
+  if (const auto why = why_not_grouped_plans(plan.rule, tokens.places))
+    fail<ShapeError>(kWhere, "{}", *why);
   put_token_places(plan, tokens.places);
   const int64_t lists = std::ssize(tokens.visits->begin) - 1;
   plan.far = listed_pairs(plan, by_list(tokens.key_list, lists, 0),

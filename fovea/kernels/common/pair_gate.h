@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 namespace fovea::kernels {
 
@@ -13,13 +14,17 @@ namespace fovea::kernels {
 ///   weight          P_ij times z_ij (not negative): the gates `log` and `identity`
 ///   sigmoid_weight  P_ij times sigma(z_ij): `logsig`
 ///   sigmoid_logit   the capped logit times sigma(z_ij), before biases: `mul`
+///   log_sigmoid     the logit plus ln sigma(z_ij): sigmoid_weight where sigma leaves float32's
+///   range
 /// before the softmax is normalised, so that lse counts it. Local pairs stay as they are: i - j <
 /// window in positions, or a key at a position below `sinks` (U-10, U-23).
 struct PairGate {
-  enum class Form { none, weight, sigmoid_weight, sigmoid_logit };
+  enum class Form { none, weight, sigmoid_weight, sigmoid_logit, log_sigmoid };
 
   Form form = Form::none;
   float offset = 0.0f;
+  /// No z_ij is less: sigmoid_weight becomes log_sigmoid where this allows too small a weight.
+  float least = -std::numeric_limits<float>::infinity();
   int64_t window = 0, sinks = 0;
   int64_t columns = 0;                     ///< of a token's factors, 1 to kMostGateColumns
   const float* query = nullptr;            ///< [batch][queries][columns]

@@ -10,6 +10,7 @@
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/attention_gate_pack.h"
 #include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/isolation.h"
 
 namespace fovea::kernels {
 
@@ -30,31 +31,20 @@ template void use_attention_table(const AttentionTable<BFloat16>*);
 template <>
 const AttentionTable<float>& attention_table<float>() {
   if (table_in_place<float> != nullptr) return *table_in_place<float>;
-#if defined(__x86_64__)
-  static const AttentionTable<float>& chosen =
-      chosen_isa() >= Isa::avx512 ? attention_avx512<float>()
-      : chosen_isa() == Isa::avx2 ? attention_avx2<float>()
-                                  : attention_scalar<float>();
+  static const AttentionTable<float>& chosen = pick_by_isa<const AttentionTable<float>&()>(
+      {attention_scalar<float>, FOVEA_X86(attention_avx2<float>),
+       FOVEA_X86(attention_avx512<float>)})();
   return chosen;
-#else
-  return attention_scalar<float>();
-#endif
 }
 
 template <>
 const AttentionTable<BFloat16>& attention_table<BFloat16>() {
   if (table_in_place<BFloat16> != nullptr) return *table_in_place<BFloat16>;
-#if defined(__x86_64__)
-  static const AttentionTable<BFloat16>& chosen =
-      chosen_isa() == Isa::amx           ? attention_amx()
-      : chosen_isa() == Isa::avx512_bf16 ? attention_avx512_bf16()
-      : chosen_isa() == Isa::avx512      ? attention_avx512<BFloat16>()
-      : chosen_isa() == Isa::avx2        ? attention_avx2<BFloat16>()
-                                         : attention_scalar<BFloat16>();
+  static const AttentionTable<BFloat16>& chosen = pick_by_isa<const AttentionTable<BFloat16>&()>(
+      {attention_scalar<BFloat16>, FOVEA_X86(attention_avx2<BFloat16>),
+       FOVEA_X86(attention_avx512<BFloat16>), FOVEA_X86(attention_avx512_bf16),
+       FOVEA_X86(attention_amx)})();
   return chosen;
-#else
-  return attention_scalar<BFloat16>();
-#endif
 }
 
 template <class T>
@@ -64,17 +54,16 @@ std::string_view attention_isa() {
 template std::string_view attention_isa<float>();
 template std::string_view attention_isa<BFloat16>();
 
-std::string_view beyond_attention_kernels(int64_t head_dim, int64_t value_dim) {
+std::optional<std::string> why_not_attention_kernels(int64_t head_dim, int64_t value_dim) {
   const auto fits = [](int64_t n) { return n >= 8 && n <= kWidestHead && n % 8 == 0; };
   if (!fits(head_dim)) return "head_dim must be a multiple of 8 from 8 to 256";
   if (!fits(value_dim)) return "value_dim must be a multiple of 8 from 8 to 256";
-  return "";
+  return std::nullopt;
 }
 
 void check_sizes(const AttentionSizes& s, const PairGate& gate) {
-  const std::string_view why = beyond_attention_kernels(s.head_dim, s.value_dim);
-  require<UnsupportedError>(why.empty(), "attention kernel", "{}; got {} and {}", why, s.head_dim,
-                            s.value_dim);
+  if (const auto why = why_not_attention_kernels(s.head_dim, s.value_dim))
+    fail<UnsupportedError>("attention kernel", "{}; got {} and {}", *why, s.head_dim, s.value_dim);
   require<ShapeError>(s.kv_heads >= 1 && s.heads % s.kv_heads == 0, "attention kernel",
                       "kv_heads must divide heads; got {} and {}", s.kv_heads, s.heads);
   if (gate.form == PairGate::Form::none) return;
@@ -119,8 +108,8 @@ class Forward {
         strips_((s_.keys + table_.strip - 1) / table_.strip),
         key_floats_(strips_ * table_.strip * key_.pitch),
         value_floats_(strips_ * table_.strip / table_.elements * value_.columns),
-        plain_(is_linear(p_.rule)),
         gate_(gate_rule(p_.rule.gate)),
+        plain_(is_linear(p_.rule, gate_.form)),
         query_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.query, p_.rule.gate.query_batch,
                      s_.batch, s_.queries, s_.queries),
         key_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.key, p_.rule.gate.key_batch, s_.batch,
@@ -150,6 +139,7 @@ class Forward {
       run_heads(heads, items);
     }
   }
+  bool finite() const { return !not_finite_; }
 
  private:
   // Long blocks first, so that threads finish together. Few queries: several heads fill one block.
@@ -198,7 +188,8 @@ class Forward {
                           .key_places = columns_of(visits.key),
                           .plain = plain_,
                           .gate = gate_,
-                          .key_gates = key_gates_.of(head.b)};
+                          .key_gates = key_gates_.of(head.b),
+                          .not_finite = &not_finite_};
     const int64_t group = s_.heads / s_.kv_heads, begin = item.block * kQueryBlock;
     const int64_t end = std::min(begin + kQueryBlock, s_.queries);
     for (int64_t h = item.head_begin; h < item.head_end; ++h) {
@@ -232,11 +223,12 @@ class Forward {
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
   const int64_t strips_, key_floats_, value_floats_;
-  const bool plain_;
   const GateRule gate_;
+  const bool plain_;
   const GateRows query_gates_;
   const GateColumns key_gates_;
   std::vector<HeadRule> rules_;
+  mutable bool not_finite_ = false;  // some result is not; threads note it
 };
 
 }  // namespace
@@ -245,7 +237,12 @@ template <class T>
 void run(const AttentionForward<T>& problem) {
   check_sizes(problem.sizes, problem.rule.gate, problem.visits);
   if (problem.sizes.batch * problem.sizes.heads * problem.sizes.queries == 0) return;
-  Forward<T>(problem).run();
+  const auto run_once = [](const AttentionForward<T>& p) {
+    Forward<T> forward(p);
+    forward.run();
+    return forward.finite();
+  };
+  if (!run_once(problem)) ForwardIsolation<AttentionForward, T>(problem).repair(run_once);
 }
 template void run(const AttentionForward<float>&);
 template void run(const AttentionForward<BFloat16>&);

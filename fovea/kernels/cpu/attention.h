@@ -9,6 +9,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "fovea/kernels/common/contract.h"
@@ -18,9 +20,9 @@ namespace fovea::kernels {
 /// Whether reading keys where they lie is faster than packing them: up to 16 rows a key head.
 bool prefers_decode(const AttentionSizes& sizes);
 
-/// Why there is no kernel for a head of these widths; "" where there is one: multiples of 8 from 8
-/// to 256.
-std::string_view beyond_attention_kernels(int64_t head_dim, int64_t value_dim);
+/// Why there is no kernel for a head of these widths. There is one for multiples of 8 from 8 to
+/// 256.
+std::optional<std::string> why_not_attention_kernels(int64_t head_dim, int64_t value_dim);
 
 /// For T = float and BFloat16. UnsupportedError for other widths, ShapeError for impossible sizes.
 template <class T>

@@ -56,7 +56,9 @@ class BackwardKeys {
     dz_ = woven_ + kWovenFloats<P>;
     dgate_ = dz_ + kKeyBlock * kScorePitch<Single>;
     if constexpr (gated) {
-      weighs_ = b_.gate.form != PairGate::Form::sigmoid_logit;
+      weighs_ =
+          b_.gate.form == PairGate::Form::weight || b_.gate.form == PairGate::Form::sigmoid_weight;
+      adds_ = b_.gate.form == PairGate::Form::log_sigmoid;
       for (int64_t n = 0; n < keys_; ++n)
         extent_[n / kRows].take(b_.key_places.position[b_.key_begin + n]);
     }
@@ -71,6 +73,9 @@ class BackwardKeys {
     for (int64_t h = 0; h < b_.head_count; ++h) add_head(b_.heads[h]);
     if constexpr (gated) write_gates();
     if (b_.dk_sums != nullptr) return leave_sums();
+    if (!finite_lanes(dk_, keys_ * b_.key_width.columns) ||
+        !finite_lanes(dv_, keys_ * b_.value_width.columns))
+      note_not_finite(b_.not_finite);
     for (int64_t n = 0; n < keys_; ++n) {
       T* dk = b_.dk + (b_.key_begin + n) * b_.dk_row;
       T* dv = b_.dv + (b_.key_begin + n) * b_.dv_row;
@@ -244,7 +249,9 @@ class BackwardKeys {
           const Int distance =
               load(b_.query_places.position + query + v * kLanes) - b_.key_places.position[key + r];
           s[r][v] = capped(head_->rule, s[r][v] * scale[v], bent);
-          if (gated && open && !weighs_) {
+          if (gated && open && adds_) {
+            s[r][v] = s[r][v] + load(gate.value[r] + v * kLanes);
+          } else if (gated && open && !weighs_) {
             const Float value = load(gate.value[r] + v * kLanes);
             store(gate.slope[r] + v * kLanes, s[r][v] * load(gate.slope[r] + v * kLanes));
             s[r][v] = s[r][v] * value;
@@ -568,6 +575,7 @@ class BackwardKeys {
   float* dgate_ =
       nullptr;           // of the keys' factors: [kKeyBlock / kGateKeys][pitch / 4][kGateKeys][4]
   bool weighs_ = false;  // the gate multiplies weights, not logits
+  bool adds_ = false;    // it is added to logits
   bool open_[gated ? kBackwardDepth : 1][kKeyGroups];
   Extent queries_, extent_[kKeyGroups];
 };

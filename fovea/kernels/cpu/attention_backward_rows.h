@@ -33,6 +33,10 @@ void query_gradient_rows(const QueryGradientRows<T>& p) {
       from += p.part_size;
       for (int64_t c = 0; c < p.width; ++c) dq[c] += from[c];
     }
+    float zero = 0.0f;
+#pragma omp simd reduction(+ : zero)
+    for (int64_t c = 0; c < p.width; ++c) zero += dq[c] * 0.0f;
+    if (zero != 0.0f) note_not_finite(p.not_finite);
     T* to = p.dq + r * p.dq_row;
     for (int64_t c = 0; c < p.width; ++c) from_float(dq[c], to[c]);
     if (p.tau == nullptr) continue;

@@ -6,6 +6,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/attention_decode_driver.h"
+#include "fovea/kernels/cpu/isolation.h"
 
 namespace fovea::kernels {
 
@@ -44,7 +45,14 @@ void run(const AttentionDecode<T>& problem) {
     }
   }
   if (s.batch * s.heads * s.queries == 0) return;
-  Decode<T>(problem).run();
+  const auto run_once = [](const AttentionDecode<T>& p) { Decode<T>(p).run(); };
+  run_once(problem);
+  for (int64_t n = 0; n < s.batch * s.heads * s.queries; ++n) {
+    const T* const row =
+        problem.out.at(n / s.queries / s.heads, n / s.queries % s.heads, n % s.queries);
+    if (!all_finite(row, s.value_dim))
+      return ForwardIsolation<AttentionDecode, T>(problem).repair(run_once);
+  }
 }
 template void run(const AttentionDecode<float>&);
 template void run(const AttentionDecode<BFloat16>&);

@@ -168,6 +168,7 @@ class DecodeChunk {
       Float slope;
       s = capped(*b_.head[r], s, slope);
       if (b_.gate_form == PairGate::Form::sigmoid_logit) s = s * load(b_.gate[r] + key);
+      if (b_.gate_form == PairGate::Form::log_sigmoid) s = s + load(b_.gate[r] + key);
       s = biased(*b_.head[r], s, b_.position[r] - (index + shift));
     }
     return seen ? s * kLog2E : broadcast(-kInfinity);

@@ -212,7 +212,7 @@ class Decode {
                          .key_end = begin,
                          .key_limit = seen_keys != nullptr ? std::ssize(*seen_keys) : ends_[b],
                          .index = seen_keys != nullptr ? seen_keys->data() : nullptr,
-                         .plain = is_plain(p_.rule),
+                         .plain = is_plain(p_.rule, gate_.form),
                          .gate_form = gate_.form,
                          .part = part(b, g, chunk) + row_begin * part_};
     for (int64_t row = row_begin; row < row_end; ++row) {

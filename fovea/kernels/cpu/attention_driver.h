@@ -55,9 +55,14 @@ class FloatBuffer {
 
 /// Memory for packed operands of the calling thread's next call, kept from call to call: fresh
 /// memory costs a page fault per 4 KiB, a quarter of the backward pass at 1024 tokens. Without
-/// NDEBUG it holds NaN, so that tests notice what is read before it is written.
+/// NDEBUG it is fresh and holds NaN, so that tests notice what is read before it is written, and
+/// sanitizers what is touched behind it.
 inline float* packed_memory(int64_t floats) {
+#ifdef NDEBUG
   constexpr int64_t kKept = 16 << 20;
+#else
+  constexpr int64_t kKept = 0;
+#endif
   thread_local FloatBuffer buffer(0);
   thread_local int64_t size = 0;
   if (floats > size || size > kKept) {
@@ -92,15 +97,15 @@ inline PlaceColumns columns_of(const TokenColumns& tokens) {
   return {tokens.position.data(), tokens.document.data(), tokens.group.data(), tokens.open.data()};
 }
 
-/// Logits are scaled products, times a gate at most.
-inline bool is_linear(const ScoreParameters& rule) {
+/// Logits are scaled products, times a gate at most; `gate` is the form in force.
+inline bool is_linear(const ScoreParameters& rule, PairGate::Form gate) {
   return rule.soft_cap == 0.0f && rule.alibi == nullptr && rule.distance_bias == nullptr &&
-         rule.dropout == 0.0f;
+         rule.dropout == 0.0f && gate != PairGate::Form::log_sigmoid;
 }
 
 /// Logits are scaled products.
-inline bool is_plain(const ScoreParameters& rule) {
-  return is_linear(rule) && rule.gate.form != PairGate::Form::sigmoid_logit;
+inline bool is_plain(const ScoreParameters& rule, PairGate::Form gate) {
+  return is_linear(rule, gate) && gate != PairGate::Form::sigmoid_logit;
 }
 
 inline HeadRule head_rule(const ScoreParameters& rule, int64_t b, int64_t h) {

@@ -87,7 +87,9 @@ class ForwardRows {
 
   void load_gates() {
     const int64_t pitch = b_.gate.pitch;
-    weighs_ = b_.gate.form != PairGate::Form::sigmoid_logit;
+    weighs_ =
+        b_.gate.form == PairGate::Form::weight || b_.gate.form == PairGate::Form::sigmoid_weight;
+    adds_ = b_.gate.form == PairGate::Form::log_sigmoid;
     for (int64_t r = 0; r < groups_ * kRows; ++r) {
       for (int64_t c = 0; c < pitch; ++c)
         gates_[r * pitch + c] = r < b_.rows ? b_.query_gate[r][c] : 0.0f;
@@ -163,11 +165,15 @@ class ForwardRows {
   bool take_states(int64_t r, bool stats) {
     const int64_t columns = b_.value_width.columns, size = row_state(b_.value_width);
     float top = -kInfinity;
+    bool seen = false;
     for (int64_t n = 0; n < b_.taken_count[r]; ++n) {
       const float* state = b_.states + b_.taken[r][n] * size + columns;
-      if (state[1] > 0.0f && state[0] > top) top = state[0];
+      if (state[1] == 0.0f) continue;
+      seen = true;
+      if (state[0] > top) top = state[0];
     }
-    if (top == -kInfinity) return false;
+    if (!seen) return false;
+    if (top == -kInfinity) top = 0.0f;  // of sums that are NaN
     if (fresh_[r]) {
       reference_[r] = top;
       fresh_[r] = false;
@@ -179,7 +185,7 @@ class ForwardRows {
     for (int64_t n = 0; n < b_.taken_count[r]; ++n) {
       const float* state = b_.states + b_.taken[r][n] * size;
       const float* tail = state + columns;
-      if (!(tail[1] > 0.0f)) continue;
+      if (tail[1] == 0.0f) continue;
       const float shift = tail[0] - reference_[r];
       const float factor = shift == 0.0f ? 1.0f : __builtin_exp2f(shift);
       float* out = out_ + r * columns;
@@ -402,7 +408,7 @@ class ForwardRows {
     store(first_ + at, load(first_ + at) + from);
   }
 
-  // From raw products to logits; `gate` multiplies them, null without.
+  // From raw products to logits; `gate` multiplies them or is added, null without.
   FOVEA_INLINE void bend(int row, int64_t key, const float* gate, Float (&s)[2]) {
     const int real = row < b_.rows ? row : 0;
     const Int position = broadcast(b_.position[real]);
@@ -411,7 +417,8 @@ class ForwardRows {
     for (int v = 0; v < 2; ++v) {
       const Int distance = position - load(b_.key_places.position + key + v * kLanes);
       s[v] = capped(*b_.head[real], s[v] * scale, slope);
-      if (gated && gate != nullptr) s[v] = s[v] * load(gate + v * kLanes);
+      if (gated && gate != nullptr)
+        s[v] = adds_ ? s[v] + load(gate + v * kLanes) : s[v] * load(gate + v * kLanes);
       s[v] = biased(*b_.head[real], s[v], distance);
     }
   }
@@ -515,6 +522,7 @@ class ForwardRows {
   void write() {
     alignas(64) float inverse[kQueryBlock], lse[kQueryBlock];
     const int64_t rows = b_.rows;
+    if (!finite_lanes(out_, rows * b_.value_width.columns)) note_not_finite(b_.not_finite);
 #pragma omp simd
     for (int64_t r = 0; r < rows; ++r) {
       const float l = total_[r];
@@ -567,6 +575,7 @@ class ForwardRows {
                         (b_.key_width.pitch + b_.value_width.columns / P::kElements) >
                     kNearWords;  // keys and values come from beyond the second-level cache
   bool weighs_ = false;          // the gate multiplies weights, not logits
+  bool adds_ = false;            // it is added to logits
   Extent keys_, extent_[kGroups];
   alignas(64) float gates_[gated ? kQueryBlock * (kMostGateColumns + 3) : 1];
   alignas(64) float reference_[kQueryBlock], total_[kQueryBlock];

@@ -56,7 +56,16 @@ FOVEA_INLINE void sigmoid_lanes(Float z, Float& value, Float& slope) {
   slope = value * (value * e);
 }
 
-/// What the gate multiplies with, and its derivative by z where it is not 1.
+/// ln sigma(z), at any z, and its derivative.
+template <int degree>
+FOVEA_INLINE void log_sigmoid_lanes(Float z, Float& value, Float& slope) {
+  const Float e = exp2_lanes<degree>((z > 0.0f ? -z : z) * kLog2E), part = 1.0f / (1.0f + e);
+  value = (z > 0.0f ? Float{} : z) - log2_lanes(1.0f + e) * kLn2;
+  slope = z > 0.0f ? e * part : part;
+}
+
+/// What the gate multiplies with (log_sigmoid: what it adds), and its derivative by z where it is
+/// not 1.
 struct GateTile {
   alignas(64) float value[kRows][kStrip], slope[kRows][kStrip];
 };
@@ -79,11 +88,14 @@ FOVEA_INLINE void gate_tile(const GateRule& rule, Reach reach, const float* left
     for (int r = 0; r < kGateRows; ++r) {
       for (int v = 0; v < 2; ++v) {
         Float value = z[r][v], slope = broadcast(1.0f);
-        if (rule.form != PairGate::Form::weight)
+        const bool adds = rule.form == PairGate::Form::log_sigmoid;
+        if (adds)
+          log_sigmoid_lanes<5>(z[r][v], value, slope);
+        else if (rule.form != PairGate::Form::weight)
           sigmoid_lanes<P::kExpDegree>(z[r][v], value, slope);
         if (reach == Reach::mixed) {
           const Int near = local(first + r, v);
-          value = near ? broadcast(1.0f) : value;
+          value = near ? broadcast(adds ? 0.0f : 1.0f) : value;
           slope = near ? Float{} : slope;
         }
         store(tile.value[first + r] + v * kLanes, value);
@@ -98,12 +110,19 @@ FOVEA_INLINE bool slopes_vary(const GateRule& rule, Reach reach) {
   return rule.form != PairGate::Form::weight || reach != Reach::far;
 }
 
+/// ln sigma(z) of one number.
+FOVEA_INLINE float log_sigmoid(float z) {
+  return (z < 0.0f ? z : 0.0f) - __builtin_log1pf(__builtin_expf(z < 0.0f ? z : -z));
+}
+
 /// The gate of one query where keys lie row after row (decoding).
 inline void gate_row(const GateRow& p) {
-  const auto value = [&p](int64_t key, float z) {
+  const bool adds = p.rule.form == PairGate::Form::log_sigmoid;
+  const auto value = [&p, adds](int64_t key, float z) {
     const KeyRange& range = key >= p.near.begin && key < p.near.end ? p.near : p.far;
     const int64_t position = key + range.shift;
-    if (p.position - position < p.rule.window || position < p.rule.sinks) return 1.0f;
+    if (p.position - position < p.rule.window || position < p.rule.sinks) return adds ? 0.0f : 1.0f;
+    if (adds) return log_sigmoid(z);
     return p.rule.form == PairGate::Form::weight ? z : 1.0f / (1.0f + __builtin_expf(-z));
   };
   for (int64_t key = p.begin; key < p.end; key += kLanes) {

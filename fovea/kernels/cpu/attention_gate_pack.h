@@ -14,10 +14,15 @@
 
 namespace fovea::kernels {
 
-/// Columns in fours.
+/// Below this, sigma(z) is less than 2^-57: times the weight of a distant logit that leads by as
+/// much, it leaves float32's range.
+constexpr float kLeastGate = -40.0f;
+
+/// Columns in fours. Sigmoids as weights join the logits instead where they may become too small.
 inline GateRule gate_rule(const PairGate& gate) {
   constexpr int64_t kFarthest = int64_t{1} << 30;
-  return {.form = gate.form,
+  const bool steep = gate.form == PairGate::Form::sigmoid_weight && !(gate.least >= kLeastGate);
+  return {.form = steep ? PairGate::Form::log_sigmoid : gate.form,
           .offset = gate.offset,
           .window = static_cast<int32_t>(std::min(gate.window, kFarthest)),
           .sinks = static_cast<int32_t>(std::min(gate.sinks, kFarthest)),

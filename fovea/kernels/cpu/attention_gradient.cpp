@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "fovea/kernels/cpu/attention_gate_pack.h"
+#include "fovea/kernels/cpu/isolation.h"
 
 namespace fovea::kernels {
 namespace {
@@ -67,6 +68,7 @@ class Backward {
       run_units(units);
     }
   }
+  bool finite() const { return !not_finite_; }
 
  private:
   int64_t rows_floats(int64_t rows, const PackedWidth& w) const {
@@ -191,7 +193,7 @@ class Backward {
                        .rule = visits.rule,
                        .query_places = columns_of(visits.query),
                        .key_places = columns_of(visits.key),
-                       .plain = is_plain(p_.rule),
+                       .plain = is_plain(p_.rule, gate_.form),
                        .gate = gate_,
                        .query_gates = query_gates_.of(unit.b),
                        .key_gates = key_gates_.at(unit.b),
@@ -201,7 +203,8 @@ class Backward {
                        .dv = p_.dv.at(unit.b, unit.g),
                        .dk_row = p_.dk.row,
                        .dv_row = p_.dv.row,
-                       .dgate = unit.dgate_keys},
+                       .dgate = unit.dgate_keys,
+                       .not_finite = &not_finite_},
                       scratch);
     }
   }
@@ -223,7 +226,8 @@ class Backward {
          .q = p_.q.at(unit.b, global, begin),
          .q_row = p_.q.row,
          .tau = tau ? p_.rule.tau + unit.b * s_.queries + begin : nullptr,
-         .dtau = tau ? p_.dtau + (unit.b * s_.heads + global) * s_.queries + begin : nullptr});
+         .dtau = tau ? p_.dtau + (unit.b * s_.heads + global) * s_.queries + begin : nullptr,
+         .not_finite = &not_finite_});
   }
 
   // The query factors' gradient of some rows, summed over the partitions in their order.
@@ -276,6 +280,7 @@ class Backward {
   const GateRule gate_;
   const GateRows key_gates_;
   const GateColumns query_gates_;
+  mutable bool not_finite_ = false;  // some result is not; threads note it
 };
 
 }  // namespace
@@ -284,7 +289,15 @@ template <class T>
 void run(const AttentionBackward<T>& problem) {
   check_sizes(problem.sizes, problem.rule.gate, problem.visits);
   if (problem.sizes.batch * problem.sizes.heads == 0) return;
-  Backward<T>(problem).run();
+  const auto run_once = [](const AttentionBackward<T>& p) {
+    Backward<T> backward(p);
+    backward.run();
+    return backward.finite();
+  };
+  if (run_once(problem)) return;
+  const AttentionForward<T> who{.sizes = problem.sizes, .visits = problem.visits};
+  BackwardIsolation<AttentionBackward, AttentionForward, T>(problem, who)
+      .repair(run_once, [](const AttentionForward<T>& p) { run(p); });
 }
 template void run(const AttentionBackward<float>&);
 template void run(const AttentionBackward<BFloat16>&);

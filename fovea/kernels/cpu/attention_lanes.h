@@ -265,6 +265,24 @@ FOVEA_INLINE Number log2_near_one(Number m) {
   return p * m;
 }
 
+/// Whether whole vectors of numbers hold no NaN and no infinity, 0 times which is not 0.
+FOVEA_INLINE bool finite_lanes(const float* p, int64_t n) {
+  Float sums[4] = {};  // several, so that additions do not wait for each other
+  int64_t at = 0;
+  for (; at + 4 * kLanes <= n; at += 4 * kLanes) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) sums[i] = load(p + at + i * kLanes) * 0.0f + sums[i];
+  }
+  for (; at < n; at += kLanes) sums[0] = load(p + at) * 0.0f + sums[0];
+  const Float all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  return !any(all != all);
+}
+
+/// Notes for the driver that some result is not finite; threads share the note.
+FOVEA_INLINE void note_not_finite(bool* note) {
+  if (note != nullptr) __atomic_store_n(note, true, __ATOMIC_RELAXED);
+}
+
 constexpr int32_t kSqrtHalfBits = 0x3F3504F3;
 
 /// log2(x) of a positive finite number; scalar code for loops over rows.

@@ -110,6 +110,7 @@ struct ForwardBlock {
   bool plain = true;  ///< no soft-cap, bias or dropout: scaled products, times a gate at most
   GateRule gate;
   GateStrips key_gates;
+  bool* not_finite = nullptr;  ///< becomes true where a result is NaN or infinite
 
   int64_t rows = 0;
   const T* q[kQueryBlock];
@@ -178,6 +179,7 @@ struct BackwardBlock {
   /// before_begin[n] to before_begin[n + 1].
   const float *dk_before = nullptr, *dv_before = nullptr;
   const int32_t *before_begin = nullptr, *before = nullptr;
+  bool* not_finite = nullptr;  ///< becomes true where a result is NaN or infinite
 };
 
 /// Rows as sums of float32 rows, in order, and the gradient of tau: -(q.row) / tau.
@@ -194,6 +196,7 @@ struct JoinRows {
   int64_t q_row = 0;
   const float* tau = nullptr;  ///< null: no temperature per row
   float* dtau = nullptr;
+  bool* not_finite = nullptr;  ///< becomes true where a result is NaN or infinite
 };
 
 /// dO.O - dlse of some rows.
@@ -218,6 +221,7 @@ struct QueryGradientRows {
   int64_t q_row = 0;
   const float* tau = nullptr;  ///< null: no temperature per row
   float* dtau = nullptr;
+  bool* not_finite = nullptr;  ///< becomes true where a result is NaN or infinite
 };
 
 /// Most rows (queries of the heads that share a key head) that read keys where they lie.

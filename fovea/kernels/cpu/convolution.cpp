@@ -13,13 +13,9 @@ constexpr int64_t kParallelProducts = 1 << 18;
 
 template <class T>
 const ConvolutionTable<T>& chosen() {
-#if defined(__x86_64__)
-  return chosen_isa() >= Isa::avx512 ? convolution_avx512<T>()
-         : chosen_isa() == Isa::avx2 ? convolution_avx2<T>()
-                                     : convolution_scalar<T>();
-#else
-  return convolution_scalar<T>();
-#endif
+  static const ConvolutionTable<T>& table = pick_by_isa<const ConvolutionTable<T>&()>(
+      {convolution_scalar<T>, FOVEA_X86(convolution_avx2<T>), FOVEA_X86(convolution_avx512<T>)})();
+  return table;
 }
 
 template <class T, class F>

@@ -27,14 +27,9 @@ constexpr int64_t kParallelWeights = 131072;
 
 template <class T>
 const DecoderTable<T>& decoder_table() {
-#if defined(__x86_64__)
-  static const DecoderTable<T>& chosen = chosen_isa() >= Isa::avx512 ? decoder_avx512<T>()
-                                         : chosen_isa() == Isa::avx2 ? decoder_avx2<T>()
-                                                                     : decoder_scalar<T>();
+  static const DecoderTable<T>& chosen = pick_by_isa<const DecoderTable<T>&()>(
+      {decoder_scalar<T>, FOVEA_X86(decoder_avx2<T>), FOVEA_X86(decoder_avx512<T>)})();
   return chosen;
-#else
-  return decoder_scalar<T>();
-#endif
 }
 
 /// What each thread has of its own: rows of the width, and of its part of the feed-forward.
@@ -500,8 +495,8 @@ void check_model(const DecoderModel<W>& model, int64_t sequences) {
     require<ShapeError>(layer.groups.groups <= kMostGroups, "decoder",
                         "expected at most {} groups; got {}", kMostGroups, layer.groups.groups);
   }
-  const std::string_view beyond = beyond_attention_kernels(model.head_dim, model.head_dim);
-  require<UnsupportedError>(beyond.empty(), "decoder", "head size {}: {}", model.head_dim, beyond);
+  if (const auto why = why_not_attention_kernels(model.head_dim, model.head_dim))
+    fail<UnsupportedError>("decoder", "head size {}: {}", model.head_dim, *why);
 }
 
 }  // namespace

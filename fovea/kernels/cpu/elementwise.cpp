@@ -43,14 +43,9 @@ void sum_blocks(const std::vector<float>& partial, int64_t n, float* out) {
 
 template <class T>
 const ElementwiseTable<T>& elementwise_table() {
-#if defined(__x86_64__)
-  static const ElementwiseTable<T>& chosen = chosen_isa() >= Isa::avx512 ? elementwise_avx512<T>()
-                                             : chosen_isa() == Isa::avx2 ? elementwise_avx2<T>()
-                                                                         : elementwise_scalar<T>();
+  static const ElementwiseTable<T>& chosen = pick_by_isa<const ElementwiseTable<T>&()>(
+      {elementwise_scalar<T>, FOVEA_X86(elementwise_avx2<T>), FOVEA_X86(elementwise_avx512<T>)})();
   return chosen;
-#else
-  return elementwise_scalar<T>();
-#endif
 }
 
 template <class T>

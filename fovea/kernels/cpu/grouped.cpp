@@ -14,22 +14,23 @@
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/grouped_driver.h"
+#include "fovea/kernels/cpu/isolation.h"
 
 namespace fovea::kernels {
 
-std::string_view beyond_grouped_kernels(const ScoreParameters& rule) {
+std::optional<std::string> why_not_grouped_kernels(const ScoreParameters& rule) {
   if (rule.alibi != nullptr || rule.distance_bias != nullptr)
     return "grouped kernels have no position bias";
   if (rule.dropout > 0.0f) return "grouped kernels have no dropout";
   if (rule.gate.form != PairGate::Form::none) return "grouped kernels have no soft gate";
-  return "";
+  return std::nullopt;
 }
 
 void check_grouped(const AttentionSizes& s, const ScoreParameters& rule,
                    std::span<const GroupedPlan> plans) {
   check_sizes(s, rule.gate);
-  const std::string_view why = beyond_grouped_kernels(rule);
-  require<UnsupportedError>(why.empty(), "grouped attention", "{}", why);
+  if (const auto why = why_not_grouped_kernels(rule))
+    fail<UnsupportedError>("grouped attention", "{}", *why);
   require<ShapeError>(plans.size() == 1 || std::ssize(plans) == s.batch, "grouped attention",
                       "expected 1 or {} plans; got {}", s.batch, plans.size());
   for (const GroupedPlan& plan : plans) {
@@ -88,7 +89,7 @@ class Forward {
         value_(packed_width(table_, s_.value_dim)),
         group_(s_.heads / s_.kv_heads),
         strips_((s_.keys + table_.strip - 1) / table_.strip),
-        plain_(is_plain(p_.rule)) {
+        plain_(is_plain(p_.rule, PairGate::Form::none)) {
     for (const GroupedPlan& plan : p_.plans) by_list_.push_back(reads_lists(plan));
     for (int64_t b = 0; b < s_.batch; ++b) {
       for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));
@@ -109,6 +110,7 @@ class Forward {
       run_heads(heads);
     }
   }
+  bool finite() const { return !not_finite_; }
 
  private:
   int64_t rows_floats(int64_t rows) const { return rows / table_.elements * value_.columns; }
@@ -401,6 +403,7 @@ class Forward {
     block.strip_count = std::ssize(strips);
     block.ordered = true;
     block.plain = plain_;
+    block.not_finite = &not_finite_;
     block.rows = 0;
     block.ahead_count = 0;
   }
@@ -447,6 +450,7 @@ class Forward {
   const bool plain_;
   std::vector<bool> by_list_;  // of plans
   std::vector<HeadRule> rules_;
+  mutable bool not_finite_ = false;  // some result is not; threads note it
 };
 
 }  // namespace
@@ -455,7 +459,12 @@ template <class T>
 void run(const GroupedForward<T>& problem) {
   check_grouped(problem.sizes, problem.rule, problem.plans);
   if (problem.sizes.batch * problem.sizes.heads * problem.sizes.queries == 0) return;
-  Forward<T>(problem).run();
+  const auto run_once = [](const GroupedForward<T>& p) {
+    Forward<T> forward(p);
+    forward.run();
+    return forward.finite();
+  };
+  if (!run_once(problem)) ForwardIsolation<GroupedForward, T>(problem).repair(run_once);
 }
 template void run(const GroupedForward<float>&);
 template void run(const GroupedForward<BFloat16>&);

@@ -15,16 +15,17 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "fovea/kernels/common/contract.h"
 
 namespace fovea::kernels {
 
-/// Why these settings have no grouped kernel; "" where they have: no position bias, no dropout.
-std::string_view beyond_grouped_kernels(const ScoreParameters& rule);
+/// Why these settings have no grouped kernel: a position bias, dropout, a soft gate.
+std::optional<std::string> why_not_grouped_kernels(const ScoreParameters& rule);
 
 /// For T = float and BFloat16. UnsupportedError for other widths and settings, ShapeError for sizes
 /// that are not the plans'.

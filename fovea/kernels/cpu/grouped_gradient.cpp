@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "fovea/kernels/cpu/grouped_memory.h"
+#include "fovea/kernels/cpu/isolation.h"
 
 namespace fovea::kernels {
 namespace {
@@ -94,6 +95,7 @@ class Backward {
       run_units(units, of_threads, own);
     }
   }
+  bool finite() const { return !not_finite_; }
 
  private:
   static bool packs_far(const std::vector<Unit>& units) {
@@ -227,7 +229,7 @@ class Backward {
       for (PackedQueries& queries : own.queries)
         queries = operands_.take_queries(cutter, share.rows(), share.row_begin);
       for (const SlotList& list : plan.far.lists) {
-        if (list.component == share.component) pack_list(unit, list, keys, own);
+        if (list.component == share.component) pack_list(unit, share, list, keys, own);
       }
     }
     own.heads.clear();
@@ -243,11 +245,13 @@ class Backward {
     }
   }
 
-  void pack_list(const Unit& unit, const SlotList& list, const PackedKeys& keys,
-                 Scratch& own) const {
+  // Queries that visit no list may stand outside the share's rows: nobody reads them.
+  void pack_list(const Unit& unit, const KeyShare& share, const SlotList& list,
+                 const PackedKeys& keys, Scratch& own) const {
     operands_.pack_keys(unit, keys, true, list.key_begin,
                         list.key_begin + round_up(list.keys, kVisitTile), own.floats.data());
     const int64_t end = list.query_begin + round_up(list.queries, kVisitTile);
+    if (list.query_begin < share.row_begin || end > share.row_end) return;
     for (int64_t h = 0; h < group_; ++h) {
       operands_.number_slots(*unit.plan, unit.rows[0][h], unit.rows[1][h], list.query_begin, end);
       operands_.pack_queries(unit, h, own.queries[h], -1, true, list.query_begin, end,
@@ -395,9 +399,10 @@ class Backward {
             .key_places = is_far ? places_of(far.key.places, far.key.low, far.key.high)
                                  : places_of(plan.key, plan.low, plan.high),
             .ordered = true,
-            .plain = is_plain(p_.rule),
+            .plain = is_plain(p_.rule, PairGate::Form::none),
             .heads = own.heads.data(),
-            .head_count = group_};
+            .head_count = group_,
+            .not_finite = &not_finite_};
   }
 
   // Rows of dK and dV without a near pass.
@@ -414,7 +419,8 @@ class Backward {
                    .rows = end - begin,
                    .width = width.elements,
                    .out = to.at(unit.b, unit.g, begin),
-                   .out_row = to.row});
+                   .out_row = to.row,
+                   .not_finite = &not_finite_});
     };
     join(unit.dk, key_, p_.dk);
     join(unit.dv, value_, p_.dv);
@@ -456,7 +462,8 @@ class Backward {
                  .q = p_.q.at(unit.b, global, rows.begin),
                  .q_row = p_.q.row,
                  .tau = tau.tau,
-                 .dtau = tau.dtau});
+                 .dtau = tau.dtau,
+                 .not_finite = &not_finite_});
   }
 
   // Rows [begin, end) of dQ from `count` parts that lie `size` apart.
@@ -475,7 +482,8 @@ class Backward {
                            .q = p_.q.at(unit.b, global, begin),
                            .q_row = p_.q.row,
                            .tau = tau.tau,
-                           .dtau = tau.dtau});
+                           .dtau = tau.dtau,
+                           .not_finite = &not_finite_});
   }
 
   // Rows of dQ without a far pass: every share has a part of each.
@@ -514,7 +522,8 @@ class Backward {
   const int64_t group_, queries_;
   const bool parallel_;
   const GradientMemory<T> memory_;
-  std::vector<CutPlan> cuts_;  // by plan
+  std::vector<CutPlan> cuts_;        // by plan
+  mutable bool not_finite_ = false;  // some result is not; threads note it
 };
 
 }  // namespace
@@ -523,7 +532,15 @@ template <class T>
 void run(const GroupedBackward<T>& problem) {
   check_grouped(problem.sizes, problem.rule, problem.plans);
   if (problem.sizes.batch * problem.sizes.heads == 0) return;
-  Backward<T>(problem).run();
+  const auto run_once = [](const GroupedBackward<T>& p) {
+    Backward<T> backward(p);
+    backward.run();
+    return backward.finite();
+  };
+  if (run_once(problem)) return;
+  const GroupedForward<T> who{.sizes = problem.sizes, .plans = problem.plans};
+  BackwardIsolation<GroupedBackward, GroupedForward, T>(problem, who)
+      .repair(run_once, [](const GroupedForward<T>& p) { run(p); });
 }
 template void run(const GroupedBackward<float>&);
 template void run(const GroupedBackward<BFloat16>&);

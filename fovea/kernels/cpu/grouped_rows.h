@@ -42,6 +42,10 @@ void join_rows(const JoinRows<T>& p) {
       store(total + c, x);
     }
     if (p.sums != nullptr) continue;
+    float zero = 0.0f;
+#pragma omp simd reduction(+ : zero)
+    for (int64_t c = 0; c < p.width; ++c) zero += total[c] * 0.0f;
+    if (zero != 0.0f) note_not_finite(p.not_finite);
     T* to = p.out + r * p.out_row;
     for (int64_t c = 0; c < p.width; ++c) from_float(total[c], to[c]);
     if (p.tau == nullptr) continue;

@@ -18,14 +18,9 @@ constexpr int64_t kParallelWeights = 32768;
 
 template <class W>
 MatVecFunction<W> mat_vec_function() {
-#if defined(__x86_64__)
-  static const MatVecFunction<W> function = chosen_isa() >= Isa::avx512 ? mat_vec_avx512<W>()
-                                            : chosen_isa() == Isa::avx2 ? mat_vec_avx2<W>()
-                                                                        : mat_vec_scalar<W>();
+  static const MatVecFunction<W> function = pick_by_isa<MatVecFunction<W>()>(
+      {mat_vec_scalar<W>, FOVEA_X86(mat_vec_avx2<W>), FOVEA_X86(mat_vec_avx512<W>)})();
   return function;
-#else
-  return mat_vec_scalar<W>();
-#endif
 }
 
 template <class W>

@@ -131,7 +131,8 @@ void put_groups(const AttentionSpec& spec, const LayerFocus& focus, const LayerG
                 AttentionTensors& tensors) {
   if (spec.focus.reads_groups()) tensors.groups_bsk = groups.groups.groups_btk;
   if (spec.focus.reads_members()) tensors.members_bs = groups.groups.members_bt;
-  if (spec.focus.reads_strength()) tensors.focus_strength = focus.log_strength.exp();
+  if (spec.focus.reads_strength())
+    tensors.focus_strength = focus.log_strength.clamp_max(std::log(kMostFocusStrength)).exp();
 }
 
 FocusObservation observation_of(const AttentionSpec& spec, const FocusSettings& settings,

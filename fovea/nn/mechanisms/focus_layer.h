@@ -46,7 +46,7 @@ struct FocusObservation {
 
   bool defined() const { return potentials_k.defined(); }
   /// "grouped classes": the path and its plan.
-  std::string plan() const { return path.name + " " + path.plan; }
+  std::string plan() const { return path.text(); }
   /// Tiles that a grouped plan visits over those of a causal mask; 1 without one.
   double tiles_visited() const {
     return path.causal_tiles > 0.0 ? path.tiles / path.causal_tiles : 1.0;

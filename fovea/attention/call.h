@@ -1,0 +1,87 @@
+// AttentionCall: one call of attention(), checked once and read by all paths (internal to
+// attention/).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <typeindex>
+#include <utility>
+#include <vector>
+
+#include "fovea/attention/attention.h"
+
+namespace fovea {
+
+/// Sizes and dtype of one call.
+struct CallShape {
+  int64_t batch = 0, queries = 0, keys = 0;
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+
+  bool operator==(const CallShape&) const = default;
+};
+
+/// How a call says which distant keys a query sees: by the mask alone, by groups of tokens (hard
+/// Focus), by lists of tokens (routing, given blocks).
+enum class KeyRule { mask, groups, lists };
+
+/// Values made at first use, one of each type. A copy is for another call and starts empty.
+class MadeOnce {
+ public:
+  MadeOnce() = default;
+  MadeOnce(const MadeOnce&) {}
+  MadeOnce& operator=(const MadeOnce&) {
+    values_.clear();
+    return *this;
+  }
+
+  /// The value of `make`'s type; a path's why_not() and run() share it.
+  template <class Make>
+  auto get(const Make& make) {
+    using Value = decltype(make());
+    for (const auto& [type, value] : values_) {
+      if (type == typeid(Value)) return std::static_pointer_cast<const Value>(value);
+    }
+    auto made = std::make_shared<const Value>(make());
+    values_.emplace_back(typeid(Value), made);
+    return std::shared_ptr<const Value>(std::move(made));
+  }
+
+ private:
+  std::vector<std::pair<std::type_index, std::shared_ptr<const void>>> values_;
+};
+
+struct AttentionCall {
+  AttentionSpec spec;
+  at::Tensor q, k, v;  ///< [b, h, t, d], [b, g, s, d], [b, g, s, e]
+  AttentionTensors tensors = {};
+  AttentionContext context = {};
+  mutable MadeOnce made = {};
+
+  CallShape shape() const { return {q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()}; }
+  KeyRule key_rule() const;
+  /// Dropout acts in this call.
+  bool drops_weights() const { return spec.dropout > 0.0 && context.training; }
+  /// Some input has a gradient that is recorded.
+  bool wants_gradient() const;
+};
+
+/// The call, if tensors and spec fit together: ShapeError, ConfigError or UnsupportedError
+/// otherwise, the same whatever path runs it.
+AttentionCall checked_call(const AttentionSpec& spec, const at::Tensor& q_bhtd,
+                           const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
+                           const AttentionTensors& tensors, const AttentionContext& context);
+
+/// The call of maps and telemetry, which need no values: the keys stand in for them.
+AttentionCall checked_call_without_values(AttentionSpec spec, const at::Tensor& q_bhtd,
+                                          const at::Tensor& k_bgsd, AttentionTensors tensors,
+                                          const AttentionContext& context);
+
+/// The same call without Focus where its rule keeps every pair as it is.
+AttentionCall without_neutral_focus(AttentionCall call);
+
+}  // namespace fovea

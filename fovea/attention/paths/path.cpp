@@ -1,0 +1,26 @@
+// The list of paths.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/paths/path.h"
+
+#include <fmt/format.h>
+
+namespace fovea {
+
+std::span<const AttentionPath> attention_paths() {
+  static const AttentionPath paths[] = {
+      fused_decode_path(), fused_path(),      grouped_decode_path(), grouped_path(),
+      listed_path(),       torch_sdpa_path(), reference_path(),
+  };
+  return paths;
+}
+
+std::optional<std::string> AttentionPath::reason_against(const AttentionCall& call) const {
+  if (device && *device != call.q.device().type())
+    return fmt::format("the {} kernels run on {}; got {}", enum_name(name),
+                       c10::DeviceTypeName(*device), c10::DeviceTypeName(call.q.device().type()));
+  return why_not(call);
+}
+
+}  // namespace fovea

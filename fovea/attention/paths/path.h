@@ -1,0 +1,45 @@
+// The paths of attention(), as a list in order of preference (internal to attention/).
+//
+// A path is one way to compute a call: `why_not` says why it cannot, `run` computes it. A new
+// backend adds entries to the list and nothing else to attention/.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "fovea/attention/call.h"
+
+namespace fovea {
+
+struct AttentionPath {
+  PathName name = PathName::none;
+  std::optional<at::DeviceType> device = {};  ///< nothing: any
+  std::optional<KeyRule> key_rule = {};       ///< nothing: any
+  /// Why the path cannot run a call of its device and rule.
+  std::optional<std::string> (*why_not)(const AttentionCall& call) = nullptr;
+  /// Output before stage 10's norm, factor and gate; lse, telemetry and reason if the path gives
+  /// them.
+  AttentionResult (*run)(const AttentionCall& call) = nullptr;
+
+  bool serves(const AttentionCall& call) const { return !key_rule || *key_rule == call.key_rule(); }
+  /// `why_not`, after the device.
+  std::optional<std::string> reason_against(const AttentionCall& call) const;
+};
+
+/// In order of preference; the last one runs every call.
+std::span<const AttentionPath> attention_paths();
+
+// One entry a file of paths/; the reference's is in reference_blocks.cpp.
+AttentionPath fused_decode_path();
+AttentionPath fused_path();
+AttentionPath grouped_decode_path();
+AttentionPath grouped_path();
+AttentionPath listed_path();
+AttentionPath torch_sdpa_path();
+AttentionPath reference_path();
+
+}  // namespace fovea

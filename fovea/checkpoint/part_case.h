@@ -1,0 +1,24 @@
+// Case files of the parts around attention: rotary positions, Sinkhorn potentials, choice of
+// groups, centroids that follow their clusters (format: docs/attention-case.md).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/checkpoint/attention_case.h"
+
+namespace fovea {
+
+/// What a case file is of: its metadata `kind`, attention where there is none.
+enum class CaseKind { attention, rope, sinkhorn, groups, centroids };
+std::span<const std::string_view> enum_names(CaseKind);
+
+/// InputError for an unknown kind.
+CaseKind case_kind(const SafetensorsFile& file);
+
+/// Computes the part that the file is of, with errors against its expected tensors, in the dtype of
+/// the options. InputError naming the tensor that is missing, unknown or does not fit;
+/// UnsupportedError for gradients and for paths, which parts do not have.
+CaseResult run_part_case(const SafetensorsFile& file, const CaseOptions& options);
+
+}  // namespace fovea
