@@ -95,6 +95,21 @@ struct Transformer::Impl {
   /// The rest of the block, from the two results of attention_input() and attention's output.
   Stream leave_layer(int64_t index, const at::Tensor& x, const at::Tensor& y,
                      const at::Tensor& attended, const PassContext& pass) const;
+  Stream run_layer(int64_t index, const Stream& stream, const PassContext& pass,
+                   Observers observers) const;
+  Stream run_layer_checkpointed(int64_t index, const Stream& stream, const PassContext& pass,
+                                Observers observers) const;
+  /// All layers and the last norm (walk.h): hidden states [b, t, c].
+  at::Tensor walk(const at::Tensor& tokens_bt, const PassContext& pass, Observers observers) const;
+  /// Why the fused decoder does not take this model; nothing where it does.
+  std::optional<std::string> why_no_fused_decoder() const;
+  FusedDecoderKey fused_decoder_key(const DecodeState& state) const;
+  /// Compiles the fused decoder into the state unless it is there; or why it does not take these
+  /// tokens.
+  std::optional<std::string> prepare_fused_decoder(const at::Tensor& tokens_bt,
+                                                   DecodeState& state) const;
+  /// Logits [b, v] of one token of each sequence.
+  at::Tensor decode_fused(const at::Tensor& tokens_bt, DecodeState& state) const;
 };
 
 }  // namespace fovea

@@ -253,7 +253,7 @@ struct Texts {
   }
 };
 
-void expect_each_alone(const Transformer& model, double bound, const std::string& path) {
+void expect_each_alone(const Transformer& model, double bound, PathName path) {
   const Texts texts;
   std::vector<DecodeState> alone;
   for (int64_t b = 0; b < 3; ++b) alone.push_back(texts.alone(model, b));
@@ -263,7 +263,7 @@ void expect_each_alone(const Transformer& model, double bound, const std::string
   std::vector<at::Tensor> expected(3);
   const auto step = [&](int64_t n) {
     const at::Tensor z = model.decode(texts.next(n), together);
-    EXPECT_EQ(together.path.name, path) << together.path.reason;
+    EXPECT_EQ(together.path.name, path) << together.path.reason.text();
     for (int64_t b = 0; b < 3; ++b) {
       expected[b] = model.decode(texts.one(b, n), alone[b])[0];
       if (bound == 0.0) {
@@ -288,7 +288,7 @@ void expect_each_alone(const Transformer& model, double bound, const std::string
 TEST(FusedDecoder, SequencesOfUnequalLengthsHaveTheBitsOfEachAlone) {
   for (const auto& [name, config] : options()) {
     SCOPED_TRACE(name);
-    expect_each_alone(make(config, at::kFloat), 0.0, "fused decoder");
+    expect_each_alone(make(config, at::kFloat), 0.0, PathName::fused_decoder);
   }
 }
 
@@ -319,7 +319,7 @@ TEST(DecodeByLayers, SequencesOfUnequalLengthsEqualEachAlone) {
     SCOPED_TRACE(name);
     Transformer model = make(config, at::kFloat);
     model.compute().fused_decoder = false;
-    expect_each_alone(model, 1e-5, "by layers");
+    expect_each_alone(model, 1e-5, PathName::by_layers);
   }
 }
 
