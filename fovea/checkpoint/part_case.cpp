@@ -185,7 +185,7 @@ CaseResult run_part_case(const SafetensorsFile& file, const CaseOptions& options
   const at::NoGradGuard no_gradient;
   PartInputs in(file, options);
   CaseResult result;
-  result.path = {.name = "reference", .isa = "", .plan = std::string(name), .reason = "a part"};
+  result.path = {.name = PathName::reference, .reason = {.kind = PathReason::Kind::requested}};
   switch (kind) {
     case CaseKind::rope:
       result.tensors = run_rope(in);

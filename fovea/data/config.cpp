@@ -125,7 +125,7 @@ std::string source_name(const DataSource& source) {
   std::string name = fs::path(path).filename().string();
   for (const std::string_view ending : {".gz", ".zst", ".jsonl", ".txt"}) {
     if (name.size() > ending.size() && name.ends_with(ending))
-      name.resize(name.size() - ending.size());
+      name.erase(name.size() - ending.size());
   }
   std::erase_if(name,
                 [](char c) { return std::string_view("${}").find(c) != std::string_view::npos; });

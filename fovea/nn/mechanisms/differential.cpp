@@ -24,7 +24,7 @@ void load_lambdas(LayerStep& step, const PassContext& /*pass*/) {
 
 }  // namespace
 
-LearnedMechanism differential_mechanism() {
+LearnedMechanism learned_differential() {
   return {.name = "differential", .build = build_lambdas, .load = load_lambdas};
 }
 

@@ -91,7 +91,7 @@ LayerGroups groups_of(const LayerStep& step, const PassContext& pass, FocusMode 
   return out;
 }
 
-LearnedMechanism focus_mechanism() {
+LearnedMechanism learned_focus() {
   return {.name = "focus",
           .build = build_focus,
           .load = load_groups,

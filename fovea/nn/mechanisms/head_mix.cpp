@@ -24,6 +24,6 @@ void build_mixes(const LayerBuild& build, LayerWeights& layer) {
 
 }  // namespace
 
-LearnedMechanism head_mix_mechanism() { return {.name = "head_mix", .build = build_mixes}; }
+LearnedMechanism learned_head_mix() { return {.name = "head_mix", .build = build_mixes}; }
 
 }  // namespace fovea

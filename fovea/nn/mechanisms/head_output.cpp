@@ -29,7 +29,7 @@ void build_head_output(const LayerBuild& build, LayerWeights& layer) {
 
 }  // namespace
 
-LearnedMechanism head_output_mechanism() {
+LearnedMechanism learned_head_output() {
   return {.name = "head_output", .build = build_head_output};
 }
 

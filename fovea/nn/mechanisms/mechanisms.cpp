@@ -9,21 +9,21 @@
 namespace fovea {
 
 // One file each, beside this one.
-LearnedMechanism sink_logit_mechanism();
-LearnedMechanism own_stage_mechanism();
-LearnedMechanism multi_token_mechanism();
-LearnedMechanism head_mix_mechanism();
-LearnedMechanism differential_mechanism();
-LearnedMechanism head_output_mechanism();
-LearnedMechanism focus_mechanism();
-LearnedMechanism routing_mechanism();
-LearnedMechanism temperature_mechanism();
+LearnedMechanism learned_sink_logit();
+LearnedMechanism learned_own_stage();
+LearnedMechanism learned_multi_token();
+LearnedMechanism learned_head_mix();
+LearnedMechanism learned_differential();
+LearnedMechanism learned_head_output();
+LearnedMechanism learned_focus();
+LearnedMechanism learned_routing();
+LearnedMechanism learned_temperature();
 
 std::span<const LearnedMechanism> learned_mechanisms() {
   static const std::array all{
-      sink_logit_mechanism(), own_stage_mechanism(),    multi_token_mechanism(),
-      head_mix_mechanism(),   differential_mechanism(), head_output_mechanism(),
-      focus_mechanism(),      routing_mechanism(),      temperature_mechanism(),
+      learned_sink_logit(), learned_own_stage(),    learned_multi_token(),
+      learned_head_mix(),   learned_differential(), learned_head_output(),
+      learned_focus(),      learned_routing(),      learned_temperature(),
   };
   return all;
 }

@@ -33,6 +33,6 @@ void build_kernels(const LayerBuild& build, LayerWeights& layer) {
 
 }  // namespace
 
-LearnedMechanism multi_token_mechanism() { return {.name = "multi_token", .build = build_kernels}; }
+LearnedMechanism learned_multi_token() { return {.name = "multi_token", .build = build_kernels}; }
 
 }  // namespace fovea

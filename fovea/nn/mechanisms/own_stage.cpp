@@ -10,7 +10,7 @@
 
 namespace fovea {
 
-LearnedMechanism own_stage_mechanism() {
+LearnedMechanism learned_own_stage() {
   return {.name = "own", .build = [](const LayerBuild& build, LayerWeights& layer) {
             const std::vector<int64_t> shape = own_weight_shape(build.spec);
             if (shape.empty()) return;

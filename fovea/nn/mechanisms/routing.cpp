@@ -60,7 +60,7 @@ void follow_routes(LayerWeights& layer, const ObservedStep& step) {
 
 }  // namespace
 
-LearnedMechanism routing_mechanism() {
+LearnedMechanism learned_routing() {
   return {.name = "routing",
           .build = build_routing,
           .load = load_routes,

@@ -8,7 +8,7 @@
 
 namespace fovea {
 
-LearnedMechanism sink_logit_mechanism() {
+LearnedMechanism learned_sink_logit() {
   return {.name = "sink_logit", .build = [](const LayerBuild& build, LayerWeights& layer) {
             if (!build.spec.sink_logit) return;
             layer.stages.sink_logit_h = build.add("sinks", {build.spec.heads}, {}, false);

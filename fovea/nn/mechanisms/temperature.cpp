@@ -41,7 +41,7 @@ void tell_temperature(const LayerStep& step, const PassContext& /*pass*/,
 
 }  // namespace
 
-LearnedMechanism temperature_mechanism() {
+LearnedMechanism learned_temperature() {
   return {.name = "temperature",
           .build = build_temperature,
           .before_heads = load_temperature,
