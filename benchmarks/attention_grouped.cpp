@@ -423,7 +423,7 @@ class Benchmark {
           attention(spec, q, keys[0], values[0], {.members_bs = members}).path);
       if (!SortedKeys::pays(members)) continue;  // a cache would not sort these
       std::vector<SortedKeys> sorted(keys.size());
-      for (size_t n = 0; n < keys.size(); ++n) sorted[n].append(keys[n], values[n], members);
+      for (size_t n = 0; n < keys.size(); ++n) sorted[n].append(0, keys[n], values[n], members);
       const auto sorted_turn = [&](size_t& at) {
         for (int n = 0; n < 8; ++n, ++at) sorted[at % keys.size()].attend(spec, q, {}, {});
       };

@@ -41,13 +41,13 @@ void run(const Options& options, const Globals& globals) {
       parse_choice<DeviceChoice>("--device", options.device, enum_names(DeviceChoice{})));
   if (options.gradient_seed >= 0) how.gradient_seed = static_cast<uint64_t>(options.gradient_seed);
   const CaseResult result = run_attention_case(options.file, how);
-  const std::string name(enum_name(result.path.name)), plan = result.path.plan_text(),
-                                                       reason = result.path.reason.text();
+  const std::string path(enum_name(result.path.name)), plan = result.path.plan_text();
+  const std::string reason = result.path.reason.text();
   if (!options.out.empty())
-    write_safetensors(options.out, result.tensors, {{"path", name}, {"plan", plan}});
+    write_safetensors(options.out, result.tensors, {{"path", path}, {"plan", plan}});
   if (globals.json) {
     nlohmann::ordered_json json{
-        {"path", {{"name", name}, {"isa", result.path.isa}, {"plan", plan}, {"reason", reason}}}};
+        {"path", {{"name", path}, {"isa", result.path.isa}, {"plan", plan}, {"reason", reason}}}};
     for (const auto& [name, tensor] : result.tensors) json["tensors"][name] = tensor.sizes().vec();
     for (const auto& [name, error] : result.errors) {
       if (std::isfinite(error))
@@ -58,7 +58,7 @@ void run(const Options& options, const Globals& globals) {
     print(json.dump(2) + "\n");
     return;
   }
-  print(fmt::format("path: {}, plan: {} ({})\n", name, plan, reason));
+  print(fmt::format("path: {}, plan: {} ({})\n", path, plan, reason));
   TextTable table({{.title = "tensor"},
                    {.title = "shape"},
                    {.title = "relative error to the expected", .right = true}});

@@ -163,8 +163,7 @@ void run_batch(const Options& options, const Settings& settings, const LoadedMod
     if (!line.id.is_null()) json["id"] = line.id;
     json["prompt"] = line.prompt;
     json.update(r.to_json());
-    print(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "
-");
+    print(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     tokens += r.tokens;
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     progress.update({.label = "generating",

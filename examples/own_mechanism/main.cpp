@@ -11,6 +11,7 @@
 
 #include "cli/program.h"
 #include "fovea/attention/mechanisms/own_stage.h"
+#include "fovea/attention/spec.h"
 #include "fovea/base/error.h"
 
 namespace {

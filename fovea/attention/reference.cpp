@@ -73,7 +73,8 @@ at::Tensor mixed_logits(const AttentionCall& call, const at::Tensor& q, const at
   const AttentionTensors& tensors = call.tensors;
   const MultiTokenSpec& tokens = spec.multi_token;
   at::Tensor s = scaled_logits(spec, q, k, tau_bt);
-  if (!finite) s = s.masked_fill(~allowed, 0.0);  // what no row sees passes through no stage
+  // What is not finite and not seen passes through no stage.
+  if (!finite) s = s.masked_fill((~allowed).logical_and(s.isfinite().logical_not()), 0.0);
   if (spec.soft_cap > 0.0) s = at::tanh(s / spec.soft_cap) * spec.soft_cap;
   if (tokens.before.active()) {
     if (tokens.equation == MultiTokenSpec::Equation::eq5) s = s.masked_fill(~allowed, 0.0);

@@ -136,7 +136,8 @@ Json read_config(const fs::path& folder) {
   require<CheckpointError>(fs::is_regular_file(path) && fs::is_regular_file(folder / kWeights),
                            folder.string(), "an adapter folder holds {} and {}; check the path",
                            kConfig, kWeights);
-  Json json = Json::parse(read_file(path, {"an adapter_config.json", 64 << 20}), nullptr, false);
+  Json json(
+      nlohmann::json::parse(read_file(path, {"an adapter_config.json", 64 << 20}), nullptr, false));
   require<CheckpointError>(json.is_object(), path.string(), "the file is no JSON object");
   return json;
 }

@@ -145,7 +145,9 @@ ModelConfig config_from(const std::string& text, const fs::path& path) {
   const ConfigNode root = parse_json(text, path.string());
   const ConfigNode* fovea = root.find("fovea");
   const ConfigNode* model = fovea != nullptr ? fovea->find("model") : nullptr;
-  if (model == nullptr) return config_from_hugging_face(Json::parse(text), path.string());
+  // Parsed by name: an ordered object compares each new key with all before it.
+  if (model == nullptr)
+    return config_from_hugging_face(Json(nlohmann::json::parse(text)), path.string());
   ModelConfig config;
   read_fields(*model, config, "fovea.model");
   if (config.vocab_size < 1) {
@@ -191,8 +193,8 @@ namespace {
 
 /// How the weights of a folder are stored: as its model_type says.
 FamilyWeights family_of(const fs::path& folder) {
-  const Json config =
-      Json::parse(read_file(existing_file(folder, kConfig), kLargestConfig), nullptr, false);
+  const auto config = nlohmann::json::parse(
+      read_file(existing_file(folder, kConfig), kLargestConfig), nullptr, false);
   const auto type = config.is_object() ? config.find("model_type") : config.end();
   return FamilyWeights(config.is_object() && type != config.end() && type->is_string()
                            ? type->get<std::string>()

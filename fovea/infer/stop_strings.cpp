@@ -13,7 +13,8 @@ namespace fovea {
 StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {
   for (const std::string& stop : stops_) {
     require<ConfigError>(!stop.empty() && valid_utf8_prefix(stop) == stop.size(), "stop strings",
-                         "expected text of at least one character in UTF-8; got '{}'; remove it",
+                         "expected each of 'stop' to be text of at least one character in UTF-8; "
+                         "got '{}'; remove it",
                          repair_utf8(stop));
   }
   // The longest first, so that it wins at one place.

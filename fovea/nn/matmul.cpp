@@ -146,10 +146,13 @@ at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x, Bfloat16Pr
   return sum;
 }
 
+// From more rows on, the matrix product of the linear library is as fast, and rounds like itself.
+constexpr int64_t kFewRows = 4;
+
 bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights) {
   const auto known = [](at::ScalarType t) { return t == at::kFloat || t == at::kBFloat16; };
   if (!x_ri.is_cpu() || !known(x_ri.scalar_type()) || x_ri.numel() == 0 ||
-      x_ri.numel() > kernels::kMatVecRows * x_ri.size(-1))
+      x_ri.numel() > kFewRows * x_ri.size(-1))
     return false;
   const at::ScalarType stored = weights.front().scalar_type();
   for (const at::Tensor& w : weights)

@@ -43,7 +43,7 @@ at::Tensor widened_product(const at::Tensor& x_ri, const at::Tensor& w_oi);
 at::Tensor weight_gradient(const at::Tensor& dy_ro, const at::Tensor& x_ri,
                            Bfloat16Product how = bfloat16_product());
 
-/// Whether few_rows_product() takes these: at most 16 rows (leading dimensions of x together), on
+/// Whether few_rows_product() takes these: at most 4 rows (leading dimensions of x together), on
 /// the CPU, x float32 or bfloat16, weights [out_i, in] contiguous, all float32 or all bfloat16.
 bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights);
 

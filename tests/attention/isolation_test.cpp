@@ -58,9 +58,10 @@ void expect_isolated(const AttentionSpec& spec, const AttentionInputs& in,
                      const AttentionContext& context, Path path, int64_t document,
                      const std::string& what, std::set<std::string>& paths) {
   const Numbers clean = run(spec, in, context, path, "");
-  paths.insert(clean.path.name);
+  const std::string name(enum_name(clean.path.name));
+  paths.insert(name);
   for (const std::string bad : {"q", "k", "v", "gradient"}) {
-    const std::string where = what + ", " + clean.path.name + ", " + bad;
+    const std::string where = what + ", " + name + ", " + bad;
     const Numbers got = run(spec, in, context, path, bad);
     if (bad == "gradient") {
       EXPECT_TRUE(got.out.equal(clean.out)) << where;

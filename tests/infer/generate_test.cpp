@@ -177,8 +177,9 @@ TEST(Generate, TheCacheIsMadeOnceAndDoesNotGrow) {
 TEST(GenerateTexts, GivesEachTheTextThatItHasAlone) {
   std::vector<TextRequest> requests;
   for (int64_t n = 0; n < 13; ++n) {
-    TextRequest request{.prompt = std::string(static_cast<size_t>(n % 5 + 1), 'a' + n % 7),
-                        .options = {.sampling = {.temperature = 0.8}, .max_tokens = n * 3 % 20}};
+    TextRequest request{
+        .prompt = std::string(static_cast<size_t>(n % 5 + 1), static_cast<char>('a' + n % 7)),
+        .options = {.sampling = {.temperature = 0.8}, .max_tokens = n * 3 % 20}};
     request.options.seed = n;
     if (n % 4 == 3) request.options.stop = {"e", "\x80"};
     requests.push_back(request);

@@ -227,8 +227,8 @@ TEST(Lora, SettingsWithoutAMeaningAreRefusedByKey) {
   EXPECT_TRUE(refused({.rank = 4, .targets = {"qkv_proj", "v_proj"}}, {"qkv_proj", "layer 0"}));
   EXPECT_TRUE(refused({.rank = 4, .modules = {{.module = "o_proj", .rank = 8}}},
                       {"model.lora.modules", "o_proj"}));
-  EXPECT_TRUE(
-      refused({.rank = 4, .modules = {{.module = "q_proj", .rank = -2}}}, {"q_proj", "-2"}));
+  EXPECT_TRUE(refused({.rank = 4, .modules = {{.module = "q_proj", .rank = -2}}},
+                      {"model.lora.modules.0.rank", "-2"}));
 }
 
 }  // namespace

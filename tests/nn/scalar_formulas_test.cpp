@@ -9,6 +9,7 @@
 
 #include <vector>
 
+#include "fovea/attention/attention.h"
 #include "fovea/attention/mechanisms/focal.h"
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/nn/block_description.h"

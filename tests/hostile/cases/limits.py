@@ -93,7 +93,7 @@ CASES = [
          says=("--focus-top-k", "no Focus", "got 5"), never=("got configured",)),
     Case("a speed that is no number is refused", "{fovea} plan {recipe} --flops nan", says=("--flops", "nan")),
     Case("a speed of zero is refused in few digits", "{fovea} plan {recipe} --flops 0", says=("1 to 1e30",), never=("0000000",)),
-    Case("keeping nothing is refused in few digits", "{fovea} checkpoint prune {run} --keep 0", says=("1 to 1e6",),
+    Case("keeping nothing is refused in few digits", "{fovea} checkpoint prune {run} --keep 0", says=("1 to 1000000",),
          never=("0000000",)),
     Case("a share of zero is refused in few digits", "{fovea} generate {model} x --top-p 0", says=("'top_p' must be",),
          never=("e-308",)),

@@ -41,8 +41,8 @@ CASES = [
         ENDLESS + " | head -c 1 > /dev/null; exit ${PIPESTATUS[0]}",
         code=1, says=("Broken pipe",),
     ),
-    Case("a prompt from a closed stdin is an error", "{fovea} generate {model} <&-", code=1, says=("stdin",)),
-    Case("a prompt from a folder is an error", "{fovea} generate {model} < /", code=1, says=("stdin",)),
+    Case("a prompt from a closed stdin is an error", "{fovea} generate {model} <&-", code=2, says=("stdin",)),
+    Case("a prompt from a folder is an error", "{fovea} generate {model} < /", code=2, says=("stdin",)),
     Case("a chat with a closed stdin is an error", "{fovea} chat {model} <&-", code=1, says=("stdin",)),
     Case("a chat without input ends at once", "{fovea} chat {model} < /dev/null", code=0),
 ]
