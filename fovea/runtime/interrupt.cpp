@@ -47,6 +47,8 @@ InterruptGuard::InterruptGuard() {
 
 InterruptGuard::~InterruptGuard() {
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before[i], nullptr);
+  // A terminal that closes may send several: the ones that come late must not end the process.
+  if (signal_seen == SIGHUP) std::signal(SIGHUP, SIG_IGN);
 }
 
 const std::atomic<bool>* InterruptGuard::flag() const { return &stop_requested; }

@@ -181,7 +181,7 @@ TEST(GenerateTexts, GivesEachTheTextThatItHasAlone) {
         .prompt = std::string(static_cast<size_t>(n % 5 + 1), static_cast<char>('a' + n % 7)),
         .options = {.sampling = {.temperature = 0.8}, .max_tokens = n * 3 % 20}};
     request.options.seed = n;
-    if (n % 4 == 3) request.options.stop = {"e", "\x80"};
+    if (n % 4 == 3) request.options.stop = {"e", "\u00e9"};
     requests.push_back(request);
   }
   std::vector<ModelConfig> configs(3, tiny_config());

@@ -104,7 +104,7 @@ TEST_F(RecipeFile, ImpossibleValuesAreRefusedWithTheirDottedKey) {
   refused([](Recipe& r) { r.train.optimizer.eps = 0; }, "train.optimizer.eps");
   refused([](Recipe& r) { r.train.schedule.final_ratio = 2; }, "train.schedule.final_ratio");
   refused([](Recipe& r) { r.train.keep_checkpoints = 0; }, "train.keep_checkpoints");
-  refused([](Recipe& r) { r.train.stages.resize(1); }, "with 'train.stages'");
+  refused([](Recipe& r) { r.train.stages = {{.steps = 1}}; }, "with 'train.stages'");
   refused([](Recipe& r) { r.train.steps = 0, r.train.stages.resize(1); }, "train.stages.0.steps");
   refused([](Recipe& r) { r.data.sources.clear(); }, "data.sources");
 }

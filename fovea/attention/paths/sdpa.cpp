@@ -320,12 +320,12 @@ std::optional<std::string> why_not(const AttentionCall& call) {
   return std::nullopt;
 }
 
-// Torch's operation spreads NaN and infinity to rows that do not see them.
+// Torch's operation gives NaN and infinity to rows that do not see them, or 0 to rows that do.
 AttentionResult by_reference(const AttentionCall& call) {
   AttentionResult result = reference_path().run(call);
   result.path.name = PathName::reference;
   result.path.reason = {.kind = PathReason::Kind::refused,
-                        .detail = "a result of torch's operation is not finite"};
+                        .detail = "torch's operation is for finite numbers"};
   return result;
 }
 
@@ -333,6 +333,8 @@ AttentionResult by_reference(const AttentionCall& call) {
 // with it; elsewhere there is neither lse nor sink logit.
 AttentionResult run(const AttentionCall& call) {
   const AttentionSpec& spec = call.spec;
+  if (call.q.device().is_cpu() && !(all_finite(call.q) && all_finite(call.k) && all_finite(call.v)))
+    return by_reference(call);
   const std::shared_ptr<const MaskPlan> plan = plan_of(call);
   const bool learned = call.tensors.tau_bt.defined();
   const double scale = learned ? 1.0 : spec.logit_scale();

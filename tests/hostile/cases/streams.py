@@ -7,7 +7,7 @@ SPDX-License-Identifier: Apache-2.0
 from case import Case
 
 # Longer than what a pipe holds, so that a write meets the closed end.
-ENDLESS = "{fovea} generate {model} a --max-tokens 100000 --when-full slide -q"
+ENDLESS = "{fovea} generate {model} a --temperature 0 --max-tokens 100000 --when-full slide -q"
 
 CASES = [
     Case(
