@@ -53,7 +53,7 @@ void run(const Options& options, const Globals& globals) {
       if (std::isfinite(error))
         json["errors"][name] = error;
       else  // JSON has no such numbers
-        json["errors"][name] = fmt::format("{}", error);
+        json["errors"][name] = std::isnan(error) ? "nan" : fmt::format("{}", error);
     }
     print(json.dump(2) + "\n");
     return;

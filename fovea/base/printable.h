@@ -10,11 +10,11 @@
 namespace fovea {
 
 /// `text` with control characters (C0 but newlines, DEL, C1), marks that turn the direction of
-/// writing, and bytes that are no UTF-8 written as \x1b: a name in a file cannot act on the
-/// terminal that shows it. Text without any comes back unchanged.
+/// writing, and bytes that are no UTF-8 written as hexadecimal escapes: a name in a file cannot act
+/// on the terminal that shows it. Text without any comes back unchanged.
 std::string printable(std::string_view text);
 
-/// The same for one line: newlines are written as \x0a too.
+/// The same for one line: newlines are escaped too.
 std::string printable_line(std::string_view text);
 
 }  // namespace fovea
