@@ -346,14 +346,14 @@ class BackwardIsolation : Isolation<Problem, T> {
   RowFlags keys_seen_by_bad_rows(const std::vector<float>& lse, const Run& run) const {
     RowFlags seen(s_.batch, s_.kv_heads, s_.keys);
     OwnRows<T> q(s_.batch, s_.kv_heads, s_.queries, kWidth),
-        k(s_.batch, s_.kv_heads, s_.keys, kWidth), out = q, dout = q, dq = q, dk = k, dv = k;
+        k(s_.batch, s_.kv_heads, s_.keys, kWidth), dout = q, dq = q, dk = k, dv = k;
     this->each_row([&](int64_t b, int64_t h, int64_t i) {
       if (rows_.at(b, h, i)) from_float(1.0f, *dout.at(b, this->key_head(h), i));
     });
     Problem<T> problem = this->narrow(p_);
     problem.q = q.read();
     problem.k = problem.v = k.read();
-    problem.out = out.read();
+    problem.out = q.read();  // zeros, too
     problem.dout = dout.read();
     problem.lse = lse.data();
     problem.dlse = nullptr;
