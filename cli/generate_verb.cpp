@@ -151,6 +151,7 @@ void run_batch(const Options& options, const Settings& settings, const LoadedMod
                Progress& progress, const std::atomic<bool>* interrupt) {
   const std::vector<BatchLine> lines = read_batch(options.batch, settings, loaded);
   std::vector<TextRequest> requests;
+  requests.reserve(lines.size());
   for (const BatchLine& line : lines)
     requests.push_back({.prompt = line.prompt, .options = line.options});
   const auto start = std::chrono::steady_clock::now();
