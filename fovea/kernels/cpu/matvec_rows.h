@@ -52,8 +52,10 @@ FOVEA_INLINE Vector load_vector(const BFloat16* x) {
 #endif
 }
 
-/// The sum of kSums floats: the upper half is added to the lower one until one is left.
-FOVEA_INLINE float halved(const float* sums) {
+typedef float Four __attribute__((vector_size(16)));
+
+/// The upper half of kSums floats is added to the lower one until four are left.
+FOVEA_INLINE Four halved_to_four(const float* sums) {
   Vector all[kSums / kVector];
 #pragma GCC unroll 16
   for (int64_t v = 0; v < kSums / kVector; ++v) all[v] = load_vector(sums + v * kVector);
@@ -62,7 +64,6 @@ FOVEA_INLINE float halved(const float* sums) {
 #pragma GCC unroll 8
     for (int64_t v = 0; v < half; ++v) all[v] += all[v + half];
   }
-  typedef float Four __attribute__((vector_size(16)));
 #if defined(__AVX512F__)
   typedef float Eight __attribute__((vector_size(32)));
   const Eight eight = __builtin_shufflevector(all[0], all[0], 0, 1, 2, 3, 4, 5, 6, 7) +
@@ -71,20 +72,34 @@ FOVEA_INLINE float halved(const float* sums) {
   const Vector eight = all[0];
 #endif
 #if defined(__AVX2__)
-  const Four four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
-                    __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+  return __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
+         __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
 #else
-  const Four four = all[0];
+  return all[0];
 #endif
+}
+
+/// The same until one is left.
+FOVEA_INLINE float halved(Four four) {
   const Four two = four + __builtin_shufflevector(four, four, 2, 3, 2, 3);
   return two[0] + two[1];
 }
 
-/// The inputs behind the last whole kSums, and the sum of all partial sums.
+/// halved() of four at once, with the same additions.
+FOVEA_INLINE Four halved(Four a, Four b, Four c, Four d) {
+  const Four ab =
+      __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Four cd =
+      __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+}
+
+/// The inputs behind the last whole kSums, and the sums of all partial sums but the last two
+/// halves.
 template <class W>
-FOVEA_INLINE float finished(float* sums, const float* x, const W* w, int64_t rest) {
+FOVEA_INLINE Four finished(float* sums, const float* x, const W* w, int64_t rest) {
   for (int64_t j = 0; j < rest; ++j) sums[j] += x[j] * to_float(w[j]);
-  return halved(sums);
+  return halved_to_four(sums);
 }
 
 /// Outputs first, first + stride, ... of one row.
@@ -102,7 +117,7 @@ FOVEA_INLINE void dot(const MatVec<W>& p, int64_t first, int64_t stride) {
   }
   for (int64_t o = 0; o < outputs; ++o) {
     const int64_t n = first + o * stride;
-    p.y[n] = finished(sums[o], p.x + i, p.w + n * p.inputs + i, p.inputs - i);
+    p.y[n] = halved(finished(sums[o], p.x + i, p.w + n * p.inputs + i, p.inputs - i));
   }
 }
 
@@ -113,29 +128,30 @@ void one_row(const MatVec<W>& p, int64_t begin, int64_t end) {
   for (int64_t o = begin + length * kStretches; o < end; ++o) dot<W, 1>(p, o, 1);
 }
 
-/// Cache lines of the next weights, spread over the passes of a tile of outputs.
+/// The weights of a later tile of outputs, fetched from one end to the other while all passes over
+/// the present ones run: in the order of memory, which the hardware's own prefetchers follow.
 template <class W>
 struct Prefetch {
   const W* next = nullptr;       // null: none
   int64_t pass = 0, passes = 1;  // of all passes over the present weights
 };
 
-/// The lines of one pass: of every kSums inputs of kTileOutputs outputs, those whose turn it is.
+/// The lines of one pass, some at every kSums inputs.
 template <class W>
 struct PrefetchLines {
-  static constexpr int64_t kLine = 64 / sizeof(W), kLines = kSums / kLine;
-  static constexpr int64_t kAll = kLines * kTileOutputs;
-  const W* line[kAll];
-  int64_t count = 0;
+  static constexpr int64_t kLine = 64 / sizeof(W), kAll = kSums / kLine * kTileOutputs;
+  const W* line = nullptr;
+  int64_t count = 0;  // at a time
 
   FOVEA_INLINE PrefetchLines(const Prefetch<W>& of, int64_t pass, int64_t inputs) {
-    if (of.next == nullptr) return;
-    const int64_t turn = of.pass + pass;
-    for (int64_t n = turn * kAll / of.passes; n < (turn + 1) * kAll / of.passes; ++n)
-      line[count++] = of.next + n / kLines * inputs + n % kLines * kLine;
+    const int64_t some = (kAll + of.passes - 1) / of.passes, steps = inputs / kSums;
+    const int64_t first = (of.pass + pass) * some * steps;
+    if (of.next == nullptr || first >= kAll * steps) return;
+    line = of.next + first * kLine;
+    count = some;
   }
-  FOVEA_INLINE void at(int64_t i) const {
-    for (int64_t n = 0; n < count; ++n) __builtin_prefetch(line[n] + i, 0, 2);
+  FOVEA_INLINE void advance() {
+    for (int64_t n = 0; n < count; ++n, line += kLine) __builtin_prefetch(line, 0, 2);
   }
 };
 
@@ -148,7 +164,7 @@ FOVEA_INLINE void tile(const MatVec<W>& p, int64_t row, int64_t first, const Pre
   const W* const w = p.w + first * n;
   float sums[rows][outputs][kSums];
   for (int64_t lane = 0; lane < kSums; lane += kVector) {
-    const PrefetchLines<W> lines(ahead, lane / kVector, n);
+    PrefetchLines<W> lines(ahead, lane / kVector, n);
     Vector all[rows][outputs];
 #pragma GCC unroll 8
     for (int64_t r = 0; r < rows; ++r) {
@@ -156,7 +172,7 @@ FOVEA_INLINE void tile(const MatVec<W>& p, int64_t row, int64_t first, const Pre
       for (int64_t o = 0; o < outputs; ++o) all[r][o] = Vector{};
     }
     for (int64_t i = 0; i < whole; i += kSums) {
-      lines.at(i);
+      lines.advance();
       Vector weights[outputs];
 #pragma GCC unroll 3
       for (int64_t o = 0; o < outputs; ++o) weights[o] = load_vector(w + o * n + i + lane);
@@ -174,10 +190,22 @@ FOVEA_INLINE void tile(const MatVec<W>& p, int64_t row, int64_t first, const Pre
         *reinterpret_cast<Vector*>(sums[r][o] + lane) = all[r][o];
     }
   }
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t o = 0; o < outputs; ++o)
-      p.y[(row + r) * p.y_stride + first + o] =
-          finished(sums[r][o], x + r * n + whole, w + o * n + whole, n - whole);
+  const auto finish = [&](int64_t at) {
+    const int64_t r = at / outputs, o = at % outputs;
+    return finished(sums[r][o], x + r * n + whole, w + o * n + whole, n - whole);
+  };
+  constexpr int64_t kResults = rows * outputs;
+#pragma GCC unroll 6
+  for (int64_t at = 0; at < kResults; at += 4) {
+    Four four[4] = {};
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < 4; ++j)
+      if (at + j < kResults) four[j] = finish(at + j);
+    const Four y = halved(four[0], four[1], four[2], four[3]);
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < 4; ++j)
+      if (const int64_t to = at + j; to < kResults)
+        p.y[(row + to / outputs) * p.y_stride + first + to % outputs] = y[j];
   }
 }
 
