@@ -179,7 +179,8 @@ std::shared_ptr<const MaskPlan> make_mask_plan(const AttentionSpec& spec,
 
 std::shared_ptr<const BatchVisits> make_batch_visits(const AttentionSpec& spec,
                                                      const AttentionContext& context,
-                                                     const CallShape& shape) {
+                                                     const CallShape& shape,
+                                                     const TileSizes& sizes) {
   const at::NoGradGuard no_gradient;
   const Places places = resolve_places(context, shape.queries, shape.keys, shape.device);
   auto out = std::make_shared<BatchVisits>();
@@ -191,7 +192,7 @@ std::shared_ptr<const BatchVisits> make_batch_visits(const AttentionSpec& spec,
   for (int64_t b = 0; b < (one ? 1 : shape.batch); ++b) {
     out->visits.push_back(make_visits(
         spec.mask, token_places(places.query_positions_bt, places.query_documents_bt, b),
-        token_places(places.key_positions_bs, places.key_documents_bs, b)));
+        token_places(places.key_positions_bs, places.key_documents_bs, b), sizes));
   }
   return out;
 }
@@ -217,10 +218,14 @@ std::shared_ptr<const MaskPlan> PlanCache::get(const AttentionSpec& spec,
 
 std::shared_ptr<const BatchVisits> PlanCache::visits(const AttentionSpec& spec,
                                                      const AttentionContext& context,
-                                                     const CallShape& shape) {
+                                                     const CallShape& shape,
+                                                     const TileSizes& sizes) {
   const std::lock_guard lock(mutex_);
   Entry& entry = entry_of(spec, shape);
-  if (!entry.visits) entry.visits = make_batch_visits(spec, context, shape);
+  if (!entry.visits || entry.sizes != sizes) {
+    entry.visits = make_batch_visits(spec, context, shape, sizes);
+    entry.sizes = sizes;
+  }
   return entry.visits;
 }
 

@@ -51,7 +51,8 @@ std::shared_ptr<const MaskPlan> make_mask_plan(const AttentionSpec& spec,
 
 std::shared_ptr<const BatchVisits> make_batch_visits(const AttentionSpec& spec,
                                                      const AttentionContext& context,
-                                                     const CallShape& shape);
+                                                     const CallShape& shape,
+                                                     const TileSizes& sizes);
 
 /// What a plan restricts, for PathTaken: full, causal, documents, documents and window, ...
 PlanName plan_name(const AttentionSpec& spec, const Places& places, int64_t keys);
@@ -63,8 +64,8 @@ class PlanCache {
                                       const CallShape& shape);
   /// The same for the fused kernels.
   std::shared_ptr<const BatchVisits> visits(const AttentionSpec& spec,
-                                            const AttentionContext& context,
-                                            const CallShape& shape);
+                                            const AttentionContext& context, const CallShape& shape,
+                                            const TileSizes& sizes);
 
  private:
   struct Entry {
@@ -74,6 +75,7 @@ class PlanCache {
     CallShape shape;
     std::shared_ptr<const MaskPlan> plan;
     std::shared_ptr<const BatchVisits> visits;
+    TileSizes sizes;  ///< of `visits`
   };
   Entry& entry_of(const AttentionSpec& spec, const CallShape& shape);
 

@@ -13,6 +13,7 @@
 
 #include "fovea/attention/cache/decode_rule.h"
 #include "fovea/attention/cache/token_keys.h"
+#include "fovea/attention/kernel_types.h"
 #include "fovea/kernels/cpu/decoder.h"
 #include "fovea/nn/transformer_impl.h"
 
@@ -256,14 +257,10 @@ std::optional<std::string> Transformer::Impl::prepare_fused_decoder(const at::Te
     state.fused = std::make_shared<Compiled<T, W>>(std::move(key), config, layers, specs,
                                                    state.rope, final_norm, head, bias_table);
   };
-  const bool narrow = compute.dtype == at::kBFloat16;
-  if (head.scalar_type() == at::kBFloat16) {
-    narrow ? compile.template operator()<BFloat16, BFloat16>()
-           : compile.template operator()<float, BFloat16>();
-  } else {
-    narrow ? compile.template operator()<BFloat16, float>()
-           : compile.template operator()<float, float>();
-  }
+  with_kernel_type(compute.dtype, "fused decoder", [&]<class T>(T) {
+    with_kernel_type(head.scalar_type(), "fused decoder",
+                     [&]<class W>(W) { compile.template operator()<T, W>(); });
+  });
   return std::nullopt;
 }
 

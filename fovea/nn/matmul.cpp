@@ -15,6 +15,7 @@
 #include <optional>
 #include <vector>
 
+#include "fovea/attention/kernel_types.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
 #include "fovea/kernels/cpu/isa.h"
@@ -168,11 +169,12 @@ at::Tensor few_rows_product(const at::Tensor& x_ri, const std::vector<at::Tensor
   sizes.back() = 0;
   for (const at::Tensor& w : weights) sizes.back() += w.size(0);
   const at::Tensor y = at::empty(sizes, x.options());
-  const auto multiply = [&]<class W>(const W*) {
+  with_kernel_type(weights.front().scalar_type(), "linear", [&]<class W>(W) {
     std::vector<kernels::MatVec<W>> products;
     int64_t column = 0;
     for (const at::Tensor& w : weights) {
       products.push_back({.x = x.const_data_ptr<float>(),
+                          .x_stride = inputs,
                           .w = static_cast<const W*>(w.const_data_ptr()),
                           .y = y.mutable_data_ptr<float>() + column,
                           .y_stride = sizes.back(),
@@ -182,12 +184,7 @@ at::Tensor few_rows_product(const at::Tensor& x_ri, const std::vector<at::Tensor
       column += w.size(0);
     }
     kernels::run(std::span<const kernels::MatVec<W>>(products));
-  };
-  if (weights.front().scalar_type() == at::kFloat) {
-    multiply(static_cast<const float*>(nullptr));
-  } else {
-    multiply(static_cast<const BFloat16*>(nullptr));
-  }
+  });
   return y.to(result);
 }
 

@@ -7,6 +7,7 @@
 #include "fovea/kernels/cpu/attention_table.h"
 
 #if defined(FOVEA_TILES)
+#include "fovea/kernels/cpu/attention_gated_rows.h"
 #include "fovea/kernels/cpu/attention_rows.h"
 #endif
 
@@ -17,7 +18,8 @@ const AttentionTable<BFloat16>* emulated_tiles();
 
 const AttentionTable<BFloat16>* emulated_tiles() {
 #if defined(FOVEA_TILES)
-  static constexpr AttentionTable<BFloat16> table = table_of<BFloat16, TilePair>("emulated tiles");
+  static const AttentionTable<BFloat16> table =
+      table_of<BFloat16, TilePair>("emulated tiles", gated_passes<BFloat16, TilePair>());
   return &table;
 #else
   return nullptr;

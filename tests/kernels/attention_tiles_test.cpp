@@ -20,50 +20,45 @@ namespace {
 
 using namespace fovea::testing;
 
-// While it lives, the kernels for bfloat16 are those with emulated tiles.
-class EmulatedTiles {
- public:
-  EmulatedTiles() : possible_(kernels::emulated_tiles() && found_isa() >= Isa::avx512) {
-    if (possible_) {
-      kernels::use_attention_table<BFloat16>(kernels::emulated_tiles());
-      EXPECT_EQ(kernels::attention_isa<BFloat16>(), "emulated tiles");
-    } else {
-      std::cout << "not run: the code around the tiles needs AVX-512\n";
-    }
+// The kernels with emulated tiles; null where the code around the tiles cannot run.
+const kernels::AttentionTable<BFloat16>* emulated() {
+  if (kernels::emulated_tiles() != nullptr && found_isa() >= Isa::avx512) {
+    EXPECT_EQ(kernels::emulated_tiles()->isa, "emulated tiles");
+    return kernels::emulated_tiles();
   }
-  ~EmulatedTiles() { kernels::use_attention_table<BFloat16>(nullptr); }
-  explicit operator bool() const { return possible_; }
-
- private:
-  bool possible_;
-};
+  std::cout << "not run: the code around the tiles needs AVX-512\n";
+  return nullptr;
+}
 
 TEST(AttentionTiles, EqualTheFormulaForEveryStageAndOddLengths) {
-  const EmulatedTiles tiles;
-  if (!tiles) return;
+  const auto* const table = emulated();
+  if (table == nullptr) return;
   for (const int64_t tokens : {1, 19, 97}) {
-    for (const auto& [name, settings] : every_stage(tokens, 24))
+    for (auto& [name, settings] : every_stage(tokens, 24)) {
+      settings.table = table;
       expect_truth<BFloat16>(settings, name);
+    }
   }
 }
 
 TEST(AttentionTiles, EqualTheFormulaForEveryWidthAndOverSeveralBlocks) {
-  const EmulatedTiles tiles;
-  if (!tiles) return;
+  const auto* const table = emulated();
+  if (table == nullptr) return;
   for (const int64_t width : {8, 40, 64, 128, 256}) {
     PointwiseSettings s{.sizes = {1, 2, 1, 66, 66, width, 264 - width}};
-    s.scale = 1.0 / std::sqrt(static_cast<double>(width));
+    s.scale = 1.0 / std::sqrt(static_cast<double>(width)), s.table = table;
     expect_truth<BFloat16>(s, "width " + std::to_string(width));
   }
-  expect_truth<BFloat16>({.sizes = {1, 1, 1, 300, 300, 16, 8}}, "several blocks");
-  expect_truth<BFloat16>({.sizes = {1, 4, 2, 70, 133, 16, 40}}, "more keys than queries");
+  expect_truth<BFloat16>({.sizes = {1, 1, 1, 300, 300, 16, 8}, .table = table}, "several blocks");
+  expect_truth<BFloat16>({.sizes = {1, 4, 2, 70, 133, 16, 40}, .table = table},
+                         "more keys than queries");
 }
 
 TEST(AttentionTiles, GiveTheNumbersOfTheOtherKernels) {
-  const PointwiseSettings s{.sizes = {2, 4, 2, 150, 150, 64, 64}};
+  PointwiseSettings s{.sizes = {2, 4, 2, 150, 150, 64, 64}};
   const PointwiseNumbers other = PointwiseProblem<BFloat16>(s).by_kernels();
-  const EmulatedTiles tiles;
-  if (!tiles) return;
+  s.table = emulated();
+  if (s.table == nullptr) return;
   const PointwiseNumbers got = PointwiseProblem<BFloat16>(s).by_kernels();
   // Where products take no pairs, powers of two are exact to 2e-7 instead of 8e-5.
   EXPECT_LT(numbers_error(got.lse, other.lse), found_isa() >= Isa::avx512_bf16 ? 1e-6 : 2e-5);

@@ -33,7 +33,8 @@ GroupedPlan plan_of(const Case& c, GroupedKind kind) {
   }
   const std::vector<uint64_t> members = sticky_sets(c.tokens, c.groups, c.top_k, c.run, 5);
   return make_grouped_plan({.groups = c.groups, .window = c.window, .sinks = c.sinks},
-                           {.places = places, .members = members, .queries = c.queries}, kind);
+                           {.places = places, .members = members, .queries = c.queries},
+                           kernels::kTileSizes, kind);
 }
 
 // Rows that the tiles of a partition's blocks touch.
@@ -61,7 +62,7 @@ void expect_partitions(const GroupedPlan& plan, const std::string& what) {
     EXPECT_LE(end, partition.row_end) << what;
     int64_t last = -1;
     for (const KeyBlock& block : partition.blocks) {
-      EXPECT_LE(block.end - block.begin, kKeyBlock) << what;
+      EXPECT_LE(block.end - block.begin, kernels::kKeyBlock) << what;
       if (!partition.far) {
         EXPECT_GT(block.begin, last) << what;  // a near partition walks forwards
       }
@@ -117,7 +118,7 @@ TEST(GroupedPartitions, LeaveFewRowsForLater) {
   for (const KeyPartition& partition : kernels::key_partitions(plan))
     if (!partition.far) left += partition.rows() - (partition.alone_end - partition.alone_begin);
   EXPECT_GT(left, 0);
-  EXPECT_LE(left, 8 * 2 * (24 + 2 * kVisitTile));
+  EXPECT_LE(left, 8 * 2 * (24 + 2 * kernels::kVisitTile));
 }
 
 }  // namespace

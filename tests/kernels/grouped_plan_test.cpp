@@ -4,6 +4,7 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/kernels/common/grouped_plan.h"
+#include "fovea/kernels/cpu/tile_sizes.h"
 
 #include <gtest/gtest.h>
 
@@ -137,11 +138,11 @@ class Count {
 void expect_forward(const Case& c, const GroupedPlan& plan, const std::string& what) {
   Count count(c, plan);
   std::vector<TileRange> ranges;
-  for (int64_t begin = 0; begin < plan.queries; begin += kQueryBlock) {
-    const int64_t rows = std::min(kQueryBlock, plan.queries - begin);
+  for (int64_t begin = 0; begin < plan.queries; begin += kernels::kQueryBlock) {
+    const int64_t rows = std::min(kernels::kQueryBlock, plan.queries - begin);
     near_tile_ranges(plan, begin, rows, ranges);
     for (const TileRange& range : ranges) {
-      EXPECT_EQ(range.key_begin % kVisitTile, 0);
+      EXPECT_EQ(range.key_begin % kernels::kVisitTile, 0);
       for (int64_t i = begin; i < begin + rows; ++i) {
         for (int64_t j = range.key_begin; j < range.key_end; ++j) count.near(range, i, j);
       }
@@ -150,7 +151,7 @@ void expect_forward(const Case& c, const GroupedPlan& plan, const std::string& w
   for (const SlotBlock& block : plan.far.blocks) {
     far_tile_ranges(plan, block, ranges);
     for (const TileRange& range : ranges) {
-      EXPECT_EQ(range.key_begin % kVisitTile, 0);
+      EXPECT_EQ(range.key_begin % kernels::kVisitTile, 0);
       for (int64_t i = block.begin; i < block.begin + block.rows; ++i) {
         for (int64_t j = range.key_begin; j < range.key_end; ++j) count.far(range, i, j);
       }
@@ -162,11 +163,11 @@ void expect_forward(const Case& c, const GroupedPlan& plan, const std::string& w
 void expect_backward(const Case& c, const GroupedPlan& plan, const std::string& what) {
   Count count(c, plan);
   std::vector<TileRange> ranges;
-  for (int64_t begin = 0; begin < plan.keys; begin += kKeyBlock) {
-    const int64_t end = std::min(begin + kKeyBlock, plan.keys);
+  for (int64_t begin = 0; begin < plan.keys; begin += kernels::kKeyBlock) {
+    const int64_t end = std::min(begin + kernels::kKeyBlock, plan.keys);
     near_query_tile_ranges(plan, begin, end, ranges);
     for (const TileRange& range : ranges) {
-      EXPECT_EQ(range.key_begin % kVisitTile, 0);
+      EXPECT_EQ(range.key_begin % kernels::kVisitTile, 0);
       for (int64_t i = range.key_begin; i < range.key_end; ++i) {
         for (int64_t j = begin; j < end; ++j) count.near(range, i, j);
       }
@@ -174,12 +175,12 @@ void expect_backward(const Case& c, const GroupedPlan& plan, const std::string& 
   }
   for (int64_t s = 0; s < std::ssize(plan.far.lists); ++s) {
     const SlotList& list = plan.far.lists[s];
-    for (int64_t n = 0; n < list.keys; n += kKeyBlock) {
+    for (int64_t n = 0; n < list.keys; n += kernels::kKeyBlock) {
       const int64_t begin = list.key_begin + n;
-      const int64_t end = list.key_begin + std::min(n + kKeyBlock, list.keys);
+      const int64_t end = list.key_begin + std::min(n + kernels::kKeyBlock, list.keys);
       far_query_tile_ranges(plan, s, begin, end, ranges);
       for (const TileRange& range : ranges) {
-        EXPECT_EQ(range.key_begin % kVisitTile, 0);
+        EXPECT_EQ(range.key_begin % kernels::kVisitTile, 0);
         for (int64_t i = range.key_begin; i < range.key_end; ++i) {
           for (int64_t j = begin; j < end; ++j) count.far(range, i, j);
         }
@@ -195,7 +196,7 @@ int check_all(const Case& c, const std::string& what) {
   for (const GroupedKind kind : kEveryKind) {
     GroupedPlan plan;
     try {
-      plan = make_grouped_plan(c.rule, {c.places, c.members, c.queries}, kind);
+      plan = make_grouped_plan(c.rule, {c.places, c.members, c.queries}, kernels::kTileSizes, kind);
     } catch (const ConfigError&) {
       continue;
     }
@@ -285,7 +286,8 @@ TEST(GroupedPlan, OnlyFarTokensHaveSlots) {
       if (as_query) queries.push_back(static_cast<int32_t>(n));
     }
     for (const GroupedKind kind : {GroupedKind::classes, GroupedKind::groups}) {
-      const GroupedPlan plan = make_grouped_plan(c.rule, {c.places, c.members, c.queries}, kind);
+      const GroupedPlan plan =
+          make_grouped_plan(c.rule, {c.places, c.members, c.queries}, kernels::kTileSizes, kind);
       EXPECT_EQ(slotted(plan.far.key), keys) << what;
       EXPECT_EQ(slotted(plan.far.query), queries) << what;
       EXPECT_EQ(plan.far.blocks.empty(), queries.empty()) << what;
@@ -318,7 +320,8 @@ TEST(GroupedPlan, TakesUpTo64Groups) {
 
 TEST(GroupedPlan, ChoosesByPredictedCostAndSaysWhy) {
   const auto chosen = [](int64_t tokens, const std::vector<uint64_t>& members) {
-    return make_grouped_plan({.groups = 8, .window = 128}, {documents({tokens}), members, tokens});
+    return make_grouped_plan({.groups = 8, .window = 128}, {documents({tokens}), members, tokens},
+                             kernels::kTileSizes);
   };
   EXPECT_EQ(chosen(4096, random_sets(4096, 8, 1, 1)).kind, GroupedKind::classes);
   EXPECT_EQ(chosen(4096, random_sets(4096, 8, 5, 1)).kind, GroupedKind::dense);
@@ -330,8 +333,8 @@ TEST(GroupedPlan, ChoosesByPredictedCostAndSaysWhy) {
 TEST(GroupedPlan, CountsTheTilesItVisits) {
   const std::vector<uint64_t> members = sticky_sets(3000, 8, 1, 100, 1);
   const auto tiles = [&](GroupedKind kind, const std::vector<uint64_t>& sets) {
-    return visited_tiles(
-        make_grouped_plan({.groups = 8, .window = 32}, {documents({3000}), sets, 3000}, kind));
+    return visited_tiles(make_grouped_plan(
+        {.groups = 8, .window = 32}, {documents({3000}), sets, 3000}, kernels::kTileSizes, kind));
   };
   const std::vector<uint64_t> one(3000, 1);
   EXPECT_EQ(tiles(GroupedKind::dense, one), tiles(GroupedKind::block_sparse, one));
@@ -346,7 +349,7 @@ TEST(GroupedPlan, RefusesWhatItCannotPlanByName) {
   const auto make = [&](const GroupedRule& rule, const std::vector<TokenPlace>& at,
                         const std::vector<uint64_t>& sets,
                         std::optional<GroupedKind> kind = std::nullopt) {
-    return make_grouped_plan(rule, {at, sets, 6}, kind);
+    return make_grouped_plan(rule, {at, sets, 6}, kernels::kTileSizes, kind);
   };
   EXPECT_ERROR(ConfigError, make({.groups = 65}, places, members), "groups", "64", "65");
   EXPECT_ERROR(ConfigError, make({.window = 0}, places, members), "window", "0");

@@ -13,6 +13,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/common/listed_plan.h"
+#include "fovea/kernels/cpu/tile_sizes.h"
 #include "tests/support/member_patterns.h"
 #include "tests/support/pointwise_problem.h"
 
@@ -128,7 +129,8 @@ void expect_lists(PointwiseSettings settings, const Lists& lists, Draw& draw, ui
                              .query_list = lists.of_query,
                              .key_list = lists.of_key,
                              .visits = &lists.visits,
-                             .keep = lists.keep});
+                             .keep = lists.keep},
+                            kernels::kTileSizes);
   };
   draw.chance(0.7) ? expect_truth<float>(settings, plan_of, seed)
                    : expect_truth<BFloat16>(settings, plan_of, seed);

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "fovea/kernels/common/listed_plan.h"
+#include "fovea/kernels/cpu/tile_sizes.h"
 #include "tests/support/member_patterns.h"
 #include "tests/support/pointwise_problem.h"
 
@@ -190,7 +191,8 @@ TEST(AttentionKernels, NonFiniteNumbersStayWithTheRowsThatSeeThemByLists) {
     };
   });
   const GroupedPlan plan = make_listed_plan(
-      {.places = places, .query_list = list_of, .key_list = list_of, .visits = &visits});
+      {.places = places, .query_list = list_of, .key_list = list_of, .visits = &visits},
+      kernels::kTileSizes);
   expect_isolated_everywhere<float>(
       s, [&](auto& problem) { return problem.by_plan(plan); }, "lists");
 }

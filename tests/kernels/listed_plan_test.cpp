@@ -3,6 +3,7 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/kernels/common/listed_plan.h"
+#include "fovea/kernels/cpu/tile_sizes.h"
 
 #include <gtest/gtest.h>
 
@@ -69,7 +70,7 @@ bool tile_sees(const FarPairs& far, int64_t query, int64_t key) {
 }
 
 void expect_once(const Case& c, const std::string& what) {
-  const GroupedPlan plan = make_listed_plan(c.tokens());
+  const GroupedPlan plan = make_listed_plan(c.tokens(), kernels::kTileSizes);
   std::vector<TileRange> ranges;
   for (const bool forward : {true, false}) {
     std::vector<int> times(static_cast<size_t>(plan.queries * plan.keys), 0);
@@ -92,9 +93,9 @@ void expect_once(const Case& c, const std::string& what) {
     } else {
       for (int64_t s = 0; s < std::ssize(plan.far.lists); ++s) {
         const SlotList& list = plan.far.lists[s];
-        for (int64_t n = 0; n < list.keys; n += kKeyBlock) {
+        for (int64_t n = 0; n < list.keys; n += kernels::kKeyBlock) {
           const int64_t begin = list.key_begin + n,
-                        end = list.key_begin + std::min(n + kKeyBlock, list.keys);
+                        end = list.key_begin + std::min(n + kernels::kKeyBlock, list.keys);
           far_query_tile_ranges(plan, s, begin, end, ranges);
           for (const TileRange& range : ranges)
             for (int64_t i = range.key_begin; i < range.key_end; ++i)
@@ -132,21 +133,24 @@ TEST(ListedPlan, KeepsTheLastKeysOfAListForEveryNumber) {
 TEST(ListedPlan, RefusesListsThatDoNotExistAndKeepAcrossLists) {
   Case c = random_case({20}, 20, 2, 0, 8);
   c.key_list[3] = 2;
-  EXPECT_ERROR(ShapeError, make_listed_plan(c.tokens()), "listed plan", "0 to 1", "2");
+  EXPECT_ERROR(ShapeError, make_listed_plan(c.tokens(), kernels::kTileSizes), "listed plan",
+               "0 to 1", "2");
   c = random_case({20}, 20, 3, 0, 8);
   c.visits = {};
   c.visits.begin = {0, 2, 2, 2};
   c.visits.values = {0, 1};
   c.keep = 4;
-  EXPECT_ERROR(ShapeError, make_listed_plan(c.tokens()), "keep 4", "list 0");
+  EXPECT_ERROR(ShapeError, make_listed_plan(c.tokens(), kernels::kTileSizes), "keep 4", "list 0");
   c = random_case({20}, 20, 2, 0, 8);
   c.query_list.resize(21);
-  EXPECT_ERROR(ShapeError, make_listed_plan(c.tokens()), "listed plan", "20 keys");
+  EXPECT_ERROR(ShapeError, make_listed_plan(c.tokens(), kernels::kTileSizes), "listed plan",
+               "20 keys");
   for (const std::vector<int32_t>& visits : {std::vector{-1, 0}, {1, 0}, {1, 1}, {0, 2}}) {
     c = random_case({20}, 20, 2, 0, 8);
     c.visits.values = visits;
     c.visits.begin = {0, 2, 2};
-    EXPECT_ERROR(ShapeError, make_listed_plan(c.tokens()), "0 to 1, ascending", "list 0");
+    EXPECT_ERROR(ShapeError, make_listed_plan(c.tokens(), kernels::kTileSizes), "0 to 1, ascending",
+                 "list 0");
   }
 }
 

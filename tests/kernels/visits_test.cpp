@@ -3,6 +3,7 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/kernels/common/visits.h"
+#include "fovea/kernels/cpu/tile_sizes.h"
 
 #include <gtest/gtest.h>
 
@@ -52,7 +53,7 @@ TEST(Visits, RestateTheRelationInIntegersOfTheTokens) {
   Rng random(3);
   for (const MaskRule& rule : rules()) {
     const auto queries = random_places(random, 130), keys = random_places(random, 301);
-    const Visits visits = make_visits(rule, queries, keys);
+    const Visits visits = make_visits(rule, queries, keys, kernels::kTileSizes);
     for (int64_t i = 0; i < 130; ++i) {
       for (int64_t j = 0; j < 301; ++j)
         ASSERT_EQ(seen(visits, i, j), allowed(rule, queries[i], keys[j])) << i << " " << j;
@@ -62,7 +63,7 @@ TEST(Visits, RestateTheRelationInIntegersOfTheTokens) {
 
 TEST(Visits, PaddingSeesAndIsSeenByNothing) {
   const std::vector<TokenPlace> one{{0, 0}};
-  const Visits visits = make_visits({.causal = false}, one, one);
+  const Visits visits = make_visits({.causal = false}, one, one, kernels::kTileSizes);
   for (size_t n = 1; n < visits.key.document.size(); ++n) {
     EXPECT_NE(visits.key.document[n], visits.query.document[0]);
     EXPECT_NE(visits.query.document[n], visits.key.document[0]);
@@ -72,14 +73,14 @@ TEST(Visits, PaddingSeesAndIsSeenByNothing) {
 
 TEST(Visits, RangesOfKeysHoldEveryPairOnceAndFullOnesOnlyAllowedPairs) {
   Rng random(5);
-  for (const MaskRule& rule : rules()) {
+  const auto expect_once = [&](const MaskRule& rule, const TileSizes& sizes) {
     const auto queries = random_places(random, 333), keys = random_places(random, 290);
-    const Visits visits = make_visits(rule, queries, keys);
+    const Visits visits = make_visits(rule, queries, keys, sizes);
     std::vector<int> times(333 * 290, 0);
     for (int64_t b = 0; b < visits.by_key.blocks(); ++b) {
       for (const TileRange& range : visits.by_key.of_block(b)) {
         for (int64_t i = range.key_begin; i < range.key_end; ++i) {
-          for (int64_t j = b * kKeyBlock; j < std::min<int64_t>((b + 1) * kKeyBlock, 290); ++j) {
+          for (int64_t j = b * sizes.keys; j < std::min<int64_t>((b + 1) * sizes.keys, 290); ++j) {
             ++times[i * 290 + j];
             if (range.kind == TileRange::Kind::full) {
               ASSERT_TRUE(allowed(rule, queries[i], keys[j])) << i << " " << j;
@@ -96,12 +97,17 @@ TEST(Visits, RangesOfKeysHoldEveryPairOnceAndFullOnesOnlyAllowedPairs) {
         }
       }
     }
-  }
+  };
+  // Those of the CPU, and those that another backend could have.
+  for (const TileSizes& sizes :
+       {kernels::kTileSizes, TileSizes{.queries = 48, .keys = 96, .tile = 16},
+        TileSizes{.queries = 128, .keys = 64, .tile = 64}})
+    for (const MaskRule& rule : rules()) expect_once(rule, sizes);
 }
 
 TEST(Visits, RefusePositionsBeyond31BitsByName) {
   const std::vector<TokenPlace> far{{0, int64_t{1} << 40}};
-  EXPECT_ERROR(ShapeError, make_visits({}, far, far), "positions");
+  EXPECT_ERROR(ShapeError, make_visits({}, far, far, kernels::kTileSizes), "positions");
 }
 
 TEST(RowVisits, RestateTheRelationAsTwoRangesOfKeys) {

@@ -10,12 +10,14 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "fovea/base/rng.h"
 #include "fovea/kernels/common/dropout.h"
 #include "fovea/kernels/cpu/attention.h"
 #include "fovea/kernels/cpu/grouped.h"
+#include "fovea/kernels/cpu/tile_sizes.h"
 
 namespace fovea::testing {
 
@@ -33,6 +35,8 @@ struct PointwiseSettings {
   int64_t groups = 8, focus_window = 1, focus_sinks = 0;
   /// Whether a query sees a key, both by their number among the keys; empty: by the above alone.
   std::function<bool(int64_t, int64_t)> related;
+  /// In place of the kernels for bfloat16 of the instruction set in force; null: these.
+  const kernels::AttentionTable<BFloat16>* table = nullptr;
 
   bool sees(TokenPlace query, TokenPlace key, uint64_t query_set, uint64_t key_set) const {
     return query.position - key.position < focus_window || key.position < focus_sinks ||
@@ -91,7 +95,7 @@ class PointwiseProblem {
     for (int64_t i = 0; i < s_.queries; ++i)
       query_places_.push_back(place(std::max<int64_t>(s_.keys - s_.queries, 0) + i));
     for (int64_t j = 0; j < s_.keys; ++j) key_places_.push_back(place(j));
-    visits_.push_back(make_visits(settings.mask, query_places_, key_places_));
+    visits_.push_back(make_visits(settings.mask, query_places_, key_places_, kernels::kTileSizes));
   }
 
   std::vector<T>& queries() { return q_; }
@@ -125,25 +129,27 @@ class PointwiseProblem {
   /// By the kernels, forward then backward. Tensors lie as [batch][token][head][width].
   PointwiseNumbers by_kernels() {
     run_forward();
-    run(kernels::AttentionBackward<T>{
-        .sizes = s_,
-        .rule = rule(),
-        .visits = visits_,
-        .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
-        .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
-        .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
-        .out = rows<const T>(out_, s_.heads, s_.queries, s_.value_dim),
-        .dout = rows<const T>(dout_, s_.heads, s_.queries, s_.value_dim),
-        .lse = lse_.data(),
-        .dlse = settings_.lse_gradient ? dlse_.data() : nullptr,
-        .dq = rows<T>(dq_, s_.heads, s_.queries, s_.head_dim),
-        .dk = rows<T>(dk_, s_.kv_heads, s_.keys, s_.head_dim),
-        .dv = rows<T>(dv_, s_.kv_heads, s_.keys, s_.value_dim),
-        .dtau = settings_.tau ? dtau_.data() : nullptr,
-        .dsink = settings_.sink ? dsink_.data() : nullptr,
-        .dbias = settings_.bias ? dbias_.data() : nullptr,
-        .dgate_query = gated() ? dgate_query_.data() : nullptr,
-        .dgate_key = gated() ? dgate_key_.data() : nullptr});
+    run(
+        kernels::AttentionBackward<T>{
+            .sizes = s_,
+            .rule = rule(),
+            .visits = visits_,
+            .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
+            .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
+            .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
+            .out = rows<const T>(out_, s_.heads, s_.queries, s_.value_dim),
+            .dout = rows<const T>(dout_, s_.heads, s_.queries, s_.value_dim),
+            .lse = lse_.data(),
+            .dlse = settings_.lse_gradient ? dlse_.data() : nullptr,
+            .dq = rows<T>(dq_, s_.heads, s_.queries, s_.head_dim),
+            .dk = rows<T>(dk_, s_.kv_heads, s_.keys, s_.head_dim),
+            .dv = rows<T>(dv_, s_.kv_heads, s_.keys, s_.value_dim),
+            .dtau = settings_.tau ? dtau_.data() : nullptr,
+            .dsink = settings_.sink ? dsink_.data() : nullptr,
+            .dbias = settings_.bias ? dbias_.data() : nullptr,
+            .dgate_query = gated() ? dgate_query_.data() : nullptr,
+            .dgate_key = gated() ? dgate_key_.data() : nullptr},
+        table());
     return {doubles(out_),         doubles(lse_),      doubles(dq_),    doubles(dk_),
             doubles(dv_),          doubles(dtau_),     doubles(dsink_), doubles(dbias_),
             doubles(dgate_query_), doubles(dgate_key_)};
@@ -157,7 +163,8 @@ class PointwiseProblem {
                                      .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
                                      .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
                                      .out = rows<T>(out_, s_.heads, s_.queries, s_.value_dim),
-                                     .lse = lse_.data()});
+                                     .lse = lse_.data()},
+        table());
   }
 
   /// Output and lse by the kernels that read keys where they lie. One document, no dropout.
@@ -180,7 +187,8 @@ class PointwiseProblem {
                                     .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
                                     .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
                                     .out = rows<T>(out_, s_.heads, s_.queries, s_.value_dim),
-                                    .lse = lse_.data()});
+                                    .lse = lse_.data()},
+        table());
   }
 
   GroupedPlan plan(std::optional<GroupedKind> kind) const {
@@ -188,7 +196,8 @@ class PointwiseProblem {
                               .groups = settings_.groups,
                               .window = settings_.focus_window,
                               .sinks = settings_.focus_sinks},
-                             {key_places_, settings_.members, s_.queries}, kind);
+                             {key_places_, settings_.members, s_.queries}, kernels::kTileSizes,
+                             kind);
   }
 
   /// By the kernels of grouped attention, forward then backward.
@@ -202,23 +211,25 @@ class PointwiseProblem {
                                    .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
                                    .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
                                    .out = rows<T>(out_, s_.heads, s_.queries, s_.value_dim),
-                                   .lse = lse_.data()});
-    run(kernels::GroupedBackward<T>{
-        .sizes = s_,
-        .rule = rule(),
-        .plans = plans,
-        .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
-        .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
-        .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
-        .out = rows<const T>(out_, s_.heads, s_.queries, s_.value_dim),
-        .dout = rows<const T>(dout_, s_.heads, s_.queries, s_.value_dim),
-        .lse = lse_.data(),
-        .dlse = settings_.lse_gradient ? dlse_.data() : nullptr,
-        .dq = rows<T>(dq_, s_.heads, s_.queries, s_.head_dim),
-        .dk = rows<T>(dk_, s_.kv_heads, s_.keys, s_.head_dim),
-        .dv = rows<T>(dv_, s_.kv_heads, s_.keys, s_.value_dim),
-        .dtau = settings_.tau ? dtau_.data() : nullptr,
-        .dsink = settings_.sink ? dsink_.data() : nullptr});
+                                   .lse = lse_.data()},
+        table());
+    run(kernels::GroupedBackward<T>{.sizes = s_,
+                                    .rule = rule(),
+                                    .plans = plans,
+                                    .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
+                                    .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
+                                    .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
+                                    .out = rows<const T>(out_, s_.heads, s_.queries, s_.value_dim),
+                                    .dout =
+                                        rows<const T>(dout_, s_.heads, s_.queries, s_.value_dim),
+                                    .lse = lse_.data(),
+                                    .dlse = settings_.lse_gradient ? dlse_.data() : nullptr,
+                                    .dq = rows<T>(dq_, s_.heads, s_.queries, s_.head_dim),
+                                    .dk = rows<T>(dk_, s_.kv_heads, s_.keys, s_.head_dim),
+                                    .dv = rows<T>(dv_, s_.kv_heads, s_.keys, s_.value_dim),
+                                    .dtau = settings_.tau ? dtau_.data() : nullptr,
+                                    .dsink = settings_.sink ? dsink_.data() : nullptr},
+        table());
     return {doubles(out_), doubles(lse_),  doubles(dq_),    doubles(dk_),
             doubles(dv_),  doubles(dtau_), doubles(dsink_), doubles(dbias_)};
   }
@@ -255,6 +266,10 @@ class PointwiseProblem {
   }
 
  private:
+  const kernels::AttentionTable<T>* table() const {
+    if constexpr (std::is_same_v<T, BFloat16>) return settings_.table;
+    return nullptr;
+  }
   struct Pair {
     double raw = 0.0, logit = -std::numeric_limits<double>::infinity(), slope = 1.0, keep = 1.0;
     double weight = 0.0;

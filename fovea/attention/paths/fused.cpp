@@ -8,10 +8,12 @@
 
 #include <utility>
 
+#include "fovea/attention/kernel_types.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/kernels/cpu/attention.h"
 #include "fovea/kernels/cpu/grouped.h"
+#include "fovea/kernels/cpu/tile_sizes.h"
 
 namespace fovea {
 namespace {
@@ -127,11 +129,8 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
         at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
     at::Tensor stats;
     if (call->want_stats) stats = at::empty({q.size(0), q.size(1), q.size(2), 3}, lse.options());
-    if (q.scalar_type() == at::kBFloat16) {
-      run_forward<BFloat16>(*call, x, out, lse, stats);
-    } else {
-      run_forward<float>(*call, x, out, lse, stats);
-    }
+    with_kernel_type(q.scalar_type(), "attention",
+                     [&]<class T>(T) { run_forward<T>(*call, x, out, lse, stats); });
     ctx->save_for_backward({q, k, v, tau, bias, sink, query_gate, key_gate, out, lse});
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     ctx->set_materialize_grads(false);
@@ -164,11 +163,8 @@ FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
       dout.defined() ? contiguous_rows(dout.to(out.scalar_type())) : at::zeros_like(out);
   const at::Tensor of_lse = dlse.defined() ? dlse.to(at::kFloat).contiguous() : dlse;
   const Gradients g = make_gradients(x);
-  if (x.q.scalar_type() == at::kBFloat16) {
-    run_backward<BFloat16>(call, x, out, lse, rows, of_lse, g);
-  } else {
-    run_backward<float>(call, x, out, lse, rows, of_lse, g);
-  }
+  with_kernel_type(x.q.scalar_type(), "attention",
+                   [&]<class T>(T) { run_backward<T>(call, x, out, lse, rows, of_lse, g); });
   const auto summed = [](const at::Tensor& t, int64_t dim) { return t.defined() ? t.sum(dim) : t; };
   return {g.q,
           g.k,
@@ -205,8 +201,8 @@ std::optional<std::string> why_not_pointwise(const AttentionCall& call) {
 
 std::shared_ptr<const BatchVisits> visits_of(const AttentionCall& call) {
   const std::shared_ptr<PlanCache>& plans = call.context.plans;
-  return plans ? plans->visits(call.spec, call.context, call.shape())
-               : make_batch_visits(call.spec, call.context, call.shape());
+  return plans ? plans->visits(call.spec, call.context, call.shape(), kernels::kTileSizes)
+               : make_batch_visits(call.spec, call.context, call.shape(), kernels::kTileSizes);
 }
 
 namespace {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "fovea/attention/kernel_types.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/places.h"
 #include "fovea/attention/plan.h"
@@ -91,11 +92,9 @@ AttentionResult run(const AttentionCall& given, int64_t keys, std::span<const Ro
   const auto call = fused_call(given);
   kernels::AttentionSizes sizes = sizes_of(x);
   sizes.keys = keys;
-  if (x.q.scalar_type() == at::kBFloat16) {
-    run<BFloat16>(*call, x, sizes, rows, keys_seen, out, result.lse_bht);
-  } else {
-    run<float>(*call, x, sizes, rows, keys_seen, out, result.lse_bht);
-  }
+  with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
+    run<T>(*call, x, sizes, rows, keys_seen, out, result.lse_bht);
+  });
   result.out_bhte = out.to(q.scalar_type());
   result.path.isa = kernel_isa(q.scalar_type());
   return result;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "fovea/attention/places.h"
+#include "fovea/kernels/cpu/tile_sizes.h"
 
 namespace fovea {
 namespace {
@@ -88,7 +89,7 @@ GroupedPlans make_grouped_plans(const AttentionCall& call, std::optional<Grouped
     plans->push_back(make_grouped_plan(
         grouped_rule(call.spec),
         {places.of(b), std::span(bits + b * keys, static_cast<size_t>(keys)), call.q.size(2)},
-        wanted));
+        kernels::kTileSizes, wanted));
   }
   return {.plans = std::move(plans), .why_not = std::nullopt};
 }
@@ -96,11 +97,12 @@ GroupedPlans make_grouped_plans(const AttentionCall& call, std::optional<Grouped
 void count_tiles(std::span<const GroupedPlan> plans, PathTaken& path) {
   for (const GroupedPlan& plan : plans) {
     path.tiles += static_cast<double>(visited_tiles(plan)) / static_cast<double>(plans.size());
-    const int64_t blocks = (plan.queries + kQueryBlock - 1) / kQueryBlock;
+    const TileSizes& sizes = plan.sizes;
+    const int64_t blocks = (plan.queries + sizes.queries - 1) / sizes.queries;
     int64_t all = 0;
     for (int64_t n = 0; n < blocks; ++n) {
-      const int64_t last = std::min(plan.first_query() + (n + 1) * kQueryBlock, plan.keys);
-      all += (last + kVisitTile - 1) / kVisitTile;
+      const int64_t last = std::min(plan.first_query() + (n + 1) * sizes.queries, plan.keys);
+      all += (last + sizes.tile - 1) / sizes.tile;
     }
     path.causal_tiles += static_cast<double>(all) / static_cast<double>(plans.size());
   }

@@ -10,6 +10,7 @@
 
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/kernels/common/listed_plan.h"
+#include "fovea/kernels/cpu/tile_sizes.h"
 
 namespace fovea {
 namespace {
@@ -73,7 +74,8 @@ GroupedPlans routing_plans(const AttentionCall& call, const SelfPlaces& places, 
                                        .query_list = queries,
                                        .key_list = keys,
                                        .visits = &own,
-                                       .keep = call.spec.routing.keep}));
+                                       .keep = call.spec.routing.keep},
+                                      kernels::kTileSizes));
   }
   return {.plans = std::move(plans), .why_not = std::nullopt};
 }
@@ -122,7 +124,8 @@ GroupedPlan block_plan(const BlockPairsSpec& spec, std::span<const TokenPlace> p
   return make_listed_plan({.places = places,
                            .query_list = std::span(list_of).last(static_cast<size_t>(queries)),
                            .key_list = list_of,
-                           .visits = &visits});
+                           .visits = &visits},
+                          kernels::kTileSizes);
 }
 
 // Keys that the last of `places` sees by its block.

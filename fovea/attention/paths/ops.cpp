@@ -15,9 +15,12 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <iterator>
 #include <type_traits>
 #include <utility>
 
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
@@ -182,17 +185,32 @@ void check_operand(const at::Tensor& x, std::string_view name) {
                       name, fmt::join(x.strides(), ", "), name);
 }
 
+// The tensors of a call that the operator has arguments for.
+constexpr at::Tensor AttentionTensors::*kTaken[] = {
+    &AttentionTensors::tau_bt, &AttentionTensors::bias_table, &AttentionTensors::sink_logit_h,
+    &AttentionTensors::groups_bsk};
+
+void check_taken(const AttentionSpec& spec) {
+  const auto refuse = [](std::string_view setting) {
+    fail<UnsupportedError>(
+        "attention operator",
+        "torch.ops.fovea.attention takes temperature, soft_cap, bias, mask, sink_logit, dropout "
+        "and soft gates of focus; {} needs attention() of the C++ library",
+        setting);
+  };
+  if (spec.differential) refuse("differential");
+  if (spec.head_output.active()) refuse("head_output");
+  for (const Mechanism* mechanism : mechanisms()) {
+    for (const TensorSlot& slot : mechanism->tensors) {
+      if (slot.sizes(spec, {}) && std::ranges::find(kTaken, slot.member) == std::end(kTaken))
+        refuse(slot.setting(spec));
+    }
+  }
+}
+
 AttentionSpec spec_of(const OperatorCall& given) {
   AttentionSpec spec;
   if (!given.x.spec.empty()) read_fields(parse_json(given.x.spec, "attention spec"), spec);
-  require<UnsupportedError>(
-      !spec.differential && !spec.focus.reads_members() && !spec.focus.reads_strength() &&
-          !spec.head_output.active() && !spec.multi_token.before.active() &&
-          !spec.multi_token.after.active() && spec.head_mix == HeadMixSpec{},
-      "attention operator",
-      "torch.ops.fovea.attention takes settings of one head: temperature, soft_cap, bias, mask, "
-      "sink_logit, dropout, soft gates of focus; differential, focus hard or with a learned "
-      "strength, head_output, multi_token and head_mix need attention() of the C++ library");
   check_operand(given.q, "q");
   check_operand(given.k, "k");
   check_operand(given.v, "v");
@@ -202,6 +220,7 @@ AttentionSpec spec_of(const OperatorCall& given) {
   spec.value_dim = given.v.size(3);
   if (given.x.tau) spec.temperature.kind = TemperatureSpec::Kind::learned;
   if (given.x.sink_logit) spec.sink_logit = true;
+  check_taken(spec);
   return spec;
 }
 

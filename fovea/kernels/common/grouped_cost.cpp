@@ -45,8 +45,9 @@ double mean_cost(int64_t blocks, const Add& add) {
 // A row of the pass in the tokens' order.
 double order_cost(const GroupedPlan& plan, double partial) {
   std::vector<TileRange> ranges;
-  return mean_cost((plan.queries + kQueryBlock - 1) / kQueryBlock, [&](int64_t n) {
-    const int64_t begin = n * kQueryBlock, rows = std::min(kQueryBlock, plan.queries - begin);
+  const int64_t block = plan.sizes.queries;
+  return mean_cost((plan.queries + block - 1) / block, [&](int64_t n) {
+    const int64_t begin = n * block, rows = std::min(block, plan.queries - begin);
     near_tile_ranges(plan, begin, rows, ranges);
     return std::pair{scores_of(ranges, rows, partial), rows};
   });

@@ -14,7 +14,9 @@ namespace {
 constexpr uint64_t kEveryGroup = ~uint64_t{0};
 constexpr int32_t kBehindAll = std::numeric_limits<int32_t>::max() / 2;  // of positions
 
-int64_t whole_tiles(int64_t n) { return (n + kVisitTile - 1) / kVisitTile * kVisitTile; }
+int64_t whole_tiles(const GroupedPlan& plan, int64_t n) {
+  return (n + plan.sizes.tile - 1) / plan.sizes.tile * plan.sizes.tile;
+}
 
 // A small hash table from sets to their numbers.
 class SetNumbers {
@@ -73,7 +75,7 @@ class FarBuilder {
   FarBuilder(const GroupedPlan& plan, std::span<const uint64_t> compared)
       : plan_(plan), members_(compared) {
     const MaskRule& mask = plan.rule.mask;
-    const auto slots = static_cast<size_t>(plan.keys + 8 * kVisitTile);
+    const auto slots = static_cast<size_t>(plan.keys + 8 * plan.sizes.tile);
     far_.key.token.reserve(slots);
     far_.query.token.reserve(slots);
     far_.rule = {.causal = true, .limited = mask.window > 0};
@@ -103,8 +105,9 @@ class FarBuilder {
     SlotList& list = far_.lists.back();
     list.keys = std::ssize(far_.key.token) - list.key_begin;
     list.queries = std::ssize(far_.query.token) - list.query_begin;
-    far_.key.token.resize(static_cast<size_t>(whole_tiles(list.key_begin + list.keys)), -1);
-    far_.query.token.resize(static_cast<size_t>(whole_tiles(list.query_begin + list.queries)), -1);
+    far_.key.token.resize(static_cast<size_t>(whole_tiles(plan_, list.key_begin + list.keys)), -1);
+    far_.query.token.resize(
+        static_cast<size_t>(whole_tiles(plan_, list.query_begin + list.queries)), -1);
   }
   void visit(std::span<const int32_t> lists) {
     far_.visits.values.insert(far_.visits.values.end(), lists.begin(), lists.end());
@@ -185,11 +188,11 @@ class FarBuilder {
     std::ranges::stable_sort(order, [this](int64_t a, int64_t b) {
       return far_.lists[a].queries > far_.lists[b].queries;
     });
+    const int64_t block = plan_.sizes.queries;
     for (const int64_t c : order) {
       const SlotList& list = far_.lists[c];
-      for (int64_t n = (list.queries - 1) / kQueryBlock * kQueryBlock; n >= 0 && list.queries > 0;
-           n -= kQueryBlock)
-        far_.blocks.push_back({c, list.query_begin + n, std::min(kQueryBlock, list.queries - n)});
+      for (int64_t n = (list.queries - 1) / block * block; n >= 0 && list.queries > 0; n -= block)
+        far_.blocks.push_back({c, list.query_begin + n, std::min(block, list.queries - n)});
     }
   }
 

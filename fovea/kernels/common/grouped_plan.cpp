@@ -77,12 +77,13 @@ void check(const GroupedRule& rule, const GroupedTokens& tokens) {
 // sinks in every group.
 void tile_sets(const GroupedPlan& plan, std::span<const uint64_t> members, int64_t first, bool keys,
                std::vector<uint64_t>& any, std::vector<uint64_t>& all) {
-  const int64_t tokens = plan.keys - first, tiles = (tokens + kVisitTile - 1) / kVisitTile;
+  const int64_t tokens = plan.keys - first, size = plan.sizes.tile,
+                tiles = (tokens + size - 1) / size;
   any.resize(static_cast<size_t>(tiles));
   all.resize(static_cast<size_t>(tiles));
   for (int64_t tile = 0; tile < tiles; ++tile) {
     uint64_t some = 0, every = kEveryGroup;
-    const int64_t begin = first + tile * kVisitTile, end = std::min(begin + kVisitTile, plan.keys);
+    const int64_t begin = first + tile * size, end = std::min(begin + size, plan.keys);
     for (int64_t n = begin; n < end; ++n) {
       const bool sink = keys && plan.key.position[n] < plan.rule.sinks;
       some |= sink ? kEveryGroup : members[n];
@@ -97,9 +98,10 @@ int32_t low_bits(uint64_t x) { return static_cast<int32_t>(static_cast<uint32_t>
 
 // Positions and documents by token.
 void set_places(GroupedPlan& plan, std::span<const TokenPlace> places) {
+  const int64_t block = plan.sizes.keys;
   // One tile more than whole blocks: the queries of a chunk may begin inside a tile.
   const auto padded =
-      static_cast<size_t>((plan.keys + kKeyBlock - 1) / kKeyBlock * kKeyBlock + kVisitTile);
+      static_cast<size_t>((plan.keys + block - 1) / block * block + plan.sizes.tile);
   plan.key.position.resize(padded);
   plan.key.document.assign(padded, -2);
   for (size_t n = 0; n < places.size(); ++n) {
@@ -291,9 +293,10 @@ std::optional<std::string> why_not_grouped_plans(const GroupedRule& rule,
 }
 
 GroupedPlan make_grouped_plan(const GroupedRule& rule, const GroupedTokens& tokens,
-                              std::optional<GroupedKind> wanted) {
+                              const TileSizes& sizes, std::optional<GroupedKind> wanted) {
   check(rule, tokens);
   GroupedPlan plan;
+  plan.sizes = sizes;
   plan.rule = rule;
   plan.keys = std::ssize(tokens.places);
   plan.queries = tokens.queries;

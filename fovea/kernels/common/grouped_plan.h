@@ -50,7 +50,7 @@ struct GroupedTokens {
   int64_t queries = 0;
 };
 
-/// Tokens in an order of their own, whole kVisitTile tiles a list: slots. Padding has token -1.
+/// Tokens in an order of their own, whole tiles a list: slots. Padding has token -1.
 struct SlotColumns {
   std::vector<int32_t> token;
   TokenColumns places;
@@ -64,7 +64,7 @@ struct SlotList {
   int64_t component = 0;  ///< lists of different components never meet
 };
 
-/// Up to kQueryBlock queries of one list.
+/// Up to a block of queries of one list.
 struct SlotBlock {
   int64_t list = 0, begin = 0, rows = 0;
 };
@@ -93,6 +93,7 @@ struct GroupedPlan {
   GroupedKind kind = GroupedKind::dense;
   std::string reason;
   int64_t queries = 0, keys = 0;
+  TileSizes sizes;
   GroupedRule rule;
   VisitRule near;    ///< of the pass in the tokens' order: near pairs, or (block_sparse) all
   TokenColumns key;  ///< pattern_id and open are empty where the rule does not read them
@@ -101,7 +102,7 @@ struct GroupedPlan {
   std::vector<int32_t> documents;  ///< where they begin, then the number of keys
   /// By key: the first key that is near it, the first later one that it is far from.
   std::vector<int32_t> near_begin, far_from;
-  /// By kVisitTile keys, and by as many queries: groups that some and that all of them are in.
+  /// By tiles of keys, and of queries: groups that some and that all of them are in.
   std::vector<uint64_t> key_any, key_all, query_any, query_all;
   FarPairs far;
 
@@ -120,6 +121,7 @@ struct GroupedPlan {
 /// memory O(tokens). ConfigError: more than 64 groups, or a plan that the mask or the memberships
 /// exclude; ShapeError: sizes, positions or documents out of order, memberships out of range.
 GroupedPlan make_grouped_plan(const GroupedRule& rule, const GroupedTokens& tokens,
+                              const TileSizes& sizes,
                               std::optional<GroupedKind> wanted = std::nullopt);
 
 /// Why there are no plans for a mask and tokens at these places.
@@ -129,7 +131,7 @@ std::optional<std::string> why_not_grouped_plans(const GroupedRule& rule,
 /// Slots of every key.
 IntRows key_slots_of(const GroupedPlan& plan);
 
-/// Tiles of kQueryBlock queries x kVisitTile keys that all passes of a plan visit, for one head.
+/// Tiles of keys that blocks of queries visit, in all passes of a plan, for one head.
 int64_t visited_tiles(const GroupedPlan& plan);
 
 /// Tile ranges of keys of query rows [begin, begin + rows) in the pass in the tokens' order.

@@ -10,8 +10,8 @@
 namespace fovea {
 namespace {
 
-constexpr int64_t round_down(int64_t n) { return n / kVisitTile * kVisitTile; }
-constexpr int64_t round_up(int64_t n) { return round_down(n + kVisitTile - 1); }
+constexpr int64_t round_down(int64_t n, int64_t tile) { return n / tile * tile; }
+constexpr int64_t round_up(int64_t n, int64_t tile) { return round_down(n + tile - 1, tile); }
 
 void append(std::vector<TileRange>& out, int64_t begin, int64_t end, TileRange::Kind kind) {
   if (begin >= end) return;
@@ -24,11 +24,13 @@ void append(std::vector<TileRange>& out, int64_t begin, int64_t end, TileRange::
 
 // [some_begin, some_end) in whole tiles, of which those inside [all_begin, all_end) are full;
 // `size` rows exist.
-void append_range(std::vector<TileRange>& out, int64_t offset, int64_t size, int64_t some_begin,
-                  int64_t some_end, int64_t all_begin, int64_t all_end) {
+void append_range(std::vector<TileRange>& out, int64_t tile, int64_t offset, int64_t size,
+                  int64_t some_begin, int64_t some_end, int64_t all_begin, int64_t all_end) {
   if (some_begin >= some_end) return;
-  const int64_t begin = round_down(some_begin), end = std::min(round_up(some_end), size);
-  int64_t full_begin = round_up(std::max(all_begin, begin)), full_end = round_down(all_end);
+  const int64_t begin = round_down(some_begin, tile),
+                end = std::min(round_up(some_end, tile), size);
+  int64_t full_begin = round_up(std::max(all_begin, begin), tile),
+          full_end = round_down(all_end, tile);
   if (full_begin >= full_end) full_begin = full_end = end;
   append(out, offset + begin, offset + full_begin, TileRange::Kind::partial);
   append(out, offset + full_begin, offset + full_end, TileRange::Kind::full);
@@ -81,9 +83,9 @@ struct Sets {
 };
 
 Sets sets_of(const std::vector<uint64_t>& any, const std::vector<uint64_t>& all, int64_t begin,
-             int64_t end) {
+             int64_t end, int64_t tile) {
   Sets out;
-  for (int64_t n = begin / kVisitTile; n * kVisitTile < end; ++n) {
+  for (int64_t n = begin / tile; n * tile < end; ++n) {
     out.any |= any[n];
     out.all &= all[n];
   }
@@ -111,13 +113,15 @@ std::span<const int32_t> queries_of(const FarPairs& far, const SlotList& list) {
   return std::span(far.query.token).subspan(list.query_begin, list.queries);
 }
 
-void append_keys(std::vector<TileRange>& out, const SlotList& list, Slots some, Slots all) {
-  append_range(out, list.key_begin, round_up(list.keys), some.first, some.second, all.first,
-               all.second);
+void append_keys(std::vector<TileRange>& out, int64_t tile, const SlotList& list, Slots some,
+                 Slots all) {
+  append_range(out, tile, list.key_begin, round_up(list.keys, tile), some.first, some.second,
+               all.first, all.second);
 }
-void append_queries(std::vector<TileRange>& out, const SlotList& list, Slots some, Slots all) {
-  append_range(out, list.query_begin, round_up(list.queries), some.first, some.second, all.first,
-               all.second);
+void append_queries(std::vector<TileRange>& out, int64_t tile, const SlotList& list, Slots some,
+                    Slots all) {
+  append_range(out, tile, list.query_begin, round_up(list.queries, tile), some.first, some.second,
+               all.first, all.second);
 }
 
 // Key slots of a block of a listed plan.
@@ -138,7 +142,7 @@ void listed_tile_ranges(const GroupedPlan& plan, const SlotBlock& block,
       some.first = std::max(some.first, first_end - far.rule.reach);
       all.first = std::max(some.first, some.second - far.rule.reach);
     }
-    append_keys(out, list, some, all);
+    append_keys(out, plan.sizes.tile, list, some, all);
   }
 }
 
@@ -164,7 +168,7 @@ void listed_query_tile_ranges(const GroupedPlan& plan, int64_t list, int64_t beg
       all.second = one ? past(all.first, begin) : 0;
       some.second = past(slots_between(tokens, last, plan.document_end(last)).first, end - 1);
     }
-    append_queries(out, visitor, some, all);
+    append_queries(out, plan.sizes.tile, visitor, some, all);
   }
 }
 
@@ -181,14 +185,15 @@ void near_tile_ranges(const GroupedPlan& plan, int64_t begin, int64_t rows,
   const int64_t first = plan.first_query() + begin, last = first + rows - 1;
   if (plan.has_far()) {
     const bool one = plan.document_begin(first) == plan.document_begin(last);
-    append_range(out, 0, plan.keys, plan.near_begin[first], last + 1, plan.near_begin[last],
-                 one ? first + 1 : 0);
+    append_range(out, plan.sizes.tile, 0, plan.keys, plan.near_begin[first], last + 1,
+                 plan.near_begin[last], one ? first + 1 : 0);
     return;
   }
   const Tiles tiles(plan);
-  const Sets query = sets_of(plan.query_any, plan.query_all, begin, begin + rows);
-  for (int64_t key = round_down(plan.document_begin(first)); key <= last; key += kVisitTile) {
-    const int64_t end = std::min(key + kVisitTile, plan.keys), n = key / kVisitTile;
+  const Sets query = sets_of(plan.query_any, plan.query_all, begin, begin + rows, plan.sizes.tile);
+  const int64_t tile = plan.sizes.tile;
+  for (int64_t key = round_down(plan.document_begin(first), tile); key <= last; key += tile) {
+    const int64_t end = std::min(key + tile, plan.keys), n = key / tile;
     tiles.add(first, last, key, end - 1, may_meet(query.any, plan.key_any[n]),
               (query.all & plan.key_all[n]) != 0, key, end, out);
   }
@@ -201,15 +206,16 @@ void near_query_tile_ranges(const GroupedPlan& plan, int64_t begin, int64_t end,
   const int64_t offset = plan.first_query();
   const int64_t from = std::max<int64_t>(begin - offset, 0);
   if (plan.has_far()) {
-    append_range(out, 0, plan.queries, from, plan.far_from[end - 1] - offset, end - 1 - offset,
-                 plan.far_from[begin] - offset);
+    append_range(out, plan.sizes.tile, 0, plan.queries, from, plan.far_from[end - 1] - offset,
+                 end - 1 - offset, plan.far_from[begin] - offset);
     return;
   }
   const Tiles tiles(plan);
-  const Sets key = sets_of(plan.key_any, plan.key_all, begin, end);
+  const Sets key = sets_of(plan.key_any, plan.key_all, begin, end, plan.sizes.tile);
   const int64_t behind = plan.document_end(end - 1) - offset;
-  for (int64_t query = round_down(from); query < behind; query += kVisitTile) {
-    const int64_t stop = std::min(query + kVisitTile, plan.queries), n = query / kVisitTile;
+  const int64_t tile = plan.sizes.tile;
+  for (int64_t query = round_down(from, tile); query < behind; query += tile) {
+    const int64_t stop = std::min(query + tile, plan.queries), n = query / tile;
     tiles.add(query + offset, stop - 1 + offset, begin, end - 1,
               may_meet(plan.query_any[n], key.any), (key.all & plan.query_all[n]) != 0, query, stop,
               out);
@@ -236,7 +242,8 @@ void far_tile_ranges(const GroupedPlan& plan, const SlotBlock& block, std::vecto
     Slots all{0, 0};
     if (one && !far.rule.limited && !compares(plan, list))
       all = slots_between(tokens, plan.document_begin(last), plan.near_begin[first]);
-    append_keys(out, list, slots_between(tokens, begin, plan.near_begin[last]), all);
+    append_keys(out, plan.sizes.tile, list, slots_between(tokens, begin, plan.near_begin[last]),
+                all);
   }
 }
 
@@ -253,20 +260,21 @@ void far_query_tile_ranges(const GroupedPlan& plan, int64_t list, int64_t begin,
     Slots all{0, 0};
     if (one && !far.rule.limited && !compares(plan, far.lists[list]))
       all = slots_between(tokens, plan.far_from[last], plan.document_end(first));
-    append_queries(out, visitor,
+    append_queries(out, plan.sizes.tile, visitor,
                    slots_between(tokens, plan.far_from[first], plan.document_end(last)), all);
   }
 }
 
 int64_t visited_tiles(const GroupedPlan& plan) {
+  const int64_t rows = plan.sizes.queries, tile = plan.sizes.tile;
   int64_t tiles = 0;
   std::vector<TileRange> ranges;
   const auto add = [&] {
     for (const TileRange& range : ranges)
-      tiles += (range.key_end - range.key_begin + kVisitTile - 1) / kVisitTile;
+      tiles += (range.key_end - range.key_begin + tile - 1) / tile;
   };
-  for (int64_t begin = 0; begin < plan.queries; begin += kQueryBlock) {
-    near_tile_ranges(plan, begin, std::min(kQueryBlock, plan.queries - begin), ranges);
+  for (int64_t begin = 0; begin < plan.queries; begin += rows) {
+    near_tile_ranges(plan, begin, std::min(rows, plan.queries - begin), ranges);
     add();
   }
   for (const SlotBlock& block : plan.far.blocks) {

@@ -74,9 +74,10 @@ void set_ranks(const GroupedPlan& plan, FarPairs& far) {
 
 }  // namespace
 
-GroupedPlan make_listed_plan(const ListedTokens& tokens) {
+GroupedPlan make_listed_plan(const ListedTokens& tokens, const TileSizes& sizes) {
   check(tokens);
   GroupedPlan plan;
+  plan.sizes = sizes;
   plan.kind = GroupedKind::lists;
   plan.reason = "given lists";
   plan.rule = {.groups = 1, .window = 1};

@@ -27,6 +27,6 @@ struct ListedTokens {
 
 /// Seen: same document, not later, in a visited list (and among its last `keep`). Time and memory
 /// O(tokens + visits). ShapeError: sizes, order of places, list numbers.
-GroupedPlan make_listed_plan(const ListedTokens& tokens);
+GroupedPlan make_listed_plan(const ListedTokens& tokens, const TileSizes& sizes);
 
 }  // namespace fovea

@@ -15,15 +15,15 @@ namespace {
 
 constexpr int64_t kLargest = std::numeric_limits<int32_t>::max() / 2;  // differences must fit too
 
-int64_t padded(int64_t n) { return (n + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
+int64_t padded(int64_t n, int64_t block) { return (n + block - 1) / block * block; }
 
 /// Documents may carry any labels: numbers in order of appearance, so that 32 bits hold them.
 using Labels = std::unordered_map<int64_t, int32_t>;
 
 TokenColumns columns_of(const MaskRule& rule, std::span<const TokenPlace> places, Labels& labels,
-                        int32_t padding) {
+                        int64_t block, int32_t padding) {
   TokenColumns out;
-  const size_t size = static_cast<size_t>(padded(std::ssize(places)));
+  const size_t size = static_cast<size_t>(padded(std::ssize(places), block));
   out.position.resize(size);
   out.document.assign(size, padding);
   out.pattern_id.resize(size);
@@ -44,17 +44,17 @@ TokenColumns columns_of(const MaskRule& rule, std::span<const TokenPlace> places
 
 // The same visits seen from the keys. A block of queries belongs to a block of keys in full only if
 // one full range covers it.
-TileRanges turned(const TileRanges& by_query, int64_t queries, int64_t keys) {
-  const int64_t blocks = (keys + kKeyBlock - 1) / kKeyBlock;
+TileRanges turned(const TileRanges& by_query, int64_t queries, int64_t keys, int64_t key_block) {
+  const int64_t blocks = (keys + key_block - 1) / key_block;
   std::vector<std::vector<TileRange>> of_keys(static_cast<size_t>(blocks));
   for (int64_t b = 0; b < by_query.blocks(); ++b) {
     const int64_t begin = b * by_query.query_block;
     const int64_t end = std::min(begin + by_query.query_block, queries);
     for (const TileRange& range : by_query.of_block(b)) {
-      for (int64_t n = range.key_begin / kKeyBlock; n * kKeyBlock < range.key_end; ++n) {
+      for (int64_t n = range.key_begin / key_block; n * key_block < range.key_end; ++n) {
         const bool covers = range.kind == TileRange::Kind::full &&
-                            range.key_begin <= n * kKeyBlock &&
-                            range.key_end >= std::min((n + 1) * kKeyBlock, keys);
+                            range.key_begin <= n * key_block &&
+                            range.key_end >= std::min((n + 1) * key_block, keys);
         const TileRange::Kind kind = covers ? TileRange::Kind::full : TileRange::Kind::partial;
         std::vector<TileRange>& list = of_keys[n];
         if (!list.empty() && list.back().key_end == end) continue;  // this block's second range
@@ -66,7 +66,7 @@ TileRanges turned(const TileRanges& by_query, int64_t queries, int64_t keys) {
       }
     }
   }
-  TileRanges out{.query_block = kKeyBlock, .block_begin = {0}, .ranges = {}};
+  TileRanges out{.query_block = key_block, .block_begin = {0}, .ranges = {}};
   for (const std::vector<TileRange>& list : of_keys) {
     out.ranges.insert(out.ranges.end(), list.begin(), list.end());
     out.block_begin.push_back(std::ssize(out.ranges));
@@ -105,16 +105,17 @@ int32_t visit_open(const MaskRule& rule, int64_t position) {
 }
 
 Visits make_visits(const MaskRule& rule, std::span<const TokenPlace> queries,
-                   std::span<const TokenPlace> keys) {
+                   std::span<const TokenPlace> keys, const TileSizes& sizes) {
   Visits out;
+  out.sizes = sizes;
   out.queries = std::ssize(queries);
   out.keys = std::ssize(keys);
   out.rule = visit_rule(rule);
   Labels labels;
-  out.query = columns_of(rule, queries, labels, -1);
-  out.key = columns_of(rule, keys, labels, -2);
-  out.by_query = build_tile_ranges(rule, queries, keys, kQueryBlock, kVisitTile);
-  out.by_key = turned(out.by_query, out.queries, out.keys);
+  out.query = columns_of(rule, queries, labels, sizes.keys, -1);
+  out.key = columns_of(rule, keys, labels, sizes.keys, -2);
+  out.by_query = build_tile_ranges(rule, queries, keys, sizes.queries, sizes.tile);
+  out.by_key = turned(out.by_query, out.queries, out.keys, sizes.keys);
   return out;
 }
 

@@ -16,14 +16,11 @@
 
 #include "fovea/kernels/common/mask_rule.h"
 #include "fovea/kernels/common/tile_ranges.h"
+#include "fovea/kernels/common/tile_sizes.h"
 
 namespace fovea {
 
-/// Sizes of the kernels' blocks. A block of queries stays in the first-level cache while keys
-/// stream past; a block of keys (backward) makes the sums over keys four panels deep.
-constexpr int64_t kQueryBlock = 64, kKeyBlock = 128, kVisitTile = 32;
-
-/// Plain arrays, padded to whole blocks; padding matches nothing.
+/// Plain arrays, padded to whole blocks of keys; padding matches nothing.
 struct TokenColumns {
   std::vector<int32_t> position, document;
   std::vector<int32_t> pattern_id;  ///< strided: position mod stride; fixed: block of the position
@@ -55,8 +52,9 @@ struct Visits {
   int64_t queries = 0, keys = 0;
   VisitRule rule;
   TokenColumns query, key;
-  TileRanges by_query;  ///< per kQueryBlock queries: ranges of keys
-  TileRanges by_key;    ///< per kKeyBlock keys: ranges of queries (key_begin, key_end are queries)
+  TileSizes sizes;
+  TileRanges by_query;  ///< of blocks of queries: ranges of keys
+  TileRanges by_key;    ///< of blocks of keys: ranges of queries (key_begin, key_end are queries)
 };
 
 /// Keys [begin, end), of which key j stands at position j + shift.
@@ -79,7 +77,7 @@ int32_t visit_open(const MaskRule& rule, int64_t position);
 /// Derives the visits of queries and keys at the given places. Time O(tiles), memory O(tokens +
 /// ranges). ShapeError where a position does not fit 31 bits.
 Visits make_visits(const MaskRule& rule, std::span<const TokenPlace> queries,
-                   std::span<const TokenPlace> keys);
+                   std::span<const TokenPlace> keys, const TileSizes& sizes);
 
 /// What a query at `position` sees of keys that stand in `runs` of ascending positions, in one
 /// document; nothing where that is more than two ranges (or the rule is strided or fixed).

@@ -14,23 +14,8 @@
 
 namespace fovea::kernels {
 
-namespace {
-
-template <class T>
-const AttentionTable<T>* table_in_place = nullptr;
-
-}  // namespace
-
-template <class T>
-void use_attention_table(const AttentionTable<T>* table) {
-  table_in_place<T> = table;
-}
-template void use_attention_table(const AttentionTable<float>*);
-template void use_attention_table(const AttentionTable<BFloat16>*);
-
 template <>
 const AttentionTable<float>& attention_table<float>() {
-  if (table_in_place<float> != nullptr) return *table_in_place<float>;
   static const AttentionTable<float>& chosen = pick_by_isa<const AttentionTable<float>&()>(
       {attention_scalar<float>, FOVEA_X86(attention_avx2<float>),
        FOVEA_X86(attention_avx512<float>)})();
@@ -39,7 +24,6 @@ const AttentionTable<float>& attention_table<float>() {
 
 template <>
 const AttentionTable<BFloat16>& attention_table<BFloat16>() {
-  if (table_in_place<BFloat16> != nullptr) return *table_in_place<BFloat16>;
   static const AttentionTable<BFloat16>& chosen = pick_by_isa<const AttentionTable<BFloat16>&()>(
       {attention_scalar<BFloat16>, FOVEA_X86(attention_avx2<BFloat16>),
        FOVEA_X86(attention_avx512<BFloat16>), FOVEA_X86(attention_avx512_bf16),
@@ -99,10 +83,10 @@ struct Item {
 template <class T>
 class Forward {
  public:
-  explicit Forward(const AttentionForward<T>& problem)
+  Forward(const AttentionForward<T>& problem, const AttentionTable<T>* table)
       : p_(problem),
         s_(problem.sizes),
-        table_(attention_table<T>()),
+        table_(table_or(table)),
         key_(packed_width(table_, s_.head_dim)),
         value_(packed_width(table_, s_.value_dim)),
         panels_((s_.keys + table_.panel - 1) / table_.panel),
@@ -196,7 +180,7 @@ class Forward {
       for (int64_t i = begin; i < end; ++i)
         set_row(block, block.rows++, visits, head.b, head.g * query_heads + h, i);
     }
-    table_.forward(block, scratch);
+    (block.gate.active() ? table_.gated.forward : table_.forward)(block, scratch);
   }
 
   void set_row(ForwardBlock<T>& block, int64_t row, const Visits& visits, int64_t b, int64_t h,
@@ -234,17 +218,17 @@ class Forward {
 }  // namespace
 
 template <class T>
-void run(const AttentionForward<T>& problem) {
+void run(const AttentionForward<T>& problem, const AttentionTable<T>* table) {
   check_sizes(problem.sizes, problem.rule.gate, problem.visits);
   if (problem.sizes.batch * problem.sizes.heads * problem.sizes.queries == 0) return;
-  const auto run_once = [](const AttentionForward<T>& p) {
-    Forward<T> forward(p);
+  const auto run_once = [table](const AttentionForward<T>& p) {
+    Forward<T> forward(p, table);
     forward.run();
     return forward.finite();
   };
   if (!run_once(problem)) ForwardIsolation<AttentionForward, T>(problem).repair(run_once);
 }
-template void run(const AttentionForward<float>&);
-template void run(const AttentionForward<BFloat16>&);
+template void run(const AttentionForward<float>&, const AttentionTable<float>*);
+template void run(const AttentionForward<BFloat16>&, const AttentionTable<BFloat16>*);
 
 }  // namespace fovea::kernels

@@ -17,6 +17,9 @@
 
 namespace fovea::kernels {
 
+template <class T>
+struct AttentionTable;  // attention_table.h
+
 /// Whether reading keys where they lie is faster than packing them: up to 16 rows a key head.
 bool prefers_decode(const AttentionSizes& sizes);
 
@@ -24,13 +27,14 @@ bool prefers_decode(const AttentionSizes& sizes);
 /// 256.
 std::optional<std::string> why_not_attention_kernels(int64_t head_dim, int64_t value_dim);
 
-/// For T = float and BFloat16. UnsupportedError for other widths, ShapeError for impossible sizes.
+/// For T = float and BFloat16; `table`: other kernels than those of the instruction set in force,
+/// for tests. UnsupportedError for other widths, ShapeError for impossible sizes.
 template <class T>
-void run(const AttentionForward<T>& problem);
+void run(const AttentionForward<T>& problem, const AttentionTable<T>* table = nullptr);
 template <class T>
-void run(const AttentionBackward<T>& problem);
+void run(const AttentionBackward<T>& problem, const AttentionTable<T>* table = nullptr);
 template <class T>
-void run(const AttentionDecode<T>& problem);
+void run(const AttentionDecode<T>& problem, const AttentionTable<T>* table = nullptr);
 
 /// The instruction set of these kernels for T: "avx512_bf16", "avx512", "avx2", "scalar".
 template <class T>

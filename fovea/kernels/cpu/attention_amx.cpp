@@ -1,5 +1,4 @@
-// The attention kernels with products by matrix tiles; compiler flags stand in
-// fovea/CMakeLists.txt.
+// The attention kernels for amx and BFloat16; compiler flags: fovea/CMakeLists.txt.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -8,7 +7,7 @@
 namespace fovea::kernels {
 
 const AttentionTable<BFloat16>& attention_amx() {
-  static constexpr AttentionTable<BFloat16> table = table_of<BFloat16, TilePair>("amx");
+  static const AttentionTable<BFloat16> table = table_of<BFloat16, TilePair>("amx", gated_amx());
   return table;
 }
 

@@ -1,4 +1,4 @@
-// The attention kernels for avx2; its compiler flags stand in fovea/CMakeLists.txt.
+// The attention kernels for avx2 and float; compiler flags: fovea/CMakeLists.txt.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -8,12 +8,7 @@ namespace fovea::kernels {
 
 template <>
 const AttentionTable<float>& attention_avx2<float>() {
-  static constexpr AttentionTable<float> table = table_of<float, Single>("avx2");
-  return table;
-}
-template <>
-const AttentionTable<BFloat16>& attention_avx2<BFloat16>() {
-  static constexpr AttentionTable<BFloat16> table = table_of<BFloat16, Single>("avx2");
+  static const AttentionTable<float> table = table_of<float, Single>("avx2", gated_avx2<float>());
   return table;
 }
 

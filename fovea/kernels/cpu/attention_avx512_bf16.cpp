@@ -1,5 +1,4 @@
-// The attention kernels with products of bfloat16 pairs; compiler flags stand in
-// fovea/CMakeLists.txt.
+// The attention kernels for avx512_bf16 and BFloat16; compiler flags: fovea/CMakeLists.txt.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -8,7 +7,8 @@
 namespace fovea::kernels {
 
 const AttentionTable<BFloat16>& attention_avx512_bf16() {
-  static constexpr AttentionTable<BFloat16> table = table_of<BFloat16, Pair>("avx512_bf16");
+  static const AttentionTable<BFloat16> table =
+      table_of<BFloat16, Pair>("avx512_bf16", gated_avx512_bf16());
   return table;
 }
 

@@ -580,12 +580,11 @@ class BackwardKeys {
   Extent queries_, extent_[kKeyTiles];
 };
 
-template <class T, class P>
+template <class T, class P, bool gated = false>
 void backward_block(const BackwardBlock<T>& block, float* scratch) {
   const FlushDenormals flush;
   [[maybe_unused]] const TileUse tiles;
-  if (block.gate.active()) return BackwardKeys<T, P, true>(block, scratch).run();
-  BackwardKeys<T, P, false>(block, scratch).run();
+  BackwardKeys<T, P, gated>(block, scratch).run();
 }
 
 }  // namespace

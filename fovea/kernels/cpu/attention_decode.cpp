@@ -15,7 +15,7 @@ bool prefers_decode(const AttentionSizes& s) {
 }
 
 template <class T>
-void run(const AttentionDecode<T>& problem) {
+void run(const AttentionDecode<T>& problem, const AttentionTable<T>* table) {
   const AttentionSizes& s = problem.sizes;
   check_sizes(s, problem.rule.gate);
   require<ShapeError>(std::ssize(problem.rows) == s.batch * s.queries, "attention kernel",
@@ -45,7 +45,7 @@ void run(const AttentionDecode<T>& problem) {
     }
   }
   if (s.batch * s.heads * s.queries == 0) return;
-  const auto run_once = [](const AttentionDecode<T>& p) { Decode<T>(p).run(); };
+  const auto run_once = [table](const AttentionDecode<T>& p) { Decode<T>(p, table).run(); };
   run_once(problem);
   for (int64_t n = 0; n < s.batch * s.heads * s.queries; ++n) {
     const T* const row =
@@ -54,7 +54,7 @@ void run(const AttentionDecode<T>& problem) {
       return ForwardIsolation<AttentionDecode, T>(problem).repair(run_once);
   }
 }
-template void run(const AttentionDecode<float>&);
-template void run(const AttentionDecode<BFloat16>&);
+template void run(const AttentionDecode<float>&, const AttentionTable<float>*);
+template void run(const AttentionDecode<BFloat16>&, const AttentionTable<BFloat16>*);
 
 }  // namespace fovea::kernels

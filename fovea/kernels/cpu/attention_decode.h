@@ -48,7 +48,7 @@ template <class T, class P>
 class DecodeChunk {
  public:
   DecodeChunk(const DecodeBlock<T>& block, float* scratch)
-      : b_(block), part_(decode_part(block.value_width)) {
+      : b_(block), part_(row_state(block.value_width)) {
     q_ = scratch;
     weights_ = q_ + kDecodeRows * b_.key_width.pitch;
     totals_ = weights_ + kDecodeRows * kDecodeKeys;
@@ -72,8 +72,9 @@ class DecodeChunk {
       add_values(tile);
     }
     for (int64_t r = 0; r < b_.rows; ++r) {
-      b_.part[r * part_ + b_.value_width.columns] = maximum_[r];
-      b_.part[r * part_ + b_.value_width.columns + 1] = sum(load(totals_ + r * kLanes));
+      RowState& state = state_behind(b_.part + r * part_, b_.value_width);
+      state.reference = maximum_[r];
+      state.total = sum(load(totals_ + r * kLanes));
     }
   }
 
@@ -331,24 +332,26 @@ void decode_block(const DecodeBlock<T>& block, float* scratch) {
 template <class T>
 void finish_decode_row(const DecodeRow<T>& p) {
   const FlushDenormals flush;
-  const int64_t width = p.value_width.elements, columns = p.value_width.columns;
+  const int64_t width = p.value_width.elements;
   float top = p.sink * kLog2E;
   for (int64_t n = 0; n < p.count; ++n) {
-    const float m = p.parts[n * p.stride + columns];
+    const float m = state_behind(p.parts + n * p.stride, p.value_width).reference;
     top = m > top ? m : top;
   }
   float sums[kWidestHead] = {};
-  float total = top > -kInfinity ? __builtin_exp2f(p.sink * kLog2E - top) : 0.0f;
+  RowState row{.reference = top};
+  if (top > -kInfinity) row.total = __builtin_exp2f(p.sink * kLog2E - top);
   for (int64_t n = 0; n < p.count; ++n) {
     const float* part = p.parts + n * p.stride;
-    if (part[columns + 1] == 0.0f) continue;  // saw nothing
-    const float factor = __builtin_exp2f(part[columns] - top);
-    total += part[columns + 1] * factor;
+    const RowState& state = state_behind(part, p.value_width);
+    if (state.total == 0.0f) continue;  // saw nothing
+    const float factor = merge(row, state, false);
     for (int64_t c = 0; c < width; ++c) sums[c] += part[c] * factor;
   }
-  const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
+  const float inverse = row.total == 0.0f ? 0.0f : 1.0f / row.total;
   for (int64_t c = 0; c < width; ++c) from_float(sums[c] * inverse, p.out[c]);
-  if (p.lse != nullptr) *p.lse = total == 0.0f ? -kInfinity : (top + __builtin_log2f(total)) * kLn2;
+  if (p.lse == nullptr) return;
+  *p.lse = row.total == 0.0f ? -kInfinity : (top + __builtin_log2f(row.total)) * kLn2;
 }
 
 }  // namespace

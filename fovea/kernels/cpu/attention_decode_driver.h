@@ -40,14 +40,14 @@ template <class T>
 class Decode {
  public:
   /// Keeps a reference.
-  explicit Decode(const AttentionDecode<T>& problem)
+  explicit Decode(const AttentionDecode<T>& problem, const AttentionTable<T>* table = nullptr)
       : p_(problem),
         s_(problem.sizes),
-        table_(attention_table<T>()),
+        table_(table_or(table)),
         key_(packed_width(table_, s_.head_dim)),
         value_(packed_width(table_, s_.value_dim)),
         rows_(s_.heads / s_.kv_heads * s_.queries),
-        part_(decode_part(value_)),
+        part_(row_state(value_)),
         gate_(gate_rule(p_.rule.gate)) {
     for (int64_t b = 0; b < s_.batch; ++b) {
       for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));

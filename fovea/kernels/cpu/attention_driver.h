@@ -23,6 +23,12 @@ namespace fovea::kernels {
 template <class T>
 const AttentionTable<T>& attention_table();
 
+/// `given`, or the kernels of the instruction set in force.
+template <class T>
+const AttentionTable<T>& table_or(const AttentionTable<T>* given) {
+  return given != nullptr ? *given : attention_table<T>();
+}
+
 /// Uninitialised floats, aligned to cache lines; much memory on huge pages. Packed operands and
 /// scratch.
 class FloatBuffer {
@@ -129,21 +135,21 @@ struct RowNumbers {
 
 /// Numbers of queries [begin, end) of a head, neutral ones beyond those that exist.
 template <class T, template <class> class Problem>
-void number_queries(const Problem<T>& p, int64_t b, int64_t head, int64_t begin, int64_t end,
-                    const RowNumbers& to) {
+void number_queries(const AttentionTable<T>& table, const Problem<T>& p, int64_t b, int64_t head,
+                    int64_t begin, int64_t end, const RowNumbers& to) {
   const AttentionSizes& s = p.sizes;
   const int64_t real = std::max(std::min(end, s.queries), begin);
   const int64_t row = (b * s.heads + head) * s.queries + begin;
-  attention_table<T>().delta({.out = p.out.at(b, head, begin),
-                              .dout = p.dout.at(b, head, begin),
-                              .out_row = p.out.row,
-                              .dout_row = p.dout.row,
-                              .dlse = p.dlse != nullptr ? p.dlse + row : nullptr,
-                              .lse = p.lse + row,
-                              .rows = real - begin,
-                              .width = s.value_dim,
-                              .delta = to.delta + begin,
-                              .lse2 = to.lse2 + begin});
+  table.delta({.out = p.out.at(b, head, begin),
+               .dout = p.dout.at(b, head, begin),
+               .out_row = p.out.row,
+               .dout_row = p.dout.row,
+               .dlse = p.dlse != nullptr ? p.dlse + row : nullptr,
+               .lse = p.lse + row,
+               .rows = real - begin,
+               .width = s.value_dim,
+               .delta = to.delta + begin,
+               .lse2 = to.lse2 + begin});
   for (int64_t i = begin; i < real; ++i)
     to.scale[i] = p.rule.tau != nullptr ? 1.0f / p.rule.tau[b * s.queries + i] : p.rule.scale;
   for (int64_t i = real; i < end; ++i) {

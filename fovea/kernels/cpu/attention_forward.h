@@ -166,13 +166,14 @@ class ForwardRows {
   // A row's states summed under one reference; false if they have seen no key.
   bool merge_states(int64_t r, bool stats) {
     const int64_t columns = b_.value_width.columns, size = row_state(b_.value_width);
+    const auto earlier = [&](int64_t n) { return b_.states + b_.earlier[r][n] * size; };
     float top = -kInfinity;
     bool seen = false;
     for (int64_t n = 0; n < b_.earlier_count[r]; ++n) {
-      const float* state = b_.states + b_.earlier[r][n] * size + columns;
-      if (state[1] == 0.0f) continue;
+      const RowState& state = state_behind(earlier(n), b_.value_width);
+      if (state.total == 0.0f) continue;
       seen = true;
-      if (state[0] > top) top = state[0];
+      if (state.reference > top) top = state.reference;
     }
     if (!seen) return false;
     if (top == -kInfinity) top = 0.0f;  // of sums that are NaN
@@ -183,26 +184,25 @@ class ForwardRows {
     } else if (unsafe_[r] && top > reference_[r]) {
       reference_[r] = top;
     }
+    RowState row{.reference = reference_[r], .largest = -kInfinity};
     bool begun = false;
     for (int64_t n = 0; n < b_.earlier_count[r]; ++n) {
-      const float* state = b_.states + b_.earlier[r][n] * size;
-      const float* tail = state + columns;
-      if (tail[1] == 0.0f) continue;
-      const float shift = tail[0] - reference_[r];
-      const float factor = shift == 0.0f ? 1.0f : __builtin_exp2f(shift);
+      const float* sums = earlier(n);
+      const RowState& state = state_behind(sums, b_.value_width);
+      if (state.total == 0.0f) continue;
+      const float factor = merge(row, state, stats);
       float* out = out_ + r * columns;
       for (int64_t c = 0; c < columns; c += kLanes) {
-        const Float sums = begun ? load(out + c) : Float{};
-        store(out + c, sums + factor * load(state + c));
+        const Float before = begun ? load(out + c) : Float{};
+        store(out + c, before + factor * load(sums + c));
       }
       begun = true;
-      sums_[r * kLanes] += factor * tail[1];
-      if (!stats) continue;
-      spread_[r * kLanes] += factor * (tail[2] + tail[1] * shift);
-      first_[r * kLanes] += factor * tail[4];
-      const float largest_x = tail[3] + shift;
-      if (largest_x > top_[r * kLanes]) top_[r * kLanes] = largest_x;
     }
+    sums_[r * kLanes] = row.total;
+    if (!stats) return true;
+    spread_[r * kLanes] = row.spread;
+    first_[r * kLanes] = row.first;
+    top_[r * kLanes] = row.largest;
     return true;
   }
 
@@ -211,12 +211,13 @@ class ForwardRows {
     for (int64_t r = 0; r < b_.rows; ++r) {
       float* to = b_.state_out[r];
       for (int64_t c = 0; c < columns; ++c) to[c] = out_[r * columns + c];
-      to[columns] = reference_[r];
-      to[columns + 1] = total_[r];
+      RowState& state = state_behind(to, b_.value_width);
+      state.reference = reference_[r];
+      state.total = total_[r];
       if (b_.stats[r] == nullptr) continue;
-      to[columns + 2] = sum(load(spread_ + r * kLanes));
-      to[columns + 3] = largest(load(top_ + r * kLanes));
-      to[columns + 4] = sum(load(first_ + r * kLanes));
+      state.spread = sum(load(spread_ + r * kLanes));
+      state.largest = largest(load(top_ + r * kLanes));
+      state.first = sum(load(first_ + r * kLanes));
     }
   }
 
@@ -584,12 +585,11 @@ class ForwardRows {
   alignas(64) float scale_[kQueryBlock], factor_[kQueryBlock];  // of raw products; to log 2 units
 };
 
-template <class T, class P>
+template <class T, class P, bool gated = false>
 void forward_block(const ForwardBlock<T>& block, float* scratch) {
   const FlushDenormals flush;
   [[maybe_unused]] const TileUse tiles;
-  if (block.gate.active()) return ForwardRows<T, P, true>(block, scratch).run();
-  ForwardRows<T, P, false>(block, scratch).run();
+  ForwardRows<T, P, gated>(block, scratch).run();
 }
 
 }  // namespace

@@ -37,10 +37,10 @@ struct Unit {
 template <class T>
 class Backward {
  public:
-  explicit Backward(const AttentionBackward<T>& problem)
+  Backward(const AttentionBackward<T>& problem, const AttentionTable<T>* table)
       : p_(problem),
         s_(problem.sizes),
-        table_(attention_table<T>()),
+        table_(table_or(table)),
         key_(packed_width(table_, s_.head_dim)),
         value_(packed_width(table_, s_.value_dim)),
         query_heads_(s_.heads / s_.kv_heads),
@@ -163,7 +163,7 @@ class Backward {
                   scratch);
     }
     const int64_t begin = task * kQueryTask;
-    number_queries(p_, unit.b, global, begin, end, unit.numbers[h]);
+    number_queries(table_, p_, unit.b, global, begin, end, unit.numbers[h]);
     for (int64_t part = 0; part < parts_; ++part) {
       float* dq = unit.dq[h] + (part * queries_ + begin) * key_.columns;
       std::fill(dq, dq + (end - begin) * key_.columns, 0.0f);
@@ -180,34 +180,35 @@ class Backward {
       heads[h].dgate = unit.dgate[h] + part * queries_ * gate_.pitch;
       heads[h].dbias = bias_ > 0 ? unit.dbias.data() + (part * query_heads_ + h) * bias_ : nullptr;
     }
+    const auto pass = gate_.active() ? table_.gated.backward : table_.backward;
     for (int64_t block = part; block < visits.by_key.blocks(); block += parts_) {
       const std::span<const TileRange> ranges = visits.by_key.of_block(block);
-      table_.backward({.key_width = key_,
-                       .value_width = value_,
-                       .key_begin = block * kKeyBlock,
-                       .key_count = s_.keys,
-                       .first_index = s_.keys - s_.queries,
-                       .k_natural = unit.k_natural,
-                       .k_rows = unit.k_rows,
-                       .v_natural = unit.v_natural,
-                       .ranges = ranges.data(),
-                       .range_count = std::ssize(ranges),
-                       .rule = visits.rule,
-                       .query_places = columns_of(visits.query),
-                       .key_places = columns_of(visits.key),
-                       .plain = is_plain(p_.rule, gate_.form),
-                       .gate = gate_,
-                       .query_gates = query_gates_.of(unit.b),
-                       .key_gates = key_gates_.at(unit.b),
-                       .heads = heads.data(),
-                       .head_count = query_heads_,
-                       .dk = p_.dk.at(unit.b, unit.g),
-                       .dv = p_.dv.at(unit.b, unit.g),
-                       .dk_row = p_.dk.row,
-                       .dv_row = p_.dv.row,
-                       .dgate = unit.dgate_keys,
-                       .not_finite = &not_finite_},
-                      scratch);
+      pass({.key_width = key_,
+            .value_width = value_,
+            .key_begin = block * kKeyBlock,
+            .key_count = s_.keys,
+            .first_index = s_.keys - s_.queries,
+            .k_natural = unit.k_natural,
+            .k_rows = unit.k_rows,
+            .v_natural = unit.v_natural,
+            .ranges = ranges.data(),
+            .range_count = std::ssize(ranges),
+            .rule = visits.rule,
+            .query_places = columns_of(visits.query),
+            .key_places = columns_of(visits.key),
+            .plain = is_plain(p_.rule, gate_.form),
+            .gate = gate_,
+            .query_gates = query_gates_.of(unit.b),
+            .key_gates = key_gates_.at(unit.b),
+            .heads = heads.data(),
+            .head_count = query_heads_,
+            .dk = p_.dk.at(unit.b, unit.g),
+            .dv = p_.dv.at(unit.b, unit.g),
+            .dk_row = p_.dk.row,
+            .dv_row = p_.dv.row,
+            .dgate = unit.dgate_keys,
+            .not_finite = &not_finite_},
+           scratch);
     }
   }
 
@@ -288,20 +289,20 @@ class Backward {
 }  // namespace
 
 template <class T>
-void run(const AttentionBackward<T>& problem) {
+void run(const AttentionBackward<T>& problem, const AttentionTable<T>* table) {
   check_sizes(problem.sizes, problem.rule.gate, problem.visits);
   if (problem.sizes.batch * problem.sizes.heads == 0) return;
-  const auto run_once = [](const AttentionBackward<T>& p) {
-    Backward<T> backward(p);
+  const auto run_once = [table](const AttentionBackward<T>& p) {
+    Backward<T> backward(p, table);
     backward.run();
     return backward.finite();
   };
   if (run_once(problem)) return;
   const AttentionForward<T> who{.sizes = problem.sizes, .visits = problem.visits};
   BackwardIsolation<AttentionBackward, AttentionForward, T>(problem, who)
-      .repair(run_once, [](const AttentionForward<T>& p) { run(p); });
+      .repair(run_once, [table](const AttentionForward<T>& p) { run(p, table); });
 }
-template void run(const AttentionBackward<float>&);
-template void run(const AttentionBackward<BFloat16>&);
+template void run(const AttentionBackward<float>&, const AttentionTable<float>*);
+template void run(const AttentionBackward<BFloat16>&, const AttentionTable<BFloat16>*);
 
 }  // namespace fovea::kernels

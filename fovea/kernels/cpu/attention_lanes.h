@@ -42,6 +42,20 @@ typedef int32_t IntAt __attribute__((vector_size(4 * kLanes), may_alias, aligned
 constexpr float kInfinity = __builtin_inff();
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.69314718f;
 
+/// Takes in what a row has seen of other keys, under its own reference; returns the factor of their
+/// sums.
+FOVEA_INLINE float merge(RowState& row, const RowState& other, bool stats) {
+  const float shift = other.reference - row.reference;
+  const float factor = shift == 0.0f ? 1.0f : __builtin_exp2f(shift);
+  row.total += factor * other.total;
+  if (!stats) return factor;
+  row.spread += factor * (other.spread + other.total * shift);
+  row.first += factor * other.first;
+  const float largest = other.largest + shift;
+  if (largest > row.largest) row.largest = largest;
+  return factor;
+}
+
 FOVEA_INLINE Float load(const float* p) { return *reinterpret_cast<const FloatAt*>(p); }
 FOVEA_INLINE Int load(const int32_t* p) { return *reinterpret_cast<const IntAt*>(p); }
 FOVEA_INLINE void store(float* p, Float x) { *reinterpret_cast<FloatAt*>(p) = x; }

@@ -1,4 +1,5 @@
-// All attention kernels of one instruction set as a table; included by attention_<isa>.cpp only.
+// The attention kernels of one instruction set and type as a table; included by attention_<isa>.cpp
+// and attention_<isa>_bfloat16.cpp only.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -14,7 +15,7 @@ namespace fovea::kernels {
 namespace {
 
 template <class T, class P>
-constexpr AttentionTable<T> table_of(const char* isa) {
+AttentionTable<T> table_of(const char* isa, const GatedPasses<T>& gated) {
   return {.isa = isa,
           .panel = kPanel,
           .elements = P::kElements,
@@ -25,6 +26,7 @@ constexpr AttentionTable<T> table_of(const char* isa) {
           .forward = forward_block<T, P>,
           .delta = delta_rows<T>,
           .backward = backward_block<T, P>,
+          .gated = gated,
           .query_gradient = query_gradient_rows<T>,
           .join = join_rows<T>,
           .scan = scan_members,

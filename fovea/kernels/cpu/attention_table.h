@@ -13,6 +13,7 @@
 #include "fovea/kernels/common/pair_gate.h"
 #include "fovea/kernels/common/tile_ranges.h"
 #include "fovea/kernels/common/visits.h"
+#include "fovea/kernels/cpu/tile_sizes.h"
 
 namespace fovea::kernels {
 
@@ -79,9 +80,25 @@ struct PlaceColumns {
   const int32_t *members_low = nullptr, *members_high = nullptr;
 };
 
-/// Floats of a row's state between two passes over disjoint keys: O [value columns], reference
-/// (log 2), sum, then telemetry.
+/// What a row has seen of some keys, beside the sums O of their weighted values. States of disjoint
+/// keys merge (attention_lanes.h).
+struct RowState {
+  float reference = 0.0f;  ///< in log 2: a key weighs 2^(logit - reference)
+  float total = 0.0f;      ///< of the weights; 0: no key seen
+  /// Telemetry: sum of weight x (logit - reference), the largest logit - reference, the weight of
+  /// the document's first position.
+  float spread = 0.0f, largest = 0.0f, first = 0.0f;
+};
+
+/// Floats of a row between two passes: O [value columns], RowState; whole cache lines.
 constexpr int64_t row_state(const PackedWidth& value) { return value.columns + 16; }
+/// The state behind the sums of a row.
+FOVEA_INLINE RowState& state_behind(float* sums, const PackedWidth& value) {
+  return *reinterpret_cast<RowState*>(sums + value.columns);
+}
+FOVEA_INLINE const RowState& state_behind(const float* sums, const PackedWidth& value) {
+  return *reinterpret_cast<const RowState*>(sums + value.columns);
+}
 
 /// Rows to prefetch, because they are read or written soon: row index[n] - first, or n without an
 /// index, for n below `count`. Sizes are in bytes.
@@ -247,11 +264,8 @@ struct DecodeBlock {
   const HeadRule* head[kDecodeRows];
   PairGate::Form gate_form = PairGate::Form::none;
   const float* gate[kDecodeRows];  ///< of every key of the sequence, by index (GateRow)
-  float* part = nullptr;  ///< [rows][decode_part()]: sums [value columns], maximum (log 2), total
+  float* part = nullptr;  ///< [rows][row_state()]: sums and RowState; its reference is the maximum
 };
-
-/// Floats of one row of a part, in whole cache lines.
-constexpr int64_t decode_part(const PackedWidth& value) { return value.columns + 16; }
 
 /// One row from its parts, in their order.
 template <class T>
@@ -282,6 +296,14 @@ struct MemberScan {
   int32_t* out = nullptr;  ///< room for end - begin + 8
 };
 
+/// The passes with a gate of pairs. They are units by themselves: their kernels take longer to
+/// compile than all others.
+template <class T>
+struct GatedPasses {
+  void (*forward)(const ForwardBlock<T>&, float* scratch) = nullptr;
+  void (*backward)(const BackwardBlock<T>&, float* scratch) = nullptr;
+};
+
 template <class T>
 struct AttentionTable {
   const char* isa = "";
@@ -293,9 +315,10 @@ struct AttentionTable {
                               const GateRule& gate) = nullptr;
   void (*pack)(const PanelSource<T>&, const PackedWidth&, const PanelLayouts&,
                Word* scratch) = nullptr;
-  void (*forward)(const ForwardBlock<T>&, float* scratch) = nullptr;
+  void (*forward)(const ForwardBlock<T>&, float* scratch) = nullptr;  // without a gate
   void (*delta)(const DeltaRows<T>&) = nullptr;
-  void (*backward)(const BackwardBlock<T>&, float* scratch) = nullptr;
+  void (*backward)(const BackwardBlock<T>&, float* scratch) = nullptr;  // without a gate
+  GatedPasses<T> gated;
   void (*query_gradient)(const QueryGradientRows<T>&) = nullptr;
   void (*join)(const JoinRows<T>&) = nullptr;
   int64_t (*scan)(const MemberScan&) = nullptr;                 // the number of keys
@@ -304,6 +327,15 @@ struct AttentionTable {
   void (*finish_decode)(const DecodeRow<T>&) = nullptr;
   void (*gate_row)(const GateRow&) = nullptr;
 };
+
+template <class T>
+GatedPasses<T> gated_scalar();
+template <class T>
+GatedPasses<T> gated_avx2();
+template <class T>
+GatedPasses<T> gated_avx512();
+GatedPasses<BFloat16> gated_avx512_bf16();
+GatedPasses<BFloat16> gated_amx();
 
 template <class T>
 const AttentionTable<T>& attention_scalar();
@@ -315,10 +347,5 @@ const AttentionTable<T>& attention_avx512();
 const AttentionTable<BFloat16>& attention_avx512_bf16();
 /// bfloat16 only: products by matrix tiles.
 const AttentionTable<BFloat16>& attention_amx();
-
-/// The kernels that run() takes from now on in place of those of the instruction set in force; null
-/// takes these again. For tests and experiments, while nothing runs.
-template <class T>
-void use_attention_table(const AttentionTable<T>* table);
 
 }  // namespace fovea::kernels

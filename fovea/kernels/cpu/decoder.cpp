@@ -102,6 +102,7 @@ class Decoder<T, W>::Impl {
         all_heads_(p_.heads + 2 * p_.kv_heads),
         q_width_(p_.heads * p_.head_dim),
         qkv_width_(all_heads_ * p_.head_dim),
+        inner_stride_(p_.ffn_width + 8),
         parallel_(weights_of_a_layer() > kParallelWeights),
         ones_(static_cast<size_t>(p_.width), 1.0f),
         tau_(static_cast<size_t>(rows_)) {
@@ -112,7 +113,7 @@ class Decoder<T, W>::Impl {
     floats(heads_out_, q_width_);
     floats(mixed_, p_.width);
     floats(gate_up_, 2 * p_.ffn_width);
-    floats(inner_, p_.ffn_width);
+    floats(inner_, inner_stride_);
     floats(ffn_, p_.width);
     for (const Layer& layer : p_.layers)
       most_features_ = std::max(most_features_, layer.groups.features);
@@ -143,9 +144,9 @@ class Decoder<T, W>::Impl {
         team.each(slices_, [&](int64_t n) { attention.attend_slice(n, slices_, scratch.data()); });
         team.each(rows_ * p_.heads + choices,
                   [&](int64_t n) { n < choices ? keep(l) : finish_head(attention, n - choices); });
-        team.each(slices_, [&](int64_t n) { multiply(heads_out_, layer.o, mixed_, n); });
+        team.each(slices_, [&](int64_t n) { multiply(heads_out_, q_width_, layer.o, mixed_, n); });
         team.each(slices_, [&](int64_t n) { feed(layer, n); });
-        team.each(slices_, [&](int64_t n) { multiply(inner_, layer.down, ffn_, n); });
+        team.each(slices_, [&](int64_t n) { multiply(inner_, p_.ffn_width, layer.down, ffn_, n); });
       }
       team.each(slices_, [&](int64_t n) { find_logits(n); });
     });
@@ -284,19 +285,20 @@ class Decoder<T, W>::Impl {
     }
   }
 
-  MatVec<W> product(const std::vector<float>& x, const Projection<W>& w, float* y,
+  MatVec<W> product(const std::vector<float>& x, int64_t inputs, const Projection<W>& w, float* y,
                     int64_t y_stride) const {
     return {.x = x.data(),
+            .x_stride = std::ssize(x) / rows_,
             .w = w.w,
             .y = y,
             .y_stride = y_stride,
             .rows = rows_,
-            .inputs = std::ssize(x) / rows_,
+            .inputs = inputs,
             .outputs = w.outputs};
   }
-  void multiply(const std::vector<float>& x, const Projection<W>& w, std::vector<float>& y,
-                int64_t n) const {
-    const std::array one{product(x, w, y.data(), w.outputs)};
+  void multiply(const std::vector<float>& x, int64_t inputs, const Projection<W>& w,
+                std::vector<float>& y, int64_t n) const {
+    const std::array one{product(x, inputs, w, y.data(), w.outputs)};
     run_slice<W>(one, n, slices_);
   }
 
@@ -309,9 +311,9 @@ class Decoder<T, W>::Impl {
     table_.widen(s.attention_input, rows_ * p_.width, s.wide.data());
     if (n == 0 && layer.temperature.bias != nullptr) find_tau(l, s);
     float* const k = qkv_.data() + q_width_;
-    const std::array three{product(s.wide, layer.q, qkv_.data(), qkv_width_),
-                           product(s.wide, layer.k, k, qkv_width_),
-                           product(s.wide, layer.v, k + layer.k.outputs, qkv_width_)};
+    const std::array three{product(s.wide, p_.width, layer.q, qkv_.data(), qkv_width_),
+                           product(s.wide, p_.width, layer.k, k, qkv_width_),
+                           product(s.wide, p_.width, layer.v, k + layer.k.outputs, qkv_width_)};
     run_slice<W>(three, n, slices_);
     if (layer.groups.present()) {
       find_features(layer.groups, s, n);
@@ -325,6 +327,7 @@ class Decoder<T, W>::Impl {
     for (size_t i = 0; i < s.wide.size(); ++i)
       s.centred[i] = s.wide[i] - groups.mean[i % static_cast<size_t>(p_.width)];
     const std::array one{MatVec<float>{.x = s.centred.data(),
+                                       .x_stride = p_.width,
                                        .w = groups.weight,
                                        .y = features_.data(),
                                        .y_stride = groups.features,
@@ -431,8 +434,8 @@ class Decoder<T, W>::Impl {
     const int64_t f = p_.ffn_width, begin = f * n / slices_, end = f * (n + 1) / slices_;
     const bool gated = layer.gate.w != nullptr;
     float* const up = gate_up_.data() + f;
-    if (gated) mat_vec_(product(s.wide, layer.gate, gate_up_.data(), 2 * f), begin, end);
-    mat_vec_(product(s.wide, layer.up, up, 2 * f), begin, end);
+    if (gated) mat_vec_(product(s.wide, p_.width, layer.gate, gate_up_.data(), 2 * f), begin, end);
+    mat_vec_(product(s.wide, p_.width, layer.up, up, 2 * f), begin, end);
     for (int64_t r = 0; r < rows_; ++r) apply_activation(layer, s, r, begin, end);
   }
 
@@ -457,19 +460,22 @@ class Decoder<T, W>::Impl {
         table_.activate(p_.activation, first, second, count, y);
       }
     }
-    table_.widen(y, count, inner_.data() + r * f + begin);
+    table_.widen(y, count, inner_.data() + r * inner_stride_ + begin);
   }
 
   void find_logits(int64_t n) {
     ThreadBuffers<T>& s = buffers_[n];
     join_feed_forward(p_.layers.back(), s);
     table_.widen(normed(p_.final_norm, s.x.data(), s.y, p_.width), rows_ * p_.width, s.wide.data());
-    const std::array one{product(s.wide, p_.head, step_->logits, p_.head.outputs)};
+    const std::array one{product(s.wide, p_.width, p_.head, step_->logits, p_.head.outputs)};
     run_slice<W>(one, n, slices_);
   }
 
   const DecoderModel<W> p_;
   const int64_t rows_, all_heads_, q_width_, qkv_width_;
+  // Rows half a cache line apart from whole ones: widths of 512 n would meet in few sets of the
+  // first-level cache.
+  const int64_t inner_stride_;
   const bool parallel_;
   int64_t slices_ = 0, most_features_ = 0;
   const DecoderStep<T>* step_ = nullptr;

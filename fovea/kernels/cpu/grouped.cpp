@@ -81,10 +81,10 @@ constexpr int64_t kMostPrefetched = 512;  // keys of the next list that are pref
 template <class T>
 class Forward {
  public:
-  explicit Forward(const GroupedForward<T>& problem)
+  Forward(const GroupedForward<T>& problem, const AttentionTable<T>* table)
       : p_(problem),
         s_(problem.sizes),
-        table_(attention_table<T>()),
+        table_(table_or(table)),
         key_(packed_width(table_, s_.head_dim)),
         value_(packed_width(table_, s_.value_dim)),
         query_heads_(s_.heads / s_.kv_heads),
@@ -460,17 +460,17 @@ class Forward {
 }  // namespace
 
 template <class T>
-void run(const GroupedForward<T>& problem) {
+void run(const GroupedForward<T>& problem, const AttentionTable<T>* table) {
   check_grouped(problem.sizes, problem.rule, problem.plans);
   if (problem.sizes.batch * problem.sizes.heads * problem.sizes.queries == 0) return;
-  const auto run_once = [](const GroupedForward<T>& p) {
-    Forward<T> forward(p);
+  const auto run_once = [table](const GroupedForward<T>& p) {
+    Forward<T> forward(p, table);
     forward.run();
     return forward.finite();
   };
   if (!run_once(problem)) ForwardIsolation<GroupedForward, T>(problem).repair(run_once);
 }
-template void run(const GroupedForward<float>&);
-template void run(const GroupedForward<BFloat16>&);
+template void run(const GroupedForward<float>&, const AttentionTable<float>*);
+template void run(const GroupedForward<BFloat16>&, const AttentionTable<BFloat16>*);
 
 }  // namespace fovea::kernels

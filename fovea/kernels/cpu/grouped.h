@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "fovea/kernels/common/contract.h"
+#include "fovea/kernels/cpu/attention.h"
 
 namespace fovea::kernels {
 
@@ -31,9 +32,9 @@ std::optional<std::string> why_not_grouped_kernels(const ScoreParameters& rule);
 /// For T = float and BFloat16. UnsupportedError for other widths and settings, ShapeError for sizes
 /// that are not the plans'.
 template <class T>
-void run(const GroupedForward<T>& problem);
+void run(const GroupedForward<T>& problem, const AttentionTable<T>* table = nullptr);
 template <class T>
-void run(const GroupedBackward<T>& problem);
+void run(const GroupedBackward<T>& problem, const AttentionTable<T>* table = nullptr);
 
 /// The keys that one query sees, ascending: one scan over the memberships of keys at ascending
 /// positions in one document (decoding). `positions` empty: key n stands at n. The query is the

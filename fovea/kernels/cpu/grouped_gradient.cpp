@@ -57,10 +57,10 @@ struct Scratch {
 template <class T>
 class Backward {
  public:
-  explicit Backward(const GroupedBackward<T>& problem)
+  Backward(const GroupedBackward<T>& problem, const AttentionTable<T>* table)
       : p_(problem),
         s_(problem.sizes),
-        operands_(problem),
+        operands_(problem, table),
         table_(operands_.table),
         key_(operands_.key),
         value_(operands_.value),
@@ -173,7 +173,7 @@ class Backward {
           each,
           [&](const Unit& u, int64_t n) {
             const int64_t h = n % query_heads_, begin = n / query_heads_ * kRowTask;
-            number_queries(p_, u.b, u.g * query_heads_ + h, begin,
+            number_queries(table_, p_, u.b, u.g * query_heads_ + h, begin,
                            std::min(begin + kRowTask, queries_), u.rows[0][h]);
           },
           packs_far(units) ? Meet::yes : Meet::no);
@@ -538,20 +538,20 @@ class Backward {
 }  // namespace
 
 template <class T>
-void run(const GroupedBackward<T>& problem) {
+void run(const GroupedBackward<T>& problem, const AttentionTable<T>* table) {
   check_grouped(problem.sizes, problem.rule, problem.plans);
   if (problem.sizes.batch * problem.sizes.heads == 0) return;
-  const auto run_once = [](const GroupedBackward<T>& p) {
-    Backward<T> backward(p);
+  const auto run_once = [table](const GroupedBackward<T>& p) {
+    Backward<T> backward(p, table);
     backward.run();
     return backward.finite();
   };
   if (run_once(problem)) return;
   const GroupedForward<T> who{.sizes = problem.sizes, .plans = problem.plans};
   BackwardIsolation<GroupedBackward, GroupedForward, T>(problem, who)
-      .repair(run_once, [](const GroupedForward<T>& p) { run(p); });
+      .repair(run_once, [table](const GroupedForward<T>& p) { run(p, table); });
 }
-template void run(const GroupedBackward<float>&);
-template void run(const GroupedBackward<BFloat16>&);
+template void run(const GroupedBackward<float>&, const AttentionTable<float>*);
+template void run(const GroupedBackward<BFloat16>&, const AttentionTable<BFloat16>*);
 
 }  // namespace fovea::kernels

@@ -47,8 +47,8 @@ struct KeyHead {
 template <class T>
 class GradientOperands {
  public:
-  explicit GradientOperands(const GroupedBackward<T>& problem)
-      : table(attention_table<T>()),
+  GradientOperands(const GroupedBackward<T>& problem, const AttentionTable<T>* given)
+      : table(table_or(given)),
         key(packed_width(table, problem.sizes.head_dim)),
         value(packed_width(table, problem.sizes.value_dim)),
         query_heads(problem.sizes.heads / problem.sizes.kv_heads),

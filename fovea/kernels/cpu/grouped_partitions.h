@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fovea/kernels/common/grouped_plan.h"
+#include "fovea/kernels/cpu/tile_sizes.h"
 
 namespace fovea::kernels {
 

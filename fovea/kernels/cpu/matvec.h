@@ -19,7 +19,8 @@ namespace fovea::kernels {
 /// y[r][o] = sum_i x[r][i] w[o][i], sums in float32. w [outputs, inputs] is contiguous.
 template <class W>
 struct MatVec {
-  const float* x = nullptr;  ///< [rows, inputs], contiguous
+  const float* x = nullptr;  ///< row r at x + r * x_stride
+  int64_t x_stride = 0;      ///< >= inputs
   const W* w = nullptr;
   float* y = nullptr;    ///< row r at y + r * y_stride
   int64_t y_stride = 0;  ///< >= outputs

@@ -16,7 +16,7 @@ namespace {
 
 // Partial sums of one output, so that the additions of one need not wait for each other. Number and
 // order are the same for every instruction set and any number of rows.
-constexpr int64_t kSums = 64;
+constexpr int64_t kSums = 32;
 // One row: a thread reads this many stretches of the weights side by side, each from one end to the
 // other. The prefetchers follow long stretches and lose those that jump from row to row (rows o and
 // o + 1 together reach 60 % of the speed; one stretch alone 75 % where pages are small).
@@ -52,31 +52,54 @@ FOVEA_INLINE Vector load_vector(const BFloat16* x) {
 #endif
 }
 
+/// The first `count` of a vector, zeros behind them.
+template <class X>
+FOVEA_INLINE Vector load_first(const X* x, int64_t count) {
+  if (count >= kVector) return load_vector(x);
+  float some[kVector] = {};
+  for (int64_t i = 0; i < count; ++i) some[i] = to_float(x[i]);
+  return load_vector(some);
+}
+
 typedef float Four __attribute__((vector_size(16)));
 
-/// The upper half of kSums floats is added to the lower one until four are left.
-FOVEA_INLINE Four halved_to_four(const float* sums) {
-  Vector all[kSums / kVector];
-#pragma GCC unroll 16
-  for (int64_t v = 0; v < kSums / kVector; ++v) all[v] = load_vector(sums + v * kVector);
-#pragma GCC unroll 4
-  for (int64_t half = kSums / kVector / 2; half > 0; half /= 2) {
-#pragma GCC unroll 8
-    for (int64_t v = 0; v < half; ++v) all[v] += all[v + half];
-  }
+constexpr int64_t kPasses = kSums / kVector;  // over the inputs of a tile: a vector of sums each
+/// The vectors of sums in the order in which two neighbours, then two pairs and so on are the
+/// halves that halved_to_four() adds: the bits of the pass, turned round.
+constexpr int64_t vector_of_pass(int64_t pass) {
+  int64_t turned = 0;
+  for (int64_t bit = 1; bit < kPasses; bit *= 2) turned = 2 * turned + (pass / bit) % 2;
+  return turned;
+}
+
+/// The upper half of a vector is added to the lower one until four are left.
+FOVEA_INLINE Four halved_to_four(Vector all) {
 #if defined(__AVX512F__)
   typedef float Eight __attribute__((vector_size(32)));
-  const Eight eight = __builtin_shufflevector(all[0], all[0], 0, 1, 2, 3, 4, 5, 6, 7) +
-                      __builtin_shufflevector(all[0], all[0], 8, 9, 10, 11, 12, 13, 14, 15);
+  const Eight eight = __builtin_shufflevector(all, all, 0, 1, 2, 3, 4, 5, 6, 7) +
+                      __builtin_shufflevector(all, all, 8, 9, 10, 11, 12, 13, 14, 15);
 #elif defined(__AVX2__)
-  const Vector eight = all[0];
+  const Vector eight = all;
 #endif
 #if defined(__AVX2__)
   return __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
          __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
 #else
-  return all[0];
+  return all;
 #endif
+}
+
+/// The same of kSums floats.
+FOVEA_INLINE Four halved_to_four(const float* sums) {
+  Vector all[kPasses];
+#pragma GCC unroll 8
+  for (int64_t v = 0; v < kPasses; ++v) all[v] = load_vector(sums + v * kVector);
+#pragma GCC unroll 4
+  for (int64_t half = kPasses / 2; half > 0; half /= 2) {
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < half; ++v) all[v] += all[v + half];
+  }
+  return halved_to_four(all[0]);
 }
 
 /// The same until one is left.
@@ -156,51 +179,69 @@ struct PrefetchLines {
 };
 
 /// Outputs first ... of rows row ...: kVector partial sums of all of them at a time, which stay in
-/// registers while they pass over all inputs.
+/// registers while they pass over all inputs, then join those of earlier passes as
+/// halved_to_four() would.
 template <class W, int64_t rows, int64_t outputs>
 FOVEA_INLINE void tile(const MatVec<W>& p, int64_t row, int64_t first, const Prefetch<W>& ahead) {
-  const int64_t n = p.inputs, whole = n / kSums * kSums;
-  const float* const x = p.x + row * n;
+  const int64_t n = p.inputs, whole = n / kSums * kSums, pitch = p.x_stride;
+  const float* const x = p.x + row * pitch;
   const W* const w = p.w + first * n;
-  float sums[rows][outputs][kSums];
-  for (int64_t lane = 0; lane < kSums; lane += kVector) {
-    PrefetchLines<W> lines(ahead, lane / kVector, n);
-    Vector all[rows][outputs];
+  Vector waiting[4][rows][outputs];  // sums of 1, 2, 4, 8 passes
+  Vector all[rows][outputs];
+#pragma GCC unroll 8
+  for (int64_t pass = 0; pass < kPasses; ++pass) {
+    const int64_t lane = vector_of_pass(pass) * kVector;
+    PrefetchLines<W> lines(ahead, pass, n);
 #pragma GCC unroll 8
     for (int64_t r = 0; r < rows; ++r) {
 #pragma GCC unroll 3
       for (int64_t o = 0; o < outputs; ++o) all[r][o] = Vector{};
     }
-    for (int64_t i = 0; i < whole; i += kSums) {
+    for (int64_t i = lane; i < whole; i += kSums) {
       lines.advance();
       Vector weights[outputs];
 #pragma GCC unroll 3
-      for (int64_t o = 0; o < outputs; ++o) weights[o] = load_vector(w + o * n + i + lane);
+      for (int64_t o = 0; o < outputs; ++o) weights[o] = load_vector(w + o * n + i);
 #pragma GCC unroll 8
       for (int64_t r = 0; r < rows; ++r) {
-        const Vector values = load_vector(x + r * n + i + lane);
+        const Vector values = load_vector(x + r * pitch + i);
 #pragma GCC unroll 3
         for (int64_t o = 0; o < outputs; ++o) all[r][o] += values * weights[o];
       }
     }
+    if (const int64_t rest = n - whole - lane; rest > 0) {  // behind the last whole kSums
+#pragma GCC unroll 3
+      for (int64_t o = 0; o < outputs; ++o) {
+        const Vector weights = load_first(w + o * n + whole + lane, rest);
+#pragma GCC unroll 8
+        for (int64_t r = 0; r < rows; ++r)
+          all[r][o] += load_first(x + r * pitch + whole + lane, rest) * weights;
+      }
+    }
+    int64_t level = 0;
+#pragma GCC unroll 3
+    for (; (pass >> level & 1) != 0; ++level) {
+#pragma GCC unroll 8
+      for (int64_t r = 0; r < rows; ++r) {
+#pragma GCC unroll 3
+        for (int64_t o = 0; o < outputs; ++o) all[r][o] += waiting[level][r][o];
+      }
+    }
+    if (pass + 1 == kPasses) break;
 #pragma GCC unroll 8
     for (int64_t r = 0; r < rows; ++r) {
 #pragma GCC unroll 3
-      for (int64_t o = 0; o < outputs; ++o)
-        *reinterpret_cast<Vector*>(sums[r][o] + lane) = all[r][o];
+      for (int64_t o = 0; o < outputs; ++o) waiting[level][r][o] = all[r][o];
     }
   }
-  const auto finish = [&](int64_t at) {
-    const int64_t r = at / outputs, o = at % outputs;
-    return finished(sums[r][o], x + r * n + whole, w + o * n + whole, n - whole);
-  };
   constexpr int64_t kResults = rows * outputs;
 #pragma GCC unroll 6
   for (int64_t at = 0; at < kResults; at += 4) {
     Four four[4] = {};
 #pragma GCC unroll 4
     for (int64_t j = 0; j < 4; ++j)
-      if (at + j < kResults) four[j] = finish(at + j);
+      if (const int64_t to = at + j; to < kResults)
+        four[j] = halved_to_four(all[to / outputs][to % outputs]);
     const Four y = halved(four[0], four[1], four[2], four[3]);
 #pragma GCC unroll 4
     for (int64_t j = 0; j < 4; ++j)
@@ -237,7 +278,6 @@ FOVEA_INLINE void tile_of_rows(const MatVec<W>& p, int64_t row, int64_t rows, in
 template <class W, int64_t outputs>
 void all_rows(const MatVec<W>& p, int64_t first, const W* next) {
   const int64_t tiles = (p.rows + kTileRows - 1) / kTileRows;
-  constexpr int64_t kPasses = kSums / kVector;
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t row = p.rows * t / tiles, rows = p.rows * (t + 1) / tiles - row;
     tile_of_rows<W, outputs>(p, row, rows, first, {next, t * kPasses, tiles * kPasses});
