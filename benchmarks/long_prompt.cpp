@@ -41,9 +41,9 @@ ModelConfig config_of(const Options& o, int64_t vocabulary) {
   ModelConfig config{
       .layers = o.layers, .width = o.width, .heads = o.heads, .kv_heads = o.kv_heads};
   config.context = 2048;
-  config.attention.focus.groups.gate = FocusSpec::Gate::hard;
-  config.attention.focus.groups.groups = o.groups;
-  config.attention.focus.groups.top_k = o.top_k;
+  config.attention.spec.focus.gate = FocusSpec::Gate::hard;
+  config.attention.spec.focus.groups = o.groups;
+  config.attention.spec.focus.top_k = o.top_k;
   return config.resolved(vocabulary);
 }
 
