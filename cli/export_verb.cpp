@@ -68,7 +68,7 @@ void run(const Options& options, const Globals& globals) {
   }
   const bool temperature =
       std::ranges::all_of(beyond, [](const auto& k) { return k.find("temperature") != k.npos; }) &&
-      model.config().attention.temperature.kind == TemperatureSpec::Kind::constant;
+      model.config().attention.spec.temperature.kind == TemperatureSpec::Kind::constant;
   print(
       fmt::format("loads in Fovea only (model_type fovea): Hugging Face's config cannot say {}\n{}",
                   fmt::join(beyond, ", "),

@@ -79,7 +79,7 @@ void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
                   const char* top_k_option) {
   ComputeOptions& compute = model.compute();
   compute.focus = parse_choice<FocusMode>("--focus", mode, enum_names(FocusMode{}));
-  const int64_t groups = model.config().attention.focus.groups.groups;
+  const int64_t groups = model.config().attention.spec.focus.groups;
   require<UsageError>(model.has("focus") || compute.focus == FocusMode::configured, "--focus",
                       "this model has no Focus; got {}", mode);
   require<UsageError>(model.has("focus") || top_k == 0, top_k_option,
@@ -88,7 +88,7 @@ void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
                       "expected 1 to the model's {} groups; got {}", groups, top_k);
   const bool hard = compute.focus == FocusMode::hard || compute.focus == FocusMode::random ||
                     (compute.focus == FocusMode::configured &&
-                     model.config().attention.focus.groups.gate == FocusSpec::Gate::hard);
+                     model.config().attention.spec.focus.gate == FocusSpec::Gate::hard);
   require<UsageError>(top_k == 0 || hard, top_k_option,
                       "acts with --focus hard, where a token has so many groups; got {} with "
                       "--focus {}",

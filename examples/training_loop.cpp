@@ -29,7 +29,7 @@ int main() {
       corpus, fovea::BatchStreamOptions{.sequence_length = 64, .batch_rows = 8}));
 
   fovea::ModelConfig config{.layers = 2, .width = 64, .heads = 4, .context = 64};
-  config.attention.temperature.value = 0.4;  // Focal Attention
+  config.attention.spec.temperature.value = 0.4;  // Focal Attention
   fovea::Transformer model(config.resolved(corpus->tokenizer().vocab_size()), /*seed=*/0);
   fovea::AdamW optimizer(model.parameters(), {.learning_rate = 3e-3});
 

@@ -1,5 +1,5 @@
-// Attention: one call, whatever the mechanism. Tensors, context, result and path choice (seams 1,
-// 2, 7 of the design).
+// Attention: one call, whatever the mechanism. Context, result and path choice (seams 1, 2, 7 of
+// the design).
 //
 // Shape suffixes: b batch, h query heads, g key/value heads, t queries, s keys, d key width, e
 // value width.
@@ -23,34 +23,6 @@
 namespace fovea {
 
 class PlanCache;  // plan.h
-
-/// The learned or computed inputs of the stages; an undefined tensor means the stage is neutral.
-struct AttentionTensors {
-  at::Tensor tau_bt;  ///< [b, t] float: divides the raw q.k of row i (learned temperature; replaces
-                      ///< sqrt(d))
-  at::Tensor bias_table;    ///< [buckets, h]: T5 bias
-  at::Tensor sink_logit_h;  ///< [h]
-  /// Multi-Token kernels [h, cq, ck]; row cq-1 is the current query (M-4).
-  at::Tensor kernel_before_hqk, kernel_after_hqk;
-  at::Tensor mix_before_noi;  ///< [groups, m, m] stored (out, in)
-  at::Tensor mix_after_nio;   ///< [groups, m, m] stored (in, out)
-  at::Tensor head_gain_e;     ///< [e], shared by the heads
-  at::Tensor gate_weight;     ///< scalar gate u [e]; full gate U [e, e] stored (out, in)
-  at::Tensor gate_bias;       ///< scalar gate c []; full gate [e]
-  at::Tensor lambda_4d;       ///< Differential: rows lq1, lk1, lq2, lk2 of lambda, [4, d]
-  /// Focus, of the keys; the queries are the last t of them. groups: g, rows sum to 1 [b, s, K];
-  /// members: bit k set where the token is in group k, int64 [b, s]; strength: lambda [].
-  at::Tensor groups_bsk, members_bs, focus_strength;
-
-  /// Routing: int64 clusters of queries and keys for every query head, [b, h, t] and [b, h, s];
-  /// with choice nearest also how near keys are to their centroid, float [b, h, s].
-  at::Tensor query_routes_bht, key_routes_bhs, key_nearness_bhs;
-
-  at::Tensor own;  ///< of a stage of one's own: its learned tensor
-
-  /// Every member with its name in case files; undefined ones too.
-  std::vector<std::pair<std::string_view, at::Tensor*>> named();
-};
 
 /// Where the tokens of this call are. Undefined tensors mean: one document, keys 0 ... s-1, queries
 /// the last t of them.

@@ -89,6 +89,7 @@ AttentionCall checked_call(const AttentionSpec& spec, const at::Tensor& q, const
   check_inputs(call);
   check_places(call);
   check_mechanism_tensors(call);
+  rewrite_keys(call, nullptr);
   return call;
 }
 

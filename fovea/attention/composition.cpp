@@ -30,11 +30,8 @@ AttentionSpec spec_with(const MechanismSetting& a, const MechanismSetting& b) {
 // The numbers of the stages that a setting switches on.
 std::string stages_of(const AttentionSpec& spec) {
   std::vector<int> numbers;
-  int number = 0;
-  for (const Stage& stage : attention_stages()) {
-    ++number;
-    if (!stage.active(spec).empty()) numbers.push_back(number);
-  }
+  for (const Stage& stage : attention_stages())
+    if (!stage.active(spec).empty()) numbers.push_back(stage.number());
   return fmt::format("{}", fmt::join(numbers, ", "));
 }
 

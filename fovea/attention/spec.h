@@ -1,5 +1,5 @@
-// AttentionSpec: what one layer's attention is. Static and serialisable (seam 1 of
-// the design).
+// What one layer's attention is: AttentionSpec, static and serialisable (seam 1 of the design), and
+// AttentionTensors, what it has learned or computes.
 //
 // Attention is one pipeline of stages (stages.h is its table); a mechanism is a setting of it, and
 // its keys, checks and tensors are its own (mechanisms/mechanism.h).
@@ -7,18 +7,26 @@
 // M-21); talking heads (spec 2); Differential (spec 1); Focus (spec 11, U-1 ... U-26); soft-cap
 // spec 7.4; ALiBi 6.4; T5 6.3; sink logit 7.5; masks fovea/kernels/common/mask_rule.h.
 //
+// Shape suffixes: b batch, h query heads, g key/value heads, t queries, s keys, d key width, e
+// value width.
+//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "fovea/attention/mechanisms/block_pairs.h"
 #include "fovea/attention/mechanisms/focal.h"
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/head_output.h"
+#include "fovea/attention/mechanisms/kv_shift.h"
 #include "fovea/attention/mechanisms/multi_token.h"
 #include "fovea/attention/mechanisms/own_stage.h"
 #include "fovea/attention/mechanisms/routing.h"
@@ -36,6 +44,7 @@ struct AttentionSpec {
   int64_t head_dim = 64;  ///< d of queries and keys
   int64_t value_dim = 0;  ///< of values; 0 = head_dim (2 head_dim with `differential`)
   double scale = 0.0;     ///< replaces 1/sqrt(d) when > 0 (Gemma-2 27B, T5 = 1)
+  KvShiftSpec kv_shift;
   TemperatureSpec temperature;
   double soft_cap = 0.0;  ///< c of c tanh(s / c); 0 = off
   MultiTokenSpec multi_token;
@@ -66,6 +75,36 @@ struct AttentionSpec {
   /// The factor of q.k for a constant temperature: scale / t.
   double logit_scale() const;
   bool operator==(const AttentionSpec&) const = default;
+};
+
+/// The learned or computed inputs of the stages; an undefined tensor means the stage is neutral.
+struct AttentionTensors {
+  at::Tensor tau_bt;  ///< [b, t] float: divides the raw q.k of row i (learned temperature; replaces
+                      ///< sqrt(d))
+  at::Tensor bias_table;    ///< [buckets, h]: T5 bias
+  at::Tensor sink_logit_h;  ///< [h]
+  /// Multi-Token kernels [h, cq, ck]; row cq-1 is the current query (M-4).
+  at::Tensor kernel_before_hqk, kernel_after_hqk;
+  at::Tensor mix_before_noi;  ///< [groups, m, m] stored (out, in)
+  at::Tensor mix_after_nio;   ///< [groups, m, m] stored (in, out)
+  at::Tensor head_gain_e;     ///< [e], shared by the heads
+  at::Tensor gate_weight;     ///< scalar gate u [e]; full gate U [e, e] stored (out, in)
+  at::Tensor gate_bias;       ///< scalar gate c []; full gate [e]
+  at::Tensor lambda_4d;       ///< Differential: rows lq1, lk1, lq2, lk2 of lambda, [4, d]
+  /// Focus, of the keys; the queries are the last t of them. groups: g, rows sum to 1 [b, s, K];
+  /// members: bit k set where the token is in group k, int64 [b, s]; strength: lambda [].
+  at::Tensor groups_bsk, members_bs, focus_strength;
+
+  at::Tensor key_shift_g2, value_shift_g2;  ///< KV shifting: (a1, a2) and (b1, b2) of each head
+
+  /// Routing: int64 clusters of queries and keys for every query head, [b, h, t] and [b, h, s];
+  /// with choice nearest also how near keys are to their centroid, float [b, h, s].
+  at::Tensor query_routes_bht, key_routes_bhs, key_nearness_bhs;
+
+  at::Tensor own;  ///< of a stage of one's own: its learned tensor
+
+  /// Every member with its name in case files; undefined ones too.
+  std::vector<std::pair<std::string_view, at::Tensor*>> named();
 };
 
 std::span<const std::string_view> enum_names(MaskRule::Sparsity);

@@ -13,6 +13,7 @@ namespace fovea {
 namespace {
 
 constexpr Stage kStages[] = {
+    {StageId::keys, "keys", "k_i = a1 k_i + a2 k_{i-1}, v_i = b1 v_i + b2 v_{i-1}"},
     {StageId::scale, "scale", "s = q.k / (t sqrt(d)), or q.k / tau_i"},
     {StageId::soft_cap, "soft_cap", "s = c tanh(s / c)"},
     {StageId::convolution_before, "convolution_before", "s = K * Mask0(s) over queries and keys"},
@@ -50,9 +51,8 @@ std::string describe_pipeline(const AttentionSpec& spec) {
 
 std::string stages_markdown() {
   std::string table = "| # | stage | what happens |\n|---|---|---|\n";
-  int number = 0;
   for (const Stage& stage : kStages)
-    table += fmt::format("| {} | `{}` | `{}` |\n", ++number, stage.name, stage.formula);
+    table += fmt::format("| {} | `{}` | `{}` |\n", stage.number(), stage.name, stage.formula);
   return table;
 }
 

@@ -18,6 +18,7 @@
 namespace fovea {
 
 enum class StageId {
+  keys,
   scale,
   soft_cap,
   convolution_before,
@@ -35,6 +36,8 @@ struct Stage {
   std::string_view name;
   std::string_view formula;
 
+  /// From 0; those of the pipeline of the papers begin at 1.
+  int number() const { return static_cast<int>(id); }
   /// The settings of `spec` that act in this stage, empty when it is neutral.
   std::vector<std::string> active(const AttentionSpec& spec) const;
 };

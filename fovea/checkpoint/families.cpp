@@ -157,7 +157,7 @@ void read_windows(const FamilyKeys& keys, const Family& family, ModelConfig& c) 
   if (static_cast<int64_t>(full.size()) == c.layers) return;
   require<CheckpointError>(window > 0, keys.where(),
                            "'layer_types' asks for windows, but 'sliding_window' gives no size");
-  c.attention.mask.window = window;
+  c.attention.spec.mask.window = window;
   c.attention.full.layers = full;
   c.attention.full.positions = full.empty() || family.full_positions;
 }
@@ -167,8 +167,8 @@ void read_gemma(const FamilyKeys& keys, ModelConfig& c) {
   const int64_t head_dim = c.head_dim > 0 ? c.head_dim : c.width / std::max<int64_t>(c.heads, 1);
   const double scalar = keys.real("query_pre_attn_scalar", 256.0);
   if (scalar != static_cast<double>(head_dim))
-    c.attention.temperature.value = std::sqrt(scalar / static_cast<double>(head_dim));
-  c.attention.soft_cap = keys.real("attn_logit_softcapping", 0.0);
+    c.attention.spec.temperature.value = std::sqrt(scalar / static_cast<double>(head_dim));
+  c.attention.spec.soft_cap = keys.real("attn_logit_softcapping", 0.0);
   c.logit_cap = keys.real("final_logit_softcapping", 0.0);
 }
 
@@ -223,8 +223,8 @@ ModelConfig read_others(const FamilyKeys& keys, const Family& family) {
   if (family.scalar) read_gemma(keys, c);
   if (family.logit_scale) c.logit_scale = keys.real("logit_scale", 0.0625);
   if (family.differential) {
-    c.attention.differential = true;
-    c.attention.head_output.norm_eps = c.norm_eps;
+    c.attention.spec.differential = true;
+    c.attention.spec.head_output.norm_eps = c.norm_eps;
   }
   read_windows(keys, family, c);
   return c;
@@ -232,7 +232,7 @@ ModelConfig read_others(const FamilyKeys& keys, const Family& family) {
 
 /// The family whose fixed choices are the config's; llama where none is.
 const Family& family_for(const ModelConfig& c) {
-  const bool window = c.attention.mask.window > 0, some = window && c.attention.full.any();
+  const bool window = c.attention.spec.mask.window > 0, some = window && c.attention.full.any();
   const auto fits = [&](const Family& f) {
     if (f.differential) return false;
     if (f.model_type == "gpt2") return c.positions == Positions::learned;
@@ -250,7 +250,7 @@ const Family& family_for(const ModelConfig& c) {
 
 void write_windows(const ModelConfig& c, const Family& family, Json& json) {
   if (family.window == Window::never) return;
-  const int64_t window = c.attention.mask.window;
+  const int64_t window = c.attention.spec.mask.window;
   json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
   if (family.window == Window::always) return;
   std::vector<std::string> types;
@@ -276,7 +276,7 @@ Json gpt2_config(const ModelConfig& c, const Family& family) {
           {"n_positions", c.context},
           {"layer_norm_epsilon", c.norm_eps},
           {"activation_function", "gelu_new"},
-          {"attn_pdrop", c.attention.dropout},
+          {"attn_pdrop", c.attention.spec.dropout},
           {"resid_pdrop", c.dropout},
           {"embd_pdrop", c.dropout},
           {"tie_word_embeddings", c.tied}};
@@ -290,7 +290,7 @@ ModelConfig for_inference(ModelConfig c) {
   c.init = neutral.init;
   c.ffn_multiple = neutral.ffn_multiple;
   c.vocab_multiple = neutral.vocab_multiple;
-  c.attention.dropout = neutral.attention.dropout;
+  c.attention.spec.dropout = neutral.attention.spec.dropout;
   c.attention.decay_added = neutral.attention.decay_added;
   if (c.rope.rotary_dim == c.head_dim) c.rope.rotary_dim = 0;
   if (c.embedding_scale == 0.0) c.embedding_scale = std::sqrt(static_cast<double>(c.width));
@@ -302,9 +302,9 @@ ModelConfig for_inference(ModelConfig c) {
   full = {.every = 0, .layers = layers, .positions = full.positions};
   if (static_cast<int64_t>(layers.size()) == c.layers && full.positions) {
     full = {};
-    c.attention.mask = {};
+    c.attention.spec.mask = {};
   }
-  TemperatureSpec& t = c.attention.temperature;
+  TemperatureSpec& t = c.attention.spec.temperature;
   std::vector<double>& values = c.attention.temperature_per_layer;
   if (!values.empty() && std::ranges::all_of(values, [](double x) { return x == 1.0; })) {
     values.clear();
@@ -350,20 +350,20 @@ Json hugging_face_config(const ModelConfig& c) {
             {"max_position_embeddings", c.context},
             {family.norm == NormKind::rms ? "rms_norm_eps" : "layer_norm_eps", c.norm_eps},
             {"attention_bias", c.biases.qkv && family.qkv_bias == QkvBias::by_key},
-            {"attention_dropout", c.attention.dropout},
+            {"attention_dropout", c.attention.spec.dropout},
             {"tie_word_embeddings", c.tied}};
   write_rope(c.rope, json);
   if (family.mlp_bias) json["mlp_bias"] = c.biases.feed_forward;
   const char* act = family.feed_forward == FeedForward::geglu_tanh ? "gelu_pytorch_tanh" : "silu";
   json["hidden_act"] = act;
   if (family.scalar) {
-    const double t = c.attention.temperature.value;
+    const double t = c.attention.spec.temperature.value;
     const auto cap = [](double value) { return value > 0 ? Json(value) : Json(nullptr); };
     json["hidden_activation"] = act;
     // A whole number there; a temperature that gives none is not Gemma's and must be folded.
     json["query_pre_attn_scalar"] =
         std::max<int64_t>(1, std::llround(t * t * static_cast<double>(c.head_dim)));
-    json["attn_logit_softcapping"] = cap(c.attention.soft_cap);
+    json["attn_logit_softcapping"] = cap(c.attention.spec.soft_cap);
     json["final_logit_softcapping"] = cap(c.logit_cap);
   }
   if (family.logit_scale) json["logit_scale"] = c.logit_scale;

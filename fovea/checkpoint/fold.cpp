@@ -35,14 +35,14 @@ std::vector<const char*> query_parameters(const ModelConfig& c) {
 Transformer fold_temperature(const Transformer& model) {
   const ModelConfig& before = model.config();
   require<UnsupportedError>(
-      before.attention.temperature.kind == TemperatureSpec::Kind::constant, "fold",
+      before.attention.spec.temperature.kind == TemperatureSpec::Kind::constant, "fold",
       "only a constant temperature can be folded into the weights; this model's is learned and "
       "depends on the text");
   require<UnsupportedError>(!before.lora.active(), "fold",
                             "an adapter on the queries would have to be folded too; merge it first "
                             "(export --merge)");
   ModelConfig config = before;
-  config.attention.temperature = {};
+  config.attention.spec.temperature = {};
   config.attention.temperature_per_layer.clear();
   const at::NoGradGuard no_grad;
   Transformer folded(config, 0);

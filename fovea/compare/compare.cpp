@@ -117,8 +117,8 @@ class Runner {
       Trainer trainer(planned.recipe, train, corpus_);
       const TrainResult done = trainer.run();
       const RunPaths paths{planned.recipe.run_folder};
-      const bool learned =
-          trainer.model().config().attention.temperature.kind == TemperatureSpec::Kind::learned;
+      const bool learned = trainer.model().config().attention.spec.temperature.kind ==
+                           TemperatureSpec::Kind::learned;
       variant.runs.push_back(collect_run(planned.seed, done, paths.metrics(), learned));
       variant.parameters = done.parameters;
       result_.dtype = done.dtype;

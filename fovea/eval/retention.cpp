@@ -106,7 +106,7 @@ RetentionResult measure_retention(
     const std::function<void(std::string_view, int64_t, int64_t)>& progress) {
   require<UnsupportedError>(model.has("focus"), "eval",
                             "retention is measured of models with Focus; this one has none");
-  const FocusSpec& spec = model.config().attention.focus.groups;
+  const FocusSpec& spec = model.config().attention.spec.focus;
   RetentionResult result;
   result.options = options.score.resolved(model.config());
   result.groups = spec.groups;

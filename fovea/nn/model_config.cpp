@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "fovea/attention/mechanisms/focus.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
 #include "fovea/nn/lora.h"
@@ -35,9 +35,9 @@ void check_options(const ModelConfig& c) {
   for (const int64_t layer : c.attention.full.layers)
     check_range("attention.full.layers", layer, 0, c.layers - 1);
   if (c.positions == Positions::rope) c.rope.check(c.head_dim);
-  const std::string bias(enum_name(c.attention.bias.kind)), positions(enum_name(c.positions));
+  const std::string bias(enum_name(c.attention.spec.bias.kind)), positions(enum_name(c.positions));
   require<ConfigError>(
-      c.positions == Positions::none || c.attention.bias.kind == BiasSpec::Kind::none, "model",
+      c.positions == Positions::none || c.attention.spec.bias.kind == BiasSpec::Kind::none, "model",
       "'model.attention.bias.kind: {}' already says where tokens stand; 'model.positions' must be "
       "none with it; got {}",
       bias, positions);
@@ -53,7 +53,7 @@ void check_options(const ModelConfig& c) {
       "the length of queries; got {}",
       c.query_init);
   const FullLayers& full = c.attention.full;
-  require<ConfigError>(!full.any() || c.attention.mask != MaskRule{}, "model",
+  require<ConfigError>(!full.any() || c.attention.spec.mask != MaskRule{}, "model",
                        "'model.attention.full' picks layers that the local mask does not hold for; "
                        "set 'model.attention.mask' (window, strided or fixed) or remove it");
   require<ConfigError>(
@@ -65,7 +65,6 @@ void check_options(const ModelConfig& c) {
 }  // namespace
 
 void MultiTokenSettings::describe(FieldVisitor& v) {
-  kernels.describe(v);
   v.integers(
       {"layers", "layers with convolutions, counted from 0; empty: all", ranges::kLayerIndices},
       layers);
@@ -76,7 +75,6 @@ void MultiTokenSettings::describe(FieldVisitor& v) {
 }
 
 void FocusSettings::describe(FieldVisitor& v) {
-  groups.describe(v);
   v.integers({"layers", "layers with Focus, counted from 0; empty: all", ranges::kLayerIndices},
              layers);
   v.boolean({"windowed_layers", "also in layers with mask.window: both must allow a pair (U-22)"},
@@ -105,7 +103,7 @@ void FocusSettings::describe(FieldVisitor& v) {
             recluster_interval);
 }
 
-void FocusSettings::check(int64_t model_layers) const {
+void FocusSettings::check(const FocusSpec& groups, int64_t model_layers) const {
   constexpr const char* where = "model";
   for (const int64_t layer : layers)
     check_range("attention.focus.layers", layer, 0, model_layers - 1);
@@ -119,42 +117,41 @@ void FocusSettings::check(int64_t model_layers) const {
 }
 
 void RoutingSettings::describe(FieldVisitor& v) {
-  rule.describe(v);
   v.integers({"layers", "layers with routing, counted from 0; empty: all", ranges::kLayerIndices},
              layers);
   v.real({"decay", "EMA of the clusters' sizes and sums, once a step", ranges::kBelowOne}, decay);
 }
 
-void RoutingSettings::check(int64_t model_layers) const {
+void RoutingSettings::check(const RoutingSpec& rule, int64_t model_layers) const {
   for (const int64_t layer : layers)
     check_range("attention.routing.layers", layer, 0, model_layers - 1);
-  require<ConfigError>(rule.active() || *this == RoutingSettings{}, "model",
-                       "'model.attention.routing' needs 'clusters' above 0");
+  require<ConfigError>(rule.active() || (rule == RoutingSpec{} && *this == RoutingSettings{}),
+                       "model", "'model.attention.routing' needs 'clusters' above 0");
 }
 
 void AttentionSettings::describe(FieldVisitor& v) {
-  v.nested({"temperature", "Focal Attention: softmax temperature"}, temperature);
   v.reals({"temperature_per_layer", "constant t of each layer; empty: temperature.value in all",
            ranges::kPositive},
           temperature_per_layer);
-  v.real({"soft_cap", "c of c*tanh(s/c) on the logits; 0 = off", ranges::kNotNegative}, soft_cap);
-  v.nested({"multi_token", "Multi-Token Attention: key-query convolution"}, multi_token);
-  v.nested({"head_mix", "head mixing: Multi-Token and talking-heads attention"}, head_mix);
-  v.nested({"own", "a stage of your own that this program registered"}, own);
-  v.nested({"focus", "Focus: learned groups of tokens decide which distant pairs attend"}, focus);
-  v.nested({"routing", "Routing: a query sees keys of its own cluster"}, routing);
-  v.nested({"blocks", "given pairs of blocks of positions"}, blocks);
-  v.nested({"bias", "additive position bias"}, bias);
-  v.group({"mask", "which keys a query sees, beside causality and documents"},
-          [this](FieldVisitor& inner) { describe_mask(mask, inner); });
+  for (const Mechanism* mechanism : mechanisms()) {
+    // Keys of the rule, then those of the model around it, under one name.
+    const auto with = [&](const char* help, auto& rule, auto& of_model) {
+      v.group({mechanism->name, help}, [&](FieldVisitor& inner) {
+        rule.describe(inner);
+        of_model.describe(inner);
+      });
+    };
+    if (mechanism == &multi_token_mechanism()) {
+      with("Multi-Token Attention: key-query convolution", spec.multi_token, multi_token);
+    } else if (mechanism == &focus_mechanism()) {
+      with("Focus: learned groups of tokens decide which distant pairs attend", spec.focus, focus);
+    } else if (mechanism == &routing_mechanism()) {
+      with("Routing: a query sees keys of its own cluster", spec.routing, routing);
+    } else {
+      mechanism->describe(spec, v);
+    }
+  }
   v.nested({"full", "layers that see everything where the mask is local"}, full);
-  v.boolean({"sink_logit", "one learned logit per head that joins the softmax with value 0"},
-            sink_logit);
-  v.real({"dropout", "share of attention weights dropped in training", ranges::kBelowOne}, dropout);
-  v.boolean({"differential",
-             "Differential attention: two maps a head, with its norm and factor 1 - lambda_init"},
-            differential);
-  v.nested({"head_output", "norm, depth constant and gate of each head's output"}, head_output);
   v.boolean({"decay_added", "weight decay also on kernels, mixes, head norms and gates (M-19)"},
             decay_added);
 }
@@ -237,13 +234,13 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
       "'model.attention.temperature_per_layer' needs one value a layer ({}); got {}", c.layers,
       listed);
   require<ConfigError>(
-      listed == 0 || c.attention.temperature.kind == TemperatureSpec::Kind::constant, "model",
+      listed == 0 || c.attention.spec.temperature.kind == TemperatureSpec::Kind::constant, "model",
       "'model.attention.temperature_per_layer' is for a constant temperature; remove it or set "
       "temperature.kind: constant");
   for (const int64_t layer : c.attention.multi_token.layers)
     check_range("attention.multi_token.layers", layer, 0, c.layers - 1);
-  c.attention.focus.check(c.layers);
-  c.attention.routing.check(c.layers);
+  c.attention.focus.check(c.attention.spec.focus, c.layers);
+  c.attention.routing.check(c.attention.spec.routing, c.layers);
   c.lora.check();
   lora_places(c.lora, c);  // names that mean nothing
   bool focused = false;
@@ -252,7 +249,7 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
     spec.check();
     focused |= spec.focus.active();
   }
-  require<ConfigError>(focused || !c.attention.focus.groups.active(), "model",
+  require<ConfigError>(focused || !c.attention.spec.focus.active(), "model",
                        "'model.attention.focus.gate' acts in no layer, because each has a window "
                        "(U-22); set 'model.attention.focus.windowed_layers: true' or remove "
                        "'model.attention.mask.window'");
@@ -260,35 +257,20 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
 }
 
 AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
-  AttentionSpec spec{.heads = heads,
-                     .kv_heads = kv_heads,
-                     .head_dim = head_dim,
-                     .temperature = attention.temperature,
-                     .soft_cap = attention.soft_cap,
-                     .head_mix = attention.head_mix,
-                     .own = attention.own,
-                     .blocks = attention.blocks,
-                     .bias = attention.bias,
-                     .mask = attention.full.contains(layer) ? MaskRule{} : attention.mask,
-                     .sink_logit = attention.sink_logit,
-                     .dropout = attention.dropout,
-                     .differential = attention.differential,
-                     .head_output = attention.head_output,
-                     .depth = layer};
+  AttentionSpec spec = attention.spec;
+  spec.heads = heads, spec.kv_heads = kv_heads, spec.head_dim = head_dim, spec.depth = layer;
+  if (attention.full.contains(layer)) spec.mask = {};
   if (spec.differential) {  // 1.2 steps 6 and 7
     spec.head_output.norm = HeadOutputSpec::Norm::rms;
     spec.head_output.depth_scale = HeadOutputSpec::DepthScale::lambda;
   }
-  const std::vector<int64_t>& chosen = attention.multi_token.layers;
-  if (chosen.empty() || std::ranges::find(chosen, layer) != chosen.end())
-    spec.multi_token = attention.multi_token.kernels;
-  const std::vector<int64_t>& focused = attention.focus.layers;
-  if ((focused.empty() || std::ranges::find(focused, layer) != focused.end()) &&
-      (spec.mask.window == 0 || attention.focus.windowed_layers))
-    spec.focus = attention.focus.groups;
-  const std::vector<int64_t>& routed = attention.routing.layers;
-  if (routed.empty() || std::ranges::find(routed, layer) != routed.end())
-    spec.routing = attention.routing.rule;
+  const auto in = [layer](const std::vector<int64_t>& chosen) {
+    return chosen.empty() || std::ranges::find(chosen, layer) != chosen.end();
+  };
+  if (!in(attention.multi_token.layers)) spec.multi_token = {};
+  const bool may_focus = spec.mask.window == 0 || attention.focus.windowed_layers;
+  if (!may_focus || !in(attention.focus.layers)) spec.focus = {};
+  if (!in(attention.routing.layers)) spec.routing = {};
   if (!attention.temperature_per_layer.empty())
     spec.temperature.value = attention.temperature_per_layer[static_cast<size_t>(layer)];
   return spec;
@@ -300,7 +282,7 @@ double ramped_temperature(double value, double ramp) {
 
 ModelConfig ModelConfig::at_temperature_ramp(double ramp) const {
   ModelConfig c = *this;
-  c.attention.temperature.value = ramped_temperature(c.attention.temperature.value, ramp);
+  c.attention.spec.temperature.value = ramped_temperature(c.attention.spec.temperature.value, ramp);
   for (double& t : c.attention.temperature_per_layer) t = ramped_temperature(t, ramp);
   return c;
 }

@@ -21,9 +21,8 @@
 
 namespace fovea {
 
-/// Multi-Token Attention of a model: the convolutions, the layers that have them, their start.
+/// Multi-Token Attention of a model: the layers that have the convolutions, their start.
 struct MultiTokenSettings {
-  MultiTokenSpec kernels;
   std::vector<int64_t> layers;  ///< from 0; empty = all
   KernelStart init = KernelStart::identity;
   double init_value = 0.0;  ///< of `constant` and `uniform`; 0 = 0.3 and 1 (3.5)
@@ -32,10 +31,9 @@ struct MultiTokenSettings {
   bool operator==(const MultiTokenSettings&) const = default;
 };
 
-/// Focus of a model: the gate, the layers that have it, and how its groups are kept from
-/// collapsing while they learn (spec 11; the paper's Table 8).
+/// Focus of a model: the layers that have it, and how its groups are kept from collapsing while
+/// they learn (spec 11; the paper's Table 8).
 struct FocusSettings {
-  FocusSpec groups;
   std::vector<int64_t> layers;  ///< from 0; empty = all
   bool windowed_layers =
       false;                ///< also where mask.window restricts: both must allow a pair (U-22)
@@ -50,40 +48,31 @@ struct FocusSettings {
   int64_t recluster_interval = 0;  ///< steps between k-means restarts of the centroids; 0 = never
 
   void describe(FieldVisitor& v);
-  void check(int64_t model_layers) const;
+  void check(const FocusSpec& groups, int64_t model_layers) const;
   bool operator==(const FocusSettings&) const = default;
 };
 
-/// Routing attention of a model: the rule, the layers that have it, how its centroids follow.
+/// Routing attention of a model: the layers that have it, how its centroids follow.
 struct RoutingSettings {
-  RoutingSpec rule;
   std::vector<int64_t> layers;  ///< from 0; empty = all
   double decay = 0.999;         ///< EMA of the clusters' sizes and sums (spec 4.3)
 
   void describe(FieldVisitor& v);
-  void check(int64_t model_layers) const;
+  void check(const RoutingSpec& rule, int64_t model_layers) const;
   bool operator==(const RoutingSettings&) const = default;
 };
 
 /// The attention keys of a model; one AttentionSpec a layer is derived from them.
 struct AttentionSettings {
-  TemperatureSpec temperature;
+  /// What the layers share. Sizes and depth are the model's; `mask` holds outside of `full`, Focus,
+  /// routing and convolutions in their layers; `differential` brings its head_output.
+  AttentionSpec spec;
   std::vector<double>
       temperature_per_layer;  ///< constant t of each layer; empty = temperature.value everywhere
-  double soft_cap = 0.0;
   MultiTokenSettings multi_token;
-  HeadMixSpec head_mix;
-  OwnStageSpec own;
   FocusSettings focus;
   RoutingSettings routing;
-  BlockPairsSpec blocks;
-  BiasSpec bias;
-  MaskRule mask;
-  FullLayers full;  ///< layers that `mask` does not hold for
-  bool sink_logit = false;
-  double dropout = 0.0;
-  bool differential = false;  ///< head_output gets the norm and factor that belong to it
-  HeadOutputSpec head_output;
+  FullLayers full;           ///< layers that `mask` does not hold for
   bool decay_added = false;  ///< M-19: weight decay also on kernels, mixes, head norms and gates
 
   void describe(FieldVisitor& v);

@@ -187,9 +187,9 @@ Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : con
   if (c.block != BlockLayout::post) final_norm = build.norm("model.norm");
   head =
       c.tied ? embedding : build.matrix("lm_head.weight", c.vocab_size, c.width, Role::projection);
-  if (c.attention.bias.kind == BiasSpec::Kind::t5) {
+  if (c.attention.spec.bias.kind == BiasSpec::Kind::t5) {
     bias_table = build.added("model.relative_attention_bias.weight",
-                             {c.attention.bias.buckets, c.heads}, 0.0);
+                             {c.attention.spec.bias.buckets, c.heads}, 0.0);
   }
   if (c.positions == Positions::rope && !d.is_meta())
     rope = make_rope_table(c.rope, c.head_dim, c.context, d);

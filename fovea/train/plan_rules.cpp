@@ -68,9 +68,9 @@ RuleCheck vocabulary(const ModelConfig& c) {
 
 RuleCheck dropout(const ModelConfig& c) {
   RuleCheck check{.rule = "dropout: none where data is seen about once",
-                  .value = fmt::format("{:g}", std::max(c.dropout, c.attention.dropout)),
+                  .value = fmt::format("{:g}", std::max(c.dropout, c.attention.spec.dropout)),
                   .source = "notes 2.5"};
-  if (c.dropout > 0.0 || c.attention.dropout > 0.0) {
+  if (c.dropout > 0.0 || c.attention.spec.dropout > 0.0) {
     check.verdict = RuleVerdict::unusual;
     check.advice = "newer models have none";
   }
@@ -91,7 +91,7 @@ RuleCheck weight_decay(const TrainConfig& t) {
 }
 
 RuleCheck stability(const ModelConfig& c, const TrainConfig& t) {
-  const bool normed = c.qk_norm != QkNorm::none, capped = c.attention.soft_cap > 0.0;
+  const bool normed = c.qk_norm != QkNorm::none, capped = c.attention.spec.soft_cap > 0.0;
   RuleCheck check{.rule = "attention logits bounded by QK-norm (or a soft-cap) at high rates",
                   .value = fmt::format("{}, lr {:g}",
                                        normed   ? "QK-norm"

@@ -33,7 +33,7 @@ void check_budget(const TrainConfig& train) {
   }
 }
 
-bool has_focus(const ModelConfig& model) { return model.attention.focus.groups.active(); }
+bool has_focus(const ModelConfig& model) { return model.attention.spec.focus.active(); }
 
 /// The settings of one part of a run that learns; `prefix` is "train" or "train.stages.<n>".
 void check_learning(const std::string& prefix, const std::string& trainable, Objective objective,
@@ -98,11 +98,11 @@ void check_train(const TrainConfig& train, const ModelConfig& model) {
                        model.context, train.sequence_length);
   const auto& attention = model.attention;
   const bool sharper =
-      attention.temperature.kind == TemperatureSpec::Kind::constant &&
-      (attention.temperature.value != 1.0 || !attention.temperature_per_layer.empty());
+      attention.spec.temperature.kind == TemperatureSpec::Kind::constant &&
+      (attention.spec.temperature.value != 1.0 || !attention.temperature_per_layer.empty());
   require<ConfigError>(!train.temperature_ramp || sharper, "recipe",
                        "'train.temperature_ramp' moves a constant temperature from 1 to its value; "
-                       "set 'model.attention.temperature.value', or remove it");
+                       "set 'model.attention.spec.temperature.value', or remove it");
   require<ConfigError>(train.trainable != "inherit" && train.objective != Objective::inherit,
                        "recipe",
                        "'train.trainable' and 'train.objective' cannot inherit; only stages can");

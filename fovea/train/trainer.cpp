@@ -26,7 +26,7 @@ double flops_per_token(const ModelConfig& config, int64_t parameters, int64_t le
 }
 
 bool has_temperature(const ModelConfig& config) {
-  const TemperatureSpec& spec = config.attention.temperature;
+  const TemperatureSpec& spec = config.attention.spec.temperature;
   return spec.kind == TemperatureSpec::Kind::learned || spec.value != 1.0 ||
          !config.attention.temperature_per_layer.empty();
 }

@@ -33,7 +33,7 @@ AttentionOperands operands_of(const AttentionSpec& spec, const AttentionInputs& 
 // Settings of one head.
 bool takes(const AttentionSpec& spec) {
   return !reference_only(spec) && !spec.differential && !spec.head_output.active() &&
-         !spec.focus.reads_strength();
+         !spec.focus.reads_strength() && !spec.kv_shift.active();
 }
 
 // out, lse and the gradients of a sum that weighs both.

@@ -158,8 +158,9 @@ TEST(AttentionSpec, LogitScaleIsOneOverTRootD) {
 
 TEST(Stages, StandInTheOrderOfTheLaw) {
   const std::vector<std::string> order{
-      "scale",   "soft_cap", "convolution_before", "mix_before", "gate_and_bias",
-      "allowed", "softmax",  "convolution_after",  "mix_after",  "values"};
+      "keys",          "scale",   "soft_cap", "convolution_before", "mix_before",
+      "gate_and_bias", "allowed", "softmax",  "convolution_after",  "mix_after",
+      "values"};
   std::vector<std::string> names;
   for (const Stage& stage : attention_stages()) names.emplace_back(stage.name);
   EXPECT_EQ(names, order);

@@ -75,7 +75,7 @@ TEST(Families, ConfigsOfTransformersAreReadKeyByKey) {
   EXPECT_EQ(llama.rope.theta, 500000.0);
   EXPECT_TRUE(llama.tied);
   const ModelConfig mistral = read_changed("mistral", [](Json&) {});
-  EXPECT_EQ(mistral.attention.mask.window, 5);
+  EXPECT_EQ(mistral.attention.spec.mask.window, 5);
   EXPECT_EQ(mistral.head_dim, 8);
   EXPECT_FALSE(mistral.tied);
   EXPECT_EQ(read_changed("qwen3", [](Json&) {}).qk_norm, QkNorm::head_rms);
@@ -89,9 +89,9 @@ TEST(Families, ConfigsOfTransformersAreReadKeyByKey) {
   });
   EXPECT_EQ(older.rope.theta, 1e6);
   EXPECT_EQ(older.kv_heads, 4);
-  EXPECT_EQ(
-      read_changed("mistral", [](Json& j) { j["sliding_window"] = nullptr; }).attention.mask.window,
-      0);
+  EXPECT_EQ(read_changed("mistral", [](Json& j) { j["sliding_window"] = nullptr; })
+                .attention.spec.mask.window,
+            0);
 }
 
 TEST(Families, WhatTheDecoderDoesNotHaveIsRefusedByName) {
@@ -126,10 +126,10 @@ ModelConfig gemma() {
   c.feed_forward = FeedForward::geglu_tanh;
   c.embedding_scale = 0.0;
   c.logit_cap = 30.0;
-  c.attention.soft_cap = 50.0;
-  c.attention.mask.window = 4;
+  c.attention.spec.soft_cap = 50.0;
+  c.attention.spec.mask.window = 4;
   c.attention.full.layers = {1};
-  c.attention.temperature.value = 0.5;
+  c.attention.spec.temperature.value = 0.5;
   return c;
 }
 
@@ -162,9 +162,9 @@ TEST(Families, ConfigsOfTheFamiliesSurviveWritingAndReading) {
   std::vector<ModelConfig> configs(12, tiny_config());
   configs[1].tied = false;
   configs[2].qk_norm = QkNorm::head_rms;
-  configs[3].attention.mask.window = 4;
+  configs[3].attention.spec.mask.window = 4;
   configs[4].qk_norm = QkNorm::head_rms;
-  configs[4].attention.mask.window = 4;
+  configs[4].attention.spec.mask.window = 4;
   configs[5].rope.scaling = {.kind = RopeScaling::Kind::llama3, .factor = 2, .original_context = 8};
   configs[6].biases = {.qkv = true};
   configs[7].biases = {true, true, true};
@@ -195,9 +195,9 @@ TEST(Families, WhatNoFamilyCanSayIsNamedAndOtherProgramsRefuseTheFolder) {
   config.attention.temperature_per_layer = {1.0, 1.0};
   EXPECT_THAT(beyond_hugging_face(config), ::testing::IsEmpty());
   config.attention.temperature_per_layer = {0.4, 1.0};
-  config.attention.soft_cap = 5;
-  config.attention.mask.sinks = 1;
-  config.attention.mask.window = 4;
+  config.attention.spec.soft_cap = 5;
+  config.attention.spec.mask.sinks = 1;
+  config.attention.spec.mask.window = 4;
   config.rope.rotary_dim = 4;
   EXPECT_THAT(beyond_hugging_face(config),
               ::testing::UnorderedElementsAre(
@@ -213,7 +213,7 @@ TEST(Fold, AConstantTemperatureGoesIntoTheWeights) {
     ModelConfig config = tiny_config();
     config.qk_norm = norm;
     config.attention.temperature_per_layer = {0.4, 0.7};
-    config.attention.soft_cap = 3;
+    config.attention.spec.soft_cap = 3;
     Transformer model(config, 5), folded = fold_temperature(model);
     EXPECT_THAT(beyond_hugging_face(folded.config()), ::testing::Contains("attention.soft_cap"));
     // In float64 the rounding of the weights is all that differs, whatever the processor.
@@ -228,7 +228,7 @@ TEST(Fold, AConstantTemperatureGoesIntoTheWeights) {
   erased.qk_norm = QkNorm::weightless;
   EXPECT_ERROR(UnsupportedError, fold_temperature(Transformer(erased, 0)), "weightless");
   ModelConfig learned = tiny_config();
-  learned.attention.temperature.kind = TemperatureSpec::Kind::learned;
+  learned.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
   EXPECT_ERROR(UnsupportedError, fold_temperature(Transformer(learned, 0)), "learned");
 }
 

@@ -49,8 +49,8 @@ TEST_F(ModelFolder, LoadingGivesTheSavedConfigWeightsAndTokenizer) {
   ModelConfig config = tiny_config();
   config.qk_norm = QkNorm::head_rms;
   config.tied = false;
-  config.attention.temperature.kind = TemperatureSpec::Kind::learned;
-  config.attention.mask.window = 8;
+  config.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
+  config.attention.spec.mask.window = 8;
   config.rope.theta = 12345.5;
   const Transformer model(config, 3);
   save_model(folder_ / "m", model, *byte_tokenizer());
@@ -66,14 +66,14 @@ TEST_F(ModelFolder, LoadingGivesTheSavedConfigWeightsAndTokenizer) {
 
 TEST_F(ModelFolder, GroupsOfAnotherWidthAreRefusedByName) {
   ModelConfig config = tiny_config();
-  config.attention.focus.groups = {
+  config.attention.spec.focus = {
       .gate = FocusSpec::Gate::log, .groups = 4, .top_k = 1, .window = 4, .width = 6};
   const fs::path path = save(config.resolved(config.vocab_size));
-  config.attention.focus.groups.width = 8;
+  config.attention.spec.focus.width = 8;
   Transformer wider(config.resolved(config.vocab_size), 1);
   EXPECT_ERROR(CheckpointError, load_weights(path, wider), "focus.centroids", "[4, 8]", "[4, 6]");
-  config.attention.focus.groups.width = 6;
-  config.attention.focus.groups.groups = 5;
+  config.attention.spec.focus.width = 6;
+  config.attention.spec.focus.groups = 5;
   Transformer more(config.resolved(config.vocab_size), 1);
   EXPECT_ERROR(CheckpointError, load_weights(path, more), "focus.centroids", "[5, 6]");
 }
@@ -163,7 +163,7 @@ TEST_F(ModelFolder, MissingAndDamagedFilesAreNamed) {
 TEST_F(ModelFolder, WeightsOfAPlainModelStartOneWithATemperature) {
   const fs::path path = save(tiny_config(), 3);
   ModelConfig config = tiny_config();
-  config.attention.temperature.kind = TemperatureSpec::Kind::learned;
+  config.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
   Transformer model(config, 9);
   const std::vector<std::string> fresh = load_weights(path, model);
   EXPECT_EQ(fresh.size(), 4u);  // weight and bias of two layers

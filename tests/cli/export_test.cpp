@@ -19,7 +19,7 @@ const std::string kProgram = FOVEA_BINARY_DIR "/bin/fovea";
 TEST(ExportVerb, FoldsATemperatureWritesShardsAndOverwritesNothing) {
   const TemporaryFolder folder;
   ModelConfig config = tiny_config();
-  config.attention.temperature.value = 0.4;
+  config.attention.spec.temperature.value = 0.4;
   save_model(folder / "model", Transformer(config, 1), *byte_tokenizer());
   const std::string out = (folder / "out").string();
   const auto run = [&](std::vector<std::string> options) {

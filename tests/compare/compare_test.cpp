@@ -168,7 +168,7 @@ TEST_F(CompareTest, ASweepMakesAVariantOfEveryCombination) {
   const Recipe last = runs.back().recipe;
   EXPECT_EQ(last.model.ffn_width, 48);
   EXPECT_EQ(last.train.optimizer.learning_rate, 4e-3);
-  EXPECT_EQ(last.model.attention.temperature.value, 0.4);
+  EXPECT_EQ(last.model.attention.spec.temperature.value, 0.4);
   const CompareConfig alone =
       read_compare_config(load("  sweep: {model.layers: [1, 2]}\n").compare);
   ASSERT_EQ(alone.variants.size(), 2U);

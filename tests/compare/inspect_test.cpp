@@ -22,11 +22,11 @@ Transformer model_of(bool focus) {
   ModelConfig c;
   c.layers = 2, c.width = 16, c.heads = 2, c.ffn_width = 32, c.context = 64;
   if (focus)
-    c.attention.focus.groups = {
+    c.attention.spec.focus = {
         .gate = FocusSpec::Gate::log, .groups = 4, .top_k = 1, .window = 4, .sinks = 1};
-  c.attention.multi_token.kernels.before = {2, 3};
+  c.attention.spec.multi_token.before = {2, 3};
   c.attention.multi_token.layers = {1};
-  c.attention.head_mix.after = HeadMixSpec::Kind::full;
+  c.attention.spec.head_mix.after = HeadMixSpec::Kind::full;
   return Transformer(c.resolved(byte_tokenizer()->vocab_size()), 1);
 }
 

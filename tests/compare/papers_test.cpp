@@ -111,10 +111,10 @@ TEST(Papers, TheLongStageAndTheToyTaskHaveThePapersSettings) {
   for (const PlannedRun& run : plan_runs(toy, config, "", 259)) {
     if (run.variant != "multi-token") continue;
     const AttentionSettings& a = run.recipe.model.attention;
-    EXPECT_EQ(a.multi_token.kernels.before.queries, 2);
-    EXPECT_FALSE(a.multi_token.kernels.after.active());
-    EXPECT_EQ(a.head_mix, HeadMixSpec{});
-    EXPECT_FALSE(a.head_output.active());
+    EXPECT_EQ(a.spec.multi_token.before.queries, 2);
+    EXPECT_FALSE(a.spec.multi_token.after.active());
+    EXPECT_EQ(a.spec.head_mix, HeadMixSpec{});
+    EXPECT_FALSE(a.spec.head_output.active());
   }
 }
 

@@ -22,7 +22,7 @@ using namespace fovea::testing;
 ModelConfig focused(int64_t groups) {
   ModelConfig c = tiny_config();
   c.context = 64;
-  c.attention.focus.groups = {
+  c.attention.spec.focus = {
       .gate = FocusSpec::Gate::log, .groups = groups, .top_k = 1, .window = 4, .sinks = 2};
   return c.resolved(c.vocab_size);
 }
@@ -87,8 +87,8 @@ TEST(Retention, RowsHoldEveryTopKAndTheirWindowKeepsAsManyPairs) {
 TEST(Retention, TheWindowBaselineIsAModelWithThatWindow) {
   Transformer model(focused(4), 5);
   ModelConfig plain = focused(4);
-  plain.attention.focus = {};
-  plain.attention.mask = {.window = 9, .sinks = 2};
+  plain.attention.focus = {}, plain.attention.spec.focus = {};
+  plain.attention.spec.mask = {.window = 9, .sinks = 2};
   const Transformer windowed(plain.resolved(plain.vocab_size), 5);
   model.compute().focus = FocusMode::window;
   model.compute().focus_change.window = 9;

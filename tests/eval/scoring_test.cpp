@@ -105,9 +105,9 @@ TEST_F(Scoring, SourcesAndPositionsAddUpToTheTotal) {
 
 TEST_F(Scoring, ALeakingTemperatureDoesNotSeeTheFillOfItsRow) {
   ModelConfig config = tiny_config();
-  config.attention.temperature.kind = TemperatureSpec::Kind::learned;
-  config.attention.temperature.form = TemperatureSpec::Form::sequence;
-  config.attention.temperature.bound = TemperatureSpec::Bound::sigmoid;
+  config.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
+  config.attention.spec.temperature.form = TemperatureSpec::Form::sequence;
+  config.attention.spec.temperature.bound = TemperatureSpec::Bound::sigmoid;
   Transformer model(config, 5);
   for (Parameter& parameter : model.parameters().all()) {
     const at::NoGradGuard no_grad;

@@ -61,12 +61,12 @@ GenerateOptions greedy(int64_t tokens) {
 // Contract "decode", for each option that changes what the cache holds.
 TEST(Generate, GreedyTextIsTheArgmaxOfTheFullForward) {
   std::vector<ModelConfig> configs(5, tiny_config());
-  configs[1].attention.temperature.kind = TemperatureSpec::Kind::learned;
-  configs[2].attention.mask.window = 4;
-  configs[2].attention.mask.sinks = 2;
+  configs[1].attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
+  configs[2].attention.spec.mask.window = 4;
+  configs[2].attention.spec.mask.sinks = 2;
   configs[3].kv_heads = 1;
   configs[3].qk_norm = QkNorm::head_rms;
-  configs[4].attention.sink_logit = true;
+  configs[4].attention.spec.sink_logit = true;
   for (size_t i = 0; i < configs.size(); ++i) {
     const Transformer model = tiny(configs[i]);
     EXPECT_EQ(generate_text(model, bytes(), "ab", greedy(16)).text,
@@ -162,7 +162,7 @@ TEST(Generate, SlidingForgetsTheOlderHalfAndKeepsTheBeginMark) {
 
 TEST(Generate, TheCacheIsMadeOnceAndDoesNotGrow) {
   ModelConfig windowed = tiny_config();
-  windowed.attention.mask.window = 4;
+  windowed.attention.spec.mask.window = 4;
   for (const ModelConfig& config : {tiny_config(), windowed}) {
     const Transformer model = tiny(config);
     TextSession session(model, bytes());
@@ -185,8 +185,8 @@ TEST(GenerateTexts, GivesEachTheTextThatItHasAlone) {
     requests.push_back(request);
   }
   std::vector<ModelConfig> configs(3, tiny_config());
-  configs[1].attention.temperature.kind = TemperatureSpec::Kind::learned;
-  configs[2].attention.multi_token.kernels.before = {.queries = 2, .keys = 3};  // by layers
+  configs[1].attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
+  configs[2].attention.spec.multi_token.before = {.queries = 2, .keys = 3};  // by layers
   for (const ModelConfig& config : configs) {
     const Transformer model = tiny(config);
     for (const ContextOptions& context :
@@ -228,7 +228,7 @@ TEST(GenerateTexts, AnInterruptEndsAllThatRemain) {
 
 TEST(TextSession, GoingOnInPiecesEqualsOneText) {
   ModelConfig windowed = tiny_config();
-  windowed.attention.mask.window = 4;
+  windowed.attention.spec.mask.window = 4;
   for (const ModelConfig& config : {tiny_config(), windowed}) {
     const Transformer model = tiny(config);
     const std::string whole = generate_text(model, bytes(), "ab", greedy(12)).text;

@@ -25,7 +25,7 @@ constexpr int64_t kVocab = 50;
 ModelConfig focused(Gate gate = Gate::log) {
   ModelConfig c;
   c.layers = 2, c.width = 24, c.heads = 4, c.kv_heads = 2, c.ffn_width = 40, c.context = 64;
-  c.attention.focus.groups = {
+  c.attention.spec.focus = {
       .gate = gate, .groups = 4, .top_k = 1, .window = 4, .sinks = 1, .width = 6};
   return c;
 }
@@ -67,7 +67,7 @@ TEST(FocusModel, AddsAsManyParametersAsThePaperCounts) {
                                              {32, 4, 296448},
                                              {128, 4, 1185792},
                                              {768, 4, 7114752}}) {
-    c.attention.focus.groups = {.gate = Gate::log, .groups = groups, .width = width};
+    c.attention.spec.focus = {.gate = Gate::log, .groups = groups, .width = width};
     EXPECT_EQ(parameter_count(c.resolved(kVocab)) - plain, count);
   }
 }
@@ -242,7 +242,7 @@ TEST(FocusModel, KeptMassFallsWhenGroupsLearn) {
 // 11.7: KL is 0 where nothing is pruned, positive elsewhere, and its gradient reaches the groups.
 TEST(FocusModel, DistillationComparesTheHardModelWithTheFullOne) {
   ModelConfig near = focused();
-  near.attention.focus.groups.window = 64;
+  near.attention.spec.focus.window = 64;
   const ModelInput input = batch(1);
   const Transformer same(near.resolved(kVocab), 3);
   EXPECT_NEAR(same.objective("distillation", input, targets_of(input)).loss.item<double>(), 0.0,
@@ -282,7 +282,8 @@ TEST(FocusModel, ModesPruneKeepOrIgnoreTheGroups) {
   EXPECT_GT((soft - hard).abs().max().item<double>(), 1e-2);
   EXPECT_GT((off - hard).abs().max().item<double>(), 1e-2);
   ModelConfig plain = focused();
-  plain.attention.focus = {};
+  plain.attention.focus = {}, plain.attention.spec.focus = {};
+  plain.attention.spec.focus = {};
   EXPECT_TRUE(Transformer(plain.resolved(kVocab), 3).hidden(input).detach().equal(off));
   model.compute().focus = FocusMode::hard;
   const PairsKept kept = forward(model, input).focus[0].pairs;
@@ -391,7 +392,7 @@ TEST(FocusModel, CentroidsFollowTheirTokensOrRestartWhereAsked) {
 // 11.2: lambda of `logsig` moves to its last value by itself, evenly in ln lambda; it is state.
 TEST(FocusModel, TheStrengthOfLogsigIsAnnealedOnRequest) {
   ModelConfig c = focused(Gate::logsig);
-  c.attention.focus.groups.strength = 2.0;
+  c.attention.spec.focus.strength = 2.0;
   c.attention.focus.final_strength = 50.0;
   Transformer model(c.resolved(kVocab), 3);
   const auto strength = [&] { return std::exp(value(model, "log_strength").item<double>()); };
@@ -404,7 +405,7 @@ TEST(FocusModel, TheStrengthOfLogsigIsAnnealedOnRequest) {
   model.observe(infos, 0.9, 1.0);
   EXPECT_NEAR(strength(), 50.0, 1e-3);
   EXPECT_FALSE(model.hidden(batch(1)).equal(sharper));
-  c.attention.focus.groups.gate = Gate::log;
+  c.attention.spec.focus.gate = Gate::log;
   EXPECT_ERROR(ConfigError, c.resolved(kVocab), "final_strength", "logsig");
 }
 
@@ -422,7 +423,7 @@ TEST(FocusModel, TheLearnedStrengthOfLogsigIsBounded) {
 // U-22: in windowed layers on request alone; 11.2: the mask is then that of both.
 TEST(FocusModel, ActsInWindowedLayersOnRequestAlone) {
   ModelConfig c = focused();
-  c.attention.mask.window = 16;
+  c.attention.spec.mask.window = 16;
   EXPECT_ERROR(ConfigError, c.resolved(kVocab), "windowed_layers", "window");
   c.attention.focus.windowed_layers = true;
   EXPECT_TRUE(c.resolved(kVocab).layer_attention(0).focus.active());
@@ -452,8 +453,10 @@ TEST(FocusModel, LookingShowsMapsGroupsAndStatisticsOfEveryLayer) {
 }
 
 TEST(FocusModel, RefusesImpossibleSettingsByKey) {
-  const auto refused = [](const std::function<void(FocusSettings&)>& change, const char* key) {
+  const auto refused = [](const std::function<void(FocusSettings&)>& change, const char* key,
+                          int64_t top_k = 1) {
     ModelConfig c = focused();
+    c.attention.spec.focus.top_k = top_k;
     change(c.attention.focus);
     return throws_naming<ConfigError>([&] { (void)c.resolved(kVocab); }, {key});
   };
@@ -462,9 +465,9 @@ TEST(FocusModel, RefusesImpossibleSettingsByKey) {
   EXPECT_TRUE(refused([](FocusSettings& f) { f.entropy_weight = -1.0; }, "entropy_weight"));
   EXPECT_TRUE(refused([](FocusSettings& f) { f.balance_weight = -1.0; }, "balance_weight"));
   EXPECT_TRUE(refused([](FocusSettings& f) { f.recluster_interval = -1; }, "recluster_interval"));
-  EXPECT_TRUE(refused([](FocusSettings& f) { f.groups.top_k = 9; }, "top_k"));
+  EXPECT_TRUE(refused([](FocusSettings&) {}, "top_k", 9));
   ModelConfig plain = focused();
-  plain.attention.focus = {};
+  plain.attention.focus = {}, plain.attention.spec.focus = {};
   const Transformer model(plain.resolved(kVocab), 3);
   const ModelInput input = batch(1);
   EXPECT_ERROR(UnsupportedError, model.objective("kept_mass", input, targets_of(input)), "focus");

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,27 +75,27 @@ std::vector<Named> options() {
   });
   add_all<Positions>(all, "positions", [](ModelConfig& c, Positions x) { c.positions = x; });
   add_all<BiasSpec::Kind>(all, "bias", [](ModelConfig& c, BiasSpec::Kind x) {
-    c.attention.bias.kind = x;
+    c.attention.spec.bias.kind = x;
     if (x != BiasSpec::Kind::none) c.positions = Positions::none;
-    c.attention.bias.buckets = 8;
-    c.attention.bias.max_distance = 9;
+    c.attention.spec.bias.buckets = 8;
+    c.attention.spec.bias.max_distance = 9;
   });
   add_all<TemperatureSpec::Bound>(all, "temperature", [](ModelConfig& c, TemperatureSpec::Bound x) {
-    c.attention.temperature.kind = TemperatureSpec::Kind::learned;
-    c.attention.temperature.bound = x;
+    c.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
+    c.attention.spec.temperature.bound = x;
   });
   for (const auto form : {TemperatureSpec::Form::token, TemperatureSpec::Form::global}) {
     add("temperature by token or global", [&](ModelConfig& c) {
-      c.attention.temperature = {.kind = TemperatureSpec::Kind::learned, .form = form};
+      c.attention.spec.temperature = {.kind = TemperatureSpec::Kind::learned, .form = form};
     });
   }
   add("constant temperature, soft-cap, sink", [](ModelConfig& c) {
-    c.attention.temperature.value = 0.6;
-    c.attention.soft_cap = 3.0;
-    c.attention.sink_logit = true;
+    c.attention.spec.temperature.value = 0.6;
+    c.attention.spec.soft_cap = 3.0;
+    c.attention.spec.sink_logit = true;
   });
   add("window, every third layer full without positions", [](ModelConfig& c) {
-    c.attention.mask.window = 4;
+    c.attention.spec.mask.window = 4;
     c.attention.full = {.every = 3, .layers = {}, .positions = false};
   });
   add("scales, cap, own head", [](ModelConfig& c) {
@@ -103,8 +104,8 @@ std::vector<Named> options() {
   add("one key head", [](ModelConfig& c) { c.kv_heads = 1; });
   const auto add_focus = [&](const char* name, auto set) {
     ModelConfig c = small();
-    c.attention.focus.groups = hard_focus();
-    set(c, c.attention.focus.groups);
+    c.attention.spec.focus = hard_focus();
+    set(c, c.attention.spec.focus);
     all.emplace_back(std::string("hard Focus") + name, c);
   };
   add_focus("", [](ModelConfig&, FocusSpec&) {});
@@ -113,15 +114,15 @@ std::vector<Named> options() {
   add_focus(", 2k > K", [](ModelConfig&, FocusSpec& f) { f.top_k = 3; });
   add_focus(", softmax, learned temperature, soft-cap, sink", [](ModelConfig& c, FocusSpec& f) {
     f.assignment = FocusSpec::Assignment::softmax;
-    c.attention.temperature.kind = TemperatureSpec::Kind::learned;
-    c.attention.soft_cap = 3.0;
-    c.attention.sink_logit = true;
+    c.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
+    c.attention.spec.soft_cap = 3.0;
+    c.attention.spec.sink_logit = true;
   });
   add_focus(", one layer without", [](ModelConfig& c, FocusSpec&) {
     c.attention.focus.layers = {0, 2};
   });
   add_focus(" where no window is", [](ModelConfig& c, FocusSpec&) {
-    c.attention.mask.window = 4;
+    c.attention.spec.mask.window = 4;
     c.attention.full = {.every = 3, .layers = {}, .positions = false};
   });
   return all;
@@ -190,12 +191,34 @@ TEST(FusedDecoder, IsAsExactAsTheLayersOneByOneInBfloat16) {
   }
 }
 
+// What is not a number in one text changes no bit of another in the batch.
+TEST(FusedDecoder, NonFiniteNumbersStayInTheirSequence) {
+  for (auto [name, config] : options()) {
+    SCOPED_TRACE(name);
+    config.tied = false;  // else every text has the broken row among its logits
+    Transformer model = make(config, at::kFloat);
+    constexpr int64_t kBroken = 7;
+    at::Tensor ids = tokens(3);
+    ids.masked_fill_(ids == kBroken, kBroken + 1);
+    const at::Tensor whole = decoded(model, ids, PathName::fused_decoder);
+    {
+      const at::NoGradGuard no_grad;
+      model.parameters().find("model.embed_tokens.weight")->value[kBroken].fill_(NAN);
+    }
+    ids[1][2] = kBroken;
+    const at::Tensor broken = decoded(model, ids, PathName::fused_decoder);
+    EXPECT_TRUE(at::isnan(broken[1].narrow(0, 2, 1)).all().item<bool>());
+    EXPECT_TRUE(at::equal(broken[1].narrow(0, 0, 2), whole[1].narrow(0, 0, 2)));
+    for (const int64_t other : {0, 2}) EXPECT_TRUE(at::equal(broken[other], whole[other]));
+  }
+}
+
 // Large enough for several threads.
 TEST(FusedDecoder, HasTheSameBitsForAnyNumberOfThreadsAndSequences) {
   ModelConfig config{.layers = 2, .width = 128, .heads = 6, .kv_heads = 3, .head_dim = 32};
   config.ffn_width = 392;
   config.context = 32;
-  config.attention.temperature.kind = TemperatureSpec::Kind::learned;
+  config.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
   const at::Tensor ids = tokens(3);
   const int threads = at::get_num_threads();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -300,20 +323,24 @@ TEST(DecodeByLayers, SequencesOfUnequalLengthsEqualEachAlone) {
     all.emplace_back(name, c);
   };
   add("convolutions", [](ModelConfig& c) {
-    c.attention.multi_token.kernels.before = {.queries = 3, .keys = 3};
-    c.attention.multi_token.kernels.after = {.queries = 2, .keys = 3};
+    c.attention.spec.multi_token.before = {.queries = 3, .keys = 3};
+    c.attention.spec.multi_token.after = {.queries = 2, .keys = 3};
     c.attention.multi_token.init = KernelStart::uniform;
   });
-  add("a window with sinks", [](ModelConfig& c) { c.attention.mask = {.window = 4, .sinks = 2}; });
+  add("KV shifting", [](ModelConfig& c) {
+    c.attention.spec.kv_shift = {.keys = true, .values = true, .start = 0.4};
+  });
+  add("a window with sinks",
+      [](ModelConfig& c) { c.attention.spec.mask = {.window = 4, .sinks = 2}; });
   add("soft gate", [](ModelConfig& c) {
-    c.attention.focus.groups = hard_focus();
-    c.attention.focus.groups.gate = FocusSpec::Gate::log;
+    c.attention.spec.focus = hard_focus();
+    c.attention.spec.focus.gate = FocusSpec::Gate::log;
   });
   add("potentials by chunk", [](ModelConfig& c) {
-    c.attention.focus.groups = hard_focus();
-    c.attention.focus.groups.potentials = FocusSpec::Potentials::chunk;
+    c.attention.spec.focus = hard_focus();
+    c.attention.spec.focus.potentials = FocusSpec::Potentials::chunk;
   });
-  add("routing", [](ModelConfig& c) { c.attention.routing.rule.clusters = 3; });
+  add("routing", [](ModelConfig& c) { c.attention.spec.routing.clusters = 3; });
   add("interleaved", [](ModelConfig& c) { c.rope.layout = RopeLayout::interleaved; });
   for (const auto& [name, config] : all) {
     SCOPED_TRACE(name);
@@ -388,9 +415,9 @@ TEST(FusedDecoder, ReadsSortedKeysOfALongText) {
   constexpr int64_t kPrompt = 4200, kSteps = 60, kScans = 32;
   ModelConfig config = small();
   config.context = kPrompt + kSteps;
-  config.attention.focus.groups = hard_focus();
-  config.attention.focus.groups.window = 70;
-  config.attention.focus.groups.sinks = 2;
+  config.attention.spec.focus = hard_focus();
+  config.attention.spec.focus.window = 70;
+  config.attention.spec.focus.sinks = 2;
   const at::Tensor ids =
       at::randint(0, kVocab, {2, kPrompt + kSteps}, at::detail::createCPUGenerator(5),
                   at::TensorOptions(at::kLong));
@@ -440,16 +467,19 @@ TEST(FusedDecoder, SaysWhyNot) {
   c.head_dim = 6;
   EXPECT_THAT(reason(c), testing::HasSubstr("8"));
   c = small();
-  c.attention.multi_token.kernels.before = {.queries = 3, .keys = 3};
-  EXPECT_THAT(reason(c), testing::HasSubstr("convolutions"));
+  c.attention.spec.multi_token.before = {.queries = 3, .keys = 3};
+  EXPECT_THAT(reason(c), testing::HasSubstr("convolution 3 x 3"));
   c = small();
-  c.attention.focus.groups.gate = FocusSpec::Gate::log;
+  c.attention.spec.kv_shift.values = true;
+  EXPECT_THAT(reason(c), testing::HasSubstr("kv_shift values"));
+  c = small();
+  c.attention.spec.focus.gate = FocusSpec::Gate::log;
   EXPECT_THAT(reason(c), testing::HasSubstr("focus log"));
-  c.attention.focus.groups = hard_focus();
-  c.attention.focus.groups.potentials = FocusSpec::Potentials::chunk;
+  c.attention.spec.focus = hard_focus();
+  c.attention.spec.focus.potentials = FocusSpec::Potentials::chunk;
   EXPECT_THAT(reason(c), testing::HasSubstr("focus.potentials chunk"));
   c = small();
-  c.attention.mask = {.window = 4, .sinks = 2};
+  c.attention.spec.mask = {.window = 4, .sinks = 2};
   EXPECT_THAT(reason(c), testing::HasSubstr("sinks"));
   c = small();
   c.rope.layout = RopeLayout::interleaved;

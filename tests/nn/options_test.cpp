@@ -72,11 +72,11 @@ std::vector<Named> options() {
   c.embedding_scale = 0.0, c.logit_scale = 0.3, c.logit_cap = 2.0, c.tied = false;
   all.emplace_back("scales and cap", c);
   c = small();
-  c.attention.mask.window = 4;
+  c.attention.spec.mask.window = 4;
   c.attention.full = {.every = 3, .layers = {}, .positions = false};
   all.emplace_back("window, every third layer full without positions", c);
   c.qk_norm = QkNorm::weightless;
-  c.attention.mask = {.sparsity = MaskRule::Sparsity::fixed, .block = 5};
+  c.attention.spec.mask = {.sparsity = MaskRule::Sparsity::fixed, .block = 5};
   c.attention.full = {.every = 0, .layers = {0}, .positions = true};
   all.emplace_back("chunks, first layer full", c);
   return all;
@@ -299,8 +299,8 @@ TEST(Options, AreRefusedByNameWhereTheyHaveNoMeaning) {
     return c.resolved(kVocab);
   };
   EXPECT_ERROR(ConfigError,
-               resolved([](ModelConfig& c) { c.attention.bias.kind = BiasSpec::Kind::t5; }), "t5",
-               "model.positions", "rope");
+               resolved([](ModelConfig& c) { c.attention.spec.bias.kind = BiasSpec::Kind::t5; }),
+               "t5", "model.positions", "rope");
   EXPECT_ERROR(ConfigError, resolved([](ModelConfig& c) {
                  c.positions = Positions::learned;
                  c.rope.theta = 5e5;
@@ -319,12 +319,12 @@ TEST(Options, AreRefusedByNameWhereTheyHaveNoMeaning) {
   EXPECT_ERROR(ConfigError, resolved([](ModelConfig& c) { c.attention.full.every = 2; }),
                "attention.full", "mask");
   EXPECT_ERROR(ConfigError, resolved([](ModelConfig& c) {
-                 c.attention.mask.window = 4;
+                 c.attention.spec.mask.window = 4;
                  c.attention.full.positions = false;
                }),
                "positions", "full layers");
   EXPECT_ERROR(ConfigError, resolved([](ModelConfig& c) {
-                 c.attention.mask.window = 4;
+                 c.attention.spec.mask.window = 4;
                  c.attention.full.layers = {3};
                }),
                "attention.full.layers", "3");
@@ -368,14 +368,14 @@ TEST(DynamicScaling, DecodesPastTheTrainedLengthAsTheWholePassDoes) {
 // M-7: the gate's bias starts at 0; M-8: both readings of the depth scale.
 TEST(HeadOutput, GatesStartWithoutBiasAndDepthScalesAreTheTwoReadings) {
   ModelConfig c = testing::tiny_config();
-  c.attention.head_output = {.norm = HeadOutputSpec::Norm::rms,
-                             .depth_scale = HeadOutputSpec::DepthScale::inverse_sqrt,
-                             .gate = HeadOutputSpec::Gate::scalar};
+  c.attention.spec.head_output = {.norm = HeadOutputSpec::Norm::rms,
+                                  .depth_scale = HeadOutputSpec::DepthScale::inverse_sqrt,
+                                  .gate = HeadOutputSpec::Gate::scalar};
   const Transformer model(c.resolved(c.vocab_size), 1);
   const Parameter* bias = model.parameters().find("model.layers.1.self_attn.head_gate.bias");
   ASSERT_NE(bias, nullptr);
   EXPECT_EQ(bias->value.item<float>(), 0.0f);
-  HeadOutputSpec output = c.attention.head_output;
+  HeadOutputSpec output = c.attention.spec.head_output;
   EXPECT_DOUBLE_EQ(output.factor(0), 1.0);
   EXPECT_DOUBLE_EQ(output.factor(3), 0.5);
   output.depth_scale = HeadOutputSpec::DepthScale::lambda;

@@ -19,12 +19,12 @@ using namespace fovea::testing;
 
 ModelConfig with_everything() {
   ModelConfig c{.layers = 2, .width = 24, .heads = 4};
-  c.attention.temperature.kind = TemperatureSpec::Kind::learned;
-  c.attention.sink_logit = true;
-  c.attention.multi_token.kernels.before = {2, 3};
-  c.attention.head_mix.before = HeadMixSpec::Kind::full;
-  c.attention.head_output.norm = HeadOutputSpec::Norm::rms;
-  c.attention.focus.groups = {.gate = FocusSpec::Gate::log, .groups = 4, .width = 6};
+  c.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
+  c.attention.spec.sink_logit = true;
+  c.attention.spec.multi_token.before = {2, 3};
+  c.attention.spec.head_mix.before = HeadMixSpec::Kind::full;
+  c.attention.spec.head_output.norm = HeadOutputSpec::Norm::rms;
+  c.attention.spec.focus = {.gate = FocusSpec::Gate::log, .groups = 4, .width = 6};
   c.lora = {.rank = 2};
   return c.resolved(50);
 }

@@ -21,7 +21,7 @@ constexpr int64_t kVocab = 50;
 ModelConfig routed() {
   ModelConfig c;
   c.layers = 2, c.width = 32, c.heads = 4, c.kv_heads = 2, c.ffn_width = 40, c.context = 64;
-  c.attention.routing.rule = {.clusters = 4, .keep = 6};
+  c.attention.spec.routing = {.clusters = 4, .keep = 6};
   return c;
 }
 
@@ -35,8 +35,8 @@ const at::Tensor& value(const Transformer& model, const std::string& rest) {
 
 TEST(RoutingModel, DecodingEqualsTheForwardPass) {
   ModelConfig blocks = routed();
-  blocks.attention.routing = {};
-  blocks.attention.blocks = {
+  blocks.attention.routing = {}, blocks.attention.spec.routing = {};
+  blocks.attention.spec.blocks = {
       .size = 8, .pairs = {0, 0, 1, 0, 1, 1, 2, 2, 3, 0, 3, 3, 4, 2, 4, 4, 5, 5, 6, 1, 6, 6, 7, 7}};
   for (const ModelConfig& config : {routed(), blocks}) {
     Transformer model(config.resolved(kVocab), 3);
@@ -69,7 +69,7 @@ TEST(RoutingModel, ForwardIsPureAndObserveMovesTheCentroidsAlone) {
 
 TEST(RoutingModel, ActsInTheNamedLayersAndCostsNoParameter) {
   ModelConfig c = routed(), plain = routed();
-  plain.attention.routing = {};
+  plain.attention.routing = {}, plain.attention.spec.routing = {};
   EXPECT_EQ(parameter_count(c.resolved(kVocab)), parameter_count(plain.resolved(kVocab)));
   c.attention.routing.layers = {1};
   c = c.resolved(kVocab);
@@ -85,10 +85,10 @@ TEST(RoutingModel, RefusesImpossibleSettingsByKey) {
   c.attention.routing.decay = 1.0;
   EXPECT_ERROR(ConfigError, c.resolved(kVocab), "routing.decay", "1");
   c = routed();
-  c.attention.routing.rule.clusters = 0;
+  c.attention.spec.routing.clusters = 0;
   EXPECT_ERROR(ConfigError, c.resolved(kVocab), "routing", "clusters");
   c = routed();
-  c.attention.mask.window = 8;
+  c.attention.spec.mask.window = 8;
   EXPECT_ERROR(UnsupportedError, c.resolved(kVocab), "routing", "mask.window");
 }
 

@@ -35,8 +35,8 @@ ModelConfig small() {
 
 ModelConfig learned(TemperatureSpec::Form form = TemperatureSpec::Form::prefix) {
   ModelConfig c = small();
-  c.attention.temperature.kind = TemperatureSpec::Kind::learned;
-  c.attention.temperature.form = form;
+  c.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
+  c.attention.spec.temperature.form = form;
   return c;
 }
 
@@ -80,47 +80,50 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
   std::vector<std::pair<std::string, ModelConfig>> all{{"standard", small()},
                                                        {"learned", learned()}};
   ModelConfig c = small();
-  c.attention.temperature.value = 0.4;
+  c.attention.spec.temperature.value = 0.4;
   all.emplace_back("focal", c);
   c = small();
-  c.attention.mask.window = 5;
-  c.attention.mask.sinks = 2;
-  c.attention.soft_cap = 3.0;
-  c.attention.sink_logit = true;
+  c.attention.spec.mask.window = 5;
+  c.attention.spec.mask.sinks = 2;
+  c.attention.spec.soft_cap = 3.0;
+  c.attention.spec.sink_logit = true;
   all.emplace_back("window, sinks, soft-cap, sink logit", c);
   c = small();
-  c.attention.bias.kind = BiasSpec::Kind::t5;
+  c.attention.spec.bias.kind = BiasSpec::Kind::t5;
   c.positions = Positions::none;
   c.qk_norm = QkNorm::none;
   c.tied = false;
   all.emplace_back("t5, untied", c);
   c = small();
-  c.attention.multi_token.kernels = {{3, 5}, {2, 4}};
+  c.attention.spec.multi_token = {{3, 5}, {2, 4}};
   c.attention.multi_token.layers = {1};
-  c.attention.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::groups, 2};
-  c.attention.head_output.norm = HeadOutputSpec::Norm::rms;
-  c.attention.head_output.gate = HeadOutputSpec::Gate::scalar;
+  c.attention.spec.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::groups, 2};
+  c.attention.spec.head_output.norm = HeadOutputSpec::Norm::rms;
+  c.attention.spec.head_output.gate = HeadOutputSpec::Gate::scalar;
   all.emplace_back("multi-token", c);
   c = small();
-  c.attention.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::full, 0};
-  c.attention.head_output.depth_scale = HeadOutputSpec::DepthScale::inverse_sqrt;
-  c.attention.head_output.gate = HeadOutputSpec::Gate::full;
+  c.attention.spec.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::full, 0};
+  c.attention.spec.head_output.depth_scale = HeadOutputSpec::DepthScale::inverse_sqrt;
+  c.attention.spec.head_output.gate = HeadOutputSpec::Gate::full;
   all.emplace_back("talking heads, full gate", c);
   c = small();
-  c.attention.differential = true;
+  c.attention.spec.kv_shift = {.keys = true, .values = true, .start = 0.3};
+  all.emplace_back("kv shift", c);
+  c = small();
+  c.attention.spec.differential = true;
   all.emplace_back("differential", c);
   using Focus = FocusSpec;
   const auto focus = [&](Focus::Gate gate, Focus::Potentials potentials) {
     c = small();
-    c.attention.focus.groups = {.gate = gate, .groups = 4, .top_k = 1, .window = 3, .sinks = 1};
-    c.attention.focus.groups.width = 5, c.attention.focus.groups.temperature = 0.5;
-    c.attention.focus.groups.potentials = potentials, c.attention.focus.groups.chunk = 4;
+    c.attention.spec.focus = {.gate = gate, .groups = 4, .top_k = 1, .window = 3, .sinks = 1};
+    c.attention.spec.focus.width = 5, c.attention.spec.focus.temperature = 0.5;
+    c.attention.spec.focus.potentials = potentials, c.attention.spec.focus.chunk = 4;
     all.emplace_back(fmt::format("focus {} {}", enum_name(gate), enum_name(potentials)), c);
   };
   focus(Focus::Gate::log, Focus::Potentials::ema);
   focus(Focus::Gate::logsig, Focus::Potentials::chunk);
   focus(Focus::Gate::hard, Focus::Potentials::ema);
-  all.back().second.attention.multi_token.kernels = {{2, 3}, {2, 2}};
+  all.back().second.attention.spec.multi_token = {{2, 3}, {2, 2}};
   all.back().second.attention.focus.layers = {1};
   return all;
 }
@@ -144,13 +147,13 @@ int64_t added_parameters(const ModelConfig& c) {
 TEST(Transformer, AddsAsManyParametersAsThePapersCount) {
   ModelConfig c;
   c.layers = 24, c.width = 1536, c.heads = 16;
-  c.attention.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::full, 0};
+  c.attention.spec.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::full, 0};
   EXPECT_EQ(added_parameters(c), 12288);
-  c.attention.multi_token.kernels = {{6, 11}, {6, 11}};
+  c.attention.spec.multi_token = {{6, 11}, {6, 11}};
   c.attention.multi_token.layers = {2, 6, 10, 14, 18, 22};
-  c.attention.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::groups, 16};
-  c.attention.head_output.norm = HeadOutputSpec::Norm::rms;
-  c.attention.head_output.gate = HeadOutputSpec::Gate::scalar;
+  c.attention.spec.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::groups, 16};
+  c.attention.spec.head_output.norm = HeadOutputSpec::Norm::rms;
+  c.attention.spec.head_output.gate = HeadOutputSpec::Gate::scalar;
   EXPECT_EQ(added_parameters(c), 29592);
 }
 
@@ -159,10 +162,10 @@ TEST(Transformer, AddsAsManyParametersAsThePapersCount) {
 TEST(Transformer, DifferentialAddsAsManyParametersAsThePaperCounts) {
   ModelConfig c;
   c.layers = 24, c.width = 1536, c.heads = 16;
-  c.attention.differential = true;
+  c.attention.spec.differential = true;
   EXPECT_EQ(added_parameters(c), 13824);
   c = small();
-  c.attention.differential = true;
+  c.attention.spec.differential = true;
   const ModelConfig resolved = c.resolved(kVocab);
   EXPECT_EQ(resolved.layer_attention(1).value_width(), 12);
   EXPECT_NEAR(resolved.layer_attention(1).head_output.factor(1), 1.0 - 0.355509, 1e-6);
@@ -176,8 +179,8 @@ TEST(Transformer, DifferentialAddsAsManyParametersAsThePaperCounts) {
 // into a trained model.
 TEST(Transformer, KernelsAndMixesStartAsStandardAttention) {
   ModelConfig c = small();
-  c.attention.multi_token.kernels = {{6, 11}, {6, 10}};
-  c.attention.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::groups, 2};
+  c.attention.spec.multi_token = {{6, 11}, {6, 10}};
+  c.attention.spec.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::groups, 2};
   Transformer plain(small().resolved(kVocab), 3), tokens_and_heads(c.resolved(kVocab), 3);
   plain.compute().dtype = tokens_and_heads.compute().dtype = at::kDouble;
   const ModelInput input = input_of(tokens(2, 17));
@@ -188,8 +191,8 @@ TEST(Transformer, KernelsAndMixesStartAsStandardAttention) {
 TEST(Transformer, AddedParametersDecayOnlyOnRequest) {
   for (const bool asked : {false, true}) {
     ModelConfig c = small();
-    c.attention.multi_token.kernels.before = {2, 3};
-    c.attention.head_mix.after = HeadMixSpec::Kind::full;
+    c.attention.spec.multi_token.before = {2, 3};
+    c.attention.spec.head_mix.after = HeadMixSpec::Kind::full;
     c.attention.decay_added = asked;
     const Transformer model(c.resolved(kVocab), 3);
     for (const char* name : {"key_query_before.weight", "head_mix_after.weight"}) {
@@ -204,7 +207,7 @@ TEST(Transformer, AddedParametersDecayOnlyOnRequest) {
 // 3.5.
 TEST(Transformer, KernelsStartAsTheRecipeSays) {
   ModelConfig c = small();
-  c.attention.multi_token.kernels.before = {3, 5};
+  c.attention.spec.multi_token.before = {3, 5};
   const auto start = [&](KernelStart init) {
     c.attention.multi_token.init = init;
     return Transformer(c.resolved(kVocab), 3)
@@ -333,7 +336,7 @@ TEST(Transformer, MatricesHeldInBfloat16GiveTheSameHiddenStatesAndDecodeLikeThem
 // Spec 10.1 and F-5: with QK-norm a constant temperature is a q gain that is 1/t larger.
 TEST(Transformer, ConstantTemperatureEqualsALargerQueryGain) {
   ModelConfig focal = small(), folded = small();
-  focal.attention.temperature.value = 0.4;
+  focal.attention.spec.temperature.value = 0.4;
   folded.query_init = 2.5;
   const Transformer a = make(focal, at::kDouble), b = make(folded, at::kDouble);
   const at::Tensor ids = tokens(2, 16);
@@ -454,13 +457,13 @@ TEST(ModelConfig, ImpossibleSizesAreRefusedByKey) {
 // F-9: half way the logits are those of the temperature half way.
 TEST(Transformer, ARampedTemperatureLiesBetweenOneAndItsValue) {
   ModelConfig c = small();
-  c.attention.temperature.value = 0.4;
+  c.attention.spec.temperature.value = 0.4;
   Transformer ramped(c.resolved(kVocab), 3);
   const ModelInput in = input_of(tokens(2, 9));
   const at::NoGradGuard no_grad;
   for (const double share : {0.0, 0.5, 1.0}) {
     ModelConfig direct = c;
-    direct.attention.temperature.value = 1.0 + share * (0.4 - 1.0);
+    direct.attention.spec.temperature.value = 1.0 + share * (0.4 - 1.0);
     ramped.compute().temperature_ramp = share;
     const at::Tensor expected = Transformer(direct.resolved(kVocab), 3).hidden(in);
     EXPECT_TRUE(at::allclose(ramped.hidden(in), expected, 1e-6, 1e-6)) << share;

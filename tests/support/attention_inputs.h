@@ -95,6 +95,9 @@ inline AttentionInputs random_inputs(const AttentionSpec& spec, int64_t b, int64
   if (spec.bias.kind == BiasSpec::Kind::t5)
     in.tensors.bias_table = random_normal({spec.bias.buckets, spec.heads}, seed + 4000);
   if (spec.sink_logit) in.tensors.sink_logit_h = random_normal({spec.heads}, seed + 5000);
+  if (spec.kv_shift.keys) in.tensors.key_shift_g2 = random_normal({spec.kv_heads, 2}, seed + 19000);
+  if (spec.kv_shift.values)
+    in.tensors.value_shift_g2 = random_normal({spec.value_heads(), 2}, seed + 20000);
   const auto kernel = [&](const KernelExtent& extent, uint64_t offset) {
     return extent.active()
                ? random_normal({spec.heads, extent.queries, extent.keys}, seed + offset, 0.4)
@@ -218,6 +221,11 @@ inline std::vector<NamedSpec> all_specs() {
     learned(s);
     s.bias = {BiasSpec::Kind::t5, 4, 8}, s.sink_logit = true;
     s.mask.sparsity = Sparsity::strided, s.mask.window = 1, s.mask.stride = 2;
+  });
+  add("kv_shift", [](AttentionSpec& s) { s.kv_shift = {.keys = true, .values = true}; });
+  add("kv_shift_values_learned_window_sinks", [&](AttentionSpec& s) {
+    learned(s);
+    s.kv_shift.values = true, s.mask.window = 3, s.mask.sinks = 2;
   });
   const auto mix = [](HeadMixSpec::Kind before, HeadMixSpec::Kind after) {
     return HeadMixSpec{before, after, 2};

@@ -8,11 +8,13 @@
 
 namespace fovea::testing {
 
-// Parameters of one layer's stages 3, 4, 5, 8, 9 and 10.
+// Parameters of one layer's stages 0, 3, 4, 5, 8, 9 and 10.
 inline int64_t stage_parameters(const AttentionSpec& spec, int64_t width) {
   int64_t count = 0;
   for (const KernelExtent& extent : {spec.multi_token.before, spec.multi_token.after})
     count += spec.heads * extent.queries * extent.keys;
+  if (spec.kv_shift.keys) count += 2 * spec.kv_heads;
+  if (spec.kv_shift.values) count += 2 * spec.value_heads();
   for (const HeadMixSpec::Kind kind : {spec.head_mix.before, spec.head_mix.after})
     count += spec.heads * spec.head_mix.width(kind, spec.heads);
   if (spec.differential) count += 4 * spec.head_dim;
@@ -42,14 +44,15 @@ inline int64_t counted_by_formula(const ModelConfig& c) {
   if (c.qk_norm == QkNorm::head_rms || c.qk_norm == QkNorm::head_layer) layer += 2 * c.head_dim;
   if (c.qk_norm == QkNorm::full_rms) layer += q + kv;
   if (c.qk_norm == QkNorm::l2) layer += 1;
-  if (c.attention.sink_logit) layer += c.heads;
-  if (c.attention.temperature.kind == TemperatureSpec::Kind::learned)
-    layer += 1 + (c.attention.temperature.form == TemperatureSpec::Form::global ? 0 : c.width);
+  if (c.attention.spec.sink_logit) layer += c.heads;
+  if (c.attention.spec.temperature.kind == TemperatureSpec::Kind::learned)
+    layer += 1 + (c.attention.spec.temperature.form == TemperatureSpec::Form::global ? 0 : c.width);
   int64_t total = c.layers * layer + c.vocab_size * c.width * (c.tied ? 1 : 2);
   for (int64_t l = 0; l < c.layers; ++l) total += stage_parameters(c.layer_attention(l), c.width);
   if (c.block != BlockLayout::post) total += norm;
   if (c.positions == Positions::learned) total += c.context * c.width;
-  if (c.attention.bias.kind == BiasSpec::Kind::t5) total += c.attention.bias.buckets * c.heads;
+  if (c.attention.spec.bias.kind == BiasSpec::Kind::t5)
+    total += c.attention.spec.bias.buckets * c.heads;
   return total;
 }
 

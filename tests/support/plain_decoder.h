@@ -173,7 +173,7 @@ class PlainDecoder {
                      v = linear(y, in(l, "self_attn.v_proj"))
                              .view({t_, c_.kv_heads, c_.head_dim})
                              .transpose(0, 1);
-    const MaskRule rule = c_.attention.full.contains(l) ? MaskRule{} : c_.attention.mask;
+    const MaskRule rule = c_.attention.full.contains(l) ? MaskRule{} : c_.attention.spec.mask;
     at::Tensor hidden = at::zeros({t_, t_}, at::kBool);
     for (int64_t i = 0; i < t_; ++i) {
       for (int64_t j = 0; j < t_; ++j) hidden[i][j] = !allowed(rule, {0, i}, {0, j});

@@ -260,7 +260,27 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
   ScalarResult result{at::zeros({b, heads, t, e}, at::kDouble),
                       at::zeros({b, heads, t}, at::kDouble),
                       at::zeros({b, heads, t, s}, at::kDouble)};
-  const at::Tensor values[] = {in.q.detach(), in.k.detach(), in.v.detach()};
+  // KV shifting: rows of the token before, in the same document.
+  const auto shifted = [&](const at::Tensor& x, const at::Tensor& weight) {
+    if (!weight.defined()) return x.detach();
+    const auto follows = [&](int64_t col) {
+      return col > 0 && key_position(col) == key_position(col - 1) + 1 &&
+             number(context.key_documents_bs, col, 0) ==
+                 number(context.key_documents_bs, col - 1, 0);
+    };
+    at::Tensor y = at::zeros_like(x.detach());
+    for (int64_t g = 0; g < x.size(1); ++g)
+      for (int64_t col = 0; col < s; ++col) {
+        const double now = weight[g][0].item<double>(), before = weight[g][1].item<double>();
+        for (int64_t n = 0; n < b; ++n) {
+          y[n][g][col] = now * x.detach()[n][g][col];
+          if (follows(col)) y[n][g][col] += before * x.detach()[n][g][col - 1];
+        }
+      }
+    return y;
+  };
+  const at::Tensor values[] = {in.q.detach(), shifted(in.k, in.tensors.key_shift_g2),
+                               shifted(in.v, in.tensors.value_shift_g2)};
   const auto q = values[0].accessor<double, 4>();
   const auto k = values[1].accessor<double, 4>();
   const auto v = values[2].accessor<double, 4>();

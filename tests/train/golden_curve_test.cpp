@@ -31,8 +31,9 @@ ModelConfig golden_config(const std::string& curve) {
   config.ffn_width = 64;
   config.context = kContext;
   config.qk_norm = QkNorm::head_rms;
-  if (curve == "focal_0.4") config.attention.temperature.value = 0.4;
-  if (curve == "learned_prefix") config.attention.temperature.kind = TemperatureSpec::Kind::learned;
+  if (curve == "focal_0.4") config.attention.spec.temperature.value = 0.4;
+  if (curve == "learned_prefix")
+    config.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
   return config.resolved(kVocab);
 }
 

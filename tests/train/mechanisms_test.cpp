@@ -83,7 +83,7 @@ TEST(Mechanisms, TrainFromARecipeAndResumeWithTheSameNumbers) {
 
 Recipe focus_recipe(const std::filesystem::path& folder) {
   Recipe recipe = tiny_recipe(folder);
-  recipe.model.attention.focus.groups = {
+  recipe.model.attention.spec.focus = {
       .gate = FocusSpec::Gate::log, .groups = 4, .top_k = 1, .window = 2, .sinks = 1};
   return recipe;
 }
@@ -138,8 +138,8 @@ TEST(Focus, TrainsInTwoPhasesWithStraightThroughAtTheEnd) {
 TEST(Mechanisms, TheNamedOneLearnsAlone) {
   const TemporaryFolder folder;
   Recipe recipe = tiny_recipe(folder.path());
-  recipe.model.attention.temperature.kind = TemperatureSpec::Kind::learned;
-  recipe.model.attention.sink_logit = true;
+  recipe.model.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
+  recipe.model.attention.spec.sink_logit = true;
   recipe.train.trainable = "temperature";
   Trainer trainer(recipe);
   const auto before = copy_parameters(trainer.model());
@@ -169,7 +169,7 @@ TEST(Focus, RecipesThatCannotTrainAreRefusedByKey) {
                       {"train.objective", "trainable: focus"}));
   EXPECT_TRUE(refused(
       [](Recipe& r) {
-        r.model.attention.focus = {};
+        r.model.attention.spec.focus = {};
         r.train.trainable = "focus";
       },
       {"train.trainable", "focus.gate"}));

@@ -32,7 +32,7 @@ int train_child(const std::vector<std::string>& arguments) {
   recipe.train.checkpoint_interval = 5;
   recipe.train.evaluation_interval = 10;
   recipe.model.dropout = 0.1;
-  recipe.model.attention.temperature.kind = TemperatureSpec::Kind::learned;
+  recipe.model.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
   TrainCallbacks callbacks;
   callbacks.trace = [&](std::string_view at, int64_t) {
     if (at == point && --left == 0) std::raise(SIGKILL);

@@ -62,12 +62,12 @@ TEST(RunPlan, CountsTheWorkOfEveryStageThatJoinsPairs) {
            (2.0 * pairs);
   };
   EXPECT_DOUBLE_EQ(more([](AttentionSettings& a) {
-                     a.multi_token.kernels = {.before = {6, 11}, .after = {2, 3}};
-                     a.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::groups, 2};
+                     a.spec.multi_token = {.before = {6, 11}, .after = {2, 3}};
+                     a.spec.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::groups, 2};
                    }),
                    4.0 * (66 + 6 + 4 + 2));
-  EXPECT_DOUBLE_EQ(more([](AttentionSettings& a) { a.differential = true; }), 4.0 * 16);
-  EXPECT_DOUBLE_EQ(more([](AttentionSettings& a) { a.focus.groups.gate = FocusSpec::Gate::log; }),
+  EXPECT_DOUBLE_EQ(more([](AttentionSettings& a) { a.spec.differential = true; }), 4.0 * 16);
+  EXPECT_DOUBLE_EQ(more([](AttentionSettings& a) { a.spec.focus.gate = FocusSpec::Gate::log; }),
                    8.0);
 }
 
@@ -75,8 +75,8 @@ TEST(RunPlan, CountsWhatTheBuiltModelHas) {
   Recipe recipe = recipe_of(48, 2, 4, 96, 259, false);
   recipe.model.kv_heads = 2;
   recipe.model.qk_norm = QkNorm::head_rms;
-  recipe.model.attention.temperature.kind = TemperatureSpec::Kind::learned;
-  recipe.model.attention.sink_logit = true;
+  recipe.model.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
+  recipe.model.attention.spec.sink_logit = true;
   const RunPlan plan = plan_run(recipe, 0);
   const Transformer built(plan.model, 0);
   EXPECT_EQ(plan.parameters.total(), built.parameters().count());
@@ -100,7 +100,7 @@ TEST(RunPlan, OperationsAreTwoAMultipliedWeightAndFourAHeadWidthAndKey) {
   EXPECT_DOUBLE_EQ(plan.training_per_token, 3.0 * plan.forward_per_token);
   EXPECT_EQ(plan.step_tokens, 3 * 2 * 64);
   EXPECT_EQ(plan.tokens, 10 * 3 * 2 * 64);
-  recipe.model.attention.mask.window = 4;
+  recipe.model.attention.spec.mask.window = 4;
   EXPECT_DOUBLE_EQ(plan_run(recipe, 0).visible_keys, (1 + 2 + 3 + 61 * 4) / 64.0);
   recipe.train.gradient_checkpointing = true;
   EXPECT_DOUBLE_EQ(plan_run(recipe, 0).training_per_token,

@@ -86,7 +86,7 @@ TEST_F(TrainerTest, ARunLearnsAndItsFolderHoldsEverything) {
 TEST_F(TrainerTest, EveryLineOfMetricsHasTheKeysOfTheDesign) {
   Recipe r = recipe();
   r.train.log_interval = 5;
-  r.model.attention.temperature.kind = TemperatureSpec::Kind::learned;
+  r.model.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
   Trainer(r).run();
   const auto lines = metrics();
   ASSERT_EQ(lines.size(), 3u);  // 5, 10 and the last, 12
@@ -269,7 +269,7 @@ TEST_F(TrainerTest, ATemperatureMovesFromOneOverTheWarmUp) {
   Recipe r = recipe();
   r.train.temperature_ramp = true;
   EXPECT_ERROR(ConfigError, Trainer(r), "temperature_ramp", "temperature.value");
-  r.model.attention.temperature.value = 0.4;
+  r.model.attention.spec.temperature.value = 0.4;
   r.train.schedule.warmup_steps = 4;
   r.train.checkpoint_interval = 2;
   r.train.keep_checkpoints = 9;
@@ -281,9 +281,10 @@ TEST_F(TrainerTest, ATemperatureMovesFromOneOverTheWarmUp) {
   // A checkpoint has the temperature that its last step was trained with.
   for (const auto& [name, expected] : {std::pair{"0000000002", 0.85}, {"0000000004", 0.55}}) {
     const auto folder = result.checkpoint.parent_path() / name;
-    EXPECT_NEAR(load_model_config(folder).attention.temperature.value, expected, 1e-12) << name;
+    EXPECT_NEAR(load_model_config(folder).attention.spec.temperature.value, expected, 1e-12)
+        << name;
   }
-  EXPECT_EQ(load_model_config(result.checkpoint).attention.temperature.value, 0.4);
+  EXPECT_EQ(load_model_config(result.checkpoint).attention.spec.temperature.value, 0.4);
 }
 
 TEST_F(TrainerTest, StagesChangeThetaLengthAndDecayAndKeepTheWeights) {

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "fovea/attention/cache/sorted_copy.h"
+#include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/head_output.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/attention.h"
@@ -193,15 +195,20 @@ AttentionResult attend(const AttentionSpec& spec, const CacheView& cache, const 
 
 }  // namespace
 
-AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cache,
+AttentionResult cached_attention(const AttentionSpec& given, AttentionCache& cache,
                                  const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                 const AttentionTensors& tensors, Path path, SortedCopy* sorted) {
+                                 const AttentionTensors& given_tensors, Path path,
+                                 SortedCopy* sorted) {
   const at::NoGradGuard no_gradient;
-  require<UnsupportedError>(spec.mask.causal, "cache",
+  require<UnsupportedError>(given.mask.causal, "cache",
                             "a cache needs mask.causal: later tokens must not change earlier rows");
   require<ShapeError>(q.dim() == 4 && k.dim() == 4 && q.size(2) == k.size(2), "cache",
                       "q and k of the new tokens must be [b, heads, t, d] with one t");
-  append_rows(cache, q, k, v, tensors);
+  AttentionCall call{.spec = given, .q = q, .k = k, .v = v, .tensors = given_tensors};
+  rewrite_keys(call, &cache);
+  const AttentionSpec& spec = call.spec;
+  const AttentionTensors& tensors = call.tensors;
+  append_rows(cache, q, call.k, call.v, tensors);
   AttentionResult result;
   if (cache.equal_lengths()) {
     result = attend(spec, {cache, std::nullopt}, q, tensors, path, sorted);

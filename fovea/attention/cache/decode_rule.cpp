@@ -4,34 +4,14 @@
 
 #include <fmt/format.h>
 
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/positions/bias.h"
 #include "fovea/kernels/cpu/attention.h"
 
 namespace fovea {
 
 std::optional<std::string> why_not_decode_rule(const AttentionSpec& spec) {
-  if (spec.differential) return "differential attention";
-  if (const FocusSpec& focus = spec.focus; focus.active()) {
-    if (focus.gate != FocusSpec::Gate::hard) return fmt::format("focus {}", enum_name(focus.gate));
-    if (focus.assignment == FocusSpec::Assignment::sinkhorn &&
-        focus.potentials != FocusSpec::Potentials::ema)
-      return fmt::format("focus.potentials {}", enum_name(focus.potentials));
-    if (spec.mask != MaskRule{}) return "focus with a mask";
-    if (spec.bias.kind != BiasSpec::Kind::none) return "focus with a position bias";
-  }
-  if (spec.routing.active()) return "routing";
-  if (spec.blocks.active()) return "given pairs of blocks";
-  if (spec.own.active()) return fmt::format("the stage '{}'", spec.own.name);
-  if (spec.multi_token.before.active() || spec.multi_token.after.active()) return "convolutions";
-  if (spec.head_mix.before != HeadMixSpec::Kind::none ||
-      spec.head_mix.after != HeadMixSpec::Kind::none)
-    return "head mixing";
-  if (spec.head_output.active()) return "head_output";
-  if (spec.temperature.kind == TemperatureSpec::Kind::learned &&
-      spec.temperature.form == TemperatureSpec::Form::sequence)
-    return "temperature.form sequence";
-  if (spec.mask.sparsity != MaskRule::Sparsity::full) return "a sparse mask";
-  if (spec.mask.window > 0 && spec.mask.sinks > 0) return "sinks before a window";
+  if (auto why = why_not_fused_decoder(spec)) return why;
   if (spec.value_width() != spec.head_dim) return "values of another width than keys";
   const kernels::AttentionSizes sizes{.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = 1};
   if (!kernels::prefers_decode(sizes))

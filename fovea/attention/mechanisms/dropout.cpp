@@ -56,7 +56,8 @@ const Mechanism& dropout_mechanism() {
                    spec.dropout);
           },
       .check = check,
-      .uses = uses};
+      .uses = uses,
+      .why_not_fused_decoder = in_fused_decoder};
   return mechanism;
 }
 

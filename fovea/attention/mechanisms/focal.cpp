@@ -295,6 +295,12 @@ const Mechanism& temperature_mechanism() {
       .uses = uses,
       .tensors = kTensors,
       .add_streams = add_streams,
+      .why_not_fused_decoder = [](const AttentionSpec& spec) -> std::optional<std::string> {
+        if (spec.temperature.kind == TemperatureSpec::Kind::learned &&
+            spec.temperature.form == TemperatureSpec::Form::sequence)
+          return "temperature.form sequence";
+        return std::nullopt;
+      },
       .settings = kSettings};
   return mechanism;
 }

@@ -408,6 +408,18 @@ void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<
     all.push_back({.name = stream::kGroupScores, .row_shape = {focus.groups}, .dtype = wide});
 }
 
+std::optional<std::string> why_not_fused(const AttentionSpec& spec) {
+  const FocusSpec& focus = spec.focus;
+  if (!focus.active()) return std::nullopt;
+  if (focus.gate != FocusSpec::Gate::hard) return fmt::format("focus {}", enum_name(focus.gate));
+  if (focus.assignment == FocusSpec::Assignment::sinkhorn &&
+      focus.potentials != FocusSpec::Potentials::ema)
+    return fmt::format("focus.potentials {}", enum_name(focus.potentials));
+  if (spec.mask != MaskRule{}) return "focus with a mask";
+  if (spec.bias.kind != BiasSpec::Kind::none) return "focus with a position bias";
+  return std::nullopt;
+}
+
 constexpr MechanismSetting kSettings[] = {
     {"Focus, soft", [](AttentionSpec& s) { s.focus.gate = Gate::log; }},
     {"Focus, hard", [](AttentionSpec& s) { s.focus.gate = Gate::hard; }},
@@ -428,6 +440,7 @@ const Mechanism& focus_mechanism() {
       .tensors = kTensors,
       .check_call = check_call,
       .add_streams = add_streams,
+      .why_not_fused_decoder = why_not_fused,
       .settings = kSettings,
   };
   return mechanism;

@@ -68,6 +68,12 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
   return all;
 }
 
+std::optional<std::string> why_not_fused(const AttentionSpec& spec) {
+  if (spec.mask.sparsity != MaskRule::Sparsity::full) return "a sparse mask";
+  if (spec.mask.window > 0 && spec.mask.sinks > 0) return "sinks before a window";
+  return std::nullopt;
+}
+
 using Sparsity = MaskRule::Sparsity;
 
 constexpr MechanismSetting kSettings[] = {
@@ -110,6 +116,7 @@ const Mechanism& mask_mechanism() {
           },
       .check = check,
       .uses = uses,
+      .why_not_fused_decoder = why_not_fused,
       .settings = kSettings};
   return mechanism;
 }

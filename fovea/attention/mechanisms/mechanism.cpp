@@ -12,6 +12,7 @@
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/dropout.h"
+#include "fovea/attention/mechanisms/kv_shift.h"
 #include "fovea/attention/mechanisms/mask.h"
 #include "fovea/attention/mechanisms/sink_logit.h"
 #include "fovea/attention/mechanisms/soft_cap.h"
@@ -21,11 +22,11 @@ namespace fovea {
 
 std::span<const Mechanism* const> mechanisms() {
   static const Mechanism* const all[] = {
-      &temperature_mechanism(),  &soft_cap_mechanism(),    &multi_token_mechanism(),
-      &head_mix_mechanism(),     &own_stage_mechanism(),   &focus_mechanism(),
-      &routing_mechanism(),      &block_pairs_mechanism(), &position_bias_mechanism(),
-      &mask_mechanism(),         &sink_logit_mechanism(),  &dropout_mechanism(),
-      &differential_mechanism(), &head_output_mechanism(),
+      &kv_shift_mechanism(),      &temperature_mechanism(),  &soft_cap_mechanism(),
+      &multi_token_mechanism(),   &head_mix_mechanism(),     &own_stage_mechanism(),
+      &focus_mechanism(),         &routing_mechanism(),      &block_pairs_mechanism(),
+      &position_bias_mechanism(), &mask_mechanism(),         &sink_logit_mechanism(),
+      &dropout_mechanism(),       &differential_mechanism(), &head_output_mechanism(),
   };
   return all;
 }
@@ -41,6 +42,23 @@ void add_mechanism_streams(const AttentionSpec& spec, const StreamSpec& keys,
                            std::vector<StreamSpec>& all) {
   for (const Mechanism* mechanism : mechanisms())
     if (mechanism->add_streams != nullptr) mechanism->add_streams(spec, keys, all);
+}
+
+void rewrite_keys(AttentionCall& call, AttentionCache* cache) {
+  for (const Mechanism* mechanism : mechanisms())
+    if (mechanism->rewrite_keys != nullptr) mechanism->rewrite_keys(call, cache);
+}
+
+std::optional<std::string> why_not_fused_decoder(const AttentionSpec& spec) {
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (mechanism->why_not_fused_decoder == nullptr) {
+      std::vector<StageUse> used = mechanism->uses(spec);
+      if (!used.empty()) return std::move(used.front().setting);
+    } else if (auto why = mechanism->why_not_fused_decoder(spec)) {
+      return why;
+    }
+  }
+  return std::nullopt;
 }
 
 namespace {

@@ -20,6 +20,7 @@
 
 namespace fovea {
 
+class AttentionCache;  // cache/cache.h
 struct AttentionCall;  // call.h
 struct CallShape;      // call.h
 struct StreamSpec;     // cache/streams.h
@@ -62,11 +63,20 @@ struct Mechanism {
   std::span<const TensorSlot> tensors = {};
   /// ShapeError for tensors of the right sizes with wrong numbers.
   void (*check_call)(const AttentionCall& call) = nullptr;
+  /// Rewrites keys and values before stage 1, and takes its setting and tensors from the call, so
+  /// that stages and paths see finished rows. `cache`: the call's tokens come after those of the
+  /// cache, whose streams of this mechanism it extends; null: the call has all keys.
+  void (*rewrite_keys)(AttentionCall& call, AttentionCache* cache) = nullptr;
   /// Adds the streams that decoding needs; `keys` is the stream of the keys.
   void (*add_streams)(const AttentionSpec& spec, const StreamSpec& keys,
                       std::vector<StreamSpec>& all) = nullptr;
+  /// Why the fused decoder cannot have it; null: it has none of it.
+  std::optional<std::string> (*why_not_fused_decoder)(const AttentionSpec& spec) = nullptr;
   std::span<const MechanismSetting> settings = {};
 };
+
+/// For mechanisms that the fused decoder has whole.
+inline std::optional<std::string> in_fused_decoder(const AttentionSpec&) { return std::nullopt; }
 
 /// All of them, in the order of their keys.
 std::span<const Mechanism* const> mechanisms();
@@ -77,6 +87,12 @@ std::vector<StageUse> stage_uses(const AttentionSpec& spec);
 /// What `spec` needs in a cache beside keys and values.
 void add_mechanism_streams(const AttentionSpec& spec, const StreamSpec& keys,
                            std::vector<StreamSpec>& all);
+
+/// The keys and values that stages read (Mechanism::rewrite_keys).
+void rewrite_keys(AttentionCall& call, AttentionCache* cache);
+
+/// The first mechanism that the fused decoder lacks.
+std::optional<std::string> why_not_fused_decoder(const AttentionSpec& spec);
 
 /// ShapeError unless the tensors of a call are those that its spec wants.
 void check_mechanism_tensors(const AttentionCall& call);

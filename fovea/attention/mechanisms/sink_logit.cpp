@@ -45,6 +45,7 @@ const Mechanism& sink_logit_mechanism() {
           },
       .uses = uses,
       .tensors = kTensors,
+      .why_not_fused_decoder = in_fused_decoder,
       .settings = kSettings};
   return mechanism;
 }

@@ -40,6 +40,7 @@ const Mechanism& soft_cap_mechanism() {
           },
       .check = check,
       .uses = uses,
+      .why_not_fused_decoder = in_fused_decoder,
       .settings = kSettings};
   return mechanism;
 }

@@ -204,7 +204,7 @@ void observe_layer(const AttentionSpec& spec, const FocusSettings& settings, Lay
     focus.potentials.copy_(sinkhorn_potentials(scores, spec.focus.rounds));
   }
   if (settings.final_strength > 0.0) {  // evenly in ln lambda
-    const double from = std::log(settings.groups.strength), to = std::log(settings.final_strength);
+    const double from = std::log(spec.focus.strength), to = std::log(settings.final_strength);
     focus.log_strength.fill_(from + std::clamp(progress, 0.0, 1.0) * (to - from));
   }
   focus.updates.add_(1.0);

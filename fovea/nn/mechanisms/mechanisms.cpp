@@ -10,6 +10,7 @@ namespace fovea {
 
 // One file each, beside this one.
 LearnedMechanism learned_sink_logit();
+LearnedMechanism learned_kv_shift();
 LearnedMechanism learned_own_stage();
 LearnedMechanism learned_multi_token();
 LearnedMechanism learned_head_mix();
@@ -21,9 +22,9 @@ LearnedMechanism learned_temperature();
 
 std::span<const LearnedMechanism> learned_mechanisms() {
   static const std::array all{
-      learned_sink_logit(), learned_own_stage(),    learned_multi_token(),
-      learned_head_mix(),   learned_differential(), learned_head_output(),
-      learned_focus(),      learned_routing(),      learned_temperature(),
+      learned_sink_logit(), learned_kv_shift(),     learned_own_stage(),   learned_multi_token(),
+      learned_head_mix(),   learned_differential(), learned_head_output(), learned_focus(),
+      learned_routing(),    learned_temperature(),
   };
   return all;
 }

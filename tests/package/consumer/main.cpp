@@ -8,7 +8,7 @@
 int main() {
   const auto tokenizer = fovea::byte_tokenizer();
   fovea::ModelConfig config{.layers = 1, .width = 32, .heads = 2, .context = 32};
-  config.attention.temperature.value = 0.4;
+  config.attention.spec.temperature.value = 0.4;
   const fovea::Transformer model(config.resolved(tokenizer->vocab_size()), 0);
   const auto result = fovea::generate_text(model, *tokenizer, "Once", {.max_tokens = 8});
   std::cout << "consumer: " << result.tokens << " tokens\n";
