@@ -51,6 +51,12 @@ def closure(source: pathlib.Path) -> list[pathlib.Path]:
     return sorted(seen)
 
 
+def precompiled(command: str) -> bytes:
+    """The headers that the command has precompiled, as text; empty for none."""
+    words = shlex.split(command)
+    return pathlib.Path(words[words.index("-include") + 1]).read_bytes() if "-include" in words else b""
+
+
 def flags(command: str) -> list[str]:
     words = shlex.split(command)
     words = words[next(i for i, word in enumerate(words) if word.endswith(("c++", "g++"))) + 1:]
@@ -62,9 +68,10 @@ def flags(command: str) -> list[str]:
             skip = True
         elif word == "-include":
             # The same headers as text: clang cannot read the precompiled form.
-            copy = BUILD / "lint" / "pch.hxx"
+            content = precompiled(command)
+            copy = BUILD / "lint" / f"pch-{hashlib.sha256(content).hexdigest()[:8]}.hxx"
             copy.parent.mkdir(exist_ok=True)
-            copy.write_bytes(pathlib.Path(words[i + 1]).read_bytes())
+            copy.write_bytes(content)
             kept += ["-include", str(copy)]
             skip = True
         elif word not in DROPPED and not word.startswith("-W") and word != "-MD":
@@ -89,7 +96,7 @@ def tasks() -> list[dict]:
             "source": source.relative_to(ROOT),
             "flags": flags(entry["command"]),
             "key": digest.hexdigest(),
-            "torch": "-include" in shlex.split(entry["command"]) or any(TORCH.search(content) for content in contents),
+            "torch": any(TORCH.search(content) for content in [*contents, precompiled(entry["command"])]),
         })
     return found
 

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/data/store_cache.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -132,9 +134,28 @@ std::optional<TokenStore> open_whole(const fs::path& folder) {
   }
 }
 
+/// One thread or process at a time, where the file system has locks.
+class PublishingTurn {
+ public:
+  explicit PublishingTurn(const fs::path& cache)
+      : descriptor_(::open(cache.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    while (descriptor_ >= 0 && ::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) continue;
+  }
+  ~PublishingTurn() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  PublishingTurn(const PublishingTurn&) = delete;
+  PublishingTurn& operator=(const PublishingTurn&) = delete;
+
+ private:
+  int descriptor_;
+};
+
 /// Moves a finished store to its place. Another process may have been faster; its store has the
-/// same content. A damaged one makes way.
+/// same content. A damaged one makes way: only in turn, or a store that appeared since the look at
+/// it would be removed.
 TokenStore publish(const fs::path& fresh, const fs::path& folder) {
+  const PublishingTurn turn(folder.parent_path());
   std::optional<TokenStore> store = open_whole(folder);
   std::error_code error;
   if (!store) {
