@@ -20,9 +20,10 @@ namespace {
 
 using namespace fovea::testing;
 
-// The kernels with emulated tiles; null where the code around the tiles cannot run.
+// The kernels with emulated tiles; null where the code around the tiles, and the table's own,
+// cannot run.
 const kernels::AttentionTable<BFloat16>* emulated() {
-  if (kernels::emulated_tiles() != nullptr && found_isa() >= Isa::avx512) {
+  if (found_isa() >= Isa::avx512 && kernels::emulated_tiles() != nullptr) {
     EXPECT_EQ(kernels::emulated_tiles()->isa, "emulated tiles");
     return kernels::emulated_tiles();
   }
