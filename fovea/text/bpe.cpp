@@ -9,8 +9,6 @@
 #include <span>
 #include <utility>
 
-#include "fovea/base/error.h"
-
 namespace fovea {
 namespace {
 
@@ -125,7 +123,8 @@ class LongWord {
 }  // namespace
 
 Bpe::Bpe(const std::vector<std::string>& pieces, const std::vector<BpeMerge>& merges,
-         bool whole_words) {
+         bool whole_words, UnknownByte unknown)
+    : unknown_(unknown) {
   byte_.fill(-1);
   size_t bytes = 0;
   for (size_t id = 0; id < pieces.size(); ++id) {
@@ -133,10 +132,6 @@ Bpe::Bpe(const std::vector<std::string>& pieces, const std::vector<BpeMerge>& me
       byte_[static_cast<uint8_t>(pieces[id][0])] = static_cast<int32_t>(id);
     bytes += pieces[id].size();
   }
-  for (size_t byte = 0; byte < byte_.size(); ++byte)
-    require<InputError>(byte_[byte] >= 0 || never_in_utf8(static_cast<uint8_t>(byte)), "tokenizer",
-                        "expected a token for every byte of UTF-8; there is none for byte {}",
-                        byte);
   const size_t slots = std::bit_ceil(2 * merges.size() + 2);
   keys_.assign(slots, kNoKey);
   targets_.resize(slots);
@@ -177,16 +172,31 @@ void Bpe::encode(std::string_view word, std::vector<int32_t>& tokens) const {
   }
 }
 
-void Bpe::merge(std::string_view word, std::vector<int32_t>& tokens) const {
-  const size_t begin = tokens.size();
-  for (const char byte : word) {
-    const int32_t token = byte_[static_cast<uint8_t>(byte)];
-    if (token >= 0) {
-      tokens.push_back(token);
-    } else {  // U+FFFD, what decoding would make of it
-      for (const int part : {0xEF, 0xBF, 0xBD}) tokens.push_back(byte_[static_cast<size_t>(part)]);
+void Bpe::push_bytes(std::string_view word, std::vector<int32_t>& tokens) const {
+  bool after_unknown = false;
+  const auto push = [&](uint8_t byte) {
+    const bool known = byte_[byte] >= 0;
+    if (known) {
+      tokens.push_back(byte_[byte]);
+    } else if (unknown_.token >= 0 && !(after_unknown && unknown_.fused)) {
+      tokens.push_back(unknown_.token);
+    }
+    after_unknown = !known;
+  };
+  for (const char character : word) {
+    const auto byte = static_cast<uint8_t>(character);
+    if (byte_[byte] < 0 && never_in_utf8(byte)) {
+      for (const int part : {0xEF, 0xBF, 0xBD})
+        push(static_cast<uint8_t>(part));  // what decoding would make of it
+    } else {
+      push(byte);
     }
   }
+}
+
+void Bpe::merge(std::string_view word, std::vector<int32_t>& tokens) const {
+  const size_t begin = tokens.size();
+  push_bytes(word, tokens);
   if (tokens.size() - begin <= kShortWord) {
     merge_short(tokens, begin);
   } else {

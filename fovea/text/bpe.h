@@ -19,13 +19,19 @@ struct BpeMerge {
   int32_t left = 0, right = 0, merged = 0;
 };
 
+/// What a byte becomes that has no token, as in tokenizer.json (unk_token, fuse_unk): this token,
+/// one for several in a row where they are fused; -1 = nothing, so that its neighbours may merge.
+struct UnknownByte {
+  int32_t token = -1;
+  bool fused = false;
+};
+
 class Bpe {
  public:
   /// `pieces[id]` are the bytes of a token ("" = no token of text). With `whole_words` a word that
   /// is a token is that token, whatever the merges would give (tokenizer.json: ignore_merges).
-  /// InputError where a byte has no token.
-  Bpe(const std::vector<std::string>& pieces, const std::vector<BpeMerge>& merges,
-      bool whole_words);
+  Bpe(const std::vector<std::string>& pieces, const std::vector<BpeMerge>& merges, bool whole_words,
+      UnknownByte unknown = {});
 
   /// Appends the tokens of a word. O(n log n). Safe from several threads.
   void encode(std::string_view word, std::vector<int32_t>& tokens) const;
@@ -35,11 +41,14 @@ class Bpe {
     int32_t rank = -1, merged = -1;
   };
   const Target* find(int32_t left, int32_t right) const;
+  /// The tokens of the bytes of a word.
+  void push_bytes(std::string_view word, std::vector<int32_t>& tokens) const;
   void merge(std::string_view word, std::vector<int32_t>& tokens) const;
   void merge_short(std::vector<int32_t>& tokens, size_t begin) const;
   void merge_long(std::vector<int32_t>& tokens, size_t begin) const;
 
   std::array<int32_t, 256> byte_{};
+  UnknownByte unknown_;
   // Open addressing, a power of two of slots, at most half of them filled.
   std::vector<uint64_t> keys_;
   std::vector<Target> targets_;

@@ -33,6 +33,7 @@ struct Parts {
   std::vector<std::string> pieces;
   std::vector<BpeMerge> merges;
   bool whole_words = false, normalise = false;
+  UnknownByte unknown;
   std::vector<Rule> rules;
   std::vector<TextToken> raw_tokens, normal_tokens;  // found before and after normalisation
   std::vector<SpecialToken> specials;
@@ -100,6 +101,12 @@ class FileReader {
       set_piece(id.get<int32_t>(), bytes_of_name(name).value_or(name));
     }
     for (const Json& merge : member(model, "merges", "'model'")) read_merge(merge);
+    if (const auto unknown = value<std::string>(model, "unk_token", ""); !unknown.empty()) {
+      const auto found = id_of_.find(unknown);
+      require<InputError>(found != id_of_.end(), where_,
+                          "'unk_token' must be a token of the vocabulary; got '{}'", unknown);
+      parts_.unknown = {found->second, value<bool>(model, "fuse_unk", false)};
+    }
   }
 
   // "left right", or since 2024 ["left", "right"].
@@ -271,7 +278,7 @@ class BpeTokenizer : public Tokenizer {
         pad_(pad),
         normalise_(parts.normalise),
         json_(std::move(json)),
-        bpe_(pieces_, parts.merges, parts.whole_words),
+        bpe_(pieces_, parts.merges, parts.whole_words, parts.unknown),
         splitter_(parts.rules),
         raw_(parts.raw_tokens),
         normal_(parts.normal_tokens) {

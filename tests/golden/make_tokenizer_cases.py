@@ -48,6 +48,30 @@ def make(pre_tokenizer, normalizer=None, spaces=False) -> Tokenizer:
     return tokenizer
 
 
+def without_bytes(tokenizer: Tokenizer, unknown: str | None, fuse: bool) -> Tokenizer:
+    """The same without tokens for control characters, some letters, and the first bytes of many scripts."""
+    file = json.loads(tokenizer.to_str())
+    lost = {name for byte, name in enumerate(names_of_bytes()) if byte < 5 or byte in (0x6C, 0x71, 0x7F, 0xC3, 0xF0, 0x97)}
+    model = file["model"]
+    model["merges"] = [pair for pair in model["merges"] if not lost & set("".join(pair))]
+    kept = [token for token in model["vocab"] if not lost & set(token)]
+    model["vocab"] = {token: index for index, token in enumerate(kept)}
+    for token in file["added_tokens"]:
+        token["id"] = model["vocab"][token["content"]]
+    model.update(unk_token=unknown, fuse_unk=fuse)
+    return Tokenizer.from_str(json.dumps(file))
+
+
+def names_of_bytes() -> list[str]:
+    """The character by which byte-level vocabularies write each byte."""
+    names, others = [], 0
+    for byte in range(256):
+        visible = 0x21 <= byte <= 0x7E or 0xA1 <= byte <= 0xAC or byte >= 0xAE
+        names.append(chr(byte) if visible else chr(256 + others))
+        others += not visible
+    return names
+
+
 def main() -> None:
     split = pre_tokenizers.Split(Regex(HUNDREDS), "isolated")
     tokenizers = {
@@ -57,6 +81,10 @@ def main() -> None:
         "digits": make(pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
                                                 pre_tokenizers.ByteLevel(add_prefix_space=False)])),
     }
+    gpt2 = tokenizers["gpt2"]
+    tokenizers |= {"bytes without a token": without_bytes(gpt2, None, False),
+                   "bytes become the unknown token": without_bytes(gpt2, "<|end|>", False),
+                   "unknown tokens fuse": without_bytes(gpt2, "<|end|>", True)}
     cases = {}
     for name, tokenizer in tokenizers.items():
         tokenizer.encode_special_tokens = True

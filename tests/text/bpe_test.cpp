@@ -150,8 +150,16 @@ TEST(Bpe, WholeWordsWinOverMergesOnlyOnRequest) {
   }
 }
 
-TEST(Bpe, AVocabularyWithoutAByteOfUtf8IsRefused) {
-  EXPECT_ERROR(InputError, Bpe({"a"}, {}, false), "byte 0");
+TEST(Bpe, BytesWithoutATokenVanishOrBecomeTheUnknownToken) {
+  const auto encode = [](UnknownByte unknown) {
+    std::vector<int32_t> tokens;
+    Bpe({"a", "b", "ab", ""}, {{0, 1, 2}}, false, unknown).encode("a??b?\xFF", tokens);
+    return tokens;
+  };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(encode({}), Ids{2}) << "neighbours merge";
+  EXPECT_EQ(encode({.token = 3}), (Ids{0, 3, 3, 1, 3, 3, 3, 3})) << "0xFF stands for U+FFFD";
+  EXPECT_EQ(encode({.token = 3, .fused = true}), (Ids{0, 3, 1, 3}));
 }
 
 }  // namespace
