@@ -12,7 +12,7 @@ JOBS ?= $(shell scripts/jobs.sh)
 TEXT ?=
 ARGS ?=
 
-.PHONY: help setup build program demo test quick test-debug sanitize sanitize-changed sanitize-threads check format lint bench python-peers clean
+.PHONY: help setup build program demo model test quick test-debug sanitize sanitize-changed sanitize-threads check format lint docs bench python-peers clean
 
 help: ## this list
 	@echo "Fovea. Targets (each does what it needs first):"
@@ -30,6 +30,9 @@ program: setup ## the program alone
 
 demo: program ## train and compare attention variants on real text (TEXT=your.txt), report in runs/demo/report.html
 	@build/bin/fovea compare recipes/demo.yaml $(if $(TEXT),'data.sources.0.path=$(TEXT)') $(ARGS)
+
+model: ## a real model to talk with: SmolLM2-135M-Instruct (93 MB), into the cache folder
+	@scripts/fetch-model.sh
 
 ifdef T
 test: setup
@@ -65,6 +68,9 @@ format: ## clang-format in place
 
 lint: build ## clang-tidy, the short list of .clang-tidy
 	@scripts/lint.py
+
+docs: setup ## the documentation as a site with search and an API reference, in build/site; links checked
+	@scripts/docs.sh
 
 bench: build ## benchmarks; prints ratios (ARGS go to the benchmark programs)
 	@scripts/bench.sh $(ARGS)

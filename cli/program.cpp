@@ -111,7 +111,7 @@ int fovea::cli::run_program(int argc, char** argv) {
   const std::string_view first = argc > 1 ? argv[1] : "";
   if (first == "train" || first == "compare" || first == "eval" || first == "generate" ||
       first == "chat")
-    fovea::cli::limit_spinning(argv);
+    fovea::cli::limit_spinning();
   ignore_output_signals();
   CLI::App app(kDescription, "fovea");
   app.set_version_flag("--version", fovea::code_version());
