@@ -18,15 +18,18 @@ namespace fovea::cli {
 namespace {
 
 struct Options {
-  std::string model, out, adapter, dtype = "float32";
+  std::string model, out, adapter, dtype = "stored";
   bool fold = false, merge = false;
   double shard_gigabytes = 5;
 };
 
-at::ScalarType parse_weight_dtype(const std::string& text) {
-  constexpr std::array<std::string_view, 3> names{"float32", "bfloat16", "float16"};
+constexpr std::array<std::string_view, 4> kDtypes{"float32", "bfloat16", "float16", "stored"};
+
+/// Nothing = as each weight is stored.
+std::optional<at::ScalarType> parse_weight_dtype(const std::string& text) {
   constexpr std::array types{at::kFloat, at::kBFloat16, at::kHalf};
-  return types[static_cast<size_t>(parse_choice<int>("--dtype", text, names))];
+  const auto choice = static_cast<size_t>(parse_choice<int>("--dtype", text, kDtypes));
+  return choice < types.size() ? std::optional(types[choice]) : std::nullopt;
 }
 
 void run(const Options& options, const Globals& globals) {
@@ -41,27 +44,28 @@ void run(const Options& options, const Globals& globals) {
   const Transformer& whole = merged ? *merged : loaded.model;
   if (options.fold) folded.emplace(fold_temperature(whole));
   const Transformer& model = folded ? *folded : whole;
-  const int64_t bytes =
-      model.parameters().count() * static_cast<int64_t>(at::elementSize(how.dtype));
+  const at::ScalarType dtype = how.dtype.value_or(stored_dtype(model));
+  const int64_t bytes = model.parameters().count() * static_cast<int64_t>(at::elementSize(dtype));
   SaveOptions save = how;
   if (bytes <= how.shard_bytes) save.shard_bytes = 0;
   write_folder(out,
                [&](const auto& folder) { save_model(folder, model, *loaded.tokenizer, save); });
   const std::vector<std::string> beyond = beyond_hugging_face(model.config());
-  const nlohmann::ordered_json config = model_config_json(model.config(), *loaded.tokenizer);
+  const nlohmann::ordered_json config = model_config_json(model.config(), *loaded.tokenizer, dtype);
+  const auto dtype_name = config["torch_dtype"].get<std::string>();
   if (globals.json) {
     print(nlohmann::ordered_json{{"from", from.string()},
                                  {"folder", out.string()},
                                  {"model_type", config["model_type"]},
                                  {"parameters", model.parameters().count()},
-                                 {"dtype", options.dtype},
+                                 {"dtype", dtype_name},
                                  {"beyond_hugging_face", beyond}}
               .dump(2) +
           "\n");
     return;
   }
   print(fmt::format("{}: {:.2f}M parameters, {}\n", out.string(),
-                    static_cast<double>(model.parameters().count()) / 1e6, options.dtype));
+                    static_cast<double>(model.parameters().count()) / 1e6, dtype_name));
   if (beyond.empty()) {
     print(fmt::format("loads anywhere as {}\n", config["architectures"][0].get<std::string>()));
     return;
@@ -90,7 +94,10 @@ Verb add_export_verb(Command& app, Globals& globals) {
                  "put a constant temperature into the weights: standard attention, same numbers");
   verb->add_flag("--merge", options->merge, "put the LoRA adapter into the weights (spec 5.1)");
   verb->add_option("--adapter", options->adapter, "LoRA adapter to put on first: a folder of PEFT");
-  verb->add_option("--dtype", options->dtype, "of the weights: float32, bfloat16 or float16")
+  verb->add_option(
+          "--dtype", options->dtype,
+          "of the weights: float32, bfloat16, float16, or stored: as the model's own files "
+          "have them")
       ->capture_default_str();
   verb->add_option("--shard", options->shard_gigabytes, "gigabytes of one weight file at most")
       ->capture_default_str()

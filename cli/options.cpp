@@ -67,10 +67,12 @@ std::filesystem::path find_model(const std::string& path) {
 }
 
 LoadedModel load_adapted(const std::filesystem::path& folder, const std::string& adapter,
-                         at::Device device) {
-  LoadedModel loaded = load_model(folder, device);
+                         at::Device device, at::ScalarType matrices) {
+  // An adapter is put on the weights as they are, before they are rounded.
+  LoadedModel loaded = load_model(folder, device, adapter.empty() ? matrices : at::kFloat);
   if (adapter.empty()) return loaded;
   Transformer model = with_adapter(loaded.model, read_adapter(adapter, loaded.config));
+  if (matrices != at::kFloat) model.hold_matrices_in(matrices);
   const ModelConfig config = model.config();
   return {config, std::move(model), loaded.tokenizer};
 }
@@ -101,10 +103,10 @@ LoadedModel open_model(const std::string& path, const ModelOptions& options) {
       parse_choice<DeviceChoice>("--device", options.device, enum_names(DeviceChoice{})));
   const auto dtype = parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{}));
   if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
-  LoadedModel loaded = load_adapted(find_model(path), options.adapter, device);
+  const at::ScalarType number = choose_dtype(dtype, device);
+  LoadedModel loaded = load_adapted(find_model(path), options.adapter, device, number);
   choose_focus(loaded.model, options.focus, options.focus_top_k, "--focus-top-k");
-  loaded.model.compute().dtype = choose_dtype(dtype, device);
-  if (loaded.model.compute().dtype == at::kBFloat16) loaded.model.hold_matrices_in(at::kBFloat16);
+  loaded.model.compute().dtype = number;
   return loaded;
 }
 

@@ -47,7 +47,7 @@ LoadedModel open_model(const std::string& path, const ModelOptions& options);
 std::filesystem::path find_model(const std::string& path);
 /// Loads a model folder, with the adapter of a PEFT folder on it where `adapter` is not empty.
 LoadedModel load_adapted(const std::filesystem::path& folder, const std::string& adapter,
-                         at::Device device = at::kCPU);
+                         at::Device device = at::kCPU, at::ScalarType matrices = at::kFloat);
 /// Sets how Focus acts. UsageError for a model without Focus and for more groups than it has.
 void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
                   const char* top_k_option);

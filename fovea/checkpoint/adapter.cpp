@@ -26,7 +26,7 @@ void require_adapter(const ModelConfig& config, bool wanted) {
 // A model of `config` with every parameter that `from` has; A and B of `adapter` where it is given.
 Transformer copy_of(const Transformer& from, const ModelConfig& config, const Adapter* adapter) {
   const at::NoGradGuard no_grad;
-  Transformer to(config, 0, from.device());
+  Transformer to(config, 0, from.device(), FirstNumbers::awaited);
   for (Parameter& p : to.parameters().all()) {
     if (adapter != nullptr && is_lora(p.name)) {
       const auto found = adapter->tensors.find(p.name);
@@ -38,7 +38,9 @@ Transformer copy_of(const Transformer& from, const ModelConfig& config, const Ad
                                fmt::join(found->second.sizes(), ", "));
       p.value.copy_(found->second);
     } else {
-      p.value.copy_(from.parameters().find(p.name)->value);
+      const Parameter& same = *from.parameters().find(p.name);
+      p.value.copy_(same.value);
+      p.stored = same.stored;
     }
   }
   return to;

@@ -48,8 +48,10 @@ LoadedModel average_models(const std::vector<std::filesystem::path>& folders) {
   }
   size_t n = 0;
   const at::NoGradGuard no_grad;
-  for (Parameter& p : mean.model.parameters().all())
+  for (Parameter& p : mean.model.parameters().all()) {
     p.value.copy_(sums[n++].div_(static_cast<double>(folders.size())));
+    p.stored = at::kFloat;  // a mean has more digits than what it was made of
+  }
   return mean;
 }
 

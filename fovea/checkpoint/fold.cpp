@@ -45,12 +45,13 @@ Transformer fold_temperature(const Transformer& model) {
   config.attention.spec.temperature = {};
   config.attention.temperature_per_layer.clear();
   const at::NoGradGuard no_grad;
-  Transformer folded(config, 0);
+  Transformer folded(config, 0, at::kCPU, FirstNumbers::awaited);
   for (Parameter& p : folded.parameters().all()) {
     const Parameter* from = model.parameters().find(p.name);
     require<UnsupportedError>(from != nullptr, "fold", "the folded model has a new parameter '{}'",
                               p.name);
     p.value.copy_(from->value);
+    p.stored = from->stored;
   }
   for (int64_t i = 0; i < config.layers; ++i) {
     for (const char* name : query_parameters(config)) {

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -18,6 +20,7 @@
 #include "fovea/checkpoint/weight_files.h"
 #include "fovea/config/reader.h"
 #include "fovea/nn/lora.h"
+#include "fovea/nn/weight_fill.h"
 
 namespace fovea {
 namespace {
@@ -29,6 +32,8 @@ constexpr std::string_view kConfig = "config.json", kTokenizer = "tokenizer.json
                            kTokenizerConfig = "tokenizer_config.json";
 
 constexpr ReadLimit kLargestConfig{"a config.json", 64 << 20};
+/// Bytes of the files that stay in memory while they are read.
+constexpr size_t kReadAhead = 32 << 20;
 
 /// Buffers that other programs store beside the weights (spec 8.0), and the copy of a tied head.
 bool may_be_ignored(std::string_view name, bool tied) {
@@ -77,6 +82,7 @@ void require_floats(const FamilyWeights& family, const WeightFiles& file,
 }
 
 void require_finite(const std::filesystem::path& path, const Parameter& parameter) {
+  const at::NoGradGuard no_grad;
   // A sum is finite where every number is, unless it overflows; then the numbers are looked at.
   const bool finite = std::isfinite(parameter.value.sum().item<double>()) ||
                       at::isfinite(parameter.value).all().item<bool>();
@@ -90,12 +96,13 @@ struct Mismatch {
   std::vector<std::string> missing, missing_added, shapes;
 };
 
-/// Copies what fits and collects what does not.
-Mismatch copy_weights(const FamilyWeights& family, const WeightFiles& file,
-                      ParameterRegistry& parameters) {
-  const at::NoGradGuard no_grad;
+/// Gives `set` what fits and collects what does not.
+Mismatch read_weights(const FamilyWeights& family, const WeightFiles& file,
+                      ParameterRegistry& parameters,
+                      const std::function<void(Parameter&, const at::Tensor&)>& set) {
   require_floats(family, file, parameters);
   Mismatch mismatch;
+  size_t read = 0;
   for (Parameter& parameter : parameters.all()) {
     const at::Tensor stored = family.read(file, parameter.name);
     if (!stored.defined()) {
@@ -106,8 +113,12 @@ Mismatch copy_weights(const FamilyWeights& family, const WeightFiles& file,
                                             fmt::join(parameter.value.sizes().vec(), ", "),
                                             fmt::join(stored.sizes(), ", ")));
     } else {
-      parameter.value.copy_(stored);
+      set(parameter, stored);
       require_finite(file.path(), parameter);
+      // What was read is not held twice.
+      if ((read += stored.nbytes()) < kReadAhead) continue;
+      file.release_pages();
+      read = 0;
     }
   }
   return mismatch;
@@ -217,11 +228,13 @@ void save_model(const fs::path& folder, const Transformer& model, const Tokenize
   make_folders(folder);
   TensorMap tensors;
   for (const Parameter& parameter : model.parameters().all()) {
-    tensors.emplace(parameter.name, parameter.value.detach().to(options.dtype));
+    tensors.emplace(parameter.name,
+                    parameter.value.detach().to(options.dtype.value_or(parameter.stored)));
   }
   // In the middle of a ramp the folder has the temperatures that the weights were trained with.
   const ModelConfig config = model.config().at_temperature_ramp(model.compute().temperature_ramp);
-  const Json json = model_config_json(config, tokenizer, options.dtype, options.exact);
+  const Json json = model_config_json(config, tokenizer,
+                                      options.dtype.value_or(stored_dtype(model)), options.exact);
   const FamilyWeights family(json["model_type"].get<std::string>());
   write_weights(folder, family.to_store(tensors), options.shard_bytes);
   write_file(folder / kTokenizer, tokenizer.to_json());
@@ -229,7 +242,14 @@ void save_model(const fs::path& folder, const Transformer& model, const Tokenize
   write_file(folder / kConfig, json.dump(2) + "\n");
 }
 
-LoadedModel load_model(const fs::path& folder, at::Device device) {
+at::ScalarType stored_dtype(const Transformer& model) {
+  std::map<at::ScalarType, int64_t> numbers;
+  for (const Parameter& p : model.parameters().all()) numbers[p.stored] += p.value.numel();
+  const auto most = std::ranges::max_element(numbers, {}, [](const auto& n) { return n.second; });
+  return most == numbers.end() ? at::kFloat : most->first;
+}
+
+LoadedModel load_model(const fs::path& folder, at::Device device, at::ScalarType matrices) {
   const ModelConfig config = load_model_config(folder);
   const fs::path tokenizer_path = existing_file(folder, kTokenizer);
   const WeightFiles file(folder);
@@ -244,9 +264,15 @@ LoadedModel load_model(const fs::path& folder, at::Device device) {
         folder.string(), "the tokenizer has {} ids, the model only {}; they do not belong together",
         tokenizer->vocab_size(), config.vocab_size);
   }
-  LoadedModel loaded{config, Transformer(config, 0, device), std::move(tokenizer)};
+  LoadedModel loaded{config, Transformer(config, 0, device, FirstNumbers::awaited),
+                     std::move(tokenizer)};
   const FamilyWeights family = family_of(folder);
-  const Mismatch mismatch = copy_weights(family, file, loaded.model.parameters());
+  WeightFill fill(loaded.model, matrices);
+  const auto set = [&](Parameter& parameter, const at::Tensor& stored) {
+    fill.set(parameter, stored);
+    parameter.stored = stored.scalar_type() == at::kDouble ? at::kFloat : stored.scalar_type();
+  };
+  const Mismatch mismatch = read_weights(family, file, loaded.model.parameters(), set);
   if (!mismatch.missing.empty()) fail_names(file.path(), "missing tensors", mismatch.missing);
   if (!mismatch.missing_added.empty()) {
     fail_names(file.path(), "missing tensors", mismatch.missing_added);
@@ -262,9 +288,14 @@ std::vector<std::string> load_weights(const fs::path& folder, Transformer& model
   const FamilyWeights family = family_of(folder);
   const auto unexpected = unexpected_names(family, file, model);
   if (!unexpected.empty()) fail_names(file.path(), "unexpected tensors", unexpected);
-  Mismatch mismatch = copy_weights(family, file, model.parameters());
+  const at::NoGradGuard no_grad;
+  Mismatch mismatch =
+      read_weights(family, file, model.parameters(),
+                   [](Parameter& p, const at::Tensor& stored) { p.value.copy_(stored); });
   if (!mismatch.missing.empty()) fail_names(file.path(), "missing tensors", mismatch.missing);
   if (!mismatch.shapes.empty()) fail_names(file.path(), "wrong shapes", mismatch.shapes);
+  for (const std::string& name : mismatch.missing_added)
+    model.parameters().draw(*model.parameters().find(name));
   return mismatch.missing_added;
 }
 

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,14 +29,16 @@ struct LoadedModel {
 
 /// How weights are written.
 struct SaveOptions {
-  at::ScalarType dtype = at::kFloat;  ///< or bfloat16, float16: then a copy of all weights is made
-  int64_t shard_bytes = 0;            ///< 0 = one file
+  /// float32, bfloat16 or float16; nothing = each parameter in the format it was read from
+  /// (float32 where it was trained).
+  std::optional<at::ScalarType> dtype;
+  int64_t shard_bytes = 0;  ///< 0 = one file
   /// Bit for bit as the registry holds them: a family that stores them otherwise (Gemma less 1) is
   /// not written then. For checkpoints, which training goes on from.
   bool exact = false;
 };
 
-/// config.json of a resolved config.
+/// config.json of a resolved config; `dtype` is that of most weights.
 nlohmann::ordered_json model_config_json(const ModelConfig& config, const Tokenizer& tokenizer,
                                          at::ScalarType dtype = at::kFloat, bool exact = false);
 
@@ -48,12 +51,18 @@ ModelConfig load_model_config(const std::filesystem::path& folder);
 void save_model(const std::filesystem::path& folder, const Transformer& model,
                 const Tokenizer& tokenizer, const SaveOptions& options = {});
 
-/// CheckpointError naming missing and unexpected tensors and wrong shapes.
-LoadedModel load_model(const std::filesystem::path& folder, at::Device device = at::kCPU);
+/// Reads each number once from the mapped files into where the model reads it: matrices in
+/// `matrices` (bfloat16 for inference in it; the model is then not trainable), all else in float32.
+/// CheckpointError naming missing and unexpected tensors and wrong shapes; MemoryNeeded.
+LoadedModel load_model(const std::filesystem::path& folder, at::Device device = at::kCPU,
+                       at::ScalarType matrices = at::kFloat);
+
+/// The number format of most of a model's weights, as they were stored.
+at::ScalarType stored_dtype(const Transformer& model);
 
 /// Copies the weights of a folder into `model`, whose shapes must agree. Parameters that a
-/// mechanism added (origin `added`) may be missing and then keep their start; their names are
-/// returned. CheckpointError for all else.
+/// mechanism added (origin `added`) may be missing and are then drawn; their names are returned.
+/// CheckpointError for all else.
 std::vector<std::string> load_weights(const std::filesystem::path& folder, Transformer& model);
 
 }  // namespace fovea

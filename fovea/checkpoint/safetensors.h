@@ -51,6 +51,8 @@ class SafetensorsFile {
   /// name is missing (nearest name shown).
   at::Tensor tensor(std::string_view name) const;
   TensorMap tensors() const;
+  /// Lets go of the memory of what was read; reading again maps it again.
+  void release_pages() const;
 
  private:
   std::filesystem::path path_;

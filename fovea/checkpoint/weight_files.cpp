@@ -108,6 +108,10 @@ at::Tensor WeightFiles::tensor(std::string_view name) const {
   return found->second->tensor(name);
 }
 
+void WeightFiles::release_pages() const {
+  for (const SafetensorsFile& file : files_) file.release_pages();
+}
+
 void write_weights(const fs::path& folder, const TensorMap& tensors, int64_t shard_bytes) {
   const TextMap metadata{{"format", "pt"}};
   if (shard_bytes <= 0) {

@@ -30,6 +30,8 @@ class WeightFiles {
   /// A read-only view of the mapped file (SafetensorsFile::tensor). CheckpointError for a missing
   /// name.
   at::Tensor tensor(std::string_view name) const;
+  /// Lets go of the memory of what was read; reading again maps it again.
+  void release_pages() const;
 
  private:
   void open_shards(const std::filesystem::path& folder);

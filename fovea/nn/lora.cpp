@@ -160,8 +160,7 @@ bool is_lora(std::string_view name) {
 }
 
 LayerLora add_lora(ParameterRegistry& registry, const LoraSettings& settings,
-                   std::span<const LoraPlace> places, int64_t layer, uint64_t seed,
-                   at::Device device) {
+                   std::span<const LoraPlace> places, int64_t layer) {
   LayerLora adapters;
   for (const LoraPlace& place : places) {
     if (place.layer != layer) continue;
@@ -175,7 +174,7 @@ LayerLora add_lora(ParameterRegistry& registry, const LoraSettings& settings,
                 .origin = Parameter::Origin::added,
                 .mechanism = kLoraMechanism,
                 .init = init},
-               {rows, columns}, seed, device)
+               {rows, columns})
           .value;
     };
     const auto site = static_cast<size_t>(place.site);

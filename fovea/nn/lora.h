@@ -71,8 +71,7 @@ using LayerLora = std::array<LoraAdapter, kLoraSites>;
 
 /// Registers A and B of the places of one layer (origin `added`).
 LayerLora add_lora(ParameterRegistry& registry, const LoraSettings& settings,
-                   std::span<const LoraPlace> places, int64_t layer, uint64_t seed,
-                   at::Device device);
+                   std::span<const LoraPlace> places, int64_t layer);
 
 /// s B (A drop(x)) of x [..., in] in its dtype; `dropout` 0 outside training.
 at::Tensor lora_product(const LoraAdapter& adapter, const at::Tensor& x, double dropout,

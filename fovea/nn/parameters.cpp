@@ -13,20 +13,25 @@
 
 namespace fovea {
 
-Parameter& ParameterRegistry::add(Parameter parameter, at::IntArrayRef shape, uint64_t seed,
-                                  at::Device device) {
+Parameter& ParameterRegistry::add(Parameter parameter, at::IntArrayRef shape) {
   require<ConfigError>(find(parameter.name) == nullptr, "parameters",
                        "names are unique; '{}' came twice", parameter.name);
-  if (device.is_meta()) {
-    parameter.value = at::empty(shape, at::TensorOptions(at::kFloat).device(device));
-  } else {
-    at::Tensor value = at::empty(shape, at::kFloat);
-    initialise(value, parameter.init, seed, parameter.name);
-    parameter.value = value.to(device);
-  }
+  parameter.value = at::empty(shape, at::TensorOptions(at::kFloat).device(device_));
+  if (first_ == FirstNumbers::drawn && !device_.is_meta()) draw(parameter);
   parameter.trainable = parameter.trainable && !parameter.state;
   parameter.value.set_requires_grad(parameter.trainable);
   return parameters_.emplace_back(std::move(parameter));
+}
+
+void ParameterRegistry::draw(Parameter& parameter) const {
+  const at::NoGradGuard no_grad;
+  if (device_.is_cpu()) {
+    initialise(parameter.value, parameter.init, seed_, parameter.name);
+    return;
+  }
+  at::Tensor value = at::empty(parameter.value.sizes(), at::kFloat);
+  initialise(value, parameter.init, seed_, parameter.name);
+  parameter.value.copy_(value);
 }
 
 const Parameter* ParameterRegistry::find(std::string_view name) const {

@@ -40,14 +40,29 @@ struct Parameter {
   bool trainable = true;
   bool state = false;  ///< changed by Transformer::observe() alone: never trained, not counted
   Init init;
+  /// Number format of the file that it was read from; it is written back so.
+  at::ScalarType stored = at::kFloat;
   at::Tensor value = {};  ///< float32 leaf, requires_grad = trainable
+};
+
+/// Where the first numbers of a model come from.
+enum class FirstNumbers {
+  drawn,   ///< from the seed, as the config says
+  awaited  ///< from whoever asked for it, a file say: until then they are arbitrary
 };
 
 class ParameterRegistry {
  public:
-  /// Registers and initialises a parameter; the numbers depend on (seed, name) only. On the meta
-  /// device it has a shape and no numbers. The reference stays valid.
-  Parameter& add(Parameter parameter, at::IntArrayRef shape, uint64_t seed, at::Device device);
+  explicit ParameterRegistry(uint64_t seed = 0, at::Device device = at::kCPU,
+                             FirstNumbers first = FirstNumbers::drawn)
+      : seed_(seed), device_(device), first_(first) {}
+
+  /// Registers a parameter and draws its numbers, unless they are awaited; on the meta device it
+  /// has a shape alone. The reference stays valid.
+  Parameter& add(Parameter parameter, at::IntArrayRef shape);
+  /// Draws the first numbers of a parameter; they depend on (seed, name) only.
+  void draw(Parameter& parameter) const;
+  uint64_t seed() const { return seed_; }
   const Parameter* find(std::string_view name) const;
   Parameter* find(std::string_view name);
   /// In order of registration.
@@ -60,6 +75,9 @@ class ParameterRegistry {
   std::vector<std::string> names() const;
 
  private:
+  uint64_t seed_;
+  at::Device device_;
+  FirstNumbers first_;
   std::deque<Parameter> parameters_;
 };
 

@@ -67,8 +67,9 @@ PassContext Transformer::Impl::make_pass(const ModelInput& input) const {
   return pass;
 }
 
-Transformer::Transformer(const ModelConfig& config, uint64_t seed, at::Device device)
-    : impl_(std::make_unique<Impl>(config, seed, device)) {}
+Transformer::Transformer(const ModelConfig& config, uint64_t seed, at::Device device,
+                         FirstNumbers first)
+    : impl_(std::make_unique<Impl>(config, seed, device, first)) {}
 Transformer::~Transformer() = default;
 Transformer::Transformer(Transformer&&) noexcept = default;
 

@@ -76,9 +76,10 @@ struct LayerView {
 
 class Transformer {
  public:
-  /// Builds and initialises; `config` must be resolved. The same seed gives the same numbers on any
-  /// device.
-  Transformer(const ModelConfig& config, uint64_t seed, at::Device device = at::kCPU);
+  /// Builds and draws the first numbers, unless they are awaited; `config` must be resolved. The
+  /// same seed gives the same numbers on any device. MemoryError where they would not fit.
+  Transformer(const ModelConfig& config, uint64_t seed, at::Device device = at::kCPU,
+              FirstNumbers first = FirstNumbers::drawn);
   ~Transformer();
   Transformer(Transformer&&) noexcept;
 

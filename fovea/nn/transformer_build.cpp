@@ -5,7 +5,6 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <cmath>
@@ -48,30 +47,24 @@ Init matrix_init(const ModelConfig& c, Role role, int64_t inputs, double scale) 
 struct Builder {
   const ModelConfig& c;
   ParameterRegistry& registry;
-  uint64_t seed;
-  at::Device device;
   std::string prefix;
 
   at::Tensor matrix(const char* name, int64_t out, int64_t in, Role role,
                     double scale = 1.0) const {
-    return registry
-        .add({.name = prefix + name, .init = matrix_init(c, role, in, scale)}, {out, in}, seed,
-             device)
+    return registry.add({.name = prefix + name, .init = matrix_init(c, role, in, scale)}, {out, in})
         .value;
   }
   at::Tensor gain(const char* name, int64_t n, double scale = 1.0) const {
     return registry
-        .add({.name = prefix + name, .decay = false, .init = {Init::Kind::ones, 0.0, scale}}, {n},
-             seed, device)
+        .add({.name = prefix + name, .decay = false, .init = {Init::Kind::ones, 0.0, scale}}, {n})
         .value;
   }
   at::Tensor bias(const char* name, bool present, int64_t n, int64_t inputs) const {
     if (!present) return {};
-    const bool uniform = c.init.kind == InitSpec::Kind::torch;
+    const bool uniform = c.init.kind == InitSpec::Kind::torch && inputs > 0;
     const Init init =
         uniform ? Init{Init::Kind::uniform, 1.0 / std::sqrt(static_cast<double>(inputs))} : Init{};
-    return registry.add({.name = prefix + name, .decay = false, .init = init}, {n}, seed, device)
-        .value;
+    return registry.add({.name = prefix + name, .decay = false, .init = init}, {n}).value;
   }
   at::Tensor added(const char* name, at::IntArrayRef shape, double start) const {
     return registry
@@ -79,18 +72,15 @@ struct Builder {
               .origin = Parameter::Origin::added,
               .decay = false,
               .init = {Init::Kind::constant, start, 1.0}},
-             shape, seed, device)
+             shape)
         .value;
   }
   NormWeights norm(const std::string& name) const {
     NormWeights w;
     if (c.norm == NormKind::rms || c.norm == NormKind::layer || c.norm == NormKind::layer_no_bias)
       w.weight_c = gain((name + ".weight").c_str(), c.width);
-    w.bias_c = bias((name + ".bias").c_str(), c.norm == NormKind::layer, c.width, c.width);
-    if (w.bias_c.defined() && !device.is_meta()) {
-      const at::NoGradGuard no_grad;
-      w.bias_c.zero_();  // a norm's bias starts at 0 in every scheme
-    }
+    // A norm's bias has no inputs and starts at 0 in every scheme.
+    w.bias_c = bias((name + ".bias").c_str(), c.norm == NormKind::layer, c.width, 0);
     return w;
   }
 
@@ -124,7 +114,7 @@ struct Builder {
                        .add({.name = prefix + "self_attn.qk_scale",
                              .decay = false,
                              .init = {Init::Kind::constant, std::log2(n * n - n), c.query_init}},
-                            {}, seed, device)
+                            {})
                        .value;
     } else if (c.qk_norm != QkNorm::none && c.qk_norm != QkNorm::weightless) {
       const bool full = c.qk_norm == QkNorm::full_rms;
@@ -147,8 +137,8 @@ struct Builder {
 
 }  // namespace
 
-LayerWeights Transformer::Impl::add_layer(int64_t index, uint64_t seed) {
-  const Builder build{config, registry, seed, device, fmt::format("model.layers.{}.", index)};
+LayerWeights Transformer::Impl::add_layer(int64_t index) {
+  const Builder build{config, registry, fmt::format("model.layers.{}.", index)};
   LayerWeights w;
   w.spec = config.layer_attention(index);
   w.block = describe_block(config, index);
@@ -159,22 +149,23 @@ LayerWeights Transformer::Impl::add_layer(int64_t index, uint64_t seed) {
                      .config = config,
                      .spec = w.spec,
                      .index = index,
-                     .seed = seed,
-                     .device = device,
                      .mechanism = mechanism.name},
                     w);
   }
   build.feed_forward(w);
-  if (config.lora.active()) w.lora = add_lora(registry, config.lora, lora, index, seed, device);
+  if (config.lora.active()) w.lora = add_lora(registry, config.lora, lora, index);
   return w;
 }
 
-Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : config(c), device(d) {
-  if (d.is_cpu())
+Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d, FirstNumbers first)
+    : config(c), device(d), registry(seed, d, first) {
+  if (d.is_cpu()) {
+    const double least = first == FirstNumbers::drawn ? 4.0 : 2.0;  // bytes of a number
     require_memory(
         "the model's weights and tables of positions",
-        4.0 * static_cast<double>(parameter_count(c)) + position_table_bytes(c, c.context));
-  const Builder build{config, registry, seed, device, ""};
+        least * static_cast<double>(parameter_count(c)) + position_table_bytes(c, c.context));
+  }
+  const Builder build{config, registry, ""};
   embedding = build.matrix("model.embed_tokens.weight", c.vocab_size, c.width, Role::embedding);
   if (c.positions == Positions::learned) {
     position_table =
@@ -183,7 +174,7 @@ Transformer::Impl::Impl(const ModelConfig& c, uint64_t seed, at::Device d) : con
     position_table = sinusoidal_table(c.context, c.width).to(d);
   }
   lora = lora_places(c.lora, c);
-  for (int64_t i = 0; i < c.layers; ++i) layers.push_back(add_layer(i, seed));
+  for (int64_t i = 0; i < c.layers; ++i) layers.push_back(add_layer(i));
   if (c.block != BlockLayout::post) final_norm = build.norm("model.norm");
   head =
       c.tied ? embedding : build.matrix("lm_head.weight", c.vocab_size, c.width, Role::projection);

@@ -47,7 +47,7 @@ struct LayerWeights {
 };
 
 struct Transformer::Impl {
-  Impl(const ModelConfig& c, uint64_t seed, at::Device d);
+  Impl(const ModelConfig& c, uint64_t seed, at::Device d, FirstNumbers first);
 
   ModelConfig config;
   at::Device device;
@@ -61,7 +61,7 @@ struct Transformer::Impl {
   RopeTable rope;  // of config.context positions; longer inputs make their own
 
   /// Registers the parameters of a layer: projections, norms, mechanisms, feed-forward, adapters.
-  LayerWeights add_layer(int64_t index, uint64_t seed);
+  LayerWeights add_layer(int64_t index);
   void check(const ModelInput& input) const;
   RopeTable rope_for(int64_t positions) const;
   PassContext make_pass(const ModelInput& input) const;

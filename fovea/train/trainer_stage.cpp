@@ -35,8 +35,10 @@ void set_compute(Transformer& model, const TrainConfig& train) {
 }  // namespace
 
 void Trainer::Impl::build_model() {
+  const bool from_files = !recipe.train.init_from.empty() || state.step > 0;
   model = std::make_unique<Transformer>(stage_config(recipe.model, stage()),
-                                        static_cast<uint64_t>(recipe.train.seed), device);
+                                        static_cast<uint64_t>(recipe.train.seed), device,
+                                        from_files ? FirstNumbers::awaited : FirstNumbers::drawn);
   set_compute(*model, recipe.train);
   if (recipe.train.init_from.empty() || state.step > 0) return;
   const auto folder =
@@ -53,7 +55,7 @@ void Trainer::Impl::enter_stage(bool first) {
   if (!first && config != model->config()) {
     const at::NoGradGuard no_grad;
     before = std::move(model);
-    model = std::make_unique<Transformer>(config, 0, device);
+    model = std::make_unique<Transformer>(config, 0, device, FirstNumbers::awaited);
     set_compute(*model, recipe.train);
     for (Parameter& parameter : model->parameters().all()) {
       parameter.value.copy_(before->parameters().find(parameter.name)->value);

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -61,6 +62,65 @@ TEST_F(ModelFolder, LoadingGivesTheSavedConfigWeightsAndTokenizer) {
   for (const Parameter& parameter : model.parameters().all()) {
     EXPECT_TRUE(at::equal(loaded.model.parameters().find(parameter.name)->value, parameter.value))
         << parameter.name;
+  }
+}
+
+TEST_F(ModelFolder, LoadedAndSavedAgainEveryTensorHasItsBytesAndItsFormat) {
+  const auto formats = [](TensorMap& tensors) {
+    int n = 0;
+    for (auto& [name, tensor] : tensors)
+      tensor = tensor.to(std::array{at::kBFloat16, at::kHalf, at::kFloat}[n++ % 3]);
+  };
+  const fs::path path = save_changed(formats);
+  const LoadedModel loaded = load_model(path);
+  save_model(folder_ / "again", loaded.model, *loaded.tokenizer);
+  const SafetensorsFile before(path / "model.safetensors");
+  const SafetensorsFile after(folder_ / "again" / "model.safetensors");
+  ASSERT_EQ(before.entries().size(), after.entries().size());
+  for (const SafetensorsEntry& entry : before.entries()) {
+    const at::Tensor was = before.tensor(entry.name), is = after.tensor(entry.name);
+    EXPECT_EQ(was.scalar_type(), is.scalar_type()) << entry.name;
+    EXPECT_TRUE(at::equal(was, is)) << entry.name;
+  }
+  const fs::path rounded = folder_ / "rounded";
+  save_model(rounded, loaded.model, *loaded.tokenizer, {.dtype = at::kBFloat16});
+  const SafetensorsFile asked(rounded / "model.safetensors");
+  for (const SafetensorsEntry& entry : asked.entries()) EXPECT_EQ(entry.dtype, at::kBFloat16);
+  const auto config = Json::parse(read_file(rounded / "config.json"));
+  EXPECT_EQ(config["torch_dtype"], "bfloat16");
+}
+
+TEST_F(ModelFolder, MatricesAreReadIntoTheFormatAskedFor) {
+  const fs::path path = save(tiny_config());
+  const LoadedModel read = load_model(path, at::kCPU, at::kBFloat16);
+  Transformer rounded(tiny_config(), 3);
+  rounded.hold_matrices_in(at::kBFloat16);
+  int matrices = 0;
+  for (const Parameter& parameter : rounded.parameters().all()) {
+    const Parameter& same = *read.model.parameters().find(parameter.name);
+    EXPECT_EQ(same.value.scalar_type(), parameter.value.scalar_type()) << parameter.name;
+    EXPECT_TRUE(at::equal(same.value, parameter.value)) << parameter.name;
+    EXPECT_FALSE(same.trainable || same.value.requires_grad()) << parameter.name;
+    matrices += same.value.scalar_type() == at::kBFloat16 ? 1 : 0;
+  }
+  EXPECT_EQ(matrices, (tiny_config().tied ? 1 : 2) + 7 * tiny_config().layers);
+  for (const Parameter& parameter : load_model(path).model.parameters().all())
+    EXPECT_TRUE(parameter.value.requires_grad()) << parameter.name;
+}
+
+TEST_F(ModelFolder, WhatAFileFillsIsNotDrawnAndWhatItLacksIs) {
+  const fs::path path = save(tiny_config(), 3);
+  ModelConfig config = tiny_config();
+  config.attention.spec.sink_logit = true;
+  config = config.resolved(config.vocab_size);
+  Transformer awaited(config, 9, at::kCPU, FirstNumbers::awaited);
+  for (Parameter& parameter : awaited.parameters().all()) parameter.value.detach().fill_(-7.0);
+  EXPECT_FALSE(load_weights(path, awaited).empty());
+  const Transformer drawn(config, 9), saved(tiny_config(), 3);
+  for (const Parameter& parameter : awaited.parameters().all()) {
+    const Parameter* file = saved.parameters().find(parameter.name);
+    const Parameter& truth = file != nullptr ? *file : *drawn.parameters().find(parameter.name);
+    EXPECT_TRUE(at::equal(parameter.value, truth.value)) << parameter.name;
   }
 }
 

@@ -83,7 +83,8 @@ std::string difference(const PointwiseNumbers& got, const PointwiseNumbers& trut
   constexpr double forward = exact ? 2e-5 : 2e-2, backward = exact ? 2e-4 : 6e-2;
   std::string wrong;
   const auto compare = [&](const char* name, const auto& a, const auto& b, double bound) {
-    if (!(numbers_error(a, b) < bound)) wrong += std::string(" ") + name;
+    // One query with one key has gradients that cancel; the terms are of size 1.
+    if (!(numbers_error(a, b, 1.0) < bound)) wrong += std::string(" ") + name;
   };
   compare("out", got.out, truth.out, forward);
   compare("lse", got.lse, truth.lse, forward);

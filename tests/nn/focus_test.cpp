@@ -361,8 +361,8 @@ TEST(FocusModel, EntropyAndBalanceLossesAreAddedInTraining) {
 TEST(FocusModel, CentroidsFollowTheirTokensOrRestartWhereAsked) {
   const AttentionSpec spec = focused().resolved(kVocab).layer_attention(0);
   const auto fresh = [&](const FocusSettings& settings) {
-    ParameterRegistry registry;
-    return add_focus(registry, spec, settings, 0, 24, 1, at::kCPU);
+    ParameterRegistry registry(1);
+    return add_focus(registry, spec, settings, 0, 24);
   };
   FocusObservation seen;
   seen.potentials_k = at::zeros({4});

@@ -50,8 +50,10 @@ struct PointwiseNumbers {
   std::vector<double> dgate_query, dgate_key;
 };
 
-/// Largest difference over the largest size; infinities must agree.
-inline double numbers_error(const std::vector<double>& got, const std::vector<double>& truth) {
+/// Largest difference over the largest size of the truth, which counts as `least` at least: the
+/// size of terms that may cancel. Infinities must agree.
+inline double numbers_error(const std::vector<double>& got, const std::vector<double>& truth,
+                            double least = 1e-12) {
   double difference = 0.0, size = 0.0;
   for (size_t n = 0; n < truth.size(); ++n) {
     if (got[n] == truth[n]) continue;
@@ -60,7 +62,7 @@ inline double numbers_error(const std::vector<double>& got, const std::vector<do
     difference = std::max(difference, std::abs(got[n] - truth[n]));
   }
   for (const double x : truth) size = std::isfinite(x) ? std::max(size, std::abs(x)) : size;
-  return size < 1e-12 ? difference : difference / size;
+  return size < 1e-12 ? difference : difference / std::max(size, least);
 }
 
 template <class T>

@@ -16,15 +16,12 @@ namespace fovea {
 namespace {
 
 ParameterRegistry make_registry() {
-  ParameterRegistry registry;
-  registry.add({.name = "w", .init = {Init::Kind::truncated_normal, 0.5, 1.0}}, {3, 5}, 1,
-               at::kCPU);
-  registry.add({.name = "norm", .decay = false, .init = {Init::Kind::ones, 0.0, 1.0}}, {5}, 1,
-               at::kCPU);
+  ParameterRegistry registry(1);
+  registry.add({.name = "w", .init = {Init::Kind::truncated_normal, 0.5, 1.0}}, {3, 5});
+  registry.add({.name = "norm", .decay = false, .init = {Init::Kind::ones, 0.0, 1.0}}, {5});
   registry.add({.name = "slow", .learning_rate_scale = 0.5, .init = {Init::Kind::ones, 0.0, 1.0}},
-               {2}, 1, at::kCPU);
-  registry.add({.name = "frozen", .trainable = false, .init = {Init::Kind::ones, 0.0, 1.0}}, {2}, 1,
-               at::kCPU);
+               {2});
+  registry.add({.name = "frozen", .trainable = false, .init = {Init::Kind::ones, 0.0, 1.0}}, {2});
   return registry;
 }
 

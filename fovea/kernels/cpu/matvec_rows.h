@@ -218,13 +218,13 @@ FOVEA_INLINE void tile(const MatVec<W>& p, int64_t row, int64_t first, const Pre
           all[r][o] += load_first(x + r * pitch + whole + lane, rest) * weights;
       }
     }
-    int64_t level = 0;
+    const int64_t level = __builtin_ctzll(~static_cast<uint64_t>(pass));
 #pragma GCC unroll 3
-    for (; (pass >> level & 1) != 0; ++level) {
+    for (int64_t l = 0; l < level; ++l) {
 #pragma GCC unroll 8
       for (int64_t r = 0; r < rows; ++r) {
 #pragma GCC unroll 3
-        for (int64_t o = 0; o < outputs; ++o) all[r][o] += waiting[level][r][o];
+        for (int64_t o = 0; o < outputs; ++o) all[r][o] += waiting[l][r][o];
       }
     }
     if (pass + 1 == kPasses) break;

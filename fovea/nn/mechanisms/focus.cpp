@@ -16,7 +16,7 @@ namespace {
 void build_focus(const LayerBuild& build, LayerWeights& layer) {
   if (!build.spec.focus.active()) return;
   layer.focus = add_focus(build.registry, build.spec, build.config.attention.focus, build.index,
-                          build.config.width, build.seed, build.device);
+                          build.config.width);
 }
 
 void load_groups(LayerStep& step, const PassContext& pass) {

@@ -62,8 +62,7 @@ FocusParameters LayerFocus::parameters() const {
 }
 
 LayerFocus add_focus(ParameterRegistry& registry, const AttentionSpec& spec,
-                     const FocusSettings& settings, int64_t layer, int64_t width, uint64_t seed,
-                     at::Device device) {
+                     const FocusSettings& settings, int64_t layer, int64_t width) {
   const auto add = [&](const char* name, std::vector<int64_t> shape, Init init, bool state) {
     Parameter p{.name = fmt::format("model.layers.{}.self_attn.focus.{}", layer, name),
                 .origin = Parameter::Origin::added,
@@ -72,10 +71,10 @@ LayerFocus add_focus(ParameterRegistry& registry, const AttentionSpec& spec,
                 .state = state,
                 .init = std::move(init)};
     if (p.name.ends_with("centroids")) {
-      p.init = {.kind = Init::Kind::given, .start = start_centroids(spec, seed, p.name)};
+      p.init = {.kind = Init::Kind::given, .start = start_centroids(spec, registry.seed(), p.name)};
       p.trainable = settings.centroid_decay == 0.0;
     }
-    return registry.add(std::move(p), shape, seed, device).value;
+    return registry.add(std::move(p), shape).value;
   };
   const FocusSpec& f = spec.focus;
   LayerFocus focus;

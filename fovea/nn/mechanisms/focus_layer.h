@@ -66,8 +66,7 @@ struct LayerFocus {
 
 /// Registers them under "model.layers.<layer>.self_attn.focus.".
 LayerFocus add_focus(ParameterRegistry& registry, const AttentionSpec& spec,
-                     const FocusSettings& settings, int64_t layer, int64_t width, uint64_t seed,
-                     at::Device device);
+                     const FocusSettings& settings, int64_t layer, int64_t width);
 
 /// The spec of a layer in a mode.
 AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode, const FocusChange& change);

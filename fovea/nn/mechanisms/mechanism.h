@@ -23,8 +23,6 @@ struct LayerBuild {
   const ModelConfig& config;
   const AttentionSpec& spec;  // configured
   int64_t index = 0;
-  uint64_t seed = 0;
-  at::Device device = at::kCPU;
   std::string_view mechanism;
 
   /// Registers "model.layers.<index>.self_attn.<name>", of origin `added`.

@@ -45,7 +45,7 @@ at::Tensor LayerBuild::add(std::string_view name, std::vector<int64_t> shape, In
             .mechanism = mechanism,
             .decay = decay,
             .init = std::move(init)},
-           shape, seed, device)
+           shape)
       .value;
 }
 
@@ -58,7 +58,7 @@ at::Tensor LayerBuild::add_state(std::string_view name, std::vector<int64_t> sha
             .decay = false,
             .state = true,
             .init = std::move(init)},
-           shape, seed, device)
+           shape)
       .value;
 }
 

@@ -17,7 +17,7 @@ void build_routing(const LayerBuild& build, LayerWeights& layer) {
   const int64_t h = build.spec.heads, c = build.spec.routing.clusters, d = build.spec.head_dim;
   // Gaussian directions of length 1, in clusters of one token.
   at::Tensor start = at::empty({h, c, d}, at::kFloat);
-  initialise(start, {.kind = Init::Kind::normal, .value = 1.0}, build.seed,
+  initialise(start, {.kind = Init::Kind::normal, .value = 1.0}, build.registry.seed(),
              fmt::format("model.layers.{}.self_attn.routing.centroids", build.index));
   start = start / at::linalg_vector_norm(start, 2, at::IntArrayRef{-1}, true);
   const Init given{.kind = Init::Kind::given, .start = start};
