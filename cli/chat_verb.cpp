@@ -221,7 +221,8 @@ Verb add_chat_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
   Command* verb =
       app.add_subcommand("chat", "talk with a model; the cache stays between the turns");
-  verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
+  verb->add_option("model", options->model, "run folder, checkpoint, model folder or .gguf file")
+      ->required();
   options->fields.add<ChatOptions>(*verb);
   options->fields.add<GenerateOptions>(*verb);
   options->fields.add<ContextOptions>(*verb);

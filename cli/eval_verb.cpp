@@ -202,7 +202,8 @@ Verb add_eval_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
   Command* verb = app.add_subcommand(
       "eval", "score a text: perplexity per token, byte and word, by source and position");
-  verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
+  verb->add_option("model", options->model, "run folder, checkpoint, model folder or .gguf file")
+      ->required();
   verb->add_option("--text", options->texts,
                    "text file, folder or JSONL; repeat for several sources")
       ->required();

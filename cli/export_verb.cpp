@@ -1,4 +1,4 @@
-// fovea export: a model folder in the layout of Hugging Face.
+// fovea export: a model folder in the layout of Hugging Face, or a GGUF file.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -12,13 +12,14 @@
 #include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/families.h"
 #include "fovea/checkpoint/fold.h"
+#include "fovea/checkpoint/gguf_model.h"
 #include "fovea/checkpoint/run_folder.h"
 
 namespace fovea::cli {
 namespace {
 
 struct Options {
-  std::string model, out, adapter, dtype = "stored";
+  std::string model, out, adapter, gguf, dtype = "stored";
   bool fold = false, merge = false;
   double shard_gigabytes = 5;
 };
@@ -32,21 +33,69 @@ std::optional<at::ScalarType> parse_weight_dtype(const std::string& text) {
   return choice < types.size() ? std::optional(types[choice]) : std::nullopt;
 }
 
+GgufFormat gguf_format(const Options& options) {
+  return parse_choice<GgufFormat>("--gguf", options.gguf, enum_names(GgufFormat{}));
+}
+
+void check_gguf_options(const Options& options) {
+  const bool named = std::filesystem::path(options.out).extension() == ".gguf";
+  require<UsageError>(
+      named == !options.gguf.empty(), "--gguf",
+      "a GGUF needs a name that ends in .gguf and a number format (--gguf f16); got "
+      "'{}' and --gguf '{}'",
+      options.out, options.gguf);
+  require<UsageError>(
+      options.gguf.empty() || options.dtype == "stored", "--dtype",
+      "acts on model folders; the number format of a GGUF is that of --gguf; got {}",
+      options.dtype);
+}
+
+/// Writes the file and says what it holds.
+void write_gguf_file(const Options& options, const Globals& globals,
+                     const std::filesystem::path& from, const LoadedModel& loaded,
+                     const Transformer& model) {
+  const std::filesystem::path out = options.out;
+  save_gguf(out, model, *loaded.tokenizer,
+            {.format = gguf_format(options),
+             .name = out.stem().string(),
+             .chat_template = loaded.chat_template});
+  const auto bytes = std::filesystem::file_size(out);
+  if (globals.json) {
+    print(nlohmann::ordered_json{{"from", from.string()},
+                                 {"file", out.string()},
+                                 {"parameters", model.parameters().count()},
+                                 {"gguf", options.gguf},
+                                 {"bytes", bytes},
+                                 {"chat_template", !loaded.chat_template.empty()}}
+              .dump(2) +
+          "\n");
+    return;
+  }
+  print(fmt::format("{}: {:.2f}M parameters, {}, {:.1f} MB{}\n", out.string(),
+                    static_cast<double>(model.parameters().count()) / 1e6, options.gguf,
+                    static_cast<double>(bytes) / 1e6,
+                    loaded.chat_template.empty() ? "" : ", with a chat template"));
+}
+
 void run(const Options& options, const Globals& globals) {
+  check_gguf_options(options);
   const SaveOptions how{.dtype = parse_weight_dtype(options.dtype),
                         .shard_bytes = static_cast<int64_t>(options.shard_gigabytes * 1e9)};
   const std::filesystem::path from = find_model(options.model), out = options.out;
   require<InputError>(!std::filesystem::exists(out), options.out,
-                      "expected a folder that is not there yet; remove it, or give another name");
+                      "expected a {} that is not there yet; remove it, or give another name",
+                      options.gguf.empty() ? "folder" : "file");
   const LoadedModel loaded = load_adapted(from, options.adapter);
   std::optional<Transformer> merged, folded;
   if (options.merge) merged.emplace(merge_adapter(loaded.model));
   const Transformer& whole = merged ? *merged : loaded.model;
   if (options.fold) folded.emplace(fold_temperature(whole));
   const Transformer& model = folded ? *folded : whole;
+  if (!options.gguf.empty()) return write_gguf_file(options, globals, from, loaded, model);
   const at::ScalarType dtype = how.dtype.value_or(stored_dtype(model));
   const int64_t bytes = model.parameters().count() * static_cast<int64_t>(at::elementSize(dtype));
   SaveOptions save = how;
+  save.chat_template = loaded.chat_template;
   if (bytes <= how.shard_bytes) save.shard_bytes = 0;
   write_folder(out,
                [&](const auto& folder) { save_model(folder, model, *loaded.tokenizer, save); });
@@ -87,9 +136,13 @@ void run(const Options& options, const Globals& globals) {
 Verb add_export_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
   Command* verb =
-      app.add_subcommand("export", "write a model folder that transformers and other engines load");
-  verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
-  verb->add_option("out", options->out, "the folder to write; must not exist")->required();
+      app.add_subcommand("export", "write a model folder or a GGUF file that other engines load");
+  verb->add_option("model", options->model, "run folder, checkpoint, model folder or .gguf file")
+      ->required();
+  verb->add_option("out", options->out, "the folder or .gguf file to write; must not exist")
+      ->required();
+  verb->add_option("--gguf", options->gguf,
+                   "write a GGUF file with its matrices in f32, f16, bf16 or q8_0");
   verb->add_flag("--fold", options->fold,
                  "put a constant temperature into the weights: standard attention, same numbers");
   verb->add_flag("--merge", options->merge, "put the LoRA adapter into the weights (spec 5.1)");

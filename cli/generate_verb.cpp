@@ -233,7 +233,8 @@ constexpr const char* kHelp =
 Verb add_generate_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
   Command* verb = app.add_subcommand("generate", "continue a prompt: sampling, streaming, batches");
-  verb->add_option("model", options->model, "run folder, checkpoint or model folder")->required();
+  verb->add_option("model", options->model, "run folder, checkpoint, model folder or .gguf file")
+      ->required();
   Option* prompt = verb->add_option("prompt", options->prompt,
                                     "the text to continue; without it --file, or stdin");
   verb->add_option("--file", options->file, "read the prompt from this file (- = stdin)");

@@ -74,7 +74,7 @@ LoadedModel load_adapted(const std::filesystem::path& folder, const std::string&
   Transformer model = with_adapter(loaded.model, read_adapter(adapter, loaded.config));
   if (matrices != at::kFloat) model.hold_matrices_in(matrices);
   const ModelConfig config = model.config();
-  return {config, std::move(model), loaded.tokenizer};
+  return {config, std::move(model), loaded.tokenizer, loaded.chat_template};
 }
 
 void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,

@@ -74,7 +74,7 @@ FamilyWeights::Place FamilyWeights::place_of(const std::string& name) const {
   return {.name = name};
 }
 
-at::Tensor FamilyWeights::read_diffllama(const WeightFiles& files, const std::string& name) const {
+at::Tensor FamilyWeights::read_diffllama(const WeightSource& files, const std::string& name) const {
   constexpr std::string_view kAttention = ".self_attn.";
   const size_t attention = name.find(kAttention);
   if (attention == std::string::npos) return files.find(name) ? files.tensor(name) : at::Tensor();
@@ -88,7 +88,7 @@ at::Tensor FamilyWeights::read_diffllama(const WeightFiles& files, const std::st
   return heads ? neighbouring_maps(files.tensor(name), head_dim) : files.tensor(name);
 }
 
-at::Tensor FamilyWeights::read(const WeightFiles& files, const std::string& name) const {
+at::Tensor FamilyWeights::read(const WeightSource& files, const std::string& name) const {
   if (diffllama_) return read_diffllama(files, name);
   const Place place = place_of(name);
   const std::string prefixed = fmt::format("{}{}", kPrefix, place.name);
@@ -101,7 +101,7 @@ at::Tensor FamilyWeights::read(const WeightFiles& files, const std::string& name
   return place.offset == 0.0 ? x : x.to(at::kFloat) + place.offset;
 }
 
-std::vector<std::string> FamilyWeights::stored_names(const WeightFiles& files,
+std::vector<std::string> FamilyWeights::stored_names(const WeightSource& files,
                                                      const std::vector<std::string>& names) const {
   std::vector<std::string> stored;
   for (const std::string& name : names) {

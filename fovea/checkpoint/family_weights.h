@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "fovea/checkpoint/safetensors.h"
-#include "fovea/checkpoint/weight_files.h"
+#include "fovea/checkpoint/weight_source.h"
 
 namespace fovea {
 
@@ -27,9 +27,9 @@ class FamilyWeights {
   /// Weights are stored bit for bit as the registry holds them.
   bool as_held() const { return !gpt2_ && !gemma_ && !diffllama_; }
   /// The value of the parameter `name`, undefined where the files do not hold it.
-  at::Tensor read(const WeightFiles& files, const std::string& name) const;
+  at::Tensor read(const WeightSource& files, const std::string& name) const;
   /// The names under which the files hold `names`.
-  std::vector<std::string> stored_names(const WeightFiles& files,
+  std::vector<std::string> stored_names(const WeightSource& files,
                                         const std::vector<std::string>& names) const;
   /// `tensors`, named by the registry, as the family stores them.
   TensorMap to_store(const TensorMap& tensors) const;
@@ -44,7 +44,7 @@ class FamilyWeights {
   };
   Place place_of(const std::string& name) const;
 
-  at::Tensor read_diffllama(const WeightFiles& files, const std::string& name) const;
+  at::Tensor read_diffllama(const WeightSource& files, const std::string& name) const;
 
   bool gpt2_ = false, gemma_ = false, diffllama_ = false;
 };

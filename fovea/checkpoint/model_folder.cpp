@@ -17,6 +17,7 @@
 #include "fovea/base/nearest_name.h"
 #include "fovea/checkpoint/families.h"
 #include "fovea/checkpoint/family_weights.h"
+#include "fovea/checkpoint/gguf_model.h"
 #include "fovea/checkpoint/weight_files.h"
 #include "fovea/config/reader.h"
 #include "fovea/nn/lora.h"
@@ -69,10 +70,10 @@ fs::path existing_file(const fs::path& folder, std::string_view name) {
 }
 
 /// Bits of a float read as an integer would be other numbers, silently.
-void require_floats(const FamilyWeights& family, const WeightFiles& file,
+void require_floats(const FamilyWeights& family, const WeightSource& file,
                     const ParameterRegistry& parameters) {
   for (const std::string& name : family.stored_names(file, parameters.names())) {
-    const SafetensorsEntry* entry = file.find(name);
+    const StoredTensor* entry = file.find(name);
     require<CheckpointError>(
         entry == nullptr || at::isFloatingType(entry->dtype), file.path().string(),
         "'{}' must hold floating-point numbers; got {}; the file is damaged or "
@@ -97,7 +98,7 @@ struct Mismatch {
 };
 
 /// Gives `set` what fits and collects what does not.
-Mismatch read_weights(const FamilyWeights& family, const WeightFiles& file,
+Mismatch read_weights(const FamilyWeights& family, const WeightSource& file,
                       ParameterRegistry& parameters,
                       const std::function<void(Parameter&, const at::Tensor&)>& set) {
   require_floats(family, file, parameters);
@@ -124,7 +125,7 @@ Mismatch read_weights(const FamilyWeights& family, const WeightFiles& file,
   return mismatch;
 }
 
-std::vector<std::string> unexpected_names(const FamilyWeights& family, const WeightFiles& file,
+std::vector<std::string> unexpected_names(const FamilyWeights& family, const WeightSource& file,
                                           const Transformer& model) {
   const std::vector<std::string> expected = family.stored_names(file, model.parameters().names());
   const std::set<std::string, std::less<>> names(expected.begin(), expected.end());
@@ -169,7 +170,8 @@ ModelConfig config_from(const std::string& text, const fs::path& path) {
 }
 
 /// What `transformers` needs to make a tokenizer of tokenizer.json.
-Json tokenizer_config_json(const ModelConfig& config, const Tokenizer& tokenizer) {
+Json tokenizer_config_json(const ModelConfig& config, const Tokenizer& tokenizer,
+                           const std::string& chat_template) {
   Json json{{"tokenizer_class", "PreTrainedTokenizerFast"},
             {"model_max_length", config.context},
             {"clean_up_tokenization_spaces", false}};
@@ -178,6 +180,7 @@ Json tokenizer_config_json(const ModelConfig& config, const Tokenizer& tokenizer
     if (special.id == tokenizer.eos()) json["eos_token"] = special.text;
     if (special.id == tokenizer.pad()) json["pad_token"] = special.text;
   }
+  if (!chat_template.empty()) json["chat_template"] = chat_template;
   return json;
 }
 
@@ -212,9 +215,71 @@ FamilyWeights family_of(const fs::path& folder) {
                            : std::string());
 }
 
+constexpr ReadLimit kLargestTemplate{"a chat template", 64 << 20};
+
+/// chat_template.jinja, or the text in tokenizer_config.json; "" where neither is there.
+std::string chat_template_of(const fs::path& folder) {
+  const fs::path own = folder / "chat_template.jinja", config = folder / kTokenizerConfig;
+  if (fs::is_regular_file(own)) return read_file(own, kLargestTemplate);
+  if (!fs::is_regular_file(config)) return "";
+  const auto json = nlohmann::json::parse(read_file(config, kLargestTemplate), nullptr, false);
+  const auto found = json.is_object() ? json.find("chat_template") : json.end();
+  return json.is_object() && found != json.end() && found->is_string() ? found->get<std::string>()
+                                                                       : "";
+}
+
+/// The weights of a folder or a .gguf file, and how they are stored.
+struct OpenedWeights {
+  explicit OpenedWeights(const fs::path& path) {
+    if (const auto gguf = find_gguf(path)) {
+      source = std::make_unique<GgufModel>(*gguf);
+    } else {
+      source = std::make_unique<WeightFiles>(path);
+      family = family_of(path);
+    }
+  }
+  std::unique_ptr<const WeightSource> source;
+  FamilyWeights family{""};  // as they are
+};
+
+/// Fills every parameter of a model that was just made.
+void fill_model(const FamilyWeights& family, const WeightSource& file, Transformer& model,
+                at::ScalarType matrices) {
+  WeightFill fill(model, matrices);
+  const auto set = [&](Parameter& parameter, const at::Tensor& stored) {
+    fill.set(parameter, stored);
+    parameter.stored = stored.scalar_type() == at::kDouble ? at::kFloat : stored.scalar_type();
+  };
+  const Mismatch mismatch = read_weights(family, file, model.parameters(), set);
+  if (!mismatch.missing.empty()) fail_names(file.path(), "missing tensors", mismatch.missing);
+  if (!mismatch.missing_added.empty()) {
+    fail_names(file.path(), "missing tensors", mismatch.missing_added);
+  }
+  if (!mismatch.shapes.empty()) fail_names(file.path(), "wrong shapes", mismatch.shapes);
+  const auto unexpected = unexpected_names(family, file, model);
+  if (!unexpected.empty()) fail_names(file.path(), "unexpected tensors", unexpected);
+}
+
+void require_room(const fs::path& path, const Tokenizer& tokenizer, const ModelConfig& config) {
+  if (tokenizer.vocab_size() <= config.vocab_size) return;
+  fail<CheckpointError>(path.string(),
+                        "the tokenizer has {} ids, the model only {}; they do not belong together",
+                        tokenizer.vocab_size(), config.vocab_size);
+}
+
+LoadedModel load_gguf(const fs::path& path, at::Device device, at::ScalarType matrices) {
+  const GgufModel file(path);
+  LoadedModel loaded{file.config(), Transformer(file.config(), 0, device, FirstNumbers::awaited),
+                     file.tokenizer(), file.chat_template()};
+  require_room(path, *loaded.tokenizer, loaded.config);
+  fill_model(FamilyWeights(""), file, loaded.model, matrices);
+  return loaded;
+}
+
 }  // namespace
 
 ModelConfig load_model_config(const fs::path& folder) {
+  if (const auto gguf = find_gguf(folder)) return GgufModel(*gguf).config();
   const fs::path path = existing_file(folder, kConfig);
   try {
     return config_from(read_file(path, kLargestConfig), path);
@@ -238,7 +303,8 @@ void save_model(const fs::path& folder, const Transformer& model, const Tokenize
   const FamilyWeights family(json["model_type"].get<std::string>());
   write_weights(folder, family.to_store(tensors), options.shard_bytes);
   write_file(folder / kTokenizer, tokenizer.to_json());
-  write_file(folder / kTokenizerConfig, tokenizer_config_json(config, tokenizer).dump(2) + "\n");
+  write_file(folder / kTokenizerConfig,
+             tokenizer_config_json(config, tokenizer, options.chat_template).dump(2) + "\n");
   write_file(folder / kConfig, json.dump(2) + "\n");
 }
 
@@ -250,6 +316,7 @@ at::ScalarType stored_dtype(const Transformer& model) {
 }
 
 LoadedModel load_model(const fs::path& folder, at::Device device, at::ScalarType matrices) {
+  if (const auto gguf = find_gguf(folder)) return load_gguf(*gguf, device, matrices);
   const ModelConfig config = load_model_config(folder);
   const fs::path tokenizer_path = existing_file(folder, kTokenizer);
   const WeightFiles file(folder);
@@ -259,33 +326,17 @@ LoadedModel load_model(const fs::path& folder, at::Device device, at::ScalarType
   } catch (const InputError& error) {
     throw CheckpointError(error.what());
   }
-  if (tokenizer->vocab_size() > config.vocab_size) {
-    fail<CheckpointError>(
-        folder.string(), "the tokenizer has {} ids, the model only {}; they do not belong together",
-        tokenizer->vocab_size(), config.vocab_size);
-  }
+  require_room(folder, *tokenizer, config);
   LoadedModel loaded{config, Transformer(config, 0, device, FirstNumbers::awaited),
-                     std::move(tokenizer)};
-  const FamilyWeights family = family_of(folder);
-  WeightFill fill(loaded.model, matrices);
-  const auto set = [&](Parameter& parameter, const at::Tensor& stored) {
-    fill.set(parameter, stored);
-    parameter.stored = stored.scalar_type() == at::kDouble ? at::kFloat : stored.scalar_type();
-  };
-  const Mismatch mismatch = read_weights(family, file, loaded.model.parameters(), set);
-  if (!mismatch.missing.empty()) fail_names(file.path(), "missing tensors", mismatch.missing);
-  if (!mismatch.missing_added.empty()) {
-    fail_names(file.path(), "missing tensors", mismatch.missing_added);
-  }
-  if (!mismatch.shapes.empty()) fail_names(file.path(), "wrong shapes", mismatch.shapes);
-  const auto unexpected = unexpected_names(family, file, loaded.model);
-  if (!unexpected.empty()) fail_names(file.path(), "unexpected tensors", unexpected);
+                     std::move(tokenizer), chat_template_of(folder)};
+  fill_model(family_of(folder), file, loaded.model, matrices);
   return loaded;
 }
 
 std::vector<std::string> load_weights(const fs::path& folder, Transformer& model) {
-  const WeightFiles file(folder);
-  const FamilyWeights family = family_of(folder);
+  const OpenedWeights opened(folder);
+  const WeightSource& file = *opened.source;
+  const FamilyWeights& family = opened.family;
   const auto unexpected = unexpected_names(family, file, model);
   if (!unexpected.empty()) fail_names(file.path(), "unexpected tensors", unexpected);
   const at::NoGradGuard no_grad;

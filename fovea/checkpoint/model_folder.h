@@ -25,6 +25,7 @@ struct LoadedModel {
   ModelConfig config;
   Transformer model;
   std::shared_ptr<const Tokenizer> tokenizer;
+  std::string chat_template;  ///< Jinja text; "" where the files hold none
 };
 
 /// How weights are written.
@@ -36,14 +37,15 @@ struct SaveOptions {
   /// Bit for bit as the registry holds them: a family that stores them otherwise (Gemma less 1) is
   /// not written then. For checkpoints, which training goes on from.
   bool exact = false;
+  std::string chat_template;  ///< for tokenizer_config.json; "" = none
 };
 
 /// config.json of a resolved config; `dtype` is that of most weights.
 nlohmann::ordered_json model_config_json(const ModelConfig& config, const Tokenizer& tokenizer,
                                          at::ScalarType dtype = at::kFloat, bool exact = false);
 
-/// The ModelConfig of a folder. CheckpointError where config.json is missing or damaged;
-/// UnsupportedError for a family that the decoder does not have.
+/// The ModelConfig of a folder or a .gguf file. CheckpointError where config.json is missing or
+/// damaged; UnsupportedError for a family that the decoder does not have.
 ModelConfig load_model_config(const std::filesystem::path& folder);
 
 /// Writes the files into `folder`, which is created where it is missing; each file is written
@@ -51,18 +53,20 @@ ModelConfig load_model_config(const std::filesystem::path& folder);
 void save_model(const std::filesystem::path& folder, const Transformer& model,
                 const Tokenizer& tokenizer, const SaveOptions& options = {});
 
-/// Reads each number once from the mapped files into where the model reads it: matrices in
-/// `matrices` (bfloat16 for inference in it; the model is then not trainable), all else in float32.
-/// CheckpointError naming missing and unexpected tensors and wrong shapes; MemoryNeeded.
+/// Of a model folder, a .gguf file, or a folder with one .gguf file and no config.json
+/// (gguf_model.h). Reads each number once from the mapped files into where the model reads it:
+/// matrices in `matrices` (bfloat16 for inference in it; the model is then not trainable), all else
+/// in float32. CheckpointError naming missing and unexpected tensors and wrong shapes;
+/// MemoryNeeded.
 LoadedModel load_model(const std::filesystem::path& folder, at::Device device = at::kCPU,
                        at::ScalarType matrices = at::kFloat);
 
 /// The number format of most of a model's weights, as they were stored.
 at::ScalarType stored_dtype(const Transformer& model);
 
-/// Copies the weights of a folder into `model`, whose shapes must agree. Parameters that a
-/// mechanism added (origin `added`) may be missing and are then drawn; their names are returned.
-/// CheckpointError for all else.
+/// Copies the weights of a folder or a .gguf file into `model`, whose shapes must agree. Parameters
+/// that a mechanism added (origin `added`) may be missing and are then drawn; their names are
+/// returned. CheckpointError for all else.
 std::vector<std::string> load_weights(const std::filesystem::path& folder, Transformer& model);
 
 }  // namespace fovea

@@ -6,6 +6,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/checkpoint/gguf_model.h"
 
 namespace fovea {
 namespace {
@@ -161,10 +162,11 @@ bool is_checkpoint(const fs::path& folder) {
 }  // namespace
 
 fs::path resolve_model_folder(const fs::path& path, const WarningSink& warn) {
+  if (path.extension() == ".gguf" && fs::is_regular_file(path)) return path;
   if (!fs::is_directory(path)) {
-    fail<CheckpointError>(
-        path.string(),
-        "expected a run folder, a checkpoint or a model folder; there is no such folder");
+    fail<CheckpointError>(path.string(),
+                          "expected a run folder, a checkpoint, a model folder or a .gguf file; "
+                          "there is no such folder or file");
   }
   if (is_checkpoint(path)) {
     load_checkpoint_state(path, warn);
@@ -175,12 +177,14 @@ fs::path resolve_model_folder(const fs::path& path, const WarningSink& warn) {
     found->report(warn);
     return found->checkpoint.folder;
   }
+  if (const auto gguf = find_gguf(path)) return *gguf;
   if (fs::exists(path / "config.yaml")) {
     fail<CheckpointError>(path.string(), "this run has no checkpoint yet; train it first");
   }
   fail<CheckpointError>(path.string(),
                         "expected a run folder (with checkpoints/) or a model folder (config.json, "
-                        "model.safetensors, tokenizer.json); the folder has neither");
+                        "model.safetensors, tokenizer.json) or one .gguf file; the folder has "
+                        "none");
 }
 
 }  // namespace fovea

@@ -85,9 +85,10 @@ void prune_checkpoints(const std::filesystem::path& run_folder, int64_t keep);
 /// checkpoints and nothing is lost. The run folder must be locked.
 void set_aside_newer_checkpoints(const std::filesystem::path& run_folder, int64_t step);
 
-/// The model folder that a user means: a model folder itself, a checkpoint after checking every
-/// file of it, or the newest whole checkpoint of a run folder; `warn` is told of damaged ones that
-/// were passed over. CheckpointError otherwise, saying what a model folder holds.
+/// The model that a user means: a model folder or .gguf file itself, a folder with one .gguf file
+/// and nothing else to load, a checkpoint after checking every file of it, or the newest whole
+/// checkpoint of a run folder; `warn` is told of damaged ones that were passed over.
+/// CheckpointError otherwise, saying what a model folder holds.
 std::filesystem::path resolve_model_folder(const std::filesystem::path& path,
                                            const WarningSink& warn = {});
 

@@ -4,7 +4,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -370,11 +369,6 @@ TensorMap SafetensorsFile::tensors() const {
   TensorMap out;
   for (const SafetensorsEntry& entry : entries_) out.emplace(entry.name, tensor(entry.name));
   return out;
-}
-
-void SafetensorsFile::release_pages() const {
-  const std::span<const std::byte> bytes = file_->bytes();
-  if (!bytes.empty()) ::madvise(const_cast<std::byte*>(bytes.data()), bytes.size(), MADV_DONTNEED);
 }
 
 void write_safetensors(const std::filesystem::path& path, const TensorMap& tensors,

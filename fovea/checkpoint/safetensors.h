@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "fovea/base/files.h"
+#include "fovea/checkpoint/weight_source.h"
 
 namespace fovea {
 
@@ -27,10 +28,7 @@ using TensorMap = std::map<std::string, at::Tensor>;
 using TextMap = std::map<std::string, std::string>;
 
 /// One tensor of a file. `begin` and `end` count from the first byte of the data.
-struct SafetensorsEntry {
-  std::string name;
-  at::ScalarType dtype = at::kFloat;
-  std::vector<int64_t> shape;
+struct SafetensorsEntry : StoredTensor {
   size_t begin = 0, end = 0;
 };
 
@@ -51,8 +49,7 @@ class SafetensorsFile {
   /// name is missing (nearest name shown).
   at::Tensor tensor(std::string_view name) const;
   TensorMap tensors() const;
-  /// Lets go of the memory of what was read; reading again maps it again.
-  void release_pages() const;
+  const MappedFile& map() const { return *file_; }
 
  private:
   std::filesystem::path path_;

@@ -109,7 +109,7 @@ at::Tensor WeightFiles::tensor(std::string_view name) const {
 }
 
 void WeightFiles::release_pages() const {
-  for (const SafetensorsFile& file : files_) file.release_pages();
+  for (const SafetensorsFile& file : files_) fovea::release_pages(file.map());
 }
 
 void write_weights(const fs::path& folder, const TensorMap& tensors, int64_t shard_bytes) {

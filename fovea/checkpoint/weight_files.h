@@ -12,10 +12,11 @@
 #include <vector>
 
 #include "fovea/checkpoint/safetensors.h"
+#include "fovea/checkpoint/weight_source.h"
 
 namespace fovea {
 
-class WeightFiles {
+class WeightFiles : public WeightSource {
  public:
   /// Maps model.safetensors, or every shard that model.safetensors.index.json names.
   /// CheckpointError: neither is there; an index that is damaged, names a file outside the folder,
@@ -23,15 +24,14 @@ class WeightFiles {
   explicit WeightFiles(const std::filesystem::path& folder);
 
   /// model.safetensors or the index.
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const override { return path_; }
   /// Sorted.
-  std::vector<std::string> names() const;
-  const SafetensorsEntry* find(std::string_view name) const;
+  std::vector<std::string> names() const override;
+  const SafetensorsEntry* find(std::string_view name) const override;
   /// A read-only view of the mapped file (SafetensorsFile::tensor). CheckpointError for a missing
   /// name.
-  at::Tensor tensor(std::string_view name) const;
-  /// Lets go of the memory of what was read; reading again maps it again.
-  void release_pages() const;
+  at::Tensor tensor(std::string_view name) const override;
+  void release_pages() const override;
 
  private:
   void open_shards(const std::filesystem::path& folder);

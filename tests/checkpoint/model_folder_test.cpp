@@ -104,7 +104,8 @@ TEST_F(ModelFolder, MatricesAreReadIntoTheFormatAskedFor) {
     matrices += same.value.scalar_type() == at::kBFloat16 ? 1 : 0;
   }
   EXPECT_EQ(matrices, (tiny_config().tied ? 1 : 2) + 7 * tiny_config().layers);
-  for (const Parameter& parameter : load_model(path).model.parameters().all())
+  const LoadedModel trained = load_model(path);
+  for (const Parameter& parameter : trained.model.parameters().all())
     EXPECT_TRUE(parameter.value.requires_grad()) << parameter.name;
 }
 

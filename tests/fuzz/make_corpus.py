@@ -7,6 +7,7 @@ SPDX-License-Identifier: Apache-2.0
 
 import json
 import pathlib
+import struct
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -19,6 +20,38 @@ def tensor(dtype: str, shape: list[int], begin: int, end: int) -> dict:
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
+def gguf_text(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def gguf(entries: list[bytes], tensors: list[tuple[str, list[int], int, int]], data: bytes, version: int = 3) -> bytes:
+    """A GGUF file; a tensor is its name, its sizes (innermost first), the number of its format and its offset."""
+    file = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(entries)) + b"".join(entries)
+    for name, sizes, kind, offset in tensors:
+        file += gguf_text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, kind, offset)
+    return file + bytes(-len(file) % 32) + data
+
+
+def gguf_files() -> dict[str, bytes]:
+    texts = gguf_text("tokens") + struct.pack("<IIQ", 9, 8, 2) + gguf_text("a") + gguf_text("bc")
+    every = [gguf_text(f"k{kind}") + struct.pack("<I", kind) + bytes(size)
+             for kind, size in ((0, 1), (1, 1), (2, 2), (3, 2), (4, 4), (5, 4), (6, 4), (7, 1), (8, 8), (10, 8), (11, 8), (12, 8))]
+    formats = [(0, 1, 4), (1, 1, 2), (30, 1, 2), (2, 32, 18), (3, 32, 20), (6, 32, 22), (7, 32, 24), (8, 32, 34),
+               (12, 256, 144), (13, 256, 176), (14, 256, 210)]
+    tensors, offset = [], 0
+    for kind, values, size in formats:
+        tensors.append((f"t{kind}", [values], kind, offset))
+        offset += (size + 31) // 32 * 32
+    return {
+        "every_format": gguf([texts], tensors, bytes(i % 251 for i in range(offset))),
+        "every_type": gguf(every, [], b"", version=2),
+        "alignment": gguf([gguf_text("general.alignment") + struct.pack("<II", 4, 64)], [("a", [3, 2], 0, 64)], bytes(256)),
+        "overlap": gguf([], [("a", [9], 0, 0), ("b", [1], 0, 32)], bytes(64)),
+        "huge_count": b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 1 << 60),
+        "huge_sizes": gguf([], [("a", [1 << 40, 1 << 40], 0, 0)], bytes(64)),
+    }
+
+
 def main() -> None:
     two = {"a": tensor("F32", [2], 0, 8), "b": tensor("BF16", [1, 3], 8, 14), "__metadata__": {"k": "v"}}
     files = {
@@ -29,6 +62,7 @@ def main() -> None:
         "safetensors/overflow": safetensors(json.dumps({"a": tensor("F32", [1 << 62, 1 << 62], 0, 0)}), b""),
         "safetensors/huge_header": (1 << 62).to_bytes(8, "little") + b"{}",
     }
+    files.update({f"gguf/{name}": content for name, content in gguf_files().items()})
     golden = json.loads((HERE.parent / "golden/tokenizers.json").read_text())
     for name, case in golden.items():
         tokenizer = case["tokenizer"]

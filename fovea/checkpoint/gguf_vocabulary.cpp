@@ -1,0 +1,387 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/checkpoint/gguf_vocabulary.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+
+#include "fovea/base/error.h"
+#include "fovea/base/nearest_name.h"
+#include "fovea/base/printable.h"
+#include "fovea/text/byte_names.h"
+#include "fovea/text/word_splitter.h"
+
+namespace fovea {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char *kModel = "tokenizer.ggml.model", *kPre = "tokenizer.ggml.pre",
+                     *kTokens = "tokenizer.ggml.tokens", *kTypes = "tokenizer.ggml.token_type",
+                     *kMerges = "tokenizer.ggml.merges", *kBegin = "tokenizer.ggml.bos_token_id",
+                     *kEnd = "tokenizer.ggml.eos_token_id",
+                     *kPad = "tokenizer.ggml.padding_token_id",
+                     *kAddBegin = "tokenizer.ggml.add_bos_token";
+
+/// Values of tokenizer.ggml.token_type.
+enum TokenType : int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5 };
+
+constexpr std::string_view kDigit = R"(\p{N})";
+constexpr std::string_view kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kTekken =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kGpt2;  // stands for kGpt2Pattern of word_splitter.h
+
+/// What a value of tokenizer.ggml.pre stands for: the rules of the tokenizers that have it.
+struct PreTokenizer {
+  std::string_view name;
+  std::array<std::string_view, 2> patterns;  // one after the other
+  size_t count = 1;
+  bool normalise = false;    // NFC
+  bool whole_words = false;  // ignore_merges
+  bool begin = false;        // a begin mark where the file does not say
+};
+// A tokenizer is written under the first name that fits.
+constexpr std::array<PreTokenizer, 15> kPreTokenizers{{
+    {.name = "gpt-2", .patterns = {kGpt2}},
+    {.name = "smollm", .patterns = {kDigit, kGpt2}, .count = 2},
+    {.name = "llama-bpe", .patterns = {kLlama3}, .whole_words = true, .begin = true},
+    {.name = "qwen2", .patterns = {kQwen2}, .normalise = true},
+    {.name = "dbrx", .patterns = {kLlama3}},
+    {.name = "tekken", .patterns = {kTekken}, .whole_words = true, .begin = true},
+    {.name = "olmo", .patterns = {kGpt2}, .normalise = true},
+    // Other names of the same.
+    {.name = "default", .patterns = {kGpt2}},
+    {.name = "phi-2", .patterns = {kGpt2}},
+    {.name = "starcoder", .patterns = {kDigit, kGpt2}, .count = 2},
+    {.name = "refact", .patterns = {kDigit, kGpt2}, .count = 2},
+    {.name = "llama3", .patterns = {kLlama3}, .whole_words = true, .begin = true},
+    {.name = "llama-v3", .patterns = {kLlama3}, .whole_words = true, .begin = true},
+    {.name = "smaug-bpe", .patterns = {kLlama3}},
+    {.name = "deepseek-r1-qwen", .patterns = {kQwen2}, .normalise = true},
+}};
+
+std::vector<std::string> patterns_of(const PreTokenizer& pre) {
+  std::vector<std::string> patterns;
+  for (size_t i = 0; i < pre.count; ++i)
+    patterns.emplace_back(pre.patterns[i].empty() ? kGpt2Pattern : pre.patterns[i]);
+  return patterns;
+}
+
+/// The vocabulary's metadata, with checked types.
+class Lists {
+ public:
+  Lists(const GgufMetadata& metadata, const std::string& where)
+      : metadata_(metadata), where_(where) {}
+
+  const GgufValue* find(const char* key) const {
+    const auto found = metadata_.find(key);
+    return found == metadata_.end() ? nullptr : &found->second;
+  }
+  std::string text(const char* key, const std::string& absent) const {
+    const GgufValue* value = find(key);
+    if (value == nullptr) return absent;
+    require<CheckpointError>(!value->array && value->texts.size() == 1, where_,
+                             "'{}' must be a text", key);
+    return value->texts[0];
+  }
+  const std::vector<std::string>& texts(const char* key) const {
+    const GgufValue* value = find(key);
+    require<CheckpointError>(value != nullptr && value->array && value->type == GgufType::text,
+                             where_, "expected '{}', a list of texts; it is missing or another",
+                             key);
+    return value->texts;
+  }
+  int64_t integer(const char* key, int64_t absent) const {
+    const GgufValue* value = find(key);
+    if (value == nullptr) return absent;
+    require<CheckpointError>(!value->array && value->integers.size() == 1, where_,
+                             "'{}' must be a whole number", key);
+    return value->integers[0];
+  }
+  /// The type of each of `count` tokens; normal where the file does not say.
+  std::vector<int64_t> types(size_t count) const {
+    const GgufValue* value = find(kTypes);
+    if (value == nullptr) return std::vector<int64_t>(count, TokenType::normal);
+    require<CheckpointError>(value->array && value->integers.size() == count, where_,
+                             "'{}' must have a number for each of {} tokens; got {}", kTypes, count,
+                             value->integers.size());
+    return value->integers;
+  }
+
+ private:
+  const GgufMetadata& metadata_;
+  const std::string& where_;
+};
+
+const PreTokenizer& pre_tokenizer(const Lists& lists, const std::string& where) {
+  const std::string name = lists.text(kPre, "default");
+  std::vector<std::string> known;
+  for (const PreTokenizer& pre : kPreTokenizers) {
+    if (pre.name == name) return pre;
+    known.emplace_back(pre.name);
+  }
+  fail<UnsupportedError>(
+      where, "expected '{}' to be one of {}; got '{}', whose patterns are not known{}", kPre,
+      fmt::join(known, ", "), printable_line(name), did_you_mean(name, known));
+}
+
+/// The mark first, then the text: what a tokenizer.json says for a begin mark.
+Json begin_template(const std::string& text, int64_t id) {
+  const Json mark = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}},
+             first = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+             second = {{"Sequence", {{"id", "B"}, {"type_id", 0}}}};
+  Json processor = {{"type", "TemplateProcessing"},
+                    {"single", Json::array({mark, first})},
+                    {"pair", Json::array({mark, first, second})}};
+  processor["special_tokens"][text] = {
+      {"id", text}, {"ids", Json::array({id})}, {"tokens", Json::array({text})}};
+  return processor;
+}
+
+Json split_nodes(const PreTokenizer& pre) {
+  Json nodes = Json::array();
+  for (const std::string& pattern : patterns_of(pre)) {
+    nodes.push_back({{"type", "Split"},
+                     {"pattern", {{"Regex", pattern}}},
+                     {"behavior", "Isolated"},
+                     {"invert", false}});
+  }
+  nodes.push_back({{"type", "ByteLevel"},
+                   {"add_prefix_space", false},
+                   {"trim_offsets", true},
+                   {"use_regex", false}});
+  return {{"type", "Sequence"}, {"pretokenizers", nodes}};
+}
+
+/// The patterns of a pre_tokenizer, appended in order; false for one that GGUF has no name for.
+bool collect_patterns(const Json& node, std::vector<std::string>& patterns) {
+  if (node.is_null()) return true;
+  const auto type = node.value("type", "");
+  if (type == "Sequence") {
+    return std::ranges::all_of(node["pretokenizers"],
+                               [&](const Json& item) { return collect_patterns(item, patterns); });
+  }
+  if (type == "ByteLevel") {
+    if (node.value("use_regex", true)) patterns.emplace_back(kGpt2Pattern);
+    return true;
+  }
+  if (type == "Digits") {
+    patterns.emplace_back(node.value("individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)");
+    return true;
+  }
+  if (type != "Split" || node.value("behavior", "") != "Isolated") return false;
+  patterns.push_back(node["pattern"].value("Regex", ""));
+  return !patterns.back().empty();
+}
+
+bool has_nfc(const Json& node) {
+  if (node.is_null()) return false;
+  if (node.value("type", "") == "NFC") return true;
+  const auto inner = node.find("normalizers");
+  return inner != node.end() && std::ranges::any_of(*inner, has_nfc);
+}
+
+Json member(const Json& root, const char* key) {
+  const auto found = root.find(key);
+  return found == root.end() ? Json(nullptr) : *found;
+}
+
+/// The name of a tokenizer's patterns. Without merges a text is cut into bytes by any of them.
+std::string_view name_of_patterns(const Json& root) {
+  const Json& model = root["model"];
+  std::vector<std::string> patterns;
+  const bool known = collect_patterns(member(root, "pre_tokenizer"), patterns);
+  const bool normalise = has_nfc(member(root, "normalizer")),
+             whole_words = model.value("ignore_merges", false);
+  if (model["merges"].empty() && !normalise && !whole_words) return kPreTokenizers[0].name;
+  const auto fits = [&](const PreTokenizer& pre) {
+    return known && pre.normalise == normalise && pre.whole_words == whole_words &&
+           patterns_of(pre) == patterns;
+  };
+  const auto found = std::ranges::find_if(kPreTokenizers, fits);
+  if (found != kPreTokenizers.end()) return found->name;
+  std::vector<std::string_view> names;
+  for (const PreTokenizer& pre : kPreTokenizers) names.push_back(pre.name);
+  fail<UnsupportedError>("GGUF",
+                         "expected a tokenizer that splits texts as one of {}; this one splits by "
+                         "[{}]{}{}, which has no name in GGUF",
+                         fmt::join(names, ", "), fmt::join(patterns, "] then ["),
+                         normalise ? " after NFC" : "", whole_words ? ", whole words first" : "");
+}
+
+/// A GGUF cannot say what becomes of bytes without a token; readers drop them.
+void refuse_unknown_token(const Json& model) {
+  const Json unknown = member(model, "unk_token");
+  if (!unknown.is_string()) return;
+  const Json& vocabulary = model["vocab"];
+  const auto& names = byte_names();
+  const auto missing =
+      std::ranges::find_if(names, [&](const auto& name) { return !vocabulary.contains(name); });
+  if (missing == names.end()) return;
+  fail<UnsupportedError>("GGUF",
+                         "the tokenizer writes '{}' for bytes without a token (the first is {}), "
+                         "which has no place in GGUF: remove model.unk_token from tokenizer.json "
+                         "(then such bytes vanish), or export a model folder",
+                         printable_line(unknown.get<std::string>()), missing - names.begin());
+}
+
+std::string merge_text(const Json& merge) {
+  return merge.is_string() ? merge.get<std::string>()
+                           : merge[0].get<std::string>() + " " + merge[1].get<std::string>();
+}
+
+}  // namespace
+
+GgufVocabulary gguf_vocabulary(const GgufMetadata& metadata, const std::string& where) {
+  const std::string model = Lists(metadata, where).text(kModel, "");
+  return model == "gpt2"    ? GgufVocabulary::byte_level_bpe
+         : model == "llama" ? GgufVocabulary::sentencepiece
+                            : GgufVocabulary::other;
+}
+
+TokenizerText gguf_tokenizer_json(const GgufMetadata& metadata, const std::string& where) {
+  const Lists lists(metadata, where);
+  const PreTokenizer& pre = pre_tokenizer(lists, where);
+  const std::vector<std::string>& tokens = lists.texts(kTokens);
+  const std::vector<int64_t> types = lists.types(tokens.size());
+  const auto count = static_cast<int64_t>(tokens.size());
+  const auto id_of = [&](const char* key) {
+    const int64_t id = lists.integer(key, -1);
+    require<CheckpointError>(id >= -1 && id < count, where,
+                             "'{}' must be the id of one of {} tokens; got {}", key, count, id);
+    return id;
+  };
+  const int64_t begin = id_of(kBegin), end = id_of(kEnd), pad = id_of(kPad);
+  const auto is_special = [&](int64_t i) {
+    const int64_t type = types[static_cast<size_t>(i)];
+    return type == TokenType::control || type == TokenType::unknown || i == begin || i == end ||
+           i == pad;
+  };
+  int64_t last_plain = -1;
+  for (int64_t i = 0; i < count; ++i)
+    if (types[static_cast<size_t>(i)] != TokenType::unused && !is_special(i)) last_plain = i;
+
+  // Special tokens behind the vocabulary are added to it; those inside have their places in it.
+  std::string vocabulary;
+  Json added = Json::array();
+  std::unordered_set<std::string_view> names;
+  for (int64_t i = 0; i < count; ++i) {
+    const std::string& token = tokens[static_cast<size_t>(i)];
+    const int64_t type = types[static_cast<size_t>(i)];
+    if (type == TokenType::unused) continue;
+    require<CheckpointError>(!token.empty() && names.insert(token).second, where,
+                             "token {} must have a text of its own; got '{}' again", i,
+                             printable_line(token));
+    if (i <= last_plain)
+      vocabulary += fmt::format("{}\n{}: {}", vocabulary.empty() ? "" : ",", Json(token).dump(), i);
+    if (!is_special(i) && type != TokenType::user_defined) continue;
+    added.push_back({{"id", i},
+                     {"content", token},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", is_special(i)}});
+  }
+  const bool begins = lists.integer(kAddBegin, pre.begin ? 1 : 0) != 0 && begin >= 0;
+  constexpr const char* kHere = "vocabulary";  // put in as text below
+  const Json model = {{"type", "BPE"},
+                      {"dropout", nullptr},
+                      {"unk_token", nullptr},
+                      {"continuing_subword_prefix", nullptr},
+                      {"end_of_word_suffix", nullptr},
+                      {"fuse_unk", false},
+                      {"byte_fallback", false},
+                      {"ignore_merges", pre.whole_words},
+                      {"vocab", kHere},
+                      {"merges", lists.texts(kMerges)}};
+  const auto name = [&](int64_t i) { return i < 0 ? "" : tokens[static_cast<size_t>(i)]; };
+  const Json root = {
+      {"version", "1.0"},
+      {"truncation", nullptr},
+      {"padding", nullptr},
+      {"added_tokens", added},
+      {"normalizer", pre.normalise ? Json{{"type", "NFC"}} : Json(nullptr)},
+      {"pre_tokenizer", split_nodes(pre)},
+      {"post_processor", begins ? begin_template(name(begin), begin) : Json(nullptr)},
+      {"decoder",
+       {{"type", "ByteLevel"},
+        {"add_prefix_space", false},
+        {"trim_offsets", true},
+        {"use_regex", false}}},
+      {"model", model}};
+  TokenizerText text{.json = root.dump(1) + "\n", .marks = {.eos = name(end), .pad = name(pad)}};
+  const std::string here = fmt::format("\"vocab\": \"{}\"", kHere);
+  const size_t place = text.json.rfind(here);  // no text of the file stands behind it
+  text.json.replace(place, here.size(), "\"vocab\": {" + vocabulary + "}");
+  return text;
+}
+
+std::shared_ptr<const Tokenizer> gguf_tokenizer(const GgufMetadata& metadata,
+                                                const std::string& where) {
+  const std::string model = Lists(metadata, where).text(kModel, "");
+  switch (gguf_vocabulary(metadata, where)) {
+    case GgufVocabulary::byte_level_bpe:
+      break;
+    case GgufVocabulary::sentencepiece:
+      fail<UnsupportedError>(where,
+                             "'{}' is 'llama', a SentencePiece vocabulary, which is not read: "
+                             "expected 'gpt2' (byte-level BPE)",
+                             kModel);
+    case GgufVocabulary::other:
+      require<CheckpointError>(!model.empty(), where,
+                               "expected '{}'; it is missing: the file has no vocabulary", kModel);
+      fail<UnsupportedError>(where, "'{}' must be 'gpt2' (byte-level BPE); got '{}'", kModel,
+                             printable_line(model));
+  }
+  TokenizerText text = gguf_tokenizer_json(metadata, where);
+  try {
+    return bpe_tokenizer(std::move(text.json), text.marks, where);
+  } catch (const InputError& error) {
+    throw CheckpointError(error.what());
+  }
+}
+
+GgufMetadata gguf_tokenizer_metadata(const Tokenizer& tokenizer, int64_t vocabulary) {
+  const Json root = Json::parse(tokenizer.to_json());
+  const auto count = static_cast<size_t>(vocabulary);
+  std::vector<std::string> tokens(count), merges;
+  std::vector<int64_t> types(count, TokenType::unused);
+  const auto set = [&](const std::string& text, int64_t id, TokenType type) {
+    require<ConfigError>(id < vocabulary, "GGUF", "token '{}' has the id {}; the model has {} ids",
+                         printable_line(text), id, vocabulary);
+    tokens[static_cast<size_t>(id)] = text;
+    types[static_cast<size_t>(id)] = type;
+  };
+  const Json& model = root["model"];
+  refuse_unknown_token(model);
+  for (const auto& [text, id] : model["vocab"].items()) set(text, id, TokenType::normal);
+  for (const Json& token : member(root, "added_tokens"))
+    set(token["content"], token["id"],
+        token.value("special", false) ? TokenType::control : TokenType::user_defined);
+  for (size_t i = 0; i < count; ++i)
+    if (types[i] == TokenType::unused) tokens[i] = fmt::format("[PAD{}]", i);
+  for (const Json& merge : model["merges"]) merges.push_back(merge_text(merge));
+
+  GgufMetadata metadata;
+  metadata[kModel] = GgufValue::of_text("gpt2");
+  metadata[kPre] = GgufValue::of_text(std::string(name_of_patterns(root)));
+  metadata[kTokens] = GgufValue::of_texts(std::move(tokens));
+  metadata[kTypes] = GgufValue::of_integers(std::move(types));
+  metadata[kMerges] = GgufValue::of_texts(std::move(merges));
+  metadata[kAddBegin] = GgufValue::of_boolean(tokenizer.bos() >= 0);
+  // Where a file names no begin mark, llama.cpp takes the token 11 for one; templates may write it.
+  const int32_t begin = tokenizer.bos() >= 0 ? tokenizer.bos() : tokenizer.eos();
+  for (const auto& [key, id] : {std::pair(kBegin, begin), std::pair(kEnd, tokenizer.eos()),
+                                std::pair(kPad, tokenizer.pad())})
+    if (id >= 0) metadata[key] = GgufValue::of_integer(id);
+  return metadata;
+}
+
+}  // namespace fovea

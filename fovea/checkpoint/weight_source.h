@@ -1,0 +1,47 @@
+// Where the weights of a model come from: tensors by name.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fovea/base/files.h"
+
+namespace fovea {
+
+/// What a file says about one tensor. `dtype` is that of tensor(): float32 where the file is
+/// quantised.
+struct StoredTensor {
+  std::string name;
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> shape;
+};
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+
+  /// The file that errors name.
+  virtual const std::filesystem::path& path() const = 0;
+  /// Sorted.
+  virtual std::vector<std::string> names() const = 0;
+  /// nullptr where there is none of that name.
+  virtual const StoredTensor* find(std::string_view name) const = 0;
+  /// A CPU tensor, read-only: a view of a mapped file where that holds plain numbers as the
+  /// registry does, else a copy. It may outlive this object. CheckpointError for a missing name.
+  virtual at::Tensor tensor(std::string_view name) const = 0;
+  /// Lets go of the memory of what was read; reading again maps it again.
+  virtual void release_pages() const = 0;
+};
+
+/// Lets go of the memory of a mapped file.
+void release_pages(const MappedFile& file);
+
+}  // namespace fovea
