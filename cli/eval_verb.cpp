@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kCopyWindows = 16;
 
 struct Options {
-  std::string model, adapter;
+  std::string model, adapter, weights = "stored";
   std::vector<std::string> texts;
   int64_t window = 0, stride = 0, rows = 8;
   std::string focus = "configured";
@@ -150,7 +150,8 @@ void run_retention(const Options& options, const Globals& globals, LoadedModel& 
 }
 
 void run(const Options& options, const Globals& globals) {
-  LoadedModel loaded = load_adapted(find_model(options.model), options.adapter);
+  LoadedModel loaded = load_adapted(find_model(options.model), options.adapter, at::kCPU,
+                                    matrix_storage(options.weights, at::kFloat, at::kCPU));
   choose_focus(loaded.model, options.focus, options.top_k, "--top-k");
   require<UsageError>(options.sinks < 0 || loaded.model.has("focus"), "--sinks",
                       "this model has no Focus; got {}", options.sinks);
@@ -225,6 +226,7 @@ Verb add_eval_verb(Command& app, Globals& globals) {
   verb->add_flag("--retention", options->retention,
                  "models with Focus: every --top-k, beside a window with sinks that keeps as many "
                  "pairs, and random groups");
+  add_weights_option(*verb, options->weights);
   verb->add_option("--adapter", options->adapter, "LoRA adapter to put on: a folder of PEFT");
   verb->add_option("--copy", options->copy,
                    "also the perplexity of so many tokens the second time they come; 0 = not")

@@ -50,6 +50,7 @@ void add_model_options(Command& verb, ModelOptions& options) {
   verb.add_option("--dtype", options.dtype,
                   "auto (bfloat16 where the processor multiplies it), float32 or bfloat16")
       ->capture_default_str();
+  add_weights_option(verb, options.weights);
   verb.add_option("--threads", options.threads, "0 = all cores")
       ->capture_default_str()
       ->check(in_range(ranges::kThreads));
@@ -62,17 +63,38 @@ void add_model_options(Command& verb, ModelOptions& options) {
       ->check(in_range({0, 64}));
 }
 
+void add_weights_option(Command& verb, std::string& weights) {
+  verb.add_option(
+          "--weights", weights,
+          "how matrices are held: stored (blocks of a GGUF as they are, all else in --dtype), "
+          "f32, bf16, q8_0, q4_1 or q4_0; the last three read fewer bytes a token and are "
+          "quantised while loading")
+      ->capture_default_str();
+}
+
+MatrixStorage matrix_storage(const std::string& weights, at::ScalarType dtype, at::Device device) {
+  if (weights == "stored") return {.plain = dtype, .as_stored = device.is_cpu()};
+  using kernels::WeightFormat;
+  const auto names = enum_names(WeightFormat{});
+  std::vector<std::string_view> words{"stored"};
+  words.insert(words.end(), names.begin(), names.end());
+  const auto choice = parse_choice<size_t>("--weights", weights, words);
+  const auto format = static_cast<WeightFormat>(choice - 1);
+  if (kernels::is_packed(format)) return {.plain = dtype, .packed = format};
+  return {.plain = format == WeightFormat::bfloat16 ? at::kBFloat16 : at::kFloat};
+}
+
 std::filesystem::path find_model(const std::string& path) {
   return resolve_model_folder(path, warn);
 }
 
 LoadedModel load_adapted(const std::filesystem::path& folder, const std::string& adapter,
-                         at::Device device, at::ScalarType matrices) {
+                         at::Device device, const MatrixStorage& matrices) {
   // An adapter is put on the weights as they are, before they are rounded.
-  LoadedModel loaded = load_model(folder, device, adapter.empty() ? matrices : at::kFloat);
+  LoadedModel loaded = load_model(folder, device, adapter.empty() ? matrices : MatrixStorage{});
   if (adapter.empty()) return loaded;
   Transformer model = with_adapter(loaded.model, read_adapter(adapter, loaded.config));
-  if (matrices != at::kFloat) model.hold_matrices_in(matrices);
+  if (!matrices.trainable()) hold_matrices(model, matrices);
   const ModelConfig config = model.config();
   return {config, std::move(model), loaded.tokenizer, loaded.chat_template};
 }
@@ -104,7 +126,8 @@ LoadedModel open_model(const std::string& path, const ModelOptions& options) {
   const auto dtype = parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{}));
   if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
   const at::ScalarType number = choose_dtype(dtype, device);
-  LoadedModel loaded = load_adapted(find_model(path), options.adapter, device, number);
+  LoadedModel loaded = load_adapted(find_model(path), options.adapter, device,
+                                    matrix_storage(options.weights, number, device));
   choose_focus(loaded.model, options.focus, options.focus_top_k, "--focus-top-k");
   loaded.model.compute().dtype = number;
   return loaded;

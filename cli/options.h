@@ -36,7 +36,7 @@ ValueCheck in_range(const Range& range);
 
 /// Where and in which number format a model runs, and what is changed about it.
 struct ModelOptions {
-  std::string device = "auto", dtype = "auto", adapter, focus = "configured";
+  std::string device = "auto", dtype = "auto", weights = "stored", adapter, focus = "configured";
   int64_t threads = 0, focus_top_k = 0;
 };
 void add_model_options(Command& verb, ModelOptions& options);
@@ -47,7 +47,11 @@ LoadedModel open_model(const std::string& path, const ModelOptions& options);
 std::filesystem::path find_model(const std::string& path);
 /// Loads a model folder, with the adapter of a PEFT folder on it where `adapter` is not empty.
 LoadedModel load_adapted(const std::filesystem::path& folder, const std::string& adapter,
-                         at::Device device = at::kCPU, at::ScalarType matrices = at::kFloat);
+                         at::Device device = at::kCPU, const MatrixStorage& matrices = {});
+/// `--weights` of verbs that read a model for inference.
+void add_weights_option(Command& verb, std::string& weights);
+/// What it says for a model that computes in `dtype`. UsageError.
+MatrixStorage matrix_storage(const std::string& weights, at::ScalarType dtype, at::Device device);
 /// Sets how Focus acts. UsageError for a model without Focus and for more groups than it has.
 void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
                   const char* top_k_option);

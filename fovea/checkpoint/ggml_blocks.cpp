@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "fovea/base/error.h"
+#include "fovea/kernels/common/weight_format.h"
 
 namespace fovea {
 namespace {
@@ -209,40 +210,12 @@ void quantise_q8_0(std::span<const float> values, std::span<std::byte> blocks) {
                       "Q8_0 takes {} values for each {} bytes; got {} values and {} bytes", kSmall,
                       layout.bytes, values.size(), blocks.size());
   for (size_t b = 0; b < count; ++b) {
-    const float* x = values.data() + b * kSmall;
     std::byte* block = blocks.data() + b * layout.bytes;
-    float largest = 0.0F;
-    for (int i = 0; i < kSmall; ++i) largest = std::max(largest, std::abs(x[i]));
-    const float d = largest / 127.0F;
-    // 1 / d of the smallest numbers overflows; they are below half of float16's smallest: zeros.
-    const float inverse = d == 0.0F || std::isinf(1.0F / d) ? 0.0F : 1.0F / d;
-    const uint16_t scale = float_to_half(d);
-    std::memcpy(block, &scale, sizeof scale);
-    for (int i = 0; i < kSmall; ++i)
-      block[2 + i] = static_cast<std::byte>(static_cast<int8_t>(std::round(x[i] * inverse)));
+    constexpr size_t kScale = 2;  // bytes of d
+    const kernels::BlockScales scales = kernels::quantise_block(
+        kernels::WeightFormat::q8_0, values.data() + b * kSmall, block + kScale);
+    std::memcpy(block, &scales.d, kScale);
   }
-}
-
-float half_to_float(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, rest = half & 0x7FFF;
-  if (rest >= 0x7C00) return std::bit_cast<float>(sign | 0x7F800000 | (rest & 0x3FF) << 13);
-  if (rest >= 0x400) return std::bit_cast<float>(sign | ((rest << 13) + ((127 - 15) << 23)));
-  const float small = static_cast<float>(rest) * 0x1p-24F;  // subnormal
-  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(small));
-}
-
-uint16_t float_to_half(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = bits >> 16 & 0x8000, rest = bits & 0x7FFFFFFF;
-  const auto half = [&](uint32_t magnitude) { return static_cast<uint16_t>(sign | magnitude); };
-  if (rest > 0x7F800000) return half(0x7E00 | (rest >> 13 & 0x3FF));  // NaN
-  if (rest >= 0x477FF000) return half(0x7C00);  // from 65520, half way to 2^16: infinity
-  if (rest < 0x38800000) {  // below 2^-14: whole multiples of 2^-24, rounded by the addition
-    const float shifted = std::bit_cast<float>(rest) + 0.5F;
-    return half(std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0.5F));
-  }
-  const uint32_t rounded = rest + 0xFFF + (rest >> 13 & 1);  // ties to even
-  return half((rounded - ((127 - 15) << 23)) >> 13);
 }
 
 }  // namespace fovea

@@ -57,8 +57,4 @@ void dequantise(GgmlType type, std::span<const std::byte> blocks, std::span<floa
 /// where the sizes do not agree or no whole number of blocks is asked for.
 void quantise_q8_0(std::span<const float> values, std::span<std::byte> blocks);
 
-/// IEEE float16: exact to float32, and to the nearest (ties to even) back.
-float half_to_float(uint16_t half);
-uint16_t float_to_half(float value);
-
 }  // namespace fovea

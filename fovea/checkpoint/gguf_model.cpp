@@ -15,6 +15,7 @@
 #include "fovea/checkpoint/families.h"
 #include "fovea/checkpoint/gguf_family.h"
 #include "fovea/checkpoint/gguf_vocabulary.h"
+#include "fovea/nn/matrix.h"
 
 namespace fovea {
 namespace {
@@ -51,6 +52,32 @@ at::Tensor dequantised(const GgufTensor& tensor, std::span<const std::byte> byte
                {out + begin * layout.values, count * static_cast<size_t>(layout.values)});
   });
   return values;
+}
+
+/// The format that kernels read without unpacking it first.
+std::optional<kernels::WeightFormat> packed_format(GgmlType type) {
+  switch (type) {
+    case GgmlType::q8_0:
+      return kernels::WeightFormat::q8_0;
+    case GgmlType::q4_0:
+      return kernels::WeightFormat::q4_0;
+    case GgmlType::q4_1:
+      return kernels::WeightFormat::q4_1;
+    default:
+      return std::nullopt;
+  }
+}
+
+at::Tensor packed_matrix(const GgufTensor& tensor, kernels::WeightFormat format,
+                         std::span<const std::byte> bytes) {
+  const at::Tensor rows = at::empty(packed_shape(format, tensor.shape), at::kByte);
+  auto* const out = static_cast<std::byte*>(rows.mutable_data_ptr());
+  const auto row = static_cast<size_t>(rows.stride(0));
+  at::parallel_for(0, rows.size(0), 256, [&](int64_t begin, int64_t end) {
+    for (auto r = static_cast<size_t>(begin); r < static_cast<size_t>(end); ++r)
+      kernels::pack_blocks(format, bytes.subspan(r * row, row), {out + r * row, row});
+  });
+  return rows;
 }
 
 GgufTensorFacts facts_of(const GgufFile& file) {
@@ -119,7 +146,7 @@ std::vector<std::byte> encoded(const std::string& name, const at::Tensor& value,
 
 std::span<const std::string_view> enum_names(GgufFormat) { return kFormats; }
 
-GgufModel::GgufModel(const fs::path& path) : file_(path) {
+GgufModel::GgufModel(const fs::path& path, Blocks blocks) : file_(path) {
   const std::string where = path.string();
   interleaved_ = gguf_family(file_.metadata(), where).interleaved;
   config_ = config_from_hugging_face(hugging_face_config(file_.metadata(), facts_of(file_), where),
@@ -127,7 +154,10 @@ GgufModel::GgufModel(const fs::path& path) : file_(path) {
   for (const GgufTensor& tensor : file_.tensors()) {
     if (tensor.name == kRopeFactors) continue;  // part of the config
     std::string name = registry_name(tensor.name);
-    const StoredTensor stored{name, dtype_of(tensor.type), tensor.shape};
+    const StoredTensor stored{name, dtype_of(tensor.type), tensor.shape,
+                              blocks == Blocks::kept && tensor.shape.size() == 2
+                                  ? packed_format(tensor.type)
+                                  : std::nullopt};
     require<CheckpointError>(entries_.emplace(std::move(name), Entry{stored, &tensor}).second,
                              where, "two tensors are '{}'; the file is damaged, get it again",
                              stored.name);
@@ -170,7 +200,10 @@ at::Tensor GgufModel::tensor(std::string_view name) const {
         const_cast<std::byte*>(bytes.data()), tensor.shape, [map = file_.map()](void*) {},
         at::TensorOptions(dtype_of(tensor.type)));
   };
-  const at::Tensor value = is_plain(tensor.type) ? view() : dequantised(tensor, bytes);
+  const auto packed = found->second.stored.packed;
+  const at::Tensor value = is_plain(tensor.type) ? view()
+                           : packed              ? packed_matrix(tensor, *packed, bytes)
+                                                 : dequantised(tensor, bytes);
   return interleaved_ && has_rotated_rows(name)
              ? reordered(value, config_.head_dim, RopeLayout::interleaved, RopeLayout::half_split)
              : value;

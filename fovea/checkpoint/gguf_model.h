@@ -25,9 +25,12 @@ namespace fovea {
 
 class GgufModel : public WeightSource {
  public:
+  /// How tensor() gives matrices in Q8_0, Q4_0 and Q4_1: as float32, or as packed matrices.
+  enum class Blocks { unpacked, kept };
+
   /// Maps the file and reads its config. CheckpointError, and UnsupportedError for what the decoder
   /// does not have, by name.
-  explicit GgufModel(const std::filesystem::path& path);
+  explicit GgufModel(const std::filesystem::path& path, Blocks blocks = Blocks::unpacked);
 
   /// Resolved.
   const ModelConfig& config() const { return config_; }
@@ -39,7 +42,8 @@ class GgufModel : public WeightSource {
   /// Names of the registry; of tensors that it does not know, those of the file.
   std::vector<std::string> names() const override;
   const StoredTensor* find(std::string_view name) const override;
-  /// F32, F16 and BF16 as views of the map, unless rows are reordered; quantised ones as float32.
+  /// F32, F16 and BF16 as views of the map, unless rows are reordered; quantised ones as float32,
+  /// or in the blocks that are kept.
   at::Tensor tensor(std::string_view name) const override;
   void release_pages() const override { fovea::release_pages(*file_.map()); }
 

@@ -83,14 +83,15 @@ void require_floats(const FamilyWeights& family, const WeightSource& file,
 }
 
 void require_finite(const std::filesystem::path& path, const Parameter& parameter) {
-  const at::NoGradGuard no_grad;
-  // A sum is finite where every number is, unless it overflows; then the numbers are looked at.
-  const bool finite = std::isfinite(parameter.value.sum().item<double>()) ||
-                      at::isfinite(parameter.value).all().item<bool>();
-  require<NumericalError>(finite, path.string(),
+  require<NumericalError>(is_finite(parameter.value), path.string(),
                           "'{}' holds NaN or infinity: the training diverged or the file is "
                           "damaged; take an earlier checkpoint, or get the file again",
                           parameter.name);
+}
+
+std::vector<int64_t> plain_shape(const at::Tensor& stored) {
+  return is_packed(stored) ? std::vector{stored.size(0), matrix_inputs(stored)}
+                           : stored.sizes().vec();
 }
 
 struct Mismatch {
@@ -109,10 +110,10 @@ Mismatch read_weights(const FamilyWeights& family, const WeightSource& file,
     if (!stored.defined()) {
       const bool added = parameter.origin == Parameter::Origin::added;
       (added ? mismatch.missing_added : mismatch.missing).push_back(parameter.name);
-    } else if (stored.sizes() != parameter.value.sizes()) {
+    } else if (plain_shape(stored) != parameter.value.sizes().vec()) {
       mismatch.shapes.push_back(fmt::format("'{}' must be [{}]; got [{}]", parameter.name,
                                             fmt::join(parameter.value.sizes().vec(), ", "),
-                                            fmt::join(stored.sizes(), ", ")));
+                                            fmt::join(plain_shape(stored), ", ")));
     } else {
       set(parameter, stored);
       require_finite(file.path(), parameter);
@@ -244,11 +245,15 @@ struct OpenedWeights {
 
 /// Fills every parameter of a model that was just made.
 void fill_model(const FamilyWeights& family, const WeightSource& file, Transformer& model,
-                at::ScalarType matrices) {
-  WeightFill fill(model, matrices);
+                const MatrixStorage& matrices) {
+  WeightFill fill(model, matrices, [&](const Parameter& parameter) {
+    const StoredTensor* stored = file.find(parameter.name);
+    return stored != nullptr ? stored->packed : std::nullopt;
+  });
   const auto set = [&](Parameter& parameter, const at::Tensor& stored) {
     fill.set(parameter, stored);
-    parameter.stored = stored.scalar_type() == at::kDouble ? at::kFloat : stored.scalar_type();
+    const at::ScalarType dtype = is_packed(stored) ? at::kFloat : stored.scalar_type();
+    parameter.stored = dtype == at::kDouble ? at::kFloat : dtype;
   };
   const Mismatch mismatch = read_weights(family, file, model.parameters(), set);
   if (!mismatch.missing.empty()) fail_names(file.path(), "missing tensors", mismatch.missing);
@@ -267,8 +272,10 @@ void require_room(const fs::path& path, const Tokenizer& tokenizer, const ModelC
                         tokenizer.vocab_size(), config.vocab_size);
 }
 
-LoadedModel load_gguf(const fs::path& path, at::Device device, at::ScalarType matrices) {
-  const GgufModel file(path);
+LoadedModel load_gguf(const fs::path& path, at::Device device, const MatrixStorage& matrices) {
+  using Blocks = GgufModel::Blocks;
+  const bool kept = matrices.as_stored && !matrices.packed;
+  const GgufModel file(path, kept ? Blocks::kept : Blocks::unpacked);
   LoadedModel loaded{file.config(), Transformer(file.config(), 0, device, FirstNumbers::awaited),
                      file.tokenizer(), file.chat_template()};
   require_room(path, *loaded.tokenizer, loaded.config);
@@ -315,7 +322,7 @@ at::ScalarType stored_dtype(const Transformer& model) {
   return most == numbers.end() ? at::kFloat : most->first;
 }
 
-LoadedModel load_model(const fs::path& folder, at::Device device, at::ScalarType matrices) {
+LoadedModel load_model(const fs::path& folder, at::Device device, const MatrixStorage& matrices) {
   if (const auto gguf = find_gguf(folder)) return load_gguf(*gguf, device, matrices);
   const ModelConfig config = load_model_config(folder);
   const fs::path tokenizer_path = existing_file(folder, kTokenizer);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fovea/nn/transformer.h"
+#include "fovea/nn/weight_fill.h"
 #include "fovea/text/tokenizer.h"
 
 namespace fovea {
@@ -55,11 +56,10 @@ void save_model(const std::filesystem::path& folder, const Transformer& model,
 
 /// Of a model folder, a .gguf file, or a folder with one .gguf file and no config.json
 /// (gguf_model.h). Reads each number once from the mapped files into where the model reads it:
-/// matrices in `matrices` (bfloat16 for inference in it; the model is then not trainable), all else
-/// in float32. CheckpointError naming missing and unexpected tensors and wrong shapes;
-/// MemoryNeeded.
+/// matrices as `matrices` says, all else in float32. CheckpointError naming missing and unexpected
+/// tensors and wrong shapes; MemoryNeeded.
 LoadedModel load_model(const std::filesystem::path& folder, at::Device device = at::kCPU,
-                       at::ScalarType matrices = at::kFloat);
+                       const MatrixStorage& matrices = {});
 
 /// The number format of most of a model's weights, as they were stored.
 at::ScalarType stored_dtype(const Transformer& model);

@@ -8,11 +8,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "fovea/base/files.h"
+#include "fovea/kernels/common/weight_format.h"
 
 namespace fovea {
 
@@ -22,6 +24,8 @@ struct StoredTensor {
   std::string name;
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> shape;
+  /// tensor() is a matrix in these blocks (nn/matrix.h); `shape` is that of the plain one.
+  std::optional<kernels::WeightFormat> packed = {};
 };
 
 class WeightSource {

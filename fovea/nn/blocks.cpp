@@ -6,6 +6,7 @@
 
 #include <tuple>
 
+#include "fovea/nn/matrix.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
@@ -135,9 +136,17 @@ at::Tensor Transformer::Impl::finish(const Stream& stream) const {
   return add_normalise(config.norm, stream.x, stream.delta, final_norm, config.norm_eps).second;
 }
 
+/// The rows of a table, which may be packed.
+static at::Tensor embedded(const at::Tensor& table, const at::Tensor& tokens_bt) {
+  if (!is_packed(table)) return at::embedding(table, tokens_bt);
+  std::vector<int64_t> sizes = tokens_bt.sizes().vec();
+  sizes.push_back(matrix_inputs(table));
+  return unpacked(table.index_select(0, tokens_bt.flatten()), at::kFloat).view(sizes);
+}
+
 at::Tensor Transformer::Impl::embed(const at::Tensor& tokens_bt,
                                     const at::Tensor& positions_bt) const {
-  at::Tensor x = at::embedding(embedding, tokens_bt).to(compute.dtype);
+  at::Tensor x = embedded(embedding, tokens_bt).to(compute.dtype);
   const double scale = config.embedding_scale == 0.0 ? std::sqrt(static_cast<double>(config.width))
                                                      : config.embedding_scale;
   // Rounded to the compute dtype, as Gemma does it (7.4).

@@ -15,6 +15,7 @@
 #include "fovea/attention/cache/token_keys.h"
 #include "fovea/attention/kernel_types.h"
 #include "fovea/kernels/cpu/decoder.h"
+#include "fovea/nn/matrix.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
@@ -27,11 +28,9 @@ const float* floats(const at::Tensor& x) {
   return x.defined() ? x.const_data_ptr<float>() : nullptr;
 }
 
-template <class W>
-kernels::Projection<W> projection(const at::Tensor& w, const at::Tensor& bias) {
+kernels::Projection projection(const at::Tensor& w, const at::Tensor& bias) {
   if (!w.defined()) return {};
-  return {
-      .w = static_cast<const W*>(w.const_data_ptr()), .bias = floats(bias), .outputs = w.size(0)};
+  return {.w = weight_rows(w), .bias = floats(bias), .outputs = w.size(0)};
 }
 
 template <class T>
@@ -71,7 +70,7 @@ kernels::TokenGroups token_groups(const FocusSpec& spec, const LayerFocus& focus
 }
 
 /// The head sizes and norms of all layers; one compiled model.
-template <class T, class W>
+template <class T>
 class Compiled final : public FusedDecoder {
  public:
   Compiled(FusedDecoderKey key, const ModelConfig& config, const std::vector<LayerWeights>& layers,
@@ -83,7 +82,7 @@ class Compiled final : public FusedDecoder {
         specs_(specs),
         bias_(decode_bias(specs.front(), bias_table)),
         ones_d_(at::ones({config.head_dim})) {
-    kernels::DecoderModel<W> model{
+    kernels::DecoderModel model{
         .width = config.width,
         .heads = config.heads,
         .kv_heads = config.kv_heads,
@@ -95,7 +94,7 @@ class Compiled final : public FusedDecoder {
         .eps = layers.front().block.eps,
         .layers = {},
         .final_norm = row_norm(layers.front().block, final_norm, config.block != BlockLayout::post),
-        .head = projection<W>(head, {})};
+        .head = projection(head, {})};
     for (size_t i = 0; i < layers.size(); ++i) {
       model.layers.push_back(layer_of(layers[i], specs_[i]));
       keys_.push_back(specs_[i].focus.active() ? std::make_unique<TokenKeys>(specs_[i]) : nullptr);
@@ -104,7 +103,7 @@ class Compiled final : public FusedDecoder {
     sequences_.resize(layers.size(),
                       std::vector<kernels::SequenceStep>(static_cast<size_t>(sequences)));
     steps_.resize(layers.size());
-    decoder_ = std::make_unique<kernels::Decoder<T, W>>(std::move(model), sequences);
+    decoder_ = std::make_unique<kernels::Decoder<T>>(std::move(model), sequences);
   }
 
   void step(const at::Tensor& x_b1c, DecodeState& state, const at::Tensor& z_bv) override {
@@ -123,7 +122,7 @@ class Compiled final : public FusedDecoder {
   }
 
  private:
-  kernels::DecoderLayer<W> layer_of(const LayerWeights& w, const AttentionSpec& spec) const {
+  kernels::DecoderLayer layer_of(const LayerWeights& w, const AttentionSpec& spec) const {
     const BlockDescription& block = w.block;
     const auto gain = [&](const at::Tensor& given) {
       return block.head_norm == HeadNorm::rms && !given.defined() ? floats(ones_d_) : floats(given);
@@ -133,13 +132,13 @@ class Compiled final : public FusedDecoder {
             .attention_out = row_norm(block, w.attention_out, block.norms.attention_out),
             .ffn_in = row_norm(block, w.ffn_in, block.norms.ffn_in),
             .ffn_out = row_norm(block, w.ffn_out, block.norms.ffn_out),
-            .q = projection<W>(w.wq, w.bq),
-            .k = projection<W>(w.wk, w.bk),
-            .v = projection<W>(w.wv, w.bv),
-            .o = projection<W>(w.wo, w.bo),
-            .gate = projection<W>(w.gate, w.gate_bias),
-            .up = projection<W>(w.up, w.up_bias),
-            .down = projection<W>(w.down, w.down_bias),
+            .q = projection(w.wq, w.bq),
+            .k = projection(w.wk, w.bk),
+            .v = projection(w.wv, w.bv),
+            .o = projection(w.wo, w.bo),
+            .gate = projection(w.gate, w.gate_bias),
+            .up = projection(w.up, w.up_bias),
+            .down = projection(w.down, w.down_bias),
             .head_norm = block.head_norm,
             .q_gain = gain(w.q_gain),
             .k_gain = gain(w.k_gain),
@@ -198,7 +197,7 @@ class Compiled final : public FusedDecoder {
   std::vector<std::unique_ptr<TokenKeys>> keys_;               // of layers with Focus
   std::vector<std::vector<kernels::SequenceStep>> sequences_;  // of each layer
   std::vector<kernels::LayerStep<T>> steps_;
-  std::unique_ptr<kernels::Decoder<T, W>> decoder_;
+  std::unique_ptr<kernels::Decoder<T>> decoder_;
 };
 
 }  // namespace
@@ -209,16 +208,11 @@ std::optional<std::string> Transformer::Impl::why_no_fused_decoder() const {
   if (compute.dtype != at::kFloat && compute.dtype != at::kBFloat16)
     return fmt::format("it does not compute in {}", at::toString(compute.dtype));
   if (config.lora.active()) return "adapters are not merged";
-  const at::ScalarType held = head.scalar_type();
-  const auto usable = [held](const at::Tensor& w) {
-    return !w.defined() || (w.scalar_type() == held && w.is_contiguous());
-  };
-  if (held != at::kFloat && held != at::kBFloat16)
-    return fmt::format("matrices are held in {}", at::toString(held));
   for (const LayerWeights& w : layers) {
     if (w.block.interleaved) return "rope.layout interleaved";
     for (const at::Tensor* matrix : {&w.wq, &w.wk, &w.wv, &w.wo, &w.gate, &w.up, &w.down, &head})
-      if (!usable(*matrix)) return "matrices are held in several forms";
+      if (matrix->defined() && !format_of(*matrix))
+        return fmt::format("matrices are held in {}", at::toString(matrix->scalar_type()));
     if (auto why = why_not_decode_rule(spec_in_force(w.spec, compute))) return why;
   }
   return std::nullopt;
@@ -253,13 +247,9 @@ std::optional<std::string> Transformer::Impl::prepare_fused_decoder(const at::Te
   if (std::optional<std::string> why_not = why_no_fused_decoder()) return why_not;
   std::vector<AttentionSpec> specs;
   for (const LayerWeights& w : layers) specs.push_back(spec_in_force(w.spec, compute));
-  const auto compile = [&]<class T, class W>() {
-    state.fused = std::make_shared<Compiled<T, W>>(std::move(key), config, layers, specs,
-                                                   state.rope, final_norm, head, bias_table);
-  };
   with_kernel_type(compute.dtype, "fused decoder", [&]<class T>(T) {
-    with_kernel_type(head.scalar_type(), "fused decoder",
-                     [&]<class W>(W) { compile.template operator()<T, W>(); });
+    state.fused = std::make_shared<Compiled<T>>(std::move(key), config, layers, specs, state.rope,
+                                                final_norm, head, bias_table);
   });
   return std::nullopt;
 }

@@ -15,11 +15,11 @@
 #include <optional>
 #include <vector>
 
-#include "fovea/attention/kernel_types.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/matvec.h"
+#include "fovea/nn/matrix.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -151,14 +151,9 @@ at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x, Bfloat16Pr
 constexpr int64_t kFewRows = 4;
 
 bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights) {
-  const auto known = [](at::ScalarType t) { return t == at::kFloat || t == at::kBFloat16; };
-  if (!x_ri.is_cpu() || !known(x_ri.scalar_type()) || x_ri.numel() == 0 ||
-      x_ri.numel() > kFewRows * x_ri.size(-1))
-    return false;
-  const at::ScalarType stored = weights.front().scalar_type();
-  for (const at::Tensor& w : weights)
-    if (w.scalar_type() != stored || !known(stored) || !w.is_contiguous()) return false;
-  return true;
+  const bool known = x_ri.scalar_type() == at::kFloat || x_ri.scalar_type() == at::kBFloat16;
+  return x_ri.is_cpu() && known && x_ri.numel() > 0 && x_ri.numel() <= kFewRows * x_ri.size(-1) &&
+         std::ranges::all_of(weights, [](const at::Tensor& w) { return format_of(w).has_value(); });
 }
 
 at::Tensor few_rows_product(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights,
@@ -169,22 +164,20 @@ at::Tensor few_rows_product(const at::Tensor& x_ri, const std::vector<at::Tensor
   sizes.back() = 0;
   for (const at::Tensor& w : weights) sizes.back() += w.size(0);
   const at::Tensor y = at::empty(sizes, x.options());
-  with_kernel_type(weights.front().scalar_type(), "linear", [&]<class W>(W) {
-    std::vector<kernels::MatVec<W>> products;
-    int64_t column = 0;
-    for (const at::Tensor& w : weights) {
-      products.push_back({.x = x.const_data_ptr<float>(),
-                          .x_stride = inputs,
-                          .w = static_cast<const W*>(w.const_data_ptr()),
-                          .y = y.mutable_data_ptr<float>() + column,
-                          .y_stride = sizes.back(),
-                          .rows = rows,
-                          .inputs = inputs,
-                          .outputs = w.size(0)});
-      column += w.size(0);
-    }
-    kernels::run(std::span<const kernels::MatVec<W>>(products));
-  });
+  std::vector<kernels::MatVec> products;
+  int64_t column = 0;
+  for (const at::Tensor& w : weights) {
+    products.push_back({.x = x.const_data_ptr<float>(),
+                        .x_stride = inputs,
+                        .w = weight_rows(w),
+                        .y = y.mutable_data_ptr<float>() + column,
+                        .y_stride = sizes.back(),
+                        .rows = rows,
+                        .inputs = inputs,
+                        .outputs = w.size(0)});
+    column += w.size(0);
+  }
+  kernels::run(products);
   return y.to(result);
 }
 

@@ -44,7 +44,7 @@ at::Tensor weight_gradient(const at::Tensor& dy_ro, const at::Tensor& x_ri,
                            Bfloat16Product how = bfloat16_product());
 
 /// Whether few_rows_product() takes these: at most 4 rows (leading dimensions of x together), on
-/// the CPU, x float32 or bfloat16, weights [out_i, in] contiguous, all float32 or all bfloat16.
+/// the CPU, x float32 or bfloat16, every matrix in a format that kernels read (nn/matrix.h).
 bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights);
 
 /// x W^T for the rows of all weights stacked, without a gradient, in `result`'s dtype: [..., sum

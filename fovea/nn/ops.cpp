@@ -6,9 +6,12 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+
 #include "fovea/base/rng.h"
 #include "fovea/kernels/cpu/elementwise.h"
 #include "fovea/nn/matmul.h"
+#include "fovea/nn/matrix.h"
 
 namespace fovea {
 namespace {
@@ -307,7 +310,7 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
     const int64_t rows = hidden.size(0), v = weight.size(0);
     const at::Tensor nll = at::empty({rows}, hidden.options().dtype(at::kFloat));
     const at::Tensor lse = rule.z_loss > 0.0 ? at::empty_like(nll) : at::Tensor();
-    const at::Tensor w = weight.to(hidden.scalar_type());
+    const at::Tensor w = unpacked(weight, hidden.scalar_type());
     const at::Tensor dhidden = gradient ? at::empty_like(hidden) : at::Tensor();
     at::Tensor dweight;
     for (int64_t begin = 0; begin < rows; begin += chunk) {
@@ -379,6 +382,7 @@ at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>&
   // Decoding: nothing is cast or stacked, every weight is read once.
   if (!at::GradMode::is_enabled() && is_few_rows(x_rc, weights))
     return few_rows_product(x_rc, weights, x_rc.scalar_type());
+  if (std::ranges::any_of(weights, is_packed)) return packed_product(x_rc, weights);
   return MasterLinear::apply(x_rc, weights.size() == 1 ? weights[0] : at::cat(weights));
 }
 

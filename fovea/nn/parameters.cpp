@@ -10,6 +10,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/base/rng.h"
+#include "fovea/nn/matrix.h"
 
 namespace fovea {
 
@@ -55,7 +56,7 @@ void ParameterRegistry::train_only(const std::function<bool(const Parameter&)>& 
 int64_t ParameterRegistry::count(bool only_trainable) const {
   int64_t total = 0;
   for (const Parameter& p : parameters_) {
-    if (!p.state && (!only_trainable || p.trainable)) total += p.value.numel();
+    if (!p.state && (!only_trainable || p.trainable)) total += matrix_numel(p.value);
   }
   return total;
 }

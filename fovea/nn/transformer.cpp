@@ -8,6 +8,7 @@
 #include "fovea/attention/plan.h"
 #include "fovea/base/error.h"
 #include "fovea/nn/matmul.h"
+#include "fovea/nn/matrix.h"
 #include "fovea/nn/mechanisms/mechanism.h"
 #include "fovea/nn/transformer_impl.h"
 
@@ -91,7 +92,8 @@ at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   const at::ScalarType wide = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor z = !at::GradMode::is_enabled() && is_few_rows(hidden, {impl_->head})
                            ? few_rows_product(hidden, {impl_->head}, wide)
-                           : at::linear(hidden.to(wide), impl_->head.to(wide));
+                       : is_packed(impl_->head) ? packed_product(hidden.to(wide), {impl_->head})
+                                                : at::linear(hidden.to(wide), impl_->head.to(wide));
   return impl_->ruled(z);
 }
 

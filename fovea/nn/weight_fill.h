@@ -1,4 +1,4 @@
-// Weights for inference: matrices in the number format of the computation, side by side in memory.
+// Weights for inference: matrices in the formats that the kernels read, side by side in memory.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -6,27 +6,47 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <optional>
 
 #include "fovea/attention/cache/huge_pages.h"
+#include "fovea/nn/matrix.h"
 #include "fovea/nn/transformer.h"
 
 namespace fovea {
 
-/// Gives the parameters of a model their numbers: projections, embedding and head in one number
-/// format, on a CPU one after the other on huge pages; all else in float32. Holds no copy.
+/// How projections, embedding and head are held. All else is float32.
+struct MatrixStorage {
+  at::ScalarType plain = at::kFloat;            ///< of matrices that are not packed
+  std::optional<kernels::WeightFormat> packed;  ///< every matrix is quantised to it
+  bool as_stored = false;                       ///< what a file holds in blocks stays so
+
+  /// A model that is held otherwise than in float32 serves inference alone.
+  bool trainable() const { return plain == at::kFloat && !packed && !as_stored; }
+};
+
+/// Gives the parameters of a model their numbers; on a CPU the matrices lie one after the other on
+/// huge pages. Holds no copy.
 class WeightFill {
  public:
-  /// Where `matrices` is not float32 the model can no longer be trained. MemoryNeeded where the
-  /// machine cannot hold the matrices.
-  WeightFill(Transformer& model, at::ScalarType matrices);
+  /// What set() will be given in blocks: the format of a parameter's numbers.
+  using Stored = std::function<std::optional<kernels::WeightFormat>(const Parameter&)>;
 
-  /// `numbers` may have any floating-point format; their shape is the parameter's.
+  /// No parameter is trainable afterwards where the storage is not. MemoryNeeded where the machine
+  /// cannot hold the matrices; ShapeError for rows that cannot be packed; UnsupportedError for
+  /// packed matrices on another device than the CPU.
+  WeightFill(Transformer& model, const MatrixStorage& storage, const Stored& stored = {});
+
+  /// `numbers` are the parameter's in any floating-point format, or in the blocks that `stored`
+  /// told.
   void set(Parameter& parameter, const at::Tensor& numbers);
 
  private:
-  at::ScalarType matrices_;
+  MatrixStorage storage_;
   std::optional<HugePages> memory_;
 };
+
+/// Holds the matrices of a model in this way from now on; for inference.
+void hold_matrices(Transformer& model, const MatrixStorage& storage);
 
 }  // namespace fovea

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/files.h"
+#include "fovea/kernels/common/half.h"
 #include "tests/support/expect_error.h"
 
 namespace fovea {

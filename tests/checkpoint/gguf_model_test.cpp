@@ -154,6 +154,28 @@ TEST_F(GgufModels, OtherFormatsHoldTheRoundedWeights) {
   EXPECT_EQ(file.metadata().at("general.file_type"), GgufValue::of_integer(7));
 }
 
+TEST_F(GgufModels, BlocksStayAsTheyAreWhereAskedFor) {
+  ModelConfig config = tiny_config();
+  config.width = 64, config.head_dim = 32, config.ffn_width = 96;
+  const Transformer model(config.resolved(259), 3);
+  save(model, {.format = GgufFormat::q8_0});
+  const LoadedModel read = load_model(path_),
+                    kept = load_model(path_, at::kCPU, {.as_stored = true});
+  int packed = 0;
+  for (const Parameter& p : kept.model.parameters().all()) {
+    const at::Tensor& truth = read.model.parameters().find(p.name)->value;
+    EXPECT_TRUE(at::equal(unpacked(p.value, at::kFloat), truth.detach())) << p.name;
+    packed += is_packed(p.value) ? 1 : 0;
+    EXPECT_FALSE(p.trainable);
+  }
+  EXPECT_EQ(packed, (config.tied ? 1 : 2) + 7 * config.layers);
+  EXPECT_EQ(kept.model.parameters().count(), model.parameters().count());
+  // Another format than the file's is made of its numbers.
+  const LoadedModel smaller =
+      load_model(path_, at::kCPU, {.packed = kernels::WeightFormat::q4_0, .as_stored = true});
+  EXPECT_EQ(smaller.model.parameters().find("model.embed_tokens.weight")->value.size(2), 18);
+}
+
 TEST_F(GgufModels, PlainNumbersAreReadWithoutACopyAndOutliveTheFile) {
   const Transformer model(tiny_config(), 3);
   save(model);

@@ -92,7 +92,7 @@ TEST_F(ModelFolder, LoadedAndSavedAgainEveryTensorHasItsBytesAndItsFormat) {
 
 TEST_F(ModelFolder, MatricesAreReadIntoTheFormatAskedFor) {
   const fs::path path = save(tiny_config());
-  const LoadedModel read = load_model(path, at::kCPU, at::kBFloat16);
+  const LoadedModel read = load_model(path, at::kCPU, {.plain = at::kBFloat16});
   Transformer rounded(tiny_config(), 3);
   rounded.hold_matrices_in(at::kBFloat16);
   int matrices = 0;

@@ -24,7 +24,7 @@ using namespace fovea::testing;
 // cannot run.
 const kernels::AttentionTable<BFloat16>* emulated() {
   if (found_isa() >= Isa::avx512 && kernels::emulated_tiles() != nullptr) {
-    EXPECT_EQ(kernels::emulated_tiles()->isa, "emulated tiles");
+    EXPECT_STREQ(kernels::emulated_tiles()->isa, "emulated tiles");
     return kernels::emulated_tiles();
   }
   std::cout << "not run: the code around the tiles needs AVX-512\n";

@@ -261,16 +261,16 @@ class Compiled {
         sin_(as<float>(m.sin)),
         head_(as<W>(m.head)) {
     const int64_t kv = s.kv_heads * s.head_dim, d = s.head_dim;
-    DecoderModel<W> model{.width = s.width,
-                          .heads = s.heads,
-                          .kv_heads = s.kv_heads,
-                          .head_dim = d,
-                          .ffn_width = s.ffn,
-                          .rotary = d,
-                          .eps = static_cast<float>(kEps),
-                          .layers = {},
-                          .final_norm = {RowNorm::Form::rms, final_norm_.data()},
-                          .head = {.w = head_.data(), .outputs = s.vocab}};
+    DecoderModel model{.width = s.width,
+                       .heads = s.heads,
+                       .kv_heads = s.kv_heads,
+                       .head_dim = d,
+                       .ffn_width = s.ffn,
+                       .rotary = d,
+                       .eps = static_cast<float>(kEps),
+                       .layers = {},
+                       .final_norm = {RowNorm::Form::rms, final_norm_.data()},
+                       .head = {.w = {head_.data(), kFormat}, .outputs = s.vocab}};
     for (const Layer& l : m.layers) {
       const std::vector<T> cache(static_cast<size_t>(count * s.tokens * kv));
       weights_.push_back({as<W>(l.q),
@@ -304,7 +304,7 @@ class Compiled {
                         .sequences = w.sequences,
                         .choice = w.choice.choice()});
     }
-    decoder_ = std::make_unique<Decoder<T, W>>(std::move(model), count);
+    decoder_ = std::make_unique<Decoder<T>>(std::move(model), count);
   }
 
   /// One token of each sequence.
@@ -325,6 +325,8 @@ class Compiled {
   int64_t kept() const { return weights_.front().choice.kept(); }
 
  private:
+  static constexpr WeightFormat kFormat =
+      std::is_same_v<W, float> ? WeightFormat::float32 : WeightFormat::bfloat16;
   struct Weights {
     std::vector<W> q, k, v, o, gate, up, down;
     std::vector<float> attention_norm, ffn_norm, q_bias, group_weight, mean, centroids, potentials;
@@ -333,23 +335,23 @@ class Compiled {
     std::vector<SequenceStep> sequences;
   };
 
-  DecoderLayer<W> layer_of(const Weights& w) const {
+  DecoderLayer layer_of(const Weights& w) const {
     const int64_t kv = s_.kv_heads * s_.head_dim, d = s_.head_dim;
     const auto matrix = [](const std::vector<W>& x, int64_t outputs) {
-      return Projection<W>{.w = x.data(), .outputs = outputs};
+      return Projection{.w = {x.data(), kFormat}, .outputs = outputs};
     };
-    DecoderLayer<W> layer{.attention_in = {RowNorm::Form::rms, w.attention_norm.data()},
-                          .ffn_in = {RowNorm::Form::rms, w.ffn_norm.data()},
-                          .q = matrix(w.q, s_.heads * d),
-                          .k = matrix(w.k, kv),
-                          .v = matrix(w.v, kv),
-                          .o = matrix(w.o, s_.width),
-                          .gate = matrix(w.gate, s_.ffn),
-                          .up = matrix(w.up, s_.ffn),
-                          .down = matrix(w.down, s_.width),
-                          .cos = cos_.data(),
-                          .sin = sin_.data(),
-                          .rule = {.scale = 1.0f / std::sqrt(static_cast<float>(d))}};
+    DecoderLayer layer{.attention_in = {RowNorm::Form::rms, w.attention_norm.data()},
+                       .ffn_in = {RowNorm::Form::rms, w.ffn_norm.data()},
+                       .q = matrix(w.q, s_.heads * d),
+                       .k = matrix(w.k, kv),
+                       .v = matrix(w.v, kv),
+                       .o = matrix(w.o, s_.width),
+                       .gate = matrix(w.gate, s_.ffn),
+                       .up = matrix(w.up, s_.ffn),
+                       .down = matrix(w.down, s_.width),
+                       .cos = cos_.data(),
+                       .sin = sin_.data(),
+                       .rule = {.scale = 1.0f / std::sqrt(static_cast<float>(d))}};
     layer.q.bias = w.q_bias.data();
     if (focus_) {
       layer.groups = {.weight = w.group_weight.data(),
@@ -373,7 +375,7 @@ class Compiled {
   std::vector<W> head_;
   std::vector<Weights> weights_;
   std::vector<LayerStep<T>> steps_;
-  std::unique_ptr<Decoder<T, W>> decoder_;
+  std::unique_ptr<Decoder<T>> decoder_;
 };
 
 /// Logits of sequences [first, first + count), [token][sequence][vocab].
@@ -495,10 +497,10 @@ TEST(Decoder, RefusesStepsThatDoNotFit) {
 }
 
 TEST(Decoder, RefusesMoreGroupsThanAWordHasBits) {
-  DecoderModel<float> model{.head_dim = 64, .layers = std::vector<DecoderLayer<float>>(1)};
+  DecoderModel model{.head_dim = 64, .layers = std::vector<DecoderLayer>(1)};
   model.layers[0].groups.groups = 65;
   try {
-    Decoder<float, float>(model, 1);
+    Decoder<float>(model, 1);
     FAIL() << "65 groups were taken";
   } catch (const ShapeError& error) {
     EXPECT_NE(std::string(error.what()).find("at most 64 groups; got 65"), std::string::npos)

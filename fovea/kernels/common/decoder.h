@@ -2,9 +2,9 @@
 // raw pointers. A model is described once for a text, a step once for a token.
 //
 // T is the number format of the activations and of the cache (float, BFloat16): every intermediate
-// result is rounded to it, as the layers' operations one by one would do it; sums are float32. W is
-// that of the matrices. Numbers that training may change are read through their pointers at every
-// step.
+// result is rounded to it, as the layers' operations one by one would do it; sums are float32. Each
+// matrix has a format of its own. Numbers that training may change are read through their pointers
+// at every step.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -17,6 +17,7 @@
 #include "fovea/kernels/common/activation.h"
 #include "fovea/kernels/common/contract.h"
 #include "fovea/kernels/common/scalar_formulas.h"
+#include "fovea/kernels/common/weight_format.h"
 
 namespace fovea::kernels {
 
@@ -37,10 +38,9 @@ enum class HeadNorm : uint8_t { none, all_rms, rms, layer, length };
 /// after each on what is added (`delta`) or on the sum, or both together from one x.
 enum class BlockJoin : uint8_t { delta, sum, parallel };
 
-/// W [outputs, inputs] contiguous, and a bias.
-template <class W>
+/// A matrix and a bias.
 struct Projection {
-  const W* w = nullptr;
+  WeightRows w;
   const float* bias = nullptr;
   int64_t outputs = 0;
 };
@@ -68,10 +68,9 @@ struct TokenGroups {
   bool present() const { return weight != nullptr; }
 };
 
-template <class W>
 struct DecoderLayer {
   RowNorm attention_in, attention_out, ffn_in, ffn_out;
-  Projection<W> q, k, v, o, gate, up, down;  ///< gate.w null: no gate
+  Projection q, k, v, o, gate, up, down;  ///< gate without a matrix: no gate
   HeadNorm head_norm = HeadNorm::none;
   const float *q_gain = nullptr, *k_gain = nullptr;
   const float* q_length = nullptr;  ///< of HeadNorm::length: queries get it times the factor,
@@ -82,16 +81,15 @@ struct DecoderLayer {
   TokenGroups groups;
 };
 
-template <class W>
 struct DecoderModel {
   int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn_width = 0;
   int64_t rotary = 0;
   Activation activation = Activation::silu;
   BlockJoin join = BlockJoin::delta;
   float eps = 0.0f;
-  std::vector<DecoderLayer<W>> layers;
+  std::vector<DecoderLayer> layers;
   RowNorm final_norm;
-  Projection<W> head;
+  Projection head;
 };
 
 /// Hard Focus: which keys a token reads, once its groups are known (spec 11.5). Functions on an

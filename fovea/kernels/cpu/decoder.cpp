@@ -91,12 +91,12 @@ struct LayerAttention {
 
 }  // namespace
 
-template <class T, class W>
-class Decoder<T, W>::Impl {
+template <class T>
+class Decoder<T>::Impl {
  public:
-  using Layer = DecoderLayer<W>;
+  using Layer = DecoderLayer;
 
-  Impl(DecoderModel<W> model, int64_t sequences)
+  Impl(DecoderModel model, int64_t sequences)
       : p_(std::move(model)),
         rows_(sequences),
         all_heads_(p_.heads + 2 * p_.kv_heads),
@@ -285,8 +285,8 @@ class Decoder<T, W>::Impl {
     }
   }
 
-  MatVec<W> product(const std::vector<float>& x, int64_t inputs, const Projection<W>& w, float* y,
-                    int64_t y_stride) const {
+  MatVec product(const std::vector<float>& x, int64_t inputs, const Projection& w, float* y,
+                 int64_t y_stride) const {
     return {.x = x.data(),
             .x_stride = std::ssize(x) / rows_,
             .w = w.w,
@@ -296,10 +296,10 @@ class Decoder<T, W>::Impl {
             .inputs = inputs,
             .outputs = w.outputs};
   }
-  void multiply(const std::vector<float>& x, int64_t inputs, const Projection<W>& w,
+  void multiply(const std::vector<float>& x, int64_t inputs, const Projection& w,
                 std::vector<float>& y, int64_t n) const {
     const std::array one{product(x, inputs, w, y.data(), w.outputs)};
-    run_slice<W>(one, n, slices_);
+    run_slice(one, n, slices_);
   }
 
   // The end of the layer before, and queries, keys and values.
@@ -314,7 +314,7 @@ class Decoder<T, W>::Impl {
     const std::array three{product(s.wide, p_.width, layer.q, qkv_.data(), qkv_width_),
                            product(s.wide, p_.width, layer.k, k, qkv_width_),
                            product(s.wide, p_.width, layer.v, k + layer.k.outputs, qkv_width_)};
-    run_slice<W>(three, n, slices_);
+    run_slice(three, n, slices_);
     if (layer.groups.present()) {
       find_features(layer.groups, s, n);
     } else {
@@ -326,15 +326,15 @@ class Decoder<T, W>::Impl {
   void find_features(const TokenGroups& groups, ThreadBuffers<T>& s, int64_t n) {
     for (size_t i = 0; i < s.wide.size(); ++i)
       s.centred[i] = s.wide[i] - groups.mean[i % static_cast<size_t>(p_.width)];
-    const std::array one{MatVec<float>{.x = s.centred.data(),
-                                       .x_stride = p_.width,
-                                       .w = groups.weight,
-                                       .y = features_.data(),
-                                       .y_stride = groups.features,
-                                       .rows = rows_,
-                                       .inputs = p_.width,
-                                       .outputs = groups.features}};
-    kernels::run_slice<float>(one, n, slices_);
+    const std::array one{MatVec{.x = s.centred.data(),
+                                .x_stride = p_.width,
+                                .w = {groups.weight},
+                                .y = features_.data(),
+                                .y_stride = groups.features,
+                                .rows = rows_,
+                                .inputs = p_.width,
+                                .outputs = groups.features}};
+    run_slice(one, n, slices_);
   }
 
   // The groups of all tokens, and the keys that follow from them.
@@ -366,7 +366,7 @@ class Decoder<T, W>::Impl {
   // Queries (even n) or keys (odd n) of a sequence.
   void norm_all_heads(const Layer& layer, int64_t n) {
     const bool keys = n % 2 == 1;
-    const Projection<W>& from = keys ? layer.k : layer.q;
+    const Projection& from = keys ? layer.k : layer.q;
     const int64_t at = n / 2 * qkv_width_ + (keys ? q_width_ : 0);
     table_.narrow(qkv_.data() + at, from.bias, from.outputs, normed_.data() + at);
     rms_norm(normed_.data() + at, keys ? layer.k_gain : layer.q_gain, 1, from.outputs,
@@ -380,7 +380,7 @@ class Decoder<T, W>::Impl {
     const int64_t b = n / all_heads_, h = n % all_heads_, d = p_.head_dim, at = n * d;
     const int64_t key = h - p_.heads, value = key - p_.kv_heads;
     const int64_t row = cache.sequences[b].first + cache.sequences[b].key_row;
-    const auto bias = [&](const Projection<W>& from, int64_t head) {
+    const auto bias = [&](const Projection& from, int64_t head) {
       return from.bias != nullptr ? from.bias + head * d : nullptr;
     };
     if (value >= 0) {
@@ -432,7 +432,7 @@ class Decoder<T, W>::Impl {
       z = normed(layer.ffn_in, s.x.data(), s.y, p_.width);
     table_.widen(z, rows_ * p_.width, s.wide.data());
     const int64_t f = p_.ffn_width, begin = f * n / slices_, end = f * (n + 1) / slices_;
-    const bool gated = layer.gate.w != nullptr;
+    const bool gated = layer.gate.w.data != nullptr;
     float* const up = gate_up_.data() + f;
     if (gated) mat_vec_(product(s.wide, p_.width, layer.gate, gate_up_.data(), 2 * f), begin, end);
     mat_vec_(product(s.wide, p_.width, layer.up, up, 2 * f), begin, end);
@@ -445,10 +445,10 @@ class Decoder<T, W>::Impl {
     const int64_t f = p_.ffn_width, count = end - begin;
     const float* const sums = gate_up_.data() + r * 2 * f + begin;
     T *const first = s.inner.data(), *const second = first + count, *const y = second + count;
-    const auto narrow = [&](const Projection<W>& from, const float* x, T* to) {
+    const auto narrow = [&](const Projection& from, const float* x, T* to) {
       table_.narrow(x, from.bias != nullptr ? from.bias + begin : nullptr, count, to);
     };
-    if (layer.gate.w == nullptr) {
+    if (layer.gate.w.data == nullptr) {
       narrow(layer.up, sums + f, first);
       table_.activate(p_.activation, first, nullptr, count, y);
     } else {
@@ -468,10 +468,10 @@ class Decoder<T, W>::Impl {
     join_feed_forward(p_.layers.back(), s);
     table_.widen(normed(p_.final_norm, s.x.data(), s.y, p_.width), rows_ * p_.width, s.wide.data());
     const std::array one{product(s.wide, p_.width, p_.head, step_->logits, p_.head.outputs)};
-    run_slice<W>(one, n, slices_);
+    run_slice(one, n, slices_);
   }
 
-  const DecoderModel<W> p_;
+  const DecoderModel p_;
   const int64_t rows_, all_heads_, q_width_, qkv_width_;
   // Rows half a cache line apart from whole ones: widths of 512 n would meet in few sets of the
   // first-level cache.
@@ -481,7 +481,7 @@ class Decoder<T, W>::Impl {
   const DecoderStep<T>* step_ = nullptr;
   const DecoderTable<T>& table_ = decoder_table<T>();
   const ElementwiseTable<T>& rows_table_ = elementwise_table<T>();
-  const MatVecFunction<W> mat_vec_ = mat_vec_function<W>();
+  MatVecFunction* const mat_vec_ = mat_vec_function();
   const std::vector<float> ones_;
   std::vector<ThreadBuffers<T>> buffers_;
   std::deque<LayerAttention<T>> attention_;
@@ -493,12 +493,11 @@ class Decoder<T, W>::Impl {
 
 namespace {
 
-template <class W>
-void check_model(const DecoderModel<W>& model, int64_t sequences) {
+void check_model(const DecoderModel& model, int64_t sequences) {
   require<ShapeError>(sequences >= 1 && sequences <= kDecoderSequences && !model.layers.empty(),
                       "decoder", "expected 1 to {} sequences and a layer; got {} and {}",
                       kDecoderSequences, sequences, model.layers.size());
-  for (const DecoderLayer<W>& layer : model.layers) {
+  for (const DecoderLayer& layer : model.layers) {
     require<ShapeError>(layer.groups.groups <= kMostGroups, "decoder",
                         "expected at most {} groups; got {}", kMostGroups, layer.groups.groups);
   }
@@ -508,20 +507,18 @@ void check_model(const DecoderModel<W>& model, int64_t sequences) {
 
 }  // namespace
 
-template <class T, class W>
-Decoder<T, W>::Decoder(DecoderModel<W> model, int64_t sequences) {
+template <class T>
+Decoder<T>::Decoder(DecoderModel model, int64_t sequences) {
   check_model(model, sequences);
   impl_ = std::make_unique<Impl>(std::move(model), sequences);
 }
-template <class T, class W>
-Decoder<T, W>::~Decoder() = default;
-template <class T, class W>
-void Decoder<T, W>::run(const DecoderStep<T>& step) {
+template <class T>
+Decoder<T>::~Decoder() = default;
+template <class T>
+void Decoder<T>::run(const DecoderStep<T>& step) {
   impl_->run(step);
 }
-template class Decoder<float, float>;
-template class Decoder<float, BFloat16>;
-template class Decoder<BFloat16, float>;
-template class Decoder<BFloat16, BFloat16>;
+template class Decoder<float>;
+template class Decoder<BFloat16>;
 
 }  // namespace fovea::kernels

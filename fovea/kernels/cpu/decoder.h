@@ -19,13 +19,13 @@ namespace fovea::kernels {
 /// The most sequences that share a step.
 constexpr int64_t kDecoderSequences = kMatVecRows;
 
-/// A model and the buffers of its steps, made once for a text. T, W = float and BFloat16. Not
+/// A model and the buffers of its steps, made once for a text. T = float and BFloat16. Not
 /// thread-safe.
-template <class T, class W>
+template <class T>
 class Decoder {
  public:
   /// UnsupportedError for head sizes without an attention kernel, ShapeError for impossible sizes.
-  Decoder(DecoderModel<W> model, int64_t sequences);
+  Decoder(DecoderModel model, int64_t sequences);
   ~Decoder();
 
   /// ShapeError where the step does not fit the model.

@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/team.h"
@@ -16,21 +17,25 @@ namespace {
 constexpr int64_t kParallelWeights = 32768;
 }  // namespace
 
-template <class W>
-MatVecFunction<W> mat_vec_function() {
-  static const MatVecFunction<W> function = pick_by_isa<MatVecFunction<W>()>(
-      {mat_vec_scalar<W>, FOVEA_X86(mat_vec_avx2<W>), FOVEA_X86(mat_vec_avx512<W>)})();
+MatVecFunction* mat_vec_function() {
+  static MatVecFunction* const function = pick_by_isa<MatVecFunction>(
+      {mat_vec_scalar, FOVEA_X86(mat_vec_avx2), FOVEA_X86(mat_vec_avx512)});
   return function;
 }
 
-template <class W>
-void run_slice(std::span<const MatVec<W>> products, int64_t n, int64_t slices) {
-  const MatVecFunction<W> function = mat_vec_function<W>();
+float* mat_vec_scratch(int64_t floats) {
+  thread_local std::vector<float> scratch;
+  if (std::ssize(scratch) < floats) scratch.resize(static_cast<size_t>(floats));
+  return scratch.data();
+}
+
+void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices) {
+  MatVecFunction* const function = mat_vec_function();
   int64_t outputs = 0;
-  for (const MatVec<W>& p : products) outputs += p.outputs;
+  for (const MatVec& p : products) outputs += p.outputs;
   // The products' outputs, numbered through: each slice is one stretch of them.
   int64_t begin = outputs * n / slices, end = outputs * (n + 1) / slices;
-  for (const MatVec<W>& p : products) {
+  for (const MatVec& p : products) {
     const int64_t last = std::min(end, p.outputs);
     if (begin < last) function(p, begin, last);
     begin = std::max<int64_t>(begin - p.outputs, 0);
@@ -39,10 +44,9 @@ void run_slice(std::span<const MatVec<W>> products, int64_t n, int64_t slices) {
   }
 }
 
-template <class W>
-void run(std::span<const MatVec<W>> products) {
+void run(std::span<const MatVec> products) {
   int64_t weights = 0;
-  for (const MatVec<W>& p : products) weights += p.outputs * p.inputs;
+  for (const MatVec& p : products) weights += p.outputs * p.inputs;
   const bool parallel = weights > kParallelWeights;
   const int64_t slices = parallel ? omp_get_max_threads() : 1;
   Team::run(parallel, [&](Team::Member& member) {
@@ -50,12 +54,5 @@ void run(std::span<const MatVec<W>> products) {
         slices, [&](int64_t n) { run_slice(products, n, slices); }, Meet::no);
   });
 }
-
-template MatVecFunction<float> mat_vec_function();
-template MatVecFunction<BFloat16> mat_vec_function();
-template void run_slice(std::span<const MatVec<float>>, int64_t, int64_t);
-template void run_slice(std::span<const MatVec<BFloat16>>, int64_t, int64_t);
-template void run(std::span<const MatVec<float>>);
-template void run(std::span<const MatVec<BFloat16>>);
 
 }  // namespace fovea::kernels

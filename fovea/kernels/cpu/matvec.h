@@ -12,16 +12,16 @@
 #include <cstdint>
 #include <span>
 
-#include "fovea/kernels/common/bfloat16.h"
+#include "fovea/kernels/common/weight_format.h"
 
 namespace fovea::kernels {
 
-/// y[r][o] = sum_i x[r][i] w[o][i], sums in float32. w [outputs, inputs] is contiguous.
-template <class W>
+/// y[r][o] = sum_i x[r][i] w[o][i], sums in float32. w [outputs, inputs] in any format; a product
+/// with packed weights has the bits of that with the same weights in float32.
 struct MatVec {
   const float* x = nullptr;  ///< row r at x + r * x_stride
   int64_t x_stride = 0;      ///< >= inputs
-  const W* w = nullptr;
+  WeightRows w;
   float* y = nullptr;    ///< row r at y + r * y_stride
   int64_t y_stride = 0;  ///< >= outputs
   int64_t rows = 0;      ///< 1 ... kMatVecRows
@@ -31,25 +31,19 @@ struct MatVec {
 /// Above this many rows a matrix product is faster: it keeps the weights in the cache.
 inline constexpr int64_t kMatVecRows = 16;
 
-/// All products side by side, as one parallel region. W = float and W = BFloat16.
-template <class W>
-void run(std::span<const MatVec<W>> products);
+/// All products side by side, as one parallel region.
+void run(std::span<const MatVec> products);
 
 /// Slice n of `slices` of the same, by the calling thread alone.
-template <class W>
-void run_slice(std::span<const MatVec<W>> products, int64_t n, int64_t slices);
+void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices);
 
 /// The function of one instruction set: outputs [begin, end), one thread.
-template <class W>
-using MatVecFunction = void (*)(const MatVec<W>&, int64_t begin, int64_t end);
+using MatVecFunction = void(const MatVec&, int64_t begin, int64_t end);
 /// That of chosen_isa().
-template <class W>
-MatVecFunction<W> mat_vec_function();
-template <class W>
-MatVecFunction<W> mat_vec_scalar();
-template <class W>
-MatVecFunction<W> mat_vec_avx2();
-template <class W>
-MatVecFunction<W> mat_vec_avx512();
+MatVecFunction* mat_vec_function();
+MatVecFunction mat_vec_scalar, mat_vec_avx2, mat_vec_avx512;
+
+/// Memory of the calling thread for at least `floats` numbers, until its next call.
+float* mat_vec_scratch(int64_t floats);
 
 }  // namespace fovea::kernels

@@ -6,13 +6,6 @@
 
 namespace fovea::kernels {
 
-template <>
-MatVecFunction<float> mat_vec_avx2<float>() {
-  return mat_vec_range<float>;
-}
-template <>
-MatVecFunction<BFloat16> mat_vec_avx2<BFloat16>() {
-  return mat_vec_range<BFloat16>;
-}
+void mat_vec_avx2(const MatVec& p, int64_t begin, int64_t end) { mat_vec_range(p, begin, end); }
 
 }  // namespace fovea::kernels

@@ -14,6 +14,20 @@
 namespace fovea::kernels {
 namespace {
 
+/// A product whose weights are plain numbers, or are so by now.
+template <class W>
+struct Product {
+  const float* x;
+  int64_t x_stride;
+  const W* w;
+  float* y;
+  int64_t y_stride, rows, inputs;
+};
+template <class W>
+FOVEA_INLINE Product<W> typed(const MatVec& p) {
+  return {p.x, p.x_stride, static_cast<const W*>(p.w.data), p.y, p.y_stride, p.rows, p.inputs};
+}
+
 // Partial sums of one output, so that the additions of one need not wait for each other. Number and
 // order are the same for every instruction set and any number of rows.
 constexpr int64_t kSums = 32;
@@ -89,17 +103,20 @@ FOVEA_INLINE Four halved_to_four(Vector all) {
 #endif
 }
 
-/// The same of kSums floats.
-FOVEA_INLINE Four halved_to_four(const float* sums) {
-  Vector all[kPasses];
-#pragma GCC unroll 8
-  for (int64_t v = 0; v < kPasses; ++v) all[v] = load_vector(sums + v * kVector);
+/// The same of kSums floats in several vectors, which it changes.
+FOVEA_INLINE Four halved_to_four(Vector (&all)[kPasses]) {
 #pragma GCC unroll 4
   for (int64_t half = kPasses / 2; half > 0; half /= 2) {
 #pragma GCC unroll 4
     for (int64_t v = 0; v < half; ++v) all[v] += all[v + half];
   }
   return halved_to_four(all[0]);
+}
+FOVEA_INLINE Four halved_to_four(const float* sums) {
+  Vector all[kPasses];
+#pragma GCC unroll 8
+  for (int64_t v = 0; v < kPasses; ++v) all[v] = load_vector(sums + v * kVector);
+  return halved_to_four(all);
 }
 
 /// The same until one is left.
@@ -127,7 +144,7 @@ FOVEA_INLINE Four finished(float* sums, const float* x, const W* w, int64_t rest
 
 /// Outputs first, first + stride, ... of one row.
 template <class W, int64_t outputs>
-FOVEA_INLINE void dot(const MatVec<W>& p, int64_t first, int64_t stride) {
+FOVEA_INLINE void dot(const Product<W>& p, int64_t first, int64_t stride) {
   float sums[outputs][kSums] = {};
   int64_t i = 0;
   for (; i + kSums <= p.inputs; i += kSums) {
@@ -145,7 +162,7 @@ FOVEA_INLINE void dot(const MatVec<W>& p, int64_t first, int64_t stride) {
 }
 
 template <class W>
-void one_row(const MatVec<W>& p, int64_t begin, int64_t end) {
+void one_row(const Product<W>& p, int64_t begin, int64_t end) {
   const int64_t length = (end - begin) / kStretches;
   for (int64_t o = begin; o < begin + length; ++o) dot<W, kStretches>(p, o, length);
   for (int64_t o = begin + length * kStretches; o < end; ++o) dot<W, 1>(p, o, 1);
@@ -182,7 +199,7 @@ struct PrefetchLines {
 /// registers while they pass over all inputs, then join those of earlier passes as
 /// halved_to_four() would.
 template <class W, int64_t rows, int64_t outputs>
-FOVEA_INLINE void tile(const MatVec<W>& p, int64_t row, int64_t first, const Prefetch<W>& ahead) {
+FOVEA_INLINE void tile(const Product<W>& p, int64_t row, int64_t first, const Prefetch<W>& ahead) {
   const int64_t n = p.inputs, whole = n / kSums * kSums, pitch = p.x_stride;
   const float* const x = p.x + row * pitch;
   const W* const w = p.w + first * n;
@@ -251,7 +268,7 @@ FOVEA_INLINE void tile(const MatVec<W>& p, int64_t row, int64_t first, const Pre
 }
 
 template <class W, int64_t outputs>
-FOVEA_INLINE void tile_of_rows(const MatVec<W>& p, int64_t row, int64_t rows, int64_t first,
+FOVEA_INLINE void tile_of_rows(const Product<W>& p, int64_t row, int64_t rows, int64_t first,
                                const Prefetch<W>& ahead) {
   switch (rows) {
     case 1:
@@ -276,7 +293,7 @@ FOVEA_INLINE void tile_of_rows(const MatVec<W>& p, int64_t row, int64_t rows, in
 }
 
 template <class W, int64_t outputs>
-void all_rows(const MatVec<W>& p, int64_t first, const W* next) {
+void all_rows(const Product<W>& p, int64_t first, const W* next) {
   const int64_t tiles = (p.rows + kTileRows - 1) / kTileRows;
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t row = p.rows * t / tiles, rows = p.rows * (t + 1) / tiles - row;
@@ -292,8 +309,177 @@ int64_t outputs_ahead(int64_t inputs) {
   return (kBytes / tile_bytes + 1) * kTileOutputs;
 }
 
+// Packed weights.
+
+constexpr int64_t kScales = 16;  // blocks whose scales are widened together
+
+/// One output's weights.
+template <WeightFormat format>
+struct PackedRow {
+  const uint16_t *d, *m;
+  const uint8_t* q;
+
+  FOVEA_INLINE PackedRow(const MatVec& p, int64_t output) {
+    const int64_t blocks = p.inputs / kBlock;
+    const auto* row = static_cast<const uint8_t*>(p.w.data) + output * row_bytes(format, p.inputs);
+    d = reinterpret_cast<const uint16_t*>(row);
+    m = d + blocks;
+    q = row + 2 * block_scales(format) * blocks;
+  }
+};
+
+/// The scales of some blocks in float32.
+template <WeightFormat format>
+struct WideScales {
+  float d[kScales], m[kScales];
+
+  static FOVEA_INLINE void widen(const uint16_t* halves, int64_t count, float* out) {
+#if defined(__AVX2__)
+    if (count == kScales) {
+      for (int64_t i = 0; i < kScales; i += 8)
+        _mm256_storeu_ps(
+            out + i,
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves + i))));
+      return;
+    }
+    for (int64_t i = 0; i < count; ++i)
+      out[i] = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(halves[i])));
+#else
+    for (int64_t i = 0; i < count; ++i) out[i] = half_to_float(halves[i]);
+#endif
+  }
+  FOVEA_INLINE void read(const PackedRow<format>& row, int64_t block, int64_t count) {
+    widen(row.d + block, count, d);
+    if constexpr (block_scales(format) == 2) widen(row.m + block, count, m);
+  }
+};
+
+/// The 32 weights of a block, in order: as unpack_row(), bit for bit. Products of d are exact, so
+/// that it does not matter whether a sum with them is contracted.
+template <WeightFormat format>
+FOVEA_INLINE void unpack_block(const uint8_t* q, float d, float m, Vector (&w)[kPasses]) {
+#if defined(__AVX512F__)
+  const auto bytes = [&](int64_t at) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(q + at));
+  };
+  if constexpr (format == WeightFormat::q8_0) {
+    for (int64_t v = 0; v < kPasses; ++v)
+      w[v] =
+          reinterpret_cast<Vector>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(v * kVector)))) *
+          d;
+  } else {
+    // What each number of four bits stands for, then a lookup.
+    constexpr float zero = format == WeightFormat::q4_0 ? 8.0f : 0.0f;
+    const Vector levels = Vector{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} - zero;
+    Vector table = levels * d;
+    if constexpr (block_scales(format) == 2) table += m;
+    const __m512i both = _mm512_cvtepu8_epi32(bytes(0));  // a lookup reads the low four bits
+    w[0] = reinterpret_cast<Vector>(_mm512_permutexvar_ps(both, reinterpret_cast<__m512>(table)));
+    w[1] = reinterpret_cast<Vector>(
+        _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), reinterpret_cast<__m512>(table)));
+  }
+#elif defined(__AVX2__)
+  const auto bytes = [&](int64_t at) {
+    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(q + at));
+  };
+  const auto wide = [](__m256i x) { return reinterpret_cast<Vector>(_mm256_cvtepi32_ps(x)); };
+  if constexpr (format == WeightFormat::q8_0) {
+    for (int64_t v = 0; v < kPasses; ++v) w[v] = wide(_mm256_cvtepi8_epi32(bytes(v * kVector))) * d;
+  } else {
+    const float offset = format == WeightFormat::q4_0 ? -8.0f * d : m;
+    const __m256i low = _mm256_set1_epi32(15);
+    for (int64_t v = 0; v < 2; ++v) {
+      const __m256i both = _mm256_cvtepu8_epi32(bytes(v * kVector));
+      w[v] = wide(_mm256_and_si256(both, low)) * d + offset;
+      w[v + 2] = wide(_mm256_srli_epi32(both, 4)) * d + offset;
+    }
+  }
+#else
+  for (int64_t i = 0; i < kBlock; ++i) {
+    float value = 0.0f;
+    if constexpr (format == WeightFormat::q8_0) {
+      value = static_cast<float>(static_cast<int8_t>(q[i])) * d;
+    } else {
+      const int bits = q[i % 16] >> (i < 16 ? 0 : 4) & 15;
+      value = static_cast<float>(bits - (format == WeightFormat::q4_0 ? 8 : 0)) * d;
+      if constexpr (block_scales(format) == 2) value += m;
+    }
+    w[i / kVector][i % kVector] = value;
+  }
+#endif
+}
+
+/// dot() of packed weights: the same additions.
+template <WeightFormat format, int64_t outputs>
+FOVEA_INLINE void packed_dot(const MatVec& p, int64_t first, int64_t stride) {
+  static_assert(kBlock == kSums);
+  const int64_t blocks = p.inputs / kBlock;
+  Vector sums[outputs][kPasses] = {};
+  for (int64_t begin = 0; begin < blocks; begin += kScales) {
+    const int64_t count = blocks - begin < kScales ? blocks - begin : kScales;
+    WideScales<format> scales[outputs];
+    const uint8_t* q[outputs];
+    for (int64_t o = 0; o < outputs; ++o) {
+      const PackedRow<format> row(p, first + o * stride);
+      scales[o].read(row, begin, count);
+      q[o] = row.q + begin * block_quants(format);
+    }
+    for (int64_t b = 0; b < count; ++b) {
+      const float* const x = p.x + (begin + b) * kBlock;
+#pragma GCC unroll 2
+      for (int64_t o = 0; o < outputs; ++o) {
+        Vector w[kPasses];
+        unpack_block<format>(q[o] + b * block_quants(format), scales[o].d[b], scales[o].m[b], w);
+#pragma GCC unroll 8
+        for (int64_t v = 0; v < kPasses; ++v) sums[o][v] += load_vector(x + v * kVector) * w[v];
+      }
+    }
+  }
+  for (int64_t o = 0; o < outputs; ++o) p.y[first + o * stride] = halved(halved_to_four(sums[o]));
+}
+
+/// The weights of an output in float32.
+template <WeightFormat format>
+void unpack_output(const MatVec& p, int64_t output, float* to) {
+  const PackedRow<format> row(p, output);
+  const int64_t blocks = p.inputs / kBlock;
+  for (int64_t begin = 0; begin < blocks; begin += kScales) {
+    const int64_t count = blocks - begin < kScales ? blocks - begin : kScales;
+    WideScales<format> scales;
+    scales.read(row, begin, count);
+    for (int64_t b = 0; b < count; ++b, to += kBlock) {
+      Vector w[kPasses];
+      unpack_block<format>(row.q + (begin + b) * block_quants(format), scales.d[b], scales.m[b], w);
+#pragma GCC unroll 8
+      for (int64_t v = 0; v < kPasses; ++v) *reinterpret_cast<Vector*>(to + v * kVector) = w[v];
+    }
+  }
+}
+
+template <WeightFormat format>
+void packed_range(const MatVec& p, int64_t begin, int64_t end) {
+  if (p.rows == 1) {
+    const int64_t length = (end - begin) / kStretches;
+    for (int64_t o = begin; o < begin + length; ++o) packed_dot<format, kStretches>(p, o, length);
+    for (int64_t o = begin + length * kStretches; o < end; ++o) packed_dot<format, 1>(p, o, 1);
+    return;
+  }
+  // Several rows share the work of unpacking.
+  float* const unpacked = mat_vec_scratch(kTileOutputs * p.inputs);
+  for (int64_t o = begin; o < end; o += kTileOutputs) {
+    const int64_t count = end - o < kTileOutputs ? end - o : kTileOutputs;
+    for (int64_t n = 0; n < count; ++n) unpack_output<format>(p, o + n, unpacked + n * p.inputs);
+    const Product<float> some{p.x, p.x_stride, unpacked, p.y + o, p.y_stride, p.rows, p.inputs};
+    if (count == kTileOutputs) {
+      all_rows<float, kTileOutputs>(some, 0, nullptr);
+    } else {
+      for (int64_t n = 0; n < count; ++n) all_rows<float, 1>(some, n, nullptr);
+    }
+  }
+}
+
 template <class W>
-void mat_vec_range(const MatVec<W>& p, int64_t begin, int64_t end) {
+void plain_range(const Product<W>& p, int64_t begin, int64_t end) {
   if (p.rows == 1) return one_row(p, begin, end);
   const int64_t ahead = outputs_ahead<W>(p.inputs);
   int64_t o = begin;
@@ -302,6 +488,21 @@ void mat_vec_range(const MatVec<W>& p, int64_t begin, int64_t end) {
     all_rows<W, kTileOutputs>(p, o, more ? p.w + (o + ahead) * p.inputs : nullptr);
   }
   for (; o < end; ++o) all_rows<W, 1>(p, o, nullptr);
+}
+
+void mat_vec_range(const MatVec& p, int64_t begin, int64_t end) {
+  switch (p.w.format) {
+    case WeightFormat::float32:
+      return plain_range(typed<float>(p), begin, end);
+    case WeightFormat::bfloat16:
+      return plain_range(typed<BFloat16>(p), begin, end);
+    case WeightFormat::q8_0:
+      return packed_range<WeightFormat::q8_0>(p, begin, end);
+    case WeightFormat::q4_0:
+      return packed_range<WeightFormat::q4_0>(p, begin, end);
+    case WeightFormat::q4_1:
+      return packed_range<WeightFormat::q4_1>(p, begin, end);
+  }
 }
 
 }  // namespace

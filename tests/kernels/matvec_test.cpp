@@ -1,0 +1,168 @@
+// Products of a few rows with matrices in every format (fovea/kernels/cpu/matvec.h).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/matvec.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "fovea/kernels/cpu/isa.h"
+#include "tests/support/expect_error.h"
+
+namespace fovea::kernels {
+namespace {
+
+std::vector<float> normal(int64_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> draw;
+  std::vector<float> x(static_cast<size_t>(count));
+  std::ranges::generate(x, [&] { return draw(random); });
+  return x;
+}
+
+constexpr WeightFormat kPacked[] = {WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1};
+
+/// A matrix in a packed format, and what it holds in float32.
+struct Packed {
+  std::vector<std::byte> rows;
+  std::vector<float> weights;
+  Packed(WeightFormat format, const std::vector<float>& w, int64_t outputs, int64_t inputs)
+      : rows(static_cast<size_t>(outputs * row_bytes(format, inputs))), weights(w.size()) {
+    const auto bytes = static_cast<size_t>(row_bytes(format, inputs)),
+               n = static_cast<size_t>(inputs);
+    for (size_t o = 0; o < static_cast<size_t>(outputs); ++o) {
+      pack_row(format, std::span(w).subspan(o * n, n), std::span(rows).subspan(o * bytes, bytes));
+      unpack_row(format, std::span(rows).subspan(o * bytes, bytes),
+                 std::span(weights).subspan(o * n, n));
+    }
+  }
+};
+
+std::vector<float> product(MatVecFunction* function, const std::vector<float>& x, int64_t rows,
+                           WeightRows w, int64_t outputs, int64_t inputs) {
+  std::vector<float> y(static_cast<size_t>(rows * outputs), -7.0f);
+  const MatVec p{.x = x.data(),
+                 .x_stride = inputs,
+                 .w = w,
+                 .y = y.data(),
+                 .y_stride = outputs,
+                 .rows = rows,
+                 .inputs = inputs,
+                 .outputs = outputs};
+  // Two stretches, as two threads would take them.
+  function(p, 0, outputs / 3);
+  function(p, outputs / 3, outputs);
+  return y;
+}
+
+std::vector<MatVecFunction*> functions_of_this_machine() {
+  std::vector<MatVecFunction*> functions{mat_vec_scalar};
+#if defined(__x86_64__)
+  if (found_isa() >= Isa::avx2) functions.push_back(mat_vec_avx2);
+  if (found_isa() >= Isa::avx512) functions.push_back(mat_vec_avx512);
+#endif
+  return functions;
+}
+
+TEST(MatVec, PackedWeightsGiveTheBitsOfTheSameWeightsInFloat32) {
+  for (const auto& [outputs, inputs] :
+       {std::pair<int64_t, int64_t>{7, 32}, {11, 512}, {30, 576}, {5, 1536 + 32}}) {
+    const std::vector<float> w = normal(outputs * inputs, 3), x = normal(16 * inputs, 4);
+    for (const WeightFormat format : kPacked) {
+      const Packed packed(format, w, outputs, inputs);
+      for (MatVecFunction* function : functions_of_this_machine()) {
+        for (const int64_t rows : {1, 2, 5, 16}) {
+          const auto y = product(function, x, rows, {packed.rows.data(), format}, outputs, inputs);
+          const auto truth = product(function, x, rows, {packed.weights.data()}, outputs, inputs);
+          ASSERT_EQ(y, truth) << static_cast<int>(format) << ": " << rows << " rows, " << outputs
+                              << " x " << inputs;
+        }
+      }
+    }
+  }
+}
+
+TEST(MatVec, ProductsAreThoseOfFloat64) {
+  const int64_t outputs = 33, inputs = 608, rows = 3;
+  const std::vector<float> w = normal(outputs * inputs, 5), x = normal(rows * inputs, 6);
+  for (const WeightFormat format : kPacked) {
+    const Packed packed(format, w, outputs, inputs);
+    const auto y =
+        product(mat_vec_function(), x, rows, {packed.rows.data(), format}, outputs, inputs);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t o = 0; o < outputs; ++o) {
+        double sum = 0.0, size = 0.0;
+        for (int64_t i = 0; i < inputs; ++i) {
+          const double term = static_cast<double>(x[static_cast<size_t>(r * inputs + i)]) *
+                              packed.weights[static_cast<size_t>(o * inputs + i)];
+          sum += term;
+          size += std::abs(term);
+        }
+        EXPECT_NEAR(y[static_cast<size_t>(r * outputs + o)], sum, 3e-7 * size);
+      }
+    }
+  }
+}
+
+// Half a step of the block's scale, and half a bit of the scale itself.
+TEST(WeightFormats, PackingLosesHalfAStepAtMost) {
+  const std::vector<float> w = normal(32 * 40, 7);
+  for (const WeightFormat format : kPacked) {
+    const Packed packed(format, w, 1, std::ssize(w));
+    for (size_t b = 0; b < w.size(); b += 32) {
+      const auto block = std::span(w).subspan(b, 32);
+      const auto [low, high] = std::ranges::minmax(block);
+      const float largest = std::max(-low, high);
+      // Of 16 levels of q4_0 one lies behind zero on the side that has no larger number: 8 and 7.
+      const float step = format == WeightFormat::q8_0   ? largest / 127
+                         : format == WeightFormat::q4_0 ? 2 * largest / 8
+                                                        : (high - low) / 15;
+      for (size_t i = 0; i < 32; ++i)
+        EXPECT_NEAR(packed.weights[b + i], block[i], 0.5f * step + 1e-3f * largest);
+    }
+  }
+}
+
+TEST(WeightFormats, EdgesOfBlocks) {
+  std::vector<float> zeros(32), constant(32, 0.75f), tiny(32, 1e-40f);
+  for (const WeightFormat format : kPacked) {
+    EXPECT_EQ(Packed(format, zeros, 1, 32).weights, zeros);
+    EXPECT_EQ(Packed(format, tiny, 1, 32).weights, zeros);
+    for (const float w : Packed(format, constant, 1, 32).weights) EXPECT_NEAR(w, 0.75f, 5e-4f);
+  }
+}
+
+TEST(WeightFormats, BlocksOfGgmlHoldTheSameNumbers) {
+  const std::vector<float> w = normal(96, 8);
+  for (const WeightFormat format : kPacked) {
+    std::vector<std::byte> blocks(static_cast<size_t>(row_bytes(format, 96)));
+    std::byte* at = blocks.data();
+    for (int b = 0; b < 3; ++b, at += block_bytes(format)) {
+      const int64_t scales = 2 * block_scales(format);
+      const BlockScales s = quantise_block(format, w.data() + 32 * b, at + scales);
+      std::memcpy(at, &s.d, 2);
+      if (scales == 4) std::memcpy(at + 2, &s.m, 2);
+    }
+    std::vector<std::byte> row(blocks.size());
+    pack_blocks(format, blocks, row);
+    EXPECT_EQ(row, Packed(format, w, 1, 96).rows);
+  }
+}
+
+TEST(WeightFormats, SizesThatAreNoWholeBlocksAreRefused) {
+  std::vector<float> w(33);
+  std::vector<std::byte> row(34);
+  EXPECT_ERROR(ShapeError, pack_row(WeightFormat::q8_0, w, row), "blocks of 32", "33");
+  EXPECT_ERROR(ShapeError, unpack_row(WeightFormat::q4_1, row, std::span(w).first(32)), "34 bytes");
+  EXPECT_ERROR(ShapeError, pack_row(WeightFormat::bfloat16, w, row), "blocks");
+}
+
+}  // namespace
+}  // namespace fovea::kernels

@@ -1,0 +1,166 @@
+// Models whose matrices are packed (fovea/nn/matrix.h, fovea/nn/weight_fill.h).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/nn/matrix.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include "fovea/nn/weight_fill.h"
+#include "tests/support/expect_error.h"
+
+namespace fovea {
+namespace {
+
+using kernels::WeightFormat;
+
+constexpr int64_t kVocab = 50, kTokens = 12;
+constexpr WeightFormat kPacked[] = {WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1};
+
+Transformer small(bool tied) {
+  ModelConfig c;
+  c.layers = 2;
+  c.width = 64;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_dim = 16;
+  c.ffn_width = 96;
+  c.context = kTokens;
+  c.tied = tied;
+  return Transformer(c.resolved(kVocab), 3);
+}
+
+at::Tensor tokens(int64_t b) {
+  return at::randint(0, kVocab, {b, kTokens}, at::detail::createCPUGenerator(5),
+                     at::TensorOptions(at::kLong));
+}
+
+at::Tensor decoded(const Transformer& model, const at::Tensor& ids, PathName path) {
+  DecodeState state = model.make_decode_state(ids.size(0), ids.size(1));
+  std::vector<at::Tensor> all;
+  for (int64_t i = 0; i < ids.size(1); ++i) {
+    all.push_back(model.decode(ids.narrow(1, i, 1), state, true));
+    EXPECT_EQ(state.path.name, path) << state.path.reason.text();
+  }
+  return at::cat(all, 1);
+}
+
+/// The same model with the numbers that `packed` stands for, in float32.
+Transformer unpacked_model(const Transformer& packed, bool tied) {
+  const at::NoGradGuard no_grad;
+  Transformer plain = small(tied);
+  for (Parameter& p : plain.parameters().all())
+    p.value.copy_(unpacked(packed.parameters().find(p.name)->value, at::kFloat));
+  return plain;
+}
+
+TEST(PackedModels, DecodeWithTheBitsOfTheSameWeightsInFloat32) {
+  for (const bool tied : {true, false}) {
+    for (const WeightFormat format : kPacked) {
+      SCOPED_TRACE(enum_names(format)[static_cast<size_t>(format)]);
+      Transformer packed = small(tied);
+      hold_matrices(packed, {.packed = format});
+      Transformer plain = unpacked_model(packed, tied);
+      for (const int64_t batch : {1, 3}) {
+        const at::Tensor ids = tokens(batch);
+        for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+          packed.compute().dtype = plain.compute().dtype = dtype;
+          EXPECT_TRUE(at::equal(decoded(packed, ids, PathName::fused_decoder),
+                                decoded(plain, ids, PathName::fused_decoder)));
+        }
+        packed.compute() = plain.compute() = {.fused_decoder = false};
+        EXPECT_TRUE(at::equal(decoded(packed, ids, PathName::by_layers),
+                              decoded(plain, ids, PathName::by_layers)));
+        packed.compute() = plain.compute() = {};
+      }
+    }
+  }
+}
+
+TEST(PackedModels, LongInputsSeeTheSameWeights) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor ids = tokens(2);
+  const ModelInput input{.tokens_bt = ids};
+  for (const WeightFormat format : kPacked) {
+    Transformer packed = small(false);
+    hold_matrices(packed, {.packed = format});
+    const Transformer plain = unpacked_model(packed, false);
+    const at::Tensor hidden = plain.hidden(input);
+    EXPECT_TRUE(at::allclose(packed.hidden(input), hidden, 1e-5, 1e-5));
+    EXPECT_TRUE(at::allclose(packed.logits(hidden), plain.logits(hidden), 1e-5, 1e-5));
+    EXPECT_TRUE(
+        at::allclose(packed.token_nll(input, ids), plain.token_nll(input, ids), 1e-5, 1e-5));
+  }
+}
+
+// Perplexities of a random model are as good as nothing; its logits tell what packing loses.
+TEST(PackedModels, FinerFormatsLoseLess) {
+  const at::NoGradGuard no_grad;
+  const ModelInput input{.tokens_bt = tokens(2)};
+  const Transformer plain = small(true);
+  const at::Tensor truth = plain.logits(plain.hidden(input));
+  const auto loss = [&](WeightFormat format) {
+    Transformer packed = small(true);
+    hold_matrices(packed, {.packed = format});
+    return ((packed.logits(packed.hidden(input)) - truth).norm() / truth.norm()).item<double>();
+  };
+  EXPECT_LT(loss(WeightFormat::q8_0), 0.02);
+  for (const WeightFormat four_bits : {WeightFormat::q4_0, WeightFormat::q4_1}) {
+    EXPECT_LT(loss(four_bits), 0.4);
+    EXPECT_LT(loss(WeightFormat::q8_0), loss(four_bits) / 5);
+  }
+}
+
+TEST(PackedModels, CountTheirParametersAndAreNotTrainable) {
+  Transformer model = small(false);
+  const int64_t count = model.parameters().count();
+  hold_matrices(model, {.packed = WeightFormat::q4_1});
+  EXPECT_EQ(model.parameters().count(), count);
+  EXPECT_EQ(model.parameters().count(/*only_trainable=*/true), 0);
+  const at::Tensor& up = model.parameters().find("model.layers.1.mlp.up_proj.weight")->value;
+  EXPECT_EQ(up.sizes(), at::IntArrayRef({96, 2, 20}));
+  EXPECT_EQ(matrix_inputs(up), 64);
+  EXPECT_EQ(model.parameters().find("model.norm.weight")->value.scalar_type(), at::kFloat);
+}
+
+TEST(PackedModels, WhatCannotBePackedIsRefused) {
+  ModelConfig c;
+  c.layers = 1, c.width = 48, c.heads = 3, c.head_dim = 16, c.ffn_width = 64;
+  Transformer odd(c.resolved(kVocab), 1);
+  EXPECT_ERROR(ShapeError, hold_matrices(odd, {.packed = WeightFormat::q8_0}), "q8_0", "48 inputs");
+  Transformer large = small(true);
+  {
+    const at::NoGradGuard no_grad;
+    large.parameters().find("model.layers.0.mlp.up_proj.weight")->value[3][4] = 1e6;
+  }
+  EXPECT_ERROR(NumericalError, hold_matrices(large, {.packed = WeightFormat::q4_0}), "q4_0",
+               "1000000");
+}
+
+TEST(Matrices, NonFiniteScalesAreFound) {
+  at::Tensor packed = at::empty(packed_shape(WeightFormat::q4_1, {3, 64}), at::kByte);
+  pack(at::randn({3, 64}), WeightFormat::q4_1, packed);
+  EXPECT_TRUE(is_finite(packed));
+  for (const int64_t byte : {1, 7}) {  // the upper half of a d and of an m of the row
+    const at::Tensor broken = packed.clone();
+    broken.view({3, -1})[2][byte] = 0x7C;  // infinity where the lower half is 0, else NaN
+    EXPECT_FALSE(is_finite(broken));
+  }
+}
+
+TEST(Matrices, OnlyFormatsOfKernelsAreNamed) {
+  EXPECT_EQ(format_of(at::ones({2, 3})), WeightFormat::float32);
+  EXPECT_EQ(format_of(at::ones({2, 3}, at::kBFloat16)), WeightFormat::bfloat16);
+  EXPECT_EQ(format_of(at::ones({2, 3}).t()), std::nullopt);
+  EXPECT_EQ(format_of(at::ones({2, 3}, at::kHalf)), std::nullopt);
+  EXPECT_EQ(format_of(at::ones({2, 1, 33}, at::kByte)), std::nullopt);
+  EXPECT_EQ(format_of(at::ones({2, 1, 34}, at::kByte)), WeightFormat::q8_0);
+  EXPECT_ERROR(UnsupportedError, weight_rows(at::ones({2, 3}, at::kHalf)), "f32, bf16, q8_0",
+               "Half");
+}
+
+}  // namespace
+}  // namespace fovea
