@@ -34,7 +34,15 @@ int main(int argc, char** argv) {
   try {
     fovea::require<fovea::UsageError>(argc == 3, "peer_prompts", "expected TEMPLATE CASES");
     const fovea::ChatTemplate chat_template(fovea::read_file(argv[1]));
-    std::tm now = {.tm_mday = 26, .tm_mon = 6, .tm_year = 124, .tm_wday = 5, .tm_yday = 207};
+    // As in tests/golden/make_chat_cases.py: 26 July 2024, 14:05:09, a Friday.
+    const std::tm now = {.tm_sec = 9,
+                         .tm_min = 5,
+                         .tm_hour = 14,
+                         .tm_mday = 26,
+                         .tm_mon = 6,
+                         .tm_year = 124,
+                         .tm_wday = 5,
+                         .tm_yday = 207};
     Json results = Json::array();
     for (const Json& variables : Json::parse(fovea::read_file(argv[2])))
       results.push_back(result_of(chat_template, variables, now));

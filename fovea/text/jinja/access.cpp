@@ -122,7 +122,7 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
     const Cut cut = cut_of(start, stop, step, static_cast<int64_t>(characters.size()));
     std::string out;
     for (const std::string_view character : take(characters, cut)) out += character;
-    return make_text(std::move(out), budget);
+    return make_text(std::move(out), budget).marked_safe(object.is_safe());
   }
   if (const Sequence* sequence = object.sequence();
       sequence != nullptr && sequence->flavour <= Sequence::Flavour::tuple) {

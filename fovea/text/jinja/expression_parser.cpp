@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <charconv>
 
-#include "fovea/text/jinja/builtins.h"
-
 namespace fovea::jinja {
 namespace {
 
@@ -212,7 +210,7 @@ ExpressionPtr ExpressionParser::parse_primary() {
   if (token.is_op("[")) return parse_list(token.at);
   if (token.is_op("{")) return parse_dict(token.at);
   if (!token.is_op("("))
-    tokens_.fail_here("expected an expression; got {}", TokenReader::describe(token));
+    tokens_.fail_at(token.at, "expected an expression; got {}", TokenReader::describe(token));
   if (tokens_.skip_op(")")) return make(Kind::tuple, token.at, {});
   ExpressionPtr inner = parse_tuple();
   tokens_.expect_op(")");
@@ -290,7 +288,7 @@ ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr object) {
       } else if (name.kind == TokenKind::name) {
         object = node(Kind::attribute, at, name.text, std::move(object));
       } else {
-        tokens_.fail_here("expected a name after '.'; got {}", TokenReader::describe(name));
+        tokens_.fail_at(name.at, "expected a name after '.'; got {}", TokenReader::describe(name));
       }
     } else if (tokens_.skip_op("[")) {
       object = parse_subscript(std::move(object), at);
@@ -359,17 +357,18 @@ ExpressionPtr ExpressionParser::parse_filters(ExpressionPtr input) {
   }
 }
 
+void ExpressionParser::require_support(Support support, Position at, std::string_view kind,
+                                       const std::string& name) const {
+  if (support == Support::supported || branches_ > 0) return;
+  if (support == Support::refused)
+    tokens_.refuse_at(at, "the {} '{}' is not supported", kind, name);
+  tokens_.fail_at(at, "there is no {} '{}'", kind, name);
+}
+
 ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr input) {
   const Position at = tokens_.peek().at;
   std::string name = tokens_.expect_name();
-  switch (filter_support(name)) {
-    case Support::supported:
-      break;
-    case Support::refused:
-      tokens_.refuse_at(at, "the filter '{}' is not supported", name);
-    case Support::unknown:
-      fail<InputError>(tokens_.place_of(at), "there is no filter '{}'", name);
-  }
+  require_support(filter_support(name), at, "filter", name);
   ExpressionPtr made = node(Kind::filter, at, std::move(name), std::move(input));
   if (tokens_.peek().is_op("(")) parse_arguments(*made);
   return measured(std::move(made));
@@ -379,14 +378,7 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr input) {
   const bool negated = tokens_.skip_name("not");
   const Position at = tokens_.peek().at;
   std::string name = tokens_.expect_name();
-  switch (test_support(name)) {
-    case Support::supported:
-      break;
-    case Support::refused:
-      tokens_.refuse_at(at, "the test '{}' is not supported", name);
-    case Support::unknown:
-      fail<InputError>(tokens_.place_of(at), "there is no test '{}'", name);
-  }
+  require_support(test_support(name), at, "test", name);
   ExpressionPtr made = node(Kind::test, at, std::move(name), std::move(input));
   const Token& next = tokens_.peek();
   const bool word = next.kind == TokenKind::name && next.text != "else" && next.text != "or" &&

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "fovea/text/jinja/builtins.h"
 #include "fovea/text/jinja/syntax.h"
 #include "fovea/text/jinja/token_reader.h"
 
@@ -12,6 +13,11 @@ namespace fovea::jinja {
 class ExpressionParser {
  public:
   explicit ExpressionParser(TokenReader& tokens) : tokens_(tokens) {}
+
+  /// Inside `if` a filter or test without support is no error until it runs, as in jinja2: a
+  /// template may have a branch for programs that know it.
+  void enter_branch() { ++branches_; }
+  void leave_branch() { --branches_; }
 
   ExpressionPtr parse();
   /// Without "value if condition else other", as the conditions of `if` and the iterable of `for`.
@@ -51,7 +57,12 @@ class ExpressionParser {
   /// The arguments in brackets, appended to the node.
   void parse_arguments(Expression& call);
 
+  /// Refuses a filter or test by its name.
+  void require_support(Support support, Position at, std::string_view kind,
+                       const std::string& name) const;
+
   TokenReader& tokens_;
+  int branches_ = 0;
 };
 
 }  // namespace fovea::jinja

@@ -19,7 +19,11 @@ Value mapped(const Value& input, ArgumentReader& in, Budget& budget) {
   in.finish();
   const std::string text = to_text(input, budget);
   budget.take(static_cast<int64_t>(16 * text.size()));  // a view a character
-  return make_text(map(text), budget);
+  return make_text(map(text), budget).marked_safe(input.is_safe());
+}
+
+Value title_filter(const Value& input, ArgumentReader& in, Budget& budget) {
+  return mapped<title_words>(Value(to_text(input, budget)), in, budget);
 }
 
 Value trim_filter(const Value& input, ArgumentReader& in, Budget& budget) {
@@ -27,33 +31,16 @@ Value trim_filter(const Value& input, ArgumentReader& in, Budget& budget) {
   in.finish();
   const std::string text = to_text(input, budget);
   budget.search(text.size(), characters ? characters->size() : 1);
-  return make_text(std::string(strip(text, Side::both, characters)), budget);
+  return make_text(std::string(strip(text, Side::both, characters)), budget)
+      .marked_safe(input.is_safe());
 }
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
+Value escape_filter(const Value& input, ArgumentReader& in, Budget& budget) {
+  in.finish();
+  if (input.is_safe()) return input;
+  const std::string text = to_text(input, budget);
+  budget.take(static_cast<int64_t>(6 * text.size()));
+  return make_text(escaped(text), budget).marked_safe();
 }
 
 Value replace_filter(const Value& input, ArgumentReader& in, Budget& budget) {
@@ -102,7 +89,7 @@ Value indent_filter(const Value& input, ArgumentReader& in, Budget& budget) {
     out += line;
     is_first = false;
   }
-  return make_text(std::move(out), budget);
+  return make_text(std::move(out), budget).marked_safe(input.is_safe());
 }
 
 Value tojson_filter(const Value& input, ArgumentReader& in, Budget& budget) {
@@ -207,32 +194,22 @@ Value string_filter(const Value& input, ArgumentReader& in, Budget& budget) {
   return input.text() != nullptr ? input : make_text(to_text(input, budget), budget);
 }
 
-/// Texts are not marked as safe: what is printed is never escaped.
 Value safe_filter(const Value& input, ArgumentReader& in, Budget& budget) {
-  return string_filter(input, in, budget);
+  return string_filter(input, in, budget).marked_safe();
 }
 
 const FilterTable& filters() {
   static const FilterTable table = [] {
     FilterTable all = {
-        {"trim", trim_filter},
-        {"upper", mapped<upper>},
-        {"lower", mapped<lower>},
-        {"capitalize", mapped<capitalize>},
-        {"title", mapped<title_words>},
-        {"escape", mapped<escaped>},
-        {"e", mapped<escaped>},
-        {"replace", replace_filter},
-        {"indent", indent_filter},
-        {"string", string_filter},
-        {"safe", safe_filter},
-        {"default", default_filter},
-        {"d", default_filter},
-        {"tojson", tojson_filter},
-        {"int", int_filter},
-        {"float", float_filter},
-        {"abs", abs_filter},
-        {"round", round_filter},
+        {"trim", trim_filter},     {"upper", mapped<upper>},
+        {"lower", mapped<lower>},  {"capitalize", mapped<capitalize>},
+        {"title", title_filter},   {"escape", escape_filter},
+        {"e", escape_filter},      {"replace", replace_filter},
+        {"indent", indent_filter}, {"string", string_filter},
+        {"safe", safe_filter},     {"default", default_filter},
+        {"d", default_filter},     {"tojson", tojson_filter},
+        {"int", int_filter},       {"float", float_filter},
+        {"abs", abs_filter},       {"round", round_filter},
     };
     add_sequence_filters(all);
     return all;
@@ -255,7 +232,10 @@ Support filter_support(std::string_view name) {
 Value apply_filter(const std::string& name, const Value& input, const Arguments& arguments,
                    Budget& budget) {
   const auto found = filters().find(name);
-  if (found == filters().end()) fault("there is no filter '{}'", name);
+  if (found == filters().end()) {
+    if (filter_support(name) == Support::refused) refuse("the filter '{}' is not supported", name);
+    fault("there is no filter '{}'", name);
+  }
   ArgumentReader in(found->first, arguments);
   return found->second(input, in, budget);
 }

@@ -4,6 +4,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <map>
+#include <span>
+#include <utility>
 
 #include "fovea/text/jinja/access.h"
 #include "fovea/text/jinja/arguments.h"
@@ -13,18 +15,18 @@
 namespace fovea::jinja {
 namespace {
 
-using Text = const std::string&;
-using Method = std::function<Value(Text, ArgumentReader&, Budget&)>;
+using Self = const std::string&;
+using Method = std::function<Value(Self, ArgumentReader&, Budget&)>;
 
 template <std::string (*map)(std::string_view)>
-Value mapped(Text self, ArgumentReader& in, Budget& budget) {
+Value mapped(Self self, ArgumentReader& in, Budget& budget) {
   in.finish();
   budget.take(static_cast<int64_t>(16 * self.size()));  // a view a character
   return make_text(map(self), budget);
 }
 
 template <Side side>
-Value stripped(Text self, ArgumentReader& in, Budget& budget) {
+Value stripped(Self self, ArgumentReader& in, Budget& budget) {
   const auto characters = in.optional_text("chars");
   in.finish();
   budget.search(self.size(), characters ? characters->size() : 1);
@@ -40,7 +42,7 @@ Value text_list(const std::vector<std::string_view>& parts, Budget& budget) {
 }
 
 template <bool from_right>
-Value split_method(Text self, ArgumentReader& in, Budget& budget) {
+Value split_method(Self self, ArgumentReader& in, Budget& budget) {
   const auto separator = in.optional_text("sep");
   const int64_t most = in.integer("maxsplit", -1);
   in.finish();
@@ -50,7 +52,7 @@ Value split_method(Text self, ArgumentReader& in, Budget& budget) {
   return text_list(split(self, {separator, most, from_right}), budget);
 }
 
-Value split_lines_method(Text self, ArgumentReader& in, Budget& budget) {
+Value split_lines_method(Self self, ArgumentReader& in, Budget& budget) {
   const bool keep_ends = in.flag("keepends", false);
   in.finish();
   budget.take(static_cast<int64_t>(8 * self.size()));
@@ -58,7 +60,7 @@ Value split_lines_method(Text self, ArgumentReader& in, Budget& budget) {
 }
 
 /// The part of `self` between the optional bounds `start` and `end`, in characters.
-Value bounded(Text self, ArgumentReader& in, Budget& budget) {
+Value bounded(Self self, ArgumentReader& in, Budget& budget) {
   const Value start = in.optional("start", None{}), end = in.optional("end", None{});
   in.finish();
   if (start.is_none() && end.is_none()) return self;
@@ -67,7 +69,7 @@ Value bounded(Text self, ArgumentReader& in, Budget& budget) {
 
 /// str.startswith() and str.endswith(): an affix, or a tuple of them.
 template <bool at_end>
-Value has_affix(Text self, ArgumentReader& in, Budget& budget) {
+Value has_affix(Self self, ArgumentReader& in, Budget& budget) {
   const Value affix = in.required(at_end ? "suffix" : "prefix");
   const Value part = bounded(self, in, budget);
   const Sequence* tuple = affix.sequence();
@@ -83,14 +85,14 @@ Value has_affix(Text self, ArgumentReader& in, Budget& budget) {
   return false;
 }
 
-Value replace_method(Text self, ArgumentReader& in, Budget& budget) {
+Value replace_method(Self self, ArgumentReader& in, Budget& budget) {
   const std::string from = in.text("old"), to = in.text("new");
   const int64_t most = in.integer("count", -1);
   in.finish();
   return replace_text(self, from, to, most, budget);
 }
 
-Value join_method(Text self, ArgumentReader& in, Budget& budget) {
+Value join_method(Self self, ArgumentReader& in, Budget& budget) {
   const Value parts = in.required("iterable");
   in.finish();
   if (parts.is_undefined()) return "";
@@ -107,7 +109,7 @@ Value join_method(Text self, ArgumentReader& in, Budget& budget) {
 }
 
 template <bool from_right>
-Value find_text(Text self, ArgumentReader& in, Budget& budget) {
+Value find_text(Self self, ArgumentReader& in, Budget& budget) {
   const std::string needle = in.text("sub");
   in.finish();
   budget.search(self.size(), needle.size());
@@ -116,7 +118,7 @@ Value find_text(Text self, ArgumentReader& in, Budget& budget) {
   return count_characters(std::string_view(self).substr(0, found));
 }
 
-Value count_text(Text self, ArgumentReader& in, Budget& budget) {
+Value count_text(Self self, ArgumentReader& in, Budget& budget) {
   const std::string needle = in.text("sub");
   in.finish();
   budget.search(self.size(), needle.size());
@@ -128,7 +130,7 @@ Value count_text(Text self, ArgumentReader& in, Budget& budget) {
 }
 
 template <bool at_end>
-Value without_affix(Text self, ArgumentReader& in, Budget& budget) {
+Value without_affix(Self self, ArgumentReader& in, Budget& budget) {
   const std::string affix = in.text(at_end ? "suffix" : "prefix");
   in.finish();
   budget.read(affix.size());
@@ -139,7 +141,7 @@ Value without_affix(Text self, ArgumentReader& in, Budget& budget) {
 }
 
 template <bool (*test)(std::string_view)>
-Value tested(Text self, ArgumentReader& in, Budget& budget) {
+Value tested(Self self, ArgumentReader& in, Budget& budget) {
   in.finish();
   budget.take(static_cast<int64_t>(16 * self.size()));
   return test(self);
@@ -211,11 +213,11 @@ std::optional<Value> string_method(const Value& object, const std::string& name)
     if (is_among(kOtherStringMethods, name)) refuse("the method str.{}() is not supported", name);
     return {};
   }
-  return make_callable(name, object,
-                       [object, found](const Arguments& arguments, Budget& budget) -> Value {
-                         ArgumentReader in(found->first, arguments);
-                         return found->second(*object.text(), in, budget);
-                       });
+  return make_callable(
+      name, object, [object, found](const Arguments& arguments, Budget& budget) -> Value {
+        ArgumentReader in(found->first, arguments);
+        return found->second(*object.text(), in, budget).marked_safe(object.is_safe());
+      });
 }
 
 Value dict_view(const Dict& dict, Sequence::Flavour flavour, Budget& budget) {

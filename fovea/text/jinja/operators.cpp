@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/text/jinja/operators.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include "fovea/text/jinja/python_text.h"
 
 namespace fovea::jinja {
 namespace {
@@ -78,6 +81,16 @@ Value concatenate(const Sequence& left, const Sequence& right, Budget& budget) {
   return make_sequence(std::move(elements), budget, left.flavour);
 }
 
+/// Strings of which one is safe: the other one is escaped.
+Value add_safe(const Value& left, const Value& right, Budget& budget) {
+  std::string text;
+  for (const Value* part : {&left, &right}) {
+    budget.take(static_cast<int64_t>(6 * part->text()->size()));
+    text += part->is_safe() ? *part->text() : escaped(*part->text());
+  }
+  return Value(std::move(text)).marked_safe();
+}
+
 /// A text or list `count` times.
 Value repeat(const Value& value, int64_t count, Budget& budget) {
   count = std::max<int64_t>(count, 0);
@@ -92,7 +105,7 @@ Value repeat(const Value& value, int64_t count, Budget& budget) {
     std::string text;
     text.reserve(static_cast<size_t>(bytes));
     for (int64_t i = 0; i < count; ++i) text += *value.text();
-    return make_text(std::move(text), budget);
+    return make_text(std::move(text), budget).marked_safe(value.is_safe());
   }
   Values elements;
   for (int64_t i = 0; i < count; ++i)
@@ -115,6 +128,7 @@ Value arithmetic(std::string_view op, const Value& left, const Value& right, Bud
     return of_floats(op, left.as_float(), right.as_float());
   if (op == "+" && left.text() != nullptr && right.text() != nullptr) {
     budget.take(static_cast<int64_t>(left.text()->size() + right.text()->size()));
+    if (left.is_safe() || right.is_safe()) return add_safe(left, right, budget);
     return Value(*left.text() + *right.text());
   }
   if (op == "+" && is_repeatable(left) && is_repeatable(right) && left.sequence() != nullptr &&

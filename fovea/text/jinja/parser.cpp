@@ -97,6 +97,7 @@ class Parser {
   Statement parse_if(Position at) {
     Statement made{.kind = Kind::if_else, .at = at};
     tokens_.take();
+    expressions_.enter_branch();
     for (bool more = true; more;) {
       made.expressions.push_back(expressions_.parse_tuple(false));
       tokens_.expect_end(TokenKind::block_end);
@@ -107,6 +108,7 @@ class Parser {
       tokens_.expect_end(TokenKind::block_end);
       made.blocks.push_back(parse_block({"endif"}));
     }
+    expressions_.leave_branch();
     tokens_.take();
     tokens_.expect_end(TokenKind::block_end);
     return made;

@@ -334,6 +334,32 @@ std::string float_text(double number) {
   return text.find('.') == std::string::npos ? text + ".0" : text;
 }
 
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
 std::string json_quoted(std::string_view text, bool ascii_only) {
   std::string out = "\"";
   for (const std::string_view character : characters_of(text)) {

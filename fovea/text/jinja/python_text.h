@@ -59,6 +59,8 @@ bool is_lower(std::string_view text);
 /// repr() of a string and of a float.
 std::string repr_of_text(std::string_view text);
 std::string float_text(double number);
+/// With &, <, >, " and ' as HTML entities.
+std::string escaped(std::string_view text);
 /// A JSON string as Python's json.dumps writes it.
 std::string json_quoted(std::string_view text, bool ascii_only);
 

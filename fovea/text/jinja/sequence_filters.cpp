@@ -3,6 +3,7 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "fovea/text/jinja/access.h"
 #include "fovea/text/jinja/filters.h"
@@ -249,8 +250,6 @@ Value map_filter(const Value& input, ArgumentReader& in, Budget& budget) {
   }
   const Value& name = arguments.positional[0];
   if (name.text() == nullptr) fault("map() requires the name of a filter");
-  if (filter_support(*name.text()) == Support::refused)
-    refuse("the filter '{}' is not supported", *name.text());
   const Arguments inner = inner_arguments(arguments, 1);
   for (const Value& element : elements_of(input, budget))
     mapped.push_back(apply_filter(*name.text(), element, inner, budget));
@@ -268,8 +267,6 @@ Value select_filter(const Value& input, ArgumentReader& in, Budget& budget) {
   const bool has_test = arguments.positional.size() > test_at;
   const Value test = has_test ? arguments.positional[test_at] : Value("");
   if (test.text() == nullptr) fault("the name of a test must be a string");
-  if (test_support(*test.text()) == Support::refused)
-    refuse("the test '{}' is not supported", *test.text());
   const Arguments inner = has_test ? inner_arguments(arguments, test_at + 1) : Arguments{};
   Values kept;
   for (const Value& element : elements_of(input, budget)) {

@@ -151,7 +151,10 @@ Support test_support(std::string_view name) {
 bool apply_test(const std::string& name, const Value& input, const Arguments& arguments,
                 Budget& budget) {
   const auto found = checks().find(name);
-  if (found == checks().end()) fault("there is no test '{}'", name);
+  if (found == checks().end()) {
+    if (test_support(name) == Support::refused) refuse("the test '{}' is not supported", name);
+    fault("there is no test '{}'", name);
+  }
   ArgumentReader in(found->first, arguments);
   return found->second(input, in, budget);
 }

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,8 +47,12 @@ class TokenReader {
 
   template <class... Args>
   [[noreturn]] void fail_here(fmt::format_string<Args...> message, Args&&... args) const {
-    fail<InputError>(place(where_, peek().at), "{}",
-                     fmt::format(message, std::forward<Args>(args)...));
+    fail_at(peek().at, message, std::forward<Args>(args)...);
+  }
+  template <class... Args>
+  [[noreturn]] void fail_at(Position at, fmt::format_string<Args...> message,
+                            Args&&... args) const {
+    fail<InputError>(place(where_, at), "{}", fmt::format(message, std::forward<Args>(args)...));
   }
   template <class... Args>
   [[noreturn]] void refuse_at(Position at, fmt::format_string<Args...> message,
@@ -55,7 +60,6 @@ class TokenReader {
     fail<UnsupportedError>(place(where_, at), "{}",
                            fmt::format(message, std::forward<Args>(args)...));
   }
-  std::string place_of(Position at) const { return place(where_, at); }
   static std::string describe(const Token& token);
 
   /// Counts how deep the rules of the grammar nest; an error beyond kDeepestSyntax.

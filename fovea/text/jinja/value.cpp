@@ -68,6 +68,12 @@ bool Value::integer(int64_t& number) const {
   return false;
 }
 
+Value Value::marked_safe(bool safe) const {
+  Value marked = *this;
+  if (auto* found = std::get_if<Text>(&marked.data_)) found->safe |= safe;
+  return marked;
+}
+
 bool Value::is_number() const {
   int64_t ignored = 0;
   return floating() != nullptr || integer(ignored);

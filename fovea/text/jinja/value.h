@@ -34,10 +34,15 @@ struct Undefined {
   std::shared_ptr<const std::string> why;
 };
 struct None {};
+/// A string. `safe` strings come from the filters safe and escape: as with jinja2's Markup, what
+/// is added to them with + is escaped for HTML.
+struct Text {
+  std::shared_ptr<const std::string> text;
+  bool safe = false;
+};
 
 class Value {
  public:
-  using Text = std::shared_ptr<const std::string>;
   using Data =
       std::variant<Undefined, None, bool, int64_t, double, Text, std::shared_ptr<const Sequence>,
                    std::shared_ptr<const Dict>, std::shared_ptr<const Range>,
@@ -49,7 +54,7 @@ class Value {
   Value(bool truth) : data_(truth) {}
   Value(int64_t number) : data_(number) {}
   Value(double number) : data_(number) {}
-  Value(std::string text) : data_(std::make_shared<const std::string>(std::move(text))) {}
+  Value(std::string text) : data_(Text{std::make_shared<const std::string>(std::move(text))}) {}
   Value(std::string_view text) : Value(std::string(text)) {}
   Value(const char* text) : Value(std::string(text)) {}
   template <class T>
@@ -67,7 +72,13 @@ class Value {
   const bool* boolean() const { return std::get_if<bool>(&data_); }
   const double* floating() const { return std::get_if<double>(&data_); }
   /// The text of a string, else null.
-  const std::string* text() const { return shared<const std::string>(); }
+  const std::string* text() const {
+    const auto* found = std::get_if<Text>(&data_);
+    return found == nullptr ? nullptr : found->text.get();
+  }
+  bool is_safe() const { return text() != nullptr && std::get<Text>(data_).safe; }
+  /// The same; a string becomes a safe one where `safe`.
+  Value marked_safe(bool safe = true) const;
   const Sequence* sequence() const { return shared<const Sequence>(); }
   const Dict* dict() const { return shared<const Dict>(); }
   const Range* range() const { return shared<const Range>(); }

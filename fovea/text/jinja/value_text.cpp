@@ -3,6 +3,7 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "fovea/text/jinja/loop.h"
 #include "fovea/text/jinja/python_text.h"
