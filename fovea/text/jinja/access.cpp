@@ -57,9 +57,9 @@ std::string describe_missing(const Value& object, std::string_view name) {
   return fmt::format("'{} object' has no attribute '{}'", type_name(object), name);
 }
 
-/// Elements of a slice over `size` elements: start, start + step, ... `count` times.
+/// Indices of a slice: start, start + step, ... before `stop`, `count` of them.
 struct Cut {
-  int64_t start = 0, step = 1, count = 0;
+  int64_t start = 0, stop = 0, step = 1, count = 0;
 };
 
 std::optional<int64_t> bound(const Value& value) {
@@ -82,7 +82,7 @@ Cut cut_of(const Value& first, const Value& last, const Value& stride, int64_t s
   };
   const int64_t start = place(first, step > 0 ? lowest : highest);
   const int64_t stop = place(last, step > 0 ? highest : lowest);
-  return {start, step, Range{start, stop, step}.size()};
+  return {start, stop, step, Range{start, stop, step}.size()};
 }
 
 template <class T>
@@ -133,8 +133,8 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
   }
   if (const Range* range = object.range()) {
     const Cut cut = cut_of(start, stop, step, range->size());
-    return std::make_shared<const Range>(Range{
-        range->at(cut.start), range->at(cut.start + cut.count * cut.step), range->step * cut.step});
+    return std::make_shared<const Range>(
+        Range{range->at(cut.start), range->at(cut.stop), range->step * cut.step});
   }
   fault("'{}' object has no slices", type_name(object));
 }

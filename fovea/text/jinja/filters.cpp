@@ -180,7 +180,7 @@ Value round_filter(const Value& input, ArgumentReader& in, Budget&) {
   if (method == "ceil") return std::ceil(input.as_float() * scale) / scale;
   if (method == "floor") return std::floor(input.as_float() * scale) / scale;
   if (method != "common") fault("round(): the method must be common, ceil or floor");
-  if (input.floating() == nullptr) return input;
+  if (int64_t number = 0; input.integer(number)) return number;
   if (!std::isfinite(input.as_float())) return input;
   // Decimal rounding of the exact binary value, as Python rounds.
   const std::string text = fmt::format("{:.{}f}", input.as_float(), precision);

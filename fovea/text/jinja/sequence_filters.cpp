@@ -178,6 +178,7 @@ Value unique_filter(const Value& input, ArgumentReader& in, Budget& budget) {
   Values kept, keys;
   for (const Value& element : elements_of(input, budget)) {
     Value key = sort_key(path.of(element), case_sensitive, budget);
+    require_hashable(key);
     if (std::ranges::any_of(keys, [&](const Value& known) { return equal(known, key, budget); }))
       continue;
     keys.push_back(std::move(key));
@@ -233,6 +234,7 @@ Arguments inner_arguments(const Arguments& arguments, size_t count) {
 
 Value map_filter(const Value& input, ArgumentReader& in, Budget& budget) {
   const Arguments& arguments = in.all();
+  if (!truth(input)) return make_iterator({}, budget);
   Values mapped;
   if (arguments.positional.empty()) {
     const Value* attribute = nullptr;

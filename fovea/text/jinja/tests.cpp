@@ -8,6 +8,7 @@
 
 #include "fovea/text/jinja/arguments.h"
 #include "fovea/text/jinja/builtins.h"
+#include "fovea/text/jinja/operators.h"
 #include "fovea/text/jinja/python_text.h"
 
 namespace fovea::jinja {
@@ -46,20 +47,18 @@ bool is_sequence(const Value& value) {
          (sequence != nullptr && sequence->flavour <= Sequence::Flavour::tuple);
 }
 
-int64_t integer_of(const Value& value) {
-  int64_t number = 0;
-  if (value.is_undefined()) fail_undefined(value);
-  if (!value.integer(number)) fault("expected an integer; got {}", type_name(value));
-  return number;
-}
-bool is_odd(const Value& value) { return integer_of(value) % 2 != 0; }
-bool is_even(const Value& value) { return integer_of(value) % 2 == 0; }
-
-bool is_divisible(const Value& value, ArgumentReader& in, Budget&) {
-  const int64_t divisor = in.integer("num", 0);
+bool is_odd(const Value& value, ArgumentReader& in, Budget& budget) {
   in.finish();
-  if (divisor == 0) fault("division by zero");
-  return divisor == -1 || integer_of(value) % divisor == 0;
+  return equal(arithmetic("%", value, int64_t{2}, budget), int64_t{1}, budget);
+}
+bool is_even(const Value& value, ArgumentReader& in, Budget& budget) {
+  in.finish();
+  return equal(arithmetic("%", value, int64_t{2}, budget), int64_t{0}, budget);
+}
+bool is_divisible(const Value& value, ArgumentReader& in, Budget& budget) {
+  const Value divisor = in.required("num");
+  in.finish();
+  return equal(arithmetic("%", value, divisor, budget), int64_t{0}, budget);
 }
 
 bool is_equal(const Value& value, ArgumentReader& in, Budget& budget) {
@@ -114,8 +113,8 @@ const std::map<std::string_view, Check>& checks() {
       {"iterable", plain<is_iterable>},
       {"sequence", plain<is_sequence>},
       {"callable", plain<is_callable>},
-      {"odd", plain<is_odd>},
-      {"even", plain<is_even>},
+      {"odd", is_odd},
+      {"even", is_even},
       {"divisibleby", is_divisible},
       {"eq", is_equal},
       {"equalto", is_equal},

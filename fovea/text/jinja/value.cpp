@@ -16,16 +16,6 @@ void pay(size_t elements, Budget& budget) {
   budget.take(static_cast<int64_t>(elements * sizeof(Value)));
 }
 
-void require_hashable(const Value& key) {
-  const Sequence* sequence = key.sequence();
-  if (key.dict() != nullptr ||
-      (sequence != nullptr && sequence->flavour != Sequence::Flavour::tuple)) {
-    fault("unhashable type: '{}'", type_name(key));
-  }
-  if (sequence != nullptr)
-    for (const Value& element : sequence->elements) require_hashable(element);
-}
-
 int order(double a, double b) { return a < b ? -1 : a > b ? 1 : 0; }
 
 [[noreturn]] void fail_order(const Value& a, const Value& b) {
@@ -264,6 +254,16 @@ const Value* find(const Dict& dict, const Value& key, Budget& budget) {
   for (const auto& [known, value] : dict.entries)
     if (equal(known, key, budget)) return &value;
   return nullptr;
+}
+
+void require_hashable(const Value& key) {
+  const Sequence* sequence = key.sequence();
+  if (key.dict() != nullptr ||
+      (sequence != nullptr && sequence->flavour != Sequence::Flavour::tuple)) {
+    fault("unhashable type: '{}'", type_name(key));
+  }
+  if (sequence != nullptr)
+    for (const Value& element : sequence->elements) require_hashable(element);
 }
 
 bool contains(const Value& haystack, const Value& needle, Budget& budget) {

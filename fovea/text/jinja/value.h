@@ -177,6 +177,8 @@ bool equal(const Value& a, const Value& b, Budget& budget);
 /// Negative, zero or positive as a < b, a == b, a > b; a Fault for what Python does not order.
 int compare(const Value& a, const Value& b, Budget& budget);
 const Value* find(const Dict& dict, const Value& key, Budget& budget);
+/// A Fault for what Python cannot hash: lists, dicts, and tuples with them.
+void require_hashable(const Value& key);
 /// `needle in haystack`.
 bool contains(const Value& haystack, const Value& needle, Budget& budget);
 /// len(); a Fault for what has none.

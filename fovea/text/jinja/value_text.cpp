@@ -26,7 +26,7 @@ class Writer {
 
   void repr(const Value& value) {
     if (const std::string* text = value.text()) {
-      add(repr_of_text(*text));
+      add(value.is_safe() ? "Markup(" + repr_of_text(*text) + ")" : repr_of_text(*text));
     } else if (value.is_undefined()) {
       add("Undefined");
     } else {
