@@ -103,28 +103,6 @@ Value reverse_filter(const Value& input, ArgumentReader& in, Budget& budget) {
   return make_iterator(std::move(elements), budget);
 }
 
-/// A stable sort that stops with a Fault in the comparison, which std::sort does not allow for
-/// orders that are none: merging from the bottom up only ever reads inside its halves.
-void merge_sort(std::vector<std::pair<Value, Value>>& keyed, bool descending, Budget& budget) {
-  std::vector<std::pair<Value, Value>> merged(keyed.size());
-  for (size_t width = 1; width < keyed.size(); width *= 2) {
-    for (size_t low = 0; low < keyed.size(); low += 2 * width) {
-      const size_t middle = std::min(low + width, keyed.size());
-      const size_t high = std::min(low + 2 * width, keyed.size());
-      size_t left = low, right = middle;
-      for (size_t i = low; i < high; ++i) {
-        bool take_right = left == middle;
-        if (!take_right && right < high) {
-          const int order = compare(keyed[right].first, keyed[left].first, budget);
-          take_right = descending ? order > 0 : order < 0;
-        }
-        merged[i] = std::move(keyed[take_right ? right++ : left++]);
-      }
-    }
-    keyed.swap(merged);
-  }
-}
-
 Value sort_filter(const Value& input, ArgumentReader& in, Budget& budget) {
   const bool descending = in.flag("reverse", false);
   const bool case_sensitive = in.flag("case_sensitive", false);
@@ -136,7 +114,7 @@ Value sort_filter(const Value& input, ArgumentReader& in, Budget& budget) {
   std::vector<std::pair<Value, Value>> keyed;
   for (const Value& element : elements_of(input, budget))
     keyed.emplace_back(sort_key(path.of(element), case_sensitive, budget), element);
-  merge_sort(keyed, descending, budget);
+  sort_by_key(keyed, descending, budget);
   Values sorted;
   for (auto& entry : keyed) sorted.push_back(std::move(entry.second));
   return make_sequence(std::move(sorted), budget);
@@ -155,7 +133,7 @@ Value dictsort_filter(const Value& input, ArgumentReader& in, Budget& budget) {
     keyed.emplace_back(sort_key(by == "key" ? key : value, case_sensitive, budget),
                        make_sequence({key, value}, budget, Sequence::Flavour::tuple));
   }
-  merge_sort(keyed, descending, budget);
+  sort_by_key(keyed, descending, budget);
   Values sorted;
   for (auto& entry : keyed) sorted.push_back(std::move(entry.second));
   return make_sequence(std::move(sorted), budget);

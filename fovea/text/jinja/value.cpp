@@ -250,6 +250,26 @@ int compare(const Value& a, const Value& b, Budget& budget) {
                static_cast<double>(right->elements.size()));
 }
 
+void sort_by_key(std::vector<std::pair<Value, Value>>& keyed, bool descending, Budget& budget) {
+  std::vector<std::pair<Value, Value>> merged(keyed.size());
+  for (size_t width = 1; width < keyed.size(); width *= 2) {
+    for (size_t low = 0; low < keyed.size(); low += 2 * width) {
+      const size_t middle = std::min(low + width, keyed.size());
+      const size_t high = std::min(low + 2 * width, keyed.size());
+      size_t left = low, right = middle;
+      for (size_t i = low; i < high; ++i) {
+        bool take_right = left == middle;
+        if (!take_right && right < high) {
+          const int order = compare(keyed[right].first, keyed[left].first, budget);
+          take_right = descending ? order > 0 : order < 0;
+        }
+        merged[i] = std::move(keyed[take_right ? right++ : left++]);
+      }
+    }
+    keyed.swap(merged);
+  }
+}
+
 const Value* find(const Dict& dict, const Value& key, Budget& budget) {
   for (const auto& [known, value] : dict.entries)
     if (equal(known, key, budget)) return &value;

@@ -176,6 +176,9 @@ bool truth(const Value& value);
 bool equal(const Value& a, const Value& b, Budget& budget);
 /// Negative, zero or positive as a < b, a == b, a > b; a Fault for what Python does not order.
 int compare(const Value& a, const Value& b, Budget& budget);
+/// Sorts by the first of each pair, equal ones in their order. A merge sort: the comparison may end
+/// in a Fault, and not all values have one order.
+void sort_by_key(std::vector<std::pair<Value, Value>>& keyed, bool descending, Budget& budget);
 const Value* find(const Dict& dict, const Value& key, Budget& budget);
 /// A Fault for what Python cannot hash: lists, dicts, and tuples with them.
 void require_hashable(const Value& key);

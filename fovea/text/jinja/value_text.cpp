@@ -2,7 +2,6 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <utility>
 
 #include "fovea/text/jinja/loop.h"
@@ -95,7 +94,8 @@ class Writer {
 
 class JsonWriter {
  public:
-  JsonWriter(const JsonStyle& style, Budget& budget) : style_(style), out_(budget) {}
+  JsonWriter(const JsonStyle& style, Budget& budget)
+      : style_(style), budget_(budget), out_(budget) {}
 
   void write(const Value& value, int level) {
     int64_t integer = 0;
@@ -152,24 +152,22 @@ class JsonWriter {
 
   void write_dict(const Dict& dict, int level) {
     if (dict.entries.empty()) return out_.add("{}");
-    std::vector<std::pair<std::string, const Value*>> entries;
-    for (const auto& [key, value] : dict.entries) entries.emplace_back(key_text(key), &value);
-    if (style_.sort_keys) {
-      std::ranges::stable_sort(entries, {}, &std::pair<std::string, const Value*>::first);
-    }
+    auto entries = dict.entries;
+    if (style_.sort_keys) sort_by_key(entries, false, budget_);
     out_.add("{");
     bool first = true;
     for (const auto& [key, value] : entries) {
       if (!std::exchange(first, false)) out_.add(style_.item_separator);
       new_line(level + 1);
-      out_.add(json_quoted(key, style_.ascii_only) + style_.key_separator);
-      write(*value, level + 1);
+      out_.add(json_quoted(key_text(key), style_.ascii_only) + style_.key_separator);
+      write(value, level + 1);
     }
     new_line(level);
     out_.add("}");
   }
 
   const JsonStyle& style_;
+  Budget& budget_;
   Writer out_;
 };
 
