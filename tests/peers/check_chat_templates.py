@@ -3,8 +3,8 @@
 
     python3 tests/peers/check_chat_templates.py PLACE... [--build BUILD] [--conversations N]
 
-A PLACE is a file with a template (*.jinja), a tokenizer_config.json, a folder that holds one, or a GGUF file (read with the
-package `gguf`). Needs the package jinja2. Prints, for each template, how many prompts are equal, how many conversations both
+A PLACE is a file with a template (*.jinja), a tokenizer_config.json, a GGUF file (read with the package `gguf`), or a folder
+that holds one of them. Needs the package jinja2. Prints, for each template, how many prompts are equal, how many conversations both
 refuse, and every difference. With --tools, conversations have tool definitions, calls and results too.
 
 SPDX-FileCopyrightText: The Fovea authors
@@ -42,7 +42,10 @@ VARIABLES = [{}, {"enable_thinking": False}, {"enable_thinking": True}, {"date_s
 def templates_of(place: pathlib.Path):
     """Name, template and special tokens of each template in the place."""
     if place.is_dir():
-        place = next(place / name for name in ("chat_template.jinja", "tokenizer_config.json") if (place / name).exists())
+        inside = [path for name in ("chat_template.jinja", "tokenizer_config.json", "*.gguf") for path in sorted(place.glob(name))]
+        if not inside:
+            raise SystemExit(f"{place}: no chat_template.jinja, tokenizer_config.json or *.gguf")
+        place = inside[0]
     if place.suffix == ".gguf":
         import gguf
         field = gguf.GGUFReader(place).fields["tokenizer.chat_template"]

@@ -141,16 +141,17 @@ class Evaluator {
     const Value loop_value(loop);
     // However the loop is left, nothing may ask `keep` again: it refers to this call.
     const std::unique_ptr<Loop, void (*)(Loop*)> end(loop.get(), [](Loop* l) { l->finish(); });
-    bool any = false;
+    bool finished = false;  // one iteration, up to its end: jinja2 decides about `else` by that
     while (const std::optional<Value> element = loop->advance()) {
-      any = true;
       budget_.step();
       const auto inner = std::make_shared<Scope>(scope);
       inner->set("loop", loop_value);
       assign(target, *element, inner);
-      if (run_block(statement.blocks[0], inner) == Flow::break_loop) break;
+      const Flow flow = run_block(statement.blocks[0], inner);
+      if (flow == Flow::break_loop) break;
+      finished |= flow == Flow::next;
     }
-    if (any || statement.blocks.size() < 2) return Flow::next;
+    if (finished || statement.blocks.size() < 2) return Flow::next;
     return run_block(statement.blocks[1], std::make_shared<Scope>(scope));
   }
 
