@@ -30,8 +30,8 @@ struct ChatTemplateOptions {
   bool add_generation_prompt = true;  ///< ends with the head of the answer
   /// Texts of special tokens by the names that templates use: {"bos_token", "<s>"}.
   std::map<std::string, std::string> special_tokens;
-  /// More variables by name, {"enable_thinking": false}. They replace others of the same name;
-  /// `tools` and `documents` are none otherwise.
+  /// More variables by name, {"enable_thinking": false}. They replace others of the same name, and
+  /// none stands for `tools` and `documents` where they are not given.
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
   std::optional<std::tm> now;     ///< what strftime_now writes; absent: the local time
   int64_t max_steps = 5'000'000;  ///< see jinja/budget.h: Limits

@@ -268,6 +268,12 @@ TEST(HostileChatTemplate, DeepNestingIsRefusedWhenItIsRead) {
     EXPECT_THROW(ChatTemplate{text}, InputError) << text.substr(0, 60);
 }
 
+TEST(HostileChatTemplate, DeepVariablesAreRefused) {
+  Json deep = 1;
+  for (int i = 0; i < 5000; ++i) deep = Json::array({std::move(deep)});
+  EXPECT_ERROR(InputError, render("a", {{"deep", deep}, {"other", 1}}), "nest deeper");
+}
+
 TEST(HostileChatTemplate, LimitsAreOfOneRendering) {
   const ChatTemplate chat("{% for a in range(1000) %}{{ a }}{% endfor %}");
   ChatTemplateOptions options;
@@ -279,13 +285,16 @@ TEST(HostileChatTemplate, LimitsAreOfOneRendering) {
   EXPECT_ERROR(InputError, chat.render({}, options), "more than 1000 bytes");
 }
 
-TEST(HostileChatTemplate, AThousandTurnsFitTheLimits) {
+TEST(ChatTemplate, AThousandTurnsTakeAFifthOfTheLimits) {
   const ChatTemplate chat(
       "{% set ns = namespace(text='') %}{% for m in messages[::-1] %}"
       "{% set ns.last = m.content.split('</think>')[-1].strip() %}{% endfor %}"
       "{% for m in messages %}{{ '<' + m.role + '>' + m.content|trim + '</s>\\n' }}{% endfor %}");
   const std::vector<ChatMessage> messages(1000, {"user", std::string(2000, 'x')});
-  EXPECT_GT(chat.render(messages).size(), 2'000'000u);
+  ChatTemplateOptions options;
+  options.max_steps /= 5;
+  options.max_bytes /= 5;
+  EXPECT_GT(chat.render(messages, options).size(), 2'000'000u);
 }
 
 }  // namespace

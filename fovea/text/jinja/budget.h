@@ -39,7 +39,7 @@ template <class... Args>
   throw Fault(fmt::format(message, std::forward<Args>(args)...), Fault::Type::unsupported);
 }
 
-/// Limits of one rendering. A prompt of a thousand turns takes a tenth of each.
+/// Limits of one rendering. A thousand turns of 2 KB take a fifth of each.
 struct Limits {
   int64_t steps = 5'000'000;    ///< evaluated nodes, visited elements, blocks of compared bytes
   int64_t bytes = 256ll << 20;  ///< output, and every text and list made on the way

@@ -153,8 +153,9 @@ Value make_callable(std::string name, const Value& self,
   return std::make_shared<const Callable>(Callable{std::move(name), std::move(call), nesting});
 }
 
-Value from_json(const nlohmann::ordered_json& json, Budget& budget) {
+Value from_json(const nlohmann::ordered_json& json, Budget& budget, int depth) {
   budget.step();
+  if (depth > kDeepestValue) fault("values nest deeper than {}", kDeepestValue);
   switch (json.type()) {
     case nlohmann::ordered_json::value_t::boolean:
       return json.get<bool>();
@@ -169,13 +170,13 @@ Value from_json(const nlohmann::ordered_json& json, Budget& budget) {
       return make_text(json.get<std::string>(), budget);
     case nlohmann::ordered_json::value_t::array: {
       Values elements;
-      for (const auto& element : json) elements.push_back(from_json(element, budget));
+      for (const auto& element : json) elements.push_back(from_json(element, budget, depth + 1));
       return make_sequence(std::move(elements), budget);
     }
     case nlohmann::ordered_json::value_t::object: {
       std::vector<std::pair<Value, Value>> entries;
       for (const auto& [key, value] : json.items())
-        entries.emplace_back(Value(key), from_json(value, budget));
+        entries.emplace_back(Value(key), from_json(value, budget, depth + 1));
       return make_dict(std::move(entries), budget);
     }
     default:

@@ -168,7 +168,8 @@ Value make_dict(std::vector<std::pair<Value, Value>> entries, Budget& budget);
 Value make_text(std::string text, Budget& budget);
 Value make_callable(std::string name, const Value& self,
                     std::function<Value(const Arguments&, Budget&)> call);
-Value from_json(const nlohmann::ordered_json& json, Budget& budget);
+/// `depth` is how deep `json` stands in what is converted.
+Value from_json(const nlohmann::ordered_json& json, Budget& budget, int depth = 0);
 
 /// Python's name of the type: "str", "dict", "NoneType".
 std::string_view type_name(const Value& value);
