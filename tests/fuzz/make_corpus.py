@@ -71,6 +71,10 @@ def main() -> None:
         kept = {m.replace(" ", "") for m in kept}
         tokenizer["model"]["vocab"] = {t: i for t, i in tokenizer["model"]["vocab"].items() if len(t) == 1 or t in kept}
         files[f"tokenizer_json/{name.replace(' ', '_').replace(',', '')}"] = json.dumps(tokenizer).encode()
+    chats = json.loads((HERE.parent / "golden/chat_templates.json").read_text())
+    files |= {f"chat_template/{chat['family'].replace(' ', '_')}": chat["template"].encode() for chat in chats["templates"]}
+    expressions = [expression["template"] for expression in chats["expressions"]]
+    files |= {f"chat_template/expressions_{i}": "\n".join(expressions[i::10]).encode() for i in range(10)}
     for name, content in files.items():
         path = HERE / "corpus" / name
         path.parent.mkdir(parents=True, exist_ok=True)
