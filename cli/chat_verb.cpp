@@ -89,7 +89,7 @@ class Conversation {
  public:
   Conversation(const LoadedModel& loaded, const ChatOptions& options, const ContextOptions& context,
                GenerateOptions generate, const Globals& globals)
-      : chat_(loaded.model, *loaded.tokenizer, options, context),
+      : chat_(loaded.model, *loaded.tokenizer, options, context, loaded.chat_template),
         generate_(std::move(generate)),
         globals_(globals),
         log_(stderr_progress(globals)),
@@ -97,7 +97,10 @@ class Conversation {
 
   void run() {
     const CtrlC ctrl_c;
-    if (terminal_) log_.message("Write, and the model answers. /help lists the commands.");
+    if (terminal_)
+      log_.message(
+          fmt::format("Write, and the model answers (--format {}). /help lists the commands.",
+                      enum_names(ChatFormat{})[static_cast<size_t>(chat_.format())]));
     for (std::string turn; read_turn(turn);) {
       try {
         if (!turn.starts_with('/')) {

@@ -83,6 +83,15 @@ void TextSession::append(std::string_view text) {
   }
 }
 
+void TextSession::set_tokens(std::vector<int32_t> tokens) {
+  if (when_full_ == WhenFull::stop) require_fits(model_, std::ssize(tokens), context_);
+  const auto [end, ignored] = std::ranges::mismatch(tokens_, tokens);
+  const int64_t common = end - tokens_.begin();
+  tokens_ = std::move(tokens);
+  forgotten_ = 0;
+  shorten_cache(common);
+}
+
 // Brings the cache to `length` tokens. Where it has evicted what that needs it starts anew, and the
 // tokens are read again.
 void TextSession::shorten_cache(int64_t length) {

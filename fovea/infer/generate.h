@@ -84,6 +84,10 @@ class TextSession {
   /// Adds text; it is read at the next generate(). InputError where it does not fit and `when_full`
   /// is `stop`; the session is as before then.
   void append(std::string_view text);
+  /// Makes the text these tokens, the begin mark among them where there is one. What the cache
+  /// holds of their common start is not read again. InputError as append(); what `slide` forgot is
+  /// no part of the text any more.
+  void set_tokens(std::vector<int32_t> tokens);
   /// Continues the text. `stream` receives the new text piece by piece, each valid UTF-8;
   /// `interrupt` ends it between two tokens. InputError for an empty text. The same seed gives the
   /// same text.
