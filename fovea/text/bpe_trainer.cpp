@@ -8,8 +8,8 @@
 #include <unordered_set>
 
 #include "fovea/base/error.h"
-#include "fovea/text/bpe_tokenizer.h"
 #include "fovea/text/byte_names.h"
+#include "fovea/text/json_tokenizer.h"
 #include "fovea/text/tokenizer_json.h"
 
 namespace fovea {
@@ -174,7 +174,7 @@ std::shared_ptr<const Tokenizer> make_bpe_tokenizer(const BpeTrainer::Merges& me
   file.split_words = true;
   const auto next = static_cast<int32_t>(file.pieces.size());
   file.specials = {{next, "<|begin|>"}, {next + 1, "<|end|>"}, {next + 2, "<|pad|>"}};
-  return bpe_tokenizer(byte_level_json(file), {.eos = "<|end|>", .pad = "<|pad|>"}, "tokenizer");
+  return json_tokenizer(byte_level_json(file), {.eos = "<|end|>", .pad = "<|pad|>"}, "tokenizer");
 }
 
 }  // namespace fovea

@@ -6,7 +6,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
-#include "fovea/text/bpe_tokenizer.h"
+#include "fovea/text/json_tokenizer.h"
 
 namespace fovea {
 
@@ -19,6 +19,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
 std::string Tokenizer::decode(std::span<const int32_t> tokens) const {
   std::string bytes;
   for (const int32_t token : tokens) bytes.append(piece(token));
+  if (bytes.starts_with(text_prefix())) bytes.erase(0, text_prefix().size());
   return repair_utf8(bytes);
 }
 
@@ -69,7 +70,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::filesystem::path& pat
     const auto config = nlohmann::json::parse(read_file(beside, kLargestTokenizer), nullptr, false);
     marks = {.eos = mark_text(config, "eos_token"), .pad = mark_text(config, "pad_token")};
   }
-  return bpe_tokenizer(std::move(text), marks, file.string());
+  return json_tokenizer(std::move(text), marks, file.string());
 }
 
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {

@@ -2,8 +2,8 @@
 //
 // Text is bytes, UTF-8 by custom. `encode` never makes a special token (begin, end, pad) out of
 // text: the caller adds them by id, so a document cannot forge them. Every other token stands for a
-// fixed byte string, its piece; decoding is the concatenation of pieces, made valid UTF-8. Objects
-// are immutable, so threads may share one.
+// fixed byte string, its piece; decoding is the concatenation of pieces without the text prefix,
+// made valid UTF-8. Objects are immutable, so threads may share one.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -49,6 +49,9 @@ class Tokenizer {
     append(text, tokens);
     return text.size();
   }
+  /// What encode() puts before every text and decode() takes away again: a space in models that
+  /// come from SentencePiece, else nothing. The first piece of a text begins with it.
+  virtual std::string_view text_prefix() const { return ""; }
   /// The bytes a token stands for; empty for specials. The view lives as long as the tokenizer.
   /// InputError for an id outside [0, vocab_size).
   virtual std::string_view piece(int32_t token) const = 0;

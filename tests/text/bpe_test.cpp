@@ -143,7 +143,7 @@ TEST(Bpe, WholeWordsWinOverMergesOnlyOnRequest) {
   pieces.emplace_back("ab");
   pieces.emplace_back("abc");  // no merge leads to it
   for (const bool whole : {false, true}) {
-    const Bpe bpe(pieces, {{'a', 'b', 256}}, whole);
+    const Bpe bpe(pieces, {{'a', 'b', 256}}, {.whole_words = whole});
     std::vector<int32_t> tokens;
     bpe.encode("abc", tokens);
     EXPECT_EQ(tokens, whole ? std::vector<int32_t>{257} : (std::vector<int32_t>{256, 'c'}));
@@ -151,9 +151,9 @@ TEST(Bpe, WholeWordsWinOverMergesOnlyOnRequest) {
 }
 
 TEST(Bpe, BytesWithoutATokenVanishOrBecomeTheUnknownToken) {
-  const auto encode = [](UnknownByte unknown) {
+  const auto encode = [](UnknownUnit unknown) {
     std::vector<int32_t> tokens;
-    Bpe({"a", "b", "ab", ""}, {{0, 1, 2}}, false, unknown).encode("a??b?\xFF", tokens);
+    Bpe({"a", "b", "ab", ""}, {{0, 1, 2}}, {.unknown = unknown}).encode("a??b?\xFF", tokens);
     return tokens;
   };
   using Ids = std::vector<int32_t>;
