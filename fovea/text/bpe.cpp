@@ -158,9 +158,8 @@ Bpe::Bpe(const std::vector<std::string>& pieces, const std::vector<BpeMerge>& me
     if (!options_.whole_words) merge(pieces[id], tokens);
     if (!options_.whole_words && (tokens.size() != 1 || tokens[0] != static_cast<int32_t>(id)))
       continue;
-    const size_t begin = text_.size();
-    text_ += pieces[id];
-    whole_.emplace(std::string_view(text_).substr(begin), static_cast<int32_t>(id));
+    const auto place = text_.insert(text_.end(), pieces[id].begin(), pieces[id].end());
+    whole_.emplace(std::string_view(&*place, pieces[id].size()), static_cast<int32_t>(id));
   }
   cut_at_mark_ = merges_stop_at_mark(pieces, merges);
 }

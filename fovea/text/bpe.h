@@ -45,6 +45,8 @@ class Bpe {
   /// `pieces[id]` is the text of a token in words ("" = no token of text).
   Bpe(const std::vector<std::string>& pieces, const std::vector<BpeMerge>& merges,
       const BpeOptions& options);
+  Bpe(const Bpe&) = delete;
+  Bpe(Bpe&&) = default;
 
   /// Appends the tokens of a word, which may be a whole text. O(n log n). Safe from several
   /// threads.
@@ -72,7 +74,7 @@ class Bpe {
   // Open addressing, a power of two of slots, at most half of them filled.
   std::vector<uint64_t> keys_;
   std::vector<Target> targets_;
-  std::string text_;                                     // what the keys below view
+  std::vector<char> text_;  // what the keys below view; it keeps its place when it is moved
   std::unordered_map<std::string_view, int32_t> whole_;  // words whose encoding is one token
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <variant>
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
@@ -13,10 +14,18 @@
 namespace fovea {
 namespace {
 
+using Model = std::variant<Bpe, Unigram>;
+
+Model model_of(const TokenizerParts& parts) {
+  if (parts.unigram) return Unigram(parts.names, parts.scores, *parts.unigram);
+  return Bpe(parts.names, parts.merges, parts.bpe);
+}
+
 class JsonTokenizer : public Tokenizer {
  public:
   JsonTokenizer(TokenizerParts parts, std::string json, int32_t eos, int32_t pad)
-      : pieces_(std::move(parts.pieces)),
+      : kind_(parts.unigram ? "unigram" : "bpe"),
+        pieces_(std::move(parts.pieces)),
         specials_(std::move(parts.specials)),
         bos_(parts.bos),
         eos_(eos),
@@ -25,13 +34,13 @@ class JsonTokenizer : public Tokenizer {
         takes_any_bytes_(parts.takes_any_bytes),
         json_(std::move(json)),
         normalizer_(std::move(parts.normalizer)),
-        bpe_(parts.names, parts.merges, parts.bpe),
+        model_(model_of(parts)),
         splitter_(parts.rules),
         metaspace_(std::move(parts.metaspace)),
         raw_(std::move(parts.raw_tokens)),
         normal_(std::move(parts.normal_tokens)) {}
 
-  std::string_view kind() const override { return "bpe"; }
+  std::string_view kind() const override { return kind_; }
   int64_t vocab_size() const override { return static_cast<int64_t>(pieces_.size()); }
   int32_t bos() const override { return bos_; }
   int32_t eos() const override { return eos_; }
@@ -75,7 +84,9 @@ class JsonTokenizer : public Tokenizer {
     }
   }
   void append_normal(std::string_view text, bool is_first, std::vector<int32_t>& tokens) const {
-    const auto encode = [&](std::string_view word) { bpe_.encode(word, tokens); };
+    const auto encode = [&](std::string_view word) {
+      std::visit([&](const auto& model) { model.encode(word, tokens); }, model_);
+    };
     const auto word = [&](std::string_view w) {
       if (metaspace_) {
         metaspace_->words(w, is_first && w.data() == text.data(), encode);
@@ -88,6 +99,7 @@ class JsonTokenizer : public Tokenizer {
         [&](int32_t id) { tokens.push_back(id); });
   }
 
+  std::string_view kind_;
   std::vector<std::string> pieces_;
   std::vector<SpecialToken> specials_;
   int32_t bos_, eos_, pad_;
@@ -95,7 +107,7 @@ class JsonTokenizer : public Tokenizer {
   bool takes_any_bytes_;
   std::string json_;
   Normalizer normalizer_;
-  Bpe bpe_;
+  Model model_;
   WordSplitter splitter_;
   std::optional<Metaspace> metaspace_;
   AddedTokens raw_, normal_;

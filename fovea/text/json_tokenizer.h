@@ -1,5 +1,5 @@
 // Tokenizers of Hugging Face's tokenizer.json: byte-level BPE (GPT-2, NeoX, LLaMA-3, Qwen) and the
-// kinds that come from SentencePiece (LLaMA-2, Mistral, Gemma).
+// kinds that come from SentencePiece: BPE (LLaMA-2, Mistral, Gemma) and Unigram (T5, ALBERT).
 //
 // Encodings are those of the `tokenizers` package with encode_special_tokens, its setting in which
 // a text cannot forge special tokens; and no begin mark is added.

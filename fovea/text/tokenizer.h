@@ -30,7 +30,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// "bytes" or "bpe".
+  /// "bytes", "bpe", "unigram" or "sentencepiece".
   virtual std::string_view kind() const = 0;
   /// Number of ids, specials included; a model may pad its embedding to more.
   virtual int64_t vocab_size() const = 0;

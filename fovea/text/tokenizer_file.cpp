@@ -3,11 +3,14 @@
 #include "fovea/text/tokenizer_file.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "fovea/base/error.h"
+#include "fovea/text/base64.h"
+#include "fovea/text/charsmap.h"
 #include "fovea/text/normal_form.h"
 
 namespace fovea {
@@ -62,7 +65,16 @@ class FileReader {
 
   void read_model(const Json& model) {
     const std::string type = value<std::string>(model, "type", "BPE");
-    if (type != "BPE") refuse(fmt::format("a model of type '{}'", type));
+    if (type == "BPE") {
+      read_bpe(model);
+    } else if (type == "Unigram") {
+      read_unigram(model);
+    } else {
+      refuse(fmt::format("a model of type '{}'", type));
+    }
+  }
+
+  void read_bpe(const Json& model) {
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (!value<std::string>(model, key, "").empty()) refuse(fmt::format("'{}'", key));
     if (value<double>(model, "dropout", 0.0) != 0) refuse("merges that are dropped at random");
@@ -88,6 +100,32 @@ class FileReader {
       if (byte_level_) refuse("byte_fallback in a byte-level model");
       parts_.bpe.byte_tokens = byte_tokens();
     }
+  }
+
+  void read_unigram(const Json& model) {
+    if (byte_level_) refuse("a model of type 'Unigram' on bytes");
+    const Json& vocabulary = member(model, "vocab", "'model'");
+    require<InputError>(vocabulary.is_array() && vocabulary.size() < kMostIds, where_,
+                        "'vocab' must be a list of pairs of token and score");
+    double least = std::numeric_limits<double>::infinity();
+    for (const Json& entry : vocabulary) {
+      const bool pair =
+          entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_number();
+      require<InputError>(pair, where_, "entry {} of 'vocab' must be a token and its score; got {}",
+                          parts_.names.size(), entry.dump());
+      id_of_[entry[0]] = static_cast<int32_t>(parts_.names.size());
+      parts_.names.push_back(entry[0]);
+      parts_.scores.push_back(entry[1]);
+      least = std::min(least, parts_.scores.back());
+    }
+    const auto unknown = value<int64_t>(model, "unk_id", -1);
+    require<InputError>(unknown < static_cast<int64_t>(parts_.names.size()), where_,
+                        "'unk_id' must be an id of the vocabulary; got {}", unknown);
+    constexpr double kPenalty = 10;  // of both packages
+    parts_.unigram = {.unknown = static_cast<int32_t>(std::max<int64_t>(unknown, -1)),
+                      .unknown_score = least - kPenalty};
+    if (value<bool>(model, "byte_fallback", false)) parts_.unigram->byte_tokens = byte_tokens();
+    if (unknown >= 0) parts_.names[static_cast<size_t>(unknown)] = "";
   }
 
   // "left right", or since 2024 ["left", "right"].
@@ -154,14 +192,11 @@ class FileReader {
         if (static_cast<size_t>(id) < parts_.names.size())
           parts_.names[static_cast<size_t>(id)] = "";
       }
-      set(parts_.pieces, added.id, added.special ? "" : piece_of(text));
-      if (value<bool>(token, "normalized", true)) {
-        // Looked for in normal text, so by its own normal form.
-        if (!parts_.normalizer.empty()) added.text = parts_.normalizer.apply(text);
-        parts_.normal_tokens.push_back(std::move(added));
-      } else {
-        parts_.raw_tokens.push_back(std::move(added));
-      }
+      // A normal token is looked for in normal text, and decoded so: by its own normal form.
+      const bool normal = value<bool>(token, "normalized", true);
+      if (normal && !parts_.normalizer.empty()) added.text = parts_.normalizer.apply(text);
+      set(parts_.pieces, added.id, added.special ? "" : piece_of(added.text));
+      (normal ? parts_.normal_tokens : parts_.raw_tokens).push_back(std::move(added));
     }
   }
 
@@ -200,6 +235,12 @@ class FileReader {
       });
     } else if (type == "Replace") {
       add(replacement(node));
+    } else if (type == "Precompiled") {
+      const auto bytes = decode_base64(value<std::string>(node, "precompiled_charsmap", ""));
+      require<InputError>(bytes.has_value(), where_, "'precompiled_charsmap' must be base64");
+      add([map = Charsmap(*bytes, where_)](std::string_view text) {
+        return map.apply_to_clusters(text);
+      });
     } else {
       refuse(fmt::format("the normalizer '{}'", type));
     }

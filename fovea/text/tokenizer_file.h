@@ -14,6 +14,7 @@
 #include "fovea/text/metaspace.h"
 #include "fovea/text/normalizer.h"
 #include "fovea/text/tokenizer.h"
+#include "fovea/text/unigram.h"
 #include "fovea/text/word_splitter.h"
 
 namespace fovea {
@@ -25,6 +26,8 @@ struct TokenizerParts {
   std::vector<std::string> pieces;
   std::vector<BpeMerge> merges;
   BpeOptions bpe;
+  std::optional<UnigramOptions> unigram;  ///< then `scores` instead of `merges`
+  std::vector<double> scores;
   /// Nothing in the file needs valid UTF-8.
   bool takes_any_bytes = false;
   Normalizer normalizer;

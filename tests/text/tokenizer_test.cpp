@@ -153,8 +153,8 @@ TEST_F(TokenizerFile, ANameIsBytesOrAPath) {
 }
 
 TEST_F(TokenizerFile, AnotherTokenizerIsUnsupportedAndNamed) {
-  write_file(folder_ / "tokenizer.json", R"({"model": {"type": "Unigram"}})");
-  EXPECT_THAT(message_of<UnsupportedError>(folder_), HasSubstr("'Unigram'"));
+  write_file(folder_ / "tokenizer.json", R"({"model": {"type": "WordLevel"}})");
+  EXPECT_THAT(message_of<UnsupportedError>(folder_), HasSubstr("'WordLevel'"));
   auto changed = nlohmann::json::parse(byte_tokenizer()->to_json());
   changed["added_tokens"][0]["content"] = "<s>";
   write_file(folder_ / "tokenizer.json", changed.dump());
