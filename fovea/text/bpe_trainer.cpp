@@ -171,9 +171,10 @@ std::shared_ptr<const Tokenizer> make_bpe_tokenizer(const BpeTrainer::Merges& me
     if (known.insert(left + right).second) file.pieces.push_back(left + right);
     file.merges.emplace_back(left, right);
   }
-  file.split_words = true;
+  file.pattern = kGpt2Pattern;
   const auto next = static_cast<int32_t>(file.pieces.size());
   file.specials = {{next, "<|begin|>"}, {next + 1, "<|end|>"}, {next + 2, "<|pad|>"}};
+  file.begin = file.specials.front();
   return json_tokenizer(byte_level_json(file), {.eos = "<|end|>", .pad = "<|pad|>"}, "tokenizer");
 }
 

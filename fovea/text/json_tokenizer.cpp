@@ -47,7 +47,7 @@ class JsonTokenizer : public Tokenizer {
   int32_t pad() const override { return pad_; }
   std::vector<SpecialToken> special_tokens() const override { return specials_; }
   std::string_view text_prefix() const override { return text_prefix_; }
-  std::string to_json() const override { return json_; }
+  TokenizerFile file() const override { return {"tokenizer.json", json_}; }
   uint64_t rules() const override { return fovea::fingerprint(json_); }
 
   void append(std::string_view text, std::vector<int32_t>& tokens) const override {
@@ -68,10 +68,7 @@ class JsonTokenizer : public Tokenizer {
   }
 
   std::string_view piece(int32_t token) const override {
-    require<InputError>(
-        token >= 0 && token < vocab_size(), "tokenizer",
-        "expected a token id in [0, {}); got {}; was the text tokenized with another tokenizer?",
-        vocab_size(), token);
+    require_id(token);
     return pieces_[static_cast<size_t>(token)];
   }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "fovea/text/tokenizer.h"
@@ -19,6 +20,8 @@ namespace fovea {
 /// file's own template puts first, so a tokenizer that adds none has none.
 struct MarkNames {
   std::string eos, pad;
+  /// Whether a begin mark is put before a text, where the file itself does not say it.
+  std::optional<bool> adds_bos{};
 };
 
 /// Makes a tokenizer of the content of a tokenizer.json. `where` names the file in errors.

@@ -103,7 +103,7 @@ TEST(JsonTokenizer, ItsFileLoadsAgainAsTheSame) {
   BpeTrainer trainer;
   trainer.add("over and over and over");
   const auto tokenizer = make_bpe_tokenizer(trainer.train(9));
-  write_file(folder / "tokenizer.json", tokenizer->to_json());
+  write_file(folder / "tokenizer.json", tokenizer->file().content);
   const auto loaded = load_tokenizer(folder.path());
   EXPECT_EQ(loaded->fingerprint(), tokenizer->fingerprint());
   EXPECT_EQ(loaded->kind(), "bpe");
@@ -124,7 +124,7 @@ TEST(JsonTokenizer, BytesThatAreNoUtf8SurviveTheRoundTrip) {
 
 TEST(JsonTokenizer, WhatIsNotReadIsRefusedByName) {
   const auto refused = [](const std::string& pointer, const Json& value, const std::string& named) {
-    Json file = Json::parse(make_bpe_tokenizer({})->to_json());
+    Json file = Json::parse(make_bpe_tokenizer({})->file().content);
     file[Json::json_pointer(pointer)] = value;
     EXPECT_ERROR(UnsupportedError, read(file), named);
   };
@@ -135,7 +135,7 @@ TEST(JsonTokenizer, WhatIsNotReadIsRefusedByName) {
   refused("/pre_tokenizer", nullptr, "decoder 'ByteLevel' in a model of characters");
   refused("/pre_tokenizer/add_prefix_space", true, "add_prefix_space");
   const auto damaged = [](const std::string& pointer, const Json& value, const std::string& named) {
-    Json file = Json::parse(make_bpe_tokenizer({})->to_json());
+    Json file = Json::parse(make_bpe_tokenizer({})->file().content);
     file[Json::json_pointer(pointer)] = value;
     EXPECT_ERROR(InputError, read(file), named);
   };
