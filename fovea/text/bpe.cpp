@@ -48,15 +48,17 @@ class LongWord {
 
   void add(int32_t rank, const Pair& pair, uint32_t place) {
     Places& of = places_[rank];
-    if (of.done == of.at.size()) {
+    if (of.empty()) {
       of.pair = pair;
       of.at.clear();
       of.done = 0;
-      of.ascending = true;
       ranks_.push(rank);
     }
-    of.ascending = of.ascending && (of.at.empty() || of.at.back() < place);
-    of.at.push_back(place);
+    if (of.at.empty() || of.at.back() < place) {
+      of.at.push_back(place);
+    } else {
+      of.early.push(place);
+    }
   }
 
   /// Merges until no pair is left; look(place) adds the pair that begins there, and target(left,
@@ -67,11 +69,10 @@ class LongWord {
       const int32_t rank = ranks_.top();
       Places& of = places_[rank];
       // A lower rank that comes in goes first; this one is returned to.
-      while (of.done < of.at.size() && ranks_.top() == rank) {
-        if (!of.ascending) sort(of);
+      while (!of.empty() && ranks_.top() == rank) {
         if (of.done + kAhead < of.at.size())
           __builtin_prefetch(&pieces_[of.at[of.done + kAhead]], 1);
-        merge(rank, of.pair, of.at[of.done++], look, target);
+        merge(rank, of.pair, of.next(), look, target);
       }
       if (ranks_.top() == rank) ranks_.pop();
     }
@@ -93,15 +94,19 @@ class LongWord {
   };
   struct Places {
     Pair pair{};  // of the first place; others of this rank are looked up
-    std::vector<uint32_t> at;
+    std::vector<uint32_t> at;  // ascending; those before `done` are taken
     size_t done = 0;
-    bool ascending = true;
-  };
+    std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> early;  // came too late
 
-  static void sort(Places& places) {
-    std::sort(places.at.begin() + static_cast<std::ptrdiff_t>(places.done), places.at.end());
-    places.ascending = true;
-  }
+    bool empty() const { return done == at.size() && early.empty(); }
+    /// The leftmost place.
+    uint32_t next() {
+      if (early.empty() || (done < at.size() && at[done] < early.top())) return at[done++];
+      const uint32_t place = early.top();
+      early.pop();
+      return place;
+    }
+  };
 
   template <class Look, class Target>
   void merge(int32_t rank, const Pair& pair, uint32_t place, const Look& look,
@@ -313,7 +318,7 @@ void Bpe::merge_short(std::vector<int32_t>& tokens, size_t begin) const {
   tokens.resize(begin + n);
 }
 
-// All places of a pair are merged in one go, in ascending order: that is the order of the
+// All places of a rank are merged in one go, in ascending order: that is the order of the
 // definition as long as no merge makes a pair of a lower rank, and where one does, its places come
 // first. A sweep over known places waits for no memory, which a queue of single places does in
 // every step of a word beyond the caches.

@@ -137,6 +137,20 @@ TEST(Bpe, MergesWhosePartsComeLaterInTheListFollowTheDefinitionToo) {
   expect_the_definition(merges);
 }
 
+// Files may give several merges one rank; the leftmost goes first, and time stays that of a sort.
+TEST(Bpe, MergesOfOneRankGoFromLeftToRightHoweverLongTheWord) {
+  std::vector<std::string> pieces{"a", "aa", "aaa", "aaaa"};
+  std::vector<BpeMerge> merges{{0, 0, 1, 0}, {1, 1, 3, 0}, {1, 0, 2, 0}};
+  const Bpe bpe(pieces, merges, {});
+  for (const size_t size : {10UL, 400'000UL}) {  // the short and the long way
+    std::vector<int32_t> tokens;
+    bpe.encode(std::string(size, 'a'), tokens);
+    std::vector<int32_t> expected(size / 3, 2);
+    if (size % 3 != 0) expected.push_back(0);
+    EXPECT_EQ(tokens, expected);
+  }
+}
+
 TEST(Bpe, WholeWordsWinOverMergesOnlyOnRequest) {
   std::vector<std::string> pieces;
   for (int byte = 0; byte < 256; ++byte) pieces.emplace_back(1, static_cast<char>(byte));
