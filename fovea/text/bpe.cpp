@@ -93,7 +93,7 @@ class LongWord {
     uint32_t next, before;
   };
   struct Places {
-    Pair pair{};  // of the first place; others of this rank are looked up
+    Pair pair{};               // of the first place; others of this rank are looked up
     std::vector<uint32_t> at;  // ascending; those before `done` are taken
     size_t done = 0;
     std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> early;  // came too late

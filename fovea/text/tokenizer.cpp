@@ -39,9 +39,17 @@ void Tokenizer::require_id(int32_t token) const {
 }
 
 std::string IncrementalDecoder::push(int32_t token) {
-  return stream_.push(tokenizer_.piece(token));
+  std::string_view piece = tokenizer_.piece(token);
+  const std::string_view prefix = tokenizer_.text_prefix();
+  if (from_ == From::start && !begun_ && piece.starts_with(prefix))
+    piece.remove_prefix(prefix.size());
+  begun_ = begun_ || !tokenizer_.piece(token).empty();
+  return stream_.push(piece);
 }
 
-std::string IncrementalDecoder::finish() { return stream_.finish(); }
+std::string IncrementalDecoder::finish() {
+  begun_ = false;
+  return stream_.finish();
+}
 
 }  // namespace fovea

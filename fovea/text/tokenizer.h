@@ -86,7 +86,10 @@ class Tokenizer {
 /// tokenizer.
 class IncrementalDecoder {
  public:
-  explicit IncrementalDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  /// Text that goes on keeps the space of its first word, which `decode` takes away at the start.
+  enum class From { start, middle };
+  explicit IncrementalDecoder(const Tokenizer& tokenizer, From from = From::start)
+      : tokenizer_(tokenizer), from_(from) {}
   /// The text that this token completes; often "" inside a character of several bytes.
   std::string push(int32_t token);
   /// What is left at the end: U+FFFD for an unfinished character. The decoder is then as new.
@@ -94,6 +97,8 @@ class IncrementalDecoder {
 
  private:
   const Tokenizer& tokenizer_;
+  From from_;
+  bool begun_ = false;
   Utf8Stream stream_;
 };
 

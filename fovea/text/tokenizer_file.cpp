@@ -341,7 +341,8 @@ class FileReader {
     } else if (type == "Strip") {
       const auto start = value<int64_t>(node, "start", 0), stop = value<int64_t>(node, "stop", 0);
       if (start > 1 || stop > 0) refuse("a decoder that strips more than one character");
-      if (start == 1) parts_.text_prefix = value<std::string>(node, "content", "");
+      if (value<std::string>(node, "content", "") != " ") refuse("a decoder that strips no space");
+      if (start == 1) parts_.text_prefix = " ";
     } else if (type != "Fuse") {
       refuse(fmt::format("the decoder '{}' in a model of characters", type));
     }

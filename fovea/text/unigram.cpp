@@ -19,9 +19,9 @@ struct Step {
   int32_t id = 0;
   int32_t begin = kUnreached;
 
-  void improve(double candidate, size_t from, int32_t piece) {
+  void improve(Sum candidate, size_t from, int32_t piece) {
     if (begin != kUnreached && !(candidate > score)) return;
-    score = static_cast<Sum>(candidate);
+    score = candidate;
     begin = static_cast<int32_t>(from);
     id = piece;
   }
@@ -54,7 +54,7 @@ void Unigram::encode_in(std::string_view word, std::vector<int32_t>& tokens) con
     const Sum here = steps[at].score;
     bool covered = false;
     trie_.prefixes(word.substr(at), [&](size_t size, int32_t id) {
-      steps[at + size].improve(scores_[static_cast<size_t>(id)] + here, at, id);
+      steps[at + size].improve(static_cast<Sum>(scores_[static_cast<size_t>(id)] + here), at, id);
       covered = covered || size == character;
     });
     if (!covered) {

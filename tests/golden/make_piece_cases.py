@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes piece_tokenizers.json: small tokenizers of the SentencePiece kinds, and what the `tokenizers` package makes of texts.
+"""Writes piece_tokenizers.json and sentencepiece.json: small tokenizers of the SentencePiece kinds, as tokenizer.json and as
+.model, and what the packages `tokenizers` and `sentencepiece` make of texts.
 
-Run by hand with the Python of `make python-peers` and the package sentencepiece, which writes the character map; the
-tests only read the file. The vocabularies are learned from this folder's scripts.
+Run by hand with the Python of `make python-peers` and the package sentencepiece; the tests only read the files. The vocabularies are learned from this folder's scripts.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -69,11 +69,50 @@ def field(message: bytes, wanted: int) -> bytes:
     raise KeyError(wanted)
 
 
+def write_rules(folder: str) -> str:
+    path = pathlib.Path(folder) / "rules.tsv"
+    path.write_text(RULES)
+    return str(path)
+
+
+def write_models() -> None:
+    plain = {"hard_vocab_limit": False, "vocab_size": 420, "character_coverage": 0.98}
+    exact = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    user = {"user_defined_symbols": ["<x>", "the", "z"]}
+    with tempfile.TemporaryDirectory() as folder:
+        rules = {"normalization_rule_tsv": write_rules(folder)}
+        models = {
+            "bpe with bytes": dict(plain, model_type="bpe", byte_fallback=True, **exact),
+            "bpe with pieces of the user": dict(plain, model_type="bpe", **rules, **user) | {"vocab_size": 220},
+            "unigram": dict(plain, **rules) | {"vocab_size": 180},
+            "unigram with bytes and pieces of the user": dict(plain, byte_fallback=True, **exact, **user),
+            "unigram with spaces behind": dict(plain, normalization_rule_name="identity", treat_whitespace_as_suffix=True) | {"vocab_size": 180},
+            "no space before": dict(plain, model_type="bpe", byte_fallback=True, **exact) | {"add_dummy_prefix": False},
+        }
+        models = {name: sentencepiece_model(**options) for name, options in models.items()}
+    texts = [text.encode() for text in TEXTS] + [b"\xff\xfe a \xe2\x82", b"<x>the thez\xf0z"]
+    cases = {}
+    for name, model in models.items():
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        ids = [processor.encode(text) for text in texts]
+        cases[name] = {"model": coded(model), "texts": [coded(text) for text in texts], "ids": ids,
+                       "decoded": [processor.decode(i) for i in ids]}
+    write("sentencepiece.json", cases)
+
+
+def coded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def write(name: str, cases: dict) -> None:
+    lines = [f"{json.dumps(key)}: {json.dumps(case)}" for key, case in cases.items()]
+    (HERE / name).write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"{name}: {len(cases)} tokenizers")
+
+
 def character_map() -> str:
-    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
-        rules.write(RULES)
-        rules.flush()
-        model = sentencepiece_model(vocab_size=150, hard_vocab_limit=False, normalization_rule_tsv=rules.name)
+    with tempfile.TemporaryDirectory() as folder:
+        model = sentencepiece_model(vocab_size=150, hard_vocab_limit=False, normalization_rule_tsv=write_rules(folder))
     return base64.b64encode(field(field(model, 3), 2)).decode()  # normalizer_spec.precompiled_charsmap
 
 
@@ -171,9 +210,8 @@ def main() -> None:
         ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
         cases[name] = {"tokenizer": json.loads(tokenizer.to_str()), "texts": TEXTS, "ids": ids,
                        "decoded": [tokenizer.decode(i) for i in ids]}
-    path = HERE / "piece_tokenizers.json"
-    path.write_text("{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(case)}" for name, case in cases.items()) + "\n}\n")
-    print(f"{path}: {len(cases)} tokenizers, {len(TEXTS)} texts")
+    write("piece_tokenizers.json", cases)
+    write_models()
 
 
 if __name__ == "__main__":
