@@ -5,6 +5,7 @@ SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
 """
 
+import base64
 import json
 import pathlib
 
@@ -37,6 +38,11 @@ def main() -> None:
         kept = {m.replace(" ", "") for m in kept}
         tokenizer["model"]["vocab"] = {t: i for t, i in tokenizer["model"]["vocab"].items() if len(t) == 1 or t in kept}
         files[f"tokenizer_json/{name.replace(' ', '_').replace(',', '')}"] = json.dumps(tokenizer).encode()
+    pieces = json.loads((HERE.parent / "golden/sentencepiece.json").read_text())
+    for name in ("bpe with pieces of the user", "unigram"):
+        files[f"token_files/{name.replace(' ', '_')}"] = base64.b64decode(pieces[name]["model"])
+    ranks = [bytes([byte]) for byte in range(256)] + [b"th", b"the", b"\xc3\xa9"]
+    files["token_files/ranks"] = b"".join(b"%s %d\n" % (base64.b64encode(token), i) for i, token in enumerate(ranks))
     for name, content in files.items():
         path = HERE / "corpus" / name
         path.parent.mkdir(parents=True, exist_ok=True)
