@@ -7,6 +7,7 @@
 #include <limits>
 #include <queue>
 #include <span>
+#include <unordered_map>
 #include <utility>
 
 #include "fovea/text/utf8.h"
@@ -140,7 +141,7 @@ class LongWord {
 
 Bpe::Bpe(const std::vector<std::string>& pieces, const std::vector<BpeMerge>& merges,
          const BpeOptions& options)
-    : options_(options) {
+    : options_(options), whole_(pieces.size()) {
   find_units(pieces);
   const size_t slots = std::bit_ceil(2 * merges.size() + 2);
   keys_.assign(slots, kNoKey);
@@ -154,17 +155,13 @@ Bpe::Bpe(const std::vector<std::string>& pieces, const std::vector<BpeMerge>& me
                       merges[i].merged};
   }
   // Most words of a text are one token; finding them whole saves their merges.
-  size_t bytes = 0;
-  for (const std::string& piece : pieces) bytes += piece.size();
-  text_.reserve(bytes);
   for (size_t id = 0; id < pieces.size(); ++id) {
     if (pieces[id].empty()) continue;
     std::vector<int32_t> tokens;
     if (!options_.whole_words) merge(pieces[id], tokens);
     if (!options_.whole_words && (tokens.size() != 1 || tokens[0] != static_cast<int32_t>(id)))
       continue;
-    const auto place = text_.insert(text_.end(), pieces[id].begin(), pieces[id].end());
-    whole_.emplace(std::string_view(&*place, pieces[id].size()), static_cast<int32_t>(id));
+    if (whole_.find(pieces[id]) < 0) whole_.add(pieces[id], static_cast<int32_t>(id));
   }
   cut_at_mark_ = merges_stop_at_mark(pieces, merges);
 }
@@ -221,8 +218,8 @@ void Bpe::encode(std::string_view word, std::vector<int32_t>& tokens) const {
 }
 
 void Bpe::encode_part(std::string_view part, std::vector<int32_t>& tokens) const {
-  if (const auto found = whole_.find(part); found != whole_.end()) {
-    tokens.push_back(found->second);
+  if (const int32_t token = whole_.find(part); token >= 0) {
+    tokens.push_back(token);
   } else {
     merge(part, tokens);
   }

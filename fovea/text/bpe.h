@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "fovea/text/byte_names.h"
+#include "fovea/text/word_table.h"
 
 namespace fovea {
 
@@ -45,8 +45,6 @@ class Bpe {
   /// `pieces[id]` is the text of a token in words ("" = no token of text).
   Bpe(const std::vector<std::string>& pieces, const std::vector<BpeMerge>& merges,
       const BpeOptions& options);
-  Bpe(const Bpe&) = delete;
-  Bpe(Bpe&&) = default;
 
   /// Appends the tokens of a word, which may be a whole text. O(n log n). Safe from several
   /// threads.
@@ -74,8 +72,7 @@ class Bpe {
   // Open addressing, a power of two of slots, at most half of them filled.
   std::vector<uint64_t> keys_;
   std::vector<Target> targets_;
-  std::vector<char> text_;  // what the keys below view; it keeps its place when it is moved
-  std::unordered_map<std::string_view, int32_t> whole_;  // words whose encoding is one token
+  WordTable whole_;  // words whose encoding is one token
 };
 
 }  // namespace fovea
