@@ -86,7 +86,7 @@ void train_tokenizer(const TrainOptions& options, const Globals& globals) {
   progress.finish();
   const auto tokenizer = make_bpe_tokenizer(merges);
   const std::filesystem::path file = folder / "tokenizer.json";
-  write_file(file, tokenizer->to_json());
+  write_file(file, tokenizer->file().content);
   if (globals.json) {
     print(nlohmann::ordered_json{{"tokenizer", file.string()},
                                  {"vocabulary", tokenizer->vocab_size()},

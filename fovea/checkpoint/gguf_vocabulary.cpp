@@ -11,6 +11,8 @@
 #include "fovea/base/nearest_name.h"
 #include "fovea/base/printable.h"
 #include "fovea/text/byte_names.h"
+#include "fovea/text/json_tokenizer.h"
+#include "fovea/text/sentencepiece_tokenizer.h"
 #include "fovea/text/word_splitter.h"
 
 namespace fovea {
@@ -23,10 +25,20 @@ constexpr const char *kModel = "tokenizer.ggml.model", *kPre = "tokenizer.ggml.p
                      *kMerges = "tokenizer.ggml.merges", *kBegin = "tokenizer.ggml.bos_token_id",
                      *kEnd = "tokenizer.ggml.eos_token_id",
                      *kPad = "tokenizer.ggml.padding_token_id",
-                     *kAddBegin = "tokenizer.ggml.add_bos_token";
+                     *kAddBegin = "tokenizer.ggml.add_bos_token",
+                     *kScores = "tokenizer.ggml.scores",
+                     *kSpacePrefix = "tokenizer.ggml.add_space_prefix",
+                     *kUnknown = "tokenizer.ggml.unknown_token_id";
 
-/// Values of tokenizer.ggml.token_type.
-enum TokenType : int64_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5 };
+/// Values of tokenizer.ggml.token_type; those of SentencePiece.
+enum TokenType : int64_t {
+  normal = 1,
+  unknown = 2,
+  control = 3,
+  user_defined = 4,
+  unused = 5,
+  byte = 6
+};
 
 constexpr std::string_view kDigit = R"(\p{N})";
 constexpr std::string_view kLlama3 =
@@ -103,6 +115,22 @@ class Lists {
     require<CheckpointError>(!value->array && value->integers.size() == 1, where_,
                              "'{}' must be a whole number", key);
     return value->integers[0];
+  }
+  /// The score of each of `count` pieces.
+  const std::vector<double>& scores(size_t count) const {
+    const GgufValue* value = find(kScores);
+    require<CheckpointError>(value != nullptr && value->array && value->reals.size() == count,
+                             where_, "expected '{}', a number for each of {} tokens; got {}", kScores,
+                             count, value == nullptr ? 0 : value->reals.size());
+    return value->reals;
+  }
+  /// The text of the token whose id stands under `key`, "" where the key is not there.
+  std::string token_of(const char* key, const std::vector<std::string>& tokens) const {
+    const int64_t id = integer(key, -1);
+    require<CheckpointError>(id >= -1 && id < std::ssize(tokens), where_,
+                             "'{}' must be the id of one of {} tokens; got {}", key, tokens.size(),
+                             id);
+    return id < 0 ? "" : tokens[static_cast<size_t>(id)];
   }
   /// The type of each of `count` tokens; normal where the file does not say.
   std::vector<int64_t> types(size_t count) const {
@@ -192,6 +220,22 @@ Json member(const Json& root, const char* key) {
   return found == root.end() ? Json(nullptr) : *found;
 }
 
+bool has_byte_level(const Json& node) {
+  if (!node.is_object()) return false;
+  const auto inner = node.find("pretokenizers");
+  return node.value("type", "") == "ByteLevel" ||
+         (inner != node.end() && std::ranges::any_of(*inner, has_byte_level));
+}
+
+void require_byte_level(const Json& root) {
+  const std::string type = root["model"].value("type", "");
+  require<UnsupportedError>(
+      type == "BPE" && has_byte_level(member(root, "pre_tokenizer")), "GGUF",
+      "expected a tokenizer.json of byte-level BPE, or a SentencePiece model (tokenizer.model); this "
+      "one is {}: export a model folder",
+      type == "BPE" ? "BPE on characters" : type);
+}
+
 /// The name of a tokenizer's patterns. Without merges a text is cut into bytes by any of them.
 std::string_view name_of_patterns(const Json& root) {
   const Json& model = root["model"];
@@ -213,6 +257,78 @@ std::string_view name_of_patterns(const Json& root) {
                          "[{}]{}{}, which has no name in GGUF",
                          fmt::join(names, ", "), fmt::join(patterns, "] then ["),
                          normalise ? " after NFC" : "", whole_words ? ", whole words first" : "");
+}
+
+/// The vocabulary "llama": the pieces of a SentencePiece model of the algorithm BPE.
+SentencePieceModel sentencepiece_model(const Lists& lists, const std::string& where) {
+  const std::vector<std::string>& tokens = lists.texts(kTokens);
+  const std::vector<double>& scores = lists.scores(tokens.size());
+  const std::vector<int64_t> types = lists.types(tokens.size());
+  SentencePieceModel model{.algorithm = SentencePieceModel::Algorithm::bpe,
+                           .add_dummy_prefix = lists.integer(kSpacePrefix, 1) != 0,
+                           .remove_extra_whitespaces = false};
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    require<CheckpointError>(types[i] >= TokenType::normal && types[i] <= TokenType::byte, where,
+                             "'{}' must be 1 to 6 for every token; got {} for token {}", kTypes,
+                             types[i], i);
+    model.byte_fallback = model.byte_fallback || types[i] == TokenType::byte;
+    model.pieces.push_back({tokens[i], static_cast<float>(scores[i]),
+                            static_cast<SentencePieceModel::Type>(types[i])});
+  }
+  model.bos = lists.token_of(kBegin, tokens);
+  model.eos = lists.token_of(kEnd, tokens);
+  model.pad = lists.token_of(kPad, tokens);
+  return model;
+}
+
+/// The metadata of a SentencePiece model for a model with `count` ids.
+GgufMetadata sentencepiece_metadata(const SentencePieceModel& model, const Tokenizer& tokenizer,
+                                    size_t count) {
+  using Algorithm = SentencePieceModel::Algorithm;
+  require<UnsupportedError>(
+      model.algorithm == Algorithm::bpe && model.charsmap.empty() &&
+          !model.remove_extra_whitespaces && !model.whitespace_as_suffix &&
+          model.escape_whitespaces,
+      "GGUF",
+      "the vocabulary 'llama' is a SentencePiece model of the algorithm BPE without a normalizer; "
+      "this one is {}: export a model folder",
+      model.algorithm == Algorithm::bpe ? "one with a normalizer" : "of the algorithm Unigram");
+  require<ConfigError>(model.pieces.size() <= count, "GGUF",
+                       "the tokenizer has {} pieces; the model has {} ids", model.pieces.size(),
+                       count);
+  std::vector<std::string> tokens;
+  std::vector<int64_t> types;
+  GgufValue scores{.type = GgufType::float32, .array = true};
+  for (const SentencePieceModel::Piece& piece : model.pieces) {
+    types.push_back(static_cast<int64_t>(piece.type));
+    tokens.push_back(piece.text);
+    scores.reals.push_back(piece.score);
+  }
+  while (tokens.size() < count) {
+    tokens.push_back(fmt::format("[PAD{}]", tokens.size()));
+    types.push_back(TokenType::unused);
+    scores.reals.push_back(0.0);
+  }
+  GgufMetadata metadata;
+  metadata[kModel] = GgufValue::of_text("llama");
+  metadata[kPre] = GgufValue::of_text("default");
+  metadata[kSpacePrefix] = GgufValue::of_boolean(model.add_dummy_prefix);
+  metadata[kAddBegin] = GgufValue::of_boolean(tokenizer.bos() >= 0);
+  const auto unknown = std::ranges::find(types, int64_t{TokenType::unknown});
+  if (unknown != types.end())
+    metadata[kUnknown] = GgufValue::of_integer(unknown - types.begin());
+  const auto named = [&](const char* key, const std::string& name) {
+    const auto found = std::ranges::find(tokens, name);
+    if (!name.empty() && found != tokens.end())
+      metadata[key] = GgufValue::of_integer(found - tokens.begin());
+  };
+  named(kBegin, model.bos);
+  named(kEnd, model.eos);
+  named(kPad, model.pad);
+  metadata[kTokens] = GgufValue::of_texts(std::move(tokens));
+  metadata[kTypes] = GgufValue::of_integers(std::move(types));
+  metadata[kScores] = std::move(scores);
+  return metadata;
 }
 
 /// A GGUF cannot say what becomes of bytes without a token; readers drop them.
@@ -330,27 +446,35 @@ std::shared_ptr<const Tokenizer> gguf_tokenizer(const GgufMetadata& metadata,
     case GgufVocabulary::byte_level_bpe:
       break;
     case GgufVocabulary::sentencepiece:
-      fail<UnsupportedError>(where,
-                             "'{}' is 'llama', a SentencePiece vocabulary, which is not read: "
-                             "expected 'gpt2' (byte-level BPE)",
-                             kModel);
+      break;
     case GgufVocabulary::other:
       require<CheckpointError>(!model.empty(), where,
                                "expected '{}'; it is missing: the file has no vocabulary", kModel);
-      fail<UnsupportedError>(where, "'{}' must be 'gpt2' (byte-level BPE); got '{}'", kModel,
-                             printable_line(model));
+      fail<UnsupportedError>(
+          where, "'{}' must be 'gpt2' (byte-level BPE) or 'llama' (SentencePiece); got '{}'", kModel,
+          printable_line(model));
   }
-  TokenizerText text = gguf_tokenizer_json(metadata, where);
   try {
-    return bpe_tokenizer(std::move(text.json), text.marks, where);
+    if (model == "llama") {
+      const Lists lists(metadata, where);
+      const SentencePieceModel pieces = sentencepiece_model(lists, where);
+      return sentencepiece_tokenizer(
+          pieces, {pieces.eos, pieces.pad, lists.integer(kAddBegin, 1) != 0}, where);
+    }
+    TokenizerText text = gguf_tokenizer_json(metadata, where);
+    return json_tokenizer(std::move(text.json), text.marks, where);
   } catch (const InputError& error) {
     throw CheckpointError(error.what());
   }
 }
 
 GgufMetadata gguf_tokenizer_metadata(const Tokenizer& tokenizer, int64_t vocabulary) {
-  const Json root = Json::parse(tokenizer.to_json());
+  const TokenizerFile file = tokenizer.file();
   const auto count = static_cast<size_t>(vocabulary);
+  if (file.name != "tokenizer.json")
+    return sentencepiece_metadata(read_sentencepiece(file.content, "GGUF"), tokenizer, count);
+  const Json root = Json::parse(file.content);
+  require_byte_level(root);
   std::vector<std::string> tokens(count), merges;
   std::vector<int64_t> types(count, TokenType::unused);
   const auto set = [&](const std::string& text, int64_t id, TokenType type) {

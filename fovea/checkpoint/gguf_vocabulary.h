@@ -1,7 +1,8 @@
 // Vocabularies of GGUF: metadata as the text of a tokenizer.json, and back.
 //
-// There is one tokenizer of byte-level BPE (fovea/text/bpe_tokenizer.h); a GGUF names the patterns
-// that split its texts ("tokenizer.ggml.pre"), and the table of those names is here.
+// There is one tokenizer of byte-level BPE (fovea/text/json_tokenizer.h); a GGUF names the patterns
+// that split its texts ("tokenizer.ggml.pre"), and the table of those names is here. A vocabulary
+// "llama" is a SentencePiece model without its normalizer.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -12,12 +13,12 @@
 #include <string>
 
 #include "fovea/checkpoint/gguf.h"
-#include "fovea/text/bpe_tokenizer.h"
+#include "fovea/text/json_tokenizer.h"
 #include "fovea/text/tokenizer.h"
 
 namespace fovea {
 
-/// Kinds of "tokenizer.ggml.model". Only the first is read today.
+/// Kinds of "tokenizer.ggml.model": gpt2, llama, and those that are not read.
 enum class GgufVocabulary { byte_level_bpe, sentencepiece, other };
 GgufVocabulary gguf_vocabulary(const GgufMetadata& metadata, const std::string& where);
 
@@ -34,7 +35,8 @@ std::shared_ptr<const Tokenizer> gguf_tokenizer(const GgufMetadata& metadata,
                                                 const std::string& where);
 
 /// The metadata of a tokenizer for a model with `vocabulary` ids; ids that no token has become
-/// unused ones. UnsupportedError for patterns that have no name in GGUF.
+/// unused ones. UnsupportedError for patterns that have no name in GGUF and for tokenizers of other
+/// kinds.
 GgufMetadata gguf_tokenizer_metadata(const Tokenizer& tokenizer, int64_t vocabulary);
 
 }  // namespace fovea

@@ -170,12 +170,17 @@ ModelConfig config_from(const std::string& text, const fs::path& path) {
   return config.resolved(config.vocab_size);
 }
 
-/// What `transformers` needs to make a tokenizer of tokenizer.json.
+/// What `transformers` needs to make a tokenizer of tokenizer.json or tokenizer.model.
 Json tokenizer_config_json(const ModelConfig& config, const Tokenizer& tokenizer,
                            const std::string& chat_template) {
-  Json json{{"tokenizer_class", "PreTrainedTokenizerFast"},
+  const bool json_file = tokenizer.file().name == kTokenizer;
+  Json json{{"tokenizer_class", json_file ? "PreTrainedTokenizerFast" : "LlamaTokenizer"},
             {"model_max_length", config.context},
             {"clean_up_tokenization_spaces", false}};
+  if (!json_file) {  // a SentencePiece model does not say which marks are put around a text
+    json["add_bos_token"] = tokenizer.bos() >= 0;
+    json["add_eos_token"] = false;
+  }
   for (const SpecialToken& special : tokenizer.special_tokens()) {
     if (special.id == tokenizer.bos()) json["bos_token"] = special.text;
     if (special.id == tokenizer.eos()) json["eos_token"] = special.text;
@@ -309,7 +314,10 @@ void save_model(const fs::path& folder, const Transformer& model, const Tokenize
                                       options.dtype.value_or(stored_dtype(model)), options.exact);
   const FamilyWeights family(json["model_type"].get<std::string>());
   write_weights(folder, family.to_store(tensors), options.shard_bytes);
-  write_file(folder / kTokenizer, tokenizer.to_json());
+  const TokenizerFile file = tokenizer.file();
+  // A tokenizer.json that stood here before would be read first.
+  if (file.name != kTokenizer) fs::remove(folder / kTokenizer);
+  write_file(folder / file.name, file.content);
   write_file(folder / kTokenizerConfig,
              tokenizer_config_json(config, tokenizer, options.chat_template).dump(2) + "\n");
   write_file(folder / kConfig, json.dump(2) + "\n");
@@ -325,7 +333,8 @@ at::ScalarType stored_dtype(const Transformer& model) {
 LoadedModel load_model(const fs::path& folder, at::Device device, const MatrixStorage& matrices) {
   if (const auto gguf = find_gguf(folder)) return load_gguf(*gguf, device, matrices);
   const ModelConfig config = load_model_config(folder);
-  const fs::path tokenizer_path = existing_file(folder, kTokenizer);
+  const fs::path tokenizer_path =
+      existing_file(folder, find_tokenizer_file(folder).filename().string());
   const WeightFiles file(folder);
   std::shared_ptr<const Tokenizer> tokenizer;
   try {

@@ -25,6 +25,13 @@ bool is_set(const std::atomic<bool>* flag) {
   return flag != nullptr && flag->load(std::memory_order_relaxed);
 }
 
+/// Where the text behind a prompt stands: a prompt of marks alone has no text.
+IncrementalDecoder::From from_of(const Tokenizer& tokenizer, std::span<const int32_t> prompt) {
+  const bool text =
+      std::ranges::any_of(prompt, [&](int32_t token) { return !tokenizer.piece(token).empty(); });
+  return text ? IncrementalDecoder::From::middle : IncrementalDecoder::From::start;
+}
+
 }  // namespace
 
 TextWriter::TextWriter(const Tokenizer& tokenizer, const GenerateOptions& options,
@@ -33,7 +40,7 @@ TextWriter::TextWriter(const Tokenizer& tokenizer, const GenerateOptions& option
       max_tokens_(options.max_tokens),
       stream_(std::move(stream)),
       sampler_(options.sampling, static_cast<uint64_t>(options.seed), tokenizer.vocab_size()),
-      decoder_(tokenizer),
+      decoder_(tokenizer, from_of(tokenizer, tokens)),
       stops_(options.stop) {
   require<InputError>(!tokens.empty(), "generate",
                       "expected a text of at least one token; got none, and this tokenizer has no "

@@ -7,7 +7,10 @@
 #include <limits>
 #include <queue>
 #include <span>
+#include <unordered_map>
 #include <utility>
+
+#include "fovea/text/utf8.h"
 
 namespace fovea {
 namespace {
@@ -46,29 +49,31 @@ class LongWord {
 
   void add(int32_t rank, const Pair& pair, uint32_t place) {
     Places& of = places_[rank];
-    if (of.done == of.at.size()) {
+    if (of.empty()) {
       of.pair = pair;
       of.at.clear();
       of.done = 0;
-      of.ascending = true;
       ranks_.push(rank);
     }
-    of.ascending = of.ascending && (of.at.empty() || of.at.back() < place);
-    of.at.push_back(place);
+    if (of.at.empty() || of.at.back() < place) {
+      of.at.push_back(place);
+    } else {
+      of.early.push(place);
+    }
   }
 
-  /// Merges until no pair is left; look(place) adds the pair that begins there.
-  template <class Look>
-  void merge_all(const Look& look) {
+  /// Merges until no pair is left; look(place) adds the pair that begins there, and target(left,
+  /// right) is what these become, or null.
+  template <class Look, class Target>
+  void merge_all(const Look& look, const Target& target) {
     while (!ranks_.empty()) {
       const int32_t rank = ranks_.top();
       Places& of = places_[rank];
       // A lower rank that comes in goes first; this one is returned to.
-      while (of.done < of.at.size() && ranks_.top() == rank) {
-        if (!of.ascending) sort(of);
+      while (!of.empty() && ranks_.top() == rank) {
         if (of.done + kAhead < of.at.size())
           __builtin_prefetch(&pieces_[of.at[of.done + kAhead]], 1);
-        merge(of.pair, of.at[of.done++], look);
+        merge(rank, of.pair, of.next(), look, target);
       }
       if (ranks_.top() == rank) ranks_.pop();
     }
@@ -89,23 +94,35 @@ class LongWord {
     uint32_t next, before;
   };
   struct Places {
-    Pair pair{};
-    std::vector<uint32_t> at;
+    Pair pair{};               // of the first place; others of this rank are looked up
+    std::vector<uint32_t> at;  // ascending; those before `done` are taken
     size_t done = 0;
-    bool ascending = true;
+    std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> early;  // came too late
+
+    bool empty() const { return done == at.size() && early.empty(); }
+    /// The leftmost place.
+    uint32_t next() {
+      if (early.empty() || (done < at.size() && at[done] < early.top())) return at[done++];
+      const uint32_t place = early.top();
+      early.pop();
+      return place;
+    }
   };
 
-  static void sort(Places& places) {
-    std::sort(places.at.begin() + static_cast<std::ptrdiff_t>(places.done), places.at.end());
-    places.ascending = true;
-  }
-
-  template <class Look>
-  void merge(const Pair& pair, uint32_t place, const Look& look) {
+  template <class Look, class Target>
+  void merge(int32_t rank, const Pair& pair, uint32_t place, const Look& look,
+             const Target& target) {
     Piece& piece = pieces_[place];
-    if (pair_at(place) != std::pair(pair.left, pair.right)) return;  // merged with others since
+    const auto [left, right] = pair_at(place);
+    int32_t merged = pair.merged;
+    if (left != pair.left || right != pair.right) {
+      // Merged with others since, or another pair of the same rank.
+      const auto* found = piece.id < 0 || right < 0 ? nullptr : target(left, right);
+      if (found == nullptr || found->rank != rank) return;
+      merged = found->merged;
+    }
     Piece& gone = pieces_[piece.next];
-    piece.id = pair.merged;
+    piece.id = merged;
     piece.next = gone.next;
     gone.id = -1;
     if (piece.next < pieces_.size()) {
@@ -123,36 +140,60 @@ class LongWord {
 }  // namespace
 
 Bpe::Bpe(const std::vector<std::string>& pieces, const std::vector<BpeMerge>& merges,
-         bool whole_words, UnknownByte unknown)
-    : unknown_(unknown) {
-  byte_.fill(-1);
-  size_t bytes = 0;
-  for (size_t id = 0; id < pieces.size(); ++id) {
-    if (pieces[id].size() == 1)
-      byte_[static_cast<uint8_t>(pieces[id][0])] = static_cast<int32_t>(id);
-    bytes += pieces[id].size();
-  }
+         const BpeOptions& options)
+    : options_(options), whole_(pieces.size()) {
+  find_units(pieces);
   const size_t slots = std::bit_ceil(2 * merges.size() + 2);
   keys_.assign(slots, kNoKey);
   targets_.resize(slots);
-  for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const uint64_t key = key_of(merges[rank].left, merges[rank].right);
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const uint64_t key = key_of(merges[i].left, merges[i].right);
     size_t slot = slot_of(key, slots - 1);
     while (keys_[slot] != kNoKey && keys_[slot] != key) slot = (slot + 1) & (slots - 1);
     keys_[slot] = key;
-    targets_[slot] = {static_cast<int32_t>(rank), merges[rank].merged};
+    targets_[slot] = {merges[i].rank < 0 ? static_cast<int32_t>(i) : merges[i].rank,
+                      merges[i].merged};
   }
   // Most words of a text are one token; finding them whole saves their merges.
-  text_.reserve(bytes);
   for (size_t id = 0; id < pieces.size(); ++id) {
     if (pieces[id].empty()) continue;
     std::vector<int32_t> tokens;
-    if (!whole_words) merge(pieces[id], tokens);
-    if (!whole_words && (tokens.size() != 1 || tokens[0] != static_cast<int32_t>(id))) continue;
-    const size_t begin = text_.size();
-    text_ += pieces[id];
-    whole_.emplace(std::string_view(text_).substr(begin), static_cast<int32_t>(id));
+    if (!options_.whole_words) merge(pieces[id], tokens);
+    if (!options_.whole_words && (tokens.size() != 1 || tokens[0] != static_cast<int32_t>(id)))
+      continue;
+    if (whole_.find(pieces[id]) < 0) whole_.add(pieces[id], static_cast<int32_t>(id));
   }
+  cut_at_mark_ = merges_stop_at_mark(pieces, merges);
+}
+
+void Bpe::find_units(const std::vector<std::string>& pieces) {
+  unit_.assign(256, -1);
+  for (size_t id = 0; id < pieces.size(); ++id) {
+    const std::string& piece = pieces[id];
+    if (piece.empty()) continue;
+    size_t unit = static_cast<uint8_t>(piece[0]);
+    if (options_.unit == BpeOptions::Unit::character) {
+      const Utf8Step step = utf8_step(piece);
+      if (step.kind != Utf8Step::Kind::character || step.size != piece.size()) continue;
+      unit = utf8_character(piece, step.size);
+    } else if (piece.size() != 1) {
+      continue;
+    }
+    if (unit >= unit_.size()) unit_.resize(unit + 1, -1);
+    unit_[unit] = static_cast<int32_t>(id);
+  }
+}
+
+// Then a text can be encoded word by word: a word is often one token, and short.
+bool Bpe::merges_stop_at_mark(const std::vector<std::string>& pieces,
+                              const std::vector<BpeMerge>& merges) const {
+  if (options_.unit != BpeOptions::Unit::character || options_.whole_words) return false;
+  const size_t mark = utf8_character(kSpaceMark, kSpaceMark.size());
+  if (mark >= unit_.size() || unit_[mark] < 0) return false;
+  return std::ranges::all_of(merges, [&](const BpeMerge& merge) {
+    return !pieces[static_cast<size_t>(merge.right)].starts_with(kSpaceMark) ||
+           pieces[static_cast<size_t>(merge.left)].ends_with(kSpaceMark);
+  });
 }
 
 const Bpe::Target* Bpe::find(int32_t left, int32_t right) const {
@@ -165,27 +206,39 @@ const Bpe::Target* Bpe::find(int32_t left, int32_t right) const {
 }
 
 void Bpe::encode(std::string_view word, std::vector<int32_t>& tokens) const {
-  if (const auto found = whole_.find(word); found != whole_.end()) {
-    tokens.push_back(found->second);
+  while (cut_at_mark_ && word.size() > kSpaceMark.size()) {
+    size_t cut = 0;  // the end of the marks at the start
+    while (word.substr(cut).starts_with(kSpaceMark)) cut += kSpaceMark.size();
+    cut = word.find(kSpaceMark, cut);
+    if (cut == std::string_view::npos) break;
+    encode_part(word.substr(0, cut), tokens);
+    word.remove_prefix(cut);
+  }
+  if (!word.empty()) encode_part(word, tokens);
+}
+
+void Bpe::encode_part(std::string_view part, std::vector<int32_t>& tokens) const {
+  if (const int32_t token = whole_.find(part); token >= 0) {
+    tokens.push_back(token);
   } else {
-    merge(word, tokens);
+    merge(part, tokens);
   }
 }
 
 void Bpe::push_bytes(std::string_view word, std::vector<int32_t>& tokens) const {
   bool after_unknown = false;
   const auto push = [&](uint8_t byte) {
-    const bool known = byte_[byte] >= 0;
+    const bool known = unit_[byte] >= 0;
     if (known) {
-      tokens.push_back(byte_[byte]);
-    } else if (unknown_.token >= 0 && !(after_unknown && unknown_.fused)) {
-      tokens.push_back(unknown_.token);
+      tokens.push_back(unit_[byte]);
+    } else if (options_.unknown.token >= 0 && !(after_unknown && options_.unknown.fused)) {
+      tokens.push_back(options_.unknown.token);
     }
     after_unknown = !known;
   };
   for (const char character : word) {
     const auto byte = static_cast<uint8_t>(character);
-    if (byte_[byte] < 0 && never_in_utf8(byte)) {
+    if (unit_[byte] < 0 && never_in_utf8(byte)) {
       for (const int part : {0xEF, 0xBF, 0xBD})
         push(static_cast<uint8_t>(part));  // what decoding would make of it
     } else {
@@ -194,9 +247,38 @@ void Bpe::push_bytes(std::string_view word, std::vector<int32_t>& tokens) const 
   }
 }
 
+// As the `tokenizers` package has it, the unknown token waits for the next character with a token
+// of its own: the bytes of characters in between come first.
+void Bpe::push_characters(std::string_view word, std::vector<int32_t>& tokens) const {
+  const UnknownUnit unknown = options_.unknown;
+  bool waiting = false;
+  const auto push_unknown = [&] {
+    if (waiting) tokens.push_back(unknown.token);
+    waiting = false;
+  };
+  while (!word.empty()) {
+    const size_t size = utf8_step(word).size;
+    const size_t code = utf8_character(word, size);
+    const std::string_view character = word.substr(0, size);
+    word.remove_prefix(size);
+    if (code < unit_.size() && unit_[code] >= 0) {
+      push_unknown();
+      tokens.push_back(unit_[code]);
+    } else if (!append_byte_tokens(character, options_.byte_tokens, tokens)) {
+      if (!unknown.fused) push_unknown();
+      waiting = unknown.token >= 0;
+    }
+  }
+  push_unknown();
+}
+
 void Bpe::merge(std::string_view word, std::vector<int32_t>& tokens) const {
   const size_t begin = tokens.size();
-  push_bytes(word, tokens);
+  if (options_.unit == BpeOptions::Unit::byte) {
+    push_bytes(word, tokens);
+  } else {
+    push_characters(word, tokens);
+  }
   if (tokens.size() - begin <= kShortWord) {
     merge_short(tokens, begin);
   } else {
@@ -233,7 +315,7 @@ void Bpe::merge_short(std::vector<int32_t>& tokens, size_t begin) const {
   tokens.resize(begin + n);
 }
 
-// All places of a pair are merged in one go, in ascending order: that is the order of the
+// All places of a rank are merged in one go, in ascending order: that is the order of the
 // definition as long as no merge makes a pair of a lower rank, and where one does, its places come
 // first. A sweep over known places waits for no memory, which a queue of single places does in
 // every step of a word beyond the caches.
@@ -245,7 +327,7 @@ void Bpe::merge_long(std::vector<int32_t>& tokens, size_t begin) const {
     if (target != nullptr) word.add(target->rank, {left, right, target->merged}, place);
   };
   for (uint32_t place = 0; place + 1 < tokens.size() - begin; ++place) look(place);
-  word.merge_all(look);
+  word.merge_all(look, [&](int32_t left, int32_t right) { return find(left, right); });
   tokens.resize(begin + word.write(tokens.data() + begin));
 }
 

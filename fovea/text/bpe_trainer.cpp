@@ -8,8 +8,8 @@
 #include <unordered_set>
 
 #include "fovea/base/error.h"
-#include "fovea/text/bpe_tokenizer.h"
 #include "fovea/text/byte_names.h"
+#include "fovea/text/json_tokenizer.h"
 #include "fovea/text/tokenizer_json.h"
 
 namespace fovea {
@@ -171,10 +171,11 @@ std::shared_ptr<const Tokenizer> make_bpe_tokenizer(const BpeTrainer::Merges& me
     if (known.insert(left + right).second) file.pieces.push_back(left + right);
     file.merges.emplace_back(left, right);
   }
-  file.split_words = true;
+  file.pattern = kGpt2Pattern;
   const auto next = static_cast<int32_t>(file.pieces.size());
   file.specials = {{next, "<|begin|>"}, {next + 1, "<|end|>"}, {next + 2, "<|pad|>"}};
-  return bpe_tokenizer(byte_level_json(file), {.eos = "<|end|>", .pad = "<|pad|>"}, "tokenizer");
+  file.begin = file.specials.front();
+  return json_tokenizer(byte_level_json(file), {.eos = "<|end|>", .pad = "<|pad|>"}, "tokenizer");
 }
 
 }  // namespace fovea

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/text/byte_names.h"
 
-#include <cstdint>
-
 namespace fovea {
 namespace {
 
@@ -68,6 +66,34 @@ std::optional<std::string> bytes_of_name(std::string_view name) {
     bytes += static_cast<char>(byte);
   }
   return bytes;
+}
+
+ByteTokens no_byte_tokens() {
+  ByteTokens tokens;
+  tokens.fill(-1);
+  return tokens;
+}
+
+std::optional<uint8_t> named_byte(std::string_view token) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+  const size_t high = kDigits.find(token[3]), low = kDigits.find(token[4]);
+  if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
+  return static_cast<uint8_t>(high << 4 | low);
+}
+
+bool append_byte_tokens(std::string_view bytes, const ByteTokens& byte_tokens,
+                        std::vector<int32_t>& tokens) {
+  const size_t before = tokens.size();
+  for (const char byte : bytes) {
+    const int32_t token = byte_tokens[static_cast<uint8_t>(byte)];
+    if (token < 0) {
+      tokens.resize(before);
+      return false;
+    }
+    tokens.push_back(token);
+  }
+  return true;
 }
 
 }  // namespace fovea

@@ -40,20 +40,15 @@ class ByteTokenizer : public Tokenizer {
   }
 
   std::string_view piece(int32_t token) const override {
-    if (token < 0 || token >= kVocabulary) {
-      fail<InputError>(
-          "tokenizer",
-          "expected a token id in [0, {}); got {}; was the text tokenized with another tokenizer?",
-          kVocabulary, token);
-    }
+    require_id(token);
     return token < 256 ? std::string_view(&kBytes[static_cast<size_t>(token)], 1)
                        : std::string_view();
   }
 
-  std::string to_json() const override {
-    ByteLevelFile file{.specials = special_tokens()};
+  TokenizerFile file() const override {
+    ByteLevelFile file{.specials = special_tokens(), .begin = special_tokens().front()};
     for (const char& byte : kBytes) file.pieces.emplace_back(1, byte);
-    return byte_level_json(file);
+    return {"tokenizer.json", byte_level_json(file)};
   }
 };
 

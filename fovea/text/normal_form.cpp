@@ -36,28 +36,22 @@ constexpr Range kNewer[] = {
     {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF},
 };
 
-/// The character at the start of valid UTF-8.
-char32_t first_character(std::string_view text, size_t size) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  if (size == 1) return byte(0);
-  char32_t c = byte(0) & (0x7Fu >> size);
-  for (size_t i = 1; i < size; ++i) c = c << 6 | (byte(i) & 0x3Fu);
-  return c;
-}
-
 bool is_newer(char32_t c) {
   const auto* range = std::ranges::lower_bound(kNewer, c, {}, &Range::last);
   return range != std::end(kNewer) && range->first <= c;
 }
 
 /// Appends valid UTF-8 in the normal form of utf8proc's Unicode.
-void append_normal(std::string_view text, std::string& out) {
+void append_normal(std::string_view text, NormalForm form, std::string& out) {
   if (text.empty()) return;
+  const bool composed = form == NormalForm::c || form == NormalForm::kc;
+  const bool compatible = form == NormalForm::kc || form == NormalForm::kd;
+  const int options = UTF8PROC_STABLE | (composed ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                      (compatible ? UTF8PROC_COMPAT : 0);
   utf8proc_uint8_t* mapped = nullptr;
-  const utf8proc_ssize_t size =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &mapped,
-                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                             static_cast<utf8proc_ssize_t>(text.size()), &mapped,
+                                             static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, void (*)(void*)> owner(mapped, std::free);
   if (size == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
   require<InputError>(size >= 0, "tokenizer", "text cannot be normalised: {}",
@@ -72,7 +66,7 @@ bool surely_normal_form_c(std::string_view text) {
   return std::ranges::none_of(text, [](char c) { return static_cast<unsigned char>(c) >= 0xCC; });
 }
 
-std::string normal_form_c(std::string_view text) {
+std::string normal_form(std::string_view text, NormalForm form) {
   std::string out;
   while (!text.empty()) {
     // Up to the next character that stays as it is: an invalid byte, or one newer than Unicode 9.
@@ -80,15 +74,44 @@ std::string normal_form_c(std::string_view text) {
     while (end < text.size()) {
       const Utf8Step step = utf8_step(text.substr(end));
       if (step.kind != Utf8Step::Kind::character ||
-          is_newer(first_character(text.substr(end), step.size))) {
+          is_newer(utf8_character(text.substr(end), step.size))) {
         kept = step.size;
         break;
       }
       end += step.size;
     }
-    append_normal(text.substr(0, end), out);
+    append_normal(text.substr(0, end), form, out);
     out.append(text.substr(end, kept));
     text.remove_prefix(end + kept);
+  }
+  return out;
+}
+
+std::string lower_case(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t size = utf8_step(text).size;
+    const char32_t c = utf8_character(text, size);
+    if (c == 0x130) {
+      out += "i\u0307";  // the one character with a lower case of two
+    } else {
+      out += utf8_bytes(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+    }
+    text.remove_prefix(size);
+  }
+  return out;
+}
+
+std::string without_marks(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t size = utf8_step(text).size;
+    const char32_t c = utf8_character(text, size);
+    const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+    const bool mark = category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
+                      category == UTF8PROC_CATEGORY_ME;
+    if (!mark) out += text.substr(0, size);
+    text.remove_prefix(size);
   }
   return out;
 }

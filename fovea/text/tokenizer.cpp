@@ -2,11 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/text/tokenizer.h"
 
-#include <nlohmann/json.hpp>
-
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
-#include "fovea/text/bpe_tokenizer.h"
 
 namespace fovea {
 
@@ -19,6 +16,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
 std::string Tokenizer::decode(std::span<const int32_t> tokens) const {
   std::string bytes;
   for (const int32_t token : tokens) bytes.append(piece(token));
+  if (bytes.starts_with(text_prefix())) bytes.erase(0, text_prefix().size());
   return repair_utf8(bytes);
 }
 
@@ -33,47 +31,25 @@ std::string Tokenizer::fingerprint() const {
   return hex64(hash);
 }
 
+void Tokenizer::require_id(int32_t token) const {
+  require<InputError>(
+      token >= 0 && token < vocab_size(), "tokenizer",
+      "expected a token id in [0, {}); got {}; was the text tokenized with another tokenizer?",
+      vocab_size(), token);
+}
+
 std::string IncrementalDecoder::push(int32_t token) {
-  return stream_.push(tokenizer_.piece(token));
+  std::string_view piece = tokenizer_.piece(token);
+  const std::string_view prefix = tokenizer_.text_prefix();
+  if (from_ == From::start && !begun_ && piece.starts_with(prefix))
+    piece.remove_prefix(prefix.size());
+  begun_ = begun_ || !tokenizer_.piece(token).empty();
+  return stream_.push(piece);
 }
 
-std::string IncrementalDecoder::finish() { return stream_.finish(); }
-
-namespace {
-
-constexpr ReadLimit kLargestTokenizer{"a tokenizer", 512 << 20};
-
-/// The text of a mark: "</s>" or {"content": "</s>", ...}.
-std::string mark_text(const nlohmann::json& config, const char* key) {
-  const auto found = config.is_object() ? config.find(key) : config.end();
-  if (!config.is_object() || found == config.end()) return "";
-  const nlohmann::json& text = found->is_object() ? found->value("content", *found) : *found;
-  return text.is_string() ? text.get<std::string>() : "";
-}
-
-}  // namespace
-
-std::shared_ptr<const Tokenizer> load_tokenizer(const std::filesystem::path& path) {
-  const auto file = std::filesystem::is_directory(path) ? path / "tokenizer.json" : path;
-  std::string text = read_file(file, kLargestTokenizer);
-  std::shared_ptr<const Tokenizer> bytes = byte_tokenizer();
-  if (text == bytes->to_json()) return bytes;
-  // The same, laid out by another program; a vocabulary of bytes is small.
-  if (text.size() < 2 * bytes->to_json().size()) {
-    const auto found = nlohmann::json::parse(text, nullptr, false);
-    if (found == nlohmann::json::parse(bytes->to_json())) return bytes;
-  }
-  MarkNames marks;
-  const auto beside = file.parent_path() / "tokenizer_config.json";
-  if (std::filesystem::is_regular_file(beside)) {
-    const auto config = nlohmann::json::parse(read_file(beside, kLargestTokenizer), nullptr, false);
-    marks = {.eos = mark_text(config, "eos_token"), .pad = mark_text(config, "pad_token")};
-  }
-  return bpe_tokenizer(std::move(text), marks, file.string());
-}
-
-std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
-  return name == "bytes" ? byte_tokenizer() : load_tokenizer(name);
+std::string IncrementalDecoder::finish() {
+  begun_ = false;
+  return stream_.finish();
 }
 
 }  // namespace fovea

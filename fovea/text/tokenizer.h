@@ -2,8 +2,8 @@
 //
 // Text is bytes, UTF-8 by custom. `encode` never makes a special token (begin, end, pad) out of
 // text: the caller adds them by id, so a document cannot forge them. Every other token stands for a
-// fixed byte string, its piece; decoding is the concatenation of pieces, made valid UTF-8. Objects
-// are immutable, so threads may share one.
+// fixed byte string, its piece; decoding is the concatenation of pieces without the text prefix,
+// made valid UTF-8. Objects are immutable, so threads may share one.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -26,11 +26,17 @@ struct SpecialToken {
   std::string text;  // as written in tokenizer.json, "<|begin|>"
 };
 
+struct TokenizerFile {
+  std::string name;  ///< "tokenizer.json", as the Hugging Face `tokenizers` package reads it, or
+                     ///< "tokenizer.model", as the `sentencepiece` package reads it
+  std::string content;
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// "bytes" or "bpe".
+  /// "bytes", "bpe", "unigram" or "sentencepiece".
   virtual std::string_view kind() const = 0;
   /// Number of ids, specials included; a model may pad its embedding to more.
   virtual int64_t vocab_size() const = 0;
@@ -49,14 +55,17 @@ class Tokenizer {
     append(text, tokens);
     return text.size();
   }
+  /// What encode() puts before every text and decode() takes away again: a space in models that
+  /// come from SentencePiece, else nothing. The first piece of a text begins with it.
+  virtual std::string_view text_prefix() const { return ""; }
   /// The bytes a token stands for; empty for specials. The view lives as long as the tokenizer.
   /// InputError for an id outside [0, vocab_size).
   virtual std::string_view piece(int32_t token) const = 0;
 
   /// Fingerprint of how text is cut into pieces, where the pieces alone do not say it.
   virtual uint64_t rules() const { return 0; }
-  /// The content of a `tokenizer.json` that the Hugging Face `tokenizers` package reads.
-  virtual std::string to_json() const = 0;
+  /// The file that holds this tokenizer in a model folder; load_tokenizer() of it gives the same.
+  virtual TokenizerFile file() const = 0;
 
   std::vector<int32_t> encode(std::string_view text) const;
   /// Valid UTF-8: specials vanish, every invalid byte run becomes U+FFFD.
@@ -66,6 +75,10 @@ class Tokenizer {
   /// 16 hex digits, equal exactly when texts become the same ids and these mean the same. Stored
   /// with token files and checkpoints.
   std::string fingerprint() const;
+
+ protected:
+  /// InputError for an id outside [0, vocab_size).
+  void require_id(int32_t token) const;
 };
 
 /// Decodes token by token, for streaming output: what it returns is always complete, valid UTF-8,
@@ -73,7 +86,10 @@ class Tokenizer {
 /// tokenizer.
 class IncrementalDecoder {
  public:
-  explicit IncrementalDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  /// Text that goes on keeps the space of its first word, which `decode` takes away at the start.
+  enum class From { start, middle };
+  explicit IncrementalDecoder(const Tokenizer& tokenizer, From from = From::start)
+      : tokenizer_(tokenizer), from_(from) {}
   /// The text that this token completes; often "" inside a character of several bytes.
   std::string push(int32_t token);
   /// What is left at the end: U+FFFD for an unfinished character. The decoder is then as new.
@@ -81,18 +97,27 @@ class IncrementalDecoder {
 
  private:
   const Tokenizer& tokenizer_;
+  From from_;
+  bool begun_ = false;
   Utf8Stream stream_;
 };
 
 /// One token a byte: ids 0..255 are bytes, 256 `<|begin|>`, 257 `<|end|>`, 258 `<|pad|>`.
 std::shared_ptr<const Tokenizer> byte_tokenizer();
 
-/// Reads a `tokenizer.json`, or the one in a folder, and the names of its marks from the
-/// tokenizer_config.json beside it. InputError where it is missing or damaged; UnsupportedError
-/// where it is a tokenizer of another kind than bytes and byte-level BPE.
-std::shared_ptr<const Tokenizer> load_tokenizer(const std::filesystem::path& path);
+/// Reads a tokenizer.json, a SentencePiece model or a tiktoken rank file, or the one in a folder,
+/// and the names of its marks from the tokenizer_config.json beside it. `encoding` is that of a
+/// tiktoken file (fovea/text/tiktoken.h). InputError where the file is missing, damaged or none of
+/// these; UnsupportedError, by name, where a part of it is not read.
+std::shared_ptr<const Tokenizer> load_tokenizer(const std::filesystem::path& path,
+                                                std::string_view encoding = "");
 
-/// The tokenizer that a recipe or a user names: "bytes", else load_tokenizer(name).
+/// The tokenizer file of a folder: tokenizer.json, tokenizer.model or the one *.tiktoken; the first
+/// where there is none.
+std::filesystem::path find_tokenizer_file(const std::filesystem::path& folder);
+
+/// The tokenizer that a recipe or a user names: "bytes", else load_tokenizer(name); FILE:ENCODING
+/// for a tiktoken file.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
 
 }  // namespace fovea

@@ -6,6 +6,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/text/byte_names.h"
+#include "fovea/text/word_splitter.h"
 
 namespace fovea {
 namespace {
@@ -16,17 +17,16 @@ using Json = nlohmann::ordered_json;
 std::string vocabulary_text(const std::vector<std::string>& pieces) {
   std::string text = "{";
   for (size_t id = 0; id < pieces.size(); ++id) {
-    text += fmt::format("{}\n      {}: {}", id == 0 ? "" : ",",
+    if (pieces[id].empty()) continue;
+    text += fmt::format("{}\n      {}: {}", text.size() == 1 ? "" : ",",
                         Json(name_of_bytes(pieces[id])).dump(), id);
   }
   return text + "\n    }";
 }
 
-}  // namespace
-
-std::string byte_level_json(const ByteLevelFile& file) {
+Json added_tokens(const std::vector<SpecialToken>& specials) {
   Json added = Json::array();
-  for (const SpecialToken& special : file.specials) {
+  for (const SpecialToken& special : specials) {
     added.push_back({{"id", special.id},
                      {"content", special.text},
                      {"single_word", false},
@@ -35,20 +35,43 @@ std::string byte_level_json(const ByteLevelFile& file) {
                      {"normalized", false},
                      {"special", true}});
   }
-  const Json byte_level = {{"type", "ByteLevel"},
-                           {"add_prefix_space", false},
-                           {"trim_offsets", false},
-                           {"use_regex", file.split_words}};
-  const SpecialToken& begin = file.specials.front();
-  const Json mark = {{"SpecialToken", {{"id", begin.text}, {"type_id", 0}}}};
+  return added;
+}
+
+Json byte_level(bool split_words) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", false},
+          {"use_regex", split_words}};
+}
+
+// GPT-2's pattern is part of ByteLevel; others stand before it.
+Json pre_tokenizer(const std::string& pattern) {
+  if (pattern.empty() || pattern == kGpt2Pattern) return byte_level(!pattern.empty());
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", pattern}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, byte_level(false)})}};
+}
+
+Json post_processor(const std::optional<SpecialToken>& begin) {
+  if (!begin) return byte_level(false);
+  const Json mark = {{"SpecialToken", {{"id", begin->text}, {"type_id", 0}}}};
   const Json first = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
   const Json second = {{"Sequence", {{"id", "B"}, {"type_id", 0}}}};
   Json processor = {{"type", "TemplateProcessing"},
                     {"single", Json::array({mark, first})},
                     {"pair", Json::array({mark, first, second})}};
-  processor["special_tokens"][begin.text] = {
-      {"id", begin.text}, {"ids", Json::array({begin.id})}, {"tokens", Json::array({begin.text})}};
+  processor["special_tokens"][begin->text] = {{"id", begin->text},
+                                              {"ids", Json::array({begin->id})},
+                                              {"tokens", Json::array({begin->text})}};
+  return processor;
+}
 
+}  // namespace
+
+std::string byte_level_json(const ByteLevelFile& file) {
   Json merges = Json::array();
   for (const auto& [left, right] : file.merges)
     merges.push_back(name_of_bytes(left) + " " + name_of_bytes(right));
@@ -60,17 +83,17 @@ std::string byte_level_json(const ByteLevelFile& file) {
                       {"end_of_word_suffix", nullptr},
                       {"fuse_unk", false},
                       {"byte_fallback", false},
-                      {"ignore_merges", false},
+                      {"ignore_merges", file.whole_words},
                       {"vocab", kHere},
                       {"merges", std::move(merges)}};
   const Json root = {{"version", "1.0"},
                      {"truncation", nullptr},
                      {"padding", nullptr},
-                     {"added_tokens", std::move(added)},
-                     {"normalizer", nullptr},
-                     {"pre_tokenizer", byte_level},
-                     {"post_processor", std::move(processor)},
-                     {"decoder", byte_level},
+                     {"added_tokens", added_tokens(file.specials)},
+                     {"normalizer", file.normal_form ? Json{{"type", "NFC"}} : Json(nullptr)},
+                     {"pre_tokenizer", pre_tokenizer(file.pattern)},
+                     {"post_processor", post_processor(file.begin)},
+                     {"decoder", byte_level(!file.pattern.empty())},
                      {"model", model}};
   std::string text = root.dump(2) + "\n";
   const std::string here = fmt::format("\"vocab\": \"{}\"", kHere);

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,10 +15,13 @@
 namespace fovea {
 
 struct ByteLevelFile {
-  std::vector<std::string> pieces;  ///< bytes of each id from 0
+  std::vector<std::string> pieces;  ///< bytes of each id from 0; "" = no token
   std::vector<std::pair<std::string, std::string>> merges;
-  std::vector<SpecialToken> specials;  ///< the first is put before every text
-  bool split_words = false;            ///< by GPT-2's pattern
+  std::vector<SpecialToken> specials;
+  std::optional<SpecialToken> begin;  ///< is put before every text
+  std::string pattern;                ///< words are its matches; "" = every text is one word
+  bool whole_words = false;           ///< a word that is a token is that token (ignore_merges)
+  bool normal_form = false;           ///< NFC comes first
 };
 
 std::string byte_level_json(const ByteLevelFile& file);

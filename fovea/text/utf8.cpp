@@ -56,6 +56,22 @@ Utf8Step utf8_step(std::string_view bytes) {
   return {Utf8Step::Kind::character, lead.size};
 }
 
+char32_t utf8_character(std::string_view bytes, size_t size) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
+  if (size == 1) return byte(0);
+  char32_t c = byte(0) & (0x7Fu >> size);
+  for (size_t i = 1; i < size; ++i) c = c << 6 | (byte(i) & 0x3Fu);
+  return c;
+}
+
+std::string utf8_bytes(char32_t code) {
+  const auto tail = [&](int shift) { return static_cast<char>(0x80 | ((code >> shift) & 0x3F)); };
+  if (code < 0x80) return {static_cast<char>(code)};
+  if (code < 0x800) return {static_cast<char>(0xC0 | code >> 6), tail(0)};
+  if (code < 0x10000) return {static_cast<char>(0xE0 | code >> 12), tail(6), tail(0)};
+  return {static_cast<char>(0xF0 | code >> 18), tail(12), tail(6), tail(0)};
+}
+
 size_t valid_utf8_prefix(std::string_view bytes) {
   size_t at = 0;
   for (;;) {

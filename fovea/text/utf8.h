@@ -25,6 +25,12 @@ struct Utf8Step {
 /// Looks at the first character of `bytes`, which must not be empty.
 Utf8Step utf8_step(std::string_view bytes);
 
+/// The code point of the valid character of `size` bytes at the head of `bytes`.
+char32_t utf8_character(std::string_view bytes, size_t size);
+
+/// `code` in UTF-8.
+std::string utf8_bytes(char32_t code);
+
 /// Length of the longest valid prefix of whole characters; equals bytes.size() for valid text.
 size_t valid_utf8_prefix(std::string_view bytes);
 

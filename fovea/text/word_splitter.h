@@ -1,18 +1,15 @@
-// Splits text into the words inside which a byte-pair encoding merges (pre-tokenisation).
-//
-// Patterns are regular expressions in the dialect that tokenizer.json files use, run by PCRE2.
-// Letters, numbers and marks are those of Unicode 16, whatever version PCRE2 was built with; \s is
-// White_Space.
+// Splits text into the words inside which a model of tokens works (pre-tokenisation).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "fovea/text/pattern.h"
 
 namespace fovea {
 
@@ -23,8 +20,8 @@ class WordSplitter {
  public:
   struct Rule {
     /// `isolate`: matches and what stands between them are words; `matches`: what stands between is
-    /// dropped.
-    enum class Keep { isolate, matches };
+    /// dropped; `between`: matches are dropped; `with_previous`: a match ends the word before it.
+    enum class Keep { isolate, matches, between, with_previous };
     std::string pattern;
     Keep keep = Keep::isolate;
   };
@@ -39,9 +36,12 @@ class WordSplitter {
   void split(std::string_view text, const Word& word) const;
 
  private:
-  struct Compiled;
+  struct Compiled {
+    Pattern pattern;
+    Rule::Keep keep;
+  };
   void apply(size_t rule, std::string_view text, const Word& word) const;
-  std::vector<std::shared_ptr<const Compiled>> rules_;
+  std::vector<Compiled> rules_;
 };
 
 }  // namespace fovea

@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/files.h"
+#include "fovea/text/base64.h"
 #include "fovea/text/byte_names.h"
+#include "fovea/text/sentencepiece_tokenizer.h"
 #include "tests/support/expect_error.h"
 
 namespace fovea {
@@ -79,7 +81,7 @@ TEST(GgufVocabularies, TokenizersKeepTheirEncodingsThroughAGguf) {
                                                  {"bytes without a token", "gpt-2"}};
   for (const auto& [name, expected] : names) {
     const Json& item = golden.at(name);
-    const auto before = bpe_tokenizer(item["tokenizer"].dump(), {}, name);
+    const auto before = json_tokenizer(item["tokenizer"].dump(), {}, name);
     const GgufMetadata metadata = gguf_tokenizer_metadata(*before, before->vocab_size() + 3);
     EXPECT_EQ(metadata.at("tokenizer.ggml.pre"), GgufValue::of_text(expected)) << name;
     const auto after = gguf_tokenizer(metadata, name);
@@ -97,7 +99,7 @@ TEST(GgufVocabularies, PatternsWithoutANameAreRefused) {
   Json root = Json::parse(read_file(FOVEA_SOURCE_DIR "/tests/golden/tokenizers.json"))["gpt2"];
   Json& file = root["tokenizer"];
   const auto write = [&] {
-    return gguf_tokenizer_metadata(*bpe_tokenizer(file.dump(), {}, "x"), 500);
+    return gguf_tokenizer_metadata(*json_tokenizer(file.dump(), {}, "x"), 500);
   };
   EXPECT_NO_THROW(write());
   file["pre_tokenizer"]["use_regex"] = false;  // merges run over the ends of words
@@ -110,9 +112,60 @@ TEST(GgufVocabularies, PatternsWithoutANameAreRefused) {
 TEST(GgufVocabularies, TokensForUnknownBytesAreRefused) {
   const Json golden = Json::parse(read_file(FOVEA_SOURCE_DIR "/tests/golden/tokenizers.json"));
   for (const char* name : {"bytes become the unknown token", "unknown tokens fuse"}) {
-    const auto tokenizer = bpe_tokenizer(golden.at(name)["tokenizer"].dump(), {}, name);
+    const auto tokenizer = json_tokenizer(golden.at(name)["tokenizer"].dump(), {}, name);
     EXPECT_ERROR(UnsupportedError, gguf_tokenizer_metadata(*tokenizer, 500), "unk_token");
   }
+}
+
+// SentencePiece models that the package made, and its ids.
+TEST(GgufVocabularies, SentencePieceModelsKeepTheirEncodingsThroughAGguf) {
+  const Json golden = Json::parse(read_file(FOVEA_SOURCE_DIR "/tests/golden/sentencepiece.json"));
+  int kept = 0, refused = 0;
+  for (const auto& [name, item] : golden.items()) {
+    const auto file = *decode_base64(item["model"].get<std::string>());
+    SentencePieceModel model = read_sentencepiece(file, name);
+    const auto before = sentencepiece_tokenizer(model, {}, name);
+    const bool beyond = model.algorithm != SentencePieceModel::Algorithm::bpe ||
+                        !model.charsmap.empty() || model.remove_extra_whitespaces ||
+                        model.whitespace_as_suffix || !model.escape_whitespaces;
+    if (beyond) {
+      EXPECT_ERROR(UnsupportedError, gguf_tokenizer_metadata(*before, before->vocab_size()),
+                   "SentencePiece model of the algorithm BPE");
+      ++refused;
+      model.algorithm = SentencePieceModel::Algorithm::bpe;
+      model.charsmap.clear();
+      model.remove_extra_whitespaces = model.whitespace_as_suffix = false;
+      model.escape_whitespaces = true;
+    }
+    const auto plain = sentencepiece_tokenizer(model, {}, name);
+    const GgufMetadata metadata = gguf_tokenizer_metadata(*plain, plain->vocab_size() + 2);
+    const auto after = gguf_tokenizer(metadata, name);
+    EXPECT_EQ(after->bos(), plain->bos()) << name;
+    EXPECT_EQ(after->eos(), plain->eos()) << name;
+    for (const Json& text : item["texts"]) {
+      const auto bytes = *decode_base64(text.get<std::string>());
+      EXPECT_EQ(after->encode(bytes), plain->encode(bytes)) << name << ": " << bytes;
+    }
+    EXPECT_EQ(gguf_tokenizer_metadata(*after, plain->vocab_size() + 2), metadata) << name;
+    ++kept;
+  }
+  EXPECT_GE(kept, 5);
+  EXPECT_GE(refused, 1);
+}
+
+TEST(GgufVocabularies, TokenizersOfOtherKindsAreRefused) {
+  const Json unigram = {{"version", "1.0"},
+                  {"added_tokens", Json::array()},
+                  {"normalizer", nullptr},
+                  {"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}}},
+                  {"post_processor", nullptr},
+                  {"decoder", {{"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}}},
+                  {"model",
+                   {{"type", "Unigram"},
+                    {"unk_id", 0},
+                    {"vocab", Json::array({Json::array({"<unk>", 0.0}), Json::array({"a", -1.0})})}}}};
+  EXPECT_ERROR(UnsupportedError,
+               gguf_tokenizer_metadata(*json_tokenizer(unigram.dump(), {}, "x"), 5), "Unigram");
 }
 
 TEST(GgufVocabularies, TheByteTokenizerKeepsItsIds) {
@@ -130,8 +183,8 @@ TEST(GgufVocabularies, WhatIsNotReadIsRefusedByName) {
     metadata[key] = value;
     return gguf_tokenizer(metadata, "x.gguf");
   };
-  EXPECT_ERROR(UnsupportedError, set("tokenizer.ggml.model", GgufValue::of_text("llama")), "x.gguf",
-               "SentencePiece");
+  EXPECT_ERROR(CheckpointError, set("tokenizer.ggml.model", GgufValue::of_text("llama")), "x.gguf",
+               "tokenizer.ggml.scores");
   EXPECT_ERROR(UnsupportedError, set("tokenizer.ggml.model", GgufValue::of_text("bert")), "bert");
   EXPECT_ERROR(UnsupportedError, set("tokenizer.ggml.pre", GgufValue::of_text("smolm")),
                "did you mean 'smollm'");

@@ -14,6 +14,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/checkpoint/safetensors.h"
+#include "fovea/text/sentencepiece_tokenizer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
@@ -62,6 +63,24 @@ TEST_F(ModelFolder, LoadingGivesTheSavedConfigWeightsAndTokenizer) {
   for (const Parameter& parameter : model.parameters().all()) {
     EXPECT_TRUE(at::equal(loaded.model.parameters().find(parameter.name)->value, parameter.value))
         << parameter.name;
+  }
+}
+
+TEST_F(ModelFolder, ASentencePieceTokenizerIsSavedAsItsModelAndLoadsAgain) {
+  using Type = SentencePieceModel::Type;
+  const SentencePieceModel pieces{.pieces = {{"<unk>", 0, Type::unknown},
+                                             {"<s>", 0, Type::control},
+                                             {"</s>", 0, Type::control},
+                                             {"a", -1}},
+                                  .algorithm = SentencePieceModel::Algorithm::bpe};
+  save(tiny_config());
+  for (const bool adds_bos : {true, false}) {
+    const auto tokenizer = sentencepiece_tokenizer(pieces, {.adds_bos = adds_bos}, "lists");
+    save_model(folder_ / "m", Transformer(tiny_config(), 3), *tokenizer);
+    const LoadedModel loaded = load_model(folder_ / "m");
+    EXPECT_EQ(loaded.tokenizer->kind(), "sentencepiece") << "not the tokenizer.json from before";
+    EXPECT_EQ(loaded.tokenizer->fingerprint(), tokenizer->fingerprint());
+    EXPECT_EQ(loaded.tokenizer->bos(), adds_bos ? 1 : -1);
   }
 }
 

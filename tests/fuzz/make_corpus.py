@@ -5,6 +5,7 @@ SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
 """
 
+import base64
 import json
 import pathlib
 import struct
@@ -75,6 +76,11 @@ def main() -> None:
     files |= {f"chat_template/{chat['family'].replace(' ', '_')}": chat["template"].encode() for chat in chats["templates"]}
     expressions = [expression["template"] for expression in chats["expressions"]]
     files |= {f"chat_template/expressions_{i}": "\n".join(expressions[i::10]).encode() for i in range(10)}
+    pieces = json.loads((HERE.parent / "golden/sentencepiece.json").read_text())
+    for name in ("bpe with pieces of the user", "unigram"):
+        files[f"token_files/{name.replace(' ', '_')}"] = base64.b64decode(pieces[name]["model"])
+    ranks = [bytes([byte]) for byte in range(256)] + [b"th", b"the", b"\xc3\xa9"]
+    files["token_files/ranks"] = b"".join(b"%s %d\n" % (base64.b64encode(token), i) for i, token in enumerate(ranks))
     for name, content in files.items():
         path = HERE / "corpus" / name
         path.parent.mkdir(parents=True, exist_ok=True)

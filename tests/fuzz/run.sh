@@ -10,7 +10,7 @@ cmake -S "$here" -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="$compiler" -DFOVEA_T
 cmake --build "$build"
 # libtorch is not instrumented: containers that cross its border look overflown, and its registries leaked.
 export ASAN_OPTIONS=detect_container_overflow=0:detect_leaks=0
-for target in safetensors gguf tokenizer_json chat_template; do
+for target in safetensors gguf tokenizer_json token_files chat_template; do
   found=$build/found-$target
   mkdir -p "$found"
   # New inputs are kept in $found, so that the next run begins where this one ended; a crash is written there too.

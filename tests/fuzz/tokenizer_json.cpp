@@ -6,11 +6,11 @@
 #include <cstdint>
 
 #include "fovea/base/error.h"
-#include "fovea/text/bpe_tokenizer.h"
+#include "fovea/text/json_tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
-    const auto tokenizer = fovea::bpe_tokenizer(
+    const auto tokenizer = fovea::json_tokenizer(
         std::string(reinterpret_cast<const char*>(data), size), {}, "tokenizer.json");
     std::string text;
     for (const int32_t token : tokenizer->encode("It's 12 o'clock,\n  déjà vu \xFF"))

@@ -1,28 +1,101 @@
 #!/usr/bin/env python3
-"""Compares encodings with the `tokenizers` package: equal ids on every text. benchmarks/tokenizer_speed.py compares times.
+"""Compares encodings with another package: equal ids on every text. benchmarks/tokenizer_speed.py compares times.
 
-    <python of `make python-peers`> tests/peers/check_tokenizers.py TOKENIZER.json TEXT... [--build BUILD]
+    <python of `make python-peers`> tests/peers/check_tokenizers.py TOKENIZER TEXT... [--build BUILD] [--times]
 
-Beside the texts: every code point alone and between letters, random bytes (made valid), long words, spaces.
+TOKENIZER is a tokenizer.json (compared with `tokenizers`), a SentencePiece model (`sentencepiece`) or FILE:ENCODING of a
+tiktoken rank file (`tiktoken`). Beside the texts: every code point alone and between letters, random bytes (made valid
+where the package takes no others), long words, spaces, special tokens spelled out.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
 """
 
 import argparse
+import base64
 import os
 import pathlib
 import random
 import subprocess
 import sys
 import tempfile
+import time
+import unicodedata
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import numpy  # noqa: E402
-import tokenizers  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MEGABYTE = 1 << 20
+ENDINGS = r"'(?i:[sdmt]|ll|ve|re)"
+CL100K = ENDINGS + r"|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+PATTERNS = {
+    "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
+    "cl100k": CL100K,
+    "llama3": CL100K,
+    "qwen": CL100K.replace("{1,3}+", ""),
+    "o200k": (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+(?:{ENDINGS})?|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*(?:{ENDINGS})?"
+              r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
+}
+
+
+class Tokenizers:
+    """tokenizer.json"""
+
+    def __init__(self, path: str):
+        import tokenizers
+        self.tokenizer = tokenizers.Tokenizer.from_file(path)
+        self.tokenizer.no_truncation()
+        self.tokenizer.encode_special_tokens = True
+        self.names = [token.content for token in self.tokenizer.get_added_tokens_decoder().values()][:40]
+
+    def encode(self, text: bytes) -> list[int]:
+        return self.tokenizer.encode(text.decode(), add_special_tokens=False).ids
+
+    def valid(self, data: bytes) -> bytes:
+        return data.decode(errors="replace").encode()
+
+
+class SentencePiece:
+    """tokenizer.model"""
+
+    def __init__(self, path: str):
+        import sentencepiece
+        self.tokenizer = sentencepiece.SentencePieceProcessor(path)
+        ids = range(self.tokenizer.get_piece_size())
+        self.names = [self.tokenizer.id_to_piece(i) for i in ids if self.tokenizer.is_control(i) or i < 300][:300]
+
+    def encode(self, text: bytes) -> list[int]:
+        return self.tokenizer.encode(text)
+
+    def valid(self, data: bytes) -> bytes:
+        return data
+
+
+class Tiktoken:
+    """FILE:ENCODING"""
+
+    def __init__(self, path: str):
+        import tiktoken
+        path, self.encoding = path.rsplit(":", 1)
+        lines = (line.split() for line in pathlib.Path(path).read_bytes().splitlines() if line)
+        self.tokenizer = tiktoken.Encoding(self.encoding, pat_str=PATTERNS[self.encoding], special_tokens={},
+                                           mergeable_ranks={base64.b64decode(t): int(rank) for t, rank in lines})
+        self.names = ["<|endoftext|>", "<|begin_of_text|>", "<|im_start|>"]
+
+    def encode(self, text: bytes) -> list[int]:
+        return self.tokenizer.encode_ordinary(text.decode())
+
+    def valid(self, data: bytes) -> bytes:
+        text = data.decode(errors="replace")
+        return (unicodedata.normalize("NFC", text) if self.encoding == "qwen" else text).encode()
+
+
+def peer(path: str):
+    if path.endswith(".json"):
+        return Tokenizers(path)
+    return Tiktoken(path) if ":" in path else SentencePiece(path)
 
 
 def code_points() -> str:
@@ -40,16 +113,21 @@ def made_texts(megabytes: int, prose: str) -> dict[str, str]:
         "one long word": "".join(rng.choice("abcdefghij") for _ in range(size)),
         "one character": "a" * size,
         "spaces": " " * size,
-        "random bytes": rng.randbytes(size).decode("utf-8", errors="replace"),
         "cjk": "".join(chr(rng.randrange(0x4E00, 0x9FA5)) for _ in range(size // 3)),
     }
 
 
-def ours(build: pathlib.Path, tokenizer: str, texts: dict[str, str], folder: pathlib.Path):
+def spelled(names: list[str]) -> str:
+    """Names of tokens at the ends of a text, beside words and spaces, and one in another."""
+    edges = [f"{n}|a{n}b| {n} |  {n}\n{n}{n}|{n[:-1]}{n}|{n}{n[1:]}|" for n in names]
+    return "".join(edges) + "".join(names) + " ".join(names)
+
+
+def ours(build: pathlib.Path, tokenizer: str, texts: dict[str, bytes], folder: pathlib.Path):
     files = []
     for i, text in enumerate(texts.values()):
         files.append(folder / str(i))
-        files[-1].write_bytes(text.encode())
+        files[-1].write_bytes(text)
     done = subprocess.run([build / "bin/peer_tokens", tokenizer, *files], check=True, capture_output=True, text=True)
     seconds = [float(line.split()[1]) for line in done.stdout.splitlines()]
     return {name: (numpy.fromfile(f"{file}.tokens", dtype=numpy.int32), s)
@@ -62,25 +140,28 @@ def main() -> int:
     parser.add_argument("texts", nargs="+", type=pathlib.Path)
     parser.add_argument("--build", default=ROOT / "build", type=pathlib.Path)
     parser.add_argument("--megabytes", default=1, type=int)
+    parser.add_argument("--times", action="store_true", help="print the time of the package / our time")
     arguments = parser.parse_args()
-    theirs = tokenizers.Tokenizer.from_file(arguments.tokenizer)
-    theirs.no_truncation()
-    theirs.encode_special_tokens = True
-    texts = {path.name: path.read_bytes().decode(errors="replace") for path in arguments.texts}
-    prose = "".join(texts.values())
-    texts |= {"code points": code_points()} | made_texts(arguments.megabytes, prose)
+    theirs = peer(arguments.tokenizer)
+    texts = {path.name: path.read_bytes() for path in arguments.texts}
+    prose = b"\n".join(texts.values()).decode(errors="replace")
+    texts |= {name: text.encode() for name, text in made_texts(arguments.megabytes, prose).items()}
+    texts |= {"random bytes": random.Random(1).randbytes(arguments.megabytes * MEGABYTE),
+              "code points": code_points().encode(), "names of tokens": spelled(theirs.names).encode()}
+    texts = {name: theirs.valid(text) for name, text in texts.items()}
     good = True
     with tempfile.TemporaryDirectory() as name:
         found = ours(arguments.build, arguments.tokenizer, texts, pathlib.Path(name))
-        for text, (ids, _) in found.items():
-            expected = numpy.array(theirs.encode(texts[text], add_special_tokens=False).ids, dtype=numpy.int32)
+        for text, (ids, seconds) in found.items():
+            start = time.perf_counter()
+            expected = numpy.array(theirs.encode(texts[text]), dtype=numpy.int32)
+            ratio = f" {(time.perf_counter() - start) / seconds:8.2f} x" if arguments.times else ""
             same = numpy.array_equal(ids, expected)
             good &= same
-            print(f"{'ok  ' if same else 'FAIL'} {text:32} {len(expected):9} tokens")
+            print(f"{'ok  ' if same else 'FAIL'} {text:32} {len(expected):9} tokens{ratio}")
             if not same:
                 first = next((i for i, (a, b) in enumerate(zip(ids, expected)) if a != b), min(len(ids), len(expected)))
-                print(f"     from token {first}: {ids[first:first + 8]} against {expected[first:first + 8]}: "
-                      f"{theirs.decode(expected[max(0, first - 3):first + 5].tolist())!r}")
+                print(f"     from token {first}: {ids[first:first + 8]} against {expected[first:first + 8]}")
     return 0 if good else 1
 
 

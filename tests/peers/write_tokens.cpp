@@ -13,7 +13,7 @@
 
 int main(int argc, char** argv) {
   try {
-    const auto tokenizer = fovea::load_tokenizer(argv[1]);
+    const auto tokenizer = fovea::open_tokenizer(argv[1]);
     for (int i = 2; i < argc; ++i) {
       const std::string text = fovea::read_file(argv[i]);
       const auto start = std::chrono::steady_clock::now();

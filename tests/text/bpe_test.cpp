@@ -137,13 +137,27 @@ TEST(Bpe, MergesWhosePartsComeLaterInTheListFollowTheDefinitionToo) {
   expect_the_definition(merges);
 }
 
+// Files may give several merges one rank; the leftmost goes first, and time stays that of a sort.
+TEST(Bpe, MergesOfOneRankGoFromLeftToRightHoweverLongTheWord) {
+  std::vector<std::string> pieces{"a", "aa", "aaa", "aaaa"};
+  std::vector<BpeMerge> merges{{0, 0, 1, 0}, {1, 1, 3, 0}, {1, 0, 2, 0}};
+  const Bpe bpe(pieces, merges, {});
+  for (const size_t size : {10UL, 400'000UL}) {  // the short and the long way
+    std::vector<int32_t> tokens;
+    bpe.encode(std::string(size, 'a'), tokens);
+    std::vector<int32_t> expected(size / 3, 2);
+    if (size % 3 != 0) expected.push_back(0);
+    EXPECT_EQ(tokens, expected);
+  }
+}
+
 TEST(Bpe, WholeWordsWinOverMergesOnlyOnRequest) {
   std::vector<std::string> pieces;
   for (int byte = 0; byte < 256; ++byte) pieces.emplace_back(1, static_cast<char>(byte));
   pieces.emplace_back("ab");
   pieces.emplace_back("abc");  // no merge leads to it
   for (const bool whole : {false, true}) {
-    const Bpe bpe(pieces, {{'a', 'b', 256}}, whole);
+    const Bpe bpe(pieces, {{'a', 'b', 256}}, {.whole_words = whole});
     std::vector<int32_t> tokens;
     bpe.encode("abc", tokens);
     EXPECT_EQ(tokens, whole ? std::vector<int32_t>{257} : (std::vector<int32_t>{256, 'c'}));
@@ -151,9 +165,9 @@ TEST(Bpe, WholeWordsWinOverMergesOnlyOnRequest) {
 }
 
 TEST(Bpe, BytesWithoutATokenVanishOrBecomeTheUnknownToken) {
-  const auto encode = [](UnknownByte unknown) {
+  const auto encode = [](UnknownUnit unknown) {
     std::vector<int32_t> tokens;
-    Bpe({"a", "b", "ab", ""}, {{0, 1, 2}}, false, unknown).encode("a??b?\xFF", tokens);
+    Bpe({"a", "b", "ab", ""}, {{0, 1, 2}}, {.unknown = unknown}).encode("a??b?\xFF", tokens);
     return tokens;
   };
   using Ids = std::vector<int32_t>;

@@ -114,7 +114,7 @@ TEST(IncrementalDecoder, ConcatenationEqualsDecodeForAnyBytes) {
 }
 
 TEST(ByteTokenizer, TokenizerJsonIsAByteLevelBpeWithoutMergesWhoseIdsAreTheBytes) {
-  const auto json = nlohmann::json::parse(byte_tokenizer()->to_json());
+  const auto json = nlohmann::json::parse(byte_tokenizer()->file().content);
   EXPECT_EQ(json["model"]["type"], "BPE");
   EXPECT_TRUE(json["model"]["merges"].empty());
   EXPECT_EQ(json["pre_tokenizer"]["use_regex"], false);
@@ -132,20 +132,20 @@ TEST(ByteTokenizer, TokenizerJsonIsAByteLevelBpeWithoutMergesWhoseIdsAreTheBytes
 }
 
 TEST_F(TokenizerFile, LoadsWhatItWrote) {
-  write_file(folder_ / "tokenizer.json", byte_tokenizer()->to_json());
+  write_file(folder_ / "tokenizer.json", byte_tokenizer()->file().content);
   EXPECT_EQ(load_tokenizer(folder_)->fingerprint(), byte_tokenizer()->fingerprint());
   EXPECT_EQ(load_tokenizer(folder_ / "tokenizer.json")->kind(), "bytes");
 }
 
 TEST_F(TokenizerFile, LoadsTheSameContentWithKeysInAnotherOrder) {
-  const auto sorted = nlohmann::json::parse(byte_tokenizer()->to_json());
+  const auto sorted = nlohmann::json::parse(byte_tokenizer()->file().content);
   write_file(folder_ / "tokenizer.json", sorted.dump());
   EXPECT_EQ(load_tokenizer(folder_)->kind(), "bytes");
 }
 
 TEST_F(TokenizerFile, ANameIsBytesOrAPath) {
   EXPECT_EQ(open_tokenizer("bytes")->kind(), "bytes");
-  auto changed = nlohmann::json::parse(byte_tokenizer()->to_json());
+  auto changed = nlohmann::json::parse(byte_tokenizer()->file().content);
   changed["added_tokens"][0]["content"] = "<s>";
   write_file(folder_ / "tokenizer.json", changed.dump());
   EXPECT_EQ(open_tokenizer(folder_.string())->kind(), "bpe");
@@ -153,9 +153,9 @@ TEST_F(TokenizerFile, ANameIsBytesOrAPath) {
 }
 
 TEST_F(TokenizerFile, AnotherTokenizerIsUnsupportedAndNamed) {
-  write_file(folder_ / "tokenizer.json", R"({"model": {"type": "Unigram"}})");
-  EXPECT_THAT(message_of<UnsupportedError>(folder_), HasSubstr("'Unigram'"));
-  auto changed = nlohmann::json::parse(byte_tokenizer()->to_json());
+  write_file(folder_ / "tokenizer.json", R"({"model": {"type": "WordLevel"}})");
+  EXPECT_THAT(message_of<UnsupportedError>(folder_), HasSubstr("'WordLevel'"));
+  auto changed = nlohmann::json::parse(byte_tokenizer()->file().content);
   changed["added_tokens"][0]["content"] = "<s>";
   write_file(folder_ / "tokenizer.json", changed.dump());
   EXPECT_EQ(load_tokenizer(folder_)->kind(), "bpe");  // bytes, but other marks

@@ -1,4 +1,5 @@
-// Byte-level BPE tokenizers of Hugging Face's tokenizer.json (GPT-2, NeoX, LLaMA-3, Qwen, ...).
+// Tokenizers of Hugging Face's tokenizer.json: byte-level BPE (GPT-2, NeoX, LLaMA-3, Qwen) and the
+// kinds that come from SentencePiece: BPE (LLaMA-2, Mistral, Gemma) and Unigram (T5, ALBERT).
 //
 // Encodings are those of the `tokenizers` package with encode_special_tokens, its setting in which
 // a text cannot forge special tokens; and no begin mark is added.
@@ -8,8 +9,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
-#include <string_view>
 
 #include "fovea/text/tokenizer.h"
 
@@ -19,12 +20,14 @@ namespace fovea {
 /// file's own template puts first, so a tokenizer that adds none has none.
 struct MarkNames {
   std::string eos, pad;
+  /// Whether a begin mark is put before a text, where the file itself does not say it.
+  std::optional<bool> adds_bos{};
 };
 
 /// Makes a tokenizer of the content of a tokenizer.json. `where` names the file in errors.
 /// InputError for a damaged file, UnsupportedError for parts that this reader does not have, by
 /// name.
-std::shared_ptr<const Tokenizer> bpe_tokenizer(std::string json, const MarkNames& marks,
-                                               const std::string& where);
+std::shared_ptr<const Tokenizer> json_tokenizer(std::string json, const MarkNames& marks,
+                                                const std::string& where);
 
 }  // namespace fovea

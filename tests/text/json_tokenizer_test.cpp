@@ -3,7 +3,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/text/bpe_tokenizer.h"
+#include "fovea/text/json_tokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -28,10 +28,10 @@ const Json& golden() {
 }
 
 std::shared_ptr<const Tokenizer> read(const Json& file) {
-  return bpe_tokenizer(file.dump(), {}, "tokenizer.json");
+  return json_tokenizer(file.dump(), {}, "tokenizer.json");
 }
 
-TEST(BpeTokenizer, EncodingsAreThoseOfTheTokenizersPackage) {
+TEST(JsonTokenizer, EncodingsAreThoseOfTheTokenizersPackage) {
   int64_t compared = 0;
   for (const auto& [name, item] : golden().items()) {
     const auto tokenizer = read(item["tokenizer"]);
@@ -45,17 +45,19 @@ TEST(BpeTokenizer, EncodingsAreThoseOfTheTokenizersPackage) {
   EXPECT_GE(compared, 40);
 }
 
-TEST(BpeTokenizer, TheNormalFormIsTheOneThatFilesWereMadeWith) {
-  EXPECT_EQ(normal_form_c("e\u0301 \u212B"), "\u00E9 \u00C5");
-  EXPECT_EQ(normal_form_c("a\u0316\u0301"), "\u00E1\u0316") << "marks are put in order";
-  EXPECT_EQ(normal_form_c("a\u0301\u0898\u0899"), "\u00E1\u0898\u0899")
+TEST(JsonTokenizer, TheNormalFormIsTheOneThatFilesWereMadeWith) {
+  EXPECT_EQ(normal_form("e\u0301 \u212B", NormalForm::c), "\u00E9 \u00C5");
+  EXPECT_EQ(normal_form("a\u0316\u0301", NormalForm::c), "\u00E1\u0316")
+      << "marks are put in order";
+  EXPECT_EQ(normal_form("a\u0301\u0898\u0899", NormalForm::c), "\u00E1\u0898\u0899")
       << "marks of Unicode 14 are ordinary characters";
-  EXPECT_EQ(normal_form_c("\xFF"
-                          "e\u0301\xC3"),
+  EXPECT_EQ(normal_form("\xFF"
+                        "e\u0301\xC3",
+                        NormalForm::c),
             "\xFF\u00E9\xC3");
 }
 
-TEST(BpeTokenizer, PiecesAddUpToTheText) {
+TEST(JsonTokenizer, PiecesAddUpToTheText) {
   for (const auto& [name, item] : golden().items()) {
     const Json& vocabulary = item["tokenizer"]["model"]["vocab"];
     if (!vocabulary.contains("l")) continue;  // bytes without a token are lost
@@ -64,13 +66,13 @@ TEST(BpeTokenizer, PiecesAddUpToTheText) {
     for (const auto& text : item["texts"]) {
       const auto wanted = text.get<std::string>();
       EXPECT_EQ(tokenizer->decode(tokenizer->encode(wanted)),
-                normalises ? normal_form_c(wanted) : wanted)
+                normalises ? normal_form(wanted, NormalForm::c) : wanted)
           << name;
     }
   }
 }
 
-TEST(BpeTokenizer, TextCannotForgeSpecialsAndTheTemplateGivesTheBeginMark) {
+TEST(JsonTokenizer, TextCannotForgeSpecialsAndTheTemplateGivesTheBeginMark) {
   BpeTrainer trainer;
   trainer.add("the theme of the thing and the theme of the thing");
   const auto tokenizer = make_bpe_tokenizer(trainer.train(5));
@@ -82,7 +84,7 @@ TEST(BpeTokenizer, TextCannotForgeSpecialsAndTheTemplateGivesTheBeginMark) {
   EXPECT_EQ(tokenizer->piece(262), "");
 }
 
-TEST(BpeTokenizer, PrefixesAndRestGiveTheTokensOfTheWhole) {
+TEST(JsonTokenizer, PrefixesAndRestGiveTheTokensOfTheWhole) {
   BpeTrainer trainer;
   const std::string text = "def f(x):\n    return x\n\n\ndef g():\n  f(1)\n# end \n";
   trainer.add(text);
@@ -96,12 +98,12 @@ TEST(BpeTokenizer, PrefixesAndRestGiveTheTokensOfTheWhole) {
   }
 }
 
-TEST(BpeTokenizer, ItsFileLoadsAgainAsTheSame) {
+TEST(JsonTokenizer, ItsFileLoadsAgainAsTheSame) {
   const testing::TemporaryFolder folder;
   BpeTrainer trainer;
   trainer.add("over and over and over");
   const auto tokenizer = make_bpe_tokenizer(trainer.train(9));
-  write_file(folder / "tokenizer.json", tokenizer->to_json());
+  write_file(folder / "tokenizer.json", tokenizer->file().content);
   const auto loaded = load_tokenizer(folder.path());
   EXPECT_EQ(loaded->fingerprint(), tokenizer->fingerprint());
   EXPECT_EQ(loaded->kind(), "bpe");
@@ -112,7 +114,7 @@ TEST(BpeTokenizer, ItsFileLoadsAgainAsTheSame) {
   EXPECT_NE(make_bpe_tokenizer(other.train(9))->fingerprint(), tokenizer->fingerprint());
 }
 
-TEST(BpeTokenizer, BytesThatAreNoUtf8SurviveTheRoundTrip) {
+TEST(JsonTokenizer, BytesThatAreNoUtf8SurviveTheRoundTrip) {
   const auto tokenizer = make_bpe_tokenizer({{"a", "b"}});
   const std::string bytes = "ab\xFF\xC0\xE2\x82 ab\x80";
   std::string back;
@@ -120,20 +122,20 @@ TEST(BpeTokenizer, BytesThatAreNoUtf8SurviveTheRoundTrip) {
   EXPECT_EQ(back, bytes);
 }
 
-TEST(BpeTokenizer, WhatIsNotReadIsRefusedByName) {
+TEST(JsonTokenizer, WhatIsNotReadIsRefusedByName) {
   const auto refused = [](const std::string& pointer, const Json& value, const std::string& named) {
-    Json file = Json::parse(make_bpe_tokenizer({})->to_json());
+    Json file = Json::parse(make_bpe_tokenizer({})->file().content);
     file[Json::json_pointer(pointer)] = value;
     EXPECT_ERROR(UnsupportedError, read(file), named);
   };
   refused("/model/type", "WordPiece", "WordPiece");
   refused("/model/byte_fallback", true, "byte_fallback");
-  refused("/normalizer", {{"type", "Lowercase"}}, "Lowercase");
-  refused("/pre_tokenizer", {{"type", "Metaspace"}}, "Metaspace");
-  refused("/pre_tokenizer", nullptr, "characters");
+  refused("/normalizer", {{"type", "BertNormalizer"}}, "BertNormalizer");
+  refused("/pre_tokenizer", {{"type", "Punctuation"}}, "Punctuation");
+  refused("/pre_tokenizer", nullptr, "decoder 'ByteLevel' in a model of characters");
   refused("/pre_tokenizer/add_prefix_space", true, "add_prefix_space");
   const auto damaged = [](const std::string& pointer, const Json& value, const std::string& named) {
-    Json file = Json::parse(make_bpe_tokenizer({})->to_json());
+    Json file = Json::parse(make_bpe_tokenizer({})->file().content);
     file[Json::json_pointer(pointer)] = value;
     EXPECT_ERROR(InputError, read(file), named);
   };
@@ -142,7 +144,7 @@ TEST(BpeTokenizer, WhatIsNotReadIsRefusedByName) {
   const Json broken = {{"type", "Split"}, {"pattern", {{"Regex", "("}}}, {"behavior", "Isolated"}};
   const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
   damaged("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {broken, bytes}}}, "pattern");
-  EXPECT_ERROR(InputError, bpe_tokenizer("{", {}, "x.json"), "x.json");
+  EXPECT_ERROR(InputError, json_tokenizer("{", {}, "x.json"), "x.json");
 }
 
 TEST(WordSplitter, KeepsEveryByteAndMatchesOnlyOnRequest) {

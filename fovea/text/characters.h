@@ -1,0 +1,20 @@
+// Classes of characters as the regular expressions of Rust have them, at the ends of a text.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace fovea {
+
+/// Number of bytes of white space (White_Space) at the start and at the end of valid UTF-8.
+size_t leading_spaces(std::string_view text);
+size_t trailing_spaces(std::string_view text);
+
+/// Whether the first or last character is one of a word (\w).
+bool starts_with_word(std::string_view text);
+bool ends_with_word(std::string_view text);
+
+}  // namespace fovea
