@@ -120,8 +120,8 @@ class Lists {
   const std::vector<double>& scores(size_t count) const {
     const GgufValue* value = find(kScores);
     require<CheckpointError>(value != nullptr && value->array && value->reals.size() == count,
-                             where_, "expected '{}', a number for each of {} tokens; got {}", kScores,
-                             count, value == nullptr ? 0 : value->reals.size());
+                             where_, "expected '{}', a number for each of {} tokens; got {}",
+                             kScores, count, value == nullptr ? 0 : value->reals.size());
     return value->reals;
   }
   /// The text of the token whose id stands under `key`, "" where the key is not there.
@@ -229,11 +229,11 @@ bool has_byte_level(const Json& node) {
 
 void require_byte_level(const Json& root) {
   const std::string type = root["model"].value("type", "");
-  require<UnsupportedError>(
-      type == "BPE" && has_byte_level(member(root, "pre_tokenizer")), "GGUF",
-      "expected a tokenizer.json of byte-level BPE, or a SentencePiece model (tokenizer.model); this "
-      "one is {}: export a model folder",
-      type == "BPE" ? "BPE on characters" : type);
+  require<UnsupportedError>(type == "BPE" && has_byte_level(member(root, "pre_tokenizer")), "GGUF",
+                            "expected a tokenizer.json of byte-level BPE, or a SentencePiece model "
+                            "(tokenizer.model); this "
+                            "one is {}: export a model folder",
+                            type == "BPE" ? "BPE on characters" : type);
 }
 
 /// The name of a tokenizer's patterns. Without merges a text is cut into bytes by any of them.
@@ -315,8 +315,7 @@ GgufMetadata sentencepiece_metadata(const SentencePieceModel& model, const Token
   metadata[kSpacePrefix] = GgufValue::of_boolean(model.add_dummy_prefix);
   metadata[kAddBegin] = GgufValue::of_boolean(tokenizer.bos() >= 0);
   const auto unknown = std::ranges::find(types, int64_t{TokenType::unknown});
-  if (unknown != types.end())
-    metadata[kUnknown] = GgufValue::of_integer(unknown - types.begin());
+  if (unknown != types.end()) metadata[kUnknown] = GgufValue::of_integer(unknown - types.begin());
   const auto named = [&](const char* key, const std::string& name) {
     const auto found = std::ranges::find(tokens, name);
     if (!name.empty() && found != tokens.end())
@@ -451,8 +450,8 @@ std::shared_ptr<const Tokenizer> gguf_tokenizer(const GgufMetadata& metadata,
       require<CheckpointError>(!model.empty(), where,
                                "expected '{}'; it is missing: the file has no vocabulary", kModel);
       fail<UnsupportedError>(
-          where, "'{}' must be 'gpt2' (byte-level BPE) or 'llama' (SentencePiece); got '{}'", kModel,
-          printable_line(model));
+          where, "'{}' must be 'gpt2' (byte-level BPE) or 'llama' (SentencePiece); got '{}'",
+          kModel, printable_line(model));
   }
   try {
     if (model == "llama") {

@@ -154,16 +154,17 @@ TEST(GgufVocabularies, SentencePieceModelsKeepTheirEncodingsThroughAGguf) {
 }
 
 TEST(GgufVocabularies, TokenizersOfOtherKindsAreRefused) {
-  const Json unigram = {{"version", "1.0"},
-                  {"added_tokens", Json::array()},
-                  {"normalizer", nullptr},
-                  {"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}}},
-                  {"post_processor", nullptr},
-                  {"decoder", {{"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}}},
-                  {"model",
-                   {{"type", "Unigram"},
-                    {"unk_id", 0},
-                    {"vocab", Json::array({Json::array({"<unk>", 0.0}), Json::array({"a", -1.0})})}}}};
+  const Json unigram = {
+      {"version", "1.0"},
+      {"added_tokens", Json::array()},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}}},
+      {"post_processor", nullptr},
+      {"decoder", {{"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}}},
+      {"model",
+       {{"type", "Unigram"},
+        {"unk_id", 0},
+        {"vocab", Json::array({Json::array({"<unk>", 0.0}), Json::array({"a", -1.0})})}}}};
   EXPECT_ERROR(UnsupportedError,
                gguf_tokenizer_metadata(*json_tokenizer(unigram.dump(), {}, "x"), 5), "Unigram");
 }

@@ -128,7 +128,8 @@ TEST(FewRowsProduct, LeavesOtherShapesAndTypesToMatrixProducts) {
   const at::Tensor w = at::ones({8, 8});
   EXPECT_FALSE(is_few_rows(at::ones({5, 8}), {w}));
   EXPECT_FALSE(is_few_rows(at::ones({1, 8}), {at::ones({8, 9}).narrow(1, 0, 8)}));
-  EXPECT_FALSE(is_few_rows(at::ones({1, 8}), {w, w.to(at::kBFloat16)}));
+  EXPECT_TRUE(is_few_rows(at::ones({1, 8}), {w, w.to(at::kBFloat16)}));
+  EXPECT_FALSE(is_few_rows(at::ones({1, 8}), {w, w.to(at::kHalf)}));
   EXPECT_FALSE(is_few_rows(at::ones({1, 8}, at::kDouble), {w.to(at::kDouble)}));
   EXPECT_FALSE(is_few_rows(at::ones({0, 8}), {w}));
 }
