@@ -251,6 +251,7 @@ std::string_view name_of_patterns(const Json& root) {
   const auto found = std::ranges::find_if(kPreTokenizers, fits);
   if (found != kPreTokenizers.end()) return found->name;
   std::vector<std::string_view> names;
+  names.reserve(kPreTokenizers.size());
   for (const PreTokenizer& pre : kPreTokenizers) names.push_back(pre.name);
   fail<UnsupportedError>("GGUF",
                          "expected a tokenizer that splits texts as one of {}; this one splits by "

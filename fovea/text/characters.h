@@ -13,7 +13,7 @@ namespace fovea {
 size_t leading_spaces(std::string_view text);
 size_t trailing_spaces(std::string_view text);
 
-/// Whether the first or last character is one of a word (\w).
+/// Whether the first or last character is of a word (a letter, digit or underscore).
 bool starts_with_word(std::string_view text);
 bool ends_with_word(std::string_view text);
 
