@@ -24,6 +24,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "benchmarks/read_bandwidth.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/nn/transformer.h"
@@ -32,8 +33,6 @@
 namespace fovea {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int64_t kTokens = 16;
 
 ModelConfig shape_of_135m(int64_t kv_heads) {
@@ -41,40 +40,6 @@ ModelConfig shape_of_135m(int64_t kv_heads) {
       .layers = 30, .width = 576, .heads = 9, .kv_heads = kv_heads, .ffn_width = 1536};
   config.context = 2048;
   return config.resolved(49152);
-}
-
-double milliseconds_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-/// Sums 1 GiB, several streams a thread; far larger than any cache.
-double read_bandwidth() {
-  using Vector = uint64_t __attribute__((vector_size(64)));
-  constexpr int64_t kVectors = (int64_t{1} << 30) / static_cast<int64_t>(sizeof(Vector));
-  static std::vector<uint64_t> memory(kVectors * 8, 1);
-  const auto* data = reinterpret_cast<const Vector*>(memory.data());
-  double best = 0;
-  for (int pass = 0; pass < 5; ++pass) {
-    const auto start = Clock::now();
-    uint64_t total = 0;
-#pragma omp parallel for reduction(+ : total) schedule(static)
-    for (int64_t block = 0; block < 256; ++block) {
-      constexpr int64_t size = kVectors / 256;
-      Vector a{}, b{}, c{}, d{};
-      const Vector* at = data + block * size;
-      for (int64_t i = 0; i < size / 4; ++i) {
-        a += at[i];
-        b += at[i + size / 4];
-        c += at[i + size / 2];
-        d += at[i + 3 * (size / 4)];
-      }
-      const Vector sum = a + b + c + d;
-      for (int i = 0; i < 8; ++i) total += sum[i];
-    }
-    require<NumericalError>(total == kVectors * 8, "bandwidth", "the sum is {}", total);
-    best = std::max(best, static_cast<double>(1 << 30) / 1e6 / milliseconds_since(start));
-  }
-  return best;
 }
 
 class Worker {

@@ -209,22 +209,6 @@ at::Tensor GgufModel::tensor(std::string_view name) const {
              : value;
 }
 
-std::optional<fs::path> find_gguf(const fs::path& path) {
-  const auto is_gguf = [](const fs::path& p) {
-    return p.extension() == ".gguf" && fs::is_regular_file(p);
-  };
-  if (is_gguf(path)) return path;
-  if (!fs::is_directory(path) || fs::exists(path / "config.json")) return std::nullopt;
-  std::optional<fs::path> only;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(path, error)) {
-    if (!is_gguf(entry.path())) continue;
-    if (only) return std::nullopt;
-    only = entry.path();
-  }
-  return only;
-}
-
 void save_gguf(const fs::path& path, const Transformer& model, const Tokenizer& tokenizer,
                const GgufOptions& options) {
   const ModelConfig config = model.config().at_temperature_ramp(model.compute().temperature_ramp);

@@ -17,33 +17,29 @@
 #include <vector>
 
 #include "fovea/checkpoint/gguf.h"
-#include "fovea/checkpoint/weight_source.h"
+#include "fovea/checkpoint/model_file.h"
 #include "fovea/nn/transformer.h"
 #include "fovea/text/tokenizer.h"
 
 namespace fovea {
 
-class GgufModel : public WeightSource {
+class GgufModel final : public ModelFile {
  public:
-  /// How tensor() gives matrices in Q8_0, Q4_0 and Q4_1: as float32, or as packed matrices.
-  enum class Blocks { unpacked, kept };
-
   /// Maps the file and reads its config. CheckpointError, and UnsupportedError for what the decoder
   /// does not have, by name.
   explicit GgufModel(const std::filesystem::path& path, Blocks blocks = Blocks::unpacked);
 
-  /// Resolved.
-  const ModelConfig& config() const { return config_; }
-  std::shared_ptr<const Tokenizer> tokenizer() const;
-  /// The Jinja text under tokenizer.chat_template; "" where there is none.
-  std::string chat_template() const;
+  const ModelConfig& config() const override { return config_; }
+  std::shared_ptr<const Tokenizer> tokenizer() const override;
+  /// The text under tokenizer.chat_template.
+  std::string chat_template() const override;
 
   const std::filesystem::path& path() const override { return file_.path(); }
   /// Names of the registry; of tensors that it does not know, those of the file.
   std::vector<std::string> names() const override;
   const StoredTensor* find(std::string_view name) const override;
   /// F32, F16 and BF16 as views of the map, unless rows are reordered; quantised ones as float32,
-  /// or in the blocks that are kept.
+  /// or packed where blocks of Q8_0, Q4_0 and Q4_1 are kept.
   at::Tensor tensor(std::string_view name) const override;
   void release_pages() const override { fovea::release_pages(*file_.map()); }
 
@@ -58,10 +54,6 @@ class GgufModel : public WeightSource {
   bool interleaved_ = false;
   std::map<std::string, Entry, std::less<>> entries_;
 };
-
-/// The .gguf file that a path means: the file itself, or the only one in a folder without
-/// config.json. Nothing for other paths.
-std::optional<std::filesystem::path> find_gguf(const std::filesystem::path& path);
 
 /// Number formats of the matrices in a GGUF that is written; vectors are float32 in all of them.
 /// Rows that are no whole number of blocks are float16 under `q8_0`.

@@ -17,7 +17,7 @@
 #include "fovea/base/nearest_name.h"
 #include "fovea/checkpoint/families.h"
 #include "fovea/checkpoint/family_weights.h"
-#include "fovea/checkpoint/gguf_model.h"
+#include "fovea/checkpoint/model_file.h"
 #include "fovea/checkpoint/weight_files.h"
 #include "fovea/config/reader.h"
 #include "fovea/nn/lora.h"
@@ -237,8 +237,8 @@ std::string chat_template_of(const fs::path& folder) {
 /// The weights of a folder or a .gguf file, and how they are stored.
 struct OpenedWeights {
   explicit OpenedWeights(const fs::path& path) {
-    if (const auto gguf = find_gguf(path)) {
-      source = std::make_unique<GgufModel>(*gguf);
+    if (const auto file = find_model_file(path)) {
+      source = open_model_file(*file);
     } else {
       source = std::make_unique<WeightFiles>(path);
       family = family_of(path);
@@ -277,21 +277,21 @@ void require_room(const fs::path& path, const Tokenizer& tokenizer, const ModelC
                         tokenizer.vocab_size(), config.vocab_size);
 }
 
-LoadedModel load_gguf(const fs::path& path, at::Device device, const MatrixStorage& matrices) {
-  using Blocks = GgufModel::Blocks;
+LoadedModel load_file(const fs::path& path, at::Device device, const MatrixStorage& matrices) {
+  using Blocks = ModelFile::Blocks;
   const bool kept = matrices.as_stored && !matrices.packed;
-  const GgufModel file(path, kept ? Blocks::kept : Blocks::unpacked);
-  LoadedModel loaded{file.config(), Transformer(file.config(), 0, device, FirstNumbers::awaited),
-                     file.tokenizer(), file.chat_template()};
+  const auto file = open_model_file(path, kept ? Blocks::kept : Blocks::unpacked);
+  LoadedModel loaded{file->config(), Transformer(file->config(), 0, device, FirstNumbers::awaited),
+                     file->tokenizer(), file->chat_template()};
   require_room(path, *loaded.tokenizer, loaded.config);
-  fill_model(FamilyWeights(""), file, loaded.model, matrices);
+  fill_model(FamilyWeights(""), *file, loaded.model, matrices);
   return loaded;
 }
 
 }  // namespace
 
 ModelConfig load_model_config(const fs::path& folder) {
-  if (const auto gguf = find_gguf(folder)) return GgufModel(*gguf).config();
+  if (const auto file = find_model_file(folder)) return open_model_file(*file)->config();
   const fs::path path = existing_file(folder, kConfig);
   try {
     return config_from(read_file(path, kLargestConfig), path);
@@ -331,7 +331,7 @@ at::ScalarType stored_dtype(const Transformer& model) {
 }
 
 LoadedModel load_model(const fs::path& folder, at::Device device, const MatrixStorage& matrices) {
-  if (const auto gguf = find_gguf(folder)) return load_gguf(*gguf, device, matrices);
+  if (const auto file = find_model_file(folder)) return load_file(*file, device, matrices);
   const ModelConfig config = load_model_config(folder);
   const fs::path tokenizer_path =
       existing_file(folder, find_tokenizer_file(folder).filename().string());

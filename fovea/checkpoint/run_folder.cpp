@@ -6,7 +6,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
-#include "fovea/checkpoint/gguf_model.h"
+#include "fovea/checkpoint/model_file.h"
 
 namespace fovea {
 namespace {
@@ -162,11 +162,12 @@ bool is_checkpoint(const fs::path& folder) {
 }  // namespace
 
 fs::path resolve_model_folder(const fs::path& path, const WarningSink& warn) {
-  if (path.extension() == ".gguf" && fs::is_regular_file(path)) return path;
+  if (fs::is_regular_file(path) && find_model_file(path)) return path;
   if (!fs::is_directory(path)) {
-    fail<CheckpointError>(path.string(),
-                          "expected a run folder, a checkpoint, a model folder or a .gguf file; "
-                          "there is no such folder or file");
+    fail<CheckpointError>(
+        path.string(),
+        "expected a run folder, a checkpoint, a model folder, or a .gguf or .bin file; "
+        "there is no such folder or file");
   }
   if (is_checkpoint(path)) {
     load_checkpoint_state(path, warn);
@@ -177,7 +178,7 @@ fs::path resolve_model_folder(const fs::path& path, const WarningSink& warn) {
     found->report(warn);
     return found->checkpoint.folder;
   }
-  if (const auto gguf = find_gguf(path)) return *gguf;
+  if (const auto file = find_model_file(path)) return *file;
   if (fs::exists(path / "config.yaml")) {
     fail<CheckpointError>(path.string(), "this run has no checkpoint yet; train it first");
   }

@@ -1,0 +1,114 @@
+// Worker of the benchmarks with a real model: reads a prompt, then writes tokens one at a time.
+//
+//   real_model_worker MODEL THREADS POSITION DTYPE WEIGHTS
+//
+// DTYPE float32 or bfloat16; WEIGHTS as `fovea generate --weights`: stored, f32, bf16, q8_0, ...
+//
+// Lines of stdin and their answers, one line each:
+//   about      JSON: sizes, bytes that a token must read
+//   prompt     "<milliseconds>" of reading POSITION tokens into an empty cache, logits of the last
+//   step       "<milliseconds>" of kTokens tokens from POSITION on, with their logits
+//   bandwidth  GB/s of reading memory, all threads, the best of several passes
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <sys/prctl.h>
+
+#include <csignal>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "benchmarks/read_bandwidth.h"
+#include "cli/options.h"
+#include "fovea/checkpoint/model_folder.h"
+#include "fovea/infer/generate.h"
+#include "fovea/kernels/cpu/isa.h"
+#include "fovea/runtime/machine.h"
+
+namespace fovea {
+namespace {
+
+constexpr int64_t kTokens = 32;
+
+class Worker {
+ public:
+  Worker(const std::string& model, int64_t position, at::ScalarType dtype,
+         const std::string& weights)
+      : loaded_(load_model(model, at::kCPU, cli::matrix_storage(weights, dtype, at::kCPU))),
+        position_(position),
+        tokens_(at::arange(position).mul(17).add(5).remainder(1000).add(100).unsqueeze(0)),
+        state_(loaded_.model.make_decode_state(1, position + kTokens)) {
+    loaded_.model.compute().dtype = dtype;
+    prompt();
+  }
+
+  nlohmann::ordered_json about() const {
+    int64_t weights = 0;  // the embedding is the head, and is read as that
+    for (const Parameter& p : loaded_.model.parameters().all())
+      if (p.value.dim() >= 2) weights += static_cast<int64_t>(p.value.nbytes());
+    return {{"parameters", loaded_.model.parameters().count()},
+            {"position", position_},
+            {"tokens", kTokens},
+            {"weight_bytes", weights},
+            {"cache_bytes", state_.bytes() * position_ / state_.capacity()},
+            {"isa", enum_name(chosen_isa())},
+            {"threads", at::get_num_threads()},
+            {"machine", machine_summary(at::kCPU)}};
+  }
+
+  double prompt() {
+    state_.truncate(0);
+    const auto start = Clock::now();
+    for (int64_t begin = 0; begin < position_; begin += kChunk)
+      loaded_.model.decode(tokens_.narrow(1, begin, std::min(kChunk, position_ - begin)), state_);
+    return milliseconds_since(start);
+  }
+
+  double step() {
+    at::Tensor token = at::full({1, 1}, 100, at::kLong);
+    const auto start = Clock::now();
+    for (int64_t i = 0; i < kTokens; ++i)
+      token = loaded_.model.decode(token, state_).argmax(-1, true);
+    const double taken = milliseconds_since(start);
+    state_.truncate(position_);
+    return taken;
+  }
+
+ private:
+  static constexpr int64_t kChunk = 512;
+
+  LoadedModel loaded_;
+  int64_t position_;
+  at::Tensor tokens_;
+  DecodeState state_;
+};
+
+int run(const std::vector<std::string>& arguments) {
+  require<UsageError>(arguments.size() == 5, "real_model_worker",
+                      "expected MODEL THREADS POSITION DTYPE WEIGHTS");
+  at::set_num_threads(std::stoi(arguments[1]));
+  Worker worker(arguments[0], std::stoll(arguments[2]),
+                arguments[3] == "bfloat16" ? at::kBFloat16 : at::kFloat, arguments[4]);
+  for (std::string line; std::getline(std::cin, line);) {
+    if (line == "about") std::cout << worker.about().dump() << std::endl;
+    if (line == "prompt") std::cout << worker.prompt() << std::endl;
+    if (line == "step") std::cout << worker.step() << std::endl;
+    if (line == "bandwidth") std::cout << read_bandwidth() << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace fovea
+
+int main(int argc, char** argv) {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  try {
+    return fovea::run({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}

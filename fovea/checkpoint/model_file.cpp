@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/checkpoint/model_file.h"
+
+#include "fovea/checkpoint/gguf_model.h"
+#include "fovea/checkpoint/llama2c.h"
+
+namespace fovea {
+
+namespace fs = std::filesystem;
+
+std::optional<fs::path> find_model_file(const fs::path& path) {
+  const auto is = [](const fs::path& p, const char* extension) {
+    return p.extension() == extension && fs::is_regular_file(p);
+  };
+  if (is(path, ".gguf") || is(path, ".bin")) return path;
+  if (!fs::is_directory(path) || fs::exists(path / "config.json")) return std::nullopt;
+  std::optional<fs::path> only;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path, error)) {
+    if (!is(entry.path(), ".gguf")) continue;
+    if (only) return std::nullopt;
+    only = entry.path();
+  }
+  return only;
+}
+
+std::unique_ptr<const ModelFile> open_model_file(const fs::path& path, ModelFile::Blocks blocks) {
+  if (path.extension() == ".bin") return std::make_unique<Llama2cModel>(path);
+  return std::make_unique<GgufModel>(path, blocks);
+}
+
+}  // namespace fovea
