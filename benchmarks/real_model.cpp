@@ -36,11 +36,10 @@ class Worker {
  public:
   Worker(const std::string& model, int64_t position, at::ScalarType dtype,
          const std::string& weights)
-      : loaded_(load_model(model, at::kCPU, cli::matrix_storage(weights, dtype, at::kCPU))),
+      : loaded_(opened(model, dtype, weights)),
         position_(position),
         tokens_(at::arange(position).mul(17).add(5).remainder(1000).add(100).unsqueeze(0)),
         state_(loaded_.model.make_decode_state(1, position + kTokens)) {
-    loaded_.model.compute().dtype = dtype;
     prompt();
   }
 
@@ -78,6 +77,14 @@ class Worker {
 
  private:
   static constexpr int64_t kChunk = 512;
+
+  static LoadedModel opened(const std::string& model, at::ScalarType dtype,
+                            const std::string& weights) {
+    LoadedModel loaded =
+        load_model(model, at::kCPU, cli::matrix_storage(weights, dtype, at::kCPU));
+    loaded.model.compute().dtype = dtype;
+    return loaded;
+  }
 
   LoadedModel loaded_;
   int64_t position_;

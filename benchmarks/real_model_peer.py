@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Peer of the benchmarks with a real model: llama.cpp through llama-cpp-python.
 
-    llama_cpp_peer.py MODEL.gguf THREADS POSITION TOKENS        the protocol on stdin is that of real_model.cpp
+    real_model_peer.py MODEL.gguf THREADS POSITION TOKENS        the protocol on stdin is that of real_model.cpp
 
 Prompts are read in its own batches of 512; a token's likeliest successor is found in its logits, as the other side does.
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A real model in Fovea and in llama.cpp, type by type: reading a prompt, and decoding behind it.
 
-    benchmarks/llama_cpp.py MODEL.gguf --python PYTHON [--position 512] [--pairs 9] [--threads N] [--types f32,bf16,q8_0,stored]
+    benchmarks/real_model.py MODEL.gguf --python PYTHON [--position 512] [--pairs 9] [--threads N] [--types f32,bf16,q8_0,stored]
                             [--output FILE]
 
 PYTHON has llama-cpp-python. For each type the model is exported once; both sides then take turns in processes of their own,
@@ -48,7 +48,7 @@ def compare(options: argparse.Namespace, folder: str, name: str) -> dict:
     worker = [str(ROOT / "build/bin/real_model_worker"), exported(options, folder, ours_gguf), threads, position, dtype, weights]
     with Side(worker) as ours:
         about = json.loads(ours.ask("about"))
-        peer = [options.python, "benchmarks/llama_cpp_peer.py", exported(options, folder, peer_gguf), threads, position, str(about["tokens"])]
+        peer = [options.python, "benchmarks/real_model_peer.py", exported(options, folder, peer_gguf), threads, position, str(about["tokens"])]
         with Side(peer) as theirs:
             peer_about = json.loads(theirs.ask("about"))
             bandwidth, prompts, steps = [float(ours.ask("bandwidth"))], [], []
@@ -93,12 +93,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = [compare(options, folder, name) for name in options.types.split(",")]
     machine = [row.pop("machine") for row in rows][0]
-    report = {"benchmark": "llama_cpp", "ratio": "times, llama.cpp / Fovea, above 1 is faster",
-              "command": shlex.join(["benchmarks/llama_cpp.py", *sys.argv[1:]]), "commit": commit(),
+    report = {"benchmark": "real_model", "ratio": "times, llama.cpp / Fovea, above 1 is faster",
+              "command": shlex.join(["benchmarks/real_model.py", *sys.argv[1:]]), "commit": commit(),
               "date": datetime.date.today().isoformat(), "machine": {**machine, "kind": cpu_kind()},
               "model": pathlib.Path(options.model).name, "pairs": options.pairs, "rows": rows}
     if options.output != "-":
-        path = pathlib.Path(options.output or ROOT / f"benchmarks/results/llama-cpp-{cpu_kind()}.json")
+        path = pathlib.Path(options.output or ROOT / f"benchmarks/results/real-model-{cpu_kind()}.json")
         path.write_text(json.dumps(report, indent=1) + "\n")
 
 
