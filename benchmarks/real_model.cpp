@@ -80,8 +80,7 @@ class Worker {
 
   static LoadedModel opened(const std::string& model, at::ScalarType dtype,
                             const std::string& weights) {
-    LoadedModel loaded =
-        load_model(model, at::kCPU, cli::matrix_storage(weights, dtype, at::kCPU));
+    LoadedModel loaded = load_model(model, at::kCPU, cli::matrix_storage(weights, dtype, at::kCPU));
     loaded.model.compute().dtype = dtype;
     return loaded;
   }
