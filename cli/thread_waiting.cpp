@@ -19,9 +19,23 @@ FOVEA_BEFORE_ALL bool sets(const char* entry, const char* name) {
   return *name == '\0' && *entry == '=';
 }
 
+FOVEA_BEFORE_ALL bool equals(const char* a, const char* b) {
+  while (*a != '\0' && *a == *b) ++a, ++b;
+  return *a == *b;
+}
+
+/// Whether the program will only print a text, which starts no threads.
+FOVEA_BEFORE_ALL bool asks_for_help(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i)
+    if (equals(argv[i], "--help") || equals(argv[i], "-h") || equals(argv[i], "--version"))
+      return true;
+  return argc < 2;
+}
+
 /// Runs before the constructors of any library, which take most of the program's start: only
 /// system calls and memory of its own are there.
-FOVEA_BEFORE_ALL void start_again(int /*argc*/, char** argv, char** environment) {
+FOVEA_BEFORE_ALL void start_again(int argc, char** argv, char** environment) {
+  if (asks_for_help(argc, argv)) return;
   size_t entries = 0;
   for (; environment[entries] != nullptr; ++entries) {
     if (sets(environment[entries], "GOMP_SPINCOUNT")) return;
