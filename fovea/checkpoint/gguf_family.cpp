@@ -318,6 +318,7 @@ GgufMetadata gguf_config(const ModelConfig& c) {
   const Json wanted = hugging_face_config(c);
   const auto type = wanted["model_type"].get<std::string>();
   std::vector<std::string_view> types;
+  types.reserve(kFamilies.size());
   for (const GgufFamily& family : kFamilies) types.push_back(family.model_type);
   const auto family = std::ranges::find(kFamilies, type, &GgufFamily::model_type);
   require<UnsupportedError>(family != kFamilies.end(), "GGUF",
