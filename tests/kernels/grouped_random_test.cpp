@@ -92,8 +92,7 @@ std::string difference(const PointwiseNumbers& got, const PointwiseNumbers& trut
   compare("dq", got.dq, truth.dq, backward);
   compare("dk", got.dk, truth.dk, backward);
   compare("dv", got.dv, truth.dv, backward);
-  // The rounded output enters with a logit as its factor.
-  compare("dtau", got.dtau, truth.dtau, 2 * backward);
+  compare("dtau", got.dtau, truth.dtau, backward);
   compare("dsink", got.dsink, truth.dsink, backward);
   return wrong;
 }
