@@ -13,6 +13,7 @@
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/eval/copy_score.h"
 #include "fovea/eval/score_documents.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea {
 namespace {
@@ -104,27 +105,39 @@ std::shared_ptr<const Corpus> read_corpus(const DataConfig& data, const fs::path
   });
 }
 
-/// The table: base, base with the adapter, and with Focus what is kept of it.
-void measure(const RetrofitOptions& options, const fs::path& base_folder, const Adapter& adapter,
-             const Corpus& corpus, int64_t window, const RetrofitCallbacks& callbacks,
+/// The table, in the number format of the training: base, base with the adapter, and with Focus
+/// what is kept of it.
+void measure(const RetrofitOptions& options, const TrainConfig& train, const fs::path& base_folder,
+             const Adapter& adapter, const Corpus& corpus, const RetrofitCallbacks& callbacks,
              RetrofitResult& result) {
-  const std::vector<ScoreDocument> texts = held_out_texts(options, corpus, window);
   LoadedModel base = load_model(base_folder);
-  const int64_t copy = std::min(options.copy, window / 2);
-  result.before =
-      score_model("base", base.model, *base.tokenizer, texts, window, copy, callbacks.table);
+  const at::ScalarType dtype = choose_dtype(train.dtype, at::kCPU);
+  const int64_t window = train.sequence_length, copy = std::min(options.copy, window / 2);
+  const std::vector<ScoreDocument> texts = held_out_texts(options, corpus, window);
   Transformer model = with_adapter(base.model, adapter);
+  base.model.compute().dtype = model.compute().dtype = dtype;
   result.base_parameters = base.model.parameters().count();
   result.added_parameters = model.parameters().count() - result.base_parameters;
-  result.after = score_model(fmt::format("with {}", fmt::join(result.kinds, ", ")), model,
-                             *base.tokenizer, texts, window, copy, callbacks.table);
-  if (!model.has("focus")) return;
+  const std::string with = fmt::format("with {}", fmt::join(result.kinds, ", "));
+  const auto score = [&](const std::string& name, const Transformer& of) {
+    return score_model(name, of, *base.tokenizer, texts, window, copy, callbacks.table);
+  };
+  if (!model.has("focus")) {
+    result.before = score("base", base.model);
+    result.after = score(with, model);
+    return;
+  }
   result.retention = measure_retention(model, *base.tokenizer, texts,
                                        {.score = {.window = window, .rows = 1},
                                         .copy = copy,
                                         .copy_windows = kCopyWindows,
                                         .most_top_k = options.most_top_k},
                                        callbacks.table);
+  const RetentionScore &full = result.retention->full, &soft = result.retention->soft;
+  result.after = {.name = with, .perplexity = soft.perplexity, .copy = soft.copy};
+  // Focus alone and off is the base.
+  result.before = result.kinds.size() > 1 ? score("base", base.model)
+                                          : RetrofitScore{"base", full.perplexity, full.copy};
 }
 
 }  // namespace
@@ -144,8 +157,7 @@ RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallba
   result.adapter = options.out / "adapter";
   const Adapter adapter = adapter_of_run(phases.back(), options.model);
   write_result(options.out, result.adapter, config, adapter);
-  measure(options, base_folder, adapter, *corpus, phases.front().recipe.train.sequence_length,
-          callbacks, result);
+  measure(options, phases.back().recipe.train, base_folder, adapter, *corpus, callbacks, result);
   write_file(options.out / "retrofit.json", result.to_json().dump(2) + "\n");
   return result;
 }
