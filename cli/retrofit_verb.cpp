@@ -20,7 +20,7 @@ constexpr double kMost = 1e12;  // steps, tokens
 struct Options {
   RetrofitOptions retrofit;
   std::string with, out;
-  bool plan = false;
+  bool plan = false, no_speed = false;
 };
 
 std::vector<std::string> split_names(const std::string& names) {
@@ -92,6 +92,19 @@ void print_plan(const Options& options, const Globals& globals) {
                       fields_to_yaml(phase.recipe, true)));
 }
 
+void print_speeds(const RetrofitResult& result) {
+  if (result.speeds.empty()) return;
+  TextTable table({{.title = "attention"},
+                   {.title = "context", .right = true},
+                   {.title = "reads tokens/s", .right = true},
+                   {.title = "writes tokens/s", .right = true}});
+  for (const RetrofitSpeed& s : result.speeds)
+    table.add_row({s.name, std::to_string(s.speed.prompt),
+                   fmt::format("{:.0f}", s.speed.prompt_rate),
+                   fmt::format("{:.1f}", s.speed.rate)});
+  print("\n" + table.render(stdout_width()));
+}
+
 void print_result(const RetrofitResult& result) {
   print(fmt::format("{}: {} parameters on a frozen base of {:.1f}M ({:.3f} %)\n",
                     fmt::join(result.kinds, ", "), result.added_parameters,
@@ -116,12 +129,15 @@ void print_result(const RetrofitResult& result) {
     }
     print("\n" + table.render(stdout_width()));
   }
-  print(fmt::format("\nadapter: {}\n", result.adapter.string()));
+  print_speeds(result);
+  print(fmt::format("\nadapter: {}\nreport:  {}\n", result.adapter.string(),
+                    (result.adapter.parent_path() / "report.html").string()));
 }
 
 void run(Options& options, const Globals& globals) {
   options.retrofit.with = split_names(options.with);
   options.retrofit.out = options.out;
+  options.retrofit.speed = !options.no_speed;
   if (options.plan) return print_plan(options, globals);
   Progress progress(stderr_progress(globals));
   const InterruptGuard interrupt;
@@ -170,6 +186,8 @@ Verb add_retrofit_verb(Command& app, Globals& globals) {
                    "with focus: the table has rows for 1 to so many groups [3]")
       ->check(in_range({1, 64}));
   verb->add_option("--seed", o.seed, "of data order and first numbers");
+  verb->add_flag("--no-speed", options->no_speed,
+                 "with focus: do not time reading and writing at T, 2T and 4T tokens");
   verb->add_flag("--plan", options->plan, "print the recipe of every phase, and stop");
   add_global_options(*verb, globals);
   verb->footer(kinds_help());

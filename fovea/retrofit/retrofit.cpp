@@ -13,6 +13,7 @@
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/eval/copy_score.h"
 #include "fovea/eval/score_documents.h"
+#include "fovea/report/retrofit_page.h"
 #include "fovea/runtime/machine.h"
 
 namespace fovea {
@@ -105,6 +106,63 @@ std::shared_ptr<const Corpus> read_corpus(const DataConfig& data, const fs::path
   });
 }
 
+/// Full attention and top-1, top-2 behind contexts of T, 2T and 4T tokens of text.
+void measure_speeds(Transformer& model, const Tokenizer& tokenizer, const std::string& text,
+                    int64_t length, const RetrofitCallbacks& callbacks, RetrofitResult& result) {
+  constexpr int64_t kLongest = 4, kGroups = 2;
+  const ComputeOptions before = model.compute();
+  std::vector<int32_t> tokens;
+  tokenizer.append(text, tokens);
+  for (int64_t context = length; context <= kLongest * length; context *= 2) {
+    if (context > std::ssize(tokens) || context > model.config().context) break;
+    for (int64_t k = 0; k <= kGroups; ++k) {
+      if (k > 0 && 2 * k > model.config().attention.spec.focus.groups) break;
+      model.compute().focus = k == 0 ? FocusMode::off : FocusMode::hard;
+      model.compute().focus_change = {.top_k = k};
+      const std::string name = k == 0 ? "full attention" : fmt::format("top-{}", k);
+      if (callbacks.table) callbacks.table(fmt::format("speed, {}, {}", context, name), k, kGroups);
+      result.speeds.push_back(
+          {name,
+           measure_decode_speed(model, std::span(tokens).first(static_cast<size_t>(context)))});
+    }
+  }
+  model.compute() = before;
+}
+
+RetrofitPage page_of(const RetrofitOptions& options, const RetrofitResult& result) {
+  const Json machine = machine_summary(at::kCPU);
+  RetrofitPage page{
+      .base = fs::path(options.model).filename().string(),
+      .kinds = fmt::format("{}", fmt::join(result.kinds, ", ")),
+      .command = fmt::format("fovea retrofit {} --with {} --text {} --out {}", options.model,
+                             fmt::join(options.with, ","), fmt::join(options.texts, " --text "),
+                             options.out.string()),
+      .code_version = code_version(),
+      .machine = fmt::format("{}, {} cores", machine.value("cpu", ""), machine.value("cores", 0)),
+      .base_parameters = result.base_parameters,
+      .added_parameters = result.added_parameters};
+  for (const TrainResult& phase : result.phases) page.minutes += phase.seconds / 60.0;
+  const auto add = [&](const char* family, std::string name, const RetentionScore& s) {
+    page.rows.push_back({family, std::move(name), s.pairs, s.perplexity, s.copy});
+  };
+  if (result.retention) {
+    add("full", "full attention", result.retention->full);
+    for (const RetentionRow& row : result.retention->rows) {
+      if (row.full) continue;
+      const std::string k = fmt::format("top-{}", row.top_k);
+      add("trained groups", k, row.trained);
+      add("window and sinks", fmt::format("window {} and sinks", row.window), row.windowed);
+      add("random groups", k + ", random groups", row.random);
+    }
+  } else {
+    for (const RetrofitScore* s : {&result.before, &result.after})
+      page.rows.push_back({"full", s->name, 1.0, s->perplexity, s->copy});
+  }
+  for (const RetrofitSpeed& s : result.speeds)
+    page.speeds.push_back({s.name, s.speed.prompt, s.speed.prompt_rate, s.speed.rate});
+  return page;
+}
+
 /// The table, in the number format of the training: base, base with the adapter, and with Focus
 /// what is kept of it.
 void measure(const RetrofitOptions& options, const TrainConfig& train, const fs::path& base_folder,
@@ -135,6 +193,8 @@ void measure(const RetrofitOptions& options, const TrainConfig& train, const fs:
                                        callbacks.table);
   const RetentionScore &full = result.retention->full, &soft = result.retention->soft;
   result.after = {.name = with, .perplexity = soft.perplexity, .copy = soft.copy};
+  if (options.speed)
+    measure_speeds(model, *base.tokenizer, joined(texts), window, callbacks, result);
   // Focus alone and off is the base.
   result.before = result.kinds.size() > 1 ? score("base", base.model)
                                           : RetrofitScore{"base", full.perplexity, full.copy};
@@ -159,6 +219,7 @@ RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallba
   write_result(options.out, result.adapter, config, adapter);
   measure(options, phases.back().recipe.train, base_folder, adapter, *corpus, callbacks, result);
   write_file(options.out / "retrofit.json", result.to_json().dump(2) + "\n");
+  write_file(options.out / "report.html", retrofit_html(page_of(options, result)));
   return result;
 }
 
@@ -184,6 +245,12 @@ Json RetrofitResult::to_json() const {
                               {"checkpoint", phase.checkpoint.string()}});
   }
   if (retention) json["retention"] = retention->to_json();
+  for (const RetrofitSpeed& s : speeds)
+    json["speeds"].push_back({{"name", s.name},
+                              {"context", s.speed.prompt},
+                              {"prompt_tokens_per_second", s.speed.prompt_rate},
+                              {"tokens_per_second", s.speed.rate},
+                              {"path", s.speed.path}});
   return json;
 }
 

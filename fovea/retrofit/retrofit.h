@@ -6,7 +6,8 @@
 //   adapt    with anything else: those parameters by the language-model loss; the groups of Focus
 //            are frozen and act as they will be used, hard
 // OUT/phases/<name> are run folders, so the same call again resumes, bit for bit. At the end
-// OUT/adapter holds everything that was added, and OUT/retrofit.json the table.
+// OUT/adapter holds everything that was added, OUT/retrofit.json the table, OUT/report.html its
+// pictures.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -18,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "fovea/eval/decode_speed.h"
 #include "fovea/eval/retention.h"
 #include "fovea/retrofit/kinds.h"
 #include "fovea/train/trainer.h"
@@ -36,6 +38,7 @@ struct RetrofitOptions {
   int64_t evaluation_tokens = 8192;  ///< of the table; 0 = all
   int64_t copy = 256;                ///< tokens of the copy score; 0 = none
   int64_t most_top_k = 3;            ///< of the table
+  bool speed = true;                 ///< with Focus: also how fast it reads and writes
   int64_t seed = 0;
   std::vector<std::string> overrides;  ///< recipe keys, "model.attention.focus.groups=4"
 };
@@ -49,6 +52,12 @@ struct RetrofitPhase {
 /// The phases of a retrofit of a base of `config`. ConfigError for names, sizes and keys that
 /// cannot be, and a budget below one minute or one step a phase.
 std::vector<RetrofitPhase> plan_retrofit(const RetrofitOptions& options, const ModelConfig& config);
+
+/// Reading and writing by one way to attend, behind one length of context.
+struct RetrofitSpeed {
+  std::string name;  ///< "full attention", "top-1"
+  DecodeSpeed speed;
+};
 
 /// A model on the held-out text.
 struct RetrofitScore {
@@ -64,6 +73,7 @@ struct RetrofitResult {
   std::filesystem::path adapter;
   RetrofitScore before, after;               ///< after: with Focus, the soft gate
   std::optional<RetentionResult> retention;  ///< with Focus: hard, beside windows and random groups
+  std::vector<RetrofitSpeed> speeds;  ///< with Focus: at T, 2T, 4T tokens, as far as text goes
 
   nlohmann::ordered_json to_json() const;
 };
@@ -75,8 +85,8 @@ struct RetrofitCallbacks {
   std::function<void(std::string_view, int64_t, int64_t)> table;
 };
 
-/// Runs what is not done yet, writes OUT/adapter and OUT/retrofit.json. Interrupted after a signal:
-/// everything is saved. The errors of Trainer.
+/// Runs what is not done yet, writes OUT/adapter, OUT/retrofit.json and OUT/report.html.
+/// Interrupted after a signal: everything is saved. The errors of Trainer.
 RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallbacks& callbacks);
 
 }  // namespace fovea

@@ -80,6 +80,8 @@ TEST_F(AdapterVerb, RetrofitsAModelAndItsAdapterIsTheTrainedModel) {
   EXPECT_EQ(json["phases"].size(), 2u);
   EXPECT_EQ(json["retention"]["rows"].size(), 3u);
   EXPECT_NE(json["after"]["perplexity"], json["before"]["perplexity"]);
+  EXPECT_EQ(json["speeds"][0]["context"], 32);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "fit" / "report.html"));
   // The same command again trains nothing and says the same.
   const Finished again = run(command);
   ASSERT_EQ(again.code, 0) << again.err;
