@@ -176,6 +176,8 @@ Verb add_retrofit_verb(Command& app, Globals& globals) {
   verb->add_option("--minutes", o.minutes, "of training [10]")->check(in_range({0, 1e6}));
   verb->add_option("--steps", o.steps, "steps of each phase, in place of --minutes; 0 = by minutes")
       ->check(in_range({0, kMost}));
+  verb->add_flag("--distill", o.distill,
+                 "with focus: after the groups, train them hard against the full model");
   verb->add_option("--length", o.length, "tokens of a row, at most the base's context [1024]")
       ->check(in_range(ranges::kPositionCounts));
   verb->add_option("--tokens", o.evaluation_tokens, "tokens that the table scores; 0 = all [8192]")

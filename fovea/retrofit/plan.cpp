@@ -11,7 +11,8 @@
 namespace fovea {
 namespace {
 
-constexpr double kGroupsShare = 0.6;  // of the minutes, where both phases run
+// Parts of the minutes that the phases take.
+constexpr double kGroupsPart = 3.0, kDistillPart = 2.0, kAdaptPart = 2.0;
 // Below this the groups see too few windows to balance, and nothing is worth its table.
 constexpr double kLeastMinutes = 1.0;
 
@@ -65,6 +66,18 @@ RetrofitPhase groups_phase(const RetrofitOptions& options, const ModelConfig& ba
           .recipe = with_overrides(recipe, options.overrides)};
 }
 
+RetrofitPhase distill_phase(const RetrofitOptions& options, const RetrofitPhase& groups,
+                            double share) {
+  RetrofitPhase phase = groups;
+  phase.name = phase.recipe.name = "distill";
+  phase.help = "groups of Focus, hard, by the full model's predictions; the base is frozen";
+  phase.recipe.train.init_from = groups.recipe.run_folder;
+  phase.recipe.train.objective = Objective::distillation;
+  phase.recipe.train.seconds = 0.0;
+  set_budget(options, share, phase.recipe.train);
+  return phase;
+}
+
 RetrofitPhase adapt_phase(const RetrofitOptions& options, const ModelConfig& base,
                           const std::vector<const RetrofitKind*>& kinds,
                           const RetrofitPhase* before, double share) {
@@ -100,20 +113,25 @@ std::vector<RetrofitPhase> plan_retrofit(const RetrofitOptions& options,
                        "expected a folder for the result; got none: give --out DIR");
   const std::vector<const RetrofitKind*> kinds = chosen_kinds(options.with, config);
   const bool focus = kinds.front()->name == "focus", others = kinds.size() > (focus ? 1 : 0);
-  const double least = kLeastMinutes * (focus && others ? 2.0 : 1.0);
-  require<ConfigError>(options.steps > 0 || options.minutes >= least, "retrofit",
+  require<ConfigError>(focus || !options.distill, "retrofit",
+                       "distillation trains the groups of Focus; add focus to --with, or leave "
+                       "--distill out");
+  const int count = (focus ? 1 : 0) + (options.distill ? 1 : 0) + (others ? 1 : 0);
+  require<ConfigError>(options.steps > 0 || options.minutes >= kLeastMinutes * count, "retrofit",
                        "expected at least {:g} minutes for {} phases; got {:g}: nothing would be "
                        "calibrated",
-                       least, focus && others ? "two" : "one", options.minutes);
+                       kLeastMinutes * count, count, options.minutes);
+  const double all = (focus ? kGroupsPart : 0.0) + (options.distill ? kDistillPart : 0.0) +
+                     (others ? kAdaptPart : 0.0);
   std::vector<RetrofitPhase> phases;
   const auto add = [&](RetrofitPhase phase) {
     phase.recipe.run_folder = (options.out / "phases" / phase.name).string();
     phases.push_back(std::move(phase));
   };
-  if (focus) add(groups_phase(options, config, *kinds.front(), others ? kGroupsShare : 1.0));
+  if (focus) add(groups_phase(options, config, *kinds.front(), kGroupsPart / all));
+  if (options.distill) add(distill_phase(options, phases.back(), kDistillPart / all));
   if (others)
-    add(adapt_phase(options, config, kinds, focus ? &phases.front() : nullptr,
-                    focus ? 1.0 - kGroupsShare : 1.0));
+    add(adapt_phase(options, config, kinds, focus ? &phases.back() : nullptr, kAdaptPart / all));
   for (RetrofitPhase& phase : phases) phase.recipe = phase.recipe.resolved();
   return phases;
 }

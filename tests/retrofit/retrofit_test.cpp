@@ -124,6 +124,25 @@ TEST_F(Retrofit, TheAdapterGivesTheTrainedModelOnItsBase) {
   }
 }
 
+TEST_F(Retrofit, DistillationGoesOnFromTheGroupsByKeptMass) {
+  RetrofitOptions asked = options({"focus"});
+  asked.distill = true;
+  const RetrofitResult result = run_retrofit(asked, {});
+  ASSERT_EQ(result.phases.size(), 2u);
+  const LoadedModel before = load_model(result.phases[0].checkpoint),
+                    after = load_model(result.phases[1].checkpoint);
+  const std::string centroids = "model.layers.1.self_attn.focus.centroids",
+                    query = "model.layers.1.self_attn.q_proj.weight";
+  const auto moved = [&](const std::string& name) {
+    const at::Tensor x = before.model.parameters().find(name)->value;
+    return (after.model.parameters().find(name)->value - x).abs().max().item<double>();
+  };
+  EXPECT_GT(moved(centroids), 1e-5);
+  EXPECT_LT(moved(centroids), 0.5);  // it went on; it did not start again
+  EXPECT_EQ(moved(query), 0.0);
+  EXPECT_EQ(result.phases[1].attention_path, "fused");
+}
+
 TEST_F(Retrofit, AnInterruptedRunGoesOnAndEndsWithTheSameAdapter) {
   const RetrofitResult whole = run_retrofit(options({"focus", "lora"}, "whole"), {});
   std::atomic<bool> stop = false;
@@ -162,6 +181,9 @@ TEST_F(Retrofit, ImpossibleOnesAreRefusedByName) {
   RetrofitOptions short_one = options({"focus", "lora"});
   short_one.steps = 0, short_one.minutes = 1.5;
   EXPECT_ERROR(ConfigError, refused(short_one), "at least 2 minutes", "1.5");
+  RetrofitOptions no_groups = options({"lora"});
+  no_groups.distill = true;
+  EXPECT_ERROR(ConfigError, refused(no_groups), "distillation", "focus");
   RetrofitOptions no_text = options({"focus"});
   no_text.texts.clear();
   EXPECT_ERROR(ConfigError, refused(no_text), "--text");
