@@ -84,14 +84,30 @@ void add_clear_findings(const CompareResult& result, const std::string& referenc
       const auto kind = verdict == Verdict::better ? Finding::Kind::better : Finding::Kind::worse;
       answer.findings.push_back(
           {kind,
-           fmt::format(
-               "{} is {} than {}: {} bits per byte against {}, a difference of {} over {} seeds.",
-               single_line(variant.name), verdict_text(verdict), reference,
-               fixed_text(summary.bits_per_byte.mean, 3),
-               fixed_text(result.reference_variant()->summary.bits_per_byte.mean, 3),
-               difference_text(summary, 4), summary.pairs)});
+           fmt::format("{} is {} than {}: {} bits per byte against {}, a difference of {} over {} "
+                       "seeds (95 % interval {}, corrected p {}).",
+                       single_line(variant.name), verdict_text(verdict), reference,
+                       fixed_text(summary.bits_per_byte.mean, 3),
+                       fixed_text(result.reference_variant()->summary.bits_per_byte.mean, 3),
+                       difference_text(summary, 4), summary.pairs, interval_text(summary, 4),
+                       p_text(summary.corrected_p))});
     }
   }
+}
+
+/// How many seeds would settle the variants inside the spread: "12 (focal) and over 999 (sharp)".
+std::string seeds_sentence(const CompareResult& result) {
+  std::vector<std::string> parts;
+  for (const CompareVariant& variant : result.variants) {
+    const VariantSummary& summary = variant.summary;
+    if (summary.verdict != Verdict::inside_spread || !summary.pairs_needed) continue;
+    parts.push_back(fmt::format("{} ({})", pairs_needed_text(summary), single_line(variant.name)));
+  }
+  if (parts.empty()) return "";
+  return fmt::format(
+      " If the differences are what they seem, this many seeds find them in four of "
+      "five comparisons: {}.",
+      join_names(parts));
 }
 
 void add_open_findings(const CompareResult& result, const std::string& reference, Answer& answer) {
@@ -101,7 +117,8 @@ void add_open_findings(const CompareResult& result, const std::string& reference
     answer.findings.push_back(
         {open,
          fmt::format("{} {} inside the spread between seeds: no difference from {} can be claimed.",
-                     join_names(names), verb(names), reference)});
+                     join_names(names), verb(names), reference) +
+             seeds_sentence(result)});
   }
   if (const auto names = names_with(result, Verdict::one_seed); !names.empty()) {
     answer.findings.push_back(
@@ -153,9 +170,25 @@ std::string spread_text(const Spread& spread, int digits) {
 std::string difference_text(const VariantSummary& summary, int digits) {
   if (summary.verdict == Verdict::reference || !std::isfinite(summary.difference))
     return std::string(kNothing);
-  const std::string mean = fmt::format("{:+.{}f}", summary.difference, digits);
-  if (!std::isfinite(summary.difference_error)) return mean;
-  return fmt::format("{} ± {:.{}f}", mean, summary.difference_error, digits);
+  return fmt::format("{:+.{}f}", summary.difference, digits);
+}
+
+std::string interval_text(const VariantSummary& summary, int digits) {
+  const auto [low, high] = summary.difference_interval;
+  if (!std::isfinite(low) || !std::isfinite(high)) return std::string(kNothing);
+  return fmt::format("{:+.{}f} to {:+.{}f}", low, digits, high, digits);
+}
+
+std::string p_text(double p) {
+  if (!std::isfinite(p)) return std::string(kNothing);
+  return p < 0.001 ? "< 0.001" : fmt::format("{:.3f}", p);
+}
+
+std::string pairs_needed_text(const VariantSummary& summary) {
+  constexpr int64_t kMost = 999;  // more is out of reach, and the estimate is not so exact
+  if (!summary.pairs_needed) return std::string(kNothing);
+  return *summary.pairs_needed > kMost ? fmt::format("over {}", kMost)
+                                       : fmt::format("{}", *summary.pairs_needed);
 }
 
 std::string budget_text(const CompareResult& result) {
@@ -196,11 +229,11 @@ Answer compare_answer(const CompareResult& result) {
 }
 
 std::string_view verdict_rule() {
-  return "Verdicts compare seed by seed with the reference (same data order): better or worse if "
-         "every seed's difference "
-         "has that sign and the mean difference exceeds two standard errors; otherwise it is "
-         "inside the spread. "
-         "± is one standard deviation over seeds (for a difference: one standard error).";
+  return "Verdicts compare seed by seed with the reference (same data order): better or worse "
+         "where a paired t-test has p < 0.05, corrected for the number of variants by Holm's "
+         "method; otherwise the difference is inside the spread. Seeds needed: this many would "
+         "find the difference in four of five comparisons, if it is what it seems. The interval "
+         "covers 95 % for one variant alone; ± is one standard deviation over seeds.";
 }
 
 }  // namespace fovea
