@@ -120,23 +120,21 @@ double power_of_test(int64_t pairs, double mean, double deviation, double signif
 }
 
 std::optional<int64_t> pairs_needed(double mean, double deviation, double significance) {
-  constexpr int64_t kMost = 1'000'000'000;
+  constexpr double kMost = 1e6, kNearlyNormal = 1e7;  // pairs, degrees of freedom
   if (!std::isfinite(mean) || mean == 0 || !std::isfinite(deviation)) return std::nullopt;
   if (deviation == 0) return 2;
   const auto enough = [&](int64_t pairs) {
     return power_of_test(pairs, mean, deviation, significance) >= kPower;
   };
-  int64_t low = 1, high = 2;  // `low` is too few
-  while (!enough(high)) {
-    low = high;
-    high *= 2;
-    if (high > kMost) return std::nullopt;
-  }
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (enough(middle) ? high : low) = middle;
-  }
-  return high;
+  // The normal distribution's answer is a few pairs too low; the search goes on from there.
+  const double reach = student_t_quantile(1 - significance / 2, kNearlyNormal) +
+                       student_t_quantile(kPower, kNearlyNormal);
+  const double normal = std::pow(reach * deviation / mean, 2);
+  if (!(normal < kMost)) return std::nullopt;
+  auto pairs = std::max(int64_t{2}, static_cast<int64_t>(normal) + 2);
+  while (!enough(pairs)) ++pairs;
+  while (pairs > 2 && enough(pairs - 1)) --pairs;
+  return pairs;
 }
 
 McNemar mcnemar(int64_t only_first, int64_t only_second) {

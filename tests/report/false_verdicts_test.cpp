@@ -53,7 +53,7 @@ Rates verdict_rates(size_t seeds, const std::vector<double>& means, int comparis
 }
 
 TEST(FalseVerdicts, AtMostFivePercentOfComparisonsOfEqualVariantsHoldOne) {
-  constexpr int kComparisons = 1500;
+  constexpr int kComparisons = 4000;
   const double deviation = std::sqrt(0.05 * 0.95 / kComparisons);
   for (const size_t seeds : {3U, 5U}) {
     for (const size_t variants : {1U, 3U, 7U}) {

@@ -130,6 +130,33 @@ TEST(Answer, SaysWhatEachVariantCameTo) {
   EXPECT_THAT(answer.findings[3].text, HasSubstr("better than the baseline byte bigram (3.312)"));
 }
 
+TEST(Answer, ADifferenceThatShrinksIsCalledAnEffectOfTheFirstSteps) {
+  CompareResult result = testing::example_result();
+  const auto shrinks = [&] {
+    std::string out;
+    for (const Finding& finding : compare_answer(result).findings) {
+      if (finding.text.find("shrinks") != std::string::npos) out += finding.text;
+    }
+    return out;
+  };
+  const auto lead = [&](double at_half, double at_end) {
+    for (CompareVariant& variant : result.variants) {
+      for (CompareRun& run : variant.runs) {
+        const bool focal = variant.name == "focal t = 0.4";
+        const double noise = 1e-4 * static_cast<double>(run.seed);
+        run.validation_curve = {
+            {.step = 200, .tokens = 800'000, .bits_per_byte = 3 + (focal ? at_half + noise : 0)},
+            {.step = 400, .tokens = 1'600'000, .bits_per_byte = 2 + (focal ? at_end + noise : 0)}};
+      }
+    }
+  };
+  lead(-0.2, -0.03);
+  EXPECT_THAT(shrinks(), AllOf(HasSubstr("focal t = 0.4 to standard shrinks: -0.1998"),
+                               HasSubstr("-0.0298 at its end"), HasSubstr("first steps")));
+  lead(-0.03, -0.03);
+  EXPECT_EQ(shrinks(), "");
+}
+
 TEST(Answer, SaysWhereNothingCanBeSaid) {
   EXPECT_THAT(compare_answer(testing::example_result(1)).findings[0].text,
               HasSubstr("one seed only"));
