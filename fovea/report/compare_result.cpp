@@ -128,6 +128,7 @@ template <class V>
 void keys(V& v, CompareBaseline& b) {
   v("name", b.name);
   v("bits_per_byte", b.bits_per_byte);
+  v.optional("text_bytes", b.text_bytes);
 }
 
 template <class V>

@@ -136,6 +136,7 @@ struct CompareVariant {
 struct CompareBaseline {
   std::string name = "";
   double bits_per_byte = kNotANumber;
+  int64_t text_bytes = 0;  // that it was fitted on; 0: not known
 };
 
 struct MachineInfo {
