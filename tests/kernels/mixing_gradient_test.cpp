@@ -41,7 +41,8 @@ struct Named {
 // Every stage alone, and combinations.
 std::vector<Named> every_stage(int64_t tokens) {
   std::vector<Named> all;
-  const auto add = [&](const std::string& name, const std::function<void(MixingSettings&)>& change) {
+  const auto add = [&](const std::string& name,
+                       const std::function<void(MixingSettings&)>& change) {
     MixingSettings s{.sizes = {1, 4, 2, tokens, tokens, 16, 24}};
     change(s);
     all.push_back({name + " " + std::to_string(tokens), s});
@@ -51,6 +52,8 @@ std::vector<Named> every_stage(int64_t tokens) {
     s.mix_before = 4, s.mix_after = 4;
   };
   add("nothing", [](auto&) {});
+  add("wide heads",
+      [&](auto& s) { everything(s), s.sizes.head_dim = 136, s.sizes.value_dim = 72; });
   add("convolution before", [](auto& s) { s.before = {6, 11}; });
   add("convolution after", [](auto& s) { s.after = {6, 11}; });
   add("mix before", [](auto& s) { s.mix_before = 4; });
@@ -81,16 +84,14 @@ std::vector<Named> every_stage(int64_t tokens) {
   add("renormalised without mix", [&](auto& s) { s.after = {3, 5}, s.renormalise = true; });
   add("tau", [&](auto& s) { everything(s), s.tau = true; });
   add("soft-cap", [&](auto& s) { everything(s), s.soft_cap = 1.5; });
-  add("soft-cap with eq4", [&](auto& s) {
-    everything(s), s.soft_cap = 1.5, s.equation = KernelEquation::eq4;
-  });
+  add("soft-cap with eq4",
+      [&](auto& s) { everything(s), s.soft_cap = 1.5, s.equation = KernelEquation::eq4; });
   add("sink", [&](auto& s) { everything(s), s.sink = true; });
   add("no lse gradient", [&](auto& s) { everything(s), s.lse_gradient = false; });
   add("dropout", [&](auto& s) { everything(s), s.dropout = 0.3; });
   add("dropout without mix", [&](auto& s) { s.before = {3, 5}, s.dropout = 0.3; });
-  add("dropout and renormalised", [&](auto& s) {
-    everything(s), s.mix_after = 0, s.renormalise = true, s.dropout = 0.3;
-  });
+  add("dropout and renormalised",
+      [&](auto& s) { everything(s), s.mix_after = 0, s.renormalise = true, s.dropout = 0.3; });
   add("last queries", [&](auto& s) { everything(s), s.sizes.queries = (tokens + 1) / 2; });
   add("batch", [&](auto& s) { everything(s), s.sizes.batch = 2, s.documents = 2; });
   add("everything", [&](auto& s) {

@@ -283,8 +283,7 @@ class GradientStrips {
       const float* from = x.at(h, r - (k.rows - 1) + a, n) - kKeyHalo;
       if (k.masked) {
         float* const to = m_.windows + a * kWindowPitch;
-        for (int64_t c = 0; c < kWindowPitch; ++c)
-          to[c] = window_bit(r, n, c) ? from[c] : 0.0f;
+        for (int64_t c = 0; c < kWindowPitch; ++c) to[c] = window_bit(r, n, c) ? from[c] : 0.0f;
         from = to;
       }
       w.row[a] = from + kKeyHalo - k.older();
@@ -489,7 +488,8 @@ class GradientStrips {
     for (int64_t h = 0; h < t_.heads; ++h) {
       for (int64_t r = rows.begin; r < rows.end; ++r) {
         const Float factor = broadcast(1.0f / t_.head[h].row_sums[first_ + r]);
-        float *const row = m_.joined.at(h, r, n), *const sum = m_.row_sum + (h * frame_ + r) * kLanes;
+        float *const row = m_.joined.at(h, r, n), *const sum =
+                                                      m_.row_sum + (h * frame_ + r) * kLanes;
         for (int v = 0; v < kStepVectors; ++v) {
           store(sum, load(sum) + load(row + v * kLanes));
           store(row + v * kLanes, load(row + v * kLanes) * factor);
@@ -515,7 +515,8 @@ class GradientStrips {
 
   // Dropout acts on the mixed weights (M-16).
   void drop(int64_t h, int64_t r, int64_t n) const {
-    const float* const weights = t_.mix_after != nullptr ? m_.last.at(h, r, n) : m_.joined.at(h, r, n);
+    const float* const weights =
+        t_.mix_after != nullptr ? m_.last.at(h, r, n) : m_.joined.at(h, r, n);
     alignas(64) float keep[kPanel];
     for (int64_t p = 0; p < kStepKeys; p += kPanel) {
       keep_keys(t_.head[h].rule, t_.first_index + first_ + r, key_of(n) + p, keep);
@@ -582,8 +583,7 @@ class GradientStrips {
                             int64_t n) const {
     const float *const a = x.at(h, r, n), *const b = y.at(h, r, n);
     Float sum = load(sums + (h * frame_ + r) * kLanes);
-    for (int v = 0; v < kStepVectors; ++v)
-      sum = load(a + v * kLanes) * load(b + v * kLanes) + sum;
+    for (int v = 0; v < kStepVectors; ++v) sum = load(a + v * kLanes) * load(b + v * kLanes) + sum;
     store(sums + (h * frame_ + r) * kLanes, sum);
   }
 

@@ -57,14 +57,22 @@ void correlate_tile(const float* g, int64_t g_row, const float* x, int64_t rows,
 FOVEA_INLINE void correlate_rows(int64_t cq, const float* g, int64_t g_row, const float* x,
                                  int64_t rows, int64_t ck, float* sums) {
   switch (cq) {
-    case 1: return correlate_tile<1>(g, g_row, x, rows, ck, sums);
-    case 2: return correlate_tile<2>(g, g_row, x, rows, ck, sums);
-    case 3: return correlate_tile<3>(g, g_row, x, rows, ck, sums);
-    case 4: return correlate_tile<4>(g, g_row, x, rows, ck, sums);
-    case 5: return correlate_tile<5>(g, g_row, x, rows, ck, sums);
-    case 6: return correlate_tile<6>(g, g_row, x, rows, ck, sums);
-    case 7: return correlate_tile<7>(g, g_row, x, rows, ck, sums);
-    default: return correlate_tile<8>(g, g_row, x, rows, ck, sums);
+    case 1:
+      return correlate_tile<1>(g, g_row, x, rows, ck, sums);
+    case 2:
+      return correlate_tile<2>(g, g_row, x, rows, ck, sums);
+    case 3:
+      return correlate_tile<3>(g, g_row, x, rows, ck, sums);
+    case 4:
+      return correlate_tile<4>(g, g_row, x, rows, ck, sums);
+    case 5:
+      return correlate_tile<5>(g, g_row, x, rows, ck, sums);
+    case 6:
+      return correlate_tile<6>(g, g_row, x, rows, ck, sums);
+    case 7:
+      return correlate_tile<7>(g, g_row, x, rows, ck, sums);
+    default:
+      return correlate_tile<8>(g, g_row, x, rows, ck, sums);
   }
 }
 

@@ -1,10 +1,10 @@
 // The backward pass of the mixing kernels over a batch: packing, tasks, sums.
 //
 // A unit is the smallest set of heads of one row of the batch that holds whole bundles and whole
-// key heads. Its tasks are (bundle, partition p of R): strips p, p + R, ... Round robin balances the
-// causal triangle. Every task has sums of its own for dK, dV, kernels and mixes, every strip for
-// dQ; all are added in order afterwards. R depends on the number of queries alone, so results do not
-// depend on threads or batch.
+// key heads. Its tasks are (bundle, partition p of R): strips p, p + R, ... Round robin balances
+// the causal triangle. Every task has sums of its own for dK, dV, kernels and mixes, every strip
+// for dQ; all are added in order afterwards. R depends on the number of queries alone, so results
+// do not depend on threads or batch.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -113,9 +113,7 @@ class Backward {
 
   // ---- memory of a unit: packed key heads, then the sums of query heads ----
 
-  int64_t pair_floats() const {
-    return keys_ * (2 * shape_.key.columns + shape_.value.columns);
-  }
+  int64_t pair_floats() const { return keys_ * (2 * shape_.key.columns + shape_.value.columns); }
   int64_t frame_rows() const { return any_task().padded_frame(); }
   int64_t part_floats() const { return keys_ * (shape_.key.columns + shape_.value.columns); }
   int64_t head_floats() const {
@@ -193,11 +191,10 @@ class Backward {
     const int64_t rows = std::clamp<int64_t>(s_.keys - begin, 0, table_.panel);
     const int64_t g = unit.head / query_heads_ + pair, first = rows > 0 ? begin : 0;
     table_.pack({.data = p_.k.at(unit.b, g, first), .stride = p_.k.row, .rows = rows}, shape_.key,
-                {.columns = key_columns(unit, h) + begin * shape_.key.pitch,
-                 .rows = key_rows(unit, h) + begin * shape_.key.columns},
+                {.natural = key_rows(unit, h) + begin * shape_.key.pitch,
+                 .columns = key_columns(unit, h) + begin * shape_.key.pitch},
                 scratch);
-    table_.pack({.data = p_.v.at(unit.b, g, first), .stride = p_.v.row, .rows = rows},
-                shape_.value,
+    table_.pack({.data = p_.v.at(unit.b, g, first), .stride = p_.v.row, .rows = rows}, shape_.value,
                 {.columns = value_columns(unit, h) + begin * shape_.value.pitch}, scratch);
   }
 
@@ -360,8 +357,8 @@ class Backward {
         const int64_t bundle = n / (shape_.bundle * each);
         double total = 0.0;
         for (int64_t part = 0; part < parts_; ++part)
-          total += (sums[bundle * parts_ + part].*member)[static_cast<size_t>(
-              n - bundle * shape_.bundle * each)];
+          total += (sums[bundle * parts_ + part].*
+                    member)[static_cast<size_t>(n - bundle * shape_.bundle * each)];
         to[(unit.b * s_.heads + unit.head) * each + n] = static_cast<float>(sign * total);
       }
     };

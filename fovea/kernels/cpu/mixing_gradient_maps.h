@@ -43,12 +43,12 @@ struct GradientMaps {
   StepMap dconvolved;  ///< ds1
   StepMap dlogits;     ///< ds0
 
-  float *q = nullptr, *dout = nullptr;      ///< [head][row][pitch]: scaled q of the frame, own dO
+  float *q = nullptr, *dout = nullptr;       ///< [head][row][pitch]: scaled q of the frame, own dO
   float *lse2 = nullptr, *factor = nullptr;  ///< [head][row], [row]: scale_i
-  float *delta = nullptr;                    ///< [head][row][kLanes]: sum P dP
-  float *row_sum = nullptr, *row_dot = nullptr;  ///< likewise: sum P1, sum P2 dP2
-  uint64_t* seen = nullptr;                      ///< [step, one before and behind][row]
-  int32_t *live_begin = nullptr, *live_end = nullptr;  ///< [step]: rows that see some key of it
+  float* delta = nullptr;                    ///< [head][row][kLanes]: sum P dP
+  float *row_sum = nullptr, *row_dot = nullptr;         ///< likewise: sum P1, sum P2 dP2
+  uint64_t* seen = nullptr;                             ///< [step, one before and behind][row]
+  int32_t *live_begin = nullptr, *live_end = nullptr;   ///< [step]: rows that see some key of it
   float *back_before = nullptr, *back_after = nullptr;  ///< kernels turned round
   float* windows = nullptr;                             ///< [cq][kWindowPitch]: of one row
   float* rows = nullptr;  ///< [head][kRowsTogether][kStepKeys], rows_head apart

@@ -1,10 +1,10 @@
 // What the driver of the backward mixing kernels asks of one instruction set: some strips of one
 // bundle of heads (internal to kernels/cpu).
 //
-// A strip owns kStripRows rows of dO. What its dO adds to every gradient depends on nothing of other
-// strips but their inputs, because all gradients are linear in dO: the strip computes logits and
-// weights of its own rows and of the `earlier` rows before them again, and adds to the gradients of
-// all these rows.
+// A strip owns kStripRows rows of dO. What its dO adds to every gradient depends on nothing of
+// other strips but their inputs, because all gradients are linear in dO: the strip computes logits
+// and weights of its own rows and of the `earlier` rows before them again, and adds to the
+// gradients of all these rows.
 //
 //   frame of a strip    row 0 ...            earlier_before ...     earlier ...  frame
 //   logits, dq, dk      |---------------------------------------------------------|
@@ -42,7 +42,7 @@ struct MixingGradientHead {
   const float *lse = nullptr, *dlse = nullptr;                ///< [queries]; dlse may be null
   const float* row_sums = nullptr;                            ///< [queries], if renormalised
   HeadRule rule;                                              ///< soft-cap and dropout
-  float* dq = nullptr;                ///< [strips][padded frame][columns]: each strip's part
+  float* dq = nullptr;                 ///< [strips][padded frame][columns]: each strip's part
   float *dk = nullptr, *dv = nullptr;  ///< [padded keys][columns]: sums of these strips
 };
 
