@@ -102,6 +102,13 @@ std::vector<Named> every_stage(int64_t tokens) {
   return all;
 }
 
+MixingSettings stage(const std::string& name, int64_t tokens) {
+  for (const Named& named : every_stage(tokens))
+    if (named.name == name + " " + std::to_string(tokens)) return named.settings;
+  ADD_FAILURE() << "no stage is called " << name;
+  return {};
+}
+
 // Each gradient by itself: an error in one of them may leave the others right.
 template <class T>
 void expect_truth(const Named& named, double bound) {
@@ -194,7 +201,7 @@ TEST(MixingGradient, EqualsTheFormulasInBFloat16) {
 
 // Logits of hundreds make weights that are denormal or 0.
 TEST(MixingGradient, IsFiniteAndRightForLargeLogits) {
-  MixingSettings s = every_stage(97)[8].settings;
+  MixingSettings s = stage("all four", 97);
   s.scale = 12.0;
   const MixingProblem<float> problem(s);
   const MixingOutputs outputs = problem.outputs_by_formula();
@@ -281,7 +288,7 @@ TEST(MixingGradient, IsolatesLaterTokensAndOtherDocuments) {
 }
 
 TEST(MixingGradient, NeighboursInTheBatchDoNotMatter) {
-  MixingSettings s = every_stage(97)[8].settings;
+  MixingSettings s = stage("all four", 97);
   s.sizes.batch = 2;
   MixingProblem<float> problem(s), other(s);
   const MixingOutputs outputs = problem.outputs_by_formula();

@@ -113,7 +113,7 @@ class Forward {
         mix_after_(outputs_first(problem.mixing.mix_after, problem.sizes.heads)) {
     const bool lags = p_.mixing.kernel_before.active() || p_.mixing.kernel_after.active();
     for (const Visits& visits : p_.visits)
-      plans_.push_back(make_strip_plan(visits, p_.mixing.earlier(), lags));
+      plans_.push_back(make_strip_plan(visits, kStripRows, p_.mixing.earlier(), lags));
   }
 
   int64_t floats() const {

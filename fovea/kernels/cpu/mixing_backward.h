@@ -119,7 +119,7 @@ class GradientStrips {
 
   void begin_strip(int64_t s) {
     strip_ = s;
-    first_ = s * kStripRows - earlier_;
+    first_ = s * kGradientRows - earlier_;
     first_step_ = t_.first_step[s];
     steps_ = t_.last_step[s] - first_step_;
     const int64_t key = t_.key_width.pitch, value = t_.value_width.pitch;
@@ -135,7 +135,7 @@ class GradientStrips {
         const float lse = real ? head.lse[i] : -kInfinity;
         m_.lse2[h * frame_ + r] = lse == -kInfinity ? kInfinity : lse * kLog2E;
         if (r < earlier_) continue;
-        float* const dout = m_.dout + (h * kStripRows + r - earlier_) * value;
+        float* const dout = m_.dout + (h * kGradientRows + r - earlier_) * value;
         load_row(real ? head.dout + i * t_.dout_row : nullptr, t_.value_width, 1.0f, dout);
       }
     }
@@ -500,7 +500,7 @@ class GradientStrips {
 
   void find_output_weights(int64_t n, Rows rows) const {
     for (int64_t h = 0; h < t_.heads; ++h) {
-      find_products(m_.dout + h * kStripRows * t_.value_width.pitch, earlier_, t_.value_width,
+      find_products(m_.dout + h * kGradientRows * t_.value_width.pitch, earlier_, t_.value_width,
                     t_.head[h].v_columns + key_of(n) * t_.value_width.pitch, m_.dlast.at(h, 0, n),
                     m_.dlast.row, rows, frame_);
     }
@@ -531,7 +531,7 @@ class GradientStrips {
   void find_value_gradient(int64_t h, int64_t n, Rows rows) const {
     const int64_t columns = t_.value_width.columns, pitch = t_.value_width.pitch;
     const float* const weights = m_.last.at(h, rows.begin, n);
-    const float* const dout = m_.dout + (h * kStripRows + rows.begin - earlier_) * pitch;
+    const float* const dout = m_.dout + (h * kGradientRows + rows.begin - earlier_) * pitch;
     for (int64_t j = 0; j < kStepKeys; j += kRows) {
       add_product(t_.head[h].dv + (key_of(n) + j) * columns, columns, rows.end - rows.begin,
                   weights + j, 1, m_.last.row, dout, pitch);

@@ -22,7 +22,7 @@ constexpr int kCorrelatedRows = 12;
 #else
 constexpr int kCorrelatedRows = 6;
 #endif
-static_assert(kCorrelatedRows <= kRowsBehind && kStripRows % kCorrelatedRows == 0);
+static_assert(kCorrelatedRows <= kRowsBehind && kGradientRows % kCorrelatedRows == 0);
 
 /// Adds to sums [cq][ck][kLanes]. g has rows of `g_row` floats, x of kWindowPitch. The rows of g up
 /// to the next multiple of kCorrelatedRows must be zeros, those of x finite.

@@ -55,13 +55,13 @@ class Backward {
         query_heads_(s_.heads / s_.kv_heads),
         unit_heads_(std::lcm(shape_.bundle, query_heads_)),
         keys_(round_up(s_.keys, kStepKeys)),
-        strips_((s_.queries + kStripRows - 1) / kStripRows),
+        strips_((s_.queries + kGradientRows - 1) / kGradientRows),
         parts_(std::min(partitions(s_.queries), strips_)),
         mix_after_(outputs_first(m_.mix_after, s_.heads)) {
     if (m_.mix_before.active())
       before_back_ = turned(m_.mix_before.weights, s_.heads, m_.mix_before.width);
     for (const Visits& visits : p_.visits) {
-      plans_.push_back(make_strip_plan(visits, m_.earlier(), false));
+      plans_.push_back(make_strip_plan(visits, kGradientRows, m_.earlier(), false));
       steps_.push_back(steps_of(plans_.back()));
     }
   }
@@ -301,8 +301,8 @@ class Backward {
     std::vector<const float*> parts;
     std::vector<int32_t> part_begin{0};
     for (int64_t i = begin; i < end; ++i) {
-      for (int64_t s = i / kStripRows; s < strips_ && s * kStripRows - earlier <= i; ++s) {
-        const int64_t row = i - (s * kStripRows - earlier);
+      for (int64_t s = i / kGradientRows; s < strips_ && s * kGradientRows - earlier <= i; ++s) {
+        const int64_t row = i - (s * kGradientRows - earlier);
         parts.push_back(dq_of(unit, h) + (s * frame + row) * shape_.key.columns);
       }
       part_begin.push_back(static_cast<int32_t>(parts.size()));

@@ -97,7 +97,7 @@ GradientMaps gradient_maps(const MixingGradientTask<T>& t, float* memory) {
   m.dlogits = before ? map(false, 1) : m.dconvolved;
 
   m.q = take(t.heads * t.padded_frame() * t.key_width.pitch);
-  m.dout = take(t.heads * kStripRows * t.value_width.pitch);
+  m.dout = take(t.heads * kGradientRows * t.value_width.pitch);
   m.lse2 = take(t.heads * frame);
   m.factor = take(t.padded_frame());
   m.delta = take(t.heads * frame * kLanes);

@@ -1,7 +1,7 @@
 // What the driver of the backward mixing kernels asks of one instruction set: some strips of one
 // bundle of heads (internal to kernels/cpu).
 //
-// A strip owns kStripRows rows of dO. What its dO adds to every gradient depends on nothing of
+// A strip owns kGradientRows rows of dO. What its dO adds to every gradient depends on nothing of
 // other strips but their inputs, because all gradients are linear in dO: the strip computes logits
 // and weights of its own rows and of the `earlier` rows before them again, and adds to the
 // gradients of all these rows.
@@ -22,6 +22,8 @@
 
 namespace fovea::kernels {
 
+/// Queries of a strip. More than forward: earlier rows are computed again by every strip.
+constexpr int64_t kGradientRows = 96;
 /// Rows of zeros behind a frame, which products of whole registers read.
 constexpr int64_t kRowsBehind = 12;
 /// Keys on either side of a step that a convolution, turned round or not, reads.
@@ -90,7 +92,7 @@ struct MixingGradientTask {
   int64_t earlier_after() const { return rows_after > 0 ? rows_after - 1 : 0; }
   int64_t earlier() const { return earlier_before() + earlier_after(); }
   /// Rows of a frame.
-  int64_t frame() const { return earlier() + kStripRows; }
+  int64_t frame() const { return earlier() + kGradientRows; }
   /// Rows of a part of dq.
   int64_t padded_frame() const { return (frame() + 7) / 8 * 8; }
 };
