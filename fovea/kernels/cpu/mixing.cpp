@@ -58,8 +58,8 @@ std::optional<std::string> why_not_kernel(const KeyQueryKernel& kernel) {
 std::optional<std::string> why_not_mix(const HeadMix& mix, int64_t heads) {
   if (!mix.active()) return std::nullopt;
   if (mix.width >= 1 && mix.width <= kMostMixedHeads && heads % mix.width == 0) return std::nullopt;
-  return fmt::format("groups of mixed heads must divide {} heads and have at most {}; got {}", heads,
-                     kMostMixedHeads, mix.width);
+  return fmt::format("groups of mixed heads must divide {} heads and have at most {}; got {}",
+                     heads, kMostMixedHeads, mix.width);
 }
 
 std::optional<std::string> why_not_rule(const ScoreParameters& rule) {
@@ -186,7 +186,8 @@ class Forward {
           std::clamp<int64_t>(wanted, 1, std::max<int64_t>(plan.strips() / (joined ? 6 : 1), 1));
       const std::vector<int64_t> borders = even_ranges(plan, parts);
       for (size_t part = 0; part + 1 < borders.size(); ++part)
-        if (borders[part] < borders[part + 1]) items.push_back({n, borders[part], borders[part + 1]});
+        if (borders[part] < borders[part + 1])
+          items.push_back({n, borders[part], borders[part + 1]});
     }
     return items;
   }

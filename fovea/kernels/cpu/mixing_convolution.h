@@ -83,14 +83,22 @@ void convolve_tile(const float* in, const Taps& k, float* out) {
 FOVEA_INLINE void convolve_rows(const float* row, const Taps& k, float* out) {
   const float* const in = row - (k.rows - 1) * kWindowPitch - kKernelLag - k.older();
   switch (k.rows) {
-    case 1: return convolve_tile<1>(in, k, out);
-    case 2: return convolve_tile<2>(in, k, out);
-    case 3: return convolve_tile<3>(in, k, out);
-    case 4: return convolve_tile<4>(in, k, out);
-    case 5: return convolve_tile<5>(in, k, out);
-    case 6: return convolve_tile<6>(in, k, out);
-    case 7: return convolve_tile<7>(in, k, out);
-    default: return convolve_tile<8>(in, k, out);
+    case 1:
+      return convolve_tile<1>(in, k, out);
+    case 2:
+      return convolve_tile<2>(in, k, out);
+    case 3:
+      return convolve_tile<3>(in, k, out);
+    case 4:
+      return convolve_tile<4>(in, k, out);
+    case 5:
+      return convolve_tile<5>(in, k, out);
+    case 6:
+      return convolve_tile<6>(in, k, out);
+    case 7:
+      return convolve_tile<7>(in, k, out);
+    default:
+      return convolve_tile<8>(in, k, out);
   }
 }
 
@@ -101,7 +109,8 @@ FOVEA_INLINE void convolve_row(const float* row, const Taps& k, float* out) {
     Float sums{};
     for (int64_t a = 0; a < k.rows; ++a) {
       for (int64_t b = 0; b < k.keys; ++b)
-        sums = broadcast(k.taps[a * k.keys + b]) * load(in + a * kWindowPitch + b + v * kLanes) + sums;
+        sums =
+            broadcast(k.taps[a * k.keys + b]) * load(in + a * kWindowPitch + b + v * kLanes) + sums;
     }
     store(out + v * kLanes, sums);
   }

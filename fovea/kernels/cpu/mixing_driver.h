@@ -25,7 +25,7 @@ constexpr int64_t kMostPanel = 64;
 struct MixingShape {
   PackedWidth key, value;
   int64_t bundle = 1, lag = 0;
-  int64_t panels = 0;  ///< of keys with their lag
+  int64_t panels = 0;                        ///< of keys with their lag
   int64_t key_floats = 0, value_floats = 0;  ///< of one key head
   int64_t key_words = 0;                     ///< words of bits for all keys, and one more
 

@@ -19,9 +19,9 @@
 namespace fovea::kernels {
 namespace {
 
-constexpr float kSafeTotal = 0x1p64f;       // beyond it a sum or O could overflow
-constexpr float kSmallestRowSum = 1e-6f;    // of renormalised rows (M-9)
-constexpr int64_t kWarmUpRows = 24;         // the rows that a first strip's neighbour needs, 2 x 7
+constexpr float kSafeTotal = 0x1p64f;     // beyond it a sum or O could overflow
+constexpr float kSmallestRowSum = 1e-6f;  // of renormalised rows (M-9)
+constexpr int64_t kWarmUpRows = 24;       // the rows that a first strip's neighbour needs, 2 x 7
 static_assert(2 * (kMostKernelRows - 1) + kConvolutionRows <= kWarmUpRows);
 
 template <class T, class P>
@@ -144,7 +144,8 @@ class StripWalk {
     const bool linked = seen_.follows(n);
     for (int64_t r = 0; r < kHaloRows + kStripRows; ++r) {
       for (int64_t c = 0; c < kHistory; c += kLanes)
-        store(s_.window + r * kWindowPitch + c, linked ? load(history + r * kHistory + c) : Float{});
+        store(s_.window + r * kWindowPitch + c,
+              linked ? load(history + r * kHistory + c) : Float{});
     }
   }
   void save_history(float* history) const {
@@ -167,7 +168,8 @@ class StripWalk {
     for (int64_t r = 0; r < earlier; ++r) {
       const float* const from =
           s_.window + (kHaloRows + kStripRows - earlier + r) * kWindowPitch + kHistory;
-      for (int64_t c = 0; c < kStepKeys; c += kLanes) store(rows + r * kStepKeys + c, load(from + c));
+      for (int64_t c = 0; c < kStepKeys; c += kLanes)
+        store(rows + r * kStepKeys + c, load(from + c));
     }
   }
 
@@ -467,7 +469,8 @@ class StripWalk {
       seen_.lagging(n, lag_, s_.seen_results);
       convolved_weights(n);
       for (int64_t row = 0; row < t_.heads * kStripRows; ++row) {
-        const float* const x = s_.rows + row / kStripRows * kStripPitch + row % kStripRows * kStepKeys;
+        const float* const x =
+            s_.rows + row / kStripRows * kStripPitch + row % kStripRows * kStepKeys;
         Float total = load(s_.row_sums + row * kLanes);
         for (int v = 0; v < kStepVectors; ++v) total = total + load(x + v * kLanes);
         store(s_.row_sums + row * kLanes, total);
@@ -480,7 +483,8 @@ class StripWalk {
     for (int64_t row = 0; row < t_.heads * kStripRows; ++row) {
       const int64_t h = row / kStripRows, r = row % kStripRows;
       const float total = sum(load(s_.row_sums + row * kLanes));
-      const float n = total > kSmallestRowSum || total < -kSmallestRowSum || total != total ? total : 1.0f;
+      const float n =
+          total > kSmallestRowSum || total < -kSmallestRowSum || total != total ? total : 1.0f;
       s_.sums[row] = 1.0f / n;
       if (r < rows_ && t_.head[h].row_sums != nullptr) t_.head[h].row_sums[first_ + r] = n;
     }
@@ -536,7 +540,8 @@ class StripWalk {
     }
     const int64_t columns = t_.value_width.columns;
     for (int64_t h = 0; h < t_.heads; ++h) {
-      const Word* const values = t_.head[h].values + seen_.step(n) * kStepKeys / P::kElements * columns;
+      const Word* const values =
+          t_.head[h].values + seen_.step(n) * kStepKeys / P::kElements * columns;
       float* const out = s_.out + (h * kStripRows + first) * columns;
       for (int64_t tile = 0; tile < columns; tile += kPanel) {
         const Word* const v = values + tile * (kPanel / P::kElements);

@@ -48,8 +48,7 @@ FOVEA_INLINE void mix_some(HeadStep<const float> x, const float* weights, int64_
 #pragma GCC unroll 4
     for (int o = 0; o < N; ++o) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kMixVectors; ++v)
-        store(y.of(out + o) + at + v * kLanes, sums[o][v]);
+      for (int v = 0; v < kMixVectors; ++v) store(y.of(out + o) + at + v * kLanes, sums[o][v]);
     }
   }
 }

@@ -21,7 +21,7 @@ static_assert(kStripRows % kMixRows == 0 && kMixRows % kRows == 0);
 /// Rows that strips hand on, by step: of strip n those of half n % 2. What a step holds counts only
 /// where `strip` says that the strip before wrote it.
 struct Carry {
-  float* rows = nullptr;  ///< [2][blocks][heads][earlier][kStepKeys]
+  float* rows = nullptr;     ///< [2][blocks][heads][earlier][kStepKeys]
   int32_t* strip = nullptr;  ///< [2][blocks]
   int64_t blocks = 0, head = 0, heads = 0;
 
@@ -62,12 +62,12 @@ struct StripScratch {
   float* window;                                 ///< one head's
   float *history_before, *history_after;         ///< [heads][halo + rows][kHistory]
   Carry before, after;
-  float *rows, *mixed;          ///< of a step: [heads][kStripPitch], [heads][kMixPitch]
-  float* weights;               ///< exponentials, [steps][heads][kStripPitch]
-  float *sums, *references;     ///< [heads][rows][kLanes], [heads][rows]
-  float *factors, *row_sums;    ///< [heads][rows]; [heads][rows][kLanes]
-  float* mix_after;             ///< a matrix of all groups for every row
-  float* out;                   ///< [heads][rows][value columns]
+  float *rows, *mixed;        ///< of a step: [heads][kStripPitch], [heads][kMixPitch]
+  float* weights;             ///< exponentials, [steps][heads][kStripPitch]
+  float *sums, *references;   ///< [heads][rows][kLanes], [heads][rows]
+  float *factors, *row_sums;  ///< [heads][rows]; [heads][rows][kLanes]
+  float* mix_after;           ///< a matrix of all groups for every row
+  float* out;                 ///< [heads][rows][value columns]
   int64_t floats;
 
   template <class T>

@@ -61,7 +61,8 @@ class SeenWords {
     count_ = t_.steps.begin[strip + 1] - t_.steps.begin[strip];
     for (int64_t n = 0; n < count_ * kStripRows; ++n) words_[n] = 0;
     const int64_t begin = strip * kStripRows + first;
-    const int64_t end = (strip + 1) * kStripRows < t_.queries ? (strip + 1) * kStripRows : t_.queries;
+    const int64_t end =
+        (strip + 1) * kStripRows < t_.queries ? (strip + 1) * kStripRows : t_.queries;
     for (int64_t row = begin; row < end;) {
       const int64_t block = row / kQueryBlock, next = (block + 1) * kQueryBlock;
       const int64_t last = next < end ? next : end;
