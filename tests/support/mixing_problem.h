@@ -40,6 +40,15 @@ class MixingProblem {
     visits_.push_back(make_visits(settings.mask, queries, keys, kernels::kTileSizes));
   }
 
+  /// Kernels, mixes and sinks of another problem; the truth keeps what was drawn.
+  void take_parameters(const MixingProblem& other) {
+    sink_ = other.sink_;
+    kernel_before_ = other.kernel_before_;
+    kernel_after_ = other.kernel_after_;
+    mix_before_ = other.mix_before_;
+    mix_after_ = other.mix_after_;
+  }
+
   const MixingSettings& settings() const { return settings_; }
   const MixingOperands& operands() const { return operands_; }
   const std::vector<double>& output_gradients() const { return dout_exact_; }
@@ -96,6 +105,12 @@ class MixingProblem {
                                   .row_sums = sums.data()},
         table);
     return {doubles(out), doubles(lse), doubles(sums)};
+  }
+
+  /// Memory that the forward kernels take beyond inputs and outputs.
+  int64_t scratch_bytes() const {
+    return kernels::scratch_bytes(kernels::MixingForward<T>{
+        .sizes = s_, .rule = rule(), .mixing = mixing(), .visits = visits_});
   }
 
   /// The gradients by the backward kernels, from the lse and sums of rows in `outputs`.

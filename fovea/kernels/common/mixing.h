@@ -4,16 +4,18 @@
 // For one row of the batch, with `seen(i, j)` the relation of Visits (spec 0.1), P(h, i, j) = 0 and
 // s(h, i, j) = 0 outside of the map, and pairs of rows of one document only (M-11, below):
 //
+// clang-format off
 //   s0[h,i,j] = soft_cap(scale_i q[h,i].k[g(h),j])                      g(h) = h / (heads/kv_heads)
-//   s1[h,i,j] = sum_ab Kb[h,a,b] seen(r,x) s0[h,r,x]                    key-query convolution
-//   before
+//   s1[h,i,j] = sum_ab Kb[h,a,b] seen(r,x) s0[h,r,x]                    key-query kernel
 //               with r = i - (cq-1) + a,  x = j - older + b             (3.2 step 3, M-4, M-3)
-//   s2[o,i,j] = sum_h Wb[o,h] s1[h,i,j]                                 head mix before (step 4,
-//   M-5) lse[h,i]  = ln(sum_j seen(i,j) exp(s2[h,i,j]) + exp(sink[h]))       the sink only where
-//   given P [h,i,j] = seen(i,j) exp(s2[h,i,j] - lse[h,i]) P1[h,i,j] = seen(i,j) sum_ab Ka[h,a,b]
-//   P[h,r,x]                     convolution after (step 6) P2[h,i,j] = P1[h,i,j] / n[h,i],  n =
-//   sum_j P1 where |sum| > 1e-6, else 1; only `renormalise` P3[o,i,j] = sum_c P2[c,i,j] Wa[c,o]
-//   head mix after (step 7) out[h,i]  = sum_j drop(h,i,j) P3[h,i,j] v[g(h),j] (steps 8, 9; M-16)
+//   s2[o,i,j] = sum_h Wb[o,h] s1[h,i,j]                                 head mix (step 4, M-5)
+//   lse[h,i]  = ln(sum_j seen(i,j) exp(s2[h,i,j]) + exp(sink[h]))       the sink only where given
+//   P [h,i,j] = seen(i,j) exp(s2[h,i,j] - lse[h,i])
+//   P1[h,i,j] = seen(i,j) sum_ab Ka[h,a,b] P[h,r,x]                     convolution after (step 6)
+//   P2[h,i,j] = P1[h,i,j] / n[h,i],  n = sum_j P1 where |sum| > 1e-6, else 1; only `renormalise`
+//   P3[o,i,j] = sum_c P2[c,i,j] Wa[c,o]                                 head mix after (step 7)
+//   out[h,i]  = sum_j drop(h,i,j) P3[h,i,j] v[g(h),j]                   (steps 8, 9; M-16)
+// clang-format on
 //
 // older = (ck-1)/2, also for even ck (M-3). With Equation::eq4 the pair (r,x) counts in s1 where
 // seen(i,x) instead of seen(r,x) (M-1). A stage whose pointer is null is the identity.
@@ -25,15 +27,18 @@
 //
 // Gradients, with d(.) the derivative of the loss, dP3 = drop dout.v, and * a convolution turned
 // round (rows later, taps reversed):
+// clang-format off
 //   dv[g,j] += sum_hi drop P3 dout[h,i]      dWa[c,o] = sum_ij P2[c] dP3[o]       dP2 = Wa dP3
 //   dP1 = (dP2 - renormalise ? sum_j P2 dP2 : 0) / n  where seen, else 0   (|sum| <= 1e-6: dP2)
 //   dKa[h,a,b] = sum_ij dP1[h,i,j] P[h,r,x]          dP = Ka * dP1
 //   ds2[h,i,j] = P[h,i,j] (dP[h,i,j] - D[h,i]),  D[h,i] = sum_j P dP - dlse[h,i]: not dout.out,
-//   because the convolution after the softmax joins rows (study: "D is not dO.o")
+//   because the convolution after the softmax joins rows
 //   dsink[h] = -sum_i exp(sink[h] - lse[h,i]) D[h,i]
-//   dWb[o,h] = sum_ij ds2[o] s1[h]    ds1 = Wb^T ds2    dKb[h,a,b] = sum_ij ds1[h,i,j] seen
-//   s0[h,r,x] ds0 = seen (Kb * ds1)  (eq4: the mask is inside the sum) dq, dk through soft_cap' and
-//   scale_i;   dtau[h,i] = -(q.dq)/tau_i
+//   dWb[o,h] = sum_ij ds2[o] s1[h]       ds1 = Wb^T ds2
+//   dKb[h,a,b] = sum_ij ds1[h,i,j] seen s0[h,r,x]
+//   ds0 = seen (Kb * ds1)  (eq4: the mask is inside the sum)
+//   dq, dk through soft_cap' and scale_i;   dtau[h,i] = -(q.dq)/tau_i
+// clang-format on
 //
 // Memory: q, out [b][h][t], k, v [b][g][s] by strides with contiguous width (HeadRows). The kernels
 // take scratch that is linear in the tokens: per thread a strip of kStripRows queries x all keys
