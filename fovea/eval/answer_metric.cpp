@@ -87,6 +87,10 @@ struct Compiled {
 std::span<const std::string_view> enum_names(AnswerRule) { return kRules; }
 std::span<const std::string_view> enum_names(WhichMatch) { return kMatches; }
 
+std::string AnswerMetricSettings::metric_name() const {
+  return name.empty() ? std::string(enum_name(rule)) : name;
+}
+
 void AnswerMetricSettings::describe(FieldVisitor& v) {
   v.text({"name", "of the metric in results; empty = that of the rule"}, name);
   v.choice({"rule", "exact_match, contains_any (reference), contains_all (the share of them)"},
@@ -101,8 +105,7 @@ void AnswerMetricSettings::describe(FieldVisitor& v) {
 }
 
 AnswerMetric make_answer_metric(const AnswerMetricSettings& settings) {
-  const std::string name =
-      settings.name.empty() ? std::string(enum_name(settings.rule)) : settings.name;
+  const std::string name = settings.metric_name();
   auto compiled = std::make_shared<Compiled>(Compiled{.settings = settings});
   if (!settings.pattern.empty()) compiled->pattern = compile(settings.pattern, name);
   for (const std::string& ignored : settings.ignore)

@@ -37,6 +37,8 @@ struct AnswerMetricSettings {
   bool ignore_case = false;
   bool normalise = false;  ///< lower case; no punctuation, no a, an, the; single spaces (9.5)
 
+  /// `name`, or that of the rule.
+  std::string metric_name() const;
   void describe(FieldVisitor& v);
   bool operator==(const AnswerMetricSettings&) const = default;
 };

@@ -63,12 +63,13 @@ class LikelihoodEngine {
 
   /// Why an ending cannot be scored whole: longer than the context. Empty where it can.
   std::string why_not(const LikelihoodRequest& request) const;
-  /// Answers in the order of the requests; `done(n)` after each pass with the number of requests
-  /// answered by it. Where context and ending together exceed the model's context, the last
-  /// context + 1 tokens count. ShapeError where an ending has no tokens or why_not() refuses one,
-  /// NumericalError for log-likelihoods that are no numbers.
+  /// Receives each answer as soon as it is whole; it may throw.
+  using Answered = std::function<void(size_t request, const LikelihoodAnswer& answer)>;
+  /// Answers in the order of the requests. Where context and ending together exceed the model's
+  /// context, the last context + 1 tokens count. ShapeError where an ending has no tokens or
+  /// why_not() refuses one, NumericalError for log-likelihoods that are no numbers.
   std::vector<LikelihoodAnswer> score(std::span<const LikelihoodRequest> requests,
-                                      const std::function<void(int64_t)>& done = {}) const;
+                                      const Answered& answered = {}) const;
 
   int64_t context() const { return context_; }
   /// Why contexts are read once for every ending; empty where they are shared.
@@ -77,6 +78,7 @@ class LikelihoodEngine {
  private:
   const Transformer& model_;
   int64_t context_, tokens_a_pass_;
+  bool keeps_all_rows_;  // the cache may forget what filled a row up
   std::string why_not_shared_;
 };
 

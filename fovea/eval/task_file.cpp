@@ -2,9 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/eval/task_file.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <array>
 
 #include "fovea/base/error.h"
+#include "fovea/base/nearest_name.h"
 #include "fovea/config/reader.h"
 #include "fovea/text/jinja/python_text.h"
 
@@ -32,9 +36,11 @@ void check_form(const TaskFile& file, const TaskForm& form, const std::string& p
                         {"gold", form.gold, choice || partial},
                         {"references", form.references, generate}};
   for (const Need& need : needs) {
-    require<ConfigError>(need.text.empty() != need.needed, place,
-                         need.needed ? "a task of kind {} needs the key '{}'; got none"
-                                     : "a task of kind {} has no use for the key '{}'; remove it",
+    require<ConfigError>(!need.needed || !need.text.empty(), place,
+                         "a task of kind {} needs the key '{}'; got none", enum_name(file.kind),
+                         need.key);
+    require<ConfigError>(need.needed || need.text.empty(), place,
+                         "a task of kind {} has no use for the key '{}'; remove it",
                          enum_name(file.kind), need.key);
   }
   require<ConfigError>(
@@ -42,6 +48,25 @@ void check_form(const TaskFile& file, const TaskForm& form, const std::string& p
       "'target' is the answer in a shot of kind generate; the shots of kind {} end "
       "with their right choice",
       enum_name(file.kind));
+}
+
+/// The metrics that run_task() gives for this kind.
+std::vector<std::string> metric_names(const TaskFile& file) {
+  switch (file.kind) {
+    case TaskKind::multiple_choice:
+      return {"acc", "acc_norm", "acc_bytes"};
+    case TaskKind::partial:
+      return {"acc"};
+    case TaskKind::last_word:
+      return {"acc", "perplexity", "token_perplexity"};
+    case TaskKind::rolling:
+      return {"word_perplexity", "byte_perplexity", "token_perplexity", "bits_per_byte"};
+    case TaskKind::generate:
+      break;
+  }
+  std::vector<std::string> names;
+  for (const AnswerMetricSettings& metric : file.metrics) names.push_back(metric.metric_name());
+  return names;
 }
 
 }  // namespace
@@ -119,6 +144,11 @@ TaskFile parse_task_file(std::string_view yaml, const std::string& name) {
   require<ConfigError>(file.kind != TaskKind::rolling || file.shots.count == 0, name,
                        "a task of kind rolling has no shots; got {}", file.shots.count);
   if (generate && file.metrics.empty()) file.metrics.emplace_back();
+  const std::vector<std::string> known = metric_names(file);
+  require<ConfigError>(
+      file.headline.empty() || std::ranges::find(known, file.headline) != known.end(), name,
+      "'headline' must be one of {}; got '{}'{}", fmt::join(known, ", "), file.headline,
+      did_you_mean(file.headline, known));
   return file;
 }
 

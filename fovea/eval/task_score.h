@@ -49,9 +49,12 @@ struct TaskScore {
   int64_t contexts_cut = 0;  ///< contexts that lost their first tokens: longer than the model's
   int64_t refused = 0;       ///< questions that could not be asked; no part of any mean
   std::vector<std::string> refusals;  ///< why, the first few
+  int64_t asked = 0;                  ///< by this run, in `seconds`; the others were in the log
   double seconds = 0.0;
 
   const MetricScore& metric(const std::string& name) const;  ///< std::out_of_range
+  /// Fills items, metrics, groups and cells.
+  void add_items(const std::vector<ItemScore>& scores);
   nlohmann::ordered_json to_json() const;
 };
 
