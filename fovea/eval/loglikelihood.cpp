@@ -17,8 +17,8 @@
 namespace fovea {
 namespace {
 
-// Rows of logits at a time: 128 rows of 50,000 tokens are 25 MB in float32. malloc keeps blocks below
-// 32 MB for the next call; larger ones come as fresh pages, which must be cleared.
+// Rows of logits at a time: 128 rows of 50,000 tokens are 25 MB in float32. malloc keeps blocks
+// below 32 MB for the next call; larger ones come as fresh pages, which must be cleared.
 constexpr int64_t kLogitRows = 128;
 
 /// The token that a state predicts, and where its log-likelihood counts.
