@@ -1,4 +1,4 @@
-// fovea eval: how well a model predicts a text.
+// fovea eval: how well a model predicts a text, or answers the questions of tasks.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "cli/eval_tasks.h"
 #include "cli/options.h"
 #include "cli/retention_table.h"
 #include "cli/verbs.h"
@@ -24,7 +25,8 @@ namespace {
 constexpr int64_t kCopyWindows = 16;
 
 struct Options {
-  std::string model, adapter, weights = "stored";
+  std::string model, adapter, weights = "stored", dtype = "float32";
+  EvalTaskOptions tasks;
   std::vector<std::string> texts;
   int64_t window = 0, stride = 0, rows = 8;
   std::string focus = "configured";
@@ -89,12 +91,20 @@ void run_retention(const Options& options, const Globals& globals, LoadedModel& 
 }
 
 void run(const Options& options, const Globals& globals) {
+  require<UsageError>(options.texts.empty() != options.tasks.tasks.empty(), "eval",
+                      "expected --text or --tasks; got {}",
+                      options.texts.empty() ? "neither" : "both; leave one out");
+  const at::ScalarType dtype = choose_dtype(
+      parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{})), at::kCPU);
   LoadedModel loaded = load_adapted(find_model(options.model), options.adapter, at::kCPU,
-                                    matrix_storage(options.weights, at::kFloat, at::kCPU));
+                                    matrix_storage(options.weights, dtype, at::kCPU));
+  loaded.model.compute().dtype = dtype;
   choose_focus(loaded.model, options.focus, options.top_k, "--top-k");
   require<UsageError>(options.sinks < 0 || loaded.model.has("focus"), "--sinks",
                       "this model has no Focus; got {}", options.sinks);
   loaded.model.compute().focus_change.sinks = options.sinks;
+  if (!options.tasks.tasks.empty())
+    return run_eval_tasks(options.tasks, globals, loaded, options.model);
   const std::vector<ScoreDocument> documents = read_score_documents(options.texts);
   if (options.retention) return run_retention(options, globals, loaded, documents);
   Progress progress(stderr_progress(globals));
@@ -141,12 +151,17 @@ void run(const Options& options, const Globals& globals) {
 Verb add_eval_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
   Command* verb = app.add_subcommand(
-      "eval", "score a text: perplexity per token, byte and word, by source and position");
+      "eval",
+      "score a text (perplexity per token, byte and word, by source and position), or ask the "
+      "questions of tasks");
   verb->add_option("model", options->model, "run folder, checkpoint, model folder or .gguf file")
       ->required();
   verb->add_option("--text", options->texts,
-                   "text file, folder or JSONL; repeat for several sources")
-      ->required();
+                   "text file, folder or JSONL; repeat for several sources");
+  add_eval_task_options(*verb, options->tasks);
+  verb->add_option("--dtype", options->dtype,
+                   "float32, bfloat16, or auto (bfloat16 where the processor multiplies it)")
+      ->capture_default_str();
   verb->add_option("--window", options->window, "inputs of a window; 0 = the trained context")
       ->check(in_range(ranges::kPositionCounts));
   verb->add_option("--stride", options->stride,
@@ -171,6 +186,7 @@ Verb add_eval_verb(Command& app, Globals& globals) {
                    "also the perplexity of so many tokens the second time they come; 0 = not")
       ->check(in_range(ranges::kPositionCounts));
   add_global_options(*verb, globals);
+  verb->footer(known_tasks_help);
   return {.parser = verb,
           .run = [options, &globals] { run(*options, globals); },
           .memory_remedy = "lower --rows or --window, or take a smaller model"};

@@ -136,6 +136,8 @@ GenerateResult generate_text(const Transformer& model, const Tokenizer& tokenize
 struct TextRequest {
   std::string prompt;
   GenerateOptions options;
+  /// The prompt's tokens, begin mark included; they stand for `prompt` unless there are none.
+  std::vector<int32_t> tokens = {};
 };
 
 /// Receives result n, in the order of the requests.

@@ -53,12 +53,9 @@ class Batch {
   // Reads a prompt and draws its first token; the text joins the others if it goes on.
   void begin(size_t index) {
     const TextRequest& request = requests_[index];
-    Text text{.index = index};
-    if (tokenizer_.bos() >= 0) text.tokens.push_back(tokenizer_.bos());
-    tokenizer_.append(request.prompt, text.tokens);
+    Text text{.index = index, .tokens = prompt_tokens(tokenizer_, request)};
     const auto prompt = static_cast<int64_t>(text.tokens.size());
-    text.context =
-        needed_context(model_, tokenizer_, request.prompt, request.options.max_tokens, context_);
+    text.context = needed_context(model_, prompt, request.options.max_tokens, context_);
     require_tokens(prompt);
     require_fits(model_, prompt, text.context);
     text.writer = std::make_unique<TextWriter>(tokenizer_, request.options, text.tokens);
@@ -126,6 +123,18 @@ class Batch {
   size_t next_ = 0, given_ = 0;
 };
 
+GenerateResult write_alone(const Transformer& model, const Tokenizer& tokenizer,
+                           const TextRequest& request, ContextOptions context,
+                           const std::atomic<bool>* interrupt) {
+  std::vector<int32_t> tokens = prompt_tokens(tokenizer, request);
+  if (context.when_full == WhenFull::stop)
+    context.context =
+        needed_context(model, std::ssize(tokens), request.options.max_tokens, context);
+  TextSession session(model, tokenizer, context);
+  session.set_tokens(std::move(tokens));
+  return session.generate(request.options, {}, interrupt);
+}
+
 }  // namespace
 
 void generate_texts(const Transformer& model, const Tokenizer& tokenizer,
@@ -137,8 +146,7 @@ void generate_texts(const Transformer& model, const Tokenizer& tokenizer,
                         !model.config().rope.scaling.dynamic();
   if (together) return Batch(model, tokenizer, requests, context, done, interrupt).run();
   for (size_t n = 0; n < requests.size(); ++n)
-    done(n, generate_text(model, tokenizer, requests[n].prompt, requests[n].options, {}, context,
-                          interrupt));
+    done(n, write_alone(model, tokenizer, requests[n], context, interrupt));
 }
 
 }  // namespace fovea

@@ -95,12 +95,25 @@ int64_t checked_context(const Transformer& model, int64_t wanted) {
   return wanted == 0 ? model.config().context : wanted;
 }
 
+std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const TextRequest& request) {
+  std::vector<int32_t> tokens = request.tokens;
+  if (!tokens.empty()) return tokens;
+  if (tokenizer.bos() >= 0) tokens.push_back(tokenizer.bos());
+  tokenizer.append(request.prompt, tokens);
+  return tokens;
+}
+
+int64_t needed_context(const Transformer& model, int64_t prompt, int64_t max_tokens,
+                       const ContextOptions& options) {
+  const int64_t limit = checked_context(model, options.context);
+  return std::clamp<int64_t>(prompt + std::min(max_tokens, limit), std::min<int64_t>(2, limit),
+                             limit);
+}
+
 int64_t needed_context(const Transformer& model, const Tokenizer& tokenizer,
                        std::string_view prompt, int64_t max_tokens, const ContextOptions& options) {
-  const int64_t limit = checked_context(model, options.context);
-  const auto prompt_tokens = static_cast<int64_t>(tokenizer.encode(prompt).size()) + 1;
-  return std::clamp<int64_t>(prompt_tokens + std::min(max_tokens, limit),
-                             std::min<int64_t>(2, limit), limit);
+  const int64_t tokens = std::ssize(tokenizer.encode(prompt)) + (tokenizer.bos() >= 0 ? 1 : 0);
+  return needed_context(model, tokens, max_tokens, options);
 }
 
 void require_tokens(int64_t tokens) {

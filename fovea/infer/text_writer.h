@@ -52,7 +52,12 @@ class TextWriter {
 /// Positions of a text: the model's trained length, or what is wanted. ConfigError.
 int64_t checked_context(const Transformer& model, int64_t wanted);
 
-/// Positions that prompt and new tokens need, within the context.
+/// The tokens of a request's prompt, begin mark included.
+std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const TextRequest& request);
+
+/// Positions that the tokens of a prompt and new ones need, within the context.
+int64_t needed_context(const Transformer& model, int64_t prompt, int64_t max_tokens,
+                       const ContextOptions& options);
 int64_t needed_context(const Transformer& model, const Tokenizer& tokenizer,
                        std::string_view prompt, int64_t max_tokens, const ContextOptions& options);
 

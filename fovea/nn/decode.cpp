@@ -46,15 +46,29 @@ std::optional<std::string> Transformer::why_no_fused_decoder() const {
   return impl_->why_no_fused_decoder();
 }
 
+namespace {
+
+void require_decode(const ComputeOptions& compute) {
+  require<UnsupportedError>(
+      compute.focus != FocusMode::random && compute.focus != FocusMode::window, "decode",
+      "focus {} is a baseline of scoring and has no decode", enum_name(compute.focus));
+}
+
+}  // namespace
+
+at::Tensor Transformer::Impl::walk_next(const at::Tensor& tokens_bt, DecodeState& state) const {
+  PassContext pass;
+  pass.positions = next_positions(state.lengths(), tokens_bt.size(1));
+  pass.rope = state.rope;
+  pass.focus = compute.focus;
+  pass.earlier = &state;
+  return walk(tokens_bt, pass, {});
+}
+
 at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, bool all) const {
   const at::NoGradGuard no_grad;
-  ModelInput input;
-  input.tokens_bt = tokens_bt;
-  impl_->check(input);
-  require<UnsupportedError>(
-      impl_->compute.focus != FocusMode::random && impl_->compute.focus != FocusMode::window,
-      "decode", "focus {} is a baseline of scoring and has no decode",
-      enum_name(impl_->compute.focus));
+  impl_->check({.tokens_bt = tokens_bt});
+  require_decode(impl_->compute);
   const std::optional<std::string> why_not = impl_->prepare_fused_decoder(tokens_bt, state);
   state.path = {.name = why_not ? PathName::by_layers : PathName::fused_decoder,
                 .isa = std::string(enum_name(chosen_isa()))};
@@ -65,15 +79,16 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
     const at::Tensor z = impl_->ruled(impl_->decode_fused(tokens_bt, state));
     return all ? z.unsqueeze(1) : z;
   }
-  const int64_t t = tokens_bt.size(1);
-  PassContext pass;
-  pass.positions = impl_->next_positions(state.lengths(), t);
-  pass.rope = state.rope;
-  pass.focus = impl_->compute.focus;
-  pass.earlier = &state;
-  at::Tensor states = impl_->walk(tokens_bt, pass, {});
-  if (!all) states = states.select(1, t - 1);
+  at::Tensor states = impl_->walk_next(tokens_bt, state);
+  if (!all) states = states.select(1, tokens_bt.size(1) - 1);
   return logits(states);
+}
+
+at::Tensor Transformer::decode_hidden(const at::Tensor& tokens_bt, DecodeState& state) const {
+  const at::NoGradGuard no_grad;
+  impl_->check({.tokens_bt = tokens_bt});
+  require_decode(impl_->compute);
+  return impl_->walk_next(tokens_bt, state);
 }
 
 }  // namespace fovea

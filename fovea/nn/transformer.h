@@ -120,6 +120,9 @@ class Transformer {
   /// sequences goes through all layers in the fused decoder (kernels/common/decoder.h) where the
   /// model's options allow it; state.path tells.
   at::Tensor decode(const at::Tensor& tokens_bt, DecodeState& state, bool all = false) const;
+  /// The same tokens' final-normed hidden states [b, t, c] in place of logits, layer by layer: for
+  /// callers who need the logits of a few rows (scoring).
+  at::Tensor decode_hidden(const at::Tensor& tokens_bt, DecodeState& state) const;
 
   /// Why decode() of one token takes the layers one by one; nothing where the fused decoder does
   /// it.

@@ -101,6 +101,8 @@ struct Transformer::Impl {
                                 Observers observers) const;
   /// All layers and the last norm (walk.h): hidden states [b, t, c].
   at::Tensor walk(const at::Tensor& tokens_bt, const PassContext& pass, Observers observers) const;
+  /// walk() over the next tokens of the cached sequences.
+  at::Tensor walk_next(const at::Tensor& tokens_bt, DecodeState& state) const;
   /// Why the fused decoder does not take this model; nothing where it does.
   std::optional<std::string> why_no_fused_decoder() const;
   FusedDecoderKey fused_decoder_key(const DecodeState& state) const;
