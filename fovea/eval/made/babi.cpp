@@ -97,7 +97,8 @@ fs::path find_babi(const fs::path& folder, int task, std::string_view split) {
       if (name.starts_with(begin) && name.ends_with(end)) return entry.path();
     }
   }
-  fail<InputError>("babilong", "expected a file {}*{} of the bAbI tasks in '{}', its 'en' or its "
+  fail<InputError>("babilong",
+                   "expected a file {}*{} of the bAbI tasks in '{}', its 'en' or its "
                    "'en-10k'; got none: give the folder that holds them",
                    begin, end, folder.string());
 }

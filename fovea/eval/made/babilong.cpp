@@ -119,11 +119,11 @@ TaskItem babilong_question(const BabilongTask& task, const MadeSample& sample, c
   const std::string name = fmt::format("babilong_qa{}", task.task);
   const bool facts_only = sample.length == 0;
   if (!facts_only) check_sample(sample, name);
-  require<ConfigError>(!task.samples.empty() && std::ssize(task.examples) >= task.shots &&
-                           task.shots >= 0,
-                       name, "there must be a story and an example for each of the {} shots; got "
-                       "{} stories, {} examples",
-                       task.shots, task.samples.size(), task.examples.size());
+  require<ConfigError>(
+      !task.samples.empty() && std::ssize(task.examples) >= task.shots && task.shots >= 0, name,
+      "there must be a story and an example for each of the {} shots; got "
+      "{} stories, {} examples",
+      task.shots, task.samples.size(), task.examples.size());
   Rng rng = random_numbers(sample, name);
   const BabiSample& story =
       task.samples[static_cast<size_t>(sample.number % std::ssize(task.samples))];
@@ -137,16 +137,15 @@ TaskItem babilong_question(const BabilongTask& task, const MadeSample& sample, c
 
   const Wording& wording = kWording[static_cast<size_t>(task.task - 1)];
   const auto build = [&](int64_t words) {
-    return fmt::format("{}\n\n{}{}{}\n\n<context>\n{}\n</context>\n\nQuestion: {}\nAnswer:",
-                       wording.instruction, fmt::join(examples, "\n\n"),
-                       examples.empty() ? "" : "\n\n", wording.form,
-                       pour(take_words(noise, from, words), story.facts, places), story.question);
+    return fmt::format(
+        "{}\n\n{}{}{}\n\n<context>\n{}\n</context>\n\nQuestion: {}\nAnswer:", wording.instruction,
+        fmt::join(examples, "\n\n"), examples.empty() ? "" : "\n\n", wording.form,
+        pour(take_words(noise, from, words), story.facts, places), story.question);
   };
-  std::string text = facts_only
-                         ? build(0)
-                         : largest_prompt(sample, name, kBabilongAnswerTokens, 0,
-                                          std::numeric_limits<int32_t>::max(), build)
-                               .text;
+  std::string text = facts_only ? build(0)
+                                : largest_prompt(sample, name, kBabilongAnswerTokens, 0,
+                                                 std::numeric_limits<int32_t>::max(), build)
+                                      .text;
   return {.index = sample.number,
           .context = std::move(text),
           .references = {story.answer},

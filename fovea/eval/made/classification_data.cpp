@@ -59,8 +59,8 @@ std::vector<RawText> read_table(const fs::path& path) {
     const Json record = file.record(n);
     require<InputError>(record.contains("text") && record.contains("category"), file.place(n),
                         "expected the columns 'text' and 'category'; got others");
-    texts.push_back({record["text"].get<std::string>(), record["category"].get<std::string>(),
-                     file.place(n)});
+    texts.push_back(
+        {record["text"].get<std::string>(), record["category"].get<std::string>(), file.place(n)});
   }
   return texts;
 }
@@ -73,9 +73,9 @@ void append_list(const Json& file, const std::string& list, const std::string& n
   int64_t number = 0;
   for (const Json& entry : *found) {
     std::string place = fmt::format("{}, {} entry {}", name, list, ++number);
-    require<InputError>(entry.is_array() && entry.size() == 2 && entry[0].is_string() &&
-                            entry[1].is_string(),
-                        place, "expected [text, intent]; got {}", entry.type_name());
+    require<InputError>(
+        entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string(),
+        place, "expected [text, intent]; got {}", entry.type_name());
     texts.push_back({entry[0].get<std::string>(), entry[1].get<std::string>(), std::move(place)});
   }
 }

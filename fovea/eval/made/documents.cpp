@@ -102,11 +102,9 @@ class Distractors {
     const QuestionWithPassage& asked = set_.questions[asked_];
     while (std::ssize(found_) < count && next_ < order_.size()) {
       const auto q = static_cast<size_t>(order_[next_++]);
-      if (q != asked_ && !has_answer(set_.questions[q].passage, asked.answers))
-        found_.push_back(q);
+      if (q != asked_ && !has_answer(set_.questions[q].passage, asked.answers)) found_.push_back(q);
     }
-    return std::span(found_).first(
-        std::min(found_.size(), static_cast<size_t>(count)));
+    return std::span(found_).first(std::min(found_.size(), static_cast<size_t>(count)));
   }
 
  private:
@@ -136,7 +134,7 @@ QuestionSet read_questions(const std::filesystem::path& path) {
 }
 
 TaskItem document_question(const QuestionSet& set, DocumentPrompt style, const MadeSample& sample) {
-  const std::string_view name = style == DocumentPrompt::ruler ? "qa" : "rag";
+  const std::string_view name = style == DocumentPrompt::ruler ? "ruler_qa" : "rag";
   check_sample(sample, name);
   Rng rng = random_numbers(sample, name);
   const auto asked = static_cast<size_t>(sample.number % std::ssize(set.questions));
@@ -154,8 +152,8 @@ TaskItem document_question(const QuestionSet& set, DocumentPrompt style, const M
       documents.push_back(document_text(style, std::ssize(documents) + 1, set.questions[d]));
     return prompt(style, fmt::format("{}", fmt::join(documents, "\n\n")), q.question);
   };
-  SizedPrompt sized = largest_prompt(sample, name, kDocumentAnswerTokens, 0,
-                                     std::ssize(set.questions) - 1, build);
+  SizedPrompt sized =
+      largest_prompt(sample, name, kDocumentAnswerTokens, 0, std::ssize(set.questions) - 1, build);
   return {.index = sample.number,
           .context = std::move(sized.text),
           .references = q.answers,

@@ -21,7 +21,7 @@ std::string letters(Rng& rng, int count, char first) {
 }
 
 std::string uuid(Rng& rng) {
-  const uint64_t high = (rng.next_u64() & ~uint64_t{0xF000}) | 0x4000;           // version 4
+  const uint64_t high = (rng.next_u64() & ~uint64_t{0xF000}) | 0x4000;               // version 4
   const uint64_t low = (rng.next_u64() & ~(uint64_t{3} << 62)) | uint64_t{2} << 62;  // variant 1
   return fmt::format("{:08x}-{:04x}-{:04x}-{:04x}-{:012x}", high >> 32, high >> 16 & 0xFFFF,
                      high & 0xFFFF, low >> 48, low & 0xFFFFFFFFFFFF);
@@ -76,8 +76,10 @@ std::string DistinctDraws::operator()(Rng& rng) {
     std::string text = draw(rng, kind_);
     if (taken_.insert(text).second) return text;
   }
-  fail<ConfigError>("draw", "expected enough different keys for this length; all {} are taken: ask "
-                    "for a shorter one", taken_.size());
+  fail<ConfigError>("draw",
+                    "expected enough different keys for this length; all {} are taken: ask "
+                    "for a shorter one",
+                    taken_.size());
 }
 
 }  // namespace fovea

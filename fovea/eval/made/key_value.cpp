@@ -42,7 +42,8 @@ std::string prompt(std::span<const Pair> pairs, int64_t asked, std::span<const i
       object_text(pairs), demos, pairs[static_cast<size_t>(asked)].first);
 }
 
-/// `count` different pairs other than `asked`, of the first `pairs`, where `draws` in [0, 1) choose.
+/// `count` different pairs other than `asked`, of the first `pairs`, where `draws` in [0, 1)
+/// choose.
 std::vector<int64_t> other_pairs(std::span<const double> draws, int64_t pairs, int64_t asked) {
   std::vector<int64_t> chosen, free;
   for (int64_t i = 0; i < pairs; ++i) {
@@ -111,11 +112,10 @@ KeyValueRecord parse_record(const Json& record, const std::string& place) {
                         read.pairs.back().first);
     read.asked = std::ssize(read.pairs) - 1;
   }
-  require<InputError>(
-      read.asked >= 0 &&
-          read.pairs[static_cast<size_t>(read.asked)].second == value.get<std::string>(),
-      place, "the key '{}' must stand in a pair with the value '{}'; it does not",
-      key.get<std::string>(), value.get<std::string>());
+  require<InputError>(read.asked >= 0 && read.pairs[static_cast<size_t>(read.asked)].second ==
+                                             value.get<std::string>(),
+                      place, "the key '{}' must stand in a pair with the value '{}'; it does not",
+                      key.get<std::string>(), value.get<std::string>());
   return read;
 }
 
@@ -170,14 +170,13 @@ TaskItem key_value_question(const KeyValueRecord& record, int64_t shots, int64_t
                        shots, pairs);
   Rng rng(mix_seed(seed, static_cast<uint64_t>(number)));
   const std::vector<double> draws = draws_of(rng, shots);
-  const double depth = pairs == 1 ? 0.0
-                                  : static_cast<double>(record.asked) /
-                                        static_cast<double>(pairs - 1);
-  return {.index = number,
-          .context = prompt(record.pairs, record.asked, other_pairs(draws, pairs, record.asked)),
-          .references = {record.pairs[static_cast<size_t>(record.asked)].second},
-          .axes = {{"pairs", static_cast<double>(pairs)},
-                   {"depth", std::round(depth * 10.0) / 10.0}}};
+  const double depth =
+      pairs == 1 ? 0.0 : static_cast<double>(record.asked) / static_cast<double>(pairs - 1);
+  return {
+      .index = number,
+      .context = prompt(record.pairs, record.asked, other_pairs(draws, pairs, record.asked)),
+      .references = {record.pairs[static_cast<size_t>(record.asked)].second},
+      .axes = {{"pairs", static_cast<double>(pairs)}, {"depth", std::round(depth * 10.0) / 10.0}}};
 }
 
 }  // namespace fovea

@@ -37,10 +37,10 @@ std::string pour(const std::vector<std::string>& sentences, const std::vector<st
   size_t taken = 0;
   for (size_t k = 0; k < needles.size(); ++k) {
     const double share = std::min(1.0, depth + static_cast<double>(k) * step);
-    const auto words = static_cast<int64_t>(
-        std::floor(share * static_cast<double>(before.back()) + 1e-9));
-    const auto place = static_cast<size_t>(
-        std::ranges::upper_bound(before, words) - before.begin() - 1);
+    const auto words =
+        static_cast<int64_t>(std::floor(share * static_cast<double>(before.back()) + 1e-9));
+    const auto place =
+        static_cast<size_t>(std::ranges::upper_bound(before, words) - before.begin() - 1);
     while (taken < place) text.push_back(sentences[taken++]);
     text.push_back(needles[k]);
   }
@@ -67,13 +67,13 @@ TaskItem multi_needle_question(int64_t needles, const MadeSample& sample, const 
   const int64_t from = draw_below(rng, std::ssize(prose.sentences));
   const double depth = sample.depth.value_or(
       static_cast<double>(sample.number % kMultiNeedleDepths) / (kMultiNeedleDepths - 1));
-  const std::string question = fmt::format("The magic number of {} is",
-                                           cities[static_cast<size_t>(named[asked])]);
-  SizedPrompt sized = largest_prompt(
-      sample, name, kMultiNeedleAnswerTokens, 1, std::numeric_limits<int32_t>::max(),
-      [&](int64_t words) {
-        return pour(take_words(prose, from, words), lines, depth) + "\n" + question;
-      });
+  const std::string question =
+      fmt::format("The magic number of {} is", cities[static_cast<size_t>(named[asked])]);
+  SizedPrompt sized =
+      largest_prompt(sample, name, kMultiNeedleAnswerTokens, 1, std::numeric_limits<int32_t>::max(),
+                     [&](int64_t words) {
+                       return pour(take_words(prose, from, words), lines, depth) + "\n" + question;
+                     });
   return {.index = sample.number,
           .context = std::move(sized.text),
           .references = {std::to_string(kFirstNumber + numbers[asked])},

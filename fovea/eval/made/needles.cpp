@@ -74,8 +74,7 @@ double depth_point(int64_t k) {
 }
 
 void place(const MadeSample& sample, Rng& rng, Problem& problem) {
-  const std::vector<int64_t> points =
-      draw_subset(rng, kDepthPoints, std::ssize(problem.needles));
+  const std::vector<int64_t> points = draw_subset(rng, kDepthPoints, std::ssize(problem.needles));
   for (size_t i = 0; i < points.size(); ++i) problem.needles[i].depth = depth_point(points[i]);
   if (sample.depth) {
     const auto asked = std::ranges::find(problem.needles, problem.queries.front(), &Needle::key);
@@ -111,8 +110,8 @@ std::string pour(std::span<const std::string> lines, const std::vector<Needle>& 
   size_t taken = 0;
   for (const Needle& needle : needles) {
     // 1e-9: a depth of 0.29 of 100 sentences is sentence 29, not 28.
-    const auto before = static_cast<size_t>(
-        std::floor(needle.depth * static_cast<double>(lines.size()) + 1e-9));
+    const auto before =
+        static_cast<size_t>(std::floor(needle.depth * static_cast<double>(lines.size()) + 1e-9));
     while (taken < before) text.push_back(lines[taken++]);
     text.push_back(needle.sentence);
   }
@@ -191,9 +190,9 @@ TaskItem needle_question(const NeedleTask& task, const MadeSample& sample, const
     }
     return pour(take_words(prose, 0, units), problem.needles, " ");
   };
-  SizedPrompt sized = largest_prompt(
-      sample, task.name, kNeedleAnswerTokens, 1, std::numeric_limits<int32_t>::max(),
-      [&](int64_t units) { return prompt(task, query, haystack(units)); });
+  SizedPrompt sized =
+      largest_prompt(sample, task.name, kNeedleAnswerTokens, 1, std::numeric_limits<int32_t>::max(),
+                     [&](int64_t units) { return prompt(task, query, haystack(units)); });
   TaskItem item{.index = sample.number, .context = std::move(sized.text)};
   for (const size_t k : problem.queries)
     item.references.insert(item.references.end(), problem.values[k].begin(),

@@ -31,8 +31,8 @@ std::vector<std::string_view> split_words(std::string_view text) {
 /// `word` without the quotes and brackets around it.
 std::string_view bare(std::string_view word) {
   constexpr std::array<std::string_view, 10> kMarks = {
-      "\"", "'", "(", ")", "[", "]", "\xE2\x80\x9C", "\xE2\x80\x9D", "\xE2\x80\x98",
-      "\xE2\x80\x99"};
+      "\"",           "'",           "(", ")", "[", "]", "\xE2\x80\x9C", "\xE2\x80\x9D",
+      "\xE2\x80\x98", "\xE2\x80\x99"};
   for (bool found = true; found;) {
     found = false;
     for (const std::string_view mark : kMarks) {
@@ -50,8 +50,8 @@ bool ends_sentence(std::string_view word, std::string_view next) {
   if (!following.empty() && std::islower(static_cast<unsigned char>(following.front())) != 0)
     return false;
   if (core.back() != '.') return true;
-  constexpr std::array<std::string_view, 12> kTitles = {"Mr.", "Mrs.", "Ms.",  "Dr.",  "St.",  "Prof.",
-                                                        "Jr.", "Sr.",  "e.g.", "i.e.", "vs.",  "No."};
+  constexpr std::array<std::string_view, 12> kTitles = {
+      "Mr.", "Mrs.", "Ms.", "Dr.", "St.", "Prof.", "Jr.", "Sr.", "e.g.", "i.e.", "vs.", "No."};
   const bool initial =
       core.size() == 2 && std::isupper(static_cast<unsigned char>(core.front())) != 0;
   return (!initial || core == "I.") && std::ranges::find(kTitles, core) == kTitles.end();
@@ -62,8 +62,7 @@ std::string_view without_gutenberg_frame(std::string_view text) {
   const auto mark = [&](std::string_view word, size_t from) {
     size_t at = text.find("***", from);
     while (at != std::string_view::npos) {
-      const std::string_view rest =
-          text.substr(at + 3, std::min<size_t>(16, text.size() - at - 3));
+      const std::string_view rest = text.substr(at + 3, std::min<size_t>(16, text.size() - at - 3));
       if (bare(rest).starts_with(word) || rest.starts_with(" " + std::string(word))) return at;
       at = text.find("***", at + 3);
     }
@@ -80,7 +79,8 @@ std::string_view without_gutenberg_frame(std::string_view text) {
 std::vector<std::filesystem::path> text_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.is_regular_file() && entry.path().extension() == ".txt") files.push_back(entry.path());
+    if (entry.is_regular_file() && entry.path().extension() == ".txt")
+      files.push_back(entry.path());
   }
   std::ranges::sort(files);
   return files;
@@ -117,8 +117,8 @@ Prose read_prose(const std::filesystem::path& path) {
     return make_prose(path.filename().string(),
                       without_gutenberg_frame(repair_utf8(read_file(path))));
   const std::vector<std::filesystem::path> files = text_files(path);
-  require<InputError>(!files.empty(), "prose", "expected *.txt files in the folder '{}'; it has none",
-                      path.string());
+  require<InputError>(!files.empty(), "prose",
+                      "expected *.txt files in the folder '{}'; it has none", path.string());
   std::string text;
   for (const std::filesystem::path& file : files) {
     const std::string content = repair_utf8(read_file(file));
@@ -133,8 +133,8 @@ std::vector<std::string> take_words(const Prose& prose, int64_t from, int64_t wo
   const int64_t count = std::ssize(prose.sentences);
   for (int64_t i = from % count; words > 0; i = (i + 1) % count) {
     const std::string& sentence = prose.sentences[static_cast<size_t>(i)];
-    const int64_t here = prose.words_before[static_cast<size_t>(i + 1)] -
-                         prose.words_before[static_cast<size_t>(i)];
+    const int64_t here =
+        prose.words_before[static_cast<size_t>(i + 1)] - prose.words_before[static_cast<size_t>(i)];
     if (here <= words) {
       taken.push_back(sentence);
     } else {

@@ -84,8 +84,8 @@ SizedPrompt largest_prompt(const MadeSample& sample, std::string_view task, int6
   if (best.units >= highest) return best;
   for (int step = 0; above.units - best.units > 1; ++step) {
     // Interpolation can creep towards one end; every third step halves instead.
-    const int64_t units = step % 3 == 2 ? best.units + (above.units - best.units) / 2
-                                        : between(best, above, budget);
+    const int64_t units =
+        step % 3 == 2 ? best.units + (above.units - best.units) / 2 : between(best, above, budget);
     SizedPrompt tried = sized(units);
     (tried.tokens <= budget ? best : above) = std::move(tried);
   }

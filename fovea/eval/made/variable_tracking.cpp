@@ -15,7 +15,7 @@
 namespace fovea {
 namespace {
 
-constexpr std::string_view kName = "vt";
+constexpr std::string_view kName = "ruler_vt";
 constexpr std::string_view kNoise[] = {"The grass is green.", "The sky is blue.",
                                        "The sun is yellow.", "Here we go.",
                                        "There and back again.\n"};
@@ -104,9 +104,9 @@ TaskItem variable_question(const VariableTracking& task, const MadeSample& sampl
                            chains = draw_chains(rng, DrawKind::variables, task);
   const std::string example = fmt::format("{} {}\n\n", prompt(solved, kExampleUnits),
                                           fmt::join(solved.front().variables, " "));
-  SizedPrompt sized = largest_prompt(
-      sample, kName, kVariableAnswerTokens, 1, std::numeric_limits<int32_t>::max(),
-      [&](int64_t units) { return example + prompt(chains, units); });
+  SizedPrompt sized =
+      largest_prompt(sample, kName, kVariableAnswerTokens, 1, std::numeric_limits<int32_t>::max(),
+                     [&](int64_t units) { return example + prompt(chains, units); });
   return {.index = sample.number,
           .context = std::move(sized.text),
           .references = chains.front().variables,

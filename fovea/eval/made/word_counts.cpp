@@ -17,10 +17,10 @@
 namespace fovea {
 namespace {
 
-constexpr std::string_view kCommonName = "cwe", kFrequentName = "fwe";
-constexpr int64_t kShortPrompt = 4096;   // below this lists have the small counts
-constexpr int64_t kTokensPerCode = 50;   // of the prompt, for each word of the coded vocabulary
-constexpr int64_t kFewestCodes = 4;      // the noise and three answers
+constexpr std::string_view kCommonName = "ruler_cwe", kFrequentName = "ruler_fwe";
+constexpr int64_t kShortPrompt = 4096;  // below this lists have the small counts
+constexpr int64_t kTokensPerCode = 50;  // of the prompt, for each word of the coded vocabulary
+constexpr int64_t kFewestCodes = 4;     // the noise and three answers
 constexpr double kZeta2 = std::numbers::pi * std::numbers::pi / 6.0;  // zeta(2)
 
 struct WordList {
@@ -59,8 +59,10 @@ std::string coded_prompt(const std::vector<std::string>& vocabulary, int64_t wor
   shuffle(rng, text);
   return fmt::format(
       "Read the following coded text and track the frequency of each coded word. Find the three "
-      "most frequently appeared coded words. \n{}\nQuestion: Do not provide any explanation. Please "
-      "ignore the dots '....'. What are the three most frequently appeared words in the above coded "
+      "most frequently appeared coded words. \n{}\nQuestion: Do not provide any explanation. "
+      "Please "
+      "ignore the dots '....'. What are the three most frequently appeared words in the above "
+      "coded "
       "text?\nAnswer: According to the coded text above, the three most frequently appeared words "
       "are:",
       fmt::join(text, " "));
@@ -80,20 +82,20 @@ TaskItem common_words_question(const MadeSample& sample) {
   const CommonWords counts = common_words_of(sample.length);
   const bool is_short = sample.length < kShortPrompt;
   const Rng order(rng.next_u64()), example_order(rng.next_u64());
-  const WordList solved = make_list(
-      pool, 0, is_short ? 10 : 30,
-      {.words = 10, .repeats = is_short ? 3 : 10, .other_repeats = counts.other_repeats},
-      example_order);
+  const WordList solved =
+      make_list(pool, 0, is_short ? 10 : 30,
+                {.words = 10, .repeats = is_short ? 3 : 10, .other_repeats = counts.other_repeats},
+                example_order);
   std::string example = list_prompt(solved);
   for (size_t i = 0; i < solved.common.size(); ++i)
     example += fmt::format(" {}. {}", i + 1, solved.common[i]);
   example += "\n";
   const int64_t first = 40;  // words that the example has not
-  SizedPrompt sized = largest_prompt(
-      sample, kCommonName, kCommonAnswerTokens, 1, std::numeric_limits<int32_t>::max(),
-      [&](int64_t others) {
-        return example + list_prompt(make_list(pool, first, others, counts, order));
-      });
+  SizedPrompt sized =
+      largest_prompt(sample, kCommonName, kCommonAnswerTokens, 1,
+                     std::numeric_limits<int32_t>::max(), [&](int64_t others) {
+                       return example + list_prompt(make_list(pool, first, others, counts, order));
+                     });
   return {.index = sample.number,
           .context = std::move(sized.text),
           .references = pool.get(first, counts.words),
@@ -123,10 +125,10 @@ TaskItem frequent_words_question(const MadeSample& sample) {
   // rank 5.
   constexpr int64_t kFewestWords = 74;
   const Rng order(rng.next_u64());
-  SizedPrompt sized =
-      largest_prompt(sample, kFrequentName, kFrequentAnswerTokens, kFewestWords,
-                     std::numeric_limits<int32_t>::max(),
-                     [&](int64_t words) { return coded_prompt(vocabulary, words, order); });
+  SizedPrompt sized = largest_prompt(sample, kFrequentName, kFrequentAnswerTokens, kFewestWords,
+                                     std::numeric_limits<int32_t>::max(), [&](int64_t words) {
+                                       return coded_prompt(vocabulary, words, order);
+                                     });
   return {.index = sample.number,
           .context = std::move(sized.text),
           .references = {vocabulary.begin() + 1, vocabulary.begin() + 4},
