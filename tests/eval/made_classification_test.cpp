@@ -172,14 +172,5 @@ TEST(ClassificationFiles, TrecHasCoarseAndFineLabels) {
   EXPECT_ERROR(InputError, read_trec(folder / "none", TrecLabels::fine), "TREC.train.label");
 }
 
-TEST(ClassificationFiles, TheRealSetsHaveTheirNumbersOfLabels) {
-  const auto data = real_data();
-  if (!data) GTEST_SKIP() << "FOVEA_EVAL_DATA names no folder of data";
-  EXPECT_EQ(read_banking77(*data / "icl/banking77").labels.size(), 77u);
-  EXPECT_EQ(read_clinc150(*data / "icl/clinc150").labels.size(), 151u);
-  EXPECT_EQ(read_trec(*data / "icl/trec", TrecLabels::coarse).labels.size(), 6u);
-  EXPECT_EQ(read_trec(*data / "icl/trec", TrecLabels::fine).labels.size(), 50u);
-}
-
 }  // namespace
 }  // namespace fovea

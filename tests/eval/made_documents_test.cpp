@@ -109,8 +109,9 @@ TEST_F(QuestionFile, GivesTheGoldPassageAndLeavesOutThoseWithoutAnAnswer) {
 }
 
 TEST_F(QuestionFile, ErrorsNameTheLine) {
-  EXPECT_ERROR(InputError, read(good_ + R"({"answers": ["a"], "ctxs": [{}]})"), "q.jsonl:2",
-               "title");
+  EXPECT_ERROR(InputError,
+               read(good_ + R"({"question": "x", "answers": ["a"], "ctxs": [{"text": "a"}]})"),
+               "q.jsonl:2", "title");
   EXPECT_ERROR(InputError, read(R"({"question": "x", "answers": ["a"]})"), "q.jsonl:1", "ctxs");
   EXPECT_ERROR(InputError,
                read(R"({"question": "x", "answers": [], "ctxs": [{"title": "t", "text": "a"}]})"),

@@ -46,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(All, Needles,
                          ::testing::Values("niah_single_1", "niah_single_2", "niah_single_3",
                                            "niah_multikey_1", "niah_multikey_2", "niah_multikey_3",
                                            "niah_multivalue", "niah_multiquery"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST_P(Needles, FillTheLengthToWithinAUnit) {
   const int64_t unit = task_.haystack == NeedleTask::Haystack::prose ? 20 : 140;  // a word, a line

@@ -110,7 +110,7 @@ TEST(MadeDraws, ASubsetHasDifferentNumbersAndAllOfThemIsAPermutation) {
   // Each of 4 is among 2 drawn with probability 1/2: 2000 draws, four standard deviations.
   int64_t third = 0;
   for (int i = 0; i < 2000; ++i) third += std::ranges::count(draw_subset(rng, 4, 2), 2);
-  EXPECT_NEAR(third, 1000, 90);
+  EXPECT_NEAR(static_cast<double>(third), 1000.0, 90.0);
   EXPECT_ERROR(ConfigError, draw_subset(rng, 3, 4), "4", "3");
 }
 

@@ -54,8 +54,8 @@ class Data {
     for (int task = 1; task <= 5; ++task) {
       for (const char* split : {"train", "test"})
         write_file(folder_ / fmt::format("babi/qa{}_x_{}.txt", task, split),
-                   "1 Fred went to the office.\n2 Where is Fred?\toffice\t1\n3 Where is "
-                   "Fred?\toffice\t1\n");
+                   fmt::format("1 Fred went there.\n2 What now?\t{0}\t1\n3 And now?\t{0}\t1\n",
+                               task == 5 ? "milk" : "office"));
     }
     for (const char* split : {"train", "test"}) {
       write_file(folder_ / fmt::format("icl/trec/TREC.{}.label", split),
@@ -86,7 +86,7 @@ TEST(MadeTasks, HaveDifferentNamesAndSayHowTheyAreScored) {
 TEST(MadeTasks, MakeTheSameQuestionFromTheSameInputAndNoLongerThanAsked) {
   const Data data;
   const TaskInput input{
-      .tokenizer = *byte_tokenizer(), .data = data.path(), .limit = 4, .lengths = {3000, 5000}};
+      .tokenizer = *byte_tokenizer(), .data = data.path(), .limit = 4, .lengths = {3000, 9000}};
   for (const Task& task : made_tasks()) {
     const TaskItems first = task.items(input), second = task.items(input);
     ASSERT_EQ(first.size, task.name.starts_with("kv_retrieval") ? 1 : 4) << task.name;
@@ -95,7 +95,7 @@ TEST(MadeTasks, MakeTheSameQuestionFromTheSameInputAndNoLongerThanAsked) {
       EXPECT_EQ(item.context, second.make(n).context) << task.name;
       EXPECT_EQ(item.index, n) << task.name;
       if (!item.axes.contains("length")) continue;
-      EXPECT_EQ(item.axes.at("length"), n % 2 == 0 ? 3000.0 : 5000.0) << task.name;
+      EXPECT_EQ(item.axes.at("length"), n % 2 == 0 ? 3000.0 : 9000.0) << task.name;
       EXPECT_LE(count_tokens(*byte_tokenizer(), item.context) + task.max_tokens,
                 item.axes.at("length"))
           << task.name;

@@ -118,7 +118,7 @@ TEST(FrequentWords, RefuseALengthInWhichTheAnswerWouldBeATie) {
 }
 
 TEST(Variables, OfTheAnswerAreThoseThatHoldTheValue) {
-  for (const int64_t length : {1200, 5000}) {
+  for (const int64_t length : {1600, 5000}) {
     for (int64_t number = 0; number < 5; ++number) {
       const TaskItem item = variable_question({.chains = 2, .hops = 4}, sample_of(length, number));
       expect_full(item.context, length, kVariableAnswerTokens, 100);

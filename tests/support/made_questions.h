@@ -6,9 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -35,13 +33,6 @@ inline std::string between(const std::string& text, std::string_view open, std::
   EXPECT_NE(end, std::string::npos) << "no '" << open << "' ... '" << close << "' in " << text;
   if (end == std::string::npos) return "";
   return text.substr(begin + open.size(), end - begin - open.size());
-}
-
-/// Folder of real data, where the environment names one (docs/made-tasks.md): FOVEA_EVAL_DATA.
-inline std::optional<std::filesystem::path> real_data() {
-  const char* folder = std::getenv("FOVEA_EVAL_DATA");
-  if (folder == nullptr || *folder == '\0') return std::nullopt;
-  return folder;
 }
 
 /// A prompt with room for the answer is at most `length` tokens, and `unit` tokens more would not

@@ -104,7 +104,9 @@ std::vector<RawText> read_labelled_lines(const fs::path& path, TrecLabels labels
 }  // namespace
 
 ClassificationSet read_banking77(const fs::path& folder) {
-  return make_set("banking77", read_table(folder / "train.csv"), read_table(folder / "test.csv"));
+  const std::vector<RawText> train = read_table(folder / "train.csv"),
+                             test = read_table(folder / "test.csv");
+  return make_set("banking77", train, test);
 }
 
 ClassificationSet read_clinc150(const fs::path& folder) {
@@ -120,9 +122,9 @@ ClassificationSet read_clinc150(const fs::path& folder) {
 }
 
 ClassificationSet read_trec(const fs::path& folder, TrecLabels labels) {
-  return make_set(labels == TrecLabels::coarse ? "trec_coarse" : "trec_fine",
-                  read_labelled_lines(folder / "TREC.train.label", labels),
-                  read_labelled_lines(folder / "TREC.test.label", labels));
+  const std::vector<RawText> train = read_labelled_lines(folder / "TREC.train.label", labels),
+                             test = read_labelled_lines(folder / "TREC.test.label", labels);
+  return make_set(labels == TrecLabels::coarse ? "trec_coarse" : "trec_fine", train, test);
 }
 
 }  // namespace fovea

@@ -66,6 +66,7 @@ struct Problem {
   std::vector<std::vector<std::string>> values;
   std::vector<size_t> queries;
   std::vector<Needle> needles;  // by rising depth
+  double depth = 0;             // of the needle asked
 };
 
 /// The k-th of 40 points from 0 to 1, whole per cents as RULER has them.
@@ -76,10 +77,9 @@ double depth_point(int64_t k) {
 void place(const MadeSample& sample, Rng& rng, Problem& problem) {
   const std::vector<int64_t> points = draw_subset(rng, kDepthPoints, std::ssize(problem.needles));
   for (size_t i = 0; i < points.size(); ++i) problem.needles[i].depth = depth_point(points[i]);
-  if (sample.depth) {
-    const auto asked = std::ranges::find(problem.needles, problem.queries.front(), &Needle::key);
-    asked->depth = *sample.depth;
-  }
+  const auto asked = std::ranges::find(problem.needles, problem.queries.front(), &Needle::key);
+  if (sample.depth) asked->depth = *sample.depth;
+  problem.depth = asked->depth;
   std::ranges::stable_sort(problem.needles, {}, &Needle::depth);
 }
 
@@ -197,8 +197,7 @@ TaskItem needle_question(const NeedleTask& task, const MadeSample& sample, const
   for (const size_t k : problem.queries)
     item.references.insert(item.references.end(), problem.values[k].begin(),
                            problem.values[k].end());
-  const auto asked = std::ranges::find(problem.needles, problem.queries.front(), &Needle::key);
-  item.axes = {{"length", static_cast<double>(sample.length)}, {"depth", asked->depth}};
+  item.axes = {{"length", static_cast<double>(sample.length)}, {"depth", problem.depth}};
   return item;
 }
 

@@ -39,7 +39,7 @@ std::span<const NeedleTask> needle_tasks();
 /// Tokens that the answer may have, and that the prompt leaves free.
 inline constexpr int64_t kNeedleAnswerTokens = 128;
 
-/// Axes: "length" as asked; "depth" of the needle asked, the first one where there are more.
+/// Axes: "length" as asked; "depth" of the needle asked, of one of them where there are more.
 /// `references` holds all values asked for. Needles stand at depths out of 40 points of 0 ... 1,
 /// drawn without replacement, before sentence (or line) floor(depth * sentences).
 TaskItem needle_question(const NeedleTask& task, const MadeSample& sample, const Prose& prose);
