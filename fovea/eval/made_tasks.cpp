@@ -53,6 +53,11 @@ TaskItems by_length(const TaskInput& input, std::string_view task, MakeQuestion 
                        input.limit);
   const int64_t size =
       input.limit > 0 ? input.limit : kMadeQuestions * static_cast<int64_t>(lengths.size());
+  // A length without room is refused now, not in the middle of a run.
+  make({.tokenizer = input.tokenizer,
+        .length = *std::ranges::min_element(lengths),
+        .number = 0,
+        .seed = input.seed});
   return {.size = size,
           .make = [&tokenizer = input.tokenizer, seed = input.seed, lengths,
                    make = std::move(make)](int64_t n) {
@@ -222,9 +227,13 @@ Task babilong_task(int number) {
           .max_tokens = kBabilongAnswerTokens,
           .items = [number, name](const TaskInput& input) {
             const fs::path folder = find_data(input, name, {"babi", "."});
+            // The same stories at every length.
+            const int64_t shortest =
+                input.lengths.empty() ? kMadeLengths[0] : *std::ranges::min_element(input.lengths);
             const auto task = std::make_shared<BabilongTask>(
                 BabilongTask{.task = number,
-                             .samples = read_babi(find_babi(folder, number, "test")),
+                             .samples = samples_for(read_babi(find_babi(folder, number, "test")),
+                                                    input.tokenizer, shortest),
                              .examples = read_babi(find_babi(folder, number, "train")),
                              .shots = input.shots < 0 ? 2 : input.shots});
             const auto noise =

@@ -115,6 +115,24 @@ TEST_F(Babilong, ExamplesAreSolvedAndAsManyAsTheShots) {
   }
 }
 
+TEST_F(Babilong, ExamplesAreShortWhereThereAreShortOnes) {
+  task_.examples.push_back({.facts = std::vector<std::string>(30, "Nothing happened."),
+                            .question = "Where is it?",
+                            .answer = "office"});
+  for (int64_t number = 0; number < 20; ++number)
+    EXPECT_EQ(occurrences(babilong_question(task_, sample_of(3000, number), noise_).context,
+                          "Nothing happened."),
+              0);
+}
+
+TEST_F(Babilong, StoriesKeepToHalfOfTheLength) {
+  const auto kept = samples_for(task_.samples, *byte_tokenizer(), 100);
+  ASSERT_EQ(kept.size(), 2u) << "48, 72 and 19 bytes of facts";
+  EXPECT_EQ(kept[1].answer, "kitchen");
+  EXPECT_EQ(samples_for(task_.samples, *byte_tokenizer(), 0).size(), 3u);
+  EXPECT_ERROR(ConfigError, samples_for(task_.samples, *byte_tokenizer(), 30), "30", "3 stories");
+}
+
 TEST_F(Babilong, ShortSentencesAreNoNoise) {
   const Prose prose = make_prose("mixed", "Too short. This sentence has quite enough tokens. No.");
   EXPECT_THAT(noise_of(prose, *byte_tokenizer()).sentences,

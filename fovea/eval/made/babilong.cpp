@@ -22,6 +22,8 @@ constexpr std::array<std::string_view, 6> kRooms{"bathroom", "bedroom", "garden"
 constexpr std::array<std::string_view, 7> kPeopleAndThings{"Bill",  "Fred",     "Jeff", "Mary",
                                                            "apple", "football", "milk"};
 
+constexpr int64_t kMostExampleFacts = 10;
+
 struct Wording {
   std::string_view instruction, form;
 };
@@ -59,6 +61,16 @@ std::string lower(std::string_view text) {
 std::string example_text(const BabiSample& sample) {
   return fmt::format("<example>\n{} {}\nAnswer: {}\n</example>", fmt::join(sample.facts, " "),
                      sample.question, sample.answer);
+}
+
+/// The examples of at most kMostExampleFacts facts; all where these are fewer than the shots.
+std::vector<const BabiSample*> short_examples(const BabilongTask& task) {
+  std::vector<const BabiSample*> few, all;
+  for (const BabiSample& example : task.examples) {
+    all.push_back(&example);
+    if (std::ssize(example.facts) <= kMostExampleFacts) few.push_back(&example);
+  }
+  return std::ssize(few) >= task.shots ? few : all;
 }
 
 /// `places`, in [0, 1) and rising, choose the gap before each fact.
@@ -114,6 +126,21 @@ Prose noise_of(const Prose& prose, const Tokenizer& tokenizer) {
   return noise;
 }
 
+std::vector<BabiSample> samples_for(const std::vector<BabiSample>& samples,
+                                    const Tokenizer& tokenizer, int64_t length) {
+  if (length == 0) return samples;
+  std::vector<BabiSample> kept;
+  for (const BabiSample& sample : samples) {
+    const std::string facts = fmt::format("{}", fmt::join(sample.facts, " "));
+    if (2 * std::ssize(tokenizer.encode(facts)) <= length) kept.push_back(sample);
+  }
+  require<ConfigError>(!kept.empty(), "babilong",
+                       "the length must be twice that of a story's facts; got {}: all {} stories "
+                       "are longer",
+                       length, samples.size());
+  return kept;
+}
+
 TaskItem babilong_question(const BabilongTask& task, const MadeSample& sample, const Prose& noise) {
   check_task(task.task);
   const std::string name = fmt::format("babilong_qa{}", task.task);
@@ -127,9 +154,10 @@ TaskItem babilong_question(const BabilongTask& task, const MadeSample& sample, c
   Rng rng = random_numbers(sample, name);
   const BabiSample& story =
       task.samples[static_cast<size_t>(sample.number % std::ssize(task.samples))];
+  const std::vector<const BabiSample*> shown = short_examples(task);
   std::vector<std::string> examples;
-  for (const int64_t i : draw_subset(rng, std::ssize(task.examples), task.shots))
-    examples.push_back(example_text(task.examples[static_cast<size_t>(i)]));
+  for (const int64_t i : draw_subset(rng, std::ssize(shown), task.shots))
+    examples.push_back(example_text(*shown[static_cast<size_t>(i)]));
   const int64_t from = draw_below(rng, std::ssize(noise.sentences));
   std::vector<double> places;
   for (size_t i = 0; i < story.facts.size(); ++i) places.push_back(rng.uniform());

@@ -2,7 +2,7 @@
 //
 // The prompt has BABILong's parts in its order: instruction, examples, the form of the answer, the
 // context between <context> marks, the question. Instruction and form are in our words; the two
-// examples are bAbI samples of the training split. Scored as BABILong scores.
+// examples are short bAbI samples of the training split. Scored as BABILong scores.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -34,12 +34,17 @@ double babilong_score(std::string_view output, std::string_view target, std::str
 struct BabilongTask {
   int task = 1;  ///< 1 ... 5
   std::vector<BabiSample> samples;
-  std::vector<BabiSample> examples;  ///< of the training split
+  std::vector<BabiSample> examples;  ///< of the training split, of which short ones are taken
   int64_t shots = 2;
 };
 
 /// The sentences of `prose` that have kFewestSentenceTokens at least. InputError where none has.
 Prose noise_of(const Prose& prose, const Tokenizer& tokenizer);
+
+/// The samples whose facts take at most half of `length` tokens, so that there is room for noise;
+/// all of them for 0. ConfigError where none is left.
+std::vector<BabiSample> samples_for(const std::vector<BabiSample>& samples,
+                                    const Tokenizer& tokenizer, int64_t length);
 
 /// Story `sample.number` (again from the first behind the last) with as much of the noise, from a
 /// random sentence on, as fits; its last sentence may be cut. Facts stand in gaps between sentences
