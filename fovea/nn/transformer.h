@@ -125,9 +125,10 @@ class Transformer {
   /// The same tokens' final-normed hidden states [b, t, c] in place of logits, layer by layer: for
   /// callers who need the logits of a few rows (scoring).
   at::Tensor decode_hidden(const at::Tensor& tokens_bt, DecodeState& state) const;
-  /// One token [b, 1] of texts that have a state each, in the fused decoder, which reads the weights
-  /// once for all: logits [b, v] with the bits that decode() gives each text alone. UnsupportedError
-  /// where it does not take the model or so many texts; ConfigError for states of other RoPE tables.
+  /// One token [b, 1] of texts that have a state each, in the fused decoder, which reads the
+  /// weights once for all: logits [b, v] with the bits that decode() gives each text alone.
+  /// UnsupportedError where it does not take the model or so many texts; ConfigError for states of
+  /// other RoPE tables.
   at::Tensor decode_together(const at::Tensor& tokens_b1,
                              std::span<DecodeState* const> states) const;
 
