@@ -1,4 +1,4 @@
-// fovea eval: how well a model predicts a text.
+// fovea eval: how well a model predicts a text, or answers the questions of tasks.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -7,12 +7,14 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "cli/eval_tasks.h"
 #include "cli/options.h"
+#include "cli/retention_table.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
-#include "fovea/data/document_reader.h"
 #include "fovea/eval/copy_score.h"
 #include "fovea/eval/retention.h"
+#include "fovea/eval/score_documents.h"
 #include "fovea/eval/scoring.h"
 #include "fovea/report/table.h"
 #include "fovea/runtime/machine.h"
@@ -23,44 +25,14 @@ namespace {
 constexpr int64_t kCopyWindows = 16;
 
 struct Options {
-  std::string model, adapter, weights = "stored";
+  std::string model, adapter, weights = "stored", dtype = "float32";
+  EvalTaskOptions tasks;
   std::vector<std::string> texts;
   int64_t window = 0, stride = 0, rows = 8;
   std::string focus = "configured";
   int64_t top_k = 0, copy = 0, sinks = -1;
   bool retention = false;
 };
-
-class Collect : public DocumentSink {
- public:
-  Collect(std::vector<ScoreDocument>& documents, std::string source)
-      : documents_(documents), source_(std::move(source)) {}
-  void append(std::string_view text) override { text_ += text; }
-  void end() override {
-    if (!text_.empty()) documents_.push_back({source_, std::move(text_)});
-    text_.clear();
-  }
-  void abandon() override { text_.clear(); }
-
- private:
-  std::vector<ScoreDocument>& documents_;
-  std::string source_, text_;
-};
-
-std::vector<ScoreDocument> read_texts(const std::vector<std::string>& paths) {
-  std::vector<ScoreDocument> documents;
-  for (const std::string& path : paths) {
-    DataSource source;
-    source.path = path;
-    Collect sink(documents, source_name(source));
-    StoreCounts counts;
-    for (const SourceFile& file : list_source_files(source).files)
-      read_documents(file, {}, sink, counts, {});
-  }
-  require<InputError>(!documents.empty(), "eval", "no text to score in {}; check the paths",
-                      fmt::join(paths, ", "));
-  return documents;
-}
 
 void print_table(const ScoreResult& result) {
   TextTable table({{.title = "source", .shrinks = true},
@@ -96,37 +68,6 @@ void print_table(const ScoreResult& result) {
       fmt::format("\nwindow {} tokens, stride {}\n", result.options.window, result.options.stride));
 }
 
-void print_retention(const RetentionResult& r) {
-  const bool copy = r.full.copy > 0.0;
-  std::vector<TableColumn> columns{{.title = "attention"},
-                                   {.title = "pairs", .right = true},
-                                   {.title = "distant", .right = true},
-                                   {.title = "ppl/token", .right = true}};
-  if (copy) columns.push_back({.title = "copy ppl", .right = true});
-  TextTable table(columns);
-  const auto add = [&](const std::string& name, const RetentionScore& s, bool distant) {
-    std::vector<std::string> cells{
-        name, fmt::format("{:.1f} %", 100.0 * s.pairs),
-        distant ? fmt::format("{:.1f} %", 100.0 * s.distant) : std::string(),
-        fmt::format("{:.3f}", s.perplexity)};
-    if (copy) cells.push_back(fmt::format("{:.3f}", s.copy));
-    table.add_row(std::move(cells));
-  };
-  add("full", r.full, false);
-  add("soft gate", r.soft, false);
-  for (const RetentionRow& row : r.rows) {
-    table.add_rule();
-    add(fmt::format("top-{} of {}{}", row.top_k, r.groups, row.full ? ": full attention" : ""),
-        row.trained, !row.full);
-    if (row.full) break;  // larger ones are no other
-    add(fmt::format("  window {} and sinks", row.window), row.windowed, false);
-    add("  random groups", row.random, true);
-  }
-  print(table.render(stdout_width()));
-  print(fmt::format("\nwindow {} tokens, stride {}; local: {} tokens and {} sinks\n",
-                    r.options.window, r.options.stride, r.local_window, r.sinks));
-}
-
 void run_retention(const Options& options, const Globals& globals, LoadedModel& loaded,
                    const std::vector<ScoreDocument>& documents) {
   Progress progress(stderr_progress(globals));
@@ -150,13 +91,21 @@ void run_retention(const Options& options, const Globals& globals, LoadedModel& 
 }
 
 void run(const Options& options, const Globals& globals) {
+  require<UsageError>(options.texts.empty() != options.tasks.tasks.empty(), "eval",
+                      "expected --text or --tasks; got {}",
+                      options.texts.empty() ? "neither" : "both; leave one out");
+  const at::ScalarType dtype = choose_dtype(
+      parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{})), at::kCPU);
   LoadedModel loaded = load_adapted(find_model(options.model), options.adapter, at::kCPU,
-                                    matrix_storage(options.weights, at::kFloat, at::kCPU));
+                                    matrix_storage(options.weights, dtype, at::kCPU));
+  loaded.model.compute().dtype = dtype;
   choose_focus(loaded.model, options.focus, options.top_k, "--top-k");
   require<UsageError>(options.sinks < 0 || loaded.model.has("focus"), "--sinks",
                       "this model has no Focus; got {}", options.sinks);
   loaded.model.compute().focus_change.sinks = options.sinks;
-  const std::vector<ScoreDocument> documents = read_texts(options.texts);
+  if (!options.tasks.tasks.empty())
+    return run_eval_tasks(options.tasks, globals, loaded, options.model);
+  const std::vector<ScoreDocument> documents = read_score_documents(options.texts);
   if (options.retention) return run_retention(options, globals, loaded, documents);
   Progress progress(stderr_progress(globals));
   const ScoreResult result =
@@ -202,12 +151,17 @@ void run(const Options& options, const Globals& globals) {
 Verb add_eval_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
   Command* verb = app.add_subcommand(
-      "eval", "score a text: perplexity per token, byte and word, by source and position");
+      "eval",
+      "score a text (perplexity per token, byte and word, by source and position), or ask the "
+      "questions of tasks");
   verb->add_option("model", options->model, "run folder, checkpoint, model folder or .gguf file")
       ->required();
   verb->add_option("--text", options->texts,
-                   "text file, folder or JSONL; repeat for several sources")
-      ->required();
+                   "text file, folder or JSONL; repeat for several sources");
+  add_eval_task_options(*verb, options->tasks);
+  verb->add_option("--dtype", options->dtype,
+                   "float32, bfloat16, or auto (bfloat16 where the processor multiplies it)")
+      ->capture_default_str();
   verb->add_option("--window", options->window, "inputs of a window; 0 = the trained context")
       ->check(in_range(ranges::kPositionCounts));
   verb->add_option("--stride", options->stride,
@@ -232,6 +186,7 @@ Verb add_eval_verb(Command& app, Globals& globals) {
                    "also the perplexity of so many tokens the second time they come; 0 = not")
       ->check(in_range(ranges::kPositionCounts));
   add_global_options(*verb, globals);
+  verb->footer(known_tasks_help);
   return {.parser = verb,
           .run = [options, &globals] { run(*options, globals); },
           .memory_remedy = "lower --rows or --window, or take a smaller model"};

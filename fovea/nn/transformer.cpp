@@ -93,7 +93,9 @@ at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   const at::Tensor z = !at::GradMode::is_enabled() && is_few_rows(hidden, {impl_->head})
                            ? few_rows_product(hidden, {impl_->head}, wide)
                        : is_packed(impl_->head) ? packed_product(hidden.to(wide), {impl_->head})
-                                                : at::linear(hidden.to(wide), impl_->head.to(wide));
+                       : at::GradMode::is_enabled()
+                           ? at::linear(hidden.to(wide), impl_->head.to(wide))
+                           : linear_product(hidden.to(wide), impl_->head.to(wide));
   return impl_->ruled(z);
 }
 

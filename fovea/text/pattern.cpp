@@ -109,15 +109,26 @@ Pattern::Search::Search(const Pattern& pattern, std::string_view text)
 std::optional<Pattern::Match> Pattern::Search::next() {
   if (from_ >= text_.size()) return std::nullopt;
   auto* data = static_cast<pcre2_match_data*>(data_.get());
-  const int found =
-      pcre2_match(code_of(code_), reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(), from_,
-                  PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, data, nullptr);
-  if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
-  require<InputError>(found >= 0, "tokenizer", "the pattern fails on this text: {}",
-                      message_of(found));
+  found_ = pcre2_match(code_of(code_), reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(),
+                       from_, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, data, nullptr);
+  if (found_ == PCRE2_ERROR_NOMATCH) return std::nullopt;
+  require<InputError>(found_ >= 0, "tokenizer", "the pattern fails on this text: {}",
+                      message_of(found_));
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data);
   from_ = ends[1];
   return Match{ends[0], ends[1]};
+}
+
+std::vector<std::optional<Pattern::Match>> Pattern::Search::groups() const {
+  const auto* data = static_cast<const pcre2_match_data*>(data_.get());
+  const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(const_cast<pcre2_match_data*>(data));
+  std::vector<std::optional<Match>> groups;
+  const auto all = static_cast<int>(pcre2_get_ovector_count(const_cast<pcre2_match_data*>(data)));
+  for (int n = 1; n < all; ++n) {
+    const bool took_part = n < found_ && ends[2 * n] != PCRE2_UNSET;
+    groups.push_back(took_part ? std::optional(Match{ends[2 * n], ends[2 * n + 1]}) : std::nullopt);
+  }
+  return groups;
 }
 
 std::string quoted_pattern(std::string_view text) {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace fovea {
 
@@ -29,12 +30,15 @@ class Pattern {
     Search(const Pattern& pattern, std::string_view text);
     /// The next match that is not empty.
     std::optional<Match> next();
+    /// The groups in brackets of the last match, from 1: nothing for one that took no part in it.
+    std::vector<std::optional<Match>> groups() const;
 
    private:
     std::shared_ptr<const void> code_;
     std::shared_ptr<void> data_;
     std::string_view text_;
     size_t from_ = 0;
+    int found_ = 0;  // what pcre2_match returned
   };
 
  private:

@@ -1,0 +1,226 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/eval_tasks.h"
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/options.h"
+#include "fovea/base/error.h"
+#include "fovea/base/files.h"
+#include "fovea/eval/run_task.h"
+#include "fovea/eval/task_list.h"
+#include "fovea/report/heat_map.h"
+#include "fovea/report/table.h"
+#include "fovea/runtime/interrupt.h"
+#include "fovea/runtime/machine.h"
+
+namespace fovea::cli {
+namespace {
+
+constexpr int64_t kMostQuestions = int64_t{1} << 40;
+constexpr int64_t kMostShots = 1000;
+
+bool is_share(const std::string& metric) {
+  return metric.find("perplexity") == std::string::npos && metric != "bits_per_byte";
+}
+
+std::string value_text(const MetricScore& m) {
+  return is_share(m.name) ? fmt::format("{:.2f} %", 100.0 * m.value)
+                          : fmt::format("{:.4g}", m.value);
+}
+
+std::string error_text(const MetricScore& m) {
+  if (!std::isfinite(m.error)) return "";
+  return is_share(m.name) ? fmt::format("{:.2f}", 100.0 * m.error) : fmt::format("{:.3g}", m.error);
+}
+
+void print_scores(const std::vector<TaskScore>& scores) {
+  TextTable table({{.title = "task", .shrinks = true},
+                   {.title = "metric"},
+                   {.title = "score", .right = true},
+                   {.title = "standard error", .right = true},
+                   {.title = "chance", .right = true, .importance = 1},
+                   {.title = "questions", .right = true},
+                   {.title = "questions/s", .right = true, .importance = 2}});
+  for (const TaskScore& score : scores) {
+    if (&score != &scores.front()) table.add_rule();
+    const double speed = score.asked > 0 ? static_cast<double>(score.asked) / score.seconds : 0.0;
+    bool first = true;
+    for (const MetricScore& m : score.metrics) {
+      const std::string name = m.name == score.headline ? m.name + " *" : m.name;
+      table.add_row(
+          {first ? score.task : "", name, value_text(m), error_text(m),
+           first && score.chance >= 0.0 ? fmt::format("{:.1f} %", 100.0 * score.chance) : "",
+           std::to_string(m.items), first && speed > 0.0 ? fmt::format("{:.1f}", speed) : ""});
+      first = false;
+    }
+    if (score.contexts_cut > 0)
+      table.add_note(
+          fmt::format("{}: {} contexts are longer than the model's; their first tokens "
+                      "were left out",
+                      score.task, score.contexts_cut));
+  }
+  table.add_note("* stands for the task");
+  print(table.render(stdout_width()));
+}
+
+void print_groups(const TaskScore& score) {
+  if (score.groups.empty()) return;
+  TextTable table({{.title = score.task + " by group", .shrinks = true},
+                   {.title = score.headline, .right = true},
+                   {.title = "standard error", .right = true},
+                   {.title = "questions", .right = true}});
+  for (const PartScore& part : score.groups) {
+    for (const MetricScore& m : part.metrics) {
+      if (m.name == score.headline)
+        table.add_row({part.group, value_text(m), error_text(m), std::to_string(m.items)});
+    }
+  }
+  print("\n" + table.render(stdout_width()));
+}
+
+/// Score by length and depth of the tasks whose questions have both.
+std::vector<HeatMap> heat_maps(const std::vector<TaskScore>& scores) {
+  std::vector<HeatMap> maps;
+  for (const TaskScore& score : scores) {
+    std::vector<HeatPoint> points;
+    std::string column = "length";
+    for (const PartScore& cell : score.cells) {
+      if (cell.axes.contains("pairs")) column = "pairs";
+      if (!cell.axes.contains(column) || !cell.axes.contains("depth")) continue;
+      for (const MetricScore& m : cell.metrics) {
+        if (m.name == score.headline)
+          points.push_back({.length = cell.axes.at(column),
+                            .depth = cell.axes.at("depth"),
+                            .value = m.value,
+                            .items = m.items});
+      }
+    }
+    if (points.empty()) continue;
+    maps.push_back(make_heat_map(score.task + ": " + score.headline, points));
+    maps.back().column_title = column;
+  }
+  return maps;
+}
+
+/// Score by the axes of the tasks that have no depth.
+void print_cells(const TaskScore& score) {
+  if (score.cells.size() < 2 || score.cells.front().axes.contains("depth")) return;
+  std::string axes;
+  for (const auto& [axis, place] : score.cells.front().axes)
+    axes += (axes.empty() ? "" : ", ") + axis;
+  TextTable table({{.title = score.task + " by " + axes, .shrinks = true},
+                   {.title = score.headline, .right = true},
+                   {.title = "standard error", .right = true},
+                   {.title = "questions", .right = true}});
+  for (const PartScore& part : score.cells) {
+    std::string place;
+    for (const auto& [axis, value] : part.axes)
+      place += fmt::format("{}{:g}", place.empty() ? "" : ", ", value);
+    for (const MetricScore& m : part.metrics) {
+      if (m.name == score.headline)
+        table.add_row({place, value_text(m), error_text(m), std::to_string(m.items)});
+    }
+  }
+  print("\n" + table.render(stdout_width()));
+}
+
+void warn_of_refusals(const TaskScore& score) {
+  if (score.refused == 0) return;
+  warn(fmt::format("{}: {} of {} questions cannot be asked and are no part of the score: {}",
+                   score.task, score.refused, score.refused + score.items,
+                   fmt::join(score.refusals, "; ")));
+}
+
+}  // namespace
+
+void add_eval_task_options(Command& verb, EvalTaskOptions& options) {
+  verb.add_option("--tasks", options.tasks,
+                  "tasks to ask, with commas between them: names from the list below, or .yaml "
+                  "files of your own")
+      ->delimiter(',');
+  verb.add_option("--data", options.data, "folder of the tasks' data");
+  verb.add_option("--limit", options.limit, "questions of a task at most; 0 = all")
+      ->check(in_range({0, kMostQuestions}));
+  verb.add_option("--shots", options.shots,
+                  "solved examples before each question; -1 = the task's own number")
+      ->check(in_range({-1, kMostShots}));
+  verb.add_option("--seed", options.seed, "of drawn shots and made questions")
+      ->check(in_range(ranges::kSeeds));
+  verb.add_option("--lengths", options.lengths,
+                  "tokens of made questions, with commas between them; default: the task's own")
+      ->delimiter(',');
+  verb.add_option("--background", options.background,
+                  "text file, or folder of *.txt, that made questions hide things in; default: the "
+                  "essays of the data, else prose that comes with Fovea");
+  verb.add_option("--context", options.context,
+                  "tokens that the model reads at most; 0 = its trained context")
+      ->check(in_range(ranges::kPositionCounts));
+  verb.add_option(
+      "--out", options.out,
+      "folder for tasks.json, results/TASK.jsonl, a line a question, and heat-maps.html "
+      "of tasks with depths; the same command goes on where it was stopped");
+}
+
+void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
+                    const LoadedModel& loaded, const std::string& model) {
+  std::vector<Task> tasks;
+  for (const std::string& name : options.tasks) tasks.push_back(find_task(name));
+  require<UsageError>(options.data.empty() || std::filesystem::is_directory(options.data), "--data",
+                      "expected a folder; got '{}'", options.data);
+  Progress progress(stderr_progress(globals));
+  const InterruptGuard interrupt;
+  std::vector<TaskScore> scores;
+  const std::filesystem::path out(options.out);
+  for (const Task& task : tasks) {
+    const TaskInput input{.tokenizer = *loaded.tokenizer,
+                          .data = options.data,
+                          .limit = options.limit,
+                          .shots = options.shots,
+                          .seed = static_cast<uint64_t>(options.seed),
+                          .lengths = options.lengths,
+                          .background = options.background};
+    scores.push_back(
+        run_task(loaded.model, *loaded.tokenizer, task, input,
+                 {.context = options.context,
+                  .log = options.out.empty() ? out : out / "results" / (task.name + ".jsonl"),
+                  .model = std::filesystem::path(model).filename().string(),
+                  .progress =
+                      [&](int64_t done, int64_t total) {
+                        progress.update({.label = task.name,
+                                         .done = static_cast<double>(done),
+                                         .total = static_cast<double>(total)});
+                      },
+                  .interrupt = interrupt.flag()}));
+  }
+  progress.finish();
+  nlohmann::ordered_json json{{"model", std::filesystem::path(model).filename().string()},
+                              {"tasks", nlohmann::ordered_json::array()}};
+  for (const TaskScore& score : scores) {
+    warn_of_refusals(score);
+    json["tasks"].push_back(score.to_json());
+  }
+  const std::vector<HeatMap> maps = heat_maps(scores);
+  if (!options.out.empty()) write_file(out / "tasks.json", json.dump(2) + "\n");
+  if (!options.out.empty() && !maps.empty())
+    write_file(out / "heat-maps.html",
+               heat_map_page(json["model"].get<std::string>(), maps, code_version()));
+  if (globals.json) return print(json.dump(2) + "\n");
+  print_scores(scores);
+  for (const TaskScore& score : scores) {
+    print_groups(score);
+    print_cells(score);
+  }
+  for (const HeatMap& map : maps) print("\n" + heat_map_text(map, stdout_width()));
+}
+
+std::string known_tasks_help() {
+  std::string text = "\nTasks:\n";
+  for (const Task& task : known_tasks())
+    text += fmt::format("  {:<20} {}\n", task.name, task.title);
+  return text;
+}
+
+}  // namespace fovea::cli

@@ -1,0 +1,113 @@
+// `fovea eval --tasks` as a process: results, logs, errors, a kill in the middle.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "fovea/base/files.h"
+#include "fovea/checkpoint/model_folder.h"
+#include "tests/cli/program.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace fovea::testing {
+namespace {
+
+const std::string kProgram = FOVEA_BINARY_DIR "/bin/fovea";
+
+/// A random model of 64 positions and a task of 40 questions beside it.
+class EvalTasks : public ::testing::Test {
+ protected:
+  EvalTasks() {
+    ModelConfig config = tiny_config();
+    config.context = 64;
+    save_model(folder_ / "model", Transformer(config.resolved(config.vocab_size), 1),
+               *byte_tokenizer());
+    write_file(folder_ / "mine.yaml",
+               "name: mine\ndata: mine.jsonl\ncontext: '{{q}}:'\nchoices: c\ngold: g\n");
+    std::string records;
+    for (int n = 0; n < 40; ++n)
+      records += fmt::format("{{\"q\": \"q{}\", \"c\": [\"yes\", \"no, {}\"], \"g\": {}}}\n", n,
+                             n % 7, n % 2);
+    write_file(folder_ / "mine.jsonl", records);
+  }
+  std::vector<std::string> arguments(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"eval", (folder_ / "model").string()});
+    return more;
+  }
+  Finished run(const std::vector<std::string>& more) const {
+    return Program(folder_.path(), kProgram, arguments(more)).finish();
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(EvalTasks, PrintsATableOrJsonAndWritesALineAQuestion) {
+  const Finished table = run({"--tasks", "mine.yaml", "--out", "out", "-q"});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_NE(table.out.find("mine"), std::string::npos);
+  EXPECT_NE(table.out.find("acc_norm"), std::string::npos);
+  EXPECT_NE(table.out.find("50.0 %"), std::string::npos);  // chance
+  const std::string log = slurp(folder_ / "out/results/mine.jsonl");
+  EXPECT_EQ(std::ranges::count(log, '\n'), 41);
+  const auto json =
+      nlohmann::json::parse(run({"--tasks", "mine.yaml", "--limit", "10", "--json", "-q"}).out);
+  EXPECT_EQ(json["tasks"][0]["items"], 10);
+  EXPECT_EQ(json["tasks"][0]["metrics"]["acc"]["items"], 10);
+  const auto saved = nlohmann::json::parse(slurp(folder_ / "out/tasks.json"));
+  EXPECT_EQ(saved["tasks"][0]["task"], "mine");
+}
+
+TEST_F(EvalTasks, WrongInputNamesItsPlaceAndExitsWithTwo) {
+  const auto expect = [&](const std::vector<std::string>& more, const std::string& part) {
+    const Finished r = run(more);
+    EXPECT_EQ(r.code, 2) << r.err;
+    EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+    EXPECT_EQ(r.out, "");
+  };
+  expect({"--tasks", "helaswag", "--data", "."}, "did you mean 'hellaswag'");
+  expect({"--tasks", "hellaswag", "--data", "."}, "hellaswag.jsonl");
+  expect({"--tasks", "hellaswag", "--data", "nowhere"}, "--data");
+  expect({}, "--text or --tasks");
+  expect({"--tasks", "mine.yaml", "--text", "mine.jsonl"}, "both");
+  spill(folder_ / "mine.jsonl", "{\"q\": 1, \"c\": [\"a\", \"b\"], \"g\": 0}\n{\"q\": 1}\n");
+  expect({"--tasks", "mine.yaml"}, "mine.jsonl:2");
+}
+
+TEST_F(EvalTasks, QuestionsThatCannotBeAskedAreToldAndCounted) {
+  spill(
+      folder_ / "mine.jsonl",
+      "{\"q\": 1, \"c\": [\"a\", \"b\"], \"g\": 0}\n{\"q\": 2, \"c\": [\"a\", \"\"], \"g\": 0}\n");
+  const Finished r = run({"--tasks", "mine.yaml", "-q"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.err.find("1 of 2 questions"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("question 1: choice 1 has no text"), std::string::npos) << r.err;
+}
+
+TEST_F(EvalTasks, AKilledRunGoesOnAndLosesNoQuestion) {
+  std::string records;
+  for (int n = 0; n < 4000; ++n)
+    records += fmt::format("{{\"q\": \"q{}\", \"c\": [\"yes\", \"no\"], \"g\": {}}}\n", n, n % 2);
+  spill(folder_ / "mine.jsonl", records);
+  const std::vector<std::string> command = arguments({"--tasks", "mine.yaml", "--out", "o", "-q"});
+  const auto log = folder_ / "o/results/mine.jsonl";
+  Program first(folder_.path(), kProgram, command);
+  ASSERT_TRUE(
+      first.until([&] { return std::filesystem::exists(log) && slurp(log).size() > 4000; }));
+  first.signal(SIGKILL);
+  EXPECT_EQ(first.finish().code, 128 + SIGKILL);
+  const int64_t answered = std::ranges::count(slurp(log), '\n') - 1;
+  ASSERT_GT(answered, 0);
+  ASSERT_LT(answered, 4000);
+  const Finished second = Program(folder_.path(), kProgram, command).finish();
+  EXPECT_EQ(second.code, 0) << second.err;
+  const auto json = nlohmann::json::parse(slurp(folder_ / "o/tasks.json"));
+  EXPECT_EQ(json["tasks"][0]["items"], 4000);
+  EXPECT_EQ(json["tasks"][0]["asked"].get<int64_t>(), 4000 - answered);
+  EXPECT_EQ(std::ranges::count(slurp(log), '\n'), 4001);
+}
+
+}  // namespace
+}  // namespace fovea::testing
