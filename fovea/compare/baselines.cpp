@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "fovea/data/ngram.h"
-#include "fovea/report/format.h"
 #include "fovea/train/stage_schedule.h"
 
 namespace fovea {
@@ -33,7 +32,7 @@ ByteNgrams fit_on_batches(const std::vector<StageSchedule>& stages, const Recipe
 }
 
 void add_scores(const ByteNgrams& ngrams, const std::vector<std::string>& names,
-                std::string_view amount, const Tokenizer& tokenizer,
+                std::string_view part, const Tokenizer& tokenizer,
                 const std::vector<ValidationSet>& sets, std::vector<CompareBaseline>& baselines) {
   for (const std::string& name : names) {
     const int order = name == "unigram" ? 1 : name == "bigram" ? 2 : 3;
@@ -43,8 +42,7 @@ void add_scores(const ByteNgrams& ngrams, const std::vector<std::string>& names,
       total.nats += score.nats;
       total.bytes += score.bytes;
     }
-    const std::string size = bytes_text(static_cast<double>(ngrams.bytes()));
-    baselines.push_back({.name = fmt::format("byte {} of {} {}", name, amount, size),
+    baselines.push_back({.name = fmt::format("{}-{}", name, part),
                          .bits_per_byte = total.bits_per_byte(),
                          .text_bytes = ngrams.bytes()});
   }
@@ -63,7 +61,7 @@ std::vector<CompareBaseline> score_baselines(const std::vector<std::string>& nam
   int64_t all = 0;
   for (const CorpusSource& source : corpus->sources()) all += source.train_tokens;
   if (inputs > 0 && inputs < all) {
-    add_scores(fit_on_batches(stages, recipe, seed, corpus), names, "the seen", corpus->tokenizer(),
+    add_scores(fit_on_batches(stages, recipe, seed, corpus), names, "seen", corpus->tokenizer(),
                sets, baselines);
   }
   add_scores(fit_ngrams(*corpus), names, "all", corpus->tokenizer(), sets, baselines);

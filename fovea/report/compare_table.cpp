@@ -25,8 +25,10 @@ std::string compare_table(const CompareResult& result, int64_t width) {
                    {.title = "peak memory", .right = true, .importance = 20},
                    {.title = "parameters", .right = true, .importance = 10}});
   for (const CompareBaseline& baseline : result.baselines) {
-    table.add_row({baseline.name, fixed_text(baseline.bits_per_byte, 3), "", "", "", "baseline", "",
-                   "", "", "", ""});
+    const std::string text =
+        baseline.text_bytes > 0 ? ", " + bytes_text(static_cast<double>(baseline.text_bytes)) : "";
+    table.add_row({baseline.name, fixed_text(baseline.bits_per_byte, 3), "", "", "",
+                   "baseline" + text, "", "", "", "", ""});
   }
   if (!result.baselines.empty() && !result.variants.empty()) table.add_rule();
   for (const CompareVariant& variant : result.variants) {

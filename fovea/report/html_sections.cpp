@@ -42,6 +42,14 @@ std::string_view verdict_sign(Verdict verdict) {
   }
 }
 
+/// Beneath the verdict: "p 0.012, 7 seeds needed".
+std::string test_html(const VariantSummary& summary) {
+  if (!std::isfinite(summary.corrected_p)) return "";
+  const std::string seeds =
+      summary.pairs_needed ? fmt::format(", {} seeds needed", pairs_needed_text(summary)) : "";
+  return fmt::format("<small>p {}{}</small>", escape_html(p_text(summary.corrected_p)), seeds);
+}
+
 std::string variant_row(const CompareResult& result, size_t index) {
   const CompareVariant& variant = result.variants[index];
   const VariantSummary& summary = variant.summary;
@@ -55,11 +63,9 @@ std::string variant_row(const CompareResult& result, size_t index) {
   out += fmt::format("<td data-label=\"difference\">{}<small>{}</small></td>",
                      difference_text(summary, 4),
                      std::isfinite(summary.p) ? interval_text(summary, 4) : "");
-  out += cell("p (Holm)", p_text(summary.corrected_p));
-  out += fmt::format("<td data-label=\"verdict\"><span class=\"pill {}\">{}{}</span></td>",
+  out += fmt::format("<td data-label=\"verdict\"><span class=\"pill {}\">{}{}</span>{}</td>",
                      verdict_class(summary.verdict), verdict_sign(summary.verdict),
-                     verdict_text(summary.verdict));
-  out += cell("seeds needed", pairs_needed_text(summary));
+                     verdict_text(summary.verdict), test_html(summary));
   out += cell("perplexity", spread_text(summary.perplexity, 2));
   out += cell("tokens/s", count_text(summary.tokens_per_second));
   out += cell("peak memory", bytes_text(memory));
@@ -125,8 +131,7 @@ std::string runs_table(const CompareResult& result) {
 constexpr std::string_view kResultsHead = R"html(<section><h2>Results</h2>
 <table class="results"><thead><tr>
 <th scope="col">variant</th><th scope="col">bits per byte</th><th scope="col">difference</th>
-<th scope="col">p (Holm)</th><th scope="col">verdict</th><th scope="col">seeds needed</th>
-<th scope="col">perplexity</th><th scope="col">tokens/s</th>
+<th scope="col">verdict</th><th scope="col">perplexity</th><th scope="col">tokens/s</th>
 <th scope="col">peak memory</th><th scope="col">parameters</th>
 </tr></thead>
 <tbody>
@@ -134,8 +139,8 @@ constexpr std::string_view kResultsHead = R"html(<section><h2>Results</h2>
 
 constexpr std::string_view kBaselineRow = R"html(<tr class="baseline">
 <th scope="row"><span class="swatch" style="--c:var(--chart-baseline)"></span><span class="name">{}</span></th>
-<td data-label="bits per byte">{}</td><td></td><td></td>
-<td data-label="verdict"><span class="pill ref">baseline</span></td><td></td><td></td><td></td><td></td><td></td></tr>
+<td data-label="bits per byte">{}</td><td></td>
+<td data-label="verdict"><span class="pill ref">baseline</span>{}</td><td></td><td></td><td></td><td></td></tr>
 )html";
 
 constexpr std::string_view kSamplesHead = R"html(<section><h2>What they write</h2>
@@ -174,8 +179,12 @@ std::string results_section(const CompareResult& result) {
   std::string out(kResultsHead);
   for (size_t i = 0; i < result.variants.size(); ++i) out += variant_row(result, i);
   for (const CompareBaseline& baseline : result.baselines) {
+    const std::string text = baseline.text_bytes > 0
+                                 ? fmt::format("<small>fitted on {}</small>",
+                                               bytes_text(static_cast<double>(baseline.text_bytes)))
+                                 : "";
     out += fmt::format(kBaselineRow, escape_html(baseline.name),
-                       fixed_text(baseline.bits_per_byte, 3));
+                       fixed_text(baseline.bits_per_byte, 3), text);
   }
   return out + fmt::format(
                    "</tbody></table>\n<p class=\"note\">Validation text; lower is better. "

@@ -84,6 +84,7 @@ th { font-weight: 600; }
 .results th:first-child { text-align: left; padding-left: 18px; min-width: 190px; }
 .results thead th { white-space: nowrap; font-size: 13px; font-weight: 500; color: var(--muted); vertical-align: bottom; }
 .results small { display: block; font-weight: 400; color: var(--muted); font-size: 13px; margin-left: 19px; }
+.results td small { margin-left: 0; }
 .results .baseline th { font-weight: 400; }
 .results .baseline { color: var(--muted); }
 .legend { display: flex; flex-wrap: wrap; gap: 8px; margin-bottom: 16px; }

@@ -91,6 +91,8 @@ TEST_F(CompareTest, AllVariantsAndSeedsSeeTheSameTokensAndAreJudged) {
   EXPECT_EQ(result.variants[1].summary.pairs, 2);
   // Two orders, on the 4 x 2 x 16 inputs of a run and on the whole text.
   ASSERT_EQ(result.baselines.size(), 4u);
+  EXPECT_EQ(result.baselines[0].name, "bigram-seen");
+  EXPECT_EQ(result.baselines[3].name, "trigram-all");
   const auto& [seen_pairs, seen_triples, all_pairs, all_triples] =
       std::tie(result.baselines[0], result.baselines[1], result.baselines[2], result.baselines[3]);
   EXPECT_LE(seen_pairs.text_bytes, 4 * 2 * 16);

@@ -138,7 +138,8 @@ inline CompareResult example_result(int64_t seeds = 3) {
                  .validation_bytes = 610'000,
                  .fingerprint = "00c0ffee00c0ffee"};
   result.reference = "standard";
-  result.baselines = {{"byte bigram", 3.312}, {"byte trigram", 2.684}};
+  result.baselines = {{.name = "byte bigram", .bits_per_byte = 3.312, .text_bytes = 31'000'000},
+                      {.name = "byte trigram", .bits_per_byte = 2.684}};
   result.variants.push_back(example_variant(
       {"standard", "softmax(QKᵀ/√d), the usual attention", 2.402, 1.0, 0, 22100}, seeds));
   result.variants.push_back(
