@@ -100,5 +100,7 @@ template <class T>
 const MixingTable<T>& mixing_avx2();
 template <class T>
 const MixingTable<T>& mixing_avx512();
+/// bfloat16 only: products of pairs (vdpbf16ps).
+const MixingTable<BFloat16>& mixing_avx512_bf16();
 
 }  // namespace fovea::kernels
