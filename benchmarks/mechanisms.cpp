@@ -233,7 +233,8 @@ int main(int argc, char** argv) {
   app.add_option("--pairs", options.pairs);
   app.add_option("--budget", options.budget);
   app.add_option("--only", options.only);
-  app.add_option("--against", options.against)->check(CLI::IsMember({"dense", "composed", "plain"}));
+  app.add_option("--against", options.against)
+      ->check(CLI::IsMember({"dense", "composed", "plain"}));
   app.add_option("--output", options.output);
   CLI11_PARSE(app, argc, argv);
   fovea::run(options);

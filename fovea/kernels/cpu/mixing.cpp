@@ -33,7 +33,7 @@ template <>
 const MixingTable<BFloat16>& mixing_table<BFloat16>() {
   static const MixingTable<BFloat16>& chosen = pick_by_isa<const MixingTable<BFloat16>&()>(
       {mixing_scalar<BFloat16>, FOVEA_X86(mixing_avx2<BFloat16>),
-       FOVEA_X86(mixing_avx512<BFloat16>)})();
+       FOVEA_X86(mixing_avx512<BFloat16>), FOVEA_X86(mixing_avx512_bf16)})();
   return chosen;
 }
 

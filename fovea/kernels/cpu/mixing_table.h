@@ -87,9 +87,12 @@ struct MixingStrips {
 template <class T>
 struct MixingGradientTask;  // mixing_gradient_task.h
 
-/// The backward pass: units by themselves.
+/// The backward pass: units by themselves, with operands packed their own way (in float32).
 template <class T>
 struct MixingGradientPass {
+  int64_t panel = 0, elements = 0, lanes = 0;  ///< as AttentionTable has them
+  void (*pack)(const PanelSource<T>&, const PackedWidth&, const PanelLayouts&,
+               Word* scratch) = nullptr;
   int64_t (*scratch)(const MixingGradientTask<T>&) = nullptr;  ///< floats of one thread
   void (*run)(const MixingGradientTask<T>&, float* scratch) = nullptr;
 };
@@ -111,6 +114,8 @@ template <class T>
 const MixingTable<T>& mixing_avx2();
 template <class T>
 const MixingTable<T>& mixing_avx512();
+/// bfloat16 only: products of pairs (vdpbf16ps).
+const MixingTable<BFloat16>& mixing_avx512_bf16();
 
 template <class T>
 MixingGradientPass<T> mixing_gradient_scalar();
