@@ -119,7 +119,7 @@ TEST(MixingTruth, GradientsAreThoseOfTheForwardPassForEveryStage) {
   });
 }
 
-// Spec 13.7: one 1 in the kernel shifts the masked logits. Every query sees itself only through it.
+// Spec 13.7: a kernel with a single 1 shifts the masked logits.
 TEST(MixingTruth, AnImpulseShiftsTheLogits) {
   MixingSettings s{.sizes = {1, 1, 1, 6, 6, 2, 2}, .before = {2, 3}};
   Rng random(3);

@@ -6,6 +6,10 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
+#include <vector>
 
 #include "fovea/attention/kernel_types.h"
 #include "fovea/attention/mechanisms/mechanism.h"
@@ -15,6 +19,9 @@
 
 namespace fovea {
 namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 /// The operands of the stages that join pairs, float32; empty tensors where a stage is neutral.
 struct MixingOperands {
@@ -90,37 +97,164 @@ std::optional<std::string> why_not_stages(const AttentionSpec& spec) {
   return std::nullopt;
 }
 
-template <class T>
-void run_forward(const AttentionCall& given, const FusedCall& call, const FusedOperands& x,
-                 const MixingOperands& mixing, const at::Tensor& out, const at::Tensor& lse) {
-  kernels::run(kernels::MixingForward<T>{.sizes = sizes_of(x),
-                                         .rule = rule_of(call, x),
-                                         .mixing = mixing_rule(given.spec.multi_token, mixing),
-                                         .visits = call.visits->visits,
-                                         .q = rows_of<T>(x.q),
-                                         .k = rows_of<T>(x.k),
-                                         .v = rows_of<T>(x.v),
-                                         .out = writable_rows_of<T>(out),
-                                         .lse = lse.mutable_data_ptr<float>()});
+/// What forward and backward share besides tensors. Travels through autograd as a capsule.
+struct MixingCall : torch::CustomClassHolder {
+  c10::intrusive_ptr<FusedCall> fused;
+  MultiTokenSpec tokens;
+};
+
+/// What every kernel reads, forward and backward.
+template <class T, class Problem>
+void set_inputs(Problem& problem, const MixingCall& call, const FusedOperands& x,
+                const MixingOperands& mixing) {
+  problem.sizes = sizes_of(x);
+  problem.rule = rule_of(*call.fused, x);
+  problem.mixing = mixing_rule(call.tokens, mixing);
+  problem.visits = call.fused->visits->visits;
+  problem.q = rows_of<T>(x.q);
+  problem.k = rows_of<T>(x.k);
+  problem.v = rows_of<T>(x.v);
 }
 
+float* target(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; }
+
+// Gradients of every row of the batch (tau: of every head), to be summed; undefined without.
+struct Gradients {
+  at::Tensor q, k, v, tau_bht, sink_bh;
+  at::Tensor kernel_before_bhqk, kernel_after_bhqk, mix_before_bnoi, mix_after_bnio;
+};
+
+Gradients make_gradients(const FusedOperands& x, const MixingOperands& mixing) {
+  const auto options = x.q.options().dtype(at::kFloat);
+  const int64_t b = x.q.size(0), h = x.q.size(1);
+  const auto of_rows = [&](const at::Tensor& operand) {
+    if (operand.numel() == 0) return at::Tensor();
+    std::vector<int64_t> sizes = operand.sizes().vec();
+    sizes.insert(sizes.begin(), b);
+    return at::empty(sizes, options);
+  };
+  Gradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
+              .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
+              .v = empty_by_token(x.v.sizes().vec(), x.v.options()),
+              .kernel_before_bhqk = of_rows(mixing.kernel_before_hqk),
+              .kernel_after_bhqk = of_rows(mixing.kernel_after_hqk),
+              .mix_before_bnoi = of_rows(mixing.mix_before_noi),
+              .mix_after_bnio = of_rows(mixing.mix_after_nio)};
+  if (x.tau_bt.numel() > 0) g.tau_bht = at::empty({b, h, x.q.size(2)}, options);
+  if (x.sink_h.numel() > 0) g.sink_bh = at::empty({b, h}, options);
+  return g;
+}
+
+template <class T>
+void run_backward(const MixingCall& call, const FusedOperands& x, const MixingOperands& mixing,
+                  const at::Tensor& lse, const at::Tensor& row_sums, const at::Tensor& dout,
+                  const at::Tensor& dlse, const Gradients& g) {
+  kernels::MixingBackward<T> problem;
+  set_inputs<T>(problem, call, x, mixing);
+  problem.dout = rows_of<T>(dout);
+  problem.lse = lse.const_data_ptr<float>();
+  problem.row_sums = data_of(row_sums);
+  problem.dlse = dlse.defined() ? dlse.const_data_ptr<float>() : nullptr;
+  problem.dq = writable_rows_of<T>(g.q);
+  problem.dk = writable_rows_of<T>(g.k);
+  problem.dv = writable_rows_of<T>(g.v);
+  problem.dkernel_before = target(g.kernel_before_bhqk);
+  problem.dkernel_after = target(g.kernel_after_bhqk);
+  problem.dmix_before = target(g.mix_before_bnoi);
+  problem.dmix_after = target(g.mix_after_bnio);
+  problem.dtau = target(g.tau_bht);
+  problem.dsink = target(g.sink_bh);
+  kernels::run(problem);
+}
+
+// Inputs q, k, v, tau [b, t], sink [h], kernels [h, cq, ck] and mixes [n, m, m] (empty tensors
+// where absent); outputs out and lse.
+class FusedMixing : public torch::autograd::Function<FusedMixing> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                               const at::Tensor& v, const at::Tensor& tau, const at::Tensor& sink,
+                               const at::Tensor& kernel_before, const at::Tensor& kernel_after,
+                               const at::Tensor& mix_before, const at::Tensor& mix_after,
+                               const c10::intrusive_ptr<MixingCall>& call) {
+    const variable_list given{q,          k,        v, tau, sink, kernel_before, kernel_after,
+                              mix_before, mix_after};
+    const auto [x, mixing] = operands_of(given);
+    const auto floats = q.options().dtype(at::kFloat);
+    const at::Tensor out =
+        empty_by_token({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+    const at::Tensor lse = at::empty(q.sizes().slice(0, 3), floats);
+    const at::Tensor row_sums =
+        call->tokens.renormalise ? at::empty_like(lse) : at::empty({0}, floats);
+    with_kernel_type(q.scalar_type(), "attention", [&]<class T>(T) {
+      kernels::MixingForward<T> problem;
+      set_inputs<T>(problem, *call, x, mixing);
+      problem.out = writable_rows_of<T>(out);
+      problem.lse = lse.mutable_data_ptr<float>();
+      problem.row_sums = call->tokens.renormalise ? row_sums.mutable_data_ptr<float>() : nullptr;
+      kernels::run(problem);
+    });
+    variable_list saved = given;
+    saved.insert(saved.end(), {out, lse, row_sums});
+    ctx->save_for_backward(std::move(saved));
+    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    ctx->set_materialize_grads(false);
+    return {out, lse};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list s = ctx->get_saved_variables();
+    const auto call =
+        c10::static_intrusive_pointer_cast<MixingCall>(ctx->saved_data["call"].toCapsule());
+    const auto [x, mixing] = operands_of(s);
+    const at::Tensor &out = s[9], &lse = s[10], &row_sums = s[11];
+    const at::Tensor dout =
+        grads[0].defined() ? contiguous_rows(grads[0].to(out.scalar_type())) : at::zeros_like(out);
+    const at::Tensor dlse =
+        grads[1].defined() ? grads[1].to(at::kFloat).contiguous() : at::Tensor();
+    const Gradients g = make_gradients(x, mixing);
+    with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
+      run_backward<T>(*call, x, mixing, lse, row_sums, dout, dlse, g);
+    });
+    const auto summed = [](const at::Tensor& t, int64_t dim) {
+      return t.defined() ? t.sum(dim) : t;
+    };
+    return {g.q,
+            g.k,
+            g.v,
+            summed(g.tau_bht, 1),
+            summed(g.sink_bh, 0),
+            summed(g.kernel_before_bhqk, 0),
+            summed(g.kernel_after_bhqk, 0),
+            summed(g.mix_before_bnoi, 0),
+            summed(g.mix_after_bnio, 0),
+            {}};
+  }
+
+ private:
+  static std::pair<FusedOperands, MixingOperands> operands_of(const variable_list& s) {
+    const at::Tensor none = at::empty({0}, s[0].options().dtype(at::kFloat));
+    return {FusedOperands{contiguous_rows(s[0]), contiguous_rows(s[1]), contiguous_rows(s[2]), s[3],
+                          none, s[4], none, none},
+            MixingOperands{s[5], s[6], s[7], s[8]}};
+  }
+};
+
 AttentionResult run_mixing(const AttentionCall& given) {
-  const auto call = fused_call(given);
-  call->visits = visits_of(given);
-  FusedOperands x = fused_operands(given);
-  for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = contiguous_rows(*t);
-  const at::Tensor out =
-      empty_by_token({x.q.size(0), x.q.size(1), x.q.size(2), x.v.size(3)}, x.q.options());
-  const at::Tensor lse = at::empty(x.q.sizes().slice(0, 3), x.q.options().dtype(at::kFloat));
-  const MixingOperands mixing = mixing_operands(given.tensors);
+  auto call = c10::make_intrusive<MixingCall>();
+  call->fused = fused_call(given);
+  call->fused->visits = visits_of(given);
+  call->tokens = given.spec.multi_token;
   AttentionResult result;
-  with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
-    run_forward<T>(given, *call, x, mixing, out, lse);
-    result.path.isa = kernels::mixing_isa<T>();
-  });
-  result.out_bhte = out.to(given.q.scalar_type());
-  result.lse_bht = lse;
-  result.path.plan = call->visits->name;
+  result.path.plan = call->fused->visits->name;
+  const FusedOperands x = fused_operands(given);
+  const MixingOperands mixing = mixing_operands(given.tensors);
+  with_kernel_type(x.q.scalar_type(), "attention",
+                   [&]<class T>(T) { result.path.isa = kernels::mixing_isa<T>(); });
+  const variable_list outputs = FusedMixing::apply(
+      x.q, x.k, x.v, x.tau_bt, x.sink_h, mixing.kernel_before_hqk, mixing.kernel_after_hqk,
+      mixing.mix_before_noi, mixing.mix_after_nio, std::move(call));
+  result.out_bhte = outputs[0].to(given.q.scalar_type());
+  result.lse_bht = outputs[1];
   return result;
 }
 
@@ -133,7 +267,6 @@ std::optional<std::string> why_not_mixing(const AttentionCall& call) {
     return "no stage joins queries, keys or heads";
   }
   if (auto why = why_not_stages(spec)) return why;
-  if (call.wants_gradient()) return "the mixing kernels have no gradient";
   const at::ScalarType dtype = call.q.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no mixing kernel for {}", at::toString(dtype));

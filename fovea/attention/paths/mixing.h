@@ -11,7 +11,7 @@
 
 namespace fovea {
 
-/// Why the mixing kernels cannot compute a call. Looks at the spec, dtype and gradients; tensors of
+/// Why the mixing kernels cannot compute a call. Looks at the spec and dtype; tensors of
 /// stages may be missing.
 std::optional<std::string> why_not_mixing(const AttentionCall& call);
 

@@ -22,11 +22,18 @@ int64_t mixed_heads(const MixingRule& rule) {
                   rule.mix_after.active() ? rule.mix_after.width : 1);
 }
 
+template <class T>
+const MixingTable<T>& mixing_gradient_table() {
+  static const MixingTable<T>& chosen = pick_by_isa<const MixingTable<T>&()>(
+      {mixing_scalar<T>, FOVEA_X86(mixing_avx2<T>), FOVEA_X86(mixing_avx512<T>)})();
+  return chosen;
+}
+template const MixingTable<float>& mixing_gradient_table<float>();
+template const MixingTable<BFloat16>& mixing_gradient_table<BFloat16>();
+
 template <>
 const MixingTable<float>& mixing_table<float>() {
-  static const MixingTable<float>& chosen = pick_by_isa<const MixingTable<float>&()>(
-      {mixing_scalar<float>, FOVEA_X86(mixing_avx2<float>), FOVEA_X86(mixing_avx512<float>)})();
-  return chosen;
+  return mixing_gradient_table<float>();
 }
 
 template <>
@@ -113,7 +120,7 @@ class Forward {
         mix_after_(outputs_first(problem.mixing.mix_after, problem.sizes.heads)) {
     const bool lags = p_.mixing.kernel_before.active() || p_.mixing.kernel_after.active();
     for (const Visits& visits : p_.visits)
-      plans_.push_back(make_strip_plan(visits, p_.mixing.earlier(), lags));
+      plans_.push_back(make_strip_plan(visits, kStripRows, p_.mixing.earlier(), lags));
   }
 
   int64_t floats() const {

@@ -8,12 +8,14 @@ namespace fovea::kernels {
 
 template <>
 const MixingTable<float>& mixing_avx2<float>() {
-  static const MixingTable<float> table = mixing_table_of<float, Single>("avx2");
+  static const MixingTable<float> table =
+      mixing_table_of<float, Single>("avx2", mixing_gradient_avx2<float>());
   return table;
 }
 template <>
 const MixingTable<BFloat16>& mixing_avx2<BFloat16>() {
-  static const MixingTable<BFloat16> table = mixing_table_of<BFloat16, Single>("avx2");
+  static const MixingTable<BFloat16> table =
+      mixing_table_of<BFloat16, Single>("avx2", mixing_gradient_avx2<BFloat16>());
   return table;
 }
 

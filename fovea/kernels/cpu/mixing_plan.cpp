@@ -30,16 +30,16 @@ std::vector<int32_t> first_rows(const Visits& visits) {
 
 }  // namespace
 
-StripPlan make_strip_plan(const Visits& visits, int64_t earlier, bool lags) {
+StripPlan make_strip_plan(const Visits& visits, int64_t strip_rows, int64_t earlier, bool lags) {
   StripPlan plan;
   plan.blocks = (visits.keys + kStepKeys - 1) / kStepKeys + 1;
   plan.first_row = first_rows(visits);
   plan.begin.push_back(0);
   std::vector<char> seen;
-  for (int64_t row = 0; row < visits.queries; row += kStripRows) {
+  for (int64_t row = 0; row < visits.queries; row += strip_rows) {
     seen.assign(static_cast<size_t>(plan.blocks), 0);
     mark_seen(visits, std::max<int64_t>(row - earlier, 0),
-              std::min(row + kStripRows, visits.queries), seen);
+              std::min(row + strip_rows, visits.queries), seen);
     for (int64_t n = plan.blocks - 1; lags && n > 0; --n)
       seen[static_cast<size_t>(n)] |= seen[static_cast<size_t>(n - 1)];
     for (int64_t n = 0; n < plan.blocks; ++n)

@@ -24,7 +24,7 @@ struct StripPlan {
 
 /// A strip visits the blocks of keys that its rows or the rows it reads, `earlier` before it, see;
 /// where convolutions make results lag, also the block behind each.
-StripPlan make_strip_plan(const Visits& visits, int64_t earlier, bool lags);
+StripPlan make_strip_plan(const Visits& visits, int64_t strip_rows, int64_t earlier, bool lags);
 
 /// Borders of `parts` ranges of strips with about equally many steps: [parts + 1].
 std::vector<int64_t> even_ranges(const StripPlan& plan, int64_t parts);

@@ -85,6 +85,16 @@ struct MixingStrips {
 };
 
 template <class T>
+struct MixingGradientTask;  // mixing_gradient_task.h
+
+/// The backward pass: units by themselves.
+template <class T>
+struct MixingGradientPass {
+  int64_t (*scratch)(const MixingGradientTask<T>&) = nullptr;  ///< floats of one thread
+  void (*run)(const MixingGradientTask<T>&, float* scratch) = nullptr;
+};
+
+template <class T>
 struct MixingTable {
   const char* isa = "";
   int64_t panel = 0, elements = 0, lanes = 0;  ///< as AttentionTable has them
@@ -92,6 +102,7 @@ struct MixingTable {
                Word* scratch) = nullptr;
   int64_t (*forward_scratch)(const MixingStrips<T>&) = nullptr;  ///< floats of one thread
   void (*forward)(const MixingStrips<T>&, float* scratch) = nullptr;
+  MixingGradientPass<T> gradient;
 };
 
 template <class T>
@@ -102,5 +113,12 @@ template <class T>
 const MixingTable<T>& mixing_avx512();
 /// bfloat16 only: products of pairs (vdpbf16ps).
 const MixingTable<BFloat16>& mixing_avx512_bf16();
+
+template <class T>
+MixingGradientPass<T> mixing_gradient_scalar();
+template <class T>
+MixingGradientPass<T> mixing_gradient_avx2();
+template <class T>
+MixingGradientPass<T> mixing_gradient_avx512();
 
 }  // namespace fovea::kernels
