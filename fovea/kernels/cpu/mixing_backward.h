@@ -13,7 +13,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cpu/attention_pack.h"
 #include "fovea/kernels/cpu/mixing_convolution.h"
 #include "fovea/kernels/cpu/mixing_correlation.h"
 #include "fovea/kernels/cpu/mixing_gradient_maps.h"
@@ -333,13 +332,14 @@ class GradientStrips {
   void convolve_back(const StepMap& dy, const StepMap& dx, int64_t n, Rows rows, const Kernel& k,
                      const float* turned) const {
     for (int64_t h = 0; h < t_.heads; ++h) {
-      const Taps taps{turned + h * k.taps(), k.rows, k.keys, -k.newer()};
+      const Taps taps = single_taps(turned + h * k.taps(), k.rows, k.keys);
       for (int64_t r = rows.begin; r < rows.end; r += kConvolutionRows) {
         const int64_t at = fitted(r, kConvolutionRows);
         // Results that these rows are part of: all must read all of them.
         const int64_t last = at + kConvolutionRows + k.rows - 1;
         if (whole_back({at, last < frame_ ? last : frame_}, n, k)) {
-          convolve_rows<Single>(dy.at(h, at + k.rows - 1, n) + kKernelLag, taps, dx.at(h, at, n));
+          convolve_rows<Single>(dy.at(h, at + k.rows - 1, n) + kKernelLag + k.older() - k.newer(),
+                                taps, dx.at(h, at, n));
           continue;
         }
         for (int64_t row = at; row < at + kConvolutionRows; ++row)
@@ -755,16 +755,6 @@ template <class T>
 void mixing_gradient_strips(const MixingGradientTask<T>& task, float* memory) {
   const FlushDenormals flush;
   GradientStrips<T>(task, memory).run();
-}
-
-template <class T>
-MixingGradientPass<T> mixing_gradient_pass() {
-  return {.panel = kPanel,
-          .elements = Single::kElements,
-          .lanes = kLanes,
-          .pack = pack_panel<T, Single>,
-          .scratch = mixing_gradient_floats<T>,
-          .run = mixing_gradient_strips<T>};
 }
 
 }  // namespace

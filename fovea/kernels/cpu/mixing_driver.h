@@ -16,6 +16,9 @@ namespace fovea::kernels {
 /// The kernels of the instruction set in force.
 template <class T>
 const MixingTable<T>& mixing_table();
+/// The same for the backward pass, which has no products of pairs.
+template <class T>
+const MixingTable<T>& mixing_gradient_table();
 
 /// Keys of a packed panel, at most.
 constexpr int64_t kMostPanel = 64;
@@ -29,9 +32,8 @@ struct MixingShape {
   int64_t key_floats = 0, value_floats = 0;  ///< of one key head
   int64_t key_words = 0;                     ///< words of bits for all keys, and one more
 
-  /// `table`: a MixingTable or a MixingGradientPass.
-  template <class Table>
-  MixingShape(const AttentionSizes& s, const MixingRule& rule, const Table& table)
+  template <class T>
+  MixingShape(const AttentionSizes& s, const MixingRule& rule, const MixingTable<T>& table)
       : key(width(table, s.head_dim)), value(width(table, s.value_dim)), bundle(mixed_heads(rule)) {
     lag = (rule.kernel_before.active() ? kKernelLag : 0) +
           (rule.kernel_after.active() ? kKernelLag : 0);
@@ -43,8 +45,8 @@ struct MixingShape {
   }
 
  private:
-  template <class Table>
-  static PackedWidth width(const Table& table, int64_t elements) {
+  template <class T>
+  static PackedWidth width(const MixingTable<T>& table, int64_t elements) {
     const int64_t words = elements / table.elements;
     return {.elements = elements,
             .words = words,

@@ -50,8 +50,8 @@ class Backward {
       : p_(problem),
         s_(problem.sizes),
         m_(problem.mixing),
-        pass_((table != nullptr ? *table : mixing_table<T>()).gradient),
-        shape_(s_, m_, pass_),
+        table_(table != nullptr ? *table : mixing_gradient_table<T>()),
+        shape_(s_, m_, table_),
         query_heads_(s_.heads / s_.kv_heads),
         unit_heads_(std::lcm(shape_.bundle, query_heads_)),
         keys_(round_up(s_.keys, kStepKeys)),
@@ -143,11 +143,11 @@ class Backward {
   }
 
   int64_t scratch_floats() const {
-    int64_t most = pass_.panel * std::max(shape_.key.pitch, shape_.value.pitch);
+    int64_t most = table_.panel * std::max(shape_.key.pitch, shape_.value.pitch);
     for (const Steps& steps : steps_) {
       MixingGradientTask<T> task = any_task();
       task.most_steps = steps.most;
-      most = std::max(most, pass_.scratch(task));
+      most = std::max(most, table_.gradient.scratch(task));
     }
     return round_up(most, 64);
   }
@@ -156,7 +156,7 @@ class Backward {
 
   void run_units(const std::vector<Unit>& units, float* scratch) const {
     const int64_t count = std::ssize(units), pairs = unit_heads_ / query_heads_;
-    const int64_t panels = keys_ / pass_.panel, each = scratch_floats();
+    const int64_t panels = keys_ / table_.panel, each = scratch_floats();
     const int64_t query_tasks = (s_.queries + kRowsOfTask - 1) / kRowsOfTask;
     const int64_t key_tasks = (s_.keys + kRowsOfTask - 1) / kRowsOfTask;
     std::vector<TaskSums> sums(static_cast<size_t>(count * tasks_of_unit()));
@@ -187,15 +187,15 @@ class Backward {
   }
 
   void pack(const Unit& unit, int64_t pair, int64_t panel, float* scratch) const {
-    const int64_t begin = panel * pass_.panel, h = pair * query_heads_;
-    const int64_t rows = std::clamp<int64_t>(s_.keys - begin, 0, pass_.panel);
+    const int64_t begin = panel * table_.panel, h = pair * query_heads_;
+    const int64_t rows = std::clamp<int64_t>(s_.keys - begin, 0, table_.panel);
     const int64_t g = unit.head / query_heads_ + pair, first = rows > 0 ? begin : 0;
-    pass_.pack({.data = p_.k.at(unit.b, g, first), .stride = p_.k.row, .rows = rows}, shape_.key,
-               {.natural = key_rows(unit, h) + begin * shape_.key.pitch,
-                .columns = key_columns(unit, h) + begin * shape_.key.pitch},
-               scratch);
-    pass_.pack({.data = p_.v.at(unit.b, g, first), .stride = p_.v.row, .rows = rows}, shape_.value,
-               {.columns = value_columns(unit, h) + begin * shape_.value.pitch}, scratch);
+    table_.pack({.data = p_.k.at(unit.b, g, first), .stride = p_.k.row, .rows = rows}, shape_.key,
+                {.natural = key_rows(unit, h) + begin * shape_.key.pitch,
+                 .columns = key_columns(unit, h) + begin * shape_.key.pitch},
+                scratch);
+    table_.pack({.data = p_.v.at(unit.b, g, first), .stride = p_.v.row, .rows = rows}, shape_.value,
+                {.columns = value_columns(unit, h) + begin * shape_.value.pitch}, scratch);
   }
 
   // What all tasks share.
@@ -253,7 +253,7 @@ class Backward {
     task.strip_end = strips_;
     task.strip_step = parts_;
     task.sums = sums_of(task, sums);
-    pass_.run(task, scratch);
+    table_.gradient.run(task, scratch);
   }
 
   MixingGradientHead<T> head_of(const Unit& unit, int64_t h, int64_t part) const {
@@ -378,7 +378,7 @@ class Backward {
   const MixingBackward<T>& p_;
   const AttentionSizes& s_;
   const MixingRule& m_;
-  const MixingGradientPass<T>& pass_;
+  const MixingTable<T>& table_;
   const MixingShape shape_;
   const int64_t query_heads_, unit_heads_, keys_, strips_, parts_;
   const std::vector<float> mix_after_;  ///< (out, in)

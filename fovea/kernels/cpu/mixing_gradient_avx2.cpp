@@ -8,11 +8,11 @@ namespace fovea::kernels {
 
 template <>
 MixingGradientPass<float> mixing_gradient_avx2<float>() {
-  return mixing_gradient_pass<float>();
+  return {mixing_gradient_floats<float>, mixing_gradient_strips<float>};
 }
 template <>
 MixingGradientPass<BFloat16> mixing_gradient_avx2<BFloat16>() {
-  return mixing_gradient_pass<BFloat16>();
+  return {mixing_gradient_floats<BFloat16>, mixing_gradient_strips<BFloat16>};
 }
 
 }  // namespace fovea::kernels

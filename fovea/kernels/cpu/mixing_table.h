@@ -87,12 +87,9 @@ struct MixingStrips {
 template <class T>
 struct MixingGradientTask;  // mixing_gradient_task.h
 
-/// The backward pass: units by themselves, with operands packed their own way (in float32).
+/// The backward pass: units by themselves.
 template <class T>
 struct MixingGradientPass {
-  int64_t panel = 0, elements = 0, lanes = 0;  ///< as AttentionTable has them
-  void (*pack)(const PanelSource<T>&, const PackedWidth&, const PanelLayouts&,
-               Word* scratch) = nullptr;
   int64_t (*scratch)(const MixingGradientTask<T>&) = nullptr;  ///< floats of one thread
   void (*run)(const MixingGradientTask<T>&, float* scratch) = nullptr;
 };
