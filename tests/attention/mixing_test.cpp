@@ -124,8 +124,9 @@ at::Tensor eager(const AttentionSpec& spec, const AttentionInputs& in) {
     const at::Tensor padded =
         at::constant_pad_nd(x.masked_fill(hidden, 0.0), {older, newer, kernel_hqk.size(1) - 1, 0});
     // Sums in float32 and one rounding, which is more exact than what the code has.
-    return at::conv2d(padded.to(at::kFloat), kernel_hqk.unsqueeze(1).to(at::kFloat), {}, 1, 0, 1,
-                      spec.heads)
+    const std::vector<int64_t> one{1, 1}, none{0, 0};
+    return at::conv2d(padded.to(at::kFloat), kernel_hqk.unsqueeze(1).to(at::kFloat), {}, one, none,
+                      one, spec.heads)
         .to(at::kBFloat16);
   };
   at::Tensor x = at::matmul(in.q, repeated(in.k).transpose(2, 3)) * spec.logit_scale();
