@@ -31,7 +31,7 @@ using namespace fovea::testing;
 template <class T>
 constexpr double kBound = 1e-5;
 template <>
-constexpr double kBound<BFloat16> = 1e-2;  // a number has 8 bits: 4e-3
+constexpr double kBound<BFloat16> = 2e-2;  // a number has 8 bits: 4e-3; logits are rounded, too
 
 template <class T>
 void expect_truth(const MixingSettings& settings, const std::string& what) {
@@ -285,7 +285,7 @@ TEST(MixingKernels, IdentitiesEqualPlainAttention) {
 
 TEST(MixingKernels, MemoryGrowsWithTheTokensNotWithTheirSquare) {
   const auto bytes = [](int64_t tokens) {
-    MixingSettings s{.sizes = {1, 16, 16, tokens, tokens, 64, 64}};
+    MixingSettings s{.sizes = {1, 16, 16, tokens, tokens, 8, 8}};
     s.before = s.after = {6, 11};
     s.mix_before = s.mix_after = 16;
     return MixingProblem<float>(s).scratch_bytes();
@@ -317,6 +317,8 @@ TEST(MixingKernels, RefuseWhatTheyLackByName) {
 TEST(MixingKernels, AreThoseOfTheInstructionSetInForce) {
   const std::string_view chosen = enum_names(chosen_isa())[static_cast<size_t>(chosen_isa())];
   EXPECT_EQ(kernels::mixing_isa<float>(), chosen_isa() >= Isa::avx512 ? "avx512" : chosen);
+  EXPECT_EQ(kernels::mixing_isa<BFloat16>(),
+            chosen_isa() >= Isa::avx512_bf16 ? "avx512_bf16" : chosen);
   if (const char* forced = std::getenv("FOVEA_ISA")) {
     EXPECT_EQ(chosen, forced);
   }

@@ -22,18 +22,25 @@ int64_t mixed_heads(const MixingRule& rule) {
                   rule.mix_after.active() ? rule.mix_after.width : 1);
 }
 
+template <class T>
+const MixingTable<T>& mixing_gradient_table() {
+  static const MixingTable<T>& chosen = pick_by_isa<const MixingTable<T>&()>(
+      {mixing_scalar<T>, FOVEA_X86(mixing_avx2<T>), FOVEA_X86(mixing_avx512<T>)})();
+  return chosen;
+}
+template const MixingTable<float>& mixing_gradient_table<float>();
+template const MixingTable<BFloat16>& mixing_gradient_table<BFloat16>();
+
 template <>
 const MixingTable<float>& mixing_table<float>() {
-  static const MixingTable<float>& chosen = pick_by_isa<const MixingTable<float>&()>(
-      {mixing_scalar<float>, FOVEA_X86(mixing_avx2<float>), FOVEA_X86(mixing_avx512<float>)})();
-  return chosen;
+  return mixing_gradient_table<float>();
 }
 
 template <>
 const MixingTable<BFloat16>& mixing_table<BFloat16>() {
   static const MixingTable<BFloat16>& chosen = pick_by_isa<const MixingTable<BFloat16>&()>(
       {mixing_scalar<BFloat16>, FOVEA_X86(mixing_avx2<BFloat16>),
-       FOVEA_X86(mixing_avx512<BFloat16>)})();
+       FOVEA_X86(mixing_avx512<BFloat16>), FOVEA_X86(mixing_avx512_bf16)})();
   return chosen;
 }
 

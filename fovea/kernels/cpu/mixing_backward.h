@@ -301,11 +301,11 @@ class GradientStrips {
                 bool is_before) const {
     for (int64_t h = 0; h < t_.heads; ++h) {
       const MixingGradientHead<T>& head = t_.head[h];
-      const Taps taps{is_before ? head.taps_before : head.taps_after, k.rows, k.keys};
+      const Taps taps = single_taps(is_before ? head.taps_before : head.taps_after, k.rows, k.keys);
       for (int64_t r = rows.begin; r < rows.end; r += kConvolutionRows) {
         const int64_t at = fitted(r, kConvolutionRows);
         if (whole({at, at + kConvolutionRows}, n, k)) {
-          convolve_rows(x.at(h, at, n) + kKernelLag, taps, y.at(h, at, n));
+          convolve_rows<Single>(x.at(h, at, n) + kKernelLag, taps, y.at(h, at, n));
           continue;
         }
         for (int64_t row = at; row < at + kConvolutionRows; ++row)
@@ -332,14 +332,14 @@ class GradientStrips {
   void convolve_back(const StepMap& dy, const StepMap& dx, int64_t n, Rows rows, const Kernel& k,
                      const float* turned) const {
     for (int64_t h = 0; h < t_.heads; ++h) {
-      const Taps taps{turned + h * k.taps(), k.rows, k.keys};
+      const Taps taps = single_taps(turned + h * k.taps(), k.rows, k.keys);
       for (int64_t r = rows.begin; r < rows.end; r += kConvolutionRows) {
         const int64_t at = fitted(r, kConvolutionRows);
         // Results that these rows are part of: all must read all of them.
         const int64_t last = at + kConvolutionRows + k.rows - 1;
         if (whole_back({at, last < frame_ ? last : frame_}, n, k)) {
-          convolve_rows(dy.at(h, at + k.rows - 1, n) + kKernelLag + k.older() - k.newer(), taps,
-                        dx.at(h, at, n));
+          convolve_rows<Single>(dy.at(h, at + k.rows - 1, n) + kKernelLag + k.older() - k.newer(),
+                                taps, dx.at(h, at, n));
           continue;
         }
         for (int64_t row = at; row < at + kConvolutionRows; ++row)

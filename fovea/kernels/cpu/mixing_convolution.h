@@ -14,10 +14,14 @@
 // of them. Taps are added row by row from the oldest, key by key: the same order, hence the same
 // bits, wherever a row lies in its strip.
 //
+// A window holds float32, or words of two neighbouring keys as bfloat16, (x[j - 1], x[j]), for
+// vdpbf16ps: a product then takes two taps of a row, and 11 taps are 6 products.
+//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "fovea/kernels/cpu/attention_product.h"
 #include "fovea/kernels/cpu/mixing_seen.h"
 
 namespace fovea::kernels {
@@ -32,43 +36,79 @@ constexpr int kConvolutionVectors = 2;
 #endif
 static_assert(kStripRows % kConvolutionRows == 0 && kStepVectors % kConvolutionVectors == 0);
 
-/// A kernel over `rows` rows that end at the current one.
+/// A kernel over `rows` rows that end at the current one, in words of P: tap n of a row meets
+/// column `first` + n P::kElements, counted from the result's own.
 struct Taps {
-  const float* taps = nullptr;  ///< [rows][keys]
-  int64_t rows = 0, keys = 0;
+  const Word* taps = nullptr;  ///< [rows][words]
+  int64_t rows = 0, words = 0;
+  int64_t first = 0;
 
-  int64_t older() const { return (keys - 1) / 2; }
   /// Of the last `count` rows only.
-  Taps last(int64_t count) const { return {taps + (rows - count) * keys, count, keys}; }
+  Taps last(int64_t count) const { return {taps + (rows - count) * words, count, words, first}; }
 };
 
+/// Of float32 taps as they stand.
+FOVEA_INLINE Taps single_taps(const float* taps, int64_t rows, int64_t keys) {
+  return {taps, rows, keys, -((keys - 1) / 2)};
+}
+
+/// Two numbers as bfloat16, the second one in the upper half.
+FOVEA_INLINE Float word_of(Float low, Float high) {
+  const auto rounded = [](Float x) FOVEA_ALWAYS { return reinterpret_cast<Int>(x) + 0x8000; };
+  typedef uint32_t Bits __attribute__((vector_size(4 * kLanes), may_alias));
+  const Bits lower = reinterpret_cast<Bits>(rounded(low)) >> 16;
+  return reinterpret_cast<Float>((reinterpret_cast<Bits>(rounded(high)) & 0xFFFF0000u) | lower);
+}
+FOVEA_INLINE float word_of(float low, float high) {
+  const uint32_t lower = (__builtin_bit_cast(uint32_t, low) + 0x8000u) >> 16;
+  return __builtin_bit_cast(float,
+                            ((__builtin_bit_cast(uint32_t, high) + 0x8000u) & 0xFFFF0000u) | lower);
+}
+
+FOVEA_INLINE float upper_half(Word word) {
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, word) & 0xFFFF0000u);
+}
+
+/// Of taps in pairs. With an odd number of keys the first pair is (0, tap 0).
+FOVEA_INLINE Taps paired(const Word* words, int64_t rows, int64_t keys) {
+  return {words, rows, (keys + 1) / 2, 1 - keys % 2 - (keys - 1) / 2};
+}
+inline void write_paired_taps(const float* taps, int64_t rows, int64_t keys, Word* words) {
+  const int64_t count = (keys + 1) / 2;
+  for (int64_t n = 0; n < rows * count; ++n) {
+    const int64_t a = n / count, high = 2 * (n % count) + 1 - keys % 2;  // in the upper half
+    words[n] = word_of(high > 0 ? taps[a * keys + high - 1] : 0.0f, taps[a * keys + high]);
+  }
+}
+
 // Row `row` of the window meets the results that it lies 0 to cq - 1 rows before.
-template <int cq, int row>
-FOVEA_INLINE void add_row(Float (&sums)[kConvolutionRows][kConvolutionVectors], const float* in,
+template <class P, int cq, int row>
+FOVEA_INLINE void add_row(Float (&sums)[kConvolutionRows][kConvolutionVectors], const Word* in,
                           const Taps& k) {
   constexpr int first = row - (cq - 1) > 0 ? row - (cq - 1) : 0;
   constexpr int last = row < kConvolutionRows - 1 ? row : kConvolutionRows - 1;
-  const float* const x = in + row * kWindowPitch;
-  for (int64_t b = 0; b < k.keys; ++b) {
+  const Word* const x = in + row * kWindowPitch;
+  for (int64_t b = 0; b < k.words; ++b) {
     Float input[kConvolutionVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kConvolutionVectors; ++v) input[v] = load(x + b + v * kLanes);
+    for (int v = 0; v < kConvolutionVectors; ++v)
+      input[v] = load(x + b * P::kElements + v * kLanes);
 #pragma GCC unroll 8
     for (int result = first; result <= last; ++result) {
-      const Float tap = broadcast(k.taps[(row - result) * k.keys + b]);
+      const Float tap = broadcast(k.taps[(row - result) * k.words + b]);
 #pragma GCC unroll 4
       for (int v = 0; v < kConvolutionVectors; ++v)
-        sums[result][v] = tap * input[v] + sums[result][v];
+        sums[result][v] = P::multiply_add(tap, input[v], sums[result][v]);
     }
   }
-  if constexpr (row + 1 < kConvolutionRows + cq - 1) add_row<cq, row + 1>(sums, in, k);
+  if constexpr (row + 1 < kConvolutionRows + cq - 1) add_row<P, cq, row + 1>(sums, in, k);
 }
 
-template <int cq>
-void convolve_tile(const float* in, const Taps& k, float* out) {
+template <class P, int cq>
+void convolve_tile(const Word* in, const Taps& k, float* out) {
   for (int64_t at = 0; at < kStepKeys; at += kConvolutionVectors * kLanes) {
     Float sums[kConvolutionRows][kConvolutionVectors] = {};
-    add_row<cq, 0>(sums, in + at, k);
+    add_row<P, cq, 0>(sums, in + at, k);
 #pragma GCC unroll 8
     for (int r = 0; r < kConvolutionRows; ++r) {
 #pragma GCC unroll 4
@@ -80,37 +120,41 @@ void convolve_tile(const float* in, const Taps& k, float* out) {
 
 /// kConvolutionRows rows of results, kStepKeys apart. `row` is the window's row of the first result
 /// at the first key of the step.
-FOVEA_INLINE void convolve_rows(const float* row, const Taps& k, float* out) {
-  const float* const in = row - (k.rows - 1) * kWindowPitch - kKernelLag - k.older();
+template <class P>
+FOVEA_INLINE void convolve_rows(const Word* row, const Taps& k, float* out) {
+  const Word* const in = row - (k.rows - 1) * kWindowPitch - kKernelLag + k.first;
   switch (k.rows) {
     case 1:
-      return convolve_tile<1>(in, k, out);
+      return convolve_tile<P, 1>(in, k, out);
     case 2:
-      return convolve_tile<2>(in, k, out);
+      return convolve_tile<P, 2>(in, k, out);
     case 3:
-      return convolve_tile<3>(in, k, out);
+      return convolve_tile<P, 3>(in, k, out);
     case 4:
-      return convolve_tile<4>(in, k, out);
+      return convolve_tile<P, 4>(in, k, out);
     case 5:
-      return convolve_tile<5>(in, k, out);
+      return convolve_tile<P, 5>(in, k, out);
     case 6:
-      return convolve_tile<6>(in, k, out);
+      return convolve_tile<P, 6>(in, k, out);
     case 7:
-      return convolve_tile<7>(in, k, out);
+      return convolve_tile<P, 7>(in, k, out);
     default:
-      return convolve_tile<8>(in, k, out);
+      return convolve_tile<P, 8>(in, k, out);
   }
 }
 
 /// One row of results, with any number of rows: at the borders of documents.
-FOVEA_INLINE void convolve_row(const float* row, const Taps& k, float* out) {
-  const float* const in = row - (k.rows - 1) * kWindowPitch - kKernelLag - k.older();
+template <class P>
+FOVEA_INLINE void convolve_row(const Word* row, const Taps& k, float* out) {
+  const Word* const in = row - (k.rows - 1) * kWindowPitch - kKernelLag + k.first;
   for (int v = 0; v < kStepVectors; ++v) {
     Float sums{};
     for (int64_t a = 0; a < k.rows; ++a) {
-      for (int64_t b = 0; b < k.keys; ++b)
-        sums =
-            broadcast(k.taps[a * k.keys + b]) * load(in + a * kWindowPitch + b + v * kLanes) + sums;
+      const Word* const x = in + a * kWindowPitch + v * kLanes;
+      for (int64_t b = 0; b < k.words; ++b) {
+        const Float tap = broadcast(k.taps[a * k.words + b]);
+        sums = P::multiply_add(tap, load(x + b * P::kElements), sums);
+      }
     }
     store(out + v * kLanes, sums);
   }

@@ -29,13 +29,14 @@ class StripWalk {
  public:
   StripWalk(const MixingStrips<T>& task, float* memory)
       : t_(task),
-        s_(task, memory),
+        s_(task, kPairs, memory),
         seen_(task, s_.seen),
         lag_before_(task.rows_before > 0 ? kKernelLag : 0),
         lag_(lag_before_ + (task.rows_after > 0 ? kKernelLag : 0)),
         eq4_(task.rows_before > 0 && task.equation == KernelEquation::eq4) {}
 
   void run() {
+    if (kPairs) pair_taps();
     forget(s_.before);
     forget(s_.after);
     const bool joined = t_.rows_before > 1 || t_.rows_after > 1;
@@ -44,6 +45,22 @@ class StripWalk {
   }
 
  private:
+  /// Operands are pairs of bfloat16; so are windows, except those of eq4, which hides single keys.
+  static constexpr bool kPairs = P::kElements == 2;
+  static constexpr int64_t kStepWords = kStepKeys / P::kElements;
+
+  void pair_taps() const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      write_paired_taps(t_.head[h].taps_before, t_.rows_before, t_.keys_before,
+                        paired_taps(s_.taps_before, h, t_.rows_before, t_.keys_before));
+      write_paired_taps(t_.head[h].taps_after, t_.rows_after, t_.keys_after,
+                        paired_taps(s_.taps_after, h, t_.rows_after, t_.keys_after));
+    }
+  }
+  static Word* paired_taps(Word* all, int64_t h, int64_t rows, int64_t keys) {
+    return all + h * rows * ((keys + 1) / 2);
+  }
+
   static void forget(const Carry& carry) {
     for (int64_t n = 0; n < 2 * carry.blocks; ++n) carry.strip[n] = -2;
   }
@@ -111,7 +128,7 @@ class StripWalk {
       for (int64_t h = 0; h < t_.heads; ++h) {
         if (t_.rows_before > 0) {
           fill_window(h, n);
-          convolve(taps_before(h), s_.seen_weights, eq4_ ? n : -1, s_.rows + h * kStripPitch);
+          convolve_logits(h, n);
         } else {
           products(h, n, 0, seen_.of(n), s_.rows + h * kStripPitch, kStepKeys);
         }
@@ -119,28 +136,37 @@ class StripWalk {
       for (int64_t r = 0; r < kStripRows; ++r) weigh_row(n, r, what);
     }
   }
-  Taps taps_before(int64_t h) const {
-    return {t_.head[h].taps_before, t_.rows_before, t_.keys_before};
+  void convolve_logits(int64_t h, int64_t n) {
+    const int64_t rows = t_.rows_before, keys = t_.keys_before;
+    float* const to = s_.rows + h * kStripPitch;
+    if (eq4_)
+      convolve<Single>(single_taps(t_.head[h].taps_before, rows, keys), s_.seen_weights, n, to);
+    else if constexpr (kPairs)
+      convolve<P>(paired(paired_taps(s_.taps_before, h, rows, keys), rows, keys), s_.seen_weights,
+                  -1, to);
+    else
+      convolve<P>(single_taps(t_.head[h].taps_before, rows, keys), s_.seen_weights, -1, to);
   }
 
   // History, rows of the strip before, and the logits of this step, masked unless eq4.
   void fill_window(int64_t h, int64_t n) {
     const int64_t rows = kHaloRows + kStripRows, earlier = t_.rows_before - 1;
-    float* const history = s_.history_before + h * rows * kHistory;
+    Word* const history = s_.history_before + h * rows * kHistory;
     load_history(history, n);
-    float* const strip = s_.window + kHaloRows * kWindowPitch + kHistory;
+    float* const strip = (eq4_ ? s_.window : s_.numbers) + kHaloRows * kWindowPitch + kHistory;
     if (eq4_) {
       products(h, n, -kHaloRows, nullptr, strip - kHaloRows * kWindowPitch, kWindowPitch);
       products(h, n, 0, nullptr, strip, kWindowPitch);
     } else {
       load_halo(s_.before, h, n, earlier);
       products(h, n, 0, seen_.of(n), strip, kWindowPitch);
+      if (kPairs) pair_window();
       if (earlier > 0) hand_on(s_.before, h, n, earlier);
     }
     save_history(history);
   }
 
-  void load_history(const float* history, int64_t n) {
+  void load_history(const Word* history, int64_t n) {
     const bool linked = seen_.follows(n);
     for (int64_t r = 0; r < kHaloRows + kStripRows; ++r) {
       for (int64_t c = 0; c < kHistory; c += kLanes)
@@ -148,10 +174,24 @@ class StripWalk {
               linked ? load(history + r * kHistory + c) : Float{});
     }
   }
-  void save_history(float* history) const {
+  void save_history(Word* history) const {
     for (int64_t r = 0; r < kHaloRows + kStripRows; ++r) {
       for (int64_t c = 0; c < kHistory; c += kLanes)
         store(history + r * kHistory + c, load(s_.window + r * kWindowPitch + kStepKeys + c));
+    }
+  }
+
+  // The strip's rows of the window in pairs. The key before a step's first is the last of history.
+  void pair_window() {
+    for (int64_t r = kHaloRows; r < kHaloRows + kStripRows; ++r) {
+      Word* const words = s_.window + r * kWindowPitch + kHistory;
+      float* const numbers = s_.numbers + r * kWindowPitch + kHistory;
+      numbers[-1] = upper_half(words[-1]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kStepVectors; ++v) {
+        const float* const at = numbers + v * kLanes;
+        store(words + v * kLanes, word_of(load(at - 1), load(at)));
+      }
     }
   }
 
@@ -244,8 +284,9 @@ class StripWalk {
 
   // All rows of results; those that `seen` has no key of are zeros. eq4 at step n >= 0: pairs count
   // that the row of the result sees.
+  template <class C>
   void convolve(const Taps& k, const uint64_t* seen, int64_t n, float* to) {
-    const float* const window = s_.window + kHaloRows * kWindowPitch + kHistory;
+    const Word* const window = s_.window + kHaloRows * kWindowPitch + kHistory;
     for (int64_t r = 0; r < kStripRows; r += kConvolutionRows) {
       uint64_t some = 0;
       for (int64_t a = 0; a < kConvolutionRows; ++a) some |= seen[r + a];
@@ -253,10 +294,10 @@ class StripWalk {
       if (some == 0) {
         for (int64_t c = 0; c < kConvolutionRows * kStepKeys; c += kLanes) store(out + c, Float{});
       } else if (one_document(r, k.rows) && (n < 0 || sees_all(n, r))) {
-        convolve_rows(window + r * kWindowPitch, k, out);
+        convolve_rows<C>(window + r * kWindowPitch, k, out);
       } else {
         for (int64_t a = r; a < r + kConvolutionRows; ++a)
-          convolve_alone(window + a * kWindowPitch, k, n, a, to + a * kStepKeys);
+          convolve_alone<C>(window + a * kWindowPitch, k, n, a, to + a * kStepKeys);
       }
     }
   }
@@ -291,10 +332,11 @@ class StripWalk {
     return seen_.follows(n) ? seen_.of(n - 1)[r] : 0;
   }
 
-  FOVEA_INLINE void convolve_alone(const float* row, const Taps& k, int64_t n, int64_t r,
+  template <class C>
+  FOVEA_INLINE void convolve_alone(const Word* row, const Taps& k, int64_t n, int64_t r,
                                    float* out) {
     const Taps taps = k.last(rows_of_document(r, k.rows));
-    if (n < 0) return convolve_row(row, taps, out);
+    if (n < 0) return convolve_row<C>(row, taps, out);
     alignas(64) float masked[kMostKernelRows * kWindowPitch];
     const uint64_t before = history_of(n, r), here = seen_.of(n)[r];
     const float* const first = row - kHistory - (taps.rows - 1) * kWindowPitch;
@@ -310,7 +352,7 @@ class StripWalk {
         store(to + c, choose(lanes_of(here, v), load(from + c), Float{}));
       }
     }
-    convolve_row(masked + (taps.rows - 1) * kWindowPitch + kHistory, taps, out);
+    convolve_row<C>(masked + (taps.rows - 1) * kWindowPitch + kHistory, taps, out);
   }
 
   // Mixed logits of one row to exponentials (or to the row's maxima), for all heads.
@@ -418,13 +460,13 @@ class StripWalk {
   // Weights of a step in the window; their history and their last rows go on.
   void fill_weights(int64_t h, int64_t n) {
     const int64_t rows = kHaloRows + kStripRows, earlier = t_.rows_after - 1;
-    float* const history = s_.history_after + h * rows * kHistory;
+    Word* const history = s_.history_after + h * rows * kHistory;
     load_history(history, n);
     load_halo(s_.after, h, n, earlier);
     const float* const weights = s_.weights + (n * t_.heads + h) * kStripPitch;
     for (int64_t r = 0; r < kStripRows; ++r) {
       const Float factor = broadcast(s_.factors[h * kStripRows + r]);
-      float* const to = s_.window + (kHaloRows + r) * kWindowPitch + kHistory;
+      float* const to = s_.numbers + (kHaloRows + r) * kWindowPitch + kHistory;
       const float* const from = weights + r * kStepKeys;
       const uint64_t word = s_.seen_weights[r];
 #pragma GCC unroll 4
@@ -433,10 +475,15 @@ class StripWalk {
         store(to + v * kLanes, word == kAllSeen ? p : choose(lanes_of(word, v), p, Float{}));
       }
     }
+    if (kPairs) pair_window();
     if (earlier > 0) hand_on(s_.after, h, n, earlier);
     save_history(history);
   }
-  Taps taps_after(int64_t h) const { return {t_.head[h].taps_after, t_.rows_after, t_.keys_after}; }
+  Taps taps_after(int64_t h) const {
+    const int64_t rows = t_.rows_after, keys = t_.keys_after;
+    return kPairs ? paired(paired_taps(s_.taps_after, h, rows, keys), rows, keys)
+                  : single_taps(t_.head[h].taps_after, rows, keys);
+  }
 
   void hand_on_weights() {
     if (t_.rows_after < 2) return;
@@ -452,7 +499,7 @@ class StripWalk {
     for (int64_t h = 0; h < t_.heads; ++h) {
       fill_weights(h, n);
       float* const rows = s_.rows + h * kStripPitch;
-      convolve(taps_after(h), s_.seen_results, -1, rows);
+      convolve<P>(taps_after(h), s_.seen_results, -1, rows);
       for (int64_t r = 0; r < kStripRows; ++r) {
         const uint64_t word = s_.seen_results[r];
         float* const row = rows + r * kStepKeys;
@@ -538,6 +585,7 @@ class StripWalk {
         mix_row(n, first + r, {p.row + r * kStepKeys, p.head}, {to.row + r * kStepKeys, to.head});
       p = {to.row, to.head};
     }
+    if (kPairs) p = paired_rows(p);
     const int64_t columns = t_.value_width.columns;
     for (int64_t h = 0; h < t_.heads; ++h) {
       const Word* const values =
@@ -549,12 +597,23 @@ class StripWalk {
           const uint64_t some = some_of(s_.seen_results + first + r);
           if (some == 0) continue;
           if (columns - tile >= kPanel)
-            add_tile<2>(some, p.of(h) + r * kStepKeys, v, out + r * columns + tile);
+            add_tile<2>(some, p.of(h) + r * kStepWords, v, out + r * columns + tile);
           else
-            add_tile<1>(some, p.of(h) + r * kStepKeys, v, out + r * columns + tile);
+            add_tile<1>(some, p.of(h) + r * kStepWords, v, out + r * columns + tile);
         }
       }
     }
+  }
+
+  // Rows of P as words.
+  HeadStep<const Word> paired_rows(HeadStep<const float> p) const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      for (int64_t n = 0; n < kMixRows * kStepKeys; n += kPanel) {
+        const float* const at = p.of(h) + n;
+        P::store_row(s_.paired + h * (kMixPitch / 2) + n / 2, load(at), load(at + kLanes));
+      }
+    }
+    return {s_.paired, kMixPitch / 2};
   }
 
   void mix_row(int64_t n, int64_t r, HeadStep<const float> x, HeadStep<float> y) {
@@ -584,13 +643,14 @@ class StripWalk {
   }
 
   template <int N>
-  FOVEA_INLINE void add_tile(uint64_t some, const float* p, const Word* v, float* out) const {
+  FOVEA_INLINE void add_tile(uint64_t some, const Word* p, const Word* v, float* out) const {
     const int64_t columns = t_.value_width.columns;
     Float c[kRows][N];
     load_tile(c, out, columns);
     for (int64_t key = 0; key < kStepKeys; key += kPanel) {
       if ((some & bits_between(key, key + kPanel)) == 0) continue;
-      multiply_add<P>(c, kPanel, p + key, kStepKeys, 1, v + key * columns, N * kLanes);
+      multiply_add<P>(c, kPanel / P::kElements, p + key / P::kElements, kStepWords, 1,
+                      v + key / P::kElements * columns, N * kLanes);
     }
     store_tile(c, out, columns);
   }
@@ -626,9 +686,9 @@ class StripWalk {
   bool fresh_[kStripRows];
 };
 
-template <class T>
+template <class T, class P>
 int64_t mixing_forward_floats(const MixingStrips<T>& task) {
-  return StripScratch(task, nullptr).floats;
+  return StripScratch(task, P::kElements == 2, nullptr).floats;
 }
 
 template <class T, class P>
@@ -644,7 +704,7 @@ MixingTable<T> mixing_table_of(const char* isa, const MixingGradientPass<T>& gra
           .elements = P::kElements,
           .lanes = kLanes,
           .pack = pack_panel<T, P>,
-          .forward_scratch = mixing_forward_floats<T>,
+          .forward_scratch = mixing_forward_floats<T, P>,
           .forward = forward_strips<T, P>,
           .gradient = gradient};
 }

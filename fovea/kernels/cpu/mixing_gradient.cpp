@@ -50,7 +50,7 @@ class Backward {
       : p_(problem),
         s_(problem.sizes),
         m_(problem.mixing),
-        table_(table != nullptr ? *table : mixing_table<T>()),
+        table_(table != nullptr ? *table : mixing_gradient_table<T>()),
         shape_(s_, m_, table_),
         query_heads_(s_.heads / s_.kv_heads),
         unit_heads_(std::lcm(shape_.bundle, query_heads_)),

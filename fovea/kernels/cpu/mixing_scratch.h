@@ -58,11 +58,15 @@ class Lines {
 
 struct StripScratch {
   uint64_t *seen, *seen_weights, *seen_results;  ///< words; of softmax and results: one step's
-  float *q, *scale;                              ///< [heads][halo + rows][pitch]; [halo + rows]
-  float* window;                                 ///< one head's
-  float *history_before, *history_after;         ///< [heads][halo + rows][kHistory]
+  Word* q;                                       ///< [heads][halo + rows][pitch]
+  float* scale;                                  ///< [halo + rows]
+  Word* window;                                  ///< one head's
+  float* numbers;  ///< the same as float32, where a window holds pairs; else the window
+  Word *taps_before, *taps_after;        ///< of all heads, where windows hold pairs
+  Word *history_before, *history_after;  ///< [heads][halo + rows][kHistory]
   Carry before, after;
   float *rows, *mixed;        ///< of a step: [heads][kStripPitch], [heads][kMixPitch]
+  Word* paired;               ///< `mixed` in pairs
   float* weights;             ///< exponentials, [steps][heads][kStripPitch]
   float *sums, *references;   ///< [heads][rows][kLanes], [heads][rows]
   float *factors, *row_sums;  ///< [heads][rows]; [heads][rows][kLanes]
@@ -71,7 +75,7 @@ struct StripScratch {
   int64_t floats;
 
   template <class T>
-  StripScratch(const MixingStrips<T>& t, float* memory) {
+  StripScratch(const MixingStrips<T>& t, bool pairs, float* memory) {
     Lines lines(memory);
     const int64_t rows_in = kHaloRows + kStripRows, all = t.heads * kStripRows;
     seen = reinterpret_cast<uint64_t*>(lines.take(2 * t.steps.most * kStripRows));
@@ -80,6 +84,10 @@ struct StripScratch {
     q = lines.take(t.heads * rows_in * t.key_width.pitch);
     scale = lines.take(rows_in);
     window = lines.take(rows_in * kWindowPitch);
+    numbers = pairs ? lines.take(rows_in * kWindowPitch) : window;
+    taps_before = lines.take(pairs ? t.heads * t.rows_before * ((t.keys_before + 1) / 2) : 0);
+    taps_after = lines.take(pairs ? t.heads * t.rows_after * ((t.keys_after + 1) / 2) : 0);
+    paired = lines.take(pairs ? t.heads * kMixPitch / 2 : 0);
     history_before = lines.take(t.rows_before > 0 ? t.heads * rows_in * kHistory : 0);
     history_after = lines.take(t.rows_after > 0 ? t.heads * rows_in * kHistory : 0);
     before = carry(t, t.rows_before, lines);

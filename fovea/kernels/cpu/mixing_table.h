@@ -111,6 +111,8 @@ template <class T>
 const MixingTable<T>& mixing_avx2();
 template <class T>
 const MixingTable<T>& mixing_avx512();
+/// bfloat16 only: products of pairs (vdpbf16ps).
+const MixingTable<BFloat16>& mixing_avx512_bf16();
 
 template <class T>
 MixingGradientPass<T> mixing_gradient_scalar();
