@@ -12,7 +12,7 @@ JOBS ?= $(shell scripts/jobs.sh)
 TEXT ?=
 ARGS ?=
 
-.PHONY: help setup build program demo model test quick test-debug sanitize sanitize-changed sanitize-threads check format lint docs bench python-peers clean
+.PHONY: help setup build program demo model test quick test-debug sanitize sanitize-changed sanitize-threads check format lint docs bench bench-pages support python-peers clean
 
 help: ## this list
 	@echo "Fovea. Targets (each does what it needs first):"
@@ -74,6 +74,12 @@ docs: setup ## the documentation as a site with search and an API reference, in 
 
 bench: build ## benchmarks; prints ratios (ARGS go to the benchmark programs)
 	@scripts/bench.sh $(ARGS)
+
+bench-pages: ## the tables of benchmarks/results/*.md from the result files
+	@scripts/bench-pages.py
+
+support: program ## the table of docs/support.md: what the program does with each mechanism
+	@scripts/support.py
 
 python-peers: setup ## a second environment with the full Python stack (5 GB), for peers and goldens only
 	@scripts/python-peers.sh

@@ -46,7 +46,7 @@ struct Inputs {
     std::vector<at::Tensor> all{q, k, v};
     AttentionTensors copy = tensors;
     for (const auto& [name, x] : copy.named())
-      if (x->defined()) all.push_back(*x);
+      if (x->defined() && x->requires_grad()) all.push_back(*x);
     return all;
   }
 };
@@ -142,6 +142,27 @@ Case focus(const AttentionSpec& base, int64_t length) {
   return c;
 }
 
+// The hard rule with the gradient of the soft groups: distillation, and the end of a training.
+Case straight_through(const AttentionSpec& base, int64_t length) {
+  Case c{.name = "focus, straight-through", .spec = base};
+  c.spec.focus = {.gate = FocusSpec::Gate::straight_through};
+  c.fill = [length](AttentionTensors& x) {
+    x.groups_bsk = leaf(at::softmax(at::randn({1, length, 8}) * 3.0, -1));
+    x.members_bs = top_members(x.groups_bsk, 2);
+  };
+  c.dense = [](const Inputs& x, const at::Tensor& hidden) {
+    const at::Tensor g = x.tensors.groups_bsk, i = at::arange(g.size(1));
+    const at::Tensor local = (i.unsqueeze(1) - i).lt(128).logical_or(i.lt(4).unsqueeze(0));
+    const at::Tensor shared = share_group(x.tensors.members_bs, x.tensors.members_bs)[0];
+    const at::Tensor agreement = at::matmul(g, g.transpose(-1, -2));
+    const at::Tensor factor = (shared.to(at::kFloat) + agreement - agreement.detach() + 1e-6)
+                                  .masked_fill(local, 1.0)
+                                  .log();
+    return at::matmul(softmax(scores(x) + factor.unsqueeze(1), hidden), x.v);
+  };
+  return c;
+}
+
 Inputs make_inputs(const Case& c, int64_t length) {
   const auto draw = [&] { return at::randn({1, c.spec.heads, length, c.spec.head_dim}); };
   Inputs x{leaf(draw()), leaf(draw()), leaf(draw()), draw(), {}};
@@ -189,7 +210,8 @@ void run(const Options& options) {
   base.heads = base.kv_heads = options.heads;
   base.head_dim = options.width;
   Json results = Json::array();
-  for (const Case& c : {multi_token(base), talking_heads(base), focus(base, options.length)}) {
+  for (const Case& c : {multi_token(base), talking_heads(base), focus(base, options.length),
+                        straight_through(base, options.length)}) {
     if (options.only.empty() || options.only == c.name) results.push_back(run_case(c, options));
   }
   if (options.output.empty()) return;

@@ -1,4 +1,4 @@
-// fovea adapter: LoRA adapters between runs, model folders and PEFT.
+// fovea adapter: what was added to a model, between runs, model folders and PEFT.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -38,22 +38,28 @@ std::string base_of_run(const fs::path& folder) {
 }
 
 void report(const Options& options, const Globals& globals, const char* what,
-            const ModelConfig& config, const LoraSettings& settings) {
+            const ModelConfig& config, const Adapter& adapter) {
+  const LoraSettings& settings = adapter.settings;
+  const size_t modules = lora_places(settings, config).size();
   int64_t parameters = 0;
-  const std::vector<LoraPlace> places = lora_places(settings, config);
-  for (const LoraPlace& p : places) parameters += p.rank * (p.inputs + p.outputs);
+  for (const auto& [name, tensor] : adapter.tensors) parameters += tensor.numel();
   if (globals.json) {
-    print(Json{{"folder", options.out},
-               {"modules", places.size()},
-               {"parameters", parameters},
-               {"rank", settings.rank},
-               {"targets", settings.targets}}
-              .dump(2) +
-          "\n");
+    Json json{{"folder", options.out},
+              {"modules", modules},
+              {"parameters", parameters},
+              {"attention", adapter.attention.has_value()}};
+    if (settings.active()) {
+      json["rank"] = settings.rank;
+      json["targets"] = settings.targets;
+    }
+    print(json.dump(2) + "\n");
     return;
   }
-  print(fmt::format("{}: {}, {} modules ({}), rank {}, {} parameters\n", options.out, what,
-                    places.size(), fmt::join(settings.targets, ", "), settings.rank, parameters));
+  std::string holds = adapter.attention ? "attention mechanisms" : "";
+  if (settings.active())
+    holds += fmt::format("{}{} modules ({}), rank {}", holds.empty() ? "" : ", ", modules,
+                         fmt::join(settings.targets, ", "), settings.rank);
+  print(fmt::format("{}: {}, {}, {} parameters\n", options.out, what, holds, parameters));
 }
 
 void write(const Options& options, const Globals& globals) {
@@ -64,7 +70,7 @@ void write(const Options& options, const Globals& globals) {
   adapter.base_name = options.base.empty() ? base_of_run(from) : options.base;
   write_folder(options.out,
                [&](const fs::path& folder) { write_adapter(folder, loaded.config, adapter); });
-  report(options, globals, "a PEFT adapter", loaded.config, adapter.settings);
+  report(options, globals, "an adapter folder", loaded.config, adapter);
 }
 
 void merge_or_unmerge(const Options& options, const Globals& globals, bool unmerge) {
@@ -76,7 +82,7 @@ void merge_or_unmerge(const Options& options, const Globals& globals, bool unmer
   write_folder(options.out,
                [&](const fs::path& folder) { save_model(folder, model, *base.tokenizer); });
   report(options, globals, unmerge ? "the base taken apart from its adapter" : "base and adapter",
-         base.config, adapter.settings);
+         base.config, adapter);
 }
 
 }  // namespace
@@ -84,7 +90,7 @@ void merge_or_unmerge(const Options& options, const Globals& globals, bool unmer
 Verb add_adapter_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
   Command* verb = app.add_subcommand(
-      "adapter", "LoRA adapters: to and from PEFT folders, out of merged weights");
+      "adapter", "adapters (LoRA, attention): to and from folders, out of merged weights");
   verb->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, const char* model_help) {
     Command* sub = verb->add_subcommand(name, help);

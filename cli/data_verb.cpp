@@ -181,7 +181,7 @@ Verb add_data_verb(Command& app, Globals& globals) {
       ->required();
   prepared->add_option("overrides", store->overrides, "of the recipe: key=value");
   prepared->add_option("--tokenizer", store->tokenizer,
-                       "folder with tokenizer.json, or bytes [the recipe's; bytes]");
+                       "bytes, or a tokenizer as the recipe takes it [the recipe's; bytes]");
   prepared->add_option("--field", store->field, "JSONL: the key that holds the text")
       ->capture_default_str();
   prepared->add_option("--cache", store->cache, "folder for the tokens [data.cache of the recipe]");

@@ -11,8 +11,10 @@
 #include "fovea/base/files.h"
 #include "fovea/eval/run_task.h"
 #include "fovea/eval/task_list.h"
+#include "fovea/report/heat_map.h"
 #include "fovea/report/table.h"
 #include "fovea/runtime/interrupt.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea::cli {
 namespace {
@@ -79,6 +81,52 @@ void print_groups(const TaskScore& score) {
   print("\n" + table.render(stdout_width()));
 }
 
+/// Score by length and depth of the tasks whose questions have both.
+std::vector<HeatMap> heat_maps(const std::vector<TaskScore>& scores) {
+  std::vector<HeatMap> maps;
+  for (const TaskScore& score : scores) {
+    std::vector<HeatPoint> points;
+    std::string column = "length";
+    for (const PartScore& cell : score.cells) {
+      if (cell.axes.contains("pairs")) column = "pairs";
+      if (!cell.axes.contains(column) || !cell.axes.contains("depth")) continue;
+      for (const MetricScore& m : cell.metrics) {
+        if (m.name == score.headline)
+          points.push_back({.length = cell.axes.at(column),
+                            .depth = cell.axes.at("depth"),
+                            .value = m.value,
+                            .items = m.items});
+      }
+    }
+    if (points.empty()) continue;
+    maps.push_back(make_heat_map(score.task + ": " + score.headline, points));
+    maps.back().column_title = column;
+  }
+  return maps;
+}
+
+/// Score by the axes of the tasks that have no depth.
+void print_cells(const TaskScore& score) {
+  if (score.cells.size() < 2 || score.cells.front().axes.contains("depth")) return;
+  std::string axes;
+  for (const auto& [axis, place] : score.cells.front().axes)
+    axes += (axes.empty() ? "" : ", ") + axis;
+  TextTable table({{.title = score.task + " by " + axes, .shrinks = true},
+                   {.title = score.headline, .right = true},
+                   {.title = "standard error", .right = true},
+                   {.title = "questions", .right = true}});
+  for (const PartScore& part : score.cells) {
+    std::string place;
+    for (const auto& [axis, value] : part.axes)
+      place += fmt::format("{}{:g}", place.empty() ? "" : ", ", value);
+    for (const MetricScore& m : part.metrics) {
+      if (m.name == score.headline)
+        table.add_row({place, value_text(m), error_text(m), std::to_string(m.items)});
+    }
+  }
+  print("\n" + table.render(stdout_width()));
+}
+
 void warn_of_refusals(const TaskScore& score) {
   if (score.refused == 0) return;
   warn(fmt::format("{}: {} of {} questions cannot be asked and are no part of the score: {}",
@@ -104,12 +152,16 @@ void add_eval_task_options(Command& verb, EvalTaskOptions& options) {
   verb.add_option("--lengths", options.lengths,
                   "tokens of made questions, with commas between them; default: the task's own")
       ->delimiter(',');
+  verb.add_option("--background", options.background,
+                  "text file, or folder of *.txt, that made questions hide things in; default: the "
+                  "essays of the data, else prose that comes with Fovea");
   verb.add_option("--context", options.context,
                   "tokens that the model reads at most; 0 = its trained context")
       ->check(in_range(ranges::kPositionCounts));
-  verb.add_option("--out", options.out,
-                  "folder for tasks.json and results/TASK.jsonl, a line a question; the same "
-                  "command goes on where it was stopped");
+  verb.add_option(
+      "--out", options.out,
+      "folder for tasks.json, results/TASK.jsonl, a line a question, and heat-maps.html "
+      "of tasks with depths; the same command goes on where it was stopped");
 }
 
 void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
@@ -128,7 +180,8 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
                           .limit = options.limit,
                           .shots = options.shots,
                           .seed = static_cast<uint64_t>(options.seed),
-                          .lengths = options.lengths};
+                          .lengths = options.lengths,
+                          .background = options.background};
     scores.push_back(
         run_task(loaded.model, *loaded.tokenizer, task, input,
                  {.context = options.context,
@@ -149,10 +202,18 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
     warn_of_refusals(score);
     json["tasks"].push_back(score.to_json());
   }
+  const std::vector<HeatMap> maps = heat_maps(scores);
   if (!options.out.empty()) write_file(out / "tasks.json", json.dump(2) + "\n");
+  if (!options.out.empty() && !maps.empty())
+    write_file(out / "heat-maps.html",
+               heat_map_page(json["model"].get<std::string>(), maps, code_version()));
   if (globals.json) return print(json.dump(2) + "\n");
   print_scores(scores);
-  for (const TaskScore& score : scores) print_groups(score);
+  for (const TaskScore& score : scores) {
+    print_groups(score);
+    print_cells(score);
+  }
+  for (const HeatMap& map : maps) print("\n" + heat_map_text(map, stdout_width()));
 }
 
 std::string known_tasks_help() {

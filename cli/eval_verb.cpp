@@ -10,11 +10,12 @@
 #include "cli/eval_tasks.h"
 #include "cli/eval_texts.h"
 #include "cli/options.h"
+#include "cli/retention_table.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
-#include "fovea/data/document_reader.h"
 #include "fovea/eval/copy_score.h"
 #include "fovea/eval/retention.h"
+#include "fovea/eval/score_documents.h"
 #include "fovea/eval/scoring.h"
 #include "fovea/report/table.h"
 #include "fovea/runtime/machine.h"
@@ -34,37 +35,6 @@ struct Options {
   int64_t top_k = 0, copy = 0, sinks = -1;
   bool retention = false;
 };
-
-class Collect : public DocumentSink {
- public:
-  Collect(std::vector<ScoreDocument>& documents, std::string source)
-      : documents_(documents), source_(std::move(source)) {}
-  void append(std::string_view text) override { text_ += text; }
-  void end() override {
-    if (!text_.empty()) documents_.push_back({source_, std::move(text_)});
-    text_.clear();
-  }
-  void abandon() override { text_.clear(); }
-
- private:
-  std::vector<ScoreDocument>& documents_;
-  std::string source_, text_;
-};
-
-std::vector<ScoreDocument> read_texts(const std::vector<std::string>& paths) {
-  std::vector<ScoreDocument> documents;
-  for (const std::string& path : paths) {
-    DataSource source;
-    source.path = path;
-    Collect sink(documents, source_name(source));
-    StoreCounts counts;
-    for (const SourceFile& file : list_source_files(source).files)
-      read_documents(file, {}, sink, counts, {});
-  }
-  require<InputError>(!documents.empty(), "eval", "no text to score in {}; check the paths",
-                      fmt::join(paths, ", "));
-  return documents;
-}
 
 void print_table(const ScoreResult& result) {
   TextTable table({{.title = "source", .shrinks = true},
@@ -98,37 +68,6 @@ void print_table(const ScoreResult& result) {
   print("\n" + positions.render(stdout_width()));
   print(
       fmt::format("\nwindow {} tokens, stride {}\n", result.options.window, result.options.stride));
-}
-
-void print_retention(const RetentionResult& r) {
-  const bool copy = r.full.copy > 0.0;
-  std::vector<TableColumn> columns{{.title = "attention"},
-                                   {.title = "pairs", .right = true},
-                                   {.title = "distant", .right = true},
-                                   {.title = "ppl/token", .right = true}};
-  if (copy) columns.push_back({.title = "copy ppl", .right = true});
-  TextTable table(columns);
-  const auto add = [&](const std::string& name, const RetentionScore& s, bool distant) {
-    std::vector<std::string> cells{
-        name, fmt::format("{:.1f} %", 100.0 * s.pairs),
-        distant ? fmt::format("{:.1f} %", 100.0 * s.distant) : std::string(),
-        fmt::format("{:.3f}", s.perplexity)};
-    if (copy) cells.push_back(fmt::format("{:.3f}", s.copy));
-    table.add_row(std::move(cells));
-  };
-  add("full", r.full, false);
-  add("soft gate", r.soft, false);
-  for (const RetentionRow& row : r.rows) {
-    table.add_rule();
-    add(fmt::format("top-{} of {}{}", row.top_k, r.groups, row.full ? ": full attention" : ""),
-        row.trained, !row.full);
-    if (row.full) break;  // larger ones are no other
-    add(fmt::format("  window {} and sinks", row.window), row.windowed, false);
-    add("  random groups", row.random, true);
-  }
-  print(table.render(stdout_width()));
-  print(fmt::format("\nwindow {} tokens, stride {}; local: {} tokens and {} sinks\n",
-                    r.options.window, r.options.stride, r.local_window, r.sinks));
 }
 
 void run_retention(const Options& options, const Globals& globals, LoadedModel& loaded,
@@ -171,7 +110,7 @@ void run(const Options& options, const Globals& globals) {
     return run_eval_tasks(options.tasks, globals, loaded, options.model);
   if (!options.written.prompts.empty())
     return run_eval_texts(options.written, options.tasks.seed, globals, loaded);
-  const std::vector<ScoreDocument> documents = read_texts(options.texts);
+  const std::vector<ScoreDocument> documents = read_score_documents(options.texts);
   if (options.retention) return run_retention(options, globals, loaded, documents);
   Progress progress(stderr_progress(globals));
   const ScoreResult result =

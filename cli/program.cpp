@@ -30,6 +30,8 @@ constexpr const char* kDescription =
     "  fovea compare recipes/demo.yaml                 standard against Focal attention, with a "
     "report\n"
     "  fovea train RECIPE model.layers=8               one model; run again to resume\n"
+    "  fovea retrofit MODEL --with focus --text FILE --out DIR   another attention on a pretrained "
+    "model\n"
     "  fovea eval runs/NAME --text FILE                bits per byte and perplexity of a text\n"
     "  fovea generate runs/NAME \"Once upon\"           text from a model; fovea chat runs/NAME\n"
     "  fovea inspect runs/A runs/B --text TEXT         what attention does on a text, side by "
@@ -110,7 +112,7 @@ int fovea::cli::run_program(int argc, char** argv) {
   open_closed_streams();
   const std::string_view first = argc > 1 ? argv[1] : "";
   if (first == "train" || first == "compare" || first == "eval" || first == "generate" ||
-      first == "chat")
+      first == "chat" || first == "retrofit")
     fovea::cli::limit_spinning();
   ignore_output_signals();
   CLI::App app(kDescription, "fovea");
@@ -126,7 +128,8 @@ int fovea::cli::run_program(int argc, char** argv) {
       fovea::cli::add_data_verb(root, globals),    fovea::cli::add_checkpoint_verb(root, globals),
       fovea::cli::add_adapter_verb(root, globals), fovea::cli::add_attention_verb(root, globals),
       fovea::cli::add_plan_verb(root, globals),    fovea::cli::add_inspect_verb(root, globals),
-      fovea::cli::add_info_verb(root, globals),    fovea::cli::add_completion_verb(root, globals)};
+      fovea::cli::add_info_verb(root, globals),    fovea::cli::add_completion_verb(root, globals),
+      fovea::cli::add_retrofit_verb(root, globals)};
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;
     names.reserve(verbs.size());

@@ -35,6 +35,7 @@ struct Verb {
 
 Verb add_train_verb(Command& app, Globals& globals);
 Verb add_compare_verb(Command& app, Globals& globals);
+Verb add_retrofit_verb(Command& app, Globals& globals);
 Verb add_eval_verb(Command& app, Globals& globals);
 Verb add_generate_verb(Command& app, Globals& globals);
 Verb add_chat_verb(Command& app, Globals& globals);

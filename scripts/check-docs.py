@@ -7,8 +7,8 @@ A fenced block is checked by what stands behind its language:
     ```cpp compile   compiled as the program's own sources are; without a main() its lines stand in a function
     ```yaml recipe   read by `fovea train --print-config` (`fovea compare`, where it has a `compare` map)
 In every block and `code` word: `make TARGET` and `fovea VERB --option` must exist, paths into the repository too, and
-relative links must lead to a file (and its heading). Pictures of docs/images/ that a script draws must be what
-it draws.
+relative links must lead to a file (and its heading). Pictures of docs/images/ and tables that a script makes must be what
+it makes.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -114,6 +114,17 @@ def picture_problems() -> list[str]:
     return problems
 
 
+def generated_problems() -> list[str]:
+    """Pages that scripts write: each script says with --check what is not current."""
+    problems = []
+    for script in ("bench-pages.py", "support.py"):
+        done = subprocess.run([sys.executable, ROOT / "scripts" / script, "--check"], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            problems += (done.stdout + done.stderr).splitlines() or [f"scripts/{script} --check failed"]
+    return problems
+
+
 def scratch_folder(folder: pathlib.Path) -> None:
     for entry in ROOT.iterdir():
         if entry.name not in ("runs", ".git"):
@@ -187,7 +198,7 @@ def main() -> int:
     if not PROGRAM.exists():
         print(f"[docs] no {PROGRAM.relative_to(ROOT)}: run 'make build'")
         return 1
-    problems, snippets = picture_problems(), 0
+    problems, snippets = picture_problems() + generated_problems(), 0
     for document in documents():
         with tempfile.TemporaryDirectory(prefix="fovea-docs-") as name:
             scratch_folder(pathlib.Path(name))

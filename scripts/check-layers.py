@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 # A layer may include itself and what stands before it.
-LAYERS = ["base", "config", "runtime", "kernels", "attention", "nn", "text", "data", "checkpoint", "infer", "eval", "report",
+LAYERS = ["base", "config", "runtime", "kernels", "attention", "nn", "text", "data", "report", "checkpoint", "infer", "eval",
           "train", "retrofit", "compare", "serve"]
 # These build on a machine without torch (and compile in a second instead of ten).
 TORCH_FREE = {"base", "config", "kernels", "text", "data", "report"}

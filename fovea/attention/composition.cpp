@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fovea/attention/paths/fused_call.h"
+#include "fovea/attention/paths/mixing.h"
 #include "fovea/attention/stages.h"
 #include "fovea/base/error.h"
 
@@ -48,7 +49,7 @@ std::string_view kernels_of(const AttentionSpec& spec) {
   AttentionCall call{.spec = spec, .q = at::empty({1, spec.heads, 1, spec.head_dim})};
   call.spec.differential = false;  // its two maps are what the kernels see
   if (call.key_rule() != KeyRule::mask) return "grouped";
-  return why_not_pointwise(call) ? "reference" : "fused";
+  return why_not_pointwise(call) && why_not_mixing(call) ? "reference" : "fused";
 }
 
 }  // namespace

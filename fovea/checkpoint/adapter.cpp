@@ -15,35 +15,76 @@ namespace {
 
 constexpr const char* kWhere = "adapter";
 
-void require_adapter(const ModelConfig& config, bool wanted) {
-  require<UnsupportedError>(!wanted || config.lora.active(), kWhere,
+constexpr int64_t kSampled = 32, kNumbers = 8;  // matrices, and numbers of each
+// A 4-bit copy of a model stays above 0.99, merged adapters above 0.8; another model is near 0.
+constexpr double kSameBase = 0.5;
+
+void require_lora(const ModelConfig& config) {
+  require<UnsupportedError>(config.lora.active(), kWhere,
                             "this model has no adapter; give a run trained with model.lora, or a "
                             "PEFT folder");
-  require<UnsupportedError>(wanted || !config.lora.active(), kWhere,
-                            "this model has an adapter already; merge it or take its base");
 }
 
-// A model of `config` with every parameter that `from` has; A and B of `adapter` where it is given.
+bool added(const Parameter& p) { return p.origin == Parameter::Origin::added; }
+
+bool attention_of_its_own(const Transformer& model) {
+  return model.config().attention != base_attention(model.config().attention);
+}
+
+void copy_given(Parameter& to, const Adapter& adapter) {
+  const auto found = adapter.tensors.find(to.name);
+  require<CheckpointError>(found != adapter.tensors.end(), kWhere, "tensor '{}' is missing",
+                           to.name);
+  require<CheckpointError>(found->second.sizes() == to.value.sizes(), kWhere,
+                           "'{}' must be [{}]; got [{}]: the adapter is for another base", to.name,
+                           fmt::join(to.value.sizes(), ", "),
+                           fmt::join(found->second.sizes(), ", "));
+  to.value.copy_(found->second);
+}
+
+// A model of `config` with every parameter that `from` has, and those that `adapter` brings.
 Transformer copy_of(const Transformer& from, const ModelConfig& config, const Adapter* adapter) {
   const at::NoGradGuard no_grad;
   Transformer to(config, 0, from.device(), FirstNumbers::awaited);
+  size_t given = 0;
   for (Parameter& p : to.parameters().all()) {
-    if (adapter != nullptr && is_lora(p.name)) {
-      const auto found = adapter->tensors.find(p.name);
-      require<CheckpointError>(found != adapter->tensors.end(), kWhere, "tensor '{}' is missing",
-                               p.name);
-      require<CheckpointError>(found->second.sizes() == p.value.sizes(), kWhere,
-                               "'{}' must be [{}]; got [{}]: the adapter is for another base",
-                               p.name, fmt::join(p.value.sizes(), ", "),
-                               fmt::join(found->second.sizes(), ", "));
-      p.value.copy_(found->second);
-    } else {
-      const Parameter& same = *from.parameters().find(p.name);
-      p.value.copy_(same.value);
-      p.stored = same.stored;
+    if (const Parameter* same = from.parameters().find(p.name)) {
+      p.value.copy_(same->value);
+      p.stored = same->stored;
+    } else if (adapter != nullptr) {
+      copy_given(p, *adapter);
+      ++given;
+    }
+  }
+  if (adapter != nullptr && given != adapter->tensors.size()) {
+    for (const auto& [name, tensor] : adapter->tensors) {
+      const bool known =
+          to.parameters().find(name) != nullptr && from.parameters().find(name) == nullptr;
+      require<CheckpointError>(known, kWhere, "tensor '{}' has no place in this model", name);
     }
   }
   return to;
+}
+
+void check_base(const Transformer& base, const Adapter& adapter) {
+  if (!adapter.base_sample.defined()) return;
+  const at::Tensor ours = sample_of_base(base).to(at::kDouble),
+                   theirs = adapter.base_sample.to(at::kDouble);
+  const bool sizes = ours.sizes() == theirs.sizes();
+  const double alike =
+      sizes ? ((ours * theirs).sum() / (ours.norm() * theirs.norm() + 1e-30)).item<double>() : 0.0;
+  require<CheckpointError>(alike > kSameBase, kWhere,
+                           "the adapter is for another base{}: expected weights like those it was "
+                           "trained on, got a similarity of {:.2f}; give that model",
+                           adapter.base_name.empty() ? "" : " ('" + adapter.base_name + "')",
+                           alike);
+}
+
+Transformer without_lora(const Transformer& model) {
+  require_lora(model.config());
+  ModelConfig config = model.config();
+  config.lora = {};
+  return copy_of(model, config, nullptr);
 }
 
 // Adds `sign` s B A of every place to the weights of `model`.
@@ -64,32 +105,88 @@ void add_products(Transformer& model, const LoraSettings& settings, double sign,
 
 }  // namespace
 
-Adapter adapter_of(const Transformer& model) {
-  require_adapter(model.config(), true);
-  Adapter adapter{.settings = model.config().lora, .tensors = {}, .base_name = ""};
+AttentionSettings base_attention(const AttentionSettings& attention) {
+  AttentionSettings base = attention;
+  base.temperature_per_layer.clear();
+  base.spec.temperature = {};
+  base.spec.multi_token = {};
+  base.spec.head_mix = {};
+  base.spec.focus = {};
+  base.spec.routing = {};
+  base.spec.kv_shift = {};
+  base.spec.own = {};
+  base.spec.head_output = {};
+  base.spec.sink_logit = false;
+  base.multi_token = {};
+  base.focus = {};
+  base.routing = {};
+  base.decay_added = false;
+  return base;
+}
+
+at::Tensor sample_of_base(const Transformer& model) {
+  std::vector<at::Tensor> rows;
   for (const Parameter& p : model.parameters().all()) {
-    if (is_lora(p.name))
+    if (static_cast<int64_t>(rows.size()) == kSampled) break;
+    if (added(p) || p.value.dim() != 2 || p.value.numel() < kNumbers) continue;
+    const at::Tensor flat = p.value.detach().reshape({-1});
+    const int64_t step = flat.numel() / kNumbers;
+    at::Tensor row = at::empty({kNumbers}, at::kFloat);
+    for (int64_t i = 0; i < kNumbers; ++i) row[i] = flat[i * step].to(at::kCPU, at::kFloat);
+    rows.push_back(row / (row.norm() + 1e-12));
+  }
+  return rows.empty() ? at::zeros({0, kNumbers}) : at::stack(rows);
+}
+
+Adapter adapter_of(const Transformer& model) {
+  const ModelConfig& config = model.config();
+  Adapter adapter{.settings = config.lora,
+                  .tensors = {},
+                  .attention = {},
+                  .base_name = "",
+                  .base_sample = sample_of_base(model)};
+  if (attention_of_its_own(model)) adapter.attention = config.attention;
+  require<UnsupportedError>(adapter.settings.active() || adapter.attention.has_value(), kWhere,
+                            "this model has no adapter and no attention mechanism; give a run "
+                            "trained with model.lora or model.attention, or a PEFT folder");
+  for (const Parameter& p : model.parameters().all()) {
+    if (added(p))
       adapter.tensors.emplace(p.name, p.value.detach().to(at::kCPU, at::kFloat).clone());
   }
   return adapter;
 }
 
 Transformer with_adapter(const Transformer& base, const Adapter& adapter) {
-  require_adapter(base.config(), false);
   ModelConfig config = base.config();
-  config.lora = adapter.settings;
+  if (adapter.settings.active()) {
+    require<UnsupportedError>(!config.lora.active(), kWhere,
+                              "this model has an adapter already; merge it or take its base");
+    config.lora = adapter.settings;
+  }
+  if (adapter.attention) {
+    require<UnsupportedError>(!attention_of_its_own(base), kWhere,
+                              "this model has attention mechanisms already, and the adapter brings "
+                              "others; give the base that it was trained on");
+    require<CheckpointError>(
+        base_attention(*adapter.attention) == base_attention(config.attention), kWhere,
+        "the adapter is for another base: masks, soft-cap or biases of its attention differ");
+    config.attention = *adapter.attention;
+  }
+  check_base(base, adapter);
   return copy_of(base, config.resolved(config.vocab_size), &adapter);
 }
 
 Transformer without_adapter(const Transformer& model) {
-  require_adapter(model.config(), true);
   ModelConfig config = model.config();
+  require<UnsupportedError>(config.lora.active() || attention_of_its_own(model), kWhere,
+                            "this model has no adapter; it is a base itself");
   config.lora = {};
+  config.attention = base_attention(config.attention);
   return copy_of(model, config, nullptr);
 }
 
 Transformer merge_adapter(const Transformer& model) {
-  Transformer merged = without_adapter(model);
+  Transformer merged = without_lora(model);
   add_products(merged, model.config().lora, 1.0, [&](const std::string& name) {
     return model.parameters().find(name)->value.to(at::kCPU);
   });
@@ -97,6 +194,9 @@ Transformer merge_adapter(const Transformer& model) {
 }
 
 Transformer unmerge_adapter(const Transformer& merged, const Adapter& adapter) {
+  require<UnsupportedError>(adapter.settings.active() && !adapter.attention, kWhere,
+                            "only LoRA is merged into weights, so only LoRA is taken out; this "
+                            "adapter holds attention mechanisms");
   Transformer model = with_adapter(merged, adapter);
   add_products(model, adapter.settings, -1.0,
                [&](const std::string& name) { return adapter.tensors.at(name); });

@@ -1,16 +1,20 @@
-// LoRA adapters apart from their base: taken off, put on, merged into the weights and out of them
-// again; folders in the layout of PEFT (spec 5.1, 5.2).
+// Adapters apart from their base: everything that a retrofit put on a frozen model, taken off, put
+// on, written and read again (spec 5.1, 5.2).
 //
-// A folder is adapter_config.json and adapter_model.safetensors as the `peft` package writes and
-// reads them. Modules have the names of the base's family in `transformers`; GPT-2's `c_attn` is
-// the site qkv_proj of ours, in other families qkv_proj is written as its three parts, which is the
-// same function.
+// An adapter holds LoRA's A and B, and the parameters and state of the attention mechanisms (Focus,
+// temperature, Multi-Token kernels, head mixes). A folder is adapter_config.json and
+// adapter_model.safetensors as the `peft` package writes and reads them; the attention's keys stand
+// under "fovea" in the first, its tensors beside A and B in the second. An adapter without LoRA has
+// the peft_type FOVEA. Modules have the names of the base's family in `transformers`; GPT-2's
+// `c_attn` is the site qkv_proj of ours, in other families qkv_proj is written as its three parts,
+// which is the same function.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "fovea/checkpoint/safetensors.h"
@@ -19,30 +23,45 @@
 namespace fovea {
 
 struct Adapter {
-  LoraSettings settings;
-  TensorMap tensors;      ///< A and B by registry name, float32
-  std::string base_name;  ///< what it was trained on; "" = unknown
+  LoraSettings settings;  ///< rank 0 = no LoRA
+  TensorMap tensors;      ///< every parameter and state that was added, by registry name, float32
+  /// The attention with its mechanisms; nothing where the base's stays as it is.
+  std::optional<AttentionSettings> attention;
+  std::string base_name;   ///< what it was trained on; "" = unknown
+  at::Tensor base_sample;  ///< sample_of_base() of that model; undefined in folders of PEFT
 };
 
-/// A copy of the model's adapter. UnsupportedError for a model without one.
+/// The keys of `attention` that belong to the architecture: the mechanisms that an adapter can hold
+/// are neutral.
+AttentionSettings base_attention(const AttentionSettings& attention);
+
+/// A few numbers of the matrices of a model without what was added, [n, 8] float32. Another number
+/// format moves them a little, another model makes others of them.
+at::Tensor sample_of_base(const Transformer& model);
+
+/// A copy of everything that was added to the model. UnsupportedError where nothing was.
 Adapter adapter_of(const Transformer& model);
 
-/// Copies of a model, on its device and with the default compute options. Each throws
-/// UnsupportedError where there is an adapter and none may be, or none and one must.
+/// Copies of a model, on its device and with the default compute options.
+///
+/// with_adapter(): UnsupportedError where the model has LoRA, or attention of its own, and the
+/// adapter brings it; CheckpointError where the adapter is for another base.
 Transformer with_adapter(const Transformer& base, const Adapter& adapter);
+/// The base. UnsupportedError where nothing was added.
 Transformer without_adapter(const Transformer& model);
-/// W + s B A (rounded once, from float64) and no adapter.
+/// W + s B A (rounded once, from float64) and no LoRA; attention stays. UnsupportedError for a
+/// model without LoRA.
 Transformer merge_adapter(const Transformer& model);
-/// W - s B A with the adapter on it: what merge_adapter() was given, but for rounding.
+/// W - s B A with LoRA on it: what merge_adapter() was given, but for rounding.
 Transformer unmerge_adapter(const Transformer& merged, const Adapter& adapter);
 
-/// Reads a PEFT folder for a base of `config`. CheckpointError: missing files, damaged or wrong
+/// Reads an adapter folder for a base of `config`. CheckpointError: missing files, damaged or wrong
 /// values, modules or shapes that the base does not have (an adapter for another base).
 /// UnsupportedError: another kind of adapter, and options that change the mathematics (DoRA,
 /// biases, embeddings, whole modules, starts that changed the base), each by name.
 Adapter read_adapter(const std::filesystem::path& folder, const ModelConfig& config);
 
-/// Writes a PEFT folder; `config` is the base's. UnsupportedError for adapters on a part of GPT-2's
+/// Writes an adapter folder; `config` is the base's. UnsupportedError for LoRA on a part of GPT-2's
 /// joined projection, which PEFT cannot name.
 void write_adapter(const std::filesystem::path& folder, const ModelConfig& config,
                    const Adapter& adapter);

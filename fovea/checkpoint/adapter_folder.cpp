@@ -1,4 +1,4 @@
-// Adapter folders in the layout of PEFT (spec 5.2).
+// Adapter folders in the layout of PEFT (spec 5.2), with our attention mechanisms beside LoRA.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -15,6 +15,7 @@
 #include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/families.h"
 #include "fovea/checkpoint/family_keys.h"
+#include "fovea/config/reader.h"
 #include "fovea/nn/lora.h"
 #include "fovea/text/word_splitter.h"
 
@@ -26,10 +27,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kConfig = "adapter_config.json", kWeights = "adapter_model.safetensors",
                            kPrefix = "base_model.model.", kA = ".lora_A.weight",
-                           kB = ".lora_B.weight";
+                           kB = ".lora_B.weight", kOurs = "fovea", kOurType = "FOVEA",
+                           kSample = "fovea_base_sample";
 
 bool is_gpt2(ModelConfig base) {
   base.lora = {};
+  base.attention = base_attention(base.attention);
   return hugging_face_config(base)["model_type"] == "gpt2";
 }
 
@@ -79,7 +82,8 @@ bool harmless(const std::string& key) {
                                                        "loftq_config",
                                                        "runtime_config",
                                                        "eva_config",
-                                                       "corda_config"};
+                                                       "corda_config",
+                                                       "fovea"};
   return keys.contains(key);
 }
 
@@ -87,8 +91,9 @@ bool harmless(const std::string& key) {
 void refuse_other_mathematics(const Json& json, const FamilyKeys& keys) {
   const std::string& where = keys.where();
   const std::string type = keys.text("peft_type", "");
-  require<UnsupportedError>(type == "LORA", where,
-                            "only adapters of peft_type LORA are read; got '{}'", type);
+  require<UnsupportedError>(type == "LORA" || type == kOurType, where,
+                            "only adapters of peft_type LORA and {} are read; got '{}'", kOurType,
+                            type);
   const std::string bias = keys.text("bias", "none");
   require<UnsupportedError>(bias == "none", where,
                             "adapters with trained biases are not read; got bias '{}'", bias);
@@ -166,22 +171,23 @@ std::string without(const std::string& text, std::string_view prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
 
+at::Tensor read_numbers(const SafetensorsFile& file, const std::string& name) {
+  const at::Tensor x = file.tensor(name);
+  require<CheckpointError>(at::isFloatingType(x.scalar_type()), file.path().string(),
+                           "'{}' must hold floating-point numbers; got {}; the file is damaged",
+                           name, safetensors_dtype(x.scalar_type()));
+  const at::Tensor wide = x.to(at::kFloat).clone();
+  require<NumericalError>(at::isfinite(wide).all().item<bool>(), file.path().string(),
+                          "'{}' holds NaN or infinity; train the adapter again", name);
+  return wide;
+}
+
 // A and B of one place, checked against the base.
 void read_pair(const SafetensorsFile& file, const std::string& module, LoraPlace& place,
                Adapter& adapter) {
   const std::string a_name = fmt::format("{}{}{}", kPrefix, module, kA),
                     b_name = fmt::format("{}{}{}", kPrefix, module, kB);
-  const auto read = [&](const std::string& name) {
-    const at::Tensor x = file.tensor(name);
-    require<CheckpointError>(at::isFloatingType(x.scalar_type()), file.path().string(),
-                             "'{}' must hold floating-point numbers; got {}; the file is damaged",
-                             name, safetensors_dtype(x.scalar_type()));
-    const at::Tensor wide = x.to(at::kFloat).clone();
-    require<NumericalError>(at::isfinite(wide).all().item<bool>(), file.path().string(),
-                            "'{}' holds NaN or infinity; train the adapter again", name);
-    return wide;
-  };
-  const at::Tensor a = read(a_name), b = read(b_name);
+  const at::Tensor a = read_numbers(file, a_name), b = read_numbers(file, b_name);
   const bool fits = a.dim() == 2 && b.dim() == 2 && a.size(1) == place.inputs &&
                     b.size(0) == place.outputs && a.size(0) == b.size(1) && a.size(0) > 0;
   require<CheckpointError>(
@@ -193,24 +199,69 @@ void read_pair(const SafetensorsFile& file, const std::string& module, LoraPlace
   adapter.tensors.emplace(place.b_name(), b);
 }
 
-}  // namespace
+// The attention keys of an adapter of ours; nothing in folders of PEFT.
+std::optional<AttentionSettings> read_attention(const FamilyKeys& keys) {
+  const Json* ours = keys.find(kOurs.data());
+  if (ours == nullptr || !ours->is_object() || !ours->contains("attention")) return std::nullopt;
+  AttentionSettings attention;
+  try {
+    read_fields(parse_json(ours->at("attention").dump(), keys.where()), attention,
+                "fovea.attention");
+  } catch (const ConfigError& error) {
+    throw CheckpointError(error.what());
+  }
+  return attention;
+}
 
-Adapter read_adapter(const fs::path& folder, const ModelConfig& config) {
-  const Json json = read_config(folder);
-  const FamilyKeys keys(json, (folder / kConfig).string());
-  refuse_other_mathematics(json, keys);
-  const SafetensorsFile file(folder / kWeights);
+// The sample of the base as JSON, in the file's metadata: programs that read PEFT pass it over.
+std::string sample_text(const at::Tensor& sample_n8) {
+  Json rows = Json::array();
+  const at::Tensor x = sample_n8.to(at::kDouble).contiguous();
+  for (int64_t i = 0; i < x.size(0); ++i) {
+    const double* row = x[i].const_data_ptr<double>();
+    rows.push_back(std::vector<double>(row, row + x.size(1)));
+  }
+  return rows.dump();
+}
+
+at::Tensor read_sample(const SafetensorsFile& file) {
+  const auto found = file.metadata().find(std::string(kSample));
+  if (found == file.metadata().end()) return {};
+  const Json rows(nlohmann::json::parse(found->second, nullptr, false));
+  std::vector<at::Tensor> out;
+  for (const Json& row : rows) {
+    require<CheckpointError>(
+        row.is_array() && row.size() == 8 &&
+            std::ranges::all_of(row, [](const Json& v) { return v.is_number(); }),
+        file.path().string(), "the metadata '{}' must hold rows of 8 numbers; the file is damaged",
+        kSample);
+    out.push_back(at::tensor(row.get<std::vector<double>>(), at::kFloat));
+  }
+  return out.empty() ? at::zeros({0, 8}) : at::stack(out);
+}
+
+// What stands beside A and B. `known`: the tensors of LoRA.
+void read_attention_tensors(const SafetensorsFile& file, int64_t layers,
+                            const std::set<std::string, std::less<>>& known, Adapter& adapter) {
+  for (const SafetensorsEntry& entry : file.entries()) {
+    if (known.contains(entry.name)) continue;
+    require<CheckpointError>(adapter.attention && entry.name.starts_with(kPrefix) &&
+                                 !entry.name.ends_with(kA) && !entry.name.ends_with(kB),
+                             file.path().string(),
+                             "tensor '{}' belongs to no linear layer of this base ({} layers): the "
+                             "adapter is for another base, or adapts more than linear layers",
+                             entry.name, layers);
+    adapter.tensors.emplace(without(entry.name, kPrefix), read_numbers(file, entry.name));
+  }
+}
+
+// Places, ranks and scales of the linear layers that the file adapts.
+std::vector<LoraPlace> read_places(const FamilyKeys& keys, const SafetensorsFile& file,
+                                   const ModelConfig& config,
+                                   std::set<std::string, std::less<>>& known, Adapter& adapter) {
   const bool gpt2 = is_gpt2(config);
-  Adapter adapter;
-  adapter.base_name = keys.text("base_model_name_or_path", "");
   LoraSettings& settings = adapter.settings;
-  settings = {.rank = keys.integer("r", 8),
-              .alpha = keys.real("lora_alpha", 8.0),
-              .dropout = keys.real("lora_dropout", 0.0),
-              .rslora = keys.flag("use_rslora", false),
-              .targets = {}};
   std::vector<LoraPlace> places;
-  std::set<std::string, std::less<>> known;
   for (LoraPlace place : possible_lora_places(config)) {
     const std::string module = module_name(place, gpt2);
     if (module.empty()) continue;
@@ -226,13 +277,34 @@ Adapter read_adapter(const fs::path& folder, const ModelConfig& config) {
           {.module = without(place.module, "model."), .rank = place.rank, .alpha = place.alpha});
     places.push_back(std::move(place));
   }
-  for (const SafetensorsEntry& entry : file.entries()) {
-    require<CheckpointError>(known.contains(entry.name), file.path().string(),
-                             "tensor '{}' belongs to no linear layer of this base ({} layers): the "
-                             "adapter is for another base, or adapts more than linear layers",
-                             entry.name, config.layers);
+  return places;
+}
+
+}  // namespace
+
+Adapter read_adapter(const fs::path& folder, const ModelConfig& config) {
+  const Json json = read_config(folder);
+  const FamilyKeys keys(json, (folder / kConfig).string());
+  refuse_other_mathematics(json, keys);
+  const SafetensorsFile file(folder / kWeights);
+  Adapter adapter;
+  adapter.base_name = keys.text("base_model_name_or_path", "");
+  adapter.attention = read_attention(keys);
+  adapter.base_sample = read_sample(file);
+  LoraSettings& settings = adapter.settings;
+  if (keys.text("peft_type", "") == "LORA") {
+    settings = {.rank = keys.integer("r", 8),
+                .alpha = keys.real("lora_alpha", 8.0),
+                .dropout = keys.real("lora_dropout", 0.0),
+                .rslora = keys.flag("use_rslora", false),
+                .targets = {}};
   }
-  require<CheckpointError>(!places.empty(), file.path().string(), "the file holds no adapter");
+  std::set<std::string, std::less<>> known;
+  const std::vector<LoraPlace> places = read_places(keys, file, config, known, adapter);
+  read_attention_tensors(file, config.layers, known, adapter);
+  require<CheckpointError>(!places.empty() || (adapter.attention && !settings.active()),
+                           file.path().string(), "the file holds no adapter");
+  if (!settings.active()) return adapter;
   settings.targets = compact(places, config.layers, [](const LoraPlace& p) {
     return std::pair{std::string(enum_name(p.site)), without(p.module, "model.")};
   });
@@ -295,6 +367,8 @@ Json number(double value) {
 void write_adapter(const fs::path& folder, const ModelConfig& config, const Adapter& adapter) {
   const bool gpt2 = is_gpt2(config);
   TensorMap tensors;
+  for (const auto& [name, x] : adapter.tensors)
+    if (!is_lora(name)) tensors.emplace(fmt::format("{}{}", kPrefix, name), x.contiguous());
   const auto written = places_to_write(config, adapter, gpt2, tensors);
   const LoraSettings& s = adapter.settings;
   Json ranks = Json::object(), alphas = Json::object();
@@ -317,30 +391,33 @@ void write_adapter(const fs::path& folder, const ModelConfig& config, const Adap
         const std::string part = end.substr(layer + 1);
         return std::pair{gpt2 ? part : part.substr(part.find('.') + 1), end};
       });
-  const Json json{{"peft_type", "LORA"},
-                  {"task_type", "CAUSAL_LM"},
-                  {"base_model_name_or_path",
-                   adapter.base_name.empty() ? Json(nullptr) : Json(adapter.base_name)},
-                  {"revision", nullptr},
-                  {"inference_mode", true},
-                  {"r", s.rank},
-                  {"lora_alpha", number(s.alpha)},
-                  {"lora_dropout", s.dropout},
-                  {"target_modules", targets},
-                  {"exclude_modules", nullptr},
-                  {"fan_in_fan_out", gpt2},
-                  {"bias", "none"},
-                  {"init_lora_weights", true},
-                  {"use_rslora", s.rslora},
-                  {"use_dora", false},
-                  {"rank_pattern", ranks},
-                  {"alpha_pattern", alphas},
-                  {"layers_to_transform", nullptr},
-                  {"layers_pattern", nullptr},
-                  {"modules_to_save", nullptr},
-                  {"auto_mapping", nullptr}};
+  Json json{{"peft_type", s.active() ? "LORA" : std::string(kOurType)},
+            {"task_type", "CAUSAL_LM"},
+            {"base_model_name_or_path",
+             adapter.base_name.empty() ? Json(nullptr) : Json(adapter.base_name)},
+            {"revision", nullptr},
+            {"inference_mode", true},
+            {"r", s.rank},
+            {"lora_alpha", number(s.alpha)},
+            {"lora_dropout", s.dropout},
+            {"target_modules", targets},
+            {"exclude_modules", nullptr},
+            {"fan_in_fan_out", gpt2},
+            {"bias", "none"},
+            {"init_lora_weights", true},
+            {"use_rslora", s.rslora},
+            {"use_dora", false},
+            {"rank_pattern", ranks},
+            {"alpha_pattern", alphas},
+            {"layers_to_transform", nullptr},
+            {"layers_pattern", nullptr},
+            {"modules_to_save", nullptr},
+            {"auto_mapping", nullptr}};
+  if (adapter.attention) json[kOurs] = {{"attention", fields_to_json(*adapter.attention)}};
   make_folders(folder);
-  write_safetensors(folder / kWeights, tensors, {{"format", "pt"}});
+  TextMap metadata{{"format", "pt"}};
+  if (adapter.base_sample.defined()) metadata.emplace(kSample, sample_text(adapter.base_sample));
+  write_safetensors(folder / kWeights, tensors, metadata);
   write_file(folder / kConfig, json.dump(2) + "\n");
 }
 

@@ -24,6 +24,8 @@ constexpr const char *kModel = "tokenizer.ggml.model", *kPre = "tokenizer.ggml.p
                      *kTokens = "tokenizer.ggml.tokens", *kTypes = "tokenizer.ggml.token_type",
                      *kMerges = "tokenizer.ggml.merges", *kBegin = "tokenizer.ggml.bos_token_id",
                      *kEnd = "tokenizer.ggml.eos_token_id",
+                     *kEndOfTurn = "tokenizer.ggml.eot_token_id",
+                     *kEndOfMessage = "tokenizer.ggml.eom_token_id",
                      *kPad = "tokenizer.ggml.padding_token_id",
                      *kAddBegin = "tokenizer.ggml.add_bos_token",
                      *kScores = "tokenizer.ggml.scores",
@@ -131,6 +133,17 @@ class Lists {
                              "'{}' must be the id of one of {} tokens; got {}", key, tokens.size(),
                              id);
     return id < 0 ? "" : tokens[static_cast<size_t>(id)];
+  }
+  /// The ids that end a text beside the end mark: end of turn, end of message.
+  std::vector<int32_t> ends(size_t count) const {
+    std::vector<int32_t> ids;
+    for (const char* key : {kEndOfTurn, kEndOfMessage}) {
+      const int64_t id = integer(key, -1);
+      require<CheckpointError>(id >= -1 && id < static_cast<int64_t>(count), where_,
+                               "'{}' must be the id of one of {} tokens; got {}", key, count, id);
+      if (id >= 0) ids.push_back(static_cast<int32_t>(id));
+    }
+    return ids;
   }
   /// The type of each of `count` tokens; normal where the file does not say.
   std::vector<int64_t> types(size_t count) const {
@@ -282,6 +295,18 @@ SentencePieceModel sentencepiece_model(const Lists& lists, const std::string& wh
   return model;
 }
 
+/// A GGUF names three ids that end a text.
+void put_ends(const Tokenizer& tokenizer, GgufMetadata& metadata) {
+  constexpr std::array kKeys{kEndOfTurn, kEndOfMessage};
+  std::vector<int32_t> ends = tokenizer.ends();
+  std::erase(ends, tokenizer.eos());
+  require<UnsupportedError>(ends.size() <= kKeys.size(), "GGUF",
+                            "expected at most {} ids that end a text beside the end mark; got {}; "
+                            "export a model folder",
+                            kKeys.size(), ends.size());
+  for (size_t n = 0; n < ends.size(); ++n) metadata[kKeys[n]] = GgufValue::of_integer(ends[n]);
+}
+
 /// The metadata of a SentencePiece model for a model with `count` ids.
 GgufMetadata sentencepiece_metadata(const SentencePieceModel& model, const Tokenizer& tokenizer,
                                     size_t count) {
@@ -325,6 +350,7 @@ GgufMetadata sentencepiece_metadata(const SentencePieceModel& model, const Token
   named(kBegin, model.bos);
   named(kEnd, model.eos);
   named(kPad, model.pad);
+  put_ends(tokenizer, metadata);
   metadata[kTokens] = GgufValue::of_texts(std::move(tokens));
   metadata[kTypes] = GgufValue::of_integers(std::move(types));
   metadata[kScores] = std::move(scores);
@@ -432,7 +458,9 @@ TokenizerText gguf_tokenizer_json(const GgufMetadata& metadata, const std::strin
         {"trim_offsets", true},
         {"use_regex", false}}},
       {"model", model}};
-  TokenizerText text{.json = root.dump(1) + "\n", .marks = {.eos = name(end), .pad = name(pad)}};
+  TokenizerText text{
+      .json = root.dump(1) + "\n",
+      .marks = {.eos = name(end), .pad = name(pad), .ends = lists.ends(tokens.size())}};
   const std::string here = fmt::format("\"vocab\": \"{}\"", kHere);
   const size_t place = text.json.rfind(here);  // no text of the file stands behind it
   text.json.replace(place, here.size(), "\"vocab\": {" + vocabulary + "}");
@@ -458,8 +486,12 @@ std::shared_ptr<const Tokenizer> gguf_tokenizer(const GgufMetadata& metadata,
     if (model == "llama") {
       const Lists lists(metadata, where);
       const SentencePieceModel pieces = sentencepiece_model(lists, where);
-      return sentencepiece_tokenizer(
-          pieces, {pieces.eos, pieces.pad, lists.integer(kAddBegin, 1) != 0}, where);
+      return sentencepiece_tokenizer(pieces,
+                                     {.eos = pieces.eos,
+                                      .pad = pieces.pad,
+                                      .adds_bos = lists.integer(kAddBegin, 1) != 0,
+                                      .ends = lists.ends(pieces.pieces.size())},
+                                     where);
     }
     TokenizerText text = gguf_tokenizer_json(metadata, where);
     return json_tokenizer(std::move(text.json), text.marks, where);
@@ -505,6 +537,7 @@ GgufMetadata gguf_tokenizer_metadata(const Tokenizer& tokenizer, int64_t vocabul
   for (const auto& [key, id] : {std::pair(kBegin, begin), std::pair(kEnd, tokenizer.eos()),
                                 std::pair(kPad, tokenizer.pad())})
     if (id >= 0) metadata[key] = GgufValue::of_integer(id);
+  put_ends(tokenizer, metadata);
   return metadata;
 }
 

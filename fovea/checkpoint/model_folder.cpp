@@ -202,7 +202,8 @@ Json model_config_json(const ModelConfig& config, const Tokenizer& tokenizer, at
     json["model_type"] = "fovea";
   }
   json["bos_token_id"] = id(tokenizer.bos());
-  json["eos_token_id"] = id(tokenizer.eos());
+  const std::vector<int32_t> ends = tokenizer.ends();
+  json["eos_token_id"] = ends.size() > 1 ? Json(ends) : id(tokenizer.eos());
   json["pad_token_id"] = id(tokenizer.pad());
   json["torch_dtype"] = dtype_name(dtype);
   json["fovea"] = {{"tokenizer", tokenizer.fingerprint()}, {"model", fields_to_json(config)}};

@@ -11,9 +11,9 @@
 
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/run_folder.h"
+#include "fovea/compare/baselines.h"
 #include "fovea/compare/collect.h"
 #include "fovea/config/reader.h"
-#include "fovea/data/ngram.h"
 #include "fovea/infer/generate.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/runtime/machine.h"
@@ -68,25 +68,6 @@ DataInfo data_info(const Corpus& corpus, const std::vector<ValidationSet>& sets)
   for (const ValidationSet& set : sets) info.validation_bytes += set.bytes;
   info.fingerprint = corpus.fingerprint();
   return info;
-}
-
-std::vector<CompareBaseline> score_baselines(const std::vector<std::string>& names,
-                                             const Corpus& corpus,
-                                             const std::vector<ValidationSet>& sets) {
-  std::vector<CompareBaseline> baselines;
-  if (names.empty()) return baselines;
-  const ByteNgrams ngrams = fit_ngrams(corpus);
-  for (const std::string& name : names) {
-    const int order = name == "unigram" ? 1 : name == "bigram" ? 2 : 3;
-    NgramScore total;
-    for (const ValidationSet& set : sets) {
-      const NgramScore score = ngrams.score(order, set, corpus.tokenizer());
-      total.nats += score.nats;
-      total.bytes += score.bytes;
-    }
-    baselines.push_back({.name = "byte " + name, .bits_per_byte = total.bits_per_byte()});
-  }
-  return baselines;
 }
 
 /// Runs one planned run (or takes its stored result) and adds it to `result`.
@@ -196,7 +177,7 @@ CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& confi
   result.torch_version = TORCH_VERSION;
   result.data = data_info(*corpus, sets);
   result.reference = config.reference;
-  result.baselines = score_baselines(config.baselines, *corpus, sets);
+  result.baselines = score_baselines(config.baselines, base, config.seeds.front(), corpus, sets);
   for (const VariantConfig& v : config.variants) {
     CompareVariant& variant = result.variants.emplace_back();
     variant.name = v.name;

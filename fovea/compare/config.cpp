@@ -42,8 +42,11 @@ void CompareConfig::describe(FieldVisitor& v) {
             "what is equal: tokens (train.steps or train.tokens), time (train.seconds), or "
             "parameters (tokens, and ffn_width is fitted)"},
            budget);
-  v.texts({"baselines", "byte models fitted on the same text: unigram, bigram, trigram"},
-          baselines);
+  v.texts(
+      {"baselines",
+       "byte models (unigram, bigram, trigram), each fitted on the bytes that a run of the first "
+       "seed sees, and on the whole training text"},
+      baselines);
   v.nested({"sample", "a text sample of each variant"}, sample);
   v.nested({"map", "attention maps"}, map);
   v.nested_list(

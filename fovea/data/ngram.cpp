@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <span>
 
 #include "fovea/base/error.h"
@@ -38,6 +39,32 @@ double interpolate(std::span<const Count> counts, uint8_t byte, double lower) {
              : lower;
 }
 
+/// Calls visit(older, newer, byte) for every byte of the counted targets: `newer` stands before it
+/// in its row and document, `older` before that; -1 where the row or document began, `bos` for the
+/// mark of a beginning.
+template <class Visit>
+void for_each_target(const Batch& batch, const Tokenizer& tokenizer, int bos, const Visit& visit) {
+  int older = -1, newer = -1;
+  const auto push = [&](int symbol) {
+    older = newer;
+    newer = symbol;
+  };
+  for (size_t i = 0; i < batch.tokens.size(); ++i) {
+    const bool row_begins = i % static_cast<size_t>(batch.length) == 0;
+    if (row_begins || batch.documents[i] != batch.documents[i - 1]) older = newer = -1;
+    if (batch.tokens[i] == tokenizer.bos()) push(bos);
+    for (const char c : tokenizer.piece(batch.tokens[i])) push(static_cast<uint8_t>(c));
+    if (batch.targets[i] < 0) continue;
+    int before = older, last = newer;
+    for (const char c : tokenizer.piece(batch.targets[i])) {
+      const auto byte = static_cast<uint8_t>(c);
+      visit(before, last, byte);
+      before = last;
+      last = byte;
+    }
+  }
+}
+
 }  // namespace
 
 double NgramScore::bits_per_byte() const {
@@ -52,20 +79,30 @@ void ByteNgrams::add(std::string_view text, bool begins) {
     before_last_ = -1;
     last_ = kBos;
   }
-  int older = before_last_, newer = last_;
   for (const char c : text) {
-    const size_t byte = static_cast<uint8_t>(c);
-    ++singles_[byte];
-    if (newer >= 0) ++pairs_[static_cast<size_t>(newer) * kBytes + byte];
-    if (older >= 0) {
-      const size_t row = static_cast<size_t>(older) * kSymbols + static_cast<size_t>(newer);
-      ++triples_[row * kBytes + byte];
-    }
-    older = newer;
-    newer = static_cast<int>(byte);
+    const auto byte = static_cast<uint8_t>(c);
+    count(before_last_, last_, byte);
+    before_last_ = last_;
+    last_ = byte;
   }
-  before_last_ = older;
-  last_ = newer;
+}
+
+void ByteNgrams::add(const Batch& batch, const Tokenizer& tokenizer) {
+  for_each_target(batch, tokenizer, kBos,
+                  [&](int older, int newer, uint8_t byte) { count(older, newer, byte); });
+}
+
+void ByteNgrams::count(int older, int newer, uint8_t byte) {
+  ++singles_[byte];
+  if (newer >= 0) ++pairs_[static_cast<size_t>(newer) * kBytes + byte];
+  if (older >= 0) {
+    const size_t row = static_cast<size_t>(older) * kSymbols + static_cast<size_t>(newer);
+    ++triples_[row * kBytes + byte];
+  }
+}
+
+int64_t ByteNgrams::bytes() const {
+  return static_cast<int64_t>(std::accumulate(singles_.begin(), singles_.end(), uint64_t{0}));
 }
 
 double ByteNgrams::probability(int order, int older, int newer, uint8_t byte) const {
@@ -99,26 +136,10 @@ NgramScore ByteNgrams::score(int order, const ValidationSet& set,
                        "expected an order from 1 to {}; got {}", max_order, order);
   NgramScore score;
   for (const Batch& batch : set.batches) {
-    int older = -1, newer = -1;
-    const auto push = [&](int symbol) {
-      older = newer;
-      newer = symbol;
-    };
-    for (size_t i = 0; i < batch.tokens.size(); ++i) {
-      const bool row_begins = i % static_cast<size_t>(batch.length) == 0;
-      if (row_begins || batch.documents[i] != batch.documents[i - 1]) older = newer = -1;
-      if (batch.tokens[i] == tokenizer.bos()) push(kBos);
-      for (const char c : tokenizer.piece(batch.tokens[i])) push(static_cast<uint8_t>(c));
-      if (batch.targets[i] < 0) continue;
-      int before = older, last = newer;
-      for (const char c : tokenizer.piece(batch.targets[i])) {
-        const auto byte = static_cast<uint8_t>(c);
-        score.nats -= std::log(probability(order, before, last, byte));
-        ++score.bytes;
-        before = last;
-        last = byte;
-      }
-    }
+    for_each_target(batch, tokenizer, kBos, [&](int older, int newer, uint8_t byte) {
+      score.nats -= std::log(probability(order, older, newer, byte));
+      ++score.bytes;
+    });
   }
   return score;
 }

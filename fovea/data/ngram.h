@@ -34,6 +34,10 @@ class ByteNgrams {
 
   /// Counts one document, or its next part where `begins` is false.
   void add(std::string_view text, bool begins = true);
+  /// Counts the counted targets of a training batch, with the context that score() gives them.
+  void add(const Batch& batch, const Tokenizer& tokenizer);
+  /// Bytes counted.
+  int64_t bytes() const;
   /// Log-likelihood in nats of `byte` after `context` (oldest first, at most the last order-1 bytes
   /// are used); `at_start`: the context reaches back to the beginning of the document.
   double log_probability(int order, std::string_view context, bool at_start, uint8_t byte) const;
@@ -43,6 +47,7 @@ class ByteNgrams {
 
  private:
   static constexpr int kBos = 256, kSymbols = 257;
+  void count(int older, int newer, uint8_t byte);
   double probability(int order, int older, int newer, uint8_t byte) const;
 
   int last_ = -1, before_last_ = -1;       // context of add(); -1: none

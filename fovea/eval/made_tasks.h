@@ -4,13 +4,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "fovea/eval/made/prose.h"
 #include "fovea/eval/task.h"
 
 namespace fovea {
 
-/// All of them, with the data that they take from TaskInput::data.
+/// All of them (docs/made-tasks.md). Where TaskInput::limit is 0, a task has kMadeQuestions for
+/// each length; question n has length n mod the number of lengths, so that a limit cuts all alike.
+/// `items` throws ConfigError for a length that no question fits into or a number below 0, and
+/// InputError where TaskInput::data lacks the files that a task is made from.
 std::vector<Task> made_tasks();
+
+inline constexpr int64_t kMadeQuestions = 100;
+/// Lengths of the tasks' own.
+inline constexpr int64_t kMadeLengths[] = {1024, 2048, 4096};
+
+/// What things are hidden in: TaskInput::background; else the essays in text/paul_graham_essays of
+/// TaskInput::data; else built_in_prose().
+std::shared_ptr<const Prose> background_prose(const TaskInput& input);
 
 }  // namespace fovea

@@ -115,7 +115,9 @@ RetentionResult measure_retention(
   Measure measure(model, tokenizer, documents, options, progress);
   result.full = measure.score(FocusMode::off, {}, "full attention");
   result.soft = measure.score(FocusMode::configured, {}, "soft gate");
-  for (int64_t k = 1; k <= spec.groups; ++k) {
+  const int64_t most =
+      options.most_top_k > 0 ? std::min(options.most_top_k, spec.groups) : spec.groups;
+  for (int64_t k = 1; k <= most; ++k) {
     RetentionRow row{.top_k = k, .full = 2 * k > spec.groups};
     if (row.full) {
       row.trained = result.full;

@@ -23,6 +23,7 @@ struct RetentionOptions {
   int64_t sinks = -1;  ///< below 0 = the model's own
   int64_t copy = 0;    ///< tokens of the copy score; 0 = none
   int64_t copy_windows = 16;
+  int64_t most_top_k = 0;  ///< rows for 1 ... this many groups a token; 0 = all
 };
 
 /// One way to attend.
@@ -54,9 +55,9 @@ double window_pairs(int64_t tokens, int64_t window, int64_t sinks);
 /// The smallest window that keeps at least `pairs` of them.
 int64_t window_of_pairs(int64_t tokens, double pairs, int64_t sinks);
 
-/// Rows for 1 ... K groups a token. `progress(label, done, total)` in documents; it may throw.
-/// UnsupportedError for a model without Focus. The model's compute options are as before
-/// afterwards.
+/// Rows for 1 ... K groups a token, or `most_top_k`. `progress(label, done, total)` in documents;
+/// it may throw. UnsupportedError for a model without Focus. The model's compute options are as
+/// before afterwards.
 RetentionResult measure_retention(
     Transformer& model, const Tokenizer& tokenizer, std::span<const ScoreDocument> documents,
     const RetentionOptions& options,

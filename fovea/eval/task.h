@@ -46,6 +46,8 @@ struct TaskInput {
   int64_t shots = -1;            ///< solved examples before the question; -1 = the task's own
   uint64_t seed = 1234;          ///< of drawn shots and of made questions
   std::vector<int64_t> lengths;  ///< of made questions, in tokens; empty = the task's own
+  /// Text file, or folder of *.txt, that made questions hide things in; empty = the task's own.
+  std::filesystem::path background;
 };
 
 /// Questions 0 ... size - 1. `make(n)` is pure: the same n gives the same question.

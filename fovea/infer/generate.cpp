@@ -74,7 +74,11 @@ TextSession::TextSession(const Transformer& model, const Tokenizer& tokenizer,
 
 void TextSession::append(std::string_view text) {
   const size_t before = tokens_.size();
-  tokenizer_.append(text, tokens_);
+  if (has_text(tokenizer_, tokens_)) {
+    tokenizer_.append_more(text, tokens_);
+  } else {
+    tokenizer_.append(text, tokens_);
+  }
   try {
     if (when_full_ == WhenFull::stop) require_fits(model_, std::ssize(tokens_), context_);
   } catch (const InputError&) {
@@ -151,7 +155,7 @@ void TextSession::forget_text_after(size_t first_token, const std::string& stop)
     rest -= size;
   }
   tokens_.resize(count);
-  tokenizer_.append(std::string_view(kept).substr(kept.size() - rest), tokens_);
+  tokenizer_.append_more(std::string_view(kept).substr(kept.size() - rest), tokens_);
   shorten_cache(static_cast<int64_t>(count));
 }
 

@@ -140,14 +140,43 @@ struct TextRequest {
   std::vector<int32_t> tokens = {};
 };
 
-/// Receives result n, in the order of the requests.
+/// Receives the result of request n.
 using TextDone = std::function<void(size_t n, const GenerateResult& result)>;
 
-/// Continues many prompts; each gets the text that generate_text() gives it. Where the fused
-/// decoder takes the model several texts share each step, however long they are. After `interrupt`
-/// the results that remain say `interrupted`.
+/// What a batch is at; said after every step.
+struct BatchProgress {
+  int64_t finished = 0, writing = 0, reading = 0;  ///< requests; reading: of their prompts
+  int64_t tokens = 0;                              ///< new ones of all texts so far
+  int64_t cache_bytes = 0;                         ///< of the texts at work
+  int64_t most_cache_bytes = 0;                    ///< since the start
+};
+
+/// How many requests are answered at once.
+struct BatchOptions {
+  enum class Order { requests, finished };
+
+  int64_t batch = 8;  ///< texts at once, from 1 to 16
+  Order order = Order::requests;
+  /// What the caches of texts at once may take together, in bytes; 0 = half of the machine's
+  /// memory. A text that needs more is answered alone.
+  int64_t cache_bytes = 0;
+  std::function<void(const BatchProgress&)> progress;
+};
+
+/// Bytes of caches that a batch may reach: those of the requests that need most, within the bound.
+/// InputError as generate_texts().
+int64_t batch_cache_bytes(const Transformer& model, const Tokenizer& tokenizer,
+                          std::span<const TextRequest> requests, const ContextOptions& context,
+                          const BatchOptions& batch);
+
+/// Continues many prompts; each gets the text that generate_text() gives it, bit for bit. Where the
+/// fused decoder takes the model, `batch` texts share each step; a finished one makes room for the
+/// next, and prompts are read in parts between the steps. `done` comes in the order of the requests
+/// or as they finish. After `interrupt` the results that remain say `interrupted`. ConfigError for
+/// an impossible batch.
 void generate_texts(const Transformer& model, const Tokenizer& tokenizer,
                     std::span<const TextRequest> requests, const ContextOptions& context,
-                    const TextDone& done, const std::atomic<bool>* interrupt = nullptr);
+                    const TextDone& done, const std::atomic<bool>* interrupt = nullptr,
+                    const BatchOptions& batch = {});
 
 }  // namespace fovea

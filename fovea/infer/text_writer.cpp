@@ -13,10 +13,6 @@
 namespace fovea {
 namespace {
 
-// Tokens read at a time: bounds the activations of a long prompt, and is where Ctrl-C acts. Long
-// enough that plans and packed keys of grouped attention are made rarely (docs/kernels/grouped.md).
-constexpr int64_t kReadChunk = 2048;
-
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -25,14 +21,18 @@ bool is_set(const std::atomic<bool>* flag) {
   return flag != nullptr && flag->load(std::memory_order_relaxed);
 }
 
-/// Where the text behind a prompt stands: a prompt of marks alone has no text.
+/// Where the text behind a prompt stands.
 IncrementalDecoder::From from_of(const Tokenizer& tokenizer, std::span<const int32_t> prompt) {
-  const bool text =
-      std::ranges::any_of(prompt, [&](int32_t token) { return !tokenizer.piece(token).empty(); });
-  return text ? IncrementalDecoder::From::middle : IncrementalDecoder::From::start;
+  return has_text(tokenizer, prompt) ? IncrementalDecoder::From::middle
+                                     : IncrementalDecoder::From::start;
 }
 
 }  // namespace
+
+bool has_text(const Tokenizer& tokenizer, std::span<const int32_t> tokens) {
+  return std::ranges::any_of(tokens,
+                             [&](int32_t token) { return !tokenizer.piece(token).empty(); });
+}
 
 TextWriter::TextWriter(const Tokenizer& tokenizer, const GenerateOptions& options,
                        std::span<const int32_t> tokens, TextStream stream)
@@ -61,7 +61,7 @@ void TextWriter::take(const at::Tensor& logits, std::vector<int32_t>& tokens) {
   // A padded vocabulary has logits for ids that mean nothing.
   const int32_t token = sampler_.next(logits.narrow(0, 0, tokenizer_.vocab_size()));
   ++result_.tokens;
-  if (token == tokenizer_.eos()) return end(FinishReason::end);
+  if (tokenizer_.ends_text(token)) return end(FinishReason::end);
   tokens.push_back(token);
   emit(stops_.push(decoder_.push(token)));
   if (stopped()) end(FinishReason::stop);
@@ -129,17 +129,20 @@ void require_fits(const Transformer& model, int64_t tokens, int64_t context) {
                       context, tokens, model.config().context);
 }
 
+at::Tensor read_chunk(const Transformer& model, std::span<const int32_t> tokens,
+                      DecodeState& state) {
+  const int64_t first = state.length(), count = std::min(kReadChunk, std::ssize(tokens) - first);
+  const at::Tensor ids = at::empty({1, count}, at::kLong);
+  std::copy_n(tokens.begin() + first, count, ids.mutable_data_ptr<int64_t>());
+  return model.decode(ids.to(model.device()), state)[0];
+}
+
 at::Tensor read_tokens(const Transformer& model, std::span<const int32_t> tokens,
                        DecodeState& state, const std::atomic<bool>* interrupt) {
-  const auto size = static_cast<int64_t>(tokens.size());
   at::Tensor logits;
-  while (state.length() < size && !is_set(interrupt)) {
-    const int64_t first = state.length(), count = std::min(kReadChunk, size - first);
-    const at::Tensor ids = at::empty({1, count}, at::kLong);
-    std::copy_n(tokens.begin() + first, count, ids.mutable_data_ptr<int64_t>());
-    logits = model.decode(ids.to(model.device()), state);
-  }
-  return state.length() < size ? at::Tensor() : logits[0];
+  while (state.length() < std::ssize(tokens) && !is_set(interrupt))
+    logits = read_chunk(model, tokens, state);
+  return state.length() < std::ssize(tokens) ? at::Tensor() : logits;
 }
 
 }  // namespace fovea

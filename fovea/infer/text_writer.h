@@ -61,11 +61,23 @@ int64_t needed_context(const Transformer& model, int64_t prompt, int64_t max_tok
 int64_t needed_context(const Transformer& model, const Tokenizer& tokenizer,
                        std::string_view prompt, int64_t max_tokens, const ContextOptions& options);
 
+/// Whether some token stands for text: a prompt of marks alone has none.
+bool has_text(const Tokenizer& tokenizer, std::span<const int32_t> tokens);
+
 /// InputError for a text of no token.
 void require_tokens(int64_t tokens);
 
 /// InputError where the text does not fit.
 void require_fits(const Transformer& model, int64_t tokens, int64_t context);
+
+/// Tokens that are read at a time: bounds the activations of a long prompt, and how long other
+/// texts wait for it. The same for every text, because logits depend on it in their last bits.
+constexpr int64_t kReadChunk = 512;
+
+/// Reads the next kReadChunk of `tokens` into the cache of one text, or what is left of them; the
+/// logits [v] after the last one read.
+at::Tensor read_chunk(const Transformer& model, std::span<const int32_t> tokens,
+                      DecodeState& state);
 
 /// Brings the cache of one text to all `tokens`; the logits [v] after the last of them, undefined
 /// where `interrupt` came first.

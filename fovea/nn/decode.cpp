@@ -15,15 +15,24 @@
 
 namespace fovea {
 
+std::vector<std::vector<StreamSpec>> Transformer::Impl::cached_streams() const {
+  std::vector<std::vector<StreamSpec>> streams;
+  for (const LayerWeights& layer : layers)
+    streams.push_back(cache_streams(spec_in_force(layer.spec, compute), compute.dtype));
+  return streams;
+}
+
+int64_t Transformer::decode_state_bytes(int64_t batch, int64_t capacity) const {
+  int64_t bytes = 0;
+  for (const std::vector<StreamSpec>& streams : impl_->cached_streams())
+    bytes += cache_bytes(streams, batch, capacity);
+  return bytes;
+}
+
 DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) const {
   DecodeState state;
-  std::vector<std::vector<StreamSpec>> streams;
-  int64_t bytes = 0;
-  for (const LayerWeights& layer : impl_->layers) {
-    streams.push_back(
-        cache_streams(spec_in_force(layer.spec, impl_->compute), impl_->compute.dtype));
-    bytes += cache_bytes(streams.back(), batch, capacity);
-  }
+  const std::vector<std::vector<StreamSpec>> streams = impl_->cached_streams();
+  const int64_t bytes = decode_state_bytes(batch, capacity);
   if (impl_->device.is_cpu())
     require_memory(fmt::format("a text of {} tokens", capacity),
                    static_cast<double>(bytes) + position_table_bytes(impl_->config, capacity));
@@ -69,14 +78,15 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
   const at::NoGradGuard no_grad;
   impl_->check({.tokens_bt = tokens_bt});
   require_decode(impl_->compute);
-  const std::optional<std::string> why_not = impl_->prepare_fused_decoder(tokens_bt, state);
+  DecodeState* const one = &state;
+  const std::optional<std::string> why_not = impl_->prepare_fused_decoder(tokens_bt, {&one, 1});
   state.path = {.name = why_not ? PathName::by_layers : PathName::fused_decoder,
                 .isa = std::string(enum_name(chosen_isa()))};
   if (why_not)
     state.path.reason = {.kind = PathReason::Kind::refused,
                          .detail = "no fused decoder: " + *why_not};
   if (!why_not) {
-    const at::Tensor z = impl_->ruled(impl_->decode_fused(tokens_bt, state));
+    const at::Tensor z = impl_->ruled(impl_->decode_fused(tokens_bt, {&one, 1}));
     return all ? z.unsqueeze(1) : z;
   }
   at::Tensor states = impl_->walk_next(tokens_bt, state);
@@ -89,6 +99,27 @@ at::Tensor Transformer::decode_hidden(const at::Tensor& tokens_bt, DecodeState& 
   impl_->check({.tokens_bt = tokens_bt});
   require_decode(impl_->compute);
   return impl_->walk_next(tokens_bt, state);
+}
+
+at::Tensor Transformer::decode_together(const at::Tensor& tokens_b1,
+                                        std::span<DecodeState* const> states) const {
+  const at::NoGradGuard no_grad;
+  ModelInput input;
+  input.tokens_bt = tokens_b1;
+  impl_->check(input);
+  int64_t sequences = 0;
+  for (const DecodeState* state : states) sequences += state->sequences();
+  require<ShapeError>(sequences == tokens_b1.size(0), "decode",
+                      "expected one token of each of {} sequences; got {}", sequences,
+                      tokens_b1.size(0));
+  if (const auto why_not = impl_->prepare_fused_decoder(tokens_b1, states))
+    fail<UnsupportedError>("decode",
+                           "expected texts that the fused decoder takes together; got others: {}; "
+                           "decode them one by one",
+                           *why_not);
+  for (DecodeState* state : states)
+    state->path = {.name = PathName::fused_decoder, .isa = std::string(enum_name(chosen_isa()))};
+  return impl_->ruled(impl_->decode_fused(tokens_b1, states));
 }
 
 }  // namespace fovea

@@ -9,14 +9,7 @@
 #include "fovea/base/error.h"
 
 namespace fovea {
-namespace {
 
-struct Place {
-  const DecodeState* state = nullptr;
-  int64_t sequence = 0;
-};
-
-/// Whether positions below the shorter table's end are rotated alike.
 bool same_rotation(const RopeTable& a, const RopeTable& b) {
   if (!a.cos_pf.defined() || !b.cos_pf.defined()) return a.cos_pf.defined() == b.cos_pf.defined();
   if (a.cos_pf.data_ptr() == b.cos_pf.data_ptr()) return true;
@@ -26,6 +19,13 @@ bool same_rotation(const RopeTable& a, const RopeTable& b) {
   };
   return same(a.cos_pf, b.cos_pf) && same(a.sin_pf, b.sin_pf);
 }
+
+namespace {
+
+struct Place {
+  const DecodeState* state = nullptr;
+  int64_t sequence = 0;
+};
 
 DecodeState gather(std::span<const Place> places) {
   require<ConfigError>(!places.empty(), "decode", "expected at least one sequence; got none");

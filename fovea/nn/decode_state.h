@@ -18,6 +18,9 @@ namespace fovea {
 
 class FusedDecoder;  // fused_decoder.h
 
+/// Whether positions below the shorter table's end are rotated alike.
+bool same_rotation(const RopeTable& a, const RopeTable& b);
+
 class DecodeState {
  public:
   std::vector<AttentionCache> layers;

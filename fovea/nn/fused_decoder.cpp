@@ -34,8 +34,9 @@ kernels::Projection projection(const at::Tensor& w, const at::Tensor& bias) {
 }
 
 template <class T>
-kernels::HeadRows<T> heads_of(const CachedRows& rows) {
-  return {static_cast<T*>(rows.data), rows.batch, rows.head, rows.row};
+kernels::HeadRows<T> heads_of(const CachedRows& rows, size_t sequence) {
+  T* const data = static_cast<T*>(rows.data) + static_cast<int64_t>(sequence) * rows.batch;
+  return {data, rows.batch, rows.head, rows.row};
 }
 
 RowNorm row_norm(const BlockDescription& block, const NormWeights& w, bool present) {
@@ -69,6 +70,36 @@ kernels::TokenGroups token_groups(const FocusSpec& spec, const LayerFocus& focus
           .top_k = spec.top_k};
 }
 
+/// The keys of one layer with hard Focus: those of each state, seen by the kernels as one.
+struct FocusKeys {
+  std::vector<std::unique_ptr<TokenKeys>> states;
+  std::vector<int64_t> sequences;  // of each state
+  std::vector<std::vector<int32_t>> seen;
+
+  std::span<const std::vector<int32_t>> choose(std::span<const uint64_t> members) {
+    seen.clear();
+    size_t first = 0;
+    for (size_t n = 0; n < sequences.size(); ++n) {
+      const auto count = static_cast<size_t>(sequences[n]);
+      for (const std::vector<int32_t>& rows : states[n]->choose(members.subspan(first, count)))
+        seen.push_back(rows);
+      first += count;
+    }
+    return seen;
+  }
+  void keep() {
+    for (size_t n = 0; n < sequences.size(); ++n) states[n]->keep();
+  }
+  kernels::KeyChoice choice() {
+    return {.object = this,
+            .choose =
+                [](void* keys, std::span<const uint64_t> members) {
+                  return static_cast<FocusKeys*>(keys)->choose(members);
+                },
+            .keep = [](void* keys) { static_cast<FocusKeys*>(keys)->keep(); }};
+  }
+};
+
 /// The head sizes and norms of all layers; one compiled model.
 template <class T>
 class Compiled final : public FusedDecoder {
@@ -97,25 +128,39 @@ class Compiled final : public FusedDecoder {
         .head = projection(head, {})};
     for (size_t i = 0; i < layers.size(); ++i) {
       model.layers.push_back(layer_of(layers[i], specs_[i]));
-      keys_.push_back(specs_[i].focus.active() ? std::make_unique<TokenKeys>(specs_[i]) : nullptr);
     }
     const int64_t sequences = this->key().sequences;
+    keys_.resize(layers.size());
     sequences_.resize(layers.size(),
                       std::vector<kernels::SequenceStep>(static_cast<size_t>(sequences)));
+    caches_.resize(layers.size(),
+                   std::vector<kernels::SequenceCache<T>>(static_cast<size_t>(sequences)));
     steps_.resize(layers.size());
+    for (size_t i = 0; i < layers.size(); ++i) {
+      steps_[i].sequences = sequences_[i];
+      steps_[i].caches = caches_[i];
+      if (specs_[i].focus.active()) steps_[i].choice = keys_[i].choice();
+    }
     decoder_ = std::make_unique<kernels::Decoder<T>>(std::move(model), sequences);
   }
 
-  void step(const at::Tensor& x_b1c, DecodeState& state, const at::Tensor& z_bv) override {
+  void step(const at::Tensor& x_b1c, std::span<DecodeState* const> states,
+            const at::Tensor& z_bv) override {
     // Values by distance are made from a table that may change.
     if (bias_table_.defined())
       bias_.bias_hn.copy_(decode_bias(specs_.front(), bias_table_).bias_hn);
-    const std::vector<int64_t> positions = state.lengths();
+    positions_.clear();
+    for (const DecodeState* state : states)
+      for (const int64_t length : state->lengths()) positions_.push_back(length);
     for (size_t i = 0; i < steps_.size(); ++i) {
-      place_tokens(i, positions, state.layers[i], state.sorted[i]);
-      if (keys_[i]) state.path.plan = keys_[i]->plan();
+      keys_[i].sequences.clear();
+      size_t first = 0;
+      for (size_t n = 0; n < states.size(); ++n) {
+        place_tokens(i, n, first, *states[n]);
+        first += static_cast<size_t>(states[n]->sequences());
+      }
     }
-    decoder_->run({.positions = positions,
+    decoder_->run({.positions = positions_,
                    .layers = steps_,
                    .x = static_cast<const T*>(x_b1c.const_data_ptr()),
                    .logits = z_bv.mutable_data_ptr<float>()});
@@ -151,27 +196,28 @@ class Compiled final : public FusedDecoder {
             .groups = token_groups(spec.focus, w.focus)};
   }
 
-  /// Makes room for the token of each sequence, and says what it reads.
-  void place_tokens(size_t layer, const std::vector<int64_t>& positions, AttentionCache& cache,
-                    SortedCopy& sorted) {
+  /// Makes room for the tokens of state n, whose first sequence is `first`, and says what they
+  /// read.
+  void place_tokens(size_t layer, size_t n, size_t first, DecodeState& state) {
     const AttentionSpec& spec = specs_[layer];
-    std::vector<kernels::SequenceStep>& sequences = sequences_[layer];
-    kernels::LayerStep<T>& step = steps_[layer];
-    step.sequences = sequences;
-    if (TokenKeys* const keys = keys_[layer].get()) {
-      keys->begin(cache, sorted);
-      step.keys = heads_of<T>(keys->keys());
-      step.values = heads_of<T>(keys->values());
-      step.choice = keys->choice();
-      for (size_t b = 0; b < positions.size(); ++b)
+    AttentionCache& cache = state.layers[layer];
+    const auto count = static_cast<size_t>(cache.batch());
+    const auto sequences = std::span(sequences_[layer]).subspan(first, count);
+    const auto positions = std::span(positions_).subspan(first, count);
+    if (spec.focus.active()) {
+      TokenKeys& keys = keys_of(layer, n);
+      keys.begin(cache, state.sorted[layer]);
+      keys_[layer].sequences.push_back(cache.batch());
+      state.path.plan = keys.plan();
+      place_caches(layer, first, count, keys.keys(), keys.values());
+      for (size_t b = 0; b < count; ++b)
         sequences[b] = {.first = 0,
-                        .key_row = keys->row(static_cast<int64_t>(b)),
+                        .key_row = keys.row(static_cast<int64_t>(b)),
                         .seen = {.near = {.begin = 0, .end = positions[b] + 1}, .far = {}}};
     } else {
       const CachedRows rows = cache.extend(stream::kKeys);
-      step.keys = heads_of<T>(rows);
-      step.values = heads_of<T>(cache.extend(stream::kValues));
-      for (size_t b = 0; b < positions.size(); ++b) {
+      place_caches(layer, first, count, rows, cache.extend(stream::kValues));
+      for (size_t b = 0; b < count; ++b) {
         const KeptRows& kept = rows.sequences[b];
         const KeyRange run{.begin = 0, .end = kept.rows, .shift = kept.first_position};
         sequences[b] = {.first = kept.begin,
@@ -181,7 +227,7 @@ class Compiled final : public FusedDecoder {
     }
     if (!keeps_prefix_sum(spec.temperature)) return;
     const CachedRows sums = cache.extend(stream::kTemperature);
-    for (size_t b = 0; b < positions.size(); ++b) {
+    for (size_t b = 0; b < count; ++b) {
       const KeptRows& kept = sums.sequences[b];
       sequences[b].temperature_sum = static_cast<double*>(sums.data) +
                                      static_cast<int64_t>(b) * sums.batch +
@@ -189,13 +235,28 @@ class Compiled final : public FusedDecoder {
     }
   }
 
+  void place_caches(size_t layer, size_t first, size_t count, const CachedRows& keys,
+                    const CachedRows& values) {
+    for (size_t b = 0; b < count; ++b)
+      caches_[layer][first + b] = {.keys = heads_of<T>(keys, b), .values = heads_of<T>(values, b)};
+  }
+
+  TokenKeys& keys_of(size_t layer, size_t n) {
+    std::vector<std::unique_ptr<TokenKeys>>& all = keys_[layer].states;
+    while (all.size() <= n) all.push_back(std::make_unique<TokenKeys>(specs_[layer]));
+    return *all[n];
+  }
+
   const RopeTable rope_;
   const at::Tensor bias_table_;
   const std::vector<AttentionSpec> specs_;  // in force
   DecodeBias bias_;
-  const at::Tensor ones_d_;                                    // gain of weightless norms
-  std::vector<std::unique_ptr<TokenKeys>> keys_;               // of layers with Focus
-  std::vector<std::vector<kernels::SequenceStep>> sequences_;  // of each layer
+  const at::Tensor ones_d_;  // gain of weightless norms
+  std::vector<int64_t> positions_;
+  // Of each layer, the latter two of each sequence.
+  std::vector<FocusKeys> keys_;
+  std::vector<std::vector<kernels::SequenceStep>> sequences_;
+  std::vector<std::vector<kernels::SequenceCache<T>>> caches_;
   std::vector<kernels::LayerStep<T>> steps_;
   std::unique_ptr<kernels::Decoder<T>> decoder_;
 };
@@ -218,11 +279,9 @@ std::optional<std::string> Transformer::Impl::why_no_fused_decoder() const {
   return std::nullopt;
 }
 
-FusedDecoderKey Transformer::Impl::fused_decoder_key(const DecodeState& state) const {
-  FusedDecoderKey key{.memory = {},
-                      .matrices = head.scalar_type(),
-                      .compute = compute,
-                      .sequences = state.sequences()};
+FusedDecoderKey Transformer::Impl::fused_decoder_key(std::span<DecodeState* const> states) const {
+  FusedDecoderKey key{
+      .memory = {}, .matrices = head.scalar_type(), .compute = compute, .sequences = 0};
   const auto add = [&](const at::Tensor& x) {
     key.memory.push_back(x.defined() ? x.const_data_ptr() : nullptr);
   };
@@ -232,32 +291,56 @@ FusedDecoderKey Transformer::Impl::fused_decoder_key(const DecodeState& state) c
     for (const at::Tensor& x : {w.focus.mean, w.focus.scale, w.focus.centroids, w.focus.potentials})
       add(x);
   }
-  add(state.rope.cos_pf);
+  for (const DecodeState* state : states) {
+    key.sequences += state->sequences();
+    add(state->rope.cos_pf);
+  }
   return key;
 }
 
-std::optional<std::string> Transformer::Impl::prepare_fused_decoder(const at::Tensor& tokens_bt,
-                                                                    DecodeState& state) const {
+namespace {
+
+/// The table with the most positions; all others are parts of it.
+const RopeTable& longest_rope(std::span<DecodeState* const> states) {
+  const DecodeState* longest = states.front();
+  for (const DecodeState* state : states) {
+    require<ConfigError>(same_rotation(state->rope, longest->rope), "decode",
+                         "expected texts of one RoPE table; got others, as a rule that depends on "
+                         "the length of the text makes them; decode them one by one");
+    if (state->capacity() > longest->capacity()) longest = state;
+  }
+  return longest->rope;
+}
+
+}  // namespace
+
+std::optional<std::string> Transformer::Impl::prepare_fused_decoder(
+    const at::Tensor& tokens_bt, std::span<DecodeState* const> states) const {
   if (tokens_bt.size(1) != 1) return "it is for one token of each sequence";
   if (tokens_bt.size(0) > kernels::kDecoderSequences || tokens_bt.size(0) < 1)
     return fmt::format("it is for 1 to {} sequences", kernels::kDecoderSequences);
-  FusedDecoderKey key = fused_decoder_key(state);
-  if (state.fused && state.fused->key() == key) return std::nullopt;
-  state.fused = nullptr;
+  FusedDecoderKey key = fused_decoder_key(states);
+  std::shared_ptr<FusedDecoder>& fused = states.front()->fused;
+  if (fused && fused->key() == key) return std::nullopt;
+  fused = nullptr;
   if (std::optional<std::string> why_not = why_no_fused_decoder()) return why_not;
   std::vector<AttentionSpec> specs;
   for (const LayerWeights& w : layers) specs.push_back(spec_in_force(w.spec, compute));
   with_kernel_type(compute.dtype, "fused decoder", [&]<class T>(T) {
-    state.fused = std::make_shared<Compiled<T>>(std::move(key), config, layers, specs, state.rope,
-                                                final_norm, head, bias_table);
+    fused = std::make_shared<Compiled<T>>(std::move(key), config, layers, specs,
+                                          longest_rope(states), final_norm, head, bias_table);
   });
   return std::nullopt;
 }
 
-at::Tensor Transformer::Impl::decode_fused(const at::Tensor& tokens_bt, DecodeState& state) const {
-  const at::Tensor x = embed(tokens_bt, next_positions(state.lengths(), 1)).contiguous();
+at::Tensor Transformer::Impl::decode_fused(const at::Tensor& tokens_bt,
+                                           std::span<DecodeState* const> states) const {
+  std::vector<int64_t> lengths;
+  for (const DecodeState* state : states)
+    for (const int64_t length : state->lengths()) lengths.push_back(length);
+  const at::Tensor x = embed(tokens_bt, next_positions(lengths, 1)).contiguous();
   const at::Tensor z = at::empty({tokens_bt.size(0), head.size(0)}, at::kFloat);
-  state.fused->step(x, state, z);
+  states.front()->fused->step(x, states, z);
   return z;
 }
 

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
 #include <vector>
 
 #include "fovea/nn/transformer.h"
@@ -15,7 +16,7 @@ namespace fovea {
 
 /// What a compiled model depends on: numbers may change behind these pointers, nothing else.
 struct FusedDecoderKey {
-  std::vector<const void*> memory;  ///< of all parameters, of state beside them, of the RoPE table
+  std::vector<const void*> memory;  ///< of all parameters, of state beside them, of RoPE tables
   at::ScalarType matrices = at::kFloat;
   ComputeOptions compute;
   int64_t sequences = 0;
@@ -29,9 +30,10 @@ class FusedDecoder {
   virtual ~FusedDecoder() = default;
 
   const FusedDecoderKey& key() const { return key_; }
-  /// Appends one token of each sequence, x [b, 1, c] embedded, to the state; writes the head's
-  /// products [b, v].
-  virtual void step(const at::Tensor& x_b1c, DecodeState& state, const at::Tensor& z_bv) = 0;
+  /// Appends one token of each sequence, x [b, 1, c] embedded, to the states, whose sequences are
+  /// those of the key one after the other; writes the head's products [b, v].
+  virtual void step(const at::Tensor& x_b1c, std::span<DecodeState* const> states,
+                    const at::Tensor& z_bv) = 0;
 
  private:
   FusedDecoderKey key_;

@@ -115,6 +115,8 @@ class Transformer {
 
   /// A cache for `batch` sequences of at most `capacity` tokens.
   DecodeState make_decode_state(int64_t batch, int64_t capacity) const;
+  /// Bytes of its keys, values and what else a layer keeps of a token.
+  int64_t decode_state_bytes(int64_t batch, int64_t capacity) const;
   /// Appends tokens [b, t] and returns float32 logits of the last one [b, v] (all = of every one
   /// [b, t, v]). Sequences may have unequal lengths (DecodeState::join). One token of a few
   /// sequences goes through all layers in the fused decoder (kernels/common/decoder.h) where the
@@ -123,6 +125,12 @@ class Transformer {
   /// The same tokens' final-normed hidden states [b, t, c] in place of logits, layer by layer: for
   /// callers who need the logits of a few rows (scoring).
   at::Tensor decode_hidden(const at::Tensor& tokens_bt, DecodeState& state) const;
+  /// One token [b, 1] of texts that have a state each, in the fused decoder, which reads the
+  /// weights once for all: logits [b, v] with the bits that decode() gives each text alone.
+  /// UnsupportedError where it does not take the model or so many texts; ConfigError for states of
+  /// other RoPE tables.
+  at::Tensor decode_together(const at::Tensor& tokens_b1,
+                             std::span<DecodeState* const> states) const;
 
   /// Why decode() of one token takes the layers one by one; nothing where the fused decoder does
   /// it.

@@ -103,15 +103,17 @@ struct Transformer::Impl {
   at::Tensor walk(const at::Tensor& tokens_bt, const PassContext& pass, Observers observers) const;
   /// walk() over the next tokens of the cached sequences.
   at::Tensor walk_next(const at::Tensor& tokens_bt, DecodeState& state) const;
+  /// What the cache of each layer keeps.
+  std::vector<std::vector<StreamSpec>> cached_streams() const;
   /// Why the fused decoder does not take this model; nothing where it does.
   std::optional<std::string> why_no_fused_decoder() const;
-  FusedDecoderKey fused_decoder_key(const DecodeState& state) const;
-  /// Compiles the fused decoder into the state unless it is there; or why it does not take these
-  /// tokens.
+  FusedDecoderKey fused_decoder_key(std::span<DecodeState* const> states) const;
+  /// Compiles the fused decoder into the first state unless it is there; or why it does not take
+  /// these tokens.
   std::optional<std::string> prepare_fused_decoder(const at::Tensor& tokens_bt,
-                                                   DecodeState& state) const;
-  /// Logits [b, v] of one token of each sequence.
-  at::Tensor decode_fused(const at::Tensor& tokens_bt, DecodeState& state) const;
+                                                   std::span<DecodeState* const> states) const;
+  /// Logits [b, v] of one token of each sequence of the states.
+  at::Tensor decode_fused(const at::Tensor& tokens_bt, std::span<DecodeState* const> states) const;
 };
 
 }  // namespace fovea

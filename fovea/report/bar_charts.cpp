@@ -85,16 +85,17 @@ std::vector<DifferenceRow> difference_rows(const CompareResult& result) {
   return rows;
 }
 
-/// Half of a symmetric axis that holds every dot and whisker.
+/// Half of a symmetric axis that holds every dot, and the intervals up to three times that: the
+/// interval of two seeds reaches six times as far as its dots.
 double reach_of(const std::vector<DifferenceRow>& rows) {
-  double reach = 1e-4;
+  double dots = 1e-4, ends = 0;
   for (const DifferenceRow& row : rows) {
-    const double error = row.variant->summary.difference_error;
-    const double whisker = std::isfinite(error) ? 2 * error : 0;
-    reach = std::max(reach, std::abs(row.variant->summary.difference) + whisker);
-    for (const double d : row.seeds) reach = std::max(reach, std::abs(d));
+    for (const double d : row.seeds) dots = std::max(dots, std::abs(d));
+    const auto [low, high] = row.variant->summary.difference_interval;
+    if (std::isfinite(low) && std::isfinite(high))
+      ends = std::max({ends, std::abs(low), std::abs(high)});
   }
-  return reach * 1.08;
+  return std::max(dots, std::min(ends, 3 * dots)) * 1.08;
 }
 
 std::string axis_of_differences(GnuplotChart& chart, double reach, double bottom, ChartSize size) {
@@ -183,13 +184,15 @@ GnuplotChart difference_chart(const CompareResult& result, ChartSize size) {
     const double row =
                      static_cast<double>(head) + static_cast<double>(kRow) * static_cast<double>(i),
                  middle = row + 29;
+    const std::string p =
+        std::isfinite(summary.corrected_p) ? ", p " + p_text(summary.corrected_p) : "";
     chart.script += label(chart, shorten(single_line(variant->name), cells), -reach, row + kName,
                           "left", color);
-    chart.script +=
-        label(chart, difference_text(summary, 4), reach, row + kName, "right", ChartColor::kText);
-    if (std::isfinite(summary.difference_error)) {
-      chart.script += line(summary.difference - 2 * summary.difference_error, middle,
-                           summary.difference + 2 * summary.difference_error, middle, 2, color);
+    chart.script += label(chart, difference_text(summary, 4) + p, reach, row + kName, "right",
+                          ChartColor::kText);
+    const auto [low, high] = summary.difference_interval;
+    if (std::isfinite(low) && std::isfinite(high)) {
+      chart.script += line(std::max(low, -reach), middle, std::min(high, reach), middle, 2, color);
     }
     chart.script += line(summary.difference, middle - 8, summary.difference, middle + 8, 3, color);
     data += fmt::format("$d{} << END\n", i);

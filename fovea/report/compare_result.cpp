@@ -25,7 +25,7 @@ constexpr std::string_view kVerdictNames[] = {"reference",         "better",   "
                                               "inside the spread", "one seed", "incomplete"};
 
 // A visitor has operator()(key, value) for keys that must be there and optional(key, value) for
-// those that may be absent.
+// those that may be absent, derived(key, value) for those that are written and not read.
 
 template <class V>
 void keys(V& v, CurvePoint& p) {
@@ -75,6 +75,12 @@ void keys(V& v, Spread& s) {
 }
 
 template <class V>
+void keys(V& v, Interval& i) {
+  v("low", i.low);
+  v("high", i.high);
+}
+
+template <class V>
 void keys(V& v, VariantSummary& s) {
   v("finished_runs", s.finished_runs);
   v("bits_per_byte", s.bits_per_byte);
@@ -85,6 +91,10 @@ void keys(V& v, VariantSummary& s) {
   v("pairs", s.pairs);
   v("difference", s.difference);
   v("difference_error", s.difference_error);
+  v("difference_interval", s.difference_interval);
+  v("p", s.p);
+  v("corrected_p", s.corrected_p);
+  v("pairs_needed", s.pairs_needed);
 }
 
 template <class V>
@@ -109,7 +119,7 @@ void keys(V& v, CompareVariant& c) {
   v("parameters", c.parameters);
   v.optional("config", c.config);
   v("runs", c.runs);
-  v.optional("summary", c.summary);
+  v.derived("summary", c.summary);
   v.optional("sample", c.sample);
   v.optional("attention_maps", c.attention_maps);
 }
@@ -118,6 +128,7 @@ template <class V>
 void keys(V& v, CompareBaseline& b) {
   v("name", b.name);
   v("bits_per_byte", b.bits_per_byte);
+  v.optional("text_bytes", b.text_bytes);
 }
 
 template <class V>
@@ -173,8 +184,15 @@ struct Writer {
   }
 
   template <class T>
+  void derived(const char* key, T& value) {
+    out[key] = encode(value);
+  }
+
+  template <class T>
   static Json encode(T& value) {
-    if constexpr (std::is_same_v<T, double>) {
+    if constexpr (std::is_same_v<T, std::optional<int64_t>>) {
+      return value ? Json(*value) : Json(nullptr);
+    } else if constexpr (std::is_same_v<T, double>) {
       return std::isfinite(value) ? Json(value) : Json(nullptr);
     } else if constexpr (std::is_same_v<T, int64_t>) {
       return value;
@@ -215,6 +233,8 @@ struct Reader {
     const auto found = in.find(key);
     if (found != in.end()) decode(*found, inside(key), value);
   }
+  template <class T>
+  void derived(const char*, T&) {}
   std::string inside(const char* key) const { return place.empty() ? key : place + "." + key; }
 
   static void expect(bool condition, const std::string& place, std::string_view kind,
@@ -336,6 +356,7 @@ Json to_json(const CompareResult& result) {
   document["schema"] = kCompareSchemaVersion;
   Writer writer{document};
   keys(writer, copy);
+  document["verdict_rule"] = verdict_rule();
   document["scaling"] = scaling_json(scaling_studies(result));
   return document;
 }
@@ -356,6 +377,7 @@ CompareResult compare_result_from_json(const Json& document) {
   Reader reader{document, top};
   keys(reader, result);
   check(result);
+  summarise(result);
   return result;
 }
 

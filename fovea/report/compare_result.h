@@ -9,15 +9,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "fovea/report/statistics.h"
 
 namespace fovea {
 
@@ -74,9 +78,7 @@ struct CompareRun {
   std::vector<ValidationPoint> validation_curve = {};
   std::vector<TemperaturePoint> temperature = {};  // empty where no layer has a temperature
 
-  bool finished() const {
-    return failure.empty() && validation_bits_per_byte == validation_bits_per_byte;
-  }
+  bool finished() const { return failure.empty() && std::isfinite(validation_bits_per_byte); }
 };
 
 /// Over the finished runs of a variant. The standard deviation is the sample one (n - 1), NaN for
@@ -97,7 +99,11 @@ struct VariantSummary {
   Verdict verdict = Verdict::incomplete;
   int64_t pairs = 0;                // seeds that this variant and the reference share
   double difference = kNotANumber;  // mean paired difference in bits per byte, negative is better
-  double difference_error = kNotANumber;  // its standard error
+  double difference_error = kNotANumber;     // its standard error
+  Interval difference_interval = {};         // 95 %, of this variant alone
+  double p = kNotANumber;                    // of the paired t-test
+  double corrected_p = kNotANumber;          // by Holm, over the variants of the comparison
+  std::optional<int64_t> pairs_needed = {};  // seeds that would show such a difference
 };
 
 struct TextSample {
@@ -130,6 +136,7 @@ struct CompareVariant {
 struct CompareBaseline {
   std::string name = "";
   double bits_per_byte = kNotANumber;
+  int64_t text_bytes = 0;  // that it was fitted on; 0: not known
 };
 
 struct MachineInfo {
@@ -170,10 +177,12 @@ struct CompareResult {
 /// Fills every `summary` from the runs.
 ///
 /// The verdict compares seed by seed (the same seed means the same data order and initialisation).
-/// With n >= 2 common seeds, d_k the difference in bits per byte to the reference, and e = sd(d) /
-/// sqrt(n) its standard error: `better` if every d_k < 0 and |mean(d)| > 2 e, `worse` if every d_k
-/// > 0 and |mean(d)| > 2 e, else `inside_spread`. One common seed gives `one_seed`, none
-/// `incomplete`.
+/// The differences in bits per byte to the reference over n >= 2 common seeds give a paired t-test
+/// (statistics.h). Its p is corrected by Holm's method over all variants that have one. Below
+/// kSignificance the verdict is `better` or `worse` by the sign of the mean, else `inside_spread`:
+/// where nothing differs, at most 5 % of the comparisons hold a false verdict. One common seed
+/// gives `one_seed`, none `incomplete`. `pairs_needed` asks for the chance kPower at the strictest
+/// level of the correction, kSignificance over the number of tests. Spec E-7.
 void summarise(CompareResult& result);
 
 /// What `compare.json` holds, with the scaling studies (scaling.h) that follow from it. Attention
@@ -184,6 +193,8 @@ nlohmann::ordered_json to_json(const CompareResult& result);
 /// InputError, naming the place in the document ("variants[1].runs[0].seed"), for another schema
 /// version, missing keys, wrong types, names or seeds that occur twice, an unknown reference, and
 /// attention rows that are no lower triangle. Unknown keys are ignored, so that version 1 can grow.
+/// Summaries are computed anew from the runs: a file of an older rule gets the verdicts of this
+/// one.
 CompareResult compare_result_from_json(const nlohmann::ordered_json& document);
 
 /// The same through a file; the write is atomic.

@@ -15,15 +15,18 @@ namespace fovea {
 std::string compare_table(const CompareResult& result, int64_t width) {
   TextTable table({{.title = "variant", .shrinks = true},
                    {.title = "bits/byte"},
-                   {.title = "difference", .right = true, .importance = 50},
+                   {.title = "difference", .right = true, .importance = 80},
+                   {.title = "95 % interval", .importance = 70},
+                   {.title = "p (Holm)", .right = true, .importance = 90},
                    {.title = "verdict"},
+                   {.title = "seeds needed", .right = true, .importance = 50},
                    {.title = "perplexity", .importance = 40},
                    {.title = "tokens/s", .right = true, .importance = 30},
                    {.title = "peak memory", .right = true, .importance = 20},
                    {.title = "parameters", .right = true, .importance = 10}});
   for (const CompareBaseline& baseline : result.baselines) {
-    table.add_row(
-        {baseline.name, fixed_text(baseline.bits_per_byte, 3), "", "baseline", "", "", "", ""});
+    table.add_row({baseline.name, fixed_text(baseline.bits_per_byte, 3), "", "", "", "baseline", "",
+                   "", "", "", ""});
   }
   if (!result.baselines.empty() && !result.variants.empty()) table.add_rule();
   for (const CompareVariant& variant : result.variants) {
@@ -31,9 +34,10 @@ std::string compare_table(const CompareResult& result, int64_t width) {
     const double memory =
         summary.finished_runs > 0 ? static_cast<double>(summary.peak_memory_bytes) : kNotANumber;
     table.add_row({variant.name, spread_text(summary.bits_per_byte, 3), difference_text(summary, 4),
-                   std::string(verdict_text(summary.verdict)), spread_text(summary.perplexity, 2),
-                   count_text(summary.tokens_per_second), bytes_text(memory),
-                   count_text(static_cast<double>(variant.parameters))});
+                   interval_text(summary, 4), p_text(summary.corrected_p),
+                   std::string(verdict_text(summary.verdict)), pairs_needed_text(summary),
+                   spread_text(summary.perplexity, 2), count_text(summary.tokens_per_second),
+                   bytes_text(memory), count_text(static_cast<double>(variant.parameters))});
   }
   table.add_note("");
   table.add_note(std::string(verdict_rule()));

@@ -39,8 +39,14 @@ std::string duration_text(double seconds);
 std::string fixed_text(double value, int digits);
 /// "2.413 ± 0.004", mean and standard deviation; without the second part for one run.
 std::string spread_text(const Spread& spread, int digits);
-/// Signed difference with its standard error: "-0.021 ± 0.004".
+/// Signed difference to the reference: "-0.0210"; an en dash for the reference.
 std::string difference_text(const VariantSummary& summary, int digits);
+/// The 95 % interval of the difference: "-0.0310 to -0.0110".
+std::string interval_text(const VariantSummary& summary, int digits);
+/// "0.012", "< 0.001".
+std::string p_text(double p);
+/// Seeds that would show such a difference: "12", "over 999".
+std::string pairs_needed_text(const VariantSummary& summary);
 /// "1.05 M tokens each", "90 s each", "1.2 M parameters each".
 std::string budget_text(const CompareResult& result);
 

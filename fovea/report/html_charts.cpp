@@ -173,21 +173,24 @@ std::string ChartPress::figure_html(const Figure& figure) {
 
 std::string seeds_section(const CompareResult& result, ChartPress& press) {
   std::string figures;
-  NumberTable numbers{
-      {"variant", "seeds in common", "mean difference", "standard error", "verdict"}, {}};
+  NumberTable numbers{{"variant", "seeds in common", "mean difference", "standard error",
+                       "95 % interval", "p", "p (Holm)", "seeds needed", "verdict"},
+                      {}};
   for (const CompareVariant& variant : result.variants) {
     const VariantSummary& summary = variant.summary;
     if (summary.verdict == Verdict::reference || summary.pairs == 0) continue;
     numbers.rows.push_back(
         {variant.name, fmt::format("{}", summary.pairs), fixed_text(summary.difference, 4),
-         fixed_text(summary.difference_error, 4), std::string(verdict_text(summary.verdict))});
+         fixed_text(summary.difference_error, 4), interval_text(summary, 4), p_text(summary.p),
+         p_text(summary.corrected_p), pairs_needed_text(summary),
+         std::string(verdict_text(summary.verdict))});
   }
   if (!numbers.rows.empty()) {
     figures +=
         press.figure_html({.title = "Difference to " + single_line(result.reference),
                            .subtitle = "Bits per byte, seed by seed: a dot per seed, the upright "
-                                       "mark is the mean, the line two standard "
-                                       "errors to each side.",
+                                       "mark is the mean, the line its 95 % interval "
+                                       "by Student's t.",
                            .chart = [&](ChartSize size) { return difference_chart(result, size); },
                            .numbers = numbers,
                            .extra = ""});

@@ -52,10 +52,14 @@ std::string variant_row(const CompareResult& result, size_t index) {
   if (!variant.description.empty())
     out += fmt::format("<small>{}</small>", escape_html(variant.description));
   out += "</th>" + cell("bits per byte", spread_text(summary.bits_per_byte, 3));
-  out += cell("difference", difference_text(summary, 4));
+  out += fmt::format("<td data-label=\"difference\">{}<small>{}</small></td>",
+                     difference_text(summary, 4),
+                     std::isfinite(summary.p) ? interval_text(summary, 4) : "");
+  out += cell("p (Holm)", p_text(summary.corrected_p));
   out += fmt::format("<td data-label=\"verdict\"><span class=\"pill {}\">{}{}</span></td>",
                      verdict_class(summary.verdict), verdict_sign(summary.verdict),
                      verdict_text(summary.verdict));
+  out += cell("seeds needed", pairs_needed_text(summary));
   out += cell("perplexity", spread_text(summary.perplexity, 2));
   out += cell("tokens/s", count_text(summary.tokens_per_second));
   out += cell("peak memory", bytes_text(memory));
@@ -121,7 +125,8 @@ std::string runs_table(const CompareResult& result) {
 constexpr std::string_view kResultsHead = R"html(<section><h2>Results</h2>
 <table class="results"><thead><tr>
 <th scope="col">variant</th><th scope="col">bits per byte</th><th scope="col">difference</th>
-<th scope="col">verdict</th><th scope="col">perplexity</th><th scope="col">tokens/s</th>
+<th scope="col">p (Holm)</th><th scope="col">verdict</th><th scope="col">seeds needed</th>
+<th scope="col">perplexity</th><th scope="col">tokens/s</th>
 <th scope="col">peak memory</th><th scope="col">parameters</th>
 </tr></thead>
 <tbody>
@@ -129,8 +134,8 @@ constexpr std::string_view kResultsHead = R"html(<section><h2>Results</h2>
 
 constexpr std::string_view kBaselineRow = R"html(<tr class="baseline">
 <th scope="row"><span class="swatch" style="--c:var(--chart-baseline)"></span><span class="name">{}</span></th>
-<td data-label="bits per byte">{}</td><td></td>
-<td data-label="verdict"><span class="pill ref">baseline</span></td><td></td><td></td><td></td><td></td></tr>
+<td data-label="bits per byte">{}</td><td></td><td></td>
+<td data-label="verdict"><span class="pill ref">baseline</span></td><td></td><td></td><td></td><td></td><td></td></tr>
 )html";
 
 constexpr std::string_view kSamplesHead = R"html(<section><h2>What they write</h2>

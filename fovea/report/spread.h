@@ -10,8 +10,6 @@
 
 namespace fovea {
 
-/// Sample standard deviation (n - 1); NaN for fewer than two values.
-double deviation_of(const std::vector<double>& values);
 /// All NaN for no values.
 Spread spread_of(const std::vector<double>& values);
 

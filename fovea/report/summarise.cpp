@@ -4,17 +4,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "fovea/report/compare_result.h"
 #include "fovea/report/spread.h"
+#include "fovea/report/statistics.h"
 
 namespace fovea {
 namespace {
-
-double mean_of(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
 
 double median_of(std::vector<double> values) {
   std::erase_if(values, [](double value) { return std::isnan(value); });
@@ -38,15 +34,11 @@ std::vector<double> paired_differences(const CompareVariant& variant,
   return differences;
 }
 
-Verdict judge(const std::vector<double>& differences, double mean, double error) {
-  if (differences.empty()) return Verdict::incomplete;
-  if (differences.size() == 1) return Verdict::one_seed;
-  const bool clear = std::abs(mean) > 2 * error;
-  const auto below = [](double d) { return d < 0; };
-  const auto above = [](double d) { return d > 0; };
-  if (clear && std::all_of(differences.begin(), differences.end(), below)) return Verdict::better;
-  if (clear && std::all_of(differences.begin(), differences.end(), above)) return Verdict::worse;
-  return Verdict::inside_spread;
+Verdict judge(const VariantSummary& summary) {
+  if (summary.pairs == 0) return Verdict::incomplete;
+  if (summary.pairs == 1) return Verdict::one_seed;
+  if (!(summary.corrected_p < kSignificance)) return Verdict::inside_spread;
+  return summary.difference < 0 ? Verdict::better : Verdict::worse;
 }
 
 VariantSummary summary_of(const CompareVariant& variant, const CompareVariant* reference) {
@@ -64,26 +56,39 @@ VariantSummary summary_of(const CompareVariant& variant, const CompareVariant* r
   summary.perplexity = spread_of(perplexities);
   summary.tokens_per_second = median_of(speeds);
   if (reference == nullptr) return summary;
-  const std::vector<double> differences = paired_differences(variant, *reference);
-  summary.pairs = static_cast<int64_t>(differences.size());
-  if (!differences.empty()) summary.difference = mean_of(differences);
-  summary.difference_error =
-      deviation_of(differences) / std::sqrt(static_cast<double>(differences.size()));
-  summary.verdict = &variant == reference
-                        ? Verdict::reference
-                        : judge(differences, summary.difference, summary.difference_error);
+  const PairedTest test = paired_t_test(paired_differences(variant, *reference));
+  summary.pairs = test.pairs;
+  summary.difference = test.mean;
+  summary.difference_error = test.error;
+  if (&variant == reference) return summary;
+  summary.difference_interval = test.interval;
+  summary.p = test.p;
   return summary;
 }
 
-}  // namespace
-
-double deviation_of(const std::vector<double>& values) {
-  if (values.size() < 2) return kNotANumber;
-  const double mean = mean_of(values);
-  double sum = 0;
-  for (const double value : values) sum += (value - mean) * (value - mean);
-  return std::sqrt(sum / static_cast<double>(values.size() - 1));
+/// Fills the corrected p-values, the sample sizes and the verdicts from the summaries.
+void judge_together(CompareResult& result, const CompareVariant* reference) {
+  std::vector<VariantSummary*> tested;
+  std::vector<double> p_values;
+  for (CompareVariant& variant : result.variants) {
+    if (!std::isfinite(variant.summary.p)) continue;
+    tested.push_back(&variant.summary);
+    p_values.push_back(variant.summary.p);
+  }
+  const std::vector<double> corrected = holm_corrected(p_values);
+  const double level = kSignificance / static_cast<double>(std::max<size_t>(1, tested.size()));
+  for (size_t i = 0; i < tested.size(); ++i) {
+    VariantSummary& summary = *tested[i];
+    const double root = std::sqrt(static_cast<double>(summary.pairs));
+    summary.corrected_p = corrected[i];
+    summary.pairs_needed = pairs_needed(summary.difference, summary.difference_error * root, level);
+  }
+  for (CompareVariant& variant : result.variants) {
+    variant.summary.verdict = &variant == reference ? Verdict::reference : judge(variant.summary);
+  }
 }
+
+}  // namespace
 
 Spread spread_of(const std::vector<double>& values) {
   if (values.empty()) return {};
@@ -97,6 +102,7 @@ Spread spread_of(const std::vector<double>& values) {
 void summarise(CompareResult& result) {
   const CompareVariant* reference = result.reference_variant();
   for (CompareVariant& variant : result.variants) variant.summary = summary_of(variant, reference);
+  judge_together(result, reference);
 }
 
 }  // namespace fovea

@@ -23,7 +23,8 @@ Model model_of(const TokenizerParts& parts) {
 
 class JsonTokenizer : public Tokenizer {
  public:
-  JsonTokenizer(TokenizerParts parts, std::string json, int32_t eos, int32_t pad)
+  JsonTokenizer(TokenizerParts parts, std::string json, int32_t eos, int32_t pad,
+                const std::vector<int32_t>& ends, const std::string& where)
       : kind_(parts.unigram ? "unigram" : "bpe"),
         pieces_(std::move(parts.pieces)),
         specials_(std::move(parts.specials)),
@@ -38,7 +39,9 @@ class JsonTokenizer : public Tokenizer {
         splitter_(parts.rules),
         metaspace_(std::move(parts.metaspace)),
         raw_(std::move(parts.raw_tokens)),
-        normal_(std::move(parts.normal_tokens)) {}
+        normal_(std::move(parts.normal_tokens)) {
+    set_ends(ends, where);
+  }
 
   std::string_view kind() const override { return kind_; }
   int64_t vocab_size() const override { return static_cast<int64_t>(pieces_.size()); }
@@ -51,12 +54,10 @@ class JsonTokenizer : public Tokenizer {
   uint64_t rules() const override { return fovea::fingerprint(json_); }
 
   void append(std::string_view text, std::vector<int32_t>& tokens) const override {
-    if (!takes_any_bytes_ && valid_utf8_prefix(text) != text.size())
-      return append(repair_utf8(text), tokens);
-    raw_.split(
-        text,
-        [&](std::string_view part) { append_plain(part, part.data() == text.data(), tokens); },
-        [&](int32_t id) { tokens.push_back(id); });
+    append_from(Metaspace::Place::start, text, tokens);
+  }
+  void append_more(std::string_view text, std::vector<int32_t>& tokens) const override {
+    append_from(Metaspace::Place::middle, text, tokens);
   }
 
   size_t append_prefix(std::string_view text, std::vector<int32_t>& tokens) const override {
@@ -73,20 +74,32 @@ class JsonTokenizer : public Tokenizer {
   }
 
  private:
-  void append_plain(std::string_view text, bool is_first, std::vector<int32_t>& tokens) const {
+  using Place = Metaspace::Place;
+
+  void append_from(Place begin, std::string_view text, std::vector<int32_t>& tokens) const {
+    if (!takes_any_bytes_ && valid_utf8_prefix(text) != text.size())
+      return append_from(begin, repair_utf8(text), tokens);
+    raw_.split(
+        text,
+        [&](std::string_view part) {
+          append_plain(part, part.data() == text.data() ? begin : Place::part, tokens);
+        },
+        [&](int32_t id) { tokens.push_back(id); });
+  }
+  void append_plain(std::string_view text, Place place, std::vector<int32_t>& tokens) const {
     if (normalizer_.empty()) {
-      append_normal(text, is_first, tokens);
+      append_normal(text, place, tokens);
     } else {
-      append_normal(normalizer_.apply(text), is_first, tokens);
+      append_normal(normalizer_.apply(text, place == Place::middle), place, tokens);
     }
   }
-  void append_normal(std::string_view text, bool is_first, std::vector<int32_t>& tokens) const {
+  void append_normal(std::string_view text, Place place, std::vector<int32_t>& tokens) const {
     const auto encode = [&](std::string_view word) {
       std::visit([&](const auto& model) { model.encode(word, tokens); }, model_);
     };
     const auto word = [&](std::string_view w) {
       if (metaspace_) {
-        metaspace_->words(w, is_first && w.data() == text.data(), encode);
+        metaspace_->words(w, w.data() == text.data() ? place : Place::part, encode);
       } else {
         encode(w);
       }
@@ -135,7 +148,8 @@ std::shared_ptr<const Tokenizer> json_tokenizer(std::string json, const MarkName
   const int32_t eos =
       mark(parts, marks.eos, {"<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>"});
   const int32_t pad = mark(parts, marks.pad, {"<|pad|>", "<|padding|>", "<pad>"});
-  return std::make_shared<const JsonTokenizer>(std::move(parts), std::move(json), eos, pad);
+  return std::make_shared<const JsonTokenizer>(std::move(parts), std::move(json), eos, pad,
+                                               marks.ends, where);
 }
 
 }  // namespace fovea

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "fovea/text/tokenizer.h"
 
@@ -22,11 +23,13 @@ struct MarkNames {
   std::string eos, pad;
   /// Whether a begin mark is put before a text, where the file itself does not say it.
   std::optional<bool> adds_bos{};
+  /// More ids that end a text (Tokenizer::ends).
+  std::vector<int32_t> ends{};
 };
 
 /// Makes a tokenizer of the content of a tokenizer.json. `where` names the file in errors.
-/// InputError for a damaged file, UnsupportedError for parts that this reader does not have, by
-/// name.
+/// InputError for a damaged file or ends that are no ids of it, UnsupportedError for parts that
+/// this reader does not have, by name.
 std::shared_ptr<const Tokenizer> json_tokenizer(std::string json, const MarkNames& marks,
                                                 const std::string& where);
 

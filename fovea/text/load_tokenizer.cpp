@@ -28,13 +28,42 @@ std::string mark_text(const Json& config, const char* key) {
   return text.is_string() ? text.get<std::string>() : "";
 }
 
-/// What the tokenizer_config.json beside a file says.
-MarkNames marks_beside(const fs::path& file) {
-  const auto path = file.parent_path() / "tokenizer_config.json";
+/// The object in a JSON file; nothing where there is none.
+Json object_in(const fs::path& path) {
   if (!fs::is_regular_file(path)) return {};
-  const auto config = Json::parse(read_file(path, kLargestTokenizer), nullptr, false);
-  if (!config.is_object()) return {};
-  MarkNames marks{.eos = mark_text(config, "eos_token"), .pad = mark_text(config, "pad_token")};
+  Json object = Json::parse(read_file(path, kLargestTokenizer), nullptr, false);
+  return object.is_object() ? object : Json();
+}
+
+/// Ids that end a text, of the generation_config.json beside a file, else of the config.json: one
+/// or a list.
+std::vector<int32_t> ends_beside(const fs::path& file) {
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const fs::path path = file.parent_path() / name;
+    const Json config = object_in(path);
+    const auto found = config.find("eos_token_id");
+    if (config.is_null() || found == config.end() || found->is_null()) continue;
+    std::vector<int32_t> ends;
+    for (const Json& id : found->is_array() ? *found : Json::array({*found})) {
+      require<InputError>(
+          id.is_number_integer() && id.get<double>() >= 0 && id.get<double>() < 1 << 30,
+          path.string(),
+          "expected 'eos_token_id' to be a token id or a list of them; got {}; correct the file",
+          found->dump());
+      ends.push_back(id.get<int32_t>());
+    }
+    return ends;
+  }
+  return {};
+}
+
+/// What the tokenizer_config.json beside a file says, and which ids end a text.
+MarkNames marks_beside(const fs::path& file) {
+  MarkNames marks{.ends = ends_beside(file)};
+  const Json config = object_in(file.parent_path() / "tokenizer_config.json");
+  if (config.is_null()) return marks;
+  marks.eos = mark_text(config, "eos_token");
+  marks.pad = mark_text(config, "pad_token");
   const auto adds = config.find("add_bos_token");
   if (adds != config.end() && adds->is_boolean()) marks.adds_bos = adds->get<bool>();
   return marks;

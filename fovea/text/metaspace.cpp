@@ -6,10 +6,11 @@
 
 namespace fovea {
 
-void Metaspace::words(std::string_view text, bool is_first,
+void Metaspace::words(std::string_view text, Place place,
                       const std::function<void(std::string_view)>& word) const {
   std::string marked = replace_all(text, " ", mark);
-  const bool wanted = prepend == Prepend::always || (prepend == Prepend::first && is_first);
+  const bool wanted = (prepend == Prepend::always && place != Place::middle) ||
+                      (prepend == Prepend::first && place == Place::start);
   if (wanted && !marked.starts_with(mark)) marked.insert(0, mark);
   std::string_view rest = marked;
   while (split && !rest.empty()) {

@@ -19,7 +19,10 @@ struct Metaspace {
   Prepend prepend = Prepend::always;  ///< a mark before every text, or before the first of them
   bool split = true;                  ///< every mark begins a word
 
-  void words(std::string_view text, bool is_first,
+  /// Where a text stands: at the start of all, behind other text, or as a part that something cut
+  /// off inside (special tokens, patterns).
+  enum class Place { start, middle, part };
+  void words(std::string_view text, Place place,
              const std::function<void(std::string_view)>& word) const;
 };
 

@@ -6,9 +6,10 @@
 
 namespace fovea {
 
-std::string Normalizer::apply(std::string_view text) const {
+std::string Normalizer::apply(std::string_view text, bool goes_on) const {
   std::string out(text);
-  for (const Step& step : steps_) out = step(out);
+  for (const Kept& kept : steps_)
+    if (!kept.prefix || !goes_on) out = kept.step(out);
   return out;
 }
 

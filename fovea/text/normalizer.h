@@ -19,12 +19,19 @@ class Normalizer {
  public:
   using Step = std::function<std::string(std::string_view)>;
 
-  void add(Step step) { steps_.push_back(std::move(step)); }
+  void add(Step step) { steps_.push_back({std::move(step)}); }
+  /// A step that puts something before a text.
+  void add_prefix(Step step) { steps_.push_back({std::move(step), true}); }
   bool empty() const { return steps_.empty(); }
-  std::string apply(std::string_view text) const;
+  /// `goes_on`: the text stands behind other text, so nothing is put before it.
+  std::string apply(std::string_view text, bool goes_on = false) const;
 
  private:
-  std::vector<Step> steps_;
+  struct Kept {
+    Step step;
+    bool prefix = false;
+  };
+  std::vector<Kept> steps_;
 };
 
 /// `text` with every match of a pattern, or every place of a string that is not empty, replaced.

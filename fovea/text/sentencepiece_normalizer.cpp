@@ -63,9 +63,9 @@ SentencePieceNormalizer::Head SentencePieceNormalizer::head(std::string_view tex
   return {text.substr(0, step.size), step.size};
 }
 
-std::string SentencePieceNormalizer::apply(std::string_view text) const {
+std::string SentencePieceNormalizer::apply(std::string_view text, bool goes_on) const {
   std::string out;
-  if (remove_extra_) {
+  if (remove_extra_ && !goes_on) {
     while (!text.empty()) {
       const Head first = head(text);
       if (first.normal != " ") break;
@@ -74,9 +74,9 @@ std::string SentencePieceNormalizer::apply(std::string_view text) const {
   }
   if (text.empty()) return out;
   out.reserve(text.size() + text.size() / 2);
-  if (prefix_) out += space_;
+  if (prefix_ && !goes_on) out += space_;
   const bool plain = !charsmap_ && !has_user_pieces_ && !remove_extra_;
-  bool after_space = remove_extra_;
+  bool after_space = remove_extra_ && !goes_on;
   while (!text.empty()) {
     if (plain) {
       const size_t valid = valid_utf8_prefix(text);

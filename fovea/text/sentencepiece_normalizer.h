@@ -21,7 +21,8 @@ class SentencePieceNormalizer {
   SentencePieceNormalizer(const SentencePieceModel& model, const std::string& where);
 
   /// Valid UTF-8, with U+FFFD for every byte of what is not.
-  std::string apply(std::string_view text) const;
+  /// `goes_on`: the text stands behind other text, so no space is put before it.
+  std::string apply(std::string_view text, bool goes_on = false) const;
 
   /// Calls other(text) and found(id) for the pieces of the user in normal text, and for what stands
   /// between.

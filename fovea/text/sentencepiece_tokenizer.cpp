@@ -217,6 +217,7 @@ class SentencePieceTokenizer : public Tokenizer {
     } else {
       model_.emplace<ScoredBpe>(model, vocabulary_, where);
     }
+    set_ends(marks.ends, where);
   }
 
   std::string_view kind() const override { return "sentencepiece"; }
@@ -230,15 +231,10 @@ class SentencePieceTokenizer : public Tokenizer {
   uint64_t rules() const override { return fovea::fingerprint(file_); }
 
   void append(std::string_view text, std::vector<int32_t>& tokens) const override {
-    const std::string normal = normalizer_.apply(text);
-    if (const auto* unigram = std::get_if<Unigram>(&model_)) {
-      unigram->encode(normal, tokens);
-    } else {
-      const auto& bpe = std::get<ScoredBpe>(model_);
-      normalizer_.split(
-          normal, [&](std::string_view part) { bpe.encode(part, tokens); },
-          [&](int32_t id) { tokens.push_back(id); });
-    }
+    encode_normal(normalizer_.apply(text), tokens);
+  }
+  void append_more(std::string_view text, std::vector<int32_t>& tokens) const override {
+    encode_normal(normalizer_.apply(text, true), tokens);
   }
   /// The prefix of a text is not put before its second part.
   size_t append_prefix(std::string_view, std::vector<int32_t>&) const override { return 0; }
@@ -249,6 +245,17 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
  private:
+  void encode_normal(std::string_view normal, std::vector<int32_t>& tokens) const {
+    if (const auto* unigram = std::get_if<Unigram>(&model_)) {
+      unigram->encode(normal, tokens);
+    } else {
+      const auto& bpe = std::get<ScoredBpe>(model_);
+      normalizer_.split(
+          normal, [&](std::string_view part) { bpe.encode(part, tokens); },
+          [&](int32_t id) { tokens.push_back(id); });
+    }
+  }
+
   std::string file_, text_prefix_;
   SentencePieceNormalizer normalizer_;
   Vocabulary vocabulary_;

@@ -2,10 +2,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/text/tokenizer.h"
 
+#include <algorithm>
+
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 
 namespace fovea {
+
+std::vector<int32_t> Tokenizer::ends() const {
+  std::vector<int32_t> all;
+  if (eos() >= 0) all.push_back(eos());
+  for (const int32_t token : more_ends_)
+    if (std::ranges::find(all, token) == all.end()) all.push_back(token);
+  return all;
+}
+
+bool Tokenizer::ends_text(int32_t token) const {
+  return (token == eos() && token >= 0) || std::ranges::find(more_ends_, token) != more_ends_.end();
+}
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   std::vector<int32_t> tokens;
@@ -29,6 +43,15 @@ std::string Tokenizer::fingerprint() const {
     hash = fovea::fingerprint(special.text, hash + static_cast<uint64_t>(special.id));
   }
   return hex64(hash);
+}
+
+void Tokenizer::set_ends(std::span<const int32_t> ends, const std::string& where) {
+  for (const int32_t token : ends) {
+    require<InputError>(token >= 0 && token < vocab_size(), where,
+                        "expected ids that end a text in [0, {}); got {}; correct eos_token_id",
+                        vocab_size(), token);
+  }
+  more_ends_.assign(ends.begin(), ends.end());
 }
 
 void Tokenizer::require_id(int32_t token) const {

@@ -44,10 +44,18 @@ class Tokenizer {
   virtual int32_t bos() const = 0;
   virtual int32_t eos() const = 0;
   virtual int32_t pad() const = 0;
+  /// Ids that end a text which a model writes: eos(), and those that generation_config.json or a
+  /// GGUF name besides it (end of turn, end of message).
+  std::vector<int32_t> ends() const;
+  bool ends_text(int32_t token) const;
   virtual std::vector<SpecialToken> special_tokens() const = 0;
 
   /// Appends the tokens of `text`, without specials.
   virtual void append(std::string_view text, std::vector<int32_t>& tokens) const = 0;
+  /// append() of text that goes on behind other text: text_prefix() does not come again.
+  virtual void append_more(std::string_view text, std::vector<int32_t>& tokens) const {
+    append(text, tokens);
+  }
   /// Appends the tokens of a prefix of `text` that do not depend on what follows it, and returns
   /// the prefix's length (0: more text is needed). For texts that come in parts: then append() the
   /// rest.
@@ -79,6 +87,12 @@ class Tokenizer {
  protected:
   /// InputError for an id outside [0, vocab_size).
   void require_id(int32_t token) const;
+
+  /// Sets ends() beside eos(). InputError, with `where`, for what is no id of this tokenizer.
+  void set_ends(std::span<const int32_t> ends, const std::string& where);
+
+ private:
+  std::vector<int32_t> more_ends_;
 };
 
 /// Decodes token by token, for streaming output: what it returns is always complete, valid UTF-8,

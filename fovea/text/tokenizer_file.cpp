@@ -230,9 +230,11 @@ class FileReader {
       if (left || right)
         add([ends](std::string_view text) { return std::string(strip_spaces(text, ends)); });
     } else if (type == "Prepend") {
-      add([prefix = value<std::string>(node, "prepend", "")](std::string_view text) {
-        return text.empty() ? std::string() : prefix + std::string(text);
-      });
+      parts_.takes_any_bytes = false;
+      parts_.normalizer.add_prefix(
+          [prefix = value<std::string>(node, "prepend", "")](std::string_view text) {
+            return text.empty() ? std::string() : prefix + std::string(text);
+          });
     } else if (type == "Replace") {
       add(replacement(node));
     } else if (type == "Precompiled") {

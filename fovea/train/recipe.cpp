@@ -296,7 +296,10 @@ void TrainConfig::describe(FieldVisitor& v) {
 void Recipe::describe(FieldVisitor& v) {
   v.text({"name", "of the run; runs/<name> is the default run folder"}, name);
   v.text({"run_folder", "where everything is written; '' = runs/<name>"}, run_folder);
-  v.text({"tokenizer", "bytes, or a tokenizer.json or the folder that holds it"}, tokenizer);
+  v.text({"tokenizer",
+          "bytes; or a tokenizer.json, SentencePiece model or tiktoken file (FILE:ENCODING), or a "
+          "folder that holds one"},
+         tokenizer);
   v.nested({"model", "the decoder"}, model);
   v.nested({"data", "the text"}, data);
   v.nested({"train", "how to train"}, train);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "fovea/base/error.h"
+#include "fovea/base/rng.h"
 #include "fovea/nn/transformer.h"
 
 namespace fovea {
@@ -58,6 +59,13 @@ void train_only_stage(Transformer& model, const StageSchedule& stage) {
   model.parameters().train_only([&](const Parameter& p) {
     return stage.trainable.contains(p) && !(follow && p.name.ends_with(".focus.centroids"));
   });
+}
+
+BatchStreamOptions stream_options(const StageSchedule& stage, size_t index, int64_t seed) {
+  const auto first = static_cast<uint64_t>(seed);
+  return {.sequence_length = stage.sequence_length,
+          .batch_rows = stage.batch_rows,
+          .seed = index == 0 ? first : mix_seed(first, index)};
 }
 
 std::vector<StageSchedule> stage_schedules(const Recipe& resolved) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fovea/data/batch_stream.h"
 #include "fovea/nn/parameter_set.h"
 #include "fovea/train/recipe.h"
 
@@ -44,6 +45,9 @@ struct StageSchedule {
 /// Lets exactly the stage's parameters learn. ConfigError where the stage names a mechanism that
 /// the model lacks.
 void train_only_stage(Transformer& model, const StageSchedule& stage);
+
+/// What the loader of the run's stage number `index` reads: the same batches for every variant.
+BatchStreamOptions stream_options(const StageSchedule& stage, size_t index, int64_t seed);
 
 /// At least one stage; a token budget becomes steps (rounded up).
 std::vector<StageSchedule> stage_schedules(const Recipe& resolved);

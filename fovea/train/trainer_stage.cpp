@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "fovea/base/error.h"
-#include "fovea/base/rng.h"
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/train/trainer_impl.h"
 
@@ -80,14 +79,10 @@ void Trainer::Impl::enter_stage(bool first) {
 }
 
 void Trainer::Impl::build_loader() {
-  const auto seed = static_cast<uint64_t>(recipe.train.seed);
   loader.reset();
   loader = std::make_unique<Loader>(
       std::make_unique<BatchStream>(
-          corpus,
-          BatchStreamOptions{.sequence_length = stage().sequence_length,
-                             .batch_rows = stage().batch_rows,
-                             .seed = state.stage == 0 ? seed : mix_seed(seed, state.stage)}),
+          corpus, stream_options(stage(), static_cast<size_t>(state.stage), recipe.train.seed)),
       kBatchesReady);
 }
 

@@ -429,9 +429,12 @@ TEST(Focus, RefusesImpossibleSettingsAndShapesByName) {
 }
 
 TEST(Focus, FusedPathSaysWhichGateHasNoKernel) {
-  const AttentionSpec spec = focus_spec(Gate::straight_through);
+  FocusSpec many;
+  many.groups = 22, many.window = 4;
+  const AttentionSpec spec = focus_spec(Gate::straight_through, many);
   const AttentionInputs in = random_inputs(spec, 1, 20).to(at::kFloat);
-  EXPECT_ERROR(UnsupportedError, output(spec, in, {}, Path::fused), "focus straight_through");
+  EXPECT_ERROR(UnsupportedError, output(spec, in, {}, Path::fused), "focus straight_through", "21",
+               "22");
 }
 
 }  // namespace

@@ -110,8 +110,9 @@ TEST(Fused, BFloat16AndFloat16StayWithinTheirRounding) {
 // combination that scales or masks (11.2, U-23).
 std::vector<NamedSpec> focus_specs() {
   std::vector<NamedSpec> all;
-  for (const FocusSpec::Gate gate : {FocusSpec::Gate::log, FocusSpec::Gate::mul,
-                                     FocusSpec::Gate::identity, FocusSpec::Gate::logsig}) {
+  for (const FocusSpec::Gate gate :
+       {FocusSpec::Gate::log, FocusSpec::Gate::mul, FocusSpec::Gate::identity,
+        FocusSpec::Gate::logsig, FocusSpec::Gate::straight_through}) {
     AttentionSpec spec = small_spec(4, 2, 16);
     spec.focus = {.gate = gate, .groups = 8, .window = 20, .sinks = 2};
     all.push_back({std::string(enum_name(gate)), spec});

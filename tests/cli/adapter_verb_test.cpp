@@ -53,6 +53,63 @@ class AdapterVerb : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+TEST_F(AdapterVerb, RetrofitsAModelAndItsAdapterIsTheTrainedModel) {
+  train({"name=base"});
+  const std::vector<std::string> command{"retrofit",
+                                         "runs/base",
+                                         "--with",
+                                         "focus,lora",
+                                         "--text",
+                                         "text.txt",
+                                         "--out",
+                                         "fit",
+                                         "--steps",
+                                         "4",
+                                         "--tokens",
+                                         "256",
+                                         "--copy",
+                                         "8",
+                                         "model.attention.focus.window=4",
+                                         "train.dtype=float32",
+                                         "train.device=cpu",
+                                         "--json",
+                                         "--quiet"};
+  const Finished first = run(command);
+  ASSERT_EQ(first.code, 0) << first.err;
+  const auto json = nlohmann::json::parse(first.out);
+  EXPECT_EQ(json["phases"].size(), 2u);
+  EXPECT_EQ(json["retention"]["rows"].size(), 3u);
+  EXPECT_NE(json["after"]["perplexity"], json["before"]["perplexity"]);
+  EXPECT_EQ(json["speeds"][0]["context"], 32);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "fit" / "report.html"));
+  // The same command again trains nothing and says the same.
+  const Finished again = run(command);
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(nlohmann::json::parse(again.out)["after"], json["after"]);
+  // Put on for good, the model folder scores as the adapter on the base does.
+  const Finished imported = run({"adapter", "import", "runs/base", "fit/adapter", "whole"});
+  ASSERT_EQ(imported.code, 0) << imported.err;
+  EXPECT_THAT(imported.out, HasSubstr("attention mechanisms, 4 modules"));
+  EXPECT_EQ(perplexity({"whole"}), perplexity({"runs/base", "--adapter", "fit/adapter"}));
+  EXPECT_EQ(perplexity({"whole", "--focus", "hard"}),
+            perplexity({"runs/base", "--adapter", "fit/adapter", "--focus", "hard"}));
+}
+
+TEST_F(AdapterVerb, RetrofitsThatCannotBeAreRefused) {
+  train({"name=base"});
+  const auto refused = [&](std::vector<std::string> more) {
+    std::vector<std::string> command{"retrofit", "runs/base", "--text", "text.txt", "--out", "fit"};
+    command.insert(command.end(), more.begin(), more.end());
+    const Finished done = run(command);
+    EXPECT_EQ(done.code, 2) << done.err;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "fit"));
+    return done.err;
+  };
+  EXPECT_THAT(refused({"--with", "focsu"}), HasSubstr("did you mean 'focus'"));
+  EXPECT_THAT(refused({"--with", "focus", "--minutes", "0.1"}), HasSubstr("at least 1 minutes"));
+  EXPECT_THAT(refused({"--with", "focus", "model.atention.x=1"}), HasSubstr("atention"));
+}
+
 TEST_F(AdapterVerb, GoesFromARunToPeftOntoTheBaseIntoItAndOutAgain) {
   train({"name=base"});
   train({"name=adapted", "train.init_from=runs/base", "train.trainable=lora", "model.lora.rank=4",

@@ -89,8 +89,16 @@ TEST_F(CompareTest, AllVariantsAndSeedsSeeTheSameTokensAndAreJudged) {
   }
   EXPECT_EQ(result.variants[0].summary.verdict, Verdict::reference);
   EXPECT_EQ(result.variants[1].summary.pairs, 2);
-  ASSERT_EQ(result.baselines.size(), 2u);
-  EXPECT_LT(result.baselines[1].bits_per_byte, result.baselines[0].bits_per_byte);
+  // Two orders, on the 4 x 2 x 16 inputs of a run and on the whole text.
+  ASSERT_EQ(result.baselines.size(), 4u);
+  const auto& [seen_pairs, seen_triples, all_pairs, all_triples] =
+      std::tie(result.baselines[0], result.baselines[1], result.baselines[2], result.baselines[3]);
+  EXPECT_LE(seen_pairs.text_bytes, 4 * 2 * 16);
+  EXPECT_GT(seen_pairs.text_bytes, 4 * 2 * 16 / 2);
+  EXPECT_GT(all_pairs.text_bytes, seen_pairs.text_bytes);
+  EXPECT_LT(all_pairs.bits_per_byte, seen_pairs.bits_per_byte);
+  EXPECT_LT(all_triples.bits_per_byte, all_pairs.bits_per_byte);
+  EXPECT_LT(all_triples.bits_per_byte, seen_triples.bits_per_byte);
 }
 
 TEST_F(CompareTest, FinishedRunsAreTakenAndAnAddedVariantRunsAlone) {

@@ -91,6 +91,43 @@ TEST_F(NgramTest, ScoreOfRowsIsTheSumOverTargetsWithTheContextOfTheRow) {
   EXPECT_NEAR(score.bits_per_byte(), nats / static_cast<double>(set.bytes) / std::log(2.0), 1e-9);
 }
 
+TEST_F(NgramTest, BatchesOfOneEpochCountWhatTheTextHoldsUpToTheBordersOfRows) {
+  for (int i = 0; i < 40; ++i)
+    write(fmt::format("{}.txt", i), fmt::format("line {} of the text\n", i * 17));
+  const auto corpus = prepare(config());
+  const ByteNgrams whole = fit_ngrams(*corpus);
+  ByteNgrams batches;
+  BatchStream stream(corpus, {.sequence_length = 16, .batch_rows = 1, .seed = 3});
+  for (int64_t row = stream.rows_per_epoch(0); row > 0; --row)
+    batches.add(stream.next(), corpus->tokenizer());
+  EXPECT_EQ(batches.bytes(), whole.bytes());
+  for (const uint8_t byte : {'l', 't', '1', '\n'}) {
+    EXPECT_EQ(batches.log_probability(1, "", false, byte),
+              whole.log_probability(1, "", false, byte));
+  }
+  // Rows cut contexts: what follows "te" within rows is still nothing but x.
+  EXPECT_GT(batches.log_probability(3, "te", false, 'x'),
+            batches.log_probability(3, "zz", false, 'x'));
+}
+
+TEST_F(NgramTest, ABatchInOneRowPerDocumentCountsAsTheDocuments) {
+  ByteNgrams by_batch, by_text;
+  Batch batch{.rows = 2, .length = 4};
+  batch.tokens = {256, 'a', 'b', 257, 256, 'b', 'a', 'c'};
+  batch.targets = {'a', 'b', 257, -1, 'b', 'a', 'c', -1};
+  batch.documents.assign(8, 0);
+  by_batch.add(batch, *byte_tokenizer());
+  by_text.add("ab");
+  by_text.add("bac");
+  for (const std::string context : {"", "a", "b", "ba", "ab", "zz"}) {
+    for (const bool at_start : {false, true}) {
+      EXPECT_EQ(by_batch.log_probability(3, context, at_start, 'a'),
+                by_text.log_probability(3, context, at_start, 'a'))
+          << context;
+    }
+  }
+}
+
 TEST_F(NgramTest, MoreContextPredictsTextBetterAndTrainingTextOnlyIsCounted) {
   for (int i = 0; i < 200; ++i) {
     write(fmt::format("{}.txt", i),

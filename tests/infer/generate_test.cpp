@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "fovea/infer/chat.h"
+#include "fovea/text/sentencepiece_tokenizer.h"
 #include "fovea/text/utf8.h"
 #include "tests/support/expect_error.h"
 
@@ -173,13 +174,21 @@ TEST(Generate, TheCacheIsMadeOnceAndDoesNotGrow) {
   }
 }
 
-// Prompts, lengths, seeds and ends of their own; more texts than share a step.
+void expect_same(const GenerateResult& got, const GenerateResult& alone, size_t n) {
+  EXPECT_EQ(got.text, alone.text) << n;
+  EXPECT_EQ(got.reason, alone.reason) << n;
+  EXPECT_EQ(got.stop, alone.stop) << n;
+  EXPECT_EQ(got.tokens, alone.tokens) << n;
+  EXPECT_EQ(got.prompt_tokens, alone.prompt_tokens) << n;
+}
+
+// Prompts, lengths, seeds and ends of their own, greedy and drawn; more texts than share a step.
 TEST(GenerateTexts, GivesEachTheTextThatItHasAlone) {
   std::vector<TextRequest> requests;
   for (int64_t n = 0; n < 13; ++n) {
     TextRequest request{
         .prompt = std::string(static_cast<size_t>(n % 5 + 1), static_cast<char>('a' + n % 7)),
-        .options = {.sampling = {.temperature = 0.8}, .max_tokens = n * 3 % 20}};
+        .options = {.sampling = {.temperature = n % 3 == 0 ? 0.0 : 0.8}, .max_tokens = n * 3 % 20}};
     request.options.seed = n;
     if (n % 4 == 3) request.options.stop = {"e", "\u00e9"};
     requests.push_back(request);
@@ -192,20 +201,152 @@ TEST(GenerateTexts, GivesEachTheTextThatItHasAlone) {
     for (const ContextOptions& context :
          {ContextOptions{}, ContextOptions{.context = 12},
           ContextOptions{.context = 12, .when_full = WhenFull::slide}}) {
-      size_t count = 0;
-      generate_texts(model, bytes(), requests, context, [&](size_t n, const GenerateResult& got) {
-        EXPECT_EQ(n, count++) << "out of order";
-        const GenerateResult alone =
-            generate_text(model, bytes(), requests[n].prompt, requests[n].options, {}, context);
-        EXPECT_EQ(got.text, alone.text) << n;
-        EXPECT_EQ(got.reason, alone.reason) << n;
-        EXPECT_EQ(got.stop, alone.stop) << n;
-        EXPECT_EQ(got.tokens, alone.tokens) << n;
-        EXPECT_EQ(got.prompt_tokens, alone.prompt_tokens) << n;
-      });
-      EXPECT_EQ(count, requests.size());
+      std::vector<GenerateResult> alone;
+      for (const TextRequest& request : requests)
+        alone.push_back(
+            generate_text(model, bytes(), request.prompt, request.options, {}, context));
+      for (const int64_t batch : {1, 3, 8, 16}) {
+        size_t count = 0;
+        generate_texts(model, bytes(), requests, context,
+                       [&](size_t n, const GenerateResult& got) {
+                         EXPECT_EQ(n, count++) << "out of order";
+                         expect_same(got, alone[n], n);
+                       },
+                       nullptr, {.batch = batch});
+        EXPECT_EQ(count, requests.size());
+      }
     }
   }
+}
+
+/// One layer of hard Focus over texts long enough for sorted keys.
+ModelConfig long_focus_config() {
+  ModelConfig c = tiny_config();
+  c.context = 6000;
+  c.attention.spec.focus = {.gate = FocusSpec::Gate::hard, .groups = 4, .top_k = 1, .window = 20};
+  c.attention.spec.focus.width = 8;
+  return c;
+}
+
+// Prompts that are read in several parts while others are written; with hard Focus the way that
+// keys are found depends on a text's own past alone.
+TEST(GenerateTexts, LongPromptsAmongShortOnesChangeNoText) {
+  ModelConfig plain = tiny_config();
+  plain.context = 6000;
+  for (const ModelConfig& config : {plain, long_focus_config()}) {
+    const Transformer model = tiny(config);
+    std::vector<TextRequest> requests;
+    for (const int64_t length : {5, 1300, 40, 4200, 700, 1, 2048}) {
+      std::string prompt;
+      for (int64_t i = 0; i < length; ++i) prompt += static_cast<char>('a' + (i * i + length) % 26);
+      requests.push_back(
+          {.prompt = prompt,
+           .options = {.sampling = {.temperature = 0.7}, .max_tokens = 60, .seed = length}});
+    }
+    for (const int64_t batch : {2, 7}) {
+      size_t longest_plan = 0;
+      generate_texts(model, bytes(), requests, {},
+                     [&](size_t n, const GenerateResult& got) {
+                       const GenerateResult alone =
+                           generate_text(model, bytes(), requests[n].prompt, requests[n].options);
+                       expect_same(got, alone, n);
+                       EXPECT_EQ(got.path.plan.text(), alone.path.plan.text()) << n;
+                       if (got.path.plan.text() == "sorted") ++longest_plan;
+                     },
+                     nullptr, {.batch = batch});
+      EXPECT_EQ(longest_plan, config == plain ? 0U : 1U);
+    }
+  }
+}
+
+/// What progress said after every step of a batch.
+std::vector<BatchProgress> progress_of(const Transformer& model,
+                                       std::span<const TextRequest> requests, BatchOptions batch) {
+  std::vector<BatchProgress> all;
+  batch.progress = [&](const BatchProgress& now) { all.push_back(now); };
+  size_t done = 0;
+  generate_texts(
+      model, bytes(), requests, {}, [&](size_t, const GenerateResult&) { ++done; }, nullptr, batch);
+  EXPECT_EQ(done, requests.size());
+  return all;
+}
+
+TEST(GenerateTexts, AFinishedTextMakesRoomForTheNext) {
+  const Transformer model = tiny();
+  std::vector<TextRequest> requests(9, {.prompt = "a", .options = greedy(3)});
+  requests[0].options.max_tokens = 16;
+  const std::vector<BatchProgress> all = progress_of(model, requests, {.batch = 2});
+  int64_t most = 0;
+  for (const BatchProgress& now : all) {
+    most = std::max(most, now.reading + now.writing);
+    EXPECT_LE(now.reading + now.writing, 2);
+  }
+  EXPECT_EQ(most, 2);
+  // Eight short texts of two steps each pass beside the long one of 15. A batch that waits for its
+  // longest text would need 15 and then 8 for the pairs that are left.
+  EXPECT_LE(std::ssize(all), 17);
+  EXPECT_EQ(all.back().finished, 9);
+  EXPECT_EQ(all.back().tokens, 16 + 8 * 3);
+  EXPECT_EQ(all.back().cache_bytes, 0);
+}
+
+TEST(GenerateTexts, OthersAreWrittenWhileALongPromptIsRead) {
+  ModelConfig config = tiny_config();
+  config.context = 4000;
+  const Transformer model = tiny(config);
+  const std::vector<TextRequest> requests{{.prompt = "a", .options = greedy(40)},
+                                          {.prompt = std::string(3000, 'b'), .options = greedy(3)}};
+  int64_t tokens_while_reading = 0;
+  for (const BatchProgress& now : progress_of(model, requests, {.batch = 2}))
+    if (now.reading == 1 && now.writing == 1) tokens_while_reading = now.tokens;
+  EXPECT_GE(tokens_while_reading, 5);  // one a part of the prompt
+  EXPECT_LE(tokens_while_reading, 12);
+}
+
+TEST(GenerateTexts, CachesStayWithinTheirBoundAndALargerTextIsAnsweredAlone) {
+  const Transformer model = tiny();
+  std::vector<TextRequest> requests(7, {.prompt = "ab", .options = greedy(4)});
+  requests[3].options.max_tokens = 20;
+  const int64_t one = model.decode_state_bytes(1, 7), large = model.decode_state_bytes(1, 23);
+  const BatchOptions batch{.batch = 8, .cache_bytes = 5 * one / 2};
+  ASSERT_GT(large, batch.cache_bytes);
+  int64_t most = 0;
+  for (const BatchProgress& now : progress_of(model, requests, batch)) {
+    EXPECT_TRUE(now.cache_bytes <= batch.cache_bytes ||
+                (now.cache_bytes == large && now.reading + now.writing == 1));
+    most = std::max(most, now.cache_bytes);
+    EXPECT_LE(now.most_cache_bytes, large);
+  }
+  EXPECT_EQ(most, large);
+  EXPECT_EQ(batch_cache_bytes(model, bytes(), requests, {}, batch), large);
+  EXPECT_EQ(batch_cache_bytes(model, bytes(), requests, {}, {.batch = 2}), large + one);
+  EXPECT_EQ(batch_cache_bytes(model, bytes(), requests, {}, {}), large + 6 * one);
+}
+
+TEST(GenerateTexts, AnswersMayComeAsTheyFinish) {
+  const Transformer model = tiny();
+  std::vector<TextRequest> requests;
+  for (const int64_t tokens : {9, 3, 6, 1}) requests.push_back({"a", greedy(tokens)});
+  std::vector<size_t> order;
+  generate_texts(model, bytes(), requests, {},
+                 [&](size_t n, const GenerateResult& got) {
+                   EXPECT_EQ(got.tokens, requests[n].options.max_tokens);
+                   order.push_back(n);
+                 },
+                 nullptr, {.batch = 4, .order = BatchOptions::Order::finished});
+  EXPECT_EQ(order, (std::vector<size_t>{3, 1, 2, 0}));
+}
+
+TEST(GenerateTexts, ImpossibleBatchesAreRefused) {
+  const Transformer model = tiny();
+  const std::vector<TextRequest> one(1, {"a", greedy(1)});
+  const auto with = [&](const BatchOptions& batch) {
+    generate_texts(
+        model, bytes(), one, {}, [](size_t, const GenerateResult&) {}, nullptr, batch);
+  };
+  EXPECT_ERROR(ConfigError, with({.batch = 0}), "1 to 16", "got 0");
+  EXPECT_ERROR(ConfigError, with({.batch = 17}), "1 to 16", "got 17");
+  EXPECT_ERROR(ConfigError, with({.cache_bytes = -1}), "bytes", "got -1");
 }
 
 TEST(GenerateTexts, AnInterruptEndsAllThatRemain) {
@@ -257,6 +398,74 @@ TEST(TextSession, AfterAStopStringTheTextGoesOnAsIfTheStopHadNeverBeen) {
   session.append("z");
   EXPECT_EQ(session.generate(greedy(3)).text,
             generate_text(model, bytes(), "ab" + first + "z", greedy(3)).text);
+}
+
+/// Pieces a, b, "ab" and the same behind a space, all bytes and three marks; </s> and <turn> end a
+/// text.
+std::shared_ptr<const Tokenizer> small_pieces() {
+  using Type = SentencePieceModel::Type;
+  SentencePieceModel model{.pieces = {{"<unk>", 0, Type::unknown},
+                                      {"<s>", 0, Type::control},
+                                      {"</s>", 0, Type::control},
+                                      {"<turn>", 0, Type::control},
+                                      {"a", -1},
+                                      {"b", -2},
+                                      {"\u2581", -3},
+                                      {"ab", -4},
+                                      {"\u2581ab", -5}},
+                           .algorithm = SentencePieceModel::Algorithm::bpe,
+                           .byte_fallback = true,
+                           .remove_extra_whitespaces = false};
+  for (int byte = 0; byte < 256; ++byte)
+    model.pieces.push_back({fmt::format("<0x{:02X}>", byte), 0, Type::byte});
+  return sentencepiece_tokenizer(model, {.ends = {3}}, "lists");
+}
+
+// Of a session with SentencePiece the first text alone begins with a space of its own.
+TEST(TextSession, TextThatGoesOnGetsNoSpaceOfItsOwn) {
+  const auto pieces = small_pieces();
+  const Transformer model(tiny_config().resolved(pieces->vocab_size()), 4);
+  TextSession session(model, *pieces, {.context = 100});
+  const auto expect = [&](std::vector<int32_t> tokens) {
+    EXPECT_EQ(std::vector<int32_t>(session.tokens().begin(), session.tokens().end()), tokens);
+  };
+  session.append("ab");
+  expect({1, 8});
+  session.append("ab");
+  expect({1, 8, 7});
+  session.append(" ab");
+  expect({1, 8, 7, 8});
+  EXPECT_EQ(pieces->decode(session.tokens()), "abab ab");
+  ASSERT_TRUE(session.rewind(1));
+  session.append("b");
+  expect({1, 6, 5});
+  session.clear();
+  session.append("ab");
+  expect({1, 8});
+}
+
+/// A model that always says `token`.
+Transformer says(const Tokenizer& tokenizer, int32_t token) {
+  ModelConfig config = tiny_config();
+  config.tied = false;
+  Transformer model(config.resolved(tokenizer.vocab_size()), 4);
+  const at::NoGradGuard no_grad;
+  at::Tensor head = model.parameters().find("lm_head.weight")->value;
+  ModelInput input;
+  input.tokens_bt = at::full({1, 1}, tokenizer.bos(), at::kLong);
+  head.zero_();
+  head[token].copy_(model.hidden(input)[0][0]);
+  return model;
+}
+
+TEST(Generate, EveryIdThatEndsATextEndsIt) {
+  const auto pieces = small_pieces();
+  EXPECT_EQ(pieces->ends(), (std::vector<int32_t>{2, 3}));
+  for (const int32_t token : {2, 3, 4}) {
+    const GenerateResult got = generate_text(says(*pieces, token), *pieces, "", greedy(1));
+    EXPECT_EQ(got.reason, token == 4 ? FinishReason::length : FinishReason::end) << token;
+    EXPECT_EQ(got.text, token == 4 ? "a" : "") << token;
+  }
 }
 
 TEST(TextSession, AppendThatDoesNotFitChangesNothing) {

@@ -50,7 +50,8 @@ TEST(AttentionKernels, DecodeEqualsTheFormulaForEveryStage) {
   check("bias", [](auto& s) { s.bias = true; });
   check("sink", [](auto& s) { s.sink = true; });
   using Form = kernels::PairGate::Form;
-  for (const Form form : {Form::weight, Form::sigmoid_weight, Form::sigmoid_logit}) {
+  for (const Form form :
+       {Form::weight, Form::capped_weight, Form::sigmoid_weight, Form::sigmoid_logit}) {
     const kernels::PairGate gate{
         .form = form, .offset = 0.01f, .window = 30, .sinks = 2, .columns = 20};
     check("gate", [&](auto& s) { s.gate = gate; });

@@ -247,8 +247,8 @@ class Backwards {
   std::vector<std::vector<int32_t>> seen_;
 };
 
-/// A model, its cache and its compiled form, for `count` sequences. `by_head`: the cache lies head
-/// by head, else token by token.
+/// A model, its cache and its compiled form, for `count` sequences. `by_head`: the cache of every
+/// second sequence lies head by head, those between token by token; else the other way round.
 template <class T, class W>
 class Compiled {
  public:
@@ -290,19 +290,20 @@ class Compiled {
                           cache,
                           cache,
                           Backwards(count, s.tokens),
+                          {},
                           {}});
       weights_.back().sequences.resize(static_cast<size_t>(count));
     }
     for (Weights& w : weights_) {
       model.layers.push_back(layer_of(w));
-      const auto rows = [&](std::vector<T>& cache) {
-        return by_head ? HeadRows<T>{cache.data(), s.tokens * kv, s.tokens * d, d}
-                       : HeadRows<T>{cache.data(), s.tokens * kv, d, kv};
+      const auto rows = [&](std::vector<T>& cache, int64_t b) {
+        T* const data = cache.data() + b * s.tokens * kv;
+        return by_head == (b % 2 == 0) ? HeadRows<T>{data, 0, s.tokens * d, d}
+                                       : HeadRows<T>{data, 0, d, kv};
       };
-      steps_.push_back({.keys = rows(w.keys),
-                        .values = rows(w.values),
-                        .sequences = w.sequences,
-                        .choice = w.choice.choice()});
+      for (int64_t b = 0; b < count; ++b)
+        w.caches.push_back({.keys = rows(w.keys, b), .values = rows(w.values, b)});
+      steps_.push_back({.caches = w.caches, .sequences = w.sequences, .choice = w.choice.choice()});
     }
     decoder_ = std::make_unique<Decoder<T>>(std::move(model), count);
   }
@@ -333,6 +334,7 @@ class Compiled {
     std::vector<T> keys, values;
     Backwards choice;
     std::vector<SequenceStep> sequences;
+    std::vector<SequenceCache<T>> caches;
   };
 
   DecoderLayer layer_of(const Weights& w) const {

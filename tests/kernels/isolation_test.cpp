@@ -147,7 +147,8 @@ TEST(AttentionKernels, NonFiniteNumbersStayWithTheRowsThatSeeThem) {
     s.tau = s.alibi = s.bias = s.sink = true;
     s.soft_cap = 2.0, s.documents = 2, s.mask.window = 30;
   });
-  for (const Form form : {Form::weight, Form::sigmoid_weight, Form::sigmoid_logit})
+  for (const Form form :
+       {Form::weight, Form::capped_weight, Form::sigmoid_weight, Form::sigmoid_logit})
     check("gate", [form](auto& s) {
       s.gate = {.form = form, .offset = 0.01f, .window = 8, .columns = 5};
       s.documents = 3;

@@ -17,6 +17,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/nn/transformer.h"
+#include "tests/support/expect_error.h"
 
 namespace fovea {
 namespace {
@@ -315,6 +316,63 @@ TEST(FusedDecoder, SequencesOfUnequalLengthsHaveTheBitsOfEachAlone) {
   }
 }
 
+// A pair in one state and a text in another, of other capacity.
+TEST(FusedDecoder, TextsWithStatesOfTheirOwnHaveTheBitsOfEachAlone) {
+  const Texts texts;
+  for (const auto& [name, config] : options()) {
+    SCOPED_TRACE(name);
+    const Transformer model = make(config, at::kFloat);
+    std::vector<DecodeState> alone;
+    for (int64_t b = 0; b < 3; ++b) alone.push_back(texts.alone(model, b));
+    DecodeState pair = DecodeState::join(std::vector<const DecodeState*>{&alone[0], &alone[1]});
+    DecodeState longer = model.make_decode_state(1, kTokens + 9);
+    model.decode(texts.ids.narrow(0, 2, 1).narrow(1, 0, texts.lengths[2]), longer);
+    const std::vector<DecodeState*> states{&pair, &longer};
+    for (int64_t n = 0; n < 3; ++n) {
+      const at::Tensor z = model.decode_together(texts.next(n), states);
+      EXPECT_EQ(longer.path.name, PathName::fused_decoder);
+      EXPECT_EQ(longer.path.plan.text(), pair.path.plan.text());
+      for (int64_t b = 0; b < 3; ++b)
+        EXPECT_TRUE(at::equal(z[b], model.decode(texts.one(b, n), alone[b])[0]))
+            << "sequence " << b << ", token " << n;
+    }
+    // One leaves; the other goes on alone.
+    EXPECT_TRUE(
+        at::equal(model.decode(texts.one(2, 3), longer), model.decode(texts.one(2, 3), alone[2])));
+    EXPECT_EQ(pair.lengths(), (std::vector<int64_t>{12, 12}));
+  }
+}
+
+TEST(FusedDecoder, RefusesTextsThatItCannotTakeTogether) {
+  ModelConfig c = small();
+  Transformer model = make(c, at::kFloat);
+  DecodeState a = model.make_decode_state(1, kTokens), b = model.make_decode_state(1, kTokens);
+  const std::vector<DecodeState*> both{&a, &b};
+  const at::Tensor two = tokens(2);
+  EXPECT_ERROR(ShapeError, model.decode_together(two.narrow(0, 0, 1).narrow(1, 0, 1), both),
+               "2 sequences; got 1");
+  EXPECT_ERROR(UnsupportedError, model.decode_together(two.narrow(1, 0, 2), both),
+               "one token of each sequence");
+  model.compute().fused_decoder = false;
+  EXPECT_ERROR(UnsupportedError, model.decode_together(two.narrow(1, 0, 1), both), "not wanted",
+               "one by one");
+  model.compute().fused_decoder = true;
+  c.rope.theta = 500.0;
+  DecodeState other = make(c, at::kFloat).make_decode_state(1, kTokens);
+  const std::vector<DecodeState*> mixed{&a, &other};
+  EXPECT_ERROR(ConfigError, model.decode_together(two.narrow(1, 0, 1), mixed), "one RoPE table");
+  EXPECT_EQ(a.length(), 0);
+}
+
+TEST(FusedDecoder, TheStateHasTheBytesThatWereForetold) {
+  for (const auto& [name, config] : options()) {
+    const Transformer model = make(config, at::kFloat);
+    const DecodeState state = model.make_decode_state(2, kTokens);
+    EXPECT_GE(model.decode_state_bytes(2, kTokens), state.bytes()) << name;
+    EXPECT_LE(model.decode_state_bytes(2, kTokens), state.bytes() + 64 * 8 * 2) << name;
+  }
+}
+
 TEST(DecodeByLayers, SequencesOfUnequalLengthsEqualEachAlone) {
   std::vector<Named> all = options();
   const auto add = [&](const char* name, auto set) {
@@ -462,28 +520,28 @@ TEST(FusedDecoder, SaysWhyNot) {
     return state.path.reason.text();
   };
   ModelConfig c = small();
-  EXPECT_THAT(reason(c, 17), testing::HasSubstr("sequences"));
-  EXPECT_THAT(reason(c, 1, at::kDouble), testing::HasSubstr("Double"));
+  EXPECT_THAT(reason(c, 17), ::testing::HasSubstr("sequences"));
+  EXPECT_THAT(reason(c, 1, at::kDouble), ::testing::HasSubstr("Double"));
   c.head_dim = 6;
-  EXPECT_THAT(reason(c), testing::HasSubstr("8"));
+  EXPECT_THAT(reason(c), ::testing::HasSubstr("8"));
   c = small();
   c.attention.spec.multi_token.before = {.queries = 3, .keys = 3};
-  EXPECT_THAT(reason(c), testing::HasSubstr("convolution 3 x 3"));
+  EXPECT_THAT(reason(c), ::testing::HasSubstr("convolution 3 x 3"));
   c = small();
   c.attention.spec.kv_shift.values = true;
-  EXPECT_THAT(reason(c), testing::HasSubstr("kv_shift values"));
+  EXPECT_THAT(reason(c), ::testing::HasSubstr("kv_shift values"));
   c = small();
   c.attention.spec.focus.gate = FocusSpec::Gate::log;
-  EXPECT_THAT(reason(c), testing::HasSubstr("focus log"));
+  EXPECT_THAT(reason(c), ::testing::HasSubstr("focus log"));
   c.attention.spec.focus = hard_focus();
   c.attention.spec.focus.potentials = FocusSpec::Potentials::chunk;
-  EXPECT_THAT(reason(c), testing::HasSubstr("focus.potentials chunk"));
+  EXPECT_THAT(reason(c), ::testing::HasSubstr("focus.potentials chunk"));
   c = small();
   c.attention.spec.mask = {.window = 4, .sinks = 2};
-  EXPECT_THAT(reason(c), testing::HasSubstr("sinks"));
+  EXPECT_THAT(reason(c), ::testing::HasSubstr("sinks"));
   c = small();
   c.rope.layout = RopeLayout::interleaved;
-  EXPECT_THAT(reason(c), testing::HasSubstr("interleaved"));
+  EXPECT_THAT(reason(c), ::testing::HasSubstr("interleaved"));
 }
 
 }  // namespace

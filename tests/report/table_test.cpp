@@ -47,7 +47,7 @@ TEST(TextTable, NoLineIsWiderThanAsked) {
 }
 
 TEST(TextTable, ColumnsThatDoNotFitLeaveByImportanceAndAreNamed) {
-  const std::string wide = compare_table(testing::example_result(), 140);
+  const std::string wide = compare_table(testing::example_result(), 155);
   EXPECT_THAT(wide, AllOf(HasSubstr("parameters"), Not(HasSubstr("Left out"))));
   const std::string narrow = compare_table(testing::example_result(), 84);
   EXPECT_THAT(narrow, HasSubstr("Left out for want of room: parameters"));
@@ -68,7 +68,8 @@ TEST(CompareTable, HoldsEveryVariantBaselineAndVerdict) {
   const std::string text = compare_table(testing::example_result(), 160);
   for (const char* part :
        {"standard", "focal t = 0.4", "sharp start", "byte bigram", "3.312", "2.684", "reference",
-        "better", "worse", "inside the spread", "standard errors", "1.26 M", "MB"}) {
+        "better", "worse", "inside the spread", "-0.0391 to -0.0227", "0.011", "Holm's method",
+        "seeds needed", "108", "1.26 M", "MB"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }
@@ -120,10 +121,40 @@ TEST(Answer, SaysWhatEachVariantCameTo) {
             "4 variants on the same data in the same order, 3 seeds, 1.64 M tokens each.");
   ASSERT_EQ(answer.findings.size(), 4u);
   EXPECT_EQ(answer.findings[0].kind, Finding::Kind::better);
-  EXPECT_THAT(answer.findings[0].text, HasSubstr("focal t = 0.4 is better than standard"));
+  EXPECT_THAT(answer.findings[0].text,
+              AllOf(HasSubstr("focal t = 0.4 is better than standard"),
+                    HasSubstr("interval -0.0391 to -0.0227, corrected p 0.011")));
   EXPECT_THAT(answer.findings[1].text, HasSubstr("sharp start is worse"));
-  EXPECT_THAT(answer.findings[2].text, HasSubstr("focal prefix is inside the spread"));
+  EXPECT_THAT(answer.findings[2].text, AllOf(HasSubstr("focal prefix is inside the spread"),
+                                             HasSubstr("108 (focal prefix)")));
   EXPECT_THAT(answer.findings[3].text, HasSubstr("better than the baseline byte bigram (3.312)"));
+}
+
+TEST(Answer, ADifferenceThatShrinksIsCalledAnEffectOfTheFirstSteps) {
+  CompareResult result = testing::example_result();
+  const auto shrinks = [&] {
+    std::string out;
+    for (const Finding& finding : compare_answer(result).findings) {
+      if (finding.text.find("shrinks") != std::string::npos) out += finding.text;
+    }
+    return out;
+  };
+  const auto lead = [&](double at_half, double at_end) {
+    for (CompareVariant& variant : result.variants) {
+      for (CompareRun& run : variant.runs) {
+        const bool focal = variant.name == "focal t = 0.4";
+        const double noise = 1e-4 * static_cast<double>(run.seed);
+        run.validation_curve = {
+            {.step = 200, .tokens = 800'000, .bits_per_byte = 3 + (focal ? at_half + noise : 0)},
+            {.step = 400, .tokens = 1'600'000, .bits_per_byte = 2 + (focal ? at_end + noise : 0)}};
+      }
+    }
+  };
+  lead(-0.2, -0.03);
+  EXPECT_THAT(shrinks(), AllOf(HasSubstr("focal t = 0.4 to standard shrinks: -0.1998"),
+                               HasSubstr("-0.0298 at its end"), HasSubstr("first steps")));
+  lead(-0.03, -0.03);
+  EXPECT_EQ(shrinks(), "");
 }
 
 TEST(Answer, SaysWhereNothingCanBeSaid) {

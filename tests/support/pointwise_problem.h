@@ -297,6 +297,11 @@ class PointwiseProblem {
         p.gate_slope = 1.0 / z;
         p.logit += std::log(z);
         break;
+      case Form::capped_weight:
+        z = std::min(z, 1.0 + gate.offset);
+        p.gate_slope = 1.0 / z;
+        p.logit += std::log(z);
+        break;
       case Form::sigmoid_weight:
         p.gate_slope = 1.0 - sigma;
         p.logit += std::log(sigma);

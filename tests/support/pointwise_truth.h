@@ -81,7 +81,7 @@ inline std::vector<Named> every_stage(int64_t tokens, int64_t width) {
   add("dropout", [](auto& s) { s.dropout = 0.3; });
   using Form = kernels::PairGate::Form;
   const auto gate = [](Form form, int64_t columns) {
-    const float offset = form == Form::weight ? 1e-6f : -0.7f;
+    const float offset = form == Form::weight || form == Form::capped_weight ? 1e-6f : -0.7f;
     return kernels::PairGate{.form = form,
                              .offset = offset,
                              .least = offset,  // factors are positive
@@ -102,7 +102,9 @@ inline std::vector<Named> every_stage(int64_t tokens, int64_t width) {
       [&](auto& s) { s.gate = all_but_diagonal(gate(Form::weight, 5)), s.mask.causal = false; });
   add("sigmoid weight gate", [&](auto& s) { s.gate = gate(Form::sigmoid_weight, 9); });
   add("sigmoid logit gate", [&](auto& s) { s.gate = gate(Form::sigmoid_logit, 8); });
-  for (const Form form : {Form::weight, Form::sigmoid_weight, Form::sigmoid_logit}) {
+  add("capped weight gate", [&](auto& s) { s.gate = gate(Form::capped_weight, 12); });
+  for (const Form form :
+       {Form::weight, Form::capped_weight, Form::sigmoid_weight, Form::sigmoid_logit}) {
     add("gate and everything", [&](auto& s) {
       s.gate = gate(form, 8);
       s.tau = s.alibi = s.bias = s.sink = true;

@@ -150,6 +150,9 @@ TEST(ChatTemplate, MalformedTemplatesNameThePlace) {
   EXPECT_ERROR(InputError, ChatTemplate("{{ 1|no_such }}"), "no filter 'no_such'");
   EXPECT_ERROR(InputError, ChatTemplate("{{ 1 is no_such }}"), "no test 'no_such'");
   EXPECT_ERROR(InputError, ChatTemplate("{% break %}"), "outside a loop");
+  EXPECT_ERROR(InputError, ChatTemplate("{% filter %}a{% endfilter %}"), "got '%}'");
+  EXPECT_ERROR(InputError, ChatTemplate("{% filter upper %}a"), "{% endfilter %}");
+  EXPECT_ERROR(InputError, ChatTemplate("{% filter no_such %}a{% endfilter %}"), "'no_such'");
   EXPECT_ERROR(InputError, ChatTemplate("{% for x in y %}{% macro f() %}{% break %}"), "outside");
   EXPECT_ERROR(InputError, ChatTemplate("{% wrong %}"), "unexpected tag 'wrong'");
   EXPECT_ERROR(InputError, ChatTemplate("{{ '\\ud800' }}"), "U+D800");
@@ -159,13 +162,14 @@ TEST(ChatTemplate, MalformedTemplatesNameThePlace) {
 
 TEST(ChatTemplate, UnsupportedConstructsAreRefusedByNameAndPlace) {
   for (const char* tag : {"include 'x'", "import 'x' as y", "from 'x' import y", "extends 'x'",
-                          "block x", "call f()", "filter upper", "autoescape true", "do f()"}) {
+                          "block x", "call f()", "autoescape true", "do f()"}) {
     const std::string name = std::string(tag).substr(0, std::string(tag).find(' '));
     EXPECT_ERROR(UnsupportedError, ChatTemplate("\n{% " + std::string(tag) + " %}"),
                  "line 2, column 4", "'" + name + "'");
   }
   EXPECT_ERROR(UnsupportedError, ChatTemplate("{% for x in y recursive %}"), "recursive");
   EXPECT_ERROR(UnsupportedError, ChatTemplate("{{ x|wordwrap }}"), "wordwrap");
+  EXPECT_ERROR(UnsupportedError, ChatTemplate("{% filter wordwrap %}{% endfilter %}"), "wordwrap");
   EXPECT_ERROR(UnsupportedError, ChatTemplate("{{ f(*x) }}"), "'*'");
   EXPECT_ERROR(UnsupportedError, ChatTemplate("{{ cycler() }}"), "cycler");
   EXPECT_ERROR(UnsupportedError, render("\n{{ 'a'.zfill(3) }}"), "line 2", "zfill");

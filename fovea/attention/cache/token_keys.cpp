@@ -46,13 +46,4 @@ void TokenKeys::keep() {
   if (sorted_ != nullptr) sorted_->keep_token(cached_keys_, cached_values_);
 }
 
-kernels::KeyChoice TokenKeys::choice() {
-  return {.object = this,
-          .choose =
-              [](void* keys, std::span<const uint64_t> members) {
-                return static_cast<TokenKeys*>(keys)->choose(members);
-              },
-          .keep = [](void* keys) { static_cast<TokenKeys*>(keys)->keep(); }};
-}
-
 }  // namespace fovea

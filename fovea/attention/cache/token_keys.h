@@ -12,7 +12,6 @@
 
 #include "fovea/attention/cache/cache.h"
 #include "fovea/attention/cache/sorted_copy.h"
-#include "fovea/kernels/common/decoder.h"
 #include "fovea/kernels/common/grouped_plan.h"
 
 namespace fovea {
@@ -37,8 +36,6 @@ class TokenKeys {
 
   std::span<const std::vector<int32_t>> choose(std::span<const uint64_t> members);
   void keep();
-  /// choose() and keep() for the kernels; valid as long as this object stays where it is.
-  kernels::KeyChoice choice();
 
  private:
   FocusSpec focus_;

@@ -166,7 +166,7 @@ void add_use(StageId stage, const KernelExtent& extent, const MultiTokenSpec& sp
   all.push_back({.stage = stage,
                  .setting = setting,
                  .why_not_sdpa = fmt::format("{} joins rows or heads", setting),
-                 .why_not_kernels = fmt::format("no fused kernel for {}", setting)});
+                 .why_not_kernels = fmt::format("no pointwise kernel for {}", setting)});
 }
 
 std::vector<StageUse> uses(const AttentionSpec& spec) {

@@ -65,7 +65,7 @@ void add_use(StageId stage, Kind kind, const AttentionSpec& spec, std::vector<St
   all.push_back({.stage = stage,
                  .setting = setting,
                  .why_not_sdpa = fmt::format("{} joins rows or heads", setting),
-                 .why_not_kernels = fmt::format("no fused kernel for {}", setting)});
+                 .why_not_kernels = fmt::format("no pointwise kernel for {}", setting)});
 }
 
 std::vector<StageUse> uses(const AttentionSpec& spec) {

@@ -192,8 +192,13 @@ std::optional<std::string> why_not_kernels(const AttentionCall& call) {
 
 std::optional<std::string> why_not_pointwise(const AttentionCall& call) {
   const FocusSpec& focus = call.spec.focus;
-  if (focus.reads_members())
+  if (focus.gate == FocusSpec::Gate::hard)
     return fmt::format("no fused kernel for focus {}", enum_name(focus.gate));
+  if (focus.gate == FocusSpec::Gate::straight_through &&
+      3 * focus.groups > kernels::kMostGateColumns)
+    return fmt::format(
+        "no fused kernel for focus straight_through with more than {} groups; got {}",
+        kernels::kMostGateColumns / 3, focus.groups);
   if (focus.active() && focus.epsilon < kSmallestEpsilon)
     return fmt::format("focus.epsilon below {} leaves float32's range", kSmallestEpsilon);
   return why_not_kernels(call);

@@ -25,6 +25,8 @@ GateForm gate_form(const FocusSpec& focus) {
   switch (focus.gate) {
     case FocusSpec::Gate::log:
       return {Form::weight, 1.0, focus.epsilon};
+    case FocusSpec::Gate::straight_through:
+      return {Form::capped_weight, 1.0, focus.epsilon};
     case FocusSpec::Gate::identity:
       return {Form::weight, static_cast<double>(focus.groups), focus.epsilon};
     case FocusSpec::Gate::mul:
@@ -36,10 +38,27 @@ GateForm gate_form(const FocusSpec& focus) {
   }
 }
 
+// Straight-through (U-8): z counts the groups that two tokens share; its gradient is that of the
+// agreement g_i.g_j. Columns that are 0 carry it:
+//   [h_i, g_i - g_i*, g_i*].[h_j, g_j*, g_j - g_j*], h in {0, 1}^K, * without gradient
+std::pair<at::Tensor, at::Tensor> straight_through_factors(int64_t queries,
+                                                           const AttentionTensors& tensors) {
+  const at::Tensor soft = tensors.groups_bsk.to(at::kFloat), fixed = soft.detach();
+  const at::Tensor bits = at::arange(soft.size(-1), tensors.members_bs.options());
+  const at::Tensor hard =
+      tensors.members_bs.unsqueeze(-1).bitwise_right_shift(bits).bitwise_and(1).to(at::kFloat);
+  const at::Tensor none = soft - fixed;
+  const at::Tensor rows = at::cat({hard, none, fixed}, -1);
+  return {rows.narrow(1, rows.size(1) - queries, queries).contiguous(),
+          at::cat({hard, fixed, none}, -1)};
+}
+
 // The factors of queries, the last t of the tokens, and of keys. Differentiable. A learned strength
 // lambda joins as one column more: lambda (g_i.g_j - theta) = [lambda g_i, -lambda theta].[g_j, 1].
 std::pair<at::Tensor, at::Tensor> gate_factors(const FocusSpec& focus, int64_t queries,
                                                const AttentionTensors& tensors) {
+  if (focus.gate == FocusSpec::Gate::straight_through)
+    return straight_through_factors(queries, tensors);
   const at::Tensor keys = tensors.groups_bsk.to(at::kFloat);
   const at::Tensor rows = keys.narrow(1, keys.size(1) - queries, queries);
   if (!focus.reads_strength()) {
@@ -145,9 +164,14 @@ kernels::AttentionSizes sizes_of(const FusedOperands& x) {
 
 at::Tensor groups_gradient(const AttentionSpec& spec, const at::Tensor& dgate_btk,
                            const at::Tensor& dgate_bsk) {
-  at::Tensor d = dgate_bsk.clone();
-  d.narrow(1, d.size(1) - dgate_btk.size(1), dgate_btk.size(1))
-      .add_(dgate_btk, gate_form(spec.focus).gain);
+  at::Tensor of_queries = dgate_btk, d = dgate_bsk;
+  if (spec.focus.gate == FocusSpec::Gate::straight_through) {
+    of_queries = dgate_btk.narrow(2, spec.focus.groups, spec.focus.groups);
+    d = dgate_bsk.narrow(2, 2 * spec.focus.groups, spec.focus.groups);
+  }
+  d = d.clone();
+  d.narrow(1, d.size(1) - of_queries.size(1), of_queries.size(1))
+      .add_(of_queries, gate_form(spec.focus).gain);
   return d;
 }
 

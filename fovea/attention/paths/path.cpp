@@ -10,8 +10,8 @@ namespace fovea {
 
 std::span<const AttentionPath> attention_paths() {
   static const AttentionPath paths[] = {
-      fused_decode_path(), fused_path(),      grouped_decode_path(), grouped_path(),
-      listed_path(),       torch_sdpa_path(), reference_path(),
+      fused_decode_path(), fused_path(),  mixing_path(),     grouped_decode_path(),
+      grouped_path(),      listed_path(), torch_sdpa_path(), reference_path(),
   };
   return paths;
 }

@@ -39,6 +39,7 @@ AttentionPath fused_path();
 AttentionPath grouped_decode_path();
 AttentionPath grouped_path();
 AttentionPath listed_path();
+AttentionPath mixing_path();
 AttentionPath torch_sdpa_path();
 AttentionPath reference_path();
 

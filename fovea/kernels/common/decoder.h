@@ -113,9 +113,15 @@ struct SequenceStep {
   double* temperature_sum = nullptr;  ///< form prefix: written; the one before it is read
 };
 
+/// The rows of one sequence in the cache of a layer; the batch stride has no use.
+template <class T>
+struct SequenceCache {
+  HeadRows<T> keys, values;
+};
+
 template <class T>
 struct LayerStep {
-  HeadRows<T> keys, values;  ///< the cache
+  std::span<const SequenceCache<T>> caches;  ///< of each sequence
   std::span<const SequenceStep> sequences;
   KeyChoice choice;  ///< with groups
 };

@@ -56,8 +56,7 @@ class BackwardKeys {
     dz_ = woven_ + kWovenFloats<P>;
     dgate_ = dz_ + kKeyBlock * kScorePitch<Single>;
     if constexpr (gated) {
-      weighs_ =
-          b_.gate.form == PairGate::Form::weight || b_.gate.form == PairGate::Form::sigmoid_weight;
+      weighs_ = multiplies_weights(b_.gate.form);
       adds_ = b_.gate.form == PairGate::Form::log_sigmoid;
       for (int64_t n = 0; n < keys_; ++n)
         extent_[n / kRows].take(b_.key_places.position[b_.key_begin + n]);

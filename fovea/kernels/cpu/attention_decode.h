@@ -317,8 +317,7 @@ class DecodeChunk {
   const int64_t part_;
   Word *q_, *weights_;  // weights_: [rows][kDecodeKeys], logits first
   float* totals_;       // kLanes partial sums a row
-  const bool weighs_ =
-      b_.gate_form == PairGate::Form::weight || b_.gate_form == PairGate::Form::sigmoid_weight;
+  const bool weighs_ = multiplies_weights(b_.gate_form);
   int64_t begin_ = 0, end_ = 0;
   float maximum_[kDecodeRows];
 };

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "fovea/kernels/common/decoder.h"
 #include "fovea/kernels/cpu/attention_gate_pack.h"
 
 namespace fovea::kernels {
@@ -76,6 +77,8 @@ class Decode {
   int64_t part_floats() const { return s_.batch * s_.kv_heads * chunks_ * rows_ * part_; }
   int64_t scratch_floats() const { return table_.decode_scratch(key_); }
   void write_parts_to(float* memory) { parts_ = memory; }
+  /// Keys and values of each row of the batch, instead of the problem's k and v.
+  void read_from(std::span<const SequenceCache<T>> caches) { caches_ = caches; }
   /// After the problem's keys or visits changed; at most as many chunks as the memory is for.
   void count_chunks() {
     chunks_ = std::max<int64_t>((s_.keys + kDecodeChunk - 1) / kDecodeChunk, 1);
@@ -100,8 +103,8 @@ class Decode {
       if (left <= 0) return;
       for (int64_t j = first_row(b) + begin; j < first_row(b) + end; ++j) {
         for (int64_t c = 0; c < s_.head_dim; c += kLine) {
-          __builtin_prefetch(p_.k.at(b, g, j) + c, 0, 2);
-          __builtin_prefetch(p_.v.at(b, g, j) + c, 0, 2);
+          __builtin_prefetch(key(b, g, j) + c, 0, 2);
+          __builtin_prefetch(value(b, g, j) + c, 0, 2);
         }
       }
       left -= (end - begin) * 2 * s_.head_dim * static_cast<int64_t>(sizeof(T));
@@ -141,6 +144,12 @@ class Decode {
 
   /// Chunks with keys that a row of the batch sees.
   int64_t chunks_of(int64_t b) const { return (ends_[b] + kDecodeChunk - 1) / kDecodeChunk; }
+  const T* key(int64_t b, int64_t g, int64_t j) const {
+    return caches_.empty() ? p_.k.at(b, g, j) : caches_[b].keys.at(0, g, j);
+  }
+  const T* value(int64_t b, int64_t g, int64_t j) const {
+    return caches_.empty() ? p_.v.at(b, g, j) : caches_[b].values.at(0, g, j);
+  }
   int64_t first_row(int64_t b) const { return p_.first_rows.empty() ? 0 : p_.first_rows[b]; }
   const RowVisits& visits(int64_t b, int64_t row) const {
     return p_.rows[b * s_.queries + row % s_.queries];
@@ -204,10 +213,10 @@ class Decode {
     const std::vector<int32_t>* seen_keys = p_.keys_seen.empty() ? nullptr : &p_.keys_seen[b];
     DecodeBlock<T> block{.key_width = key_,
                          .value_width = value_,
-                         .k = p_.k.at(b, g, first_row(b)),
-                         .v = p_.v.at(b, g, first_row(b)),
-                         .k_row = p_.k.row,
-                         .v_row = p_.v.row,
+                         .k = key(b, g, first_row(b)),
+                         .v = value(b, g, first_row(b)),
+                         .k_row = caches_.empty() ? p_.k.row : caches_[b].keys.row,
+                         .v_row = caches_.empty() ? p_.v.row : caches_[b].values.row,
                          .key_begin = end,
                          .key_end = begin,
                          .key_limit = seen_keys != nullptr ? std::ssize(*seen_keys) : ends_[b],
@@ -243,6 +252,7 @@ class Decode {
   }
 
   const AttentionDecode<T>& p_;
+  std::span<const SequenceCache<T>> caches_;
   const AttentionSizes& s_;
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;

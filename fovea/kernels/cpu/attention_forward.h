@@ -87,8 +87,7 @@ class ForwardRows {
 
   void load_gates() {
     const int64_t pitch = b_.gate.pitch;
-    weighs_ =
-        b_.gate.form == PairGate::Form::weight || b_.gate.form == PairGate::Form::sigmoid_weight;
+    weighs_ = multiplies_weights(b_.gate.form);
     adds_ = b_.gate.form == PairGate::Form::log_sigmoid;
     for (int64_t r = 0; r < row_tiles_ * kRows; ++r) {
       for (int64_t c = 0; c < pitch; ++c)

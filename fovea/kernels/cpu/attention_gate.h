@@ -91,6 +91,8 @@ FOVEA_INLINE void gate_tile(const GateRule& rule, Reach reach, const float* left
         const bool adds = rule.form == PairGate::Form::log_sigmoid;
         if (adds)
           log_sigmoid_lanes<5>(z[r][v], value, slope);
+        else if (rule.form == PairGate::Form::capped_weight)
+          value = -larger(-z[r][v], broadcast(-1.0f - rule.offset));
         else if (rule.form != PairGate::Form::weight)
           sigmoid_lanes<P::kExpDegree>(z[r][v], value, slope);
         if (reach == Reach::mixed) {
@@ -123,6 +125,8 @@ inline void gate_row(const GateRow& p) {
     const int64_t position = key + range.shift;
     if (p.position - position < p.rule.window || position < p.rule.sinks) return adds ? 0.0f : 1.0f;
     if (adds) return log_sigmoid(z);
+    if (p.rule.form == PairGate::Form::capped_weight)
+      return z < 1.0f + p.rule.offset ? z : 1.0f + p.rule.offset;
     return p.rule.form == PairGate::Form::weight ? z : 1.0f / (1.0f + __builtin_expf(-z));
   };
   for (int64_t key = p.begin; key < p.end; key += kLanes) {

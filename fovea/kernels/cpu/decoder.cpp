@@ -60,11 +60,7 @@ struct LayerAttention {
 
   /// The cache of this step.
   void read(const LayerStep<T>& step) {
-    const auto rows = [](const HeadRows<T>& x) {
-      return HeadRows<const T>{x.data, x.batch, x.head, x.row};
-    };
-    problem.k = rows(step.keys);
-    problem.v = rows(step.values);
+    work.read_from(step.caches);
     problem.keys_seen = {};
     for (size_t b = 0; b < seen.size(); ++b) {
       seen[b] = step.sequences[b].seen;
@@ -159,9 +155,9 @@ class Decoder<T>::Impl {
                         "decoder", "expected {} sequences and {} layers; got {} and {}", rows_,
                         p_.layers.size(), step.positions.size(), step.layers.size());
     for (const LayerStep<T>& layer : step.layers) {
-      require<ShapeError>(given(layer.sequences) == rows_, "decoder",
-                          "expected {} sequences in every layer; got {}", rows_,
-                          layer.sequences.size());
+      require<ShapeError>(given(layer.sequences) == rows_ && given(layer.caches) == rows_,
+                          "decoder", "expected {} sequences in every layer; got {} with {} caches",
+                          rows_, layer.sequences.size(), layer.caches.size());
     }
   }
 
@@ -384,7 +380,8 @@ class Decoder<T>::Impl {
       return from.bias != nullptr ? from.bias + head * d : nullptr;
     };
     if (value >= 0) {
-      table_.narrow(qkv_.data() + at, bias(layer.v, value), d, cache.values.at(b, value, row));
+      table_.narrow(qkv_.data() + at, bias(layer.v, value), d,
+                    cache.caches[b].values.at(0, value, row));
       return;
     }
     const bool is_key = key >= 0;
@@ -401,7 +398,7 @@ class Decoder<T>::Impl {
                        normed_.data() + at);
       in = normed_.data() + at;
     }
-    T* const out = is_key ? cache.keys.at(b, key, row) : q_.data() + b * q_width_ + h * d;
+    T* const out = is_key ? cache.caches[b].keys.at(0, key, row) : q_.data() + b * q_width_ + h * d;
     rows_table_.rotate_forward({.in = in,
                                 .out = out,
                                 .gain = layer.head_norm == HeadNorm::rms ? gain : nullptr,

@@ -98,6 +98,8 @@ class Evaluator {
         return Flow::next;
       case StatementKind::set_block:
         return run_set_block(statement, scope);
+      case StatementKind::filter_block:
+        return run_filter_block(statement, scope);
       case StatementKind::with:
         return run_with(statement, scope);
       case StatementKind::macro:
@@ -168,13 +170,27 @@ class Evaluator {
     const Flow flow = capture(statement.blocks[0], std::make_shared<Scope>(scope), text);
     if (flow != Flow::next) return flow;
     Value value(std::move(text));
-    if (!statement.expressions.empty()) {
-      const auto inner = std::make_shared<Scope>(scope);
-      inner->set(kBodyName, std::move(value));
-      value = evaluate(*statement.expressions[0], inner);
-    }
+    if (!statement.expressions.empty())
+      value = filtered(*statement.expressions[0], std::move(value), scope);
     assign(statement.targets[0], std::move(value), scope);
     return Flow::next;
+  }
+
+  Flow run_filter_block(const Statement& statement, const ScopePtr& scope) {
+    std::string text;
+    const auto inner = std::make_shared<Scope>(scope);
+    const Flow flow = capture(statement.blocks[0], inner, text);
+    if (flow != Flow::next) return flow;
+    const Value value = filtered(*statement.expressions[0], Value(std::move(text)), inner);
+    if (value.text() == nullptr) fault("the filters of a filter block must give a string");
+    write(*value.text());
+    return Flow::next;
+  }
+
+  Value filtered(const Expression& filters, Value body, const ScopePtr& scope) {
+    const auto inner = std::make_shared<Scope>(scope);
+    inner->set(kBodyName, std::move(body));
+    return evaluate(filters, inner);
   }
 
   Flow run_with(const Statement& statement, const ScopePtr& scope) {

@@ -357,6 +357,13 @@ ExpressionPtr ExpressionParser::parse_filters(ExpressionPtr input) {
   }
 }
 
+ExpressionPtr ExpressionParser::parse_block_filters(ExpressionPtr input) {
+  do {
+    input = parse_filter(std::move(input));
+  } while (tokens_.skip_op("|"));
+  return input;
+}
+
 void ExpressionParser::require_support(Support support, Position at, std::string_view kind,
                                        const std::string& name) const {
   if (support == Support::supported || branches_ > 0) return;

@@ -26,6 +26,8 @@ class ExpressionParser {
   ExpressionPtr parse_tuple(bool conditional = true);
   /// Filters behind an input, "| trim | upper"; the input itself where there are none.
   ExpressionPtr parse_filters(ExpressionPtr input);
+  /// The filters of a filter block, "trim | upper": at least one.
+  ExpressionPtr parse_block_filters(ExpressionPtr input);
 
  private:
   ExpressionPtr make(ExpressionKind kind, Position at, std::vector<ExpressionPtr> parts,

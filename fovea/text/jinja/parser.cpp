@@ -75,6 +75,7 @@ class Parser {
     if (tag.text == "set") return parse_set(at);
     if (tag.text == "macro") return parse_macro(at);
     if (tag.text == "with") return parse_with(at);
+    if (tag.text == "filter") return parse_filter_block(at);
     if (tag.text == "generation") return parse_generation(at);
     if (tag.text == "break" || tag.text == "continue") {
       if (loops_ == 0) tokens_.fail_here("'{}' stands outside a loop", tag.text);
@@ -86,9 +87,8 @@ class Parser {
   }
 
   [[noreturn]] void fail_tag(const Token& tag) {
-    constexpr std::string_view kRefused[] = {"autoescape", "block",   "call", "do",
-                                             "debug",      "extends", "from", "filter",
-                                             "import",     "include", "trans"};
+    constexpr std::string_view kRefused[] = {"autoescape", "block", "call",   "do",      "debug",
+                                             "extends",    "from",  "import", "include", "trans"};
     if (std::ranges::find(kRefused, tag.text) != std::end(kRefused))
       tokens_.refuse_at(tag.at, "the tag '{}' is not supported in templates", tag.text);
     tokens_.fail_here("unexpected tag '{}'", printable_line(tag.text));
@@ -147,15 +147,27 @@ class Parser {
       return made;
     }
     made.kind = Kind::set_block;
-    if (tokens_.peek().is_op("|")) {
-      auto body = std::make_unique<Expression>();
-      body->kind = ExpressionKind::name;
-      body->at = at;
-      body->name = kBodyName;
-      made.expressions.push_back(expressions_.parse_filters(std::move(body)));
-    }
+    if (tokens_.peek().is_op("|"))
+      made.expressions.push_back(expressions_.parse_filters(body_text(at)));
     made.blocks.push_back(parse_body("endset"));
     return made;
+  }
+
+  Statement parse_filter_block(Position at) {
+    Statement made{.kind = Kind::filter_block, .at = at};
+    tokens_.take();
+    made.expressions.push_back(expressions_.parse_block_filters(body_text(at)));
+    made.blocks.push_back(parse_body("endfilter"));
+    return made;
+  }
+
+  /// What the filter of a block is applied to.
+  static ExpressionPtr body_text(Position at) {
+    auto body = std::make_unique<Expression>();
+    body->kind = ExpressionKind::name;
+    body->at = at;
+    body->name = kBodyName;
+    return body;
   }
 
   Statement parse_macro(Position at) {

@@ -61,15 +61,16 @@ struct Statement;
 using Block = std::vector<Statement>;
 
 enum class StatementKind {
-  text,       // `text`
-  print,      // expressions: value
-  if_else,    // expressions: conditions; blocks: one for each, and the else
-  for_loop,   // target; expressions: iterable, filter or null; blocks: body, else
-  set,        // target; expressions: value
-  set_block,  // target; blocks: body; expressions: a filter around `kBodyName`, or none
-  with,       // targets with expressions; blocks: body
-  macro,      // text: name; parameters; blocks: body
-  group,      // {% generation %}: a body with a scope of its own
+  text,          // `text`
+  print,         // expressions: value
+  if_else,       // expressions: conditions; blocks: one for each, and the else
+  for_loop,      // target; expressions: iterable, filter or null; blocks: body, else
+  set,           // target; expressions: value
+  set_block,     // target; blocks: body; expressions: a filter around `kBodyName`, or none
+  filter_block,  // blocks: body; expressions: a filter around `kBodyName`
+  with,          // targets with expressions; blocks: body
+  macro,         // text: name; parameters; blocks: body
+  group,         // {% generation %}: a body with a scope of its own
   break_loop,
   continue_loop,
 };
@@ -84,8 +85,7 @@ struct Statement {
   std::vector<std::pair<std::string, ExpressionPtr>> parameters;  // with defaults, or null
 };
 
-/// The name by which the filter of a set block finds the text of the block; no template can spell
-/// it.
+/// The name by which the filter of a block finds the text of the block; no template can spell it.
 inline constexpr const char* kBodyName = "{% set %}";
 
 }  // namespace fovea::jinja

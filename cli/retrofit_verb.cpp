@@ -1,0 +1,202 @@
+// fovea retrofit: another attention on a pretrained model, and a table of what it keeps and costs.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <nlohmann/json.hpp>
+
+#include "cli/options.h"
+#include "cli/retention_table.h"
+#include "cli/verbs.h"
+#include "fovea/base/error.h"
+#include "fovea/report/table.h"
+#include "fovea/retrofit/retrofit.h"
+#include "fovea/runtime/interrupt.h"
+
+namespace fovea::cli {
+namespace {
+
+constexpr double kMost = 1e12;  // steps, tokens
+
+struct Options {
+  RetrofitOptions retrofit;
+  std::string with, out;
+  bool plan = false, no_speed = false;
+};
+
+std::vector<std::string> split_names(const std::string& names) {
+  std::vector<std::string> out;
+  for (size_t begin = 0; begin <= names.size();) {
+    const size_t end = std::min(names.find(',', begin), names.size());
+    if (end > begin) out.push_back(names.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return out;
+}
+
+std::string kinds_help() {
+  std::string text = "\nMechanisms of --with:\n";
+  for (const RetrofitKind& kind : retrofit_kinds())
+    text += fmt::format("  {:14} {}\n", kind.name, kind.help);
+  return text +
+         "\nThe base is frozen. Focus learns first, by the attention that its groups keep; then "
+         "the "
+         "others learn\nby the language-model loss. Settings are recipe keys: "
+         "model.attention.focus.groups=4.\n\nOUT/adapter is the result: `fovea generate MODEL "
+         "--adapter OUT/adapter --focus hard PROMPT`.\n";
+}
+
+void connect(const Globals& /*globals*/, Progress& progress, const InterruptGuard& interrupt,
+             RetrofitCallbacks& callbacks) {
+  auto current = std::make_shared<std::string>();
+  callbacks.train.stop = interrupt.flag();
+  callbacks.train.message = [&](std::string_view text) { progress.message(text); };
+  callbacks.train.warning = [&](std::string_view text) { progress.warning(text); };
+  callbacks.train.data = [&](const CorpusProgress& p) {
+    progress.update({.label = "reading " + p.source,
+                     .done = static_cast<double>(p.bytes_done),
+                     .total = static_cast<double>(p.bytes)});
+  };
+  callbacks.train.step = [&, current](const TrainProgress& p) {
+    progress.update({.label = fmt::format("{} step {}", *current, p.step),
+                     .done = p.fraction,
+                     .total = 1.0,
+                     .loss = p.loss,
+                     .tokens_per_second = p.tokens_per_second});
+  };
+  callbacks.phase = [&, current](const RetrofitPhase& phase) {
+    *current = phase.name;
+    progress.message(fmt::format("phase {}: {}", phase.name, phase.help));
+  };
+  callbacks.table = [&](std::string_view label, int64_t done, int64_t total) {
+    require<Interrupted>(!interrupt.flag()->load(), "retrofit",
+                         "stopped while the table was measured; the training is finished and the "
+                         "adapter written: the same command measures again");
+    progress.update({.label = "table: " + std::string(label),
+                     .done = static_cast<double>(done),
+                     .total = static_cast<double>(total)});
+  };
+}
+
+void print_plan(const Options& options, const Globals& globals) {
+  const std::vector<RetrofitPhase> phases =
+      plan_retrofit(options.retrofit, load_model_config(find_model(options.retrofit.model)));
+  if (globals.json) {
+    nlohmann::ordered_json json = nlohmann::ordered_json::array();
+    for (const RetrofitPhase& phase : phases)
+      json.push_back({{"name", phase.name}, {"recipe", fields_to_json(phase.recipe)}});
+    print(json.dump(2) + "\n");
+    return;
+  }
+  for (const RetrofitPhase& phase : phases)
+    print(fmt::format("# phase {}: {}\n{}", phase.name, phase.help,
+                      fields_to_yaml(phase.recipe, true)));
+}
+
+void print_speeds(const RetrofitResult& result) {
+  if (result.speeds.empty()) return;
+  TextTable table({{.title = "attention"},
+                   {.title = "context", .right = true},
+                   {.title = "reads tokens/s", .right = true},
+                   {.title = "writes tokens/s", .right = true}});
+  for (const RetrofitSpeed& s : result.speeds)
+    table.add_row({s.name, std::to_string(s.speed.prompt),
+                   fmt::format("{:.0f}", s.speed.prompt_rate),
+                   fmt::format("{:.1f}", s.speed.rate)});
+  print("\n" + table.render(stdout_width()));
+}
+
+void print_result(const RetrofitResult& result) {
+  print(fmt::format("{}: {} parameters on a frozen base of {:.1f}M ({:.3f} %)\n",
+                    fmt::join(result.kinds, ", "), result.added_parameters,
+                    static_cast<double>(result.base_parameters) / 1e6,
+                    100.0 * static_cast<double>(result.added_parameters) /
+                        static_cast<double>(result.base_parameters)));
+  for (const TrainResult& phase : result.phases)
+    print(fmt::format("  {} steps, {} tokens, {:.0f} s, {:.0f} tokens/s\n", phase.steps,
+                      phase.tokens, phase.seconds, phase.tokens_per_second));
+  const bool copy = result.before.copy > 0.0;
+  if (result.retention) {
+    print("\n");
+    print_retention(*result.retention);
+  } else {
+    std::vector<TableColumn> columns{{.title = "attention"}, {.title = "ppl/token", .right = true}};
+    if (copy) columns.push_back({.title = "copy ppl", .right = true});
+    TextTable table(columns);
+    for (const RetrofitScore* score : {&result.before, &result.after}) {
+      std::vector<std::string> cells{score->name, fmt::format("{:.3f}", score->perplexity)};
+      if (copy) cells.push_back(fmt::format("{:.3f}", score->copy));
+      table.add_row(std::move(cells));
+    }
+    print("\n" + table.render(stdout_width()));
+  }
+  print_speeds(result);
+  print(fmt::format("\nadapter: {}\nreport:  {}\n", result.adapter.string(),
+                    (result.adapter.parent_path() / "report.html").string()));
+}
+
+void run(Options& options, const Globals& globals) {
+  options.retrofit.with = split_names(options.with);
+  options.retrofit.out = options.out;
+  options.retrofit.speed = !options.no_speed;
+  if (options.plan) return print_plan(options, globals);
+  Progress progress(stderr_progress(globals));
+  const InterruptGuard interrupt;
+  RetrofitCallbacks callbacks;
+  connect(globals, progress, interrupt, callbacks);
+  const RetrofitResult result = run_retrofit(options.retrofit, callbacks);
+  progress.finish();
+  if (globals.json) {
+    print(result.to_json().dump(2) + "\n");
+  } else {
+    print_result(result);
+  }
+}
+
+}  // namespace
+
+Verb add_retrofit_verb(Command& app, Globals& globals) {
+  auto options = std::make_shared<Options>();
+  RetrofitOptions& o = options->retrofit;
+  Command* verb = app.add_subcommand(
+      "retrofit", "put another attention on a pretrained model; run again to resume");
+  verb->add_option("model", o.model, "run folder, checkpoint, model folder or .gguf file")
+      ->required();
+  verb->add_option("overrides", o.overrides,
+                   "key=value of the recipe, for example model.attention.focus.groups=4");
+  verb->add_option("--with", options->with,
+                   "mechanisms, joined by commas: focus, focal, multi_token, talking_heads, lora")
+      ->required();
+  verb->add_option("--text", o.texts,
+                   "text file, folder or JSONL to train on; repeat for several sources")
+      ->required();
+  verb->add_option("--out", options->out, "folder of the result; what is there goes on")
+      ->required();
+  verb->add_option("--held-out", o.held_out,
+                   "texts of the table; without it the validation part of --text");
+  verb->add_option("--minutes", o.minutes, "of training [10]")->check(in_range({0, 1e6}));
+  verb->add_option("--steps", o.steps, "steps of each phase, in place of --minutes; 0 = by minutes")
+      ->check(in_range({0, kMost}));
+  verb->add_flag("--distill", o.distill,
+                 "with focus: after the groups, train them hard against the full model");
+  verb->add_option("--length", o.length, "tokens of a row, at most the base's context [1024]")
+      ->check(in_range(ranges::kPositionCounts));
+  verb->add_option("--tokens", o.evaluation_tokens, "tokens that the table scores; 0 = all [8192]")
+      ->check(in_range({0, kMost}));
+  verb->add_option("--copy", o.copy, "tokens of the table's copy score; 0 = none [256]")
+      ->check(in_range(ranges::kPositionCounts));
+  verb->add_option("--top-k", o.most_top_k,
+                   "with focus: the table has rows for 1 to so many groups [3]")
+      ->check(in_range({1, 64}));
+  verb->add_option("--seed", o.seed, "of data order and first numbers");
+  verb->add_flag("--no-speed", options->no_speed,
+                 "with focus: do not time reading and writing at T, 2T and 4T tokens");
+  verb->add_flag("--plan", options->plan, "print the recipe of every phase, and stop");
+  add_global_options(*verb, globals);
+  verb->footer(kinds_help());
+  return {.parser = verb,
+          .run = [options, &globals] { run(*options, globals); },
+          .resumes = true,
+          .memory_remedy = "lower --length, or take a smaller model"};
+}
+
+}  // namespace fovea::cli

@@ -1,0 +1,288 @@
+// The mixing path: from tensors to the kernels (kernels/common/mixing.h) and back.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/paths/mixing.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
+#include <vector>
+
+#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/paths/fused_call.h"
+#include "fovea/attention/stages.h"
+#include "fovea/kernels/cpu/mixing.h"
+
+namespace fovea {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// The operands of the stages that join pairs, float32; empty tensors where a stage is neutral.
+struct MixingOperands {
+  at::Tensor kernel_before_hqk, kernel_after_hqk, mix_before_noi, mix_after_nio;
+};
+
+MixingOperands mixing_operands(const AttentionTensors& tensors) {
+  const auto floats = [](const at::Tensor& x) {
+    return x.defined() ? x.to(at::kFloat).contiguous() : at::empty({0}, at::kFloat);
+  };
+  return {floats(tensors.kernel_before_hqk), floats(tensors.kernel_after_hqk),
+          floats(tensors.mix_before_noi), floats(tensors.mix_after_nio)};
+}
+
+const float* data_of(const at::Tensor& x) {
+  return x.numel() > 0 ? x.const_data_ptr<float>() : nullptr;
+}
+
+kernels::MixingRule mixing_rule(const MultiTokenSpec& tokens, const MixingOperands& x) {
+  const auto kernel = [](const at::Tensor& taps_hqk) {
+    return taps_hqk.numel() > 0
+               ? kernels::KeyQueryKernel{data_of(taps_hqk), taps_hqk.size(1), taps_hqk.size(2)}
+               : kernels::KeyQueryKernel{};
+  };
+  const auto mix = [](const at::Tensor& weights) {
+    return weights.numel() > 0 ? kernels::HeadMix{data_of(weights), weights.size(1)}
+                               : kernels::HeadMix{};
+  };
+  return {.kernel_before = kernel(x.kernel_before_hqk),
+          .kernel_after = kernel(x.kernel_after_hqk),
+          .mix_before = mix(x.mix_before_noi),
+          .mix_after = mix(x.mix_after_nio),
+          .equation = tokens.equation == MultiTokenSpec::Equation::eq4
+                          ? kernels::KernelEquation::eq4
+                          : kernels::KernelEquation::eq5,
+          .renormalise = tokens.renormalise};
+}
+
+// The rule of a spec by its sizes alone: whether there are kernels for it.
+kernels::MixingRule sizes_of_rule(const AttentionSpec& spec) {
+  static constexpr float kSomewhere = 0.0f;
+  const auto kernel = [](const KernelExtent& extent) {
+    return kernels::KeyQueryKernel{extent.active() ? &kSomewhere : nullptr, extent.queries,
+                                   extent.keys};
+  };
+  const auto mix = [&spec](HeadMixSpec::Kind kind) {
+    const int64_t width = spec.head_mix.width(kind, spec.heads);
+    return kernels::HeadMix{width > 0 ? &kSomewhere : nullptr, width};
+  };
+  return {.kernel_before = kernel(spec.multi_token.before),
+          .kernel_after = kernel(spec.multi_token.after),
+          .mix_before = mix(spec.head_mix.before),
+          .mix_after = mix(spec.head_mix.after)};
+}
+
+bool joins_pairs(StageId stage) {
+  return stage == StageId::convolution_before || stage == StageId::mix_before ||
+         stage == StageId::convolution_after || stage == StageId::mix_after;
+}
+
+bool joins_pairs(const AttentionSpec& spec) {
+  return spec.multi_token.before.active() || spec.multi_token.after.active() ||
+         spec.head_mix.before != HeadMixSpec::Kind::none ||
+         spec.head_mix.after != HeadMixSpec::Kind::none;
+}
+
+std::optional<std::string> why_not_stages(const AttentionSpec& spec) {
+  for (const StageUse& use : stage_uses(spec)) {
+    const bool gate_or_bias = use.stage == StageId::gate_and_bias;
+    if (joins_pairs(use.stage) || (!use.why_not_kernels && !gate_or_bias)) continue;
+    return fmt::format("stage {}: no mixing kernel for {}", stage_of(use.stage).name, use.setting);
+  }
+  return std::nullopt;
+}
+
+/// What forward and backward share besides tensors. Travels through autograd as a capsule.
+struct MixingCall : torch::CustomClassHolder {
+  c10::intrusive_ptr<FusedCall> fused;
+  MultiTokenSpec tokens;
+};
+
+/// What every kernel reads, forward and backward.
+template <class T, class Problem>
+void set_inputs(Problem& problem, const MixingCall& call, const FusedOperands& x,
+                const MixingOperands& mixing) {
+  problem.sizes = sizes_of(x);
+  problem.rule = rule_of(*call.fused, x);
+  problem.mixing = mixing_rule(call.tokens, mixing);
+  problem.visits = call.fused->visits->visits;
+  problem.q = rows_of<T>(x.q);
+  problem.k = rows_of<T>(x.k);
+  problem.v = rows_of<T>(x.v);
+}
+
+float* target(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; }
+
+// Gradients of every row of the batch (tau: of every head), to be summed; undefined without.
+struct Gradients {
+  at::Tensor q, k, v, tau_bht, sink_bh;
+  at::Tensor kernel_before_bhqk, kernel_after_bhqk, mix_before_bnoi, mix_after_bnio;
+};
+
+Gradients make_gradients(const FusedOperands& x, const MixingOperands& mixing) {
+  const auto options = x.q.options().dtype(at::kFloat);
+  const int64_t b = x.q.size(0), h = x.q.size(1);
+  const auto of_rows = [&](const at::Tensor& operand) {
+    if (operand.numel() == 0) return at::Tensor();
+    std::vector<int64_t> sizes = operand.sizes().vec();
+    sizes.insert(sizes.begin(), b);
+    return at::empty(sizes, options);
+  };
+  Gradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
+              .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
+              .v = empty_by_token(x.v.sizes().vec(), x.v.options()),
+              .kernel_before_bhqk = of_rows(mixing.kernel_before_hqk),
+              .kernel_after_bhqk = of_rows(mixing.kernel_after_hqk),
+              .mix_before_bnoi = of_rows(mixing.mix_before_noi),
+              .mix_after_bnio = of_rows(mixing.mix_after_nio)};
+  if (x.tau_bt.numel() > 0) g.tau_bht = at::empty({b, h, x.q.size(2)}, options);
+  if (x.sink_h.numel() > 0) g.sink_bh = at::empty({b, h}, options);
+  return g;
+}
+
+template <class T>
+void run_backward(const MixingCall& call, const FusedOperands& x, const MixingOperands& mixing,
+                  const at::Tensor& lse, const at::Tensor& row_sums, const at::Tensor& dout,
+                  const at::Tensor& dlse, const Gradients& g) {
+  kernels::MixingBackward<T> problem;
+  set_inputs<T>(problem, call, x, mixing);
+  problem.dout = rows_of<T>(dout);
+  problem.lse = lse.const_data_ptr<float>();
+  problem.row_sums = data_of(row_sums);
+  problem.dlse = dlse.defined() ? dlse.const_data_ptr<float>() : nullptr;
+  problem.dq = writable_rows_of<T>(g.q);
+  problem.dk = writable_rows_of<T>(g.k);
+  problem.dv = writable_rows_of<T>(g.v);
+  problem.dkernel_before = target(g.kernel_before_bhqk);
+  problem.dkernel_after = target(g.kernel_after_bhqk);
+  problem.dmix_before = target(g.mix_before_bnoi);
+  problem.dmix_after = target(g.mix_after_bnio);
+  problem.dtau = target(g.tau_bht);
+  problem.dsink = target(g.sink_bh);
+  kernels::run(problem);
+}
+
+// Inputs q, k, v, tau [b, t], sink [h], kernels [h, cq, ck] and mixes [n, m, m] (empty tensors
+// where absent); outputs out and lse.
+class FusedMixing : public torch::autograd::Function<FusedMixing> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                               const at::Tensor& v, const at::Tensor& tau, const at::Tensor& sink,
+                               const at::Tensor& kernel_before, const at::Tensor& kernel_after,
+                               const at::Tensor& mix_before, const at::Tensor& mix_after,
+                               const c10::intrusive_ptr<MixingCall>& call) {
+    const variable_list given{q,          k,        v, tau, sink, kernel_before, kernel_after,
+                              mix_before, mix_after};
+    const auto [x, mixing] = operands_of(given);
+    const auto floats = q.options().dtype(at::kFloat);
+    const at::Tensor out =
+        empty_by_token({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+    const at::Tensor lse = at::empty(q.sizes().slice(0, 3), floats);
+    const at::Tensor row_sums =
+        call->tokens.renormalise ? at::empty_like(lse) : at::empty({0}, floats);
+    with_kernel_type(q.scalar_type(), "attention", [&]<class T>(T) {
+      kernels::MixingForward<T> problem;
+      set_inputs<T>(problem, *call, x, mixing);
+      problem.out = writable_rows_of<T>(out);
+      problem.lse = lse.mutable_data_ptr<float>();
+      problem.row_sums = call->tokens.renormalise ? row_sums.mutable_data_ptr<float>() : nullptr;
+      kernels::run(problem);
+    });
+    variable_list saved = given;
+    saved.insert(saved.end(), {out, lse, row_sums});
+    ctx->save_for_backward(std::move(saved));
+    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    ctx->set_materialize_grads(false);
+    return {out, lse};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list s = ctx->get_saved_variables();
+    const auto call =
+        c10::static_intrusive_pointer_cast<MixingCall>(ctx->saved_data["call"].toCapsule());
+    const auto [x, mixing] = operands_of(s);
+    const at::Tensor &out = s[9], &lse = s[10], &row_sums = s[11];
+    const at::Tensor dout =
+        grads[0].defined() ? contiguous_rows(grads[0].to(out.scalar_type())) : at::zeros_like(out);
+    const at::Tensor dlse =
+        grads[1].defined() ? grads[1].to(at::kFloat).contiguous() : at::Tensor();
+    const Gradients g = make_gradients(x, mixing);
+    with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
+      run_backward<T>(*call, x, mixing, lse, row_sums, dout, dlse, g);
+    });
+    const auto summed = [](const at::Tensor& t, int64_t dim) {
+      return t.defined() ? t.sum(dim) : t;
+    };
+    return {g.q,
+            g.k,
+            g.v,
+            summed(g.tau_bht, 1),
+            summed(g.sink_bh, 0),
+            summed(g.kernel_before_bhqk, 0),
+            summed(g.kernel_after_bhqk, 0),
+            summed(g.mix_before_bnoi, 0),
+            summed(g.mix_after_bnio, 0),
+            {}};
+  }
+
+ private:
+  static std::pair<FusedOperands, MixingOperands> operands_of(const variable_list& s) {
+    const at::Tensor none = at::empty({0}, s[0].options().dtype(at::kFloat));
+    return {FusedOperands{contiguous_rows(s[0]), contiguous_rows(s[1]), contiguous_rows(s[2]), s[3],
+                          none, s[4], none, none},
+            MixingOperands{s[5], s[6], s[7], s[8]}};
+  }
+};
+
+AttentionResult run_mixing(const AttentionCall& given) {
+  auto call = c10::make_intrusive<MixingCall>();
+  call->fused = fused_call(given);
+  call->fused->visits = visits_of(given);
+  call->tokens = given.spec.multi_token;
+  AttentionResult result;
+  result.path.plan = call->fused->visits->name;
+  const FusedOperands x = fused_operands(given);
+  const MixingOperands mixing = mixing_operands(given.tensors);
+  with_kernel_type(x.q.scalar_type(), "attention",
+                   [&]<class T>(T) { result.path.isa = kernels::mixing_isa<T>(); });
+  const variable_list outputs = FusedMixing::apply(
+      x.q, x.k, x.v, x.tau_bt, x.sink_h, mixing.kernel_before_hqk, mixing.kernel_after_hqk,
+      mixing.mix_before_noi, mixing.mix_after_nio, std::move(call));
+  result.out_bhte = outputs[0].to(given.q.scalar_type());
+  result.lse_bht = outputs[1];
+  return result;
+}
+
+}  // namespace
+
+std::optional<std::string> why_not_mixing(const AttentionCall& call) {
+  const AttentionSpec& spec = call.spec;
+  if (!joins_pairs(spec)) {
+    if (auto why = why_not_pointwise(call)) return why;
+    return "no stage joins queries, keys or heads";
+  }
+  if (auto why = why_not_stages(spec)) return why;
+  const at::ScalarType dtype = call.q.scalar_type();
+  if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
+    return fmt::format("no mixing kernel for {}", at::toString(dtype));
+  return kernels::why_not_mixing_kernels({.heads = spec.heads,
+                                          .kv_heads = spec.kv_heads,
+                                          .head_dim = spec.head_dim,
+                                          .value_dim = spec.value_width()},
+                                         {}, sizes_of_rule(spec));
+}
+
+AttentionPath mixing_path() {
+  return {.name = PathName::fused,
+          .device = at::kCPU,
+          .key_rule = KeyRule::mask,
+          .why_not = why_not_mixing,
+          .run = run_mixing};
+}
+
+}  // namespace fovea

@@ -1,0 +1,143 @@
+// The contract of the mixing kernels: attention whose logits and weights are joined across
+// neighbouring queries, keys and heads. Multi-Token Attention (spec 3) and talking heads (spec 2).
+//
+// For one row of the batch, with `seen(i, j)` the relation of Visits (spec 0.1), P(h, i, j) = 0 and
+// s(h, i, j) = 0 outside of the map, and pairs of rows of one document only (M-11, below):
+//
+// clang-format off
+//   s0[h,i,j] = soft_cap(scale_i q[h,i].k[g(h),j])                      g(h) = h / (heads/kv_heads)
+//   s1[h,i,j] = sum_ab Kb[h,a,b] seen(r,x) s0[h,r,x]                    key-query kernel
+//               with r = i - (cq-1) + a,  x = j - older + b             (3.2 step 3, M-4, M-3)
+//   s2[o,i,j] = sum_h Wb[o,h] s1[h,i,j]                                 head mix (step 4, M-5)
+//   lse[h,i]  = ln(sum_j seen(i,j) exp(s2[h,i,j]) + exp(sink[h]))       the sink only where given
+//   P [h,i,j] = seen(i,j) exp(s2[h,i,j] - lse[h,i])
+//   P1[h,i,j] = seen(i,j) sum_ab Ka[h,a,b] P[h,r,x]                     convolution after (step 6)
+//   P2[h,i,j] = P1[h,i,j] / n[h,i],  n = sum_j P1 where |sum| > 1e-6, else 1; only `renormalise`
+//   P3[o,i,j] = sum_c P2[c,i,j] Wa[c,o]                                 head mix after (step 7)
+//   out[h,i]  = sum_j drop(h,i,j) P3[h,i,j] v[g(h),j]                   (steps 8, 9; M-16)
+// clang-format on
+//
+// older = (ck-1)/2, also for even ck (M-3). With Equation::eq4 the pair (r,x) counts in s1 where
+// seen(i,x) instead of seen(r,x) (M-1). A stage whose pointer is null is the identity.
+//
+// Rows of one document (M-11): row r counts for row i only if first[i] <= r <= i, where first[i] is
+// the first row of the run of equal Visits::query.document labels that row i stands in. Row 0 is
+// the first query of the call: earlier queries do not exist, so decoding passes the
+// (cq-1) + (cq'-1) earlier queries too and drops their rows of `out` (M-10).
+//
+// Gradients, with d(.) the derivative of the loss, dP3 = drop dout.v, and * a convolution turned
+// round (rows later, taps reversed):
+// clang-format off
+//   dv[g,j] += sum_hi drop P3 dout[h,i]      dWa[c,o] = sum_ij P2[c] dP3[o]       dP2 = Wa dP3
+//   dP1 = (dP2 - renormalise ? sum_j P2 dP2 : 0) / n  where seen, else 0   (|sum| <= 1e-6: dP2)
+//   dKa[h,a,b] = sum_ij dP1[h,i,j] P[h,r,x]          dP = Ka * dP1
+//   ds2[h,i,j] = P[h,i,j] (dP[h,i,j] - D[h,i]),  D[h,i] = sum_j P dP - dlse[h,i]: not dout.out,
+//   because the convolution after the softmax joins rows
+//   dsink[h] = -sum_i exp(sink[h] - lse[h,i]) D[h,i]
+//   dWb[o,h] = sum_ij ds2[o] s1[h]       ds1 = Wb^T ds2
+//   dKb[h,a,b] = sum_ij ds1[h,i,j] seen s0[h,r,x]
+//   ds0 = seen (Kb * ds1)  (eq4: the mask is inside the sum)
+//   dq, dk through soft_cap' and scale_i;   dtau[h,i] = -(q.dq)/tau_i
+// clang-format on
+//
+// Memory: q, out [b][h][t], k, v [b][g][s] by strides with contiguous width (HeadRows). The kernels
+// take scratch that is linear in the tokens: per thread a strip of kStripRows queries x all keys
+// that it sees x the heads of a bundle, and packed keys and values of the bundle's key heads.
+// A forward pass saves lse, and n where rows are renormalised: all that the backward pass needs
+// beside the inputs. Everything else is computed again.
+//
+// Threads and bits: one task is (row of the batch, bundle of heads, range of strips). Strips lie on
+// a fixed grid, each result depends on its own strip grid alone, sums over tasks are taken in a
+// fixed order: the same bits for any number of threads and any neighbours in the batch. Causality
+// and documents hold to the bit: pairs that are not seen are chosen away, not multiplied by 0.
+//
+// Empty rows: P = 0, lse = -inf (the sink, where given), out 0 unless earlier rows reach it through
+// the convolution after (which seen(i, j) forbids: 0), gradients 0.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "fovea/kernels/common/contract.h"
+
+namespace fovea::kernels {
+
+/// A key-query kernel for every query head: [heads][queries][keys], row queries-1 is the current
+/// query (M-4). At most kMostKernelRows x kMostKernelKeys; null: no convolution.
+struct KeyQueryKernel {
+  const float* taps = nullptr;
+  int64_t queries = 0, keys = 0;
+
+  bool active() const { return taps != nullptr; }
+  int64_t earlier() const { return active() ? queries - 1 : 0; }
+  int64_t older() const { return active() ? (keys - 1) / 2 : 0; }
+  int64_t newer() const { return active() ? keys / 2 : 0; }
+};
+
+/// Matrices over groups of `width` consecutive heads, [heads / width][width][width]: stored
+/// (out, in) before the softmax and (in, out) after it, as AttentionTensors has them. At most
+/// kMostMixedHeads wide; null: heads do not mix.
+struct HeadMix {
+  const float* weights = nullptr;
+  int64_t width = 0;
+
+  bool active() const { return weights != nullptr; }
+};
+
+/// The largest kernels and groups, inclusive (the paper's largest are 8 x 15 and 32).
+inline constexpr int64_t kMostKernelRows = 8, kMostKernelKeys = 15, kMostMixedHeads = 32;
+
+/// Which pairs of an older query count in the convolution before the softmax (M-1).
+enum class KernelEquation : uint8_t { eq5, eq4 };
+
+/// What joins pairs. A stage without pointer is the identity.
+struct MixingRule {
+  KeyQueryKernel kernel_before, kernel_after;
+  HeadMix mix_before, mix_after;
+  KernelEquation equation = KernelEquation::eq5;
+  bool renormalise = false;  ///< M-9; acts only with kernel_after
+
+  /// Query rows that a result needs beside its own (3.6).
+  int64_t earlier() const { return kernel_before.earlier() + kernel_after.earlier(); }
+};
+
+/// `rule` without gate, ALiBi slopes and bias by distance. All elements of `out` are written.
+template <class T>
+struct MixingForward {
+  AttentionSizes sizes;
+  ScoreParameters rule;
+  MixingRule mixing;
+  std::span<const Visits> visits;  ///< one for all rows of the batch, or one each
+  HeadRows<const T> q, k, v;
+  HeadRows<T> out;
+  float* lse = nullptr;       ///< [batch][heads][queries], includes the sink; may be null
+  float* row_sums = nullptr;  ///< [batch][heads][queries]: n of `renormalise`; may be null
+};
+
+/// Gradients that are null are not computed, except dq, dk and dv, which always are.
+template <class T>
+struct MixingBackward {
+  AttentionSizes sizes;
+  ScoreParameters rule;
+  MixingRule mixing;
+  std::span<const Visits> visits;
+  HeadRows<const T> q, k, v, dout;
+  const float* lse = nullptr;       ///< of the forward pass
+  const float* row_sums = nullptr;  ///< of the forward pass, where rows are renormalised
+  const float* dlse = nullptr;      ///< [batch][heads][queries]; null: zeros
+  HeadRows<T> dq, dk, dv;           ///< all elements are written
+  /// Of every row of the batch, to be summed over it: [batch][shape of the operand].
+  float *dkernel_before = nullptr, *dkernel_after = nullptr;
+  float *dmix_before = nullptr, *dmix_after = nullptr;
+  float* dtau = nullptr;   ///< [batch][heads][queries], to be summed over heads; needs rule.tau
+  float* dsink = nullptr;  ///< [batch][heads], to be summed over the batch; needs rule.sink_logit
+};
+
+/// Heads that one task works on together: the least common multiple of the two groups' widths, so
+/// that bundles are whole groups of both; 1 without head mixes.
+int64_t mixed_heads(const MixingRule& rule);
+
+}  // namespace fovea::kernels

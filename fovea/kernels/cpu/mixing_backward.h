@@ -1,0 +1,761 @@
+// Backward of the mixing kernels: the strips of a task (common/mixing.h has the formulas).
+//
+// A strip sees its keys twice, kStepKeys at a time, because D_i = sum_j P dP needs whole rows:
+//
+//   pass A   s0 = q.k -> s1 -> s2 -> P | -> P1 -> P3,  dP3 = dO.v,  dV += P3^T dO | -> dP1 -> dP, D
+//   pass B   ds2 = P (dP - D) -> ds1 | -> ds0,  dQ += ds0 K,  dK += ds0^T Q
+//
+// `|`: a convolution needs the keys of the next step, so what follows it runs one step behind. A
+// convolution turned round is the same product with the kernel reversed and the rows at and after
+// the result. Between the passes s0, s1, P and dP of the strip are kept.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/mixing_convolution.h"
+#include "fovea/kernels/cpu/mixing_correlation.h"
+#include "fovea/kernels/cpu/mixing_gradient_maps.h"
+
+namespace fovea::kernels {
+namespace {
+
+/// sums[kRows][columns] += left[kRows x depth] right[depth x columns].
+FOVEA_INLINE void add_product(float* sums, int64_t columns, int64_t depth, const float* a,
+                              int64_t a_row, int64_t a_step, const float* b, int64_t b_row) {
+  int64_t c = 0;
+  for (; c + kPanel <= columns; c += kPanel) {
+    Float tile[kRows][2];
+    load_tile(tile, sums + c, columns);
+    multiply_add<Single>(tile, depth, a, a_row, a_step, b + c, b_row);
+    store_tile(tile, sums + c, columns);
+  }
+  if (c == columns) return;
+  Float tile[kRows][1];
+  load_tile(tile, sums + c, columns);
+  multiply_add<Single>(tile, depth, a, a_row, a_step, b + c, b_row);
+  store_tile(tile, sums + c, columns);
+}
+
+template <class T>
+class GradientStrips {
+ public:
+  GradientStrips(const MixingGradientTask<T>& task, float* memory)
+      : t_(task),
+        m_(gradient_maps(task, memory)),
+        frame_(task.frame()),
+        earlier_(task.earlier()),
+        first_weighted_(task.earlier_before()),
+        eq4_(task.equation == KernelEquation::eq4 && task.rows_before > 0) {
+    for (const StepMap* map : {&m_.logits, &m_.weights, &m_.djoined, &m_.dconvolved})
+      clear_rows(*map, frame_, frame_ + kRowsBehind);
+    if (t_.rows_after > 0) clear_rows(m_.djoined, 0, earlier_);
+    if (t_.rows_before > 0) clear_rows(m_.dconvolved, 0, first_weighted_);
+    for (int64_t n = 0; n < m_.sum_floats; ++n) m_.kernel_before[n] = 0.0f;
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      turn_round(t_.head[h].taps_before, h, t_.rows_before * t_.keys_before, m_.back_before);
+      turn_round(t_.head[h].taps_after, h, t_.rows_after * t_.keys_after, m_.back_after);
+    }
+  }
+
+  void run() {
+    clear_sums();
+    for (int64_t s = t_.strip_begin; s < t_.strip_end; s += t_.strip_step) run_strip(s);
+  }
+
+ private:
+  /// Rows of a frame.
+  struct Rows {
+    int64_t begin = 0, end = 0;
+    bool empty() const { return begin >= end; }
+  };
+
+  // Rows that no step writes, with what stands beside them.
+  void clear_rows(const StepMap& map, int64_t begin, int64_t end) const {
+    for (int64_t n = 0; n < map.slots; ++n) {
+      for (int64_t h = 0; h < t_.heads; ++h) {
+        float* const rows = map.at(h, begin, n) - map.halo;
+        for (int64_t c = 0; c < (end - begin) * map.row; ++c) rows[c] = 0.0f;
+      }
+    }
+  }
+
+  static void turn_round(const float* taps, int64_t h, int64_t count, float* to) {
+    for (int64_t n = 0; n < count; ++n) to[h * count + n] = taps[count - 1 - n];
+  }
+
+  void clear_sums() {
+    const int64_t keys = (t_.keys + kStepKeys - 1) / kStepKeys * kStepKeys;
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      for (int64_t n = 0; n < keys * t_.key_width.columns; ++n) t_.head[h].dk[n] = 0.0f;
+      for (int64_t n = 0; n < keys * t_.value_width.columns; ++n) t_.head[h].dv[n] = 0.0f;
+    }
+  }
+
+  void run_strip(int64_t s) {
+    begin_strip(s);
+    const int64_t to_weights = t_.rows_before > 0 ? 1 : 0, after = t_.rows_after > 0 ? 1 : 0;
+    const int64_t to_outputs = to_weights + after, to_gradient = to_outputs + after;
+    for (int64_t n = 0; n < steps_ + to_gradient; ++n) {
+      if (n < steps_) find_logits(n);
+      if (in_strip(n - to_weights)) find_weights(n - to_weights);
+      if (in_strip(n - to_outputs)) use_weights(n - to_outputs);
+      if (!t_.renormalise && in_strip(n - to_gradient)) find_weight_gradient(n - to_gradient);
+    }
+    if (t_.renormalise) {
+      for (int64_t n = 0; n < steps_; ++n) divide_gradient(n);
+      for (int64_t n = 0; n < steps_; ++n) find_weight_gradient(n);
+    }
+    finish_delta();
+    for (int64_t n = 0; n < steps_ + to_weights; ++n) {
+      if (n < steps_) find_mixed_gradient(n);
+      if (in_strip(n - to_weights)) use_logit_gradient(n - to_weights);
+    }
+    finish_strip();
+  }
+  bool in_strip(int64_t n) const { return n >= 0 && n < steps_; }
+
+  // ---- rows and masks ----
+
+  void begin_strip(int64_t s) {
+    strip_ = s;
+    first_ = s * kGradientRows - earlier_;
+    first_step_ = t_.first_step[s];
+    steps_ = t_.last_step[s] - first_step_;
+    const int64_t key = t_.key_width.pitch, value = t_.value_width.pitch;
+    for (int64_t r = 0; r < t_.padded_frame(); ++r) {
+      const int64_t i = first_ + r;
+      const bool real = r < frame_ && exists(i);
+      m_.factor[r] = !real ? 0.0f : t_.tau != nullptr ? 1.0f / t_.tau[i] : t_.scale;
+      for (int64_t h = 0; h < t_.heads; ++h) {
+        const MixingGradientHead<T>& head = t_.head[h];
+        float* const q = m_.q + (h * t_.padded_frame() + r) * key;
+        load_row(real ? head.q + i * t_.q_row : nullptr, t_.key_width, m_.factor[r], q);
+        if (r >= frame_) continue;
+        const float lse = real ? head.lse[i] : -kInfinity;
+        m_.lse2[h * frame_ + r] = lse == -kInfinity ? kInfinity : lse * kLog2E;
+        if (r < earlier_) continue;
+        float* const dout = m_.dout + (h * kGradientRows + r - earlier_) * value;
+        load_row(real ? head.dout + i * t_.dout_row : nullptr, t_.value_width, 1.0f, dout);
+      }
+    }
+    for (int64_t n = 0; n < t_.heads * frame_ * kLanes; ++n) m_.delta[n] = 0.0f;
+    for (int64_t n = 0; t_.renormalise && n < t_.heads * frame_ * kLanes; ++n)
+      m_.row_sum[n] = m_.row_dot[n] = 0.0f;
+    const int64_t part = t_.padded_frame() * t_.key_width.columns;
+    for (int64_t h = 0; h < t_.heads; ++h)
+      for (int64_t n = 0; n < part; ++n) t_.head[h].dq[s * part + n] = 0.0f;
+    see();
+  }
+
+  bool exists(int64_t i) const { return i >= 0 && i < t_.queries; }
+
+  static void load_row(const T* from, const PackedWidth& width, float factor, float* to) {
+    const int64_t count = from != nullptr ? width.elements : 0;
+    for (int64_t c = 0; c < count; ++c) to[c] = to_float(from[c]) * factor;
+    for (int64_t c = count; c < width.pitch; ++c) to[c] = 0.0f;
+  }
+
+  void see() {
+    for (int64_t r = 0; r < frame_; ++r) m_.seen[r] = m_.seen[(steps_ + 1) * frame_ + r] = 0;
+    for (int64_t n = 0; n < steps_; ++n) {
+      Rows live{frame_, 0};
+      for (int64_t r = 0; r < frame_; ++r) {
+        const uint64_t bits = exists(first_ + r) ? compared(first_ + r, key_of(n)) : 0;
+        m_.seen[(n + 1) * frame_ + r] = bits;
+        if (bits == 0) continue;
+        live.begin = live.begin < r ? live.begin : r;
+        live.end = r + 1;
+      }
+      m_.live_begin[n] = static_cast<int32_t>(live.begin);
+      m_.live_end[n] = static_cast<int32_t>(live.end);
+    }
+  }
+
+  uint64_t compared(int64_t i, int64_t key) const {
+    const Places query = place_of(t_.query_places, i);
+    uint64_t bits = 0;
+    for (int v = 0; v < kStepVectors; ++v) {
+      const Places keys = places_at(t_.key_places, key + v * kLanes);
+      bits |= bits_of(seen_lanes(t_.rule, query, keys)) << (v * kLanes);
+    }
+    return bits;
+  }
+
+  int64_t key_of(int64_t n) const { return (first_step_ + n) * kStepKeys; }
+  uint64_t seen(int64_t r, int64_t n) const { return m_.seen[(n + 1) * frame_ + r]; }
+  Rows live(int64_t n, int64_t first) const {
+    const int64_t begin = m_.live_begin[n];
+    return {begin > first ? begin : first, m_.live_end[n]};
+  }
+  // Rows of logits that count for some weight: with eq4 those before the rows that see them, too.
+  Rows live_logits(int64_t n) const {
+    Rows rows = live(n, 0);
+    if (eq4_) rows.begin = rows.begin > first_weighted_ ? rows.begin - first_weighted_ : 0;
+    return rows;
+  }
+
+  // The last `count` rows of the frame at most: whole registers of rows end with it.
+  int64_t fitted(int64_t r, int64_t count) const {
+    return r + count <= frame_ ? r : frame_ - count;
+  }
+
+  void hide(float* row, uint64_t bits) const {
+    if (bits == kAllSeen) return;
+    for (int v = 0; v < kStepVectors; ++v) {
+      float* const at = row + v * kLanes;
+      store(at, choose(lanes_of(bits, v), load(at), Float{}));
+    }
+  }
+
+  static void clear_row(float* row) {
+    for (int v = 0; v < kStepVectors; ++v) store(row + v * kLanes, Float{});
+  }
+  // Rows [first, frame) but for `kept`.
+  void clear_others(const StepMap& map, int64_t n, int64_t first, Rows kept) const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      for (int64_t r = first; r < frame_; ++r)
+        if (r < kept.begin || r >= kept.end) clear_row(map.at(h, r, n));
+    }
+  }
+
+  // The keys at the ends of a step beside the steps next to it, zeros where there is none.
+  void spread(const StepMap& map, int64_t n) const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      for (int64_t r = 0; r < frame_; ++r) {
+        float* const row = map.at(h, r, n);
+        if (n == 0) copy_halo(nullptr, row - kKeyHalo);
+        if (n > 0) copy_halo(row, map.at(h, r, n - 1) + kStepKeys);
+        if (n + 1 < steps_) copy_halo(row + kStepKeys - kKeyHalo, map.at(h, r, n + 1) - kKeyHalo);
+        if (n + 1 == steps_) copy_halo(nullptr, row + kStepKeys);
+      }
+    }
+  }
+  static FOVEA_INLINE void copy_halo(const float* from, float* to) {
+#pragma GCC unroll 8
+    for (int64_t c = 0; c < kKeyHalo; ++c) to[c] = from != nullptr ? from[c] : 0.0f;
+  }
+
+  // ---- convolutions ----
+
+  // One of the two convolutions of the strip.
+  struct Kernel {
+    int64_t rows = 0, keys = 0;
+    bool masked = false;  // the result's row decides what counts (eq4)
+
+    int64_t older() const { return (keys - 1) / 2; }
+    int64_t newer() const { return keys / 2; }
+    int64_t taps() const { return rows * keys; }
+  };
+  Kernel before() const { return {t_.rows_before, t_.keys_before, eq4_}; }
+  Kernel after() const { return {t_.rows_after, t_.keys_after, false}; }
+
+  // Kernel rows that do not count for query i, because they stand in another document.
+  int64_t rows_left_out(int64_t i, const Kernel& k) const {
+    if (t_.first_row == nullptr) return 0;
+    const int64_t oldest = i - (k.rows - 1), first = t_.first_row[i];
+    return first > oldest && first > 0 ? first - oldest : 0;
+  }
+  // Whether results [begin, end) of step n read all taps of all rows.
+  bool whole(Rows r, int64_t n, const Kernel& k) const {
+    if (t_.first_row != nullptr) {
+      const int64_t last = first_ + r.end - 1;
+      const int64_t first = t_.first_row[last < t_.queries ? last : t_.queries - 1];
+      if (first > 0 && first > first_ + r.begin - (k.rows - 1)) return false;
+    }
+    for (int64_t row = r.begin; k.masked && row < r.end; ++row) {
+      if (exists(first_ + row) && (seen(row, n) != kAllSeen || seen(row, n - 1) >> 56 != 0xFF ||
+                                   (seen(row, n + 1) & 0xFF) != 0xFF))
+        return false;
+    }
+    return true;
+  }
+
+  // Kernel rows of one result, from the first that counts: where their keys begin, at the oldest
+  // tap of the step's first key.
+  struct Windows {
+    int64_t left_out = 0;
+    const float* row[kMostKernelRows];
+  };
+  Windows windows_of(const StepMap& x, int64_t h, int64_t r, int64_t n, const Kernel& k) const {
+    Windows w{.left_out = rows_left_out(first_ + r, k), .row = {}};
+    for (int64_t a = w.left_out; a < k.rows; ++a) {
+      const float* from = x.at(h, r - (k.rows - 1) + a, n) - kKeyHalo;
+      if (k.masked) {
+        float* const to = m_.windows + a * kWindowPitch;
+        for (int64_t c = 0; c < kWindowPitch; ++c) to[c] = window_bit(r, n, c) ? from[c] : 0.0f;
+        from = to;
+      }
+      w.row[a] = from + kKeyHalo - k.older();
+    }
+    return w;
+  }
+  bool window_bit(int64_t r, int64_t n, int64_t c) const {
+    const int64_t key = c - kKeyHalo;
+    const int64_t step = key < 0 ? n - 1 : key < kStepKeys ? n : n + 1;
+    return (seen(r, step) >> (key & (kStepKeys - 1)) & 1) != 0;
+  }
+
+  // y[r] = sum of taps x rows r - (cq - 1) ... r.
+  void convolve(const StepMap& x, const StepMap& y, int64_t n, Rows rows, const Kernel& k,
+                bool is_before) const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      const MixingGradientHead<T>& head = t_.head[h];
+      const Taps taps{is_before ? head.taps_before : head.taps_after, k.rows, k.keys};
+      for (int64_t r = rows.begin; r < rows.end; r += kConvolutionRows) {
+        const int64_t at = fitted(r, kConvolutionRows);
+        if (whole({at, at + kConvolutionRows}, n, k)) {
+          convolve_rows(x.at(h, at, n) + kKernelLag, taps, y.at(h, at, n));
+          continue;
+        }
+        for (int64_t row = at; row < at + kConvolutionRows; ++row)
+          convolve_some(x, h, row, n, k, taps.taps, y.at(h, row, n));
+      }
+    }
+  }
+
+  void convolve_some(const StepMap& x, int64_t h, int64_t r, int64_t n, const Kernel& k,
+                     const float* taps, float* y) const {
+    if (!exists(first_ + r)) return clear_row(y);
+    const Windows w = windows_of(x, h, r, n, k);
+    for (int v = 0; v < kStepVectors; ++v) {
+      Float sum{};
+      for (int64_t a = w.left_out; a < k.rows; ++a) {
+        for (int64_t b = 0; b < k.keys; ++b)
+          sum = broadcast(taps[a * k.keys + b]) * load(w.row[a] + b + v * kLanes) + sum;
+      }
+      store(y + v * kLanes, sum);
+    }
+  }
+
+  // dx[r] = sum of taps turned round x rows r ... r + cq - 1 of dy.
+  void convolve_back(const StepMap& dy, const StepMap& dx, int64_t n, Rows rows, const Kernel& k,
+                     const float* turned) const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      const Taps taps{turned + h * k.taps(), k.rows, k.keys};
+      for (int64_t r = rows.begin; r < rows.end; r += kConvolutionRows) {
+        const int64_t at = fitted(r, kConvolutionRows);
+        // Results that these rows are part of: all must read all of them.
+        const int64_t last = at + kConvolutionRows + k.rows - 1;
+        if (whole_back({at, last < frame_ ? last : frame_}, n, k)) {
+          convolve_rows(dy.at(h, at + k.rows - 1, n) + kKernelLag + k.older() - k.newer(), taps,
+                        dx.at(h, at, n));
+          continue;
+        }
+        for (int64_t row = at; row < at + kConvolutionRows; ++row)
+          convolve_some_back(dy, h, row, n, k, taps.taps, dx.at(h, row, n));
+      }
+    }
+  }
+  bool whole_back(Rows results, int64_t n, const Kernel& k) const {
+    if (t_.first_row != nullptr) {
+      const int64_t last = first_ + results.end - 1;
+      const int64_t first = t_.first_row[last < t_.queries ? last : t_.queries - 1];
+      if (first > 0 && first > first_ + results.begin) return false;
+    }
+    for (int64_t row = results.begin; k.masked && row < results.end; ++row) {
+      if (exists(first_ + row) && seen(row, n) != kAllSeen) return false;
+    }
+    return true;
+  }
+
+  void convolve_some_back(const StepMap& dy, int64_t h, int64_t r, int64_t n, const Kernel& k,
+                          const float* turned, float* dx) const {
+    clear_row(dx);
+    if (!exists(first_ + r)) return;
+    for (int64_t a = 0; a < k.rows && r + a < frame_ && exists(first_ + r + a); ++a) {
+      if (a > 0 && t_.first_row != nullptr && t_.first_row[first_ + r + a] > first_ + r) return;
+      const float* const row = dy.at(h, r + a, n) - k.newer();
+      for (int v = 0; v < kStepVectors; ++v) {
+        Float sum{};
+        for (int64_t b = 0; b < k.keys; ++b)
+          sum = broadcast(turned[a * k.keys + b]) * load(row + b + v * kLanes) + sum;
+        if (k.masked) sum = choose(lanes_of(seen(r + a, n), v), sum, Float{});
+        store(dx + v * kLanes, load(dx + v * kLanes) + sum);
+      }
+    }
+  }
+
+  // Adds dy[r] x rows r - (cq - 1) ... r to the sums of the kernel.
+  void correlate(const StepMap& dy, const StepMap& x, int64_t n, Rows rows, const Kernel& k,
+                 float* sums) const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      float* const to = sums + h * k.taps() * kLanes;
+      for (int64_t r = rows.begin; r < rows.end; r += kCorrelatedRows) {
+        const int64_t end = r + kCorrelatedRows < rows.end ? r + kCorrelatedRows : rows.end;
+        if (whole({r, end}, n, k)) {
+          correlate_rows(k.rows, dy.at(h, r, n), dy.row, x.at(h, r - (k.rows - 1), n) - k.older(),
+                         end - r, k.keys, to);
+          continue;
+        }
+        for (int64_t row = r; row < end; ++row) {
+          if (!exists(first_ + row)) continue;
+          const Windows w = windows_of(x, h, row, n, k);
+          correlate_row(dy.at(h, row, n), w.row + w.left_out, k.rows - w.left_out, k.keys,
+                        to + w.left_out * k.keys * kLanes);
+        }
+      }
+    }
+  }
+
+  // ---- pass A ----
+
+  // q.k and dO.v: y[rows][kStepKeys] = left right, rows `rows` of the frame, whole registers of
+  // them. `left` is row `left_first` of the frame.
+  static void find_products(const float* left, int64_t left_first, const PackedWidth& width,
+                            const float* panels, float* y, int64_t y_row, Rows rows,
+                            int64_t frame) {
+    for (int64_t p = 0; p < kStepKeys; p += kPanel) {
+      for (int64_t r = rows.begin; r < rows.end; r += kRows) {
+        const int64_t at = r + kRows <= frame ? r : frame - kRows;
+        Float tile[kRows][2];
+        clear(tile);
+        multiply_add<Single>(tile, width.words, left + (at - left_first) * width.pitch, width.pitch,
+                             1, panels + p * width.pitch, kPanel);
+        store_tile(tile, y + at * y_row + p, y_row);
+      }
+    }
+  }
+  // What find_products() writes.
+  Rows in_registers(Rows rows) const {
+    if (rows.empty()) return rows;
+    const int64_t end = rows.begin + (rows.end - rows.begin + kRows - 1) / kRows * kRows;
+    return {fitted(rows.begin, kRows), end < frame_ ? end : frame_};
+  }
+
+  void find_logits(int64_t n) const {
+    const Rows rows = live_logits(n), written = in_registers(rows);
+    clear_others(m_.logits, n, 0, written);
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      const MixingGradientHead<T>& head = t_.head[h];
+      find_products(m_.q + h * t_.padded_frame() * t_.key_width.pitch, 0, t_.key_width,
+                    head.k_columns + key_of(n) * t_.key_width.pitch, m_.logits.at(h, 0, n),
+                    m_.logits.row, rows, frame_);
+      for (int64_t r = written.begin; r < written.end; ++r) {
+        float* const row = m_.logits.at(h, r, n);
+        for (int v = 0; t_.capped && v < kStepVectors; ++v) {
+          Float slope;
+          store(row + v * kLanes, capped(head.rule, load(row + v * kLanes), slope));
+        }
+        if (!eq4_) hide(row, seen(r, n));
+      }
+    }
+    if (t_.rows_before > 0) spread(m_.logits, n);
+  }
+
+  void find_weights(int64_t n) const {
+    const Rows rows = live(n, first_weighted_);
+    if (t_.rows_before > 0) convolve(m_.logits, m_.convolved, n, rows, before(), true);
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      HeadStep<const float> logits = m_.convolved.inputs(r, n);
+      if (t_.mix_before != nullptr) {
+        const HeadStep<float> mixed{m_.rows, m_.rows_head};
+        mix_heads(logits, t_.mix_before, t_.heads, t_.width_before, mixed);
+        logits = {mixed.row, mixed.head};
+      }
+      for (int64_t h = 0; h < t_.heads; ++h) {
+        const Float lse = broadcast(m_.lse2[h * frame_ + r]);
+        const float* const from = logits.of(h);
+        float* const to = m_.weights.at(h, r, n);
+        for (int v = 0; v < kStepVectors; ++v) {
+          const Float x = load(from + v * kLanes) * kLog2E - lse;
+          store(to + v * kLanes, exp2_seen<Single::kExpDegree>(lanes_of(seen(r, n), v), x));
+        }
+      }
+    }
+    clear_others(m_.weights, n, first_weighted_, rows);
+    if (t_.rows_after > 0) spread(m_.weights, n);
+  }
+
+  void use_weights(int64_t n) const {
+    const Rows rows = live(n, earlier_);
+    if (t_.rows_after > 0) {
+      clear_others(m_.djoined, n, earlier_, rows);
+      convolve(m_.weights, m_.joined, n, rows, after(), false);
+      for (int64_t h = 0; h < t_.heads; ++h)
+        for (int64_t r = rows.begin; r < rows.end; ++r) hide(m_.joined.at(h, r, n), seen(r, n));
+    }
+    if (!rows.empty()) {
+      if (t_.renormalise) divide_rows(n, rows);
+      find_output_weights(n, rows);
+      for (int64_t h = 0; h < t_.heads; ++h) find_value_gradient(h, n, rows);
+      find_joined_gradient(n, rows);
+    }
+    if (t_.rows_after > 0 && !t_.renormalise) spread(m_.djoined, n);
+  }
+
+  void divide_rows(int64_t n, Rows rows) const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      for (int64_t r = rows.begin; r < rows.end; ++r) {
+        const Float factor = broadcast(1.0f / t_.head[h].row_sums[first_ + r]);
+        float *const row = m_.joined.at(h, r, n), *const sum =
+                                                      m_.row_sum + (h * frame_ + r) * kLanes;
+        for (int v = 0; v < kStepVectors; ++v) {
+          store(sum, load(sum) + load(row + v * kLanes));
+          store(row + v * kLanes, load(row + v * kLanes) * factor);
+        }
+      }
+    }
+  }
+
+  void find_output_weights(int64_t n, Rows rows) const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      find_products(m_.dout + h * kGradientRows * t_.value_width.pitch, earlier_, t_.value_width,
+                    t_.head[h].v_columns + key_of(n) * t_.value_width.pitch, m_.dlast.at(h, 0, n),
+                    m_.dlast.row, rows, frame_);
+    }
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      if (t_.mix_after != nullptr) {
+        mix_heads(m_.joined.inputs(r, n), t_.mix_after, t_.heads, t_.width_after,
+                  m_.last.heads(r, n));
+      }
+      for (int64_t h = 0; t_.drops && h < t_.heads; ++h) drop(h, r, n);
+    }
+  }
+
+  // Dropout acts on the mixed weights (M-16).
+  void drop(int64_t h, int64_t r, int64_t n) const {
+    const float* const weights =
+        t_.mix_after != nullptr ? m_.last.at(h, r, n) : m_.joined.at(h, r, n);
+    alignas(64) float keep[kPanel];
+    for (int64_t p = 0; p < kStepKeys; p += kPanel) {
+      keep_keys(t_.head[h].rule, t_.first_index + first_ + r, key_of(n) + p, keep);
+      for (int64_t j = 0; j < kPanel; j += kLanes) {
+        float *const last = m_.last.at(h, r, n) + p + j, *const d = m_.dlast.at(h, r, n) + p + j;
+        store(last, load(weights + p + j) * load(keep + j));
+        store(d, load(d) * load(keep + j));
+      }
+    }
+  }
+
+  void find_value_gradient(int64_t h, int64_t n, Rows rows) const {
+    const int64_t columns = t_.value_width.columns, pitch = t_.value_width.pitch;
+    const float* const weights = m_.last.at(h, rows.begin, n);
+    const float* const dout = m_.dout + (h * kGradientRows + rows.begin - earlier_) * pitch;
+    for (int64_t j = 0; j < kStepKeys; j += kRows) {
+      add_product(t_.head[h].dv + (key_of(n) + j) * columns, columns, rows.end - rows.begin,
+                  weights + j, 1, m_.last.row, dout, pitch);
+    }
+  }
+
+  // From dP3 to dP1 (or dP2, where rows are renormalised), and the gradient of the mix.
+  void find_joined_gradient(int64_t n, Rows rows) const {
+    if (t_.mix_after != nullptr)
+      add_mix_gradient(m_.dlast, m_.joined, n, rows, t_.width_after, m_.mix_after);
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      if (t_.mix_after != nullptr) {
+        mix_heads(m_.dlast.inputs(r, n), t_.mix_after_back, t_.heads, t_.width_after,
+                  m_.djoined.heads(r, n));
+      }
+      for (int64_t h = 0; h < t_.heads; ++h) {
+        float* const to = m_.djoined.at(h, r, n);
+        const float* const from = t_.mix_after != nullptr ? to : m_.dlast.at(h, r, n);
+        for (int v = 0; v < kStepVectors; ++v) {
+          const Float x = load(from + v * kLanes);
+          store(to + v * kLanes, choose(lanes_of(seen(r, n), v), x, Float{}));
+        }
+        if (t_.renormalise) add_dot(m_.row_dot, m_.joined, m_.djoined, h, r, n);
+        if (t_.rows_after == 0) add_dot(m_.delta, m_.weights, m_.dweights, h, r, n);
+      }
+    }
+  }
+
+  void add_mix_gradient(const StepMap& dy, const StepMap& x, int64_t n, Rows rows, int64_t width,
+                        float* sums) const {
+    for (int64_t r = rows.begin; r < rows.end; r += kRowsTogether) {
+      const int64_t count = r + kRowsTogether < rows.end ? kRowsTogether : rows.end - r;
+      add_mix_gradient({dy.at(0, r, n), dy.head, dy.row}, {x.at(0, r, n), x.head, x.row}, count,
+                       width, sums);
+    }
+  }
+  void add_mix_gradient(HeadRowsOfStep dy, HeadRowsOfStep x, int64_t rows, int64_t width,
+                        float* sums) const {
+    const int64_t group = padded_heads(width) * padded_heads(width) * kLanes;
+    for (int64_t h = 0; h < t_.heads; h += width, sums += group) {
+      correlate_heads(width, dy, x, rows, sums);
+      dy.data += width * dy.head;
+      x.data += width * x.head;
+    }
+  }
+
+  // sums[h, r] += x.y over the keys of step n, lane by lane.
+  FOVEA_INLINE void add_dot(float* sums, const StepMap& x, const StepMap& y, int64_t h, int64_t r,
+                            int64_t n) const {
+    const float *const a = x.at(h, r, n), *const b = y.at(h, r, n);
+    Float sum = load(sums + (h * frame_ + r) * kLanes);
+    for (int v = 0; v < kStepVectors; ++v) sum = load(a + v * kLanes) * load(b + v * kLanes) + sum;
+    store(sums + (h * frame_ + r) * kLanes, sum);
+  }
+
+  // dP1 = (dP2 - sum_j P2 dP2) / n where the row was divided (M-9).
+  void divide_gradient(int64_t n) const {
+    constexpr float kSmallest = 1e-6f;
+    const Rows rows = live(n, earlier_);
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      for (int64_t r = rows.begin; r < rows.end; ++r) {
+        const int64_t at = (h * frame_ + r) * kLanes;
+        const float total = sum(load(m_.row_sum + at));
+        if (total <= kSmallest && total >= -kSmallest) continue;
+        const Float dot = broadcast(sum(load(m_.row_dot + at)));
+        const float factor = 1.0f / t_.head[h].row_sums[first_ + r];
+        float* const row = m_.djoined.at(h, r, n);
+        for (int v = 0; v < kStepVectors; ++v)
+          store(row + v * kLanes, (load(row + v * kLanes) - dot) * factor);
+        hide(row, seen(r, n));
+      }
+    }
+    spread(m_.djoined, n);
+  }
+
+  // From dP1 to dP and D, and the gradient of the kernel.
+  void find_weight_gradient(int64_t n) const {
+    if (t_.rows_after == 0) return;
+    correlate(m_.djoined, m_.weights, n, live(n, earlier_), after(), m_.kernel_after);
+    const Rows rows = live(n, first_weighted_);
+    convolve_back(m_.djoined, m_.dweights, n, rows, after(), m_.back_after);
+    for (int64_t h = 0; h < t_.heads; ++h)
+      for (int64_t r = rows.begin; r < rows.end; ++r)
+        add_dot(m_.delta, m_.weights, m_.dweights, h, r, n);
+  }
+
+  // Sums over lanes, in lane 0; the strip that owns a row takes the gradient of its lse.
+  void finish_delta() const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      const MixingGradientHead<T>& head = t_.head[h];
+      for (int64_t r = first_weighted_; r < frame_; ++r) {
+        const int64_t i = first_ + r;
+        if (!exists(i)) continue;
+        float* const at = m_.delta + (h * frame_ + r) * kLanes;
+        const bool owned = r >= earlier_ && head.dlse != nullptr;
+        at[0] = sum(load(at)) - (owned ? head.dlse[i] : 0.0f);
+        if (t_.sums.row == nullptr || head.lse[i] == -kInfinity) continue;
+        t_.sums.row[h] += static_cast<double>(__builtin_expf(t_.sink[h] - head.lse[i])) *
+                          static_cast<double>(at[0]);
+      }
+    }
+  }
+
+  // ---- pass B ----
+
+  // From P and dP to ds1, and the gradients of mix and kernel.
+  void find_mixed_gradient(int64_t n) const {
+    const Rows rows = live(n, first_weighted_);
+    if (t_.rows_before > 0) clear_others(m_.dconvolved, n, first_weighted_, rows);
+    for (int64_t begin = rows.begin; begin < rows.end; begin += kRowsTogether) {
+      const int64_t end = begin + kRowsTogether < rows.end ? begin + kRowsTogether : rows.end;
+      for (int64_t h = 0; h < t_.heads; ++h)
+        for (int64_t r = begin; r < end; ++r) find_softmax_gradient(h, r, n, begin);
+      if (t_.mix_before == nullptr) continue;
+      add_mix_gradient({m_.rows, m_.rows_head, kStepKeys},
+                       {m_.convolved.at(0, begin, n), m_.convolved.head, m_.convolved.row},
+                       end - begin, t_.width_before, m_.mix_before);
+      for (int64_t r = begin; r < end; ++r) {
+        mix_heads({m_.rows + (r - begin) * kStepKeys, m_.rows_head}, t_.mix_before_back, t_.heads,
+                  t_.width_before, m_.dconvolved.heads(r, n));
+      }
+    }
+    if (t_.rows_before == 0) return;
+    correlate(m_.dconvolved, m_.logits, n, rows, before(), m_.kernel_before);
+    spread(m_.dconvolved, n);
+  }
+
+  FOVEA_INLINE void find_softmax_gradient(int64_t h, int64_t r, int64_t n, int64_t begin) const {
+    const Float delta = broadcast(m_.delta[(h * frame_ + r) * kLanes]);
+    const float *const p = m_.weights.at(h, r, n), *const dp = m_.dweights.at(h, r, n);
+    float* const to = t_.mix_before != nullptr
+                          ? m_.rows + h * m_.rows_head + (r - begin) * kStepKeys
+                          : m_.dconvolved.at(h, r, n);
+    for (int v = 0; v < kStepVectors; ++v)
+      store(to + v * kLanes, load(p + v * kLanes) * (load(dp + v * kLanes) - delta));
+  }
+
+  // From ds1 to ds0, dQ and dK.
+  void use_logit_gradient(int64_t n) const {
+    const Rows rows = live_logits(n);
+    if (rows.empty()) return;
+    if (t_.rows_before > 0)
+      convolve_back(m_.dconvolved, m_.dlogits, n, rows, before(), m_.back_before);
+    // Products take whole registers of rows.
+    const Rows whole{rows.begin / kRows * kRows, (rows.end + kRows - 1) / kRows * kRows};
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      for (int64_t r = whole.begin; r < whole.end; ++r) {
+        float* const row = m_.dlogits.at(h, r, n);
+        if (r < rows.begin || r >= rows.end) {
+          clear_row(row);
+          continue;
+        }
+        if (t_.capped) multiply_slope(t_.head[h].rule.soft_cap, m_.logits.at(h, r, n), row);
+        if (!eq4_) hide(row, seen(r, n));
+      }
+      add_key_products(h, n, rows, whole);
+    }
+  }
+
+  // The derivative of c tanh(s / c) from its value.
+  static void multiply_slope(float cap, const float* value, float* row) {
+    for (int v = 0; v < kStepVectors; ++v) {
+      const Float t = load(value + v * kLanes) * (1.0f / cap);
+      store(row + v * kLanes, load(row + v * kLanes) * (1.0f - t * t));
+    }
+  }
+
+  void add_key_products(int64_t h, int64_t n, Rows rows, Rows whole) const {
+    const MixingGradientHead<T>& head = t_.head[h];
+    const int64_t columns = t_.key_width.columns, pitch = t_.key_width.pitch;
+    float* const dq = head.dq + strip_ * t_.padded_frame() * columns;
+    for (int64_t r = whole.begin; r < whole.end; r += kRows) {
+      add_product(dq + r * columns, columns, kStepKeys, m_.dlogits.at(h, r, n), m_.dlogits.row, 1,
+                  head.k_rows + key_of(n) * columns, columns);
+    }
+    const float* const q = m_.q + (h * t_.padded_frame() + rows.begin) * pitch;
+    for (int64_t j = 0; j < kStepKeys; j += kRows) {
+      add_product(head.dk + (key_of(n) + j) * columns, columns, rows.end - rows.begin,
+                  m_.dlogits.at(h, rows.begin, n) + j, 1, m_.dlogits.row, q, pitch);
+    }
+  }
+
+  void finish_strip() const {
+    const int64_t columns = t_.key_width.columns;
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      float* const dq = t_.head[h].dq + strip_ * t_.padded_frame() * columns;
+      for (int64_t r = 0; r < frame_; ++r)
+        for (int64_t c = 0; c < columns; ++c) dq[r * columns + c] *= m_.factor[r];
+    }
+    const MixingGradientSums& to = t_.sums;
+    if (to.kernel_before != nullptr)
+      collect_lanes(m_.kernel_before, t_.heads * before().taps(), to.kernel_before);
+    if (to.kernel_after != nullptr)
+      collect_lanes(m_.kernel_after, t_.heads * after().taps(), to.kernel_after);
+    collect_mix(t_.width_before, m_.mix_before, to.mix_before);
+    collect_mix(t_.width_after, m_.mix_after, to.mix_after);
+  }
+
+  void collect_mix(int64_t width, float* sums, double* totals) const {
+    if (totals == nullptr) return;
+    const int64_t padded = padded_heads(width);
+    for (int64_t row = 0; row < t_.heads; ++row)  // results of all groups
+      collect_lanes(sums + (row / width * padded + row % width) * padded * kLanes, width,
+                    totals + row * width);
+  }
+
+  const MixingGradientTask<T>& t_;
+  const GradientMaps m_;
+  const int64_t frame_, earlier_, first_weighted_;
+  const bool eq4_;
+  int64_t strip_ = 0, first_ = 0;  // the strip, and the query of row 0 of its frame
+  int64_t first_step_ = 0, steps_ = 0;
+};
+
+template <class T>
+int64_t mixing_gradient_floats(const MixingGradientTask<T>& task) {
+  return gradient_maps(task, nullptr).floats;
+}
+
+template <class T>
+void mixing_gradient_strips(const MixingGradientTask<T>& task, float* memory) {
+  const FlushDenormals flush;
+  GradientStrips<T>(task, memory).run();
+}
+
+}  // namespace
+}  // namespace fovea::kernels

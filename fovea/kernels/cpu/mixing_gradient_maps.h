@@ -1,0 +1,129 @@
+// What one thread of the backward mixing kernels works in: the maps of a strip and its rows.
+//
+// A map is [step][head][row][key]: all rows of a step's keys lie together, so that a product reads
+// whole cache lines of neighbouring rows. Maps that a convolution reads are windows: each step
+// repeats kKeyHalo keys of the steps on either side of it.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/mixing_gradient_task.h"
+#include "fovea/kernels/cpu/mixing_heads.h"
+
+namespace fovea::kernels {
+namespace {
+
+/// Numbers by step, head, row and key; `slots` steps are kept, step n in slot n % slots.
+struct StepMap {
+  float* data = nullptr;
+  int64_t row = 0, head = 0, slot = 0, slots = 0, halo = 0;
+
+  float* at(int64_t h, int64_t r, int64_t n) const {
+    return data + n % slots * slot + h * head + r * row + halo;
+  }
+  HeadStep<float> heads(int64_t r, int64_t n) const { return {at(0, r, n), head}; }
+  HeadStep<const float> inputs(int64_t r, int64_t n) const { return {at(0, r, n), head}; }
+  int64_t floats() const { return slot * slots; }
+};
+
+/// Rows whose products with other heads are made together: they stay in the first-level cache.
+constexpr int64_t kRowsTogether = 4;
+
+/// Everything in the memory of a thread.
+struct GradientMaps {
+  StepMap logits;      ///< s0, hidden where not seen (eq4: raw)
+  StepMap convolved;   ///< s1
+  StepMap weights;     ///< P
+  StepMap joined;      ///< P1 or P2
+  StepMap last;        ///< P3, dropped
+  StepMap dlast;       ///< dP3, dropped
+  StepMap djoined;     ///< dP1
+  StepMap dweights;    ///< dP
+  StepMap dconvolved;  ///< ds1
+  StepMap dlogits;     ///< ds0
+
+  float *q = nullptr, *dout = nullptr;       ///< [head][row][pitch]: scaled q of the frame, own dO
+  float *lse2 = nullptr, *factor = nullptr;  ///< [head][row], [row]: scale_i
+  float* delta = nullptr;                    ///< [head][row][kLanes]: sum P dP
+  float *row_sum = nullptr, *row_dot = nullptr;         ///< likewise: sum P1, sum P2 dP2
+  uint64_t* seen = nullptr;                             ///< [step, one before and behind][row]
+  int32_t *live_begin = nullptr, *live_end = nullptr;   ///< [step]: rows that see some key of it
+  float *back_before = nullptr, *back_after = nullptr;  ///< kernels turned round
+  float* windows = nullptr;                             ///< [cq][kWindowPitch]: of one row
+  float* rows = nullptr;  ///< [head][kRowsTogether][kStepKeys], rows_head apart
+  int64_t rows_head = 0;
+  float *kernel_before = nullptr, *kernel_after = nullptr, *mix_before = nullptr,
+        *mix_after = nullptr;  ///< sums, lane by lane
+  int64_t sum_floats = 0;      ///< of all four
+  int64_t floats = 0;          ///< of everything
+};
+
+/// Cuts the memory of a task; pass null to learn its size.
+template <class T>
+GradientMaps gradient_maps(const MixingGradientTask<T>& t, float* memory) {
+  GradientMaps m;
+  float* at = memory;
+  const auto take = [&](int64_t floats) {
+    float* const begin = at;
+    // Whole cache lines. From null only sizes are wanted.
+    const int64_t whole = (floats + 15) / 16 * 16;
+    m.floats += whole;
+    if (at != nullptr) at += whole;
+    return begin;
+  };
+  const int64_t frame = t.frame(), steps = t.most_steps;
+  const auto map = [&](bool window, int64_t slots) {
+    StepMap x;
+    x.halo = window ? kKeyHalo : 0;
+    x.row = kStepKeys + 2 * x.halo;
+    // One line more, so that the heads of one row do not meet in one set of a cache.
+    x.head = (frame + kRowsBehind) * x.row + 16;
+    x.slot = t.heads * x.head + 16;
+    x.slots = slots;
+    x.data = take(x.floats());
+    return x;
+  };
+  const bool before = t.rows_before > 0, after = t.rows_after > 0;
+  m.logits = map(before, steps);
+  m.convolved = before ? map(false, t.mix_before != nullptr ? steps : 1) : m.logits;
+  m.weights = map(after, steps);
+  m.joined = after ? map(false, 1) : m.weights;
+  m.last = t.mix_after != nullptr || t.drops ? map(false, 1) : m.joined;
+  m.dlast = map(false, 1);
+  m.dweights = map(false, steps);
+  m.djoined = after ? map(true, t.renormalise ? steps : 3) : m.dweights;
+  m.dconvolved = map(before, before ? 3 : 1);
+  m.dlogits = before ? map(false, 1) : m.dconvolved;
+
+  m.q = take(t.heads * t.padded_frame() * t.key_width.pitch);
+  m.dout = take(t.heads * kGradientRows * t.value_width.pitch);
+  m.lse2 = take(t.heads * frame);
+  m.factor = take(t.padded_frame());
+  m.delta = take(t.heads * frame * kLanes);
+  m.row_sum = take(t.renormalise ? t.heads * frame * kLanes : 0);
+  m.row_dot = take(t.renormalise ? t.heads * frame * kLanes : 0);
+  m.seen = reinterpret_cast<uint64_t*>(take((steps + 2) * frame * 2));
+  m.live_begin = reinterpret_cast<int32_t*>(take(steps));
+  m.live_end = reinterpret_cast<int32_t*>(take(steps));
+  const int64_t taps_before = t.rows_before * t.keys_before,
+                taps_after = t.rows_after * t.keys_after;
+  m.back_before = take(t.heads * taps_before);
+  m.back_after = take(t.heads * taps_after);
+  m.windows = take(kMostKernelRows * kWindowPitch);
+  m.rows_head = kRowsTogether * kStepKeys + 16;
+  m.rows = take(t.heads * m.rows_head);
+  const int64_t begin = m.floats;
+  const auto groups = [&](int64_t width) {
+    return width > 0 ? t.heads / width * padded_heads(width) * padded_heads(width) : 0;
+  };
+  m.kernel_before = take(t.heads * taps_before * kLanes);
+  m.kernel_after = take(t.heads * taps_after * kLanes);
+  m.mix_before = take(groups(t.width_before) * kLanes);
+  m.mix_after = take(groups(t.width_after) * kLanes);
+  m.sum_floats = m.floats - begin;
+  return m;
+}
+
+}  // namespace
+}  // namespace fovea::kernels

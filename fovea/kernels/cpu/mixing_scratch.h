@@ -1,0 +1,113 @@
+// The memory of one thread that walks strips forward.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/mixing_heads.h"
+
+namespace fovea::kernels {
+namespace {
+
+/// Floats from one row of a window's head to the next head: an odd number of cache lines, so that
+/// the heads of one row do not meet in one cache set.
+constexpr int64_t kStripPitch = kStripRows * kStepKeys + 16;
+/// Rows that are mixed before their values are added: their mixed weights stay in a second-level
+/// cache, and values are read once for all of them.
+constexpr int64_t kMixRows = 24;
+constexpr int64_t kMixPitch = kMixRows * kStepKeys + 16;
+static_assert(kStripRows % kMixRows == 0 && kMixRows % kRows == 0);
+
+/// Rows that strips hand on, by step: of strip n those of half n % 2. What a step holds counts only
+/// where `strip` says that the strip before wrote it.
+struct Carry {
+  float* rows = nullptr;     ///< [2][blocks][heads][earlier][kStepKeys]
+  int32_t* strip = nullptr;  ///< [2][blocks]
+  int64_t blocks = 0, head = 0, heads = 0;
+
+  FOVEA_INLINE int64_t at(int64_t strip_number, int64_t step) const {
+    return (strip_number & 1) * blocks + step;
+  }
+  /// Rows of one head at a step, null where the strip before has none: then they are zeros.
+  FOVEA_INLINE const float* before(int64_t strip_number, int64_t step, int64_t h) const {
+    const int64_t n = at(strip_number - 1, step);
+    return strip[n] == strip_number - 1 ? rows + (n * heads + h) * head : nullptr;
+  }
+  FOVEA_INLINE float* write(int64_t strip_number, int64_t step, int64_t h) const {
+    const int64_t n = at(strip_number, step);
+    strip[n] = static_cast<int32_t>(strip_number);
+    return rows + (n * heads + h) * head;
+  }
+};
+
+/// Hands out memory in cache lines; without memory it only counts.
+class Lines {
+ public:
+  explicit Lines(float* memory) : memory_(memory) {}
+  float* take(int64_t floats) {
+    float* const here = memory_ != nullptr ? memory_ + used_ : nullptr;
+    used_ += (floats + 15) / 16 * 16;
+    return here;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  float* memory_;
+  int64_t used_ = 0;
+};
+
+struct StripScratch {
+  uint64_t *seen, *seen_weights, *seen_results;  ///< words; of softmax and results: one step's
+  float *q, *scale;                              ///< [heads][halo + rows][pitch]; [halo + rows]
+  float* window;                                 ///< one head's
+  float *history_before, *history_after;         ///< [heads][halo + rows][kHistory]
+  Carry before, after;
+  float *rows, *mixed;        ///< of a step: [heads][kStripPitch], [heads][kMixPitch]
+  float* weights;             ///< exponentials, [steps][heads][kStripPitch]
+  float *sums, *references;   ///< [heads][rows][kLanes], [heads][rows]
+  float *factors, *row_sums;  ///< [heads][rows]; [heads][rows][kLanes]
+  float* mix_after;           ///< a matrix of all groups for every row
+  float* out;                 ///< [heads][rows][value columns]
+  int64_t floats;
+
+  template <class T>
+  StripScratch(const MixingStrips<T>& t, float* memory) {
+    Lines lines(memory);
+    const int64_t rows_in = kHaloRows + kStripRows, all = t.heads * kStripRows;
+    seen = reinterpret_cast<uint64_t*>(lines.take(2 * t.steps.most * kStripRows));
+    seen_weights = reinterpret_cast<uint64_t*>(lines.take(2 * kStripRows));
+    seen_results = reinterpret_cast<uint64_t*>(lines.take(2 * kStripRows));
+    q = lines.take(t.heads * rows_in * t.key_width.pitch);
+    scale = lines.take(rows_in);
+    window = lines.take(rows_in * kWindowPitch);
+    history_before = lines.take(t.rows_before > 0 ? t.heads * rows_in * kHistory : 0);
+    history_after = lines.take(t.rows_after > 0 ? t.heads * rows_in * kHistory : 0);
+    before = carry(t, t.rows_before, lines);
+    after = carry(t, t.rows_after, lines);
+    rows = lines.take(t.heads * kStripPitch);
+    mixed = lines.take(t.heads * kMixPitch);
+    weights = lines.take(t.steps.most * t.heads * kStripPitch);
+    sums = lines.take(all * kLanes);
+    references = lines.take(all);
+    factors = lines.take(all);
+    row_sums = lines.take(t.renormalise ? all * kLanes : 0);
+    mix_after = lines.take(t.mix_after != nullptr ? all * t.width_after : 0);
+    out = lines.take(all * t.value_width.columns);
+    floats = lines.used();
+  }
+
+ private:
+  template <class T>
+  static Carry carry(const MixingStrips<T>& t, int64_t kernel_rows, Lines& lines) {
+    if (kernel_rows < 2) return {};
+    const int64_t head = (kernel_rows - 1) * kStepKeys, blocks = t.steps.blocks;
+    return {.rows = lines.take(2 * blocks * t.heads * head),
+            .strip = reinterpret_cast<int32_t*>(lines.take(2 * blocks)),
+            .blocks = blocks,
+            .head = head,
+            .heads = t.heads};
+  }
+};
+
+}  // namespace
+}  // namespace fovea::kernels

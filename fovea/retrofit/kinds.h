@@ -1,0 +1,35 @@
+// What can be put on a frozen model: the mechanisms of `fovea retrofit`, one line each.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fovea/nn/model_config.h"
+
+namespace fovea {
+
+struct RetrofitKind {
+  std::string_view name;       ///< "focus"
+  std::string_view trainable;  ///< what learns, as in `train.trainable`
+  std::string_view help;       ///< one line for people: what it is, and how it starts
+  double learning_rate = 1e-3;
+  /// Sets the keys of `config`; the start computes what the base computes, but for rounding. With
+  /// Focus that is so where it is off.
+  void (*apply)(ModelConfig& config);
+};
+
+/// All of them, in the order in which they are put on.
+std::span<const RetrofitKind> retrofit_kinds();
+
+/// The kinds named, each once, in that order. ConfigError for an unknown name (the nearest is
+/// shown), for none, for one that has no start at the base (Differential) and for a mechanism that
+/// the base has already.
+std::vector<const RetrofitKind*> chosen_kinds(std::span<const std::string> names,
+                                              const ModelConfig& base);
+
+}  // namespace fovea

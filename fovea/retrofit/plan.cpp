@@ -1,0 +1,139 @@
+// The phases of a retrofit as recipes.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "fovea/base/error.h"
+#include "fovea/config/reader.h"
+#include "fovea/retrofit/retrofit.h"
+
+namespace fovea {
+namespace {
+
+// Parts of the minutes that the phases take.
+constexpr double kGroupsPart = 3.0, kDistillPart = 2.0, kAdaptPart = 2.0;
+// Below this the groups see too few windows to balance, and nothing is worth its table.
+constexpr double kLeastMinutes = 1.0;
+
+Recipe common_recipe(const RetrofitOptions& options, const ModelConfig& config) {
+  Recipe recipe;
+  recipe.tokenizer = options.model;
+  recipe.model = config;
+  for (const std::string& path : options.texts) {
+    DataSource source;
+    source.path = path;
+    recipe.data.sources.push_back(std::move(source));
+  }
+  TrainConfig& train = recipe.train;
+  train.sequence_length = std::min(options.length, config.context);
+  train.batch_rows = 1;
+  train.optimizer.weight_decay = 0.0;
+  train.schedule = {.warmup_fraction = 0.05, .final_ratio = 0.05};
+  train.evaluation_tokens = 8 * train.sequence_length;
+  train.checkpoint_interval = 50;
+  train.keep_checkpoints = 1;
+  train.seed = options.seed;
+  return recipe;
+}
+
+void set_budget(const RetrofitOptions& options, double share, TrainConfig& train) {
+  if (options.steps > 0) {
+    train.steps = options.steps;
+  } else {
+    train.seconds = 60.0 * options.minutes * share;
+  }
+}
+
+Recipe with_overrides(const Recipe& recipe, const std::vector<std::string>& overrides) {
+  ConfigNode root = parse_yaml(fields_to_yaml(recipe), "retrofit");
+  for (const std::string& assignment : overrides) set_override(root, assignment);
+  return recipe_from_node(root);
+}
+
+RetrofitPhase groups_phase(const RetrofitOptions& options, const ModelConfig& base,
+                           const RetrofitKind& focus, double share) {
+  Recipe recipe = common_recipe(options, base);
+  focus.apply(recipe.model);
+  recipe.name = "groups";
+  recipe.train.init_from = options.model;
+  recipe.train.trainable = focus.trainable;
+  recipe.train.objective = Objective::kept_mass;
+  recipe.train.optimizer.learning_rate = focus.learning_rate;
+  set_budget(options, share, recipe.train);
+  return {.name = "groups",
+          .help = "groups of Focus by the mass of attention that they keep; the base is frozen",
+          .recipe = with_overrides(recipe, options.overrides)};
+}
+
+RetrofitPhase distill_phase(const RetrofitOptions& options, const RetrofitPhase& groups,
+                            double share) {
+  RetrofitPhase phase = groups;
+  phase.name = phase.recipe.name = "distill";
+  phase.help = "groups of Focus, hard, by the full model's predictions; the base is frozen";
+  phase.recipe.train.init_from = groups.recipe.run_folder;
+  phase.recipe.train.objective = Objective::distillation;
+  phase.recipe.train.seconds = 0.0;
+  set_budget(options, share, phase.recipe.train);
+  return phase;
+}
+
+RetrofitPhase adapt_phase(const RetrofitOptions& options, const ModelConfig& base,
+                          const std::vector<const RetrofitKind*>& kinds,
+                          const RetrofitPhase* before, double share) {
+  Recipe recipe = common_recipe(options, base);
+  std::vector<std::string> learning;
+  double rate = 1.0;
+  for (const RetrofitKind* kind : kinds) {
+    kind->apply(recipe.model);
+    if (kind->name == "focus") continue;
+    learning.emplace_back(kind->trainable);
+    rate = std::min(rate, kind->learning_rate);
+  }
+  recipe.name = "adapt";
+  recipe.train.init_from = before ? before->recipe.run_folder : options.model;
+  recipe.train.trainable = fmt::format("{}", fmt::join(learning, "+"));
+  recipe.train.optimizer.learning_rate = rate;
+  set_budget(options, share, recipe.train);
+  recipe = with_overrides(recipe, options.overrides);
+  if (before) recipe.model.attention.spec.focus.gate = FocusSpec::Gate::hard;
+  return {.name = "adapt",
+          .help = fmt::format("{} by the language-model loss{}", fmt::join(learning, ", "),
+                              before ? "; the groups are frozen and hard" : ""),
+          .recipe = std::move(recipe)};
+}
+
+}  // namespace
+
+std::vector<RetrofitPhase> plan_retrofit(const RetrofitOptions& options,
+                                         const ModelConfig& config) {
+  require<ConfigError>(!options.texts.empty(), "retrofit",
+                       "expected a text to train on; got none: give --text FILE");
+  require<ConfigError>(!options.out.empty(), "retrofit",
+                       "expected a folder for the result; got none: give --out DIR");
+  const std::vector<const RetrofitKind*> kinds = chosen_kinds(options.with, config);
+  const bool focus = kinds.front()->name == "focus", others = kinds.size() > (focus ? 1 : 0);
+  require<ConfigError>(focus || !options.distill, "retrofit",
+                       "distillation trains the groups of Focus; add focus to --with, or leave "
+                       "--distill out");
+  const int count = (focus ? 1 : 0) + (options.distill ? 1 : 0) + (others ? 1 : 0);
+  require<ConfigError>(options.steps > 0 || options.minutes >= kLeastMinutes * count, "retrofit",
+                       "expected at least {:g} minutes for {} phases; got {:g}: nothing would be "
+                       "calibrated",
+                       kLeastMinutes * count, count, options.minutes);
+  const double all = (focus ? kGroupsPart : 0.0) + (options.distill ? kDistillPart : 0.0) +
+                     (others ? kAdaptPart : 0.0);
+  std::vector<RetrofitPhase> phases;
+  const auto add = [&](RetrofitPhase phase) {
+    phase.recipe.run_folder = (options.out / "phases" / phase.name).string();
+    phases.push_back(std::move(phase));
+  };
+  if (focus) add(groups_phase(options, config, *kinds.front(), kGroupsPart / all));
+  if (options.distill) add(distill_phase(options, phases.back(), kDistillPart / all));
+  if (others)
+    add(adapt_phase(options, config, kinds, focus ? &phases.back() : nullptr, kAdaptPart / all));
+  for (RetrofitPhase& phase : phases) phase.recipe = phase.recipe.resolved();
+  return phases;
+}
+
+}  // namespace fovea

@@ -1,0 +1,257 @@
+// Running a retrofit: its phases, the adapter, the table.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/retrofit/retrofit.h"
+
+#include <nlohmann/json.hpp>
+
+#include "fovea/base/error.h"
+#include "fovea/base/files.h"
+#include "fovea/checkpoint/adapter.h"
+#include "fovea/checkpoint/model_folder.h"
+#include "fovea/checkpoint/run_folder.h"
+#include "fovea/eval/copy_score.h"
+#include "fovea/eval/score_documents.h"
+#include "fovea/report/retrofit_page.h"
+#include "fovea/runtime/machine.h"
+
+namespace fovea {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kCopyWindows = 8;
+
+/// Rows of the validation part as texts, each about one window long.
+std::vector<ScoreDocument> validation_texts(const Corpus& corpus, int64_t length, int64_t tokens) {
+  std::vector<ScoreDocument> texts;
+  const int64_t each = std::max(length, tokens / std::ssize(corpus.sources()));
+  for (size_t i = 0; i < corpus.sources().size(); ++i) {
+    const int64_t most = tokens > 0 ? each : corpus.sources()[i].validation_tokens;
+    const ValidationSet set = validation_batches(corpus, i, length, 1, most);
+    for (const Batch& batch : set.batches) {
+      std::vector<int32_t> row;
+      for (size_t t = 0; t < batch.tokens.size(); ++t)
+        if (batch.targets[t] >= 0) row.push_back(batch.targets[t]);
+      if (!row.empty()) texts.push_back({set.source, corpus.tokenizer().decode(row)});
+    }
+  }
+  return texts;
+}
+
+std::string joined(std::span<const ScoreDocument> texts) {
+  std::string all;
+  for (const ScoreDocument& document : texts) all += document.text;
+  return all;
+}
+
+std::vector<ScoreDocument> held_out_texts(const RetrofitOptions& options, const Corpus& corpus,
+                                          int64_t length) {
+  if (options.held_out.empty()) return validation_texts(corpus, length, options.evaluation_tokens);
+  std::vector<ScoreDocument> texts = read_score_documents(options.held_out);
+  if (options.evaluation_tokens <= 0) return texts;
+  // The beginning of every document, so that the whole is about as long as was asked for.
+  const auto each =
+      std::max<int64_t>(length, options.evaluation_tokens / static_cast<int64_t>(texts.size()));
+  for (ScoreDocument& document : texts) {
+    std::vector<int32_t> tokens;
+    corpus.tokenizer().append(document.text, tokens);
+    if (std::ssize(tokens) <= each) continue;
+    tokens.resize(static_cast<size_t>(each));
+    document.text = corpus.tokenizer().decode(tokens);
+  }
+  return texts;
+}
+
+RetrofitScore score_model(const std::string& name, const Transformer& model,
+                          const Tokenizer& tokenizer, std::span<const ScoreDocument> texts,
+                          int64_t window, int64_t copy,
+                          const std::function<void(std::string_view, int64_t, int64_t)>& tell) {
+  const ScoreResult result = score_text(model, tokenizer, texts, {.window = window, .rows = 1},
+                                        [&](int64_t done, int64_t total) {
+                                          if (tell) tell(name, done, total);
+                                        });
+  RetrofitScore score{.name = name, .perplexity = result.total.token_perplexity()};
+  if (copy > 0) score.copy = copy_score(model, tokenizer, joined(texts), copy, kCopyWindows).second;
+  return score;
+}
+
+/// The model of a finished phase with its groups soft, as an adapter holds it.
+Adapter adapter_of_run(const RetrofitPhase& last, const std::string& base) {
+  LoadedModel loaded = load_model(resolve_model_folder(last.recipe.run_folder));
+  Adapter adapter = adapter_of(loaded.model);
+  if (adapter.attention && adapter.attention->spec.focus.gate == FocusSpec::Gate::hard)
+    adapter.attention->spec.focus.gate = FocusSpec::Gate::log;
+  adapter.base_name = base;
+  return adapter;
+}
+
+void write_result(const fs::path& path, const fs::path& adapter_path, const ModelConfig& base,
+                  const Adapter& adapter) {
+  // An adapter of an earlier, shorter budget makes room.
+  if (fs::exists(adapter_path)) fs::remove_all(adapter_path);
+  write_folder(adapter_path, [&](const fs::path& folder) { write_adapter(folder, base, adapter); });
+  sync_folder(path);
+}
+
+/// The texts as tokens of the base, one corpus for all phases.
+std::shared_ptr<const Corpus> read_corpus(const DataConfig& data, const fs::path& base,
+                                          const TrainCallbacks& callbacks) {
+  return prepare_corpus(data, load_model(base).tokenizer, [&](const CorpusProgress& progress) {
+    require<Interrupted>(callbacks.stop == nullptr || !callbacks.stop->load(), "retrofit",
+                         "stopped while the text was read; nothing had begun");
+    if (callbacks.data) callbacks.data(progress);
+  });
+}
+
+/// Full attention and top-1, top-2 behind contexts of T, 2T and 4T tokens of text.
+void measure_speeds(Transformer& model, const Tokenizer& tokenizer, const std::string& text,
+                    int64_t length, const RetrofitCallbacks& callbacks, RetrofitResult& result) {
+  constexpr int64_t kLongest = 4, kGroups = 2;
+  const ComputeOptions before = model.compute();
+  std::vector<int32_t> tokens;
+  tokenizer.append(text, tokens);
+  for (int64_t context = length; context <= kLongest * length; context *= 2) {
+    if (context > std::ssize(tokens) || context > model.config().context) break;
+    for (int64_t k = 0; k <= kGroups; ++k) {
+      if (k > 0 && 2 * k > model.config().attention.spec.focus.groups) break;
+      model.compute().focus = k == 0 ? FocusMode::off : FocusMode::hard;
+      model.compute().focus_change = {.top_k = k};
+      const std::string name = k == 0 ? "full attention" : fmt::format("top-{}", k);
+      if (callbacks.table) callbacks.table(fmt::format("speed, {}, {}", context, name), k, kGroups);
+      result.speeds.push_back(
+          {name,
+           measure_decode_speed(model, std::span(tokens).first(static_cast<size_t>(context)))});
+    }
+  }
+  model.compute() = before;
+}
+
+RetrofitPage page_of(const RetrofitOptions& options, const RetrofitResult& result) {
+  const Json machine = machine_summary(at::kCPU);
+  RetrofitPage page{
+      .base = fs::path(options.model).filename().string(),
+      .kinds = fmt::format("{}", fmt::join(result.kinds, ", ")),
+      .command = fmt::format("fovea retrofit {} --with {} --text {} --out {}", options.model,
+                             fmt::join(options.with, ","), fmt::join(options.texts, " --text "),
+                             options.out.string()),
+      .code_version = code_version(),
+      .machine = fmt::format("{}, {} cores", machine.value("cpu", ""), machine.value("cores", 0)),
+      .base_parameters = result.base_parameters,
+      .added_parameters = result.added_parameters};
+  for (const TrainResult& phase : result.phases) page.minutes += phase.seconds / 60.0;
+  const auto add = [&](const char* family, std::string name, const RetentionScore& s) {
+    page.rows.push_back({family, std::move(name), s.pairs, s.perplexity, s.copy});
+  };
+  if (result.retention) {
+    add("full", "full attention", result.retention->full);
+    for (const RetentionRow& row : result.retention->rows) {
+      if (row.full) continue;
+      const std::string k = fmt::format("top-{}", row.top_k);
+      add("trained groups", k, row.trained);
+      add("window and sinks", fmt::format("window {} and sinks", row.window), row.windowed);
+      add("random groups", k + ", random groups", row.random);
+    }
+  } else {
+    for (const RetrofitScore* s : {&result.before, &result.after})
+      page.rows.push_back({"full", s->name, 1.0, s->perplexity, s->copy});
+  }
+  for (const RetrofitSpeed& s : result.speeds)
+    page.speeds.push_back({s.name, s.speed.prompt, s.speed.prompt_rate, s.speed.rate});
+  return page;
+}
+
+/// The table, in the number format of the training: base, base with the adapter, and with Focus
+/// what is kept of it.
+void measure(const RetrofitOptions& options, const TrainConfig& train, const fs::path& base_folder,
+             const Adapter& adapter, const Corpus& corpus, const RetrofitCallbacks& callbacks,
+             RetrofitResult& result) {
+  LoadedModel base = load_model(base_folder);
+  const at::ScalarType dtype = choose_dtype(train.dtype, at::kCPU);
+  const int64_t window = train.sequence_length, copy = std::min(options.copy, window / 2);
+  const std::vector<ScoreDocument> texts = held_out_texts(options, corpus, window);
+  Transformer model = with_adapter(base.model, adapter);
+  base.model.compute().dtype = model.compute().dtype = dtype;
+  result.base_parameters = base.model.parameters().count();
+  result.added_parameters = model.parameters().count() - result.base_parameters;
+  const std::string with = fmt::format("with {}", fmt::join(result.kinds, ", "));
+  const auto score = [&](const std::string& name, const Transformer& of) {
+    return score_model(name, of, *base.tokenizer, texts, window, copy, callbacks.table);
+  };
+  if (!model.has("focus")) {
+    result.before = score("base", base.model);
+    result.after = score(with, model);
+    return;
+  }
+  result.retention = measure_retention(model, *base.tokenizer, texts,
+                                       {.score = {.window = window, .rows = 1},
+                                        .copy = copy,
+                                        .copy_windows = kCopyWindows,
+                                        .most_top_k = options.most_top_k},
+                                       callbacks.table);
+  const RetentionScore &full = result.retention->full, &soft = result.retention->soft;
+  result.after = {.name = with, .perplexity = soft.perplexity, .copy = soft.copy};
+  if (options.speed)
+    measure_speeds(model, *base.tokenizer, joined(texts), window, callbacks, result);
+  // Focus alone and off is the base.
+  result.before = result.kinds.size() > 1 ? score("base", base.model)
+                                          : RetrofitScore{"base", full.perplexity, full.copy};
+}
+
+}  // namespace
+
+RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallbacks& callbacks) {
+  const fs::path base_folder = resolve_model_folder(options.model, callbacks.train.warning);
+  const ModelConfig config = load_model_config(base_folder);
+  const std::vector<RetrofitPhase> phases = plan_retrofit(options, config);
+  RetrofitResult result;
+  for (const RetrofitKind* kind : chosen_kinds(options.with, config))
+    result.kinds.emplace_back(kind->name);
+  const auto corpus = read_corpus(phases.front().recipe.data, base_folder, callbacks.train);
+  for (const RetrofitPhase& phase : phases) {
+    if (callbacks.phase) callbacks.phase(phase);
+    result.phases.push_back(Trainer(phase.recipe, callbacks.train, corpus).run());
+  }
+  result.adapter = options.out / "adapter";
+  const Adapter adapter = adapter_of_run(phases.back(), options.model);
+  write_result(options.out, result.adapter, config, adapter);
+  measure(options, phases.back().recipe.train, base_folder, adapter, *corpus, callbacks, result);
+  write_file(options.out / "retrofit.json", result.to_json().dump(2) + "\n");
+  write_file(options.out / "report.html", retrofit_html(page_of(options, result)));
+  return result;
+}
+
+Json RetrofitResult::to_json() const {
+  const auto score = [](const RetrofitScore& s) {
+    Json json{{"name", s.name}, {"perplexity", s.perplexity}};
+    if (s.copy > 0.0) json["copy_perplexity"] = s.copy;
+    return json;
+  };
+  Json json{{"with", kinds},
+            {"adapter", adapter.string()},
+            {"base_parameters", base_parameters},
+            {"added_parameters", added_parameters},
+            {"phases", Json::array()},
+            {"before", score(before)},
+            {"after", score(after)}};
+  for (const TrainResult& phase : phases) {
+    json["phases"].push_back({{"steps", phase.steps},
+                              {"tokens", phase.tokens},
+                              {"seconds", phase.seconds},
+                              {"tokens_per_second", phase.tokens_per_second},
+                              {"loss", phase.loss},
+                              {"checkpoint", phase.checkpoint.string()}});
+  }
+  if (retention) json["retention"] = retention->to_json();
+  for (const RetrofitSpeed& s : speeds)
+    json["speeds"].push_back({{"name", s.name},
+                              {"context", s.speed.prompt},
+                              {"prompt_tokens_per_second", s.speed.prompt_rate},
+                              {"tokens_per_second", s.speed.rate},
+                              {"path", s.speed.path}});
+  return json;
+}
+
+}  // namespace fovea

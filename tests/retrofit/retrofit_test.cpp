@@ -1,0 +1,199 @@
+// A retrofit starts at its base, leaves the base alone, resumes with the same numbers, and its
+// adapter gives the same model again (spec 11.7).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/retrofit/retrofit.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "fovea/base/files.h"
+#include "fovea/checkpoint/adapter.h"
+#include "fovea/checkpoint/model_folder.h"
+#include "fovea/checkpoint/run_folder.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/gradcheck.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/train/tiny_run.h"
+
+namespace fovea {
+namespace {
+
+using namespace fovea::testing;
+
+at::Tensor outputs(const Transformer& model) {
+  const at::NoGradGuard no_grad;
+  return model.logits(model.hidden({.tokens_bt = at::arange(24).remainder(97).view({2, 12})}));
+}
+
+class Retrofit : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Recipe recipe = tiny_recipe(folder_.path());
+    recipe.model.heads = recipe.model.kv_heads = 2;
+    recipe.run_folder = (folder_ / "base").string();
+    recipe.train.steps = 4;
+    Trainer(recipe).run();
+  }
+
+  RetrofitOptions options(std::vector<std::string> with, const std::string& out = "out") const {
+    return {.model = (folder_ / "base").string(),
+            .with = std::move(with),
+            .texts = {(folder_ / "text").string()},
+            .held_out = {},
+            .out = folder_ / out,
+            .steps = 6,
+            .length = 16,
+            .evaluation_tokens = 128,
+            .copy = 8,
+            .overrides = {"model.attention.focus.window=2", "model.attention.focus.groups=4",
+                          "model.attention.focus.top_k=1", "model.attention.focus.sinks=1",
+                          "train.dtype=float32", "train.device=cpu", "train.threads=1",
+                          "data.cache=" + (folder_ / "cache").string()}};
+  }
+  LoadedModel base() const { return load_model(resolve_model_folder(folder_ / "base")); }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Retrofit, EveryMechanismStartsAtItsBase) {
+  const LoadedModel loaded = base();
+  const at::Tensor before = outputs(loaded.model);
+  for (const RetrofitKind& kind : retrofit_kinds()) {
+    ModelConfig config = loaded.config;
+    kind.apply(config);
+    Transformer model(config.resolved(config.vocab_size), 1);
+    const at::NoGradGuard no_grad;
+    for (Parameter& p : model.parameters().all())
+      if (const Parameter* same = loaded.model.parameters().find(p.name))
+        p.value.copy_(same->value);
+    EXPECT_GT(model.parameters().count(), loaded.model.parameters().count()) << kind.name;
+    if (kind.name == "focus") model.compute().focus = FocusMode::off;
+    EXPECT_LT(relative_error(outputs(model), before), 1e-6) << kind.name;
+  }
+}
+
+TEST_F(Retrofit, PhasesTrainWhatWasAddedAndLeaveTheBaseAlone) {
+  const RetrofitResult result = run_retrofit(
+      options({"lora", "focus", "multi_token", "talking_heads", "focal"}), RetrofitCallbacks{});
+  EXPECT_THAT(result.kinds,
+              ::testing::ElementsAre("focus", "focal", "multi_token", "talking_heads", "lora"));
+  ASSERT_EQ(result.phases.size(), 2u);
+  const LoadedModel before = base(), after = load_model(result.phases[1].checkpoint);
+  int64_t added = 0;
+  for (const Parameter& p : after.model.parameters().all()) {
+    const Parameter* same = before.model.parameters().find(p.name);
+    if (same != nullptr) {
+      EXPECT_TRUE(p.value.equal(same->value)) << p.name;
+    } else if (!p.state) {
+      added += p.value.numel();
+    }
+  }
+  EXPECT_EQ(added, result.added_parameters);
+  EXPECT_GT(added, 0);
+  // The second phase reads what the first one learned.
+  const LoadedModel groups = load_model(result.phases[0].checkpoint);
+  const std::string centroids = "model.layers.0.self_attn.focus.centroids";
+  EXPECT_TRUE(after.model.parameters().find(centroids)->value.equal(
+      groups.model.parameters().find(centroids)->value));
+}
+
+TEST_F(Retrofit, TheAdapterGivesTheTrainedModelOnItsBase) {
+  for (const std::vector<std::string>& with :
+       {std::vector<std::string>{"focus"}, {"focal"}, {"multi_token", "talking_heads", "lora"}}) {
+    const RetrofitResult result =
+        run_retrofit(options(with, "out-" + with.front()), RetrofitCallbacks{});
+    const LoadedModel loaded = base();
+    const Transformer again =
+        with_adapter(loaded.model, read_adapter(result.adapter, loaded.config));
+    const LoadedModel trained = load_model(result.phases.back().checkpoint);
+    EXPECT_TRUE(outputs(again).equal(outputs(trained.model))) << with.front();
+    EXPECT_TRUE(outputs(without_adapter(again)).equal(outputs(loaded.model))) << with.front();
+    EXPECT_EQ(result.retention.has_value(), with.front() == "focus");
+    EXPECT_GT(result.before.perplexity, 1.0);
+    EXPECT_GT(result.after.copy, 1.0);
+    const auto json =
+        nlohmann::json::parse(read_file(folder_ / ("out-" + with.front()) / "retrofit.json"));
+    EXPECT_EQ(json.at("added_parameters"), result.added_parameters);
+    EXPECT_EQ(json.contains("retention"), with.front() == "focus");
+  }
+}
+
+TEST_F(Retrofit, DistillationGoesOnFromTheGroupsByKeptMass) {
+  RetrofitOptions asked = options({"focus"});
+  asked.distill = true;
+  const RetrofitResult result = run_retrofit(asked, {});
+  ASSERT_EQ(result.phases.size(), 2u);
+  const LoadedModel before = load_model(result.phases[0].checkpoint),
+                    after = load_model(result.phases[1].checkpoint);
+  const std::string centroids = "model.layers.1.self_attn.focus.centroids",
+                    query = "model.layers.1.self_attn.q_proj.weight";
+  const auto moved = [&](const std::string& name) {
+    const at::Tensor x = before.model.parameters().find(name)->value;
+    return (after.model.parameters().find(name)->value - x).abs().max().item<double>();
+  };
+  EXPECT_GT(moved(centroids), 1e-5);
+  EXPECT_LT(moved(centroids), 0.5);  // it went on; it did not start again
+  EXPECT_EQ(moved(query), 0.0);
+  EXPECT_EQ(result.phases[1].attention_path, "fused");
+}
+
+TEST_F(Retrofit, AnInterruptedRunGoesOnAndEndsWithTheSameAdapter) {
+  const RetrofitResult whole = run_retrofit(options({"focus", "lora"}, "whole"), {});
+  std::atomic<bool> stop = false;
+  RetrofitCallbacks callbacks;
+  callbacks.train.stop = &stop;
+  callbacks.train.step = [&](const TrainProgress& p) { stop = stop || p.step == 3; };
+  EXPECT_THROW(run_retrofit(options({"focus", "lora"}), callbacks), Interrupted);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out" / "adapter"));
+  const RetrofitResult again = run_retrofit(options({"focus", "lora"}), {});
+  const LoadedModel loaded = base();
+  const Adapter a = read_adapter(whole.adapter, loaded.config),
+                b = read_adapter(again.adapter, loaded.config);
+  ASSERT_EQ(a.tensors.size(), b.tensors.size());
+  for (const auto& [name, tensor] : a.tensors)
+    EXPECT_TRUE(tensor.equal(b.tensors.at(name))) << name;
+  EXPECT_EQ(whole.after.perplexity, again.after.perplexity);
+}
+
+TEST_F(Retrofit, AdaptersOfAnotherBaseAreRefused) {
+  const RetrofitResult result = run_retrofit(options({"focal"}), {});
+  const ModelConfig config = base().config;
+  Transformer other(config, 77);
+  EXPECT_ERROR(CheckpointError, with_adapter(other, read_adapter(result.adapter, config)),
+               "another base", "similarity");
+  Transformer adapted = with_adapter(base().model, read_adapter(result.adapter, config));
+  EXPECT_ERROR(UnsupportedError, with_adapter(adapted, read_adapter(result.adapter, config)),
+               "already");
+}
+
+TEST_F(Retrofit, ImpossibleOnesAreRefusedByName) {
+  const ModelConfig config = base().config;
+  const auto refused = [&](RetrofitOptions o) { plan_retrofit(o, config); };
+  EXPECT_ERROR(ConfigError, refused(options({"focsu"})), "focsu", "focus");
+  EXPECT_ERROR(ConfigError, refused(options({"differential"})), "differential", "no start");
+  EXPECT_ERROR(ConfigError, refused(options({})), "at least one of");
+  RetrofitOptions short_one = options({"focus", "lora"});
+  short_one.steps = 0, short_one.minutes = 1.5;
+  EXPECT_ERROR(ConfigError, refused(short_one), "at least 2 minutes", "1.5");
+  RetrofitOptions no_groups = options({"lora"});
+  no_groups.distill = true;
+  EXPECT_ERROR(ConfigError, refused(no_groups), "distillation", "focus");
+  RetrofitOptions no_text = options({"focus"});
+  no_text.texts.clear();
+  EXPECT_ERROR(ConfigError, refused(no_text), "--text");
+  RetrofitOptions wrong = options({"focus"});
+  wrong.overrides.emplace_back("model.attention.focus.top_k=9");
+  EXPECT_ERROR(ConfigError, refused(wrong), "top_k");
+  ModelConfig focal = config;
+  focal.attention.spec.temperature.value = 0.5;
+  EXPECT_ERROR(ConfigError, plan_retrofit(options({"focal"}), focal), "already");
+}
+
+}  // namespace
+}  // namespace fovea
