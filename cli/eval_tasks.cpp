@@ -147,7 +147,7 @@ void add_eval_task_options(Command& verb, EvalTaskOptions& options) {
   verb.add_option("--shots", options.shots,
                   "solved examples before each question; -1 = the task's own number")
       ->check(in_range({-1, kMostShots}));
-  verb.add_option("--seed", options.seed, "of drawn shots and made questions")
+  verb.add_option("--seed", options.seed, "of drawn shots, made questions and written texts")
       ->check(in_range(ranges::kSeeds));
   verb.add_option("--lengths", options.lengths,
                   "tokens of made questions, with commas between them; default: the task's own")

@@ -1,4 +1,4 @@
-// fovea eval: how well a model predicts a text, or answers the questions of tasks.
+// fovea eval: how well a model predicts a text, answers the questions of tasks, and writes.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -8,6 +8,7 @@
 #include <set>
 
 #include "cli/eval_tasks.h"
+#include "cli/eval_texts.h"
 #include "cli/options.h"
 #include "cli/retention_table.h"
 #include "cli/verbs.h"
@@ -27,6 +28,7 @@ constexpr int64_t kCopyWindows = 16;
 struct Options {
   std::string model, adapter, weights = "stored", dtype = "float32";
   EvalTaskOptions tasks;
+  EvalTextOptions written;
   std::vector<std::string> texts;
   int64_t window = 0, stride = 0, rows = 8;
   std::string focus = "configured";
@@ -91,9 +93,10 @@ void run_retention(const Options& options, const Globals& globals, LoadedModel& 
 }
 
 void run(const Options& options, const Globals& globals) {
-  require<UsageError>(options.texts.empty() != options.tasks.tasks.empty(), "eval",
-                      "expected --text or --tasks; got {}",
-                      options.texts.empty() ? "neither" : "both; leave one out");
+  const int given =
+      !options.texts.empty() + !options.tasks.tasks.empty() + !options.written.prompts.empty();
+  require<UsageError>(given == 1, "eval", "expected one of --text, --tasks and --prompts; got {}",
+                      given == 0 ? "none" : "several; leave all but one out");
   const at::ScalarType dtype = choose_dtype(
       parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{})), at::kCPU);
   LoadedModel loaded = load_adapted(find_model(options.model), options.adapter, at::kCPU,
@@ -105,6 +108,8 @@ void run(const Options& options, const Globals& globals) {
   loaded.model.compute().focus_change.sinks = options.sinks;
   if (!options.tasks.tasks.empty())
     return run_eval_tasks(options.tasks, globals, loaded, options.model);
+  if (!options.written.prompts.empty())
+    return run_eval_texts(options.written, options.tasks.seed, globals, loaded);
   const std::vector<ScoreDocument> documents = read_score_documents(options.texts);
   if (options.retention) return run_retention(options, globals, loaded, documents);
   Progress progress(stderr_progress(globals));
@@ -152,13 +157,14 @@ Verb add_eval_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<Options>();
   Command* verb = app.add_subcommand(
       "eval",
-      "score a text (perplexity per token, byte and word, by source and position), or ask the "
-      "questions of tasks");
+      "score a text (perplexity per token, byte and word, by source and position), ask the "
+      "questions of tasks, or measure what a model writes");
   verb->add_option("model", options->model, "run folder, checkpoint, model folder or .gguf file")
       ->required();
   verb->add_option("--text", options->texts,
                    "text file, folder or JSONL; repeat for several sources");
   add_eval_task_options(*verb, options->tasks);
+  add_eval_text_options(*verb, options->written);
   verb->add_option("--dtype", options->dtype,
                    "float32, bfloat16, or auto (bfloat16 where the processor multiplies it)")
       ->capture_default_str();

@@ -67,7 +67,7 @@ std::vector<LikelihoodJob> likelihood_jobs(std::span<const LikelihoodRequest> re
     for (const Tokens& ending : endings) {
       require<ShapeError>(!ending.empty() && std::ssize(ending) <= context, "eval",
                           "expected endings of 1 to {} tokens; got {}", context, ending.size());
-      answer.endings.push_back({.tokens = std::ssize(ending), .greedy = true});
+      answer.endings.push_back({.tokens = std::ssize(ending)});
       longest = std::max(longest, std::ssize(ending));
     }
     require<ShapeError>(!request.context.empty(), "eval",

@@ -83,7 +83,7 @@ class Targets {
     for (const std::vector<Target>& of_row : targets) {
       for (const Target& target : of_row) {
         target.score->log_likelihood += likelihood.const_data_ptr<double>()[n];
-        target.score->greedy = target.score->greedy && greedy.const_data_ptr<bool>()[n];
+        target.score->greedy_tokens += greedy.const_data_ptr<bool>()[n];
         ++n;
       }
     }

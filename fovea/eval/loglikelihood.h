@@ -43,7 +43,8 @@ struct LikelihoodRequest {
 struct EndingScore {
   double log_likelihood = 0.0;  ///< nats, summed over the ending's tokens
   int64_t tokens = 0;
-  bool greedy = false;  ///< every token is the most likely one, given those before
+  int64_t greedy_tokens = 0;  ///< those that are the most likely one, given those before
+  bool greedy() const { return greedy_tokens == tokens; }
 };
 
 struct LikelihoodAnswer {

@@ -75,10 +75,10 @@ void score_choices(const TaskItem& item, const std::vector<EndingScore>& endings
 }
 
 void score_last_word(const EndingScore& word, ItemRecord& record) {
-  record.score.values = {{"acc", word.greedy ? 1.0 : 0.0},
+  record.score.values = {{"acc", word.greedy() ? 1.0 : 0.0},
                          {"nll", -word.log_likelihood},
                          {"tokens", static_cast<double>(word.tokens)}};
-  record.answer = {{"log_likelihood", word.log_likelihood}, {"greedy", word.greedy}};
+  record.answer = {{"log_likelihood", word.log_likelihood}, {"greedy", word.greedy()}};
 }
 
 /// One run of one task.

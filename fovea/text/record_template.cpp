@@ -93,8 +93,9 @@ struct RecordTemplate::Compiled {
 };
 
 RecordTemplate::RecordTemplate(Form form, std::string_view source, std::string where) {
-  const std::string text =
+  std::string text =
       form == Form::text ? std::string(source) : fmt::format("{{{{ ({}) | tojson }}}}", source);
+  if (text.ends_with('\n')) text += '\n';  // a prompt keeps the newline that Jinja takes away
   Block tree = jinja::parse(text, where);
   NameReader names;
   names.read(tree);

@@ -70,8 +70,8 @@ TEST_F(EvalTasks, WrongInputNamesItsPlaceAndExitsWithTwo) {
   expect({"--tasks", "helaswag", "--data", "."}, "did you mean 'hellaswag'");
   expect({"--tasks", "hellaswag", "--data", "."}, "hellaswag.jsonl");
   expect({"--tasks", "hellaswag", "--data", "nowhere"}, "--data");
-  expect({}, "--text or --tasks");
-  expect({"--tasks", "mine.yaml", "--text", "mine.jsonl"}, "both");
+  expect({}, "--text, --tasks and --prompts");
+  expect({"--tasks", "mine.yaml", "--text", "mine.jsonl"}, "leave all but one out");
   spill(folder_ / "mine.jsonl", "{\"q\": 1, \"c\": [\"a\", \"b\"], \"g\": 0}\n{\"q\": 1}\n");
   expect({"--tasks", "mine.yaml"}, "mine.jsonl:2");
 }
@@ -84,6 +84,20 @@ TEST_F(EvalTasks, QuestionsThatCannotBeAskedAreToldAndCounted) {
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_NE(r.err.find("1 of 2 questions"), std::string::npos) << r.err;
   EXPECT_NE(r.err.find("question 1: choice 1 has no text"), std::string::npos) << r.err;
+}
+
+TEST_F(EvalTasks, WhatAModelWritesIsMeasuredBesideItsBase) {
+  spill(folder_ / "p.jsonl", "{\"prompt\": \"Once\"}\n{\"prompt\": \"Twice\"}\n");
+  const Finished r = run({"--prompts", "p.jsonl", "--base", "model", "--max-tokens", "12",
+                          "--temperature", "0", "--json", "-q"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto json = nlohmann::json::parse(r.out);
+  EXPECT_EQ(json["texts"], 2);
+  EXPECT_EQ(json["self_perplexity"], json["base_perplexity"]);
+  spill(folder_ / "p.jsonl", "{\"prompt\": \"Once\"}\n{\"text\": \"Twice\"}\n");
+  const Finished wrong = run({"--prompts", "p.jsonl"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_NE(wrong.err.find("p.jsonl:2"), std::string::npos) << wrong.err;
 }
 
 TEST_F(EvalTasks, AKilledRunGoesOnAndLosesNoQuestion) {

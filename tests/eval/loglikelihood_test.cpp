@@ -29,11 +29,11 @@ EndingScore by_hand(const Transformer& model, const Tokens& context, const Token
   const at::Tensor logits =
       model.logits(model.hidden({.tokens_bt = at::tensor(inputs).unsqueeze(0)}))[0];
   const at::Tensor log_p = at::log_softmax(logits.to(at::kDouble), -1);
-  EndingScore score{.tokens = std::ssize(ending), .greedy = true};
+  EndingScore score{.tokens = std::ssize(ending)};
   for (size_t i = 0; i < ending.size(); ++i) {
     const at::Tensor row = log_p[static_cast<int64_t>(context.size() + i) - 1];
     score.log_likelihood += row[ending[i]].item<double>();
-    score.greedy = score.greedy && row.argmax().item<int64_t>() == ending[i];
+    score.greedy_tokens += row.argmax().item<int64_t>() == ending[i];
   }
   return score;
 }
@@ -73,6 +73,7 @@ void expect_as_by_hand(const Transformer& model, const LikelihoodOptions& option
       EXPECT_NEAR(answers[n].endings[e].log_likelihood, expected.log_likelihood, 1e-3)
           << n << " " << e;
       EXPECT_EQ(answers[n].endings[e].tokens, expected.tokens);
+      EXPECT_EQ(answers[n].endings[e].greedy_tokens, expected.greedy_tokens);
     }
   }
 }
@@ -122,8 +123,9 @@ TEST(Loglikelihood, AnEndingIsGreedyWhereEveryTokenIsTheLikeliest) {
   other.back() = (other.back() + 1) % 256;
   const LikelihoodRequest request{.context = context, .endings = {ending, other}};
   const auto answers = LikelihoodEngine(model).score({&request, 1});
-  EXPECT_TRUE(answers[0].endings[0].greedy);
-  EXPECT_FALSE(answers[0].endings[1].greedy);
+  EXPECT_TRUE(answers[0].endings[0].greedy());
+  EXPECT_FALSE(answers[0].endings[1].greedy());
+  EXPECT_EQ(answers[0].endings[1].greedy_tokens, 3);
 }
 
 TEST(Loglikelihood, OfALongContextTheLastTokensCountAndItIsTold) {

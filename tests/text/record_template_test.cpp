@@ -22,6 +22,12 @@ TEST(RecordTemplate, WritesTextAndEvaluatesExpressions) {
   EXPECT_EQ(RecordTemplate(Form::expression, "n + 1", "t").evaluate(record, "r"), Json(2));
 }
 
+TEST(RecordTemplate, KeepsEveryNewlineAtItsEnd) {
+  const Json record{{"q", "Why?"}};
+  EXPECT_EQ(RecordTemplate(Form::text, "{{q}}\n", "t").render(record, "r"), "Why?\n");
+  EXPECT_EQ(RecordTemplate(Form::text, "{{q}}\n\n", "t").render(record, "r"), "Why?\n\n");
+}
+
 TEST(RecordTemplate, NamesTheFieldsThatARecordMustHave) {
   const RecordTemplate plain(
       Form::text,
