@@ -7,13 +7,15 @@
 #include <optional>
 
 #include "fovea/base/error.h"
+#include "fovea/eval/rouge.h"
 #include "fovea/text/jinja/python_text.h"
 #include "fovea/text/pattern.h"
 
 namespace fovea {
 namespace {
 
-constexpr std::array<std::string_view, 3> kRules{"exact_match", "contains_any", "contains_all"};
+constexpr std::array<std::string_view, 6> kRules{"exact_match", "contains_any", "contains_all",
+                                                 "rouge_1",     "rouge_2",      "rouge_l"};
 constexpr std::array<std::string_view, 2> kMatches{"first", "last"};
 // What lm-evaluation-harness answers where a filter finds nothing.
 constexpr std::string_view kNoAnswer = "[invalid]";
@@ -54,6 +56,22 @@ std::string without(const Pattern& pattern, std::string_view text) {
   return rest + std::string(text.substr(from));
 }
 
+using RougeOf = RougeScore(std::string_view reference, std::string_view summary);
+
+/// How a rule compares two texts; null for the rules that are no ROUGE.
+RougeOf* rouge_of(AnswerRule rule) {
+  switch (rule) {
+    case AnswerRule::rouge_1:
+      return [](std::string_view a, std::string_view b) { return rouge_n(a, b, 1); };
+    case AnswerRule::rouge_2:
+      return [](std::string_view a, std::string_view b) { return rouge_n(a, b, 2); };
+    case AnswerRule::rouge_l:
+      return rouge_l;
+    default:
+      return nullptr;
+  }
+}
+
 struct Compiled {
   AnswerMetricSettings settings;
   std::optional<Pattern> pattern;
@@ -66,9 +84,17 @@ struct Compiled {
     return text;
   }
 
+  double best_rouge(RougeOf* rouge, const TaskItem& item, const std::string& answer) const {
+    double best = 0.0;
+    for (const std::string& reference : item.references)
+      best = std::max(best, rouge(comparable(reference), answer).f1());
+    return best;
+  }
+
   double score(const TaskItem& item, std::string_view written) const {
     const std::string answer =
         comparable(pattern ? extracted(*pattern, settings.match, written) : std::string(written));
+    if (const auto rouge = rouge_of(settings.rule)) return best_rouge(rouge, item, answer);
     int64_t met = 0;
     for (const std::string& reference : item.references) {
       const std::string wanted = comparable(reference);
@@ -93,7 +119,9 @@ std::string AnswerMetricSettings::metric_name() const {
 
 void AnswerMetricSettings::describe(FieldVisitor& v) {
   v.text({"name", "of the metric in results; empty = that of the rule"}, name);
-  v.choice({"rule", "exact_match, contains_any (reference), contains_all (the share of them)"},
+  v.choice({"rule",
+            "exact_match, contains_any (reference), contains_all (the share of them), rouge_1, "
+            "rouge_2, rouge_l (F1)"},
            rule);
   v.text({"pattern", "regular expression that finds the answer in the text; empty = all of it"},
          pattern);

@@ -17,8 +17,8 @@
 namespace fovea {
 
 /// Exact: the answer equals one reference. Contains: it has one of them in it, or the share of all
-/// that it has.
-enum class AnswerRule { exact_match, contains_any, contains_all };
+/// that it has. ROUGE (rouge.h): F1 with the reference that gives most.
+enum class AnswerRule { exact_match, contains_any, contains_all, rouge_1, rouge_2, rouge_l };
 std::span<const std::string_view> enum_names(AnswerRule);
 
 /// Which match of a pattern is the answer.

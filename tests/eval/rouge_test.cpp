@@ -6,8 +6,11 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "fovea/eval/answer_metric.h"
 #include "tests/support/expect_error.h"
 
 namespace fovea {
@@ -66,6 +69,18 @@ TEST(Rouge, OfATextWithItselfIsOneAndOfNothingIsZero) {
   EXPECT_EQ(rouge_n("one two", "one two", 3).f1(), 0.0);
   EXPECT_EQ(rouge_l("", "words").f1(), 0.0);
   EXPECT_EQ(rouge_l("words", "...").f1(), 0.0);
+}
+
+TEST(Rouge, IsAMetricOfATaskWithTheReferenceThatGivesMost) {
+  const auto score = [](AnswerRule rule, std::vector<std::string> references) {
+    return make_answer_metric({.rule = rule})
+        .score({.references = std::move(references)}, "police kill the gunman");
+  };
+  EXPECT_EQ(score(AnswerRule::rouge_1, {"nobody", "police killed the gunman"}), 0.75);
+  EXPECT_NEAR(score(AnswerRule::rouge_2, {"police killed the gunman"}), 1.0 / 3.0, 1e-12);
+  EXPECT_EQ(score(AnswerRule::rouge_l, {"the gunman kill police"}), 0.5);
+  EXPECT_EQ(score(AnswerRule::rouge_l, {}), 0.0);
+  EXPECT_EQ(make_answer_metric({.rule = AnswerRule::rouge_l}).name, "rouge_l");
 }
 
 TEST(Rouge, RefusesRunsOfNoWords) { EXPECT_ERROR(ConfigError, rouge_n("a", "a", 0), "0"); }
