@@ -63,12 +63,15 @@ class SentencePiece:
 
     def __init__(self, path: str):
         import sentencepiece
-        self.tokenizer = sentencepiece.SentencePieceProcessor(path)
+        self.path, self.tokenizer = path, sentencepiece.SentencePieceProcessor(path)
         ids = range(self.tokenizer.get_piece_size())
         self.names = [self.tokenizer.id_to_piece(i) for i in ids if self.tokenizer.is_control(i) or i < 300][:300]
 
     def go_on(self) -> None:
-        self.tokenizer.override_normalizer_spec(add_dummy_prefix=False)
+        import sentencepiece
+        # A field that comes again is merged with the first: normalizer_spec (3) with add_dummy_prefix (3) = false.
+        merged = pathlib.Path(self.path).read_bytes() + b"\x1a\x02\x18\x00"
+        self.tokenizer = sentencepiece.SentencePieceProcessor(model_proto=merged)
 
     def encode(self, text: bytes) -> list[int]:
         return self.tokenizer.encode(text)
