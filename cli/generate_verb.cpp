@@ -84,13 +84,13 @@ void require_types(const Json& line, const std::string& place, const GenerateOpt
 
 /// A line is an object with "prompt", maybe "id", and keys of GenerateOptions.
 PromptLine parse_line(std::string_view line, const std::string& place,
-                     const GenerateOptions& defaults) {
+                      const GenerateOptions& defaults) {
   ConfigNode node = parse_json(line, place);
   const Json json = Json::parse(line);
   require_types(json, place, defaults);
   PromptLine result{.prompt = json["prompt"].get<std::string>(),
-                   .id = json.value("id", Json()),
-                   .options = defaults};
+                    .id = json.value("id", Json()),
+                    .options = defaults};
   std::erase_if(node.fields,
                 [](const ConfigField& f) { return f.first == "prompt" || f.first == "id"; });
   node.place = place;
@@ -104,8 +104,8 @@ std::string_view without_place(std::string_view message) {
   return end == message.npos ? message : message.substr(end + 2);
 }
 
-/// All lines are read and checked before the first is answered. A line of a .txt file is a prompt as
-/// it stands.
+/// All lines are read and checked before the first is answered. A line of a .txt file is a prompt
+/// as it stands.
 std::vector<PromptLine> read_prompts(const std::string& path, const Settings& settings,
                                      const LoadedModel& loaded) {
   const std::string text = read_input(path);
@@ -160,10 +160,10 @@ int64_t texts_at_once(const Options& options) {
   if (options.batch.empty()) return batch.batch;
   const char* const end = options.batch.data() + options.batch.size();
   const auto [stop, error] = std::from_chars(options.batch.data(), end, batch.batch);
-  require<UsageError>(error == std::errc{} && stop == end && batch.batch >= 1 && batch.batch <= 16,
-                      "--batch",
-                      "expected 1 to 16 texts at once; got '{}'; a file of prompts is --prompts FILE",
-                      options.batch);
+  require<UsageError>(
+      error == std::errc{} && stop == end && batch.batch >= 1 && batch.batch <= 16, "--batch",
+      "expected 1 to 16 texts at once; got '{}'; a file of prompts is --prompts FILE",
+      options.batch);
   return batch.batch;
 }
 
@@ -226,11 +226,10 @@ void run_prompts(const Options& options, const Settings& settings, const LoadedM
                            .order = options.unordered ? Order::finished : Order::requests,
                            .cache_bytes = static_cast<int64_t>(options.cache_gb * 1e9),
                            .progress = [&](const BatchProgress& now) { answers.show(now); }};
-  progress.message(fmt::format("{} prompts, up to {} at once: caches of at most {}", lines.size(),
-                               batch.batch,
-                               bytes_text(static_cast<double>(batch_cache_bytes(
-                                   loaded.model, *loaded.tokenizer, requests, settings.context,
-                                   batch)))));
+  progress.message(
+      fmt::format("{} prompts, up to {} at once: caches of at most {}", lines.size(), batch.batch,
+                  bytes_text(static_cast<double>(batch_cache_bytes(
+                      loaded.model, *loaded.tokenizer, requests, settings.context, batch)))));
   generate_texts(
       loaded.model, *loaded.tokenizer, requests, settings.context,
       [&](size_t i, const GenerateResult& r) { answers.print_line(i, r); }, interrupt, batch);
@@ -262,11 +261,12 @@ void run(const Options& options, const Globals& globals) {
       options.prompt_given + !options.file.empty() + !options.prompts.empty() <= 1, "generate",
       "expected one of a prompt, --file and --prompts; got several; leave all but one out");
   texts_at_once(options);
-  require<UsageError>(!options.prompts.empty() || (options.batch.empty() && !options.unordered &&
-                                                   options.cache_gb == 0.0),
-                      "generate",
-                      "expected --batch, --unordered and --cache-gb beside --prompts FILE; got them "
-                      "without it; add it, or leave them out");
+  require<UsageError>(
+      !options.prompts.empty() ||
+          (options.batch.empty() && !options.unordered && options.cache_gb == 0.0),
+      "generate",
+      "expected --batch, --unordered and --cache-gb beside --prompts FILE; got them "
+      "without it; add it, or leave them out");
   Settings settings;
   options.fields.apply(settings.generate);
   options.fields.apply(settings.context);

@@ -458,7 +458,9 @@ TokenizerText gguf_tokenizer_json(const GgufMetadata& metadata, const std::strin
         {"trim_offsets", true},
         {"use_regex", false}}},
       {"model", model}};
-  TokenizerText text{.json = root.dump(1) + "\n", .marks = {.eos = name(end), .pad = name(pad), .ends = lists.ends(tokens.size())}};
+  TokenizerText text{
+      .json = root.dump(1) + "\n",
+      .marks = {.eos = name(end), .pad = name(pad), .ends = lists.ends(tokens.size())}};
   const std::string here = fmt::format("\"vocab\": \"{}\"", kHere);
   const size_t place = text.json.rfind(here);  // no text of the file stands behind it
   text.json.replace(place, here.size(), "\"vocab\": {" + vocabulary + "}");
@@ -484,13 +486,12 @@ std::shared_ptr<const Tokenizer> gguf_tokenizer(const GgufMetadata& metadata,
     if (model == "llama") {
       const Lists lists(metadata, where);
       const SentencePieceModel pieces = sentencepiece_model(lists, where);
-      return sentencepiece_tokenizer(
-          pieces,
-          {.eos = pieces.eos,
-           .pad = pieces.pad,
-           .adds_bos = lists.integer(kAddBegin, 1) != 0,
-           .ends = lists.ends(pieces.pieces.size())},
-          where);
+      return sentencepiece_tokenizer(pieces,
+                                     {.eos = pieces.eos,
+                                      .pad = pieces.pad,
+                                      .adds_bos = lists.integer(kAddBegin, 1) != 0,
+                                      .ends = lists.ends(pieces.pieces.size())},
+                                     where);
     }
     TokenizerText text = gguf_tokenizer_json(metadata, where);
     return json_tokenizer(std::move(text.json), text.marks, where);

@@ -212,8 +212,8 @@ class Batch {
 
 /// A text is the same alone and among others: where that does not hold they are written apart.
 bool together(const Transformer& model, const ContextOptions& context, const BatchOptions& batch) {
-  return batch.batch > 1 && !model.why_no_fused_decoder() &&
-         context.when_full == WhenFull::stop && !model.config().rope.scaling.dynamic();
+  return batch.batch > 1 && !model.why_no_fused_decoder() && context.when_full == WhenFull::stop &&
+         !model.config().rope.scaling.dynamic();
 }
 
 void write_apart(const Transformer& model, const Tokenizer& tokenizer,
@@ -247,10 +247,10 @@ int64_t batch_cache_bytes(const Transformer& model, const Tokenizer& tokenizer,
   check_batch(batch);
   std::vector<int64_t> bytes;
   for (const TextRequest& request : requests) {
-    const int64_t positions = context.when_full == WhenFull::slide
-                                  ? checked_context(model, context.context)
-                                  : needed_context(model, tokenizer, request.prompt,
-                                                   request.options.max_tokens, context);
+    const int64_t positions =
+        context.when_full == WhenFull::slide
+            ? checked_context(model, context.context)
+            : needed_context(model, tokenizer, request.prompt, request.options.max_tokens, context);
     bytes.push_back(model.decode_state_bytes(1, positions));
   }
   std::ranges::sort(bytes, std::greater<>());

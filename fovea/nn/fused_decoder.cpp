@@ -196,7 +196,8 @@ class Compiled final : public FusedDecoder {
             .groups = token_groups(spec.focus, w.focus)};
   }
 
-  /// Makes room for the tokens of state n, whose first sequence is `first`, and says what they read.
+  /// Makes room for the tokens of state n, whose first sequence is `first`, and says what they
+  /// read.
   void place_tokens(size_t layer, size_t n, size_t first, DecodeState& state) {
     const AttentionSpec& spec = specs_[layer];
     AttentionCache& cache = state.layers[layer];
@@ -250,7 +251,7 @@ class Compiled final : public FusedDecoder {
   const at::Tensor bias_table_;
   const std::vector<AttentionSpec> specs_;  // in force
   DecodeBias bias_;
-  const at::Tensor ones_d_;                                    // gain of weightless norms
+  const at::Tensor ones_d_;  // gain of weightless norms
   std::vector<int64_t> positions_;
   // Of each layer, the latter two of each sequence.
   std::vector<FocusKeys> keys_;

@@ -122,9 +122,10 @@ class Transformer {
   /// sequences goes through all layers in the fused decoder (kernels/common/decoder.h) where the
   /// model's options allow it; state.path tells.
   at::Tensor decode(const at::Tensor& tokens_bt, DecodeState& state, bool all = false) const;
-  /// One token [b, 1] of texts that have a state each, in the fused decoder, which reads the weights
-  /// once for all: logits [b, v] with the bits that decode() gives each text alone. UnsupportedError
-  /// where it does not take the model or so many texts; ConfigError for states of other RoPE tables.
+  /// One token [b, 1] of texts that have a state each, in the fused decoder, which reads the
+  /// weights once for all: logits [b, v] with the bits that decode() gives each text alone.
+  /// UnsupportedError where it does not take the model or so many texts; ConfigError for states of
+  /// other RoPE tables.
   at::Tensor decode_together(const at::Tensor& tokens_b1,
                              std::span<DecodeState* const> states) const;
 

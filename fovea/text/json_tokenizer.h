@@ -28,8 +28,8 @@ struct MarkNames {
 };
 
 /// Makes a tokenizer of the content of a tokenizer.json. `where` names the file in errors.
-/// InputError for a damaged file or ends that are no ids of it, UnsupportedError for parts that this
-/// reader does not have, by name.
+/// InputError for a damaged file or ends that are no ids of it, UnsupportedError for parts that
+/// this reader does not have, by name.
 std::shared_ptr<const Tokenizer> json_tokenizer(std::string json, const MarkNames& marks,
                                                 const std::string& where);
 

@@ -18,8 +18,7 @@ std::vector<int32_t> Tokenizer::ends() const {
 }
 
 bool Tokenizer::ends_text(int32_t token) const {
-  return (token == eos() && token >= 0) ||
-         std::ranges::find(more_ends_, token) != more_ends_.end();
+  return (token == eos() && token >= 0) || std::ranges::find(more_ends_, token) != more_ends_.end();
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {

@@ -231,10 +231,10 @@ class FileReader {
         add([ends](std::string_view text) { return std::string(strip_spaces(text, ends)); });
     } else if (type == "Prepend") {
       parts_.takes_any_bytes = false;
-      parts_.normalizer.add_prefix([prefix = value<std::string>(node, "prepend", "")](
-                                       std::string_view text) {
-        return text.empty() ? std::string() : prefix + std::string(text);
-      });
+      parts_.normalizer.add_prefix(
+          [prefix = value<std::string>(node, "prepend", "")](std::string_view text) {
+            return text.empty() ? std::string() : prefix + std::string(text);
+          });
     } else if (type == "Replace") {
       add(replacement(node));
     } else if (type == "Precompiled") {

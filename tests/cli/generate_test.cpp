@@ -110,8 +110,9 @@ TEST_F(GenerateVerb, WrongInputNamesItsPlaceAndExitsWithTwo) {
     EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
     EXPECT_EQ(r.out, "");
   };
-  expect(run({"generate", "--prompts", "-"}, "{\"prompt\": \"a\"}\n{\"prompt\": 1, \"top_q\": 2}\n"),
-         "stdin:2");
+  expect(
+      run({"generate", "--prompts", "-"}, "{\"prompt\": \"a\"}\n{\"prompt\": 1, \"top_q\": 2}\n"),
+      "stdin:2");
   expect(run({"generate", "--prompts", "-"}, "{\"text\": \"a\"}\n"), "'prompt'");
   for (const char* line :
        {R"({"prompt": "much too long for this model"})", R"({"prompt": 5})",

@@ -207,13 +207,12 @@ TEST(GenerateTexts, GivesEachTheTextThatItHasAlone) {
             generate_text(model, bytes(), request.prompt, request.options, {}, context));
       for (const int64_t batch : {1, 3, 8, 16}) {
         size_t count = 0;
-        generate_texts(
-            model, bytes(), requests, context,
-            [&](size_t n, const GenerateResult& got) {
-              EXPECT_EQ(n, count++) << "out of order";
-              expect_same(got, alone[n], n);
-            },
-            nullptr, {.batch = batch});
+        generate_texts(model, bytes(), requests, context,
+                       [&](size_t n, const GenerateResult& got) {
+                         EXPECT_EQ(n, count++) << "out of order";
+                         expect_same(got, alone[n], n);
+                       },
+                       nullptr, {.batch = batch});
         EXPECT_EQ(count, requests.size());
       }
     }
@@ -224,8 +223,7 @@ TEST(GenerateTexts, GivesEachTheTextThatItHasAlone) {
 ModelConfig long_focus_config() {
   ModelConfig c = tiny_config();
   c.context = 6000;
-  c.attention.spec.focus = {
-      .gate = FocusSpec::Gate::hard, .groups = 4, .top_k = 1, .window = 20};
+  c.attention.spec.focus = {.gate = FocusSpec::Gate::hard, .groups = 4, .top_k = 1, .window = 20};
   c.attention.spec.focus.width = 8;
   return c;
 }
@@ -240,25 +238,22 @@ TEST(GenerateTexts, LongPromptsAmongShortOnesChangeNoText) {
     std::vector<TextRequest> requests;
     for (const int64_t length : {5, 1300, 40, 4200, 700, 1, 2048}) {
       std::string prompt;
-      for (int64_t i = 0; i < length; ++i)
-        prompt += static_cast<char>('a' + (i * i + length) % 26);
-      requests.push_back({.prompt = prompt,
-                          .options = {.sampling = {.temperature = 0.7},
-                                      .max_tokens = 60,
-                                      .seed = length}});
+      for (int64_t i = 0; i < length; ++i) prompt += static_cast<char>('a' + (i * i + length) % 26);
+      requests.push_back(
+          {.prompt = prompt,
+           .options = {.sampling = {.temperature = 0.7}, .max_tokens = 60, .seed = length}});
     }
     for (const int64_t batch : {2, 7}) {
       size_t longest_plan = 0;
-      generate_texts(
-          model, bytes(), requests, {},
-          [&](size_t n, const GenerateResult& got) {
-            const GenerateResult alone =
-                generate_text(model, bytes(), requests[n].prompt, requests[n].options);
-            expect_same(got, alone, n);
-            EXPECT_EQ(got.path.plan.text(), alone.path.plan.text()) << n;
-            if (got.path.plan.text() == "sorted") ++longest_plan;
-          },
-          nullptr, {.batch = batch});
+      generate_texts(model, bytes(), requests, {},
+                     [&](size_t n, const GenerateResult& got) {
+                       const GenerateResult alone =
+                           generate_text(model, bytes(), requests[n].prompt, requests[n].options);
+                       expect_same(got, alone, n);
+                       EXPECT_EQ(got.path.plan.text(), alone.path.plan.text()) << n;
+                       if (got.path.plan.text() == "sorted") ++longest_plan;
+                     },
+                     nullptr, {.batch = batch});
       EXPECT_EQ(longest_plan, config == plain ? 0U : 1U);
     }
   }
@@ -299,9 +294,8 @@ TEST(GenerateTexts, OthersAreWrittenWhileALongPromptIsRead) {
   ModelConfig config = tiny_config();
   config.context = 4000;
   const Transformer model = tiny(config);
-  const std::vector<TextRequest> requests{
-      {.prompt = "a", .options = greedy(40)},
-      {.prompt = std::string(3000, 'b'), .options = greedy(3)}};
+  const std::vector<TextRequest> requests{{.prompt = "a", .options = greedy(40)},
+                                          {.prompt = std::string(3000, 'b'), .options = greedy(3)}};
   int64_t tokens_while_reading = 0;
   for (const BatchProgress& now : progress_of(model, requests, {.batch = 2}))
     if (now.reading == 1 && now.writing == 1) tokens_while_reading = now.tokens;
@@ -334,13 +328,12 @@ TEST(GenerateTexts, AnswersMayComeAsTheyFinish) {
   std::vector<TextRequest> requests;
   for (const int64_t tokens : {9, 3, 6, 1}) requests.push_back({"a", greedy(tokens)});
   std::vector<size_t> order;
-  generate_texts(
-      model, bytes(), requests, {},
-      [&](size_t n, const GenerateResult& got) {
-        EXPECT_EQ(got.tokens, requests[n].options.max_tokens);
-        order.push_back(n);
-      },
-      nullptr, {.batch = 4, .order = BatchOptions::Order::finished});
+  generate_texts(model, bytes(), requests, {},
+                 [&](size_t n, const GenerateResult& got) {
+                   EXPECT_EQ(got.tokens, requests[n].options.max_tokens);
+                   order.push_back(n);
+                 },
+                 nullptr, {.batch = 4, .order = BatchOptions::Order::finished});
   EXPECT_EQ(order, (std::vector<size_t>{3, 1, 2, 0}));
 }
 
@@ -348,7 +341,8 @@ TEST(GenerateTexts, ImpossibleBatchesAreRefused) {
   const Transformer model = tiny();
   const std::vector<TextRequest> one(1, {"a", greedy(1)});
   const auto with = [&](const BatchOptions& batch) {
-    generate_texts(model, bytes(), one, {}, [](size_t, const GenerateResult&) {}, nullptr, batch);
+    generate_texts(
+        model, bytes(), one, {}, [](size_t, const GenerateResult&) {}, nullptr, batch);
   };
   EXPECT_ERROR(ConfigError, with({.batch = 0}), "1 to 16", "got 0");
   EXPECT_ERROR(ConfigError, with({.batch = 17}), "1 to 16", "got 17");

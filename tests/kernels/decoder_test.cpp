@@ -303,9 +303,7 @@ class Compiled {
       };
       for (int64_t b = 0; b < count; ++b)
         w.caches.push_back({.keys = rows(w.keys, b), .values = rows(w.values, b)});
-      steps_.push_back({.caches = w.caches,
-                        .sequences = w.sequences,
-                        .choice = w.choice.choice()});
+      steps_.push_back({.caches = w.caches, .sequences = w.sequences, .choice = w.choice.choice()});
     }
     decoder_ = std::make_unique<Decoder<T>>(std::move(model), count);
   }

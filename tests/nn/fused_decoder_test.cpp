@@ -337,8 +337,8 @@ TEST(FusedDecoder, TextsWithStatesOfTheirOwnHaveTheBitsOfEachAlone) {
             << "sequence " << b << ", token " << n;
     }
     // One leaves; the other goes on alone.
-    EXPECT_TRUE(at::equal(model.decode(texts.one(2, 3), longer),
-                          model.decode(texts.one(2, 3), alone[2])));
+    EXPECT_TRUE(
+        at::equal(model.decode(texts.one(2, 3), longer), model.decode(texts.one(2, 3), alone[2])));
     EXPECT_EQ(pair.lengths(), (std::vector<int64_t>{12, 12}));
   }
 }

@@ -130,8 +130,7 @@ TEST(JsonTokenizer, FilesOfTheModelNameAllIdsThatEndAText) {
   EXPECT_EQ(load_tokenizer(folder.path())->ends(), (std::vector<int32_t>{eos, bos}));
   EXPECT_EQ(load_tokenizer(folder.path())->fingerprint(), tokenizer->fingerprint());
   for (const char* wrong : {"\"</s>\"", "[1, \"x\"]", "-1", "1.5", "99999", "[[1]]", "1e300"}) {
-    write_file(folder / "generation_config.json",
-               fmt::format(R"({{"eos_token_id": {}}})", wrong));
+    write_file(folder / "generation_config.json", fmt::format(R"({{"eos_token_id": {}}})", wrong));
     EXPECT_ERROR(InputError, load_tokenizer(folder.path()), "eos_token_id");
   }
 }
