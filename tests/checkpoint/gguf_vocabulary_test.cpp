@@ -55,6 +55,21 @@ TEST(GgufVocabularies, TokensMergesAndMarksAreThoseOfTheFile) {
   EXPECT_EQ(gguf_tokenizer(begins, "x.gguf")->bos(), 0);
 }
 
+TEST(GgufVocabularies, EndOfTurnAndEndOfMessageEndATextToo) {
+  GgufMetadata metadata = small_vocabulary();
+  EXPECT_THAT(gguf_tokenizer(metadata, "x")->ends(), ElementsAre(259));
+  metadata["tokenizer.ggml.eot_token_id"] = GgufValue::of_integer(0);
+  metadata["tokenizer.ggml.eom_token_id"] = GgufValue::of_integer(260);
+  const auto tokenizer = gguf_tokenizer(metadata, "x");
+  EXPECT_THAT(tokenizer->ends(), ElementsAre(259, 0, 260));
+  EXPECT_THAT(gguf_tokenizer(gguf_tokenizer_metadata(*tokenizer, 262), "x")->ends(),
+              ElementsAre(259, 0, 260));
+  metadata["tokenizer.ggml.eot_token_id"] = GgufValue::of_integer(262);
+  EXPECT_ERROR(CheckpointError, gguf_tokenizer(metadata, "x"), "eot_token_id", "262");
+  const auto many = json_tokenizer(tokenizer->file().content, {.ends = {1, 2, 3}}, "many");
+  EXPECT_ERROR(UnsupportedError, gguf_tokenizer_metadata(*many, 262), "at most 2", "got 3");
+}
+
 TEST(GgufVocabularies, TheNameOfThePatternsDecidesWhereWordsEnd) {
   GgufMetadata metadata = small_vocabulary();
   // smollm cuts at each digit, so "1a" never meets; a pattern of words cuts there too.

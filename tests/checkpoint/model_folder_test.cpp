@@ -173,6 +173,22 @@ TEST_F(ModelFolder, ConfigJsonSaysWhatHuggingFaceReads) {
   EXPECT_EQ(json["model_type"], "qwen3");
 }
 
+TEST_F(ModelFolder, AllIdsThatEndATextAreSavedAndLoadedAgain) {
+  SentencePieceModel pieces{.pieces = {{"<unk>", 0, SentencePieceModel::Type::unknown},
+                                       {"<s>", 0, SentencePieceModel::Type::control},
+                                       {"</s>", 0, SentencePieceModel::Type::control},
+                                       {"<turn>", 0, SentencePieceModel::Type::control},
+                                       {"a", -1}},
+                            .algorithm = SentencePieceModel::Algorithm::bpe,
+                            .remove_extra_whitespaces = false};
+  const auto tokenizer = sentencepiece_tokenizer(pieces, {.ends = {3}}, "lists");
+  const ModelConfig config = tiny_config(tokenizer->vocab_size());
+  save_model(folder_ / "m", Transformer(config, 3), *tokenizer);
+  EXPECT_EQ(Json::parse(read_file(folder_ / "m" / "config.json"))["eos_token_id"],
+            Json::array({2, 3}));
+  EXPECT_EQ(load_model(folder_ / "m").tokenizer->ends(), (std::vector<int32_t>{2, 3}));
+}
+
 TEST_F(ModelFolder, MissingUnexpectedAndMisshapenTensorsAreNamed) {
   EXPECT_ERROR(CheckpointError,
                load_model(save_changed([](TensorMap& t) { t.erase("model.norm.weight"); })),

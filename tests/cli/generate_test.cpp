@@ -52,7 +52,7 @@ TEST_F(GenerateVerb, PromptFromArgumentFileAndStdinGiveTheSameText) {
 }
 
 TEST_F(GenerateVerb, ABatchAnswersEachLineWithItsOwnKeys) {
-  const auto result = run({"generate", "--batch", "-", "--max-tokens", "4", "-q"},
+  const auto result = run({"generate", "--prompts", "-", "--max-tokens", "4", "-q"},
                           "{\"prompt\": \"a\", \"id\": [7]}\n\n"
                           "{\"prompt\": \"b\", \"max_tokens\": 2}\n");
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -63,24 +63,70 @@ TEST_F(GenerateVerb, ABatchAnswersEachLineWithItsOwnKeys) {
   EXPECT_EQ(lines[1]["tokens"], 2);
 }
 
+// Lines of a text file are prompts as they stand; a batch of any size gives the same lines.
+TEST_F(GenerateVerb, ATextFileHasAPromptALine) {
+  write_file(folder_ / "prompts.txt", "{\"prompt\": 5}\r\n\nab \nc");
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"generate", "--prompts", (folder_ / "prompts.txt").string(),
+                                       "--max-tokens", "3"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments);
+  };
+  const auto one = with({"--batch", "1"}), many = with({}), ready = with({"--unordered"});
+  EXPECT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_NE(many.err.find("3 prompts, up to 8 at once: caches of at most"), std::string::npos)
+      << many.err;
+  EXPECT_NE(many.err.find("3 prompts, 9 tokens in"), std::string::npos) << many.err;
+  const auto lines = json_lines(one.out), others = json_lines(many.out);
+  ASSERT_EQ(lines.size(), 3U);
+  ASSERT_EQ(others.size(), 3U);
+  ASSERT_EQ(json_lines(ready.out).size(), 3U);
+  const std::vector<std::string> prompts{"{\"prompt\": 5}", "ab ", "c"};
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(lines[i]["prompt"], prompts[i]);
+    EXPECT_EQ(lines[i]["text"], others[i]["text"]);
+  }
+}
+
+TEST_F(GenerateVerb, CtrlCKeepsTheAnswersThatAreWhole) {
+  PipedProgram generate(kProgram, {"generate", model().string(), "--prompts", "-", "--unordered",
+                                   "--context", "200000"});
+  generate.write(
+      "{\"prompt\": \"a\", \"max_tokens\": 1}\n"
+      "{\"prompt\": \"b\", \"max_tokens\": 1000000000}\n");
+  generate.close_input();
+  const std::string first = generate.read(20);
+  generate.signal(SIGINT);
+  const std::string out = first + generate.read();
+  EXPECT_EQ(generate.wait(), 130);
+  ASSERT_EQ(json_lines(out).size(), 1U) << out;
+  EXPECT_EQ(json_lines(out)[0]["index"], 0);
+  EXPECT_NE(generate.errors().find("1 of 2 prompts are answered"), std::string::npos);
+}
+
 TEST_F(GenerateVerb, WrongInputNamesItsPlaceAndExitsWithTwo) {
   const auto expect = [&](const PipedResult& r, const std::string& part) {
     EXPECT_EQ(r.exit_code, 2) << r.err;
     EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
     EXPECT_EQ(r.out, "");
   };
-  expect(run({"generate", "--batch", "-"}, "{\"prompt\": \"a\"}\n{\"prompt\": 1, \"top_q\": 2}\n"),
-         "stdin:2");
-  expect(run({"generate", "--batch", "-"}, "{\"text\": \"a\"}\n"), "'prompt'");
+  expect(
+      run({"generate", "--prompts", "-"}, "{\"prompt\": \"a\"}\n{\"prompt\": 1, \"top_q\": 2}\n"),
+      "stdin:2");
+  expect(run({"generate", "--prompts", "-"}, "{\"text\": \"a\"}\n"), "'prompt'");
   for (const char* line :
        {R"({"prompt": "much too long for this model"})", R"({"prompt": 5})",
         R"({"prompt": "a", "stop": [5]})", R"({"prompt": "a", "stop": "x"})",
         R"({"prompt": "a", "max_tokens": "5"})", R"({"prompt": "a", "max_tokens": -1})",
         R"({"prompt": "a", "temperature": null})", R"(["prompt"])"})
-    expect(run({"generate", "--batch", "-"}, std::string("{\"prompt\": \"a\"}\n") + line + "\n"),
+    expect(run({"generate", "--prompts", "-"}, std::string("{\"prompt\": \"a\"}\n") + line + "\n"),
            "stdin:2");
   expect(run({"generate", "a", "--temperature", "hot"}), "temperature");
   expect(run({"generate", "a", "--file", "b"}), "all but one");
+  expect(run({"generate", "--batch", "prompts.jsonl"}), "--prompts FILE");
+  expect(run({"generate", "--prompts", "-", "--batch", "17"}), "1 to 16 texts at once; got '17'");
+  expect(run({"generate", "a", "--batch", "4"}), "beside --prompts");
+  expect(run({"generate", "a", "--unordered"}), "beside --prompts");
   expect(run({"generate", "much too long for this model"}), "at most 16 tokens");
   expect(run({"generate", "a", "--dtype", "float"}), "float32");
 }

@@ -5,7 +5,8 @@
 
 TOKENIZER is a tokenizer.json (compared with `tokenizers`), a SentencePiece model (`sentencepiece`) or FILE:ENCODING of a
 tiktoken rank file (`tiktoken`). Beside the texts: every code point alone and between letters, random bytes (made valid
-where the package takes no others), long words, spaces, special tokens spelled out.
+where the package takes no others), long words, spaces, special tokens spelled out. SentencePiece models are compared a second time as texts
+that go on behind others: no space is put before them.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -62,9 +63,15 @@ class SentencePiece:
 
     def __init__(self, path: str):
         import sentencepiece
-        self.tokenizer = sentencepiece.SentencePieceProcessor(path)
+        self.path, self.tokenizer = path, sentencepiece.SentencePieceProcessor(path)
         ids = range(self.tokenizer.get_piece_size())
         self.names = [self.tokenizer.id_to_piece(i) for i in ids if self.tokenizer.is_control(i) or i < 300][:300]
+
+    def go_on(self) -> None:
+        import sentencepiece
+        # A field that comes again is merged with the first: normalizer_spec (3) with add_dummy_prefix (3) = false.
+        merged = pathlib.Path(self.path).read_bytes() + b"\x1a\x02\x18\x00"
+        self.tokenizer = sentencepiece.SentencePieceProcessor(model_proto=merged)
 
     def encode(self, text: bytes) -> list[int]:
         return self.tokenizer.encode(text)
@@ -123,15 +130,32 @@ def spelled(names: list[str]) -> str:
     return "".join(edges) + "".join(names) + " ".join(names)
 
 
-def ours(build: pathlib.Path, tokenizer: str, texts: dict[str, bytes], folder: pathlib.Path):
+def ours(build: pathlib.Path, tokenizer: str, texts: dict[str, bytes], folder: pathlib.Path, more: list[str]):
     files = []
     for i, text in enumerate(texts.values()):
         files.append(folder / str(i))
         files[-1].write_bytes(text)
-    done = subprocess.run([build / "bin/peer_tokens", tokenizer, *files], check=True, capture_output=True, text=True)
+    done = subprocess.run([build / "bin/peer_tokens", tokenizer, *more, *files], check=True, capture_output=True, text=True)
     seconds = [float(line.split()[1]) for line in done.stdout.splitlines()]
     return {name: (numpy.fromfile(f"{file}.tokens", dtype=numpy.int32), s)
             for name, file, s in zip(texts, files, seconds)}
+
+
+def compare(arguments: argparse.Namespace, theirs, texts: dict[str, bytes], more: list[str]) -> bool:
+    good = True
+    with tempfile.TemporaryDirectory() as name:
+        found = ours(arguments.build, arguments.tokenizer, texts, pathlib.Path(name), more)
+        for text, (ids, seconds) in found.items():
+            start = time.perf_counter()
+            expected = numpy.array(theirs.encode(texts[text]), dtype=numpy.int32)
+            ratio = f" {(time.perf_counter() - start) / seconds:8.2f} x" if arguments.times else ""
+            same = numpy.array_equal(ids, expected)
+            good &= same
+            print(f"{'ok  ' if same else 'FAIL'} {text + (', going on' if more else ''):32} {len(expected):9} tokens{ratio}")
+            if not same:
+                first = next((i for i, (a, b) in enumerate(zip(ids, expected)) if a != b), min(len(ids), len(expected)))
+                print(f"     from token {first}: {ids[first:first + 8]} against {expected[first:first + 8]}")
+    return good
 
 
 def main() -> int:
@@ -149,19 +173,10 @@ def main() -> int:
     texts |= {"random bytes": random.Random(1).randbytes(arguments.megabytes * MEGABYTE),
               "code points": code_points().encode(), "names of tokens": spelled(theirs.names).encode()}
     texts = {name: theirs.valid(text) for name, text in texts.items()}
-    good = True
-    with tempfile.TemporaryDirectory() as name:
-        found = ours(arguments.build, arguments.tokenizer, texts, pathlib.Path(name))
-        for text, (ids, seconds) in found.items():
-            start = time.perf_counter()
-            expected = numpy.array(theirs.encode(texts[text]), dtype=numpy.int32)
-            ratio = f" {(time.perf_counter() - start) / seconds:8.2f} x" if arguments.times else ""
-            same = numpy.array_equal(ids, expected)
-            good &= same
-            print(f"{'ok  ' if same else 'FAIL'} {text:32} {len(expected):9} tokens{ratio}")
-            if not same:
-                first = next((i for i, (a, b) in enumerate(zip(ids, expected)) if a != b), min(len(ids), len(expected)))
-                print(f"     from token {first}: {ids[first:first + 8]} against {expected[first:first + 8]}")
+    good = compare(arguments, theirs, texts, [])
+    if isinstance(theirs, SentencePiece):
+        theirs.go_on()
+        good &= compare(arguments, theirs, texts, ["--more"])
     return 0 if good else 1
 
 

@@ -114,6 +114,27 @@ TEST(JsonTokenizer, ItsFileLoadsAgainAsTheSame) {
   EXPECT_NE(make_bpe_tokenizer(other.train(9))->fingerprint(), tokenizer->fingerprint());
 }
 
+// generation_config.json wins over config.json; both may name one id or several.
+TEST(JsonTokenizer, FilesOfTheModelNameAllIdsThatEndAText) {
+  const testing::TemporaryFolder folder;
+  const auto tokenizer = make_bpe_tokenizer({{"a", "b"}});
+  const int32_t eos = tokenizer->eos(), pad = tokenizer->pad(), bos = tokenizer->bos();
+  write_file(folder / "tokenizer.json", tokenizer->file().content);
+  EXPECT_EQ(load_tokenizer(folder.path())->ends(), std::vector<int32_t>{eos});
+  write_file(folder / "config.json", fmt::format(R"({{"eos_token_id": {}}})", pad));
+  EXPECT_EQ(load_tokenizer(folder.path())->ends(), (std::vector<int32_t>{eos, pad}));
+  write_file(folder / "generation_config.json", R"({"eos_token_id": null})");
+  EXPECT_EQ(load_tokenizer(folder.path())->ends(), (std::vector<int32_t>{eos, pad}));
+  write_file(folder / "generation_config.json",
+             fmt::format(R"({{"eos_token_id": [{}, {}]}})", bos, eos));
+  EXPECT_EQ(load_tokenizer(folder.path())->ends(), (std::vector<int32_t>{eos, bos}));
+  EXPECT_EQ(load_tokenizer(folder.path())->fingerprint(), tokenizer->fingerprint());
+  for (const char* wrong : {"\"</s>\"", "[1, \"x\"]", "-1", "1.5", "99999", "[[1]]", "1e300"}) {
+    write_file(folder / "generation_config.json", fmt::format(R"({{"eos_token_id": {}}})", wrong));
+    EXPECT_ERROR(InputError, load_tokenizer(folder.path()), "eos_token_id");
+  }
+}
+
 TEST(JsonTokenizer, BytesThatAreNoUtf8SurviveTheRoundTrip) {
   const auto tokenizer = make_bpe_tokenizer({{"a", "b"}});
   const std::string bytes = "ab\xFF\xC0\xE2\x82 ab\x80";

@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/files.h"
@@ -40,6 +41,27 @@ TEST(PieceTokenizers, EncodingsAreThoseOfTheTokenizersPackage) {
     }
   }
   EXPECT_GE(compared, 160);
+}
+
+TEST(PieceTokenizers, TextThatGoesOnHasTheTokensOfTheWholeBehindItsOwnSpace) {
+  int64_t compared = 0;
+  for (const auto& [name, item] : golden().items()) {
+    const auto tokenizer = read(item["tokenizer"]);
+    for (size_t i = 0; i < item["texts"].size(); ++i) {
+      const auto text = item["texts"][i].get<std::string>();
+      const auto ids = tokenizer->encode(text);
+      const bool word = !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0;
+      if (!word || ids.empty() || !tokenizer->piece(ids[0]).starts_with(" ")) continue;
+      std::vector<int32_t> behind;
+      tokenizer->append_more(" " + text, behind);
+      EXPECT_EQ(behind, ids) << name << ": " << text;
+      behind.clear();
+      tokenizer->append_more(text, behind);
+      EXPECT_FALSE(behind.empty() || tokenizer->piece(behind[0]).starts_with(" ")) << text;
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 20);
 }
 
 TEST(PieceTokenizers, DecodingIsThatOfTheTokenizersPackage) {

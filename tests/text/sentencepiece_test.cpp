@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/files.h"
@@ -109,6 +110,38 @@ TEST(SentencePiece, StreamedTextNeverHoldsHalfACharacterAndLosesOnlyThePrefix) {
       EXPECT_EQ(from_middle + middle.finish(), repair_utf8(bytes)) << name;
     }
   }
+}
+
+// The space that a text begins with is one that text behind other text must bring along.
+TEST(SentencePiece, TextThatGoesOnHasTheTokensOfTheWholeBehindItsOwnSpace) {
+  int64_t compared = 0;
+  for (const auto& [name, item] : golden().items()) {
+    const auto tokenizer = read(model_file(item));
+    for (size_t i = 0; i < item["texts"].size(); ++i) {
+      const auto text = *decode_base64(item["texts"][i].get<std::string>());
+      const auto ids = item["ids"][i].get<std::vector<int32_t>>();
+      const bool word = !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0;
+      if (!word || ids.empty() || !tokenizer->piece(ids[0]).starts_with(" ")) continue;
+      std::vector<int32_t> behind{ids[0]};
+      tokenizer->append_more(" " + text, behind);
+      EXPECT_EQ(std::vector(behind.begin() + 1, behind.end()), ids) << name << ": " << text;
+      std::vector<int32_t> without;
+      tokenizer->append_more(text, without);
+      EXPECT_FALSE(without.empty() || tokenizer->piece(without[0]).starts_with(" ")) << text;
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 20);
+}
+
+TEST(SentencePiece, MoreIdsMayEndAText) {
+  const auto tokenizer = sentencepiece_tokenizer(small_model(), {.ends = {2, 4, 4}}, "lists");
+  EXPECT_EQ(tokenizer->ends(), (std::vector<int32_t>{2, 4}));
+  EXPECT_TRUE(tokenizer->ends_text(2) && tokenizer->ends_text(4));
+  EXPECT_FALSE(tokenizer->ends_text(3) || tokenizer->ends_text(-1));
+  EXPECT_EQ(sentencepiece_tokenizer(small_model(), {}, "lists")->ends(), std::vector<int32_t>{2});
+  EXPECT_ERROR(InputError, sentencepiece_tokenizer(small_model(), {.ends = {262}}, "lists"),
+               "[0, 262); got 262", "eos_token_id");
 }
 
 TEST(SentencePiece, ModelsThatContradictThemselvesAreRefused) {

@@ -7,7 +7,7 @@ SPDX-License-Identifier: Apache-2.0
 from case import Case
 
 CHAT = " | {fovea} chat {model} --json --max-tokens 3"
-BATCH = " | {fovea} generate {model} --batch - --max-tokens 3 -q"
+BATCH = " | {fovea} generate {model} --prompts - --max-tokens 3 -q"
 
 
 def second_line(name: str, line: str, *words: str) -> Case:
