@@ -207,6 +207,22 @@ TEST(Mixing, ADocumentAloneEqualsTheSameInAPackedRow) {
             1e-6);
 }
 
+// Rows of a batch have masks of their own.
+TEST(Mixing, EveryRowOfTheBatchHasItsOwnDocuments) {
+  const AttentionSpec spec = joined_spec();
+  const AttentionInputs in = random_inputs(spec, 2, 97);
+  const AttentionContext first = packed_context({30, 40, 27}), second = packed_context({81, 16});
+  AttentionContext both;
+  const auto joined = [](const at::Tensor& a, const at::Tensor& b) { return at::cat({a, b}); };
+  both.query_documents_bt = joined(first.query_documents_bt, second.query_documents_bt);
+  both.key_documents_bs = both.query_documents_bt;
+  both.query_positions_bt = joined(first.query_positions_bt, second.query_positions_bt);
+  both.key_positions_bs = both.query_positions_bt;
+  EXPECT_LT(relative_error(run(spec, in.to(at::kFloat), both).out_bhte,
+                           run(spec, in, both, Path::reference).out_bhte),
+            1e-5);
+}
+
 // Kernels (a2, a1, 0) and (0, b1, b2) of one query are KV shifting (spec 3.2).
 TEST(Mixing, KvShiftingIsASpecialCase) {
   AttentionSpec shifting = small_spec(4, 4), convolving = shifting;

@@ -45,11 +45,11 @@ const MixingTable<BFloat16>& mixing_table<BFloat16>() {
 }
 
 template <class T>
-std::string_view mixing_isa() {
-  return mixing_table<T>().isa;
+std::string_view mixing_isa(bool for_gradient) {
+  return (for_gradient ? mixing_gradient_table<T>() : mixing_table<T>()).isa;
 }
-template std::string_view mixing_isa<float>();
-template std::string_view mixing_isa<BFloat16>();
+template std::string_view mixing_isa<float>(bool);
+template std::string_view mixing_isa<BFloat16>(bool);
 
 namespace {
 
@@ -115,7 +115,9 @@ class Forward {
   Forward(const MixingForward<T>& problem, const MixingTable<T>* table)
       : p_(problem),
         s_(problem.sizes),
-        table_(table != nullptr ? *table : mixing_table<T>()),
+        table_(table != nullptr       ? *table
+               : problem.for_gradient ? mixing_gradient_table<T>()
+                                      : mixing_table<T>()),
         shape_(problem.sizes, problem.mixing, table_),
         mix_after_(outputs_first(problem.mixing.mix_after, problem.sizes.heads)) {
     const bool lags = p_.mixing.kernel_before.active() || p_.mixing.kernel_after.active();
