@@ -130,13 +130,15 @@ class GradientStrips {
       for (int64_t h = 0; h < t_.heads; ++h) {
         const MixingGradientHead<T>& head = t_.head[h];
         float* const q = m_.q + (h * t_.padded_frame() + r) * key;
-        load_row(real ? head.q + i * t_.q_row : nullptr, t_.key_width, m_.factor[r], q);
+        m_.bad_q[h * t_.padded_frame() + r] =
+            !load_row(real ? head.q + i * t_.q_row : nullptr, t_.key_width, m_.factor[r], q);
         if (r >= frame_) continue;
         const float lse = real ? head.lse[i] : -kInfinity;
         m_.lse2[h * frame_ + r] = lse == -kInfinity ? kInfinity : lse * kLog2E;
         if (r < earlier_) continue;
         float* const dout = m_.dout + (h * kGradientRows + r - earlier_) * value;
-        load_row(real ? head.dout + i * t_.dout_row : nullptr, t_.value_width, 1.0f, dout);
+        m_.bad_dout[h * t_.padded_frame() + r] =
+            !load_row(real ? head.dout + i * t_.dout_row : nullptr, t_.value_width, 1.0f, dout);
       }
     }
     for (int64_t n = 0; n < t_.heads * frame_ * kLanes; ++n) m_.delta[n] = 0.0f;
@@ -150,10 +152,19 @@ class GradientStrips {
 
   bool exists(int64_t i) const { return i >= 0 && i < t_.queries; }
 
-  static void load_row(const T* from, const PackedWidth& width, float factor, float* to) {
+  // Whether the row is finite. Where it is not, zeros stand for it: products take all rows of a
+  // strip, and 0 times NaN would reach keys that the row does not see.
+  static bool load_row(const T* from, const PackedWidth& width, float factor, float* to) {
     const int64_t count = from != nullptr ? width.elements : 0;
     for (int64_t c = 0; c < count; ++c) to[c] = to_float(from[c]) * factor;
     for (int64_t c = count; c < width.pitch; ++c) to[c] = 0.0f;
+    if (finite_lanes(to, width.pitch)) return true;
+    for (int64_t c = 0; c < count; ++c) to[c] = 0.0f;
+    return false;
+  }
+
+  static void make_bad(float* row) {
+    for (int v = 0; v < kStepVectors; ++v) store(row + v * kLanes, broadcast(__builtin_nanf("")));
   }
 
   void see() {
@@ -433,6 +444,7 @@ class GradientStrips {
                     m_.logits.row, rows, frame_);
       for (int64_t r = written.begin; r < written.end; ++r) {
         float* const row = m_.logits.at(h, r, n);
+        if (m_.bad_q[h * t_.padded_frame() + r] != 0) make_bad(row);
         for (int v = 0; t_.capped && v < kStepVectors; ++v) {
           Float slope;
           store(row + v * kLanes, capped(head.rule, load(row + v * kLanes), slope));
@@ -494,6 +506,7 @@ class GradientStrips {
           store(sum, load(sum) + load(row + v * kLanes));
           store(row + v * kLanes, load(row + v * kLanes) * factor);
         }
+        hide(row, seen(r, n));
       }
     }
   }
@@ -505,6 +518,8 @@ class GradientStrips {
                     m_.dlast.row, rows, frame_);
     }
     for (int64_t r = rows.begin; r < rows.end; ++r) {
+      for (int64_t h = 0; h < t_.heads; ++h)
+        if (m_.bad_dout[h * t_.padded_frame() + r] != 0) make_bad(m_.dlast.at(h, r, n));
       if (t_.mix_after != nullptr) {
         mix_heads(m_.joined.inputs(r, n), t_.mix_after, t_.heads, t_.width_after,
                   m_.last.heads(r, n));
@@ -535,6 +550,14 @@ class GradientStrips {
     for (int64_t j = 0; j < kStepKeys; j += kRows) {
       add_product(t_.head[h].dv + (key_of(n) + j) * columns, columns, rows.end - rows.begin,
                   weights + j, 1, m_.last.row, dout, pitch);
+    }
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      if (m_.bad_dout[h * t_.padded_frame() + r] == 0) continue;
+      for (int64_t j = 0; j < kStepKeys; ++j) {
+        float* const dv = t_.head[h].dv + (key_of(n) + j) * columns;
+        for (int64_t c = 0; (seen(r, n) >> j & 1) != 0 && c < columns; ++c)
+          dv[c] = __builtin_nanf("");
+      }
     }
   }
 
