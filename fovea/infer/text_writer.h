@@ -72,7 +72,7 @@ void require_fits(const Transformer& model, int64_t tokens, int64_t context);
 
 /// Tokens that are read at a time: bounds the activations of a long prompt, and how long other
 /// texts wait for it. The same for every text, because logits depend on it in their last bits.
-constexpr int64_t kReadChunk = 512;
+constexpr int64_t kReadChunk = 1024;
 
 /// Reads the next kReadChunk of `tokens` into the cache of one text, or what is left of them; the
 /// logits [v] after the last one read.

@@ -292,10 +292,10 @@ TEST(GenerateTexts, AFinishedTextMakesRoomForTheNext) {
 
 TEST(GenerateTexts, OthersAreWrittenWhileALongPromptIsRead) {
   ModelConfig config = tiny_config();
-  config.context = 4000;
+  config.context = 6000;
   const Transformer model = tiny(config);
   const std::vector<TextRequest> requests{{.prompt = "a", .options = greedy(40)},
-                                          {.prompt = std::string(3000, 'b'), .options = greedy(3)}};
+                                          {.prompt = std::string(5500, 'b'), .options = greedy(3)}};
   int64_t tokens_while_reading = 0;
   for (const BatchProgress& now : progress_of(model, requests, {.batch = 2}))
     if (now.reading == 1 && now.writing == 1) tokens_while_reading = now.tokens;
