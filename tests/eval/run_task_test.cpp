@@ -140,10 +140,14 @@ TEST_F(RunTask, RollingScoresAreThoseOfTheTexts) {
 TEST_F(RunTask, AnswersAreGreedyTextsUpToAStop) {
   const GenerateResult text = generate_text(model_, *byte_tokenizer(), "Once",
                                             {.sampling = {.temperature = 0.0}, .max_tokens = 20});
-  const auto letter =
-      std::find_if(text.text.begin() + 1, text.text.end(), [](unsigned char c) { return c < 128; });
-  ASSERT_NE(letter, text.text.end());
-  const std::string stop(1, *letter);
+  // The second character of that text, whole.
+  const auto begins = [&](size_t at) { return (text.text[at] & 0xC0) != 0x80; };
+  size_t from = 1;
+  while (from < text.text.size() && !begins(from)) ++from;
+  ASSERT_LT(from, text.text.size());
+  size_t to = from + 1;
+  while (to < text.text.size() && !begins(to)) ++to;
+  const std::string stop = text.text.substr(from, to - from);
   Task task = task_of(TaskKind::generate, {TaskItem{.context = "Once"}});
   task.max_tokens = 20;
   task.stop = {stop};
