@@ -42,7 +42,7 @@ ROWS = [
     ("Focus, `straight_through`", [A + "focus.gate=straight_through", *FOCUS], ""),
     ("[Multi-Token](mechanisms/multi-token.md) convolutions",
      [A + "multi_token.before={queries: 6, keys: 11}", A + "multi_token.after={queries: 6, keys: 11}"],
-     "the convolution has kernels"),
+     ""),
     ("[head mixing](mechanisms/talking-heads.md)", [A + "head_mix.before=full", A + "head_mix.after=full"], ""),
     ("[KV shifting](mechanisms/kv-shift.md)", [A + "kv_shift.keys=true", A + "kv_shift.values=true"], ""),
     ("[Differential](mechanisms/differential.md)", [A + "differential=true"], "one call for each map"),
