@@ -151,6 +151,7 @@ void add_eval_task_options(Command& verb, EvalTaskOptions& options) {
       ->check(in_range(ranges::kSeeds));
   verb.add_option("--lengths", options.lengths,
                   "tokens of made questions, with commas between them; default: the task's own")
+      ->check(in_range({1, ranges::kMostPositions}))
       ->delimiter(',');
   verb.add_option("--background", options.background,
                   "text file, or folder of *.txt, that made questions hide things in; default: the "

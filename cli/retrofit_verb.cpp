@@ -187,7 +187,8 @@ Verb add_retrofit_verb(Command& app, Globals& globals) {
   verb->add_option("--top-k", o.most_top_k,
                    "with focus: the table has rows for 1 to so many groups [3]")
       ->check(in_range({1, 64}));
-  verb->add_option("--seed", o.seed, "of data order and first numbers");
+  verb->add_option("--seed", o.seed, "of data order and first numbers")
+      ->check(in_range(ranges::kSeeds));
   verb->add_flag("--no-speed", options->no_speed,
                  "with focus: do not time reading and writing at T, 2T and 4T tokens");
   verb->add_flag("--plan", options->plan, "print the recipe of every phase, and stop");
