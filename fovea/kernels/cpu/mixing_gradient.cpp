@@ -190,10 +190,18 @@ class Backward {
     const int64_t begin = panel * table_.panel, h = pair * query_heads_;
     const int64_t rows = std::clamp<int64_t>(s_.keys - begin, 0, table_.panel);
     const int64_t g = unit.head / query_heads_ + pair, first = rows > 0 ? begin : 0;
-    table_.pack({.data = p_.k.at(unit.b, g, first), .stride = p_.k.row, .rows = rows}, shape_.key,
-                {.natural = key_rows(unit, h) + begin * shape_.key.pitch,
-                 .columns = key_columns(unit, h) + begin * shape_.key.pitch},
+    const PanelSource<T> keys{.data = p_.k.at(unit.b, g, first), .stride = p_.k.row, .rows = rows};
+    float* const natural = key_rows(unit, h) + begin * shape_.key.pitch;
+    table_.pack(keys, shape_.key,
+                {.natural = natural, .columns = key_columns(unit, h) + begin * shape_.key.pitch},
                 scratch);
+    // dQ multiplies all keys of a step: 0 times NaN would reach rows that do not see the key.
+    for (int64_t r = 0; r < rows; ++r) {
+      float* const row = natural + r * shape_.key.pitch;
+      float sum = 0.0f;
+      for (int64_t c = 0; c < shape_.key.pitch; ++c) sum += row[c] * 0.0f;
+      if (sum != 0.0f) std::fill_n(row, shape_.key.pitch, 0.0f);
+    }
     table_.pack({.data = p_.v.at(unit.b, g, first), .stride = p_.v.row, .rows = rows}, shape_.value,
                 {.columns = value_columns(unit, h) + begin * shape_.value.pitch}, scratch);
   }

@@ -45,7 +45,9 @@ struct GradientMaps {
 
   float *q = nullptr, *dout = nullptr;       ///< [head][row][pitch]: scaled q of the frame, own dO
   float *lse2 = nullptr, *factor = nullptr;  ///< [head][row], [row]: scale_i
-  float* delta = nullptr;                    ///< [head][row][kLanes]: sum P dP
+  /// [head][row]: q or dO of the row is not finite; it stands as zeros.
+  int32_t *bad_q = nullptr, *bad_dout = nullptr;
+  float* delta = nullptr;                               ///< [head][row][kLanes]: sum P dP
   float *row_sum = nullptr, *row_dot = nullptr;         ///< likewise: sum P1, sum P2 dP2
   uint64_t* seen = nullptr;                             ///< [step, one before and behind][row]
   int32_t *live_begin = nullptr, *live_end = nullptr;   ///< [step]: rows that see some key of it
@@ -100,6 +102,8 @@ GradientMaps gradient_maps(const MixingGradientTask<T>& t, float* memory) {
   m.dout = take(t.heads * kGradientRows * t.value_width.pitch);
   m.lse2 = take(t.heads * frame);
   m.factor = take(t.padded_frame());
+  m.bad_q = reinterpret_cast<int32_t*>(take(t.heads * t.padded_frame()));
+  m.bad_dout = reinterpret_cast<int32_t*>(take(t.heads * t.padded_frame()));
   m.delta = take(t.heads * frame * kLanes);
   m.row_sum = take(t.renormalise ? t.heads * frame * kLanes : 0);
   m.row_dot = take(t.renormalise ? t.heads * frame * kLanes : 0);
