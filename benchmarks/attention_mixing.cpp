@@ -4,7 +4,7 @@
 // process, so that other work on the machine counts little (docs/benchmarks.md).
 //
 //   attention_mixing [--dtypes float32,bfloat16] [--widths 96,64] [--lengths 1024,2048,4096]
-//                    [--heads 16] [--only plain|composed|eager|memory] [--pairs 21] [--budget 10]
+//                    [--heads 16] [--only plain|composed|eager] [--pairs 21] [--budget 10]
 //                    [--output FILE]
 //
 // One thread. Prints a line a case. --output merges the cases into FILE (JSON), replacing those of
@@ -176,7 +176,7 @@ class Benchmark {
   };
 
   bool wants(const std::string& part) const {
-    return options_.only.empty() ? part != "memory" : options_.only == part;
+    return options_.only.empty() || options_.only == part;
   }
 
   Side side(const Case& c, bool convolves, bool mixes, Path path) const {
@@ -205,7 +205,6 @@ class Benchmark {
                        [spec](const Inputs& in) { return eager(spec, in); });
       add("forward and backward vs eager torch", c, mixing.both(), torch.both());
     }
-    if (wants("memory")) add_memory(c, mixing);
   }
 
   std::string name_of(const std::string& what, const Case& c) const {
@@ -237,19 +236,6 @@ class Benchmark {
               << std::endl;
   }
 
-  // What the process grows by, beyond inputs and outputs that are there before.
-  void add_memory(const Case& c, Side& mixing) {
-    const auto forward = double(peak_bytes(mixing.forward()));
-    const Action backward = mixing.backward();
-    const auto back = double(peak_bytes(backward));
-    results_.push_back({{"name", name_of("memory", c)},
-                        {"forward_mib", forward / (1 << 20)},
-                        {"backward_mib", back / (1 << 20)}});
-    std::cout << fmt::format("{:84} forward {:.1f} MiB, backward {:.1f} MiB", name_of("memory", c),
-                             forward / (1 << 20), back / (1 << 20))
-              << std::endl;
-  }
-
   Options options_;
   std::vector<Json> results_;
 };
@@ -264,8 +250,7 @@ int main(int argc, char** argv) {
   app.add_option("--widths", options.widths)->delimiter(',');
   app.add_option("--lengths", options.lengths)->delimiter(',');
   app.add_option("--heads", options.heads);
-  app.add_option("--only", options.only)
-      ->check(CLI::IsMember({"plain", "composed", "eager", "memory"}));
+  app.add_option("--only", options.only)->check(CLI::IsMember({"plain", "composed", "eager"}));
   app.add_option("--pairs", options.pairs);
   app.add_option("--budget", options.budget);
   app.add_option("--output", options.output);

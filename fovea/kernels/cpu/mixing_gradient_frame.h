@@ -1,0 +1,359 @@
+// The frame of one strip of the backward mixing kernels: its rows, which pairs are seen, and the
+// convolutions of its maps, their transposes and the gradients of their kernels.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/mixing_convolution.h"
+#include "fovea/kernels/cpu/mixing_correlation.h"
+#include "fovea/kernels/cpu/mixing_gradient_maps.h"
+
+namespace fovea::kernels {
+namespace {
+
+template <class T>
+class GradientFrame {
+ protected:
+  GradientFrame(const MixingGradientTask<T>& task, float* memory)
+      : t_(task),
+        m_(gradient_maps(task, memory)),
+        frame_(task.frame()),
+        earlier_(task.earlier()),
+        first_weighted_(task.earlier_before()),
+        eq4_(task.equation == KernelEquation::eq4 && task.rows_before > 0) {
+    for (const StepMap* map : {&m_.logits, &m_.weights, &m_.djoined, &m_.dconvolved})
+      clear_rows(*map, frame_, frame_ + kRowsBehind);
+    if (t_.rows_after > 0) clear_rows(m_.djoined, 0, earlier_);
+    if (t_.rows_before > 0) clear_rows(m_.dconvolved, 0, first_weighted_);
+    for (int64_t n = 0; n < m_.sum_floats; ++n) m_.kernel_before[n] = 0.0f;
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      turn_round(t_.head[h].taps_before, h, t_.rows_before * t_.keys_before, m_.back_before);
+      turn_round(t_.head[h].taps_after, h, t_.rows_after * t_.keys_after, m_.back_after);
+    }
+  }
+
+  /// Rows of a frame.
+  struct Rows {
+    int64_t begin = 0, end = 0;
+    bool empty() const { return begin >= end; }
+  };
+
+  // Rows that no step writes, with what stands beside them.
+  void clear_rows(const StepMap& map, int64_t begin, int64_t end) const {
+    for (int64_t n = 0; n < map.slots; ++n) {
+      for (int64_t h = 0; h < t_.heads; ++h) {
+        float* const rows = map.at(h, begin, n) - map.halo;
+        for (int64_t c = 0; c < (end - begin) * map.row; ++c) rows[c] = 0.0f;
+      }
+    }
+  }
+
+  static void turn_round(const float* taps, int64_t h, int64_t count, float* to) {
+    for (int64_t n = 0; n < count; ++n) to[h * count + n] = taps[count - 1 - n];
+  }
+
+  // ---- rows and masks ----
+
+  void begin_strip(int64_t s) {
+    strip_ = s;
+    first_ = s * kGradientRows - earlier_;
+    first_step_ = t_.first_step[s];
+    steps_ = t_.last_step[s] - first_step_;
+    const int64_t key = t_.key_width.pitch, value = t_.value_width.pitch;
+    for (int64_t r = 0; r < t_.padded_frame(); ++r) {
+      const int64_t i = first_ + r;
+      const bool real = r < frame_ && exists(i);
+      m_.factor[r] = !real ? 0.0f : t_.tau != nullptr ? 1.0f / t_.tau[i] : t_.scale;
+      for (int64_t h = 0; h < t_.heads; ++h) {
+        const MixingGradientHead<T>& head = t_.head[h];
+        float* const q = m_.q + (h * t_.padded_frame() + r) * key;
+        m_.bad_q[h * t_.padded_frame() + r] =
+            !load_row(real ? head.q + i * t_.q_row : nullptr, t_.key_width, m_.factor[r], q);
+        if (r >= frame_) continue;
+        const float lse = real ? head.lse[i] : -kInfinity;
+        m_.lse2[h * frame_ + r] = lse == -kInfinity ? kInfinity : lse * kLog2E;
+        if (r < earlier_) continue;
+        float* const dout = m_.dout + (h * kGradientRows + r - earlier_) * value;
+        m_.bad_dout[h * t_.padded_frame() + r] =
+            !load_row(real ? head.dout + i * t_.dout_row : nullptr, t_.value_width, 1.0f, dout);
+      }
+    }
+    for (int64_t n = 0; n < t_.heads * frame_ * kLanes; ++n) m_.delta[n] = 0.0f;
+    for (int64_t n = 0; t_.renormalise && n < t_.heads * frame_ * kLanes; ++n)
+      m_.row_sum[n] = m_.row_dot[n] = 0.0f;
+    const int64_t part = t_.padded_frame() * t_.key_width.columns;
+    for (int64_t h = 0; h < t_.heads; ++h)
+      for (int64_t n = 0; n < part; ++n) t_.head[h].dq[s * part + n] = 0.0f;
+    see();
+  }
+
+  bool exists(int64_t i) const { return i >= 0 && i < t_.queries; }
+
+  // Whether the row is finite. Where it is not, zeros stand for it: products take all rows of a
+  // strip, and 0 times NaN would reach keys that the row does not see.
+  static bool load_row(const T* from, const PackedWidth& width, float factor, float* to) {
+    const int64_t count = from != nullptr ? width.elements : 0;
+    for (int64_t c = 0; c < count; ++c) to[c] = to_float(from[c]) * factor;
+    for (int64_t c = count; c < width.pitch; ++c) to[c] = 0.0f;
+    if (finite_lanes(to, width.pitch)) return true;
+    for (int64_t c = 0; c < count; ++c) to[c] = 0.0f;
+    return false;
+  }
+
+  static void make_bad(float* row) {
+    for (int v = 0; v < kStepVectors; ++v) store(row + v * kLanes, broadcast(__builtin_nanf("")));
+  }
+
+  void see() {
+    for (int64_t r = 0; r < frame_; ++r) m_.seen[r] = m_.seen[(steps_ + 1) * frame_ + r] = 0;
+    for (int64_t n = 0; n < steps_; ++n) {
+      Rows live{frame_, 0};
+      for (int64_t r = 0; r < frame_; ++r) {
+        const uint64_t bits = exists(first_ + r) ? compared(first_ + r, key_of(n)) : 0;
+        m_.seen[(n + 1) * frame_ + r] = bits;
+        if (bits == 0) continue;
+        live.begin = live.begin < r ? live.begin : r;
+        live.end = r + 1;
+      }
+      m_.live_begin[n] = static_cast<int32_t>(live.begin);
+      m_.live_end[n] = static_cast<int32_t>(live.end);
+    }
+  }
+
+  uint64_t compared(int64_t i, int64_t key) const {
+    const Places query = place_of(t_.query_places, i);
+    uint64_t bits = 0;
+    for (int v = 0; v < kStepVectors; ++v) {
+      const Places keys = places_at(t_.key_places, key + v * kLanes);
+      bits |= bits_of(seen_lanes(t_.rule, query, keys)) << (v * kLanes);
+    }
+    return bits;
+  }
+
+  int64_t key_of(int64_t n) const { return (first_step_ + n) * kStepKeys; }
+  uint64_t seen(int64_t r, int64_t n) const { return m_.seen[(n + 1) * frame_ + r]; }
+  Rows live(int64_t n, int64_t first) const {
+    const int64_t begin = m_.live_begin[n];
+    return {begin > first ? begin : first, m_.live_end[n]};
+  }
+  // Rows of logits that count for some weight: with eq4 those before the rows that see them, too.
+  Rows live_logits(int64_t n) const {
+    Rows rows = live(n, 0);
+    if (eq4_) rows.begin = rows.begin > first_weighted_ ? rows.begin - first_weighted_ : 0;
+    return rows;
+  }
+
+  // The last `count` rows of the frame at most: whole registers of rows end with it.
+  int64_t fitted(int64_t r, int64_t count) const {
+    return r + count <= frame_ ? r : frame_ - count;
+  }
+
+  void hide(float* row, uint64_t bits) const {
+    if (bits == kAllSeen) return;
+    for (int v = 0; v < kStepVectors; ++v) {
+      float* const at = row + v * kLanes;
+      store(at, choose(lanes_of(bits, v), load(at), Float{}));
+    }
+  }
+
+  static void clear_row(float* row) {
+    for (int v = 0; v < kStepVectors; ++v) store(row + v * kLanes, Float{});
+  }
+  // Rows [first, frame) but for `kept`.
+  void clear_others(const StepMap& map, int64_t n, int64_t first, Rows kept) const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      for (int64_t r = first; r < frame_; ++r)
+        if (r < kept.begin || r >= kept.end) clear_row(map.at(h, r, n));
+    }
+  }
+
+  // The keys at the ends of a step beside the steps next to it, zeros where there is none.
+  void spread(const StepMap& map, int64_t n) const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      for (int64_t r = 0; r < frame_; ++r) {
+        float* const row = map.at(h, r, n);
+        if (n == 0) copy_halo(nullptr, row - kKeyHalo);
+        if (n > 0) copy_halo(row, map.at(h, r, n - 1) + kStepKeys);
+        if (n + 1 < steps_) copy_halo(row + kStepKeys - kKeyHalo, map.at(h, r, n + 1) - kKeyHalo);
+        if (n + 1 == steps_) copy_halo(nullptr, row + kStepKeys);
+      }
+    }
+  }
+  static FOVEA_INLINE void copy_halo(const float* from, float* to) {
+#pragma GCC unroll 8
+    for (int64_t c = 0; c < kKeyHalo; ++c) to[c] = from != nullptr ? from[c] : 0.0f;
+  }
+
+  // ---- convolutions ----
+
+  // One of the two convolutions of the strip.
+  struct Kernel {
+    int64_t rows = 0, keys = 0;
+    bool masked = false;  // the result's row decides what counts (eq4)
+
+    int64_t older() const { return (keys - 1) / 2; }
+    int64_t newer() const { return keys / 2; }
+    int64_t taps() const { return rows * keys; }
+  };
+  Kernel before() const { return {t_.rows_before, t_.keys_before, eq4_}; }
+  Kernel after() const { return {t_.rows_after, t_.keys_after, false}; }
+
+  // Kernel rows that do not count for query i, because they stand in another document.
+  int64_t rows_left_out(int64_t i, const Kernel& k) const {
+    if (t_.first_row == nullptr) return 0;
+    const int64_t oldest = i - (k.rows - 1), first = t_.first_row[i];
+    return first > oldest && first > 0 ? first - oldest : 0;
+  }
+  // Whether results [begin, end) of step n read all taps of all rows.
+  bool whole(Rows r, int64_t n, const Kernel& k) const {
+    if (t_.first_row != nullptr) {
+      const int64_t last = first_ + r.end - 1;
+      const int64_t first = t_.first_row[last < t_.queries ? last : t_.queries - 1];
+      if (first > 0 && first > first_ + r.begin - (k.rows - 1)) return false;
+    }
+    for (int64_t row = r.begin; k.masked && row < r.end; ++row) {
+      if (exists(first_ + row) && (seen(row, n) != kAllSeen || seen(row, n - 1) >> 56 != 0xFF ||
+                                   (seen(row, n + 1) & 0xFF) != 0xFF))
+        return false;
+    }
+    return true;
+  }
+
+  // Kernel rows of one result, from the first that counts: where their keys begin, at the oldest
+  // tap of the step's first key.
+  struct Windows {
+    int64_t left_out = 0;
+    const float* row[kMostKernelRows];
+  };
+  Windows windows_of(const StepMap& x, int64_t h, int64_t r, int64_t n, const Kernel& k) const {
+    Windows w{.left_out = rows_left_out(first_ + r, k), .row = {}};
+    for (int64_t a = w.left_out; a < k.rows; ++a) {
+      const float* from = x.at(h, r - (k.rows - 1) + a, n) - kKeyHalo;
+      if (k.masked) {
+        float* const to = m_.windows + a * kWindowPitch;
+        for (int64_t c = 0; c < kWindowPitch; ++c) to[c] = window_bit(r, n, c) ? from[c] : 0.0f;
+        from = to;
+      }
+      w.row[a] = from + kKeyHalo - k.older();
+    }
+    return w;
+  }
+  bool window_bit(int64_t r, int64_t n, int64_t c) const {
+    const int64_t key = c - kKeyHalo;
+    const int64_t step = key < 0 ? n - 1 : key < kStepKeys ? n : n + 1;
+    return (seen(r, step) >> (key & (kStepKeys - 1)) & 1) != 0;
+  }
+
+  // y[r] = sum of taps x rows r - (cq - 1) ... r.
+  void convolve(const StepMap& x, const StepMap& y, int64_t n, Rows rows, const Kernel& k,
+                bool is_before) const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      const MixingGradientHead<T>& head = t_.head[h];
+      const Taps taps = single_taps(is_before ? head.taps_before : head.taps_after, k.rows, k.keys);
+      for (int64_t r = rows.begin; r < rows.end; r += kConvolutionRows) {
+        const int64_t at = fitted(r, kConvolutionRows);
+        if (whole({at, at + kConvolutionRows}, n, k)) {
+          convolve_rows<Single>(x.at(h, at, n) + kKernelLag, taps, y.at(h, at, n));
+          continue;
+        }
+        for (int64_t row = at; row < at + kConvolutionRows; ++row)
+          convolve_some(x, h, row, n, k, taps.taps, y.at(h, row, n));
+      }
+    }
+  }
+
+  void convolve_some(const StepMap& x, int64_t h, int64_t r, int64_t n, const Kernel& k,
+                     const float* taps, float* y) const {
+    if (!exists(first_ + r)) return clear_row(y);
+    const Windows w = windows_of(x, h, r, n, k);
+    for (int v = 0; v < kStepVectors; ++v) {
+      Float sum{};
+      for (int64_t a = w.left_out; a < k.rows; ++a) {
+        for (int64_t b = 0; b < k.keys; ++b)
+          sum = broadcast(taps[a * k.keys + b]) * load(w.row[a] + b + v * kLanes) + sum;
+      }
+      store(y + v * kLanes, sum);
+    }
+  }
+
+  // dx[r] = sum of taps turned round x rows r ... r + cq - 1 of dy.
+  void convolve_back(const StepMap& dy, const StepMap& dx, int64_t n, Rows rows, const Kernel& k,
+                     const float* turned) const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      const Taps taps = single_taps(turned + h * k.taps(), k.rows, k.keys);
+      for (int64_t r = rows.begin; r < rows.end; r += kConvolutionRows) {
+        const int64_t at = fitted(r, kConvolutionRows);
+        // Results that these rows are part of: all must read all of them.
+        const int64_t last = at + kConvolutionRows + k.rows - 1;
+        if (whole_back({at, last < frame_ ? last : frame_}, n, k)) {
+          convolve_rows<Single>(dy.at(h, at + k.rows - 1, n) + kKernelLag + k.older() - k.newer(),
+                                taps, dx.at(h, at, n));
+          continue;
+        }
+        for (int64_t row = at; row < at + kConvolutionRows; ++row)
+          convolve_some_back(dy, h, row, n, k, taps.taps, dx.at(h, row, n));
+      }
+    }
+  }
+  bool whole_back(Rows results, int64_t n, const Kernel& k) const {
+    if (t_.first_row != nullptr) {
+      const int64_t last = first_ + results.end - 1;
+      const int64_t first = t_.first_row[last < t_.queries ? last : t_.queries - 1];
+      if (first > 0 && first > first_ + results.begin) return false;
+    }
+    for (int64_t row = results.begin; k.masked && row < results.end; ++row) {
+      if (exists(first_ + row) && seen(row, n) != kAllSeen) return false;
+    }
+    return true;
+  }
+
+  void convolve_some_back(const StepMap& dy, int64_t h, int64_t r, int64_t n, const Kernel& k,
+                          const float* turned, float* dx) const {
+    clear_row(dx);
+    if (!exists(first_ + r)) return;
+    for (int64_t a = 0; a < k.rows && r + a < frame_ && exists(first_ + r + a); ++a) {
+      if (a > 0 && t_.first_row != nullptr && t_.first_row[first_ + r + a] > first_ + r) return;
+      const float* const row = dy.at(h, r + a, n) - k.newer();
+      for (int v = 0; v < kStepVectors; ++v) {
+        Float sum{};
+        for (int64_t b = 0; b < k.keys; ++b)
+          sum = broadcast(turned[a * k.keys + b]) * load(row + b + v * kLanes) + sum;
+        if (k.masked) sum = choose(lanes_of(seen(r + a, n), v), sum, Float{});
+        store(dx + v * kLanes, load(dx + v * kLanes) + sum);
+      }
+    }
+  }
+
+  // Adds dy[r] x rows r - (cq - 1) ... r to the sums of the kernel.
+  void correlate(const StepMap& dy, const StepMap& x, int64_t n, Rows rows, const Kernel& k,
+                 float* sums) const {
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      float* const to = sums + h * k.taps() * kLanes;
+      for (int64_t r = rows.begin; r < rows.end; r += kCorrelatedRows) {
+        const int64_t end = r + kCorrelatedRows < rows.end ? r + kCorrelatedRows : rows.end;
+        if (whole({r, end}, n, k)) {
+          correlate_rows(k.rows, dy.at(h, r, n), dy.row, x.at(h, r - (k.rows - 1), n) - k.older(),
+                         end - r, k.keys, to);
+          continue;
+        }
+        for (int64_t row = r; row < end; ++row) {
+          if (!exists(first_ + row)) continue;
+          const Windows w = windows_of(x, h, row, n, k);
+          correlate_row(dy.at(h, row, n), w.row + w.left_out, k.rows - w.left_out, k.keys,
+                        to + w.left_out * k.keys * kLanes);
+        }
+      }
+    }
+  }
+
+  const MixingGradientTask<T>& t_;
+  const GradientMaps m_;
+  const int64_t frame_, earlier_, first_weighted_;
+  const bool eq4_;
+  int64_t strip_ = 0, first_ = 0;  // the strip, and the query of row 0 of its frame
+  int64_t first_step_ = 0, steps_ = 0;
+};
+
+}  // namespace
+}  // namespace fovea::kernels
