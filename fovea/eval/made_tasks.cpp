@@ -151,7 +151,8 @@ Task document_task(DocumentPrompt style) {
           .kind = TaskKind::generate,
           .chance = 0.0,
           .metrics = {ruler ? string_match_part() : substring_exact_match()},
-          .stop = {"\n"},
+          // Not at the end of a line: small models put the answer on the next one.
+          .stop = {"\nQuestion:"},
           .max_tokens = kDocumentAnswerTokens,
           .items = [style, name](const TaskInput& input) {
             const auto set = std::make_shared<const QuestionSet>(read_questions(
