@@ -82,7 +82,7 @@ TEST_F(MadeTasksVerb, RefusesLengthsWithoutRoomAndTasksWithoutTheirData) {
   EXPECT_THAT(small.err, HasSubstr("100"));
   const Finished zero = eval({"niah_single_1", "--lengths", "0"});
   EXPECT_EQ(zero.code, 2);
-  EXPECT_THAT(zero.err, HasSubstr("at least 1"));
+  EXPECT_THAT(zero.err, HasSubstr("1 to"));
   const Finished data = eval({"icl_banking77"});
   EXPECT_EQ(data.code, 2);
   EXPECT_THAT(data.err, HasSubstr("--data"));
