@@ -179,7 +179,9 @@ class FusedMixing : public torch::autograd::Function<FusedMixing> {
                                const c10::intrusive_ptr<MixingCall>& call) {
     const variable_list given{q,          k,        v, tau, sink, kernel_before, kernel_after,
                               mix_before, mix_after};
-    const auto [x, mixing] = operands_of(given);
+    const auto operands = operands_of(given);
+    const FusedOperands& x = operands.first;
+    const MixingOperands& mixing = operands.second;
     const auto floats = q.options().dtype(at::kFloat);
     const at::Tensor out =
         empty_by_token({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
@@ -207,7 +209,9 @@ class FusedMixing : public torch::autograd::Function<FusedMixing> {
     const variable_list s = ctx->get_saved_variables();
     const auto call =
         c10::static_intrusive_pointer_cast<MixingCall>(ctx->saved_data["call"].toCapsule());
-    const auto [x, mixing] = operands_of(s);
+    const auto operands = operands_of(s);
+    const FusedOperands& x = operands.first;
+    const MixingOperands& mixing = operands.second;
     const at::Tensor &out = s[9], &lse = s[10], &row_sums = s[11];
     const at::Tensor dout =
         grads[0].defined() ? contiguous_rows(grads[0].to(out.scalar_type())) : at::zeros_like(out);
