@@ -106,11 +106,13 @@ std::shared_ptr<const Corpus> read_corpus(const DataConfig& data, const fs::path
   });
 }
 
-/// Full attention and top-1, top-2 behind contexts of T, 2T and 4T tokens of text.
+/// Ends the use of `model` for anything but inference. Full attention and top-1, top-2 behind
+/// contexts of T, 2T and 4T tokens of text.
 void measure_speeds(Transformer& model, const Tokenizer& tokenizer, const std::string& text,
                     int64_t length, const RetrofitCallbacks& callbacks, RetrofitResult& result) {
   constexpr int64_t kLongest = 4, kGroups = 2;
   const ComputeOptions before = model.compute();
+  model.hold_matrices_in(before.dtype);  // as `fovea generate` holds them
   std::vector<int32_t> tokens;
   tokenizer.append(text, tokens);
   for (int64_t context = length; context <= kLongest * length; context *= 2) {
