@@ -35,6 +35,9 @@ model: ## a real model to talk with: SmolLM2-135M-Instruct (93 MB), into the cac
 	@scripts/fetch-model.sh
 
 ifdef T
+retrofit: program model ## put Focus on SmolLM2-135M (TEXT=your.txt, MINUTES=4): a table and runs/retrofit/report.html
+	@scripts/retrofit.sh $(if $(TEXT),"$(TEXT)",torch-python) $(if $(MINUTES),$(MINUTES),4) $(ARGS)
+
 test: setup
 	@scripts/test-some.sh $(JOBS) '$(T)'
 else

@@ -219,6 +219,7 @@ class Scorer {
     }
     if (!filled_up) return;
     std::vector<int64_t> lengths;
+    lengths.reserve(rows.size());
     for (const auto& row : rows) lengths.push_back(before + std::ssize(row));
     state.truncate(lengths);
   }
