@@ -12,7 +12,7 @@ JOBS ?= $(shell scripts/jobs.sh)
 TEXT ?=
 ARGS ?=
 
-.PHONY: help setup build program demo model test quick test-debug sanitize sanitize-changed sanitize-threads check format lint docs bench bench-pages support python-peers clean
+.PHONY: help setup build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads check format lint docs bench bench-pages support python-peers clean
 
 help: ## this list
 	@echo "Fovea. Targets (each does what it needs first):"
@@ -34,10 +34,10 @@ demo: program ## train and compare attention variants on real text (TEXT=your.tx
 model: ## a real model to talk with: SmolLM2-135M-Instruct (93 MB), into the cache folder
 	@scripts/fetch-model.sh
 
-ifdef T
 retrofit: program model ## put Focus on SmolLM2-135M (TEXT=your.txt, MINUTES=4): a table and runs/retrofit/report.html
 	@scripts/retrofit.sh $(if $(TEXT),"$(TEXT)",torch-python) $(if $(MINUTES),$(MINUTES),4) $(ARGS)
 
+ifdef T
 test: setup
 	@scripts/test-some.sh $(JOBS) '$(T)'
 else
