@@ -66,8 +66,11 @@ void write(const Options& options, const Globals& globals) {
   require_new(options.out);
   const fs::path from = find_model(options.model);
   const LoadedModel loaded = load_model(from);
-  Adapter adapter = adapter_of(loaded.model);
-  adapter.base_name = options.base.empty() ? base_of_run(from) : options.base;
+  const std::string base = options.base.empty() ? base_of_run(from) : options.base;
+  std::optional<ModelConfig> config;  // of the base, where it is on this machine
+  if (fs::exists(base)) config = load_model_config(find_model(base));
+  Adapter adapter = adapter_of(loaded.model, config ? &*config : nullptr);
+  adapter.base_name = base;
   write_folder(options.out,
                [&](const fs::path& folder) { write_adapter(folder, loaded.config, adapter); });
   report(options, globals, "an adapter folder", loaded.config, adapter);

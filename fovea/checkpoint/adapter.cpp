@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "fovea/base/error.h"
+#include "fovea/config/reader.h"
 #include "fovea/nn/lora.h"
 
 namespace fovea {
@@ -27,8 +28,39 @@ void require_lora(const ModelConfig& config) {
 
 bool added(const Parameter& p) { return p.origin == Parameter::Origin::added; }
 
-bool attention_of_its_own(const Transformer& model) {
-  return model.config().attention != base_attention(model.config().attention);
+// The model's config without what was added to `base`; UnsupportedError where nothing was.
+ModelConfig config_without(const ModelConfig& config, const ModelConfig* base) {
+  ModelConfig rest = config;
+  if (base != nullptr) {
+    rest.lora = base->lora;
+    rest.attention = base->attention;
+  } else if (config.lora.active()) {
+    rest.lora = {};
+  } else {
+    rest.attention = base_attention(config.attention);
+  }
+  require<UnsupportedError>(rest != config, kWhere,
+                            "this model has no adapter and no attention mechanism of its own; give "
+                            "a run trained with model.lora or model.attention, or a PEFT folder");
+  return rest;
+}
+
+// What the base's attention has already must be what the adapter was trained beside.
+void check_attention(const AttentionSettings& base, const AttentionSettings& adapter) {
+  require<UnsupportedError>(base != adapter, kWhere,
+                            "this model has the adapter's attention mechanisms already; give the "
+                            "base that it was trained on");
+  const auto keys = [](const AttentionSettings& settings) {
+    return fields_to_json(settings).flatten();
+  };
+  const auto ours = keys(base), neutral = keys(base_attention(base)), theirs = keys(adapter);
+  for (const auto& [key, value] : ours.items()) {
+    const bool set = !neutral.contains(key) || neutral[key] != value;
+    require<CheckpointError>(!set || (theirs.contains(key) && theirs[key] == value), kWhere,
+                             "the adapter is for another base: its attention has {} = {}, and the "
+                             "adapter was trained with {}",
+                             key, value.dump(), theirs.contains(key) ? theirs[key].dump() : "none");
+  }
 }
 
 void copy_given(Parameter& to, const Adapter& adapter) {
@@ -138,19 +170,17 @@ at::Tensor sample_of_base(const Transformer& model) {
   return rows.empty() ? at::zeros({0, kNumbers}) : at::stack(rows);
 }
 
-Adapter adapter_of(const Transformer& model) {
-  const ModelConfig& config = model.config();
-  Adapter adapter{.settings = config.lora,
+Adapter adapter_of(const Transformer& model, const ModelConfig* base) {
+  const ModelConfig &config = model.config(), rest = config_without(config, base);
+  Adapter adapter{.settings = rest.lora.active() ? LoraSettings{} : config.lora,
                   .tensors = {},
                   .attention = {},
                   .base_name = "",
                   .base_sample = sample_of_base(model)};
-  if (attention_of_its_own(model)) adapter.attention = config.attention;
-  require<UnsupportedError>(adapter.settings.active() || adapter.attention.has_value(), kWhere,
-                            "this model has no adapter and no attention mechanism; give a run "
-                            "trained with model.lora or model.attention, or a PEFT folder");
+  if (rest.attention != config.attention) adapter.attention = config.attention;
+  const Transformer bare(rest, 0, at::kCPU, FirstNumbers::awaited);  // for its names
   for (const Parameter& p : model.parameters().all()) {
-    if (added(p))
+    if (bare.parameters().find(p.name) == nullptr)
       adapter.tensors.emplace(p.name, p.value.detach().to(at::kCPU, at::kFloat).clone());
   }
   return adapter;
@@ -164,9 +194,7 @@ Transformer with_adapter(const Transformer& base, const Adapter& adapter) {
     config.lora = adapter.settings;
   }
   if (adapter.attention) {
-    require<UnsupportedError>(!attention_of_its_own(base), kWhere,
-                              "this model has attention mechanisms already, and the adapter brings "
-                              "others; give the base that it was trained on");
+    check_attention(config.attention, *adapter.attention);
     require<CheckpointError>(
         base_attention(*adapter.attention) == base_attention(config.attention), kWhere,
         "the adapter is for another base: masks, soft-cap or biases of its attention differ");
@@ -176,13 +204,8 @@ Transformer with_adapter(const Transformer& base, const Adapter& adapter) {
   return copy_of(base, config.resolved(config.vocab_size), &adapter);
 }
 
-Transformer without_adapter(const Transformer& model) {
-  ModelConfig config = model.config();
-  require<UnsupportedError>(config.lora.active() || attention_of_its_own(model), kWhere,
-                            "this model has no adapter; it is a base itself");
-  config.lora = {};
-  config.attention = base_attention(config.attention);
-  return copy_of(model, config, nullptr);
+Transformer without_adapter(const Transformer& model, const ModelConfig* base) {
+  return copy_of(model, config_without(model.config(), base), nullptr);
 }
 
 Transformer merge_adapter(const Transformer& model) {

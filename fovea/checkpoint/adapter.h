@@ -39,16 +39,17 @@ AttentionSettings base_attention(const AttentionSettings& attention);
 /// format moves them a little, another model makes others of them.
 at::Tensor sample_of_base(const Transformer& model);
 
-/// A copy of everything that was added to the model. UnsupportedError where nothing was.
-Adapter adapter_of(const Transformer& model);
+/// A copy of everything that was added to a model of `base`. Without `base`: the model's LoRA, or
+/// where it has none its attention mechanisms. UnsupportedError where nothing was added.
+Adapter adapter_of(const Transformer& model, const ModelConfig* base = nullptr);
 
 /// Copies of a model, on its device and with the default compute options.
 ///
-/// with_adapter(): UnsupportedError where the model has LoRA, or attention of its own, and the
-/// adapter brings it; CheckpointError where the adapter is for another base.
+/// with_adapter(): UnsupportedError where the model has already what the adapter brings;
+/// CheckpointError where the adapter is for another base.
 Transformer with_adapter(const Transformer& base, const Adapter& adapter);
-/// The base. UnsupportedError where nothing was added.
-Transformer without_adapter(const Transformer& model);
+/// The model without what adapter_of() takes. UnsupportedError where nothing was added.
+Transformer without_adapter(const Transformer& model, const ModelConfig* base = nullptr);
 /// W + s B A (rounded once, from float64) and no LoRA; attention stays. UnsupportedError for a
 /// model without LoRA.
 Transformer merge_adapter(const Transformer& model);

@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kCopyWindows = 8;
+constexpr const char *kAdapter = "adapter", *kPhases = "phases";
 
 /// Rows of the validation part as texts, each about one window long.
 std::vector<ScoreDocument> validation_texts(const Corpus& corpus, int64_t length, int64_t tokens) {
@@ -78,22 +79,30 @@ RetrofitScore score_model(const std::string& name, const Transformer& model,
   return score;
 }
 
-/// The model of a finished phase with its groups soft, as an adapter holds it.
-Adapter adapter_of_run(const RetrofitPhase& last, const std::string& base) {
-  LoadedModel loaded = load_model(resolve_model_folder(last.recipe.run_folder));
-  Adapter adapter = adapter_of(loaded.model);
-  if (adapter.attention && adapter.attention->spec.focus.gate == FocusSpec::Gate::hard)
-    adapter.attention->spec.focus.gate = FocusSpec::Gate::log;
-  adapter.base_name = base;
+/// What the phases added to a model of `base`, with the gate of the first one: the last may have
+/// trained beside hard groups.
+Adapter adapter_of_phases(const std::vector<RetrofitPhase>& phases, const ModelConfig& base,
+                          const std::string& base_name) {
+  const LoadedModel loaded = load_model(resolve_model_folder(phases.back().recipe.run_folder));
+  Adapter adapter = adapter_of(loaded.model, &base);
+  if (adapter.attention)
+    adapter.attention->spec.focus.gate = phases.front().recipe.model.attention.spec.focus.gate;
+  adapter.base_name = base_name;
   return adapter;
 }
 
-void write_result(const fs::path& path, const fs::path& adapter_path, const ModelConfig& base,
-                  const Adapter& adapter) {
-  // An adapter of an earlier, shorter budget makes room.
-  if (fs::exists(adapter_path)) fs::remove_all(adapter_path);
-  write_folder(adapter_path, [&](const fs::path& folder) { write_adapter(folder, base, adapter); });
-  sync_folder(path);
+/// Refuses to take the place of a folder that no retrofit wrote.
+void check_out(const fs::path& out) {
+  require<InputError>(!fs::exists(out / kAdapter) || fs::exists(out / kPhases), out.string(),
+                      "the folder holds an '{}' that no retrofit wrote; give another --out",
+                      kAdapter);
+}
+
+void replace_adapter(const fs::path& path, const ModelConfig& base, const Adapter& adapter) {
+  write_folder(path, [&](const fs::path& folder) {
+    write_adapter(folder, base, adapter);
+    fs::remove_all(path);  // of an earlier, shorter budget
+  });
 }
 
 /// The texts as tokens of the base, one corpus for all phases.
@@ -208,6 +217,7 @@ RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallba
   const fs::path base_folder = resolve_model_folder(options.model, callbacks.train.warning);
   const ModelConfig config = load_model_config(base_folder);
   const std::vector<RetrofitPhase> phases = plan_retrofit(options, config);
+  check_out(options.out);
   RetrofitResult result;
   for (const RetrofitKind* kind : chosen_kinds(options.with, config))
     result.kinds.emplace_back(kind->name);
@@ -216,9 +226,9 @@ RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallba
     if (callbacks.phase) callbacks.phase(phase);
     result.phases.push_back(Trainer(phase.recipe, callbacks.train, corpus).run());
   }
-  result.adapter = options.out / "adapter";
-  const Adapter adapter = adapter_of_run(phases.back(), options.model);
-  write_result(options.out, result.adapter, config, adapter);
+  result.adapter = options.out / kAdapter;
+  const Adapter adapter = adapter_of_phases(phases, config, options.model);
+  replace_adapter(result.adapter, config, adapter);
   measure(options, phases.back().recipe.train, base_folder, adapter, *corpus, callbacks, result);
   write_file(options.out / "retrofit.json", result.to_json().dump(2) + "\n");
   write_file(options.out / "report.html", retrofit_html(page_of(options, result)));

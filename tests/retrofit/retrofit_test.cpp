@@ -113,7 +113,8 @@ TEST_F(Retrofit, TheAdapterGivesTheTrainedModelOnItsBase) {
         with_adapter(loaded.model, read_adapter(result.adapter, loaded.config));
     const LoadedModel trained = load_model(result.phases.back().checkpoint);
     EXPECT_TRUE(outputs(again).equal(outputs(trained.model))) << with.front();
-    EXPECT_TRUE(outputs(without_adapter(again)).equal(outputs(loaded.model))) << with.front();
+    EXPECT_TRUE(outputs(without_adapter(again, &loaded.config)).equal(outputs(loaded.model)))
+        << with.front();
     EXPECT_EQ(result.retention.has_value(), with.front() == "focus");
     EXPECT_GT(result.before.perplexity, 1.0);
     EXPECT_GT(result.after.copy, 1.0);
@@ -170,6 +171,41 @@ TEST_F(Retrofit, AdaptersOfAnotherBaseAreRefused) {
   Transformer adapted = with_adapter(base().model, read_adapter(result.adapter, config));
   EXPECT_ERROR(UnsupportedError, with_adapter(adapted, read_adapter(result.adapter, config)),
                "already");
+}
+
+TEST_F(Retrofit, AFolderThatNoRetrofitWroteIsLeftAlone) {
+  make_folders(folder_ / "out" / "adapter");
+  write_file(folder_ / "out" / "adapter" / "mine.txt", "mine");
+  EXPECT_ERROR(InputError, run_retrofit(options({"focal"}), {}), "no retrofit wrote", "--out");
+  EXPECT_EQ(read_file(folder_ / "out" / "adapter" / "mine.txt"), "mine");
+}
+
+// The base keeps its own mechanism, and the adapter holds the new one alone.
+TEST_F(Retrofit, ABaseWithAMechanismOfItsOwnGetsAnother) {
+  Recipe recipe = tiny_recipe(folder_.path());
+  recipe.model.heads = recipe.model.kv_heads = 2;
+  recipe.model.attention.spec.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::none};
+  recipe.run_folder = (folder_ / "mixed").string();
+  recipe.train.steps = 4;
+  Trainer(recipe).run();
+  for (const char* kind : {"lora", "focal"}) {
+    RetrofitOptions asked = options({kind}, std::string("out-") + kind);
+    asked.model = (folder_ / "mixed").string();
+    std::erase_if(asked.overrides,
+                  [](const std::string& key) { return key.starts_with("model.attention.focus"); });
+    const RetrofitResult result = run_retrofit(asked, {});
+    const LoadedModel loaded = load_model(resolve_model_folder(folder_ / "mixed"));
+    const Adapter adapter = read_adapter(result.adapter, loaded.config);
+    for (const auto& [name, tensor] : adapter.tensors)
+      EXPECT_EQ(name.find("head_mix"), std::string::npos) << name;
+    EXPECT_EQ(adapter.attention.has_value(), std::string(kind) == "focal");
+    const LoadedModel trained = load_model(result.phases.back().checkpoint);
+    EXPECT_TRUE(outputs(with_adapter(loaded.model, adapter)).equal(outputs(trained.model))) << kind;
+    // The plain base has no head mixing for it to stand beside; LoRA fits its shapes all the same.
+    if (adapter.attention) {
+      EXPECT_ERROR(CheckpointError, with_adapter(base().model, adapter), "head_mix");
+    }
+  }
 }
 
 TEST_F(Retrofit, ImpossibleOnesAreRefusedByName) {
