@@ -26,7 +26,8 @@ namespace {
 constexpr int64_t kCopyWindows = 16;
 
 struct Options {
-  std::string model, adapter, weights = "stored", dtype = "float32";
+  std::string model, weights = "stored", dtype = "float32";
+  ModelChange change;
   EvalTaskOptions tasks;
   EvalTextOptions written;
   std::vector<std::string> texts;
@@ -99,7 +100,7 @@ void run(const Options& options, const Globals& globals) {
                       given == 0 ? "none" : "several; leave all but one out");
   const at::ScalarType dtype = choose_dtype(
       parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{})), at::kCPU);
-  LoadedModel loaded = load_adapted(find_model(options.model), options.adapter, at::kCPU,
+  LoadedModel loaded = load_changed(find_model(options.model), options.change, at::kCPU,
                                     matrix_storage(options.weights, dtype, at::kCPU));
   loaded.model.compute().dtype = dtype;
   choose_focus(loaded.model, options.focus, options.top_k, "--top-k");
@@ -187,7 +188,7 @@ Verb add_eval_verb(Command& app, Globals& globals) {
                  "models with Focus: every --top-k, beside a window with sinks that keeps as many "
                  "pairs, and random groups");
   add_weights_option(*verb, options->weights);
-  verb->add_option("--adapter", options->adapter, "LoRA adapter to put on: a folder of PEFT");
+  add_change_options(*verb, options->change);
   verb->add_option("--copy", options->copy,
                    "also the perplexity of so many tokens the second time they come; 0 = not")
       ->check(in_range(ranges::kPositionCounts));

@@ -19,9 +19,10 @@ namespace fovea::cli {
 namespace {
 
 struct Options {
-  std::string model, out, adapter, gguf, dtype = "stored";
+  std::string model, out, gguf, dtype = "stored";
   bool fold = false, merge = false;
   double shard_gigabytes = 5;
+  ModelChange change;
 };
 
 constexpr std::array<std::string_view, 4> kDtypes{"float32", "bfloat16", "float16", "stored"};
@@ -85,7 +86,7 @@ void run(const Options& options, const Globals& globals) {
   require<InputError>(!std::filesystem::exists(out), options.out,
                       "expected a {} that is not there yet; remove it, or give another name",
                       options.gguf.empty() ? "folder" : "file");
-  const LoadedModel loaded = load_adapted(from, options.adapter);
+  const LoadedModel loaded = load_changed(from, options.change);
   std::optional<Transformer> merged, folded;
   if (options.merge) merged.emplace(merge_adapter(loaded.model));
   const Transformer& whole = merged ? *merged : loaded.model;
@@ -146,7 +147,7 @@ Verb add_export_verb(Command& app, Globals& globals) {
   verb->add_flag("--fold", options->fold,
                  "put a constant temperature into the weights: standard attention, same numbers");
   verb->add_flag("--merge", options->merge, "put the LoRA adapter into the weights (spec 5.1)");
-  verb->add_option("--adapter", options->adapter, "LoRA adapter to put on first: a folder of PEFT");
+  add_change_options(*verb, options->change);
   verb->add_option(
           "--dtype", options->dtype,
           "of the weights: float32, bfloat16, float16, or stored: as the model's own files "

@@ -16,7 +16,8 @@ namespace {
 
 struct Options {
   std::vector<std::string> models;
-  std::string adapter, text, text_file, out = "inspect";
+  std::string text, text_file, out = "inspect";
+  ModelChange change;
   InspectOptions inspect;
   bool hard = false;
 };
@@ -27,12 +28,14 @@ std::string text_of(const Options& options) {
   return options.text.empty() ? read_input(options.text_file) : options.text;
 }
 
-InspectModel inspect_folder(const std::string& name, const std::string& adapter,
+InspectModel inspect_folder(const std::string& name, const ModelChange& change,
                             const std::string& text, const Options& options) {
-  LoadedModel loaded = load_adapted(find_model(name), adapter);
+  LoadedModel loaded = load_changed(find_model(name), change);
   if (options.hard) loaded.model.compute().focus = FocusMode::hard;
-  return inspect_model(adapter.empty() ? name : fmt::format("{} + {}", name, adapter), loaded.model,
-                       *loaded.tokenizer, text, options.inspect);
+  std::string shown = name;
+  for (const auto* added : {&change.adapters, &change.attention})
+    for (const std::string& one : *added) shown += " + " + one;
+  return inspect_model(shown, loaded.model, *loaded.tokenizer, text, options.inspect);
 }
 
 void print_summary(const InspectResult& result, const std::filesystem::path& folder) {
@@ -65,10 +68,10 @@ void run(const Options& options, const Globals& globals) {
   make_folders(folder);  // before the work whose result it takes
   InspectResult result{.text = text};
   for (const std::string& name : options.models)
-    result.models.push_back(inspect_folder(name, "", text, options));
-  // The last model once more with its adapter: what it changed stands beside what was there.
-  if (!options.adapter.empty())
-    result.models.push_back(inspect_folder(options.models.back(), options.adapter, text, options));
+    result.models.push_back(inspect_folder(name, {}, text, options));
+  // The last model once more with its change: what is new stands beside what was there.
+  if (!options.change.adapters.empty() || !options.change.attention.empty())
+    result.models.push_back(inspect_folder(options.models.back(), options.change, text, options));
   const InspectModel& first = result.models.front();
   if (!first.maps.empty()) result.tokens = std::ssize(first.maps.front().tokens);
   write_file(folder / "inspect.html", inspect_html(result));
@@ -91,8 +94,7 @@ Verb add_inspect_verb(Command& app, Globals& globals) {
   verb.parser
       ->add_option("MODEL", options->models, "run, checkpoint or model folders, side by side")
       ->required();
-  verb.parser->add_option("--adapter", options->adapter,
-                          "LoRA adapter (a folder of PEFT): the last model is shown with it too");
+  add_change_options(*verb.parser, options->change);
   verb.parser->add_option("--text", options->text, "the text");
   verb.parser->add_option("--text-file", options->text_file, "a file with the text");
   verb.parser->add_option("--tokens", options->inspect.tokens, "of the text, at most")

@@ -7,12 +7,16 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <nlohmann/json.hpp>
+
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
 #include "fovea/nn/lora.h"
 
 namespace fovea {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr const char* kWhere = "adapter";
 
@@ -45,22 +49,35 @@ ModelConfig config_without(const ModelConfig& config, const ModelConfig* base) {
   return rest;
 }
 
-// What the base's attention has already must be what the adapter was trained beside.
-void check_attention(const AttentionSettings& base, const AttentionSettings& adapter) {
-  require<UnsupportedError>(base != adapter, kWhere,
+// Lays what `theirs` sets over `ours`; `neutral` sets nothing. Lists are one value.
+void lay_over(Json& ours, const Json& theirs, const Json& neutral, const std::string& where) {
+  for (const auto& [key, value] : theirs.items()) {
+    const std::string place = where.empty() ? key : where + "." + key;
+    Json& own = ours[key];
+    const Json& unset = neutral[key];
+    if (value.is_object()) {
+      lay_over(own, value, unset, place);
+    } else if (value != unset) {
+      require<CheckpointError>(own == unset || own == value, kWhere,
+                               "the adapter is for another base: its attention has {} = {}, and "
+                               "the adapter brings {}",
+                               place, own.dump(), value.dump());
+      own = value;
+    }
+  }
+}
+
+// The attention of a model with an adapter: both may bring mechanisms, not the same key.
+AttentionSettings joined_attention(const AttentionSettings& base,
+                                   const AttentionSettings& adapter) {
+  Json all = fields_to_json(base);
+  lay_over(all, fields_to_json(adapter), fields_to_json(base_attention(base)), "");
+  AttentionSettings joined;
+  read_fields(parse_json(all.dump(), kWhere), joined);
+  require<UnsupportedError>(joined != base, kWhere,
                             "this model has the adapter's attention mechanisms already; give the "
                             "base that it was trained on");
-  const auto keys = [](const AttentionSettings& settings) {
-    return fields_to_json(settings).flatten();
-  };
-  const auto ours = keys(base), neutral = keys(base_attention(base)), theirs = keys(adapter);
-  for (const auto& [key, value] : ours.items()) {
-    const bool set = !neutral.contains(key) || neutral[key] != value;
-    require<CheckpointError>(!set || (theirs.contains(key) && theirs[key] == value), kWhere,
-                             "the adapter is for another base: its attention has {} = {}, and the "
-                             "adapter was trained with {}",
-                             key, value.dump(), theirs.contains(key) ? theirs[key].dump() : "none");
-  }
+  return joined;
 }
 
 void copy_given(Parameter& to, const Adapter& adapter) {
@@ -75,7 +92,9 @@ void copy_given(Parameter& to, const Adapter& adapter) {
 }
 
 // A model of `config` with every parameter that `from` has, and those that `adapter` brings.
-Transformer copy_of(const Transformer& from, const ModelConfig& config, const Adapter* adapter) {
+// Others are drawn where `drawn`, which gets their names, is given.
+Transformer copy_of(const Transformer& from, const ModelConfig& config, const Adapter* adapter,
+                    std::vector<std::string>* drawn = nullptr) {
   const at::NoGradGuard no_grad;
   Transformer to(config, 0, from.device(), FirstNumbers::awaited);
   size_t given = 0;
@@ -86,6 +105,9 @@ Transformer copy_of(const Transformer& from, const ModelConfig& config, const Ad
     } else if (adapter != nullptr) {
       copy_given(p, *adapter);
       ++given;
+    } else if (drawn != nullptr) {
+      to.parameters().draw(p);
+      drawn->push_back(p.name);
     }
   }
   if (adapter != nullptr && given != adapter->tensors.size()) {
@@ -194,14 +216,18 @@ Transformer with_adapter(const Transformer& base, const Adapter& adapter) {
     config.lora = adapter.settings;
   }
   if (adapter.attention) {
-    check_attention(config.attention, *adapter.attention);
     require<CheckpointError>(
         base_attention(*adapter.attention) == base_attention(config.attention), kWhere,
         "the adapter is for another base: masks, soft-cap or biases of its attention differ");
-    config.attention = *adapter.attention;
+    config.attention = joined_attention(config.attention, *adapter.attention);
   }
   check_base(base, adapter);
   return copy_of(base, config.resolved(config.vocab_size), &adapter);
+}
+
+Transformer with_config(const Transformer& model, const ModelConfig& config,
+                        std::vector<std::string>& drawn) {
+  return copy_of(model, config, nullptr, &drawn);
 }
 
 Transformer without_adapter(const Transformer& model, const ModelConfig* base) {

@@ -45,9 +45,14 @@ Adapter adapter_of(const Transformer& model, const ModelConfig* base = nullptr);
 
 /// Copies of a model, on its device and with the default compute options.
 ///
-/// with_adapter(): UnsupportedError where the model has already what the adapter brings;
-/// CheckpointError where the adapter is for another base.
+/// with_adapter(): attention of the adapter joins that of the model. UnsupportedError where the
+/// model has already what the adapter brings; CheckpointError where the adapter is for another
+/// base, or both set one key.
 Transformer with_adapter(const Transformer& base, const Adapter& adapter);
+/// The same weights under another resolved config; parameters that they lack are drawn, and their
+/// names go to `drawn`.
+Transformer with_config(const Transformer& model, const ModelConfig& config,
+                        std::vector<std::string>& drawn);
 /// The model without what adapter_of() takes. UnsupportedError where nothing was added.
 Transformer without_adapter(const Transformer& model, const ModelConfig* base = nullptr);
 /// W + s B A (rounded once, from float64) and no LoRA; attention stays. UnsupportedError for a

@@ -249,9 +249,10 @@ struct OpenedWeights {
   FamilyWeights family{""};  // as they are
 };
 
-/// Fills every parameter of a model that was just made.
-void fill_model(const FamilyWeights& family, const WeightSource& file, Transformer& model,
-                const MatrixStorage& matrices) {
+/// Fills every parameter of a model that was just made; `changed`: added ones may be drawn.
+void fill_model(const FamilyWeights& family, const WeightSource& file, LoadedModel& loaded,
+                const MatrixStorage& matrices, bool changed) {
+  Transformer& model = loaded.model;
   WeightFill fill(model, matrices, [&](const Parameter& parameter) {
     const StoredTensor* stored = file.find(parameter.name);
     return stored != nullptr ? stored->packed : std::nullopt;
@@ -263,9 +264,12 @@ void fill_model(const FamilyWeights& family, const WeightSource& file, Transform
   };
   const Mismatch mismatch = read_weights(family, file, model.parameters(), set);
   if (!mismatch.missing.empty()) fail_names(file.path(), "missing tensors", mismatch.missing);
-  if (!mismatch.missing_added.empty()) {
+  if (!mismatch.missing_added.empty() && !changed) {
     fail_names(file.path(), "missing tensors", mismatch.missing_added);
   }
+  for (const std::string& name : mismatch.missing_added)
+    model.parameters().draw(*model.parameters().find(name));
+  loaded.drawn = mismatch.missing_added;
   if (!mismatch.shapes.empty()) fail_names(file.path(), "wrong shapes", mismatch.shapes);
   const auto unexpected = unexpected_names(family, file, model);
   if (!unexpected.empty()) fail_names(file.path(), "unexpected tensors", unexpected);
@@ -278,14 +282,16 @@ void require_room(const fs::path& path, const Tokenizer& tokenizer, const ModelC
                         tokenizer.vocab_size(), config.vocab_size);
 }
 
-LoadedModel load_file(const fs::path& path, at::Device device, const MatrixStorage& matrices) {
+LoadedModel load_file(const fs::path& path, at::Device device, const MatrixStorage& matrices,
+                      const ConfigChange& change) {
   using Blocks = ModelFile::Blocks;
   const bool kept = matrices.as_stored && !matrices.packed;
   const auto file = open_model_file(path, kept ? Blocks::kept : Blocks::unpacked);
-  LoadedModel loaded{file->config(), Transformer(file->config(), 0, device, FirstNumbers::awaited),
+  const ModelConfig config = change ? change(file->config()) : file->config();
+  LoadedModel loaded{config, Transformer(config, 0, device, FirstNumbers::awaited),
                      file->tokenizer(), file->chat_template()};
   require_room(path, *loaded.tokenizer, loaded.config);
-  fill_model(FamilyWeights(""), *file, loaded.model, matrices);
+  fill_model(FamilyWeights(""), *file, loaded, matrices, static_cast<bool>(change));
   return loaded;
 }
 
@@ -331,9 +337,10 @@ at::ScalarType stored_dtype(const Transformer& model) {
   return most == numbers.end() ? at::kFloat : most->first;
 }
 
-LoadedModel load_model(const fs::path& folder, at::Device device, const MatrixStorage& matrices) {
-  if (const auto file = find_model_file(folder)) return load_file(*file, device, matrices);
-  const ModelConfig config = load_model_config(folder);
+LoadedModel load_model(const fs::path& folder, at::Device device, const MatrixStorage& matrices,
+                       const ConfigChange& change) {
+  if (const auto file = find_model_file(folder)) return load_file(*file, device, matrices, change);
+  const ModelConfig stored = load_model_config(folder), config = change ? change(stored) : stored;
   const fs::path tokenizer_path =
       existing_file(folder, find_tokenizer_file(folder).filename().string());
   const WeightFiles file(folder);
@@ -346,7 +353,7 @@ LoadedModel load_model(const fs::path& folder, at::Device device, const MatrixSt
   require_room(folder, *tokenizer, config);
   LoadedModel loaded{config, Transformer(config, 0, device, FirstNumbers::awaited),
                      std::move(tokenizer), chat_template_of(folder)};
-  fill_model(family_of(folder), file, loaded.model, matrices);
+  fill_model(family_of(folder), file, loaded, matrices, static_cast<bool>(change));
   return loaded;
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -26,8 +27,12 @@ struct LoadedModel {
   ModelConfig config;
   Transformer model;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::string chat_template;  ///< Jinja text; "" where the files hold none
+  std::string chat_template;            ///< Jinja text; "" where the files hold none
+  std::vector<std::string> drawn = {};  ///< parameters that a ConfigChange brought
 };
+
+/// Makes another attention of a config before its model is built; the result is resolved.
+using ConfigChange = std::function<ModelConfig(const ModelConfig&)>;
 
 /// How weights are written.
 struct SaveOptions {
@@ -57,9 +62,10 @@ void save_model(const std::filesystem::path& folder, const Transformer& model,
 /// Of a model folder, a .gguf or .bin file, or a folder with one .gguf file and no config.json
 /// (model_file.h). Reads each number once from the mapped files into where the model reads it:
 /// matrices as `matrices` says, all else in float32. CheckpointError naming missing and unexpected
-/// tensors and wrong shapes; MemoryNeeded.
+/// tensors and wrong shapes; MemoryNeeded. Under `change`, parameters that mechanisms add may be
+/// missing, and are drawn.
 LoadedModel load_model(const std::filesystem::path& folder, at::Device device = at::kCPU,
-                       const MatrixStorage& matrices = {});
+                       const MatrixStorage& matrices = {}, const ConfigChange& change = {});
 
 /// The number format of most of a model's weights, as they were stored.
 at::ScalarType stored_dtype(const Transformer& model);

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "fovea/base/error.h"
+#include "fovea/config/reader.h"
 #include "fovea/eval/item_log.h"
 #include "fovea/eval/loglikelihood.h"
 #include "fovea/eval/scoring.h"
@@ -129,6 +130,7 @@ class TaskRun {
                                       {"lengths", input.lengths},
                                       {"context", engine_.context()},
                                       {"dtype", at::toString(compute.dtype)},
+                                      {"attention", fields_to_json(model_.config().attention)},
                                       {"focus", enum_name(compute.focus)},
                                       {"focus_top_k", compute.focus_change.top_k}}}});
     for (const ItemRecord& record : log_->earlier()) {

@@ -148,6 +148,52 @@ TEST_F(AdapterVerb, GoesFromARunToPeftOntoTheBaseIntoItAndOutAgain) {
   EXPECT_NE(models[0]["layers"][0]["entropy"], models[1]["layers"][0]["entropy"]);
 }
 
+TEST_F(AdapterVerb, SeveralStandBesideEachOther) {
+  train({"name=base"});
+  const auto retrofit = [&](const std::string& kind) {
+    const Finished done = run({"retrofit", "runs/base", "--with", kind, "--text", "text.txt",
+                               "--out", kind, "--steps", "4", "--tokens", "64", "--copy", "8",
+                               "train.dtype=float32", "train.device=cpu", "--quiet"});
+    ASSERT_EQ(done.code, 0) << done.err;
+  };
+  retrofit("focal");
+  retrofit("lora");
+  const double both =
+      perplexity({"runs/base", "--adapter", "focal/adapter", "--adapter", "lora/adapter"});
+  EXPECT_EQ(both,
+            perplexity({"runs/base", "--adapter", "lora/adapter", "--adapter", "focal/adapter"}));
+  EXPECT_NE(both, perplexity({"runs/base", "--adapter", "lora/adapter"}));
+  EXPECT_NE(both, perplexity({"runs/base", "--adapter", "focal/adapter"}));
+  // LoRA upon LoRA: the sum of their products.
+  ASSERT_EQ(run({"export", "runs/base", "merged", "--adapter", "lora/adapter", "--merge"}).code, 0);
+  EXPECT_NEAR(perplexity({"runs/base", "--adapter", "lora/adapter", "--adapter", "lora/adapter"}),
+              perplexity({"merged", "--adapter", "lora/adapter"}), 1e-6);
+  const Finished twice = run({"eval", "runs/base", "--text", "text.txt", "--adapter",
+                              "focal/adapter", "--adapter", "focal/adapter"});
+  EXPECT_EQ(twice.code, 2);
+  EXPECT_THAT(twice.err, HasSubstr("already"));
+}
+
+TEST_F(AdapterVerb, TheSameWeightsRunUnderAnotherAttention) {
+  train({"name=base"});
+  const double plain = perplexity({"runs/base"});
+  EXPECT_EQ(perplexity({"runs/base", "--attention", "mask.window=32"}), plain);  // the context
+  const double narrow = perplexity({"runs/base", "--attention", "mask.window=2"});
+  EXPECT_NE(narrow, plain);
+  EXPECT_NE(
+      perplexity({"runs/base", "--attention", "mask.window=2", "--attention", "mask.sinks=3"}),
+      narrow);
+  // What a mechanism adds starts as the recipe says: head mixing as the identity.
+  EXPECT_NEAR(perplexity({"runs/base", "--attention", "head_mix.before=full"}), plain, 1e-4);
+  const Finished told = run({"generate", "runs/base", "line", "--max-tokens", "2", "--attention",
+                             "head_mix.before=full"});
+  EXPECT_THAT(told.err, HasSubstr("was not trained with: model.layers.0.self_attn.head_mix"));
+  const Finished unknown =
+      run({"eval", "runs/base", "--text", "text.txt", "--attention", "mask.windw=2"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("did you mean 'window'"));
+}
+
 TEST_F(AdapterVerb, RefusesWhatCannotBe) {
   train({"name=base"});
   const Finished none = run({"adapter", "export", "runs/base", "peft"});
