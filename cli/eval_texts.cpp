@@ -66,7 +66,7 @@ void run_eval_texts(const EvalTextOptions& options, int64_t seed, const Globals&
   const std::vector<std::string> prompts = read_prompts(options.prompts);
   std::optional<LoadedModel> base;
   if (!options.base.empty()) {
-    base.emplace(load_changed(find_model(options.base), {}));
+    base.emplace(open_changed(find_model(options.base), {}));
     require<UsageError>(base->tokenizer->fingerprint() == loaded.tokenizer->fingerprint(), "--base",
                         "expected a model with the same tokenizer; got another one");
   }

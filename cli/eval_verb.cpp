@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "cli/eval_systems.h"
 #include "cli/eval_tasks.h"
 #include "cli/eval_texts.h"
 #include "cli/options.h"
@@ -30,6 +31,7 @@ struct Options {
   ModelChange change;
   EvalTaskOptions tasks;
   EvalTextOptions written;
+  EvalSystemOptions systems;
   std::vector<std::string> texts;
   int64_t window = 0, stride = 0, rows = 8;
   std::string focus = "configured";
@@ -93,6 +95,18 @@ void run_retention(const Options& options, const Globals& globals, LoadedModel& 
   }
 }
 
+void run_systems(const Options& options, const Globals& globals, at::ScalarType dtype) {
+  require<UsageError>(
+      !options.texts.empty() && options.change.adapters.empty() && options.change.attention.empty(),
+      "--systems", "needs --text, and says itself which adapters and attention each system has");
+  run_eval_systems(options.systems,
+                   {.model = find_model(options.model),
+                    .dtype = dtype,
+                    .lengths = options.tasks.lengths,
+                    .copy = options.copy},
+                   options.texts, options.tasks.out, globals);
+}
+
 void run(const Options& options, const Globals& globals) {
   const int given =
       !options.texts.empty() + !options.tasks.tasks.empty() + !options.written.prompts.empty();
@@ -100,7 +114,8 @@ void run(const Options& options, const Globals& globals) {
                       given == 0 ? "none" : "several; leave all but one out");
   const at::ScalarType dtype = choose_dtype(
       parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{})), at::kCPU);
-  LoadedModel loaded = load_changed(find_model(options.model), options.change, at::kCPU,
+  if (!options.systems.systems.empty()) return run_systems(options, globals, dtype);
+  LoadedModel loaded = open_changed(find_model(options.model), options.change, at::kCPU,
                                     matrix_storage(options.weights, dtype, at::kCPU));
   loaded.model.compute().dtype = dtype;
   choose_focus(loaded.model, options.focus, options.top_k, "--top-k");
@@ -166,6 +181,7 @@ Verb add_eval_verb(Command& app, Globals& globals) {
                    "text file, folder or JSONL; repeat for several sources");
   add_eval_task_options(*verb, options->tasks);
   add_eval_text_options(*verb, options->written);
+  add_eval_system_options(*verb, options->systems);
   verb->add_option("--dtype", options->dtype,
                    "float32, bfloat16, or auto (bfloat16 where the processor multiplies it)")
       ->capture_default_str();

@@ -86,7 +86,7 @@ void run(const Options& options, const Globals& globals) {
   require<InputError>(!std::filesystem::exists(out), options.out,
                       "expected a {} that is not there yet; remove it, or give another name",
                       options.gguf.empty() ? "folder" : "file");
-  const LoadedModel loaded = load_changed(from, options.change);
+  const LoadedModel loaded = open_changed(from, options.change);
   std::optional<Transformer> merged, folded;
   if (options.merge) merged.emplace(merge_adapter(loaded.model));
   const Transformer& whole = merged ? *merged : loaded.model;

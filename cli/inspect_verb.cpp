@@ -30,7 +30,7 @@ std::string text_of(const Options& options) {
 
 InspectModel inspect_folder(const std::string& name, const ModelChange& change,
                             const std::string& text, const Options& options) {
-  LoadedModel loaded = load_changed(find_model(name), change);
+  LoadedModel loaded = open_changed(find_model(name), change);
   if (options.hard) loaded.model.compute().focus = FocusMode::hard;
   std::string shown = name;
   for (const auto* added : {&change.adapters, &change.attention})

@@ -10,7 +10,6 @@
 
 #include "cli/verbs.h"
 #include "fovea/base/files.h"
-#include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/runtime/machine.h"
 
@@ -88,48 +87,6 @@ std::filesystem::path find_model(const std::string& path) {
   return resolve_model_folder(path, warn);
 }
 
-namespace {
-
-/// The config with the keys of `--attention`.
-ModelConfig with_keys(ModelConfig config, const std::vector<std::string>& keys) {
-  ConfigNode node = ConfigNode::make_map("--attention");
-  for (const std::string& key : keys) set_override(node, key);
-  read_fields(node, config.attention);
-  return config.resolved(config.vocab_size);
-}
-
-/// LoRA upon LoRA: the first goes into the weights.
-Transformer adapted(const Transformer& model, const Adapter& adapter) {
-  const bool both = adapter.settings.active() && model.config().lora.active();
-  return both ? with_adapter(merge_adapter(model), adapter) : with_adapter(model, adapter);
-}
-
-/// The adapters one after the other, then the keys of `--attention`.
-LoadedModel with_adapters(const LoadedModel& base, const ModelChange& change,
-                          const MatrixStorage& matrices) {
-  std::optional<Transformer> model;
-  std::vector<std::string> drawn;
-  for (const std::string& folder : change.adapters) {
-    const Adapter adapter = read_adapter(folder, base.config);
-    model.emplace(adapted(model ? *model : base.model, adapter));
-  }
-  if (!change.attention.empty())
-    model.emplace(with_config(*model, with_keys(model->config(), change.attention), drawn));
-  if (!matrices.trainable()) hold_matrices(*model, matrices);
-  const ModelConfig config = model->config();
-  return {config, std::move(*model), base.tokenizer, base.chat_template, std::move(drawn)};
-}
-
-LoadedModel told(LoadedModel loaded) {
-  if (!loaded.drawn.empty())
-    warn(fmt::format("--attention adds {} parameters that the model was not trained with: {}{}",
-                     loaded.drawn.size(), loaded.drawn.front(),
-                     loaded.drawn.size() > 1 ? ", ..." : ""));
-  return loaded;
-}
-
-}  // namespace
-
 void add_change_options(Command& verb, ModelChange& change) {
   verb.add_option("--adapter", change.adapters,
                   "adapter to put on: a folder of PEFT or of `fovea retrofit` (may be given "
@@ -141,16 +98,14 @@ void add_change_options(Command& verb, ModelChange& change) {
       ->take_all();
 }
 
-LoadedModel load_changed(const std::filesystem::path& folder, const ModelChange& change,
+LoadedModel open_changed(const std::filesystem::path& folder, const ModelChange& change,
                          at::Device device, const MatrixStorage& matrices) {
-  const auto with_attention = [&](const ModelConfig& c) { return with_keys(c, change.attention); };
-  const bool adapters = !change.adapters.empty();
-  // An adapter is put on the weights as they are, before they are rounded.
-  LoadedModel loaded =
-      load_model(folder, device, adapters ? MatrixStorage{} : matrices,
-                 change.attention.empty() || adapters ? ConfigChange() : with_attention);
-  if (adapters) return told(with_adapters(loaded, change, matrices));
-  return told(std::move(loaded));
+  LoadedModel loaded = load_changed(folder, change, device, matrices);
+  if (!loaded.drawn.empty())
+    warn(fmt::format("--attention adds {} parameters that the model was not trained with: {}{}",
+                     loaded.drawn.size(), loaded.drawn.front(),
+                     loaded.drawn.size() > 1 ? ", ..." : ""));
+  return loaded;
 }
 
 void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
@@ -180,7 +135,7 @@ LoadedModel open_model(const std::string& path, const ModelOptions& options) {
   const auto dtype = parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{}));
   if (options.threads > 0) at::set_num_threads(static_cast<int>(options.threads));
   const at::ScalarType number = choose_dtype(dtype, device);
-  LoadedModel loaded = load_changed(find_model(path), options.change, device,
+  LoadedModel loaded = open_changed(find_model(path), options.change, device,
                                     matrix_storage(options.weights, number, device));
   choose_focus(loaded.model, options.focus, options.focus_top_k, "--focus-top-k");
   loaded.model.compute().dtype = number;

@@ -14,7 +14,7 @@
 #include "cli/command_line.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
-#include "fovea/checkpoint/model_folder.h"
+#include "fovea/checkpoint/changed_model.h"
 #include "fovea/config/reader.h"
 
 namespace fovea::cli {
@@ -34,11 +34,7 @@ E parse_choice(const char* option, const std::string& text,
 /// For `->check(...)`: a number inside `range`, which the help shows. NaN and words are refused.
 ValueCheck in_range(const Range& range);
 
-/// What is put on a model, or changed about it, while it is loaded.
-struct ModelChange {
-  std::vector<std::string> adapters;   ///< folders of PEFT, one after the other
-  std::vector<std::string> attention;  ///< keys of model.attention: "mask.window=512"
-};
+/// `--adapter` and `--attention`.
 void add_change_options(Command& verb, ModelChange& change);
 
 /// Where and in which number format a model runs, and what is changed about it.
@@ -53,8 +49,8 @@ LoadedModel open_model(const std::string& path, const ModelOptions& options);
 
 /// The model folder that a user means (resolve_model_folder); warnings go to stderr.
 std::filesystem::path find_model(const std::string& path);
-/// Loads a model folder and changes it. What the change brings and no file holds is told on stderr.
-LoadedModel load_changed(const std::filesystem::path& folder, const ModelChange& change,
+/// load_changed(); what the change brings and no file holds is told on stderr.
+LoadedModel open_changed(const std::filesystem::path& folder, const ModelChange& change,
                          at::Device device = at::kCPU, const MatrixStorage& matrices = {});
 /// `--weights` of verbs that read a model for inference.
 void add_weights_option(Command& verb, std::string& weights);

@@ -168,9 +168,11 @@ class Scorer {
   void count(const float* nll, int64_t length) {
     for (size_t row = 0; row < pending_.size(); ++row) {
       const Window& window = pending_[row].window;
+      WindowScore& score = result_.windows.emplace_back(WindowScore{.tokens = window.scored});
       for (int64_t i = window.length - window.scored; i < window.length; ++i) {
         const double value = nll[static_cast<int64_t>(row) * length + i];
         pending_[row].totals->nll += value;
+        score.nll += value;
         PositionBucket& bucket = result_.positions[bucket_of(i)];
         bucket.nll += value;
         ++bucket.tokens;

@@ -54,6 +54,12 @@ struct PositionBucket {
   int64_t tokens = 0;
 };
 
+/// What a window scored, in order of the text.
+struct WindowScore {
+  double nll = 0;  ///< nats
+  int64_t tokens = 0;
+};
+
 struct ScoreResult {
   ScoreOptions options;
   ScoreTotals total;
@@ -61,6 +67,7 @@ struct ScoreResult {
   double pairs_kept = 1.0, distant_kept = 1.0;  ///< by the hard rule of Focus, mean over layers
   double tiles_visited = 1.0;      ///< of those that a causal mask has; without grouped plans 1
   std::vector<std::string> plans;  ///< of the layers with Focus, in the last batch
+  std::vector<WindowScore> windows;
   std::vector<PositionBucket> positions;  ///< [0, 1), [1, 2), [2, 4), ... up to the window
 
   nlohmann::ordered_json to_json() const;

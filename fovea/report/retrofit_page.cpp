@@ -15,17 +15,25 @@ namespace {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
 
-std::string heading(const RetrofitPage& page) {
+std::string training_text(const RetrofitPage& page) {
   const double share = page.base_parameters > 0 ? static_cast<double>(page.added_parameters) /
                                                       static_cast<double>(page.base_parameters)
                                                 : 0.0;
-  std::string out = fmt::format(
-      "<header class=\"top\"><div class=\"kicker\"><span>Fovea · retrofit</span><button "
-      "type=\"button\" id=\"theme\">Dark</button></div>\n<h1>{} on {}</h1>\n<p class=\"lead\">{} "
-      "parameters on a frozen base of {} ({:.3f} %), {:.1f} minutes of training.</p>\n",
-      escape_html(page.kinds), escape_html(page.base), count_text(double(page.added_parameters)),
-      count_text(double(page.base_parameters)), 100.0 * share, page.minutes);
-  return out + "</header>\n";
+  return fmt::format(
+      "<p class=\"lead\">{} parameters on a frozen base of {} ({:.3f} %), {:.1f} minutes of "
+      "training.</p>\n",
+      count_text(double(page.added_parameters)), count_text(double(page.base_parameters)),
+      100.0 * share, page.minutes);
+}
+
+std::string heading(const RetrofitPage& page) {
+  const bool trained = page.base_parameters > 0;
+  return fmt::format(
+             "<header class=\"top\"><div class=\"kicker\"><span>Fovea · {}</span><button "
+             "type=\"button\" id=\"theme\">Dark</button></div>\n<h1>{} on {}</h1>\n",
+             trained ? "retrofit" : "side by side", escape_html(page.kinds),
+             escape_html(page.base)) +
+         (trained ? training_text(page) : "") + "</header>\n";
 }
 
 /// A curve for each family, in order of first appearance; x and y of its points.

@@ -30,9 +30,9 @@ struct RetrofitPageSpeed {
 
 struct RetrofitPage {
   std::string base = "", kinds = "", command = "", code_version = "", machine = "";
-  int64_t base_parameters = 0, added_parameters = 0;
-  double minutes = 0;                      ///< of training
-  std::vector<RetrofitPageRow> rows = {};  ///< the base first
+  int64_t base_parameters = 0, added_parameters = 0;  ///< 0: nothing was trained for the page
+  double minutes = 0;                                 ///< of training
+  std::vector<RetrofitPageRow> rows = {};             ///< the base first
   std::vector<RetrofitPageSpeed> speeds = {};
 };
 

@@ -1,0 +1,30 @@
+// A model that is changed while it is loaded: adapters put on, attention replaced.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "fovea/checkpoint/model_folder.h"
+
+namespace fovea {
+
+/// What is put on a model, or changed about it.
+struct ModelChange {
+  std::vector<std::string> adapters;   ///< folders of PEFT, one after the other
+  std::vector<std::string> attention;  ///< keys of model.attention: "mask.window=512"
+};
+
+/// The resolved config with these keys of model.attention. ConfigError naming the wrong one.
+ModelConfig with_attention_keys(ModelConfig config, const std::vector<std::string>& keys);
+
+/// load_model() and the change. LoadedModel::drawn names the parameters that no file holds.
+/// Adapters are put on the weights as they are, before they are held as `matrices` says; LoRA upon
+/// LoRA adds up. As load_model(), read_adapter(), with_adapter().
+LoadedModel load_changed(const std::filesystem::path& folder, const ModelChange& change,
+                         at::Device device = at::kCPU, const MatrixStorage& matrices = {});
+
+}  // namespace fovea

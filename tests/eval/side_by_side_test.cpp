@@ -1,0 +1,126 @@
+// One model under several attentions: pairs, paired differences, systems that cannot be.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/eval/side_by_side.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "fovea/base/files.h"
+#include "fovea/kernels/common/mask_rule.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/tiny_model.h"
+
+namespace fovea {
+namespace {
+
+using namespace fovea::testing;
+
+std::string text(int64_t bytes) {
+  std::string s;
+  for (int64_t i = 0; i < bytes; ++i) s += static_cast<char>('a' + i * i % 26);
+  return s;
+}
+
+class SideBySideTest : public ::testing::Test {
+ protected:
+  SideBySideTest() {
+    ModelConfig config = tiny_config();
+    config.context = 64;
+    save_model(folder_ / "model", Transformer(config.resolved(config.vocab_size), 5),
+               *byte_tokenizer());
+  }
+  SideBySideResult compare(const std::vector<AttentionSystem>& systems) {
+    const std::vector<ScoreDocument> documents{{"text", text(400)}};
+    return compare_attentions({systems}, documents,
+                              {.model = folder_ / "model", .lengths = {16, 32}, .copy = 8});
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(SideBySideTest, TheSameAttentionTwiceDiffersByNothing) {
+  const SideBySideResult result =
+      compare({{.name = "full"}, {.name = "wide", .attention = {"mask.window=64"}}});
+  ASSERT_EQ(result.rows.size(), 2u);
+  for (size_t n = 0; n < 2; ++n) {
+    const SideBySideScore &full = result.rows[0].scores[n], &wide = result.rows[1].scores[n];
+    EXPECT_EQ(full.length, n == 0 ? 16 : 32);
+    EXPECT_EQ(full.perplexity, wide.perplexity);
+    EXPECT_EQ(full.copy, wide.copy);
+    EXPECT_EQ(wide.difference.mean, 0.0);
+    EXPECT_EQ(wide.p, 1.0);
+    EXPECT_EQ(wide.difference.pairs, n == 0 ? 25 : 13);
+  }
+  EXPECT_THAT(result.rows[1].pipeline, ::testing::HasSubstr("window 64"));
+}
+
+TEST_F(SideBySideTest, DifferencesAreThoseOfThePerplexities) {
+  const SideBySideResult result =
+      compare({{.name = "full"}, {.name = "narrow", .attention = {"mask.window=2"}}});
+  const SideBySideScore &full = result.rows[0].scores[0], &narrow = result.rows[1].scores[0];
+  EXPECT_NE(full.perplexity, narrow.perplexity);
+  EXPECT_NEAR(narrow.difference.mean, std::log(narrow.perplexity / full.perplexity), 1e-6);
+  const nlohmann::ordered_json json = result.to_json();
+  EXPECT_FALSE(json["systems"][0]["scores"][0].contains("difference"));
+  EXPECT_EQ(json["systems"][1]["scores"][0]["difference"]["windows"], 25);
+}
+
+TEST_F(SideBySideTest, WindowsAndStridesKeepThePairsOfAnother) {
+  const SideBySideResult result =
+      compare({{.name = "full"},
+               {.name = "sinks", .attention = {"mask.window=6", "mask.sinks=2"}},
+               {.name = "window", .pairs_of = "sinks"},
+               {.name = "strided",
+                .attention = {"mask.sparsity=strided", "mask.window=2", "mask.stride=1"},
+                .pairs_of = "sinks"}});
+  for (size_t n = 0; n < 2; ++n) {
+    const int64_t length = result.rows[0].scores[n].length;
+    const auto share = [length](const MaskRule& rule) {
+      double seen = 0.0;
+      for (int64_t i = 0; i < length; ++i)
+        for (int64_t j = 0; j <= i; ++j) seen += allowed(rule, {0, i}, {0, j}) ? 1.0 : 0.0;
+      return seen / (0.5 * static_cast<double>(length * (length + 1)));
+    };
+    const double wanted = share({.window = 6, .sinks = 2});
+    EXPECT_NEAR(*result.rows[1].scores[n].pairs, wanted, 1e-12);
+    const int64_t window = result.rows[2].scores[n].window;
+    EXPECT_NEAR(*result.rows[2].scores[n].pairs, share({.window = window}), 1e-12);
+    for (const int64_t other : {window - 1, window + 1})
+      EXPECT_LE(std::abs(share({.window = window}) - wanted),
+                std::abs(share({.window = other}) - wanted));
+    const auto strided = [](int64_t stride) {
+      return MaskRule{.window = 2, .sparsity = MaskRule::Sparsity::strided, .stride = stride};
+    };
+    const int64_t stride = result.rows[3].scores[n].window;
+    for (int64_t other = 1; other < length; ++other)
+      EXPECT_LE(std::abs(share(strided(stride)) - wanted),
+                std::abs(share(strided(other)) - wanted) + 1e-12);
+  }
+}
+
+TEST_F(SideBySideTest, ImpossibleSystemsAreRefused) {
+  const auto file = [&](const std::string& content) {
+    write_file(folder_ / "systems.yaml", content);
+    return read_attention_systems(folder_ / "systems.yaml");
+  };
+  EXPECT_ERROR(ConfigError, file("systems: []"), "at least one");
+  EXPECT_ERROR(ConfigError, file("systems: [{name: a}, {name: a}]"), "two systems", "'a'");
+  EXPECT_ERROR(ConfigError, file("systems: [{attention: []}]"), "needs a 'name'");
+  EXPECT_ERROR(ConfigError, file("systems: [{name: a, pairs_of: b}, {name: b}]"), "pairs_of",
+               "'b'");
+  EXPECT_ERROR(ConfigError, file("systems: [{name: a, atention: []}]"), "did you mean 'attention'");
+  EXPECT_ERROR(ConfigError, compare({{.name = "a", .attention = {"mask.windw=2"}}}), "windw");
+  const std::vector<ScoreDocument> small{{"text", "ab"}};
+  EXPECT_ERROR(
+      InputError,
+      compare_attentions({{{.name = "a"}}}, small, {.model = folder_ / "model", .lengths = {16}}),
+      "16 tokens", "--lengths");
+}
+
+}  // namespace
+}  // namespace fovea
