@@ -13,6 +13,7 @@
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/compare/baselines.h"
 #include "fovea/compare/collect.h"
+#include "fovea/compare/tasks.h"
 #include "fovea/config/reader.h"
 #include "fovea/infer/generate.h"
 #include "fovea/kernels/cpu/isa.h"
@@ -100,7 +101,19 @@ class Runner {
       const RunPaths paths{planned.recipe.run_folder};
       const bool learned = trainer.model().config().attention.spec.temperature.kind ==
                            TemperatureSpec::Kind::learned;
-      variant.runs.push_back(collect_run(planned.seed, done, paths.metrics(), learned));
+      CompareRun finished = collect_run(planned.seed, done, paths.metrics(), learned);
+      if (config_.tasks.active()) {
+        const auto told = [&](std::string_view task, int64_t answered, int64_t total) {
+          report({.label = fmt::format("{}: {}, {} of {}", label, task, answered, total),
+                  .fraction = static_cast<double>(index + 1) / static_cast<double>(count),
+                  .loss = finished.validation_loss,
+                  .tokens_per_second = finished.tokens_per_second});
+        };
+        finished.tasks =
+            answer_tasks(config_.tasks, trainer.model(), corpus_->tokenizer(), done.steps,
+                         planned.recipe.run_folder, {.progress = told, .stop = callbacks_.stop});
+      }
+      variant.runs.push_back(std::move(finished));
       variant.parameters = done.parameters;
       result_.dtype = done.dtype;
       if (planned.seed == config_.seeds.front()) look_at(trainer.model(), variant);
@@ -156,6 +169,7 @@ CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& confi
   const auto tokenizer = open_tokenizer(base.tokenizer);
   // Every variant's recipe is read and checked before the first minute of training is spent.
   plan_runs(loaded, config, "", tokenizer->vocab_size());
+  check_tasks(config.tasks, *tokenizer);
   const auto corpus = prepare_corpus(base.data, tokenizer, callbacks.data);
   const std::vector<PlannedRun> runs =
       plan_runs(loaded, config, corpus->fingerprint(), tokenizer->vocab_size());

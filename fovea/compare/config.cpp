@@ -32,6 +32,21 @@ void MapConfig::describe(FieldVisitor& v) {
   v.integer({"tokens", "at most; 0 = no maps", {0, 4096}}, tokens);
 }
 
+void CompareTasks::describe(FieldVisitor& v) {
+  v.texts({"names", "tasks of `fovea eval --tasks`, or .yaml files; empty: none"}, names);
+  v.text({"data", "folder of the tasks' data; made tasks need none"}, data);
+  v.text({"background", "text that made questions hide things in; empty: the task's own"},
+         background);
+  v.integer({"limit", "questions a task; 0 = all", {0, int64_t{1} << 40}}, limit);
+  v.integer({"shots", "solved examples before a question; -1 = the task's own", {-1, 1000}}, shots);
+  v.integer({"seed", "of drawn examples and made questions, the same for all runs", ranges::kSeeds},
+            seed);
+  v.integers(
+      {"lengths", "of made questions, in tokens; empty: the task's own", ranges::kPositionCounts},
+      lengths);
+  v.boolean({"checkpoints", "every checkpoint answers them, not the last alone"}, checkpoints);
+}
+
 void CompareConfig::describe(FieldVisitor& v) {
   v.text({"title", "of the report; empty: the recipe's name"}, title);
   v.text({"reference", "the variant that others are judged against; empty: the first"}, reference);
@@ -49,6 +64,7 @@ void CompareConfig::describe(FieldVisitor& v) {
       baselines);
   v.nested({"sample", "a text sample of each variant"}, sample);
   v.nested({"map", "attention maps"}, map);
+  v.nested({"tasks", "questions that every run answers"}, tasks);
   v.nested_list(
       {"variants",
        "what is compared (a further key `sweep` maps recipe keys to lists of values: every "

@@ -37,6 +37,21 @@ struct MapConfig {
   void describe(FieldVisitor& v);
 };
 
+/// Tasks that every run answers after its training.
+struct CompareTasks {
+  std::vector<std::string> names;  ///< of known tasks, or .yaml files; empty = none
+  std::string data;                ///< folder of their data
+  std::string background;          ///< text that made questions hide things in
+  int64_t limit = 100;             ///< questions a task; 0 = all
+  int64_t shots = -1;              ///< -1 = the task's own
+  int64_t seed = 1234;             ///< of drawn shots and made questions: the same for all runs
+  std::vector<int64_t> lengths;    ///< of made questions, in tokens; empty = the task's own
+  bool checkpoints = false;        ///< every checkpoint answers them too
+
+  void describe(FieldVisitor& v);
+  bool active() const { return !names.empty(); }
+};
+
 struct CompareConfig {
   std::string title;      ///< "" = the recipe's name
   std::string reference;  ///< "" = the first variant
@@ -45,6 +60,7 @@ struct CompareConfig {
   std::vector<std::string> baselines{"bigram", "trigram"};
   SampleConfig sample;
   MapConfig map;
+  CompareTasks tasks;
   std::vector<VariantConfig> variants;
 
   void describe(FieldVisitor& v);

@@ -50,6 +50,16 @@ void keys(V& v, TemperaturePoint& p) {
 }
 
 template <class V>
+void keys(V& v, TaskPoint& p) {
+  v("task", p.task);
+  v("metric", p.metric);
+  v("step", p.step);
+  v("value", p.value);
+  v("error", p.error);
+  v("items", p.items);
+}
+
+template <class V>
 void keys(V& v, CompareRun& r) {
   v("seed", r.seed);
   v("validation_bits_per_byte", r.validation_bits_per_byte);
@@ -64,6 +74,7 @@ void keys(V& v, CompareRun& r) {
   v.optional("curve", r.curve);
   v.optional("validation_curve", r.validation_curve);
   v.optional("temperature", r.temperature);
+  v.optional("tasks", r.tasks);
 }
 
 template <class V>

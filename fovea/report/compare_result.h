@@ -62,6 +62,15 @@ struct TemperaturePoint {
   double clipped_share = 0;
 };
 
+/// What a run scores on a task (compare.tasks), by the task's headline metric.
+struct TaskPoint {
+  std::string task = "", metric = "";
+  int64_t step = 0;  // of the checkpoint
+  double value = kNotANumber;
+  double error = kNotANumber;  // standard error over the questions
+  int64_t items = 0;
+};
+
 /// One seed of one variant.
 struct CompareRun {
   int64_t seed = 0;
@@ -77,6 +86,7 @@ struct CompareRun {
   std::vector<CurvePoint> curve = {};
   std::vector<ValidationPoint> validation_curve = {};
   std::vector<TemperaturePoint> temperature = {};  // empty where no layer has a temperature
+  std::vector<TaskPoint> tasks = {};               // by task, by step
 
   bool finished() const { return failure.empty() && std::isfinite(validation_bits_per_byte); }
 };
@@ -184,6 +194,17 @@ struct CompareResult {
 /// gives `one_seed`, none `incomplete`. `pairs_needed` asks for the chance kPower at the strictest
 /// level of the correction, kSignificance over the number of tests. Spec E-7.
 void summarise(CompareResult& result);
+
+/// A variant on a task at the end of the training, over its seeds.
+struct TaskRow {
+  std::string task = "", metric = "", variant = "";
+  int64_t items = 0;  // questions a seed
+  Spread score = {};
+  PairedTest difference = {};        // to the reference, seed by seed
+  double corrected_p = kNotANumber;  // by Holm, over the variants on this task
+};
+/// Task by task, the variants in their order.
+std::vector<TaskRow> task_rows(const CompareResult& result);
 
 /// What `compare.json` holds, with the scaling studies (scaling.h) that follow from it. Attention
 /// weights are rounded to 1e-5 and invalid UTF-8 becomes

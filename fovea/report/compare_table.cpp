@@ -12,6 +12,22 @@
 
 namespace fovea {
 
+namespace {
+
+std::string task_table(const std::vector<TaskRow>& rows, int64_t width) {
+  std::vector<TableColumn> columns;
+  for (const std::string& title : task_columns())
+    columns.push_back({.title = title, .right = columns.size() > 2});
+  TextTable table(columns);
+  for (const TaskRow& row : rows) {
+    if (&row != &rows.front() && row.task != (&row - 1)->task) table.add_rule();
+    table.add_row(task_cells(row));
+  }
+  return table.render(width);
+}
+
+}  // namespace
+
 std::string compare_table(const CompareResult& result, int64_t width) {
   TextTable table({{.title = "variant", .shrinks = true},
                    {.title = "bits/byte"},
@@ -52,7 +68,8 @@ std::string compare_table(const CompareResult& result, int64_t width) {
       table.add_note(fmt::format("{}, seed {}: {}", variant.name, run.seed, run.failure));
     }
   }
-  return table.render(width);
+  const std::vector<TaskRow> tasks = task_rows(result);
+  return table.render(width) + (tasks.empty() ? "" : "\n" + task_table(tasks, width));
 }
 
 std::string compare_samples(const CompareResult& result, int64_t width) {

@@ -99,4 +99,21 @@ std::string budget_text(const CompareResult& result) {
   return "";
 }
 
+std::vector<std::string> task_columns() {
+  return {"task", "variant", "score", "difference", "p (Holm)", "questions"};
+}
+
+std::vector<std::string> task_cells(const TaskRow& row) {
+  const PairedTest& test = row.difference;
+  std::string difference;
+  if (test.pairs > 0) difference = fmt::format("{:+.3f}", test.mean);
+  if (std::isfinite(test.error)) difference += fmt::format(" ± {:.3f}", test.error);
+  return {fmt::format("{}, {}", row.task, row.metric),
+          row.variant,
+          spread_text(row.score, 3),
+          difference,
+          p_text(row.corrected_p),
+          std::to_string(row.items)};
+}
+
 }  // namespace fovea

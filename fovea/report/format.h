@@ -66,4 +66,8 @@ Answer compare_answer(const CompareResult& result);
 /// The rule behind the verdicts, in one sentence; footnote of every table.
 std::string_view verdict_rule();
 
+/// The cells of a row: task, metric, variant, score, difference to the reference, p (Holm).
+std::vector<std::string> task_cells(const TaskRow& row);
+std::vector<std::string> task_columns();
+
 }  // namespace fovea

@@ -60,6 +60,7 @@ class ChartPress {
 std::string swatch_html(const CompareResult& result, size_t variant);
 
 std::string results_section(const CompareResult& result);
+std::string tasks_section(const CompareResult& result);
 std::string seeds_section(const CompareResult& result, ChartPress& press);
 std::string training_section(const CompareResult& result, ChartPress& press);
 std::string scaling_section(const CompareResult& result, ChartPress& press);

@@ -71,7 +71,7 @@ std::string page_html(std::string_view title, std::string_view code_version,
 
 std::string html_report(const CompareResult& result, const HtmlReportOptions& options) {
   ChartPress press(options);
-  std::string sections = results_section(result);
+  std::string sections = results_section(result) + tasks_section(result);
   for (const auto section : {seeds_section, training_section, scaling_section})
     sections += section(result, press);
   sections += attention_section(result);

@@ -192,6 +192,15 @@ std::string results_section(const CompareResult& result) {
                    escape_html(verdict_rule()));
 }
 
+std::string tasks_section(const CompareResult& result) {
+  NumberTable table{task_columns(), {}};
+  for (const TaskRow& row : task_rows(result)) table.rows.push_back(task_cells(row));
+  if (table.rows.empty()) return "";
+  return "<section><h2>Tasks</h2>\n<p class=\"note\">Mean over the seeds; the difference to the "
+         "reference is paired by seed, its p corrected over the variants on that task.</p>\n" +
+         number_table_html(table) + "</section>\n";
+}
+
 std::string samples_section(const CompareResult& result) {
   std::string cards;
   for (size_t i = 0; i < result.variants.size(); ++i) {

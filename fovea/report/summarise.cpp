@@ -88,7 +88,59 @@ void judge_together(CompareResult& result, const CompareVariant* reference) {
   }
 }
 
+/// The last score of a run on a task; null where it has none.
+const TaskPoint* last_score(const CompareRun& run, const std::string& task) {
+  const TaskPoint* last = nullptr;
+  for (const TaskPoint& point : run.tasks)
+    if (point.task == task && (last == nullptr || point.step >= last->step)) last = &point;
+  return last;
+}
+
+TaskRow task_row(const CompareVariant& variant, const CompareVariant* reference,
+                 const std::string& task) {
+  TaskRow row{.task = task, .variant = variant.name};
+  std::vector<double> scores, differences;
+  for (const CompareRun& run : variant.runs) {
+    const TaskPoint* const score = last_score(run, task);
+    if (score == nullptr || !std::isfinite(score->value)) continue;
+    row.metric = score->metric;
+    row.items = score->items;
+    scores.push_back(score->value);
+    if (reference == nullptr || reference == &variant) continue;
+    for (const CompareRun& other : reference->runs) {
+      const TaskPoint* const base = last_score(other, task);
+      if (other.seed == run.seed && base != nullptr)
+        differences.push_back(score->value - base->value);
+    }
+  }
+  row.score = spread_of(scores);
+  row.difference = paired_t_test(differences);
+  return row;
+}
+
 }  // namespace
+
+std::vector<TaskRow> task_rows(const CompareResult& result) {
+  std::vector<std::string> tasks;  // in order of first appearance
+  for (const CompareVariant& variant : result.variants)
+    for (const CompareRun& run : variant.runs)
+      for (const TaskPoint& point : run.tasks)
+        if (std::ranges::find(tasks, point.task) == tasks.end()) tasks.push_back(point.task);
+  std::vector<TaskRow> all;
+  for (const std::string& task : tasks) {
+    const size_t first = all.size();
+    std::vector<double> p;
+    for (const CompareVariant& variant : result.variants) {
+      all.push_back(task_row(variant, result.reference_variant(), task));
+      if (std::isfinite(all.back().difference.p)) p.push_back(all.back().difference.p);
+    }
+    const std::vector<double> corrected = holm_corrected(p);
+    auto next = corrected.begin();
+    for (size_t row = first; row < all.size(); ++row)
+      if (std::isfinite(all[row].difference.p)) all[row].corrected_p = *next++;
+  }
+  return all;
+}
 
 Spread spread_of(const std::vector<double>& values) {
   if (values.empty()) return {};

@@ -120,6 +120,61 @@ TEST_F(CompareTest, FinishedRunsAreTakenAndAnAddedVariantRunsAlone) {
   }
 }
 
+std::string two_questions(const fs::path& folder) {
+  write_file(folder / "q.jsonl",
+             "{\"q\": \"ab\", \"a\": [\"c\", \"d\"], \"gold\": 0}\n"
+             "{\"q\": \"li\", \"a\": [\"ne\", \"xx\"], \"gold\": 0}\n");
+  write_file(folder / "letters.yaml",
+             "name: letters\ntitle: two letters\ndata: [q.jsonl]\nheadline: acc\nforms:\n"
+             "  - context: \"{{q}}\"\n    choices: a\n    gold: gold\n");
+  return fmt::format("  tasks: {{names: [{0}/letters.yaml], data: {0}", folder.string());
+}
+
+TEST_F(CompareTest, EveryRunAnswersTheTasksOnce) {
+  const std::string tasks = two_questions(folder_);
+  run(load(kTwo));  // trained before anyone asked
+  const CompareResult result = run(load(kTwo + tasks + "}\n"));
+  for (const CompareVariant& v : result.variants) {
+    for (const CompareRun& r : v.runs) {
+      ASSERT_EQ(r.tasks.size(), 1u);
+      EXPECT_EQ(r.tasks[0].task, "letters");
+      EXPECT_EQ(r.tasks[0].metric, "acc");
+      EXPECT_EQ(r.tasks[0].step, 4);
+      EXPECT_EQ(r.tasks[0].items, 2);
+      EXPECT_GE(r.tasks[0].value, 0.0);
+    }
+  }
+  const std::vector<TaskRow> rows = task_rows(result);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].difference.pairs, 0);  // the reference
+  EXPECT_EQ(rows[1].difference.pairs, 2);
+  EXPECT_NEAR(rows[1].difference.mean, rows[1].score.mean - rows[0].score.mean, 1e-12);
+  // The answers are taken from their logs, and a longer list of checkpoints asks only what is new.
+  run(load(kTwo + tasks + "}\n"));
+  EXPECT_TRUE(std::ranges::none_of(
+      labels_, [](const auto& l) { return l.find("1 of 2") != std::string::npos; }));
+}
+
+TEST_F(CompareTest, CheckpointsAnswerToo) {
+  const std::string tasks = two_questions(folder_);
+  const CompareResult result =
+      run(load(kTwo + tasks + ", checkpoints: true}\n",
+               {"train.checkpoint_interval=2", "train.keep_checkpoints=4"}));
+  const std::vector<TaskPoint>& points = result.variants[1].runs[0].tasks;
+  ASSERT_EQ(points.size(), 2u);
+  EXPECT_EQ(points[0].step, 2);
+  EXPECT_EQ(points[1].step, 4);
+  EXPECT_EQ(task_rows(result)[1].items, 2);
+}
+
+TEST_F(CompareTest, TasksThatCannotBeAskedStopItBeforeTheTraining) {
+  EXPECT_ERROR(ConfigError, run(load(std::string(kTwo) + "  tasks: {names: [hellaswagg]}\n")),
+               "hellaswagg", "did you mean 'hellaswag'");
+  EXPECT_ERROR(InputError, run(load(std::string(kTwo) + "  tasks: {names: [hellaswag]}\n")),
+               "data");
+  EXPECT_FALSE(fs::exists(folder_ / "run" / "runs"));
+}
+
 TEST_F(CompareTest, AChangedTextNeverMeetsOldRuns) {
   run(load(kTwo));
   write_file(folder_ / "text" / "0.txt",
