@@ -49,6 +49,7 @@ ROWS = [
     ("head norm and gate", [A + "head_output.norm=rms", A + "head_output.gate=full"], ""),
     ("[routing](mechanisms/routing.md), `recent`", [A + "routing.clusters=4", A + "routing.keep=16"], ""),
     ("routing, `nearest`", [A + "routing.clusters=4", A + "routing.keep=16", A + "routing.choice=nearest"], ""),
+    ("[Performer](mechanisms/performer.md)", [A + "performer.features=16"], ""),
     ("given blocks", [A + "blocks.size=16", A + "blocks.pairs=[0, 0, 1, 1, 2, 2, 3, 3]"], ""),
     ("soft-cap", [A + "soft_cap=50"], "plain in Gemma-2's layout"),
     ("ALiBi", [A + "bias.kind=alibi", "model.positions=none"], ""),

@@ -69,6 +69,7 @@ at::Tensor readable_rows(const at::Tensor& x) {
 
 KeyRule AttentionCall::key_rule() const {
   if (spec.focus.gate == FocusSpec::Gate::hard) return KeyRule::groups;
+  if (spec.performer.active()) return KeyRule::sums;
   return spec.routing.active() || spec.blocks.active() ? KeyRule::lists : KeyRule::mask;
 }
 

@@ -15,6 +15,7 @@
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/multi_token.h"
 #include "fovea/attention/mechanisms/own_stage.h"
+#include "fovea/attention/mechanisms/performer_features.h"
 #include "fovea/attention/mechanisms/routing.h"
 #include "fovea/attention/mechanisms/talking_heads.h"
 #include "fovea/attention/pipeline.h"
@@ -72,7 +73,8 @@ at::Tensor mixed_logits(const AttentionCall& call, const at::Tensor& q, const at
   const AttentionSpec& spec = call.spec;
   const AttentionTensors& tensors = call.tensors;
   const MultiTokenSpec& tokens = spec.multi_token;
-  at::Tensor s = scaled_logits(spec, q, k, tau_bt);
+  at::Tensor s = spec.performer.active() ? performer_logits(call, q, k, tau_bt)
+                                         : scaled_logits(spec, q, k, tau_bt);
   // What is not finite and not seen passes through no stage.
   if (!finite) s = s.masked_fill((~allowed).logical_and(s.isfinite().logical_not()), 0.0);
   if (spec.soft_cap > 0.0) s = at::tanh(s / spec.soft_cap) * spec.soft_cap;

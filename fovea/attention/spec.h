@@ -27,9 +27,14 @@
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/mechanisms/kv_shift.h"
+#include "fovea/attention/mechanisms/longformer.h"
+#include "fovea/attention/mechanisms/magic_pig.h"
 #include "fovea/attention/mechanisms/multi_token.h"
 #include "fovea/attention/mechanisms/own_stage.h"
+#include "fovea/attention/mechanisms/performer.h"
 #include "fovea/attention/mechanisms/routing.h"
+#include "fovea/attention/mechanisms/sparq.h"
+#include "fovea/attention/mechanisms/streaming.h"
 #include "fovea/attention/mechanisms/talking_heads.h"
 #include "fovea/attention/positions/bias.h"
 #include "fovea/config/fields.h"
@@ -53,8 +58,13 @@ struct AttentionSpec {
   FocusSpec focus;
   RoutingSpec routing;
   BlockPairsSpec blocks;
+  LongformerSpec longformer;
+  StreamingSpec streaming;
+  SparqSpec sparq;
+  MagicPigSpec magic_pig;
   BiasSpec bias;
   MaskRule mask;
+  PerformerSpec performer;
   bool sink_logit = false;  ///< one learned scalar per head joins the softmax with value 0
   double dropout = 0.0;     ///< on the weights that meet the values, counter-based
   /// Differential attention (spec 1): pairs of query heads are the two maps of one head, pairs of
@@ -100,6 +110,14 @@ struct AttentionTensors {
   /// Routing: int64 clusters of queries and keys for every query head, [b, h, t] and [b, h, s];
   /// with choice nearest also how near keys are to their centroid, float [b, h, s].
   at::Tensor query_routes_bht, key_routes_bhs, key_nearness_bhs;
+
+  /// Longformer's own projections of global rows: queries [b, h, t, d], keys [b, g, s, d] and
+  /// values [b, g, s, e] that they read.
+  at::Tensor global_q_bhtd, global_k_bgsd, global_v_bgse;
+  /// StreamingLLM: the queries that read start keys, rotated to their place in the cache [b, h, t,
+  /// d].
+  at::Tensor start_q_bhtd;
+  at::Tensor features_md;  ///< Performer: directions of the random features, shared by heads
 
   at::Tensor own;  ///< of a stage of one's own: its learned tensor
 

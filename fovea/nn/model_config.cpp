@@ -129,6 +129,49 @@ void RoutingSettings::check(const RoutingSpec& rule, int64_t model_layers) const
                        "model", "'model.attention.routing' needs 'clusters' above 0");
 }
 
+void LongformerSettings::describe(FieldVisitor& v) {
+  v.integers(
+      {"layers", "layers with longformer, counted from 0; empty: all", ranges::kLayerIndices},
+      layers);
+  v.integers({"windows", "window of each layer of the model; empty: window in all",
+              ranges::kPositionCounts},
+             windows);
+}
+
+void LongformerSettings::check(const LongformerSpec& rule, int64_t model_layers) const {
+  for (const int64_t layer : layers)
+    check_range("attention.longformer.layers", layer, 0, model_layers - 1);
+  require<ConfigError>(windows.empty() || std::ssize(windows) == model_layers, "model",
+                       "'model.attention.longformer.windows' needs one value a layer ({}); got {}",
+                       model_layers, windows.size());
+  for (const int64_t window : windows)
+    check_range("attention.longformer.windows", window, 1, ranges::kMostPositions);
+  require<ConfigError>(rule.active() || *this == LongformerSettings{}, "model",
+                       "'model.attention.longformer' needs 'window' above 0");
+}
+
+void PerformerSettings::describe(FieldVisitor& v) {
+  v.integers({"layers", "layers with performer, counted from 0; empty: all", ranges::kLayerIndices},
+             layers);
+  v.integer({"redraw", "optimizer steps between draws of the features; 0 = one draw for good",
+             ranges::kSteps},
+            redraw);
+}
+
+void PerformerSettings::check(const PerformerSpec& rule, int64_t model_layers) const {
+  for (const int64_t layer : layers)
+    check_range("attention.performer.layers", layer, 0, model_layers - 1);
+  require<ConfigError>(rule.active() || *this == PerformerSettings{}, "model",
+                       "'model.attention.performer' needs 'features' above 0");
+}
+
+void MagicPigSettings::describe(FieldVisitor& v) {
+  v.integer({"dense_every",
+             "layer 0 and every so many see everything; 0 = none (spec 4.5)",
+             {0, kMostLayers}},
+            dense_every);
+}
+
 void AttentionSettings::describe(FieldVisitor& v) {
   v.reals({"temperature_per_layer", "constant t of each layer; empty: temperature.value in all",
            ranges::kPositive},
@@ -147,6 +190,12 @@ void AttentionSettings::describe(FieldVisitor& v) {
       with("Focus: learned groups of tokens decide which distant pairs attend", spec.focus, focus);
     } else if (mechanism == &routing_mechanism()) {
       with("Routing: a query sees keys of its own cluster", spec.routing, routing);
+    } else if (mechanism == &longformer_mechanism()) {
+      with("Longformer: window, dilation and global tokens", spec.longformer, longformer);
+    } else if (mechanism == &performer_mechanism()) {
+      with("Performer: random features for the softmax", spec.performer, performer);
+    } else if (mechanism == &magic_pig_mechanism()) {
+      with("MagicPIG: keys sampled by their hashes", spec.magic_pig, magic_pig);
     } else {
       mechanism->describe(spec, v);
     }
@@ -241,6 +290,8 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
     check_range("attention.multi_token.layers", layer, 0, c.layers - 1);
   c.attention.focus.check(c.attention.spec.focus, c.layers);
   c.attention.routing.check(c.attention.spec.routing, c.layers);
+  c.attention.longformer.check(c.attention.spec.longformer, c.layers);
+  c.attention.performer.check(c.attention.spec.performer, c.layers);
   c.lora.check();
   lora_places(c.lora, c);  // names that mean nothing
   bool focused = false;
@@ -271,6 +322,14 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
   const bool may_focus = spec.mask.window == 0 || attention.focus.windowed_layers;
   if (!may_focus || !in(attention.focus.layers)) spec.focus = {};
   if (!in(attention.routing.layers)) spec.routing = {};
+  if (!in(attention.longformer.layers)) {
+    spec.longformer = {};
+  } else if (!attention.longformer.windows.empty()) {
+    spec.longformer.window = attention.longformer.windows[static_cast<size_t>(layer)];
+  }
+  if (!in(attention.performer.layers)) spec.performer = {};
+  const int64_t dense = attention.magic_pig.dense_every;
+  if (dense > 0 && layer % dense == 0) spec.magic_pig = {};
   if (!attention.temperature_per_layer.empty())
     spec.temperature.value = attention.temperature_per_layer[static_cast<size_t>(layer)];
   return spec;

@@ -62,6 +62,34 @@ struct RoutingSettings {
   bool operator==(const RoutingSettings&) const = default;
 };
 
+/// Longformer of a model: windows that grow with the layers.
+struct LongformerSettings {
+  std::vector<int64_t> layers;   ///< from 0; empty = all
+  std::vector<int64_t> windows;  ///< of each layer of the model; empty = `window` in all
+
+  void describe(FieldVisitor& v);
+  void check(const LongformerSpec& rule, int64_t model_layers) const;
+  bool operator==(const LongformerSettings&) const = default;
+};
+
+/// Performer of a model: the layers that have it, and when features are drawn anew.
+struct PerformerSettings {
+  std::vector<int64_t> layers;  ///< from 0; empty = all
+  int64_t redraw = 0;           ///< optimizer steps between draws; 0 = one draw for good
+
+  void describe(FieldVisitor& v);
+  void check(const PerformerSpec& rule, int64_t model_layers) const;
+  bool operator==(const PerformerSettings&) const = default;
+};
+
+/// MagicPIG of a model: layers that see everything (spec 4.5: 0, 16, 32, ...).
+struct MagicPigSettings {
+  int64_t dense_every = 16;  ///< layer 0 and every so many; 0 = none
+
+  void describe(FieldVisitor& v);
+  bool operator==(const MagicPigSettings&) const = default;
+};
+
 /// The attention keys of a model; one AttentionSpec a layer is derived from them.
 struct AttentionSettings {
   /// What the layers share. Sizes and depth are the model's; `mask` holds outside of `full`, Focus,
@@ -72,6 +100,9 @@ struct AttentionSettings {
   MultiTokenSettings multi_token;
   FocusSettings focus;
   RoutingSettings routing;
+  LongformerSettings longformer;
+  PerformerSettings performer;
+  MagicPigSettings magic_pig;
   FullLayers full;           ///< layers that `mask` does not hold for
   bool decay_added = false;  ///< M-19: weight decay also on kernels, mixes, head norms and gates
 

@@ -43,6 +43,7 @@ struct LayerWeights {
   TemperatureParameters temperature;
   LayerFocus focus;
   LayerRouting routing;
+  at::Tensor performer_steps;  // since features were drawn; undefined where they stay
   LayerLora lora;
 };
 

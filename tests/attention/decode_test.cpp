@@ -158,6 +158,7 @@ TEST(Cache, AWindowKeepsAConstantNumberOfRows) {
 
 TEST(Cache, TruncatingAndFeedingAgainEqualsNeverHavingFedMore) {
   for (const auto& [name, spec] : all_specs()) {
+    if (spec.performer.active()) continue;  // a state has no way back (performer_test.cpp)
     const AttentionInputs in = random_inputs(spec, 1, 14),
                           other = random_inputs(spec, 1, 14, 14, 50);
     AttentionCache cache = cache_for(spec, in, 14);

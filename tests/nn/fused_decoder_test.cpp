@@ -399,6 +399,7 @@ TEST(DecodeByLayers, SequencesOfUnequalLengthsEqualEachAlone) {
     c.attention.spec.focus.potentials = FocusSpec::Potentials::chunk;
   });
   add("routing", [](ModelConfig& c) { c.attention.spec.routing.clusters = 3; });
+  add("performer", [](ModelConfig& c) { c.attention.spec.performer.features = 12; });
   add("interleaved", [](ModelConfig& c) { c.rope.layout = RopeLayout::interleaved; });
   for (const auto& [name, config] : all) {
     SCOPED_TRACE(name);

@@ -25,6 +25,7 @@ struct AttentionInputs {
     std::vector<at::Tensor> all{q, k, v};
     AttentionTensors copy = tensors;
     for (const auto& [name, x] : copy.named()) {
+      if (name == "features") continue;  // state
       if (x->defined() && x->is_floating_point()) all.push_back(*x);
     }
     return all;
@@ -132,6 +133,8 @@ inline AttentionInputs random_inputs(const AttentionSpec& spec, int64_t b, int64
   }
   if (routing.reads_nearness())
     in.tensors.key_nearness_bhs = random_normal({b, spec.heads, s}, seed + 18000);
+  if (spec.performer.active())
+    in.tensors.features_md = random_normal({spec.performer.features, spec.head_dim}, seed + 21000);
   const int64_t e = spec.value_width();
   if (spec.head_output.norm == HeadOutputSpec::Norm::rms)
     in.tensors.head_gain_e = random_normal({e}, seed + 10000);
@@ -159,10 +162,12 @@ inline AttentionContext packed_context(const std::vector<int64_t>& lengths) {
   return context;
 }
 
-/// Convolutions, head mixing, memberships, clusters and given blocks have no pointwise kernel.
+/// Convolutions, head mixing, memberships, clusters, given blocks and sums of features have no
+/// pointwise kernel.
 inline bool reference_only(const AttentionSpec& spec) {
   return spec.multi_token.earlier_queries() > 0 || spec.head_mix != HeadMixSpec{} ||
-         spec.focus.reads_members() || spec.routing.active() || spec.blocks.active();
+         spec.focus.reads_members() || spec.routing.active() || spec.blocks.active() ||
+         spec.performer.active();
 }
 
 struct NamedSpec {
@@ -294,6 +299,12 @@ inline std::vector<NamedSpec> all_specs() {
       if (q == 7) continue;  // sees nothing
       for (const int64_t k : {q, q / 2, q + 1}) s.blocks.pairs.insert(s.blocks.pairs.end(), {q, k});
     }
+  });
+  add("performer", [](AttentionSpec& s) { s.performer.features = 12; });
+  add("performer_learned_shift_gate", [&](AttentionSpec& s) {
+    learned(s);
+    s.performer.features = 9, s.kv_heads = 1, s.kv_shift.values = true, s.value_dim = 5;
+    s.head_output.norm = Output::Norm::rms, s.head_output.gate = Output::Gate::scalar;
   });
   add("mta_everything", [&](AttentionSpec& s) {
     learned(s);

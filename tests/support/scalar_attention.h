@@ -284,6 +284,28 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
   const auto q = values[0].accessor<double, 4>();
   const auto k = values[1].accessor<double, 4>();
   const auto v = values[2].accessor<double, 4>();
+  // Performer (spec 4.2): the logarithm of phi(q) . phi(k), whose softmax are its weights.
+  const at::Tensor directions = copied(in.tensors.features_md);
+  const auto with_features = [&](int64_t n, int64_t h, int64_t row, int64_t col) {
+    const int64_t d = spec.head_dim, m = spec.performer.features;
+    const double root = std::pow(static_cast<double>(d), 0.25);
+    const double scale =
+        spec.temperature.kind == TemperatureSpec::Kind::learned
+            ? 1.0 / in.tensors.tau_bt[n][row].item<double>()
+            : (spec.scale > 0.0 ? spec.scale : 1.0 / (root * root)) / spec.temperature.value;
+    double sum = 0.0;
+    for (int64_t r = 0; r < m; ++r) {
+      double exponent = 0.0;
+      for (int64_t c = 0; c < d; ++c) {
+        const double w = directions.const_data_ptr<double>()[r * d + c],
+                     x = q[n][h][row][c] * scale * root,
+                     y = k[n][h / (heads / spec.kv_heads)][col][c] / root;
+        exponent += w * (x + y) - (x * x + y * y) / 2.0;
+      }
+      sum += std::exp(exponent);
+    }
+    return std::log(sum / static_cast<double>(m));
+  };
   const MultiTokenSpec& tokens = spec.multi_token;
   const HeadMixSpec& mix = spec.head_mix;
   for (int64_t n = 0; n < b; ++n) {
@@ -302,6 +324,7 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
                                        : 1.0 / std::sqrt(static_cast<double>(spec.head_dim))) /
                      spec.temperature.value;
           }
+          if (spec.performer.active()) logit = with_features(n, h, row, col);
           if (spec.soft_cap > 0.0) logit = spec.soft_cap * std::tanh(logit / spec.soft_cap);
         }
     if (tokens.before.active()) {

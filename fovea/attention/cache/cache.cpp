@@ -195,6 +195,20 @@ CachedRows AttentionCache::extend(const std::string& name) {
           .sequences = s.kept};
 }
 
+at::Tensor AttentionCache::replace(const std::string& name, int64_t tokens) {
+  Stream& s = stream(name);
+  require<ConfigError>(s.spec.state, "cache", "stream '{}' has a row a token; use append()", name);
+  require_room(s, tokens);
+  for (int64_t b = 0; b < batch_; ++b) {
+    Place& p = s.places[b];
+    if (p.seen == 0) s.tail.select(0, b).zero_();
+    p.seen += tokens;
+    p.tail_begin = std::max<int64_t>(0, p.seen - 1);
+    p.last_appended = tokens;
+  }
+  return s.tail.select(1, 0);
+}
+
 at::Tensor AttentionCache::rows_of(const Stream& s, Sequences which) const {
   const auto of = [&](const at::Tensor& x) { return x.narrow(0, which.begin, which.count); };
   const Place& p = s.places[which.begin];

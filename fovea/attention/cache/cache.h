@@ -58,6 +58,10 @@ class AttentionCache {
   /// each sequence of any content. UnsupportedError past capacity, or where the stream keeps first
   /// rows.
   CachedRows extend(const std::string& name);
+  /// The row [b, row_shape...] of a state stream, in place: the caller advances it by `tokens` of
+  /// each sequence; a sequence without tokens has a row of zeros. UnsupportedError past
+  /// capacity.
+  at::Tensor replace(const std::string& name, int64_t tokens);
   /// Kept rows in order: [b, rows, row_shape...], a view where the stream keeps no first rows.
   /// ShapeError where the lengths differ.
   at::Tensor rows(const std::string& name) const;

@@ -16,6 +16,7 @@
 #include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/grouped.h"
+#include "fovea/attention/paths/performer.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/attention.h"
 
@@ -193,6 +194,16 @@ AttentionResult attend(const AttentionSpec& spec, const CacheView& cache, const 
   return result;
 }
 
+// The next tokens from a state of those before, which they join.
+AttentionResult attend_to_sums(const AttentionCall& call, AttentionCache& cache, Path path) {
+  const AttentionCall checked =
+      checked_call(call.spec, call.q, call.k, call.v, call.tensors, call.context);
+  const at::Tensor state = cache.replace(stream::kFeatureSums, call.q.size(2));
+  AttentionResult result = performer_from_state(checked, state, path);
+  result.out_bhte = head_output(call.spec, result.out_bhte, call.tensors).to(call.q.scalar_type());
+  return result;
+}
+
 }  // namespace
 
 AttentionResult cached_attention(const AttentionSpec& given, AttentionCache& cache,
@@ -208,8 +219,14 @@ AttentionResult cached_attention(const AttentionSpec& given, AttentionCache& cac
   rewrite_keys(call, &cache);
   const AttentionSpec& spec = call.spec;
   const AttentionTensors& tensors = call.tensors;
-  append_rows(cache, q, call.k, call.v, tensors);
   AttentionResult result;
+  if (spec.performer.active()) {
+    result = attend_to_sums(call, cache, path);
+    result.path.inner = result.path.name;
+    result.path.name = PathName::decode;
+    return result;
+  }
+  append_rows(cache, q, call.k, call.v, tensors);
   if (cache.equal_lengths()) {
     result = attend(spec, {cache, std::nullopt}, q, tensors, path, sorted);
   } else {

@@ -17,6 +17,7 @@ bool keeps_prefix_sum(const TemperatureSpec& spec) {
 
 // Twice the kept rows let most appends write in place: rows move once in keep_last tokens.
 int64_t resting_rows(const StreamSpec& spec, int64_t capacity) {
+  if (spec.state) return 1;
   return spec.keep_last > 0 ? std::min(capacity, 2 * spec.keep_last) : capacity;
 }
 

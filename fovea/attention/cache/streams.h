@@ -4,7 +4,8 @@
 // sum after every token, so that truncation is exact); key-query convolutions add "queries" with
 // the (cq-1) + (cq'-1) queries before the current one (3.6, M-10), and "tau" with theirs where it
 // is learned. Focus keeps "groups" or "members" of every key, and "group_scores" with potentials by
-// chunk; routing keeps "routes", the clusters of every key, and "nearness".
+// chunk; routing keeps "routes", the clusters of every key, and "nearness". Performer keeps
+// "feature_sums", a state behind the last token, in place of keys and values.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -32,6 +33,7 @@ inline constexpr const char* kMembers = "members";
 inline constexpr const char* kGroupScores = "group_scores";
 inline constexpr const char* kRoutes = "routes";
 inline constexpr const char* kNearness = "nearness";
+inline constexpr const char* kFeatureSums = "feature_sums";
 }  // namespace stream
 
 /// One stream: rows [b, n, row_shape...].
@@ -44,6 +46,8 @@ struct StreamSpec {
   /// Rows {g, d} lie head by head in memory: for what reads a head from end to end. Else token by
   /// token: for lists of tokens that all heads share.
   bool by_head = false;
+  /// One row, of all tokens so far, which AttentionCache::replace() follows: no way back from it.
+  bool state = false;
 
   bool operator==(const StreamSpec&) const = default;
 };

@@ -13,20 +13,27 @@
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/dropout.h"
 #include "fovea/attention/mechanisms/kv_shift.h"
+#include "fovea/attention/mechanisms/longformer.h"
+#include "fovea/attention/mechanisms/magic_pig.h"
 #include "fovea/attention/mechanisms/mask.h"
+#include "fovea/attention/mechanisms/performer.h"
 #include "fovea/attention/mechanisms/sink_logit.h"
 #include "fovea/attention/mechanisms/soft_cap.h"
+#include "fovea/attention/mechanisms/sparq.h"
+#include "fovea/attention/mechanisms/streaming.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
 
 std::span<const Mechanism* const> mechanisms() {
   static const Mechanism* const all[] = {
-      &kv_shift_mechanism(),      &temperature_mechanism(),  &soft_cap_mechanism(),
-      &multi_token_mechanism(),   &head_mix_mechanism(),     &own_stage_mechanism(),
-      &focus_mechanism(),         &routing_mechanism(),      &block_pairs_mechanism(),
-      &position_bias_mechanism(), &mask_mechanism(),         &sink_logit_mechanism(),
-      &dropout_mechanism(),       &differential_mechanism(), &head_output_mechanism(),
+      &kv_shift_mechanism(),     &temperature_mechanism(),   &soft_cap_mechanism(),
+      &multi_token_mechanism(),  &head_mix_mechanism(),      &own_stage_mechanism(),
+      &focus_mechanism(),        &routing_mechanism(),       &block_pairs_mechanism(),
+      &longformer_mechanism(),   &streaming_mechanism(),     &sparq_mechanism(),
+      &magic_pig_mechanism(),    &position_bias_mechanism(), &mask_mechanism(),
+      &performer_mechanism(),    &sink_logit_mechanism(),    &dropout_mechanism(),
+      &differential_mechanism(), &head_output_mechanism(),
   };
   return all;
 }

@@ -40,6 +40,7 @@ AttentionPath grouped_decode_path();
 AttentionPath grouped_path();
 AttentionPath listed_path();
 AttentionPath mixing_path();
+AttentionPath performer_path();
 AttentionPath torch_sdpa_path();
 AttentionPath reference_path();
 

@@ -1,0 +1,157 @@
+// Performer: keys and checks.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/mechanisms/performer.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "fovea/attention/cache/streams.h"
+#include "fovea/attention/call.h"
+#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/base/error.h"
+#include "fovea/kernels/cpu/performer.h"
+
+namespace fovea {
+namespace {
+
+constexpr const char* kWhere = "attention spec";
+constexpr int64_t kMostFeatures = 65536;
+
+}  // namespace
+
+void PerformerSpec::describe(FieldVisitor& v) {
+  v.integer({"features", "m: random features of a head; 0 = off (spec 4.2)", {0, kMostFeatures}},
+            features);
+  v.choice({"scaling", "lengths of the directions: of Gaussian vectors, or sqrt(d)"}, scaling);
+  v.choice({"stabiliser", "running maximum (causal), or global (to reproduce, with epsilon)"},
+           stabiliser);
+  v.real({"epsilon", "added to every feature; 0 is unbiased", ranges::kNotNegative}, epsilon);
+}
+
+void PerformerSpec::check() const {
+  require<ConfigError>(features >= 0 && features <= kMostFeatures, kWhere,
+                       "performer.features must be 0 (off) to {}; got {}", kMostFeatures, features);
+  require<ConfigError>(active() || *this == PerformerSpec{}, kWhere,
+                       "performer.scaling, stabiliser and epsilon need performer.features above 0");
+  require<ConfigError>(epsilon >= 0.0, kWhere, "performer.epsilon must be 0 or larger; got {}",
+                       epsilon);
+  require<UnsupportedError>(
+      epsilon == 0.0 || stabiliser == Stabiliser::global, kWhere,
+      "performer.epsilon {} with stabiliser running is not defined (the result would depend on the "
+      "order of the keys); set epsilon: 0, or stabiliser: global to reproduce published numbers",
+      epsilon);
+}
+
+std::span<const std::string_view> enum_names(PerformerSpec::Scaling) {
+  static constexpr std::string_view names[] = {"gaussian", "root"};
+  return names;
+}
+
+std::span<const std::string_view> enum_names(PerformerSpec::Stabiliser) {
+  static constexpr std::string_view names[] = {"running", "global"};
+  return names;
+}
+
+namespace {
+
+// Settings that read or change single pairs, or the rule of who sees whom: sums have neither.
+void check(const AttentionSpec& s) {
+  s.performer.check();
+  if (!s.performer.active()) return;
+  require<UnsupportedError>(s.mask.causal, kWhere,
+                            "performer with mask.causal false is not built; set mask.causal: true");
+  require<UnsupportedError>(
+      s.mask == MaskRule{}, kWhere,
+      "performer with mask.window, mask.sinks or mask.sparsity is not defined (a sum of features "
+      "forgets no single key); remove one of them");
+  const std::pair<const char*, bool> others[] = {
+      {"soft_cap", s.soft_cap > 0.0},
+      {"multi_token", s.multi_token != MultiTokenSpec{}},
+      {"head_mix", s.head_mix != HeadMixSpec{}},
+      {"own", s.own.active()},
+      {"focus", s.focus.active()},
+      {"routing", s.routing.active()},
+      {"blocks", s.blocks.active()},
+      {"longformer", s.longformer.active()},
+      {"streaming", s.streaming.active()},
+      {"sparq", s.sparq.active()},
+      {"magic_pig", s.magic_pig.active()},
+      {"bias", s.bias.kind != BiasSpec::Kind::none},
+      {"sink_logit", s.sink_logit},
+      {"dropout", s.dropout > 0.0},
+      {"differential", s.differential},
+  };
+  for (const auto& [name, set] : others) {
+    require<UnsupportedError>(!set, kWhere,
+                              "performer with {} is not defined (sums of features take the place "
+                              "of pairs of tokens); remove one of them",
+                              name);
+  }
+}
+
+// The state behind the last token, in place of keys and values.
+void add_streams(const AttentionSpec& s, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+  if (!s.performer.active()) return;
+  require<UnsupportedError>(s.performer.epsilon == 0.0, "cache",
+                            "performer.epsilon {} needs the whole text and has no decode (the "
+                            "stabiliser of keys is taken from all of them); set epsilon: 0",
+                            s.performer.epsilon);
+  std::erase_if(all, [](const StreamSpec& stream) {
+    return stream.name == stream::kKeys || stream.name == stream::kValues;
+  });
+  all.push_back({.name = stream::kFeatureSums,
+                 .row_shape = {s.kv_heads, s.performer.features,
+                               kernels::performer_state_width(s.value_width())},
+                 .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat,
+                 .keep_last = 2,  // what the next token needs is the row of this one
+                 .state = true});
+}
+
+constexpr MechanismSetting kSettings[] = {
+    {"Performer", [](AttentionSpec& s) { s.performer.features = 64; }},
+};
+
+std::vector<StageUse> uses(const AttentionSpec& spec) {
+  if (!spec.performer.active()) return {};
+  return {{.stage = StageId::softmax,
+           .setting = fmt::format("performer {}", spec.performer.features),
+           .why_not_sdpa = "random features take the place of the softmax",
+           .why_not_kernels = "random features take the place of the softmax"}};
+}
+
+constexpr TensorSlot kTensors[] = {
+    {.name = "features",
+     .member = &AttentionTensors::features_md,
+     .sizes = [](const AttentionSpec& spec, const CallShape& /*shape*/) -> Sizes {
+       if (!spec.performer.active()) return std::nullopt;
+       return std::vector<int64_t>{spec.performer.features, spec.head_dim};
+     },
+     .setting =
+         [](const AttentionSpec& spec) {
+           return fmt::format("performer.features {}", spec.performer.features);
+         }},
+};
+
+}  // namespace
+
+const Mechanism& performer_mechanism() {
+  static constexpr Mechanism mechanism{
+      .name = "performer",
+      .describe =
+          [](AttentionSpec& spec, FieldVisitor& v) {
+            v.nested({"performer", "stage 7: random features for the softmax (spec 4.2)"},
+                     spec.performer);
+          },
+      .check = check,
+      .uses = uses,
+      .tensors = kTensors,
+      .add_streams = add_streams,
+      .settings = kSettings,
+  };
+  return mechanism;
+}
+
+}  // namespace fovea
