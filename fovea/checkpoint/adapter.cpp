@@ -167,6 +167,11 @@ AttentionSettings base_attention(const AttentionSettings& attention) {
   base.spec.head_mix = {};
   base.spec.focus = {};
   base.spec.routing = {};
+  base.spec.longformer = {};
+  base.spec.streaming = {};
+  base.spec.sparq = {};
+  base.spec.magic_pig = {};
+  base.spec.performer = {};
   base.spec.kv_shift = {};
   base.spec.own = {};
   base.spec.head_output = {};
@@ -174,6 +179,9 @@ AttentionSettings base_attention(const AttentionSettings& attention) {
   base.multi_token = {};
   base.focus = {};
   base.routing = {};
+  base.longformer = {};
+  base.performer = {};
+  base.magic_pig = {};
   base.decay_added = false;
   return base;
 }
