@@ -27,21 +27,45 @@ constexpr const char* kWhere = "side by side";
 constexpr const char* kNeedleTask = "niah_single_2";
 constexpr int64_t kCopyWindows = 8;
 
-/// Keys that the rows of `tokens` tokens see under a mask.
-int64_t seen_pairs(const MaskRule& rule, int64_t tokens) {
+bool is_global(const LongformerSpec& rule, int64_t position) {
+  return position < rule.globals ||
+         std::ranges::find(rule.global_positions, position) != rule.global_positions.end();
+}
+
+/// Whether row i of a head sees key j <= i, by their places.
+bool sees(const AttentionSpec& spec, int64_t head, int64_t i, int64_t j) {
+  if (const StreamingSpec& s = spec.streaming; s.active()) return j < s.start || i - j < s.recent;
+  if (const LongformerSpec& l = spec.longformer; l.active()) {
+    const auto of_head = static_cast<size_t>(l.dilation.size() > 1 ? head : 0);
+    const int64_t dilation = l.dilation.empty() ? 1 : l.dilation[of_head];
+    return ((i - j) % dilation == 0 && (i - j) / dilation <= l.window) || is_global(l, i) ||
+           is_global(l, j);
+  }
+  return allowed(spec.mask, {.position = i}, {.position = j});
+}
+
+/// Heads whose patterns may differ.
+int64_t patterns(const AttentionSpec& spec) {
+  return spec.longformer.dilation.size() > 1 ? spec.heads : 1;
+}
+
+double share_of_pairs(const AttentionSpec& spec, int64_t tokens) {
   int64_t seen = 0;
-  for (int64_t i = 0; i < tokens; ++i)
-    for (int64_t j = 0; j <= i; ++j) seen += allowed(rule, {.position = i}, {.position = j});
-  return seen;
+  for (int64_t head = 0; head < patterns(spec); ++head) {
+    for (int64_t i = 0; i < tokens; ++i) {
+      int64_t row = 0;
+      for (int64_t j = 0; j <= i; ++j) row += sees(spec, head, i, j);
+      seen += spec.sparq.active() ? std::min(row, spec.sparq.keys + 1) : row;
+    }
+  }
+  const double all = 0.5 * static_cast<double>(tokens) * static_cast<double>(tokens + 1);
+  return static_cast<double>(seen) / (all * static_cast<double>(patterns(spec)));
 }
 
-double share_of_pairs(const MaskRule& rule, int64_t tokens) {
-  const auto n = static_cast<double>(tokens);
-  return static_cast<double>(seen_pairs(rule, tokens)) / (0.5 * n * (n + 1.0));
-}
-
+/// Neither places nor a fixed number decide how many keys a row sees, or no pair is computed.
 bool chooses_by_content(const AttentionSpec& spec) {
-  return spec.focus.gate == FocusSpec::Gate::hard || spec.routing.active() || spec.blocks.active();
+  return spec.focus.gate == FocusSpec::Gate::hard || spec.routing.active() ||
+         spec.blocks.active() || spec.magic_pig.active() || spec.performer.active();
 }
 
 /// The key that `pairs_of` sets, and its largest value.
@@ -313,14 +337,15 @@ AttentionSystems read_attention_systems(const std::filesystem::path& file) {
 }
 
 std::optional<double> masked_pairs(const ModelConfig& config, int64_t tokens) {
-  std::vector<std::pair<MaskRule, double>> known;
+  std::vector<std::pair<AttentionSpec, double>> known;
   double sum = 0.0;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    const AttentionSpec spec = config.layer_attention(layer);
+    AttentionSpec spec = config.layer_attention(layer);
     if (chooses_by_content(spec)) return std::nullopt;
-    auto found = std::ranges::find(known, spec.mask, [](const auto& k) { return k.first; });
+    spec.depth = 0;
+    auto found = std::ranges::find(known, spec, [](const auto& k) { return k.first; });
     if (found == known.end())
-      found = known.insert(known.end(), {spec.mask, share_of_pairs(spec.mask, tokens)});
+      found = known.insert(known.end(), {spec, share_of_pairs(spec, tokens)});
     sum += found->second;
   }
   return sum / static_cast<double>(config.layers);

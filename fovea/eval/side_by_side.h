@@ -91,7 +91,7 @@ SideBySideResult compare_attentions(
     const std::function<void(std::string_view, int64_t, int64_t)>& progress = {},
     const std::atomic<bool>* interrupt = nullptr);
 
-/// Share of the causal pairs of `tokens` tokens that the layers see by their masks, their mean;
+/// Share of the causal pairs of `tokens` tokens that the layers see by their places, their mean;
 /// nothing where a layer chooses by content.
 std::optional<double> masked_pairs(const ModelConfig& config, int64_t tokens);
 
