@@ -4,7 +4,8 @@
 // sum after every token, so that truncation is exact); key-query convolutions add "queries" with
 // the (cq-1) + (cq'-1) queries before the current one (3.6, M-10), and "tau" with theirs where it
 // is learned. Focus keeps "groups" or "members" of every key, and "group_scores" with potentials by
-// chunk; routing keeps "routes", the clusters of every key, and "nearness".
+// chunk; routing keeps "routes", the clusters of every key, and "nearness"; Longformer with
+// projections "global_keys" and "global_values".
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -32,6 +33,8 @@ inline constexpr const char* kMembers = "members";
 inline constexpr const char* kGroupScores = "group_scores";
 inline constexpr const char* kRoutes = "routes";
 inline constexpr const char* kNearness = "nearness";
+inline constexpr const char* kGlobalKeys = "global_keys";
+inline constexpr const char* kGlobalValues = "global_values";
 }  // namespace stream
 
 /// One stream: rows [b, n, row_shape...].
