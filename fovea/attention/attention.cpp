@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "fovea/attention/mask_terms.h"
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/paths/path.h"
@@ -57,7 +58,7 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
                           const at::Tensor& v, const AttentionTensors& tensors,
                           const AttentionContext& context, Path path) {
   AttentionCall call = checked_call(spec, q, k, v, tensors, context);
-  if (path != Path::reference) call = without_neutral_focus(std::move(call));
+  if (path != Path::reference) call = without_neutral_focus(in_mask_terms(std::move(call)));
   if (!call.spec.differential) return by_first_path(call, path);
   return differential_attention(
       call, [path](const AttentionCall& map) { return by_first_path(map, path); });

@@ -70,6 +70,7 @@ at::Tensor readable_rows(const at::Tensor& x) {
 KeyRule AttentionCall::key_rule() const {
   if (spec.focus.gate == FocusSpec::Gate::hard) return KeyRule::groups;
   if (spec.performer.active()) return KeyRule::sums;
+  if (spec.longformer.active() || spec.streaming.active()) return KeyRule::parts;
   return spec.routing.active() || spec.blocks.active() ? KeyRule::lists : KeyRule::mask;
 }
 
@@ -101,6 +102,8 @@ AttentionCall checked_call_without_values(AttentionSpec spec, const at::Tensor& 
   spec.head_output = {};
   for (at::Tensor* x : {&tensors.head_gain_e, &tensors.gate_weight, &tensors.gate_bias})
     *x = at::Tensor();
+  if (tensors.global_v_bgse.defined())
+    tensors.global_v_bgse = tensors.global_k_bgsd.narrow(1, 0, spec.value_heads());
   return checked_call(spec, q, k, k.narrow(1, 0, spec.value_heads()), tensors, context);
 }
 

@@ -26,8 +26,9 @@ struct CallShape {
 };
 
 /// How a call says which distant keys a query sees: by the mask alone, by groups of tokens (hard
-/// Focus), by lists of tokens (routing, given blocks); or that it sees their sums (Performer).
-enum class KeyRule { mask, groups, lists, sums };
+/// Focus), by lists of tokens (routing, given blocks), in parts that one softmax joins (Longformer,
+/// StreamingLLM); or that it sees their sums (Performer).
+enum class KeyRule { mask, groups, lists, parts, sums };
 
 /// Values made at first use, one of each type. A copy is for another call and starts empty.
 class MadeOnce {

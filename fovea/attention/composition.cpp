@@ -48,7 +48,7 @@ std::vector<std::string> settings_of(const AttentionSpec& spec) {
 std::string_view kernels_of(const AttentionSpec& spec) {
   AttentionCall call{.spec = spec, .q = at::empty({1, spec.heads, 1, spec.head_dim})};
   call.spec.differential = false;  // its two maps are what the kernels see
-  if (call.key_rule() == KeyRule::sums) return "fused";
+  if (call.key_rule() == KeyRule::sums || call.key_rule() == KeyRule::parts) return "fused";
   if (call.key_rule() != KeyRule::mask) return "grouped";
   return why_not_pointwise(call) && why_not_mixing(call) ? "reference" : "fused";
 }

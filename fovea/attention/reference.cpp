@@ -13,10 +13,12 @@
 #include "fovea/attention/mechanisms/block_pairs.h"
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/focus.h"
+#include "fovea/attention/mechanisms/longformer_rule.h"
 #include "fovea/attention/mechanisms/multi_token.h"
 #include "fovea/attention/mechanisms/own_stage.h"
 #include "fovea/attention/mechanisms/performer_features.h"
 #include "fovea/attention/mechanisms/routing.h"
+#include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/attention/mechanisms/talking_heads.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/positions/bias.h"
@@ -66,17 +68,44 @@ at::Tensor last_rows(const at::Tensor& x, int64_t count) {
   return x.narrow(2, x.size(2) - count, count);
 }
 
+// Stage 1, of which some pairs have queries and keys of their own.
+struct PairLogits {
+  at::Tensor logits;
+  bool finite = true;  // all queries and keys are
+};
+PairLogits pair_logits(const AttentionCall& call, RowRange rows, RowRange keys,
+                       const Places& places) {
+  const AttentionTensors& tensors = call.tensors;
+  const at::ScalarType dtype = call.q.scalar_type();
+  const at::Tensor tau = batch_rows(tensors.tau_bt, rows);
+  PairLogits all;
+  const auto read = [&](const at::Tensor& queries, const at::Tensor& of_keys) {
+    const at::Tensor q = queries.narrow(2, rows.begin, rows.end - rows.begin).to(dtype),
+                     k = of_keys.narrow(2, keys.begin, keys.end - keys.begin).to(dtype);
+    all.finite = all.finite && all_finite(q) && all_finite(k);
+    return call.spec.performer.active() ? performer_logits(call, q, k, tau)
+                                        : scaled_logits(call.spec, q, k, tau);
+  };
+  all.logits = read(call.q, call.k);
+  if (const at::Tensor& q = tensors.start_q_bhtd; q.defined())
+    all.logits = at::where(start_keys(call.spec.streaming, places), read(q, call.k), all.logits);
+  if (const at::Tensor& q = tensors.global_q_bhtd; q.defined()) {
+    const at::Tensor global = global_tokens(call.spec.longformer, places.query_positions_bt);
+    all.logits =
+        at::where(global.unsqueeze(1).unsqueeze(3), read(q, tensors.global_k_bgsd), all.logits);
+  }
+  return all;
+}
+
 // Stages 1 to 4: logits of the last `results` rows, not masked.
-at::Tensor mixed_logits(const AttentionCall& call, const at::Tensor& q, const at::Tensor& k,
-                        const at::Tensor& tau_bt, const Places& places, const at::Tensor& allowed,
-                        int64_t results, bool finite) {
+at::Tensor mixed_logits(const AttentionCall& call, const PairLogits& pairs, const Places& places,
+                        const at::Tensor& allowed, int64_t results) {
   const AttentionSpec& spec = call.spec;
   const AttentionTensors& tensors = call.tensors;
   const MultiTokenSpec& tokens = spec.multi_token;
-  at::Tensor s = spec.performer.active() ? performer_logits(call, q, k, tau_bt)
-                                         : scaled_logits(spec, q, k, tau_bt);
+  at::Tensor s = pairs.logits;
   // What is not finite and not seen passes through no stage.
-  if (!finite) s = s.masked_fill((~allowed).logical_and(s.isfinite().logical_not()), 0.0);
+  if (!pairs.finite) s = s.masked_fill((~allowed).logical_and(s.isfinite().logical_not()), 0.0);
   if (spec.soft_cap > 0.0) s = at::tanh(s / spec.soft_cap) * spec.soft_cap;
   if (tokens.before.active()) {
     if (tokens.equation == MultiTokenSpec::Equation::eq5) s = s.masked_fill(~allowed, 0.0);
@@ -97,7 +126,8 @@ at::Tensor own_logits(const AttentionCall& call, const at::Tensor& logits, const
       tensors.own.defined() ? tensors.own.to(logits.scalar_type()) : at::Tensor();
   const at::Tensor changed =
       own_stage(spec.own.name)
-          .apply(logits, {.spec = spec, .weight = weight, .distance_bts = distances(places)});
+          .apply(logits,
+                 {.spec = spec, .weight = weight, .distance_bts = counted_distances(spec, places)});
   require<ShapeError>(changed.defined() && changed.sizes() == logits.sizes(), "own stage",
                       "'{}' must return logits of the shape that it got, [{}]", spec.own.name,
                       fmt::join(logits.sizes(), ", "));
@@ -132,30 +162,33 @@ RowWeights weights_of_rows(const AttentionCall& call, const Places& all, RowRang
   const RowRange weighted{std::max<int64_t>(0, rows.begin - tokens.after.earlier_queries()),
                           rows.end};
   Places places = query_rows(all, entering);
-  at::Tensor allowed = allowed_mask(spec.mask, places), k = call.k;
+  at::Tensor allowed = allowed_mask(spec.mask, places);
+  RowRange keys{0, call.k.size(2)};
   FocusPairs groups;
   if (spec.focus.active()) {
-    groups =
-        focus_pairs(tensors, k.size(2) - q.size(2) + entering.begin, entering.end - entering.begin);
+    groups = focus_pairs(tensors, call.k.size(2) - q.size(2) + entering.begin,
+                         entering.end - entering.begin);
     if (spec.focus.gate == FocusSpec::Gate::hard)
       allowed = allowed.logical_and(focus_visible(spec.focus, groups, places));
   }
   if (spec.routing.active())
     allowed = routing_visible(spec.routing, tensors, entering.begin, allowed, places);
   if (spec.blocks.active()) allowed = block_pairs_visible(spec.blocks, allowed, places);
+  if (spec.longformer.active())
+    allowed = longformer_visible(spec.longformer, spec.heads, allowed, places);
+  if (spec.streaming.active())
+    allowed = allowed.logical_and(allowed_mask(pairs_of(spec.streaming), places));
   RowWeights result;
   if (only_visible_keys) {
-    const auto [first, keys] = visible_keys(allowed);
+    const auto [first, count] = visible_keys(allowed);
     result.first_key = first;
-    k = k.narrow(2, first, keys);
-    allowed = allowed.narrow(3, first, keys);
-    places = key_columns(places, first, keys);
-    groups = groups.keys(first, keys);
+    keys = {first, first + count};
+    allowed = allowed.narrow(3, first, count);
+    places = key_columns(places, first, count);
+    groups = groups.keys(first, count);
   }
-  const at::Tensor q_rows = q.narrow(2, entering.begin, entering.end - entering.begin);
-  const bool finite = all_finite(q_rows) && all_finite(k);
-  at::Tensor logits = mixed_logits(call, q_rows, k, batch_rows(tensors.tau_bt, entering), places,
-                                   allowed, weighted.end - weighted.begin, finite);
+  const PairLogits pairs = pair_logits(call, entering, keys, places);
+  at::Tensor logits = mixed_logits(call, pairs, places, allowed, weighted.end - weighted.begin);
   const RowRange last{weighted.begin - entering.begin, weighted.end - entering.begin};
   places = query_rows(places, last);
   const at::Tensor seen = last_rows(allowed, last.end - last.begin);
@@ -167,7 +200,7 @@ RowWeights weights_of_rows(const AttentionCall& call, const Places& all, RowRang
       softmax_rows((bias.defined() ? logits + bias : logits).masked_fill(~seen, -kInfinity),
                    tensors.sink_logit_h, want_lse);
   // A row of NaN weighs what it does not see, too.
-  if (!finite) softmax.weights_bhts = softmax.weights_bhts.masked_fill(~seen, 0.0);
+  if (!pairs.finite) softmax.weights_bhts = softmax.weights_bhts.masked_fill(~seen, 0.0);
   const int64_t count = rows.end - rows.begin;
   result.softmax_bhts = last_rows(softmax.weights_bhts, count);
   if (want_lse)

@@ -14,6 +14,7 @@
 #include <algorithm>
 
 #include "fovea/attention/mechanisms/dropout.h"
+#include "fovea/attention/mechanisms/longformer_rule.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 
@@ -80,7 +81,16 @@ std::pair<at::Tensor, at::Tensor> attend_rows(const Job& job, const Variables& x
     const int64_t first_row = call.k.size(2) - call.q.size(2) + rows.begin;
     weights = weights * dropout_factors(call.spec, call.context, first_row, r.first_key, weights);
   }
-  return {weighted_values(weights, call.v.narrow(2, r.first_key, weights.size(3))), r.lse_bht};
+  const auto weigh = [&](const at::Tensor& values) {
+    return weighted_values(weights, values.narrow(2, r.first_key, weights.size(3)));
+  };
+  at::Tensor out = weigh(call.v);
+  if (const at::Tensor& values = call.tensors.global_v_bgse; values.defined()) {
+    const at::Tensor global = global_tokens(call.spec.longformer, job.places.query_positions_bt)
+                                  .narrow(1, rows.begin, rows.end - rows.begin);
+    out = at::where(global.unsqueeze(1).unsqueeze(3), weigh(values.to(weights.scalar_type())), out);
+  }
+  return {out, r.lse_bht};
 }
 
 class BlockwiseAttention : public torch::autograd::Function<BlockwiseAttention> {

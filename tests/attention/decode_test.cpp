@@ -41,8 +41,9 @@ AttentionCache cache_for(const AttentionSpec& spec, const AttentionInputs& in, i
 
 // Whether a tensor of AttentionTensors has rows of tokens behind the batch.
 bool is_of_tokens(std::string_view name) {
-  static const std::set<std::string_view> all{"tau",          "groups",     "members",
-                                              "query_routes", "key_routes", "key_nearness"};
+  static const std::set<std::string_view> all{
+      "tau",          "groups",         "members",     "query_routes",  "key_routes",
+      "key_nearness", "global_queries", "global_keys", "global_values", "start_queries"};
   return all.contains(name);
 }
 

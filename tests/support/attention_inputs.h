@@ -41,7 +41,9 @@ struct AttentionInputs {
     AttentionTensors some = tensors;
     for (at::Tensor* x : {&some.tau_bt, &some.groups_bsk, &some.members_bs})
       if (x->defined()) *x = x->narrow(1, begin, n);
-    for (at::Tensor* x : {&some.query_routes_bht, &some.key_routes_bhs, &some.key_nearness_bhs})
+    for (at::Tensor* x :
+         {&some.query_routes_bht, &some.key_routes_bhs, &some.key_nearness_bhs, &some.global_q_bhtd,
+          &some.global_k_bgsd, &some.global_v_bgse, &some.start_q_bhtd})
       if (x->defined()) *x = x->narrow(2, begin, n);
     return some;
   }
@@ -136,6 +138,13 @@ inline AttentionInputs random_inputs(const AttentionSpec& spec, int64_t b, int64
   if (spec.performer.active())
     in.tensors.features_md = random_normal({spec.performer.features, spec.head_dim}, seed + 21000);
   const int64_t e = spec.value_width();
+  if (spec.longformer.projections) {
+    in.tensors.global_q_bhtd = random_normal({b, spec.heads, t, spec.head_dim}, seed + 21000);
+    in.tensors.global_k_bgsd = random_normal({b, spec.kv_heads, s, spec.head_dim}, seed + 22000);
+    in.tensors.global_v_bgse = random_normal({b, spec.value_heads(), s, e}, seed + 23000);
+  }
+  if (spec.streaming.active())
+    in.tensors.start_q_bhtd = random_normal({b, spec.heads, t, spec.head_dim}, seed + 24000);
   if (spec.head_output.norm == HeadOutputSpec::Norm::rms)
     in.tensors.head_gain_e = random_normal({e}, seed + 10000);
   if (spec.head_output.gate == HeadOutputSpec::Gate::scalar) {
@@ -162,12 +171,12 @@ inline AttentionContext packed_context(const std::vector<int64_t>& lengths) {
   return context;
 }
 
-/// Convolutions, head mixing, memberships, clusters, given blocks and sums of features have no
-/// pointwise kernel.
+/// Convolutions, head mixing, memberships, clusters, given blocks, calls in parts and sums of
+/// features have no pointwise kernel for all of them.
 inline bool reference_only(const AttentionSpec& spec) {
   return spec.multi_token.earlier_queries() > 0 || spec.head_mix != HeadMixSpec{} ||
          spec.focus.reads_members() || spec.routing.active() || spec.blocks.active() ||
-         spec.performer.active();
+         spec.longformer.active() || spec.streaming.active() || spec.performer.active();
 }
 
 struct NamedSpec {
@@ -305,6 +314,37 @@ inline std::vector<NamedSpec> all_specs() {
     learned(s);
     s.performer.features = 9, s.kv_heads = 1, s.kv_shift.values = true, s.value_dim = 5;
     s.head_output.norm = Output::Norm::rms, s.head_output.gate = Output::Gate::scalar;
+  });
+  add("longformer", [](AttentionSpec& s) { s.longformer = {.window = 3, .globals = 2}; });
+  add("longformer_dilated_logit", [&](AttentionSpec& s) {
+    learned(s);
+    s.longformer = {.window = 2, .dilation = {1, 3, 2, 2}, .globals = 1};
+    s.sink_logit = true, s.soft_cap = 3.0, s.value_dim = 5;
+  });
+  add("longformer_globals_alibi", [](AttentionSpec& s) {
+    s.longformer = {.window = 2, .dilation = {2}, .global_positions = {6, 3}};
+    s.bias.kind = BiasSpec::Kind::alibi;
+  });
+  add("longformer_projections", [](AttentionSpec& s) {
+    s.longformer = {.window = 2, .globals = 1, .global_positions = {5}, .projections = true};
+  });
+  add("longformer_mta", [&](AttentionSpec& s) {
+    s.longformer = {.window = 4, .globals = 1};
+    s.multi_token = both;
+  });
+  add("streaming", [](AttentionSpec& s) { s.streaming = {.recent = 4, .start = 2}; });
+  add("streaming_learned_t5_logit", [&](AttentionSpec& s) {
+    learned(s);
+    s.streaming = {.recent = 3, .start = 1};
+    s.bias = {BiasSpec::Kind::t5, 8, 16}, s.sink_logit = true, s.soft_cap = 3.0;
+  });
+  add("streaming_alibi_mix", [&](AttentionSpec& s) {
+    s.streaming = {.recent = 3, .start = 2};
+    s.head_mix = mix(Mix::full, Mix::groups), s.bias.kind = BiasSpec::Kind::alibi;
+  });
+  add("streaming_differential", [&](AttentionSpec& s) {
+    differential(s);
+    s.streaming = {.recent = 3, .start = 2};
   });
   add("mta_everything", [&](AttentionSpec& s) {
     learned(s);

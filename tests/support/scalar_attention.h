@@ -147,6 +147,8 @@ inline ScalarResult scalar_differential(const AttentionSpec& spec, const Attenti
       half.tensors.bias_table = half.tensors.bias_table.slice(1, m, {}, 2);
     if (half.tensors.sink_logit_h.defined())
       half.tensors.sink_logit_h = half.tensors.sink_logit_h.slice(0, m, {}, 2);
+    if (half.tensors.start_q_bhtd.defined())
+      half.tensors.start_q_bhtd = half.tensors.start_q_bhtd.slice(1, m, {}, 2);
     maps.push_back(scalar_attention(inner, half, context));
   }
   double dots[2] = {0.0, 0.0};
@@ -233,8 +235,40 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
       if (spec.blocks.pairs[n] == query && spec.blocks.pairs[n + 1] == key) return true;
     return false;
   };
+  // Longformer (spec 4.1).
+  const LongformerSpec& longformer = spec.longformer;
+  const auto global = [&](int64_t position) {
+    bool found = position < longformer.globals;
+    for (const int64_t p : longformer.global_positions) found |= p == position;
+    return longformer.active() && found;
+  };
+  const auto in_pattern = [&](int64_t h, int64_t row, int64_t col) {
+    const int64_t i = query_position(row), j = key_position(col);
+    if (!longformer.active() || global(i) || global(j)) return true;
+    const std::vector<int64_t>& all = longformer.dilation;
+    const int64_t step = all.empty() ? 1 : all[all.size() == 1 ? 0 : static_cast<size_t>(h)];
+    for (int64_t n = 0; n <= longformer.window; ++n)
+      if (i - step * n == j) return true;
+    return false;
+  };
+  const bool one_pattern = longformer.dilation.size() <= 1;
+  // StreamingLLM (spec 4.6): start keys are read from the query's place in the cache.
+  const StreamingSpec& streaming = spec.streaming;
+  const auto is_start = [&](int64_t col) {
+    return streaming.active() && key_position(col) < streaming.start;
+  };
+  const auto stays = [&](int64_t row, int64_t col) {
+    return !streaming.active() || is_start(col) ||
+           query_position(row) - key_position(col) < streaming.recent;
+  };
+  const auto distance_of = [&](int64_t row, int64_t col) {
+    const int64_t i = query_position(row);
+    return (is_start(col) ? std::min(i, streaming.start + streaming.recent - 1) : i) -
+           key_position(col);
+  };
   const auto visible = [&](int64_t row, int64_t col) {
-    return seen[row * s + col] && in_blocks(row, col) &&
+    return seen[row * s + col] && in_blocks(row, col) && stays(row, col) &&
+           (!one_pattern || in_pattern(0, row, col)) &&
            (focus.gate != FocusSpec::Gate::hard || local(row, col) || meet(batch_row, row, col));
   };
   // Routing (spec 4.3): fewer than `keep` keys of the cluster come before this one.
@@ -242,6 +276,7 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
   const at::Tensor from = copied(in.tensors.query_routes_bht),
                    to = copied(in.tensors.key_routes_bhs);
   const auto routed = [&](int64_t h, int64_t row, int64_t col) {
+    if (!in_pattern(h, row, col)) return false;
     if (!routing.active()) return true;
     const int64_t head = batch_row * heads + h;
     const int64_t own = from.const_data_ptr<int64_t>()[head * t + row];
@@ -306,6 +341,15 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
     }
     return std::log(sum / static_cast<double>(m));
   };
+  // Of rows and keys with queries, keys and values of their own.
+  const auto or_own = [](const at::Tensor& own, const at::Tensor& plain) {
+    return own.defined() ? own.detach() : plain;
+  };
+  const at::Tensor others[] = {
+      or_own(in.tensors.start_q_bhtd, values[0]), or_own(in.tensors.global_q_bhtd, values[0]),
+      or_own(in.tensors.global_k_bgsd, values[1]), or_own(in.tensors.global_v_bgse, values[2])};
+  const auto start_q = others[0].accessor<double, 4>(), global_q = others[1].accessor<double, 4>(),
+             global_k = others[2].accessor<double, 4>(), global_v = others[3].accessor<double, 4>();
   const MultiTokenSpec& tokens = spec.multi_token;
   const HeadMixSpec& mix = spec.head_mix;
   for (int64_t n = 0; n < b; ++n) {
@@ -315,8 +359,13 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
       for (int64_t row = 0; row < t; ++row)
         for (int64_t col = 0; col < s; ++col) {
           double& logit = map(h, row, col);
-          for (int64_t c = 0; c < spec.head_dim; ++c)
-            logit += q[n][h][row][c] * k[n][h / (heads / spec.kv_heads)][col][c];
+          const bool of_global = global(query_position(row));
+          for (int64_t c = 0; c < spec.head_dim; ++c) {
+            const int64_t g = h / (heads / spec.kv_heads);
+            logit += of_global       ? global_q[n][h][row][c] * global_k[n][g][col][c]
+                     : is_start(col) ? start_q[n][h][row][c] * k[n][g][col][c]
+                                     : q[n][h][row][c] * k[n][g][col][c];
+          }
           if (spec.temperature.kind == TemperatureSpec::Kind::learned) {
             logit /= in.tensors.tau_bt[n][row].item<double>();
           } else {
@@ -350,7 +399,7 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
             continue;
           }
           logit = gated(n, row, col, logit);
-          const int64_t distance = query_position(row) - key_position(col);
+          const int64_t distance = distance_of(row, col);
           if (spec.bias.kind == BiasSpec::Kind::alibi)
             logit -= alibi_slope(heads, h) * static_cast<double>(distance);
           if (spec.bias.kind == BiasSpec::Kind::t5)
@@ -389,7 +438,9 @@ inline ScalarResult scalar_attention(const AttentionSpec& spec, const AttentionI
         for (int64_t col = 0; col < s; ++col) {
           result.weights[n][h][row][col] = map(h, row, col);
           for (int64_t c = 0; c < e; ++c)
-            o[c] += map(h, row, col) * v[n][h / (heads / spec.kv_heads)][col][c];
+            o[c] += map(h, row, col) * (global(query_position(row))
+                                            ? global_v
+                                            : v)[n][h / (heads / spec.kv_heads)][col][c];
         }
         scalar_head_output(spec, in.tensors, o);
         for (int64_t c = 0; c < e; ++c) result.out[n][h][row][c] = o[c];

@@ -13,6 +13,7 @@
 
 #include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
+#include "fovea/attention/mask_terms.h"
 #include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/grouped.h"
@@ -147,6 +148,10 @@ void append_rows(AttentionCache& cache, const at::Tensor& q, const at::Tensor& k
     cache.append(stream::kRoutes, tensors.key_routes_bhs.transpose(1, 2));
   if (cache.has(stream::kNearness))
     cache.append(stream::kNearness, tensors.key_nearness_bhs.transpose(1, 2));
+  if (cache.has(stream::kGlobalKeys)) {
+    cache.append(stream::kGlobalKeys, tensors.global_k_bgsd.transpose(1, 2));
+    cache.append(stream::kGlobalValues, tensors.global_v_bgse.transpose(1, 2));
+  }
 }
 
 // The tensors of the call with everything that the cache holds of them.
@@ -155,6 +160,8 @@ AttentionTensors with_cached(const CacheView& cache, const CachedCall& call,
   AttentionTensors all = tensors;
   all.tau_bt = cache.part(tensors.tau_bt);
   all.query_routes_bht = cache.part(tensors.query_routes_bht);
+  all.start_q_bhtd = cache.part(tensors.start_q_bhtd);
+  all.global_q_bhtd = cache.part(tensors.global_q_bhtd);
   const auto by_head = [&](const char* name) {
     const at::Tensor rows = cache.rows_if(name);
     return rows.defined() ? rows.transpose(1, 2) : rows;
@@ -162,6 +169,8 @@ AttentionTensors with_cached(const CacheView& cache, const CachedCall& call,
   if (cache.cache.has(stream::kTau)) all.tau_bt = cache.rows(stream::kTau).squeeze(-1);
   all.key_routes_bhs = by_head(stream::kRoutes);
   all.key_nearness_bhs = by_head(stream::kNearness);
+  all.global_k_bgsd = by_head(stream::kGlobalKeys);
+  all.global_v_bgse = by_head(stream::kGlobalValues);
   all.groups_bsk = call.groups_bsk;
   all.members_bs = call.members_bs;
   return all;
@@ -215,7 +224,8 @@ AttentionResult cached_attention(const AttentionSpec& given, AttentionCache& cac
                             "a cache needs mask.causal: later tokens must not change earlier rows");
   require<ShapeError>(q.dim() == 4 && k.dim() == 4 && q.size(2) == k.size(2), "cache",
                       "q and k of the new tokens must be [b, heads, t, d] with one t");
-  AttentionCall call{.spec = given, .q = q, .k = k, .v = v, .tensors = given_tensors};
+  AttentionCall call =
+      in_mask_terms({.spec = given, .q = q, .k = k, .v = v, .tensors = given_tensors});
   rewrite_keys(call, &cache);
   const AttentionSpec& spec = call.spec;
   const AttentionTensors& tensors = call.tensors;

@@ -7,7 +7,10 @@
 #include <algorithm>
 
 #include "fovea/attention/cache/huge_pages.h"
+#include "fovea/attention/mask_terms.h"
+#include "fovea/attention/mechanisms/longformer_rule.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -27,20 +30,31 @@ std::vector<int64_t> rows_shape(const StreamSpec& spec, int64_t batch, int64_t r
   return shape;
 }
 
-std::vector<StreamSpec> cache_streams(const AttentionSpec& spec, at::ScalarType dtype) {
-  spec.check();
+namespace {
+
+// First and last rows of the text that any later query may see.
+KeptKeys kept_keys(const AttentionSpec& spec) {
+  if (spec.longformer.active()) return kept_keys(spec.longformer);
+  const MaskRule rule = spec.streaming.active() ? pairs_of(spec.streaming) : spec.mask;
+  if (rule.sparsity != MaskRule::Sparsity::full || rule.window == 0) return {};
+  // The oldest query of a convolution has a window of its own.
+  return {.first = rule.sinks, .last = rule.window + spec.multi_token.earlier_queries()};
+}
+
+}  // namespace
+
+std::vector<StreamSpec> cache_streams(const AttentionSpec& given, at::ScalarType dtype) {
+  given.check();
+  const AttentionSpec spec = in_mask_terms(given);
   require<UnsupportedError>(spec.mask.causal, "cache",
                             "a cache needs mask.causal: later tokens must not change earlier rows");
-  const int64_t earlier = spec.multi_token.earlier_queries();
-  const bool windowed = spec.mask.sparsity == MaskRule::Sparsity::full && spec.mask.window > 0;
+  const KeptKeys kept = kept_keys(spec);
   StreamSpec keys{.name = stream::kKeys,
                   .row_shape = {spec.kv_heads, spec.head_dim},
                   .dtype = dtype,
+                  .keep_first = kept.first,
+                  .keep_last = kept.last,
                   .by_head = spec.focus.gate != FocusSpec::Gate::hard};
-  if (windowed) {
-    keys.keep_first = spec.mask.sinks;
-    keys.keep_last = spec.mask.window + earlier;  // the oldest query has a window of its own
-  }
   StreamSpec values = keys;
   values.name = stream::kValues;
   values.row_shape = {spec.value_heads(), spec.value_width()};

@@ -4,8 +4,9 @@
 // sum after every token, so that truncation is exact); key-query convolutions add "queries" with
 // the (cq-1) + (cq'-1) queries before the current one (3.6, M-10), and "tau" with theirs where it
 // is learned. Focus keeps "groups" or "members" of every key, and "group_scores" with potentials by
-// chunk; routing keeps "routes", the clusters of every key, and "nearness". Performer keeps
-// "feature_sums", a state behind the last token, in place of keys and values.
+// chunk; routing keeps "routes", the clusters of every key, and "nearness"; Longformer with
+// projections "global_keys" and "global_values". Performer keeps "feature_sums", a state behind the
+// last token, in place of keys and values.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -34,6 +35,8 @@ inline constexpr const char* kGroupScores = "group_scores";
 inline constexpr const char* kRoutes = "routes";
 inline constexpr const char* kNearness = "nearness";
 inline constexpr const char* kFeatureSums = "feature_sums";
+inline constexpr const char* kGlobalKeys = "global_keys";
+inline constexpr const char* kGlobalValues = "global_values";
 }  // namespace stream
 
 /// One stream: rows [b, n, row_shape...].

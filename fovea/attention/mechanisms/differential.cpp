@@ -31,6 +31,7 @@ at::Tensor map_heads(const at::Tensor& x, int64_t map) {
 AttentionTensors map_tensors(const AttentionTensors& tensors, int64_t map) {
   AttentionTensors half = tensors;
   half.lambda_4d = half.head_gain_e = half.gate_weight = half.gate_bias = at::Tensor();
+  if (half.start_q_bhtd.defined()) half.start_q_bhtd = map_heads(half.start_q_bhtd, map);
   if (half.bias_table.defined()) half.bias_table = map_heads(half.bias_table, map);
   if (half.sink_logit_h.defined())
     half.sink_logit_h = map_heads(half.sink_logit_h.unsqueeze(0), map).squeeze(0);

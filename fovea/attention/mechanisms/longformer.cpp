@@ -1,18 +1,33 @@
-// Longformer: keys and checks.
+// Longformer: keys, checks, the reference of stage 6.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/attention/mechanisms/longformer.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+
+#include "fovea/attention/cache/streams.h"
+#include "fovea/attention/call.h"
+#include "fovea/attention/mechanisms/longformer_rule.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
 namespace {
 
 constexpr const char* kWhere = "attention spec";
+
+// The last global position, or -1.
+int64_t last_global(const LongformerSpec& spec) {
+  int64_t last = spec.globals - 1;
+  for (const int64_t position : spec.global_positions) last = std::max(last, position);
+  return last;
+}
 
 }  // namespace
 
@@ -32,21 +47,183 @@ void LongformerSpec::describe(FieldVisitor& v) {
 }
 
 void LongformerSpec::check() const {
+  require<ConfigError>(window >= 0 && globals >= 0, kWhere,
+                       "longformer.window and longformer.globals must not be negative; got {} and "
+                       "{}",
+                       window, globals);
   require<ConfigError>(active() || *this == LongformerSpec{}, kWhere,
                        "longformer needs longformer.window above 0");
+  for (const int64_t d : dilation)
+    require<ConfigError>(d >= 1, kWhere,
+                         "longformer.dilation must be at least 1 (1 = neighbouring keys); got {}",
+                         d);
+  for (const int64_t position : global_positions)
+    require<ConfigError>(position >= 0 && ranges::kPositionCounts.contains(position), kWhere,
+                         "longformer.global_positions must be positions of a document, 0 to {}; "
+                         "got {}",
+                         static_cast<int64_t>(ranges::kMostPositions), position);
+  require<ConfigError>(!projections || last_global(*this) >= 0, kWhere,
+                       "longformer.projections act in global rows; set longformer.globals or "
+                       "longformer.global_positions");
+}
+
+int64_t dilation_of(const LongformerSpec& spec, int64_t head) {
+  if (spec.dilation.empty()) return 1;
+  return spec.dilation.size() == 1 ? spec.dilation[0] : spec.dilation[static_cast<size_t>(head)];
+}
+
+int64_t largest_dilation(const LongformerSpec& spec) {
+  return spec.dilation.empty() ? 1 : *std::ranges::max_element(spec.dilation);
+}
+
+bool one_dilation(const LongformerSpec& spec) {
+  return std::ranges::all_of(spec.dilation, [&](int64_t d) { return d == spec.dilation[0]; });
+}
+
+bool is_global(const LongformerSpec& spec, int64_t position) {
+  return position < spec.globals ||
+         std::ranges::find(spec.global_positions, position) != spec.global_positions.end();
+}
+
+std::optional<int64_t> only_first_globals(const LongformerSpec& spec) {
+  std::vector<int64_t> others = spec.global_positions;
+  std::ranges::sort(others);
+  int64_t count = spec.globals;
+  for (const int64_t position : others) {
+    if (position > count) return std::nullopt;
+    count = std::max(count, position + 1);
+  }
+  return count;
+}
+
+std::optional<MaskRule> mask_rule_of(const LongformerSpec& spec) {
+  const std::optional<int64_t> first = only_first_globals(spec);
+  if (!first || spec.projections || largest_dilation(spec) > 1) return std::nullopt;
+  return MaskRule{.window = spec.window + 1, .sinks = *first};
+}
+
+at::Tensor global_tokens(const LongformerSpec& spec, const at::Tensor& positions) {
+  at::Tensor global = positions < spec.globals;
+  for (const int64_t position : spec.global_positions)
+    global = global.logical_or_(positions == position);
+  return global;
 }
 
 namespace {
 
-void check(const AttentionSpec& spec) { spec.longformer.check(); }
+// Keys i - dilation * t, t = 0 ... window, of the heads of one dilation.
+at::Tensor in_window(const at::Tensor& distance_b1ts, int64_t window, int64_t dilation) {
+  const at::Tensor near = distance_b1ts <= window * dilation;
+  return dilation == 1 ? near : near.logical_and(distance_b1ts.remainder(dilation) == 0);
+}
+
+}  // namespace
+
+at::Tensor longformer_visible(const LongformerSpec& spec, int64_t heads, const at::Tensor& allowed,
+                              const Places& places) {
+  const at::Tensor distance = distances(places).unsqueeze(1);
+  std::vector<at::Tensor> by_head;
+  for (int64_t h = 0; h < (one_dilation(spec) ? 1 : heads); ++h)
+    by_head.push_back(in_window(distance, spec.window, dilation_of(spec, h)));
+  const at::Tensor window = by_head.size() == 1 ? by_head[0] : at::cat(by_head, 1);
+  const at::Tensor rows = global_tokens(spec, places.query_positions_bt).unsqueeze(1).unsqueeze(3),
+                   keys = global_tokens(spec, places.key_positions_bs).unsqueeze(1).unsqueeze(2);
+  return window.logical_or(rows).logical_or(keys).logical_and(allowed);
+}
+
+KeptKeys kept_keys(const LongformerSpec& spec) {
+  const int64_t last = spec.window * largest_dilation(spec) + 1, globals = last_global(spec) + 1;
+  // A global query reads the whole text before it: rows may go once none comes any more. Where that
+  // is soon, the rows up to there stay.
+  if (globals > std::max(last, only_first_globals(spec).value_or(0))) return {};
+  return {.first = globals, .last = last};
+}
+
+namespace {
+
+void check(const AttentionSpec& spec) {
+  const LongformerSpec& l = spec.longformer;
+  l.check();
+  if (!l.active()) return;
+  const auto listed = std::ssize(l.dilation);
+  require<ConfigError>(listed <= 1 || listed == spec.heads, kWhere,
+                       "longformer.dilation needs one number, or one for each of {} heads; got {}",
+                       spec.heads, listed);
+  check_only_key_rule(spec, "longformer");
+  require<UnsupportedError>(
+      !spec.routing.active() && !spec.blocks.active() && !spec.streaming.active(), kWhere,
+      "longformer with routing, blocks or streaming is not defined (two rules for distant pairs); "
+      "remove one of them");
+  require<UnsupportedError>(spec.multi_token == MultiTokenSpec{} || mask_rule_of(l), kWhere,
+                            "longformer with multi_token is for windows without dilation, first "
+                            "positions as globals and no projections; remove one of them");
+  require<UnsupportedError>(
+      (!spec.differential && spec.head_mix == HeadMixSpec{}) || (one_dilation(l) && !l.projections),
+      kWhere,
+      "longformer with differential or head_mix needs one dilation for all heads and no "
+      "projections (each head would see other pairs); remove one of them");
+  require<UnsupportedError>(
+      !spec.sparq.active() && !spec.magic_pig.active() && !spec.performer.active(), kWhere,
+      "longformer with sparq, magic_pig or performer is not defined (two rules for distant pairs); "
+      "remove "
+      "one of them");
+}
 
 std::vector<StageUse> uses(const AttentionSpec& spec) {
   const LongformerSpec& l = spec.longformer;
   if (!l.active()) return {};
+  std::string setting = fmt::format("longformer {}", l.window);
+  if (largest_dilation(l) > 1) setting += fmt::format(" dilated {}", fmt::join(l.dilation, " "));
+  const int64_t globals = l.globals + std::ssize(l.global_positions);
+  if (globals > 0) setting += fmt::format(" globals {}", globals);
   return {{.stage = StageId::allowed,
-           .setting = fmt::format("longformer {}", l.window),
+           .setting = std::move(setting),
            .why_not_sdpa = "the pattern of longformer is no mask of torch's"}};
 }
+
+std::string projections_of(const AttentionSpec& spec) {
+  return fmt::format("longformer.projections {}", spec.longformer.projections);
+}
+
+constexpr TensorSlot kTensors[] = {
+    {.name = "global_queries",
+     .member = &AttentionTensors::global_q_bhtd,
+     .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
+       if (!spec.longformer.projections) return std::nullopt;
+       return std::vector<int64_t>{shape.batch, spec.heads, shape.queries, spec.head_dim};
+     },
+     .setting = projections_of},
+    {.name = "global_keys",
+     .member = &AttentionTensors::global_k_bgsd,
+     .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
+       if (!spec.longformer.projections) return std::nullopt;
+       return std::vector<int64_t>{shape.batch, spec.kv_heads, shape.keys, spec.head_dim};
+     },
+     .setting = projections_of},
+    {.name = "global_values",
+     .member = &AttentionTensors::global_v_bgse,
+     .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
+       if (!spec.longformer.projections) return std::nullopt;
+       return std::vector<int64_t>{shape.batch, spec.value_heads(), shape.keys, spec.value_width()};
+     },
+     .setting = projections_of},
+};
+
+// Global rows read these of the same tokens that are kept for the others.
+void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+  if (!spec.longformer.projections) return;
+  StreamSpec rows = keys;
+  rows.name = stream::kGlobalKeys;
+  all.push_back(rows);
+  rows.name = stream::kGlobalValues;
+  rows.row_shape = {spec.value_heads(), spec.value_width()};
+  all.push_back(rows);
+}
+
+constexpr MechanismSetting kSettings[] = {
+    {"Longformer",
+     [](AttentionSpec& s) { s.longformer = {.window = 127, .dilation = {2}, .globals = 4}; }},
+};
 
 }  // namespace
 
@@ -60,6 +237,9 @@ const Mechanism& longformer_mechanism() {
           },
       .check = check,
       .uses = uses,
+      .tensors = kTensors,
+      .add_streams = add_streams,
+      .settings = kSettings,
   };
   return mechanism;
 }

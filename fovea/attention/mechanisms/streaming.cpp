@@ -1,12 +1,16 @@
-// StreamingLLM: keys and checks.
+// StreamingLLM: keys, checks, places in the cache.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/attention/mechanisms/streaming.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanisms/streaming_rule.h"
+#include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -27,11 +31,45 @@ void StreamingSpec::check() const {
   require<ConfigError>(recent >= 0 && start >= 0, kWhere,
                        "streaming.recent and streaming.start must not be negative; got {} and {}",
                        recent, start);
+  require<ConfigError>(active() || *this == StreamingSpec{}, kWhere,
+                       "streaming.start acts only with streaming.recent above 0; got {}", start);
+}
+
+at::Tensor places_in_cache(const StreamingSpec& spec, const at::Tensor& positions) {
+  return positions.clamp_max(spec.start + spec.recent - 1);
+}
+
+at::Tensor start_keys(const StreamingSpec& spec, const Places& places) {
+  return (places.key_positions_bs < spec.start).unsqueeze(1).unsqueeze(1);
+}
+
+at::Tensor counted_distances(const AttentionSpec& spec, const Places& places) {
+  if (!spec.streaming.active()) return distances(places);
+  Places cached = places;
+  cached.query_positions_bt = places_in_cache(spec.streaming, places.query_positions_bt);
+  return at::where(start_keys(spec.streaming, places).squeeze(1), distances(cached),
+                   distances(places));
 }
 
 namespace {
 
-void check(const AttentionSpec& spec) { spec.streaming.check(); }
+void check(const AttentionSpec& spec) {
+  spec.streaming.check();
+  if (!spec.streaming.active()) return;
+  check_only_key_rule(spec, "streaming");
+  require<UnsupportedError>(!spec.routing.active() && !spec.blocks.active(), kWhere,
+                            "streaming with routing or blocks is not defined (two rules for "
+                            "distant pairs); remove one of them");
+  require<UnsupportedError>(spec.multi_token == MultiTokenSpec{}, kWhere,
+                            "streaming with multi_token is not defined (neighbours of the border "
+                            "between start and recent keys change with every token); remove one of "
+                            "them");
+  require<UnsupportedError>(
+      !spec.sparq.active() && !spec.magic_pig.active() && !spec.performer.active(), kWhere,
+      "streaming with sparq, magic_pig or performer is not defined (two rules for distant pairs); "
+      "remove "
+      "one of them");
+}
 
 std::vector<StageUse> uses(const AttentionSpec& spec) {
   const StreamingSpec& s = spec.streaming;
@@ -40,6 +78,23 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
            .setting = fmt::format("streaming {} + {}", s.start, s.recent),
            .why_not_sdpa = "positions inside the cache are two queries for one row"}};
 }
+
+constexpr TensorSlot kTensors[] = {
+    {.name = "start_queries",
+     .member = &AttentionTensors::start_q_bhtd,
+     .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
+       if (!spec.streaming.active()) return std::nullopt;
+       return std::vector<int64_t>{shape.batch, spec.heads, shape.queries, spec.head_dim};
+     },
+     .setting =
+         [](const AttentionSpec& spec) {
+           return fmt::format("streaming.recent {}", spec.streaming.recent);
+         }},
+};
+
+constexpr MechanismSetting kSettings[] = {
+    {"StreamingLLM", [](AttentionSpec& s) { s.streaming = {.recent = 512, .start = 4}; }},
+};
 
 }  // namespace
 
@@ -53,6 +108,8 @@ const Mechanism& streaming_mechanism() {
           },
       .check = check,
       .uses = uses,
+      .tensors = kTensors,
+      .settings = kSettings,
   };
   return mechanism;
 }

@@ -11,6 +11,7 @@
 
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 
@@ -68,13 +69,13 @@ at::Tensor position_bias(const AttentionSpec& spec, const AttentionTensors& tens
     case BiasSpec::Kind::none:
       return {};
     case BiasSpec::Kind::alibi: {
-      const at::Tensor distance = distances(places).to(dtype).unsqueeze(1);
+      const at::Tensor distance = counted_distances(spec, places).to(dtype).unsqueeze(1);
       const at::Tensor slopes =
           at::tensor(alibi_slopes(spec.heads), at::kDouble).to(distance.options());
       return distance * -slopes.reshape({1, spec.heads, 1, 1});
     }
     case BiasSpec::Kind::t5: {
-      const at::Tensor bucket_bts = t5_buckets(distances(places), spec.bias.buckets,
+      const at::Tensor bucket_bts = t5_buckets(counted_distances(spec, places), spec.bias.buckets,
                                                spec.bias.max_distance, spec.mask.causal);
       return at::embedding(tensors.bias_table.to(dtype), bucket_bts).permute({0, 3, 1, 2});
     }

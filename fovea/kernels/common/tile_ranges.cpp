@@ -26,16 +26,23 @@ Tile scan(const MaskRule& rule, std::span<const TokenPlace> queries,
   return any ? Tile::all : Tile::none;
 }
 
-// One document, positions ascending by one: then distances of the tile form an interval.
-bool is_run(std::span<const TokenPlace> places) {
-  const TokenPlace &first = places.front(), &last = places.back();
-  if (last.document != first.document || last.position - first.position != std::ssize(places) - 1)
-    return false;
-  for (size_t n = 1; n < places.size(); ++n) {
-    if (places[n].document != first.document || places[n].position != places[n - 1].position + 1)
-      return false;
+// Runs: one document, positions ascending by one. Distances between two runs form an interval.
+using Runs = std::vector<std::span<const TokenPlace>>;
+// A tile of more runs is scanned pair by pair.
+constexpr size_t kMostRuns = 4;
+
+Runs runs_of(std::span<const TokenPlace> places) {
+  Runs runs;
+  size_t begin = 0;
+  for (size_t n = 1; n <= places.size(); ++n) {
+    if (n < places.size() && places[n].document == places[n - 1].document &&
+        places[n].position == places[n - 1].position + 1)
+      continue;
+    if (runs.size() == kMostRuns) return {};
+    runs.push_back(places.subspan(begin, n - begin));
+    begin = n;
   }
-  return true;
+  return runs;
 }
 
 // Closed form for windows inside runs; sinks and sparse patterns are scanned unless distance alone
@@ -63,14 +70,29 @@ Tile classify_runs(const MaskRule& rule, std::span<const TokenPlace> queries,
 
 struct TileSide {
   std::span<const TokenPlace> places;
-  bool run = false;
+  Runs runs;  // none: too many
 };
+
+Tile classify(const MaskRule& rule, const TileSide& queries, const TileSide& keys) {
+  if (queries.runs.empty() || keys.runs.empty()) return scan(rule, queries.places, keys.places);
+  bool any = false, all = true;
+  for (const auto& query : queries.runs) {
+    for (const auto& key : keys.runs) {
+      const Tile tile = classify_runs(rule, query, key);
+      if (tile == Tile::some) return tile;
+      any |= tile == Tile::all;
+      all &= tile == Tile::all;
+      if (any && !all) return Tile::some;
+    }
+  }
+  return any ? Tile::all : Tile::none;
+}
 
 std::vector<TileSide> cut(std::span<const TokenPlace> places, int64_t size) {
   std::vector<TileSide> tiles;
   for (int64_t begin = 0; begin < std::ssize(places); begin += size) {
     const auto tile = places.subspan(begin, std::min<int64_t>(size, std::ssize(places) - begin));
-    tiles.push_back({tile, is_run(tile)});
+    tiles.push_back({tile, runs_of(tile)});
   }
   return tiles;
 }
@@ -87,8 +109,7 @@ TileRanges build_tile_ranges(const MaskRule& rule, std::span<const TokenPlace> q
     int64_t begin = 0;
     for (const TileSide& key : key_tiles) {
       const int64_t end = begin + std::ssize(key.places);
-      const Tile tile = query.run && key.run ? classify_runs(rule, query.places, key.places)
-                                             : scan(rule, query.places, key.places);
+      const Tile tile = classify(rule, query, key);
       const TileRange::Kind kind =
           tile == Tile::all ? TileRange::Kind::full : TileRange::Kind::partial;
       const bool extends = list.ranges.size() > first && list.ranges.back().key_end == begin &&

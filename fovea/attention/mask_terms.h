@@ -1,0 +1,19 @@
+// Longformer and StreamingLLM by the mask rule alone, where they say nothing that it does not: then
+// all kernels, decoders and caches of a mask run them.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/attention/call.h"
+
+namespace fovea {
+
+/// The same attention. Longformer without dilation, with first positions as globals and without
+/// projections is window + 1 keys and `globals` sinks; StreamingLLM without start keys is a window.
+AttentionSpec in_mask_terms(AttentionSpec spec);
+
+/// The call with such a spec, without the tensors that it has no use for.
+AttentionCall in_mask_terms(AttentionCall call);
+
+}  // namespace fovea

@@ -1,0 +1,355 @@
+// The path of Longformer where it is more than a mask rule: heads of one dilation together, their
+// tokens in the order of residue classes, in which a dilated window is a plain one; global keys and
+// global rows as calls of their own (spec 4.1).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "fovea/attention/mechanisms/longformer_rule.h"
+#include "fovea/attention/paths/parts.h"
+
+namespace fovea {
+namespace {
+
+using Indices = std::vector<int64_t>;
+
+at::Tensor tensor_of(const Indices& numbers) { return at::tensor(numbers, at::kLong); }
+
+// Some indices of a dimension of `size`; a view where they are neighbours.
+at::Tensor take(const at::Tensor& x, int64_t dim, const Indices& indices) {
+  if (!x.defined()) return x;
+  const auto count = std::ssize(indices);
+  bool neighbours = true;
+  for (int64_t n = 1; n < count; ++n) neighbours &= indices[n] == indices[0] + n;
+  if (count > 0 && neighbours) return x.narrow(dim, indices[0], count);
+  return x.index_select(dim, tensor_of(indices));
+}
+
+// Tokens of a call in an order of their own: where they stand in the call and in the document.
+struct Tokens {
+  Indices index;
+  std::vector<TokenPlace> places;
+
+  bool empty() const { return index.empty(); }
+  void add(int64_t n, TokenPlace place) {
+    index.push_back(n);
+    places.push_back(place);
+  }
+  Tokens in_order(const Indices& order) const {
+    Tokens sorted;
+    for (const int64_t n : order) sorted.add(index[n], places[n]);
+    return sorted;
+  }
+};
+
+// Query heads of one dilation and the key heads that they read.
+struct HeadSet {
+  int64_t dilation = 1, kv_heads = 0;
+  Indices queries, keys;
+};
+
+std::vector<HeadSet> head_sets(const AttentionSpec& spec) {
+  std::vector<HeadSet> sets;
+  const int64_t repeats = spec.heads / spec.kv_heads;
+  for (int64_t h = 0; h < spec.heads; ++h) {
+    const int64_t dilation = dilation_of(spec.longformer, h);
+    auto found = std::ranges::find(sets, dilation, &HeadSet::dilation);
+    if (found == sets.end()) found = sets.insert(found, {.dilation = dilation});
+    found->queries.push_back(h);
+  }
+  for (HeadSet& set : sets) {
+    for (const int64_t h : set.queries) set.keys.push_back(h / repeats);
+    Indices shared = set.keys;
+    shared.erase(std::unique(shared.begin(), shared.end()), shared.end());
+    // Key heads that all their query heads read stay shared.
+    if (std::ssize(shared) * repeats == std::ssize(set.queries)) set.keys = std::move(shared);
+    set.kv_heads = std::ssize(set.keys);
+  }
+  return sets;
+}
+
+// One row of the batch, sorted out.
+struct Job {
+  const AttentionCall& call;
+  bool apart = false;  // documents must be told apart
+  Tokens rows, global_rows, keys, local_keys, global_keys;
+};
+
+Job sorted_out(const AttentionCall& call, const Places& places) {
+  const LongformerSpec& spec = call.spec.longformer;
+  Job job{.call = call, .apart = places.key_documents_bs.defined()};
+  const bool rows_apart = spec.projections || !only_first_globals(spec);
+  const std::vector<TokenPlace> queries =
+      token_places(places.query_positions_bt, places.query_documents_bt, 0);
+  for (size_t n = 0; n < queries.size(); ++n) {
+    const bool global = rows_apart && is_global(spec, queries[n].position);
+    (global ? job.global_rows : job.rows).add(static_cast<int64_t>(n), queries[n]);
+  }
+  const std::vector<TokenPlace> keys =
+      token_places(places.key_positions_bs, places.key_documents_bs, 0);
+  for (size_t n = 0; n < keys.size(); ++n) {
+    const auto index = static_cast<int64_t>(n);
+    job.keys.add(index, keys[n]);
+    (is_global(spec, keys[n].position) ? job.global_keys : job.local_keys).add(index, keys[n]);
+  }
+  return job;
+}
+
+// The call of some heads, rows and keys, at the places of `rows` and `keys`.
+AttentionCall call_of(const Job& job, const HeadSet& heads, const Tokens& rows, const Tokens& keys,
+                      const MaskRule& mask, bool documents) {
+  AttentionCall part = part_of(job.call, mask);
+  part.spec.heads = std::ssize(heads.queries);
+  part.spec.kv_heads = heads.kv_heads;
+  part.q = take(take(part.q, 1, heads.queries), 2, rows.index);
+  part.k = take(take(part.k, 1, heads.keys), 2, keys.index);
+  part.v = take(take(part.v, 1, heads.keys), 2, keys.index);
+  part.tensors.tau_bt = take(part.tensors.tau_bt, 1, rows.index);
+  const auto numbers = [](const Tokens& tokens, int64_t TokenPlace::*member) {
+    Indices all;
+    for (const TokenPlace& place : tokens.places) all.push_back(place.*member);
+    return tensor_of(all).unsqueeze(0);
+  };
+  part.context.key_lengths_b = at::Tensor();
+  part.context.query_positions_bt = numbers(rows, &TokenPlace::position);
+  part.context.key_positions_bs = numbers(keys, &TokenPlace::position);
+  if (!documents) return part;
+  part.context.query_documents_bt = numbers(rows, &TokenPlace::document);
+  part.context.key_documents_bs = numbers(keys, &TokenPlace::document);
+  return part;
+}
+
+void add_sink(AttentionCall& part, const AttentionCall& call, const HeadSet& heads) {
+  part.spec.sink_logit = call.spec.sink_logit;
+  part.tensors.sink_logit_h = take(call.tensors.sink_logit_h, 0, heads.queries);
+}
+
+// Residue classes of the documents' positions as documents, ranks in them as positions; neighbours
+// of a class lie side by side.
+Tokens by_residue(const Tokens& tokens, int64_t dilation) {
+  Indices order(tokens.index.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto residue = [dilation](int64_t position) {
+    return (position % dilation + dilation) % dilation;
+  };
+  const auto key = [&](int64_t n) {
+    const TokenPlace& p = tokens.places[n];
+    return std::tuple(p.document, residue(p.position), p.position);
+  };
+  std::ranges::stable_sort(order, {}, key);
+  Tokens sorted = tokens.in_order(order);
+  for (TokenPlace& p : sorted.places)
+    p = {.document = p.document * dilation + residue(p.position),
+         .position = (p.position - residue(p.position)) / dilation};
+  return sorted;
+}
+
+// Documents numbered 0, 1, ..., so that residue classes have labels of their own.
+void number_documents(Job& job) {
+  Indices labels;
+  for (const TokenPlace& p : job.keys.places) labels.push_back(p.document);
+  for (const TokenPlace& p : job.rows.places) labels.push_back(p.document);
+  std::ranges::sort(labels);
+  labels.erase(std::unique(labels.begin(), labels.end()), labels.end());
+  for (Tokens* tokens : {&job.rows, &job.global_rows, &job.keys, &job.local_keys, &job.global_keys})
+    for (TokenPlace& p : tokens->places)
+      p.document = std::ranges::lower_bound(labels, p.document) - labels.begin();
+}
+
+// Rows of a result in another order: row index[n] is row n of x.
+AttentionResult in_rows(AttentionResult result, const Indices& index) {
+  Indices inverse(index.size());
+  for (size_t n = 0; n < index.size(); ++n) inverse[index[n]] = static_cast<int64_t>(n);
+  result.out_bhte = take(result.out_bhte, 2, inverse);
+  result.lse_bht = take(result.lse_bht, 2, inverse);
+  return result;
+}
+
+// Where the tokens of `some` stand in `all`, which has each of them.
+Indices places_within(const Tokens& some, const Tokens& all) {
+  Indices at(static_cast<size_t>(*std::ranges::max_element(all.index) + 1));
+  for (size_t n = 0; n < all.index.size(); ++n) at[all.index[n]] = static_cast<int64_t>(n);
+  Indices found;
+  for (const int64_t n : some.index) found.push_back(at[n]);
+  return found;
+}
+
+// One query by the decoding kernels, over the keys that it sees: nothing is left to mask.
+AttentionResult one_row(const Job& job, const HeadSet& heads) {
+  const LongformerSpec& spec = job.call.spec.longformer;
+  Tokens row = job.rows, seen;
+  const TokenPlace query = row.places[0];
+  for (size_t n = 0; n < job.keys.places.size(); ++n) {
+    const TokenPlace& key = job.keys.places[n];
+    const int64_t distance = query.position - key.position;
+    if (key.document != query.document || distance < 0) continue;
+    const bool near = distance % heads.dilation == 0 && distance / heads.dilation <= spec.window;
+    if (!near && !is_global(spec, key.position)) continue;
+    // Ranks for positions: the kernels read runs of neighbours where they lie.
+    const bool counted = job.call.spec.bias.kind != BiasSpec::Kind::none;
+    seen.add(job.keys.index[n], {.position = counted ? key.position : std::ssize(seen.index)});
+    if (!counted) row.places[0].position = seen.places.back().position;
+  }
+  AttentionCall part = call_of(job, heads, row, seen, {}, false);
+  add_sink(part, job.call, heads);
+  return run_part(part);
+}
+
+// The rows that are no global ones of their own: out and lse in the order of job.rows.
+AttentionResult local_rows(const Job& job, const HeadSet& heads) {
+  const LongformerSpec& spec = job.call.spec.longformer;
+  if (job.rows.index.size() == 1) return one_row(job, heads);
+  const std::optional<int64_t> first = only_first_globals(spec);
+  if (heads.dilation == 1 && first) {
+    AttentionCall part = call_of(job, heads, job.rows, job.keys,
+                                 {.window = spec.window + 1, .sinks = *first}, job.apart);
+    add_sink(part, job.call, heads);
+    return run_part(part);
+  }
+  const bool dilated = heads.dilation > 1;
+  AttentionCall of_globals = call_of(job, heads, job.rows, job.global_keys, {}, job.apart);
+  if (job.local_keys.empty()) {
+    add_sink(of_globals, job.call, heads);
+    return run_part(of_globals);
+  }
+  const Tokens rows = dilated ? by_residue(job.rows, heads.dilation) : job.rows,
+               keys = dilated ? by_residue(job.local_keys, heads.dilation) : job.local_keys;
+  AttentionCall window =
+      call_of(job, heads, rows, keys, {.window = spec.window + 1}, job.apart || dilated);
+  add_sink(window, job.call, heads);
+  AttentionResult result = run_part(window);
+  if (dilated) result = in_rows(std::move(result), places_within(rows, job.rows));
+  if (job.global_keys.empty()) return result;
+  return merged(result, run_part(of_globals));
+}
+
+// Global rows read everything before them, by their own projections where they have some.
+AttentionResult rows_of_globals(const Job& job, const HeadSet& all_heads) {
+  AttentionCall given = job.call;
+  if (const AttentionTensors& x = job.call.tensors; x.global_q_bhtd.defined()) {
+    const at::ScalarType dtype = given.q.scalar_type();
+    given.q = x.global_q_bhtd.to(dtype);
+    given.k = x.global_k_bgsd.to(dtype);
+    given.v = x.global_v_bgse.to(dtype);
+  }
+  const Job of_globals{.call = given, .apart = job.apart};
+  AttentionCall part = call_of(of_globals, all_heads, job.global_rows, job.keys, {}, job.apart);
+  add_sink(part, given, all_heads);
+  return run_part(part);
+}
+
+AttentionResult beside(const std::vector<AttentionResult>& parts, int64_t dim) {
+  if (parts.size() == 1) return parts[0];
+  std::vector<at::Tensor> outs, lses;
+  for (const AttentionResult& part : parts) {
+    outs.push_back(part.out_bhte);
+    lses.push_back(part.lse_bht);
+  }
+  AttentionResult all = parts[0];
+  all.out_bhte = at::cat(outs, dim);
+  all.lse_bht = at::cat(lses, dim);
+  return all;
+}
+
+AttentionResult of_all_heads(const Job& job) {
+  const std::vector<HeadSet> sets = head_sets(job.call.spec);
+  std::vector<AttentionResult> parts;
+  Indices heads;
+  for (const HeadSet& set : sets) {
+    parts.push_back(local_rows(job, set));
+    heads.insert(heads.end(), set.queries.begin(), set.queries.end());
+  }
+  AttentionResult result = beside(parts, 1);
+  if (std::ranges::is_sorted(heads)) return result;
+  Indices inverse(heads.size());
+  for (size_t n = 0; n < heads.size(); ++n) inverse[heads[n]] = static_cast<int64_t>(n);
+  result.out_bhte = take(result.out_bhte, 1, inverse);
+  result.lse_bht = take(result.lse_bht, 1, inverse);
+  return result;
+}
+
+// A call whose rows of the batch have the same places.
+AttentionResult run_alike(const AttentionCall& call, const Places& places) {
+  Job job = sorted_out(call, places);
+  number_documents(job);
+  std::vector<AttentionResult> parts;
+  Indices index;
+  if (!job.rows.empty()) parts.push_back(of_all_heads(job));
+  if (!job.global_rows.empty()) {
+    HeadSet all{.kv_heads = call.spec.kv_heads};
+    for (int64_t h = 0; h < call.spec.heads; ++h) all.queries.push_back(h);
+    for (int64_t g = 0; g < call.spec.kv_heads; ++g) all.keys.push_back(g);
+    parts.push_back(rows_of_globals(job, all));
+  }
+  for (const Tokens* rows : {&job.rows, &job.global_rows})
+    index.insert(index.end(), rows->index.begin(), rows->index.end());
+  AttentionResult result = beside(parts, 2);
+  return std::ranges::is_sorted(index) ? result : in_rows(std::move(result), index);
+}
+
+// Row b of the batch alone, and where its tokens stand.
+AttentionCall row_of(const AttentionCall& call, int64_t b) {
+  AttentionCall row = call;
+  for (at::Tensor* x : {&row.q, &row.k, &row.v, &row.tensors.tau_bt, &row.tensors.global_q_bhtd,
+                        &row.tensors.global_k_bgsd, &row.tensors.global_v_bgse})
+    if (x->defined()) *x = x->narrow(0, b, 1);
+  return row;
+}
+
+Places places_of_row(const Places& all, int64_t b) {
+  const auto pick = [b](const at::Tensor& x) {
+    return x.defined() && x.size(0) > 1 ? x.narrow(0, b, 1) : x;
+  };
+  return {.query_positions_bt = pick(all.query_positions_bt),
+          .key_positions_bs = pick(all.key_positions_bs),
+          .query_documents_bt = pick(all.query_documents_bt),
+          .key_documents_bs = pick(all.key_documents_bs)};
+}
+
+bool alike(const Places& places) {
+  for (const at::Tensor* x : {&places.query_positions_bt, &places.key_positions_bs,
+                              &places.query_documents_bt, &places.key_documents_bs})
+    if (x->defined() && x->size(0) > 1) return false;
+  return true;
+}
+
+std::optional<std::string> why_not(const AttentionCall& call) {
+  if (call.q.numel() == 0 || call.k.size(2) == 0) return "nothing to compute";
+  if (call.drops_weights()) return "dropout counts pairs in the order of the text";
+  if (call.spec.bias.kind != BiasSpec::Kind::none && largest_dilation(call.spec.longformer) > 1)
+    return "a position bias counts distances that dilated heads do not have";
+  return why_not_pointwise(part_of(call, {.window = call.spec.longformer.window + 1}));
+}
+
+AttentionResult run(const AttentionCall& call) {
+  const Places places =
+      resolve_places(call.context, call.q.size(2), call.k.size(2), call.q.device());
+  AttentionResult result;
+  if (alike(places)) {
+    result = run_alike(call, places);
+  } else {
+    std::vector<AttentionResult> rows;
+    for (int64_t b = 0; b < call.q.size(0); ++b)
+      rows.push_back(run_alike(row_of(call, b), places_of_row(places, b)));
+    result = beside(rows, 0);
+  }
+  result.path.plan = PlanWord::window;
+  result.path.reason = {.kind = PathReason::Kind::pointwise};
+  return result;
+}
+
+}  // namespace
+
+AttentionPath longformer_path() {
+  return {.name = PathName::fused,
+          .device = at::kCPU,
+          .key_rule = KeyRule::parts,
+          .why_not = why_not,
+          .run = run};
+}
+
+}  // namespace fovea
