@@ -10,6 +10,7 @@
 
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanisms/selector.h"
 #include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 
@@ -69,6 +70,7 @@ at::Tensor readable_rows(const at::Tensor& x) {
 
 KeyRule AttentionCall::key_rule() const {
   if (spec.focus.gate == FocusSpec::Gate::hard) return KeyRule::groups;
+  if (has_selector(spec)) return KeyRule::selected;
   return spec.routing.active() || spec.blocks.active() ? KeyRule::lists : KeyRule::mask;
 }
 

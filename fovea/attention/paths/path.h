@@ -30,6 +30,9 @@ struct AttentionPath {
   std::optional<std::string> reason_against(const AttentionCall& call) const;
 };
 
+/// A checked call by the first path that can run it, with stage 10.
+AttentionResult run_call(const AttentionCall& call, Path wanted);
+
 /// In order of preference; the last one runs every call.
 std::span<const AttentionPath> attention_paths();
 
@@ -40,6 +43,7 @@ AttentionPath grouped_decode_path();
 AttentionPath grouped_path();
 AttentionPath listed_path();
 AttentionPath mixing_path();
+AttentionPath selected_path();
 AttentionPath torch_sdpa_path();
 AttentionPath reference_path();
 
