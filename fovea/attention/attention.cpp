@@ -34,7 +34,9 @@ AttentionResult completed(AttentionResult result, const AttentionCall& call,
   return result;
 }
 
-AttentionResult by_first_path(const AttentionCall& call, Path wanted) {
+}  // namespace
+
+AttentionResult run_call(const AttentionCall& call, Path wanted) {
   PathReason why{.kind = PathReason::Kind::requested};
   for (const AttentionPath& path : attention_paths()) {
     const bool asked = wanted != Path::reference || path.name == PathName::reference;
@@ -47,8 +49,6 @@ AttentionResult by_first_path(const AttentionCall& call, Path wanted) {
   refuse_fused(call.spec, why);
 }
 
-}  // namespace
-
 std::span<const std::string_view> enum_names(Path) {
   static constexpr std::string_view names[] = {"automatic", "fused", "reference"};
   return names;
@@ -59,9 +59,9 @@ AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const 
                           const AttentionContext& context, Path path) {
   AttentionCall call = checked_call(spec, q, k, v, tensors, context);
   if (path != Path::reference) call = without_neutral_focus(in_mask_terms(std::move(call)));
-  if (!call.spec.differential) return by_first_path(call, path);
-  return differential_attention(
-      call, [path](const AttentionCall& map) { return by_first_path(map, path); });
+  if (!call.spec.differential) return run_call(call, path);
+  return differential_attention(call,
+                                [path](const AttentionCall& map) { return run_call(map, path); });
 }
 
 AttentionResult reference_attention(const AttentionSpec& spec, const at::Tensor& q,

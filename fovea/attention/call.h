@@ -27,8 +27,18 @@ struct CallShape {
 
 /// How a call says which distant keys a query sees: by the mask alone, by groups of tokens (hard
 /// Focus), by lists of tokens (routing, given blocks), in parts that one softmax joins (Longformer,
-/// StreamingLLM); or that it sees their sums (Performer).
-enum class KeyRule { mask, groups, lists, parts, sums };
+/// StreamingLLM), by each query itself (selectors); or that it sees their sums (Performer).
+enum class KeyRule { mask, groups, lists, parts, selected, sums };
+
+class HashTables;  // cache/hash_tables.h
+
+/// What a cache knows that helps a selector; nothing outside of decoding.
+struct SelectorInputs {
+  at::Tensor prompts_b;            ///< int64: tokens of the prompt of every sequence
+  at::Tensor key_components_bgds;  ///< the keys by component
+  at::Tensor value_sums_bge;       ///< float64, of all values
+  std::shared_ptr<const HashTables> tables;
+};
 
 /// Values made at first use, one of each type. A copy is for another call and starts empty.
 class MadeOnce {
@@ -61,6 +71,7 @@ struct AttentionCall {
   at::Tensor q, k, v;  ///< [b, h, t, d], [b, g, s, d], [b, g, s, e]
   AttentionTensors tensors = {};
   AttentionContext context = {};
+  SelectorInputs selector = {};
   mutable MadeOnce made = {};
 
   CallShape shape() const { return {q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()}; }

@@ -18,6 +18,7 @@
 #include "fovea/attention/mechanisms/own_stage.h"
 #include "fovea/attention/mechanisms/performer_features.h"
 #include "fovea/attention/mechanisms/routing.h"
+#include "fovea/attention/mechanisms/selector.h"
 #include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/attention/mechanisms/talking_heads.h"
 #include "fovea/attention/pipeline.h"
@@ -134,6 +135,20 @@ at::Tensor own_logits(const AttentionCall& call, const at::Tensor& logits, const
   return changed;
 }
 
+// What a selector says of rows that no convolution reads over (check_only_selector()).
+Selection selected_keys(const AttentionCall& call, const at::Tensor& q_rows, const at::Tensor& k,
+                        RowRange rows, const at::Tensor& allowed, const Places& places) {
+  if (!has_selector(call.spec)) return {};
+  const at::Tensor tau = batch_rows(call.tensors.tau_bt, rows);
+  return select_keys({.spec = call.spec,
+                      .q_bhtd = q_rows,
+                      .k_bgsd = k,
+                      .tau_bt = tau,
+                      .allowed_b1ts = allowed,
+                      .places = places,
+                      .prompts_b = call.selector.prompts_b});
+}
+
 // Stages 8 and 9 on weights that are 0 where not allowed: those of the rows of `seen`.
 at::Tensor mixed_weights(const AttentionCall& call, const at::Tensor& weights,
                          const at::Tensor& documents_bt, const at::Tensor& seen) {
@@ -191,7 +206,13 @@ RowWeights weights_of_rows(const AttentionCall& call, const Places& all, RowRang
   at::Tensor logits = mixed_logits(call, pairs, places, allowed, weighted.end - weighted.begin);
   const RowRange last{weighted.begin - entering.begin, weighted.end - entering.begin};
   places = query_rows(places, last);
-  const at::Tensor seen = last_rows(allowed, last.end - last.begin);
+  const Selection selection =
+      selected_keys(call, call.q.narrow(2, entering.begin, entering.end - entering.begin),
+                    call.k.narrow(2, keys.begin, keys.end - keys.begin), rows, allowed, places);
+  const at::Tensor seen = selection.chosen_bhts.defined()
+                              ? selection.chosen_bhts
+                              : last_rows(allowed, last.end - last.begin);
+  if (selection.log_weights_bhts.defined()) logits = logits + selection.log_weights_bhts;
   if (spec.own.active()) logits = own_logits(call, logits, places);
   if (spec.focus.reads_groups())
     logits = focus_gate(spec.focus, logits, groups.last_rows(last.end - last.begin), places);
@@ -201,6 +222,12 @@ RowWeights weights_of_rows(const AttentionCall& call, const Places& all, RowRang
                    tensors.sink_logit_h, want_lse);
   // A row of NaN weighs what it does not see, too.
   if (!pairs.finite) softmax.weights_bhts = softmax.weights_bhts.masked_fill(~seen, 0.0);
+  if (selection.alpha_bht.defined()) {
+    softmax.weights_bhts = reallocated(softmax.weights_bhts, selection.alpha_bht, allowed);
+    result.weights_bhts = result.softmax_bhts = softmax.weights_bhts;
+    result.lse_bht = softmax.lse_bht;
+    return result;
+  }
   const int64_t count = rows.end - rows.begin;
   result.softmax_bhts = last_rows(softmax.weights_bhts, count);
   if (want_lse)

@@ -11,12 +11,15 @@
 #include <optional>
 #include <vector>
 
+#include "fovea/attention/cache/selector_memory.h"
 #include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mask_terms.h"
 #include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanisms/selector.h"
 #include "fovea/attention/paths/grouped.h"
+#include "fovea/attention/paths/path.h"
 #include "fovea/attention/paths/performer.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/attention.h"
@@ -176,9 +179,20 @@ AttentionTensors with_cached(const CacheView& cache, const CachedCall& call,
   return all;
 }
 
+// The last t tokens of the cache, whose queries choose their keys.
+AttentionResult attend_selected(const AttentionSpec& spec, const CacheView& cache,
+                                const at::Tensor& q, const AttentionTensors& tensors, Path path) {
+  const CachedCall cached = cached_call(spec, cache, q.size(2));
+  AttentionCall call = checked_call(spec, cache.part(q), cached.keys_bgsd, cached.values_bgse,
+                                    with_cached(cache, cached, tensors), cached.context);
+  call.selector = selector_inputs(spec, cache.cache, cache.sequence);
+  return run_call(call, path);
+}
+
 // The last t tokens of the cache.
 AttentionResult attend(const AttentionSpec& spec, const CacheView& cache, const at::Tensor& q,
                        const AttentionTensors& tensors, Path path, SortedCopy* sorted) {
+  if (has_selector(spec)) return attend_selected(spec, cache, q, tensors, path);
   const at::Tensor earlier_queries = cache.rows_if(stream::kQueries);
   const at::Tensor queries =
       earlier_queries.defined() ? earlier_queries.transpose(1, 2) : cache.part(q);
@@ -236,6 +250,7 @@ AttentionResult cached_attention(const AttentionSpec& given, AttentionCache& cac
     result.path.name = PathName::decode;
     return result;
   }
+  append_selector_rows(cache, spec, call.k, call.v);
   append_rows(cache, q, call.k, call.v, tensors);
   if (cache.equal_lengths()) {
     result = attend(spec, {cache, std::nullopt}, q, tensors, path, sorted);

@@ -1,25 +1,39 @@
-// MagicPIG: keys and checks.
+// MagicPIG: keys, checks, the reference of its choice.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/attention/mechanisms/magic_pig.h"
 
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "fovea/attention/cache/streams.h"
+#include "fovea/attention/isolation.h"
+#include "fovea/attention/mechanisms/magic_pig_choice.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/places.h"
 #include "fovea/base/error.h"
+#include "fovea/base/rng.h"
 
 namespace fovea {
 namespace {
 
 constexpr const char* kWhere = "attention spec";
 constexpr int64_t kMostBits = 30, kMostTables = 4096;
+constexpr double kPi = 3.14159265358979323846;
+constexpr double kSmallest = 1e-30;  // of squares that are divided by
+// Cosines stay this far from 1, where the angle has no derivative.
+constexpr double kCosineMargin = 1e-7;
 
 }  // namespace
 
 void MagicPigSpec::describe(FieldVisitor& v) {
   v.integer({"bits", "K: bits of a hash; 0 = off (spec 4.5)", {0, kMostBits}}, bits);
-  v.integer({"tables", "L: hashes of a key", {1, kMostTables}}, tables);
+  v.integer({"tables", "L: hashes of a key", {2, kMostTables}}, tables);
   v.integer({"start", "first positions of the document, always read", ranges::kPositionCounts},
             start);
   v.integer({"recent", "last keys of the prompt, always read", ranges::kPositionCounts}, recent);
@@ -29,13 +43,135 @@ void MagicPigSpec::describe(FieldVisitor& v) {
 void MagicPigSpec::check() const {
   require<ConfigError>(bits >= 0 && bits <= kMostBits, kWhere,
                        "magic_pig.bits must be 0 (off) to {}; got {}", kMostBits, bits);
-  require<ConfigError>(tables >= 1 && tables <= kMostTables, kWhere,
-                       "magic_pig.tables must be 1 to {}; got {}", kMostTables, tables);
+  require<ConfigError>(tables >= 2 && tables <= kMostTables, kWhere,
+                       "magic_pig.tables must be 2 (a key is read where two collide) to {}; got {}",
+                       kMostTables, tables);
+  require<ConfigError>(start >= 0 && recent >= 0, kWhere,
+                       "magic_pig.start and magic_pig.recent must be 0 or larger; got {} and {}",
+                       start, recent);
+}
+
+at::Tensor hash_directions(const MagicPigSpec& spec, int64_t head_dim) {
+  at::Tensor directions = at::empty({spec.tables * spec.bits, head_dim}, at::kDouble);
+  Rng rng(mix_seed(static_cast<uint64_t>(spec.seed), 0x4D50));
+  double* const numbers = directions.mutable_data_ptr<double>();
+  for (int64_t n = 0; n < directions.numel(); ++n) numbers[n] = rng.normal();
+  return directions;
+}
+
+at::Tensor sampling_log_weights(const MagicPigSpec& spec, const at::Tensor& cosines) {
+  const double tables = static_cast<double>(spec.tables);
+  const at::Tensor same_side =
+      1.0 - at::acos(cosines.clamp(kCosineMargin - 1.0, 1.0 - kCosineMargin)) / kPi;
+  const at::Tensor collides = same_side.pow(spec.bits), misses = 1.0 - collides;
+  const at::Tensor once = tables * collides * misses.pow(spec.tables - 1);
+  const at::Tensor sampled = 1.0 - misses.pow(spec.tables) - once;
+  return -at::log(sampled.clamp_min(0.0) + kSampledFloor);
+}
+
+double sampling_log_weight(const MagicPigSpec& spec, double cosine) {
+  const double bounded = std::clamp(cosine, kCosineMargin - 1.0, 1.0 - kCosineMargin);
+  const double collides = std::pow(1.0 - std::acos(bounded) / kPi, static_cast<double>(spec.bits));
+  const double none_of_others = std::pow(1.0 - collides, static_cast<double>(spec.tables - 1));
+  const double sampled = 1.0 - (1.0 - collides) * none_of_others -
+                         static_cast<double>(spec.tables) * collides * none_of_others;
+  return -std::log(std::max(sampled, 0.0) + kSampledFloor);
 }
 
 namespace {
 
-void check(const AttentionSpec& spec) { spec.magic_pig.check(); }
+// The prompt's keys that no rule makes a row read: [b or 1, 1, t, s]. One alone is read as well:
+// its centred key has no direction.
+at::Tensor sampled_region(const MagicPigSpec& spec, const SelectorRows& rows) {
+  at::Tensor end_bt = rows.places.query_positions_bt;
+  if (rows.prompts_b.defined())
+    end_bt = at::minimum(end_bt, rows.prompts_b.to(end_bt.device()).unsqueeze(1));
+  const at::Tensor keys = rows.places.key_positions_bs.unsqueeze(1);
+  const at::Tensor region = keys.ge(spec.start)
+                                .logical_and(keys.lt((end_bt - spec.recent).unsqueeze(2)))
+                                .unsqueeze(1)
+                                .logical_and(rows.allowed_b1ts);
+  return region.logical_and(region.sum(-1, true).ge(2));
+}
+
+// The mean key of every row's region, [b, g, t, d]; 0 where that is empty.
+at::Tensor mean_keys(const at::Tensor& region, const at::Tensor& k_bgsd) {
+  const at::Tensor count = region.sum(-1, true).clamp_min(1).to(k_bgsd.scalar_type());
+  const at::Tensor share = region.to(k_bgsd.scalar_type()) / count;
+  return weigh_values(share.expand({k_bgsd.size(0), k_bgsd.size(1), share.size(2), share.size(3)}),
+                      k_bgsd);
+}
+
+// Cosines of queries and centred keys, [b, g, n, t, s].
+at::Tensor centred_cosines(const at::Tensor& q_bgntd, const at::Tensor& k_bgsd,
+                           const at::Tensor& centre_bgtd) {
+  const int64_t b = q_bgntd.size(0), g = q_bgntd.size(1), n = q_bgntd.size(2), t = q_bgntd.size(3),
+                d = q_bgntd.size(4), s = k_bgsd.size(2);
+  const at::Tensor with_keys =
+      pair_scores(q_bgntd.reshape({b, g, n * t, d}), k_bgsd).reshape({b, g, n, t, s});
+  const at::Tensor with_centre = (q_bgntd * centre_bgtd.unsqueeze(2)).sum(-1, true);
+  const at::Tensor length = k_bgsd.square().sum(-1).unsqueeze(2) -
+                            2.0 * pair_scores(centre_bgtd, k_bgsd) +
+                            centre_bgtd.square().sum(-1, true);  // [b, g, t, s], squared
+  const at::Tensor lengths = length.clamp_min(kSmallest).sqrt().unsqueeze(2) *
+                             q_bgntd.square().sum(-1, true).clamp_min(kSmallest).sqrt();
+  return (with_keys - with_centre) / lengths;
+}
+
+// Whether at least two hashes of a query and a centred key are the same, [b, g, n, t, s].
+at::Tensor collides_twice(const MagicPigSpec& spec, const at::Tensor& q_bgntd,
+                          const at::Tensor& k_bgsd, const at::Tensor& centre_bgtd) {
+  const at::Tensor directions =
+      hash_directions(spec, k_bgsd.size(3)).to(k_bgsd.options()).transpose(0, 1);
+  const at::Tensor of_keys = at::matmul(k_bgsd, directions).unsqueeze(2),
+                   of_centres = at::matmul(centre_bgtd, directions).unsqueeze(3),
+                   of_queries = (at::matmul(q_bgntd, directions) > 0).unsqueeze(4);
+  std::vector<int64_t> sizes = q_bgntd.sizes().vec();
+  sizes.back() = k_bgsd.size(2);
+  at::Tensor count = at::zeros(sizes, k_bgsd.options().dtype(at::kShort));
+  for (int64_t table = 0; table < spec.tables; ++table) {
+    at::Tensor same;
+    for (int64_t bit = 0; bit < spec.bits; ++bit) {
+      const int64_t n = table * spec.bits + bit;
+      const at::Tensor sides = of_keys.select(-1, n) > of_centres.select(-1, n);  // [b, g, t, s]
+      const at::Tensor equal = sides.unsqueeze(2).eq(of_queries.select(-1, n));
+      same = same.defined() ? same.logical_and(equal) : equal;
+    }
+    count.add_(same);
+  }
+  return count.ge(2);
+}
+
+}  // namespace
+
+Selection magic_pig_selection(const SelectorRows& rows) {
+  const MagicPigSpec& spec = rows.spec.magic_pig;
+  const at::Tensor &q = rows.q_bhtd, &k = rows.k_bgsd;
+  const int64_t b = q.size(0), h = q.size(1), t = q.size(2), g = k.size(1), s = k.size(2);
+  const at::Tensor region = sampled_region(spec, rows);
+  Selection selection{.chosen_bhts = rows.allowed_b1ts.expand({b, h, t, s})};
+  if (!region.any().item<bool>()) return selection;
+  const at::Tensor grouped = q.reshape({b, g, h / g, t, q.size(3)});
+  const at::Tensor centre = mean_keys(region, k);
+  at::Tensor found;
+  {
+    const at::NoGradGuard no_gradient;
+    found = collides_twice(spec, grouped, k, centre).reshape({b, h, t, s});
+  }
+  selection.chosen_bhts = region.logical_not().logical_or(found).logical_and(rows.allowed_b1ts);
+  const at::Tensor outside = region.logical_not();
+  const at::Tensor cosines = centred_cosines(grouped, k, centre).reshape({b, h, t, s});
+  selection.log_weights_bhts =
+      sampling_log_weights(spec, cosines.masked_fill(outside, 0.0)).masked_fill(outside, 0.0);
+  return selection;
+}
+
+namespace {
+
+void check(const AttentionSpec& spec) {
+  spec.magic_pig.check();
+  if (spec.magic_pig.active()) check_only_selector(spec, "magic_pig");
+}
 
 std::vector<StageUse> uses(const AttentionSpec& spec) {
   const MagicPigSpec& m = spec.magic_pig;
@@ -44,6 +180,16 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
            .setting = fmt::format("magic_pig {} x {} bits", m.tables, m.bits),
            .why_not_sdpa = "the query samples its keys"}};
 }
+
+void add_streams(const AttentionSpec& spec, const StreamSpec& /*keys*/,
+                 std::vector<StreamSpec>& all) {
+  if (spec.magic_pig.active())
+    all.push_back({.name = kPromptStream, .row_shape = {1}, .dtype = at::kLong});
+}
+
+constexpr MechanismSetting kSettings[] = {
+    {"MagicPIG", [](AttentionSpec& s) { s.magic_pig.bits = 10; }},
+};
 
 }  // namespace
 
@@ -57,6 +203,8 @@ const Mechanism& magic_pig_mechanism() {
           },
       .check = check,
       .uses = uses,
+      .add_streams = add_streams,
+      .settings = kSettings,
   };
   return mechanism;
 }

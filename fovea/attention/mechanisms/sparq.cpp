@@ -1,18 +1,38 @@
-// SparQ: keys and checks.
+// SparQ: keys, checks, the reference of its choice, the second layout of the keys in a cache.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/attention/mechanisms/sparq.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+
+#include "fovea/attention/cache/streams.h"
+#include "fovea/attention/isolation.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanisms/selector.h"
+#include "fovea/attention/mechanisms/sparq_choice.h"
+#include "fovea/attention/pipeline.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
 namespace {
 
 constexpr const char* kWhere = "attention spec";
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The key of the query itself and the last `recent` ones before it, [b or 1, 1, t, s].
+at::Tensor latest(const at::Tensor& allowed, const Places& places, int64_t recent) {
+  const at::Tensor positions =
+      places.key_positions_bs.unsqueeze(1).unsqueeze(1).expand_as(allowed).masked_fill(
+          allowed.logical_not(), -1);
+  const int64_t count = std::min(recent + 1, positions.size(-1));
+  const at::Tensor first = std::get<0>(positions.topk(count, -1)).narrow(-1, count - 1, 1);
+  return positions.ge(first).logical_and(allowed);
+}
 
 }  // namespace
 
@@ -29,13 +49,70 @@ void SparqSpec::describe(FieldVisitor& v) {
 }
 
 void SparqSpec::check() const {
-  require<ConfigError>(!active() || keys >= 1, kWhere, "sparq.keys must be at least 1; got {}",
-                       keys);
+  require<ConfigError>(components >= 0, kWhere,
+                       "sparq.components must be 0 (off) or larger; got {}", components);
+  if (!active()) return;
+  require<ConfigError>(keys >= 1, kWhere, "sparq.keys must be at least 1; got {}", keys);
+  require<ConfigError>(recent >= -1 && recent_keys() <= keys, kWhere,
+                       "sparq.recent must be -1 (keys / 4) to sparq.keys, among which the recent "
+                       "ones are; got {} with {} keys",
+                       recent, keys);
+}
+
+SparqRows sparq_rows(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& tau_bt) {
+  const int64_t b = q.size(0), h = q.size(1), t = q.size(2), d = q.size(3), g = spec.kv_heads;
+  const at::Tensor grouped = q.reshape({b, g, h / g, t, d});
+  SparqRows rows;
+  rows.components_bgtd = largest(grouped.detach().abs().sum(2), spec.sparq.components);
+  rows.q_bhtd = (grouped * rows.components_bgtd.unsqueeze(2)).reshape({b, h, t, d});
+  const at::Tensor whole = q.abs().sum(-1), part = rows.q_bhtd.abs().sum(-1);
+  // A head whose chosen components are all 0 has logits of 0 under any scale.
+  const at::Tensor some = part > 0;
+  const at::Tensor share = at::where(some, part, 1.0) / at::where(some, whole, 1.0);
+  rows.scale_bht = tau_bt.defined()
+                       ? (tau_bt.to(q.scalar_type()).unsqueeze(1) * share.sqrt()).reciprocal()
+                       : spec.logit_scale() / share.sqrt();
+  return rows;
+}
+
+Selection sparq_selection(const SelectorRows& rows) {
+  const SparqSpec& sparq = rows.spec.sparq;
+  const at::Tensor& allowed = rows.allowed_b1ts;
+  const SparqRows part = sparq_rows(rows.spec, rows.q_bhtd, rows.tau_bt);
+  const int64_t b = part.q_bhtd.size(0), h = part.q_bhtd.size(1), t = part.q_bhtd.size(2),
+                d = part.q_bhtd.size(3), g = rows.spec.kv_heads, s = rows.k_bgsd.size(2);
+  const at::Tensor products =
+      pair_scores(part.q_bhtd.reshape({b, g, h / g * t, d}), rows.k_bgsd).reshape({b, h, t, s});
+  const at::Tensor logits =
+      (products * part.scale_bht.unsqueeze(-1)).masked_fill(allowed.logical_not(), -kInfinity);
+  const at::Tensor weights = softmax_rows(logits, {}, false).weights_bhts;
+  if (s == 0) return {.chosen_bhts = allowed.expand({b, h, t, s})};
+  const at::Tensor score =
+      weights.detach()
+          .reshape({b, g, h / g, t, s})
+          .sum(2)
+          .masked_fill(allowed.logical_not(), -1.0)
+          .masked_fill(latest(allowed, rows.places, sparq.recent_keys()), kInfinity);
+  Selection selection;
+  selection.chosen_bhts = largest(score, sparq.keys + 1)
+                              .logical_and(allowed)
+                              .unsqueeze(2)
+                              .expand({b, g, h / g, t, s})
+                              .reshape({b, h, t, s});
+  if (sparq.reallocate) selection.alpha_bht = (weights * selection.chosen_bhts).sum(-1);
+  return selection;
 }
 
 namespace {
 
-void check(const AttentionSpec& spec) { spec.sparq.check(); }
+void check(const AttentionSpec& spec) {
+  spec.sparq.check();
+  if (!spec.sparq.active()) return;
+  require<ConfigError>(spec.sparq.components <= spec.head_dim, kWhere,
+                       "sparq.components must be at most the head width {}; got {}", spec.head_dim,
+                       spec.sparq.components);
+  check_only_selector(spec, "sparq");
+}
 
 std::vector<StageUse> uses(const AttentionSpec& spec) {
   const SparqSpec& s = spec.sparq;
@@ -44,6 +121,24 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
            .setting = fmt::format("sparq {} by {} components", s.keys, s.components),
            .why_not_sdpa = "the query chooses its keys"}};
 }
+
+// Component c of key head g is row g d + c of heads one number wide: the keys of one component lie
+// side by side, and a query reads r of d.
+void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+  if (!spec.sparq.active()) return;
+  all.push_back({.name = kComponentsStream,
+                 .row_shape = {spec.kv_heads * spec.head_dim, 1},
+                 .dtype = keys.dtype,
+                 .by_head = true});
+  if (!spec.sparq.reallocate) return;
+  all.push_back({.name = kValueSumsStream,
+                 .row_shape = {spec.value_heads(), spec.value_width()},
+                 .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat});
+}
+
+constexpr MechanismSetting kSettings[] = {
+    {"SparQ", [](AttentionSpec& s) { s.sparq.components = 16; }},
+};
 
 }  // namespace
 
@@ -57,6 +152,8 @@ const Mechanism& sparq_mechanism() {
           },
       .check = check,
       .uses = uses,
+      .add_streams = add_streams,
+      .settings = kSettings,
   };
   return mechanism;
 }

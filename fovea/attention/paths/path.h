@@ -30,6 +30,9 @@ struct AttentionPath {
   std::optional<std::string> reason_against(const AttentionCall& call) const;
 };
 
+/// A checked call by the first path that can run it, with stage 10.
+AttentionResult run_call(const AttentionCall& call, Path wanted);
+
 /// In order of preference; the last one runs every call.
 std::span<const AttentionPath> attention_paths();
 
@@ -42,6 +45,7 @@ AttentionPath listed_path();
 AttentionPath longformer_path();
 AttentionPath mixing_path();
 AttentionPath performer_path();
+AttentionPath selected_path();
 AttentionPath streaming_path();
 AttentionPath torch_sdpa_path();
 AttentionPath reference_path();

@@ -1,0 +1,33 @@
+// How MagicPIG samples keys: signed random projections and the chance of two collisions (spec 4.5;
+// internal to attention/).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "fovea/attention/mechanisms/magic_pig.h"
+#include "fovea/attention/mechanisms/selector.h"
+
+namespace fovea {
+
+/// The stream of the prompt's length, one number a token.
+inline constexpr const char* kPromptStream = "prompt";
+
+/// u + this is what a sampled key is divided by.
+inline constexpr double kSampledFloor = 1e-4;
+
+/// Gaussian directions [tables * bits, d] float64 drawn from `seed`; bit n of table l is row
+/// l * bits + n. The same for all heads and layers.
+at::Tensor hash_directions(const MagicPigSpec& spec, int64_t head_dim);
+
+/// -ln(u + 1e-4), u the chance that a key at this cosine collides in two tables or more.
+at::Tensor sampling_log_weights(const MagicPigSpec& spec, const at::Tensor& cosines);
+double sampling_log_weight(const MagicPigSpec& spec, double cosine);
+
+Selection magic_pig_selection(const SelectorRows& rows);
+
+}  // namespace fovea

@@ -1,0 +1,29 @@
+// How SparQ's queries look at keys: by their largest components (spec 4.4; internal to attention/).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "fovea/attention/mechanisms/selector.h"
+
+namespace fovea {
+
+/// The stream of keys by component: heads {g d} of one number, for step 2.
+inline constexpr const char* kComponentsStream = "key_components";
+/// The stream of the sums of all values up to each token, {g, e}.
+inline constexpr const char* kValueSumsStream = "value_sums";
+
+/// Queries cut to their components, and the factor of their products with keys:
+/// 1 / sqrt(d |q_I|_1 / |q|_1), where sqrt(d) stands for the layer's own scale.
+struct SparqRows {
+  at::Tensor components_bgtd;  ///< bool: I
+  at::Tensor q_bhtd;           ///< 0 outside of I
+  at::Tensor scale_bht;
+};
+SparqRows sparq_rows(const AttentionSpec& spec, const at::Tensor& q_bhtd, const at::Tensor& tau_bt);
+
+Selection sparq_selection(const SelectorRows& rows);
+
+}  // namespace fovea

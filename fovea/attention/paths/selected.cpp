@@ -1,0 +1,373 @@
+// The path of selectors: queries that choose their keys, by kernels that read few of them (spec
+// 4.4, 4.5).
+//
+// One query of SparQ reads some components of all keys, then the chosen keys and values; many take
+// their logits from one matrix product a block of rows. One query of MagicPIG asks hash tables.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "fovea/attention/cache/hash_tables.h"
+#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/mechanisms/magic_pig_choice.h"
+#include "fovea/attention/mechanisms/sparq_choice.h"
+#include "fovea/attention/paths/fused_call.h"
+#include "fovea/kernels/cpu/attention.h"
+#include "fovea/kernels/cpu/selector.h"
+#include "fovea/kernels/cpu/team.h"
+
+namespace fovea {
+namespace {
+
+using KeyLists = std::vector<std::vector<int32_t>>;
+
+// Rows of a block: their logits take this much, beyond the caches, where more would only cost
+// memory.
+constexpr int64_t kBlockBytes = int64_t{16} << 20;
+
+int64_t heads_per_key(const AttentionCall& call) { return call.spec.heads / call.spec.kv_heads; }
+
+// Queries [n, heads of a key head, 1, d] against keys [n, 1, s, d], each of which reads its list.
+AttentionResult read_listed(const AttentionCall& call, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const at::Tensor& tau_n1, const KeyLists& lists) {
+  AttentionCall one{.spec = call.spec, .q = q, .k = k, .v = v};
+  one.spec.sparq = {};
+  one.spec.heads = q.size(1);
+  one.spec.kv_heads = 1;
+  one.tensors.tau_bt = tau_n1;
+  return run_decoding(one, std::span<const std::vector<int32_t>>(lists));
+}
+
+// alpha y + (1 - alpha) mean, [n, heads, e] each; the mean [n, 1, e].
+at::Tensor blended(const at::Tensor& y, const at::Tensor& alpha, const at::Tensor& mean) {
+  const at::Tensor share = alpha.unsqueeze(-1);
+  return y.to(at::kFloat) * share + mean * (1.0 - share);
+}
+
+int64_t count_of(const KeyLists& lists) {
+  return std::transform_reduce(lists.begin(), lists.end(), int64_t{0}, std::plus<>(),
+                               [](const auto& list) { return std::ssize(list); });
+}
+
+PathReason read_reason(PathReason::Kind kind, int64_t read, int64_t rows, int64_t keys) {
+  return {.kind = kind,
+          .detail = fmt::format("{} of {} keys are read", read / std::max<int64_t>(rows, 1), keys)};
+}
+
+template <class T>
+void choose_by_components(const AttentionCall& call, const at::Tensor& tau, KeyLists& lists,
+                          const at::Tensor& alpha) {
+  const SparqSpec& sparq = call.spec.sparq;
+  const at::Tensor& x = call.selector.key_components_bgds;
+  const at::Tensor q = contiguous_rows(call.q);
+  kernels::run(
+      kernels::ComponentChoice<T>{.sizes = {.batch = q.size(0),
+                                            .heads = call.spec.heads,
+                                            .kv_heads = call.spec.kv_heads,
+                                            .queries = 1,
+                                            .keys = call.k.size(2),
+                                            .head_dim = call.spec.head_dim,
+                                            .value_dim = call.spec.value_width()},
+                                  .q = rows_of<T>(q),
+                                  .keys = static_cast<const T*>(x.const_data_ptr()),
+                                  .batch = x.stride(0),
+                                  .head = x.stride(1),
+                                  .component = x.stride(2),
+                                  .components = sparq.components,
+                                  .budget = {.past = sparq.keys, .recent = sparq.recent_keys()},
+                                  .scale = static_cast<float>(call.spec.logit_scale()),
+                                  .tau = tau.defined() ? tau.const_data_ptr<float>() : nullptr,
+                                  .chosen = lists.data(),
+                                  .alpha = alpha.mutable_data_ptr<float>()});
+}
+
+at::Tensor float_rows(const at::Tensor& tau) {
+  return tau.defined() ? tau.to(at::kFloat).contiguous() : tau;
+}
+
+// Key heads as sequences of a batch of their own.
+at::Tensor by_key_head(const at::Tensor& x_bgsd) {
+  return x_bgsd.reshape({x_bgsd.size(0) * x_bgsd.size(1), 1, x_bgsd.size(2), x_bgsd.size(3)});
+}
+
+AttentionResult sparq_query(const AttentionCall& call) {
+  const int64_t b = call.q.size(0), g = call.spec.kv_heads, n = heads_per_key(call),
+                s = call.k.size(2);
+  KeyLists lists(static_cast<size_t>(b * g));
+  const at::Tensor alpha = at::empty({b * g, n}, at::kFloat), tau = float_rows(call.tensors.tau_bt);
+  with_kernel_type(call.q.scalar_type(), "attention",
+                   [&]<class T>(T) { choose_by_components<T>(call, tau, lists, alpha); });
+  const at::Tensor rows_tau = tau.defined() ? tau.repeat_interleave(g, 0) : tau;
+  AttentionResult result = read_listed(call, call.q.reshape({b * g, n, 1, call.q.size(3)}),
+                                       by_key_head(call.k), by_key_head(call.v), rows_tau, lists);
+  if (call.spec.sparq.reallocate && s > call.spec.sparq.keys + 1) {
+    const at::Tensor& sums = call.selector.value_sums_bge;
+    const at::Tensor total = sums.defined() ? sums : call.v.sum(2, false, at::kDouble);
+    const at::Tensor mean = (total / static_cast<double>(s)).to(at::kFloat).reshape({b * g, 1, -1});
+    result.out_bhte =
+        blended(result.out_bhte.squeeze(2), alpha, mean).unsqueeze(2).to(call.q.scalar_type());
+  }
+  result.out_bhte = result.out_bhte.reshape({b, g * n, 1, -1});
+  result.lse_bht = result.lse_bht.reshape({b, g * n, 1});
+  result.path.plan = PlanWord::scan;
+  result.path.reason = read_reason(PathReason::Kind::one_query, count_of(lists), b * g, s);
+  return result;
+}
+
+// Rows [begin, end) of the queries of one key head, with what all blocks share.
+struct SparqHead {
+  at::Tensor q_ntd, scaled_ntd, keys_sd;  ///< as given; cut and scaled, float32; float32
+  at::Tensor k_sd, v_se, means_se,
+      tau_t;  ///< as given; mean of the values up to each; or undefined
+};
+
+struct SparqBlock {
+  at::Tensor out_tne, lse_tn;
+  int64_t read = 0;
+};
+
+SparqBlock sparq_block(const AttentionCall& call, const SparqHead& head, int64_t begin,
+                       int64_t end) {
+  const SparqSpec& sparq = call.spec.sparq;
+  const int64_t n = head.q_ntd.size(0), rows = end - begin,
+                before = call.k.size(2) - call.q.size(2) + begin, seen = before + rows;
+  const auto some = [&](const at::Tensor& x) { return x.narrow(1, begin, rows); };
+  const at::Tensor logits =
+      at::matmul(some(head.scaled_ntd), head.keys_sd.narrow(0, 0, seen).transpose(0, 1))
+          .contiguous();
+  KeyLists lists(static_cast<size_t>(rows));
+  const at::Tensor alpha = at::empty({rows, n}, at::kFloat);
+  kernels::run(kernels::LogitChoice{.rows = rows,
+                                    .heads = n,
+                                    .first_length = before + 1,
+                                    .logits = logits.mutable_data_ptr<float>(),
+                                    .pitch = seen,
+                                    .budget = {.past = sparq.keys, .recent = sparq.recent_keys()},
+                                    .chosen = lists.data(),
+                                    .alpha = alpha.mutable_data_ptr<float>()});
+  const auto shared = [rows](const at::Tensor& x_sd) {
+    return x_sd.unsqueeze(0).unsqueeze(0).expand({rows, 1, x_sd.size(0), x_sd.size(1)});
+  };
+  const at::Tensor tau = head.tau_t.defined()
+                             ? head.tau_t.narrow(0, begin, rows).unsqueeze(1).contiguous()
+                             : at::Tensor();
+  const AttentionResult part = read_listed(call, some(head.q_ntd).transpose(0, 1).unsqueeze(2),
+                                           shared(head.k_sd), shared(head.v_se), tau, lists);
+  SparqBlock block{.out_tne = part.out_bhte.squeeze(2),
+                   .lse_tn = part.lse_bht.squeeze(2),
+                   .read = count_of(lists)};
+  if (sparq.reallocate)
+    block.out_tne =
+        blended(block.out_tne, alpha, head.means_se.narrow(0, before, rows).unsqueeze(1));
+  return block;
+}
+
+SparqHead sparq_head(const AttentionCall& call, const SparqRows& rows, int64_t b, int64_t g) {
+  const int64_t n = heads_per_key(call);
+  const auto queries = [&](const at::Tensor& x) { return x.select(0, b).narrow(0, g * n, n); };
+  SparqHead head{.q_ntd = queries(call.q),
+                 .scaled_ntd = queries(rows.q_bhtd) * queries(rows.scale_bht).unsqueeze(-1),
+                 .keys_sd = call.k.select(0, b).select(0, g).to(at::kFloat),
+                 .k_sd = contiguous_rows(call.k).select(0, b).select(0, g),
+                 .v_se = contiguous_rows(call.v).select(0, b).select(0, g)};
+  if (call.tensors.tau_bt.defined()) head.tau_t = call.tensors.tau_bt.select(0, b).to(at::kFloat);
+  const at::Tensor counts = at::arange(1, call.k.size(2) + 1, at::kDouble).unsqueeze(1);
+  head.means_se = (head.v_se.cumsum(0, at::kDouble) / counts).to(at::kFloat);
+  return head;
+}
+
+AttentionResult sparq_queries(const AttentionCall& call) {
+  const int64_t b = call.q.size(0), t = call.q.size(2), s = call.k.size(2), n = heads_per_key(call);
+  const int64_t block = std::clamp<int64_t>(kBlockBytes / (4 * n * s), 1, t);
+  const SparqRows rows = sparq_rows(call.spec, call.q.to(at::kFloat), call.tensors.tau_bt);
+  AttentionResult result;
+  result.out_bhte = empty_by_token({b, call.spec.heads, t, call.v.size(3)}, call.q.options());
+  result.lse_bht = at::empty({b, call.spec.heads, t}, at::kFloat);
+  int64_t read = 0;
+  for (int64_t row = 0; row < b; ++row) {
+    for (int64_t g = 0; g < call.spec.kv_heads; ++g) {
+      const SparqHead head = sparq_head(call, rows, row, g);
+      for (int64_t begin = 0; begin < t; begin += block) {
+        const int64_t end = std::min(t, begin + block);
+        const SparqBlock part = sparq_block(call, head, begin, end);
+        const auto place = [&](const at::Tensor& x) {
+          return x.select(0, row).narrow(0, g * n, n).narrow(1, begin, end - begin);
+        };
+        place(result.out_bhte).copy_(part.out_tne.transpose(0, 1));
+        place(result.lse_bht).copy_(part.lse_tn.transpose(0, 1));
+        read += part.read;
+      }
+    }
+  }
+  result.path.isa = kernel_isa(call.q.scalar_type());
+  result.path.plan = PlanWord::lists;
+  result.path.reason = {
+      .kind = PathReason::Kind::cheapest_plan,
+      .detail = fmt::format("{} of {} keys are read by a row, {} seen",
+                            read / (b * call.spec.kv_heads * t), s, s - (t - 1) / 2)};
+  return result;
+}
+
+// One query of MagicPIG and one of its heads.
+template <class T>
+class SampledQuery {
+ public:
+  SampledQuery(const AttentionCall& call, const at::Tensor& hashes_bhl)
+      : call_(call), tables_(*call.selector.tables), hashes_(hashes_bhl) {}
+
+  /// Writes the head's output [e] and lse; returns the number of keys that it read.
+  int64_t run(int64_t b, int64_t h, float* out, float* lse) {
+    const int64_t g = h / heads_per_key(call_), tables = call_.spec.magic_pig.tables;
+    list_keys(b, g, hashes_.const_data_ptr<int32_t>() + (b * call_.spec.heads + h) * tables);
+    widen(b, h);
+    logits_.resize(list_.size());
+    const auto& table = kernels::selector_table<T>();
+    table.products(q_.data(), rows(call_.k, b, g), logits_.data());
+    const double scale = call_.tensors.tau_bt.defined()
+                             ? 1.0 / call_.tensors.tau_bt.select(0, b).item<double>()
+                             : call_.spec.logit_scale();
+    weigh(b, g, scale);
+    double top = -std::numeric_limits<double>::infinity(), total = 0.0;
+    for (const float x : logits_) top = std::max(top, static_cast<double>(x));
+    for (float& x : logits_) {
+      x = static_cast<float>(std::exp(static_cast<double>(x) - top));
+      total += x;
+    }
+    table.weighted_sum(logits_.data(), rows(call_.v, b, g), out);
+    for (int64_t c = 0; c < call_.v.size(3); ++c) out[c] = static_cast<float>(out[c] / total);
+    *lse = static_cast<float>(top + std::log(total));
+    return std::ssize(list_);
+  }
+
+ private:
+  // Sampled keys first, then those that are always read.
+  void list_keys(int64_t b, int64_t g, const int32_t* hashes) {
+    const int64_t keys = call_.k.size(2), begin = std::min(tables_.begin(), keys),
+                  end = std::clamp(tables_.end(b), begin, keys);
+    list_.clear();
+    tables_.find(b, g, hashes, counts_, list_);
+    sampled_ = std::ssize(list_);
+    for (int64_t j = 0; j < begin; ++j) list_.push_back(static_cast<int32_t>(j));
+    for (int64_t j = end; j < keys; ++j) list_.push_back(static_cast<int32_t>(j));
+  }
+
+  void widen(int64_t b, int64_t h) {
+    const T* const q = rows_of<T>(call_.q).at(b, h);
+    q_.resize(static_cast<size_t>(call_.q.size(3)));
+    for (size_t c = 0; c < q_.size(); ++c) q_[c] = to_float(q[c]);
+  }
+
+  kernels::ListedRows<T> rows(const at::Tensor& x, int64_t b, int64_t g) const {
+    return {.data = rows_of<T>(x).at(b, g),
+            .row = x.stride(2),
+            .width = x.size(3),
+            .list = list_.data(),
+            .count = std::ssize(list_)};
+  }
+
+  // From products to logits; sampled keys get their log-weights.
+  void weigh(int64_t b, int64_t g, double scale) {
+    const float* const centre = tables_.centre(b, g);
+    const float* const lengths = tables_.lengths(b, g);
+    double with_centre = 0.0, length = 0.0;
+    for (size_t c = 0; c < q_.size(); ++c) {
+      with_centre += static_cast<double>(q_[c]) * centre[c];
+      length += static_cast<double>(q_[c]) * q_[c];
+    }
+    length = std::sqrt(length);
+    for (size_t n = 0; n < list_.size(); ++n) {
+      double logit = logits_[n] * scale;
+      if (static_cast<int64_t>(n) < sampled_)
+        logit += sampling_log_weight(
+            call_.spec.magic_pig,
+            (logits_[n] - with_centre) / std::max(length * lengths[list_[n]], 1e-30));
+      logits_[n] = static_cast<float>(logit);
+    }
+  }
+
+  const AttentionCall& call_;
+  const HashTables& tables_;
+  const at::Tensor hashes_;
+  std::vector<int32_t> list_;
+  std::vector<uint16_t> counts_;
+  std::vector<float> q_, logits_;
+  int64_t sampled_ = 0;
+};
+
+AttentionResult magic_pig_query(const AttentionCall& given) {
+  AttentionCall call = given;
+  for (at::Tensor* x : {&call.q, &call.k, &call.v}) *x = contiguous_rows(*x);
+  const int64_t b = call.q.size(0), h = call.spec.heads, e = call.v.size(3);
+  const at::Tensor hashes =
+      call.selector.tables->hashes(call.q.reshape({b * h, call.q.size(3)})).contiguous();
+  AttentionResult result;
+  const at::Tensor out = at::empty({b, h, 1, e}, at::kFloat);
+  result.lse_bht = at::empty({b, h, 1}, at::kFloat);
+  std::vector<int64_t> read(static_cast<size_t>(b * h));
+  with_kernel_type(call.q.scalar_type(), "attention", [&]<class T>(T) {
+    kernels::Team::run(b * h > 1, [&](kernels::Team::Member& team) {
+      SampledQuery<T> query(call, hashes);
+      team.each(
+          b * h,
+          [&](int64_t n) {
+            read[static_cast<size_t>(n)] =
+                query.run(n / h, n % h, out.mutable_data_ptr<float>() + n * e,
+                          result.lse_bht.mutable_data_ptr<float>() + n);
+          },
+          kernels::Meet::no);
+    });
+  });
+  result.out_bhte = out.to(call.q.scalar_type());
+  result.path.isa = kernel_isa(call.q.scalar_type());
+  result.path.plan = PlanWord::scan;
+  result.path.reason =
+      read_reason(PathReason::Kind::one_query,
+                  std::accumulate(read.begin(), read.end(), int64_t{0}), b * h, call.k.size(2));
+  return result;
+}
+
+std::optional<std::string> why_not(const AttentionCall& call) {
+  const AttentionContext& context = call.context;
+  if (auto why = why_not_kernels(call)) return why;
+  if (call.q.scalar_type() == at::kHalf) return "no kernel of selectors for Half";
+  if (call.q.numel() == 0 || call.k.size(2) < call.q.size(2)) return "nothing to compute";
+  if (context.query_documents_bt.defined() || context.key_documents_bs.defined() ||
+      context.query_positions_bt.defined() || context.key_positions_bs.defined() ||
+      context.key_lengths_b.defined())
+    return "kernels of selectors are for one document a row, whose keys stand at 0, 1, ...";
+  if (context.want_stats) return "kernels of selectors have no telemetry";
+  if (call.drops_weights()) return "kernels of selectors have no dropout";
+  if (call.wants_gradient()) return "kernels of selectors have no gradient";
+  if (!kernels::prefers_decode(
+          {.heads = call.spec.heads, .kv_heads = call.spec.kv_heads, .queries = 1}))
+    return "kernels of selectors are for few query heads a key head";
+  if (call.spec.magic_pig.active() && (call.q.size(2) > 1 || !call.selector.tables))
+    return "hash tables are for one query of a cache";
+  return std::nullopt;
+}
+
+AttentionResult run(const AttentionCall& call) {
+  const at::NoGradGuard no_gradient;
+  if (call.spec.magic_pig.active()) return magic_pig_query(call);
+  const bool decodes = call.q.size(2) == 1 && call.selector.key_components_bgds.defined();
+  return decodes ? sparq_query(call) : sparq_queries(call);
+}
+
+}  // namespace
+
+AttentionPath selected_path() {
+  return {.name = PathName::grouped,
+          .device = at::kCPU,
+          .key_rule = KeyRule::selected,
+          .why_not = why_not,
+          .run = run};
+}
+
+}  // namespace fovea

@@ -1,0 +1,101 @@
+// Queries that choose their keys, on the CPU: SparQ's choice by a few components (spec 4.4), and
+// products and sums over listed keys for MagicPIG (spec 4.5).
+//
+// Functions exist for T = float and T = BFloat16; the instruction set is chosen_isa(). Threads:
+// OpenMP. Results are the same bits for any number of threads.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "fovea/kernels/common/contract.h"
+
+namespace fovea::kernels {
+
+/// Keys of one row that its heads choose together, and how.
+struct KeyBudget {
+  int64_t past = 0;    ///< k: past keys beside the row's own
+  int64_t recent = 0;  ///< l: the last of them are chosen whatever their score
+};
+
+/// One query a sequence against keys that lie by component. Steps 1 to 3: of every key head's
+/// queries the `components` largest, softmax of their products with all keys, and the keys of the
+/// largest weight, summed over the heads.
+template <class T>
+struct ComponentChoice {
+  AttentionSizes sizes;  ///< one query; keys: of all sequences
+  HeadRows<const T> q;
+  const T* keys =
+      nullptr;  ///< component c of key j of head g at b batch + g head + c component + j
+  int64_t batch = 0, head = 0, component = 0;
+  int64_t components = 0;
+  KeyBudget budget;
+  float scale = 1.0f;                      ///< the layer's, without the share of |q|
+  const float* tau = nullptr;              ///< [batch]: replaces `scale` by 1 / tau
+  std::vector<int32_t>* chosen = nullptr;  ///< [batch kv_heads], ascending
+  float* alpha = nullptr;                  ///< [batch heads]: weight of the chosen keys
+};
+template <class T>
+void run(const ComponentChoice<T>& p);
+
+/// Steps 2 and 3 for rows of one key head whose logits are given: row r has the first
+/// first_length + r keys, its own last.
+struct LogitChoice {
+  int64_t rows = 0, heads = 0, first_length = 0;
+  float* logits = nullptr;  ///< [heads][rows][pitch], overwritten
+  int64_t pitch = 0;
+  KeyBudget budget;
+  std::vector<int32_t>* chosen = nullptr;  ///< [rows], ascending
+  float* alpha = nullptr;                  ///< [rows][heads]
+};
+void run(const LogitChoice& p);
+
+/// Numbers whose largest is kept beside them, so that few of them are looked at again.
+constexpr int64_t kScoreBlock = 16;
+
+/// The `count` largest of `scores`, ties to the lower index, ascending; maxima: of every
+/// kScoreBlock of them.
+std::vector<int32_t> largest_scores(std::span<const float> scores, std::span<const float> maxima,
+                                    int64_t count);
+
+/// Listed rows of keys or values.
+template <class T>
+struct ListedRows {
+  const T* data = nullptr;
+  int64_t row = 0, width = 0;
+  const int32_t* list = nullptr;
+  int64_t count = 0;
+};
+
+/// The functions of one instruction set, one thread.
+template <class T>
+struct SelectorTable {
+  /// logits[h][j] = sum_c q[h][c] key_j[components[c]], h < heads, j < length.
+  void (*component_logits)(const T* keys, int64_t component, const int32_t* components,
+                           int64_t count, const float* q, int64_t heads, float* logits,
+                           int64_t length);
+  /// x = e^(x - max x); returns 1 / sum x.
+  float (*exponentials)(float* x, int64_t length);
+  /// scores[j] = sum_h factors[h] weights[h pitch + j]; maxima of every kScoreBlock.
+  void (*scores)(const float* weights, int64_t pitch, const float* factors, int64_t heads,
+                 int64_t length, float* scores, float* maxima);
+  /// products[n] = q . rows[list[n]].
+  void (*products)(const float* q, const ListedRows<T>& rows, float* products);
+  /// out = sum_n weights[n] rows[list[n]].
+  void (*weighted_sum)(const float* weights, const ListedRows<T>& rows, float* out);
+};
+/// Those of chosen_isa().
+template <class T>
+const SelectorTable<T>& selector_table();
+template <class T>
+const SelectorTable<T>& selector_scalar();
+template <class T>
+const SelectorTable<T>& selector_avx2();
+template <class T>
+const SelectorTable<T>& selector_avx512();
+
+}  // namespace fovea::kernels

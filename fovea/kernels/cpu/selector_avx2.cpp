@@ -1,0 +1,18 @@
+// The loops of selectors for avx2; its compiler flags stand in fovea/CMakeLists.txt.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/selector_rows.h"
+
+namespace fovea::kernels {
+
+template <>
+const SelectorTable<float>& selector_avx2<float>() {
+  return kTable<float>;
+}
+template <>
+const SelectorTable<BFloat16>& selector_avx2<BFloat16>() {
+  return kTable<BFloat16>;
+}
+
+}  // namespace fovea::kernels
