@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
@@ -37,26 +38,23 @@ at::Tensor of_length(const at::Tensor& x, const at::Tensor& length, double facto
 
 }  // namespace
 
-Heads Transformer::Impl::project(const LayerWeights& w, const at::Tensor& y,
-                                 const PassContext& pass) const {
-  const ModelConfig& c = config;
-  at::Tensor qkv = stacked_linear(y, {w.wq, w.wk, w.wv}, {w.bq, w.bk, w.bv});
-  qkv = adapted(w, {LoraSite::q_proj, LoraSite::k_proj, LoraSite::v_proj}, qkv, y, pass);
-  qkv = adapted(w, {LoraSite::qkv_proj}, qkv, y, pass);
+Heads heads_of(const ModelConfig& c, const LayerWeights& w, const at::Tensor& given,
+               const PassContext& pass) {
   const BlockDescription& block = w.block;
-  if (block.head_norm == HeadNorm::all_rms) qkv = norm_over_heads(qkv, w, c.norm_eps);
+  const at::Tensor qkv =
+      block.head_norm == HeadNorm::all_rms ? norm_over_heads(given, w, c.norm_eps) : given;
   at::Tensor q_gain, k_gain;
   if (block.head_norm == HeadNorm::rms) {
-    const auto gain = [&](const at::Tensor& given) {
-      return given.defined() ? given
-                             : at::ones({c.head_dim}, at::TensorOptions(at::kFloat).device(device));
+    const auto gain = [&](const at::Tensor& learned) {
+      return learned.defined() ? learned
+                               : at::ones({c.head_dim}, given.options().dtype(at::kFloat));
     };
     q_gain = gain(w.q_gain);
     k_gain = gain(w.k_gain);
   }
-  const bool routed = w.routing.defined();
+  const bool plain = w.routing.defined() || w.spec.streaming.active();
   const bool after =
-      routed || block.head_norm == HeadNorm::layer || block.head_norm == HeadNorm::length;
+      plain || block.head_norm == HeadNorm::layer || block.head_norm == HeadNorm::length;
   const RopeTable none;
   const RopeTable& table = block.rotated ? pass.rope : none;
   Heads heads = split_heads(qkv, c.heads, c.kv_heads, c.head_dim, q_gain, k_gain, c.norm_eps,
@@ -68,7 +66,7 @@ Heads Transformer::Impl::project(const LayerWeights& w, const at::Tensor& y,
     heads.q_bhtd = of_length(heads.q_bhtd, w.qk_scale, block.length_factor);
     heads.k_bgtd = of_length(heads.k_bgtd, at::ones({}, heads.k_bgtd.options()), 1.0);
   }
-  if (routed) {
+  if (plain) {
     heads.plain_q_bhtd = heads.q_bhtd;
     heads.plain_k_bgtd = heads.k_bgtd;
   }
@@ -82,6 +80,21 @@ Heads Transformer::Impl::project(const LayerWeights& w, const at::Tensor& y,
     heads.v_bgtd = heads.v_bgtd.unflatten(1, {c.kv_heads / 2, 2}).transpose(2, 3).flatten(3);
   }
   return heads;
+}
+
+at::Tensor start_queries(const ModelConfig& c, const LayerWeights& w, const Heads& heads,
+                         const PassContext& pass) {
+  if (!w.block.rotated) return heads.q_bhtd;
+  at::Tensor q = heads.plain_q_bhtd;
+  if (w.block.interleaved) q = heads_to_half_split(q, c.rope.rotary_dim);
+  return apply_rope(q, pass.rope, places_in_cache(w.spec.streaming, pass.positions));
+}
+
+Heads Transformer::Impl::project(const LayerWeights& w, const at::Tensor& y,
+                                 const PassContext& pass) const {
+  at::Tensor qkv = stacked_linear(y, {w.wq, w.wk, w.wv}, {w.bq, w.bk, w.bv});
+  qkv = adapted(w, {LoraSite::q_proj, LoraSite::k_proj, LoraSite::v_proj}, qkv, y, pass);
+  return heads_of(config, w, adapted(w, {LoraSite::qkv_proj}, qkv, y, pass), pass);
 }
 
 }  // namespace fovea

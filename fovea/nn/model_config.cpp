@@ -291,6 +291,15 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
   c.attention.focus.check(c.attention.spec.focus, c.layers);
   c.attention.routing.check(c.attention.spec.routing, c.layers);
   c.attention.longformer.check(c.attention.spec.longformer, c.layers);
+  for (const int64_t position : c.attention.spec.longformer.global_positions)
+    check_range("attention.longformer.global_positions", position, 0, c.context - 1);
+  require<UnsupportedError>(
+      !c.attention.spec.streaming.active() ||
+          (c.positions != Positions::learned && c.positions != Positions::sinusoidal),
+      "model",
+      "'model.attention.streaming' with positions {} is not defined (they are added to the "
+      "embeddings, and a cache cannot count them anew); use rope, none or a position bias",
+      enum_name(c.positions));
   c.attention.performer.check(c.attention.spec.performer, c.layers);
   c.lora.check();
   lora_places(c.lora, c);  // names that mean nothing

@@ -9,6 +9,8 @@
 
 #include <cmath>
 
+#include "fovea/attention/mask_terms.h"
+#include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/nn/mechanisms/mechanism.h"
 #include "fovea/nn/memory_needs.h"
 #include "fovea/nn/transformer_impl.h"
@@ -135,13 +137,25 @@ struct Builder {
   }
 };
 
+// In the simplest terms.
+AttentionSpec spec_of_layer(const ModelConfig& config, int64_t index,
+                            const BlockDescription& block) {
+  AttentionSpec spec = in_mask_terms(config.layer_attention(index));
+  if (spec.streaming.active() && !block.rotated && spec.bias.kind == BiasSpec::Kind::none) {
+    // Nothing in the layer tells distances: places in the cache are as good as those in the text.
+    spec.mask = pairs_of(spec.streaming);
+    spec.streaming = {};
+  }
+  return spec;
+}
+
 }  // namespace
 
 LayerWeights Transformer::Impl::add_layer(int64_t index) {
   const Builder build{config, registry, fmt::format("model.layers.{}.", index)};
   LayerWeights w;
-  w.spec = config.layer_attention(index);
   w.block = describe_block(config, index);
+  w.spec = spec_of_layer(config, index, w.block);
   build.norms(w);
   build.projections(w);
   for (const LearnedMechanism& mechanism : learned_mechanisms()) {

@@ -30,6 +30,13 @@ struct LayerRouting {
   bool defined() const { return centroids_hcd.defined(); }
 };
 
+/// Projections of Longformer's global rows (spec 4.1).
+struct GlobalProjections {
+  at::Tensor wq, wk, wv, bq, bk, bv;
+
+  bool defined() const { return wq.defined(); }
+};
+
 /// Parameters of one decoder block; undefined where the config has none.
 struct LayerWeights {
   AttentionSpec spec;
@@ -44,8 +51,18 @@ struct LayerWeights {
   LayerFocus focus;
   LayerRouting routing;
   at::Tensor performer_steps;  // since features were drawn; undefined where they stay
+  GlobalProjections globals;
   LayerLora lora;
 };
+
+/// Queries, keys and values from their products [b, t, (h + 2g) d] side by side: norms, rotation.
+Heads heads_of(const ModelConfig& config, const LayerWeights& layer, const at::Tensor& qkv,
+               const PassContext& pass);
+
+/// StreamingLLM: the layer's queries as start keys are read by them, at their places in the cache
+/// (spec 4.6).
+at::Tensor start_queries(const ModelConfig& config, const LayerWeights& layer, const Heads& heads,
+                         const PassContext& pass);
 
 struct Transformer::Impl {
   Impl(const ModelConfig& c, uint64_t seed, at::Device d, FirstNumbers first);

@@ -115,6 +115,8 @@ LayerStep Transformer::Impl::enter_layer(int64_t index, const Stream& stream,
   for (const LearnedMechanism& m : mechanisms)
     if (m.before_heads != nullptr) m.before_heads(step, pass);
   step.heads = project(w, step.y, pass);
+  if (step.spec.streaming.active())
+    step.tensors.start_q_bhtd = start_queries(config, w, step.heads, pass);
   for (const LearnedMechanism& m : mechanisms)
     if (m.load != nullptr) m.load(step, pass);
   return step;

@@ -19,13 +19,14 @@ LearnedMechanism learned_head_output();
 LearnedMechanism learned_focus();
 LearnedMechanism learned_routing();
 LearnedMechanism learned_performer();
+LearnedMechanism learned_longformer();
 LearnedMechanism learned_temperature();
 
 std::span<const LearnedMechanism> learned_mechanisms() {
   static const std::array all{
       learned_sink_logit(), learned_kv_shift(),     learned_own_stage(),   learned_multi_token(),
       learned_head_mix(),   learned_differential(), learned_head_output(), learned_focus(),
-      learned_routing(),    learned_performer(),    learned_temperature(),
+      learned_routing(),    learned_performer(),    learned_longformer(),  learned_temperature(),
   };
   return all;
 }
