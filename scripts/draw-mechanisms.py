@@ -153,6 +153,59 @@ def routing() -> Picture:
     return p
 
 
+def windows() -> Picture:
+    p = Picture(3 * (SIDE + GAP) + 20, SIDE + 92)
+    near = lambda keys: lambda i, j: i - j < keys
+    first = lambda keys: lambda i, j: j < keys
+    either = lambda a, b: lambda i, j: GROUPS[0] if a(i, j) else GROUPS[2] if b(i, j) else ""
+    dilated = lambda i, j: (i - j) % 2 == 0 and i - j <= 6
+    everywhere = lambda i, j: j < 1 or j == 5 or i == 5
+    pairs(p, 20, "StreamingLLM", "start 2, recent 4", either(near(4), first(2)))
+    pairs(p, 20 + SIDE + GAP, "Longformer", "w = 3, positions 0 and 5 global", either(near(4), everywhere))
+    pairs(p, 20 + 2 * (SIDE + GAP), "Longformer, dilated", "every second key, w = 3", either(dilated, everywhere))
+    legend(p, SIDE + 68, [(GROUPS[0], "window"), (GROUPS[2], "start or global"), ("white", "not seen")])
+    return p
+
+
+def sparq() -> Picture:
+    p = Picture(2 * (SIDE + GAP) + 20, SIDE + 92)
+    keep, recent = 4, 1
+    true = softmax(logits(21, 2.0))
+    draw = random.Random(22)
+    guess = softmax([[x if x is None else 0.8 * math.log(x) + draw.gauss(0, 0.4) for x in row] for row in true])
+
+    def chosen(i: int, j: int) -> str:
+        forced = lambda n: n >= i - recent
+        order = sorted(range(i + 1), key=lambda n: (not forced(n), -guess[i][n]))
+        return "" if j not in order[:keep + 1] else NEAR if forced(j) else blend(0.25 + guess[i][j], GROUPS[0])
+
+    p.text(20, 20, "all keys, few components", 13)
+    p.text(20, 36, "what the query's largest components guess", 9)
+    p.heat(20, 48, guess, CELL, 1)
+    pairs(p, 20 + SIDE + GAP, "few keys, all components", "the best guesses and the recent ones", chosen)
+    legend(p, SIDE + 68, [(GROUPS[0], "best guesses"), (NEAR, "recent"), ("white", "not read: the mean value")])
+    return p
+
+
+def performer() -> Picture:
+    draw = random.Random(31)
+    width = 6
+    vector = lambda: [draw.gauss(0, 0.9) for _ in range(width)]
+    q, k = [vector() for _ in range(TOKENS)], [vector() for _ in range(TOKENS)]
+    dot = lambda a, b: sum(x * y for x, y in zip(a, b))
+
+    def estimate(features: int) -> Map:
+        directions = [[draw.gauss(0, 1) for _ in range(width)] for _ in range(features)]
+        phi = lambda x: [math.exp(dot(w, x) - dot(x, x) / 2) for w in directions]
+        of_q, of_k = [phi(x) for x in q], [phi(x) for x in k]
+        rows = [[dot(of_q[i], of_k[j]) if j <= i else None for j in range(TOKENS)] for i in range(TOKENS)]
+        return [[None if x is None else x / sum(y for y in row if y is not None) for x in row] for row in rows]
+
+    true = softmax([[dot(q[i], k[j]) if j <= i else None for j in range(TOKENS)] for i in range(TOKENS)])
+    return panels([("softmax", "weights of all pairs"), ("8 features", "an estimate"), ("256 features", "a better one")],
+                  [true, estimate(8), estimate(256)], [1, 1, 1])
+
+
 def blend(share: float, colour: str) -> str:
     part = [int(colour[n:n + 2], 16) for n in (1, 3, 5)]
     return "#" + "".join(f"{round(255 - (255 - x) * min(1.0, share)):02x}" for x in part)
@@ -200,7 +253,8 @@ def pipeline() -> Picture:
 
 
 DRAWINGS = {"focal": focal, "focus": focus, "multi-token": multi_token, "talking-heads": talking_heads,
-            "differential": differential, "routing": routing, "lora": lora, "pipeline": pipeline}
+            "differential": differential, "routing": routing, "lora": lora, "pipeline": pipeline,
+            "windows": windows, "sparq": sparq, "performer": performer}
 
 
 def main() -> None:
