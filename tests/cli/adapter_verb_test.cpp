@@ -194,6 +194,27 @@ TEST_F(AdapterVerb, TheSameWeightsRunUnderAnotherAttention) {
   EXPECT_THAT(unknown.err, HasSubstr("did you mean 'window'"));
 }
 
+TEST_F(AdapterVerb, AttentionsOfOneModelStandSideBySide) {
+  train({"name=base"});
+  spill(folder_ / "systems.yaml",
+        "systems:\n  - name: full\n  - {name: near, attention: [mask.window=4, mask.sinks=1]}\n"
+        "  - {name: as many, pairs_of: near}\n");
+  const Finished table =
+      run({"eval", "runs/base", "--systems", "systems.yaml", "--text", "text.txt", "--lengths",
+           "16,32", "--tokens", "128", "--copy", "8", "--speed", "--out", "beside"});
+  ASSERT_EQ(table.code, 0) << table.err;
+  for (const char* word : {"full", "near", "as many (", "100.0 %", "copy ppl", "writes/s", "Holm"})
+    EXPECT_THAT(table.out, HasSubstr(word));
+  const auto json = nlohmann::json::parse(slurp(folder_ / "beside/side-by-side.json"));
+  ASSERT_EQ(json["systems"].size(), 3u);
+  EXPECT_EQ(json["systems"][1]["scores"][1]["length"], 32);
+  EXPECT_GT(json["systems"][2]["scores"][0]["speed"]["tokens_per_second"], 0.0);
+  EXPECT_THAT(slurp(folder_ / "beside/side-by-side.html"), HasSubstr("as many"));
+  const Finished alone = run({"eval", "runs/base", "--systems", "systems.yaml"});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_THAT(alone.err, HasSubstr("--text"));
+}
+
 TEST_F(AdapterVerb, RefusesWhatCannotBe) {
   train({"name=base"});
   const Finished none = run({"adapter", "export", "runs/base", "peft"});
