@@ -145,6 +145,8 @@ AttentionSettings base_attention(const AttentionSettings& attention) {
   base.spec.head_mix = {};
   base.spec.focus = {};
   base.spec.routing = {};
+  base.spec.longformer = {};
+  base.spec.streaming = {};
   base.spec.kv_shift = {};
   base.spec.own = {};
   base.spec.head_output = {};
@@ -152,6 +154,7 @@ AttentionSettings base_attention(const AttentionSettings& attention) {
   base.multi_token = {};
   base.focus = {};
   base.routing = {};
+  base.longformer = {};
   base.decay_added = false;
   return base;
 }
