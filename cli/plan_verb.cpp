@@ -87,6 +87,8 @@ void print_cost(const RunPlan& plan, double speed, bool measured, int64_t width)
   table.add_row({"  of it over pairs of tokens",
                  fmt::format("{} ({:.0f} keys)", scaled(plan.attention_per_token, "FLOP"),
                              plan.visible_keys)});
+  if (plan.receptive_field < plan.model.context)
+    table.add_row({"tokens that all windows reach together", grouped(plan.receptive_field)});
   table.add_row({"forward and backward, a token", scaled(plan.training_per_token, "FLOP")});
   table.add_row({"tokens a step", grouped(plan.step_tokens)});
   if (plan.tokens > 0) {

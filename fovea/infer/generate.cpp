@@ -190,7 +190,7 @@ GenerateResult TextSession::generate(const GenerateOptions& options, const TextS
 
 void check_prompt(const Transformer& model, const Tokenizer& tokenizer, std::string_view prompt,
                   const ContextOptions& context) {
-  const int64_t limit = checked_context(model, context.context);
+  const int64_t limit = context_limit(model, context);
   const int64_t tokens = std::ssize(tokenizer.encode(prompt)) + (tokenizer.bos() >= 0 ? 1 : 0);
   require_tokens(tokens);
   if (context.when_full == WhenFull::stop) require_fits(model, tokens, limit);

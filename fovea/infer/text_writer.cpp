@@ -95,6 +95,13 @@ int64_t checked_context(const Transformer& model, int64_t wanted) {
   return wanted == 0 ? model.config().context : wanted;
 }
 
+int64_t context_limit(const Transformer& model, const ContextOptions& options) {
+  const int64_t limit = checked_context(model, options.context);
+  const bool counts_in_cache = model.config().attention.spec.streaming.active();
+  return options.context == 0 && counts_in_cache ? static_cast<int64_t>(ranges::kMostPositions)
+                                                 : limit;
+}
+
 std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const TextRequest& request) {
   std::vector<int32_t> tokens = request.tokens;
   if (!tokens.empty()) return tokens;
@@ -105,7 +112,7 @@ std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const TextRequest
 
 int64_t needed_context(const Transformer& model, int64_t prompt, int64_t max_tokens,
                        const ContextOptions& options) {
-  const int64_t limit = checked_context(model, options.context);
+  const int64_t limit = context_limit(model, options);
   return std::clamp<int64_t>(prompt + std::min(max_tokens, limit), std::min<int64_t>(2, limit),
                              limit);
 }

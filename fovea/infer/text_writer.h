@@ -52,6 +52,10 @@ class TextWriter {
 /// Positions of a text: the model's trained length, or what is wanted. ConfigError.
 int64_t checked_context(const Transformer& model, int64_t wanted);
 
+/// The same, or no limit where nothing is wanted and every layer streams: such a model counts
+/// positions inside its caches.
+int64_t context_limit(const Transformer& model, const ContextOptions& options);
+
 /// The tokens of a request's prompt, begin mark included.
 std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const TextRequest& request);
 

@@ -52,13 +52,22 @@ ParameterParts count_parts(const ParameterRegistry& registry) {
 
 /// Mean number of keys that a query of a sequence of `length` tokens sees; rows are sampled where
 /// there are many.
-double mean_visible_keys(const MaskRule& rule, int64_t length) {
+double mean_visible_keys(const AttentionSpec& spec, int64_t length) {
   const int64_t step = std::max<int64_t>(1, length / 256);
   double sum = 0.0;
   int64_t rows = 0;
-  for (int64_t i = step / 2; i < length; i += step, ++rows)
-    sum += static_cast<double>(visible_keys(rule, i, length));
+  for (int64_t i = step / 2; i < length; i += step, ++rows) sum += visible_keys(spec, i, length);
   return sum / static_cast<double>(std::max<int64_t>(rows, 1));
+}
+
+int64_t receptive_field(const ModelConfig& c) {
+  int64_t tokens = 1;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const int64_t reach = window_reach(c.layer_attention(i));
+    if (reach < 0) return c.context;
+    tokens = std::min(tokens + reach, c.context);
+  }
+  return tokens;
 }
 
 /// Operations of one pair of a query and a key: products with key and value (of Differential's two
@@ -199,18 +208,16 @@ RunPlan plan_run(const Recipe& unresolved, int64_t tokenizer_vocab) {
   plan.step_tokens = recipe.train.batch_rows * recipe.train.accumulation * length;
   plan.tokens = run_tokens(recipe, plan.step_tokens);
 
-  double keys = 0.0, products = 0.0, decode_keys = 0.0, mean = 0.0, last = 0.0;
+  double keys = 0.0, products = 0.0, decode_keys = 0.0;
   for (int64_t i = 0; i < c.layers; ++i) {
-    const MaskRule mask = c.layer_attention(i).mask;
-    if (i == 0 || mask != c.layer_attention(i - 1).mask) {
-      mean = mean_visible_keys(mask, length);
-      last = static_cast<double>(visible_keys(mask, c.context - 1, c.context));
-    }
+    const AttentionSpec spec = c.layer_attention(i);
+    const double mean = mean_visible_keys(spec, length);
     keys += mean;
-    products += mean * pair_operations(c.layer_attention(i));
-    decode_keys += last;
+    products += mean * pair_operations(spec);
+    decode_keys += visible_keys(spec, c.context - 1, c.context);
   }
   plan.visible_keys = keys / static_cast<double>(c.layers);
+  plan.receptive_field = receptive_field(c);
   plan.attention_per_token = products;
   const int64_t multiplied = plan.parameters.attention + plan.parameters.feed_forward +
                              plan.parameters.added + c.vocab_size * c.width;
@@ -266,6 +273,7 @@ nlohmann::ordered_json RunPlan::to_json() const {
   json["operations"] = {{"forward_per_token", forward_per_token},
                         {"attention_per_token", attention_per_token},
                         {"visible_keys", visible_keys},
+                        {"receptive_field", receptive_field},
                         {"training_per_token", training_per_token},
                         {"training", training_operations()}};
   json["tokens"] = {{"run", tokens}, {"step", step_tokens}, {"chinchilla", chinchilla_tokens}};

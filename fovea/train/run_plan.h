@@ -74,7 +74,10 @@ struct RunPlan {
   double attention_per_token = 0.0;  ///< the part of it that grows with the keys: products,
                                      ///< convolutions, mixes, gates
   double visible_keys = 0.0;         ///< mean over layers and queries
-  int64_t tokens = 0;                ///< of the whole run; 0 where its budget is a time
+  /// Tokens that the windows of all layers reach together, the token itself included; the context
+  /// where some layer has no window. Global and start tokens are not counted.
+  int64_t receptive_field = 0;
+  int64_t tokens = 0;  ///< of the whole run; 0 where its budget is a time
   int64_t step_tokens = 0;
   double chinchilla_tokens = 0.0;  ///< 20 per parameter (Hoffmann et al. 2022)
   MemoryPlan memory;

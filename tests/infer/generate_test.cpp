@@ -106,6 +106,21 @@ TEST(Generate, BeyondTheTrainedLengthRopeGoesOn) {
   EXPECT_EQ(result.text, bytes().decode(greedy_by_full_forward(model, std::string(20, 'a'), 30)));
 }
 
+// Spec 4.6: such a model counts positions in its cache, of constant size.
+TEST(Generate, AModelThatStreamsHasNoContextToEndAt) {
+  ModelConfig config = tiny_config();
+  config.attention.spec.streaming = {.recent = 9, .start = 2};
+  const Transformer model = tiny(config);
+  const std::string prompt(30, 'a');
+  EXPECT_NO_THROW(check_prompt(model, bytes(), prompt, {}));
+  const GenerateResult result = generate_text(model, bytes(), prompt, greedy(40));
+  EXPECT_EQ(result.text, bytes().decode(greedy_by_full_forward(model, prompt, 40)));
+  EXPECT_NE(result.reason, FinishReason::context);
+  EXPECT_EQ(generate_text(model, bytes(), "ab", greedy(60), {}, {.context = 24}).reason,
+            FinishReason::context);
+  EXPECT_EQ(model.decode_state_bytes(1, 100), model.decode_state_bytes(1, 100000));
+}
+
 TEST(Generate, SlidingForgetsTheOlderHalfAndKeepsTheBeginMark) {
   const Transformer model = tiny();
   TextSession session(model, bytes(), {.when_full = WhenFull::slide});

@@ -107,6 +107,31 @@ TEST(RunPlan, OperationsAreTwoAMultipliedWeightAndFourAHeadWidthAndKey) {
                    4.0 * plan_run(recipe, 0).forward_per_token);
 }
 
+// Pairs and reach by looking at each (spec 4.1, 4.6).
+TEST(RunPlan, CountsTheKeysOfLongformerAndStreaming) {
+  Recipe recipe = recipe_of(64, 2, 4, 128, 300, true);
+  recipe.model.context = 64;
+  EXPECT_EQ(plan_run(recipe, 0).receptive_field, 64);
+  AttentionSettings& a = recipe.model.attention;
+  a.spec.longformer = {
+      .window = 3, .dilation = {1, 1, 2, 5}, .globals = 2, .global_positions = {1, 20}};
+  double pairs = 0.0;
+  for (const int64_t d : {1, 1, 2, 5}) {
+    for (int64_t i = 0; i < 64; ++i) {
+      for (int64_t j = 0; j <= i; ++j) {
+        const auto global = [](int64_t n) { return n < 2 || n == 20; };
+        pairs += ((i - j) % d == 0 && (i - j) / d <= 3) || global(i) || global(j) ? 0.25 : 0.0;
+      }
+    }
+  }
+  EXPECT_DOUBLE_EQ(plan_run(recipe, 0).visible_keys, pairs / 64.0);
+  EXPECT_EQ(plan_run(recipe, 0).receptive_field, 1 + 2 * 15);
+  a.spec.longformer = {};
+  a.spec.streaming = {.recent = 4, .start = 1};
+  EXPECT_DOUBLE_EQ(plan_run(recipe, 0).visible_keys, (1 + 2 + 3 + 4 + 60 * 5) / 64.0);
+  EXPECT_EQ(plan_run(recipe, 0).receptive_field, 1 + 2 * 3);
+}
+
 TEST(RunPlan, FewerKvHeadsDivideTheCacheAndRaiseItsIntensity) {
   Recipe recipe = recipe_of(512, 8, 8, 1344, 259, true);
   recipe.model.kv_heads = 2;
