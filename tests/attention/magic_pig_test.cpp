@@ -7,6 +7,7 @@
 
 #include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/cache/hash_tables.h"
+#include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
 #include "fovea/attention/paths/path.h"
@@ -263,6 +264,36 @@ TEST(MagicPig, ImpossibleValuesAreRefusedByName) {
   EXPECT_ERROR(ConfigError, pig(3, 5000).check(), "magic_pig.tables");
   EXPECT_ERROR(ConfigError, pig(3, 8, -1).check(), "magic_pig.start");
   EXPECT_ERROR(ConfigError, pig(3, 8, 0, -2).check(), "magic_pig.recent");
+}
+
+// The copy of a cache makes the tables once, and again where the prompt was shortened.
+TEST(MagicPig, DecodingWithACopyOfTheCacheAsksTables) {
+  const AttentionSpec spec = pig(3, 8);
+  const AttentionInputs in = shifted_inputs(spec, 2, 70).to(at::kFloat);
+  AttentionCache cache(cache_streams(spec, at::kFloat), 2, 100);
+  SortedCopy copy;
+  const auto step = [&](AttentionCache& at, SortedCopy& sorted, int64_t begin, int64_t n,
+                        int64_t prompt) {
+    const AttentionInputs some = in.tokens(begin, n);
+    const AttentionResult r =
+        cached_attention(spec, at, some.q, some.k, some.v, {}, Path::automatic, &sorted);
+    const at::Tensor truth =
+        ScalarSelector(spec, in.to(at::kDouble)).magic_pig(directions(spec), prompt).out;
+    EXPECT_LT(relative_error(r.out_bhte, truth.narrow(2, begin, n)), 2e-5) << begin;
+    return r.path.plan_text();
+  };
+  step(cache, copy, 0, 40, 40);
+  EXPECT_EQ(step(cache, copy, 40, 1, 40), "grouped scan");
+  EXPECT_GT(copy.bytes(), 0);
+  AttentionCache fork = cache.fork();
+  SortedCopy fork_copy = copy.fork();
+  EXPECT_EQ(step(fork, fork_copy, 41, 1, 40), "grouped scan");
+  const int64_t lengths[] = {25, 25};
+  cache.truncate(lengths);
+  copy.truncate(lengths);
+  EXPECT_EQ(copy.bytes(), 0);
+  EXPECT_EQ(step(cache, copy, 25, 1, 25), "grouped scan");
+  EXPECT_EQ(step(cache, copy, 26, 1, 25), "grouped scan");
 }
 
 }  // namespace

@@ -181,18 +181,21 @@ AttentionTensors with_cached(const CacheView& cache, const CachedCall& call,
 
 // The last t tokens of the cache, whose queries choose their keys.
 AttentionResult attend_selected(const AttentionSpec& spec, const CacheView& cache,
-                                const at::Tensor& q, const AttentionTensors& tensors, Path path) {
+                                const at::Tensor& q, const AttentionTensors& tensors, Path path,
+                                SortedCopy* sorted) {
   const CachedCall cached = cached_call(spec, cache, q.size(2));
   AttentionCall call = checked_call(spec, cache.part(q), cached.keys_bgsd, cached.values_bgse,
                                     with_cached(cache, cached, tensors), cached.context);
   call.selector = selector_inputs(spec, cache.cache, cache.sequence);
+  if (sorted != nullptr && path != Path::reference)
+    sorted->tables.complete(call.selector, spec, cache.cache, q.size(2));
   return run_call(call, path);
 }
 
 // The last t tokens of the cache.
 AttentionResult attend(const AttentionSpec& spec, const CacheView& cache, const at::Tensor& q,
                        const AttentionTensors& tensors, Path path, SortedCopy* sorted) {
-  if (has_selector(spec)) return attend_selected(spec, cache, q, tensors, path);
+  if (has_selector(spec)) return attend_selected(spec, cache, q, tensors, path, sorted);
   const at::Tensor earlier_queries = cache.rows_if(stream::kQueries);
   const at::Tensor queries =
       earlier_queries.defined() ? earlier_queries.transpose(1, 2) : cache.part(q);

@@ -51,6 +51,7 @@ SortedKeys* SortedCopy::for_token(const AttentionCache& cache, const FocusSpec& 
 void SortedCopy::truncate(std::span<const int64_t> lengths) {
   for (int64_t b = 0; keys_ && b < std::ssize(lengths); ++b) keys_->truncate(b, lengths[b]);
   sorting_from_ = 0;
+  tables.truncate(lengths);
 }
 
 SortedCopy SortedCopy::fork() const {

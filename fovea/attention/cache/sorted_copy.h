@@ -11,6 +11,7 @@
 #include <span>
 
 #include "fovea/attention/cache/cache.h"
+#include "fovea/attention/cache/selector_memory.h"
 #include "fovea/attention/cache/sorted_keys.h"
 
 namespace fovea {
@@ -26,7 +27,9 @@ class SortedCopy {
   /// Forgets what its cache forgets.
   void truncate(std::span<const int64_t> lengths);
   SortedCopy fork() const;
-  int64_t bytes() const { return keys_ ? keys_->bytes() : 0; }
+  int64_t bytes() const { return (keys_ ? keys_->bytes() : 0) + tables.bytes(); }
+
+  SelectorMemory tables;  ///< of MagicPIG
 
  private:
   bool wanted(const AttentionCache& cache, const FocusSpec& focus);
