@@ -96,8 +96,8 @@ class Benchmark {
   at::Tensor features_of(const at::Tensor& x, bool keys) const {
     const at::Tensor scaled = x * std::pow(static_cast<double>(o_.width), -0.25);
     const at::Tensor products = at::matmul(scaled, tensors_.features_md.t());
-    const at::Tensor largest = keys ? at::amax(products.detach(), {2, 3}, true)
-                                    : at::amax(products.detach(), -1, true);
+    const at::Tensor largest =
+        keys ? at::amax(products.detach(), {2, 3}, true) : at::amax(products.detach(), -1, true);
     return (products - 0.5 * scaled.square().sum(-1, true) - largest).exp() + 1e-4;
   }
 
@@ -109,8 +109,8 @@ class Benchmark {
     for (int64_t begin = 0; begin < q.size(2); begin += 128) {
       const int64_t n = std::min<int64_t>(128, q.size(2) - begin);
       const at::Tensor fq = f.narrow(2, begin, n), fk = g.narrow(2, begin, n);
-      const at::Tensor all = sums + at::einsum("bhnd,bhne->bhnde", {fk, v.narrow(2, begin, n)})
-                                        .cumsum(2),
+      const at::Tensor all = sums +
+                             at::einsum("bhnd,bhne->bhnde", {fk, v.narrow(2, begin, n)}).cumsum(2),
                        total = totals + fk.cumsum(2);
       const at::Tensor by = 1.0 / at::einsum("bhnd,bhnd->bhn", {fq, total + 1e-6});
       parts.push_back(at::einsum("bhnde,bhnd,bhn->bhne", {all, fq, by}));
@@ -173,11 +173,10 @@ class Benchmark {
       std::vector<double> estimates;
       for (uint64_t seed = 0; seed < 400; ++seed) {
         const at::Tensor w = draw_features(spec_.performer, d, seed).to(at::kDouble);
-        estimates.push_back(
-            (at::mv(w, 2.0 * x) - square / 4.0).exp().mean().item<double>() / truth);
+        estimates.push_back((at::mv(w, 2.0 * x) - square / 4.0).exp().mean().item<double>() /
+                            truth);
       }
-      const double formula =
-          std::sqrt((std::exp(square) - 1.0) / static_cast<double>(o_.features));
+      const double formula = std::sqrt((std::exp(square) - 1.0) / static_cast<double>(o_.features));
       std::cout << fmt::format(
           "spread |q' + k'|^2 {:4}: independent {:.3g}, measured {:.3g}, median {:.3g}\n", square,
           formula, at::tensor(estimates, at::kDouble).std().item<double>(), median(estimates));
