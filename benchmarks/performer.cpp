@@ -62,6 +62,7 @@ class Benchmark {
   }
 
   void run() {
+    std::cout << std::unitbuf;
     const std::pair<const char*, void (Benchmark::*)()> all[] = {
         {"growth", &Benchmark::growth},
         {"published", &Benchmark::published},
