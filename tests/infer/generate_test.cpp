@@ -108,7 +108,7 @@ TEST(Generate, BeyondTheTrainedLengthRopeGoesOn) {
 
 // Spec 4.6: such a model counts positions in its cache, of constant size.
 TEST(Generate, AModelThatStreamsHasNoContextToEndAt) {
-  ModelConfig config = tiny_config();
+  ModelConfig config = writer_config();
   config.attention.spec.streaming = {.recent = 9, .start = 2};
   const Transformer model = tiny(config);
   const std::string prompt(30, 'a');

@@ -137,7 +137,7 @@ void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<
 }
 
 constexpr MechanismSetting kSettings[] = {
-    {"SparQ", [](AttentionSpec& s) { s.sparq.components = 16; }},
+    {"SparQ", [](AttentionSpec& s) { s.sparq.components = 4; }},
 };
 
 }  // namespace
