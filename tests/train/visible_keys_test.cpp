@@ -54,9 +54,9 @@ TEST(VisibleKeys, EqualTheKeysThatTheRelationAllows) {
 
 TEST(VisibleKeys, AreKnownAtAnyLength) {
   constexpr int64_t length = int64_t{1} << 31;
-  EXPECT_EQ(visible_keys({}, length - 1, length), length);
-  EXPECT_EQ(visible_keys({.window = length}, length - 1, length), length);
-  EXPECT_EQ(visible_keys({.window = 4, .sinks = 2}, length - 1, length), 6);
+  EXPECT_EQ(visible_keys(MaskRule{}, length - 1, length), length);
+  EXPECT_EQ(visible_keys(MaskRule{.window = length}, length - 1, length), length);
+  EXPECT_EQ(visible_keys(MaskRule{.window = 4, .sinks = 2}, length - 1, length), 6);
 }
 
 }  // namespace
