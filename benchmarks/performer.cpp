@@ -78,6 +78,7 @@ class Benchmark {
 
   std::vector<at::Tensor> inputs(int64_t tokens) const {
     std::vector<at::Tensor> all;
+    all.reserve(3);
     for (int n = 0; n < 3; ++n)
       all.push_back(at::randn({1, o_.heads, tokens, o_.width}).set_requires_grad(true));
     return all;
@@ -158,6 +159,7 @@ class Benchmark {
       const auto x = inputs(tokens), one = inputs(1);
       cached_attention(spec_, cache, x[0], x[1], x[2], tensors_);
       std::vector<double> times;
+      times.reserve(50);
       for (int n = 0; n < 50; ++n)
         times.push_back(cpu_milliseconds(
             [&] { cached_attention(spec_, cache, one[0], one[1], one[2], tensors_); }));

@@ -56,6 +56,8 @@ ROWS = [
     ("Longformer, `projections`",
      [A + "longformer.window=15", A + "longformer.globals=2", A + "longformer.projections=true"], ""),
     ("[StreamingLLM](mechanisms/streaming.md)", [A + "streaming.recent=16", A + "streaming.start=2"], ""),
+    ("[SparQ](mechanisms/sparq.md)", [A + "sparq.components=4", A + "sparq.keys=8"], "for decoding"),
+    ("[MagicPIG](mechanisms/magicpig.md)", [A + "magic_pig.bits=4", A + "magic_pig.dense_every=0"], "for decoding"),
     ("soft-cap", [A + "soft_cap=50"], "plain in Gemma-2's layout"),
     ("ALiBi", [A + "bias.kind=alibi", "model.positions=none"], ""),
     ("T5 bias", [A + "bias.kind=t5", "model.positions=none"], ""),

@@ -42,7 +42,7 @@ std::vector<NamedSpec> joined_specs() {
     if (!spec.multi_token.before.active() && !spec.multi_token.after.active() &&
         spec.head_mix == HeadMixSpec{})
       continue;
-    if (spec.focus.active()) continue;
+    if (spec.focus.active() || spec.streaming.active() || spec.longformer.active()) continue;
     spec.bias = {};
     add(name, spec);
   }

@@ -116,6 +116,7 @@ std::vector<int32_t> largest_scores(std::span<const float> scores, std::span<con
     return scores[static_cast<size_t>(some[static_cast<size_t>(n)])];
   });
   std::vector<int32_t> keys;
+  keys.reserve(best.size());
   for (const int32_t n : best) keys.push_back(some[static_cast<size_t>(n)]);
   return keys;
 }
