@@ -59,6 +59,9 @@ void print_systems(const SideBySideResult& result, const SideBySideOptions& how)
   print(
       "\nnats to the first: mean difference a token over paired windows, its standard error;\n"
       "*: p below 0.05 after Holm's correction over the systems\n");
+  for (const SideBySideRow& row : result.rows)
+    if (row.drawn > 0)
+      print(fmt::format("{}: {} tensors are drawn, not trained\n", row.system.name, row.drawn));
 }
 
 RetrofitPage page_of(const SideBySideResult& result, const SideBySideOptions& how,

@@ -147,6 +147,7 @@ class SideBySide {
       loaded.model.compute().dtype = options_.dtype;
       loaded.model.compute().focus = system.focus;
       loaded.model.compute().focus_change.top_k = system.top_k;
+      row.drawn = std::ssize(loaded.drawn);
       if (row.pipeline.empty())
         row.pipeline = describe_pipeline(loaded.model.config().layer_attention(0));
       row.scores.push_back(score(exact, loaded, length));
@@ -366,7 +367,10 @@ SideBySideResult compare_attentions(const AttentionSystems& systems,
 Json SideBySideResult::to_json() const {
   Json json{{"systems", Json::array()}};
   for (const SideBySideRow& row : rows) {
-    Json line{{"name", row.system.name}, {"attention", row.pipeline}, {"scores", Json::array()}};
+    Json line{{"name", row.system.name},
+              {"attention", row.pipeline},
+              {"drawn_tensors", row.drawn},
+              {"scores", Json::array()}};
     for (const SideBySideScore& score : row.scores)
       line["scores"].push_back(score_json(score, &row == &rows.front()));
     json["systems"].push_back(std::move(line));

@@ -73,7 +73,8 @@ struct SideBySideScore {
 
 struct SideBySideRow {
   AttentionSystem system;
-  std::string pipeline;                 ///< the attention of the layers in words
+  std::string pipeline;  ///< the attention of the layers in words
+  int64_t drawn = 0;     ///< tensors that no file holds: they start as in a new model
   std::vector<SideBySideScore> scores;  ///< one a length
 };
 

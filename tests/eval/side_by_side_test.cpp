@@ -70,6 +70,14 @@ TEST_F(SideBySideTest, DifferencesAreThoseOfThePerplexities) {
   EXPECT_EQ(json["systems"][1]["scores"][0]["difference"]["windows"], 25);
 }
 
+TEST_F(SideBySideTest, WhatNoFileHoldsIsTold) {
+  const SideBySideResult result =
+      compare({{.name = "full"}, {.name = "mixed", .attention = {"head_mix.before=full"}}});
+  EXPECT_EQ(result.rows[0].drawn, 0);
+  EXPECT_EQ(result.rows[1].drawn, 2);  // a matrix a layer
+  EXPECT_EQ(result.to_json()["systems"][1]["drawn_tensors"], 2);
+}
+
 TEST_F(SideBySideTest, WindowsAndStridesKeepThePairsOfAnother) {
   const SideBySideResult result =
       compare({{.name = "full"},
