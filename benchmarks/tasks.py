@@ -6,7 +6,7 @@
 MODEL_FOLDER is read by both sides (`fovea export MODEL MODEL_FOLDER --dtype float32`); DATA has the file of HellaSwag
 (docs/evaluation.md); PYTHON has lm-eval==0.4.13. Both sides answer the same first questions: from the records to the
 log-likelihoods, loading left out. The harness gets the requests of its own HellaSwag task and computes `--batch` of them at a time.
-Ours is also run with the eighth part of the questions: its peak memory must not grow with them.
+Ours is also run with an eighth and with half of the questions: its peak memory must not grow with them.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -66,7 +66,8 @@ def main() -> None:
             pairs.append((speed, options.items / seconds))
             print(f"pair {n + 1}: {speed:.2f} questions/s, harness {options.items / seconds:.2f}", flush=True)
         harness = json.loads(theirs.ask("scores"))
-    few_speed, few_memory, _ = ours(options, max(options.items // 8, 1))
+    memories = {count: ours(options, count)[1] for count in (max(options.items // 8, 1), max(options.items // 2, 1))}
+    memories[options.items] = memory
     bfloat16, _, bfloat16_metrics = ours(options, options.items, "bfloat16")
     report = {"benchmark": "tasks", "ratio": "questions a second, Fovea / lm-evaluation-harness, above 1 is faster",
               "command": shlex.join(["benchmarks/tasks.py", "MODEL_FOLDER", "DATA", "--python", "PYTHON", "--items", str(options.items),
@@ -79,9 +80,9 @@ def main() -> None:
               "speedup": quartiles([a / b for a, b in pairs]),
               "acc_norm": metrics["acc_norm"]["value"], "peer_acc_norm": harness["acc_norm"],
               "bfloat16": {"questions_per_second": round(bfloat16, 3), "acc_norm": bfloat16_metrics["acc_norm"]["value"]},
-              "peak_memory_mb": {str(max(options.items // 8, 1)): round(few_memory), str(options.items): round(memory)}}
+              "peak_memory_mb": {str(count): round(mb) for count, mb in memories.items()}}
     print(f"median x{report['speedup']['median']:.2f}; bfloat16 {bfloat16:.2f} questions/s; "
-          f"peak memory {few_memory:.0f} MB for {max(options.items // 8, 1)} questions, {memory:.0f} MB for {options.items}")
+          f"peak memory {', '.join(f'{mb:.0f} MB for {count}' for count, mb in memories.items())} questions")
     if options.output != "-":
         path = pathlib.Path(options.output or ROOT / f"benchmarks/results/tasks-{cpu_kind()}.json")
         path.write_text(json.dumps(report, indent=1) + "\n")

@@ -73,6 +73,11 @@ Option* Command::add_option(std::string_view name, std::vector<int64_t>& value,
   return add(name, value, help);
 }
 
+Option* Command::add_option(std::string_view name, std::vector<double>& value,
+                            std::string_view help) {
+  return add(name, value, help);
+}
+
 Option* Command::add_flag(std::string_view name, bool& value, std::string_view help) {
   return &options_.emplace_back(parser_.add_flag(std::string(name), value, std::string(help)));
 }

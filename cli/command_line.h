@@ -62,6 +62,7 @@ class Command {
   Option* add_option(std::string_view name, double& value, std::string_view help);
   Option* add_option(std::string_view name, std::vector<std::string>& value, std::string_view help);
   Option* add_option(std::string_view name, std::vector<int64_t>& value, std::string_view help);
+  Option* add_option(std::string_view name, std::vector<double>& value, std::string_view help);
   Option* add_flag(std::string_view name, bool& value, std::string_view help);
   void require_subcommand(int count);
   void footer(std::string_view text);

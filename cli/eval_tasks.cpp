@@ -153,6 +153,11 @@ void add_eval_task_options(Command& verb, EvalTaskOptions& options) {
                   "tokens of made questions, with commas between them; default: the task's own")
       ->check(in_range({1, ranges::kMostPositions}))
       ->delimiter(',');
+  verb.add_option("--depths", options.depths,
+                  "where made questions hide what they ask for, 0 = start ... 1 = end, with commas "
+                  "between them; default: the task's own")
+      ->check(in_range({0, 1}))
+      ->delimiter(',');
   verb.add_option("--background", options.background,
                   "text file, or folder of *.txt, that made questions hide things in; default: the "
                   "essays of the data, else prose that comes with Fovea");
@@ -182,6 +187,7 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
                           .shots = options.shots,
                           .seed = static_cast<uint64_t>(options.seed),
                           .lengths = options.lengths,
+                          .depths = options.depths,
                           .background = options.background};
     scores.push_back(
         run_task(loaded.model, *loaded.tokenizer, task, input,

@@ -18,6 +18,7 @@ struct EvalTaskOptions {
   std::string data, out, background;
   int64_t limit = 0, shots = -1, seed = 1234, context = 0;
   std::vector<int64_t> lengths;
+  std::vector<double> depths;
 };
 
 void add_eval_task_options(Command& verb, EvalTaskOptions& options);

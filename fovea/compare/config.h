@@ -46,6 +46,7 @@ struct CompareTasks {
   int64_t shots = -1;              ///< -1 = the task's own
   int64_t seed = 1234;             ///< of drawn shots and made questions: the same for all runs
   std::vector<int64_t> lengths;    ///< of made questions, in tokens; empty = the task's own
+  std::vector<double> depths;      ///< of what they hide, 0 ... 1; empty = the task's own
   bool checkpoints = false;        ///< every checkpoint answers them too
 
   void describe(FieldVisitor& v);

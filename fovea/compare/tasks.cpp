@@ -22,6 +22,7 @@ TaskInput input_of(const CompareTasks& tasks, const Tokenizer& tokenizer) {
           .shots = tasks.shots,
           .seed = static_cast<uint64_t>(tasks.seed),
           .lengths = tasks.lengths,
+          .depths = tasks.depths,
           .background = tasks.background};
 }
 

@@ -12,8 +12,6 @@ namespace {
 // A shared beginning is worth a pass of its own from so many tokens on: below, the pass costs more
 // than the rows that it saves.
 constexpr size_t kWorthSharing = 32;
-// Copies of a shared beginning that a batch may hold, in passes.
-constexpr int64_t kCachedPasses = 4;
 
 size_t common_length(std::span<const int32_t> a, std::span<const int32_t> b) {
   return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
@@ -35,7 +33,8 @@ void cut_batches(std::span<const LikelihoodJob> jobs, size_t begin, size_t end,
       const int64_t width = limits.shared ? t : t + e - 1;
       const bool unequal = count > 0 && own != context;
       const bool full = n * width > limits.tokens_a_pass ||
-                        n * (prefix + width) > kCachedPasses * limits.tokens_a_pass ||
+                        n * (prefix + t + e - 1) >
+                            kLikelihoodCachedPasses * limits.tokens_a_pass ||
                         prefix + t + e - 1 > limits.context || (unequal && !limits.fill_up);
       if (count > 0 && full) break;
       context = t;
@@ -93,7 +92,10 @@ std::vector<LikelihoodCluster> likelihood_clusters(std::vector<LikelihoodJob>& j
   const auto by_tokens = [](const LikelihoodJob& a, const LikelihoodJob& b) {
     return std::ranges::lexicographical_compare(a.context, b.context);
   };
-  const auto by_length = [](const LikelihoodJob& a, const LikelihoodJob& b) {
+  // Rows of a pass are as long: contexts behind a shared beginning, else contexts with endings.
+  const auto by_length = [&](const LikelihoodJob& a, const LikelihoodJob& b) {
+    if (limits.shared && a.context.size() != b.context.size())
+      return a.context.size() > b.context.size();
     return a.whole_length() > b.whole_length();
   };
   std::ranges::stable_sort(jobs, by_tokens);

@@ -29,6 +29,9 @@ struct LikelihoodJob {
 std::vector<LikelihoodJob> likelihood_jobs(std::span<const LikelihoodRequest> requests,
                                            int64_t context, std::vector<LikelihoodAnswer>& answers);
 
+/// Rows of the cache that a batch may hold, copies of a context included, in passes.
+inline constexpr int64_t kLikelihoodCachedPasses = 3;
+
 struct LikelihoodLimits {
   int64_t context = 0;        ///< inputs of a row
   int64_t tokens_a_pass = 0;  ///< inputs of a pass

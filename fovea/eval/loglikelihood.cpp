@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "fovea/attention/cache/streams.h"
@@ -231,17 +232,25 @@ class Scorer {
         if (jobs[j].endings[e].size() > 1) pending.push_back({j, e});
       }
     }
+    // Rows of a pass are filled up to its longest ending: endings of a length go together.
+    std::ranges::stable_sort(pending, std::greater(), [&](const EndingRow& row) {
+      return jobs[row.job].endings[row.ending].size();
+    });
     // What a pass holds is bounded by its inputs, and by the contexts copied for it.
-    const int64_t most_cached = kCachedPasses * tokens_a_pass_;
+    const int64_t most_cached = kLikelihoodCachedPasses * tokens_a_pass_;
     const auto context = std::max<int64_t>(state.length(), 1);
     for (size_t from = 0; from < pending.size();) {
       size_t count = 0;
       int64_t t = 0;
       for (; from + count < pending.size(); ++count) {
         const EndingRow& row = pending[from + count];
-        const int64_t longest = std::max(t, std::ssize(jobs[row.job].endings[row.ending]) - 1);
+        const int64_t own = std::ssize(jobs[row.job].endings[row.ending]) - 1;
+        const int64_t longest = std::max(t, own);
         const auto with = static_cast<int64_t>(count) + 1;
-        if (count > 0 && (with * longest > tokens_a_pass_ || with * context > most_cached)) break;
+        const bool wasteful = (with - 1) * longest >= kFastPass && 8 * own < 7 * longest;
+        if (count > 0 &&
+            (with * longest > tokens_a_pass_ || with * context > most_cached || wasteful))
+          break;
         t = longest;
       }
       score_ending_rows(jobs, std::span(pending).subspan(from, count), t, state);
@@ -272,7 +281,8 @@ class Scorer {
     targets_.add(decode(token_rows(rows, t), copies).flatten(0, 1), wanted, std::move(targets));
   }
 
-  static constexpr int64_t kCachedPasses = 4;
+  // A pass of so many inputs computes as many a second as a larger one.
+  static constexpr int64_t kFastPass = 384;
 
   const Transformer& model_;
   const int64_t tokens_a_pass_;

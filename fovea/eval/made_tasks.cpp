@@ -5,6 +5,7 @@
 #include "fovea/eval/made_tasks.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "fovea/base/error.h"
 #include "fovea/eval/answer_metric.h"
@@ -39,8 +40,8 @@ AnswerMetric substring_exact_match() {
       {.name = "substring_exact_match", .rule = AnswerRule::contains_any, .normalise = true});
 }
 
-/// Questions number n / lengths of length n mod lengths, made when they are asked for. `least`: the
-/// shortest length that has a meaning.
+/// Questions made when they are asked for: lengths take turns, then depths, then samples. `least`:
+/// the shortest length that has a meaning.
 TaskItems by_length(const TaskInput& input, std::string_view task, MakeQuestion make,
                     int64_t least = 1) {
   std::vector<int64_t> lengths = input.lengths;
@@ -51,21 +52,34 @@ TaskItems by_length(const TaskInput& input, std::string_view task, MakeQuestion 
   require<ConfigError>(input.limit >= 0, task,
                        "the number of questions must be 0 (the task's own) or more; got {}",
                        input.limit);
-  const int64_t size =
-      input.limit > 0 ? input.limit : kMadeQuestions * static_cast<int64_t>(lengths.size());
-  // A length without room is refused now, not in the middle of a run.
-  make({.tokenizer = input.tokenizer,
-        .length = *std::ranges::min_element(lengths),
-        .number = 0,
-        .seed = input.seed});
-  return {.size = size,
-          .make = [&tokenizer = input.tokenizer, seed = input.seed, lengths,
+  std::vector<std::optional<double>> depths(input.depths.begin(), input.depths.end());
+  if (depths.empty()) depths.emplace_back(std::nullopt);
+  // A length without room, or a depth where there is none, is refused now, not in the middle of a
+  // run.
+  for (const std::optional<double>& depth : depths) {
+    const TaskItem first = make({.tokenizer = input.tokenizer,
+                                 .length = *std::ranges::min_element(lengths),
+                                 .number = 0,
+                                 .seed = input.seed,
+                                 .depth = depth});
+    require<ConfigError>(!depth || first.axes.contains("depth"), task,
+                         "its questions have no depth, so that depths must be empty; got {:g}",
+                         depth.value_or(0.0));
+  }
+  const auto samples_of_all = [&](int64_t each) {
+    const auto at_a_length = std::ssize(depths);
+    return (each + at_a_length - 1) / at_a_length * at_a_length * std::ssize(lengths);
+  };
+  return {.size = input.limit > 0 ? input.limit : samples_of_all(kMadeQuestions),
+          .make = [&tokenizer = input.tokenizer, seed = input.seed, lengths, depths,
                    make = std::move(make)](int64_t n) {
-            const int64_t count = std::ssize(lengths);
-            TaskItem item = make({.tokenizer = tokenizer,
-                                  .length = lengths[static_cast<size_t>(n % count)],
-                                  .number = n / count,
-                                  .seed = seed});
+            const int64_t of_lengths = std::ssize(lengths), of_depths = std::ssize(depths);
+            TaskItem item =
+                make({.tokenizer = tokenizer,
+                      .length = lengths[static_cast<size_t>(n % of_lengths)],
+                      .number = n / of_lengths / of_depths,
+                      .seed = seed,
+                      .depth = depths[static_cast<size_t>(n / of_lengths % of_depths)]});
             item.index = n;
             return item;
           }};
@@ -192,6 +206,10 @@ Task key_value_file_task(int64_t pairs) {
       .stop = {"\n"},
       .max_tokens = kKeyValueAnswerTokens,
       .items = [name](const TaskInput& input) -> TaskItems {
+        require<ConfigError>(input.depths.empty(), name,
+                             "its questions stand in a file, with their own depths, so that depths "
+                             "must be empty; got {}",
+                             input.depths.size());
         const std::string file = name + "_keys.jsonl";
         const auto records = std::make_shared<const std::vector<KeyValueRecord>>(read_key_values(
             find_data(input, name,
@@ -272,7 +290,8 @@ TaskItems classification_items(const TaskInput& input, const std::string& name,
   TaskInput one = {.tokenizer = input.tokenizer,
                    .limit = shots > 0 && input.limit == 0 ? kMadeQuestions : input.limit,
                    .seed = input.seed,
-                   .lengths = input.lengths};
+                   .lengths = input.lengths,
+                   .depths = input.depths};
   if (shots > 0) one.lengths = {kMadeLengths[0]};  // of no effect: the shots say how long it is
   return by_length(one, name, [set, order, shots](const MadeSample& sample) {
     const int64_t test = (*order)[static_cast<size_t>(sample.number % std::ssize(*order))];

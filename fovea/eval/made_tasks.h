@@ -15,8 +15,9 @@ namespace fovea {
 
 /// All of them (docs/made-tasks.md). Where TaskInput::limit is 0, a task has kMadeQuestions for
 /// each length; question n has length n mod the number of lengths, so that a limit cuts all alike.
-/// `items` throws ConfigError for a length that no question fits into or a number below 0, and
-/// InputError where TaskInput::data lacks the files that a task is made from.
+/// Behind the lengths the depths take turns, where TaskInput::depths names any.
+/// `items` throws ConfigError for a length that no question fits into, a number below 0 or depths
+/// of a task that has none, and InputError where TaskInput::data lacks the files that a task is made from.
 std::vector<Task> made_tasks();
 
 inline constexpr int64_t kMadeQuestions = 100;

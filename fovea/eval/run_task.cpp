@@ -121,18 +121,19 @@ class TaskRun {
  private:
   void open_log(const TaskInput& input) {
     const ComputeOptions& compute = model_.compute();
+    Json settings{{"shots", input.shots},
+                  {"seed", input.seed},
+                  {"lengths", input.lengths},
+                  {"context", engine_.context()},
+                  {"dtype", at::toString(compute.dtype)},
+                  {"attention", fields_to_json(model_.config().attention)},
+                  {"focus", enum_name(compute.focus)},
+                  {"focus_top_k", compute.focus_change.top_k}};
+    if (!input.depths.empty()) settings["depths"] = input.depths;
     log_.emplace(options_.log, Json{{"task", task_.name},
                                     {"model", options_.model},
                                     {"parameters", model_fingerprint(model_)},
-                                    {"settings",
-                                     {{"shots", input.shots},
-                                      {"seed", input.seed},
-                                      {"lengths", input.lengths},
-                                      {"context", engine_.context()},
-                                      {"dtype", at::toString(compute.dtype)},
-                                      {"attention", fields_to_json(model_.config().attention)},
-                                      {"focus", enum_name(compute.focus)},
-                                      {"focus_top_k", compute.focus_change.top_k}}}});
+                                    {"settings", settings}});
     for (const ItemRecord& record : log_->earlier()) {
       const int64_t n = record.score.index;
       if (n < 0 || n >= items_.size) continue;

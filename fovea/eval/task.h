@@ -46,6 +46,9 @@ struct TaskInput {
   int64_t shots = -1;            ///< solved examples before the question; -1 = the task's own
   uint64_t seed = 1234;          ///< of drawn shots and of made questions
   std::vector<int64_t> lengths;  ///< of made questions, in tokens; empty = the task's own
+  /// Where made questions hide what they ask for, 0 = at the start ... 1 = at the end; each depth
+  /// gets the same samples at each length. Empty = the task's own rule.
+  std::vector<double> depths;
   /// Text file, or folder of *.txt, that made questions hide things in; empty = the task's own.
   std::filesystem::path background;
 };

@@ -151,6 +151,29 @@ TEST(MadeTasks, OwnLengthsHaveAHundredQuestionsEach) {
   EXPECT_EQ(items.make(2).axes.at("length"), 4096.0);
 }
 
+TEST(MadeTasks, EveryDepthAsksTheSameSamples) {
+  const std::vector<Task> tasks = made_tasks();
+  for (const char* name : {"niah_single_1", "multi_needle_2", "json_kv", "copy"}) {
+    SCOPED_TRACE(name);
+    const TaskItems items = task_of(tasks, name).items(
+        {.tokenizer = *byte_tokenizer(), .lengths = {1500, 2000}, .depths = {0.0, 0.5, 1.0}});
+    EXPECT_EQ(items.size, 2 * 102) << "a hundred at a length, and as many at each depth";
+    for (const int64_t n : {0, 1, 2, 5, 6, 9}) {
+      SCOPED_TRACE(n);
+      const TaskItem item = items.make(n);
+      EXPECT_EQ(item.axes.at("length"), n % 2 == 0 ? 1500.0 : 2000.0);
+      EXPECT_EQ(item.axes.at("depth"), static_cast<double>(n / 2 % 3) / 2.0);
+    }
+  }
+  const TaskItems needles = task_of(tasks, "niah_single_1")
+                                .items({.tokenizer = *byte_tokenizer(),
+                                        .lengths = {1500},
+                                        .depths = {0.0, 1.0}});
+  EXPECT_EQ(needles.make(0).references, needles.make(1).references);
+  EXPECT_NE(needles.make(0).references, needles.make(2).references);
+  EXPECT_NE(needles.make(0).context, needles.make(1).context);
+}
+
 TEST(MadeTasks, ShotsOfClassificationReplaceTheLength) {
   const Data data;
   const std::vector<Task> tasks = made_tasks();
@@ -203,8 +226,15 @@ TEST(MadeTasks, RefuseBadInputByName) {
                    task.items({.tokenizer = *byte_tokenizer(), .lengths = {40}}).make(0), "40");
       EXPECT_ERROR(ConfigError, task.items({.tokenizer = *byte_tokenizer(), .limit = -1}),
                    task.name, "-1");
+      EXPECT_ERROR(ConfigError,
+                   task.items({.tokenizer = *byte_tokenizer(), .depths = {1.5}}).make(0), "depth",
+                   "1.5");
     }
   }
+  EXPECT_ERROR(ConfigError,
+               task_of(made_tasks(), "ruler_fwe")
+                   .items({.tokenizer = *byte_tokenizer(), .depths = {0.5}}),
+               "ruler_fwe", "no depth", "0.5");
 }
 
 }  // namespace
