@@ -92,8 +92,10 @@ void add_eval_system_options(Command& verb, EvalSystemOptions& options) {
   verb.add_option("--needles", options.needles,
                   "with --systems: needles to find at each of --lengths; 0 = none")
       ->check(in_range({0, 100000}));
-  verb.add_option("--tokens", options.tokens,
-                  "with --systems: tokens of the text at each of --lengths, at most; 0 = all")
+  verb.add_option(
+          "--tokens", options.tokens,
+          "with --systems: tokens of the text at each of --lengths, at most; with --stream: of the "
+          "text; 0 = all")
       ->check(in_range({0, int64_t{1} << 40}));
   verb.add_flag("--speed", options.speed,
                 "with --systems: tokens a second, reading and writing behind each of --lengths");

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "cli/eval_stream.h"
 #include "cli/eval_systems.h"
 #include "cli/eval_tasks.h"
 #include "cli/eval_texts.h"
@@ -32,6 +33,7 @@ struct Options {
   EvalTaskOptions tasks;
   EvalTextOptions written;
   EvalSystemOptions systems;
+  EvalStreamOptions stream;
   std::vector<std::string> texts;
   int64_t window = 0, stride = 0, rows = 8;
   std::string focus = "configured";
@@ -127,6 +129,8 @@ void run(const Options& options, const Globals& globals) {
   if (!options.written.prompts.empty())
     return run_eval_texts(options.written, options.tasks.seed, globals, loaded);
   const std::vector<ScoreDocument> documents = read_score_documents(options.texts);
+  if (options.stream.part > 0)
+    return run_eval_stream(options.stream, documents, options.systems.tokens, globals, loaded);
   if (options.retention) return run_retention(options, globals, loaded, documents);
   Progress progress(stderr_progress(globals));
   const ScoreResult result =
@@ -182,6 +186,7 @@ Verb add_eval_verb(Command& app, Globals& globals) {
   add_eval_task_options(*verb, options->tasks);
   add_eval_text_options(*verb, options->written);
   add_eval_system_options(*verb, options->systems);
+  add_eval_stream_options(*verb, options->stream);
   verb->add_option("--dtype", options->dtype,
                    "float32, bfloat16, or auto (bfloat16 where the processor multiplies it)")
       ->capture_default_str();

@@ -44,7 +44,8 @@ void CompareTasks::describe(FieldVisitor& v) {
   v.integers(
       {"lengths", "of made questions, in tokens; empty: the task's own", ranges::kPositionCounts},
       lengths);
-  v.reals({"depths", "of what made questions hide, 0 = start ... 1 = end; empty: the task's own",
+  v.reals({"depths",
+           "of what made questions hide, 0 = start ... 1 = end; empty: the task's own",
            {0, 1}},
           depths);
   v.boolean({"checkpoints", "every checkpoint answers them, not the last alone"}, checkpoints);

@@ -33,8 +33,7 @@ void cut_batches(std::span<const LikelihoodJob> jobs, size_t begin, size_t end,
       const int64_t width = limits.shared ? t : t + e - 1;
       const bool unequal = count > 0 && own != context;
       const bool full = n * width > limits.tokens_a_pass ||
-                        n * (prefix + t + e - 1) >
-                            kLikelihoodCachedPasses * limits.tokens_a_pass ||
+                        n * (prefix + t + e - 1) > kLikelihoodCachedPasses * limits.tokens_a_pass ||
                         prefix + t + e - 1 > limits.context || (unequal && !limits.fill_up);
       if (count > 0 && full) break;
       context = t;

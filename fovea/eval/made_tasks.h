@@ -17,7 +17,8 @@ namespace fovea {
 /// each length; question n has length n mod the number of lengths, so that a limit cuts all alike.
 /// Behind the lengths the depths take turns, where TaskInput::depths names any.
 /// `items` throws ConfigError for a length that no question fits into, a number below 0 or depths
-/// of a task that has none, and InputError where TaskInput::data lacks the files that a task is made from.
+/// of a task that has none, and InputError where TaskInput::data lacks the files that a task is
+/// made from.
 std::vector<Task> made_tasks();
 
 inline constexpr int64_t kMadeQuestions = 100;

@@ -86,6 +86,13 @@ int64_t peak_memory_bytes(at::Device device) {
   return usage.ru_maxrss * 1024;
 }
 
+int64_t resident_memory_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
 void reset_peak_memory(at::Device device) {
   if (device.is_cuda()) {
     if (c10::DeviceAllocator* allocator = cuda_allocator()) {

@@ -24,7 +24,9 @@ bool cpu_has_bfloat16();
 /// Largest resident memory of this process in bytes since reset_peak_memory() (VmHWM); on CUDA the
 /// device's allocated peak.
 int64_t peak_memory_bytes(at::Device device = at::kCPU);
-/// Starts a new measurement. Does nothing where the kernel does not allow it.
+/// Resident memory of this process now, in bytes; 0 where it is not known.
+int64_t resident_memory_bytes();
+/// Starts a new measurement of the peak. Does nothing where the kernel does not allow it.
 void reset_peak_memory(at::Device device = at::kCPU);
 
 /// "0.1.0+<commit>".

@@ -3,12 +3,10 @@
 #include "fovea/train/run_plan.h"
 
 #include <ATen/ops/randn.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "fovea/nn/matmul.h"
@@ -81,13 +79,6 @@ double pair_operations(const AttentionSpec& s) {
          static_cast<double>(s.heads * of_head + (s.focus.reads_groups() ? s.focus.groups : 0));
 }
 
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t all = 0, resident = 0;
-  file >> all >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
 /// What torch, its matrix libraries and the threads allocate once they work: measured, 45 to 55 MB.
 constexpr int64_t kWorkingLibraries = 50'000'000;
 
@@ -117,7 +108,7 @@ MemoryPlan plan_memory(const Recipe& recipe, const ModelConfig& c, const Paramet
   // Kept with the activations: the compute dtype's copy of each matrix, or float32's stacked ones.
   const int64_t copies = half ? parts.attention + parts.feed_forward
                               : c.layers * c.width * (q + 2 * kv + 2 * c.ffn_width);
-  m.program = resident_bytes() + kWorkingLibraries;
+  m.program = resident_memory_bytes() + kWorkingLibraries;
   const double tables = position_table_bytes(c, positions);
   m.weights = 4 * parts.total() + static_cast<int64_t>(element) * copies + bytes_of(tables);
   m.gradients = 4 * parts.trainable;

@@ -155,8 +155,10 @@ TEST(MadeTasks, EveryDepthAsksTheSameSamples) {
   const std::vector<Task> tasks = made_tasks();
   for (const char* name : {"niah_single_1", "multi_needle_2", "json_kv", "copy"}) {
     SCOPED_TRACE(name);
-    const TaskItems items = task_of(tasks, name).items(
-        {.tokenizer = *byte_tokenizer(), .lengths = {1500, 2000}, .depths = {0.0, 0.5, 1.0}});
+    const TaskItems items = task_of(tasks, name)
+                                .items({.tokenizer = *byte_tokenizer(),
+                                        .lengths = {1500, 2000},
+                                        .depths = {0.0, 0.5, 1.0}});
     EXPECT_EQ(items.size, 2 * 102) << "a hundred at a length, and as many at each depth";
     for (const int64_t n : {0, 1, 2, 5, 6, 9}) {
       SCOPED_TRACE(n);
@@ -165,10 +167,9 @@ TEST(MadeTasks, EveryDepthAsksTheSameSamples) {
       EXPECT_EQ(item.axes.at("depth"), static_cast<double>(n / 2 % 3) / 2.0);
     }
   }
-  const TaskItems needles = task_of(tasks, "niah_single_1")
-                                .items({.tokenizer = *byte_tokenizer(),
-                                        .lengths = {1500},
-                                        .depths = {0.0, 1.0}});
+  const TaskItems needles =
+      task_of(tasks, "niah_single_1")
+          .items({.tokenizer = *byte_tokenizer(), .lengths = {1500}, .depths = {0.0, 1.0}});
   EXPECT_EQ(needles.make(0).references, needles.make(1).references);
   EXPECT_NE(needles.make(0).references, needles.make(2).references);
   EXPECT_NE(needles.make(0).context, needles.make(1).context);
@@ -231,10 +232,10 @@ TEST(MadeTasks, RefuseBadInputByName) {
                    "1.5");
     }
   }
-  EXPECT_ERROR(ConfigError,
-               task_of(made_tasks(), "ruler_fwe")
-                   .items({.tokenizer = *byte_tokenizer(), .depths = {0.5}}),
-               "ruler_fwe", "no depth", "0.5");
+  EXPECT_ERROR(
+      ConfigError,
+      task_of(made_tasks(), "ruler_fwe").items({.tokenizer = *byte_tokenizer(), .depths = {0.5}}),
+      "ruler_fwe", "no depth", "0.5");
 }
 
 }  // namespace

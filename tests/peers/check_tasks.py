@@ -86,6 +86,8 @@ TASKS = {
     # As the harness's own: the number of the right beginning is the text, the ending is the target.
     "winogrande": ("winogrande_dev.jsonl", CHOICE | {"doc_to_text": "gold", "doc_to_choice": "context_options",
                                                      "doc_to_target": "continuation"}),
+    "winograd": ("winograd_wsc.jsonl", CHOICE | {"doc_to_text": "gold", "doc_to_choice": "context_options",
+                                                 "doc_to_target": "continuation"}),
     "siqa": ("siqa_dev.jsonl", CHOICE | {"doc_to_text": "Q: {{context}} {{question}}\nA:", "doc_to_choice": "options",
                                          "doc_to_target": "{{options.index(answer)}}"}),
     "openbookqa": ("openbookqa_test.jsonl", CHOICE | {"doc_to_text": "query", "doc_to_choice": "choices",
