@@ -9,6 +9,7 @@
 #include "cli/options.h"
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/eval/compare_logs.h"
 #include "fovea/eval/run_task.h"
 #include "fovea/eval/task_list.h"
 #include "fovea/report/heat_map.h"
@@ -21,6 +22,10 @@ namespace {
 
 constexpr int64_t kMostQuestions = int64_t{1} << 40;
 constexpr int64_t kMostShots = 1000;
+
+std::filesystem::path log_of(const std::filesystem::path& folder, const std::string& task) {
+  return folder / "results" / (task + ".jsonl");
+}
 
 bool is_share(const std::string& metric) {
   return metric.find("perplexity") == std::string::npos && metric != "bits_per_byte";
@@ -127,6 +132,52 @@ void print_cells(const TaskScore& score) {
   print("\n" + table.render(stdout_width()));
 }
 
+/// What --against compares: the logs of this --out and of another one, task by task.
+std::vector<LogComparison> compare_with(const EvalTaskOptions& options,
+                                        const std::vector<TaskScore>& scores) {
+  std::vector<LogComparison> comparisons;
+  if (options.against.empty()) return comparisons;
+  for (const TaskScore& score : scores)
+    comparisons.push_back(compare_logs(read_item_log(log_of(options.out, score.task)),
+                                       read_item_log(log_of(options.against, score.task)),
+                                       score.task, score.headline));
+  correct_by_holm(comparisons);
+  return comparisons;
+}
+
+void print_comparisons(const std::vector<LogComparison>& comparisons, const std::string& other) {
+  TextTable table({{.title = "against " + other, .shrinks = true},
+                   {.title = "metric"},
+                   {.title = "this", .right = true},
+                   {.title = "other", .right = true},
+                   {.title = "difference", .right = true},
+                   {.title = "only this", .right = true, .importance = 1},
+                   {.title = "only other", .right = true, .importance = 1},
+                   {.title = "p", .right = true},
+                   {.title = "questions", .right = true}});
+  for (const LogComparison& c : comparisons) {
+    const double factor = c.metric != "nll" && is_share(c.metric) ? 100.0 : 1.0;
+    const auto text = [&](double value) { return fmt::format("{:.2f}", factor * value); };
+    const auto& mcnemar = c.pairs.mcnemar;
+    table.add_row(
+        {c.task, factor == 100.0 ? c.metric + ", %" : c.metric, text(c.pairs.first_mean),
+         text(c.pairs.second_mean),
+         fmt::format("{:+.2f} ± {:.2f}", factor * c.pairs.test.mean, factor * c.pairs.test.error),
+         mcnemar ? std::to_string(mcnemar->only_first) : "",
+         mcnemar ? std::to_string(mcnemar->only_second) : "",
+         fmt::format("{:.2g}{}", c.corrected_p, c.corrected_p < kSignificance ? " *" : ""),
+         std::to_string(c.pairs.items)});
+    if (c.only_in_first + c.only_in_second > 0)
+      table.add_note(fmt::format("{}: {} and {} questions of one side alone were left out", c.task,
+                                 c.only_in_first, c.only_in_second));
+  }
+  table.add_note(
+      fmt::format("paired by question; p: McNemar's exact test where scores are 0 and 1, else a "
+                  "t-test, after Holm's correction over the tasks; * below {:g}",
+                  kSignificance));
+  print("\n" + table.render(stdout_width()));
+}
+
 void warn_of_refusals(const TaskScore& score) {
   if (score.refused == 0) return;
   warn(fmt::format("{}: {} of {} questions cannot be asked and are no part of the score: {}",
@@ -168,6 +219,9 @@ void add_eval_task_options(Command& verb, EvalTaskOptions& options) {
       "--out", options.out,
       "folder for tasks.json, results/TASK.jsonl, a line a question, and heat-maps.html "
       "of tasks with depths; the same command goes on where it was stopped");
+  verb.add_option("--against", options.against,
+                  "with --out: the --out folder of another model; the two are compared question by "
+                  "question (McNemar's test, bootstrap in tasks.json)");
 }
 
 void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
@@ -176,6 +230,15 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
   for (const std::string& name : options.tasks) tasks.push_back(find_task(name));
   require<UsageError>(options.data.empty() || std::filesystem::is_directory(options.data), "--data",
                       "expected a folder; got '{}'", options.data);
+  require<UsageError>(options.against.empty() || !options.out.empty(), "--against",
+                      "needs --out: it compares the log of this model with that of another");
+  for (const Task& task : tasks) {
+    const std::filesystem::path other = log_of(options.against, task.name);
+    require<InputError>(options.against.empty() || std::filesystem::exists(other), other.string(),
+                        "expected the log of '{}' in a folder that --out has written; it is not "
+                        "there",
+                        task.name);
+  }
   Progress progress(stderr_progress(globals));
   const InterruptGuard interrupt;
   std::vector<TaskScore> scores;
@@ -189,18 +252,17 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
                           .lengths = options.lengths,
                           .depths = options.depths,
                           .background = options.background};
-    scores.push_back(
-        run_task(loaded.model, *loaded.tokenizer, task, input,
-                 {.context = options.context,
-                  .log = options.out.empty() ? out : out / "results" / (task.name + ".jsonl"),
-                  .model = std::filesystem::path(model).filename().string(),
-                  .progress =
-                      [&](int64_t done, int64_t total) {
-                        progress.update({.label = task.name,
-                                         .done = static_cast<double>(done),
-                                         .total = static_cast<double>(total)});
-                      },
-                  .interrupt = interrupt.flag()}));
+    scores.push_back(run_task(loaded.model, *loaded.tokenizer, task, input,
+                              {.context = options.context,
+                               .log = options.out.empty() ? out : log_of(out, task.name),
+                               .model = std::filesystem::path(model).filename().string(),
+                               .progress =
+                                   [&](int64_t done, int64_t total) {
+                                     progress.update({.label = task.name,
+                                                      .done = static_cast<double>(done),
+                                                      .total = static_cast<double>(total)});
+                                   },
+                               .interrupt = interrupt.flag()}));
   }
   progress.finish();
   nlohmann::ordered_json json{{"model", std::filesystem::path(model).filename().string()},
@@ -209,6 +271,8 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
     warn_of_refusals(score);
     json["tasks"].push_back(score.to_json());
   }
+  const std::vector<LogComparison> comparisons = compare_with(options, scores);
+  for (const LogComparison& c : comparisons) json["against"].push_back(c.to_json());
   const std::vector<HeatMap> maps = heat_maps(scores);
   if (!options.out.empty()) write_file(out / "tasks.json", json.dump(2) + "\n");
   if (!options.out.empty() && !maps.empty())
@@ -220,6 +284,7 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
     print_groups(score);
     print_cells(score);
   }
+  if (!comparisons.empty()) print_comparisons(comparisons, options.against);
   for (const HeatMap& map : maps) print("\n" + heat_map_text(map, stdout_width()));
 }
 

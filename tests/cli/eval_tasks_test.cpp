@@ -44,6 +44,44 @@ class EvalTasks : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+TEST_F(EvalTasks, AgainstComparesTwoModelsQuestionByQuestion) {
+  ModelConfig config = tiny_config();
+  config.context = 64;
+  save_model(folder_ / "other", Transformer(config.resolved(config.vocab_size), 2),
+             *byte_tokenizer());
+  const Finished other =
+      Program(folder_.path(), kProgram,
+              {"eval", (folder_ / "other").string(), "--tasks", "mine.yaml", "--out", "b", "-q"})
+          .finish();
+  ASSERT_EQ(other.code, 0) << other.err;
+  const Finished table = run({"--tasks", "mine.yaml", "--out", "a", "--against", "b", "-q"});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_NE(table.out.find("against b"), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("McNemar"), std::string::npos);
+  const auto json = nlohmann::json::parse(slurp(folder_ / "a/tasks.json"));
+  const auto& pair = json["against"][0];
+  EXPECT_EQ(pair["questions"], 40);
+  EXPECT_EQ(pair["first"], json["tasks"][0]["metrics"][pair["metric"].get<std::string>()]["value"]);
+  EXPECT_NEAR(
+      pair["difference"].get<double>(),
+      (pair["mcnemar"]["only_first"].get<double>() - pair["mcnemar"]["only_second"].get<double>()) /
+          40.0,
+      1e-12);
+  // Half of the questions: those that both have answered are compared.
+  const Finished half =
+      run({"--tasks", "mine.yaml", "--limit", "20", "--out", "c", "--against", "b", "-q"});
+  EXPECT_NE(half.out.find("20 questions of one side alone"), std::string::npos) << half.out;
+}
+
+TEST_F(EvalTasks, AgainstRefusesWhatIsNoLog) {
+  const Finished alone = run({"--tasks", "mine.yaml", "--against", "b", "-q"});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_NE(alone.err.find("needs --out"), std::string::npos) << alone.err;
+  const Finished missing = run({"--tasks", "mine.yaml", "--out", "a", "--against", "nowhere"});
+  EXPECT_NE(missing.code, 0);
+  EXPECT_NE(missing.err.find("nowhere/results/mine.jsonl"), std::string::npos) << missing.err;
+}
+
 TEST_F(EvalTasks, PrintsATableOrJsonAndWritesALineAQuestion) {
   const Finished table = run({"--tasks", "mine.yaml", "--out", "out", "-q"});
   EXPECT_EQ(table.code, 0) << table.err;
