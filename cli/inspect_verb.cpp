@@ -9,6 +9,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/compare/inspect.h"
+#include "fovea/eval/reach.h"
 #include "fovea/report/table.h"
 
 namespace fovea::cli {
@@ -19,7 +20,7 @@ struct Options {
   std::string text, text_file, out = "inspect";
   ModelChange change;
   InspectOptions inspect;
-  bool hard = false;
+  bool hard = false, reach = false;
 };
 
 std::string text_of(const Options& options) {
@@ -28,13 +29,24 @@ std::string text_of(const Options& options) {
   return options.text.empty() ? read_input(options.text_file) : options.text;
 }
 
+struct ModelReach {
+  std::string model;
+  Reach reach;
+};
+
 InspectModel inspect_folder(const std::string& name, const ModelChange& change,
-                            const std::string& text, const Options& options) {
+                            const std::string& text, const Options& options,
+                            std::vector<ModelReach>& reaches) {
   LoadedModel loaded = open_changed(find_model(name), change);
   if (options.hard) loaded.model.compute().focus = FocusMode::hard;
   std::string shown = name;
   for (const auto* added : {&change.adapters, &change.attention})
     for (const std::string& one : *added) shown += " + " + one;
+  if (options.reach) {
+    std::vector<int32_t> tokens = loaded.tokenizer->encode(text);
+    tokens.resize(std::min(tokens.size(), static_cast<size_t>(options.inspect.tokens)));
+    reaches.push_back({shown, measure_reach(loaded.model, tokens)});
+  }
   return inspect_model(shown, loaded.model, *loaded.tokenizer, text, options.inspect);
 }
 
@@ -62,26 +74,53 @@ void print_summary(const InspectResult& result, const std::filesystem::path& fol
   print(fmt::format("\npage: {}\n", (folder / "inspect.html").string()));
 }
 
+/// Distances that are powers of two, and what arrives from there.
+void print_reach(const std::vector<ModelReach>& reaches) {
+  TextTable table(
+      {{.title = "looks back", .shrinks = true},
+       {.title = "farthest", .right = true},
+       {.title = "of", .right = true},
+       {.title = "change of the last state by one token, distance: share", .shrinks = true}});
+  for (const auto& [model, reach] : reaches) {
+    std::string shares;
+    int64_t next = 1;
+    for (const ReachPoint& point : reach.points) {
+      if (point.distance < next) continue;
+      shares += fmt::format("{}{}: {:.2g}", shares.empty() ? "" : ", ", point.distance,
+                            point.change > kLeastChange ? point.change : 0.0);
+      next = 2 * point.distance;
+    }
+    table.add_row({model, std::to_string(reach.farthest), std::to_string(reach.tokens), shares});
+  }
+  print("\n" + table.render(stdout_width()));
+}
+
 void run(const Options& options, const Globals& globals) {
   const std::string text = text_of(options);
   const std::filesystem::path folder = options.out;
   make_folders(folder);  // before the work whose result it takes
   InspectResult result{.text = text};
+  std::vector<ModelReach> reaches;
   for (const std::string& name : options.models)
-    result.models.push_back(inspect_folder(name, {}, text, options));
+    result.models.push_back(inspect_folder(name, {}, text, options, reaches));
   // The last model once more with its change: what is new stands beside what was there.
   if (!options.change.adapters.empty() || !options.change.attention.empty())
-    result.models.push_back(inspect_folder(options.models.back(), options.change, text, options));
+    result.models.push_back(
+        inspect_folder(options.models.back(), options.change, text, options, reaches));
   const InspectModel& first = result.models.front();
   if (!first.maps.empty()) result.tokens = std::ssize(first.maps.front().tokens);
   write_file(folder / "inspect.html", inspect_html(result));
-  write_file(folder / "inspect.json", inspect_json(result).dump(2) + "\n");
   write_file(folder / "groups.json", groups_json(result).dump(2) + "\n");
+  nlohmann::ordered_json json = inspect_json(result);
+  for (const ModelReach& of : reaches)
+    json["reach"].push_back({{"model", of.model}, {"measured", of.reach.to_json()}});
+  write_file(folder / "inspect.json", json.dump(2) + "\n");
   if (globals.json) {
-    print(inspect_json(result).dump(2) + "\n");
+    print(json.dump(2) + "\n");
     return;
   }
   print_summary(result, folder);
+  if (!reaches.empty()) print_reach(reaches);
 }
 
 }  // namespace
@@ -107,6 +146,9 @@ Verb add_inspect_verb(Command& app, Globals& globals) {
       ->check(in_range({0, 1 << 17}))
       ->delimiter(',');
   verb.parser->add_flag("--hard", options->hard, "Focus prunes as at inference");
+  verb.parser->add_flag("--reach", options->reach,
+                        "measure how far back the last token of the text looks: the receptive "
+                        "field of all layers");
   verb.parser
       ->add_option("--out", options->out, "folder of inspect.html, inspect.json, groups.json")
       ->capture_default_str();
