@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/attention/stages.h"
+#include "fovea/attention/visible_keys.h"
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
 #include "fovea/eval/copy_score.h"
@@ -27,39 +28,13 @@ constexpr const char* kWhere = "side by side";
 constexpr const char* kNeedleTask = "niah_single_2";
 constexpr int64_t kCopyWindows = 8;
 
-bool is_global(const LongformerSpec& rule, int64_t position) {
-  return position < rule.globals ||
-         std::ranges::find(rule.global_positions, position) != rule.global_positions.end();
-}
-
-/// Whether row i of a head sees key j <= i, by their places.
-bool sees(const AttentionSpec& spec, int64_t head, int64_t i, int64_t j) {
-  if (const StreamingSpec& s = spec.streaming; s.active()) return j < s.start || i - j < s.recent;
-  if (const LongformerSpec& l = spec.longformer; l.active()) {
-    const auto of_head = static_cast<size_t>(l.dilation.size() > 1 ? head : 0);
-    const int64_t dilation = l.dilation.empty() ? 1 : l.dilation[of_head];
-    return ((i - j) % dilation == 0 && (i - j) / dilation <= l.window) || is_global(l, i) ||
-           is_global(l, j);
-  }
-  return allowed(spec.mask, {.position = i}, {.position = j});
-}
-
-/// Heads whose patterns may differ.
-int64_t patterns(const AttentionSpec& spec) {
-  return spec.longformer.dilation.size() > 1 ? spec.heads : 1;
-}
-
 double share_of_pairs(const AttentionSpec& spec, int64_t tokens) {
-  int64_t seen = 0;
-  for (int64_t head = 0; head < patterns(spec); ++head) {
-    for (int64_t i = 0; i < tokens; ++i) {
-      int64_t row = 0;
-      for (int64_t j = 0; j <= i; ++j) row += sees(spec, head, i, j);
-      seen += spec.sparq.active() ? std::min(row, spec.sparq.keys + 1) : row;
-    }
+  double seen = 0;
+  for (int64_t i = 0; i < tokens; ++i) {
+    const double row = visible_keys(spec, i, i + 1);
+    seen += spec.sparq.active() ? std::min(row, static_cast<double>(spec.sparq.keys + 1)) : row;
   }
-  const double all = 0.5 * static_cast<double>(tokens) * static_cast<double>(tokens + 1);
-  return static_cast<double>(seen) / (all * static_cast<double>(patterns(spec)));
+  return seen / (0.5 * static_cast<double>(tokens) * static_cast<double>(tokens + 1));
 }
 
 /// Neither places nor a fixed number decide how many keys a row sees, or no pair is computed.

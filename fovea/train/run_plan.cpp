@@ -9,13 +9,13 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "fovea/attention/visible_keys.h"
 #include "fovea/nn/matmul.h"
 #include "fovea/nn/memory_needs.h"
 #include "fovea/nn/transformer.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/train/plan_rules.h"
 #include "fovea/train/stage_schedule.h"
-#include "fovea/train/visible_keys.h"
 
 namespace fovea {
 namespace {

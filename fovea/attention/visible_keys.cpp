@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/train/visible_keys.h"
+#include "fovea/attention/visible_keys.h"
 
 #include <algorithm>
 
