@@ -130,8 +130,11 @@ void print_result(const RetrofitResult& result) {
     print("\n" + table.render(stdout_width()));
   }
   print_speeds(result);
-  print(fmt::format("\nadapter: {}\nreport:  {}\n", result.adapter.string(),
-                    (result.adapter.parent_path() / "report.html").string()));
+  const std::filesystem::path out = result.adapter.parent_path();
+  print(fmt::format(
+      "\nadapter: {}\nreport:  {}\nmore:    fovea eval MODEL --systems {} --text "
+      "FILE --lengths 1024,2048 --copy 512 --needles 20 --speed\n",
+      result.adapter.string(), (out / "report.html").string(), (out / "systems.yaml").string()));
 }
 
 void run(Options& options, const Globals& globals) {

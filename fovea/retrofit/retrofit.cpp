@@ -14,6 +14,7 @@
 #include "fovea/eval/copy_score.h"
 #include "fovea/eval/score_documents.h"
 #include "fovea/report/retrofit_page.h"
+#include "fovea/retrofit/systems_file.h"
 #include "fovea/runtime/machine.h"
 
 namespace fovea {
@@ -23,7 +24,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kCopyWindows = 8;
-constexpr const char *kAdapter = "adapter", *kPhases = "phases";
+constexpr const char *kAdapter = "adapter", *kPhases = "phases", *kSystems = "systems.yaml";
 
 /// Rows of the validation part as texts, each about one window long.
 std::vector<ScoreDocument> validation_texts(const Corpus& corpus, int64_t length, int64_t tokens) {
@@ -185,6 +186,7 @@ void measure(const RetrofitOptions& options, const TrainConfig& train, const fs:
   const std::vector<ScoreDocument> texts = held_out_texts(options, corpus, window);
   Transformer model = with_adapter(base.model, adapter);
   base.model.compute().dtype = model.compute().dtype = dtype;
+  write_file(options.out / kSystems, retrofit_systems(result.adapter, model.config()));
   result.base_parameters = base.model.parameters().count();
   result.added_parameters = model.parameters().count() - result.base_parameters;
   const std::string with = fmt::format("with {}", fmt::join(result.kinds, ", "));

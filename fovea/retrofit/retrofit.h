@@ -88,7 +88,8 @@ struct RetrofitCallbacks {
   std::function<void(std::string_view, int64_t, int64_t)> table;
 };
 
-/// Runs what is not done yet, writes OUT/adapter, OUT/retrofit.json and OUT/report.html.
+/// Runs what is not done yet, writes OUT/adapter, OUT/systems.yaml, OUT/retrofit.json and
+/// OUT/report.html.
 /// Interrupted after a signal: everything is saved. The errors of Trainer.
 RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallbacks& callbacks);
 

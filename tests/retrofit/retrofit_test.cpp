@@ -16,6 +16,7 @@
 #include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/checkpoint/run_folder.h"
+#include "fovea/eval/side_by_side.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/temporary_folder.h"
@@ -123,6 +124,28 @@ TEST_F(Retrofit, TheAdapterGivesTheTrainedModelOnItsBase) {
     EXPECT_EQ(json.at("added_parameters"), result.added_parameters);
     EXPECT_EQ(json.contains("retention"), with.front() == "focus");
   }
+}
+
+TEST_F(Retrofit, WritesTheSystemsThatItIsComparedWith) {
+  const RetrofitResult result = run_retrofit(options({"focus"}), {});
+  const AttentionSystems systems = read_attention_systems(folder_ / "out/systems.yaml");
+  std::vector<std::string> names;
+  for (const AttentionSystem& system : systems.systems) names.push_back(system.name);
+  EXPECT_THAT(names, ::testing::ElementsAre(
+                         "full attention", "soft groups", "top-1", "window and sinks as top-1",
+                         "strided as top-1", "random groups, top-1", "top-2",
+                         "window and sinks as top-2", "strided as top-2", "random groups, top-2"));
+  std::string text;
+  for (int i = 0; i < 64; ++i) text += static_cast<char>('a' + i * i % 23);
+  const SideBySideResult table =
+      compare_attentions(systems, std::vector<ScoreDocument>{{"s", text}},
+                         {.model = resolve_model_folder(folder_ / "base"), .lengths = {16}});
+  ASSERT_EQ(table.rows.size(), 10U);
+  EXPECT_DOUBLE_EQ(table.rows[0].scores[0].pairs.value(), 1.0);
+  EXPECT_LT(table.rows[2].scores[0].pairs.value(), 1.0);
+  EXPECT_NEAR(table.rows[3].scores[0].pairs.value(), table.rows[2].scores[0].pairs.value(), 0.08);
+  run_retrofit(options({"focal"}, "focal"), {});
+  EXPECT_EQ(read_attention_systems(folder_ / "focal/systems.yaml").systems.size(), 2U);
 }
 
 TEST_F(Retrofit, DistillationGoesOnFromTheGroupsByKeptMass) {

@@ -1,0 +1,19 @@
+// The honest table of a retrofit as a file: what `fovea eval --systems` runs side by side.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "fovea/nn/model_config.h"
+
+namespace fovea {
+
+/// YAML: the base; the base with the adapter; and with Focus each number of groups a token below
+/// K / 2 (above, it is full attention: U-13), beside a window with sinks and a strided mask of as
+/// many pairs, and random groups. `config` is the model's with the adapter on it.
+std::string retrofit_systems(const std::filesystem::path& adapter, const ModelConfig& config);
+
+}  // namespace fovea
