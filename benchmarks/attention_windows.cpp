@@ -23,7 +23,7 @@
 
 #include "benchmarks/pairs.h"
 #include "fovea/attention/attention.h"
-#include "fovea/train/visible_keys.h"
+#include "fovea/attention/visible_keys.h"
 
 namespace fovea {
 namespace {
