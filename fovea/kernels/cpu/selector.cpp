@@ -48,7 +48,7 @@ std::vector<int32_t> largest_of(int64_t n, int64_t count, const Size& size) {
   return order;
 }
 
-// What choosing needs, of one thread.
+// What choosing needs, of one thread: kept from token to token, because fresh memory is zeroed.
 struct ChoiceScratch {
   std::vector<float> tile, weights, factors, scores, maxima;
   std::vector<int32_t> memory;
@@ -181,7 +181,7 @@ void run(const ComponentChoice<T>& p) {
   const int64_t items = p.sizes.batch * p.sizes.kv_heads;
   const bool parallel = items > 1 && items * heads * p.sizes.keys > kParallelLogits;
   Team::run(parallel, [&](Team::Member& team) {
-    ChoiceScratch scratch;
+    thread_local ChoiceScratch scratch;
     team.each(
         items, [&](int64_t item) { choose_one(p, item, scratch); }, Meet::no);
   });
@@ -190,7 +190,7 @@ void run(const ComponentChoice<T>& p) {
 void run(const LogitChoice& p) {
   const bool parallel = p.rows * p.heads * p.first_length > kParallelLogits;
   Team::run(parallel, [&](Team::Member& team) {
-    ChoiceScratch scratch;
+    thread_local ChoiceScratch scratch;
     team.each(
         p.rows,
         [&](int64_t r) {
