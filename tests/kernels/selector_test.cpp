@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
+#include <type_traits>
 
 #include "fovea/base/rng.h"
 #include "fovea/kernels/cpu/isa.h"
@@ -41,19 +43,6 @@ std::vector<int32_t> sorted_first(const std::vector<float>& x, int64_t count) {
   return order;
 }
 
-TEST(LargestScores, AreThoseOfASortForEverySizeAndWithTies) {
-  for (const int64_t size : {1, 15, 16, 17, 100, 1000, 5000}) {
-    for (const bool ties : {false, true}) {
-      std::vector<float> x = normal(size, static_cast<uint64_t>(size));
-      if (ties)
-        for (float& n : x) n = std::round(n);
-      for (const int64_t count : {0, 1, 3, 17, 128, 5000})
-        EXPECT_EQ(largest_scores(x, block_maxima(x), count), sorted_first(x, count))
-            << size << " " << count;
-    }
-  }
-}
-
 template <class T>
 std::vector<T> as(const std::vector<float>& x) {
   std::vector<T> y(x.size());
@@ -67,38 +56,149 @@ std::vector<const SelectorTable<T>*> tables() {
 #if defined(__x86_64__)
   if (found_isa() >= Isa::avx2) all.push_back(&selector_avx2<T>());
   if (found_isa() >= Isa::avx512) all.push_back(&selector_avx512<T>());
+  if constexpr (std::is_same_v<T, BFloat16>)
+    if (found_isa() >= Isa::avx512_bf16) all.push_back(&selector_avx512_bf16());
 #endif
   return all;
 }
 
-template <class T>
-void expect_scalar_loops() {
-  const int64_t length = 2500, pitch = 2600, width = 24, heads = 3;
-  const std::vector<int32_t> components{2, 3, 7, 11, 19, 23};
-  const auto count = std::ssize(components);
-  const std::vector<T> keys = as<T>(normal(width * pitch, 1));
-  const std::vector<float> q = normal(heads * count, 2);
-  for (const SelectorTable<T>* table : tables<T>()) {
-    std::vector<float> logits(static_cast<size_t>(heads * length));
-    table->component_logits(keys.data(), pitch, components.data(), count, q.data(), heads,
-                            logits.data(), length);
-    for (int64_t h = 0; h < heads; ++h) {
-      for (int64_t j = 0; j < length; ++j) {
-        double sum = 0.0;
-        for (int64_t c = 0; c < count; ++c)
-          sum += q[h * count + c] * static_cast<double>(to_float(keys[components[c] * pitch + j]));
-        ASSERT_NEAR(logits[h * length + j], sum, 1e-5) << h << " " << j;
+// Every instruction set; with `ties`, many scores are equal, and some are -0.
+TEST(LargestScores, AreThoseOfASortForEverySizeAndWithTies) {
+  for (const SelectorTable<float>* table : tables<float>()) {
+    for (const int64_t size : {1, 15, 16, 17, 100, 1000, 5000}) {
+      for (const bool ties : {false, true}) {
+        std::vector<float> x = normal(size, static_cast<uint64_t>(size));
+        if (ties)
+          for (float& n : x) n = std::round(n);
+        for (const int64_t wanted : {1, 3, 17, 128, 5000}) {
+          const int64_t count = std::min(wanted, size);
+          std::vector<int32_t> memory(static_cast<size_t>(largest_memory(size))),
+              list(static_cast<size_t>(count));
+          table->largest(x.data(), block_maxima(x).data(), size, count, memory.data(), list.data());
+          EXPECT_EQ(list, sorted_first(x, count)) << size << " " << count;
+        }
       }
     }
-    std::vector<float> weights = logits;
-    std::vector<float> factors, scores(static_cast<size_t>(length)),
-        maxima(static_cast<size_t>((length + kScoreBlock - 1) / kScoreBlock));
-    for (int64_t h = 0; h < heads; ++h)
-      factors.push_back(table->exponentials(weights.data() + h * length, length));
-    table->scores(weights.data(), length, factors.data(), heads, length, scores.data(),
-                  maxima.data());
+  }
+  EXPECT_TRUE(largest_scores(normal(20, 1), block_maxima(normal(20, 1)), 0).empty());
+  EXPECT_EQ(std::ssize(largest_scores(normal(20, 1), block_maxima(normal(20, 1)), 30)), 20);
+}
+
+TEST(LargestScores, OfNumbersThatAreNotFiniteAreAsManyAndAscend) {
+  std::vector<float> x = normal(1000, 3);
+  for (size_t n = 0; n < x.size(); n += 3) x[n] = n % 2 == 0 ? NAN : INFINITY;
+  for (const SelectorTable<float>* table : tables<float>()) {
+    std::vector<int32_t> memory(static_cast<size_t>(largest_memory(1000))), list(20, -1);
+    table->largest(x.data(), block_maxima(x).data(), 1000, 20, memory.data(), list.data());
+    EXPECT_TRUE(std::ranges::is_sorted(list, std::less_equal<>()));
+    EXPECT_GE(list.front(), 0);
+    EXPECT_LT(list.back(), 1000);
+  }
+}
+
+struct ChoiceSizes {
+  int64_t length, count, heads, width;
+};
+
+// Keys by component whose runs end where those of the next component begin.
+template <class T>
+void expect_weights(const ChoiceSizes& s) {
+  std::vector<int32_t> components;
+  for (int64_t c = 0; c < s.count; ++c)
+    components.push_back(static_cast<int32_t>(s.count == s.width ? c : c * s.width / s.count));
+  const std::vector<T> keys = as<T>(normal(s.width * s.length, 1));
+  const std::vector<T> given = as<T>(normal(s.heads * s.count, 2));
+  std::vector<float> q, scales;
+  for (const T x : given) q.push_back(to_float(x));
+  for (int64_t h = 0; h < s.heads; ++h) scales.push_back(0.1f * static_cast<float>(h + 1));
+  std::vector<double> truth(static_cast<size_t>(s.heads * s.length));
+  for (int64_t h = 0; h < s.heads; ++h) {
+    double total = 0.0;
+    double* const row = truth.data() + h * s.length;
+    for (int64_t j = 0; j < s.length; ++j) {
+      double sum = 0.0;
+      for (int64_t c = 0; c < s.count; ++c)
+        sum +=
+            q[h * s.count + c] * static_cast<double>(to_float(keys[components[c] * s.length + j]));
+      total += row[j] = std::exp(sum * scales[h]);
+    }
+    for (int64_t j = 0; j < s.length; ++j) row[j] /= total;
+  }
+  for (const SelectorTable<T>* table : tables<T>()) {
+    RowWeights rows{.heads = s.heads, .length = s.length};
+    rows.pitch = rows.tiles() * kWeightTile;
+    std::vector<float> weights(static_cast<size_t>(s.heads * rows.pitch)),
+        factors(static_cast<size_t>(s.heads * rows.tiles())), scores(static_cast<size_t>(s.length)),
+        maxima(static_cast<size_t>((s.length + kScoreBlock - 1) / kScoreBlock));
+    std::vector<T> memory(static_cast<size_t>(s.count * kWeightTile));
+    rows.weights = weights.data(), rows.factors = factors.data();
+    table->component_weights({.keys = keys.data(),
+                              .component = s.length,
+                              .components = components.data(),
+                              .count = s.count,
+                              .q = q.data(),
+                              .scales = scales.data(),
+                              .memory = memory.data()},
+                             rows);
+    table->scores(rows, s.length, scores.data(), maxima.data());
+    for (int64_t j = 0; j < s.length; ++j) {
+      double score = 0.0;
+      for (int64_t h = 0; h < s.heads; ++h) {
+        const double weight =
+            weights[h * rows.pitch + j] * factors[h * rows.tiles() + j / kWeightTile];
+        ASSERT_NEAR(weight / truth[h * s.length + j], 1.0, 1e-5) << h << " " << j;
+        score += weight;
+      }
+      ASSERT_NEAR(scores[j] / score, 1.0, 1e-5) << j;
+    }
     EXPECT_EQ(maxima, block_maxima(scores));
-    EXPECT_NEAR(std::accumulate(scores.begin(), scores.end(), 0.0), heads, 1e-4);
+  }
+}
+
+TEST(SelectorKernels, WeightsByComponentsAreThoseOfScalarLoopsForEverySize) {
+  for (const ChoiceSizes& sizes : std::vector<ChoiceSizes>{{1, 1, 1, 1},
+                                                           {31, 3, 2, 5},
+                                                           {32, 2, 4, 8},
+                                                           {257, 16, 4, 16},
+                                                           {700, 7, 7, 24},
+                                                           {1024, 1, 16, 4},
+                                                           {2500, 32, 5, 64}}) {
+    expect_weights<float>(sizes);
+    expect_weights<BFloat16>(sizes);
+  }
+}
+
+// Rows lie one behind the other: those of one must leave the next as it is.
+TEST(SelectorKernels, WeightsOfGivenLogitsAreThoseOfScalarLoops) {
+  for (const int64_t length : {1, 15, 256, 300, 2500}) {
+    const std::vector<float> logits = normal(2 * length + 1, 8);
+    for (const SelectorTable<float>* table : tables<float>()) {
+      std::vector<float> weights = logits;
+      RowWeights rows{.weights = weights.data(), .pitch = length, .heads = 2, .length = length};
+      std::vector<float> factors(static_cast<size_t>(2 * rows.tiles()));
+      rows.factors = factors.data();
+      table->logit_weights(rows);
+      EXPECT_EQ(weights.back(), logits.back());
+      for (int64_t h = 0; h < 2; ++h) {
+        double total = 0.0;
+        for (int64_t j = 0; j < length; ++j)
+          total += std::exp(static_cast<double>(logits[h * length + j]));
+        for (int64_t j = 0; j < length; ++j) {
+          const double truth = std::exp(static_cast<double>(logits[h * length + j])) / total;
+          const double weight =
+              weights[h * length + j] * factors[h * rows.tiles() + j / kWeightTile];
+          ASSERT_NEAR(weight / truth, 1.0, 1e-5) << h << " " << j;
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+void expect_listed_loops() {
+  const int64_t width = 24;
+  const std::vector<T> keys = as<T>(normal(width * 120, 1));
+  for (const SelectorTable<T>* table : tables<T>()) {
     const std::vector<int32_t> list{0, 5, 99, 2, 40};
     const std::vector<float> row = normal(width, 4), some = normal(std::ssize(list), 5);
     const ListedRows<T> rows{.data = keys.data(),
@@ -124,9 +224,9 @@ void expect_scalar_loops() {
   }
 }
 
-TEST(SelectorKernels, EqualScalarLoopsOnEveryInstructionSet) {
-  expect_scalar_loops<float>();
-  expect_scalar_loops<BFloat16>();
+TEST(SelectorKernels, ListedRowsAreThoseOfScalarLoops) {
+  expect_listed_loops<float>();
+  expect_listed_loops<BFloat16>();
 }
 
 }  // namespace

@@ -24,7 +24,9 @@ int64_t prompt_before(const AttentionCache& cache, int64_t b, int64_t coming) {
 
 // Sums of the values up to each of the next tokens, [b, t, g, e].
 at::Tensor running_sums(const AttentionCache& cache, const at::Tensor& v_bgte) {
-  at::Tensor sums = v_bgte.transpose(1, 2).cumsum(1, at::kDouble);
+  const at::Tensor values = v_bgte.transpose(1, 2);
+  at::Tensor sums = values.size(1) == 1 ? values.to(at::kDouble, /*non_blocking=*/false, true)
+                                        : values.cumsum(1, at::kDouble);
   for (int64_t b = 0; b < sums.size(0); ++b) {
     const at::Tensor before = cache.rows(kValueSumsStream, b);
     if (before.size(1) > 0) sums.select(0, b).add_(before.select(0, 0).select(0, -1));

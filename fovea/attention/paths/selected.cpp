@@ -84,6 +84,8 @@ void choose_by_components(const AttentionCall& call, const at::Tensor& tau, KeyL
                                   .budget = {.past = sparq.keys, .recent = sparq.recent_keys()},
                                   .scale = static_cast<float>(call.spec.logit_scale()),
                                   .tau = tau.defined() ? tau.const_data_ptr<float>() : nullptr,
+                                  .next_k = rows_of<T>(call.k),
+                                  .next_v = rows_of<T>(call.v),
                                   .chosen = lists.data(),
                                   .alpha = alpha.mutable_data_ptr<float>()});
 }
@@ -97,25 +99,70 @@ at::Tensor by_key_head(const at::Tensor& x_bgsd) {
   return x_bgsd.reshape({x_bgsd.size(0) * x_bgsd.size(1), 1, x_bgsd.size(2), x_bgsd.size(3)});
 }
 
+// Queries of the heads of every key head, [b g, n, 1, d], which read its list.
+template <class T>
+void read_lists(const AttentionCall& call, const at::Tensor& rows_tau, const KeyLists& lists,
+                const at::Tensor& out, const at::Tensor& lse) {
+  const int64_t items = std::ssize(lists), n = heads_per_key(call);
+  const at::Tensor q = contiguous_rows(call.q.reshape({items, n, 1, call.q.size(3)})),
+                   k = contiguous_rows(by_key_head(call.k)),
+                   v = contiguous_rows(by_key_head(call.v));
+  const int64_t keys = std::ssize(lists.front());
+  const std::vector<RowVisits> rows(lists.size(), {.near = {.begin = 0, .end = keys}, .far = {}});
+  kernels::run(kernels::AttentionDecode<T>{
+      .sizes = {.batch = items,
+                .heads = n,
+                .kv_heads = 1,
+                .queries = 1,
+                .keys = keys,
+                .head_dim = q.size(3),
+                .value_dim = v.size(3)},
+      .rule = {.scale = static_cast<float>(call.spec.logit_scale()),
+               .tau = rows_tau.defined() ? rows_tau.const_data_ptr<float>() : nullptr},
+      .rows = rows,
+      .keys_seen = lists,
+      .q = rows_of<T>(q),
+      .k = rows_of<T>(k),
+      .v = rows_of<T>(v),
+      .out = writable_rows_of<T>(out),
+      .lse = lse.mutable_data_ptr<float>()});
+}
+
+// out = alpha out + (1 - alpha) sums / count; out [b g, n, 1, e], alpha [b g, n], sums [b g, e].
+template <class T>
+void blend_in_place(const at::Tensor& out, const at::Tensor& alpha, const at::Tensor& sums,
+                    int64_t count) {
+  const int64_t items = out.size(0), n = out.size(1), e = out.size(3);
+  T* const y = static_cast<T*>(out.data_ptr());
+  const float* const shares = alpha.const_data_ptr<float>();
+  const double* const totals = sums.const_data_ptr<double>();
+  for (int64_t row = 0; row < items * n; ++row) {
+    for (int64_t c = 0; c < e; ++c) {
+      const auto mean = static_cast<float>(totals[row / n * e + c] / static_cast<double>(count));
+      T& number = y[row * e + c];
+      from_float(to_float(number) * shares[row] + mean * (1.0f - shares[row]), number);
+    }
+  }
+}
+
 AttentionResult sparq_query(const AttentionCall& call) {
   const int64_t b = call.q.size(0), g = call.spec.kv_heads, n = heads_per_key(call),
-                s = call.k.size(2);
+                s = call.k.size(2), e = call.v.size(3);
+  const bool blends = call.spec.sparq.reallocate && s > call.spec.sparq.keys + 1;
   KeyLists lists(static_cast<size_t>(b * g));
   const at::Tensor alpha = at::empty({b * g, n}, at::kFloat), tau = float_rows(call.tensors.tau_bt);
-  with_kernel_type(call.q.scalar_type(), "attention",
-                   [&]<class T>(T) { choose_by_components<T>(call, tau, lists, alpha); });
   const at::Tensor rows_tau = tau.defined() ? tau.repeat_interleave(g, 0) : tau;
-  AttentionResult result = read_listed(call, call.q.reshape({b * g, n, 1, call.q.size(3)}),
-                                       by_key_head(call.k), by_key_head(call.v), rows_tau, lists);
-  if (call.spec.sparq.reallocate && s > call.spec.sparq.keys + 1) {
-    const at::Tensor& sums = call.selector.value_sums_bge;
-    const at::Tensor total = sums.defined() ? sums : call.v.sum(2, false, at::kDouble);
-    const at::Tensor mean = (total / static_cast<double>(s)).to(at::kFloat).reshape({b * g, 1, -1});
-    result.out_bhte =
-        blended(result.out_bhte.squeeze(2), alpha, mean).unsqueeze(2).to(call.q.scalar_type());
-  }
-  result.out_bhte = result.out_bhte.reshape({b, g * n, 1, -1});
-  result.lse_bht = result.lse_bht.reshape({b, g * n, 1});
+  const at::Tensor out = at::empty({b * g, n, 1, e}, call.q.options());
+  const at::Tensor lse = at::empty({b, g * n, 1}, at::kFloat);
+  at::Tensor sums = call.selector.value_sums_bge;
+  if (blends && !sums.defined()) sums = call.v.sum(2, false, at::kDouble);
+  with_kernel_type(call.q.scalar_type(), "attention", [&]<class T>(T) {
+    choose_by_components<T>(call, tau, lists, alpha);
+    read_lists<T>(call, rows_tau, lists, out, lse);
+    if (blends) blend_in_place<T>(out, alpha, sums.contiguous(), s);
+  });
+  AttentionResult result{.out_bhte = out.view({b, g * n, 1, e}), .lse_bht = lse};
+  result.path.isa = kernel_isa(call.q.scalar_type());
   result.path.plan = PlanWord::scan;
   result.path.reason = read_reason(PathReason::Kind::one_query, count_of(lists), b * g, s);
   return result;

@@ -4,13 +4,31 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 
+#include "fovea/base/error.h"
+#include "fovea/kernels/cpu/attention_table.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
+
+template <>
+const SelectorTable<float>& selector_table<float>() {
+  static const SelectorTable<float>& chosen = pick_by_isa<const SelectorTable<float>&()>(
+      {selector_scalar<float>, FOVEA_X86(selector_avx2<float>),
+       FOVEA_X86(selector_avx512<float>)})();
+  return chosen;
+}
+
+template <>
+const SelectorTable<BFloat16>& selector_table<BFloat16>() {
+  static const SelectorTable<BFloat16>& chosen = pick_by_isa<const SelectorTable<BFloat16>&()>(
+      {selector_scalar<BFloat16>, FOVEA_X86(selector_avx2<BFloat16>),
+       FOVEA_X86(selector_avx512<BFloat16>), FOVEA_X86(selector_avx512_bf16)})();
+  return chosen;
+}
+
 namespace {
 
 // Below this many logits a thread's start costs more than it saves.
@@ -30,36 +48,45 @@ std::vector<int32_t> largest_of(int64_t n, int64_t count, const Size& size) {
   return order;
 }
 
-// What choosing needs beside logits, of one thread.
+// What choosing needs, of one thread: kept from token to token, because fresh memory is zeroed.
 struct ChoiceScratch {
-  std::vector<float> scores, maxima, factors;
+  std::vector<float> tile, weights, factors, scores, maxima;
+  std::vector<int32_t> memory;
 };
 
-// Logits [heads][pitch] of a row with `length` keys become the chosen keys and their weight.
-std::vector<int32_t> choose(const SelectorTable<float>& table, float* logits, int64_t heads,
-                            int64_t pitch, int64_t length, const KeyBudget& budget, float* alpha,
+template <class X>
+X* at_least(std::vector<X>& x, int64_t size) {
+  if (std::ssize(x) < size) x.resize(static_cast<size_t>(size));
+  return x.data();
+}
+
+std::vector<int32_t> all_keys(int64_t length, std::span<float> alpha) {
+  std::ranges::fill(alpha, 1.0f);
+  std::vector<int32_t> keys(static_cast<size_t>(length));
+  std::iota(keys.begin(), keys.end(), 0);
+  return keys;
+}
+
+// The keys that heads choose by their weights, and the weight of these keys of every head.
+std::vector<int32_t> choose(const RowWeights& rows, const KeyBudget& budget, float* alpha,
                             ChoiceScratch& scratch) {
-  std::vector<int32_t> chosen;
-  std::fill_n(alpha, heads, 1.0f);
-  if (length <= budget.past + 1) {
-    chosen.resize(static_cast<size_t>(length));
-    std::iota(chosen.begin(), chosen.end(), 0);
-    return chosen;
+  const auto& table = selector_table<float>();
+  const int64_t others = rows.length - 1 - budget.recent, best = budget.past - budget.recent;
+  std::vector<int32_t> chosen(static_cast<size_t>(budget.past + 1));
+  std::iota(chosen.begin() + best, chosen.end(), static_cast<int32_t>(others));
+  if (best > 0) {
+    float* const scores = at_least(scratch.scores, others);
+    float* const maxima = at_least(scratch.maxima, (others + kScoreBlock - 1) / kScoreBlock);
+    table.scores(rows, others, scores, maxima);
+    table.largest(scores, maxima, others, best, at_least(scratch.memory, largest_memory(others)),
+                  chosen.data());
   }
-  scratch.factors.resize(static_cast<size_t>(heads));
-  for (int64_t h = 0; h < heads; ++h)
-    scratch.factors[static_cast<size_t>(h)] = table.exponentials(logits + h * pitch, length);
-  const int64_t others = length - 1 - budget.recent;
-  scratch.scores.resize(static_cast<size_t>(others));
-  scratch.maxima.resize(static_cast<size_t>((others + kScoreBlock - 1) / kScoreBlock));
-  table.scores(logits, pitch, scratch.factors.data(), heads, others, scratch.scores.data(),
-               scratch.maxima.data());
-  chosen = largest_scores(scratch.scores, scratch.maxima, budget.past - budget.recent);
-  for (int64_t j = others; j < length; ++j) chosen.push_back(static_cast<int32_t>(j));
-  for (int64_t h = 0; h < heads; ++h) {
+  const int64_t tiles = rows.tiles();
+  for (int64_t h = 0; h < rows.heads; ++h) {
     double total = 0.0;
-    for (const int32_t j : chosen) total += logits[h * pitch + j];
-    alpha[h] = static_cast<float>(std::min(1.0, total * scratch.factors[static_cast<size_t>(h)]));
+    for (const int32_t j : chosen)
+      total += rows.weights[h * rows.pitch + j] * rows.factors[h * tiles + j / kWeightTile];
+    alpha[h] = static_cast<float>(std::min(1.0, total));
   }
   return chosen;
 }
@@ -67,7 +94,7 @@ std::vector<int32_t> choose(const SelectorTable<float>& table, float* logits, in
 // Queries of one key head, and the components that they choose by.
 struct ComponentQuery {
   std::vector<int32_t> components;
-  std::vector<float> q;  // [heads][components], scaled
+  std::vector<float> q, scales;  // [heads][components], [heads]
 };
 
 template <class T>
@@ -79,16 +106,17 @@ ComponentQuery component_query(const ComponentChoice<T>& p, int64_t b, int64_t g
     for (int64_t c = 0; c < d; ++c) sums[static_cast<size_t>(c)] += std::abs(to_float(q[c]));
   }
   ComponentQuery query{
-      .components = largest_of(d, p.components, [&](int32_t c) { return sums[c]; }), .q = {}};
+      .components = largest_of(d, p.components, [&](int32_t c) { return sums[c]; }),
+      .q = {},
+      .scales = {}};
   const double scale = p.tau != nullptr ? 1.0 / p.tau[b] : p.scale;
   for (int64_t h = 0; h < heads; ++h) {
     const T* const q = p.q.at(b, g * heads + h);
     double whole = 0.0, part = 0.0;
     for (int64_t c = 0; c < d; ++c) whole += std::abs(to_float(q[c]));
     for (const int32_t c : query.components) part += std::abs(to_float(q[c]));
-    const double factor = part > 0.0 ? scale * std::sqrt(whole / part) : 0.0;
-    for (const int32_t c : query.components)
-      query.q.push_back(static_cast<float>(factor * to_float(q[c])));
+    query.scales.push_back(part > 0.0 ? static_cast<float>(scale * std::sqrt(whole / part)) : 0.0f);
+    for (const int32_t c : query.components) query.q.push_back(to_float(q[c]));
   }
   return query;
 }
@@ -97,81 +125,93 @@ ComponentQuery component_query(const ComponentChoice<T>& p, int64_t b, int64_t g
 
 std::vector<int32_t> largest_scores(std::span<const float> scores, std::span<const float> maxima,
                                     int64_t count) {
-  if (count <= 0) return {};
-  // As many blocks as are wanted have a largest score of at least this, so no smaller one counts.
-  float least = -INFINITY;
-  if (std::ssize(maxima) > count) {
-    std::vector<float> order(maxima.begin(), maxima.end());
-    std::nth_element(order.begin(), order.begin() + (count - 1), order.end(), std::greater<>());
-    least = order[static_cast<size_t>(count - 1)];
-  }
-  std::vector<int32_t> some;
-  for (int64_t block = 0; block < std::ssize(maxima); ++block) {
-    if (maxima[static_cast<size_t>(block)] < least) continue;
-    const int64_t end = std::min((block + 1) * kScoreBlock, std::ssize(scores));
-    for (int64_t j = block * kScoreBlock; j < end; ++j)
-      if (scores[static_cast<size_t>(j)] >= least) some.push_back(static_cast<int32_t>(j));
-  }
-  const auto best = largest_of(std::ssize(some), std::min(count, std::ssize(some)), [&](int32_t n) {
-    return scores[static_cast<size_t>(some[static_cast<size_t>(n)])];
-  });
-  std::vector<int32_t> keys;
-  keys.reserve(best.size());
-  for (const int32_t n : best) keys.push_back(some[static_cast<size_t>(n)]);
+  const int64_t length = std::ssize(scores);
+  std::vector<int32_t> keys(static_cast<size_t>(std::clamp<int64_t>(count, 0, length)));
+  if (keys.empty()) return keys;
+  std::vector<int32_t> memory(static_cast<size_t>(largest_memory(length)));
+  selector_table<float>().largest(scores.data(), maxima.data(), length, std::ssize(keys),
+                                  memory.data(), keys.data());
   return keys;
+}
+
+// Rows that are read next lie all over memory: fetched together they cost one latency.
+template <class T>
+void fetch_rows(const HeadRows<const T>& rows, int64_t b, int64_t g, int64_t width,
+                std::span<const int32_t> list) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  if (rows.data == nullptr) return;
+  for (const int32_t j : list)
+    for (int64_t c = 0; c < width; c += kLine) __builtin_prefetch(rows.at(b, g, j) + c, 0, 2);
+}
+
+template <class T>
+void choose_one(const ComponentChoice<T>& p, int64_t item, ChoiceScratch& scratch) {
+  const int64_t heads = p.sizes.heads / p.sizes.kv_heads, length = p.sizes.keys;
+  const int64_t b = item / p.sizes.kv_heads, g = item % p.sizes.kv_heads;
+  float* const alpha = p.alpha + item * heads;
+  if (length <= p.budget.past + 1) {
+    p.chosen[item] = all_keys(length, {alpha, static_cast<size_t>(heads)});
+    return;
+  }
+  RowWeights weights{.heads = heads, .length = length};
+  weights.pitch = weights.tiles() * kWeightTile;
+  weights.weights = at_least(scratch.weights, heads * weights.pitch);
+  weights.factors = at_least(scratch.factors, heads * weights.tiles());
+  const ComponentQuery query = component_query(p, b, g);
+  selector_table<T>().component_weights(
+      {.keys = p.keys + b * p.batch + g * p.head,
+       .component = p.component,
+       .components = query.components.data(),
+       .count = p.components,
+       .q = query.q.data(),
+       .scales = query.scales.data(),
+       .memory = reinterpret_cast<T*>(at_least(scratch.tile, p.components * kWeightTile))},
+      weights);
+  p.chosen[item] = choose(weights, p.budget, alpha, scratch);
+  fetch_rows(p.next_k, b, g, p.sizes.head_dim, p.chosen[item]);
+  fetch_rows(p.next_v, b, g, p.sizes.value_dim, p.chosen[item]);
 }
 
 template <class T>
 void run(const ComponentChoice<T>& p) {
-  const int64_t heads = p.sizes.heads / p.sizes.kv_heads, length = p.sizes.keys;
+  const int64_t heads = p.sizes.heads / p.sizes.kv_heads;
+  require<ShapeError>(heads <= kDecodeRows && p.sizes.head_dim <= kWidestHead, "selector kernel",
+                      "at most {} heads of {} components choose together; got {} of {}",
+                      kDecodeRows, kWidestHead, heads, p.sizes.head_dim);
   const int64_t items = p.sizes.batch * p.sizes.kv_heads;
-  const bool parallel = items > 1 && items * heads * length > kParallelLogits;
+  const bool parallel = items > 1 && items * heads * p.sizes.keys > kParallelLogits;
   Team::run(parallel, [&](Team::Member& team) {
-    std::vector<float> logits(static_cast<size_t>(heads * length));
-    ChoiceScratch scratch;
+    thread_local ChoiceScratch scratch;
     team.each(
-        items,
-        [&](int64_t item) {
-          const int64_t b = item / p.sizes.kv_heads, g = item % p.sizes.kv_heads;
-          const ComponentQuery query = component_query(p, b, g);
-          if (length > p.budget.past + 1)
-            selector_table<T>().component_logits(p.keys + b * p.batch + g * p.head, p.component,
-                                                 query.components.data(), p.components,
-                                                 query.q.data(), heads, logits.data(), length);
-          p.chosen[item] = choose(selector_table<float>(), logits.data(), heads, length, length,
-                                  p.budget, p.alpha + item * heads, scratch);
-        },
-        Meet::no);
+        items, [&](int64_t item) { choose_one(p, item, scratch); }, Meet::no);
   });
 }
 
 void run(const LogitChoice& p) {
   const bool parallel = p.rows * p.heads * p.first_length > kParallelLogits;
   Team::run(parallel, [&](Team::Member& team) {
-    ChoiceScratch scratch;
+    thread_local ChoiceScratch scratch;
     team.each(
         p.rows,
         [&](int64_t r) {
-          p.chosen[r] =
-              choose(selector_table<float>(), p.logits + r * p.pitch, p.heads, p.rows * p.pitch,
-                     p.first_length + r, p.budget, p.alpha + r * p.heads, scratch);
+          float* const alpha = p.alpha + r * p.heads;
+          RowWeights weights{.weights = p.logits + r * p.pitch,
+                             .pitch = p.rows * p.pitch,
+                             .heads = p.heads,
+                             .length = p.first_length + r};
+          if (weights.length <= p.budget.past + 1) {
+            p.chosen[r] = all_keys(weights.length, {alpha, static_cast<size_t>(p.heads)});
+            return;
+          }
+          weights.factors = at_least(scratch.factors, p.heads * weights.tiles());
+          selector_table<float>().logit_weights(weights);
+          p.chosen[r] = choose(weights, p.budget, alpha, scratch);
         },
         Meet::no);
   });
 }
 
-template <class T>
-const SelectorTable<T>& selector_table() {
-  static const SelectorTable<T>& chosen = pick_by_isa<const SelectorTable<T>&()>(
-      {selector_scalar<T>, FOVEA_X86(selector_avx2<T>), FOVEA_X86(selector_avx512<T>)})();
-  return chosen;
-}
-
-#define FOVEA_INSTANTIATE(T)                            \
-  template const SelectorTable<T>& selector_table<T>(); \
-  template void run(const ComponentChoice<T>&);
-FOVEA_INSTANTIATE(float)
-FOVEA_INSTANTIATE(BFloat16)
-#undef FOVEA_INSTANTIATE
+template void run(const ComponentChoice<float>&);
+template void run(const ComponentChoice<BFloat16>&);
 
 }  // namespace fovea::kernels

@@ -34,8 +34,9 @@ struct ComponentChoice {
   int64_t batch = 0, head = 0, component = 0;
   int64_t components = 0;
   KeyBudget budget;
-  float scale = 1.0f;                      ///< the layer's, without the share of |q|
-  const float* tau = nullptr;              ///< [batch]: replaces `scale` by 1 / tau
+  float scale = 1.0f;                ///< the layer's, without the share of |q|
+  const float* tau = nullptr;        ///< [batch]: replaces `scale` by 1 / tau
+  HeadRows<const T> next_k, next_v;  ///< if not null: rows of chosen keys are fetched from them
   std::vector<int32_t>* chosen = nullptr;  ///< [batch kv_heads], ascending
   float* alpha = nullptr;                  ///< [batch heads]: weight of the chosen keys
 };
@@ -54,13 +55,38 @@ struct LogitChoice {
 };
 void run(const LogitChoice& p);
 
-/// Numbers whose largest is kept beside them, so that few of them are looked at again.
+/// Scores whose largest is kept beside them, so that few of them are looked at again.
 constexpr int64_t kScoreBlock = 16;
+/// Keys whose weights are relative to one reference: their logits stay in the first-level cache.
+constexpr int64_t kWeightTile = 256;
 
 /// The `count` largest of `scores`, ties to the lower index, ascending; maxima: of every
 /// kScoreBlock of them.
 std::vector<int32_t> largest_scores(std::span<const float> scores, std::span<const float> maxima,
                                     int64_t count);
+
+/// Softmax weights of one row and several heads: key j of head h has
+/// weights[h pitch + j] factors[h tiles() + j / kWeightTile].
+struct RowWeights {
+  float* weights = nullptr;
+  int64_t pitch = 0;
+  float* factors = nullptr;
+  int64_t heads = 0, length = 0;
+
+  int64_t tiles() const { return (length + kWeightTile - 1) / kWeightTile; }
+};
+
+/// Keys of one key head by component, and its queries cut to the components that they choose by.
+template <class T>
+struct ComponentRows {
+  const T* keys = nullptr;  ///< component c of key j at c component + j
+  int64_t component = 0;
+  const int32_t* components = nullptr;
+  int64_t count = 0;
+  const float* q = nullptr;       ///< [heads][count], numbers of T
+  const float* scales = nullptr;  ///< [heads]: of the products
+  T* memory = nullptr;            ///< [count][kWeightTile], at whole words
+};
 
 /// Listed rows of keys or values.
 template <class T>
@@ -74,20 +100,25 @@ struct ListedRows {
 /// The functions of one instruction set, one thread.
 template <class T>
 struct SelectorTable {
-  /// logits[h][j] = sum_c q[h][c] key_j[components[c]], h < heads, j < length.
-  void (*component_logits)(const T* keys, int64_t component, const int32_t* components,
-                           int64_t count, const float* q, int64_t heads, float* logits,
-                           int64_t length);
-  /// x = e^(x - max x); returns 1 / sum x.
-  float (*exponentials)(float* x, int64_t length);
-  /// scores[j] = sum_h factors[h] weights[h pitch + j]; maxima of every kScoreBlock.
-  void (*scores)(const float* weights, int64_t pitch, const float* factors, int64_t heads,
-                 int64_t length, float* scores, float* maxima);
+  /// Weights of all keys by their products with the queries; to.pitch holds whole tiles, at most 16
+  /// heads.
+  void (*component_weights)(const ComponentRows<T>& rows, const RowWeights& to);
+  /// The same in place of given logits.
+  void (*logit_weights)(const RowWeights& logits);
+  /// scores[j] = the weights of key j < length, summed over heads; maxima of every kScoreBlock.
+  void (*scores)(const RowWeights& weights, int64_t length, float* scores, float* maxima);
+  /// The list of the `count` largest scores, 0 < count <= length, as largest_scores() has it;
+  /// memory: largest_memory(length).
+  void (*largest)(const float* scores, const float* maxima, int64_t length, int64_t count,
+                  int32_t* memory, int32_t* list);
   /// products[n] = q . rows[list[n]].
   void (*products)(const float* q, const ListedRows<T>& rows, float* products);
   /// out = sum_n weights[n] rows[list[n]].
   void (*weighted_sum)(const float* weights, const ListedRows<T>& rows, float* out);
 };
+constexpr int64_t largest_memory(int64_t length) {
+  return 2 * length + 2 * ((length + kScoreBlock - 1) / kScoreBlock);
+}
 /// Those of chosen_isa().
 template <class T>
 const SelectorTable<T>& selector_table();
@@ -97,5 +128,7 @@ template <class T>
 const SelectorTable<T>& selector_avx2();
 template <class T>
 const SelectorTable<T>& selector_avx512();
+/// Products of pairs of components (vdpbf16ps).
+const SelectorTable<BFloat16>& selector_avx512_bf16();
 
 }  // namespace fovea::kernels

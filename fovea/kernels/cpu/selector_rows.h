@@ -8,16 +8,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/common/vector_math.h"
 #include "fovea/kernels/cpu/selector.h"
+#include "fovea/kernels/cpu/selector_components.h"
 
 namespace fovea::kernels {
 namespace {
 
-// Keys whose logits stay in the first-level cache while all components are added.
-constexpr int64_t kLogitTile = 1024;
-// Keys ahead of use that are fetched: a component's keys are one run of memory, and a tile ends
-// before the hardware has learned it.
+// Bytes of a line of memory.
 constexpr int64_t kFetchBytes = 64;
 
 template <class T>
@@ -27,85 +24,119 @@ FOVEA_INLINE void fetch_run(const T* keys, int64_t count) {
     __builtin_prefetch(bytes + n, 0, 2);
 }
 
-// Four components at a time, so that a logit is loaded and stored once for all of them.
-template <class T>
-FOVEA_INLINE void add_four(const T* const (&keys)[4], const float* q, int64_t length, float* to) {
-  const T* __restrict a = keys[0];
-  const T* __restrict b = keys[1];
-  const T* __restrict c = keys[2];
-  const T* __restrict d = keys[3];
-  const float qa = q[0], qb = q[1], qc = q[2], qd = q[3];
-  float* __restrict x = to;
-#pragma omp simd
-  for (int64_t j = 0; j < length; ++j)
-    x[j] +=
-        (qa * to_float(a[j]) + qb * to_float(b[j])) + (qc * to_float(c[j]) + qd * to_float(d[j]));
-}
-
-template <class T>
-FOVEA_INLINE void add_one(const T* keys, float q, int64_t length, float* to) {
-  const T* __restrict a = keys;
-  float* __restrict x = to;
-#pragma omp simd
-  for (int64_t j = 0; j < length; ++j) x[j] += q * to_float(a[j]);
-}
-
-template <class T>
-void component_logits(const T* keys, int64_t component, const int32_t* components, int64_t count,
-                      const float* q, int64_t heads, float* logits, int64_t length) {
-  for (int64_t begin = 0; begin < length; begin += kLogitTile) {
-    const int64_t n = length - begin < kLogitTile ? length - begin : kLogitTile;
-    const int64_t next = length - begin - n < kLogitTile ? length - begin - n : kLogitTile;
-    const auto run_of = [&](int64_t c) { return keys + components[c] * component + begin; };
-    for (int64_t h = 0; h < heads; ++h) __builtin_memset(logits + h * length + begin, 0, 4 * n);
-    int64_t c = 0;
-    for (; c + 4 <= count; c += 4) {
-      const T* const runs[4] = {run_of(c), run_of(c + 1), run_of(c + 2), run_of(c + 3)};
-      for (const T* run : runs) fetch_run(run + n, next);
-      for (int64_t h = 0; h < heads; ++h)
-        add_four(runs, q + h * count + c, n, logits + h * length + begin);
+inline void logit_weights(const RowWeights& rows) {
+  const FlushDenormals flush;
+  const int64_t tiles = rows.tiles();
+  for (int64_t h = 0; h < rows.heads; ++h) {
+    float* const logits = rows.weights + h * rows.pitch;
+    float* const references = rows.factors + h * tiles;
+    RunningWeights state;
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t begin = t * kWeightTile, left = rows.length - begin;
+      weigh_tile(logits + begin, left < kWeightTile ? left : kWeightTile, kLog2E, state);
+      references[t] = state.reference;
     }
-    for (; c < count; ++c) {
-      for (int64_t h = 0; h < heads; ++h)
-        add_one(run_of(c), q[h * count + c], n, logits + h * length + begin);
-    }
+    finish_factors(references, tiles, kLog2E, state);
   }
 }
 
-inline float exponentials(float* to, int64_t length) {
-  float* __restrict x = to;
-  float top = x[0], sum = 0;
-#pragma omp simd reduction(max : top)
-  for (int64_t j = 0; j < length; ++j) top = x[j] > top ? x[j] : top;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < length; ++j) {
-    const float weight = fast_exp(x[j] - top);
-    x[j] = weight;
-    sum += weight;
+inline void scores(const RowWeights& rows, int64_t length, float* to, float* maxima) {
+  static_assert(kWeightTile % kScoreBlock == 0 && kScoreBlock % kLanes == 0);
+  const int64_t tiles = rows.tiles(), whole = length / kScoreBlock * kScoreBlock;
+  const auto factor = [&](int64_t h, int64_t j) {
+    return rows.factors[h * tiles + j / kWeightTile];
+  };
+  for (int64_t begin = 0; begin < whole; begin += kScoreBlock) {
+    Float top = broadcast(-kInfinity);
+    for (int64_t j = begin; j < begin + kScoreBlock; j += kLanes) {
+      Float score{};
+      for (int64_t h = 0; h < rows.heads; ++h)
+        score = score + load(rows.weights + h * rows.pitch + j) * broadcast(factor(h, j));
+      store(to + j, score);
+      top = larger(top, score);
+    }
+    maxima[begin / kScoreBlock] = largest(top);
   }
-  return 1.0f / sum;
+  if (whole == length) return;
+  float top = -kInfinity;
+  for (int64_t j = whole; j < length; ++j) {
+    float score = 0.0f;
+    for (int64_t h = 0; h < rows.heads; ++h)
+      score += rows.weights[h * rows.pitch + j] * factor(h, j);
+    to[j] = score;
+    top = score > top ? score : top;
+  }
+  maxima[whole / kScoreBlock] = top;
 }
 
-inline void scores(const float* weights, int64_t pitch, const float* factors, int64_t heads,
-                   int64_t length, float* to, float* maxima) {
-  float* __restrict s = to;
-  for (int64_t h = 0; h < heads; ++h) {
-    const float* __restrict w = weights + h * pitch;
-    const float factor = factors[h];
-    if (h == 0) {
-#pragma omp simd
-      for (int64_t j = 0; j < length; ++j) s[j] = factor * w[j];
+constexpr int32_t kLeast = -0x7FFFFFFF - 1;
+
+// Whole numbers in the order of floats, where -0 is 0 and NaN the least: a block whose largest is a
+// number has a score that reaches it.
+FOVEA_INLINE int32_t ordered(float x) {
+  const int32_t bits = __builtin_bit_cast(int32_t, x + 0.0f);
+  return x != x ? kLeast : bits ^ ((bits >> 31) & 0x7FFFFFFF);
+}
+
+// A bound that at least `count` of n numbers reach: one that at most `enough` do, else the largest.
+inline int32_t reached_by(const int32_t* numbers, int64_t n, int64_t count, int64_t enough) {
+  const int32_t* __restrict x = numbers;
+  int32_t least = x[0], most = x[0];
+#pragma omp simd reduction(min : least) reduction(max : most)
+  for (int64_t j = 0; j < n; ++j) {
+    least = x[j] < least ? x[j] : least;
+    most = x[j] > most ? x[j] : most;
+  }
+  int64_t low = least, high = most;  // `count` reach low, fewer reach high + 1
+  while (low < high) {
+    const auto middle = static_cast<int32_t>(low + (high - low + 1) / 2);
+    int32_t reached = 0;
+#pragma omp simd reduction(+ : reached)
+    for (int64_t j = 0; j < n; ++j) reached += x[j] >= middle ? 1 : 0;
+    if (reached < count) {
+      high = middle - 1;
     } else {
-#pragma omp simd
-      for (int64_t j = 0; j < length; ++j) s[j] += factor * w[j];
+      low = middle;
+      if (reached <= enough) break;
     }
   }
-  for (int64_t begin = 0; begin < length; begin += kScoreBlock) {
-    const int64_t n = length - begin < kScoreBlock ? length - begin : kScoreBlock;
-    float top = s[begin];
-#pragma omp simd reduction(max : top)
-    for (int64_t j = 0; j < n; ++j) top = s[begin + j] > top ? s[begin + j] : top;
-    maxima[begin / kScoreBlock] = top;
+  return static_cast<int32_t>(low);
+}
+
+// As many blocks as are wanted have a largest score of at least the bound, so no smaller one
+// counts.
+inline void largest_of_blocks(const float* values, const float* maxima, int64_t length,
+                              int64_t count, int32_t* memory, int32_t* list) {
+  const int64_t blocks = (length + kScoreBlock - 1) / kScoreBlock;
+  int32_t *const tops = memory, *const some = tops + blocks, *const order = some + blocks,
+                 *const places = order + length;
+  int32_t bound = kLeast;
+  if (blocks > count) {
+    for (int64_t n = 0; n < blocks; ++n) tops[n] = ordered(maxima[n]);
+    bound = reached_by(tops, blocks, count, count + count / 8);
+  }
+  int64_t chosen_blocks = 0, found = 0;
+  for (int64_t n = 0; n < blocks; ++n) {
+    some[chosen_blocks] = static_cast<int32_t>(n);
+    chosen_blocks += blocks <= count || tops[n] >= bound ? 1 : 0;
+  }
+  for (int64_t n = 0; n < chosen_blocks; ++n) {
+    const int64_t begin = some[n] * kScoreBlock;
+    const int64_t end = begin + kScoreBlock < length ? begin + kScoreBlock : length;
+    for (int64_t j = begin; j < end; ++j) {
+      order[found] = ordered(values[j]);
+      places[found] = static_cast<int32_t>(j);
+      found += order[found] >= bound ? 1 : 0;
+    }
+  }
+  const int32_t least = reached_by(order, found, count, count);
+  int64_t ties = count;
+  for (int64_t n = 0; n < found; ++n) ties -= order[n] > least ? 1 : 0;
+  for (int64_t n = 0, listed = 0; listed < count; ++n) {
+    const bool tie = order[n] == least && ties > 0;
+    ties -= tie ? 1 : 0;
+    list[listed] = places[n];
+    listed += tie || order[n] > least ? 1 : 0;
   }
 }
 
@@ -139,9 +170,9 @@ void weighted_sum(const float* weights, const ListedRows<T>& rows, float* to) {
   }
 }
 
-template <class T>
-constexpr SelectorTable<T> kTable{component_logits<T>, exponentials, scores, products<T>,
-                                  weighted_sum<T>};
+template <class T, class P = Single>
+constexpr SelectorTable<T> kTable{component_weights<T, P>, logit_weights, scores,
+                                  largest_of_blocks,       products<T>,   weighted_sum<T>};
 
 }  // namespace
 }  // namespace fovea::kernels
