@@ -114,6 +114,13 @@ void run(const Options& options, const Globals& globals) {
       !options.texts.empty() + !options.tasks.tasks.empty() + !options.written.prompts.empty();
   require<UsageError>(given == 1, "eval", "expected one of --text, --tasks and --prompts; got {}",
                       given == 0 ? "none" : "several; leave all but one out");
+  require<UsageError>(
+      options.stream.part == 0 || (!options.texts.empty() && options.systems.systems.empty() &&
+                                   !options.retention && options.copy == 0),
+      "--stream", "needs --text, without --systems, --retention and --copy");
+  require<UsageError>(!options.tasks.tasks.empty() ||
+                          (options.tasks.against.empty() && options.tasks.depths.empty()),
+                      options.tasks.against.empty() ? "--depths" : "--against", "needs --tasks");
   const at::ScalarType dtype = choose_dtype(
       parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{})), at::kCPU);
   if (!options.systems.systems.empty()) return run_systems(options, globals, dtype);
@@ -217,7 +224,8 @@ Verb add_eval_verb(Command& app, Globals& globals) {
   verb->footer(known_tasks_help);
   return {.parser = verb,
           .run = [options, &globals] { run(*options, globals); },
-          .memory_remedy = "lower --rows or --window, or take a smaller model"};
+          .memory_remedy =
+              "lower --rows, --window or, with --stream, --tokens, or take a smaller model"};
 }
 
 }  // namespace fovea::cli

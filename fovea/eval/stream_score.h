@@ -44,7 +44,8 @@ struct StreamScore {
 
 /// Every token but the first is predicted once, from all before it that the cache still holds.
 /// InputError for fewer than two tokens; ConfigError for a part or chunk below 1;
-/// UnsupportedError where the model cannot decode. `progress(done, total)` in tokens; it may throw.
+/// UnsupportedError where the model cannot decode; as make_decode_state() for its memory.
+/// `progress(done, total)` in tokens; it may throw.
 StreamScore score_stream(const Transformer& model, std::span<const int32_t> tokens,
                          const StreamOptions& options = {},
                          const std::function<void(int64_t, int64_t)>& progress = {});

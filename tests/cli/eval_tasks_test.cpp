@@ -82,6 +82,24 @@ TEST_F(EvalTasks, AgainstRefusesWhatIsNoLog) {
   EXPECT_NE(missing.err.find("nowhere/results/mine.jsonl"), std::string::npos) << missing.err;
 }
 
+TEST_F(EvalTasks, OptionsOfAnotherQuestionAreRefused) {
+  write_file(folder_ / "some.txt", "A text of some length, so that a stream has parts.");
+  const Finished stream = run({"--text", "some.txt", "--stream", "20", "-q"});
+  EXPECT_EQ(stream.code, 0) << stream.err;
+  EXPECT_NE(stream.out.find("tokens read"), std::string::npos) << stream.out;
+  const std::vector<std::pair<std::string, std::vector<std::string>>> wrong{
+      {"--stream", {"--tasks", "mine.yaml", "--stream", "20"}},
+      {"--stream", {"--text", "some.txt", "--stream", "20", "--copy", "4"}},
+      {"--against", {"--text", "some.txt", "--against", "b"}},
+      {"--depths", {"--text", "some.txt", "--depths", "0.5"}}};
+  for (const auto& [option, arguments] : wrong) {
+    const Finished refused = run(arguments);
+    EXPECT_EQ(refused.code, 2) << option;
+    EXPECT_NE(refused.err.find(option), std::string::npos) << refused.err;
+    EXPECT_NE(refused.err.find("needs"), std::string::npos) << refused.err;
+  }
+}
+
 TEST_F(EvalTasks, PrintsATableOrJsonAndWritesALineAQuestion) {
   const Finished table = run({"--tasks", "mine.yaml", "--out", "out", "-q"});
   EXPECT_EQ(table.code, 0) << table.err;

@@ -121,19 +121,6 @@ ComponentQuery component_query(const ComponentChoice<T>& p, int64_t b, int64_t g
   return query;
 }
 
-}  // namespace
-
-std::vector<int32_t> largest_scores(std::span<const float> scores, std::span<const float> maxima,
-                                    int64_t count) {
-  const int64_t length = std::ssize(scores);
-  std::vector<int32_t> keys(static_cast<size_t>(std::clamp<int64_t>(count, 0, length)));
-  if (keys.empty()) return keys;
-  std::vector<int32_t> memory(static_cast<size_t>(largest_memory(length)));
-  selector_table<float>().largest(scores.data(), maxima.data(), length, std::ssize(keys),
-                                  memory.data(), keys.data());
-  return keys;
-}
-
 // Rows that are read next lie all over memory: fetched together they cost one latency.
 template <class T>
 void fetch_rows(const HeadRows<const T>& rows, int64_t b, int64_t g, int64_t width,
@@ -170,6 +157,19 @@ void choose_one(const ComponentChoice<T>& p, int64_t item, ChoiceScratch& scratc
   p.chosen[item] = choose(weights, p.budget, alpha, scratch);
   fetch_rows(p.next_k, b, g, p.sizes.head_dim, p.chosen[item]);
   fetch_rows(p.next_v, b, g, p.sizes.value_dim, p.chosen[item]);
+}
+
+}  // namespace
+
+std::vector<int32_t> largest_scores(std::span<const float> scores, std::span<const float> maxima,
+                                    int64_t count) {
+  const int64_t length = std::ssize(scores);
+  std::vector<int32_t> keys(static_cast<size_t>(std::clamp<int64_t>(count, 0, length)));
+  if (keys.empty()) return keys;
+  std::vector<int32_t> memory(static_cast<size_t>(largest_memory(length)));
+  selector_table<float>().largest(scores.data(), maxima.data(), length, std::ssize(keys),
+                                  memory.data(), keys.data());
+  return keys;
 }
 
 template <class T>
