@@ -53,6 +53,14 @@ void open_closed_streams() {
   }
 }
 
+/// oneDNN keeps what it compiles for each shape of product, 1,024 shapes unless told: questions and
+/// prompts of ever new lengths let a process grow by some 0.2 GB. What runs again and again needs
+/// few.
+void limit_compiled_products() {
+  constexpr int kKeepTheUsersOwn = 0;
+  ::setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64", kKeepTheUsersOwn);
+}
+
 /// A closed pipe and a file-size limit become IoErrors with exit code 1, like a full disk.
 void ignore_output_signals() {
   std::signal(SIGPIPE, SIG_IGN);
@@ -115,6 +123,7 @@ int fovea::cli::run_program(int argc, char** argv) {
       first == "chat" || first == "retrofit")
     fovea::cli::limit_spinning();
   ignore_output_signals();
+  limit_compiled_products();
   CLI::App app(kDescription, "fovea");
   app.set_version_flag("--version", fovea::code_version());
   app.get_formatter()->column_width(34);

@@ -45,12 +45,31 @@ std::string question_fingerprint(const TaskItem& item) {
   for (const auto* texts : {&item.contexts, &item.choices, &item.references}) {
     for (const std::string& text : *texts) hash = fingerprint(text, hash);
   }
+  for (const bool label : item.labels) hash = fingerprint(label ? "1" : "0", hash);
   return hex64(hash);
 }
 
 ItemRecord record_of(const TaskItem& item) {
   return {.score = {.index = item.index, .group = item.group, .axes = item.axes},
           .question = question_fingerprint(item)};
+}
+
+/// How many of the choices are right: one, or those labelled so.
+int64_t right_choices(const ItemRecord& record) {
+  const auto labels = record.answer.find("labels");
+  return labels == record.answer.end() ? 1 : std::ranges::count(*labels, Json(true));
+}
+
+/// The share of the probability of all endings that the true ones have.
+double share_of_true(const std::vector<bool>& labels, const std::vector<double>& sums) {
+  const double largest = std::ranges::max(sums);
+  double of_true = 0.0, of_all = 0.0;
+  for (size_t k = 0; k < sums.size(); ++k) {
+    const double p = std::exp(sums[k] - largest);
+    of_all += p;
+    if (labels[k]) of_true += p;
+  }
+  return of_true / of_all;
 }
 
 /// Scores of a question with choices from its log-likelihoods.
@@ -63,6 +82,11 @@ void score_choices(const TaskItem& item, const std::vector<EndingScore>& endings
     sums.push_back(sum);
     by_characters.push_back(sum / static_cast<double>(jinja::count_characters(choice)));
     by_bytes.push_back(sum / static_cast<double>(choice.size()));
+  }
+  if (!item.labels.empty()) {
+    record.score.values = {{"mc2", share_of_true(item.labels, sums)}};
+    record.answer = {{"labels", item.labels}, {"choice", argmax(sums)}, {"log_likelihoods", sums}};
+    return;
   }
   const auto right = [&](const std::vector<double>& values) {
     return argmax(values) == static_cast<size_t>(item.gold) ? 1.0 : 0.0;
@@ -160,7 +184,7 @@ class TaskRun {
     if (record.refused.empty()) {
       scores_.push_back(record.score);
       if (const auto found = record.answer.find("log_likelihoods"); found != record.answer.end())
-        chance_ += 1.0 / static_cast<double>(found->size());
+        chance_ += static_cast<double>(right_choices(record)) / static_cast<double>(found->size());
       return;
     }
     ++refused_;

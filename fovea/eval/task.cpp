@@ -8,8 +8,8 @@
 namespace fovea {
 namespace {
 
-constexpr std::array<std::string_view, 5> kKinds{"multiple_choice", "partial", "last_word",
-                                                 "rolling", "generate"};
+constexpr std::array<std::string_view, 6> kKinds{"multiple_choice", "multiple_true", "partial",
+                                                 "last_word",       "rolling",       "generate"};
 
 }  // namespace
 

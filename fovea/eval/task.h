@@ -24,6 +24,7 @@ namespace fovea {
 /// What a model is asked.
 enum class TaskKind {
   multiple_choice,  ///< log-likelihood of every ending of one context: acc, acc_norm, acc_bytes
+  multiple_true,    ///< the same with several true endings: mc2, their share of the probability
   partial,          ///< of choice k behind context k (WinoGrande): acc
   last_word,        ///< of the one choice, and whether it is greedy (LAMBADA): acc, perplexity
   rolling,          ///< of the whole `context`: word_perplexity, byte_perplexity, bits_per_byte

@@ -28,10 +28,12 @@ void check_form(const TaskFile& file, const TaskForm& form, const std::string& p
   };
   const bool partial = file.kind == TaskKind::partial;
   const bool choice = file.kind == TaskKind::multiple_choice;
+  const bool several = file.kind == TaskKind::multiple_true;
   const bool generate = file.kind == TaskKind::generate;
   const Need needs[] = {{"context", form.context, !partial},
                         {"contexts", form.contexts, partial},
-                        {"choices", form.choices, choice},
+                        {"choices", form.choices, choice || several},
+                        {"labels", form.labels, several},
                         {"ending", form.ending, partial || file.kind == TaskKind::last_word},
                         {"gold", form.gold, choice || partial},
                         {"references", form.references, generate}};
@@ -55,6 +57,8 @@ std::vector<std::string> metric_names(const TaskFile& file) {
   switch (file.kind) {
     case TaskKind::multiple_choice:
       return {"acc", "acc_norm", "acc_bytes"};
+    case TaskKind::multiple_true:
+      return {"mc2"};
     case TaskKind::partial:
       return {"acc"};
     case TaskKind::last_word:
@@ -77,7 +81,9 @@ std::span<const std::string_view> enum_names(TextCleaning) { return kCleanings; 
 void TaskForm::describe(FieldVisitor& v) {
   v.text({"context", "text that the model reads"}, context);
   v.text({"contexts", "expression: one context a choice (kind partial)"}, contexts);
-  v.text({"choices", "expression: the endings to choose from (kind multiple_choice)"}, choices);
+  v.text({"choices", "expression: the endings to choose from (multiple_choice, multiple_true)"},
+         choices);
+  v.text({"labels", "expression: 1 for a true choice, 0 for another (kind multiple_true)"}, labels);
   v.text({"ending", "text that follows the context (kinds partial and last_word)"}, ending);
   v.text({"gold", "expression: number of the right choice from 0, or its text"}, gold);
   v.text({"target", "text of the answer in a shot (kind generate)"}, target);
@@ -105,7 +111,8 @@ void ShotSettings::describe(FieldVisitor& v) {
 void TaskFile::describe(FieldVisitor& v) {
   v.text({"name", "of the command line and the log"}, name);
   v.text({"title", "one line for people"}, title);
-  v.choice({"kind", "multiple_choice, partial, last_word, rolling or generate"}, kind);
+  v.choice({"kind", "multiple_choice, multiple_true, partial, last_word, rolling or generate"},
+           kind);
   v.texts({"data", "file in the folder of the data; of several the first that is there"}, data);
   v.texts({"columns", "names of the fields of a CSV file that has no header line"}, columns);
   v.text({"description", "text before shots and question"}, description);

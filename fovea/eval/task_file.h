@@ -17,13 +17,14 @@
 
 namespace fovea {
 
-/// How one layout of records becomes a question. `choices`, `contexts`, `gold` and `references` are
-/// expressions, the others texts with {{...}} in them. Which of them a task needs is a matter of
-/// its kind.
+/// How one layout of records becomes a question. `choices`, `labels`, `contexts`, `gold` and
+/// `references` are expressions, the others texts with {{...}} in them. Which of them a task needs
+/// is a matter of its kind.
 struct TaskForm {
   std::string context;     ///< all kinds but partial
   std::string contexts;    ///< partial: a list
-  std::string choices;     ///< multiple_choice: a list
+  std::string choices;     ///< multiple_choice and multiple_true: a list
+  std::string labels;      ///< multiple_true: 1 or 0 for each choice
   std::string ending;      ///< partial and last_word: the text that follows the context
   std::string gold;        ///< number of the right choice or context from 0, or its text
   std::string target;      ///< generate: the answer of a shot

@@ -20,7 +20,8 @@ struct TaskItem {
   std::vector<std::string> choices;
   /// Partial scoring (WinoGrande): context k goes with choice k. Empty: `context` goes with all.
   std::vector<std::string> contexts;
-  int64_t gold = -1;                    ///< the right one of `choices`
+  int64_t gold = -1;                    ///< the right one of `choices`; of several the first
+  std::vector<bool> labels;             ///< multiple_true: which of `choices` are true
   std::vector<std::string> references;  ///< right answers of a generated text
   std::string group;                    ///< subject, difficulty ...: scored by group as well
   /// Where a made question stands on the axes of a picture: "length" in tokens, "depth" in 0 ... 1.

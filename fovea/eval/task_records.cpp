@@ -54,6 +54,22 @@ int64_t gold_of(const Json& value, const std::vector<std::string>& choices,
   return gold;
 }
 
+/// One truth value a choice, at least one of them true.
+std::vector<bool> labels_of(const Json& value, size_t choices, const std::string& place) {
+  std::vector<bool> labels;
+  bool good = value.is_array() && value.size() == choices;
+  for (size_t k = 0; good && k < choices; ++k) {
+    const Json& label = value[k];
+    good = label.is_boolean() || label == 0 || label == 1;
+    if (good) labels.push_back(label.is_boolean() ? label.get<bool>() : label == 1);
+  }
+  require<InputError>(good && std::ranges::find(labels, true) != labels.end(), place,
+                      "expected 'labels' to give 1 or 0 for each of {} choices, and at least one "
+                      "1; got {}",
+                      choices, value.dump());
+  return labels;
+}
+
 RecordTemplate compiled(RecordTemplate::Form form, const std::string& source,
                         const std::string& name, const char* key) {
   if (source.empty()) return {};
@@ -84,13 +100,14 @@ CompiledForm::CompiledForm(const TaskForm& form, const std::string& name) {
   context = compiled(Form::text, form.context, name, "context");
   contexts = compiled(Form::expression, form.contexts, name, "contexts");
   choices = compiled(Form::expression, form.choices, name, "choices");
+  labels = compiled(Form::expression, form.labels, name, "labels");
   ending = compiled(Form::text, form.ending, name, "ending");
   gold = compiled(Form::expression, form.gold, name, "gold");
   target = compiled(Form::text, form.target, name, "target");
   references = compiled(Form::expression, form.references, name, "references");
   group = compiled(Form::text, form.group, name, "group");
   for (const RecordTemplate* part :
-       {&context, &contexts, &choices, &ending, &gold, &target, &references, &group}) {
+       {&context, &contexts, &choices, &labels, &ending, &gold, &target, &references, &group}) {
     for (const std::string& field : part->fields()) {
       if (std::ranges::find(fields, field) == fields.end()) fields.push_back(field);
     }
@@ -130,7 +147,12 @@ void RecordQuestions::read_choices(const CompiledForm& form, const Json& record,
     for (const std::string& choice : raw) item.choices.push_back(file_.delimiter + clean(choice));
   }
   require<InputError>(raw.size() > 1, place, "expected at least two choices; got {}", raw.size());
-  item.gold = gold_of(form.gold.evaluate(record, place), raw, place);
+  if (file_.kind == TaskKind::multiple_true) {
+    item.labels = labels_of(form.labels.evaluate(record, place), raw.size(), place);
+    item.gold = std::ranges::find(item.labels, true) - item.labels.begin();
+  } else {
+    item.gold = gold_of(form.gold.evaluate(record, place), raw, place);
+  }
 }
 
 RecordQuestion RecordQuestions::question(int64_t n) const {
@@ -144,6 +166,7 @@ RecordQuestion RecordQuestions::question(int64_t n) const {
   if (!form.group.empty()) item.group = form.group.render(record, place);
   switch (file_.kind) {
     case TaskKind::multiple_choice:
+    case TaskKind::multiple_true:
       read_choices(form, record, place, item);
       made.shot = item.context + item.choices[static_cast<size_t>(item.gold)];
       break;

@@ -17,7 +17,7 @@ namespace fovea {
 
 /// A form with its templates compiled.
 struct CompiledForm {
-  RecordTemplate context, contexts, choices, ending, gold, target, references, group;
+  RecordTemplate context, contexts, choices, labels, ending, gold, target, references, group;
   std::vector<std::string> fields;  ///< of records that this form takes
 
   CompiledForm(const TaskForm& form, const std::string& name);

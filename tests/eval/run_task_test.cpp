@@ -103,6 +103,27 @@ TEST_F(RunTask, ChoicesAreTakenByTheSumByCharactersAndByBytes) {
   EXPECT_EQ(score.groups[0].metrics[0].items, 4);
 }
 
+TEST_F(RunTask, SeveralTrueChoicesCountByTheirShareOfTheProbability) {
+  std::vector<TaskItem> items = choices();
+  double expected = 0, chance = 0;
+  for (size_t n = 0; n < items.size(); ++n) {
+    TaskItem& item = items[n];
+    item.labels = {n % 2 == 0, true, false, false};
+    double of_true = 0, of_all = 0;
+    for (size_t k = 0; k < item.choices.size(); ++k) {
+      const double p = std::exp(by_hand(model_, item.context, item.choices[k]));
+      of_all += p;
+      of_true += item.labels[k] ? p : 0.0;
+    }
+    expected += of_true / of_all;
+    chance += item.labels[0] ? 0.5 : 0.25;
+  }
+  const TaskScore score = run(task_of(TaskKind::multiple_true, items));
+  ASSERT_EQ(score.metrics.size(), 1u);
+  EXPECT_NEAR(score.metric("mc2").value, expected / 9, 1e-6);
+  EXPECT_NEAR(score.chance, chance / 9, 1e-12);
+}
+
 TEST_F(RunTask, PartialScoringComparesOneEndingBehindItsContexts) {
   TaskItem item{.choices = {" ran.", " ran."},
                 .contexts = {"Ann saw Bo, so Ann", "Ann saw Bo, so Bo"}};

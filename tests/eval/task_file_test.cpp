@@ -188,6 +188,37 @@ TEST_F(Tasks, TruthfulqaAsksBehindItsPrimerAndFindsTheTrueAnswer) {
   EXPECT_EQ(item.gold, 1);
 }
 
+TEST_F(Tasks, TruthfulqaLabelsSeveralTrueAnswers) {
+  const TaskItem item = first(
+      "truthfulqa_mc2", "truthfulqa_mc.json",
+      R"([{"question": "Why?", "mc2_targets": {"No": 0, "Perhaps": 1, "Because": 0, "Yes": 1}}])");
+  EXPECT_TRUE(item.context.ends_with("\n\nQ: Why?\nA:"));
+  EXPECT_EQ(item.choices, (Texts{" No", " Perhaps", " Because", " Yes"}));
+  EXPECT_EQ(item.labels, (std::vector<bool>{false, true, false, true}));
+  EXPECT_EQ(item.gold, 1);
+}
+
+TEST_F(Tasks, LabelsOfChoicesAreOnesAndZerosAndOneIsTrue) {
+  const Task task = make_task(parse_task_file(
+      "name: t\nkind: multiple_true\ndata: d.jsonl\ncontext: '{{q}}'\nchoices: c\nlabels: l\n",
+      "t"));
+  write("d.jsonl", R"({"q": "Q", "c": ["a", "b"], "l": [true, false]})");
+  EXPECT_EQ(task.items(input()).make(0).labels, (std::vector<bool>{true, false}));
+  for (const char* labels : {"[0, 0]", "[1]", "[1, 0, 0]", "[1, 2]", "[1, \"0\"]", "1", "[]"}) {
+    write("d.jsonl", fmt::format(R"({{"q": "Q", "c": ["a", "b"], "l": {}}})", labels));
+    EXPECT_ERROR(InputError, task.items(input()), "d.jsonl:1",
+                 "'labels' to give 1 or 0 for each of 2 choices");
+  }
+  EXPECT_ERROR(
+      ConfigError,
+      parse_task_file("name: t\nkind: multiple_true\ndata: d\ncontext: q\nchoices: c\n", "t"),
+      "needs the key 'labels'");
+  EXPECT_ERROR(
+      ConfigError,
+      parse_task_file("name: t\ndata: d\ncontext: q\nchoices: c\ngold: g\nlabels: l\n", "t"),
+      "has no use for the key 'labels'");
+}
+
 TEST_F(Tasks, ChainsOfThoughtAreEightAndOneNewlineApartFromTheirAnswer) {
   const TaskItem item = first("gsm8k_cot", "gsm8k_test.jsonl",
                               R"({"question": "2 + 2?", "answer": "It is.\n#### 4"})");
@@ -290,9 +321,9 @@ TEST(KnownTasks, HaveDistinctNamesAndATitle) {
     EXPECT_TRUE(names.insert(task.name).second) << task.name;
     EXPECT_FALSE(task.title.empty()) << task.name;
   }
-  for (const char* name :
-       {"arc_easy", "arc_challenge", "boolq", "hellaswag", "lambada", "piqa", "winogrande", "siqa",
-        "openbookqa", "mmlu", "truthfulqa_mc1", "commonsenseqa", "gsm8k", "gsm8k_cot"})
+  for (const char* name : {"arc_easy", "arc_challenge", "boolq", "hellaswag", "lambada", "piqa",
+                           "winogrande", "siqa", "openbookqa", "mmlu", "truthfulqa_mc1",
+                           "truthfulqa_mc2", "commonsenseqa", "gsm8k", "gsm8k_cot"})
     EXPECT_TRUE(names.contains(name)) << name;
 }
 

@@ -97,6 +97,9 @@ TASKS = {
     "truthfulqa_mc1": ("truthfulqa/mc_task.json",
                        CHOICE | {"doc_to_text": PRIMER.replace("{", "{{") + "\n\nQ: {{question}}\nA:",
                                  "doc_to_choice": "choices", "doc_to_target": "gold"}),
+    "truthfulqa_mc2": ("truthfulqa/mc_task.json",
+                       CHOICE | {"doc_to_text": PRIMER.replace("{", "{{") + "\n\nQ: {{question}}\nA:",
+                                 "doc_to_choice": "choices", "doc_to_target": 0}),
     "mmlu": ("mmlu/mmlu_test_first17_per_subject.jsonl",
              CHOICE | {"doc_to_text": "{{question.strip()}}\nA. {{choices[0]}}\nB. {{choices[1]}}\nC. {{choices[2]}}\n"
                                       "D. {{choices[3]}}\nAnswer:",
@@ -131,6 +134,9 @@ def write_tasks(name: str, data: pathlib.Path, folder: pathlib.Path, limit: int)
             answers = row["mc1_targets"]
             row["choices"], row["gold"] = list(answers), list(answers.values()).index(1)
         rows = [{key: row[key] for key in ("question", "choices", "gold")} for row in rows]
+    if name == "truthfulqa_mc2":
+        rows = [{"question": row["question"], "choices": list(row["mc2_targets"]),
+                 "mc2_targets": {"labels": list(row["mc2_targets"].values())}} for row in rows]
     if name == "siqa":
         rows = [{key: row[key] for key in ("context", "question", "options", "answer")} for row in rows]
     parts = {name: list(range(len(rows)))}
@@ -192,6 +198,12 @@ def compare_choice(name: str, ours: dict[int, dict], theirs: dict[int, list[dict
         if name == "lambada":
             ours_ll = [line["answer"]["log_likelihood"]]
             same = line["answer"]["greedy"] == bool(theirs[n][0]["resps"][0][0][1])
+        elif name == "truthfulqa_mc2":
+            from lm_eval.tasks.truthfulqa.utils import process_results_mc2
+
+            ours_ll = line["answer"]["log_likelihoods"]
+            share = process_results_mc2(theirs[n][0]["doc"], [(value, False) for value in theirs_ll])["acc"]
+            same = abs(line["scores"]["mc2"] - share) < TIE
         else:
             ours_ll = line["answer"]["log_likelihoods"]
             best = max(range(len(theirs_ll)), key=lambda k: theirs_ll[k])
