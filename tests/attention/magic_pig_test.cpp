@@ -11,6 +11,7 @@
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
 #include "fovea/attention/paths/path.h"
+#include "fovea/kernels/cpu/sampling.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/scalar_attention.h"
@@ -157,14 +158,16 @@ TEST(MagicPig, AKeyIsReadAsOftenAsItsChanceSays) {
   const int64_t draws = 3000, keys = 12;
   const int64_t prompts[] = {keys};
   at::Tensor read = at::zeros({keys}, at::kDouble);
-  std::vector<uint16_t> counts;
+  std::vector<uint8_t> counts(keys);
+  std::vector<int32_t> hashes(static_cast<size_t>(spec.magic_pig.tables)), found(keys + 1);
+  const at::Tensor row = in.q[0][0].to(at::kFloat).contiguous();
   for (int64_t seed = 0; seed < draws; ++seed) {
     spec.magic_pig.seed = seed;
     const HashTables tables(spec.magic_pig, in.k, prompts);
-    const at::Tensor hashes = tables.hashes(in.q[0][0]).contiguous();
-    std::vector<int32_t> found;
-    tables.find(0, 0, hashes.const_data_ptr<int32_t>(), counts, found);
-    for (const int32_t key : found) read[key] += 1.0;
+    kernels::hash_rows(tables.rule(), row.const_data_ptr<float>(), 1, hashes.data());
+    const int64_t met = kernels::find_twice(tables.rule(), tables.tables()[0], hashes.data(),
+                                            counts.data(), found.data());
+    for (int64_t n = 0; n < met; ++n) read[found[static_cast<size_t>(n)]] += 1.0;
   }
   const at::Tensor centred = in.k[0][0].narrow(0, 0, keys) - in.k[0][0].narrow(0, 0, keys).mean(0);
   const at::Tensor query = in.q[0][0][0];
@@ -244,6 +247,43 @@ TEST(MagicPig, LaterTokensAndOtherDocumentsChangeNoBit) {
       return run(spec, x, Path::automatic, packed_context({25, 35})).out_bhte.narrow(2, 25, 35);
     };
     EXPECT_TRUE(second(in).equal(second(changed)));
+  }
+}
+
+// The curve that kernels read: what a key of cosine x weighs, from angles of 0 to pi.
+TEST(MagicPig, TheCurveOfLogWeightsIsTheFormula) {
+  const at::Tensor k = random_normal({1, 1, 4, 8}, 1).to(at::kFloat);
+  const int64_t prompts[] = {4};
+  const struct {
+    int64_t bits, tables;
+    double within;
+  } cases[] = {{1, 2, 5e-6},  {3, 8, 5e-6},    {10, 150, 5e-6},  {13, 20, 5e-6},
+               {30, 2, 5e-6}, {4, 1000, 5e-6}, {30, 4096, 5e-6}, {1, 4096, 1e-2}};
+  for (const auto& [bits, tables, within] : cases) {
+    const MagicPigSpec spec{.bits = bits, .tables = tables, .start = 0, .recent = 0};
+    const HashTables made(spec, k, prompts);
+    const at::Tensor angles = at::linspace(1e-3, M_PI - 1e-3, 4001, at::kDouble);
+    // In float32, which has few digits of an angle near an end.
+    const at::Tensor cosines = angles.cos().to(at::kFloat);
+    const at::Tensor truth = sampling_log_weights(spec, cosines.to(at::kDouble));
+    double worst = 0.0;
+    for (int64_t n = 0; n < angles.numel(); ++n) {
+      auto product = cosines[n].item<float>();
+      const int32_t list[] = {0};
+      const float lengths[] = {1.0f};
+      const float top = kernels::sampling_table()
+                            .weights({.products = &product,
+                                      .list = list,
+                                      .count = 1,
+                                      .sampled = 1,
+                                      .scale = 0.0f,
+                                      .query_length = 1.0f,
+                                      .lengths = lengths,
+                                      .log_weights = made.rule().log_weights})
+                            .top;
+      worst = std::max(worst, std::abs(top - truth[n].item<double>()));
+    }
+    EXPECT_LT(worst, within) << bits << " " << tables;
   }
 }
 

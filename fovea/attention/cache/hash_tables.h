@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "fovea/attention/mechanisms/magic_pig.h"
+#include "fovea/kernels/common/hashing.h"
 
 namespace fovea {
 
@@ -24,6 +25,8 @@ class HashTables {
   /// Over keys [b, g, s, d] whose sampled region is [start, prompt - recent) of each sequence.
   HashTables(const MagicPigSpec& spec, const at::Tensor& keys_bgsd,
              std::span<const int64_t> prompts);
+  HashTables(const HashTables&) = delete;
+  HashTables& operator=(const HashTables&) = delete;
 
   const MagicPigSpec& spec() const { return spec_; }
   std::span<const int64_t> prompts() const { return prompts_; }
@@ -35,33 +38,24 @@ class HashTables {
     return end - begin() < 2 ? begin() : end;
   }
 
-  /// Hashes of queries [n, d], int32 [n, tables].
-  at::Tensor hashes(const at::Tensor& q_nd) const;
-  /// The mean key [b, g, d] and the lengths of centred keys [b, g, s] (of the region), float32.
-  const float* centre(int64_t b, int64_t g) const;
-  const float* lengths(int64_t b, int64_t g) const;
-
-  /// Appends the keys that at least two of `hashes` [tables] find. `counts`: of the caller, used
-  /// again by its next calls.
-  void find(int64_t b, int64_t g, const int32_t* hashes, std::vector<uint16_t>& counts,
-            std::vector<int32_t>& found) const;
+  /// What kernels read of them (kernels/cpu/sampling.h), [b][g].
+  const kernels::HashRule& rule() const { return rule_; }
+  std::span<const kernels::HashTable> tables() const { return tables_; }
 
  private:
-  // The tables of one key head.
+  // The buckets of one key head.
   struct Head {
-    std::vector<int32_t> offsets;  // [tables][buckets + 1]
-    std::vector<int32_t> entries;  // [tables][region], relative to begin()
-    std::vector<int32_t> hashes;   // of the entries, where a bucket holds several
+    std::vector<int32_t> offsets, entries, hashes;
   };
   Head make_head(const at::Tensor& centred_nd) const;
-  int64_t buckets() const { return int64_t{1} << bucket_bits_; }
 
   MagicPigSpec spec_;
   std::vector<int64_t> prompts_;
-  int64_t kv_heads_ = 0, keys_ = 0, head_dim_ = 0, bucket_bits_ = 0;
-  at::Tensor directions_dn_;  // float32
-  at::Tensor centres_bgd_, lengths_bgs_;
-  std::vector<Head> heads_;  // [b g]
+  std::vector<float> directions_, log_weights_;
+  at::Tensor centres_bgd_, lengths_bgs_;  // float32
+  std::vector<Head> heads_;               // [b g]
+  kernels::HashRule rule_;
+  std::vector<kernels::HashTable> tables_;
 };
 
 }  // namespace fovea

@@ -69,9 +69,8 @@ at::Tensor sampling_log_weights(const MagicPigSpec& spec, const at::Tensor& cosi
   return -at::log(sampled.clamp_min(0.0) + kSampledFloor);
 }
 
-double sampling_log_weight(const MagicPigSpec& spec, double cosine) {
-  const double bounded = std::clamp(cosine, kCosineMargin - 1.0, 1.0 - kCosineMargin);
-  const double collides = std::pow(1.0 - std::acos(bounded) / kPi, static_cast<double>(spec.bits));
+double sampling_log_weight(const MagicPigSpec& spec, double angle) {
+  const double collides = std::pow(1.0 - angle / kPi, static_cast<double>(spec.bits));
   const double none_of_others = std::pow(1.0 - collides, static_cast<double>(spec.tables - 1));
   const double sampled = 1.0 - (1.0 - collides) * none_of_others -
                          static_cast<double>(spec.tables) * collides * none_of_others;

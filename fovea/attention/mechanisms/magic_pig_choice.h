@@ -26,7 +26,8 @@ at::Tensor hash_directions(const MagicPigSpec& spec, int64_t head_dim);
 
 /// -ln(u + 1e-4), u the chance that a key at this cosine collides in two tables or more.
 at::Tensor sampling_log_weights(const MagicPigSpec& spec, const at::Tensor& cosines);
-double sampling_log_weight(const MagicPigSpec& spec, double cosine);
+/// The same of one key at this angle.
+double sampling_log_weight(const MagicPigSpec& spec, double angle);
 
 Selection magic_pig_selection(const SelectorRows& rows);
 

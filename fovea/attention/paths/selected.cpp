@@ -10,18 +10,15 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "fovea/attention/cache/hash_tables.h"
 #include "fovea/attention/kernel_types.h"
-#include "fovea/attention/mechanisms/magic_pig_choice.h"
 #include "fovea/attention/mechanisms/sparq_choice.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/kernels/cpu/attention.h"
+#include "fovea/kernels/cpu/sampling.h"
 #include "fovea/kernels/cpu/selector.h"
-#include "fovea/kernels/cpu/team.h"
 
 namespace fovea {
 namespace {
@@ -262,116 +259,41 @@ AttentionResult sparq_queries(const AttentionCall& call) {
   return result;
 }
 
-// One query of MagicPIG and one of its heads.
 template <class T>
-class SampledQuery {
- public:
-  SampledQuery(const AttentionCall& call, const at::Tensor& hashes_bhl)
-      : call_(call), tables_(*call.selector.tables), hashes_(hashes_bhl) {}
-
-  /// Writes the head's output [e] and lse; returns the number of keys that it read.
-  int64_t run(int64_t b, int64_t h, float* out, float* lse) {
-    const int64_t g = h / heads_per_key(call_), tables = call_.spec.magic_pig.tables;
-    list_keys(b, g, hashes_.const_data_ptr<int32_t>() + (b * call_.spec.heads + h) * tables);
-    widen(b, h);
-    logits_.resize(list_.size());
-    const auto& table = kernels::selector_table<T>();
-    table.products(q_.data(), rows(call_.k, b, g), logits_.data());
-    const double scale = call_.tensors.tau_bt.defined()
-                             ? 1.0 / call_.tensors.tau_bt.select(0, b).item<double>()
-                             : call_.spec.logit_scale();
-    weigh(b, g, scale);
-    double top = -std::numeric_limits<double>::infinity(), total = 0.0;
-    for (const float x : logits_) top = std::max(top, static_cast<double>(x));
-    for (float& x : logits_) {
-      x = static_cast<float>(std::exp(static_cast<double>(x) - top));
-      total += x;
-    }
-    table.weighted_sum(logits_.data(), rows(call_.v, b, g), out);
-    for (int64_t c = 0; c < call_.v.size(3); ++c) out[c] = static_cast<float>(out[c] / total);
-    *lse = static_cast<float>(top + std::log(total));
-    return std::ssize(list_);
-  }
-
- private:
-  // Sampled keys first, then those that are always read.
-  void list_keys(int64_t b, int64_t g, const int32_t* hashes) {
-    const int64_t keys = call_.k.size(2), begin = std::min(tables_.begin(), keys),
-                  end = std::clamp(tables_.end(b), begin, keys);
-    list_.clear();
-    tables_.find(b, g, hashes, counts_, list_);
-    sampled_ = std::ssize(list_);
-    for (int64_t j = 0; j < begin; ++j) list_.push_back(static_cast<int32_t>(j));
-    for (int64_t j = end; j < keys; ++j) list_.push_back(static_cast<int32_t>(j));
-  }
-
-  void widen(int64_t b, int64_t h) {
-    const T* const q = rows_of<T>(call_.q).at(b, h);
-    q_.resize(static_cast<size_t>(call_.q.size(3)));
-    for (size_t c = 0; c < q_.size(); ++c) q_[c] = to_float(q[c]);
-  }
-
-  kernels::ListedRows<T> rows(const at::Tensor& x, int64_t b, int64_t g) const {
-    return {.data = rows_of<T>(x).at(b, g),
-            .row = x.stride(2),
-            .width = x.size(3),
-            .list = list_.data(),
-            .count = std::ssize(list_)};
-  }
-
-  // From products to logits; sampled keys get their log-weights.
-  void weigh(int64_t b, int64_t g, double scale) {
-    const float* const centre = tables_.centre(b, g);
-    const float* const lengths = tables_.lengths(b, g);
-    double with_centre = 0.0, length = 0.0;
-    for (size_t c = 0; c < q_.size(); ++c) {
-      with_centre += static_cast<double>(q_[c]) * centre[c];
-      length += static_cast<double>(q_[c]) * q_[c];
-    }
-    length = std::sqrt(length);
-    for (size_t n = 0; n < list_.size(); ++n) {
-      double logit = logits_[n] * scale;
-      if (static_cast<int64_t>(n) < sampled_)
-        logit += sampling_log_weight(
-            call_.spec.magic_pig,
-            (logits_[n] - with_centre) / std::max(length * lengths[list_[n]], 1e-30));
-      logits_[n] = static_cast<float>(logit);
-    }
-  }
-
-  const AttentionCall& call_;
-  const HashTables& tables_;
-  const at::Tensor hashes_;
-  std::vector<int32_t> list_;
-  std::vector<uint16_t> counts_;
-  std::vector<float> q_, logits_;
-  int64_t sampled_ = 0;
-};
+void read_sampled(const AttentionCall& call, const at::Tensor& tau, const AttentionResult& result,
+                  std::vector<int64_t>& read) {
+  const HashTables& tables = *call.selector.tables;
+  kernels::run(
+      kernels::SampledDecode<T>{.sizes = {.batch = call.q.size(0),
+                                          .heads = call.spec.heads,
+                                          .kv_heads = call.spec.kv_heads,
+                                          .queries = 1,
+                                          .keys = call.k.size(2),
+                                          .head_dim = call.spec.head_dim,
+                                          .value_dim = call.v.size(3)},
+                                .q = rows_of<T>(call.q),
+                                .k = rows_of<T>(call.k),
+                                .v = rows_of<T>(call.v),
+                                .rule = tables.rule(),
+                                .tables = tables.tables().data(),
+                                .scale = static_cast<float>(call.spec.logit_scale()),
+                                .tau = tau.defined() ? tau.const_data_ptr<float>() : nullptr,
+                                .out = writable_rows_of<T>(result.out_bhte),
+                                .lse = result.lse_bht.mutable_data_ptr<float>(),
+                                .read = read.data()});
+}
 
 AttentionResult magic_pig_query(const AttentionCall& given) {
   AttentionCall call = given;
   for (at::Tensor* x : {&call.q, &call.k, &call.v}) *x = contiguous_rows(*x);
-  const int64_t b = call.q.size(0), h = call.spec.heads, e = call.v.size(3);
-  const at::Tensor hashes =
-      call.selector.tables->hashes(call.q.reshape({b * h, call.q.size(3)})).contiguous();
+  const int64_t b = call.q.size(0), h = call.spec.heads;
+  const at::Tensor tau = float_rows(call.tensors.tau_bt);
   AttentionResult result;
-  const at::Tensor out = at::empty({b, h, 1, e}, at::kFloat);
+  result.out_bhte = at::empty({b, h, 1, call.v.size(3)}, call.q.options());
   result.lse_bht = at::empty({b, h, 1}, at::kFloat);
   std::vector<int64_t> read(static_cast<size_t>(b * h));
-  with_kernel_type(call.q.scalar_type(), "attention", [&]<class T>(T) {
-    kernels::Team::run(b * h > 1, [&](kernels::Team::Member& team) {
-      SampledQuery<T> query(call, hashes);
-      team.each(
-          b * h,
-          [&](int64_t n) {
-            read[static_cast<size_t>(n)] =
-                query.run(n / h, n % h, out.mutable_data_ptr<float>() + n * e,
-                          result.lse_bht.mutable_data_ptr<float>() + n);
-          },
-          kernels::Meet::no);
-    });
-  });
-  result.out_bhte = out.to(call.q.scalar_type());
+  with_kernel_type(call.q.scalar_type(), "attention",
+                   [&]<class T>(T) { read_sampled<T>(call, tau, result, read); });
   result.path.isa = kernel_isa(call.q.scalar_type());
   result.path.plan = PlanWord::scan;
   result.path.reason =

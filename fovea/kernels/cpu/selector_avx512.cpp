@@ -2,6 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/sampling_rows.h"
 #include "fovea/kernels/cpu/selector_rows.h"
 
 namespace fovea::kernels {
@@ -14,5 +15,7 @@ template <>
 const SelectorTable<BFloat16>& selector_avx512<BFloat16>() {
   return kTable<BFloat16>;
 }
+
+const SamplingTable& sampling_avx512() { return kSampling; }
 
 }  // namespace fovea::kernels

@@ -1,0 +1,194 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/selector.h"
+#include "fovea/kernels/cpu/team.h"
+
+namespace fovea::kernels {
+
+const SamplingTable& sampling_table() {
+  static const SamplingTable& chosen = pick_by_isa<const SamplingTable&()>(
+      {sampling_scalar, FOVEA_X86(sampling_avx2), FOVEA_X86(sampling_avx512)})();
+  return chosen;
+}
+
+namespace {
+
+// Rows hashed at a time, by one thread; below this many products a thread's start costs more.
+constexpr int64_t kHashedRows = 32, kParallelProducts = int64_t{1} << 21;
+// Below this many keys a thread's start costs more than it saves.
+constexpr int64_t kParallelKeys = 4096;
+// Tables from use to prefetch: of the place of their bucket, and of the bucket.
+constexpr int64_t kOffsetsAhead = 24, kEntriesAhead = 12;
+
+// The bits of table l of a row's signs.
+int32_t hash_of(const HashRule& rule, const uint32_t* words, int64_t l) {
+  const int64_t first = l * rule.bits;
+  uint64_t two = 0;
+  std::memcpy(&two, words + first / kHashPanel, sizeof(two));
+  return static_cast<int32_t>((two >> (first % kHashPanel)) & ((uint64_t{1} << rule.bits) - 1));
+}
+
+// What one thread needs for a head, kept from token to token.
+struct SamplingScratch {
+  std::vector<uint8_t> counts;
+  std::vector<int32_t> list;
+  std::vector<float> products, out;
+};
+
+template <class X>
+X* at_least(std::vector<X>& x, int64_t size) {
+  if (std::ssize(x) < size) x.resize(static_cast<size_t>(size));
+  return x.data();
+}
+
+// Sampled keys first, then those that are always read.
+template <class T>
+struct ReadKeys {
+  int64_t sampled = 0, count = 0;
+  const int32_t* list = nullptr;
+
+  ReadKeys(const SampledDecode<T>& p, const HashTable& table, const int32_t* hashes,
+           SamplingScratch& scratch) {
+    const int64_t keys = p.sizes.keys, begin = std::min(table.begin, keys);
+    const int64_t end = std::clamp(table.end, begin, keys);
+    int32_t* const to = at_least(scratch.list, keys + 1);
+    if (end > begin)
+      sampled = find_twice(p.rule, table, hashes, at_least(scratch.counts, end - begin), to);
+    count = sampled;
+    for (int64_t j = 0; j < begin; ++j) to[count++] = static_cast<int32_t>(j);
+    for (int64_t j = end; j < keys; ++j) to[count++] = static_cast<int32_t>(j);
+    list = to;
+  }
+};
+
+float dot(const float* a, const float* b, int64_t n) {
+  double sum = 0.0;
+  for (int64_t c = 0; c < n; ++c) sum += static_cast<double>(a[c]) * b[c];
+  return static_cast<float>(sum);
+}
+
+template <class T>
+void decode_head(const SampledDecode<T>& p, int64_t item, const float* q, const int32_t* hashes,
+                 SamplingScratch& scratch) {
+  const int64_t d = p.sizes.head_dim, e = p.sizes.value_dim;
+  const int64_t b = item / p.sizes.heads, h = item % p.sizes.heads;
+  const int64_t g = h / (p.sizes.heads / p.sizes.kv_heads);
+  const HashTable& table = p.tables[b * p.sizes.kv_heads + g];
+  const ReadKeys<T> keys(p, table, hashes, scratch);
+  const auto rows = [&](const HeadRows<const T>& x, int64_t width) {
+    return ListedRows<T>{
+        .data = x.at(b, g), .row = x.row, .width = width, .list = keys.list, .count = keys.count};
+  };
+  float* const weights = at_least(scratch.products, keys.count);
+  selector_table<T>().products(q, rows(p.k, d), weights);
+  const WeightTotal sum =
+      sampling_table().weights({.products = weights,
+                                .list = keys.list,
+                                .count = keys.count,
+                                .sampled = keys.sampled,
+                                .scale = p.tau != nullptr ? 1.0f / p.tau[b] : p.scale,
+                                .with_centre = dot(q, table.centre, d),
+                                .query_length = std::sqrt(dot(q, q, d)),
+                                .lengths = table.lengths,
+                                .log_weights = p.rule.log_weights});
+  float* const out = at_least(scratch.out, e);
+  selector_table<T>().weighted_sum(weights, rows(p.v, e), out);
+  T* const to = p.out.at(b, h);
+  for (int64_t c = 0; c < e; ++c) from_float(out[c] / sum.total, to[c]);
+  p.lse[item] = sum.top + std::log(sum.total);
+  p.read[item] = keys.count;
+}
+
+}  // namespace
+
+void hash_rows(const HashRule& rule, const float* rows, int64_t count, int32_t* hashes) {
+  const int64_t blocks = (count + kHashedRows - 1) / kHashedRows, pitch = rule.panels() + 1;
+  const bool parallel =
+      blocks > 1 && count * rule.tables * rule.bits * rule.head_dim > kParallelProducts;
+  Team::run(parallel, [&](Team::Member& team) {
+    thread_local std::vector<uint32_t> memory;
+    uint32_t* const words = at_least(memory, kHashedRows * pitch);
+    team.each(
+        blocks,
+        [&](int64_t block) {
+          const int64_t first = block * kHashedRows;
+          const int64_t some = std::min(kHashedRows, count - first);
+          sampling_table().signs(rule, rows + first * rule.head_dim, some, words);
+          for (int64_t r = 0; r < some; ++r)
+            for (int64_t l = 0; l < rule.tables; ++l)
+              hashes[(first + r) * rule.tables + l] = hash_of(rule, words + r * pitch, l);
+        },
+        Meet::no);
+  });
+}
+
+int64_t find_twice(const HashRule& rule, const HashTable& table, const int32_t* hashes,
+                   uint8_t* counts, int32_t* found) {
+  const int64_t keys = table.end - table.begin, buckets = rule.buckets(), shift = rule.shift();
+  const auto first = static_cast<int32_t>(table.begin);
+  std::memset(counts, 0, static_cast<size_t>(keys));
+  const auto place = [&](int64_t l) {
+    return table.offsets + l * (buckets + 1) + (hashes[l] >> shift);
+  };
+  const int64_t ahead = std::min(rule.tables, kOffsetsAhead);
+  for (int64_t l = 0; l < ahead; ++l) __builtin_prefetch(place(l));
+  for (int64_t l = 0; l < std::min(ahead, kEntriesAhead); ++l)
+    __builtin_prefetch(table.entries + l * keys + *place(l));
+  int64_t met = 0;
+  for (int64_t l = 0; l < rule.tables; ++l) {
+    if (l + kOffsetsAhead < rule.tables) __builtin_prefetch(place(l + kOffsetsAhead));
+    if (l + kEntriesAhead < rule.tables) {
+      const int64_t next = l + kEntriesAhead;
+      __builtin_prefetch(table.entries + next * keys + *place(next));
+    }
+    const int32_t* const bucket = place(l);
+    const int32_t* const entries = table.entries + l * keys;
+    for (int32_t at = bucket[0]; at < bucket[1]; ++at) {
+      if (table.hashes != nullptr && table.hashes[l * keys + at] != hashes[l]) continue;
+      // Written always, kept where the key is met for the second time.
+      const int32_t key = entries[at];
+      const uint8_t before = counts[key];
+      counts[key] = before < 2 ? static_cast<uint8_t>(before + 1) : before;
+      found[met] = key + first;
+      met += before == 1 ? 1 : 0;
+    }
+  }
+  return met;
+}
+
+template <class T>
+void run(const SampledDecode<T>& p) {
+  const int64_t items = p.sizes.batch * p.sizes.heads, d = p.sizes.head_dim;
+  thread_local std::vector<float> wide;
+  thread_local std::vector<int32_t> all;
+  float* const q = at_least(wide, items * d);
+  int32_t* const hashes = at_least(all, items * p.rule.tables);
+  for (int64_t item = 0; item < items; ++item) {
+    const T* const row = p.q.at(item / p.sizes.heads, item % p.sizes.heads);
+    for (int64_t c = 0; c < d; ++c) q[item * d + c] = to_float(row[c]);
+  }
+  hash_rows(p.rule, q, items, hashes);
+  const bool parallel = items > 1 && items * p.sizes.keys > kParallelKeys;
+  Team::run(parallel, [&](Team::Member& team) {
+    thread_local SamplingScratch scratch;
+    team.each(
+        items,
+        [&](int64_t item) {
+          decode_head(p, item, q + item * d, hashes + item * p.rule.tables, scratch);
+        },
+        Meet::no);
+  });
+}
+
+template void run(const SampledDecode<float>&);
+template void run(const SampledDecode<BFloat16>&);
+
+}  // namespace fovea::kernels

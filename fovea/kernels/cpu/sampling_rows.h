@@ -1,0 +1,102 @@
+// The loops of sampling.h, written once and compiled once per instruction set, under the rules of
+// selector_rows.h.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/common/vector_math.h"
+#include "fovea/kernels/cpu/attention_product.h"
+#include "fovea/kernels/cpu/sampling.h"
+
+namespace fovea::kernels {
+namespace {
+
+// Vectors of a panel; rows whose sums are in registers at once: 8 vectors together.
+constexpr int64_t kPanelVectors = kHashPanel / kLanes;
+constexpr int64_t kSignRows = kPanelVectors < 8 ? 8 / kPanelVectors : 1;
+
+template <int64_t rows>
+FOVEA_INLINE void panel_signs(const float* directions, int64_t d, const float* x, uint32_t* words,
+                              int64_t pitch) {
+  Float sums[rows][kPanelVectors] = {};
+  for (int64_t c = 0; c < d; ++c) {
+    Float panel[kPanelVectors];
+    for (int64_t v = 0; v < kPanelVectors; ++v)
+      panel[v] = load(directions + c * kHashPanel + v * kLanes);
+    for (int64_t r = 0; r < rows; ++r) {
+      const Float number = broadcast(x[r * d + c]);
+      for (int64_t v = 0; v < kPanelVectors; ++v) sums[r][v] = sums[r][v] + number * panel[v];
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    float products[kHashPanel];
+    for (int64_t v = 0; v < kPanelVectors; ++v) store(products + v * kLanes, sums[r][v]);
+    uint32_t word = 0;
+#pragma omp simd reduction(| : word)
+    for (int64_t n = 0; n < kHashPanel; ++n)
+      word |= static_cast<uint32_t>(products[n] > 0.0f ? 1 : 0) << n;
+    words[r * pitch] = word;
+  }
+}
+
+inline void signs(const HashRule& rule, const float* rows, int64_t count, uint32_t* words) {
+  const int64_t d = rule.head_dim, panels = rule.panels(), pitch = panels + 1;
+  for (int64_t r = 0; r < count; ++r) words[r * pitch + panels] = 0;
+  for (int64_t p = 0; p < panels; ++p) {
+    const float* const directions = rule.directions + p * d * kHashPanel;
+    int64_t r = 0;
+    for (; r + kSignRows <= count; r += kSignRows)
+      panel_signs<kSignRows>(directions, d, rows + r * d, words + r * pitch + p, pitch);
+    for (; r < count; ++r)
+      panel_signs<1>(directions, d, rows + r * d, words + r * pitch + p, pitch);
+  }
+}
+
+// The cubic through the nodes beside w, by their values and slopes. A cosine that is no number
+// counts as 1.
+FOVEA_INLINE float log_weight(const float* curve, float cosine) {
+  constexpr float kMost = 0.99999988f;  // the angle has a derivative up to here
+  const float size = cosine < 0.0f ? -cosine : cosine;
+  const float near = size < kMost ? size : kMost;
+  const float w = __builtin_sqrtf(__builtin_sqrtf(1.0f - near)) * static_cast<float>(kWeightCells);
+  const int32_t whole = static_cast<int32_t>(w);
+  const int32_t cell = whole < kWeightCells ? whole : static_cast<int32_t>(kWeightCells) - 1;
+  const int32_t first = 2 * (cell + (cosine < 0.0f ? static_cast<int32_t>(kWeightCells) + 1 : 0));
+  const float t = w - static_cast<float>(cell), u = 1.0f - t;
+  const float y0 = curve[first], s0 = curve[first + 1], y1 = curve[first + 2],
+              s1 = curve[first + 3];
+  return y0 + t * t * (3.0f - 2.0f * t) * (y1 - y0) + t * u * (u * s0 - t * s1);
+}
+
+inline WeightTotal sampled_weights(const SampledProducts& p) {
+  const FlushDenormals flush;
+  constexpr float kSmallest = 1e-30f;  // of lengths that are divided by
+  float* __restrict x = p.products;
+  const int32_t* __restrict list = p.list;
+  const float* __restrict lengths = p.lengths, * __restrict curve = p.log_weights;
+  const float scale = p.scale, with_centre = p.with_centre, query = p.query_length;
+#pragma omp simd
+  for (int64_t n = 0; n < p.sampled; ++n) {
+    const float both = query * lengths[list[n]];
+    const float cosine = (x[n] - with_centre) / (both > kSmallest ? both : kSmallest);
+    x[n] = x[n] * scale + log_weight(curve, cosine);
+  }
+#pragma omp simd
+  for (int64_t n = p.sampled; n < p.count; ++n) x[n] *= scale;
+  float top = -kInfinity;
+#pragma omp simd reduction(max : top)
+  for (int64_t n = 0; n < p.count; ++n) top = x[n] > top ? x[n] : top;
+  float total = 0.0f;
+#pragma omp simd reduction(+ : total)
+  for (int64_t n = 0; n < p.count; ++n) {
+    x[n] = fast_exp(x[n] - top);
+    total += x[n];
+  }
+  return {.top = top, .total = total};
+}
+
+constexpr SamplingTable kSampling{signs, sampled_weights};
+
+}  // namespace
+}  // namespace fovea::kernels

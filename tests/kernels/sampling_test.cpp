@@ -1,0 +1,326 @@
+// The kernels of sampled keys: every instruction set against loops in double precision, the search
+// for keys that are met twice, and whole queries on any number of threads.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/sampling.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "fovea/base/rng.h"
+#include "fovea/kernels/cpu/isa.h"
+
+namespace fovea::kernels {
+namespace {
+
+std::vector<float> normal(int64_t count, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<float> x(static_cast<size_t>(count));
+  for (float& n : x) n = static_cast<float>(rng.normal());
+  return x;
+}
+
+std::vector<const SamplingTable*> tables() {
+  std::vector<const SamplingTable*> all{&sampling_scalar()};
+#if defined(__x86_64__)
+  if (found_isa() >= Isa::avx2) all.push_back(&sampling_avx2());
+  if (found_isa() >= Isa::avx512) all.push_back(&sampling_avx512());
+#endif
+  return all;
+}
+
+TEST(HashSigns, AreThoseOfProductsForEveryInstructionSet) {
+  for (const int64_t d : {1, 7, 64}) {
+    for (const int64_t count : {1, 3, 4, 9}) {
+      HashRule rule{.tables = 5, .bits = 13, .head_dim = d, .bucket_bits = 12};  // 65 directions
+      std::vector<float> directions = normal(rule.panels() * d * kHashPanel, 1);
+      rule.directions = directions.data();
+      const std::vector<float> rows = normal(count * d, 2);
+      for (const SamplingTable* table : tables()) {
+        std::vector<uint32_t> words(static_cast<size_t>(count * (rule.panels() + 1)), 7u);
+        table->signs(rule, rows.data(), count, words.data());
+        for (int64_t r = 0; r < count; ++r) {
+          const uint32_t* const row = words.data() + r * (rule.panels() + 1);
+          EXPECT_EQ(row[rule.panels()], 0u);
+          for (int64_t n = 0; n < rule.panels() * kHashPanel; ++n) {
+            double product = 0.0;
+            for (int64_t c = 0; c < d; ++c)
+              product += static_cast<double>(rows[r * d + c]) *
+                         directions[(n / kHashPanel * d + c) * kHashPanel + n % kHashPanel];
+            if (std::abs(product) < 1e-5) continue;
+            EXPECT_EQ((row[n / kHashPanel] >> (n % kHashPanel)) & 1u, product > 0.0 ? 1u : 0u);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(HashRows, TakeTheirBitsTableByTableOnAnyNumberOfThreads) {
+  const int64_t d = 24, count = 200;
+  for (const int64_t bits : {1, 10, 17, 30}) {
+    HashRule rule{
+        .tables = 41, .bits = bits, .head_dim = d, .bucket_bits = std::min<int64_t>(bits, 12)};
+    const std::vector<float> directions = normal(rule.panels() * d * kHashPanel, 3);
+    rule.directions = directions.data();
+    const std::vector<float> rows = normal(count * d, 4);
+    std::vector<uint32_t> words(static_cast<size_t>(count * (rule.panels() + 1)));
+    sampling_table().signs(rule, rows.data(), count, words.data());
+    const int threads = omp_get_max_threads();
+    for (const int some : {1, 3}) {
+      omp_set_num_threads(some);
+      std::vector<int32_t> hashes(static_cast<size_t>(count * rule.tables), -1);
+      hash_rows(rule, rows.data(), count, hashes.data());
+      for (int64_t r = 0; r < count; ++r) {
+        for (int64_t l = 0; l < rule.tables; ++l) {
+          int32_t expected = 0;
+          for (int64_t n = 0; n < bits; ++n) {
+            const int64_t at = l * bits + n;
+            const uint32_t word =
+                words[static_cast<size_t>(r * (rule.panels() + 1) + at / kHashPanel)];
+            expected |= static_cast<int32_t>((word >> (at % kHashPanel)) & 1u) << n;
+          }
+          ASSERT_EQ(hashes[static_cast<size_t>(r * rule.tables + l)], expected) << bits << " " << l;
+        }
+      }
+    }
+    omp_set_num_threads(threads);
+  }
+}
+
+// f(w) = a cubic, which the curve gives without error; 0.5 more for cosines below 0.
+double cubic(double w, bool opposite) {
+  return 1.0 - 2.0 * w + 3.0 * w * w - 1.5 * w * w * w + (opposite ? 0.5 : 0.0);
+}
+std::vector<float> cubic_curve() {
+  std::vector<float> nodes;
+  for (const bool opposite : {false, true}) {
+    for (int64_t n = 0; n <= kWeightCells; ++n) {
+      const double w = static_cast<double>(n) / kWeightCells;
+      nodes.push_back(static_cast<float>(cubic(w, opposite)));
+      nodes.push_back(static_cast<float>((-2.0 + 6.0 * w - 4.5 * w * w) / kWeightCells));
+    }
+  }
+  return nodes;
+}
+
+TEST(SampledWeights, AreTheSoftmaxWithTheCurveForEveryInstructionSet) {
+  const std::vector<float> curve = cubic_curve();
+  for (const int64_t count : {1, 2, 16, 37, 500}) {
+    for (const int64_t sampled : {int64_t{0}, count / 2, count}) {
+      std::vector<int32_t> list;
+      for (int64_t n = 0; n < count; ++n) list.push_back(static_cast<int32_t>((n * 7) % count));
+      std::vector<float> lengths = normal(count, 5);
+      for (float& x : lengths) x = std::abs(x) + 0.5f;
+      const std::vector<float> products = normal(count, 6);
+      constexpr double kMost = 0.99999988f;  // of a cosine
+      const double scale = 0.3, centre = 0.2, query = 2.5;
+      std::vector<double> logits;
+      for (int64_t n = 0; n < count; ++n) {
+        logits.push_back(products[n] * scale);
+        const double cosine =
+            std::clamp((products[n] - centre) / (query * lengths[list[n]]), -kMost, kMost);
+        if (n < sampled)
+          logits.back() += cubic(std::sqrt(std::sqrt(1.0 - std::abs(cosine))), cosine < 0.0);
+      }
+      const double top = *std::ranges::max_element(logits);
+      double total = 0.0;
+      for (const double x : logits) total += std::exp(x - top);
+      for (const SamplingTable* table : tables()) {
+        std::vector<float> x = products;
+        const WeightTotal sum = table->weights({.products = x.data(),
+                                                .list = list.data(),
+                                                .count = count,
+                                                .sampled = sampled,
+                                                .scale = static_cast<float>(scale),
+                                                .with_centre = static_cast<float>(centre),
+                                                .query_length = static_cast<float>(query),
+                                                .lengths = lengths.data(),
+                                                .log_weights = curve.data()});
+        EXPECT_NEAR(sum.top, top, 2e-5);
+        EXPECT_NEAR(sum.total, total, 2e-5 * total);
+        for (int64_t n = 0; n < count; ++n)
+          EXPECT_NEAR(x[n], std::exp(logits[n] - top), 2e-5) << n << " of " << count;
+      }
+    }
+  }
+}
+
+// Keys without a direction, products that are no numbers: nothing outside the curve is read.
+TEST(SampledWeights, OfNumbersThatAreNotFiniteReadTheCurveOnly) {
+  const std::vector<float> curve = cubic_curve();
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> lengths{0.0f, 1.0f, inf, NAN};
+  for (const SamplingTable* table : tables()) {
+    for (const float product : {0.0f, 1.0f, -5.0f, inf, -inf, NAN}) {
+      std::vector<float> x(20, product);
+      std::vector<int32_t> list;
+      for (int32_t n = 0; n < 20; ++n) list.push_back(n % 4);
+      const WeightTotal sum = table->weights({.products = x.data(),
+                                              .list = list.data(),
+                                              .count = 20,
+                                              .sampled = 20,
+                                              .query_length = 1.0f,
+                                              .lengths = lengths.data(),
+                                              .log_weights = curve.data()});
+      EXPECT_EQ(std::isnan(sum.total), !std::isfinite(product)) << product;
+    }
+  }
+}
+
+/// Tables over keys whose hashes are given, [tables][keys].
+struct MadeTables {
+  std::vector<int32_t> offsets, entries, hashes;
+  std::vector<float> centre, lengths;
+
+  MadeTables(const HashRule& rule, const std::vector<int32_t>& of_keys, int64_t keys) {
+    for (int64_t l = 0; l < rule.tables; ++l) {
+      offsets.push_back(0);
+      for (int64_t bucket = 0; bucket < rule.buckets(); ++bucket) {
+        for (int64_t j = 0; j < keys; ++j) {
+          const int32_t hash = of_keys[static_cast<size_t>(l * keys + j)];
+          if (hash >> rule.shift() != bucket) continue;
+          entries.push_back(static_cast<int32_t>(j));
+          hashes.push_back(hash);
+        }
+        offsets.push_back(static_cast<int32_t>(std::ssize(entries) - l * keys));
+      }
+    }
+  }
+  HashTable view(int64_t begin, int64_t keys, bool whole) const {
+    return {.begin = begin,
+            .end = begin + keys,
+            .offsets = offsets.data(),
+            .entries = entries.data(),
+            .hashes = whole ? nullptr : hashes.data()};
+  }
+};
+
+TEST(FindTwice, GivesKeysThatTwoTablesOrMoreReturnOnce) {
+  const int64_t keys = 300;
+  for (const int64_t bits : {3, 14}) {
+    for (const int64_t count : {2, 40, 600}) {
+      const HashRule rule{.tables = count, .bits = bits, .bucket_bits = std::min<int64_t>(bits, 5)};
+      Rng rng(static_cast<uint64_t>(count));
+      std::vector<int32_t> of_keys, wanted;
+      const auto some = static_cast<uint64_t>(bits == 3 ? 8 : 20);
+      for (int64_t n = 0; n < count * keys; ++n)
+        of_keys.push_back(static_cast<int32_t>(rng.below(some)) << (bits == 3 ? 0 : 6));
+      for (int64_t l = 0; l < count; ++l)
+        wanted.push_back(static_cast<int32_t>(rng.below(some)) << (bits == 3 ? 0 : 6));
+      std::map<int32_t, int> met;
+      for (int64_t l = 0; l < count; ++l) {
+        for (int64_t j = 0; j < keys; ++j)
+          met[static_cast<int32_t>(j) + 4] += of_keys[l * keys + j] == wanted[l] ? 1 : 0;
+      }
+      std::erase_if(met, [](const auto& entry) { return entry.second < 2; });
+      const MadeTables made(rule, of_keys, keys);
+      std::vector<uint8_t> counts(keys, 77);
+      std::vector<int32_t> found(keys + 1);
+      const int64_t number = find_twice(rule, made.view(4, keys, rule.shift() == 0), wanted.data(),
+                                        counts.data(), found.data());
+      std::ranges::sort(found.begin(), found.begin() + number);
+      ASSERT_EQ(number, std::ssize(met)) << bits << " " << count;
+      int64_t n = 0;
+      for (const auto& [key, times] : met) EXPECT_EQ(found[n++], key);
+    }
+  }
+}
+
+TEST(SampledDecode, ReadsWhatTheTablesAndTheRuleSayOnAnyNumberOfThreads) {
+  const int64_t keys = 3000, d = 16, e = 24, heads = 6, kv_heads = 2, begin = 3, end = 2900;
+  HashRule rule{.tables = 20, .bits = 6, .head_dim = d, .bucket_bits = 6};
+  const std::vector<float> directions = normal(rule.panels() * d * kHashPanel, 3),
+                           curve = cubic_curve();
+  rule.directions = directions.data();
+  rule.log_weights = curve.data();
+  const std::vector<float> q = normal(heads * d, 10), k = normal(kv_heads * keys * d, 11),
+                           v = normal(kv_heads * keys * e, 12);
+  const std::vector<float> centre(d, 0.0f);
+  std::vector<std::vector<float>> lengths(kv_heads);
+  std::vector<MadeTables> made;
+  std::vector<HashTable> views;
+  std::vector<int32_t> all(kv_heads * keys * rule.tables), of_queries(heads * rule.tables);
+  hash_rows(rule, k.data(), kv_heads * keys, all.data());
+  hash_rows(rule, q.data(), heads, of_queries.data());
+  for (int64_t g = 0; g < kv_heads; ++g) {
+    std::vector<int32_t> of_keys;
+    for (int64_t l = 0; l < rule.tables; ++l) {
+      for (int64_t j = begin; j < end; ++j)
+        of_keys.push_back(all[(g * keys + j) * rule.tables + l]);
+    }
+    made.emplace_back(rule, of_keys, end - begin);
+    for (int64_t j = 0; j < keys; ++j) {
+      double square = 0.0;
+      for (int64_t c = 0; c < d; ++c) square += std::pow(k[(g * keys + j) * d + c], 2.0);
+      lengths[g].push_back(static_cast<float>(std::sqrt(square)));
+    }
+  }
+  for (int64_t g = 0; g < kv_heads; ++g) {
+    views.push_back(made[g].view(begin, end - begin, true));
+    views.back().centre = centre.data();
+    views.back().lengths = lengths[g].data();
+  }
+  std::vector<float> out(heads * e), lse(heads);
+  std::vector<int64_t> read(heads);
+  const auto decode = [&] {
+    run(SampledDecode<float>{.sizes = {.batch = 1,
+                                       .heads = heads,
+                                       .kv_heads = kv_heads,
+                                       .queries = 1,
+                                       .keys = keys,
+                                       .head_dim = d,
+                                       .value_dim = e},
+                             .q = {.data = q.data(), .head = d},
+                             .k = {.data = k.data(), .head = keys * d, .row = d},
+                             .v = {.data = v.data(), .head = keys * e, .row = e},
+                             .rule = rule,
+                             .tables = views.data(),
+                             .scale = 0.25f,
+                             .out = {.data = out.data(), .head = e},
+                             .lse = lse.data(),
+                             .read = read.data()});
+  };
+  decode();
+  for (int64_t h = 0; h < heads; ++h) {
+    const int64_t g = h / (heads / kv_heads);
+    std::vector<double> sums(e);
+    double total = 0.0, length = 0.0;
+    int64_t count = 0;
+    for (int64_t c = 0; c < d; ++c) length += std::pow(q[h * d + c], 2.0);
+    for (int64_t j = 0; j < keys; ++j) {
+      const bool sampled = j >= begin && j < end;
+      int64_t met = 0;
+      for (int64_t l = 0; l < rule.tables; ++l)
+        met += all[(g * keys + j) * rule.tables + l] == of_queries[h * rule.tables + l] ? 1 : 0;
+      if (sampled && met < 2) continue;
+      ++count;
+      double product = 0.0;
+      for (int64_t c = 0; c < d; ++c) product += double(q[h * d + c]) * k[(g * keys + j) * d + c];
+      double logit = 0.25 * product;
+      const double cosine = product / std::sqrt(length) / lengths[g][j];
+      if (sampled) logit += cubic(std::sqrt(std::sqrt(1.0 - std::abs(cosine))), cosine < 0.0);
+      total += std::exp(logit);
+      for (int64_t c = 0; c < e; ++c) sums[c] += std::exp(logit) * v[(g * keys + j) * e + c];
+    }
+    EXPECT_EQ(read[h], count);
+    EXPECT_NEAR(lse[h], std::log(total), 2e-5);
+    for (int64_t c = 0; c < e; ++c) EXPECT_NEAR(out[h * e + c], sums[c] / total, 2e-5);
+  }
+  const std::vector<float> first = out;
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(threads == 1 ? 3 : 1);
+  decode();
+  omp_set_num_threads(threads);
+  EXPECT_EQ(out, first);
+}
+
+}  // namespace
+}  // namespace fovea::kernels
