@@ -199,7 +199,7 @@ InspectModel inspect_model(const std::string& name, const Transformer& model,
                            const InspectOptions& options) {
   check_wanted(options, model.config());
   const Pieces pieces = pieces_of(model, tokenizer, text, options.tokens);
-  InspectModel out{.name = name};
+  InspectModel out{.name = name, .tokens = pieces.raw};
   const std::vector<LayerView> views = model.look(pieces.input);
   for (size_t n = 0; n < views.size(); ++n) {
     const auto layer = static_cast<int64_t>(n);
@@ -208,11 +208,14 @@ InspectModel inspect_model(const std::string& name, const Transformer& model,
     if (!views[n].spec.focus.active()) continue;
     const FocusSpec& spec = views[n].spec.focus;
     const at::Tensor g = views[n].groups.groups.groups_btk[0].to(at::kCPU, at::kDouble);
+    const at::Tensor choice = g.argmax(-1).contiguous();
     const PairsKept kept = pairs_kept(spec, views[n].groups.groups.members_bt, {});
     out.focus.push_back({.layer = layer,
                          .pairs_kept = kept.all,
                          .distant_kept = kept.distant,
                          .groups = groups_of(g, pieces.raw, options.top_tokens),
+                         .first_choices = {choice.const_data_ptr<int64_t>(),
+                                           choice.const_data_ptr<int64_t>() + choice.numel()},
                          .pairs = pairs_of(spec, g, pieces.raw, options.pairs)});
   }
   add_kernels(model, out);

@@ -126,7 +126,26 @@ std::string kernels_section(const InspectResult& result) {
          out + "</section>\n";
 }
 
-std::string groups_of(const std::string& model, const InspectFocus& focus) {
+// The text, every token on the colour of its group.
+std::string coloured_text(const std::vector<std::string>& tokens, const InspectFocus& focus) {
+  constexpr int64_t kColours = 8;  // of the page's series
+  if (tokens.empty() || tokens.size() != focus.first_choices.size()) return "";
+  const auto colour = [](int64_t group) {
+    return fmt::format("--c:var(--series-{})", group % kColours);
+  };
+  std::string out = "<p class=\"note\">";
+  for (const InspectGroup& group : focus.groups)
+    out += fmt::format("<span class=\"swatch\" style=\"{}\"></span>{} &nbsp; ", colour(group.group),
+                       group.group);
+  out += "</p>\n<div class=\"card grouped\">";
+  for (size_t i = 0; i < tokens.size(); ++i)
+    out +=
+        fmt::format("<span style=\"{}\" title=\"group {}\">{}</span>",
+                    colour(focus.first_choices[i]), focus.first_choices[i], escape_html(tokens[i]));
+  return out + "</div>\n";
+}
+
+std::string groups_of(const InspectModel& model, const InspectFocus& focus) {
   NumberTable table{{"group", "share", "confidence", "mostly", "purity", "frequent tokens"}, {}};
   for (const InspectGroup& group : focus.groups) {
     std::string tokens;
@@ -139,8 +158,8 @@ std::string groups_of(const std::string& model, const InspectFocus& focus) {
   std::string out = fmt::format(
       "<h3>{}, layer {}</h3>\n<p class=\"note\">The hard rule keeps {} of all pairs and {} of "
       "distant ones.</p>\n",
-      escape_html(model), focus.layer, percent(focus.pairs_kept), percent(focus.distant_kept));
-  out += number_table_html(table);
+      escape_html(model.name), focus.layer, percent(focus.pairs_kept), percent(focus.distant_kept));
+  out += coloured_text(model.tokens, focus) + number_table_html(table);
   NumberTable pairs{{"looks", "back at", "distance", "agreement"}, {}};
   for (const InspectPair& pair : focus.pairs) {
     pairs.rows.push_back({fmt::format("{} (position {})", single_line(pair.query_text), pair.query),
@@ -154,7 +173,7 @@ std::string groups_of(const std::string& model, const InspectFocus& focus) {
 std::string groups_section(const InspectResult& result) {
   std::string out;
   for (const InspectModel& model : result.models) {
-    for (const InspectFocus& focus : model.focus) out += groups_of(model.name, focus);
+    for (const InspectFocus& focus : model.focus) out += groups_of(model, focus);
   }
   if (out.empty()) return "";
   return "<section id=\"groups\"><h2>Groups of Focus</h2>\n<p class=\"note\">Tokens by the group "

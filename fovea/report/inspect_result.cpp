@@ -35,6 +35,7 @@ Json focus_json(const InspectFocus& focus) {
           {"pairs_kept", focus.pairs_kept},
           {"distant_kept", focus.distant_kept},
           {"groups", std::move(groups)},
+          {"first_choices", focus.first_choices},
           {"pairs", std::move(pairs)}};
 }
 
@@ -84,7 +85,8 @@ Json groups_json(const InspectResult& result) {
   for (const InspectModel& model : result.models) {
     Json layers = Json::array();
     for (const InspectFocus& focus : model.focus) layers.push_back(focus_json(focus));
-    models.push_back({{"name", model.name}, {"layers", std::move(layers)}});
+    models.push_back(
+        {{"name", model.name}, {"tokens", model.tokens}, {"layers", std::move(layers)}});
   }
   return {{"version", 1}, {"tokens", result.tokens}, {"models", std::move(models)}};
 }

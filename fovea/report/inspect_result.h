@@ -69,11 +69,13 @@ struct InspectFocus {
   int64_t layer = 0;
   double pairs_kept = 1.0, distant_kept = 1.0;  ///< by the hard rule
   std::vector<InspectGroup> groups = {};
+  std::vector<int64_t> first_choices = {};  ///< of every token of the text: its group
   std::vector<InspectPair> pairs = {};  ///< of letters and digits, the ones that agree most first
 };
 
 struct InspectModel {
   std::string name = {};
+  std::vector<std::string> tokens = {};  ///< of the text
   std::vector<InspectLayer> layers = {};
   std::vector<InspectKernel> kernels = {};
   std::vector<InspectMix> mixes = {};

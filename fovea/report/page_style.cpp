@@ -69,6 +69,8 @@ button { cursor: pointer; }
 button:hover, select:hover { border-color: var(--muted); }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 #theme { font-size: 13px; font-weight: 500; letter-spacing: 0; text-transform: none; color: var(--muted); }
+.grouped { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 2; }
+.grouped span { border-bottom: 3px solid var(--c); background: color-mix(in srgb, var(--c) 22%, transparent); border-radius: 3px; }
 .swatch { display: inline-block; flex: none; width: 11px; height: 11px; border-radius: 3px; background: var(--c); margin-right: 8px; }
 .pill { display: inline-block; padding: 1px 10px; border-radius: 99px; font-size: 13px; font-weight: 600; white-space: nowrap; background: var(--open-tint); color: var(--muted); }
 .pill.good { background: var(--good-tint); color: var(--good); }

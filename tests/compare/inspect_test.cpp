@@ -49,6 +49,10 @@ TEST(Inspect, GathersLayersKernelsGroupsAndMapsOfAModel) {
   ASSERT_EQ(seen.focus.size(), 2u);
   for (const InspectFocus& focus : seen.focus) {
     double share = 0.0;
+    ASSERT_EQ(focus.first_choices.size(), seen.tokens.size());
+    for (const InspectGroup& group : focus.groups)
+      EXPECT_NEAR(group.share * static_cast<double>(seen.tokens.size()),
+                  static_cast<double>(std::ranges::count(focus.first_choices, group.group)), 1e-9);
     for (const InspectGroup& group : focus.groups) {
       share += group.share;
       EXPECT_LE(group.purity, 1.0);

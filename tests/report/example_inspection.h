@@ -40,6 +40,8 @@ inline InspectResult example_inspection() {
   InspectResult result{.text = "The keeper", .tokens = 24};
   for (const std::string name : {"runs/standard", "runs/<script>hacked = 1</script>"}) {
     InspectModel model{.name = name};
+    for (int64_t i = 0; i < 24; ++i)
+      model.tokens.push_back(i % 5 == 0 ? " <u>key</u>" : " tok" + std::to_string(i));
     for (int64_t layer = 0; layer < 2; ++layer) {
       model.layers.push_back({.layer = layer,
                               .pipeline = "temperature 0.4 > focus log of 4 groups",
@@ -82,6 +84,7 @@ inline InspectResult example_inspection() {
                               .main_class = "word",
                               .purity = 0.6,
                               .top_tokens = {{"<i>the</i>", 4}, {"keeper", 2}}});
+    for (int64_t i = 0; i < 24; ++i) focus.first_choices.push_back(i % 4);
     focus.pairs.push_back({.query = 20,
                            .key = 3,
                            .query_text = "keeper",

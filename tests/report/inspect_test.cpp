@@ -24,7 +24,9 @@ TEST(Inspection, KernelsAreNamedByWhereTheirWeightLies) {
 TEST(Inspection, ThePageShowsEveryPartAndEscapesEveryText) {
   const std::string page = inspect_html(example_inspection());
   for (const char* part : {"id=\"layers\"", "id=\"kernels\"", "id=\"groups\"", "attention-data",
-                           "data-kind=\"priming\"", "data-kind=\"edge\"", "&lt;b&gt;key"})
+                           "data-kind=\"priming\"", "data-kind=\"edge\"", "&lt;b&gt;key",
+                           "<span style=\"--c:var(--series-1)\" title=\"group 1\"> "
+                           "&lt;u&gt;key&lt;/u&gt;</span>"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_EQ(page.find("<script>hacked"), std::string::npos);
   EXPECT_EQ(page.find("<i>the</i>"), std::string::npos);
@@ -46,6 +48,8 @@ TEST(Inspection, JsonHasGroupsKernelsAndLayers) {
   const auto groups = groups_json(result), all = inspect_json(result);
   EXPECT_EQ(groups["models"][1]["layers"][0]["groups"].size(), 4u);
   EXPECT_EQ(groups["models"][0]["layers"][0]["pairs"][0]["key"], 3);
+  EXPECT_EQ(groups["models"][0]["tokens"][1], " tok1");
+  EXPECT_EQ(groups["models"][0]["layers"][0]["first_choices"][6], 2);
   EXPECT_EQ(groups["models"][0]["layers"][0]["distant_kept"], 0.25);
   EXPECT_EQ(all["models"][0]["kernels"][3]["class"], "edge");
   EXPECT_EQ(all["models"][0]["layers"][1]["entropy"][1], 2.0);
