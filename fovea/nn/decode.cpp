@@ -58,15 +58,16 @@ std::optional<std::string> Transformer::why_no_fused_decoder() const {
 namespace {
 
 void require_decode(const ComputeOptions& compute) {
-  require<UnsupportedError>(
-      compute.focus != FocusMode::random && compute.focus != FocusMode::window, "decode",
-      "focus {} is a baseline of scoring and has no decode", enum_name(compute.focus));
+  require<UnsupportedError>(!is_baseline(compute.focus), "decode",
+                            "focus {} is a baseline of scoring and has no decode",
+                            enum_name(compute.focus));
 }
 
 }  // namespace
 
 at::Tensor Transformer::Impl::walk_next(const at::Tensor& tokens_bt, DecodeState& state) const {
   PassContext pass;
+  pass.tokens_bt = tokens_bt;
   pass.positions = next_positions(state.lengths(), tokens_bt.size(1));
   pass.rope = state.rope;
   pass.focus = compute.focus;
@@ -82,9 +83,9 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
   const std::optional<std::string> why_not = impl_->prepare_fused_decoder(tokens_bt, {&one, 1});
   state.path = {.name = why_not ? PathName::by_layers : PathName::fused_decoder,
                 .isa = std::string(enum_name(chosen_isa()))};
-  if (why_not)
-    state.path.reason = {.kind = PathReason::Kind::refused,
-                         .detail = "no fused decoder: " + *why_not};
+  state.path.reason = why_not ? PathReason{.kind = PathReason::Kind::refused,
+                                           .detail = "no fused decoder: " + *why_not}
+                              : PathReason{.detail = state.fused->note()};
   if (!why_not) {
     const at::Tensor z = impl_->ruled(impl_->decode_fused(tokens_bt, {&one, 1}));
     return all ? z.unsqueeze(1) : z;
@@ -118,7 +119,9 @@ at::Tensor Transformer::decode_together(const at::Tensor& tokens_b1,
                            "decode them one by one",
                            *why_not);
   for (DecodeState* state : states)
-    state->path = {.name = PathName::fused_decoder, .isa = std::string(enum_name(chosen_isa()))};
+    state->path = {.name = PathName::fused_decoder,
+                   .isa = std::string(enum_name(chosen_isa())),
+                   .reason = {.detail = states.front()->fused->note()}};
   return impl_->ruled(impl_->decode_fused(tokens_b1, states));
 }
 

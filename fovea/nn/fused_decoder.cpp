@@ -8,12 +8,14 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
 #include "fovea/attention/cache/decode_rule.h"
 #include "fovea/attention/cache/token_keys.h"
 #include "fovea/attention/kernel_types.h"
+#include "fovea/kernels/cpu/attention.h"
 #include "fovea/kernels/cpu/decoder.h"
 #include "fovea/nn/matrix.h"
 #include "fovea/nn/transformer_impl.h"
@@ -100,13 +102,114 @@ struct FocusKeys {
   }
 };
 
+/// Attention of one layer that no kernel of the decoder has: the walk's own, on what the decoder
+/// gives and takes.
+template <class T>
+class WalkAttention {
+ public:
+  WalkAttention(int64_t layer, const ModelConfig& config, int64_t sequences, at::ScalarType dtype)
+      : layer_(layer),
+        width_(config.width),
+        options_(dtype),
+        q_shape_{sequences, config.heads, 1, config.head_dim},
+        k_b1gd_(at::empty({sequences, config.kv_heads, 1, config.head_dim}, options_)),
+        v_b1gd_(at::empty_like(k_b1gd_)) {}
+
+  /// The states of this step; the passes live as long as it.
+  void begin(const Transformer::Impl& model, std::span<const PassContext> passes) {
+    model_ = &model;
+    passes_ = passes;
+  }
+  kernels::SequenceCache<T> rows(size_t sequence) const {
+    const auto of = [&](const at::Tensor& x) {
+      T* const data = static_cast<T*>(x.data_ptr()) + static_cast<int64_t>(sequence) * x.stride(0);
+      return kernels::HeadRows<T>{data, x.stride(0), x.stride(1), x.stride(2)};
+    };
+    return {.keys = of(k_b1gd_), .values = of(v_b1gd_)};
+  }
+  kernels::OwnAttention<T> hook() {
+    return {.object = this, .attend = [](void* object, const T* y, const T* q, T* out) {
+              static_cast<WalkAttention*>(object)->attend(y, q, out);
+            }};
+  }
+
+ private:
+  void attend(const T* y, const T* q, T* out) const {
+    const auto given = [&](const T* data, at::IntArrayRef shape) {
+      return at::from_blob(const_cast<T*>(data), shape, options_);  // it is only read
+    };
+    const int64_t all = q_shape_[0];
+    const at::Tensor y_b1c = given(y, {all, 1, width_}), q_bh1d = given(q, q_shape_),
+                     out_b1c = given(out, {all, 1, q_shape_[1] * q_shape_[3]});
+    int64_t first = 0;
+    for (const PassContext& pass : passes_) {
+      const int64_t count = pass.positions.size(0);
+      const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
+      LayerStep step = model_->begin_layer(layer_, pass);
+      model_->set_input(step, part(y_b1c), pass);
+      Heads heads{.q_bhtd = part(q_bh1d), .k_bgtd = part(k_b1gd_), .v_bgtd = part(v_b1gd_)};
+      if (step.spec.differential) heads.v_bgtd = paired_values(heads.v_bgtd);
+      model_->set_heads(step, std::move(heads), pass);
+      AttentionContext context = pass.attention;
+      context.layer = layer_;
+      const AttentionResult result = step.keys.attend(step, context);
+      part(out_b1c).copy_(result.out_bhte.transpose(1, 2).flatten(2));
+      first += count;
+    }
+  }
+
+  const int64_t layer_, width_;
+  const at::TensorOptions options_;
+  const std::vector<int64_t> q_shape_;
+  const at::Tensor k_b1gd_, v_b1gd_;  // of the new token
+  const Transformer::Impl* model_ = nullptr;
+  std::span<const PassContext> passes_;
+};
+
+/// Why not even WalkAttention takes a layer.
+std::optional<std::string> why_not_walk_attention(const ModelConfig& config, const LayerWeights& w,
+                                                  const AttentionSpec& spec) {
+  if (w.routing.defined()) return "routing reads queries and keys without rotation";
+  if (spec.streaming.active()) return "streaming rotates queries in two ways";
+  if (w.wo.defined() && matrix_inputs(w.wo) != config.heads * config.head_dim)
+    return "values of another width than keys";
+  return kernels::why_not_attention_kernels(config.head_dim, config.head_dim);
+}
+
+/// Adapters are merged into float32 matrices for as long as a text is written: rounded to the
+/// format of the base, small changes would be lost.
+class MergedMatrices {
+ public:
+  kernels::Projection projection(const LayerWeights& w, LoraSite site, const at::Tensor& matrix,
+                                 const at::Tensor& bias, int64_t first_of_qkv = -1) {
+    const LoraAdapter& own = w.lora[static_cast<size_t>(site)];
+    const LoraAdapter& qkv = w.lora[static_cast<size_t>(LoraSite::qkv_proj)];
+    const bool in_qkv = first_of_qkv >= 0 && qkv.defined();
+    if (!own.defined() && !in_qkv) return fovea::projection(matrix, bias);
+    const at::Tensor whole = is_packed(matrix) ? unpacked(matrix, at::kFloat)
+                                               : matrix.detach().to(at::kFloat, false, true);
+    const auto add = [&](const LoraAdapter& adapter, const at::Tensor& b_or) {
+      whole.add_(at::matmul(b_or.detach().to(at::kFloat), adapter.a_ri.detach().to(at::kFloat)),
+                 adapter.scale);
+    };
+    if (own.defined()) add(own, own.b_or);
+    if (in_qkv) add(qkv, qkv.b_or.narrow(0, first_of_qkv, whole.size(0)));
+    held_.push_back(whole);
+    return fovea::projection(whole, bias);
+  }
+
+ private:
+  std::vector<at::Tensor> held_;
+};
+
 /// The head sizes and norms of all layers; one compiled model.
 template <class T>
 class Compiled final : public FusedDecoder {
  public:
   Compiled(FusedDecoderKey key, const ModelConfig& config, const std::vector<LayerWeights>& layers,
            const std::vector<AttentionSpec>& specs, const RopeTable& rope,
-           const NormWeights& final_norm, const at::Tensor& head, const at::Tensor& bias_table)
+           const NormWeights& final_norm, const at::Tensor& head, const at::Tensor& bias_table,
+           at::ScalarType dtype)
       : FusedDecoder(std::move(key)),
         rope_(rope),
         bias_table_(bias_table),
@@ -126,10 +229,21 @@ class Compiled final : public FusedDecoder {
         .layers = {},
         .final_norm = row_norm(layers.front().block, final_norm, config.block != BlockLayout::post),
         .head = projection(head, {})};
-    for (size_t i = 0; i < layers.size(); ++i) {
-      model.layers.push_back(layer_of(layers[i], specs_[i]));
-    }
     const int64_t sequences = this->key().sequences;
+    own_.resize(layers.size());
+    std::string why;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      if (const auto why_not = why_not_decode_rule(specs_[i])) {
+        own_[i] =
+            std::make_unique<WalkAttention<T>>(static_cast<int64_t>(i), config, sequences, dtype);
+        if (why.empty()) why = *why_not;
+      }
+      model.layers.push_back(layer_of(layers[i], specs_[i], own_[i] != nullptr));
+    }
+    if (!why.empty())
+      note_ = fmt::format("attention of {} of {} layers by single operations: {}",
+                          std::ranges::count_if(own_, [](const auto& o) { return o != nullptr; }),
+                          layers.size(), why);
     keys_.resize(layers.size());
     sequences_.resize(layers.size(),
                       std::vector<kernels::SequenceStep>(static_cast<size_t>(sequences)));
@@ -139,20 +253,30 @@ class Compiled final : public FusedDecoder {
     for (size_t i = 0; i < layers.size(); ++i) {
       steps_[i].sequences = sequences_[i];
       steps_[i].caches = caches_[i];
-      if (specs_[i].focus.active()) steps_[i].choice = keys_[i].choice();
+      if (own_[i] != nullptr) {
+        steps_[i].own = own_[i]->hook();
+        for (size_t b = 0; b < caches_[i].size(); ++b) caches_[i][b] = own_[i]->rows(b);
+      } else if (specs_[i].focus.active()) {
+        steps_[i].choice = keys_[i].choice();
+      }
     }
     decoder_ = std::make_unique<kernels::Decoder<T>>(std::move(model), sequences);
   }
 
-  void step(const at::Tensor& x_b1c, std::span<DecodeState* const> states,
-            const at::Tensor& z_bv) override {
+  void step(const Transformer::Impl& model, const at::Tensor& x_b1c,
+            std::span<DecodeState* const> states, const at::Tensor& z_bv) override {
     // Values by distance are made from a table that may change.
     if (bias_table_.defined())
       bias_.bias_hn.copy_(decode_bias(specs_.front(), bias_table_).bias_hn);
     positions_.clear();
     for (const DecodeState* state : states)
       for (const int64_t length : state->lengths()) positions_.push_back(length);
+    const std::vector<PassContext> passes = passes_of(model, states);
     for (size_t i = 0; i < steps_.size(); ++i) {
+      if (own_[i] != nullptr) {
+        own_[i]->begin(model, passes);
+        continue;
+      }
       keys_[i].sequences.clear();
       size_t first = 0;
       for (size_t n = 0; n < states.size(); ++n) {
@@ -167,33 +291,54 @@ class Compiled final : public FusedDecoder {
   }
 
  private:
-  kernels::DecoderLayer layer_of(const LayerWeights& w, const AttentionSpec& spec) const {
+  // What the layers' own attention reads, one a state; none where no layer has one.
+  std::vector<PassContext> passes_of(const Transformer::Impl& model,
+                                     std::span<DecodeState* const> states) const {
+    std::vector<PassContext> passes;
+    if (std::ranges::all_of(own_, [](const auto& own) { return own == nullptr; })) return passes;
+    for (DecodeState* const state : states) {
+      PassContext& pass = passes.emplace_back();
+      pass.positions = model.next_positions(state->lengths(), 1);
+      pass.rope = state->rope;
+      pass.focus = model.compute.focus;
+      pass.earlier = state;
+    }
+    return passes;
+  }
+
+  kernels::DecoderLayer layer_of(const LayerWeights& w, const AttentionSpec& spec,
+                                 bool own_attention) {
     const BlockDescription& block = w.block;
     const auto gain = [&](const at::Tensor& given) {
       return block.head_norm == HeadNorm::rms && !given.defined() ? floats(ones_d_) : floats(given);
     };
     const bool rotated = block.rotated && rope_.cos_pf.defined();
-    return {.attention_in = row_norm(block, w.attention_in, block.norms.attention_in),
-            .attention_out = row_norm(block, w.attention_out, block.norms.attention_out),
-            .ffn_in = row_norm(block, w.ffn_in, block.norms.ffn_in),
-            .ffn_out = row_norm(block, w.ffn_out, block.norms.ffn_out),
-            .q = projection(w.wq, w.bq),
-            .k = projection(w.wk, w.bk),
-            .v = projection(w.wv, w.bv),
-            .o = projection(w.wo, w.bo),
-            .gate = projection(w.gate, w.gate_bias),
-            .up = projection(w.up, w.up_bias),
-            .down = projection(w.down, w.down_bias),
-            .head_norm = block.head_norm,
-            .q_gain = gain(w.q_gain),
-            .k_gain = gain(w.k_gain),
-            .q_length = floats(w.qk_scale),
-            .q_length_factor = static_cast<float>(block.length_factor),
-            .cos = rotated ? floats(rope_.cos_pf) : nullptr,
-            .sin = rotated ? floats(rope_.sin_pf) : nullptr,
-            .temperature = token_temperature(spec, w.temperature),
-            .rule = decode_rule(spec, bias_, w.stages.sink_logit_h),
-            .groups = token_groups(spec.focus, w.focus)};
+    const int64_t q = w.wq.size(0), k = w.wk.size(0);
+    kernels::DecoderLayer layer{
+        .attention_in = row_norm(block, w.attention_in, block.norms.attention_in),
+        .attention_out = row_norm(block, w.attention_out, block.norms.attention_out),
+        .ffn_in = row_norm(block, w.ffn_in, block.norms.ffn_in),
+        .ffn_out = row_norm(block, w.ffn_out, block.norms.ffn_out),
+        .q = matrices_.projection(w, LoraSite::q_proj, w.wq, w.bq, 0),
+        .k = matrices_.projection(w, LoraSite::k_proj, w.wk, w.bk, q),
+        .v = matrices_.projection(w, LoraSite::v_proj, w.wv, w.bv, q + k),
+        .o = matrices_.projection(w, LoraSite::o_proj, w.wo, w.bo),
+        .gate = matrices_.projection(w, LoraSite::gate_proj, w.gate, w.gate_bias),
+        .up = matrices_.projection(w, LoraSite::up_proj, w.up, w.up_bias),
+        .down = matrices_.projection(w, LoraSite::down_proj, w.down, w.down_bias),
+        .head_norm = block.head_norm,
+        .q_gain = gain(w.q_gain),
+        .k_gain = gain(w.k_gain),
+        .q_length = floats(w.qk_scale),
+        .q_length_factor = static_cast<float>(block.length_factor),
+        .cos = rotated ? floats(rope_.cos_pf) : nullptr,
+        .sin = rotated ? floats(rope_.sin_pf) : nullptr,
+        .own_attention = own_attention};
+    if (own_attention) return layer;
+    layer.temperature = token_temperature(spec, w.temperature);
+    layer.rule = decode_rule(spec, bias_, w.stages.sink_logit_h);
+    layer.groups = token_groups(spec.focus, w.focus);
+    return layer;
   }
 
   /// Makes room for the tokens of state n, whose first sequence is `first`, and says what they
@@ -247,12 +392,14 @@ class Compiled final : public FusedDecoder {
     return *all[n];
   }
 
+  MergedMatrices matrices_;
   const RopeTable rope_;
   const at::Tensor bias_table_;
   const std::vector<AttentionSpec> specs_;  // in force
   DecodeBias bias_;
   const at::Tensor ones_d_;  // gain of weightless norms
   std::vector<int64_t> positions_;
+  std::vector<std::unique_ptr<WalkAttention<T>>> own_;  // null: the kernels' attention
   // Of each layer, the latter two of each sequence.
   std::vector<FocusKeys> keys_;
   std::vector<std::vector<kernels::SequenceStep>> sequences_;
@@ -268,13 +415,14 @@ std::optional<std::string> Transformer::Impl::why_no_fused_decoder() const {
   if (!device.is_cpu()) return "it runs on the CPU";
   if (compute.dtype != at::kFloat && compute.dtype != at::kBFloat16)
     return fmt::format("it does not compute in {}", at::toString(compute.dtype));
-  if (config.lora.active()) return "adapters are not merged";
   for (const LayerWeights& w : layers) {
     if (w.block.interleaved) return "rope.layout interleaved";
     for (const at::Tensor* matrix : {&w.wq, &w.wk, &w.wv, &w.wo, &w.gate, &w.up, &w.down, &head})
       if (matrix->defined() && !format_of(*matrix))
         return fmt::format("matrices are held in {}", at::toString(matrix->scalar_type()));
-    if (auto why = why_not_decode_rule(spec_in_force(w.spec, compute))) return why;
+    const AttentionSpec spec = spec_in_force(w.spec, compute);
+    if (why_not_decode_rule(spec))
+      if (auto why = why_not_walk_attention(config, w, spec)) return why;
   }
   return std::nullopt;
 }
@@ -327,8 +475,9 @@ std::optional<std::string> Transformer::Impl::prepare_fused_decoder(
   std::vector<AttentionSpec> specs;
   for (const LayerWeights& w : layers) specs.push_back(spec_in_force(w.spec, compute));
   with_kernel_type(compute.dtype, "fused decoder", [&]<class T>(T) {
-    fused = std::make_shared<Compiled<T>>(std::move(key), config, layers, specs,
-                                          longest_rope(states), final_norm, head, bias_table);
+    fused =
+        std::make_shared<Compiled<T>>(std::move(key), config, layers, specs, longest_rope(states),
+                                      final_norm, head, bias_table, compute.dtype);
   });
   return std::nullopt;
 }
@@ -340,7 +489,7 @@ at::Tensor Transformer::Impl::decode_fused(const at::Tensor& tokens_bt,
     for (const int64_t length : state->lengths()) lengths.push_back(length);
   const at::Tensor x = embed(tokens_bt, next_positions(lengths, 1)).contiguous();
   const at::Tensor z = at::empty({tokens_bt.size(0), head.size(0)}, at::kFloat);
-  states.front()->fused->step(x, states, z);
+  states.front()->fused->step(*this, x, states, z);
   return z;
 }
 

@@ -30,10 +30,16 @@ class FusedDecoder {
   virtual ~FusedDecoder() = default;
 
   const FusedDecoderKey& key() const { return key_; }
+  /// Which layers attend by the walk's operations, and why; empty where none does.
+  const std::string& note() const { return note_; }
   /// Appends one token of each sequence, x [b, 1, c] embedded, to the states, whose sequences are
-  /// those of the key one after the other; writes the head's products [b, v].
-  virtual void step(const at::Tensor& x_b1c, std::span<DecodeState* const> states,
-                    const at::Tensor& z_bv) = 0;
+  /// those of the key one after the other; writes the head's products [b, v]. `model` is the one
+  /// that was compiled.
+  virtual void step(const Transformer::Impl& model, const at::Tensor& x_b1c,
+                    std::span<DecodeState* const> states, const at::Tensor& z_bv) = 0;
+
+ protected:
+  std::string note_;
 
  private:
   FusedDecoderKey key_;

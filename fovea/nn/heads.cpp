@@ -76,10 +76,12 @@ Heads heads_of(const ModelConfig& c, const LayerWeights& w, const at::Tensor& gi
       *x = apply_rope(*x, table, pass.positions);
     }
   }
-  if (w.spec.differential) {  // neighbouring value heads are one of twice the width (1.1)
-    heads.v_bgtd = heads.v_bgtd.unflatten(1, {c.kv_heads / 2, 2}).transpose(2, 3).flatten(3);
-  }
+  if (w.spec.differential) heads.v_bgtd = paired_values(heads.v_bgtd);
   return heads;
+}
+
+at::Tensor paired_values(const at::Tensor& v_bgtd) {
+  return v_bgtd.unflatten(1, {v_bgtd.size(1) / 2, 2}).transpose(2, 3).flatten(3);
 }
 
 at::Tensor start_queries(const ModelConfig& c, const LayerWeights& w, const Heads& heads,

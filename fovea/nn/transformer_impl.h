@@ -59,6 +59,9 @@ struct LayerWeights {
 Heads heads_of(const ModelConfig& config, const LayerWeights& layer, const at::Tensor& qkv,
                const PassContext& pass);
 
+/// Differential: neighbouring value heads are one of twice the width (1.1).
+at::Tensor paired_values(const at::Tensor& v_bgtd);
+
 /// StreamingLLM: the layer's queries as start keys are read by them, at their places in the cache
 /// (spec 4.6).
 at::Tensor start_queries(const ModelConfig& config, const LayerWeights& layer, const Heads& heads,
@@ -108,8 +111,13 @@ struct Transformer::Impl {
                      const at::Tensor& y, const at::Tensor& x, const PassContext& pass) const;
   /// The final norm of what the last block left.
   at::Tensor finish(const Stream& stream) const;
-  /// The layer up to its attention.
+  /// The layer up to its attention: begin_layer(), its input, set_heads().
   LayerStep enter_layer(int64_t index, const Stream& stream, const PassContext& pass) const;
+  LayerStep begin_layer(int64_t index, const PassContext& pass) const;
+  /// What mechanisms take from the normed input alone.
+  void set_input(LayerStep& step, at::Tensor y, const PassContext& pass) const;
+  /// Queries, keys and values, and what mechanisms add to the call.
+  void set_heads(LayerStep& step, Heads heads, const PassContext& pass) const;
   /// The rest of the block, from the two results of attention_input() and attention's output.
   Stream leave_layer(int64_t index, const at::Tensor& x, const at::Tensor& y,
                      const at::Tensor& attended, const PassContext& pass) const;

@@ -96,8 +96,7 @@ double LayerStep::temperature() const {
          std::sqrt(static_cast<double>(config.head_dim));
 }
 
-LayerStep Transformer::Impl::enter_layer(int64_t index, const Stream& stream,
-                                         const PassContext& pass) const {
+LayerStep Transformer::Impl::begin_layer(int64_t index, const PassContext& pass) const {
   const auto i = static_cast<size_t>(index);
   const LayerWeights& w = layers[i];
   LayerStep step{.index = index,
@@ -110,15 +109,30 @@ LayerStep Transformer::Impl::enter_layer(int64_t index, const Stream& stream,
                  .spec = spec_in_force(w.spec, compute, pass.focus),
                  .tensors = w.stages};
   step.tensors.bias_table = bias_table;
-  std::tie(step.x, step.y) = attention_input(w, stream);
-  const std::span<const LearnedMechanism> mechanisms = learned_mechanisms();
-  for (const LearnedMechanism& m : mechanisms)
+  return step;
+}
+
+void Transformer::Impl::set_input(LayerStep& step, at::Tensor y, const PassContext& pass) const {
+  step.y = std::move(y);
+  for (const LearnedMechanism& m : learned_mechanisms())
     if (m.before_heads != nullptr) m.before_heads(step, pass);
-  step.heads = project(w, step.y, pass);
+}
+
+void Transformer::Impl::set_heads(LayerStep& step, Heads heads, const PassContext& pass) const {
+  step.heads = std::move(heads);
   if (step.spec.streaming.active())
-    step.tensors.start_q_bhtd = start_queries(config, w, step.heads, pass);
-  for (const LearnedMechanism& m : mechanisms)
+    step.tensors.start_q_bhtd = start_queries(config, step.layer, step.heads, pass);
+  for (const LearnedMechanism& m : learned_mechanisms())
     if (m.load != nullptr) m.load(step, pass);
+}
+
+LayerStep Transformer::Impl::enter_layer(int64_t index, const Stream& stream,
+                                         const PassContext& pass) const {
+  LayerStep step = begin_layer(index, pass);
+  auto [x, y] = attention_input(step.layer, stream);
+  step.x = std::move(x);
+  set_input(step, std::move(y), pass);
+  set_heads(step, project(step.layer, step.y, pass), pass);
   return step;
 }
 

@@ -35,7 +35,7 @@ inline AttentionSpec spec_in_force(const AttentionSpec& configured, const Comput
 /// What all layers of one walk share.
 struct PassContext {
   AttentionContext attention;
-  at::Tensor positions;  // [b, t]
+  at::Tensor tokens_bt, positions;  // [b, t]
   RopeTable rope;
   bool training = false;
   uint64_t dropout_seed = 0;

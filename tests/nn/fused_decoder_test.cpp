@@ -50,9 +50,63 @@ void add_all(std::vector<Named>& all, const char* key, Set set) {
   }
 }
 
+/// Attention that the kernels of the decoder have not: the walk computes it between the kernels.
+std::vector<Named> walked() {
+  std::vector<Named> all;
+  const auto add = [&](const char* name, auto set) {
+    ModelConfig c = small();
+    set(c, c.attention.spec);
+    all.emplace_back(name, c);
+  };
+  add("convolutions", [](ModelConfig& c, AttentionSpec& s) {
+    s.multi_token.before = {.queries = 3, .keys = 3};
+    s.multi_token.after = {.queries = 2, .keys = 3};
+    c.attention.multi_token.init = KernelStart::uniform;
+  });
+  add("convolutions in one layer", [](ModelConfig& c, AttentionSpec& s) {
+    s.multi_token.before = {.queries = 3, .keys = 3};
+    c.attention.multi_token.init = KernelStart::uniform;
+    c.attention.multi_token.layers = {1};
+  });
+  add("talking heads", [](ModelConfig&, AttentionSpec& s) {
+    s.head_mix.before = s.head_mix.after = HeadMixSpec::Kind::full;
+  });
+  add("differential", [](ModelConfig&, AttentionSpec& s) { s.differential = true; });
+  add("head output", [](ModelConfig&, AttentionSpec& s) {
+    s.head_output.norm = HeadOutputSpec::Norm::rms;
+    s.head_output.gate = HeadOutputSpec::Gate::scalar;
+  });
+  add("KV shifting", [](ModelConfig&, AttentionSpec& s) {
+    s.kv_shift = {.keys = true, .values = true, .start = 0.4};
+  });
+  add("a window with sinks",
+      [](ModelConfig&, AttentionSpec& s) { s.mask = {.window = 4, .sinks = 2}; });
+  add("soft gate, learned temperature", [](ModelConfig&, AttentionSpec& s) {
+    s.focus = hard_focus();
+    s.focus.gate = FocusSpec::Gate::log;
+    s.temperature.kind = TemperatureSpec::Kind::learned;
+  });
+  add("potentials by chunk", [](ModelConfig&, AttentionSpec& s) {
+    s.focus = hard_focus();
+    s.focus.potentials = FocusSpec::Potentials::chunk;
+  });
+  add("SparQ", [](ModelConfig&, AttentionSpec& s) { s.sparq = {.components = 4, .keys = 5}; });
+  add("one key head for many",
+      [](ModelConfig& c, AttentionSpec&) { c.heads = 40, c.kv_heads = 1, c.head_dim = 8; });
+  add("parallel block, convolutions", [](ModelConfig& c, AttentionSpec& s) {
+    c.block = BlockLayout::parallel;
+    s.multi_token.before = {.queries = 2, .keys = 3};
+    c.attention.multi_token.init = KernelStart::uniform;
+  });
+  add("adapters", [](ModelConfig& c, AttentionSpec&) {
+    c.lora = {.rank = 2, .alpha = 4.0, .targets = {"all-linear"}};
+  });
+  return all;
+}
+
 /// What the fused decoder takes.
 std::vector<Named> options() {
-  std::vector<Named> all;
+  std::vector<Named> all = walked();
   const auto add = [&](const char* name, auto set) {
     ModelConfig c = small();
     set(c);
@@ -277,7 +331,13 @@ struct Texts {
   }
 };
 
-void expect_each_alone(const Transformer& model, double bound, PathName path) {
+/// Some layers' attention runs by operations of torch, whose bits depend on the sequences of one
+/// state.
+bool by_operations(const DecodeState& state) {
+  return state.path.reason.text().find("by single operations") != std::string::npos;
+}
+
+void expect_each_alone(const Transformer& model, bool exact, PathName path) {
   const Texts texts;
   std::vector<DecodeState> alone;
   for (int64_t b = 0; b < 3; ++b) alone.push_back(texts.alone(model, b));
@@ -290,15 +350,18 @@ void expect_each_alone(const Transformer& model, double bound, PathName path) {
     EXPECT_EQ(together.path.name, path) << together.path.reason.text();
     for (int64_t b = 0; b < 3; ++b) {
       expected[b] = model.decode(texts.one(b, n), alone[b])[0];
-      if (bound == 0.0) {
+      if (exact && !by_operations(together)) {
         EXPECT_TRUE(at::equal(z[b], expected[b])) << "sequence " << b << ", token " << n;
       } else {
-        EXPECT_LE(difference(z[b], expected[b]), bound) << "sequence " << b << ", token " << n;
+        EXPECT_LE(difference(z[b], expected[b]), 1e-5) << "sequence " << b << ", token " << n;
       }
     }
   };
   for (int64_t n = 0; n < 4; ++n) step(n);
-  const std::vector<int64_t> back{11, 10, 5};
+  // Convolutions keep few queries to go back to.
+  const auto back = model.config().attention.spec.multi_token.earlier_queries() > 0
+                        ? std::vector<int64_t>{12, 13, 7}
+                        : std::vector<int64_t>{11, 10, 5};
   if (model.config().attention.spec.performer.active()) {  // a sum forgets no single token
     EXPECT_THROW(together.truncate(back), UnsupportedError);
     return;
@@ -306,17 +369,18 @@ void expect_each_alone(const Transformer& model, double bound, PathName path) {
   together.truncate(back);
   EXPECT_EQ(together.lengths(), back);
   DecodeState some = together.fork().select(std::vector<int64_t>{2, 0});
-  EXPECT_EQ(some.lengths(), (std::vector<int64_t>{5, 11}));
+  EXPECT_EQ(some.lengths(), (std::vector<int64_t>{back[2], back[0]}));
   for (int64_t b = 0; b < 3; ++b) alone[b].truncate(back[b]);
-  const at::Tensor z = model.decode(at::cat({texts.one(2, 1), texts.one(0, 2)}), some);
-  EXPECT_LE(difference(z[0], model.decode(texts.one(2, 1), alone[2])[0]), 1e-5);
-  EXPECT_LE(difference(z[1], model.decode(texts.one(0, 2), alone[0])[0]), 1e-5);
+  const auto next = [&](int64_t b) { return texts.one(b, back[b] - texts.lengths[b]); };
+  const at::Tensor z = model.decode(at::cat({next(2), next(0)}), some);
+  EXPECT_LE(difference(z[0], model.decode(next(2), alone[2])[0]), 1e-5);
+  EXPECT_LE(difference(z[1], model.decode(next(0), alone[0])[0]), 1e-5);
 }
 
 TEST(FusedDecoder, SequencesOfUnequalLengthsHaveTheBitsOfEachAlone) {
   for (const auto& [name, config] : options()) {
     SCOPED_TRACE(name);
-    expect_each_alone(make(config, at::kFloat), 0.0, PathName::fused_decoder);
+    expect_each_alone(make(config, at::kFloat), true, PathName::fused_decoder);
   }
 }
 
@@ -336,14 +400,32 @@ TEST(FusedDecoder, TextsWithStatesOfTheirOwnHaveTheBitsOfEachAlone) {
       const at::Tensor z = model.decode_together(texts.next(n), states);
       EXPECT_EQ(longer.path.name, PathName::fused_decoder);
       EXPECT_EQ(longer.path.plan.text(), pair.path.plan.text());
-      for (int64_t b = 0; b < 3; ++b)
-        EXPECT_TRUE(at::equal(z[b], model.decode(texts.one(b, n), alone[b])[0]))
-            << "sequence " << b << ", token " << n;
+      for (int64_t b = 0; b < 3; ++b) {
+        const at::Tensor expected = model.decode(texts.one(b, n), alone[b])[0];
+        if (b < 2 && by_operations(pair)) {
+          EXPECT_LE(difference(z[b], expected), 1e-5) << "sequence " << b << ", token " << n;
+        } else {
+          EXPECT_TRUE(at::equal(z[b], expected)) << "sequence " << b << ", token " << n;
+        }
+      }
     }
     // One leaves; the other goes on alone.
     EXPECT_TRUE(
         at::equal(model.decode(texts.one(2, 3), longer), model.decode(texts.one(2, 3), alone[2])));
     EXPECT_EQ(pair.lengths(), (std::vector<int64_t>{12, 12}));
+  }
+}
+
+// What it says of the layers whose attention the walk computes.
+TEST(FusedDecoder, SaysWhichLayersAttendByTheWalk) {
+  for (const auto& [name, config] : walked()) {
+    if (config.lora.active()) continue;
+    const Transformer model = make(config, at::kFloat);
+    DecodeState state = model.make_decode_state(1, kTokens);
+    model.decode(tokens(1).narrow(1, 0, 1), state);
+    EXPECT_EQ(state.path.name, PathName::fused_decoder) << name;
+    const char* const layers = name == "convolutions in one layer" ? "1 of 3" : "3 of 3";
+    EXPECT_THAT(state.path.reason.text(), ::testing::HasSubstr(layers)) << name;
   }
 }
 
@@ -384,24 +466,6 @@ TEST(DecodeByLayers, SequencesOfUnequalLengthsEqualEachAlone) {
     set(c);
     all.emplace_back(name, c);
   };
-  add("convolutions", [](ModelConfig& c) {
-    c.attention.spec.multi_token.before = {.queries = 3, .keys = 3};
-    c.attention.spec.multi_token.after = {.queries = 2, .keys = 3};
-    c.attention.multi_token.init = KernelStart::uniform;
-  });
-  add("KV shifting", [](ModelConfig& c) {
-    c.attention.spec.kv_shift = {.keys = true, .values = true, .start = 0.4};
-  });
-  add("a window with sinks",
-      [](ModelConfig& c) { c.attention.spec.mask = {.window = 4, .sinks = 2}; });
-  add("soft gate", [](ModelConfig& c) {
-    c.attention.spec.focus = hard_focus();
-    c.attention.spec.focus.gate = FocusSpec::Gate::log;
-  });
-  add("potentials by chunk", [](ModelConfig& c) {
-    c.attention.spec.focus = hard_focus();
-    c.attention.spec.focus.potentials = FocusSpec::Potentials::chunk;
-  });
   add("routing", [](ModelConfig& c) { c.attention.spec.routing.clusters = 3; });
   add("performer", [](ModelConfig& c) { c.attention.spec.performer.features = 12; });
   add("interleaved", [](ModelConfig& c) { c.rope.layout = RopeLayout::interleaved; });
@@ -409,7 +473,7 @@ TEST(DecodeByLayers, SequencesOfUnequalLengthsEqualEachAlone) {
     SCOPED_TRACE(name);
     Transformer model = make(config, at::kFloat);
     model.compute().fused_decoder = false;
-    expect_each_alone(model, 1e-5, PathName::by_layers);
+    expect_each_alone(model, false, PathName::by_layers);
   }
 }
 
@@ -530,20 +594,11 @@ TEST(FusedDecoder, SaysWhyNot) {
   c.head_dim = 6;
   EXPECT_THAT(reason(c), ::testing::HasSubstr("8"));
   c = small();
-  c.attention.spec.multi_token.before = {.queries = 3, .keys = 3};
-  EXPECT_THAT(reason(c), ::testing::HasSubstr("convolution 3 x 3"));
+  c.attention.spec.routing.clusters = 3;
+  EXPECT_THAT(reason(c), ::testing::HasSubstr("routing"));
   c = small();
-  c.attention.spec.kv_shift.values = true;
-  EXPECT_THAT(reason(c), ::testing::HasSubstr("kv_shift values"));
-  c = small();
-  c.attention.spec.focus.gate = FocusSpec::Gate::log;
-  EXPECT_THAT(reason(c), ::testing::HasSubstr("focus log"));
-  c.attention.spec.focus = hard_focus();
-  c.attention.spec.focus.potentials = FocusSpec::Potentials::chunk;
-  EXPECT_THAT(reason(c), ::testing::HasSubstr("focus.potentials chunk"));
-  c = small();
-  c.attention.spec.mask = {.window = 4, .sinks = 2};
-  EXPECT_THAT(reason(c), ::testing::HasSubstr("sinks"));
+  c.attention.spec.streaming.recent = 4;
+  EXPECT_THAT(reason(c), ::testing::HasSubstr("streaming"));
   c = small();
   c.rope.layout = RopeLayout::interleaved;
   EXPECT_THAT(reason(c), ::testing::HasSubstr("interleaved"));

@@ -66,9 +66,12 @@ std::vector<StreamSpec> cache_streams(const AttentionSpec& given, at::ScalarType
 int64_t cache_bytes(const std::vector<StreamSpec>& streams, int64_t batch, int64_t capacity) {
   int64_t total = 0;
   for (const StreamSpec& spec : streams) {
-    int64_t bytes = static_cast<int64_t>(at::elementSize(spec.dtype));
-    for (const int64_t n : rows_shape(spec, batch, resting_rows(spec, capacity))) bytes *= n;
-    total += HugePages::padded(bytes);
+    const auto bytes = [&](int64_t rows) {
+      int64_t all = static_cast<int64_t>(at::elementSize(spec.dtype));
+      for (const int64_t n : rows_shape(spec, batch, rows)) all *= n;
+      return all;
+    };
+    total += bytes(spec.keep_first) + HugePages::padded(bytes(resting_rows(spec, capacity)));
   }
   return total;
 }

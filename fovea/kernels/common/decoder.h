@@ -79,6 +79,8 @@ struct DecoderLayer {
   TokenTemperature temperature;
   ScoreParameters rule;  ///< without tau, dropout and gate
   TokenGroups groups;
+  /// Attention is the caller's (LayerStep::own); temperature, rule and groups have no use.
+  bool own_attention = false;
 };
 
 struct DecoderModel {
@@ -105,6 +107,17 @@ struct KeyChoice {
   void (*keep)(void* object) = nullptr;
 };
 
+/// Attention that the caller computes, between a layer's heads and its output projection. The
+/// token's keys and values stand where LayerStep::caches say; how long they stay is the caller's
+/// matter.
+template <class T>
+struct OwnAttention {
+  void* object = nullptr;
+  /// y: the input of the layer's attention [sequences, width]; q and out [sequences, heads,
+  /// head_dim], queries normed and rotated. Called by the thread that called run(), alone.
+  void (*attend)(void* object, const T* y, const T* q, T* out) = nullptr;
+};
+
 /// One sequence in the cache of a layer.
 struct SequenceStep {
   int64_t first = 0;                  ///< row of the buffer that is key 0 of the sequence
@@ -123,7 +136,8 @@ template <class T>
 struct LayerStep {
   std::span<const SequenceCache<T>> caches;  ///< of each sequence
   std::span<const SequenceStep> sequences;
-  KeyChoice choice;  ///< with groups
+  KeyChoice choice;     ///< with groups
+  OwnAttention<T> own;  ///< with own_attention
 };
 
 /// The next token of every sequence; their lengths may differ.

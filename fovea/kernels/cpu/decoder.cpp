@@ -125,30 +125,74 @@ class Decoder<T>::Impl {
   void run(const DecoderStep<T>& step) {
     check(step);
     prepare(step);
-    Team::run(parallel_, [&](Team::Member& team) {
-      const FloatBuffer scratch(attention_.front().work.scratch_floats());
-      for (int64_t l = 0; l < std::ssize(p_.layers); ++l) {
-        const Layer& layer = p_.layers[l];
-        const Decode<T>& attention = attention_[l].work;
-        team.each(slices_, [&](int64_t n) { project(l, n); });
-        if (layer.head_norm == HeadNorm::all_rms)
-          team.each(2 * rows_, [&](int64_t n) { norm_all_heads(layer, n); });
-        // One more piece of work where keys are chosen.
-        const int64_t choices = layer.groups.present() ? 1 : 0;
-        team.each(rows_ * all_heads_ + choices,
-                  [&](int64_t n) { n < choices ? choose_keys(l) : place_head(l, n - choices); });
-        team.each(slices_, [&](int64_t n) { attention.attend_slice(n, slices_, scratch.data()); });
-        team.each(rows_ * p_.heads + choices,
-                  [&](int64_t n) { n < choices ? keep(l) : finish_head(attention, n - choices); });
-        team.each(slices_, [&](int64_t n) { multiply(heads_out_, q_width_, layer.o, mixed_, n); });
-        team.each(slices_, [&](int64_t n) { feed(layer, n); });
-        team.each(slices_, [&](int64_t n) { multiply(inner_, p_.ffn_width, layer.down, ffn_, n); });
+    // A team walks from behind one attention of the caller up to the next, or to the logits.
+    const int64_t count = std::ssize(p_.layers);
+    for (int64_t from = -1; from < count;) {
+      const int64_t to = next_own_attention(from + 1);
+      Team::run(parallel_, [&](Team::Member& team) {
+        const FloatBuffer scratch(attention_.front().work.scratch_floats());
+        if (from >= 0) leave_attention(team, from);
+        for (int64_t l = from + 1; l < to; ++l) {
+          enter_attention(team, l);
+          attend(team, l, scratch.data());
+          leave_attention(team, l);
+        }
+        if (to < count) {
+          enter_attention(team, to);
+        } else {
+          team.each(slices_, [&](int64_t n) { find_logits(n); });
+        }
+      });
+      if (to < count) {
+        const OwnAttention<T>& own = step.layers[to].own;
+        own.attend(own.object, buffers_.front().attention_input, q_.data(), out_.data());
       }
-      team.each(slices_, [&](int64_t n) { find_logits(n); });
-    });
+      from = to;
+    }
   }
 
  private:
+  int64_t next_own_attention(int64_t l) const {
+    while (l < std::ssize(p_.layers) && !p_.layers[l].own_attention) ++l;
+    return l;
+  }
+
+  // Queries, keys and values of a layer.
+  void enter_attention(Team::Member& team, int64_t l) {
+    const Layer& layer = p_.layers[l];
+    team.each(slices_, [&](int64_t n) { project(l, n); });
+    if (layer.head_norm == HeadNorm::all_rms)
+      team.each(2 * rows_, [&](int64_t n) { norm_all_heads(layer, n); });
+    const int64_t choices = keys_are_chosen(layer);
+    team.each(rows_ * all_heads_ + choices,
+              [&](int64_t n) { n < choices ? choose_keys(l) : place_head(l, n - choices); });
+  }
+
+  // One more piece of work where keys are chosen.
+  static int64_t keys_are_chosen(const Layer& layer) { return layer.groups.present() ? 1 : 0; }
+
+  void attend(Team::Member& team, int64_t l, float* scratch) {
+    const Decode<T>& attention = attention_[l].work;
+    const int64_t choices = keys_are_chosen(p_.layers[l]);
+    team.each(slices_, [&](int64_t n) { attention.attend_slice(n, slices_, scratch); });
+    team.each(rows_ * p_.heads + choices,
+              [&](int64_t n) { n < choices ? keep(l) : finish_head(attention, n - choices); });
+  }
+
+  // The rest of the layer.
+  void leave_attention(Team::Member& team, int64_t l) {
+    const Layer& layer = p_.layers[l];
+    if (layer.own_attention)
+      team.each(slices_, [&](int64_t n) {
+        const int64_t all = rows_ * q_width_, begin = all * n / slices_;
+        table_.widen(out_.data() + begin, all * (n + 1) / slices_ - begin,
+                     heads_out_.data() + begin);
+      });
+    team.each(slices_, [&](int64_t n) { multiply(heads_out_, q_width_, layer.o, mixed_, n); });
+    team.each(slices_, [&](int64_t n) { feed(layer, n); });
+    team.each(slices_, [&](int64_t n) { multiply(inner_, p_.ffn_width, layer.down, ffn_, n); });
+  }
+
   void check(const DecoderStep<T>& step) const {
     const auto given = [](const auto& x) { return std::ssize(x); };
     require<ShapeError>(given(step.positions) == rows_ && given(step.layers) == given(p_.layers),
@@ -159,6 +203,9 @@ class Decoder<T>::Impl {
                           "decoder", "expected {} sequences in every layer; got {} with {} caches",
                           rows_, layer.sequences.size(), layer.caches.size());
     }
+    for (size_t l = 0; l < p_.layers.size(); ++l)
+      require<ShapeError>(!p_.layers[l].own_attention || step.layers[l].own.attend != nullptr,
+                          "decoder", "expected the attention of layer {}; got none", l);
   }
 
   int64_t weights_of_a_layer() const {
@@ -183,6 +230,7 @@ class Decoder<T>::Impl {
     step_ = &step;
     int64_t part_floats = 0;
     for (size_t l = 0; l < attention_.size(); ++l) {
+      if (p_.layers[l].own_attention) continue;
       attention_[l].read(step.layers[l]);
       part_floats = std::max(part_floats, attention_[l].work.part_floats());
     }
@@ -313,7 +361,7 @@ class Decoder<T>::Impl {
     run_slice(three, n, slices_);
     if (layer.groups.present()) {
       find_features(layer.groups, s, n);
-    } else {
+    } else if (!layer.own_attention) {
       attention_[l].work.prefetch_slice(n, slices_);
     }
   }
