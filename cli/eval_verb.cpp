@@ -205,16 +205,17 @@ Verb add_eval_verb(Command& app, Globals& globals) {
   verb->add_option("--rows", options->rows, "windows computed at a time")
       ->check(in_range({1, ranges::kMostRows}));
   verb->add_option("--focus", options->focus,
-                   "models with Focus: configured, hard, off, random (groups), window (local pairs "
-                   "alone)");
-  verb->add_option("--top-k", options->top_k, "groups of a token under --focus hard or random")
+                   "models with Focus: configured, hard, off; random (groups), hash (groups by the "
+                   "token), window (local pairs alone)");
+  verb->add_option("--top-k", options->top_k,
+                   "groups of a token under --focus hard, random or hash")
       ->check(in_range({0, 64}));
   verb->add_option("--sinks", options->sinks,
                    "first tokens of a document that everyone sees under Focus; -1 = the model's")
       ->check(in_range({-1, ranges::kMostPositions}));
   verb->add_flag("--retention", options->retention,
                  "models with Focus: every --top-k, beside a window with sinks that keeps as many "
-                 "pairs, and random groups");
+                 "pairs, random groups and groups by a hash of the token");
   add_weights_option(*verb, options->weights);
   add_change_options(*verb, options->change);
   verb->add_option("--copy", options->copy,

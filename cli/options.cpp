@@ -119,7 +119,7 @@ void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
                       "this model has no Focus, so its tokens have no groups; got {}", top_k);
   require<UsageError>(top_k >= 0 && top_k <= groups, top_k_option,
                       "expected 1 to the model's {} groups; got {}", groups, top_k);
-  const bool hard = compute.focus == FocusMode::hard || compute.focus == FocusMode::random ||
+  const bool hard = has_hard_groups(compute.focus) ||
                     (compute.focus == FocusMode::configured &&
                      model.config().attention.spec.focus.gate == FocusSpec::Gate::hard);
   require<UsageError>(top_k == 0 || hard, top_k_option,

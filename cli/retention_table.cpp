@@ -32,6 +32,7 @@ void print_retention(const RetentionResult& r) {
     if (row.full) break;  // larger ones are no other
     add(fmt::format("  window {} and sinks", row.window), row.windowed, false);
     add("  random groups", row.random, true);
+    add("  groups by hash of token", row.hashed, true);
   }
   print(table.render(stdout_width()));
   print(fmt::format("\nwindow {} tokens, stride {}; local: {} tokens and {} sinks\n",

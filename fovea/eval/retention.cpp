@@ -129,6 +129,7 @@ RetentionResult measure_retention(
           measure.score(FocusMode::window, {.window = row.window}, label + ", window",
                         window_of_pairs(2 * options.copy + 1, row.trained.pairs, result.sinks));
       row.random = measure.score(FocusMode::random, {.top_k = k}, label + ", random groups");
+      row.hashed = measure.score(FocusMode::hash, {.top_k = k}, label + ", hash groups");
     }
     result.rows.push_back(row);
   }
@@ -149,6 +150,7 @@ Json RetentionResult::to_json() const {
       line["windowed"] = score_json(row.windowed, copy);
       line["windowed"]["window"] = row.window;
       line["random"] = score_json(row.random, copy);
+      line["hashed"] = score_json(row.hashed, copy);
     }
     json["rows"].push_back(std::move(line));
   }

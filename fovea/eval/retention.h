@@ -1,6 +1,6 @@
 // Retention: what hard Focus keeps of a model's predictions for every number of groups a token,
-// beside a window with sinks that keeps as many pairs, and as many random groups a token, which
-// keep fewer pairs (spec 11.7, U-26).
+// beside a window with sinks that keeps as many pairs, and as many groups a token at random and by
+// a hash of it, which keep fewer pairs (spec 11.7, U-26).
 //
 // Plain perplexity rewards nearness; the copy score is where distant pairs matter most.
 //
@@ -37,8 +37,9 @@ struct RetentionScore {
 struct RetentionRow {
   int64_t top_k = 0;
   bool full = false;  ///< 2k > K: any two tokens meet, so this is full attention (U-13)
-  RetentionScore trained, windowed, random;  ///< the last two are not measured where `full`
-  int64_t window = 0;                        ///< W of `windowed`: the least that keeps as many
+  RetentionScore trained;
+  RetentionScore windowed, random, hashed;  ///< not measured where `full`
+  int64_t window = 0;                       ///< W of `windowed`: the least that keeps as many
 };
 
 struct RetentionResult {

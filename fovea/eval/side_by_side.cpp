@@ -192,10 +192,7 @@ class SideBySide {
   static std::optional<double> pairs_of(const Transformer& model, const ScoreResult& text,
                                         int64_t length) {
     const FocusMode focus = model.compute().focus;
-    const bool counted =
-        model.has("focus") &&
-        (focus == FocusMode::hard || focus == FocusMode::random || focus == FocusMode::window);
-    if (counted) return text.pairs_kept;
+    if (model.has("focus") && prunes_pairs(focus)) return text.pairs_kept;
     if (model.has("focus") && focus == FocusMode::off) return 1.0;
     return masked_pairs(model.config(), length);
   }
@@ -276,8 +273,9 @@ void AttentionSystem::describe(FieldVisitor& v) {
   v.texts({"adapters", "folders of PEFT or of fovea retrofit"}, adapters);
   v.texts({"attention", "keys of model.attention: mask.window=512"}, attention);
   v.choice({"focus", "how layers with Focus attend"}, focus);
-  v.integer({"top_k", "groups of a token under focus hard or random; 0 = the model's", {0, 64}},
-            top_k);
+  v.integer(
+      {"top_k", "groups of a token under focus hard, random or hash; 0 = the model's", {0, 64}},
+      top_k);
   v.text({"pairs_of",
           "an earlier system: mask.window, or mask.stride where mask.sparsity is "
           "strided, is chosen for as many pairs"},

@@ -165,6 +165,7 @@ RetrofitPage page_of(const RetrofitOptions& options, const RetrofitResult& resul
       add("trained groups", k, row.trained);
       add("window and sinks", fmt::format("window {} and sinks", row.window), row.windowed);
       add("random groups", k + ", random groups", row.random);
+      add("hash groups", k + ", hash groups", row.hashed);
     }
   } else {
     for (const RetrofitScore* s : {&result.before, &result.after})

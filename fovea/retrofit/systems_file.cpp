@@ -39,8 +39,9 @@ std::string retrofit_systems(const std::filesystem::path& adapter, const ModelCo
         "  - name: strided as top-{0}\n    attention: [mask.sparsity=strided, mask.window={1}, "
         "mask.stride=1]\n    pairs_of: top-{0}\n",
         k, std::max<int64_t>(1, std::min<int64_t>(focus.window, 16)));
-    text += fmt::format("  - name: random groups, top-{0}\n{1}    focus: random\n    top_k: {0}\n",
-                        k, on);
+    for (const char* const mode : {"random", "hash"})
+      text += fmt::format("  - name: {2} groups, top-{0}\n{1}    focus: {2}\n    top_k: {0}\n", k,
+                          on, mode);
   }
   return text;
 }

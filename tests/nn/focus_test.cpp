@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <map>
 
 #include "fovea/attention/mechanisms/sinkhorn.h"
@@ -308,6 +309,31 @@ TEST(FocusModel, RandomGroupsAndOtherTopKsChangeThePairsKept) {
   DecodeState state = model.make_decode_state(1, 4);
   EXPECT_ERROR(UnsupportedError,
                model.decode(input.tokens_bt.narrow(0, 0, 1).narrow(1, 0, 2), state), "random");
+}
+
+// Groups by a hash keep pairs of the same token, and as many others as random ones.
+TEST(FocusModel, HashGroupsFollowTheTokenAndTheLayer) {
+  const at::Tensor tokens = at::arange(4000).remainder(1000).view({4, 1000});
+  for (const int64_t k : {1, 2}) {
+    const at::Tensor members = hashed_members(tokens, 8, k, 1);
+    EXPECT_TRUE(members[0].equal(members[3]));
+    EXPECT_FALSE(members.equal(hashed_members(tokens, 8, k, 2)));
+    const at::Tensor share = members[0].unsqueeze(0).bitwise_and(members[0].unsqueeze(1)).ne(0);
+    EXPECT_NEAR(share.to(at::kDouble).mean().item<double>(), expected_pairs(8, k), 0.02);
+    int64_t bits = 0;
+    for (int64_t n = 0; n < 1000; ++n)
+      bits += std::popcount(static_cast<uint64_t>(members[0][n].item<int64_t>()));
+    EXPECT_EQ(bits, 1000 * k);
+  }
+  Transformer model(focused().resolved(kVocab), 3);
+  const ModelInput input = batch(1);
+  model.compute().focus = FocusMode::hash;
+  const PairsKept kept = forward(model, input).focus[0].pairs;
+  EXPECT_GT(kept.distant, 0.0);
+  EXPECT_LT(kept.all, 1.0);
+  DecodeState state = model.make_decode_state(1, 4);
+  EXPECT_ERROR(UnsupportedError,
+               model.decode(input.tokens_bt.narrow(0, 0, 1).narrow(1, 0, 2), state), "hash");
 }
 
 // Table 8: stop-gradient on inputs closes the way into the residual stream.

@@ -131,16 +131,17 @@ TEST_F(Retrofit, WritesTheSystemsThatItIsComparedWith) {
   const AttentionSystems systems = read_attention_systems(folder_ / "out/systems.yaml");
   std::vector<std::string> names;
   for (const AttentionSystem& system : systems.systems) names.push_back(system.name);
-  EXPECT_THAT(names, ::testing::ElementsAre(
-                         "full attention", "soft groups", "top-1", "window and sinks as top-1",
-                         "strided as top-1", "random groups, top-1", "top-2",
-                         "window and sinks as top-2", "strided as top-2", "random groups, top-2"));
+  EXPECT_THAT(names, ::testing::ElementsAre("full attention", "soft groups", "top-1",
+                                            "window and sinks as top-1", "strided as top-1",
+                                            "random groups, top-1", "hash groups, top-1", "top-2",
+                                            "window and sinks as top-2", "strided as top-2",
+                                            "random groups, top-2", "hash groups, top-2"));
   std::string text;
   for (int i = 0; i < 64; ++i) text += static_cast<char>('a' + i * i % 23);
   const SideBySideResult table =
       compare_attentions(systems, std::vector<ScoreDocument>{{"s", text}},
                          {.model = resolve_model_folder(folder_ / "base"), .lengths = {16}});
-  ASSERT_EQ(table.rows.size(), 10U);
+  ASSERT_EQ(table.rows.size(), 12U);
   EXPECT_DOUBLE_EQ(table.rows[0].scores[0].pairs.value(), 1.0);
   EXPECT_LT(table.rows[2].scores[0].pairs.value(), 1.0);
   EXPECT_NEAR(table.rows[3].scores[0].pairs.value(), table.rows[2].scores[0].pairs.value(), 0.08);

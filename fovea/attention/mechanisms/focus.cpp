@@ -156,6 +156,17 @@ at::Tensor random_members(at::IntArrayRef sizes, int64_t groups, int64_t top_k, 
   return top_members(scores, top_k);
 }
 
+at::Tensor hashed_members(const at::Tensor& tokens, int64_t groups, int64_t top_k, uint64_t seed) {
+  const at::Tensor ids = tokens.cpu().contiguous();
+  at::Tensor scores = at::empty({ids.numel(), groups}, at::kDouble);
+  double* data = scores.mutable_data_ptr<double>();
+  for (int64_t n = 0; n < ids.numel(); ++n) {
+    Rng rng(mix_seed(seed, static_cast<uint64_t>(ids.const_data_ptr<int64_t>()[n])));
+    for (int64_t k = 0; k < groups; ++k) *data++ = rng.uniform();
+  }
+  return top_members(scores, top_k).view(ids.sizes()).to(tokens.device());
+}
+
 at::Tensor focus_local(const FocusSpec& spec, const Places& places) {
   const at::Tensor near = distances(places) < spec.window;
   const at::Tensor sink = places.key_positions_bs.unsqueeze(1) < spec.sinks;

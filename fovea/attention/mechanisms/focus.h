@@ -117,6 +117,9 @@ at::Tensor top_members(const at::Tensor& scores, int64_t top_k);
 /// Memberships of tokens that choose k of K groups at random: a baseline (U-26). Such groups are
 /// equally large, so they keep fewer pairs than trained ones of other sizes.
 at::Tensor random_members(at::IntArrayRef sizes, int64_t groups, int64_t top_k, uint64_t seed);
+/// The same by a hash of the token (int64, any shape): a token has the same groups wherever it
+/// stands.
+at::Tensor hashed_members(const at::Tensor& tokens, int64_t groups, int64_t top_k, uint64_t seed);
 
 /// Pairs that the gate leaves alone: i - j < window or j is a sink, [b or 1, 1, t, s] bool. Whether
 /// they are allowed is another question.

@@ -83,10 +83,12 @@ LayerGroups groups_of(const LayerStep& step, const PassContext& pass, FocusMode 
   out.groups =
       group_tokens(spec, out.scores_btk,
                    step.keys.potentials(spec, out.scores_btk, pass.attention, focus.potentials));
+  const auto seed = static_cast<uint64_t>(step.layer.spec.depth);
   if (mode == FocusMode::random)
-    out.groups.members_bt = random_members({y.size(0), y.size(1)}, spec.groups, spec.top_k,
-                                           static_cast<uint64_t>(step.layer.spec.depth))
-                                .to(y.device());
+    out.groups.members_bt =
+        random_members({y.size(0), y.size(1)}, spec.groups, spec.top_k, seed).to(y.device());
+  if (mode == FocusMode::hash)
+    out.groups.members_bt = hashed_members(pass.tokens_bt, spec.groups, spec.top_k, seed);
   if (mode == FocusMode::window) out.groups.members_bt = at::zeros_like(out.groups.members_bt);
   return out;
 }

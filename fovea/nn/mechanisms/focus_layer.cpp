@@ -95,9 +95,14 @@ LayerFocus add_focus(ParameterRegistry& registry, const AttentionSpec& spec,
 }
 
 std::span<const std::string_view> enum_names(FocusMode) {
-  static constexpr std::string_view names[] = {"configured", "straight_through", "hard",
-                                               "off",        "random",           "window"};
+  static constexpr std::string_view names[] = {"configured", "straight_through", "hard", "off",
+                                               "random",     "window",           "hash"};
   return names;
+}
+
+bool prunes_pairs(FocusMode mode) {
+  return mode == FocusMode::hard || mode == FocusMode::random || mode == FocusMode::window ||
+         mode == FocusMode::hash;
 }
 
 AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode, const FocusChange& change) {
@@ -113,6 +118,7 @@ AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode, const FocusChange
       break;
     case FocusMode::hard:
     case FocusMode::random:
+    case FocusMode::hash:
       spec.focus.gate = Gate::hard;
       break;
     case FocusMode::window:  // nobody is a member of anything, so no rule about 2k > K applies
@@ -146,8 +152,7 @@ FocusObservation observation_of(const AttentionSpec& spec, const FocusSettings& 
   seen.potentials_k = sinkhorn_potentials(scores, spec.focus.rounds);
   seen.statistics =
       focus_statistics(focus.parameters(), groups.features_btg, groups.groups.groups_btk);
-  if (mode == FocusMode::hard || mode == FocusMode::random || mode == FocusMode::window)
-    seen.pairs = pairs_kept(spec.focus, groups.groups.members_bt, context);
+  if (prunes_pairs(mode)) seen.pairs = pairs_kept(spec.focus, groups.groups.members_bt, context);
   if (settings.centroid_decay > 0.0) {
     seen.sums_kg = at::matmul(g.t(), z);
     seen.masses_k = g.sum(0);

@@ -21,10 +21,20 @@ namespace fovea {
 
 /// How layers with Focus behave, whatever gate they train: as configured; with the hard rule and
 /// the gradient of the soft one; with the hard rule; as if they had none; with the hard rule and as
-/// many groups a token, but random ones; with the local pairs alone, a window and the sinks. The
-/// last two are the baselines of U-26.
-enum class FocusMode { configured, straight_through, hard, off, random, window };
+/// many groups a token, but random ones; with the local pairs alone, a window and the sinks; with
+/// groups by a hash of the token, always the same for the same one. The last three are baselines
+/// (U-26).
+enum class FocusMode { configured, straight_through, hard, off, random, window, hash };
 std::span<const std::string_view> enum_names(FocusMode);
+
+/// Whether layers attend by the hard rule alone, so that pairs are dropped.
+bool prunes_pairs(FocusMode mode);
+/// Whether tokens have groups there, of which a number may be chosen.
+inline bool has_hard_groups(FocusMode mode) {
+  return prunes_pairs(mode) && mode != FocusMode::window;
+}
+/// Whether groups are no model's own: of scoring, without decoding.
+inline bool is_baseline(FocusMode mode) { return prunes_pairs(mode) && mode != FocusMode::hard; }
 
 /// What scoring and inference change about the rule of all layers with Focus.
 struct FocusChange {
@@ -42,7 +52,7 @@ struct FocusObservation {
   at::Tensor sums_kg, masses_k;  ///< sum of g_ik z_i and of g_ik, where centroids follow
   at::Tensor sample_ng;          ///< z of some tokens, where centroids restart
   FocusStatistics statistics;
-  PairsKept pairs;  ///< of the hard rule; counted in modes `hard`, `random` and `window`
+  PairsKept pairs;  ///< of the hard rule; counted where the mode prunes_pairs()
   PathTaken path;   ///< of the layer's attention
 
   bool defined() const { return potentials_k.defined(); }
