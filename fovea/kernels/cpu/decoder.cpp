@@ -129,6 +129,7 @@ class Decoder<T>::Impl {
     const int64_t count = std::ssize(p_.layers);
     for (int64_t from = -1; from < count;) {
       const int64_t to = next_own_attention(from + 1);
+      place_parts();
       Team::run(parallel_, [&](Team::Member& team) {
         const FloatBuffer scratch(attention_.front().work.scratch_floats());
         if (from >= 0) leave_attention(team, from);
@@ -228,17 +229,21 @@ class Decoder<T>::Impl {
   // The step's cache, and the memory of all threads.
   void prepare(const DecoderStep<T>& step) {
     step_ = &step;
-    int64_t part_floats = 0;
+    part_floats_ = 0;
     for (size_t l = 0; l < attention_.size(); ++l) {
       if (p_.layers[l].own_attention) continue;
       attention_[l].read(step.layers[l]);
-      part_floats = std::max(part_floats, attention_[l].work.part_floats());
+      part_floats_ = std::max(part_floats_, attention_[l].work.part_floats());
     }
-    float* const parts = packed_memory(part_floats);
-    for (LayerAttention<T>& a : attention_) a.work.write_parts_to(parts);
     const int64_t slices = parallel_ ? omp_get_max_threads() : 1;
     if (slices != slices_) make_slices(slices);
     for (ThreadBuffers<T>& s : buffers_) std::copy_n(step.x, s.x.size(), s.x.begin());
+  }
+
+  // Attention of the caller may use, and move, the memory that this thread's kernels share.
+  void place_parts() {
+    float* const parts = packed_memory(part_floats_);
+    for (LayerAttention<T>& a : attention_) a.work.write_parts_to(parts);
   }
 
   void make_slices(int64_t slices) {
@@ -522,7 +527,7 @@ class Decoder<T>::Impl {
   // first-level cache.
   const int64_t inner_stride_;
   const bool parallel_;
-  int64_t slices_ = 0, most_features_ = 0;
+  int64_t slices_ = 0, most_features_ = 0, part_floats_ = 0;
   const DecoderStep<T>* step_ = nullptr;
   const DecoderTable<T>& table_ = decoder_table<T>();
   const ElementwiseTable<T>& rows_table_ = elementwise_table<T>();
