@@ -25,6 +25,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = pathlib.Path(os.environ.get("FOVEA_PROGRAM", ROOT / "build/bin/fovea"))
 PAGE = ROOT / "docs/support.md"
 BEGIN, END = "<!-- made by make support: begin -->\n", "<!-- end -->\n"
+def fused_decoder(answer: dict | None) -> str:
+    if answer is None or answer["decode"] != "fused decoder":
+        return "no"
+    return "around" if "by single operations" in answer.get("decode_reason", "") else "yes"
+
+
 HEAD = "| setting | train | decode | fused CPU | fused decoder | GPU | export | |\n|---|---|---|---|---|---|---|---|\n"
 
 A = "model.attention."
@@ -115,9 +121,9 @@ def cells(overrides: list[str]) -> list[str]:
         if answer(lambda: fovea(folder, "train", "recipe.yaml", "--quiet", *overrides)) is None:
             return ["no"] * 6
         path = path_of(folder)
-        decode = answer(lambda: json.loads(fovea(folder, "generate", "run", "line", "--max-tokens", "4", "--json"))["decode"])
+        decode = answer(lambda: json.loads(fovea(folder, "generate", "run", "line", "--max-tokens", "4", "--json")))
         ours = "yes" if path.startswith("fused") else "grouped" if path.startswith("grouped") else "no"
-        return ["yes", "no" if decode is None else "yes", ours, "yes" if decode == "fused decoder" else "no", "torch",
+        return ["yes", "no" if decode is None else "yes", ours, fused_decoder(decode), "torch",
                 exported(folder)]
 
 

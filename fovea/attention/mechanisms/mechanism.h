@@ -70,12 +70,12 @@ struct Mechanism {
   /// Adds the streams that decoding needs; `keys` is the stream of the keys.
   void (*add_streams)(const AttentionSpec& spec, const StreamSpec& keys,
                       std::vector<StreamSpec>& all) = nullptr;
-  /// Why the fused decoder cannot have it; null: it has none of it.
+  /// Why the fused decoder's kernels lack it, so that the walk attends; null: they lack all of it.
   std::optional<std::string> (*why_not_fused_decoder)(const AttentionSpec& spec) = nullptr;
   std::span<const MechanismSetting> settings = {};
 };
 
-/// For mechanisms that the fused decoder has whole.
+/// For mechanisms that the fused decoder's kernels have whole.
 inline std::optional<std::string> in_fused_decoder(const AttentionSpec&) { return std::nullopt; }
 
 /// All of them, in the order of their keys.
@@ -91,7 +91,7 @@ void add_mechanism_streams(const AttentionSpec& spec, const StreamSpec& keys,
 /// The keys and values that stages read (Mechanism::rewrite_keys).
 void rewrite_keys(AttentionCall& call, AttentionCache* cache);
 
-/// The first mechanism that the fused decoder lacks.
+/// The first mechanism that the fused decoder's kernels lack.
 std::optional<std::string> why_not_fused_decoder(const AttentionSpec& spec);
 
 /// ShapeError unless the tensors of a call are those that its spec wants.
