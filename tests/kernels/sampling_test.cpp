@@ -175,6 +175,63 @@ TEST(SampledWeights, OfNumbersThatAreNotFiniteReadTheCurveOnly) {
   }
 }
 
+// Rows with centres of their own: pairs whose hashes are the same in two tables or more.
+TEST(FindCollisions, CountTheTablesOfEveryPairForEveryInstructionSet) {
+  for (const int64_t bits : {1, 3, 10}) {
+    for (const int64_t heads : {1, 2, 3, 5}) {
+      const int64_t count = 7, rows = 19, keys = 70, pitch = 96, hashes = count * bits;
+      const std::vector<float> of_keys = normal(hashes * pitch, 1),
+                               of_centres = normal(rows * hashes, 2);
+      std::vector<int32_t> of_queries;
+      Rng rng(3);
+      for (int64_t n = 0; n < heads * rows * hashes; ++n)
+        of_queries.push_back(rng.below(2) == 1 ? -1 : 0);
+      std::vector<int64_t> ends;
+      for (int64_t row = 0; row < rows; ++row) ends.push_back(row * 5 % (keys + 1));
+      std::vector<uint8_t> twice(static_cast<size_t>(heads * rows * pitch), 9);
+      const CentredHashes pairs{.tables = count,
+                                .bits = bits,
+                                .heads = heads,
+                                .rows = rows,
+                                .of_keys = of_keys.data(),
+                                .pitch = pitch,
+                                .of_centres = of_centres.data(),
+                                .of_queries = of_queries.data(),
+                                .ends = ends.data(),
+                                .twice = twice.data()};
+      std::vector<uint8_t> expected(twice.size(), 0);
+      for (int64_t h = 0; h < heads; ++h) {
+        for (int64_t row = 0; row < rows; ++row) {
+          for (int64_t j = 0; j < ends[row]; ++j) {
+            int64_t met = 0;
+            for (int64_t l = 0; l < count; ++l) {
+              bool same = true;
+              for (int64_t n = l * bits; n < (l + 1) * bits; ++n)
+                same &= (of_keys[n * pitch + j] > of_centres[row * hashes + n]) ==
+                        (of_queries[(h * rows + row) * hashes + n] != 0);
+              met += same ? 1 : 0;
+            }
+            expected[(h * rows + row) * pitch + j] = met >= 2 ? 1 : 0;
+          }
+        }
+      }
+      find_collisions(pairs);
+      EXPECT_EQ(twice, expected) << bits << " " << heads;
+      for (const SamplingTable* table : tables()) {
+        for (int64_t row = 0; row < rows; ++row) {
+          table->collisions(pairs, row, 32);
+          for (int64_t h = 0; h < heads; ++h) {
+            for (int64_t j = 32; j < std::clamp<int64_t>(ends[row], 32, 64); ++j) {
+              const size_t at = static_cast<size_t>((h * rows + row) * pitch + j);
+              ASSERT_EQ(twice[at], expected[at]);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 /// Tables over keys whose hashes are given, [tables][keys].
 struct MadeTables {
   std::vector<int32_t> offsets, entries, hashes;

@@ -18,6 +18,7 @@
 #include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
+#include "fovea/kernels/cpu/sampling.h"
 
 namespace fovea {
 namespace {
@@ -117,6 +118,43 @@ at::Tensor centred_cosines(const at::Tensor& q_bgntd, const at::Tensor& k_bgsd,
   return (with_keys - with_centre) / lengths;
 }
 
+// Behind the last key of every row's region, [b, t].
+at::Tensor ends_of(const at::Tensor& region) {
+  const at::Tensor places = at::arange(1, region.size(3) + 1, region.options().dtype(at::kLong));
+  return (region.to(at::kLong) * places).amax(-1).squeeze(1);
+}
+
+// collides_twice() by kernels, for keys of the region alone.
+at::Tensor collisions_by_kernels(const MagicPigSpec& spec, const at::Tensor& q_bgntd,
+                                 const at::Tensor& k_bgsd, const at::Tensor& centre_bgtd,
+                                 const at::Tensor& region) {
+  const int64_t b = q_bgntd.size(0), g = q_bgntd.size(1), heads = q_bgntd.size(2),
+                t = q_bgntd.size(3), s = k_bgsd.size(2);
+  const int64_t pitch = (s + kernels::kHashPanel - 1) / kernels::kHashPanel * kernels::kHashPanel;
+  const at::Tensor directions = hash_directions(spec, k_bgsd.size(3)).to(k_bgsd.options());
+  const at::Tensor padded = at::constant_pad_nd(k_bgsd, {0, 0, 0, pitch - s});
+  const at::Tensor of_keys = at::matmul(directions, padded.transpose(2, 3)).contiguous(),
+                   of_centres = at::matmul(centre_bgtd, directions.t()).contiguous(),
+                   of_queries =
+                       at::matmul(q_bgntd, directions.t()).gt(0).to(at::kInt).neg_().contiguous(),
+                   ends_bt = ends_of(region).expand({b, t}).contiguous();
+  const at::Tensor twice = at::empty({b, g, heads, t, pitch}, at::kByte);
+  for (int64_t n = 0; n < b * g; ++n) {
+    const auto part = [&](const at::Tensor& x) { return x.flatten(0, 1)[n]; };
+    kernels::find_collisions({.tables = spec.tables,
+                              .bits = spec.bits,
+                              .heads = heads,
+                              .rows = t,
+                              .of_keys = part(of_keys).const_data_ptr<float>(),
+                              .pitch = pitch,
+                              .of_centres = part(of_centres).const_data_ptr<float>(),
+                              .of_queries = part(of_queries).const_data_ptr<int32_t>(),
+                              .ends = ends_bt[n / g].const_data_ptr<int64_t>(),
+                              .twice = part(twice).mutable_data_ptr<uint8_t>()});
+  }
+  return twice.to(at::kBool).narrow(4, 0, s);
+}
+
 // Whether at least two hashes of a query and a centred key are the same, [b, g, n, t, s].
 at::Tensor collides_twice(const MagicPigSpec& spec, const at::Tensor& q_bgntd,
                           const at::Tensor& k_bgsd, const at::Tensor& centre_bgtd) {
@@ -155,7 +193,10 @@ Selection magic_pig_selection(const SelectorRows& rows) {
   at::Tensor found;
   {
     const at::NoGradGuard no_gradient;
-    found = collides_twice(spec, grouped, k, centre).reshape({b, h, t, s});
+    const bool kernels = k.is_cpu() && k.scalar_type() == at::kFloat;
+    found = (kernels ? collisions_by_kernels(spec, grouped, k, centre, region)
+                     : collides_twice(spec, grouped, k, centre))
+                .reshape({b, h, t, s});
   }
   selection.chosen_bhts = region.logical_not().logical_or(found).logical_and(rows.allowed_b1ts);
   const at::Tensor outside = region.logical_not();

@@ -164,6 +164,28 @@ int64_t find_twice(const HashRule& rule, const HashTable& table, const int32_t* 
   return met;
 }
 
+void find_collisions(const CentredHashes& p) {
+  // A panel of keys stays in the cache for some rows.
+  constexpr int64_t kRowsOfOne = 16;
+  const int64_t panels = p.pitch / kHashPanel, parts = (p.rows + kRowsOfOne - 1) / kRowsOfOne;
+  const bool parallel = p.rows * p.pitch * p.hashes() > kParallelProducts;
+  Team::run(parallel, [&](Team::Member& team) {
+    team.each(
+        panels * parts,
+        [&](int64_t n) {
+          const int64_t begin = n / parts * kHashPanel, first = n % parts * kRowsOfOne;
+          for (int64_t row = first; row < std::min(first + kRowsOfOne, p.rows); ++row) {
+            const int64_t end = std::clamp(p.ends[row], begin, begin + kHashPanel);
+            if (end > begin) sampling_table().collisions(p, row, begin);
+            for (int64_t h = 0; h < p.heads; ++h)
+              std::fill_n(p.twice + (h * p.rows + row) * p.pitch + end, begin + kHashPanel - end,
+                          uint8_t{0});
+          }
+        },
+        Meet::no);
+  });
+}
+
 template <class T>
 void run(const SampledDecode<T>& p) {
   const int64_t items = p.sizes.batch * p.sizes.heads, d = p.sizes.head_dim;

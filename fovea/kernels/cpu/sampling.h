@@ -6,6 +6,8 @@
 //              e^(logit - top)    sampled keys with their log-weight
 //              sum of w v
 //
+// In a text every row has a centre of its own, and its hashes are compared pair by pair.
+//
 // What a head reads lies all over memory: buckets, keys and values are fetched ahead of their use.
 // Results are the same bits for any number of threads (OpenMP).
 //
@@ -45,6 +47,22 @@ void hash_rows(const HashRule& rule, const float* rows, int64_t count, int32_t* 
 int64_t find_twice(const HashRule& rule, const HashTable& table, const int32_t* hashes,
                    uint8_t* counts, int32_t* found);
 
+/// The heads of one key head, whose rows see keys from centres of their own: a hash has bit n where
+/// the key's product with direction n is above that of the row's centre.
+struct CentredHashes {
+  int64_t tables = 0, bits = 0, heads = 0, rows = 0;
+  const float* of_keys = nullptr;       ///< [tables * bits][pitch]
+  int64_t pitch = 0;                    ///< of keys, a multiple of kHashPanel
+  const float* of_centres = nullptr;    ///< [rows][tables * bits]
+  const int32_t* of_queries = nullptr;  ///< [heads][rows][tables * bits]: -1 above 0, else 0
+  const int64_t* ends = nullptr;        ///< [rows]: keys from here on are not asked for
+  uint8_t* twice = nullptr;             ///< [heads][rows][pitch]: 1, where two tables agree, or 0
+
+  int64_t hashes() const { return tables * bits; }
+};
+/// Fills `twice`, 0 for keys that are not asked for.
+void find_collisions(const CentredHashes& p);
+
 /// One head's products, sampled keys first.
 struct SampledProducts {
   float* products = nullptr;  ///< [count]: q . k; then weights e^(logit - top)
@@ -64,6 +82,8 @@ struct SamplingTable {
   /// Bit n of words[row][n / kHashPanel] = row . direction n > 0; words: [count][panels() + 1].
   void (*signs)(const HashRule& rule, const float* rows, int64_t count, uint32_t* words);
   WeightTotal (*weights)(const SampledProducts& p);
+  /// A row against kHashPanel keys from `begin` on.
+  void (*collisions)(const CentredHashes& p, int64_t row, int64_t begin);
 };
 /// That of chosen_isa().
 const SamplingTable& sampling_table();

@@ -96,7 +96,54 @@ inline WeightTotal sampled_weights(const SampledProducts& p) {
   return {.top = top, .total = total};
 }
 
-constexpr SamplingTable kSampling{signs, sampled_weights};
+// Vectors of keys at a time: the registers hold three words a vector and head.
+constexpr int64_t kAskedVectors = kLanes == 16 ? 2 : 1;
+
+template <int64_t heads>
+FOVEA_INLINE void collide(const CentredHashes& p, int64_t row, int64_t head, int64_t begin) {
+  const int64_t hashes = p.hashes();
+  const float* const centre = p.of_centres + row * hashes;
+  const int32_t* const query = p.of_queries + (head * p.rows + row) * hashes;
+  const int64_t next_head = p.rows * hashes;
+  for (int64_t j = begin; j < begin + kHashPanel; j += kAskedVectors * kLanes) {
+    Int once[heads][kAskedVectors] = {}, twice[heads][kAskedVectors] = {};
+    for (int64_t n = 0; n < hashes;) {
+      Int differ[heads][kAskedVectors] = {};
+      for (const int64_t end = n + p.bits; n < end; ++n) {
+        Int side[kAskedVectors];
+        for (int64_t v = 0; v < kAskedVectors; ++v)
+          side[v] = load(p.of_keys + n * p.pitch + j + v * kLanes) > broadcast(centre[n]);
+        for (int64_t h = 0; h < heads; ++h) {
+          const Int wanted = broadcast(query[h * next_head + n]);
+          for (int64_t v = 0; v < kAskedVectors; ++v) differ[h][v] |= side[v] ^ wanted;
+        }
+      }
+      for (int64_t h = 0; h < heads; ++h) {
+        for (int64_t v = 0; v < kAskedVectors; ++v) {
+          twice[h][v] |= once[h][v] & ~differ[h][v];
+          once[h][v] |= ~differ[h][v];
+        }
+      }
+    }
+    for (int64_t h = 0; h < heads; ++h) {
+      uint8_t* const to = p.twice + ((head + h) * p.rows + row) * p.pitch + j;
+      for (int64_t v = 0; v < kAskedVectors; ++v) {
+        for (int64_t i = 0; i < kLanes; ++i)
+          to[v * kLanes + i] = static_cast<uint8_t>(twice[h][v][i] & 1);
+      }
+    }
+  }
+}
+
+inline void collisions(const CentredHashes& p, int64_t row, int64_t begin) {
+  static_assert(kHashPanel % (kAskedVectors * kLanes) == 0);
+  int64_t h = 0;
+  for (; h + 3 <= p.heads; h += 3) collide<3>(p, row, h, begin);
+  if (h + 2 == p.heads) collide<2>(p, row, h, begin);
+  if (h + 1 == p.heads) collide<1>(p, row, h, begin);
+}
+
+constexpr SamplingTable kSampling{signs, sampled_weights, collisions};
 
 }  // namespace
 }  // namespace fovea::kernels
