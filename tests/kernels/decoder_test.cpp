@@ -1,5 +1,6 @@
 // A whole decoder on raw pointers against the formulas in double precision, token by token (spec
-// 7), with hard Focus too (spec 11), and its bits for any number of threads and neighbours.
+// 7), with hard Focus too (spec 11) and attention of the caller, and its bits for any number of
+// threads and neighbours.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,6 +19,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
+#include "fovea/kernels/cpu/attention_driver.h"
 
 namespace fovea::kernels {
 namespace {
@@ -261,16 +264,6 @@ class Compiled {
         sin_(as<float>(m.sin)),
         head_(as<W>(m.head)) {
     const int64_t kv = s.kv_heads * s.head_dim, d = s.head_dim;
-    DecoderModel model{.width = s.width,
-                       .heads = s.heads,
-                       .kv_heads = s.kv_heads,
-                       .head_dim = d,
-                       .ffn_width = s.ffn,
-                       .rotary = d,
-                       .eps = static_cast<float>(kEps),
-                       .layers = {},
-                       .final_norm = {RowNorm::Form::rms, final_norm_.data()},
-                       .head = {.w = {head_.data(), kFormat}, .outputs = s.vocab}};
     for (const Layer& l : m.layers) {
       const std::vector<T> cache(static_cast<size_t>(count * s.tokens * kv));
       weights_.push_back({as<W>(l.q),
@@ -291,11 +284,11 @@ class Compiled {
                           cache,
                           Backwards(count, s.tokens),
                           {},
-                          {}});
+                          {},
+                          false});
       weights_.back().sequences.resize(static_cast<size_t>(count));
     }
     for (Weights& w : weights_) {
-      model.layers.push_back(layer_of(w));
       const auto rows = [&](std::vector<T>& cache, int64_t b) {
         T* const data = cache.data() + b * s.tokens * kv;
         return by_head == (b % 2 == 0) ? HeadRows<T>{data, 0, s.tokens * d, d}
@@ -305,7 +298,16 @@ class Compiled {
         w.caches.push_back({.keys = rows(w.keys, b), .values = rows(w.values, b)});
       steps_.push_back({.caches = w.caches, .sequences = w.sequences, .choice = w.choice.choice()});
     }
-    decoder_ = std::make_unique<Decoder<T>>(std::move(model), count);
+    compile();
+  }
+
+  /// Layer 0 attends by the loops of attend_first().
+  void own_first_layer() {
+    weights_.front().own = true;
+    steps_.front().own = {.object = this, .attend = [](void* object, const T*, const T* q, T* out) {
+                            static_cast<Compiled*>(object)->attend_first(q, out);
+                          }};
+    compile();
   }
 
   /// One token of each sequence.
@@ -335,7 +337,48 @@ class Compiled {
     Backwards choice;
     std::vector<SequenceStep> sequences;
     std::vector<SequenceCache<T>> caches;
+    bool own;
   };
+
+  void compile() {
+    DecoderModel model{.width = s_.width,
+                       .heads = s_.heads,
+                       .kv_heads = s_.kv_heads,
+                       .head_dim = s_.head_dim,
+                       .ffn_width = s_.ffn,
+                       .rotary = s_.head_dim,
+                       .eps = static_cast<float>(kEps),
+                       .layers = {},
+                       .final_norm = {RowNorm::Form::rms, final_norm_.data()},
+                       .head = {.w = {head_.data(), kFormat}, .outputs = s_.vocab}};
+    for (const Weights& w : weights_) model.layers.push_back(layer_of(w));
+    decoder_ = std::make_unique<Decoder<T>>(std::move(model), count_);
+  }
+
+  // Loops that also take the memory which the kernels of a thread share, and more of it every time:
+  // what the next layer kept of it would be gone.
+  void attend_first(const T* q, T* out) {
+    taken_ += int64_t{1} << 16;
+    std::fill_n(packed_memory(taken_), taken_, std::numeric_limits<float>::quiet_NaN());
+    const Weights& w = weights_.front();
+    const int64_t d = s_.head_dim;
+    for (int64_t row = 0; row < count_ * s_.heads; ++row) {
+      const int64_t b = row / s_.heads, g = row % s_.heads / (s_.heads / s_.kv_heads);
+      const SequenceCache<T>& cache = w.caches[static_cast<size_t>(b)];
+      Doubles sums(static_cast<size_t>(d));
+      double total = 0;
+      for (int64_t n = 0; n <= w.sequences[static_cast<size_t>(b)].key_row; ++n) {
+        double logit = 0;
+        for (int64_t i = 0; i < d; ++i)
+          logit += double(to_float(q[row * d + i])) * to_float(cache.keys.at(0, g, n)[i]);
+        const double weight = std::exp(logit / std::sqrt(static_cast<double>(d)));
+        total += weight;
+        for (int64_t i = 0; i < d; ++i) sums[i] += weight * to_float(cache.values.at(0, g, n)[i]);
+      }
+      for (int64_t i = 0; i < d; ++i)
+        from_float(static_cast<float>(sums[i] / total), out[row * d + i]);
+    }
+  }
 
   DecoderLayer layer_of(const Weights& w) const {
     const int64_t kv = s_.kv_heads * s_.head_dim, d = s_.head_dim;
@@ -353,7 +396,8 @@ class Compiled {
                        .down = matrix(w.down, s_.width),
                        .cos = cos_.data(),
                        .sin = sin_.data(),
-                       .rule = {.scale = 1.0f / std::sqrt(static_cast<float>(d))}};
+                       .rule = {.scale = 1.0f / std::sqrt(static_cast<float>(d))},
+                       .own_attention = w.own};
     layer.q.bias = w.q_bias.data();
     if (focus_) {
       layer.groups = {.weight = w.group_weight.data(),
@@ -370,7 +414,7 @@ class Compiled {
   }
 
   const Shape& s_;
-  int64_t count_;
+  int64_t count_, taken_ = 0;
   bool focus_;
   float scale_ = static_cast<float>(kScale);
   std::vector<float> final_norm_, cos_, sin_;
@@ -383,8 +427,9 @@ class Compiled {
 /// Logits of sequences [first, first + count), [token][sequence][vocab].
 template <class T, class W>
 std::vector<float> decoded(const Shape& s, const Model& m, int64_t first, int64_t count,
-                           bool by_head, bool focus = false) {
+                           bool by_head, bool focus = false, bool own = false) {
   Compiled<T, W> compiled(s, m, count, by_head, focus);
+  if (own) compiled.own_first_layer();
   const std::vector<T> embedded = as<T>(m.embedded);
   std::vector<float> logits;
   for (int64_t n = 0; n < s.tokens; ++n) {
@@ -398,11 +443,11 @@ std::vector<float> decoded(const Shape& s, const Model& m, int64_t first, int64_
 }
 
 template <class T, class W>
-void expect_the_formula(double tolerance, bool focus = false) {
+void expect_the_formula(double tolerance, bool focus = false, bool own = false) {
   for (const Shape& s : kShapes) {
     SCOPED_TRACE(s.name);
     const Model m = make_model(s);
-    const std::vector<float> logits = decoded<T, W>(s, m, 0, s.sequences, true, focus);
+    const std::vector<float> logits = decoded<T, W>(s, m, 0, s.sequences, true, focus, own);
     for (int64_t b = 0; b < s.sequences; ++b) {
       Formula formula(s, m, focus);
       for (int64_t n = 0; n < s.tokens; ++n) {
@@ -423,6 +468,23 @@ TEST(Decoder, EqualsTheFormulasInBfloat16) { expect_the_formula<BFloat16, BFloat
 TEST(Decoder, EqualsTheFormulasWithHardFocus) {
   expect_the_formula<float, float>(2e-5, true);
   expect_the_formula<float, BFloat16>(2e-5, true);
+}
+
+TEST(Decoder, EqualsTheFormulasWithAttentionOfTheCaller) {
+  expect_the_formula<float, float>(2e-5, false, true);
+  expect_the_formula<BFloat16, BFloat16>(0.1, false, true);
+}
+
+TEST(Decoder, RefusesAStepWithoutTheCallersAttention) {
+  std::vector<DecoderLayer> layers(1);
+  layers[0].own_attention = true;
+  Decoder<float> decoder(
+      {.width = 8, .heads = 1, .kv_heads = 1, .head_dim = 8, .ffn_width = 8, .layers = layers}, 1);
+  const int64_t position = 0;
+  const SequenceCache<float> cache;
+  const SequenceStep sequence;
+  const LayerStep<float> step{.caches = {&cache, 1}, .sequences = {&sequence, 1}};
+  EXPECT_THROW(decoder.run({.positions = {&position, 1}, .layers = {&step, 1}}), ShapeError);
 }
 
 TEST(Decoder, HasTheSameBitsForAnyThreadsNeighboursAndOrderOfTheCache) {

@@ -16,16 +16,12 @@
 
 #include "fovea/base/rng.h"
 #include "fovea/kernels/cpu/isa.h"
+#include "tests/support/normal_floats.h"
 
 namespace fovea::kernels {
 namespace {
 
-std::vector<float> normal(int64_t count, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(static_cast<size_t>(count));
-  for (float& n : x) n = static_cast<float>(rng.normal());
-  return x;
-}
+using testing::normal_floats;
 
 std::vector<const SamplingTable*> tables() {
   std::vector<const SamplingTable*> all{&sampling_scalar()};
@@ -40,9 +36,9 @@ TEST(HashSigns, AreThoseOfProductsForEveryInstructionSet) {
   for (const int64_t d : {1, 7, 64}) {
     for (const int64_t count : {1, 3, 4, 9}) {
       HashRule rule{.tables = 5, .bits = 13, .head_dim = d, .bucket_bits = 12};  // 65 directions
-      std::vector<float> directions = normal(rule.panels() * d * kHashPanel, 1);
+      std::vector<float> directions = normal_floats(rule.panels() * d * kHashPanel, 1);
       rule.directions = directions.data();
-      const std::vector<float> rows = normal(count * d, 2);
+      const std::vector<float> rows = normal_floats(count * d, 2);
       for (const SamplingTable* table : tables()) {
         std::vector<uint32_t> words(static_cast<size_t>(count * (rule.panels() + 1)), 7u);
         table->signs(rule, rows.data(), count, words.data());
@@ -68,9 +64,9 @@ TEST(HashRows, TakeTheirBitsTableByTableOnAnyNumberOfThreads) {
   for (const int64_t bits : {1, 10, 17, 30}) {
     HashRule rule{
         .tables = 41, .bits = bits, .head_dim = d, .bucket_bits = std::min<int64_t>(bits, 12)};
-    const std::vector<float> directions = normal(rule.panels() * d * kHashPanel, 3);
+    const std::vector<float> directions = normal_floats(rule.panels() * d * kHashPanel, 3);
     rule.directions = directions.data();
-    const std::vector<float> rows = normal(count * d, 4);
+    const std::vector<float> rows = normal_floats(count * d, 4);
     std::vector<uint32_t> words(static_cast<size_t>(count * (rule.panels() + 1)));
     sampling_table().signs(rule, rows.data(), count, words.data());
     const int threads = omp_get_max_threads();
@@ -117,9 +113,9 @@ TEST(SampledWeights, AreTheSoftmaxWithTheCurveForEveryInstructionSet) {
     for (const int64_t sampled : {int64_t{0}, count / 2, count}) {
       std::vector<int32_t> list;
       for (int64_t n = 0; n < count; ++n) list.push_back(static_cast<int32_t>((n * 7) % count));
-      std::vector<float> lengths = normal(count, 5);
+      std::vector<float> lengths = normal_floats(count, 5);
       for (float& x : lengths) x = std::abs(x) + 0.5f;
-      const std::vector<float> products = normal(count, 6);
+      const std::vector<float> products = normal_floats(count, 6);
       constexpr double kMost = 0.99999988f;  // of a cosine
       const double scale = 0.3, centre = 0.2, query = 2.5;
       std::vector<double> logits;
@@ -180,8 +176,8 @@ TEST(FindCollisions, CountTheTablesOfEveryPairForEveryInstructionSet) {
   for (const int64_t bits : {1, 3, 10}) {
     for (const int64_t heads : {1, 2, 3, 5}) {
       const int64_t count = 7, rows = 19, keys = 70, pitch = 96, hashes = count * bits;
-      const std::vector<float> of_keys = normal(hashes * pitch, 1),
-                               of_centres = normal(rows * hashes, 2);
+      const std::vector<float> of_keys = normal_floats(hashes * pitch, 1),
+                               of_centres = normal_floats(rows * hashes, 2);
       std::vector<int32_t> of_queries;
       Rng rng(3);
       for (int64_t n = 0; n < heads * rows * hashes; ++n)
@@ -294,12 +290,13 @@ TEST(FindTwice, GivesKeysThatTwoTablesOrMoreReturnOnce) {
 TEST(SampledDecode, ReadsWhatTheTablesAndTheRuleSayOnAnyNumberOfThreads) {
   const int64_t keys = 3000, d = 16, e = 24, heads = 6, kv_heads = 2, begin = 3, end = 2900;
   HashRule rule{.tables = 20, .bits = 6, .head_dim = d, .bucket_bits = 6};
-  const std::vector<float> directions = normal(rule.panels() * d * kHashPanel, 3),
+  const std::vector<float> directions = normal_floats(rule.panels() * d * kHashPanel, 3),
                            curve = cubic_curve();
   rule.directions = directions.data();
   rule.log_weights = curve.data();
-  const std::vector<float> q = normal(heads * d, 10), k = normal(kv_heads * keys * d, 11),
-                           v = normal(kv_heads * keys * e, 12);
+  const std::vector<float> q = normal_floats(heads * d, 10),
+                           k = normal_floats(kv_heads * keys * d, 11),
+                           v = normal_floats(kv_heads * keys * e, 12);
   const std::vector<float> centre(d, 0.0f);
   std::vector<std::vector<float>> lengths(kv_heads);
   std::vector<MadeTables> made;

@@ -12,18 +12,13 @@
 #include <numeric>
 #include <type_traits>
 
-#include "fovea/base/rng.h"
 #include "fovea/kernels/cpu/isa.h"
+#include "tests/support/normal_floats.h"
 
 namespace fovea::kernels {
 namespace {
 
-std::vector<float> normal(int64_t count, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(static_cast<size_t>(count));
-  for (float& n : x) n = static_cast<float>(rng.normal());
-  return x;
-}
+using testing::normal_floats;
 
 std::vector<float> block_maxima(const std::vector<float>& x) {
   std::vector<float> maxima;
@@ -67,7 +62,7 @@ TEST(LargestScores, AreThoseOfASortForEverySizeAndWithTies) {
   for (const SelectorTable<float>* table : tables<float>()) {
     for (const int64_t size : {1, 15, 16, 17, 100, 1000, 5000}) {
       for (const bool ties : {false, true}) {
-        std::vector<float> x = normal(size, static_cast<uint64_t>(size));
+        std::vector<float> x = normal_floats(size, static_cast<uint64_t>(size));
         if (ties)
           for (float& n : x) n = std::round(n);
         for (const int64_t wanted : {1, 3, 17, 128, 5000}) {
@@ -80,12 +75,13 @@ TEST(LargestScores, AreThoseOfASortForEverySizeAndWithTies) {
       }
     }
   }
-  EXPECT_TRUE(largest_scores(normal(20, 1), block_maxima(normal(20, 1)), 0).empty());
-  EXPECT_EQ(std::ssize(largest_scores(normal(20, 1), block_maxima(normal(20, 1)), 30)), 20);
+  EXPECT_TRUE(largest_scores(normal_floats(20, 1), block_maxima(normal_floats(20, 1)), 0).empty());
+  EXPECT_EQ(
+      std::ssize(largest_scores(normal_floats(20, 1), block_maxima(normal_floats(20, 1)), 30)), 20);
 }
 
 TEST(LargestScores, OfNumbersThatAreNotFiniteAreAsManyAndAscend) {
-  std::vector<float> x = normal(1000, 3);
+  std::vector<float> x = normal_floats(1000, 3);
   for (size_t n = 0; n < x.size(); n += 3) x[n] = n % 2 == 0 ? NAN : INFINITY;
   for (const SelectorTable<float>* table : tables<float>()) {
     std::vector<int32_t> memory(static_cast<size_t>(largest_memory(1000))), list(20, -1);
@@ -106,8 +102,8 @@ void expect_weights(const ChoiceSizes& s) {
   std::vector<int32_t> components;
   for (int64_t c = 0; c < s.count; ++c)
     components.push_back(static_cast<int32_t>(s.count == s.width ? c : c * s.width / s.count));
-  const std::vector<T> keys = as<T>(normal(s.width * s.length, 1));
-  const std::vector<T> given = as<T>(normal(s.heads * s.count, 2));
+  const std::vector<T> keys = as<T>(normal_floats(s.width * s.length, 1));
+  const std::vector<T> given = as<T>(normal_floats(s.heads * s.count, 2));
   std::vector<float> q, scales;
   for (const T x : given) q.push_back(to_float(x));
   for (int64_t h = 0; h < s.heads; ++h) scales.push_back(0.1f * static_cast<float>(h + 1));
@@ -171,7 +167,7 @@ TEST(SelectorKernels, WeightsByComponentsAreThoseOfScalarLoopsForEverySize) {
 // Rows lie one behind the other: those of one must leave the next as it is.
 TEST(SelectorKernels, WeightsOfGivenLogitsAreThoseOfScalarLoops) {
   for (const int64_t length : {1, 15, 256, 300, 2500}) {
-    const std::vector<float> logits = normal(2 * length + 1, 8);
+    const std::vector<float> logits = normal_floats(2 * length + 1, 8);
     for (const SelectorTable<float>* table : tables<float>()) {
       std::vector<float> weights = logits;
       RowWeights rows{.weights = weights.data(), .pitch = length, .heads = 2, .length = length};
@@ -197,10 +193,11 @@ TEST(SelectorKernels, WeightsOfGivenLogitsAreThoseOfScalarLoops) {
 template <class T>
 void expect_listed_loops() {
   const int64_t width = 24;
-  const std::vector<T> keys = as<T>(normal(width * 120, 1));
+  const std::vector<T> keys = as<T>(normal_floats(width * 120, 1));
   for (const SelectorTable<T>* table : tables<T>()) {
     const std::vector<int32_t> list{0, 5, 99, 2, 40};
-    const std::vector<float> row = normal(width, 4), some = normal(std::ssize(list), 5);
+    const std::vector<float> row = normal_floats(width, 4),
+                             some = normal_floats(std::ssize(list), 5);
     const ListedRows<T> rows{.data = keys.data(),
                              .row = 26,
                              .width = width,

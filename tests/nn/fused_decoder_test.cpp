@@ -12,7 +12,6 @@
 
 #include <cmath>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -536,32 +535,6 @@ TEST(FusedDecoder, IsCompiledOnceForAText) {
   state.truncate(0);
   model.decode(ids.narrow(1, 0, 1), state);
   EXPECT_EQ(state.fused, nullptr);
-}
-
-// Attention of the walk in one layer uses the memory of the kernels' attention in the next, and may
-// move it; a thread of its own starts without such memory.
-TEST(FusedDecoder, TheWalksAttentionLeavesTheKernelsTheirMemory) {
-  ModelConfig config = small();
-  config.context = 400;
-  config.attention.spec.multi_token.before = {.queries = 3, .keys = 3};
-  config.attention.multi_token.init = KernelStart::uniform;
-  config.attention.multi_token.layers = {1};
-  const at::Tensor ids = at::randint(0, kVocab, {2, 320}, at::detail::createCPUGenerator(5),
-                                     at::TensorOptions(at::kLong));
-  Transformer model = make(config, at::kFloat);
-  const auto logits = [&](bool fused) {
-    at::Tensor z;
-    std::thread([&] {
-      const at::NoGradGuard no_grad;
-      model.compute().fused_decoder = fused;
-      DecodeState state = model.make_decode_state(2, 320);
-      model.decode(ids.narrow(1, 0, 300), state);
-      for (int64_t i = 300; i < 320; ++i) z = model.decode(ids.narrow(1, i, 1), state);
-    }).join();
-    return z;
-  };
-  const at::Tensor expected = logits(false);
-  EXPECT_LE(difference(logits(true), expected), 1e-5);
 }
 
 // From 4096 keys on tokens read keys sorted by their groups (spec 11.5).
