@@ -106,10 +106,9 @@ class Benchmark {
     return at::randn({1, heads, tokens, options_.width}).to(type);
   }
 
-  // Bytes of the formula over those of plain attention: r components of all keys, then k + 1 keys
-  // and values and the mean.
+  // SparQ: bytes of the formula over those of plain attention: r components of all keys, then k + 1
+  // keys and values and the mean.
   double formula(const AttentionSpec& spec, int64_t length) const {
-    if (!spec.sparq.active()) return 0.0;
     const auto d = double(options_.width), n = double(length);
     return (n * double(spec.sparq.components) + 2.0 * double(spec.sparq.keys + 1) * d + d) /
            (2.0 * n * d);
@@ -143,7 +142,7 @@ class Benchmark {
         options_.pairs, options_.budget, [&] { turn(one.spec, with, ours); },
         [&] { turn(plain(), without, other); }));
     json["read"] = last.path.reason.text();
-    json["formula_bytes_share"] = formula(one.spec, length);
+    if (one.spec.sparq.active()) json["formula_bytes_share"] = formula(one.spec, length);
     json["memory_bytes"] = with[0].cache->bytes() + with[0].copy.bytes();
     json["plain_memory_bytes"] = without[0].cache->bytes();
     add(std::move(json));
@@ -167,13 +166,13 @@ class Benchmark {
   }
 
   void add(Json json) {
-    std::cout << fmt::format("{}: {:.3f} ms, plain {:.3f} ms, ratio {:.2f}; {}; formula {:.3f}\n",
-                             json["name"].get<std::string>(),
-                             json["fovea_ms"]["median"].get<double>(),
-                             json["other_ms"]["median"].get<double>(),
-                             json["ratio"]["median"].get<double>(), json["read"].get<std::string>(),
-                             json.value("formula_bytes_share", 0.0))
-              << std::flush;
+    std::cout << fmt::format(
+        "{}: {:.3f} ms, plain {:.3f} ms, ratio {:.2f}; {}", json["name"].get<std::string>(),
+        json["fovea_ms"]["median"].get<double>(), json["other_ms"]["median"].get<double>(),
+        json["ratio"]["median"].get<double>(), json["read"].get<std::string>());
+    if (json.contains("formula_bytes_share"))
+      std::cout << fmt::format("; formula {:.3f}", json["formula_bytes_share"].get<double>());
+    std::cout << std::endl;
     results_.push_back(std::move(json));
   }
 
