@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct AdapterVerbOptions {
   std::string model, adapter, out, base;
 };
 
@@ -37,7 +37,7 @@ std::string base_of_run(const fs::path& folder) {
              : "";
 }
 
-void report(const Options& options, const Globals& globals, const char* what,
+void report(const AdapterVerbOptions& options, const Globals& globals, const char* what,
             const ModelConfig& config, const Adapter& adapter) {
   const LoraSettings& settings = adapter.settings;
   const size_t modules = lora_places(settings, config).size();
@@ -62,7 +62,7 @@ void report(const Options& options, const Globals& globals, const char* what,
   print(fmt::format("{}: {}, {}, {} parameters\n", options.out, what, holds, parameters));
 }
 
-void write(const Options& options, const Globals& globals) {
+void write(const AdapterVerbOptions& options, const Globals& globals) {
   require_new(options.out);
   const fs::path from = find_model(options.model);
   const LoadedModel loaded = load_model(from);
@@ -76,7 +76,7 @@ void write(const Options& options, const Globals& globals) {
   report(options, globals, "an adapter folder", loaded.config, adapter);
 }
 
-void merge_or_unmerge(const Options& options, const Globals& globals, bool unmerge) {
+void merge_or_unmerge(const AdapterVerbOptions& options, const Globals& globals, bool unmerge) {
   require_new(options.out);
   const LoadedModel base = load_model(find_model(options.model));
   const Adapter adapter = read_adapter(options.adapter, base.config);
@@ -91,7 +91,7 @@ void merge_or_unmerge(const Options& options, const Globals& globals, bool unmer
 }  // namespace
 
 Verb add_adapter_verb(Command& app, Globals& globals) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AdapterVerbOptions>();
   Command* verb = app.add_subcommand(
       "adapter", "adapters (LoRA, attention): to and from folders, out of merged weights");
   verb->require_subcommand(1);

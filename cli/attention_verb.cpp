@@ -17,7 +17,7 @@
 namespace fovea::cli {
 namespace {
 
-struct Options {
+struct AttentionVerbOptions {
   std::string file, path = "automatic", dtype, device = "auto", out;
   int64_t gradient_seed = -1;
 };
@@ -33,7 +33,7 @@ std::optional<at::ScalarType> parse_dtype(const std::string& text) {
   return types[static_cast<size_t>(parse_choice<int>("--dtype", text, names))];
 }
 
-void run(const Options& options, const Globals& globals) {
+void run(const AttentionVerbOptions& options, const Globals& globals) {
   CaseOptions how;
   how.path = parse_choice<CasePath>("--path", options.path, enum_names(CasePath{}));
   how.dtype = parse_dtype(options.dtype);
@@ -75,7 +75,7 @@ void run(const Options& options, const Globals& globals) {
 }  // namespace
 
 Verb add_attention_verb(Command& app, Globals& globals) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AttentionVerbOptions>();
   Command* verb = app.add_subcommand(
       "attention", "run one attention from a case file, with its gradients, on any path");
   verb->add_option("case", options->file,

@@ -78,7 +78,7 @@ class Lines {
   bool at_end_ = false;
 };
 
-struct Options {
+struct ChatVerbOptions {
   std::string model;
   ModelOptions how;
   FieldOptions fields;
@@ -206,7 +206,7 @@ class Conversation {
   Lines lines_;
 };
 
-void run(const Options& options, const Globals& globals) {
+void run(const ChatVerbOptions& options, const Globals& globals) {
   GenerateOptions generate;
   ChatOptions chat;
   ContextOptions context{.when_full = WhenFull::slide};
@@ -221,7 +221,7 @@ void run(const Options& options, const Globals& globals) {
 }  // namespace
 
 Verb add_chat_verb(Command& app, Globals& globals) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ChatVerbOptions>();
   Command* verb =
       app.add_subcommand("chat", "talk with a model; the cache stays between the turns");
   verb->add_option("model", options->model, "run folder, checkpoint, model folder or .gguf file")

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct CheckpointVerbOptions {
   std::string path, out;
   std::vector<std::string> models;
   int64_t last = 5, keep = 1;
@@ -60,7 +60,7 @@ Json summary_of(const CheckpointEntry& entry) {
   return line;
 }
 
-void list(const Options& options, const Globals& globals) {
+void list(const CheckpointVerbOptions& options, const Globals& globals) {
   Json lines = Json::array();
   for (const CheckpointEntry& entry : checkpoints_of(options.path))
     lines.push_back(summary_of(entry));
@@ -83,7 +83,7 @@ void list(const Options& options, const Globals& globals) {
   print(table.render(stdout_width()));
 }
 
-void verify(const Options& options, const Globals& globals) {
+void verify(const CheckpointVerbOptions& options, const Globals& globals) {
   Json lines = Json::array();
   std::vector<std::string> all;
   int64_t damaged = 0;
@@ -102,7 +102,7 @@ void verify(const Options& options, const Globals& globals) {
 }
 
 /// Runs stand for their newest checkpoints; what is damaged is not averaged but refused.
-std::vector<fs::path> models_to_average(const Options& options) {
+std::vector<fs::path> models_to_average(const CheckpointVerbOptions& options) {
   std::vector<fs::path> folders;
   for (const fs::path path : options.models) {
     if (fs::exists(path / "config.json")) {
@@ -117,7 +117,7 @@ std::vector<fs::path> models_to_average(const Options& options) {
   return folders;
 }
 
-void average(const Options& options, const Globals& globals) {
+void average(const CheckpointVerbOptions& options, const Globals& globals) {
   const fs::path out = options.out;
   require<InputError>(!fs::exists(out), options.out,
                       "expected a folder that is not there yet; remove it, or give another name");
@@ -136,7 +136,7 @@ void average(const Options& options, const Globals& globals) {
   for (const fs::path& folder : folders) print(fmt::format("  {}\n", folder.string()));
 }
 
-void prune(const Options& options, const Globals& globals) {
+void prune(const CheckpointVerbOptions& options, const Globals& globals) {
   const fs::path run = options.path;
   require<CheckpointError>(fs::is_directory(run / "checkpoints"), options.path,
                            "expected a run folder (with checkpoints/)");
@@ -167,7 +167,7 @@ void prune(const Options& options, const Globals& globals) {
 }  // namespace
 
 Verb add_checkpoint_verb(Command& app, Globals& globals) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckpointVerbOptions>();
   Command* verb =
       app.add_subcommand("checkpoint", "list, verify, average and prune what runs have saved");
   verb->require_subcommand(1);

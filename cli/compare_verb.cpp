@@ -16,18 +16,18 @@
 namespace fovea::cli {
 namespace {
 
-struct Options {
+struct CompareVerbOptions {
   std::string recipe;
   std::vector<std::string> overrides;
   bool print_config = false;
 };
 
-std::string command_line(const Options& options) {
+std::string command_line(const CompareVerbOptions& options) {
   return fmt::format("fovea compare {}{}{}", options.recipe, options.overrides.empty() ? "" : " ",
                      fmt::join(options.overrides, " "));
 }
 
-void run(const Options& options, const Globals& globals) {
+void run(const CompareVerbOptions& options, const Globals& globals) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   const CompareConfig config = read_compare_config(loaded.compare);
   const Recipe base = loaded.recipe.resolved();
@@ -82,7 +82,7 @@ void run(const Options& options, const Globals& globals) {
 }  // namespace
 
 Verb add_compare_verb(Command& app, Globals& globals) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CompareVerbOptions>();
   Command* verb = app.add_subcommand(
       "compare", "train several variants under one budget and report honestly which is better");
   verb->add_option("recipe", options->recipe, "YAML file with a 'compare' map")->required();

@@ -27,7 +27,7 @@ namespace {
 
 constexpr int64_t kCopyWindows = 16;
 
-struct Options {
+struct EvalVerbOptions {
   std::string model, weights = "stored", dtype = "float32";
   ModelChange change;
   EvalTaskOptions tasks;
@@ -75,7 +75,7 @@ void print_table(const ScoreResult& result) {
       fmt::format("\nwindow {} tokens, stride {}\n", result.options.window, result.options.stride));
 }
 
-void run_retention(const Options& options, const Globals& globals, LoadedModel& loaded,
+void run_retention(const EvalVerbOptions& options, const Globals& globals, LoadedModel& loaded,
                    const std::vector<ScoreDocument>& documents) {
   Progress progress(stderr_progress(globals));
   const RetentionResult result = measure_retention(
@@ -97,7 +97,7 @@ void run_retention(const Options& options, const Globals& globals, LoadedModel& 
   }
 }
 
-void run_systems(const Options& options, const Globals& globals, at::ScalarType dtype) {
+void run_systems(const EvalVerbOptions& options, const Globals& globals, at::ScalarType dtype) {
   require<UsageError>(
       !options.texts.empty() && options.change.adapters.empty() && options.change.attention.empty(),
       "--systems", "needs --text, and says itself which adapters and attention each system has");
@@ -109,7 +109,7 @@ void run_systems(const Options& options, const Globals& globals, at::ScalarType 
                    options.texts, options.tasks.out, globals);
 }
 
-void run(const Options& options, const Globals& globals) {
+void run(const EvalVerbOptions& options, const Globals& globals) {
   const int given =
       !options.texts.empty() + !options.tasks.tasks.empty() + !options.written.prompts.empty();
   require<UsageError>(given == 1, "eval", "expected one of --text, --tasks and --prompts; got {}",
@@ -181,7 +181,7 @@ void run(const Options& options, const Globals& globals) {
 }  // namespace
 
 Verb add_eval_verb(Command& app, Globals& globals) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalVerbOptions>();
   Command* verb = app.add_subcommand(
       "eval",
       "score a text (perplexity per token, byte and word, by source and position), ask the "

@@ -18,7 +18,7 @@
 namespace fovea::cli {
 namespace {
 
-struct Options {
+struct ExportVerbOptions {
   std::string model, out, gguf, dtype = "stored";
   bool fold = false, merge = false;
   double shard_gigabytes = 5;
@@ -34,11 +34,11 @@ std::optional<at::ScalarType> parse_weight_dtype(const std::string& text) {
   return choice < types.size() ? std::optional(types[choice]) : std::nullopt;
 }
 
-GgufFormat gguf_format(const Options& options) {
+GgufFormat gguf_format(const ExportVerbOptions& options) {
   return parse_choice<GgufFormat>("--gguf", options.gguf, enum_names(GgufFormat{}));
 }
 
-void check_gguf_options(const Options& options) {
+void check_gguf_options(const ExportVerbOptions& options) {
   const bool named = std::filesystem::path(options.out).extension() == ".gguf";
   require<UsageError>(
       named == !options.gguf.empty(), "--gguf",
@@ -52,7 +52,7 @@ void check_gguf_options(const Options& options) {
 }
 
 /// Writes the file and says what it holds.
-void write_gguf_file(const Options& options, const Globals& globals,
+void write_gguf_file(const ExportVerbOptions& options, const Globals& globals,
                      const std::filesystem::path& from, const LoadedModel& loaded,
                      const Transformer& model) {
   const std::filesystem::path out = options.out;
@@ -78,7 +78,7 @@ void write_gguf_file(const Options& options, const Globals& globals,
                     loaded.chat_template.empty() ? "" : ", with a chat template"));
 }
 
-void run(const Options& options, const Globals& globals) {
+void run(const ExportVerbOptions& options, const Globals& globals) {
   check_gguf_options(options);
   const SaveOptions how{.dtype = parse_weight_dtype(options.dtype),
                         .shard_bytes = static_cast<int64_t>(options.shard_gigabytes * 1e9)};
@@ -135,7 +135,7 @@ void run(const Options& options, const Globals& globals) {
 }  // namespace
 
 Verb add_export_verb(Command& app, Globals& globals) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExportVerbOptions>();
   Command* verb =
       app.add_subcommand("export", "write a model folder or a GGUF file that other engines load");
   verb->add_option("model", options->model, "run folder, checkpoint, model folder or .gguf file")

@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct GenerateVerbOptions {
   std::string model, prompt, file, prompts, batch;
   double cache_gb = 0.0;
   bool prompt_given = false, echo = false, unordered = false;
@@ -45,7 +45,7 @@ std::string without_last_newline(std::string text) {
   return text;
 }
 
-std::string the_prompt(const Options& options) {
+std::string the_prompt(const GenerateVerbOptions& options) {
   if (options.prompt_given) return options.prompt;
   if (!options.file.empty()) return without_last_newline(read_input(options.file));
   require<UsageError>(::isatty(STDIN_FILENO) == 0, "generate",
@@ -155,7 +155,7 @@ void warn_of_length(const LoadedModel& loaded, const ContextOptions& context, Pr
 }
 
 /// Texts at once, as --batch says it.
-int64_t texts_at_once(const Options& options) {
+int64_t texts_at_once(const GenerateVerbOptions& options) {
   BatchOptions batch;
   if (options.batch.empty()) return batch.batch;
   const char* const end = options.batch.data() + options.batch.size();
@@ -213,8 +213,9 @@ class Answers {
   BatchProgress now_;
 };
 
-void run_prompts(const Options& options, const Settings& settings, const LoadedModel& loaded,
-                 Progress& progress, const std::atomic<bool>* interrupt) {
+void run_prompts(const GenerateVerbOptions& options, const Settings& settings,
+                 const LoadedModel& loaded, Progress& progress,
+                 const std::atomic<bool>* interrupt) {
   using Order = BatchOptions::Order;
   const std::vector<PromptLine> lines = read_prompts(options.prompts, settings, loaded);
   std::vector<TextRequest> requests;
@@ -236,8 +237,9 @@ void run_prompts(const Options& options, const Settings& settings, const LoadedM
   answers.finish();
 }
 
-void run_one(const Options& options, const Settings& settings, const LoadedModel& loaded,
-             const Globals& globals, Progress& log, const std::atomic<bool>* interrupt) {
+void run_one(const GenerateVerbOptions& options, const Settings& settings,
+             const LoadedModel& loaded, const Globals& globals, Progress& log,
+             const std::atomic<bool>* interrupt) {
   const std::string prompt = the_prompt(options);
   const TextStream stream = globals.json ? TextStream{} : TextStream{print};
   if (options.echo && stream) stream(repair_utf8(prompt));
@@ -256,7 +258,7 @@ void run_one(const Options& options, const Settings& settings, const LoadedModel
                        "interrupted after {} tokens", r.tokens);
 }
 
-void run(const Options& options, const Globals& globals) {
+void run(const GenerateVerbOptions& options, const Globals& globals) {
   require<UsageError>(
       options.prompt_given + !options.file.empty() + !options.prompts.empty() <= 1, "generate",
       "expected one of a prompt, --file and --prompts; got several; leave all but one out");
@@ -300,7 +302,7 @@ constexpr const char* kHelp =
 }  // namespace
 
 Verb add_generate_verb(Command& app, Globals& globals) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateVerbOptions>();
   Command* verb = app.add_subcommand("generate", "continue a prompt: sampling, streaming, batches");
   verb->add_option("model", options->model, "run folder, checkpoint, model folder or .gguf file")
       ->required();

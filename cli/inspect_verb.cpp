@@ -15,7 +15,7 @@
 namespace fovea::cli {
 namespace {
 
-struct Options {
+struct InspectVerbOptions {
   std::vector<std::string> models;
   std::string text, text_file, out = "inspect";
   ModelChange change;
@@ -23,7 +23,7 @@ struct Options {
   bool hard = false, reach = false;
 };
 
-std::string text_of(const Options& options) {
+std::string text_of(const InspectVerbOptions& options) {
   require<UsageError>(options.text.empty() != options.text_file.empty(), "inspect",
                       "exactly one of --text and --text-file must be given");
   return options.text.empty() ? read_input(options.text_file) : options.text;
@@ -35,7 +35,7 @@ struct ModelReach {
 };
 
 InspectModel inspect_folder(const std::string& name, const ModelChange& change,
-                            const std::string& text, const Options& options,
+                            const std::string& text, const InspectVerbOptions& options,
                             std::vector<ModelReach>& reaches) {
   LoadedModel loaded = open_changed(find_model(name), change);
   if (options.hard) loaded.model.compute().focus = FocusMode::hard;
@@ -95,7 +95,7 @@ void print_reach(const std::vector<ModelReach>& reaches) {
   print("\n" + table.render(stdout_width()));
 }
 
-void run(const Options& options, const Globals& globals) {
+void run(const InspectVerbOptions& options, const Globals& globals) {
   const std::string text = text_of(options);
   const std::filesystem::path folder = options.out;
   make_folders(folder);  // before the work whose result it takes
@@ -129,7 +129,7 @@ Verb add_inspect_verb(Command& app, Globals& globals) {
   Verb verb;
   verb.parser =
       app.add_subcommand("inspect", "What attention does on a text: maps, kernels, groups");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InspectVerbOptions>();
   verb.parser
       ->add_option("MODEL", options->models, "run, checkpoint or model folders, side by side")
       ->required();

@@ -16,7 +16,7 @@
 namespace fovea::cli {
 namespace {
 
-struct Options {
+struct PlanVerbOptions {
   std::string recipe;
   std::vector<std::string> overrides;
   double speed = 0.0;
@@ -164,7 +164,7 @@ void print_variants(const std::vector<std::pair<std::string, RunPlan>>& variants
   print("\n" + table.render(width));
 }
 
-void run(const Options& options, const Globals& globals) {
+void run(const PlanVerbOptions& options, const Globals& globals) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   const std::string& name = loaded.recipe.tokenizer;
   const int64_t vocabulary = loaded.recipe.model.vocab_size > 0
@@ -194,7 +194,7 @@ void run(const Options& options, const Globals& globals) {
 }  // namespace
 
 Verb add_plan_verb(Command& app, Globals& globals) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanVerbOptions>();
   Command* verb = app.add_subcommand(
       "plan", "what a run will cost, and which rules of thumb it breaks, before it runs");
   verb->add_option("recipe", options->recipe, "YAML file; reads no data, allocates no weights")

@@ -82,7 +82,7 @@ bool saved_for_later(const fovea::cli::Verb& verb) {
   return verb.resumes && (signal == SIGTERM || signal == SIGHUP);
 }
 
-int run(const fovea::cli::Verb& verb, const fovea::cli::Globals& globals) {
+int run_verb(const fovea::cli::Verb& verb, const fovea::cli::Globals& globals) {
   try {
     verb.run();
     return 0;
@@ -160,6 +160,6 @@ int fovea::cli::run_program(int argc, char** argv) {
     return 2;
   }
   for (const auto& verb : verbs)
-    if (verb.parser->parsed()) return run(verb, globals);
+    if (verb.parser->parsed()) return run_verb(verb, globals);
   return print_help(app.help());
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kMost = 1e12;  // steps, tokens
 
-struct Options {
+struct RetrofitVerbOptions {
   RetrofitOptions retrofit;
   std::string with, out;
   bool plan = false, no_speed = false;
@@ -77,7 +77,7 @@ void connect(const Globals& /*globals*/, Progress& progress, const InterruptGuar
   };
 }
 
-void print_plan(const Options& options, const Globals& globals) {
+void print_plan(const RetrofitVerbOptions& options, const Globals& globals) {
   const std::vector<RetrofitPhase> phases =
       plan_retrofit(options.retrofit, load_model_config(find_model(options.retrofit.model)));
   if (globals.json) {
@@ -137,7 +137,7 @@ void print_result(const RetrofitResult& result) {
       result.adapter.string(), (out / "report.html").string(), (out / "systems.yaml").string()));
 }
 
-void run(Options& options, const Globals& globals) {
+void run(RetrofitVerbOptions& options, const Globals& globals) {
   options.retrofit.with = split_names(options.with);
   options.retrofit.out = options.out;
   options.retrofit.speed = !options.no_speed;
@@ -158,7 +158,7 @@ void run(Options& options, const Globals& globals) {
 }  // namespace
 
 Verb add_retrofit_verb(Command& app, Globals& globals) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RetrofitVerbOptions>();
   RetrofitOptions& o = options->retrofit;
   Command* verb = app.add_subcommand(
       "retrofit", "put another attention on a pretrained model; run again to resume");

@@ -13,7 +13,7 @@
 namespace fovea::cli {
 namespace {
 
-struct Options {
+struct TrainVerbOptions {
   std::string recipe;
   std::vector<std::string> overrides;
   bool print_config = false;
@@ -34,7 +34,7 @@ nlohmann::ordered_json to_json(const Recipe& recipe, const TrainResult& r) {
           {"evaluation", r.evaluation.to_json()}};
 }
 
-void run(const Options& options, const Globals& globals) {
+void run(const TrainVerbOptions& options, const Globals& globals) {
   const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
   const Recipe recipe = loaded.recipe.resolved();
   if (options.print_config) {
@@ -89,7 +89,7 @@ void run(const Options& options, const Globals& globals) {
 }  // namespace
 
 Verb add_train_verb(Command& app, Globals& globals) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TrainVerbOptions>();
   Command* verb = app.add_subcommand(
       "train", "train one model from a recipe; run the same command again to resume");
   verb->add_option("recipe", options->recipe, "YAML file")->required();

@@ -79,12 +79,18 @@ def flags(command: str) -> list[str]:
     return kept + ["-w"]
 
 
+def sources(file: pathlib.Path) -> list[pathlib.Path]:
+    """What a compiled file stands for: itself, or the sources that it includes (cmake/FoveaBatches.cmake)."""
+    if file.parent != BUILD / "batches":
+        return [file]
+    return [ROOT / name.decode() for name in INCLUDE.findall(file.read_bytes())]
+
+
 def tasks() -> list[dict]:
     compiled = json.loads((BUILD / "compile_commands.json").read_text())
     tidy_rules = (ROOT / ".clang-tidy").read_bytes()
     found = []
-    for entry in compiled:
-        source = pathlib.Path(entry["file"])
+    for source, command in ((source, entry["command"]) for entry in compiled for source in sources(pathlib.Path(entry["file"]))):
         if ROOT not in source.parents or source.relative_to(ROOT).parts[0] not in LINTED:
             continue
         files = closure(source)
@@ -94,9 +100,9 @@ def tasks() -> list[dict]:
             digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + content)
         found.append({
             "source": source.relative_to(ROOT),
-            "flags": flags(entry["command"]),
+            "flags": flags(command),
             "key": digest.hexdigest(),
-            "torch": any(TORCH.search(content) for content in [*contents, precompiled(entry["command"])]),
+            "torch": any(TORCH.search(content) for content in [*contents, precompiled(command)]),
         })
     return found
 

@@ -15,11 +15,12 @@
 #include "fovea/base/error.h"
 
 namespace fovea {
-namespace {
 
 std::string shape_text(const at::Tensor& x) {
   return x.defined() ? fmt::format("[{}]", fmt::join(x.sizes(), ", ")) : "none";
 }
+
+namespace {
 
 // Every call of attention() comes through these checks: text is made only for an error.
 void check_tensor(const at::Tensor& x, at::IntArrayRef sizes, std::string_view name) {

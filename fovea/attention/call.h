@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
 #include <typeindex>
 #include <utility>
 #include <vector>
@@ -92,6 +93,9 @@ AttentionCall checked_call(const AttentionSpec& spec, const at::Tensor& q_bhtd,
 AttentionCall checked_call_without_values(AttentionSpec spec, const at::Tensor& q_bhtd,
                                           const at::Tensor& k_bgsd, AttentionTensors tensors,
                                           const AttentionContext& context);
+
+/// "[2, 4, 8]" for an error, "none" for an undefined tensor.
+std::string shape_text(const at::Tensor& x);
 
 /// The contiguous rows of an int64 tensor on the CPU, to be checked; undefined where they cannot be
 /// read: on the meta device.

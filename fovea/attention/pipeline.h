@@ -10,10 +10,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <limits>
+
 #include "fovea/attention/call.h"
 #include "fovea/attention/places.h"
 
 namespace fovea {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// float64 for float64, float32 for everything else: the dtype of logits, softmax and lse.
 at::ScalarType accumulate_type(at::ScalarType dtype);

@@ -28,8 +28,6 @@
 namespace fovea {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 at::Tensor batch_rows(const at::Tensor& x_bt, RowRange rows) {
   return x_bt.defined() ? x_bt.narrow(1, rows.begin, rows.end - rows.begin) : x_bt;
 }

@@ -18,14 +18,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kWhere = "adapter";
+constexpr const char* kAdapter = "adapter";
 
 constexpr int64_t kSampled = 32, kNumbers = 8;  // matrices, and numbers of each
 // A 4-bit copy of a model stays above 0.99, merged adapters above 0.8; another model is near 0.
 constexpr double kSameBase = 0.5;
 
 void require_lora(const ModelConfig& config) {
-  require<UnsupportedError>(config.lora.active(), kWhere,
+  require<UnsupportedError>(config.lora.active(), kAdapter,
                             "this model has no adapter; give a run trained with model.lora, or a "
                             "PEFT folder");
 }
@@ -43,7 +43,7 @@ ModelConfig config_without(const ModelConfig& config, const ModelConfig* base) {
   } else {
     rest.attention = base_attention(config.attention);
   }
-  require<UnsupportedError>(rest != config, kWhere,
+  require<UnsupportedError>(rest != config, kAdapter,
                             "this model has no adapter and no attention mechanism of its own; give "
                             "a run trained with model.lora or model.attention, or a PEFT folder");
   return rest;
@@ -58,7 +58,7 @@ void lay_over(Json& ours, const Json& theirs, const Json& neutral, const std::st
     if (value.is_object()) {
       lay_over(own, value, unset, place);
     } else if (value != unset) {
-      require<CheckpointError>(own == unset || own == value, kWhere,
+      require<CheckpointError>(own == unset || own == value, kAdapter,
                                "the adapter is for another base: its attention has {} = {}, and "
                                "the adapter brings {}",
                                place, own.dump(), value.dump());
@@ -73,8 +73,8 @@ AttentionSettings joined_attention(const AttentionSettings& base,
   Json all = fields_to_json(base);
   lay_over(all, fields_to_json(adapter), fields_to_json(base_attention(base)), "");
   AttentionSettings joined;
-  read_fields(parse_json(all.dump(), kWhere), joined);
-  require<UnsupportedError>(joined != base, kWhere,
+  read_fields(parse_json(all.dump(), kAdapter), joined);
+  require<UnsupportedError>(joined != base, kAdapter,
                             "this model has the adapter's attention mechanisms already; give the "
                             "base that it was trained on");
   return joined;
@@ -82,9 +82,9 @@ AttentionSettings joined_attention(const AttentionSettings& base,
 
 void copy_given(Parameter& to, const Adapter& adapter) {
   const auto found = adapter.tensors.find(to.name);
-  require<CheckpointError>(found != adapter.tensors.end(), kWhere, "tensor '{}' is missing",
+  require<CheckpointError>(found != adapter.tensors.end(), kAdapter, "tensor '{}' is missing",
                            to.name);
-  require<CheckpointError>(found->second.sizes() == to.value.sizes(), kWhere,
+  require<CheckpointError>(found->second.sizes() == to.value.sizes(), kAdapter,
                            "'{}' must be [{}]; got [{}]: the adapter is for another base", to.name,
                            fmt::join(to.value.sizes(), ", "),
                            fmt::join(found->second.sizes(), ", "));
@@ -114,7 +114,7 @@ Transformer copy_of(const Transformer& from, const ModelConfig& config, const Ad
     for (const auto& [name, tensor] : adapter->tensors) {
       const bool known =
           to.parameters().find(name) != nullptr && from.parameters().find(name) == nullptr;
-      require<CheckpointError>(known, kWhere, "tensor '{}' has no place in this model", name);
+      require<CheckpointError>(known, kAdapter, "tensor '{}' has no place in this model", name);
     }
   }
   return to;
@@ -127,7 +127,7 @@ void check_base(const Transformer& base, const Adapter& adapter) {
   const bool sizes = ours.sizes() == theirs.sizes();
   const double alike =
       sizes ? ((ours * theirs).sum() / (ours.norm() * theirs.norm() + 1e-30)).item<double>() : 0.0;
-  require<CheckpointError>(alike > kSameBase, kWhere,
+  require<CheckpointError>(alike > kSameBase, kAdapter,
                            "the adapter is for another base{}: expected weights like those it was "
                            "trained on, got a similarity of {:.2f}; give that model",
                            adapter.base_name.empty() ? "" : " ('" + adapter.base_name + "')",
@@ -219,13 +219,13 @@ Adapter adapter_of(const Transformer& model, const ModelConfig* base) {
 Transformer with_adapter(const Transformer& base, const Adapter& adapter) {
   ModelConfig config = base.config();
   if (adapter.settings.active()) {
-    require<UnsupportedError>(!config.lora.active(), kWhere,
+    require<UnsupportedError>(!config.lora.active(), kAdapter,
                               "this model has an adapter already; merge it or take its base");
     config.lora = adapter.settings;
   }
   if (adapter.attention) {
     require<CheckpointError>(
-        base_attention(*adapter.attention) == base_attention(config.attention), kWhere,
+        base_attention(*adapter.attention) == base_attention(config.attention), kAdapter,
         "the adapter is for another base: masks, soft-cap or biases of its attention differ");
     config.attention = joined_attention(config.attention, *adapter.attention);
   }
@@ -251,7 +251,7 @@ Transformer merge_adapter(const Transformer& model) {
 }
 
 Transformer unmerge_adapter(const Transformer& merged, const Adapter& adapter) {
-  require<UnsupportedError>(adapter.settings.active() && !adapter.attention, kWhere,
+  require<UnsupportedError>(adapter.settings.active() && !adapter.attention, kAdapter,
                             "only LoRA is merged into weights, so only LoRA is taken out; this "
                             "adapter holds attention mechanisms");
   Transformer model = with_adapter(merged, adapter);

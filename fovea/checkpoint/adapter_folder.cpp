@@ -25,8 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kConfig = "adapter_config.json", kWeights = "adapter_model.safetensors",
-                           kPrefix = "base_model.model.", kA = ".lora_A.weight",
+constexpr std::string_view kAdapterConfig = "adapter_config.json",
+                           kWeights = "adapter_model.safetensors",
+                           kPeftPrefix = "base_model.model.", kA = ".lora_A.weight",
                            kB = ".lora_B.weight", kOurs = "fovea", kOurType = "FOVEA",
                            kSample = "fovea_base_sample";
 
@@ -137,10 +138,10 @@ double pattern_value(const FamilyKeys& keys, const char* map, const std::string&
 }
 
 Json read_config(const fs::path& folder) {
-  const fs::path path = folder / kConfig;
+  const fs::path path = folder / kAdapterConfig;
   require<CheckpointError>(fs::is_regular_file(path) && fs::is_regular_file(folder / kWeights),
                            folder.string(), "an adapter folder holds {} and {}; check the path",
-                           kConfig, kWeights);
+                           kAdapterConfig, kWeights);
   Json json(
       nlohmann::json::parse(read_file(path, {"an adapter_config.json", 64 << 20}), nullptr, false));
   require<CheckpointError>(json.is_object(), path.string(), "the file is no JSON object");
@@ -185,8 +186,8 @@ at::Tensor read_numbers(const SafetensorsFile& file, const std::string& name) {
 // A and B of one place, checked against the base.
 void read_pair(const SafetensorsFile& file, const std::string& module, LoraPlace& place,
                Adapter& adapter) {
-  const std::string a_name = fmt::format("{}{}{}", kPrefix, module, kA),
-                    b_name = fmt::format("{}{}{}", kPrefix, module, kB);
+  const std::string a_name = fmt::format("{}{}{}", kPeftPrefix, module, kA),
+                    b_name = fmt::format("{}{}{}", kPeftPrefix, module, kB);
   const at::Tensor a = read_numbers(file, a_name), b = read_numbers(file, b_name);
   const bool fits = a.dim() == 2 && b.dim() == 2 && a.size(1) == place.inputs &&
                     b.size(0) == place.outputs && a.size(0) == b.size(1) && a.size(0) > 0;
@@ -245,13 +246,13 @@ void read_attention_tensors(const SafetensorsFile& file, int64_t layers,
                             const std::set<std::string, std::less<>>& known, Adapter& adapter) {
   for (const SafetensorsEntry& entry : file.entries()) {
     if (known.contains(entry.name)) continue;
-    require<CheckpointError>(adapter.attention && entry.name.starts_with(kPrefix) &&
+    require<CheckpointError>(adapter.attention && entry.name.starts_with(kPeftPrefix) &&
                                  !entry.name.ends_with(kA) && !entry.name.ends_with(kB),
                              file.path().string(),
                              "tensor '{}' belongs to no linear layer of this base ({} layers): the "
                              "adapter is for another base, or adapts more than linear layers",
                              entry.name, layers);
-    adapter.tensors.emplace(without(entry.name, kPrefix), read_numbers(file, entry.name));
+    adapter.tensors.emplace(without(entry.name, kPeftPrefix), read_numbers(file, entry.name));
   }
 }
 
@@ -265,8 +266,8 @@ std::vector<LoraPlace> read_places(const FamilyKeys& keys, const SafetensorsFile
   for (LoraPlace place : possible_lora_places(config)) {
     const std::string module = module_name(place, gpt2);
     if (module.empty()) continue;
-    const std::string a = fmt::format("{}{}{}", kPrefix, module, kA),
-                      b = fmt::format("{}{}{}", kPrefix, module, kB);
+    const std::string a = fmt::format("{}{}{}", kPeftPrefix, module, kA),
+                      b = fmt::format("{}{}{}", kPeftPrefix, module, kB);
     if (file.find(a) == nullptr && file.find(b) == nullptr) continue;
     known.insert(a);
     known.insert(b);
@@ -284,7 +285,7 @@ std::vector<LoraPlace> read_places(const FamilyKeys& keys, const SafetensorsFile
 
 Adapter read_adapter(const fs::path& folder, const ModelConfig& config) {
   const Json json = read_config(folder);
-  const FamilyKeys keys(json, (folder / kConfig).string());
+  const FamilyKeys keys(json, (folder / kAdapterConfig).string());
   refuse_other_mathematics(json, keys);
   const SafetensorsFile file(folder / kWeights);
   Adapter adapter;
@@ -327,8 +328,8 @@ std::vector<std::pair<LoraPlace, std::string>> places_to_write(const ModelConfig
   std::vector<std::pair<LoraPlace, std::string>> written;
   const auto put = [&](const LoraPlace& place, const std::string& module, const at::Tensor& a,
                        const at::Tensor& b) {
-    tensors.emplace(fmt::format("{}{}{}", kPrefix, module, kA), a.contiguous());
-    tensors.emplace(fmt::format("{}{}{}", kPrefix, module, kB), b.contiguous());
+    tensors.emplace(fmt::format("{}{}{}", kPeftPrefix, module, kA), a.contiguous());
+    tensors.emplace(fmt::format("{}{}{}", kPeftPrefix, module, kB), b.contiguous());
     written.emplace_back(place, module);
   };
   const std::vector<LoraPlace> possible = possible_lora_places(config);
@@ -368,7 +369,7 @@ void write_adapter(const fs::path& folder, const ModelConfig& config, const Adap
   const bool gpt2 = is_gpt2(config);
   TensorMap tensors;
   for (const auto& [name, x] : adapter.tensors)
-    if (!is_lora(name)) tensors.emplace(fmt::format("{}{}", kPrefix, name), x.contiguous());
+    if (!is_lora(name)) tensors.emplace(fmt::format("{}{}", kPeftPrefix, name), x.contiguous());
   const auto written = places_to_write(config, adapter, gpt2, tensors);
   const LoraSettings& s = adapter.settings;
   Json ranks = Json::object(), alphas = Json::object();
@@ -418,7 +419,7 @@ void write_adapter(const fs::path& folder, const ModelConfig& config, const Adap
   TextMap metadata{{"format", "pt"}};
   if (adapter.base_sample.defined()) metadata.emplace(kSample, sample_text(adapter.base_sample));
   write_safetensors(folder / kWeights, tensors, metadata);
-  write_file(folder / kConfig, json.dump(2) + "\n");
+  write_file(folder / kAdapterConfig, json.dump(2) + "\n");
 }
 
 }  // namespace fovea

@@ -24,9 +24,6 @@
 namespace fovea {
 namespace {
 
-constexpr std::string_view kWhere = "attention case";
-constexpr std::string_view kExpected = "expected_";
-
 /// Every tensor name a case may have, and where it goes.
 std::vector<std::pair<std::string, at::Tensor*>> slots(AttentionCase& c) {
   std::vector<std::pair<std::string, at::Tensor*>> all{
@@ -58,7 +55,7 @@ uint64_t read_number(const TextMap& metadata, const std::string& key, const std:
   const std::string& text = found->second;
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  require<InputError>(error == std::errc() && end == text.data() + text.size(), kWhere,
+  require<InputError>(error == std::errc() && end == text.data() + text.size(), kCaseWhere,
                       "{}: metadata '{}' must be a whole number; got '{}'", file, key, text);
   return value;
 }
@@ -67,7 +64,7 @@ void read_metadata(const SafetensorsFile& file, AttentionCase& c) {
   const std::string name = file.path().string();
   const TextMap& metadata = file.metadata();
   const auto spec = metadata.find("attention_spec");
-  require<InputError>(spec != metadata.end(), kWhere,
+  require<InputError>(spec != metadata.end(), kCaseWhere,
                       "{}: the metadata must have 'attention_spec' (JSON); this is not a case file",
                       name);
   read_fields(parse_json(spec->second, name + ": attention_spec"), c.spec);
@@ -87,19 +84,19 @@ void read_tensor(const SafetensorsFile& file, const std::string& name, Attention
     known.push_back(slot);
   }
   for (const std::string& result : result_names()) {
-    known.push_back(std::string(kExpected) + result);
+    known.push_back(std::string(kExpectedPrefix) + result);
     if (name == known.back()) {
       c.expected[result] = file.tensor(name).clone();
       return;
     }
   }
-  fail<InputError>(kWhere, "{}: '{}' is no tensor of a case{}; known are {}", file.path().string(),
-                   name, did_you_mean(name, known), fmt::join(known, ", "));
+  fail<InputError>(kCaseWhere, "{}: '{}' is no tensor of a case{}; known are {}",
+                   file.path().string(), name, did_you_mean(name, known), fmt::join(known, ", "));
 }
 
 void check_gradient(const at::Tensor& grad, at::IntArrayRef sizes, std::string_view name) {
   require<InputError>(!grad.defined() || (grad.sizes() == sizes && grad.is_floating_point()),
-                      kWhere, "{} must be a floating tensor [{}]; got [{}]", name,
+                      kCaseWhere, "{} must be a floating tensor [{}]; got [{}]", name,
                       fmt::join(sizes, ", "),
                       fmt::join(grad.defined() ? grad.sizes() : at::IntArrayRef{}, ", "));
 }
@@ -109,7 +106,7 @@ void check_gradient(const at::Tensor& grad, at::IntArrayRef sizes, std::string_v
 AttentionCase converted(const AttentionCase& given, const CaseOptions& options) {
   AttentionCase c = given;
   const at::ScalarType dtype = options.dtype.value_or(given.q_bhtd.scalar_type());
-  require<InputError>(at::isFloatingType(dtype), kWhere, "q must be floating; got {}",
+  require<InputError>(at::isFloatingType(dtype), kCaseWhere, "q must be floating; got {}",
                       at::toString(dtype));
   const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
   const auto move = [&](at::Tensor& x, std::optional<at::ScalarType> to) {
@@ -140,13 +137,13 @@ CaseResult run_decode(const AttentionCase& c) {
   require<UnsupportedError>(
       !places.query_documents_bt.defined() && !places.key_documents_bs.defined() &&
           !places.query_positions_bt.defined() && !places.key_positions_bs.defined(),
-      kWhere,
+      kCaseWhere,
       "path decode runs one document a row from position 0; this case places its tokens itself");
   const int64_t t = c.q_bhtd.size(2), s = c.k_bgsd.size(2);
-  require<UnsupportedError>(t == s && t > 0, kWhere,
+  require<UnsupportedError>(t == s && t > 0, kCaseWhere,
                             "path decode needs a query for every key; got {} queries and {} keys",
                             t, s);
-  require<UnsupportedError>(!places.training, kWhere, "path decode has no dropout");
+  require<UnsupportedError>(!places.training, kCaseWhere, "path decode has no dropout");
   AttentionSpec spec = c.spec;
   // tau comes from the file, so the cache needs no running sum for it.
   if (spec.temperature.kind == TemperatureSpec::Kind::learned)
@@ -242,7 +239,7 @@ AttentionCase load_attention_case(const std::filesystem::path& path) {
   for (const auto& [name, tensor] :
        {std::pair{"q", &c.q_bhtd}, {"k", &c.k_bgsd}, {"v", &c.v_bgse}}) {
     require<InputError>(
-        tensor->defined() && tensor->dim() == 4 && tensor->is_floating_point(), kWhere,
+        tensor->defined() && tensor->dim() == 4 && tensor->is_floating_point(), kCaseWhere,
         "{}: '{}' must be a floating tensor with 4 dimensions [batch, heads, tokens, width]",
         path.string(), name);
   }

@@ -33,7 +33,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kGpt2Mode
 }};
 constexpr std::string_view kLayers = "model.layers.";
 /// Some files hold the body of the model under this name.
-constexpr std::string_view kPrefix = "transformer.";
+constexpr std::string_view kGpt2Prefix = "transformer.";
 
 // DiffLlama's maps are the first and the second half of the heads, ours are neighbours: ours 2h + s
 // is theirs h + s H/2, for queries, keys and the halves of values alike (1.5).
@@ -91,7 +91,7 @@ at::Tensor FamilyWeights::read_diffllama(const WeightSource& files, const std::s
 at::Tensor FamilyWeights::read(const WeightSource& files, const std::string& name) const {
   if (diffllama_) return read_diffllama(files, name);
   const Place place = place_of(name);
-  const std::string prefixed = fmt::format("{}{}", kPrefix, place.name);
+  const std::string prefixed = fmt::format("{}{}", kGpt2Prefix, place.name);
   const bool as_named = files.find(place.name) != nullptr;
   if (!as_named && (!gpt2_ || files.find(prefixed) == nullptr)) return {};
   at::Tensor x = files.tensor(as_named ? place.name : prefixed);
@@ -107,7 +107,7 @@ std::vector<std::string> FamilyWeights::stored_names(const WeightSource& files,
   for (const std::string& name : names) {
     const std::string theirs = place_of(name).name;
     const bool prefixed = gpt2_ && files.find(theirs) == nullptr;
-    stored.push_back(prefixed ? fmt::format("{}{}", kPrefix, theirs) : theirs);
+    stored.push_back(prefixed ? fmt::format("{}{}", kGpt2Prefix, theirs) : theirs);
   }
   return stored;
 }
@@ -120,7 +120,7 @@ TensorMap FamilyWeights::to_store(const TensorMap& tensors) const {
     const at::Tensor x =
         place.offset == 0.0 ? value : (value.to(at::kFloat) - place.offset).to(value.scalar_type());
     if (place.parts == 1) {
-      const std::string prefix(gpt2_ && place.name != name ? kPrefix : "");
+      const std::string prefix(gpt2_ && place.name != name ? kGpt2Prefix : "");
       stored.emplace(prefix + place.name, place.transposed ? x.t().contiguous() : x);
       continue;
     }
@@ -130,7 +130,8 @@ TensorMap FamilyWeights::to_store(const TensorMap& tensors) const {
   }
   for (const auto& [name, parts] : divided) {
     const at::Tensor whole = at::cat(parts);
-    stored.emplace(std::string(kPrefix) + name, whole.dim() == 2 ? whole.t().contiguous() : whole);
+    stored.emplace(std::string(kGpt2Prefix) + name,
+                   whole.dim() == 2 ? whole.t().contiguous() : whole);
   }
   return stored;
 }

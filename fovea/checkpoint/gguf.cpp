@@ -16,8 +16,7 @@ namespace fovea {
 namespace {
 
 constexpr std::string_view kMagic = "GGUF";
-constexpr uint32_t kVersion = 3, kArray = 9;
-constexpr uint64_t kAlignment = 32, kLargestAlignment = 1 << 20;
+constexpr uint64_t kLargestAlignment = 1 << 20;
 constexpr uint64_t kMostItems = 1 << 24;  // of an array: 64 times the largest vocabulary known
 constexpr uint64_t kMostAxes = 4;         // ggml's limit
 constexpr std::string_view kAgain = "the file is damaged, get it again";
@@ -134,7 +133,7 @@ class HeaderReader {
     require<UnsupportedError>(version >> 24 == 0, where(),
                               "expected little-endian numbers; this file has the other order: "
                               "convert it, or get the little-endian file");
-    require<UnsupportedError>(version == 2 || version == kVersion, where(),
+    require<UnsupportedError>(version == 2 || version == kGgufVersion, where(),
                               "expected GGUF version 2 or 3; got {}: convert the model again with "
                               "a newer program",
                               version);
@@ -156,7 +155,7 @@ class HeaderReader {
     uint64_t count = 1;
     size_t begin = cursor_.at();
     auto type = cursor_.number<uint32_t>(what);
-    if (type == kArray) {
+    if (type == kGgufArray) {
       value.array = true;
       begin = cursor_.at();
       type = cursor_.number<uint32_t>(what);
@@ -216,7 +215,7 @@ class HeaderReader {
 
   uint64_t alignment_of(const GgufMetadata& metadata) const {
     const auto found = metadata.find("general.alignment");
-    if (found == metadata.end()) return kAlignment;
+    if (found == metadata.end()) return kGgufAlignment;
     const GgufValue& value = found->second;
     const bool whole = !value.array && value.integers.size() == 1 && value.integers[0] > 0;
     const uint64_t alignment = whole ? static_cast<uint64_t>(value.integers[0]) : 0;
@@ -317,14 +316,6 @@ class HeaderReader {
   uint64_t size_;
 };
 
-std::shared_ptr<const MappedFile> map_file(const std::filesystem::path& path) {
-  try {
-    return std::make_shared<const MappedFile>(path);
-  } catch (const InputError& error) {
-    throw CheckpointError(error.what());
-  }
-}
-
 }  // namespace
 
 GgufValue GgufValue::of_text(std::string text) {
@@ -344,7 +335,7 @@ GgufValue GgufValue::of_integers(std::vector<int64_t> values, GgufType type) {
   return {.type = type, .array = true, .integers = std::move(values)};
 }
 
-GgufFile::GgufFile(const std::filesystem::path& path) : path_(path), file_(map_file(path)) {
+GgufFile::GgufFile(const std::filesystem::path& path) : path_(path), file_(map_weights(path)) {
   HeaderReader(path.string(), file_->bytes()).read(metadata_, tensors_);
   for (size_t i = 0; i < tensors_.size(); ++i) {
     require<CheckpointError>(place_of_.emplace(tensors_[i].name, i).second, path.string(),

@@ -27,6 +27,11 @@
 
 namespace fovea {
 
+/// The version written, the number of arrays among types of metadata, the alignment of tensors
+/// where a file does not say another.
+inline constexpr uint32_t kGgufVersion = 3, kGgufArray = 9;
+inline constexpr uint64_t kGgufAlignment = 32;
+
 /// Types of metadata, by their numbers in a file; 9 is an array of one of these.
 enum class GgufType : uint32_t {
   uint8 = 0,

@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Kind = RopeScaling::Kind;
 
-constexpr std::array<GgufFamily, 3> kFamilies{{
+constexpr std::array<GgufFamily, 3> kGgufFamilies{{
     {.architecture = "llama", .model_type = "llama", .interleaved = true},
     {.architecture = "qwen2", .model_type = "qwen2"},
     {.architecture = "qwen3", .model_type = "qwen3"},
@@ -262,7 +262,7 @@ const GgufFamily& gguf_family(const GgufMetadata& metadata, const std::string& w
                            "expected the metadata key 'general.architecture'; it is missing: the "
                            "file is no language model, or damaged");
   std::vector<std::string> known;
-  for (const GgufFamily& family : kFamilies) {
+  for (const GgufFamily& family : kGgufFamilies) {
     if (family.architecture == name) return family;
     known.emplace_back(family.architecture);
   }
@@ -318,10 +318,10 @@ GgufMetadata gguf_config(const ModelConfig& c) {
   const Json wanted = hugging_face_config(c);
   const auto type = wanted["model_type"].get<std::string>();
   std::vector<std::string_view> types;
-  types.reserve(kFamilies.size());
-  for (const GgufFamily& family : kFamilies) types.push_back(family.model_type);
-  const auto family = std::ranges::find(kFamilies, type, &GgufFamily::model_type);
-  require<UnsupportedError>(family != kFamilies.end(), "GGUF",
+  types.reserve(kGgufFamilies.size());
+  for (const GgufFamily& family : kGgufFamilies) types.push_back(family.model_type);
+  const auto family = std::ranges::find(kGgufFamilies, type, &GgufFamily::model_type);
+  require<UnsupportedError>(family != kGgufFamilies.end(), "GGUF",
                             "expected a model of the families {}; this one is {}",
                             fmt::join(types, ", "), type);
   GgufMetadata metadata;

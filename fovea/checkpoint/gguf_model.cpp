@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr const char *kTemplate = "tokenizer.chat_template", *kEmbedding = "token_embd.weight",
                      *kRopeFactors = "rope_freqs.weight";
-constexpr std::array<std::string_view, 4> kFormats{"f32", "f16", "bf16", "q8_0"};
+constexpr std::array<std::string_view, 4> kFormatNames{"f32", "f16", "bf16", "q8_0"};
 // general.file_type of each: what most tensors are.
 constexpr std::array<int64_t, 4> kFileTypes{0, 1, 32, 7};
 
@@ -144,7 +144,7 @@ std::vector<std::byte> encoded(const std::string& name, const at::Tensor& value,
 
 }  // namespace
 
-std::span<const std::string_view> enum_names(GgufFormat) { return kFormats; }
+std::span<const std::string_view> enum_names(GgufFormat) { return kFormatNames; }
 
 GgufModel::GgufModel(const fs::path& path, Blocks blocks) : file_(path) {
   const std::string where = path.string();

@@ -18,11 +18,11 @@
 namespace fovea {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 constexpr const char *kModel = "tokenizer.ggml.model", *kPre = "tokenizer.ggml.pre",
-                     *kTokens = "tokenizer.ggml.tokens", *kTypes = "tokenizer.ggml.token_type",
-                     *kMerges = "tokenizer.ggml.merges", *kBegin = "tokenizer.ggml.bos_token_id",
+                     *kTokens = "tokenizer.ggml.tokens", *kTokenTypes = "tokenizer.ggml.token_type",
+                     *kMerges = "tokenizer.ggml.merges", *kBos = "tokenizer.ggml.bos_token_id",
                      *kEnd = "tokenizer.ggml.eos_token_id",
                      *kEndOfTurn = "tokenizer.ggml.eot_token_id",
                      *kEndOfMessage = "tokenizer.ggml.eom_token_id",
@@ -147,11 +147,11 @@ class Lists {
   }
   /// The type of each of `count` tokens; normal where the file does not say.
   std::vector<int64_t> types(size_t count) const {
-    const GgufValue* value = find(kTypes);
+    const GgufValue* value = find(kTokenTypes);
     if (value == nullptr) return std::vector<int64_t>(count, TokenType::normal);
     require<CheckpointError>(value->array && value->integers.size() == count, where_,
-                             "'{}' must have a number for each of {} tokens; got {}", kTypes, count,
-                             value->integers.size());
+                             "'{}' must have a number for each of {} tokens; got {}", kTokenTypes,
+                             count, value->integers.size());
     return value->integers;
   }
 
@@ -173,20 +173,20 @@ const PreTokenizer& pre_tokenizer(const Lists& lists, const std::string& where) 
 }
 
 /// The mark first, then the text: what a tokenizer.json says for a begin mark.
-Json begin_template(const std::string& text, int64_t id) {
-  const Json mark = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}},
-             first = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
-             second = {{"Sequence", {{"id", "B"}, {"type_id", 0}}}};
-  Json processor = {{"type", "TemplateProcessing"},
-                    {"single", Json::array({mark, first})},
-                    {"pair", Json::array({mark, first, second})}};
+SortedJson begin_template(const std::string& text, int64_t id) {
+  const SortedJson mark = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}},
+                   first = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+                   second = {{"Sequence", {{"id", "B"}, {"type_id", 0}}}};
+  SortedJson processor = {{"type", "TemplateProcessing"},
+                          {"single", SortedJson::array({mark, first})},
+                          {"pair", SortedJson::array({mark, first, second})}};
   processor["special_tokens"][text] = {
-      {"id", text}, {"ids", Json::array({id})}, {"tokens", Json::array({text})}};
+      {"id", text}, {"ids", SortedJson::array({id})}, {"tokens", SortedJson::array({text})}};
   return processor;
 }
 
-Json split_nodes(const PreTokenizer& pre) {
-  Json nodes = Json::array();
+SortedJson split_nodes(const PreTokenizer& pre) {
+  SortedJson nodes = SortedJson::array();
   for (const std::string& pattern : patterns_of(pre)) {
     nodes.push_back({{"type", "Split"},
                      {"pattern", {{"Regex", pattern}}},
@@ -201,12 +201,13 @@ Json split_nodes(const PreTokenizer& pre) {
 }
 
 /// The patterns of a pre_tokenizer, appended in order; false for one that GGUF has no name for.
-bool collect_patterns(const Json& node, std::vector<std::string>& patterns) {
+bool collect_patterns(const SortedJson& node, std::vector<std::string>& patterns) {
   if (node.is_null()) return true;
   const auto type = node.value("type", "");
   if (type == "Sequence") {
-    return std::ranges::all_of(node["pretokenizers"],
-                               [&](const Json& item) { return collect_patterns(item, patterns); });
+    return std::ranges::all_of(node["pretokenizers"], [&](const SortedJson& item) {
+      return collect_patterns(item, patterns);
+    });
   }
   if (type == "ByteLevel") {
     if (node.value("use_regex", true)) patterns.emplace_back(kGpt2Pattern);
@@ -221,26 +222,26 @@ bool collect_patterns(const Json& node, std::vector<std::string>& patterns) {
   return !patterns.back().empty();
 }
 
-bool has_nfc(const Json& node) {
+bool has_nfc(const SortedJson& node) {
   if (node.is_null()) return false;
   if (node.value("type", "") == "NFC") return true;
   const auto inner = node.find("normalizers");
   return inner != node.end() && std::ranges::any_of(*inner, has_nfc);
 }
 
-Json member(const Json& root, const char* key) {
+SortedJson member(const SortedJson& root, const char* key) {
   const auto found = root.find(key);
-  return found == root.end() ? Json(nullptr) : *found;
+  return found == root.end() ? SortedJson(nullptr) : *found;
 }
 
-bool has_byte_level(const Json& node) {
+bool has_byte_level(const SortedJson& node) {
   if (!node.is_object()) return false;
   const auto inner = node.find("pretokenizers");
   return node.value("type", "") == "ByteLevel" ||
          (inner != node.end() && std::ranges::any_of(*inner, has_byte_level));
 }
 
-void require_byte_level(const Json& root) {
+void require_byte_level(const SortedJson& root) {
   const std::string type = root["model"].value("type", "");
   require<UnsupportedError>(type == "BPE" && has_byte_level(member(root, "pre_tokenizer")), "GGUF",
                             "expected a tokenizer.json of byte-level BPE, or a SentencePiece model "
@@ -250,8 +251,8 @@ void require_byte_level(const Json& root) {
 }
 
 /// The name of a tokenizer's patterns. Without merges a text is cut into bytes by any of them.
-std::string_view name_of_patterns(const Json& root) {
-  const Json& model = root["model"];
+std::string_view name_of_patterns(const SortedJson& root) {
+  const SortedJson& model = root["model"];
   std::vector<std::string> patterns;
   const bool known = collect_patterns(member(root, "pre_tokenizer"), patterns);
   const bool normalise = has_nfc(member(root, "normalizer")),
@@ -283,13 +284,13 @@ SentencePieceModel sentencepiece_model(const Lists& lists, const std::string& wh
                            .remove_extra_whitespaces = false};
   for (size_t i = 0; i < tokens.size(); ++i) {
     require<CheckpointError>(types[i] >= TokenType::normal && types[i] <= TokenType::byte, where,
-                             "'{}' must be 1 to 6 for every token; got {} for token {}", kTypes,
-                             types[i], i);
+                             "'{}' must be 1 to 6 for every token; got {} for token {}",
+                             kTokenTypes, types[i], i);
     model.byte_fallback = model.byte_fallback || types[i] == TokenType::byte;
     model.pieces.push_back({tokens[i], static_cast<float>(scores[i]),
                             static_cast<SentencePieceModel::Type>(types[i])});
   }
-  model.bos = lists.token_of(kBegin, tokens);
+  model.bos = lists.token_of(kBos, tokens);
   model.eos = lists.token_of(kEnd, tokens);
   model.pad = lists.token_of(kPad, tokens);
   return model;
@@ -347,21 +348,21 @@ GgufMetadata sentencepiece_metadata(const SentencePieceModel& model, const Token
     if (!name.empty() && found != tokens.end())
       metadata[key] = GgufValue::of_integer(found - tokens.begin());
   };
-  named(kBegin, model.bos);
+  named(kBos, model.bos);
   named(kEnd, model.eos);
   named(kPad, model.pad);
   put_ends(tokenizer, metadata);
   metadata[kTokens] = GgufValue::of_texts(std::move(tokens));
-  metadata[kTypes] = GgufValue::of_integers(std::move(types));
+  metadata[kTokenTypes] = GgufValue::of_integers(std::move(types));
   metadata[kScores] = std::move(scores);
   return metadata;
 }
 
 /// A GGUF cannot say what becomes of bytes without a token; readers drop them.
-void refuse_unknown_token(const Json& model) {
-  const Json unknown = member(model, "unk_token");
+void refuse_unknown_token(const SortedJson& model) {
+  const SortedJson unknown = member(model, "unk_token");
   if (!unknown.is_string()) return;
-  const Json& vocabulary = model["vocab"];
+  const SortedJson& vocabulary = model["vocab"];
   const auto& names = byte_names();
   const auto missing =
       std::ranges::find_if(names, [&](const auto& name) { return !vocabulary.contains(name); });
@@ -373,7 +374,7 @@ void refuse_unknown_token(const Json& model) {
                          printable_line(unknown.get<std::string>()), missing - names.begin());
 }
 
-std::string merge_text(const Json& merge) {
+std::string merge_text(const SortedJson& merge) {
   return merge.is_string() ? merge.get<std::string>()
                            : merge[0].get<std::string>() + " " + merge[1].get<std::string>();
 }
@@ -399,7 +400,7 @@ TokenizerText gguf_tokenizer_json(const GgufMetadata& metadata, const std::strin
                              "'{}' must be the id of one of {} tokens; got {}", key, count, id);
     return id;
   };
-  const int64_t begin = id_of(kBegin), end = id_of(kEnd), pad = id_of(kPad);
+  const int64_t begin = id_of(kBos), end = id_of(kEnd), pad = id_of(kPad);
   const auto is_special = [&](int64_t i) {
     const int64_t type = types[static_cast<size_t>(i)];
     return type == TokenType::control || type == TokenType::unknown || i == begin || i == end ||
@@ -411,7 +412,7 @@ TokenizerText gguf_tokenizer_json(const GgufMetadata& metadata, const std::strin
 
   // Special tokens behind the vocabulary are added to it; those inside have their places in it.
   std::string vocabulary;
-  Json added = Json::array();
+  SortedJson added = SortedJson::array();
   std::unordered_set<std::string_view> names;
   for (int64_t i = 0; i < count; ++i) {
     const std::string& token = tokens[static_cast<size_t>(i)];
@@ -421,7 +422,8 @@ TokenizerText gguf_tokenizer_json(const GgufMetadata& metadata, const std::strin
                              "token {} must have a text of its own; got '{}' again", i,
                              printable_line(token));
     if (i <= last_plain)
-      vocabulary += fmt::format("{}\n{}: {}", vocabulary.empty() ? "" : ",", Json(token).dump(), i);
+      vocabulary +=
+          fmt::format("{}\n{}: {}", vocabulary.empty() ? "" : ",", SortedJson(token).dump(), i);
     if (!is_special(i) && type != TokenType::user_defined) continue;
     added.push_back({{"id", i},
                      {"content", token},
@@ -433,25 +435,25 @@ TokenizerText gguf_tokenizer_json(const GgufMetadata& metadata, const std::strin
   }
   const bool begins = lists.integer(kAddBegin, pre.begin ? 1 : 0) != 0 && begin >= 0;
   constexpr const char* kHere = "vocabulary";  // put in as text below
-  const Json model = {{"type", "BPE"},
-                      {"dropout", nullptr},
-                      {"unk_token", nullptr},
-                      {"continuing_subword_prefix", nullptr},
-                      {"end_of_word_suffix", nullptr},
-                      {"fuse_unk", false},
-                      {"byte_fallback", false},
-                      {"ignore_merges", pre.whole_words},
-                      {"vocab", kHere},
-                      {"merges", lists.texts(kMerges)}};
+  const SortedJson model = {{"type", "BPE"},
+                            {"dropout", nullptr},
+                            {"unk_token", nullptr},
+                            {"continuing_subword_prefix", nullptr},
+                            {"end_of_word_suffix", nullptr},
+                            {"fuse_unk", false},
+                            {"byte_fallback", false},
+                            {"ignore_merges", pre.whole_words},
+                            {"vocab", kHere},
+                            {"merges", lists.texts(kMerges)}};
   const auto name = [&](int64_t i) { return i < 0 ? "" : tokens[static_cast<size_t>(i)]; };
-  const Json root = {
+  const SortedJson root = {
       {"version", "1.0"},
       {"truncation", nullptr},
       {"padding", nullptr},
       {"added_tokens", added},
-      {"normalizer", pre.normalise ? Json{{"type", "NFC"}} : Json(nullptr)},
+      {"normalizer", pre.normalise ? SortedJson{{"type", "NFC"}} : SortedJson(nullptr)},
       {"pre_tokenizer", split_nodes(pre)},
-      {"post_processor", begins ? begin_template(name(begin), begin) : Json(nullptr)},
+      {"post_processor", begins ? begin_template(name(begin), begin) : SortedJson(nullptr)},
       {"decoder",
        {{"type", "ByteLevel"},
         {"add_prefix_space", false},
@@ -505,7 +507,7 @@ GgufMetadata gguf_tokenizer_metadata(const Tokenizer& tokenizer, int64_t vocabul
   const auto count = static_cast<size_t>(vocabulary);
   if (file.name != "tokenizer.json")
     return sentencepiece_metadata(read_sentencepiece(file.content, "GGUF"), tokenizer, count);
-  const Json root = Json::parse(file.content);
+  const SortedJson root = SortedJson::parse(file.content);
   require_byte_level(root);
   std::vector<std::string> tokens(count), merges;
   std::vector<int64_t> types(count, TokenType::unused);
@@ -515,27 +517,27 @@ GgufMetadata gguf_tokenizer_metadata(const Tokenizer& tokenizer, int64_t vocabul
     tokens[static_cast<size_t>(id)] = text;
     types[static_cast<size_t>(id)] = type;
   };
-  const Json& model = root["model"];
+  const SortedJson& model = root["model"];
   refuse_unknown_token(model);
   for (const auto& [text, id] : model["vocab"].items()) set(text, id, TokenType::normal);
-  for (const Json& token : member(root, "added_tokens"))
+  for (const SortedJson& token : member(root, "added_tokens"))
     set(token["content"], token["id"],
         token.value("special", false) ? TokenType::control : TokenType::user_defined);
   for (size_t i = 0; i < count; ++i)
     if (types[i] == TokenType::unused) tokens[i] = fmt::format("[PAD{}]", i);
-  for (const Json& merge : model["merges"]) merges.push_back(merge_text(merge));
+  for (const SortedJson& merge : model["merges"]) merges.push_back(merge_text(merge));
 
   GgufMetadata metadata;
   metadata[kModel] = GgufValue::of_text("gpt2");
   metadata[kPre] = GgufValue::of_text(std::string(name_of_patterns(root)));
   metadata[kTokens] = GgufValue::of_texts(std::move(tokens));
-  metadata[kTypes] = GgufValue::of_integers(std::move(types));
+  metadata[kTokenTypes] = GgufValue::of_integers(std::move(types));
   metadata[kMerges] = GgufValue::of_texts(std::move(merges));
   metadata[kAddBegin] = GgufValue::of_boolean(tokenizer.bos() >= 0);
   // Where a file names no begin mark, llama.cpp takes the token 11 for one; templates may write it.
   const int32_t begin = tokenizer.bos() >= 0 ? tokenizer.bos() : tokenizer.eos();
-  for (const auto& [key, id] : {std::pair(kBegin, begin), std::pair(kEnd, tokenizer.eos()),
-                                std::pair(kPad, tokenizer.pad())})
+  for (const auto& [key, id] :
+       {std::pair(kBos, begin), std::pair(kEnd, tokenizer.eos()), std::pair(kPad, tokenizer.pad())})
     if (id >= 0) metadata[key] = GgufValue::of_integer(id);
   put_ends(tokenizer, metadata);
   return metadata;

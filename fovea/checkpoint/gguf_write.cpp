@@ -8,12 +8,10 @@
 namespace fovea {
 namespace {
 
-constexpr uint32_t kVersion = 3, kArray = 9;
-constexpr uint64_t kAlignment = 32;
 constexpr size_t kLongestName = 63;  // ggml's limit
 
 void pad(std::string& out) {
-  out.append((kAlignment - out.size() % kAlignment) % kAlignment, '\0');
+  out.append((kGgufAlignment - out.size() % kGgufAlignment) % kGgufAlignment, '\0');
 }
 
 template <class T>
@@ -44,7 +42,7 @@ void put_integer(std::string& out, GgufType type, int64_t value) {
 }
 
 void put_value(std::string& out, const GgufValue& value) {
-  if (value.array) put(out, kArray);
+  if (value.array) put(out, kGgufArray);
   put(out, static_cast<uint32_t>(value.type));
   if (value.array)
     put<uint64_t>(out, value.integers.size() + value.reals.size() + value.texts.size());
@@ -75,7 +73,7 @@ uint64_t byte_count(const std::filesystem::path& path, const GgufOutput& tensor)
 void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
                 const std::vector<GgufOutput>& tensors) {
   std::string header = "GGUF";
-  put(header, kVersion);
+  put(header, kGgufVersion);
   put<uint64_t>(header, tensors.size());
   put<uint64_t>(header, metadata.size());
   for (const auto& [key, value] : metadata) {
@@ -94,7 +92,8 @@ void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
       put(header, static_cast<uint64_t>(tensor.shape[i - 1]));
     put(header, static_cast<uint32_t>(tensor.type));
     put(header, offset);
-    offset = (offset + byte_count(path, tensor) + kAlignment - 1) / kAlignment * kAlignment;
+    offset =
+        (offset + byte_count(path, tensor) + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment;
   }
   pad(header);
   write_file(path, [&](OutputFile& file) {
@@ -104,7 +103,7 @@ void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
       require<ShapeError>(blocks.size() == byte_count(path, tensor), path.string(),
                           "'{}' takes {} bytes; got {}", tensor.name, byte_count(path, tensor),
                           blocks.size());
-      blocks.resize((blocks.size() + kAlignment - 1) / kAlignment * kAlignment);
+      blocks.resize((blocks.size() + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment);
       file.write(blocks);
     }
   });

@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int32_t kMagic = 0x616b3432;  // "ak42"
-constexpr size_t kHeader = 256;         // bytes of the header of version 1
+constexpr int32_t kMark = 0x616b3432;  // "ak42"
+constexpr size_t kHeader = 256;        // bytes of the header of version 1
 constexpr int64_t kLargestSize = int64_t{1} << 24;
 constexpr ReadLimit kLargestTokenizer{"a tokenizer", 256 << 20};
 
@@ -72,7 +72,7 @@ Llama2cModel::Llama2cModel(const fs::path& path)
   const std::span<const std::byte> bytes = file_->bytes();
   require<CheckpointError>(bytes.size() >= kHeader, where,
                            "expected a file of llama2.c; got {} bytes", bytes.size());
-  const bool legacy = number_at<int32_t>(bytes, 0) != kMagic;
+  const bool legacy = number_at<int32_t>(bytes, 0) != kMark;
   const size_t first = legacy ? 0 : 8;
   if (!legacy) {
     const auto version = number_at<int32_t>(bytes, 4);

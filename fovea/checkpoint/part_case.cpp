@@ -22,8 +22,6 @@
 namespace fovea {
 namespace {
 
-constexpr std::string_view kWhere = "attention case";
-constexpr std::string_view kExpected = "expected_";
 constexpr int64_t kMostPositions = int64_t{1} << 20;  // rows of the table of angles
 
 // Metadata `spec` of the kinds that have no spec elsewhere.
@@ -52,11 +50,11 @@ class PartInputs {
     const auto& entries = file_.entries();
     const bool present =
         std::ranges::any_of(entries, [&](const SafetensorsEntry& e) { return e.name == name; });
-    require<InputError>(present || !needed, kWhere, "{}: '{}' is missing", file_.path().string(),
-                        name);
+    require<InputError>(present || !needed, kCaseWhere, "{}: '{}' is missing",
+                        file_.path().string(), name);
     if (!present) return {};
     const at::Tensor x = file_.tensor(name).clone();
-    require<InputError>(x.dim() == dims && x.is_floating_point() == floating, kWhere,
+    require<InputError>(x.dim() == dims && x.is_floating_point() == floating, kCaseWhere,
                         "{}: '{}' must be {} with {} dimensions; got {} with {}",
                         file_.path().string(), name, floating ? "floating" : "integers", dims,
                         at::toString(x.scalar_type()), x.dim());
@@ -77,14 +75,14 @@ class PartInputs {
   void finish(CaseResult& result) const {
     std::vector<std::string> known = known_;
     for (const auto& [name, tensor] : result.tensors)
-      known.push_back(std::string(kExpected) + name);
+      known.push_back(std::string(kExpectedPrefix) + name);
     for (const SafetensorsEntry& entry : file_.entries()) {
-      require<InputError>(std::ranges::find(known, entry.name) != known.end(), kWhere,
+      require<InputError>(std::ranges::find(known, entry.name) != known.end(), kCaseWhere,
                           "{}: '{}' is no tensor of this kind{}; known are {}",
                           file_.path().string(), entry.name, did_you_mean(entry.name, known),
                           fmt::join(known, ", "));
-      if (!entry.name.starts_with(kExpected)) continue;
-      const std::string name = entry.name.substr(kExpected.size());
+      if (!entry.name.starts_with(kExpectedPrefix)) continue;
+      const std::string name = entry.name.substr(kExpectedPrefix.size());
       result.errors[name] = case_error(result.tensors.at(name), file_.tensor(entry.name));
     }
   }
@@ -103,7 +101,7 @@ TensorMap run_rope(PartInputs& in) {
       positions.size(0) == x.size(2) &&
           (positions.numel() == 0 || (positions.min().item<int64_t>() >= 0 &&
                                       positions.max().item<int64_t>() < kMostPositions)),
-      kWhere, "positions must be {} integers from 0 to {}", x.size(2), kMostPositions - 1);
+      kCaseWhere, "positions must be {} integers from 0 to {}", x.size(2), kMostPositions - 1);
   const int64_t length = positions.numel() > 0 ? positions.max().item<int64_t>() + 1 : 1;
   const at::Tensor heads =
       spec.layout == RopeLayout::interleaved ? heads_to_half_split(x, spec.rotary_dim) : x;
@@ -115,7 +113,8 @@ TensorMap run_rope(PartInputs& in) {
 
 TensorMap run_sinkhorn(PartInputs& in) {
   const SinkhornPart spec = in.spec<SinkhornPart>();
-  require<ConfigError>(spec.rounds >= 1, kWhere, "rounds must be at least 1; got {}", spec.rounds);
+  require<ConfigError>(spec.rounds >= 1, kCaseWhere, "rounds must be at least 1; got {}",
+                       spec.rounds);
   const at::Tensor scores = in.take("scores", 2, true);
   const at::Tensor potentials = sinkhorn_potentials(scores, spec.rounds);
   return {{"potentials", potentials}, {"assignment", at::softmax(scores + potentials, -1)}};
@@ -128,7 +127,7 @@ TensorMap run_groups(PartInputs& in) {
                    potentials = in.take("potentials", 1, true, false);
   require<InputError>(
       scores.size(2) == spec.groups && (!potentials.defined() || potentials.size(0) == spec.groups),
-      kWhere, "scores must be [b, t, {}] and potentials [{}]", spec.groups, spec.groups);
+      kCaseWhere, "scores must be [b, t, {}] and potentials [{}]", spec.groups, spec.groups);
   const FocusGroups groups = group_tokens(spec, scores, potentials);
   return {{"groups", groups.groups_btk}, {"members", groups.members_bt}};
 }
@@ -143,7 +142,7 @@ TensorMap run_centroids(PartInputs& in) {
       k.size(1) >= 1 && h % k.size(1) == 0 && k.size(3) == d && c >= 1 &&
           centroids.sizes() == at::IntArrayRef({h, c, d}) &&
           sizes.sizes() == at::IntArrayRef({h, c}) && sums.sizes() == at::IntArrayRef({h, c, d}),
-      kWhere,
+      kCaseWhere,
       "centroids and sums must be [{0}, {1}, {2}], sizes [{0}, {1}], key heads a divisor of {0}", h,
       c, d);
   const Routes routes = route_tokens({.clusters = c}, centroids, q, k);
@@ -169,18 +168,19 @@ CaseKind case_kind(const SafetensorsFile& file) {
   if (found == file.metadata().end()) return CaseKind::attention;
   const auto names = enum_names(CaseKind{});
   const auto at = std::ranges::find(names, found->second);
-  require<InputError>(at != names.end(), kWhere, "{}: metadata 'kind' must be one of {}; got '{}'",
-                      file.path().string(), fmt::join(names, ", "), found->second);
+  require<InputError>(at != names.end(), kCaseWhere,
+                      "{}: metadata 'kind' must be one of {}; got '{}'", file.path().string(),
+                      fmt::join(names, ", "), found->second);
   return static_cast<CaseKind>(at - names.begin());
 }
 
 CaseResult run_part_case(const SafetensorsFile& file, const CaseOptions& options) {
   const CaseKind kind = case_kind(file);
   const std::string_view name = enum_names(kind)[static_cast<size_t>(kind)];
-  require<UnsupportedError>(!options.gradient_seed.has_value(), kWhere,
+  require<UnsupportedError>(!options.gradient_seed.has_value(), kCaseWhere,
                             "cases of kind {} have no gradients", name);
   require<UnsupportedError>(
-      options.path == CasePath::automatic || options.path == CasePath::reference, kWhere,
+      options.path == CasePath::automatic || options.path == CasePath::reference, kCaseWhere,
       "cases of kind {} have path reference alone", name);
   const at::NoGradGuard no_gradient;
   PartInputs in(file, options);
@@ -200,7 +200,7 @@ CaseResult run_part_case(const SafetensorsFile& file, const CaseOptions& options
       result.tensors = run_centroids(in);
       break;
     case CaseKind::attention:
-      fail<InputError>(kWhere, "{}: this is a case of attention", file.path().string());
+      fail<InputError>(kCaseWhere, "{}: this is a case of attention", file.path().string());
   }
   in.finish(result);
   return result;

@@ -9,6 +9,9 @@
 
 namespace fovea {
 
+/// What errors name, and how the names of expected tensors begin.
+inline constexpr std::string_view kCaseWhere = "attention case", kExpectedPrefix = "expected_";
+
 /// What a case file is of: its metadata `kind`, attention where there is none.
 enum class CaseKind { attention, rope, sinkhorn, groups, centroids };
 std::span<const std::string_view> enum_names(CaseKind);

@@ -22,13 +22,13 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
-constexpr size_t kPrefix = 8;                 // the length of the header
+constexpr size_t kLengthBytes = 8;            // the length of the header
 constexpr size_t kLargestHeader = 100 << 20;  // the limit of the reference implementation
 constexpr size_t kDataAlignment = 64;         // a cache line, and the widest vector load
 constexpr size_t kDeepest = 4;                // file, tensor, shape; one to spare
-constexpr size_t kMostAxes = 64;              // torch's own limit
+constexpr size_t kMostSizes = 64;             // torch's own limit
 
 struct DtypeName {
   std::string_view name;
@@ -64,9 +64,9 @@ constexpr std::string_view kDamaged = "the file is damaged, get it again";
 /// Hands over the members of the header's object one after the other, each as it ends: time and
 /// memory grow with the text alone. (A parse of the whole with a callback looks at every member
 /// again whenever one ends.)
-class HeaderEvents : public nlohmann::json_sax<Json> {
+class HeaderEvents : public nlohmann::json_sax<SortedJson> {
  public:
-  using Member = std::function<void(const std::string& name, const Json& value)>;
+  using Member = std::function<void(const std::string& name, const SortedJson& value)>;
 
   HeaderEvents(std::string_view where, Member member) : where_(where), member_(std::move(member)) {}
 
@@ -77,8 +77,8 @@ class HeaderEvents : public nlohmann::json_sax<Json> {
   bool number_float(number_float_t value, const string_t&) override { return add(value); }
   bool string(string_t& value) override { return add(std::move(value)); }
   bool binary(binary_t&) override { return false; }
-  bool start_object(std::size_t) override { return open(Json::object()); }
-  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool start_object(std::size_t) override { return open(SortedJson::object()); }
+  bool start_array(std::size_t) override { return open(SortedJson::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& value) override {
@@ -98,11 +98,11 @@ class HeaderEvents : public nlohmann::json_sax<Json> {
 
  private:
   struct Open {
-    Json value;
+    SortedJson value;
     std::string key;  // of the member that comes next
   };
 
-  bool open(Json value) {
+  bool open(SortedJson value) {
     if (stack_.size() >= kDeepest) {
       fail<CheckpointError>(where_, "the header is nested deeper than {} levels; {}", kDeepest,
                             kDamaged);
@@ -112,11 +112,11 @@ class HeaderEvents : public nlohmann::json_sax<Json> {
     return true;
   }
   bool close() {
-    Json value = std::move(stack_.back().value);
+    SortedJson value = std::move(stack_.back().value);
     stack_.pop_back();
     return stack_.empty() || add(std::move(value));
   }
-  bool add(Json value) {
+  bool add(SortedJson value) {
     require_object(value);
     Open& parent = stack_.back();
     if (stack_.size() == 1) {
@@ -128,7 +128,7 @@ class HeaderEvents : public nlohmann::json_sax<Json> {
     }
     return true;
   }
-  void require_object(const Json& outermost) const {
+  void require_object(const SortedJson& outermost) const {
     if (stack_.empty() && !outermost.is_object()) {
       fail<CheckpointError>(where_, "the header must be a JSON object of tensors; got {}",
                             outermost.type_name());
@@ -149,20 +149,20 @@ class HeaderParser {
 
   std::vector<SafetensorsEntry> parse(TextMap& metadata) const {
     std::vector<SafetensorsEntry> entries;
-    HeaderEvents events(where_, [&](const std::string& name, const Json& value) {
+    HeaderEvents events(where_, [&](const std::string& name, const SortedJson& value) {
       if (name == "__metadata__") {
         read_metadata(value, metadata);
       } else {
         entries.push_back(read_entry(name, value));
       }
     });
-    Json::sax_parse(header_.begin(), header_.end(), &events);
+    SortedJson::sax_parse(header_.begin(), header_.end(), &events);
     check_layout(entries);
     return entries;
   }
 
  private:
-  void read_metadata(const Json& value, TextMap& metadata) const {
+  void read_metadata(const SortedJson& value, TextMap& metadata) const {
     if (!value.is_object()) {
       fail<CheckpointError>(where_, "'__metadata__' must be a map of texts; got {}",
                             value.type_name());
@@ -176,7 +176,7 @@ class HeaderParser {
     }
   }
 
-  const Json& field(const std::string& name, const Json& value, const char* key) const {
+  const SortedJson& field(const std::string& name, const SortedJson& value, const char* key) const {
     const auto found = value.is_object() ? value.find(key) : value.end();
     if (found == value.end()) {
       fail<CheckpointError>(where_, "tensor '{}' must have the key '{}'; {}", name, key, kDamaged);
@@ -184,19 +184,19 @@ class HeaderParser {
     return *found;
   }
 
-  static bool read_sizes(const Json& value, std::vector<uint64_t>& sizes) {
+  static bool read_sizes(const SortedJson& value, std::vector<uint64_t>& sizes) {
     if (!value.is_array()) return false;
-    for (const Json& item : value) {
+    for (const SortedJson& item : value) {
       if (!item.is_number_unsigned()) return false;
       sizes.push_back(item.get<uint64_t>());
     }
     return true;
   }
 
-  SafetensorsEntry read_entry(const std::string& name, const Json& value) const {
+  SafetensorsEntry read_entry(const std::string& name, const SortedJson& value) const {
     SafetensorsEntry entry;
     entry.name = name;
-    const Json& dtype = field(name, value, "dtype");
+    const SortedJson& dtype = field(name, value, "dtype");
     const auto known =
         std::find_if(kDtypes.begin(), kDtypes.end(), [&](const DtypeName& candidate) {
           return dtype.is_string() && candidate.name == dtype.get_ref<const std::string&>();
@@ -216,9 +216,9 @@ class HeaderParser {
       fail<CheckpointError>(where_, "tensor '{}': data_offsets must be [begin, end]; got {}", name,
                             value["data_offsets"].dump());
     }
-    if (shape.size() > kMostAxes) {
+    if (shape.size() > kMostSizes) {
       fail<CheckpointError>(where_, "tensor '{}': a shape has at most {} sizes; got {}; {}", name,
-                            kMostAxes, shape.size(), kDamaged);
+                            kMostSizes, shape.size(), kDamaged);
     }
     const uint64_t bytes = byte_count(name, shape, c10::elementSize(entry.dtype));
     if (offsets[0] > offsets[1] || offsets[1] > data_size_) {
@@ -290,14 +290,6 @@ class HeaderParser {
   size_t data_size_;
 };
 
-std::shared_ptr<const MappedFile> map_file(const std::filesystem::path& path) {
-  try {
-    return std::make_shared<const MappedFile>(path);
-  } catch (const InputError& error) {
-    throw CheckpointError(error.what());
-  }
-}
-
 }  // namespace
 
 std::string_view safetensors_dtype(at::ScalarType dtype) {
@@ -309,9 +301,9 @@ std::string_view safetensors_dtype(at::ScalarType dtype) {
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
-    : path_(path), file_(map_file(path)) {
+    : path_(path), file_(map_weights(path)) {
   const std::span<const std::byte> bytes = file_->bytes();
-  if (bytes.size() < kPrefix) {
+  if (bytes.size() < kLengthBytes) {
     fail<CheckpointError>(
         path.string(),
         "a safetensors file begins with 8 bytes of header length; the file has {}; "
@@ -319,8 +311,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
         bytes.size());
   }
   uint64_t length = 0;
-  std::memcpy(&length, bytes.data(), kPrefix);
-  const size_t rest = bytes.size() - kPrefix;
+  std::memcpy(&length, bytes.data(), kLengthBytes);
+  const size_t rest = bytes.size() - kLengthBytes;
   if (length < 2 || length > kLargestHeader || length > rest) {
     fail<CheckpointError>(
         path.string(),
@@ -328,8 +320,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
         "{}; the file is truncated or no safetensors file",
         kLargestHeader, bytes.size(), length);
   }
-  data_begin_ = kPrefix + length;
-  const std::string_view header(reinterpret_cast<const char*>(bytes.data()) + kPrefix, length);
+  data_begin_ = kLengthBytes + length;
+  const std::string_view header(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length);
   entries_ = HeaderParser(path, header, bytes.size() - data_begin_).parse(metadata_);
   std::sort(entries_.begin(), entries_.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
@@ -386,7 +378,7 @@ void write_safetensors(const std::filesystem::path& path, const TensorMap& tenso
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
     return a->second.element_size() > b->second.element_size();
   });
-  Json header = Json::object();
+  SortedJson header = SortedJson::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   size_t at = 0;
   for (const auto* item : order) {
@@ -397,11 +389,12 @@ void write_safetensors(const std::filesystem::path& path, const TensorMap& tenso
                            {"data_offsets", {at, end}}};
     at = end;
   }
-  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
-  text.append((kDataAlignment - (kPrefix + text.size()) % kDataAlignment) % kDataAlignment, ' ');
+  std::string text = header.dump(-1, ' ', false, SortedJson::error_handler_t::replace);
+  text.append((kDataAlignment - (kLengthBytes + text.size()) % kDataAlignment) % kDataAlignment,
+              ' ');
   write_file(path, [&](OutputFile& file) {
     const uint64_t length = text.size();
-    file.write(std::string_view(reinterpret_cast<const char*>(&length), kPrefix));
+    file.write(std::string_view(reinterpret_cast<const char*>(&length), kLengthBytes));
     file.write(text);
     for (const auto* item : order) {
       const at::Tensor plain = item->second.detach().to(at::kCPU).resolve_conj().contiguous();

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kSingle = "model.safetensors", kIndex = "model.safetensors.index.json";
 constexpr ReadLimit kLargestIndex{"an index of shards", 256 << 20};
-constexpr std::string_view kAgain = "copy the folder again";
+constexpr std::string_view kCopyAgain = "copy the folder again";
 
 /// {tensor: shard} of an index, both checked.
 std::map<std::string, std::string> read_index(const fs::path& path) {
@@ -28,7 +28,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   const ConfigNode* map = root.find("weight_map");
   require<CheckpointError>(map != nullptr && map->kind == ConfigNode::Kind::map, path.string(),
                            "expected the key 'weight_map' with a map of tensors to files; {}",
-                           kAgain);
+                           kCopyAgain);
   std::map<std::string, std::string> shard_of;
   for (const auto& [name, value] : map->fields) {
     const std::string& file = value.scalar;
@@ -42,7 +42,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
     shard_of[name] = file;
   }
   require<CheckpointError>(!shard_of.empty(), path.string(), "'weight_map' names no tensor; {}",
-                           kAgain);
+                           kCopyAgain);
   return shard_of;
 }
 
@@ -72,12 +72,12 @@ void WeightFiles::open_shards(const fs::path& folder) {
     const SafetensorsFile*& file = opened[shard];
     if (file == nullptr) {
       require<CheckpointError>(fs::is_regular_file(folder / shard), path_.string(),
-                               "the shard '{}' is missing; {}", shard, kAgain);
+                               "the shard '{}' is missing; {}", shard, kCopyAgain);
       file = &files_.emplace_back(folder / shard);
     }
     require<CheckpointError>(file->find(name) != nullptr, path_.string(),
                              "'{}' should stand in '{}', which does not hold it; {}", name, shard,
-                             kAgain);
+                             kCopyAgain);
     file_of_[name] = file;
   }
   for (const SafetensorsFile& file : files_) {
@@ -85,7 +85,7 @@ void WeightFiles::open_shards(const fs::path& folder) {
       const auto found = file_of_.find(entry.name);
       require<CheckpointError>(found != file_of_.end() && found->second == &file, path_.string(),
                                "'{}' of '{}' is not in the index, or in another shard too; {}",
-                               entry.name, file.path().filename().string(), kAgain);
+                               entry.name, file.path().filename().string(), kCopyAgain);
     }
   }
 }

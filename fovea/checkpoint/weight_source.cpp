@@ -4,7 +4,17 @@
 
 #include <sys/mman.h>
 
+#include "fovea/base/error.h"
+
 namespace fovea {
+
+std::shared_ptr<const MappedFile> map_weights(const std::filesystem::path& path) {
+  try {
+    return std::make_shared<const MappedFile>(path);
+  } catch (const InputError& error) {
+    throw CheckpointError(error.what());
+  }
+}
 
 void release_pages(const MappedFile& file) {
   const std::span<const std::byte> bytes = file.bytes();

@@ -45,6 +45,8 @@ class WeightSource {
   virtual void release_pages() const = 0;
 };
 
+/// Maps a file of weights. CheckpointError where it cannot be.
+std::shared_ptr<const MappedFile> map_weights(const std::filesystem::path& path);
 /// Lets go of the memory of a mapped file.
 void release_pages(const MappedFile& file);
 

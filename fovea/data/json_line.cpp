@@ -11,10 +11,10 @@
 namespace fovea {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 // Walks the events of one record and keeps the string under one key of the outermost object.
-class FieldFinder : public nlohmann::json_sax<Json> {
+class FieldFinder : public nlohmann::json_sax<SortedJson> {
  public:
   explicit FieldFinder(std::string_view field) : field_(field) {}
 
@@ -53,7 +53,7 @@ class FieldFinder : public nlohmann::json_sax<Json> {
     }
     return true;
   }
-  bool parse_error(std::size_t byte, const std::string&, const Json::exception&) override {
+  bool parse_error(std::size_t byte, const std::string&, const SortedJson::exception&) override {
     syntax_error_ = byte;
     return false;
   }
@@ -91,7 +91,7 @@ class FieldFinder : public nlohmann::json_sax<Json> {
 
 JsonLineText text_of_json_line(std::string_view line, std::string_view field) {
   FieldFinder finder(field);
-  Json::sax_parse(line, &finder);
+  SortedJson::sax_parse(line, &finder);
   return std::move(finder).result();
 }
 

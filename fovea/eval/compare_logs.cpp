@@ -30,7 +30,7 @@ std::map<std::string, double> scores_of(const ItemLog& log, const std::string& m
   return scores;
 }
 
-nlohmann::ordered_json number(double value) {
+nlohmann::ordered_json finite_number(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
 }
 
@@ -72,13 +72,13 @@ nlohmann::ordered_json LogComparison::to_json() const {
       {"task", task},
       {"metric", metric},
       {"questions", pairs.items},
-      {"first", number(pairs.first_mean)},
-      {"second", number(pairs.second_mean)},
-      {"difference", number(pairs.test.mean)},
-      {"error", number(pairs.test.error)},
-      {"interval", {number(pairs.bootstrap.low), number(pairs.bootstrap.high)}},
-      {"p", number(pairs.p())},
-      {"corrected_p", number(corrected_p)},
+      {"first", finite_number(pairs.first_mean)},
+      {"second", finite_number(pairs.second_mean)},
+      {"difference", finite_number(pairs.test.mean)},
+      {"error", finite_number(pairs.test.error)},
+      {"interval", {finite_number(pairs.bootstrap.low), finite_number(pairs.bootstrap.high)}},
+      {"p", finite_number(pairs.p())},
+      {"corrected_p", finite_number(corrected_p)},
       {"only_in_first", only_in_first},
       {"only_in_second", only_in_second}};
   if (pairs.mcnemar)

@@ -101,9 +101,10 @@ EndingScore* score_of(std::vector<LikelihoodAnswer>& answers, const LikelihoodJo
 }
 
 /// Scores the jobs of one plan.
-class Scorer {
+class ContinuationScorer {
  public:
-  Scorer(const Transformer& model, int64_t tokens_a_pass, std::vector<LikelihoodAnswer>& answers)
+  ContinuationScorer(const Transformer& model, int64_t tokens_a_pass,
+                     std::vector<LikelihoodAnswer>& answers)
       : model_(model), tokens_a_pass_(tokens_a_pass), answers_(answers), targets_(model) {}
 
   /// One cluster's shared beginning, read once.
@@ -361,7 +362,7 @@ std::vector<LikelihoodAnswer> LikelihoodEngine::score(std::span<const Likelihood
   std::vector<size_t> waiting(requests.size(), 0);
   std::vector<LikelihoodJob> jobs = likelihood_jobs(requests, context_, answers);
   for (const LikelihoodJob& job : jobs) ++waiting[job.request];
-  Scorer scorer(model_, tokens_a_pass_, answers);
+  ContinuationScorer scorer(model_, tokens_a_pass_, answers);
   const auto finish = [&](std::span<const LikelihoodJob> batch) {
     for (const LikelihoodJob& job : batch) {
       if (--waiting[job.request] > 0) continue;

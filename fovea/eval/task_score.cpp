@@ -91,12 +91,13 @@ std::vector<MetricScore> metrics_of(const Items& items) {
   return metrics;
 }
 
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 Json metrics_json(const std::vector<MetricScore>& metrics) {
   Json json = Json::object();
   for (const MetricScore& m : metrics)
-    json[m.name] = {{"value", number(m.value)}, {"error", number(m.error)}, {"items", m.items}};
+    json[m.name] = {
+        {"value", finite_or_null(m.value)}, {"error", finite_or_null(m.error)}, {"items", m.items}};
   return json;
 }
 

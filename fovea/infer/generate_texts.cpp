@@ -38,10 +38,6 @@ struct Text {
   }
 };
 
-bool is_set(const std::atomic<bool>* flag) {
-  return flag != nullptr && flag->load(std::memory_order_relaxed);
-}
-
 int64_t cache_bound(const BatchOptions& batch) {
   if (batch.cache_bytes > 0) return batch.cache_bytes;
   const int64_t limit = memory_limit_bytes();

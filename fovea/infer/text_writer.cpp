@@ -17,10 +17,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-bool is_set(const std::atomic<bool>* flag) {
-  return flag != nullptr && flag->load(std::memory_order_relaxed);
-}
-
 /// Where the text behind a prompt stands.
 IncrementalDecoder::From from_of(const Tokenizer& tokenizer, std::span<const int32_t> prompt) {
   return has_text(tokenizer, prompt) ? IncrementalDecoder::From::middle

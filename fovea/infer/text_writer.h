@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <chrono>
 #include <span>
 #include <vector>
@@ -64,6 +65,11 @@ int64_t needed_context(const Transformer& model, int64_t prompt, int64_t max_tok
                        const ContextOptions& options);
 int64_t needed_context(const Transformer& model, const Tokenizer& tokenizer,
                        std::string_view prompt, int64_t max_tokens, const ContextOptions& options);
+
+/// Whether somebody asked to stop; `flag` may be null.
+inline bool is_set(const std::atomic<bool>* flag) {
+  return flag != nullptr && flag->load(std::memory_order_relaxed);
+}
 
 /// Whether some token stands for text: a prompt of marks alone has none.
 bool has_text(const Tokenizer& tokenizer, std::span<const int32_t> tokens);

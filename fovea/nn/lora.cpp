@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kWhere = "model";
 constexpr std::string_view kAllLinear = "all-linear";
-constexpr std::array<std::string_view, kLoraSites> kNames{
+constexpr std::array<std::string_view, kLoraSites> kSiteNames{
     "q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
 // Beyond the sites of the blocks' own dropout, which count 2 a layer.
 constexpr uint64_t kDropoutSites = uint64_t{1} << 32;
@@ -30,7 +30,7 @@ bool names(const std::string& module, const std::string& entry) {
 }
 
 [[noreturn]] void fail_name(const char* key, const std::string& entry) {
-  std::vector<std::string> known(kNames.begin(), kNames.end());
+  std::vector<std::string> known(kSiteNames.begin(), kSiteNames.end());
   known.emplace_back(kAllLinear);
   fail<ConfigError>(kWhere,
                     "'model.lora.{}' names linear layers ({}, or a longer end of a name such as "
@@ -71,7 +71,7 @@ void check_names(const LoraSettings& settings, const std::vector<LoraPlace>& pos
 
 }  // namespace
 
-std::span<const std::string_view> enum_names(LoraSite) { return kNames; }
+std::span<const std::string_view> enum_names(LoraSite) { return kSiteNames; }
 std::span<const std::string_view> enum_names(LoraSettings::Start) {
   static constexpr std::array<std::string_view, 2> starts{"uniform", "gaussian"};
   return starts;

@@ -28,7 +28,7 @@
 namespace fovea {
 namespace {
 
-constexpr std::array<std::string_view, 2> kNames{"torch", "onednn"};
+constexpr std::array<std::string_view, 2> kLibraryNames{"torch", "onednn"};
 
 /// Products below this many multiplications take longer to dispatch than to compute.
 constexpr int64_t kSmallest = 1 << 18;
@@ -62,15 +62,15 @@ LinearLibrary choose() {
     const bool gains = found_isa() >= Isa::avx512 && !made_by_intel() && onednn().has_value();
     return gains ? LinearLibrary::onednn : LinearLibrary::torch;
   }
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] != forced) continue;
+  for (size_t i = 0; i < kLibraryNames.size(); ++i) {
+    if (kLibraryNames[i] != forced) continue;
     require<ConfigError>(i == 0 || onednn().has_value(), "FOVEA_LINEAR",
                          "this torch carries no oneDNN; got '{}'; unset FOVEA_LINEAR", forced);
     return static_cast<LinearLibrary>(i);
   }
-  const std::vector<std::string> names(kNames.begin(), kNames.end());
-  fail<ConfigError>("FOVEA_LINEAR", "expected one of {}; got '{}'{}", fmt::join(kNames, ", "),
-                    forced, did_you_mean(forced, names));
+  const std::vector<std::string> names(kLibraryNames.begin(), kLibraryNames.end());
+  fail<ConfigError>("FOVEA_LINEAR", "expected one of {}; got '{}'{}",
+                    fmt::join(kLibraryNames, ", "), forced, did_you_mean(forced, names));
 }
 
 bool is_widened(const at::Tensor& x, Bfloat16Product how) {
@@ -88,7 +88,7 @@ void for_some_rows(int64_t rows, int64_t columns, const Work& work) {
 
 }  // namespace
 
-std::span<const std::string_view> enum_names(LinearLibrary) { return kNames; }
+std::span<const std::string_view> enum_names(LinearLibrary) { return kLibraryNames; }
 
 std::span<const std::string_view> enum_names(Bfloat16Product) {
   static constexpr std::array<std::string_view, 2> names{"native", "widened"};

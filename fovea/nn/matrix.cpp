@@ -19,7 +19,7 @@ namespace {
 using kernels::kBlock;
 using kernels::WeightFormat;
 
-constexpr std::array<std::string_view, 5> kNames{"f32", "bf16", "q8_0", "q4_0", "q4_1"};
+constexpr std::array<std::string_view, 5> kFormatNames{"f32", "bf16", "q8_0", "q4_0", "q4_1"};
 constexpr std::array kPacked{WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1};
 
 /// Weights that are unpacked at a time: they stay in the cache until their product reads them.
@@ -41,7 +41,7 @@ std::span<const std::byte> row_of(const at::Tensor& matrix, int64_t row) {
 
 }  // namespace
 
-std::span<const std::string_view> enum_names(WeightFormat) { return kNames; }
+std::span<const std::string_view> enum_names(WeightFormat) { return kFormatNames; }
 
 bool is_packed(const at::Tensor& matrix) {
   return matrix.defined() && matrix.scalar_type() == at::kByte && matrix.dim() == 3;
@@ -61,7 +61,7 @@ kernels::WeightRows weight_rows(const at::Tensor& matrix) {
   const auto format = format_of(matrix);
   require<UnsupportedError>(format.has_value(), "linear",
                             "expected a matrix in one of {}, rows side by side; got {}",
-                            fmt::join(kNames, ", "), at::toString(matrix.scalar_type()));
+                            fmt::join(kFormatNames, ", "), at::toString(matrix.scalar_type()));
   return {matrix.const_data_ptr(), *format};
 }
 
@@ -77,7 +77,7 @@ std::vector<int64_t> packed_shape(WeightFormat format, at::IntArrayRef shape) {
   require<ShapeError>(shape.size() == 2 && shape[1] % kBlock == 0, "weights",
                       "expected rows of whole blocks of {} inputs for {}; got {} inputs: take bf16 "
                       "or f32",
-                      kBlock, kNames[static_cast<size_t>(format)], shape.back());
+                      kBlock, kFormatNames[static_cast<size_t>(format)], shape.back());
   return {shape[0], shape[1] / kBlock, kernels::block_bytes(format)};
 }
 
@@ -89,7 +89,7 @@ void pack(const at::Tensor& numbers_oi, WeightFormat format, at::Tensor& to) {
   const double largest = numbers_oi.abs().max().item<double>();
   require<NumericalError>(largest <= 65504.0 * divisor, "weights",
                           "expected weights within {} for {}; the largest is {}: take bf16 or f32",
-                          65504.0 * divisor, kNames[static_cast<size_t>(format)], largest);
+                          65504.0 * divisor, kFormatNames[static_cast<size_t>(format)], largest);
   const int64_t inputs = numbers_oi.size(1), bytes = to.stride(0);
   auto* const rows = static_cast<std::byte*>(to.mutable_data_ptr());
   // A part of the matrix in float32 at a time.

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kRow = 42, kName = 12, kBarTop = 21, kBarBottom = 35;  // pixels within a row
 constexpr int64_t kSide = 4;                                             // left and right margin
-constexpr double kCharacterPixels = 7;
 
 /// Axes without decoration: x in the unit of the data, y in pixels from the top.
 std::string canvas(const GnuplotChart& chart, double low, double high, int64_t right) {
@@ -128,11 +127,10 @@ GnuplotChart bar_chart(const std::string& what, const std::vector<Bar>& bars, Ch
     cells = std::max(cells, display_width(bar.text));
   }
   if (longest <= 0) longest = 1;
-  const auto right = static_cast<int64_t>(kCharacterPixels * static_cast<double>(cells)) + 14;
+  const int64_t right = kCharacterPixels * cells + 14;
   chart.script = canvas(chart, 0, longest, right);
   const double pixel = longest / static_cast<double>(chart.width - kSide - right);
-  const auto name_cells =
-      static_cast<int64_t>(static_cast<double>(chart.width - 2 * kSide) / kCharacterPixels);
+  const int64_t name_cells = (chart.width - 2 * kSide) / kCharacterPixels;
   std::string data = "$bars << END\n", plots;
   for (size_t i = 0; i < bars.size(); ++i) {
     const Bar& bar = bars[i];
@@ -175,8 +173,7 @@ GnuplotChart difference_chart(const CompareResult& result, ChartSize size) {
   const double reach = reach_of(rows), bottom = static_cast<double>(chart.height - foot);
   chart.script =
       canvas(chart, -reach, reach, kSide) + axis_of_differences(chart, reach, bottom, size);
-  const auto cells =
-      static_cast<int64_t>(static_cast<double>(chart.width - 2 * kSide) / kCharacterPixels) - 18;
+  const int64_t cells = (chart.width - 2 * kSide) / kCharacterPixels - 18;
   std::string data, plots;
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto& [variant, color, seeds] = rows[i];

@@ -21,6 +21,9 @@
 
 namespace fovea {
 
+/// Width of a character of the charts' texts.
+inline constexpr int64_t kCharacterPixels = 7;
+
 enum class ChartSize { full, wide, narrow };
 int64_t chart_width(ChartSize size);
 

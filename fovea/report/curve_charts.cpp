@@ -15,7 +15,6 @@ constexpr double kStartShare = 0.12;
 constexpr int64_t kLabelPixels = 15;  // line height of the names at the ends
 constexpr size_t kMostLabels = 12;    // of layers; every k-th is named where there are more
 constexpr int64_t kLabelCells = 20;   // longest name
-constexpr int64_t kCharacterPixels = 7;
 
 struct Frame {
   int64_t left, right, top, bottom;  // margins in pixels

@@ -44,6 +44,8 @@ std::string bytes_text(double bytes) {
   return scaled_text(bytes, kUnits);
 }
 
+std::string percent_text(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
+
 std::string duration_text(double seconds) {
   if (!std::isfinite(seconds)) return std::string(kNothing);
   const auto total = static_cast<int64_t>(std::llround(std::max(seconds, 0.0)));

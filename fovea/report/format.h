@@ -33,6 +33,8 @@ std::string escape_html(std::string_view text);
 std::string count_text(double value);
 /// "987 B", "12.3 KB", "4.56 MB": powers of 1000.
 std::string bytes_text(double bytes);
+/// "12.3 %" of a share of 1.
+std::string percent_text(double share);
 /// "4 s", "3 min 05 s", "2 h 07 min", "3 d 04 h".
 std::string duration_text(double seconds);
 /// Fixed digits: "2.413".

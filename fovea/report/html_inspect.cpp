@@ -15,8 +15,6 @@
 namespace fovea {
 namespace {
 
-std::string percent(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
-
 double mean(const std::vector<double>& values) {
   double sum = 0.0;
   for (const double value : values) sum += value;
@@ -41,7 +39,7 @@ std::string layers_section(const InspectResult& result) {
     for (const InspectLayer& layer : model.layers) {
       table.rows.push_back(
           {fmt::format("{}, layer {}", model.name, layer.layer), fixed_text(mean(layer.entropy), 3),
-           fixed_text(mean(layer.largest_weight), 3), percent(mean(layer.sink_mass)),
+           fixed_text(mean(layer.largest_weight), 3), percent_text(mean(layer.sink_mass)),
            fixed_text(layer.temperature, 3), layer.pipeline});
     }
   }
@@ -151,14 +149,15 @@ std::string groups_of(const InspectModel& model, const InspectFocus& focus) {
     std::string tokens;
     for (const InspectToken& token : group.top_tokens)
       tokens += fmt::format("{}{} ({})", tokens.empty() ? "" : "  ", token.text, token.count);
-    table.rows.push_back({fmt::format("{}", group.group), percent(group.share),
-                          fixed_text(group.confidence, 3), group.main_class, percent(group.purity),
-                          single_line(tokens)});
+    table.rows.push_back({fmt::format("{}", group.group), percent_text(group.share),
+                          fixed_text(group.confidence, 3), group.main_class,
+                          percent_text(group.purity), single_line(tokens)});
   }
   std::string out = fmt::format(
       "<h3>{}, layer {}</h3>\n<p class=\"note\">The hard rule keeps {} of all pairs and {} of "
       "distant ones.</p>\n",
-      escape_html(model.name), focus.layer, percent(focus.pairs_kept), percent(focus.distant_kept));
+      escape_html(model.name), focus.layer, percent_text(focus.pairs_kept),
+      percent_text(focus.distant_kept));
   out += coloured_text(model.tokens, focus) + number_table_html(table);
   NumberTable pairs{{"looks", "back at", "distance", "agreement"}, {}};
   for (const InspectPair& pair : focus.pairs) {

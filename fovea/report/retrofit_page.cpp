@@ -13,8 +13,6 @@
 namespace fovea {
 namespace {
 
-std::string percent(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
-
 std::string training_text(const RetrofitPage& page) {
   const double share = page.base_parameters > 0 ? static_cast<double>(page.added_parameters) /
                                                       static_cast<double>(page.base_parameters)
@@ -65,7 +63,7 @@ std::string quality_figure(const RetrofitPage& page, ChartPress& press, const ch
   NumberTable numbers{{"attention", "pairs", column}, {}};
   for (const RetrofitPageRow& row : page.rows) {
     if (row.*score <= 0.0) continue;
-    numbers.rows.push_back({row.name, percent(row.pairs), fixed_text(row.*score, 3)});
+    numbers.rows.push_back({row.name, percent_text(row.pairs), fixed_text(row.*score, 3)});
     if (row.pairs >= 1.0) {
       levels.push_back({row.name, row.*score});
     } else {

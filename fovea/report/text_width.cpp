@@ -37,27 +37,27 @@ Character first_character(std::string_view text) {
   return {code, count};
 }
 
-struct Range {
+struct WideRange {
   char32_t first, last;
 };
 
-bool in_ranges(char32_t code, std::span<const Range> ranges) {
+bool in_ranges(char32_t code, std::span<const WideRange> ranges) {
   return std::any_of(ranges.begin(), ranges.end(),
-                     [code](const Range& r) { return code >= r.first && code <= r.last; });
+                     [code](const WideRange& r) { return code >= r.first && code <= r.last; });
 }
 
 // The common combining blocks and joiners; a character missing here only shifts a column by one
 // cell.
-constexpr Range kZeroWidth[] = {
+constexpr WideRange kZeroWidth[] = {
     {0x0300, 0x036F}, {0x0483, 0x0489}, {0x0591, 0x05BD}, {0x0610, 0x061A},
     {0x064B, 0x065F}, {0x0900, 0x0902}, {0x0E31, 0x0E31}, {0x0E34, 0x0E3A},
     {0x1AB0, 0x1AFF}, {0x1DC0, 0x1DFF}, {0x200B, 0x200F}, {0x202A, 0x202E},
     {0x2060, 0x2064}, {0x20D0, 0x20FF}, {0xFE00, 0xFE0F}, {0xFE20, 0xFE2F}};
-constexpr Range kDoubleWidth[] = {{0x1100, 0x115F},   {0x2E80, 0x303E},   {0x3041, 0x33FF},
-                                  {0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xA000, 0xA4CF},
-                                  {0xAC00, 0xD7A3},   {0xF900, 0xFAFF},   {0xFE30, 0xFE6F},
-                                  {0xFF00, 0xFF60},   {0xFFE0, 0xFFE6},   {0x1F300, 0x1F64F},
-                                  {0x1F680, 0x1F6FF}, {0x1F900, 0x1F9FF}, {0x20000, 0x3FFFD}};
+constexpr WideRange kDoubleWidth[] = {{0x1100, 0x115F},   {0x2E80, 0x303E},   {0x3041, 0x33FF},
+                                      {0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xA000, 0xA4CF},
+                                      {0xAC00, 0xD7A3},   {0xF900, 0xFAFF},   {0xFE30, 0xFE6F},
+                                      {0xFF00, 0xFF60},   {0xFFE0, 0xFFE6},   {0x1F300, 0x1F64F},
+                                      {0x1F680, 0x1F6FF}, {0x1F900, 0x1F9FF}, {0x20000, 0x3FFFD}};
 
 int64_t cells(char32_t code) {
   if (in_ranges(code, kZeroWidth)) return 0;

@@ -14,9 +14,9 @@
 namespace fovea {
 namespace {
 
-using Model = std::variant<Bpe, Unigram>;
+using TokenModel = std::variant<Bpe, Unigram>;
 
-Model model_of(const TokenizerParts& parts) {
+TokenModel model_of(const TokenizerParts& parts) {
   if (parts.unigram) return Unigram(parts.names, parts.scores, *parts.unigram);
   return Bpe(parts.names, parts.merges, parts.bpe);
 }
@@ -117,7 +117,7 @@ class JsonTokenizer : public Tokenizer {
   bool takes_any_bytes_;
   std::string json_;
   Normalizer normalizer_;
-  Model model_;
+  TokenModel model_;
   WordSplitter splitter_;
   std::optional<Metaspace> metaspace_;
   AddedTokens raw_, normal_;

@@ -16,23 +16,23 @@ namespace fovea {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 constexpr ReadLimit kLargestTokenizer{"a tokenizer", 512 << 20};
 
 /// The text of a mark: "</s>" or {"content": "</s>", ...}.
-std::string mark_text(const Json& config, const char* key) {
+std::string mark_text(const SortedJson& config, const char* key) {
   const auto found = config.find(key);
   if (found == config.end()) return "";
-  const Json& text = found->is_object() ? found->value("content", *found) : *found;
+  const SortedJson& text = found->is_object() ? found->value("content", *found) : *found;
   return text.is_string() ? text.get<std::string>() : "";
 }
 
 /// The object in a JSON file; nothing where there is none.
-Json object_in(const fs::path& path) {
+SortedJson object_in(const fs::path& path) {
   if (!fs::is_regular_file(path)) return {};
-  Json object = Json::parse(read_file(path, kLargestTokenizer), nullptr, false);
-  return object.is_object() ? object : Json();
+  SortedJson object = SortedJson::parse(read_file(path, kLargestTokenizer), nullptr, false);
+  return object.is_object() ? object : SortedJson();
 }
 
 /// Ids that end a text, of the generation_config.json beside a file, else of the config.json: one
@@ -40,11 +40,11 @@ Json object_in(const fs::path& path) {
 std::vector<int32_t> ends_beside(const fs::path& file) {
   for (const char* name : {"generation_config.json", "config.json"}) {
     const fs::path path = file.parent_path() / name;
-    const Json config = object_in(path);
+    const SortedJson config = object_in(path);
     const auto found = config.find("eos_token_id");
     if (config.is_null() || found == config.end() || found->is_null()) continue;
     std::vector<int32_t> ends;
-    for (const Json& id : found->is_array() ? *found : Json::array({*found})) {
+    for (const SortedJson& id : found->is_array() ? *found : SortedJson::array({*found})) {
       require<InputError>(
           id.is_number_integer() && id.get<double>() >= 0 && id.get<double>() < 1 << 30,
           path.string(),
@@ -60,7 +60,7 @@ std::vector<int32_t> ends_beside(const fs::path& file) {
 /// What the tokenizer_config.json beside a file says, and which ids end a text.
 MarkNames marks_beside(const fs::path& file) {
   MarkNames marks{.ends = ends_beside(file)};
-  const Json config = object_in(file.parent_path() / "tokenizer_config.json");
+  const SortedJson config = object_in(file.parent_path() / "tokenizer_config.json");
   if (config.is_null()) return marks;
   marks.eos = mark_text(config, "eos_token");
   marks.pad = mark_text(config, "pad_token");
@@ -75,7 +75,7 @@ std::shared_ptr<const Tokenizer> json_or_bytes(std::string text, const fs::path&
   if (text == content) return bytes;
   // The same, laid out by another program; a vocabulary of bytes is small.
   if (text.size() < 2 * content.size()) {
-    if (Json::parse(text, nullptr, false) == Json::parse(content)) return bytes;
+    if (SortedJson::parse(text, nullptr, false) == SortedJson::parse(content)) return bytes;
   }
   return json_tokenizer(std::move(text), marks_beside(file), file.string());
 }

@@ -21,10 +21,10 @@ namespace fovea {
 namespace {
 
 using SpModel = SentencePieceModel;
-using Type = SpModel::Type;
+using PieceType = SpModel::Type;
 
-bool stands_in_text(Type type) {
-  return type == Type::normal || type == Type::user_defined || type == Type::unused;
+bool stands_in_text(PieceType type) {
+  return type == PieceType::normal || type == PieceType::user_defined || type == PieceType::unused;
 }
 
 /// What both algorithms need to know.
@@ -39,7 +39,7 @@ void check_piece(const SpModel::Piece& piece, size_t id, const SpModel& model,
   require<InputError>(!piece.text.empty(), where, "piece {} is empty", id);
   require<InputError>(std::isfinite(piece.score), where, "the score of piece {} is not a number",
                       id);
-  if (piece.type != Type::byte) return;
+  if (piece.type != PieceType::byte) return;
   require<InputError>(named_byte(piece.text).has_value(), where,
                       "piece {} must name a byte, like <0x0A>; got '{}'", id, piece.text);
   require<InputError>(model.byte_fallback, where,
@@ -60,9 +60,9 @@ Vocabulary vocabulary_of(const SpModel& model, const std::string& where) {
     require<InputError>(is_new, where, "pieces {} and {} are both '{}'", first->second, id,
                         piece.text);
     made.names.push_back(texts ? piece.text : "");
-    if (piece.type == Type::byte)
+    if (piece.type == PieceType::byte)
       made.byte_tokens[*named_byte(piece.text)] = static_cast<int32_t>(id);
-    if (piece.type == Type::unknown) {
+    if (piece.type == PieceType::unknown) {
       require<InputError>(made.unknown < 0, where, "pieces {} and {} are both of the unknown type",
                           made.unknown, id);
       made.unknown = static_cast<int32_t>(id);
@@ -105,7 +105,7 @@ class ScoredBpe {
     std::vector<BpeMerge> merges;
     for (size_t id = 0; id < model.pieces.size(); ++id) {
       const SpModel::Piece& piece = model.pieces[id];
-      if (piece.type != Type::normal && piece.type != Type::unused) continue;
+      if (piece.type != PieceType::normal && piece.type != PieceType::unused) continue;
       constexpr size_t kLongest = 1024;  // cutting takes the square of a piece's length
       require<InputError>(piece.text.size() <= kLongest, where,
                           "piece {} has {} bytes; at most {} can be read", id, piece.text.size(),
@@ -114,7 +114,7 @@ class ScoredBpe {
       const size_t before = merges.size();
       add_cuts(piece.text, {.merged = static_cast<int32_t>(id), .rank = ranks[piece.score]},
                merges);
-      require<UnsupportedError>(piece.type == Type::normal || merges.size() == before, where,
+      require<UnsupportedError>(piece.type == PieceType::normal || merges.size() == before, where,
                                 "this model has unused pieces of several characters ('{}'), which "
                                 "are not read in a BPE model",
                                 piece.text);
@@ -169,7 +169,7 @@ class ScoredBpe {
 Unigram scored_unigram(const SpModel& model, const Vocabulary& vocabulary) {
   float least = std::numeric_limits<float>::max(), most = std::numeric_limits<float>::min();
   for (const SpModel::Piece& piece : model.pieces) {
-    if (piece.type != Type::normal) continue;
+    if (piece.type != PieceType::normal) continue;
     least = std::min(least, piece.score);
     most = std::max(most, piece.score);
   }
@@ -179,8 +179,8 @@ Unigram scored_unigram(const SpModel& model, const Vocabulary& vocabulary) {
     const SpModel::Piece& piece = model.pieces[id];
     // A piece of the user's wins over any way to cut it.
     const float length = static_cast<float>(piece.text.size());
-    scores.push_back(piece.type == Type::user_defined ? length * most - 0.1 : piece.score);
-    if (piece.type == Type::unused) names[id] = "";
+    scores.push_back(piece.type == PieceType::user_defined ? length * most - 0.1 : piece.score);
+    if (piece.type == PieceType::unused) names[id] = "";
   }
   constexpr float kPenalty = 10;
   return {names, std::move(scores),
@@ -200,9 +200,9 @@ class SentencePieceTokenizer : public Tokenizer {
     for (size_t id = 0; id < model.pieces.size(); ++id) {
       const SpModel::Piece& piece = model.pieces[id];
       pieces_.push_back(replace_all(vocabulary_.names[id], kSpaceMark, " "));
-      if (piece.type == Type::byte)
+      if (piece.type == PieceType::byte)
         pieces_.back() = std::string(1, static_cast<char>(*named_byte(piece.text)));
-      if (piece.type == Type::control || piece.type == Type::unknown)
+      if (piece.type == PieceType::control || piece.type == PieceType::unknown)
         specials_.push_back({static_cast<int32_t>(id), piece.text});
     }
     const auto control = [&](const std::string& name) {

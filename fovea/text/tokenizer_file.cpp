@@ -16,12 +16,12 @@
 namespace fovea {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 using Rule = WordSplitter::Rule;
 
 class FileReader {
  public:
-  FileReader(const Json& root, std::string where) : root_(root), where_(std::move(where)) {}
+  FileReader(const SortedJson& root, std::string where) : root_(root), where_(std::move(where)) {}
 
   TokenizerParts read() {
     read_splitter(optional(root_, "pre_tokenizer"));
@@ -36,34 +36,34 @@ class FileReader {
   }
 
  private:
-  const Json& member(const Json& object, const char* key, const std::string& of) const {
+  const SortedJson& member(const SortedJson& object, const char* key, const std::string& of) const {
     const auto found = object.is_object() ? object.find(key) : object.end();
     require<InputError>(object.is_object() && found != object.end(), where_,
                         "expected the key '{}' in {}", key, of);
     return *found;
   }
-  static const Json& optional(const Json& object, const char* key) {
-    static const Json nothing;
+  static const SortedJson& optional(const SortedJson& object, const char* key) {
+    static const SortedJson nothing;
     if (!object.is_object()) return nothing;
     const auto found = object.find(key);
     return found == object.end() ? nothing : *found;
   }
   template <class T>
-  T value(const Json& object, const char* key, T absent) const {
-    const Json& found = optional(object, key);
+  T value(const SortedJson& object, const char* key, T absent) const {
+    const SortedJson& found = optional(object, key);
     if (found.is_null()) return absent;
     try {
       return found.get<T>();
-    } catch (const Json::exception&) {
+    } catch (const SortedJson::exception&) {
       fail<InputError>(where_, "the key '{}' has a value of another type: {}", key, found.dump());
     }
   }
-  std::string type_of(const Json& node) const { return value<std::string>(node, "type", ""); }
+  std::string type_of(const SortedJson& node) const { return value<std::string>(node, "type", ""); }
   [[noreturn]] void refuse(const std::string& what) const {
     fail<UnsupportedError>(where_, "this tokenizer uses {}, which is not read", what);
   }
 
-  void read_model(const Json& model) {
+  void read_model(const SortedJson& model) {
     const std::string type = value<std::string>(model, "type", "BPE");
     if (type == "BPE") {
       read_bpe(model);
@@ -74,13 +74,13 @@ class FileReader {
     }
   }
 
-  void read_bpe(const Json& model) {
+  void read_bpe(const SortedJson& model) {
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (!value<std::string>(model, key, "").empty()) refuse(fmt::format("'{}'", key));
     if (value<double>(model, "dropout", 0.0) != 0) refuse("merges that are dropped at random");
     parts_.bpe.whole_words = value<bool>(model, "ignore_merges", false);
     if (!byte_level_) parts_.bpe.unit = BpeOptions::Unit::character;
-    const Json& vocabulary = member(model, "vocab", "'model'");
+    const SortedJson& vocabulary = member(model, "vocab", "'model'");
     require<InputError>(vocabulary.is_object(), where_, "'vocab' must be a map of tokens to ids");
     for (const auto& [name, id] : vocabulary.items()) {
       require<InputError>(id.is_number_integer() && id >= 0 && id < kMostIds, where_,
@@ -89,7 +89,7 @@ class FileReader {
       id_of_[name] = id.get<int32_t>();
       set(parts_.names, id.get<int32_t>(), byte_level_ ? bytes_of_name(name).value_or(name) : name);
     }
-    for (const Json& merge : member(model, "merges", "'model'")) read_merge(merge);
+    for (const SortedJson& merge : member(model, "merges", "'model'")) read_merge(merge);
     if (const auto unknown = value<std::string>(model, "unk_token", ""); !unknown.empty()) {
       const auto found = id_of_.find(unknown);
       require<InputError>(found != id_of_.end(), where_,
@@ -102,13 +102,13 @@ class FileReader {
     }
   }
 
-  void read_unigram(const Json& model) {
+  void read_unigram(const SortedJson& model) {
     if (byte_level_) refuse("a model of type 'Unigram' on bytes");
-    const Json& vocabulary = member(model, "vocab", "'model'");
+    const SortedJson& vocabulary = member(model, "vocab", "'model'");
     require<InputError>(vocabulary.is_array() && vocabulary.size() < kMostIds, where_,
                         "'vocab' must be a list of pairs of token and score");
     double least = std::numeric_limits<double>::infinity();
-    for (const Json& entry : vocabulary) {
+    for (const SortedJson& entry : vocabulary) {
       const bool pair =
           entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_number();
       require<InputError>(pair, where_, "entry {} of 'vocab' must be a token and its score; got {}",
@@ -129,7 +129,7 @@ class FileReader {
   }
 
   // "left right", or since 2024 ["left", "right"].
-  void read_merge(const Json& merge) {
+  void read_merge(const SortedJson& merge) {
     std::string left, right;
     if (merge.is_string()) {
       const std::string& text = merge.get_ref<const std::string&>();
@@ -173,9 +173,9 @@ class FileReader {
   }
 
   void read_added() {
-    const Json& list = optional(root_, "added_tokens");
+    const SortedJson& list = optional(root_, "added_tokens");
     if (list.is_null()) return;
-    for (const Json& token : list) {
+    for (const SortedJson& token : list) {
       const auto text = value<std::string>(token, "content", "");
       const auto id = value<int64_t>(token, "id", -1);
       require<InputError>(!text.empty() && id >= 0 && id < kMostIds, where_,
@@ -200,7 +200,7 @@ class FileReader {
     }
   }
 
-  void read_normalizer(const Json& node) {
+  void read_normalizer(const SortedJson& node) {
     if (node.is_null()) return;
     const auto type = type_of(node);
     const auto add = [&](Normalizer::Step step) {
@@ -208,7 +208,8 @@ class FileReader {
       parts_.normalizer.add(std::move(step));
     };
     if (type == "Sequence") {
-      for (const Json& item : member(node, "normalizers", "'normalizer'")) read_normalizer(item);
+      for (const SortedJson& item : member(node, "normalizers", "'normalizer'"))
+        read_normalizer(item);
     } else if (type == "NFC") {
       parts_.normalizer.add([](std::string_view text) {
         return surely_normal_form_c(text) ? std::string(text) : normal_form(text, NormalForm::c);
@@ -248,8 +249,8 @@ class FileReader {
     }
   }
 
-  Normalizer::Step replacement(const Json& node) const {
-    const Json& pattern = member(node, "pattern", "'Replace'");
+  Normalizer::Step replacement(const SortedJson& node) const {
+    const SortedJson& pattern = member(node, "pattern", "'Replace'");
     const auto content = value<std::string>(node, "content", "");
     const auto regex = value<std::string>(pattern, "Regex", "");
     if (!regex.empty()) {
@@ -262,12 +263,13 @@ class FileReader {
     return [from, content](std::string_view text) { return replace_all(text, from, content); };
   }
 
-  void read_splitter(const Json& node) {
+  void read_splitter(const SortedJson& node) {
     if (node.is_null()) return;
     const auto type = type_of(node);
     if (parts_.metaspace) refuse("a pre_tokenizer after Metaspace");
     if (type == "Sequence") {
-      for (const Json& item : member(node, "pretokenizers", "'pre_tokenizer'")) read_splitter(item);
+      for (const SortedJson& item : member(node, "pretokenizers", "'pre_tokenizer'"))
+        read_splitter(item);
     } else if (type == "ByteLevel") {
       if (value<bool>(node, "add_prefix_space", true)) refuse("add_prefix_space");
       if (value<bool>(node, "use_regex", true))
@@ -289,8 +291,8 @@ class FileReader {
     }
   }
 
-  void read_split(const Json& node) {
-    const Json& pattern = member(node, "pattern", "'Split'");
+  void read_split(const SortedJson& node) {
+    const SortedJson& pattern = member(node, "pattern", "'Split'");
     const auto behaviour = value<std::string>(node, "behavior", "");
     const bool invert = value<bool>(node, "invert", false);
     Rule rule;
@@ -308,7 +310,7 @@ class FileReader {
   }
 
   // Files before 2024 say add_prefix_space instead of prepend_scheme.
-  Metaspace metaspace(const Json& node) const {
+  Metaspace metaspace(const SortedJson& node) const {
     Metaspace made;
     made.mark = value<std::string>(node, "replacement", made.mark);
     require<InputError>(!made.mark.empty(), where_, "'replacement' of Metaspace is empty");
@@ -325,11 +327,11 @@ class FileReader {
 
   /// What tokens stand for in text. The order of bytes and replacements does not matter: no name of
   /// a byte holds a mark.
-  void read_decoder(const Json& node) {
+  void read_decoder(const SortedJson& node) {
     if (node.is_null()) return;
     const auto type = type_of(node);
     if (type == "Sequence") {
-      for (const Json& item : member(node, "decoders", "'decoder'")) read_decoder(item);
+      for (const SortedJson& item : member(node, "decoders", "'decoder'")) read_decoder(item);
     } else if (type == "ByteFallback") {
       decodes_bytes_ = true;
     } else if (type == "Metaspace") {
@@ -351,23 +353,24 @@ class FileReader {
   }
 
   /// The first item of the template for one text, where it is a special token.
-  void find_begin(const Json& node) {
+  void find_begin(const SortedJson& node) {
     if (!node.is_object()) return;
     const auto type = type_of(node);
     if (type == "Sequence") {
-      for (const Json& item : member(node, "processors", "'post_processor'")) find_begin(item);
+      for (const SortedJson& item : member(node, "processors", "'post_processor'"))
+        find_begin(item);
     }
     if (type != "TemplateProcessing") return;
-    const Json& single = optional(node, "single");
+    const SortedJson& single = optional(node, "single");
     if (!single.is_array() || single.empty()) return;
-    const Json& special = optional(single[0], "SpecialToken");
+    const SortedJson& special = optional(single[0], "SpecialToken");
     if (!special.is_object()) return;
     const auto found = added_.find(value<std::string>(special, "id", ""));
     if (found != added_.end()) parts_.bos = found->second;
   }
 
   static constexpr int64_t kMostIds = 1 << 22;
-  const Json& root_;
+  const SortedJson& root_;
   std::string where_;
   TokenizerParts parts_;
   std::unordered_map<std::string, int32_t> id_of_;

@@ -12,9 +12,13 @@ namespace {
 
 constexpr int32_t kUnreached = -1;
 
+constexpr int32_t kUnknown = -1;  // as the piece of a step
+
+}  // namespace
+
 /// The best way to a place of the word, by its last piece.
 template <class Sum>
-struct Step {
+struct Unigram::Step {
   Sum score = 0;
   int32_t id = 0;
   int32_t begin = kUnreached;
@@ -26,10 +30,6 @@ struct Step {
     id = piece;
   }
 };
-
-constexpr int32_t kUnknown = -1;  // as the piece of a step
-
-}  // namespace
 
 Unigram::Unigram(const std::vector<std::string>& pieces, std::vector<double> scores,
                  const UnigramOptions& options)

@@ -37,6 +37,8 @@ class Unigram {
 
  private:
   template <class Sum>
+  struct Step;
+  template <class Sum>
   void encode_in(std::string_view word, std::vector<int32_t>& tokens) const;
   void push_unknown(std::string_view text, std::vector<int32_t>& tokens) const;
 

@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::call_test {
 namespace {
 
 using namespace fovea::testing;
@@ -144,4 +144,4 @@ TEST(PlanName, ListsItsWordsInOneOrder) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::call_test

@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::decode_test {
 namespace {
 
 using namespace fovea::testing;
@@ -324,4 +324,4 @@ TEST(Cache, StreamsAreThoseTheSpecNeeds) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::decode_test

@@ -13,7 +13,7 @@
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::device_test {
 namespace {
 
 using namespace fovea::testing;
@@ -81,4 +81,4 @@ TEST(Device, RopeAndTemperatureAreTheSameEverywhere) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::device_test

@@ -13,7 +13,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::differential_test {
 namespace {
 
 using namespace fovea::testing;
@@ -83,4 +83,4 @@ TEST(Differential, ImpossibleSettingsAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::differential_test

@@ -10,7 +10,7 @@
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::dropout_test {
 namespace {
 
 using namespace fovea::testing;
@@ -120,4 +120,4 @@ TEST(Dropout, GradientUsesTheSameMask) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::dropout_test

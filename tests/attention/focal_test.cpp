@@ -10,7 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::focal_test {
 namespace {
 
 using namespace fovea::testing;
@@ -255,4 +255,4 @@ TEST(FocalLearned, SequenceRefusesToDecode) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::focal_test

@@ -16,7 +16,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/scalar_attention.h"
 
-namespace fovea {
+namespace fovea::focus_test {
 namespace {
 
 using namespace fovea::testing;
@@ -438,4 +438,4 @@ TEST(Focus, FusedPathSaysWhichGateHasNoKernel) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::focus_test

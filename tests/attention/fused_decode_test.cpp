@@ -10,7 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::fused_decode_test {
 namespace {
 
 using namespace fovea::testing;
@@ -153,4 +153,4 @@ TEST(FusedDecode, ReadsTheCacheOfAWindowWithSinksInPlace) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::fused_decode_test

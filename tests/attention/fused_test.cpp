@@ -14,7 +14,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::fused_test {
 namespace {
 
 using namespace fovea::testing;
@@ -285,4 +285,4 @@ TEST(Fused, VisitsAreDerivedOnceForTheLayersOfABatch) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::fused_test

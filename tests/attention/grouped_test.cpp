@@ -13,7 +13,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::grouped_test {
 namespace {
 
 using namespace fovea::testing;
@@ -242,4 +242,4 @@ TEST(Grouped, RefusesBadMembershipsAndPlacesByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::grouped_test

@@ -12,7 +12,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/scalar_attention.h"
 
-namespace fovea {
+namespace fovea::invariants_test {
 namespace {
 
 using namespace fovea::testing;
@@ -191,4 +191,4 @@ TEST(Determinism, TwoRunsAndAnyNumberOfThreadsGiveTheSameBits) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::invariants_test

@@ -16,7 +16,7 @@
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::isolation_test {
 namespace {
 
 using namespace fovea::testing;
@@ -159,4 +159,4 @@ TEST(Isolation, ADecodedTokenDoesNotNoticeKeysBeyondItsWindow) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::isolation_test

@@ -16,7 +16,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::kv_shift_test {
 namespace {
 
 using namespace fovea::testing;
@@ -124,4 +124,4 @@ TEST(KvShift, WrongShapesAndIdleKeysAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::kv_shift_test

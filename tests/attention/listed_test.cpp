@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::listed_test {
 namespace {
 
 using namespace fovea::testing;
@@ -205,4 +205,4 @@ TEST(Routing, CentroidsAreTheRunningMeansOfTheirTokens) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::listed_test

@@ -17,7 +17,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/scalar_attention.h"
 
-namespace fovea {
+namespace fovea::longformer_test {
 namespace {
 
 using namespace fovea::testing;
@@ -313,4 +313,4 @@ TEST(Longformer, CombinationsWithoutAMeaningAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::longformer_test

@@ -17,7 +17,7 @@
 #include "tests/support/scalar_attention.h"
 #include "tests/support/scalar_selectors.h"
 
-namespace fovea {
+namespace fovea::magic_pig_test {
 namespace {
 
 using namespace fovea::testing;
@@ -337,4 +337,4 @@ TEST(MagicPig, DecodingWithACopyOfTheCacheAsksTables) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::magic_pig_test

@@ -10,7 +10,7 @@
 
 #include "fovea/config/reader.h"
 
-namespace fovea {
+namespace fovea::mechanism_test {
 namespace {
 
 std::set<std::string> keys_of(const auto& json) {
@@ -64,4 +64,4 @@ TEST(Mechanisms, ActInTheOrderOfTheStages) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::mechanism_test

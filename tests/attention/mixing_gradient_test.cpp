@@ -13,7 +13,7 @@
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::mixing_gradient_test {
 namespace {
 
 using namespace fovea::testing;
@@ -146,4 +146,4 @@ TEST(MixingGradient, TrainsLikeTheReference) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::mixing_gradient_test

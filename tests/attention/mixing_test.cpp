@@ -17,7 +17,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::mixing_test {
 namespace {
 
 using namespace fovea::testing;
@@ -303,4 +303,4 @@ TEST(Mixing, IsRefusedByNameWhereThereIsNoKernel) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::mixing_test

@@ -15,7 +15,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/scalar_attention.h"
 
-namespace fovea {
+namespace fovea::multi_token_test {
 namespace {
 
 using namespace fovea::testing;
@@ -335,4 +335,4 @@ TEST(MultiToken, KernelsStartAsTheirNamesSay) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::multi_token_test

@@ -11,7 +11,7 @@
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::ops_test {
 namespace {
 
 using namespace fovea::testing;
@@ -171,4 +171,4 @@ TEST(Operators, RefuseBadInputByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::ops_test

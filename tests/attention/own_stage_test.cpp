@@ -14,7 +14,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::own_stage_test {
 namespace {
 
 using namespace fovea::testing;
@@ -139,4 +139,4 @@ TEST(OwnStage, RegistersOnceAndWithAFunction) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::own_stage_test

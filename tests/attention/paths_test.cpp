@@ -11,7 +11,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::paths_test {
 namespace {
 
 using namespace fovea::testing;
@@ -306,4 +306,4 @@ TEST(Plan, IsBuiltOnceForTheLayersOfABatch) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::paths_test

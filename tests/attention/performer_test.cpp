@@ -24,7 +24,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::performer_test {
 namespace {
 
 using namespace fovea::testing;
@@ -442,4 +442,4 @@ TEST(Performer, RefusesWhatHasNoMeaningByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::performer_test

@@ -12,7 +12,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/scalar_attention.h"
 
-namespace fovea {
+namespace fovea::reference_test {
 namespace {
 
 using namespace fovea::testing;
@@ -255,4 +255,4 @@ TEST(Sizes, NoQueriesAndNoBatchGiveEmptyResults) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::reference_test

@@ -10,7 +10,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::rope_scaling_test {
 namespace {
 
 using Kind = RopeScaling::Kind;
@@ -123,4 +123,4 @@ TEST(RopeScaling, RefusesWhatMakesNoSense) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::rope_scaling_test

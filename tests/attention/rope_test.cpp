@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::rope_test {
 namespace {
 
 using namespace fovea::testing;
@@ -151,4 +151,4 @@ TEST(Rope, RefusesOddWidthsAndPlacesOutsideTheTable) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::rope_test

@@ -12,7 +12,7 @@
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::sorted_keys_test {
 namespace {
 
 using namespace fovea::testing;
@@ -215,4 +215,4 @@ TEST(SortedKeys, LeaveTextsOfManySetsOfGroupsToTheScan) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::sorted_keys_test

@@ -12,7 +12,7 @@
 #include "tests/support/scalar_attention.h"
 #include "tests/support/scalar_selectors.h"
 
-namespace fovea {
+namespace fovea::sparq_test {
 namespace {
 
 using namespace fovea::testing;
@@ -329,4 +329,4 @@ TEST(Selectors, MeetNoSettingThatTheirChoiceDoesNotKnow) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::sparq_test

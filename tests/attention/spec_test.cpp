@@ -14,7 +14,7 @@
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::spec_test {
 namespace {
 
 using namespace fovea::testing;
@@ -211,4 +211,4 @@ TEST(Composition, PairsThatCombineRunAndTheOthersAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::spec_test

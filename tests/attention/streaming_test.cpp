@@ -19,7 +19,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/scalar_attention.h"
 
-namespace fovea {
+namespace fovea::streaming_test {
 namespace {
 
 using namespace fovea::testing;
@@ -276,4 +276,4 @@ TEST(Streaming, QueriesOfStartKeysMustBeGiven) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::streaming_test

@@ -10,7 +10,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/scalar_attention.h"
 
-namespace fovea {
+namespace fovea::telemetry_test {
 namespace {
 
 using namespace fovea::testing;
@@ -128,4 +128,4 @@ TEST(AttentionStats, ComeWithEveryPathThatIsAsked) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::telemetry_test

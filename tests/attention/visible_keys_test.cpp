@@ -8,7 +8,7 @@
 
 #include <vector>
 
-namespace fovea {
+namespace fovea::visible_keys_test {
 namespace {
 
 std::vector<MaskRule> rules() {
@@ -60,4 +60,4 @@ TEST(VisibleKeys, AreKnownAtAnyLength) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::visible_keys_test

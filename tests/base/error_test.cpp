@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace fovea {
+namespace fovea::error_test {
 namespace {
 
 TEST(Error, MessageBeginsWithThePlaceInBrackets) {
@@ -48,4 +48,4 @@ TEST(Error, BracesInArgumentsAreNotFormats) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::error_test

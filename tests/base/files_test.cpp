@@ -17,7 +17,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -308,4 +308,4 @@ TEST(Hex64, IsSixteenLowerCaseDigits) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::files_test

@@ -8,7 +8,7 @@
 
 #include <vector>
 
-namespace fovea {
+namespace fovea::nearest_name_test {
 namespace {
 
 const std::vector<std::string> kKeys{"heads", "key_value_heads", "layers", "width", "theta"};
@@ -56,4 +56,4 @@ TEST(NearestName, SuggestionIsASentencePartOrNothing) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::nearest_name_test

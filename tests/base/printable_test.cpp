@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace fovea {
+namespace fovea::printable_test {
 namespace {
 
 TEST(Printable, OrdinaryTextOfAnyLanguageComesBackUnchanged) {
@@ -40,4 +40,4 @@ TEST(Printable, TwiceIsAsOnce) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::printable_test

@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-namespace fovea {
+namespace fovea::rng_test {
 namespace {
 
 constexpr int kDraws = 20000;
@@ -123,4 +123,4 @@ TEST(Rng, BelowHandlesRangesLargerThan32Bits) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::rng_test

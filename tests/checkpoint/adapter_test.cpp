@@ -22,7 +22,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::adapter_test {
 namespace {
 
 using namespace fovea::testing;
@@ -256,4 +256,4 @@ TEST_F(AdapterFolder, ModelFoldersKeepTheAdapterApart) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::adapter_test

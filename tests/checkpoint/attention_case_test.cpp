@@ -14,7 +14,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::attention_case_test {
 namespace {
 
 using namespace fovea::testing;
@@ -147,4 +147,4 @@ TEST_F(CaseFile, ThatIsNotACaseIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::attention_case_test

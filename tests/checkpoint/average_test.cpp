@@ -9,7 +9,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::average_test {
 namespace {
 
 class Average : public ::testing::Test {
@@ -52,4 +52,4 @@ TEST_F(Average, ModelsOfAnotherConfigurationAreRefusedByKey) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::average_test

@@ -15,7 +15,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::checkpoint_state_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -97,4 +97,4 @@ TEST_F(CheckpointStateTest, AFileOfTheOlderFormatIsReadWithAWarning) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::checkpoint_state_test

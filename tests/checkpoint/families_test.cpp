@@ -21,7 +21,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::families_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -233,4 +233,4 @@ TEST(Fold, AConstantTemperatureGoesIntoTheWeights) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::families_test

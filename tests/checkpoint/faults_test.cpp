@@ -15,7 +15,7 @@
 #include "fovea/checkpoint/safetensors.h"
 #include "tests/checkpoint/faulty_system.h"
 
-namespace fovea {
+namespace fovea::faults_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -173,4 +173,4 @@ TEST_F(Faults, ShortAndInterruptedCallsChangeNothing) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::faults_test

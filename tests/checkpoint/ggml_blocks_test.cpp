@@ -14,7 +14,7 @@
 #include "fovea/kernels/common/half.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::ggml_blocks_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -112,4 +112,4 @@ TEST(GgmlBlocks, FormatsThatAreNotReadHaveNames) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::ggml_blocks_test

@@ -19,7 +19,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::gguf_model_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -318,4 +318,4 @@ TEST_F(GgufModels, TensorsThatDoNotFitAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::gguf_model_test

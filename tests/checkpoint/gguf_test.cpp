@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::gguf_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -292,4 +292,4 @@ TEST_F(Gguf, ANameCannotActOnTheTerminal) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::gguf_test

@@ -13,7 +13,7 @@
 #include "fovea/text/sentencepiece_tokenizer.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::gguf_vocabulary_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -218,4 +218,4 @@ TEST(GgufVocabularies, WhatIsNotReadIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::gguf_vocabulary_test

@@ -16,7 +16,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::llama2c_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -193,4 +193,4 @@ TEST_F(Llama2c, DamagedTokenizersAreRefused) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::llama2c_test

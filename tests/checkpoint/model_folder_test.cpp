@@ -19,7 +19,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::model_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -271,4 +271,4 @@ TEST_F(ModelFolder, WeightsOfAPlainModelStartOneWithATemperature) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::model_folder_test

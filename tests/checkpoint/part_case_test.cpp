@@ -14,7 +14,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::part_case_test {
 namespace {
 
 using namespace fovea::testing;
@@ -148,4 +148,4 @@ TEST_F(PartCase, RefusesOtherKindsTensorsAndPathsByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::part_case_test

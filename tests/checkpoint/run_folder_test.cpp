@@ -13,7 +13,7 @@
 #include "tests/support/small_disk.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::run_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -160,4 +160,4 @@ TEST_F(RunFolder, AModelIsFoundInARunACheckpointAndAModelFolder) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::run_folder_test

@@ -14,7 +14,7 @@
 #include "tests/support/small_disk.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::safetensors_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -226,4 +226,4 @@ TEST_F(Safetensors, ADtypeTheFormatLacksIsRefused) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::safetensors_test

@@ -13,7 +13,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::weight_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -98,4 +98,4 @@ TEST_F(Shards, DamageIsNamed) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::weight_files_test

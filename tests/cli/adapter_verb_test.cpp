@@ -12,7 +12,7 @@
 #include "tests/cli/program.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea::testing {
+namespace fovea::testing::adapter_verb_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -260,4 +260,4 @@ TEST_F(AdapterVerb, FocusIsHardOrOffInGenerateAndHasItsTableInEval) {
 }
 
 }  // namespace
-}  // namespace fovea::testing
+}  // namespace fovea::testing::adapter_verb_test

@@ -11,7 +11,7 @@
 #include "tests/cli/program.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea::testing {
+namespace fovea::testing::checkpoint_verb_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -102,4 +102,4 @@ TEST_F(CheckpointVerb, SigtermSavesAndExitsWithZeroAndTheNextRunFinishes) {
 }
 
 }  // namespace
-}  // namespace fovea::testing
+}  // namespace fovea::testing::checkpoint_verb_test

@@ -15,7 +15,7 @@
 #include "tests/cli/program.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea::testing {
+namespace fovea::testing::cli_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -237,4 +237,4 @@ TEST_F(Cli, AForcedInstructionSetIsReportedAndAnUnknownOneRefused) {
 }
 
 }  // namespace
-}  // namespace fovea::testing
+}  // namespace fovea::testing::cli_test

@@ -10,7 +10,7 @@
 #include "tests/cli/program.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea::testing {
+namespace fovea::testing::data_verb_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -78,4 +78,4 @@ TEST_F(DataVerb, WrongInputIsNamed) {
 }
 
 }  // namespace
-}  // namespace fovea::testing
+}  // namespace fovea::testing::data_verb_test

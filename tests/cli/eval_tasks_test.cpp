@@ -13,7 +13,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea::testing {
+namespace fovea::testing::eval_tasks_test {
 namespace {
 
 const std::string kProgram = FOVEA_BINARY_DIR "/bin/fovea";
@@ -180,4 +180,4 @@ TEST_F(EvalTasks, AKilledRunGoesOnAndLosesNoQuestion) {
 }
 
 }  // namespace
-}  // namespace fovea::testing
+}  // namespace fovea::testing::eval_tasks_test

@@ -11,7 +11,7 @@
 #include "tests/cli/piped_program.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea::testing {
+namespace fovea::testing::export_test {
 namespace {
 
 const std::string kProgram = FOVEA_BINARY_DIR "/bin/fovea";
@@ -43,4 +43,4 @@ TEST(ExportVerb, FoldsATemperatureWritesShardsAndOverwritesNothing) {
 }
 
 }  // namespace
-}  // namespace fovea::testing
+}  // namespace fovea::testing::export_test

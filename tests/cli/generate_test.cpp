@@ -11,7 +11,7 @@
 #include "tests/cli/piped_program.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea::testing {
+namespace fovea::testing::generate_test {
 namespace {
 
 const std::string kProgram = FOVEA_BINARY_DIR "/bin/fovea";
@@ -174,4 +174,4 @@ TEST_F(GenerateVerb, CtrlCEndsGenerateWith130AfterWholeCharacters) {
 }
 
 }  // namespace
-}  // namespace fovea::testing
+}  // namespace fovea::testing::generate_test

@@ -14,7 +14,7 @@
 #include "tests/cli/program.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea::testing {
+namespace fovea::testing::made_tasks_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -92,4 +92,4 @@ TEST_F(MadeTasksVerb, RefusesLengthsWithoutRoomAndTasksWithoutTheirData) {
 }
 
 }  // namespace
-}  // namespace fovea::testing
+}  // namespace fovea::testing::made_tasks_test

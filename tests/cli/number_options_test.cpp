@@ -9,7 +9,7 @@
 #include "cli/options.h"
 #include "cli/verbs.h"
 
-namespace fovea::cli {
+namespace fovea::cli::number_options_test {
 namespace {
 
 int64_t check_options(const CLI::App& verb) {
@@ -54,4 +54,4 @@ TEST(NumberOptions, RefuseWhatIsOutsideAndSayTheRange) {
 }
 
 }  // namespace
-}  // namespace fovea::cli
+}  // namespace fovea::cli::number_options_test

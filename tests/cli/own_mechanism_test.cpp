@@ -9,7 +9,7 @@
 #include "tests/cli/program.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea::testing {
+namespace fovea::testing::own_mechanism_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -65,4 +65,4 @@ TEST(OwnMechanism, TrainsInCompareIsInspectedAndIsUnknownElsewhere) {
 }
 
 }  // namespace
-}  // namespace fovea::testing
+}  // namespace fovea::testing::own_mechanism_test

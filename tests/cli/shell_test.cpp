@@ -11,7 +11,7 @@
 #include "tests/cli/program.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea::testing {
+namespace fovea::testing::shell_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -93,4 +93,4 @@ TEST_F(Shell, InfoTellsVersionCommitTorchMemoryAndPaths) {
 }
 
 }  // namespace
-}  // namespace fovea::testing
+}  // namespace fovea::testing::shell_test

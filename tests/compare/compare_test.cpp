@@ -15,7 +15,7 @@
 #include "fovea/base/files.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::compare_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -292,4 +292,4 @@ TEST_F(CompareTest, MistakesAreNamedBeforeTraining) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::compare_test

@@ -13,7 +13,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::inspect_test {
 namespace {
 
 using namespace fovea::testing;
@@ -102,4 +102,4 @@ TEST(Inspect, RefusesLayersHeadsAndTextsThatAreNotThere) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::inspect_test

@@ -15,7 +15,7 @@
 #include "fovea/train/recipe.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::key_ranges_test {
 namespace {
 
 bool is_number(const FieldLine& line) {
@@ -163,4 +163,4 @@ TEST(KeyRanges, RecipesFilledByCodeAreCheckedToo) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::key_ranges_test

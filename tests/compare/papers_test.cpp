@@ -12,7 +12,7 @@
 #include "fovea/compare/config.h"
 #include "fovea/train/run_plan.h"
 
-namespace fovea {
+namespace fovea::papers_test {
 namespace {
 
 const std::string kPapers = FOVEA_SOURCE_DIR "/recipes/papers/";
@@ -119,4 +119,4 @@ TEST(Papers, TheLongStageAndTheToyTaskHaveThePapersSettings) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::papers_test

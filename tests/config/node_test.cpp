@@ -10,7 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::node_test {
 namespace {
 
 using Kind = ConfigNode::Kind;
@@ -199,4 +199,4 @@ TEST(MergeInto, MapsMergeKeyByKeyEverythingElseReplaces) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::node_test

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <limits>
 
-namespace fovea {
+namespace fovea::range_test {
 namespace {
 
 TEST(Range, BothEndsAreInsideUnlessOneIsOpen) {
@@ -51,4 +51,4 @@ TEST(Range, IsStatedWhenItHasTwoEnds) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::range_test

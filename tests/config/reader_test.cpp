@@ -11,7 +11,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::reader_test {
 namespace {
 
 enum class Shape { round, square };
@@ -233,4 +233,4 @@ TEST(ListFields, ShowsDottedKeysTypesDefaultsAndHelp) {
 TEST(EnumName, IsTheNameThatIsRead) { EXPECT_EQ(enum_name(Shape::square), "square"); }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::reader_test

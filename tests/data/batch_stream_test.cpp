@@ -10,10 +10,10 @@
 #include "fovea/data/permutation.h"
 #include "tests/data/data_fixture.h"
 
-namespace fovea {
+namespace fovea::batch_stream_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr int32_t kBos = 256, kEos = 257, kPad = 258;
 
@@ -258,4 +258,4 @@ TEST_F(BatchStreamTest, AStateOfAnotherCorpusLengthOrSeedIsACheckpointError) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::batch_stream_test

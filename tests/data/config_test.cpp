@@ -11,10 +11,10 @@
 #include "fovea/data/source_files.h"
 #include "tests/data/data_fixture.h"
 
-namespace fovea {
+namespace fovea::config_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 DataConfig from_yaml(const std::string& yaml) {
   DataConfig config;
@@ -118,4 +118,4 @@ TEST_F(TorchPython, CanBeMovedByTheEnvironment) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::config_test

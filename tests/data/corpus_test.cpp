@@ -14,11 +14,11 @@
 
 #include "tests/data/data_fixture.h"
 
-namespace fovea {
+namespace fovea::corpus_test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 class CorpusTest : public DataTest {
  protected:
@@ -300,4 +300,4 @@ TEST_F(CorpusTest, AFullDiskIsAnIoErrorAndLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::corpus_test

@@ -20,7 +20,7 @@
 
 namespace fovea {
 
-class DataTest : public testing::Test {
+class DataTest : public ::testing::Test {
  protected:
   DataTest() {
     static int number = 0;

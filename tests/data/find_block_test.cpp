@@ -16,7 +16,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::find_block_test {
 namespace {
 
 using namespace fovea::testing;
@@ -121,4 +121,4 @@ TEST(FindBlock, ScoredTailsLeaveTheAnswersAsTargets) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::find_block_test

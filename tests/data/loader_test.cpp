@@ -8,7 +8,7 @@
 
 #include "tests/data/data_fixture.h"
 
-namespace fovea {
+namespace fovea::loader_test {
 namespace {
 
 // Counts up; throws at `fails_at`.
@@ -96,4 +96,4 @@ TEST_F(LoaderTest, EndsCleanlyWithBatchesLeft) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::loader_test

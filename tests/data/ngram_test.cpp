@@ -8,7 +8,7 @@
 
 #include "tests/data/data_fixture.h"
 
-namespace fovea {
+namespace fovea::ngram_test {
 namespace {
 
 class NgramTest : public DataTest {};
@@ -147,4 +147,4 @@ TEST_F(NgramTest, MoreContextPredictsTextBetterAndTrainingTextOnlyIsCounted) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::ngram_test

@@ -7,14 +7,14 @@
 
 #include "tests/data/data_fixture.h"
 
-namespace fovea {
+namespace fovea::reading_test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::UnorderedElementsAre;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 class Reading : public DataTest {
  protected:
@@ -248,4 +248,4 @@ TEST_F(Reading, InvalidUtf8InAJsonLineFollowsItsPolicy) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::reading_test

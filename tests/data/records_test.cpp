@@ -10,7 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::records_test {
 namespace {
 
 class Records : public ::testing::Test {
@@ -61,4 +61,4 @@ TEST_F(Records, ThatCannotBeReadAreRefusedWithTheirPlace) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::records_test

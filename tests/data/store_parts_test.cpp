@@ -11,7 +11,7 @@
 #include "tests/data/data_fixture.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::store_parts_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -132,4 +132,4 @@ TEST_F(StoreParts, AKilledProcessHoldsNobodyUpAndManyMayPrepareAtOnce) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::store_parts_test

@@ -6,7 +6,7 @@
 
 #include "tests/data/data_fixture.h"
 
-namespace fovea {
+namespace fovea::validation_test {
 namespace {
 
 class ValidationTest : public DataTest {
@@ -103,4 +103,4 @@ TEST_F(ValidationTest, IsTheSameEveryTimeAndInEveryBatchSize) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::validation_test

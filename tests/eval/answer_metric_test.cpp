@@ -6,7 +6,7 @@
 
 #include "fovea/eval/task_list.h"
 
-namespace fovea {
+namespace fovea::answer_metric_test {
 namespace {
 
 double score(const AnswerMetricSettings& settings, std::vector<std::string> references,
@@ -61,4 +61,4 @@ TEST(AnswerMetric, WithoutAMatchThereIsNoAnswer) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::answer_metric_test

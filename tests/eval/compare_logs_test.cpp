@@ -10,7 +10,7 @@
 #include "fovea/base/error.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::compare_logs_test {
 namespace {
 
 ItemLog log_of(const std::vector<double>& scores, int first = 0, const char* metric = "acc") {
@@ -70,4 +70,4 @@ TEST(CompareLogs, HolmCorrectsOverTheTasks) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::compare_logs_test

@@ -8,7 +8,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::copy_score_test {
 namespace {
 
 using namespace fovea::testing;
@@ -33,4 +33,4 @@ TEST(CopyScore, RefusesTextsThatAreTooShort) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::copy_score_test

@@ -10,7 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::loglikelihood_test {
 namespace {
 
 using testing::tiny_config;
@@ -217,4 +217,4 @@ TEST(EncodePair, BeginsWithTheBeginMarkOnceAndReplacesAnEmptyContext) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::loglikelihood_test

@@ -14,7 +14,7 @@
 #include "tests/support/made_questions.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::made_babilong_test {
 namespace {
 
 using namespace fovea::testing;
@@ -185,4 +185,4 @@ TEST(BabilongScore, OfTaskFiveNamesPeopleAndThings) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::made_babilong_test

@@ -16,7 +16,7 @@
 #include "tests/support/made_questions.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::made_classification_test {
 namespace {
 
 using namespace fovea::testing;
@@ -173,4 +173,4 @@ TEST(ClassificationFiles, TrecHasCoarseAndFineLabels) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::made_classification_test

@@ -17,7 +17,7 @@
 #include "tests/support/made_questions.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::made_documents_test {
 namespace {
 
 using namespace fovea::testing;
@@ -211,4 +211,4 @@ TEST(MadeDocumentTasks, EqualSeedsGiveEqualBytesAndOthersDiffer) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::made_documents_test

@@ -16,7 +16,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/made_questions.h"
 
-namespace fovea {
+namespace fovea::made_needles_test {
 namespace {
 
 using namespace fovea::testing;
@@ -239,4 +239,4 @@ TEST(MultiNeedle, RefusesNoNeedleAndTooMany) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::made_needles_test

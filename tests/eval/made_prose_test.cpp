@@ -19,7 +19,7 @@
 #include "tests/support/made_questions.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::made_prose_test {
 namespace {
 
 using namespace fovea::testing;
@@ -179,4 +179,4 @@ TEST(MadeSizes, RefuseALengthThatTheSmallestQuestionExceeds) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::made_prose_test

@@ -15,7 +15,7 @@
 #include "tests/support/made_questions.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::made_tasks_test {
 namespace {
 
 using namespace fovea::testing;
@@ -239,4 +239,4 @@ TEST(MadeTasks, RefuseBadInputByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::made_tasks_test

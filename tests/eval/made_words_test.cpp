@@ -17,7 +17,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/made_questions.h"
 
-namespace fovea {
+namespace fovea::made_words_test {
 namespace {
 
 using namespace fovea::testing;
@@ -212,4 +212,4 @@ TEST(MadeWordTasks, EqualSeedsGiveEqualBytesAndOthersDiffer) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::made_words_test

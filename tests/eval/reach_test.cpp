@@ -11,7 +11,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::reach_test {
 namespace {
 
 using testing::tiny_config;
@@ -69,4 +69,4 @@ TEST(Reach, RefusesBadInputByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::reach_test

@@ -14,7 +14,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::retention_test {
 namespace {
 
 using namespace fovea::testing;
@@ -117,4 +117,4 @@ TEST(Retention, ModelsWithoutFocusAreRefused) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::retention_test

@@ -13,7 +13,7 @@
 #include "fovea/eval/answer_metric.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::rouge_test {
 namespace {
 
 struct Golden {
@@ -86,4 +86,4 @@ TEST(Rouge, IsAMetricOfATaskWithTheReferenceThatGivesMost) {
 TEST(Rouge, RefusesRunsOfNoWords) { EXPECT_ERROR(ConfigError, rouge_n("a", "a", 0), "0"); }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::rouge_test

@@ -18,7 +18,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::run_task_test {
 namespace {
 
 using Texts = std::vector<std::string>;
@@ -279,4 +279,4 @@ TEST(TaskScoreOf, ErrorsOfOneQuestionAreNoNumber) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::run_task_test

@@ -14,7 +14,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::scoring_test {
 namespace {
 
 using testing::tiny_config;
@@ -143,4 +143,4 @@ TEST_F(Scoring, ImpossibleOptionsAndEmptyTextAreRefused) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::scoring_test

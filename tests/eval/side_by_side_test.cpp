@@ -16,7 +16,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::side_by_side_test {
 namespace {
 
 using namespace fovea::testing;
@@ -146,4 +146,4 @@ TEST_F(SideBySideTest, ImpossibleSystemsAreRefused) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::side_by_side_test

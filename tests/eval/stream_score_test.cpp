@@ -13,7 +13,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::stream_score_test {
 namespace {
 
 using testing::tiny_config;
@@ -84,4 +84,4 @@ TEST(StreamScore, RefusesBadInputByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::stream_score_test

@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::task_file_test {
 namespace {
 
 class Tasks : public ::testing::Test {
@@ -335,4 +335,4 @@ TEST(Hellaswag, IsCleanedAsTheHarnessDoes) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::task_file_test

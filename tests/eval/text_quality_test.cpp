@@ -7,7 +7,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::text_quality_test {
 namespace {
 
 using Texts = std::vector<std::vector<int32_t>>;
@@ -46,4 +46,4 @@ TEST(TextQuality, OfNoTextIsRefused) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::text_quality_test

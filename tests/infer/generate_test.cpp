@@ -12,7 +12,7 @@
 #include "tests/infer/tiny_writer.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::generate_test {
 namespace {
 
 using namespace fovea::testing;
@@ -412,4 +412,4 @@ TEST(Chat, ResetAfterSlidingStartsAnew) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::generate_test

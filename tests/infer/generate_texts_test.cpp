@@ -8,7 +8,7 @@
 #include "tests/infer/tiny_writer.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::generate_texts_test {
 namespace {
 
 using namespace fovea::testing;
@@ -207,4 +207,4 @@ TEST(GenerateTexts, AnInterruptEndsAllThatRemain) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::generate_texts_test

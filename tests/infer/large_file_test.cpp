@@ -15,7 +15,7 @@
 #include "fovea/infer/generate.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::large_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -94,4 +94,4 @@ TEST(LargeFile, AModelOfTwoBillionWeightsTakesTheMemoryOfWhatWasRead) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::large_file_test

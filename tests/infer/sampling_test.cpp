@@ -16,7 +16,7 @@
 #include "fovea/config/reader.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::sampling_test {
 namespace {
 
 at::Tensor row(const std::vector<float>& values) { return at::tensor(values); }
@@ -99,4 +99,4 @@ TEST(Sampling, ImpossibleOptionsAndLogitsAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::sampling_test

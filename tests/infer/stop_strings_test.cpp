@@ -6,7 +6,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::stop_strings_test {
 namespace {
 
 /// The text shown when `text` arrives in pieces of `size` bytes.
@@ -49,4 +49,4 @@ TEST(StopStrings, EmptyAndInvalidOnesAreRefused) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::stop_strings_test

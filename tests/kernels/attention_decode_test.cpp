@@ -11,7 +11,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/pointwise_problem.h"
 
-namespace fovea {
+namespace fovea::attention_decode_test {
 namespace {
 
 using namespace fovea::testing;
@@ -147,4 +147,4 @@ TEST(AttentionKernels, DecodeRefusesRowsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::attention_decode_test

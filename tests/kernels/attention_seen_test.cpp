@@ -12,7 +12,7 @@
 
 #include "fovea/base/rng.h"
 
-namespace fovea::kernels {
+namespace fovea::kernels::attention_seen_test {
 namespace {
 
 constexpr int32_t kWindow = 24;
@@ -183,4 +183,4 @@ TEST(AttentionKernels, SetsOfATileTellWhatTheRuleTells) {
 }
 
 }  // namespace
-}  // namespace fovea::kernels
+}  // namespace fovea::kernels::attention_seen_test

@@ -17,7 +17,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/pointwise_truth.h"
 
-namespace fovea {
+namespace fovea::attention_test {
 namespace {
 
 using namespace fovea::testing;
@@ -197,4 +197,4 @@ TEST(ForcedIsa, EveryInstructionSetOfThisMachinePassesTheKernelTests) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::attention_test

@@ -13,7 +13,7 @@
 #include "fovea/base/rng.h"
 #include "fovea/kernels/cpu/isa.h"
 
-namespace fovea::kernels {
+namespace fovea::kernels::convolution_test {
 namespace {
 
 struct Settings {
@@ -165,4 +165,4 @@ TEST(Convolution, AndItsGradientsEqualTheFormulaOnEveryInstructionSet) {
 }
 
 }  // namespace
-}  // namespace fovea::kernels
+}  // namespace fovea::kernels::convolution_test

@@ -21,7 +21,7 @@
 #include "fovea/base/rng.h"
 #include "fovea/kernels/cpu/attention_driver.h"
 
-namespace fovea::kernels {
+namespace fovea::kernels::decoder_test {
 namespace {
 
 struct Shape {
@@ -573,4 +573,4 @@ TEST(Decoder, RefusesMoreGroupsThanAWordHasBits) {
 }
 
 }  // namespace
-}  // namespace fovea::kernels
+}  // namespace fovea::kernels::decoder_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace fovea {
+namespace fovea::dropout_test {
 namespace {
 
 TEST(DropoutCounter, KeepsTheAskedShare) {
@@ -37,4 +37,4 @@ TEST(DropoutCounter, EveryPartOfTheIdentityMatters) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::dropout_test

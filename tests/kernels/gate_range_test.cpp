@@ -9,7 +9,7 @@
 #include "fovea/base/error.h"
 #include "tests/support/pointwise_problem.h"
 
-namespace fovea {
+namespace fovea::gate_range_test {
 namespace {
 
 using namespace fovea::testing;
@@ -90,4 +90,4 @@ TEST(AttentionKernels, AGateThatCancelsADistantLogitLeavesBothTokens) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::gate_range_test

@@ -11,7 +11,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/member_patterns.h"
 
-namespace fovea {
+namespace fovea::grouped_pairs_test {
 namespace {
 
 using namespace fovea::testing;
@@ -82,4 +82,4 @@ TEST(PairCount, NeedsAMembershipForEveryToken) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::grouped_pairs_test

@@ -11,7 +11,7 @@
 
 #include "tests/support/member_patterns.h"
 
-namespace fovea {
+namespace fovea::grouped_partitions_test {
 namespace {
 
 using namespace fovea::testing;
@@ -122,4 +122,4 @@ TEST(GroupedPartitions, LeaveFewRowsForLater) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::grouped_partitions_test

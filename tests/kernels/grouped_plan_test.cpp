@@ -14,7 +14,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/member_patterns.h"
 
-namespace fovea {
+namespace fovea::grouped_plan_test {
 namespace {
 
 using namespace fovea::testing;
@@ -370,4 +370,4 @@ TEST(GroupedPlan, RefusesWhatItCannotPlanByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::grouped_plan_test

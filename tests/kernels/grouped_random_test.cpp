@@ -17,7 +17,7 @@
 #include "tests/support/member_patterns.h"
 #include "tests/support/pointwise_problem.h"
 
-namespace fovea {
+namespace fovea::grouped_random_test {
 namespace {
 
 using namespace fovea::testing;
@@ -247,4 +247,4 @@ TEST(RandomGroupedKernels, MembershipsEqualTheFormulaByEveryPlan) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::grouped_random_test

@@ -14,7 +14,7 @@
 #include "tests/support/member_patterns.h"
 #include "tests/support/pointwise_problem.h"
 
-namespace fovea {
+namespace fovea::grouped_test {
 namespace {
 
 using namespace fovea::testing;
@@ -281,4 +281,4 @@ TEST(AttentionKernels, GroupedRefusesBiasesAndOtherSizes) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::grouped_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace fovea {
+namespace fovea::isa_test {
 namespace {
 
 int scalar() { return 0; }
@@ -29,4 +29,4 @@ TEST(Isa, ABuildWithScalarKernelsAloneServesEveryLevel) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::isa_test

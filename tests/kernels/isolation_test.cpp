@@ -12,7 +12,7 @@
 #include "tests/support/member_patterns.h"
 #include "tests/support/pointwise_problem.h"
 
-namespace fovea {
+namespace fovea::isolation_test {
 namespace {
 
 using namespace fovea::testing;
@@ -218,4 +218,4 @@ TEST(AttentionKernels, NonFiniteNumbersStayWithTheRowsThatSeeThemInDecoding) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::isolation_test

@@ -10,7 +10,7 @@
 #include "fovea/base/rng.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::listed_plan_test {
 namespace {
 
 struct Case {
@@ -155,4 +155,4 @@ TEST(ListedPlan, RefusesListsThatDoNotExistAndKeepAcrossLists) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::listed_plan_test

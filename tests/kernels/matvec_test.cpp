@@ -16,7 +16,7 @@
 #include "fovea/kernels/cpu/isa.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea::kernels {
+namespace fovea::kernels::matvec_test {
 namespace {
 
 std::vector<float> normal(int64_t count, uint64_t seed) {
@@ -165,4 +165,4 @@ TEST(WeightFormats, SizesThatAreNoWholeBlocksAreRefused) {
 }
 
 }  // namespace
-}  // namespace fovea::kernels
+}  // namespace fovea::kernels::matvec_test

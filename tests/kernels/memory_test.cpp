@@ -8,7 +8,7 @@
 
 #include "fovea/kernels/cpu/attention_driver.h"
 
-namespace fovea::kernels {
+namespace fovea::kernels::memory_test {
 namespace {
 
 uintptr_t begin_of(const FloatBuffer& buffer) { return reinterpret_cast<uintptr_t>(buffer.data()); }
@@ -43,4 +43,4 @@ TEST(AttentionKernels, MemoryOfChecksHoldsNaN) {
 #endif
 
 }  // namespace
-}  // namespace fovea::kernels
+}  // namespace fovea::kernels::memory_test

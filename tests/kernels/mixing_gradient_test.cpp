@@ -17,7 +17,7 @@
 #include "tests/support/mixing_problem.h"
 #include "tests/support/pointwise_problem.h"
 
-namespace fovea::testing {
+namespace fovea::testing::mixing_gradient_test {
 namespace {
 
 using kernels::KernelEquation;
@@ -341,4 +341,4 @@ TEST(MixingGradient, RefusesWhatItLacks) {
 }
 
 }  // namespace
-}  // namespace fovea::testing
+}  // namespace fovea::testing::mixing_gradient_test

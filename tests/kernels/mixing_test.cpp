@@ -23,7 +23,7 @@
 #include "tests/support/mixing_problem.h"
 #include "tests/support/pointwise_problem.h"  // numbers_error
 
-namespace fovea {
+namespace fovea::mixing_test {
 namespace {
 
 using namespace fovea::testing;
@@ -343,4 +343,4 @@ TEST(ForcedIsaOfMixing, EveryInstructionSetOfThisMachinePassesTheKernelTests) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::mixing_test

@@ -11,7 +11,7 @@
 
 #include "tests/support/mixing_truth.h"
 
-namespace fovea::testing {
+namespace fovea::testing::mixing_truth_test {
 namespace {
 
 // Random operands, kernels and mixes far from the identity.
@@ -135,4 +135,4 @@ TEST(MixingTruth, AnImpulseShiftsTheLogits) {
 }
 
 }  // namespace
-}  // namespace fovea::testing
+}  // namespace fovea::testing::mixing_truth_test

@@ -18,7 +18,7 @@
 #include "fovea/kernels/cpu/isa.h"
 #include "tests/support/normal_floats.h"
 
-namespace fovea::kernels {
+namespace fovea::kernels::sampling_test {
 namespace {
 
 using testing::normal_floats;
@@ -377,4 +377,4 @@ TEST(SampledDecode, ReadsWhatTheTablesAndTheRuleSayOnAnyNumberOfThreads) {
 }
 
 }  // namespace
-}  // namespace fovea::kernels
+}  // namespace fovea::kernels::sampling_test

@@ -15,7 +15,7 @@
 #include "fovea/kernels/cpu/isa.h"
 #include "tests/support/normal_floats.h"
 
-namespace fovea::kernels {
+namespace fovea::kernels::selector_test {
 namespace {
 
 using testing::normal_floats;
@@ -227,4 +227,4 @@ TEST(SelectorKernels, ListedRowsAreThoseOfScalarLoops) {
 }
 
 }  // namespace
-}  // namespace fovea::kernels
+}  // namespace fovea::kernels::selector_test

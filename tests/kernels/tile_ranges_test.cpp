@@ -10,7 +10,7 @@
 
 #include "fovea/base/rng.h"
 
-namespace fovea {
+namespace fovea::tile_ranges_test {
 namespace {
 
 using Sparsity = MaskRule::Sparsity;
@@ -163,4 +163,4 @@ TEST(MaskRule, AnotherDocumentIsNeverSeen) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::tile_ranges_test

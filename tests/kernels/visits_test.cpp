@@ -10,7 +10,7 @@
 #include "fovea/base/rng.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::visits_test {
 namespace {
 
 using namespace fovea::testing;
@@ -142,4 +142,4 @@ TEST(RowVisits, AreRefusedWhereTwoRangesDoNotDo) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::visits_test

@@ -12,7 +12,7 @@
 #include "fovea/nn/transformer.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::composition_test {
 namespace {
 
 using namespace fovea::testing;
@@ -119,4 +119,4 @@ INSTANTIATE_TEST_SUITE_P(Gates, Everything,
                          ::testing::Values(FocusSpec::Gate::log, FocusSpec::Gate::hard));
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::composition_test

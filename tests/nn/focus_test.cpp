@@ -15,7 +15,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::focus_test {
 namespace {
 
 using namespace fovea::testing;
@@ -502,4 +502,4 @@ TEST(FocusModel, RefusesImpossibleSettingsByKey) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::focus_test

@@ -19,7 +19,7 @@
 #include "fovea/nn/transformer.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::fused_decoder_test {
 namespace {
 
 constexpr int64_t kVocab = 53;
@@ -605,4 +605,4 @@ TEST(FusedDecoder, SaysWhyNot) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::fused_decoder_test

@@ -15,7 +15,7 @@
 #include "tests/support/gradcheck.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::lora_test {
 namespace {
 
 using namespace fovea::testing;
@@ -232,4 +232,4 @@ TEST(Lora, SettingsWithoutAMeaningAreRefusedByKey) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::lora_test

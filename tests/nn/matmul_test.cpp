@@ -13,16 +13,16 @@
 
 #include "fovea/config/fields.h"
 
-namespace fovea {
+namespace fovea::matmul_test {
 namespace {
 
 at::Tensor random(at::IntArrayRef shape, uint64_t seed) {
   return at::randn(shape, at::detail::createCPUGenerator(seed), at::TensorOptions(at::kDouble));
 }
 
-class LinearProduct : public testing::TestWithParam<LinearLibrary> {};
+class LinearProduct : public ::testing::TestWithParam<LinearLibrary> {};
 INSTANTIATE_TEST_SUITE_P(Libraries, LinearProduct,
-                         testing::Values(LinearLibrary::torch, LinearLibrary::onednn),
+                         ::testing::Values(LinearLibrary::torch, LinearLibrary::onednn),
                          [](const auto& x) { return std::string(enum_name(x.param)); });
 
 TEST_P(LinearProduct, EqualsTheFloat64ProductForAnySizeAndStride) {
@@ -135,4 +135,4 @@ TEST(FewRowsProduct, LeavesOtherShapesAndTypesToMatrixProducts) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::matmul_test

@@ -12,7 +12,7 @@
 #include "fovea/nn/weight_fill.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::matrix_test {
 namespace {
 
 using kernels::WeightFormat;
@@ -163,4 +163,4 @@ TEST(Matrices, OnlyFormatsOfKernelsAreNamed) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::matrix_test

@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-namespace fovea {
+namespace fovea::ops_test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -52,8 +52,8 @@ void expect_close(const Operation& op, const Tensors& inputs, const std::vector<
   }
 }
 
-class OpsOfAnyWidth : public testing::TestWithParam<int64_t> {};
-INSTANTIATE_TEST_SUITE_P(Odd, OpsOfAnyWidth, testing::Values(1, 3, 19, 97, 257));
+class OpsOfAnyWidth : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Odd, OpsOfAnyWidth, ::testing::Values(1, 3, 19, 97, 257));
 
 TEST_P(OpsOfAnyWidth, RmsNormEqualsItsFormula) {
   expect_close([](const Tensors& x) { return rms_norm(x[0], x[1], 1e-5); },
@@ -109,9 +109,9 @@ struct HeadCase {
   int64_t heads, kv_heads, d, rotary;
   bool norm;
 };
-class SplitHeadsOf : public testing::TestWithParam<HeadCase> {};
+class SplitHeadsOf : public ::testing::TestWithParam<HeadCase> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, SplitHeadsOf,
-                         testing::Values(HeadCase{4, 4, 8, 0, true}, HeadCase{4, 2, 16, 0, false},
+                         ::testing::Values(HeadCase{4, 4, 8, 0, true}, HeadCase{4, 2, 16, 0, false},
                                          HeadCase{3, 1, 10, 4, true}, HeadCase{1, 1, 2, 2, false}));
 
 TEST_P(SplitHeadsOf, EqualsNormThenRopeOfEachHead) {
@@ -145,4 +145,4 @@ TEST(Ops, CounterDropoutIsAPureFunctionOfSeedAndSite) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::ops_test

@@ -15,7 +15,7 @@
 #include "tests/support/plain_decoder.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::options_test {
 namespace {
 
 using testing::PlainDecoder;
@@ -383,4 +383,4 @@ TEST(HeadOutput, GatesStartWithoutBiasAndDepthScalesAreTheTwoReadings) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::options_test

@@ -12,7 +12,7 @@
 #include "fovea/nn/transformer.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::parameter_set_test {
 namespace {
 
 using namespace fovea::testing;
@@ -70,4 +70,4 @@ TEST(ParameterSet, UnknownNamesAreRefusedWithTheLegalOnes) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::parameter_set_test

@@ -10,7 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::performer_test {
 namespace {
 
 using namespace fovea::testing;
@@ -116,4 +116,4 @@ TEST(PerformerModel, ActsInTheNamedLayersAndRefusesImpossibleSettingsByKey) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::performer_test

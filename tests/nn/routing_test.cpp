@@ -11,7 +11,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::routing_test {
 namespace {
 
 using namespace fovea::testing;
@@ -93,4 +93,4 @@ TEST(RoutingModel, RefusesImpossibleSettingsByKey) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::routing_test

@@ -15,7 +15,7 @@
 #include "fovea/nn/block_description.h"
 #include "fovea/nn/layers.h"
 
-namespace fovea {
+namespace fovea::scalar_formulas_test {
 namespace {
 
 TEST(ScalarFormulas, ActivationsEqualThoseOfTheLayers) {
@@ -68,4 +68,4 @@ TEST(ScalarFormulas, TopGroupsEqualThoseOfTheLayersTiesIncluded) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::scalar_formulas_test

@@ -17,7 +17,7 @@
 #include "fovea/nn/ops.h"
 #include "tests/support/count_formula.h"
 
-namespace fovea {
+namespace fovea::transformer_test {
 namespace {
 
 ModelConfig small() {
@@ -516,4 +516,4 @@ TEST(ModelConfig, TemperaturePerLayerReachesItsLayer) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::transformer_test

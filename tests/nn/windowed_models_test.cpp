@@ -11,7 +11,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea {
+namespace fovea::windowed_models_test {
 namespace {
 
 using namespace fovea::testing;
@@ -210,4 +210,4 @@ TEST(StreamingModel, RefusesPositionsThatCannotBeCountedAnew) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::windowed_models_test

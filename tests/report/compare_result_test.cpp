@@ -14,7 +14,7 @@
 #include "fovea/base/files.h"
 #include "tests/report/example_result.h"
 
-namespace fovea {
+namespace fovea::compare_result_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -229,4 +229,4 @@ TEST(Summarise, SpeedIsTheMedianAndMemoryTheLargest) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::compare_result_test

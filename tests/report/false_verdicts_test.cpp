@@ -10,7 +10,7 @@
 #include "fovea/base/rng.h"
 #include "fovea/report/compare_result.h"
 
-namespace fovea {
+namespace fovea::false_verdicts_test {
 namespace {
 
 /// Bits per byte of a variant: what the seed does to every variant, and noise of its own.
@@ -77,4 +77,4 @@ TEST(FalseVerdicts, AVariantThatDiffersIsFoundAndTheEqualOnesStayRare) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::false_verdicts_test

@@ -13,7 +13,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 
-namespace fovea {
+namespace fovea::gnuplot_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -94,4 +94,4 @@ TEST(Gnuplot, MoreDataThanAPipeHoldsGoesThrough) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::gnuplot_test

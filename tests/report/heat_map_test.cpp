@@ -12,7 +12,7 @@
 #include "fovea/text/utf8.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::heat_map_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -109,4 +109,4 @@ TEST(HeatMap, RefusesScoresWithoutAPlace) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::heat_map_test

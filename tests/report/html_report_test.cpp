@@ -12,7 +12,7 @@
 #include "fovea/report/series.h"
 #include "tests/report/example_result.h"
 
-namespace fovea {
+namespace fovea::html_report_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -115,4 +115,4 @@ TEST(Charts, TheReferenceHasTheFirstColorWhereverItStands) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::html_report_test

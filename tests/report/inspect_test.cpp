@@ -8,7 +8,7 @@
 
 #include "tests/report/example_inspection.h"
 
-namespace fovea {
+namespace fovea::inspect_test {
 namespace {
 
 using namespace fovea::testing;
@@ -57,4 +57,4 @@ TEST(Inspection, JsonHasGroupsKernelsAndLayers) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::inspect_test

@@ -13,7 +13,7 @@
 
 #include "fovea/base/error.h"
 
-namespace fovea {
+namespace fovea::metrics_log_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -87,4 +87,4 @@ TEST_F(MetricsLogTest, ARecordWithoutAStepIsRefused) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::metrics_log_test

@@ -10,7 +10,7 @@
 #include "fovea/base/error.h"
 #include "fovea/report/format.h"
 
-namespace fovea {
+namespace fovea::progress_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -164,4 +164,4 @@ TEST(Progress, WhatIsUnknownIsLeftOut) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::progress_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace fovea {
+namespace fovea::retrofit_page_test {
 namespace {
 
 RetrofitPage example() {
@@ -53,4 +53,4 @@ TEST(RetrofitPage, WithoutFocusItHasTheTwoModelsAndNoSpeed) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::retrofit_page_test

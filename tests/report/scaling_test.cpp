@@ -15,7 +15,7 @@
 #include "fovea/report/format.h"
 #include "fovea/report/html_report.h"
 
-namespace fovea {
+namespace fovea::scaling_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -153,4 +153,4 @@ TEST(Scaling, TheFileAndThePageTellOfIt) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::scaling_test

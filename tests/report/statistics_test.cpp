@@ -17,7 +17,7 @@
 #include "fovea/report/student_t.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::statistics_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -240,4 +240,4 @@ TEST(PairedComparison, OfNoItemsHasNoNumbers) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::statistics_test

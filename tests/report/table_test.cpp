@@ -12,7 +12,7 @@
 #include "fovea/report/format.h"
 #include "tests/report/example_result.h"
 
-namespace fovea {
+namespace fovea::table_test {
 namespace {
 
 using ::testing::AllOf;
@@ -170,4 +170,4 @@ TEST(Answer, SaysWhereNothingCanBeSaid) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::table_test

@@ -14,7 +14,7 @@
 
 #include "fovea/base/error.h"
 
-namespace fovea {
+namespace fovea::tensorboard_test {
 namespace {
 
 /// Fields of a protobuf message: number -> raw values (varints as decimal text).
@@ -140,4 +140,4 @@ TEST_F(TensorBoardTest, AFolderThatCannotBeMadeIsAnIoError) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::tensorboard_test

@@ -22,7 +22,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/train/tiny_run.h"
 
-namespace fovea {
+namespace fovea::retrofit_test {
 namespace {
 
 using namespace fovea::testing;
@@ -256,4 +256,4 @@ TEST_F(Retrofit, ImpossibleOnesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::retrofit_test

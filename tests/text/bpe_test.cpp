@@ -13,7 +13,7 @@
 #include "fovea/text/bpe_trainer.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::bpe_test {
 namespace {
 
 using Merges = BpeTrainer::Merges;
@@ -177,4 +177,4 @@ TEST(Bpe, BytesWithoutATokenVanishOrBecomeTheUnknownToken) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::bpe_test

@@ -15,7 +15,7 @@
 #include "fovea/base/files.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::chat_template_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -302,4 +302,4 @@ TEST(ChatTemplate, AThousandTurnsTakeAFifthOfTheLimits) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::chat_template_test

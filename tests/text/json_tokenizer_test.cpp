@@ -16,7 +16,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::json_tokenizer_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -193,4 +193,4 @@ TEST(WordSplitter, CategoriesAreThoseOfUnicode16) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::json_tokenizer_test

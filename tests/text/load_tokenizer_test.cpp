@@ -13,7 +13,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::load_tokenizer_test {
 namespace {
 
 /// Base64 of up to three bytes, or of more in groups of three.
@@ -131,4 +131,4 @@ TEST(LoadTokenizer, FindsTheKindByContentAndTheJsonFirst) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::load_tokenizer_test

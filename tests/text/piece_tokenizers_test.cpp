@@ -12,7 +12,7 @@
 #include "fovea/text/json_tokenizer.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::piece_tokenizers_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -76,4 +76,4 @@ TEST(PieceTokenizers, DecodingIsThatOfTheTokenizersPackage) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::piece_tokenizers_test

@@ -8,7 +8,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::record_template_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -46,4 +46,4 @@ TEST(RecordTemplate, ErrorsNameTheRecordAndTheTemplate) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::record_template_test

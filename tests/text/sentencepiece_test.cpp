@@ -15,7 +15,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::sentencepiece_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -190,4 +190,4 @@ TEST(SentencePiece, DamagedFilesAreErrorsOfOurs) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::sentencepiece_test

@@ -14,11 +14,11 @@
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 
-namespace fovea {
+namespace fovea::tokenizer_test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string all_bytes() {
   std::string bytes;
@@ -26,7 +26,7 @@ std::string all_bytes() {
   return bytes;
 }
 
-class TokenizerFile : public testing::Test {
+class TokenizerFile : public ::testing::Test {
  protected:
   TokenizerFile() { fs::create_directories(folder_); }
   ~TokenizerFile() override { fs::remove_all(folder_); }
@@ -168,4 +168,4 @@ TEST_F(TokenizerFile, MissingOrBrokenFilesAreInputErrors) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::tokenizer_test

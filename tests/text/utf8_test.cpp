@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace fovea {
+namespace fovea::utf8_test {
 namespace {
 
 const std::string kBad = "\xEF\xBF\xBD";
@@ -71,4 +71,4 @@ TEST(Utf8Stream, AnyCutGivesTheSameText) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::utf8_test

@@ -16,7 +16,7 @@
 #include "fovea/train/optimizer.h"
 #include "fovea/train/schedule.h"
 
-namespace fovea {
+namespace fovea::golden_curve_test {
 namespace {
 
 constexpr int64_t kVocab = 64, kContext = 16, kRows = 2, kSteps = 10;
@@ -96,4 +96,4 @@ INSTANTIATE_TEST_SUITE_P(Curves, GoldenCurve,
                          ::testing::Values("standard", "focal_0.4", "learned_prefix"));
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::golden_curve_test

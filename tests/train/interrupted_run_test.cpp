@@ -16,7 +16,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/train/tiny_run.h"
 
-namespace fovea {
+namespace fovea::interrupted_run_test {
 namespace {
 
 using ::testing::Contains;
@@ -144,4 +144,4 @@ TEST_F(InterruptedRun, ADamagedCheckpointIsNoBeginningAndAWarningIsNoMessage) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::interrupted_run_test

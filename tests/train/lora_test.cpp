@@ -16,7 +16,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/train/tiny_run.h"
 
-namespace fovea {
+namespace fovea::lora_test {
 namespace {
 
 using namespace fovea::testing;
@@ -140,4 +140,4 @@ TEST(LoraTraining, PlansCountWhatLearnsAndTheMemoryOfIt) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::lora_test

@@ -13,7 +13,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/train/tiny_run.h"
 
-namespace fovea {
+namespace fovea::mechanisms_test {
 namespace {
 
 using namespace fovea::testing;
@@ -179,4 +179,4 @@ TEST(Focus, RecipesThatCannotTrainAreRefusedByKey) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::mechanisms_test

@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace fovea {
+namespace fovea::optimizer_test {
 namespace {
 
 ParameterRegistry make_registry() {
@@ -120,4 +120,4 @@ TEST(AdamW, ClearedGradientsTakeNoMemory) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::optimizer_test

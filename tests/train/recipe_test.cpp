@@ -14,7 +14,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/train/tiny_run.h"
 
-namespace fovea {
+namespace fovea::recipe_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -143,4 +143,4 @@ TEST_F(RecipeFile, OnlyKeysThatChangeTheNumbersAreDifferences) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::recipe_test

@@ -58,7 +58,7 @@ int run_child(const std::string& root, const std::string& run, const std::string
 
 }  // namespace fovea::testing
 
-namespace fovea {
+namespace fovea::resume_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -136,4 +136,4 @@ TEST_F(Resume, KilledBeforeTheFirstCheckpointIsTheSameRun) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::resume_test

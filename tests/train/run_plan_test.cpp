@@ -14,7 +14,7 @@
 #include "fovea/nn/transformer.h"
 #include "tests/support/tiny_model.h"
 
-namespace fovea {
+namespace fovea::run_plan_test {
 namespace {
 
 Recipe recipe_of(int64_t width, int64_t layers, int64_t heads, int64_t ffn, int64_t vocabulary,
@@ -234,4 +234,4 @@ TEST(RunPlan, JsonHoldsEveryPart) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::run_plan_test

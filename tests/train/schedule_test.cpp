@@ -12,7 +12,7 @@
 #include "fovea/train/stage_schedule.h"
 #include "tests/support/expect_error.h"
 
-namespace fovea {
+namespace fovea::schedule_test {
 namespace {
 
 using Kind = ScheduleConfig::Kind;
@@ -111,4 +111,4 @@ TEST(StageSchedule, ATokenBudgetBecomesStepsAndStagesFollowEachOther) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::schedule_test

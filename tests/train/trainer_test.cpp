@@ -24,7 +24,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/train/tiny_run.h"
 
-namespace fovea {
+namespace fovea::trainer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -457,4 +457,4 @@ TEST(Machine, CudaIsChosenWhereItIsAndRefusedWhereItIsNot) {
 }
 
 }  // namespace
-}  // namespace fovea
+}  // namespace fovea::trainer_test

@@ -18,8 +18,6 @@
 namespace fovea {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 AttentionPart attend(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
                      const at::Tensor& v, const Places& places, const at::Tensor& pairs) {
   const at::ScalarType wide = accumulate_type(q.scalar_type());

@@ -70,10 +70,6 @@ std::optional<std::string> why_not_fused_decoder(const AttentionSpec& spec) {
 
 namespace {
 
-std::string shape_text(const at::Tensor& x) {
-  return x.defined() ? fmt::format("[{}]", fmt::join(x.sizes(), ", ")) : "none";
-}
-
 // Every call of attention() comes through here: text is made only for an error.
 void check_slot(const TensorSlot& slot, const AttentionCall& call, const CallShape& shape) {
   const at::Tensor& x = call.tensors.*slot.member;

@@ -22,7 +22,6 @@ namespace fovea {
 namespace {
 
 constexpr const char* kWhere = "attention spec";
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The key of the query itself and the last `recent` ones before it, [b or 1, 1, t, s].
 at::Tensor latest(const at::Tensor& allowed, const Places& places, int64_t recent) {

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kFewestWords = kCopyChoices + 1;
 
 /// The word asked: one at least stands before it.
-int64_t place_of(double depth, int64_t words) {
+int64_t asked_word(double depth, int64_t words) {
   return 1 + std::llround(depth * static_cast<double>(words - 2));
 }
 
@@ -45,9 +45,9 @@ TaskItem copy_question(CopyKind kind, const MadeSample& sample) {
   constexpr int64_t kAnswerTokens = 8;  // of the longest word
   SizedPrompt sized = largest_prompt(
       sample, name, kAnswerTokens, kFewestWords, std::numeric_limits<int32_t>::max(),
-      [&](int64_t words) { return prompt(kind, pool.get(0, words), place_of(depth, words)); });
+      [&](int64_t words) { return prompt(kind, pool.get(0, words), asked_word(depth, words)); });
   const std::vector<std::string> words = pool.get(0, sized.units);
-  const int64_t place = place_of(depth, sized.units);
+  const int64_t place = asked_word(depth, sized.units);
   std::vector<int64_t> candidates{place};
   // Neither the word before the answer, which was just read, nor the answer itself.
   for (const int64_t i : draw_subset(rng, sized.units, kCopyChoices + 1)) {

@@ -87,7 +87,7 @@ class RandomPairs {
   std::vector<Pair> others_;
 };
 
-int64_t place_of(double depth, int64_t pairs) {
+int64_t asked_pair(double depth, int64_t pairs) {
   return std::llround(depth * static_cast<double>(pairs - 1));
 }
 
@@ -134,7 +134,7 @@ TaskItem key_value_question(const KeyValueTask& task, const MadeSample& sample) 
   const std::vector<double> draws = draws_of(rng, task.shots);
   RandomPairs pairs(rng);
   const auto build = [&](int64_t count) {
-    const int64_t place = place_of(depth, count);
+    const int64_t place = asked_pair(depth, count);
     return prompt(pairs.with(count, place), place, other_pairs(draws, count, place));
   };
   TaskItem item{.index = sample.number, .references = {pairs.asked().second}};

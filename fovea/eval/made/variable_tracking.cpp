@@ -15,10 +15,10 @@
 namespace fovea {
 namespace {
 
-constexpr std::string_view kName = "ruler_vt";
-constexpr std::string_view kNoise[] = {"The grass is green.", "The sky is blue.",
-                                       "The sun is yellow.", "Here we go.",
-                                       "There and back again.\n"};
+constexpr std::string_view kTracking = "ruler_vt";
+constexpr std::string_view kFiller[] = {"The grass is green.", "The sky is blue.",
+                                        "The sun is yellow.", "Here we go.",
+                                        "There and back again.\n"};
 constexpr int64_t kExampleUnits = 2;  // ten sentences
 
 struct Chain {
@@ -60,8 +60,8 @@ std::string pour(const std::vector<Chain>& chains, int64_t units) {
     size_t before;  // sentences
     std::string_view text;
   };
-  const auto sentences = static_cast<size_t>(units) * std::size(kNoise);
-  const size_t grain = units > std::ssize(chains.front().lines) ? std::size(kNoise) : 1;
+  const auto sentences = static_cast<size_t>(units) * std::size(kFiller);
+  const size_t grain = units > std::ssize(chains.front().lines) ? std::size(kFiller) : 1;
   const auto places = static_cast<double>(sentences / grain + 1);
   std::vector<Line> lines;
   for (const Chain& chain : chains) {
@@ -77,7 +77,7 @@ std::string pour(const std::vector<Chain>& chains, int64_t units) {
   size_t next = 0;
   for (size_t i = 0; i <= sentences; ++i) {
     while (next < lines.size() && lines[next].before == i) add(lines[next++].text);
-    if (i < sentences) add(kNoise[i % std::size(kNoise)]);
+    if (i < sentences) add(kFiller[i % std::size(kFiller)]);
   }
   return text;
 }
@@ -95,18 +95,18 @@ std::string prompt(const std::vector<Chain>& chains, int64_t units) {
 }  // namespace
 
 TaskItem variable_question(const VariableTracking& task, const MadeSample& sample) {
-  check_sample(sample, kName);
-  require<ConfigError>(task.chains >= 1 && task.hops >= 1, kName,
+  check_sample(sample, kTracking);
+  require<ConfigError>(task.chains >= 1 && task.hops >= 1, kTracking,
                        "there must be a chain and a hop; got {} chains of {} hops", task.chains,
                        task.hops);
-  Rng rng = random_numbers(sample, kName);
+  Rng rng = random_numbers(sample, kTracking);
   const std::vector<Chain> solved = draw_chains(rng, DrawKind::variables3, task),
                            chains = draw_chains(rng, DrawKind::variables, task);
   const std::string example = fmt::format("{} {}\n\n", prompt(solved, kExampleUnits),
                                           fmt::join(solved.front().variables, " "));
-  SizedPrompt sized =
-      largest_prompt(sample, kName, kVariableAnswerTokens, 1, std::numeric_limits<int32_t>::max(),
-                     [&](int64_t units) { return example + prompt(chains, units); });
+  SizedPrompt sized = largest_prompt(
+      sample, kTracking, kVariableAnswerTokens, 1, std::numeric_limits<int32_t>::max(),
+      [&](int64_t units) { return example + prompt(chains, units); });
   return {.index = sample.number,
           .context = std::move(sized.text),
           .references = chains.front().variables,
