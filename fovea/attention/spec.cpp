@@ -12,15 +12,14 @@
 namespace fovea {
 namespace {
 
-constexpr std::string_view kWhere = "attention spec";
-
 void check_sizes(const AttentionSpec& s) {
-  require<ConfigError>(s.heads >= 1, kWhere, "heads must be at least 1; got {}", s.heads);
-  require<ConfigError>(s.kv_heads >= 1 && s.heads % s.kv_heads == 0, kWhere,
+  require<ConfigError>(s.heads >= 1, kSpecPlace, "heads must be at least 1; got {}", s.heads);
+  require<ConfigError>(s.kv_heads >= 1 && s.heads % s.kv_heads == 0, kSpecPlace,
                        "kv_heads must divide heads; got {} heads and {} kv_heads", s.heads,
                        s.kv_heads);
-  require<ConfigError>(s.head_dim >= 1, kWhere, "head_dim must be at least 1; got {}", s.head_dim);
-  require<ConfigError>(s.value_dim >= 0, kWhere,
+  require<ConfigError>(s.head_dim >= 1, kSpecPlace, "head_dim must be at least 1; got {}",
+                       s.head_dim);
+  require<ConfigError>(s.value_dim >= 0, kSpecPlace,
                        "value_dim must be 0 (as head_dim) or larger; got {}", s.value_dim);
 }
 
@@ -42,7 +41,7 @@ void AttentionSpec::check() const {
   check_sizes(*this);
   for (const Mechanism* mechanism : mechanisms())
     if (mechanism->check != nullptr) mechanism->check(*this);
-  require<ConfigError>(depth >= 0, kWhere, "depth must be 0 or larger; got {}", depth);
+  require<ConfigError>(depth >= 0, kSpecPlace, "depth must be 0 or larger; got {}", depth);
 }
 
 double AttentionSpec::logit_scale() const {

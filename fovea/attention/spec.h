@@ -42,6 +42,9 @@
 
 namespace fovea {
 
+/// The place that errors about a spec name.
+inline constexpr const char* kSpecPlace = "attention spec";
+
 struct AttentionSpec {
   int64_t heads = 1;
   int64_t kv_heads =

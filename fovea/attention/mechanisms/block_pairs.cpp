@@ -13,11 +13,7 @@
 #include "fovea/base/error.h"
 
 namespace fovea {
-namespace {
-
-constexpr const char* kWhere = "attention spec";
-
-}  // namespace
+namespace {}  // namespace
 
 void BlockPairsSpec::describe(FieldVisitor& v) {
   v.integer({"size", "positions of a block; 0 = no such rule", ranges::kPositionCounts}, size);
@@ -28,14 +24,15 @@ void BlockPairsSpec::describe(FieldVisitor& v) {
 }
 
 void BlockPairsSpec::check() const {
-  require<ConfigError>(size >= 0, kWhere, "blocks.size must be 0 (off) or larger; got {}", size);
-  require<ConfigError>(active() || pairs.empty(), kWhere,
+  require<ConfigError>(size >= 0, kSpecPlace, "blocks.size must be 0 (off) or larger; got {}",
+                       size);
+  require<ConfigError>(active() || pairs.empty(), kSpecPlace,
                        "blocks.pairs need blocks.size; got {} numbers", pairs.size());
-  require<ConfigError>(pairs.size() % 2 == 0, kWhere,
+  require<ConfigError>(pairs.size() % 2 == 0, kSpecPlace,
                        "blocks.pairs are pairs of a query block and a key block; got {} numbers",
                        pairs.size());
   for (const int64_t block : pairs)
-    require<ConfigError>(block >= 0 && block < 1 << 20, kWhere,
+    require<ConfigError>(block >= 0 && block < 1 << 20, kSpecPlace,
                          "blocks.pairs number blocks from 0; got {}", block);
 }
 
@@ -57,12 +54,12 @@ at::Tensor block_pairs_visible(const BlockPairsSpec& spec, const at::Tensor& all
 
 namespace {
 
-void check(const AttentionSpec& spec) {
+void check_block_pairs(const AttentionSpec& spec) {
   spec.blocks.check();
   if (spec.blocks.active()) check_only_key_rule(spec, "blocks");
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> block_pairs_uses(const AttentionSpec& spec) {
   const BlockPairsSpec& b = spec.blocks;
   if (!b.active()) return {};
   return {{.stage = StageId::allowed,
@@ -70,7 +67,7 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
            .why_not_sdpa = "given pairs of blocks are no mask of torch's"}};
 }
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kBlockPairsSettings[] = {
     {"given blocks",
      [](AttentionSpec& s) {
        s.blocks = {.size = 64, .pairs = {0, 0}};
@@ -80,19 +77,19 @@ constexpr MechanismSetting kSettings[] = {
 }  // namespace
 
 void check_only_key_rule(const AttentionSpec& s, std::string_view name) {
-  require<UnsupportedError>(s.mask.causal, kWhere,
+  require<UnsupportedError>(s.mask.causal, kSpecPlace,
                             "{} with mask.causal false is not defined; set mask.causal: true",
                             name);
   require<UnsupportedError>(
-      s.mask == MaskRule{}, kWhere,
+      s.mask == MaskRule{}, kSpecPlace,
       "{} with mask.window, mask.sinks or mask.sparsity is not defined (two rules for distant "
       "pairs); remove one of them",
       name);
-  require<UnsupportedError>(!s.focus.active(), kWhere,
+  require<UnsupportedError>(!s.focus.active(), kSpecPlace,
                             "{} with focus is not defined (two rules for distant pairs); remove "
                             "one of them",
                             name);
-  require<UnsupportedError>(!s.routing.active() || !s.blocks.active(), kWhere,
+  require<UnsupportedError>(!s.routing.active() || !s.blocks.active(), kSpecPlace,
                             "routing with blocks is not defined (two rules for distant pairs); "
                             "remove one of them");
 }
@@ -104,9 +101,9 @@ const Mechanism& block_pairs_mechanism() {
           [](AttentionSpec& spec, FieldVisitor& v) {
             v.nested({"blocks", "stage 6: given pairs of blocks of positions"}, spec.blocks);
           },
-      .check = check,
-      .uses = uses,
-      .settings = kSettings,
+      .check = check_block_pairs,
+      .uses = block_pairs_uses,
+      .settings = kBlockPairsSettings,
   };
   return mechanism;
 }

@@ -81,25 +81,25 @@ AttentionResult differential_attention(
 
 namespace {
 
-void check(const AttentionSpec& s) {
+void check_differential(const AttentionSpec& s) {
   if (!s.differential) return;
-  require<ConfigError>(s.heads % 2 == 0 && s.kv_heads % 2 == 0, "attention spec",
+  require<ConfigError>(s.heads % 2 == 0 && s.kv_heads % 2 == 0, kSpecPlace,
                        "differential needs pairs of query and of key heads; got {} heads and {} "
                        "kv_heads",
                        s.heads, s.kv_heads);
   require<UnsupportedError>(
-      s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{}, "attention spec",
+      s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{}, kSpecPlace,
       "differential with multi_token or head_mix is not defined (which map would they join?); "
       "remove one of them");
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> differential_uses(const AttentionSpec& spec) {
   if (!spec.differential) return {};
   return {{.stage = StageId::values,
            .setting = fmt::format("differential {:.4g}", lambda_init(spec.depth))}};
 }
 
-constexpr TensorSlot kTensors[] = {
+constexpr TensorSlot kDifferentialTensors[] = {
     {.name = "lambda",
      .member = &AttentionTensors::lambda_4d,
      .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
@@ -112,7 +112,7 @@ constexpr TensorSlot kTensors[] = {
          }},
 };
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kDifferentialSettings[] = {
     {"differential", [](AttentionSpec& s) { s.differential = true; }},
 };
 
@@ -127,10 +127,10 @@ const Mechanism& differential_mechanism() {
                        "pairs of query and key heads are two maps; one minus lambda the other"},
                       spec.differential);
           },
-      .check = check,
-      .uses = uses,
-      .tensors = kTensors,
-      .settings = kSettings,
+      .check = check_differential,
+      .uses = differential_uses,
+      .tensors = kDifferentialTensors,
+      .settings = kDifferentialSettings,
   };
   return mechanism;
 }

@@ -1,4 +1,4 @@
-// Key, check and factors of dropout.
+// Key, check_dropout and factors of dropout.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -14,12 +14,12 @@
 namespace fovea {
 namespace {
 
-void check(const AttentionSpec& s) {
-  require<ConfigError>(s.dropout >= 0.0 && s.dropout < 1.0, "attention spec",
+void check_dropout(const AttentionSpec& s) {
+  require<ConfigError>(s.dropout >= 0.0 && s.dropout < 1.0, kSpecPlace,
                        "dropout must be in [0, 1); got {}", s.dropout);
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> dropout_uses(const AttentionSpec& spec) {
   if (spec.dropout <= 0.0) return {};
   return {{.stage = StageId::values, .setting = fmt::format("dropout {}", spec.dropout)}};
 }
@@ -55,8 +55,8 @@ const Mechanism& dropout_mechanism() {
                     ranges::kBelowOne},
                    spec.dropout);
           },
-      .check = check,
-      .uses = uses,
+      .check = check_dropout,
+      .uses = dropout_uses,
       .why_not_fused_decoder = in_fused_decoder};
   return mechanism;
 }

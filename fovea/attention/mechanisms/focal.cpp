@@ -180,29 +180,27 @@ TemperatureRows temperature_rows(const TemperatureSpec& spec, int64_t head_dim,
 
 namespace {
 
-constexpr std::string_view kWhere = "attention spec";
-
 // The paper states its bounds for heads of this width (spec 10.2, F-6).
 constexpr double kPaperHeadDim = 128.0;
 
-void check(const AttentionSpec& s) {
-  require<ConfigError>(std::isfinite(s.scale) && s.scale >= 0.0, kWhere,
+void check_focal(const AttentionSpec& s) {
+  require<ConfigError>(std::isfinite(s.scale) && s.scale >= 0.0, kSpecPlace,
                        "scale must be 0 (1/sqrt(head_dim)) or positive; got {}", s.scale);
   const TemperatureSpec& t = s.temperature;
   if (t.kind == TemperatureSpec::Kind::constant) {
-    require<ConfigError>(std::isfinite(t.value) && t.value > 0.0, kWhere,
+    require<ConfigError>(std::isfinite(t.value) && t.value > 0.0, kSpecPlace,
                          "temperature.value must be a positive number; got {}", t.value);
     return;
   }
   require<ConfigError>(
-      std::isfinite(t.tau_min) && t.tau_min > 0.0 && std::isfinite(t.tau_max), kWhere,
+      std::isfinite(t.tau_min) && t.tau_min > 0.0 && std::isfinite(t.tau_max), kSpecPlace,
       "temperature.tau_min must be positive, because tau divides the logits; got {}", t.tau_min);
-  require<ConfigError>(t.tau_min < t.tau_max, kWhere,
+  require<ConfigError>(t.tau_min < t.tau_max, kSpecPlace,
                        "temperature.tau_min must be below temperature.tau_max; got {} and {}",
                        t.tau_min, t.tau_max);
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> focal_uses(const AttentionSpec& spec) {
   const TemperatureSpec& t = spec.temperature;
   if (t.kind == TemperatureSpec::Kind::learned)
     return {{StageId::scale,
@@ -217,7 +215,7 @@ bool learns(const AttentionSpec& spec) {
   return spec.temperature.kind == TemperatureSpec::Kind::learned;
 }
 
-constexpr TensorSlot kTensors[] = {
+constexpr TensorSlot kFocalTensors[] = {
     {.name = "tau",
      .member = &AttentionTensors::tau_bt,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
@@ -230,7 +228,8 @@ constexpr TensorSlot kTensors[] = {
          }}};
 
 // The running sum, and tau of the earlier queries that convolutions read.
-void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+void add_streams_focal(const AttentionSpec& spec, const StreamSpec& keys,
+                       std::vector<StreamSpec>& all) {
   if (!learns(spec)) return;
   if (keeps_prefix_sum(spec.temperature))
     all.push_back({.name = stream::kTemperature, .row_shape = {1}, .dtype = at::kDouble});
@@ -241,7 +240,7 @@ void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<
                    .keep_last = earlier + 1});
 }
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kFocalSettings[] = {
     {"constant temperature", [](AttentionSpec& s) { s.temperature.value = 0.4; }},
     {"learned temperature",
      [](AttentionSpec& s) { s.temperature.kind = TemperatureSpec::Kind::learned; }},
@@ -291,17 +290,17 @@ const Mechanism& temperature_mechanism() {
           [](AttentionSpec& spec, FieldVisitor& v) {
             v.nested({"temperature", "stage 1: Focal temperature"}, spec.temperature);
           },
-      .check = check,
-      .uses = uses,
-      .tensors = kTensors,
-      .add_streams = add_streams,
+      .check = check_focal,
+      .uses = focal_uses,
+      .tensors = kFocalTensors,
+      .add_streams = add_streams_focal,
       .why_not_fused_decoder = [](const AttentionSpec& spec) -> std::optional<std::string> {
         if (spec.temperature.kind == TemperatureSpec::Kind::learned &&
             spec.temperature.form == TemperatureSpec::Form::sequence)
           return "temperature.form sequence";
         return std::nullopt;
       },
-      .settings = kSettings};
+      .settings = kFocalSettings};
   return mechanism;
 }
 

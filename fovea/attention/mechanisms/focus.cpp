@@ -23,8 +23,6 @@
 namespace fovea {
 namespace {
 
-using Gate = FocusSpec::Gate;
-
 constexpr int64_t kMostGroups = 64;  // memberships are the bits of a word
 
 at::ScalarType wide_type(const at::Tensor& x) { return accumulate_type(x.scalar_type()); }
@@ -62,26 +60,25 @@ void FocusSpec::describe(FieldVisitor& v) {
 }
 
 void FocusSpec::check() const {
-  constexpr std::string_view where = "attention spec";
-  require<ConfigError>(groups >= 1 && groups <= kMostGroups, where,
+  require<ConfigError>(groups >= 1 && groups <= kMostGroups, kSpecPlace,
                        "focus.groups must be 1 to {}; got {}", kMostGroups, groups);
-  require<ConfigError>(top_k >= 1 && top_k <= groups, where,
+  require<ConfigError>(top_k >= 1 && top_k <= groups, kSpecPlace,
                        "focus.top_k must be 1 to focus.groups ({}); got {}", groups, top_k);
-  require<ConfigError>(window >= 1, where,
+  require<ConfigError>(window >= 1, kSpecPlace,
                        "focus.window must be at least 1 (a token sees itself); got {}", window);
-  require<ConfigError>(sinks >= 0, where, "focus.sinks must be 0 or larger; got {}", sinks);
-  require<ConfigError>(width >= 1, where, "focus.width must be at least 1; got {}", width);
+  require<ConfigError>(sinks >= 0, kSpecPlace, "focus.sinks must be 0 or larger; got {}", sinks);
+  require<ConfigError>(width >= 1, kSpecPlace, "focus.width must be at least 1; got {}", width);
   for (const auto& [name, value] :
        {std::pair{"temperature", temperature}, {"strength", strength}, {"epsilon", epsilon}}) {
-    require<ConfigError>(std::isfinite(value) && value > 0.0, where,
+    require<ConfigError>(std::isfinite(value) && value > 0.0, kSpecPlace,
                          "focus.{} must be a positive number; got {}", name, value);
   }
-  require<ConfigError>(strength <= kMostFocusStrength, where,
+  require<ConfigError>(strength <= kMostFocusStrength, kSpecPlace,
                        "focus.strength must be at most {}; got {}", kMostFocusStrength, strength);
-  require<ConfigError>(threshold >= 0.0 && threshold <= 1.0, where,
+  require<ConfigError>(threshold >= 0.0 && threshold <= 1.0, kSpecPlace,
                        "focus.threshold must be in [0, 1]; got {}", threshold);
-  require<ConfigError>(rounds >= 1, where, "focus.rounds must be at least 1; got {}", rounds);
-  require<ConfigError>(chunk >= 1, where, "focus.chunk must be at least 1; got {}", chunk);
+  require<ConfigError>(rounds >= 1, kSpecPlace, "focus.rounds must be at least 1; got {}", rounds);
+  require<ConfigError>(chunk >= 1, kSpecPlace, "focus.chunk must be at least 1; got {}", chunk);
 }
 
 std::span<const std::string_view> enum_names(FocusSpec::Gate) {
@@ -214,20 +211,20 @@ at::Tensor focus_gate(const FocusSpec& spec, const at::Tensor& logits, const Foc
                                                   : at::full({}, spec.strength, logits.options());
   const auto add = [&](const at::Tensor& bias) { return logits + bias.masked_fill(local, 0.0); };
   switch (spec.gate) {
-    case Gate::mul:
+    case FocusSpec::Gate::mul:
       return logits * at::sigmoid(lambda * agreement).masked_fill(local, 1.0);
-    case Gate::log:
+    case FocusSpec::Gate::log:
       return add(at::log(agreement + spec.epsilon));
-    case Gate::logsig:
+    case FocusSpec::Gate::logsig:
       return add(at::log_sigmoid(lambda * (agreement - spec.threshold)));
-    case Gate::identity:
+    case FocusSpec::Gate::identity:
       return add(at::log(agreement * static_cast<double>(spec.groups) + spec.epsilon));
-    case Gate::straight_through: {
+    case FocusSpec::Gate::straight_through: {
       const at::Tensor rule = share_group(pairs.query_members_bt, pairs.key_members_bs).to(dtype);
       return add(at::log(rule + (agreement - agreement.detach()) + spec.epsilon));
     }
-    case Gate::none:
-    case Gate::hard:
+    case FocusSpec::Gate::none:
+    case FocusSpec::Gate::hard:
       break;
   }
   return logits;
@@ -302,19 +299,19 @@ FocusStatistics focus_statistics(const FocusParameters& parameters, const at::Te
 
 namespace {
 
-void check(const AttentionSpec& s) {
+void check_focus(const AttentionSpec& s) {
   s.focus.check();
   if (!s.focus.active()) return;
-  require<UnsupportedError>(s.mask.causal, "attention spec",
+  require<UnsupportedError>(s.mask.causal, kSpecPlace,
                             "focus with mask.causal false has no meaning (local pairs are the ones "
                             "just before a query); set mask.causal: true");
-  require<UnsupportedError>(s.mask.sparsity == MaskRule::Sparsity::full, "attention spec",
+  require<UnsupportedError>(s.mask.sparsity == MaskRule::Sparsity::full, kSpecPlace,
                             "focus with mask.sparsity {} is not defined (two rules for distant "
                             "pairs); remove one of them",
                             enum_name(s.mask.sparsity));
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> focus_uses(const AttentionSpec& spec) {
   const FocusSpec& f = spec.focus;
   std::vector<StageUse> all;
   if (f.reads_groups())
@@ -322,7 +319,7 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
                    .setting = fmt::format("focus {} of {} groups, window {}, sinks {}",
                                           enum_name(f.gate), f.groups, f.window, f.sinks),
                    .why_not_sdpa = "the gate of focus learns"});
-  if (f.gate == Gate::hard)
+  if (f.gate == FocusSpec::Gate::hard)
     all.push_back({.stage = StageId::allowed,
                    .setting = fmt::format("focus top {} of {} groups, window {}, sinks {}", f.top_k,
                                           f.groups, f.window, f.sinks),
@@ -330,25 +327,25 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
   return all;
 }
 
-std::string gate_of(const AttentionSpec& spec) {
+std::string gate_of_focus(const AttentionSpec& spec) {
   return fmt::format("focus.gate {}", enum_name(spec.focus.gate));
 }
 
-constexpr TensorSlot kTensors[] = {
+constexpr TensorSlot kFocusTensors[] = {
     {.name = "groups",
      .member = &AttentionTensors::groups_bsk,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
        if (!(spec.focus.reads_groups())) return std::nullopt;
        return std::vector<int64_t>{shape.batch, shape.keys, spec.focus.groups};
      },
-     .setting = [](const AttentionSpec& spec) { return gate_of(spec); }},
+     .setting = [](const AttentionSpec& spec) { return gate_of_focus(spec); }},
     {.name = "members",
      .member = &AttentionTensors::members_bs,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
        if (!(spec.focus.reads_members())) return std::nullopt;
        return std::vector<int64_t>{shape.batch, shape.keys};
      },
-     .setting = [](const AttentionSpec& spec) { return gate_of(spec); },
+     .setting = [](const AttentionSpec& spec) { return gate_of_focus(spec); },
      .integers = true},
     {.name = "focus_strength",
      .member = &AttentionTensors::focus_strength,
@@ -356,7 +353,7 @@ constexpr TensorSlot kTensors[] = {
        if (!(spec.focus.reads_strength())) return std::nullopt;
        return std::vector<int64_t>{};
      },
-     .setting = [](const AttentionSpec& spec) { return gate_of(spec); }},
+     .setting = [](const AttentionSpec& spec) { return gate_of_focus(spec); }},
 };
 
 // Memberships are sets of the spec's groups. Where any two choices of top_k groups meet (2k > K),
@@ -403,7 +400,8 @@ void check_call(const AttentionCall& call) {
 }
 
 // Groups of the cached keys; the queries are the last of them.
-void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+void add_streams_focus(const AttentionSpec& spec, const StreamSpec& keys,
+                       std::vector<StreamSpec>& all) {
   const FocusSpec& focus = spec.focus;
   const at::ScalarType wide = keys.dtype == at::kDouble ? at::kDouble : at::kFloat;
   const auto beside_keys = [&](const char* name, std::vector<int64_t> shape, at::ScalarType type) {
@@ -419,7 +417,7 @@ void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<
     all.push_back({.name = stream::kGroupScores, .row_shape = {focus.groups}, .dtype = wide});
 }
 
-std::optional<std::string> why_not_fused(const AttentionSpec& spec) {
+std::optional<std::string> why_not_fused_focus(const AttentionSpec& spec) {
   const FocusSpec& focus = spec.focus;
   if (!focus.active()) return std::nullopt;
   if (focus.gate != FocusSpec::Gate::hard) return fmt::format("focus {}", enum_name(focus.gate));
@@ -431,9 +429,9 @@ std::optional<std::string> why_not_fused(const AttentionSpec& spec) {
   return std::nullopt;
 }
 
-constexpr MechanismSetting kSettings[] = {
-    {"Focus, soft", [](AttentionSpec& s) { s.focus.gate = Gate::log; }},
-    {"Focus, hard", [](AttentionSpec& s) { s.focus.gate = Gate::hard; }},
+constexpr MechanismSetting kFocusSettings[] = {
+    {"Focus, soft", [](AttentionSpec& s) { s.focus.gate = FocusSpec::Gate::log; }},
+    {"Focus, hard", [](AttentionSpec& s) { s.focus.gate = FocusSpec::Gate::hard; }},
 };
 
 }  // namespace
@@ -446,13 +444,13 @@ const Mechanism& focus_mechanism() {
             v.nested({"focus", "stages 5 and 6: Focus, learned groups of tokens (spec 11)"},
                      spec.focus);
           },
-      .check = check,
-      .uses = uses,
-      .tensors = kTensors,
+      .check = check_focus,
+      .uses = focus_uses,
+      .tensors = kFocusTensors,
       .check_call = check_call,
-      .add_streams = add_streams,
-      .why_not_fused_decoder = why_not_fused,
-      .settings = kSettings,
+      .add_streams = add_streams_focus,
+      .why_not_fused_decoder = why_not_fused_focus,
+      .settings = kFocusSettings,
   };
   return mechanism;
 }

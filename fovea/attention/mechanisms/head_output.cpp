@@ -59,7 +59,7 @@ void HeadOutputSpec::describe(FieldVisitor& v) {
 }
 
 void HeadOutputSpec::check() const {
-  require<ConfigError>(norm_eps > 0.0 && norm_eps < 1.0, "attention spec",
+  require<ConfigError>(norm_eps > 0.0 && norm_eps < 1.0, kSpecPlace,
                        "head_output.norm_eps must be in (0, 1); got {}", norm_eps);
 }
 
@@ -78,7 +78,7 @@ std::span<const std::string_view> enum_names(HeadOutputSpec::Gate) {
 
 namespace {
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> head_output_uses(const AttentionSpec& spec) {
   const HeadOutputSpec& o = spec.head_output;
   std::vector<StageUse> all;
   const auto add = [&all](std::string setting) {
@@ -91,13 +91,11 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
   return all;
 }
 
-using Gate = HeadOutputSpec::Gate;
-
-std::string gate_of(const AttentionSpec& spec) {
+std::string gate_of_head_output(const AttentionSpec& spec) {
   return fmt::format("head_output.gate {}", enum_name(spec.head_output.gate));
 }
 
-constexpr TensorSlot kTensors[] = {
+constexpr TensorSlot kHeadOutputTensors[] = {
     {.name = "head_gain",
      .member = &AttentionTensors::head_gain_e,
      .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
@@ -111,26 +109,26 @@ constexpr TensorSlot kTensors[] = {
     {.name = "gate_weight",
      .member = &AttentionTensors::gate_weight,
      .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
-       if (spec.head_output.gate == Gate::none) return std::nullopt;
-       const bool full = spec.head_output.gate == Gate::full;
+       if (spec.head_output.gate == HeadOutputSpec::Gate::none) return std::nullopt;
+       const bool full = spec.head_output.gate == HeadOutputSpec::Gate::full;
        return std::vector<int64_t>(full ? 2 : 1, spec.value_width());
      },
-     .setting = gate_of},
+     .setting = gate_of_head_output},
     {.name = "gate_bias",
      .member = &AttentionTensors::gate_bias,
      .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
-       if (spec.head_output.gate == Gate::none) return std::nullopt;
-       const bool full = spec.head_output.gate == Gate::full;
+       if (spec.head_output.gate == HeadOutputSpec::Gate::none) return std::nullopt;
+       const bool full = spec.head_output.gate == HeadOutputSpec::Gate::full;
        return std::vector<int64_t>(full ? 1 : 0, spec.value_width());
      },
-     .setting = gate_of},
+     .setting = gate_of_head_output},
 };
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kHeadOutputSettings[] = {
     {"head norm and gate",
      [](AttentionSpec& s) {
        s.head_output.norm = HeadOutputSpec::Norm::rms;
-       s.head_output.gate = Gate::scalar;
+       s.head_output.gate = HeadOutputSpec::Gate::scalar;
      }},
 };
 
@@ -145,9 +143,9 @@ const Mechanism& head_output_mechanism() {
                      spec.head_output);
           },
       .check = [](const AttentionSpec& spec) { spec.head_output.check(); },
-      .uses = uses,
-      .tensors = kTensors,
-      .settings = kSettings,
+      .uses = head_output_uses,
+      .tensors = kHeadOutputTensors,
+      .settings = kHeadOutputSettings,
   };
   return mechanism;
 }

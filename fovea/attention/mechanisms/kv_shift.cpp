@@ -19,8 +19,8 @@ namespace {
 
 constexpr const char *kKeysStream = "unshifted_keys", *kValuesStream = "unshifted_values";
 
-void check(const AttentionSpec& spec) {
-  require<ConfigError>(spec.kv_shift.active() || spec.kv_shift.start == 0.0, "attention spec",
+void check_kv_shift(const AttentionSpec& spec) {
+  require<ConfigError>(spec.kv_shift.active() || spec.kv_shift.start == 0.0, kSpecPlace,
                        "kv_shift.start acts only with kv_shift.keys or kv_shift.values; got {}",
                        spec.kv_shift.start);
 }
@@ -30,12 +30,12 @@ std::string setting(const AttentionSpec& spec) {
   return s.keys && s.values ? "kv_shift" : s.keys ? "kv_shift keys" : "kv_shift values";
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> kv_shift_uses(const AttentionSpec& spec) {
   if (!spec.kv_shift.active()) return {};
   return {{.stage = StageId::keys, .setting = setting(spec)}};
 }
 
-constexpr TensorSlot kTensors[] = {
+constexpr TensorSlot kKvShiftTensors[] = {
     {.name = "key_shift",
      .member = &AttentionTensors::key_shift_g2,
      .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
@@ -52,7 +52,8 @@ constexpr TensorSlot kTensors[] = {
      .setting = setting},
 };
 
-void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+void add_streams_kv_shift(const AttentionSpec& spec, const StreamSpec& keys,
+                          std::vector<StreamSpec>& all) {
   const auto add = [&](const char* name, int64_t heads, int64_t width) {
     // The last row is read; those before it are for going back by some tokens.
     all.push_back({.name = name, .row_shape = {heads, width}, .dtype = keys.dtype, .keep_last = 8});
@@ -127,7 +128,7 @@ void rewrite(AttentionCall& call, AttentionCache* cache) {
   spec = {};
 }
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kKvShiftSettings[] = {
     {"KV shifting", [](AttentionSpec& s) { s.kv_shift = {.keys = true, .values = true}; }},
 };
 
@@ -148,12 +149,12 @@ const Mechanism& kv_shift_mechanism() {
                 {"kv_shift", "KV shifting: keys and values mixed with those of the token before"},
                 spec.kv_shift);
           },
-      .check = check,
-      .uses = uses,
-      .tensors = kTensors,
+      .check = check_kv_shift,
+      .uses = kv_shift_uses,
+      .tensors = kKvShiftTensors,
       .rewrite_keys = rewrite,
-      .add_streams = add_streams,
-      .settings = kSettings,
+      .add_streams = add_streams_kv_shift,
+      .settings = kKvShiftSettings,
   };
   return mechanism;
 }

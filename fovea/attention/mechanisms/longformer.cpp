@@ -20,8 +20,6 @@
 namespace fovea {
 namespace {
 
-constexpr const char* kWhere = "attention spec";
-
 // The last global position, or -1.
 int64_t last_global(const LongformerSpec& spec) {
   int64_t last = spec.globals - 1;
@@ -47,22 +45,22 @@ void LongformerSpec::describe(FieldVisitor& v) {
 }
 
 void LongformerSpec::check() const {
-  require<ConfigError>(window >= 0 && globals >= 0, kWhere,
+  require<ConfigError>(window >= 0 && globals >= 0, kSpecPlace,
                        "longformer.window and longformer.globals must not be negative; got {} and "
                        "{}",
                        window, globals);
-  require<ConfigError>(active() || *this == LongformerSpec{}, kWhere,
+  require<ConfigError>(active() || *this == LongformerSpec{}, kSpecPlace,
                        "longformer needs longformer.window above 0");
   for (const int64_t d : dilation)
-    require<ConfigError>(d >= 1, kWhere,
+    require<ConfigError>(d >= 1, kSpecPlace,
                          "longformer.dilation must be at least 1 (1 = neighbouring keys); got {}",
                          d);
   for (const int64_t position : global_positions)
-    require<ConfigError>(position >= 0 && ranges::kPositionCounts.contains(position), kWhere,
+    require<ConfigError>(position >= 0 && ranges::kPositionCounts.contains(position), kSpecPlace,
                          "longformer.global_positions must be positions of a document, 0 to {}; "
                          "got {}",
                          static_cast<int64_t>(ranges::kMostPositions), position);
-  require<ConfigError>(!projections || last_global(*this) >= 0, kWhere,
+  require<ConfigError>(!projections || last_global(*this) >= 0, kSpecPlace,
                        "longformer.projections act in global rows; set longformer.globals or "
                        "longformer.global_positions");
 }
@@ -141,35 +139,35 @@ KeptKeys kept_keys(const LongformerSpec& spec) {
 
 namespace {
 
-void check(const AttentionSpec& spec) {
+void check_longformer(const AttentionSpec& spec) {
   const LongformerSpec& l = spec.longformer;
   l.check();
   if (!l.active()) return;
   const auto listed = std::ssize(l.dilation);
-  require<ConfigError>(listed <= 1 || listed == spec.heads, kWhere,
+  require<ConfigError>(listed <= 1 || listed == spec.heads, kSpecPlace,
                        "longformer.dilation needs one number, or one for each of {} heads; got {}",
                        spec.heads, listed);
   check_only_key_rule(spec, "longformer");
   require<UnsupportedError>(
-      !spec.routing.active() && !spec.blocks.active() && !spec.streaming.active(), kWhere,
+      !spec.routing.active() && !spec.blocks.active() && !spec.streaming.active(), kSpecPlace,
       "longformer with routing, blocks or streaming is not defined (two rules for distant pairs); "
       "remove one of them");
-  require<UnsupportedError>(spec.multi_token == MultiTokenSpec{} || mask_rule_of(l), kWhere,
+  require<UnsupportedError>(spec.multi_token == MultiTokenSpec{} || mask_rule_of(l), kSpecPlace,
                             "longformer with multi_token is for windows without dilation, first "
                             "positions as globals and no projections; remove one of them");
   require<UnsupportedError>(
       (!spec.differential && spec.head_mix == HeadMixSpec{}) || (one_dilation(l) && !l.projections),
-      kWhere,
+      kSpecPlace,
       "longformer with differential or head_mix needs one dilation for all heads and no "
       "projections (each head would see other pairs); remove one of them");
   require<UnsupportedError>(
-      !spec.sparq.active() && !spec.magic_pig.active() && !spec.performer.active(), kWhere,
+      !spec.sparq.active() && !spec.magic_pig.active() && !spec.performer.active(), kSpecPlace,
       "longformer with sparq, magic_pig or performer is not defined (two rules for distant pairs); "
       "remove "
       "one of them");
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> longformer_uses(const AttentionSpec& spec) {
   const LongformerSpec& l = spec.longformer;
   if (!l.active()) return {};
   std::string setting = fmt::format("longformer {}", l.window);
@@ -185,7 +183,7 @@ std::string projections_of(const AttentionSpec& spec) {
   return fmt::format("longformer.projections {}", spec.longformer.projections);
 }
 
-constexpr TensorSlot kTensors[] = {
+constexpr TensorSlot kLongformerTensors[] = {
     {.name = "global_queries",
      .member = &AttentionTensors::global_q_bhtd,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
@@ -210,7 +208,8 @@ constexpr TensorSlot kTensors[] = {
 };
 
 // Global rows read these of the same tokens that are kept for the others.
-void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+void add_streams_longformer(const AttentionSpec& spec, const StreamSpec& keys,
+                            std::vector<StreamSpec>& all) {
   if (!spec.longformer.projections) return;
   StreamSpec rows = keys;
   rows.name = stream::kGlobalKeys;
@@ -220,7 +219,7 @@ void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<
   all.push_back(rows);
 }
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kLongformerSettings[] = {
     {"Longformer",
      [](AttentionSpec& s) { s.longformer = {.window = 127, .dilation = {2}, .globals = 4}; }},
 };
@@ -235,11 +234,11 @@ const Mechanism& longformer_mechanism() {
             v.nested({"longformer", "stage 6: window, dilation, global tokens (spec 4.1)"},
                      spec.longformer);
           },
-      .check = check,
-      .uses = uses,
-      .tensors = kTensors,
-      .add_streams = add_streams,
-      .settings = kSettings,
+      .check = check_longformer,
+      .uses = longformer_uses,
+      .tensors = kLongformerTensors,
+      .add_streams = add_streams_longformer,
+      .settings = kLongformerSettings,
   };
   return mechanism;
 }

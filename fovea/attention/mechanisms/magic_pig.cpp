@@ -23,7 +23,6 @@
 namespace fovea {
 namespace {
 
-constexpr const char* kWhere = "attention spec";
 constexpr int64_t kMostBits = 30, kMostTables = 4096;
 constexpr double kPi = 3.14159265358979323846;
 constexpr double kSmallest = 1e-30;  // of squares that are divided by
@@ -42,12 +41,12 @@ void MagicPigSpec::describe(FieldVisitor& v) {
 }
 
 void MagicPigSpec::check() const {
-  require<ConfigError>(bits >= 0 && bits <= kMostBits, kWhere,
+  require<ConfigError>(bits >= 0 && bits <= kMostBits, kSpecPlace,
                        "magic_pig.bits must be 0 (off) to {}; got {}", kMostBits, bits);
-  require<ConfigError>(tables >= 2 && tables <= kMostTables, kWhere,
+  require<ConfigError>(tables >= 2 && tables <= kMostTables, kSpecPlace,
                        "magic_pig.tables must be 2 (a key is read where two collide) to {}; got {}",
                        kMostTables, tables);
-  require<ConfigError>(start >= 0 && recent >= 0, kWhere,
+  require<ConfigError>(start >= 0 && recent >= 0, kSpecPlace,
                        "magic_pig.start and magic_pig.recent must be 0 or larger; got {} and {}",
                        start, recent);
 }
@@ -208,12 +207,12 @@ Selection magic_pig_selection(const SelectorRows& rows) {
 
 namespace {
 
-void check(const AttentionSpec& spec) {
+void check_magic_pig(const AttentionSpec& spec) {
   spec.magic_pig.check();
   if (spec.magic_pig.active()) check_only_selector(spec, "magic_pig");
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> magic_pig_uses(const AttentionSpec& spec) {
   const MagicPigSpec& m = spec.magic_pig;
   if (!m.active()) return {};
   return {{.stage = StageId::allowed,
@@ -221,13 +220,13 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
            .why_not_sdpa = "the query samples its keys"}};
 }
 
-void add_streams(const AttentionSpec& spec, const StreamSpec& /*keys*/,
-                 std::vector<StreamSpec>& all) {
+void add_streams_magic_pig(const AttentionSpec& spec, const StreamSpec& /*keys*/,
+                           std::vector<StreamSpec>& all) {
   if (spec.magic_pig.active())
     all.push_back({.name = kPromptStream, .row_shape = {1}, .dtype = at::kLong});
 }
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kMagicPigSettings[] = {
     {"MagicPIG", [](AttentionSpec& s) { s.magic_pig.bits = 10; }},
 };
 
@@ -241,10 +240,10 @@ const Mechanism& magic_pig_mechanism() {
             v.nested({"magic_pig", "stage 6: keys sampled by their hashes (spec 4.5)"},
                      spec.magic_pig);
           },
-      .check = check,
-      .uses = uses,
-      .add_streams = add_streams,
-      .settings = kSettings,
+      .check = check_magic_pig,
+      .uses = magic_pig_uses,
+      .add_streams = add_streams_magic_pig,
+      .settings = kMagicPigSettings,
   };
   return mechanism;
 }

@@ -12,41 +12,39 @@
 namespace fovea {
 namespace {
 
-constexpr std::string_view kWhere = "attention spec";
-
-void check(const AttentionSpec& spec) {
+void check_mask(const AttentionSpec& spec) {
   const MaskRule& m = spec.mask;
-  require<ConfigError>(m.window >= 0, kWhere, "mask.window must be 0 (none) or larger; got {}",
+  require<ConfigError>(m.window >= 0, kSpecPlace, "mask.window must be 0 (none) or larger; got {}",
                        m.window);
-  require<ConfigError>(m.sinks >= 0, kWhere, "mask.sinks must be 0 (none) or larger; got {}",
+  require<ConfigError>(m.sinks >= 0, kSpecPlace, "mask.sinks must be 0 (none) or larger; got {}",
                        m.sinks);
   switch (m.sparsity) {
     case MaskRule::Sparsity::full:
-      require<ConfigError>(m.stride == 0 && m.block == 0 && m.summary == 0, kWhere,
+      require<ConfigError>(m.stride == 0 && m.block == 0 && m.summary == 0, kSpecPlace,
                            "mask.stride, mask.block and mask.summary act only with mask.sparsity "
                            "strided or fixed; got "
                            "sparsity full with {}, {}, {}",
                            m.stride, m.block, m.summary);
       break;
     case MaskRule::Sparsity::strided:
-      require<ConfigError>(m.stride >= 1, kWhere,
+      require<ConfigError>(m.stride >= 1, kSpecPlace,
                            "mask.stride must be at least 1 with sparsity strided; got {}",
                            m.stride);
       require<ConfigError>(
-          m.block == 0 && m.summary == 0, kWhere,
+          m.block == 0 && m.summary == 0, kSpecPlace,
           "mask.block and mask.summary belong to sparsity fixed; got {} and {} with strided",
           m.block, m.summary);
       break;
     case MaskRule::Sparsity::fixed:
-      require<ConfigError>(m.block >= 1, kWhere,
+      require<ConfigError>(m.block >= 1, kSpecPlace,
                            "mask.block must be at least 1 with sparsity fixed; got {}", m.block);
-      require<ConfigError>(m.summary >= 0 && m.summary <= m.block, kWhere,
+      require<ConfigError>(m.summary >= 0 && m.summary <= m.block, kSpecPlace,
                            "mask.summary must be between 0 and mask.block; got {} of {}", m.summary,
                            m.block);
-      require<ConfigError>(m.stride == 0, kWhere,
+      require<ConfigError>(m.stride == 0, kSpecPlace,
                            "mask.stride belongs to sparsity strided; got {} with fixed", m.stride);
       require<UnsupportedError>(
-          m.window == 0, kWhere,
+          m.window == 0, kSpecPlace,
           "mask.window with mask.sparsity fixed is not defined (its blocks are the local part); "
           "remove one; got window {}",
           m.window);
@@ -54,7 +52,7 @@ void check(const AttentionSpec& spec) {
   }
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> mask_uses(const AttentionSpec& spec) {
   const MaskRule& m = spec.mask;
   std::vector<StageUse> all;
   const auto add = [&all](std::string setting) {
@@ -68,7 +66,7 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
   return all;
 }
 
-std::optional<std::string> why_not_fused(const AttentionSpec& spec) {
+std::optional<std::string> why_not_fused_mask(const AttentionSpec& spec) {
   if (spec.mask.sparsity != MaskRule::Sparsity::full) return "a sparse mask";
   if (spec.mask.window > 0 && spec.mask.sinks > 0) return "sinks before a window";
   return std::nullopt;
@@ -76,7 +74,7 @@ std::optional<std::string> why_not_fused(const AttentionSpec& spec) {
 
 using Sparsity = MaskRule::Sparsity;
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kMaskSettings[] = {
     {"window and sinks", [](AttentionSpec& s) { s.mask.window = 128, s.mask.sinks = 4; }},
     {"strided", [](AttentionSpec& s) { s.mask.sparsity = Sparsity::strided, s.mask.stride = 16; }},
     {"fixed", [](AttentionSpec& s) { s.mask.sparsity = Sparsity::fixed, s.mask.block = 16; }},
@@ -114,10 +112,10 @@ const Mechanism& mask_mechanism() {
             v.group({"mask", "stage 6: which keys a query may see"},
                     [&spec](FieldVisitor& m) { describe_mask(spec.mask, m); });
           },
-      .check = check,
-      .uses = uses,
-      .why_not_fused_decoder = why_not_fused,
-      .settings = kSettings};
+      .check = check_mask,
+      .uses = mask_uses,
+      .why_not_fused_decoder = why_not_fused_mask,
+      .settings = kMaskSettings};
   return mechanism;
 }
 

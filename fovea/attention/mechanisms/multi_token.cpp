@@ -26,10 +26,10 @@ constexpr int64_t kLargestExtent = 1024;
 void check_extent(const KernelExtent& extent, const char* name) {
   require<ConfigError>(extent.queries >= 0 && extent.keys >= 0 &&
                            extent.queries <= kLargestExtent && extent.keys <= kLargestExtent,
-                       "attention spec",
+                       kSpecPlace,
                        "multi_token.{}.queries and .keys must be 0 (off) to {}; got {} and {}",
                        name, kLargestExtent, extent.queries, extent.keys);
-  require<ConfigError>((extent.queries > 0) == (extent.keys > 0), "attention spec",
+  require<ConfigError>((extent.queries > 0) == (extent.keys > 0), kSpecPlace,
                        "multi_token.{0}.queries and multi_token.{0}.keys must both be at least 1, "
                        "or both 0 (off); got {1} and {2}",
                        name, extent.queries, extent.keys);
@@ -146,7 +146,7 @@ void MultiTokenSpec::describe(FieldVisitor& v) {
 void MultiTokenSpec::check() const {
   check_extent(before, "before");
   check_extent(after, "after");
-  require<ConfigError>(!renormalise || after.active(), "attention spec",
+  require<ConfigError>(!renormalise || after.active(), kSpecPlace,
                        "multi_token.renormalise acts on convolved weights; set "
                        "multi_token.after.queries and .keys, or remove it");
 }
@@ -169,7 +169,7 @@ void add_use(StageId stage, const KernelExtent& extent, const MultiTokenSpec& sp
                  .why_not_kernels = fmt::format("no pointwise kernel for {}", setting)});
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> multi_token_uses(const AttentionSpec& spec) {
   const MultiTokenSpec& tokens = spec.multi_token;
   std::vector<StageUse> all;
   add_use(StageId::convolution_before, tokens.before, tokens, all);
@@ -183,7 +183,7 @@ std::string setting_of(const KernelExtent& extent) {
   return fmt::format("a {} x {} convolution", extent.queries, extent.keys);
 }
 
-constexpr TensorSlot kTensors[] = {
+constexpr TensorSlot kMultiTokenTensors[] = {
     {.name = "kernel_before",
      .member = &AttentionTensors::kernel_before_hqk,
      .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
@@ -202,7 +202,8 @@ constexpr TensorSlot kTensors[] = {
      .setting = [](const AttentionSpec& spec) { return setting_of(spec.multi_token.after); }},
 };
 
-void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+void add_streams_multi_token(const AttentionSpec& spec, const StreamSpec& keys,
+                             std::vector<StreamSpec>& all) {
   const int64_t earlier = spec.multi_token.earlier_queries();
   if (earlier == 0) return;
   all.push_back({.name = stream::kQueries,
@@ -211,7 +212,7 @@ void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<
                  .keep_last = earlier + 1});
 }
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kMultiTokenSettings[] = {
     {"multi-token",
      [](AttentionSpec& s) {
        s.multi_token = {.before = {6, 11}, .after = {6, 11}};
@@ -229,10 +230,10 @@ const Mechanism& multi_token_mechanism() {
                      spec.multi_token);
           },
       .check = [](const AttentionSpec& spec) { spec.multi_token.check(); },
-      .uses = uses,
-      .tensors = kTensors,
-      .add_streams = add_streams,
-      .settings = kSettings,
+      .uses = multi_token_uses,
+      .tensors = kMultiTokenTensors,
+      .add_streams = add_streams_multi_token,
+      .settings = kMultiTokenSettings,
   };
   return mechanism;
 }

@@ -15,8 +15,6 @@
 namespace fovea {
 namespace {
 
-constexpr std::string_view kWhere = "attention spec";
-
 struct Registry {
   std::mutex mutex;
   std::map<std::string, OwnStage> stages;  // stable addresses
@@ -47,7 +45,7 @@ const OwnStage& own_stage(const std::string& name) {
   if (found != r.stages.end()) return found->second;
   std::vector<std::string> known;
   for (const auto& [other, stage] : r.stages) known.push_back(other);
-  fail<ConfigError>(kWhere,
+  fail<ConfigError>(kSpecPlace,
                     "own.name '{}' is no stage of this program{}; it registers {}: run the program "
                     "that brings it (docs/adding-a-mechanism.md)",
                     name, did_you_mean(name, known),
@@ -62,20 +60,20 @@ std::vector<int64_t> own_weight_shape(const AttentionSpec& spec) {
 
 namespace {
 
-void check(const AttentionSpec& s) {
+void check_own_stage(const AttentionSpec& s) {
   if (!s.own.active()) {
-    require<ConfigError>(s.own.values.empty(), kWhere, "own.values are for own.name; got {} values",
-                         s.own.values.size());
+    require<ConfigError>(s.own.values.empty(), kSpecPlace,
+                         "own.values are for own.name; got {} values", s.own.values.size());
     return;
   }
-  require<UnsupportedError>(!s.differential, kWhere,
+  require<UnsupportedError>(!s.differential, kSpecPlace,
                             "differential with own.name is not defined (which map would it act "
                             "on?); remove one of them");
   const OwnStage& stage = own_stage(s.own.name);
   if (stage.check) stage.check(s);
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> own_stage_uses(const AttentionSpec& spec) {
   if (!spec.own.active()) return {};
   const std::string why = fmt::format("'{}' is a stage of one's own", spec.own.name);
   return {{.stage = StageId::gate_and_bias,
@@ -84,7 +82,7 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
            .why_not_kernels = why}};
 }
 
-constexpr TensorSlot kTensors[] = {
+constexpr TensorSlot kOwnStageTensors[] = {
     {.name = "own",
      .member = &AttentionTensors::own,
      .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
@@ -110,9 +108,9 @@ const Mechanism& own_stage_mechanism() {
           [](AttentionSpec& spec, FieldVisitor& v) {
             v.nested({"own", "stage 5: a stage of your own, before gate and bias"}, spec.own);
           },
-      .check = check,
-      .uses = uses,
-      .tensors = kTensors,
+      .check = check_own_stage,
+      .uses = own_stage_uses,
+      .tensors = kOwnStageTensors,
   };
   return mechanism;
 }

@@ -17,7 +17,6 @@
 namespace fovea {
 namespace {
 
-constexpr const char* kWhere = "attention spec";
 constexpr int64_t kMostFeatures = 65536;
 
 }  // namespace
@@ -32,14 +31,14 @@ void PerformerSpec::describe(FieldVisitor& v) {
 }
 
 void PerformerSpec::check() const {
-  require<ConfigError>(features >= 0 && features <= kMostFeatures, kWhere,
+  require<ConfigError>(features >= 0 && features <= kMostFeatures, kSpecPlace,
                        "performer.features must be 0 (off) to {}; got {}", kMostFeatures, features);
-  require<ConfigError>(active() || *this == PerformerSpec{}, kWhere,
+  require<ConfigError>(active() || *this == PerformerSpec{}, kSpecPlace,
                        "performer.scaling, stabiliser and epsilon need performer.features above 0");
-  require<ConfigError>(epsilon >= 0.0, kWhere, "performer.epsilon must be 0 or larger; got {}",
+  require<ConfigError>(epsilon >= 0.0, kSpecPlace, "performer.epsilon must be 0 or larger; got {}",
                        epsilon);
   require<UnsupportedError>(
-      epsilon == 0.0 || stabiliser == Stabiliser::global, kWhere,
+      epsilon == 0.0 || stabiliser == Stabiliser::global, kSpecPlace,
       "performer.epsilon {} with stabiliser running is not defined (the result would depend on the "
       "order of the keys); set epsilon: 0, or stabiliser: global to reproduce published numbers",
       epsilon);
@@ -58,13 +57,13 @@ std::span<const std::string_view> enum_names(PerformerSpec::Stabiliser) {
 namespace {
 
 // Settings that read or change single pairs, or the rule of who sees whom: sums have neither.
-void check(const AttentionSpec& s) {
+void check_performer(const AttentionSpec& s) {
   s.performer.check();
   if (!s.performer.active()) return;
-  require<UnsupportedError>(s.mask.causal, kWhere,
+  require<UnsupportedError>(s.mask.causal, kSpecPlace,
                             "performer with mask.causal false is not built; set mask.causal: true");
   require<UnsupportedError>(
-      s.mask == MaskRule{}, kWhere,
+      s.mask == MaskRule{}, kSpecPlace,
       "performer with mask.window, mask.sinks or mask.sparsity is not defined (a sum of features "
       "forgets no single key); remove one of them");
   const std::pair<const char*, bool> others[] = {
@@ -85,7 +84,7 @@ void check(const AttentionSpec& s) {
       {"differential", s.differential},
   };
   for (const auto& [name, set] : others) {
-    require<UnsupportedError>(!set, kWhere,
+    require<UnsupportedError>(!set, kSpecPlace,
                               "performer with {} is not defined (sums of features take the place "
                               "of pairs of tokens); remove one of them",
                               name);
@@ -93,7 +92,8 @@ void check(const AttentionSpec& s) {
 }
 
 // The state behind the last token, in place of keys and values.
-void add_streams(const AttentionSpec& s, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+void add_streams_performer(const AttentionSpec& s, const StreamSpec& keys,
+                           std::vector<StreamSpec>& all) {
   if (!s.performer.active()) return;
   require<UnsupportedError>(s.performer.epsilon == 0.0, "cache",
                             "performer.epsilon {} needs the whole text and has no decode (the "
@@ -110,11 +110,11 @@ void add_streams(const AttentionSpec& s, const StreamSpec& keys, std::vector<Str
                  .state = true});
 }
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kPerformerSettings[] = {
     {"Performer", [](AttentionSpec& s) { s.performer.features = 64; }},
 };
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> performer_uses(const AttentionSpec& spec) {
   if (!spec.performer.active()) return {};
   return {{.stage = StageId::softmax,
            .setting = fmt::format("performer {}", spec.performer.features),
@@ -122,7 +122,7 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
            .why_not_kernels = "random features take the place of the softmax"}};
 }
 
-constexpr TensorSlot kTensors[] = {
+constexpr TensorSlot kPerformerTensors[] = {
     {.name = "features",
      .member = &AttentionTensors::features_md,
      .sizes = [](const AttentionSpec& spec, const CallShape& /*shape*/) -> Sizes {
@@ -145,11 +145,11 @@ const Mechanism& performer_mechanism() {
             v.nested({"performer", "stage 7: random features for the softmax (spec 4.2)"},
                      spec.performer);
           },
-      .check = check,
-      .uses = uses,
-      .tensors = kTensors,
-      .add_streams = add_streams,
-      .settings = kSettings,
+      .check = check_performer,
+      .uses = performer_uses,
+      .tensors = kPerformerTensors,
+      .add_streams = add_streams_performer,
+      .settings = kPerformerSettings,
   };
   return mechanism;
 }

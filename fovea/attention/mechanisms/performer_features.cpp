@@ -12,13 +12,12 @@
 
 #include "fovea/attention/call.h"
 #include "fovea/attention/isolation.h"
+#include "fovea/attention/pipeline.h"
 #include "fovea/base/files.h"
 #include "fovea/base/rng.h"
 
 namespace fovea {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double dot(const double* x, const double* y, int64_t n) {
   double sum = 0.0;

@@ -14,15 +14,14 @@
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/block_pairs.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
 namespace {
 
-constexpr const char* kWhere = "attention spec";
 constexpr double kNormEpsilon = 1e-6, kSmoothing = 1e-5;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 at::Tensor normalised(const at::Tensor& x) {
   const at::Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
@@ -44,10 +43,10 @@ void RoutingSpec::describe(FieldVisitor& v) {
 }
 
 void RoutingSpec::check() const {
-  require<ConfigError>(clusters >= 0 && clusters <= 1024, kWhere,
+  require<ConfigError>(clusters >= 0 && clusters <= 1024, kSpecPlace,
                        "routing.clusters must be 0 (off) to 1024; got {}", clusters);
-  require<ConfigError>(!active() || keep >= 1, kWhere, "routing.keep must be at least 1; got {}",
-                       keep);
+  require<ConfigError>(!active() || keep >= 1, kSpecPlace,
+                       "routing.keep must be at least 1; got {}", keep);
 }
 
 std::span<const std::string_view> enum_names(RoutingSpec::Choice) {
@@ -116,17 +115,18 @@ at::Tensor routing_visible(const RoutingSpec& spec, const AttentionTensors& tens
 
 namespace {
 
-void check(const AttentionSpec& s) {
+void check_routing(const AttentionSpec& s) {
   s.routing.check();
   if (!s.routing.active()) return;
   check_only_key_rule(s, "routing");
   require<UnsupportedError>(
-      !s.differential && s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{}, kWhere,
+      !s.differential && s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{},
+      kSpecPlace,
       "routing with differential, multi_token or head_mix is not defined (each head sees other "
       "pairs); remove one of them");
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> routing_uses(const AttentionSpec& spec) {
   const RoutingSpec& r = spec.routing;
   if (!r.active()) return {};
   return {{.stage = StageId::allowed,
@@ -139,7 +139,7 @@ std::string clusters_of(const AttentionSpec& spec) {
   return fmt::format("routing.clusters {}", spec.routing.clusters);
 }
 
-constexpr TensorSlot kTensors[] = {
+constexpr TensorSlot kRoutingTensors[] = {
     {.name = "query_routes",
      .member = &AttentionTensors::query_routes_bht,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
@@ -182,7 +182,8 @@ void check_routes(const AttentionCall& call) {
   }
 }
 
-void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+void add_streams_routing(const AttentionSpec& spec, const StreamSpec& keys,
+                         std::vector<StreamSpec>& all) {
   if (spec.routing.active())
     all.push_back({.name = stream::kRoutes, .row_shape = {spec.heads}, .dtype = at::kLong});
   if (spec.routing.reads_nearness())
@@ -191,7 +192,7 @@ void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<
                    .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat});
 }
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kRoutingSettings[] = {
     {"routing", [](AttentionSpec& s) { s.routing.clusters = 16; }},
 };
 
@@ -205,12 +206,12 @@ const Mechanism& routing_mechanism() {
             v.nested({"routing", "stage 6: keys of the query's own cluster (spec 4.3)"},
                      spec.routing);
           },
-      .check = check,
-      .uses = uses,
-      .tensors = kTensors,
+      .check = check_routing,
+      .uses = routing_uses,
+      .tensors = kRoutingTensors,
       .check_call = check_routes,
-      .add_streams = add_streams,
-      .settings = kSettings,
+      .add_streams = add_streams_routing,
+      .settings = kRoutingSettings,
   };
   return mechanism;
 }

@@ -15,11 +15,7 @@
 #include "fovea/base/error.h"
 
 namespace fovea {
-namespace {
-
-constexpr const char* kWhere = "attention spec";
-
-}  // namespace
+namespace {}  // namespace
 
 bool has_selector(const AttentionSpec& spec) {
   return spec.sparq.active() || spec.magic_pig.active();
@@ -47,24 +43,25 @@ at::Tensor largest(const at::Tensor& x, int64_t count) {
 
 void check_only_selector(const AttentionSpec& s, std::string_view name) {
   check_only_key_rule(s, name);
-  require<UnsupportedError>(!s.sparq.active() || !s.magic_pig.active(), kWhere,
+  require<UnsupportedError>(!s.sparq.active() || !s.magic_pig.active(), kSpecPlace,
                             "sparq with magic_pig is not defined (two choices of keys); set "
                             "sparq.components: 0 or magic_pig.bits: 0");
   require<UnsupportedError>(
       !s.routing.active() && !s.blocks.active() && !s.longformer.active() &&
           !s.streaming.active() && !s.performer.active(),
-      kWhere,
+      kSpecPlace,
       "{} with routing, blocks, longformer, streaming or performer is not defined (two rules for "
       "distant pairs); remove one of them",
       name);
   require<UnsupportedError>(
-      !s.differential && s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{}, kWhere,
+      !s.differential && s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{},
+      kSpecPlace,
       "{} with differential, multi_token or head_mix is not defined (each head reads other keys); "
       "remove one of them",
       name);
   require<UnsupportedError>(
       s.soft_cap == 0.0 && s.bias.kind == BiasSpec::Kind::none && !s.sink_logit && !s.own.active(),
-      kWhere,
+      kSpecPlace,
       "{} with soft_cap, bias, sink_logit or own is not defined (the choice of keys knows q.k "
       "alone); remove one of them",
       name);

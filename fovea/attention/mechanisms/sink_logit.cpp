@@ -12,12 +12,12 @@
 namespace fovea {
 namespace {
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> sink_logit_uses(const AttentionSpec& spec) {
   if (!spec.sink_logit) return {};
   return {{.stage = StageId::softmax, .setting = "sink_logit"}};
 }
 
-constexpr TensorSlot kTensors[] = {
+constexpr TensorSlot kSinkLogitTensors[] = {
     {.name = "sink_logit",
      .member = &AttentionTensors::sink_logit_h,
      .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
@@ -27,7 +27,7 @@ constexpr TensorSlot kTensors[] = {
      .setting =
          [](const AttentionSpec& spec) { return fmt::format("sink_logit {}", spec.sink_logit); }}};
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kSinkLogitSettings[] = {
     {"sink logit", [](AttentionSpec& s) { s.sink_logit = true; }},
 };
 
@@ -43,10 +43,10 @@ const Mechanism& sink_logit_mechanism() {
                  "stage 7: a learned logit per head joins the softmax with value 0 (spec 7.5)"},
                 spec.sink_logit);
           },
-      .uses = uses,
-      .tensors = kTensors,
+      .uses = sink_logit_uses,
+      .tensors = kSinkLogitTensors,
       .why_not_fused_decoder = in_fused_decoder,
-      .settings = kSettings};
+      .settings = kSinkLogitSettings};
   return mechanism;
 }
 

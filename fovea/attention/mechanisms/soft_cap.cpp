@@ -12,19 +12,19 @@
 namespace fovea {
 namespace {
 
-void check(const AttentionSpec& s) {
-  require<ConfigError>(std::isfinite(s.soft_cap) && s.soft_cap >= 0.0, "attention spec",
+void check_soft_cap(const AttentionSpec& s) {
+  require<ConfigError>(std::isfinite(s.soft_cap) && s.soft_cap >= 0.0, kSpecPlace,
                        "soft_cap must be 0 (off) or positive; got {}", s.soft_cap);
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> soft_cap_uses(const AttentionSpec& spec) {
   if (spec.soft_cap <= 0.0) return {};
   return {{.stage = StageId::soft_cap,
            .setting = fmt::format("soft_cap {}", spec.soft_cap),
            .why_not_sdpa = "soft_cap bends the logits before the softmax"}};
 }
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kSoftCapSettings[] = {
     {"soft-cap", [](AttentionSpec& s) { s.soft_cap = 50.0; }},
 };
 
@@ -38,10 +38,10 @@ const Mechanism& soft_cap_mechanism() {
             v.real({"soft_cap", "stage 2: c of c tanh(s/c); 0 = off", ranges::kNotNegative},
                    spec.soft_cap);
           },
-      .check = check,
-      .uses = uses,
+      .check = check_soft_cap,
+      .uses = soft_cap_uses,
       .why_not_fused_decoder = in_fused_decoder,
-      .settings = kSettings};
+      .settings = kSoftCapSettings};
   return mechanism;
 }
 

@@ -21,8 +21,6 @@
 namespace fovea {
 namespace {
 
-constexpr const char* kWhere = "attention spec";
-
 // The key of the query itself and the last `recent` ones before it, [b or 1, 1, t, s].
 at::Tensor latest(const at::Tensor& allowed, const Places& places, int64_t recent) {
   const at::Tensor positions =
@@ -48,11 +46,11 @@ void SparqSpec::describe(FieldVisitor& v) {
 }
 
 void SparqSpec::check() const {
-  require<ConfigError>(components >= 0, kWhere,
+  require<ConfigError>(components >= 0, kSpecPlace,
                        "sparq.components must be 0 (off) or larger; got {}", components);
   if (!active()) return;
-  require<ConfigError>(keys >= 1, kWhere, "sparq.keys must be at least 1; got {}", keys);
-  require<ConfigError>(recent >= -1 && recent_keys() <= keys, kWhere,
+  require<ConfigError>(keys >= 1, kSpecPlace, "sparq.keys must be at least 1; got {}", keys);
+  require<ConfigError>(recent >= -1 && recent_keys() <= keys, kSpecPlace,
                        "sparq.recent must be -1 (keys / 4) to sparq.keys, among which the recent "
                        "ones are; got {} with {} keys",
                        recent, keys);
@@ -104,16 +102,16 @@ Selection sparq_selection(const SelectorRows& rows) {
 
 namespace {
 
-void check(const AttentionSpec& spec) {
+void check_sparq(const AttentionSpec& spec) {
   spec.sparq.check();
   if (!spec.sparq.active()) return;
-  require<ConfigError>(spec.sparq.components <= spec.head_dim, kWhere,
+  require<ConfigError>(spec.sparq.components <= spec.head_dim, kSpecPlace,
                        "sparq.components must be at most the head width {}; got {}", spec.head_dim,
                        spec.sparq.components);
   check_only_selector(spec, "sparq");
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> sparq_uses(const AttentionSpec& spec) {
   const SparqSpec& s = spec.sparq;
   if (!s.active()) return {};
   return {{.stage = StageId::allowed,
@@ -123,7 +121,8 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
 
 // Component c of key head g is row g d + c of heads one number wide: the keys of one component lie
 // side by side, and a query reads r of d.
-void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<StreamSpec>& all) {
+void add_streams_sparq(const AttentionSpec& spec, const StreamSpec& keys,
+                       std::vector<StreamSpec>& all) {
   if (!spec.sparq.active()) return;
   all.push_back({.name = kComponentsStream,
                  .row_shape = {spec.kv_heads * spec.head_dim, 1},
@@ -135,7 +134,7 @@ void add_streams(const AttentionSpec& spec, const StreamSpec& keys, std::vector<
                  .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat});
 }
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kSparqSettings[] = {
     {"SparQ", [](AttentionSpec& s) { s.sparq.components = 4; }},
 };
 
@@ -149,10 +148,10 @@ const Mechanism& sparq_mechanism() {
             v.nested({"sparq", "stage 6: keys chosen by the query's largest components (spec 4.4)"},
                      spec.sparq);
           },
-      .check = check,
-      .uses = uses,
-      .add_streams = add_streams,
-      .settings = kSettings,
+      .check = check_sparq,
+      .uses = sparq_uses,
+      .add_streams = add_streams_sparq,
+      .settings = kSparqSettings,
   };
   return mechanism;
 }

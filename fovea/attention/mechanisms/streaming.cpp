@@ -14,11 +14,7 @@
 #include "fovea/base/error.h"
 
 namespace fovea {
-namespace {
-
-constexpr const char* kWhere = "attention spec";
-
-}  // namespace
+namespace {}  // namespace
 
 void StreamingSpec::describe(FieldVisitor& v) {
   v.integer({"recent", "most recent keys that stay, self included; 0 = off (spec 4.6)",
@@ -28,10 +24,10 @@ void StreamingSpec::describe(FieldVisitor& v) {
 }
 
 void StreamingSpec::check() const {
-  require<ConfigError>(recent >= 0 && start >= 0, kWhere,
+  require<ConfigError>(recent >= 0 && start >= 0, kSpecPlace,
                        "streaming.recent and streaming.start must not be negative; got {} and {}",
                        recent, start);
-  require<ConfigError>(active() || *this == StreamingSpec{}, kWhere,
+  require<ConfigError>(active() || *this == StreamingSpec{}, kSpecPlace,
                        "streaming.start acts only with streaming.recent above 0; got {}", start);
 }
 
@@ -53,25 +49,25 @@ at::Tensor counted_distances(const AttentionSpec& spec, const Places& places) {
 
 namespace {
 
-void check(const AttentionSpec& spec) {
+void check_streaming(const AttentionSpec& spec) {
   spec.streaming.check();
   if (!spec.streaming.active()) return;
   check_only_key_rule(spec, "streaming");
-  require<UnsupportedError>(!spec.routing.active() && !spec.blocks.active(), kWhere,
+  require<UnsupportedError>(!spec.routing.active() && !spec.blocks.active(), kSpecPlace,
                             "streaming with routing or blocks is not defined (two rules for "
                             "distant pairs); remove one of them");
-  require<UnsupportedError>(spec.multi_token == MultiTokenSpec{}, kWhere,
+  require<UnsupportedError>(spec.multi_token == MultiTokenSpec{}, kSpecPlace,
                             "streaming with multi_token is not defined (neighbours of the border "
                             "between start and recent keys change with every token); remove one of "
                             "them");
   require<UnsupportedError>(
-      !spec.sparq.active() && !spec.magic_pig.active() && !spec.performer.active(), kWhere,
+      !spec.sparq.active() && !spec.magic_pig.active() && !spec.performer.active(), kSpecPlace,
       "streaming with sparq, magic_pig or performer is not defined (two rules for distant pairs); "
       "remove "
       "one of them");
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> streaming_uses(const AttentionSpec& spec) {
   const StreamingSpec& s = spec.streaming;
   if (!s.active()) return {};
   return {{.stage = StageId::allowed,
@@ -79,7 +75,7 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
            .why_not_sdpa = "positions inside the cache are two queries for one row"}};
 }
 
-constexpr TensorSlot kTensors[] = {
+constexpr TensorSlot kStreamingTensors[] = {
     {.name = "start_queries",
      .member = &AttentionTensors::start_q_bhtd,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
@@ -92,7 +88,7 @@ constexpr TensorSlot kTensors[] = {
          }},
 };
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kStreamingSettings[] = {
     {"StreamingLLM", [](AttentionSpec& s) { s.streaming = {.recent = 512, .start = 4}; }},
 };
 
@@ -106,10 +102,10 @@ const Mechanism& streaming_mechanism() {
             v.nested({"streaming", "stage 6: the first and the most recent tokens (spec 4.6)"},
                      spec.streaming);
           },
-      .check = check,
-      .uses = uses,
-      .tensors = kTensors,
-      .settings = kSettings,
+      .check = check_streaming,
+      .uses = streaming_uses,
+      .tensors = kStreamingTensors,
+      .settings = kStreamingSettings,
   };
   return mechanism;
 }

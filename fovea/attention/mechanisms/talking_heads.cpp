@@ -43,9 +43,9 @@ void HeadMixSpec::describe(FieldVisitor& v) {
 
 void HeadMixSpec::check(int64_t heads) const {
   const bool grouped = before == Kind::groups || after == Kind::groups;
-  require<ConfigError>(!grouped || (group >= 1 && heads % group == 0), "attention spec",
+  require<ConfigError>(!grouped || (group >= 1 && heads % group == 0), kSpecPlace,
                        "head_mix.group must divide heads; got group {} and {} heads", group, heads);
-  require<ConfigError>(grouped || group == 0, "attention spec",
+  require<ConfigError>(grouped || group == 0, kSpecPlace,
                        "head_mix.group acts only with head_mix.before or .after: groups; got {}",
                        group);
 }
@@ -68,7 +68,7 @@ void add_use(StageId stage, Kind kind, const AttentionSpec& spec, std::vector<St
                  .why_not_kernels = fmt::format("no pointwise kernel for {}", setting)});
 }
 
-std::vector<StageUse> uses(const AttentionSpec& spec) {
+std::vector<StageUse> talking_heads_uses(const AttentionSpec& spec) {
   std::vector<StageUse> all;
   add_use(StageId::mix_before, spec.head_mix.before, spec, all);
   add_use(StageId::mix_after, spec.head_mix.after, spec, all);
@@ -81,7 +81,7 @@ Sizes mix_sizes(Kind kind, const AttentionSpec& spec) {
   return std::vector{spec.heads / m, m, m};
 }
 
-constexpr TensorSlot kTensors[] = {
+constexpr TensorSlot kTalkingHeadsTensors[] = {
     {.name = "mix_before",
      .member = &AttentionTensors::mix_before_noi,
      .sizes = [](const AttentionSpec& spec,
@@ -100,7 +100,7 @@ constexpr TensorSlot kTensors[] = {
          }},
 };
 
-constexpr MechanismSetting kSettings[] = {
+constexpr MechanismSetting kTalkingHeadsSettings[] = {
     {"head mixing",
      [](AttentionSpec& s) {
        s.head_mix = {Kind::full, Kind::full, 0};
@@ -117,9 +117,9 @@ const Mechanism& head_mix_mechanism() {
             v.nested({"head_mix", "stages 4 and 9: head mixing (spec 2, 3)"}, spec.head_mix);
           },
       .check = [](const AttentionSpec& spec) { spec.head_mix.check(spec.heads); },
-      .uses = uses,
-      .tensors = kTensors,
-      .settings = kSettings,
+      .uses = talking_heads_uses,
+      .tensors = kTalkingHeadsTensors,
+      .settings = kTalkingHeadsSettings,
   };
   return mechanism;
 }

@@ -21,7 +21,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-float* target(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; }
+float* target_fused(const at::Tensor& x) {
+  return x.defined() ? x.mutable_data_ptr<float>() : nullptr;
+}
 
 /// What every kernel reads, forward and backward.
 template <class T, class Problem>
@@ -36,34 +38,34 @@ void set_inputs(Problem& problem, const FusedCall& call, const FusedOperands& x)
 template <class T>
 void run_forward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
                  const at::Tensor& lse, const at::Tensor& stats) {
-  const auto run = [&](auto problem) {
+  const auto run_fused = [&](auto problem) {
     set_inputs<T>(problem, call, x);
     problem.out = writable_rows_of<T>(out);
     problem.lse = lse.mutable_data_ptr<float>();
-    problem.stats = target(stats);
+    problem.stats = target_fused(stats);
     kernels::run(problem);
   };
   if (!call.grouped) {
     kernels::AttentionForward<T> pointwise;
     pointwise.visits = call.visits->visits;
-    return run(pointwise);
+    return run_fused(pointwise);
   }
   kernels::GroupedForward<T> grouped;
   grouped.plans = *call.grouped;
-  run(grouped);
+  run_fused(grouped);
 }
 
 // Per batch row or head, to be summed.
-struct Gradients {
+struct FusedGradients {
   at::Tensor q, k, v, tau_bht, bias_bhn, sink_bh, gate_bhtk, gate_bgsk;
 };
 
-Gradients make_gradients(const FusedOperands& x) {
+FusedGradients fused_gradients(const FusedOperands& x) {
   const auto options = x.q.options().dtype(at::kFloat);
   const int64_t b = x.q.size(0), h = x.q.size(1);
-  Gradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
-              .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
-              .v = empty_by_token(x.v.sizes().vec(), x.v.options())};
+  FusedGradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
+                   .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
+                   .v = empty_by_token(x.v.sizes().vec(), x.v.options())};
   if (x.tau_bt.numel() > 0) g.tau_bht = at::empty({b, h, x.q.size(2)}, options);
   if (x.bias_hn.numel() > 0) g.bias_bhn = at::empty({b, h, x.bias_hn.size(1)}, options);
   if (x.sink_h.numel() > 0) g.sink_bh = at::empty({b, h}, options);
@@ -78,8 +80,8 @@ Gradients make_gradients(const FusedOperands& x) {
 template <class T>
 void run_backward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
                   const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse,
-                  const Gradients& g) {
-  const auto run = [&](auto problem) {
+                  const FusedGradients& g) {
+  const auto run_fused = [&](auto problem) {
     set_inputs<T>(problem, call, x);
     problem.out = rows_of<T>(out);
     problem.dout = rows_of<T>(dout);
@@ -88,21 +90,21 @@ void run_backward(const FusedCall& call, const FusedOperands& x, const at::Tenso
     problem.dq = writable_rows_of<T>(g.q);
     problem.dk = writable_rows_of<T>(g.k);
     problem.dv = writable_rows_of<T>(g.v);
-    problem.dtau = target(g.tau_bht);
-    problem.dsink = target(g.sink_bh);
+    problem.dtau = target_fused(g.tau_bht);
+    problem.dsink = target_fused(g.sink_bh);
     kernels::run(problem);
   };
   if (call.grouped) {
     kernels::GroupedBackward<T> grouped;
     grouped.plans = *call.grouped;
-    return run(grouped);
+    return run_fused(grouped);
   }
   kernels::AttentionBackward<T> pointwise;
   pointwise.visits = call.visits->visits;
-  pointwise.dbias = target(g.bias_bhn);
-  pointwise.dgate_query = target(g.gate_bhtk);
-  pointwise.dgate_key = target(g.gate_bgsk);
-  run(pointwise);
+  pointwise.dbias = target_fused(g.bias_bhn);
+  pointwise.dgate_query = target_fused(g.gate_bhtk);
+  pointwise.dgate_key = target_fused(g.gate_bgsk);
+  run_fused(pointwise);
 }
 
 // Inputs q, k, v, tau [b, t], bias by distance [h, n], sink [h], gate factors [b, t, K] and
@@ -162,7 +164,7 @@ FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
   const at::Tensor rows =
       dout.defined() ? contiguous_rows(dout.to(out.scalar_type())) : at::zeros_like(out);
   const at::Tensor of_lse = dlse.defined() ? dlse.to(at::kFloat).contiguous() : dlse;
-  const Gradients g = make_gradients(x);
+  const FusedGradients g = fused_gradients(x);
   with_kernel_type(x.q.scalar_type(), "attention",
                    [&]<class T>(T) { run_backward<T>(call, x, out, lse, rows, of_lse, g); });
   const auto summed = [](const at::Tensor& t, int64_t dim) { return t.defined() ? t.sum(dim) : t; };

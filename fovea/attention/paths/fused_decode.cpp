@@ -64,9 +64,10 @@ RowsSeen rows_seen(const AttentionCall& call) {
 }
 
 template <class T>
-void run(const FusedCall& call, const FusedOperands& x, kernels::AttentionSizes sizes,
-         std::span<const RowVisits> rows, std::span<const std::vector<int32_t>> keys_seen,
-         const at::Tensor& out, const at::Tensor& lse) {
+void run_fused_decode(const FusedCall& call, const FusedOperands& x, kernels::AttentionSizes sizes,
+                      std::span<const RowVisits> rows,
+                      std::span<const std::vector<int32_t>> keys_seen, const at::Tensor& out,
+                      const at::Tensor& lse) {
   kernels::run(kernels::AttentionDecode<T>{.sizes = sizes,
                                            .rule = rule_of(call, x),
                                            .rows = rows,
@@ -79,8 +80,9 @@ void run(const FusedCall& call, const FusedOperands& x, kernels::AttentionSizes 
 }
 
 // `keys`: of the longest list, or all.
-AttentionResult run(const AttentionCall& given, int64_t keys, std::span<const RowVisits> rows,
-                    std::span<const std::vector<int32_t>> keys_seen) {
+AttentionResult run_fused_decode(const AttentionCall& given, int64_t keys,
+                                 std::span<const RowVisits> rows,
+                                 std::span<const std::vector<int32_t>> keys_seen) {
   const at::NoGradGuard no_gradient;
   FusedOperands x = fused_operands(given);
   for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = contiguous_rows(*t);
@@ -93,7 +95,7 @@ AttentionResult run(const AttentionCall& given, int64_t keys, std::span<const Ro
   kernels::AttentionSizes sizes = sizes_of(x);
   sizes.keys = keys;
   with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
-    run<T>(*call, x, sizes, rows, keys_seen, out, result.lse_bht);
+    run_fused_decode<T>(*call, x, sizes, rows, keys_seen, out, result.lse_bht);
   });
   result.out_bhte = out.to(q.scalar_type());
   result.path.isa = kernel_isa(q.scalar_type());
@@ -117,7 +119,7 @@ std::optional<std::string> why_not_decoding(const AttentionCall& call) {
 }
 
 AttentionResult run_decoding(const AttentionCall& call, std::span<const RowVisits> rows) {
-  return run(call, call.k.size(2), rows, {});
+  return run_fused_decode(call, call.k.size(2), rows, {});
 }
 
 AttentionResult run_decoding(const AttentionCall& call,
@@ -128,7 +130,7 @@ AttentionResult run_decoding(const AttentionCall& call,
     rows.push_back({.near = {.begin = 0, .end = std::ssize(keys)}, .far = {}});
     longest = std::max(longest, std::ssize(keys));
   }
-  return run(call, longest, rows, keys_seen);
+  return run_fused_decode(call, longest, rows, keys_seen);
 }
 
 AttentionPath fused_decode_path() {

@@ -54,7 +54,7 @@ KeysSeen keys_seen(const AttentionCall& call) {
   return seen;
 }
 
-std::optional<std::string> why_not(const AttentionCall& call) {
+std::optional<std::string> why_not_grouped_decode(const AttentionCall& call) {
   if (call.q.size(2) != 1 || call.k.size(2) == 0) return "decoding by groups is for one query";
   if (auto why = why_not_by_plans(call)) return why;
   if (auto why = why_not_decoding(call)) return why;
@@ -63,7 +63,7 @@ std::optional<std::string> why_not(const AttentionCall& call) {
   return std::nullopt;
 }
 
-AttentionResult run(const AttentionCall& call) {
+AttentionResult run_grouped_decode(const AttentionCall& call) {
   const auto seen = call.made.get([&] { return keys_seen(call); });
   AttentionResult result = run_decoding(call, std::span(*seen));
   result.path.plan = PlanWord::scan;
@@ -79,8 +79,8 @@ AttentionPath grouped_decode_path() {
   return {.name = PathName::grouped,
           .device = at::kCPU,
           .key_rule = KeyRule::groups,
-          .why_not = why_not,
-          .run = run};
+          .why_not = why_not_grouped_decode,
+          .run = run_grouped_decode};
 }
 
 }  // namespace fovea

@@ -190,14 +190,14 @@ AttentionResult by_plans(const AttentionCall& call, const SelfPlaces& places) {
   return result;
 }
 
-std::optional<std::string> why_not(const AttentionCall& call) {
+std::optional<std::string> why_not_listed(const AttentionCall& call) {
   if (call.spec.routing.reads_nearness()) return "grouped kernels have routing.choice recent alone";
   if (auto why = why_not_by_plans(call)) return why;
   if (call.q.size(0) == 0 || call.q.size(2) == 0) return "nothing to compute";
   return call.made.get([&] { return self_places(call); })->why_not;
 }
 
-AttentionResult run(const AttentionCall& call) {
+AttentionResult run_listed(const AttentionCall& call) {
   const auto places = call.made.get([&] { return self_places(call); });
   const bool one = call.q.size(2) == 1 && call.k.size(2) > 0 &&
                    !call.context.key_lengths_b.defined() && !why_not_decoding(call);
@@ -214,8 +214,8 @@ AttentionPath listed_path() {
   return {.name = PathName::grouped,
           .device = at::kCPU,
           .key_rule = KeyRule::lists,
-          .why_not = why_not,
-          .run = run};
+          .why_not = why_not_listed,
+          .run = run_listed};
 }
 
 }  // namespace fovea

@@ -317,7 +317,7 @@ bool alike(const Places& places) {
   return true;
 }
 
-std::optional<std::string> why_not(const AttentionCall& call) {
+std::optional<std::string> why_not_longformer(const AttentionCall& call) {
   if (call.q.numel() == 0 || call.k.size(2) == 0) return "nothing to compute";
   if (call.drops_weights()) return "dropout counts pairs in the order of the text";
   if (call.spec.bias.kind != BiasSpec::Kind::none && largest_dilation(call.spec.longformer) > 1)
@@ -325,7 +325,7 @@ std::optional<std::string> why_not(const AttentionCall& call) {
   return why_not_pointwise(part_of(call, {.window = call.spec.longformer.window + 1}));
 }
 
-AttentionResult run(const AttentionCall& call) {
+AttentionResult run_longformer(const AttentionCall& call) {
   const Places places =
       resolve_places(call.context, call.q.size(2), call.k.size(2), call.q.device());
   AttentionResult result;
@@ -348,8 +348,8 @@ AttentionPath longformer_path() {
   return {.name = PathName::fused,
           .device = at::kCPU,
           .key_rule = KeyRule::parts,
-          .why_not = why_not,
-          .run = run};
+          .why_not = why_not_longformer,
+          .run = run_longformer};
 }
 
 }  // namespace fovea

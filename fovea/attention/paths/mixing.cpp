@@ -117,15 +117,17 @@ void set_inputs(Problem& problem, const MixingCall& call, const FusedOperands& x
   problem.v = rows_of<T>(x.v);
 }
 
-float* target(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr<float>() : nullptr; }
+float* target_mixing(const at::Tensor& x) {
+  return x.defined() ? x.mutable_data_ptr<float>() : nullptr;
+}
 
-// Gradients of every row of the batch (tau: of every head), to be summed; undefined without.
-struct Gradients {
+// MixingGradients of every row of the batch (tau: of every head), to be summed; undefined without.
+struct MixingGradients {
   at::Tensor q, k, v, tau_bht, sink_bh;
   at::Tensor kernel_before_bhqk, kernel_after_bhqk, mix_before_bnoi, mix_after_bnio;
 };
 
-Gradients make_gradients(const FusedOperands& x, const MixingOperands& mixing) {
+MixingGradients mixing_gradients(const FusedOperands& x, const MixingOperands& mixing) {
   const auto options = x.q.options().dtype(at::kFloat);
   const int64_t b = x.q.size(0), h = x.q.size(1);
   const auto of_rows = [&](const at::Tensor& operand) {
@@ -134,13 +136,13 @@ Gradients make_gradients(const FusedOperands& x, const MixingOperands& mixing) {
     sizes.insert(sizes.begin(), b);
     return at::empty(sizes, options);
   };
-  Gradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
-              .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
-              .v = empty_by_token(x.v.sizes().vec(), x.v.options()),
-              .kernel_before_bhqk = of_rows(mixing.kernel_before_hqk),
-              .kernel_after_bhqk = of_rows(mixing.kernel_after_hqk),
-              .mix_before_bnoi = of_rows(mixing.mix_before_noi),
-              .mix_after_bnio = of_rows(mixing.mix_after_nio)};
+  MixingGradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
+                    .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
+                    .v = empty_by_token(x.v.sizes().vec(), x.v.options()),
+                    .kernel_before_bhqk = of_rows(mixing.kernel_before_hqk),
+                    .kernel_after_bhqk = of_rows(mixing.kernel_after_hqk),
+                    .mix_before_bnoi = of_rows(mixing.mix_before_noi),
+                    .mix_after_bnio = of_rows(mixing.mix_after_nio)};
   if (x.tau_bt.numel() > 0) g.tau_bht = at::empty({b, h, x.q.size(2)}, options);
   if (x.sink_h.numel() > 0) g.sink_bh = at::empty({b, h}, options);
   return g;
@@ -149,7 +151,7 @@ Gradients make_gradients(const FusedOperands& x, const MixingOperands& mixing) {
 template <class T>
 void run_backward(const MixingCall& call, const FusedOperands& x, const MixingOperands& mixing,
                   const at::Tensor& lse, const at::Tensor& row_sums, const at::Tensor& dout,
-                  const at::Tensor& dlse, const Gradients& g) {
+                  const at::Tensor& dlse, const MixingGradients& g) {
   kernels::MixingBackward<T> problem;
   set_inputs<T>(problem, call, x, mixing);
   problem.dout = rows_of<T>(dout);
@@ -159,12 +161,12 @@ void run_backward(const MixingCall& call, const FusedOperands& x, const MixingOp
   problem.dq = writable_rows_of<T>(g.q);
   problem.dk = writable_rows_of<T>(g.k);
   problem.dv = writable_rows_of<T>(g.v);
-  problem.dkernel_before = target(g.kernel_before_bhqk);
-  problem.dkernel_after = target(g.kernel_after_bhqk);
-  problem.dmix_before = target(g.mix_before_bnoi);
-  problem.dmix_after = target(g.mix_after_bnio);
-  problem.dtau = target(g.tau_bht);
-  problem.dsink = target(g.sink_bh);
+  problem.dkernel_before = target_mixing(g.kernel_before_bhqk);
+  problem.dkernel_after = target_mixing(g.kernel_after_bhqk);
+  problem.dmix_before = target_mixing(g.mix_before_bnoi);
+  problem.dmix_after = target_mixing(g.mix_after_bnio);
+  problem.dtau = target_mixing(g.tau_bht);
+  problem.dsink = target_mixing(g.sink_bh);
   kernels::run(problem);
 }
 
@@ -217,7 +219,7 @@ class FusedMixing : public torch::autograd::Function<FusedMixing> {
         grads[0].defined() ? contiguous_rows(grads[0].to(out.scalar_type())) : at::zeros_like(out);
     const at::Tensor dlse =
         grads[1].defined() ? grads[1].to(at::kFloat).contiguous() : at::Tensor();
-    const Gradients g = make_gradients(x, mixing);
+    const MixingGradients g = mixing_gradients(x, mixing);
     with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
       run_backward<T>(*call, x, mixing, lse, row_sums, dout, dlse, g);
     });

@@ -210,7 +210,7 @@ void check_taken(const AttentionSpec& spec) {
 
 AttentionSpec spec_of(const OperatorCall& given) {
   AttentionSpec spec;
-  if (!given.x.spec.empty()) read_fields(parse_json(given.x.spec, "attention spec"), spec);
+  if (!given.x.spec.empty()) read_fields(parse_json(given.x.spec, kSpecPlace), spec);
   check_operand(given.q, "q");
   check_operand(given.k, "k");
   check_operand(given.v, "v");

@@ -144,7 +144,7 @@ ChunkLists chunk_lists(const SelfPlaces& places) {
 
 std::optional<std::string> why_no_kernel(const AttentionCall& call) {
   const at::ScalarType dtype = call.q.scalar_type();
-  if (!call.q.device().is_cpu()) return "the kernels of performer run on the CPU";
+  if (!call.q.device().is_cpu()) return "the kernels of performer run_performer on the CPU";
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no performer kernel for {}", at::toString(dtype));
   if (call.spec.performer.epsilon > 0.0)
@@ -154,7 +154,7 @@ std::optional<std::string> why_no_kernel(const AttentionCall& call) {
   return std::nullopt;
 }
 
-std::optional<std::string> why_not(const AttentionCall& call) {
+std::optional<std::string> why_not_performer(const AttentionCall& call) {
   if (auto why = why_no_kernel(call)) return why;
   if (call.q.size(0) == 0 || call.q.size(2) == 0) return "nothing to compute";
   if (call.q.size(2) != call.k.size(2)) return "earlier keys without their state";
@@ -175,7 +175,7 @@ at::Tensor tau_of(const AttentionCall& call) {
   return tau.defined() ? tau.to(at::kFloat) : at::empty({0}, call.q.options().dtype(at::kFloat));
 }
 
-AttentionResult by_reference(const AttentionCall& call) {
+AttentionResult by_reference_performer(const AttentionCall& call) {
   AttentionResult result = reference_path().run(call);
   result.path.name = PathName::reference;
   result.path.reason = {.kind = PathReason::Kind::refused,
@@ -183,7 +183,7 @@ AttentionResult by_reference(const AttentionCall& call) {
   return result;
 }
 
-AttentionResult run(const AttentionCall& call) {
+AttentionResult run_performer(const AttentionCall& call) {
   const auto places = call.made.get([&] { return self_places(call); });
   auto shared = shared_call(call);
   shared->chunks = chunk_lists(*places);
@@ -193,7 +193,7 @@ AttentionResult run(const AttentionCall& call) {
   });
   const variable_list outputs = PerformerAttention::apply(
       call.q.to(at::kFloat), call.k.to(at::kFloat), call.v.to(at::kFloat), tau_of(call), shared);
-  if (!all_finite(outputs[0])) return by_reference(call);
+  if (!all_finite(outputs[0])) return by_reference_performer(call);
   AttentionResult result;
   result.out_bhte = outputs[0];
   if (call.context.want_lse) result.lse_bht = outputs[1];
@@ -312,8 +312,8 @@ AttentionPath performer_path() {
   return {.name = PathName::fused,
           .device = at::kCPU,
           .key_rule = KeyRule::sums,
-          .why_not = why_not,
-          .run = run};
+          .why_not = why_not_performer,
+          .run = run_performer};
 }
 
 }  // namespace fovea

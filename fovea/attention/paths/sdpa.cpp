@@ -128,7 +128,7 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
     if (!rows.grad.defined()) rows.grad = at::zeros_like(rows.out);
     const int64_t width = rows.v.size(3);
     if (grads[1].defined()) add_lse_gradient(rows, grads[1]);
-    Gradients g = backward_rows(rows, call);
+    SdpaGradients g = backward_rows(rows, call);
     if (!all_finite(g.q) || !all_finite(g.k) || !all_finite(g.v)) g = isolated(rows, call);
     if (g.q.size(3) != width) {
       for (at::Tensor* x : {&g.q, &g.k, &g.v}) *x = x->narrow(3, 0, width);
@@ -153,7 +153,7 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
   struct Rows {
     at::Tensor q, k, v, out, lse, grad;
   };
-  struct Gradients {
+  struct SdpaGradients {
     at::Tensor q, k, v;
   };
 
@@ -180,7 +180,7 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
 
   // Without the rows whose gradient of the output is not finite; they and the keys that they see
   // get NaN. Outputs are finite here (attention()), and keys that are not are seen by nobody.
-  static Gradients isolated(const Rows& r, const Call& call) {
+  static SdpaGradients isolated(const Rows& r, const Call& call) {
     const at::Tensor bad = r.grad.isfinite().all(-1).logical_not();  // [b, h, t]
     const auto finite = [](const at::Tensor& x) {
       return x.masked_fill(x.isfinite().logical_not(), 0.0);
@@ -191,7 +191,7 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
     clean.v = finite(r.v);
     clean.grad = r.grad.masked_fill(bad.unsqueeze(-1), 0.0);
     clean.lse = r.lse.masked_fill(bad, std::numeric_limits<double>::infinity());
-    Gradients g = backward_rows(clean, call);
+    SdpaGradients g = backward_rows(clean, call);
     const at::Tensor seen = seen_pairs(call, r);
     const at::Tensor keys = seen.logical_and(bad.unsqueeze(-1)).any(2);  // [b, h, s]
     constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -216,8 +216,8 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
     return inside.logical_and(causal);
   }
 
-  static Gradients backward_rows(const Rows& r, const Call& call) {
-    Gradients g;
+  static SdpaGradients backward_rows(const Rows& r, const Call& call) {
+    SdpaGradients g;
     if (call.segments.empty()) {
       std::tie(g.q, g.k, g.v) = at::_scaled_dot_product_flash_attention_for_cpu_backward(
           r.grad, r.q, r.k, r.v, r.out, r.lse, 0.0, call.causal, call.mask, call.scale);
@@ -313,7 +313,7 @@ std::shared_ptr<const MaskPlan> plan_of(const AttentionCall& call) {
   });
 }
 
-std::optional<std::string> why_not(const AttentionCall& call) {
+std::optional<std::string> why_not_sdpa(const AttentionCall& call) {
   if (auto why = why_not_settings(call)) return why;
   if (call.q.size(0) == 0 || call.q.size(2) == 0) return "nothing to compute";
   if (plan_of(call)->empty_rows) return "some rows have no allowed key";
@@ -321,7 +321,7 @@ std::optional<std::string> why_not(const AttentionCall& call) {
 }
 
 // Torch's operation gives NaN and infinity to rows that do not see them, or 0 to rows that do.
-AttentionResult by_reference(const AttentionCall& call) {
+AttentionResult by_reference_sdpa(const AttentionCall& call) {
   AttentionResult result = reference_path().run(call);
   result.path.name = PathName::reference;
   result.path.reason = {.kind = PathReason::Kind::refused,
@@ -331,10 +331,10 @@ AttentionResult by_reference(const AttentionCall& call) {
 
 // Scale (constant or tau), position bias, mask by the plan and sink logit. On the CPU lse comes
 // with it; elsewhere there is neither lse nor sink logit.
-AttentionResult run(const AttentionCall& call) {
+AttentionResult run_sdpa(const AttentionCall& call) {
   const AttentionSpec& spec = call.spec;
   if (call.q.device().is_cpu() && !(all_finite(call.q) && all_finite(call.k) && all_finite(call.v)))
-    return by_reference(call);
+    return by_reference_sdpa(call);
   const std::shared_ptr<const MaskPlan> plan = plan_of(call);
   const bool learned = call.tensors.tau_bt.defined();
   const double scale = learned ? 1.0 : spec.logit_scale();
@@ -363,13 +363,16 @@ AttentionResult run(const AttentionCall& call) {
   if (width != spec.value_width())
     result.out_bhte = result.out_bhte.narrow(-1, 0, spec.value_width());
   if (spec.sink_logit) add_sink(result, call.tensors.sink_logit_h, call.q.scalar_type());
-  return q.device().is_cpu() && !all_finite(result.out_bhte) ? by_reference(call) : result;
+  return q.device().is_cpu() && !all_finite(result.out_bhte) ? by_reference_sdpa(call) : result;
 }
 
 }  // namespace
 
 AttentionPath torch_sdpa_path() {
-  return {.name = PathName::torch_sdpa, .key_rule = KeyRule::mask, .why_not = why_not, .run = run};
+  return {.name = PathName::torch_sdpa,
+          .key_rule = KeyRule::mask,
+          .why_not = why_not_sdpa,
+          .run = run_sdpa};
 }
 
 }  // namespace fovea

@@ -302,7 +302,7 @@ AttentionResult magic_pig_query(const AttentionCall& given) {
   return result;
 }
 
-std::optional<std::string> why_not(const AttentionCall& call) {
+std::optional<std::string> why_not_selected(const AttentionCall& call) {
   const AttentionContext& context = call.context;
   if (auto why = why_not_kernels(call)) return why;
   if (call.q.scalar_type() == at::kHalf) return "no kernel of selectors for Half";
@@ -322,7 +322,7 @@ std::optional<std::string> why_not(const AttentionCall& call) {
   return std::nullopt;
 }
 
-AttentionResult run(const AttentionCall& call) {
+AttentionResult run_selected(const AttentionCall& call) {
   const at::NoGradGuard no_gradient;
   if (call.spec.magic_pig.active()) return magic_pig_query(call);
   const bool decodes = call.q.size(2) == 1 && call.selector.key_components_bgds.defined();
@@ -335,8 +335,8 @@ AttentionPath selected_path() {
   return {.name = PathName::grouped,
           .device = at::kCPU,
           .key_rule = KeyRule::selected,
-          .why_not = why_not,
-          .run = run};
+          .why_not = why_not_selected,
+          .run = run_selected};
 }
 
 }  // namespace fovea

@@ -82,12 +82,12 @@ AttentionResult join(const Parts& parts) {
   return run_part(all);
 }
 
-std::optional<std::string> why_not(const AttentionCall& call) {
+std::optional<std::string> why_not_streaming(const AttentionCall& call) {
   if (call.q.numel() == 0 || call.k.size(2) == 0) return "nothing to compute";
   return why_not_pointwise(part_of(call, {.window = call.spec.streaming.recent}));
 }
 
-AttentionResult run(const AttentionCall& call) {
+AttentionResult run_streaming(const AttentionCall& call) {
   const Places places =
       resolve_places(call.context, call.q.size(2), call.k.size(2), call.q.device());
   const at::Tensor starts = places.key_positions_bs < call.spec.streaming.start;
@@ -112,8 +112,8 @@ AttentionPath streaming_path() {
   return {.name = PathName::fused,
           .device = at::kCPU,
           .key_rule = KeyRule::parts,
-          .why_not = why_not,
-          .run = run};
+          .why_not = why_not_streaming,
+          .run = run_streaming};
 }
 
 }  // namespace fovea

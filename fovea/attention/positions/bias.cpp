@@ -97,16 +97,16 @@ namespace {
 void check(const AttentionSpec& s) {
   if (s.bias.kind == BiasSpec::Kind::alibi) {
     require<UnsupportedError>(
-        s.mask.causal, "attention spec",
+        s.mask.causal, kSpecPlace,
         "bias.kind alibi with mask.causal false has no meaning (its slopes count backwards in "
         "time); set mask.causal: true or bias.kind: t5");
   }
   if (s.bias.kind != BiasSpec::Kind::t5) return;
   const int64_t per_direction = s.mask.causal ? s.bias.buckets : s.bias.buckets / 2;
-  require<ConfigError>(per_direction >= 2 && per_direction % 2 == 0, "attention spec",
+  require<ConfigError>(per_direction >= 2 && per_direction % 2 == 0, kSpecPlace,
                        "bias.buckets must be even (a multiple of 4 without causal); got {}",
                        s.bias.buckets);
-  require<ConfigError>(s.bias.max_distance > per_direction / 2, "attention spec",
+  require<ConfigError>(s.bias.max_distance > per_direction / 2, kSpecPlace,
                        "bias.max_distance must exceed the {} exact buckets; got {}",
                        per_direction / 2, s.bias.max_distance);
 }
