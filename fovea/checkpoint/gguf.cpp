@@ -10,6 +10,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/printable.h"
+#include "fovea/checkpoint/mapped_weights.h"
 #include "fovea/text/utf8.h"
 
 namespace fovea {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fovea/checkpoint/gguf.h"
+#include "fovea/checkpoint/mapped_weights.h"
 #include "fovea/checkpoint/model_file.h"
 #include "fovea/nn/transformer.h"
 #include "fovea/text/tokenizer.h"

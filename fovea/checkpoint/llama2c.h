@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "fovea/base/files.h"
+#include "fovea/checkpoint/mapped_weights.h"
 #include "fovea/checkpoint/model_file.h"
 
 namespace fovea {

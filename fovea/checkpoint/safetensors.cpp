@@ -16,6 +16,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/checkpoint/mapped_weights.h"
 
 namespace fovea {
 namespace {

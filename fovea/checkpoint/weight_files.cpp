@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
+#include "fovea/checkpoint/mapped_weights.h"
 #include "fovea/config/node.h"
 
 namespace fovea {

@@ -13,7 +13,6 @@
 #include <string_view>
 #include <vector>
 
-#include "fovea/base/files.h"
 #include "fovea/kernels/common/weight_format.h"
 
 namespace fovea {
@@ -44,10 +43,5 @@ class WeightSource {
   /// Lets go of the memory of what was read; reading again maps it again.
   virtual void release_pages() const = 0;
 };
-
-/// Maps a file of weights. CheckpointError where it cannot be.
-std::shared_ptr<const MappedFile> map_weights(const std::filesystem::path& path);
-/// Lets go of the memory of a mapped file.
-void release_pages(const MappedFile& file);
 
 }  // namespace fovea

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/checkpoint/weight_source.h"
+#include "fovea/checkpoint/mapped_weights.h"
 
 #include <sys/mman.h>
 
