@@ -11,7 +11,7 @@ checks=(
   "scripts/check-format.sh"         # clang-format
   "scripts/check-spec-coverage.py"  # every test named in tests/spec_coverage.json exists
   "scripts/check-docs.py"           # snippets run, links lead somewhere
-  "scripts/check-doxygen.sh"        # comments of the headers
+  "scripts/docs.sh"                 # the site: comments of the headers, links, every page opened in Chromium
   "scripts/lint.py"                 # clang-tidy
 )
 passed=0

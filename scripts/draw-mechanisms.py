@@ -187,6 +187,47 @@ def sparq() -> Picture:
     return p
 
 
+def kv_shift() -> Picture:
+    # A query that matches one token: with shifted keys it finds the token behind that one.
+    s = [[0.3 * x if x is not None else None for x in row] for row in logits(15)]
+    for i, j in ((6, 2), (9, 4), (12, 8)):
+        s[i][j] = 3.5
+    shifted: Map = [[None if x is None else 0.2 * x + 0.8 * (row[j - 1] if j > 0 else 0.0) for j, x in enumerate(row)]
+                    for row in s]
+    return panels([("q.k", "three matches"), ("q.k'", "k' = 0.2 k + 0.8 of the key before"),
+                   ("weights", "on the token behind the match")],
+                  [s, shifted, softmax(shifted)], [3, 3, 1])
+
+
+def magic_pig() -> Picture:
+    draw = random.Random(41)
+    width, bits, tables, start, recent = 4, 3, 6, 2, 2
+    vector = lambda: [draw.gauss(0, 1) for _ in range(width)]
+    k = [vector() for _ in range(TOKENS)]
+    q = [[0.8 * x + 0.6 * draw.gauss(0, 1) for x in k[draw.randrange(i + 1)]] for i in range(TOKENS)]
+    planes = [[vector() for _ in range(bits)] for _ in range(tables)]
+    dot = lambda a, b: sum(x * y for x, y in zip(a, b))
+    hashes = lambda x: [tuple(dot(w, x) > 0 for w in table) for table in planes]
+    of_q, of_k = [hashes(x) for x in q], [hashes(x) for x in k]
+    meetings = [[sum(a == b for a, b in zip(of_q[i], of_k[j])) if j <= i else None for j in range(TOKENS)]
+                for i in range(TOKENS)]
+
+    def chosen(i: int, j: int) -> str:
+        return NEAR if j < start or i - j < recent else GROUPS[0] if meetings[i][j] >= 2 else ""
+
+    p = Picture(3 * (SIDE + GAP) + 20, SIDE + 92)
+    true = softmax([[1.2 * dot(q[i], k[j]) if j <= i else None for j in range(TOKENS)] for i in range(TOKENS)])
+    for n, (title, words, rows, top) in enumerate([("softmax", "the weights to estimate", true, 1),
+                                                   ("equal hashes", f"tables of {tables} where query and key meet",
+                                                    meetings, tables)]):
+        p.text(20 + n * (SIDE + GAP), 20, title, 13)
+        p.text(20 + n * (SIDE + GAP), 36, words, 9)
+        p.heat(20 + n * (SIDE + GAP), 48, rows, CELL, top)
+    pairs(p, 20 + 2 * (SIDE + GAP), "read", "two meetings or more, and static keys", chosen)
+    legend(p, SIDE + 68, [(GROUPS[0], "sampled by two equal hashes"), (NEAR, "start and recent"), ("white", "not read")])
+    return p
+
+
 def performer() -> Picture:
     draw = random.Random(31)
     width = 6
@@ -254,7 +295,7 @@ def pipeline() -> Picture:
 
 DRAWINGS = {"focal": focal, "focus": focus, "multi-token": multi_token, "talking-heads": talking_heads,
             "differential": differential, "routing": routing, "lora": lora, "pipeline": pipeline,
-            "windows": windows, "sparq": sparq, "performer": performer}
+            "windows": windows, "sparq": sparq, "performer": performer, "kv-shift": kv_shift, "magicpig": magic_pig}
 
 
 def main() -> None:

@@ -1,5 +1,4 @@
-// Attention: one call, whatever the mechanism. Context, result and path choice (seams 1, 2, 7 of
-// the design).
+// attention(): one call for every mechanism, with its context, its result and the choice of path.
 //
 // Shape suffixes: b batch, h query heads, g key/value heads, t queries, s keys, d key width, e
 // value width.

@@ -1,5 +1,5 @@
-// What combines with what: every pair of mechanisms put through the checks of AttentionSpec, as
-// data and as the table of docs/mechanisms/pipeline.md.
+// Which mechanisms combine: every pair put through the checks of AttentionSpec, as data and as the
+// table of docs/mechanisms/pipeline.md.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

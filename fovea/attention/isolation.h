@@ -1,8 +1,8 @@
 // NaN and infinity stay with the pairs that see them, in plain tensor operations (spec 9.10; the
 // kernels' form: kernels/cpu/isolation.h).
 //
-// A pair that is not seen has weight 0 and gradient 0, but 0 times NaN is NaN. In the products
-// here, 0 on the side of pairs annihilates whatever it meets.
+// A pair that is not seen has weight 0 and gradient 0, but 0 times NaN is NaN. In the products of
+// this file a pair's 0 gives 0, whatever the other factor is.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

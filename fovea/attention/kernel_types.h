@@ -1,4 +1,4 @@
-// From a tensor's dtype to the type that kernels are written for.
+// Maps a tensor's dtype to the element type of the kernels.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

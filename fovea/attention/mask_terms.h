@@ -1,5 +1,5 @@
-// Longformer and StreamingLLM by the mask rule alone, where they say nothing that it does not: then
-// all kernels, decoders and caches of a mask run them.
+// Rewrites Longformer and StreamingLLM as a mask rule where both mean the same, so that all
+// kernels, decoders and caches of a mask run them.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

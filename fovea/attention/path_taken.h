@@ -1,4 +1,4 @@
-// PathTaken: which path computed a call, by which plan, and why.
+// PathTaken: the path that computed a call, its plan, and the reason.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Places of the tokens of one call: the defaults of AttentionContext, resolved in one spot
+// Position and document of every token of a call, with the defaults of AttentionContext filled in
 // (internal to attention/).
 //
 // SPDX-FileCopyrightText: The Fovea authors

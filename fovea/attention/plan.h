@@ -1,5 +1,5 @@
-// MaskPlan and BatchVisits: what a path derives from the mask rule and the places of one batch,
-// once, for all layers (seam 4 of the design).
+// MaskPlan and BatchVisits: derived from the mask rule and the places of one batch, once for all
+// layers.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

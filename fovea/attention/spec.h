@@ -1,5 +1,5 @@
-// What one layer's attention is: AttentionSpec, static and serialisable (seam 1 of the design), and
-// AttentionTensors, what it has learned or computes.
+// AttentionSpec, the settings of one layer's attention, static and serialisable; AttentionTensors,
+// its learned and computed tensors.
 //
 // Attention is one pipeline of stages (stages.h is its table); a mechanism is a setting of it, and
 // its keys, checks and tensors are its own (mechanisms/mechanism.h).

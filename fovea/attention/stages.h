@@ -1,8 +1,7 @@
-// The stage table: the one order in which attention's stages act, as data (design, section 1; spec
-// 0.1).
+// The stage table: the one order in which attention's stages act, as data (spec 0.1).
 //
-// Refusals and the table in the docs are derived from it; which settings act where, the
-// mechanisms say (mechanisms/mechanism.h).
+// Refusals and the table in the docs are derived from it; each mechanism names the stages of its
+// settings (mechanisms/mechanism.h).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

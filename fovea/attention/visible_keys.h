@@ -1,4 +1,4 @@
-// How many keys a query sees under a mask, without looking at each.
+// Counts the keys that a query sees under a mask, without a loop over the keys.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

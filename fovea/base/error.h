@@ -1,8 +1,8 @@
 // Error types of Fovea. The *type* is API; the message is for people.
 //
-// Every message reads "[where] what was expected; what came", followed by the remedy. The library
-// throws; it never prints, exits or aborts. `exit_code()` is what the command line returns: 1
-// failed while running, 2 wrong usage, recipe or input, 130 interrupted.
+// Every message reads "[where] expected ...; got ...", followed by the remedy. The library throws;
+// it never prints, exits or aborts. `exit_code()` is what the command line returns: 1 failed while
+// running, 2 wrong usage, recipe or input, 130 interrupted.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Files: whole reads, atomic writes, folder locks.
 //
 // A write is atomic: temporary beside the target, fsync, rename, fsync of the folder. A reader
-// never sees half. Every function throws IoError with the path, what the system said and what to
-// do.
+// never sees half a file. Every function throws IoError with the path, the system's message and the
+// remedy.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// The nearest legal name to a misspelt one, for error messages.
+// Finds the legal name nearest to a misspelt one, for error messages.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,5 @@
-// Adapters apart from their base: everything that a retrofit put on a frozen model, taken off, put
-// on, written and read again (spec 5.1, 5.2).
+// Adapters: the parts that a retrofit adds to a frozen model, taken off, put on, written and read
+// (spec 5.1, 5.2).
 //
 // An adapter holds LoRA's A and B, and the parameters and state of the attention mechanisms (Focus,
 // temperature, Multi-Token kernels, head mixes). A folder is adapter_config.json and

@@ -1,4 +1,4 @@
-// A model that is changed while it is loaded: adapters put on, attention replaced.
+// Loads a model with changes: adapters put on, attention replaced.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

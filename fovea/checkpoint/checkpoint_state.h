@@ -1,5 +1,5 @@
-// state.json of a checkpoint: what the run remembers, the step, and size and checksum of every
-// file, its own checksum included.
+// state.json of a checkpoint: step and state of the run, and size and checksum of every file, its
+// own included.
 //
 // The checksum of state.json itself covers all its bytes, with sixteen zeros in its own place. A
 // file of format 1 has none: it is read with a warning.

@@ -1,5 +1,5 @@
-// Model families of Hugging Face: what a config.json says as a ModelConfig, and back
-// (spec 8.2, 8.3, 8.5).
+// Model families of Hugging Face: converts a config.json to a ModelConfig, and back (spec 8.2, 8.3,
+// 8.5).
 //
 // The families are those whose arithmetic the decoder has; their one list is in families.cpp.
 // Tensor names are theirs already, up to the layouts of family_weights.h. A model of ours that no

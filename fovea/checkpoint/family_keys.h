@@ -1,5 +1,5 @@
-// Reading one config.json of Hugging Face: typed keys, and its dialects of rotary positions
-// (spec 6.2).
+// Reads one config.json of Hugging Face: typed keys, and its dialects of rotary positions (spec
+// 6.2).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// How a family stores its weights, where that is not as the registry holds them (spec 8.1, 8.7).
+// Layouts of a family's weights where they differ from the registry's (spec 8.1, 8.7).
 //
 // GPT-2 has other names, transposed matrices, and queries, keys and values in one; Gemma stores
 // norms' weights less 1. All others are stored as they are.

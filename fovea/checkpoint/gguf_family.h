@@ -1,8 +1,8 @@
-// Model families of GGUF: metadata and tensor names as Hugging Face's, and back.
+// Model families of GGUF: converts metadata and tensor names to Hugging Face's, and back.
 //
 // The one reader of families is config_from_hugging_face(): metadata become the keys of a
-// config.json. A GGUF without a key of an architecture that this program knows is read; one with a
-// key that it does not know is refused, because a setting that is passed over changes every number.
+// config.json. A known key of an architecture may be missing; an unknown one is refused, because an
+// ignored setting changes every number.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
-// Vocabularies of GGUF: metadata as the text of a tokenizer.json, and back.
+// Vocabularies of GGUF: converts metadata to the text of a tokenizer.json, and back.
 //
 // There is one tokenizer of byte-level BPE (fovea/text/json_tokenizer.h); a GGUF names the patterns
-// that split its texts ("tokenizer.ggml.pre"), and the table of those names is here. A vocabulary
-// "llama" is a SentencePiece model without its normalizer.
+// that split its texts ("tokenizer.ggml.pre"), and this file has the table of those names. A
+// vocabulary "llama" is a SentencePiece model without its normalizer.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -3,9 +3,9 @@
 // Legacy files begin with seven int32: width, feed-forward width, layers, heads, key/value heads,
 // vocabulary (negative: the head is a matrix of its own) and context. Then float32: embedding; for
 // all layers together attention norms, W_q, W_k, W_v, W_o, feed-forward norms, W_1 (gate), W_2
-// (down), W_3 (up); the last norm; two tables of rotations, which are passed over; the head.
-// Version 1 has a magic number, the version, the same numbers, a byte for a shared head, zeros up
-// to byte 256; then all norms, embedding, matrices, head. Numbers are little-endian. Rotations turn
+// (down), W_3 (up); the last norm; two tables of rotations, which are ignored; the head. Version 1
+// has a magic number, the version, the same numbers, a byte for a shared head, zeros up to byte
+// 256; then all norms, embedding, matrices, head. Numbers are little-endian. Rotations turn
 // neighbouring pairs (2t, 2t + 1); theta is 10000, the norms' epsilon 1e-5. Source: llama2.c,
 // export.py (format).
 //

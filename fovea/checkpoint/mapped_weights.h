@@ -1,4 +1,4 @@
-// Files of weights, mapped; without a torch header.
+// Maps weight files into memory, without a torch header.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// A model in one file, of another program: GGUF (gguf_model.h) or llama2.c (llama2c.h).
+// A model in one file of another program: GGUF (gguf_model.h) or llama2.c (llama2c.h).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

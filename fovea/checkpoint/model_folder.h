@@ -1,9 +1,9 @@
 // A model folder: config.json, weights, tokenizer.json in the layout of Hugging Face
 // (spec 8.0, 8.2, 8.3, 8.5).
 //
-// A folder of ours says the whole ModelConfig under the key "fovea" of config.json, and beside it
-// what the families of Hugging Face can say (families.h). A folder without that key is read as one
-// of the families. Weights have the names of the registry.
+// A folder of ours has the whole ModelConfig under the key "fovea" of config.json, and beside it
+// the keys of Hugging Face's families (families.h). A folder without that key is read as one of the
+// families. Weights have the names of the registry.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // safetensors files: a reader that maps, a writer that streams (spec 8.0).
 //
 // Layout: u64 little-endian length of the header; the header, JSON {name: {dtype, shape,
-// data_offsets: [a, b]}} plus an optional
-// "__metadata__" map of texts; the data. Offsets count from the first byte after the header.
+// data_offsets: [a, b]}} plus an optional "__metadata__" map of texts; the data. Offsets count from
+// the first byte after the header.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Where the weights of a model come from: tensors by name.
+// The weights of a model as tensors by name, from any kind of file.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,5 @@
-// What a finished run contributes to a comparison: curves from its metrics, a sample and attention
-// maps from its model.
+// Collects the results of a finished run: curves from its metrics, a sample and attention maps from
+// its model.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

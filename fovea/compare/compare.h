@@ -1,5 +1,4 @@
-// compare: variants x seeds under one budget, with the same data and the same order of data; the
-// heart of the lab.
+// compare: variants x seeds under one budget, with the same data in the same order.
 //
 // Each (variant, seed) is an ordinary run folder below `<run_folder>/runs/`, named by the variant
 // and a fingerprint of everything that changes its numbers (recipe, corpus, seed). So a comparison

@@ -1,4 +1,4 @@
-// What a comparison varies: the key `compare` of a recipe.
+// The key `compare` of a recipe: variants, seeds, budget and tasks of a comparison.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,5 @@
-// Inspecting models: what attention does on a text, as data for the page (fovea/report).
+// Inspection of models: attention maps and statistics on a text, as data for the page
+// (fovea/report).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

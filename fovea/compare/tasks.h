@@ -1,4 +1,4 @@
-// The tasks of a comparison: every finished run answers them, and where asked for its checkpoints.
+// The tasks of a comparison: every finished run answers them, and its checkpoints too where asked.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

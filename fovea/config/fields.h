@@ -1,4 +1,4 @@
-// How a config struct lists its keys, once, for everything that needs them.
+// Config structs list their keys once, for readers, writers, help and checks.
 //
 // A config struct has `void describe(FieldVisitor& v)` that visits every member with its key and
 // one line of help. Readers (YAML, JSON, dotted overrides), writers (`--print-config`,

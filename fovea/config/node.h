@@ -1,5 +1,5 @@
-// A parsed config file, before anybody knows what its keys mean: scalars, lists and maps with their
-// place in the file.
+// A parsed config file without the meaning of its keys: scalars, lists and maps with their places
+// in the file.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Batch: rows of packed tokens, and where a reader of batches stands.
+// Batch: rows of packed tokens, and the position of a reader of batches.
 //
 // A row is a window of a stream of documents, BOS + tokens + EOS each (spec 9.10). It may hold the
 // end of one document, whole ones, and the beginning of another: `documents` says which tokens may

@@ -1,4 +1,4 @@
-// The hash of a document's text, fed in parts of any size: equal texts have equal hashes however
+// The hash of a document's text, fed in parts of any size: equal texts have equal hashes, however
 // they were cut.
 //
 // SPDX-FileCopyrightText: The Fovea authors

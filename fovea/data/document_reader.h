@@ -1,4 +1,4 @@
-// Documents out of files: one per text file, one per line of a JSONL file.
+// Reads documents from files: one per text file, one per line of a JSONL file.
 //
 // Text is taken as it stands, line ends (CRLF too) included; only a UTF-8 byte-order mark at the
 // head of a file is dropped. Memory is bounded: text files pass in parts of a few megabytes that

@@ -2,8 +2,7 @@
 //
 // Witten-Bell interpolation: with h a context of n-1 bytes, h' the same without its oldest byte, c
 // counts and T(h) the number of different bytes seen after h,
-//   P(w | h) = (c(h w) + T(h) P(w | h')) / (c(h) + T(h)),   P(w | no context at all, order 0) =
-//   1/256.
+//   P(w | h) = (c(h w) + T(h) P(w | h')) / (c(h) + T(h)),   P(w) without context: 1/256.
 // A document begins with a BOS mark that serves as context and is never predicted.
 //
 // SPDX-FileCopyrightText: The Fovea authors

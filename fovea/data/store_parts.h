@@ -1,4 +1,4 @@
-// Tokenizing files into stores, a large source in parts side by side.
+// Tokenizes files into stores, a large source in several parts at a time.
 //
 // A part is a run of files and becomes a small store of its own, which appears whole or not at all;
 // so a preparation that was killed goes on with the parts that are missing. A file is never cut:

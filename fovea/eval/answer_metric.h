@@ -1,5 +1,5 @@
-// How the text that a model wrote is compared with the right answers (spec 9.2: exact match with
-// filters; 9.4: containment).
+// Compares the text that a model wrote with the right answers (spec 9.2: exact match with filters;
+// 9.4: containment).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

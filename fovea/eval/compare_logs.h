@@ -1,4 +1,4 @@
-// Two models on the questions that both have answered (spec 9.1): paired, from their logs.
+// Compares two models on the questions that both have answered, paired, from their logs (spec 9.1).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// How fast a model reads a prompt and writes after it.
+// Measures how fast a model reads a prompt and writes after it.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

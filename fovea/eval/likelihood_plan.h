@@ -1,5 +1,5 @@
-// Which requests of log-likelihood are computed together: clusters that share the beginning of
-// their contexts, batches of similar length. Private to fovea/eval.
+// Groups requests of log-likelihood that are computed together: clusters that share the beginning
+// of their contexts, batches of similar length. Private to fovea/eval.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

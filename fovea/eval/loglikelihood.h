@@ -1,8 +1,8 @@
-// Log-likelihood of endings behind a context, as lm-evaluation-harness asks for it (spec 9.1).
+// Log-likelihood of endings after a context, as lm-evaluation-harness asks for it (spec 9.1).
 //
 // A context is read once, whatever the number of its endings: it goes into a cache, and the endings
 // follow as rows that copy it. Contexts that begin alike (shots) share their beginning in the same
-// way. Only the states that predict a token of an ending meet the head.
+// way. The head runs only on states that predict a token of an ending.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Tasks whose questions are made, not read: any length, from a seed (spec 9.4 - 9.8).
+// Tasks whose questions are made from a seed, at any length (spec 9.4 - 9.8).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // How far back a model looks: the receptive field of its layers together, measured (spec 4.1).
 //
-// A window of w keys reaches w - 1 tokens back in each layer, so that depth widens the field; that
-// much a configuration tells. What arrives from there is measured here: one token of the text is
-// replaced, and the state of the last position changes or does not.
+// A window of w keys reaches w - 1 tokens back in each layer, so the configuration gives a bound
+// for all layers. This file measures the reach: it replaces one token of the text and tests whether
+// the state of the last position changes.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,6 +1,6 @@
-// Retention: what hard Focus keeps of a model's predictions for every number of groups a token,
-// beside a window with sinks that keeps as many pairs, and as many groups a token at random and by
-// a hash of it, which keep fewer pairs (spec 11.7, U-26).
+// Retention: predictions of hard Focus for every number of groups a token, beside a window with
+// sinks that keeps as many pairs, and groups at random or by a hash, which keep fewer pairs (spec
+// 11.7, U-26).
 //
 // Plain perplexity rewards nearness; the copy score is where distant pairs matter most.
 //

@@ -1,4 +1,4 @@
-// The documents of text files, folders and JSONL, to be scored.
+// Documents of text files, folders and JSONL, for scoring.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Scoring a text as a generator reads it: one pass through the cache, as long as the text is.
 //
-// score_text() starts a new window every so many tokens; here nothing starts anew. Attention with a
-// bounded cache (StreamingLLM, spec 4.6; windows; Longformer; Performer) reads a text of any length
-// in constant memory; the parts tell whether a model still predicts there.
+// score_text() starts a new window every so many tokens; this stream never starts anew. Attention
+// with a bounded cache (StreamingLLM, spec 4.6; windows; Longformer; Performer) reads a text of any
+// length in constant memory; the parts show whether a model still predicts there.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// One question of a task: what a model reads, and what counts as right (spec 9.1, 9.2).
+// One question of a task: the text that a model reads, and the right answers (spec 9.1, 9.2).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Questions from records: the templates of a task file at work. Private to fovea/eval.
+// Makes questions from records by the templates of a task file. Private to fovea/eval.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

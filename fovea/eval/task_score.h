@@ -1,5 +1,5 @@
-// What a model scores on a task: per question, per group, per cell of a picture, with the standard
-// error (spec 9.1).
+// The scores of a model on a task: per question, per group, per cell of a picture, with the
+// standard error (spec 9.1).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,5 @@
-// Quality of what a model writes, without a judge: variety, repetition, its own perplexity, and how
-// far it agrees with another model.
+// Quality of a model's own text without a judge: variety, repetition, perplexity, and agreement
+// with another model.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

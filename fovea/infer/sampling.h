@@ -1,4 +1,4 @@
-// Sampling: which token comes next, from the logits of the model.
+// Sampling: the choice of the next token from the logits of the model.
 //
 // The order is that of Hugging Face: penalties, temperature, top-k, top-p, min-p, draw. Shape
 // suffix: v vocabulary.

@@ -1,4 +1,4 @@
-// One text while it is written: draws tokens, decodes them to UTF-8, notices its end. Private to
+// One text while it is written: draws tokens, decodes them to UTF-8, finds its end. Private to
 // fovea/infer.
 //
 // SPDX-FileCopyrightText: The Fovea authors

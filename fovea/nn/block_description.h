@@ -1,5 +1,5 @@
-// How one block computes: what the layers one by one and the fused decoder both read. Made once
-// from the config when the model is built, so that neither translates it again.
+// Description of one block's computation, read by the layers and by the fused decoder. It is made
+// once from the config when the model is built.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

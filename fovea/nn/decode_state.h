@@ -1,4 +1,4 @@
-// The state of decoding: the caches of all layers of some sequences, each of a length of its own.
+// The state of decoding: the caches of all layers, for sequences of different lengths.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

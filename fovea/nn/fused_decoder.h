@@ -1,5 +1,5 @@
-// The fused decoder of a model: its description, compiled once for a text (kernels/common/
-// decoder.h). Private to fovea/nn.
+// The fused decoder of a model: its description, compiled once for a text
+// (kernels/common/decoder.h). Private to fovea/nn.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,7 +1,7 @@
 // LoRA: low-rank adapters on the linear layers of a decoder (spec 5).
 //
-//   y = W x + b + s B (A drop(x)),   A [r, in], B [out, r],   s = alpha / r   (rslora: alpha /
-//   sqrt(r))
+//   y = W x + b + s B (A drop(x)),   A [r, in], B [out, r],   s = alpha / r
+//   rslora: s = alpha / sqrt(r)
 //
 // B starts at 0, so the model starts as its base. Hu et al. 2021; rank-stabilised: Kalajdzievski
 // 2023. Files and their exchange with the `peft` package are in fovea/checkpoint/adapter.h.

@@ -1,4 +1,4 @@
-// The keys of `model.lora`: which linear layers get an adapter, and of which size (spec 5).
+// The keys of `model.lora`: the linear layers that get an adapter, and its size (spec 5).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,4 @@
-// The matrix product of the linear layers, by the fastest code for it that is already in the
-// process.
+// The matrix product of the linear layers, by the fastest suitable code that is already loaded.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

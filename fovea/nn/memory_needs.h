@@ -1,4 +1,4 @@
-// What a model takes in memory beside its parameters, from its sizes alone.
+// Memory of a model beside its parameters, computed from its sizes alone.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

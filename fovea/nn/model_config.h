@@ -1,4 +1,4 @@
-// What a decoder is: sizes, positions, norms, and the attention of each layer.
+// The configuration of a decoder: sizes, positions, norms, and the attention of each layer.
 //
 // LLaMA style by default: pre-norm RMSNorm, SwiGLU, RoPE, grouped-query attention (spec 3.7, 10.3);
 // model_options.h has the other choices (spec 6, 7).

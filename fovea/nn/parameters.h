@@ -1,4 +1,4 @@
-// The registry of a model's parameters (seam 5 of the design).
+// The registry of a model's parameters.
 //
 // Optimizer groups, freezing, checkpoint files, counts and plans are derived from it. Masters are
 // float32 leaves; the model casts them to its compute dtype where it uses them.

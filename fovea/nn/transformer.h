@@ -1,4 +1,4 @@
-// The decoder: tokens to hidden states, losses and logits. Forward is pure (seam 2 of the design).
+// The decoder: tokens to hidden states, losses and logits. Forward is pure.
 //
 // Shape suffixes: b batch, t tokens, c width, v vocabulary.
 //

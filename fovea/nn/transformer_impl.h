@@ -1,4 +1,4 @@
-// The inside of the decoder: which parameters a layer owns. Private to fovea/nn.
+// Internals of the decoder: the parameters that each layer owns. Private to fovea/nn.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

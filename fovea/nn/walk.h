@@ -1,10 +1,11 @@
 // The walk through the layers: one for training, evaluation, decoding, maps and group training.
 //
-//   embed; for each layer {norm, temperature, heads, groups and routes, attention, rest of the
-//   block}; final norm
+//   embed
+//   for each layer: norm, temperature, heads, groups and routes, attention, rest of the block
+//   final norm
 //
-// Two things differ between its uses and are arguments: where keys come from (KeySource), and who
-// looks on (LayerObserver). Private to fovea/nn.
+// Its uses differ in two arguments: the source of keys (KeySource), and the observer
+// (LayerObserver). Private to fovea/nn.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

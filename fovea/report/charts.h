@@ -1,4 +1,4 @@
-// The charts of the report as gnuplot scripts: what is drawn, not how it gets into the page.
+// The charts of the report as gnuplot scripts.
 //
 // Every chart exists in two sizes, because text in an SVG shrinks with it: a wide one (two fit
 // beside each other) with the names at the ends of the curves, and a narrow one for telephones,

@@ -1,5 +1,5 @@
-// The content of `compare.json`: everything a comparison found out, and the only input of its table
-// and HTML report.
+// The content of `compare.json`: all results of a comparison, and the only input of its table and
+// HTML report.
 //
 // Units: bits per byte of text, nats per token for losses, seconds, bytes, tokens per second. A
 // number that does not exist (a loss that diverged, a summary without finished runs) is NaN here

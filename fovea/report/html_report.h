@@ -1,4 +1,4 @@
-// The HTML report of a comparison: one self-contained file that asks nothing of the network.
+// The HTML report of a comparison: one self-contained file that loads nothing from the network.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

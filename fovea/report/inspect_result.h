@@ -1,4 +1,4 @@
-// What `fovea inspect` found in one or more models on one text: data for the page and for JSON.
+// Results of `fovea inspect` for one or more models on one text: data for the page and for JSON.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

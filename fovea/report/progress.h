@@ -1,5 +1,5 @@
-// Live progress of long work: one bar on a terminal, plain lines elsewhere, when quiet only
-// warnings.
+// Live progress of long work: one bar on a terminal, plain lines elsewhere, only warnings when
+// quiet.
 //
 // The library prints nothing: the caller gives a sink that takes bytes, and a clock. Not
 // thread-safe; use one thread.

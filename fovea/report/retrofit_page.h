@@ -1,4 +1,4 @@
-// The page of a retrofit: quality against pairs, speed against context, all numbers.
+// The HTML page of a retrofit: quality against pairs, speed against context, all numbers.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

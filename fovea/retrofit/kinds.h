@@ -1,4 +1,4 @@
-// What can be put on a frozen model: the mechanisms of `fovea retrofit`, one line each.
+// The mechanisms that `fovea retrofit` can put on a frozen model, one line each.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

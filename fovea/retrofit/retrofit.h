@@ -1,4 +1,5 @@
-// Retrofit: another attention on a pretrained model, its base frozen, and the evidence (spec 11.7).
+// Retrofit: another attention on a pretrained model with a frozen base, and a table of its quality
+// and speed (spec 11.7).
 //
 // A retrofit is one to three runs of the trainer, its phases:
 //   groups   with Focus: W_g and centroids by the kept-mass loss, without a backward pass

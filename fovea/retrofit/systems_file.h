@@ -1,4 +1,4 @@
-// The honest table of a retrofit as a file: what `fovea eval --systems` runs side by side.
+// Writes the attentions of a retrofit's table as a file that `fovea eval --systems` reads.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

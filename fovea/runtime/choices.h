@@ -1,4 +1,4 @@
-// Device and number format as a user names them: auto, or one that must be there.
+// Device and number format as a user names them: `auto`, or one that must be available.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// What a run needs to know about the machine: number formats, memory, names.
+// Facts about the machine: number formats, memory, names.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

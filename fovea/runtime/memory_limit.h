@@ -1,4 +1,4 @@
-// How much memory this process can ever have, and refusals of what needs more.
+// The most memory that this process can ever have, and refusals of requests beyond it.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Tells "not enough memory" from other failures, whichever library says it.
+// Tells "not enough memory" from other failures, whichever library reports it.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

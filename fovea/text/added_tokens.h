@@ -1,5 +1,4 @@
-// Tokens that are found in a text as strings, before words are looked for: the added tokens of
-// tokenizer.json.
+// Finds added tokens of tokenizer.json as strings in a text, before the text is split into words.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// How tokenizer files write bytes and spaces.
+// The notation of bytes and spaces in tokenizer files.
 //
 // Byte-level tokenizers use GPT-2's table of printable characters: the printable bytes of Latin-1
 // stand for themselves, the others for U+0100, U+0101, ... in order. SentencePiece writes a byte as

@@ -1,4 +1,4 @@
-// Classes of characters as the regular expressions of Rust have them, at the ends of a text.
+// Classes of characters at the ends of a text, as in Rust's regular expressions.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

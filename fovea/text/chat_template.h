@@ -2,8 +2,8 @@
 //
 // Models from Hugging Face carry a Jinja template, in tokenizer_config.json or in a GGUF file. A
 // template is compiled once and renders as `transformers` renders it with jinja2. It is a program
-// of strangers: what it may use up is limited, and it reaches nothing but the values given here.
-// docs/chat-templates.md lists what is supported.
+// by strangers, so its steps and memory are limited, and it can read only the values given here and
+// the clock. docs/chat-templates.md lists what is supported.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

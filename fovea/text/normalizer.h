@@ -1,4 +1,4 @@
-// What a tokenizer does to a text before it looks for words: the normalizer of tokenizer.json.
+// Changes a text before it is split into words: the normalizer of tokenizer.json.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Finds all pieces of a vocabulary that stand at one place of a text.
+// Finds all pieces of a vocabulary that begin at one place of a text.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

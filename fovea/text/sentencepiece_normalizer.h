@@ -1,4 +1,4 @@
-// What SentencePiece does to a text before it looks for pieces. Private to the SentencePiece
+// Changes a text before SentencePiece splits it into pieces. Private to the SentencePiece
 // tokenizer.
 //
 // SPDX-FileCopyrightText: The Fovea authors

@@ -1,4 +1,4 @@
-// What a tokenizer.json says, read into the parts that a tokenizer is made of.
+// Reads a tokenizer.json into the parts of a tokenizer.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

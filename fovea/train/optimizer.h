@@ -1,7 +1,7 @@
 // AdamW with decoupled weight decay over the groups of a parameter registry.
 //
-//   m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,  p = p (1 - lr wd) - lr (m / (1 - b1^k)) /
-//   (sqrt(v / (1 - b2^k)) + eps)
+//   m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2
+//   p = p (1 - lr wd) - lr (m / (1 - b1^k)) / (sqrt(v / (1 - b2^k)) + eps)
 //
 // Loshchilov and Hutter, ICLR 2019. Parameters whose registry entry says `decay = false` (norms,
 // biases, temperatures) have wd = 0.

@@ -1,4 +1,4 @@
-// The rules of thumb of the notes "LLM Architectures and Hyperparameters", held against a plan.
+// Compares a plan with the rules of thumb of the notes "LLM Architectures and Hyperparameters".
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

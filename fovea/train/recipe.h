@@ -1,4 +1,4 @@
-// Recipe: everything that defines a training run, as read from YAML.
+// Recipe: the full definition of a training run, as read from YAML.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

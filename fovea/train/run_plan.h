@@ -1,5 +1,5 @@
-// What a run will cost, before it runs: parameters by part, arithmetic, memory, time, and the
-// architecture notes' rules of thumb.
+// The predicted cost of a run: parameters by part, arithmetic, memory, time, and the architecture
+// notes' rules of thumb.
 //
 // Parameters are those of the model's own registry, made without storage, so that every mechanism
 // counts as it is. Units: bytes, floating-point operations (a multiplication and an addition are

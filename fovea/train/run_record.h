@@ -1,4 +1,4 @@
-// What a run writes down while it lives: metrics.jsonl and TensorBoard files.
+// Writes the record of a run: metrics.jsonl and TensorBoard files.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// The inside of the trainer: what a run holds. Private to fovea/train.
+// Internals of the trainer: the state of a run. Private to fovea/train.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -51,7 +51,7 @@ def complaints(events: list[dict], address_of_site: str) -> list[str]:
         if event["method"] == "Runtime.exceptionThrown":
             found.append(str(params["exceptionDetails"]))
         elif event["method"] == "Log.entryAdded" and params["entry"]["level"] == "error":
-            found.append(params["entry"]["text"])
+            found.append(f"{params['entry']['text']} {params['entry'].get('url', '')}".rstrip())
         elif event["method"] == "Network.requestWillBeSent":
             address = params["request"]["url"]
             if not address.startswith((address_of_site, "data:", "blob:")):

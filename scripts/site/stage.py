@@ -91,13 +91,19 @@ class Site:
             keep = f"#{anchor}" if anchor and target.endswith(".md") else ""
             return f"{match[1]}{led}{keep}{match[3]}"
 
-        lines, code = [], False
+        # Prose as a whole, for a link may go over two lines; code as it is.
+        parts, prose, code = [], [], False
         for line in (ROOT / name).read_text().splitlines():
             if FENCE.match(line):
                 code = not code
                 line = re.sub(r"```(\w+) \w+$", r"```\1", line)  # ```yaml recipe: for our own check
-            lines.append(line if code else LINK.sub(lead, line))
-        self.write(place, "\n".join(lines) + "\n")
+            elif not code:
+                prose.append(line)
+                continue
+            parts += [LINK.sub(lead, "\n".join(prose)), line] if prose else [line]
+            prose = []
+        parts.append(LINK.sub(lead, "\n".join(prose)))
+        self.write(place, "\n".join(parts) + "\n")
 
     def menu(self, api: bool) -> list:
         sections: list = [{"Fovea": "index.md"}, {"All pages": "docs/README.md"}]

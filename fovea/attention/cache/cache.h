@@ -1,8 +1,8 @@
-// The cache of one layer: named streams of rows with append, truncate, fork and save (seam 3 of the
-// design), of a batch whose sequences have lengths of their own.
+// The cache of one layer: named streams of rows that can be appended to, cut, copied and saved. The
+// sequences of a batch may have different lengths.
 //
-// What is made from the rows lies beside it: attention over them (cached_attention.h), keys sorted
-// by group (sorted_copy.h), the keys of one token (token_keys.h).
+// Files beside this one use the rows: attention over them (cached_attention.h), keys sorted by
+// group (sorted_copy.h), the keys of one token (token_keys.h).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

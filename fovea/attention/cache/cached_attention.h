@@ -1,4 +1,4 @@
-// Attention of the next tokens with everything in a cache, and their temperature.
+// Attention of the next tokens over a cache, and the learned temperature of these tokens.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

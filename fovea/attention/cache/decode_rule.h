@@ -1,4 +1,5 @@
-// The rule of one layer for callers that give cached keys to the decoding kernels themselves.
+// The attention rule of one layer, for callers that run the decoding kernels on cached keys
+// themselves.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -15,9 +16,10 @@
 
 namespace fovea {
 
-/// Why a query with its keys and values is not all that attention of a layer needs, or where its
-/// cache is more than one run of rows. Nothing for temperature, soft-cap, position bias, window
-/// without sinks, sink logit, hard Focus (token_keys.h) without mask and position bias.
+/// Reason why the decoding kernels cannot run this layer: its attention needs more than a query
+/// with keys and values, or its cache is more than one run of rows. Empty for temperature,
+/// soft-cap, position bias, window without sinks, sink logit, and for hard Focus (token_keys.h)
+/// without mask and position bias.
 std::optional<std::string> why_not_decode_rule(const AttentionSpec& spec);
 
 /// The position bias of `spec` in the kernels' form, shared by all layers with that bias.

@@ -1,8 +1,8 @@
-// Hash tables over the sampled keys of a prompt, for decoding MagicPIG (spec 4.5): made once, read
-// by every later token.
+// Hash tables over the sampled keys of a prompt, for decoding MagicPIG (spec 4.5): made once and
+// read by every later token.
 //
 // Keys are centred by the mean of the region and hashed by signs; a table holds the region's keys
-// sorted by hash. A query looks its own hashes up, one a table, and reads the keys that it meets in
+// sorted by hash. A query looks up its own hashes, one a table, and reads the keys that it finds in
 // two tables or more. Immutable, so copies share it.
 //
 // SPDX-FileCopyrightText: The Fovea authors

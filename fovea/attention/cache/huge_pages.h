@@ -1,5 +1,5 @@
-// Memory on huge pages for what decoding reads from end to end at every token: with small pages a
-// third of that time goes into finding them.
+// Memory on huge pages, for data that decoding reads from end to end at every token: with small
+// pages, address translation takes much of that time.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,6 +1,6 @@
-// What selectors read beside keys and values of a cache (mechanisms/selector.h): streams of keys by
-// component, running sums of values and the prompt's length; hash tables, which are made from
-// streams and made again where a cache was shortened.
+// Data that selectors read beside a cache's keys and values (mechanisms/selector.h): streams of
+// keys by component, running sums of values, the prompt's length, and hash tables. The tables are
+// made from streams, and made again after a cache was shortened.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

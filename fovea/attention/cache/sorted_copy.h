@@ -1,4 +1,4 @@
-// When a cache's keys are worth sorting by group, and the copy that is (sorted_keys.h).
+// A copy of a cache's keys sorted by group (sorted_keys.h), and the rule for when it is made.
 //
 // A long text that is written token by token with hard Focus gets the copy; it follows its cache.
 //

@@ -2,9 +2,9 @@
 //
 // A copy of the cache's keys and values in pages that belong to one set of groups each, head by
 // head, and a ring of the latest ones in the order of the text. A query reads the pages of the sets
-// that its own meets up to the window, the ring, and by their number the sinks; no membership of
-// another key is looked at. The copy follows its cache: append what is new, truncate, clone. It is
-// not saved: it can be made again at any time.
+// that meet its own, up to the window; then the ring; then the sinks, by their index. It compares
+// no other memberships. The copy follows its cache (append, truncate, clone). It is not saved: it
+// can be made again at any time.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

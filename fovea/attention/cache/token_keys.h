@@ -1,5 +1,5 @@
 // The keys of one token of hard Focus, for a caller that decodes without attention()
-// (kernels/common/ decoder.h): rows of a cache to write, groups to remember, and what the token
+// (kernels/common/decoder.h): rows of a cache to write, groups to remember, and keys that the token
 // reads (spec 11.5).
 //
 // SPDX-FileCopyrightText: The Fovea authors

@@ -1,4 +1,4 @@
-// A given block-sparse rule: which blocks of keys the queries of a block see.
+// A given block-sparse rule: the blocks of keys that the queries of a block see.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,5 @@
 // Focus: learned groups of tokens decide which distant pairs attend (the Focus paper; spec 11, U-1
-// ... U-26). Groups of tokens here, gates on pairs below; where b comes from is sinkhorn.h.
+// ... U-26). First groups of tokens, then gates on pairs; sinkhorn.h computes b.
 //
 //   z_i = W_g (h_i - mean) scale,  S_ik = z_i.c_k,  g_i = softmax_k(S_ik / tau + b_k)
 //   a_ij = g_i.g_j;  distant logits become s + ln(a_ij + epsilon) (`log`), or -inf where the top_k

@@ -1,4 +1,4 @@
-// KV shifting: a key and a value that know the token before (Xu et al. 2024, "KV Shifting
+// KV shifting: keys and values mixed with those of the token before (Xu et al. 2024, "KV Shifting
 // Attention").
 //
 //   k'_i = a1 k_i + a2 k_{i-1}      v'_i = b1 v_i + b2 v_{i-1}

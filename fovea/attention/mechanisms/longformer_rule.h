@@ -1,6 +1,5 @@
-// What Longformer's keys mean for a call: which pairs it allows, which rows are global, what its
-// cache keeps, and the mask rule that says the same where there is one (internal to attention/;
-// spec 4.1).
+// Longformer's settings applied to a call: allowed pairs, global rows, rows that the cache keeps,
+// and the equal mask rule where there is one (internal to attention/; spec 4.1).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

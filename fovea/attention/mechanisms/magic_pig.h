@@ -1,5 +1,5 @@
-// MagicPIG: a query samples keys by locality-sensitive hashing and weighs them by how likely they
-// were (spec 4.5; Chen et al. 2024).
+// MagicPIG: a query samples keys by locality-sensitive hashing and divides each weight by the
+// chance of the key's choice (spec 4.5; Chen et al. 2024).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

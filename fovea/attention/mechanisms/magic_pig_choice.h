@@ -1,5 +1,5 @@
-// How MagicPIG samples keys: signed random projections and the chance of two collisions (spec 4.5;
-// internal to attention/).
+// MagicPIG's sampling of keys: signed random projections, and the chance of two collisions (spec
+// 4.5; internal to attention/).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,6 +1,6 @@
-// Mechanism: everything that a setting of AttentionSpec tells the rest of attention/ about itself,
-// as one value. spec, checks, stages, tensors, cache streams and the table of combinations are made
-// from the list of mechanisms.
+// Mechanism: everything that attention/ needs to know about one setting of AttentionSpec, as one
+// value. Spec, checks, stages, tensors, cache streams and the table of combinations are made from
+// the list of mechanisms.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -4,8 +4,8 @@
 // For every query row and head a selector says which keys are read, with log-weights, and the share
 // alpha of the result that they make up; the mean of all allowed values makes up the rest:
 //   out_i = alpha_i sum_j P_ij v_j + (1 - alpha_i) mean_j v_j,   P over the chosen keys alone
-// Each row chooses by itself among the keys that it may see, so what comes later changes nothing.
-// The choice is constant for the gradient; log-weights and alpha have one.
+// Each row chooses by itself among the keys that it may see, so later tokens change nothing. The
+// choice is constant for the gradient; log-weights and alpha have one.
 //
 // Shapes: b batch, h query heads, g key heads, t queries, s keys, d key width.
 //

@@ -3,8 +3,8 @@
 //   b_k <- -LSE_i(S_ik / tau + a_i),  a_i <- -LSE_k(S_ik / tau + b_k),  from a = 0, N rounds
 //   Q_ik = softmax_k(S_ik / tau + b_k)
 //
-// K numbers carry everything that tokens know of each other. `sequence` and `batch`
-// potentials see later tokens (U-4); those of `ema` and `chunk` do not.
+// These K numbers are all that tokens know of each other. `sequence` and `batch` potentials see
+// later tokens (U-4); those of `ema` and `chunk` do not.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// SparQ: a query reads the keys that look best by its largest components, and the mean value stands
+// SparQ: a query chooses the keys that it reads by its largest components; the mean value stands
 // for the rest (spec 4.4; Ribar et al. 2023).
 //
 // SPDX-FileCopyrightText: The Fovea authors

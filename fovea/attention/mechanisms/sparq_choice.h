@@ -1,4 +1,4 @@
-// How SparQ's queries look at keys: by their largest components (spec 4.4; internal to attention/).
+// SparQ's choice of keys by the largest components of a query (spec 4.4; internal to attention/).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

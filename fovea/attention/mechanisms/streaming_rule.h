@@ -1,5 +1,5 @@
-// What StreamingLLM's keys mean for a call: which pairs it allows, and from where a query reads
-// start keys (internal to attention/; spec 4.6).
+// StreamingLLM's settings applied to a call: allowed pairs, and the position from which a query
+// reads start keys (internal to attention/; spec 4.6).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

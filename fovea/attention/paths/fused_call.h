@@ -1,5 +1,5 @@
-// From a call's tensors to the arguments of the kernels, and back: what the paths of our kernels
-// share (internal to attention/).
+// Converts the tensors of a call to kernel arguments and back, for all paths of our kernels
+// (internal to attention/).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

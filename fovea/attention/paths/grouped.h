@@ -1,5 +1,5 @@
-// Plans of the grouped kernels from memberships and places, and calls by them (internal to
-// attention/; spec 11.5).
+// Makes the plans of the grouped kernels from memberships and places, and runs calls by them
+// (internal to attention/; spec 11.5).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

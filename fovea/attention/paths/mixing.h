@@ -1,4 +1,5 @@
-// The path of the mixing kernels: stages that join queries, keys or heads (internal to attention/).
+// The path of the mixing kernels, for stages that join queries, keys or heads (internal to
+// attention/).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Rotary positions, half-split inside (seam 8 of the design; spec 6.1).
+// Rotary positions, half-split inside (spec 6.1).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

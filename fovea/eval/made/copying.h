@@ -1,5 +1,5 @@
-// Copying and induction: which word stood behind this one? Log-likelihood of ten words of the text,
-// so that a small model has a floor of 10 %.
+// Copying and induction: the word that stood after a given one. Scored by the log-likelihood of ten
+// words of the text, so guessing scores 10 %.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -2,7 +2,7 @@
 // multi-value and multi-query.
 //
 // A needle is a sentence "One of the special magic {type} for {key} is: {value}." In a haystack the
-// keys are all different, and so are the values: what is asked has one answer.
+// keys are all different, and so are the values: every question has one answer.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

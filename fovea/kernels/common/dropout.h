@@ -1,5 +1,5 @@
 // Counter-based dropout: whether an entry is kept is a pure function of (seed, layer, head, i, j),
-// so that the reference, fused kernels and any tiling drop the same entries (seam 6 of the design).
+// so the reference, fused kernels and any tiling drop the same entries.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,5 @@
-// Predicted costs of plans, in scores a query and head (internal to the plans): the chooser takes
-// the least.
+// Predicted costs of plans, in scores a query and head, from which the cheapest is chosen (internal
+// to the plans).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Building the far pairs of a plan, and the sets of groups that occur (internal to the plans).
+// Builds the far pairs of a plan, and lists the sets of groups that occur (internal to the plans).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

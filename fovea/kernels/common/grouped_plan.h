@@ -12,8 +12,8 @@
 //   groups        far pairs group by group; a pair counts in its lowest common group alone; near
 //                 pairs as above
 //   dense         any two sets of the batch meet: plain attention
-// Sinks count as members of every group. A far query stands `window` before its own position, so
-// that "not later" is the whole test of a far pair and the parts are disjoint.
+// Sinks count as members of every group. A far query stands `window` before its own position, so a
+// far pair needs only the test "not later", and the parts are disjoint.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

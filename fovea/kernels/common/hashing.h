@@ -1,4 +1,4 @@
-// Keys that hash tables find, as kernels read them (MagicPIG, spec 4.5).
+// Hash tables over keys, in the form that kernels read (MagicPIG, spec 4.5).
 //
 // A key's hash in one table is `bits` signs of products with Gaussian directions. A table holds the
 // keys of a region ordered by bucket, which are the leading bits of their hash.

@@ -1,8 +1,9 @@
-// Plans of given lists: queries see keys of the lists that theirs is paired with, nothing else.
+// Plans of given lists: queries see the keys of the lists that are paired with their own, and no
+// others.
 //
-// What groups of tokens are to hard Focus, lists are to any other rule that depends on blocks of
-// tokens: clusters (routing, spec 4.3) and block-sparse rules. The plan is the far half of a
-// grouped plan (grouped_plan.h) and runs on the same kernels; there is no near half.
+// Hard Focus has groups of tokens; lists serve other rules on sets of tokens: clusters (routing,
+// spec 4.3) and block-sparse rules. The plan is the far half of a grouped plan (grouped_plan.h) and
+// runs on the same kernels; there is no near half.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Which keys a query may see, as a rule instead of a tensor (seam 4 of the design).
+// The keys that a query may see, as a rule instead of a tensor.
 //
 // A token is known by its document and its position in that document; the whole relation depends on
 // these two alone, so packed batches, evicted caches and single sequences all use the same rule.

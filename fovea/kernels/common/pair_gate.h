@@ -1,5 +1,5 @@
-// PairGate: how Focus softly gates the pairs of one attention call (spec 11.2), as the attention
-// kernels take it.
+// PairGate: the soft gate of Focus on the pairs of one attention call, in the form of the attention
+// kernels (spec 11.2).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -2,8 +2,8 @@
 //
 // Tile ranges in both directions say which tiles are visited; for partial tiles, the relation
 // `allowed()` (mask_rule.h) is rewritten as comparisons of a few integers per token, so that
-// kernels evaluate it in vectors and memory stays linear in the sequence. Sources: spec
-// 0.1, 4.7, 7.5, 9.10.
+// kernels evaluate it in vectors and memory stays linear in the sequence. Sources: spec 0.1, 4.7,
+// 7.5 and 9.10.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// How the matrices of linear layers are stored for inference: plain numbers, or packed in blocks.
+// Formats of the matrices of linear layers for inference: plain numbers, or packed in blocks.
 //
 // A block is 32 inputs of one output: small whole numbers q with float16 scales d (and m), the
 // numbers of ggml's formats of the same names:

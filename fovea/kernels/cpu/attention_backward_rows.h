@@ -1,4 +1,4 @@
-// What the backward pass does row by row, before its blocks and after them.
+// Row-wise steps of the backward pass, before and after its blocks of keys.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,12 +1,13 @@
 // Decoding: a few rows of queries against keys and values that are read once, where they lie.
 //
-//   per 64 keys:   x = q.K^T (kLanes keys at a time) -> logit, range -> m = max(m, x), P = 2^(x -
-//   m)
-//                  O = O 2^(old m - m) + P V
+// clang-format off
+//   per 64 keys:   x = q.K^T (kLanes keys at a time) -> logit, range
+//                  m = max(m, x),  P = 2^(x - m),  O = O 2^(old m - m) + P V
+// clang-format on
 //
-// Packing would read and write what is read here only once, so time is that of reading memory. The
-// keys of a sequence are cut into chunks of equal length, whatever the number of threads or the
-// batch; finish_decode_row() joins their parts in order.
+// Keys and values are read once and not packed, so the time is that of reading memory. The keys of
+// a sequence are cut into chunks of equal length, whatever the number of threads or the batch;
+// finish_decode_row() joins their parts in order.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

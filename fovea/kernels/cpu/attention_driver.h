@@ -1,5 +1,5 @@
-// What forward and backward drivers share: the table in force, packed sizes, checks (internal to
-// kernels/cpu).
+// Shared parts of the forward and backward drivers: the table in force, packed sizes, checks
+// (internal to kernels/cpu).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// Which pairs of a forward tile are seen: judged by the tile's ends, or pair by pair.
+// Finds the pairs of a forward tile that are seen: by the tile's ends, or pair by pair.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,5 @@
-// What the driver (attention.cpp) asks of one instruction set: plain structs and function pointers
-// (internal to kernels/cpu).
+// The kernels of one instruction set as the driver (attention.cpp) calls them: plain structs and
+// function pointers (internal to kernels/cpu).
 //
 // No inline functions and no containers here: sources compiled with wide instructions include it.
 //

@@ -1,5 +1,5 @@
-// What happens to one tile of scores besides products: mask, soft-cap, bias, dropout. Shared by
-// forward (a row is a query, lanes are keys) and backward (a row is a key, lanes are queries).
+// Element-wise steps on one tile of scores: mask, soft-cap, bias, dropout. Shared by forward (a row
+// is a query, lanes are keys) and backward (a row is a key, lanes are queries).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

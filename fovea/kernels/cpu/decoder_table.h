@@ -1,4 +1,5 @@
-// What decoder.cpp asks of one instruction set: function pointers (internal to kernels/cpu).
+// The kernels of one instruction set as decoder.cpp calls them: function pointers (internal to
+// kernels/cpu).
 //
 // No inline functions and no containers here: sources compiled with wide instructions include it.
 //

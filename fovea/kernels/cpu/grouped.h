@@ -2,11 +2,12 @@
 // forward and backward, on raw pointers (spec 11.5).
 //
 // A plan is a list of tiles for the pointwise kernels (attention.h) over keys in one or two orders:
+// clang-format off
 //   far pass   queries and keys of a class (or group) in blocks; a row writes its state
 //              (O, reference, sum)
-//   near pass  queries and keys in the tokens' order; a row begins with the merged states of its
-//   far
-//              passes, so nothing is merged afterwards
+//   near pass  queries and keys in the tokens' order; a row begins with the merged states of
+//              its far passes, so nothing is merged afterwards
+// clang-format on
 // Backward runs the same tiles with P from the whole row's lse and D from its output; the sums
 // of the passes are added in a fixed order. Memory beyond inputs and outputs is linear in the
 // tokens, results are the same bits for any number of threads and any neighbours in the batch.

@@ -1,4 +1,4 @@
-// What the drivers of grouped attention share (internal to kernels/cpu).
+// Shared parts of the drivers of grouped attention (internal to kernels/cpu).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

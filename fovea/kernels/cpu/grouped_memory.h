@@ -1,5 +1,5 @@
-// Memory of the backward pass of grouped attention: what a key head holds for all its partitions,
-// what a thread holds for one (internal to kernels/cpu).
+// Memory of the backward pass of grouped attention: that of a key head for all its partitions, that
+// of a thread for one (internal to kernels/cpu).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

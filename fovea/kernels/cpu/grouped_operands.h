@@ -1,4 +1,4 @@
-// What the backward pass of grouped attention reads: packed keys and queries in the tokens' order
+// Operands of the backward pass of grouped attention: packed keys and queries in the tokens' order
 // or in that of a far pass's slots, and numbers of rows (internal to kernels/cpu).
 //
 // SPDX-FileCopyrightText: The Fovea authors

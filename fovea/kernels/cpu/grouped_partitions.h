@@ -1,4 +1,4 @@
-// How the backward pass of grouped attention is cut into partitions (internal to kernels/cpu).
+// Partitions of the backward pass of grouped attention (internal to kernels/cpu).
 //
 // A partition is a set of key blocks with dQ sums of its own for the queries that they reach.
 // Partitions depend on the plan alone, so results do not depend on threads.

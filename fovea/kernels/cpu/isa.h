@@ -1,4 +1,4 @@
-// Which instruction set our kernels use: found, or forced by FOVEA_ISA.
+// The instruction set of our kernels: detected, or forced by FOVEA_ISA.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,15 +1,15 @@
 // NaN and infinity stay with the rows that see them (internal to kernels/cpu).
 //
-// A tile multiplies weights of 0 with whatever lies in it, and 0 times NaN is NaN. Kernels tell
-// whether a result is not finite; then a call is repeated without the tokens that are not, and
+// A tile multiplies weights of 0 with whatever lies in it, and 0 times NaN is NaN. Kernels report
+// results that are not finite. Then a call is repeated without the tokens that are not finite, and
 // results that depend on one of them become NaN:
 //
 //   forward   a row that sees such a key or value: out, lse, statistics
 //   backward  such a row (its q, dout, numbers), or one that sees such a key: dq; every key that
 //             one of these rows sees: dk, dv; sums over rows: NaN
 //
-// All other results are the same bits as with any finite numbers there. Who sees whom is asked of
-// the kernels themselves: queries and keys of zeros weigh all seen keys alike.
+// All other results are the same bits as with any finite numbers there. The kernels themselves find
+// the seen pairs: queries and keys of zeros weigh all seen keys alike.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

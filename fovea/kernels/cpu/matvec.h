@@ -1,5 +1,6 @@
 // Products of a few rows with a weight matrix, as decoding one token makes them: bounded by the
-// time to read the weights, so each is read once and nothing else of its size is touched.
+// time to read the weights, so each weight is read once, and nothing else of that size is read or
+// written.
 //
 // Parallel over outputs by OpenMP; every output is summed by one thread in a fixed order, so
 // results have the same bits for any number of threads and any number of rows. The instruction set

@@ -5,9 +5,9 @@
 // number of threads and any neighbours in the batch. Threads: OpenMP. Which instruction set runs:
 // isa.h. Denormal numbers count as zero inside.
 //
-// Shared by forward and backward: mixing_seen.h (which pairs are seen, as bits), mixing_strip.h
-// (grid, steps, lags), mixing_convolution.h and mixing_heads.h (the two products in registers),
-// mixing_table.h (what a driver asks of an instruction set).
+// Shared by forward and backward: mixing_seen.h (the pairs that are seen, as bits), mixing_plan.h
+// (strips and their steps), mixing_convolution.h and mixing_heads.h (the two products in
+// registers), mixing_table.h (sizes, and the kernels of an instruction set).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -5,7 +5,7 @@
 //   pass A   s0 = q.k -> s1 -> s2 -> P | -> P1 -> P3,  dP3 = dO.v,  dV += P3^T dO | -> dP1 -> dP, D
 //   pass B   ds2 = P (dP - D) -> ds1 | -> ds0,  dQ += ds0 K,  dK += ds0^T Q
 //
-// `|`: a convolution needs the keys of the next step, so what follows it runs one step behind. A
+// `|`: a convolution needs the keys of the next step, so the stages after it run one step behind. A
 // convolution turned round is the same product with the kernel reversed and the rows at and after
 // the result. Between the passes s0, s1, P and dP of the strip are kept.
 //

@@ -1,4 +1,4 @@
-// What forward and backward drivers of the mixing kernels share (internal to kernels/cpu).
+// Shared parts of the forward and backward drivers of the mixing kernels (internal to kernels/cpu).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

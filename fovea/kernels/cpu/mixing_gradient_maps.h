@@ -1,4 +1,4 @@
-// What one thread of the backward mixing kernels works in: the maps of a strip and its rows.
+// Memory of one thread of the backward mixing kernels: the maps of a strip and its rows.
 //
 // A map is [step][head][row][key]: all rows of a step's keys lie together, so that a product reads
 // whole cache lines of neighbouring rows. Maps that a convolution reads are windows: each step

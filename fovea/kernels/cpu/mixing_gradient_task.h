@@ -1,10 +1,9 @@
-// What the driver of the backward mixing kernels asks of one instruction set: some strips of one
+// The backward mixing kernels of one instruction set as their driver calls them: some strips of one
 // bundle of heads (internal to kernels/cpu).
 //
-// A strip owns kGradientRows rows of dO. What its dO adds to every gradient depends on nothing of
-// other strips but their inputs, because all gradients are linear in dO: the strip computes logits
-// and weights of its own rows and of the `earlier` rows before them again, and adds to the
-// gradients of all these rows.
+// A strip owns kGradientRows rows of dO. All gradients are linear in dO, so the contribution of its
+// dO needs only the inputs of other strips. The strip computes logits and weights of its own rows
+// and of the `earlier` rows before them again, and adds to the gradients of all these rows.
 //
 //   frame of a strip    row 0 ...            earlier_before ...     earlier ...  frame
 //   logits, dq, dk      |---------------------------------------------------------|

@@ -1,4 +1,4 @@
-// Which pairs of a strip are seen, as one word of bits a row and step: all heads share them.
+// The pairs of a strip that are seen, as one word of bits a row and step, shared by all heads.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

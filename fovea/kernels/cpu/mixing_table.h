@@ -1,4 +1,4 @@
-// What the driver of the mixing kernels asks of one instruction set: plain structs and function
+// The mixing kernels of one instruction set as their driver calls them: plain structs and function
 // pointers (internal to kernels/cpu).
 //
 // No inline functions and no containers here: sources compiled with wide instructions include it.

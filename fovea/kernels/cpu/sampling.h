@@ -8,7 +8,7 @@
 //
 // In a text every row has a centre of its own, and its hashes are compared pair by pair.
 //
-// What a head reads lies all over memory: buckets, keys and values are fetched ahead of their use.
+// The reads of a head are scattered over memory, so buckets, keys and values are prefetched.
 // Results are the same bits for any number of threads (OpenMP).
 //
 // SPDX-FileCopyrightText: The Fovea authors

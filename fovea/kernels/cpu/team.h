@@ -2,8 +2,8 @@
 //
 // Threads are OpenMP's, the same that libtorch uses. Under the thread sanitizer they are
 // std::thread: GCC's OpenMP library is not instrumented, so the sanitizer sees none of its barriers
-// and reports every loop. What the sanitizer then checks is ours: which thread touches what between
-// barriers.
+// and reports every loop. It then checks our part: the memory that each thread reads and writes
+// between barriers.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,5 @@
-// Focus inside the decoder: the parameters and state of one layer's groups, and what a forward pass
-// tells about them (spec 11, 11.3, 11.7).
+// Focus inside the decoder: the parameters and state of one layer's groups, and the telemetry of a
+// forward pass (spec 11, 11.3, 11.7).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,4 @@
-// What a template may use up while it renders, and the error of a construct before its place is
-// known.
+// The limits of a template's rendering, and the error of a construct before its place is known.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

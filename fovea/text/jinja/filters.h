@@ -1,4 +1,4 @@
-// How the files that implement filters share one table.
+// The one table of filters, which several files fill.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// The tokens of a template, read one after the other.
+// Reads the tokens of a template one after the other.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

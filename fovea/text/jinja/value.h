@@ -1,4 +1,4 @@
-// Values of templates: what Python objects are to a Jinja template, as far as chat templates need.
+// Values of templates: Python objects, as far as chat templates need them.
 //
 // Values are shared and immutable, except namespaces, loops and iterators. Containers know how deep
 // they nest and are refused beyond kDeepestValue, so functions may recurse through them.
