@@ -227,7 +227,7 @@ AttentionResult apply(const AttentionCall& given, c10::intrusive_ptr<FusedCall> 
     const at::Tensor means = outputs[2].mean(at::IntArrayRef{0, 2});
     result.stats = {means.select(1, 0), means.select(1, 1), means.select(1, 2)};
   }
-  result.path.isa = kernel_isa(given.q.scalar_type());
+  result.path.isa = kernel_isa(x.q.scalar_type());
   return result;
 }
 

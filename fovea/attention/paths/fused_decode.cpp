@@ -98,7 +98,7 @@ AttentionResult run_fused_decode(const AttentionCall& given, int64_t keys,
     run_fused_decode<T>(*call, x, sizes, rows, keys_seen, out, result.lse_bht);
   });
   result.out_bhte = out.to(q.scalar_type());
-  result.path.isa = kernel_isa(q.scalar_type());
+  result.path.isa = kernel_isa(x.q.scalar_type());
   return result;
 }
 
