@@ -35,11 +35,11 @@ struct MultiTokenSettings {
 /// they learn (spec 11; the paper's Table 8).
 struct FocusSettings {
   std::vector<int64_t> layers;  ///< from 0; empty = all
-  bool windowed_layers =
-      false;                ///< also where mask.window restricts: both must allow a pair (U-22)
+  /// Also where mask.window restricts: both must allow a pair (U-22).
+  bool windowed_layers = false;
   bool standardise = true;  ///< the input gets mean 0 and size 1 from calibration (U-24)
-  double final_strength =
-      0.0;  ///< > 0: lambda of `logsig` moves from strength to this over a run, unlearned (11.2)
+  /// > 0: lambda of `logsig` moves from strength to this over a run, unlearned (11.2).
+  double final_strength = 0.0;
   double ema_decay = 0.0;       ///< of the potentials; 0 = 1 - 1/max(5, steps/30), at most 0.99
   bool stop_gradient = false;   ///< no gradient from the gate into the residual stream
   double entropy_weight = 0.0;  ///< of the mean entropy of g, added to the loss
@@ -95,8 +95,8 @@ struct AttentionSettings {
   /// What the layers share. Sizes and depth are the model's; `mask` holds outside of `full`, Focus,
   /// routing and convolutions in their layers; `differential` brings its head_output.
   AttentionSpec spec;
-  std::vector<double>
-      temperature_per_layer;  ///< constant t of each layer; empty = temperature.value everywhere
+  /// Constant t of each layer; empty = temperature.value everywhere.
+  std::vector<double> temperature_per_layer;
   MultiTokenSettings multi_token;
   FocusSettings focus;
   RoutingSettings routing;
@@ -115,10 +115,11 @@ struct ModelConfig {
   int64_t layers = 4;
   int64_t width = 256;
   int64_t heads = 4;
-  int64_t kv_heads = 0;   ///< 0 = heads
-  int64_t head_dim = 0;   ///< 0 = width / heads
-  int64_t ffn_width = 0;  ///< 0 = nearest multiple to 8/3 width with a gate, to 4 width without:
-                          ///< the same number of parameters
+  int64_t kv_heads = 0;  ///< 0 = heads
+  int64_t head_dim = 0;  ///< 0 = width / heads
+  /// 0 = nearest multiple to 8/3 width with a gate, to 4 width without: the same number of
+  /// parameters.
+  int64_t ffn_width = 0;
   int64_t ffn_multiple = 64;  ///< of the width that 0 stands for
   FeedForward feed_forward = FeedForward::swiglu;
   int64_t context = 256;  ///< trained length in tokens
@@ -129,8 +130,8 @@ struct ModelConfig {
   double norm_eps = 1e-5;
   BiasKeys biases;
   double dropout = 0.0;  ///< on embeddings and on what each block adds
-  double query_init =
-      1.0;  ///< multiplies the start of W_q, or of the q gain with qk_norm (F-5's fair control)
+  /// Multiplies the start of W_q, or of the q gain with qk_norm (F-5's fair control).
+  double query_init = 1.0;
   InitSpec init;
   double embedding_scale = 1.0;  ///< multiplies embeddings; 0 = sqrt(width) (Gemma)
   double logit_scale = 1.0;      ///< multiplies the head's output

@@ -112,7 +112,8 @@ struct HeadCase {
 class SplitHeadsOf : public ::testing::TestWithParam<HeadCase> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, SplitHeadsOf,
                          ::testing::Values(HeadCase{4, 4, 8, 0, true}, HeadCase{4, 2, 16, 0, false},
-                                         HeadCase{3, 1, 10, 4, true}, HeadCase{1, 1, 2, 2, false}));
+                                           HeadCase{3, 1, 10, 4, true},
+                                           HeadCase{1, 1, 2, 2, false}));
 
 TEST_P(SplitHeadsOf, EqualsNormThenRopeOfEachHead) {
   const HeadCase c = GetParam();
