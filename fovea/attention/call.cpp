@@ -10,7 +10,6 @@
 
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/mechanism.h"
-#include "fovea/attention/mechanisms/selector.h"
 #include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 
@@ -67,14 +66,6 @@ void check_places(const AttentionCall& call) {
 
 at::Tensor readable_rows(const at::Tensor& x) {
   return x.defined() && !x.is_meta() ? x.cpu().contiguous() : at::Tensor();
-}
-
-KeyRule AttentionCall::key_rule() const {
-  if (spec.focus.gate == FocusSpec::Gate::hard) return KeyRule::groups;
-  if (spec.performer.active()) return KeyRule::sums;
-  if (spec.longformer.active() || spec.streaming.active()) return KeyRule::parts;
-  if (has_selector(spec)) return KeyRule::selected;
-  return spec.routing.active() || spec.blocks.active() ? KeyRule::lists : KeyRule::mask;
 }
 
 bool AttentionCall::wants_gradient() const {

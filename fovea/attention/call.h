@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fovea/attention/attention.h"
+#include "fovea/attention/key_rule.h"
 
 namespace fovea {
 
@@ -25,11 +26,6 @@ struct CallShape {
 
   bool operator==(const CallShape&) const = default;
 };
-
-/// How a call says which distant keys a query sees: by the mask alone, by groups of tokens (hard
-/// Focus), by lists of tokens (routing, given blocks), in parts that one softmax joins (Longformer,
-/// StreamingLLM), by each query itself (selectors); or that it sees their sums (Performer).
-enum class KeyRule { mask, groups, lists, parts, selected, sums };
 
 class HashTables;  // cache/hash_tables.h
 
@@ -76,7 +72,7 @@ struct AttentionCall {
   mutable MadeOnce made = {};
 
   CallShape shape() const { return {q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()}; }
-  KeyRule key_rule() const;
+  KeyRule key_rule() const { return fovea::key_rule(spec); }
   /// Dropout acts in this call.
   bool drops_weights() const { return spec.dropout > 0.0 && context.training; }
   /// Some input has a gradient that is recorded.

@@ -21,6 +21,11 @@
 
 namespace fovea {
 
+// The settings of a model around those of a mechanism. Each has
+//   describe  its keys, beside those of the mechanism;
+//   check     ConfigError for values that this model or the mechanism's keys do not allow;
+//   apply     the mechanism in one layer: neutral where the layer does not have it.
+
 /// Multi-Token Attention of a model: the layers that have the convolutions, their start.
 struct MultiTokenSettings {
   std::vector<int64_t> layers;  ///< from 0; empty = all
@@ -28,6 +33,8 @@ struct MultiTokenSettings {
   double init_value = 0.0;  ///< of `constant` and `uniform`; 0 = 0.3 and 1 (3.5)
 
   void describe(FieldVisitor& v);
+  void check(const MultiTokenSpec& rule, int64_t model_layers) const;
+  void apply(int64_t layer, AttentionSpec& spec) const;
   bool operator==(const MultiTokenSettings&) const = default;
 };
 
@@ -49,6 +56,7 @@ struct FocusSettings {
 
   void describe(FieldVisitor& v);
   void check(const FocusSpec& groups, int64_t model_layers) const;
+  void apply(int64_t layer, AttentionSpec& spec) const;
   bool operator==(const FocusSettings&) const = default;
 };
 
@@ -59,6 +67,7 @@ struct RoutingSettings {
 
   void describe(FieldVisitor& v);
   void check(const RoutingSpec& rule, int64_t model_layers) const;
+  void apply(int64_t layer, AttentionSpec& spec) const;
   bool operator==(const RoutingSettings&) const = default;
 };
 
@@ -69,6 +78,7 @@ struct LongformerSettings {
 
   void describe(FieldVisitor& v);
   void check(const LongformerSpec& rule, int64_t model_layers) const;
+  void apply(int64_t layer, AttentionSpec& spec) const;
   bool operator==(const LongformerSettings&) const = default;
 };
 
@@ -79,6 +89,7 @@ struct PerformerSettings {
 
   void describe(FieldVisitor& v);
   void check(const PerformerSpec& rule, int64_t model_layers) const;
+  void apply(int64_t layer, AttentionSpec& spec) const;
   bool operator==(const PerformerSettings&) const = default;
 };
 
@@ -87,6 +98,8 @@ struct MagicPigSettings {
   int64_t dense_every = 16;  ///< layer 0 and every so many; 0 = none
 
   void describe(FieldVisitor& v);
+  void check(const MagicPigSpec& /*rule*/, int64_t /*model_layers*/) const {}
+  void apply(int64_t layer, AttentionSpec& spec) const;
   bool operator==(const MagicPigSettings&) const = default;
 };
 
@@ -109,6 +122,10 @@ struct AttentionSettings {
   void describe(FieldVisitor& v);
   bool operator==(const AttentionSettings&) const = default;
 };
+
+/// The keys of `attention` that belong to the architecture: the mechanisms that an adapter can hold
+/// are neutral (Mechanism::remove).
+AttentionSettings base_attention(const AttentionSettings& attention);
 
 struct ModelConfig {
   int64_t vocab_size = 0;  ///< 0 = the tokenizer's
