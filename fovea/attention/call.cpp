@@ -68,6 +68,15 @@ at::Tensor readable_rows(const at::Tensor& x) {
   return x.defined() && !x.is_meta() ? x.cpu().contiguous() : at::Tensor();
 }
 
+// A value of `made` lives as long as the call.
+const Places& AttentionCall::places() const {
+  return *made.get([this] { return resolve_places(context, q.size(2), k.size(2), q.device()); });
+}
+
+const std::vector<StageUse>& AttentionCall::stages() const {
+  return *made.get([this] { return stage_uses(spec); });
+}
+
 bool AttentionCall::wants_gradient() const {
   if (!at::GradMode::is_enabled()) return false;
   const auto wants = [](const at::Tensor& x) { return x.defined() && x.requires_grad(); };

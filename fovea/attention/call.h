@@ -28,6 +28,8 @@ struct CallShape {
 };
 
 class HashTables;  // cache/hash_tables.h
+struct Places;     // places.h
+struct StageUse;   // mechanisms/mechanism.h
 
 /// What a cache knows that helps a selector; nothing outside of decoding.
 struct SelectorInputs {
@@ -73,6 +75,11 @@ struct AttentionCall {
 
   CallShape shape() const { return {q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()}; }
   KeyRule key_rule() const { return fovea::key_rule(spec); }
+  /// resolve_places() of this call, on the device of q. Made once, as stages(): both are for calls
+  /// that nobody changes any more.
+  const Places& places() const;
+  /// stage_uses() of `spec`.
+  const std::vector<StageUse>& stages() const;
   /// Dropout acts in this call.
   bool drops_weights() const { return spec.dropout > 0.0 && context.training; }
   /// Some input has a gradient that is recorded.

@@ -180,7 +180,7 @@ FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
 
 std::optional<std::string> why_not_kernels(const AttentionCall& call) {
   const AttentionSpec& spec = call.spec;
-  for (const StageUse& use : stage_uses(spec))
+  for (const StageUse& use : call.stages())
     if (use.why_not_kernels)
       return fmt::format("stage {}: {}", stage_of(use.stage).name, *use.why_not_kernels);
   const at::ScalarType dtype = call.q.scalar_type();

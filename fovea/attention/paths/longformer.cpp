@@ -326,8 +326,7 @@ std::optional<std::string> why_not_longformer(const AttentionCall& call) {
 }
 
 AttentionResult run_longformer(const AttentionCall& call) {
-  const Places places =
-      resolve_places(call.context, call.q.size(2), call.k.size(2), call.q.device());
+  const Places& places = call.places();
   AttentionResult result;
   if (alike(places)) {
     result = run_alike(call, places);
