@@ -71,7 +71,7 @@ class BackwardKeys {
     }
     for (int64_t h = 0; h < b_.head_count; ++h) add_head(b_.heads[h]);
     if constexpr (gated) write_gates();
-    if (b_.dk_sums != nullptr) return leave_sums();
+    if (b_.result == BackwardResult::sums) return leave_sums();
     if (!finite_lanes(dk_, keys_ * b_.key_width.columns) ||
         !finite_lanes(dv_, keys_ * b_.value_width.columns))
       note_not_finite(b_.not_finite);

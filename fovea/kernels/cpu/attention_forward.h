@@ -60,7 +60,7 @@ class ForwardRows {
       pass();
       add_totals();
     }
-    b_.state_out[0] != nullptr ? write_states() : write();
+    b_.result == ForwardResult::states ? write_states() : write();
   }
 
  private:
