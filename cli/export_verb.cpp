@@ -100,7 +100,7 @@ void run(const ExportVerbOptions& options, const Globals& globals) {
   if (bytes <= how.shard_bytes) save.shard_bytes = 0;
   write_folder(out,
                [&](const auto& folder) { save_model(folder, model, *loaded.tokenizer, save); });
-  const std::vector<std::string> beyond = beyond_hugging_face(model.config());
+  const std::vector<std::string> missing = not_in_hugging_face(model.config());
   const nlohmann::ordered_json config = model_config_json(model.config(), *loaded.tokenizer, dtype);
   const auto dtype_name = config["torch_dtype"].get<std::string>();
   if (globals.json) {
@@ -109,23 +109,23 @@ void run(const ExportVerbOptions& options, const Globals& globals) {
                                  {"model_type", config["model_type"]},
                                  {"parameters", model.parameters().count()},
                                  {"dtype", dtype_name},
-                                 {"beyond_hugging_face", beyond}}
+                                 {"not_in_hugging_face", missing}}
               .dump(2) +
           "\n");
     return;
   }
   print(fmt::format("{}: {:.2f}M parameters, {}\n", out.string(),
                     static_cast<double>(model.parameters().count()) / 1e6, dtype_name));
-  if (beyond.empty()) {
+  if (missing.empty()) {
     print(fmt::format("loads anywhere as {}\n", config["architectures"][0].get<std::string>()));
     return;
   }
   const bool temperature =
-      std::ranges::all_of(beyond, [](const auto& k) { return k.find("temperature") != k.npos; }) &&
+      std::ranges::all_of(missing, [](const auto& k) { return k.find("temperature") != k.npos; }) &&
       model.config().attention.spec.temperature.kind == TemperatureSpec::Kind::constant;
   print(
       fmt::format("loads in Fovea only (model_type fovea): Hugging Face's config cannot say {}\n{}",
-                  fmt::join(beyond, ", "),
+                  fmt::join(missing, ", "),
                   temperature                    ? "--fold puts the temperature into the weights\n"
                   : model.config().lora.rank > 0 ? "--merge puts the adapter into the weights; "
                                                    "`fovea adapter export` writes it apart\n"

@@ -26,7 +26,7 @@ PROGRAM = pathlib.Path(os.environ.get("FOVEA_PROGRAM", ROOT / "build/bin/fovea")
 PAGE = ROOT / "docs/support.md"
 BEGIN, END = "<!-- made by make support: begin -->\n", "<!-- end -->\n"
 def fused_decoder(answer: dict | None) -> str:
-    if answer is None or answer["decode"] != "fused decoder":
+    if answer is None or answer["decode"] != "fused_decoder":
         return "no"
     return "around" if "by single operations" in answer.get("decode_reason", "") else "yes"
 

@@ -57,8 +57,9 @@ struct AttentionStats {
 
 struct AttentionResult {
   at::Tensor out_bhte;
-  at::Tensor lse_bht;    ///< float32 (float64 for float64 inputs); includes the sink logit (7.5);
-                         ///< undefined unless requested or free
+  /// Float32 (float64 for float64 inputs); includes the sink logit (7.5); undefined unless
+  /// requested or free.
+  at::Tensor lse_bht;
   AttentionStats stats;  ///< undefined unless requested; the fused kernels fill it as they go
   PathTaken path;
 };

@@ -10,7 +10,6 @@
 
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/mechanism.h"
-#include "fovea/attention/mechanisms/selector.h"
 #include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 
@@ -69,12 +68,13 @@ at::Tensor readable_rows(const at::Tensor& x) {
   return x.defined() && !x.is_meta() ? x.cpu().contiguous() : at::Tensor();
 }
 
-KeyRule AttentionCall::key_rule() const {
-  if (spec.focus.gate == FocusSpec::Gate::hard) return KeyRule::groups;
-  if (spec.performer.active()) return KeyRule::sums;
-  if (spec.longformer.active() || spec.streaming.active()) return KeyRule::parts;
-  if (has_selector(spec)) return KeyRule::selected;
-  return spec.routing.active() || spec.blocks.active() ? KeyRule::lists : KeyRule::mask;
+// A value of `made` lives as long as the call.
+const Places& AttentionCall::places() const {
+  return *made.get([this] { return resolve_places(context, q.size(2), k.size(2), q.device()); });
+}
+
+const std::vector<StageUse>& AttentionCall::stages() const {
+  return *made.get([this] { return stage_uses(spec); });
 }
 
 bool AttentionCall::wants_gradient() const {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fovea/attention/attention.h"
+#include "fovea/attention/key_rule.h"
 
 namespace fovea {
 
@@ -26,12 +27,9 @@ struct CallShape {
   bool operator==(const CallShape&) const = default;
 };
 
-/// How a call says which distant keys a query sees: by the mask alone, by groups of tokens (hard
-/// Focus), by lists of tokens (routing, given blocks), in parts that one softmax joins (Longformer,
-/// StreamingLLM), by each query itself (selectors); or that it sees their sums (Performer).
-enum class KeyRule { mask, groups, lists, parts, selected, sums };
-
 class HashTables;  // cache/hash_tables.h
+struct Places;     // places.h
+struct StageUse;   // mechanisms/mechanism.h
 
 /// What a cache knows that helps a selector; nothing outside of decoding.
 struct SelectorInputs {
@@ -76,7 +74,12 @@ struct AttentionCall {
   mutable MadeOnce made = {};
 
   CallShape shape() const { return {q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()}; }
-  KeyRule key_rule() const;
+  KeyRule key_rule() const { return fovea::key_rule(spec); }
+  /// resolve_places() of this call, on the device of q. Made once, as stages(): both are for calls
+  /// that nobody changes any more.
+  const Places& places() const;
+  /// stage_uses() of `spec`.
+  const std::vector<StageUse>& stages() const;
   /// Dropout acts in this call.
   bool drops_weights() const { return spec.dropout > 0.0 && context.training; }
   /// Some input has a gradient that is recorded.

@@ -12,7 +12,7 @@ namespace fovea {
 
 std::span<const std::string_view> enum_names(PathName) {
   static constexpr std::string_view names[] = {"",          "fused",  "grouped",       "torch_sdpa",
-                                               "reference", "decode", "fused decoder", "by layers"};
+                                               "reference", "decode", "fused_decoder", "by_layers"};
   return names;
 }
 

@@ -51,6 +51,17 @@ Softmax softmax_rows(const at::Tensor& logits, const at::Tensor& sink_logit_h, b
   return result;
 }
 
+AttentionPart merge_parts(const AttentionPart& a, const AttentionPart& b) {
+  const at::Tensor largest = at::maximum(a.lse_bht, b.lse_bht).detach();
+  const at::Tensor shift = largest.masked_fill(largest.isneginf(), 0.0);
+  const at::Tensor of_a = (a.lse_bht - shift).exp(), of_b = (b.lse_bht - shift).exp();
+  const at::Tensor sum = of_a + of_b, empty = sum == 0.0;
+  const at::Tensor divisor = sum.masked_fill(empty, 1.0);
+  return {(a.out_bhte * (of_a / divisor).unsqueeze(-1))
+              .addcmul(b.out_bhte, (of_b / divisor).unsqueeze(-1)),
+          (divisor.log() + shift).masked_fill(empty, -kInfinity)};
+}
+
 at::Tensor weighted_values(const at::Tensor& weights, const at::Tensor& v_bgse) {
   const int64_t b = weights.size(0), h = weights.size(1), t = weights.size(2), g = v_bgse.size(1);
   const at::Tensor rows = weights.reshape({b, g, h / g * t, weights.size(3)});

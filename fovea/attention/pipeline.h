@@ -34,6 +34,14 @@ struct Softmax {
 };
 Softmax softmax_rows(const at::Tensor& logits_bhts, const at::Tensor& sink_logit_h, bool want_lse);
 
+/// Attention over some of the pairs: out [b, h, t, e] and lse [b, h, t]; 0 and -inf in rows without
+/// any.
+struct AttentionPart {
+  at::Tensor out_bhte, lse_bht;
+};
+/// The softmax over two disjoint sets of pairs (0.1). Both -inf gives (0, -inf). Differentiable.
+AttentionPart merge_parts(const AttentionPart& a, const AttentionPart& b);
+
 /// Query rows [begin, end) of a call.
 struct RowRange {
   int64_t begin = 0, end = 0;

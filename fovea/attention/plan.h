@@ -32,8 +32,8 @@ struct MaskPlan {
   Kind kind = Kind::mask;
   PlanName name;                  ///< for PathTaken
   std::vector<Segment> segments;  ///< kind segments: disjoint, covering every token
-  at::Tensor additive;  ///< kind mask: float [b or 1, h or 1, t, s], position bias where allowed,
-                        ///< else -inf
+  /// Kind mask: float [b or 1, h or 1, t, s], position bias where allowed, else -inf.
+  at::Tensor additive;
   bool empty_rows = false;  ///< some query has nothing to see
 };
 

@@ -249,7 +249,7 @@ at::Tensor rows_of_call(const AttentionCall& given, std::span<const int64_t> hea
                         std::span<const int64_t> queries) {
   const AttentionCall call = widened(given);
   const at::Tensor& q = call.q;
-  const Places places = resolve_places(call.context, q.size(2), call.k.size(2), q.device());
+  const Places& places = call.places();
   const at::Tensor chosen =
       at::tensor(at::IntArrayRef(heads.data(), heads.size()), at::kLong).to(q.device());
   std::vector<at::Tensor> parts;
@@ -294,7 +294,7 @@ AttentionStats stats_of(const AttentionCall& given) {
   const at::NoGradGuard no_gradient;
   const AttentionCall call = widened(given);
   const int64_t queries = call.q.size(2);
-  const Places places = resolve_places(call.context, queries, call.k.size(2), call.q.device());
+  const Places& places = call.places();
   const at::Tensor p = weights_of_rows(call, places, {0, queries}, false, false).softmax_bhts;
   const auto mean = [](const at::Tensor& x_bht) {
     return x_bht.mean(at::IntArrayRef{0, 2}).to(at::kFloat);

@@ -174,7 +174,7 @@ int64_t reference_block_rows(int64_t batch_heads, int64_t queries, int64_t keys,
 AttentionResult reference_in_blocks(const AttentionCall& call, int64_t block) {
   const auto job = c10::make_intrusive<Job>();
   job->call = call;
-  job->places = resolve_places(call.context, call.q.size(2), call.k.size(2), call.q.device());
+  job->places = call.places();
   job->block = block;
   const Variables x = take_tensors(*job);
   AttentionResult result;

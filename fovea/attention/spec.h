@@ -47,8 +47,8 @@ inline constexpr const char* kSpecPlace = "attention spec";
 
 struct AttentionSpec {
   int64_t heads = 1;
-  int64_t kv_heads =
-      1;  ///< divides heads: MHA (= heads), GQA, MQA (1); head h reads h / (heads / kv_heads)
+  /// Divides heads: MHA (= heads), GQA, MQA (1); head h reads h / (heads / kv_heads).
+  int64_t kv_heads = 1;
   int64_t head_dim = 64;  ///< d of queries and keys
   int64_t value_dim = 0;  ///< of values; 0 = head_dim (2 head_dim with `differential`)
   double scale = 0.0;     ///< replaces 1/sqrt(d) when > 0 (Gemma-2 27B, T5 = 1)
@@ -92,8 +92,8 @@ struct AttentionSpec {
 
 /// The learned or computed inputs of the stages; an undefined tensor means the stage is neutral.
 struct AttentionTensors {
-  at::Tensor tau_bt;  ///< [b, t] float: divides the raw q.k of row i (learned temperature; replaces
-                      ///< sqrt(d))
+  /// [b, t] float: divides the raw q.k of row i (learned temperature; replaces sqrt(d)).
+  at::Tensor tau_bt;
   at::Tensor bias_table;    ///< [buckets, h]: T5 bias
   at::Tensor sink_logit_h;  ///< [h]
   /// Multi-Token kernels [h, cq, ck]; row cq-1 is the current query (M-4).

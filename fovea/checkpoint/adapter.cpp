@@ -159,33 +159,6 @@ void add_products(Transformer& model, const LoraSettings& settings, double sign,
 
 }  // namespace
 
-AttentionSettings base_attention(const AttentionSettings& attention) {
-  AttentionSettings base = attention;
-  base.temperature_per_layer.clear();
-  base.spec.temperature = {};
-  base.spec.multi_token = {};
-  base.spec.head_mix = {};
-  base.spec.focus = {};
-  base.spec.routing = {};
-  base.spec.longformer = {};
-  base.spec.streaming = {};
-  base.spec.sparq = {};
-  base.spec.magic_pig = {};
-  base.spec.performer = {};
-  base.spec.kv_shift = {};
-  base.spec.own = {};
-  base.spec.head_output = {};
-  base.spec.sink_logit = false;
-  base.multi_token = {};
-  base.focus = {};
-  base.routing = {};
-  base.longformer = {};
-  base.performer = {};
-  base.magic_pig = {};
-  base.decay_added = false;
-  return base;
-}
-
 at::Tensor sample_of_base(const Transformer& model) {
   std::vector<at::Tensor> rows;
   for (const Parameter& p : model.parameters().all()) {

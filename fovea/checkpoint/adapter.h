@@ -31,10 +31,6 @@ struct Adapter {
   at::Tensor base_sample;  ///< sample_of_base() of that model; undefined in folders of PEFT
 };
 
-/// The keys of `attention` that belong to the architecture: the mechanisms that an adapter can hold
-/// are neutral.
-AttentionSettings base_attention(const AttentionSettings& attention);
-
 /// A few numbers of the matrices of a model without what was added, [n, 8] float32. Another number
 /// format moves them a little, another model makes others of them.
 at::Tensor sample_of_base(const Transformer& model);

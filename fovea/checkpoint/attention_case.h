@@ -47,8 +47,8 @@ struct CaseOptions {
 };
 
 struct CaseResult {
-  TensorMap
-      tensors;  ///< "out", "lse", and with a gradient "grad_q", "grad_k", "grad_v", "grad_tau", ...
+  /// "out", "lse", and with a gradient "grad_q", "grad_k", "grad_v", "grad_tau", ...
+  TensorMap tensors;
   std::map<std::string, double> errors;  ///< max-norm error relative to each expected tensor
   PathTaken path;
 };

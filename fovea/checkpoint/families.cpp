@@ -372,7 +372,7 @@ Json hugging_face_config(const ModelConfig& c) {
 }
 
 // What survives being written and read back is what the family can say: no second list to keep.
-std::vector<std::string> beyond_hugging_face(const ModelConfig& config) {
+std::vector<std::string> not_in_hugging_face(const ModelConfig& config) {
   const ModelConfig wanted = for_inference(config);
   const ModelConfig said =
       for_inference(config_from_hugging_face(hugging_face_config(wanted), "config.json"));

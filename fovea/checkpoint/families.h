@@ -29,6 +29,6 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& config);
 
 /// Dotted keys of what `config` has and no family can say, in order: empty = any program that reads
 /// Hugging Face's layout computes the same. Settings that act in training only do not count.
-std::vector<std::string> beyond_hugging_face(const ModelConfig& config);
+std::vector<std::string> not_in_hugging_face(const ModelConfig& config);
 
 }  // namespace fovea

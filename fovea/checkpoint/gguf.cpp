@@ -50,20 +50,20 @@ class Cursor {
       : where_(std::move(where)), bytes_(bytes) {}
 
   size_t at() const { return at_; }
-  uint64_t left() const { return bytes_.size() - at_; }
+  uint64_t remaining() const { return bytes_.size() - at_; }
   const std::string& where() const { return where_; }
 
   template <class T>
   T number(std::string_view what) {
     T value;
-    std::memcpy(&value, take(sizeof(T), what).data(), sizeof(T));
+    std::memcpy(&value, next_bytes(sizeof(T), what).data(), sizeof(T));
     return value;
   }
 
   std::string text(std::string_view what) {
     const size_t begin = at_;
     const auto length = number<uint64_t>(what);
-    const std::span<const std::byte> bytes = take(length, what);
+    const std::span<const std::byte> bytes = next_bytes(length, what);
     std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     require<CheckpointError>(valid_utf8_prefix(text) == text.size(), where_,
                              "byte {}: {} must be UTF-8; got '{}'; {}", begin, what,
@@ -75,10 +75,10 @@ class Cursor {
   uint64_t count(std::string_view what, uint64_t bytes) {
     const size_t begin = at_;
     const auto count = number<uint64_t>(what);
-    require<CheckpointError>(count <= left() / bytes, where_,
+    require<CheckpointError>(count <= remaining() / bytes, where_,
                              "byte {}: {} of at least {} bytes each must fit into the {} bytes "
                              "that follow; got {}; the file is truncated or damaged, get it again",
-                             begin, what, bytes, left(), count);
+                             begin, what, bytes, remaining(), count);
     return count;
   }
 
@@ -89,14 +89,14 @@ class Cursor {
   }
 
  private:
-  std::span<const std::byte> take(uint64_t size, std::string_view what) {
-    require<CheckpointError>(size <= left(), where_,
+  std::span<const std::byte> next_bytes(uint64_t size, std::string_view what) {
+    require<CheckpointError>(size <= remaining(), where_,
                              "byte {}: {} takes {} bytes, {} are left; the file is truncated or "
                              "damaged, get it again",
-                             at_, what, size, left());
-    const std::span<const std::byte> taken = bytes_.subspan(at_, size);
+                             at_, what, size, remaining());
+    const std::span<const std::byte> bytes = bytes_.subspan(at_, size);
     at_ += size;
-    return taken;
+    return bytes;
   }
 
   std::string where_;
@@ -124,7 +124,7 @@ class HeaderReader {
 
   void read_version() {
     std::string magic;
-    for (size_t i = 0; i < kMagic.size() && cursor_.left() > 0; ++i)
+    for (size_t i = 0; i < kMagic.size() && cursor_.remaining() > 0; ++i)
       magic += cursor_.number<char>("the magic number");
     require<CheckpointError>(magic == kMagic, where(),
                              "expected a GGUF file, which begins with 'GGUF'; got '{}'; check the "

@@ -313,8 +313,9 @@ Json hugging_face_config(const GgufMetadata& metadata, const GgufTensorFacts& fa
 }
 
 GgufMetadata gguf_config(const ModelConfig& c) {
-  std::vector<std::string> beyond = beyond_hugging_face(c);
-  require<UnsupportedError>(beyond.empty(), "GGUF", "no GGUF can say {}", fmt::join(beyond, ", "));
+  std::vector<std::string> missing = not_in_hugging_face(c);
+  require<UnsupportedError>(missing.empty(), "GGUF", "no GGUF can say {}",
+                            fmt::join(missing, ", "));
   const Json wanted = hugging_face_config(c);
   const auto type = wanted["model_type"].get<std::string>();
   std::vector<std::string_view> types;
@@ -362,9 +363,9 @@ GgufMetadata gguf_config(const ModelConfig& c) {
                               .rope_factors = gguf_rope_factors(c)};
   const Json said = hugging_face_config(
       config_from_hugging_face(hugging_face_config(metadata, facts, "GGUF"), "GGUF"));
-  beyond = lost_keys(wanted, said);
-  require<UnsupportedError>(beyond.empty(), "GGUF", "no GGUF of {} can say {}", type,
-                            fmt::join(beyond, ", "));
+  missing = lost_keys(wanted, said);
+  require<UnsupportedError>(missing.empty(), "GGUF", "no GGUF of {} can say {}", type,
+                            fmt::join(missing, ", "));
   return metadata;
 }
 

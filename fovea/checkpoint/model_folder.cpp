@@ -197,7 +197,7 @@ Json model_config_json(const ModelConfig& config, const Tokenizer& tokenizer, at
   const auto id = [](int32_t token) { return token >= 0 ? Json(token) : Json(nullptr); };
   Json json = hugging_face_config(config);
   const bool as_held = FamilyWeights(json["model_type"].get<std::string>()).as_held();
-  if (!beyond_hugging_face(config).empty() || (exact && !as_held)) {
+  if (!not_in_hugging_face(config).empty() || (exact && !as_held)) {
     json["architectures"] = {"FoveaForCausalLM"};
     json["model_type"] = "fovea";
   }

@@ -88,12 +88,12 @@ void require_utf8(std::string_view text, const std::string& name) {
 class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit JsonBuilder(std::string name) : name_(std::move(name)) {}
-  ConfigNode take() { return std::move(root_); }
+  ConfigNode finish() { return std::move(root_); }
 
   bool null() override {
     ConfigNode node;
     node.place = name_;
-    return put(std::move(node));
+    return add(std::move(node));
   }
   bool boolean(bool value) override { return scalar(value ? "true" : "false"); }
   bool number_integer(number_integer_t value) override { return scalar(std::to_string(value)); }
@@ -118,7 +118,7 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  bool scalar(std::string text) { return put(ConfigNode::make_scalar(std::move(text), name_)); }
+  bool scalar(std::string text) { return add(ConfigNode::make_scalar(std::move(text), name_)); }
   bool open(ConfigNode::Kind kind) {
     if (stack_.size() >= kMaxDepth) {
       fail<ConfigError>(name_, "JSON nested deeper than {} levels; simplify it", kMaxDepth);
@@ -131,9 +131,9 @@ class JsonBuilder : public nlohmann::json_sax<nlohmann::json> {
   bool close() {
     ConfigNode node = std::move(stack_.back().node);
     stack_.pop_back();
-    return put(std::move(node));
+    return add(std::move(node));
   }
-  bool put(ConfigNode node) {
+  bool add(ConfigNode node) {
     if (++nodes_ > kMaxJsonNodes) {
       fail<ConfigError>(name_, "more than {} values; such a file is no config", kMaxJsonNodes);
     }
@@ -210,7 +210,7 @@ ConfigNode load_yaml(const std::filesystem::path& path) {
 ConfigNode parse_json(std::string_view text, const std::string& name) {
   JsonBuilder builder(name);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
-  return builder.take();
+  return builder.finish();
 }
 
 void set_override(ConfigNode& root, std::string_view assignment) {

@@ -81,11 +81,11 @@ class Reader : public FieldVisitor {
     });
   }
   void group(const Field& field, const std::function<void(FieldVisitor&)>& describe) override {
-    const ConfigNode* node = take(field);
+    const ConfigNode* node = known_node(field);
     if (node != nullptr) read_fields(*node, dotted(field), describe);
   }
   void group_list(const Field& field, const GroupListAccess& access) override {
-    const ConfigNode* node = take(field);
+    const ConfigNode* node = known_node(field);
     if (node == nullptr) return;
     if (node->kind == ConfigNode::Kind::null) {
       access.resize(0);
@@ -100,7 +100,7 @@ class Reader : public FieldVisitor {
     }
   }
 
-  /// ConfigError for the first key that no field took.
+  /// ConfigError for the first key that no field has.
   void check_unknown() const {
     for (const auto& [key, node] : node_.fields) {
       if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
@@ -114,12 +114,12 @@ class Reader : public FieldVisitor {
   std::string dotted(const Field& field) const {
     return prefix_.empty() ? std::string(field.key) : fmt::format("{}.{}", prefix_, field.key);
   }
-  const ConfigNode* take(const Field& field) {
+  const ConfigNode* known_node(const Field& field) {
     known_.emplace_back(field.key);
     return node_.find(field.key);
   }
   const ConfigNode* scalar(const Field& field, const std::string& expected) {
-    const ConfigNode* node = take(field);
+    const ConfigNode* node = known_node(field);
     if (node == nullptr) return nullptr;
     if (node->kind != ConfigNode::Kind::scalar) wrong(*node, field, expected);
     return node;
@@ -168,7 +168,7 @@ class Reader : public FieldVisitor {
   }
   template <class T, class Convert>
   void read_list(const Field& field, std::vector<T>& values, Convert convert) {
-    const ConfigNode* node = take(field);
+    const ConfigNode* node = known_node(field);
     if (node == nullptr) return;
     values.clear();
     if (node->kind == ConfigNode::Kind::null) return;
@@ -225,7 +225,7 @@ class Checker : public FieldVisitor {
 
 class Writer : public FieldVisitor {
  public:
-  Json take() { return std::move(json_); }
+  Json finish() { return std::move(json_); }
 
   void boolean(const Field& field, bool& value) override { json_[std::string(field.key)] = value; }
   void integer(const Field& field, int64_t& value) override {
@@ -394,7 +394,7 @@ void check_fields(std::string_view where, const std::string& prefix,
 Json fields_to_json(const DescribeFunction& describe) {
   Writer writer;
   describe(writer);
-  return writer.take();
+  return writer.finish();
 }
 
 std::string fields_to_yaml(const DescribeFunction& describe, bool with_help) {

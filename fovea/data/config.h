@@ -30,8 +30,8 @@ struct DataSource {
   std::string name;     // "" = derived from the path; unique; the <source> of loss/val/<source>
   std::string field = "text";  // JSONL: the key that holds the text
   int64_t scored_tail = 0;     // > 0: only the last so many tokens of a document are learned
-  std::vector<std::string>
-      include;  // folders: endings of the files to take; empty = every text file
+  // Folders: endings of the files to take; empty = every text file.
+  std::vector<std::string> include;
 
   void describe(FieldVisitor& v);
 };

@@ -32,8 +32,8 @@ class Permutation {
   }
 
  private:
-  static constexpr uint64_t kRounds =
-      6;  // four are pseudorandom for ideal rounds (Luby, Rackoff); two to spare
+  // Four are pseudorandom for ideal rounds (Luby, Rackoff); two to spare.
+  static constexpr uint64_t kRounds = 6;
 
   uint64_t shuffle(uint64_t value) const {
     const uint64_t mask = (uint64_t{1} << half_bits_) - 1;

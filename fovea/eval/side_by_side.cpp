@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "fovea/attention/key_rule.h"
 #include "fovea/attention/stages.h"
 #include "fovea/attention/visible_keys.h"
 #include "fovea/base/error.h"
@@ -39,8 +40,9 @@ double share_of_pairs(const AttentionSpec& spec, int64_t tokens) {
 
 /// Neither places nor a fixed number decide how many keys a row sees, or no pair is computed.
 bool chooses_by_content(const AttentionSpec& spec) {
-  return spec.focus.gate == FocusSpec::Gate::hard || spec.routing.active() ||
-         spec.blocks.active() || spec.magic_pig.active() || spec.performer.active();
+  const KeyRule rule = key_rule(spec);
+  return rule == KeyRule::groups || rule == KeyRule::lists || rule == KeyRule::sums ||
+         (rule == KeyRule::selected && !spec.sparq.active());
 }
 
 /// The key that `pairs_of` sets, and its largest value.

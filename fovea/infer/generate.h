@@ -57,9 +57,9 @@ struct GenerateResult {
   std::string text;  ///< new text, valid UTF-8
   FinishReason reason = FinishReason::length;
   std::string stop;  ///< the stop string that was met
-  int64_t prompt_tokens =
-      0;               ///< read before the first new one (those already in the cache do not count)
-  int64_t tokens = 0;  ///< new, the end mark included
+  /// Read before the first new one (those already in the cache do not count).
+  int64_t prompt_tokens = 0;
+  int64_t tokens = 0;         ///< new, the end mark included
   double prompt_seconds = 0;  ///< until the first logits
   double seconds = 0;         ///< after that
   PathTaken path;             ///< of the last token: DecodeState::path

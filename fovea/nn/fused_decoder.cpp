@@ -404,7 +404,7 @@ class Compiled final : public FusedDecoder {
   std::vector<FocusKeys> keys_;
   std::vector<std::vector<kernels::SequenceStep>> sequences_;
   std::vector<std::vector<kernels::SequenceCache<T>>> caches_;
-  std::vector<kernels::LayerStep<T>> steps_;
+  std::vector<kernels::DecoderLayerStep<T>> steps_;
   std::unique_ptr<kernels::Decoder<T>> decoder_;
 };
 

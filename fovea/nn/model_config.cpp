@@ -29,6 +29,54 @@ int64_t matched_width(const ModelConfig& c) {
   return std::max(m, (wanted + m / 2) / m * m);
 }
 
+/// Whether a list of layers, empty for all, has this one.
+bool in_layers(const std::vector<int64_t>& layers, int64_t layer) {
+  return layers.empty() || std::ranges::find(layers, layer) != layers.end();
+}
+
+/// A mechanism with settings of the model around its own, under one name.
+struct ModelMechanism {
+  const Mechanism& (*mechanism)();
+  const char* help;
+  void (*describe)(AttentionSettings& all, FieldVisitor& v);
+  void (*check)(const AttentionSettings& all, int64_t model_layers);
+  void (*apply)(const AttentionSettings& all, int64_t layer, AttentionSpec& spec);
+  void (*reset)(AttentionSettings& all);
+};
+
+/// `keys`: the mechanism's member of AttentionSpec; `settings`: the model's, of AttentionSettings.
+template <auto keys, auto settings>
+constexpr ModelMechanism model_mechanism(const Mechanism& (*mechanism)(), const char* help) {
+  return {
+      .mechanism = mechanism,
+      .help = help,
+      .describe =
+          [](AttentionSettings& all, FieldVisitor& v) {
+            (all.spec.*keys).describe(v);
+            (all.*settings).describe(v);
+          },
+      .check = [](const AttentionSettings& all,
+                  int64_t model_layers) { (all.*settings).check(all.spec.*keys, model_layers); },
+      .apply = [](const AttentionSettings& all, int64_t layer,
+                  AttentionSpec& spec) { (all.*settings).apply(layer, spec); },
+      .reset = [](AttentionSettings& all) { all.*settings = {}; }};
+}
+
+constexpr ModelMechanism kModelMechanisms[] = {
+    model_mechanism<&AttentionSpec::multi_token, &AttentionSettings::multi_token>(
+        multi_token_mechanism, "Multi-Token Attention: key-query convolution"),
+    model_mechanism<&AttentionSpec::focus, &AttentionSettings::focus>(
+        focus_mechanism, "Focus: learned groups of tokens decide which distant pairs attend"),
+    model_mechanism<&AttentionSpec::routing, &AttentionSettings::routing>(
+        routing_mechanism, "Routing: a query sees keys of its own cluster"),
+    model_mechanism<&AttentionSpec::longformer, &AttentionSettings::longformer>(
+        longformer_mechanism, "Longformer: window, dilation and global tokens"),
+    model_mechanism<&AttentionSpec::performer, &AttentionSettings::performer>(
+        performer_mechanism, "Performer: random features for the softmax"),
+    model_mechanism<&AttentionSpec::magic_pig, &AttentionSettings::magic_pig>(
+        magic_pig_mechanism, "MagicPIG: keys sampled by their hashes"),
+};
+
 /// Combinations without a meaning.
 void check_options(const ModelConfig& c) {
   check_range("attention.full.every", c.attention.full.every, 0, c.layers);
@@ -74,6 +122,15 @@ void MultiTokenSettings::describe(FieldVisitor& v) {
          init_value);
 }
 
+void MultiTokenSettings::check(const MultiTokenSpec& /*rule*/, int64_t model_layers) const {
+  for (const int64_t layer : layers)
+    check_range("attention.multi_token.layers", layer, 0, model_layers - 1);
+}
+
+void MultiTokenSettings::apply(int64_t layer, AttentionSpec& spec) const {
+  if (!in_layers(layers, layer)) spec.multi_token = {};
+}
+
 void FocusSettings::describe(FieldVisitor& v) {
   v.integers({"layers", "layers with Focus, counted from 0; empty: all", ranges::kLayerIndices},
              layers);
@@ -116,6 +173,11 @@ void FocusSettings::check(const FocusSpec& groups, int64_t model_layers) const {
       kMostFocusStrength, final_strength, enum_name(groups.gate));
 }
 
+void FocusSettings::apply(int64_t layer, AttentionSpec& spec) const {
+  const bool may_focus = spec.mask.window == 0 || windowed_layers;
+  if (!may_focus || !in_layers(layers, layer)) spec.focus = {};
+}
+
 void RoutingSettings::describe(FieldVisitor& v) {
   v.integers({"layers", "layers with routing, counted from 0; empty: all", ranges::kLayerIndices},
              layers);
@@ -127,6 +189,10 @@ void RoutingSettings::check(const RoutingSpec& rule, int64_t model_layers) const
     check_range("attention.routing.layers", layer, 0, model_layers - 1);
   require<ConfigError>(rule.active() || (rule == RoutingSpec{} && *this == RoutingSettings{}),
                        "model", "'model.attention.routing' needs 'clusters' above 0");
+}
+
+void RoutingSettings::apply(int64_t layer, AttentionSpec& spec) const {
+  if (!in_layers(layers, layer)) spec.routing = {};
 }
 
 void LongformerSettings::describe(FieldVisitor& v) {
@@ -150,6 +216,14 @@ void LongformerSettings::check(const LongformerSpec& rule, int64_t model_layers)
                        "'model.attention.longformer' needs 'window' above 0");
 }
 
+void LongformerSettings::apply(int64_t layer, AttentionSpec& spec) const {
+  if (!in_layers(layers, layer)) {
+    spec.longformer = {};
+  } else if (!windows.empty()) {
+    spec.longformer.window = windows[static_cast<size_t>(layer)];
+  }
+}
+
 void PerformerSettings::describe(FieldVisitor& v) {
   v.integers({"layers", "layers with performer, counted from 0; empty: all", ranges::kLayerIndices},
              layers);
@@ -165,6 +239,10 @@ void PerformerSettings::check(const PerformerSpec& rule, int64_t model_layers) c
                        "'model.attention.performer' needs 'features' above 0");
 }
 
+void PerformerSettings::apply(int64_t layer, AttentionSpec& spec) const {
+  if (!in_layers(layers, layer)) spec.performer = {};
+}
+
 void MagicPigSettings::describe(FieldVisitor& v) {
   v.integer({"dense_every",
              "layer 0 and every so many see everything; 0 = none (spec 4.5)",
@@ -172,32 +250,22 @@ void MagicPigSettings::describe(FieldVisitor& v) {
             dense_every);
 }
 
+void MagicPigSettings::apply(int64_t layer, AttentionSpec& spec) const {
+  if (dense_every > 0 && layer % dense_every == 0) spec.magic_pig = {};
+}
+
 void AttentionSettings::describe(FieldVisitor& v) {
   v.reals({"temperature_per_layer", "constant t of each layer; empty: temperature.value in all",
            ranges::kPositive},
           temperature_per_layer);
   for (const Mechanism* mechanism : mechanisms()) {
-    // Keys of the rule, then those of the model around it, under one name.
-    const auto with = [&](const char* help, auto& rule, auto& of_model) {
-      v.group({mechanism->name, help}, [&](FieldVisitor& inner) {
-        rule.describe(inner);
-        of_model.describe(inner);
-      });
-    };
-    if (mechanism == &multi_token_mechanism()) {
-      with("Multi-Token Attention: key-query convolution", spec.multi_token, multi_token);
-    } else if (mechanism == &focus_mechanism()) {
-      with("Focus: learned groups of tokens decide which distant pairs attend", spec.focus, focus);
-    } else if (mechanism == &routing_mechanism()) {
-      with("Routing: a query sees keys of its own cluster", spec.routing, routing);
-    } else if (mechanism == &longformer_mechanism()) {
-      with("Longformer: window, dilation and global tokens", spec.longformer, longformer);
-    } else if (mechanism == &performer_mechanism()) {
-      with("Performer: random features for the softmax", spec.performer, performer);
-    } else if (mechanism == &magic_pig_mechanism()) {
-      with("MagicPIG: keys sampled by their hashes", spec.magic_pig, magic_pig);
-    } else {
+    const auto around = std::ranges::find_if(
+        kModelMechanisms, [&](const ModelMechanism& m) { return &m.mechanism() == mechanism; });
+    if (around == std::end(kModelMechanisms)) {
       mechanism->describe(spec, v);
+    } else {
+      v.group({mechanism->name, around->help},
+              [&](FieldVisitor& inner) { around->describe(*this, inner); });
     }
   }
   v.nested({"full", "layers that see everything where the mask is local"}, full);
@@ -286,11 +354,7 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
       listed == 0 || c.attention.spec.temperature.kind == TemperatureSpec::Kind::constant, "model",
       "'model.attention.temperature_per_layer' is for a constant temperature; remove it or set "
       "temperature.kind: constant");
-  for (const int64_t layer : c.attention.multi_token.layers)
-    check_range("attention.multi_token.layers", layer, 0, c.layers - 1);
-  c.attention.focus.check(c.attention.spec.focus, c.layers);
-  c.attention.routing.check(c.attention.spec.routing, c.layers);
-  c.attention.longformer.check(c.attention.spec.longformer, c.layers);
+  for (const ModelMechanism& mechanism : kModelMechanisms) mechanism.check(c.attention, c.layers);
   for (const int64_t position : c.attention.spec.longformer.global_positions)
     check_range("attention.longformer.global_positions", position, 0, c.context - 1);
   require<UnsupportedError>(
@@ -300,7 +364,6 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
       "'model.attention.streaming' with positions {} is not defined (they are added to the "
       "embeddings, and a cache cannot count them anew); use rope, none or a position bias",
       enum_name(c.positions));
-  c.attention.performer.check(c.attention.spec.performer, c.layers);
   c.lora.check();
   lora_places(c.lora, c);  // names that mean nothing
   bool focused = false;
@@ -324,24 +387,19 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
     spec.head_output.norm = HeadOutputSpec::Norm::rms;
     spec.head_output.depth_scale = HeadOutputSpec::DepthScale::lambda;
   }
-  const auto in = [layer](const std::vector<int64_t>& chosen) {
-    return chosen.empty() || std::ranges::find(chosen, layer) != chosen.end();
-  };
-  if (!in(attention.multi_token.layers)) spec.multi_token = {};
-  const bool may_focus = spec.mask.window == 0 || attention.focus.windowed_layers;
-  if (!may_focus || !in(attention.focus.layers)) spec.focus = {};
-  if (!in(attention.routing.layers)) spec.routing = {};
-  if (!in(attention.longformer.layers)) {
-    spec.longformer = {};
-  } else if (!attention.longformer.windows.empty()) {
-    spec.longformer.window = attention.longformer.windows[static_cast<size_t>(layer)];
-  }
-  if (!in(attention.performer.layers)) spec.performer = {};
-  const int64_t dense = attention.magic_pig.dense_every;
-  if (dense > 0 && layer % dense == 0) spec.magic_pig = {};
+  for (const ModelMechanism& mechanism : kModelMechanisms) mechanism.apply(attention, layer, spec);
   if (!attention.temperature_per_layer.empty())
     spec.temperature.value = attention.temperature_per_layer[static_cast<size_t>(layer)];
   return spec;
+}
+
+AttentionSettings base_attention(const AttentionSettings& attention) {
+  AttentionSettings base = attention;
+  base.spec = without_added_mechanisms(std::move(base.spec));
+  for (const ModelMechanism& mechanism : kModelMechanisms) mechanism.reset(base);
+  base.temperature_per_layer.clear();
+  base.decay_added = false;
+  return base;
 }
 
 double ramped_temperature(double value, double ramp) {

@@ -21,6 +21,11 @@
 
 namespace fovea {
 
+// The settings of a model around those of a mechanism. Each has
+//   describe  its keys, beside those of the mechanism;
+//   check     ConfigError for values that this model or the mechanism's keys do not allow;
+//   apply     the mechanism in one layer: neutral where the layer does not have it.
+
 /// Multi-Token Attention of a model: the layers that have the convolutions, their start.
 struct MultiTokenSettings {
   std::vector<int64_t> layers;  ///< from 0; empty = all
@@ -28,6 +33,8 @@ struct MultiTokenSettings {
   double init_value = 0.0;  ///< of `constant` and `uniform`; 0 = 0.3 and 1 (3.5)
 
   void describe(FieldVisitor& v);
+  void check(const MultiTokenSpec& rule, int64_t model_layers) const;
+  void apply(int64_t layer, AttentionSpec& spec) const;
   bool operator==(const MultiTokenSettings&) const = default;
 };
 
@@ -35,11 +42,11 @@ struct MultiTokenSettings {
 /// they learn (spec 11; the paper's Table 8).
 struct FocusSettings {
   std::vector<int64_t> layers;  ///< from 0; empty = all
-  bool windowed_layers =
-      false;                ///< also where mask.window restricts: both must allow a pair (U-22)
+  /// Also where mask.window restricts: both must allow a pair (U-22).
+  bool windowed_layers = false;
   bool standardise = true;  ///< the input gets mean 0 and size 1 from calibration (U-24)
-  double final_strength =
-      0.0;  ///< > 0: lambda of `logsig` moves from strength to this over a run, unlearned (11.2)
+  /// > 0: lambda of `logsig` moves from strength to this over a run, unlearned (11.2).
+  double final_strength = 0.0;
   double ema_decay = 0.0;       ///< of the potentials; 0 = 1 - 1/max(5, steps/30), at most 0.99
   bool stop_gradient = false;   ///< no gradient from the gate into the residual stream
   double entropy_weight = 0.0;  ///< of the mean entropy of g, added to the loss
@@ -49,6 +56,7 @@ struct FocusSettings {
 
   void describe(FieldVisitor& v);
   void check(const FocusSpec& groups, int64_t model_layers) const;
+  void apply(int64_t layer, AttentionSpec& spec) const;
   bool operator==(const FocusSettings&) const = default;
 };
 
@@ -59,6 +67,7 @@ struct RoutingSettings {
 
   void describe(FieldVisitor& v);
   void check(const RoutingSpec& rule, int64_t model_layers) const;
+  void apply(int64_t layer, AttentionSpec& spec) const;
   bool operator==(const RoutingSettings&) const = default;
 };
 
@@ -69,6 +78,7 @@ struct LongformerSettings {
 
   void describe(FieldVisitor& v);
   void check(const LongformerSpec& rule, int64_t model_layers) const;
+  void apply(int64_t layer, AttentionSpec& spec) const;
   bool operator==(const LongformerSettings&) const = default;
 };
 
@@ -79,6 +89,7 @@ struct PerformerSettings {
 
   void describe(FieldVisitor& v);
   void check(const PerformerSpec& rule, int64_t model_layers) const;
+  void apply(int64_t layer, AttentionSpec& spec) const;
   bool operator==(const PerformerSettings&) const = default;
 };
 
@@ -87,6 +98,8 @@ struct MagicPigSettings {
   int64_t dense_every = 16;  ///< layer 0 and every so many; 0 = none
 
   void describe(FieldVisitor& v);
+  void check(const MagicPigSpec& /*rule*/, int64_t /*model_layers*/) const {}
+  void apply(int64_t layer, AttentionSpec& spec) const;
   bool operator==(const MagicPigSettings&) const = default;
 };
 
@@ -95,8 +108,8 @@ struct AttentionSettings {
   /// What the layers share. Sizes and depth are the model's; `mask` holds outside of `full`, Focus,
   /// routing and convolutions in their layers; `differential` brings its head_output.
   AttentionSpec spec;
-  std::vector<double>
-      temperature_per_layer;  ///< constant t of each layer; empty = temperature.value everywhere
+  /// Constant t of each layer; empty = temperature.value everywhere.
+  std::vector<double> temperature_per_layer;
   MultiTokenSettings multi_token;
   FocusSettings focus;
   RoutingSettings routing;
@@ -110,15 +123,20 @@ struct AttentionSettings {
   bool operator==(const AttentionSettings&) const = default;
 };
 
+/// The keys of `attention` that belong to the architecture: the mechanisms that an adapter can hold
+/// are neutral (Mechanism::remove).
+AttentionSettings base_attention(const AttentionSettings& attention);
+
 struct ModelConfig {
   int64_t vocab_size = 0;  ///< 0 = the tokenizer's
   int64_t layers = 4;
   int64_t width = 256;
   int64_t heads = 4;
-  int64_t kv_heads = 0;   ///< 0 = heads
-  int64_t head_dim = 0;   ///< 0 = width / heads
-  int64_t ffn_width = 0;  ///< 0 = nearest multiple to 8/3 width with a gate, to 4 width without:
-                          ///< the same number of parameters
+  int64_t kv_heads = 0;  ///< 0 = heads
+  int64_t head_dim = 0;  ///< 0 = width / heads
+  /// 0 = nearest multiple to 8/3 width with a gate, to 4 width without: the same number of
+  /// parameters.
+  int64_t ffn_width = 0;
   int64_t ffn_multiple = 64;  ///< of the width that 0 stands for
   FeedForward feed_forward = FeedForward::swiglu;
   int64_t context = 256;  ///< trained length in tokens
@@ -129,8 +147,8 @@ struct ModelConfig {
   double norm_eps = 1e-5;
   BiasKeys biases;
   double dropout = 0.0;  ///< on embeddings and on what each block adds
-  double query_init =
-      1.0;  ///< multiplies the start of W_q, or of the q gain with qk_norm (F-5's fair control)
+  /// Multiplies the start of W_q, or of the q gain with qk_norm (F-5's fair control).
+  double query_init = 1.0;
   InitSpec init;
   double embedding_scale = 1.0;  ///< multiplies embeddings; 0 = sqrt(width) (Gemma)
   double logit_scale = 1.0;      ///< multiplies the head's output

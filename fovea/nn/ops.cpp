@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "fovea/attention/kernel_types.h"
 #include "fovea/base/rng.h"
 #include "fovea/kernels/cpu/elementwise.h"
 #include "fovea/nn/matmul.h"
@@ -36,16 +37,6 @@ const T* in(const at::Tensor& x) {
 template <class T>
 T* out(const at::Tensor& x) {
   return static_cast<T*>(x.mutable_data_ptr());
-}
-
-/// Calls body(float{}) or body(BFloat16{}): run-time to compile-time dtype of the kernels.
-template <class Body>
-void with_dtype(const at::Tensor& x, Body body) {
-  if (x.scalar_type() == at::kFloat) {
-    body(float{});
-  } else {
-    body(BFloat16{});
-  }
 }
 
 at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
@@ -87,8 +78,7 @@ class AddRmsNorm : public Function<AddRmsNorm> {
     const int64_t n = x.size(-1), rows = x.numel() / std::max<int64_t>(n, 1);
     const at::Tensor y = at::empty_like(x), rstd = at::empty({rows}, x.options().dtype(at::kFloat));
     const at::Tensor sum = delta.defined() ? at::empty_like(x) : x;
-    with_dtype(x, [&](auto tag) {
-      using T = decltype(tag);
+    with_kernel_type(x.scalar_type(), "rms_norm", [&]<class T>(T) {
       kernels::run(kernels::RmsNormForward<T>{.x = in<T>(x),
                                               .delta = delta.defined() ? in<T>(delta) : nullptr,
                                               .w = weight.const_data_ptr<float>(),
@@ -115,8 +105,7 @@ class AddRmsNorm : public Function<AddRmsNorm> {
       return {residual, with_delta ? residual : at::Tensor(), at::Tensor(), at::Tensor()};
     const at::Tensor dy = dy_in.contiguous();
     const at::Tensor dx = at::empty_like(x), dw = at::empty_like(saved[1]);
-    with_dtype(x, [&](auto tag) {
-      using T = decltype(tag);
+    with_kernel_type(x.scalar_type(), "rms_norm", [&]<class T>(T) {
       kernels::run(
           kernels::RmsNormBackward<T>{.dy = in<T>(dy),
                                       .x = in<T>(x),
@@ -139,8 +128,7 @@ class Swiglu : public Function<Swiglu> {
     std::vector<int64_t> shape = gate_up.sizes().vec();
     shape.back() /= 2;
     const at::Tensor y = at::empty(shape, gate_up.options());
-    with_dtype(y, [&](auto tag) {
-      using T = decltype(tag);
+    with_kernel_type(y.scalar_type(), "swiglu", [&]<class T>(T) {
       kernels::run(kernels::SwigluForward<T>{.gate_up = in<T>(gate_up),
                                              .y = out<T>(y),
                                              .rows = y.numel() / std::max<int64_t>(shape.back(), 1),
@@ -153,8 +141,7 @@ class Swiglu : public Function<Swiglu> {
     const at::Tensor gate_up = ctx->get_saved_variables()[0], dy = grads[0].contiguous();
     const at::Tensor dgate_up = at::empty_like(gate_up);
     const int64_t f = dy.size(-1);
-    with_dtype(dy, [&](auto tag) {
-      using T = decltype(tag);
+    with_kernel_type(dy.scalar_type(), "swiglu", [&]<class T>(T) {
       kernels::run(kernels::SwigluBackward<T>{.dy = in<T>(dy),
                                               .gate_up = in<T>(gate_up),
                                               .dgate_up = out<T>(dgate_up),
@@ -218,8 +205,7 @@ class SplitHeads : public Function<SplitHeads> {
                      k_rstd = k_gain.defined() ? norms(kv_heads) : at::Tensor();
     const auto rotate = [&](const at::Tensor& y, int64_t first, const at::Tensor& gain,
                             const at::Tensor& rstd) {
-      with_dtype(qkv, [&](auto tag) {
-        using T = decltype(tag);
+      with_kernel_type(qkv.scalar_type(), "split_heads", [&]<class T>(T) {
         auto p = rotation<T>(qkv, first, y.size(1), d, rope, positions);
         p.out = out<T>(y);
         p.out_places = places_of(y);
@@ -259,8 +245,7 @@ class SplitHeads : public Function<SplitHeads> {
       }
       const at::Tensor grad = grad_in.stride(3) == 1 ? grad_in : grad_in.contiguous();
       const at::Tensor dgain = gain.defined() ? at::empty_like(gain) : at::Tensor();
-      with_dtype(dqkv, [&](auto tag) {
-        using T = decltype(tag);
+      with_kernel_type(dqkv.scalar_type(), "split_heads", [&]<class T>(T) {
         auto p = rotation<T>(dqkv, first, n, d, rope, saved[7]);
         p.din = out<T>(dqkv) + first * d;
         p.dout = in<T>(grad);
@@ -318,8 +303,7 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
       const at::Tensor h = hidden.narrow(0, begin, n);
       at::Tensor logits = linear_product(h, w);
       const at::Tensor slope = rule.plain() ? at::Tensor() : apply_rule(rule, logits, gradient);
-      with_dtype(logits, [&](auto tag) {
-        using T = decltype(tag);
+      with_kernel_type(logits.scalar_type(), "linear_cross_entropy", [&]<class T>(T) {
         kernels::run(kernels::CrossEntropy<T>{
             .logits = out<T>(logits),
             .targets = targets.const_data_ptr<int64_t>() + begin,

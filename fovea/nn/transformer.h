@@ -37,9 +37,9 @@ struct ModelInput {
 struct ForwardInfo {
   PathTaken path;            ///< of the last layer
   int64_t fused_layers = 0;  ///< layers that our kernels computed
-  std::vector<double>
-      temperature;             ///< effective t of each layer (mean tau / sqrt(d); 1 without Focal)
-  double clipped_share = 0.0;  ///< of learned temperatures, mean over layers (F-3)
+  /// Effective t of each layer (mean tau / sqrt(d); 1 without Focal).
+  std::vector<double> temperature;
+  double clipped_share = 0.0;               ///< of learned temperatures, mean over layers (F-3)
   std::vector<FocusObservation> focus;      ///< one a layer where some layer has Focus, else empty
   std::vector<RoutingObservation> routing;  ///< likewise
 };

@@ -55,12 +55,12 @@ void WeightFill::set(Parameter& parameter, const at::Tensor& numbers) {
   if (!memory_) {
     parameter.value.set_data(numbers.to(parameter.value.device(), storage_.plain));
   } else if (storage_.packed) {
-    at::Tensor to = memory_->take(packed_shape(*storage_.packed, numbers.sizes()), at::kByte);
+    at::Tensor to = memory_->allocate(packed_shape(*storage_.packed, numbers.sizes()), at::kByte);
     pack(numbers, *storage_.packed, to);
     parameter.value.set_data(to);
   } else {
     const at::ScalarType dtype = is_packed(numbers) ? at::kByte : storage_.plain;
-    parameter.value.set_data(memory_->take(numbers.sizes().vec(), dtype).copy_(numbers));
+    parameter.value.set_data(memory_->allocate(numbers.sizes().vec(), dtype).copy_(numbers));
   }
 }
 

@@ -134,8 +134,8 @@ struct CompareVariant {
   std::string description = "";
   std::string family = "";  // of a scaling curve (scaling.h); "" = of none
   int64_t parameters = 0;
-  std::vector<std::pair<std::string, std::string>> config =
-      {};                             // dotted key, value: what sets this variant apart
+  // Dotted key, value: what sets this variant apart.
+  std::vector<std::pair<std::string, std::string>> config = {};
   std::vector<CompareRun> runs = {};  // seeds unique
   VariantSummary summary = {};
   TextSample sample = {};

@@ -49,15 +49,22 @@ void apply_lora(ModelConfig& config) {
   config.lora.targets = {"q_proj", "v_proj"};
 }
 
-bool has_kind(const RetrofitKind& kind, const ModelConfig& base) {
-  const AttentionSpec& spec = base.attention.spec;
-  if (kind.name == "focus") return spec.focus.active();
-  if (kind.name == "focal") return spec.temperature != TemperatureSpec{};
-  if (kind.name == "multi_token")
-    return spec.multi_token.before.active() || spec.multi_token.after.active();
-  if (kind.name == "talking_heads") return spec.head_mix != HeadMixSpec{};
-  return base.lora.active();
+bool has_focus(const ModelConfig& config) { return config.attention.spec.focus.active(); }
+
+bool has_focal(const ModelConfig& config) {
+  return config.attention.spec.temperature != TemperatureSpec{};
 }
+
+bool has_multi_token(const ModelConfig& config) {
+  const MultiTokenSpec& kernels = config.attention.spec.multi_token;
+  return kernels.before.active() || kernels.after.active();
+}
+
+bool has_talking_heads(const ModelConfig& config) {
+  return config.attention.spec.head_mix != HeadMixSpec{};
+}
+
+bool has_lora(const ModelConfig& config) { return config.lora.active(); }
 
 }  // namespace
 
@@ -66,24 +73,30 @@ std::span<const RetrofitKind> retrofit_kinds() {
       {.name = "focus",
        .trainable = "focus",
        .help = "groups of tokens that prune distant pairs; off, the base is as it was",
-       .apply = apply_focus},
+       .groups_first = true,
+       .apply = apply_focus,
+       .has = has_focus},
       {.name = "focal",
        .trainable = "temperature",
        .help = "a learned temperature in every layer; starts at sqrt(d)",
-       .apply = apply_focal},
+       .apply = apply_focal,
+       .has = has_focal},
       {.name = "multi_token",
        .trainable = "multi_token",
        .help = "key-query convolutions in every fourth layer; starts as identity",
-       .apply = apply_multi_token},
+       .apply = apply_multi_token,
+       .has = has_multi_token},
       {.name = "talking_heads",
        .trainable = "head_mix",
        .help = "head mixing before and after the softmax; starts as identity",
-       .apply = apply_talking_heads},
+       .apply = apply_talking_heads,
+       .has = has_talking_heads},
       {.name = "lora",
        .trainable = "lora",
        .help = "low-rank adapters on queries and values; starts at 0",
        .learning_rate = 2e-4,
-       .apply = apply_lora},
+       .apply = apply_lora,
+       .has = has_lora},
   };
   return kinds;
 }
@@ -107,7 +120,7 @@ std::vector<const RetrofitKind*> chosen_kinds(std::span<const std::string> names
   std::vector<const RetrofitKind*> chosen;
   for (const RetrofitKind& kind : retrofit_kinds()) {
     if (std::ranges::find(names, kind.name) == names.end()) continue;
-    require<ConfigError>(!has_kind(kind, base), "retrofit",
+    require<ConfigError>(!kind.has(base), "retrofit",
                          "the base has {} already; train it further with `fovea train` and "
                          "train.init_from, or give the model without it",
                          kind.name);

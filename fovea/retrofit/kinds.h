@@ -18,9 +18,12 @@ struct RetrofitKind {
   std::string_view trainable;  ///< what learns, as in `train.trainable`
   std::string_view help;       ///< one line for people: what it is, and how it starts
   double learning_rate = 1e-3;
+  bool groups_first = false;  ///< learns in the phase of groups, before all that learn together
   /// Sets the keys of `config`; the start computes what the base computes, but for rounding. With
   /// Focus that is so where it is off.
   void (*apply)(ModelConfig& config);
+  /// Whether the model has it already.
+  bool (*has)(const ModelConfig& config);
 };
 
 /// All of them, in the order in which they are put on.

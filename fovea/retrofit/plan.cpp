@@ -86,7 +86,7 @@ RetrofitPhase adapt_phase(const RetrofitOptions& options, const ModelConfig& bas
   double rate = 1.0;
   for (const RetrofitKind* kind : kinds) {
     kind->apply(recipe.model);
-    if (kind->name == "focus") continue;
+    if (kind->groups_first) continue;
     learning.emplace_back(kind->trainable);
     rate = std::min(rate, kind->learning_rate);
   }
@@ -112,7 +112,7 @@ std::vector<RetrofitPhase> plan_retrofit(const RetrofitOptions& options,
   require<ConfigError>(!options.out.empty(), "retrofit",
                        "expected a folder for the result; got none: give --out DIR");
   const std::vector<const RetrofitKind*> kinds = chosen_kinds(options.with, config);
-  const bool focus = kinds.front()->name == "focus", others = kinds.size() > (focus ? 1 : 0);
+  const bool focus = kinds.front()->groups_first, others = kinds.size() > (focus ? 1 : 0);
   require<ConfigError>(focus || !options.distill, "retrofit",
                        "distillation trains the groups of Focus; add focus to --with, or leave "
                        "--distill out");

@@ -27,8 +27,9 @@ struct SpecialToken {
 };
 
 struct TokenizerFile {
-  std::string name;  ///< "tokenizer.json", as the Hugging Face `tokenizers` package reads it, or
-                     ///< "tokenizer.model", as the `sentencepiece` package reads it
+  /// "tokenizer.json", as the Hugging Face `tokenizers` package reads it, or "tokenizer.model", as
+  /// the `sentencepiece` package reads it.
+  std::string name;
   std::string content;
 };
 

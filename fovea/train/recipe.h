@@ -77,8 +77,8 @@ struct TrainConfig {
   /// Exactly one of the three is positive, or none with `stages`.
   int64_t steps = 0;
   int64_t tokens = 0;
-  double seconds =
-      0.0;  ///< of training; evaluation, checkpoints and time between two processes do not count
+  /// Of training; evaluation, checkpoints and time between two processes do not count.
+  double seconds = 0.0;
   int64_t batch_rows = 8;       ///< rows of one micro-batch
   int64_t accumulation = 1;     ///< micro-batches of one step
   int64_t sequence_length = 0;  ///< 0 = model.context
@@ -129,10 +129,10 @@ struct Recipe {
 
 /// A recipe file with dotted overrides ("train.steps=100") applied.
 struct LoadedRecipe {
-  Recipe recipe;       ///< as written, not resolved
-  ConfigNode root;     ///< the whole file with overrides, the key `compare` included
-  ConfigNode compare;  ///< the value of `compare` (kind null where absent); the recipe does not
-                       ///< look into it
+  Recipe recipe;    ///< as written, not resolved
+  ConfigNode root;  ///< the whole file with overrides, the key `compare` included
+  /// The value of `compare` (kind null where absent); the recipe does not look into it.
+  ConfigNode compare;
 };
 
 /// ConfigError for unknown keys (nearest name shown), wrong types, duplicate keys, with file:line.

@@ -70,10 +70,10 @@ struct RuleCheck {
 struct RunPlan {
   ModelConfig model;  ///< resolved
   ParameterParts parameters;
-  double forward_per_token = 0.0;    ///< operations, attention at the mean number of visible keys
-  double attention_per_token = 0.0;  ///< the part of it that grows with the keys: products,
-                                     ///< convolutions, mixes, gates
-  double visible_keys = 0.0;         ///< mean over layers and queries
+  double forward_per_token = 0.0;  ///< operations, attention at the mean number of visible keys
+  /// The part of forward_per_token that grows with the keys: products, convolutions, mixes, gates.
+  double attention_per_token = 0.0;
+  double visible_keys = 0.0;  ///< mean over layers and queries
   /// Tokens that the windows of all layers reach together, the token itself included; the context
   /// where some layer has no window. Global and start tokens are not counted.
   int64_t receptive_field = 0;

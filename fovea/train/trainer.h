@@ -64,8 +64,8 @@ struct TrainResult {
   double loss = 0;               ///< of the last step, nats per token
   EvaluationResult evaluation;   ///< after the last step
   int64_t parameters = 0;
-  int64_t peak_memory_bytes =
-      0;  ///< of the process since the trainer was made (CPU) or of the device
+  /// Of the process since the trainer was made (CPU) or of the device.
+  int64_t peak_memory_bytes = 0;
   std::string attention_path;
   std::string dtype;
   int64_t skipped_steps = 0;         ///< nan_policy: skip

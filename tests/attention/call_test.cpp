@@ -7,7 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/path.h"
+#include "fovea/attention/places.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
@@ -111,6 +113,19 @@ TEST(Call, ValuesThatPathsShareAreMadeOnceACall) {
   EXPECT_EQ(*call.made.get([] { return std::string("another type"); }), "another type");
   const AttentionCall other = call;  // another call, with values of its own
   EXPECT_EQ(*other.made.get(make), 2);
+}
+
+TEST(Call, PlacesAndStagesAreMadeOnce) {
+  const AttentionSpec spec = routed_spec();
+  const AttentionInputs in = random_inputs(spec, 2, 9);
+  const AttentionContext context = packed_context({4, 5});
+  const AttentionCall call = checked_call(spec, in.q, in.k, in.v, in.tensors, context);
+  EXPECT_EQ(&call.places(), &call.places());
+  EXPECT_EQ(&call.stages(), &call.stages());
+  const Places places = resolve_places(context, 9, 9, at::kCPU);
+  EXPECT_TRUE(call.places().key_positions_bs.equal(places.key_positions_bs));
+  EXPECT_TRUE(call.places().query_documents_bt.equal(places.query_documents_bt));
+  EXPECT_EQ(call.stages().size(), stage_uses(spec).size());
 }
 
 TEST(Paths, EndWithTheReferenceWhichRunsEveryCall) {

@@ -8,6 +8,7 @@
 
 #include <set>
 
+#include "fovea/base/error.h"
 #include "fovea/config/reader.h"
 
 namespace fovea::mechanism_test {
@@ -51,6 +52,50 @@ TEST(Mechanisms, AreNeutralByDefaultAndActWithEachOfTheirSettings) {
       EXPECT_NO_THROW(spec.check()) << setting.name;
     }
   }
+}
+
+TEST(Mechanisms, ThatArePutOnAModelAreRemovedAlone) {
+  AttentionSpec bare{.heads = 4, .kv_heads = 2};
+  bare.mask.window = 7;
+  for (const Mechanism* mechanism : mechanisms()) {
+    for (const MechanismSetting& setting : mechanism->settings) {
+      AttentionSpec spec = bare;
+      setting.apply(spec);
+      EXPECT_EQ(without_added_mechanisms(spec), mechanism->remove != nullptr ? bare : spec)
+          << setting.name;
+    }
+  }
+}
+
+TEST(Mechanisms, WithoutARemoveBelongToTheArchitecture) {
+  std::set<std::string_view> names;
+  for (const Mechanism* mechanism : mechanisms())
+    if (mechanism->remove == nullptr) names.insert(mechanism->name);
+  EXPECT_EQ(names, (std::set<std::string_view>{"soft_cap", "blocks", "bias", "mask", "dropout",
+                                               "differential"}));
+}
+
+TEST(Mechanisms, RefuseTwoRulesForDistantKeys) {
+  EXPECT_EQ(key_rule(AttentionSpec{}), KeyRule::mask);
+  int pairs = 0;
+  for (const Mechanism* a : mechanisms()) {
+    for (const Mechanism* b : mechanisms()) {
+      for (const MechanismSetting& one : a->settings) {
+        for (const MechanismSetting& other : b->settings) {
+          AttentionSpec spec{.heads = 4, .kv_heads = 2};
+          one.apply(spec);
+          other.apply(spec);
+          const auto has_rule = [&](const Mechanism* m) {
+            return m->key_rule && m->key_rule(spec);
+          };
+          if (a == b || !has_rule(a) || !has_rule(b)) continue;
+          EXPECT_THROW(spec.check(), UnsupportedError) << one.name << " with " << other.name;
+          ++pairs;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(pairs, 8 * 7);
 }
 
 // The settings of one stage stand in the order of the stages, whatever mechanism they are of.

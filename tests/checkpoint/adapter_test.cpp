@@ -251,8 +251,8 @@ TEST_F(AdapterFolder, ModelFoldersKeepTheAdapterApart) {
   EXPECT_TRUE(outputs(loaded.model).equal(outputs(model)));
   Transformer plain(tiny_config(), 1);
   EXPECT_ERROR(CheckpointError, load_weights(folder_ / "m", plain), "lora_A", "--merge");
-  EXPECT_THAT(beyond_hugging_face(model.config()), ::testing::Contains("lora.rank"));
-  EXPECT_TRUE(beyond_hugging_face(merge_adapter(model).config()).empty());
+  EXPECT_THAT(not_in_hugging_face(model.config()), ::testing::Contains("lora.rank"));
+  EXPECT_TRUE(not_in_hugging_face(merge_adapter(model).config()).empty());
 }
 
 }  // namespace

@@ -182,7 +182,7 @@ TEST(Families, ConfigsOfTheFamiliesSurviveWritingAndReading) {
   const std::vector<std::string> types{"llama", "llama", "qwen3", "mistral", "qwen3",  "llama",
                                        "qwen2", "llama", "olmo2", "cohere",  "gemma2", "gpt2"};
   for (size_t i = 0; i < configs.size(); ++i) {
-    EXPECT_THAT(beyond_hugging_face(configs[i]), ::testing::IsEmpty()) << i;
+    EXPECT_THAT(not_in_hugging_face(configs[i]), ::testing::IsEmpty()) << i;
     const Json json = model_config_json(configs[i], *byte_tokenizer());
     EXPECT_EQ(json["model_type"], types[i]);
     EXPECT_EQ(config_from_hugging_face(json, "config.json"), configs[i]) << i;
@@ -193,13 +193,13 @@ TEST(Families, WhatNoFamilyCanSayIsNamedAndOtherProgramsRefuseTheFolder) {
   ModelConfig config = tiny_config();
   config.dropout = 0.1;  // in training only
   config.attention.temperature_per_layer = {1.0, 1.0};
-  EXPECT_THAT(beyond_hugging_face(config), ::testing::IsEmpty());
+  EXPECT_THAT(not_in_hugging_face(config), ::testing::IsEmpty());
   config.attention.temperature_per_layer = {0.4, 1.0};
   config.attention.spec.soft_cap = 5;
   config.attention.spec.mask.sinks = 1;
   config.attention.spec.mask.window = 4;
   config.rope.rotary_dim = 4;
-  EXPECT_THAT(beyond_hugging_face(config),
+  EXPECT_THAT(not_in_hugging_face(config),
               ::testing::UnorderedElementsAre(
                   "attention.soft_cap", "attention.mask.sinks", "rope.rotary_dim",
                   "attention.temperature_per_layer.0", "attention.temperature_per_layer.1"));
@@ -215,7 +215,7 @@ TEST(Fold, AConstantTemperatureGoesIntoTheWeights) {
     config.attention.temperature_per_layer = {0.4, 0.7};
     config.attention.spec.soft_cap = 3;
     Transformer model(config, 5), folded = fold_temperature(model);
-    EXPECT_THAT(beyond_hugging_face(folded.config()), ::testing::Contains("attention.soft_cap"));
+    EXPECT_THAT(not_in_hugging_face(folded.config()), ::testing::Contains("attention.soft_cap"));
     // In float64 the rounding of the weights is all that differs, whatever the processor.
     for (Transformer* of : {&model, &folded}) of->compute().dtype = at::kDouble;
     const at::Tensor tokens = at::arange(12) * 17 % 259;

@@ -38,7 +38,7 @@ TEST(ExportVerb, FoldsATemperatureWritesShardsAndOverwritesNothing) {
   const PipedResult folded = run({"--fold", "--shard", "0.00001", "--json"});
   EXPECT_EQ(folded.exit_code, 0) << folded.err;
   EXPECT_EQ(nlohmann::json::parse(folded.out)["model_type"], "llama");
-  EXPECT_TRUE(beyond_hugging_face(load_model(out).config).empty());
+  EXPECT_TRUE(not_in_hugging_face(load_model(out).config).empty());
   EXPECT_TRUE(std::filesystem::exists(out + "/model.safetensors.index.json"));
 }
 

@@ -420,7 +420,7 @@ class Compiled {
   std::vector<float> final_norm_, cos_, sin_;
   std::vector<W> head_;
   std::vector<Weights> weights_;
-  std::vector<LayerStep<T>> steps_;
+  std::vector<DecoderLayerStep<T>> steps_;
   std::unique_ptr<Decoder<T>> decoder_;
 };
 
@@ -483,7 +483,7 @@ TEST(Decoder, RefusesAStepWithoutTheCallersAttention) {
   const int64_t position = 0;
   const SequenceCache<float> cache;
   const SequenceStep sequence;
-  const LayerStep<float> step{.caches = {&cache, 1}, .sequences = {&sequence, 1}};
+  const DecoderLayerStep<float> step{.caches = {&cache, 1}, .sequences = {&sequence, 1}};
   EXPECT_THROW(decoder.run({.positions = {&position, 1}, .layers = {&step, 1}}), ShapeError);
 }
 

@@ -67,7 +67,9 @@ TEST_F(Retrofit, EveryMechanismStartsAtItsBase) {
   const at::Tensor before = outputs(loaded.model);
   for (const RetrofitKind& kind : retrofit_kinds()) {
     ModelConfig config = loaded.config;
+    EXPECT_FALSE(kind.has(config)) << kind.name;
     kind.apply(config);
+    EXPECT_TRUE(kind.has(config)) << kind.name;
     Transformer model(config.resolved(config.vocab_size), 1);
     const at::NoGradGuard no_grad;
     for (Parameter& p : model.parameters().all())

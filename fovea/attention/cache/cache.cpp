@@ -22,7 +22,7 @@ at::Tensor make_buffer(const StreamSpec& spec, int64_t batch, int64_t rows, at::
   std::vector<int64_t> shape = rows_shape(spec, batch, rows);
   if (spec.by_head) std::swap(shape[1], shape[2]);
   const at::Tensor buffer =
-      memory != nullptr ? memory->take(shape, spec.dtype).zero_()
+      memory != nullptr ? memory->allocate(shape, spec.dtype).zero_()
                         : at::zeros(shape, at::TensorOptions().dtype(spec.dtype).device(device));
   return spec.by_head ? buffer.transpose(1, 2) : buffer;
 }

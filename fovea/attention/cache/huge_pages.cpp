@@ -23,14 +23,14 @@ HugePages::HugePages(int64_t bytes) {
   madvise(buffer_.data_ptr(), static_cast<size_t>(bytes / kHugePage * kHugePage), MADV_HUGEPAGE);
 }
 
-at::Tensor HugePages::take(const std::vector<int64_t>& shape, at::ScalarType dtype) {
+at::Tensor HugePages::allocate(const std::vector<int64_t>& shape, at::ScalarType dtype) {
   int64_t bytes = static_cast<int64_t>(at::elementSize(dtype));
   for (const int64_t n : shape) bytes *= n;
-  require<ShapeError>(padded(bytes) <= left(), "huge pages", "{} bytes are left; asked for {}",
-                      left(), bytes);
-  const at::Tensor taken = buffer_.narrow(0, used_, bytes).view(dtype).view(shape);
+  require<ShapeError>(padded(bytes) <= remaining(), "huge pages", "{} bytes remain; asked for {}",
+                      remaining(), bytes);
+  const at::Tensor allocated = buffer_.narrow(0, used_, bytes).view(dtype).view(shape);
   used_ += padded(bytes);
-  return taken;
+  return allocated;
 }
 
 }  // namespace fovea

@@ -20,8 +20,8 @@ class HugePages {
   /// Bytes that a tensor of this size takes: whole cache lines.
   static int64_t padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
   /// Uninitialised. ShapeError where the block is used up.
-  at::Tensor take(const std::vector<int64_t>& shape, at::ScalarType dtype);
-  int64_t left() const { return buffer_.numel() - used_; }
+  at::Tensor allocate(const std::vector<int64_t>& shape, at::ScalarType dtype);
+  int64_t remaining() const { return buffer_.numel() - used_; }
 
  private:
   at::Tensor buffer_;  // bytes

@@ -93,7 +93,8 @@ void SortedKeys::make_room(const at::Tensor& k, const at::Tensor& v, int64_t spa
   const auto grown = [&](at::Tensor& to, const at::Tensor& like) {
     const std::vector<int64_t> shape{std::ssize(rows_), like.size(1), size, like.size(3)};
     const int64_t bytes = shape[0] * shape[1] * shape[2] * shape[3] * like.element_size();
-    at::Tensor larger = HugePages(HugePages::padded(bytes)).take(shape, like.scalar_type()).zero_();
+    at::Tensor larger =
+        HugePages(HugePages::padded(bytes)).allocate(shape, like.scalar_type()).zero_();
     if (to.defined()) larger.narrow(2, 0, have).copy_(to);
     to = std::move(larger);
   };

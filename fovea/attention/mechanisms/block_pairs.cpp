@@ -104,6 +104,9 @@ const Mechanism& block_pairs_mechanism() {
       .check = check_block_pairs,
       .uses = block_pairs_uses,
       .settings = kBlockPairsSettings,
+      .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
+        return spec.blocks.active() ? std::optional(KeyRule::lists) : std::nullopt;
+      },
   };
   return mechanism;
 }

@@ -300,7 +300,9 @@ const Mechanism& temperature_mechanism() {
           return "temperature.form sequence";
         return std::nullopt;
       },
-      .settings = kFocalSettings};
+      .settings = kFocalSettings,
+      .remove = [](AttentionSpec& spec) { spec.temperature = {}; },
+  };
   return mechanism;
 }
 

@@ -451,6 +451,11 @@ const Mechanism& focus_mechanism() {
       .add_streams = add_streams_focus,
       .why_not_fused_decoder = why_not_fused_focus,
       .settings = kFocusSettings,
+      .remove = [](AttentionSpec& spec) { spec.focus = {}; },
+      .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
+        return spec.focus.gate == FocusSpec::Gate::hard ? std::optional(KeyRule::groups)
+                                                        : std::nullopt;
+      },
   };
   return mechanism;
 }

@@ -6,7 +6,6 @@
 
 #include <ATen/ATen.h>
 
-#include <limits>
 #include <set>
 
 #include "fovea/attention/mechanisms/focus.h"
@@ -93,14 +92,6 @@ void add_classes(const Sequence& sequence, AttentionPart& total) {
 }
 
 }  // namespace
-
-AttentionPart merge_parts(const AttentionPart& a, const AttentionPart& b) {
-  const at::Tensor m = at::maximum(a.lse_bht, b.lse_bht);
-  const at::Tensor top = m.masked_fill(at::isneginf(m), 0.0);
-  const at::Tensor wa = (a.lse_bht - top).exp(), wb = (b.lse_bht - top).exp(), sum = wa + wb;
-  const at::Tensor safe = sum.masked_fill(sum == 0.0, 1.0).unsqueeze(-1);
-  return {(wa.unsqueeze(-1) * a.out_bhte + wb.unsqueeze(-1) * b.out_bhte) / safe, top + sum.log()};
-}
 
 AttentionPart attend_pairs(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
                            const at::Tensor& v, const AttentionContext& context,

@@ -12,16 +12,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "fovea/attention/attention.h"
+#include "fovea/attention/pipeline.h"
 
 namespace fovea {
-
-/// Attention over some of the pairs: out [b, h, t, e] and lse [b, h, t]; 0 and -inf in rows without
-/// any.
-struct AttentionPart {
-  at::Tensor out_bhte, lse_bht;
-};
-/// Of two disjoint sets of pairs (0.1). Both -inf gives (0, -inf).
-AttentionPart merge_parts(const AttentionPart& a, const AttentionPart& b);
 
 /// The pairs that `pairs` [b or 1, 1, t, s] keeps among the allowed ones of the mask rule.
 AttentionPart attend_pairs(const AttentionSpec& spec, const at::Tensor& q_bhtd,

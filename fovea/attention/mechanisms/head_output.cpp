@@ -146,6 +146,7 @@ const Mechanism& head_output_mechanism() {
       .uses = head_output_uses,
       .tensors = kHeadOutputTensors,
       .settings = kHeadOutputSettings,
+      .remove = [](AttentionSpec& spec) { spec.head_output = {}; },
   };
   return mechanism;
 }

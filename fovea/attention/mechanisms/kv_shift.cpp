@@ -155,6 +155,7 @@ const Mechanism& kv_shift_mechanism() {
       .rewrite_keys = rewrite,
       .add_streams = add_streams_kv_shift,
       .settings = kKvShiftSettings,
+      .remove = [](AttentionSpec& spec) { spec.kv_shift = {}; },
   };
   return mechanism;
 }

@@ -239,6 +239,10 @@ const Mechanism& longformer_mechanism() {
       .tensors = kLongformerTensors,
       .add_streams = add_streams_longformer,
       .settings = kLongformerSettings,
+      .remove = [](AttentionSpec& spec) { spec.longformer = {}; },
+      .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
+        return spec.longformer.active() ? std::optional(KeyRule::parts) : std::nullopt;
+      },
   };
   return mechanism;
 }

@@ -244,6 +244,10 @@ const Mechanism& magic_pig_mechanism() {
       .uses = magic_pig_uses,
       .add_streams = add_streams_magic_pig,
       .settings = kMagicPigSettings,
+      .remove = [](AttentionSpec& spec) { spec.magic_pig = {}; },
+      .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
+        return spec.magic_pig.active() ? std::optional(KeyRule::selected) : std::nullopt;
+      },
   };
   return mechanism;
 }

@@ -45,6 +45,20 @@ std::vector<StageUse> stage_uses(const AttentionSpec& spec) {
   return all;
 }
 
+AttentionSpec without_added_mechanisms(AttentionSpec spec) {
+  for (const Mechanism* mechanism : mechanisms())
+    if (mechanism->remove != nullptr) mechanism->remove(spec);
+  return spec;
+}
+
+KeyRule key_rule(const AttentionSpec& spec) {
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (mechanism->key_rule == nullptr) continue;
+    if (const std::optional<KeyRule> rule = mechanism->key_rule(spec)) return *rule;
+  }
+  return KeyRule::mask;
+}
+
 void add_mechanism_streams(const AttentionSpec& spec, const StreamSpec& keys,
                            std::vector<StreamSpec>& all) {
   for (const Mechanism* mechanism : mechanisms())

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "fovea/attention/attention.h"
+#include "fovea/attention/key_rule.h"
 #include "fovea/attention/stages.h"
 
 namespace fovea {
@@ -73,6 +74,11 @@ struct Mechanism {
   /// Why the fused decoder's kernels lack it, so that the walk attends; null: they lack all of it.
   std::optional<std::string> (*why_not_fused_decoder)(const AttentionSpec& spec) = nullptr;
   std::span<const MechanismSetting> settings = {};
+  /// Makes its keys neutral, for a mechanism that is put on a finished model (adapters, retrofit);
+  /// null: the model that it is put on may have it, and keeps it.
+  void (*remove)(AttentionSpec& spec) = nullptr;
+  /// Its rule for distant keys where it acts and has one.
+  std::optional<KeyRule> (*key_rule)(const AttentionSpec& spec) = nullptr;
 };
 
 /// For mechanisms that the fused decoder's kernels have whole.
@@ -83,6 +89,9 @@ std::span<const Mechanism* const> mechanisms();
 
 /// The settings that act, in the order of the mechanisms.
 std::vector<StageUse> stage_uses(const AttentionSpec& spec);
+
+/// `spec` as before such mechanisms were put on (Mechanism::remove).
+AttentionSpec without_added_mechanisms(AttentionSpec spec);
 
 /// What `spec` needs in a cache beside keys and values.
 void add_mechanism_streams(const AttentionSpec& spec, const StreamSpec& keys,

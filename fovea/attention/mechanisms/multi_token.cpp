@@ -234,6 +234,7 @@ const Mechanism& multi_token_mechanism() {
       .tensors = kMultiTokenTensors,
       .add_streams = add_streams_multi_token,
       .settings = kMultiTokenSettings,
+      .remove = [](AttentionSpec& spec) { spec.multi_token = {}; },
   };
   return mechanism;
 }

@@ -111,6 +111,7 @@ const Mechanism& own_stage_mechanism() {
       .check = check_own_stage,
       .uses = own_stage_uses,
       .tensors = kOwnStageTensors,
+      .remove = [](AttentionSpec& spec) { spec.own = {}; },
   };
   return mechanism;
 }

@@ -150,6 +150,10 @@ const Mechanism& performer_mechanism() {
       .tensors = kPerformerTensors,
       .add_streams = add_streams_performer,
       .settings = kPerformerSettings,
+      .remove = [](AttentionSpec& spec) { spec.performer = {}; },
+      .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
+        return spec.performer.active() ? std::optional(KeyRule::sums) : std::nullopt;
+      },
   };
   return mechanism;
 }

@@ -212,6 +212,10 @@ const Mechanism& routing_mechanism() {
       .check_call = check_routes,
       .add_streams = add_streams_routing,
       .settings = kRoutingSettings,
+      .remove = [](AttentionSpec& spec) { spec.routing = {}; },
+      .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
+        return spec.routing.active() ? std::optional(KeyRule::lists) : std::nullopt;
+      },
   };
   return mechanism;
 }

@@ -15,8 +15,6 @@
 #include "fovea/base/error.h"
 
 namespace fovea {
-namespace {}  // namespace
-
 bool has_selector(const AttentionSpec& spec) {
   return spec.sparq.active() || spec.magic_pig.active();
 }

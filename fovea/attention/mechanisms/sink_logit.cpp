@@ -46,7 +46,9 @@ const Mechanism& sink_logit_mechanism() {
       .uses = sink_logit_uses,
       .tensors = kSinkLogitTensors,
       .why_not_fused_decoder = in_fused_decoder,
-      .settings = kSinkLogitSettings};
+      .settings = kSinkLogitSettings,
+      .remove = [](AttentionSpec& spec) { spec.sink_logit = false; },
+  };
   return mechanism;
 }
 

@@ -21,7 +21,7 @@ std::vector<StageUse> soft_cap_uses(const AttentionSpec& spec) {
   if (spec.soft_cap <= 0.0) return {};
   return {{.stage = StageId::soft_cap,
            .setting = fmt::format("soft_cap {}", spec.soft_cap),
-           .why_not_sdpa = "soft_cap bends the logits before the softmax"}};
+           .why_not_sdpa = "soft_cap bounds the logits before the softmax"}};
 }
 
 constexpr MechanismSetting kSoftCapSettings[] = {

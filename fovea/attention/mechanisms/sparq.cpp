@@ -152,6 +152,10 @@ const Mechanism& sparq_mechanism() {
       .uses = sparq_uses,
       .add_streams = add_streams_sparq,
       .settings = kSparqSettings,
+      .remove = [](AttentionSpec& spec) { spec.sparq = {}; },
+      .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
+        return spec.sparq.active() ? std::optional(KeyRule::selected) : std::nullopt;
+      },
   };
   return mechanism;
 }

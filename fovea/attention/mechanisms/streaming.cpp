@@ -106,6 +106,10 @@ const Mechanism& streaming_mechanism() {
       .uses = streaming_uses,
       .tensors = kStreamingTensors,
       .settings = kStreamingSettings,
+      .remove = [](AttentionSpec& spec) { spec.streaming = {}; },
+      .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
+        return spec.streaming.active() ? std::optional(KeyRule::parts) : std::nullopt;
+      },
   };
   return mechanism;
 }

@@ -120,6 +120,7 @@ const Mechanism& head_mix_mechanism() {
       .uses = talking_heads_uses,
       .tensors = kTalkingHeadsTensors,
       .settings = kTalkingHeadsSettings,
+      .remove = [](AttentionSpec& spec) { spec.head_mix = {}; },
   };
   return mechanism;
 }

@@ -180,7 +180,7 @@ FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
 
 std::optional<std::string> why_not_kernels(const AttentionCall& call) {
   const AttentionSpec& spec = call.spec;
-  for (const StageUse& use : stage_uses(spec))
+  for (const StageUse& use : call.stages())
     if (use.why_not_kernels)
       return fmt::format("stage {}: {}", stage_of(use.stage).name, *use.why_not_kernels);
   const at::ScalarType dtype = call.q.scalar_type();
@@ -227,7 +227,7 @@ AttentionResult apply(const AttentionCall& given, c10::intrusive_ptr<FusedCall> 
     const at::Tensor means = outputs[2].mean(at::IntArrayRef{0, 2});
     result.stats = {means.select(1, 0), means.select(1, 1), means.select(1, 2)};
   }
-  result.path.isa = kernel_isa(given.q.scalar_type());
+  result.path.isa = kernel_isa(x.q.scalar_type());
   return result;
 }
 

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/attention/paths/fused_call.h"
 
+#include "fovea/attention/kernel_types.h"
 #include "fovea/attention/positions/bias.h"
 #include "fovea/kernels/cpu/attention.h"
 
@@ -176,8 +177,8 @@ at::Tensor groups_gradient(const AttentionSpec& spec, const at::Tensor& dgate_bt
 }
 
 std::string kernel_isa(at::ScalarType dtype) {
-  return std::string(dtype == at::kBFloat16 ? kernels::attention_isa<BFloat16>()
-                                            : kernels::attention_isa<float>());
+  return with_kernel_type(dtype, "attention",
+                          []<class T>(T) { return std::string(kernels::attention_isa<T>()); });
 }
 
 }  // namespace fovea

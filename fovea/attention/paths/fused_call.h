@@ -82,7 +82,7 @@ FusedOperands fused_backward(const FusedCall& call, const FusedOperands& x, cons
 at::Tensor groups_gradient(const AttentionSpec& spec, const at::Tensor& dgate_btk,
                            const at::Tensor& dgate_bsk);
 
-/// The name of the kernels' instruction set for a dtype.
+/// The name of the kernels' instruction set for a dtype of theirs; UnsupportedError for others.
 std::string kernel_isa(at::ScalarType dtype);
 
 /// [b, h, t, ...] in the memory order of [b, t, h, ...], so that merging heads afterwards needs no

@@ -37,9 +37,7 @@ RowsSeen rows_seen(const AttentionCall& call) {
   const CallShape shape = call.shape();
   RowsSeen rows;
   const bool placed = context.query_positions_bt.defined() || context.key_positions_bs.defined();
-  Places places;
   at::Tensor lengths;
-  if (placed) places = resolve_places(context, shape.queries, shape.keys, at::kCPU);
   if (context.key_lengths_b.defined()) lengths = checked_lengths(context, shape.batch, shape.keys);
   const auto pick = [](const at::Tensor& x, int64_t b) {
     return x.select(0, x.size(0) == 1 ? 0 : b);
@@ -49,8 +47,8 @@ RowsSeen rows_seen(const AttentionCall& call) {
     if (lengths.defined()) runs[0].end = lengths.const_data_ptr<int64_t>()[b];
     at::Tensor positions;
     if (placed) {
-      runs = runs_of(pick(places.key_positions_bs, b));
-      positions = pick(places.query_positions_bt, b).contiguous();
+      runs = runs_of(pick(call.places().key_positions_bs, b));
+      positions = pick(call.places().query_positions_bt, b).contiguous();
     }
     for (int64_t i = 0; i < shape.queries; ++i) {
       const int64_t position =
@@ -98,7 +96,7 @@ AttentionResult run_fused_decode(const AttentionCall& given, int64_t keys,
     run_fused_decode<T>(*call, x, sizes, rows, keys_seen, out, result.lse_bht);
   });
   result.out_bhte = out.to(q.scalar_type());
-  result.path.isa = kernel_isa(q.scalar_type());
+  result.path.isa = kernel_isa(x.q.scalar_type());
   return result;
 }
 

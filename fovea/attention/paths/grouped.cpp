@@ -66,7 +66,7 @@ SelfPlaces self_places(const AttentionCall& call) {
     for (int64_t n = 0; n < keys; ++n) out.rows[0].push_back({.document = 0, .position = n});
     return out;
   }
-  const Places places = resolve_places(context, queries, keys, at::kCPU);
+  const Places& places = call.places();
   for (int64_t b = 0; b < batch; ++b) {
     out.rows.push_back(token_places(places.key_positions_bs, places.key_documents_bs, b));
     if (!queries_are_last_keys(

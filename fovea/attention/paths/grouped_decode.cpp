@@ -20,13 +20,15 @@ struct KeyPositions {
   std::vector<int64_t> of_keys;
 };
 
-KeyPositions key_positions(const AttentionContext& context, int64_t keys, int64_t b) {
+KeyPositions key_positions(const AttentionCall& call, int64_t b) {
+  const AttentionContext& context = call.context;
   if (!context.query_positions_bt.defined() && !context.key_positions_bs.defined()) return {};
-  const Places places = resolve_places(context, 1, keys, at::kCPU);
+  const Places& places = call.places();
   const auto pick = [b](const at::Tensor& x) {
     return x.select(0, x.size(0) == 1 ? 0 : b).contiguous();
   };
   const at::Tensor p = pick(places.key_positions_bs);
+  const int64_t keys = p.numel();
   const int64_t* at = p.const_data_ptr<int64_t>();
   const int64_t query = pick(places.query_positions_bt).item<int64_t>();
   const bool ascends = std::is_sorted(at, at + keys, std::less_equal<>());
@@ -46,7 +48,7 @@ KeysSeen keys_seen(const AttentionCall& call) {
   KeysSeen seen;
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t count = lengths.defined() ? lengths.const_data_ptr<int64_t>()[b] : keys;
-    const KeyPositions at = lengths.defined() ? KeyPositions{} : key_positions(context, keys, b);
+    const KeyPositions at = lengths.defined() ? KeyPositions{} : key_positions(call, b);
     if (!at.usable) return {};
     seen.push_back(kernels::keys_seen_by_last(
         rule, std::span(bits + b * keys, static_cast<size_t>(count)), at.of_keys));

@@ -20,7 +20,7 @@ using Indices = std::vector<int64_t>;
 at::Tensor tensor_of(const Indices& numbers) { return at::tensor(numbers, at::kLong); }
 
 // Some indices of a dimension of `size`; a view where they are neighbours.
-at::Tensor take(const at::Tensor& x, int64_t dim, const Indices& indices) {
+at::Tensor at_indices(const at::Tensor& x, int64_t dim, const Indices& indices) {
   if (!x.defined()) return x;
   const auto count = std::ssize(indices);
   bool neighbours = true;
@@ -105,10 +105,10 @@ AttentionCall call_of(const Job& job, const HeadSet& heads, const Tokens& rows, 
   AttentionCall part = part_of(job.call, mask);
   part.spec.heads = std::ssize(heads.queries);
   part.spec.kv_heads = heads.kv_heads;
-  part.q = take(take(part.q, 1, heads.queries), 2, rows.index);
-  part.k = take(take(part.k, 1, heads.keys), 2, keys.index);
-  part.v = take(take(part.v, 1, heads.keys), 2, keys.index);
-  part.tensors.tau_bt = take(part.tensors.tau_bt, 1, rows.index);
+  part.q = at_indices(at_indices(part.q, 1, heads.queries), 2, rows.index);
+  part.k = at_indices(at_indices(part.k, 1, heads.keys), 2, keys.index);
+  part.v = at_indices(at_indices(part.v, 1, heads.keys), 2, keys.index);
+  part.tensors.tau_bt = at_indices(part.tensors.tau_bt, 1, rows.index);
   const auto numbers = [](const Tokens& tokens, int64_t TokenPlace::*member) {
     Indices all;
     for (const TokenPlace& place : tokens.places) all.push_back(place.*member);
@@ -125,7 +125,7 @@ AttentionCall call_of(const Job& job, const HeadSet& heads, const Tokens& rows, 
 
 void add_sink(AttentionCall& part, const AttentionCall& call, const HeadSet& heads) {
   part.spec.sink_logit = call.spec.sink_logit;
-  part.tensors.sink_logit_h = take(call.tensors.sink_logit_h, 0, heads.queries);
+  part.tensors.sink_logit_h = at_indices(call.tensors.sink_logit_h, 0, heads.queries);
 }
 
 // Residue classes of the documents' positions as documents, ranks in them as positions; neighbours
@@ -164,8 +164,8 @@ void number_documents(Job& job) {
 AttentionResult in_rows(AttentionResult result, const Indices& index) {
   Indices inverse(index.size());
   for (size_t n = 0; n < index.size(); ++n) inverse[index[n]] = static_cast<int64_t>(n);
-  result.out_bhte = take(result.out_bhte, 2, inverse);
-  result.lse_bht = take(result.lse_bht, 2, inverse);
+  result.out_bhte = at_indices(result.out_bhte, 2, inverse);
+  result.lse_bht = at_indices(result.lse_bht, 2, inverse);
   return result;
 }
 
@@ -267,8 +267,8 @@ AttentionResult of_all_heads(const Job& job) {
   if (std::ranges::is_sorted(heads)) return result;
   Indices inverse(heads.size());
   for (size_t n = 0; n < heads.size(); ++n) inverse[heads[n]] = static_cast<int64_t>(n);
-  result.out_bhte = take(result.out_bhte, 1, inverse);
-  result.lse_bht = take(result.lse_bht, 1, inverse);
+  result.out_bhte = at_indices(result.out_bhte, 1, inverse);
+  result.lse_bht = at_indices(result.lse_bht, 1, inverse);
   return result;
 }
 
@@ -326,8 +326,7 @@ std::optional<std::string> why_not_longformer(const AttentionCall& call) {
 }
 
 AttentionResult run_longformer(const AttentionCall& call) {
-  const Places places =
-      resolve_places(call.context, call.q.size(2), call.k.size(2), call.q.device());
+  const Places& places = call.places();
   AttentionResult result;
   if (alike(places)) {
     result = run_alike(call, places);

@@ -88,8 +88,8 @@ bool joins_pairs(const AttentionSpec& spec) {
          spec.head_mix.after != HeadMixSpec::Kind::none;
 }
 
-std::optional<std::string> why_not_stages(const AttentionSpec& spec) {
-  for (const StageUse& use : stage_uses(spec)) {
+std::optional<std::string> why_not_stages(const AttentionCall& call) {
+  for (const StageUse& use : call.stages()) {
     const bool gate_or_bias = use.stage == StageId::gate_and_bias;
     if (joins_pairs(use.stage) || (!use.why_not_kernels && !gate_or_bias)) continue;
     return fmt::format("stage {}: no mixing kernel for {}", stage_of(use.stage).name, use.setting);
@@ -276,7 +276,7 @@ std::optional<std::string> why_not_mixing(const AttentionCall& call) {
     if (auto why = why_not_pointwise(call)) return why;
     return "no stage joins queries, keys or heads";
   }
-  if (auto why = why_not_stages(spec)) return why;
+  if (auto why = why_not_stages(call)) return why;
   const at::ScalarType dtype = call.q.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no mixing kernel for {}", at::toString(dtype));

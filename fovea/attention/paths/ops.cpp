@@ -99,13 +99,13 @@ struct Values {
   const Stack& stack;
   size_t next = 0;
 
-  const c10::IValue& take() { return stack[next++]; }
-  void read(at::Tensor& x) { x = take().toTensor(); }
-  void read(std::string& x) { x = take().toStringRef(); }
-  void read(int64_t& x) { x = take().toInt(); }
+  const c10::IValue& next_value() { return stack[next++]; }
+  void read(at::Tensor& x) { x = next_value().toTensor(); }
+  void read(std::string& x) { x = next_value().toStringRef(); }
+  void read(int64_t& x) { x = next_value().toInt(); }
   template <class T>
   void read(std::optional<T>& x) {
-    const c10::IValue& value = take();
+    const c10::IValue& value = next_value();
     x = value.isNone() ? std::nullopt : std::optional<T>(value.to<T>());
   }
   void read(OperatorCall& call) {
@@ -186,11 +186,11 @@ void check_operand(const at::Tensor& x, std::string_view name) {
 }
 
 // The tensors of a call that the operator has arguments for.
-constexpr at::Tensor AttentionTensors::*kTaken[] = {
+constexpr at::Tensor AttentionTensors::*kOperandTensors[] = {
     &AttentionTensors::tau_bt, &AttentionTensors::bias_table, &AttentionTensors::sink_logit_h,
     &AttentionTensors::groups_bsk};
 
-void check_taken(const AttentionSpec& spec) {
+void check_has_operands(const AttentionSpec& spec) {
   const auto refuse = [](std::string_view setting) {
     fail<UnsupportedError>(
         "attention operator",
@@ -202,7 +202,8 @@ void check_taken(const AttentionSpec& spec) {
   if (spec.head_output.active()) refuse("head_output");
   for (const Mechanism* mechanism : mechanisms()) {
     for (const TensorSlot& slot : mechanism->tensors) {
-      if (slot.sizes(spec, {}) && std::ranges::find(kTaken, slot.member) == std::end(kTaken))
+      if (slot.sizes(spec, {}) &&
+          std::ranges::find(kOperandTensors, slot.member) == std::end(kOperandTensors))
         refuse(slot.setting(spec));
     }
   }
@@ -220,7 +221,7 @@ AttentionSpec spec_of(const OperatorCall& given) {
   spec.value_dim = given.v.size(3);
   if (given.x.tau) spec.temperature.kind = TemperatureSpec::Kind::learned;
   if (given.x.sink_logit) spec.sink_logit = true;
-  check_taken(spec);
+  check_has_operands(spec);
   return spec;
 }
 

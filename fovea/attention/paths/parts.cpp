@@ -4,8 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/attention/paths/parts.h"
 
-#include <limits>
-
+#include "fovea/attention/pipeline.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -38,16 +37,10 @@ AttentionResult run_part(const AttentionCall& part) {
 }
 
 AttentionResult merged(const AttentionResult& a, const AttentionResult& b) {
-  const at::Tensor largest = at::maximum(a.lse_bht, b.lse_bht).detach();
-  const at::Tensor shift = largest.masked_fill(largest.isneginf(), 0.0);
-  const at::Tensor of_a = (a.lse_bht - shift).exp(), of_b = (b.lse_bht - shift).exp();
-  const at::Tensor sum = of_a + of_b, empty = sum == 0.0;
-  const at::Tensor divisor = sum.masked_fill(empty, 1.0);
   AttentionResult all = a;
-  all.out_bhte = (a.out_bhte * (of_a / divisor).unsqueeze(-1))
-                     .addcmul(b.out_bhte, (of_b / divisor).unsqueeze(-1));
-  all.lse_bht =
-      (divisor.log() + shift).masked_fill(empty, -std::numeric_limits<double>::infinity());
+  AttentionPart both = merge_parts({a.out_bhte, a.lse_bht}, {b.out_bhte, b.lse_bht});
+  all.out_bhte = std::move(both.out_bhte);
+  all.lse_bht = std::move(both.lse_bht);
   return all;
 }
 

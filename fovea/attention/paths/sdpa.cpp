@@ -292,7 +292,7 @@ void add_sink(AttentionResult& result, const at::Tensor& sink_logit_h, at::Scala
 std::optional<std::string> why_not_settings(const AttentionCall& call) {
   const AttentionSpec& spec = call.spec;
   const bool on_cpu = call.q.device().is_cpu();
-  for (const StageUse& use : stage_uses(spec))
+  for (const StageUse& use : call.stages())
     if (use.why_not_sdpa)
       return fmt::format("stage {}: {}", stage_of(use.stage).name, *use.why_not_sdpa);
   if (call.drops_weights()) return "stage softmax: dropout is counter-based";

@@ -88,8 +88,7 @@ std::optional<std::string> why_not_streaming(const AttentionCall& call) {
 }
 
 AttentionResult run_streaming(const AttentionCall& call) {
-  const Places places =
-      resolve_places(call.context, call.q.size(2), call.k.size(2), call.q.device());
+  const Places& places = call.places();
   const at::Tensor starts = places.key_positions_bs < call.spec.streaming.start;
   Parts parts = parts_of(call, places);
   // Dropout counts keys from the first one of the call: then no key goes.

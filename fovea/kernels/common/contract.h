@@ -46,9 +46,10 @@ struct ScoreParameters {
   float scale = 1.0f;
   const float* tau = nullptr;  ///< [batch][queries]: scale_i = 1 / tau_i, `scale` is not used
   float soft_cap = 0.0f;
-  const float* alibi = nullptr;          ///< [heads] slopes
-  const float* distance_bias = nullptr;  ///< [heads][bias_count]: entry n is for i - j = bias_first
-                                         ///< + n; the ends stand for all distances beyond
+  const float* alibi = nullptr;  ///< [heads] slopes
+  /// [heads][bias_count]: entry n is for i - j = bias_first + n; the ends stand for all distances
+  /// beyond.
+  const float* distance_bias = nullptr;
   int64_t bias_first = 0, bias_count = 0;
   const float* sink_logit = nullptr;  ///< [heads]
   float dropout = 0.0f;

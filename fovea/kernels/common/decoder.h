@@ -79,7 +79,7 @@ struct DecoderLayer {
   TokenTemperature temperature;
   ScoreParameters rule;  ///< without tau, dropout and gate
   TokenGroups groups;
-  /// Attention is the caller's (LayerStep::own); temperature, rule and groups have no use.
+  /// Attention is the caller's (DecoderLayerStep::own); temperature, rule and groups have no use.
   bool own_attention = false;
 };
 
@@ -108,8 +108,8 @@ struct KeyChoice {
 };
 
 /// Attention that the caller computes, between a layer's heads and its output projection. The
-/// token's keys and values stand where LayerStep::caches say; how long they stay is the caller's
-/// matter.
+/// token's keys and values stand where DecoderLayerStep::caches say; how long they stay is the
+/// caller's matter.
 template <class T>
 struct OwnAttention {
   void* object = nullptr;
@@ -133,7 +133,7 @@ struct SequenceCache {
 };
 
 template <class T>
-struct LayerStep {
+struct DecoderLayerStep {
   std::span<const SequenceCache<T>> caches;  ///< of each sequence
   std::span<const SequenceStep> sequences;
   KeyChoice choice;     ///< with groups
@@ -144,7 +144,7 @@ struct LayerStep {
 template <class T>
 struct DecoderStep {
   std::span<const int64_t> positions;  ///< one a sequence
-  std::span<const LayerStep<T>> layers;
+  std::span<const DecoderLayerStep<T>> layers;
   const T* x = nullptr;     ///< [sequences, width]: the embedded tokens
   float* logits = nullptr;  ///< [sequences, head.outputs]
 };

@@ -19,10 +19,10 @@ struct MaskRule {
   enum class Sparsity { full, strided, fixed };
 
   bool causal = true;
-  int64_t window = 0;  ///< W: keys with i - j < W (self included); 0 = no window. With `strided`:
-                       ///< its local width w.
-  int64_t sinks =
-      0;  ///< the first `sinks` positions of the document are always visible (when j <= i)
+  /// W: keys with i - j < W (self included); 0 = no window. With `strided`: its local width w.
+  int64_t window = 0;
+  /// The first `sinks` positions of the document are always visible (when j <= i).
+  int64_t sinks = 0;
   Sparsity sparsity = Sparsity::full;
   int64_t stride = 0;   ///< sigma of `strided`: also (i - j) mod sigma = 0
   int64_t block = 0;    ///< beta of `fixed`: same block floor(i / beta)

@@ -1,5 +1,5 @@
-// Formulas of one token that layers and fused kernels share: the bounds of tau, the groups of
-// Focus.
+// Formulas of one token: the bounds of tau, the groups of Focus. The fused kernels compute with
+// them; layers have tensor operations, which tests/nn/scalar_formulas_test.cpp holds equal to them.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

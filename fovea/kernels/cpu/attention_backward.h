@@ -45,8 +45,8 @@ class BackwardKeys {
  public:
   BackwardKeys(const BackwardBlock<T>& block, float* scratch)
       : b_(block), banded_(block.ordered && has_bands(block.rule)) {
-    const int64_t left = b_.key_count - b_.key_begin;
-    keys_ = left < kKeyBlock ? left : kKeyBlock;
+    const int64_t remaining = b_.key_count - b_.key_begin;
+    keys_ = remaining < kKeyBlock ? remaining : kKeyBlock;
     row_tiles_ = static_cast<int>((keys_ + kRows - 1) / kRows);
     weights_ = scratch;
     slopes_ = weights_ + kKeyBlock * kScorePitch<P>;
@@ -71,7 +71,7 @@ class BackwardKeys {
     }
     for (int64_t h = 0; h < b_.head_count; ++h) add_head(b_.heads[h]);
     if constexpr (gated) write_gates();
-    if (b_.dk_sums != nullptr) return leave_sums();
+    if (b_.result == BackwardResult::sums) return leave_sums();
     if (!finite_lanes(dk_, keys_ * b_.key_width.columns) ||
         !finite_lanes(dv_, keys_ * b_.value_width.columns))
       note_not_finite(b_.not_finite);
@@ -328,7 +328,7 @@ class BackwardKeys {
     Lanes all{};
     for (int v = 0; v < N; ++v) {
       const int64_t at = query + v * kLanes;
-      Places queries;
+      LanePlaces queries;
       queries.position = load(b_.query_places.position + at);
       if (compares) queries.members_low = load(b_.query_places.members_low + at);
       if (wide) queries.members_high = load(b_.query_places.members_high + at);
@@ -349,8 +349,8 @@ class BackwardKeys {
 
   FOVEA_INLINE bool see(int64_t key, int64_t query, Cover cover, Lanes (&seen)[kRows][2]) {
     if (cover == Cover::band) return see_band(key, query, seen);
-    const Places low = places_at(b_.query_places, query),
-                 high = places_at(b_.query_places, query + kLanes);
+    const LanePlaces low = places_at(b_.query_places, query),
+                     high = places_at(b_.query_places, query + kLanes);
     Lanes all{};
     const bool wide = b_.key_places.members_high != nullptr;
     for (int r = 0; compared_ && r < kRows; ++r) {
@@ -361,7 +361,7 @@ class BackwardKeys {
       all |= seen[r][0] | seen[r][1];
     }
     for (int r = 0; !compared_ && r < kRows; ++r) {
-      const Places at = place_of(b_.key_places, key + r);
+      const LanePlaces at = place_of(b_.key_places, key + r);
       seen[r][0] = lanes_of(seen_lanes(b_.rule, low, at));
       seen[r][1] = lanes_of(seen_lanes(b_.rule, high, at));
       all |= seen[r][0] | seen[r][1];

@@ -27,19 +27,19 @@ inline int64_t decode_floats(const PackedWidth& key) {
   return kDecodeRows * (key.pitch + kDecodeKeys + kLanes);
 }
 
-/// kLanes words of a row from word `at` on; `left` words exist from there.
+/// kLanes words of a row from word `at` on; `remaining` words exist from there.
 template <class T, class P>
-FOVEA_INLINE Float load_words(const T* row, int64_t at, int64_t left) {
+FOVEA_INLINE Float load_words(const T* row, int64_t at, int64_t remaining) {
   if constexpr (sizeof(T) * P::kElements == sizeof(Word)) {
     const Word* words = reinterpret_cast<const Word*>(row) + at;
-    return left >= kLanes ? load(words) : load_first(words, left);
+    return remaining >= kLanes ? load(words) : load_first(words, remaining);
   } else {  // bfloat16 that becomes float32
     typedef uint16_t Halves __attribute__((vector_size(2 * kLanes), may_alias, aligned(2)));
     Halves halves{};
-    if (left >= kLanes) {
+    if (remaining >= kLanes) {
       halves = *reinterpret_cast<const Halves*>(row + at);
     } else {
-      for (int64_t i = 0; i < left; ++i) halves[i] = row[at + i].bits;
+      for (int64_t i = 0; i < remaining; ++i) halves[i] = row[at + i].bits;
     }
     return reinterpret_cast<Float>(__builtin_convertvector(halves, Int) << 16);
   }
@@ -138,11 +138,11 @@ class DecodeChunk {
   template <int R>
   static FOVEA_INLINE void add_products(Float (&sums)[kLanes], const Word* q, int64_t pitch,
                                         const T* const (&rows)[kLanes / R], int64_t c,
-                                        int64_t left) {
+                                        int64_t remaining) {
     constexpr int kKeys = kLanes / R;
     Float k[kKeys];
 #pragma GCC unroll 16
-    for (int i = 0; i < kKeys; ++i) k[i] = load_words<T, P>(rows[i], c, left);
+    for (int i = 0; i < kKeys; ++i) k[i] = load_words<T, P>(rows[i], c, remaining);
 #pragma GCC unroll 4
     for (int n = 0; n < R; ++n) {
       const Float row = load(q + n * pitch);
@@ -273,24 +273,24 @@ class DecodeChunk {
   template <bool whole>
   FOVEA_INLINE void load_values(int64_t key, int64_t c, Float (&rows)[kDecodeVectors]) const {
     const T* row = b_.v + row_of(key) * b_.v_row;
-    const auto left = [&](int v) {
+    const auto remaining = [&](int v) {
       return whole ? kLanes : (b_.value_width.elements - c) / P::kElements - v * kLanes;
     };
     if constexpr (P::kElements == 1) {
 #pragma GCC unroll 4
       for (int v = 0; v < kDecodeVectors; ++v)
-        rows[v] = left(v) > 0 ? load_words<T, P>(row + c, v * kLanes, left(v)) : Float{};
+        rows[v] = remaining(v) > 0 ? load_words<T, P>(row + c, v * kLanes, remaining(v)) : Float{};
     } else {
 #if defined(FOVEA_PAIRS)
       const bool has_even = key >= begin_, has_odd = key + 1 < end_;
       const T* next = has_odd ? b_.v + row_of(key + 1) * b_.v_row : row;
 #pragma GCC unroll 2
       for (int v = 0; v < kDecodeVectors / 2; ++v) {
-        const bool some = left(v) > 0;
+        const bool some = remaining(v) > 0;
         const Float even =
-            some && has_even ? load_words<T, P>(row + c, v * kLanes, left(v)) : Float{};
+            some && has_even ? load_words<T, P>(row + c, v * kLanes, remaining(v)) : Float{};
         const Float odd =
-            some && has_odd ? load_words<T, P>(next + c, v * kLanes, left(v)) : Float{};
+            some && has_odd ? load_words<T, P>(next + c, v * kLanes, remaining(v)) : Float{};
         P::weave(even, odd, rows[2 * v], rows[2 * v + 1]);
       }
 #endif

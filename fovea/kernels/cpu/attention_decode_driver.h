@@ -97,17 +97,17 @@ class Decode {
   }
   /// Fetches the beginning of a slice before its use.
   void prefetch_slice(int64_t n, int64_t slices) const {
-    int64_t left = kDecodeFetched;
+    int64_t remaining = kDecodeFetched;
     for_slice(n, slices, [&](int64_t b, int64_t chunk, int64_t g) {
       const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, ends_[b]);
-      if (left <= 0) return;
+      if (remaining <= 0) return;
       for (int64_t j = first_row(b) + begin; j < first_row(b) + end; ++j) {
         for (int64_t c = 0; c < s_.head_dim; c += kLine) {
           __builtin_prefetch(key(b, g, j) + c, 0, 2);
           __builtin_prefetch(value(b, g, j) + c, 0, 2);
         }
       }
-      left -= (end - begin) * 2 * s_.head_dim * static_cast<int64_t>(sizeof(T));
+      remaining -= (end - begin) * 2 * s_.head_dim * static_cast<int64_t>(sizeof(T));
     });
   }
   /// Row (b, head, query) of out and lse.

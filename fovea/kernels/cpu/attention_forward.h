@@ -60,7 +60,7 @@ class ForwardRows {
       pass();
       add_totals();
     }
-    b_.state_out[0] != nullptr ? write_states() : write();
+    b_.result == ForwardResult::states ? write_states() : write();
   }
 
  private:
@@ -79,8 +79,8 @@ class ForwardRows {
       unsafe_[r] = false;
     }
     for (int g = 0; g < row_tiles_; ++g) {
-      const int64_t left = b_.rows - g * kRows;
-      open_[g] = left < kRows ? static_cast<int>(left) : kRows;
+      const int64_t remaining = b_.rows - g * kRows;
+      open_[g] = remaining < kRows ? static_cast<int>(remaining) : kRows;
     }
     if constexpr (gated) load_gates();
   }
@@ -144,8 +144,8 @@ class ForwardRows {
   }
 
   FOVEA_INLINE void fetch_rows() {
-    for (int64_t left = prefetch_per_tile_; left > 0 && prefetch_list_ < b_.prefetch_count;
-         --left) {
+    for (int64_t remaining = prefetch_per_tile_;
+         remaining > 0 && prefetch_list_ < b_.prefetch_count; --remaining) {
       const PrefetchRows& rows = b_.prefetch[prefetch_list_];
       const int64_t n =
           rows.index != nullptr ? rows.index[prefetch_row_] - rows.first : prefetch_row_;

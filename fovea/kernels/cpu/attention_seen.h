@@ -65,7 +65,8 @@ class TileMask {
 
   /// By the whole rule; false if no pair is seen.
   FOVEA_INLINE bool by_pairs(int first, int64_t key, Lanes (&seen)[kRows][2]) const {
-    const Places low = places_at(b_.key_places, key), high = places_at(b_.key_places, key + kLanes);
+    const LanePlaces low = places_at(b_.key_places, key),
+                     high = places_at(b_.key_places, key + kLanes);
     Lanes all{};
     for (int r = 0; r < kRows; ++r) {
       const int row = first + r;
@@ -73,8 +74,8 @@ class TileMask {
         seen[r][0] = seen[r][1] = Lanes{};
         continue;
       }
-      Places query{broadcast(b_.position[row]), broadcast(b_.document[row]),
-                   broadcast(b_.pattern_id[row]), Int{}};
+      LanePlaces query{broadcast(b_.position[row]), broadcast(b_.document[row]),
+                       broadcast(b_.pattern_id[row]), Int{}};
       if (compares()) {
         query.members_low = broadcast(b_.members_low[row]);
         query.members_high = broadcast(b_.members_high[row]);
@@ -88,21 +89,21 @@ class TileMask {
 
  private:
   template <bool wide>
-  FOVEA_INLINE Places members_at(int64_t key) const {
-    Places at;
+  FOVEA_INLINE LanePlaces members_at(int64_t key) const {
+    LanePlaces at;
     at.members_low = load(b_.key_places.members_low + key);
     if (wide) at.members_high = load(b_.key_places.members_high + key);
     return at;
   }
   template <bool wide>
-  FOVEA_INLINE Lanes common(int row, const Places& keys) const {
+  FOVEA_INLINE Lanes common(int row, const LanePlaces& keys) const {
     return meet_lanes(wide, broadcast(b_.members_low[row]),
                       wide ? broadcast(b_.members_high[row]) : Int{}, keys);
   }
 
   template <bool wide>
   FOVEA_INLINE bool by_sets(int g, int64_t key, Lanes (&seen)[kRows][2]) const {
-    const Places low = members_at<wide>(key), high = members_at<wide>(key + kLanes);
+    const LanePlaces low = members_at<wide>(key), high = members_at<wide>(key + kLanes);
     const Int some_low = broadcast(some_low_[g]), some_high = broadcast(some_high_[g]);
     if (!any(meet_lanes(wide, some_low, some_high, low) |
              meet_lanes(wide, some_low, some_high, high)))
@@ -118,7 +119,7 @@ class TileMask {
   template <bool wide, int N>
   FOVEA_INLINE void compare(int first, int64_t key, Lanes (&seen)[kRows][N]) const {
     for (int v = 0; v < N; ++v) {
-      const Places keys = members_at<wide>(key + v * kLanes);
+      const LanePlaces keys = members_at<wide>(key + v * kLanes);
       const Int position = load(b_.key_places.position + key + v * kLanes);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r)

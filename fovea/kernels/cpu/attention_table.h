@@ -109,6 +109,11 @@ struct PrefetchRows {
   int64_t first = 0;
 };
 
+/// What a pass leaves: finished rows, or the states of rows that later passes merge.
+enum class ForwardResult { output, states };
+/// What a pass leaves: finished gradients, or sums that later passes begin with.
+enum class BackwardResult { gradients, sums };
+
 /// A block of at most kQueryBlock query rows (of one head, or of all heads of a key head where
 /// there are few queries) against the keys of one sequence.
 template <class T>
@@ -143,12 +148,13 @@ struct ForwardBlock {
   int32_t members_low[kQueryBlock], members_high[kQueryBlock];
 
   /// Passes over disjoint keys: a row begins with the merge of earlier row states, the entries of
-  /// `states` that `earlier` names. It writes its state instead of out, lse and stats where
-  /// `state_out` is not null.
+  /// `states` that `earlier` names. With `result` states, it writes its state to `state_out`
+  /// instead of out, lse and stats.
   const float* states = nullptr;
   const int32_t* earlier[kQueryBlock];
   int64_t earlier_count[kQueryBlock];
-  float* state_out[kQueryBlock] = {};
+  float* state_out[kQueryBlock];
+  ForwardResult result = ForwardResult::output;
 
   /// Rows that this block writes and the next one reads. Prefetches are spread over the tiles:
   /// issued together, they stall the loads that follow.
@@ -191,7 +197,8 @@ struct BackwardBlock {
   T *dk = nullptr, *dv = nullptr;  ///< row 0 of the sequence
   int64_t dk_row = 0, dv_row = 0;
   float* dgate = nullptr;  ///< [padded keys][pitch]
-  /// [keys][columns] of the sequence: where sums go instead of dk and dv, if not null.
+  BackwardResult result = BackwardResult::gradients;
+  /// [keys][columns] of the sequence: with `result` sums, they go here instead of to dk and dv.
   float *dk_sums = nullptr, *dv_sums = nullptr;
   /// Sums of other passes to begin with, if not null: of key n the rows `before` names from
   /// before_begin[n] to before_begin[n + 1].

@@ -11,30 +11,30 @@ namespace fovea::kernels {
 namespace {
 
 /// Places of kLanes tokens, or of one token in all lanes.
-struct Places {
+struct LanePlaces {
   Int position, document, pattern_id, open;
   Int members_low{}, members_high{};
 };
 
-FOVEA_INLINE Places places_at(const PlaceColumns& columns, int64_t n) {
-  Places at{load(columns.position + n), load(columns.document + n), load(columns.pattern_id + n),
-            load(columns.open + n)};
+FOVEA_INLINE LanePlaces places_at(const PlaceColumns& columns, int64_t n) {
+  LanePlaces at{load(columns.position + n), load(columns.document + n),
+                load(columns.pattern_id + n), load(columns.open + n)};
   if (columns.members_low != nullptr) at.members_low = load(columns.members_low + n);
   if (columns.members_high != nullptr) at.members_high = load(columns.members_high + n);
   return at;
 }
 
-FOVEA_INLINE Places place_of(const PlaceColumns& columns, int64_t n) {
-  Places at{broadcast(columns.position[n]), broadcast(columns.document[n]),
-            broadcast(columns.pattern_id[n]), broadcast(columns.open[n])};
+FOVEA_INLINE LanePlaces place_of(const PlaceColumns& columns, int64_t n) {
+  LanePlaces at{broadcast(columns.position[n]), broadcast(columns.document[n]),
+                broadcast(columns.pattern_id[n]), broadcast(columns.open[n])};
   if (columns.members_low != nullptr) at.members_low = broadcast(columns.members_low[n]);
   if (columns.members_high != nullptr) at.members_high = broadcast(columns.members_high[n]);
   return at;
 }
 
 /// What memberships allow (VisitRule::members); `lag` is i - j.
-FOVEA_INLINE Int members_allow(const VisitRule& rule, const Places& query, const Places& key,
-                               Int lag) {
+FOVEA_INLINE Int members_allow(const VisitRule& rule, const LanePlaces& query,
+                               const LanePlaces& key, Int lag) {
   const Int common =
       (query.members_low & key.members_low) | (query.members_high & key.members_high);
   if (rule.members == MemberRule::apart) return common == 0;
@@ -43,14 +43,14 @@ FOVEA_INLINE Int members_allow(const VisitRule& rule, const Places& query, const
 }
 
 /// Whether memberships alone let a query see a key.
-FOVEA_INLINE Lanes meet_lanes(bool wide, Int query_low, Int query_high, const Places& key) {
+FOVEA_INLINE Lanes meet_lanes(bool wide, Int query_low, Int query_high, const LanePlaces& key) {
   Lanes common = lanes_in_common(query_low, key.members_low);
   if (wide) common |= lanes_in_common(query_high, key.members_high);
   return common;
 }
 
 /// allowed(query, key) lane by lane: all bits set or none.
-FOVEA_INLINE Int seen_lanes(const VisitRule& rule, const Places& query, const Places& key) {
+FOVEA_INLINE Int seen_lanes(const VisitRule& rule, const LanePlaces& query, const LanePlaces& key) {
   Int seen = query.document == key.document;
   const Int lag = query.position - key.position;
   const Int causal = lag >= 0;

@@ -59,7 +59,7 @@ struct LayerAttention {
   LayerAttention(const LayerAttention&) = delete;
 
   /// The cache of this step.
-  void read(const LayerStep<T>& step) {
+  void read(const DecoderLayerStep<T>& step) {
     work.read_from(step.caches);
     problem.keys_seen = {};
     for (size_t b = 0; b < seen.size(); ++b) {
@@ -199,7 +199,7 @@ class Decoder<T>::Impl {
     require<ShapeError>(given(step.positions) == rows_ && given(step.layers) == given(p_.layers),
                         "decoder", "expected {} sequences and {} layers; got {} and {}", rows_,
                         p_.layers.size(), step.positions.size(), step.layers.size());
-    for (const LayerStep<T>& layer : step.layers) {
+    for (const DecoderLayerStep<T>& layer : step.layers) {
       require<ShapeError>(given(layer.sequences) == rows_ && given(layer.caches) == rows_,
                           "decoder", "expected {} sequences in every layer; got {} with {} caches",
                           rows_, layer.sequences.size(), layer.caches.size());
@@ -425,7 +425,7 @@ class Decoder<T>::Impl {
   // One head of queries, keys or values: normed, rotated, and where attention finds it.
   void place_head(int64_t l, int64_t n) {
     const Layer& layer = p_.layers[l];
-    const LayerStep<T>& cache = step_->layers[l];
+    const DecoderLayerStep<T>& cache = step_->layers[l];
     const int64_t b = n / all_heads_, h = n % all_heads_, d = p_.head_dim, at = n * d;
     const int64_t key = h - p_.heads, value = key - p_.kv_heads;
     const int64_t row = cache.sequences[b].first + cache.sequences[b].key_row;

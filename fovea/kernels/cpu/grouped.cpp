@@ -291,6 +291,7 @@ class Forward {
     block.key_count = key_slots(plan);
     block.rule = plan.far.rule;
     block.key_places = places_of(plan.far.key.places, plan.far.key.low, plan.far.key.high);
+    block.result = ForwardResult::states;
     set_rows(block, head, item.h, slots.rows, query.token.data() + slots.begin);
     float* const states = states_of(head, item.h) + slots.begin * row_state(value_);
     const auto copy = [&](const std::vector<int32_t>& column, int32_t* rows) {
@@ -412,8 +413,8 @@ class Forward {
     block.prefetch_count = 0;
   }
 
-  // What rows of a head are read from, and of a near block written to: `rows` queries, those of
-  // `tokens` or from `first` on.
+  // What rows of a head are read from and, where the block's result is output, written to: `rows`
+  // queries, those of `tokens` or from `first` on.
   void set_rows(ForwardBlock<T>& block, const Head& head, int64_t h, int64_t rows,
                 const int32_t* tokens, int64_t first = 0) const {
     const int64_t global = head.g * query_heads_ + h, first_query = head.plan->first_query();
@@ -423,7 +424,7 @@ class Forward {
       block.index[r] = tokens != nullptr ? tokens[r] : first_query + first + r;
     const T* const q = p_.q.at(head.b, global, 0);
     const int32_t* const document = head.plan->key.document.data();
-    const bool writes = tokens == nullptr;
+    const bool writes = block.result == ForwardResult::output;
     T* const out = writes ? p_.out.at(head.b, global, first) : nullptr;
     float* const lse = writes && p_.lse != nullptr ? p_.lse + n * s_.queries + first : nullptr;
     float* const stats = p_.stats != nullptr ? p_.stats + n * s_.queries * kRowStats : nullptr;

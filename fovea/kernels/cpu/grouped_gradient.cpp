@@ -245,6 +245,7 @@ class Backward {
     for (const KeyBlock& block : partition.blocks) {
       far_query_tile_ranges(plan, block.list, block.begin, block.end, scratch.ranges);
       BackwardBlock<T> to = block_of(unit, block, true, keys, scratch);
+      to.result = BackwardResult::sums;
       to.dk_sums = unit.dk;
       to.dv_sums = unit.dv;
       to.fetches = !packs || memory_.partition_floats(partition) > kNearFloats;

@@ -122,10 +122,10 @@ class GradientFrame {
   }
 
   uint64_t compared(int64_t i, int64_t key) const {
-    const Places query = place_of(t_.query_places, i);
+    const LanePlaces query = place_of(t_.query_places, i);
     uint64_t bits = 0;
     for (int v = 0; v < kStepVectors; ++v) {
-      const Places keys = places_at(t_.key_places, key + v * kLanes);
+      const LanePlaces keys = places_at(t_.key_places, key + v * kLanes);
       bits |= bits_of(seen_lanes(t_.rule, query, keys)) << (v * kLanes);
     }
     return bits;

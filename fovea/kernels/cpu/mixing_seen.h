@@ -107,7 +107,7 @@ class SeenWords {
 
   // By the places of row and keys, for the vectors that hold keys [from, to) of the step.
   uint64_t compared(int64_t row, int64_t key, int64_t from, int64_t to) const {
-    const Places query = place_of(t_.query_places, row);
+    const LanePlaces query = place_of(t_.query_places, row);
     uint64_t bits = 0;
     for (int64_t at = from / kLanes * kLanes; at < to; at += kLanes)
       bits |= bits_of(seen_lanes(t_.rule, query, places_at(t_.key_places, key + at))) << at;

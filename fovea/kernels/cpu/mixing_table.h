@@ -45,8 +45,8 @@ struct MixingHead {
   T* out = nullptr;
   const Word* keys = nullptr;    ///< packed panels: columns
   const Word* values = nullptr;  ///< packed panels: rows; row n is key n - lag
-  const uint64_t* unusable =
-      nullptr;  ///< bit j % 64 of word j / 64: v_j is not finite (null: none)
+  /// Bit j % 64 of word j / 64: v_j is not finite (null: none).
+  const uint64_t* unusable = nullptr;
   const float *taps_before = nullptr, *taps_after = nullptr;  ///< [cq][ck]
   float sink = 0.0f;                                          ///< -inf without
   float* lse = nullptr;                                       ///< [queries]; may be null

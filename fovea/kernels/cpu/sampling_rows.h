@@ -1,5 +1,5 @@
-// The loops of sampling.h, written once and compiled once per instruction set, under the rules of
-// selector_rows.h.
+// The loops of sampling.h, written once and compiled once per instruction set, in
+// selector_<set>.cpp, under the rules of selector_rows.h.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

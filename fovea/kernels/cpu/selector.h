@@ -29,8 +29,8 @@ template <class T>
 struct ComponentChoice {
   AttentionSizes sizes;  ///< one query; keys: of all sequences
   HeadRows<const T> q;
-  const T* keys =
-      nullptr;  ///< component c of key j of head g at b batch + g head + c component + j
+  /// Component c of key j of head g at b batch + g head + c component + j.
+  const T* keys = nullptr;
   int64_t batch = 0, head = 0, component = 0;
   int64_t components = 0;
   KeyBudget budget;

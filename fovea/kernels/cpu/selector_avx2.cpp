@@ -1,4 +1,5 @@
-// The loops of selectors for avx2; its compiler flags stand in fovea/CMakeLists.txt.
+// The loops of selectors and of sampling for avx2; its compiler flags stand in
+// fovea/CMakeLists.txt.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
