@@ -56,9 +56,6 @@ namespace {
 // Starting the threads costs as much as this many products: some 5 us.
 constexpr int64_t kParallelMixing = 1 << 17;
 
-// Rows of logits at most: those of the results and the earlier ones of both kernels.
-constexpr int64_t kMostLogitRows = kMostMixingQueries + 2 * (kMostKernelRows - 1);
-
 /// One sequence of the batch.
 template <class T>
 class DecodedSequence {

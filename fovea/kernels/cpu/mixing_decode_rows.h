@@ -79,22 +79,31 @@ FOVEA_INLINE Float decoded_logits(const MixingDecodeTask<T>& t, int64_t row, Lan
   return choose(seen, s, Float{});
 }
 
+/// What all rows see of a step.
+template <class T>
+struct SeenStep {
+  uint64_t words[kMostLogitRows];
+
+  SeenStep(const MixingDecodeTask<T>& t, int64_t step) {
+    for (int64_t row = 0; row < t.logit_rows; ++row) words[row] = seen_keys(t, row, step);
+  }
+};
+
 // R rows of queries of one key head, from row n of them, against a panel of a step.
 template <class T, class P, int R>
-FOVEA_INLINE void multiply_panel(const MixingDecodeTask<T>& t, const Word* columns, int64_t n,
-                                 int64_t step, int64_t panel) {
+FOVEA_INLINE void multiply_panel(const MixingDecodeTask<T>& t, const Word* columns,
+                                 const SeenStep<T>& seen, int64_t n, int64_t step, int64_t panel) {
   Float c[R][2];
   clear(c);
   multiply_add<P, R, 2>(c, t.key_width.words, t.queries + n * t.key_width.pitch, t.key_width.pitch,
                         1, columns, kPanel);
+  int64_t row = n % t.logit_rows;
 #pragma GCC unroll 8
-  for (int i = 0; i < R; ++i) {
-    const int64_t row = (n + i) % t.logit_rows;
-    const uint64_t seen = seen_keys(t, row, step);
+  for (int i = 0; i < R; ++i, row = row + 1 < t.logit_rows ? row + 1 : 0) {
     float* const to = t.logits + (n + i) * t.pitch + kRowMargin + step * kStepKeys + panel;
 #pragma GCC unroll 2
     for (int v = 0; v < 2; ++v) {
-      const Lanes lanes = lanes_of(seen, static_cast<int>(panel) / kLanes + v);
+      const Lanes lanes = lanes_of(seen.words[row], static_cast<int>(panel) / kLanes + v);
       store(to + v * kLanes, decoded_logits(t, row, lanes, c[i][v]));
     }
   }
@@ -105,6 +114,7 @@ void decoded_logits_of_step(const MixingDecodeTask<T>& t, int64_t item, float* m
   const FlushDenormals flush;
   const MixingDecodeScratch<T> scratch(t, memory);
   const int64_t step = item / t.kv_heads, g = item % t.kv_heads;
+  const SeenStep<T> seen(t, step);
   const int64_t begin = t.heads / t.kv_heads * g * t.logit_rows,
                 end = begin + t.heads / t.kv_heads * t.logit_rows;
   for (int64_t panel = 0; panel < kStepKeys; panel += kPanel) {
@@ -122,9 +132,15 @@ void decoded_logits_of_step(const MixingDecodeTask<T>& t, int64_t item, float* m
                       .next_rows = left - kPanel < kPanel ? left - kPanel : kPanel},
                      t.key_width, {.columns = scratch.columns}, scratch.natural);
     int64_t n = begin;
-    for (; n + kRows <= end; n += kRows) multiply_panel<T, P, kRows>(t, scratch.columns, n, step, panel);
-    for (; n + 3 <= end; n += 3) multiply_panel<T, P, 3>(t, scratch.columns, n, step, panel);
-    for (; n < end; ++n) multiply_panel<T, P, 1>(t, scratch.columns, n, step, panel);
+    const auto multiply = [&]<int R>() {
+      for (; n + R <= end; n += R)
+        multiply_panel<T, P, R>(t, scratch.columns, seen, n, step, panel);
+    };
+    multiply.template operator()<kRows>();
+    multiply.template operator()<4>();
+    multiply.template operator()<3>();
+    multiply.template operator()<2>();
+    multiply.template operator()<1>();
   }
   for (int64_t n = begin; n < end; ++n) {
     float* const row = t.logits + n * t.pitch;

@@ -9,12 +9,15 @@
 
 #include "fovea/kernels/common/mixing.h"
 #include "fovea/kernels/cpu/attention_table.h"
+#include "fovea/kernels/cpu/mixing_decode.h"
 #include "fovea/kernels/cpu/mixing_table.h"
 
 namespace fovea::kernels {
 
 /// Zeros before and behind the numbers of a row: a kernel reaches 7 keys to either side.
 constexpr int64_t kRowMargin = 16;
+/// Rows of logits at most: of kMostMixingQueries results, and the earlier ones of both kernels.
+constexpr int64_t kMostLogitRows = kMostMixingQueries + 2 * (kMostKernelRows - 1);
 /// Steps of keys whose weighted values are summed together.
 constexpr int64_t kValueSteps = 2;
 
