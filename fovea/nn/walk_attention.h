@@ -1,5 +1,5 @@
-// Attention of one layer that the fused decoder leaves to its caller: by the kernels, on the rows of
-// the cache, or by the walk's operations. Private to fovea/nn.
+// Attention of one layer that the fused decoder leaves to its caller: by the kernels, on the rows
+// of the cache, or by the walk's operations. Private to fovea/nn.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -109,8 +109,9 @@ class WalkAttention {
 };
 
 /// Why not even WalkAttention takes a layer.
-inline std::optional<std::string> why_not_walk_attention(const ModelConfig& config, const LayerWeights& w,
-                                                  const AttentionSpec& spec) {
+inline std::optional<std::string> why_not_walk_attention(const ModelConfig& config,
+                                                         const LayerWeights& w,
+                                                         const AttentionSpec& spec) {
   if (w.routing.defined()) return "routing reads queries and keys without rotation";
   if (spec.streaming.active()) return "streaming rotates queries in two ways";
   if (w.wo.defined() && matrix_inputs(w.wo) != config.heads * config.head_dim)

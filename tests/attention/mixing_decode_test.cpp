@@ -143,8 +143,7 @@ TEST(MixingDecode, RequestsOfUnequalLengthsEqualEachAlone) {
   context.key_lengths_b = lengths;
   in.k[0].narrow(1, 90, 30).fill_(std::numeric_limits<float>::quiet_NaN());
   in.v[0].narrow(1, 90, 30).fill_(std::numeric_limits<float>::quiet_NaN());
-  const AttentionResult both =
-      attention(spec, in.q, in.k, in.v, in.tensors, context, Path::fused);
+  const AttentionResult both = attention(spec, in.q, in.k, in.v, in.tensors, context, Path::fused);
   EXPECT_TRUE(read_in_place(both));
   for (int64_t b = 0; b < 2; ++b) {
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, b, 1); };

@@ -26,7 +26,9 @@ std::vector<NamedSpec> token_specs() {
     change(spec);
     all.push_back({name, spec});
   };
-  const auto convolve = [](AttentionSpec& s) { s.multi_token = {.before = {6, 11}, .after = {3, 4}}; };
+  const auto convolve = [](AttentionSpec& s) {
+    s.multi_token = {.before = {6, 11}, .after = {3, 4}};
+  };
   add("plain", [](auto&) {});
   add("kv shift", [](auto& s) { s.kv_shift = {.keys = true, .values = true}; });
   add("shifted keys in a window, with a sink logit", [](auto& s) {
@@ -35,7 +37,9 @@ std::vector<NamedSpec> token_specs() {
   });
   add("convolutions", convolve);
   add("convolutions in a window", [&](auto& s) { convolve(s), s.mask.window = 12; });
-  add("head mixes, capped", [](auto& s) { s.head_mix = {Mix::full, Mix::groups, 3}, s.soft_cap = 2.0; });
+  add("head mixes, capped", [](auto& s) {
+    s.head_mix = {Mix::full, Mix::groups, 3}, s.soft_cap = 2.0;
+  });
   add("everything", [&](auto& s) {
     convolve(s);
     s.multi_token.equation = MultiTokenSpec::Equation::eq4;
@@ -57,7 +61,9 @@ at::Tensor attend(TokenAttention& attention, AttentionCache& cache, const Attent
   const at::Tensor q = token.q.contiguous(), k = token.k.contiguous(), v = token.v.contiguous(),
                    out = at::empty_like(q);
   attention.attend<T>(cache, token.tensors,
-                      {.q = heads<const T>(q), .k = heads<const T>(k), .v = heads<const T>(v),
+                      {.q = heads<const T>(q),
+                       .k = heads<const T>(k),
+                       .v = heads<const T>(v),
                        .out = heads<T>(out)});
   return out;
 }
@@ -131,7 +137,9 @@ TEST(TokenAttention, IsRefusedByName) {
             "a learned temperature");
   EXPECT_EQ(reason([](auto& s) { s.bias.kind = BiasSpec::Kind::alibi; }),
             "a position bias on mixed logits");
-  EXPECT_NE(reason([](auto& s) { s.multi_token.before = {9, 3}; }).find("9 x 3"),
+  EXPECT_NE(reason([](auto& s) {
+              s.multi_token.before = {9, 3};
+            }).find("9 x 3"),
             std::string::npos);
   EXPECT_NE(reason([](auto& s) { s.mask = {.window = 4, .sinks = 2}; }), "");
   EXPECT_NE(reason([](auto& s) { s.differential = true; }), "");

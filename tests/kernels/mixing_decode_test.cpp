@@ -1,5 +1,5 @@
-// The decoding kernels of mixed pairs against scalar loops in float64, on every instruction set that
-// this machine has: the program starts itself with FOVEA_ISA forced.
+// The decoding kernels of mixed pairs against scalar loops in float64, on every instruction set
+// that this machine has: the program starts itself with FOVEA_ISA forced.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -215,8 +215,8 @@ TEST(MixingDecodeKernels, SurviveLogitsThatGrowWithTheKeys) {
 
 TEST(MixingDecodeKernels, RefuseWhatTheyLackByName) {
   MixingSettings s{.sizes = {1, 2, 2, 17, 20, 8, 8}};
-  EXPECT_ERROR(UnsupportedError, MixingProblem<float>(s).outputs_by_decode(1),
-               "at most 16 queries", "17");
+  EXPECT_ERROR(UnsupportedError, MixingProblem<float>(s).outputs_by_decode(1), "at most 16 queries",
+               "17");
   s.sizes.queries = 4;
   s.dropout = 0.5;
   EXPECT_ERROR(UnsupportedError, MixingProblem<float>(s).outputs_by_decode(1), "decoding",

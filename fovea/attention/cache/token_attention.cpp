@@ -156,22 +156,22 @@ void TokenAttention::attend_mixed(AttentionCache& cache, const CachedRows& keys,
     const int64_t count = keeps ? queries.sequences[static_cast<size_t>(b)].rows : 1;
     rows_.clear();
     for (int64_t n = count - 1; n >= 0; --n) rows_.push_back(visits_back(spec_.mask, kept, n));
-    kernels::run(kernels::MixingDecode<T>{
-        .sizes = {.batch = 1,
-                  .heads = spec_.heads,
-                  .kv_heads = spec_.kv_heads,
-                  .queries = count,
-                  .keys = kept.rows,
-                  .head_dim = spec_.head_dim,
-                  .value_dim = spec_.head_dim},
-        .rule = rule_,
-        .mixing = mixing,
-        .rows = rows_,
-        .results = 1,
-        .q = keeps ? kept_rows<T>(queries, b) : of_sequence(token.q, b),
-        .k = kept_rows<T>(keys, b),
-        .v = kept_rows<T>(values, b),
-        .out = of_sequence(token.out, b)});
+    kernels::run(
+        kernels::MixingDecode<T>{.sizes = {.batch = 1,
+                                           .heads = spec_.heads,
+                                           .kv_heads = spec_.kv_heads,
+                                           .queries = count,
+                                           .keys = kept.rows,
+                                           .head_dim = spec_.head_dim,
+                                           .value_dim = spec_.head_dim},
+                                 .rule = rule_,
+                                 .mixing = mixing,
+                                 .rows = rows_,
+                                 .results = 1,
+                                 .q = keeps ? kept_rows<T>(queries, b) : of_sequence(token.q, b),
+                                 .k = kept_rows<T>(keys, b),
+                                 .v = kept_rows<T>(values, b),
+                                 .out = of_sequence(token.out, b)});
   }
 }
 

@@ -109,8 +109,7 @@ class DecodedSequence {
       team.each(t_.steps * t_.kv_heads, [&](int64_t n) { table_.logits(t_, n, scratch); });
       team.each(t_.steps, [&](int64_t n) { table_.weights(t_, n, scratch); });
       team.each(t_.heads * t_.weight_rows, [&](int64_t n) { table_.normalise(t_, n); });
-      if (t_.sums != nullptr)
-        team.each(t_.steps, [&](int64_t n) { table_.sum(t_, n, scratch); });
+      if (t_.sums != nullptr) team.each(t_.steps, [&](int64_t n) { table_.sum(t_, n, scratch); });
       team.each(chunks, [&](int64_t n) { table_.values(t_, n, scratch); });
       team.each(t_.heads * t_.results, [&](int64_t n) { table_.finish(t_, n); });
     });
@@ -192,8 +191,7 @@ void check_mixing_decode(const MixingDecode<T>& p) {
     fail<UnsupportedError>("mixing decode kernel", "{}", *why);
   check_sizes(s, {});
   require<ShapeError>(std::ssize(p.rows) == s.batch * s.queries, "mixing decode kernel",
-                      "expected the visits of {} rows; got {}", s.batch * s.queries,
-                      p.rows.size());
+                      "expected the visits of {} rows; got {}", s.batch * s.queries, p.rows.size());
   require<ShapeError>(p.results >= 0 && p.results <= s.queries, "mixing decode kernel",
                       "expected 0 to {} rows of results; got {}", s.queries, p.results);
   for (const RowVisits& row : p.rows) {

@@ -64,8 +64,7 @@ void convolve_all(ConvolvedRows rows, const Taps& k, int64_t count, float* out) 
   int64_t i = 0;
   for (; i + kConvolutionRows <= count; i += kConvolutionRows)
     convolve_results<cq, kConvolutionRows>(rows.from(i), k, out + i * kStepKeys);
-  for (; i + 2 <= count; i += 2)
-    convolve_results<cq, 2>(rows.from(i), k, out + i * kStepKeys);
+  for (; i + 2 <= count; i += 2) convolve_results<cq, 2>(rows.from(i), k, out + i * kStepKeys);
   if (i < count) convolve_results<cq, 1>(rows.from(i), k, out + i * kStepKeys);
 }
 

@@ -162,8 +162,8 @@ ConvolvedRows rows_seen_by(const MixingDecodeTask<T>& t, const ConvolvedRows& ro
   for (int64_t a = 0; a < t.mixing.kernel_before.queries; ++a) {
     for (int64_t c = -kRowMargin; c < kStepKeys + kRowMargin; c += kLanes) {
       const int64_t place = c + kStepKeys;
-      const Lanes lanes = lanes_of(words[place / kStepKeys],
-                                   static_cast<int>(place % kStepKeys) / kLanes);
+      const Lanes lanes =
+          lanes_of(words[place / kStepKeys], static_cast<int>(place % kStepKeys) / kLanes);
       store(window + a * kWindow + kRowMargin + c,
             choose(lanes, load(rows.from(i + a).x + c), Float{}));
     }
@@ -215,8 +215,8 @@ void decoded_weights_of_step(const MixingDecodeTask<T>& t, int64_t step, float* 
   const bool each_row = kernel.active() && t.mixing.equation == KernelEquation::eq4;
   const int64_t head = t.weight_rows * kStepKeys;
   for (int64_t h = 0; h < t.heads; ++h) {
-    const ConvolvedRows rows{
-        t.logits + h * t.logit_rows * t.pitch + kRowMargin + step * kStepKeys, t.pitch};
+    const ConvolvedRows rows{t.logits + h * t.logit_rows * t.pitch + kRowMargin + step * kStepKeys,
+                             t.pitch};
     float* const out = scratch.first + h * head;
     for (int64_t i = 0; each_row && i < t.weight_rows; ++i)
       convolved_step(rows_seen_by(t, rows, i, step, scratch.window), kernel, h, 1,
@@ -225,10 +225,11 @@ void decoded_weights_of_step(const MixingDecodeTask<T>& t, int64_t step, float* 
   }
   const HeadMix& mix = t.mixing.mix_before;
   for (int64_t i = 0; i < t.weight_rows; ++i) {
-    const float *const given = scratch.first + i * kStepKeys,
-                *const mixed = scratch.second + i * kStepKeys;
+    const float *const given = scratch.first + i * kStepKeys, *const mixed =
+                                                                  scratch.second + i * kStepKeys;
     if (mix.active())
-      mix_heads({given, head}, mix.weights, t.heads, mix.width, {scratch.second + i * kStepKeys, head});
+      mix_heads({given, head}, mix.weights, t.heads, mix.width,
+                {scratch.second + i * kStepKeys, head});
     for (int64_t h = 0; h < t.heads; ++h)
       weigh_step(t, (mix.active() ? mixed : given) + h * head, h, i, step);
   }
@@ -352,7 +353,8 @@ FOVEA_INLINE void add_decoded_values(const MixingDecodeTask<T>& t, const float* 
   const int64_t columns = t.value_width.columns, out_head = t.results * columns;
   for (int64_t c = 0; c < columns; c += kValueVectors * kLanes) {
     const int64_t left = columns - c;
-    const int vectors = static_cast<int>(left < kValueVectors * kLanes ? left / kLanes : kValueVectors);
+    const int vectors =
+        static_cast<int>(left < kValueVectors * kLanes ? left / kLanes : kValueVectors);
     Float sums[R][kValueVectors];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
