@@ -49,6 +49,13 @@ AttentionResult run_call(const AttentionCall& call, Path wanted) {
   refuse_fused(call.spec, why);
 }
 
+AttentionResult run_checked(AttentionCall call, Path path) {
+  if (path != Path::reference) call = without_neutral_focus(in_mask_terms(std::move(call)));
+  if (!call.spec.differential) return run_call(call, path);
+  return differential_attention(call,
+                                [path](const AttentionCall& map) { return run_call(map, path); });
+}
+
 std::span<const std::string_view> enum_names(Path) {
   static constexpr std::string_view names[] = {"automatic", "fused", "reference"};
   return names;
@@ -57,11 +64,7 @@ std::span<const std::string_view> enum_names(Path) {
 AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
                           const at::Tensor& v, const AttentionTensors& tensors,
                           const AttentionContext& context, Path path) {
-  AttentionCall call = checked_call(spec, q, k, v, tensors, context);
-  if (path != Path::reference) call = without_neutral_focus(in_mask_terms(std::move(call)));
-  if (!call.spec.differential) return run_call(call, path);
-  return differential_attention(call,
-                                [path](const AttentionCall& map) { return run_call(map, path); });
+  return run_checked(checked_call(spec, q, k, v, tensors, context), path);
 }
 
 AttentionResult reference_attention(const AttentionSpec& spec, const at::Tensor& q,

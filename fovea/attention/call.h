@@ -71,6 +71,8 @@ struct AttentionCall {
   AttentionTensors tensors = {};
   AttentionContext context = {};
   SelectorInputs selector = {};
+  /// Rows of the result that are wanted, of the last queries; 0: all. A path may leave out others.
+  int64_t last_queries = 0;
   mutable MadeOnce made = {};
 
   CallShape shape() const { return {q.size(0), q.size(2), k.size(2), q.scalar_type(), q.device()}; }

@@ -19,6 +19,7 @@
 #include "fovea/kernels/cpu/decoder.h"
 #include "fovea/nn/matrix.h"
 #include "fovea/nn/transformer_impl.h"
+#include "fovea/nn/walk_attention.h"
 
 namespace fovea {
 namespace {
@@ -102,80 +103,6 @@ struct FocusKeys {
   }
 };
 
-/// Attention of one layer that no kernel of the decoder has: the walk's own, on what the decoder
-/// gives and takes.
-template <class T>
-class WalkAttention {
- public:
-  WalkAttention(int64_t layer, const ModelConfig& config, int64_t sequences, at::ScalarType dtype)
-      : layer_(layer),
-        width_(config.width),
-        options_(dtype),
-        q_shape_{sequences, config.heads, 1, config.head_dim},
-        k_b1gd_(at::empty({sequences, config.kv_heads, 1, config.head_dim}, options_)),
-        v_b1gd_(at::empty_like(k_b1gd_)) {}
-
-  /// The states of this step; the passes live as long as it.
-  void begin(const Transformer::Impl& model, std::span<const PassContext> passes) {
-    model_ = &model;
-    passes_ = passes;
-  }
-  kernels::SequenceCache<T> rows(size_t sequence) const {
-    const auto of = [&](const at::Tensor& x) {
-      T* const data = static_cast<T*>(x.data_ptr()) + static_cast<int64_t>(sequence) * x.stride(0);
-      return kernels::HeadRows<T>{data, x.stride(0), x.stride(1), x.stride(2)};
-    };
-    return {.keys = of(k_b1gd_), .values = of(v_b1gd_)};
-  }
-  kernels::OwnAttention<T> hook() {
-    return {.object = this, .attend = [](void* object, const T* y, const T* q, T* out) {
-              static_cast<WalkAttention*>(object)->attend(y, q, out);
-            }};
-  }
-
- private:
-  void attend(const T* y, const T* q, T* out) const {
-    const auto given = [&](const T* data, at::IntArrayRef shape) {
-      return at::from_blob(const_cast<T*>(data), shape, options_);  // it is only read
-    };
-    const int64_t all = q_shape_[0];
-    const at::Tensor y_b1c = given(y, {all, 1, width_}), q_bh1d = given(q, q_shape_),
-                     out_b1c = given(out, {all, 1, q_shape_[1] * q_shape_[3]});
-    int64_t first = 0;
-    for (const PassContext& pass : passes_) {
-      const int64_t count = pass.positions.size(0);
-      const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
-      LayerStep step = model_->begin_layer(layer_, pass);
-      model_->set_input(step, part(y_b1c), pass);
-      Heads heads{.q_bhtd = part(q_bh1d), .k_bgtd = part(k_b1gd_), .v_bgtd = part(v_b1gd_)};
-      if (step.spec.differential) heads.v_bgtd = paired_values(heads.v_bgtd);
-      model_->set_heads(step, std::move(heads), pass);
-      AttentionContext context = pass.attention;
-      context.layer = layer_;
-      const AttentionResult result = step.keys.attend(step, context);
-      part(out_b1c).copy_(result.out_bhte.transpose(1, 2).flatten(2));
-      first += count;
-    }
-  }
-
-  const int64_t layer_, width_;
-  const at::TensorOptions options_;
-  const std::vector<int64_t> q_shape_;
-  const at::Tensor k_b1gd_, v_b1gd_;  // of the new token
-  const Transformer::Impl* model_ = nullptr;
-  std::span<const PassContext> passes_;
-};
-
-/// Why not even WalkAttention takes a layer.
-std::optional<std::string> why_not_walk_attention(const ModelConfig& config, const LayerWeights& w,
-                                                  const AttentionSpec& spec) {
-  if (w.routing.defined()) return "routing reads queries and keys without rotation";
-  if (spec.streaming.active()) return "streaming rotates queries in two ways";
-  if (w.wo.defined() && matrix_inputs(w.wo) != config.heads * config.head_dim)
-    return "values of another width than keys";
-  return kernels::why_not_attention_kernels(config.head_dim, config.head_dim);
-}
-
 /// Adapters are merged into float32 matrices for as long as a text is written: rounded to the
 /// format of the base, small changes would be lost.
 class MergedMatrices {
@@ -234,15 +161,19 @@ class Compiled final : public FusedDecoder {
     std::string why;
     for (size_t i = 0; i < layers.size(); ++i) {
       if (const auto why_not = why_not_decode_rule(specs_[i])) {
-        own_[i] =
-            std::make_unique<WalkAttention<T>>(static_cast<int64_t>(i), config, sequences, dtype);
-        if (why.empty()) why = *why_not;
+        std::optional<TokenAttention> token;
+        if (!why_not_token_attention(specs_[i]))
+          token.emplace(specs_[i], decode_rule(specs_[i], bias_, layers[i].stages.sink_logit_h));
+        own_[i] = std::make_unique<WalkAttention<T>>(static_cast<int64_t>(i), config, sequences,
+                                                     dtype, std::move(token));
+        if (why.empty() && !own_[i]->by_kernels()) why = *why_not;
       }
       model.layers.push_back(layer_of(layers[i], specs_[i], own_[i] != nullptr));
     }
     if (!why.empty())
       note_ = fmt::format("attention of {} of {} layers by single operations: {}",
-                          std::ranges::count_if(own_, [](const auto& o) { return o != nullptr; }),
+                          std::ranges::count_if(
+                              own_, [](const auto& o) { return o != nullptr && !o->by_kernels(); }),
                           layers.size(), why);
     keys_.resize(layers.size());
     sequences_.resize(layers.size(),

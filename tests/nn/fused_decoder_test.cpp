@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -50,8 +51,8 @@ void add_all(std::vector<Named>& all, const char* key, Set set) {
   }
 }
 
-/// Attention that the kernels of the decoder have not: the walk computes it between the kernels.
-std::vector<Named> walked() {
+/// Attention that the decoder leaves to other kernels.
+std::vector<Named> by_kernels() {
   std::vector<Named> all;
   const auto add = [&](const char* name, auto set) {
     ModelConfig c = small();
@@ -71,7 +72,16 @@ std::vector<Named> walked() {
   add("talking heads", [](ModelConfig&, AttentionSpec& s) {
     s.head_mix.before = s.head_mix.after = HeadMixSpec::Kind::full;
   });
-  add("differential", [](ModelConfig&, AttentionSpec& s) { s.differential = true; });
+  add("convolutions by Eq. 4 in a window, shifted keys and values",
+      [](ModelConfig& c, AttentionSpec& s) {
+        s.multi_token.before = {.queries = 3, .keys = 4};
+        s.multi_token.after = {.queries = 2, .keys = 3};
+        s.multi_token.equation = MultiTokenSpec::Equation::eq4;
+        s.multi_token.renormalise = true;
+        s.kv_shift = {.keys = true, .values = true, .start = 0.4};
+        s.mask.window = 5;
+        c.attention.multi_token.init = KernelStart::uniform;
+      });
   add("head output", [](ModelConfig&, AttentionSpec& s) {
     s.head_output.norm = HeadOutputSpec::Norm::rms;
     s.head_output.gate = HeadOutputSpec::Gate::scalar;
@@ -79,6 +89,23 @@ std::vector<Named> walked() {
   add("KV shifting", [](ModelConfig&, AttentionSpec& s) {
     s.kv_shift = {.keys = true, .values = true, .start = 0.4};
   });
+  add("parallel block, convolutions", [](ModelConfig& c, AttentionSpec& s) {
+    c.block = BlockLayout::parallel;
+    s.multi_token.before = {.queries = 2, .keys = 3};
+    c.attention.multi_token.init = KernelStart::uniform;
+  });
+  return all;
+}
+
+/// Attention that no kernel has: the walk computes it between those of the decoder.
+std::vector<Named> walked() {
+  std::vector<Named> all = by_kernels();
+  const auto add = [&](const char* name, auto set) {
+    ModelConfig c = small();
+    set(c, c.attention.spec);
+    all.emplace_back(name, c);
+  };
+  add("differential", [](ModelConfig&, AttentionSpec& s) { s.differential = true; });
   add("a window with sinks",
       [](ModelConfig&, AttentionSpec& s) { s.mask = {.window = 4, .sinks = 2}; });
   add("soft gate, learned temperature", [](ModelConfig&, AttentionSpec& s) {
@@ -93,11 +120,6 @@ std::vector<Named> walked() {
   add("SparQ", [](ModelConfig&, AttentionSpec& s) { s.sparq = {.components = 4, .keys = 5}; });
   add("one key head for many",
       [](ModelConfig& c, AttentionSpec&) { c.heads = 40, c.kv_heads = 1, c.head_dim = 8; });
-  add("parallel block, convolutions", [](ModelConfig& c, AttentionSpec& s) {
-    c.block = BlockLayout::parallel;
-    s.multi_token.before = {.queries = 2, .keys = 3};
-    c.attention.multi_token.init = KernelStart::uniform;
-  });
   add("adapters", [](ModelConfig& c, AttentionSpec&) {
     c.lora = {.rank = 2, .alpha = 4.0, .targets = {"all-linear"}};
   });
@@ -417,16 +439,34 @@ TEST(FusedDecoder, TextsWithStatesOfTheirOwnHaveTheBitsOfEachAlone) {
 }
 
 // What it says of the layers whose attention the walk computes.
+std::string reason_of(const ModelConfig& config, const std::string& name) {
+  const Transformer model = make(config, at::kFloat);
+  DecodeState state = model.make_decode_state(1, kTokens);
+  model.decode(tokens(1).narrow(1, 0, 1), state);
+  EXPECT_EQ(state.path.name, PathName::fused_decoder) << name;
+  return state.path.reason.text();
+}
+
 TEST(FusedDecoder, SaysWhichLayersAttendByTheWalk) {
-  for (const auto& [name, config] : walked()) {
-    if (config.lora.active()) continue;
-    const Transformer model = make(config, at::kFloat);
-    DecodeState state = model.make_decode_state(1, kTokens);
-    model.decode(tokens(1).narrow(1, 0, 1), state);
-    EXPECT_EQ(state.path.name, PathName::fused_decoder) << name;
-    const char* const layers = name == "convolutions in one layer" ? "1 of 3" : "3 of 3";
-    EXPECT_THAT(state.path.reason.text(), ::testing::HasSubstr(layers)) << name;
+  std::vector<std::string> kernels;
+  for (const auto& [name, config] : by_kernels()) {
+    EXPECT_THAT(reason_of(config, name), ::testing::Not(::testing::HasSubstr("operations")))
+        << name;
+    kernels.push_back(name);
   }
+  for (const auto& [name, config] : walked()) {
+    if (config.lora.active() || std::ranges::count(kernels, name) > 0) continue;
+    EXPECT_THAT(reason_of(config, name), ::testing::HasSubstr("3 of 3")) << name;
+  }
+}
+
+// The convolution of one layer reads a temperature that no kernel has: only that layer is named.
+TEST(FusedDecoder, CountsOnlyLayersWithoutKernels) {
+  ModelConfig c = small();
+  c.attention.spec.multi_token.before = {.queries = 3, .keys = 3};
+  c.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
+  c.attention.multi_token.layers = {1};
+  EXPECT_THAT(reason_of(c, "one layer"), ::testing::HasSubstr("1 of 3"));
 }
 
 TEST(FusedDecoder, RefusesTextsThatItCannotTakeTogether) {

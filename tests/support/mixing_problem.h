@@ -10,6 +10,7 @@
 #include "fovea/base/rng.h"
 #include "fovea/kernels/common/bfloat16.h"
 #include "fovea/kernels/cpu/mixing.h"
+#include "fovea/kernels/cpu/mixing_decode.h"
 #include "fovea/kernels/cpu/tile_sizes.h"
 #include "tests/support/mixing_truth.h"
 
@@ -105,6 +106,45 @@ class MixingProblem {
                                   .row_sums = sums.data()},
         table);
     return {doubles(out), doubles(lse), doubles(sums)};
+  }
+
+  /// The last `results` rows of `outputs.out` ([batch][results][heads][width]) and `outputs.lse` as
+  /// the decoding kernels compute them.
+  MixingOutputs outputs_by_decode(int64_t results) const {
+    std::vector<T> out(static_cast<size_t>(s_.batch * results * s_.heads * s_.value_dim));
+    std::vector<float> lse(static_cast<size_t>(s_.batch * s_.heads * results));
+    const KeyRange keys{.begin = 0, .end = s_.keys, .shift = 0};
+    std::vector<RowVisits> seen;
+    for (int64_t n = 0; n < s_.batch * s_.queries; ++n) {
+      const int64_t position = settings_.query_place(n % s_.queries).position;
+      seen.push_back(row_visits(settings_.mask, position, {&keys, 1}).value());
+    }
+    kernels::run(
+        kernels::MixingDecode<T>{.sizes = s_,
+                                 .rule = rule(),
+                                 .mixing = mixing(),
+                                 .rows = seen,
+                                 .results = results,
+                                 .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
+                                 .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
+                                 .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
+                                 .out = rows<T>(out, s_.heads, results, s_.value_dim),
+                                 .lse = lse.data()});
+    return {doubles(out), doubles(lse), {}};
+  }
+  /// The same rows of whole outputs.
+  MixingOutputs last_rows(const MixingOutputs& whole, int64_t results) const {
+    MixingOutputs last;
+    const int64_t row = s_.heads * s_.value_dim;
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      const auto end = whole.out.begin() + (b + 1) * s_.queries * row;
+      last.out.insert(last.out.end(), end - results * row, end);
+    }
+    for (int64_t n = 0; n < s_.batch * s_.heads; ++n) {
+      const auto end = whole.lse.begin() + (n + 1) * s_.queries;
+      last.lse.insert(last.lse.end(), end - results, end);
+    }
+    return last;
   }
 
   /// Memory that the forward kernels take beyond inputs and outputs.

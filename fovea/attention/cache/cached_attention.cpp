@@ -209,10 +209,13 @@ AttentionResult attend(const AttentionSpec& spec, const CacheView& cache, const 
       }
     }
   }
-  AttentionResult result =
-      attention(spec, queries, call.keys_bgsd, call.values_bgse, inputs, call.context, path);
-  // The earlier queries were there for the convolutions alone.
-  const int64_t t = q.size(2), earlier = queries.size(2) - t;
+  AttentionCall checked =
+      checked_call(spec, queries, call.keys_bgsd, call.values_bgse, inputs, call.context);
+  // The earlier queries are there for the convolutions alone.
+  const int64_t t = q.size(2);
+  checked.last_queries = t;
+  AttentionResult result = run_checked(std::move(checked), path);
+  const int64_t earlier = result.out_bhte.size(2) - t;
   if (earlier > 0) {
     result.out_bhte = result.out_bhte.narrow(2, earlier, t);
     if (result.lse_bht.defined()) result.lse_bht = result.lse_bht.narrow(2, earlier, t);

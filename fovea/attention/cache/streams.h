@@ -6,7 +6,8 @@
 // is learned. Focus keeps "groups" or "members" of every key, and "group_scores" with potentials by
 // chunk; routing keeps "routes", the clusters of every key, and "nearness"; Longformer with
 // projections "global_keys" and "global_values". Performer keeps "feature_sums", a state behind the
-// last token, in place of keys and values.
+// last token, in place of keys and values. KV shifting adds "unshifted_keys" and
+// "unshifted_values", whose last row the next token reads.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -37,6 +38,8 @@ inline constexpr const char* kNearness = "nearness";
 inline constexpr const char* kFeatureSums = "feature_sums";
 inline constexpr const char* kGlobalKeys = "global_keys";
 inline constexpr const char* kGlobalValues = "global_values";
+inline constexpr const char* kUnshiftedKeys = "unshifted_keys";
+inline constexpr const char* kUnshiftedValues = "unshifted_values";
 }  // namespace stream
 
 /// One stream: rows [b, n, row_shape...].

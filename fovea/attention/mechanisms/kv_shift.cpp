@@ -17,8 +17,6 @@
 namespace fovea {
 namespace {
 
-constexpr const char *kKeysStream = "unshifted_keys", *kValuesStream = "unshifted_values";
-
 void check_kv_shift(const AttentionSpec& spec) {
   require<ConfigError>(spec.kv_shift.active() || spec.kv_shift.start == 0.0, kSpecPlace,
                        "kv_shift.start acts only with kv_shift.keys or kv_shift.values; got {}",
@@ -58,8 +56,8 @@ void add_streams_kv_shift(const AttentionSpec& spec, const StreamSpec& keys,
     // The last row is read; those before it are for going back by some tokens.
     all.push_back({.name = name, .row_shape = {heads, width}, .dtype = keys.dtype, .keep_last = 8});
   };
-  if (spec.kv_shift.keys) add(kKeysStream, spec.kv_heads, spec.head_dim);
-  if (spec.kv_shift.values) add(kValuesStream, spec.value_heads(), spec.value_width());
+  if (spec.kv_shift.keys) add(stream::kUnshiftedKeys, spec.kv_heads, spec.head_dim);
+  if (spec.kv_shift.values) add(stream::kUnshiftedValues, spec.value_heads(), spec.value_width());
 }
 
 // Where a key is not the next token of the document of the key before, [b or 1, 1, s - 1, 1];
@@ -123,8 +121,8 @@ void rewrite(AttentionCall& call, AttentionCache* cache) {
                             : shifted_after(*cache, stream, rows, weight);
     weight = at::Tensor();
   };
-  if (spec.keys) shift(call.k, call.tensors.key_shift_g2, kKeysStream);
-  if (spec.values) shift(call.v, call.tensors.value_shift_g2, kValuesStream);
+  if (spec.keys) shift(call.k, call.tensors.key_shift_g2, stream::kUnshiftedKeys);
+  if (spec.values) shift(call.v, call.tensors.value_shift_g2, stream::kUnshiftedValues);
   spec = {};
 }
 

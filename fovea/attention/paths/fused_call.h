@@ -60,9 +60,15 @@ AttentionResult run_kernels(const AttentionCall& call,
 /// The visits of the call, from its context's PlanCache where it has one.
 std::shared_ptr<const BatchVisits> visits_of(const AttentionCall& call);
 
-/// Why the decoding kernels cannot take a call that other kernels can: many rows, documents, a
-/// gradient, telemetry.
+/// Why no kernel that reads keys where they lie can take a call that other kernels can: documents,
+/// a gradient, dropout, telemetry.
+std::optional<std::string> why_not_in_place(const AttentionCall& call);
+/// The same of the decoding kernels, which are for few rows.
 std::optional<std::string> why_not_decoding(const AttentionCall& call);
+
+/// What every row sees, [batch * queries]; empty where that is more than two ranges of keys.
+using RowsSeen = std::vector<RowVisits>;
+RowsSeen rows_seen(const AttentionCall& call);
 
 /// Such a call by them: what rows [batch * queries] see, or the list of keys that the one query of
 /// every row of the batch sees. Everything of the result but plan and reason.

@@ -30,8 +30,8 @@ std::vector<KeyRange> runs_of(const at::Tensor& positions_s) {
   return runs;
 }
 
-// What every row sees, [batch * queries]; empty where that is more than a few ranges of keys.
-using RowsSeen = std::vector<RowVisits>;
+}  // namespace
+
 RowsSeen rows_seen(const AttentionCall& call) {
   const AttentionContext& context = call.context;
   const CallShape shape = call.shape();
@@ -60,6 +60,8 @@ RowsSeen rows_seen(const AttentionCall& call) {
   }
   return rows;
 }
+
+namespace {
 
 template <class T>
 void run_fused_decode(const FusedCall& call, const FusedOperands& x, kernels::AttentionSizes sizes,
@@ -102,7 +104,7 @@ AttentionResult run_fused_decode(const AttentionCall& given, int64_t keys,
 
 }  // namespace
 
-std::optional<std::string> why_not_decoding(const AttentionCall& call) {
+std::optional<std::string> why_not_in_place(const AttentionCall& call) {
   const AttentionContext& context = call.context;
   if (call.q.numel() == 0) return "nothing to compute";
   if (context.query_documents_bt.defined() || context.key_documents_bs.defined())
@@ -110,6 +112,11 @@ std::optional<std::string> why_not_decoding(const AttentionCall& call) {
   if (context.want_stats) return "decoding has no telemetry";
   if (call.drops_weights()) return "decoding has no dropout";
   if (call.wants_gradient()) return "decoding has no gradient";
+  return std::nullopt;
+}
+
+std::optional<std::string> why_not_decoding(const AttentionCall& call) {
+  if (auto why = why_not_in_place(call)) return why;
   if (!kernels::prefers_decode(
           {.heads = call.spec.heads, .kv_heads = call.spec.kv_heads, .queries = call.q.size(2)}))
     return "decoding is for few queries a key head";

@@ -20,13 +20,17 @@
 namespace fovea {
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
+const float* data_of(const at::Tensor& x) {
+  return x.numel() > 0 ? x.const_data_ptr<float>() : nullptr;
+}
 
-/// The operands of the stages that join pairs, float32; empty tensors where a stage is neutral.
-struct MixingOperands {
-  at::Tensor kernel_before_hqk, kernel_after_hqk, mix_before_noi, mix_after_nio;
-};
+}  // namespace
+
+bool joins_pairs(const AttentionSpec& spec) {
+  return spec.multi_token.before.active() || spec.multi_token.after.active() ||
+         spec.head_mix.before != HeadMixSpec::Kind::none ||
+         spec.head_mix.after != HeadMixSpec::Kind::none;
+}
 
 MixingOperands mixing_operands(const AttentionTensors& tensors) {
   const auto floats = [](const at::Tensor& x) {
@@ -34,10 +38,6 @@ MixingOperands mixing_operands(const AttentionTensors& tensors) {
   };
   return {floats(tensors.kernel_before_hqk), floats(tensors.kernel_after_hqk),
           floats(tensors.mix_before_noi), floats(tensors.mix_after_nio)};
-}
-
-const float* data_of(const at::Tensor& x) {
-  return x.numel() > 0 ? x.const_data_ptr<float>() : nullptr;
 }
 
 kernels::MixingRule mixing_rule(const MultiTokenSpec& tokens, const MixingOperands& x) {
@@ -60,8 +60,7 @@ kernels::MixingRule mixing_rule(const MultiTokenSpec& tokens, const MixingOperan
           .renormalise = tokens.renormalise};
 }
 
-// The rule of a spec by its sizes alone: whether there are kernels for it.
-kernels::MixingRule sizes_of_rule(const AttentionSpec& spec) {
+kernels::MixingRule mixing_sizes(const AttentionSpec& spec) {
   static constexpr float kSomewhere = 0.0f;
   const auto kernel = [](const KernelExtent& extent) {
     return kernels::KeyQueryKernel{extent.active() ? &kSomewhere : nullptr, extent.queries,
@@ -77,15 +76,14 @@ kernels::MixingRule sizes_of_rule(const AttentionSpec& spec) {
           .mix_after = mix(spec.head_mix.after)};
 }
 
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
 bool joins_pairs(StageId stage) {
   return stage == StageId::convolution_before || stage == StageId::mix_before ||
          stage == StageId::convolution_after || stage == StageId::mix_after;
-}
-
-bool joins_pairs(const AttentionSpec& spec) {
-  return spec.multi_token.before.active() || spec.multi_token.after.active() ||
-         spec.head_mix.before != HeadMixSpec::Kind::none ||
-         spec.head_mix.after != HeadMixSpec::Kind::none;
 }
 
 std::optional<std::string> why_not_stages(const AttentionCall& call) {
@@ -284,7 +282,7 @@ std::optional<std::string> why_not_mixing(const AttentionCall& call) {
                                           .kv_heads = spec.kv_heads,
                                           .head_dim = spec.head_dim,
                                           .value_dim = spec.value_width()},
-                                         {}, sizes_of_rule(spec));
+                                         {}, mixing_sizes(spec));
 }
 
 AttentionPath mixing_path() {

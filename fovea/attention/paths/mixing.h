@@ -9,8 +9,23 @@
 #include <string>
 
 #include "fovea/attention/call.h"
+#include "fovea/kernels/common/mixing.h"
 
 namespace fovea {
+
+/// Whether a stage of the spec joins queries, keys or heads.
+bool joins_pairs(const AttentionSpec& spec);
+
+/// The operands of the stages that join pairs, float32; empty tensors where a stage is neutral.
+struct MixingOperands {
+  at::Tensor kernel_before_hqk, kernel_after_hqk, mix_before_noi, mix_after_nio;
+};
+MixingOperands mixing_operands(const AttentionTensors& tensors);
+
+/// The kernels' rule, which points into the operands.
+kernels::MixingRule mixing_rule(const MultiTokenSpec& tokens, const MixingOperands& operands);
+/// The rule of a spec by its sizes alone: whether there are kernels for it.
+kernels::MixingRule mixing_sizes(const AttentionSpec& spec);
 
 /// Why the mixing kernels cannot compute a call. Looks at the spec and dtype; tensors of
 /// stages may be missing.

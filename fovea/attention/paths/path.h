@@ -32,6 +32,8 @@ struct AttentionPath {
 
 /// A checked call by the first path that can run it, with stage 10.
 AttentionResult run_call(const AttentionCall& call, Path wanted);
+/// attention() of a checked call: its mask in the simplest terms, both maps of Differential.
+AttentionResult run_checked(AttentionCall call, Path wanted);
 
 /// In order of preference; the last one runs every call.
 std::span<const AttentionPath> attention_paths();
@@ -43,6 +45,7 @@ AttentionPath grouped_decode_path();
 AttentionPath grouped_path();
 AttentionPath listed_path();
 AttentionPath longformer_path();
+AttentionPath mixing_decode_path();
 AttentionPath mixing_path();
 AttentionPath performer_path();
 AttentionPath selected_path();

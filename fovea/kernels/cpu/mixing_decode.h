@@ -1,0 +1,65 @@
+// Decoding with Multi-Token and talking-heads attention on the CPU: few queries, whose keys and
+// values are read once, where they lie. The formulas are those of kernels/common/mixing.h.
+//
+//   queries:   earlier of before | earlier of after | results        (spec 3.6, M-10)
+//   logits          x                   x                x           scale, soft-cap, Mask0
+//   weights                             x                x           convolve, mix, softmax
+//   out                                                  x           convolve, mix, values
+//
+// Each stage computes the rows that the next one reads, of all heads, step by step of 64 keys; a
+// convolution reads its neighbours' steps where the stage before left them. Rows before the first
+// query do not exist and count as rows that see nothing.
+//
+// Memory beyond inputs and outputs: heads x (rows of logits + rows of weights) x keys floats of one
+// sequence, kept from call to call. Steps lie on a fixed grid and sums over them are taken in their
+// order: the same bits for any number of threads and any neighbours in the batch. What is not
+// finite reaches the rows that see it and nothing else: pairs are chosen away, not multiplied by 0.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "fovea/kernels/common/mixing.h"
+
+namespace fovea::kernels {
+
+template <class T>
+struct MixingDecodeTable;  // mixing_decode_table.h
+
+/// Queries of a call at most: the largest kernels need 7 + 7 earlier ones (3.6).
+inline constexpr int64_t kMostMixingQueries = 16;
+
+/// `rule` without dropout, gate and position bias. Every row of the batch may see other keys.
+template <class T>
+struct MixingDecode {
+  AttentionSizes sizes;
+  ScoreParameters rule;
+  MixingRule mixing;
+  std::span<const RowVisits> rows;  ///< [batch][queries]; the two ranges of a row are disjoint
+  int64_t results = 0;              ///< rows of `out` and `lse`: of the last queries
+  HeadRows<const T> q, k, v;
+  HeadRows<T> out;
+  float* lse = nullptr;  ///< [batch][heads][results], includes the sink; may be null
+};
+
+/// Why there is no such kernel for these sizes and rules.
+std::optional<std::string> why_not_mixing_decode(const AttentionSizes& sizes,
+                                                 const ScoreParameters& rule,
+                                                 const MixingRule& mixing);
+
+/// For T = float and BFloat16; `table`: other kernels than those of the instruction set in force,
+/// for tests. UnsupportedError where why_not_mixing_decode() has a reason, ShapeError for
+/// impossible sizes.
+template <class T>
+void run(const MixingDecode<T>& problem, const MixingDecodeTable<T>* table = nullptr);
+
+/// The name of the kernels' instruction set.
+template <class T>
+std::string_view mixing_decode_isa();
+
+}  // namespace fovea::kernels

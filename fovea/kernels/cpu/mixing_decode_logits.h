@@ -1,0 +1,150 @@
+// Decoding with mixed pairs, first part: which keys rows see, and the logits of a step.
+//
+// Included by mixing_decode_<isa>.cpp only, inside an anonymous namespace (mixing_decode_rows.h).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/mixing_decode_table.h"
+#include "fovea/kernels/cpu/mixing_seen.h"
+
+namespace fovea::kernels {
+namespace {
+
+/// The keys of step `step` that row `row` of the logits sees.
+template <class T>
+uint64_t seen_keys(const MixingDecodeTask<T>& t, int64_t row, int64_t step) {
+  const int64_t base = t.key_begin + step * kStepKeys;
+  const auto bits = [&](const KeyRange& range) {
+    const int64_t from = range.begin > base ? range.begin - base : 0;
+    const int64_t to = range.end - base < kStepKeys ? range.end - base : kStepKeys;
+    return from < to ? bits_between(from, to) : 0;
+  };
+  return bits(t.near[row]) | bits(t.far[row]);
+}
+
+/// Scratch of a thread: a panel of keys, and two maps [heads][rows][kStepKeys] of a step.
+template <class T>
+struct MixingDecodeScratch {
+  Word *columns, *natural;
+  float *first, *second;
+  float* window;  ///< [kMostKernelRows][kWindow]
+
+  static constexpr int64_t kWindow = kStepKeys + 2 * kRowMargin;
+
+  static int64_t map_floats(const MixingDecodeTask<T>& t) {
+    return t.heads * t.weight_rows * kStepKeys;
+  }
+  static int64_t floats(const MixingDecodeTask<T>& t) {
+    return 2 * kPanel * t.key_width.pitch + 2 * map_floats(t) + kMostKernelRows * kWindow;
+  }
+  MixingDecodeScratch(const MixingDecodeTask<T>& t, float* memory)
+      : columns(memory),
+        natural(columns + kPanel * t.key_width.pitch),
+        first(natural + kPanel * t.key_width.pitch),
+        second(first + map_floats(t)),
+        window(second + map_floats(t)) {}
+};
+
+template <class T, class P>
+void pack_decoded_queries(const MixingDecodeTask<T>& t) {
+  const int64_t pitch = t.key_width.pitch;
+  for (int64_t h = 0; h < t.heads; ++h) {
+    for (int64_t r = 0; r < t.logit_rows; ++r) {
+      Word* const to = t.queries + (h * t.logit_rows + r) * pitch;
+      const int64_t n = t.first_query + r;
+      if (n >= 0) {
+        copy_row<T, P>(t.q.at(0, h, n), t.key_width.elements, pitch, to);
+      } else {
+        for (int64_t c = 0; c < pitch; ++c) to[c] = 0.0f;
+      }
+    }
+  }
+}
+
+// Products to logits of one vector of keys. What no stage may read becomes 0: under Eq. 5 what the
+// row does not see (3.2 step 3a), under Eq. 4 of that what is not finite.
+template <class T>
+FOVEA_INLINE Float decoded_logits(const MixingDecodeTask<T>& t, int64_t row, Lanes seen, Float s) {
+  Float slope;
+  s = capped(t.rule, s * t.scales[row], slope);
+  if (t.mixing.equation == KernelEquation::eq4) {
+    const Float zero = s * 0.0f;
+    return choose(seen, s, zero == zero ? s : Float{});
+  }
+  return choose(seen, s, Float{});
+}
+
+/// What all rows see of a step.
+template <class T>
+struct SeenStep {
+  uint64_t words[kMostLogitRows];
+
+  SeenStep(const MixingDecodeTask<T>& t, int64_t step) {
+    for (int64_t row = 0; row < t.logit_rows; ++row) words[row] = seen_keys(t, row, step);
+  }
+};
+
+// R rows of queries of one key head, from row n of them, against a panel of a step.
+template <class T, class P, int R>
+FOVEA_INLINE void multiply_panel(const MixingDecodeTask<T>& t, const Word* columns,
+                                 const SeenStep<T>& seen, int64_t n, int64_t step, int64_t panel) {
+  Float c[R][2];
+  clear(c);
+  multiply_add<P, R, 2>(c, t.key_width.words, t.queries + n * t.key_width.pitch, t.key_width.pitch,
+                        1, columns, kPanel);
+  int64_t row = n % t.logit_rows;
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i, row = row + 1 < t.logit_rows ? row + 1 : 0) {
+    float* const to = t.logits + (n + i) * t.pitch + kRowMargin + step * kStepKeys + panel;
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; ++v) {
+      const Lanes lanes = lanes_of(seen.words[row], static_cast<int>(panel) / kLanes + v);
+      store(to + v * kLanes, decoded_logits(t, row, lanes, c[i][v]));
+    }
+  }
+}
+
+template <class T, class P>
+void decoded_logits_of_step(const MixingDecodeTask<T>& t, int64_t item, float* memory) {
+  const FlushDenormals flush;
+  const MixingDecodeScratch<T> scratch(t, memory);
+  const int64_t step = item / t.kv_heads, g = item % t.kv_heads;
+  const SeenStep<T> seen(t, step);
+  const int64_t begin = t.heads / t.kv_heads * g * t.logit_rows,
+                end = begin + t.heads / t.kv_heads * t.logit_rows;
+  for (int64_t panel = 0; panel < kStepKeys; panel += kPanel) {
+    const int64_t key = t.key_begin + step * kStepKeys + panel, left = t.key_end - key;
+    if (left <= 0) {
+      for (int64_t n = begin; n < end; ++n) {
+        float* const to = t.logits + n * t.pitch + kRowMargin + step * kStepKeys + panel;
+        for (int64_t j = 0; j < kPanel; ++j) to[j] = 0.0f;
+      }
+      continue;
+    }
+    pack_panel<T, P>({.data = t.k.at(0, g, key),
+                      .stride = t.k.row,
+                      .rows = left < kPanel ? left : kPanel,
+                      .next_rows = left - kPanel < kPanel ? left - kPanel : kPanel},
+                     t.key_width, {.columns = scratch.columns}, scratch.natural);
+    int64_t n = begin;
+    const auto multiply = [&]<int R>() {
+      for (; n + R <= end; n += R)
+        multiply_panel<T, P, R>(t, scratch.columns, seen, n, step, panel);
+    };
+    multiply.template operator()<kRows>();
+    multiply.template operator()<4>();
+    multiply.template operator()<3>();
+    multiply.template operator()<2>();
+    multiply.template operator()<1>();
+  }
+  for (int64_t n = begin; n < end; ++n) {
+    float* const row = t.logits + n * t.pitch;
+    for (int64_t j = 0; step == 0 && j < kRowMargin; ++j) row[j] = 0.0f;
+    for (int64_t j = t.pitch - kRowMargin; step == t.steps - 1 && j < t.pitch; ++j) row[j] = 0.0f;
+  }
+}
+
+}  // namespace
+}  // namespace fovea::kernels

@@ -1,0 +1,149 @@
+// Attention of one token on the rows of a cache against cached_attention().
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/cache/token_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/cache/decode_rule.h"
+#include "tests/support/attention_inputs.h"
+#include "tests/support/gradcheck.h"
+
+namespace fovea::token_attention_test {
+namespace {
+
+using namespace fovea::testing;
+using Mix = HeadMixSpec::Kind;
+
+std::vector<NamedSpec> token_specs() {
+  std::vector<NamedSpec> all;
+  const auto add = [&](const char* name, const std::function<void(AttentionSpec&)>& change) {
+    AttentionSpec spec = small_spec(6, 2, 16);
+    change(spec);
+    all.push_back({name, spec});
+  };
+  const auto convolve = [](AttentionSpec& s) {
+    s.multi_token = {.before = {6, 11}, .after = {3, 4}};
+  };
+  add("plain", [](auto&) {});
+  add("kv shift", [](auto& s) { s.kv_shift = {.keys = true, .values = true}; });
+  add("shifted keys in a window, with a sink logit", [](auto& s) {
+    s.kv_shift.keys = s.sink_logit = true;
+    s.mask.window = 9;
+  });
+  add("convolutions", convolve);
+  add("convolutions in a window", [&](auto& s) { convolve(s), s.mask.window = 12; });
+  add("head mixes, capped", [](auto& s) {
+    s.head_mix = {Mix::full, Mix::groups, 3}, s.soft_cap = 2.0;
+  });
+  add("everything", [&](auto& s) {
+    convolve(s);
+    s.multi_token.equation = MultiTokenSpec::Equation::eq4;
+    s.multi_token.renormalise = s.sink_logit = true;
+    s.head_mix = {Mix::full, Mix::full, 0};
+    s.kv_shift = {.keys = true, .values = true};
+    s.head_output.norm = HeadOutputSpec::Norm::rms;
+  });
+  return all;
+}
+
+template <class T>
+kernels::HeadRows<T> heads(const at::Tensor& x_bh1d) {
+  return {static_cast<T*>(x_bh1d.data_ptr()), x_bh1d.stride(0), x_bh1d.stride(1), x_bh1d.stride(2)};
+}
+
+template <class T>
+at::Tensor attend(TokenAttention& attention, AttentionCache& cache, const AttentionInputs& token) {
+  const at::Tensor q = token.q.contiguous(), k = token.k.contiguous(), v = token.v.contiguous(),
+                   out = at::empty_like(q);
+  attention.attend<T>(cache, token.tensors,
+                      {.q = heads<const T>(q),
+                       .k = heads<const T>(k),
+                       .v = heads<const T>(v),
+                       .out = heads<T>(out)});
+  return out;
+}
+
+TokenAttention token_attention(const AttentionSpec& spec, const AttentionInputs& in) {
+  EXPECT_FALSE(why_not_token_attention(spec));
+  return {spec, decode_rule(spec, {}, in.tensors.sink_logit_h)};
+}
+
+template <class T>
+void expect_cached_attention(at::ScalarType dtype) {
+  constexpr int64_t kText = 40;
+  for (const auto& [name, spec] : token_specs()) {
+    AttentionInputs in = random_inputs(spec, 2, kText).to(dtype);
+    in.tensors = random_inputs(spec, 2, kText).to(at::kFloat).tensors;
+    TokenAttention attention = token_attention(spec, in);
+    AttentionCache cache(cache_streams(spec, dtype), 2, kText), other = cache.fork();
+    const auto expect_equal = [&](int64_t at) {
+      const AttentionInputs token = in.tokens(at, 1);
+      const at::Tensor got = attend<T>(attention, cache, token),
+                       expected = cached_attention(spec, other, token.q, token.k, token.v,
+                                                   token.tensors, Path::automatic)
+                                      .out_bhte;
+      EXPECT_TRUE(at::equal(got, expected)) << name << ", token " << at;
+    };
+    for (int64_t at = 0; at < 30; ++at) expect_equal(at);
+    for (AttentionCache* both : {&cache, &other}) both->truncate(30 - 1);
+    for (int64_t at = 30 - 1; at < kText; ++at) expect_equal(at);
+    EXPECT_EQ(cache.save().size(), other.save().size());
+    for (const auto& [key, rows] : other.save())
+      EXPECT_TRUE(at::equal(cache.save().at(key), rows)) << name << ", " << key;
+  }
+}
+
+TEST(TokenAttention, HasTheBitsOfCachedAttention) {
+  expect_cached_attention<float>(at::kFloat);
+  expect_cached_attention<BFloat16>(at::kBFloat16);
+}
+
+TEST(TokenAttention, SequencesOfUnequalLengthsHaveTheBitsOfEachAlone) {
+  for (const auto& [name, spec] : token_specs()) {
+    const AttentionInputs in = random_inputs(spec, 1, 30).to(at::kFloat);
+    TokenAttention attention = token_attention(spec, in);
+    AttentionCache shorter(cache_streams(spec, at::kFloat), 1, 40), longer = shorter.fork();
+    for (int64_t at = 0; at < 20; ++at) {
+      attend<float>(attention, longer, in.tokens(at, 1));
+      if (at < 3) attend<float>(attention, shorter, in.tokens(at, 1));
+    }
+    const AttentionCache::Source sources[] = {{&shorter, 0}, {&longer, 0}};
+    AttentionCache both = AttentionCache::gather(sources, 40);
+    for (int64_t n = 0; n < 5; ++n) {
+      const AttentionInputs a = in.tokens(3 + n, 1), b = in.tokens(20 + n, 1);
+      AttentionInputs pair = a;
+      pair.q = at::cat({a.q, b.q}), pair.k = at::cat({a.k, b.k}), pair.v = at::cat({a.v, b.v});
+      const at::Tensor together = attend<float>(attention, both, pair);
+      EXPECT_TRUE(at::equal(together[0], attend<float>(attention, shorter, a)[0])) << name;
+      EXPECT_TRUE(at::equal(together[1], attend<float>(attention, longer, b)[0])) << name;
+    }
+  }
+}
+
+TEST(TokenAttention, IsRefusedByName) {
+  const auto reason = [](const std::function<void(AttentionSpec&)>& change) {
+    AttentionSpec spec = small_spec();
+    spec.head_mix.before = Mix::full;
+    change(spec);
+    return why_not_token_attention(spec).value_or("");
+  };
+  EXPECT_EQ(reason([](auto&) {}), "");
+  EXPECT_EQ(reason([](auto& s) { s.temperature.kind = TemperatureSpec::Kind::learned; }),
+            "a learned temperature");
+  EXPECT_EQ(reason([](auto& s) { s.bias.kind = BiasSpec::Kind::alibi; }),
+            "a position bias on mixed logits");
+  EXPECT_NE(reason([](auto& s) {
+              s.multi_token.before = {9, 3};
+            }).find("9 x 3"),
+            std::string::npos);
+  EXPECT_NE(reason([](auto& s) { s.mask = {.window = 4, .sinks = 2}; }), "");
+  EXPECT_NE(reason([](auto& s) { s.differential = true; }), "");
+}
+
+}  // namespace
+}  // namespace fovea::token_attention_test
