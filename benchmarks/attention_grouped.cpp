@@ -391,12 +391,12 @@ class Benchmark {
     for (double held = 0.0; held < total; held += bytes) {  // as the caches of models lie
       for (std::vector<at::Tensor>* to : {&keys, &values}) {
         at::Tensor rows = HugePages(HugePages::padded(static_cast<int64_t>(bytes) / 2))
-                              .take({1, kv_heads, length, width}, scalar_type(dtype));
+                              .allocate({1, kv_heads, length, width}, scalar_type(dtype));
         to->push_back(rows.copy_(at::randn(rows.sizes())));
       }
       for (auto [to, from] : {std::pair{&listed_keys, &keys}, {&listed_values, &values}}) {
         at::Tensor rows = HugePages(HugePages::padded(static_cast<int64_t>(bytes) / 2))
-                              .take({1, length, kv_heads, width}, scalar_type(dtype));
+                              .allocate({1, length, kv_heads, width}, scalar_type(dtype));
         to->push_back(rows.copy_(from->back().transpose(1, 2)).transpose(1, 2));
       }
     }

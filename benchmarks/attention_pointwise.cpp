@@ -232,7 +232,7 @@ class Benchmark {
       HugePages block(total + (total >> 2));
       const auto draw = [&] {
         const std::vector<int64_t> shape{1, kv_heads, length, width};
-        return block.take(shape, scalar_type(dtype)).copy_(at::randn(shape));
+        return block.allocate(shape, scalar_type(dtype)).copy_(at::randn(shape));
       };
       std::vector<at::Tensor> keys, values;
       const double bytes = double(2 * length * kv_heads * width) * double(q.element_size());
