@@ -8,6 +8,7 @@
 #include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/files.h"
+#include "fovea/checkpoint/model_file.h"
 #include "fovea/data/corpus.h"
 #include "fovea/data/document_reader.h"
 #include "fovea/runtime/interrupt.h"
@@ -128,7 +129,7 @@ void prepare(const PrepareOptions& options, const Globals& globals) {
   if (!options.cache.empty()) data.cache = options.cache;
   Progress progress(stderr_progress(globals));
   const InterruptGuard interrupt;
-  const auto tokenizer = open_tokenizer(name);
+  const auto tokenizer = open_named_tokenizer(name);
   const auto corpus = prepare_corpus(data, tokenizer, [&](const CorpusProgress& p) {
     require<Interrupted>(!*interrupt.flag(), "data",
                          "stopped; what is done stays: the same command goes on");

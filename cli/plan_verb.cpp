@@ -7,6 +7,7 @@
 #include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
+#include "fovea/checkpoint/model_file.h"
 #include "fovea/compare/compare.h"
 #include "fovea/report/table.h"
 #include "fovea/runtime/machine.h"
@@ -169,7 +170,7 @@ void run(const PlanVerbOptions& options, const Globals& globals) {
   const std::string& name = loaded.recipe.tokenizer;
   const int64_t vocabulary = loaded.recipe.model.vocab_size > 0
                                  ? loaded.recipe.model.vocab_size
-                                 : open_tokenizer(name)->vocab_size();
+                                 : open_named_tokenizer(name)->vocab_size();
   const RunPlan plan = plan_run(loaded.recipe, vocabulary);
   const auto variants = plan_variants(loaded, vocabulary);
   const bool measured = options.speed <= 0.0;

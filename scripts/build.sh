@@ -10,11 +10,18 @@ jobs=${2:-$(scripts/jobs.sh)}
 shift $(($# < 2 ? $# : 2))
 case $preset in release) folder=build ;; *) folder=build/$preset ;; esac
 
+# The program alone has the kernels that this machine runs; tests need those of all instruction sets.
+kernels=all
+[ "$*" != fovea ] || kernels=native
 if [ ! -f "$folder/build.ninja" ]; then
   echo "[build] configuring $preset in $folder/ (the first build takes minutes; later ones seconds)"
+elif [ "$kernels" = native ] || ! grep -q '^FOVEA_KERNELS:STRING=native$' "$folder/CMakeCache.txt"; then
+  kernels=""
+fi
+if [ -n "$kernels" ]; then
   log=$(mktemp)
   trap 'rm -f "$log"' EXIT
-  cmake --preset "$preset" > "$log" 2>&1 || { cat "$log" >&2; exit 1; }
+  cmake --preset "$preset" -DFOVEA_KERNELS=$kernels > "$log" 2>&1 || { cat "$log" >&2; exit 1; }
 fi
 
 # Ninja's output with its line a step made one line every 10 s; what compilers and failures print goes through.

@@ -30,4 +30,11 @@ std::unique_ptr<const ModelFile> open_model_file(const fs::path& path, ModelFile
   return std::make_unique<GgufModel>(path, blocks);
 }
 
+std::shared_ptr<const Tokenizer> open_named_tokenizer(const std::string& name) {
+  const bool has_tokenizer_file = fs::is_directory(name) && fs::exists(find_tokenizer_file(name));
+  if (!has_tokenizer_file)
+    if (const auto file = find_model_file(name)) return open_model_file(*file)->tokenizer();
+  return open_tokenizer(name);
+}
+
 }  // namespace fovea

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
+#include "fovea/checkpoint/model_file.h"
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/compare/baselines.h"
 #include "fovea/compare/collect.h"
@@ -166,7 +167,7 @@ double budget_amount(const CompareConfig& config, const Recipe& recipe) {
 CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& config,
                           const CompareCallbacks& callbacks) {
   const Recipe base = loaded.recipe.resolved();
-  const auto tokenizer = open_tokenizer(base.tokenizer);
+  const auto tokenizer = open_named_tokenizer(base.tokenizer);
   // Every variant's recipe is read and checked before the first minute of training is spent.
   plan_runs(loaded, config, "", tokenizer->vocab_size());
   check_tasks(config.tasks, *tokenizer);

@@ -298,7 +298,7 @@ void Recipe::describe(FieldVisitor& v) {
   v.text({"run_folder", "where everything is written; '' = runs/<name>"}, run_folder);
   v.text({"tokenizer",
           "bytes; or a tokenizer.json, SentencePiece model or tiktoken file (FILE:ENCODING), or a "
-          "folder that holds one"},
+          "model: a folder that holds one of these, or a .gguf file"},
          tokenizer);
   v.nested({"model", "the decoder"}, model);
   v.nested({"data", "the text"}, data);

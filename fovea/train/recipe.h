@@ -115,7 +115,7 @@ struct TrainConfig {
 struct Recipe {
   std::string name = "run";
   std::string run_folder;           ///< "" = runs/NAME
-  std::string tokenizer = "bytes";  ///< as open_tokenizer() takes it
+  std::string tokenizer = "bytes";  ///< as open_named_tokenizer() takes it
   ModelConfig model;
   DataConfig data;
   TrainConfig train;

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "fovea/base/error.h"
+#include "fovea/checkpoint/model_file.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/runtime/memory_limit.h"
 #include "fovea/runtime/memory_shortage.h"
@@ -59,7 +60,8 @@ Trainer::Impl::Impl(const Recipe& unresolved, TrainCallbacks calls,
   lock.emplace(paths.folder);
 
   const std::optional<FoundCheckpoint> found = find_start();
-  const auto tokenizer = corpus ? corpus->shared_tokenizer() : open_tokenizer(recipe.tokenizer);
+  const auto tokenizer =
+      corpus ? corpus->shared_tokenizer() : open_named_tokenizer(recipe.tokenizer);
   recipe.model = recipe.model.resolved(tokenizer->vocab_size());
   if (found) check_same_run(*found);
   if (device.is_cpu())

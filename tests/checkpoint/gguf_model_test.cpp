@@ -10,8 +10,10 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
+#include "fovea/base/files.h"
 #include "fovea/checkpoint/gguf_family.h"
 #include "fovea/checkpoint/gguf_vocabulary.h"
+#include "fovea/checkpoint/model_file.h"
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/config/reader.h"
@@ -198,6 +200,18 @@ TEST_F(GgufModels, TheOnlyFileOfAFolderIsMeant) {
   fs::copy(path_, folder_ / "second.gguf");
   EXPECT_ERROR(CheckpointError, load_model(folder_.path()), "config.json");
   EXPECT_ERROR(CheckpointError, resolve_model_folder(folder_.path()), "one .gguf file");
+}
+
+TEST_F(GgufModels, ItsTokenizerServesTheRecipeThatNamesIt) {
+  save(Transformer(tiny_config(), 3));
+  const std::string fingerprint = open_model_file(path_)->tokenizer()->fingerprint();
+  EXPECT_EQ(open_named_tokenizer(folder_.path().string())->fingerprint(), fingerprint);
+  EXPECT_EQ(open_named_tokenizer(path_.string())->fingerprint(), fingerprint);
+  EXPECT_EQ(open_named_tokenizer("bytes")->kind(), "bytes");
+  // A tokenizer file beside it is what was meant.
+  write_file(folder_ / "tokenizer.json", "{}");
+  EXPECT_ERROR(InputError, open_named_tokenizer(folder_.path().string()), "tokenizer.json");
+  EXPECT_ERROR(InputError, open_named_tokenizer((folder_ / "none").string()), "none");
 }
 
 TEST_F(GgufModels, ATrainingBeginsFromOne) {

@@ -28,5 +28,11 @@ TEST(Isa, ABuildWithScalarKernelsAloneServesEveryLevel) {
     EXPECT_EQ(pick_by_isa(IsaLevels<int()>{.scalar = scalar}, isa)(), 0);
 }
 
+#if defined(__x86_64__)
+TEST(Isa, TestsMeetTheKernelsOfEveryLevel) {
+  EXPECT_EQ(built_isas().size(), enum_names(Isa{}).size()) << "configure with -DFOVEA_KERNELS=all";
+}
+#endif
+
 }  // namespace
 }  // namespace fovea::isa_test

@@ -17,17 +17,17 @@ namespace fovea::kernels {
 template <>
 const AttentionTable<float>& attention_table<float>() {
   static const AttentionTable<float>& chosen = pick_by_isa<const AttentionTable<float>&()>(
-      {attention_scalar<float>, FOVEA_X86(attention_avx2<float>),
-       FOVEA_X86(attention_avx512<float>)})();
+      {attention_scalar<float>, FOVEA_AVX2(attention_avx2<float>),
+       FOVEA_AVX512(attention_avx512<float>)})();
   return chosen;
 }
 
 template <>
 const AttentionTable<BFloat16>& attention_table<BFloat16>() {
   static const AttentionTable<BFloat16>& chosen = pick_by_isa<const AttentionTable<BFloat16>&()>(
-      {attention_scalar<BFloat16>, FOVEA_X86(attention_avx2<BFloat16>),
-       FOVEA_X86(attention_avx512<BFloat16>), FOVEA_X86(attention_avx512_bf16),
-       FOVEA_X86(attention_amx)})();
+      {attention_scalar<BFloat16>, FOVEA_AVX2(attention_avx2<BFloat16>),
+       FOVEA_AVX512(attention_avx512<BFloat16>), FOVEA_AVX512_BF16(attention_avx512_bf16),
+       FOVEA_AMX(attention_amx)})();
   return chosen;
 }
 

@@ -14,7 +14,8 @@ constexpr int64_t kParallelProducts = 1 << 18;
 template <class T>
 const ConvolutionTable<T>& chosen() {
   static const ConvolutionTable<T>& table = pick_by_isa<const ConvolutionTable<T>&()>(
-      {convolution_scalar<T>, FOVEA_X86(convolution_avx2<T>), FOVEA_X86(convolution_avx512<T>)})();
+      {convolution_scalar<T>, FOVEA_AVX2(convolution_avx2<T>),
+       FOVEA_AVX512(convolution_avx512<T>)})();
   return table;
 }
 

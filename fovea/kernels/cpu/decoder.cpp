@@ -28,7 +28,7 @@ constexpr int64_t kParallelWeights = 131072;
 template <class T>
 const DecoderTable<T>& decoder_table() {
   static const DecoderTable<T>& chosen = pick_by_isa<const DecoderTable<T>&()>(
-      {decoder_scalar<T>, FOVEA_X86(decoder_avx2<T>), FOVEA_X86(decoder_avx512<T>)})();
+      {decoder_scalar<T>, FOVEA_AVX2(decoder_avx2<T>), FOVEA_AVX512(decoder_avx512<T>)})();
   return chosen;
 }
 

@@ -44,7 +44,8 @@ void sum_blocks(const std::vector<float>& partial, int64_t n, float* out) {
 template <class T>
 const ElementwiseTable<T>& elementwise_table() {
   static const ElementwiseTable<T>& chosen = pick_by_isa<const ElementwiseTable<T>&()>(
-      {elementwise_scalar<T>, FOVEA_X86(elementwise_avx2<T>), FOVEA_X86(elementwise_avx512<T>)})();
+      {elementwise_scalar<T>, FOVEA_AVX2(elementwise_avx2<T>),
+       FOVEA_AVX512(elementwise_avx512<T>)})();
   return chosen;
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/kernels/cpu/isa.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <vector>
@@ -21,6 +22,21 @@ namespace fovea {
 namespace {
 
 constexpr std::array<std::string_view, 5> kNames{"scalar", "avx2", "avx512", "avx512_bf16", "amx"};
+constexpr Isa kBuilt[] {
+  Isa::scalar,
+#if defined(FOVEA_HAS_avx2)
+      Isa::avx2,
+#endif
+#if defined(FOVEA_HAS_avx512)
+      Isa::avx512,
+#endif
+#if defined(FOVEA_HAS_avx512_bf16)
+      Isa::avx512_bf16,
+#endif
+#if defined(FOVEA_HAS_amx)
+      Isa::amx,
+#endif
+};
 
 #if defined(__x86_64__)
 // GCC 12's __builtin_cpu_supports knows no AMX; leaf 7 tells (EDX bit 22 amx-bf16, bit 24
@@ -39,6 +55,12 @@ bool cpu_has_amx() {
 }
 #endif
 
+std::vector<std::string_view> built_names() {
+  std::vector<std::string_view> names;
+  for (const Isa isa : kBuilt) names.push_back(kNames[static_cast<size_t>(isa)]);
+  return names;
+}
+
 Isa choose() {
   const char* forced = std::getenv("FOVEA_ISA");
   if (forced == nullptr || *forced == '\0') return found_isa();
@@ -48,6 +70,10 @@ Isa choose() {
     require<ConfigError>(isa <= found_isa(), "FOVEA_ISA",
                          "this CPU offers up to '{}'; got '{}'; unset FOVEA_ISA or lower it",
                          enum_names(isa)[static_cast<size_t>(found_isa())], forced);
+    require<ConfigError>(std::ranges::find(kBuilt, isa) != std::end(kBuilt), "FOVEA_ISA",
+                         "this build has kernels for {}; got '{}'; build with `make build`, or "
+                         "configure with -DFOVEA_KERNELS=all",
+                         fmt::join(built_names(), ", "), forced);
     return isa;
   }
   const std::vector<std::string> names(kNames.begin(), kNames.end());
@@ -58,6 +84,8 @@ Isa choose() {
 }  // namespace
 
 std::span<const std::string_view> enum_names(Isa) { return kNames; }
+
+std::span<const Isa> built_isas() { return kBuilt; }
 
 Isa found_isa() {
 #if defined(__x86_64__)

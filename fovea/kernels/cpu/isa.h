@@ -9,11 +9,30 @@
 #include <string>
 #include <string_view>
 
-/// A function that exists where the build has x86-64 kernels, for IsaLevels.
-#if defined(__x86_64__)
-#define FOVEA_X86(function) function
+/// For IsaLevels: a function that exists where the build has the kernels of that level. Only for
+/// the sources that fovea/CMakeLists.txt tells what there is (fovea_kernel_drivers): so another set
+/// of kernels compiles no other source anew.
+#if defined(FOVEA_HAS_scalar)
+#if defined(FOVEA_HAS_avx2)
+#define FOVEA_AVX2(function) function
 #else
-#define FOVEA_X86(function) nullptr
+#define FOVEA_AVX2(function) nullptr
+#endif
+#if defined(FOVEA_HAS_avx512)
+#define FOVEA_AVX512(function) function
+#else
+#define FOVEA_AVX512(function) nullptr
+#endif
+#if defined(FOVEA_HAS_avx512_bf16)
+#define FOVEA_AVX512_BF16(function) function
+#else
+#define FOVEA_AVX512_BF16(function) nullptr
+#endif
+#if defined(FOVEA_HAS_amx)
+#define FOVEA_AMX(function) function
+#else
+#define FOVEA_AMX(function) nullptr
+#endif
 #endif
 
 namespace fovea {
@@ -26,8 +45,11 @@ std::span<const std::string_view> enum_names(Isa);
 Isa found_isa();
 
 /// The level in force: FOVEA_ISA=scalar|avx2|avx512|avx512_bf16|amx, else found_isa(). ConfigError
-/// for an unknown name or a level that the machine lacks. Read once per process.
+/// for an unknown name or a level that the machine or the build lacks. Read once per process.
 Isa chosen_isa();
+
+/// The levels that this build has kernels for, ascending.
+std::span<const Isa> built_isas();
 
 /// What a kernel has for each level, ascending; null where the level below serves it too.
 template <class F>

@@ -19,7 +19,7 @@ constexpr int64_t kParallelWeights = 32768;
 
 MatVecFunction* mat_vec_function() {
   static MatVecFunction* const function = pick_by_isa<MatVecFunction>(
-      {mat_vec_scalar, FOVEA_X86(mat_vec_avx2), FOVEA_X86(mat_vec_avx512)});
+      {mat_vec_scalar, FOVEA_AVX2(mat_vec_avx2), FOVEA_AVX512(mat_vec_avx512)});
   return function;
 }
 

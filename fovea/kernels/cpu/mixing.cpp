@@ -25,7 +25,7 @@ int64_t mixed_heads(const MixingRule& rule) {
 template <class T>
 const MixingTable<T>& mixing_gradient_table() {
   static const MixingTable<T>& chosen = pick_by_isa<const MixingTable<T>&()>(
-      {mixing_scalar<T>, FOVEA_X86(mixing_avx2<T>), FOVEA_X86(mixing_avx512<T>)})();
+      {mixing_scalar<T>, FOVEA_AVX2(mixing_avx2<T>), FOVEA_AVX512(mixing_avx512<T>)})();
   return chosen;
 }
 template const MixingTable<float>& mixing_gradient_table<float>();
@@ -39,8 +39,8 @@ const MixingTable<float>& mixing_table<float>() {
 template <>
 const MixingTable<BFloat16>& mixing_table<BFloat16>() {
   static const MixingTable<BFloat16>& chosen = pick_by_isa<const MixingTable<BFloat16>&()>(
-      {mixing_scalar<BFloat16>, FOVEA_X86(mixing_avx2<BFloat16>),
-       FOVEA_X86(mixing_avx512<BFloat16>), FOVEA_X86(mixing_avx512_bf16)})();
+      {mixing_scalar<BFloat16>, FOVEA_AVX2(mixing_avx2<BFloat16>),
+       FOVEA_AVX512(mixing_avx512<BFloat16>), FOVEA_AVX512_BF16(mixing_avx512_bf16)})();
   return chosen;
 }
 

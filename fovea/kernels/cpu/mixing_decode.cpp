@@ -19,8 +19,8 @@ namespace fovea::kernels {
 template <>
 const MixingDecodeTable<float>& mixing_decode_table<float>() {
   static const MixingDecodeTable<float>& chosen = pick_by_isa<const MixingDecodeTable<float>&()>(
-      {mixing_decode_scalar<float>, FOVEA_X86(mixing_decode_avx2<float>),
-       FOVEA_X86(mixing_decode_avx512<float>)})();
+      {mixing_decode_scalar<float>, FOVEA_AVX2(mixing_decode_avx2<float>),
+       FOVEA_AVX512(mixing_decode_avx512<float>)})();
   return chosen;
 }
 
@@ -28,8 +28,9 @@ template <>
 const MixingDecodeTable<BFloat16>& mixing_decode_table<BFloat16>() {
   static const MixingDecodeTable<BFloat16>& chosen =
       pick_by_isa<const MixingDecodeTable<BFloat16>&()>(
-          {mixing_decode_scalar<BFloat16>, FOVEA_X86(mixing_decode_avx2<BFloat16>),
-           FOVEA_X86(mixing_decode_avx512<BFloat16>), FOVEA_X86(mixing_decode_avx512_bf16)})();
+          {mixing_decode_scalar<BFloat16>, FOVEA_AVX2(mixing_decode_avx2<BFloat16>),
+           FOVEA_AVX512(mixing_decode_avx512<BFloat16>),
+           FOVEA_AVX512_BF16(mixing_decode_avx512_bf16)})();
   return chosen;
 }
 

@@ -19,7 +19,7 @@ size_t level(Isa isa) { return static_cast<size_t>(isa); }
 
 const PerformerTable& chosen() {
   static const PerformerTable& table = pick_by_isa<const PerformerTable&()>(
-      {performer_scalar, FOVEA_X86(performer_avx2), FOVEA_X86(performer_avx512)})();
+      {performer_scalar, FOVEA_AVX2(performer_avx2), FOVEA_AVX512(performer_avx512)})();
   return table;
 }
 

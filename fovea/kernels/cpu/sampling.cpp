@@ -15,7 +15,7 @@ namespace fovea::kernels {
 
 const SamplingTable& sampling_table() {
   static const SamplingTable& chosen = pick_by_isa<const SamplingTable&()>(
-      {sampling_scalar, FOVEA_X86(sampling_avx2), FOVEA_X86(sampling_avx512)})();
+      {sampling_scalar, FOVEA_AVX2(sampling_avx2), FOVEA_AVX512(sampling_avx512)})();
   return chosen;
 }
 

@@ -16,16 +16,16 @@ namespace fovea::kernels {
 template <>
 const SelectorTable<float>& selector_table<float>() {
   static const SelectorTable<float>& chosen = pick_by_isa<const SelectorTable<float>&()>(
-      {selector_scalar<float>, FOVEA_X86(selector_avx2<float>),
-       FOVEA_X86(selector_avx512<float>)})();
+      {selector_scalar<float>, FOVEA_AVX2(selector_avx2<float>),
+       FOVEA_AVX512(selector_avx512<float>)})();
   return chosen;
 }
 
 template <>
 const SelectorTable<BFloat16>& selector_table<BFloat16>() {
   static const SelectorTable<BFloat16>& chosen = pick_by_isa<const SelectorTable<BFloat16>&()>(
-      {selector_scalar<BFloat16>, FOVEA_X86(selector_avx2<BFloat16>),
-       FOVEA_X86(selector_avx512<BFloat16>), FOVEA_X86(selector_avx512_bf16)})();
+      {selector_scalar<BFloat16>, FOVEA_AVX2(selector_avx2<BFloat16>),
+       FOVEA_AVX512(selector_avx512<BFloat16>), FOVEA_AVX512_BF16(selector_avx512_bf16)})();
   return chosen;
 }
 
