@@ -17,6 +17,10 @@ namespace {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
 
+std::string megabytes(const std::optional<double>& bytes) {
+  return bytes ? fmt::format("{:.2f}", *bytes / 1e6) : "";
+}
+
 /// "+0.123 +- 0.010", with a star where the difference is significant.
 std::string difference_text(const SideBySideScore& s) {
   if (s.difference.pairs == 0) return "";
@@ -26,11 +30,10 @@ std::string difference_text(const SideBySideScore& s) {
 }
 
 void print_systems(const SideBySideResult& result, const SideBySideOptions& how) {
-  std::vector<TableColumn> columns{{.title = "attention", .shrinks = true},
-                                   {.title = "tokens", .right = true},
-                                   {.title = "pairs", .right = true},
-                                   {.title = "ppl/token", .right = true},
-                                   {.title = "nats to the first", .right = true}};
+  std::vector<TableColumn> columns{
+      {.title = "attention", .shrinks = true}, {.title = "tokens", .right = true},
+      {.title = "pairs", .right = true},       {.title = "MB read", .right = true},
+      {.title = "ppl/token", .right = true},   {.title = "nats to the first", .right = true}};
   if (how.copy > 0) columns.push_back({.title = "copy ppl", .right = true});
   if (how.needles > 0) columns.push_back({.title = "needles", .right = true});
   if (how.speed) {
@@ -44,8 +47,11 @@ void print_systems(const SideBySideResult& result, const SideBySideOptions& how)
       const SideBySideScore& s = row.scores[n];
       std::vector<std::string> cells{
           s.window > 0 ? fmt::format("{} ({})", row.system.name, s.window) : row.system.name,
-          std::to_string(s.length), s.pairs ? percent(*s.pairs) : "",
-          fmt::format("{:.3f}", s.perplexity), difference_text(s)};
+          std::to_string(s.length),
+          s.pairs ? percent(*s.pairs) : "",
+          megabytes(s.bytes_read),
+          fmt::format("{:.3f}", s.perplexity),
+          difference_text(s)};
       if (how.copy > 0) cells.push_back(fmt::format("{:.3f}", s.copy));
       if (how.needles > 0) cells.push_back(percent(s.needle));
       if (s.speed) {
@@ -57,7 +63,8 @@ void print_systems(const SideBySideResult& result, const SideBySideOptions& how)
   }
   print(table.render(stdout_width()));
   print(
-      "\nnats to the first: mean difference a token over paired windows, its standard error;\n"
+      "\nMB read: of the caches, to write a token behind as many others;\n"
+      "nats to the first: mean difference a token over paired windows, its standard error;\n"
       "*: p below 0.05 after Holm's correction over the systems\n");
   for (const SideBySideRow& row : result.rows)
     if (row.drawn > 0)
@@ -76,7 +83,8 @@ RetrofitPage page_of(const SideBySideResult& result, const SideBySideOptions& ho
   for (const SideBySideRow& row : result.rows) {
     for (const SideBySideScore& s : row.scores) {
       const std::string name = fmt::format("{}, {} tokens", row.system.name, s.length);
-      page.rows.push_back({row.system.name, name, s.pairs.value_or(1.0), s.perplexity, s.copy});
+      page.rows.push_back({row.system.name, name, s.pairs.value_or(1.0), s.perplexity, s.copy,
+                           s.bytes_read.value_or(0.0)});
       if (s.speed)
         page.speeds.push_back({row.system.name, s.length, s.speed->prompt_rate, s.speed->rate});
     }
@@ -106,7 +114,10 @@ void run_eval_systems(const EvalSystemOptions& options, SideBySideOptions how,
                       const Globals& globals) {
   const AttentionSystems systems = read_attention_systems(options.systems);
   how.needles = options.needles, how.tokens = options.tokens, how.speed = options.speed;
-  if (!out.empty()) make_folders(out);  // before the work whose result it takes
+  if (!out.empty()) {
+    make_folders(out);  // before the work whose result it takes
+    how.finished = std::filesystem::path(out) / "side-by-side.finished.json";
+  }
   Progress progress(stderr_progress(globals));
   const InterruptGuard interrupt;
   const SideBySideResult result = compare_attentions(

@@ -15,9 +15,12 @@
 #include "fovea/attention/visible_keys.h"
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
+#include "fovea/eval/cache_reads.h"
 #include "fovea/eval/copy_score.h"
+#include "fovea/eval/finished_scores.h"
 #include "fovea/eval/run_task.h"
 #include "fovea/eval/task_list.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea {
 namespace {
@@ -97,11 +100,12 @@ std::vector<ScoreDocument> texts_of(std::span<const ScoreDocument> documents,
   return texts;
 }
 
-PairedTest difference_to(const ScoreResult& first, const ScoreResult& other) {
+PairedTest difference_to(const std::vector<WindowScore>& first,
+                         const std::vector<WindowScore>& other) {
   std::vector<double> differences;
-  for (size_t n = 0; n < std::min(first.windows.size(), other.windows.size()); ++n) {
+  for (size_t n = 0; n < std::min(first.size(), other.size()); ++n) {
     const auto mean = [](const WindowScore& w) { return w.nll / static_cast<double>(w.tokens); };
-    differences.push_back(mean(other.windows[n]) - mean(first.windows[n]));
+    differences.push_back(mean(other[n]) - mean(first[n]));
   }
   return paired_t_test(differences);
 }
@@ -111,7 +115,11 @@ class SideBySide {
  public:
   SideBySide(std::span<const ScoreDocument> documents, const SideBySideOptions& options,
              const Progress& progress, const std::atomic<bool>* interrupt)
-      : documents_(documents), options_(options), progress_(progress), interrupt_(interrupt) {}
+      : documents_(documents),
+        options_(options),
+        progress_(progress),
+        interrupt_(interrupt),
+        finished_(options.finished) {}
 
   void measure(const AttentionSystem& system, SideBySideResult& result) {
     SideBySideRow row{.system = system};
@@ -127,12 +135,41 @@ class SideBySide {
       row.drawn = std::ssize(loaded.drawn);
       if (row.pipeline.empty())
         row.pipeline = describe_pipeline(loaded.model.config().layer_attention(0));
-      row.scores.push_back(score(exact, loaded, length));
+      row.scores.push_back(finished_score(exact, loaded, length));
     }
     result.rows.push_back(std::move(row));
   }
+  void forget() { finished_.remove(); }
 
  private:
+  /// As an interrupted call left it, else measured and kept.
+  SideBySideScore finished_score(const AttentionSystem& system, LoadedModel& loaded,
+                                 int64_t length) {
+    auto& texts = texts_[length];
+    if (texts.empty()) texts = texts_of(documents_, *loaded.tokenizer, length, options_.tokens);
+    const Json asked = asked_of(system, loaded, length);
+    const FinishedScore* earlier = finished_.find(asked);
+    FinishedScore now = earlier != nullptr ? *earlier : score(system, loaded, length);
+    if (earlier == nullptr) finished_.keep(asked, now);
+    const auto [first, is_first] = first_.try_emplace(length, now.windows);
+    if (!is_first) now.score.difference = difference_to(first->second, now.windows);
+    return now.score;
+  }
+
+  Json asked_of(const AttentionSystem& system, const LoadedModel& loaded, int64_t length) {
+    uint64_t text = 0;
+    for (const ScoreDocument& document : texts_.at(length)) text = fingerprint(document.text, text);
+    return {{"system", fields_to_json(system)},
+            {"length", length},
+            {"model", model_fingerprint(loaded.model)},
+            {"text", text},
+            {"dtype", at::toString(options_.dtype)},
+            {"copy", options_.copy},
+            {"needles", options_.needles},
+            {"speed", options_.speed},
+            {"program", code_version()}};
+  }
+
   /// The system with the window that `pairs_of` asks for.
   AttentionSystem with_pairs(const AttentionSystem& system, int64_t length,
                              const SideBySideResult& result) {
@@ -154,27 +191,27 @@ class SideBySide {
 
   void tell(const std::string& system, const char* what, int64_t length, int64_t done,
             int64_t total) {
-    require<Interrupted>(interrupt_ == nullptr || !interrupt_->load(), kWhere,
-                         "stopped; nothing was written");
+    const std::string kept = options_.finished.empty()
+                                 ? "nothing was written"
+                                 : "what is measured stays: the same command goes on";
+    require<Interrupted>(interrupt_ == nullptr || !interrupt_->load(), kWhere, "stopped; {}", kept);
     if (progress_) progress_(fmt::format("{}, {} tokens, {}", system, length, what), done, total);
   }
 
-  SideBySideScore score(const AttentionSystem& system, LoadedModel& loaded, int64_t length) {
-    auto& texts = texts_[length];
-    if (texts.empty()) texts = texts_of(documents_, *loaded.tokenizer, length, options_.tokens);
+  FinishedScore score(const AttentionSystem& system, LoadedModel& loaded, int64_t length) {
+    const auto& texts = texts_.at(length);
     const auto told = [&](const char* what) {
       return [this, &system, what, length](int64_t done, int64_t total) {
         tell(system.name, what, length, done, total);
       };
     };
-    const ScoreResult text = score_text(loaded.model, *loaded.tokenizer, texts,
-                                        {.window = length, .rows = 1}, told("text"));
+    ScoreResult text = score_text(loaded.model, *loaded.tokenizer, texts,
+                                  {.window = length, .rows = 1}, told("text"));
     SideBySideScore score{.length = length,
                           .pairs = pairs_of(loaded.model, text, length),
+                          .bytes_read = bytes_read(loaded.model, text, length),
                           .window = chosen_,
                           .perplexity = text.total.token_perplexity()};
-    const auto [first, is_first] = first_.try_emplace(length, text);
-    if (!is_first) score.difference = difference_to(first->second, text);
     if (options_.copy > 0) {
       tell(system.name, "copy", length, 0, 1);
       std::string all;
@@ -188,7 +225,14 @@ class SideBySide {
       tell(system.name, "speed", length, 0, 1);
       score.speed = speed(loaded, texts, length);
     }
-    return score;
+    return {score, std::move(text.windows)};
+  }
+
+  std::optional<double> bytes_read(const Transformer& model, const ScoreResult& text,
+                                   int64_t length) const {
+    const bool prunes = model.has("focus") && prunes_pairs(model.compute().focus);
+    return cache_bytes_read(model.config(), length, options_.dtype,
+                            prunes ? std::optional(text.distant_kept) : std::nullopt);
   }
 
   static std::optional<double> pairs_of(const Transformer& model, const ScoreResult& text,
@@ -227,8 +271,9 @@ class SideBySide {
   const Progress& progress_;
   const std::atomic<bool>* interrupt_;
   std::map<int64_t, std::vector<ScoreDocument>> texts_;  // by length
-  std::map<int64_t, ScoreResult> first_;                 // of the first system, by length
-  int64_t chosen_ = 0;                                   // window or stride of the system
+  std::map<int64_t, std::vector<WindowScore>> first_;    // of the first system, by length
+  FinishedScores finished_;
+  int64_t chosen_ = 0;  // window or stride of the system
 };
 
 /// Holm over the systems of each length.
@@ -252,6 +297,7 @@ Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : 
 Json score_json(const SideBySideScore& s, bool first) {
   Json json{{"length", s.length},
             {"pairs", s.pairs ? Json(*s.pairs) : Json(nullptr)},
+            {"cache_bytes_read", s.bytes_read ? Json(*s.bytes_read) : Json(nullptr)},
             {"perplexity", s.perplexity}};
   if (s.window > 0) json["chosen"] = s.window;
   if (!first)
@@ -336,6 +382,7 @@ SideBySideResult compare_attentions(const AttentionSystems& systems,
   SideBySide measure(documents, options, progress, interrupt);
   for (const AttentionSystem& system : systems.systems) measure.measure(system, result);
   correct(result);
+  measure.forget();
   return result;
 }
 

@@ -56,13 +56,19 @@ struct SideBySideOptions {
   int64_t copy = 0;              ///< tokens of the copy score; 0 = not measured
   int64_t needles = 0;           ///< questions of niah_single_2 at each length; 0 = not asked
   bool speed = false;            ///< reading and writing behind each length
+  /// File in which finished scores wait while others are measured; "" = none. Where an earlier call
+  /// was interrupted, its scores are taken over.
+  std::filesystem::path finished = {};
 };
 
 /// One system at one length.
 struct SideBySideScore {
   int64_t length = 0;
   std::optional<double> pairs;  ///< share of the causal pairs; nothing where it is not known
-  int64_t window = 0;           ///< or stride, where `pairs_of` chose it
+  /// Of the caches, to write a token behind `length` others (cache_reads.h); nothing where it is
+  /// not known.
+  std::optional<double> bytes_read;
+  int64_t window = 0;  ///< or stride, where `pairs_of` chose it
   double perplexity = 0.0;
   PairedTest difference;  ///< of nats a token to the first system, paired by window
   double p = 1.0;         ///< of it, corrected by Holm over the systems of this length

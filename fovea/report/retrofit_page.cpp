@@ -91,6 +91,32 @@ std::string quality_figure(const RetrofitPage& page, ChartPress& press, const ch
                             .numbers = numbers});
 }
 
+std::string bytes_figure(const RetrofitPage& page, ChartPress& press) {
+  Curves curves;
+  NumberTable numbers{{"attention", "MB read a token", "perplexity"}, {}};
+  for (const RetrofitPageRow& row : page.rows) {
+    if (row.bytes_read <= 0.0) continue;
+    curves.add(row.family, row.bytes_read / 1e6, row.perplexity);
+    numbers.rows.push_back(
+        {row.name, fixed_text(row.bytes_read / 1e6, 2), fixed_text(row.perplexity, 3)});
+  }
+  if (curves.bands.empty()) return "";
+  return press.figure_html(
+      {.title = "Quality and memory",
+       .subtitle = "Perplexity against the MB of keys and values that writing a token reads; lower "
+                   "and further left is better. A point for each length.",
+       .chart =
+           [&](ChartSize size) {
+             return curve_chart(curves.names,
+                                {.label = "Perplexity",
+                                 .x_title = "MB read a token",
+                                 .bands = curves.bands,
+                                 .with_points = true},
+                                size);
+           },
+       .numbers = numbers});
+}
+
 std::string speed_figure(const RetrofitPage& page, ChartPress& press, const char* title,
                          double RetrofitPageSpeed::*rate) {
   Curves curves;
@@ -121,7 +147,8 @@ std::string retrofit_html(const RetrofitPage& page, const HtmlReportOptions& opt
   std::string quality =
       quality_figure(page, press, "Prediction", "perplexity", &RetrofitPageRow::perplexity) +
       quality_figure(page, press, "A text that comes again", "copy perplexity",
-                     &RetrofitPageRow::copy);
+                     &RetrofitPageRow::copy) +
+      bytes_figure(page, press);
   std::string sections = "<section id=\"quality\"><h2>What it keeps</h2>\n<div class=\"grid\">\n" +
                          quality + "</div></section>\n";
   if (!page.speeds.empty())

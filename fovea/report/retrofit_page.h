@@ -19,6 +19,7 @@ struct RetrofitPageRow {
   double pairs = 1.0;       ///< share of causal pairs, 0 ... 1
   double perplexity = 0.0;  ///< per token
   double copy = 0.0;        ///< of the second copy; 0 = not measured
+  double bytes_read = 0.0;  ///< of the caches, to write a token; 0 = not known
 };
 
 struct RetrofitPageSpeed {

@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/files.h"
+#include "fovea/eval/cache_reads.h"
+#include "fovea/eval/finished_scores.h"
 #include "fovea/kernels/common/mask_rule.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
@@ -109,6 +111,85 @@ TEST_F(SideBySideTest, WindowsAndStridesKeepThePairsOfAnother) {
       EXPECT_LE(std::abs(share(strided(stride)) - wanted),
                 std::abs(share(strided(other)) - wanted) + 1e-12);
   }
+}
+
+TEST_F(SideBySideTest, AnInterruptedOneGoesOnWhereItStopped) {
+  const std::vector<ScoreDocument> documents{{"text", text(400)}};
+  const AttentionSystems systems{
+      {{.name = "full"}, {.name = "window", .attention = {"mask.window=6"}}}};
+  SideBySideOptions options{.model = folder_ / "model", .lengths = {16, 32}, .copy = 8};
+  const SideBySideResult whole = compare_attentions(systems, documents, options);
+
+  options.finished = folder_ / "finished.json";
+  std::atomic<bool> stop = false;
+  std::vector<std::string> measured;
+  const auto progress = [&](std::string_view label, int64_t, int64_t) {
+    if (measured.empty() || measured.back() != label) measured.emplace_back(label);
+  };
+  EXPECT_ERROR(Interrupted,
+               compare_attentions(
+                   systems, documents, options,
+                   [&](std::string_view label, int64_t done, int64_t total) {
+                     progress(label, done, total);
+                     if (label.starts_with("window, 16")) stop = true;
+                   },
+                   &stop),
+               "the same command goes on");
+  EXPECT_TRUE(std::filesystem::exists(options.finished));
+  measured.clear();
+  const SideBySideResult rest = compare_attentions(systems, documents, options, progress);
+  EXPECT_THAT(measured, ::testing::Each(::testing::StartsWith("window, ")));
+  EXPECT_EQ(rest.to_json(), whole.to_json());
+  EXPECT_FALSE(std::filesystem::exists(options.finished)) << "all is finished";
+}
+
+TEST_F(SideBySideTest, ScoresOfAnotherQuestionAreNotTaken) {
+  const std::vector<ScoreDocument> documents{{"text", text(400)}};
+  SideBySideOptions options{.model = folder_ / "model", .lengths = {16}};
+  options.finished = folder_ / "finished.json";
+  write_file(options.finished, "no list");
+  const SideBySideResult result = compare_attentions({{{.name = "full"}}}, documents, options);
+  EXPECT_GT(result.rows[0].scores[0].perplexity, 1.0);
+  FinishedScores scores(options.finished);
+  FinishedScore score;
+  score.score.length = 16;
+  score.score.pairs = 0.5;
+  score.score.speed.emplace(DecodeSpeed{16, 2.0, 1.0, "x"});
+  score.windows = {{3.5, 15}};
+  scores.keep({{"length", 16}}, score);
+  const FinishedScores again(options.finished);
+  EXPECT_EQ(again.find({{"length", 32}}), nullptr);
+  const FinishedScore* found = again.find({{"length", 16}});
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->score.pairs, 0.5);
+  EXPECT_EQ(found->score.bytes_read, std::nullopt);
+  EXPECT_EQ(found->score.speed->path, "x");
+  EXPECT_EQ(found->windows[0].nll, 3.5);
+}
+
+// 2 layers, 2 key heads of 8: the bytes by hand.
+TEST_F(SideBySideTest, BytesThatATokenReadsFollowTheRuleOfEachLayer) {
+  ModelConfig config = tiny_config();
+  const auto rows = [&](const std::vector<std::string>& keys, std::optional<double> distant = {}) {
+    const auto bytes = cache_bytes_read(with_attention_keys(config, keys), 32, at::kFloat, distant);
+    const auto row = static_cast<double>(config.layers * config.kv_heads * config.head_dim * 2 * 4);
+    return bytes ? *bytes / row : -1.0;
+  };
+  config = config.resolved(config.vocab_size);
+  EXPECT_DOUBLE_EQ(rows({}), 32.0);
+  EXPECT_DOUBLE_EQ(rows({"mask.window=6", "mask.sinks=2"}), 8.0);
+  EXPECT_DOUBLE_EQ(rows({"streaming.recent=6", "streaming.start=2"}), 8.0);
+  // r of d components of every key are a half of r / d of its row.
+  EXPECT_DOUBLE_EQ(rows({"sparq.components=2", "sparq.keys=4"}),
+                   32.0 / static_cast<double>(config.head_dim) + 5.0);
+  const std::vector<std::string> focus{"focus.gate=log", "focus.window=6", "focus.sinks=2"};
+  EXPECT_DOUBLE_EQ(rows(focus), 32.0) << "soft: every pair";
+  EXPECT_DOUBLE_EQ(rows(focus, 0.25), 8.0 + 0.25 * 24.0);
+  EXPECT_EQ(rows({"magic_pig.bits=4"}), -1.0) << "by content";
+  // The state does not grow.
+  const std::vector<std::string> performer{"performer.features=16"};
+  EXPECT_EQ(*cache_bytes_read(with_attention_keys(config, performer), 32, at::kFloat),
+            *cache_bytes_read(with_attention_keys(config, performer), 64, at::kFloat));
 }
 
 TEST_F(SideBySideTest, EveryFileOfTheRepositoryIsRead) {

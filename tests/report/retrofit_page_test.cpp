@@ -41,6 +41,13 @@ TEST(RetrofitPage, ShowsEveryNumberWithOrWithoutCharts) {
             std::string::npos);
 }
 
+TEST(RetrofitPage, BytesThatAreKnownAreDrawn) {
+  RetrofitPage page = example();
+  EXPECT_EQ(retrofit_html(page).find("MB read"), std::string::npos);
+  page.rows[1].bytes_read = 12'340'000;
+  EXPECT_NE(retrofit_html(page).find("12.34"), std::string::npos);
+}
+
 TEST(RetrofitPage, WithoutFocusItHasTheTwoModelsAndNoSpeed) {
   RetrofitPage page = example();
   page.speeds.clear();
