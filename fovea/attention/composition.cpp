@@ -13,6 +13,7 @@
 
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/mixing.h"
+#include "fovea/attention/paths/path.h"
 #include "fovea/attention/stages.h"
 #include "fovea/base/error.h"
 
@@ -48,9 +49,10 @@ std::vector<std::string> settings_of(const AttentionSpec& spec) {
 std::string_view kernels_of(const AttentionSpec& spec) {
   AttentionCall call{.spec = spec, .q = at::empty({1, spec.heads, 1, spec.head_dim})};
   call.spec.differential = false;  // its two maps are what the kernels see
-  if (call.key_rule() == KeyRule::sums || call.key_rule() == KeyRule::parts) return "fused";
-  if (call.key_rule() != KeyRule::mask) return "grouped";
-  return why_not_pointwise(call) && why_not_mixing(call) ? "reference" : "fused";
+  const KeyRule rule = call.key_rule();
+  if (rule == KeyRule::mask && why_not_pointwise(call) && why_not_mixing(call)) return "reference";
+  const auto path = std::ranges::find(attention_paths(), rule, &AttentionPath::key_rule);
+  return enum_name(path->name);
 }
 
 }  // namespace
@@ -83,10 +85,51 @@ std::string why_not_together(const MechanismSetting& a, const MechanismSetting& 
   return "";
 }
 
+namespace {
+
+/// Of "[attention spec] a with b is not defined (why); remove one of them", "why"; of a message
+/// without it, what stands before the remedy.
+std::string reason_in(const std::string& message) {
+  const size_t open = message.find('('), close = message.rfind(')');
+  if (open != std::string::npos && close > open) return message.substr(open + 1, close - open - 1);
+  const size_t begin = message.find("] ");
+  const size_t start = begin == std::string::npos ? 0 : begin + 2;
+  return message.substr(start, message.find(';', start) - start);
+}
+
+/// For each reason, the pairs that it refuses: "4 with 13, 14; 5 with 9".
+class Refusals {
+ public:
+  void add(const std::string& reason, size_t row, size_t column) {
+    auto found = std::ranges::find(reasons_, reason, &Reason::text);
+    if (found == reasons_.end()) found = reasons_.insert(found, {.text = reason});
+    found->pairs += found->row == row
+                        ? fmt::format(", {}", column)
+                        : fmt::format("{}{} with {}", found->row > 0 ? "; " : "", row, column);
+    found->row = row;
+  }
+  std::string markdown() const {
+    std::string table = "| why not | settings |\n|---|---|\n";
+    for (const Reason& reason : reasons_)
+      table += fmt::format("| {} | {} |\n", reason.text, reason.pairs);
+    return table;
+  }
+
+ private:
+  struct Reason {
+    std::string text, pairs;
+    size_t row = 0;  // that `pairs` ends with
+  };
+  std::vector<Reason> reasons_;
+};
+
+}  // namespace
+
 std::string composition_markdown() {
   const std::span<const MechanismSetting> all = mechanism_settings();
   std::string table = "| | setting | stages | kernels |";
-  std::string line = "|---|---|---|---|", reasons;
+  std::string line = "|---|---|---|---|";
+  Refusals refusals;
   for (size_t n = 0; n < all.size(); ++n) {
     table += fmt::format(" {} |", n + 1);
     line += "---|";
@@ -102,11 +145,11 @@ std::string composition_markdown() {
       const bool choice = why == kChoice;
       table += row == column ? " |" : why.empty() ? " yes |" : choice ? " or |" : " no |";
       if (!why.empty() && !choice && row < column)
-        reasons += fmt::format("- {} with {}: {}\n", a.name, all[column].name, why);
+        refusals.add(reason_in(why), row + 1, column + 1);
     }
     table += "\n";
   }
-  return table + "\n" + reasons;
+  return table + "\n" + refusals.markdown();
 }
 
 }  // namespace fovea
