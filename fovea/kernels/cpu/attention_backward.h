@@ -569,12 +569,14 @@ class BackwardKeys {
   Word* woven_;
   int depth_ = 0;
   int64_t panel_query_[kBackwardDepth], panel_row_[kBackwardDepth];
-  int live_[kBackwardDepth][kKeyTiles];  // which halves of the panel's tile have weights
-  float* dz_ = nullptr;                  // gradient of z by pairs: [kKeyBlock][kScorePitch<Single>]
-  float* dgate_ =
-      nullptr;           // of the keys' factors: [kKeyBlock / kGateKeys][pitch / 4][kGateKeys][4]
-  bool weighs_ = false;  // the gate multiplies weights, not logits
-  bool adds_ = false;    // it is added to logits
+  // Which halves of the panel's tile have weights.
+  int live_[kBackwardDepth][kKeyTiles];
+  // Gradient of z by pairs: [kKeyBlock][kScorePitch<Single>].
+  float* dz_ = nullptr;
+  // Of the keys' factors: [kKeyBlock / kGateKeys][pitch / 4][kGateKeys][4].
+  float* dgate_ = nullptr;
+  // Whether the gate multiplies weights (and not logits), and whether it is added to logits.
+  bool weighs_ = false, adds_ = false;
   bool open_[gated ? kBackwardDepth : 1][kKeyTiles];
   Extent queries_, extent_[kKeyTiles];
 };
