@@ -10,6 +10,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/nn/mechanisms/mechanism.h"
+#include "fovea/nn/objectives.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
@@ -45,6 +46,14 @@ std::string Transformer::Impl::added_loss_keys() const {
 bool Transformer::has(std::string_view mechanism) const {
   return std::ranges::any_of(impl_->registry.all(),
                              [&](const Parameter& p) { return p.mechanism == mechanism; });
+}
+
+std::vector<NamedObjective> mechanism_objectives() {
+  std::vector<NamedObjective> all;
+  for (const LearnedMechanism& m : learned_mechanisms())
+    for (const MechanismObjective& objective : m.objectives)
+      all.push_back({objective.name, m.name});
+  return all;
 }
 
 LossResult Transformer::objective(std::string_view name, const ModelInput& input,

@@ -58,7 +58,7 @@ RetrofitPhase groups_phase(const RetrofitOptions& options, const ModelConfig& ba
   recipe.name = "groups";
   recipe.train.init_from = options.model;
   recipe.train.trainable = focus.trainable;
-  recipe.train.objective = Objective::kept_mass;
+  recipe.train.objective = "kept_mass";
   recipe.train.optimizer.learning_rate = focus.learning_rate;
   set_budget(options, share, recipe.train);
   return {.name = "groups",
@@ -72,7 +72,7 @@ RetrofitPhase distill_phase(const RetrofitOptions& options, const RetrofitPhase&
   phase.name = phase.recipe.name = "distill";
   phase.help = "groups of Focus, hard, by the full model's predictions; the base is frozen";
   phase.recipe.train.init_from = groups.recipe.run_folder;
-  phase.recipe.train.objective = Objective::distillation;
+  phase.recipe.train.objective = "distillation";
   phase.recipe.train.seconds = 0.0;
   set_budget(options, share, phase.recipe.train);
   return phase;

@@ -2,13 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/train/recipe.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
+#include "fovea/base/nearest_name.h"
 #include "fovea/config/reader.h"
+#include "fovea/nn/objectives.h"
 #include "fovea/nn/parameter_set.h"
 
 namespace fovea {
@@ -36,8 +40,9 @@ void check_budget(const TrainConfig& train) {
 bool has_focus(const ModelConfig& model) { return model.attention.spec.focus.active(); }
 
 /// The settings of one part of a run that learns; `prefix` is "train" or "train.stages.<n>".
-void check_learning(const std::string& prefix, const std::string& trainable, Objective objective,
-                    double straight_through_from, const ModelConfig& model) {
+void check_learning(const std::string& prefix, const std::string& trainable,
+                    const std::string& objective, double straight_through_from,
+                    const ModelConfig& model) {
   const bool focus = has_focus(model);
   const ParameterSet set = ParameterSet::parse(trainable, prefix + ".trainable");
   require<ConfigError>(focus || !set.names("focus"), "recipe",
@@ -50,11 +55,19 @@ void check_learning(const std::string& prefix, const std::string& trainable, Obj
       prefix);
   require<ConfigError>(focus || straight_through_from >= 1.0, "recipe",
                        "'{}.straight_through_from' needs 'model.attention.focus.gate'", prefix);
-  if (objective == Objective::lm) return;
-  require<ConfigError>(
-      set == ParameterSet::parse("focus", prefix), "recipe",
-      "'{}.objective: {}' trains the groups of Focus over a frozen base; set '{}.trainable: focus'",
-      prefix, enum_name(objective), prefix);
+  if (objective == "lm") return;
+  const std::vector<NamedObjective> all = mechanism_objectives();
+  const auto found = std::ranges::find(all, objective, &NamedObjective::name);
+  if (found == all.end()) {
+    std::vector<std::string> names{"lm"};
+    for (const NamedObjective& o : all) names.emplace_back(o.name);
+    fail<ConfigError>("recipe", "'{}.objective': expected one of {}; got '{}'{}", prefix,
+                      fmt::join(names, ", "), objective, did_you_mean(objective, names));
+  }
+  require<ConfigError>(set == ParameterSet::parse(std::string(found->mechanism), prefix), "recipe",
+                       "'{}.objective: {}' trains {} alone, over a frozen base; set "
+                       "'{}.trainable: {}'",
+                       prefix, objective, found->mechanism, prefix, found->mechanism);
 }
 
 /// Tokens of `steps` steps; every factor is inside its range, their products may be too large.
@@ -103,8 +116,7 @@ void check_train(const TrainConfig& train, const ModelConfig& model) {
   require<ConfigError>(!train.temperature_ramp || sharper, "recipe",
                        "'train.temperature_ramp' moves a constant temperature from 1 to its value; "
                        "set 'model.attention.spec.temperature.value', or remove it");
-  require<ConfigError>(train.trainable != "inherit" && train.objective != Objective::inherit,
-                       "recipe",
+  require<ConfigError>(train.trainable != "inherit" && train.objective != "inherit", "recipe",
                        "'train.trainable' and 'train.objective' cannot inherit; only stages can");
   if (train.stages.empty())
     check_learning("train", train.trainable, train.objective, train.straight_through_from, model);
@@ -192,12 +204,6 @@ std::span<const std::string_view> enum_names(ResumePolicy) {
   return names;
 }
 
-std::span<const std::string_view> enum_names(Objective) {
-  static constexpr std::array<std::string_view, 4> names = {"lm", "kept_mass", "distillation",
-                                                            "inherit"};
-  return names;
-}
-
 void OptimizerConfig::describe(FieldVisitor& v) {
   v.real({"learning_rate", "peak learning rate of AdamW", ranges::kNotNegative}, learning_rate);
   v.real({"beta1", "decay of the mean of gradients", ranges::kBelowOne}, beta1);
@@ -225,7 +231,7 @@ void StageConfig::describe(FieldVisitor& v) {
   v.boolean({"carry_optimizer", "keep the optimizer's state of the stage before; false = fresh"},
             carry_optimizer);
   v.text({"trainable", "as train.trainable; inherit = the same"}, trainable);
-  v.choice({"objective", "lm, kept_mass, distillation; inherit = train.objective"}, objective);
+  v.text({"objective", "as train.objective; inherit = the same"}, objective);
   v.real({"straight_through_from", "share of the stage; -1 = train.straight_through_from", {-1, 1}},
          straight_through_from);
 }
@@ -233,8 +239,8 @@ void StageConfig::describe(FieldVisitor& v) {
 const std::string& StageConfig::trainable_of(const TrainConfig& train) const {
   return trainable == "inherit" ? train.trainable : trainable;
 }
-Objective StageConfig::objective_of(const TrainConfig& train) const {
-  return objective == Objective::inherit ? train.objective : objective;
+const std::string& StageConfig::objective_of(const TrainConfig& train) const {
+  return objective == "inherit" ? train.objective : objective;
 }
 double StageConfig::straight_through_of(const TrainConfig& train) const {
   return straight_through_from < 0.0 ? train.straight_through_from : straight_through_from;
@@ -282,7 +288,7 @@ void TrainConfig::describe(FieldVisitor& v) {
       loss_chunk);
   v.integer({"threads", "CPU threads; 0 = torch's choice", ranges::kThreads}, threads);
   v.text({"trainable", "what learns: all, base, added, or mechanisms as in focus+lora"}, trainable);
-  v.choice({"objective", "lm, or kept_mass, distillation of Focus over a frozen base"}, objective);
+  v.text({"objective", "lm, or kept_mass, distillation of Focus over a frozen base"}, objective);
   v.real({"straight_through_from",
           "share of the run after which Focus prunes with the gradient of its gate; 1 = never",
           ranges::kShare},

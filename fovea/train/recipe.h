@@ -32,11 +32,6 @@ std::span<const std::string_view> enum_names(NanPolicy);
 enum class ResumePolicy { automatic, never, must };
 std::span<const std::string_view> enum_names(ResumePolicy);  // auto, never, must
 
-/// What a step minimises: the language-model loss; or for the groups of Focus over a frozen base,
-/// kept mass or distillation (spec 11.7). `inherit` (stages only): as train.objective.
-enum class Objective { lm, kept_mass, distillation, inherit };
-std::span<const std::string_view> enum_names(Objective);
-
 /// AdamW, decoupled weight decay (spec 3.7).
 struct OptimizerConfig {
   double learning_rate = 1e-3;
@@ -63,13 +58,13 @@ struct StageConfig {
   double weight_decay = -1.0;
   ScheduleConfig schedule;  ///< keys that the recipe leaves out are those of train.schedule
   bool carry_optimizer = false;
-  std::string trainable = "inherit";  ///< a ParameterSet, or inherit: as train.trainable
-  Objective objective = Objective::inherit;
+  std::string trainable = "inherit";    ///< a ParameterSet, or inherit: as train.trainable
+  std::string objective = "inherit";    ///< as train.objective, or inherit: the same
   double straight_through_from = -1.0;  ///< < 0: as train.straight_through_from
 
   void describe(FieldVisitor& v);
   const std::string& trainable_of(const TrainConfig& train) const;
-  Objective objective_of(const TrainConfig& train) const;
+  const std::string& objective_of(const TrainConfig& train) const;
   double straight_through_of(const TrainConfig& train) const;
 };
 
@@ -103,7 +98,8 @@ struct TrainConfig {
   /// Which parameters learn, the rest is frozen: a ParameterSet (fovea/nn/parameter_set.h). `focus`
   /// is W_g, C and lambda (U-20), `lora` the adapters of model.lora.
   std::string trainable = "all";
-  Objective objective = Objective::lm;
+  /// What a step minimises: "lm", the language-model loss, or a name of mechanism_objectives().
+  std::string objective = "lm";
   double straight_through_from = 1.0;  ///< share of a stage after which Focus is hard (U-8)
   std::string init_from;               ///< weights of a run, checkpoint or model folder
   ResumePolicy resume = ResumePolicy::automatic;

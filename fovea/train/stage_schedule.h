@@ -29,7 +29,7 @@ struct StageSchedule {
   ScheduleConfig schedule;
   bool carry_optimizer = false;
   ParameterSet trainable;
-  Objective objective = Objective::lm;
+  std::string objective = "lm";
   double straight_through_from = 1.0;
 
   bool finished(int64_t step, double seconds_trained) const;

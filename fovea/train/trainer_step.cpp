@@ -15,11 +15,11 @@ namespace {
 /// With nan_policy: skip, so many skipped steps one after the other mean that the weights are lost.
 constexpr int64_t kHopeless = 50;
 
-LossResult objective_loss(const Transformer& model, Objective objective, const ModelInput& input,
-                          const at::Tensor& targets, double normaliser, ForwardInfo* info,
-                          double z_loss) {
-  if (objective == Objective::lm) return model.loss(input, targets, normaliser, info, z_loss);
-  return model.objective(enum_name(objective), input, targets, normaliser, info);
+LossResult objective_loss(const Transformer& model, const std::string& objective,
+                          const ModelInput& input, const at::Tensor& targets, double normaliser,
+                          ForwardInfo* info, double z_loss) {
+  if (objective == "lm") return model.loss(input, targets, normaliser, info, z_loss);
+  return model.objective(objective, input, targets, normaliser, info);
 }
 
 }  // namespace
