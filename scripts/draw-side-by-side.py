@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """Draws a side-by-side.json of `fovea eval --systems --out`: quality against the pairs, or the bytes, that are read.
 
-    scripts/draw-side-by-side.py RESULT.json --length 2048 --out docs/images/retrofit.svg [--x bytes] [--only PREFIX ...]
+    scripts/draw-side-by-side.py RESULT.json --length 2048 --out docs/images/retrofit.svg [--x bytes] [--families NAME ...]
 
-A family of systems is what their names share before the first of ", ( : or a digit"; its points are joined.
+A family is a beginning of systems' names ("top-", "window"); its points are joined, and the others are left out. Without
+--families every system is one of its own.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
 """
 
 import argparse
+import itertools
 import json
 import math
 import pathlib
-import re
 import sys
 
 from svg_picture import INK, Picture
@@ -22,8 +23,9 @@ COLOURS = ["#222222", "#4477aa", "#cc6677", "#228833", "#ddaa33", "#aa3377", "#6
 WIDTH, HEIGHT, LEFT, TOP = 300, 220, 52, 40
 
 
-def family(name: str) -> str:
-    return re.split(r"[,(:]|-?\d", name, maxsplit=1)[0].strip().removesuffix(" of") or name
+def family(name: str, families: list[str]) -> str | None:
+    """The first that the name begins with; without any, the name."""
+    return next((f for f in families if name.startswith(f)), None) if families else name
 
 
 def ticks(low: float, high: float, log: bool) -> list[float]:
@@ -79,20 +81,21 @@ def main() -> None:
     parser.add_argument("--length", type=int, required=True, help="tokens of the windows")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--x", choices=["pairs", "bytes"], default="pairs")
-    parser.add_argument("--only", nargs="*", default=[], help="beginnings of the names to draw; the first system always is")
+    parser.add_argument("--families", nargs="*", default=[], help="beginnings of the names to draw")
     asked = parser.parse_args()
     systems = json.loads(asked.result.read_text())["systems"]
-    rows = []  # name, x, perplexity, copy
-    for n, system in enumerate(systems):
-        if n and asked.only and not system["name"].startswith(tuple(asked.only)):
+    rows = []  # family, x, perplexity, copy
+    for system in systems:
+        its = family(system["name"], asked.families)
+        if its is None:
             continue
         score = next((s for s in system["scores"] if s["length"] == asked.length), None)
         if score is None:
             sys.exit(f"[draw] '{system['name']}' has no score at {asked.length} tokens in {asked.result}")
         x = score["pairs"] if asked.x == "pairs" else score["cache_bytes_read"]
         if x is not None:
-            rows.append((system["name"], x * 100 if asked.x == "pairs" else x / 1e6, score["perplexity"], score.get("copy_perplexity")))
-    names = list(dict.fromkeys(family(r[0]) for r in rows))
+            rows.append((its, x * 100 if asked.x == "pairs" else x / 1e6, score["perplexity"], score.get("copy_perplexity")))
+    names = list(dict.fromkeys(r[0] for r in rows))
     x_title = "% of causal pairs" if asked.x == "pairs" else "MB of the caches read a token"
     panels = [("Perplexity", 2, False)]
     if all(r[3] for r in rows):
@@ -101,9 +104,10 @@ def main() -> None:
     for n, (title, column, log) in enumerate(panels):
         points = [(r[0], r[1], r[column]) for r in rows]
         panel = Panel(picture, LEFT + n * (WIDTH + LEFT + 14), title, points, x_title, log)
-        for colour, name in zip(COLOURS, names):
-            panel.curve(colour, [(x, y) for system, x, y in points if family(system) == name])
-    for n, (colour, name) in enumerate(zip(COLOURS, names)):
+        for colour, name in zip(itertools.cycle(COLOURS), names):
+            panel.curve(colour, [(x, y) for system, x, y in points if system == name])
+    for n, (colour, name) in enumerate(zip(itertools.cycle(COLOURS), names)):
+        name = name.rstrip("-, ")
         x, y = LEFT + n % 3 * 220, TOP + HEIGHT + 50 + n // 3 * 16
         picture.parts.append(f'<circle cx="{x}" cy="{y - 4}" r="4" fill="{colour}"/>')
         picture.text(x + 9, y, name, 11, fill=INK)
