@@ -16,7 +16,7 @@ void apply_focus(ModelConfig& config) {
   focus.gate = FocusSpec::Gate::log;
   focus.groups = 8;
   focus.top_k = 2;
-  focus.window = 64;
+  focus.window = 128;
   focus.sinks = 4;
 }
 
