@@ -14,6 +14,7 @@
 #include "fovea/attention/stages.h"
 #include "fovea/attention/visible_keys.h"
 #include "fovea/base/error.h"
+#include "fovea/base/files.h"
 #include "fovea/config/reader.h"
 #include "fovea/eval/cache_reads.h"
 #include "fovea/eval/copy_score.h"
