@@ -172,6 +172,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
+    fovea::keep_freed_memory();  // as the program does
     at::set_num_threads(std::stoi(argv[3]));
     fovea::Worker worker(argv[1], argv[2]);
     fovea::serve(worker);

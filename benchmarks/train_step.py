@@ -38,7 +38,9 @@ class Side:
     """A worker process that answers lines with lines."""
 
     def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        # Threads of the side that waits must not spin while the other one works; `fovea` itself sets the same count.
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+                                        env={"GOMP_SPINCOUNT": "3000", **os.environ})
 
     def ask(self, line: str) -> str:
         self.process.stdin.write(line + "\n")

@@ -122,6 +122,7 @@ int fovea::cli::run_program(int argc, char** argv) {
   if (first == "train" || first == "compare" || first == "eval" || first == "generate" ||
       first == "chat" || first == "retrofit")
     fovea::cli::limit_spinning();
+  if (first == "train" || first == "compare" || first == "retrofit") keep_freed_memory();
   ignore_output_signals();
   limit_compiled_products();
   CLI::App app(kDescription, "fovea");

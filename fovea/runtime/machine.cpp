@@ -5,10 +5,12 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <dlfcn.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <torch/headeronly/version.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -101,6 +103,15 @@ void reset_peak_memory(at::Device device) {
     return;
   }
   std::ofstream("/proc/self/clear_refs") << "5";  // 5: reset the high-water mark of resident memory
+}
+
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  if (std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr) return;
+  // Either call ends glibc's own adapting of both numbers, so both are set: 32 MiB is its maximum.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 128 << 20);
+#endif
 }
 
 nlohmann::ordered_json machine_summary(at::Device device) {
