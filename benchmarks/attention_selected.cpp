@@ -21,8 +21,8 @@
 
 #include "benchmarks/pairs.h"
 #include "fovea/attention/cache/cached_attention.h"
-#include "fovea/attention/cache/selector_memory.h"
 #include "fovea/attention/cache/sorted_copy.h"
+#include "fovea/attention/call.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -57,9 +57,7 @@ struct Text {
     const auto streams = cache_streams(spec, k.scalar_type());
     memory = std::make_unique<HugePages>(cache_bytes(streams, 1, length + 1));
     cache = std::make_unique<AttentionCache>(streams, 1, length + 1, at::kCPU, memory.get());
-    append_selector_rows(*cache, spec, k, v);
-    cache->append(stream::kKeys, k.transpose(1, 2));
-    cache->append(stream::kValues, v.transpose(1, 2));
+    append_rows(*cache, {.spec = spec, .k = k, .v = v});
   }
   AttentionResult token(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
                         const at::Tensor& v) {

@@ -90,7 +90,11 @@ bool AttentionCall::wants_gradient() const {
 AttentionCall checked_call(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
                            const at::Tensor& v, const AttentionTensors& tensors,
                            const AttentionContext& context) {
-  AttentionCall call{.spec = spec, .q = q, .k = k, .v = v, .tensors = tensors, .context = context};
+  return checked_call(
+      AttentionCall{.spec = spec, .q = q, .k = k, .v = v, .tensors = tensors, .context = context});
+}
+
+AttentionCall checked_call(AttentionCall call) {
   check_inputs(call);
   check_places(call);
   check_mechanism_tensors(call);

@@ -94,6 +94,9 @@ AttentionCall checked_call(const AttentionSpec& spec, const at::Tensor& q_bhtd,
                            const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
                            const AttentionTensors& tensors, const AttentionContext& context);
 
+/// The same of a call that has all its inputs.
+AttentionCall checked_call(AttentionCall call);
+
 /// The call of maps and telemetry, which need no values: the keys stand in for them.
 AttentionCall checked_call_without_values(AttentionSpec spec, const at::Tensor& q_bhtd,
                                           const at::Tensor& k_bgsd, AttentionTensors tensors,

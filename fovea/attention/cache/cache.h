@@ -94,6 +94,9 @@ class AttentionCache {
 
   /// Whether a stream of that name exists.
   bool has(const std::string& name) const;
+  /// All of them, by index.
+  size_t stream_count() const { return streams_.size(); }
+  const StreamSpec& stream_spec(size_t i) const { return streams_[i].spec; }
 
  private:
   /// One sequence of a stream. Two buffers: positions [0, keep_first) in `first`, and [tail_begin,

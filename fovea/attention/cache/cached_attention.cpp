@@ -11,13 +11,11 @@
 #include <optional>
 #include <vector>
 
-#include "fovea/attention/cache/selector_memory.h"
 #include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mask_terms.h"
 #include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/mechanisms/mechanism.h"
-#include "fovea/attention/mechanisms/selector.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/paths/performer.h"
@@ -59,74 +57,81 @@ at::Tensor cached_temperature(const TemperatureSpec& spec, int64_t head_dim,
 
 namespace {
 
-// Keys, values, their groups and their places of a call from the cache.
-struct CachedCall {
-  at::Tensor keys_bgsd, values_bgse, groups_bsk, members_bs;
-  AttentionContext context;
+// Columns that nobody sees, which stand behind the sinks for the rows that were evicted there (as
+// many as a convolution can reach over).
+struct EvictedColumns {
+  int64_t sinks = 0, count = 0;
 };
 
-// Where rows are evicted between the sinks and the rest, columns that nobody sees stand for them
-// (as many as a convolution can reach over).
-void part_the_sinks(CachedCall& call, int64_t sinks, int64_t columns) {
-  const auto spread = [&](const at::Tensor& x, int64_t dim) {
-    std::vector<int64_t> sizes = x.sizes().vec();
-    sizes[static_cast<size_t>(dim)] = columns;
-    return at::cat({x.narrow(dim, 0, sinks), at::zeros(sizes, x.options()),
-                    x.narrow(dim, sinks, x.size(dim) - sinks)},
-                   dim);
-  };
-  call.keys_bgsd = spread(call.keys_bgsd, 2);
-  call.values_bgse = spread(call.values_bgse, 2);
-  if (at::Tensor& x = call.groups_bsk; x.defined()) x = spread(x, 1);
-  if (at::Tensor& x = call.members_bs; x.defined()) {
-    x = spread(x, 1);
-    x.narrow(1, sinks, columns).copy_(x.narrow(1, 0, 1));  // any set that is one
-  }
-  const at::Tensor positions = call.context.key_positions_bs;
-  call.context.key_positions_bs = spread(positions, 0);
-  call.context.key_documents_bs = spread(at::ones_like(positions), 0);
-  call.context.query_documents_bt = at::ones_like(call.context.query_positions_bt);
+// Rows [b, n, ...] with the first one in such columns; rows of heads lie head by head in memory.
+at::Tensor with_columns(const at::Tensor& rows, int64_t dim, const EvictedColumns& evicted) {
+  if (evicted.count == 0) return rows;
+  if (rows.dim() == 4 && dim == 1)
+    return with_columns(rows.transpose(1, 2), 2, evicted).transpose(1, 2);
+  std::vector<int64_t> sizes = rows.sizes().vec();
+  sizes[static_cast<size_t>(dim)] = evicted.count;
+  return at::cat({rows.narrow(dim, 0, evicted.sinks), rows.narrow(dim, 0, 1).expand(sizes),
+                  rows.narrow(dim, evicted.sinks, rows.size(dim) - evicted.sinks)},
+                 dim);
 }
 
-/// All sequences of a cache, or one of them.
+EvictedColumns evicted_columns(const AttentionSpec& spec, const at::Tensor& key_positions_s) {
+  const KernelExtent &before = spec.multi_token.before, &after = spec.multi_token.after;
+  const int64_t reach = std::max(before.keys, after.keys) / 2;  // to either side, or more
+  const int64_t sinks = spec.mask.sinks;
+  if (sinks == 0 || reach == 0) return {};
+  const int64_t evicted = key_positions_s[sinks].item<int64_t>() - sinks;
+  return {.sinks = sinks, .count = std::clamp<int64_t>(evicted, 0, reach)};
+}
+
+// All sequences of a cache, or one of them.
 struct CacheView {
   const AttentionCache& cache;
   std::optional<int64_t> sequence;
 
-  at::Tensor rows(const char* name) const {
-    return sequence ? cache.rows(name, *sequence) : cache.rows(name);
+  // Sets the tensors of the call that have a stream.
+  void set_rows(AttentionCall& call, const EvictedColumns& evicted = {}) const {
+    for (size_t i = 0; i < cache.stream_count(); ++i) {
+      const StreamSpec& stream = cache.stream_spec(i);
+      if (stream.set_rows == nullptr) continue;
+      const at::Tensor rows =
+          sequence ? cache.rows(stream.name, *sequence) : cache.rows(stream.name);
+      stream.set_rows(call, stream.keep_first > 0 ? with_columns(rows, 1, evicted) : rows);
+    }
   }
-  /// Where the stream has it.
-  at::Tensor rows_if(const char* name) const { return cache.has(name) ? rows(name) : at::Tensor(); }
-  at::Tensor positions(const char* name) const {
-    return cache.positions(name, sequence.value_or(0));
-  }
-  int64_t length(const char* name) const { return cache.stream_length(name, sequence.value_or(0)); }
-  /// Of a tensor of all sequences.
-  at::Tensor part(const at::Tensor& x) const {
-    return x.defined() && sequence && x.size(0) == cache.batch() ? x.narrow(0, *sequence, 1) : x;
+  // The call of one sequence.
+  void narrow(AttentionCall& call) const {
+    if (!sequence) return;
+    const auto narrow = [&](at::Tensor& x) {
+      if (x.defined() && x.size(0) == cache.batch()) x = x.narrow(0, *sequence, 1);
+    };
+    narrow(call.q);
+    for (const Mechanism* mechanism : mechanisms())
+      for (const TensorSlot& slot : mechanism->tensors)
+        if (slot.of_tokens) narrow(call.tensors.*slot.member);
   }
 };
 
-CachedCall cached_call(const AttentionSpec& spec, const CacheView& cache, int64_t queries) {
-  CachedCall call{.keys_bgsd = cache.rows(stream::kKeys).transpose(1, 2),
-                  .values_bgse = cache.rows(stream::kValues).transpose(1, 2),
-                  .groups_bsk = cache.rows_if(stream::kGroups),
-                  .members_bs = cache.rows_if(stream::kMembers)};
-  if (call.members_bs.defined()) call.members_bs = call.members_bs.squeeze(-1);
-  const int64_t rows = call.keys_bgsd.size(2);
+// A call of the last tokens with all that the cache holds.
+AttentionCall with_cached_rows(AttentionCall call, const CacheView& view) {
+  view.narrow(call);
+  view.set_rows(call);
+  const int64_t rows = call.k.size(2), queries = call.q.size(2),
+                sequence = view.sequence.value_or(0);
   // Where nothing was evicted the default places are right, and cheaper: the queries are the last
   // of the keys.
-  if (rows == cache.length(stream::kKeys)) return call;
-  call.context.key_positions_bs = cache.positions(stream::kKeys);
-  call.context.query_positions_bt =
-      call.context.key_positions_bs.narrow(0, rows - queries, queries);
-  const KernelExtent &before = spec.multi_token.before, &after = spec.multi_token.after;
-  const int64_t reach = std::max(before.keys, after.keys) / 2;  // to either side, or more
-  if (const int64_t sinks = spec.mask.sinks; sinks > 0 && reach > 0) {
-    const int64_t evicted = call.context.key_positions_bs[sinks].item<int64_t>() - sinks;
-    if (evicted > 0) part_the_sinks(call, sinks, std::min(evicted, reach));
-  }
+  if (rows == view.cache.stream_length(stream::kKeys, sequence)) return call;
+  const at::Tensor positions = view.cache.positions(stream::kKeys, sequence);
+  call.context.key_positions_bs = positions;
+  call.context.query_positions_bt = positions.narrow(0, rows - queries, queries);
+  const EvictedColumns evicted = evicted_columns(call.spec, positions);
+  if (evicted.count == 0) return call;
+  view.set_rows(call, evicted);
+  call.context.key_positions_bs = with_columns(positions, 0, evicted);
+  at::Tensor documents = at::ones_like(call.context.key_positions_bs);
+  documents.narrow(0, evicted.sinks, evicted.count).zero_();
+  call.context.key_documents_bs = documents;
+  call.context.query_documents_bt = at::ones_like(call.context.query_positions_bt);
   return call;
 }
 
@@ -138,83 +143,25 @@ bool can_read_sorted_keys(const AttentionSpec& spec, const at::Tensor& q) {
          !why_not_by_plans({.spec = spec, .q = q});
 }
 
-// The new rows of every stream that attention reads.
-void append_rows(AttentionCache& cache, const at::Tensor& q, const at::Tensor& k,
-                 const at::Tensor& v, const AttentionTensors& tensors) {
-  cache.append(stream::kKeys, k.transpose(1, 2));
-  cache.append(stream::kValues, v.transpose(1, 2));
-  if (cache.has(stream::kQueries)) cache.append(stream::kQueries, q.transpose(1, 2));
-  if (cache.has(stream::kTau)) cache.append(stream::kTau, tensors.tau_bt.unsqueeze(-1));
-  if (cache.has(stream::kGroups)) cache.append(stream::kGroups, tensors.groups_bsk);
-  if (cache.has(stream::kMembers)) cache.append(stream::kMembers, tensors.members_bs.unsqueeze(-1));
-  if (cache.has(stream::kRoutes))
-    cache.append(stream::kRoutes, tensors.key_routes_bhs.transpose(1, 2));
-  if (cache.has(stream::kNearness))
-    cache.append(stream::kNearness, tensors.key_nearness_bhs.transpose(1, 2));
-  if (cache.has(stream::kGlobalKeys)) {
-    cache.append(stream::kGlobalKeys, tensors.global_k_bgsd.transpose(1, 2));
-    cache.append(stream::kGlobalValues, tensors.global_v_bgse.transpose(1, 2));
-  }
-}
-
-// The tensors of the call with everything that the cache holds of them.
-AttentionTensors with_cached(const CacheView& cache, const CachedCall& call,
-                             const AttentionTensors& tensors) {
-  AttentionTensors all = tensors;
-  all.tau_bt = cache.part(tensors.tau_bt);
-  all.query_routes_bht = cache.part(tensors.query_routes_bht);
-  all.start_q_bhtd = cache.part(tensors.start_q_bhtd);
-  all.global_q_bhtd = cache.part(tensors.global_q_bhtd);
-  const auto by_head = [&](const char* name) {
-    const at::Tensor rows = cache.rows_if(name);
-    return rows.defined() ? rows.transpose(1, 2) : rows;
-  };
-  if (cache.cache.has(stream::kTau)) all.tau_bt = cache.rows(stream::kTau).squeeze(-1);
-  all.key_routes_bhs = by_head(stream::kRoutes);
-  all.key_nearness_bhs = by_head(stream::kNearness);
-  all.global_k_bgsd = by_head(stream::kGlobalKeys);
-  all.global_v_bgse = by_head(stream::kGlobalValues);
-  all.groups_bsk = call.groups_bsk;
-  all.members_bs = call.members_bs;
-  return all;
-}
-
-// The last t tokens of the cache, whose queries choose their keys.
-AttentionResult attend_selected(const AttentionSpec& spec, const CacheView& cache,
-                                const at::Tensor& q, const AttentionTensors& tensors, Path path,
-                                SortedCopy* sorted) {
-  const CachedCall cached = cached_call(spec, cache, q.size(2));
-  AttentionCall call = checked_call(spec, cache.part(q), cached.keys_bgsd, cached.values_bgse,
-                                    with_cached(cache, cached, tensors), cached.context);
-  call.selector = selector_inputs(spec, cache.cache, cache.sequence);
-  if (sorted != nullptr && path != Path::reference)
-    sorted->tables.complete(call.selector, spec, cache.cache, q.size(2));
-  return run_call(call, path);
-}
-
 // The last t tokens of the cache.
-AttentionResult attend(const AttentionSpec& spec, const CacheView& cache, const at::Tensor& q,
-                       const AttentionTensors& tensors, Path path, SortedCopy* sorted) {
-  if (has_selector(spec)) return attend_selected(spec, cache, q, tensors, path, sorted);
-  const at::Tensor earlier_queries = cache.rows_if(stream::kQueries);
-  const at::Tensor queries =
-      earlier_queries.defined() ? earlier_queries.transpose(1, 2) : cache.part(q);
-  const CachedCall call = cached_call(spec, cache, queries.size(2));
-  const AttentionTensors inputs = with_cached(cache, call, tensors);
-  if (sorted != nullptr && path != Path::reference && can_read_sorted_keys(spec, q)) {
-    if (const SortedKeys* keys = sorted->for_queries(cache.cache, spec.focus)) {
-      if (std::optional<AttentionResult> result = keys->attend(spec, q, inputs, {})) {
-        result->out_bhte = head_output(spec, result->out_bhte, inputs);
+AttentionResult attend(AttentionCall given, const CacheView& view, Path path, SortedCopy* sorted) {
+  const int64_t t = given.q.size(2);
+  AttentionCall call = with_cached_rows(std::move(given), view);
+  if (path == Path::reference) sorted = nullptr;
+  if (sorted != nullptr && can_read_sorted_keys(call.spec, call.q)) {
+    if (const SortedKeys* keys = sorted->for_queries(view.cache, call.spec.focus)) {
+      if (std::optional<AttentionResult> result =
+              keys->attend(call.spec, call.q, call.tensors, {})) {
+        result->out_bhte = head_output(call.spec, result->out_bhte, call.tensors);
         return std::move(*result);
       }
     }
   }
-  AttentionCall checked =
-      checked_call(spec, queries, call.keys_bgsd, call.values_bgse, inputs, call.context);
+  call = checked_call(std::move(call));
+  if (sorted != nullptr) sorted->tables.complete(call.selector, call.spec, view.cache, t);
   // The earlier queries are there for the convolutions alone.
-  const int64_t t = q.size(2);
-  checked.last_queries = t;
-  AttentionResult result = run_checked(std::move(checked), path);
+  call.last_queries = t;
+  AttentionResult result = run_checked(std::move(call), path);
   const int64_t earlier = result.out_bhte.size(2) - t;
   if (earlier > 0) {
     result.out_bhte = result.out_bhte.narrow(2, earlier, t);
@@ -224,52 +171,51 @@ AttentionResult attend(const AttentionSpec& spec, const CacheView& cache, const 
 }
 
 // The next tokens from a state of those before, which they join.
-AttentionResult attend_to_sums(const AttentionCall& call, AttentionCache& cache, Path path) {
-  const AttentionCall checked =
-      checked_call(call.spec, call.q, call.k, call.v, call.tensors, call.context);
+AttentionResult attend_to_sums(AttentionCall given, AttentionCache& cache, Path path) {
+  const AttentionCall call = checked_call(std::move(given));
   const at::Tensor state = cache.replace(stream::kFeatureSums, call.q.size(2));
-  AttentionResult result = performer_from_state(checked, state, path);
+  AttentionResult result = performer_from_state(call, state, path);
   result.out_bhte = head_output(call.spec, result.out_bhte, call.tensors).to(call.q.scalar_type());
+  return result;
+}
+
+AttentionResult attend_to_all(AttentionCall call, AttentionCache& cache, Path path,
+                              SortedCopy* sorted) {
+  if (call.spec.performer.active()) return attend_to_sums(std::move(call), cache, path);
+  append_rows(cache, call);
+  if (cache.equal_lengths()) return attend(std::move(call), {cache, std::nullopt}, path, sorted);
+  AttentionResult result;
+  std::vector<at::Tensor> outs, lses;
+  for (int64_t b = 0; b < cache.batch(); ++b) {
+    result = attend(call, {cache, b}, path, nullptr);
+    outs.push_back(result.out_bhte);
+    lses.push_back(result.lse_bht);
+  }
+  result.out_bhte = at::cat(outs);
+  if (result.lse_bht.defined()) result.lse_bht = at::cat(lses);
   return result;
 }
 
 }  // namespace
 
-AttentionResult cached_attention(const AttentionSpec& given, AttentionCache& cache,
+void append_rows(AttentionCache& cache, const AttentionCall& call) {
+  for (size_t i = 0; i < cache.stream_count(); ++i) {
+    const StreamSpec& stream = cache.stream_spec(i);
+    if (stream.new_rows != nullptr) cache.append(stream.name, stream.new_rows(call, cache));
+  }
+}
+
+AttentionResult cached_attention(const AttentionSpec& spec, AttentionCache& cache,
                                  const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                 const AttentionTensors& given_tensors, Path path,
-                                 SortedCopy* sorted) {
+                                 const AttentionTensors& tensors, Path path, SortedCopy* sorted) {
   const at::NoGradGuard no_gradient;
-  require<UnsupportedError>(given.mask.causal, "cache",
+  require<UnsupportedError>(spec.mask.causal, "cache",
                             "a cache needs mask.causal: later tokens must not change earlier rows");
   require<ShapeError>(q.dim() == 4 && k.dim() == 4 && q.size(2) == k.size(2), "cache",
                       "q and k of the new tokens must be [b, heads, t, d] with one t");
-  AttentionCall call =
-      in_mask_terms({.spec = given, .q = q, .k = k, .v = v, .tensors = given_tensors});
+  AttentionCall call = in_mask_terms({.spec = spec, .q = q, .k = k, .v = v, .tensors = tensors});
   rewrite_keys(call, &cache);
-  const AttentionSpec& spec = call.spec;
-  const AttentionTensors& tensors = call.tensors;
-  AttentionResult result;
-  if (spec.performer.active()) {
-    result = attend_to_sums(call, cache, path);
-    result.path.inner = result.path.name;
-    result.path.name = PathName::decode;
-    return result;
-  }
-  append_selector_rows(cache, spec, call.k, call.v);
-  append_rows(cache, q, call.k, call.v, tensors);
-  if (cache.equal_lengths()) {
-    result = attend(spec, {cache, std::nullopt}, q, tensors, path, sorted);
-  } else {
-    std::vector<at::Tensor> outs, lses;
-    for (int64_t b = 0; b < cache.batch(); ++b) {
-      result = attend(spec, {cache, b}, q, tensors, path, nullptr);
-      outs.push_back(result.out_bhte);
-      lses.push_back(result.lse_bht);
-    }
-    result.out_bhte = at::cat(outs);
-    if (result.lse_bht.defined()) result.lse_bht = at::cat(lses);
-  }
+  AttentionResult result = attend_to_all(std::move(call), cache, path, sorted);
   result.path.inner = result.path.name;
   result.path.name = PathName::decode;
   return result;

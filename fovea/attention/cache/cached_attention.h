@@ -10,13 +10,17 @@
 
 namespace fovea {
 
-class SortedCopy;  // sorted_copy.h
+class SortedCopy;      // sorted_copy.h
+struct AttentionCall;  // call.h
 
 /// tau of the next t tokens of the cached sequences: temperature_rows() with the cache's running
 /// state, which it advances.
 at::Tensor cached_temperature(const TemperatureSpec& spec, int64_t head_dim,
                               const TemperatureParameters& parameters, const at::Tensor& x_btc,
                               AttentionCache& cache);
+
+/// Appends the rows that the streams keep of a call's tokens (StreamSpec::new_rows).
+void append_rows(AttentionCache& cache, const AttentionCall& call);
 
 /// Attention of the next t tokens with everything in the cache: appends k and v [b,g,t,*], then
 /// attends with the rule of `spec`. Equal to the full call's last t rows (contract "decode");

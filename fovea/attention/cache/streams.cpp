@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "fovea/attention/cache/huge_pages.h"
+#include "fovea/attention/cache/stream_rows.h"
 #include "fovea/attention/mask_terms.h"
 #include "fovea/attention/mechanisms/longformer_rule.h"
 #include "fovea/attention/mechanisms/mechanism.h"
@@ -54,10 +55,14 @@ std::vector<StreamSpec> cache_streams(const AttentionSpec& given, at::ScalarType
                   .dtype = dtype,
                   .keep_first = kept.first,
                   .keep_last = kept.last,
-                  .by_head = spec.focus.gate != FocusSpec::Gate::hard};
+                  .by_head = spec.focus.gate != FocusSpec::Gate::hard,
+                  .new_rows = new_rows_of<&AttentionCall::k>,
+                  .set_rows = set_rows_of<&AttentionCall::k>};
   StreamSpec values = keys;
   values.name = stream::kValues;
   values.row_shape = {spec.value_heads(), spec.value_width()};
+  values.new_rows = new_rows_of<&AttentionCall::v>;
+  values.set_rows = set_rows_of<&AttentionCall::v>;
   std::vector<StreamSpec> streams{keys, values};
   add_mechanism_streams(spec, keys, streams);
   return streams;

@@ -1,13 +1,6 @@
-// The streams of a layer's cache: which rows a mechanism needs, and how many of them it keeps.
-//
-// Keys and values are always there; a learned prefix temperature adds "temperature" (the running
-// sum after every token, so that truncation is exact); key-query convolutions add "queries" with
-// the (cq-1) + (cq'-1) queries before the current one (3.6, M-10), and "tau" with theirs where it
-// is learned. Focus keeps "groups" or "members" of every key, and "group_scores" with potentials by
-// chunk; routing keeps "routes", the clusters of every key, and "nearness"; Longformer with
-// projections "global_keys" and "global_values". Performer keeps "feature_sums", a state behind the
-// last token, in place of keys and values. KV shifting adds "unshifted_keys" and
-// "unshifted_values", whose last row the next token reads.
+// The streams of a layer's cache: which rows are kept, how many of them, what a call adds to them
+// and reads of them. Keys and values are there by default; mechanisms add and remove streams
+// (Mechanism::add_streams). stream_rows.h makes the streams of a tensor of the call.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -23,21 +16,17 @@
 
 namespace fovea {
 
-/// Names of the streams.
+class AttentionCache;  // cache.h
+struct AttentionCall;  // call.h
+
+/// Names of the streams that more than their mechanism reads.
 namespace stream {
 inline constexpr const char* kKeys = "keys";
 inline constexpr const char* kValues = "values";
-inline constexpr const char* kTemperature = "temperature";
-inline constexpr const char* kQueries = "queries";
-inline constexpr const char* kTau = "tau";
-inline constexpr const char* kGroups = "groups";
+inline constexpr const char* kTemperature = "temperature";  ///< running sums of prefix means
+inline constexpr const char* kQueries = "queries";          ///< that convolutions reach back to
 inline constexpr const char* kMembers = "members";
-inline constexpr const char* kGroupScores = "group_scores";
-inline constexpr const char* kRoutes = "routes";
-inline constexpr const char* kNearness = "nearness";
 inline constexpr const char* kFeatureSums = "feature_sums";
-inline constexpr const char* kGlobalKeys = "global_keys";
-inline constexpr const char* kGlobalValues = "global_values";
 inline constexpr const char* kUnshiftedKeys = "unshifted_keys";
 inline constexpr const char* kUnshiftedValues = "unshifted_values";
 }  // namespace stream
@@ -54,6 +43,11 @@ struct StreamSpec {
   bool by_head = false;
   /// One row, of all tokens so far, which AttentionCache::replace() follows: no way back from it.
   bool state = false;
+  /// The rows [b, t, row_shape...] of a call's t tokens, which are appended before it attends;
+  /// null: the mechanism appends them elsewhere.
+  at::Tensor (*new_rows)(const AttentionCall& call, const AttentionCache& cache) = nullptr;
+  /// Sets what the call reads of all kept rows; null: the mechanism reads them elsewhere.
+  void (*set_rows)(AttentionCall& call, const at::Tensor& rows) = nullptr;
 
   bool operator==(const StreamSpec&) const = default;
 };

@@ -12,6 +12,7 @@
 
 #include <cmath>
 
+#include "fovea/attention/cache/stream_rows.h"
 #include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
@@ -225,7 +226,8 @@ constexpr TensorSlot kFocalTensors[] = {
      .setting =
          [](const AttentionSpec& spec) {
            return fmt::format("temperature.kind {}", enum_name(spec.temperature.kind));
-         }}};
+         },
+     .of_tokens = true}};
 
 // The running sum, and tau of the earlier queries that convolutions read.
 void add_streams_focal(const AttentionSpec& spec, const StreamSpec& keys,
@@ -234,10 +236,12 @@ void add_streams_focal(const AttentionSpec& spec, const StreamSpec& keys,
   if (keeps_prefix_sum(spec.temperature))
     all.push_back({.name = stream::kTemperature, .row_shape = {1}, .dtype = at::kDouble});
   if (const int64_t earlier = spec.multi_token.earlier_queries(); earlier > 0)
-    all.push_back({.name = stream::kTau,
+    all.push_back({.name = "tau",
                    .row_shape = {1},
                    .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat,
-                   .keep_last = earlier + 1});
+                   .keep_last = earlier + 1,
+                   .new_rows = new_rows_of<&AttentionTensors::tau_bt, TokenAxis::last>,
+                   .set_rows = set_rows_of<&AttentionTensors::tau_bt, TokenAxis::last>});
 }
 
 constexpr MechanismSetting kFocalSettings[] = {

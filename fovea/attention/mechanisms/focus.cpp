@@ -11,9 +11,11 @@
 #include <bit>
 #include <cmath>
 
+#include "fovea/attention/cache/stream_rows.h"
 #include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanisms/sinkhorn.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
 #include "fovea/base/error.h"
@@ -338,7 +340,8 @@ constexpr TensorSlot kFocusTensors[] = {
        if (!(spec.focus.reads_groups())) return std::nullopt;
        return std::vector<int64_t>{shape.batch, shape.keys, spec.focus.groups};
      },
-     .setting = [](const AttentionSpec& spec) { return gate_of_focus(spec); }},
+     .setting = [](const AttentionSpec& spec) { return gate_of_focus(spec); },
+     .of_tokens = true},
     {.name = "members",
      .member = &AttentionTensors::members_bs,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
@@ -346,7 +349,8 @@ constexpr TensorSlot kFocusTensors[] = {
        return std::vector<int64_t>{shape.batch, shape.keys};
      },
      .setting = [](const AttentionSpec& spec) { return gate_of_focus(spec); },
-     .integers = true},
+     .integers = true,
+     .of_tokens = true},
     {.name = "focus_strength",
      .member = &AttentionTensors::focus_strength,
      .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {
@@ -404,17 +408,26 @@ void add_streams_focus(const AttentionSpec& spec, const StreamSpec& keys,
                        std::vector<StreamSpec>& all) {
   const FocusSpec& focus = spec.focus;
   const at::ScalarType wide = keys.dtype == at::kDouble ? at::kDouble : at::kFloat;
-  const auto beside_keys = [&](const char* name, std::vector<int64_t> shape, at::ScalarType type) {
-    StreamSpec stream = keys;
-    stream.name = name, stream.row_shape = std::move(shape), stream.dtype = type;
-    stream.by_head = false;
+  const auto beside_keys = [&](StreamSpec stream) {
+    stream.keep_first = keys.keep_first;
+    stream.keep_last = keys.keep_last;
     all.push_back(std::move(stream));
   };
-  if (focus.reads_groups()) beside_keys(stream::kGroups, {focus.groups}, wide);
-  if (focus.reads_members()) beside_keys(stream::kMembers, {1}, at::kLong);
+  if (focus.reads_groups())
+    beside_keys({.name = "groups",
+                 .row_shape = {focus.groups},
+                 .dtype = wide,
+                 .new_rows = new_rows_of<&AttentionTensors::groups_bsk, TokenAxis::second>,
+                 .set_rows = set_rows_of<&AttentionTensors::groups_bsk, TokenAxis::second>});
+  if (focus.reads_members())
+    beside_keys({.name = stream::kMembers,
+                 .row_shape = {1},
+                 .dtype = at::kLong,
+                 .new_rows = new_rows_of<&AttentionTensors::members_bs, TokenAxis::last>,
+                 .set_rows = set_rows_of<&AttentionTensors::members_bs, TokenAxis::last>});
   if (focus.active() && focus.assignment == FocusSpec::Assignment::sinkhorn &&
       focus.potentials == FocusSpec::Potentials::chunk)
-    all.push_back({.name = stream::kGroupScores, .row_shape = {focus.groups}, .dtype = wide});
+    all.push_back({.name = kGroupScoresStream, .row_shape = {focus.groups}, .dtype = wide});
 }
 
 std::optional<std::string> why_not_fused_focus(const AttentionSpec& spec) {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "fovea/attention/cache/stream_rows.h"
 #include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/longformer_rule.h"
@@ -190,21 +191,24 @@ constexpr TensorSlot kLongformerTensors[] = {
        if (!spec.longformer.projections) return std::nullopt;
        return std::vector<int64_t>{shape.batch, spec.heads, shape.queries, spec.head_dim};
      },
-     .setting = projections_of},
+     .setting = projections_of,
+     .of_tokens = true},
     {.name = "global_keys",
      .member = &AttentionTensors::global_k_bgsd,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
        if (!spec.longformer.projections) return std::nullopt;
        return std::vector<int64_t>{shape.batch, spec.kv_heads, shape.keys, spec.head_dim};
      },
-     .setting = projections_of},
+     .setting = projections_of,
+     .of_tokens = true},
     {.name = "global_values",
      .member = &AttentionTensors::global_v_bgse,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
        if (!spec.longformer.projections) return std::nullopt;
        return std::vector<int64_t>{shape.batch, spec.value_heads(), shape.keys, spec.value_width()};
      },
-     .setting = projections_of},
+     .setting = projections_of,
+     .of_tokens = true},
 };
 
 // Global rows read these of the same tokens that are kept for the others.
@@ -212,9 +216,13 @@ void add_streams_longformer(const AttentionSpec& spec, const StreamSpec& keys,
                             std::vector<StreamSpec>& all) {
   if (!spec.longformer.projections) return;
   StreamSpec rows = keys;
-  rows.name = stream::kGlobalKeys;
+  rows.name = "global_keys";
+  rows.new_rows = new_rows_of<&AttentionTensors::global_k_bgsd, TokenAxis::third>;
+  rows.set_rows = set_rows_of<&AttentionTensors::global_k_bgsd, TokenAxis::third>;
   all.push_back(rows);
-  rows.name = stream::kGlobalValues;
+  rows.name = "global_values";
+  rows.new_rows = new_rows_of<&AttentionTensors::global_v_bgse, TokenAxis::third>;
+  rows.set_rows = set_rows_of<&AttentionTensors::global_v_bgse, TokenAxis::third>;
   rows.row_shape = {spec.value_heads(), spec.value_width()};
   all.push_back(rows);
 }

@@ -11,7 +11,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "fovea/attention/cache/streams.h"
+#include "fovea/attention/cache/cache.h"
+#include "fovea/attention/call.h"
 #include "fovea/attention/isolation.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
 #include "fovea/attention/mechanisms/mechanism.h"
@@ -220,10 +221,35 @@ std::vector<StageUse> magic_pig_uses(const AttentionSpec& spec) {
            .why_not_sdpa = "the query samples its keys"}};
 }
 
+// The prompt's length, one number a token.
+constexpr const char* kPrompt = "prompt";
+
+// The prompt of a sequence: the tokens of its first call, as far as they are still there.
+int64_t prompt_before(const AttentionCache& cache, int64_t b, int64_t coming) {
+  const int64_t length = cache.stream_length(kPrompt, b);
+  if (length == 0) return coming;
+  return std::min(length, cache.rows(kPrompt, b).select(1, -1).item<int64_t>());
+}
+
+at::Tensor prompt_rows(const AttentionCall& call, const AttentionCache& cache) {
+  const int64_t b = call.k.size(0), t = call.k.size(2);
+  at::Tensor rows = at::empty({b, t, 1}, at::kLong);
+  for (int64_t n = 0; n < b; ++n) rows.select(0, n).fill_(prompt_before(cache, n, t));
+  return rows.to(call.k.device());
+}
+
+void set_prompt(AttentionCall& call, const at::Tensor& rows) {
+  if (rows.size(1) > 0) call.selector.prompts_b = rows.select(1, -1).squeeze(-1);
+}
+
 void add_streams_magic_pig(const AttentionSpec& spec, const StreamSpec& /*keys*/,
                            std::vector<StreamSpec>& all) {
   if (spec.magic_pig.active())
-    all.push_back({.name = kPromptStream, .row_shape = {1}, .dtype = at::kLong});
+    all.push_back({.name = kPrompt,
+                   .row_shape = {1},
+                   .dtype = at::kLong,
+                   .new_rows = prompt_rows,
+                   .set_rows = set_prompt});
 }
 
 constexpr MechanismSetting kMagicPigSettings[] = {

@@ -14,9 +14,6 @@
 
 namespace fovea {
 
-/// The stream of the prompt's length, one number a token.
-inline constexpr const char* kPromptStream = "prompt";
-
 /// u + this is what a sampled key is divided by.
 inline constexpr double kSampledFloor = 1e-4;
 

@@ -44,7 +44,8 @@ struct TensorSlot {
   Sizes (*sizes)(const AttentionSpec& spec, const CallShape& shape);
   /// The setting that wants it, for errors: "bias.kind t5".
   std::string (*setting)(const AttentionSpec& spec);
-  bool integers = false;  ///< int64; else floating
+  bool integers = false;   ///< int64; else floating
+  bool of_tokens = false;  ///< rows for the tokens of each sequence, [b, ...]; else a parameter
 };
 
 /// A value of the setting by its name in the docs.
@@ -68,7 +69,7 @@ struct Mechanism {
   /// that stages and paths see finished rows. `cache`: the call's tokens come after those of the
   /// cache, whose streams of this mechanism it extends; null: the call has all keys.
   void (*rewrite_keys)(AttentionCall& call, AttentionCache* cache) = nullptr;
-  /// Adds the streams that decoding needs; `keys` is the stream of the keys.
+  /// Adds the streams that decoding needs (stream_rows.h); `keys` is the stream of the keys.
   void (*add_streams)(const AttentionSpec& spec, const StreamSpec& keys,
                       std::vector<StreamSpec>& all) = nullptr;
   /// Why the fused decoder's kernels lack it, so that the walk attends; null: they lack all of it.

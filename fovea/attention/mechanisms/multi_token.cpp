@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "fovea/attention/cache/stream_rows.h"
 #include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/convolution.h"
@@ -209,7 +210,9 @@ void add_streams_multi_token(const AttentionSpec& spec, const StreamSpec& keys,
   all.push_back({.name = stream::kQueries,
                  .row_shape = {spec.heads, spec.head_dim},
                  .dtype = keys.dtype,
-                 .keep_last = earlier + 1});
+                 .keep_last = earlier + 1,
+                 .new_rows = new_rows_of<&AttentionCall::q>,
+                 .set_rows = set_rows_of<&AttentionCall::q>});
 }
 
 constexpr MechanismSetting kMultiTokenSettings[] = {

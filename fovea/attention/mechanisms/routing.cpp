@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "fovea/attention/cache/stream_rows.h"
 #include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/block_pairs.h"
@@ -147,7 +148,8 @@ constexpr TensorSlot kRoutingTensors[] = {
        return std::vector<int64_t>{shape.batch, spec.heads, shape.queries};
      },
      .setting = [](const AttentionSpec& spec) { return clusters_of(spec); },
-     .integers = true},
+     .integers = true,
+     .of_tokens = true},
     {.name = "key_routes",
      .member = &AttentionTensors::key_routes_bhs,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
@@ -155,7 +157,8 @@ constexpr TensorSlot kRoutingTensors[] = {
        return std::vector<int64_t>{shape.batch, spec.heads, shape.keys};
      },
      .setting = [](const AttentionSpec& spec) { return clusters_of(spec); },
-     .integers = true},
+     .integers = true,
+     .of_tokens = true},
     {.name = "key_nearness",
      .member = &AttentionTensors::key_nearness_bhs,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
@@ -165,7 +168,8 @@ constexpr TensorSlot kRoutingTensors[] = {
      .setting =
          [](const AttentionSpec& spec) {
            return fmt::format("routing.choice {}", enum_name(spec.routing.choice));
-         }},
+         },
+     .of_tokens = true},
 };
 
 void check_routes(const AttentionCall& call) {
@@ -185,11 +189,17 @@ void check_routes(const AttentionCall& call) {
 void add_streams_routing(const AttentionSpec& spec, const StreamSpec& keys,
                          std::vector<StreamSpec>& all) {
   if (spec.routing.active())
-    all.push_back({.name = stream::kRoutes, .row_shape = {spec.heads}, .dtype = at::kLong});
-  if (spec.routing.reads_nearness())
-    all.push_back({.name = stream::kNearness,
+    all.push_back({.name = "routes",
                    .row_shape = {spec.heads},
-                   .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat});
+                   .dtype = at::kLong,
+                   .new_rows = new_rows_of<&AttentionTensors::key_routes_bhs, TokenAxis::third>,
+                   .set_rows = set_rows_of<&AttentionTensors::key_routes_bhs, TokenAxis::third>});
+  if (spec.routing.reads_nearness())
+    all.push_back({.name = "nearness",
+                   .row_shape = {spec.heads},
+                   .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat,
+                   .new_rows = new_rows_of<&AttentionTensors::key_nearness_bhs, TokenAxis::third>,
+                   .set_rows = set_rows_of<&AttentionTensors::key_nearness_bhs, TokenAxis::third>});
 }
 
 constexpr MechanismSetting kRoutingSettings[] = {

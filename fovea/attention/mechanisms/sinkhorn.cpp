@@ -103,13 +103,14 @@ at::Tensor cached_potentials(const FocusSpec& spec, const at::Tensor& scores,
                             "focus.potentials {} needs the whole text and has no decode (U-4); "
                             "train with potentials ema or chunk",
                             enum_name(spec.potentials));
-  cache.append("group_scores", scores);
+  cache.append(kGroupScoresStream, scores);
   const auto last = [&](const at::Tensor& all) {
     return chunk_potentials(spec, all, all.size(1) - scores.size(1));
   };
-  if (cache.equal_lengths()) return last(cache.rows("group_scores"));
+  if (cache.equal_lengths()) return last(cache.rows(kGroupScoresStream));
   std::vector<at::Tensor> each;
-  for (int64_t b = 0; b < cache.batch(); ++b) each.push_back(last(cache.rows("group_scores", b)));
+  for (int64_t b = 0; b < cache.batch(); ++b)
+    each.push_back(last(cache.rows(kGroupScoresStream, b)));
   return at::cat(each);
 }
 

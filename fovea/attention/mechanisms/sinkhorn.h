@@ -17,6 +17,9 @@
 
 namespace fovea {
 
+/// The stream of the tokens' scores, [b, n, K], which `chunk` reads back.
+inline constexpr const char* kGroupScoresStream = "group_scores";
+
 /// Centred b [.., k] of scores S / tau [.., n, k]; zeros for no tokens. Differentiable.
 at::Tensor sinkhorn_potentials(const at::Tensor& scores_nk, int64_t rounds);
 

@@ -10,7 +10,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "fovea/attention/cache/streams.h"
+#include "fovea/attention/cache/cache.h"
+#include "fovea/attention/call.h"
 #include "fovea/attention/isolation.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/mechanisms/selector.h"
@@ -119,19 +120,49 @@ std::vector<StageUse> sparq_uses(const AttentionSpec& spec) {
            .why_not_sdpa = "the query chooses its keys"}};
 }
 
+// Sums of the values up to each of the next tokens, [b, t, g, e].
+constexpr const char* kValueSums = "value_sums";
+
+at::Tensor running_sums(const AttentionCall& call, const AttentionCache& cache) {
+  const at::Tensor values = call.v.transpose(1, 2);
+  at::Tensor sums = values.size(1) == 1 ? values.to(at::kDouble, /*non_blocking=*/false, true)
+                                        : values.cumsum(1, at::kDouble);
+  for (int64_t b = 0; b < sums.size(0); ++b) {
+    const at::Tensor before = cache.rows(kValueSums, b);
+    if (before.size(1) > 0) sums.select(0, b).add_(before.select(0, 0).select(0, -1));
+  }
+  return sums;
+}
+
+at::Tensor component_rows(const AttentionCall& call, const AttentionCache& /*cache*/) {
+  const at::Tensor& k = call.k;
+  return k.permute({0, 2, 1, 3}).reshape({k.size(0), k.size(2), k.size(1) * k.size(3), 1});
+}
+
 // Component c of key head g is row g d + c of heads one number wide: the keys of one component lie
 // side by side, and a query reads r of d.
 void add_streams_sparq(const AttentionSpec& spec, const StreamSpec& keys,
                        std::vector<StreamSpec>& all) {
   if (!spec.sparq.active()) return;
-  all.push_back({.name = kComponentsStream,
+  all.push_back({.name = "key_components",
                  .row_shape = {spec.kv_heads * spec.head_dim, 1},
                  .dtype = keys.dtype,
-                 .by_head = true});
+                 .by_head = true,
+                 .new_rows = component_rows,
+                 .set_rows = [](AttentionCall& call, const at::Tensor& rows) {
+                   const at::Tensor components = rows.squeeze(-1).transpose(1, 2);  // [b, g d, s]
+                   call.selector.key_components_bgds =
+                       components.unflatten(1, {call.spec.kv_heads, call.spec.head_dim});
+                 }});
   if (!spec.sparq.reallocate) return;
-  all.push_back({.name = kValueSumsStream,
+  all.push_back({.name = kValueSums,
                  .row_shape = {spec.value_heads(), spec.value_width()},
-                 .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat});
+                 .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat,
+                 .new_rows = running_sums,
+                 .set_rows = [](AttentionCall& call, const at::Tensor& rows) {
+                   if (rows.size(1) > 0)
+                     call.selector.value_sums_bge = rows.select(1, -1).to(at::kDouble);
+                 }});
 }
 
 constexpr MechanismSetting kSparqSettings[] = {

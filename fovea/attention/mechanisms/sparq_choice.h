@@ -10,11 +10,6 @@
 
 namespace fovea {
 
-/// The stream of keys by component: heads {g d} of one number, for step 2.
-inline constexpr const char* kComponentsStream = "key_components";
-/// The stream of the sums of all values up to each token, {g, e}.
-inline constexpr const char* kValueSumsStream = "value_sums";
-
 /// Queries cut to their components, and the factor of their products with keys:
 /// 1 / sqrt(d |q_I|_1 / |q|_1), where sqrt(d) stands for the layer's own scale.
 struct SparqRows {

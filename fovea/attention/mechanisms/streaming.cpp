@@ -85,7 +85,8 @@ constexpr TensorSlot kStreamingTensors[] = {
      .setting =
          [](const AttentionSpec& spec) {
            return fmt::format("streaming.recent {}", spec.streaming.recent);
-         }},
+         },
+     .of_tokens = true},
 };
 
 constexpr MechanismSetting kStreamingSettings[] = {
