@@ -5,36 +5,29 @@
 #include <algorithm>
 
 #include "fovea/base/error.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
-
-using Json = nlohmann::ordered_json;
 
 int64_t Batch::targets_counted() const {
   return std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
 }
 
-Json LoaderState::to_json() const {
-  return {{"corpus", corpus},
-          {"sequence_length", sequence_length},
-          {"seed", seed},
-          {"batches", batches},
-          {"rows", rows}};
+template <class V>
+void describe(V& v, LoaderState& s) {
+  v("corpus", s.corpus);
+  v("sequence_length", s.sequence_length);
+  v("seed", s.seed);
+  v("batches", s.batches);
+  v("rows", s.rows);
 }
 
-LoaderState LoaderState::from_json(const Json& json) {
-  try {
-    return {.corpus = json.at("corpus").get<std::string>(),
-            .sequence_length = json.at("sequence_length").get<int64_t>(),
-            .seed = json.at("seed").get<uint64_t>(),
-            .batches = json.at("batches").get<int64_t>(),
-            .rows = json.at("rows").get<std::vector<int64_t>>()};
-  } catch (const Json::exception& error) {
-    fail<CheckpointError>("loader state",
-                          "expected corpus, sequence_length, seed, batches and rows; got {}; the "
-                          "checkpoint is damaged: resume from an older one",
-                          error.what());
-  }
+nlohmann::ordered_json LoaderState::to_json() const { return described_json(*this); }
+
+LoaderState LoaderState::from_json(const nlohmann::ordered_json& json) {
+  LoaderState state;
+  read_result<CheckpointError>(json, "loader state", state);
+  return state;
 }
 
 }  // namespace fovea

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "fovea/base/error.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
 namespace {
@@ -19,20 +20,6 @@ constexpr size_t kBuffer = 4 << 20;
 static_assert(std::is_trivially_copyable_v<StoredDocument> && sizeof(StoredDocument) == 32);
 
 int token_width(int64_t vocab_size) { return vocab_size <= 65536 ? 2 : 4; }
-
-template <class Counts, class Visit>
-void visit_counts(Counts& counts, Visit visit) {
-  visit("files", counts.files);
-  visit("documents", counts.documents);
-  visit("bytes", counts.bytes);
-  visit("tokens", counts.tokens);
-  visit("skipped_binary", counts.skipped_binary);
-  visit("skipped_empty", counts.skipped_empty);
-  visit("skipped_lines", counts.skipped_lines);
-  visit("skipped_invalid", counts.skipped_invalid);
-  visit("skipped_unlisted", counts.skipped_unlisted);
-  visit("skipped_links", counts.skipped_links);
-}
 
 template <class T>
 void copy_tokens(const std::byte* from, std::span<int32_t> out) {
@@ -55,22 +42,32 @@ void append_tokens(std::span<const int32_t> tokens, std::string& buffer) {
 
 }  // namespace
 
-Json StoreCounts::to_json() const {
-  Json json = Json::object();
-  visit_counts(*this, [&](const char* key, int64_t value) { json[key] = value; });
-  return json;
+template <class V>
+void describe(V& v, StoreCounts& c) {
+  v("files", c.files);
+  v("documents", c.documents);
+  v("bytes", c.bytes);
+  v("tokens", c.tokens);
+  v("skipped_binary", c.skipped_binary);
+  v("skipped_empty", c.skipped_empty);
+  v("skipped_lines", c.skipped_lines);
+  v("skipped_invalid", c.skipped_invalid);
+  v("skipped_unlisted", c.skipped_unlisted);
+  v("skipped_links", c.skipped_links);
 }
+
+Json StoreCounts::to_json() const { return described_json(*this); }
 
 StoreCounts StoreCounts::from_json(const Json& json) {
   StoreCounts counts;
-  visit_counts(counts,
-               [&](const char* key, int64_t& value) { value = json.at(key).get<int64_t>(); });
+  read_result<InputError>(json, "token store", counts);
   return counts;
 }
 
 StoreCounts& StoreCounts::operator+=(const StoreCounts& other) {
   const Json more = other.to_json();
-  visit_counts(*this, [&](const char* key, int64_t& value) { value += more[key].get<int64_t>(); });
+  const auto add = [&](const char* key, int64_t& value) { value += more[key].get<int64_t>(); };
+  describe(add, *this);
   return *this;
 }
 

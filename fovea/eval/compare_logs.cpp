@@ -3,12 +3,13 @@
 #include "fovea/eval/compare_logs.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "fovea/base/error.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
 namespace {
@@ -28,10 +29,6 @@ std::map<std::string, double> scores_of(const ItemLog& log, const std::string& m
     if (record.refused.empty() && value) scores.emplace(record.question, *value);
   }
   return scores;
-}
-
-nlohmann::ordered_json finite_number(double value) {
-  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
 }
 
 }  // namespace
@@ -67,26 +64,32 @@ void correct_by_holm(std::span<LogComparison> comparisons) {
   for (size_t i = 0; i < corrected.size(); ++i) comparisons[i].corrected_p = corrected[i];
 }
 
-nlohmann::ordered_json LogComparison::to_json() const {
-  nlohmann::ordered_json json{
-      {"task", task},
-      {"metric", metric},
-      {"questions", pairs.items},
-      {"first", finite_number(pairs.first_mean)},
-      {"second", finite_number(pairs.second_mean)},
-      {"difference", finite_number(pairs.test.mean)},
-      {"error", finite_number(pairs.test.error)},
-      {"interval", {finite_number(pairs.bootstrap.low), finite_number(pairs.bootstrap.high)}},
-      {"p", finite_number(pairs.p())},
-      {"corrected_p", finite_number(corrected_p)},
-      {"only_in_first", only_in_first},
-      {"only_in_second", only_in_second}};
-  if (pairs.mcnemar)
-    json["mcnemar"] = {{"only_first", pairs.mcnemar->only_first},
-                       {"only_second", pairs.mcnemar->only_second},
-                       {"exact_p", pairs.mcnemar->exact_p},
-                       {"corrected_p", pairs.mcnemar->corrected_p}};
-  return json;
+template <class V>
+void describe(V& v, McNemar& m) {
+  v("only_first", m.only_first);
+  v("only_second", m.only_second);
+  v("exact_p", m.exact_p);
+  v("corrected_p", m.corrected_p);
 }
+
+template <class V>
+void describe(V& v, LogComparison& c) {
+  PairedComparison& pairs = c.pairs;
+  v("task", c.task);
+  v("metric", c.metric);
+  v("questions", pairs.items);
+  v("first", pairs.first_mean);
+  v("second", pairs.second_mean);
+  v("difference", pairs.test.mean);
+  v("error", pairs.test.error);
+  v.derived("interval", std::array{pairs.bootstrap.low, pairs.bootstrap.high});
+  v.derived("p", pairs.p());
+  v("corrected_p", c.corrected_p);
+  v("only_in_first", c.only_in_first);
+  v("only_in_second", c.only_in_second);
+  v.optional("mcnemar", pairs.mcnemar, pairs.mcnemar.has_value());
+}
+
+nlohmann::ordered_json LogComparison::to_json() const { return described_json(*this); }
 
 }  // namespace fovea

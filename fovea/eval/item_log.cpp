@@ -6,28 +6,27 @@
 #include <map>
 
 #include "fovea/base/error.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
+template <class V>
+void describe(V& v, ItemRecord& r) {
+  v("index", r.score.index);
+  v("question", r.question);
+  v.optional("group", r.score.group, !r.score.group.empty());
+  v.optional("axes", r.score.axes, !r.score.axes.empty());
+  v("scores", r.score.values);
+  v.optional("refused", r.refused, !r.refused.empty());
+  v.optional("context_cut", r.context_cut, r.context_cut);
+  v.optional("answer", r.answer, !r.answer.empty());
+}
+
 namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "fovea_task_log";
-
-ItemRecord record_of(const Json& line) {
-  ItemRecord record;
-  record.score.index = line.at("index").get<int64_t>();
-  record.score.group = line.value("group", "");
-  if (line.contains("axes")) record.score.axes = line["axes"].get<std::map<std::string, double>>();
-  for (const auto& [name, value] : line.at("scores").items())
-    record.score.values.emplace_back(name, value.get<double>());
-  record.question = line.at("question").get<std::string>();
-  record.refused = line.value("refused", "");
-  record.context_cut = line.value("context_cut", false);
-  record.answer = line.value("answer", Json::object());
-  return record;
-}
 
 /// The log and the bytes of its whole lines.
 struct ReadLog {
@@ -49,7 +48,8 @@ ReadLog read_log(const fs::path& path) {
                             "expected the log of a task; got another file; choose another --out");
         read.log.header = line;
       } else {
-        ItemRecord record = record_of(line);
+        ItemRecord record;
+        read_result<InputError>(line, place, record);
         by_index.insert_or_assign(record.score.index, std::move(record));
       }
     } catch (const nlohmann::json::exception& error) {
@@ -66,17 +66,7 @@ ReadLog read_log(const fs::path& path) {
 
 }  // namespace
 
-Json ItemRecord::to_json() const {
-  Json json{{"index", score.index}, {"question", question}};
-  if (!score.group.empty()) json["group"] = score.group;
-  if (!score.axes.empty()) json["axes"] = score.axes;
-  json["scores"] = Json::object();
-  for (const auto& [name, value] : score.values) json["scores"][name] = value;
-  if (!refused.empty()) json["refused"] = refused;
-  if (context_cut) json["context_cut"] = true;
-  if (!answer.empty()) json["answer"] = answer;
-  return json;
-}
+Json ItemRecord::to_json() const { return described_json(*this); }
 
 ItemLog read_item_log(const fs::path& path) { return read_log(path).log; }
 

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "fovea/base/error.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
 namespace {
@@ -72,13 +72,20 @@ class Prober {
 
 }  // namespace
 
-nlohmann::ordered_json Reach::to_json() const {
-  nlohmann::ordered_json json{
-      {"tokens", tokens}, {"farthest", farthest}, {"points", nlohmann::ordered_json::array()}};
-  for (const ReachPoint& point : points)
-    json["points"].push_back({{"distance", point.distance}, {"change", point.change}});
-  return json;
+template <class V>
+void describe(V& v, ReachPoint& p) {
+  v("distance", p.distance);
+  v("change", p.change);
 }
+
+template <class V>
+void describe(V& v, Reach& r) {
+  v("tokens", r.tokens);
+  v("farthest", r.farthest);
+  v("points", r.points);
+}
+
+nlohmann::ordered_json Reach::to_json() const { return described_json(*this); }
 
 Reach measure_reach(const Transformer& model, std::span<const int32_t> tokens, int64_t probes) {
   require<InputError>(tokens.size() >= 2, "reach", "expected a text of at least two tokens; got {}",

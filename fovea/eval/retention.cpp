@@ -3,16 +3,14 @@
 #include "fovea/eval/retention.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "fovea/base/error.h"
 #include "fovea/eval/copy_score.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// Scores one model in several modes.
 class Measure {
@@ -63,12 +61,6 @@ class Measure {
   const ComputeOptions before_;
   std::string text_;
 };
-
-Json score_json(const RetentionScore& s, bool with_copy) {
-  Json json{{"pairs", s.pairs}, {"distant_pairs", s.distant}, {"perplexity", s.perplexity}};
-  if (with_copy) json["copy_perplexity"] = s.copy;
-  return json;
-}
 
 }  // namespace
 
@@ -136,25 +128,39 @@ RetentionResult measure_retention(
   return result;
 }
 
-Json RetentionResult::to_json() const {
-  const bool copy = full.copy > 0.0;
-  Json json{{"window", options.window},       {"groups", groups},
-            {"local_window", local_window},   {"sinks", sinks},
-            {"full", score_json(full, copy)}, {"soft", score_json(soft, copy)},
-            {"rows", Json::array()}};
-  for (const RetentionRow& row : rows) {
-    Json line{{"top_k", row.top_k},
-              {"is_full_attention", row.full},
-              {"trained", score_json(row.trained, copy)}};
-    if (!row.full) {
-      line["windowed"] = score_json(row.windowed, copy);
-      line["windowed"]["window"] = row.window;
-      line["random"] = score_json(row.random, copy);
-      line["hashed"] = score_json(row.hashed, copy);
-    }
-    json["rows"].push_back(std::move(line));
-  }
-  return json;
+template <class V>
+void describe(V& v, RetentionScore& s) {
+  v("pairs", s.pairs);
+  v("distant_pairs", s.distant);
+  v("perplexity", s.perplexity);
+  v.optional("copy_perplexity", s.copy, s.copy > 0.0);
 }
+
+template <class V>
+void describe(V& v, RetentionRow& r) {
+  v("top_k", r.top_k);
+  v("is_full_attention", r.full);
+  v("trained", r.trained);
+  if (r.full) return;
+  v.group("windowed", [&](auto& of) {
+    describe(of, r.windowed);
+    of("window", r.window);
+  });
+  v("random", r.random);
+  v("hashed", r.hashed);
+}
+
+template <class V>
+void describe(V& v, RetentionResult& r) {
+  v("window", r.options.window);
+  v("groups", r.groups);
+  v("local_window", r.local_window);
+  v("sinks", r.sinks);
+  v("full", r.full);
+  v("soft", r.soft);
+  v("rows", r.rows);
+}
+
+nlohmann::ordered_json RetentionResult::to_json() const { return described_json(*this); }
 
 }  // namespace fovea

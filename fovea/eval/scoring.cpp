@@ -9,17 +9,15 @@
 #include <bit>
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numbers>
 
 #include "fovea/base/error.h"
 #include "fovea/nn/memory_needs.h"
 #include "fovea/runtime/memory_limit.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// Bytes of the whitespace character at the head of `text`, 0 for anything else: what `\s` of
 /// Python matches.
@@ -187,18 +185,6 @@ class Scorer {
   int64_t layers_ = 0;
 };
 
-Json totals_json(const ScoreTotals& t) {
-  return {{"nll", t.nll},
-          {"documents", t.documents},
-          {"tokens", t.tokens},
-          {"bytes", t.bytes},
-          {"words", t.words},
-          {"token_perplexity", t.token_perplexity()},
-          {"byte_perplexity", t.byte_perplexity()},
-          {"word_perplexity", t.word_perplexity()},
-          {"bits_per_byte", t.bits_per_byte()}};
-}
-
 void require_finite(const ScoreResult& result) {
   for (const auto& [name, totals] : result.sources)
     require<NumericalError>(std::isfinite(totals.nll), "eval",
@@ -282,23 +268,44 @@ ScoreResult score_text(const Transformer& model, const Tokenizer& tokenizer,
   return result;
 }
 
-Json ScoreResult::to_json() const {
-  Json by_source = Json::object(), by_position = Json::array();
-  for (const auto& [name, totals] : sources) by_source[name] = totals_json(totals);
-  for (const PositionBucket& bucket : positions) {
-    if (bucket.tokens == 0) continue;
-    const double mean = bucket.nll / static_cast<double>(bucket.tokens);
-    by_position.push_back({{"from", bucket.from},
-                           {"to", bucket.to},
-                           {"tokens", bucket.tokens},
-                           {"nll_per_token", mean},
-                           {"perplexity", std::exp(mean)}});
-  }
-  return {{"window", options.window},           {"stride", options.stride},
-          {"pairs_kept", pairs_kept},           {"distant_kept", distant_kept},
-          {"tiles_visited", tiles_visited},     {"plans", plans},
-          {"total", totals_json(total)},        {"sources", std::move(by_source)},
-          {"positions", std::move(by_position)}};
+template <class V>
+void describe(V& v, ScoreTotals& t) {
+  v("nll", t.nll);
+  v("documents", t.documents);
+  v("tokens", t.tokens);
+  v("bytes", t.bytes);
+  v("words", t.words);
+  v.derived("token_perplexity", t.token_perplexity());
+  v.derived("byte_perplexity", t.byte_perplexity());
+  v.derived("word_perplexity", t.word_perplexity());
+  v.derived("bits_per_byte", t.bits_per_byte());
 }
+
+template <class V>
+void describe(V& v, PositionBucket& b) {
+  const double mean = b.nll / static_cast<double>(b.tokens);
+  v("from", b.from);
+  v("to", b.to);
+  v("tokens", b.tokens);
+  v.derived("nll_per_token", mean);
+  v.derived("perplexity", std::exp(mean));
+}
+
+template <class V>
+void describe(V& v, ScoreResult& r) {
+  std::vector<PositionBucket> seen = r.positions;
+  std::erase_if(seen, [](const PositionBucket& bucket) { return bucket.tokens == 0; });
+  v("window", r.options.window);
+  v("stride", r.options.stride);
+  v("pairs_kept", r.pairs_kept);
+  v("distant_kept", r.distant_kept);
+  v("tiles_visited", r.tiles_visited);
+  v("plans", r.plans);
+  v("total", r.total);
+  v("sources", r.sources);
+  v.derived("positions", seen);
+}
+
+nlohmann::ordered_json ScoreResult::to_json() const { return described_json(*this); }
 
 }  // namespace fovea

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "fovea/attention/key_rule.h"
 #include "fovea/attention/stages.h"
@@ -22,6 +21,7 @@
 #include "fovea/eval/run_task.h"
 #include "fovea/eval/task_list.h"
 #include "fovea/runtime/machine.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
 namespace {
@@ -293,28 +293,6 @@ void correct(SideBySideResult& result) {
   }
 }
 
-Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-Json score_json(const SideBySideScore& s, bool first) {
-  Json json{{"length", s.length},
-            {"pairs", s.pairs ? Json(*s.pairs) : Json(nullptr)},
-            {"cache_bytes_read", s.bytes_read ? Json(*s.bytes_read) : Json(nullptr)},
-            {"perplexity", s.perplexity}};
-  if (s.window > 0) json["chosen"] = s.window;
-  if (!first)
-    json["difference"] = {{"nats", number_or_null(s.difference.mean)},
-                          {"error", number_or_null(s.difference.error)},
-                          {"windows", s.difference.pairs},
-                          {"p", number_or_null(s.p)}};
-  if (s.copy > 0.0) json["copy_perplexity"] = s.copy;
-  if (s.needle >= 0.0) json["needles_found"] = s.needle;
-  if (s.speed)
-    json["speed"] = {{"prompt_tokens_per_second", s.speed->prompt_rate},
-                     {"tokens_per_second", s.speed->rate},
-                     {"path", s.speed->path}};
-  return json;
-}
-
 }  // namespace
 
 void AttentionSystem::describe(FieldVisitor& v) {
@@ -387,18 +365,43 @@ SideBySideResult compare_attentions(const AttentionSystems& systems,
   return result;
 }
 
-Json SideBySideResult::to_json() const {
-  Json json{{"systems", Json::array()}};
-  for (const SideBySideRow& row : rows) {
-    Json line{{"name", row.system.name},
-              {"attention", row.pipeline},
-              {"drawn_tensors", row.drawn},
-              {"scores", Json::array()}};
-    for (const SideBySideScore& score : row.scores)
-      line["scores"].push_back(score_json(score, &row == &rows.front()));
-    json["systems"].push_back(std::move(line));
-  }
-  return json;
+template <class V>
+void describe(V& v, SideBySideScore& s) {
+  v("length", s.length);
+  v("pairs", s.pairs);
+  v("cache_bytes_read", s.bytes_read);
+  v("perplexity", s.perplexity);
+  v.optional("chosen", s.window, s.window > 0);
+  if (s.difference.pairs > 0)  // not of the first system
+    v.group("difference", [&](auto& of) {
+      of("nats", s.difference.mean);
+      of("error", s.difference.error);
+      of("windows", s.difference.pairs);
+      of("p", s.p);
+    });
+  v.optional("copy_perplexity", s.copy, s.copy > 0.0);
+  v.optional("needles_found", s.needle, s.needle >= 0.0);
+  if (s.speed)
+    v.group("speed", [&](auto& of) {
+      of("prompt_tokens_per_second", s.speed->prompt_rate);
+      of("tokens_per_second", s.speed->rate);
+      of("path", s.speed->path);
+    });
 }
+
+template <class V>
+void describe(V& v, SideBySideRow& r) {
+  v("name", r.system.name);
+  v("attention", r.pipeline);
+  v("drawn_tensors", r.drawn);
+  v("scores", r.scores);
+}
+
+template <class V>
+void describe(V& v, SideBySideResult& r) {
+  v("systems", r.rows);
+}
+
+nlohmann::ordered_json SideBySideResult::to_json() const { return described_json(*this); }
 
 }  // namespace fovea

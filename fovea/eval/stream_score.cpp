@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
 #include "fovea/runtime/machine.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
 namespace {
@@ -42,18 +42,23 @@ double StreamScore::perplexity() const {
   return perplexity_of(nll, tokens);
 }
 
-nlohmann::ordered_json StreamScore::to_json() const {
-  nlohmann::ordered_json json{{"perplexity", perplexity()},
-                              {"parts", nlohmann::ordered_json::array()}};
-  for (const StreamPart& part : parts)
-    json["parts"].push_back({{"end", part.end},
-                             {"tokens", part.tokens},
-                             {"perplexity", part.perplexity()},
-                             {"seconds", part.seconds},
-                             {"cache_bytes", part.cache_bytes},
-                             {"resident_bytes", part.resident_bytes}});
-  return json;
+template <class V>
+void describe(V& v, StreamPart& p) {
+  v("end", p.end);
+  v("tokens", p.tokens);
+  v.derived("perplexity", p.perplexity());
+  v("seconds", p.seconds);
+  v("cache_bytes", p.cache_bytes);
+  v("resident_bytes", p.resident_bytes);
 }
+
+template <class V>
+void describe(V& v, StreamScore& s) {
+  v.derived("perplexity", s.perplexity());
+  v("parts", s.parts);
+}
+
+nlohmann::ordered_json StreamScore::to_json() const { return described_json(*this); }
 
 StreamScore score_stream(const Transformer& model, std::span<const int32_t> tokens,
                          const StreamOptions& options,

@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <numbers>
 #include <set>
 #include <stdexcept>
 
+#include "fovea/text/result_json.h"
+
 namespace fovea {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using Items = std::vector<const ItemScore*>;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
@@ -91,22 +91,11 @@ std::vector<MetricScore> metrics_of(const Items& items) {
   return metrics;
 }
 
-Json finite_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-
-Json metrics_json(const std::vector<MetricScore>& metrics) {
-  Json json = Json::object();
-  for (const MetricScore& m : metrics)
-    json[m.name] = {
-        {"value", finite_or_null(m.value)}, {"error", finite_or_null(m.error)}, {"items", m.items}};
-  return json;
-}
-
-Json part_json(const PartScore& part) {
-  Json json = Json::object();
-  if (!part.group.empty()) json["group"] = part.group;
-  if (!part.axes.empty()) json["axes"] = part.axes;
-  json["metrics"] = metrics_json(part.metrics);
-  return json;
+// Metrics by their names.
+std::vector<std::pair<std::string, MetricScore>> by_name(const std::vector<MetricScore>& metrics) {
+  std::vector<std::pair<std::string, MetricScore>> all;
+  for (const MetricScore& m : metrics) all.emplace_back(m.name, m);
+  return all;
 }
 
 }  // namespace
@@ -136,17 +125,40 @@ void TaskScore::add_items(const std::vector<ItemScore>& scores) {
     cells.push_back({.axes = axes, .metrics = metrics_of(part)});
 }
 
-Json TaskScore::to_json() const {
-  Json json{{"task", task}, {"title", title}, {"items", items}, {"headline", headline}};
-  if (chance >= 0.0) json["chance"] = chance;
-  json["metrics"] = metrics_json(metrics);
-  if (contexts_cut > 0) json["contexts_cut"] = contexts_cut;
-  if (refused > 0) json["refused"] = {{"items", refused}, {"reasons", refusals}};
-  for (const PartScore& part : groups) json["groups"].push_back(part_json(part));
-  for (const PartScore& part : cells) json["cells"].push_back(part_json(part));
-  json["asked"] = asked;
-  json["seconds"] = seconds;
-  return json;
+template <class V>
+void describe(V& v, MetricScore& m) {
+  v("value", m.value);
+  v("error", m.error);
+  v("items", m.items);
 }
+
+template <class V>
+void describe(V& v, PartScore& p) {
+  v.optional("group", p.group, !p.group.empty());
+  v.optional("axes", p.axes, !p.axes.empty());
+  v.derived("metrics", by_name(p.metrics));
+}
+
+template <class V>
+void describe(V& v, TaskScore& s) {
+  v("task", s.task);
+  v("title", s.title);
+  v("items", s.items);
+  v("headline", s.headline);
+  v.optional("chance", s.chance, s.chance >= 0.0);
+  v.derived("metrics", by_name(s.metrics));
+  v.optional("contexts_cut", s.contexts_cut, s.contexts_cut > 0);
+  if (s.refused > 0)
+    v.group("refused", [&](auto& of) {
+      of("items", s.refused);
+      of("reasons", s.refusals);
+    });
+  v.optional("groups", s.groups, !s.groups.empty());
+  v.optional("cells", s.cells, !s.cells.empty());
+  v("asked", s.asked);
+  v("seconds", s.seconds);
+}
+
+nlohmann::ordered_json TaskScore::to_json() const { return described_json(*this); }
 
 }  // namespace fovea

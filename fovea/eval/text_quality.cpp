@@ -3,12 +3,13 @@
 #include "fovea/eval/text_quality.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "fovea/base/error.h"
 #include "fovea/eval/loglikelihood.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
 namespace {
@@ -109,17 +110,17 @@ TextQuality measure_text_quality(const Transformer& model, const Tokenizer& toke
   return quality;
 }
 
-nlohmann::ordered_json TextQuality::to_json() const {
-  nlohmann::ordered_json json{{"texts", texts},
-                              {"tokens", tokens},
-                              {"distinct", {distinct[0], distinct[1], distinct[2]}},
-                              {"repetition_4", repetition},
-                              {"self_perplexity", self_perplexity}};
-  if (agreement >= 0.0) {
-    json["agreement"] = agreement;
-    json["base_perplexity"] = base_perplexity;
-  }
-  return json;
+template <class V>
+void describe(V& v, TextQuality& q) {
+  v("texts", q.texts);
+  v("tokens", q.tokens);
+  v.derived("distinct", std::to_array(q.distinct));
+  v("repetition_4", q.repetition);
+  v("self_perplexity", q.self_perplexity);
+  v.optional("agreement", q.agreement, q.agreement >= 0.0);
+  v.optional("base_perplexity", q.base_perplexity, q.agreement >= 0.0);
 }
+
+nlohmann::ordered_json TextQuality::to_json() const { return described_json(*this); }
 
 }  // namespace fovea

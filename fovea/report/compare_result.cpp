@@ -7,28 +7,26 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <type_traits>
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/report/format.h"
 #include "fovea/report/scaling.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 constexpr std::string_view kBudgetNames[] = {"tokens", "time", "parameters"};
 constexpr std::string_view kVerdictNames[] = {"reference",         "better",   "worse",
                                               "inside the spread", "one seed", "incomplete"};
 
-// A visitor has operator()(key, value) for keys that must be there and optional(key, value) for
-// those that may be absent, derived(key, value) for those that are written and not read.
+}  // namespace
 
 template <class V>
-void keys(V& v, CurvePoint& p) {
+void describe(V& v, CurvePoint& p) {
   v("step", p.step);
   v("tokens", p.tokens);
   v("seconds", p.seconds);
@@ -36,21 +34,21 @@ void keys(V& v, CurvePoint& p) {
 }
 
 template <class V>
-void keys(V& v, ValidationPoint& p) {
+void describe(V& v, ValidationPoint& p) {
   v("step", p.step);
   v("tokens", p.tokens);
   v("bits_per_byte", p.bits_per_byte);
 }
 
 template <class V>
-void keys(V& v, TemperaturePoint& p) {
+void describe(V& v, TemperaturePoint& p) {
   v("step", p.step);
   v("per_layer", p.per_layer);
   v("clipped_share", p.clipped_share);
 }
 
 template <class V>
-void keys(V& v, TaskPoint& p) {
+void describe(V& v, TaskPoint& p) {
   v("task", p.task);
   v("metric", p.metric);
   v("step", p.step);
@@ -60,7 +58,7 @@ void keys(V& v, TaskPoint& p) {
 }
 
 template <class V>
-void keys(V& v, CompareRun& r) {
+void describe(V& v, CompareRun& r) {
   v("seed", r.seed);
   v("validation_bits_per_byte", r.validation_bits_per_byte);
   v("validation_perplexity", r.validation_perplexity);
@@ -78,7 +76,7 @@ void keys(V& v, CompareRun& r) {
 }
 
 template <class V>
-void keys(V& v, Spread& s) {
+void describe(V& v, Spread& s) {
   v("mean", s.mean);
   v("min", s.min);
   v("max", s.max);
@@ -86,13 +84,13 @@ void keys(V& v, Spread& s) {
 }
 
 template <class V>
-void keys(V& v, Interval& i) {
+void describe(V& v, Interval& i) {
   v("low", i.low);
   v("high", i.high);
 }
 
 template <class V>
-void keys(V& v, VariantSummary& s) {
+void describe(V& v, VariantSummary& s) {
   v("finished_runs", s.finished_runs);
   v("bits_per_byte", s.bits_per_byte);
   v("perplexity", s.perplexity);
@@ -109,13 +107,13 @@ void keys(V& v, VariantSummary& s) {
 }
 
 template <class V>
-void keys(V& v, TextSample& s) {
+void describe(V& v, TextSample& s) {
   v("prompt", s.prompt);
   v("text", s.text);
 }
 
 template <class V>
-void keys(V& v, AttentionMap& m) {
+void describe(V& v, AttentionMap& m) {
   v("layer", m.layer);
   v("head", m.head);
   v("tokens", m.tokens);
@@ -123,7 +121,7 @@ void keys(V& v, AttentionMap& m) {
 }
 
 template <class V>
-void keys(V& v, CompareVariant& c) {
+void describe(V& v, CompareVariant& c) {
   v("name", c.name);
   v.optional("description", c.description);
   v.optional("family", c.family);
@@ -136,14 +134,14 @@ void keys(V& v, CompareVariant& c) {
 }
 
 template <class V>
-void keys(V& v, CompareBaseline& b) {
+void describe(V& v, CompareBaseline& b) {
   v("name", b.name);
   v("bits_per_byte", b.bits_per_byte);
   v.optional("text_bytes", b.text_bytes);
 }
 
 template <class V>
-void keys(V& v, MachineInfo& m) {
+void describe(V& v, MachineInfo& m) {
   v("cpu", m.cpu);
   v("cores", m.cores);
   v("isa", m.isa);
@@ -152,7 +150,7 @@ void keys(V& v, MachineInfo& m) {
 }
 
 template <class V>
-void keys(V& v, DataInfo& d) {
+void describe(V& v, DataInfo& d) {
   v("sources", d.sources);
   v("bytes", d.bytes);
   v("documents", d.documents);
@@ -161,7 +159,7 @@ void keys(V& v, DataInfo& d) {
 }
 
 template <class V>
-void keys(V& v, CompareResult& r) {
+void describe(V& v, CompareResult& r) {
   v("title", r.title);
   v("budget", r.budget);
   v("budget_amount", r.budget_amount);
@@ -177,131 +175,7 @@ void keys(V& v, CompareResult& r) {
   v("variants", r.variants);
 }
 
-template <class T>
-struct IsVector : std::false_type {};
-template <class T>
-struct IsVector<std::vector<T>> : std::true_type {};
-
-struct Writer {
-  Json& out;
-
-  template <class T>
-  void operator()(const char* key, T& value) {
-    out[key] = encode(value);
-  }
-  template <class T>
-  void optional(const char* key, T& value) {
-    out[key] = encode(value);
-  }
-
-  template <class T>
-  void derived(const char* key, T& value) {
-    out[key] = encode(value);
-  }
-
-  template <class T>
-  static Json encode(T& value) {
-    if constexpr (std::is_same_v<T, std::optional<int64_t>>) {
-      return value ? Json(*value) : Json(nullptr);
-    } else if constexpr (std::is_same_v<T, double>) {
-      return std::isfinite(value) ? Json(value) : Json(nullptr);
-    } else if constexpr (std::is_same_v<T, int64_t>) {
-      return value;
-    } else if constexpr (std::is_same_v<T, std::string>) {
-      return repair_utf8(value);
-    } else if constexpr (std::is_enum_v<T>) {
-      return std::string(enum_names(value)[static_cast<size_t>(value)]);
-    } else if constexpr (std::is_same_v<T, Pairs>) {
-      Json object = Json::object();
-      for (const auto& [key, text] : value) object[repair_utf8(key)] = repair_utf8(text);
-      return object;
-    } else if constexpr (IsVector<T>::value) {
-      Json list = Json::array();
-      for (auto& item : value) list.push_back(encode(item));
-      return list;
-    } else {
-      Json object = Json::object();
-      Writer writer{object};
-      keys(writer, value);
-      return object;
-    }
-  }
-};
-
-struct Reader {
-  const Json& in;
-  const std::string& place;  // "" at the top
-
-  template <class T>
-  void operator()(const char* key, T& value) {
-    const auto found = in.find(key);
-    require<InputError>(found != in.end(), "compare.json", "expected the key '{}'; it is missing",
-                        inside(key));
-    decode(*found, inside(key), value);
-  }
-  template <class T>
-  void optional(const char* key, T& value) {
-    const auto found = in.find(key);
-    if (found != in.end()) decode(*found, inside(key), value);
-  }
-  template <class T>
-  void derived(const char*, T&) {}
-  std::string inside(const char* key) const { return place.empty() ? key : place + "." + key; }
-
-  static void expect(bool condition, const std::string& place, std::string_view kind,
-                     const Json& node) {
-    require<InputError>(condition, "compare.json", "expected '{}' to be {}; got {}", place, kind,
-                        node.type_name());
-  }
-
-  template <class T>
-  static void decode(const Json& node, const std::string& place, T& value) {
-    if constexpr (std::is_same_v<T, double>) {
-      expect(node.is_number() || node.is_null(), place, "a number or null", node);
-      value = node.is_null() ? kNotANumber : node.template get<double>();
-    } else if constexpr (std::is_same_v<T, int64_t>) {
-      expect(node.is_number_integer(), place, "an integer", node);
-      value = node.template get<int64_t>();
-    } else if constexpr (std::is_same_v<T, std::string>) {
-      expect(node.is_string(), place, "a string", node);
-      value = node.template get<std::string>();
-    } else if constexpr (std::is_enum_v<T>) {
-      decode_enum(node, place, value);
-    } else if constexpr (std::is_same_v<T, Pairs>) {
-      expect(node.is_object(), place, "an object of strings", node);
-      value.clear();
-      for (const auto& [key, text] : node.items()) {
-        expect(text.is_string(), place + "." + key, "a string", text);
-        value.emplace_back(key, text.template get<std::string>());
-      }
-    } else if constexpr (IsVector<T>::value) {
-      expect(node.is_array(), place, "a list", node);
-      value.assign(node.size(), {});
-      for (size_t i = 0; i < node.size(); ++i) {
-        decode(node[i], fmt::format("{}[{}]", place, i), value[i]);
-      }
-    } else {
-      expect(node.is_object(), place, "an object", node);
-      Reader reader{node, place};
-      keys(reader, value);
-    }
-  }
-
-  template <class E>
-  static void decode_enum(const Json& node, const std::string& place, E& value) {
-    expect(node.is_string(), place, "a string", node);
-    const auto name = node.template get<std::string>();
-    const auto names = enum_names(value);
-    for (size_t i = 0; i < names.size(); ++i) {
-      if (names[i] == name) {
-        value = static_cast<E>(i);
-        return;
-      }
-    }
-    fail<InputError>("compare.json", "expected '{}' to be one of: {}; got '{}'", place,
-                     fmt::join(names, ", "), name);
-  }
-};
+namespace {
 
 void check_map(const AttentionMap& map, const std::string& place) {
   require<InputError>(map.rows.size() == map.tokens.size(), "compare.json",
@@ -363,10 +237,8 @@ Json to_json(const CompareResult& result) {
       }
     }
   }
-  Json document = Json::object();
-  document["schema"] = kCompareSchemaVersion;
-  Writer writer{document};
-  keys(writer, copy);
+  Json document{{"schema", kCompareSchemaVersion}};
+  document.update(described_json(copy));
   document["verdict_rule"] = verdict_rule();
   document["scaling"] = scaling_json(scaling_studies(result));
   return document;
@@ -384,9 +256,7 @@ CompareResult compare_result_from_json(const Json& document) {
       "expected schema version {}; got {}; read it with the version of fovea that wrote it",
       kCompareSchemaVersion, version);
   CompareResult result;
-  const std::string top;
-  Reader reader{document, top};
-  keys(reader, result);
+  read_result<InputError>(document, "compare.json", result);
   check(result);
   summarise(result);
   return result;

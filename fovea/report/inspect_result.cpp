@@ -5,41 +5,84 @@
 #include "fovea/report/inspect_result.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "fovea/text/result_json.h"
 
 namespace fovea {
-namespace {
-
-using Json = nlohmann::ordered_json;
-
-Json group_json(const InspectGroup& group) {
-  Json tokens = Json::array();
-  for (const InspectToken& token : group.top_tokens)
-    tokens.push_back({{"text", token.text}, {"count", token.count}});
-  return {{"group", group.group},           {"share", group.share},
-          {"confidence", group.confidence}, {"main_class", group.main_class},
-          {"purity", group.purity},         {"top_tokens", std::move(tokens)}};
+template <class V>
+void describe(V& v, InspectToken& t) {
+  v("text", t.text);
+  v("count", t.count);
 }
 
-Json focus_json(const InspectFocus& focus) {
-  Json groups = Json::array(), pairs = Json::array();
-  for (const InspectGroup& group : focus.groups) groups.push_back(group_json(group));
-  for (const InspectPair& pair : focus.pairs) {
-    pairs.push_back({{"query", pair.query},
-                     {"query_text", pair.query_text},
-                     {"key", pair.key},
-                     {"key_text", pair.key_text},
-                     {"agreement", pair.agreement}});
-  }
-  return {{"layer", focus.layer},
-          {"pairs_kept", focus.pairs_kept},
-          {"distant_kept", focus.distant_kept},
-          {"groups", std::move(groups)},
-          {"first_choices", focus.first_choices},
-          {"pairs", std::move(pairs)}};
+template <class V>
+void describe(V& v, InspectGroup& g) {
+  v("group", g.group);
+  v("share", g.share);
+  v("confidence", g.confidence);
+  v("main_class", g.main_class);
+  v("purity", g.purity);
+  v("top_tokens", g.top_tokens);
 }
 
-}  // namespace
+template <class V>
+void describe(V& v, InspectPair& p) {
+  v("query", p.query);
+  v("query_text", p.query_text);
+  v("key", p.key);
+  v("key_text", p.key_text);
+  v("agreement", p.agreement);
+}
+
+template <class V>
+void describe(V& v, InspectFocus& f) {
+  v("layer", f.layer);
+  v("pairs_kept", f.pairs_kept);
+  v("distant_kept", f.distant_kept);
+  v("groups", f.groups);
+  v("first_choices", f.first_choices);
+  v("pairs", f.pairs);
+}
+
+template <class V>
+void describe(V& v, InspectLayer& l) {
+  v("layer", l.layer);
+  v("pipeline", l.pipeline);
+  v("temperature", l.temperature);
+  v("entropy", l.entropy);
+  v("largest_weight", l.largest_weight);
+  v("sink_mass", l.sink_mass);
+}
+
+template <class V>
+void describe(V& v, InspectKernel& k) {
+  v("layer", k.layer);
+  v("head", k.head);
+  v.derived("where", k.before ? "before" : "after");
+  v.derived("class", kernel_kind_name(kernel_kind(k.weights, k.queries, k.keys)));
+  v("queries", k.queries);
+  v("keys", k.keys);
+  v("weights", k.weights);
+}
+
+template <class V>
+void describe(V& v, InspectMix& m) {
+  v("layer", m.layer);
+  v.derived("where", m.before ? "before" : "after");
+  v("diagonal_mean", m.diagonal_mean);
+  v("diagonal_least", m.diagonal_least);
+  v("other_mean_size", m.other_mean_size);
+}
+
+template <class V>
+void describe(V& v, InspectModel& m) {
+  v("name", m.name);
+  v("layers", m.layers);
+  v("kernels", m.kernels);
+  v("head_mixes", m.mixes);
+  v("focus", m.focus);
+}
 
 std::string_view kernel_kind_name(KernelKind kind) {
   switch (kind) {
@@ -80,54 +123,16 @@ KernelKind kernel_kind(const std::vector<double>& weights, int64_t queries, int6
   return KernelKind::mixed;
 }
 
-Json groups_json(const InspectResult& result) {
-  Json models = Json::array();
-  for (const InspectModel& model : result.models) {
-    Json layers = Json::array();
-    for (const InspectFocus& focus : model.focus) layers.push_back(focus_json(focus));
+nlohmann::ordered_json groups_json(const InspectResult& result) {
+  nlohmann::ordered_json models = nlohmann::ordered_json::array();
+  for (const InspectModel& model : result.models)
     models.push_back(
-        {{"name", model.name}, {"tokens", model.tokens}, {"layers", std::move(layers)}});
-  }
+        {{"name", model.name}, {"tokens", model.tokens}, {"layers", result_json(model.focus)}});
   return {{"version", 1}, {"tokens", result.tokens}, {"models", std::move(models)}};
 }
 
-Json inspect_json(const InspectResult& result) {
-  Json models = Json::array();
-  for (const InspectModel& model : result.models) {
-    Json layers = Json::array(), kernels = Json::array(), mixes = Json::array(),
-         focus = Json::array();
-    for (const InspectLayer& layer : model.layers) {
-      layers.push_back({{"layer", layer.layer},
-                        {"pipeline", layer.pipeline},
-                        {"temperature", layer.temperature},
-                        {"entropy", layer.entropy},
-                        {"largest_weight", layer.largest_weight},
-                        {"sink_mass", layer.sink_mass}});
-    }
-    for (const InspectKernel& k : model.kernels) {
-      kernels.push_back({{"layer", k.layer},
-                         {"head", k.head},
-                         {"where", k.before ? "before" : "after"},
-                         {"class", kernel_kind_name(kernel_kind(k.weights, k.queries, k.keys))},
-                         {"queries", k.queries},
-                         {"keys", k.keys},
-                         {"weights", k.weights}});
-    }
-    for (const InspectMix& mix : model.mixes) {
-      mixes.push_back({{"layer", mix.layer},
-                       {"where", mix.before ? "before" : "after"},
-                       {"diagonal_mean", mix.diagonal_mean},
-                       {"diagonal_least", mix.diagonal_least},
-                       {"other_mean_size", mix.other_mean_size}});
-    }
-    for (const InspectFocus& layer : model.focus) focus.push_back(focus_json(layer));
-    models.push_back({{"name", model.name},
-                      {"layers", std::move(layers)},
-                      {"kernels", std::move(kernels)},
-                      {"head_mixes", std::move(mixes)},
-                      {"focus", std::move(focus)}});
-  }
-  return {{"version", 1}, {"tokens", result.tokens}, {"models", std::move(models)}};
+nlohmann::ordered_json inspect_json(const InspectResult& result) {
+  return {{"version", 1}, {"tokens", result.tokens}, {"models", result_json(result.models)}};
 }
 
 }  // namespace fovea

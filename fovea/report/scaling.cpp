@@ -13,6 +13,7 @@
 
 #include "fovea/report/format.h"
 #include "fovea/report/spread.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
 namespace {
@@ -202,19 +203,15 @@ std::optional<ScalingStudy> study_validation_curves(const CompareResult& result)
   return study;
 }
 
-nlohmann::ordered_json number(double value) {
-  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
-}
-
 nlohmann::ordered_json curve_json(const ScalingCurve& curve, const std::string& x_name) {
   nlohmann::ordered_json seeds = nlohmann::ordered_json::array();
   for (const ScalingLine& seed : curve.seeds) {
     seeds.push_back({{"seed", seed.seed}, {x_name, seed.line.x}, {"bits_per_byte", seed.line.y}});
   }
   return {{"family", repair_utf8(curve.family)},
-          {"exponent", number(curve.fit.exponent)},
-          {"exponent_error", number(curve.fit.exponent_error)},
-          {"intercept", number(curve.fit.intercept)},
+          {"exponent", result_json(curve.fit.exponent)},
+          {"exponent_error", result_json(curve.fit.exponent_error)},
+          {"intercept", result_json(curve.fit.intercept)},
           {"seeds", seeds}};
 }
 
@@ -270,11 +267,11 @@ nlohmann::ordered_json scaling_json(const std::vector<ScalingStudy>& studies) {
     for (const IsoLoss& iso : study.iso_loss) {
       ratios.push_back({{"family", repair_utf8(iso.family)},
                         {x_name, iso.x},
-                        {"ratio", number(iso.ratio.mean)},
+                        {"ratio", result_json(iso.ratio.mean)},
                         {"bound", kBoundNames[static_cast<size_t>(iso.bound)]},
-                        {"min", number(iso.ratio.min)},
-                        {"max", number(iso.ratio.max)},
-                        {"standard_deviation", number(iso.ratio.standard_deviation)},
+                        {"min", result_json(iso.ratio.min)},
+                        {"max", result_json(iso.ratio.max)},
+                        {"standard_deviation", result_json(iso.ratio.standard_deviation)},
                         {"seeds", iso.seeds}});
     }
     list.push_back({{"axis", x_name},

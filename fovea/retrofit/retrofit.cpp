@@ -4,8 +4,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/retrofit/retrofit.h"
 
-#include <nlohmann/json.hpp>
-
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/checkpoint/adapter.h"
@@ -16,6 +14,7 @@
 #include "fovea/report/retrofit_page.h"
 #include "fovea/retrofit/systems_file.h"
 #include "fovea/runtime/machine.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
 namespace {
@@ -214,6 +213,19 @@ void measure(const RetrofitOptions& options, const TrainConfig& train, const fs:
                                           : RetrofitScore{"base", full.perplexity, full.copy};
 }
 
+// The part of TrainResult that a phase tells.
+nlohmann::ordered_json phases_json(const std::vector<TrainResult>& phases) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const TrainResult& phase : phases)
+    list.push_back({{"steps", phase.steps},
+                    {"tokens", phase.tokens},
+                    {"seconds", phase.seconds},
+                    {"tokens_per_second", phase.tokens_per_second},
+                    {"loss", phase.loss},
+                    {"checkpoint", phase.checkpoint.string()}});
+  return list;
+}
+
 }  // namespace
 
 RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallbacks& callbacks) {
@@ -238,35 +250,35 @@ RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallba
   return result;
 }
 
-Json RetrofitResult::to_json() const {
-  const auto score = [](const RetrofitScore& s) {
-    Json json{{"name", s.name}, {"perplexity", s.perplexity}};
-    if (s.copy > 0.0) json["copy_perplexity"] = s.copy;
-    return json;
-  };
-  Json json{{"with", kinds},
-            {"adapter", adapter.string()},
-            {"base_parameters", base_parameters},
-            {"added_parameters", added_parameters},
-            {"phases", Json::array()},
-            {"before", score(before)},
-            {"after", score(after)}};
-  for (const TrainResult& phase : phases) {
-    json["phases"].push_back({{"steps", phase.steps},
-                              {"tokens", phase.tokens},
-                              {"seconds", phase.seconds},
-                              {"tokens_per_second", phase.tokens_per_second},
-                              {"loss", phase.loss},
-                              {"checkpoint", phase.checkpoint.string()}});
-  }
-  if (retention) json["retention"] = retention->to_json();
-  for (const RetrofitSpeed& s : speeds)
-    json["speeds"].push_back({{"name", s.name},
-                              {"context", s.speed.prompt},
-                              {"prompt_tokens_per_second", s.speed.prompt_rate},
-                              {"tokens_per_second", s.speed.rate},
-                              {"path", s.speed.path}});
-  return json;
+template <class V>
+void describe(V& v, RetrofitScore& s) {
+  v("name", s.name);
+  v("perplexity", s.perplexity);
+  v.optional("copy_perplexity", s.copy, s.copy > 0.0);
 }
+
+template <class V>
+void describe(V& v, RetrofitSpeed& s) {
+  v("name", s.name);
+  v("context", s.speed.prompt);
+  v("prompt_tokens_per_second", s.speed.prompt_rate);
+  v("tokens_per_second", s.speed.rate);
+  v("path", s.speed.path);
+}
+
+template <class V>
+void describe(V& v, RetrofitResult& r) {
+  v("with", r.kinds);
+  v.derived("adapter", r.adapter);
+  v("base_parameters", r.base_parameters);
+  v("added_parameters", r.added_parameters);
+  v.derived("phases", phases_json(r.phases));
+  v("before", r.before);
+  v("after", r.after);
+  v.optional("retention", r.retention, r.retention.has_value());
+  v.optional("speeds", r.speeds, !r.speeds.empty());
+}
+
+nlohmann::ordered_json RetrofitResult::to_json() const { return described_json(*this); }
 
 }  // namespace fovea

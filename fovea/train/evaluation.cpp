@@ -9,10 +9,10 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <numbers>
 
 #include "fovea/base/error.h"
+#include "fovea/text/result_json.h"
 
 namespace fovea {
 namespace {
@@ -21,39 +21,6 @@ at::Tensor to_tensor(const std::vector<int32_t>& values, const Batch& batch, at:
   const at::Tensor view = at::from_blob(const_cast<int32_t*>(values.data()),
                                         {batch.rows, batch.length}, at::TensorOptions(at::kInt));
   return view.to(device, at::kLong);
-}
-
-nlohmann::ordered_json sources_json(const std::vector<SourceEvaluation>& sources) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const SourceEvaluation& source : sources) {
-    list.push_back({{"source", source.source},
-                    {"nll", source.nll},
-                    {"targets", source.targets},
-                    {"bytes", source.bytes},
-                    {"loss", source.loss()},
-                    {"perplexity", source.perplexity()},
-                    {"bits_per_byte", source.bits_per_byte()}});
-    if (source.answers > 0) {
-      list.back()["answers"] = source.answers;
-      list.back()["wrong"] = source.wrong;
-    }
-  }
-  return list;
-}
-
-std::vector<SourceEvaluation> sources_from(const nlohmann::ordered_json& list) {
-  std::vector<SourceEvaluation> sources;
-  for (const auto& source : list) {
-    // A sum that was not finite is null in JSON.
-    const auto& nll = source.at("nll");
-    sources.push_back({.source = source.at("source").get<std::string>(),
-                       .nll = nll.is_null() ? std::nan("") : nll.get<double>(),
-                       .targets = source.at("targets").get<int64_t>(),
-                       .bytes = source.at("bytes").get<int64_t>(),
-                       .answers = source.value("answers", int64_t{0}),
-                       .wrong = source.value("wrong", int64_t{0})});
-  }
-  return sources;
 }
 
 /// Adds the documents of a batch that have targets, and those with a wrong one (spec 3.8).
@@ -124,45 +91,48 @@ double EvaluationResult::mean_perplexity() const {
   return sum / static_cast<double>(sources.size());
 }
 
-nlohmann::ordered_json EvaluationResult::to_json() const {
-  const SourceEvaluation all = total();
-  nlohmann::ordered_json json = {{"loss", all.loss()},
-                                 {"perplexity", all.perplexity()},
-                                 {"bits_per_byte", all.bits_per_byte()},
-                                 {"mean_perplexity", mean_perplexity()},
-                                 {"sources", sources_json(sources)}};
-  if (hard) {
-    const EvaluationResult pruned{.sources = hard->sources, .hard = std::nullopt};
-    json["hard"] = {{"loss", pruned.total().loss()},
-                    {"perplexity", pruned.total().perplexity()},
-                    {"pairs_kept", hard->pairs_kept},
-                    {"distant_kept", hard->distant_kept},
-                    {"largest_group", hard->largest_group},
-                    {"tiles_visited", hard->tiles_visited},
-                    {"plans", hard->plans},
-                    {"sources", sources_json(hard->sources)}};
-  }
-  return json;
+template <class V>
+void describe(V& v, SourceEvaluation& s) {
+  v("source", s.source);
+  v("nll", s.nll);
+  v("targets", s.targets);
+  v("bytes", s.bytes);
+  v.derived("loss", s.loss());
+  v.derived("perplexity", s.perplexity());
+  v.derived("bits_per_byte", s.bits_per_byte());
+  v.optional("answers", s.answers, s.answers > 0);
+  v.optional("wrong", s.wrong, s.answers > 0);
 }
+
+template <class V>
+void describe(V& v, HardEvaluation& h) {
+  const SourceEvaluation all = EvaluationResult{.sources = h.sources, .hard = {}}.total();
+  v.derived("loss", all.loss());
+  v.derived("perplexity", all.perplexity());
+  v("pairs_kept", h.pairs_kept);
+  v("distant_kept", h.distant_kept);
+  v("largest_group", h.largest_group);
+  v.optional("tiles_visited", h.tiles_visited);
+  v.optional("plans", h.plans);
+  v("sources", h.sources);
+}
+
+template <class V>
+void describe(V& v, EvaluationResult& r) {
+  const SourceEvaluation all = r.total();
+  v.derived("loss", all.loss());
+  v.derived("perplexity", all.perplexity());
+  v.derived("bits_per_byte", all.bits_per_byte());
+  v.derived("mean_perplexity", r.mean_perplexity());
+  v("sources", r.sources);
+  v.optional("hard", r.hard, r.hard.has_value());
+}
+
+nlohmann::ordered_json EvaluationResult::to_json() const { return described_json(*this); }
 
 EvaluationResult EvaluationResult::from_json(const nlohmann::ordered_json& json) {
   EvaluationResult result;
-  try {
-    result.sources = sources_from(json.at("sources"));
-    if (const auto hard = json.find("hard"); hard != json.end()) {
-      const auto numbers = [&](const char* key) {
-        return hard->at(key).get<std::vector<double>>();
-      };
-      result.hard = {.sources = sources_from(hard->at("sources")),
-                     .pairs_kept = numbers("pairs_kept"),
-                     .distant_kept = numbers("distant_kept"),
-                     .largest_group = numbers("largest_group"),
-                     .tiles_visited = hard->value("tiles_visited", std::vector<double>()),
-                     .plans = hard->value("plans", std::vector<std::string>())};
-    }
-  } catch (const nlohmann::json::exception& error) {
-    fail<CheckpointError>("evaluation", "the stored evaluation is damaged: {}", error.what());
-  }
+  read_result<CheckpointError>(json, "evaluation", result);
   return result;
 }
 

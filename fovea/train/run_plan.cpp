@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <nlohmann/json.hpp>
 
 #include "fovea/attention/visible_keys.h"
 #include "fovea/nn/matmul.h"
 #include "fovea/nn/memory_needs.h"
 #include "fovea/nn/transformer.h"
 #include "fovea/runtime/machine.h"
+#include "fovea/text/result_json.h"
 #include "fovea/train/plan_rules.h"
 #include "fovea/train/stage_schedule.h"
 
@@ -250,44 +250,69 @@ double measure_speed(const RunPlan& plan, const Recipe& recipe) {
   return best;
 }
 
-nlohmann::ordered_json RunPlan::to_json() const {
-  nlohmann::ordered_json json;
-  const ParameterParts& p = parameters;
-  json["parameters"] = {{"total", p.total()},
-                        {"trainable", p.trainable},
-                        {"embedding", p.embedding},
-                        {"attention", p.attention},
-                        {"feed_forward", p.feed_forward},
-                        {"norms", p.norms},
-                        {"head", p.head},
-                        {"added", p.added}};
-  json["operations"] = {{"forward_per_token", forward_per_token},
-                        {"attention_per_token", attention_per_token},
-                        {"visible_keys", visible_keys},
-                        {"receptive_field", receptive_field},
-                        {"training_per_token", training_per_token},
-                        {"training", training_operations()}};
-  json["tokens"] = {{"run", tokens}, {"step", step_tokens}, {"chinchilla", chinchilla_tokens}};
-  json["memory_bytes"] = {{"total", memory.total()},       {"program", memory.program},
-                          {"weights", memory.weights},     {"gradients", memory.gradients},
-                          {"optimizer", memory.optimizer}, {"activations", memory.activations},
-                          {"transient", memory.transient}};
-  for (const DecodePlan& d : decode) {
-    json["decode"].push_back({{"name", d.name},
-                              {"is_model", d.is_model},
-                              {"cache_bytes", d.cache_bytes},
-                              {"operations", d.operations},
-                              {"bytes_read", d.bytes_read},
-                              {"intensity_of_cache", d.intensity_of_cache}});
-  }
-  for (const RuleCheck& r : rules) {
-    json["rules"].push_back({{"rule", r.rule},
-                             {"value", r.value},
-                             {"verdict", enum_name(r.verdict)},
-                             {"advice", r.advice},
-                             {"source", r.source}});
-  }
-  return json;
+template <class V>
+void describe(V& v, ParameterParts& p) {
+  v.derived("total", p.total());
+  v("trainable", p.trainable);
+  v("embedding", p.embedding);
+  v("attention", p.attention);
+  v("feed_forward", p.feed_forward);
+  v("norms", p.norms);
+  v("head", p.head);
+  v("added", p.added);
 }
+
+template <class V>
+void describe(V& v, MemoryPlan& m) {
+  v.derived("total", m.total());
+  v("program", m.program);
+  v("weights", m.weights);
+  v("gradients", m.gradients);
+  v("optimizer", m.optimizer);
+  v("activations", m.activations);
+  v("transient", m.transient);
+}
+
+template <class V>
+void describe(V& v, DecodePlan& d) {
+  v("name", d.name);
+  v("is_model", d.is_model);
+  v("cache_bytes", d.cache_bytes);
+  v("operations", d.operations);
+  v("bytes_read", d.bytes_read);
+  v("intensity_of_cache", d.intensity_of_cache);
+}
+
+template <class V>
+void describe(V& v, RuleCheck& r) {
+  v("rule", r.rule);
+  v("value", r.value);
+  v("verdict", r.verdict);
+  v("advice", r.advice);
+  v("source", r.source);
+}
+
+template <class V>
+void describe(V& v, RunPlan& p) {
+  v("parameters", p.parameters);
+  v.group("operations", [&](auto& of) {
+    of("forward_per_token", p.forward_per_token);
+    of("attention_per_token", p.attention_per_token);
+    of("visible_keys", p.visible_keys);
+    of("receptive_field", p.receptive_field);
+    of("training_per_token", p.training_per_token);
+    of.derived("training", p.training_operations());
+  });
+  v.group("tokens", [&](auto& of) {
+    of("run", p.tokens);
+    of("step", p.step_tokens);
+    of("chinchilla", p.chinchilla_tokens);
+  });
+  v("memory_bytes", p.memory);
+  v.optional("decode", p.decode, !p.decode.empty());
+  v.optional("rules", p.rules, !p.rules.empty());
+}
+
+nlohmann::ordered_json RunPlan::to_json() const { return described_json(*this); }
 
 }  // namespace fovea

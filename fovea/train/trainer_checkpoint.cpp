@@ -8,6 +8,7 @@
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/config/reader.h"
 #include "fovea/runtime/machine.h"
+#include "fovea/text/result_json.h"
 #include "fovea/train/trainer_impl.h"
 
 namespace fovea {
@@ -16,10 +17,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kOptimizer = "optimizer.safetensors";
-
-double number_or_nan(const Json& json) {  // JSON has no NaN: it is written as null
-  return json.is_null() ? std::nan("") : json.get<double>();
-}
 
 /// CheckpointError where a run cannot go on from this state: a value is missing, of another type,
 /// or contradicts the folder.
@@ -41,43 +38,31 @@ void check_state(const FoundCheckpoint& found) {
 
 }  // namespace
 
-Json RunState::to_json() const {
-  return {{"step", step},
-          {"stage", stage},
-          {"tokens", tokens},
-          {"seconds", seconds},
-          {"skipped_steps", skipped_steps},
-          {"skipped_in_a_row", skipped_in_a_row},
-          {"loss", loss},
-          {"peak_memory_bytes", peak_memory_bytes},
-          {"attention_path", attention_path},
-          {"evaluated_step", evaluated_step},
-          {"evaluation", evaluation ? evaluation->to_json() : Json(nullptr)}};
+template <class V>
+void describe(V& v, RunState& s) {
+  v("step", s.step);
+  v("stage", s.stage);
+  v("tokens", s.tokens);
+  v("seconds", s.seconds);
+  v("skipped_steps", s.skipped_steps);
+  v("skipped_in_a_row", s.skipped_in_a_row);
+  v("loss", s.loss);
+  v("peak_memory_bytes", s.peak_memory_bytes);
+  v("attention_path", s.attention_path);
+  v("evaluated_step", s.evaluated_step);
+  v("evaluation", s.evaluation);
 }
 
+Json RunState::to_json() const { return described_json(*this); }
+
 RunState RunState::from_json(const Json& json) {
-  try {
-    RunState state{.step = json.at("step").get<int64_t>(),
-                   .stage = json.at("stage").get<size_t>(),
-                   .tokens = json.at("tokens").get<int64_t>(),
-                   .seconds = json.at("seconds").get<double>(),
-                   .skipped_steps = json.at("skipped_steps").get<int64_t>(),
-                   .skipped_in_a_row = json.at("skipped_in_a_row").get<int64_t>(),
-                   .loss = number_or_nan(json.at("loss")),
-                   .peak_memory_bytes = json.at("peak_memory_bytes").get<int64_t>(),
-                   .attention_path = json.at("attention_path").get<std::string>(),
-                   .evaluated_step = json.at("evaluated_step").get<int64_t>(),
-                   .evaluation = std::nullopt};
-    const Json& evaluation = json.at("evaluation");
-    if (!evaluation.is_null()) state.evaluation = EvaluationResult::from_json(evaluation);
-    const bool counts = state.step >= 0 && state.tokens >= 0 && state.seconds >= 0.0 &&
-                        state.skipped_steps >= 0 && state.skipped_in_a_row >= 0 &&
-                        state.evaluated_step <= state.step;
-    require<CheckpointError>(counts, "state.json", "expected counts of a run; got {}", json.dump());
-    return state;
-  } catch (const Json::exception& error) {
-    fail<CheckpointError>("state.json", "the state of the run is damaged: {}", error.what());
-  }
+  RunState state;
+  read_result<CheckpointError>(json, "state.json", state);
+  const bool counts = state.step >= 0 && state.tokens >= 0 && state.seconds >= 0.0 &&
+                      state.skipped_steps >= 0 && state.skipped_in_a_row >= 0 &&
+                      state.evaluated_step <= state.step;
+  require<CheckpointError>(counts, "state.json", "expected counts of a run; got {}", json.dump());
+  return state;
 }
 
 std::optional<FoundCheckpoint> Trainer::Impl::find_start() const {
