@@ -86,21 +86,21 @@ class Backward {
 
   Unit make_unit(int64_t n, float* at) const {
     Unit unit{.b = n / s_.kv_heads, .g = n % s_.kv_heads};
-    const auto take = [&at](int64_t floats) { return std::exchange(at, at + floats); };
-    unit.k_natural = take(keys_ * key_.pitch);
-    unit.v_natural = take(keys_ * value_.pitch);
-    unit.k_rows = take(rows_floats(keys_, key_));
-    unit.dgate_keys = take(keys_ * gate_.pitch);
+    const auto allocate = [&at](int64_t floats) { return std::exchange(at, at + floats); };
+    unit.k_natural = allocate(keys_ * key_.pitch);
+    unit.v_natural = allocate(keys_ * value_.pitch);
+    unit.k_rows = allocate(rows_floats(keys_, key_));
+    unit.dgate_keys = allocate(keys_ * gate_.pitch);
     unit.dbias.assign(static_cast<size_t>(parts_ * query_heads_ * bias_), 0.0);
     for (int64_t h = 0; h < query_heads_; ++h) {
       BackwardHead head;
-      head.q_columns = take(queries_ * key_.pitch);
-      head.dout_columns = take(queries_ * value_.pitch);
-      head.q_rows = take(rows_floats(queries_, key_));
-      head.dout_rows = take(rows_floats(queries_, value_));
-      unit.dq.push_back(take(parts_ * queries_ * key_.columns));
-      unit.dgate.push_back(take(parts_ * queries_ * gate_.pitch));
-      unit.numbers.push_back({take(queries_), take(queries_), take(queries_)});
+      head.q_columns = allocate(queries_ * key_.pitch);
+      head.dout_columns = allocate(queries_ * value_.pitch);
+      head.q_rows = allocate(rows_floats(queries_, key_));
+      head.dout_rows = allocate(rows_floats(queries_, value_));
+      unit.dq.push_back(allocate(parts_ * queries_ * key_.columns));
+      unit.dgate.push_back(allocate(parts_ * queries_ * gate_.pitch));
+      unit.numbers.push_back({allocate(queries_), allocate(queries_), allocate(queries_)});
       head.lse2 = unit.numbers.back().lse2;
       head.delta = unit.numbers.back().delta;
       head.scale = unit.numbers.back().scale;

@@ -230,11 +230,11 @@ class Backward {
     scratch.queries = unit.queries;
     const bool packs = !unit.cut->packs_first;
     if (packs) {
-      Cutter cutter(scratch.packed);
-      keys =
-          operands_.take_keys(cutter, partition.key_end - partition.key_begin, partition.key_begin);
+      Arena arena(scratch.packed);
+      keys = operands_.allocate_keys(arena, partition.key_end - partition.key_begin,
+                                     partition.key_begin);
       for (PackedQueries& queries : scratch.queries)
-        queries = operands_.take_queries(cutter, partition.rows(), partition.row_begin);
+        queries = operands_.allocate_queries(arena, partition.rows(), partition.row_begin);
       for (const SlotList& list : plan.far.lists) {
         if (list.component == partition.component) pack_list(unit, partition, list, keys, scratch);
       }
@@ -289,8 +289,8 @@ class Backward {
   void run_near(const Unit& unit, int64_t index, Scratch& scratch) const {
     const KeyPartition& partition = unit.cut->partitions[index];
     const IntRows& slots = unit.cut->key_slots;
-    Cutter cutter(scratch.packed);
-    NearWindow window = memory_.take_window(cutter, *unit.plan);
+    Arena arena(scratch.packed);
+    NearWindow window = memory_.allocate_window(arena, *unit.plan);
     window.packed = window.written = partition.row_begin;
     scratch.heads.clear();
     for (int64_t h = 0; h < query_heads_; ++h)

@@ -81,34 +81,35 @@ class GradientMemory {
 
   /// Cuts the memory of a unit, or (without memory) counts its floats.
   int64_t lay_out(GradientUnit& unit, float* memory) const {
-    Cutter cutter(memory);
-    unit.keys = operands_.take_keys(cutter, first_keys(unit), 0);
+    Arena arena(memory);
+    unit.keys = operands_.allocate_keys(arena, first_keys(unit), 0);
     const bool far = unit.plan->has_far();
     for (int64_t h = 0; h < operands_.query_heads; ++h) {
-      unit.queries.push_back(operands_.take_queries(cutter, first_queries(unit), 0));
+      unit.queries.push_back(operands_.allocate_queries(arena, first_queries(unit), 0));
       for (int order = 0; order < (far ? 2 : 1); ++order) {
         const int64_t rows =
             order == 0 ? round_up(s_.queries, kVisitTile) : query_slots(*unit.plan);
-        unit.rows[order].push_back({cutter.take(rows), cutter.take(rows), cutter.take(rows)});
+        unit.rows[order].push_back(
+            {arena.allocate(rows), arena.allocate(rows), arena.allocate(rows)});
       }
     }
     if (far) {
-      unit.dk = cutter.take(key_slots(*unit.plan) * operands_.key.columns);
-      unit.dv = cutter.take(key_slots(*unit.plan) * operands_.value.columns);
+      unit.dk = arena.allocate(key_slots(*unit.plan) * operands_.key.columns);
+      unit.dv = arena.allocate(key_slots(*unit.plan) * operands_.value.columns);
     }
     for (const KeyPartition& partition : unit.cut->partitions) {
       unit.partition_sums.emplace_back();
       for (int64_t h = 0; h < operands_.query_heads; ++h)
         unit.partition_sums.back().push_back(
-            cutter.take(kept_rows(unit, partition) * operands_.key.columns));
+            arena.allocate(kept_rows(unit, partition) * operands_.key.columns));
     }
-    return cutter.used();
+    return arena.used();
   }
 
   /// Floats of a thread, for one partition of the unit at a time.
   int64_t thread_floats(const GradientUnit& unit) const {
-    Cutter near(nullptr);
-    if (unit.plan->has_far() && unit.plan->has_near()) take_window(near, *unit.plan);
+    Arena near(nullptr);
+    if (unit.plan->has_far() && unit.plan->has_near()) allocate_window(near, *unit.plan);
     int64_t floats = near.used();
     if (unit.cut->packs_first) return floats;
     for (const KeyPartition& partition : unit.cut->partitions)
@@ -116,12 +117,12 @@ class GradientMemory {
     return floats;
   }
 
-  NearWindow take_window(Cutter& cutter, const GroupedPlan& plan) const {
+  NearWindow allocate_window(Arena& arena, const GroupedPlan& plan) const {
     const int64_t rows = ring_rows(plan);
-    NearWindow window{.keys = operands_.take_keys(cutter, kKeyBlock, 0), .wrap = rows - 1};
+    NearWindow window{.keys = operands_.allocate_keys(arena, kKeyBlock, 0), .wrap = rows - 1};
     for (int64_t h = 0; h < operands_.query_heads; ++h) {
-      window.queries.push_back(operands_.take_queries(cutter, rows, 0));
-      window.dq.push_back(cutter.take(rows * operands_.key.columns));
+      window.queries.push_back(operands_.allocate_queries(arena, rows, 0));
+      window.dq.push_back(arena.allocate(rows * operands_.key.columns));
     }
     return window;
   }

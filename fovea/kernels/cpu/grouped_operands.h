@@ -8,25 +8,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "fovea/kernels/cpu/arena.h"
 #include "fovea/kernels/cpu/grouped_driver.h"
 
 namespace fovea::kernels {
-
-/// Cuts memory into pieces of whole cache lines; without memory it only counts.
-class Cutter {
- public:
-  explicit Cutter(float* memory) : memory_(memory) {}
-  float* take(int64_t floats) {
-    float* const piece = memory_ != nullptr ? memory_ + used_ : nullptr;
-    used_ += round_up(floats, 16);
-    return piece;
-  }
-  int64_t used() const { return used_; }
-
- private:
-  float* memory_;
-  int64_t used_ = 0;
-};
 
 /// Keys and values: where row 0 is, or would be.
 struct PackedKeys {
@@ -70,19 +55,19 @@ class GradientOperands {
   int64_t scratch_floats() const { return table.panel * std::max(key.pitch, value.pitch); }
 
   /// Room for rows from `first` on.
-  PackedKeys take_keys(Cutter& cutter, int64_t rows, int64_t first) const {
+  PackedKeys allocate_keys(Arena& arena, int64_t rows, int64_t first) const {
     PackedKeys keys;
-    keys.k_natural = cutter.take(rows * key.pitch) - first * key.pitch;
-    keys.k_rows = cutter.take(rows_floats(rows, key)) - rows_floats(first, key);
-    keys.v_natural = cutter.take(rows * value.pitch) - first * value.pitch;
+    keys.k_natural = arena.allocate(rows * key.pitch) - first * key.pitch;
+    keys.k_rows = arena.allocate(rows_floats(rows, key)) - rows_floats(first, key);
+    keys.v_natural = arena.allocate(rows * value.pitch) - first * value.pitch;
     return keys;
   }
-  PackedQueries take_queries(Cutter& cutter, int64_t rows, int64_t first) const {
+  PackedQueries allocate_queries(Arena& arena, int64_t rows, int64_t first) const {
     PackedQueries queries;
-    queries.q_columns = cutter.take(rows * key.pitch) - first * key.pitch;
-    queries.q_rows = cutter.take(rows_floats(rows, key)) - rows_floats(first, key);
-    queries.dout_columns = cutter.take(rows * value.pitch) - first * value.pitch;
-    queries.dout_rows = cutter.take(rows_floats(rows, value)) - rows_floats(first, value);
+    queries.q_columns = arena.allocate(rows * key.pitch) - first * key.pitch;
+    queries.q_rows = arena.allocate(rows_floats(rows, key)) - rows_floats(first, key);
+    queries.dout_columns = arena.allocate(rows * value.pitch) - first * value.pitch;
+    queries.dout_rows = arena.allocate(rows_floats(rows, value)) - rows_floats(first, value);
     return queries;
   }
 

@@ -10,6 +10,7 @@
 #include <array>
 
 #include "fovea/base/error.h"
+#include "fovea/kernels/cpu/arena.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/mixing_decode_table.h"
 #include "fovea/kernels/cpu/mixing_driver.h"
@@ -151,31 +152,27 @@ class DecodedSequence {
 
   // Floats that all threads share; their places where there is memory.
   int64_t place(float* memory) {
-    int64_t used = 0;
-    const auto take = [&](int64_t floats) {
-      float* const at = memory != nullptr ? memory + used : nullptr;
-      used += round_up(floats, kLine);
-      return at;
-    };
+    Arena arena(memory);
     const int64_t rows = t_.heads * t_.weight_rows, results = t_.heads * t_.results;
-    t_.queries = take(t_.heads * t_.logit_rows * t_.key_width.pitch);
-    t_.logits = take(t_.heads * t_.logit_rows * t_.pitch);
-    t_.weights = take(rows * t_.pitch);
-    t_.tops = take(rows * t_.step_pitch);
-    t_.totals = take(rows * t_.step_pitch);
+    t_.queries = arena.allocate(t_.heads * t_.logit_rows * t_.key_width.pitch);
+    t_.logits = arena.allocate(t_.heads * t_.logit_rows * t_.pitch);
+    t_.weights = arena.allocate(rows * t_.pitch);
+    t_.tops = arena.allocate(rows * t_.step_pitch);
+    t_.totals = arena.allocate(rows * t_.step_pitch);
     if (p_.mixing.renormalise && p_.mixing.kernel_after.active())
-      t_.sums = take(results * t_.steps);
-    t_.parts = take((t_.steps + kValueSteps - 1) / kValueSteps * results * t_.value_width.columns);
+      t_.sums = arena.allocate(results * t_.steps);
+    t_.parts = arena.allocate((t_.steps + kValueSteps - 1) / kValueSteps * results *
+                              t_.value_width.columns);
     const std::vector<float> turned = outputs_first(p_.mixing.mix_after, t_.heads);
-    float* const mix = take(std::ssize(turned));
-    if (memory == nullptr) return used;
+    float* const mix = arena.allocate(std::ssize(turned));
+    if (memory == nullptr) return arena.used();
     std::fill_n(t_.tops, rows * t_.step_pitch, -std::numeric_limits<float>::infinity());
     std::fill_n(t_.totals, rows * t_.step_pitch, 0.0f);
     if (!turned.empty()) {
       std::ranges::copy(turned, mix);
       t_.mix_after = mix;
     }
-    return used;
+    return arena.used();
   }
 
   const MixingDecode<T>& p_;

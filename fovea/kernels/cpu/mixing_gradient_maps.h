@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "fovea/kernels/cpu/arena.h"
 #include "fovea/kernels/cpu/mixing_gradient_task.h"
 #include "fovea/kernels/cpu/mixing_heads.h"
 
@@ -65,15 +66,7 @@ struct GradientMaps {
 template <class T>
 GradientMaps gradient_maps(const MixingGradientTask<T>& t, float* memory) {
   GradientMaps m;
-  float* at = memory;
-  const auto take = [&](int64_t floats) {
-    float* const begin = at;
-    // Whole cache lines. From null only sizes are wanted.
-    const int64_t whole = (floats + 15) / 16 * 16;
-    m.floats += whole;
-    if (at != nullptr) at += whole;
-    return begin;
-  };
+  Arena arena(memory);
   const int64_t frame = t.frame(), steps = t.most_steps;
   const auto map = [&](bool window, int64_t slots) {
     StepMap x;
@@ -83,7 +76,7 @@ GradientMaps gradient_maps(const MixingGradientTask<T>& t, float* memory) {
     x.head = (frame + kRowsBehind) * x.row + 16;
     x.slot = t.heads * x.head + 16;
     x.slots = slots;
-    x.data = take(x.floats());
+    x.data = arena.allocate(x.floats());
     return x;
   };
   const bool before = t.rows_before > 0, after = t.rows_after > 0;
@@ -98,34 +91,35 @@ GradientMaps gradient_maps(const MixingGradientTask<T>& t, float* memory) {
   m.dconvolved = map(before, before ? 3 : 1);
   m.dlogits = before ? map(false, 1) : m.dconvolved;
 
-  m.q = take(t.heads * t.padded_frame() * t.key_width.pitch);
-  m.dout = take(t.heads * kGradientRows * t.value_width.pitch);
-  m.lse2 = take(t.heads * frame);
-  m.factor = take(t.padded_frame());
-  m.bad_q = reinterpret_cast<int32_t*>(take(t.heads * t.padded_frame()));
-  m.bad_dout = reinterpret_cast<int32_t*>(take(t.heads * t.padded_frame()));
-  m.delta = take(t.heads * frame * kLanes);
-  m.row_sum = take(t.renormalise ? t.heads * frame * kLanes : 0);
-  m.row_dot = take(t.renormalise ? t.heads * frame * kLanes : 0);
-  m.seen = reinterpret_cast<uint64_t*>(take((steps + 2) * frame * 2));
-  m.live_begin = reinterpret_cast<int32_t*>(take(steps));
-  m.live_end = reinterpret_cast<int32_t*>(take(steps));
+  m.q = arena.allocate(t.heads * t.padded_frame() * t.key_width.pitch);
+  m.dout = arena.allocate(t.heads * kGradientRows * t.value_width.pitch);
+  m.lse2 = arena.allocate(t.heads * frame);
+  m.factor = arena.allocate(t.padded_frame());
+  m.bad_q = reinterpret_cast<int32_t*>(arena.allocate(t.heads * t.padded_frame()));
+  m.bad_dout = reinterpret_cast<int32_t*>(arena.allocate(t.heads * t.padded_frame()));
+  m.delta = arena.allocate(t.heads * frame * kLanes);
+  m.row_sum = arena.allocate(t.renormalise ? t.heads * frame * kLanes : 0);
+  m.row_dot = arena.allocate(t.renormalise ? t.heads * frame * kLanes : 0);
+  m.seen = reinterpret_cast<uint64_t*>(arena.allocate((steps + 2) * frame * 2));
+  m.live_begin = reinterpret_cast<int32_t*>(arena.allocate(steps));
+  m.live_end = reinterpret_cast<int32_t*>(arena.allocate(steps));
   const int64_t taps_before = t.rows_before * t.keys_before,
                 taps_after = t.rows_after * t.keys_after;
-  m.back_before = take(t.heads * taps_before);
-  m.back_after = take(t.heads * taps_after);
-  m.windows = take(kMostKernelRows * kWindowPitch);
+  m.back_before = arena.allocate(t.heads * taps_before);
+  m.back_after = arena.allocate(t.heads * taps_after);
+  m.windows = arena.allocate(kMostKernelRows * kWindowPitch);
   m.rows_head = kRowsTogether * kStepKeys + 16;
-  m.rows = take(t.heads * m.rows_head);
-  const int64_t begin = m.floats;
+  m.rows = arena.allocate(t.heads * m.rows_head);
+  const int64_t begin = arena.used();
   const auto groups = [&](int64_t width) {
     return width > 0 ? t.heads / width * padded_heads(width) * padded_heads(width) : 0;
   };
-  m.kernel_before = take(t.heads * taps_before * kLanes);
-  m.kernel_after = take(t.heads * taps_after * kLanes);
-  m.mix_before = take(groups(t.width_before) * kLanes);
-  m.mix_after = take(groups(t.width_after) * kLanes);
-  m.sum_floats = m.floats - begin;
+  m.kernel_before = arena.allocate(t.heads * taps_before * kLanes);
+  m.kernel_after = arena.allocate(t.heads * taps_after * kLanes);
+  m.mix_before = arena.allocate(groups(t.width_before) * kLanes);
+  m.mix_after = arena.allocate(groups(t.width_after) * kLanes);
+  m.sum_floats = arena.used() - begin;
+  m.floats = arena.used();
   return m;
 }
 

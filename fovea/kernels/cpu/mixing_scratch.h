@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "fovea/kernels/cpu/arena.h"
 #include "fovea/kernels/cpu/mixing_heads.h"
 
 namespace fovea::kernels {
@@ -40,22 +41,6 @@ struct Carry {
   }
 };
 
-/// Hands out memory in cache lines; without memory it only counts.
-class Lines {
- public:
-  explicit Lines(float* memory) : memory_(memory) {}
-  float* take(int64_t floats) {
-    float* const here = memory_ != nullptr ? memory_ + used_ : nullptr;
-    used_ += (floats + 15) / 16 * 16;
-    return here;
-  }
-  int64_t used() const { return used_; }
-
- private:
-  float* memory_;
-  int64_t used_ = 0;
-};
-
 struct StripScratch {
   uint64_t *seen, *seen_weights, *seen_results;  ///< words; of softmax and results: one step's
   Word* q;                                       ///< [heads][halo + rows][pitch]
@@ -76,41 +61,41 @@ struct StripScratch {
 
   template <class T>
   StripScratch(const MixingStrips<T>& t, bool pairs, float* memory) {
-    Lines lines(memory);
+    Arena arena(memory);
     const int64_t rows_in = kHaloRows + kStripRows, all = t.heads * kStripRows;
-    seen = reinterpret_cast<uint64_t*>(lines.take(2 * t.steps.most * kStripRows));
-    seen_weights = reinterpret_cast<uint64_t*>(lines.take(2 * kStripRows));
-    seen_results = reinterpret_cast<uint64_t*>(lines.take(2 * kStripRows));
-    q = lines.take(t.heads * rows_in * t.key_width.pitch);
-    scale = lines.take(rows_in);
-    window = lines.take(rows_in * kWindowPitch);
-    numbers = pairs ? lines.take(rows_in * kWindowPitch) : window;
-    taps_before = lines.take(pairs ? t.heads * t.rows_before * ((t.keys_before + 1) / 2) : 0);
-    taps_after = lines.take(pairs ? t.heads * t.rows_after * ((t.keys_after + 1) / 2) : 0);
-    paired = lines.take(pairs ? t.heads * kMixPitch / 2 : 0);
-    history_before = lines.take(t.rows_before > 0 ? t.heads * rows_in * kHistory : 0);
-    history_after = lines.take(t.rows_after > 0 ? t.heads * rows_in * kHistory : 0);
-    before = carry(t, t.rows_before, lines);
-    after = carry(t, t.rows_after, lines);
-    rows = lines.take(t.heads * kStripPitch);
-    mixed = lines.take(t.heads * kMixPitch);
-    weights = lines.take(t.steps.most * t.heads * kStripPitch);
-    sums = lines.take(all * kLanes);
-    references = lines.take(all);
-    factors = lines.take(all);
-    row_sums = lines.take(t.renormalise ? all * kLanes : 0);
-    mix_after = lines.take(t.mix_after != nullptr ? all * t.width_after : 0);
-    out = lines.take(all * t.value_width.columns);
-    floats = lines.used();
+    seen = reinterpret_cast<uint64_t*>(arena.allocate(2 * t.steps.most * kStripRows));
+    seen_weights = reinterpret_cast<uint64_t*>(arena.allocate(2 * kStripRows));
+    seen_results = reinterpret_cast<uint64_t*>(arena.allocate(2 * kStripRows));
+    q = arena.allocate(t.heads * rows_in * t.key_width.pitch);
+    scale = arena.allocate(rows_in);
+    window = arena.allocate(rows_in * kWindowPitch);
+    numbers = pairs ? arena.allocate(rows_in * kWindowPitch) : window;
+    taps_before = arena.allocate(pairs ? t.heads * t.rows_before * ((t.keys_before + 1) / 2) : 0);
+    taps_after = arena.allocate(pairs ? t.heads * t.rows_after * ((t.keys_after + 1) / 2) : 0);
+    paired = arena.allocate(pairs ? t.heads * kMixPitch / 2 : 0);
+    history_before = arena.allocate(t.rows_before > 0 ? t.heads * rows_in * kHistory : 0);
+    history_after = arena.allocate(t.rows_after > 0 ? t.heads * rows_in * kHistory : 0);
+    before = carry(t, t.rows_before, arena);
+    after = carry(t, t.rows_after, arena);
+    rows = arena.allocate(t.heads * kStripPitch);
+    mixed = arena.allocate(t.heads * kMixPitch);
+    weights = arena.allocate(t.steps.most * t.heads * kStripPitch);
+    sums = arena.allocate(all * kLanes);
+    references = arena.allocate(all);
+    factors = arena.allocate(all);
+    row_sums = arena.allocate(t.renormalise ? all * kLanes : 0);
+    mix_after = arena.allocate(t.mix_after != nullptr ? all * t.width_after : 0);
+    out = arena.allocate(all * t.value_width.columns);
+    floats = arena.used();
   }
 
  private:
   template <class T>
-  static Carry carry(const MixingStrips<T>& t, int64_t kernel_rows, Lines& lines) {
+  static Carry carry(const MixingStrips<T>& t, int64_t kernel_rows, Arena& arena) {
     if (kernel_rows < 2) return {};
     const int64_t head = (kernel_rows - 1) * kStepKeys, blocks = t.steps.blocks;
-    return {.rows = lines.take(2 * blocks * t.heads * head),
-            .strip = reinterpret_cast<int32_t*>(lines.take(2 * blocks)),
+    return {.rows = arena.allocate(2 * blocks * t.heads * head),
+            .strip = reinterpret_cast<int32_t*>(arena.allocate(2 * blocks)),
             .blocks = blocks,
             .head = head,
             .heads = t.heads};

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "fovea/kernels/common/vector_math.h"
+#include "fovea/kernels/cpu/arena.h"
 #include "fovea/kernels/cpu/performer.h"
 #include "fovea/kernels/cpu/performer_product.h"
 
@@ -40,22 +41,8 @@ void set_tokens(ChunkShape& s, int64_t n) {
   s.columns = padded_lanes(n);
 }
 
-// One thread's memory, cut from the front.
-class Cutter {
- public:
-  explicit Cutter(float* memory) : memory_(memory) {}
-  float* cut(int64_t floats) {
-    float* const part = memory_ == nullptr ? nullptr : memory_ + used_;
-    used_ += padded_lanes(floats);
-    return part;
-  }
-  float* tokens() { return cut(kChunkRow); }
-  int64_t used() const { return used_; }
-
- private:
-  float* memory_;
-  int64_t used_ = 0;
-};
+// One number for each token of a chunk.
+float* allocate_tokens(Arena& arena) { return arena.allocate(kChunkRow); }
 
 // S [m, e_row] with z and R in its padding (performer_state_width()).
 struct State {
@@ -83,12 +70,12 @@ struct FeatureRows {
   float* top = nullptr;       // largest w . x'
   float* factor = nullptr;    // x' = factor x, of each token
 
-  FeatureRows(Cutter& cutter, const ChunkShape& s)
-      : x(cutter.cut(s.d * kChunkRow)),
-        features(cutter.cut(s.m * kChunkRow)),
-        exponent(cutter.tokens()),
-        top(cutter.tokens()),
-        factor(cutter.tokens()) {}
+  FeatureRows(Arena& arena, const ChunkShape& s)
+      : x(arena.allocate(s.d * kChunkRow)),
+        features(arena.allocate(s.m * kChunkRow)),
+        exponent(allocate_tokens(arena)),
+        top(allocate_tokens(arena)),
+        factor(allocate_tokens(arena)) {}
 };
 
 // x^T [width, C] of rows, times a factor of each token; columns behind the last token are 0.
@@ -164,11 +151,11 @@ struct Scales {
   float* pairs = nullptr;    // e^(exponent of key j - largest_i), 0 before the key: [C, C]
   float kept = 0.0f;         // e^(R before - R after)
 
-  Scales(Cutter& cutter)
-      : largest(cutter.tokens()),
-        carried(cutter.tokens()),
-        last(cutter.tokens()),
-        pairs(cutter.cut(kPerformerChunk * kChunkRow)) {}
+  Scales(Arena& arena)
+      : largest(allocate_tokens(arena)),
+        carried(allocate_tokens(arena)),
+        last(allocate_tokens(arena)),
+        pairs(arena.allocate(kPerformerChunk * kChunkRow)) {}
 
   void set(const ChunkShape& s, const FeatureRows& keys, float before) {
     float now = before;
@@ -195,16 +182,16 @@ struct ForwardScratch {
   Scales scales;
   float *values, *scaled, *pairs, *sums, *total, *state;
 
-  ForwardScratch(Cutter& cutter, const ChunkShape& s)
-      : keys(cutter, s),
-        queries(cutter, s),
-        scales(cutter),
-        values(cutter.cut(kPerformerChunk * s.e_row)),
-        scaled(cutter.cut(kPerformerChunk * s.e_row)),
-        pairs(cutter.cut(kPerformerChunk * kChunkRow)),
-        sums(cutter.cut(kPerformerChunk * s.e_row)),
-        total(cutter.tokens()),
-        state(cutter.cut(s.m * s.e_row)) {}
+  ForwardScratch(Arena& arena, const ChunkShape& s)
+      : keys(arena, s),
+        queries(arena, s),
+        scales(arena),
+        values(arena.allocate(kPerformerChunk * s.e_row)),
+        scaled(arena.allocate(kPerformerChunk * s.e_row)),
+        pairs(arena.allocate(kPerformerChunk * kChunkRow)),
+        sums(arena.allocate(kPerformerChunk * s.e_row)),
+        total(allocate_tokens(arena)),
+        state(arena.allocate(s.m * s.e_row)) {}
 };
 
 // Weights of pairs [j, i] before their rows are divided by the totals, 0 before the key; adds them
@@ -297,8 +284,8 @@ void advance(const ChunkShape& s, const ForwardScratch& x, const State& state) {
 
 void forward(const PerformerForward& p, const PerformerUnit& u) {
   ChunkShape s = shape_of(p.in);
-  Cutter cutter(u.scratch);
-  const ForwardScratch fixed(cutter, s);
+  Arena arena(u.scratch);
+  const ForwardScratch fixed(arena, s);
   ForwardScratch x = fixed;
   const int64_t size = s.m * s.e_row, repeats = p.in.heads / p.in.kv_heads;
   const State state =
@@ -335,22 +322,22 @@ struct BackwardScratch {
   float* row_sums;
   float *dstate, *collected;  // of the state after the chunk, and before it
 
-  BackwardScratch(Cutter& cutter, const ChunkShape& s)
-      : directions(cutter.cut(s.m * s.d_row)),
-        dout(cutter.cut(kPerformerChunk * s.e_row)),
-        dout_t(cutter.cut(s.e * kChunkRow)),
-        dtotal(cutter.tokens()),
-        dpairs(cutter.cut(kPerformerChunk * kChunkRow)),
-        dpairs_t(cutter.cut(kPerformerChunk * kChunkRow)),
-        dqueries(cutter.cut(s.m * kChunkRow)),
-        dkeys(cutter.cut(s.m * kChunkRow)),
-        dvalues(cutter.cut(kPerformerChunk * s.e_row)),
-        part(cutter.cut(kPerformerChunk * s.e_row)),
-        values_t(cutter.cut(s.e * kChunkRow)),
-        dx(cutter.cut(kPerformerChunk * s.d_row)),
-        row_sums(cutter.tokens()),
-        dstate(cutter.cut(s.m * s.e_row)),
-        collected(cutter.cut(s.m * s.e_row)) {}
+  BackwardScratch(Arena& arena, const ChunkShape& s)
+      : directions(arena.allocate(s.m * s.d_row)),
+        dout(arena.allocate(kPerformerChunk * s.e_row)),
+        dout_t(arena.allocate(s.e * kChunkRow)),
+        dtotal(allocate_tokens(arena)),
+        dpairs(arena.allocate(kPerformerChunk * kChunkRow)),
+        dpairs_t(arena.allocate(kPerformerChunk * kChunkRow)),
+        dqueries(arena.allocate(s.m * kChunkRow)),
+        dkeys(arena.allocate(s.m * kChunkRow)),
+        dvalues(arena.allocate(kPerformerChunk * s.e_row)),
+        part(arena.allocate(kPerformerChunk * s.e_row)),
+        values_t(arena.allocate(s.e * kChunkRow)),
+        dx(arena.allocate(kPerformerChunk * s.d_row)),
+        row_sums(allocate_tokens(arena)),
+        dstate(arena.allocate(s.m * s.e_row)),
+        collected(arena.allocate(s.m * s.e_row)) {}
 };
 
 // Gradients of x [n, d] from those of the features, which become those of the exponents:
@@ -548,9 +535,9 @@ void chunk_backward(const PerformerBackward& p, const PerformerUnit& u, int64_t 
 
 void backward(const PerformerBackward& p, const PerformerUnit& u) {
   ChunkShape s = shape_of(p.in);
-  Cutter cutter(u.scratch);
-  ForwardScratch x(cutter, s);
-  const BackwardScratch y(cutter, s);
+  Arena arena(u.scratch);
+  ForwardScratch x(arena, s);
+  const BackwardScratch y(arena, s);
   load_rows(p.in.directions, s.d, s.m, s.d, s.d_columns, y.directions, s.d_row);
   for (int64_t n = u.count - 1; n >= 0; --n) {
     set_tokens(s, u.chunks[n].end - u.chunks[n].begin);
@@ -560,10 +547,10 @@ void backward(const PerformerBackward& p, const PerformerUnit& u) {
 
 int64_t scratch_floats(const PerformerInputs& in) {
   const ChunkShape s = shape_of(in);
-  Cutter cutter(nullptr);
-  const ForwardScratch x(cutter, s);
-  const BackwardScratch y(cutter, s);
-  return cutter.used();
+  Arena arena(nullptr);
+  const ForwardScratch x(arena, s);
+  const BackwardScratch y(arena, s);
+  return arena.used();
 }
 
 constexpr PerformerTable kPerformerTable{forward, backward, scratch_floats};
