@@ -29,7 +29,7 @@ FOVEA_INLINE float activated(float x) {
   } else if constexpr (a == Activation::gelu_tanh) {  // (1 + tanh u) / 2 = sigmoid(2 u)
     return x * sigmoid(1.59576912f * (x + 0.044715f * x * x * x));
   } else if constexpr (a == Activation::silu) {
-    return x * sigmoid(x);
+    return x / (1.0f + fast_exp(-x));
   } else if constexpr (a == Activation::elu) {
     return x > 0.0f ? x : fast_exp(x) - 1.0f;
   } else {

@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "fovea/kernels/common/activation.h"
 #include "fovea/kernels/common/vector_math.h"
 #include "fovea/kernels/cpu/elementwise.h"
 
@@ -80,7 +81,7 @@ void swiglu_forward(const SwigluForward<T>& p, int64_t begin, int64_t end) {
 #pragma omp simd
     for (int64_t i = 0; i < p.f; ++i) {
       const float g = to_float(gate[i]);
-      from_float(g / (1.0f + fast_exp(-g)) * to_float(up[i]), y[i]);
+      from_float(activated<Activation::silu>(g) * to_float(up[i]), y[i]);
     }
   }
 }
@@ -96,7 +97,7 @@ void swiglu_backward(const SwigluBackward<T>& p, int64_t begin, int64_t end) {
 #pragma omp simd
     for (int64_t i = 0; i < p.f; ++i) {
       const float g = to_float(gate[i]), d = to_float(dy[i]);
-      const float s = 1.0f / (1.0f + fast_exp(-g));
+      const float s = sigmoid(g);
       from_float(d * to_float(up[i]) * s * (1.0f + g * (1.0f - s)), dgate[i]);
       from_float(d * g * s, dup[i]);
     }
