@@ -10,7 +10,6 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <numeric>
 #include <tuple>
@@ -21,6 +20,7 @@
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/performer.h"
 #include "tests/support/attention_inputs.h"
+#include "tests/support/every_isa.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
@@ -230,16 +230,9 @@ TEST(PerformerKernels, GiveTheSameBitsForAnyBatchAndNumberOfThreads) {
                   .out_bhte.equal(one[0].narrow(0, 2, 1)));
 }
 
-// The program starts itself with each instruction set that this machine has.
 TEST(PerformerForcedIsa, EveryInstructionSetPassesTheKernelTests) {
   EXPECT_EQ(kernels::performer_isa(), enum_name(std::min(chosen_isa(), Isa::avx512)));
-  for (const Isa isa : {Isa::scalar, Isa::avx2}) {
-    if (isa >= chosen_isa()) continue;  // runs here, or above the one in force
-    const std::string command = "FOVEA_ISA=" + std::string(enum_name(isa)) + " '" +
-                                std::filesystem::read_symlink("/proc/self/exe").string() +
-                                "' --gtest_brief=1 --gtest_filter='PerformerKernels.*' > /dev/null";
-    EXPECT_EQ(std::system(command.c_str()), 0) << command;
-  }
+  testing::expect_tests_pass_on_every_isa("PerformerKernels.*");
 }
 
 // Features of query and key that do not meet in float32: the sum of the row is 0.

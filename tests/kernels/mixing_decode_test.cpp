@@ -9,15 +9,13 @@
 #include <omp.h>
 
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <functional>
-#include <iostream>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "fovea/kernels/cpu/isa.h"
+#include "tests/support/every_isa.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/mixing_problem.h"
 #include "tests/support/pointwise_problem.h"  // numbers_error
@@ -226,18 +224,7 @@ TEST(MixingDecodeKernels, RefuseWhatTheyLackByName) {
 }
 
 TEST(ForcedIsaOfMixingDecode, EveryInstructionSetOfThisMachinePassesTheKernelTests) {
-  for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
-    const std::string_view name = enum_names(isa)[static_cast<size_t>(isa)];
-    if (isa > chosen_isa()) {
-      std::cout << "not run: " << name << ", which this machine lacks\n";
-      continue;
-    }
-    const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
-    const std::string command =
-        "FOVEA_ISA=" + std::string(name) + " '" + program +
-        "' --gtest_brief=1 --gtest_filter='MixingDecodeKernels.*' > /dev/null";
-    EXPECT_EQ(std::system(command.c_str()), 0) << name;
-  }
+  testing::expect_tests_pass_on_every_isa("MixingDecodeKernels.*");
 }
 
 }  // namespace

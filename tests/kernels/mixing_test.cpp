@@ -10,15 +10,13 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
-#include <future>
-#include <iostream>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "fovea/kernels/cpu/isa.h"
+#include "tests/support/every_isa.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/mixing_problem.h"
 #include "tests/support/pointwise_problem.h"  // numbers_error
@@ -325,21 +323,7 @@ TEST(MixingKernels, AreThoseOfTheInstructionSetInForce) {
 }
 
 TEST(ForcedIsaOfMixing, EveryInstructionSetOfThisMachinePassesTheKernelTests) {
-  std::vector<std::pair<std::string, std::future<int>>> runs;
-  for (const Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx}) {
-    const std::string_view name = enum_names(isa)[static_cast<size_t>(isa)];
-    if (isa == chosen_isa()) continue;  // runs here
-    if (isa > chosen_isa()) {
-      std::cout << "not run, above the instruction set in force: " << name << "\n";
-      continue;
-    }
-    const std::string command = "OMP_NUM_THREADS=1 FOVEA_ISA=" + std::string(name) + " '" +
-                                std::filesystem::read_symlink("/proc/self/exe").string() +
-                                "' --gtest_brief=1 --gtest_filter='MixingKernels.*' > /dev/null";
-    runs.emplace_back(command, std::async(std::launch::async,
-                                          [command] { return std::system(command.c_str()); }));
-  }
-  for (auto& [command, result] : runs) EXPECT_EQ(result.get(), 0) << command;
+  testing::expect_tests_pass_on_every_isa("MixingKernels.*");
 }
 
 }  // namespace

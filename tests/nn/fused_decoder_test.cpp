@@ -1,6 +1,6 @@
 // The fused decoder, one token through all layers: the same numbers as layer by layer, for every
 // option it takes; the same bits for any number of threads and sequences; a reason where it does
-// not go.
+// not go. fused_decoder_texts_test.cpp: texts of unequal lengths.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -12,231 +12,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "fovea/base/error.h"
 #include "fovea/nn/transformer.h"
-#include "tests/support/expect_error.h"
+#include "tests/support/decoder_settings.h"
 
 namespace fovea::fused_decoder_test {
 namespace {
 
-constexpr int64_t kVocab = 53;
-constexpr int64_t kTokens = 14;
-
-using Named = std::pair<std::string, ModelConfig>;
-
-ModelConfig small() {
-  ModelConfig c{.layers = 3, .width = 40, .heads = 4, .kv_heads = 2, .head_dim = 16};
-  c.ffn_width = 72;
-  c.context = 32;
-  return c;
-}
-
-FocusSpec hard_focus() {
-  FocusSpec f{.gate = FocusSpec::Gate::hard, .groups = 4, .top_k = 1, .window = 3};
-  f.width = 8;
-  return f;
-}
-
-template <class E, class Set>
-void add_all(std::vector<Named>& all, const char* key, Set set) {
-  const auto names = enum_names(E{});
-  for (size_t i = 0; i < names.size(); ++i) {
-    ModelConfig c = small();
-    set(c, static_cast<E>(i));
-    all.emplace_back(std::string(key) + " " + std::string(names[i]), c);
-  }
-}
-
-/// Attention that the decoder leaves to other kernels.
-std::vector<Named> by_kernels() {
-  std::vector<Named> all;
-  const auto add = [&](const char* name, auto set) {
-    ModelConfig c = small();
-    set(c, c.attention.spec);
-    all.emplace_back(name, c);
-  };
-  add("convolutions", [](ModelConfig& c, AttentionSpec& s) {
-    s.multi_token.before = {.queries = 3, .keys = 3};
-    s.multi_token.after = {.queries = 2, .keys = 3};
-    c.attention.multi_token.init = KernelStart::uniform;
-  });
-  add("convolutions in one layer", [](ModelConfig& c, AttentionSpec& s) {
-    s.multi_token.before = {.queries = 3, .keys = 3};
-    c.attention.multi_token.init = KernelStart::uniform;
-    c.attention.multi_token.layers = {1};
-  });
-  add("talking heads", [](ModelConfig&, AttentionSpec& s) {
-    s.head_mix.before = s.head_mix.after = HeadMixSpec::Kind::full;
-  });
-  add("convolutions by Eq. 4 in a window, shifted keys and values",
-      [](ModelConfig& c, AttentionSpec& s) {
-        s.multi_token.before = {.queries = 3, .keys = 4};
-        s.multi_token.after = {.queries = 2, .keys = 3};
-        s.multi_token.equation = MultiTokenSpec::Equation::eq4;
-        s.multi_token.renormalise = true;
-        s.kv_shift = {.keys = true, .values = true, .start = 0.4};
-        s.mask.window = 5;
-        c.attention.multi_token.init = KernelStart::uniform;
-      });
-  add("head output", [](ModelConfig&, AttentionSpec& s) {
-    s.head_output.norm = HeadOutputSpec::Norm::rms;
-    s.head_output.gate = HeadOutputSpec::Gate::scalar;
-  });
-  add("KV shifting", [](ModelConfig&, AttentionSpec& s) {
-    s.kv_shift = {.keys = true, .values = true, .start = 0.4};
-  });
-  add("parallel block, convolutions", [](ModelConfig& c, AttentionSpec& s) {
-    c.block = BlockLayout::parallel;
-    s.multi_token.before = {.queries = 2, .keys = 3};
-    c.attention.multi_token.init = KernelStart::uniform;
-  });
-  return all;
-}
-
-/// Attention that no kernel has: the walk computes it between those of the decoder.
-std::vector<Named> walked() {
-  std::vector<Named> all = by_kernels();
-  const auto add = [&](const char* name, auto set) {
-    ModelConfig c = small();
-    set(c, c.attention.spec);
-    all.emplace_back(name, c);
-  };
-  add("differential", [](ModelConfig&, AttentionSpec& s) { s.differential = true; });
-  add("a window with sinks",
-      [](ModelConfig&, AttentionSpec& s) { s.mask = {.window = 4, .sinks = 2}; });
-  add("soft gate, learned temperature", [](ModelConfig&, AttentionSpec& s) {
-    s.focus = hard_focus();
-    s.focus.gate = FocusSpec::Gate::log;
-    s.temperature.kind = TemperatureSpec::Kind::learned;
-  });
-  add("potentials by chunk", [](ModelConfig&, AttentionSpec& s) {
-    s.focus = hard_focus();
-    s.focus.potentials = FocusSpec::Potentials::chunk;
-  });
-  add("SparQ", [](ModelConfig&, AttentionSpec& s) { s.sparq = {.components = 4, .keys = 5}; });
-  add("one key head for many",
-      [](ModelConfig& c, AttentionSpec&) { c.heads = 40, c.kv_heads = 1, c.head_dim = 8; });
-  add("adapters", [](ModelConfig& c, AttentionSpec&) {
-    c.lora = {.rank = 2, .alpha = 4.0, .targets = {"all-linear"}};
-  });
-  return all;
-}
-
-/// What the fused decoder takes.
-std::vector<Named> options() {
-  std::vector<Named> all = walked();
-  const auto add = [&](const char* name, auto set) {
-    ModelConfig c = small();
-    set(c);
-    all.emplace_back(name, c);
-  };
-  add_all<BlockLayout>(all, "block", [](ModelConfig& c, BlockLayout x) { c.block = x; });
-  add_all<BlockLayout>(all, "LayerNorm, biases, block", [](ModelConfig& c, BlockLayout x) {
-    c.block = x;
-    c.norm = NormKind::layer;
-    c.biases = {true, true, true};
-  });
-  add_all<NormKind>(all, "norm", [](ModelConfig& c, NormKind x) { c.norm = x; });
-  add_all<FeedForward>(all, "feed-forward", [](ModelConfig& c, FeedForward x) {
-    c.feed_forward = x;
-    c.biases.feed_forward = true;
-  });
-  add_all<QkNorm>(all, "qk norm", [](ModelConfig& c, QkNorm x) {
-    c.qk_norm = x;
-    c.biases.qkv = true;
-    c.rope.rotary_dim = 8;
-  });
-  add_all<Positions>(all, "positions", [](ModelConfig& c, Positions x) { c.positions = x; });
-  add_all<BiasSpec::Kind>(all, "bias", [](ModelConfig& c, BiasSpec::Kind x) {
-    c.attention.spec.bias.kind = x;
-    if (x != BiasSpec::Kind::none) c.positions = Positions::none;
-    c.attention.spec.bias.buckets = 8;
-    c.attention.spec.bias.max_distance = 9;
-  });
-  add_all<TemperatureSpec::Bound>(all, "temperature", [](ModelConfig& c, TemperatureSpec::Bound x) {
-    c.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
-    c.attention.spec.temperature.bound = x;
-  });
-  for (const auto form : {TemperatureSpec::Form::token, TemperatureSpec::Form::global}) {
-    add("temperature by token or global", [&](ModelConfig& c) {
-      c.attention.spec.temperature = {.kind = TemperatureSpec::Kind::learned, .form = form};
-    });
-  }
-  add("constant temperature, soft-cap, sink", [](ModelConfig& c) {
-    c.attention.spec.temperature.value = 0.6;
-    c.attention.spec.soft_cap = 3.0;
-    c.attention.spec.sink_logit = true;
-  });
-  add("window, every third layer full without positions", [](ModelConfig& c) {
-    c.attention.spec.mask.window = 4;
-    c.attention.full = {.every = 3, .layers = {}, .positions = false};
-  });
-  add("scales, cap, own head", [](ModelConfig& c) {
-    c.embedding_scale = 0.0, c.logit_scale = 0.3, c.logit_cap = 2.0, c.tied = false;
-  });
-  add("one key head", [](ModelConfig& c) { c.kv_heads = 1; });
-  const auto add_focus = [&](const char* name, auto set) {
-    ModelConfig c = small();
-    c.attention.spec.focus = hard_focus();
-    set(c, c.attention.spec.focus);
-    all.emplace_back(std::string("hard Focus") + name, c);
-  };
-  add_focus("", [](ModelConfig&, FocusSpec&) {});
-  add_focus(", top-2 of 5, sinks",
-            [](ModelConfig&, FocusSpec& f) { f.groups = 5, f.top_k = 2, f.sinks = 2; });
-  add_focus(", 2k > K", [](ModelConfig&, FocusSpec& f) { f.top_k = 3; });
-  add_focus(", softmax, learned temperature, soft-cap, sink", [](ModelConfig& c, FocusSpec& f) {
-    f.assignment = FocusSpec::Assignment::softmax;
-    c.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
-    c.attention.spec.soft_cap = 3.0;
-    c.attention.spec.sink_logit = true;
-  });
-  add_focus(", one layer without", [](ModelConfig& c, FocusSpec&) {
-    c.attention.focus.layers = {0, 2};
-  });
-  add_focus(" where no window is", [](ModelConfig& c, FocusSpec&) {
-    c.attention.spec.mask.window = 4;
-    c.attention.full = {.every = 3, .layers = {}, .positions = false};
-  });
-  return all;
-}
-
-/// Parameters away from their starts, so that gains and biases matter.
-Transformer make(const ModelConfig& c, at::ScalarType dtype) {
-  Transformer model(c.resolved(kVocab), 3);
-  model.compute().dtype = dtype;
-  const at::NoGradGuard no_grad;
-  int64_t salt = 1;
-  for (Parameter& p : model.parameters().all()) {
-    const int64_t n = p.value.numel();
-    p.value.add_(at::sin(at::arange(n) + ++salt).view(p.value.sizes()), p.decay ? 0.02 : 0.2);
-  }
-  return model;
-}
-
-at::Tensor tokens(int64_t b) {
-  return at::randint(0, kVocab, {b, kTokens}, at::detail::createCPUGenerator(5),
-                     at::TensorOptions(at::kLong));
-}
-
-/// Logits [b, t, v] of tokens decoded one at a time.
-at::Tensor decoded(const Transformer& model, const at::Tensor& ids, PathName path) {
-  DecodeState state = model.make_decode_state(ids.size(0), ids.size(1));
-  std::vector<at::Tensor> all;
-  for (int64_t i = 0; i < ids.size(1); ++i) {
-    all.push_back(model.decode(ids.narrow(1, i, 1), state, true));
-    EXPECT_EQ(state.path.name, path) << state.path.reason.text();
-  }
-  return at::cat(all, 1).to(at::kDouble);
-}
-
-double difference(const at::Tensor& a, const at::Tensor& b) {
-  return (a - b).abs().max().item<double>();
-}
+using namespace decoder_settings;
 
 TEST(FusedDecoder, GivesTheLogitsOfTheLayersOneByOneInFloat32) {
   const at::Tensor ids = tokens(1);
@@ -332,112 +118,6 @@ TEST(FusedDecoder, ContinuesWhatAPromptLeftInTheCacheAndForgetsWithIt) {
   }
 }
 
-/// Two texts of a batch and one alone, at lengths 9, 9 and 4; each with one to follow.
-struct Texts {
-  at::Tensor ids = tokens(3);
-  std::vector<int64_t> lengths{9, 9, 4};
-
-  DecodeState alone(const Transformer& model, int64_t b) const {
-    DecodeState state = model.make_decode_state(1, kTokens);
-    model.decode(ids.narrow(0, b, 1).narrow(1, 0, lengths[b]), state);
-    return state;
-  }
-  /// The n-th token behind each prompt, [b, 1].
-  at::Tensor next(int64_t n) const {
-    std::vector<at::Tensor> all;
-    for (int64_t b = 0; b < 3; ++b) all.push_back(one(b, n));
-    return at::cat(all);
-  }
-  at::Tensor one(int64_t b, int64_t n) const {
-    return ids.narrow(0, b, 1).narrow(1, lengths[b] + n, 1);
-  }
-};
-
-/// Some layers' attention runs by operations of torch, whose bits depend on the sequences of one
-/// state.
-bool by_operations(const DecodeState& state) {
-  return state.path.reason.text().find("by single operations") != std::string::npos;
-}
-
-void expect_each_alone(const Transformer& model, bool exact, PathName path) {
-  const Texts texts;
-  std::vector<DecodeState> alone;
-  for (int64_t b = 0; b < 3; ++b) alone.push_back(texts.alone(model, b));
-  DecodeState together =
-      DecodeState::join(std::vector<const DecodeState*>{&alone[0], &alone[1], &alone[2]});
-  EXPECT_EQ(together.lengths(), texts.lengths);
-  std::vector<at::Tensor> expected(3);
-  const auto step = [&](int64_t n) {
-    const at::Tensor z = model.decode(texts.next(n), together);
-    EXPECT_EQ(together.path.name, path) << together.path.reason.text();
-    for (int64_t b = 0; b < 3; ++b) {
-      expected[b] = model.decode(texts.one(b, n), alone[b])[0];
-      if (exact && !by_operations(together)) {
-        EXPECT_TRUE(at::equal(z[b], expected[b])) << "sequence " << b << ", token " << n;
-      } else {
-        EXPECT_LE(difference(z[b], expected[b]), 1e-5) << "sequence " << b << ", token " << n;
-      }
-    }
-  };
-  for (int64_t n = 0; n < 4; ++n) step(n);
-  // Convolutions keep few queries to go back to.
-  const auto back = model.config().attention.spec.multi_token.earlier_queries() > 0
-                        ? std::vector<int64_t>{12, 13, 7}
-                        : std::vector<int64_t>{11, 10, 5};
-  if (model.config().attention.spec.performer.active()) {  // a sum forgets no single token
-    EXPECT_THROW(together.truncate(back), UnsupportedError);
-    return;
-  }
-  together.truncate(back);
-  EXPECT_EQ(together.lengths(), back);
-  DecodeState some = together.fork().select(std::vector<int64_t>{2, 0});
-  EXPECT_EQ(some.lengths(), (std::vector<int64_t>{back[2], back[0]}));
-  for (int64_t b = 0; b < 3; ++b) alone[b].truncate(back[b]);
-  const auto next = [&](int64_t b) { return texts.one(b, back[b] - texts.lengths[b]); };
-  const at::Tensor z = model.decode(at::cat({next(2), next(0)}), some);
-  EXPECT_LE(difference(z[0], model.decode(next(2), alone[2])[0]), 1e-5);
-  EXPECT_LE(difference(z[1], model.decode(next(0), alone[0])[0]), 1e-5);
-}
-
-TEST(FusedDecoder, SequencesOfUnequalLengthsHaveTheBitsOfEachAlone) {
-  for (const auto& [name, config] : options()) {
-    SCOPED_TRACE(name);
-    expect_each_alone(make(config, at::kFloat), true, PathName::fused_decoder);
-  }
-}
-
-// A pair in one state and a text in another, of other capacity.
-TEST(FusedDecoder, TextsWithStatesOfTheirOwnHaveTheBitsOfEachAlone) {
-  const Texts texts;
-  for (const auto& [name, config] : options()) {
-    SCOPED_TRACE(name);
-    const Transformer model = make(config, at::kFloat);
-    std::vector<DecodeState> alone;
-    for (int64_t b = 0; b < 3; ++b) alone.push_back(texts.alone(model, b));
-    DecodeState pair = DecodeState::join(std::vector<const DecodeState*>{&alone[0], &alone[1]});
-    DecodeState longer = model.make_decode_state(1, kTokens + 9);
-    model.decode(texts.ids.narrow(0, 2, 1).narrow(1, 0, texts.lengths[2]), longer);
-    const std::vector<DecodeState*> states{&pair, &longer};
-    for (int64_t n = 0; n < 3; ++n) {
-      const at::Tensor z = model.decode_together(texts.next(n), states);
-      EXPECT_EQ(longer.path.name, PathName::fused_decoder);
-      EXPECT_EQ(longer.path.plan.text(), pair.path.plan.text());
-      for (int64_t b = 0; b < 3; ++b) {
-        const at::Tensor expected = model.decode(texts.one(b, n), alone[b])[0];
-        if (b < 2 && by_operations(pair)) {
-          EXPECT_LE(difference(z[b], expected), 1e-5) << "sequence " << b << ", token " << n;
-        } else {
-          EXPECT_TRUE(at::equal(z[b], expected)) << "sequence " << b << ", token " << n;
-        }
-      }
-    }
-    // One leaves; the other goes on alone.
-    EXPECT_TRUE(
-        at::equal(model.decode(texts.one(2, 3), longer), model.decode(texts.one(2, 3), alone[2])));
-    EXPECT_EQ(pair.lengths(), (std::vector<int64_t>{12, 12}));
-  }
-}
-
 // What it says of the layers whose attention the walk computes.
 std::string reason_of(const ModelConfig& config, const std::string& name) {
   const Transformer model = make(config, at::kFloat);
@@ -469,27 +149,6 @@ TEST(FusedDecoder, CountsOnlyLayersWithoutKernels) {
   EXPECT_THAT(reason_of(c, "one layer"), ::testing::HasSubstr("1 of 3"));
 }
 
-TEST(FusedDecoder, RefusesTextsThatItCannotTakeTogether) {
-  ModelConfig c = small();
-  Transformer model = make(c, at::kFloat);
-  DecodeState a = model.make_decode_state(1, kTokens), b = model.make_decode_state(1, kTokens);
-  const std::vector<DecodeState*> both{&a, &b};
-  const at::Tensor two = tokens(2);
-  EXPECT_ERROR(ShapeError, model.decode_together(two.narrow(0, 0, 1).narrow(1, 0, 1), both),
-               "2 sequences; got 1");
-  EXPECT_ERROR(UnsupportedError, model.decode_together(two.narrow(1, 0, 2), both),
-               "one token of each sequence");
-  model.compute().fused_decoder = false;
-  EXPECT_ERROR(UnsupportedError, model.decode_together(two.narrow(1, 0, 1), both), "not wanted",
-               "one by one");
-  model.compute().fused_decoder = true;
-  c.rope.theta = 500.0;
-  DecodeState other = make(c, at::kFloat).make_decode_state(1, kTokens);
-  const std::vector<DecodeState*> mixed{&a, &other};
-  EXPECT_ERROR(ConfigError, model.decode_together(two.narrow(1, 0, 1), mixed), "one RoPE table");
-  EXPECT_EQ(a.length(), 0);
-}
-
 TEST(FusedDecoder, TheStateHasTheBytesThatWereForetold) {
   for (const auto& [name, config] : options()) {
     const Transformer model = make(config, at::kFloat);
@@ -497,41 +156,6 @@ TEST(FusedDecoder, TheStateHasTheBytesThatWereForetold) {
     EXPECT_GE(model.decode_state_bytes(2, kTokens), state.bytes()) << name;
     EXPECT_LE(model.decode_state_bytes(2, kTokens), state.bytes() + 64 * 8 * 2) << name;
   }
-}
-
-TEST(DecodeByLayers, SequencesOfUnequalLengthsEqualEachAlone) {
-  std::vector<Named> all = options();
-  const auto add = [&](const char* name, auto set) {
-    ModelConfig c = small();
-    set(c);
-    all.emplace_back(name, c);
-  };
-  add("routing", [](ModelConfig& c) { c.attention.spec.routing.clusters = 3; });
-  add("performer", [](ModelConfig& c) { c.attention.spec.performer.features = 12; });
-  add("interleaved", [](ModelConfig& c) { c.rope.layout = RopeLayout::interleaved; });
-  for (const auto& [name, config] : all) {
-    SCOPED_TRACE(name);
-    Transformer model = make(config, at::kFloat);
-    model.compute().fused_decoder = false;
-    expect_each_alone(model, false, PathName::by_layers);
-  }
-}
-
-TEST(FusedDecoder, JoinsStatesOfOneModelAndOneRotationAlone) {
-  ModelConfig c = small();
-  const Transformer model = make(c, at::kFloat);
-  c.rope.theta = 500.0;
-  const Transformer other = make(c, at::kFloat);
-  c.layers = 2;
-  const Transformer shorter = make(c, at::kFloat);
-  const DecodeState a = model.make_decode_state(1, 8), b = other.make_decode_state(1, 8),
-                    d = shorter.make_decode_state(1, 8);
-  const auto join = [&](const DecodeState& with) {
-    return DecodeState::join(std::vector<const DecodeState*>{&a, &with});
-  };
-  EXPECT_THROW(join(b), ConfigError);
-  EXPECT_THROW(join(d), ConfigError);
-  EXPECT_EQ(join(model.make_decode_state(1, 20)).capacity(), 20);
 }
 
 // The compiled form stays from token to token, and goes where it would be another.
