@@ -153,7 +153,7 @@ Case straight_through(const AttentionSpec& base, int64_t length) {
   c.dense = [](const Inputs& x, const at::Tensor& hidden) {
     const at::Tensor g = x.tensors.groups_bsk, i = at::arange(g.size(1));
     const at::Tensor local = (i.unsqueeze(1) - i).lt(128).logical_or(i.lt(4).unsqueeze(0));
-    const at::Tensor shared = share_group(x.tensors.members_bs, x.tensors.members_bs)[0];
+    const at::Tensor shared = have_common_group(x.tensors.members_bs, x.tensors.members_bs)[0];
     const at::Tensor agreement = at::matmul(g, g.transpose(-1, -2));
     const at::Tensor factor = (shared.to(at::kFloat) + agreement - agreement.detach() + 1e-6)
                                   .masked_fill(local, 1.0)

@@ -12,7 +12,7 @@
 
 #include "fovea/attention/cache/streams.h"
 #include "fovea/base/error.h"
-#include "fovea/eval/likelihood_plan.h"
+#include "fovea/eval/likelihood_batches.h"
 #include "fovea/text/jinja/python_text.h"
 
 namespace fovea {

@@ -104,12 +104,12 @@ class Batch {
   // One part of a prompt at least, and as many short prompts as are no longer than that: the texts
   // that are written wait for no more.
   void read_prompts() {
-    int64_t left = kReadChunk;
+    int64_t budget = kReadChunk;
     keep_those([&](Text& text) {
       while (text.reading() && !is_set(interrupt_)) {
         const int64_t rest = std::ssize(text.tokens) - text.state.length();
-        if (std::min(kReadChunk, rest) > left) return true;
-        left -= std::min(kReadChunk, rest);
+        if (std::min(kReadChunk, rest) > budget) return true;
+        budget -= std::min(kReadChunk, rest);
         const at::Tensor logits = read_chunk(model_, text.tokens, text.state);
         if (rest <= kReadChunk && !text.take(logits)) return false;
       }

@@ -117,12 +117,12 @@ std::vector<TokenProbability> Sampler::distribution(const at::Tensor& logits) co
 
 int32_t Sampler::next(const at::Tensor& logits) {
   const std::vector<TokenProbability> tokens = distribution(logits);
-  double left = rng_.uniform();
+  double remaining = rng_.uniform();
   int32_t chosen = tokens.front().token;
   for (const TokenProbability& t : tokens) {
     if (t.probability > 0) chosen = t.token;  // rounding must not end on an impossible one
-    left -= t.probability;
-    if (left < 0) break;
+    remaining -= t.probability;
+    if (remaining < 0) break;
   }
   seen_[static_cast<size_t>(chosen)] = 1;
   ++generated_[static_cast<size_t>(chosen)];

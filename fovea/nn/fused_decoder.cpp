@@ -157,24 +157,25 @@ class Compiled final : public FusedDecoder {
         .final_norm = row_norm(layers.front().block, final_norm, config.block != BlockLayout::post),
         .head = projection(head, {})};
     const int64_t sequences = this->key().sequences;
-    own_.resize(layers.size());
+    walks_.resize(layers.size());
     std::string why;
     for (size_t i = 0; i < layers.size(); ++i) {
       if (const auto why_not = why_not_decode_rule(specs_[i])) {
         std::optional<TokenAttention> token;
         if (!why_not_token_attention(specs_[i]))
           token.emplace(specs_[i], decode_rule(specs_[i], bias_, layers[i].stages.sink_logit_h));
-        own_[i] = std::make_unique<WalkAttention<T>>(static_cast<int64_t>(i), config, sequences,
-                                                     dtype, std::move(token));
-        if (why.empty() && !own_[i]->by_kernels()) why = *why_not;
+        walks_[i] = std::make_unique<WalkAttention<T>>(static_cast<int64_t>(i), config, sequences,
+                                                       dtype, std::move(token));
+        if (why.empty() && !walks_[i]->by_kernels()) why = *why_not;
       }
-      model.layers.push_back(layer_of(layers[i], specs_[i], own_[i] != nullptr));
+      model.layers.push_back(layer_of(layers[i], specs_[i], walks_[i] != nullptr));
     }
     if (!why.empty())
-      note_ = fmt::format("attention of {} of {} layers by single operations: {}",
-                          std::ranges::count_if(
-                              own_, [](const auto& o) { return o != nullptr && !o->by_kernels(); }),
-                          layers.size(), why);
+      note_ =
+          fmt::format("attention of {} of {} layers by single operations: {}",
+                      std::ranges::count_if(
+                          walks_, [](const auto& o) { return o != nullptr && !o->by_kernels(); }),
+                      layers.size(), why);
     keys_.resize(layers.size());
     sequences_.resize(layers.size(),
                       std::vector<kernels::SequenceStep>(static_cast<size_t>(sequences)));
@@ -184,9 +185,9 @@ class Compiled final : public FusedDecoder {
     for (size_t i = 0; i < layers.size(); ++i) {
       steps_[i].sequences = sequences_[i];
       steps_[i].caches = caches_[i];
-      if (own_[i] != nullptr) {
-        steps_[i].own = own_[i]->hook();
-        for (size_t b = 0; b < caches_[i].size(); ++b) caches_[i][b] = own_[i]->rows(b);
+      if (walks_[i] != nullptr) {
+        steps_[i].attention = walks_[i]->hook();
+        for (size_t b = 0; b < caches_[i].size(); ++b) caches_[i][b] = walks_[i]->rows(b);
       } else if (specs_[i].focus.active()) {
         steps_[i].choice = keys_[i].choice();
       }
@@ -204,8 +205,8 @@ class Compiled final : public FusedDecoder {
       for (const int64_t length : state->lengths()) positions_.push_back(length);
     const std::vector<PassContext> passes = passes_of(model, states);
     for (size_t i = 0; i < steps_.size(); ++i) {
-      if (own_[i] != nullptr) {
-        own_[i]->begin(model, passes);
+      if (walks_[i] != nullptr) {
+        walks_[i]->begin(model, passes);
         continue;
       }
       keys_[i].sequences.clear();
@@ -222,11 +223,12 @@ class Compiled final : public FusedDecoder {
   }
 
  private:
-  // What the layers' own attention reads, one a state; none where no layer has one.
+  // What attention by the walk reads, one a state; none where no layer has one.
   std::vector<PassContext> passes_of(const Transformer::Impl& model,
                                      std::span<DecodeState* const> states) const {
     std::vector<PassContext> passes;
-    if (std::ranges::all_of(own_, [](const auto& own) { return own == nullptr; })) return passes;
+    if (std::ranges::all_of(walks_, [](const auto& walk) { return walk == nullptr; }))
+      return passes;
     for (DecodeState* const state : states) {
       PassContext& pass = passes.emplace_back();
       pass.positions = model.next_positions(state->lengths(), 1);
@@ -238,7 +240,7 @@ class Compiled final : public FusedDecoder {
   }
 
   kernels::DecoderLayer layer_of(const LayerWeights& w, const AttentionSpec& spec,
-                                 bool own_attention) {
+                                 bool caller_attends) {
     const BlockDescription& block = w.block;
     const auto gain = [&](const at::Tensor& given) {
       return block.head_norm == HeadNorm::rms && !given.defined() ? floats(ones_d_) : floats(given);
@@ -264,8 +266,8 @@ class Compiled final : public FusedDecoder {
         .q_length_factor = static_cast<float>(block.length_factor),
         .cos = rotated ? floats(rope_.cos_pf) : nullptr,
         .sin = rotated ? floats(rope_.sin_pf) : nullptr,
-        .own_attention = own_attention};
-    if (own_attention) return layer;
+        .caller_attends = caller_attends};
+    if (caller_attends) return layer;
     layer.temperature = token_temperature(spec, w.temperature);
     layer.rule = decode_rule(spec, bias_, w.stages.sink_logit_h);
     layer.groups = token_groups(spec.focus, w.focus);
@@ -330,7 +332,7 @@ class Compiled final : public FusedDecoder {
   DecodeBias bias_;
   const at::Tensor ones_d_;  // gain of weightless norms
   std::vector<int64_t> positions_;
-  std::vector<std::unique_ptr<WalkAttention<T>>> own_;  // null: the kernels' attention
+  std::vector<std::unique_ptr<WalkAttention<T>>> walks_;  // null: the kernels' attention
   // Of each layer, the latter two of each sequence.
   std::vector<FocusKeys> keys_;
   std::vector<std::vector<kernels::SequenceStep>> sequences_;

@@ -48,7 +48,7 @@ class WalkAttention {
     };
     return {.keys = of(k_b1gd_), .values = of(v_b1gd_)};
   }
-  kernels::OwnAttention<T> hook() {
+  kernels::CallerAttention<T> hook() {
     return {.object = this, .attend = [](void* object, const T* y, const T* q, T* out) {
               auto* const self = static_cast<WalkAttention*>(object);
               self->by_kernels() ? self->attend_by_kernels(q, out) : self->attend(y, q, out);

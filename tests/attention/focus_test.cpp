@@ -106,7 +106,8 @@ TEST(Focus, StraightThroughHasTheValueOfHardAndAGradientForHiddenPairs) {
   // The same composition with a free factor m on every pair: d/dm at the hard rule.
   const AttentionSpec plain = small_spec();
   at::Tensor factor =
-      share_group(in.tensors.members_bs, in.tensors.members_bs).to(at::kDouble) + focus.epsilon;
+      have_common_group(in.tensors.members_bs, in.tensors.members_bs).to(at::kDouble) +
+      focus.epsilon;
   factor = factor.contiguous().set_requires_grad(true);
   const at::Tensor distance = at::arange(16).unsqueeze(1) - at::arange(16).unsqueeze(0);
   const at::Tensor logits =
@@ -281,7 +282,7 @@ struct PairSets {
 PairSets pair_sets(const AttentionSpec& spec, const AttentionInputs& in) {
   const int64_t t = in.q.size(2);
   const at::Tensor distance = at::arange(t).unsqueeze(1) - at::arange(t).unsqueeze(0);
-  return {share_group(in.tensors.members_bs, in.tensors.members_bs),
+  return {have_common_group(in.tensors.members_bs, in.tensors.members_bs),
           distance.lt(spec.focus.window).view({1, 1, t, t})};
 }
 
@@ -297,7 +298,8 @@ TEST(FocusParts, RunningEveryGroupByItselfCountsPairsTwice) {
       attend_pairs(plain, in.q, in.k, in.v, {}, local.logical_and(shared.logical_not()));
   for (int64_t k = 0; k < 4; ++k) {
     const at::Tensor member = in.tensors.members_bs.bitwise_and(int64_t{1} << k);
-    sum = merge_parts(sum, attend_pairs(plain, in.q, in.k, in.v, {}, share_group(member, member)));
+    sum = merge_parts(sum,
+                      attend_pairs(plain, in.q, in.k, in.v, {}, have_common_group(member, member)));
   }
   EXPECT_GT(relative_error(sum.out_bhte, output(spec, in)), 0.05);
 }

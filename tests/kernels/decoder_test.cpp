@@ -302,11 +302,12 @@ class Compiled {
   }
 
   /// Layer 0 attends by the loops of attend_first().
-  void own_first_layer() {
-    weights_.front().own = true;
-    steps_.front().own = {.object = this, .attend = [](void* object, const T*, const T* q, T* out) {
-                            static_cast<Compiled*>(object)->attend_first(q, out);
-                          }};
+  void attend_first_layer() {
+    weights_.front().caller_attends = true;
+    steps_.front().attention = {.object = this,
+                                .attend = [](void* object, const T*, const T* q, T* out) {
+                                  static_cast<Compiled*>(object)->attend_first(q, out);
+                                }};
     compile();
   }
 
@@ -337,7 +338,7 @@ class Compiled {
     Backwards choice;
     std::vector<SequenceStep> sequences;
     std::vector<SequenceCache<T>> caches;
-    bool own;
+    bool caller_attends;
   };
 
   void compile() {
@@ -397,7 +398,7 @@ class Compiled {
                        .cos = cos_.data(),
                        .sin = sin_.data(),
                        .rule = {.scale = 1.0f / std::sqrt(static_cast<float>(d))},
-                       .own_attention = w.own};
+                       .caller_attends = w.caller_attends};
     layer.q.bias = w.q_bias.data();
     if (focus_) {
       layer.groups = {.weight = w.group_weight.data(),
@@ -427,9 +428,9 @@ class Compiled {
 /// Logits of sequences [first, first + count), [token][sequence][vocab].
 template <class T, class W>
 std::vector<float> decoded(const Shape& s, const Model& m, int64_t first, int64_t count,
-                           bool by_head, bool focus = false, bool own = false) {
+                           bool by_head, bool focus = false, bool caller = false) {
   Compiled<T, W> compiled(s, m, count, by_head, focus);
-  if (own) compiled.own_first_layer();
+  if (caller) compiled.attend_first_layer();
   const std::vector<T> embedded = as<T>(m.embedded);
   std::vector<float> logits;
   for (int64_t n = 0; n < s.tokens; ++n) {
@@ -443,11 +444,11 @@ std::vector<float> decoded(const Shape& s, const Model& m, int64_t first, int64_
 }
 
 template <class T, class W>
-void expect_the_formula(double tolerance, bool focus = false, bool own = false) {
+void expect_the_formula(double tolerance, bool focus = false, bool caller = false) {
   for (const Shape& s : kShapes) {
     SCOPED_TRACE(s.name);
     const Model m = make_model(s);
-    const std::vector<float> logits = decoded<T, W>(s, m, 0, s.sequences, true, focus, own);
+    const std::vector<float> logits = decoded<T, W>(s, m, 0, s.sequences, true, focus, caller);
     for (int64_t b = 0; b < s.sequences; ++b) {
       Formula formula(s, m, focus);
       for (int64_t n = 0; n < s.tokens; ++n) {
@@ -477,7 +478,7 @@ TEST(Decoder, EqualsTheFormulasWithAttentionOfTheCaller) {
 
 TEST(Decoder, RefusesAStepWithoutTheCallersAttention) {
   std::vector<DecoderLayer> layers(1);
-  layers[0].own_attention = true;
+  layers[0].caller_attends = true;
   Decoder<float> decoder(
       {.width = 8, .heads = 1, .kv_heads = 1, .head_dim = 8, .ffn_width = 8, .layers = layers}, 1);
   const int64_t position = 0;

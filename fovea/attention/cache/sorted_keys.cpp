@@ -235,10 +235,10 @@ std::vector<int32_t> SortedKeys::slots_seen(const FocusSpec& spec, int64_t b) co
   for (size_t c = 0; c < row.classes.size(); ++c) {
     const Class& other = row.classes[c];
     if ((other.members & query_members) == 0) continue;
-    int64_t left = other.count - in_ring[c];
-    for (auto page = other.pages.begin(); left > 0; ++page, left -= kPage) {
+    int64_t remaining = other.count - in_ring[c];
+    for (auto page = other.pages.begin(); remaining > 0; ++page, remaining -= kPage) {
       std::iota(to, to + kPage, static_cast<int32_t>(*page * kPage));
-      to += std::min(kPage, left);  // what is too much is written over
+      to += std::min(kPage, remaining);  // what is too much is written over
     }
   }
   const auto add_apart = [&](int64_t begin, int64_t end) {

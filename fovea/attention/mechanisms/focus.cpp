@@ -172,7 +172,7 @@ at::Tensor focus_local(const FocusSpec& spec, const Places& places) {
   return near.logical_or(sink).unsqueeze(1);
 }
 
-at::Tensor share_group(const at::Tensor& query_members_bt, const at::Tensor& key_members_bs) {
+at::Tensor have_common_group(const at::Tensor& query_members_bt, const at::Tensor& key_members_bs) {
   return query_members_bt.unsqueeze(2).bitwise_and(key_members_bs.unsqueeze(1)).ne(0).unsqueeze(1);
 }
 
@@ -199,7 +199,7 @@ FocusPairs focus_pairs(const AttentionTensors& tensors, int64_t first_row, int64
 
 at::Tensor focus_visible(const FocusSpec& spec, const FocusPairs& pairs, const Places& places) {
   return focus_local(spec, places)
-      .logical_or(share_group(pairs.query_members_bt, pairs.key_members_bs));
+      .logical_or(have_common_group(pairs.query_members_bt, pairs.key_members_bs));
 }
 
 at::Tensor focus_gate(const FocusSpec& spec, const at::Tensor& logits, const FocusPairs& pairs,
@@ -222,7 +222,8 @@ at::Tensor focus_gate(const FocusSpec& spec, const at::Tensor& logits, const Foc
     case FocusSpec::Gate::identity:
       return add(at::log(agreement * static_cast<double>(spec.groups) + spec.epsilon));
     case FocusSpec::Gate::straight_through: {
-      const at::Tensor rule = share_group(pairs.query_members_bt, pairs.key_members_bs).to(dtype);
+      const at::Tensor rule =
+          have_common_group(pairs.query_members_bt, pairs.key_members_bs).to(dtype);
       return add(at::log(rule + (agreement - agreement.detach()) + spec.epsilon));
     }
     case FocusSpec::Gate::none:

@@ -125,7 +125,7 @@ at::Tensor hashed_members(const at::Tensor& tokens, int64_t groups, int64_t top_
 /// they are allowed is another question.
 at::Tensor focus_local(const FocusSpec& spec, const Places& places);
 /// Whether two tokens have a group in common, [b, 1, t, s] bool.
-at::Tensor share_group(const at::Tensor& query_members_bt, const at::Tensor& key_members_bs);
+at::Tensor have_common_group(const at::Tensor& query_members_bt, const at::Tensor& key_members_bs);
 
 /// The groups of some query rows and some keys of a call.
 struct FocusPairs {

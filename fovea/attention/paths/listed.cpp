@@ -24,14 +24,14 @@ std::vector<AttentionCall> head_calls(const AttentionCall& call) {
   std::vector<AttentionCall> calls;
   for (int64_t h = 0; h < call.spec.heads; ++h) {
     const auto g = static_cast<size_t>(h / (call.spec.heads / call.spec.kv_heads));
-    AttentionTensors own{.tau_bt = call.tensors.tau_bt};
+    AttentionTensors of_head{.tau_bt = call.tensors.tau_bt};
     if (call.tensors.sink_logit_h.defined())
-      own.sink_logit_h = call.tensors.sink_logit_h.narrow(0, h, 1);
+      of_head.sink_logit_h = call.tensors.sink_logit_h.narrow(0, h, 1);
     calls.push_back({.spec = one,
                      .q = queries[static_cast<size_t>(h)],
                      .k = keys[g],
                      .v = values[g],
-                     .tensors = std::move(own),
+                     .tensors = std::move(of_head),
                      .context = call.context});
   }
   return calls;
@@ -61,10 +61,10 @@ std::vector<int32_t> routes_of(const at::Tensor& routes_bht, int64_t b, int64_t 
 
 // Plans of one head for every row of the batch.
 GroupedPlans routing_plans(const AttentionCall& call, const SelfPlaces& places, int64_t h) {
-  IntRows own;  // a cluster visits itself
+  IntRows itself;  // a cluster visits itself
   for (int32_t c = 0; c < call.spec.routing.clusters; ++c) {
-    own.values.push_back(c);
-    own.begin.push_back(c + 1);
+    itself.values.push_back(c);
+    itself.begin.push_back(c + 1);
   }
   auto plans = std::make_shared<GroupedPlanList>();
   for (int64_t b = 0; b < call.q.size(0); ++b) {
@@ -73,7 +73,7 @@ GroupedPlans routing_plans(const AttentionCall& call, const SelfPlaces& places, 
     plans->push_back(make_listed_plan({.places = places.of(b),
                                        .query_list = queries,
                                        .key_list = keys,
-                                       .visits = &own,
+                                       .visits = &itself,
                                        .keep = call.spec.routing.keep},
                                       kernels::kTileSizes));
   }
@@ -132,12 +132,13 @@ GroupedPlan block_plan(const BlockPairsSpec& spec, std::span<const TokenPlace> p
 std::vector<int32_t> keys_in_blocks(const BlockPairsSpec& spec,
                                     std::span<const TokenPlace> places) {
   const std::vector<std::vector<int64_t>> seen = seen_blocks(spec);
-  const int64_t own = places.back().position / spec.size;
+  const int64_t block = places.back().position / spec.size;
   std::vector<int32_t> keys;
-  if (own < 0 || own >= std::ssize(seen)) return keys;
+  if (block < 0 || block >= std::ssize(seen)) return keys;
   for (size_t n = 0; n < places.size(); ++n) {
     if (places[n].document == places.back().document &&
-        std::ranges::binary_search(seen[static_cast<size_t>(own)], places[n].position / spec.size))
+        std::ranges::binary_search(seen[static_cast<size_t>(block)],
+                                   places[n].position / spec.size))
       keys.push_back(static_cast<int32_t>(n));
   }
   return keys;
@@ -146,10 +147,10 @@ std::vector<int32_t> keys_in_blocks(const BlockPairsSpec& spec,
 // The last keys of the query's cluster.
 std::vector<int32_t> keys_in_cluster(const AttentionCall& call, int64_t b, int64_t h) {
   const std::vector<int32_t> keys = routes_of(call.tensors.key_routes_bhs, b, h);
-  const int32_t own = routes_of(call.tensors.query_routes_bht, b, h)[0];
+  const int32_t cluster = routes_of(call.tensors.query_routes_bht, b, h)[0];
   std::vector<int32_t> seen;
   for (size_t n = keys.size(); n-- > 0 && std::ssize(seen) < call.spec.routing.keep;) {
-    if (keys[n] == own) seen.push_back(static_cast<int32_t>(n));
+    if (keys[n] == cluster) seen.push_back(static_cast<int32_t>(n));
   }
   std::ranges::reverse(seen);
   return seen;

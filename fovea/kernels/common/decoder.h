@@ -79,8 +79,9 @@ struct DecoderLayer {
   TokenTemperature temperature;
   ScoreParameters rule;  ///< without tau, dropout and gate
   TokenGroups groups;
-  /// Attention is the caller's (DecoderLayerStep::own); temperature, rule and groups have no use.
-  bool own_attention = false;
+  /// Attention is the caller's (DecoderLayerStep::attention); temperature, rule and groups have no
+  /// use.
+  bool caller_attends = false;
 };
 
 struct DecoderModel {
@@ -111,7 +112,7 @@ struct KeyChoice {
 /// token's keys and values stand where DecoderLayerStep::caches say; how long they stay is the
 /// caller's matter.
 template <class T>
-struct OwnAttention {
+struct CallerAttention {
   void* object = nullptr;
   /// y: the input of the layer's attention [sequences, width]; q and out [sequences, heads,
   /// head_dim], queries normed and rotated. Called by the thread that called run(), alone.
@@ -136,8 +137,8 @@ template <class T>
 struct DecoderLayerStep {
   std::span<const SequenceCache<T>> caches;  ///< of each sequence
   std::span<const SequenceStep> sequences;
-  KeyChoice choice;     ///< with groups
-  OwnAttention<T> own;  ///< with own_attention
+  KeyChoice choice;              ///< with groups
+  CallerAttention<T> attention;  ///< with caller_attends
 };
 
 /// The next token of every sequence; their lengths may differ.

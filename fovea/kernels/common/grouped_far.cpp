@@ -213,9 +213,9 @@ class FarBuilder {
     }
     std::vector<int64_t> number(far_.lists.size(), -1);
     for (int64_t c = 0; c < std::ssize(far_.lists); ++c) {
-      int64_t& own = number[root(c)];
-      if (own < 0) own = far_.components++;
-      far_.lists[c].component = own;
+      int64_t& component = number[root(c)];
+      if (component < 0) component = far_.components++;
+      far_.lists[c].component = component;
     }
   }
 
@@ -273,9 +273,9 @@ FarPairs class_pairs(const GroupedPlan& plan, const MemberSets& sets) {
   FarBuilder build(plan, {});
   for (int64_t c = 0; c < classes; ++c) {
     build.begin_list(sets.sets[c]);
-    const std::span own = std::span(sorted).subspan(begin[c], begin[c + 1] - begin[c]);
+    const std::span members = std::span(sorted).subspan(begin[c], begin[c + 1] - begin[c]);
     size_t sink = 0;
-    for (const int32_t token : own) {
+    for (const int32_t token : members) {
       for (; inside && sink < sinks.size() && sinks[sink] <= token; ++sink)
         build.add_key(sinks[sink]);
       if (sets.sets[c] != 0 && !is_sink(plan, token)) build.add_key(token);
@@ -327,8 +327,8 @@ FarPairs group_pairs(const GroupedPlan& plan, std::span<const uint64_t> members)
     build.end_list();
   }
   for (int64_t g = 0; g < plan.rule.groups; ++g) {
-    const auto own = static_cast<int32_t>(g);
-    build.visit({&own, 1});
+    const auto list = static_cast<int32_t>(g);
+    build.visit({&list, 1});
   }
   return build.finish();
 }

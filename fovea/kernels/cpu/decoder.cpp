@@ -128,7 +128,7 @@ class Decoder<T>::Impl {
     // A team walks from behind one attention of the caller up to the next, or to the logits.
     const int64_t count = std::ssize(p_.layers);
     for (int64_t from = -1; from < count;) {
-      const int64_t to = next_own_attention(from + 1);
+      const int64_t to = next_caller_attention(from + 1);
       place_parts();
       Team::run(parallel_, [&](Team::Member& team) {
         const FloatBuffer scratch(attention_.front().work.scratch_floats());
@@ -145,16 +145,16 @@ class Decoder<T>::Impl {
         }
       });
       if (to < count) {
-        const OwnAttention<T>& own = step.layers[to].own;
-        own.attend(own.object, buffers_.front().attention_input, q_.data(), out_.data());
+        const CallerAttention<T>& caller = step.layers[to].attention;
+        caller.attend(caller.object, buffers_.front().attention_input, q_.data(), out_.data());
       }
       from = to;
     }
   }
 
  private:
-  int64_t next_own_attention(int64_t l) const {
-    while (l < std::ssize(p_.layers) && !p_.layers[l].own_attention) ++l;
+  int64_t next_caller_attention(int64_t l) const {
+    while (l < std::ssize(p_.layers) && !p_.layers[l].caller_attends) ++l;
     return l;
   }
 
@@ -183,7 +183,7 @@ class Decoder<T>::Impl {
   // The rest of the layer.
   void leave_attention(Team::Member& team, int64_t l) {
     const Layer& layer = p_.layers[l];
-    if (layer.own_attention)
+    if (layer.caller_attends)
       team.each(slices_, [&](int64_t n) {
         const int64_t all = rows_ * q_width_, begin = all * n / slices_;
         table_.widen(out_.data() + begin, all * (n + 1) / slices_ - begin,
@@ -205,8 +205,9 @@ class Decoder<T>::Impl {
                           rows_, layer.sequences.size(), layer.caches.size());
     }
     for (size_t l = 0; l < p_.layers.size(); ++l)
-      require<ShapeError>(!p_.layers[l].own_attention || step.layers[l].own.attend != nullptr,
-                          "decoder", "expected the attention of layer {}; got none", l);
+      require<ShapeError>(
+          !p_.layers[l].caller_attends || step.layers[l].attention.attend != nullptr, "decoder",
+          "expected the attention of layer {}; got none", l);
   }
 
   int64_t weights_of_a_layer() const {
@@ -231,7 +232,7 @@ class Decoder<T>::Impl {
     step_ = &step;
     part_floats_ = 0;
     for (size_t l = 0; l < attention_.size(); ++l) {
-      if (p_.layers[l].own_attention) continue;
+      if (p_.layers[l].caller_attends) continue;
       attention_[l].read(step.layers[l]);
       part_floats_ = std::max(part_floats_, attention_[l].work.part_floats());
     }
@@ -366,7 +367,7 @@ class Decoder<T>::Impl {
     run_slice(three, n, slices_);
     if (layer.groups.present()) {
       find_features(layer.groups, s, n);
-    } else if (!layer.own_attention) {
+    } else if (!layer.caller_attends) {
       attention_[l].work.prefetch_slice(n, slices_);
     }
   }

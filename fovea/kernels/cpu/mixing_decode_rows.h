@@ -60,14 +60,14 @@ void renormalise_step(const MixingDecodeTask<T>& t, float* weights) {
   }
 }
 
-/// kLanes numbers of a row as float32, `left` of which exist.
+/// kLanes numbers of a row as float32, `count` of which exist.
 template <class T>
-FOVEA_INLINE Float decoded_value(const T* row, int64_t left) {
+FOVEA_INLINE Float decoded_value(const T* row, int64_t count) {
 #if defined(__AVX512F__)
-  return row_floats(row, first_lanes(left < kLanes ? left : kLanes));
+  return row_floats(row, first_lanes(count < kLanes ? count : kLanes));
 #else
   Float x{};
-  for (int64_t i = 0; i < (left < kLanes ? left : kLanes); ++i) x[i] = to_float(row[i]);
+  for (int64_t i = 0; i < (count < kLanes ? count : kLanes); ++i) x[i] = to_float(row[i]);
   return x;
 #endif
 }
@@ -85,9 +85,9 @@ FOVEA_INLINE void add_decoded_values(const MixingDecodeTask<T>& t, const float* 
                                      int64_t head, const T* v, const KeyRange& keys, float* out) {
   const int64_t columns = t.value_width.columns, out_head = t.results * columns;
   for (int64_t c = 0; c < columns; c += kValueVectors * kLanes) {
-    const int64_t left = columns - c;
+    const int64_t remaining = columns - c;
     const int vectors =
-        static_cast<int>(left < kValueVectors * kLanes ? left / kLanes : kValueVectors);
+        static_cast<int>(remaining < kValueVectors * kLanes ? remaining / kLanes : kValueVectors);
     Float sums[R][kValueVectors];
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {

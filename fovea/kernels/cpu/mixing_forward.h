@@ -319,8 +319,8 @@ class StripWalk {
 
   // eq4: every row of the tile sees every key of the window that there is.
   bool sees_all(int64_t n, int64_t r) const {
-    const int64_t key = seen_.step(n) * kStepKeys, left = t_.keys - key;
-    const uint64_t outside = left < kStepKeys ? ~bits_between(0, left > 0 ? left : 0) : 0;
+    const int64_t key = seen_.step(n) * kStepKeys, rest = t_.keys - key;
+    const uint64_t outside = rest < kStepKeys ? ~bits_between(0, rest > 0 ? rest : 0) : 0;
     const uint64_t history = kAllSeen << (kStepKeys - kHistory);
     for (int64_t a = r; a < r + kConvolutionRows; ++a) {
       if ((seen_.of(n)[a] | outside) != kAllSeen) return false;
@@ -378,7 +378,7 @@ class StripWalk {
       for (int64_t h = 0; h < t_.heads; ++h) raise_reference(h * kStripRows + r, x.of(h), word);
       return;
     }
-    if (fresh_[r]) take_references(r, x, word);
+    if (fresh_[r]) set_references(r, x, word);
     for (int64_t h = 0; h < t_.heads; ++h)
       exponentials(h * kStripRows + r, x.of(h), word, weights + h * kStripPitch);
   }
@@ -391,7 +391,7 @@ class StripWalk {
   }
 
   // The first step in which a row sees a key is the same for all heads.
-  void take_references(int64_t r, HeadStep<const float> x, uint64_t word) {
+  void set_references(int64_t r, HeadStep<const float> x, uint64_t word) {
     fresh_[r] = false;
     for (int64_t h = 0; h < t_.heads; ++h) {
       const float top = largest_seen(x.of(h), word), sink = t_.head[h].sink * kLog2E;

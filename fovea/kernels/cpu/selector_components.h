@@ -134,7 +134,7 @@ class ComponentWeights {
   }
 
   FOVEA_INLINE void fetch(const T* run, int64_t begin) const {
-    const int64_t left = to_.length - begin, n = left < kWeightTile ? left : kWeightTile;
+    const int64_t rest = to_.length - begin, n = rest < kWeightTile ? rest : kWeightTile;
     for (int64_t j = 0; j < n; j += 64 / static_cast<int64_t>(sizeof(T)))
       __builtin_prefetch(run + begin + j, 0, 2);
   }

@@ -32,8 +32,8 @@ inline void logit_weights(const RowWeights& rows) {
     float* const references = rows.factors + h * tiles;
     RunningWeights state;
     for (int64_t t = 0; t < tiles; ++t) {
-      const int64_t begin = t * kWeightTile, left = rows.length - begin;
-      weigh_tile(logits + begin, left < kWeightTile ? left : kWeightTile, kLog2E, state);
+      const int64_t begin = t * kWeightTile, rest = rows.length - begin;
+      weigh_tile(logits + begin, rest < kWeightTile ? rest : kWeightTile, kLog2E, state);
       references[t] = state.reference;
     }
     finish_factors(references, tiles, kLog2E, state);

@@ -39,15 +39,15 @@ at::Tensor reclustered(const at::Tensor& centroids, const at::Tensor& sample_ng)
   at::Tensor c = unit_rows(centroids.clone());
   for (int round = 0; round < kMeansRounds; ++round) {
     const auto [best, choice] = at::matmul(z, c.t()).max(-1);
-    at::Tensor left = best.clone();
+    at::Tensor remaining = best.clone();
     for (int64_t k = 0; k < c.size(0); ++k) {
       const at::Tensor own = choice.eq(k);
       if (own.any().item<bool>()) {
         c[k] = z.index({own}).mean(0);
       } else {
-        const int64_t worst = left.argmin().item<int64_t>();
+        const int64_t worst = remaining.argmin().item<int64_t>();
         c[k] = z[worst];
-        left[worst] = 2.0;
+        remaining[worst] = 2.0;
       }
     }
     c = unit_rows(c);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/eval/likelihood_plan.h"
+#include "fovea/eval/likelihood_batches.h"
 
 #include <algorithm>
 
