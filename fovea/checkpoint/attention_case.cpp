@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
 #include "fovea/checkpoint/part_case.h"
@@ -157,11 +158,12 @@ CaseResult run_decode(const AttentionCase& c) {
     const int64_t n =
         begin == 0 ? std::max<int64_t>(1, t / 2) : 1;  // half at once, the rest token by token
     AttentionTensors tensors = c.tensors;
-    for (at::Tensor* x : {&tensors.tau_bt, &tensors.groups_bsk, &tensors.members_bs})
-      if (x->defined()) *x = x->narrow(1, begin, n);
-    for (at::Tensor* x :
-         {&tensors.query_routes_bht, &tensors.key_routes_bhs, &tensors.key_nearness_bhs})
-      if (x->defined()) *x = x->narrow(2, begin, n);
+    for (const Mechanism* mechanism : mechanisms()) {
+      for (const TensorSlot& slot : mechanism->tensors) {
+        at::Tensor& x = tensors.*slot.member;
+        if (slot.token_axis > 0 && x.defined()) x = x.narrow(slot.token_axis, begin, n);
+      }
+    }
     const AttentionResult step =
         cached_attention(spec, cache, c.q_bhtd.narrow(2, begin, n), c.k_bgsd.narrow(2, begin, n),
                          c.v_bgse.narrow(2, begin, n), tensors);

@@ -6,9 +6,13 @@
 #include "fovea/checkpoint/attention_case.h"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "fovea/base/files.h"
 #include "tests/support/expect_error.h"
@@ -114,6 +118,29 @@ TEST_F(CaseFile, ASeedDrawsTheSameOutputGradientOnEveryPath) {
   EXPECT_TRUE(a.tensors.at("grad_v").allclose(b.tensors.at("grad_v")));
   EXPECT_FALSE(a.tensors.at("grad_v").allclose(
       run_attention_case(path, {.gradient_seed = 6}).tensors.at("grad_v")));
+}
+
+// Mechanisms with queries or keys beside q and k: decoding takes the rows of its tokens from each.
+TEST_F(CaseFile, DecodesEveryTensorOfTheTokens) {
+  const at::Generator generator = at::detail::createCPUGenerator(3);
+  const auto rows = [&](int64_t heads) {
+    return at::randn({2, heads, 9, 4}, generator, at::TensorOptions(at::kDouble));
+  };
+  for (const auto& [setting, names] :
+       {std::pair<std::string, std::vector<std::string>>{
+            R"("streaming": {"recent": 4, "start": 2})", {"start_queries"}},
+        {R"("longformer": {"window": 3, "globals": 2, "projections": true})",
+         {"global_queries", "global_keys", "global_values"}}}) {
+    TensorMap tensors{{"q", rows(2)}, {"k", rows(1)}, {"v", rows(1)}};
+    for (const std::string& name : names) tensors[name] = rows(name.ends_with("queries") ? 2 : 1);
+    const auto path = write(
+        tensors,
+        {{"attention_spec", R"({"heads": 2, "kv_heads": 1, "head_dim": 4, )" + setting + "}"}});
+    const CaseResult whole = run_attention_case(path, {.path = CasePath::reference}),
+                     decoded = run_attention_case(path, {.path = CasePath::decode});
+    EXPECT_TRUE(decoded.tensors.at("out").allclose(whole.tensors.at("out"), 1e-12, 1e-12))
+        << setting;
+  }
 }
 
 TEST_F(CaseFile, ThatIsNotACaseIsRefusedByName) {

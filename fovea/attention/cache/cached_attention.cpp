@@ -108,7 +108,7 @@ struct CacheView {
     narrow(call.q);
     for (const Mechanism* mechanism : mechanisms())
       for (const TensorSlot& slot : mechanism->tensors)
-        if (slot.of_tokens) narrow(call.tensors.*slot.member);
+        if (slot.token_axis > 0) narrow(call.tensors.*slot.member);
   }
 };
 

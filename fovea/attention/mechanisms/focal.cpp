@@ -227,7 +227,7 @@ constexpr TensorSlot kFocalTensors[] = {
          [](const AttentionSpec& spec) {
            return fmt::format("temperature.kind {}", enum_name(spec.temperature.kind));
          },
-     .of_tokens = true}};
+     .token_axis = 1}};
 
 // The running sum, and tau of the earlier queries that convolutions read.
 void add_streams_focal(const AttentionSpec& spec, const StreamSpec& keys,

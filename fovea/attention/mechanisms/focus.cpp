@@ -342,7 +342,7 @@ constexpr TensorSlot kFocusTensors[] = {
        return std::vector<int64_t>{shape.batch, shape.keys, spec.focus.groups};
      },
      .setting = [](const AttentionSpec& spec) { return gate_of_focus(spec); },
-     .of_tokens = true},
+     .token_axis = 1},
     {.name = "members",
      .member = &AttentionTensors::members_bs,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
@@ -351,7 +351,7 @@ constexpr TensorSlot kFocusTensors[] = {
      },
      .setting = [](const AttentionSpec& spec) { return gate_of_focus(spec); },
      .integers = true,
-     .of_tokens = true},
+     .token_axis = 1},
     {.name = "focus_strength",
      .member = &AttentionTensors::focus_strength,
      .sizes = [](const AttentionSpec& spec, const CallShape&) -> Sizes {

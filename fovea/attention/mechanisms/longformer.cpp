@@ -192,7 +192,7 @@ constexpr TensorSlot kLongformerTensors[] = {
        return std::vector<int64_t>{shape.batch, spec.heads, shape.queries, spec.head_dim};
      },
      .setting = projections_of,
-     .of_tokens = true},
+     .token_axis = 2},
     {.name = "global_keys",
      .member = &AttentionTensors::global_k_bgsd,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
@@ -200,7 +200,7 @@ constexpr TensorSlot kLongformerTensors[] = {
        return std::vector<int64_t>{shape.batch, spec.kv_heads, shape.keys, spec.head_dim};
      },
      .setting = projections_of,
-     .of_tokens = true},
+     .token_axis = 2},
     {.name = "global_values",
      .member = &AttentionTensors::global_v_bgse,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
@@ -208,7 +208,7 @@ constexpr TensorSlot kLongformerTensors[] = {
        return std::vector<int64_t>{shape.batch, spec.value_heads(), shape.keys, spec.value_width()};
      },
      .setting = projections_of,
-     .of_tokens = true},
+     .token_axis = 2},
 };
 
 // Global rows read these of the same tokens that are kept for the others.

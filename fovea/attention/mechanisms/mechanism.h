@@ -44,8 +44,10 @@ struct TensorSlot {
   Sizes (*sizes)(const AttentionSpec& spec, const CallShape& shape);
   /// The setting that wants it, for errors: "bias.kind t5".
   std::string (*setting)(const AttentionSpec& spec);
-  bool integers = false;   ///< int64; else floating
-  bool of_tokens = false;  ///< rows for the tokens of each sequence, [b, ...]; else a parameter
+  bool integers = false;  ///< int64; else floating
+  /// Axis of the tokens, behind the batch: 1 in [b, t, ...], 2 in [b, heads, t, ...]. 0: the tensor
+  /// is a parameter.
+  int64_t token_axis = 0;
 };
 
 /// A value of the setting by its name in the docs.

@@ -149,7 +149,7 @@ constexpr TensorSlot kRoutingTensors[] = {
      },
      .setting = [](const AttentionSpec& spec) { return clusters_of(spec); },
      .integers = true,
-     .of_tokens = true},
+     .token_axis = 2},
     {.name = "key_routes",
      .member = &AttentionTensors::key_routes_bhs,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
@@ -158,7 +158,7 @@ constexpr TensorSlot kRoutingTensors[] = {
      },
      .setting = [](const AttentionSpec& spec) { return clusters_of(spec); },
      .integers = true,
-     .of_tokens = true},
+     .token_axis = 2},
     {.name = "key_nearness",
      .member = &AttentionTensors::key_nearness_bhs,
      .sizes = [](const AttentionSpec& spec, const CallShape& shape) -> Sizes {
@@ -169,7 +169,7 @@ constexpr TensorSlot kRoutingTensors[] = {
          [](const AttentionSpec& spec) {
            return fmt::format("routing.choice {}", enum_name(spec.routing.choice));
          },
-     .of_tokens = true},
+     .token_axis = 2},
 };
 
 void check_routes(const AttentionCall& call) {

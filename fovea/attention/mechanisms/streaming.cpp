@@ -86,7 +86,7 @@ constexpr TensorSlot kStreamingTensors[] = {
          [](const AttentionSpec& spec) {
            return fmt::format("streaming.recent {}", spec.streaming.recent);
          },
-     .of_tokens = true},
+     .token_axis = 2},
 };
 
 constexpr MechanismSetting kStreamingSettings[] = {
