@@ -98,15 +98,28 @@ class Scorer {
 
   /// `stream` = start token + tokens of the document.
   void add(const Stream& stream, const Window& window, ScoreTotals& totals) {
-    pending_.push_back({stream, window, &totals});
-    if (static_cast<int64_t>(pending_.size()) == result_.options.rows) flush();
+    std::vector<Item>& pending = window.length == result_.options.window ? whole_ : shorter_;
+    pending.push_back({stream, window, &totals});
+    if (std::ssize(pending) == result_.options.rows) score(pending);
   }
 
   void flush() {
-    if (pending_.empty()) return;
+    score(whole_);
+    score(shorter_);
+  }
+
+ private:
+  struct Item {
+    Stream stream;
+    Window window;
+    ScoreTotals* totals;
+  };
+
+  void score(std::vector<Item>& pending) {
+    if (pending.empty()) return;
     int64_t length = 0;
-    for (const Item& item : pending_) length = std::max(length, item.window.length);
-    const auto rows = static_cast<int64_t>(pending_.size());
+    for (const Item& item : pending) length = std::max(length, item.window.length);
+    const auto rows = std::ssize(pending);
     require_pass(model_, rows, length);
     // Rows are filled up behind their end: a causal model does not see it, and it carries no
     // target.
@@ -116,7 +129,7 @@ class Scorer {
     at::Tensor positions = at::arange(length, at::kLong).repeat({rows, 1});
     bool filled_up = false;
     for (int64_t row = 0; row < rows; ++row) {
-      const auto& [stream, window, totals] = pending_[static_cast<size_t>(row)];
+      const auto& [stream, window, totals] = pending[static_cast<size_t>(row)];
       int64_t* const inputs = tokens.mutable_data_ptr<int64_t>() + row * length;
       int64_t* const next = targets.mutable_data_ptr<int64_t>() + row * length;
       const auto first = stream->begin() + window.begin;
@@ -152,24 +165,17 @@ class Scorer {
       result_.distant_kept = distant_ / static_cast<double>(layers_);
       result_.tiles_visited = tiles_ / static_cast<double>(layers_);
     }
-    count(nll.contiguous().const_data_ptr<float>(), length);
-    pending_.clear();
+    count(pending, nll.contiguous().const_data_ptr<float>(), length);
+    pending.clear();
   }
 
- private:
-  struct Item {
-    Stream stream;
-    Window window;
-    ScoreTotals* totals;
-  };
-
-  void count(const float* nll, int64_t length) {
-    for (size_t row = 0; row < pending_.size(); ++row) {
-      const Window& window = pending_[row].window;
+  void count(const std::vector<Item>& pending, const float* nll, int64_t length) {
+    for (size_t row = 0; row < pending.size(); ++row) {
+      const Window& window = pending[row].window;
       WindowScore& score = result_.windows.emplace_back(WindowScore{.tokens = window.scored});
       for (int64_t i = window.length - window.scored; i < window.length; ++i) {
         const double value = nll[static_cast<int64_t>(row) * length + i];
-        pending_[row].totals->nll += value;
+        pending[row].totals->nll += value;
         score.nll += value;
         PositionBucket& bucket = result_.positions[bucket_of(i)];
         bucket.nll += value;
@@ -180,7 +186,8 @@ class Scorer {
 
   const Transformer& model_;
   ScoreResult& result_;
-  std::vector<Item> pending_;
+  // Whole windows are never filled up, so their attention has every path open.
+  std::vector<Item> whole_, shorter_;
   double pairs_ = 0.0, distant_ = 0.0, tiles_ = 0.0;  // sums over windows and layers with Focus
   int64_t layers_ = 0;
 };

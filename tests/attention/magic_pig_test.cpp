@@ -140,6 +140,35 @@ TEST(MagicPig, HashTablesGiveTheFloat64ReferenceOfEveryDtype) {
   }
 }
 
+// Rows of a text, by kernels, also where earlier rows are in a cache.
+TEST(MagicPig, KernelsGiveRowsOfATextTheFloat64ReferenceOfEveryDtype) {
+  for (const auto& [name, spec] : pig_specs()) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      for (const auto& [t, s] : {std::pair{1, 1}, {8, 8}, {75, 75}, {6, 90}, {1, 40}}) {
+        const AttentionInputs in = shifted_inputs(spec, 2, t, s).to(dtype);
+        const SelectedTruth truth =
+            ScalarSelector(spec, in.to(at::kDouble)).magic_pig(directions(spec));
+        const AttentionResult r = run(spec, in, Path::fused);
+        EXPECT_EQ(r.path.text(), "grouped lists");
+        const double error = dtype == at::kFloat ? 2e-5 : 2e-2;
+        EXPECT_LT(relative_error(r.out_bhte, truth.out), error) << name << " " << t << " " << s;
+        EXPECT_LT(relative_error(r.lse_bht, truth.lse), error) << name << " " << t << " " << s;
+      }
+    }
+  }
+}
+
+// The prompt of a first call samples as a text does; behind it only hash tables know its end.
+TEST(MagicPig, KernelsTakeThePromptOfAFirstCall) {
+  const AttentionSpec spec = pig(3, 8);
+  const AttentionInputs in = shifted_inputs(spec, 2, 50).to(at::kFloat);
+  AttentionCall call = checked_call(spec, in.q, in.k, in.v, in.tensors, {});
+  call.selector.prompts_b = at::full({2}, 50, at::kLong);
+  EXPECT_TRUE(run_call(call, Path::fused).out_bhte.equal(run(spec, in, Path::fused).out_bhte));
+  call.selector.prompts_b = at::full({2}, 49, at::kLong);
+  EXPECT_NE(selected_path().reason_against(call).value_or("").find("tables"), std::string::npos);
+}
+
 // The two readings agree up to the first token after the prompt, and differ afterwards.
 TEST(MagicPig, ReadingsOfThePromptAgreeUpToTheFirstGeneratedToken) {
   const AttentionSpec spec = pig(3, 8);

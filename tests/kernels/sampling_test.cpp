@@ -175,7 +175,7 @@ TEST(SampledWeights, OfNumbersThatAreNotFiniteReadTheCurveOnly) {
 TEST(FindCollisions, CountTheTablesOfEveryPairForEveryInstructionSet) {
   for (const int64_t bits : {1, 3, 10}) {
     for (const int64_t heads : {1, 2, 3, 5}) {
-      const int64_t count = 7, rows = 19, keys = 70, pitch = 96, hashes = count * bits;
+      const int64_t count = 7, rows = 19, keys = 570, pitch = 576, hashes = count * bits;
       const std::vector<float> of_keys = normal_floats(hashes * pitch, 1),
                                of_centres = normal_floats(rows * hashes, 2);
       std::vector<int32_t> of_queries;
@@ -183,8 +183,9 @@ TEST(FindCollisions, CountTheTablesOfEveryPairForEveryInstructionSet) {
       for (int64_t n = 0; n < heads * rows * hashes; ++n)
         of_queries.push_back(rng.below(2) == 1 ? -1 : 0);
       std::vector<int64_t> ends;
-      for (int64_t row = 0; row < rows; ++row) ends.push_back(row * 5 % (keys + 1));
-      std::vector<uint8_t> twice(static_cast<size_t>(heads * rows * pitch), 9);
+      for (int64_t row = 0; row < rows; ++row) ends.push_back(row * 37 % (keys + 1));
+      const int64_t words = pitch / kHashPanel;
+      std::vector<uint32_t> twice(static_cast<size_t>(heads * rows * words), 9);
       const CentredHashes pairs{.tables = count,
                                 .bits = bits,
                                 .heads = heads,
@@ -195,10 +196,11 @@ TEST(FindCollisions, CountTheTablesOfEveryPairForEveryInstructionSet) {
                                 .of_queries = of_queries.data(),
                                 .ends = ends.data(),
                                 .twice = twice.data()};
-      std::vector<uint8_t> expected(twice.size(), 0);
+      // Of all keys, and of those before the rows' ends.
+      std::vector<uint32_t> all(twice.size(), 0), expected(twice.size(), 0);
       for (int64_t h = 0; h < heads; ++h) {
         for (int64_t row = 0; row < rows; ++row) {
-          for (int64_t j = 0; j < ends[row]; ++j) {
+          for (int64_t j = 0; j < pitch; ++j) {
             int64_t met = 0;
             for (int64_t l = 0; l < count; ++l) {
               bool same = true;
@@ -207,22 +209,27 @@ TEST(FindCollisions, CountTheTablesOfEveryPairForEveryInstructionSet) {
                         (of_queries[(h * rows + row) * hashes + n] != 0);
               met += same ? 1 : 0;
             }
-            expected[(h * rows + row) * pitch + j] = met >= 2 ? 1 : 0;
+            const size_t word = static_cast<size_t>((h * rows + row) * words + j / kHashPanel);
+            const uint32_t bit = met >= 2 ? uint32_t{1} << (j % kHashPanel) : 0;
+            all[word] |= bit;
+            if (j < ends[row]) expected[word] |= bit;
           }
         }
       }
       find_collisions(pairs);
       EXPECT_EQ(twice, expected) << bits << " " << heads;
       for (const SamplingTable* table : tables()) {
-        for (int64_t row = 0; row < rows; ++row) {
-          table->collisions(pairs, row, 32);
-          for (int64_t h = 0; h < heads; ++h) {
-            for (int64_t j = 32; j < std::clamp<int64_t>(ends[row], 32, 64); ++j) {
-              const size_t at = static_cast<size_t>((h * rows + row) * pitch + j);
-              ASSERT_EQ(twice[at], expected[at]);
-            }
-          }
+        twice.assign(twice.size(), 9);
+        for (int64_t first = 0; first < rows; first += kAskedRows) {
+          for (int64_t begin = 0; begin < pitch; begin += kAskedKeys)
+            table->collisions(pairs, {.first_row = first,
+                                      .rows = std::min(kAskedRows, rows - first),
+                                      .begin = begin,
+                                      .words = std::min(kAskedKeys, pitch - begin) / kHashPanel});
         }
+        EXPECT_EQ(twice, all) << bits << " " << heads;
+        table->collisions(pairs, {.first_row = 3, .rows = 2, .begin = 32, .words = 1});
+        EXPECT_EQ(twice, all) << bits << " " << heads;
       }
     }
   }

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
 #include "fovea/kernels/cpu/sampling.h"
@@ -34,26 +33,6 @@ std::vector<float> packed_directions(const MagicPigSpec& spec, int64_t head_dim)
   return packed;
 }
 
-// HashRule::log_weights. The angle to the nearer end is 2 asin(w^2 / sqrt(2)).
-std::vector<float> weight_curve(const MagicPigSpec& spec) {
-  constexpr double kStep = 1e-6;  // of the central differences
-  constexpr auto kCells = static_cast<double>(kernels::kWeightCells);
-  std::vector<float> nodes;
-  for (const bool opposite : {false, true}) {
-    const auto at = [&](double w) {
-      const double angle = 2.0 * std::asin(w * w / std::numbers::sqrt2);
-      return sampling_log_weight(spec, opposite ? std::numbers::pi - angle : angle);
-    };
-    for (int64_t n = 0; n <= kernels::kWeightCells; ++n) {
-      const double w = static_cast<double>(n) / kCells;
-      const double low = std::max(w - kStep, 0.0), high = std::min(w + kStep, 1.0);
-      nodes.push_back(static_cast<float>(at(w)));
-      nodes.push_back(static_cast<float>((at(high) - at(low)) / (high - low) / kCells));
-    }
-  }
-  return nodes;
-}
-
 }  // namespace
 
 HashTables::HashTables(const MagicPigSpec& spec, const at::Tensor& keys,
@@ -61,7 +40,7 @@ HashTables::HashTables(const MagicPigSpec& spec, const at::Tensor& keys,
     : spec_(spec),
       prompts_(prompts.begin(), prompts.end()),
       directions_(packed_directions(spec, keys.size(3))),
-      log_weights_(weight_curve(spec)),
+      log_weights_(sampling_weight_curve(spec)),
       centres_bgd_(at::zeros({keys.size(0), keys.size(1), keys.size(3)}, at::kFloat)),
       lengths_bgs_(at::zeros({keys.size(0), keys.size(1), keys.size(2)}, at::kFloat)),
       rule_{.tables = spec.tables,

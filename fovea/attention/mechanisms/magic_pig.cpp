@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "fovea/attention/cache/cache.h"
 #include "fovea/attention/call.h"
@@ -25,7 +26,8 @@ namespace fovea {
 namespace {
 
 constexpr int64_t kMostBits = 30, kMostTables = 4096;
-constexpr double kPi = 3.14159265358979323846;
+static_assert(kMostBits <= kernels::kMostHashBits);
+constexpr double kPi = std::numbers::pi, kSqrt2 = std::numbers::sqrt2;
 constexpr double kSmallest = 1e-30;  // of squares that are divided by
 // Cosines stay this far from 1, where the angle has no derivative.
 constexpr double kCosineMargin = 1e-7;
@@ -78,6 +80,60 @@ double sampling_log_weight(const MagicPigSpec& spec, double angle) {
   return -std::log(std::max(sampled, 0.0) + kSampledFloor);
 }
 
+// The angle to the nearer end is 2 asin(w^2 / sqrt(2)).
+std::vector<float> sampling_weight_curve(const MagicPigSpec& spec) {
+  constexpr double kStep = 1e-6;  // of the central differences
+  constexpr auto kCells = static_cast<double>(kernels::kWeightCells);
+  std::vector<float> nodes;
+  for (const bool opposite : {false, true}) {
+    const auto at = [&](double w) {
+      const double angle = 2.0 * std::asin(w * w / kSqrt2);
+      return sampling_log_weight(spec, opposite ? kPi - angle : angle);
+    };
+    for (int64_t n = 0; n <= kernels::kWeightCells; ++n) {
+      const double w = static_cast<double>(n) / kCells;
+      const double low = std::max(w - kStep, 0.0), high = std::min(w + kStep, 1.0);
+      nodes.push_back(static_cast<float>(at(w)));
+      nodes.push_back(static_cast<float>((at(high) - at(low)) / (high - low) / kCells));
+    }
+  }
+  return nodes;
+}
+
+at::Tensor key_side_products(const at::Tensor& directions, const at::Tensor& k) {
+  const int64_t s = k.size(2);
+  const int64_t pitch = (s + kernels::kHashPanel - 1) / kernels::kHashPanel * kernels::kHashPanel;
+  const at::Tensor filled_up = at::constant_pad_nd(k, {0, 0, 0, pitch - s});
+  return at::matmul(directions, filled_up.transpose(2, 3)).contiguous();
+}
+
+at::Tensor collision_words(const MagicPigSpec& spec, const at::Tensor& directions,
+                           const at::Tensor& q, const at::Tensor& keys, const at::Tensor& centre,
+                           const at::Tensor& ends) {
+  const int64_t b = q.size(0), g = q.size(1), heads = q.size(2), t = q.size(3),
+                pitch = keys.size(3);
+  const at::Tensor of_centres = at::matmul(centre, directions.t()).contiguous(),
+                   of_queries =
+                       at::matmul(q, directions.t()).gt(0).to(at::kInt).neg_().contiguous();
+  at::Tensor words =
+      at::empty({b, g, heads, t, pitch / kernels::kHashPanel}, q.options().dtype(at::kInt));
+  for (int64_t n = 0; n < b * g; ++n) {
+    const auto part = [&](const at::Tensor& x) { return x.flatten(0, 1)[n]; };
+    int32_t* const twice = part(words).mutable_data_ptr<int32_t>();
+    kernels::find_collisions({.tables = spec.tables,
+                              .bits = spec.bits,
+                              .heads = heads,
+                              .rows = t,
+                              .of_keys = part(keys).const_data_ptr<float>(),
+                              .pitch = pitch,
+                              .of_centres = part(of_centres).const_data_ptr<float>(),
+                              .of_queries = part(of_queries).const_data_ptr<int32_t>(),
+                              .ends = ends[n / g].const_data_ptr<int64_t>(),
+                              .twice = reinterpret_cast<uint32_t*>(twice)});
+  }
+  return words;
+}
+
 namespace {
 
 // The prompt's keys that no rule makes a row read: [b or 1, 1, t, s]. One alone is read as well:
@@ -128,31 +184,17 @@ at::Tensor ends_of(const at::Tensor& region) {
 at::Tensor collisions_by_kernels(const MagicPigSpec& spec, const at::Tensor& q_bgntd,
                                  const at::Tensor& k_bgsd, const at::Tensor& centre_bgtd,
                                  const at::Tensor& region) {
-  const int64_t b = q_bgntd.size(0), g = q_bgntd.size(1), heads = q_bgntd.size(2),
-                t = q_bgntd.size(3), s = k_bgsd.size(2);
-  const int64_t pitch = (s + kernels::kHashPanel - 1) / kernels::kHashPanel * kernels::kHashPanel;
   const at::Tensor directions = hash_directions(spec, k_bgsd.size(3)).to(k_bgsd.options());
-  const at::Tensor padded = at::constant_pad_nd(k_bgsd, {0, 0, 0, pitch - s});
-  const at::Tensor of_keys = at::matmul(directions, padded.transpose(2, 3)).contiguous(),
-                   of_centres = at::matmul(centre_bgtd, directions.t()).contiguous(),
-                   of_queries =
-                       at::matmul(q_bgntd, directions.t()).gt(0).to(at::kInt).neg_().contiguous(),
-                   ends_bt = ends_of(region).expand({b, t}).contiguous();
-  const at::Tensor twice = at::empty({b, g, heads, t, pitch}, at::kByte);
-  for (int64_t n = 0; n < b * g; ++n) {
-    const auto part = [&](const at::Tensor& x) { return x.flatten(0, 1)[n]; };
-    kernels::find_collisions({.tables = spec.tables,
-                              .bits = spec.bits,
-                              .heads = heads,
-                              .rows = t,
-                              .of_keys = part(of_keys).const_data_ptr<float>(),
-                              .pitch = pitch,
-                              .of_centres = part(of_centres).const_data_ptr<float>(),
-                              .of_queries = part(of_queries).const_data_ptr<int32_t>(),
-                              .ends = ends_bt[n / g].const_data_ptr<int64_t>(),
-                              .twice = part(twice).mutable_data_ptr<uint8_t>()});
-  }
-  return twice.to(at::kBool).narrow(4, 0, s);
+  const at::Tensor words =
+      collision_words(spec, directions, q_bgntd, key_side_products(directions, k_bgsd), centre_bgtd,
+                      ends_of(region).expand({q_bgntd.size(0), q_bgntd.size(3)}).contiguous());
+  const at::Tensor bits = at::arange(kernels::kHashPanel, words.options());
+  return words.unsqueeze(-1)
+      .bitwise_right_shift(bits)
+      .bitwise_and(1)
+      .to(at::kBool)
+      .flatten(4, 5)
+      .narrow(4, 0, k_bgsd.size(2));
 }
 
 // Whether at least two hashes of a query and a centred key are the same, [b, g, n, t, s].

@@ -2,7 +2,7 @@
 // 4.4, 4.5).
 //
 // One query of SparQ reads some components of all keys, then the chosen keys and values; many take
-// their logits from one matrix product a block of rows. One query of MagicPIG asks hash tables.
+// their logits from one matrix product a block of rows. MagicPIG: sampled.cpp.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -12,24 +12,17 @@
 #include <algorithm>
 #include <numeric>
 
-#include "fovea/attention/cache/hash_tables.h"
 #include "fovea/attention/kernel_types.h"
 #include "fovea/attention/mechanisms/sparq_choice.h"
 #include "fovea/attention/paths/fused_call.h"
+#include "fovea/attention/paths/sampled.h"
 #include "fovea/kernels/cpu/attention.h"
-#include "fovea/kernels/cpu/sampling.h"
 #include "fovea/kernels/cpu/selector.h"
 
 namespace fovea {
 namespace {
 
 using KeyLists = std::vector<std::vector<int32_t>>;
-
-// Rows of a block: their logits take this much, beyond the caches, where more would only cost
-// memory.
-constexpr int64_t kBlockBytes = int64_t{16} << 20;
-
-int64_t heads_per_key(const AttentionCall& call) { return call.spec.heads / call.spec.kv_heads; }
 
 // Queries [n, heads of a key head, 1, d] against keys [n, 1, s, d], each of which reads its list.
 AttentionResult read_listed(const AttentionCall& call, const at::Tensor& q, const at::Tensor& k,
@@ -51,11 +44,6 @@ at::Tensor blended(const at::Tensor& y, const at::Tensor& alpha, const at::Tenso
 int64_t count_of(const KeyLists& lists) {
   return std::transform_reduce(lists.begin(), lists.end(), int64_t{0}, std::plus<>(),
                                [](const auto& list) { return std::ssize(list); });
-}
-
-PathReason read_reason(PathReason::Kind kind, int64_t read, int64_t rows, int64_t keys) {
-  return {.kind = kind,
-          .detail = fmt::format("{} of {} keys are read", read / std::max<int64_t>(rows, 1), keys)};
 }
 
 template <class T>
@@ -85,10 +73,6 @@ void choose_by_components(const AttentionCall& call, const at::Tensor& tau, KeyL
                                   .next_v = rows_of<T>(call.v),
                                   .chosen = lists.data(),
                                   .alpha = alpha.mutable_data_ptr<float>()});
-}
-
-at::Tensor float_rows(const at::Tensor& tau) {
-  return tau.defined() ? tau.to(at::kFloat).contiguous() : tau;
 }
 
 // Key heads as sequences of a batch of their own.
@@ -161,7 +145,7 @@ AttentionResult sparq_query(const AttentionCall& call) {
   AttentionResult result{.out_bhte = out.view({b, g * n, 1, e}), .lse_bht = lse};
   result.path.isa = kernel_isa(call.q.scalar_type());
   result.path.plan = PlanWord::scan;
-  result.path.reason = read_reason(PathReason::Kind::one_query, count_of(lists), b * g, s);
+  result.path.reason = one_query_reason(count_of(lists), b * g, s);
   return result;
 }
 
@@ -229,7 +213,7 @@ SparqHead sparq_head(const AttentionCall& call, const SparqRows& rows, int64_t b
 
 AttentionResult sparq_queries(const AttentionCall& call) {
   const int64_t b = call.q.size(0), t = call.q.size(2), s = call.k.size(2), n = heads_per_key(call);
-  const int64_t block = std::clamp<int64_t>(kBlockBytes / (4 * n * s), 1, t);
+  const int64_t block = std::clamp<int64_t>(kSelectorBlockBytes / (4 * n * s), 1, t);
   const SparqRows rows = sparq_rows(call.spec, call.q.to(at::kFloat), call.tensors.tau_bt);
   AttentionResult result;
   result.out_bhte = empty_by_token({b, call.spec.heads, t, call.v.size(3)}, call.q.options());
@@ -252,53 +236,7 @@ AttentionResult sparq_queries(const AttentionCall& call) {
   }
   result.path.isa = kernel_isa(call.q.scalar_type());
   result.path.plan = PlanWord::lists;
-  result.path.reason = {
-      .kind = PathReason::Kind::cheapest_plan,
-      .detail = fmt::format("{} of {} keys are read by a row, {} seen",
-                            read / (b * call.spec.kv_heads * t), s, s - (t - 1) / 2)};
-  return result;
-}
-
-template <class T>
-void read_sampled(const AttentionCall& call, const at::Tensor& tau, const AttentionResult& result,
-                  std::vector<int64_t>& read) {
-  const HashTables& tables = *call.selector.tables;
-  kernels::run(
-      kernels::SampledDecode<T>{.sizes = {.batch = call.q.size(0),
-                                          .heads = call.spec.heads,
-                                          .kv_heads = call.spec.kv_heads,
-                                          .queries = 1,
-                                          .keys = call.k.size(2),
-                                          .head_dim = call.spec.head_dim,
-                                          .value_dim = call.v.size(3)},
-                                .q = rows_of<T>(call.q),
-                                .k = rows_of<T>(call.k),
-                                .v = rows_of<T>(call.v),
-                                .rule = tables.rule(),
-                                .tables = tables.tables().data(),
-                                .scale = static_cast<float>(call.spec.logit_scale()),
-                                .tau = tau.defined() ? tau.const_data_ptr<float>() : nullptr,
-                                .out = writable_rows_of<T>(result.out_bhte),
-                                .lse = result.lse_bht.mutable_data_ptr<float>(),
-                                .read = read.data()});
-}
-
-AttentionResult magic_pig_query(const AttentionCall& given) {
-  AttentionCall call = given;
-  for (at::Tensor* x : {&call.q, &call.k, &call.v}) *x = contiguous_rows(*x);
-  const int64_t b = call.q.size(0), h = call.spec.heads;
-  const at::Tensor tau = float_rows(call.tensors.tau_bt);
-  AttentionResult result;
-  result.out_bhte = at::empty({b, h, 1, call.v.size(3)}, call.q.options());
-  result.lse_bht = at::empty({b, h, 1}, at::kFloat);
-  std::vector<int64_t> read(static_cast<size_t>(b * h));
-  with_kernel_type(call.q.scalar_type(), "attention",
-                   [&]<class T>(T) { read_sampled<T>(call, tau, result, read); });
-  result.path.isa = kernel_isa(call.q.scalar_type());
-  result.path.plan = PlanWord::scan;
-  result.path.reason =
-      read_reason(PathReason::Kind::one_query,
-                  std::accumulate(read.begin(), read.end(), int64_t{0}), b * h, call.k.size(2));
+  result.path.reason = text_reason(read, b * call.spec.kv_heads * t, t, s);
   return result;
 }
 
@@ -317,14 +255,13 @@ std::optional<std::string> why_not_selected(const AttentionCall& call) {
   if (!kernels::prefers_decode(
           {.heads = call.spec.heads, .kv_heads = call.spec.kv_heads, .queries = 1}))
     return "kernels of selectors are for few query heads a key head";
-  if (call.spec.magic_pig.active() && (call.q.size(2) > 1 || !call.selector.tables))
-    return "hash tables are for one query of a cache";
+  if (call.spec.magic_pig.active()) return why_not_sampled(call);
   return std::nullopt;
 }
 
 AttentionResult run_selected(const AttentionCall& call) {
   const at::NoGradGuard no_gradient;
-  if (call.spec.magic_pig.active()) return magic_pig_query(call);
+  if (call.spec.magic_pig.active()) return run_sampled(call);
   const bool decodes = call.q.size(2) == 1 && call.selector.key_components_bgds.defined();
   return decodes ? sparq_query(call) : sparq_queries(call);
 }

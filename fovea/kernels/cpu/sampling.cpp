@@ -3,6 +3,7 @@
 #include "fovea/kernels/cpu/sampling.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -40,7 +41,7 @@ int32_t hash_of(const HashRule& rule, const uint32_t* words, int64_t l) {
 struct SamplingScratch {
   std::vector<uint8_t> counts;
   std::vector<int32_t> list;
-  std::vector<float> products, out;
+  std::vector<float> products, out, lengths;
 };
 
 template <class X>
@@ -75,36 +76,128 @@ float dot(const float* a, const float* b, int64_t n) {
   return static_cast<float>(sum);
 }
 
+/// The keys that a head reads, sampled ones first, and what their cosines to the query need.
+struct HeadKeys {
+  const int32_t* list = nullptr;
+  int64_t count = 0, sampled = 0;
+  const float *centre = nullptr, *lengths = nullptr;  ///< as in HashTable
+};
+
+struct HeadRule {
+  int64_t head_dim = 0, value_dim = 0;
+  float scale = 1.0f;
+  const float* log_weights = nullptr;
+};
+
+/// Writes the result of a head; returns its log of the sum of weights.
 template <class T>
-void decode_head(const SampledDecode<T>& p, int64_t item, const float* q, const int32_t* hashes,
-                 SamplingScratch& scratch) {
-  const int64_t d = p.sizes.head_dim, e = p.sizes.value_dim;
-  const int64_t b = item / p.sizes.heads, h = item % p.sizes.heads;
-  const int64_t g = h / (p.sizes.heads / p.sizes.kv_heads);
-  const HashTable& table = p.tables[b * p.sizes.kv_heads + g];
-  const ReadKeys<T> keys(p, table, hashes, scratch);
-  const auto rows = [&](const HeadRows<const T>& x, int64_t width) {
-    return ListedRows<T>{
-        .data = x.at(b, g), .row = x.row, .width = width, .list = keys.list, .count = keys.count};
-  };
+float attend(const HeadRule& rule, const HeadKeys& keys, const float* q, ListedRows<T> k,
+             ListedRows<T> v, SamplingScratch& scratch, T* to) {
+  k.list = v.list = keys.list;
+  k.count = v.count = keys.count;
   float* const weights = at_least(scratch.products, keys.count);
-  selector_table<T>().products(q, rows(p.k, d), weights);
+  selector_table<T>().products(q, k, weights);
   const WeightTotal sum =
       sampling_table().weights({.products = weights,
                                 .list = keys.list,
                                 .count = keys.count,
                                 .sampled = keys.sampled,
-                                .scale = p.tau != nullptr ? 1.0f / p.tau[b] : p.scale,
-                                .with_centre = dot(q, table.centre, d),
-                                .query_length = std::sqrt(dot(q, q, d)),
-                                .lengths = table.lengths,
-                                .log_weights = p.rule.log_weights});
-  float* const out = at_least(scratch.out, e);
-  selector_table<T>().weighted_sum(weights, rows(p.v, e), out);
-  T* const to = p.out.at(b, h);
-  for (int64_t c = 0; c < e; ++c) from_float(out[c] / sum.total, to[c]);
-  p.lse[item] = sum.top + std::log(sum.total);
+                                .scale = rule.scale,
+                                .with_centre = dot(q, keys.centre, rule.head_dim),
+                                .query_length = std::sqrt(dot(q, q, rule.head_dim)),
+                                .lengths = keys.lengths,
+                                .log_weights = rule.log_weights});
+  float* const out = at_least(scratch.out, rule.value_dim);
+  selector_table<T>().weighted_sum(weights, v, out);
+  for (int64_t c = 0; c < rule.value_dim; ++c) from_float(out[c] / sum.total, to[c]);
+  return sum.top + std::log(sum.total);
+}
+
+template <class T>
+void decode_head(const SampledDecode<T>& p, int64_t item, const float* q, const int32_t* hashes,
+                 SamplingScratch& scratch) {
+  const int64_t b = item / p.sizes.heads, h = item % p.sizes.heads;
+  const int64_t g = h / (p.sizes.heads / p.sizes.kv_heads);
+  const HashTable& table = p.tables[b * p.sizes.kv_heads + g];
+  const ReadKeys<T> keys(p, table, hashes, scratch);
+  p.lse[item] = attend<T>({.head_dim = p.sizes.head_dim,
+                           .value_dim = p.sizes.value_dim,
+                           .scale = p.tau != nullptr ? 1.0f / p.tau[b] : p.scale,
+                           .log_weights = p.rule.log_weights},
+                          {.list = keys.list,
+                           .count = keys.count,
+                           .sampled = keys.sampled,
+                           .centre = table.centre,
+                           .lengths = table.lengths},
+                          q, {.data = p.k.at(b, g), .row = p.k.row, .width = p.sizes.head_dim},
+                          {.data = p.v.at(b, g), .row = p.v.row, .width = p.sizes.value_dim},
+                          scratch, p.out.at(b, h));
   p.read[item] = keys.count;
+}
+
+/// The list of a row: keys of set bits, then those outside of [begin, end).
+int64_t list_row(const uint32_t* words, int64_t begin, int64_t end, int64_t length, int32_t* list,
+                 int64_t& sampled) {
+  int64_t count = 0;
+  for (int64_t n = begin / kHashPanel; n * kHashPanel < end; ++n) {
+    for (uint32_t word = words[n]; word != 0; word &= word - 1) {
+      const int64_t j = n * kHashPanel + std::countr_zero(word);
+      if (j >= begin && j < end) list[count++] = static_cast<int32_t>(j);
+    }
+  }
+  sampled = count;
+  for (int64_t j = 0; j < begin; ++j) list[count++] = static_cast<int32_t>(j);
+  for (int64_t j = end; j < length; ++j) list[count++] = static_cast<int32_t>(j);
+  return count;
+}
+
+/// |k - centre| of the listed keys, by key.
+template <class T>
+const float* centred_lengths(const SampledRows<T>& p, const float* centre, const HeadKeys& keys,
+                             int64_t length, SamplingScratch& scratch) {
+  float* const with_centre = at_least(scratch.products, keys.sampled);
+  selector_table<T>().products(centre,
+                               {.data = p.k,
+                                .row = p.key_row,
+                                .width = p.head_dim,
+                                .list = keys.list,
+                                .count = keys.sampled},
+                               with_centre);
+  float* const lengths = at_least(scratch.lengths, length);
+  const float square = dot(centre, centre, p.head_dim);
+  for (int64_t n = 0; n < keys.sampled; ++n) {
+    const int32_t j = keys.list[n];
+    lengths[j] = std::sqrt(std::max(0.0f, p.squares[j] - 2.0f * with_centre[n] + square));
+  }
+  return lengths;
+}
+
+template <class T>
+void sample_row(const SampledRows<T>& p, int64_t h, int64_t r, SamplingScratch& scratch) {
+  const int64_t length = p.first_length + r, begin = std::min(p.begin, length);
+  const int64_t end = std::clamp(p.ends[r], begin, length);
+  int32_t* const list = at_least(scratch.list, length);
+  HeadKeys keys{.list = list, .centre = p.centres + r * p.head_dim};
+  keys.count =
+      list_row(p.twice + (h * p.rows + r) * p.words, begin, end, length, list, keys.sampled);
+  keys.lengths = centred_lengths(p, keys.centre, keys, length, scratch);
+  p.lse[h * p.lse_head + r] = attend<T>({.head_dim = p.head_dim,
+                                         .value_dim = p.value_dim,
+                                         .scale = p.tau != nullptr ? 1.0f / p.tau[r] : p.scale,
+                                         .log_weights = p.log_weights},
+                                        keys, p.q + (h * p.rows + r) * p.head_dim,
+                                        {.data = p.k, .row = p.key_row, .width = p.head_dim},
+                                        {.data = p.v, .row = p.value_row, .width = p.value_dim},
+                                        scratch, p.out + h * p.out_head + r * p.out_row);
+  p.read[h * p.rows + r] = keys.count;
+}
+
+/// Clears the bits of `words` words from bit `end` on.
+void clear_from(uint32_t* to, int64_t words, int64_t end) {
+  const int64_t kept = std::clamp<int64_t>(end, 0, words * kHashPanel);
+  int64_t n = kept / kHashPanel;
+  if (kept % kHashPanel != 0) to[n++] &= (uint32_t{1} << (kept % kHashPanel)) - 1;
+  std::fill(to + n, to + words, uint32_t{0});
 }
 
 }  // namespace
@@ -165,22 +258,25 @@ int64_t find_twice(const HashRule& rule, const HashTable& table, const int32_t* 
 }
 
 void find_collisions(const CentredHashes& p) {
-  // A panel of keys stays in the cache for some rows.
-  constexpr int64_t kRowsOfOne = 16;
-  const int64_t panels = p.pitch / kHashPanel, parts = (p.rows + kRowsOfOne - 1) / kRowsOfOne;
+  const int64_t panels = (p.pitch + kAskedKeys - 1) / kAskedKeys,
+                parts = (p.rows + kAskedRows - 1) / kAskedRows;
   const bool parallel = p.rows * p.pitch * p.hashes() > kParallelProducts;
   Team::run(parallel, [&](Team::Member& team) {
     team.each(
         panels * parts,
         [&](int64_t n) {
-          const int64_t begin = n / parts * kHashPanel, first = n % parts * kRowsOfOne;
-          for (int64_t row = first; row < std::min(first + kRowsOfOne, p.rows); ++row) {
-            const int64_t end = std::clamp(p.ends[row], begin, begin + kHashPanel);
-            if (end > begin) sampling_table().collisions(p, row, begin);
+          AskedPart part{.first_row = n % parts * kAskedRows, .begin = n / parts * kAskedKeys};
+          part.rows = std::min(kAskedRows, p.rows - part.first_row);
+          const int64_t words = std::min(kAskedKeys, p.pitch - part.begin) / kHashPanel;
+          const int64_t end =
+              *std::max_element(p.ends + part.first_row, p.ends + part.first_row + part.rows);
+          part.words =
+              std::clamp<int64_t>((end - part.begin + kHashPanel - 1) / kHashPanel, 0, words);
+          if (part.words > 0) sampling_table().collisions(p, part);
+          for (int64_t row = part.first_row; row < part.first_row + part.rows; ++row)
             for (int64_t h = 0; h < p.heads; ++h)
-              std::fill_n(p.twice + (h * p.rows + row) * p.pitch + end, begin + kHashPanel - end,
-                          uint8_t{0});
-          }
+              clear_from(p.twice_of(h, row) + part.begin / kHashPanel, words,
+                         p.ends[row] - part.begin);
         },
         Meet::no);
   });
@@ -210,6 +306,19 @@ void run(const SampledDecode<T>& p) {
   });
 }
 
+template <class T>
+void run(const SampledRows<T>& p) {
+  const bool parallel = p.rows * p.heads > 1 && p.rows * p.heads * p.first_length > kParallelKeys;
+  Team::run(parallel, [&](Team::Member& team) {
+    thread_local SamplingScratch scratch;
+    team.each(
+        p.rows * p.heads, [&](int64_t n) { sample_row(p, n % p.heads, n / p.heads, scratch); },
+        Meet::no);
+  });
+}
+
+template void run(const SampledRows<float>&);
+template void run(const SampledRows<BFloat16>&);
 template void run(const SampledDecode<float>&);
 template void run(const SampledDecode<BFloat16>&);
 

@@ -6,7 +6,11 @@
 //              e^(logit - top)    sampled keys with their log-weight
 //              sum of w v
 //
-// In a text every row has a centre of its own, and its hashes are compared pair by pair.
+// In a text every row has a centre of its own, and its hashes are compared pair by pair, 32 keys a
+// word of bits:
+//
+//   per table, 16 rows, 512 keys:   side bits of the keys, one word a 32 keys and direction
+//                                   differ |= side ^ the query's,  a word operation for 32 pairs
 //
 // The reads of a head are scattered over memory, so buckets, keys and values are prefetched.
 // Results are the same bits for any number of threads (OpenMP).
@@ -39,6 +43,33 @@ struct SampledDecode {
 template <class T>
 void run(const SampledDecode<T>& p);
 
+/// Rows of a text against the keys of one key head. Row r has the keys before
+/// first_length + r, its own last. Each head reads of [begin, ends[r]) the keys that `twice` names,
+/// and all others.
+template <class T>
+struct SampledRows {
+  int64_t heads = 0, rows = 0, first_length = 0, head_dim = 0, value_dim = 0;
+  const float* q = nullptr;            ///< [heads][rows][head_dim]
+  const T *k = nullptr, *v = nullptr;  ///< of the key head
+  int64_t key_row = 0, value_row = 0;  ///< from a key to the next
+  const float* squares = nullptr;      ///< |k|^2 of every key
+  const float* centres = nullptr;      ///< [rows][head_dim]: mean of the keys [begin, ends[r])
+  int64_t begin = 0;
+  const int64_t* ends = nullptr;       ///< [rows]
+  const uint32_t* twice = nullptr;     ///< as in CentredHashes
+  int64_t words = 0;                   ///< of a row
+  const float* log_weights = nullptr;  ///< as in HashRule
+  float scale = 1.0f;
+  const float* tau = nullptr;  ///< [rows]: replaces `scale` by 1 / tau
+  T* out = nullptr;            ///< head h of row r at h out_head + r out_row
+  int64_t out_head = 0, out_row = 0;
+  float* lse = nullptr;  ///< [heads][rows], heads at lse_head
+  int64_t lse_head = 0;
+  int64_t* read = nullptr;  ///< [heads][rows]: keys read
+};
+template <class T>
+void run(const SampledRows<T>& p);
+
 /// Hashes [count][tables] of rows [count][head_dim].
 void hash_rows(const HashRule& rule, const float* rows, int64_t count, int32_t* hashes);
 
@@ -56,9 +87,22 @@ struct CentredHashes {
   const float* of_centres = nullptr;    ///< [rows][tables * bits]
   const int32_t* of_queries = nullptr;  ///< [heads][rows][tables * bits]: -1 above 0, else 0
   const int64_t* ends = nullptr;        ///< [rows]: keys from here on are not asked for
-  uint8_t* twice = nullptr;             ///< [heads][rows][pitch]: 1, where two tables agree, or 0
+  /// [heads][rows][words()]: bit i of word n is 1 where two tables agree on key kHashPanel n + i.
+  uint32_t* twice = nullptr;
 
   int64_t hashes() const { return tables * bits; }
+  int64_t words() const { return pitch / kHashPanel; }
+  uint32_t* twice_of(int64_t head, int64_t row) const {
+    return twice + (head * rows + row) * words();
+  }
+};
+/// Keys and rows that are compared together: the keys' products of one table stay in the
+/// first-level cache for these rows.
+constexpr int64_t kAskedKeys = 512, kAskedRows = 16;
+constexpr int64_t kMostHashBits = 32;
+/// A part of CentredHashes: `words` words of keys from key `begin` on, at most kAskedKeys.
+struct AskedPart {
+  int64_t first_row = 0, rows = 0, begin = 0, words = 0;
 };
 /// Fills `twice`, 0 for keys that are not asked for.
 void find_collisions(const CentredHashes& p);
@@ -82,8 +126,8 @@ struct SamplingTable {
   /// Bit n of words[row][n / kHashPanel] = row . direction n > 0; words: [count][panels() + 1].
   void (*signs)(const HashRule& rule, const float* rows, int64_t count, uint32_t* words);
   WeightTotal (*weights)(const SampledProducts& p);
-  /// A row against kHashPanel keys from `begin` on.
-  void (*collisions)(const CentredHashes& p, int64_t row, int64_t begin);
+  /// Fills the words of a part, without regard to `ends`.
+  void (*collisions)(const CentredHashes& p, const AskedPart& part);
 };
 /// That of chosen_isa().
 const SamplingTable& sampling_table();

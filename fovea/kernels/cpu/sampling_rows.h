@@ -96,51 +96,75 @@ inline WeightTotal sampled_weights(const SampledProducts& p) {
   return {.top = top, .total = total};
 }
 
-// Vectors of keys at a time: the registers hold three words a vector and head.
-constexpr int64_t kAskedVectors = kLanes == 16 ? 2 : 1;
+// Words of a part, as vectors.
+constexpr int64_t kAskedWords = kAskedKeys / kHashPanel, kWordVectors = kAskedWords / kLanes;
+static_assert(kAskedWords % kLanes == 0);
+
+/// Bit i: key i lies above the bound.
+FOVEA_INLINE uint32_t bits_above(const float* keys, float bound) {
+  uint32_t word = 0;
+  for (int64_t v = 0; v < kHashPanel / kLanes; ++v) {
+    const Float some = load(keys + v * kLanes), limit = broadcast(bound);
+#if defined(__AVX512F__)
+    const uint32_t bits = _mm512_cmp_ps_mask(some, limit, _CMP_GT_OQ);
+#elif defined(__AVX2__)
+    const auto bits =
+        static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(some, limit, _CMP_GT_OQ)));
+#else
+    uint32_t bits = 0;
+    for (int i = 0; i < kLanes; ++i) bits |= static_cast<uint32_t>(some[i] > limit[i] ? 1 : 0) << i;
+#endif
+    word |= bits << (v * kLanes);
+  }
+  return word;
+}
+
+/// Of a row's pairs: whether a table agrees, whether a second one does.
+template <int64_t heads>
+struct RowCollisions {
+  Int once[heads][kWordVectors] = {}, twice[heads][kWordVectors] = {};
+};
 
 template <int64_t heads>
-FOVEA_INLINE void collide(const CentredHashes& p, int64_t row, int64_t head, int64_t begin) {
+FOVEA_INLINE void collide(const CentredHashes& p, int64_t head, const AskedPart& part) {
+  RowCollisions<heads> rows[kAskedRows];
+  int32_t sides[kMostHashBits][kAskedWords] = {};
   const int64_t hashes = p.hashes();
-  const float* const centre = p.of_centres + row * hashes;
-  const int32_t* const query = p.of_queries + (head * p.rows + row) * hashes;
-  const int64_t next_head = p.rows * hashes;
-  for (int64_t j = begin; j < begin + kHashPanel; j += kAskedVectors * kLanes) {
-    Int once[heads][kAskedVectors] = {}, twice[heads][kAskedVectors] = {};
-    for (int64_t n = 0; n < hashes;) {
-      Int differ[heads][kAskedVectors] = {};
-      for (const int64_t end = n + p.bits; n < end; ++n) {
-        Int side[kAskedVectors];
-        for (int64_t v = 0; v < kAskedVectors; ++v)
-          side[v] = load(p.of_keys + n * p.pitch + j + v * kLanes) > broadcast(centre[n]);
-        for (int64_t h = 0; h < heads; ++h) {
-          const Int wanted = broadcast(query[h * next_head + n]);
-          for (int64_t v = 0; v < kAskedVectors; ++v) differ[h][v] |= side[v] ^ wanted;
-        }
+  for (int64_t first = 0; first < hashes; first += p.bits) {
+    const float* const keys = p.of_keys + first * p.pitch + part.begin;
+    for (int64_t r = 0; r < part.rows; ++r) {
+      const int64_t row = part.first_row + r;
+      const float* const centre = p.of_centres + row * hashes + first;
+      for (int64_t bit = 0; bit < p.bits; ++bit) {
+        for (int64_t n = 0; n < part.words; ++n)
+          sides[bit][n] =
+              static_cast<int32_t>(bits_above(keys + bit * p.pitch + n * kHashPanel, centre[bit]));
       }
       for (int64_t h = 0; h < heads; ++h) {
-        for (int64_t v = 0; v < kAskedVectors; ++v) {
-          twice[h][v] |= once[h][v] & ~differ[h][v];
-          once[h][v] |= ~differ[h][v];
+        const int32_t* const query = p.of_queries + ((head + h) * p.rows + row) * hashes + first;
+        for (int64_t v = 0; v < kWordVectors; ++v) {
+          Int differ{};
+          for (int64_t bit = 0; bit < p.bits; ++bit)
+            differ |= load(sides[bit] + v * kLanes) ^ broadcast(query[bit]);
+          rows[r].twice[h][v] |= rows[r].once[h][v] & ~differ;
+          rows[r].once[h][v] |= ~differ;
         }
       }
     }
+  }
+  for (int64_t r = 0; r < part.rows; ++r) {
     for (int64_t h = 0; h < heads; ++h) {
-      uint8_t* const to = p.twice + ((head + h) * p.rows + row) * p.pitch + j;
-      for (int64_t v = 0; v < kAskedVectors; ++v) {
-        for (int64_t i = 0; i < kLanes; ++i)
-          to[v * kLanes + i] = static_cast<uint8_t>(twice[h][v][i] & 1);
-      }
+      uint32_t* const to = p.twice_of(head + h, part.first_row + r) + part.begin / kHashPanel;
+      __builtin_memcpy(to, rows[r].twice[h], static_cast<size_t>(part.words) * sizeof(*to));
     }
   }
 }
 
-inline void collisions(const CentredHashes& p, int64_t row, int64_t begin) {
-  static_assert(kHashPanel % (kAskedVectors * kLanes) == 0);
+inline void collisions(const CentredHashes& p, const AskedPart& part) {
   int64_t h = 0;
-  for (; h + 3 <= p.heads; h += 3) collide<3>(p, row, h, begin);
-  if (h + 2 == p.heads) collide<2>(p, row, h, begin);
-  if (h + 1 == p.heads) collide<1>(p, row, h, begin);
+  for (; h + 3 <= p.heads; h += 3) collide<3>(p, h, part);
+  if (h + 2 == p.heads) collide<2>(p, h, part);
+  if (h + 1 == p.heads) collide<1>(p, h, part);
 }
 
 constexpr SamplingTable kSampling{signs, sampled_weights, collisions};
