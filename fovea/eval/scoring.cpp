@@ -151,22 +151,35 @@ class Scorer {
     const at::Tensor nll =
         model_.token_nll(input, targets.to(device), model_.has("focus") ? &info : nullptr)
             .to(at::kCPU, at::kFloat);
+    observe(info, pairs_of(pending));
+    count(pending, nll.contiguous().const_data_ptr<float>(), length);
+    pending.clear();
+  }
+
+  static double pairs_of(const std::vector<Item>& pending) {
+    double pairs = 0.0;
+    for (const Item& item : pending) {
+      const auto length = static_cast<double>(item.window.length);
+      pairs += 0.5 * length * (length + 1.0);
+    }
+    return pairs;
+  }
+
+  /// Shares are means over windows and layers with Focus, weighted by the pairs of a pass.
+  void observe(const ForwardInfo& info, double pairs) {
     result_.plans.clear();
     for (const FocusObservation& layer : info.focus) {
       if (!layer.defined()) continue;
-      pairs_ += layer.pairs.all;
-      distant_ += layer.pairs.distant;
-      tiles_ += layer.tiles_visited();
+      pairs_ += pairs * layer.pairs.all;
+      distant_ += pairs * layer.pairs.distant;
+      tiles_ += pairs * layer.tiles_visited();
       result_.plans.push_back(layer.plan());
-      ++layers_;
+      weight_ += pairs;
     }
-    if (layers_ > 0) {
-      result_.pairs_kept = pairs_ / static_cast<double>(layers_);
-      result_.distant_kept = distant_ / static_cast<double>(layers_);
-      result_.tiles_visited = tiles_ / static_cast<double>(layers_);
-    }
-    count(pending, nll.contiguous().const_data_ptr<float>(), length);
-    pending.clear();
+    if (weight_ == 0.0) return;
+    result_.pairs_kept = pairs_ / weight_;
+    result_.distant_kept = distant_ / weight_;
+    result_.tiles_visited = tiles_ / weight_;
   }
 
   void count(const std::vector<Item>& pending, const float* nll, int64_t length) {
@@ -188,8 +201,7 @@ class Scorer {
   ScoreResult& result_;
   // Whole windows are never filled up, so their attention has every path open.
   std::vector<Item> whole_, shorter_;
-  double pairs_ = 0.0, distant_ = 0.0, tiles_ = 0.0;  // sums over windows and layers with Focus
-  int64_t layers_ = 0;
+  double pairs_ = 0.0, distant_ = 0.0, tiles_ = 0.0, weight_ = 0.0;
 };
 
 void require_finite(const ScoreResult& result) {
