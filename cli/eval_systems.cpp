@@ -53,7 +53,8 @@ void print_systems(const SideBySideResult& result, const SideBySideOptions& how)
           fmt::format("{:.3f}", s.perplexity),
           difference_text(s)};
       if (how.copy > 0) cells.push_back(fmt::format("{:.3f}", s.copy));
-      if (how.needles > 0) cells.push_back(percent(s.needle));
+      if (how.needles > 0) cells.push_back(s.needle < 0.0 ? "" : percent(s.needle));
+      if (how.speed && !s.speed) cells.insert(cells.end(), 2, "");
       if (s.speed) {
         cells.push_back(fmt::format("{:.0f}", s.speed->prompt_rate));
         cells.push_back(fmt::format("{:.1f}", s.speed->rate));
@@ -66,9 +67,12 @@ void print_systems(const SideBySideResult& result, const SideBySideOptions& how)
       "\nMB read: of the caches, to write a token behind as many others;\n"
       "nats to the first: mean difference a token over paired windows, its standard error;\n"
       "*: p below 0.05 after Holm's correction over the systems\n");
-  for (const SideBySideRow& row : result.rows)
+  for (const SideBySideRow& row : result.rows) {
     if (row.drawn > 0)
       print(fmt::format("{}: {} tensors are drawn, not trained\n", row.system.name, row.drawn));
+    if (!row.cannot_write.empty())
+      print(fmt::format("{} writes no text: {}\n", row.system.name, row.cannot_write));
+  }
 }
 
 RetrofitPage page_of(const SideBySideResult& result, const SideBySideOptions& how,

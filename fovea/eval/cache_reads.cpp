@@ -66,6 +66,7 @@ std::optional<double> cache_bytes_read(const ModelConfig& config, int64_t contex
   double sum = 0.0;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     const AttentionSpec spec = config.layer_attention(layer);
+    if (!spec.mask.causal) return std::nullopt;  // no cache serves it
     const std::optional<double> keys = keys_read(spec, context, distant_kept);
     if (!keys) return std::nullopt;
     const RowBytes bytes = row_bytes(spec, dtype);

@@ -3,6 +3,8 @@
 #include "fovea/eval/side_by_side.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -32,6 +34,18 @@ using Progress = std::function<void(std::string_view, int64_t, int64_t)>;
 constexpr const char* kWhere = "side by side";
 constexpr const char* kNeedleTask = "niah_single_2";
 constexpr int64_t kCopyWindows = 8;
+
+/// Reason why a model cannot write token by token, or empty.
+std::string why_no_writing(const Transformer& model) {
+  try {
+    const at::NoGradGuard no_gradient;
+    DecodeState state = model.make_decode_state(1, 1);
+    (void)model.decode(at::zeros({1, 1}, at::kLong), state);
+    return "";
+  } catch (const UnsupportedError& error) {
+    return error.what();
+  }
+}
 
 double share_of_pairs(const AttentionSpec& spec, int64_t tokens) {
   double seen = 0;
@@ -134,6 +148,8 @@ class SideBySide {
       loaded.model.compute().focus = system.focus;
       loaded.model.compute().focus_change.top_k = system.top_k;
       row.drawn = std::ssize(loaded.drawn);
+      if (options_.needles > 0 || options_.speed) row.cannot_write = why_no_writing(loaded.model);
+      writes_ = row.cannot_write.empty();
       if (row.pipeline.empty())
         row.pipeline = describe_pipeline(loaded.model.config().layer_attention(0));
       row.scores.push_back(finished_score(exact, loaded, length));
@@ -221,8 +237,8 @@ class SideBySide {
                               std::min(options_.copy, length / 2), kCopyWindows)
                        .second;
     }
-    if (options_.needles > 0) score.needle = needle(loaded, length, told("needles"));
-    if (options_.speed) {
+    if (options_.needles > 0 && writes_) score.needle = needle(loaded, length, told("needles"));
+    if (options_.speed && writes_) {
       tell(system.name, "speed", length, 0, 1);
       score.speed = speed(loaded, texts, length);
     }
@@ -275,6 +291,7 @@ class SideBySide {
   std::map<int64_t, std::vector<WindowScore>> first_;    // of the first system, by length
   FinishedScores finished_;
   int64_t chosen_ = 0;  // window or stride of the system
+  bool writes_ = true;  // the system, token by token
 };
 
 /// Holm over the systems of each length.
@@ -394,6 +411,7 @@ void describe(V& v, SideBySideRow& r) {
   v("name", r.system.name);
   v("attention", r.pipeline);
   v("drawn_tensors", r.drawn);
+  v.optional("cannot_write", r.cannot_write, !r.cannot_write.empty());
   v("scores", r.scores);
 }
 

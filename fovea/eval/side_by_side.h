@@ -81,6 +81,8 @@ struct SideBySideRow {
   AttentionSystem system;
   std::string pipeline;  ///< the attention of the layers in words
   int64_t drawn = 0;     ///< tensors that no file holds: they start as in a new model
+  /// Reason why the system writes no text, or empty; then needles and speed are not measured.
+  std::string cannot_write;
   std::vector<SideBySideScore> scores;  ///< one a length
 };
 

@@ -80,6 +80,19 @@ TEST_F(SideBySideTest, WhatNoFileHoldsIsTold) {
   EXPECT_EQ(result.to_json()["systems"][1]["drawn_tensors"], 2);
 }
 
+TEST_F(SideBySideTest, ASystemThatCannotWriteIsMeasuredWithoutAndSaysWhy) {
+  const std::vector<ScoreDocument> documents{{"text", text(400)}};
+  const SideBySideResult result = compare_attentions(
+      {{{.name = "full"}, {.name = "both ways", .attention = {"mask.causal=false"}}}}, documents,
+      {.model = folder_ / "model", .lengths = {16}, .speed = true});
+  EXPECT_EQ(result.rows[0].cannot_write, "");
+  EXPECT_TRUE(result.rows[0].scores[0].speed.has_value());
+  EXPECT_THAT(result.rows[1].cannot_write, ::testing::HasSubstr("mask.causal"));
+  EXPECT_FALSE(result.rows[1].scores[0].speed.has_value());
+  EXPECT_GT(result.rows[1].scores[0].perplexity, 1.0);
+  EXPECT_TRUE(result.to_json()["systems"][1].contains("cannot_write"));
+}
+
 TEST_F(SideBySideTest, WindowsAndStridesKeepThePairsOfAnother) {
   const SideBySideResult result =
       compare({{.name = "full"},
