@@ -8,6 +8,7 @@
 //   about      JSON: sizes, bytes that a token must read
 //   prompt     "<milliseconds>" of reading POSITION tokens into an empty cache, logits of the last
 //   step       "<milliseconds>" of kTokens tokens from POSITION on, with their logits
+//   together N "<milliseconds>" of kTokens tokens of N texts at once, a cache each, from POSITION on
 //   bandwidth  GB/s of reading memory, all threads, the best of several passes
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -17,6 +18,7 @@
 #include <sys/prctl.h>
 
 #include <csignal>
+#include <deque>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -60,8 +62,7 @@ class Worker {
   double prompt() {
     state_.truncate(0);
     const auto start = Clock::now();
-    for (int64_t begin = 0; begin < position_; begin += kChunk)
-      loaded_.model.decode(tokens_.narrow(1, begin, std::min(kChunk, position_ - begin)), state_);
+    read_prompt(state_);
     return milliseconds_since(start);
   }
 
@@ -75,8 +76,29 @@ class Worker {
     return taken;
   }
 
+  double together(int64_t texts) {
+    while (std::ssize(texts_) < texts) {
+      texts_.push_back(loaded_.model.make_decode_state(1, position_ + kTokens));
+      read_prompt(texts_.back());
+    }
+    std::vector<DecodeState*> states;
+    for (int64_t n = 0; n < texts; ++n) states.push_back(&texts_[static_cast<size_t>(n)]);
+    at::Tensor tokens = at::full({texts, 1}, 100, at::kLong);
+    const auto start = Clock::now();
+    for (int64_t i = 0; i < kTokens; ++i)
+      tokens = loaded_.model.decode_together(tokens, states).argmax(-1, true);
+    const double taken = milliseconds_since(start);
+    for (DecodeState* state : states) state->truncate(position_);
+    return taken;
+  }
+
  private:
   static constexpr int64_t kChunk = 512;
+
+  void read_prompt(DecodeState& state) const {
+    for (int64_t begin = 0; begin < position_; begin += kChunk)
+      loaded_.model.decode(tokens_.narrow(1, begin, std::min(kChunk, position_ - begin)), state);
+  }
 
   static LoadedModel opened(const std::string& model, at::ScalarType dtype,
                             const std::string& weights) {
@@ -89,6 +111,7 @@ class Worker {
   int64_t position_;
   at::Tensor tokens_;
   DecodeState state_;
+  std::deque<DecodeState> texts_;  // of together()
 };
 
 int run(const std::vector<std::string>& arguments) {
@@ -101,6 +124,8 @@ int run(const std::vector<std::string>& arguments) {
     if (line == "about") std::cout << worker.about().dump() << std::endl;
     if (line == "prompt") std::cout << worker.prompt() << std::endl;
     if (line == "step") std::cout << worker.step() << std::endl;
+    if (line.starts_with("together "))
+      std::cout << worker.together(std::stoll(line.substr(9))) << std::endl;
     if (line == "bandwidth") std::cout << read_bandwidth() << std::endl;
   }
   return 0;

@@ -2,11 +2,12 @@
 """A real model in Fovea and in llama.cpp, type by type: reading a prompt, and decoding behind it.
 
     benchmarks/real_model.py MODEL.gguf --python PYTHON [--position 512] [--pairs 9] [--threads N] [--types f32,bf16,q8_0,stored]
-                            [--output FILE]
+                            [--together 8] [--append] [--output FILE]
 
 PYTHON has llama-cpp-python. For each type the model is exported once; both sides then take turns in processes of their own,
 with the same number of threads. `bf16` is compared with llama.cpp's f16, which is its faster one; `stored` is the given
-file on both sides. Decoding reads all weights and the cache once a token: those bytes over the time, over the measured read
+file on both sides. --together N also writes N texts at once, a cache each, beside one text; 0 leaves that out. --append
+adds rows to the result file, as for another position. Decoding reads all weights and the cache once a token: those bytes over the time, over the measured read
 bandwidth, is the share.
 
 SPDX-FileCopyrightText: The Fovea authors
@@ -51,20 +52,20 @@ def compare(options: argparse.Namespace, folder: str, name: str) -> dict:
         peer = [options.python, "benchmarks/real_model_peer.py", exported(options, folder, peer_gguf), threads, position, str(about["tokens"])]
         with Side(peer) as theirs:
             peer_about = json.loads(theirs.ask("about"))
-            bandwidth, prompts, steps = [float(ours.ask("bandwidth"))], [], []
-            for n in range(options.pairs + 1):
+            questions = ["prompt", "step", *([f"together {options.together}"] if options.together else [])]
+            for side in (ours, theirs):  # warm-up; both have read the prompt once
+                for question in questions[1:]:
+                    side.ask(question)
+            bandwidth, prompts, steps, together = [float(ours.ask("bandwidth"))], [], [], []
+            for n in range(options.pairs):
                 sides = (ours, theirs) if n % 2 == 0 else (theirs, ours)
-                taken = {}
-                for side in sides:
-                    taken[side] = float(side.ask("prompt")), float(side.ask("step"))
-                if n == 0:
-                    continue  # warm-up
-                prompts.append((taken[ours][0], taken[theirs][0]))
-                steps.append((taken[ours][1], taken[theirs][1]))
+                taken = {side: [float(side.ask(question)) for question in questions] for side in sides}
+                for times, one, other in zip((prompts, steps, together), taken[ours], taken[theirs]):
+                    times.append((one, other))
                 bandwidth.append(float(ours.ask("bandwidth")))
     machine, tokens, best = about.pop("machine"), about["tokens"], max(bandwidth)
     needed = about["weight_bytes"] + about["cache_bytes"]
-    row = {"type": name, "dtype": dtype, **about, "peer": {"file": peer_gguf or "the same file", **peer_about},
+    row = {"type": name, "dtype": dtype, **about, "pairs": options.pairs, "peer": {"file": peer_gguf or "the same file", **peer_about},
            "tokens_per_second": quartiles([tokens * 1e3 / a for a, _ in steps]),
            "peer_tokens_per_second": quartiles([tokens * 1e3 / b for _, b in steps]),
            "decode_speedup": quartiles([b / a for a, b in steps]),
@@ -73,6 +74,16 @@ def compare(options: argparse.Namespace, folder: str, name: str) -> dict:
            "prompt_speedup": quartiles([b / a for a, b in prompts]),
            "read_bandwidth_gb_per_s": quartiles(bandwidth),
            "share_of_bandwidth": quartiles([needed * tokens / 1e6 / a / best for a, _ in steps])}
+    if together:
+        texts, pairs = options.together, list(zip(together, steps))
+        row |= {"texts_together": texts,
+                "together_tokens_per_second": quartiles([texts * tokens * 1e3 / a for a, _ in together]),
+                "peer_together_tokens_per_second": quartiles([texts * tokens * 1e3 / b for _, b in together]),
+                "together_speedup": quartiles([b / a for a, b in together]),
+                "together_over_one": quartiles([texts * one[0] / all_[0] for all_, one in pairs]),
+                "peer_together_over_one": quartiles([texts * one[1] / all_[1] for all_, one in pairs])}
+        print(f"{name:7} {texts} texts together {row['together_tokens_per_second']['median']:.1f} tokens/s, x{row['together_over_one']['median']:.2f} "
+              f"of one; llama.cpp {row['peer_together_tokens_per_second']['median']:.1f}, x{row['peer_together_over_one']['median']:.2f}", flush=True)
     print(f"{name:7} decode {row['tokens_per_second']['median']:7.1f} tokens/s, llama.cpp {row['peer_tokens_per_second']['median']:7.1f}, "
           f"x{row['decode_speedup']['median']:.2f}, {row['share_of_bandwidth']['median']:.0%} of {best:.1f} GB/s; "
           f"prompt {row['prompt_tokens_per_second']['median']:7.0f} tokens/s, llama.cpp {row['peer_prompt_tokens_per_second']['median']:7.0f}, "
@@ -88,17 +99,23 @@ def main() -> None:
     parser.add_argument("--pairs", default=9, type=int)
     parser.add_argument("--threads", default=len(os.sched_getaffinity(0)), type=int)
     parser.add_argument("--types", default=",".join(TYPES))
+    parser.add_argument("--together", default=8, type=int)
+    parser.add_argument("--append", action="store_true")
     parser.add_argument("--output", default="", help="- = none")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = [compare(options, folder, name) for name in options.types.split(",")]
     machine = [row.pop("machine") for row in rows][0]
-    report = {"benchmark": "real_model", "ratio": "times, llama.cpp / Fovea, above 1 is faster",
-              "command": shlex.join(["benchmarks/real_model.py", *sys.argv[1:]]), "commit": commit(),
+    command = shlex.join(["benchmarks/real_model.py", *sys.argv[1:]])
+    report = {"benchmark": "real_model", "ratio": "times, llama.cpp / Fovea, above 1 is faster", "commands": {command: commit()},
               "date": datetime.date.today().isoformat(), "machine": {**machine, "kind": cpu_kind()},
-              "model": pathlib.Path(options.model).name, "pairs": options.pairs, "rows": rows}
+              "model": pathlib.Path(options.model).name, "rows": rows}
     if options.output != "-":
         path = pathlib.Path(options.output or ROOT / f"benchmarks/results/real-model-{cpu_kind()}.json")
+        if options.append and path.exists():
+            kept = json.loads(path.read_text())
+            report["commands"] = kept["commands"] | report["commands"]
+            report["rows"] = kept["rows"] + rows
         path.write_text(json.dumps(report, indent=1) + "\n")
 
 
