@@ -8,7 +8,7 @@
 //   about      JSON: sizes, bytes that a token must read
 //   prompt     "<milliseconds>" of reading POSITION tokens into an empty cache, logits of the last
 //   step       "<milliseconds>" of kTokens tokens from POSITION on, with their logits
-//   together N "<milliseconds>" of kTokens tokens of N texts at once, a cache each, from POSITION on
+//   together N "<milliseconds>" of kTokens tokens of N texts at once, a cache each
 //   bandwidth  GB/s of reading memory, all threads, the best of several passes
 //
 // SPDX-FileCopyrightText: The Fovea authors
