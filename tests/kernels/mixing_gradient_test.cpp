@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "fovea/base/error.h"
@@ -29,6 +30,8 @@ std::vector<const MixingTable<T>*> tables() {
 #if defined(__x86_64__)
   if (found_isa() >= Isa::avx2) all.push_back(&kernels::mixing_avx2<T>());
   if (found_isa() >= Isa::avx512) all.push_back(&kernels::mixing_avx512<T>());
+  if constexpr (std::is_same_v<T, BFloat16>)
+    if (found_isa() >= Isa::avx512_bf16) all.push_back(&kernels::mixing_avx512_bf16());
 #endif
   return all;
 }
@@ -189,9 +192,10 @@ TEST(MixingGradient, EqualsTheFormulasInBFloat16) {
         MixingOperands got = problem.gradients_by_kernels(outputs, table);
         auto names = got.named(), expected = truth.named();
         for (size_t n = 0; n < names.size(); ++n) {
-          const bool rounded = n < 3;  // q, k and v
-          EXPECT_LT(numbers_error(*names[n].second, *expected[n].second, 1e-2),
-                    rounded ? 4e-3 : 2e-5)
+          // Pairs round the weights and slopes that q, k and v are products of, and tau follows q.
+          const bool pairs = table->elements == 2, rounded = n < (pairs ? 4 : 3);
+          const double bound = !rounded ? 2e-5 : pairs ? 8e-3 : 4e-3;
+          EXPECT_LT(numbers_error(*names[n].second, *expected[n].second, 1e-2), bound)
               << table->isa << ", " << named.name << ": " << names[n].first;
         }
       }

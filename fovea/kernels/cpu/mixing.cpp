@@ -22,18 +22,18 @@ int64_t mixed_heads(const MixingRule& rule) {
                   rule.mix_after.active() ? rule.mix_after.width : 1);
 }
 
+// Those with float32 products: forward passes whose lse the backward pass takes, because windows of
+// pairs round logits that it computes again.
 template <class T>
-const MixingTable<T>& mixing_gradient_table() {
+const MixingTable<T>& mixing_single_table() {
   static const MixingTable<T>& chosen = pick_by_isa<const MixingTable<T>&()>(
       {mixing_scalar<T>, FOVEA_AVX2(mixing_avx2<T>), FOVEA_AVX512(mixing_avx512<T>)})();
   return chosen;
 }
-template const MixingTable<float>& mixing_gradient_table<float>();
-template const MixingTable<BFloat16>& mixing_gradient_table<BFloat16>();
 
 template <>
 const MixingTable<float>& mixing_table<float>() {
-  return mixing_gradient_table<float>();
+  return mixing_single_table<float>();
 }
 
 template <>
@@ -46,7 +46,7 @@ const MixingTable<BFloat16>& mixing_table<BFloat16>() {
 
 template <class T>
 std::string_view mixing_isa(bool for_gradient) {
-  return (for_gradient ? mixing_gradient_table<T>() : mixing_table<T>()).isa;
+  return (for_gradient ? mixing_single_table<T>() : mixing_table<T>()).isa;
 }
 template std::string_view mixing_isa<float>(bool);
 template std::string_view mixing_isa<BFloat16>(bool);
@@ -116,7 +116,7 @@ class Forward {
       : p_(problem),
         s_(problem.sizes),
         table_(table != nullptr       ? *table
-               : problem.for_gradient ? mixing_gradient_table<T>()
+               : problem.for_gradient ? mixing_single_table<T>()
                                       : mixing_table<T>()),
         shape_(problem.sizes, problem.mixing, table_),
         mix_after_(outputs_first(problem.mixing.mix_after, problem.sizes.heads)) {

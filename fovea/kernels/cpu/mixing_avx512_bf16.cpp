@@ -7,7 +7,8 @@
 namespace fovea::kernels {
 
 const MixingTable<BFloat16>& mixing_avx512_bf16() {
-  static const MixingTable<BFloat16> table = mixing_table_of<BFloat16, Pair>("avx512_bf16", {});
+  static const MixingTable<BFloat16> table =
+      mixing_table_of<BFloat16, Pair>("avx512_bf16", mixing_gradient_avx512_bf16());
   return table;
 }
 

@@ -18,26 +18,9 @@
 namespace fovea::kernels {
 namespace {
 
-/// sums[kRows][columns] += left[kRows x depth] right[depth x columns].
-FOVEA_INLINE void add_product(float* sums, int64_t columns, int64_t depth, const float* a,
-                              int64_t a_row, int64_t a_step, const float* b, int64_t b_row) {
-  int64_t c = 0;
-  for (; c + kPanel <= columns; c += kPanel) {
-    Float tile[kRows][2];
-    load_tile(tile, sums + c, columns);
-    multiply_add<Single>(tile, depth, a, a_row, a_step, b + c, b_row);
-    store_tile(tile, sums + c, columns);
-  }
-  if (c == columns) return;
-  Float tile[kRows][1];
-  load_tile(tile, sums + c, columns);
-  multiply_add<Single>(tile, depth, a, a_row, a_step, b + c, b_row);
-  store_tile(tile, sums + c, columns);
-}
-
-template <class T>
-class GradientStrips : private GradientFrame<T> {
-  using Frame = GradientFrame<T>;
+template <class T, class P>
+class GradientStrips : private GradientFrame<T, P> {
+  using Frame = GradientFrame<T, P>;
   using Frame::after;
   using Frame::before;
   using Frame::begin_strip;
@@ -55,6 +38,8 @@ class GradientStrips : private GradientFrame<T> {
   using Frame::frame_;
   using Frame::hide;
   using Frame::key_of;
+  using Frame::key_operand;
+  using Frame::kPairs;
   using Frame::live;
   using Frame::live_logits;
   using Frame::m_;
@@ -64,6 +49,7 @@ class GradientStrips : private GradientFrame<T> {
   using Frame::steps_;
   using Frame::strip_;
   using Frame::t_;
+  using typename Frame::KeyOperand;
   using typename Frame::Rows;
 
  public:
@@ -109,19 +95,14 @@ class GradientStrips : private GradientFrame<T> {
   // ---- pass A ----
 
   // q.k and dO.v: y[rows][kStepKeys] = left right, rows `rows` of the frame, whole registers of
-  // them. `left` is row `left_first` of the frame.
-  static void find_products(const float* left, int64_t left_first, const PackedWidth& width,
-                            const float* panels, float* y, int64_t y_row, Rows rows,
-                            int64_t frame) {
-    for (int64_t p = 0; p < kStepKeys; p += kPanel) {
-      for (int64_t r = rows.begin; r < rows.end; r += kRows) {
-        const int64_t at = r + kRows <= frame ? r : frame - kRows;
-        Float tile[kRows][2];
-        clear(tile);
-        multiply_add<Single>(tile, width.words, left + (at - left_first) * width.pitch, width.pitch,
-                             1, panels + p * width.pitch, kPanel);
-        store_tile(tile, y + at * y_row + p, y_row);
-      }
+  // them. `left` is row `left_first` of the frame. Row r is multiplied with scale[r], if not null.
+  static void find_products(const Word* left, int64_t left_first, const PackedWidth& width,
+                            const Word* panels, const float* scale, float* y, int64_t y_row,
+                            Rows rows, int64_t frame) {
+    for (int64_t r = rows.begin; r < rows.end; r += kRows) {
+      const int64_t at = r + kRows <= frame ? r : frame - kRows;
+      find_product<P>(width, left + (at - left_first) * width.pitch, panels,
+                      scale != nullptr ? scale + at : nullptr, y + at * y_row, y_row);
     }
   }
   // What find_products() writes.
@@ -137,8 +118,8 @@ class GradientStrips : private GradientFrame<T> {
     for (int64_t h = 0; h < t_.heads; ++h) {
       const MixingGradientHead<T>& head = t_.head[h];
       find_products(m_.q + h * t_.padded_frame() * t_.key_width.pitch, 0, t_.key_width,
-                    head.k_columns + key_of(n) * t_.key_width.pitch, m_.logits.at(h, 0, n),
-                    m_.logits.row, rows, frame_);
+                    head.k_columns + key_of(n) * t_.key_width.pitch, kPairs ? m_.factor : nullptr,
+                    m_.logits.at(h, 0, n), m_.logits.row, rows, frame_);
       for (int64_t r = written.begin; r < written.end; ++r) {
         float* const row = m_.logits.at(h, r, n);
         if (m_.bad_q[h * t_.padded_frame() + r] != 0) make_bad(row);
@@ -211,8 +192,8 @@ class GradientStrips : private GradientFrame<T> {
   void find_output_weights(int64_t n, Rows rows) const {
     for (int64_t h = 0; h < t_.heads; ++h) {
       find_products(m_.dout + h * kGradientRows * t_.value_width.pitch, earlier_, t_.value_width,
-                    t_.head[h].v_columns + key_of(n) * t_.value_width.pitch, m_.dlast.at(h, 0, n),
-                    m_.dlast.row, rows, frame_);
+                    t_.head[h].v_columns + key_of(n) * t_.value_width.pitch, nullptr,
+                    m_.dlast.at(h, 0, n), m_.dlast.row, rows, frame_);
     }
     for (int64_t r = rows.begin; r < rows.end; ++r) {
       for (int64_t h = 0; h < t_.heads; ++h)
@@ -241,12 +222,14 @@ class GradientStrips : private GradientFrame<T> {
   }
 
   void find_value_gradient(int64_t h, int64_t n, Rows rows) const {
-    const int64_t columns = t_.value_width.columns, pitch = t_.value_width.pitch;
-    const float* const weights = m_.last.at(h, rows.begin, n);
-    const float* const dout = m_.dout + (h * kGradientRows + rows.begin - earlier_) * pitch;
+    const int64_t columns = t_.value_width.columns;
+    const KeyOperand weights = key_operand(m_.last.at(h, earlier_, n), m_.last.row,
+                                           {rows.begin - earlier_, rows.end - earlier_}, nullptr);
+    const Word* const dout =
+        m_.dout_rows + (h * kGradientRows / P::kElements + weights.first) * columns;
     for (int64_t j = 0; j < kStepKeys; j += kRows) {
-      add_product(t_.head[h].dv + (key_of(n) + j) * columns, columns, rows.end - rows.begin,
-                  weights + j, 1, m_.last.row, dout, pitch);
+      add_key_product<P>(t_.head[h].dv + (key_of(n) + j) * columns, columns, weights.depth,
+                         weights.words + j, weights.step, dout);
     }
     for (int64_t r = rows.begin; r < rows.end; ++r) {
       if (m_.bad_dout[h * t_.padded_frame() + r] == 0) continue;
@@ -421,22 +404,28 @@ class GradientStrips : private GradientFrame<T> {
 
   void add_key_products(int64_t h, int64_t n, Rows rows, Rows whole) const {
     const MixingGradientHead<T>& head = t_.head[h];
-    const int64_t columns = t_.key_width.columns, pitch = t_.key_width.pitch;
+    const int64_t columns = t_.key_width.columns;
+    // Pairs are scaled here, float32 in q and in finish_strip().
+    const KeyOperand slopes = key_operand(m_.dlogits.at(h, 0, n), m_.dlogits.row,
+                                          kPairs ? whole : rows, kPairs ? m_.factor : nullptr);
+    const Word* const left = kPairs ? m_.step_rows : m_.dlogits.at(h, 0, n);
+    const int64_t left_row = kPairs ? kStepWords<P> : m_.dlogits.row;
     float* const dq = head.dq + strip_ * t_.padded_frame() * columns;
     for (int64_t r = whole.begin; r < whole.end; r += kRows) {
-      add_product(dq + r * columns, columns, kStepKeys, m_.dlogits.at(h, r, n), m_.dlogits.row, 1,
-                  head.k_rows + key_of(n) * columns, columns);
+      add_row_product<P>(dq + r * columns, columns, left + r * left_row, left_row,
+                         head.k_rows + key_of(n) / P::kElements * columns);
     }
-    const float* const q = m_.q + (h * t_.padded_frame() + rows.begin) * pitch;
+    const Word* const q =
+        m_.q_rows + (h * t_.padded_frame() / P::kElements + slopes.first) * columns;
     for (int64_t j = 0; j < kStepKeys; j += kRows) {
-      add_product(head.dk + (key_of(n) + j) * columns, columns, rows.end - rows.begin,
-                  m_.dlogits.at(h, rows.begin, n) + j, 1, m_.dlogits.row, q, pitch);
+      add_key_product<P>(head.dk + (key_of(n) + j) * columns, columns, slopes.depth,
+                         slopes.words + j, slopes.step, q);
     }
   }
 
   void finish_strip() const {
     const int64_t columns = t_.key_width.columns;
-    for (int64_t h = 0; h < t_.heads; ++h) {
+    for (int64_t h = 0; !kPairs && h < t_.heads; ++h) {
       float* const dq = t_.head[h].dq + strip_ * t_.padded_frame() * columns;
       for (int64_t r = 0; r < frame_; ++r)
         for (int64_t c = 0; c < columns; ++c) dq[r * columns + c] *= m_.factor[r];
@@ -459,15 +448,15 @@ class GradientStrips : private GradientFrame<T> {
   }
 };
 
-template <class T>
+template <class T, class P>
 int64_t mixing_gradient_floats(const MixingGradientTask<T>& task) {
-  return gradient_maps(task, nullptr).floats;
+  return gradient_maps(task, P::kElements == 2, nullptr).floats;
 }
 
-template <class T>
+template <class T, class P>
 void mixing_gradient_strips(const MixingGradientTask<T>& task, float* memory) {
   const FlushDenormals flush;
-  GradientStrips<T>(task, memory).run();
+  GradientStrips<T, P>(task, memory).run();
 }
 
 }  // namespace

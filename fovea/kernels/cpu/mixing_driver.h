@@ -16,9 +16,6 @@ namespace fovea::kernels {
 /// The kernels of the instruction set in force.
 template <class T>
 const MixingTable<T>& mixing_table();
-/// The same for the backward pass, which has no products of pairs.
-template <class T>
-const MixingTable<T>& mixing_gradient_table();
 
 /// Keys of a packed panel, at most.
 constexpr int64_t kMostPanel = 64;

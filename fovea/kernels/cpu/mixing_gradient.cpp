@@ -50,7 +50,7 @@ class Backward {
       : p_(problem),
         s_(problem.sizes),
         m_(problem.mixing),
-        table_(table != nullptr ? *table : mixing_gradient_table<T>()),
+        table_(table != nullptr ? *table : mixing_table<T>()),
         shape_(s_, m_, table_),
         query_heads_(s_.heads / s_.kv_heads),
         unit_heads_(std::lcm(shape_.bundle, query_heads_)),
@@ -113,7 +113,9 @@ class Backward {
 
   // ---- memory of a unit: packed key heads, then the sums of query heads ----
 
-  int64_t pair_floats() const { return keys_ * (2 * shape_.key.columns + shape_.value.columns); }
+  int64_t pair_floats() const {
+    return keys_ * (shape_.key.pitch + shape_.key.columns / table_.elements + shape_.value.pitch);
+  }
   int64_t frame_rows() const { return any_task().padded_frame(); }
   int64_t part_floats() const { return keys_ * (shape_.key.columns + shape_.value.columns); }
   int64_t head_floats() const {
@@ -127,10 +129,10 @@ class Backward {
     return unit.memory + h / query_heads_ * pair_floats();
   }
   float* key_rows(const Unit& unit, int64_t h) const {
-    return key_columns(unit, h) + keys_ * shape_.key.columns;
+    return key_columns(unit, h) + keys_ * shape_.key.pitch;
   }
   float* value_columns(const Unit& unit, int64_t h) const {
-    return key_rows(unit, h) + keys_ * shape_.key.columns;
+    return key_rows(unit, h) + keys_ * shape_.key.columns / table_.elements;
   }
   float* dq_of(const Unit& unit, int64_t h) const {
     return unit.memory + unit_heads_ / query_heads_ * pair_floats() + h * head_floats();
@@ -190,18 +192,19 @@ class Backward {
     const int64_t begin = panel * table_.panel, h = pair * query_heads_;
     const int64_t rows = std::clamp<int64_t>(s_.keys - begin, 0, table_.panel);
     const int64_t g = unit.head / query_heads_ + pair, first = rows > 0 ? begin : 0;
-    const PanelSource<T> keys{.data = p_.k.at(unit.b, g, first), .stride = p_.k.row, .rows = rows};
-    float* const natural = key_rows(unit, h) + begin * shape_.key.pitch;
-    table_.pack(keys, shape_.key,
-                {.natural = natural, .columns = key_columns(unit, h) + begin * shape_.key.pitch},
-                scratch);
+    const T* const keys = p_.k.at(unit.b, g, first);
+    table_.pack({.data = keys, .stride = p_.k.row, .rows = rows}, shape_.key,
+                {.columns = key_columns(unit, h) + begin * shape_.key.pitch}, scratch);
     // dQ multiplies all keys of a step: 0 times NaN would reach rows that do not see the key.
+    int32_t index[kMostPanel];
     for (int64_t r = 0; r < rows; ++r) {
-      float* const row = natural + r * shape_.key.pitch;
       float sum = 0.0f;
-      for (int64_t c = 0; c < shape_.key.pitch; ++c) sum += row[c] * 0.0f;
-      if (sum != 0.0f) std::fill_n(row, shape_.key.pitch, 0.0f);
+      for (int64_t c = 0; c < s_.head_dim; ++c) sum += to_float(keys[r * p_.k.row + c]) * 0.0f;
+      index[r] = sum == 0.0f ? static_cast<int32_t>(r) : -1;
     }
+    table_.pack({.data = keys, .stride = p_.k.row, .rows = rows, .index = index}, shape_.key,
+                {.rows = key_rows(unit, h) + begin / table_.elements * shape_.key.columns},
+                scratch);
     table_.pack({.data = p_.v.at(unit.b, g, first), .stride = p_.v.row, .rows = rows}, shape_.value,
                 {.columns = value_columns(unit, h) + begin * shape_.value.pitch}, scratch);
   }

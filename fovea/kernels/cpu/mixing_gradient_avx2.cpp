@@ -8,11 +8,11 @@ namespace fovea::kernels {
 
 template <>
 MixingGradientPass<float> mixing_gradient_avx2<float>() {
-  return {mixing_gradient_floats<float>, mixing_gradient_strips<float>};
+  return {mixing_gradient_floats<float, Single>, mixing_gradient_strips<float, Single>};
 }
 template <>
 MixingGradientPass<BFloat16> mixing_gradient_avx2<BFloat16>() {
-  return {mixing_gradient_floats<BFloat16>, mixing_gradient_strips<BFloat16>};
+  return {mixing_gradient_floats<BFloat16, Single>, mixing_gradient_strips<BFloat16, Single>};
 }
 
 }  // namespace fovea::kernels

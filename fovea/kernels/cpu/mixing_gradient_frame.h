@@ -7,17 +7,20 @@
 
 #include "fovea/kernels/cpu/mixing_convolution.h"
 #include "fovea/kernels/cpu/mixing_correlation.h"
-#include "fovea/kernels/cpu/mixing_gradient_maps.h"
+#include "fovea/kernels/cpu/mixing_gradient_products.h"
 
 namespace fovea::kernels {
 namespace {
 
-template <class T>
+template <class T, class P>
 class GradientFrame {
  protected:
+  /// Operands of products are pairs of bfloat16; maps are float32.
+  static constexpr bool kPairs = P::kElements == 2;
+
   GradientFrame(const MixingGradientTask<T>& task, float* memory)
       : t_(task),
-        m_(gradient_maps(task, memory)),
+        m_(gradient_maps(task, kPairs, memory)),
         frame_(task.frame()),
         earlier_(task.earlier()),
         first_weighted_(task.earlier_before()),
@@ -67,18 +70,19 @@ class GradientFrame {
       m_.factor[r] = !real ? 0.0f : t_.tau != nullptr ? 1.0f / t_.tau[i] : t_.scale;
       for (int64_t h = 0; h < t_.heads; ++h) {
         const MixingGradientHead<T>& head = t_.head[h];
-        float* const q = m_.q + (h * t_.padded_frame() + r) * key;
+        Word* const q = m_.q + (h * t_.padded_frame() + r) * key;
         m_.bad_q[h * t_.padded_frame() + r] =
-            !load_row(real ? head.q + i * t_.q_row : nullptr, t_.key_width, m_.factor[r], q);
+            !load_row(head.q + (real ? i : 0) * t_.q_row, real, t_.key_width, m_.factor[r], q);
         if (r >= frame_) continue;
         const float lse = real ? head.lse[i] : -kInfinity;
         m_.lse2[h * frame_ + r] = lse == -kInfinity ? kInfinity : lse * kLog2E;
         if (r < earlier_) continue;
-        float* const dout = m_.dout + (h * kGradientRows + r - earlier_) * value;
+        Word* const dout = m_.dout + (h * kGradientRows + r - earlier_) * value;
         m_.bad_dout[h * t_.padded_frame() + r] =
-            !load_row(real ? head.dout + i * t_.dout_row : nullptr, t_.value_width, 1.0f, dout);
+            !load_row(head.dout + (real ? i : 0) * t_.dout_row, real, t_.value_width, 1.0f, dout);
       }
     }
+    pair_operands();
     for (int64_t n = 0; n < t_.heads * frame_ * kLanes; ++n) m_.delta[n] = 0.0f;
     for (int64_t n = 0; t_.renormalise && n < t_.heads * frame_ * kLanes; ++n)
       m_.row_sum[n] = m_.row_dot[n] = 0.0f;
@@ -92,13 +96,56 @@ class GradientFrame {
 
   // Whether the row is finite. Where it is not, zeros stand for it: products take all rows of a
   // strip, and 0 times NaN would reach keys that the row does not see.
-  static bool load_row(const T* from, const PackedWidth& width, float factor, float* to) {
-    const int64_t count = from != nullptr ? width.elements : 0;
-    for (int64_t c = 0; c < count; ++c) to[c] = to_float(from[c]) * factor;
-    for (int64_t c = count; c < width.pitch; ++c) to[c] = 0.0f;
-    if (finite_lanes(to, width.pitch)) return true;
-    for (int64_t c = 0; c < count; ++c) to[c] = 0.0f;
-    return false;
+  // Pairs are the row as it is: products scale their results.
+  static bool load_row(const T* from, bool real, const PackedWidth& width, float factor, Word* to) {
+    const int64_t count = real ? width.elements : 0;
+    bool finite = true;
+    if constexpr (kPairs) {
+      float zero = 0.0f;
+      for (int64_t c = 0; c < count; ++c) zero += to_float(from[c]) * 0.0f;
+      finite = zero == 0.0f;
+      copy_row<T, P>(from, finite ? count : 0, width.pitch, to);
+    } else {
+      for (int64_t c = 0; c < count; ++c) to[c] = to_float(from[c]) * factor;
+      for (int64_t c = count; c < width.pitch; ++c) to[c] = 0.0f;
+      finite = finite_lanes(to, width.pitch);
+      for (int64_t c = 0; !finite && c < count; ++c) to[c] = 0.0f;
+    }
+    return finite;
+  }
+
+  // q and dO of the strip as right operands.
+  void pair_operands() const {
+#if defined(FOVEA_PAIRS)
+    if constexpr (kPairs) {
+      const PackedWidth &key = t_.key_width, &value = t_.value_width;
+      for (int64_t n = 0; n < t_.heads * t_.padded_frame() / 2; ++n)
+        weave_rows(m_.q + 2 * n * key.pitch, m_.q + (2 * n + 1) * key.pitch, key.columns,
+                   m_.q_rows + n * key.columns);
+      for (int64_t n = 0; n < t_.heads * kGradientRows / 2; ++n)
+        weave_rows(m_.dout + 2 * n * value.pitch, m_.dout + (2 * n + 1) * value.pitch,
+                   value.columns, m_.dout_rows + n * value.columns);
+    }
+#endif
+  }
+
+  // Rows [begin, end) of a step as the left operand of a product over rows; begin and end count
+  // from the first row of `rows`, which is that of the right operand, too.
+  struct KeyOperand {
+    const Word* words = nullptr;
+    int64_t step = 0;              ///< words from one depth to the next
+    int64_t first = 0, depth = 0;  ///< words of the right operand's rows
+  };
+  KeyOperand key_operand(const float* rows, int64_t row, Rows some,
+                         [[maybe_unused]] const float* factor) const {
+#if defined(FOVEA_PAIRS)
+    if constexpr (kPairs) {
+      pair_rows(rows, row, some.begin, some.end, factor, m_.step_rows, m_.woven);
+      const int64_t first = some.begin / 2;
+      return {m_.woven + first * kStepKeys, kStepKeys, first, (some.end + 1) / 2 - first};
+    }
+#endif
+    return {rows + some.begin * row, row, some.begin, some.end - some.begin};
   }
 
   static void make_bad(float* row) {

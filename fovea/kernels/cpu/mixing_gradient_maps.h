@@ -44,8 +44,12 @@ struct GradientMaps {
   StepMap dconvolved;  ///< ds1
   StepMap dlogits;     ///< ds0
 
-  float *q = nullptr, *dout = nullptr;       ///< [head][row][pitch]: scaled q of the frame, own dO
-  float *lse2 = nullptr, *factor = nullptr;  ///< [head][row], [row]: scale_i
+  /// [head][row][pitch]: q of the frame, scaled where words are float32, and own dO.
+  Word *q = nullptr, *dout = nullptr;
+  /// The same as right operands: [head][row or pair of rows][columns]. float32: the same memory.
+  Word *q_rows = nullptr, *dout_rows = nullptr;
+  Word *step_rows = nullptr, *woven = nullptr;  ///< one head's rows of a step as pairs
+  float *lse2 = nullptr, *factor = nullptr;     ///< [head][row], [row]: scale_i
   /// [head][row]: q or dO of the row is not finite; it stands as zeros.
   int32_t *bad_q = nullptr, *bad_dout = nullptr;
   float* delta = nullptr;                               ///< [head][row][kLanes]: sum P dP
@@ -62,9 +66,9 @@ struct GradientMaps {
   int64_t floats = 0;          ///< of everything
 };
 
-/// Cuts the memory of a task; pass null to learn its size.
+/// Cuts the memory of a task; pass null to learn its size. `pairs`: operands are bfloat16.
 template <class T>
-GradientMaps gradient_maps(const MixingGradientTask<T>& t, float* memory) {
+GradientMaps gradient_maps(const MixingGradientTask<T>& t, bool pairs, float* memory) {
   GradientMaps m;
   Arena arena(memory);
   const int64_t frame = t.frame(), steps = t.most_steps;
@@ -93,6 +97,14 @@ GradientMaps gradient_maps(const MixingGradientTask<T>& t, float* memory) {
 
   m.q = arena.allocate(t.heads * t.padded_frame() * t.key_width.pitch);
   m.dout = arena.allocate(t.heads * kGradientRows * t.value_width.pitch);
+  m.q_rows = m.q;
+  m.dout_rows = m.dout;
+  if (pairs) {
+    m.q_rows = arena.allocate(t.heads * t.padded_frame() / 2 * t.key_width.columns);
+    m.dout_rows = arena.allocate(t.heads * kGradientRows / 2 * t.value_width.columns);
+    m.step_rows = arena.allocate(t.padded_frame() * kStepKeys / 2);
+    m.woven = arena.allocate(t.padded_frame() / 2 * kStepKeys);
+  }
   m.lse2 = arena.allocate(t.heads * frame);
   m.factor = arena.allocate(t.padded_frame());
   m.bad_q = reinterpret_cast<int32_t*>(arena.allocate(t.heads * t.padded_frame()));

@@ -38,7 +38,7 @@ struct MixingGradientHead {
   const T *q = nullptr, *dout = nullptr;
   const Word* k_columns = nullptr;  ///< packed panels of keys
   const Word* v_columns = nullptr;
-  const Word* k_rows = nullptr;                               ///< [padded keys][columns]
+  const Word* k_rows = nullptr;                               ///< packed panels: rows
   const float *taps_before = nullptr, *taps_after = nullptr;  ///< [cq][ck]
   const float *lse = nullptr, *dlse = nullptr;                ///< [queries]; dlse may be null
   const float* row_sums = nullptr;                            ///< [queries], if renormalised

@@ -120,5 +120,6 @@ template <class T>
 MixingGradientPass<T> mixing_gradient_avx2();
 template <class T>
 MixingGradientPass<T> mixing_gradient_avx512();
+MixingGradientPass<BFloat16> mixing_gradient_avx512_bf16();
 
 }  // namespace fovea::kernels
