@@ -224,12 +224,13 @@ Bits bits_of(MixingOperands gradients) {
 }
 
 // The same bits, whoever shares the work.
-TEST(MixingGradient, DoesNotDependOnTheNumberOfThreads) {
+template <class T>
+void expect_same_bits_of_threads() {
   const int threads = omp_get_max_threads();
   for (const char* name : {"all four", "talking heads", "documents", "everything"}) {
     for (Named& named : every_stage(700)) {
       if (!named.name.starts_with(name)) continue;
-      const MixingProblem<float> problem(named.settings);
+      const MixingProblem<T> problem(named.settings);
       const size_t rows = static_cast<size_t>(named.settings.sizes.batch * 4 * 700);
       const MixingOutputs outputs{
           {}, std::vector<double>(rows, 6.0), std::vector<double>(rows, 1.0)};
@@ -243,6 +244,11 @@ TEST(MixingGradient, DoesNotDependOnTheNumberOfThreads) {
     }
   }
   omp_set_num_threads(threads);
+}
+
+TEST(MixingGradient, DoesNotDependOnTheNumberOfThreads) { expect_same_bits_of_threads<float>(); }
+TEST(MixingGradient, DoesNotDependOnTheNumberOfThreadsInBFloat16) {
+  expect_same_bits_of_threads<BFloat16>();
 }
 
 // Rows [begin, end) of tokens of the one row of the batch.
