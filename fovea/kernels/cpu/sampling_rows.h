@@ -104,7 +104,9 @@ static_assert(kAskedWords % kLanes == 0);
 FOVEA_INLINE uint32_t bits_above(const float* keys, float bound) {
   uint32_t word = 0;
   for (int64_t v = 0; v < kHashPanel / kLanes; ++v) {
+#if defined(__AVX2__)
     const Float some = load(keys + v * kLanes), limit = broadcast(bound);
+#endif
 #if defined(__AVX512F__)
     const uint32_t bits = _mm512_cmp_ps_mask(some, limit, _CMP_GT_OQ);
 #elif defined(__AVX2__)
@@ -112,7 +114,8 @@ FOVEA_INLINE uint32_t bits_above(const float* keys, float bound) {
         static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(some, limit, _CMP_GT_OQ)));
 #else
     uint32_t bits = 0;
-    for (int i = 0; i < kLanes; ++i) bits |= static_cast<uint32_t>(some[i] > limit[i] ? 1 : 0) << i;
+    for (int i = 0; i < kLanes; ++i)
+      bits |= static_cast<uint32_t>(keys[v * kLanes + i] > bound) << i;
 #endif
     word |= bits << (v * kLanes);
   }
