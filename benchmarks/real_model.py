@@ -7,8 +7,8 @@
 PYTHON has llama-cpp-python. For each type the model is exported once; both sides then take turns in processes of their own,
 with the same number of threads. `bf16` is compared with llama.cpp's f16, which is its faster one; `stored` is the given
 file on both sides. --together N also writes N texts at once, a cache each, beside one text; 0 leaves that out. --append
-adds rows to the result file, as for another position. Decoding reads all weights and the cache once a token: those bytes over the time, over the measured read
-bandwidth, is the share.
+adds rows to the result file, as for another position. Decoding reads all weights and the cache once a token: those bytes
+over the time, over the measured read bandwidth, is the share.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0

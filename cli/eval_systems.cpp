@@ -54,10 +54,9 @@ void print_systems(const SideBySideResult& result, const SideBySideOptions& how)
           difference_text(s)};
       if (how.copy > 0) cells.push_back(fmt::format("{:.3f}", s.copy));
       if (how.needles > 0) cells.push_back(s.needle < 0.0 ? "" : percent(s.needle));
-      if (how.speed && !s.speed) cells.insert(cells.end(), 2, "");
-      if (s.speed) {
-        cells.push_back(fmt::format("{:.0f}", s.speed->prompt_rate));
-        cells.push_back(fmt::format("{:.1f}", s.speed->rate));
+      if (how.speed) {
+        cells.push_back(s.speed ? fmt::format("{:.0f}", s.speed->prompt_rate) : "");
+        cells.push_back(s.speed ? fmt::format("{:.1f}", s.speed->rate) : "");
       }
       table.add_row(std::move(cells));
     }

@@ -54,8 +54,9 @@ struct SideBySideOptions {
   std::vector<int64_t> lengths;  ///< windows in tokens; empty = the trained context
   int64_t tokens = 0;            ///< of the text at each length, at most; 0 = all
   int64_t copy = 0;              ///< tokens of the copy score; 0 = not measured
-  int64_t needles = 0;           ///< questions of niah_single_2 at each length; 0 = not asked
-  bool speed = false;            ///< reading and writing behind each length
+  /// Questions of niah_single_2 at each length, of systems that can write; 0 = not asked.
+  int64_t needles = 0;
+  bool speed = false;  ///< reading and writing behind each length, of systems that can write
   /// File in which finished scores wait while others are measured; "" = none. Where an earlier call
   /// was interrupted, its scores are taken over.
   std::filesystem::path finished = {};

@@ -177,20 +177,22 @@ AttentionResult sampled_queries(const AttentionCall& given) {
   return result;
 }
 
+bool asks_tables(const AttentionCall& call) {
+  return call.q.size(2) == 1 && call.selector.tables != nullptr;
+}
+
 }  // namespace
 
 std::optional<std::string> why_not_sampled(const AttentionCall& call) {
   const at::Tensor& prompts = call.selector.prompts_b;
-  const bool asks_tables = call.q.size(2) == 1 && call.selector.tables != nullptr;
-  if (asks_tables || !prompts.defined()) return std::nullopt;
+  if (asks_tables(call) || !prompts.defined()) return std::nullopt;
   // Rows of the prompt itself sample as rows of a text do.
   if (call.q.size(2) > 1 && prompts.min().item<int64_t>() >= call.k.size(2)) return std::nullopt;
   return "one query behind a prompt needs the hash tables of a cache";
 }
 
 AttentionResult run_sampled(const AttentionCall& call) {
-  const bool asks_tables = call.q.size(2) == 1 && call.selector.tables != nullptr;
-  return asks_tables ? sampled_query(call) : sampled_queries(call);
+  return asks_tables(call) ? sampled_query(call) : sampled_queries(call);
 }
 
 }  // namespace fovea
