@@ -1,8 +1,9 @@
 // Worker of the training-step benchmark: takes whole training steps on command and says how long
 // each took.
 //
-//   train_step_worker MODEL DTYPE THREADS     MODEL: 30m, or a recipe file; DTYPE: float32,
-//   bfloat16
+//   train_step_worker MODEL DTYPE THREADS [KEY=VALUE...]
+//
+// MODEL: 30m, 30m-2048, or a recipe file with keys that replace its own; DTYPE: float32, bfloat16.
 //
 // Lines of stdin and their answers, one line each:
 //   about   JSON: sizes, versions, the path taken
@@ -10,7 +11,8 @@
 //   memory  peak resident memory of this process in bytes (VmHWM)
 //   quit
 //
-// benchmarks/train_step_peer.py speaks the same protocol; benchmarks/train_step.py drives both.
+// benchmarks/train_step_peer.py speaks the same protocol. benchmarks/train_step.py drives both,
+// benchmarks/train_systems.py several of this program.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -62,10 +64,10 @@ class TokenStream {
 
 class Worker {
  public:
-  Worker(const std::string& model, const std::string& dtype)
+  Worker(const std::string& model, const std::string& dtype, std::span<const std::string> overrides)
       : recipe_(model == "30m"        ? thirty_million(1024)
                 : model == "30m-2048" ? thirty_million(2048)
-                                      : load_recipe(model).recipe),
+                                      : load_recipe(model, overrides).recipe),
         config_(recipe_.model.resolved(kByteVocabulary)),
         model_(config_, /*seed=*/0),
         optimizer_(model_.parameters(), recipe_.train.optimizer) {
@@ -167,14 +169,16 @@ void serve(Worker& worker) {
 
 int main(int argc, char** argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a killed driver leaves no worker behind
-  if (argc != 4) {
-    std::cerr << "usage: train_step_worker 30m|30m-2048|RECIPE float32|bfloat16 THREADS\n";
+  if (argc < 4) {
+    std::cerr << "usage: train_step_worker 30m|30m-2048|RECIPE float32|bfloat16 THREADS "
+                 "[KEY=VALUE...]\n";
     return 2;
   }
   try {
     fovea::keep_freed_memory();  // as the program does
     at::set_num_threads(std::stoi(argv[3]));
-    fovea::Worker worker(argv[1], argv[2]);
+    const std::vector<std::string> overrides(argv + 4, argv + argc);
+    fovea::Worker worker(argv[1], argv[2], overrides);
     fovea::serve(worker);
   } catch (const std::exception& error) {
     std::cerr << "train_step_worker: " << error.what() << '\n';

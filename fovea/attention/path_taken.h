@@ -90,6 +90,12 @@ struct PathReason {
   std::string text() const;
 };
 
+/// Keys that a row of a head reads, mean over heads: of all rows, and of the last ones of the
+/// batch.
+struct KeysRead {
+  double row = 0.0, last_row = 0.0;
+};
+
 struct PathTaken {
   PathName name = PathName::none;
   PathName inner = PathName::none;  ///< of `decode`: the path over the cached keys
@@ -99,6 +105,7 @@ struct PathTaken {
   /// Of grouped plans where the call wants it: tiles of 64 x 32 pairs that a head visits, and those
   /// that a causal mask has (means over batch and heads); 0 elsewhere.
   double tiles = 0.0, causal_tiles = 0.0;
+  KeysRead keys_read = {};  ///< of texts where rows choose their keys by content; 0 elsewhere
 
   bool is_ours() const { return fovea::is_ours(name == PathName::decode ? inner : name); }
   /// "causal"; "fused causal" for a call from a cache.

@@ -32,12 +32,12 @@ RowBytes row_bytes(const AttentionSpec& spec, at::ScalarType dtype) {
 
 /// Keys that the last of `context` tokens reads; a part of a row counts as that part.
 std::optional<double> keys_read(const AttentionSpec& spec, int64_t context,
-                                std::optional<double> distant_kept) {
+                                const MeasuredReads& measured) {
   const double visible = visible_keys(spec, context - 1, context);
   if (spec.focus.active()) {
     const double local =
         std::min(visible, static_cast<double>(spec.focus.window + spec.focus.sinks));
-    return local + distant_kept.value_or(1.0) * (visible - local);
+    return local + measured.distant_kept.value_or(1.0) * (visible - local);
   }
   switch (key_rule(spec)) {
     case KeyRule::mask:
@@ -46,10 +46,11 @@ std::optional<double> keys_read(const AttentionSpec& spec, int64_t context,
     case KeyRule::sums:
       return 0.0;
     case KeyRule::groups:
-    case KeyRule::lists:
       return std::nullopt;
+    case KeyRule::lists:
+      return measured.chosen_keys;
     case KeyRule::selected: {
-      if (!spec.sparq.active()) return std::nullopt;
+      if (!spec.sparq.active()) return measured.chosen_keys;
       // Half of a pair's bytes are the key's; of these, r of d components.
       const double components =
           0.5 * static_cast<double>(spec.sparq.components) / static_cast<double>(spec.head_dim);
@@ -62,12 +63,12 @@ std::optional<double> keys_read(const AttentionSpec& spec, int64_t context,
 }  // namespace
 
 std::optional<double> cache_bytes_read(const ModelConfig& config, int64_t context,
-                                       at::ScalarType dtype, std::optional<double> distant_kept) {
+                                       at::ScalarType dtype, const MeasuredReads& measured) {
   double sum = 0.0;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     const AttentionSpec spec = config.layer_attention(layer);
     if (!spec.mask.causal) return std::nullopt;  // no cache serves it
-    const std::optional<double> keys = keys_read(spec, context, distant_kept);
+    const std::optional<double> keys = keys_read(spec, context, measured);
     if (!keys) return std::nullopt;
     const RowBytes bytes = row_bytes(spec, dtype);
     sum += *keys * bytes.pair + bytes.state;

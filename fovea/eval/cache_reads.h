@@ -14,13 +14,19 @@
 
 namespace fovea {
 
+/// What was measured on a text of `context` tokens.
+struct MeasuredReads {
+  /// The share of distant pairs that the groups of Focus keep (hard); nothing: they prune none.
+  std::optional<double> distant_kept = {};
+  /// Keys that the last row reads where they are chosen by content (MagicPIG, routing).
+  std::optional<double> chosen_keys = {};
+};
+
 /// Bytes of keys, values and states that all layers read to write the token behind `context` others
 /// with caches of `dtype`, by the rule of each layer: every visible key and value; r components of
-/// all keys and k + 1 rows (SparQ, spec 4.4); one state (Performer). `distant_kept`: the share of
-/// distant pairs that the groups of Focus keep (hard), measured on a text; nothing: they prune
-/// none. Nothing where a layer chooses by content otherwise (MagicPIG, routing).
+/// all keys and k + 1 rows (SparQ, spec 4.4); one state (Performer); what was read on a text where
+/// keys are chosen by content. Hash tables are not counted. Nothing where a number is missing.
 std::optional<double> cache_bytes_read(const ModelConfig& config, int64_t context,
-                                       at::ScalarType dtype,
-                                       std::optional<double> distant_kept = std::nullopt);
+                                       at::ScalarType dtype, const MeasuredReads& measured = {});
 
 }  // namespace fovea

@@ -11,6 +11,7 @@
 #include <memory>
 #include <numbers>
 
+#include "fovea/attention/key_rule.h"
 #include "fovea/base/error.h"
 #include "fovea/nn/memory_needs.h"
 #include "fovea/runtime/memory_limit.h"
@@ -94,7 +95,8 @@ using Stream = std::shared_ptr<const std::vector<int64_t>>;
 /// Collects windows of one document after the other and scores them a few at a time.
 class Scorer {
  public:
-  Scorer(const Transformer& model, ScoreResult& result) : model_(model), result_(result) {}
+  Scorer(const Transformer& model, ScoreResult& result)
+      : model_(model), result_(result), observed_(worth_observing(model)) {}
 
   /// `stream` = start token + tokens of the document.
   void add(const Stream& stream, const Window& window, ScoreTotals& totals) {
@@ -148,10 +150,10 @@ class Scorer {
       input.positions_bt = positions.to(device);
     }
     ForwardInfo info;
-    const at::Tensor nll =
-        model_.token_nll(input, targets.to(device), model_.has("focus") ? &info : nullptr)
-            .to(at::kCPU, at::kFloat);
+    const at::Tensor nll = model_.token_nll(input, targets.to(device), observed_ ? &info : nullptr)
+                               .to(at::kCPU, at::kFloat);
     observe(info, pairs_of(pending));
+    if (!filled_up) observe_keys(info, rows, length);
     count(pending, nll.contiguous().const_data_ptr<float>(), length);
     pending.clear();
   }
@@ -163,6 +165,15 @@ class Scorer {
       pairs += 0.5 * length * (length + 1.0);
     }
     return pairs;
+  }
+
+  static bool worth_observing(const Transformer& model) {
+    if (model.has("focus")) return true;
+    for (int64_t layer = 0; layer < model.config().layers; ++layer) {
+      const KeyRule rule = key_rule(model.config().layer_attention(layer));
+      if (rule == KeyRule::selected || rule == KeyRule::lists) return true;
+    }
+    return false;
   }
 
   /// Shares are means over windows and layers with Focus, weighted by the pairs of a pass.
@@ -182,6 +193,23 @@ class Scorer {
     result_.tiles_visited = tiles_ / weight_;
   }
 
+  /// The last row counts in the longest windows alone.
+  void observe_keys(const ForwardInfo& info, int64_t rows, int64_t length) {
+    if (info.keys_read.empty()) return;
+    if (length > longest_) last_read_ = last_rows_ = 0.0;
+    longest_ = std::max(longest_, length);
+    for (const KeysRead& layer : info.keys_read) {
+      const auto n = static_cast<double>(length), windows = static_cast<double>(rows);
+      read_ += windows * n * layer.row;
+      read_of_ += windows * 0.5 * n * (n + 1.0);
+      if (length < longest_) continue;
+      last_read_ += windows * layer.last_row;
+      last_rows_ += windows;
+    }
+    result_.pairs_read = read_ / read_of_;
+    result_.last_keys_read = last_read_ / last_rows_;
+  }
+
   void count(const std::vector<Item>& pending, const float* nll, int64_t length) {
     for (size_t row = 0; row < pending.size(); ++row) {
       const Window& window = pending[row].window;
@@ -199,9 +227,12 @@ class Scorer {
 
   const Transformer& model_;
   ScoreResult& result_;
+  const bool observed_;
   // Whole windows are never filled up, so their attention has every path open.
   std::vector<Item> whole_, shorter_;
   double pairs_ = 0.0, distant_ = 0.0, tiles_ = 0.0, weight_ = 0.0;
+  double read_ = 0.0, read_of_ = 0.0, last_read_ = 0.0, last_rows_ = 0.0;
+  int64_t longest_ = 0;
 };
 
 void require_finite(const ScoreResult& result) {
@@ -318,6 +349,8 @@ void describe(V& v, ScoreResult& r) {
   v("stride", r.options.stride);
   v("pairs_kept", r.pairs_kept);
   v("distant_kept", r.distant_kept);
+  v.optional("pairs_read", r.pairs_read, r.pairs_read.has_value());
+  v.optional("last_keys_read", r.last_keys_read, r.last_keys_read.has_value());
   v("tiles_visited", r.tiles_visited);
   v("plans", r.plans);
   v("total", r.total);

@@ -248,8 +248,10 @@ class SideBySide {
   std::optional<double> bytes_read(const Transformer& model, const ScoreResult& text,
                                    int64_t length) const {
     const bool prunes = model.has("focus") && prunes_pairs(model.compute().focus);
-    return cache_bytes_read(model.config(), length, options_.dtype,
-                            prunes ? std::optional(text.distant_kept) : std::nullopt);
+    return cache_bytes_read(
+        model.config(), length, options_.dtype,
+        {.distant_kept = prunes ? std::optional(text.distant_kept) : std::nullopt,
+         .chosen_keys = text.last_keys_read});
   }
 
   static std::optional<double> pairs_of(const Transformer& model, const ScoreResult& text,
@@ -257,7 +259,7 @@ class SideBySide {
     const FocusMode focus = model.compute().focus;
     if (model.has("focus") && prunes_pairs(focus)) return text.pairs_kept;
     if (model.has("focus") && focus == FocusMode::off) return 1.0;
-    return masked_pairs(model.config(), length);
+    return masked_pairs(model.config(), length, text.pairs_read);
   }
 
   double needle(const LoadedModel& loaded, int64_t length,
@@ -354,12 +356,17 @@ AttentionSystems read_attention_systems(const std::filesystem::path& file) {
   return systems;
 }
 
-std::optional<double> masked_pairs(const ModelConfig& config, int64_t tokens) {
+std::optional<double> masked_pairs(const ModelConfig& config, int64_t tokens,
+                                   std::optional<double> chosen) {
   std::vector<std::pair<AttentionSpec, double>> known;
   double sum = 0.0;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     AttentionSpec spec = config.layer_attention(layer);
-    if (chooses_by_content(spec)) return std::nullopt;
+    if (chooses_by_content(spec)) {
+      if (!chosen || key_rule(spec) == KeyRule::sums) return std::nullopt;
+      sum += *chosen;
+      continue;
+    }
     spec.depth = 0;
     auto found = std::ranges::find(known, spec, [](const auto& k) { return k.first; });
     if (found == known.end())

@@ -101,8 +101,10 @@ SideBySideResult compare_attentions(
     const std::function<void(std::string_view, int64_t, int64_t)>& progress = {},
     const std::atomic<bool>* interrupt = nullptr);
 
-/// Share of the causal pairs of `tokens` tokens that the layers see by their places, their mean;
-/// nothing where a layer chooses by content.
-std::optional<double> masked_pairs(const ModelConfig& config, int64_t tokens);
+/// Share of the causal pairs of `tokens` tokens that the layers see, their mean: by their places,
+/// or `chosen`, as measured, of layers that choose keys by content; nothing where that is missing
+/// or a layer computes no pairs.
+std::optional<double> masked_pairs(const ModelConfig& config, int64_t tokens,
+                                   std::optional<double> chosen = {});
 
 }  // namespace fovea

@@ -24,6 +24,7 @@ void Telemetry::after_attention(const LayerStep& step, const PassContext& pass,
   if (info_ == nullptr) return;
   info_->path = result.path;
   info_->fused_layers += result.path.is_ours() ? 1 : 0;
+  if (result.path.keys_read.row > 0.0) info_->keys_read.push_back(result.path.keys_read);
   for (const LearnedMechanism& m : learned_mechanisms())
     if (m.tell != nullptr) m.tell(step, pass, result, *info_);
 }

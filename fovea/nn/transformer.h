@@ -42,6 +42,7 @@ struct ForwardInfo {
   double clipped_share = 0.0;               ///< of learned temperatures, mean over layers (F-3)
   std::vector<FocusObservation> focus;      ///< one a layer where some layer has Focus, else empty
   std::vector<RoutingObservation> routing;  ///< likewise
+  std::vector<KeysRead> keys_read;          ///< of layers that choose keys by content
 };
 
 /// Options of how, not what.

@@ -95,6 +95,29 @@ TEST(Listed, RoutingEqualsTheFloat64ReferenceWithItsGradients) {
   for (const int64_t keep : {1, 20}) expect_as_reference(routed(keep), std::to_string(keep));
 }
 
+// A row reads the last `keep` keys of its cluster, of those up to it in its document.
+TEST(Listed, KeysThatRowsReadAreCounted) {
+  const AttentionSpec spec = routed(7);
+  const std::vector<int64_t> lengths{60, 1, 39};
+  for (const bool packed : {false, true}) {
+    const AttentionInputs in = random_inputs(spec, 2, 100).to(at::kFloat);
+    const AttentionContext context = packed ? packed_context(lengths) : AttentionContext{};
+    const at::Tensor same =
+        in.tensors.query_routes_bht.unsqueeze(3).eq(in.tensors.key_routes_bhs.unsqueeze(2));
+    at::Tensor allowed = at::ones({100, 100}, at::kBool);
+    if (packed) {
+      const at::Tensor document = at::repeat_interleave(at::tensor(lengths));
+      allowed = document.unsqueeze(1).eq(document);
+    }
+    const at::Tensor read =
+        same.logical_and(allowed.tril()).sum(-1).clamp_max(spec.routing.keep).to(at::kDouble);
+    const KeysRead counted =
+        attention(spec, in.q, in.k, in.v, in.tensors, context, Path::fused).path.keys_read;
+    EXPECT_DOUBLE_EQ(counted.row, read.mean().item<double>());
+    EXPECT_DOUBLE_EQ(counted.last_row, read.select(2, 99).mean().item<double>());
+  }
+}
+
 TEST(Listed, GivenBlocksOfAnySizeEqualTheFloat64ReferenceWithItsGradients) {
   for (const int64_t size : {7, 32}) expect_as_reference(blocked(size), std::to_string(size));
 }

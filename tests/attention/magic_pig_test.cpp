@@ -153,6 +153,10 @@ TEST(MagicPig, KernelsGiveRowsOfATextTheFloat64ReferenceOfEveryDtype) {
         const double error = dtype == at::kFloat ? 2e-5 : 2e-2;
         EXPECT_LT(relative_error(r.out_bhte, truth.out), error) << name << " " << t << " " << s;
         EXPECT_LT(relative_error(r.lse_bht, truth.lse), error) << name << " " << t << " " << s;
+        const at::Tensor read = truth.weights.gt(0.0).to(at::kDouble).sum(-1);
+        EXPECT_DOUBLE_EQ(r.path.keys_read.row, read.mean().item<double>()) << name;
+        EXPECT_DOUBLE_EQ(r.path.keys_read.last_row, read.select(2, t - 1).mean().item<double>())
+            << name;
       }
     }
   }

@@ -192,7 +192,12 @@ TEST_F(Cli, APlanForetellsParametersTokensAndMemoryOfTheRun) {
   EXPECT_EQ(plan["tokens"]["run"], result["tokens"]);
   const double ratio =
       plan["memory_bytes"]["total"].get<double>() / result["peak_memory_bytes"].get<double>();
-  EXPECT_GT(ratio, 0.8);
+#if defined(__SANITIZE_ADDRESS__)
+  constexpr double kLeast = 0.6;  // the peak has the sanitizer's shadow memory in it
+#else
+  constexpr double kLeast = 0.8;
+#endif
+  EXPECT_GT(ratio, kLeast);
   EXPECT_LT(ratio, 1.2);
 }
 

@@ -183,8 +183,9 @@ TEST_F(SideBySideTest, ScoresOfAnotherQuestionAreNotTaken) {
 // 2 layers, 2 key heads of 8: the bytes by hand.
 TEST_F(SideBySideTest, BytesThatATokenReadsFollowTheRuleOfEachLayer) {
   ModelConfig config = tiny_config();
-  const auto rows = [&](const std::vector<std::string>& keys, std::optional<double> distant = {}) {
-    const auto bytes = cache_bytes_read(with_attention_keys(config, keys), 32, at::kFloat, distant);
+  const auto rows = [&](const std::vector<std::string>& keys, const MeasuredReads& measured = {}) {
+    const auto bytes =
+        cache_bytes_read(with_attention_keys(config, keys), 32, at::kFloat, measured);
     const auto row = static_cast<double>(config.layers * config.kv_heads * config.head_dim * 2 * 4);
     return bytes ? *bytes / row : -1.0;
   };
@@ -197,12 +198,41 @@ TEST_F(SideBySideTest, BytesThatATokenReadsFollowTheRuleOfEachLayer) {
                    32.0 / static_cast<double>(config.head_dim) + 5.0);
   const std::vector<std::string> focus{"focus.gate=log", "focus.window=6", "focus.sinks=2"};
   EXPECT_DOUBLE_EQ(rows(focus), 32.0) << "soft: every pair";
-  EXPECT_DOUBLE_EQ(rows(focus, 0.25), 8.0 + 0.25 * 24.0);
-  EXPECT_EQ(rows({"magic_pig.bits=4"}), -1.0) << "by content";
+  EXPECT_DOUBLE_EQ(rows(focus, {.distant_kept = 0.25}), 8.0 + 0.25 * 24.0);
+  const std::vector<std::string> routing{"routing.clusters=2", "routing.keep=8"};
+  EXPECT_EQ(rows(routing), -1.0) << "by content";
+  EXPECT_DOUBLE_EQ(rows(routing, {.chosen_keys = 5.5}), 5.5);
+  EXPECT_EQ(rows({"magic_pig.bits=4"}), -1.0);
+  EXPECT_DOUBLE_EQ(rows({"magic_pig.bits=4"}, {.chosen_keys = 5.5}), (32.0 + 5.5) / 2.0)
+      << "one of the layers reads everything";
   // The state does not grow.
   const std::vector<std::string> performer{"performer.features=16"};
   EXPECT_EQ(*cache_bytes_read(with_attention_keys(config, performer), 32, at::kFloat),
             *cache_bytes_read(with_attention_keys(config, performer), 64, at::kFloat));
+}
+
+// What rows of the text read: all keys where as many as there are may be read.
+TEST_F(SideBySideTest, PairsThatAreChosenByContentAreCountedOnTheText) {
+  const SideBySideResult result =
+      compare({{.name = "full"},
+               {.name = "all keys", .attention = {"magic_pig.bits=1", "magic_pig.start=64"}},
+               {.name = "sampled",
+                .attention = {"magic_pig.bits=6", "magic_pig.tables=8", "magic_pig.start=2",
+                              "magic_pig.recent=4"}},
+               {.name = "routing", .attention = {"routing.clusters=2", "routing.keep=8"}}});
+  for (size_t n = 0; n < 2; ++n) {
+    const SideBySideScore &full = result.rows[0].scores[n], &all = result.rows[1].scores[n];
+    EXPECT_DOUBLE_EQ(all.pairs.value(), 1.0);
+    EXPECT_DOUBLE_EQ(all.bytes_read.value(), full.bytes_read.value());
+    EXPECT_NEAR(all.perplexity, full.perplexity, 1e-4 * full.perplexity);
+    for (const size_t row : {2, 3}) {
+      const SideBySideScore& some = result.rows[row].scores[n];
+      EXPECT_GT(some.pairs.value(), 0.1) << result.rows[row].system.name;
+      EXPECT_LT(some.pairs.value(), 0.95) << result.rows[row].system.name;
+      EXPECT_LT(some.bytes_read.value(), 0.95 * full.bytes_read.value())
+          << result.rows[row].system.name;
+    }
+  }
 }
 
 TEST_F(SideBySideTest, EveryFileOfTheRepositoryIsRead) {

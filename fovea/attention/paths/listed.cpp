@@ -144,6 +144,30 @@ std::vector<int32_t> keys_in_blocks(const BlockPairsSpec& spec,
   return keys;
 }
 
+// Of queries that see the last keys of their cluster.
+KeysRead keys_of_clusters(const AttentionCall& call, const SelfPlaces& places) {
+  const int64_t b = call.q.size(0), h = call.spec.heads, t = call.q.size(2), s = call.k.size(2);
+  int64_t all = 0, last = 0;
+  std::vector<int64_t> sizes(static_cast<size_t>(call.spec.routing.clusters));
+  for (int64_t row = 0; row < b; ++row) {
+    const auto at = places.of(row);
+    for (int64_t head = 0; head < h; ++head) {
+      const std::vector<int32_t> queries = routes_of(call.tensors.query_routes_bht, row, head),
+                                 keys = routes_of(call.tensors.key_routes_bhs, row, head);
+      for (int64_t n = 0; n < s; ++n) {
+        if (n == 0 || at[n].document != at[n - 1].document) std::ranges::fill(sizes, 0);
+        ++sizes[static_cast<size_t>(keys[n])];
+        if (n < s - t) continue;
+        const int64_t seen = sizes[static_cast<size_t>(queries[n - (s - t)])];
+        all += std::min(seen, call.spec.routing.keep);
+        if (n == s - 1) last += std::min(seen, call.spec.routing.keep);
+      }
+    }
+  }
+  return {.row = static_cast<double>(all) / static_cast<double>(b * h * t),
+          .last_row = static_cast<double>(last) / static_cast<double>(b * h)};
+}
+
 // The last keys of the query's cluster.
 std::vector<int32_t> keys_in_cluster(const AttentionCall& call, int64_t b, int64_t h) {
   const std::vector<int32_t> keys = routes_of(call.tensors.key_routes_bhs, b, h);
@@ -203,6 +227,7 @@ AttentionResult run_listed(const AttentionCall& call) {
   const bool one = call.q.size(2) == 1 && call.k.size(2) > 0 &&
                    !call.context.key_lengths_b.defined() && !why_not_decoding(call);
   AttentionResult result = one ? decode(call, *places) : by_plans(call, *places);
+  if (!one && call.spec.routing.active()) result.path.keys_read = keys_of_clusters(call, *places);
   result.path.plan = one ? PlanWord::scan : PlanWord::lists;
   result.path.reason = {.kind = call.spec.routing.active() ? PathReason::Kind::clusters
                                                            : PathReason::Kind::block_pairs};

@@ -1,6 +1,6 @@
 // The path of Longformer where it is more than a mask rule: heads of one dilation together, their
-// tokens in the order of residue classes, in which a dilated window is a plain one; global keys and
-// global rows as calls of their own (spec 4.1).
+// tokens by residue classes, in which a dilated window is a plain one; global rows, and global keys
+// that are not the first ones, as calls of their own (spec 4.1).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -199,6 +199,96 @@ AttentionResult one_row(const Job& job, const HeadSet& heads) {
   return run_part(part);
 }
 
+// Positions one behind the other, as the tokens lie in the call.
+bool in_text_order(const Tokens& tokens) {
+  for (size_t n = 1; n < tokens.index.size(); ++n) {
+    if (tokens.index[n] != tokens.index[0] + static_cast<int64_t>(n)) return false;
+    if (tokens.places[n].position != tokens.places[0].position + static_cast<int64_t>(n))
+      return false;
+  }
+  return true;
+}
+
+// Neighbours in the text by residue: the first result has tokens 0, dilation, 2 dilation, ...
+// Views, with a cheap gradient where the classes have one size.
+std::vector<at::Tensor> classes_of(const at::Tensor& x, int64_t dim, int64_t dilation) {
+  const int64_t size = x.size(dim);
+  if (size > 0 && size % dilation == 0)
+    return x.unflatten(dim, {size / dilation, dilation}).unbind(dim + 1);
+  std::vector<at::Tensor> classes;
+  for (int64_t c = 0; c < dilation; ++c)
+    classes.push_back(x.slice(dim, std::min(c, size), size, dilation));
+  return classes;
+}
+
+// Rows of residue classes back in the order of the text.
+at::Tensor in_text(const std::vector<at::Tensor>& classes) {
+  const auto dilation = std::ssize(classes);
+  if (classes.front().size(2) == classes.back().size(2)) {
+    if (classes[0].dim() == 3) return at::stack(classes, 3).flatten(2, 3);
+    std::vector<at::Tensor> by_token;  // as the kernels write: the heads of a token together
+    for (const at::Tensor& x : classes) by_token.push_back(x.transpose(1, 2));
+    return at::stack(by_token, 2).flatten(1, 2).transpose(1, 2);
+  }
+  Indices from;  // row n of the text, in all classes one behind the other
+  std::vector<int64_t> first(classes.size(), 0);
+  for (size_t c = 1; c < classes.size(); ++c) first[c] = first[c - 1] + classes[c - 1].size(2);
+  const at::Tensor all = at::cat(classes, 2);
+  for (int64_t n = 0; n < all.size(2); ++n) from.push_back(first[n % dilation] + n / dilation);
+  return at_indices(all, 2, from);
+}
+
+// A text in order, dilated: every residue class is a call of its own over the first `globals` keys
+// and the class's further ones, in which the window is a plain one with sinks.
+AttentionResult rows_by_class(const Job& job, const HeadSet& heads, int64_t globals) {
+  const int64_t dilation = heads.dilation, first = job.rows.places[0].position;
+  const int64_t keys = std::ssize(job.keys.index), open = std::min(globals, keys);
+  const auto of_heads = [](const at::Tensor& x, const Indices& some, const Tokens& tokens) {
+    return at_indices(at_indices(x, 1, some), 2, tokens.index);
+  };
+  const at::Tensor k = of_heads(job.call.k, heads.keys, job.keys),
+                   v = of_heads(job.call.v, heads.keys, job.keys);
+  const auto further = [&](const at::Tensor& x) {
+    return classes_of(x.narrow(2, open, keys - open), 2, dilation);
+  };
+  const std::vector<at::Tensor> k_classes = further(k), v_classes = further(v),
+                                q_classes = classes_of(
+                                    of_heads(job.call.q, heads.queries, job.rows), 2, dilation);
+  std::vector<at::Tensor> tau_classes;
+  if (const at::Tensor& tau = job.call.tensors.tau_bt; tau.defined())
+    tau_classes = classes_of(at_indices(tau, 1, job.rows.index), 1, dilation);
+  std::vector<at::Tensor> outs, lses;
+  AttentionResult result;
+  for (int64_t c = 0; c < dilation; ++c) {
+    if (q_classes[c].size(2) == 0) continue;  // more classes than tokens
+    AttentionCall part =
+        part_of(job.call, {.window = job.call.spec.longformer.window + 1, .sinks = globals});
+    part.spec.heads = std::ssize(heads.queries);
+    part.spec.kv_heads = heads.kv_heads;
+    const int64_t skipped = ((first + c - open) % dilation + dilation) % dilation;
+    part.q = q_classes[c];
+    part.k = at::cat({k.narrow(2, 0, open), k_classes[skipped]}, 2);
+    part.v = at::cat({v.narrow(2, 0, open), v_classes[skipped]}, 2);
+    if (!tau_classes.empty()) part.tensors.tau_bt = tau_classes[c];
+    Indices positions;  // ranks among the keys
+    for (int64_t n = 0; n < part.q.size(2); ++n) {
+      const int64_t position = first + c + n * dilation;
+      positions.push_back(position < open ? position
+                                          : open + (position - open - skipped) / dilation);
+    }
+    part.context.key_lengths_b = at::Tensor();
+    part.context.query_positions_bt = tensor_of(positions).unsqueeze(0);
+    part.context.key_positions_bs = at::arange(part.k.size(2)).unsqueeze(0);
+    add_sink(part, job.call, heads);
+    result = run_part(part);
+    outs.push_back(result.out_bhte);
+    lses.push_back(result.lse_bht);
+  }
+  result.out_bhte = in_text(outs);
+  result.lse_bht = in_text(lses);
+  return result;
+}
+
 // The rows that are no global ones of their own: out and lse in the order of job.rows.
 AttentionResult local_rows(const Job& job, const HeadSet& heads) {
   const LongformerSpec& spec = job.call.spec.longformer;
@@ -210,6 +300,9 @@ AttentionResult local_rows(const Job& job, const HeadSet& heads) {
     add_sink(part, job.call, heads);
     return run_part(part);
   }
+  if (first && !job.apart && in_text_order(job.rows) && in_text_order(job.keys) &&
+      job.keys.places[0].position == 0)
+    return rows_by_class(job, heads, *first);
   const bool dilated = heads.dilation > 1;
   AttentionCall of_globals = call_of(job, heads, job.rows, job.global_keys, {}, job.apart);
   if (job.local_keys.empty()) {

@@ -97,7 +97,7 @@ struct TextCall {
   at::Tensor tau_bt, directions;
   std::vector<float> log_weights;
   AttentionResult& result;
-  int64_t read = 0;
+  int64_t read = 0, last_read = 0;  // of all rows; of the last ones
 };
 
 // Query rows [begin, begin + rows) of the heads of key head g.
@@ -145,6 +145,8 @@ void sample_block(TextCall& text, const TextKeys& keys, int64_t b, int64_t g, in
       .lse_head = text.result.lse_bht.stride(1),
       .read = read.data()});
   text.read += std::accumulate(read.begin(), read.end(), int64_t{0});
+  if (begin + rows < call.q.size(2)) return;
+  for (int64_t h = 0; h < n; ++h) text.last_read += read[static_cast<size_t>((h + 1) * rows - 1)];
 }
 
 AttentionResult sampled_queries(const AttentionCall& given) {
@@ -174,6 +176,9 @@ AttentionResult sampled_queries(const AttentionCall& given) {
   result.path.isa = kernel_isa(call.q.scalar_type());
   result.path.plan = PlanWord::lists;
   result.path.reason = text_reason(text.read, b * h * t, t, s);
+  result.path.keys_read = {
+      .row = static_cast<double>(text.read) / static_cast<double>(b * h * t),
+      .last_row = static_cast<double>(text.last_read) / static_cast<double>(b * h)};
   return result;
 }
 

@@ -73,7 +73,9 @@ class GradientStrips : private GradientFrame<T, P> {
     begin_strip(s);
     const int64_t to_weights = t_.rows_before > 0 ? 1 : 0, behind = t_.rows_after > 0 ? 1 : 0;
     const int64_t to_outputs = to_weights + behind, to_gradient = to_outputs + behind;
-    for (int64_t n = 0; n < steps_ + to_gradient; ++n) {
+    const bool alone = to_outputs == 0;
+    for (int64_t n = 0; alone && n < steps_; ++n) find_step(n);
+    for (int64_t n = 0; !alone && n < steps_ + to_gradient; ++n) {
       if (n < steps_) find_logits(n);
       if (in_strip(n - to_weights)) find_weights(n - to_weights);
       if (in_strip(n - to_outputs)) use_weights(n - to_outputs);
@@ -112,9 +114,31 @@ class GradientStrips : private GradientFrame<T, P> {
     return {fitted(rows.begin, kRows), end < frame_ ? end : frame_};
   }
 
+  // Everything of a step without convolutions: no row needs another one.
+  void find_step(int64_t n) const {
+    const Rows rows = live(n, 0);
+    each_block(rows, [&](Rows some) FOVEA_ALWAYS {
+      find_logits(n, some);
+      find_weights(n, some);
+      use_weights(n, some);
+    });
+    for (int64_t h = 0; !rows.empty() && h < t_.heads; ++h) find_value_gradient(h, n, rows);
+  }
+  // A few rows of all heads pass all stages while they lie in the second-level cache.
+  template <class Visit>
+  static FOVEA_INLINE void each_block(Rows rows, const Visit& visit) {
+    for (int64_t r = rows.begin; r < rows.end; r += kNearRows)
+      visit(Rows{r, r + kNearRows < rows.end ? r + kNearRows : rows.end});
+  }
+
   void find_logits(int64_t n) const {
-    const Rows rows = live_logits(n), written = in_registers(rows);
-    clear_others(m_.logits, n, 0, written);
+    const Rows rows = live_logits(n);
+    clear_others(m_.logits, n, 0, in_registers(rows));
+    find_logits(n, rows);
+    if (t_.rows_before > 0) spread(m_.logits, n);
+  }
+  void find_logits(int64_t n, Rows rows) const {
+    const Rows written = in_registers(rows);
     for (int64_t h = 0; h < t_.heads; ++h) {
       const MixingGradientHead<T>& head = t_.head[h];
       find_products(m_.q + h * t_.padded_frame() * t_.key_width.pitch, 0, t_.key_width,
@@ -130,12 +154,16 @@ class GradientStrips : private GradientFrame<T, P> {
         if (!eq4_) hide(row, seen(r, n));
       }
     }
-    if (t_.rows_before > 0) spread(m_.logits, n);
   }
 
   void find_weights(int64_t n) const {
     const Rows rows = live(n, first_weighted_);
     if (t_.rows_before > 0) convolve(m_.logits, m_.convolved, n, rows, before(), true);
+    find_weights(n, rows);
+    clear_others(m_.weights, n, first_weighted_, rows);
+    if (t_.rows_after > 0) spread(m_.weights, n);
+  }
+  void find_weights(int64_t n, Rows rows) const {
     for (int64_t r = rows.begin; r < rows.end; ++r) {
       HeadStep<const float> logits = m_.convolved.inputs(r, n);
       if (t_.mix_before != nullptr) {
@@ -149,12 +177,10 @@ class GradientStrips : private GradientFrame<T, P> {
         float* const to = m_.weights.at(h, r, n);
         for (int v = 0; v < kStepVectors; ++v) {
           const Float x = load(from + v * kLanes) * kLog2E - lse;
-          store(to + v * kLanes, exp2_seen<Single::kExpDegree>(lanes_of(seen(r, n), v), x));
+          store(to + v * kLanes, exp2_seen<P::kExpDegree>(lanes_of(seen(r, n), v), x));
         }
       }
     }
-    clear_others(m_.weights, n, first_weighted_, rows);
-    if (t_.rows_after > 0) spread(m_.weights, n);
   }
 
   void use_weights(int64_t n) const {
@@ -165,13 +191,14 @@ class GradientStrips : private GradientFrame<T, P> {
       for (int64_t h = 0; h < t_.heads; ++h)
         for (int64_t r = rows.begin; r < rows.end; ++r) hide(m_.joined.at(h, r, n), seen(r, n));
     }
-    if (!rows.empty()) {
-      if (t_.renormalise) divide_rows(n, rows);
-      find_output_weights(n, rows);
-      for (int64_t h = 0; h < t_.heads; ++h) find_value_gradient(h, n, rows);
-      find_joined_gradient(n, rows);
-    }
+    each_block(rows, [&](Rows some) FOVEA_ALWAYS { use_weights(n, some); });
+    for (int64_t h = 0; !rows.empty() && h < t_.heads; ++h) find_value_gradient(h, n, rows);
     if (t_.rows_after > 0 && !t_.renormalise) spread(m_.djoined, n);
+  }
+  void use_weights(int64_t n, Rows rows) const {
+    if (t_.renormalise) divide_rows(n, rows);
+    find_output_weights(n, rows);
+    find_joined_gradient(n, rows);
   }
 
   void divide_rows(int64_t n, Rows rows) const {

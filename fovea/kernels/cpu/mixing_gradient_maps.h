@@ -30,6 +30,9 @@ struct StepMap {
 
 /// Rows whose products with other heads are made together: they stay in the first-level cache.
 constexpr int64_t kRowsTogether = 4;
+/// Rows of all heads of which several maps stay in the second-level cache.
+constexpr int64_t kNearRows = 24;
+static_assert(kNearRows % kRowsTogether == 0);
 
 /// Everything in the memory of a thread.
 struct GradientMaps {
