@@ -4,8 +4,8 @@
 // process, so that other work on the machine counts little (docs/benchmarks.md).
 //
 //   attention_mixing [--dtypes float32,bfloat16] [--widths 96,64] [--lengths 1024,2048,4096]
-//                    [--heads 16] [--only plain|composed|eager] [--pairs 21] [--budget 10]
-//                    [--output FILE]
+//                    [--heads 16] [--only plain|composed|eager] [--layer convolution|mix]
+//                    [--pairs 21] [--budget 10] [--output FILE]
 //
 // One thread. Prints a line a case. --output merges the cases into FILE (JSON), replacing those of
 // equal names.
@@ -39,7 +39,7 @@ struct Options {
   std::vector<std::string> dtypes{"float32", "bfloat16"};
   std::vector<int64_t> widths{96, 64}, lengths{1024, 2048, 4096};
   int64_t heads = 16;
-  std::string only, output;
+  std::string only, layer, output;
   int pairs = 21;
   double budget = 10.0;  // seconds a measure, five pairs at least
 };
@@ -158,7 +158,10 @@ class Benchmark {
     for (const std::string& dtype : options_.dtypes) {
       for (const int64_t width : options_.widths) {
         for (const int64_t length : options_.lengths) {
-          for (const bool convolves : {true, false}) run_case({dtype, width, length, convolves});
+          for (const bool convolves : {true, false}) {
+            if (options_.layer.empty() || options_.layer == (convolves ? "convolution" : "mix"))
+              run_case({dtype, width, length, convolves});
+          }
         }
       }
     }
@@ -251,6 +254,7 @@ int main(int argc, char** argv) {
   app.add_option("--lengths", options.lengths)->delimiter(',');
   app.add_option("--heads", options.heads);
   app.add_option("--only", options.only)->check(CLI::IsMember({"plain", "composed", "eager"}));
+  app.add_option("--layer", options.layer)->check(CLI::IsMember({"convolution", "mix"}));
   app.add_option("--pairs", options.pairs);
   app.add_option("--budget", options.budget);
   app.add_option("--output", options.output);

@@ -65,7 +65,7 @@ class FloatBuffer {
 /// sanitizers what is touched behind it.
 inline float* packed_memory(int64_t floats) {
 #ifdef NDEBUG
-  constexpr int64_t kKept = 16 << 20;
+  constexpr int64_t kKept = 64 << 20;
 #else
   constexpr int64_t kKept = 0;
 #endif

@@ -373,8 +373,10 @@ class GradientStrips : private GradientFrame<T, P> {
     if (t_.rows_before > 0) clear_others(m_.dconvolved, n, first_weighted_, rows);
     for (int64_t begin = rows.begin; begin < rows.end; begin += kRowsTogether) {
       const int64_t end = begin + kRowsTogether < rows.end ? begin + kRowsTogether : rows.end;
-      for (int64_t h = 0; h < t_.heads; ++h)
+      for (int64_t h = 0; h < t_.heads; ++h) {
+        prefetch_kept(h, end, n);
         for (int64_t r = begin; r < end; ++r) find_softmax_gradient(h, r, n, begin);
+      }
       if (t_.mix_before == nullptr) continue;
       add_mix_gradient({m_.rows, m_.rows_head, kStepKeys},
                        {m_.convolved.at(0, begin, n), m_.convolved.head, m_.convolved.row},
@@ -387,6 +389,16 @@ class GradientStrips : private GradientFrame<T, P> {
     if (t_.rows_before == 0) return;
     correlate(m_.dconvolved, m_.logits, n, rows, before(), m_.kernel_before);
     spread(m_.dconvolved, n);
+  }
+
+  // What the next rows that are taken together, from row r on, read of head h.
+  FOVEA_INLINE void prefetch_kept(int64_t h, int64_t r, int64_t n) const {
+    if (r >= frame_) return;
+    for (const StepMap* map : {&m_.weights, &m_.dweights, &m_.convolved}) {
+      const float* const row = map->at(h, r, n);
+      for (int64_t c = 0; c < kRowsTogether * map->row; c += kLanes)
+        __builtin_prefetch(row + c);
+    }
   }
 
   FOVEA_INLINE void find_softmax_gradient(int64_t h, int64_t r, int64_t n, int64_t begin) const {

@@ -46,6 +46,16 @@ FOVEA_INLINE void each_tile(int64_t columns, const Add& add) {
   if (c < columns) add.template operator()<1>(c);
 }
 
+/// The tile of sums that comes next: sums of all heads and keys lie outside the second-level cache.
+template <int N>
+FOVEA_INLINE void prefetch_sums(const float* sums, int64_t columns) {
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < N; ++v) __builtin_prefetch(sums + r * columns + v * kLanes, 1);
+  }
+}
+
 /// dQ: sums[kRows][columns] += left[kRows x kStepKeys] keys[kStepKeys x columns]. `left`: rows of
 /// kStepWords words, `left_row` apart; `keys`: packed panels (rows).
 template <class P>
@@ -53,6 +63,7 @@ FOVEA_INLINE void add_row_product(float* sums, int64_t columns, const Word* left
                                   const Word* keys) {
   constexpr int64_t kWords = kPanel / P::kElements;
   each_tile(columns, [&]<int N>(int64_t c) FOVEA_ALWAYS {
+    prefetch_sums<N>(sums + kRows * columns + c, columns);
     Float tile[kRows][N];
     load_tile(tile, sums + c, columns);
     for (int64_t at = 0; at < kStepWords<P>; at += kWords)
@@ -68,6 +79,7 @@ template <class P>
 FOVEA_INLINE void add_key_product(float* sums, int64_t columns, int64_t depth, const Word* left,
                                   int64_t left_step, const Word* right) {
   each_tile(columns, [&]<int N>(int64_t c) FOVEA_ALWAYS {
+    prefetch_sums<N>(sums + kRows * columns + c, columns);
     Float tile[kRows][N];
     load_tile(tile, sums + c, columns);
     multiply_add<P>(tile, depth, left, 1, left_step, right + c, columns);
