@@ -12,6 +12,7 @@
 #include "fovea/kernels/cpu/mixing.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
+#include "tests/support/plain_mixing.h"
 
 namespace fovea::mixing_gradient_test {
 namespace {
@@ -98,6 +99,32 @@ TEST(MixingGradient, BFloat16IsAsExactAsPlainOperations) {
   for (size_t n = 0; n < got.size(); ++n)
     EXPECT_LE(relative_error(got[n], truth[n]), 2.0 * relative_error(plain[n], truth[n]) + 4e-3)
         << "leaf " << n;
+}
+
+// The same against the operations of the official code (spec 3.2), each rounded; every gradient by
+// itself.
+TEST(MixingGradient, BFloat16HasAtMostTwiceTheErrorOfPlainTensorCode) {
+  for (const AttentionSpec& spec : plain_mixing_specs()) {
+    const AttentionInputs in = near_identity(spec, random_inputs(spec, 1, 500)).to(at::kBFloat16);
+    const auto of = [](const at::Tensor& out, const AttentionInputs& leaves) {
+      const at::Tensor weights = random_normal(out.sizes(), 11).to(out.scalar_type());
+      return gradients((out * weights).sum().to(at::kDouble), leaves.leaves());
+    };
+    const auto by_path = [&](at::ScalarType dtype, Path path) {
+      const AttentionInputs x = in.to(dtype).with_gradient();
+      return of(attention(spec, x.q, x.k, x.v, x.tensors, {}, path).out_bhte, x);
+    };
+    const AttentionInputs leaves = in.with_gradient();
+    const auto plain = of(plain_mixing(spec, leaves), leaves),
+               got = by_path(at::kBFloat16, Path::fused),
+               truth = by_path(at::kDouble, Path::reference);
+    ASSERT_EQ(got.size(), truth.size());
+    for (size_t n = 0; n < got.size(); ++n) {
+      const double error = relative_error(got[n], truth[n]);
+      EXPECT_LE(error, 2.0 * relative_error(plain[n], truth[n])) << "leaf " << n;
+      EXPECT_LT(error, 2e-2) << "leaf " << n;
+    }
+  }
 }
 
 // Queries that are fewer than the keys, neighbours in memory, and an output that nobody reads.

@@ -99,7 +99,6 @@ std::optional<std::string> why_not_stages(const AttentionCall& call) {
 struct MixingCall : torch::CustomClassHolder {
   c10::intrusive_ptr<FusedCall> fused;
   MultiTokenSpec tokens;
-  bool for_gradient = false;
 };
 
 /// What every kernel reads, forward and backward.
@@ -194,7 +193,6 @@ class FusedMixing : public torch::autograd::Function<FusedMixing> {
       problem.out = writable_rows_of<T>(out);
       problem.lse = lse.mutable_data_ptr<float>();
       problem.row_sums = call->tokens.renormalise ? row_sums.mutable_data_ptr<float>() : nullptr;
-      problem.for_gradient = call->for_gradient;
       kernels::run(problem);
     });
     variable_list saved = given;
@@ -250,13 +248,12 @@ AttentionResult run_mixing(const AttentionCall& given) {
   call->fused = fused_call(given);
   call->fused->visits = visits_of(given);
   call->tokens = given.spec.multi_token;
-  call->for_gradient = given.wants_gradient();
   AttentionResult result;
   result.path.plan = call->fused->visits->name;
   const FusedOperands x = fused_operands(given);
   const MixingOperands mixing = mixing_operands(given.tensors);
   with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
-    result.path.isa = kernels::mixing_isa<T>(call->for_gradient);
+    result.path.isa = kernels::mixing_isa<T>();
   });
   const variable_list outputs = FusedMixing::apply(
       x.q, x.k, x.v, x.tau_bt, x.sink_h, mixing.kernel_before_hqk, mixing.kernel_after_hqk,

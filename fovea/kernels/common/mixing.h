@@ -115,9 +115,6 @@ struct MixingForward {
   HeadRows<T> out;
   float* lse = nullptr;       ///< [batch][heads][queries], includes the sink; may be null
   float* row_sums = nullptr;  ///< [batch][heads][queries]: n of `renormalise`; may be null
-  /// A backward pass follows: products in float32 also for bfloat16, as it computes them again, so
-  /// that its weights fit lse.
-  bool for_gradient = false;
 };
 
 /// Gradients that are null are not computed, except dq, dk and dv, which always are.

@@ -22,18 +22,11 @@ int64_t mixed_heads(const MixingRule& rule) {
                   rule.mix_after.active() ? rule.mix_after.width : 1);
 }
 
-// Those with float32 products: forward passes whose lse the backward pass takes, because windows of
-// pairs round logits that it computes again.
-template <class T>
-const MixingTable<T>& mixing_single_table() {
-  static const MixingTable<T>& chosen = pick_by_isa<const MixingTable<T>&()>(
-      {mixing_scalar<T>, FOVEA_AVX2(mixing_avx2<T>), FOVEA_AVX512(mixing_avx512<T>)})();
-  return chosen;
-}
-
 template <>
 const MixingTable<float>& mixing_table<float>() {
-  return mixing_single_table<float>();
+  static const MixingTable<float>& chosen = pick_by_isa<const MixingTable<float>&()>(
+      {mixing_scalar<float>, FOVEA_AVX2(mixing_avx2<float>), FOVEA_AVX512(mixing_avx512<float>)})();
+  return chosen;
 }
 
 template <>
@@ -45,11 +38,11 @@ const MixingTable<BFloat16>& mixing_table<BFloat16>() {
 }
 
 template <class T>
-std::string_view mixing_isa(bool for_gradient) {
-  return (for_gradient ? mixing_single_table<T>() : mixing_table<T>()).isa;
+std::string_view mixing_isa() {
+  return mixing_table<T>().isa;
 }
-template std::string_view mixing_isa<float>(bool);
-template std::string_view mixing_isa<BFloat16>(bool);
+template std::string_view mixing_isa<float>();
+template std::string_view mixing_isa<BFloat16>();
 
 namespace {
 
@@ -115,9 +108,7 @@ class Forward {
   Forward(const MixingForward<T>& problem, const MixingTable<T>* table)
       : p_(problem),
         s_(problem.sizes),
-        table_(table != nullptr       ? *table
-               : problem.for_gradient ? mixing_single_table<T>()
-                                      : mixing_table<T>()),
+        table_(table != nullptr ? *table : mixing_table<T>()),
         shape_(problem.sizes, problem.mixing, table_),
         mix_after_(outputs_first(problem.mixing.mix_after, problem.sizes.heads)) {
     const bool lags = p_.mixing.kernel_before.active() || p_.mixing.kernel_after.active();

@@ -44,8 +44,8 @@ int64_t scratch_bytes(const MixingForward<T>& problem);
 template <class T>
 int64_t scratch_bytes(const MixingBackward<T>& problem);
 
-/// The instruction set of these kernels for T, where a backward pass follows or not.
+/// The instruction set of these kernels for T.
 template <class T>
-std::string_view mixing_isa(bool for_gradient = false);
+std::string_view mixing_isa();
 
 }  // namespace fovea::kernels

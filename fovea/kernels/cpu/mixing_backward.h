@@ -342,7 +342,7 @@ class GradientStrips : private GradientFrame<T, P> {
     if (t_.rows_after == 0) return;
     correlate(m_.djoined, m_.weights, n, live(n, earlier_), after(), m_.kernel_after);
     const Rows rows = live(n, first_weighted_);
-    convolve_back(m_.djoined, m_.dweights, n, rows, after(), m_.back_after);
+    convolve_back(m_.djoined, m_.dweights, n, rows, after(), m_.back_after, m_.after_pairs.turned);
     for (int64_t h = 0; h < t_.heads; ++h)
       for (int64_t r = rows.begin; r < rows.end; ++r)
         add_dot(m_.delta, m_.weights, m_.dweights, h, r, n);
@@ -416,7 +416,8 @@ class GradientStrips : private GradientFrame<T, P> {
     const Rows rows = live_logits(n);
     if (rows.empty()) return;
     if (t_.rows_before > 0)
-      convolve_back(m_.dconvolved, m_.dlogits, n, rows, before(), m_.back_before);
+      convolve_back(m_.dconvolved, m_.dlogits, n, rows, before(), m_.back_before,
+                    m_.before_pairs.turned);
     // Products take whole registers of rows.
     const Rows whole{rows.begin / kRows * kRows, (rows.end + kRows - 1) / kRows * kRows};
     for (int64_t h = 0; h < t_.heads; ++h) {

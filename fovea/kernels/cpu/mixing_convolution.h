@@ -15,7 +15,8 @@
 // bits, wherever a row lies in its strip.
 //
 // A window holds float32, or words of two neighbouring keys as bfloat16, (x[j - 1], x[j]), for
-// vdpbf16ps: a product then takes two taps of a row, and 11 taps are 6 products.
+// vdpbf16ps: a product then takes two taps of a row, and 11 taps are 6 products. The backward pass
+// makes these words from rows of bfloat16 in order (HalfRows).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -65,6 +66,11 @@ FOVEA_INLINE float word_of(float low, float high) {
                             ((__builtin_bit_cast(uint32_t, high) + 0x8000u) & 0xFFFF0000u) | lower);
 }
 
+/// Rounded to bfloat16, as word_of() rounds.
+FOVEA_INLINE Float as_bfloat16(Float x) {
+  return reinterpret_cast<Float>((reinterpret_cast<Int>(x) + 0x8000) & ~0xFFFF);
+}
+
 FOVEA_INLINE float upper_half(Word word) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, word) & 0xFFFF0000u);
 }
@@ -81,18 +87,48 @@ inline void write_paired_taps(const float* taps, int64_t rows, int64_t keys, Wor
   }
 }
 
+/// Rows of words, from the first one that a result reads.
+template <class P>
+struct WordRows {
+  const Word* first = nullptr;
+
+  FOVEA_INLINE Float words(int64_t row, int64_t b, int64_t lane) const {
+    return load(first + row * kWindowPitch + b * P::kElements + lane);
+  }
+};
+
+#if defined(FOVEA_PAIRS)
+
+/// Numbers of a row: a window, and what a load of a whole vector reads behind it.
+constexpr int64_t kHalfPitch = kWindowPitch + kLanes;
+
+/// Rows of bfloat16; a word is made of a number and the next one.
+struct HalfRows {
+  const uint16_t* first = nullptr;
+
+  FOVEA_INLINE Float words(int64_t row, int64_t b, int64_t lane) const {
+    alignas(64) static constexpr uint16_t kNeighbours[32] = {
+        0, 1, 1, 2, 2,  3,  3,  4,  4,  5,  5,  6,  6,  7,  7,  8,
+        8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15, 16};
+    return reinterpret_cast<Float>(_mm512_permutexvar_epi16(
+        _mm512_load_si512(kNeighbours),
+        _mm512_loadu_si512(first + row * kHalfPitch + b * Pair::kElements + lane)));
+  }
+};
+
+#endif
+
 // Row `row` of the window meets the results that it lies 0 to cq - 1 rows before.
-template <class P, int cq, int row>
-FOVEA_INLINE void add_row(Float (&sums)[kConvolutionRows][kConvolutionVectors], const Word* in,
-                          const Taps& k) {
+template <class P, int cq, int row, class Rows>
+FOVEA_INLINE void add_row(Float (&sums)[kConvolutionRows][kConvolutionVectors], const Rows& in,
+                          int64_t at, const Taps& k) {
   constexpr int first = row - (cq - 1) > 0 ? row - (cq - 1) : 0;
   constexpr int last = row < kConvolutionRows - 1 ? row : kConvolutionRows - 1;
-  const Word* const x = in + row * kWindowPitch;
   for (int64_t b = 0; b < k.words; ++b) {
     Float input[kConvolutionVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kConvolutionVectors; ++v)
-      input[v] = load(x + b * P::kElements + v * kLanes);
+      input[v] = in.words(row, b, at + v * kLanes);
 #pragma GCC unroll 8
     for (int result = first; result <= last; ++result) {
       const Float tap = broadcast(k.taps[(row - result) * k.words + b]);
@@ -101,14 +137,14 @@ FOVEA_INLINE void add_row(Float (&sums)[kConvolutionRows][kConvolutionVectors], 
         sums[result][v] = P::multiply_add(tap, input[v], sums[result][v]);
     }
   }
-  if constexpr (row + 1 < kConvolutionRows + cq - 1) add_row<P, cq, row + 1>(sums, in, k);
+  if constexpr (row + 1 < kConvolutionRows + cq - 1) add_row<P, cq, row + 1>(sums, in, at, k);
 }
 
-template <class P, int cq>
-void convolve_tile(const Word* in, const Taps& k, float* out) {
+template <class P, int cq, class Rows>
+void convolve_tile(const Rows& in, const Taps& k, float* out) {
   for (int64_t at = 0; at < kStepKeys; at += kConvolutionVectors * kLanes) {
     Float sums[kConvolutionRows][kConvolutionVectors] = {};
-    add_row<P, cq, 0>(sums, in + at, k);
+    add_row<P, cq, 0>(sums, in, at, k);
 #pragma GCC unroll 8
     for (int r = 0; r < kConvolutionRows; ++r) {
 #pragma GCC unroll 4
@@ -118,11 +154,9 @@ void convolve_tile(const Word* in, const Taps& k, float* out) {
   }
 }
 
-/// kConvolutionRows rows of results, kStepKeys apart. `row` is the window's row of the first result
-/// at the first key of the step.
-template <class P>
-FOVEA_INLINE void convolve_rows(const Word* row, const Taps& k, float* out) {
-  const Word* const in = row - (k.rows - 1) * kWindowPitch - kKernelLag + k.first;
+/// kConvolutionRows rows of results, kStepKeys apart.
+template <class P, class Rows>
+FOVEA_INLINE void convolve_tiles(const Rows& in, const Taps& k, float* out) {
   switch (k.rows) {
     case 1:
       return convolve_tile<P, 1>(in, k, out);
@@ -141,6 +175,12 @@ FOVEA_INLINE void convolve_rows(const Word* row, const Taps& k, float* out) {
     default:
       return convolve_tile<P, 8>(in, k, out);
   }
+}
+
+/// `row` is the window's row of the first result at the first key of the step.
+template <class P>
+FOVEA_INLINE void convolve_rows(const Word* row, const Taps& k, float* out) {
+  convolve_tiles<P>(WordRows<P>{row - (k.rows - 1) * kWindowPitch - kKernelLag + k.first}, k, out);
 }
 
 /// One row of results, with any number of rows: at the borders of documents.

@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "fovea/kernels/cpu/mixing_convolution.h"
 #include "fovea/kernels/cpu/mixing_gradient_task.h"
 #include "fovea/kernels/cpu/mixing_heads.h"
 
@@ -24,26 +25,46 @@ constexpr int kCorrelatedRows = 6;
 #endif
 static_assert(kCorrelatedRows <= kRowsBehind && kGradientRows % kCorrelatedRows == 0);
 
-/// Adds to sums [cq][ck][kLanes]. g has rows of `g_row` floats, x of kWindowPitch. The rows of g up
-/// to the next multiple of kCorrelatedRows must be zeros, those of x finite.
-template <int cq>
-void correlate_tile(const float* g, int64_t g_row, const float* x, int64_t rows, int64_t ck,
+/// Rows of numbers, from the first one that is read; a vector holds P::kElements of them a lane.
+template <class P>
+struct NumberRows {
+  const float* first = nullptr;
+  int64_t pitch = 0;
+
+  FOVEA_INLINE Float at(int64_t row, int64_t n) const { return load(first + row * pitch + n); }
+};
+#if defined(FOVEA_PAIRS)
+template <>
+struct NumberRows<Pair> {
+  const uint16_t* first = nullptr;
+  int64_t pitch = 0;
+
+  FOVEA_INLINE Float at(int64_t row, int64_t n) const {
+    return reinterpret_cast<Float>(_mm512_loadu_si512(first + row * pitch + n));
+  }
+};
+#endif
+
+/// Adds to sums [cq][ck][kLanes]. The rows of g up to the next multiple of kCorrelatedRows must be
+/// zeros, those of x finite.
+template <class P, int cq>
+void correlate_tile(const NumberRows<P>& g, const NumberRows<P>& x, int64_t rows, int64_t ck,
                     float* sums) {
   for (int64_t r = 0; r < rows; r += kCorrelatedRows) {
-    for (int64_t j = 0; j < kStepKeys; j += kLanes) {
+    for (int64_t j = 0; j < kStepKeys; j += kLanes * P::kElements) {
       Float left[kCorrelatedRows];
 #pragma GCC unroll 12
-      for (int i = 0; i < kCorrelatedRows; ++i) left[i] = load(g + (r + i) * g_row + j);
+      for (int i = 0; i < kCorrelatedRows; ++i) left[i] = g.at(r + i, j);
       for (int64_t b = 0; b < ck; ++b) {
         Float s[cq];
 #pragma GCC unroll 8
         for (int a = 0; a < cq; ++a) s[a] = load(sums + (a * ck + b) * kLanes);
 #pragma GCC unroll 20
         for (int i = 0; i < kCorrelatedRows + cq - 1; ++i) {
-          const Float right = load(x + (r + i) * kWindowPitch + j + b);
+          const Float right = x.at(r + i, j + b);
 #pragma GCC unroll 8
           for (int a = 0; a < cq; ++a) {
-            if (i >= a && i - a < kCorrelatedRows) s[a] = left[i - a] * right + s[a];
+            if (i >= a && i - a < kCorrelatedRows) s[a] = P::multiply_add(left[i - a], right, s[a]);
           }
         }
 #pragma GCC unroll 8
@@ -53,26 +74,27 @@ void correlate_tile(const float* g, int64_t g_row, const float* x, int64_t rows,
   }
 }
 
-/// `x` points at the row of the oldest tap of the first row of g, and at the oldest key.
-FOVEA_INLINE void correlate_rows(int64_t cq, const float* g, int64_t g_row, const float* x,
+/// `x` begins at the row of the oldest tap of the first row of g, and at the oldest key.
+template <class P>
+FOVEA_INLINE void correlate_rows(int64_t cq, const NumberRows<P>& g, const NumberRows<P>& x,
                                  int64_t rows, int64_t ck, float* sums) {
   switch (cq) {
     case 1:
-      return correlate_tile<1>(g, g_row, x, rows, ck, sums);
+      return correlate_tile<P, 1>(g, x, rows, ck, sums);
     case 2:
-      return correlate_tile<2>(g, g_row, x, rows, ck, sums);
+      return correlate_tile<P, 2>(g, x, rows, ck, sums);
     case 3:
-      return correlate_tile<3>(g, g_row, x, rows, ck, sums);
+      return correlate_tile<P, 3>(g, x, rows, ck, sums);
     case 4:
-      return correlate_tile<4>(g, g_row, x, rows, ck, sums);
+      return correlate_tile<P, 4>(g, x, rows, ck, sums);
     case 5:
-      return correlate_tile<5>(g, g_row, x, rows, ck, sums);
+      return correlate_tile<P, 5>(g, x, rows, ck, sums);
     case 6:
-      return correlate_tile<6>(g, g_row, x, rows, ck, sums);
+      return correlate_tile<P, 6>(g, x, rows, ck, sums);
     case 7:
-      return correlate_tile<7>(g, g_row, x, rows, ck, sums);
+      return correlate_tile<P, 7>(g, x, rows, ck, sums);
     default:
-      return correlate_tile<8>(g, g_row, x, rows, ck, sums);
+      return correlate_tile<P, 8>(g, x, rows, ck, sums);
   }
 }
 

@@ -33,6 +33,9 @@ class GradientFrame {
     for (int64_t h = 0; h < t_.heads; ++h) {
       turn_round(t_.head[h].taps_before, h, t_.rows_before * t_.keys_before, m_.back_before);
       turn_round(t_.head[h].taps_after, h, t_.rows_after * t_.keys_after, m_.back_after);
+      if (!kPairs) continue;
+      pair_taps(t_.head[h].taps_before, h, before(), m_.back_before, m_.before_pairs);
+      pair_taps(t_.head[h].taps_after, h, after(), m_.back_after, m_.after_pairs);
     }
   }
 
@@ -41,6 +44,18 @@ class GradientFrame {
     int64_t begin = 0, end = 0;
     bool empty() const { return begin >= end; }
   };
+
+  // One of the two convolutions of the strip.
+  struct Kernel {
+    int64_t rows = 0, keys = 0;
+    bool masked = false;  // the result's row decides what counts (eq4)
+
+    int64_t older() const { return (keys - 1) / 2; }
+    int64_t newer() const { return keys / 2; }
+    int64_t taps() const { return rows * keys; }
+  };
+  Kernel before() const { return {t_.rows_before, t_.keys_before, eq4_}; }
+  Kernel after() const { return {t_.rows_after, t_.keys_after, false}; }
 
   // Rows that no step writes, with what stands beside them.
   void clear_rows(const StepMap& map, int64_t begin, int64_t end) const {
@@ -54,6 +69,13 @@ class GradientFrame {
 
   static void turn_round(const float* taps, int64_t h, int64_t count, float* to) {
     for (int64_t n = 0; n < count; ++n) to[h * count + n] = taps[count - 1 - n];
+  }
+
+  static void pair_taps(const float* taps, int64_t h, const Kernel& k, const float* turned,
+                        const PairedKernels& to) {
+    const int64_t words = h * k.rows * ((k.keys + 1) / 2);
+    write_paired_taps(taps, k.rows, k.keys, to.taps + words);
+    write_paired_taps(turned + h * k.taps(), k.rows, k.keys, to.turned + words);
   }
 
   // ---- rows and masks ----
@@ -234,18 +256,6 @@ class GradientFrame {
 
   // ---- convolutions ----
 
-  // One of the two convolutions of the strip.
-  struct Kernel {
-    int64_t rows = 0, keys = 0;
-    bool masked = false;  // the result's row decides what counts (eq4)
-
-    int64_t older() const { return (keys - 1) / 2; }
-    int64_t newer() const { return keys / 2; }
-    int64_t taps() const { return rows * keys; }
-  };
-  Kernel before() const { return {t_.rows_before, t_.keys_before, eq4_}; }
-  Kernel after() const { return {t_.rows_after, t_.keys_after, false}; }
-
   // Kernel rows that do not count for query i, because they stand in another document.
   int64_t rows_left_out(int64_t i, const Kernel& k) const {
     if (t_.first_row == nullptr) return 0;
@@ -292,33 +302,83 @@ class GradientFrame {
     return (seen(r, step) >> (key & (kStepKeys - 1)) & 1) != 0;
   }
 
+  // Whether a convolution multiplies pairs, of numbers and taps that are rounded: as in the forward
+  // pass, so that weights fit its lse.
+  static bool rounds(const Kernel& k) { return kPairs && !k.masked; }
+
+  // Rows of a map as bfloat16, with what stands beside and behind them.
+  void halve([[maybe_unused]] const StepMap& x, [[maybe_unused]] int64_t h,
+             [[maybe_unused]] int64_t n, [[maybe_unused]] uint16_t* to) const {
+#if defined(FOVEA_PAIRS)
+    constexpr int64_t kWhole = kWindowPitch / kPanel * kPanel;
+    static_assert(kWindowPitch - kWhole == kLanes);
+    for (int64_t r = 0; r < frame_ + kRowsBehind; ++r) {
+      const float* const from = x.at(h, r, n) - kKeyHalo;
+      Word* const words = reinterpret_cast<Word*>(to + r * kHalfPitch);
+      for (int64_t c = 0; c < kWhole; c += kPanel)
+        Pair::store_row(words + c / 2, load(from + c), load(from + c + kLanes));
+      Pair::store_half(words + kWhole / 2, load(from + kWhole));
+    }
+#endif
+  }
+
+  // kConvolutionRows results from row `row` of x on, whose keys begin `shift` keys beside theirs.
+  FOVEA_INLINE void convolve_whole(const StepMap& x, int64_t h, int64_t row, int64_t n,
+                                   const Taps& taps, int64_t shift, bool pairs, float* y) const {
+#if defined(FOVEA_PAIRS)
+    if (pairs) {
+      // A word of the window holds a number and the one before it.
+      const int64_t first = row * kHalfPitch + kKeyHalo + shift + taps.first - 1;
+      return convolve_tiles<Pair>(HalfRows{m_.halves + first}, taps, y);
+    }
+#endif
+    static_cast<void>(pairs);
+    convolve_tiles<Single>(WordRows<Single>{x.at(h, row, n) + shift + taps.first}, taps, y);
+  }
+
   // y[r] = sum of taps x rows r - (cq - 1) ... r.
   void convolve(const StepMap& x, const StepMap& y, int64_t n, Rows rows, const Kernel& k,
                 bool is_before) const {
+    if (rows.empty()) return;
+    const bool pairs = rounds(k);
     for (int64_t h = 0; h < t_.heads; ++h) {
       const MixingGradientHead<T>& head = t_.head[h];
-      const Taps taps = single_taps(is_before ? head.taps_before : head.taps_after, k.rows, k.keys);
+      const float* const single = is_before ? head.taps_before : head.taps_after;
+      const Word* const words = is_before ? m_.before_pairs.taps : m_.after_pairs.taps;
+      const Taps taps = taps_of(single, words, h, k, pairs);
+      if (pairs) halve(x, h, n, m_.halves);
       for (int64_t r = rows.begin; r < rows.end; r += kConvolutionRows) {
         const int64_t at = fitted(r, kConvolutionRows);
         if (whole({at, at + kConvolutionRows}, n, k)) {
-          convolve_rows<Single>(x.at(h, at, n) + kKernelLag, taps, y.at(h, at, n));
+          convolve_whole(x, h, at - (k.rows - 1), n, taps, 0, pairs, y.at(h, at, n));
           continue;
         }
         for (int64_t row = at; row < at + kConvolutionRows; ++row)
-          convolve_some(x, h, row, n, k, taps.taps, y.at(h, row, n));
+          convolve_some(x, h, row, n, k, single, y.at(h, row, n));
       }
     }
+  }
+
+  // Of head h, whose float32 taps are `single`.
+  static Taps taps_of(const float* single, const Word* words, int64_t h, const Kernel& k,
+                      bool pairs) {
+    if (!pairs) return single_taps(single, k.rows, k.keys);
+    return paired(words + h * k.rows * ((k.keys + 1) / 2), k.rows, k.keys);
   }
 
   void convolve_some(const StepMap& x, int64_t h, int64_t r, int64_t n, const Kernel& k,
                      const float* taps, float* y) const {
     if (!exists(first_ + r)) return clear_row(y);
     const Windows w = windows_of(x, h, r, n, k);
+    const auto number = [pairs = rounds(k)](Float some) FOVEA_ALWAYS {
+      return pairs ? as_bfloat16(some) : some;
+    };
     for (int v = 0; v < kStepVectors; ++v) {
       Float sum{};
       for (int64_t a = w.left_out; a < k.rows; ++a) {
         for (int64_t b = 0; b < k.keys; ++b)
-          sum = broadcast(taps[a * k.keys + b]) * load(w.row[a] + b + v * kLanes) + sum;
+          sum = number(broadcast(taps[a * k.keys + b])) * number(load(w.row[a] + b + v * kLanes)) +
+                sum;
       }
       store(y + v * kLanes, sum);
     }
@@ -326,20 +386,23 @@ class GradientFrame {
 
   // dx[r] = sum of taps turned round x rows r ... r + cq - 1 of dy.
   void convolve_back(const StepMap& dy, const StepMap& dx, int64_t n, Rows rows, const Kernel& k,
-                     const float* turned) const {
+                     const float* turned, const Word* words) const {
+    if (rows.empty()) return;
+    const bool pairs = rounds(k);
     for (int64_t h = 0; h < t_.heads; ++h) {
-      const Taps taps = single_taps(turned + h * k.taps(), k.rows, k.keys);
+      const float* const single = turned + h * k.taps();
+      const Taps taps = taps_of(single, words, h, k, pairs);
+      if (pairs) halve(dy, h, n, m_.halves);
       for (int64_t r = rows.begin; r < rows.end; r += kConvolutionRows) {
         const int64_t at = fitted(r, kConvolutionRows);
         // Results that these rows are part of: all must read all of them.
         const int64_t last = at + kConvolutionRows + k.rows - 1;
         if (whole_back({at, last < frame_ ? last : frame_}, n, k)) {
-          convolve_rows<Single>(dy.at(h, at + k.rows - 1, n) + kKernelLag + k.older() - k.newer(),
-                                taps, dx.at(h, at, n));
+          convolve_whole(dy, h, at, n, taps, k.older() - k.newer(), pairs, dx.at(h, at, n));
           continue;
         }
         for (int64_t row = at; row < at + kConvolutionRows; ++row)
-          convolve_some_back(dy, h, row, n, k, taps.taps, dx.at(h, row, n));
+          convolve_some_back(dy, h, row, n, k, single, dx.at(h, row, n));
       }
     }
   }
@@ -375,13 +438,18 @@ class GradientFrame {
   // Adds dy[r] x rows r - (cq - 1) ... r to the sums of the kernel.
   void correlate(const StepMap& dy, const StepMap& x, int64_t n, Rows rows, const Kernel& k,
                  float* sums) const {
+    if (rows.empty()) return;
+    const bool pairs = rounds(k);
     for (int64_t h = 0; h < t_.heads; ++h) {
       float* const to = sums + h * k.taps() * kLanes;
+      if (pairs) {
+        halve(dy, h, n, m_.halves);
+        halve(x, h, n, m_.other_halves);
+      }
       for (int64_t r = rows.begin; r < rows.end; r += kCorrelatedRows) {
         const int64_t end = r + kCorrelatedRows < rows.end ? r + kCorrelatedRows : rows.end;
         if (whole({r, end}, n, k)) {
-          correlate_rows(k.rows, dy.at(h, r, n), dy.row, x.at(h, r - (k.rows - 1), n) - k.older(),
-                         end - r, k.keys, to);
+          correlate_whole(dy, x, h, r, n, end - r, k, pairs, to);
           continue;
         }
         for (int64_t row = r; row < end; ++row) {
@@ -392,6 +460,22 @@ class GradientFrame {
         }
       }
     }
+  }
+
+  FOVEA_INLINE void correlate_whole(const StepMap& dy, const StepMap& x, int64_t h, int64_t r,
+                                    int64_t n, int64_t rows, const Kernel& k, bool pairs,
+                                    float* sums) const {
+    const int64_t oldest = r - (k.rows - 1);
+#if defined(FOVEA_PAIRS)
+    if (pairs) {
+      const NumberRows<Pair> left{m_.halves + r * kHalfPitch + kKeyHalo, kHalfPitch},
+          right{m_.other_halves + oldest * kHalfPitch + kKeyHalo - k.older(), kHalfPitch};
+      return correlate_rows(k.rows, left, right, rows, k.keys, sums);
+    }
+#endif
+    static_cast<void>(pairs);
+    correlate_rows<Single>(k.rows, {dy.at(h, r, n), dy.row}, {x.at(h, oldest, n) - k.older(), x.row},
+                           rows, k.keys, sums);
   }
 
   const MixingGradientTask<T>& t_;

@@ -34,6 +34,11 @@ constexpr int64_t kRowsTogether = 4;
 constexpr int64_t kNearRows = 24;
 static_assert(kNearRows % kRowsTogether == 0);
 
+/// The words of a kernel's taps for vdpbf16ps, [head][cq][(ck + 1) / 2].
+struct PairedKernels {
+  Word *taps = nullptr, *turned = nullptr;
+};
+
 /// Everything in the memory of a thread.
 struct GradientMaps {
   StepMap logits;      ///< s0, hidden where not seen (eq4: raw)
@@ -61,6 +66,10 @@ struct GradientMaps {
   int32_t *live_begin = nullptr, *live_end = nullptr;   ///< [step]: rows that see some key of it
   float *back_before = nullptr, *back_after = nullptr;  ///< kernels turned round
   float* windows = nullptr;                             ///< [cq][kWindowPitch]: of one row
+  /// Taps in pairs, as they stand and turned round, of all heads.
+  PairedKernels before_pairs, after_pairs;
+  /// One head's rows of two maps as bfloat16: [frame + kRowsBehind][kWindowPitch + kLanes].
+  uint16_t *halves = nullptr, *other_halves = nullptr;
   float* rows = nullptr;  ///< [head][kRowsTogether][kStepKeys], rows_head apart
   int64_t rows_head = 0;
   float *kernel_before = nullptr, *kernel_after = nullptr, *mix_before = nullptr,
@@ -122,6 +131,17 @@ GradientMaps gradient_maps(const MixingGradientTask<T>& t, bool pairs, float* me
                 taps_after = t.rows_after * t.keys_after;
   m.back_before = arena.allocate(t.heads * taps_before);
   m.back_after = arena.allocate(t.heads * taps_after);
+  const auto paired = [&](int64_t rows, int64_t keys) {
+    const int64_t words = pairs ? t.heads * rows * ((keys + 1) / 2) : 0;
+    return PairedKernels{.taps = arena.allocate(words), .turned = arena.allocate(words)};
+  };
+  m.before_pairs = paired(t.rows_before, t.keys_before);
+  m.after_pairs = paired(t.rows_after, t.keys_after);
+  if (pairs && (before || after)) {
+    const int64_t floats = (frame + kRowsBehind) * (kWindowPitch + kLanes) / 2;
+    m.halves = reinterpret_cast<uint16_t*>(arena.allocate(floats));
+    m.other_halves = reinterpret_cast<uint16_t*>(arena.allocate(floats));
+  }
   m.windows = arena.allocate(kMostKernelRows * kWindowPitch);
   m.rows_head = kRowsTogether * kStepKeys + 16;
   m.rows = arena.allocate(t.heads * m.rows_head);
