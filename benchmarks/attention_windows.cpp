@@ -24,6 +24,7 @@
 #include "benchmarks/pairs.h"
 #include "fovea/attention/attention.h"
 #include "fovea/attention/visible_keys.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea {
 namespace {
@@ -158,6 +159,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads);
   app.add_option("--output", options.output);
   CLI11_PARSE(app, argc, argv);
+  fovea::keep_freed_memory();  // as the program does
   fovea::merge_results(options.output, "attention_windows",
                        "plain / ours, above 1 ours is faster; medians of the pairs' ratios", argc,
                        argv, fovea::run(options));

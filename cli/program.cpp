@@ -122,7 +122,9 @@ int fovea::cli::run_program(int argc, char** argv) {
   if (first == "train" || first == "compare" || first == "eval" || first == "generate" ||
       first == "chat" || first == "retrofit")
     fovea::cli::limit_spinning();
-  if (first == "train" || first == "compare" || first == "retrofit") keep_freed_memory();
+  // Passes of one size after the other: what one frees serves the next.
+  if (first == "train" || first == "compare" || first == "retrofit" || first == "eval")
+    keep_freed_memory();
   ignore_output_signals();
   limit_compiled_products();
   CLI::App app(kDescription, "fovea");

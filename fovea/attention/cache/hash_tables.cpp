@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "fovea/attention/cache/huge_pages.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
 #include "fovea/kernels/cpu/sampling.h"
 
@@ -74,9 +75,11 @@ HashTables::HashTables(const MagicPigSpec& spec, const at::Tensor& keys,
     const auto at = static_cast<int64_t>(n);
     tables_.push_back({.begin = begin(),
                        .end = begin() + counts[n],
-                       .offsets = heads_[n].offsets.data(),
-                       .entries = heads_[n].entries.data(),
-                       .hashes = heads_[n].hashes.empty() ? nullptr : heads_[n].hashes.data(),
+                       .offsets = heads_[n].offsets.const_data_ptr<int32_t>(),
+                       .entries = heads_[n].entries.const_data_ptr<int32_t>(),
+                       .hashes = heads_[n].hashes.defined()
+                                     ? heads_[n].hashes.const_data_ptr<int32_t>()
+                                     : nullptr,
                        .centre = centres_bgd_.const_data_ptr<float>() + at * rule_.head_dim,
                        .lengths = lengths_bgs_.const_data_ptr<float>() + at * length});
   }
@@ -87,21 +90,28 @@ HashTables::Head HashTables::make_head(const at::Tensor& centred) const {
                 shift = rule_.shift();
   std::vector<int32_t> of_keys(static_cast<size_t>(n * tables));  // [n][tables]
   kernels::hash_rows(rule_, centred.const_data_ptr<float>(), n, of_keys.data());
-  Head head;
-  head.offsets.resize(static_cast<size_t>(tables * (buckets + 1)));
-  head.entries.resize(of_keys.size());
-  if (shift > 0) head.hashes.resize(of_keys.size());
+  const std::vector<int64_t> bounds{tables, buckets + 1}, entries{tables, n};
+  const auto bytes = [](const std::vector<int64_t>& shape) {
+    return HugePages::padded(4 * shape[0] * shape[1]);
+  };
+  HugePages memory(bytes(bounds) + (shift > 0 ? 2 : 1) * bytes(entries));
+  Head head{.offsets = memory.allocate(bounds, at::kInt).zero_(),
+            .entries = memory.allocate(entries, at::kInt),
+            .hashes = {}};
+  if (shift > 0) head.hashes = memory.allocate(entries, at::kInt);
+  int32_t* const to = head.entries.mutable_data_ptr<int32_t>();
+  int32_t* const full = shift > 0 ? head.hashes.mutable_data_ptr<int32_t>() : nullptr;
   std::vector<int32_t> next(static_cast<size_t>(buckets));
   for (int64_t table = 0; table < tables; ++table) {
     const auto hash = [&](int64_t j) { return of_keys[static_cast<size_t>(j * tables + table)]; };
-    int32_t* const offsets = head.offsets.data() + table * (buckets + 1);
+    int32_t* const offsets = head.offsets.mutable_data_ptr<int32_t>() + table * (buckets + 1);
     for (int64_t j = 0; j < n; ++j) ++offsets[(hash(j) >> shift) + 1];
     for (int64_t c = 0; c < buckets; ++c) offsets[c + 1] += offsets[c];
     std::copy_n(offsets, buckets, next.begin());
     for (int64_t j = 0; j < n; ++j) {
       const int64_t place = table * n + next[static_cast<size_t>(hash(j) >> shift)]++;
-      head.entries[static_cast<size_t>(place)] = static_cast<int32_t>(j);
-      if (shift > 0) head.hashes[static_cast<size_t>(place)] = hash(j);
+      to[place] = static_cast<int32_t>(j);
+      if (shift > 0) full[place] = hash(j);
     }
   }
   return head;
@@ -110,8 +120,10 @@ HashTables::Head HashTables::make_head(const at::Tensor& centred) const {
 int64_t HashTables::bytes() const {
   int64_t total = static_cast<int64_t>(lengths_bgs_.nbytes() + centres_bgd_.nbytes());
   total += 4 * (std::ssize(directions_) + std::ssize(log_weights_));
-  for (const Head& head : heads_)
-    total += 4 * (std::ssize(head.offsets) + std::ssize(head.entries) + std::ssize(head.hashes));
+  for (const Head& head : heads_) {
+    for (const at::Tensor* x : {&head.offsets, &head.entries, &head.hashes})
+      total += x->defined() ? static_cast<int64_t>(x->nbytes()) : 0;
+  }
   return total;
 }
 

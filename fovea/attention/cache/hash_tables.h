@@ -43,9 +43,10 @@ class HashTables {
   std::span<const kernels::HashTable> tables() const { return tables_; }
 
  private:
-  // The buckets of one key head.
+  // The buckets of one key head, int32, on huge pages: a query reads one place of every table, and
+  // on small pages each costs a translation of its address, too.
   struct Head {
-    std::vector<int32_t> offsets, entries, hashes;
+    at::Tensor offsets, entries, hashes;  // hashes: undefined where a bucket is a whole hash
   };
   Head make_head(const at::Tensor& centred_nd) const;
 
