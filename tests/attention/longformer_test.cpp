@@ -159,6 +159,25 @@ TEST(Longformer, KernelsEqualTheFloat64ReferenceWithTheirGradients) {
   }
 }
 
+// Residue classes of one size, of two, and more classes than tokens; globals in and beyond the text.
+TEST(Longformer, DilatedTextsOfEveryLengthEqualTheReference) {
+  for (const int64_t globals : {0, 2, 5}) {
+    const AttentionSpec spec =
+        longformer({.window = 2, .dilation = {5, 5, 1, 3}, .globals = globals});
+    for (const int64_t tokens : {2, 3, 4, 5, 6, 10, 15, 17, 30}) {
+      const AttentionInputs in = random_inputs(spec, 2, tokens);
+      const Numbers truth = run(spec, in, {}, Path::reference);
+      const Numbers got = run(spec, in.to(at::kFloat), {}, Path::fused);
+      EXPECT_EQ(got.path.text(), "fused window");
+      EXPECT_LT(relative_error(got.out, truth.out), 1e-5) << globals << " " << tokens;
+      EXPECT_LT(relative_error(got.lse, truth.lse), 1e-5) << globals << " " << tokens;
+      for (size_t n = 0; n < got.grads.size(); ++n)
+        EXPECT_LT(relative_error(got.grads[n], truth.grads[n]), 3e-5)
+            << globals << " " << tokens << " " << n;
+    }
+  }
+}
+
 // A position bias counts true distances: without dilation the kernels do, with it the reference.
 TEST(Longformer, PositionBiasesCountTheDistancesOfTheText) {
   AttentionSpec spec = longformer({.window = 6, .global_positions = {20}});
