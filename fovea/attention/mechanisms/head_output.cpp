@@ -5,8 +5,13 @@
 #include "fovea/attention/mechanisms/head_output.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
@@ -15,22 +20,84 @@
 
 namespace fovea {
 
-at::Tensor head_output(const AttentionSpec& spec, const at::Tensor& out,
-                       const AttentionTensors& tensors) {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Inputs: the output of the heads, their gain, weight and bias of the gate.
+at::Tensor normed_and_gated(const AttentionSpec& spec, const variable_list& x) {
   const HeadOutputSpec& s = spec.head_output;
-  if (!s.active()) return out;
+  const at::Tensor &out = x[0], &gain_e = x[1], &weight = x[2], &bias = x[3];
   const at::ScalarType wide = accumulate_type(out.scalar_type());
   at::Tensor o = out.to(wide);
   if (s.norm == HeadOutputSpec::Norm::rms)
-    o = o * at::rsqrt(o.square().mean(-1, true) + s.norm_eps) * tensors.head_gain_e.to(wide);
+    o = o * at::rsqrt(o.square().mean(-1, true) + s.norm_eps) * gain_e.to(wide);
   if (s.depth_scale != HeadOutputSpec::DepthScale::none) o = o * s.factor(spec.depth);
   if (s.gate == HeadOutputSpec::Gate::scalar) {
-    const at::Tensor score = at::matmul(o, tensors.gate_weight.to(wide)).unsqueeze(-1);
-    o = o * at::sigmoid(score + tensors.gate_bias.to(wide));
+    const at::Tensor score = at::matmul(o, weight.to(wide)).unsqueeze(-1);
+    o = o * at::sigmoid(score + bias.to(wide));
   } else if (s.gate == HeadOutputSpec::Gate::full) {
-    o = o * at::sigmoid(at::linear(o, tensors.gate_weight.to(wide), tensors.gate_bias.to(wide)));
+    o = o * at::sigmoid(at::linear(o, weight.to(wide), bias.to(wide)));
   }
   return o.to(out.scalar_type());
+}
+
+struct HeadOutputCall : torch::CustomClassHolder {
+  AttentionSpec spec;
+};
+
+// Keeps the output of the heads alone: what is between, in float32, takes eight times its memory,
+// and is computed again in the backward pass.
+class HeadOutputAgain : public torch::autograd::Function<HeadOutputAgain> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& out, const at::Tensor& gain_e,
+                            const at::Tensor& weight, const at::Tensor& bias,
+                            const c10::intrusive_ptr<HeadOutputCall>& call) {
+    ctx->save_for_backward({out, gain_e, weight, bias});
+    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    return normed_and_gated(call->spec, {out, gain_e, weight, bias});
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto call = c10::static_intrusive_pointer_cast<HeadOutputCall>(
+        ctx->saved_data["call"].toCapsule());
+    variable_list x = ctx->get_saved_variables(), wanted;
+    std::vector<size_t> places;
+    for (size_t n = 0; n < x.size(); ++n) {
+      const bool needed = x[n].requires_grad();
+      x[n] = x[n].detach();
+      if (!needed) continue;
+      wanted.push_back(x[n].set_requires_grad(true));
+      places.push_back(n);
+    }
+    variable_list results(x.size() + 1);  // the last is of the call
+    const at::AutoGradMode enable(true);
+    const variable_list parts =
+        torch::autograd::grad({normed_and_gated(call->spec, x)}, wanted, grads);
+    for (size_t n = 0; n < places.size(); ++n) results[places[n]] = parts[n];
+    return results;
+  }
+};
+
+}  // namespace
+
+at::Tensor head_output(const AttentionSpec& spec, const at::Tensor& out,
+                       const AttentionTensors& tensors) {
+  if (!spec.head_output.active()) return out;
+  const variable_list x{out, tensors.head_gain_e, tensors.gate_weight, tensors.gate_bias};
+  const auto learns = [](const at::Tensor& t) { return t.defined() && t.requires_grad(); };
+  // float64 is what others are compared with: it may be differentiated twice.
+  if (out.scalar_type() == at::kDouble || !at::GradMode::is_enabled() ||
+      std::ranges::none_of(x, learns))
+    return normed_and_gated(spec, x);
+  auto call = c10::make_intrusive<HeadOutputCall>();
+  call->spec = spec;
+  // Autograd takes no undefined tensors.
+  const auto given = [&out](const at::Tensor& t) {
+    return t.defined() ? t : at::empty({0}, out.options());
+  };
+  return HeadOutputAgain::apply(x[0], given(x[1]), given(x[2]), given(x[3]), std::move(call));
 }
 
 double lambda_init(int64_t depth) {
