@@ -69,7 +69,8 @@ def measure(options: argparse.Namespace) -> tuple[dict, list[dict]]:
     for name in names:
         about = sides[name].about
         results.append({
-            "system": name, "parameters": about["parameters"], "path": about["path"], "plan": about["plan"],
+            "name": f"{name}, {options.dtype} T={options.length}", "system": name, "threads": options.threads,
+            "parameters": about["parameters"], "path": about["path"], "plan": about["plan"],
             "rounds": options.rounds, "step_ms": quartiles(times[name]),
             "tokens_per_second": round(options.length / statistics.median(times[name]) * 1e3, 1),
             "speed_ratio": quartiles([a / b for a, b in zip(times[REFERENCE], times[name])]),
@@ -93,7 +94,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--worker", default="build/bin/train_step_worker")
-    parser.add_argument("--output", help="default benchmarks/results/train-systems-<cpu>.json, merged by dtype and length; "
+    parser.add_argument("--output", help="default benchmarks/results/train-systems-<cpu>.json, by dtype and length; "
                                          "- = none")
     options = parser.parse_args()
     if not os.path.exists(ROOT / options.worker):
@@ -108,22 +109,19 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def write(options: argparse.Namespace, load: float, machine: dict, results: list[dict]) -> None:
+def write(options: argparse.Namespace, machine: dict, results: list[dict]) -> None:
     path = options.output or f"benchmarks/results/train-systems-{cpu_kind()}.json"
     if path == "-":
         return
     target = ROOT / path
-    report = {"benchmark": "train_systems",
-              "ratio": "speed_ratio: the Transformer's time over the system's; memory_ratio: the system's over the Transformer's",
-              "recipe": RECIPE, "runs": []}
+    report = {"benchmark": "train_systems", "commands": {}, "machine": {}, "results": [],
+              "ratio": "times of a round, Transformer / system, above 1 the system is faster; memory: system / Transformer"}
     if target.exists():
         report = json.loads(target.read_text(encoding="utf-8"))
-    run = {"dtype": options.dtype, "length": options.length, "layers": 4, "vocabulary": 8192,
-           "command": shlex.join(["benchmarks/train_systems.py", *sys.argv[1:]]), "commit": commit(),
-           "date": datetime.date.today().isoformat(), "machine": {**machine, "kind": cpu_kind()}, "threads": options.threads,
-           "load_before": round(load, 2), "results": results}
-    same = [old for old in report["runs"] if (old["dtype"], old["length"]) != (run["dtype"], run["length"])]
-    report["runs"] = [*same, run]
+    report["commands"][shlex.join(sys.argv[1:])] = f"{commit()}, {datetime.date.today().isoformat()}"
+    report["machine"] = {**machine, "kind": cpu_kind()}
+    names = {row["name"] for row in results}
+    report["results"] = [row for row in report["results"] if row["name"] not in names] + results
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = pathlib.Path(f"{target}.new")
     partial.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
@@ -139,7 +137,7 @@ def main() -> None:
               flush=True)
     machine, results = measure(options)
     show(results)
-    write(options, load, machine, results)
+    write(options, machine, results)
 
 
 if __name__ == "__main__":

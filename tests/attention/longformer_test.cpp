@@ -159,7 +159,8 @@ TEST(Longformer, KernelsEqualTheFloat64ReferenceWithTheirGradients) {
   }
 }
 
-// Residue classes of one size, of two, and more classes than tokens; globals in and beyond the text.
+// Residue classes of one size, of two, and more classes than tokens; globals in and beyond the
+// text.
 TEST(Longformer, DilatedTextsOfEveryLengthEqualTheReference) {
   for (const int64_t globals : {0, 2, 5}) {
     const AttentionSpec spec =

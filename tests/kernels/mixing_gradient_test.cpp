@@ -190,8 +190,7 @@ TEST(MixingGradient, EqualsTheFormulasInBFloat16) {
       MixingOperands truth = problem.gradients_by_formula();
       const bool convolves = named.settings.before.queries > 0 || named.settings.after.queries > 0;
       for (const MixingTable<BFloat16>* table : tables<BFloat16>()) {
-        MixingOperands got =
-            problem.gradients_by_kernels(problem.outputs_by_kernels(table), table);
+        MixingOperands got = problem.gradients_by_kernels(problem.outputs_by_kernels(table), table);
         auto names = got.named(), expected = truth.named();
         for (size_t n = 0; n < names.size(); ++n) {
           // Pairs round the weights and slopes that q, k and v are products of, and tau follows q;

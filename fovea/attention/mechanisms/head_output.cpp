@@ -60,8 +60,8 @@ class HeadOutputAgain : public torch::autograd::Function<HeadOutputAgain> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto call = c10::static_intrusive_pointer_cast<HeadOutputCall>(
-        ctx->saved_data["call"].toCapsule());
+    const auto call =
+        c10::static_intrusive_pointer_cast<HeadOutputCall>(ctx->saved_data["call"].toCapsule());
     variable_list x = ctx->get_saved_variables(), wanted;
     std::vector<size_t> places;
     for (size_t n = 0; n < x.size(); ++n) {

@@ -252,9 +252,8 @@ AttentionResult run_mixing(const AttentionCall& given) {
   result.path.plan = call->fused->visits->name;
   const FusedOperands x = fused_operands(given);
   const MixingOperands mixing = mixing_operands(given.tensors);
-  with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
-    result.path.isa = kernels::mixing_isa<T>();
-  });
+  with_kernel_type(x.q.scalar_type(), "attention",
+                   [&]<class T>(T) { result.path.isa = kernels::mixing_isa<T>(); });
   const variable_list outputs = FusedMixing::apply(
       x.q, x.k, x.v, x.tau_bt, x.sink_h, mixing.kernel_before_hqk, mixing.kernel_after_hqk,
       mixing.mix_before_noi, mixing.mix_after_nio, std::move(call));

@@ -396,8 +396,7 @@ class GradientStrips : private GradientFrame<T, P> {
     if (r >= frame_) return;
     for (const StepMap* map : {&m_.weights, &m_.dweights, &m_.convolved}) {
       const float* const row = map->at(h, r, n);
-      for (int64_t c = 0; c < kRowsTogether * map->row; c += kLanes)
-        __builtin_prefetch(row + c);
+      for (int64_t c = 0; c < kRowsTogether * map->row; c += kLanes) __builtin_prefetch(row + c);
     }
   }
 

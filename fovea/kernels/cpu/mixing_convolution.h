@@ -108,7 +108,7 @@ struct HalfRows {
 
   FOVEA_INLINE Float words(int64_t row, int64_t b, int64_t lane) const {
     alignas(64) static constexpr uint16_t kNeighbours[32] = {
-        0, 1, 1, 2, 2,  3,  3,  4,  4,  5,  5,  6,  6,  7,  7,  8,
+        0, 1, 1, 2,  2,  3,  3,  4,  4,  5,  5,  6,  6,  7,  7,  8,
         8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15, 16};
     return reinterpret_cast<Float>(_mm512_permutexvar_epi16(
         _mm512_load_si512(kNeighbours),
@@ -127,8 +127,7 @@ FOVEA_INLINE void add_row(Float (&sums)[kConvolutionRows][kConvolutionVectors], 
   for (int64_t b = 0; b < k.words; ++b) {
     Float input[kConvolutionVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kConvolutionVectors; ++v)
-      input[v] = in.words(row, b, at + v * kLanes);
+    for (int v = 0; v < kConvolutionVectors; ++v) input[v] = in.words(row, b, at + v * kLanes);
 #pragma GCC unroll 8
     for (int result = first; result <= last; ++result) {
       const Float tap = broadcast(k.taps[(row - result) * k.words + b]);

@@ -370,9 +370,8 @@ class GradientFrame {
                      const float* taps, float* y) const {
     if (!exists(first_ + r)) return clear_row(y);
     const Windows w = windows_of(x, h, r, n, k);
-    const auto number = [pairs = rounds(k)](Float some) FOVEA_ALWAYS {
-      return pairs ? as_bfloat16(some) : some;
-    };
+    const auto number = [pairs = rounds(k)](Float some)
+                            FOVEA_ALWAYS { return pairs ? as_bfloat16(some) : some; };
     for (int v = 0; v < kStepVectors; ++v) {
       Float sum{};
       for (int64_t a = w.left_out; a < k.rows; ++a) {
@@ -474,8 +473,8 @@ class GradientFrame {
     }
 #endif
     static_cast<void>(pairs);
-    correlate_rows<Single>(k.rows, {dy.at(h, r, n), dy.row}, {x.at(h, oldest, n) - k.older(), x.row},
-                           rows, k.keys, sums);
+    correlate_rows<Single>(k.rows, {dy.at(h, r, n), dy.row},
+                           {x.at(h, oldest, n) - k.older(), x.row}, rows, k.keys, sums);
   }
 
   const MixingGradientTask<T>& t_;
