@@ -105,7 +105,7 @@ struct PathTaken {
   /// Of grouped plans where the call wants it: tiles of 64 x 32 pairs that a head visits, and those
   /// that a causal mask has (means over batch and heads); 0 elsewhere.
   double tiles = 0.0, causal_tiles = 0.0;
-  KeysRead keys_read = {};  ///< of texts where rows choose their keys by content; 0 elsewhere
+  KeysRead keys_read = {};  ///< of texts under MagicPIG or routing; 0 elsewhere
 
   bool is_ours() const { return fovea::is_ours(name == PathName::decode ? inner : name); }
   /// "causal"; "fused causal" for a call from a cache.

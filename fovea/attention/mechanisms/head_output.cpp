@@ -47,7 +47,7 @@ struct HeadOutputCall : torch::CustomClassHolder {
   AttentionSpec spec;
 };
 
-// Keeps the output of the heads alone: what is between, in float32, takes eight times its memory,
+// Keeps the output of the heads alone: what is between, in float32, takes several times its memory,
 // and is computed again in the backward pass.
 class HeadOutputAgain : public torch::autograd::Function<HeadOutputAgain> {
  public:

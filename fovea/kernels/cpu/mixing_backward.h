@@ -177,7 +177,7 @@ class GradientStrips : private GradientFrame<T, P> {
         float* const to = m_.weights.at(h, r, n);
         for (int v = 0; v < kStepVectors; ++v) {
           const Float x = load(from + v * kLanes) * kLog2E - lse;
-          store(to + v * kLanes, exp2_seen<P::kExpDegree>(lanes_of(seen(r, n), v), x));
+          store(to + v * kLanes, exp2_seen<Single::kExpDegree>(lanes_of(seen(r, n), v), x));
         }
       }
     }
