@@ -227,6 +227,7 @@ at::Tensor in_text(const std::vector<at::Tensor>& classes) {
   if (classes.front().size(2) == classes.back().size(2)) {
     if (classes[0].dim() == 3) return at::stack(classes, 3).flatten(2, 3);
     std::vector<at::Tensor> by_token;  // as the kernels write: the heads of a token together
+    by_token.reserve(classes.size());
     for (const at::Tensor& x : classes) by_token.push_back(x.transpose(1, 2));
     return at::stack(by_token, 2).flatten(1, 2).transpose(1, 2);
   }
