@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <vector>
@@ -83,6 +84,33 @@ TEST(MatVec, PackedWeightsGiveTheBitsOfTheSameWeightsInFloat32) {
           const auto truth = product(function, x, rows, {packed.weights.data()}, outputs, inputs);
           ASSERT_EQ(y, truth) << static_cast<int>(format) << ": " << rows << " rows, " << outputs
                               << " x " << inputs;
+        }
+      }
+    }
+  }
+}
+
+// Sizes with and without a rest behind the last whole 32 inputs, and smaller than that.
+TEST(MatVec, ARowAmongOthersHasTheBitsOfTheRowAlone) {
+  for (const auto& [outputs, inputs] :
+       {std::pair<int64_t, int64_t>{7, 20}, {10, 47}, {12, 608}, {9, 1000}}) {
+    const std::vector<float> w = normal(outputs * inputs, 8), x = normal(16 * inputs, 9);
+    std::vector<BFloat16> halves(w.size());
+    for (size_t i = 0; i < w.size(); ++i) from_float(w[i], halves[i]);
+    for (const WeightRows weights :
+         {WeightRows{w.data()}, {halves.data(), WeightFormat::bfloat16}}) {
+      for (MatVecFunction* function : functions_of_this_machine()) {
+        std::vector<float> alone;
+        for (int64_t r = 0; r < 16; ++r) {
+          const std::vector<float> row(x.begin() + r * inputs, x.begin() + (r + 1) * inputs);
+          std::ranges::copy(product(function, row, 1, weights, outputs, inputs),
+                            std::back_inserter(alone));
+        }
+        for (int64_t rows = 2; rows <= 16; ++rows) {
+          const std::vector<float> truth(alone.begin(), alone.begin() + rows * outputs);
+          ASSERT_EQ(product(function, x, rows, weights, outputs, inputs), truth)
+              << static_cast<int>(weights.format) << ": " << rows << " rows, " << outputs << " x "
+              << inputs;
         }
       }
     }

@@ -5,17 +5,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <limits>
-#include <memory>
-#include <new>
 #include <vector>
 
 #include "fovea/base/rng.h"
 #include "fovea/kernels/cpu/attention.h"
 #include "fovea/kernels/cpu/attention_table.h"
+#include "fovea/kernels/cpu/float_buffer.h"
 #include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
@@ -28,36 +25,6 @@ template <class T>
 const AttentionTable<T>& table_or(const AttentionTable<T>* given) {
   return given != nullptr ? *given : attention_table<T>();
 }
-
-/// Uninitialised floats, aligned to cache lines; much memory on huge pages. Packed operands and
-/// scratch.
-class FloatBuffer {
- public:
-  explicit FloatBuffer(int64_t n) : data_(take(static_cast<size_t>(n) * sizeof(float))) {}
-  float* data() const { return data_.get(); }
-
- private:
-  // Operands beyond this are read from end to end for every block of queries: with small pages
-  // their addresses alone overflow what a CPU remembers (12 MiB of pages), and hardware stops
-  // prefetching at the end of each, a panel of keys.
-  static constexpr size_t kHugePage = size_t{1} << 21, kMuch = 2 * kHugePage;
-
-  struct Free {
-    std::align_val_t alignment;
-    void operator()(float* p) const { ::operator delete(p, alignment); }
-  };
-  using Memory = std::unique_ptr<float, Free>;
-
-  static Memory take(size_t bytes) {
-    const std::align_val_t alignment{bytes < kMuch ? 64 : kHugePage};
-    Memory memory(static_cast<float*>(::operator new(bytes, alignment)), {alignment});
-    // Advice: where the system refuses, pages stay small.
-    if (bytes >= kMuch) madvise(memory.get(), bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
-    return memory;
-  }
-
-  Memory data_;
-};
 
 /// Memory for packed operands of the calling thread's next call, kept from call to call: fresh
 /// memory costs a page fault per 4 KiB, a quarter of the backward pass at 1024 tokens. Without

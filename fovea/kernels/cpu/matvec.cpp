@@ -5,8 +5,8 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <vector>
 
+#include "fovea/kernels/cpu/float_buffer.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/team.h"
 
@@ -24,8 +24,12 @@ MatVecFunction* mat_vec_function() {
 }
 
 float* mat_vec_scratch(int64_t floats) {
-  thread_local std::vector<float> scratch;
-  if (std::ssize(scratch) < floats) scratch.resize(static_cast<size_t>(floats));
+  thread_local FloatBuffer scratch(0);
+  thread_local int64_t size = 0;
+  if (size < floats) {
+    scratch = FloatBuffer(floats);
+    size = floats;
+  }
   return scratch.data();
 }
 

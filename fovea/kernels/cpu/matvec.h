@@ -44,7 +44,8 @@ using MatVecFunction = void(const MatVec&, int64_t begin, int64_t end);
 MatVecFunction* mat_vec_function();
 MatVecFunction mat_vec_scalar, mat_vec_avx2, mat_vec_avx512;
 
-/// Memory of the calling thread for at least `floats` numbers, until its next call.
+/// Memory of the calling thread for at least `floats` numbers, aligned to cache lines, until its
+/// next call.
 float* mat_vec_scratch(int64_t floats);
 
 }  // namespace fovea::kernels

@@ -14,18 +14,17 @@
 namespace fovea::kernels {
 namespace {
 
-/// A product whose weights are plain numbers, or are so by now.
+/// One row times weights that are plain numbers.
 template <class W>
 struct Product {
   const float* x;
-  int64_t x_stride;
   const W* w;
   float* y;
-  int64_t y_stride, rows, inputs;
+  int64_t inputs;
 };
 template <class W>
 FOVEA_INLINE Product<W> typed(const MatVec& p) {
-  return {p.x, p.x_stride, static_cast<const W*>(p.w.data), p.y, p.y_stride, p.rows, p.inputs};
+  return {p.x, static_cast<const W*>(p.w.data), p.y, p.inputs};
 }
 
 // Partial sums of one output, so that the additions of one need not wait for each other. Number and
@@ -64,6 +63,17 @@ FOVEA_INLINE Vector load_vector(const BFloat16* x) {
   for (int64_t i = 0; i < kVector; ++i) y[i] = to_float(x[i]);
   return y;
 #endif
+}
+
+/// load_vector() into a register: GCC would read it again for every product.
+FOVEA_INLINE Vector read_once(const float* x) {
+  Vector y = load_vector(x);
+#if defined(__AVX512F__)
+  asm("" : "+v"(y));
+#elif defined(__AVX2__)
+  asm("" : "+x"(y));
+#endif
+  return y;
 }
 
 /// The first `count` of a vector, zeros behind them.
@@ -168,71 +178,285 @@ void one_row(const Product<W>& p, int64_t begin, int64_t end) {
   for (int64_t o = begin + length * kStretches; o < end; ++o) dot<W, 1>(p, o, 1);
 }
 
+// Packed weights.
+
+constexpr int64_t kScales = 16;  // blocks whose scales are widened together
+
+/// One output's weights.
+template <WeightFormat format>
+struct PackedRow {
+  const uint16_t *d, *m;
+  const uint8_t* q;
+
+  FOVEA_INLINE PackedRow(const MatVec& p, int64_t output) {
+    const int64_t blocks = p.inputs / kBlock;
+    const auto* row = static_cast<const uint8_t*>(p.w.data) + output * row_bytes(format, p.inputs);
+    d = reinterpret_cast<const uint16_t*>(row);
+    m = d + blocks;
+    q = row + 2 * block_scales(format) * blocks;
+  }
+};
+
+/// At most kScales scales in float32.
+FOVEA_INLINE void widen_scales(const uint16_t* halves, int64_t count, float* out) {
+#if defined(__AVX2__)
+  if (count == kScales) {
+    for (int64_t i = 0; i < kScales; i += 8)
+      _mm256_storeu_ps(
+          out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves + i))));
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(halves[i])));
+#else
+  for (int64_t i = 0; i < count; ++i) out[i] = half_to_float(halves[i]);
+#endif
+}
+
+/// The scales of some blocks in float32.
+template <WeightFormat format>
+struct WideScales {
+  float d[kScales], m[kScales];
+
+  FOVEA_INLINE void read(const PackedRow<format>& row, int64_t block, int64_t count) {
+    widen_scales(row.d + block, count, d);
+    if constexpr (block_scales(format) == 2) widen_scales(row.m + block, count, m);
+  }
+};
+
+/// Vector `v` of the 32 weights of a block, in order: as unpack_row(), bit for bit. Products of d
+/// are exact, so that it does not matter whether a sum with them is contracted.
+template <WeightFormat format>
+FOVEA_INLINE Vector unpack_part(const uint8_t* q, float d, float m, int64_t v) {
+  [[maybe_unused]] const bool high = v >= kPasses / 2;  // of numbers of four bits
+#if defined(__AVX512F__)
+  const auto bytes = [&](int64_t at) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(q + at));
+  };
+  if constexpr (format == WeightFormat::q8_0) {
+    return reinterpret_cast<Vector>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(v * kVector)))) *
+           d;
+  } else {
+    // What each number of four bits stands for, then a lookup, which reads the low four bits.
+    constexpr float zero = format == WeightFormat::q4_0 ? 8.0f : 0.0f;
+    const Vector levels = Vector{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} - zero;
+    Vector table = levels * d;
+    if constexpr (block_scales(format) == 2) table += m;
+    __m512i both = _mm512_cvtepu8_epi32(bytes(0));
+    if (high) both = _mm512_srli_epi32(both, 4);
+    return reinterpret_cast<Vector>(_mm512_permutexvar_ps(both, reinterpret_cast<__m512>(table)));
+  }
+#elif defined(__AVX2__)
+  const auto bytes = [&](int64_t at) {
+    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(q + at));
+  };
+  const auto wide = [](__m256i x) { return reinterpret_cast<Vector>(_mm256_cvtepi32_ps(x)); };
+  if constexpr (format == WeightFormat::q8_0) {
+    return wide(_mm256_cvtepi8_epi32(bytes(v * kVector))) * d;
+  } else {
+    const float offset = format == WeightFormat::q4_0 ? -8.0f * d : m;
+    const __m256i both = _mm256_cvtepu8_epi32(bytes(v % 2 * kVector));
+    const __m256i bits =
+        high ? _mm256_srli_epi32(both, 4) : _mm256_and_si256(both, _mm256_set1_epi32(15));
+    return wide(bits) * d + offset;
+  }
+#else
+  Vector w;
+  for (int64_t i = 0; i < kVector; ++i) {
+    const int64_t n = v * kVector + i;
+    if constexpr (format == WeightFormat::q8_0) {
+      w[i] = static_cast<float>(static_cast<int8_t>(q[n])) * d;
+    } else {
+      const int bits = q[n % 16] >> (high ? 4 : 0) & 15;
+      w[i] = static_cast<float>(bits - (format == WeightFormat::q4_0 ? 8 : 0)) * d;
+      if constexpr (block_scales(format) == 2) w[i] += m;
+    }
+  }
+  return w;
+#endif
+}
+
+/// dot() of packed weights: the same additions.
+template <WeightFormat format, int64_t outputs>
+FOVEA_INLINE void packed_dot(const MatVec& p, int64_t first, int64_t stride) {
+  static_assert(kBlock == kSums);
+  const int64_t blocks = p.inputs / kBlock;
+  Vector sums[outputs][kPasses] = {};
+  for (int64_t begin = 0; begin < blocks; begin += kScales) {
+    const int64_t count = blocks - begin < kScales ? blocks - begin : kScales;
+    WideScales<format> scales[outputs];
+    const uint8_t* q[outputs];
+    for (int64_t o = 0; o < outputs; ++o) {
+      const PackedRow<format> row(p, first + o * stride);
+      scales[o].read(row, begin, count);
+      q[o] = row.q + begin * block_quants(format);
+    }
+    for (int64_t b = 0; b < count; ++b) {
+      const float* const x = p.x + (begin + b) * kBlock;
+#pragma GCC unroll 2
+      for (int64_t o = 0; o < outputs; ++o) {
+#pragma GCC unroll 8
+        for (int64_t v = 0; v < kPasses; ++v) {
+          const Vector w = unpack_part<format>(q[o] + b * block_quants(format), scales[o].d[b],
+                                               scales[o].m[b], v);
+          sums[o][v] += load_vector(x + v * kVector) * w;
+        }
+      }
+    }
+  }
+  for (int64_t o = 0; o < outputs; ++o) p.y[first + o * stride] = halved(halved_to_four(sums[o]));
+}
+
+// Several rows.
+
+/// The inputs of kTileRows rows or fewer, up to the last whole kSums: of each pass the vectors of
+/// all rows side by side, so that a tile reads one aligned stretch from one end to the other.
+class TileInputs {
+ public:
+  static int64_t floats(int64_t rows, int64_t inputs) { return rows * (inputs / kSums * kSums); }
+
+  FOVEA_INLINE void pack(const MatVec& p, int64_t row, int64_t rows, float* memory) {
+    packed_ = memory;
+    of_a_pass_ = rows * (p.inputs / kSums) * kVector;
+    for (int64_t pass = 0; pass < kPasses; ++pass) {
+      float* to = memory + pass * of_a_pass_;
+      for (int64_t i = pass * kVector; i + kVector <= p.inputs / kSums * kSums; i += kSums) {
+        for (int64_t r = row; r < row + rows; ++r, to += kVector)
+          *reinterpret_cast<Vector*>(to) = load_vector(p.x + r * p.x_stride + i);
+      }
+    }
+  }
+  FOVEA_INLINE const float* pass(int64_t n) const { return packed_ + n * of_a_pass_; }
+
+ private:
+  float* packed_ = nullptr;
+  int64_t of_a_pass_ = 0;
+};
+
+/// Weights of the outputs of a tile that are plain numbers.
+template <class W>
+class PlainWeights {
+ public:
+  PlainWeights(const MatVec& p, float* /*memory*/)
+      : all_(static_cast<const W*>(p.w.data)), inputs_(p.inputs) {}
+  static int64_t floats(int64_t /*inputs*/) { return 0; }
+
+  FOVEA_INLINE void at(int64_t first, int64_t /*outputs*/) { w_ = all_ + first * inputs_; }
+  /// Vector v of kSums inputs.
+  FOVEA_INLINE Vector part(int64_t o, int64_t sums, int64_t v) const {
+    return load_vector(w_ + o * inputs_ + sums * kSums + v * kVector);
+  }
+  /// `count` weights from input i on, zeros behind them.
+  FOVEA_INLINE Vector first(int64_t o, int64_t i, int64_t count) const {
+    return load_first(w_ + o * inputs_ + i, count);
+  }
+
+ private:
+  const W *all_, *w_ = nullptr;
+  int64_t inputs_;
+};
+
+/// The same, packed: scales are widened once for all rows, the q unpacked where they are used.
+template <WeightFormat format>
+class PackedWeights {
+ public:
+  PackedWeights(const MatVec& p, float* memory)
+      : p_(p), blocks_(p.inputs / kBlock), scales_(memory) {}
+  static int64_t floats(int64_t inputs) { return 2 * kTileOutputs * (inputs / kBlock); }
+
+  FOVEA_INLINE void at(int64_t first, int64_t outputs) {
+    for (int64_t o = 0; o < outputs; ++o) {
+      const PackedRow<format> row(p_, first + o);
+      q_[o] = row.q;
+      for (int64_t begin = 0; begin < blocks_; begin += kScales) {
+        const int64_t count = blocks_ - begin < kScales ? blocks_ - begin : kScales;
+        widen_scales(row.d + begin, count, d(o) + begin);
+        if constexpr (block_scales(format) == 2) widen_scales(row.m + begin, count, m(o) + begin);
+      }
+    }
+  }
+  FOVEA_INLINE Vector part(int64_t o, int64_t sums, int64_t v) const {
+    const float m_of_block = block_scales(format) == 2 ? m(o)[sums] : 0.0f;
+    return unpack_part<format>(q_[o] + sums * block_quants(format), d(o)[sums], m_of_block, v);
+  }
+  FOVEA_INLINE Vector first(int64_t, int64_t, int64_t) const { return Vector{}; }  // no rest
+
+ private:
+  FOVEA_INLINE float* d(int64_t o) const { return scales_ + 2 * o * blocks_; }
+  FOVEA_INLINE float* m(int64_t o) const { return d(o) + blocks_; }
+
+  const MatVec& p_;
+  int64_t blocks_;
+  float* scales_;
+  const uint8_t* q_[kTileOutputs] = {};
+};
+
 /// The weights of a later tile of outputs, fetched from one end to the other while all passes over
 /// the present ones run: in the order of memory, which the hardware's own prefetchers follow.
-template <class W>
 struct Prefetch {
-  const W* next = nullptr;       // null: none
+  const char* next = nullptr;  // null: none
+  int64_t bytes = 0;
   int64_t pass = 0, passes = 1;  // of all passes over the present weights
 };
 
-/// The lines of one pass, some at every kSums inputs.
-template <class W>
-struct PrefetchLines {
-  static constexpr int64_t kLine = 64 / sizeof(W), kAll = kSums / kLine * kTileOutputs;
-  const W* line = nullptr;
-  int64_t count = 0;  // at a time
-
-  FOVEA_INLINE PrefetchLines(const Prefetch<W>& of, int64_t pass, int64_t inputs) {
-    const int64_t some = (kAll + of.passes - 1) / of.passes, steps = inputs / kSums;
-    const int64_t first = (of.pass + pass) * some * steps;
-    if (of.next == nullptr || first >= kAll * steps) return;
-    line = of.next + first * kLine;
-    count = some;
+/// The lines of one pass, the same number at every step, perhaps some of the next pass.
+class PrefetchLines {
+ public:
+  FOVEA_INLINE PrefetchLines(const Prefetch& of, int64_t steps) {
+    if (of.next == nullptr || steps == 0) return;
+    const int64_t lines = of.bytes / kLine, begin = lines * of.pass / of.passes,
+                  end = lines * (of.pass + 1) / of.passes;
+    line_ = of.next + begin * kLine;
+    some_ = (end - begin + steps - 1) / steps;
   }
   FOVEA_INLINE void advance() {
-    for (int64_t n = 0; n < count; ++n, line += kLine) __builtin_prefetch(line, 0, 2);
+    for (int64_t n = 0; n < some_; ++n, line_ += kLine) __builtin_prefetch(line_, 0, 2);
   }
+
+ private:
+  static constexpr int64_t kLine = 64;
+  const char* line_ = nullptr;
+  int64_t some_ = 0;
 };
 
 /// Outputs first ... of rows row ...: kVector partial sums of all of them at a time, which stay in
 /// registers while they pass over all inputs, then join those of earlier passes as
 /// halved_to_four() would.
-template <class W, int64_t rows, int64_t outputs>
-FOVEA_INLINE void tile(const Product<W>& p, int64_t row, int64_t first, const Prefetch<W>& ahead) {
-  const int64_t n = p.inputs, whole = n / kSums * kSums, pitch = p.x_stride;
-  const float* const x = p.x + row * pitch;
-  const W* const w = p.w + first * n;
+template <class Weights, int64_t rows, int64_t outputs>
+FOVEA_INLINE void tile(const MatVec& p, const Weights& w, const TileInputs& inputs, int64_t row,
+                       int64_t first, const Prefetch& ahead) {
+  const int64_t steps = p.inputs / kSums, whole = steps * kSums;
   Vector waiting[4][rows][outputs];  // sums of 1, 2, 4, 8 passes
   Vector all[rows][outputs];
 #pragma GCC unroll 8
   for (int64_t pass = 0; pass < kPasses; ++pass) {
-    const int64_t lane = vector_of_pass(pass) * kVector;
-    PrefetchLines<W> lines(ahead, pass, n);
+    const int64_t part = vector_of_pass(pass), lane = part * kVector;
+    PrefetchLines lines({ahead.next, ahead.bytes, ahead.pass + pass, ahead.passes}, steps);
 #pragma GCC unroll 8
     for (int64_t r = 0; r < rows; ++r) {
 #pragma GCC unroll 3
       for (int64_t o = 0; o < outputs; ++o) all[r][o] = Vector{};
     }
-    for (int64_t i = lane; i < whole; i += kSums) {
+    const float* x = inputs.pass(part);
+    for (int64_t s = 0; s < steps; ++s, x += rows * kVector) {
       lines.advance();
       Vector weights[outputs];
 #pragma GCC unroll 3
-      for (int64_t o = 0; o < outputs; ++o) weights[o] = load_vector(w + o * n + i);
+      for (int64_t o = 0; o < outputs; ++o) weights[o] = w.part(o, s, part);
 #pragma GCC unroll 8
       for (int64_t r = 0; r < rows; ++r) {
-        const Vector values = load_vector(x + r * pitch + i);
+        const Vector values = read_once(x + r * kVector);
 #pragma GCC unroll 3
         for (int64_t o = 0; o < outputs; ++o) all[r][o] += values * weights[o];
       }
     }
-    if (const int64_t rest = n - whole - lane; rest > 0) {  // behind the last whole kSums
+    if (const int64_t rest = p.inputs - whole - lane; rest > 0) {  // behind the last whole kSums
 #pragma GCC unroll 3
       for (int64_t o = 0; o < outputs; ++o) {
-        const Vector weights = load_first(w + o * n + whole + lane, rest);
+        const Vector weights = w.first(o, whole + lane, rest);
 #pragma GCC unroll 8
         for (int64_t r = 0; r < rows; ++r)
-          all[r][o] += load_first(x + r * pitch + whole + lane, rest) * weights;
+          all[r][o] += load_first(p.x + (row + r) * p.x_stride + whole + lane, rest) * weights;
       }
     }
     const int64_t level = __builtin_ctzll(~static_cast<uint64_t>(pass));
@@ -267,235 +491,88 @@ FOVEA_INLINE void tile(const Product<W>& p, int64_t row, int64_t first, const Pr
   }
 }
 
-template <class W, int64_t outputs>
-FOVEA_INLINE void tile_of_rows(const Product<W>& p, int64_t row, int64_t rows, int64_t first,
-                               const Prefetch<W>& ahead) {
+template <class Weights, int64_t outputs, class... Rest>
+FOVEA_INLINE void tile_of_rows(int64_t rows, const Rest&... rest) {
   switch (rows) {
     case 1:
-      return tile<W, 1, outputs>(p, row, first, ahead);
+      return tile<Weights, 1, outputs>(rest...);
     case 2:
-      return tile<W, 2, outputs>(p, row, first, ahead);
+      return tile<Weights, 2, outputs>(rest...);
     case 3:
-      return tile<W, 3, outputs>(p, row, first, ahead);
+      return tile<Weights, 3, outputs>(rest...);
     case 4:
-      return tile<W, 4, outputs>(p, row, first, ahead);
+      return tile<Weights, 4, outputs>(rest...);
 #if defined(__AVX512F__)
     case 5:
-      return tile<W, 5, outputs>(p, row, first, ahead);
+      return tile<Weights, 5, outputs>(rest...);
     case 6:
-      return tile<W, 6, outputs>(p, row, first, ahead);
+      return tile<Weights, 6, outputs>(rest...);
     case 7:
-      return tile<W, 7, outputs>(p, row, first, ahead);
+      return tile<Weights, 7, outputs>(rest...);
     default:
-      return tile<W, 8, outputs>(p, row, first, ahead);
+      return tile<Weights, 8, outputs>(rest...);
 #endif
-  }
-}
-
-template <class W, int64_t outputs>
-void all_rows(const Product<W>& p, int64_t first, const W* next) {
-  const int64_t tiles = (p.rows + kTileRows - 1) / kTileRows;
-  for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t row = p.rows * t / tiles, rows = p.rows * (t + 1) / tiles - row;
-    tile_of_rows<W, outputs>(p, row, rows, first, {next, t * kPasses, tiles * kPasses});
   }
 }
 
 /// Outputs from use to prefetch: weights that take longer to multiply than memory takes to answer.
-template <class W>
-int64_t outputs_ahead(int64_t inputs) {
+FOVEA_INLINE int64_t outputs_ahead(int64_t bytes_of_output) {
   constexpr int64_t kBytes = 16 << 10;
-  const auto tile_bytes = static_cast<int64_t>(sizeof(W)) * kTileOutputs * inputs;
-  return (kBytes / tile_bytes + 1) * kTileOutputs;
+  return (kBytes / (bytes_of_output * kTileOutputs) + 1) * kTileOutputs;
 }
 
-// Packed weights.
-
-constexpr int64_t kScales = 16;  // blocks whose scales are widened together
-
-/// One output's weights.
-template <WeightFormat format>
-struct PackedRow {
-  const uint16_t *d, *m;
-  const uint8_t* q;
-
-  FOVEA_INLINE PackedRow(const MatVec& p, int64_t output) {
-    const int64_t blocks = p.inputs / kBlock;
-    const auto* row = static_cast<const uint8_t*>(p.w.data) + output * row_bytes(format, p.inputs);
-    d = reinterpret_cast<const uint16_t*>(row);
-    m = d + blocks;
-    q = row + 2 * block_scales(format) * blocks;
+template <class Weights>
+void several_rows(const MatVec& p, int64_t begin, int64_t end) {
+  constexpr int64_t kMostTiles = (kMatVecRows + kTileRows - 1) / kTileRows;
+  const int64_t tiles = (p.rows + kTileRows - 1) / kTileRows;
+  const auto row_of = [&](int64_t t) { return p.rows * t / tiles; };
+  float* memory = mat_vec_scratch(TileInputs::floats(p.rows, p.inputs) + Weights::floats(p.inputs));
+  TileInputs inputs[kMostTiles];
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t rows = row_of(t + 1) - row_of(t);
+    inputs[t].pack(p, row_of(t), rows, memory);
+    memory += TileInputs::floats(rows, p.inputs);
   }
-};
+  Weights weights(p, memory);
 
-/// The scales of some blocks in float32.
-template <WeightFormat format>
-struct WideScales {
-  float d[kScales], m[kScales];
-
-  static FOVEA_INLINE void widen(const uint16_t* halves, int64_t count, float* out) {
-#if defined(__AVX2__)
-    if (count == kScales) {
-      for (int64_t i = 0; i < kScales; i += 8)
-        _mm256_storeu_ps(
-            out + i,
-            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves + i))));
-      return;
+  const int64_t bytes = row_bytes(p.w.format, p.inputs), ahead = outputs_ahead(bytes);
+  const auto outputs = [&]<int64_t count>(int64_t first, const char* next) {
+    weights.at(first, count);
+    for (int64_t t = 0; t < tiles; ++t) {
+      tile_of_rows<Weights, count>(row_of(t + 1) - row_of(t), p, weights, inputs[t], row_of(t),
+                                   first,
+                                   Prefetch{next, count * bytes, t * kPasses, tiles * kPasses});
     }
-    for (int64_t i = 0; i < count; ++i)
-      out[i] = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(halves[i])));
-#else
-    for (int64_t i = 0; i < count; ++i) out[i] = half_to_float(halves[i]);
-#endif
-  }
-  FOVEA_INLINE void read(const PackedRow<format>& row, int64_t block, int64_t count) {
-    widen(row.d + block, count, d);
-    if constexpr (block_scales(format) == 2) widen(row.m + block, count, m);
-  }
-};
-
-/// The 32 weights of a block, in order: as unpack_row(), bit for bit. Products of d are exact, so
-/// that it does not matter whether a sum with them is contracted.
-template <WeightFormat format>
-FOVEA_INLINE void unpack_block(const uint8_t* q, float d, float m, Vector (&w)[kPasses]) {
-#if defined(__AVX512F__)
-  const auto bytes = [&](int64_t at) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(q + at));
   };
-  if constexpr (format == WeightFormat::q8_0) {
-    for (int64_t v = 0; v < kPasses; ++v)
-      w[v] =
-          reinterpret_cast<Vector>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(v * kVector)))) *
-          d;
-  } else {
-    // What each number of four bits stands for, then a lookup.
-    constexpr float zero = format == WeightFormat::q4_0 ? 8.0f : 0.0f;
-    const Vector levels = Vector{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} - zero;
-    Vector table = levels * d;
-    if constexpr (block_scales(format) == 2) table += m;
-    const __m512i both = _mm512_cvtepu8_epi32(bytes(0));  // a lookup reads the low four bits
-    w[0] = reinterpret_cast<Vector>(_mm512_permutexvar_ps(both, reinterpret_cast<__m512>(table)));
-    w[1] = reinterpret_cast<Vector>(
-        _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), reinterpret_cast<__m512>(table)));
+  int64_t o = begin;
+  for (; o + kTileOutputs <= end; o += kTileOutputs) {
+    const bool more = o + ahead + kTileOutputs <= end;
+    outputs.template operator()<kTileOutputs>(
+        o, more ? static_cast<const char*>(p.w.data) + (o + ahead) * bytes : nullptr);
   }
-#elif defined(__AVX2__)
-  const auto bytes = [&](int64_t at) {
-    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(q + at));
-  };
-  const auto wide = [](__m256i x) { return reinterpret_cast<Vector>(_mm256_cvtepi32_ps(x)); };
-  if constexpr (format == WeightFormat::q8_0) {
-    for (int64_t v = 0; v < kPasses; ++v) w[v] = wide(_mm256_cvtepi8_epi32(bytes(v * kVector))) * d;
-  } else {
-    const float offset = format == WeightFormat::q4_0 ? -8.0f * d : m;
-    const __m256i low = _mm256_set1_epi32(15);
-    for (int64_t v = 0; v < 2; ++v) {
-      const __m256i both = _mm256_cvtepu8_epi32(bytes(v * kVector));
-      w[v] = wide(_mm256_and_si256(both, low)) * d + offset;
-      w[v + 2] = wide(_mm256_srli_epi32(both, 4)) * d + offset;
-    }
-  }
-#else
-  for (int64_t i = 0; i < kBlock; ++i) {
-    float value = 0.0f;
-    if constexpr (format == WeightFormat::q8_0) {
-      value = static_cast<float>(static_cast<int8_t>(q[i])) * d;
-    } else {
-      const int bits = q[i % 16] >> (i < 16 ? 0 : 4) & 15;
-      value = static_cast<float>(bits - (format == WeightFormat::q4_0 ? 8 : 0)) * d;
-      if constexpr (block_scales(format) == 2) value += m;
-    }
-    w[i / kVector][i % kVector] = value;
-  }
-#endif
-}
-
-/// dot() of packed weights: the same additions.
-template <WeightFormat format, int64_t outputs>
-FOVEA_INLINE void packed_dot(const MatVec& p, int64_t first, int64_t stride) {
-  static_assert(kBlock == kSums);
-  const int64_t blocks = p.inputs / kBlock;
-  Vector sums[outputs][kPasses] = {};
-  for (int64_t begin = 0; begin < blocks; begin += kScales) {
-    const int64_t count = blocks - begin < kScales ? blocks - begin : kScales;
-    WideScales<format> scales[outputs];
-    const uint8_t* q[outputs];
-    for (int64_t o = 0; o < outputs; ++o) {
-      const PackedRow<format> row(p, first + o * stride);
-      scales[o].read(row, begin, count);
-      q[o] = row.q + begin * block_quants(format);
-    }
-    for (int64_t b = 0; b < count; ++b) {
-      const float* const x = p.x + (begin + b) * kBlock;
-#pragma GCC unroll 2
-      for (int64_t o = 0; o < outputs; ++o) {
-        Vector w[kPasses];
-        unpack_block<format>(q[o] + b * block_quants(format), scales[o].d[b], scales[o].m[b], w);
-#pragma GCC unroll 8
-        for (int64_t v = 0; v < kPasses; ++v) sums[o][v] += load_vector(x + v * kVector) * w[v];
-      }
-    }
-  }
-  for (int64_t o = 0; o < outputs; ++o) p.y[first + o * stride] = halved(halved_to_four(sums[o]));
-}
-
-/// The weights of an output in float32.
-template <WeightFormat format>
-void unpack_output(const MatVec& p, int64_t output, float* to) {
-  const PackedRow<format> row(p, output);
-  const int64_t blocks = p.inputs / kBlock;
-  for (int64_t begin = 0; begin < blocks; begin += kScales) {
-    const int64_t count = blocks - begin < kScales ? blocks - begin : kScales;
-    WideScales<format> scales;
-    scales.read(row, begin, count);
-    for (int64_t b = 0; b < count; ++b, to += kBlock) {
-      Vector w[kPasses];
-      unpack_block<format>(row.q + (begin + b) * block_quants(format), scales.d[b], scales.m[b], w);
-#pragma GCC unroll 8
-      for (int64_t v = 0; v < kPasses; ++v) *reinterpret_cast<Vector*>(to + v * kVector) = w[v];
-    }
-  }
+  for (; o < end; ++o) outputs.template operator()<1>(o, nullptr);
 }
 
 template <WeightFormat format>
 void packed_range(const MatVec& p, int64_t begin, int64_t end) {
-  if (p.rows == 1) {
-    const int64_t length = (end - begin) / kStretches;
-    for (int64_t o = begin; o < begin + length; ++o) packed_dot<format, kStretches>(p, o, length);
-    for (int64_t o = begin + length * kStretches; o < end; ++o) packed_dot<format, 1>(p, o, 1);
-    return;
-  }
-  // Several rows share the work of unpacking.
-  float* const unpacked = mat_vec_scratch(kTileOutputs * p.inputs);
-  for (int64_t o = begin; o < end; o += kTileOutputs) {
-    const int64_t count = end - o < kTileOutputs ? end - o : kTileOutputs;
-    for (int64_t n = 0; n < count; ++n) unpack_output<format>(p, o + n, unpacked + n * p.inputs);
-    const Product<float> some{p.x, p.x_stride, unpacked, p.y + o, p.y_stride, p.rows, p.inputs};
-    if (count == kTileOutputs) {
-      all_rows<float, kTileOutputs>(some, 0, nullptr);
-    } else {
-      for (int64_t n = 0; n < count; ++n) all_rows<float, 1>(some, n, nullptr);
-    }
-  }
+  if (p.rows > 1) return several_rows<PackedWeights<format>>(p, begin, end);
+  const int64_t length = (end - begin) / kStretches;
+  for (int64_t o = begin; o < begin + length; ++o) packed_dot<format, kStretches>(p, o, length);
+  for (int64_t o = begin + length * kStretches; o < end; ++o) packed_dot<format, 1>(p, o, 1);
 }
 
 template <class W>
-void plain_range(const Product<W>& p, int64_t begin, int64_t end) {
-  if (p.rows == 1) return one_row(p, begin, end);
-  const int64_t ahead = outputs_ahead<W>(p.inputs);
-  int64_t o = begin;
-  for (; o + kTileOutputs <= end; o += kTileOutputs) {
-    const bool more = o + ahead + kTileOutputs <= end;
-    all_rows<W, kTileOutputs>(p, o, more ? p.w + (o + ahead) * p.inputs : nullptr);
-  }
-  for (; o < end; ++o) all_rows<W, 1>(p, o, nullptr);
+void plain_range(const MatVec& p, int64_t begin, int64_t end) {
+  if (p.rows > 1) return several_rows<PlainWeights<W>>(p, begin, end);
+  one_row(typed<W>(p), begin, end);
 }
 
 void mat_vec_range(const MatVec& p, int64_t begin, int64_t end) {
   switch (p.w.format) {
     case WeightFormat::float32:
-      return plain_range(typed<float>(p), begin, end);
+      return plain_range<float>(p, begin, end);
     case WeightFormat::bfloat16:
-      return plain_range(typed<BFloat16>(p), begin, end);
+      return plain_range<BFloat16>(p, begin, end);
     case WeightFormat::q8_0:
       return packed_range<WeightFormat::q8_0>(p, begin, end);
     case WeightFormat::q4_0:
