@@ -2,11 +2,13 @@
 """Two builds of Fovea in turn: whether a change of the code moved the speed of what stood before.
 
     benchmarks/against.py BEFORE/bin [--after build/bin] [--rows step,decode,together,pointwise,grouped,help]
-                          [--pairs 11] [--threads N] [--output FILE]
+                          [--pairs 11] [--attention-pairs 5] [--attention "--lengths 1024"] [--threads N]
+                          [--output FILE] [--append]
 
 BEFORE is the build folder of another commit. Workers of both builds answer in turn; the programs of attention run whole,
 in turn, and their own medians make the pairs. Every pair gives a ratio (after / before: below 1 the new build is faster);
-the median of the pairs' ratios is the result. `together` compares 8 sequences with one, in the new build alone.
+the median of the pairs' ratios is the result. `together` compares 8 sequences with one, in the new build alone. --append
+keeps the rows of the file that are not measured again.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -68,7 +70,9 @@ def attention(program: str, arguments: str, folders: list[pathlib.Path], pairs: 
         for side in (n % 2, 1 - n % 2):
             with tempfile.TemporaryDirectory() as folder:
                 file = pathlib.Path(folder) / "result.json"
-                command = [str(folders[side] / program), *shlex.split(arguments), *shlex.split(more), "--output", str(file)]
+                words = shlex.split(arguments) + shlex.split(more)  # pairs of name and value; the last one counts
+                chosen = dict(zip(words[::2], words[1::2]))
+                command = [str(folders[side] / program), *(word for pair in chosen.items() for word in pair), "--output", str(file)]
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
                 for row in json.loads(file.read_text(encoding="utf-8"))["results"]:
                     runs[side].setdefault(row["name"], []).append(row.get("fovea_ms", row.get("grouped_ms"))["median"])
@@ -94,7 +98,7 @@ def help_time(program: pathlib.Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=pathlib.Path, help="the bin folder of the other build")
+    parser.add_argument("before", type=pathlib.Path, metavar="BEFORE", help="the bin folder of the other build")
     parser.add_argument("--after", type=pathlib.Path, default=ROOT / "build/bin")
     parser.add_argument("--rows", default="step,decode,together,pointwise,grouped,help")
     parser.add_argument("--pairs", default=11, type=int)
@@ -102,6 +106,7 @@ def main() -> None:
     parser.add_argument("--attention", default="", help="more arguments of the attention programs")
     parser.add_argument("--threads", default=len(os.sched_getaffinity(0)), type=int)
     parser.add_argument("--output", default="", help="a JSON file; - or nothing: none")
+    parser.add_argument("--append", action="store_true", help="keep the other rows of the file")
     options = parser.parse_args()
     folders = [options.after.resolve(), options.before.resolve()]
     for folder in folders:
@@ -126,11 +131,16 @@ def main() -> None:
             rows.append(result("fovea --help", in_turn(lambda side: help_time(programs[side]), HELP_PAIRS)))
         else:
             parser.error(f"unknown row '{name}'; expected {parser.get_default('rows')}")
-    report = {"benchmark": "against", "ratio": "times, after / before, below 1 the new build is faster",
-              "command": shlex.join(["benchmarks/against.py", *sys.argv[1:]]), "commit": commit(),
-              "date": datetime.date.today().isoformat(), "machine": {"kind": cpu_kind(), "threads": options.threads}, "results": rows}
+    words = ["BEFORE/bin" if word == str(options.before) else word for word in sys.argv[1:]]
+    commands = {shlex.join(["benchmarks/against.py", *words]): commit()}
     if options.output not in ("", "-"):
         path = pathlib.Path(options.output)
+        if options.append and path.exists():
+            old, names = json.loads(path.read_text(encoding="utf-8")), [row["name"] for row in rows]
+            commands = old["commands"] | commands
+            rows = [row for row in old["results"] if row["name"] not in names] + rows
+        report = {"benchmark": "against", "ratio": "times, after / before, below 1 the new build is faster", "commands": commands,
+                  "date": datetime.date.today().isoformat(), "machine": {"kind": cpu_kind(), "threads": options.threads}, "results": rows}
         path.with_suffix(".new").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         path.with_suffix(".new").replace(path)
         print(f"[bench] wrote {path}")

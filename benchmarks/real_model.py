@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A real model in Fovea and in llama.cpp, type by type: reading a prompt, and decoding behind it.
+"""A real model in Fovea and in llama.cpp or transformers, type by type: reading a prompt, and decoding behind it.
 
     benchmarks/real_model.py MODEL.gguf --python PYTHON [--position 512] [--pairs 9] [--threads N] [--types f32,bf16,q8_0,stored]
-                            [--together 8] [--append] [--output FILE]
+                            [--together 8] [--peer llama.cpp|transformers] [--append] [--output FILE]
 
-PYTHON has llama-cpp-python. For each type the model is exported once; both sides then take turns in processes of their own,
+PYTHON has llama-cpp-python, or for --peer transformers that (`make python-peers`), which knows f32 and bf16, one text. For each type the model is exported once; both sides then take turns in processes of their own,
 with the same number of threads. `bf16` is compared with llama.cpp's f16, which is its faster one; `stored` is the given
 file on both sides. --together N also writes N texts at once, a cache each, beside one text; 0 leaves that out. --append
 adds rows to the result file, as for another position. Decoding reads all weights and the cache once a token: those bytes
@@ -32,6 +32,7 @@ TYPES = {  # ours: (--gguf of what ours reads, of what the peer reads, dtype, --
     "q8_0": ("q8_0", "q8_0", "bfloat16", "stored"),
     "stored": ("", "", "bfloat16", "stored"),
 }
+PEERS = {"llama.cpp": "real_model_peer.py", "transformers": "real_model_transformers.py"}
 
 
 def exported(options: argparse.Namespace, folder: str, gguf: str) -> str:
@@ -43,13 +44,20 @@ def exported(options: argparse.Namespace, folder: str, gguf: str) -> str:
     return path
 
 
+def exported_folder(options: argparse.Namespace, folder: str, dtype: str) -> str:
+    path = f"{folder}/{dtype}"
+    subprocess.run([str(ROOT / "build/bin/fovea"), "export", options.model, path, "--dtype", dtype], check=True, stdout=subprocess.DEVNULL)
+    return path
+
+
 def compare(options: argparse.Namespace, folder: str, name: str) -> dict:
     ours_gguf, peer_gguf, dtype, weights = TYPES[name]
     threads, position = str(options.threads), str(options.position)
     worker = [str(ROOT / "build/bin/real_model_worker"), exported(options, folder, ours_gguf), threads, position, dtype, weights]
     with Side(worker) as ours:
         about = json.loads(ours.ask("about"))
-        peer = [options.python, "benchmarks/real_model_peer.py", exported(options, folder, peer_gguf), threads, position, str(about["tokens"])]
+        of_peer = exported(options, folder, peer_gguf) if options.peer == "llama.cpp" else exported_folder(options, folder, dtype)
+        peer = [options.python, f"benchmarks/{PEERS[options.peer]}", of_peer, threads, position, str(about["tokens"])]
         with Side(peer) as theirs:
             peer_about = json.loads(theirs.ask("about"))
             questions = ["prompt", "step", *([f"together {options.together}"] if options.together else [])]
@@ -65,7 +73,7 @@ def compare(options: argparse.Namespace, folder: str, name: str) -> dict:
                 bandwidth.append(float(ours.ask("bandwidth")))
     machine, tokens, best = about.pop("machine"), about["tokens"], max(bandwidth)
     needed = about["weight_bytes"] + about["cache_bytes"]
-    row = {"type": name, "dtype": dtype, **about, "pairs": options.pairs, "peer": {"file": peer_gguf or "the same file", **peer_about},
+    row = {"type": name, "dtype": dtype, **about, "pairs": options.pairs, "peer": {"file": (peer_gguf or "the same file") if options.peer == "llama.cpp" else dtype, **peer_about},
            "tokens_per_second": quartiles([tokens * 1e3 / a for a, _ in steps]),
            "peer_tokens_per_second": quartiles([tokens * 1e3 / b for _, b in steps]),
            "decode_speedup": quartiles([b / a for a, b in steps]),
@@ -83,10 +91,10 @@ def compare(options: argparse.Namespace, folder: str, name: str) -> dict:
                 "together_over_one": quartiles([texts * one[0] / all_[0] for all_, one in pairs]),
                 "peer_together_over_one": quartiles([texts * one[1] / all_[1] for all_, one in pairs])}
         print(f"{name:7} {texts} texts together {row['together_tokens_per_second']['median']:.1f} tokens/s, x{row['together_over_one']['median']:.2f} "
-              f"of one; llama.cpp {row['peer_together_tokens_per_second']['median']:.1f}, x{row['peer_together_over_one']['median']:.2f}", flush=True)
-    print(f"{name:7} decode {row['tokens_per_second']['median']:7.1f} tokens/s, llama.cpp {row['peer_tokens_per_second']['median']:7.1f}, "
+              f"of one; {options.peer} {row['peer_together_tokens_per_second']['median']:.1f}, x{row['peer_together_over_one']['median']:.2f}", flush=True)
+    print(f"{name:7} decode {row['tokens_per_second']['median']:7.1f} tokens/s, {options.peer} {row['peer_tokens_per_second']['median']:7.1f}, "
           f"x{row['decode_speedup']['median']:.2f}, {row['share_of_bandwidth']['median']:.0%} of {best:.1f} GB/s; "
-          f"prompt {row['prompt_tokens_per_second']['median']:7.0f} tokens/s, llama.cpp {row['peer_prompt_tokens_per_second']['median']:7.0f}, "
+          f"prompt {row['prompt_tokens_per_second']['median']:7.0f} tokens/s, {options.peer} {row['peer_prompt_tokens_per_second']['median']:7.0f}, "
           f"x{row['prompt_speedup']['median']:.2f}", flush=True)
     return {"machine": machine, **row}
 
@@ -100,14 +108,17 @@ def main() -> None:
     parser.add_argument("--threads", default=len(os.sched_getaffinity(0)), type=int)
     parser.add_argument("--types", default=",".join(TYPES))
     parser.add_argument("--together", default=8, type=int)
+    parser.add_argument("--peer", choices=tuple(PEERS), default="llama.cpp")
     parser.add_argument("--append", action="store_true")
     parser.add_argument("--output", default="", help="- = none")
     options = parser.parse_args()
+    if options.peer == "transformers" and (options.together or not set(options.types.split(",")) <= {"f32", "bf16"}):
+        parser.error("expected --together 0 --types f32,bf16 with --peer transformers")
     with tempfile.TemporaryDirectory() as folder:
         rows = [compare(options, folder, name) for name in options.types.split(",")]
     machine = [row.pop("machine") for row in rows][0]
     command = shlex.join(["benchmarks/real_model.py", *sys.argv[1:]])
-    report = {"benchmark": "real_model", "ratio": "times, llama.cpp / Fovea, above 1 is faster", "commands": {command: commit()},
+    report = {"benchmark": "real_model", "ratio": "times, the peer / Fovea, above 1 Fovea is faster", "commands": {command: commit()},
               "date": datetime.date.today().isoformat(), "machine": {**machine, "kind": cpu_kind()},
               "model": pathlib.Path(options.model).name, "rows": rows}
     if options.output != "-":
