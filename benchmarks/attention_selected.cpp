@@ -2,7 +2,8 @@
 // decoding from caches that together exceed those of the CPU, and texts as a whole
 // (docs/mechanisms/sparq.md, magicpig.md).
 //
-//   attention_selected [--only decode|text] [--dtypes bfloat16] [--lengths 4096,16384]
+//   attention_selected [--only decode|text] [--systems sparq,magic_pig] [--dtypes bfloat16]
+//   [--lengths 4096,16384]
 //                      [--heads 8] [--kv-heads 2] [--width 64] [--pairs 21] [--budget 5]
 //                      [--threads 1] [--output FILE]
 //
@@ -16,6 +17,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -31,7 +33,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::vector<std::string> dtypes{"bfloat16"};
+  std::vector<std::string> dtypes{"bfloat16"}, systems{"sparq", "magic_pig"};
   std::vector<int64_t> lengths{4096, 16384};
   std::string only, output;
   int64_t heads = 8, kv_heads = 2, width = 64;
@@ -76,6 +78,8 @@ class Benchmark {
     for (const std::string& dtype : options_.dtypes) {
       for (const int64_t length : options_.lengths) {
         for (const Case& one : cases()) {
+          const auto begins = [&](const std::string& name) { return one.name.starts_with(name); };
+          if (std::ranges::none_of(options_.systems, begins)) continue;
           if (options_.only != "text") decode(dtype, length, one);
           if (options_.only != "decode" && one.spec.sparq.active()) text(dtype, length, one);
         }
@@ -185,6 +189,7 @@ int main(int argc, char** argv) {
   fovea::Options options;
   CLI::App app("selectors against plain attention");
   app.add_option("--only", options.only)->check(CLI::IsMember({"decode", "text"}));
+  app.add_option("--systems", options.systems)->delimiter(',');
   app.add_option("--dtypes", options.dtypes)->delimiter(',');
   app.add_option("--lengths", options.lengths)->delimiter(',');
   app.add_option("--heads", options.heads);

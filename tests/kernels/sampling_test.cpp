@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <vector>
 
 #include "fovea/base/rng.h"
@@ -35,7 +34,7 @@ std::vector<const SamplingTable*> tables() {
 TEST(HashSigns, AreThoseOfProductsForEveryInstructionSet) {
   for (const int64_t d : {1, 7, 64}) {
     for (const int64_t count : {1, 3, 4, 9}) {
-      HashRule rule{.tables = 5, .bits = 13, .head_dim = d, .bucket_bits = 12};  // 65 directions
+      HashRule rule{.tables = 5, .bits = 13, .head_dim = d};  // 65 directions
       std::vector<float> directions = normal_floats(rule.panels() * d * kHashPanel, 1);
       rule.directions = directions.data();
       const std::vector<float> rows = normal_floats(count * d, 2);
@@ -62,8 +61,7 @@ TEST(HashSigns, AreThoseOfProductsForEveryInstructionSet) {
 TEST(HashRows, TakeTheirBitsTableByTableOnAnyNumberOfThreads) {
   const int64_t d = 24, count = 200;
   for (const int64_t bits : {1, 10, 17, 30}) {
-    HashRule rule{
-        .tables = 41, .bits = bits, .head_dim = d, .bucket_bits = std::min<int64_t>(bits, 12)};
+    HashRule rule{.tables = 41, .bits = bits, .head_dim = d};
     const std::vector<float> directions = normal_floats(rule.panels() * d * kHashPanel, 3);
     rule.directions = directions.data();
     const std::vector<float> rows = normal_floats(count * d, 4);
@@ -235,68 +233,85 @@ TEST(FindCollisions, CountTheTablesOfEveryPairForEveryInstructionSet) {
   }
 }
 
-/// Tables over keys whose hashes are given, [tables][keys].
-struct MadeTables {
-  std::vector<int32_t> offsets, entries, hashes;
-  std::vector<float> centre, lengths;
-
-  MadeTables(const HashRule& rule, const std::vector<int32_t>& of_keys, int64_t keys) {
-    for (int64_t l = 0; l < rule.tables; ++l) {
-      offsets.push_back(0);
-      for (int64_t bucket = 0; bucket < rule.buckets(); ++bucket) {
-        for (int64_t j = 0; j < keys; ++j) {
-          const int32_t hash = of_keys[static_cast<size_t>(l * keys + j)];
-          if (hash >> rule.shift() != bucket) continue;
-          entries.push_back(static_cast<int32_t>(j));
-          hashes.push_back(hash);
-        }
-        offsets.push_back(static_cast<int32_t>(std::ssize(entries) - l * keys));
-      }
-    }
+/// Tables over keys whose hashes are given, [keys][tables].
+class MadeTables {
+ public:
+  MadeTables(const HashRule& rule, const std::vector<int32_t>& of_keys, int64_t keys)
+      : fill_(rule, keys, of_keys.data()),
+        buckets_(static_cast<size_t>(fill_.bucket_bytes())),
+        more_(static_cast<size_t>(fill_.more_bytes())) {
+    fill_.write(buckets_.data(), more_.data());
   }
-  HashTable view(int64_t begin, int64_t keys, bool whole) const {
+  const BucketFill& fill() const { return fill_; }
+  HashTable view(int64_t begin, int64_t keys) const {
     return {.begin = begin,
             .end = begin + keys,
-            .offsets = offsets.data(),
-            .entries = entries.data(),
-            .hashes = whole ? nullptr : hashes.data()};
+            .layout = fill_.layout(),
+            .buckets = buckets_.data(),
+            .more = more_.data(),
+            .more_begin = fill_.more_begin().data()};
   }
+
+ private:
+  BucketFill fill_;
+  std::vector<std::byte> buckets_, more_;
 };
 
+// Even and uneven hashes, of which a bucket holds few or many times what fits; entries of 2, 4 and
+// 8 bytes, buckets of one line and of several.
 TEST(FindTwice, GivesKeysThatTwoTablesOrMoreReturnOnce) {
-  const int64_t keys = 300;
-  for (const int64_t bits : {3, 14}) {
-    for (const int64_t count : {2, 40, 600}) {
-      const HashRule rule{.tables = count, .bits = bits, .bucket_bits = std::min<int64_t>(bits, 5)};
-      Rng rng(static_cast<uint64_t>(count));
-      std::vector<int32_t> of_keys, wanted;
-      const auto some = static_cast<uint64_t>(bits == 3 ? 8 : 20);
-      for (int64_t n = 0; n < count * keys; ++n)
-        of_keys.push_back(static_cast<int32_t>(rng.below(some)) << (bits == 3 ? 0 : 6));
-      for (int64_t l = 0; l < count; ++l)
-        wanted.push_back(static_cast<int32_t>(rng.below(some)) << (bits == 3 ? 0 : 6));
-      std::map<int32_t, int> met;
-      for (int64_t l = 0; l < count; ++l) {
-        for (int64_t j = 0; j < keys; ++j)
-          met[static_cast<int32_t>(j) + 4] += of_keys[l * keys + j] == wanted[l] ? 1 : 0;
-      }
-      std::erase_if(met, [](const auto& entry) { return entry.second < 2; });
-      const MadeTables made(rule, of_keys, keys);
-      std::vector<uint8_t> counts(keys, 77);
-      std::vector<int32_t> found(keys + 1);
-      const int64_t number = find_twice(rule, made.view(4, keys, rule.shift() == 0), wanted.data(),
-                                        counts.data(), found.data());
-      std::ranges::sort(found.begin(), found.begin() + number);
-      ASSERT_EQ(number, std::ssize(met)) << bits << " " << count;
-      int64_t n = 0;
-      for (const auto& [key, times] : met) EXPECT_EQ(found[n++], key);
+  const struct {
+    int64_t bits, keys, tables, different;  // hashes that occur
+    int64_t entry_bytes;
+  } cases[] = {{3, 300, 2, 8, 2},      {3, 300, 40, 8, 2},   {3, 300, 600, 8, 2},
+               {14, 300, 40, 20, 4},   {10, 300, 40, 1, 2},  {10, 5000, 60, 1000, 2},
+               {12, 5000, 60, 30, 2},  {1, 5000, 7, 2, 2},   {30, 5000, 60, 100, 8},
+               {20, 70000, 10, 64, 4}, {12, 65536, 3, 2, 2}, {30, 1, 2, 1, 4}};
+  for (const auto& [bits, keys, tables, different, entry_bytes] : cases) {
+    const HashRule rule{.tables = tables, .bits = bits};
+    Rng rng(static_cast<uint64_t>(bits + keys));
+    const int64_t step = (int64_t{1} << bits) / different;
+    const auto draw = [&] {
+      return static_cast<int32_t>(rng.below(static_cast<uint64_t>(different)) *
+                                  static_cast<uint64_t>(step));
+    };
+    std::vector<int32_t> of_keys(static_cast<size_t>(keys * tables)), wanted;
+    std::ranges::generate(of_keys, draw);
+    for (int64_t l = 0; l < tables; ++l) wanted.push_back(draw());
+    std::vector<int32_t> met;
+    for (int64_t j = 0; j < keys; ++j) {
+      int64_t times = 0;
+      for (int64_t l = 0; l < tables; ++l) times += of_keys[j * tables + l] == wanted[l] ? 1 : 0;
+      if (times >= 2) met.push_back(static_cast<int32_t>(j) + 4);
+    }
+    const MadeTables made(rule, of_keys, keys);
+    EXPECT_EQ(made.fill().layout().entry_bytes, entry_bytes) << bits << " " << keys;
+    std::vector<uint8_t> counts(static_cast<size_t>(keys), 77);
+    std::vector<int32_t> found(static_cast<size_t>(keys + 1));
+    found.resize(static_cast<size_t>(
+        find_twice(rule, made.view(4, keys), wanted.data(), counts.data(), found.data())));
+    std::ranges::sort(found);
+    EXPECT_EQ(found, met) << bits << " " << keys << " " << tables;
+  }
+}
+
+// The memory of buckets follows the number of keys, however long hashes are.
+TEST(BucketLayout, TakesALineForSixteenKeysOrSo) {
+  for (const int64_t bits : {10, 16, 30}) {
+    for (const int64_t keys : {1, 50, 1000, 16384, 100000}) {
+      const BucketLayout layout({.tables = 1, .bits = bits}, keys);
+      EXPECT_EQ(layout.bytes % 64, 0);
+      EXPECT_GE(layout.full() * 3, keys >> layout.bits);
+      EXPECT_LE(layout.buckets() * layout.bytes, 64 + keys * 8 * layout.entry_bytes / 2)
+          << bits << " " << keys;
+      EXPECT_LE(layout.key_bits + layout.shift, 8 * layout.entry_bytes);
     }
   }
 }
 
 TEST(SampledDecode, ReadsWhatTheTablesAndTheRuleSayOnAnyNumberOfThreads) {
   const int64_t keys = 3000, d = 16, e = 24, heads = 6, kv_heads = 2, begin = 3, end = 2900;
-  HashRule rule{.tables = 20, .bits = 6, .head_dim = d, .bucket_bits = 6};
+  HashRule rule{.tables = 20, .bits = 6, .head_dim = d};
   const std::vector<float> directions = normal_floats(rule.panels() * d * kHashPanel, 3),
                            curve = cubic_curve();
   rule.directions = directions.data();
@@ -313,10 +328,8 @@ TEST(SampledDecode, ReadsWhatTheTablesAndTheRuleSayOnAnyNumberOfThreads) {
   hash_rows(rule, q.data(), heads, of_queries.data());
   for (int64_t g = 0; g < kv_heads; ++g) {
     std::vector<int32_t> of_keys;
-    for (int64_t l = 0; l < rule.tables; ++l) {
-      for (int64_t j = begin; j < end; ++j)
-        of_keys.push_back(all[(g * keys + j) * rule.tables + l]);
-    }
+    const auto row = [&](int64_t j) { return all.begin() + (g * keys + j) * rule.tables; };
+    of_keys.assign(row(begin), row(end));
     made.emplace_back(rule, of_keys, end - begin);
     for (int64_t j = 0; j < keys; ++j) {
       double square = 0.0;
@@ -325,7 +338,7 @@ TEST(SampledDecode, ReadsWhatTheTablesAndTheRuleSayOnAnyNumberOfThreads) {
     }
   }
   for (int64_t g = 0; g < kv_heads; ++g) {
-    views.push_back(made[g].view(begin, end - begin, true));
+    views.push_back(made[g].view(begin, end - begin));
     views.back().centre = centre.data();
     views.back().lengths = lengths[g].data();
   }

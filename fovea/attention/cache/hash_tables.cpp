@@ -15,9 +15,6 @@
 namespace fovea {
 namespace {
 
-// Offsets of 4096 buckets fit into the first-level cache with what is looked up.
-constexpr int64_t kMostBucketBits = 12;
-
 // HashRule::directions.
 std::vector<float> packed_directions(const MagicPigSpec& spec, int64_t head_dim) {
   const at::Tensor rows = hash_directions(spec, head_dim);
@@ -47,7 +44,6 @@ HashTables::HashTables(const MagicPigSpec& spec, const at::Tensor& keys,
       rule_{.tables = spec.tables,
             .bits = spec.bits,
             .head_dim = keys.size(3),
-            .bucket_bits = std::min(spec.bits, kMostBucketBits),
             .directions = directions_.data(),
             .log_weights = log_weights_.data()} {
   const at::NoGradGuard no_gradient;
@@ -73,47 +69,36 @@ HashTables::HashTables(const MagicPigSpec& spec, const at::Tensor& keys,
   }
   for (size_t n = 0; n < heads_.size(); ++n) {
     const auto at = static_cast<int64_t>(n);
+    const Head& head = heads_[n];
+    const auto bytes = [](const at::Tensor& x) {
+      return x.defined() ? static_cast<const std::byte*>(x.const_data_ptr()) : nullptr;
+    };
     tables_.push_back({.begin = begin(),
                        .end = begin() + counts[n],
-                       .offsets = heads_[n].offsets.const_data_ptr<int32_t>(),
-                       .entries = heads_[n].entries.const_data_ptr<int32_t>(),
-                       .hashes = heads_[n].hashes.defined()
-                                     ? heads_[n].hashes.const_data_ptr<int32_t>()
-                                     : nullptr,
+                       .layout = head.layout,
+                       .buckets = bytes(head.buckets),
+                       .more = bytes(head.more),
+                       .more_begin = head.more_begin.data(),
                        .centre = centres_bgd_.const_data_ptr<float>() + at * rule_.head_dim,
                        .lengths = lengths_bgs_.const_data_ptr<float>() + at * length});
   }
 }
 
 HashTables::Head HashTables::make_head(const at::Tensor& centred) const {
-  const int64_t n = centred.size(0), tables = rule_.tables, buckets = rule_.buckets(),
-                shift = rule_.shift();
-  std::vector<int32_t> of_keys(static_cast<size_t>(n * tables));  // [n][tables]
+  const int64_t n = centred.size(0);
+  if (n == 0) return {};
+  std::vector<int32_t> of_keys(static_cast<size_t>(n * rule_.tables));
   kernels::hash_rows(rule_, centred.const_data_ptr<float>(), n, of_keys.data());
-  const std::vector<int64_t> bounds{tables, buckets + 1}, entries{tables, n};
-  const auto bytes = [](const std::vector<int64_t>& shape) {
-    return HugePages::padded(4 * shape[0] * shape[1]);
+  const kernels::BucketFill fill(rule_, n, of_keys.data());
+  HugePages memory(HugePages::padded(fill.bucket_bytes()) + HugePages::padded(fill.more_bytes()));
+  Head head{.buckets = memory.allocate({fill.bucket_bytes()}, at::kByte),
+            .more = memory.allocate({fill.more_bytes()}, at::kByte),
+            .more_begin = fill.more_begin(),
+            .layout = fill.layout()};
+  const auto bytes = [](const at::Tensor& x) {
+    return static_cast<std::byte*>(x.mutable_data_ptr());
   };
-  HugePages memory(bytes(bounds) + (shift > 0 ? 2 : 1) * bytes(entries));
-  Head head{.offsets = memory.allocate(bounds, at::kInt).zero_(),
-            .entries = memory.allocate(entries, at::kInt),
-            .hashes = {}};
-  if (shift > 0) head.hashes = memory.allocate(entries, at::kInt);
-  int32_t* const to = head.entries.mutable_data_ptr<int32_t>();
-  int32_t* const full = shift > 0 ? head.hashes.mutable_data_ptr<int32_t>() : nullptr;
-  std::vector<int32_t> next(static_cast<size_t>(buckets));
-  for (int64_t table = 0; table < tables; ++table) {
-    const auto hash = [&](int64_t j) { return of_keys[static_cast<size_t>(j * tables + table)]; };
-    int32_t* const offsets = head.offsets.mutable_data_ptr<int32_t>() + table * (buckets + 1);
-    for (int64_t j = 0; j < n; ++j) ++offsets[(hash(j) >> shift) + 1];
-    for (int64_t c = 0; c < buckets; ++c) offsets[c + 1] += offsets[c];
-    std::copy_n(offsets, buckets, next.begin());
-    for (int64_t j = 0; j < n; ++j) {
-      const int64_t place = table * n + next[static_cast<size_t>(hash(j) >> shift)]++;
-      to[place] = static_cast<int32_t>(j);
-      if (shift > 0) full[place] = hash(j);
-    }
-  }
+  fill.write(bytes(head.buckets), bytes(head.more));
   return head;
 }
 
@@ -121,7 +106,7 @@ int64_t HashTables::bytes() const {
   int64_t total = static_cast<int64_t>(lengths_bgs_.nbytes() + centres_bgd_.nbytes());
   total += 4 * (std::ssize(directions_) + std::ssize(log_weights_));
   for (const Head& head : heads_) {
-    for (const at::Tensor* x : {&head.offsets, &head.entries, &head.hashes})
+    for (const at::Tensor* x : {&head.buckets, &head.more})
       total += x->defined() ? static_cast<int64_t>(x->nbytes()) : 0;
   }
   return total;

@@ -2,8 +2,8 @@
 // read by every later token.
 //
 // Keys are centred by the mean of the region and hashed by signs; a table holds the region's keys
-// sorted by hash. A query looks up its own hashes, one a table, and reads the keys that it finds in
-// two tables or more. Immutable, so copies share it.
+// by hash (kernels/common/hashing.h). A query looks up its own hashes, one a table, and reads the
+// keys that it finds in two tables or more. Immutable, so copies share it.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -43,10 +43,12 @@ class HashTables {
   std::span<const kernels::HashTable> tables() const { return tables_; }
 
  private:
-  // The buckets of one key head, int32, on huge pages: a query reads one place of every table, and
-  // on small pages each costs a translation of its address, too.
+  // The buckets of one key head, on huge pages: a query reads one place of every table, and on
+  // small pages each costs a translation of its address, too.
   struct Head {
-    at::Tensor offsets, entries, hashes;  // hashes: undefined where a bucket is a whole hash
+    at::Tensor buckets, more;  // bytes; undefined without keys
+    std::vector<int64_t> more_begin;
+    kernels::BucketLayout layout;
   };
   Head make_head(const at::Tensor& centred_nd) const;
 

@@ -5,6 +5,10 @@
 #include <ATen/ATen.h>
 #include <sys/mman.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -14,13 +18,25 @@ constexpr int64_t kHugePage = int64_t{1} << 21;
 
 }  // namespace
 
+// Fresh from the system: advice does nothing for pages that an allocator has used before.
 HugePages::HugePages(int64_t bytes) {
-  const at::Tensor memory = at::empty({bytes + kHugePage}, at::kByte);
-  const auto at = reinterpret_cast<uintptr_t>(memory.data_ptr());
+  if (bytes < kHugePage) {
+    buffer_ = at::empty({bytes}, at::kByte);
+    return;
+  }
+  const auto whole = static_cast<size_t>(bytes + kHugePage);
+  void* const memory =
+      mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  require<MemoryError>(memory != MAP_FAILED, "memory",
+                       "expected {} bytes more; the system said: {}", whole, std::strerror(errno));
+  const auto at = reinterpret_cast<uintptr_t>(memory);
   const auto offset = static_cast<int64_t>((kHugePage - at % kHugePage) % kHugePage);
-  buffer_ = memory.narrow(0, offset, bytes);
-  // Whole pages only: the last one would be filled for the sake of its first bytes.
-  madvise(buffer_.data_ptr(), static_cast<size_t>(bytes / kHugePage * kHugePage), MADV_HUGEPAGE);
+  buffer_ = at::from_blob(
+      static_cast<std::byte*>(memory) + offset, {bytes},
+      [memory, whole](void*) { munmap(memory, whole); }, at::kByte);
+  // The last one only where it is half used or more: it is filled for the sake of its first bytes.
+  const int64_t pages = (bytes + kHugePage / 2) / kHugePage;
+  madvise(buffer_.data_ptr(), static_cast<size_t>(pages * kHugePage), MADV_HUGEPAGE);
 }
 
 at::Tensor HugePages::allocate(const std::vector<int64_t>& shape, at::ScalarType dtype) {

@@ -12,7 +12,8 @@
 namespace fovea {
 
 /// A block of CPU memory that is handed out from its start; tensors keep it alive. Pages stay small
-/// where the system refuses (the request is only advice), and at the block's end.
+/// where the system refuses (the request is only advice), and where the block ends within the first
+/// half of one.
 class HugePages {
  public:
   explicit HugePages(int64_t bytes);

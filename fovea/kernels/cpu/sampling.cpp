@@ -26,8 +26,8 @@ namespace {
 constexpr int64_t kHashedRows = 32, kParallelProducts = int64_t{1} << 21;
 // Below this many keys a thread's start costs more than it saves.
 constexpr int64_t kParallelKeys = 4096;
-// Tables from use to prefetch: of the place of their bucket, and of the bucket.
-constexpr int64_t kOffsetsAhead = 24, kEntriesAhead = 12;
+// Tables from use to prefetch: with one line a bucket as many as memory answers at a time.
+constexpr int64_t kBucketsAhead = 24;
 
 // The bits of table l of a row's signs.
 int32_t hash_of(const HashRule& rule, const uint32_t* words, int64_t l) {
@@ -61,8 +61,10 @@ struct ReadKeys {
     const int64_t keys = p.sizes.keys, begin = std::min(table.begin, keys);
     const int64_t end = std::clamp(table.end, begin, keys);
     int32_t* const to = at_least(scratch.list, keys + 1);
-    if (end > begin)
+    if (end > begin) {
       sampled = find_twice(p.rule, table, hashes, at_least(scratch.counts, end - begin), to);
+      for (int64_t n = 0; n < sampled; ++n) __builtin_prefetch(table.lengths + to[n]);
+    }
     count = sampled;
     for (int64_t j = 0; j < begin; ++j) to[count++] = static_cast<int32_t>(j);
     for (int64_t j = end; j < keys; ++j) to[count++] = static_cast<int32_t>(j);
@@ -223,38 +225,86 @@ void hash_rows(const HashRule& rule, const float* rows, int64_t count, int32_t* 
   });
 }
 
+namespace {
+
+// find_twice() for one type of entries.
+template <class Entry>
+class FindTwice {
+ public:
+  FindTwice(const HashRule& rule, const HashTable& table, const int32_t* hashes, uint8_t* counts,
+            int32_t* found)
+      : table_(table),
+        layout_(table.layout),
+        tables_(rule.tables),
+        hashes_(hashes),
+        counts_(counts),
+        found_(found) {}
+
+  int64_t run() {
+    const auto full = static_cast<uint32_t>(layout_.full());
+    for (int64_t l = 0; l < std::min(tables_, kBucketsAhead); ++l) prefetch(l);
+    for (int64_t l = 0; l < tables_; ++l) {
+      if (l + kBucketsAhead < tables_) prefetch(l + kBucketsAhead);
+      const std::byte* const here = bucket(l);
+      BucketHead head;
+      std::memcpy(&head, here, sizeof(head));
+      const uint64_t rest =
+          static_cast<uint64_t>(hashes_[l]) & ((uint64_t{1} << layout_.shift) - 1);
+      count(reinterpret_cast<const Entry*>(here + sizeof(head)), std::min(head.count, full), rest);
+      if (head.count > full) {
+        const auto* const more = reinterpret_cast<const Entry*>(table_.more);
+        count(more + table_.more_begin[l] + head.first, head.count - full, rest);
+      }
+    }
+    return met_;
+  }
+
+ private:
+  const std::byte* bucket(int64_t l) const {
+    return table_.buckets + ((l << layout_.bits) + (hashes_[l] >> layout_.shift)) * layout_.bytes;
+  }
+  // Inline: GCC takes a function that only prefetches for one that does nothing.
+  FOVEA_INLINE void prefetch(int64_t l) const {
+    const std::byte* const lines = bucket(l);
+    for (int64_t n = 0; n < layout_.bytes; n += 64) __builtin_prefetch(lines + n);
+  }
+  // Keys are written always, kept where a key is met for the second time.
+  void count(const Entry* entries, uint32_t number, uint64_t rest) {
+    const auto first = static_cast<int32_t>(table_.begin);
+    const uint64_t key_mask = (uint64_t{1} << layout_.key_bits) - 1;
+    int64_t met = met_;
+    for (uint32_t n = 0; n < number; ++n) {
+      const uint64_t entry = entries[n], key = entry & key_mask;
+      const uint8_t before = counts_[key];
+      const bool same = entry >> layout_.key_bits == rest;
+      counts_[key] = static_cast<uint8_t>(before + (same && before < 2 ? 1 : 0));
+      found_[met] = static_cast<int32_t>(key) + first;
+      met += same && before == 1 ? 1 : 0;
+    }
+    met_ = met;
+  }
+
+  const HashTable& table_;
+  const BucketLayout& layout_;
+  int64_t tables_, met_ = 0;
+  const int32_t* hashes_;
+  uint8_t* counts_;
+  int32_t* found_;
+};
+
+}  // namespace
+
 int64_t find_twice(const HashRule& rule, const HashTable& table, const int32_t* hashes,
                    uint8_t* counts, int32_t* found) {
-  const int64_t keys = table.end - table.begin, buckets = rule.buckets(), shift = rule.shift();
-  const auto first = static_cast<int32_t>(table.begin);
-  std::memset(counts, 0, static_cast<size_t>(keys));
-  const auto place = [&](int64_t l) {
-    return table.offsets + l * (buckets + 1) + (hashes[l] >> shift);
-  };
-  const int64_t ahead = std::min(rule.tables, kOffsetsAhead);
-  for (int64_t l = 0; l < ahead; ++l) __builtin_prefetch(place(l));
-  for (int64_t l = 0; l < std::min(ahead, kEntriesAhead); ++l)
-    __builtin_prefetch(table.entries + l * keys + *place(l));
-  int64_t met = 0;
-  for (int64_t l = 0; l < rule.tables; ++l) {
-    if (l + kOffsetsAhead < rule.tables) __builtin_prefetch(place(l + kOffsetsAhead));
-    if (l + kEntriesAhead < rule.tables) {
-      const int64_t next = l + kEntriesAhead;
-      __builtin_prefetch(table.entries + next * keys + *place(next));
-    }
-    const int32_t* const bucket = place(l);
-    const int32_t* const entries = table.entries + l * keys;
-    for (int32_t at = bucket[0]; at < bucket[1]; ++at) {
-      if (table.hashes != nullptr && table.hashes[l * keys + at] != hashes[l]) continue;
-      // Written always, kept where the key is met for the second time.
-      const int32_t key = entries[at];
-      const uint8_t before = counts[key];
-      counts[key] = before < 2 ? static_cast<uint8_t>(before + 1) : before;
-      found[met] = key + first;
-      met += before == 1 ? 1 : 0;
-    }
+  std::memset(counts, 0, static_cast<size_t>(table.end - table.begin));
+  switch (table.layout.entry_bytes) {
+    case 2:
+      return FindTwice<uint16_t>(rule, table, hashes, counts, found).run();
+    case 4:
+      return FindTwice<uint32_t>(rule, table, hashes, counts, found).run();
+    default:
+      return FindTwice<uint64_t>(rule, table, hashes, counts, found).run();
   }
-  return met;
 }
 
 void find_collisions(const CentredHashes& p) {
