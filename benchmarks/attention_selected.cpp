@@ -7,8 +7,9 @@
 //                      [--heads 8] [--kv-heads 2] [--width 64] [--pairs 21] [--budget 5]
 //                      [--threads 1] [--output FILE]
 //
-// Prints a line a case: milliseconds, the ratio plain / selector, keys that a query reads, and the
-// bytes that its formula says as a share of those of plain attention.
+// Prints a line a case: milliseconds, the ratio plain / selector, keys that a query reads; of
+// MagicPIG the time of its lookups, alone in turn with plain attention, over what reading fewer
+// keys saves; of SparQ the bytes that its formula says as a share of those of plain attention.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -23,9 +24,11 @@
 
 #include "benchmarks/pairs.h"
 #include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/cache/hash_tables.h"
 #include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
 #include "fovea/base/error.h"
+#include "fovea/kernels/cpu/sampling.h"
 
 namespace fovea {
 namespace {
@@ -144,10 +147,42 @@ class Benchmark {
         options_.pairs, options_.budget, [&] { turn(one.spec, with, ours); },
         [&] { turn(plain(), without, other); }));
     json["read"] = last.path.reason.text();
+    if (one.spec.magic_pig.active()) {
+      const Json lookups = measure_pairs(
+          options_.pairs, options_.budget,
+          [&] {
+            for (int64_t n = 0; n < kTokens; ++n, ++ours) look_up(with[ours % with.size()], one, q);
+          },
+          [&] { turn(plain(), without, other); });
+      const double lookup = lookups["fovea_ms"]["median"],
+                   saved = json["other_ms"]["median"].get<double>() -
+                           json["fovea_ms"]["median"].get<double>() + lookup;
+      json["lookup_ms"] = lookups["fovea_ms"];
+      json["lookup_share_of_saved"] = lookup / saved;
+    }
     if (one.spec.sparq.active()) json["formula_bytes_share"] = formula(one.spec, length);
     json["memory_bytes"] = with[0].cache->bytes() + with[0].copy.bytes();
     json["plain_memory_bytes"] = without[0].cache->bytes();
     add(std::move(json));
+  }
+
+  // The part of a token that finds its keys: hashes, and the buckets of all tables.
+  void look_up(Text& text, const Case& one, const at::Tensor& q) const {
+    SelectorInputs inputs;
+    inputs.prompts_b = at::full({1}, text.length, at::kLong);
+    text.copy.tables.complete(inputs, one.spec, *text.cache, 1);
+    const HashTables& tables = *inputs.tables;
+    const at::Tensor rows = q.to(at::kFloat).contiguous();
+    std::vector<int32_t> hashes(static_cast<size_t>(options_.heads * one.spec.magic_pig.tables));
+    kernels::hash_rows(tables.rule(), rows.const_data_ptr<float>(), options_.heads, hashes.data());
+    static thread_local std::vector<uint8_t> counts;
+    static thread_local std::vector<int32_t> found;
+    counts.resize(static_cast<size_t>(text.length));
+    found.resize(static_cast<size_t>(text.length + kernels::kFoundRoom));
+    for (int64_t h = 0; h < options_.heads; ++h)
+      kernels::find_twice(tables.rule(), tables.tables()[h * options_.kv_heads / options_.heads],
+                          hashes.data() + h * one.spec.magic_pig.tables, counts.data(),
+                          found.data());
   }
 
   // A text of its own as a whole: every row chooses.
@@ -172,6 +207,10 @@ class Benchmark {
         "{}: {:.3f} ms, plain {:.3f} ms, ratio {:.2f}; {}", json["name"].get<std::string>(),
         json["fovea_ms"]["median"].get<double>(), json["other_ms"]["median"].get<double>(),
         json["ratio"]["median"].get<double>(), json["read"].get<std::string>());
+    if (json.contains("lookup_ms"))
+      std::cout << fmt::format("; lookup {:.3f} ms, {:.0f} % of what it saves",
+                               json["lookup_ms"]["median"].get<double>(),
+                               100.0 * json["lookup_share_of_saved"].get<double>());
     if (json.contains("formula_bytes_share"))
       std::cout << fmt::format("; formula {:.3f}", json["formula_bytes_share"].get<double>());
     std::cout << std::endl;

@@ -192,7 +192,8 @@ TEST(MagicPig, AKeyIsReadAsOftenAsItsChanceSays) {
   const int64_t prompts[] = {keys};
   at::Tensor read = at::zeros({keys}, at::kDouble);
   std::vector<uint8_t> counts(keys);
-  std::vector<int32_t> hashes(static_cast<size_t>(spec.magic_pig.tables)), found(keys + 1);
+  std::vector<int32_t> hashes(static_cast<size_t>(spec.magic_pig.tables)),
+      found(keys + kernels::kFoundRoom);
   const at::Tensor row = in.q[0][0].to(at::kFloat).contiguous();
   for (int64_t seed = 0; seed < draws; ++seed) {
     spec.magic_pig.seed = seed;

@@ -287,11 +287,32 @@ TEST(FindTwice, GivesKeysThatTwoTablesOrMoreReturnOnce) {
     const MadeTables made(rule, of_keys, keys);
     EXPECT_EQ(made.fill().layout().entry_bytes, entry_bytes) << bits << " " << keys;
     std::vector<uint8_t> counts(static_cast<size_t>(keys), 77);
-    std::vector<int32_t> found(static_cast<size_t>(keys + 1));
+    std::vector<int32_t> found(static_cast<size_t>(keys + kFoundRoom));
     found.resize(static_cast<size_t>(
         find_twice(rule, made.view(4, keys), wanted.data(), counts.data(), found.data())));
     std::ranges::sort(found);
     EXPECT_EQ(found, met) << bits << " " << keys << " " << tables;
+  }
+}
+
+TEST(FindTwice, ListsTheKeysCountedTwiceInOrderOnEveryInstructionSet) {
+  Rng rng(5);
+  for (const int64_t keys : {1, 63, 64, 65, 1000}) {
+    for (const uint64_t of : {2, 3, 60}) {  // a half, a third, few
+      std::vector<uint8_t> counts;
+      std::vector<int32_t> truth;
+      for (int64_t n = 0; n < keys; ++n) {
+        const uint64_t drawn = rng.below(of);
+        counts.push_back(static_cast<uint8_t>(drawn == 0 ? 2 : drawn % 2));
+        if (counts.back() == 2) truth.push_back(static_cast<int32_t>(n) + 7);
+      }
+      for (const SamplingTable* table : tables()) {
+        std::vector<int32_t> found(static_cast<size_t>(keys + kFoundRoom));
+        found.resize(
+            static_cast<size_t>(table->counted_twice(counts.data(), keys, 7, found.data())));
+        EXPECT_EQ(found, truth) << keys << " " << of;
+      }
+    }
   }
 }
 

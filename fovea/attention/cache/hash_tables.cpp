@@ -6,7 +6,10 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <map>
+#include <mutex>
 
 #include "fovea/attention/cache/huge_pages.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
@@ -33,19 +36,33 @@ std::vector<float> packed_directions(const MagicPigSpec& spec, int64_t head_dim)
 
 }  // namespace
 
+// All layers' tables have the same ones: between two layers they stay in a cache of the CPU.
+std::shared_ptr<const HashNumbers> HashNumbers::of(const MagicPigSpec& spec, int64_t head_dim) {
+  static std::mutex mutex;
+  static std::map<std::array<int64_t, 4>, std::weak_ptr<const HashNumbers>> all;
+  const std::lock_guard lock(mutex);
+  std::weak_ptr<const HashNumbers>& known = all[{spec.bits, spec.tables, spec.seed, head_dim}];
+  std::shared_ptr<const HashNumbers> numbers = known.lock();
+  if (!numbers) {
+    numbers = std::make_shared<const HashNumbers>(
+        HashNumbers{packed_directions(spec, head_dim), sampling_weight_curve(spec)});
+    known = numbers;
+  }
+  return numbers;
+}
+
 HashTables::HashTables(const MagicPigSpec& spec, const at::Tensor& keys,
                        std::span<const int64_t> prompts)
     : spec_(spec),
       prompts_(prompts.begin(), prompts.end()),
-      directions_(packed_directions(spec, keys.size(3))),
-      log_weights_(sampling_weight_curve(spec)),
+      numbers_(HashNumbers::of(spec, keys.size(3))),
       centres_bgd_(at::zeros({keys.size(0), keys.size(1), keys.size(3)}, at::kFloat)),
       lengths_bgs_(at::zeros({keys.size(0), keys.size(1), keys.size(2)}, at::kFloat)),
       rule_{.tables = spec.tables,
             .bits = spec.bits,
             .head_dim = keys.size(3),
-            .directions = directions_.data(),
-            .log_weights = log_weights_.data()} {
+            .directions = numbers_->directions.data(),
+            .log_weights = numbers_->log_weights.data()} {
   const at::NoGradGuard no_gradient;
   const int64_t batch = keys.size(0), kv_heads = keys.size(1), length = keys.size(2);
   std::vector<int64_t> counts;
@@ -104,7 +121,6 @@ HashTables::Head HashTables::make_head(const at::Tensor& centred) const {
 
 int64_t HashTables::bytes() const {
   int64_t total = static_cast<int64_t>(lengths_bgs_.nbytes() + centres_bgd_.nbytes());
-  total += 4 * (std::ssize(directions_) + std::ssize(log_weights_));
   for (const Head& head : heads_) {
     for (const at::Tensor* x : {&head.buckets, &head.more})
       total += x->defined() ? static_cast<int64_t>(x->nbytes()) : 0;

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,13 @@
 #include "fovea/kernels/common/hashing.h"
 
 namespace fovea {
+
+/// What all tables of a MagicPigSpec share, as in HashRule.
+struct HashNumbers {
+  std::vector<float> directions, log_weights;
+
+  static std::shared_ptr<const HashNumbers> of(const MagicPigSpec& spec, int64_t head_dim);
+};
 
 class HashTables {
  public:
@@ -30,6 +38,7 @@ class HashTables {
 
   const MagicPigSpec& spec() const { return spec_; }
   std::span<const int64_t> prompts() const { return prompts_; }
+  /// Of its own: HashNumbers are shared.
   int64_t bytes() const;
   /// The region of sequence b, [begin, end): two keys or more, or none.
   int64_t begin() const { return spec_.start; }
@@ -54,7 +63,7 @@ class HashTables {
 
   MagicPigSpec spec_;
   std::vector<int64_t> prompts_;
-  std::vector<float> directions_, log_weights_;
+  std::shared_ptr<const HashNumbers> numbers_;
   at::Tensor centres_bgd_, lengths_bgs_;  // float32
   std::vector<Head> heads_;               // [b g]
   kernels::HashRule rule_;

@@ -27,7 +27,8 @@ constexpr int64_t kHashedRows = 32, kParallelProducts = int64_t{1} << 21;
 // Below this many keys a thread's start costs more than it saves.
 constexpr int64_t kParallelKeys = 4096;
 // Tables from use to prefetch: with one line a bucket as many as memory answers at a time.
-constexpr int64_t kBucketsAhead = 24;
+// What does not fit into a bucket is known when that has come.
+constexpr int64_t kBucketsAhead = 32, kMoreAhead = 12;
 
 // The bits of table l of a row's signs.
 int32_t hash_of(const HashRule& rule, const uint32_t* words, int64_t l) {
@@ -60,7 +61,7 @@ struct ReadKeys {
            SamplingScratch& scratch) {
     const int64_t keys = p.sizes.keys, begin = std::min(table.begin, keys);
     const int64_t end = std::clamp(table.end, begin, keys);
-    int32_t* const to = at_least(scratch.list, keys + 1);
+    int32_t* const to = at_least(scratch.list, keys + kFoundRoom);
     if (end > begin) {
       sampled = find_twice(p.rule, table, hashes, at_least(scratch.counts, end - begin), to);
       for (int64_t n = 0; n < sampled; ++n) __builtin_prefetch(table.lengths + to[n]);
@@ -227,84 +228,80 @@ void hash_rows(const HashRule& rule, const float* rows, int64_t count, int32_t* 
 
 namespace {
 
-// find_twice() for one type of entries.
+/// Counts, to 2 at most, the keys of entries whose other bits are `rest`.
 template <class Entry>
-class FindTwice {
- public:
-  FindTwice(const HashRule& rule, const HashTable& table, const int32_t* hashes, uint8_t* counts,
-            int32_t* found)
-      : table_(table),
-        layout_(table.layout),
-        tables_(rule.tables),
-        hashes_(hashes),
-        counts_(counts),
-        found_(found) {}
-
-  int64_t run() {
-    const auto full = static_cast<uint32_t>(layout_.full());
-    for (int64_t l = 0; l < std::min(tables_, kBucketsAhead); ++l) prefetch(l);
-    for (int64_t l = 0; l < tables_; ++l) {
-      if (l + kBucketsAhead < tables_) prefetch(l + kBucketsAhead);
-      const std::byte* const here = bucket(l);
-      BucketHead head;
-      std::memcpy(&head, here, sizeof(head));
-      const uint64_t rest =
-          static_cast<uint64_t>(hashes_[l]) & ((uint64_t{1} << layout_.shift) - 1);
-      count(reinterpret_cast<const Entry*>(here + sizeof(head)), std::min(head.count, full), rest);
-      if (head.count > full) {
-        const auto* const more = reinterpret_cast<const Entry*>(table_.more);
-        count(more + table_.more_begin[l] + head.first, head.count - full, rest);
-      }
-    }
-    return met_;
+FOVEA_INLINE void count(const Entry* entries, uint32_t number, int64_t key_bits, uint64_t rest,
+                        uint8_t* __restrict counts) {
+  const uint64_t key_mask = (uint64_t{1} << key_bits) - 1;
+  for (uint32_t n = 0; n < number; ++n) {
+    const uint64_t entry = entries[n];
+    const uint32_t before = counts[entry & key_mask];
+    // Without a branch: which keys have been met before cannot be predicted.
+    const uint32_t counted = uint32_t{before < 2} & uint32_t{entry >> key_bits == rest};
+    counts[entry & key_mask] = static_cast<uint8_t>(before + counted);
   }
+}
 
- private:
-  const std::byte* bucket(int64_t l) const {
-    return table_.buckets + ((l << layout_.bits) + (hashes_[l] >> layout_.shift)) * layout_.bytes;
-  }
-  // Inline: GCC takes a function that only prefetches for one that does nothing.
-  FOVEA_INLINE void prefetch(int64_t l) const {
+/// Counts the keys of the buckets of all tables.
+template <class Entry>
+void count_in_buckets(const HashRule& rule, const HashTable& table, const int32_t* hashes,
+                      uint8_t* counts) {
+  const BucketLayout layout = table.layout;
+  const std::byte* const buckets = table.buckets;
+  const int64_t tables = rule.tables;
+  const auto full = static_cast<uint32_t>(layout.full());
+  const auto bucket = [&](int64_t l) {
+    return buckets + ((l << layout.bits) + (hashes[l] >> layout.shift)) * layout.bytes;
+  };
+  const auto head_of = [&](int64_t l) {
+    BucketHead head;
+    std::memcpy(&head, bucket(l), sizeof(head));
+    return head;
+  };
+  const auto more = [&](int64_t l, const BucketHead& head) {
+    return reinterpret_cast<const Entry*>(table.more) + table.more_begin[l] + head.first;
+  };
+  // Not functions of their own: GCC takes one that only prefetches for one that does nothing.
+  const auto prefetch = [&](int64_t l) __attribute__((always_inline)) {
+    if (l >= tables) return;
     const std::byte* const lines = bucket(l);
-    for (int64_t n = 0; n < layout_.bytes; n += 64) __builtin_prefetch(lines + n);
+    for (int64_t n = 0; n < layout.bytes; n += 64) __builtin_prefetch(lines + n);
+  };
+  const auto prefetch_more = [&](int64_t l) __attribute__((always_inline)) {
+    if (l >= tables) return;
+    if (const BucketHead head = head_of(l); head.count > full) __builtin_prefetch(more(l, head));
+  };
+  for (int64_t l = 0; l < kBucketsAhead; ++l) prefetch(l);
+  for (int64_t l = 0; l < kMoreAhead; ++l) prefetch_more(l);
+  for (int64_t l = 0; l < tables; ++l) {
+    prefetch(l + kBucketsAhead);
+    prefetch_more(l + kMoreAhead);
+    const BucketHead head = head_of(l);
+    const uint64_t rest = static_cast<uint64_t>(hashes[l]) & ((uint64_t{1} << layout.shift) - 1);
+    const std::byte* const entries = bucket(l) + sizeof(head);
+    count(reinterpret_cast<const Entry*>(entries), std::min(head.count, full), layout.key_bits,
+          rest, counts);
+    if (head.count > full) count(more(l, head), head.count - full, layout.key_bits, rest, counts);
   }
-  // Keys are written always, kept where a key is met for the second time.
-  void count(const Entry* entries, uint32_t number, uint64_t rest) {
-    const auto first = static_cast<int32_t>(table_.begin);
-    const uint64_t key_mask = (uint64_t{1} << layout_.key_bits) - 1;
-    int64_t met = met_;
-    for (uint32_t n = 0; n < number; ++n) {
-      const uint64_t entry = entries[n], key = entry & key_mask;
-      const uint8_t before = counts_[key];
-      const bool same = entry >> layout_.key_bits == rest;
-      counts_[key] = static_cast<uint8_t>(before + (same && before < 2 ? 1 : 0));
-      found_[met] = static_cast<int32_t>(key) + first;
-      met += same && before == 1 ? 1 : 0;
-    }
-    met_ = met;
-  }
-
-  const HashTable& table_;
-  const BucketLayout& layout_;
-  int64_t tables_, met_ = 0;
-  const int32_t* hashes_;
-  uint8_t* counts_;
-  int32_t* found_;
-};
+}
 
 }  // namespace
 
 int64_t find_twice(const HashRule& rule, const HashTable& table, const int32_t* hashes,
                    uint8_t* counts, int32_t* found) {
-  std::memset(counts, 0, static_cast<size_t>(table.end - table.begin));
+  const int64_t keys = table.end - table.begin;
+  std::memset(counts, 0, static_cast<size_t>(keys));
   switch (table.layout.entry_bytes) {
     case 2:
-      return FindTwice<uint16_t>(rule, table, hashes, counts, found).run();
+      count_in_buckets<uint16_t>(rule, table, hashes, counts);
+      break;
     case 4:
-      return FindTwice<uint32_t>(rule, table, hashes, counts, found).run();
+      count_in_buckets<uint32_t>(rule, table, hashes, counts);
+      break;
     default:
-      return FindTwice<uint64_t>(rule, table, hashes, counts, found).run();
+      count_in_buckets<uint64_t>(rule, table, hashes, counts);
   }
+  return sampling_table().counted_twice(counts, keys, static_cast<int32_t>(table.begin), found);
 }
 
 void find_collisions(const CentredHashes& p) {

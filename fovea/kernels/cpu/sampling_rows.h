@@ -170,7 +170,44 @@ inline void collisions(const CentredHashes& p, const AskedPart& part) {
   if (h + 1 == p.heads) collide<1>(p, h, part);
 }
 
-constexpr SamplingTable kSampling{signs, sampled_weights, collisions};
+constexpr int64_t kCountsTogether = 64;
+
+/// Bit n: counts[n] is 2, not less.
+FOVEA_INLINE uint64_t twos(const uint8_t* counts) {
+  uint64_t bits = 0;
+#if defined(__AVX2__)
+  for (int64_t n = 0; n < kCountsTogether; n += 32) {
+    const __m256i some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(counts + n));
+    bits |= uint64_t{static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi16(some, 6)))} << n;
+  }
+#else
+  for (int64_t n = 0; n < kCountsTogether; ++n) bits |= uint64_t{counts[n]} >> 1 << n;
+#endif
+  return bits;
+}
+
+inline int64_t counted_twice(const uint8_t* counts, int64_t keys, int32_t first, int32_t* found) {
+  const auto number_of = [first](int64_t key, uint64_t bits) {
+    return first + static_cast<int32_t>(key + (bits != 0 ? __builtin_ctzll(bits) : 0));
+  };
+  int64_t met = 0;
+  for (int64_t key = 0; key < keys; key += kCountsTogether) {
+    uint8_t last[kCountsTogether] = {};
+    const bool whole = key + kCountsTogether <= keys;
+    if (!whole) __builtin_memcpy(last, counts + key, static_cast<size_t>(keys - key));
+    uint64_t bits = twos(whole ? counts + key : last);
+    const int64_t number = __builtin_popcountll(bits);
+    // Without a branch on every bit: how many there are cannot be predicted.
+    for (int64_t n = 0; n < kFoundRoom; ++n, bits &= bits - 1)
+      found[met + n] = number_of(key, bits);
+    for (int64_t n = kFoundRoom; n < number; ++n, bits &= bits - 1)
+      found[met + n] = number_of(key, bits);
+    met += number;
+  }
+  return met;
+}
+
+constexpr SamplingTable kSampling{signs, sampled_weights, counted_twice, collisions};
 
 }  // namespace
 }  // namespace fovea::kernels

@@ -125,7 +125,7 @@ ComponentQuery component_query(const ComponentChoice<T>& p, int64_t b, int64_t g
 // takes a function that only prefetches for one that does nothing.
 template <class T>
 FOVEA_INLINE void fetch_rows(const HeadRows<const T>& rows, int64_t b, int64_t g, int64_t width,
-                std::span<const int32_t> list) {
+                             std::span<const int32_t> list) {
   constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
   if (rows.data == nullptr) return;
   for (const int32_t j : list)
