@@ -53,6 +53,29 @@ def gguf_files() -> dict[str, bytes]:
     }
 
 
+def model_configs() -> dict[str, bytes]:
+    """A config.json of each family, with every kind of rotation."""
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "intermediate_size": 48, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+             "rope_theta": 1e4, "tie_word_embeddings": True}
+    gemma = {"head_dim": 8, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 16, "sliding_window": 16,
+             "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+    cohere = {"layer_norm_eps": 1e-5, "logit_scale": 0.25, "use_qk_norm": False}
+    families = {"llama": {"attention_bias": False, "mlp_bias": False}, "mistral": {"sliding_window": 16}, "qwen2": {}, "qwen3": {"head_dim": 8},
+                "olmo2": {}, "gemma2": gemma, "cohere": cohere, "cohere2": cohere | {"sliding_window": 16, "sliding_window_pattern": 2},
+                "diffllama": {"lambda_std_dev": 0.1}}
+    configs = {name: {"model_type": name} | sizes | more for name, more in families.items()}
+    configs["gpt2"] = {"model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "n_positions": 128,
+                       "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
+    turns = {"linear": {"factor": 2.0}, "dynamic": {"factor": 2.0},
+             "yarn": {"factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 32, "beta_slow": 1, "attention_factor": 1.1},
+             "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+             "longrope": {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 32}}
+    for name, turn in turns.items():
+        configs[f"rope_{name}"] = configs["llama"] | {"rope_scaling": {"rope_type": name} | turn}
+    return {name: json.dumps(config).encode() for name, config in configs.items()}
+
+
 def main() -> None:
     two = {"a": tensor("F32", [2], 0, 8), "b": tensor("BF16", [1, 3], 8, 14), "__metadata__": {"k": "v"}}
     files = {
@@ -64,6 +87,7 @@ def main() -> None:
         "safetensors/huge_header": (1 << 62).to_bytes(8, "little") + b"{}",
     }
     files.update({f"gguf/{name}": content for name, content in gguf_files().items()})
+    files.update({f"model_config/{name}": content for name, content in model_configs().items()})
     golden = json.loads((HERE.parent / "golden/tokenizers.json").read_text())
     for name, case in golden.items():
         tokenizer = case["tokenizer"]
