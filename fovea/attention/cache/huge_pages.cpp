@@ -5,9 +5,7 @@
 #include <ATen/ATen.h>
 #include <sys/mman.h>
 
-#include <cerrno>
 #include <cstddef>
-#include <cstring>
 
 #include "fovea/base/error.h"
 
@@ -20,15 +18,14 @@ constexpr int64_t kHugePage = int64_t{1} << 21;
 
 // Fresh from the system: advice does nothing for pages that an allocator has used before.
 HugePages::HugePages(int64_t bytes) {
-  if (bytes < kHugePage) {
-    buffer_ = at::empty({bytes}, at::kByte);
+  const auto whole = static_cast<size_t>(bytes + kHugePage);
+  void* const memory = bytes < kHugePage ? MAP_FAILED
+                                         : mmap(nullptr, whole, PROT_READ | PROT_WRITE,
+                                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    buffer_ = at::empty({bytes}, at::kByte);  // fails with the usual error of too little memory
     return;
   }
-  const auto whole = static_cast<size_t>(bytes + kHugePage);
-  void* const memory =
-      mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  require<MemoryError>(memory != MAP_FAILED, "memory",
-                       "expected {} bytes more; the system said: {}", whole, std::strerror(errno));
   const auto at = reinterpret_cast<uintptr_t>(memory);
   const auto offset = static_cast<int64_t>((kHugePage - at % kHugePage) % kHugePage);
   buffer_ = at::from_blob(
