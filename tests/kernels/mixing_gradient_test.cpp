@@ -41,6 +41,52 @@ struct Named {
   MixingSettings settings;
 };
 
+// Focus and biases between the head mix and the softmax: alone, and beside all four stages.
+template <class Add, class Everything>
+void add_terms(const Add& add, const Everything& everything) {
+  using Form = kernels::PairGate::Form;
+  const auto focus = [](Form form) {
+    return [form](MixingSettings& s) {
+      s.gate = form, s.gate_offset = form == Form::sigmoid_logit ? 0.1 : 0.01;
+      s.near = 5, s.sinks = 2;
+    };
+  };
+  const std::pair<Form, std::string> forms[] = {{Form::weight, "gate weight"},
+                                                {Form::capped_weight, "gate capped_weight"},
+                                                {Form::sigmoid_weight, "gate sigmoid_weight"},
+                                                {Form::sigmoid_logit, "gate sigmoid_logit"},
+                                                {Form::log_sigmoid, "gate log_sigmoid"}};
+  for (const auto& [form, name] : forms) {
+    const auto gate = focus(form);
+    add(name, [&](auto& s) { everything(s), gate(s); });
+    add(name + " alone", [&](auto& s) { gate(s), s.gate_columns = 7; });
+    add(name + ", convolution", [&](auto& s) { gate(s), s.before = {3, 5}, s.documents = 2; });
+    add(name + ", mix", [&](auto& s) { gate(s), s.mix_before = 2, s.sizes.batch = 2; });
+  }
+  add("gate, eq4, window, renormalised", [&](auto& s) {
+    everything(s), focus(Form::weight)(s);
+    s.equation = KernelEquation::eq4, s.mask.window = 30, s.renormalise = true;
+  });
+  add("groups", [&](auto& s) { everything(s), s.groups = 5, s.near = 4, s.sinks = 1; });
+  add("groups, eq4",
+      [&](auto& s) { everything(s), s.groups = 5, s.near = 4, s.equation = KernelEquation::eq4; });
+  add("groups over 32, documents, window", [&](auto& s) {
+    everything(s), s.groups = 40, s.near = 3, s.sinks = 2, s.documents = 2, s.mask.window = 40;
+    s.sizes.batch = 2;
+  });
+  add("groups alone", [](auto& s) { s.groups = 6, s.near = 2, s.sizes.batch = 2; });
+  add("alibi", [&](auto& s) { everything(s), s.alibi = true; });
+  add("bias", [&](auto& s) { everything(s), s.bias_count = 20; });
+  add("bias both ways", [](auto& s) {
+    s.mix_before = 4, s.bias_count = 21, s.bias_first = -10, s.mask.causal = false;
+    s.sizes.batch = 2;
+  });
+  add("gate, biases, tau, cap, sink, dropout", [&](auto& s) {
+    everything(s), focus(Form::sigmoid_logit)(s);
+    s.alibi = s.tau = s.sink = true, s.bias_count = 9, s.soft_cap = 2.0, s.dropout = 0.2;
+  });
+}
+
 // Every stage alone, and combinations.
 std::vector<Named> every_stage(int64_t tokens) {
   std::vector<Named> all;
@@ -96,6 +142,7 @@ std::vector<Named> every_stage(int64_t tokens) {
   add("dropout and renormalised",
       [&](auto& s) { everything(s), s.mix_after = 0, s.renormalise = true, s.dropout = 0.3; });
   add("last queries", [&](auto& s) { everything(s), s.sizes.queries = (tokens + 1) / 2; });
+  add_terms(add, everything);
   add("batch", [&](auto& s) { everything(s), s.sizes.batch = 2, s.documents = 2; });
   add("everything", [&](auto& s) {
     everything(s);

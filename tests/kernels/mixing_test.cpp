@@ -53,6 +53,32 @@ void all_stages(MixingSettings& s) {
   s.mix_before = 4, s.mix_after = 2;
 }
 
+// Focus and biases, alone and beside all stages. Spec 0.1, 6.3, 6.4, 11.2, U-10, U-23.
+template <class Add, class Joined>
+void add_terms(const Add& add, const Joined& joined) {
+  using Form = kernels::PairGate::Form;
+  for (const Form form : {Form::weight, Form::capped_weight, Form::sigmoid_weight,
+                          Form::sigmoid_logit, Form::log_sigmoid}) {
+    const std::string name = "gate " + std::to_string(static_cast<int>(form));
+    const auto gate = [form](MixingSettings& s) {
+      s.gate = form, s.gate_offset = 0.01, s.gate_columns = 5, s.near = 6, s.sinks = 2;
+    };
+    joined(name, gate);
+    add(name + " alone", gate);
+    add(name + " and mix", [&](auto& s) { gate(s), s.mix_before = 2, s.documents = 2; });
+  }
+  joined("groups", [](auto& s) { s.groups = 5, s.near = 4, s.sinks = 1; });
+  joined("groups over 32, eq4, documents", [](auto& s) {
+    s.groups = 40, s.near = 3, s.documents = 2, s.equation = kernels::KernelEquation::eq4;
+  });
+  add("groups alone", [](auto& s) { s.groups = 6, s.near = 2; });
+  joined("alibi", [](auto& s) { s.alibi = true; });
+  joined("bias", [](auto& s) { s.bias_count = 20; });
+  joined("bias both ways", [](auto& s) {
+    s.bias_count = 21, s.bias_first = -10, s.mask.causal = false, s.alibi = true;
+  });
+}
+
 // One problem a stage and a mask, and their combinations.
 std::vector<std::pair<std::string, MixingSettings>> every_setting(int64_t tokens, int64_t width) {
   std::vector<std::pair<std::string, MixingSettings>> all;
@@ -97,6 +123,7 @@ std::vector<std::pair<std::string, MixingSettings>> every_setting(int64_t tokens
   });
   joined("eq4 both ways",
          [](auto& s) { s.equation = kernels::KernelEquation::eq4, s.mask.causal = false; });
+  add_terms(add, joined);
   add("mixes alone with everything", [](auto& s) {
     s.mix_before = 4, s.mix_after = 2;
     s.tau = s.sink = true;

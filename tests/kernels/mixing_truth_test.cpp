@@ -33,6 +33,12 @@ MixingOperands drawn(const MixingSettings& settings, Rng& random) {
   x.kernel_after = normal(s.heads * settings.after.queries * settings.after.keys, 0.4);
   x.mix_before = normal(s.heads * settings.mix_before, 0.5);
   x.mix_after = normal(s.heads * settings.mix_after, 0.5);
+  const int64_t columns = settings.gated() ? settings.gate_columns : 0;
+  x.gate_query = normal(s.batch * s.queries * columns, 0.2);
+  x.gate_key = normal(s.batch * s.keys * columns, 0.2);
+  for (std::vector<double>* factors : {&x.gate_query, &x.gate_key})
+    for (double& factor : *factors) factor = std::abs(factor) + 0.1;
+  x.bias = normal(s.heads * settings.bias_count, 0.5);
   return x;
 }
 
@@ -113,6 +119,15 @@ TEST(MixingTruth, GradientsAreThoseOfTheForwardPassForEveryStage) {
   check("both ways", [&](auto& s) { everything(s), s.mask.causal = false; });
   check("renormalised rows", [&](auto& s) { everything(s), s.renormalise = true; });
   check("fewer queries", [&](auto& s) { everything(s), s.sizes.queries = 4; });
+  using Form = kernels::PairGate::Form;
+  for (const Form form :
+       {Form::weight, Form::sigmoid_weight, Form::sigmoid_logit, Form::log_sigmoid}) {
+    check("gate", [&](auto& s) {
+      everything(s), s.gate = form, s.gate_offset = 0.05, s.near = 2, s.sinks = 1;
+    });
+  }
+  check("groups", [&](auto& s) { everything(s), s.groups = 4, s.near = 2; });
+  check("biases", [&](auto& s) { everything(s), s.alibi = true, s.bias_count = 5; });
   check("tau, cap, sink, dropout", [&](auto& s) {
     everything(s);
     s.tau = s.sink = true, s.soft_cap = 1.5, s.dropout = 0.3;

@@ -35,6 +35,20 @@ class MixingProblem {
     mix_after_ = mix(settings.mix_after, noise, operands_.mix_after);
     const int64_t rows = s_.batch * s_.heads * s_.queries;
     if (settings.lse_gradient) dlse_ = floats(rows, 2.0, -1.0, dlse_exact_);
+    if (settings.gated()) {
+      gate_query_ = floats(s_.batch * s_.queries * settings.gate_columns, 1.0, gate_from(),
+                           operands_.gate_query);
+      gate_key_ =
+          floats(s_.batch * s_.keys * settings.gate_columns, 1.0, gate_from(), operands_.gate_key);
+    }
+    bias_ = floats(s_.heads * settings.bias_count, 1.0, -0.5, operands_.bias);
+    for (int64_t h = 0; settings.alibi && h < s_.heads; ++h)
+      slopes_.push_back(static_cast<float>(settings.slope(h)));
+    for (int64_t b = 0; settings.groups > 0 && b < s_.batch; ++b) {
+      for (int64_t j = 0; j < s_.keys; ++j) key_members_.push_back(settings.members(b, j));
+      for (int64_t i = 0; i < s_.queries; ++i)
+        query_members_.push_back(settings.query_members(b, i));
+    }
     std::vector<TokenPlace> queries, keys;
     for (int64_t i = 0; i < s_.queries; ++i) queries.push_back(settings.query_place(i));
     for (int64_t j = 0; j < s_.keys; ++j) keys.push_back(settings.key_place(j));
@@ -58,6 +72,7 @@ class MixingProblem {
   std::vector<T>& keys() { return k_; }
   std::vector<T>& values() { return v_; }
   std::vector<T>& output_gradient_rows() { return dout_; }
+  std::vector<float>& key_gates() { return gate_key_; }
 
   MixingOutputs outputs_by_formula() const { return mixing_outputs(settings_, operands_); }
   MixingOperands gradients_by_formula() const {
@@ -68,10 +83,37 @@ class MixingProblem {
     return {.scale = static_cast<float>(settings_.scale),
             .tau = settings_.tau ? tau_.data() : nullptr,
             .soft_cap = static_cast<float>(settings_.soft_cap),
+            .alibi = settings_.alibi ? slopes_.data() : nullptr,
+            .distance_bias = settings_.bias_count > 0 ? bias_.data() : nullptr,
+            .bias_first = settings_.bias_first,
+            .bias_count = settings_.bias_count,
             .sink_logit = settings_.sink ? sink_.data() : nullptr,
             .dropout = static_cast<float>(settings_.dropout),
             .dropout_seed = MixingSettings::kDropoutSeed,
-            .dropout_layer = MixingSettings::kLayer};
+            .dropout_layer = MixingSettings::kLayer,
+            .gate = gate()};
+  }
+  kernels::PairGate gate() const {
+    if (!settings_.gated()) return {};
+    return {.form = settings_.gate,
+            .offset = static_cast<float>(settings_.gate_offset),
+            .least = 0.0f,
+            .window = settings_.near,
+            .sinks = settings_.sinks,
+            .columns = settings_.gate_columns,
+            .query = gate_query_.data(),
+            .key = gate_key_.data(),
+            .query_batch = s_.queries * settings_.gate_columns,
+            .key_batch = s_.keys * settings_.gate_columns};
+  }
+  kernels::MemberMask members() const {
+    if (settings_.groups == 0) return {};
+    return {.query = query_members_.data(),
+            .key = key_members_.data(),
+            .query_batch = s_.queries,
+            .key_batch = s_.keys,
+            .window = settings_.near,
+            .sinks = settings_.sinks};
   }
   kernels::MixingRule mixing() const {
     const auto taps = [](const std::vector<float>& x, const MixingSettings::Extent& extent) {
@@ -97,6 +139,7 @@ class MixingProblem {
         kernels::MixingForward<T>{.sizes = s_,
                                   .rule = rule(),
                                   .mixing = mixing(),
+                                  .members = members(),
                                   .visits = visits_,
                                   .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
                                   .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
@@ -150,7 +193,7 @@ class MixingProblem {
   /// Memory that the forward kernels take beyond inputs and outputs.
   int64_t scratch_bytes() const {
     return kernels::scratch_bytes(kernels::MixingForward<T>{
-        .sizes = s_, .rule = rule(), .mixing = mixing(), .visits = visits_});
+        .sizes = s_, .rule = rule(), .mixing = mixing(), .members = members(), .visits = visits_});
   }
 
   /// The gradients by the backward kernels, from the lse and sums of rows in `outputs`.
@@ -160,18 +203,22 @@ class MixingProblem {
         sums(outputs.row_sums.begin(), outputs.row_sums.end());
     const size_t batch = static_cast<size_t>(s_.batch);
     std::vector<T> dq(q_.size()), dk(k_.size()), dv(v_.size());
-    std::array<std::vector<float>, 6> d{
+    std::array<std::vector<float>, 9> d{
         std::vector<float>(settings_.tau ? row_count() : 0),
         std::vector<float>(settings_.sink ? batch * static_cast<size_t>(s_.heads) : 0),
         std::vector<float>(batch * kernel_before_.size()),
         std::vector<float>(batch * kernel_after_.size()),
         std::vector<float>(batch * mix_before_.size()),
-        std::vector<float>(batch * mix_after_.size())};
+        std::vector<float>(batch * mix_after_.size()),
+        std::vector<float>(gate_query_.size()),
+        std::vector<float>(gate_key_.size()),
+        std::vector<float>(batch * bias_.size())};
     const auto target = [](std::vector<float>& x) { return x.empty() ? nullptr : x.data(); };
     kernels::run(
         kernels::MixingBackward<T>{.sizes = s_,
                                    .rule = rule(),
                                    .mixing = mixing(),
+                                   .members = members(),
                                    .visits = visits_,
                                    .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
                                    .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
@@ -188,13 +235,22 @@ class MixingProblem {
                                    .dmix_before = target(d[4]),
                                    .dmix_after = target(d[5]),
                                    .dtau = target(d[0]),
-                                   .dsink = target(d[1])},
+                                   .dsink = target(d[1]),
+                                   .dbias = target(d[8]),
+                                   .dgate_query = target(d[6]),
+                                   .dgate_key = target(d[7])},
         table);
-    return {doubles(dq),   doubles(dk),   doubles(dv),   doubles(d[0]), doubles(d[1]),
-            doubles(d[2]), doubles(d[3]), doubles(d[4]), doubles(d[5])};
+    return {doubles(dq),   doubles(dk),   doubles(dv),   doubles(d[0]),
+            doubles(d[1]), doubles(d[2]), doubles(d[3]), doubles(d[4]),
+            doubles(d[5]), doubles(d[6]), doubles(d[7]), doubles(d[8])};
   }
 
  private:
+  // Factors whose products `weight` takes are not negative; sigmoids take all.
+  double gate_from() const {
+    using Form = kernels::PairGate::Form;
+    return settings_.gate == Form::weight || settings_.gate == Form::capped_weight ? 0.0 : -0.5;
+  }
   size_t row_count() const { return static_cast<size_t>(s_.batch * s_.heads * s_.queries); }
 
   std::vector<T> normal(int64_t count, std::vector<double>& exact) {
@@ -255,6 +311,8 @@ class MixingProblem {
   std::vector<double> dout_exact_, dlse_exact_;
   std::vector<T> q_, k_, v_, dout_;
   std::vector<float> tau_, sink_, kernel_before_, kernel_after_, mix_before_, mix_after_, dlse_;
+  std::vector<float> gate_query_, gate_key_, bias_, slopes_;
+  std::vector<int64_t> query_members_, key_members_;
   std::vector<Visits> visits_;
 };
 

@@ -1,6 +1,6 @@
 // The mixing kernels' truth: Multi-Token and talking-heads attention and all its gradients as plain
-// loops over whole maps, in float64, written from the formulas (spec 2, 3.2 to 3.4, 10.2; M-1 to
-// M-17) and independent of every kernel. O(n^2) memory.
+// loops over whole maps, in float64, written from the formulas (spec 2, 3.2 to 3.4, 6.3, 6.4, 10.2,
+// 11.2; M-1 to M-17) and independent of every kernel. O(n^2) memory.
 //
 // Tensors are [batch][token][head][width]; maps are [head][query][key] of one row of the batch.
 //
@@ -39,6 +39,29 @@ struct MixingSettings {
   kernels::KernelEquation equation = kernels::KernelEquation::eq5;
   bool renormalise = false;
 
+  /// The gate of Focus with `gate_columns` factors a token, and the pairs that it leaves alone.
+  kernels::PairGate::Form gate = kernels::PairGate::Form::none;
+  double gate_offset = 0.0;
+  int64_t gate_columns = 4, near = 1, sinks = 0;  ///< near and sinks: also of `members`
+  int64_t groups = 0;                             ///< hard Focus: tokens are members of some
+  bool alibi = false;
+  int64_t bias_first = 0, bias_count = 0;  ///< a table of biases by distance
+
+  bool gated() const { return gate != kernels::PairGate::Form::none; }
+  /// Slopes of ALiBi.
+  double slope(int64_t h) const { return alibi ? 0.02 * static_cast<double>(h + 1) : 0.0; }
+  /// Memberships of token j of row b, by a rule that has no period in common with tiles.
+  int64_t members(int64_t b, int64_t j) const {
+    const int64_t first = (j * j + 3 * j + b) / 5 % groups;
+    return int64_t{1} << first | int64_t{1} << (first + j % 3) % groups;
+  }
+  int64_t query_members(int64_t b, int64_t i) const {
+    return members(b, std::max<int64_t>(sizes.keys - sizes.queries, 0) + i);
+  }
+  bool local(int64_t i, int64_t j) const {
+    return query_place(i).position - key_place(j).position < near || key_place(j).position < sinks;
+  }
+
   static constexpr uint64_t kDropoutSeed = 99;
   static constexpr uint32_t kLayer = 3;
 
@@ -51,13 +74,17 @@ struct MixingSettings {
   TokenPlace query_place(int64_t i) const {
     return key_place(std::max<int64_t>(sizes.keys - sizes.queries, 0) + i);
   }
-  bool seen(int64_t i, int64_t j) const { return allowed(mask, query_place(i), key_place(j)); }
+  bool seen(int64_t b, int64_t i, int64_t j) const {
+    if (!allowed(mask, query_place(i), key_place(j))) return false;
+    return groups == 0 || local(i, j) || (query_members(b, i) & members(b, j)) != 0;
+  }
 };
 
 /// The operands, or the gradients of each: then kernels and mixes of every row of the batch, and
 /// tau of every head ([batch][heads][queries]), as kernels::MixingBackward has them.
 struct MixingOperands {
   std::vector<double> q, k, v, tau, sink, kernel_before, kernel_after, mix_before, mix_after;
+  std::vector<double> gate_query, gate_key, bias;
 
   /// Every member with its name.
   std::vector<std::pair<std::string, std::vector<double>*>> named() {
@@ -69,7 +96,10 @@ struct MixingOperands {
             {"kernel_before", &kernel_before},
             {"kernel_after", &kernel_after},
             {"mix_before", &mix_before},
-            {"mix_after", &mix_after}};
+            {"mix_after", &mix_after},
+            {"gate_query", &gate_query},
+            {"gate_key", &gate_key},
+            {"bias", &bias}};
   }
 };
 
@@ -84,7 +114,7 @@ class MixingTruth {
       : settings_(settings), s_(settings.sizes), x_(operands), b_(b) {
     const int64_t rows = s_.heads * s_.queries;
     for (std::vector<double>* map :
-         {&logits_, &convolved_, &mixed_, &weights_, &joined_, &scaled_, &final_})
+         {&logits_, &convolved_, &mixed_, &gated_, &weights_, &joined_, &scaled_, &final_})
       map->assign(static_cast<size_t>(rows * s_.keys), 0.0);
     lse_.assign(static_cast<size_t>(rows), -std::numeric_limits<double>::infinity());
     sums_.assign(static_cast<size_t>(rows), 1.0);
@@ -96,7 +126,7 @@ class MixingTruth {
     }
     seen_.resize(static_cast<size_t>(s_.queries * s_.keys));
     for (int64_t i = 0; i < s_.queries; ++i)
-      for (int64_t j = 0; j < s_.keys; ++j) seen_[i * s_.keys + j] = settings.seen(i, j);
+      for (int64_t j = 0; j < s_.keys; ++j) seen_[i * s_.keys + j] = settings.seen(b, i, j);
     run_forward();
   }
 
@@ -124,6 +154,7 @@ class MixingTruth {
     hide(d);
     d = convolution_gradient(d, weights_, x_.kernel_after, settings_.after, false, to.kernel_after);
     softmax_gradient(d, dlse, to);
+    term_gradient(d, to);
     d = mix_gradient(d, convolved_, x_.mix_before, settings_.mix_before, false, to.mix_before);
     const bool eq4 = is_eq4();
     d = convolution_gradient(d, logits_, x_.kernel_before, settings_.before, eq4, to.kernel_before);
@@ -236,6 +267,9 @@ class MixingTruth {
     if (!is_eq4()) hide(logits_);
     convolved_ = convolution(logits_, x_.kernel_before, settings_.before, is_eq4());
     mixed_ = mix(convolved_, x_.mix_before, settings_.mix_before, false);
+    each_pair([&](int64_t h, int64_t i, int64_t j) {
+      if (seen(i, j)) gated_[at(h, i, j)] = terms_of(h, i, j).logit;
+    });
     for (int64_t h = 0; h < s_.heads; ++h)
       for (int64_t i = 0; i < s_.queries; ++i) softmax(h, i);
     joined_ = convolution(weights_, x_.kernel_after, settings_.after, false);
@@ -251,14 +285,57 @@ class MixingTruth {
     const double sink = settings_.sink ? x_.sink[h] : nothing;
     double top = sink;
     for (int64_t j = 0; j < s_.keys; ++j)
-      if (seen(i, j)) top = std::max(top, mixed_[at(h, i, j)]);
+      if (seen(i, j)) top = std::max(top, gated_[at(h, i, j)]);
     if (top == nothing) return;
     double total = std::exp(sink - top);
     for (int64_t j = 0; j < s_.keys; ++j)
-      if (seen(i, j)) total += std::exp(mixed_[at(h, i, j)] - top);
+      if (seen(i, j)) total += std::exp(gated_[at(h, i, j)] - top);
     const double lse = lse_[h * s_.queries + i] = top + std::log(total);
     for (int64_t j = 0; j < s_.keys; ++j)
-      if (seen(i, j)) weights_[at(h, i, j)] = std::exp(mixed_[at(h, i, j)] - lse);
+      if (seen(i, j)) weights_[at(h, i, j)] = std::exp(gated_[at(h, i, j)] - lse);
+  }
+
+  // A mixed logit with everything that joins it, ln w included, and its derivatives.
+  struct Terms {
+    double logit = 0.0, by_mixed = 1.0, by_z = 0.0;
+  };
+  Terms terms_of(int64_t h, int64_t i, int64_t j) const {
+    using Form = kernels::PairGate::Form;
+    const double s = mixed_[at(h, i, j)];
+    Terms t{.logit = s};
+    if (settings_.gated() && !settings_.local(i, j)) {
+      const int64_t columns = settings_.gate_columns;
+      double z = settings_.gate_offset;
+      for (int64_t c = 0; c < columns; ++c)
+        z += x_.gate_query[(b_ * s_.queries + i) * columns + c] *
+             x_.gate_key[(b_ * s_.keys + j) * columns + c];
+      const double sigma = 1.0 / (1.0 + std::exp(-z)),
+                   capped = std::min(z, 1.0 + settings_.gate_offset);
+      switch (settings_.gate) {
+        case Form::weight:
+          t = {.logit = s + std::log(z), .by_z = 1.0 / z};
+          break;
+        case Form::capped_weight:
+          t = {.logit = s + std::log(capped), .by_z = 1.0 / capped};
+          break;
+        case Form::sigmoid_logit:
+          t = {.logit = s * sigma, .by_mixed = sigma, .by_z = s * sigma * (1.0 - sigma)};
+          break;
+        default:  // sigmoid_weight and log_sigmoid
+          t = {.logit = s + std::log(sigma), .by_z = 1.0 - sigma};
+      }
+    }
+    const double distance = static_cast<double>(distance_of(i, j));
+    t.logit -= settings_.slope(h) * distance;
+    if (settings_.bias_count > 0) t.logit += x_.bias[bias_of(h, i, j)];
+    return t;
+  }
+  int64_t distance_of(int64_t i, int64_t j) const {
+    return settings_.query_place(i).position - settings_.key_place(j).position;
+  }
+  int64_t bias_of(int64_t h, int64_t i, int64_t j) const {
+    const int64_t count = settings_.bias_count;
+    return h * count + std::clamp<int64_t>(distance_of(i, j) - settings_.bias_first, 0, count - 1);
   }
 
   void renormalise(int64_t h, int64_t i) {
@@ -340,6 +417,25 @@ class MixingTruth {
     }
   }
 
+  // To that of the mixed logits.
+  void term_gradient(Map& d, MixingOperands& to) const {
+    each_pair([&](int64_t h, int64_t i, int64_t j) {
+      if (!seen(i, j)) return;
+      double& ds = d[at(h, i, j)];
+      const Terms t = terms_of(h, i, j);
+      if (settings_.bias_count > 0)
+        to.bias[b_ * s_.heads * settings_.bias_count + bias_of(h, i, j)] += ds;
+      const int64_t columns = settings_.gated() ? settings_.gate_columns : 0;
+      for (int64_t c = 0; c < columns; ++c) {
+        const int64_t query = (b_ * s_.queries + i) * columns + c,
+                      key = (b_ * s_.keys + j) * columns + c;
+        to.gate_query[query] += ds * t.by_z * x_.gate_key[key];
+        to.gate_key[key] += ds * t.by_z * x_.gate_query[query];
+      }
+      ds *= t.by_mixed;
+    });
+  }
+
   void product_gradient(const Map& d, MixingOperands& to) const {
     const int64_t width = s_.head_dim;
     each_pair([&](int64_t h, int64_t i, int64_t j) {
@@ -363,9 +459,9 @@ class MixingTruth {
   const int64_t b_;
   std::vector<int64_t> first_;  // row of each row's document
   std::vector<char> seen_;
-  // Stages in order: soft-capped products, after the convolution, after the mix, softmax, after the
-  // convolution, divided by the sums of rows, after the mix.
-  Map logits_, convolved_, mixed_, weights_, joined_, scaled_, final_;
+  // Stages in order: soft-capped products, after the convolution, after the mix, with gate and
+  // biases, softmax, after the convolution, divided by the sums of rows, after the mix.
+  Map logits_, convolved_, mixed_, gated_, weights_, joined_, scaled_, final_;
   std::vector<double> lse_, sums_;  // [head][query]
   std::vector<char> divided_;
 };
@@ -398,6 +494,9 @@ inline MixingOperands mixing_gradients(const MixingSettings& settings,
   gradients.kernel_after.resize(batch * operands.kernel_after.size());
   gradients.mix_before.resize(batch * operands.mix_before.size());
   gradients.mix_after.resize(batch * operands.mix_after.size());
+  gradients.gate_query.resize(operands.gate_query.size());
+  gradients.gate_key.resize(operands.gate_key.size());
+  gradients.bias.resize(batch * operands.bias.size());
   for (int64_t b = 0; b < s.batch; ++b)
     MixingTruth(settings, operands, b).add_gradients(dout, dlse, gradients);
   return gradients;

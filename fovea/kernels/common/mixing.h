@@ -9,13 +9,17 @@
 //   s1[h,i,j] = sum_ab Kb[h,a,b] seen(r,x) s0[h,r,x]                    key-query kernel
 //               with r = i - (cq-1) + a,  x = j - older + b             (3.2 step 3, M-4, M-3)
 //   s2[o,i,j] = sum_h Wb[o,h] s1[h,i,j]                                 head mix (step 4, M-5)
-//   lse[h,i]  = ln(sum_j seen(i,j) exp(s2[h,i,j]) + exp(sink[h]))       the sink only where given
-//   P [h,i,j] = seen(i,j) exp(s2[h,i,j] - lse[h,i])
+//   s3[h,i,j] = a_ij s2[h,i,j] + b_ij + bias[h](i - j)                  gate and biases (0.1)
+//   lse[h,i]  = ln(sum_j seen(i,j) w_ij exp(s3[h,i,j]) + exp(sink[h]))  the sink only where given
+//   P [h,i,j] = seen(i,j) w_ij exp(s3[h,i,j] - lse[h,i])
 //   P1[h,i,j] = seen(i,j) sum_ab Ka[h,a,b] P[h,r,x]                     convolution after (step 6)
 //   P2[h,i,j] = P1[h,i,j] / n[h,i],  n = sum_j P1 where |sum| > 1e-6, else 1; only `renormalise`
 //   P3[o,i,j] = sum_c P2[c,i,j] Wa[c,o]                                 head mix after (step 7)
 //   out[h,i]  = sum_j drop(h,i,j) P3[h,i,j] v[g(h),j]                   (steps 8, 9; M-16)
 // clang-format on
+//
+// The gate of Focus (pair_gate.h) is one of the factor w of a weight, the factor a of a logit and
+// the term b; the others are neutral. Hard Focus is part of seen(): MemberMask.
 //
 // older = (ck-1)/2, also for even ck (M-3). With Equation::eq4 the pair (r,x) counts in s1 where
 // seen(i,x) instead of seen(r,x) (M-1). A stage whose pointer is null is the identity.
@@ -31,8 +35,9 @@
 //   dv[g,j] += sum_hi drop P3 dout[h,i]      dWa[c,o] = sum_ij P2[c] dP3[o]       dP2 = Wa dP3
 //   dP1 = (dP2 - renormalise ? sum_j P2 dP2 : 0) / n  where seen, else 0   (|sum| <= 1e-6: dP2)
 //   dKa[h,a,b] = sum_ij dP1[h,i,j] P[h,r,x]          dP = Ka * dP1
-//   ds2[h,i,j] = P[h,i,j] (dP[h,i,j] - D[h,i]),  D[h,i] = sum_j P dP - dlse[h,i]: not dout.out,
+//   ds3[h,i,j] = P[h,i,j] (dP[h,i,j] - D[h,i]),  D[h,i] = sum_j P dP - dlse[h,i]: not dout.out,
 //   because the convolution after the softmax joins rows
+//   ds2 = a ds3,  dz_ij = sum_h ds3[h,i,j] (w'/w, s2 a' or b'),  dbias[h](n) = sum_(i-j=n) ds3
 //   dsink[h] = -sum_i exp(sink[h] - lse[h,i]) D[h,i]
 //   dWb[o,h] = sum_ij ds2[o] s1[h]       ds1 = Wb^T ds2
 //   dKb[h,a,b] = sum_ij ds1[h,i,j] seen s0[h,r,x]
@@ -104,12 +109,24 @@ struct MixingRule {
   int64_t earlier() const { return kernel_before.earlier() + kernel_after.earlier(); }
 };
 
-/// `rule` without gate, ALiBi slopes and bias by distance. All elements of `out` are written.
+/// Hard Focus (spec 11.2, U-9, U-10, U-23): a pair is seen only where the tokens share a group, or
+/// i - j < window in positions, or the key's position is below `sinks`. Bit n of a token: it is in
+/// group n. Null: no groups.
+struct MemberMask {
+  const int64_t *query = nullptr, *key = nullptr;  ///< [batch][queries], [batch][keys]
+  int64_t query_batch = 0, key_batch = 0;          ///< numbers from one batch row to the next
+  int64_t window = 1, sinks = 0;
+
+  bool active() const { return key != nullptr; }
+};
+
+/// All elements of `out` are written.
 template <class T>
 struct MixingForward {
   AttentionSizes sizes;
   ScoreParameters rule;
   MixingRule mixing;
+  MemberMask members;
   std::span<const Visits> visits;  ///< one for all rows of the batch, or one each
   HeadRows<const T> q, k, v;
   HeadRows<T> out;
@@ -123,6 +140,7 @@ struct MixingBackward {
   AttentionSizes sizes;
   ScoreParameters rule;
   MixingRule mixing;
+  MemberMask members;
   std::span<const Visits> visits;
   HeadRows<const T> q, k, v, dout;
   const float* lse = nullptr;       ///< of the forward pass
@@ -134,6 +152,9 @@ struct MixingBackward {
   float *dmix_before = nullptr, *dmix_after = nullptr;
   float* dtau = nullptr;   ///< [batch][heads][queries], to be summed over heads; needs rule.tau
   float* dsink = nullptr;  ///< [batch][heads], to be summed over the batch; needs rule.sink_logit
+  float* dbias = nullptr;  ///< [batch][heads][bias_count], likewise; needs rule.distance_bias
+  /// [batch][queries][columns] and [batch][keys][columns]; both or none; need rule.gate.
+  float *dgate_query = nullptr, *dgate_key = nullptr;
 };
 
 /// Heads that one task works on together: the least common multiple of the two groups' widths, so

@@ -382,15 +382,10 @@ class BackwardKeys {
     }
   }
 
-  // Gradient of the bias table: far tiles meet one entry only.
   FOVEA_INLINE void add_bias(int64_t key, int64_t query, Float ds) {
-    const Int at = bias_index(head_->rule,
-                              load(b_.query_places.position + query) - b_.key_places.position[key]);
-    if (!any(at != at[0])) {
-      head_->dbias[at[0]] += static_cast<double>(sum(ds));
-      return;
-    }
-    for (int i = 0; i < kLanes; ++i) head_->dbias[at[i]] += static_cast<double>(ds[i]);
+    add_bias_gradient(head_->rule,
+                      load(b_.query_places.position + query) - b_.key_places.position[key], ds,
+                      head_->dbias);
   }
 
   FOVEA_INLINE void clear_slopes(int g) {

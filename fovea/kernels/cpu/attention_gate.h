@@ -37,6 +37,11 @@ FOVEA_INLINE Int local_lanes(const GateRule& rule, Int query_position, Int key_p
   return (query_position - key_position < rule.window) | (key_position < rule.sinks);
 }
 
+/// What the gate is for local pairs.
+FOVEA_INLINE float neutral_gate(const GateRule& rule) {
+  return rule.form == PairGate::Form::log_sigmoid ? 0.0f : 1.0f;
+}
+
 /// 1 / x of a positive normal number, relative error 2e-7.
 FOVEA_INLINE Float inverse(Float x) {
 #if defined(__AVX512F__)
@@ -64,8 +69,20 @@ FOVEA_INLINE void log_sigmoid_lanes(Float z, Float& value, Float& slope) {
   slope = z > 0.0f ? e * part : part;
 }
 
-/// What the gate multiplies with (log_sigmoid: what it adds), and its derivative by z where it is
-/// not 1.
+/// What the gate multiplies with (log_sigmoid: what it adds), and its derivative by z.
+template <int degree>
+FOVEA_INLINE void gate_lanes(const GateRule& rule, Float z, Float& value, Float& slope) {
+  value = z;
+  slope = broadcast(1.0f);
+  if (rule.form == PairGate::Form::log_sigmoid)
+    log_sigmoid_lanes<5>(z, value, slope);
+  else if (rule.form == PairGate::Form::capped_weight)
+    value = -larger(-z, broadcast(-1.0f - rule.offset));
+  else if (rule.form != PairGate::Form::weight)
+    sigmoid_lanes<degree>(z, value, slope);
+}
+
+/// gate_lanes() of some pairs; the slope is written where it is not 1.
 struct GateTile {
   alignas(64) float value[kRows][kPanel], slope[kRows][kPanel];
 };
@@ -87,17 +104,11 @@ FOVEA_INLINE void gate_tile(const GateRule& rule, Reach reach, const float* left
 #pragma GCC unroll 8
     for (int r = 0; r < kGateRows; ++r) {
       for (int v = 0; v < 2; ++v) {
-        Float value = z[r][v], slope = broadcast(1.0f);
-        const bool adds = rule.form == PairGate::Form::log_sigmoid;
-        if (adds)
-          log_sigmoid_lanes<5>(z[r][v], value, slope);
-        else if (rule.form == PairGate::Form::capped_weight)
-          value = -larger(-z[r][v], broadcast(-1.0f - rule.offset));
-        else if (rule.form != PairGate::Form::weight)
-          sigmoid_lanes<P::kExpDegree>(z[r][v], value, slope);
+        Float value, slope;
+        gate_lanes<P::kExpDegree>(rule, z[r][v], value, slope);
         if (reach == Reach::mixed) {
           const Int near = local(first + r, v);
-          value = near ? broadcast(adds ? 0.0f : 1.0f) : value;
+          value = near ? broadcast(neutral_gate(rule)) : value;
           slope = near ? Float{} : slope;
         }
         store(tile.value[first + r] + v * kLanes, value);

@@ -127,6 +127,17 @@ FOVEA_INLINE Float biased(const HeadRule& rule, Float s, Int distance) {
   return s;
 }
 
+/// Adds the gradient of logits at distances i - j to that of the bias table: far pairs meet one
+/// entry only.
+FOVEA_INLINE void add_bias_gradient(const HeadRule& rule, Int distance, Float ds, double* sums) {
+  const Int at = bias_index(rule, distance);
+  if (!any(at != at[0])) {
+    sums[at[0]] += static_cast<double>(sum(ds));
+    return;
+  }
+  for (int i = 0; i < kLanes; ++i) sums[at[i]] += static_cast<double>(ds[i]);
+}
+
 /// A word of Philox 4x32-10 as fovea/base/rng.h defines it, here with internal linkage and in a
 /// form that compilers turn into vectors.
 struct PhiloxWords {

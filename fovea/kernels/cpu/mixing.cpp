@@ -14,6 +14,7 @@
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/mixing_driver.h"
+#include "fovea/kernels/cpu/mixing_pairs.h"
 
 namespace fovea::kernels {
 
@@ -62,17 +63,9 @@ std::optional<std::string> why_not_mix(const HeadMix& mix, int64_t heads) {
                      heads, kMostMixedHeads, mix.width);
 }
 
-std::optional<std::string> why_not_rule(const ScoreParameters& rule) {
-  if (rule.alibi != nullptr || rule.distance_bias != nullptr)
-    return "mixed logits must have no position bias; got one";
-  if (rule.gate.form != PairGate::Form::none) return "mixed logits must have no gate; got one";
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::optional<std::string> why_not_mixing_kernels(const AttentionSizes& sizes,
-                                                  const ScoreParameters& rule,
                                                   const MixingRule& mixing) {
   if (const auto why = why_not_attention_kernels(sizes.head_dim, sizes.value_dim))
     return fmt::format("{}; got {} and {}", *why, sizes.head_dim, sizes.value_dim);
@@ -80,14 +73,14 @@ std::optional<std::string> why_not_mixing_kernels(const AttentionSizes& sizes,
     if (const auto why = why_not_kernel(*kernel)) return why;
   for (const HeadMix* mix : {&mixing.mix_before, &mixing.mix_after})
     if (const auto why = why_not_mix(*mix, sizes.heads)) return why;
-  return why_not_rule(rule);
+  return std::nullopt;
 }
 
 void check_mixing(const AttentionSizes& sizes, const ScoreParameters& rule,
                   const MixingRule& mixing, std::span<const Visits> visits) {
-  if (const auto why = why_not_mixing_kernels(sizes, rule, mixing))
+  if (const auto why = why_not_mixing_kernels(sizes, mixing))
     fail<UnsupportedError>("mixing kernel", "{}", *why);
-  check_sizes(sizes, {}, visits);
+  check_sizes(sizes, rule.gate, visits);
 }
 
 namespace {
@@ -110,7 +103,8 @@ class Forward {
         s_(problem.sizes),
         table_(table != nullptr ? *table : mixing_table<T>()),
         shape_(problem.sizes, problem.mixing, table_),
-        mix_after_(outputs_first(problem.mixing.mix_after, problem.sizes.heads)) {
+        mix_after_(outputs_first(problem.mixing.mix_after, problem.sizes.heads)),
+        pairs_(problem) {
     const bool lags = p_.mixing.kernel_before.active() || p_.mixing.kernel_after.active();
     for (const Visits& visits : p_.visits)
       plans_.push_back(make_strip_plan(visits, kStripRows, p_.mixing.earlier(), lags));
@@ -268,9 +262,7 @@ class Forward {
     if (task.mix_before != nullptr) task.mix_before += bundle.first_head * task.width_before;
     if (task.mix_after != nullptr) task.mix_after += bundle.first_head * task.width_after;
     task.tau = p_.rule.tau != nullptr ? p_.rule.tau + b * s_.queries : nullptr;
-    task.rule = visits.rule;
-    task.query_places = columns_of(visits.query);
-    task.key_places = columns_of(visits.key);
+    pairs_.set(b, visits, task);
     task.ranges = visits.by_query.ranges.data();
     task.range_begin = visits.by_query.block_begin.data();
     task.first_row = plan.first_row.empty() ? nullptr : plan.first_row.data();
@@ -307,6 +299,7 @@ class Forward {
   const MixingTable<T>& table_;
   const MixingShape shape_;
   const std::vector<float> mix_after_;
+  const PairOperands pairs_;
   std::vector<StripPlan> plans_;
   std::vector<uint64_t> unusable_;  ///< [rows of the wave, kv heads][key words]
 };

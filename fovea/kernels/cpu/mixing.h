@@ -24,10 +24,9 @@ namespace fovea::kernels {
 template <class T>
 struct MixingTable;  // mixing_table.h
 
-/// Why the mixing kernels cannot run a problem of these sizes and rules; the same for forward and
-/// backward. Says in words what is expected and what was given.
+/// Why the mixing kernels cannot run a problem of these sizes; the same for forward and backward.
+/// Says in words what is expected and what was given.
 std::optional<std::string> why_not_mixing_kernels(const AttentionSizes& sizes,
-                                                  const ScoreParameters& rule,
                                                   const MixingRule& mixing);
 
 /// For T = float and BFloat16; `table`: other kernels than those of the instruction set in force,

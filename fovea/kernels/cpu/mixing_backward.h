@@ -14,6 +14,7 @@
 #pragma once
 
 #include "fovea/kernels/cpu/mixing_gradient_frame.h"
+#include "fovea/kernels/cpu/mixing_terms.h"
 
 namespace fovea::kernels {
 namespace {
@@ -53,7 +54,8 @@ class GradientStrips : private GradientFrame<T, P> {
   using typename Frame::Rows;
 
  public:
-  GradientStrips(const MixingGradientTask<T>& task, float* memory) : Frame(task, memory) {}
+  GradientStrips(const MixingGradientTask<T>& task, float* memory)
+      : Frame(task, memory), terms_(task.terms) {}
 
   void run() {
     clear_sums();
@@ -115,7 +117,7 @@ class GradientStrips : private GradientFrame<T, P> {
   }
 
   // Everything of a step without convolutions: no row needs another one.
-  void find_step(int64_t n) const {
+  void find_step(int64_t n) {
     const Rows rows = live(n, 0);
     each_block(rows, [&](Rows some) FOVEA_ALWAYS {
       find_logits(n, some);
@@ -156,14 +158,14 @@ class GradientStrips : private GradientFrame<T, P> {
     }
   }
 
-  void find_weights(int64_t n) const {
+  void find_weights(int64_t n) {
     const Rows rows = live(n, first_weighted_);
     if (t_.rows_before > 0) convolve(m_.logits, m_.convolved, n, rows, before(), true);
     find_weights(n, rows);
     clear_others(m_.weights, n, first_weighted_, rows);
     if (t_.rows_after > 0) spread(m_.weights, n);
   }
-  void find_weights(int64_t n, Rows rows) const {
+  void find_weights(int64_t n, Rows rows) {
     for (int64_t r = rows.begin; r < rows.end; ++r) {
       HeadStep<const float> logits = m_.convolved.inputs(r, n);
       if (t_.mix_before != nullptr) {
@@ -171,6 +173,7 @@ class GradientStrips : private GradientFrame<T, P> {
         mix_heads(logits, t_.mix_before, t_.heads, t_.width_before, mixed);
         logits = {mixed.row, mixed.head};
       }
+      if (terms_.active() && exists(first_ + r)) logits = join_terms(r, n, logits);
       for (int64_t h = 0; h < t_.heads; ++h) {
         const Float lse = broadcast(m_.lse2[h * frame_ + r]);
         const float* const from = logits.of(h);
@@ -179,7 +182,24 @@ class GradientStrips : private GradientFrame<T, P> {
           const Float x = load(from + v * kLanes) * kLog2E - lse;
           store(to + v * kLanes, exp2_seen<Single::kExpDegree>(lanes_of(seen(r, n), v), x));
         }
+        if (terms_.weigh()) multiply_gate(seen(r, n), to);
       }
+    }
+  }
+
+  // Begins the terms of row r and step n, and gives the logits with them.
+  HeadStep<const float> join_terms(int64_t r, int64_t n, HeadStep<const float> logits) {
+    terms_.template begin<Single::kExpDegree>(first_ + r, key_of(n));
+    if (!terms_.change_logits()) return logits;
+    const HeadStep<float> to{m_.rows, m_.rows_head};
+    terms_.to_logits(
+        logits, t_.heads, [this](int64_t h) -> const HeadRule& { return t_.head[h].rule; }, to);
+    return {to.row, to.head};
+  }
+  void multiply_gate(uint64_t some, float* weights) const {
+    for (int v = 0; v < kStepVectors; ++v) {
+      float* const at = weights + v * kLanes;
+      store(at, choose(lanes_of(some, v), load(at) * terms_.factor(v), Float{}));
     }
   }
 
@@ -368,7 +388,7 @@ class GradientStrips : private GradientFrame<T, P> {
   // ---- pass B ----
 
   // From P and dP to ds1, and the gradients of mix and kernel.
-  void find_mixed_gradient(int64_t n) const {
+  void find_mixed_gradient(int64_t n) {
     const Rows rows = live(n, first_weighted_);
     if (t_.rows_before > 0) clear_others(m_.dconvolved, n, first_weighted_, rows);
     for (int64_t begin = rows.begin; begin < rows.end; begin += kRowsTogether) {
@@ -377,6 +397,8 @@ class GradientStrips : private GradientFrame<T, P> {
         prefetch_kept(h, end, n);
         for (int64_t r = begin; r < end; ++r) find_softmax_gradient(h, r, n, begin);
       }
+      for (int64_t r = begin; terms_.active() && r < end; ++r)
+        if (exists(first_ + r)) find_term_gradients(r, n, begin);
       if (t_.mix_before == nullptr) continue;
       add_mix_gradient({m_.rows, m_.rows_head, kStepKeys},
                        {m_.convolved.at(0, begin, n), m_.convolved.head, m_.convolved.row},
@@ -403,11 +425,39 @@ class GradientStrips : private GradientFrame<T, P> {
   FOVEA_INLINE void find_softmax_gradient(int64_t h, int64_t r, int64_t n, int64_t begin) const {
     const Float delta = broadcast(m_.delta[(h * frame_ + r) * kLanes]);
     const float *const p = m_.weights.at(h, r, n), *const dp = m_.dweights.at(h, r, n);
-    float* const to = t_.mix_before != nullptr
-                          ? m_.rows + h * m_.rows_head + (r - begin) * kStepKeys
-                          : m_.dconvolved.at(h, r, n);
+    float* const to = mixed_gradient(h, r, n, begin);
     for (int v = 0; v < kStepVectors; ++v)
       store(to + v * kLanes, load(p + v * kLanes) * (load(dp + v * kLanes) - delta));
+  }
+
+  // ds3, then ds2, of a row that is taken together with those from `begin` on.
+  float* mixed_gradient(int64_t h, int64_t r, int64_t n, int64_t begin) const {
+    return t_.mix_before != nullptr ? m_.rows + h * m_.rows_head + (r - begin) * kStepKeys
+                                    : m_.dconvolved.at(h, r, n);
+  }
+
+  // From ds3 to ds2, and the gradients of gate and biases.
+  void find_term_gradients(int64_t r, int64_t n, int64_t begin) {
+    terms_.template begin<Single::kExpDegree>(first_ + r, key_of(n));
+    const uint64_t here = seen(r, n);
+    for (int64_t h = 0; t_.sums.bias != nullptr && h < t_.heads; ++h) {
+      const HeadRule& rule = t_.head[h].rule;
+      terms_.add_bias_gradient(rule, mixed_gradient(h, r, n, begin), here,
+                               t_.sums.bias + h * rule.bias_count);
+    }
+    if (!t_.terms.gate.active()) return;
+    HeadStep<const float> logits = m_.convolved.inputs(r, n);
+    if (m_.mixed != nullptr) {
+      const HeadStep<float> mixed{m_.mixed, m_.rows_head};
+      mix_heads(logits, t_.mix_before, t_.heads, t_.width_before, mixed);
+      logits = {mixed.row, mixed.head};
+    }
+    clear_row(m_.dgate);
+    for (int64_t h = 0; h < t_.heads; ++h)
+      terms_.add_gate_gradient(logits.of(h), mixed_gradient(h, r, n, begin), m_.dgate);
+    if (t_.sums.gate_query == nullptr) return;
+    terms_.add_factor_gradients(
+        m_.dgate, here, t_.sums.gate_query + (first_ + r) * t_.terms.gate.pitch, t_.sums.gate_key);
   }
 
   // From ds1 to ds0, dQ and dK.
@@ -485,6 +535,8 @@ class GradientStrips : private GradientFrame<T, P> {
       collect_lanes(sums + (row / width * padded + row % width) * padded * kLanes, width,
                     totals + row * width);
   }
+
+  RowTerms terms_;
 };
 
 template <class T, class P>

@@ -45,7 +45,10 @@ template std::string_view mixing_decode_isa<BFloat16>();
 std::optional<std::string> why_not_mixing_decode(const AttentionSizes& sizes,
                                                  const ScoreParameters& rule,
                                                  const MixingRule& mixing) {
-  if (auto why = why_not_mixing_kernels(sizes, rule, mixing)) return why;
+  if (auto why = why_not_mixing_kernels(sizes, mixing)) return why;
+  if (rule.alibi != nullptr || rule.distance_bias != nullptr ||
+      rule.gate.form != PairGate::Form::none)
+    return "decoding with mixed pairs has no position bias and no gate";
   if (rule.dropout > 0.0f) return "decoding has no dropout";
   if (sizes.queries > kMostMixingQueries)
     return fmt::format("decoding with mixed pairs is for at most {} queries; got {}",

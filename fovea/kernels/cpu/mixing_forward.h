@@ -15,6 +15,7 @@
 #include "fovea/kernels/cpu/attention_pack.h"
 #include "fovea/kernels/cpu/mixing_convolution.h"
 #include "fovea/kernels/cpu/mixing_scratch.h"
+#include "fovea/kernels/cpu/mixing_terms.h"
 
 namespace fovea::kernels {
 namespace {
@@ -31,6 +32,7 @@ class StripWalk {
       : t_(task),
         s_(task, kPairs, memory),
         seen_(task, s_.seen),
+        terms_(task.terms),
         lag_before_(task.rows_before > 0 ? kKernelLag : 0),
         lag_(lag_before_ + (task.rows_after > 0 ? kKernelLag : 0)),
         eq4_(task.rows_before > 0 && task.equation == KernelEquation::eq4) {}
@@ -368,19 +370,30 @@ class StripWalk {
       }
       return;
     }
-    HeadStep<const float> x{s_.rows + r * kStepKeys, kStripPitch};
+    HeadStep<float> x{s_.rows + r * kStepKeys, kStripPitch};
     if (t_.mix_before != nullptr) {
       const HeadStep<float> mixed{s_.mixed, kMixPitch};
-      mix_heads(x, t_.mix_before, t_.heads, t_.width_before, mixed);
-      x = {mixed.row, mixed.head};
+      mix_heads({x.row, x.head}, t_.mix_before, t_.heads, t_.width_before, mixed);
+      x = mixed;
+    }
+    if (terms_.active()) {
+      terms_.template begin<P::kExpDegree>(first_ + r, seen_.step(n) * kStepKeys - lag_before_);
+      const auto rule_of = [this](int64_t h) -> const HeadRule& { return t_.head[h].rule; };
+      if (terms_.change_logits()) terms_.to_logits({x.row, x.head}, t_.heads, rule_of, x);
     }
     if (what == Rows::maxima) {
       for (int64_t h = 0; h < t_.heads; ++h) raise_reference(h * kStripRows + r, x.of(h), word);
       return;
     }
-    if (fresh_[r]) set_references(r, x, word);
-    for (int64_t h = 0; h < t_.heads; ++h)
-      exponentials(h * kStripRows + r, x.of(h), word, weights + h * kStripPitch);
+    if (fresh_[r]) set_references(r, {x.row, x.head}, word);
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      const int64_t row = h * kStripRows + r;
+      float* const to = weights + h * kStripPitch;
+      if (terms_.weigh())
+        gated_exponentials(row, x.of(h), word, to);
+      else
+        exponentials(row, x.of(h), word, to);
+    }
   }
 
   static FOVEA_INLINE float largest_seen(const float* x, uint64_t word) {
@@ -422,6 +435,19 @@ class StripWalk {
         store(to + v * kLanes, p);
         total = total + p;
       }
+    }
+    store(s_.sums + row * kLanes, total);
+  }
+
+  void gated_exponentials(int64_t row, const float* x, uint64_t word, float* to) {
+    const Float m = broadcast(s_.references[row]), factor = broadcast(kLog2E);
+    Float total = load(s_.sums + row * kLanes);
+    for (int v = 0; v < kStepVectors; ++v) {
+      const Lanes seen = lanes_of(word, v);
+      const Float e = exp2_seen<P::kExpDegree>(seen, load(x + v * kLanes) * factor - m);
+      const Float p = choose(seen, e * terms_.factor(v), Float{});
+      store(to + v * kLanes, p);
+      total = total + p;
     }
     store(s_.sums + row * kLanes, total);
   }
@@ -680,6 +706,7 @@ class StripWalk {
   const MixingStrips<T>& t_;
   const StripScratch s_;
   SeenWords<T> seen_;
+  RowTerms terms_;
   const int64_t lag_before_, lag_;
   const bool eq4_;
   int64_t strip_ = 0, first_ = 0, rows_ = 0, live_begin_ = 0;

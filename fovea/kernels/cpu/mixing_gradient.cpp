@@ -18,6 +18,7 @@
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/mixing_driver.h"
 #include "fovea/kernels/cpu/mixing_gradient_task.h"
+#include "fovea/kernels/cpu/mixing_pairs.h"
 
 namespace fovea::kernels {
 namespace {
@@ -40,7 +41,8 @@ struct Unit {
 
 // What a task has summed: MixingGradientSums points into it.
 struct TaskSums {
-  std::vector<double> kernel_before, kernel_after, mix_before, mix_after, row;
+  std::vector<double> kernel_before, kernel_after, mix_before, mix_after, row, bias;
+  std::vector<float> gate_query, gate_key;
 };
 
 template <class T>
@@ -57,7 +59,8 @@ class Backward {
         keys_(round_up(s_.keys, kStepKeys)),
         strips_((s_.queries + kGradientRows - 1) / kGradientRows),
         parts_(std::min(partitions(s_.queries), strips_)),
-        mix_after_(outputs_first(m_.mix_after, s_.heads)) {
+        mix_after_(outputs_first(m_.mix_after, s_.heads)),
+        pairs_(problem) {
     if (m_.mix_before.active())
       before_back_ = turned(m_.mix_before.weights, s_.heads, m_.mix_before.width);
     for (const Visits& visits : p_.visits) {
@@ -72,6 +75,11 @@ class Backward {
 
   void run() {
     const int64_t units = s_.batch * (s_.heads / unit_heads_), at_once = units_at_once();
+    const int64_t columns = p_.rule.gate.columns;
+    if (p_.dgate_query != nullptr) {
+      std::fill_n(p_.dgate_query, s_.batch * s_.queries * columns, 0.0f);
+      std::fill_n(p_.dgate_key, s_.batch * s_.keys * columns, 0.0f);
+    }
     float* const memory = packed_memory(floats());
     for (int64_t first = 0; first < units; first += at_once) {
       std::vector<Unit> wave;
@@ -148,6 +156,7 @@ class Backward {
     int64_t most = table_.panel * std::max(shape_.key.pitch, shape_.value.pitch);
     for (const Steps& steps : steps_) {
       MixingGradientTask<T> task = any_task();
+      task.terms.gate = pairs_.gate();
       task.most_steps = steps.most;
       most = std::max(most, table_.gradient.scratch(task));
     }
@@ -252,9 +261,7 @@ class Backward {
       *matrix = *matrix != nullptr ? *matrix + head * task.width_after : nullptr;
     task.tau = p_.rule.tau != nullptr ? p_.rule.tau + unit.b * s_.queries : nullptr;
     task.sink = p_.rule.sink_logit != nullptr ? p_.rule.sink_logit + head : nullptr;
-    task.rule = visits.rule;
-    task.query_places = columns_of(visits.query);
-    task.key_places = columns_of(visits.key);
+    pairs_.set(unit.b, visits, task);
     const StripPlan& strips = plans_[plan];
     task.first_row = strips.first_row.empty() ? nullptr : strips.first_row.data();
     task.first_step = steps_[plan].first.data();
@@ -294,13 +301,20 @@ class Backward {
       x.assign(static_cast<size_t>(task.heads * each), 0.0);
       return x.data();
     };
+    if (p_.dgate_query != nullptr) {
+      sums.gate_query.assign(static_cast<size_t>(s_.queries * pairs_.gate().pitch), 0.0f);
+      sums.gate_key.assign(static_cast<size_t>(pairs_.key_floats()), 0.0f);
+    }
     return {.kernel_before = zeros(sums.kernel_before, p_.dkernel_before != nullptr,
                                    task.rows_before * task.keys_before),
             .kernel_after = zeros(sums.kernel_after, p_.dkernel_after != nullptr,
                                   task.rows_after * task.keys_after),
             .mix_before = zeros(sums.mix_before, p_.dmix_before != nullptr, task.width_before),
             .mix_after = zeros(sums.mix_after, p_.dmix_after != nullptr, task.width_after),
-            .row = zeros(sums.row, p_.dsink != nullptr, 1)};
+            .row = zeros(sums.row, p_.dsink != nullptr, 1),
+            .bias = zeros(sums.bias, p_.dbias != nullptr, p_.rule.bias_count),
+            .gate_query = sums.gate_query.empty() ? nullptr : sums.gate_query.data(),
+            .gate_key = sums.gate_key.empty() ? nullptr : sums.gate_key.data()};
   }
 
   // ---- sums over strips and tasks, in order ----
@@ -379,11 +393,26 @@ class Backward {
     add(&TaskSums::mix_before, p_.dmix_before, m_.mix_before.width, 1.0);
     add(&TaskSums::mix_after, p_.dmix_after, m_.mix_after.width, 1.0);
     add(&TaskSums::row, p_.dsink, 1, -1.0);
+    add(&TaskSums::bias, p_.dbias, p_.rule.bias_count, 1.0);
+    for (int64_t n = 0; p_.dgate_query != nullptr && n < tasks_of_unit(); ++n)
+      add_gate_gradients(unit.b, sums[n]);
     if (p_.dmix_after == nullptr) return;
     // Stored (in, out).
     const int64_t width = m_.mix_after.width, at = (unit.b * s_.heads + unit.head) * width;
     const std::vector<float> stored = turned(p_.dmix_after + at, unit_heads_, width);
     std::copy(stored.begin(), stored.end(), p_.dmix_after + at);
+  }
+
+  // The gate is the same for all heads: their units and tasks are added in order.
+  void add_gate_gradients(int64_t b, const TaskSums& sums) const {
+    const int64_t columns = p_.rule.gate.columns, pitch = pairs_.gate().pitch;
+    float* to = p_.dgate_query + b * s_.queries * columns;
+    for (int64_t i = 0; i < s_.queries; ++i)
+      for (int64_t c = 0; c < columns; ++c) *to++ += sums.gate_query[i * pitch + c];
+    to = p_.dgate_key + b * s_.keys * columns;
+    const float* const of_key = sums.gate_key.data() + kTermMargin;
+    for (int64_t j = 0; j < s_.keys; ++j)
+      for (int64_t c = 0; c < columns; ++c) *to++ += of_key[c * pairs_.key_pitch() + j];
   }
 
   const MixingBackward<T>& p_;
@@ -394,6 +423,7 @@ class Backward {
   const int64_t query_heads_, unit_heads_, keys_, strips_, parts_;
   const std::vector<float> mix_after_;  ///< (out, in)
   std::vector<float> before_back_;      ///< (in, out)
+  const PairOperands pairs_;
   std::vector<StripPlan> plans_;
   std::vector<Steps> steps_;
 };
@@ -406,6 +436,8 @@ void check(const MixingBackward<T>& p) {
   require<ShapeError>(
       p.row_sums != nullptr || !p.mixing.renormalise || !p.mixing.kernel_after.active(),
       "mixing kernel", "renormalised rows need the row sums of the forward pass; got none");
+  require<ShapeError>((p.dgate_query != nullptr) == (p.dgate_key != nullptr), "mixing kernel",
+                      "gradients of the gate come for queries and keys; got one of them");
 }
 
 template <class T>
@@ -432,6 +464,10 @@ void run_empty(const MixingBackward<T>& p) {
   clear(p.dmix_after, p.mixing.mix_after.width);
   clear(p.dtau, s.queries);
   clear(p.dsink, 1);
+  clear(p.dbias, p.rule.bias_count);
+  if (p.dgate_query == nullptr) return;
+  std::fill_n(p.dgate_query, s.batch * s.queries * p.rule.gate.columns, 0.0f);
+  std::fill_n(p.dgate_key, s.batch * s.keys * p.rule.gate.columns, 0.0f);
 }
 
 }  // namespace

@@ -70,7 +70,9 @@ struct GradientMaps {
   PairedKernels before_pairs, after_pairs;
   /// One head's rows of two maps as bfloat16: [frame + kRowsBehind][kWindowPitch + kLanes].
   uint16_t *halves = nullptr, *other_halves = nullptr;
-  float* rows = nullptr;  ///< [head][kRowsTogether][kStepKeys], rows_head apart
+  float* rows = nullptr;   ///< [head][kRowsTogether][kStepKeys], rows_head apart
+  float* mixed = nullptr;  ///< likewise: s2 of one row, where a gate multiplies it
+  float* dgate = nullptr;  ///< [kStepKeys]: of z, one row
   int64_t rows_head = 0;
   float *kernel_before = nullptr, *kernel_after = nullptr, *mix_before = nullptr,
         *mix_after = nullptr;  ///< sums, lane by lane
@@ -97,7 +99,8 @@ GradientMaps gradient_maps(const MixingGradientTask<T>& t, bool pairs, float* me
   };
   const bool before = t.rows_before > 0, after = t.rows_after > 0;
   m.logits = map(before, steps);
-  m.convolved = before ? map(false, t.mix_before != nullptr ? steps : 1) : m.logits;
+  const bool multiplied = t.terms.gate.form == PairGate::Form::sigmoid_logit;
+  m.convolved = before ? map(false, t.mix_before != nullptr || multiplied ? steps : 1) : m.logits;
   m.weights = map(after, steps);
   m.joined = after ? map(false, 1) : m.weights;
   m.last = t.mix_after != nullptr || t.drops ? map(false, 1) : m.joined;
@@ -145,6 +148,8 @@ GradientMaps gradient_maps(const MixingGradientTask<T>& t, bool pairs, float* me
   m.windows = arena.allocate(kMostKernelRows * kWindowPitch);
   m.rows_head = kRowsTogether * kStepKeys + 16;
   m.rows = arena.allocate(t.heads * m.rows_head);
+  m.mixed = multiplied && t.mix_before != nullptr ? arena.allocate(t.heads * m.rows_head) : nullptr;
+  m.dgate = arena.allocate(kStepKeys);
   const int64_t begin = arena.used();
   const auto groups = [&](int64_t width) {
     return width > 0 ? t.heads / width * padded_heads(width) * padded_heads(width) : 0;

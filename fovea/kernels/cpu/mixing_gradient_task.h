@@ -42,7 +42,7 @@ struct MixingGradientHead {
   const float *taps_before = nullptr, *taps_after = nullptr;  ///< [cq][ck]
   const float *lse = nullptr, *dlse = nullptr;                ///< [queries]; dlse may be null
   const float* row_sums = nullptr;                            ///< [queries], if renormalised
-  HeadRule rule;                                              ///< soft-cap and dropout
+  HeadRule rule;
   float* dq = nullptr;                 ///< [strips][padded frame][columns]: each strip's part
   float *dk = nullptr, *dv = nullptr;  ///< [padded keys][columns]: sums of these strips
 };
@@ -52,7 +52,10 @@ struct MixingGradientSums {
   double *kernel_before = nullptr, *kernel_after = nullptr;  ///< [heads][cq][ck]
   /// [heads / width][width][width] as (out, in).
   double *mix_before = nullptr, *mix_after = nullptr;
-  double* row = nullptr;  ///< [heads]: of exp(sink - lse) D, see dsink
+  double* row = nullptr;   ///< [heads]: of exp(sink - lse) D, see dsink
+  double* bias = nullptr;  ///< [heads][bias_count]
+  /// Of the gate's factors: [queries][pitch], and as those of keys lie in PairTerms.
+  float *gate_query = nullptr, *gate_key = nullptr;
 };
 
 /// Every `strip_step`-th strip from strip_begin on.
@@ -76,6 +79,7 @@ struct MixingGradientTask {
   float scale = 1.0f;
   const float* tau = nullptr;  ///< [queries]; null: `scale`
   bool capped = false, drops = false;
+  PairTerms terms;
   const float* sink = nullptr;  ///< [heads]
 
   VisitRule rule;

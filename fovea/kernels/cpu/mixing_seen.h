@@ -98,7 +98,8 @@ class SeenWords {
         const int64_t to = at->key_end - key < kStepKeys ? at->key_end - key : kStepKeys;
         for (int64_t row = begin; row < end; ++row) {
           uint64_t seen = bits_between(from, to);
-          if (at->kind != TileRange::Kind::full) seen &= compared(row, key, from, to);
+          if (at->kind != TileRange::Kind::full || t_.rule.members != MemberRule::ignored)
+            seen &= compared(row, key, from, to);
           words_[n * kStripRows + row - strip_row] |= seen;
         }
       }

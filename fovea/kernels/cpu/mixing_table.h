@@ -29,6 +29,20 @@ constexpr int64_t kWindowPitch = kHistory + kStepKeys;
 static_assert(kKernelLag > kMostKernelKeys / 2 && kHaloRows >= kMostKernelRows - 1);
 static_assert(kHistory >= kKernelLag + (kMostKernelKeys - 1) / 2);
 
+/// Keys before the first in the arrays of PairTerms, for steps that lag.
+constexpr int64_t kTermMargin = 64;
+
+/// What joins the mixed logits of one sequence: the gate of Focus, biases by distance. Key n stands
+/// at kTermMargin + n of its arrays.
+struct PairTerms {
+  GateRule gate;
+  const float* query_gate = nullptr;  ///< [queries][pitch]
+  const float* key_gate = nullptr;    ///< [pitch][key_pitch]
+  int64_t key_pitch = 0;
+  const int32_t *query_position = nullptr, *key_position = nullptr;
+  bool biased = false;  ///< some head has a bias
+};
+
 /// The steps of every strip, in ascending order: step n holds keys [n kStepKeys, (n + 1) kStepKeys)
 /// as they enter; results of convolutions lag. Strip s has steps[begin[s]] ... steps[begin[s + 1]).
 struct StripSteps {
@@ -51,7 +65,7 @@ struct MixingHead {
   float sink = 0.0f;                                          ///< -inf without
   float* lse = nullptr;                                       ///< [queries]; may be null
   float* row_sums = nullptr;                                  ///< [queries]; may be null
-  HeadRule rule;                                              ///< soft-cap and dropout
+  HeadRule rule;
 };
 
 /// A range of strips of one bundle of heads in one row of the batch.
@@ -74,6 +88,7 @@ struct MixingStrips {
   float scale = 1.0f;
   const float* tau = nullptr;  ///< [queries]; null: `scale`
   bool capped = false, drops = false;
+  PairTerms terms;
 
   VisitRule rule;
   PlaceColumns query_places, key_places;
