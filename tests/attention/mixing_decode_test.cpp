@@ -34,8 +34,7 @@ std::vector<NamedSpec> joined_specs() {
     if (!spec.multi_token.before.active() && !spec.multi_token.after.active() &&
         spec.head_mix == HeadMixSpec{})
       continue;
-    if (spec.focus.active() || spec.streaming.active() || spec.longformer.active()) continue;
-    spec.bias = {};
+    if (spec.streaming.active() || spec.longformer.active()) continue;
     all.push_back({name, spec});
   }
   AttentionSpec spec = joined_spec();
@@ -52,6 +51,8 @@ std::vector<NamedSpec> joined_specs() {
   spec.temperature.kind = TemperatureSpec::Kind::learned;
   spec.mask.window = 70;
   all.push_back({"temperature in a window", spec});
+  for (const NamedSpec& focused : focused_specs(joined_spec()))
+    if (focused.spec.mask.causal) all.push_back(focused);
   return all;
 }
 

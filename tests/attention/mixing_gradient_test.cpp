@@ -33,8 +33,7 @@ std::vector<NamedSpec> joined_specs() {
   for (const auto& [name, spec] : all_specs()) {
     const bool joins = spec.multi_token.before.active() || spec.multi_token.after.active() ||
                        spec.head_mix.before != Mix::none || spec.head_mix.after != Mix::none;
-    if (joins && !spec.focus.active() && spec.bias.kind == BiasSpec::Kind::none)
-      all.push_back({name, spec});
+    if (joins && !spec.streaming.active() && !spec.longformer.active()) all.push_back({name, spec});
   }
   all.push_back({"joined", joined_spec()});
   all.push_back({"dropout", joined_spec()});
@@ -48,6 +47,7 @@ std::vector<NamedSpec> joined_specs() {
   all.back().spec.temperature.kind = TemperatureSpec::Kind::learned;
   all.back().spec.soft_cap = 2.0;
   all.back().spec.sink_logit = true;
+  for (const NamedSpec& focused : focused_specs(joined_spec())) all.push_back(focused);
   return all;
 }
 

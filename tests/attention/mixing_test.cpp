@@ -43,8 +43,7 @@ std::vector<NamedSpec> joined_specs() {
     if (!spec.multi_token.before.active() && !spec.multi_token.after.active() &&
         spec.head_mix == HeadMixSpec{})
       continue;
-    if (spec.focus.active() || spec.streaming.active() || spec.longformer.active()) continue;
-    spec.bias = {};
+    if (spec.streaming.active() || spec.longformer.active()) continue;
     add(name, spec);
   }
   add("joined", joined_spec());
@@ -59,6 +58,7 @@ std::vector<NamedSpec> joined_specs() {
   spec.multi_token.equation = MultiTokenSpec::Equation::eq4;
   spec.mask.window = 20, spec.mask.sinks = 3;
   add("eq4 in a window", spec);
+  for (const NamedSpec& focused : focused_specs(joined_spec())) add(focused.name, focused.spec);
   return all;
 }
 
@@ -254,11 +254,11 @@ TEST(Mixing, IsRefusedByNameWhereThereIsNoKernel) {
   spec.multi_token.before = {9, 3};
   refused(spec, at::kFloat, "9 x 3");
   spec = joined_spec();
-  spec.bias.kind = BiasSpec::Kind::alibi;
-  refused(spec, at::kFloat, "alibi");
-  spec = joined_spec();
   spec.focus = {.gate = FocusSpec::Gate::log, .groups = 4, .top_k = 1, .window = 2};
-  refused(spec, at::kFloat, "focus log");
+  spec.focus.epsilon = 1e-13;
+  refused(spec, at::kFloat, "epsilon");
+  spec.focus = {.gate = FocusSpec::Gate::straight_through, .groups = 22, .top_k = 1, .window = 2};
+  refused(spec, at::kFloat, "straight_through with more than 21 groups");
   spec = joined_spec();
   spec.head_dim = 12;
   refused(spec, at::kFloat, "multiple of 8");

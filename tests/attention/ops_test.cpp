@@ -27,13 +27,21 @@ AttentionOperands operands_of(const AttentionSpec& spec, const AttentionInputs& 
   x.bias_table = given(in.tensors.bias_table);
   x.sink_logit = given(in.tensors.sink_logit_h);
   x.groups = given(in.tensors.groups_bsk);
+  x.strength = given(in.tensors.focus_strength);
+  x.kernel_before = given(in.tensors.kernel_before_hqk);
+  x.kernel_after = given(in.tensors.kernel_after_hqk);
+  x.mix_before = given(in.tensors.mix_before_noi);
+  x.mix_after = given(in.tensors.mix_after_nio);
+  x.members = given(in.tensors.members_bs);
   return x;
 }
 
-// Settings of one head.
+// Settings of one head whose tensors are operands. Some row of given blocks sees nothing, and an
+// infinite lse has no error.
 bool takes(const AttentionSpec& spec) {
-  return !reference_only(spec) && !spec.differential && !spec.head_output.active() &&
-         !spec.focus.reads_strength() && !spec.kv_shift.active();
+  return !spec.routing.active() && !spec.blocks.active() && !spec.longformer.projections &&
+         !spec.streaming.active() && !spec.performer.active() && !spec.differential &&
+         !spec.head_output.active() && !spec.kv_shift.active();
 }
 
 // out, lse and the gradients of a sum that weighs both.

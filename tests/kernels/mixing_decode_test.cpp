@@ -84,6 +84,26 @@ std::vector<std::pair<std::string, MixingSettings>> every_setting(int64_t querie
          [](auto& s) { s.equation = kernels::KernelEquation::eq4, s.mask.window = 9; });
   joined("eq4 both ways",
          [](auto& s) { s.equation = kernels::KernelEquation::eq4, s.mask.causal = false; });
+  using Form = kernels::PairGate::Form;
+  for (const Form form : {Form::weight, Form::capped_weight, Form::sigmoid_weight,
+                          Form::sigmoid_logit, Form::log_sigmoid}) {
+    const std::string gate = "gate " + std::to_string(static_cast<int>(form));
+    joined(gate, [&](auto& s) {
+      s.gate = form, s.gate_offset = 0.01, s.gate_columns = 5, s.near = 6, s.sinks = 2;
+    });
+    add(gate + " and mix", [&](auto& s) {
+      s.gate = form, s.gate_offset = 0.01, s.near = 3, s.mix_before = 2, s.mask.window = 40;
+      s.mask.sinks = 1;
+    });
+  }
+  joined("groups", [](auto& s) { s.groups = 5, s.near = 4, s.sinks = 1; });
+  joined("groups over 32, eq4, window", [](auto& s) {
+    s.groups = 40, s.near = 3, s.sinks = 2, s.mask.window = 50, s.mask.sinks = 4;
+    s.equation = kernels::KernelEquation::eq4;
+  });
+  add("groups alone", [](auto& s) { s.groups = 6, s.near = 2; });
+  joined("biases",
+         [](auto& s) { s.alibi = true, s.bias_count = 20, s.mask.window = 60, s.mask.sinks = 3; });
   joined("everything", [](auto& s) {
     s.tau = s.sink = s.renormalise = true;
     s.soft_cap = 2.0, s.mask.window = 30, s.mask.sinks = 1;

@@ -45,6 +45,15 @@ def cases():
     for gate in ("log", "mul", "identity"):
         focus = {"focus": {"gate": gate, "groups": 4, "window": 6, "sinks": 2}}
         yield f"groups, {gate}", (*inputs(), json.dumps(focus)), {"groups": groups}
+    members = torch.tensor([[1, 2, 4, 8] * 10] * 2)
+    hard = json.dumps({"focus": {"gate": "hard", "groups": 4, "top_k": 1, "window": 6, "sinks": 2}})
+    yield "groups, hard", (*inputs(), hard), {"members": members}
+    kernel = torch.randn(4, 3, 5, requires_grad=True)
+    mix = torch.randn(1, 4, 4, requires_grad=True)
+    joined = {"multi_token": {"before": {"queries": 3, "keys": 5}}, "head_mix": {"after": "full"}}
+    yield "multi-token", (*inputs(), json.dumps(joined)), {"kernel_before": kernel, "mix_after": mix}
+    both = json.dumps(joined | {"focus": {"gate": "log", "groups": 4, "window": 6}})
+    yield "multi-token, groups", (*inputs(), both), {"kernel_before": kernel, "mix_after": mix, "groups": groups}
     yield "documents", inputs(), {"document_offsets": torch.tensor([0, 11, 40])}
     yield "no kernel for this width", inputs(d=12), {}
     with_dropout = json.dumps({"dropout": 0.3})

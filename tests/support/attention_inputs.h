@@ -192,6 +192,35 @@ inline AttentionSpec small_spec(int64_t heads = 4, int64_t kv_heads = 2, int64_t
   return spec;
 }
 
+/// `base` with every gate of Focus, hard groups and biases by distance.
+inline std::vector<NamedSpec> focused_specs(const AttentionSpec& base) {
+  using Gate = FocusSpec::Gate;
+  std::vector<NamedSpec> all;
+  const auto add = [&](const std::string& name, const std::function<void(AttentionSpec&)>& change) {
+    AttentionSpec spec = base;
+    change(spec);
+    all.push_back({name, spec});
+  };
+  for (const Gate gate :
+       {Gate::mul, Gate::log, Gate::logsig, Gate::identity, Gate::straight_through, Gate::hard}) {
+    add("focus " + std::string(enum_name(gate)), [&](AttentionSpec& s) {
+      s.focus = {.gate = gate, .groups = 5, .top_k = 1, .window = 7, .sinks = 2};
+    });
+  }
+  add("focus logsig of a given strength, t5", [](AttentionSpec& s) {
+    s.focus = {.gate = Gate::logsig, .groups = 4, .window = 7, .learned_strength = false};
+    s.bias = {BiasSpec::Kind::t5, 8, 16};
+  });
+  add("focus hard of 40 groups in a window, alibi", [](AttentionSpec& s) {
+    s.focus = {.gate = Gate::hard, .groups = 40, .top_k = 3, .window = 5, .sinks = 1};
+    s.mask.window = 30, s.bias.kind = BiasSpec::Kind::alibi;
+  });
+  add("t5, both ways", [](AttentionSpec& s) {
+    s.bias = {BiasSpec::Kind::t5, 8, 16}, s.mask.causal = false;
+  });
+  return all;
+}
+
 /// One spec per stage setting, and combinations of them. All causal.
 inline std::vector<NamedSpec> all_specs() {
   std::vector<NamedSpec> all;

@@ -166,6 +166,7 @@ class MixingProblem {
         kernels::MixingDecode<T>{.sizes = s_,
                                  .rule = rule(),
                                  .mixing = mixing(),
+                                 .members = members(),
                                  .rows = seen,
                                  .results = results,
                                  .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),

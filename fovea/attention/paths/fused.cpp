@@ -192,10 +192,7 @@ std::optional<std::string> why_not_kernels(const AttentionCall& call) {
   return std::nullopt;
 }
 
-std::optional<std::string> why_not_pointwise(const AttentionCall& call) {
-  const FocusSpec& focus = call.spec.focus;
-  if (focus.gate == FocusSpec::Gate::hard)
-    return fmt::format("no fused kernel for focus {}", enum_name(focus.gate));
+std::optional<std::string> why_not_gate(const FocusSpec& focus) {
   if (focus.gate == FocusSpec::Gate::straight_through &&
       3 * focus.groups > kernels::kMostGateColumns)
     return fmt::format(
@@ -203,6 +200,14 @@ std::optional<std::string> why_not_pointwise(const AttentionCall& call) {
         kernels::kMostGateColumns / 3, focus.groups);
   if (focus.active() && focus.epsilon < kSmallestEpsilon)
     return fmt::format("focus.epsilon below {} leaves float32's range", kSmallestEpsilon);
+  return std::nullopt;
+}
+
+std::optional<std::string> why_not_pointwise(const AttentionCall& call) {
+  const FocusSpec& focus = call.spec.focus;
+  if (focus.gate == FocusSpec::Gate::hard)
+    return fmt::format("no fused kernel for focus {}", enum_name(focus.gate));
+  if (auto why = why_not_gate(focus)) return why;
   return why_not_kernels(call);
 }
 

@@ -42,6 +42,8 @@ struct FusedOperands {
 /// Why no kernel of ours computes the call, whatever its rule for distant keys: dtype, widths,
 /// stages that join pairs.
 std::optional<std::string> why_not_kernels(const AttentionCall& call);
+/// Why the kernels cannot compute the pairs' gate of Focus.
+std::optional<std::string> why_not_gate(const FocusSpec& focus);
 /// The same of the pointwise kernels.
 std::optional<std::string> why_not_pointwise(const AttentionCall& call);
 

@@ -76,6 +76,23 @@ kernels::MixingRule mixing_sizes(const AttentionSpec& spec) {
           .mix_after = mix(spec.head_mix.after)};
 }
 
+at::Tensor contiguous_members(const AttentionCall& call) {
+  return call.key_rule() == KeyRule::groups ? call.tensors.members_bs.contiguous() : at::Tensor();
+}
+
+kernels::MemberMask member_mask(const FocusSpec& focus, const at::Tensor& members_bs,
+                                int64_t queries) {
+  if (!members_bs.defined()) return {};
+  const int64_t keys = members_bs.size(1);
+  const int64_t* const key = members_bs.const_data_ptr<int64_t>();
+  return {.query = key + keys - queries,
+          .key = key,
+          .query_batch = keys,
+          .key_batch = keys,
+          .window = focus.window,
+          .sinks = focus.sinks};
+}
+
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -88,8 +105,7 @@ bool joins_pairs(StageId stage) {
 
 std::optional<std::string> why_not_stages(const AttentionCall& call) {
   for (const StageUse& use : call.stages()) {
-    const bool gate_or_bias = use.stage == StageId::gate_and_bias;
-    if (joins_pairs(use.stage) || (!use.why_not_kernels && !gate_or_bias)) continue;
+    if (joins_pairs(use.stage) || !use.why_not_kernels) continue;
     return fmt::format("stage {}: no mixing kernel for {}", stage_of(use.stage).name, use.setting);
   }
   return std::nullopt;
@@ -99,6 +115,8 @@ std::optional<std::string> why_not_stages(const AttentionCall& call) {
 struct MixingCall : torch::CustomClassHolder {
   c10::intrusive_ptr<FusedCall> fused;
   MultiTokenSpec tokens;
+  FocusSpec focus;
+  at::Tensor members_bs;  ///< contiguous
 };
 
 /// What every kernel reads, forward and backward.
@@ -108,6 +126,7 @@ void set_inputs(Problem& problem, const MixingCall& call, const FusedOperands& x
   problem.sizes = sizes_of(x);
   problem.rule = rule_of(*call.fused, x);
   problem.mixing = mixing_rule(call.tokens, mixing);
+  problem.members = member_mask(call.focus, call.members_bs, x.q.size(2));
   problem.visits = call.fused->visits->visits;
   problem.q = rows_of<T>(x.q);
   problem.k = rows_of<T>(x.k);
@@ -122,6 +141,7 @@ float* target_mixing(const at::Tensor& x) {
 struct MixingGradients {
   at::Tensor q, k, v, tau_bht, sink_bh;
   at::Tensor kernel_before_bhqk, kernel_after_bhqk, mix_before_bnoi, mix_after_bnio;
+  at::Tensor bias_bhn, gate_btk, gate_bsk;
 };
 
 MixingGradients mixing_gradients(const FusedOperands& x, const MixingOperands& mixing) {
@@ -142,6 +162,11 @@ MixingGradients mixing_gradients(const FusedOperands& x, const MixingOperands& m
                     .mix_after_bnio = of_rows(mixing.mix_after_nio)};
   if (x.tau_bt.numel() > 0) g.tau_bht = at::empty({b, h, x.q.size(2)}, options);
   if (x.sink_h.numel() > 0) g.sink_bh = at::empty({b, h}, options);
+  if (x.bias_hn.numel() > 0) g.bias_bhn = at::empty({b, h, x.bias_hn.size(1)}, options);
+  if (x.gate_bsk.numel() > 0) {
+    g.gate_btk = at::empty(x.gate_btk.sizes(), options);
+    g.gate_bsk = at::empty(x.gate_bsk.sizes(), options);
+  }
   return g;
 }
 
@@ -164,20 +189,27 @@ void run_backward(const MixingCall& call, const FusedOperands& x, const MixingOp
   problem.dmix_after = target_mixing(g.mix_after_bnio);
   problem.dtau = target_mixing(g.tau_bht);
   problem.dsink = target_mixing(g.sink_bh);
+  problem.dbias = target_mixing(g.bias_bhn);
+  problem.dgate_query = target_mixing(g.gate_btk);
+  problem.dgate_key = target_mixing(g.gate_bsk);
   kernels::run(problem);
 }
 
-// Inputs q, k, v, tau [b, t], sink [h], kernels [h, cq, ck] and mixes [n, m, m] (empty tensors
-// where absent); outputs out and lse.
+// Inputs q, k, v, tau [b, t], sink [h], kernels [h, cq, ck], mixes [n, m, m], bias by distance
+// [h, n] and gate factors [b, t, K] and [b, s, K] (empty tensors where absent); outputs out and
+// lse.
 class FusedMixing : public torch::autograd::Function<FusedMixing> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
                                const at::Tensor& v, const at::Tensor& tau, const at::Tensor& sink,
                                const at::Tensor& kernel_before, const at::Tensor& kernel_after,
                                const at::Tensor& mix_before, const at::Tensor& mix_after,
+                               const at::Tensor& bias, const at::Tensor& query_gate,
+                               const at::Tensor& key_gate,
                                const c10::intrusive_ptr<MixingCall>& call) {
-    const variable_list given{q,          k,        v, tau, sink, kernel_before, kernel_after,
-                              mix_before, mix_after};
+    const variable_list given{
+        q,          k,         v,    tau,        sink,    kernel_before, kernel_after,
+        mix_before, mix_after, bias, query_gate, key_gate};
     const auto operands = operands_of(given);
     const FusedOperands& x = operands.first;
     const MixingOperands& mixing = operands.second;
@@ -210,7 +242,7 @@ class FusedMixing : public torch::autograd::Function<FusedMixing> {
     const auto operands = operands_of(s);
     const FusedOperands& x = operands.first;
     const MixingOperands& mixing = operands.second;
-    const at::Tensor &out = s[9], &lse = s[10], &row_sums = s[11];
+    const at::Tensor &out = s[kInputs], &lse = s[kInputs + 1], &row_sums = s[kInputs + 2];
     const at::Tensor dout =
         grads[0].defined() ? contiguous_rows(grads[0].to(out.scalar_type())) : at::zeros_like(out);
     const at::Tensor dlse =
@@ -231,14 +263,18 @@ class FusedMixing : public torch::autograd::Function<FusedMixing> {
             summed(g.kernel_after_bhqk, 0),
             summed(g.mix_before_bnoi, 0),
             summed(g.mix_after_bnio, 0),
+            summed(g.bias_bhn, 0),
+            g.gate_btk,
+            g.gate_bsk,
             {}};
   }
 
  private:
+  static constexpr size_t kInputs = 12;
+
   static std::pair<FusedOperands, MixingOperands> operands_of(const variable_list& s) {
-    const at::Tensor none = at::empty({0}, s[0].options().dtype(at::kFloat));
     return {FusedOperands{contiguous_rows(s[0]), contiguous_rows(s[1]), contiguous_rows(s[2]), s[3],
-                          none, s[4], none, none},
+                          s[9], s[4], s[10], s[11]},
             MixingOperands{s[5], s[6], s[7], s[8]}};
   }
 };
@@ -248,15 +284,18 @@ AttentionResult run_mixing(const AttentionCall& given) {
   call->fused = fused_call(given);
   call->fused->visits = visits_of(given);
   call->tokens = given.spec.multi_token;
+  call->focus = given.spec.focus;
+  call->members_bs = contiguous_members(given);
   AttentionResult result;
   result.path.plan = call->fused->visits->name;
   const FusedOperands x = fused_operands(given);
   const MixingOperands mixing = mixing_operands(given.tensors);
   with_kernel_type(x.q.scalar_type(), "attention",
                    [&]<class T>(T) { result.path.isa = kernels::mixing_isa<T>(); });
-  const variable_list outputs = FusedMixing::apply(
-      x.q, x.k, x.v, x.tau_bt, x.sink_h, mixing.kernel_before_hqk, mixing.kernel_after_hqk,
-      mixing.mix_before_noi, mixing.mix_after_nio, std::move(call));
+  const variable_list outputs =
+      FusedMixing::apply(x.q, x.k, x.v, x.tau_bt, x.sink_h, mixing.kernel_before_hqk,
+                         mixing.kernel_after_hqk, mixing.mix_before_noi, mixing.mix_after_nio,
+                         x.bias_hn, x.gate_btk, x.gate_bsk, std::move(call));
   result.out_bhte = outputs[0].to(given.q.scalar_type());
   result.lse_bht = outputs[1];
   return result;
@@ -270,7 +309,11 @@ std::optional<std::string> why_not_mixing(const AttentionCall& call) {
     if (auto why = why_not_pointwise(call)) return why;
     return "no stage joins queries, keys or heads";
   }
+  const KeyRule rule = call.key_rule();
+  if (rule != KeyRule::mask && rule != KeyRule::groups)
+    return "no mixing kernel for this choice of keys";
   if (auto why = why_not_stages(call)) return why;
+  if (auto why = why_not_gate(spec.focus)) return why;
   const at::ScalarType dtype = call.q.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no mixing kernel for {}", at::toString(dtype));
@@ -278,15 +321,12 @@ std::optional<std::string> why_not_mixing(const AttentionCall& call) {
                                           .kv_heads = spec.kv_heads,
                                           .head_dim = spec.head_dim,
                                           .value_dim = spec.value_width()},
-                                         {}, mixing_sizes(spec));
+                                         mixing_sizes(spec));
 }
 
 AttentionPath mixing_path() {
-  return {.name = PathName::fused,
-          .device = at::kCPU,
-          .key_rule = KeyRule::mask,
-          .why_not = why_not_mixing,
-          .run = run_mixing};
+  return {
+      .name = PathName::fused, .device = at::kCPU, .why_not = why_not_mixing, .run = run_mixing};
 }
 
 }  // namespace fovea

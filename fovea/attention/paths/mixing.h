@@ -27,6 +27,13 @@ kernels::MixingRule mixing_rule(const MultiTokenSpec& tokens, const MixingOperan
 /// The rule of a spec by its sizes alone: whether there are kernels for it.
 kernels::MixingRule mixing_sizes(const AttentionSpec& spec);
 
+/// The memberships [b, s] that hard Focus reads, contiguous; undefined where the call's rule for
+/// distant keys is not that of groups.
+at::Tensor contiguous_members(const AttentionCall& call);
+/// The kernels' form of them, which points into them; the queries are the last of the keys.
+kernels::MemberMask member_mask(const FocusSpec& focus, const at::Tensor& members_bs,
+                                int64_t queries);
+
 /// Why the mixing kernels cannot compute a call. Looks at the spec and dtype; tensors of
 /// stages may be missing.
 std::optional<std::string> why_not_mixing(const AttentionCall& call);

@@ -22,16 +22,19 @@ void decode_mixed(const AttentionCall& call, const FusedOperands& x, const Atten
   const auto fused = fused_call(call);
   const auto rows = call.made.get([&] { return rows_seen(call); });
   const MixingOperands mixing = mixing_operands(call.tensors);
-  kernels::run(kernels::MixingDecode<T>{.sizes = sizes_of(x),
-                                        .rule = rule_of(*fused, x),
-                                        .mixing = mixing_rule(call.spec.multi_token, mixing),
-                                        .rows = *rows,
-                                        .results = out.size(2),
-                                        .q = rows_of<T>(x.q),
-                                        .k = rows_of<T>(x.k),
-                                        .v = rows_of<T>(x.v),
-                                        .out = writable_rows_of<T>(out),
-                                        .lse = to.lse_bht.mutable_data_ptr<float>()});
+  const at::Tensor members = contiguous_members(call);
+  kernels::run(
+      kernels::MixingDecode<T>{.sizes = sizes_of(x),
+                               .rule = rule_of(*fused, x),
+                               .mixing = mixing_rule(call.spec.multi_token, mixing),
+                               .members = member_mask(call.spec.focus, members, call.q.size(2)),
+                               .rows = *rows,
+                               .results = out.size(2),
+                               .q = rows_of<T>(x.q),
+                               .k = rows_of<T>(x.k),
+                               .v = rows_of<T>(x.v),
+                               .out = writable_rows_of<T>(out),
+                               .lse = to.lse_bht.mutable_data_ptr<float>()});
 }
 
 AttentionResult run_mixing_decode(const AttentionCall& call) {
@@ -72,7 +75,6 @@ std::optional<std::string> why_not_mixing_decode(const AttentionCall& call) {
 AttentionPath mixing_decode_path() {
   return {.name = PathName::fused,
           .device = at::kCPU,
-          .key_rule = KeyRule::mask,
           .why_not = why_not_mixing_decode,
           .run = run_mixing_decode};
 }

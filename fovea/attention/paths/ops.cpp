@@ -57,6 +57,12 @@ void visit_operands(Operands& x, const Visit& visit) {
   visit("bias_table", x.bias_table);
   visit("sink_logit", x.sink_logit);
   visit("groups", x.groups);
+  visit("strength", x.strength);
+  visit("kernel_before", x.kernel_before);
+  visit("kernel_after", x.kernel_after);
+  visit("mix_before", x.mix_before);
+  visit("mix_after", x.mix_after);
+  visit("members", x.members);
   visit("query_positions", x.query_positions);
   visit("key_positions", x.key_positions);
   visit("query_documents", x.query_documents);
@@ -66,6 +72,24 @@ void visit_operands(Operands& x, const Visit& visit) {
   visit("dropout_seed", x.dropout_seed);
   visit("layer", x.layer);
 }
+
+// An operand and the tensor of a call that it is.
+struct OperandTensor {
+  OptionalTensor AttentionOperands::*operand;
+  at::Tensor AttentionTensors::*tensor;
+};
+// Those with a gradient, in the order of the results of the backward operator.
+constexpr OperandTensor kLearned[] = {
+    {&AttentionOperands::tau, &AttentionTensors::tau_bt},
+    {&AttentionOperands::bias_table, &AttentionTensors::bias_table},
+    {&AttentionOperands::sink_logit, &AttentionTensors::sink_logit_h},
+    {&AttentionOperands::groups, &AttentionTensors::groups_bsk},
+    {&AttentionOperands::strength, &AttentionTensors::focus_strength},
+    {&AttentionOperands::kernel_before, &AttentionTensors::kernel_before_hqk},
+    {&AttentionOperands::kernel_after, &AttentionTensors::kernel_after_hqk},
+    {&AttentionOperands::mix_before, &AttentionTensors::mix_before_noi},
+    {&AttentionOperands::mix_after, &AttentionTensors::mix_after_nio},
+};
 
 // What the schema says of an operand of each type.
 std::string declared(std::string_view name, const std::string&) {
@@ -185,26 +209,24 @@ void check_operand(const at::Tensor& x, std::string_view name) {
                       name, fmt::join(x.strides(), ", "), name);
 }
 
-// The tensors of a call that the operator has arguments for.
-constexpr at::Tensor AttentionTensors::*kOperandTensors[] = {
-    &AttentionTensors::tau_bt, &AttentionTensors::bias_table, &AttentionTensors::sink_logit_h,
-    &AttentionTensors::groups_bsk};
+bool is_operand(at::Tensor AttentionTensors::*member) {
+  return member == &AttentionTensors::members_bs ||
+         std::ranges::find(kLearned, member, &OperandTensor::tensor) != std::end(kLearned);
+}
 
 void check_has_operands(const AttentionSpec& spec) {
   const auto refuse = [](std::string_view setting) {
     fail<UnsupportedError>(
         "attention operator",
-        "torch.ops.fovea.attention takes temperature, soft_cap, bias, mask, sink_logit, dropout "
-        "and soft gates of focus; {} needs attention() of the C++ library",
+        "torch.ops.fovea.attention takes temperature, soft_cap, bias, mask, sink_logit, dropout, "
+        "focus, multi_token and head_mix; {} needs attention() of the C++ library",
         setting);
   };
   if (spec.differential) refuse("differential");
   if (spec.head_output.active()) refuse("head_output");
   for (const Mechanism* mechanism : mechanisms()) {
     for (const TensorSlot& slot : mechanism->tensors) {
-      if (slot.sizes(spec, {}) &&
-          std::ranges::find(kOperandTensors, slot.member) == std::end(kOperandTensors))
-        refuse(slot.setting(spec));
+      if (slot.sizes(spec, {}) && !is_operand(slot.member)) refuse(slot.setting(spec));
     }
   }
 }
@@ -251,10 +273,8 @@ AttentionContext context_of(const OperatorCall& given) {
 // The call of attention() that an operator's arguments ask for, not checked as a whole yet.
 AttentionCall call_of(const OperatorCall& given) {
   AttentionCall call{.spec = spec_of(given), .q = given.q, .k = given.k, .v = given.v};
-  call.tensors = {.tau_bt = or_none(given.x.tau),
-                  .bias_table = or_none(given.x.bias_table),
-                  .sink_logit_h = or_none(given.x.sink_logit),
-                  .groups_bsk = or_none(given.x.groups)};
+  for (const OperandTensor& x : kLearned) call.tensors.*x.tensor = or_none(given.x.*x.operand);
+  call.tensors.members_bs = or_none(given.x.members);
   call.context = context_of(given);
   return call;
 }
@@ -276,7 +296,8 @@ variable_list attention_forward(const OperatorCall& given) {
 
 bool is_fused(const AttentionCall& call) {
   return call.q.device().is_cpu() && call.q.scalar_type() != at::kHalf &&
-         call.key_rule() == KeyRule::mask && !why_not_pointwise(call);
+         call.key_rule() == KeyRule::mask && !call.spec.focus.reads_strength() &&
+         !why_not_pointwise(call);
 }
 
 variable_list fused_gradients(const AttentionCall& call, const at::Tensor& out,
@@ -295,7 +316,7 @@ variable_list fused_gradients(const AttentionCall& call, const at::Tensor& out,
           g.gate_bsk.defined() ? groups_gradient(call.spec, g.gate_btk, g.gate_bsk) : g.gate_bsk};
 }
 
-// Through the composition that gave the result, once more.
+// Through the path that gave the result, once more.
 variable_list gradients_by_autograd(AttentionCall call, const at::Tensor& grad_out,
                                     const at::Tensor& grad_lse) {
   // The operator runs below autograd; here it must run above it.
@@ -308,9 +329,7 @@ variable_list gradients_by_autograd(AttentionCall call, const at::Tensor& grad_o
     return leaves.back();
   };
   const at::Tensor lq = leaf(call.q), lk = leaf(call.k), lv = leaf(call.v);
-  std::vector<at::Tensor*> added{&call.tensors.tau_bt, &call.tensors.bias_table,
-                                 &call.tensors.sink_logit_h, &call.tensors.groups_bsk};
-  for (at::Tensor* x : added) *x = leaf(*x);
+  for (const OperandTensor& x : kLearned) call.tensors.*x.tensor = leaf(call.tensors.*x.tensor);
   const AttentionResult result = attention(call.spec, lq, lk, lv, call.tensors, call.context);
   variable_list outputs, given;
   for (const auto& [y, g] :
@@ -322,10 +341,10 @@ variable_list gradients_by_autograd(AttentionCall call, const at::Tensor& grad_o
   variable_list found(leaves.size());
   if (!outputs.empty())
     found = torch::autograd::grad(outputs, leaves, given, false, false, /*allow_unused=*/true);
-  variable_list all(7);
+  variable_list all(3 + std::size(kLearned));
   size_t next = 0;
   for (size_t n = 0; n < all.size(); ++n) {
-    if (n < 3 || added[n - 3]->defined()) all[n] = found[next++];
+    if (n < 3 || (call.tensors.*kLearned[n - 3].tensor).defined()) all[n] = found[next++];
   }
   return all;
 }
@@ -337,9 +356,8 @@ variable_list attention_backward(const BackwardCall& given) {
     const AttentionCall call =
         checked_call(asked.spec, asked.q, asked.k, asked.v, asked.tensors, asked.context);
     const at::Tensor of_out = or_none(given.grad_out), of_lse = or_none(given.grad_lse);
-    const variable_list g = is_fused(call)
-                                ? fused_gradients(call, given.out, given.lse, of_out, of_lse)
-                                : gradients_by_autograd(call, of_out, of_lse);
+    variable_list g = is_fused(call) ? fused_gradients(call, given.out, given.lse, of_out, of_lse)
+                                     : gradients_by_autograd(call, of_out, of_lse);
     const auto rows = [](const at::Tensor& x, const at::Tensor& like) {
       return by_token(x.defined() ? x : at::zeros_like(like));
     };
@@ -348,13 +366,11 @@ variable_list attention_backward(const BackwardCall& given) {
       return x.defined() ? x.to(operand->scalar_type()).contiguous()
                          : at::zeros(operand->sizes(), operand->options());
     };
-    return {rows(g[0], call.q),
-            rows(g[1], call.k),
-            rows(g[2], call.v),
-            like(g[3], forward.x.tau),
-            like(g[4], forward.x.bias_table),
-            like(g[5], forward.x.sink_logit),
-            like(g[6], forward.x.groups)};
+    g.resize(3 + std::size(kLearned));
+    variable_list all{rows(g[0], call.q), rows(g[1], call.k), rows(g[2], call.v)};
+    for (size_t n = 0; n < std::size(kLearned); ++n)
+      all.push_back(like(g[3 + n], forward.x.*kLearned[n].operand));
+    return all;
   });
 }
 
@@ -383,13 +399,10 @@ variable_list attention_backward_meta(const BackwardCall& given) {
     return operand ? at::empty_symint(operand->sym_sizes(), operand->options())
                    : at::empty({0}, q.options());
   };
-  return {meta_by_token(q, q.sym_size(3)),
-          meta_by_token(k, k.sym_size(3)),
-          meta_by_token(v, v.sym_size(3)),
-          like(x.tau),
-          like(x.bias_table),
-          like(x.sink_logit),
-          like(x.groups)};
+  variable_list all{meta_by_token(q, q.sym_size(3)), meta_by_token(k, k.sym_size(3)),
+                    meta_by_token(v, v.sym_size(3))};
+  for (const OperandTensor& learned : kLearned) all.push_back(like(x.*learned.operand));
+  return all;
 }
 
 // --- autograd
@@ -406,7 +419,11 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
                                const at::Tensor& v, const OptionalTensor& /*tau*/,
                                const OptionalTensor& /*bias_table*/,
                                const OptionalTensor& /*sink_logit*/,
-                               const OptionalTensor& /*groups*/, const OperatorCall& call) {
+                               const OptionalTensor& /*groups*/, const OptionalTensor& /*strength*/,
+                               const OptionalTensor& /*kernel_before*/,
+                               const OptionalTensor& /*kernel_after*/,
+                               const OptionalTensor& /*mix_before*/,
+                               const OptionalTensor& /*mix_after*/, const OperatorCall& call) {
     const at::AutoDispatchBelowADInplaceOrView below;
     const variable_list results = dispatch_forward(call);
     variable_list saved{q, k, v, results[0], results[1]};
@@ -440,18 +457,18 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     });
     variable_list all = dispatch_backward(call);
     const AttentionOperands& x = call.forward.x;
-    const bool wanted[] = {x.tau.has_value(), x.bias_table.has_value(), x.sink_logit.has_value(),
-                           x.groups.has_value()};
-    for (size_t n = 0; n < std::size(wanted); ++n)
-      if (!wanted[n]) all[3 + n] = at::Tensor();
+    for (size_t n = 0; n < std::size(kLearned); ++n)
+      if (!(x.*kLearned[n].operand).has_value()) all[3 + n] = at::Tensor();
     all.emplace_back();  // of the call
     return all;
   }
 };
 
 variable_list attention_autograd(const OperatorCall& call) {
-  return AttentionFunction::apply(call.q, call.k, call.v, call.x.tau, call.x.bias_table,
-                                  call.x.sink_logit, call.x.groups, call);
+  const AttentionOperands& x = call.x;
+  return AttentionFunction::apply(call.q, call.k, call.v, x.tau, x.bias_table, x.sink_logit,
+                                  x.groups, x.strength, x.kernel_before, x.kernel_after,
+                                  x.mix_before, x.mix_after, call);
 }
 
 }  // namespace
@@ -466,10 +483,11 @@ std::tuple<at::Tensor, at::Tensor> call_attention_operator(const at::Tensor& q, 
 TORCH_LIBRARY(fovea, m) {
   const std::string arguments = schema_of_arguments();
   m.def(fmt::format("attention({}) -> (Tensor out, Tensor lse)", arguments).c_str());
+  const std::vector<std::string_view> results(3 + std::size(kLearned), "Tensor");
   m.def(
       fmt::format("attention_backward(Tensor? grad_out, Tensor? grad_lse, Tensor out, Tensor lse, "
-                  "{}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-                  arguments)
+                  "{}) -> ({})",
+                  arguments, fmt::join(results, ", "))
           .c_str());
 }
 

@@ -6,8 +6,10 @@
 // q [b, h, t, d], k [b, g, s, d], v [b, g, s, e], contiguous along their last axis. `spec` is the
 // JSON form of AttentionSpec (docs/attention-case.md), "" for plain causal attention; heads, key
 // heads and widths always come from the tensors. dropout_seed switches training on. Differentiable
-// in q, k, v, tau, bias_table, sink_logit and groups [b, s, K] (soft gates of Focus with a fixed
-// strength), lse included; Meta kernels give shapes.
+// in q, k, v, tau, bias_table, sink_logit, groups [b, s, K] and strength [] (Focus), kernel_before
+// and kernel_after [h, cq, ck] (Multi-Token), mix_before and mix_after [groups, m, m] (head
+// mixing), lse included; Meta kernels give shapes. `members` [b, s]: int64 memberships that `hard`
+// and `straight_through` read.
 // document_offsets [n + 1] is the form 0, ..., t of packed documents. Errors arrive as ValueError
 // (shapes, settings) and NotImplementedError (no such path); messages are ours.
 //
@@ -25,7 +27,8 @@ namespace fovea {
 /// The arguments after q, k and v, in the order of the schema.
 struct AttentionOperands {
   std::string spec;
-  std::optional<at::Tensor> tau, bias_table, sink_logit, groups;
+  std::optional<at::Tensor> tau, bias_table, sink_logit, groups, strength;
+  std::optional<at::Tensor> kernel_before, kernel_after, mix_before, mix_after, members;
   std::optional<at::Tensor> query_positions, key_positions, query_documents, key_documents;
   std::optional<at::Tensor> key_lengths, document_offsets;
   std::optional<int64_t> dropout_seed;

@@ -11,6 +11,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/arena.h"
+#include "fovea/kernels/cpu/attention_gate_pack.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/mixing_decode_table.h"
 #include "fovea/kernels/cpu/mixing_driver.h"
@@ -46,9 +47,6 @@ std::optional<std::string> why_not_mixing_decode(const AttentionSizes& sizes,
                                                  const ScoreParameters& rule,
                                                  const MixingRule& mixing) {
   if (auto why = why_not_mixing_kernels(sizes, mixing)) return why;
-  if (rule.alibi != nullptr || rule.distance_bias != nullptr ||
-      rule.gate.form != PairGate::Form::none)
-    return "decoding with mixed pairs has no position bias and no gate";
   if (rule.dropout > 0.0f) return "decoding has no dropout";
   if (sizes.queries > kMostMixingQueries)
     return fmt::format("decoding with mixed pairs is for at most {} queries; got {}",
@@ -66,7 +64,7 @@ template <class T>
 class DecodedSequence {
  public:
   DecodedSequence(const MixingDecode<T>& p, const MixingDecodeTable<T>& table, int64_t b)
-      : p_(p), table_(table) {
+      : p_(p), table_(table), b_(b), gate_(gate_rule(p.rule.gate)) {
     const AttentionSizes& s = p.sizes;
     const auto at = [b](auto rows) {
       rows.data += b * rows.batch;
@@ -85,9 +83,19 @@ class DecodedSequence {
           .near = near_.data(),
           .far = far_.data(),
           .scales = scales_.data(),
-          .rule = head_rule(p.rule, b, 0),
+          .positions = positions_.data(),
+          .biased = p.rule.alibi != nullptr || p.rule.distance_bias != nullptr,
+          .gate_form = gate_.form,
+          .members = p.members,
           .sinks = p.rule.sink_logit,
           .mixing = p.mixing};
+    rules_.reserve(static_cast<size_t>(s.heads));
+    for (int64_t h = 0; h < s.heads; ++h) rules_.push_back(head_rule(p.rule, b, h));
+    t_.rules = rules_.data();
+    if (t_.members.active()) {
+      t_.members.query += b * t_.members.query_batch;
+      t_.members.key += b * t_.members.key_batch;
+    }
     t_.weight_rows = p.results + p.mixing.kernel_after.earlier();
     t_.logit_rows = t_.weight_rows + p.mixing.kernel_before.earlier();
     t_.first_query = s.queries - t_.logit_rows;
@@ -111,6 +119,10 @@ class DecodedSequence {
     const int64_t chunks = (t_.steps + kValueSteps - 1) / kValueSteps;
     Team::run(parallel, [&](Team::Member& team) {
       float* const scratch = memory + shared + team.index() * each;
+      if (t_.met != nullptr) team.each(t_.steps, [&](int64_t n) { table_.meet(t_, n); });
+      if (t_.gates != nullptr)
+        team.each(
+            t_.steps * t_.weight_rows, [&](int64_t n) { find_gates(n); }, Meet::no);
       team.each(t_.steps * t_.kv_heads, [&](int64_t n) { table_.logits(t_, n, scratch); });
       team.each(t_.steps, [&](int64_t n) { table_.weights(t_, n, scratch); });
       team.each(t_.heads * t_.weight_rows, [&](int64_t n) { table_.normalise(t_, n); });
@@ -139,10 +151,12 @@ class DecodedSequence {
       const int64_t n = t_.first_query + r;
       near_[r] = far_[r] = {};
       scales_[r] = 0.0f;
+      positions_[r] = 0;
       if (n < 0) continue;
       const RowVisits& row = p_.rows[b * s.queries + n];
       near_[r] = row.near;
       far_[r] = row.far;
+      positions_[r] = static_cast<int32_t>(row.position);
       scales_[r] = p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[b * s.queries + n] : p_.rule.scale;
       for (const KeyRange& range : {row.near, row.far}) {
         if (range.begin >= range.end) continue;
@@ -151,6 +165,25 @@ class DecodedSequence {
       }
     }
     t_.key_begin = std::min(t_.key_begin, t_.key_end) / kStepKeys * kStepKeys;
+  }
+
+  // The gate of one row of the weights on the keys of one step.
+  void find_gates(int64_t item) const {
+    const int64_t i = item % t_.weight_rows, step = item / t_.weight_rows;
+    const int64_t row = t_.logit_rows - t_.weight_rows + i, n = t_.first_query + row;
+    if (n < 0) return;
+    const PairGate& gate = p_.rule.gate;
+    const int64_t begin = t_.key_begin + step * kStepKeys;
+    attention_table<T>().gate_row({.rule = gate_,
+                                   .columns = gate.columns,
+                                   .query = gate.query + b_ * gate.query_batch + n * gate.columns,
+                                   .keys = gate.key + b_ * gate.key_batch,
+                                   .near = near_[row],
+                                   .far = far_[row],
+                                   .position = positions_[row],
+                                   .begin = begin,
+                                   .end = std::min(begin + kStepKeys, t_.key_end),
+                                   .values = t_.gates + i * t_.pitch + kRowMargin - t_.key_begin});
   }
 
   // Floats that all threads share; their places where there is memory.
@@ -166,6 +199,10 @@ class DecodedSequence {
       t_.sums = arena.allocate(results * t_.steps);
     t_.parts = arena.allocate((t_.steps + kValueSteps - 1) / kValueSteps * results *
                               t_.value_width.columns);
+    t_.gates = gate_.active() ? arena.allocate(t_.weight_rows * t_.pitch) : nullptr;
+    t_.met = t_.members.active()
+                 ? reinterpret_cast<uint64_t*>(arena.allocate(2 * t_.logit_rows * t_.steps))
+                 : nullptr;
     const std::vector<float> turned = outputs_first(p_.mixing.mix_after, t_.heads);
     float* const mix = arena.allocate(std::ssize(turned));
     if (memory == nullptr) return arena.used();
@@ -182,6 +219,10 @@ class DecodedSequence {
   const MixingDecodeTable<T>& table_;
   std::array<KeyRange, kMostLogitRows> near_, far_;
   std::array<float, kMostLogitRows> scales_;
+  std::array<int32_t, kMostLogitRows> positions_;
+  std::vector<HeadRule> rules_;
+  const int64_t b_;
+  const GateRule gate_;
   MixingDecodeTask<T> t_;
 };
 
@@ -190,7 +231,7 @@ void check_mixing_decode(const MixingDecode<T>& p) {
   const AttentionSizes& s = p.sizes;
   if (const auto why = why_not_mixing_decode(s, p.rule, p.mixing))
     fail<UnsupportedError>("mixing decode kernel", "{}", *why);
-  check_sizes(s, {});
+  check_sizes(s, p.rule.gate);
   require<ShapeError>(std::ssize(p.rows) == s.batch * s.queries, "mixing decode kernel",
                       "expected the visits of {} rows; got {}", s.batch * s.queries, p.rows.size());
   require<ShapeError>(p.results >= 0 && p.results <= s.queries, "mixing decode kernel",

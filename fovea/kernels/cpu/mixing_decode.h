@@ -3,7 +3,8 @@
 //
 //   queries:   earlier of before | earlier of after | results        (spec 3.6, M-10)
 //   logits          x                   x                x           scale, soft-cap, Mask0
-//   weights                             x                x           convolve, mix, softmax
+//   weights                             x                x           convolve, mix, gate and
+//                                                                    biases, softmax
 //   out                                                  x           convolve, mix, values
 //
 // Each stage computes the rows that the next one reads, of all heads, step by step of 64 keys; a
@@ -34,12 +35,13 @@ struct MixingDecodeTable;  // mixing_decode_table.h
 /// Queries of a call at most: the largest kernels need 7 + 7 earlier ones (3.6).
 inline constexpr int64_t kMostMixingQueries = 16;
 
-/// `rule` without dropout, gate and position bias. Every row of the batch may see other keys.
+/// `rule` without dropout. Every row of the batch may see other keys.
 template <class T>
 struct MixingDecode {
   AttentionSizes sizes;
   ScoreParameters rule;
   MixingRule mixing;
+  MemberMask members;
   std::span<const RowVisits> rows;  ///< [batch][queries]; the two ranges of a row are disjoint
   int64_t results = 0;              ///< rows of `out` and `lse`: of the last queries
   HeadRows<const T> q, k, v;

@@ -12,16 +12,46 @@
 namespace fovea::kernels {
 namespace {
 
+/// The keys [begin, end) of the step that begins with key `base`.
+inline uint64_t bits_of_range(int64_t base, int64_t begin, int64_t end) {
+  const int64_t from = begin > base ? begin - base : 0;
+  const int64_t to = end - base < kStepKeys ? end - base : kStepKeys;
+  return from < to ? bits_between(from, to) : 0;
+}
+
 /// The keys of step `step` that row `row` of the logits sees.
 template <class T>
 uint64_t seen_keys(const MixingDecodeTask<T>& t, int64_t row, int64_t step) {
   const int64_t base = t.key_begin + step * kStepKeys;
   const auto bits = [&](const KeyRange& range) {
-    const int64_t from = range.begin > base ? range.begin - base : 0;
-    const int64_t to = range.end - base < kStepKeys ? range.end - base : kStepKeys;
-    return from < to ? bits_between(from, to) : 0;
+    return bits_of_range(base, range.begin, range.end);
   };
-  return bits(t.near[row]) | bits(t.far[row]);
+  const uint64_t seen = bits(t.near[row]) | bits(t.far[row]);
+  return t.met != nullptr ? seen & t.met[row * t.steps + step] : seen;
+}
+
+/// Whether each key of a step shares a group with the row, or is local (MemberMask).
+template <class T>
+void meet_members(const MixingDecodeTask<T>& t, int64_t step) {
+  const int64_t base = t.key_begin + step * kStepKeys, left = t.key_end - base;
+  const int64_t keys = left < kStepKeys ? left : kStepKeys;
+  for (int64_t row = 0; row < t.logit_rows; ++row) {
+    uint64_t& met = t.met[row * t.steps + step];
+    const int64_t n = t.first_query + row;
+    met = 0;
+    if (n < 0) continue;
+    const int64_t mine = t.members.query[n];
+    alignas(64) uint64_t shared[kStepKeys] = {};
+    for (int64_t j = 0; j < keys; ++j) shared[j] = (t.members.key[base + j] & mine) != 0 ? 1 : 0;
+    for (int64_t j = 0; j < kStepKeys; ++j) met |= shared[j] << j;
+    for (const KeyRange& range : {t.near[row], t.far[row]}) {
+      // Key j of the range stands at position j + shift.
+      const int64_t near = t.positions[row] - t.members.window + 1 - range.shift;
+      const int64_t sinks = t.members.sinks - range.shift;
+      met |= bits_of_range(base, range.begin > near ? range.begin : near, range.end);
+      met |= bits_of_range(base, range.begin, range.end < sinks ? range.end : sinks);
+    }
+  }
 }
 
 /// Scratch of a thread: a panel of keys, and two maps [heads][rows][kStepKeys] of a step.
@@ -68,7 +98,7 @@ void pack_decoded_queries(const MixingDecodeTask<T>& t) {
 template <class T>
 FOVEA_INLINE Float decoded_logits(const MixingDecodeTask<T>& t, int64_t row, Lanes seen, Float s) {
   Float slope;
-  s = capped(t.rule, s * t.scales[row], slope);
+  s = capped(t.rules[0], s * t.scales[row], slope);
   if (t.mixing.equation == KernelEquation::eq4) {
     const Float zero = s * 0.0f;
     return choose(seen, s, zero == zero ? s : Float{});

@@ -189,6 +189,7 @@ constexpr MixingDecodeTable<T> mixing_decode_of(const char* isa) {
           .lanes = kLanes,
           .scratch_floats = MixingDecodeScratch<T>::floats,
           .pack = pack_decoded_queries<T, P>,
+          .meet = meet_members<T>,
           .logits = decoded_logits_of_step<T, P>,
           .weights = decoded_weights_of_step<T>,
           .normalise = normalise_decoded_row<T>,

@@ -30,13 +30,22 @@ struct MixingDecodeTask {
   int64_t key_begin = 0, key_end = 0;  ///< of the keys that some row sees; the first is a step's
   int64_t steps = 0;
   int64_t logit_rows = 0, weight_rows = 0, results = 0;
-  HeadRows<const T> q, k, v;      ///< of this sequence
-  int64_t first_query = 0;        ///< the query of row 0 of the logits; may be negative
-  HeadRows<T> out;                ///< [heads][results]
-  float* lse = nullptr;           ///< [heads][results]; may be null
-  const KeyRange *near, *far;     ///< [logit_rows]
-  const float* scales = nullptr;  ///< [logit_rows]
-  HeadRule rule;
+  HeadRows<const T> q, k, v;           ///< of this sequence
+  int64_t first_query = 0;             ///< the query of row 0 of the logits; may be negative
+  HeadRows<T> out;                     ///< [heads][results]
+  float* lse = nullptr;                ///< [heads][results]; may be null
+  const KeyRange *near, *far;          ///< [logit_rows]
+  const float* scales = nullptr;       ///< [logit_rows]
+  const int32_t* positions = nullptr;  ///< [logit_rows]
+  const HeadRule* rules = nullptr;     ///< [heads]
+  bool biased = false;                 ///< some head has a position bias
+  PairGate::Form gate_form = PairGate::Form::none;
+  /// [weight_rows][pitch]: what the gate makes of every pair (GateRow); null without a gate.
+  float* gates = nullptr;
+  /// Hard Focus: of query 0 and key 0 of this sequence, and which keys rows may see by it,
+  /// [logit_rows][steps].
+  MemberMask members;
+  uint64_t* met = nullptr;
   const float* sinks = nullptr;      ///< [heads]; null: none
   MixingRule mixing;                 ///< mix_after as it stands,
   const float* mix_after = nullptr;  ///< and stored (out, in)
@@ -63,6 +72,8 @@ struct MixingDecodeTable {
   int64_t (*scratch_floats)(const MixingDecodeTask<T>&) = nullptr;
   /// All queries as packed words.
   void (*pack)(const MixingDecodeTask<T>&) = nullptr;
+  /// Memberships of a step, of all rows; only with `members`.
+  void (*meet)(const MixingDecodeTask<T>&, int64_t step) = nullptr;
   /// Logits of a step and a key head: item step kv_heads + g.
   void (*logits)(const MixingDecodeTask<T>&, int64_t item, float* scratch) = nullptr;
   /// Weights of a step relative to its largest logit, of all heads.

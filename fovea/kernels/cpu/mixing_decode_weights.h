@@ -49,14 +49,42 @@ inline void convolved_step(const ConvolvedRows& rows, const KeyQueryKernel& kern
   }
 }
 
+// i - j of row `row` of the logits and vector v of a step's keys.
+template <class T>
+FOVEA_INLINE Int decoded_distances(const MixingDecodeTask<T>& t, int64_t row, int64_t step, int v) {
+  Int key{};
+  for (int i = 0; i < kLanes; ++i) key[i] = i;
+  key = key + static_cast<int32_t>(t.key_begin + step * kStepKeys + v * kLanes);
+  const KeyRange &near = t.near[row], &far = t.far[row];
+  const Int in_near = (key >= broadcast(static_cast<int32_t>(near.begin))) &
+                      (key < broadcast(static_cast<int32_t>(near.end)));
+  const Int shift = in_near ? broadcast(static_cast<int32_t>(near.shift))
+                            : broadcast(static_cast<int32_t>(far.shift));
+  return broadcast(t.positions[row]) - (key + shift);
+}
+
+// A vector of a row's mixed logits with what joins them (stages 4 and 5).
+template <class T>
+FOVEA_INLINE Float decoded_terms(const MixingDecodeTask<T>& t, int64_t h, int64_t row, int64_t step,
+                                 int v, const float* gate, Float s) {
+  if (t.gate_form == PairGate::Form::sigmoid_logit) s = s * load(gate + v * kLanes);
+  if (t.gate_form == PairGate::Form::log_sigmoid) s = s + load(gate + v * kLanes);
+  return t.biased ? biased(t.rules[h], s, decoded_distances(t, row, step, v)) : s;
+}
+
 // Logits of a row and step to weights relative to the largest, with that and their sum.
 template <class T>
 void weigh_step(const MixingDecodeTask<T>& t, const float* s, int64_t h, int64_t i, int64_t step) {
-  const uint64_t seen = seen_keys(t, i + t.mixing.kernel_before.earlier(), step);
+  const int64_t logit_row = i + t.mixing.kernel_before.earlier();
+  const uint64_t seen = seen_keys(t, logit_row, step);
   const int64_t row = h * t.weight_rows + i;
+  const float* const gate =
+      t.gates != nullptr ? t.gates + i * t.pitch + kRowMargin + step * kStepKeys : nullptr;
+  const bool weighs = multiplies_weights(t.gate_form);
   Float x[kStepVectors], top = broadcast(-kInfinity);
   for (int v = 0; v < kStepVectors; ++v) {
-    x[v] = choose(lanes_of(seen, v), load(s + v * kLanes) * kLog2E, broadcast(-kInfinity));
+    const Float logit = decoded_terms(t, h, logit_row, step, v, gate, load(s + v * kLanes));
+    x[v] = choose(lanes_of(seen, v), logit * kLog2E, broadcast(-kInfinity));
     top = larger(top, x[v]);
   }
   const float maximum = largest(top);
@@ -64,7 +92,8 @@ void weigh_step(const MixingDecodeTask<T>& t, const float* s, int64_t h, int64_t
   float* const to = t.weights + row * t.pitch + kRowMargin + step * kStepKeys;
   Float total{};
   for (int v = 0; v < kStepVectors; ++v) {
-    const Float weight = exp2_seen<5>(lanes_of(seen, v), x[v] - m);
+    Float weight = exp2_seen<5>(lanes_of(seen, v), x[v] - m);
+    if (weighs) weight = choose(lanes_of(seen, v), weight * load(gate + v * kLanes), Float{});
     total = total + weight;
     store(to + v * kLanes, weight);
   }
