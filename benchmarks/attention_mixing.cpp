@@ -4,11 +4,13 @@
 // process, so that other work on the machine counts little (docs/benchmarks.md).
 //
 //   attention_mixing [--dtypes float32,bfloat16] [--widths 96,64] [--lengths 1024,2048,4096]
-//                    [--heads 16] [--only plain|composed|eager] [--layer convolution|mix]
-//                    [--pairs 21] [--budget 10] [--output FILE]
+//                    [--heads 16] [--only plain|composed|eager|ungated]
+//                    [--layer convolution|mix] [--gate log|hard|...] [--pairs 21] [--budget 10]
+//                    [--output FILE]
 //
-// One thread. Prints a line a case. --output merges the cases into FILE (JSON), replacing those of
-// equal names.
+// --gate: with Focus (8 groups, hard: 2 of them, a window of 128, 4 sinks), and also against the
+// same layer without; not against eager torch. One thread. Prints a line a case. --output merges
+// the cases into FILE (JSON), replacing those of equal names.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -25,6 +27,7 @@
 
 #include "benchmarks/pairs.h"
 #include "fovea/attention/attention.h"
+#include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/talking_heads.h"
 #include "fovea/attention/plan.h"
 #include "fovea/base/error.h"
@@ -39,7 +42,7 @@ struct Options {
   std::vector<std::string> dtypes{"float32", "bfloat16"};
   std::vector<int64_t> widths{96, 64}, lengths{1024, 2048, 4096};
   int64_t heads = 16;
-  std::string only, layer, output;
+  std::string only, layer, gate, output;
   int pairs = 21;
   double budget = 10.0;  // seconds a measure, five pairs at least
 };
@@ -89,13 +92,22 @@ struct Inputs {
     if (spec.head_mix.before == Mix::none) return;
     tensors.mix_before_noi = near_identity(at::eye(h).unsqueeze(0));
     tensors.mix_after_nio = near_identity(at::eye(h).unsqueeze(0));
+    if (spec.focus.active()) add_groups(spec.focus, length);
+  }
+
+  void add_groups(const FocusSpec& focus, int64_t length) {
+    const at::Tensor scores = 2.0 * at::randn({1, length, focus.groups});
+    if (focus.reads_groups())
+      tensors.groups_bsk = at::softmax(scores, -1).detach().requires_grad_();
+    if (focus.reads_members()) tensors.members_bs = top_members(scores, focus.top_k);
+    if (focus.reads_strength()) tensors.focus_strength = at::full({}, 10.0).requires_grad_();
   }
 
   std::vector<at::Tensor> leaves() const {
     std::vector<at::Tensor> all{q, k, v};
     AttentionTensors copy = tensors;
     for (const auto& [name, x] : copy.named())
-      if (x->defined()) all.push_back(*x);
+      if (x->defined() && x->is_floating_point()) all.push_back(*x);
     return all;
   }
 };
@@ -182,8 +194,13 @@ class Benchmark {
     return options_.only.empty() || options_.only == part;
   }
 
-  Side side(const Case& c, bool convolves, bool mixes, Path path) const {
-    const AttentionSpec spec = layer(options_.heads, c.width, convolves, mixes);
+  // `gated`: with Focus, where it is asked for.
+  Side side(const Case& c, bool convolves, bool mixes, Path path, bool gated = true) const {
+    AttentionSpec spec = layer(options_.heads, c.width, convolves, mixes);
+    if (gated && mixes && !options_.gate.empty()) {
+      const auto names = enum_names(FocusSpec::Gate{});
+      spec.focus.gate = FocusSpec::Gate(std::ranges::find(names, options_.gate) - names.begin());
+    }
     AttentionContext context;
     context.plans = std::make_shared<PlanCache>();
     return Side(Inputs(spec, c.length, c.type()), [spec, context, path](const Inputs& in) {
@@ -202,7 +219,12 @@ class Benchmark {
       const Side composed = side(c, c.convolves, true, Path::reference);
       add("forward and backward vs composed", c, mixing.both(), composed.both());
     }
-    if (wants("eager")) {
+    if (wants("ungated") && !options_.gate.empty()) {
+      Side ungated = side(c, c.convolves, true, Path::fused, false);
+      add("forward vs without gate", c, mixing.forward(), ungated.forward());
+      add("backward vs without gate", c, mixing.backward(), ungated.backward());
+    }
+    if (wants("eager") && options_.gate.empty()) {
       const AttentionSpec spec = layer(options_.heads, c.width, c.convolves, true);
       const Side torch(Inputs(spec, c.length, c.type()),
                        [spec](const Inputs& in) { return eager(spec, in); });
@@ -211,9 +233,10 @@ class Benchmark {
   }
 
   std::string name_of(const std::string& what, const Case& c) const {
-    return fmt::format("{}, {} {} d={} T={} H={}", what,
-                       c.convolves ? "convolution and mix" : "mix", c.dtype, c.width, c.length,
-                       options_.heads);
+    return fmt::format("{}, {}{} {} d={} T={} H={}", what,
+                       c.convolves ? "convolution and mix" : "mix",
+                       options_.gate.empty() ? "" : " with focus " + options_.gate, c.dtype,
+                       c.width, c.length, options_.heads);
   }
 
   void add(const std::string& what, const Case& c, const Action& ours, const Action& other) {
@@ -253,8 +276,11 @@ int main(int argc, char** argv) {
   app.add_option("--widths", options.widths)->delimiter(',');
   app.add_option("--lengths", options.lengths)->delimiter(',');
   app.add_option("--heads", options.heads);
-  app.add_option("--only", options.only)->check(CLI::IsMember({"plain", "composed", "eager"}));
+  app.add_option("--only", options.only)
+      ->check(CLI::IsMember({"plain", "composed", "eager", "ungated"}));
   app.add_option("--layer", options.layer)->check(CLI::IsMember({"convolution", "mix"}));
+  app.add_option("--gate", options.gate)
+      ->check(CLI::IsMember({"mul", "log", "logsig", "identity", "hard", "straight_through"}));
   app.add_option("--pairs", options.pairs);
   app.add_option("--budget", options.budget);
   app.add_option("--output", options.output);
