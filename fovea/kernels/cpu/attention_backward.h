@@ -247,7 +247,7 @@ class BackwardKeys {
           Float cap_slope;
           const Int distance =
               load(b_.query_places.position + query + v * kLanes) - b_.key_places.position[key + r];
-          s[r][v] = capped(head_->rule, s[r][v] * scale[v], cap_slope);
+          s[r][v] = capped<P::kExpDegree>(head_->rule, s[r][v] * scale[v], cap_slope);
           if (gated && open && adds_) {
             s[r][v] = s[r][v] + load(gate.value[r] + v * kLanes);
           } else if (gated && open && !weighs_) {

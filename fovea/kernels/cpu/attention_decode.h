@@ -168,7 +168,7 @@ class DecodeChunk {
       const Int shift = near ? broadcast(static_cast<int32_t>(b_.near[r].shift))
                              : broadcast(static_cast<int32_t>(b_.far[r].shift));
       Float slope;
-      s = capped(*b_.head[r], s, slope);
+      s = capped<5>(*b_.head[r], s, slope);
       if (b_.gate_form == PairGate::Form::sigmoid_logit) s = s * load(b_.gate[r] + key);
       if (b_.gate_form == PairGate::Form::log_sigmoid) s = s + load(b_.gate[r] + key);
       s = biased(*b_.head[r], s, b_.position[r] - (index + shift));

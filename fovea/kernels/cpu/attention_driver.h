@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numbers>
 #include <vector>
 
 #include "fovea/base/rng.h"
@@ -84,6 +85,8 @@ inline bool is_plain(const ScoreParameters& rule, PairGate::Form gate) {
 
 inline HeadRule head_rule(const ScoreParameters& rule, int64_t b, int64_t h) {
   return {.soft_cap = rule.soft_cap,
+          .cap_exponent =
+              rule.soft_cap > 0.0f ? 2.0f * std::numbers::log2e_v<float> / rule.soft_cap : 0.0f,
           .alibi = rule.alibi != nullptr ? rule.alibi[h] : 0.0f,
           .distance_bias =
               rule.distance_bias != nullptr ? rule.distance_bias + h * rule.bias_count : nullptr,

@@ -418,7 +418,7 @@ class ForwardRows {
     Float slope;
     for (int v = 0; v < 2; ++v) {
       const Int distance = position - load(b_.key_places.position + key + v * kLanes);
-      s[v] = capped(*b_.head[real], s[v] * scale, slope);
+      s[v] = capped<P::kExpDegree>(*b_.head[real], s[v] * scale, slope);
       if (gated && gate != nullptr)
         s[v] = adds_ ? s[v] + load(gate + v * kLanes) : s[v] * load(gate + v * kLanes);
       s[v] = biased(*b_.head[real], s[v], distance);

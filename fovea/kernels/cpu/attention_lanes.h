@@ -249,22 +249,6 @@ FOVEA_INLINE Float exp2_seen(Lanes seen, Float x) {
 #endif
 }
 
-/// tanh(x) by a rational function fitted on [0, 9], relative error 4e-7.
-FOVEA_INLINE Float tanh_lanes(Float x) {
-  const Float high = broadcast(9.0f), low = broadcast(-9.0f);
-  x = x > high ? high : (x < low ? low : x);
-  const Float u = x * x;
-  Float p = 1.31772084e-08f * u + 2.04809518e-05f;
-  p = p * u + 3.48779662e-03f;
-  p = p * u + 1.33744631e-01f;
-  p = p * u + 9.99999977e-01f;
-  Float q = 7.70391485e-07f * u + 3.27289665e-04f;
-  q = q * u + 2.58473337e-02f;
-  q = q * u + 4.67077769e-01f;
-  q = q * u + 1.0f;
-  return x * p / q;
-}
-
 /// log2(1 + m) for 1 + m between sqrt(1/2) and sqrt(2), absolute error 2e-7.
 template <class Number>
 FOVEA_INLINE Number log2_near_one(Number m) {

@@ -48,6 +48,7 @@ struct PanelLayouts {
 /// From a scaled product to the logit, for one head; neutral values switch a part off.
 struct HeadRule {
   float soft_cap = 0.0f;
+  float cap_exponent = 0.0f;             ///< 2 log2(e) / soft_cap, where there is one
   float alibi = 0.0f;                    ///< slope
   const float* distance_bias = nullptr;  ///< by distance i - j, the ends also stand for all beyond
   int32_t bias_first = 0, bias_count = 0;

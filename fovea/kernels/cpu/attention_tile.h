@@ -109,13 +109,15 @@ FOVEA_INLINE Float gather(const float* table, Int index) {
   return load(out);
 }
 
-/// The scaled product under the soft-cap (stage 2; spec 7.4); `slope` becomes the derivative.
+/// The scaled product under the soft-cap (stage 2; spec 7.4); `slope` becomes the derivative. With
+/// r = 1 / (1 + e^(2 s / c)), c tanh(s / c) is c - 2 c r; `degree` of exp2_lanes().
+template <int degree>
 FOVEA_INLINE Float capped(const HeadRule& rule, Float s, Float& slope) {
   slope = broadcast(1.0f);
   if (rule.soft_cap > 0.0f) {
-    const Float t = tanh_lanes(s * (1.0f / rule.soft_cap));
-    s = t * rule.soft_cap;
-    slope = 1.0f - t * t;
+    const Float r = 1.0f / (exp2_lanes<degree>(s * rule.cap_exponent) + 1.0f);
+    slope = (r - r * r) * 4.0f;
+    s = rule.soft_cap - r * (2.0f * rule.soft_cap);
   }
   return s;
 }

@@ -151,7 +151,7 @@ class GradientStrips : private GradientFrame<T, P> {
         if (m_.bad_q[h * t_.padded_frame() + r] != 0) make_bad(row);
         for (int v = 0; t_.capped && v < kStepVectors; ++v) {
           Float slope;
-          store(row + v * kLanes, capped(head.rule, load(row + v * kLanes), slope));
+          store(row + v * kLanes, capped<5>(head.rule, load(row + v * kLanes), slope));
         }
         if (!eq4_) hide(row, seen(r, n));
       }

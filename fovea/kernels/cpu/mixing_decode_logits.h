@@ -98,7 +98,7 @@ void pack_decoded_queries(const MixingDecodeTask<T>& t) {
 template <class T>
 FOVEA_INLINE Float decoded_logits(const MixingDecodeTask<T>& t, int64_t row, Lanes seen, Float s) {
   Float slope;
-  s = capped(t.rules[0], s * t.scales[row], slope);
+  s = capped<5>(t.rules[0], s * t.scales[row], slope);
   if (t.mixing.equation == KernelEquation::eq4) {
     const Float zero = s * 0.0f;
     return choose(seen, s, zero == zero ? s : Float{});

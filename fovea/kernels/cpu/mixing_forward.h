@@ -280,7 +280,8 @@ class StripWalk {
   void cap(int64_t h, Float (&x)[kRows][2]) const {
     Float slope;
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < 2; ++v) x[r][v] = fovea::kernels::capped(t_.head[h].rule, x[r][v], slope);
+      for (int v = 0; v < 2; ++v)
+        x[r][v] = fovea::kernels::capped<5>(t_.head[h].rule, x[r][v], slope);
     }
   }
 
