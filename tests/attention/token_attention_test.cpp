@@ -40,6 +40,13 @@ std::vector<NamedSpec> token_specs() {
   add("head mixes, capped", [](auto& s) {
     s.head_mix = {Mix::full, Mix::groups, 3}, s.soft_cap = 2.0;
   });
+  add("convolutions, t5", [&](auto& s) {
+    convolve(s);
+    s.bias = {BiasSpec::Kind::t5, 8, 16};
+  });
+  add("head mix, alibi, window", [](auto& s) {
+    s.head_mix.after = Mix::full, s.bias.kind = BiasSpec::Kind::alibi, s.mask.window = 12;
+  });
   add("everything", [&](auto& s) {
     convolve(s);
     s.multi_token.equation = MultiTokenSpec::Equation::eq4;
@@ -68,9 +75,11 @@ at::Tensor attend(TokenAttention& attention, AttentionCache& cache, const Attent
   return out;
 }
 
-TokenAttention token_attention(const AttentionSpec& spec, const AttentionInputs& in) {
+/// `bias` outlives the result.
+TokenAttention token_attention(const AttentionSpec& spec, const DecodeBias& bias,
+                               const AttentionInputs& in) {
   EXPECT_FALSE(why_not_token_attention(spec));
-  return {spec, decode_rule(spec, {}, in.tensors.sink_logit_h)};
+  return {spec, decode_rule(spec, bias, in.tensors.sink_logit_h)};
 }
 
 template <class T>
@@ -79,7 +88,8 @@ void expect_cached_attention(at::ScalarType dtype) {
   for (const auto& [name, spec] : token_specs()) {
     AttentionInputs in = random_inputs(spec, 2, kText).to(dtype);
     in.tensors = random_inputs(spec, 2, kText).to(at::kFloat).tensors;
-    TokenAttention attention = token_attention(spec, in);
+    const DecodeBias bias = decode_bias(spec, in.tensors.bias_table);
+    TokenAttention attention = token_attention(spec, bias, in);
     AttentionCache cache(cache_streams(spec, dtype), 2, kText), other = cache.fork();
     const auto expect_equal = [&](int64_t at) {
       const AttentionInputs token = in.tokens(at, 1);
@@ -106,7 +116,8 @@ TEST(TokenAttention, HasTheBitsOfCachedAttention) {
 TEST(TokenAttention, SequencesOfUnequalLengthsHaveTheBitsOfEachAlone) {
   for (const auto& [name, spec] : token_specs()) {
     const AttentionInputs in = random_inputs(spec, 1, 30).to(at::kFloat);
-    TokenAttention attention = token_attention(spec, in);
+    const DecodeBias bias = decode_bias(spec, in.tensors.bias_table);
+    TokenAttention attention = token_attention(spec, bias, in);
     AttentionCache shorter(cache_streams(spec, at::kFloat), 1, 40), longer = shorter.fork();
     for (int64_t at = 0; at < 20; ++at) {
       attend<float>(attention, longer, in.tokens(at, 1));
@@ -135,8 +146,7 @@ TEST(TokenAttention, IsRefusedByName) {
   EXPECT_EQ(reason([](auto&) {}), "");
   EXPECT_EQ(reason([](auto& s) { s.temperature.kind = TemperatureSpec::Kind::learned; }),
             "a learned temperature");
-  EXPECT_EQ(reason([](auto& s) { s.bias.kind = BiasSpec::Kind::alibi; }),
-            "a position bias on mixed logits");
+  EXPECT_EQ(reason([](auto& s) { s.focus.gate = FocusSpec::Gate::log; }), "Focus");
   EXPECT_NE(reason([](auto& s) {
               s.multi_token.before = {9, 3};
             }).find("9 x 3"),

@@ -281,7 +281,8 @@ Bits bits_of(MixingOperands gradients) {
 template <class T>
 void expect_same_bits_of_threads() {
   const int threads = omp_get_max_threads();
-  for (const char* name : {"all four", "talking heads", "documents", "everything"}) {
+  for (const char* name : {"all four", "talking heads", "documents", "everything", "gate weight 7",
+                           "gate sigmoid_logit, mix", "groups alone", "bias both"}) {
     for (Named& named : every_stage(700)) {
       if (!named.name.starts_with(name)) continue;
       const MixingProblem<T> problem(named.settings);
@@ -331,11 +332,13 @@ void expect_isolated(MixingSettings s, int64_t border, bool by_documents) {
   } else {
     change(other.output_gradient_rows(), border, count, count);
   }
-  for (std::vector<float>* x : {&other.queries(), &other.keys(), &other.values()})
+  for (std::vector<float>* x :
+       {&other.queries(), &other.keys(), &other.values(), &other.key_gates()})
     change(*x, border, count, count);
   const MixingOperands a = problem.gradients_by_kernels(outputs),
                        b = other.gradients_by_kernels(outputs);
-  for (const auto member : {&MixingOperands::q, &MixingOperands::k, &MixingOperands::v})
+  for (const auto member : {&MixingOperands::q, &MixingOperands::k, &MixingOperands::v,
+                            &MixingOperands::gate_query, &MixingOperands::gate_key})
     EXPECT_EQ(tokens(a.*member, 0, border, count), tokens(b.*member, 0, border, count));
 }
 
@@ -349,6 +352,11 @@ TEST(MixingGradient, IsolatesLaterTokensAndOtherDocuments) {
     s.documents = 2;
     expect_isolated(s, 75, true);
   }
+  s.gate = kernels::PairGate::Form::weight, s.gate_offset = 0.01, s.near = 3, s.groups = 5;
+  s.bias_count = 9;
+  expect_isolated(s, 75, true);
+  s.documents = 1;
+  expect_isolated(s, 77, false);
 }
 
 TEST(MixingGradient, NeighboursInTheBatchDoNotMatter) {
@@ -402,6 +410,12 @@ TEST(MixingGradient, RefusesWhatItLacks) {
   EXPECT_ERROR(ShapeError, kernels::run(p), "need the row sums of the forward pass");
   p.mixing.kernel_after.keys = 16;
   EXPECT_ERROR(UnsupportedError, kernels::run(p), "at most 8 queries x 15 keys");
+  p.mixing = {};
+  p.dgate_key = numbers.data();
+  EXPECT_ERROR(ShapeError, kernels::run(p), "for queries and keys; got one");
+  p.dgate_key = nullptr;
+  p.rule.gate = {.form = kernels::PairGate::Form::weight, .columns = 66};
+  EXPECT_ERROR(ShapeError, kernels::run(p), "1 to 65 columns", "66");
 }
 
 }  // namespace

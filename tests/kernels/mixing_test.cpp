@@ -238,6 +238,27 @@ TEST(MixingKernels, NoBitOfARowDependsOnLaterTokens) {
   }
 }
 
+// The same of the gate's factors, of memberships and biases.
+TEST(MixingKernels, NoBitOfARowDependsOnTheGroupsOfLaterTokens) {
+  const int64_t changed = 117;
+  for (const auto form :
+       {kernels::PairGate::Form::weight, kernels::PairGate::Form::sigmoid_weight,
+        kernels::PairGate::Form::sigmoid_logit, kernels::PairGate::Form::log_sigmoid}) {
+    MixingSettings s{.sizes = {1, 4, 2, 200, 200, 16, 16}};
+    all_stages(s);
+    s.gate = form, s.gate_offset = 0.01, s.near = 5, s.sinks = 1, s.groups = 7;
+    s.bias_count = 30, s.alibi = true;
+    MixingProblem<float> problem(s);
+    const std::vector<double> before = problem.outputs_by_kernels().out;
+    for (int64_t n = changed * s.gate_columns; n < std::ssize(problem.key_gates()); ++n)
+      problem.key_gates()[n] = n % 3 == 0 ? std::numeric_limits<float>::quiet_NaN() : 1e30f;
+    for (size_t n = changed; n < problem.key_members().size(); ++n) problem.key_members()[n] = -1;
+    const std::vector<double> after = problem.outputs_by_kernels().out;
+    EXPECT_EQ(rows_of(before, 0, changed, s.sizes), rows_of(after, 0, changed, s.sizes));
+    EXPECT_NE(before.back(), after.back());
+  }
+}
+
 // Spec 9.10, M-11: tokens of other documents change no bit, wherever the document stands.
 TEST(MixingKernels, NoBitOfADocumentDependsOnItsNeighbours) {
   MixingSettings s{.sizes = {1, 4, 2, 210, 210, 16, 16}, .documents = 3};
@@ -282,6 +303,7 @@ TEST(MixingKernels, GiveTheSameBitsForAnyNumberOfThreads) {
   for (const bool convolves : {true, false}) {
     MixingSettings s{.sizes = {2, 4, 2, 700, 700, 32, 32}};
     all_stages(s);
+    s.gate = kernels::PairGate::Form::weight, s.gate_offset = 0.01, s.groups = 6, s.alibi = true;
     if (!convolves) s.before = s.after = {};
     s.sink = true;
     const int before = omp_get_max_threads();

@@ -73,6 +73,7 @@ class MixingProblem {
   std::vector<T>& values() { return v_; }
   std::vector<T>& output_gradient_rows() { return dout_; }
   std::vector<float>& key_gates() { return gate_key_; }
+  std::vector<int64_t>& key_members() { return key_members_; }
 
   MixingOutputs outputs_by_formula() const { return mixing_outputs(settings_, operands_); }
   MixingOperands gradients_by_formula() const {

@@ -22,7 +22,6 @@ std::optional<std::string> why_not_token_attention(const AttentionSpec& spec) {
   AttentionSpec rest = in_mask_terms(spec);
   const bool mixes = joins_pairs(rest);
   if (mixes) {
-    if (rest.bias.kind != BiasSpec::Kind::none) return "a position bias on mixed logits";
     const kernels::AttentionSizes sizes{.heads = rest.heads,
                                         .kv_heads = rest.kv_heads,
                                         .queries = 1 + rest.multi_token.earlier_queries(),
