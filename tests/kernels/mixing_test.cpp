@@ -342,6 +342,28 @@ TEST(MixingKernels, MemoryGrowsWithTheTokensNotWithTheirSquare) {
   EXPECT_LT(at_4k, int64_t{16} * 4096 * 4096 * 4 / 8);  // an eighth of one map
 }
 
+// A strip whose exponentials would take too much memory computes them twice.
+TEST(MixingKernels, GiveTheSameBitsWhateverTheyKeep) {
+  const auto expect_same = []<class T>(T, const MixingSettings& settings, const std::string& what) {
+    MixingProblem<T> problem(settings);
+    const MixingOutputs kept = problem.outputs_by_kernels();
+    const int64_t bytes = problem.scratch_bytes();
+    problem.keep(0);
+    const MixingOutputs twice = problem.outputs_by_kernels();
+    EXPECT_LT(problem.scratch_bytes(), bytes) << what;
+    EXPECT_EQ(kept.out, twice.out) << what;
+    EXPECT_EQ(kept.lse, twice.lse) << what;
+    EXPECT_EQ(kept.row_sums, twice.row_sums) << what;
+  };
+  for (const auto& [name, settings] : every_setting(300, 8)) {
+    expect_same(0.0f, settings, name);
+    expect_same(BFloat16{}, settings, name);
+  }
+  MixingSettings growing{.sizes = {1, 2, 1, 300, 300, 16, 16}};  // maxima are found anew
+  growing.before = {2, 3}, growing.after = {3, 4}, growing.scale = 20.0;
+  expect_same(0.0f, growing, "logits that grow");
+}
+
 TEST(MixingKernels, LeaveTheModeOfDenormalNumbersAlone) {
   volatile float small = 1e-38f;
   MixingProblem<float>(MixingSettings{}).outputs_by_kernels();

@@ -147,10 +147,13 @@ class MixingProblem {
                                   .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
                                   .out = rows<T>(out, s_.heads, s_.queries, s_.value_dim),
                                   .lse = lse.data(),
-                                  .row_sums = sums.data()},
+                                  .row_sums = sums.data(),
+                                  .most_kept = most_kept_},
         table);
     return {doubles(out), doubles(lse), doubles(sums)};
   }
+  /// MixingForward::most_kept.
+  void keep(int64_t floats) { most_kept_ = floats; }
 
   /// The last `results` rows of `outputs.out` ([batch][results][heads][width]) and `outputs.lse` as
   /// the decoding kernels compute them.
@@ -194,8 +197,12 @@ class MixingProblem {
 
   /// Memory that the forward kernels take beyond inputs and outputs.
   int64_t scratch_bytes() const {
-    return kernels::scratch_bytes(kernels::MixingForward<T>{
-        .sizes = s_, .rule = rule(), .mixing = mixing(), .members = members(), .visits = visits_});
+    return kernels::scratch_bytes(kernels::MixingForward<T>{.sizes = s_,
+                                                            .rule = rule(),
+                                                            .mixing = mixing(),
+                                                            .members = members(),
+                                                            .visits = visits_,
+                                                            .most_kept = most_kept_});
   }
 
   /// The gradients by the backward kernels, from the lse and sums of rows in `outputs`.
@@ -315,6 +322,7 @@ class MixingProblem {
   std::vector<float> tau_, sink_, kernel_before_, kernel_after_, mix_before_, mix_after_, dlse_;
   std::vector<float> gate_query_, gate_key_, bias_, slopes_;
   std::vector<int64_t> query_members_, key_members_;
+  int64_t most_kept_ = kernels::MixingForward<T>{}.most_kept;
   std::vector<Visits> visits_;
 };
 

@@ -48,6 +48,7 @@
 // Memory: q, out [b][h][t], k, v [b][g][s] by strides with contiguous width (HeadRows). The kernels
 // take scratch that is linear in the tokens: per thread a strip of kStripRows queries x all keys
 // that it sees x the heads of a bundle, and packed keys and values of the bundle's key heads.
+// Forward, a strip beyond MixingForward::most_kept is computed a second time instead of kept.
 // A forward pass saves lse, and n where rows are renormalised: all that the backward pass needs
 // beside the inputs. Everything else is computed again.
 //
@@ -132,6 +133,9 @@ struct MixingForward {
   HeadRows<T> out;
   float* lse = nullptr;       ///< [batch][heads][queries], includes the sink; may be null
   float* row_sums = nullptr;  ///< [batch][heads][queries]: n of `renormalise`; may be null
+  /// Floats of a strip's exponentials that a thread keeps between its two passes over the keys, at
+  /// most; longer texts compute them twice. Results are the same bits.
+  int64_t most_kept = int64_t{64} << 20;
 };
 
 /// Gradients that are null are not computed, except dq, dk and dv, which always are.

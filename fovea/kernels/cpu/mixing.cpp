@@ -245,7 +245,8 @@ class Forward {
             .renormalise = m.renormalise && m.kernel_after.active(),
             .scale = p_.rule.scale,
             .capped = p_.rule.soft_cap > 0.0f,
-            .drops = p_.rule.dropout > 0.0f};
+            .drops = p_.rule.dropout > 0.0f,
+            .most_kept = p_.most_kept};
   }
 
   void attend(const Bundle& bundle, const Item& item, int64_t begin, const float* packed,

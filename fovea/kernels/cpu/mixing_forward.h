@@ -6,7 +6,8 @@
 // Each convolution reads rows that the strip before handed on, and keys of the past alone: its
 // results lag by kKernelLag keys. Softmax needs no pass for the maximum: a row's reference m is its
 // largest logit in the first step in which it sees a key; a row whose sum leaves the safe range
-// gets its exact maximum, and pass 1 runs again, in which other rows repeat their bits.
+// gets its exact maximum, and pass 1 runs again, in which other rows repeat their bits. Where E of
+// all keys would take too much memory, pass 2 computes each step of it again.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -125,18 +126,28 @@ class StripWalk {
   enum class Rows { weights, maxima };
 
   void logits(Rows what) {
-    for (int64_t n = 0; n < seen_.count(); ++n) {
-      seen_.lagging(n, lag_before_, s_.seen_weights);
-      for (int64_t h = 0; h < t_.heads; ++h) {
-        if (t_.rows_before > 0) {
-          fill_window(h, n);
-          convolve_logits(h, n);
-        } else {
-          products(h, n, 0, seen_.of(n), s_.rows + h * kStripPitch, kStepKeys);
-        }
+    counts_ = true;
+    for (int64_t n = 0; n < seen_.count(); ++n) logits(n, what);
+    counts_ = false;
+  }
+  void logits(int64_t n, Rows what) {
+    seen_.lagging(n, lag_before_, s_.seen_weights);
+    for (int64_t h = 0; h < t_.heads; ++h) {
+      if (t_.rows_before > 0) {
+        fill_window(h, n);
+        convolve_logits(h, n);
+      } else {
+        products(h, n, 0, seen_.of(n), s_.rows + h * kStripPitch, kStepKeys);
       }
-      for (int64_t r = 0; r < kStripRows; ++r) weigh_row(n, r, what);
     }
+    for (int64_t r = 0; r < kStripRows; ++r) weigh_row(n, r, what);
+  }
+  // The exponentials of step n of all heads. Pass 2 asks for them in order.
+  float* weights_of(int64_t n) const {
+    return s_.weights + (s_.keeps_weights ? n * t_.heads * kStripPitch : 0);
+  }
+  void recall(int64_t n) {
+    if (!s_.keeps_weights) logits(n, Rows::weights);
   }
   void convolve_logits(int64_t h, int64_t n) {
     const int64_t rows = t_.rows_before, keys = t_.keys_before;
@@ -361,7 +372,7 @@ class StripWalk {
   // Mixed logits of one row to exponentials (or to the row's maxima), for all heads.
   FOVEA_INLINE void weigh_row(int64_t n, int64_t r, Rows what) {
     const uint64_t word = s_.seen_weights[r];
-    float* const weights = s_.weights + n * t_.heads * kStripPitch + r * kStepKeys;
+    float* const weights = weights_of(n) + r * kStepKeys;
     if (word == 0) {
       if (what == Rows::weights) {
         for (int64_t h = 0; h < t_.heads; ++h) {
@@ -437,7 +448,7 @@ class StripWalk {
         total = total + p;
       }
     }
-    store(s_.sums + row * kLanes, total);
+    if (counts_) store(s_.sums + row * kLanes, total);
   }
 
   void gated_exponentials(int64_t row, const float* x, uint64_t word, float* to) {
@@ -450,7 +461,7 @@ class StripWalk {
       store(to + v * kLanes, p);
       total = total + p;
     }
-    store(s_.sums + row * kLanes, total);
+    if (counts_) store(s_.sums + row * kLanes, total);
   }
 
   // Their factor is 1 until pass 1 has run again: a note for raise_reference().
@@ -490,7 +501,7 @@ class StripWalk {
     Word* const history = s_.history_after + h * rows * kHistory;
     load_history(history, n);
     load_halo(s_.after, h, n, earlier);
-    const float* const weights = s_.weights + (n * t_.heads + h) * kStripPitch;
+    const float* const weights = weights_of(n) + h * kStripPitch;
     for (int64_t r = 0; r < kStripRows; ++r) {
       const Float factor = broadcast(s_.factors[h * kStripRows + r]);
       float* const to = s_.numbers + (kHaloRows + r) * kWindowPitch + kHistory;
@@ -515,6 +526,7 @@ class StripWalk {
   void hand_on_weights() {
     if (t_.rows_after < 2) return;
     for (int64_t n = 0; n < seen_.count(); ++n) {
+      recall(n);
       seen_.lagging(n, lag_before_, s_.seen_weights);
       for (int64_t h = 0; h < t_.heads; ++h) fill_weights(h, n);
     }
@@ -541,6 +553,7 @@ class StripWalk {
     for (int64_t n = 0; n < t_.heads * kStripRows * kLanes; ++n) s_.row_sums[n] = 0.0f;
     for (int64_t n = 0; n < seen_.count(); ++n) {
       seen_.lagging(n, lag_, s_.seen_results);
+      recall(n);
       convolved_weights(n);
       for (int64_t row = 0; row < t_.heads * kStripRows; ++row) {
         const float* const x =
@@ -594,7 +607,8 @@ class StripWalk {
     for (int64_t n = 0; n < t_.heads * kStripRows * t_.value_width.columns; ++n) s_.out[n] = 0.0f;
     for (int64_t n = 0; n < seen_.count(); ++n) {
       seen_.lagging(n, lag_, s_.seen_results);
-      HeadStep<const float> rows{s_.weights + n * t_.heads * kStripPitch, kStripPitch};
+      recall(n);
+      HeadStep<const float> rows{weights_of(n), kStripPitch};
       if (t_.rows_after > 0) {
         convolved_weights(n);
         rows = {s_.rows, kStripPitch};
@@ -712,6 +726,7 @@ class StripWalk {
   const bool eq4_;
   int64_t strip_ = 0, first_ = 0, rows_ = 0, live_begin_ = 0;
   bool fresh_[kStripRows];
+  bool counts_ = false;  // exponentials add to the sums of their rows
 };
 
 template <class T, class P>

@@ -52,7 +52,8 @@ struct StripScratch {
   Carry before, after;
   float *rows, *mixed;        ///< of a step: [heads][kStripPitch], [heads][kMixPitch]
   Word* paired;               ///< `mixed` in pairs
-  float* weights;             ///< exponentials, [steps][heads][kStripPitch]
+  float* weights;             ///< exponentials, [steps, or one][heads][kStripPitch]
+  bool keeps_weights;         ///< those of all steps
   float *sums, *references;   ///< [heads][rows][kLanes], [heads][rows]
   float *factors, *row_sums;  ///< [heads][rows]; [heads][rows][kLanes]
   float* mix_after;           ///< a matrix of all groups for every row
@@ -79,7 +80,8 @@ struct StripScratch {
     after = carry(t, t.rows_after, arena);
     rows = arena.allocate(t.heads * kStripPitch);
     mixed = arena.allocate(t.heads * kMixPitch);
-    weights = arena.allocate(t.steps.most * t.heads * kStripPitch);
+    keeps_weights = t.steps.most * t.heads * kStripPitch <= t.most_kept;
+    weights = arena.allocate((keeps_weights ? t.steps.most : 1) * t.heads * kStripPitch);
     sums = arena.allocate(all * kLanes);
     references = arena.allocate(all);
     factors = arena.allocate(all);

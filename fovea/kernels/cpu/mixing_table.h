@@ -88,6 +88,7 @@ struct MixingStrips {
   float scale = 1.0f;
   const float* tau = nullptr;  ///< [queries]; null: `scale`
   bool capped = false, drops = false;
+  int64_t most_kept = 0;  ///< floats of exponentials, at most
   PairTerms terms;
 
   VisitRule rule;
