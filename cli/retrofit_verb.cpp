@@ -181,7 +181,7 @@ Verb add_retrofit_verb(Command& app, Globals& globals) {
   verb->add_option("--steps", o.steps, "steps of each phase, in place of --minutes; 0 = by minutes")
       ->check(in_range({0, kMost}));
   verb->add_option("--objective", o.objective,
-                   "with focus: what teaches the groups, lm, kept_mass or distillation")
+                   "with focus: what teaches the groups: lm, kept_mass or distillation")
       ->capture_default_str();
   verb->add_flag("--distill", o.distill,
                  "with focus: after the groups, train them hard against the full model");

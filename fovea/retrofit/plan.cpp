@@ -3,6 +3,7 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
@@ -73,9 +74,8 @@ RetrofitPhase groups_phase(const RetrofitOptions& options, const ModelConfig& ba
   recipe.train.optimizer.learning_rate = focus.learning_rate;
   set_budget(options, share, recipe.train);
   recipe = with_overrides(recipe, options.overrides);
-  return {.name = "groups",
-          .help = groups_help(recipe.train.objective),
-          .recipe = std::move(recipe)};
+  std::string help = groups_help(recipe.train.objective);
+  return {.name = "groups", .help = std::move(help), .recipe = std::move(recipe)};
 }
 
 RetrofitPhase distill_phase(const RetrofitOptions& options, const RetrofitPhase& groups,

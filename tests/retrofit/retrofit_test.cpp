@@ -185,8 +185,8 @@ TEST_F(Retrofit, TheLanguageModelLossTeachesHardGroupsInItsSecondHalf) {
         .find("model.layers.0.self_attn.focus.centroids")
         ->value;
   };
-  EXPECT_FALSE(centroids(run_retrofit(options({"focus"}), {}))
-                   .equal(centroids(run_retrofit(soft, {}))));
+  EXPECT_FALSE(
+      centroids(run_retrofit(options({"focus"}), {})).equal(centroids(run_retrofit(soft, {}))));
 }
 
 TEST_F(Retrofit, DistillationGoesOnFromTheGroupsByKeptMass) {
