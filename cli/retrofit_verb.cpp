@@ -38,11 +38,12 @@ std::string kinds_help() {
   for (const RetrofitKind& kind : retrofit_kinds())
     text += fmt::format("  {:14} {}\n", kind.name, kind.help);
   return text +
-         "\nThe base is frozen. Focus learns first, by the attention that its groups keep; then "
-         "the "
-         "others learn\nby the language-model loss. Settings are recipe keys: "
-         "model.attention.focus.groups=4.\n\nOUT/adapter is the result: `fovea generate MODEL "
-         "--adapter OUT/adapter --focus hard PROMPT`.\n";
+         "\nThe base is frozen. Focus learns first, by --objective: the language-model loss (lm, "
+         "soft groups,\nthen hard ones), the share of full attention that they keep (kept_mass: "
+         "reads twice the tokens a\nminute, and makes larger groups), or the full model's "
+         "predictions (distillation). Then the others\nlearn by the language-model loss. Settings "
+         "are recipe keys: model.attention.focus.groups=4.\n\nOUT/adapter is the result: `fovea "
+         "generate MODEL --adapter OUT/adapter --focus hard PROMPT`.\n";
 }
 
 void connect(const Globals& /*globals*/, Progress& progress, const InterruptGuard& interrupt,
@@ -179,6 +180,9 @@ Verb add_retrofit_verb(Command& app, Globals& globals) {
   verb->add_option("--minutes", o.minutes, "of training [10]")->check(in_range({0, 1e6}));
   verb->add_option("--steps", o.steps, "steps of each phase, in place of --minutes; 0 = by minutes")
       ->check(in_range({0, kMost}));
+  verb->add_option("--objective", o.objective,
+                   "with focus: what teaches the groups: lm, kept_mass or distillation")
+      ->capture_default_str();
   verb->add_flag("--distill", o.distill,
                  "with focus: after the groups, train them hard against the full model");
   verb->add_option("--length", o.length, "tokens of a row, at most the base's context [1024]")

@@ -3,6 +3,7 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
@@ -15,6 +16,9 @@ namespace {
 constexpr double kGroupsPart = 3.0, kDistillPart = 2.0, kAdaptPart = 2.0;
 // Below this the groups see too few windows to balance, and nothing is worth its table.
 constexpr double kLeastMinutes = 1.0;
+// By the language-model loss groups are soft in the first half of their phase, then hard, as they
+// will be used (recipes/retrofit/focus-losses.yaml).
+constexpr double kHardFrom = 0.5;
 
 Recipe common_recipe(const RetrofitOptions& options, const ModelConfig& config) {
   Recipe recipe;
@@ -51,6 +55,13 @@ Recipe with_overrides(const Recipe& recipe, const std::vector<std::string>& over
   return recipe_from_node(root);
 }
 
+std::string groups_help(const std::string& objective) {
+  const char* by = "the language-model loss, first soft, then hard";
+  if (objective == "kept_mass") by = "the mass of attention that they keep";
+  if (objective == "distillation") by = "the full model's predictions, hard";
+  return fmt::format("groups of Focus by {}; the base is frozen", by);
+}
+
 RetrofitPhase groups_phase(const RetrofitOptions& options, const ModelConfig& base,
                            const RetrofitKind& focus, double share) {
   Recipe recipe = common_recipe(options, base);
@@ -58,21 +69,22 @@ RetrofitPhase groups_phase(const RetrofitOptions& options, const ModelConfig& ba
   recipe.name = "groups";
   recipe.train.init_from = options.model;
   recipe.train.trainable = focus.trainable;
-  recipe.train.objective = "kept_mass";
+  recipe.train.objective = options.objective;
+  if (options.objective == "lm") recipe.train.straight_through_from = kHardFrom;
   recipe.train.optimizer.learning_rate = focus.learning_rate;
   set_budget(options, share, recipe.train);
-  return {.name = "groups",
-          .help = "groups of Focus by the mass of attention that they keep; the base is frozen",
-          .recipe = with_overrides(recipe, options.overrides)};
+  recipe = with_overrides(recipe, options.overrides);
+  std::string help = groups_help(recipe.train.objective);
+  return {.name = "groups", .help = std::move(help), .recipe = std::move(recipe)};
 }
 
 RetrofitPhase distill_phase(const RetrofitOptions& options, const RetrofitPhase& groups,
                             double share) {
   RetrofitPhase phase = groups;
   phase.name = phase.recipe.name = "distill";
-  phase.help = "groups of Focus, hard, by the full model's predictions; the base is frozen";
   phase.recipe.train.init_from = groups.recipe.run_folder;
   phase.recipe.train.objective = "distillation";
+  phase.help = groups_help(phase.recipe.train.objective);
   phase.recipe.train.seconds = 0.0;
   set_budget(options, share, phase.recipe.train);
   return phase;
@@ -115,6 +127,13 @@ std::vector<RetrofitPhase> plan_retrofit(const RetrofitOptions& options,
   const bool focus = kinds.front()->groups_first, others = kinds.size() > (focus ? 1 : 0);
   require<ConfigError>(focus || !options.distill, "retrofit",
                        "distillation trains the groups of Focus; add focus to --with, or leave "
+                       "--distill out");
+  require<ConfigError>(focus || options.objective == "lm", "retrofit",
+                       "--objective {} trains the groups of Focus; add focus to --with, or leave "
+                       "--objective out",
+                       options.objective);
+  require<ConfigError>(!options.distill || options.objective != "distillation", "retrofit",
+                       "--objective distillation trains the groups by distillation already; leave "
                        "--distill out");
   const int count = (focus ? 1 : 0) + (options.distill ? 1 : 0) + (others ? 1 : 0);
   require<ConfigError>(options.steps > 0 || options.minutes >= kLeastMinutes * count, "retrofit",

@@ -2,10 +2,13 @@
 // and speed (spec 11.7).
 //
 // A retrofit is one to three runs of the trainer, its phases:
-//   groups   with Focus: W_g and centroids by the kept-mass loss, without a backward pass
-//            through the model
-//   distill  if asked for: the same by the KL divergence from the full model, the groups hard
-//            with the gradient of the soft ones (straight-through, U-8)
+//   groups   with Focus: W_g and centroids by one of three losses (U-25)
+//              lm            the language model's: soft groups, in the second half hard ones with
+//                            the gradient of the soft ones (straight-through, U-8)
+//              kept_mass     the share of full attention that the groups keep: no backward pass
+//                            through the model
+//              distillation  the KL divergence from the full model, the groups hard (U-8)
+//   distill  if asked for: the same groups further by distillation
 //   adapt    with anything else: those parameters by the language-model loss; the groups of Focus
 //            are frozen and act as they will be used, hard
 // OUT/phases/<name> are run folders, so the same call again resumes, bit for bit. At the end
@@ -37,6 +40,7 @@ struct RetrofitOptions {
   std::filesystem::path out;
   double minutes = 10.0;             ///< of training, shared among the phases
   int64_t steps = 0;                 ///< > 0: so many steps of each phase instead
+  std::string objective = "lm";      ///< with Focus: of the groups; lm, kept_mass, distillation
   bool distill = false;              ///< with Focus: a phase of distillation after the groups
   int64_t length = 1024;             ///< tokens of a row, at most the base's context
   int64_t evaluation_tokens = 8192;  ///< of the table; 0 = all

@@ -151,8 +151,47 @@ TEST_F(Retrofit, WritesTheSystemsThatItIsComparedWith) {
   EXPECT_EQ(read_attention_systems(folder_ / "focal/systems.yaml").systems.size(), 2U);
 }
 
+TEST_F(Retrofit, TheGroupsLearnByTheObjectiveThatWasAskedFor) {
+  EXPECT_EQ(RetrofitOptions{}.objective, "lm");
+  std::vector<at::Tensor> learned;
+  for (const char* const objective : {"lm", "kept_mass", "distillation"}) {
+    RetrofitOptions asked = options({"focus", "lora"}, std::string("out-") + objective);
+    asked.objective = objective;
+    const std::vector<RetrofitPhase> plan = plan_retrofit(asked, base().config);
+    ASSERT_EQ(plan.size(), 2U);
+    EXPECT_EQ(plan[0].recipe.train.objective, objective);
+    EXPECT_EQ(plan[0].recipe.train.trainable, "focus");
+    EXPECT_EQ(plan[1].recipe.train.objective, "lm");
+    asked.with = {"focus"};
+    const RetrofitResult result = run_retrofit(asked, {});
+    learned.push_back(load_model(result.phases[0].checkpoint)
+                          .model.parameters()
+                          .find("model.layers.0.self_attn.focus.centroids")
+                          ->value);
+    for (size_t i = 0; i + 1 < learned.size(); ++i)
+      EXPECT_FALSE(learned[i].equal(learned.back())) << objective;
+  }
+}
+
+// The groups of the second half are hard: the result differs from that of soft groups alone.
+TEST_F(Retrofit, TheLanguageModelLossTeachesHardGroupsInItsSecondHalf) {
+  RetrofitOptions soft = options({"focus"}, "soft");
+  soft.overrides.emplace_back("train.straight_through_from=1");
+  EXPECT_EQ(plan_retrofit(options({"focus"}), base().config)[0].recipe.train.straight_through_from,
+            0.5);
+  const auto centroids = [](const RetrofitResult& result) {
+    return load_model(result.phases[0].checkpoint)
+        .model.parameters()
+        .find("model.layers.0.self_attn.focus.centroids")
+        ->value;
+  };
+  EXPECT_FALSE(
+      centroids(run_retrofit(options({"focus"}), {})).equal(centroids(run_retrofit(soft, {}))));
+}
+
 TEST_F(Retrofit, DistillationGoesOnFromTheGroupsByKeptMass) {
   RetrofitOptions asked = options({"focus"});
+  asked.objective = "kept_mass";
   asked.distill = true;
   const RetrofitResult result = run_retrofit(asked, {});
   ASSERT_EQ(result.phases.size(), 2u);
@@ -246,6 +285,16 @@ TEST_F(Retrofit, ImpossibleOnesAreRefusedByName) {
   RetrofitOptions no_groups = options({"lora"});
   no_groups.distill = true;
   EXPECT_ERROR(ConfigError, refused(no_groups), "distillation", "focus");
+  no_groups.distill = false;
+  no_groups.objective = "kept_mass";
+  EXPECT_ERROR(ConfigError, refused(no_groups), "--objective kept_mass", "focus");
+  RetrofitOptions twice = options({"focus"});
+  twice.distill = true;
+  twice.objective = "distillation";
+  EXPECT_ERROR(ConfigError, refused(twice), "by distillation already");
+  twice.distill = false;
+  twice.objective = "kept_mas";
+  EXPECT_ERROR(ConfigError, refused(twice), "lm, kept_mass, distillation", "kept_mass");
   RetrofitOptions no_text = options({"focus"});
   no_text.texts.clear();
   EXPECT_ERROR(ConfigError, refused(no_text), "--text");
