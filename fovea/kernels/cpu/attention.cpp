@@ -157,7 +157,7 @@ class Forward {
     const int64_t blocks = (s_.queries + kQueryBlock - 1) / kQueryBlock;
     const bool parallel = products(s_) > kParallelProducts;
     const int64_t threads = Team::threads(parallel), floats = ring_floats(size);
-    const int64_t least = size.keys / kQueryBlock;
+    const int64_t least = std::clamp<int64_t>(size.keys / kQueryBlock, 1, blocks);
     const int64_t together =
         threads == 1 ? blocks
                      : std::clamp(blocks * pairs / (kItemsPerThread * threads), least, blocks);
