@@ -57,8 +57,9 @@ AttentionPart merge_parts(const AttentionPart& a, const AttentionPart& b) {
   const at::Tensor of_a = (a.lse_bht - shift).exp(), of_b = (b.lse_bht - shift).exp();
   const at::Tensor sum = of_a + of_b, empty = sum == 0.0;
   const at::Tensor divisor = sum.masked_fill(empty, 1.0);
-  return {(a.out_bhte * (of_a / divisor).unsqueeze(-1))
-              .addcmul(b.out_bhte, (of_b / divisor).unsqueeze(-1)),
+  const at::ScalarType type = at::promote_types(a.out_bhte.scalar_type(), divisor.scalar_type());
+  const at::Tensor share_of_b = (of_b / divisor).unsqueeze(-1);
+  return {at::lerp(a.out_bhte.to(type), b.out_bhte.to(type), share_of_b.to(type)),
           (divisor.log() + shift).masked_fill(empty, -kInfinity)};
 }
 

@@ -21,15 +21,20 @@ constexpr int64_t kKeys = 2 * kPanel;
 // A block of rows and some keys with ascending positions.
 struct Scene {
   ForwardBlock<float> block;
-  std::vector<int32_t> position, document, none, low, high;
+  std::vector<int32_t> position, document, none, open, low, high;
 
   Scene(const VisitRule& rule, bool wide)
-      : position(kKeys), document(kKeys, 0), none(kKeys, 0), low(kKeys, 0), high(kKeys, 0) {
+      : position(kKeys),
+        document(kKeys, 0),
+        none(kKeys, 0),
+        open(kKeys, 0),
+        low(kKeys, 0),
+        high(kKeys, 0) {
     block.ordered = true;
     block.rule = rule;
     block.rows = kQueryBlock - 3;  // the last group is not full
     block.key_places = {position.data(), document.data(), none.data(),
-                        none.data(),     low.data(),      wide ? high.data() : nullptr};
+                        open.data(),     low.data(),      wide ? high.data() : nullptr};
     for (int64_t row = 0; row < kQueryBlock; ++row) {
       block.document[row] = block.pattern_id[row] = 0;
       block.members_low[row] = block.members_high[row] = 0;
@@ -134,6 +139,46 @@ TEST(AttentionKernels, EndsOfATileTellWhatTheRuleTells) {
       }
     }
   }
+}
+
+// Sinks are seen from any distance: of tiles that hold one, less is told.
+TEST(AttentionKernels, EndsOfATileTellWhetherItHoldsSinks) {
+  Rng random(6);
+  const VisitRule rule{.causal = true, .limited = true, .reach = kWindow, .opens = true};
+  int all = 0, none = 0;
+  for (int64_t sinks = 1; sinks <= kKeys; ++sinks) {
+    for (const int32_t first : {-kPanel, 0, kPanel / 2, 2 * kWindow, 1000}) {
+      Scene scene(rule, false);
+      scene.place(random, first, first % 2 == 0);
+      for (int64_t n = 0; n < sinks; ++n) scene.open[n] = TokenColumns::kOpenBefore;
+      const TileMask<float> mask(scene.block);
+      for (int g = 0; (g + 1) * kRows <= scene.block.rows; ++g) {
+        for (int64_t key = 0; key < kKeys; key += kPanel) {
+          Lanes pairs[kRows][2];
+          mask.by_pairs(g * kRows, key, pairs);
+          const std::vector<bool> truth = lanes(pairs, kRows);
+          const Cover cover = mask.cover(g, key);
+          if (cover == Cover::none) {
+            EXPECT_EQ(std::ranges::count(truth, true), 0) << sinks << " " << first;
+            ++none;
+          }
+          if (cover == Cover::all) {
+            EXPECT_EQ(std::ranges::count(truth, false), 0) << sinks << " " << first;
+            ++all;
+          }
+          if (key >= sinks) {
+            EXPECT_NE(cover, Cover::unknown) << sinks << " " << first;
+          }
+          if (cover != Cover::band) continue;
+          Lanes band[kRows][2];
+          mask.by_band(g * kRows, key, band);
+          EXPECT_EQ(lanes(band, kRows), truth) << sinks << " " << first;
+        }
+      }
+    }
+  }
+  EXPECT_GT(all, 100);
+  EXPECT_GT(none, 100);
 }
 
 TEST(AttentionKernels, EndsOfATileInTwoDocumentsTellNothing) {

@@ -105,6 +105,21 @@ TEST(Visits, RangesOfKeysHoldEveryPairOnceAndFullOnesOnlyAllowedPairs) {
     for (const MaskRule& rule : rules()) expect_once(rule, sizes);
 }
 
+TEST(Visits, KnowWhetherTokensStandInOrder) {
+  using Places = std::vector<TokenPlace>;
+  const auto ordered = [](const Places& queries, const Places& keys) {
+    return make_visits({}, queries, keys, kernels::kTileSizes).ordered;
+  };
+  const Places two{{7, 0}, {7, 2}, {3, 0}, {3, 1}};
+  EXPECT_TRUE(ordered(two, two));
+  EXPECT_TRUE(ordered({{3, 1}}, two));
+  for (const Places& other :
+       {Places{{7, 0}, {7, 2}, {7, 2}}, Places{{7, 1}, {7, 0}}, Places{{7, 0}, {3, 0}, {7, 1}}}) {
+    EXPECT_FALSE(ordered(other, two));
+    EXPECT_FALSE(ordered(two, other));
+  }
+}
+
 TEST(Visits, RefusePositionsBeyond31BitsByName) {
   const std::vector<TokenPlace> far{{0, int64_t{1} << 40}};
   EXPECT_ERROR(ShapeError, make_visits({}, far, far, kernels::kTileSizes), "positions");

@@ -249,10 +249,12 @@ AttentionResult rows_by_class(const Job& job, const HeadSet& heads, int64_t glob
   };
   const at::Tensor k = of_heads(job.call.k, heads.keys, job.keys),
                    v = of_heads(job.call.v, heads.keys, job.keys);
-  const auto further = [&](const at::Tensor& x) {
-    return classes_of(x.narrow(2, open, keys - open), 2, dilation);
-  };
-  const std::vector<at::Tensor> k_classes = further(k), v_classes = further(v),
+  // Cut once for all classes: the gradient of a cut is one copy, that of a view by itself fills a
+  // tensor of zeros.
+  const auto k_parts = k.split_with_sizes({open, keys - open}, 2),
+             v_parts = v.split_with_sizes({open, keys - open}, 2);
+  const std::vector<at::Tensor> k_classes = classes_of(k_parts[1], 2, dilation),
+                                v_classes = classes_of(v_parts[1], 2, dilation),
                                 q_classes = classes_of(
                                     of_heads(job.call.q, heads.queries, job.rows), 2, dilation);
   std::vector<at::Tensor> tau_classes;
@@ -268,8 +270,8 @@ AttentionResult rows_by_class(const Job& job, const HeadSet& heads, int64_t glob
     part.spec.kv_heads = heads.kv_heads;
     const int64_t skipped = ((first + c - open) % dilation + dilation) % dilation;
     part.q = q_classes[c];
-    part.k = at::cat({k.narrow(2, 0, open), k_classes[skipped]}, 2);
-    part.v = at::cat({v.narrow(2, 0, open), v_classes[skipped]}, 2);
+    part.k = at::cat({k_parts[0], k_classes[skipped]}, 2);
+    part.v = at::cat({v_parts[0], v_classes[skipped]}, 2);
     if (!tau_classes.empty()) part.tensors.tau_bt = tau_classes[c];
     Indices positions;  // ranks among the keys
     for (int64_t n = 0; n < part.q.size(2); ++n) {

@@ -97,6 +97,29 @@ std::vector<TileSide> cut(std::span<const TokenPlace> places, int64_t size) {
   return tiles;
 }
 
+// Tiles of keys that some query may see: [0, sinks) and [begin, end).
+struct Candidates {
+  int64_t sinks = 0, begin = 0, end = 0;
+};
+
+// All tiles, except where keys are one run and the queries are, too: then distances bound them.
+Candidates candidates(const MaskRule& rule, const TileSide& queries, const Runs& keys,
+                      int64_t tiles, int64_t size) {
+  if (!rule.causal || rule.sparsity != MaskRule::Sparsity::full || keys.size() != 1 ||
+      queries.runs.size() != 1)
+    return {.end = tiles};
+  const int64_t first = keys[0].front().position;
+  const auto tile_of = [&](int64_t position) {
+    return std::clamp<int64_t>((position - first) / size, 0, tiles - 1);
+  };
+  if (queries.places.back().position < first) return {};
+  const int64_t window =
+      rule.window > 0 ? rule.window : queries.places.front().position - first + 1;
+  return {.sinks = rule.sinks > first ? tile_of(rule.sinks - 1) + 1 : 0,
+          .begin = tile_of(queries.places.front().position - window + 1),
+          .end = tile_of(queries.places.back().position) + 1};
+}
+
 }  // namespace
 
 TileRanges build_tile_ranges(const MaskRule& rule, std::span<const TokenPlace> queries,
@@ -104,11 +127,14 @@ TileRanges build_tile_ranges(const MaskRule& rule, std::span<const TokenPlace> q
                              int64_t key_tile) {
   TileRanges list{.query_block = query_block, .block_begin = {0}, .ranges = {}};
   const std::vector<TileSide> key_tiles = cut(keys, key_tile);
+  const Runs key_runs = runs_of(keys);
   for (const TileSide& query : cut(queries, query_block)) {
     const size_t first = list.ranges.size();
-    int64_t begin = 0;
-    for (const TileSide& key : key_tiles) {
-      const int64_t end = begin + std::ssize(key.places);
+    const Candidates seen = candidates(rule, query, key_runs, std::ssize(key_tiles), key_tile);
+    for (int64_t n = seen.sinks > 0 ? 0 : seen.begin; n < seen.end; ++n) {
+      if (n >= seen.sinks && n < seen.begin) n = seen.begin;
+      const TileSide& key = key_tiles[static_cast<size_t>(n)];
+      const int64_t begin = n * key_tile, end = begin + std::ssize(key.places);
       const Tile tile = classify(rule, query, key);
       const TileRange::Kind kind =
           tile == Tile::all ? TileRange::Kind::full : TileRange::Kind::partial;
@@ -119,7 +145,6 @@ TileRanges build_tile_ranges(const MaskRule& rule, std::span<const TokenPlace> q
       } else if (tile != Tile::none) {
         list.ranges.push_back({.key_begin = begin, .key_end = end, .kind = kind});
       }
-      begin = end;
     }
     list.block_begin.push_back(std::ssize(list.ranges));
   }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "fovea/base/error.h"
 
@@ -40,6 +41,20 @@ TokenColumns columns_of(const MaskRule& rule, std::span<const TokenPlace> places
     out.open[n] = visit_open(rule, place.position);
   }
   return out;
+}
+
+// Documents one after the other, positions ascending in each.
+bool in_order(std::span<const TokenPlace> places) {
+  std::unordered_set<int64_t> closed;
+  for (size_t n = 1; n < places.size(); ++n) {
+    if (places[n].document == places[n - 1].document) {
+      if (places[n].position <= places[n - 1].position) return false;
+      continue;
+    }
+    closed.insert(places[n - 1].document);
+    if (closed.contains(places[n].document)) return false;
+  }
+  return true;
 }
 
 // The same visits seen from the keys. A block of queries belongs to a block of keys in full only if
@@ -110,6 +125,7 @@ Visits make_visits(const MaskRule& rule, std::span<const TokenPlace> queries,
   out.sizes = sizes;
   out.queries = std::ssize(queries);
   out.keys = std::ssize(keys);
+  out.ordered = in_order(queries) && in_order(keys);
   out.rule = visit_rule(rule);
   Labels labels;
   out.query = columns_of(rule, queries, labels, sizes.keys, -1);

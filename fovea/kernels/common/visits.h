@@ -50,6 +50,9 @@ struct VisitRule {
 
 struct Visits {
   int64_t queries = 0, keys = 0;
+  /// Queries, and keys, stand document by document, positions ascending in each: the ends of a tile
+  /// tell whether all of it is seen, or nothing.
+  bool ordered = false;
   VisitRule rule;
   TokenColumns query, key;
   TileSizes sizes;

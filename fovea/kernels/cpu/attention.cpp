@@ -9,6 +9,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/attention_gate_pack.h"
+#include "fovea/kernels/cpu/attention_ring.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/isolation.h"
 
@@ -68,6 +69,8 @@ void check_sizes(const AttentionSizes& s, const PairGate& gate, std::span<const 
 
 namespace {
 
+constexpr int64_t kMostRing = 4096;  // keys
+
 // Keys and values of one key head, packed.
 struct PackedHead {
   int64_t b = 0, g = 0;
@@ -106,6 +109,7 @@ class Forward {
   }
 
   void run() {
+    if (const RingSize size = ring_size(); size.keys > 0) return run_rings(size);
     const int64_t pairs = s_.batch * s_.kv_heads, floats = key_floats_ + value_floats_;
     const int64_t blocks = (s_.queries + kQueryBlock - 1) / kQueryBlock;
     const int64_t at_once = heads_together(pairs, floats, blocks);
@@ -126,6 +130,67 @@ class Forward {
   bool finite() const { return !not_finite_; }
 
  private:
+  // The ring that all rows of the batch can use; none where threads would find too few runs of
+  // blocks that are longer than the ring.
+  RingSize ring_size() const {
+    RingSize all;
+    for (const Visits& visits : p_.visits) {
+      const RingSize one = key_ring(visits, kMostRing);
+      if (one.keys == 0) return {};
+      all = {std::max(all.kept, one.kept), std::max(all.keys, one.keys)};
+    }
+    const int64_t threads = omp_get_max_threads();
+    const int64_t runs = s_.batch * s_.kv_heads * (s_.queries / all.keys);
+    const bool enough = threads == 1 || runs >= 2 * threads;
+    return s_.queries >= kQueryBlock && all.keys * 2 <= s_.keys && enough ? all : RingSize{};
+  }
+
+  int64_t ring_floats(const RingSize& size) const {
+    const int64_t rows = size.kept + size.keys;
+    return rows * key_.pitch + rows / table_.elements * value_.columns;
+  }
+
+  // Every thread walks through runs of neighbouring blocks of a key head, and packs keys and values
+  // into a ring that stays in its cache, where a block reads them first.
+  void run_rings(const RingSize& size) const {
+    const int64_t pairs = s_.batch * s_.kv_heads;
+    const int64_t blocks = (s_.queries + kQueryBlock - 1) / kQueryBlock;
+    const bool parallel = products(s_) > kParallelProducts;
+    const int64_t threads = Team::threads(parallel), floats = ring_floats(size);
+    const int64_t least = std::clamp<int64_t>(size.keys / kQueryBlock, 1, blocks);
+    const int64_t together =
+        threads == 1 ? blocks
+                     : std::clamp(blocks * pairs / (kItemsPerThread * threads), least, blocks);
+    const int64_t runs = (blocks + together - 1) / together;
+    float* const memory = packed_memory(threads * floats);
+    Team::run(parallel, [&](Team::Member& team) {
+      const FloatBuffer scratch(std::max(table_.forward_scratch(key_, value_),
+                                         table_.panel * std::max(key_.pitch, value_.pitch)));
+      float* const keys = memory + team.index() * floats;
+      team.each_in_turn(pairs * runs, [&](int64_t n) {
+        const PackedHead head{n / runs / s_.kv_heads, n / runs % s_.kv_heads, keys,
+                              keys + (size.kept + size.keys) * key_.pitch};
+        const int64_t first = n % runs * together;
+        run_ring(head, size, first, std::min(first + together, blocks), scratch.data());
+      });
+    });
+  }
+
+  void run_ring(const PackedHead& head, const RingSize& size, int64_t first, int64_t last,
+                float* scratch) const {
+    const int64_t query_heads = s_.heads / s_.kv_heads;
+    for (int64_t key = 0; key < size.kept; key += table_.panel) pack(head, key, key, scratch);
+    int64_t packed = -1;  // keys before it are in the ring
+    for (int64_t block = first; block < last; ++block) {
+      const TileRanges& ranges = visits_of(p_.visits, head.b).by_query;
+      const auto [begin, end] = ring_keys(ranges.of_block(block), size.kept);
+      for (packed = std::max(packed, begin); packed < end; packed += table_.panel)
+        pack(head, packed, size.kept + (packed & (size.keys - 1)), scratch);
+      for (int64_t h = 0; h < query_heads; ++h)
+        attend(head, {0, block, h, h + 1}, scratch, &size, packed);
+    }
+  }
+
   // Long blocks first, so that threads finish together. Few queries: several heads fill one block.
   void add_items(int64_t packed, std::vector<Item>& items) const {
     const int64_t query_heads = s_.heads / s_.kv_heads;
@@ -143,33 +208,42 @@ class Forward {
     Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
       const FloatBuffer scratch(std::max(table_.forward_scratch(key_, value_),
                                          table_.panel * std::max(key_.pitch, value_.pitch)));
-      team.each(panels, [&](int64_t n) { pack(heads[n / panels_], n % panels_, scratch.data()); });
+      team.each(panels, [&](int64_t n) {
+        const int64_t key = n % panels_ * table_.panel;
+        pack(heads[n / panels_], key, key, scratch.data());
+      });
       team.each_in_turn(
           count, [&](int64_t n) { attend(heads[items[n].packed], items[n], scratch.data()); });
     });
   }
 
-  void pack(const PackedHead& head, int64_t panel, float* scratch) const {
-    const int64_t begin = panel * table_.panel;
+  // The panel of keys from `begin` on to place `to`.
+  void pack(const PackedHead& head, int64_t begin, int64_t to, float* scratch) const {
     const int64_t rows = std::min(table_.panel, s_.keys - begin);
     table_.pack({p_.k.at(head.b, head.g, begin), p_.k.row, rows}, key_,
-                {.columns = head.keys + begin * key_.pitch}, scratch);
+                {.columns = head.keys + to * key_.pitch}, scratch);
     table_.pack({p_.v.at(head.b, head.g, begin), p_.v.row, rows}, value_,
-                {.rows = head.values + begin / table_.elements * value_.columns}, scratch);
+                {.rows = head.values + to / table_.elements * value_.columns}, scratch);
   }
 
-  void attend(const PackedHead& head, const Item& item, float* scratch) const {
+  // With a ring, keys up to `packed` have been read.
+  void attend(const PackedHead& head, const Item& item, float* scratch,
+              const RingSize* ring = nullptr, int64_t packed = 0) const {
     const Visits& visits = visits_of(p_.visits, head.b);
     const std::span<const TileRange> ranges = visits.by_query.of_block(item.block);
     ForwardBlock<T> block{.key_width = key_,
                           .value_width = value_,
                           .keys = head.keys,
                           .values = head.values,
+                          .kept = ring != nullptr ? ring->kept : 0,
+                          .wrap = ring != nullptr ? ring->keys - 1 : -1,
                           .key_count = s_.keys,
                           .ranges = ranges.data(),
                           .range_count = std::ssize(ranges),
                           .rule = visits.rule,
                           .key_places = columns_of(visits.key),
+                          // several heads in a block are rows that begin anew
+                          .ordered = visits.ordered && item.head_end - item.head_begin == 1,
                           .plain = plain_,
                           .gate = gate_,
                           .key_gates = key_gates_.of(head.b),
@@ -180,7 +254,27 @@ class Forward {
       for (int64_t i = begin; i < end; ++i)
         set_row(block, block.rows++, visits, head.b, head.g * query_heads + h, i);
     }
+    if (ring != nullptr) prefetch(block, head, item, end, packed);
     (block.gate.active() ? table_.gated.forward : table_.forward)(block, scratch);
+  }
+
+  // What this block writes, and what the next one reads first.
+  void prefetch(ForwardBlock<T>& block, const PackedHead& head, const Item& item, int64_t row,
+                int64_t packed) const {
+    constexpr int64_t kElement = sizeof(T);
+    const int64_t query_heads = s_.heads / s_.kv_heads, h = head.g * query_heads + item.head_begin;
+    const auto add = [&](const T* rows, int64_t stride, int64_t width, int64_t count) {
+      if (count > 0)
+        block.prefetch[block.prefetch_count++] = {rows, stride * kElement, width * kElement, count};
+    };
+    add(block.out[0], p_.out.row, s_.value_dim, block.rows);
+    if (item.head_end < query_heads)
+      return add(p_.q.at(head.b, h + 1, row - block.rows), p_.q.row, s_.head_dim, block.rows);
+    add(p_.q.at(head.b, head.g * query_heads, row), p_.q.row, s_.head_dim,
+        std::min(kQueryBlock, s_.queries - row));
+    const int64_t keys = std::min(kQueryBlock, s_.keys - packed);
+    add(p_.k.at(head.b, head.g, packed), p_.k.row, s_.head_dim, keys);
+    add(p_.v.at(head.b, head.g, packed), p_.v.row, s_.value_dim, keys);
   }
 
   void set_row(ForwardBlock<T>& block, int64_t row, const Visits& visits, int64_t b, int64_t h,

@@ -150,6 +150,7 @@ class BackwardKeys {
   template <Tile kind>
   FOVEA_INLINE int score_masked(int g, int64_t query) {
     const Cover cover = cover_of_tile(g, query);
+    if constexpr (gated) open_[depth_][g] = false;
     if (cover == Cover::none) return 0;
     if (kind == Tile::masked && cover == Cover::all)
       return score_tile<Tile::plain, 2>(g, query, cover);
@@ -175,7 +176,8 @@ class BackwardKeys {
         queries.document[last] != document)
       return Cover::unknown;
     return cover_of(b_.rule, int64_t{queries.position[query]} - keys.position[last_key],
-                    int64_t{queries.position[last]} - keys.position[key]);
+                    int64_t{queries.position[last]} - keys.position[key], keys.open[key],
+                    keys.open[last_key]);
   }
 
   // dQ reads whole parts: row tiles that see nothing become zeros where another one sees something.

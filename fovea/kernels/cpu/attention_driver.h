@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numbers>
 #include <vector>
@@ -126,6 +127,19 @@ void number_queries(const AttentionTable<T>& table, const Problem<T>& p, int64_t
     to.scale[i] = to.delta[i] = 0.0f;
     to.lse2[i] = std::numeric_limits<float>::infinity();
   }
+}
+
+/// Adds to the gradient of a head's sink: P_sink = e^(z - lse), value 0. `delta` is the head's.
+template <class T, template <class> class Problem>
+void sink_gradient(const Problem<T>& p, int64_t b, int64_t head, const float* delta) {
+  if (p.dsink == nullptr) return;
+  const AttentionSizes& s = p.sizes;
+  const int64_t at = b * s.heads + head;
+  const double z = p.rule.sink_logit[head];
+  double total = 0.0;
+  for (int64_t i = 0; i < s.queries; ++i)
+    total -= std::exp(z - p.lse[at * s.queries + i]) * delta[i];
+  p.dsink[at] = static_cast<float>(total);
 }
 
 /// Work below this many products is done by one thread: starting others costs about 5 us.

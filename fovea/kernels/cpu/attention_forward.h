@@ -157,9 +157,14 @@ class ForwardRows {
     }
   }
 
-  const Word* keys_at(int64_t key) const { return b_.keys + (key & b_.wrap) * b_.key_width.pitch; }
+  int64_t place_of_key(int64_t key) const {
+    return key < b_.kept ? key : b_.kept + (key & b_.wrap);
+  }
+  const Word* keys_at(int64_t key) const {
+    return b_.keys + place_of_key(key) * b_.key_width.pitch;
+  }
   const Word* values_at(int64_t key) const {
-    return b_.values + (key & b_.wrap) / P::kElements * b_.value_width.columns;
+    return b_.values + place_of_key(key) / P::kElements * b_.value_width.columns;
   }
 
   // A row's states summed under one reference; false if they have seen no key.
@@ -281,25 +286,40 @@ class ForwardRows {
     if (cover == Cover::none) return 0;
     constexpr Tile whole = kind == Tile::masked ? Tile::plain : kind;
     if (cover == Cover::all) return score_tile<whole, stats, 2>(g, key, nullptr);
-    if constexpr (kind == Tile::masked && !stats && !gated && !P::kTiles) {
-      // Across a bound of distances, often half of the tile is seen by nobody.
-      const int halves = cover == Cover::band ? live_halves(g, key) : 3;
-      if (halves == 0) return 0;
-      if (halves != 3) {
-        Lanes seen[kRows][1];
-        mask_.template by_band<1>(g * kRows, key + (halves == 2 ? kLanes : 0), seen);
-        return score_tile<kind, stats, 1>(g, key, seen, halves - 1);
-      }
-    }
-    Lanes seen[kRows][2];
+    // Across a bound of distances, often half of the tile is seen by nobody.
+    constexpr bool kHalves = kind == Tile::masked && !stats && !gated && !P::kTiles;
+    int halves = 3;
+    Lanes seen[kRows][2], half[kRows][1];
     if (cover == Cover::band) {
-      mask_.template by_band<2>(g * kRows, key, seen);
+      if (kHalves) halves = live_halves(g, key);
+      if (halves == 3)
+        mask_.template by_band<2>(g * kRows, key, seen);
+      else if (halves != 0)
+        mask_.template by_band<1>(g * kRows, key + (halves == 2 ? kLanes : 0), half);
     } else if (compared_ && mask_.sets_decide(g)) {
       if (!mask_.by_sets(g, key, seen)) return 0;
     } else if (!mask_.by_pairs(g * kRows, key, seen)) {
       return 0;
+    } else if (kHalves) {
+      halves = seen_half(seen, half);
+    }
+    if constexpr (kHalves) {
+      if (halves == 0) return 0;
+      if (halves != 3) return score_tile<kind, stats, 1>(g, key, half, halves - 1);
     }
     return score_tile<kind, stats, 2>(g, key, seen);
+  }
+
+  // Which halves of a tile are seen (bits 0 and 1); if only one is, it goes to `half`.
+  static FOVEA_INLINE int seen_half(const Lanes (&seen)[kRows][2], Lanes (&half)[kRows][1]) {
+    Lanes low{}, high{};
+    for (int r = 0; r < kRows; ++r) {
+      low |= seen[r][0];
+      high |= seen[r][1];
+    }
+    const int halves = (any(low) ? 1 : 0) | (any(high) ? 2 : 0);
+    for (int r = 0; halves != 3 && r < kRows; ++r) half[r][0] = seen[r][halves == 2 ? 1 : 0];
+    return halves;
   }
 
   FOVEA_INLINE int live_halves(int g, int64_t key) const {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "fovea/kernels/cpu/attention_gate_pack.h"
+#include "fovea/kernels/cpu/attention_ring_gradient.h"
 #include "fovea/kernels/cpu/isolation.h"
 
 namespace fovea::kernels {
@@ -196,6 +197,7 @@ class Backward {
             .rule = visits.rule,
             .query_places = columns_of(visits.query),
             .key_places = columns_of(visits.key),
+            .ordered = visits.ordered,
             .plain = is_plain(p_.rule, gate_.form),
             .gate = gate_,
             .query_gates = query_gates_.of(unit.b),
@@ -257,16 +259,10 @@ class Backward {
     }
   }
 
-  // Sums over rows: the sink (P_sink = e^(z - lse), value 0) and the bias table.
+  // Sums over rows: the sink and the bias table.
   void finish_head(const Unit& unit, int64_t h) const {
     const int64_t global = unit.g * query_heads_ + h, at = unit.b * s_.heads + global;
-    if (p_.dsink != nullptr) {
-      const double z = p_.rule.sink_logit[global];
-      double total = 0.0;
-      for (int64_t i = 0; i < s_.queries; ++i)
-        total -= std::exp(z - p_.lse[at * s_.queries + i]) * unit.numbers[h].delta[i];
-      p_.dsink[at] = static_cast<float>(total);
-    }
+    sink_gradient(p_, unit.b, global, unit.numbers[h].delta);
     for (int64_t n = 0; n < bias_; ++n) {
       double total = 0.0;
       for (int64_t part = 0; part < parts_; ++part)
@@ -286,6 +282,20 @@ class Backward {
   mutable bool not_finite_ = false;  // some result is not; threads note it
 };
 
+constexpr int64_t kMostRing = 4096;  // rows
+
+// The rings of all visits; none where one of them has none, or sums over rows are asked for.
+template <class T>
+std::vector<RowRing> rings_of(const AttentionBackward<T>& p) {
+  std::vector<RowRing> rings;
+  if (p.dbias != nullptr || p.rule.gate.form != PairGate::Form::none) return rings;
+  for (const Visits& visits : p.visits) {
+    rings.push_back(row_ring(visits, kMostRing));
+    if (rings.back().partitions.empty() || 2 * rings.back().rows > p.sizes.queries) return {};
+  }
+  return rings;
+}
+
 }  // namespace
 
 template <class T>
@@ -293,9 +303,13 @@ void run(const AttentionBackward<T>& problem, const AttentionTable<T>* table) {
   check_sizes(problem.sizes, problem.rule.gate, problem.visits);
   if (problem.sizes.batch * problem.sizes.heads == 0) return;
   const auto run_once = [table](const AttentionBackward<T>& p) {
-    Backward<T> backward(p, table);
-    backward.run();
-    return backward.finite();
+    const auto run_with = [](auto backward) {
+      backward.run();
+      return backward.finite();
+    };
+    const std::vector<RowRing> rings = rings_of(p);
+    return rings.empty() ? run_with(Backward<T>(p, table))
+                         : run_with(RingBackward<T>(p, table, rings));
   };
   if (run_once(problem)) return;
   const AttentionForward<T> who{.sizes = problem.sizes, .visits = problem.visits};

@@ -40,7 +40,8 @@ class TileMask {
         b_.key_places.document[end] != document)
       return Cover::unknown;
     return cover_of(b_.rule, int64_t{b_.position[first]} - position[end],
-                    int64_t{b_.position[last]} - position[begin]);
+                    int64_t{b_.position[last]} - position[begin], b_.key_places.open[begin],
+                    b_.key_places.open[end]);
   }
 
   /// By memberships alone, of a full row tile; false if no pair is seen.

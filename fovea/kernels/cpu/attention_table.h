@@ -121,7 +121,8 @@ template <class T>
 struct ForwardBlock {
   PackedWidth key_width, value_width;
   const Word *keys = nullptr, *values = nullptr;  ///< packed panels: columns and rows
-  int64_t wrap = -1;                              ///< key n stands at n & wrap of them
+  /// Key n stands at n of them below `kept`, else at kept + (n & wrap).
+  int64_t kept = 0, wrap = -1;
   int64_t key_count = 0;
   const TileRange* ranges = nullptr;
   int64_t range_count = 0;

@@ -71,14 +71,22 @@ FOVEA_INLINE Int seen_lanes(const VisitRule& rule, const LanePlaces& query, cons
 /// that positions and memberships decide, or it must be looked at pair by pair.
 enum class Cover { none, all, band, unknown };
 
-/// Whether seen_lanes() is more than seen_in_band().
+/// Whether the ends of a tile without open keys tell of it, and seen_lanes() is no more than
+/// seen_in_band() there.
 FOVEA_INLINE bool has_bands(const VisitRule& rule) {
-  if (!rule.causal || rule.patterned || rule.opens) return false;
-  return rule.members == MemberRule::ignored || !rule.limited;
+  if (!rule.causal || rule.patterned) return false;
+  return rule.members == MemberRule::ignored || (!rule.limited && !rule.opens);
 }
 
-/// Of one document and a rule that has bands: pairs at distances i - j of `least` to `most`.
-FOVEA_INLINE Cover cover_of(const VisitRule& rule, int64_t least, int64_t most) {
+/// Of one document and a rule that has bands: pairs at distances i - j of `least` to `most`. Keys
+/// are open from the first one on, if any are: `open` is the first key's column, `last_open` the
+/// last one's.
+FOVEA_INLINE Cover cover_of(const VisitRule& rule, int64_t least, int64_t most, int32_t open,
+                            int32_t last_open) {
+  if (rule.opens && open != 0) {  // sinks: seen whatever the window is
+    if (most < 0) return Cover::none;
+    return last_open != 0 && least >= 0 ? Cover::all : Cover::unknown;
+  }
   if (most < 0 || (rule.limited && least >= rule.reach)) return Cover::none;
   if (least < 0 || rule.members == MemberRule::apart) return Cover::band;
   const bool near = rule.members == MemberRule::meet_or_near ? most < rule.near : true;
