@@ -221,22 +221,28 @@ class TurnedBlocks {
   FOVEA_INLINE void turn(const MatVec& p, int64_t first, int64_t outputs, int64_t begin,
                          int64_t count, PrefetchLines& lines) {
     const PackedRow<format> row(p, first);
-    const int64_t stride = row_bytes(format, p.inputs);
-    const auto from = [&](int64_t o) { return (whole || o < outputs ? o : outputs - 1) * stride; };
-    const uint8_t* q = row.q + begin * block_quants(format);
+    const RowsApart<whole> rows{row_bytes(format, p.inputs), outputs};
+    const uint8_t* const q = row.q + begin * block_quants(format);
     const int64_t bytes = count * block_quants(format);
-    for (int64_t at = 0, column = 0; at < bytes; at += 4 * kVector, column += kVector) {
+    for (int64_t at = 0; at < bytes; at += 4 * kVector) {
       lines.advance<1>();
       Words w[kVector];
+      const uint8_t* from = q + at;
 #pragma GCC unroll 16
-      for (int64_t o = 0; o < kVector; ++o) w[o] = load_words(q + from(o) + at, bytes - at);
+      for (int64_t o = 0; o < kVector; ++o, from = rows.next(from, o - 1))
+        w[o] = load_words(from, bytes - at);
       turn_words(w);
+      // A load is whole blocks or, where vectors are short, a part of one.
+      constexpr int64_t kStored = block_quants(format) / 4;
+      Words* const to = words_ + at / block_quants(format) * kBlockWords;
+      const int64_t part = kVector >= kStored ? 0 : at / 4 % kStored;
 #pragma GCC unroll 16
-      for (int64_t k = 0; k < kVector; ++k) place_words(w[k], column, k);
+      for (int64_t k = 0; k < kVector; ++k)
+        place_words(w[k], to + k / kStored * kBlockWords, part + k % kStored);
     }
     for (int64_t b = 0; b < count; b += kVector) {
-      turn_scales(row.d + begin + b, from, count - b, d_ + b * kVector);
-      if constexpr (kWithM) turn_scales(row.m + begin + b, from, count - b, m_ + b * kVector);
+      turn_scales(row.d + begin + b, rows, count - b, d_ + b * kVector);
+      if constexpr (kWithM) turn_scales(row.m + begin + b, rows, count - b, m_ + b * kVector);
     }
   }
 
@@ -247,20 +253,28 @@ class TurnedBlocks {
   FOVEA_INLINE Vector m(int64_t block) const { return load_vector(m_ + block * kVector); }
 
  private:
-  /// Four bytes of each output: word k of those from word `column` of the stored q on.
-  FOVEA_INLINE void place_words(Words w, int64_t column, int64_t k) {
-    constexpr int64_t kStored = block_quants(format) / 4;  // words of a block
-    const int64_t block = (column + k) / kStored, four = (column + k) % kStored;
+  /// The rows of kVector outputs, or of fewer and the last of them again.
+  template <bool whole>
+  struct RowsApart {
+    int64_t stride, outputs;
+    template <class X>
+    FOVEA_INLINE const X* next(const X* row, int64_t o) const {
+      asm("" : "+r"(row));  // GCC would hold the addresses of all rows at once
+      return row + (whole || o + 1 < outputs ? stride : 0) / static_cast<int64_t>(sizeof(X));
+    }
+  };
+
+  /// Four bytes of each output, word n of the stored q of the block at `to`.
+  FOVEA_INLINE static void place_words(Words w, Words* to, int64_t n) {
     if constexpr (format == WeightFormat::q8_0) {
-      place_fours(w, block, four);
+      place_fours(w, to + n);
     } else {
-      place_fours(w & 0x0F0F0F0F, block, four);
-      place_fours(w >> 4 & 0x0F0F0F0F, block, four + kStored);
+      place_fours(w & 0x0F0F0F0F, to + n);
+      place_fours(w >> 4 & 0x0F0F0F0F, to + n + block_quants(format) / 4);
     }
   }
-  /// Inputs 4 four ... + 3 of a block.
-  FOVEA_INLINE void place_fours(Words w, int64_t block, int64_t four) {
-    Words* const to = words_ + block * kBlockWords + four;
+  /// Four inputs of each output.
+  FOVEA_INLINE static void place_fours(Words w, Words* to) {
     if constexpr (kFours) {
       to[0] = format == WeightFormat::q8_0 ? w ^ 0x80808080 : w;
       return;
@@ -273,12 +287,13 @@ class TurnedBlocks {
   }
 
   /// kVector blocks of each output, or `count` where those are fewer.
-  template <class From>
-  FOVEA_INLINE static void turn_scales(const uint16_t* halves, const From& from, int64_t count,
-                                       float* to) {
+  template <bool whole>
+  FOVEA_INLINE static void turn_scales(const uint16_t* halves, const RowsApart<whole>& rows,
+                                       int64_t count, float* to) {
     Words w[kVector];
 #pragma GCC unroll 16
-    for (int64_t o = 0; o < kVector; ++o) w[o] = widen_some(halves + from(o) / 2, count);
+    for (int64_t o = 0; o < kVector; ++o, halves = rows.next(halves, o - 1))
+      w[o] = widen_some(halves, count);
     turn_words(w);
 #pragma GCC unroll 16
     for (int64_t b = 0; b < kVector; ++b) *reinterpret_cast<Words*>(to + b * kVector) = w[b];
