@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <type_traits>
 
+#include "fovea/attention/kernel_types.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/matvec.h"
 #include "fovea/nn/matmul.h"
@@ -138,13 +140,23 @@ at::Tensor unpacked(const at::Tensor& matrix, at::ScalarType dtype) {
 
 at::Tensor as_read(const at::Tensor& x_ri, const at::Tensor& matrix, Activations activations) {
   if (activations == Activations::exact || !is_packed(matrix)) return x_ri;
-  const at::Tensor x = x_ri.to(at::kFloat).contiguous(), y = at::empty_like(x);
-  const float* const from = x.const_data_ptr<float>();
-  float* const to = y.mutable_data_ptr<float>();
+  const at::Tensor x = x_ri.contiguous(), y = at::empty_like(x);
   const int64_t inputs = x.size(-1);
-  each_row(x.numel() / inputs, inputs,
-           [&](int64_t r) { kernels::round_to_int8(from + r * inputs, inputs, to + r * inputs); });
-  return y.to(x_ri.scalar_type());
+  with_kernel_type(x.scalar_type(), "int8 activations", [&]<class T>(T) {
+    const T* const from = static_cast<const T*>(x.const_data_ptr());
+    T* const to = static_cast<T*>(y.mutable_data_ptr());
+    each_row(x.numel() / inputs, inputs, [&](int64_t r) {
+      if constexpr (std::is_same_v<T, float>) {
+        kernels::round_to_int8(from + r * inputs, inputs, to + r * inputs);
+      } else {
+        std::vector<float> wide(static_cast<size_t>(inputs));
+        for (int64_t i = 0; i < inputs; ++i) wide[i] = to_float(from[r * inputs + i]);
+        kernels::round_to_int8(wide.data(), inputs, wide.data());
+        for (int64_t i = 0; i < inputs; ++i) from_float(wide[i], to[r * inputs + i]);
+      }
+    });
+  });
+  return y;
 }
 
 at::Tensor packed_product(const at::Tensor& x_ri, const std::vector<at::Tensor>& matrices,

@@ -52,9 +52,13 @@ TEST_F(GenerateVerb, PromptFromArgumentFileAndStdinGiveTheSameText) {
 }
 
 TEST_F(GenerateVerb, Int8ActivationsAreForPackedWeights) {
+  ModelConfig wide = tiny_config();
+  wide.width = wide.ffn_width = 32, wide.head_dim = 16;  // whole blocks
+  save_model(folder_ / "wide", Transformer(wide.resolved(259), 1), *byte_tokenizer());
   const auto with = [&](std::vector<std::string> more) {
-    more.insert(more.begin(), {"generate", "ab", "--max-tokens", "6", "-q", "--activations"});
-    return run(more);
+    more.insert(more.begin(), {"generate", (folder_ / "wide").string(), "ab", "--max-tokens", "6",
+                               "-q", "--activations"});
+    return run_piped(kProgram, more, "");
   };
   const auto packed = with({"int8", "--weights", "q8_0"});
   EXPECT_EQ(packed.exit_code, 0) << packed.err;
