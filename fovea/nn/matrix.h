@@ -46,8 +46,7 @@ bool is_finite(const at::Tensor& matrix);
 at::Tensor unpacked(const at::Tensor& matrix, at::ScalarType dtype);
 
 /// x as products with this matrix read it: rounded, in x's dtype, where the matrix is packed and
-/// `activations` say so. In bfloat16 the rounded numbers are rounded once more. UnsupportedError
-/// for other dtypes.
+/// `activations` say so. In bfloat16 the rounded numbers are rounded once more.
 at::Tensor as_read(const at::Tensor& x_ri, const at::Tensor& matrix,
                    kernels::Activations activations);
 
