@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fovea/kernels/common/activation.h"
+#include "fovea/kernels/common/weight_format.h"
 #include "fovea/nn/model_options.h"
 
 namespace fovea {
