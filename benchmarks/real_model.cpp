@@ -9,6 +9,7 @@
 //   prompt     "<milliseconds>" of reading POSITION tokens into an empty cache, logits of the last
 //   step       "<milliseconds>" of kTokens tokens from POSITION on, with their logits
 //   together N "<milliseconds>" of kTokens tokens of N texts at once, a cache each
+//   activations NAME  as `--activations`: exact or int8, for all that follows; answers NAME
 //   bandwidth  GB/s of reading memory, all threads, the best of several passes
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -76,6 +77,8 @@ class Worker {
     return taken;
   }
 
+  void choose_activations(const std::string& name) { cli::choose_activations(loaded_.model, name); }
+
   double together(int64_t texts) {
     while (std::ssize(texts_) < texts) {
       texts_.push_back(loaded_.model.make_decode_state(1, position_ + kTokens));
@@ -126,6 +129,10 @@ int run(const std::vector<std::string>& arguments) {
     if (line == "step") std::cout << worker.step() << std::endl;
     if (line.starts_with("together "))
       std::cout << worker.together(std::stoll(line.substr(9))) << std::endl;
+    if (line.starts_with("activations ")) {
+      worker.choose_activations(line.substr(12));
+      std::cout << line.substr(12) << std::endl;
+    }
     if (line == "bandwidth") std::cout << read_bandwidth() << std::endl;
   }
   return 0;

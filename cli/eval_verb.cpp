@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kCopyWindows = 16;
 
 struct EvalVerbOptions {
-  std::string model, weights = "stored", dtype = "float32";
+  std::string model, weights = "stored", activations = "exact", dtype = "float32";
   ModelChange change;
   EvalTaskOptions tasks;
   EvalTextOptions written;
@@ -127,6 +127,7 @@ void run(const EvalVerbOptions& options, const Globals& globals) {
   LoadedModel loaded = open_changed(find_model(options.model), options.change, at::kCPU,
                                     matrix_storage(options.weights, dtype, at::kCPU));
   loaded.model.compute().dtype = dtype;
+  choose_activations(loaded.model, options.activations);
   choose_focus(loaded.model, options.focus, options.top_k, "--top-k");
   require<UsageError>(options.sinks < 0 || loaded.model.has("focus"), "--sinks",
                       "this model has no Focus; got {}", options.sinks);
@@ -216,7 +217,7 @@ Verb add_eval_verb(Command& app, Globals& globals) {
   verb->add_flag("--retention", options->retention,
                  "models with Focus: every --top-k, beside a window with sinks that keeps as many "
                  "pairs, random groups and groups by a hash of the token");
-  add_weights_option(*verb, options->weights);
+  add_weights_options(*verb, options->weights, options->activations);
   add_change_options(*verb, options->change);
   verb->add_option("--copy", options->copy,
                    "also the perplexity of so many tokens the second time they come; 0 = not")

@@ -11,6 +11,7 @@
 #include "cli/verbs.h"
 #include "fovea/base/files.h"
 #include "fovea/checkpoint/run_folder.h"
+#include "fovea/nn/matrix.h"
 #include "fovea/runtime/machine.h"
 
 namespace fovea::cli {
@@ -49,7 +50,7 @@ void add_model_options(Command& verb, ModelOptions& options) {
   verb.add_option("--dtype", options.dtype,
                   "auto (bfloat16 where the processor multiplies it), float32 or bfloat16")
       ->capture_default_str();
-  add_weights_option(verb, options.weights);
+  add_weights_options(verb, options.weights, options.activations);
   verb.add_option("--threads", options.threads, "0 = all cores")
       ->capture_default_str()
       ->check(in_range(ranges::kThreads));
@@ -62,13 +63,29 @@ void add_model_options(Command& verb, ModelOptions& options) {
       ->check(in_range({0, 64}));
 }
 
-void add_weights_option(Command& verb, std::string& weights) {
+void add_weights_options(Command& verb, std::string& weights, std::string& activations) {
   verb.add_option(
           "--weights", weights,
           "how matrices are held: stored (blocks of a GGUF as they are, all else in --dtype), "
           "f32, bf16, q8_0, q4_1 or q4_0; the last three read fewer bytes a token and are "
           "quantised while loading")
       ->capture_default_str();
+  verb.add_option("--activations", activations,
+                  "how q8_0, q4_1 and q4_0 weights are multiplied: exact, or int8 (activations "
+                  "rounded to 8 bits in blocks of 32, as llama.cpp does; faster)")
+      ->capture_default_str();
+}
+
+void choose_activations(Transformer& model, const std::string& activations) {
+  using kernels::Activations;
+  const auto chosen =
+      parse_choice<Activations>("--activations", activations, enum_names(Activations{}));
+  const bool packed = std::ranges::any_of(model.parameters().all(),
+                                          [](const Parameter& p) { return is_packed(p.value); });
+  require<UsageError>(chosen == Activations::exact || packed, "--activations",
+                      "int8 is for packed weights, of which this model has none: add --weights "
+                      "q8_0, q4_1 or q4_0");
+  model.compute().activations = chosen;
 }
 
 MatrixStorage matrix_storage(const std::string& weights, at::ScalarType dtype, at::Device device) {
@@ -138,6 +155,7 @@ LoadedModel open_model(const std::string& path, const ModelOptions& options) {
   LoadedModel loaded = open_changed(find_model(path), options.change, device,
                                     matrix_storage(options.weights, number, device));
   choose_focus(loaded.model, options.focus, options.focus_top_k, "--focus-top-k");
+  choose_activations(loaded.model, options.activations);
   loaded.model.compute().dtype = number;
   return loaded;
 }

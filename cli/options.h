@@ -39,7 +39,8 @@ void add_change_options(Command& verb, ModelChange& change);
 
 /// Where and in which number format a model runs, and what is changed about it.
 struct ModelOptions {
-  std::string device = "auto", dtype = "auto", weights = "stored", focus = "configured";
+  std::string device = "auto", dtype = "auto", weights = "stored", activations = "exact",
+              focus = "configured";
   ModelChange change;
   int64_t threads = 0, focus_top_k = 0;
 };
@@ -52,10 +53,12 @@ std::filesystem::path find_model(const std::string& path);
 /// load_changed(); what the change brings and no file holds is told on stderr.
 LoadedModel open_changed(const std::filesystem::path& folder, const ModelChange& change,
                          at::Device device = at::kCPU, const MatrixStorage& matrices = {});
-/// `--weights` of verbs that read a model for inference.
-void add_weights_option(Command& verb, std::string& weights);
+/// `--weights` and `--activations` of verbs that read a model for inference.
+void add_weights_options(Command& verb, std::string& weights, std::string& activations);
 /// What it says for a model that computes in `dtype`. UsageError.
 MatrixStorage matrix_storage(const std::string& weights, at::ScalarType dtype, at::Device device);
+/// Sets how products read their activations. UsageError for int8 without packed weights.
+void choose_activations(Transformer& model, const std::string& activations);
 /// Sets how Focus acts. UsageError for a model without Focus and for more groups than it has.
 void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
                   const char* top_k_option);

@@ -67,13 +67,16 @@ at::Tensor Transformer::Impl::feed_forward(const LayerWeights& w, const at::Tens
                                            const PassContext& pass) const {
   at::Tensor inner;
   if (w.gate.defined()) {
-    inner = adapted(w, {LoraSite::gate_proj, LoraSite::up_proj},
-                    stacked_linear(z, {w.gate, w.up}, {w.gate_bias, w.up_bias}), z, pass);
+    inner = adapted(
+        w, {LoraSite::gate_proj, LoraSite::up_proj},
+        stacked_linear(z, {w.gate, w.up}, {w.gate_bias, w.up_bias}, compute.activations), z, pass);
   } else {
-    inner = adapted(w, {LoraSite::up_proj}, stacked_linear(z, {w.up}, {w.up_bias}), z, pass);
+    inner = adapted(w, {LoraSite::up_proj},
+                    stacked_linear(z, {w.up}, {w.up_bias}, compute.activations), z, pass);
   }
   const at::Tensor active = activate(w.block.activation, w.block.gated, inner);
-  return adapted(w, {LoraSite::down_proj}, stacked_linear(active, {w.down}, {w.down_bias}), active,
+  return adapted(w, {LoraSite::down_proj},
+                 stacked_linear(active, {w.down}, {w.down_bias}, compute.activations), active,
                  pass);
 }
 
@@ -106,7 +109,8 @@ Transformer::Impl::Stream Transformer::Impl::leave_layer(int64_t index, const at
   };
   const at::Tensor heads = attended.transpose(1, 2).flatten(2);
   const at::Tensor mixed =
-      adapted(w, {LoraSite::o_proj}, stacked_linear(heads, {w.wo}, {w.bo}), heads, pass);
+      adapted(w, {LoraSite::o_proj}, stacked_linear(heads, {w.wo}, {w.bo}, compute.activations),
+              heads, pass);
   const NormPlaces& norms = w.block.norms;
   switch (w.block.join) {
     case kernels::BlockJoin::sum: {

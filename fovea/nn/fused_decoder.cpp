@@ -155,7 +155,8 @@ class Compiled final : public FusedDecoder {
         .eps = layers.front().block.eps,
         .layers = {},
         .final_norm = row_norm(layers.front().block, final_norm, config.block != BlockLayout::post),
-        .head = projection(head, {})};
+        .head = projection(head, {}),
+        .activations = this->key().compute.activations};
     const int64_t sequences = this->key().sequences;
     walks_.resize(layers.size());
     std::string why;

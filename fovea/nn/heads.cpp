@@ -94,7 +94,7 @@ at::Tensor start_queries(const ModelConfig& c, const LayerWeights& w, const Head
 
 Heads Transformer::Impl::project(const LayerWeights& w, const at::Tensor& y,
                                  const PassContext& pass) const {
-  at::Tensor qkv = stacked_linear(y, {w.wq, w.wk, w.wv}, {w.bq, w.bk, w.bv});
+  at::Tensor qkv = stacked_linear(y, {w.wq, w.wk, w.wv}, {w.bq, w.bk, w.bv}, compute.activations);
   qkv = adapted(w, {LoraSite::q_proj, LoraSite::k_proj, LoraSite::v_proj}, qkv, y, pass);
   return heads_of(config, w, adapted(w, {LoraSite::qkv_proj}, qkv, y, pass), pass);
 }

@@ -43,8 +43,8 @@ std::pair<at::Tensor, at::Tensor> add_normalise(NormKind kind, const at::Tensor&
 }
 
 at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights,
-                          const std::vector<at::Tensor>& biases) {
-  at::Tensor product = stacked_linear(x_rc, weights);
+                          const std::vector<at::Tensor>& biases, kernels::Activations activations) {
+  at::Tensor product = stacked_linear(x_rc, weights, activations);
   if (std::ranges::none_of(biases, [](const at::Tensor& b) { return b.defined(); })) return product;
   std::vector<at::Tensor> parts;
   for (size_t i = 0; i < weights.size(); ++i) {

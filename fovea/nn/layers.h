@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fovea/kernels/common/activation.h"
+#include "fovea/kernels/common/weight_format.h"
 #include "fovea/nn/model_options.h"
 
 namespace fovea {
@@ -32,7 +33,7 @@ std::pair<at::Tensor, at::Tensor> add_normalise(NormKind kind, const at::Tensor&
 
 /// x W^T + b for all weights stacked; `biases` has one entry a weight, undefined = none.
 at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights,
-                          const std::vector<at::Tensor>& biases);
+                          const std::vector<at::Tensor>& biases, kernels::Activations activations);
 
 /// a(x) of [..., f], or where `gated` of [..., 2f] = gate ++ up a(gate) * up. One number of it:
 /// kernels/common/activation.h.

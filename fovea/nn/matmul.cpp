@@ -157,7 +157,7 @@ bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights)
 }
 
 at::Tensor few_rows_product(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights,
-                            at::ScalarType result) {
+                            at::ScalarType result, kernels::Activations activations) {
   const at::Tensor x = x_ri.to(at::kFloat).contiguous();
   std::vector<int64_t> sizes = x.sizes().vec();
   const int64_t inputs = sizes.back(), rows = x.numel() / inputs;
@@ -174,7 +174,8 @@ at::Tensor few_rows_product(const at::Tensor& x_ri, const std::vector<at::Tensor
                         .y_stride = sizes.back(),
                         .rows = rows,
                         .inputs = inputs,
-                        .outputs = w.size(0)});
+                        .outputs = w.size(0),
+                        .activations = activations});
     column += w.size(0);
   }
   kernels::run(products);

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "fovea/kernels/common/weight_format.h"
+
 namespace fovea {
 
 /// Whose float32 product the linear layers take on the CPU. `torch` is the one that torch takes by
@@ -48,8 +50,9 @@ bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights)
 
 /// x W^T for the rows of all weights stacked, without a gradient, in `result`'s dtype: [..., sum
 /// out_i]. Reads each weight once and copies none (kernels/cpu/matvec.h); sums in float32. x is
-/// float32 or bfloat16.
+/// float32 or bfloat16; packed weights read it as `activations` says.
 at::Tensor few_rows_product(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights,
-                            at::ScalarType result);
+                            at::ScalarType result,
+                            kernels::Activations activations = kernels::Activations::exact);
 
 }  // namespace fovea

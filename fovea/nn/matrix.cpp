@@ -9,13 +9,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <type_traits>
 
+#include "fovea/attention/kernel_types.h"
 #include "fovea/base/error.h"
+#include "fovea/kernels/cpu/matvec.h"
 #include "fovea/nn/matmul.h"
 
 namespace fovea {
 namespace {
 
+using kernels::Activations;
 using kernels::kBlock;
 using kernels::WeightFormat;
 
@@ -42,6 +46,11 @@ std::span<const std::byte> row_of(const at::Tensor& matrix, int64_t row) {
 }  // namespace
 
 std::span<const std::string_view> enum_names(WeightFormat) { return kFormatNames; }
+
+std::span<const std::string_view> enum_names(Activations) {
+  static constexpr std::array<std::string_view, 2> names{"exact", "int8"};
+  return names;
+}
 
 bool is_packed(const at::Tensor& matrix) {
   return matrix.defined() && matrix.scalar_type() == at::kByte && matrix.dim() == 3;
@@ -129,7 +138,29 @@ at::Tensor unpacked(const at::Tensor& matrix, at::ScalarType dtype) {
   return plain.to(dtype);
 }
 
-at::Tensor packed_product(const at::Tensor& x_ri, const std::vector<at::Tensor>& matrices) {
+at::Tensor as_read(const at::Tensor& x_ri, const at::Tensor& matrix, Activations activations) {
+  if (activations == Activations::exact || !is_packed(matrix)) return x_ri;
+  const at::Tensor x = x_ri.contiguous(), y = at::empty_like(x);
+  const int64_t inputs = x.size(-1);
+  with_kernel_type(x.scalar_type(), "int8 activations", [&]<class T>(T) {
+    const T* const from = static_cast<const T*>(x.const_data_ptr());
+    T* const to = static_cast<T*>(y.mutable_data_ptr());
+    each_row(x.numel() / inputs, inputs, [&](int64_t r) {
+      if constexpr (std::is_same_v<T, float>) {
+        kernels::round_to_int8(from + r * inputs, inputs, to + r * inputs);
+      } else {
+        std::vector<float> wide(static_cast<size_t>(inputs));
+        for (int64_t i = 0; i < inputs; ++i) wide[i] = to_float(from[r * inputs + i]);
+        kernels::round_to_int8(wide.data(), inputs, wide.data());
+        for (int64_t i = 0; i < inputs; ++i) from_float(wide[i], to[r * inputs + i]);
+      }
+    });
+  });
+  return y;
+}
+
+at::Tensor packed_product(const at::Tensor& x_ri, const std::vector<at::Tensor>& matrices,
+                          Activations activations) {
   std::vector<int64_t> sizes = x_ri.sizes().vec();
   const at::Tensor x = x_ri.reshape({-1, sizes.back()});
   const int64_t some = std::max<int64_t>(16, kUnpackedWeights / sizes.back());
@@ -137,11 +168,14 @@ at::Tensor packed_product(const at::Tensor& x_ri, const std::vector<at::Tensor>&
   for (const at::Tensor& w : matrices) sizes.back() += w.size(0);
   at::Tensor y = at::empty({x.size(0), sizes.back()}, x.options());
   int64_t column = 0;
+  at::Tensor rounded;
   for (const at::Tensor& w : matrices) {
+    if (is_packed(w) && !rounded.defined()) rounded = as_read(x, w, activations);
+    const at::Tensor& read = is_packed(w) ? rounded : x;
     for (int64_t first = 0; first < w.size(0); first += some) {
       const int64_t count = std::min(some, w.size(0) - first);
       const at::Tensor plain = unpacked(w.narrow(0, first, count), x.scalar_type());
-      y.narrow(1, column, count).copy_(linear_product(x, plain));
+      y.narrow(1, column, count).copy_(linear_product(read, plain));
       column += count;
     }
   }

@@ -21,6 +21,8 @@ namespace fovea {
 
 /// f32, bf16, q8_0, q4_0, q4_1.
 std::span<const std::string_view> enum_names(kernels::WeightFormat);
+/// exact, int8.
+std::span<const std::string_view> enum_names(kernels::Activations);
 
 bool is_packed(const at::Tensor& matrix);
 /// Nothing for tensors that no kernel reads: other number formats, strided ones.
@@ -43,8 +45,14 @@ bool is_finite(const at::Tensor& matrix);
 /// The plain matrix [outputs, inputs] in `dtype`; a plain one is converted as usual.
 at::Tensor unpacked(const at::Tensor& matrix, at::ScalarType dtype);
 
+/// x as products with this matrix read it: rounded, in x's dtype, where the matrix is packed and
+/// `activations` say so. In bfloat16 the rounded numbers are rounded once more.
+at::Tensor as_read(const at::Tensor& x_ri, const at::Tensor& matrix,
+                   kernels::Activations activations);
+
 /// x W^T of matrices of which some are packed, side by side, in x's dtype, without a gradient: each
 /// is unpacked a few MB at a time.
-at::Tensor packed_product(const at::Tensor& x_ri, const std::vector<at::Tensor>& matrices);
+at::Tensor packed_product(const at::Tensor& x_ri, const std::vector<at::Tensor>& matrices,
+                          kernels::Activations activations = kernels::Activations::exact);
 
 }  // namespace fovea

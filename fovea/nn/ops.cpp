@@ -362,11 +362,12 @@ at::Tensor keep_mask(const at::Tensor& x, double p, uint64_t seed, uint64_t site
 
 }  // namespace
 
-at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights) {
+at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights,
+                          kernels::Activations activations) {
   // Decoding: nothing is cast or stacked, every weight is read once.
   if (!at::GradMode::is_enabled() && is_few_rows(x_rc, weights))
-    return few_rows_product(x_rc, weights, x_rc.scalar_type());
-  if (std::ranges::any_of(weights, is_packed)) return packed_product(x_rc, weights);
+    return few_rows_product(x_rc, weights, x_rc.scalar_type(), activations);
+  if (std::ranges::any_of(weights, is_packed)) return packed_product(x_rc, weights, activations);
   return MasterLinear::apply(x_rc, weights.size() == 1 ? weights[0] : at::cat(weights));
 }
 

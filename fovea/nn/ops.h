@@ -18,12 +18,14 @@
 #include <vector>
 
 #include "fovea/attention/positions/rope.h"
+#include "fovea/kernels/common/weight_format.h"
 
 namespace fovea {
 
 /// x W^T for the rows of all `weights` [out_i, in] stacked: [..., sum out_i]. One matrix product
-/// for several projections.
-at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights);
+/// for several projections. Packed weights read x as `activations` says.
+at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights,
+                          kernels::Activations activations = kernels::Activations::exact);
 
 /// RMSNorm over the last axis.
 at::Tensor rms_norm(const at::Tensor& x_rc, const at::Tensor& weight_c, double eps);

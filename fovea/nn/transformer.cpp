@@ -91,12 +91,13 @@ at::Tensor Transformer::hidden(const ModelInput& input, ForwardInfo* info) const
 
 at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   const at::ScalarType wide = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor z = !at::GradMode::is_enabled() && is_few_rows(hidden, {impl_->head})
-                           ? few_rows_product(hidden, {impl_->head}, wide)
-                       : is_packed(impl_->head) ? packed_product(hidden.to(wide), {impl_->head})
-                       : at::GradMode::is_enabled()
-                           ? at::linear(hidden.to(wide), impl_->head.to(wide))
-                           : linear_product(hidden.to(wide), impl_->head.to(wide));
+  const kernels::Activations activations = impl_->compute.activations;
+  const at::Tensor z =
+      !at::GradMode::is_enabled() && is_few_rows(hidden, {impl_->head})
+          ? few_rows_product(hidden, {impl_->head}, wide, activations)
+      : is_packed(impl_->head)     ? packed_product(hidden.to(wide), {impl_->head}, activations)
+      : at::GradMode::is_enabled() ? at::linear(hidden.to(wide), impl_->head.to(wide))
+                                   : linear_product(hidden.to(wide), impl_->head.to(wide));
   return impl_->ruled(z);
 }
 
@@ -130,7 +131,8 @@ at::Tensor Transformer::token_nll(const ModelInput& input, const at::Tensor& tar
   const at::Tensor states = hidden(input, info).flatten(0, 1);
   // Scores are read to three digits: logits in float32 even where the model computes in bfloat16.
   const at::Tensor wide = states.scalar_type() == at::kBFloat16 ? states.to(at::kFloat) : states;
-  return linear_cross_entropy(wide, impl_->head, targets_bt.flatten(), 1.0,
+  const at::Tensor read = as_read(wide, impl_->head, impl_->compute.activations);
+  return linear_cross_entropy(read, impl_->head, targets_bt.flatten(), 1.0,
                               impl_->compute.loss_chunk, impl_->logit_rule(0.0))
       .second.view(targets_bt.sizes());
 }

@@ -17,6 +17,7 @@
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/mechanisms/routing.h"
+#include "fovea/kernels/common/weight_format.h"
 #include "fovea/nn/decode_state.h"
 #include "fovea/nn/mechanisms/focus_layer.h"
 #include "fovea/nn/model_config.h"
@@ -55,6 +56,8 @@ struct ComputeOptions {
   double temperature_ramp = 1.0;  ///< constant temperatures are 1 + ramp (t - 1) (F-9)
   int64_t loss_chunk = 8192;      ///< rows whose logits exist at a time
   bool fused_decoder = true;      ///< of one token, where the model allows it; off for comparisons
+  /// As products with packed weights read them: exact, or rounded to 8 bits in blocks of 32.
+  kernels::Activations activations = kernels::Activations::exact;
 
   bool operator==(const ComputeOptions&) const = default;
 };

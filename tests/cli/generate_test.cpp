@@ -51,6 +51,24 @@ TEST_F(GenerateVerb, PromptFromArgumentFileAndStdinGiveTheSameText) {
   EXPECT_EQ(nlohmann::json::parse(json.out)["text"].get<std::string>() + "\n", argument.out);
 }
 
+TEST_F(GenerateVerb, Int8ActivationsAreForPackedWeights) {
+  ModelConfig wide = tiny_config();
+  wide.width = wide.ffn_width = 32, wide.head_dim = 16;  // whole blocks
+  save_model(folder_ / "wide", Transformer(wide.resolved(259), 1), *byte_tokenizer());
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", (folder_ / "wide").string(), "ab", "--max-tokens", "6",
+                               "-q", "--activations"});
+    return run_piped(kProgram, more, "");
+  };
+  const auto packed = with({"int8", "--weights", "q8_0"});
+  EXPECT_EQ(packed.exit_code, 0) << packed.err;
+  const auto plain = with({"int8"});
+  EXPECT_EQ(plain.exit_code, 2);
+  EXPECT_NE(plain.err.find("add --weights q8_0"), std::string::npos) << plain.err;
+  const auto unknown = with({"int9"});
+  EXPECT_NE(unknown.err.find("expected one of exact, int8"), std::string::npos) << unknown.err;
+}
+
 TEST_F(GenerateVerb, ABatchAnswersEachLineWithItsOwnKeys) {
   const auto result = run({"generate", "--prompts", "-", "--max-tokens", "4", "-q"},
                           "{\"prompt\": \"a\", \"id\": [7]}\n\n"

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "fovea/kernels/cpu/isa.h"
@@ -47,7 +48,8 @@ struct Packed {
 };
 
 std::vector<float> product(MatVecFunction* function, const std::vector<float>& x, int64_t rows,
-                           WeightRows w, int64_t outputs, int64_t inputs) {
+                           WeightRows w, int64_t outputs, int64_t inputs,
+                           Activations activations = Activations::exact) {
   std::vector<float> y(static_cast<size_t>(rows * outputs), -7.0f);
   const MatVec p{.x = x.data(),
                  .x_stride = inputs,
@@ -56,7 +58,8 @@ std::vector<float> product(MatVecFunction* function, const std::vector<float>& x
                  .y_stride = outputs,
                  .rows = rows,
                  .inputs = inputs,
-                 .outputs = outputs};
+                 .outputs = outputs,
+                 .activations = activations};
   // Two stretches, as two threads would take them.
   function(p, 0, outputs / 3);
   function(p, outputs / 3, outputs);
@@ -68,6 +71,7 @@ std::vector<MatVecFunction*> functions_of_this_machine() {
 #if defined(__x86_64__)
   if (found_isa() >= Isa::avx2) functions.push_back(mat_vec_avx2);
   if (found_isa() >= Isa::avx512) functions.push_back(mat_vec_avx512);
+  if (found_isa() >= Isa::avx512_bf16) functions.push_back(mat_vec_avx512_bf16);
 #endif
   return functions;
 }
@@ -136,6 +140,170 @@ TEST(MatVec, ProductsAreThoseOfFloat64) {
         EXPECT_NEAR(y[static_cast<size_t>(r * outputs + o)], sum, 3e-7 * size);
       }
     }
+  }
+}
+
+/// Activations as products with Activations::int8 read them: each block of 32 apart.
+std::vector<double> rounded(std::span<const float> x) {
+  std::vector<double> y(x.size());
+  for (size_t b = 0; b < x.size(); b += 32) {
+    float largest = 0.0f;
+    for (const float value : x.subspan(b, 32)) largest = std::max(largest, std::abs(value));
+    if (largest < 1e-35f) continue;
+    const float step = largest / 127.0f, inverse = 127.0f / largest;
+    for (size_t i = b; i < b + 32; ++i)
+      y[i] = static_cast<double>(step) * static_cast<double>(std::nearbyint(x[i] * inverse));
+  }
+  return y;
+}
+
+/// Rows of normal numbers among blocks of zeros, of subnormal and huge numbers, and of halves of
+/// the step, which are ties.
+std::vector<float> difficult(int64_t rows, int64_t inputs) {
+  std::vector<float> x = normal(rows * inputs, 11);
+  for (size_t b = 0; b < x.size() / 32; ++b) {
+    for (size_t i = 32 * b; i < 32 * b + 32; ++i) {
+      if (b % 7 == 2) x[i] = 0.0f;
+      if (b % 7 == 3) x[i] *= 1e-40f;
+      if (b % 7 == 4) x[i] *= 1e25f;
+      if (b % 7 == 5) x[i] = i % 32 == 0 ? -127.0f : static_cast<float>(i % 32) - 15.5f;
+    }
+  }
+  return x;
+}
+
+TEST(MatVecInt8, ProductsAreThoseOfFloat64WithTheRoundedActivations) {
+  for (const auto& [outputs, inputs] :
+       {std::pair<int64_t, int64_t>{1, 32}, {7, 96}, {16, 160}, {37, 576}, {50, 1536 + 32}}) {
+    const std::vector<float> w = normal(outputs * inputs, 12), x = difficult(16, inputs);
+    const std::vector<double> read = rounded(x);
+    for (const WeightFormat format : kPacked) {
+      const Packed packed(format, w, outputs, inputs);
+      for (MatVecFunction* function : functions_of_this_machine()) {
+        for (int64_t rows = 1; rows <= 16; ++rows) {
+          const auto y = product(function, x, rows, {packed.rows.data(), format}, outputs, inputs,
+                                 Activations::int8);
+          for (int64_t r = 0; r < rows; ++r) {
+            for (int64_t o = 0; o < outputs; ++o) {
+              double sum = 0.0, size = 0.0;
+              for (int64_t i = 0; i < inputs; ++i) {
+                const double value = read[static_cast<size_t>(r * inputs + i)];
+                sum += value * packed.weights[static_cast<size_t>(o * inputs + i)];
+                size += std::abs(value) * 4.0;  // weights are hardly larger
+              }
+              ASSERT_NEAR(y[static_cast<size_t>(r * outputs + o)], sum, 3e-7 * size)
+                  << static_cast<int>(format) << ": row " << r << " of " << rows << ", output " << o
+                  << " of " << outputs << " x " << inputs;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MatVecInt8, ARowAmongOthersHasTheBitsOfTheRowAlone) {
+  const int64_t outputs = 39, inputs = 608;
+  const std::vector<float> w = normal(outputs * inputs, 13), x = difficult(16, inputs);
+  for (const WeightFormat format : kPacked) {
+    const Packed packed(format, w, outputs, inputs);
+    const WeightRows weights{packed.rows.data(), format};
+    for (MatVecFunction* function : functions_of_this_machine()) {
+      std::vector<float> alone;
+      for (int64_t r = 0; r < 16; ++r) {
+        const std::vector<float> row(x.begin() + r * inputs, x.begin() + (r + 1) * inputs);
+        std::ranges::copy(product(function, row, 1, weights, outputs, inputs, Activations::int8),
+                          std::back_inserter(alone));
+      }
+      for (int64_t rows = 2; rows <= 16; ++rows) {
+        const std::vector<float> truth(alone.begin(), alone.begin() + rows * outputs);
+        ASSERT_EQ(product(function, x, rows, weights, outputs, inputs, Activations::int8), truth)
+            << static_cast<int>(format) << ": " << rows << " rows";
+      }
+    }
+  }
+}
+
+TEST(MatVecInt8, ABlockWithInfinityOrNanMakesItsRowNan) {
+  const int64_t outputs = 21, inputs = 160, rows = 3;
+  const std::vector<float> w = normal(outputs * inputs, 14), clean = normal(rows * inputs, 15);
+  for (const float bad :
+       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+        std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> x = clean;
+    x[static_cast<size_t>(inputs + 70)] = bad;
+    for (const WeightFormat format : kPacked) {
+      const Packed packed(format, w, outputs, inputs);
+      for (MatVecFunction* function : functions_of_this_machine()) {
+        const auto of = [&](const std::vector<float>& given) {
+          return product(function, given, rows, {packed.rows.data(), format}, outputs, inputs,
+                         Activations::int8);
+        };
+        const std::vector<float> y = of(x), truth = of(clean);
+        for (size_t i = 0; i < y.size(); ++i) {
+          if (static_cast<int64_t>(i) / outputs == 1) {
+            EXPECT_TRUE(std::isnan(y[i])) << i;
+          } else {
+            EXPECT_EQ(y[i], truth[i]) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MatVecInt8, ProductsSideBySideHaveTheBitsOfEachAlone) {
+  const int64_t outputs = 24, inputs = 96, rows = 5;
+  const std::vector<float> w = normal(outputs * inputs, 16), x = normal(2 * rows * inputs, 17);
+  const Packed eight(WeightFormat::q8_0, w, outputs, inputs),
+      four(WeightFormat::q4_1, w, outputs, inputs);
+  std::vector<MatVec> products;
+  std::vector<std::vector<float>> results(5, std::vector<float>(outputs * rows));
+  const auto add = [&](const float* from, WeightRows of) {
+    products.push_back({.x = from,
+                        .x_stride = inputs,
+                        .w = of,
+                        .y = results[products.size()].data(),
+                        .y_stride = outputs,
+                        .rows = rows,
+                        .inputs = inputs,
+                        .outputs = outputs,
+                        .activations = Activations::int8});
+  };
+  const WeightRows of_eight{eight.rows.data(), WeightFormat::q8_0};
+  add(x.data(), of_eight);
+  add(x.data(), of_eight);  // of the same rounded rows
+  add(x.data(), {four.rows.data(), WeightFormat::q4_1});
+  add(x.data() + rows * inputs, of_eight);
+  add(x.data(), {w.data()});
+  for (const int64_t slices : {1, 2, 7}) {
+    for (std::vector<float>& y : results) std::ranges::fill(y, -7.0f);
+    for (int64_t n = 0; n < slices; ++n) run_slice(products, n, slices);
+    const std::vector<std::vector<float>> together = results;
+    for (const MatVec& one : products) run_slice({&one, 1}, 0, 1);
+    EXPECT_EQ(together, results) << slices;
+  }
+}
+
+TEST(MatVecInt8, RoundingIsTheSameOnEveryInstructionSet) {
+  std::vector<float> x = difficult(4, 320);
+  std::vector<RoundFunction*> functions{round_to_int8_scalar};
+#if defined(__x86_64__)
+  if (found_isa() >= Isa::avx2) functions.push_back(round_to_int8_avx2);
+  if (found_isa() >= Isa::avx512) functions.push_back(round_to_int8_avx512);
+  if (found_isa() >= Isa::avx512_bf16) functions.push_back(round_to_int8_avx512_bf16);
+#endif
+  const std::vector<double> truth = rounded(x);
+  for (RoundFunction* function : functions) {
+    std::vector<float> y(x.size());
+    function(x.data(), std::ssize(x), y.data());
+    for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(y[i], static_cast<float>(truth[i])) << i;
+  }
+  x[40] = std::numeric_limits<float>::infinity();
+  for (RoundFunction* function : functions) {
+    std::vector<float> y(x.size());
+    function(x.data(), std::ssize(x), y.data());
+    for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / 32 == 1) << i;
   }
 }
 

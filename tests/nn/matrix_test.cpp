@@ -9,12 +9,14 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include "fovea/nn/matmul.h"
 #include "fovea/nn/weight_fill.h"
 #include "tests/support/expect_error.h"
 
 namespace fovea::matrix_test {
 namespace {
 
+using kernels::Activations;
 using kernels::WeightFormat;
 
 constexpr int64_t kVocab = 50, kTokens = 12;
@@ -93,6 +95,55 @@ TEST(PackedModels, LongInputsSeeTheSameWeights) {
     EXPECT_TRUE(at::allclose(packed.logits(hidden), plain.logits(hidden), 1e-5, 1e-5));
     EXPECT_TRUE(
         at::allclose(packed.token_nll(input, ids), plain.token_nll(input, ids), 1e-5, 1e-5));
+  }
+}
+
+TEST(PackedModels, ProductsOfInt8ReadTheRoundedActivations) {
+  const at::NoGradGuard no_grad;
+  for (const WeightFormat format : kPacked) {
+    at::Tensor packed = at::empty(packed_shape(format, {40, 96}), at::kByte);
+    pack(at::randn({40, 96}), format, packed);
+    const at::Tensor x = at::randn({3, 96}), read = as_read(x, packed, Activations::int8);
+    EXPECT_FALSE(at::equal(read, x));
+    EXPECT_TRUE(at::equal(read, as_read(read, packed, Activations::int8)));
+    EXPECT_TRUE(at::equal(as_read(x, packed, Activations::exact), x));
+    EXPECT_TRUE(at::equal(as_read(x, at::randn({40, 96}), Activations::int8), x));
+    const at::Tensor truth = packed_product(read, {packed});
+    EXPECT_TRUE(at::equal(packed_product(x, {packed}, Activations::int8), truth));
+    EXPECT_TRUE(at::allclose(few_rows_product(x, {packed}, at::kFloat, Activations::int8), truth,
+                             1e-5, 1e-5));
+    // Beside plain weights, which read what is given.
+    const at::Tensor plain = at::randn({8, 96}),
+                     both = at::cat({truth, at::matmul(x, plain.t())}, 1);
+    EXPECT_TRUE(
+        at::allclose(packed_product(x, {packed, plain}, Activations::int8), both, 1e-5, 1e-5));
+    EXPECT_TRUE(at::allclose(few_rows_product(x, {packed, plain}, at::kFloat, Activations::int8),
+                             both, 1e-5, 1e-5));
+  }
+}
+
+TEST(PackedModels, TextsDecodedWithInt8ActivationsAreAsAmongOthers) {
+  const at::Tensor ids = tokens(3);
+  for (const WeightFormat format : kPacked) {
+    Transformer model = small(true);
+    hold_matrices(model, {.packed = format});
+    const at::Tensor exact = decoded(model, ids, PathName::fused_decoder);
+    model.compute().activations = Activations::int8;
+    const at::Tensor together = decoded(model, ids, PathName::fused_decoder);
+    for (int64_t n = 0; n < ids.size(0); ++n) {
+      EXPECT_TRUE(at::equal(together.narrow(0, n, 1),
+                            decoded(model, ids.narrow(0, n, 1), PathName::fused_decoder)));
+    }
+    const auto distance = [&](const at::Tensor& from, const at::Tensor& to) {
+      return ((from - to).norm() / to.norm()).item<double>();
+    };
+    EXPECT_GT(distance(together, exact), 1e-4);
+    EXPECT_LT(distance(together, exact), 0.02);
+    // A whole pass and the layers one by one round the same numbers, up to ties.
+    const at::NoGradGuard no_grad;
+    EXPECT_LT(distance(model.logits(model.hidden({.tokens_bt = ids})), together), 0.01);
+    model.compute().fused_decoder = false;
+    EXPECT_LT(distance(decoded(model, ids, PathName::by_layers), together), 0.01);
   }
 }
 

@@ -93,6 +93,7 @@ struct DecoderModel {
   std::vector<DecoderLayer> layers;
   RowNorm final_norm;
   Projection head;
+  Activations activations = Activations::exact;  ///< as products with packed weights read them
 };
 
 /// Hard Focus: which keys a token reads, once its groups are known (spec 11.5). Functions on an

@@ -344,7 +344,8 @@ class Decoder<T>::Impl {
             .y_stride = y_stride,
             .rows = rows_,
             .inputs = inputs,
-            .outputs = w.outputs};
+            .outputs = w.outputs,
+            .activations = p_.activations};
   }
   void multiply(const std::vector<float>& x, int64_t inputs, const Projection& w,
                 std::vector<float>& y, int64_t n) const {
@@ -486,7 +487,9 @@ class Decoder<T>::Impl {
     const bool gated = layer.gate.w.data != nullptr;
     float* const up = gate_up_.data() + f;
     if (gated) mat_vec_(product(s.wide, p_.width, layer.gate, gate_up_.data(), 2 * f), begin, end);
-    mat_vec_(product(s.wide, p_.width, layer.up, up, 2 * f), begin, end);
+    MatVec of_up = product(s.wide, p_.width, layer.up, up, 2 * f);
+    of_up.same_x = gated && layer.gate.w.format == layer.up.w.format;
+    mat_vec_(of_up, begin, end);
     for (int64_t r = 0; r < rows_; ++r) apply_activation(layer, s, r, begin, end);
   }
 

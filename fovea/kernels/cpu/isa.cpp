@@ -94,7 +94,9 @@ Isa found_isa() {
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512cd");
   if (!avx512) return Isa::avx2;
-  if (!__builtin_cpu_supports("avx512bf16")) return Isa::avx512;
+  // Every CPU with AVX512_BF16 has AVX512_VNNI; a virtual machine may hide it.
+  if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni"))
+    return Isa::avx512;
   return cpu_has_amx() ? Isa::amx : Isa::avx512_bf16;
 #else
   return Isa::scalar;

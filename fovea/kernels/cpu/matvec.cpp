@@ -13,14 +13,29 @@
 namespace fovea::kernels {
 namespace {
 
+/// Whether b, right behind a on the same thread, reads the rounded rows that a left.
+bool reads_same_rounded(const MatVec& a, const MatVec& b) {
+  return a.activations == Activations::int8 && b.activations == Activations::int8 &&
+         is_packed(a.w.format) && a.w.format == b.w.format && a.x == b.x &&
+         a.x_stride == b.x_stride && a.rows == b.rows && a.inputs == b.inputs;
+}
+
 // Below this many weights starting threads costs more than it saves (5 us; 10 GB/s).
 constexpr int64_t kParallelWeights = 32768;
 }  // namespace
 
 MatVecFunction* mat_vec_function() {
   static MatVecFunction* const function = pick_by_isa<MatVecFunction>(
-      {mat_vec_scalar, FOVEA_AVX2(mat_vec_avx2), FOVEA_AVX512(mat_vec_avx512)});
+      {mat_vec_scalar, FOVEA_AVX2(mat_vec_avx2), FOVEA_AVX512(mat_vec_avx512),
+       FOVEA_AVX512_BF16(mat_vec_avx512_bf16)});
   return function;
+}
+
+void round_to_int8(const float* x, int64_t n, float* y) {
+  static RoundFunction* const function = pick_by_isa<RoundFunction>(
+      {round_to_int8_scalar, FOVEA_AVX2(round_to_int8_avx2), FOVEA_AVX512(round_to_int8_avx512),
+       FOVEA_AVX512_BF16(round_to_int8_avx512_bf16)});
+  function(x, n, y);
 }
 
 float* mat_vec_scratch(int64_t floats) {
@@ -39,9 +54,15 @@ void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices) {
   for (const MatVec& p : products) outputs += p.outputs;
   // The products' outputs, numbered through: each slice is one stretch of them.
   int64_t begin = outputs * n / slices, end = outputs * (n + 1) / slices;
+  const MatVec* done = nullptr;
   for (const MatVec& p : products) {
     const int64_t last = std::min(end, p.outputs);
-    if (begin < last) function(p, begin, last);
+    if (begin < last) {
+      MatVec product = p;
+      product.same_x = done != nullptr && reads_same_rounded(*done, p);
+      function(product, begin, last);
+      done = &p;
+    }
     begin = std::max<int64_t>(begin - p.outputs, 0);
     end -= p.outputs;
     if (end <= 0) return;

@@ -17,8 +17,8 @@
 
 namespace fovea::kernels {
 
-/// y[r][o] = sum_i x[r][i] w[o][i], sums in float32. w [outputs, inputs] in any format; a product
-/// with packed weights has the bits of that with the same weights in float32.
+/// y[r][o] = sum_i x[r][i] w[o][i], sums in float32. w [outputs, inputs] in any format. A product
+/// of exact activations with packed weights has the bits of that with the same weights in float32.
 struct MatVec {
   const float* x = nullptr;  ///< row r at x + r * x_stride
   int64_t x_stride = 0;      ///< >= inputs
@@ -27,6 +27,12 @@ struct MatVec {
   int64_t y_stride = 0;  ///< >= outputs
   int64_t rows = 0;      ///< 1 ... kMatVecRows
   int64_t inputs = 0, outputs = 0;
+  /// int8: with packed weights, x is rounded to blocks d q first (int8_block.h); a block of both
+  /// adds d_x d_w sum_i q_x q_w, the inner sum in whole numbers.
+  Activations activations = Activations::exact;
+  /// int8: x, rows, inputs and the format are those of the calling thread's last product, so that
+  /// x need not be rounded again.
+  bool same_x = false;
 };
 
 /// Above this many rows a matrix product is faster: it keeps the weights in the cache.
@@ -42,7 +48,14 @@ void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices);
 using MatVecFunction = void(const MatVec&, int64_t begin, int64_t end);
 /// That of chosen_isa().
 MatVecFunction* mat_vec_function();
-MatVecFunction mat_vec_scalar, mat_vec_avx2, mat_vec_avx512;
+MatVecFunction mat_vec_scalar, mat_vec_avx2, mat_vec_avx512, mat_vec_avx512_bf16;
+
+/// y = d q of the blocks of x [n], what products with Activations::int8 read; by the calling
+/// thread. n is a multiple of kBlock.
+void round_to_int8(const float* x, int64_t n, float* y);
+using RoundFunction = void(const float* x, int64_t n, float* y);
+RoundFunction round_to_int8_scalar, round_to_int8_avx2, round_to_int8_avx512,
+    round_to_int8_avx512_bf16;
 
 /// Memory of the calling thread for at least `floats` numbers, aligned to cache lines, until its
 /// next call.

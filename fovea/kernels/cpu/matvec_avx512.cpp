@@ -7,5 +7,6 @@
 namespace fovea::kernels {
 
 void mat_vec_avx512(const MatVec& p, int64_t begin, int64_t end) { mat_vec_range(p, begin, end); }
+void round_to_int8_avx512(const float* x, int64_t n, float* y) { round_rows_to_int8(x, n, y); }
 
 }  // namespace fovea::kernels

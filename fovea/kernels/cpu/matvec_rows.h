@@ -5,11 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cpu/matvec.h"
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "fovea/kernels/cpu/matvec_int8_rows.h"
 
 namespace fovea::kernels {
 namespace {
@@ -27,43 +23,10 @@ FOVEA_INLINE Product<W> typed(const MatVec& p) {
   return {p.x, static_cast<const W*>(p.w.data), p.y, p.inputs};
 }
 
-// Partial sums of one output, so that the additions of one need not wait for each other. Number and
-// order are the same for every instruction set and any number of rows.
-constexpr int64_t kSums = 32;
 // One row: a thread reads this many stretches of the weights side by side, each from one end to the
 // other. The prefetchers follow long stretches and lose those that jump from row to row (rows o and
 // o + 1 together reach 60 % of the speed; one stretch alone 75 % where pages are small).
 constexpr int64_t kStretches = 2;
-
-// Several rows: kTileRows x kTileOutputs vectors of sums, the weights' and one of x fill the 16
-// registers (32 of AVX-512).
-#if defined(__AVX512F__)
-constexpr int64_t kVector = 16, kTileRows = 8, kTileOutputs = 3;
-#elif defined(__AVX2__)
-constexpr int64_t kVector = 8, kTileRows = 4, kTileOutputs = 3;
-#else
-constexpr int64_t kVector = 4, kTileRows = 4, kTileOutputs = 2;
-#endif
-typedef float Vector __attribute__((vector_size(4 * kVector), aligned(4), may_alias));
-
-typedef uint32_t Words __attribute__((vector_size(4 * kVector)));
-
-FOVEA_INLINE Vector load_vector(const float* x) { return *reinterpret_cast<const Vector*>(x); }
-FOVEA_INLINE Vector load_vector(const BFloat16* x) {
-#if defined(__AVX512F__)
-  // With a mask: GCC 12 reports the plain conversion of its own header as uninitialised.
-  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
-  const auto words = reinterpret_cast<Words>(_mm512_maskz_cvtepu16_epi32(0xFFFF, halves));
-  return reinterpret_cast<Vector>(words << 16);
-#elif defined(__AVX2__)
-  const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
-  return reinterpret_cast<Vector>(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
-#else
-  Vector y;
-  for (int64_t i = 0; i < kVector; ++i) y[i] = to_float(x[i]);
-  return y;
-#endif
-}
 
 /// load_vector() into a register: GCC would read it again for every product.
 FOVEA_INLINE Vector read_once(const float* x) {
@@ -87,7 +50,6 @@ FOVEA_INLINE Vector load_first(const X* x, int64_t count) {
 
 typedef float Four __attribute__((vector_size(16)));
 
-constexpr int64_t kPasses = kSums / kVector;  // over the inputs of a tile: a vector of sums each
 /// The vectors of sums in the order in which two neighbours, then two pairs and so on are the
 /// halves that halved_to_four() adds: the bits of the pass, turned round.
 constexpr int64_t vector_of_pass(int64_t pass) {
@@ -179,39 +141,6 @@ void one_row(const Product<W>& p, int64_t begin, int64_t end) {
 }
 
 // Packed weights.
-
-constexpr int64_t kScales = 16;  // blocks whose scales are widened together
-
-/// One output's weights.
-template <WeightFormat format>
-struct PackedRow {
-  const uint16_t *d, *m;
-  const uint8_t* q;
-
-  FOVEA_INLINE PackedRow(const MatVec& p, int64_t output) {
-    const int64_t blocks = p.inputs / kBlock;
-    const auto* row = static_cast<const uint8_t*>(p.w.data) + output * row_bytes(format, p.inputs);
-    d = reinterpret_cast<const uint16_t*>(row);
-    m = d + blocks;
-    q = row + 2 * block_scales(format) * blocks;
-  }
-};
-
-/// At most kScales scales in float32.
-FOVEA_INLINE void widen_scales(const uint16_t* halves, int64_t count, float* out) {
-#if defined(__AVX2__)
-  if (count == kScales) {
-    for (int64_t i = 0; i < kScales; i += 8)
-      _mm256_storeu_ps(
-          out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves + i))));
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i)
-    out[i] = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(halves[i])));
-#else
-  for (int64_t i = 0; i < count; ++i) out[i] = half_to_float(halves[i]);
-#endif
-}
 
 /// The scales of some blocks in float32.
 template <WeightFormat format>
@@ -391,34 +320,6 @@ class PackedWeights {
   const uint8_t* q_[kTileOutputs] = {};
 };
 
-/// The weights of a later tile of outputs, fetched from one end to the other while all passes over
-/// the present ones run: in the order of memory, which the hardware's own prefetchers follow.
-struct Prefetch {
-  const char* next = nullptr;  // null: none
-  int64_t bytes = 0;
-  int64_t pass = 0, passes = 1;  // of all passes over the present weights
-};
-
-/// The lines of one pass, the same number at every step, perhaps some of the next pass.
-class PrefetchLines {
- public:
-  FOVEA_INLINE PrefetchLines(const Prefetch& of, int64_t steps) {
-    if (of.next == nullptr || steps == 0) return;
-    const int64_t lines = of.bytes / kLine, begin = lines * of.pass / of.passes,
-                  end = lines * (of.pass + 1) / of.passes;
-    line_ = of.next + begin * kLine;
-    some_ = (end - begin + steps - 1) / steps;
-  }
-  FOVEA_INLINE void advance() {
-    for (int64_t n = 0; n < some_; ++n, line_ += kLine) __builtin_prefetch(line_, 0, 2);
-  }
-
- private:
-  static constexpr int64_t kLine = 64;
-  const char* line_ = nullptr;
-  int64_t some_ = 0;
-};
-
 /// Outputs first ... of rows row ...: kVector partial sums of all of them at a time, which stay in
 /// registers while they pass over all inputs, then join those of earlier passes as
 /// halved_to_four() would.
@@ -439,7 +340,7 @@ FOVEA_INLINE void tile(const MatVec& p, const Weights& w, const TileInputs& inpu
     }
     const float* x = inputs.pass(part);
     for (int64_t s = 0; s < steps; ++s, x += rows * kVector) {
-      lines.advance();
+      lines.advance<2>();
       Vector weights[outputs];
 #pragma GCC unroll 3
       for (int64_t o = 0; o < outputs; ++o) weights[o] = w.part(o, s, part);
@@ -515,12 +416,6 @@ FOVEA_INLINE void tile_of_rows(int64_t rows, const Rest&... rest) {
   }
 }
 
-/// Outputs from use to prefetch: weights that take longer to multiply than memory takes to answer.
-FOVEA_INLINE int64_t outputs_ahead(int64_t bytes_of_output) {
-  constexpr int64_t kBytes = 16 << 10;
-  return (kBytes / (bytes_of_output * kTileOutputs) + 1) * kTileOutputs;
-}
-
 template <class Weights>
 void several_rows(const MatVec& p, int64_t begin, int64_t end) {
   constexpr int64_t kMostTiles = (kMatVecRows + kTileRows - 1) / kTileRows;
@@ -535,7 +430,7 @@ void several_rows(const MatVec& p, int64_t begin, int64_t end) {
   }
   Weights weights(p, memory);
 
-  const int64_t bytes = row_bytes(p.w.format, p.inputs), ahead = outputs_ahead(bytes);
+  const int64_t bytes = row_bytes(p.w.format, p.inputs), ahead = outputs_ahead(bytes, kTileOutputs);
   const auto outputs = [&]<int64_t count>(int64_t first, const char* next) {
     weights.at(first, count);
     for (int64_t t = 0; t < tiles; ++t) {
@@ -555,6 +450,7 @@ void several_rows(const MatVec& p, int64_t begin, int64_t end) {
 
 template <WeightFormat format>
 void packed_range(const MatVec& p, int64_t begin, int64_t end) {
+  if (p.activations == Activations::int8) return int8_range<format>(p, begin, end);
   if (p.rows > 1) return several_rows<PackedWeights<format>>(p, begin, end);
   const int64_t length = (end - begin) / kStretches;
   for (int64_t o = begin; o < begin + length; ++o) packed_dot<format, kStretches>(p, o, length);

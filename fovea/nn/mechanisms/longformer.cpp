@@ -28,7 +28,8 @@ void build_projections(const LayerBuild& build, LayerWeights& layer) {
 void load_globals(LayerStep& step, const PassContext& pass) {
   const GlobalProjections& g = step.layer.globals;
   if (!g.defined()) return;
-  const at::Tensor qkv = stacked_linear(step.y, {g.wq, g.wk, g.wv}, {g.bq, g.bk, g.bv});
+  const at::Tensor qkv =
+      stacked_linear(step.y, {g.wq, g.wk, g.wv}, {g.bq, g.bk, g.bv}, step.compute.activations);
   const Heads heads = heads_of(step.config, step.layer, qkv, pass);
   step.tensors.global_q_bhtd = heads.q_bhtd;
   step.tensors.global_k_bgsd = heads.k_bgtd;
