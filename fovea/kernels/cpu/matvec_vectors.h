@@ -98,7 +98,9 @@ FOVEA_INLINE Words load_words(const uint8_t* x, int64_t bytes) {
   return reinterpret_cast<Words>(_mm256_set_m128i(high, low));
 #else
   static_cast<void>(bytes);
-  return *reinterpret_cast<const Words*>(x);
+  Words words;
+  __builtin_memcpy(&words, x, sizeof(words));  // rows begin at any even address
+  return words;
 #endif
 }
 
