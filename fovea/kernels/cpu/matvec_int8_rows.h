@@ -193,8 +193,8 @@ class RoundedRows {
     d_[at + row] = d;
     if (block_scales(format) == 2) {
       beside_[at + row] = d * static_cast<float>(sum);
-    } else {
-      reinterpret_cast<int32_t*>(beside_)[at + row] = -zero_of(format) * sum;
+    } else {  // of a block that is not finite, d is NaN and its sum may be anything
+      reinterpret_cast<int32_t*>(beside_)[at + row] = d == d ? -zero_of(format) * sum : 0;
     }
   }
 
