@@ -1,0 +1,203 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/few_keys.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "fovea/base/error.h"
+#include "fovea/kernels/cpu/attention_table.h"
+#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/team.h"
+
+namespace fovea::kernels {
+
+template <class T>
+const FewKeysTable<T>& few_keys_table() {
+  static const FewKeysTable<T>& chosen = pick_by_isa<const FewKeysTable<T>&()>(
+      {few_keys_scalar<T>, FOVEA_AVX2(few_keys_avx2<T>), FOVEA_AVX512(few_keys_avx512<T>)})();
+  return chosen;
+}
+
+namespace {
+
+// Below this many products a thread's start costs more than it saves.
+constexpr int64_t kParallelProducts = int64_t{1} << 18;
+
+// Keys or values of one key head, as rows and as columns.
+class PackedFew {
+ public:
+  PackedFew(int64_t width, int64_t keys)
+      : width_(width),
+        groups_((keys + kFewGroup - 1) / kFewGroup),
+        rows_(static_cast<size_t>(groups_ * kFewGroup * width)),
+        columns_(rows_.size()) {}
+
+  template <class T>
+  void pack(const HeadRows<const T>& from, int64_t b, int64_t g, const int64_t* key_rows,
+            int64_t keys) {
+    for (int64_t n = 0; n < keys; ++n) {
+      const T* const row = from.at(b, g, key_rows[n]);
+      const int64_t group = n / kFewGroup * kFewGroup * width_, lane = n % kFewGroup;
+      for (int64_t c = 0; c < width_; ++c)
+        rows_[n * width_ + c] = columns_[group + c * kFewGroup + lane] = to_float(row[c]);
+    }
+  }
+  FewOperand operand() const {
+    return {.width = width_, .groups = groups_, .rows = rows_.data(), .columns = columns_.data()};
+  }
+  int64_t size() const { return std::ssize(rows_); }
+
+ private:
+  int64_t width_, groups_;
+  std::vector<float> rows_, columns_;
+};
+
+void check(const AttentionSizes& sizes) {
+  require<ShapeError>(
+      sizes.keys <= kMostFewKeys && std::max(sizes.head_dim, sizes.value_dim) <= kWidestHead,
+      "few-keys kernel", "at most {} keys of {} components; got {} of {} and {}", kMostFewKeys,
+      kWidestHead, sizes.keys, sizes.head_dim, sizes.value_dim);
+}
+
+int64_t chunks_of(const AttentionSizes& sizes) {
+  return (sizes.queries + kFewChunk - 1) / kFewChunk;
+}
+
+bool is_parallel(const AttentionSizes& s) {
+  return s.batch * s.heads * s.queries * s.keys * (s.head_dim + s.value_dim) > kParallelProducts;
+}
+
+// A chunk of rows of one batch row and key head.
+struct Chunk {
+  int64_t b = 0, g = 0, first = 0, rows = 0;
+
+  Chunk(const AttentionSizes& s, int64_t item) {
+    const int64_t chunks = chunks_of(s);
+    first = item % chunks * kFewChunk;
+    rows = std::min(kFewChunk, s.queries - first);
+    g = item / chunks % s.kv_heads;
+    b = item / chunks / s.kv_heads;
+  }
+};
+
+// Of the gradient: every chunk has sums of its own, which are added in their order.
+template <class T>
+void add_sums(const FewKeysGradient<T>& p, const std::vector<float>& sums, int64_t chunk_size,
+              int64_t item) {
+  const AttentionSizes& s = p.sizes;
+  const int64_t chunks = chunks_of(s), b = item / s.kv_heads, g = item % s.kv_heads;
+  const int64_t padded = (s.keys + kFewGroup - 1) / kFewGroup * kFewGroup;
+  const auto add = [&](const HeadRows<T>& to, int64_t width, int64_t begin) {
+    for (int64_t n = 0; n < s.keys; ++n) {
+      T* const row = to.at(b, g, p.key_rows[n]);
+      for (int64_t c = 0; c < width; ++c) {
+        float sum = to_float(row[c]);
+        for (int64_t chunk = 0; chunk < chunks; ++chunk)
+          sum += sums[(item * chunks + chunk) * chunk_size + begin + n * width + c];
+        from_float(sum, row[c]);
+      }
+    }
+  };
+  add(p.dk, s.head_dim, 0);
+  add(p.dv, s.value_dim, padded * s.head_dim);
+}
+
+}  // namespace
+
+template <class T>
+void run(const FewKeys<T>& p) {
+  const AttentionSizes& s = p.sizes;
+  check(s);
+  if (s.keys == 0) return;
+  const int64_t repeats = s.heads / s.kv_heads;
+  Team::run(is_parallel(s), [&](Team::Member& team) {
+    PackedFew k(s.head_dim, s.keys), v(s.value_dim, s.keys);
+    std::vector<float> memory(static_cast<size_t>(few_memory(s.head_dim, s.value_dim)));
+    int64_t b = -1, g = -1;
+    team.each(
+        s.batch * s.kv_heads * chunks_of(s),
+        [&](int64_t item) {
+          const Chunk chunk(s, item);
+          if (chunk.b != b || chunk.g != g) {
+            b = chunk.b, g = chunk.g;
+            k.pack(p.k, b, g, p.key_rows, s.keys);
+            v.pack(p.v, b, g, p.key_rows, s.keys);
+          }
+          for (int64_t h = g * repeats; h < (g + 1) * repeats; ++h)
+            few_keys_table<T>().join(
+                {.k = k.operand(),
+                 .v = v.operand(),
+                 .count = chunk.rows,
+                 .q = p.q.at(b, h, chunk.first),
+                 .q_row = p.q.row,
+                 .seen = p.seen[h] + chunk.first,
+                 .scale = p.scale,
+                 .soft_cap = p.soft_cap,
+                 .tau = p.tau != nullptr ? p.tau + b * s.queries + chunk.first : nullptr,
+                 .out = p.out.at(b, h, chunk.first),
+                 .out_row = p.out.row,
+                 .lse = p.lse + (b * s.heads + h) * s.queries + chunk.first,
+                 .memory = memory.data()});
+        },
+        Meet::no);
+  });
+}
+
+template <class T>
+void run(const FewKeysGradient<T>& p) {
+  const AttentionSizes& s = p.sizes;
+  check(s);
+  if (s.keys == 0) return;
+  const int64_t repeats = s.heads / s.kv_heads, items = s.batch * s.kv_heads * chunks_of(s);
+  const int64_t padded = (s.keys + kFewGroup - 1) / kFewGroup * kFewGroup;
+  const int64_t chunk_size = padded * (s.head_dim + s.value_dim);
+  std::vector<float> sums(static_cast<size_t>(items * chunk_size));
+  Team::run(is_parallel(s), [&](Team::Member& team) {
+    PackedFew k(s.head_dim, s.keys), v(s.value_dim, s.keys);
+    std::vector<float> memory(static_cast<size_t>(few_memory(s.head_dim, s.value_dim)));
+    int64_t b = -1, g = -1;
+    team.each(items, [&](int64_t item) {
+      const Chunk chunk(s, item);
+      if (chunk.b != b || chunk.g != g) {
+        b = chunk.b, g = chunk.g;
+        k.pack(p.k, b, g, p.key_rows, s.keys);
+        v.pack(p.v, b, g, p.key_rows, s.keys);
+      }
+      for (int64_t h = g * repeats; h < (g + 1) * repeats; ++h) {
+        const int64_t row = (b * s.heads + h) * s.queries + chunk.first;
+        few_keys_table<T>().gradient(
+            {.k = k.operand(),
+             .v = v.operand(),
+             .count = chunk.rows,
+             .q = p.q.at(b, h, chunk.first),
+             .out = p.out.at(b, h, chunk.first),
+             .dout = p.dout.at(b, h, chunk.first),
+             .q_row = p.q.row,
+             .out_row = p.out.row,
+             .dout_row = p.dout.row,
+             .seen = p.seen[h] + chunk.first,
+             .scale = p.scale,
+             .soft_cap = p.soft_cap,
+             .tau = p.tau != nullptr ? p.tau + b * s.queries + chunk.first : nullptr,
+             .lse = p.lse + row,
+             .dlse = p.dlse != nullptr ? p.dlse + row : nullptr,
+             .dq = p.dq.at(b, h, chunk.first),
+             .dq_row = p.dq.row,
+             .dk = sums.data() + item * chunk_size,
+             .dv = sums.data() + item * chunk_size + padded * s.head_dim,
+             .dtau = p.dtau != nullptr ? p.dtau + row : nullptr,
+             .memory = memory.data()});
+      }
+    });
+    team.each(
+        s.batch * s.kv_heads, [&](int64_t item) { add_sums(p, sums, chunk_size, item); }, Meet::no);
+  });
+}
+
+template void run(const FewKeys<float>&);
+template void run(const FewKeys<BFloat16>&);
+template void run(const FewKeysGradient<float>&);
+template void run(const FewKeysGradient<BFloat16>&);
+
+}  // namespace fovea::kernels
