@@ -95,19 +95,15 @@ struct Problem {
 // A key head's operand as the driver packs it.
 template <class T>
 struct Packed {
-  std::vector<float> rows, columns;
+  int64_t pitch;
+  std::vector<float> rows;
   FewOperand operand;
 
-  Packed(const std::vector<T>& x, int64_t keys, int64_t width) {
-    const int64_t groups = (keys + kFewGroup - 1) / kFewGroup;
-    rows.resize(static_cast<size_t>(groups * kFewGroup * width));
-    columns.resize(rows.size());
-    for (int64_t n = 0; n < keys; ++n) {
-      for (int64_t c = 0; c < width; ++c)
-        rows[n * width + c] = columns[(n / kFewGroup * width + c) * kFewGroup + n % kFewGroup] =
-            to_float(x[n * width + c]);
-    }
-    operand = {.width = width, .groups = groups, .rows = rows.data(), .columns = columns.data()};
+  Packed(const std::vector<T>& x, int64_t keys, int64_t width)
+      : pitch(FewOperand::pitch_of(width)), rows(static_cast<size_t>(keys * pitch)) {
+    for (int64_t n = 0; n < keys; ++n)
+      for (int64_t c = 0; c < width; ++c) rows[n * pitch + c] = to_float(x[n * width + c]);
+    operand = {.width = width, .pitch = pitch, .rows = rows.data()};
   }
 };
 
@@ -192,14 +188,14 @@ void expect_gradient(const Setting& s, double tolerance) {
         double of_value = 0.0;
         for (int64_t c = 0; c < s.e; ++c) {
           of_value += double(to_float(p.dout[i * s.e + c])) * to_float(p.v[n * s.e + c]);
-          want_v[n * s.e + c] += weight * to_float(p.dout[i * s.e + c]);
+          want_v[n * v.pitch + c] += weight * to_float(p.dout[i * s.e + c]);
         }
         const double t = s.cap > 0.0 ? std::tanh(p.scaled(i, n) / s.cap) : 0.0;
         const double slope = weight * (of_value - delta) * (1.0 - t * t);
         want_tau -= slope * p.scaled(i, n) / p.tau[i];
         for (int64_t c = 0; c < s.d; ++c) {
           want_q[c] += slope / p.tau[i] * to_float(p.k[n * s.d + c]);
-          want_k[n * s.d + c] += slope / p.tau[i] * to_float(p.q[i * s.d + c]);
+          want_k[n * k.pitch + c] += slope / p.tau[i] * to_float(p.q[i * s.d + c]);
         }
       }
       EXPECT_NEAR(dtau[i], want_tau, 1e-5 * (1.0 + std::abs(want_tau)));

@@ -24,33 +24,27 @@ namespace {
 // Below this many products a thread's start costs more than it saves.
 constexpr int64_t kParallelProducts = int64_t{1} << 18;
 
-// Keys or values of one key head, as rows and as columns.
+// Keys or values of one key head.
 class PackedFew {
  public:
   PackedFew(int64_t width, int64_t keys)
       : width_(width),
-        groups_((keys + kFewGroup - 1) / kFewGroup),
-        rows_(static_cast<size_t>(groups_ * kFewGroup * width)),
-        columns_(rows_.size()) {}
+        pitch_(FewOperand::pitch_of(width)),
+        rows_(static_cast<size_t>(keys * pitch_)) {}
 
   template <class T>
   void pack(const HeadRows<const T>& from, int64_t b, int64_t g, const int64_t* key_rows,
             int64_t keys) {
     for (int64_t n = 0; n < keys; ++n) {
       const T* const row = from.at(b, g, key_rows[n]);
-      const int64_t group = n / kFewGroup * kFewGroup * width_, lane = n % kFewGroup;
-      for (int64_t c = 0; c < width_; ++c)
-        rows_[n * width_ + c] = columns_[group + c * kFewGroup + lane] = to_float(row[c]);
+      for (int64_t c = 0; c < width_; ++c) rows_[n * pitch_ + c] = to_float(row[c]);
     }
   }
-  FewOperand operand() const {
-    return {.width = width_, .groups = groups_, .rows = rows_.data(), .columns = columns_.data()};
-  }
-  int64_t size() const { return std::ssize(rows_); }
+  FewOperand operand() const { return {.width = width_, .pitch = pitch_, .rows = rows_.data()}; }
 
  private:
-  int64_t width_, groups_;
-  std::vector<float> rows_, columns_;
+  int64_t width_, pitch_;
+  std::vector<float> rows_;
 };
 
 void check(const AttentionSizes& sizes) {
@@ -87,20 +81,20 @@ void add_sums(const FewKeysGradient<T>& p, const std::vector<float>& sums, int64
               int64_t item) {
   const AttentionSizes& s = p.sizes;
   const int64_t chunks = chunks_of(s), b = item / s.kv_heads, g = item % s.kv_heads;
-  const int64_t padded = (s.keys + kFewGroup - 1) / kFewGroup * kFewGroup;
   const auto add = [&](const HeadRows<T>& to, int64_t width, int64_t begin) {
     for (int64_t n = 0; n < s.keys; ++n) {
       T* const row = to.at(b, g, p.key_rows[n]);
       for (int64_t c = 0; c < width; ++c) {
         float sum = to_float(row[c]);
         for (int64_t chunk = 0; chunk < chunks; ++chunk)
-          sum += sums[(item * chunks + chunk) * chunk_size + begin + n * width + c];
+          sum += sums[(item * chunks + chunk) * chunk_size + begin +
+                      n * FewOperand::pitch_of(width) + c];
         from_float(sum, row[c]);
       }
     }
   };
   add(p.dk, s.head_dim, 0);
-  add(p.dv, s.value_dim, padded * s.head_dim);
+  add(p.dv, s.value_dim, s.keys * FewOperand::pitch_of(s.head_dim));
 }
 
 }  // namespace
@@ -150,8 +144,8 @@ void run(const FewKeysGradient<T>& p) {
   check(s);
   if (s.keys == 0) return;
   const int64_t repeats = s.heads / s.kv_heads, items = s.batch * s.kv_heads * chunks_of(s);
-  const int64_t padded = (s.keys + kFewGroup - 1) / kFewGroup * kFewGroup;
-  const int64_t chunk_size = padded * (s.head_dim + s.value_dim);
+  const int64_t of_keys = s.keys * FewOperand::pitch_of(s.head_dim),
+                chunk_size = of_keys + s.keys * FewOperand::pitch_of(s.value_dim);
   std::vector<float> sums(static_cast<size_t>(items * chunk_size));
   Team::run(is_parallel(s), [&](Team::Member& team) {
     PackedFew k(s.head_dim, s.keys), v(s.value_dim, s.keys);
@@ -185,7 +179,7 @@ void run(const FewKeysGradient<T>& p) {
              .dq = p.dq.at(b, h, chunk.first),
              .dq_row = p.dq.row,
              .dk = sums.data() + item * chunk_size,
-             .dv = sums.data() + item * chunk_size + padded * s.head_dim,
+             .dv = sums.data() + item * chunk_size + of_keys,
              .dtau = p.dtau != nullptr ? p.dtau + row : nullptr,
              .memory = memory.data()});
       }

@@ -57,16 +57,15 @@ struct FewKeysGradient {
 template <class T>
 void run(const FewKeysGradient<T>& p);
 
-/// Keys whose products stand side by side in vectors.
-constexpr int64_t kFewGroup = 16;
-/// Rows that a thread takes at a time, and those whose products are in registers together.
-constexpr int64_t kFewChunk = 256, kFewRows = 8;
+/// Rows that a thread takes at a time; rows of a block, at most.
+constexpr int64_t kFewChunk = 256, kFewRows = 16;
 
-/// The keys or values of one key head in floats, groups of kFewGroup filled up with zeros.
+/// The keys or values of one key head in floats; rows end in zeros.
 struct FewOperand {
-  int64_t width = 0, groups = 0;
-  const float* rows = nullptr;     ///< [groups kFewGroup][width]
-  const float* columns = nullptr;  ///< [groups][width][kFewGroup]
+  int64_t width = 0, pitch = 0;
+  const float* rows = nullptr;  ///< [keys][pitch]
+
+  static constexpr int64_t pitch_of(int64_t width) { return (width + 15) / 16 * 16; }
 };
 
 /// Neighbouring rows of one head.
@@ -96,13 +95,13 @@ struct FewGradientRows {
   const float *tau = nullptr, *lse = nullptr, *dlse = nullptr;
   T* dq = nullptr;
   int64_t dq_row = 0;
-  float *dk = nullptr, *dv = nullptr;  ///< [groups kFewGroup][width], added to
+  float *dk = nullptr, *dv = nullptr;  ///< [keys][pitch], added to
   float* dtau = nullptr;
   float* memory = nullptr;
 };
 
 constexpr int64_t few_memory(int64_t key_width, int64_t value_width) {
-  return kFewRows * (2 * key_width + 2 * value_width);
+  return 2 * kFewRows * (FewOperand::pitch_of(key_width) + FewOperand::pitch_of(value_width));
 }
 
 /// The functions of one instruction set, one thread.

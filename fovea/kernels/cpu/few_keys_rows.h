@@ -1,6 +1,9 @@
 // The loops of few_keys.h, written once and compiled once per instruction set, in
 // selector_<set>.cpp, under the rules of selector_rows.h.
 //
+// As many rows as a vector has lanes go together. Products run along the components, a sum a row;
+// from then on a lane is a row: logits, weights and totals of all of them are one vector a key.
+//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,202 +15,211 @@
 namespace fovea::kernels {
 namespace {
 
-constexpr int64_t kFewVectors = kFewGroup / kLanes;
+static_assert(kFewRows % kLanes == 0);
 
+// Rows of a block in floats, filled up with zeros to whole vectors.
 template <class T>
-FOVEA_INLINE void widen(const T* from, int64_t width, float* to) {
+FOVEA_INLINE void widen(const T* from, int64_t width, int64_t pitch, float* to) {
   const T* __restrict x = from;
   float* __restrict y = to;
 #pragma omp simd
   for (int64_t c = 0; c < width; ++c) y[c] = to_float(x[c]);
+  for (int64_t c = width; c < pitch; ++c) y[c] = 0.0f;
 }
 
-/// products[i][n] = rows[i] . key n of a group; rows lie side by side in floats.
-FOVEA_INLINE void few_products(const float* rows, int64_t width, const float* columns,
-                               float (&products)[kFewRows][kFewGroup]) {
-  Float sums[kFewRows][kFewVectors] = {};
-  for (int64_t c = 0; c < width; ++c) {
-#pragma GCC unroll 8
-    for (int64_t i = 0; i < kFewRows; ++i) {
-      const Float left = broadcast(rows[i * width + c]);
-#pragma GCC unroll 4
-      for (int64_t v = 0; v < kFewVectors; ++v)
-        sums[i][v] += left * load(columns + c * kFewGroup + v * kLanes);
-    }
+template <class T>
+FOVEA_INLINE void narrow(const float* from, int64_t width, T* to) {
+  const float* __restrict x = from;
+  T* __restrict y = to;
+#pragma omp simd
+  for (int64_t c = 0; c < width; ++c) from_float(x[c], y[c]);
+}
+
+template <class T>
+FOVEA_INLINE void widen_block(const T* rows, int64_t row, int64_t count, int64_t width,
+                              int64_t pitch, float* to) {
+  for (int64_t i = 0; i < count; ++i) widen(rows + i * row, width, pitch, to + i * pitch);
+  for (int64_t i = count * pitch; i < kLanes * pitch; ++i) to[i] = 0.0f;
+}
+
+/// Lane i: row i of a block times `with` (one row, or row i where with_pitch is the block's).
+FOVEA_INLINE Float row_products(const float* block, int64_t pitch, const float* with,
+                                int64_t with_pitch) {
+  Float sums[kLanes] = {};
+  for (int64_t c = 0; c < pitch; c += kLanes) {
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kLanes; ++i)
+      sums[i] += load(block + i * pitch + c) * load(with + i * with_pitch + c);
   }
-#pragma GCC unroll 8
-  for (int64_t i = 0; i < kFewRows; ++i) {
-#pragma GCC unroll 4
-    for (int64_t v = 0; v < kFewVectors; ++v) store(products[i] + v * kLanes, sums[i][v]);
+  return sum_each(sums);
+}
+
+/// What a block's rows make of the keys, [key][row].
+struct FewWeights {
+  alignas(64) float weights[kMostFewKeys][kLanes];  ///< e^(logit - reference), 0 where not seen
+  alignas(64) float scaled[kMostFewKeys][kLanes];   ///< logits before the soft-cap
+  alignas(64) float slopes[kMostFewKeys][kLanes];   ///< d logit / d scaled
+  alignas(64) float scale[kLanes];
+  uint64_t any = 0;
+
+  /// The block's scales; whether some row sees a key. Rows from `count` on see none.
+  FOVEA_INLINE bool begin(const uint64_t* seen, int64_t count, float one, const float* tau) {
+    any = 0;
+    for (int64_t i = 0; i < kLanes; ++i)
+      scale[i] = tau != nullptr && i < count ? 1.0f / tau[i] : one;
+    for (int64_t i = 0; i < count; ++i) any |= seen[i];
+    return any != 0;
   }
-}
 
-FOVEA_INLINE uint32_t of_group(uint64_t seen, int64_t group) {
-  return static_cast<uint32_t>(seen >> (group * kFewGroup)) & ((1u << kFewGroup) - 1u);
-}
-
-/// The logits of one row and a group.
-struct FewLogits {
-  float logits[kFewGroup];  ///< -inf of keys that are not seen
-  float scaled[kFewGroup];  ///< before the soft-cap
-  float slopes[kFewGroup];  ///< of the soft-cap: d logit / d scaled
-  float top = -kInfinity;
-
-  FOVEA_INLINE FewLogits(const float* products, float scale, float cap, uint32_t seen) {
+  /// Logits, in the place of weights; -inf where a key is not seen.
+  FOVEA_INLINE void fill_logits(const float* block, const FewOperand& k, const uint64_t* seen,
+                                int64_t count, float cap) {
     const float inverse = cap > 0.0f ? 2.0f / cap : 0.0f;
+    for (uint64_t left = any; left != 0; left &= left - 1) {
+      const int32_t n = __builtin_ctzll(left);
+      const Float x = row_products(block, k.pitch, k.rows + n * k.pitch, 0) * load(scale);
+      store(scaled[n], x);
+      float* const to = weights[n];
+      float* const slope = slopes[n];
+      store(to, x);
+      store(slope, broadcast(1.0f));
+      if (cap > 0.0f) {
+        const float* const from = scaled[n];
 #pragma omp simd
-    for (int32_t n = 0; n < kFewGroup; ++n) {
-      scaled[n] = logits[n] = scale * products[n];
-      slopes[n] = 1.0f;
+        for (int64_t i = 0; i < kLanes; ++i) {
+          const float tanh = 1.0f - 2.0f / (fast_exp(inverse * from[i]) + 1.0f);
+          to[i] = cap * tanh;
+          slope[i] = 1.0f - tanh * tanh;
+        }
+      }
+      for (int64_t i = 0; i < kLanes; ++i)
+        to[i] = i < count && (seen[i] >> n & 1u) != 0 ? to[i] : -kInfinity;
     }
-    if (cap > 0.0f) {
+  }
+
+  /// From logits to e^(logit - reference); their sums.
+  FOVEA_INLINE void weigh(const float* reference, float* totals) {
+    for (int64_t i = 0; i < kLanes; ++i) totals[i] = 0.0f;
+    for (uint64_t left = any; left != 0; left &= left - 1) {
+      float* const x = weights[__builtin_ctzll(left)];
 #pragma omp simd
-      for (int32_t n = 0; n < kFewGroup; ++n) {
-        const float tanh = 1.0f - 2.0f / (fast_exp(inverse * scaled[n]) + 1.0f);
-        logits[n] = cap * tanh;
-        slopes[n] = 1.0f - tanh * tanh;
+      for (int64_t i = 0; i < kLanes; ++i) {
+        x[i] = fast_exp(x[i] - reference[i]);
+        totals[i] += x[i];
       }
     }
-    float most = -kInfinity;
-#pragma omp simd reduction(max : most)
-    for (int32_t n = 0; n < kFewGroup; ++n) {
-      logits[n] = (seen >> n & 1u) != 0 ? logits[n] : -kInfinity;
-      most = logits[n] > most ? logits[n] : most;
-    }
-    top = most;
   }
 };
 
 template <class T>
 void few_join(const FewRows<T>& p) {
   const FlushDenormals flush;
-  const int64_t d = p.k.width, e = p.v.width;
+  const int64_t value_pitch = p.v.pitch;
   float* const q = p.memory;
-  float* __restrict out = q + kFewRows * d;
-  for (int64_t first = 0; first < p.count; first += kFewRows) {
-    const int64_t rows = p.count - first < kFewRows ? p.count - first : kFewRows;
-    uint64_t any = 0;
-    for (int64_t i = 0; i < rows; ++i) any |= p.seen[first + i];
-    if (any == 0) continue;
-    for (int64_t i = 0; i < kFewRows; ++i)
-      widen(p.q + (first + (i < rows ? i : 0)) * p.q_row, d, q + i * d);
-    for (int64_t i = 0; i < rows; ++i) widen(p.out + (first + i) * p.out_row, e, out + i * e);
-    for (int64_t g = 0; g < p.k.groups; ++g) {
-      if (of_group(any, g) == 0) continue;
-      float products[kFewRows][kFewGroup], weights[kFewGroup];
-      few_products(q, d, p.k.columns + g * d * kFewGroup, products);
-      const float* const values = p.v.rows + g * kFewGroup * e;
-      for (int64_t i = 0; i < rows; ++i) {
-        const int64_t row = first + i;
-        const uint32_t seen = of_group(p.seen[row], g);
-        if (seen == 0) continue;
-        const float scale = p.tau != nullptr ? 1.0f / p.tau[row] : p.scale;
-        const FewLogits few(products[i], scale, p.soft_cap, seen);
-        const float lse = p.lse[row], top = few.top > lse ? few.top : lse;
-        float total = 0.0f;
-#pragma omp simd reduction(+ : total)
-        for (int32_t n = 0; n < kFewGroup; ++n) {
-          weights[n] = fast_exp(few.logits[n] - top);
-          total += weights[n];
-        }
-        const float old = fast_exp(lse - top), all = old + total, share = 1.0f / all;
-        p.lse[row] = top + __builtin_logf(all);
-        float* const to = out + i * e;
-        const float kept = old * share;
+  float* const out = q + kFewRows * p.k.pitch;
+  FewWeights w;
+  for (int64_t first = 0; first < p.count; first += kLanes) {
+    const int64_t rows = p.count - first < kLanes ? p.count - first : kLanes;
+    const uint64_t* const seen = p.seen + first;
+    if (!w.begin(seen, rows, p.scale, p.tau != nullptr ? p.tau + first : nullptr)) continue;
+    widen_block(p.q + first * p.q_row, p.q_row, rows, p.k.width, p.k.pitch, q);
+    w.fill_logits(q, p.k, seen, rows, p.soft_cap);
+    alignas(64) float top[kLanes], totals[kLanes], old[kLanes], share[kLanes];
+    for (int64_t i = 0; i < kLanes; ++i) top[i] = i < rows ? p.lse[first + i] : 0.0f;
+    Float most = load(top);
+    for (uint64_t left = w.any; left != 0; left &= left - 1)
+      most = larger(load(w.weights[__builtin_ctzll(left)]), most);
+    // Rows that have seen nothing, now as before.
+    for (int64_t i = 0; i < kLanes; ++i) old[i] = top[i];
+    store(top, most);
+    for (int64_t i = 0; i < kLanes; ++i) top[i] = top[i] == -kInfinity ? 0.0f : top[i];
+    w.weigh(top, totals);
 #pragma omp simd
-        for (int64_t c = 0; c < e; ++c) to[c] *= kept;
-        for (uint32_t left = seen; left != 0; left &= left - 1) {
-          const int32_t n = __builtin_ctz(left);
-          const float weight = weights[n] * share;
-          const float* const value = values + n * e;
-#pragma omp simd
-          for (int64_t c = 0; c < e; ++c) to[c] += weight * value[c];
-        }
-      }
+    for (int64_t i = 0; i < kLanes; ++i) {
+      old[i] = fast_exp(old[i] - top[i]);
+      totals[i] += old[i];
+      share[i] = 1.0f / totals[i];
     }
     for (int64_t i = 0; i < rows; ++i) {
-      if (p.seen[first + i] == 0) continue;
+      if (seen[i] == 0) continue;
+      p.lse[first + i] = top[i] + __builtin_logf(totals[i]);
+      const float kept = old[i] * share[i];
       T* const to = p.out + (first + i) * p.out_row;
-#pragma omp simd
-      for (int64_t c = 0; c < e; ++c) from_float(out[i * e + c], to[c]);
+      widen(to, p.v.width, value_pitch, out);
+      for (int64_t c = 0; c < value_pitch; c += kLanes) {
+        Float sum = load(out + c) * broadcast(kept);
+        for (uint64_t left = seen[i]; left != 0; left &= left - 1) {
+          const int32_t n = __builtin_ctzll(left);
+          sum += broadcast(w.weights[n][i] * share[i]) * load(p.v.rows + n * value_pitch + c);
+        }
+        store(out + c, sum);
+      }
+      narrow(out, p.v.width, to);
     }
   }
 }
 
-FOVEA_INLINE float row_product(const float* a, const float* b, int64_t width) {
-  float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t c = 0; c < width; ++c) sum += a[c] * b[c];
-  return sum;
+/// to += sum_i factors[i] row i.
+FOVEA_INLINE void add_rows(const float* factors, const float* block, int64_t pitch, float* to) {
+  for (int64_t c = 0; c < pitch; c += kLanes) {
+    Float even = load(to + c), odd{};
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kLanes; i += 2) {
+      even += broadcast(factors[i]) * load(block + i * pitch + c);
+      odd += broadcast(factors[i + 1]) * load(block + (i + 1) * pitch + c);
+    }
+    store(to + c, even + odd);
+  }
 }
 
 template <class T>
 void few_gradient(const FewGradientRows<T>& p) {
   const FlushDenormals flush;
-  const int64_t d = p.k.width, e = p.v.width;
+  const int64_t key_pitch = p.k.pitch, value_pitch = p.v.pitch;
   float* const q = p.memory;
-  float* const dq = q + kFewRows * d;
-  float* const dout = dq + kFewRows * d;
-  float* const out = dout + kFewRows * e;
-  for (int64_t first = 0; first < p.count; first += kFewRows) {
-    const int64_t rows = p.count - first < kFewRows ? p.count - first : kFewRows;
-    uint64_t any = 0;
-    for (int64_t i = 0; i < rows; ++i) any |= p.seen[first + i];
-    if (any == 0) continue;
-    float less[kFewRows] = {};  // dO . O - dlse
-    for (int64_t i = 0; i < kFewRows; ++i) {
-      const int64_t row = first + (i < rows ? i : 0);
-      widen(p.q + row * p.q_row, d, q + i * d);
-      widen(p.dout + row * p.dout_row, e, dout + i * e);
-      if (i >= rows) continue;
-      widen(p.out + row * p.out_row, e, out);
-      widen(p.dq + row * p.dq_row, d, dq + i * d);
-      less[i] = row_product(dout + i * e, out, e) - (p.dlse != nullptr ? p.dlse[row] : 0.0f);
+  float* const dq = q + kFewRows * key_pitch;
+  float* const dout = dq + kFewRows * key_pitch;
+  float* const out = dout + kFewRows * value_pitch;
+  FewWeights w;
+  alignas(64) float slopes[kMostFewKeys][kLanes];  // of the products
+  for (int64_t first = 0; first < p.count; first += kLanes) {
+    const int64_t rows = p.count - first < kLanes ? p.count - first : kLanes;
+    const uint64_t* const seen = p.seen + first;
+    if (!w.begin(seen, rows, p.scale, p.tau != nullptr ? p.tau + first : nullptr)) continue;
+    widen_block(p.q + first * p.q_row, p.q_row, rows, p.k.width, key_pitch, q);
+    widen_block(p.dout + first * p.dout_row, p.dout_row, rows, p.v.width, value_pitch, dout);
+    widen_block(p.out + first * p.out_row, p.out_row, rows, p.v.width, value_pitch, out);
+    w.fill_logits(q, p.k, seen, rows, p.soft_cap);
+    alignas(64) float lse[kLanes], less[kLanes], totals[kLanes], turn[kLanes] = {};
+    store(less, row_products(dout, value_pitch, out, value_pitch));
+    for (int64_t i = 0; i < kLanes; ++i) {
+      lse[i] = i < rows && seen[i] != 0 ? p.lse[first + i] : 0.0f;
+      less[i] -= i < rows && p.dlse != nullptr ? p.dlse[first + i] : 0.0f;
     }
-    for (int64_t g = 0; g < p.k.groups; ++g) {
-      if (of_group(any, g) == 0) continue;
-      float products[kFewRows][kFewGroup], of_values[kFewRows][kFewGroup];
-      few_products(q, d, p.k.columns + g * d * kFewGroup, products);
-      few_products(dout, e, p.v.columns + g * e * kFewGroup, of_values);
-      const int64_t key = g * kFewGroup;
-      for (int64_t i = 0; i < rows; ++i) {
-        const int64_t row = first + i;
-        const uint32_t seen = of_group(p.seen[row], g);
-        if (seen == 0) continue;
-        const float scale = p.tau != nullptr ? 1.0f / p.tau[row] : p.scale;
-        const FewLogits few(products[i], scale, p.soft_cap, seen);
-        float weights[kFewGroup], ds[kFewGroup], turn = 0.0f;
-        const float lse = p.lse[row];
-#pragma omp simd
-        for (int32_t n = 0; n < kFewGroup; ++n) {
-          weights[n] = fast_exp(few.logits[n] - lse);
-          ds[n] = weights[n] * (of_values[i][n] - less[i]) * few.slopes[n];
-        }
-        float* const __restrict to_q = dq + i * d;
-        const float* const __restrict from_q = q + i * d, * const __restrict from = dout + i * e;
-        for (uint32_t left = seen; left != 0; left &= left - 1) {
-          const int32_t n = __builtin_ctz(left);
-          const float slope = ds[n] * scale, weight = weights[n];
-          turn += ds[n] * few.scaled[n];
-          const float* const __restrict k = p.k.rows + (key + n) * d;
-          float* const __restrict dk = p.dk + (key + n) * d, * const __restrict dv =
-                                                                 p.dv + (key + n) * e;
-#pragma omp simd
-          for (int64_t c = 0; c < d; ++c) {
-            to_q[c] += slope * k[c];
-            dk[c] += slope * from_q[c];
-          }
-#pragma omp simd
-          for (int64_t c = 0; c < e; ++c) dv[c] += weight * from[c];
-        }
-        if (p.dtau != nullptr) p.dtau[row] -= turn * scale;  // s = q.k / tau
-      }
+    w.weigh(lse, totals);
+    for (uint64_t left = w.any; left != 0; left &= left - 1) {
+      const int32_t n = __builtin_ctzll(left);
+      const Float of_value = row_products(dout, value_pitch, p.v.rows + n * value_pitch, 0);
+      const Float ds = load(w.weights[n]) * (of_value - load(less)) * load(w.slopes[n]);
+      store(turn, load(turn) + ds * load(w.scaled[n]));
+      store(slopes[n], ds * load(w.scale));
+      add_rows(slopes[n], q, key_pitch, p.dk + n * key_pitch);
+      add_rows(w.weights[n], dout, value_pitch, p.dv + n * value_pitch);
     }
     for (int64_t i = 0; i < rows; ++i) {
-      if (p.seen[first + i] == 0) continue;
+      if (seen[i] == 0) continue;
+      if (p.dtau != nullptr) p.dtau[first + i] -= turn[i] * w.scale[i];  // s = q.k / tau
       T* const to = p.dq + (first + i) * p.dq_row;
-#pragma omp simd
-      for (int64_t c = 0; c < d; ++c) from_float(dq[i * d + c], to[c]);
+      widen(to, p.k.width, key_pitch, dq);
+      for (int64_t c = 0; c < key_pitch; c += kLanes) {
+        Float sum = load(dq + c);
+        for (uint64_t left = seen[i]; left != 0; left &= left - 1) {
+          const int32_t n = __builtin_ctzll(left);
+          sum += broadcast(slopes[n][i]) * load(p.k.rows + n * key_pitch + c);
+        }
+        store(dq + c, sum);
+      }
+      narrow(dq, p.k.width, to);
     }
   }
 }
