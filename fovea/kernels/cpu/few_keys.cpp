@@ -24,26 +24,29 @@ namespace {
 // Below this many products a thread's start costs more than it saves.
 constexpr int64_t kParallelProducts = int64_t{1} << 18;
 
-// Keys or values of one key head.
+// Keys or values of all key heads.
 class PackedFew {
  public:
-  PackedFew(int64_t width, int64_t keys)
+  template <class T>
+  PackedFew(const AttentionSizes& s, int64_t width, const HeadRows<const T>& from,
+            const int64_t* key_rows)
       : width_(width),
         pitch_(FewOperand::pitch_of(width)),
-        rows_(static_cast<size_t>(keys * pitch_)) {}
-
-  template <class T>
-  void pack(const HeadRows<const T>& from, int64_t b, int64_t g, const int64_t* key_rows,
-            int64_t keys) {
-    for (int64_t n = 0; n < keys; ++n) {
-      const T* const row = from.at(b, g, key_rows[n]);
-      for (int64_t c = 0; c < width_; ++c) rows_[n * pitch_ + c] = to_float(row[c]);
+        head_(s.keys * pitch_),
+        rows_(static_cast<size_t>(s.batch * s.kv_heads * head_)) {
+    for (int64_t item = 0; item < s.batch * s.kv_heads; ++item) {
+      for (int64_t n = 0; n < s.keys; ++n) {
+        const T* const row = from.at(item / s.kv_heads, item % s.kv_heads, key_rows[n]);
+        for (int64_t c = 0; c < width; ++c) rows_[item * head_ + n * pitch_ + c] = to_float(row[c]);
+      }
     }
   }
-  FewOperand operand() const { return {.width = width_, .pitch = pitch_, .rows = rows_.data()}; }
+  FewOperand of(int64_t item) const {
+    return {.width = width_, .pitch = pitch_, .rows = rows_.data() + item * head_};
+  }
 
  private:
-  int64_t width_, pitch_;
+  int64_t width_, pitch_, head_;
   std::vector<float> rows_;
 };
 
@@ -62,17 +65,17 @@ bool is_parallel(const AttentionSizes& s) {
   return s.batch * s.heads * s.queries * s.keys * (s.head_dim + s.value_dim) > kParallelProducts;
 }
 
-// A chunk of rows of one batch row and key head.
+// A chunk of rows of one batch row and key head. Key heads of the same tokens follow each other:
+// tensors by token have them side by side.
 struct Chunk {
-  int64_t b = 0, g = 0, first = 0, rows = 0;
+  int64_t b = 0, g = 0, number = 0, first = 0, rows = 0;
 
-  Chunk(const AttentionSizes& s, int64_t item) {
-    const int64_t chunks = chunks_of(s);
-    first = item % chunks * kFewChunk;
-    rows = std::min(kFewChunk, s.queries - first);
-    g = item / chunks % s.kv_heads;
-    b = item / chunks / s.kv_heads;
-  }
+  Chunk(const AttentionSizes& s, int64_t item)
+      : b(item / s.kv_heads / chunks_of(s)),
+        g(item % s.kv_heads),
+        number(item / s.kv_heads % chunks_of(s)),
+        first(number * kFewChunk),
+        rows(std::min(kFewChunk, s.queries - first)) {}
 };
 
 // Of the gradient: every chunk has sums of its own, which are added in their order.
@@ -105,23 +108,18 @@ void run(const FewKeys<T>& p) {
   check(s);
   if (s.keys == 0) return;
   const int64_t repeats = s.heads / s.kv_heads;
+  const PackedFew k(s, s.head_dim, p.k, p.key_rows), v(s, s.value_dim, p.v, p.key_rows);
   Team::run(is_parallel(s), [&](Team::Member& team) {
-    PackedFew k(s.head_dim, s.keys), v(s.value_dim, s.keys);
     std::vector<float> memory(static_cast<size_t>(few_memory(s.head_dim, s.value_dim)));
-    int64_t b = -1, g = -1;
     team.each(
         s.batch * s.kv_heads * chunks_of(s),
         [&](int64_t item) {
           const Chunk chunk(s, item);
-          if (chunk.b != b || chunk.g != g) {
-            b = chunk.b, g = chunk.g;
-            k.pack(p.k, b, g, p.key_rows, s.keys);
-            v.pack(p.v, b, g, p.key_rows, s.keys);
-          }
+          const int64_t b = chunk.b, g = chunk.g, head = b * s.kv_heads + g;
           for (int64_t h = g * repeats; h < (g + 1) * repeats; ++h)
             few_keys_table<T>().join(
-                {.k = k.operand(),
-                 .v = v.operand(),
+                {.k = k.of(head),
+                 .v = v.of(head),
                  .count = chunk.rows,
                  .q = p.q.at(b, h, chunk.first),
                  .q_row = p.q.row,
@@ -147,22 +145,18 @@ void run(const FewKeysGradient<T>& p) {
   const int64_t of_keys = s.keys * FewOperand::pitch_of(s.head_dim),
                 chunk_size = of_keys + s.keys * FewOperand::pitch_of(s.value_dim);
   std::vector<float> sums(static_cast<size_t>(items * chunk_size));
+  const PackedFew k(s, s.head_dim, p.k, p.key_rows), v(s, s.value_dim, p.v, p.key_rows);
   Team::run(is_parallel(s), [&](Team::Member& team) {
-    PackedFew k(s.head_dim, s.keys), v(s.value_dim, s.keys);
     std::vector<float> memory(static_cast<size_t>(few_memory(s.head_dim, s.value_dim)));
-    int64_t b = -1, g = -1;
     team.each(items, [&](int64_t item) {
       const Chunk chunk(s, item);
-      if (chunk.b != b || chunk.g != g) {
-        b = chunk.b, g = chunk.g;
-        k.pack(p.k, b, g, p.key_rows, s.keys);
-        v.pack(p.v, b, g, p.key_rows, s.keys);
-      }
+      const int64_t b = chunk.b, g = chunk.g, head = b * s.kv_heads + g;
+      float* const own = sums.data() + (head * chunks_of(s) + chunk.number) * chunk_size;
       for (int64_t h = g * repeats; h < (g + 1) * repeats; ++h) {
         const int64_t row = (b * s.heads + h) * s.queries + chunk.first;
         few_keys_table<T>().gradient(
-            {.k = k.operand(),
-             .v = v.operand(),
+            {.k = k.of(head),
+             .v = v.of(head),
              .count = chunk.rows,
              .q = p.q.at(b, h, chunk.first),
              .out = p.out.at(b, h, chunk.first),
@@ -178,8 +172,8 @@ void run(const FewKeysGradient<T>& p) {
              .dlse = p.dlse != nullptr ? p.dlse + row : nullptr,
              .dq = p.dq.at(b, h, chunk.first),
              .dq_row = p.dq.row,
-             .dk = sums.data() + item * chunk_size,
-             .dv = sums.data() + item * chunk_size + of_keys,
+             .dk = own,
+             .dv = own + of_keys,
              .dtau = p.dtau != nullptr ? p.dtau + row : nullptr,
              .memory = memory.data()});
       }

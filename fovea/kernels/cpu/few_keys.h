@@ -58,7 +58,7 @@ template <class T>
 void run(const FewKeysGradient<T>& p);
 
 /// Rows that a thread takes at a time; rows of a block, at most.
-constexpr int64_t kFewChunk = 256, kFewRows = 16;
+constexpr int64_t kFewChunk = 128, kFewRows = 16;
 
 /// The keys or values of one key head in floats; rows end in zeros.
 struct FewOperand {

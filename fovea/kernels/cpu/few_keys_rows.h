@@ -42,6 +42,16 @@ FOVEA_INLINE void widen_block(const T* rows, int64_t row, int64_t count, int64_t
   for (int64_t i = count * pitch; i < kLanes * pitch; ++i) to[i] = 0.0f;
 }
 
+// Rows that are read next: their strides hide them from the hardware's prefetching.
+template <class T>
+FOVEA_INLINE void fetch_block(const T* rows, int64_t row, int64_t count, int64_t width) {
+  for (int64_t i = 0; i < count; ++i) {
+    const char* const bytes = reinterpret_cast<const char*>(rows + i * row);
+    for (int64_t n = 0; n < width * static_cast<int64_t>(sizeof(T)); n += 64)
+      __builtin_prefetch(bytes + n, 0, 3);
+  }
+}
+
 /// Lane i: row i of a block times `with` (one row, or row i where with_pitch is the block's).
 FOVEA_INLINE Float row_products(const float* block, int64_t pitch, const float* with,
                                 int64_t with_pitch) {
@@ -121,6 +131,9 @@ void few_join(const FewRows<T>& p) {
   for (int64_t first = 0; first < p.count; first += kLanes) {
     const int64_t rows = p.count - first < kLanes ? p.count - first : kLanes;
     const uint64_t* const seen = p.seen + first;
+    const int64_t next = first + kLanes, ahead = p.count - next < kLanes ? p.count - next : kLanes;
+    fetch_block(p.q + next * p.q_row, p.q_row, ahead, p.k.width);
+    fetch_block(p.out + next * p.out_row, p.out_row, ahead, p.v.width);
     if (!w.begin(seen, rows, p.scale, p.tau != nullptr ? p.tau + first : nullptr)) continue;
     widen_block(p.q + first * p.q_row, p.q_row, rows, p.k.width, p.k.pitch, q);
     w.fill_logits(q, p.k, seen, rows, p.soft_cap);
@@ -185,6 +198,11 @@ void few_gradient(const FewGradientRows<T>& p) {
   for (int64_t first = 0; first < p.count; first += kLanes) {
     const int64_t rows = p.count - first < kLanes ? p.count - first : kLanes;
     const uint64_t* const seen = p.seen + first;
+    const int64_t next = first + kLanes, ahead = p.count - next < kLanes ? p.count - next : kLanes;
+    fetch_block(p.q + next * p.q_row, p.q_row, ahead, p.k.width);
+    fetch_block(p.dq + next * p.dq_row, p.dq_row, ahead, p.k.width);
+    fetch_block(p.out + next * p.out_row, p.out_row, ahead, p.v.width);
+    fetch_block(p.dout + next * p.dout_row, p.dout_row, ahead, p.v.width);
     if (!w.begin(seen, rows, p.scale, p.tau != nullptr ? p.tau + first : nullptr)) continue;
     widen_block(p.q + first * p.q_row, p.q_row, rows, p.k.width, key_pitch, q);
     widen_block(p.dout + first * p.dout_row, p.dout_row, rows, p.v.width, value_pitch, dout);
