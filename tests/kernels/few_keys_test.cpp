@@ -327,6 +327,78 @@ TEST(FewKeys, GiveTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
+// Keys as rows, queries as the few: the gradients of a softmax written out.
+template <class T>
+void expect_query_gradient(const Setting& s, double tolerance) {
+  for (const FewKeysTable<T>* table : tables<T>()) {
+    Problem<T> p(s);  // its rows are the keys here: q for k, dout for v; k and v for q and dO
+    const Packed<T> q(p.k, s.keys, s.d), dout(p.v, s.keys, s.e);
+    const std::vector<float> lse = normal_floats(s.keys, 9), less = normal_floats(s.keys, 10);
+    std::vector<float> memory(static_cast<size_t>(few_memory(s.d, s.e)));
+    std::vector<float> dq = q.rows, turn = less;  // something to add to
+    std::vector<T> dk(p.q.size()), dv(p.dout.size());
+    for (float& x : p.tau) x = 1.0f;
+    for (T& x : p.q) from_float(0.2f * to_float(x), x);
+    table->of_queries({.q = q.operand,
+                       .dout = dout.operand,
+                       .lse = lse.data(),
+                       .less = less.data(),
+                       .count = s.rows,
+                       .k = p.q.data(),
+                       .v = p.dout.data(),
+                       .k_row = s.d,
+                       .v_row = s.e,
+                       .seen = p.seen.data(),
+                       .soft_cap = static_cast<float>(s.cap),
+                       .dk = dk.data(),
+                       .dv = dv.data(),
+                       .dk_row = s.d,
+                       .dv_row = s.e,
+                       .dq = dq.data(),
+                       .turn = turn.data(),
+                       .memory = memory.data()});
+    std::vector<double> want_q(q.rows.begin(), q.rows.end()), want_turn(less.begin(), less.end());
+    std::vector<double> size_q(want_q.size(), 1.0), size_turn(want_turn.size(), 1.0);
+    for (int64_t j = 0; j < s.rows; ++j) {
+      std::vector<double> want_k(static_cast<size_t>(s.d)), want_v(static_cast<size_t>(s.e));
+      double size = 1.0;
+      for (int64_t n = 0; n < s.keys; ++n) {
+        if (!p.reads(j, n)) continue;
+        const double weight = std::exp(p.logit(j, n) - lse[n]);
+        double of_value = 0.0;
+        for (int64_t c = 0; c < s.e; ++c) {
+          of_value += double(to_float(p.dout[j * s.e + c])) * to_float(p.v[n * s.e + c]);
+          want_v[c] += weight * to_float(p.v[n * s.e + c]);
+        }
+        const double t = s.cap > 0.0 ? std::tanh(p.scaled(j, n) / s.cap) : 0.0;
+        const double slope = weight * (of_value - less[n]) * (1.0 - t * t);
+        size += weight + std::abs(slope);
+        want_turn[n] += slope * p.scaled(j, n);
+        size_turn[n] += std::abs(slope * p.scaled(j, n));
+        for (int64_t c = 0; c < s.d; ++c) {
+          want_k[c] += slope * to_float(p.k[n * s.d + c]);
+          want_q[n * q.pitch + c] += slope * to_float(p.q[j * s.d + c]);
+          size_q[n * q.pitch + c] += std::abs(slope * to_float(p.q[j * s.d + c]));
+        }
+      }
+      for (int64_t c = 0; c < s.d; ++c)
+        EXPECT_NEAR(to_float(dk[j * s.d + c]), want_k[c], tolerance * size) << j << " " << c;
+      for (int64_t c = 0; c < s.e; ++c)
+        EXPECT_NEAR(to_float(dv[j * s.e + c]), want_v[c], tolerance * size) << j << " " << c;
+    }
+    for (size_t n = 0; n < want_q.size(); ++n) EXPECT_NEAR(dq[n], want_q[n], 1e-5 * size_q[n]);
+    for (size_t n = 0; n < want_turn.size(); ++n)
+      EXPECT_NEAR(turn[n], want_turn[n], 1e-5 * size_turn[n]);
+  }
+}
+
+TEST(FewQueries, GradientsAreThoseOfTheSoftmax) {
+  for (const Setting& s : kSettings) {
+    expect_query_gradient<float>(s, 1e-5);
+    expect_query_gradient<BFloat16>(s, 1e-2);
+  }
+}
+
 TEST(FewKeys, TooManyAreRefusedByNumber) {
   Call c;
   c.sizes.keys = 65;

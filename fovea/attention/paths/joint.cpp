@@ -223,6 +223,94 @@ class JointAttention : public torch::autograd::Function<JointAttention> {
   }
 };
 
+// The part's spec and places, without tensors that have gradients.
+struct FewRowsCall : torch::CustomClassHolder {
+  AttentionCall part;
+  std::vector<uint64_t> seen;
+};
+
+// Inputs q, k, v, tau [b, n], sink [h] (empty tensors where absent); outputs out and lse.
+class FewRowsAttention : public torch::autograd::Function<FewRowsAttention> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                               const at::Tensor& v, const at::Tensor& tau, const at::Tensor& sink,
+                               const c10::intrusive_ptr<FewRowsCall>& few) {
+    AttentionCall part = few->part;
+    part.q = q, part.k = k, part.v = v;
+    if (tau.numel() > 0) part.tensors.tau_bt = tau;
+    if (sink.numel() > 0) part.tensors.sink_logit_h = sink;
+    const AttentionResult result = run_part(part);
+    const at::Tensor out = result.out_bhte.to(q.scalar_type()), lse = result.lse_bht.contiguous();
+    ctx->save_for_backward({q, k, v, tau, sink, out, lse});
+    ctx->saved_data["call"] = c10::IValue::make_capsule(few);
+    ctx->set_materialize_grads(false);
+    return {out, lse};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto s = ctx->get_saved_variables();
+    const auto few =
+        c10::static_intrusive_pointer_cast<FewRowsCall>(ctx->saved_data["call"].toCapsule());
+    const Operands x{.q = contiguous_rows(s[0]),
+                     .k = contiguous_rows(s[1]),
+                     .v = contiguous_rows(s[2]),
+                     .few_q = {},
+                     .tau_bt = s[3],
+                     .sink_h = s[4]};
+    const Results r{.out = s[5],
+                    .lse = s[6],
+                    .dout = grads[0].defined() ? contiguous_rows(grads[0].to(s[5].scalar_type()))
+                                               : at::zeros_like(s[5]),
+                    .dlse = grads[1].defined() ? grads[1].contiguous() : grads[1]};
+    Gradients g{.q = at::empty_like(x.q),
+                .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
+                .v = empty_by_token(x.v.sizes().vec(), x.v.options())};
+    if (x.tau_bt.numel() > 0) g.tau_bht = at::empty(r.lse.sizes(), r.lse.options());
+    with_kernel_type(x.q.scalar_type(), "attention",
+                     [&]<class T>(T) { gradient<T>(*few, x, r, g); });
+    if (x.sink_h.numel() > 0) {  // a key with value 0
+      at::Tensor delta = (r.out.to(at::kFloat) * r.dout).sum(-1);
+      if (r.dlse.defined()) delta = delta - r.dlse;
+      g.sink_h = -((x.sink_h.view({1, -1, 1}) - r.lse).exp() * delta).sum(at::IntArrayRef{0, 2});
+    }
+    return {g.q, g.k, g.v, g.tau_bht.defined() ? g.tau_bht.sum(1) : g.tau_bht, g.sink_h, {}};
+  }
+
+ private:
+  template <class T>
+  static void gradient(const FewRowsCall& few, const Operands& x, const Results& r,
+                       const Gradients& g) {
+    kernels::run(kernels::FewQueriesGradient<T>{
+        .sizes = sizes_of({.q = x.q, .k = x.k, .v = x.v}),
+        .q = rows_of<T>(x.q),
+        .k = rows_of<T>(x.k),
+        .v = rows_of<T>(x.v),
+        .out = rows_of<T>(r.out),
+        .dout = rows_of<T>(r.dout),
+        .seen = few.seen.data(),
+        .scale = static_cast<float>(few.part.spec.logit_scale()),
+        .tau = floats_or_null(x.tau_bt),
+        .soft_cap = static_cast<float>(few.part.spec.soft_cap),
+        .lse = r.lse.const_data_ptr<float>(),
+        .dlse = r.dlse.defined() ? r.dlse.const_data_ptr<float>() : nullptr,
+        .dq = writable_rows_of<T>(g.q),
+        .dk = writable_rows_of<T>(g.k),
+        .dv = writable_rows_of<T>(g.v),
+        .dtau = g.tau_bht.defined() ? g.tau_bht.mutable_data_ptr<float>() : nullptr});
+  }
+};
+
+// float32 for float16, which the kernels do not have.
+at::ScalarType kernel_dtype(at::ScalarType dtype) {
+  return dtype == at::kHalf ? at::kFloat : dtype;
+}
+
+// As a contiguous row of floats, or an empty tensor.
+at::Tensor floats_or_none(const at::Tensor& x, const at::Tensor& like) {
+  return x.defined() ? x.to(at::kFloat).contiguous()
+                     : at::empty({0}, like.options().dtype(at::kFloat));
+}
+
 }  // namespace
 
 at::Tensor tokens_of(const at::Tensor& x, const JointBlock& block, const TokenSteps& tokens,
@@ -250,17 +338,34 @@ JointBlock whole_block(const AttentionCall& part) {
 }
 
 AttentionResult run_joint(const JointOperands& given, c10::intrusive_ptr<JointCall> call) {
-  const at::ScalarType dtype = given.q_bhtd.scalar_type();
-  const at::ScalarType kernel = dtype == at::kHalf ? at::kFloat : dtype;
+  const at::ScalarType dtype = given.q_bhtd.scalar_type(), kernel = kernel_dtype(dtype);
   const at::Tensor none = at::empty({0}, given.q_bhtd.options().dtype(at::kFloat));
   const auto as = [&none](const at::Tensor& x, at::ScalarType type) {
     return x.defined() ? x.to(type) : none;
   };
-  const auto floats = [&](const at::Tensor& x) { return as(x, at::kFloat).contiguous(); };
   const variable_list outputs = JointAttention::apply(
       as(given.q_bhtd, kernel), as(given.k_bgsd, kernel), as(given.v_bgse, kernel),
-      as(given.few_q_bhtd, kernel), floats(given.tau_bt), floats(given.sink_h),
-      as(given.known_out_bhne, kernel), as(given.known_lse_bhn, at::kFloat), std::move(call));
+      as(given.few_q_bhtd, kernel), floats_or_none(given.tau_bt, none),
+      floats_or_none(given.sink_h, none), as(given.known_out_bhne, kernel),
+      as(given.known_lse_bhn, at::kFloat), std::move(call));
+  AttentionResult result;
+  result.out_bhte = outputs[0].to(dtype);
+  result.lse_bht = outputs[1];
+  result.path.isa = kernel_isa(kernel);
+  return result;
+}
+
+AttentionResult run_few_rows(const AttentionCall& part, std::vector<uint64_t> seen) {
+  const at::ScalarType dtype = part.q.scalar_type(), kernel = kernel_dtype(dtype);
+  auto few = c10::make_intrusive<FewRowsCall>();
+  few->part = part;
+  few->seen = std::move(seen);
+  AttentionCall& kept = few->part;
+  kept.q = kept.k = kept.v = kept.tensors.tau_bt = kept.tensors.sink_logit_h = at::Tensor();
+  const variable_list outputs =
+      FewRowsAttention::apply(part.q.to(kernel), part.k.to(kernel), part.v.to(kernel),
+                              floats_or_none(part.tensors.tau_bt, part.q),
+                              floats_or_none(part.tensors.sink_logit_h, part.q), std::move(few));
   AttentionResult result;
   result.out_bhte = outputs[0].to(dtype);
   result.lse_bht = outputs[1];

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "fovea/attention/paths/fused_call.h"
+#include "fovea/attention/paths/parts.h"
 
 namespace fovea {
 
@@ -61,5 +61,9 @@ at::Tensor tokens_of(const at::Tensor& x, const JointBlock& block, const TokenSt
 
 /// Output and lse; float16 is computed in float32. Differentiable in the operands.
 AttentionResult run_joint(const JointOperands& given, c10::intrusive_ptr<JointCall> call);
+
+/// run_part() of a part with few queries, whose gradient reads keys and values once. `seen`: of
+/// every key, bit n where query n reads it.
+AttentionResult run_few_rows(const AttentionCall& part, std::vector<uint64_t> seen);
 
 }  // namespace fovea

@@ -371,6 +371,19 @@ AttentionResult local_rows(const Job& job, const HeadSet& heads) {
   return merged(result, run_part(of_globals));
 }
 
+// Which keys each query reads that sees everything before it: bit n of key j.
+std::vector<uint64_t> seen_before(const Tokens& queries, const Tokens& keys) {
+  std::vector<uint64_t> seen(keys.places.size(), 0);
+  for (size_t j = 0; j < keys.places.size(); ++j) {
+    for (size_t n = 0; n < queries.places.size(); ++n) {
+      const TokenPlace &key = keys.places[j], &query = queries.places[n];
+      if (key.document == query.document && key.position <= query.position)
+        seen[j] |= uint64_t{1} << n;
+    }
+  }
+  return seen;
+}
+
 // Global rows read everything before them, by their own projections where they have some.
 AttentionResult rows_of_globals(const Job& job, const HeadSet& all_heads) {
   AttentionCall given = job.call;
@@ -383,6 +396,11 @@ AttentionResult rows_of_globals(const Job& job, const HeadSet& all_heads) {
   const Job of_globals{.call = given, .apart = job.apart};
   AttentionCall part = call_of(of_globals, all_heads, job.global_rows, job.keys, {}, job.apart);
   add_sink(part, given, all_heads);
+  const int64_t queries =
+      std::ssize(job.global_rows.index) * (part.spec.heads / part.spec.kv_heads);
+  if (part.wants_gradient() && queries <= kernels::kMostFewKeys &&
+      part.spec.bias.kind == BiasSpec::Kind::none && !part.spec.focus.active())
+    return run_few_rows(part, seen_before(job.global_rows, job.keys));
   return run_part(part);
 }
 

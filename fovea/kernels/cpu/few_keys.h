@@ -57,6 +57,24 @@ struct FewKeysGradient {
 template <class T>
 void run(const FewKeysGradient<T>& p);
 
+/// The gradient of a few queries over many keys: the same with queries and keys exchanged. The
+/// queries of a key head's query heads are kMostFewKeys at most.
+template <class T>
+struct FewQueriesGradient {
+  AttentionSizes sizes;  ///< queries: the few
+  HeadRows<const T> q, k, v, out, dout;
+  const uint64_t* seen = nullptr;  ///< [keys]: bit n where query n reads the key
+  float scale = 1.0f;
+  const float* tau = nullptr;
+  float soft_cap = 0.0f;
+  const float* lse = nullptr;   ///< [batch][heads][queries]
+  const float* dlse = nullptr;  ///< may be null: zeros
+  HeadRows<T> dq, dk, dv;       ///< all elements are written
+  float* dtau = nullptr;        ///< [batch][heads][queries]; needs tau
+};
+template <class T>
+void run(const FewQueriesGradient<T>& p);
+
 /// Rows that a thread takes at a time; rows of a block, at most.
 constexpr int64_t kFewChunk = 128, kFewRows = 16;
 
@@ -100,6 +118,22 @@ struct FewGradientRows {
   float* memory = nullptr;
 };
 
+/// Neighbouring keys of one key head, and the queries of its query heads, scaled.
+template <class T>
+struct FewQueriesRows {
+  FewOperand q, dout;
+  const float *lse = nullptr, *less = nullptr;  ///< of every query; less: dO . O - dlse
+  int64_t count = 0;
+  const T *k = nullptr, *v = nullptr;
+  int64_t k_row = 0, v_row = 0;
+  const uint64_t* seen = nullptr;
+  float soft_cap = 0.0f;
+  T *dk = nullptr, *dv = nullptr;
+  int64_t dk_row = 0, dv_row = 0;
+  float *dq = nullptr, *turn = nullptr;  ///< [queries][pitch] and [queries], added to
+  float* memory = nullptr;
+};
+
 constexpr int64_t few_memory(int64_t key_width, int64_t value_width) {
   return 2 * kFewRows * (FewOperand::pitch_of(key_width) + FewOperand::pitch_of(value_width));
 }
@@ -109,6 +143,7 @@ template <class T>
 struct FewKeysTable {
   void (*join)(const FewRows<T>& p);
   void (*gradient)(const FewGradientRows<T>& p);
+  void (*of_queries)(const FewQueriesRows<T>& p);
 };
 /// That of chosen_isa().
 template <class T>

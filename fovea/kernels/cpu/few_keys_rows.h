@@ -243,7 +243,59 @@ void few_gradient(const FewGradientRows<T>& p) {
 }
 
 template <class T>
-constexpr FewKeysTable<T> kFewKeys{few_join<T>, few_gradient<T>};
+void few_queries_gradient(const FewQueriesRows<T>& p) {
+  const FlushDenormals flush;
+  const int64_t key_pitch = p.q.pitch, value_pitch = p.dout.pitch;
+  float* const k = p.memory;
+  float* const dk = k + kFewRows * key_pitch;
+  float* const v = dk + kFewRows * key_pitch;
+  float* const dv = v + kFewRows * value_pitch;
+  FewWeights w;
+  for (int64_t first = 0; first < p.count; first += kLanes) {
+    const int64_t rows = p.count - first < kLanes ? p.count - first : kLanes;
+    const uint64_t* const seen = p.seen + first;
+    const int64_t next = first + kLanes, ahead = p.count - next < kLanes ? p.count - next : kLanes;
+    fetch_block(p.k + next * p.k_row, p.k_row, ahead, p.q.width);
+    fetch_block(p.v + next * p.v_row, p.v_row, ahead, p.dout.width);
+    for (int64_t n = 0; n < kLanes * key_pitch; ++n) dk[n] = 0.0f;
+    for (int64_t n = 0; n < kLanes * value_pitch; ++n) dv[n] = 0.0f;
+    if (w.begin(seen, rows, 1.0f, nullptr)) {
+      widen_block(p.k + first * p.k_row, p.k_row, rows, p.q.width, key_pitch, k);
+      widen_block(p.v + first * p.v_row, p.v_row, rows, p.dout.width, value_pitch, v);
+      w.fill_logits(k, p.q, seen, rows, p.soft_cap);
+      for (uint64_t left = w.any; left != 0; left &= left - 1) {
+        const int32_t n = __builtin_ctzll(left);
+        float* const weights = w.weights[n];
+        const float lse = p.lse[n];
+#pragma omp simd
+        for (int64_t i = 0; i < kLanes; ++i) weights[i] = fast_exp(weights[i] - lse);
+        const float *const query = p.q.rows + n * key_pitch, *const dout =
+                                                                 p.dout.rows + n * value_pitch;
+        const Float of_value = row_products(v, value_pitch, dout, 0);
+        const Float ds = load(weights) * (of_value - broadcast(p.less[n])) * load(w.slopes[n]);
+        p.turn[n] += sum(ds * load(w.scaled[n]));
+        alignas(64) float slopes[kLanes];
+        store(slopes, ds);
+        add_rows(slopes, k, key_pitch, p.dq + n * key_pitch);
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t c = 0; c < key_pitch; c += kLanes)
+            store(dk + i * key_pitch + c,
+                  load(dk + i * key_pitch + c) + broadcast(slopes[i]) * load(query + c));
+          for (int64_t c = 0; c < value_pitch; c += kLanes)
+            store(dv + i * value_pitch + c,
+                  load(dv + i * value_pitch + c) + broadcast(weights[i]) * load(dout + c));
+        }
+      }
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      narrow(dk + i * key_pitch, p.q.width, p.dk + (first + i) * p.dk_row);
+      narrow(dv + i * value_pitch, p.dout.width, p.dv + (first + i) * p.dv_row);
+    }
+  }
+}
+
+template <class T>
+constexpr FewKeysTable<T> kFewKeys{few_join<T>, few_gradient<T>, few_queries_gradient<T>};
 
 }  // namespace
 }  // namespace fovea::kernels
