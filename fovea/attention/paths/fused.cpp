@@ -55,11 +55,6 @@ void run_forward(const FusedCall& call, const FusedOperands& x, const at::Tensor
   run_fused(grouped);
 }
 
-// Per batch row or head, to be summed.
-struct FusedGradients {
-  at::Tensor q, k, v, tau_bht, bias_bhn, sink_bh, gate_bhtk, gate_bgsk;
-};
-
 FusedGradients fused_gradients(const FusedOperands& x) {
   const auto options = x.q.options().dtype(at::kFloat);
   const int64_t b = x.q.size(0), h = x.q.size(1);
@@ -156,6 +151,19 @@ constexpr double kSmallestEpsilon = 1e-12;
 
 }  // namespace
 
+void fused_forward_into(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
+                        const at::Tensor& lse) {
+  with_kernel_type(x.q.scalar_type(), "attention",
+                   [&]<class T>(T) { run_forward<T>(call, x, out, lse, at::Tensor()); });
+}
+
+void fused_backward_into(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
+                         const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse,
+                         const FusedGradients& g) {
+  with_kernel_type(x.q.scalar_type(), "attention",
+                   [&]<class T>(T) { run_backward<T>(call, x, out, lse, dout, dlse, g); });
+}
+
 FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
                              const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout,
                              const at::Tensor& dlse) {
@@ -165,8 +173,7 @@ FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
       dout.defined() ? contiguous_rows(dout.to(out.scalar_type())) : at::zeros_like(out);
   const at::Tensor of_lse = dlse.defined() ? dlse.to(at::kFloat).contiguous() : dlse;
   const FusedGradients g = fused_gradients(x);
-  with_kernel_type(x.q.scalar_type(), "attention",
-                   [&]<class T>(T) { run_backward<T>(call, x, out, lse, rows, of_lse, g); });
+  fused_backward_into(call, x, out, lse, rows, of_lse, g);
   const auto summed = [](const at::Tensor& t, int64_t dim) { return t.defined() ? t.sum(dim) : t; };
   return {g.q,
           g.k,

@@ -78,6 +78,18 @@ AttentionResult run_decoding(const AttentionCall& call, std::span<const RowVisit
 AttentionResult run_decoding(const AttentionCall& call,
                              std::span<const std::vector<int32_t>> keys_seen);
 
+/// Gradients as the kernels write them: per batch row or head where they are to be summed.
+struct FusedGradients {
+  at::Tensor q, k, v, tau_bht, bias_bhn, sink_bh, gate_bhtk, gate_bgsk;
+};
+/// Output and lse (contiguous) into given memory; no autograd.
+void fused_forward_into(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
+                        const at::Tensor& lse);
+/// Gradients into given memory, by the results of the softmax that the rows are part of.
+void fused_backward_into(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
+                         const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse,
+                         const FusedGradients& g);
+
 kernels::ScoreParameters rule_of(const FusedCall& call, const FusedOperands& x);
 kernels::AttentionSizes sizes_of(const FusedOperands& x);
 

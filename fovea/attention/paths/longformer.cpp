@@ -10,7 +10,9 @@
 #include <numeric>
 
 #include "fovea/attention/mechanisms/longformer_rule.h"
+#include "fovea/attention/paths/joint.h"
 #include "fovea/attention/paths/parts.h"
+#include "fovea/kernels/cpu/few_keys.h"
 
 namespace fovea {
 namespace {
@@ -199,97 +201,146 @@ AttentionResult one_row(const Job& job, const HeadSet& heads) {
   return run_part(part);
 }
 
-// Positions one behind the other, as the tokens lie in the call.
-bool in_text_order(const Tokens& tokens) {
-  for (size_t n = 1; n < tokens.index.size(); ++n) {
-    if (tokens.index[n] != tokens.index[0] + static_cast<int64_t>(n)) return false;
-    if (tokens.places[n].position != tokens.places[0].position + static_cast<int64_t>(n))
-      return false;
+// Positions one behind the other, as all tokens lie in the call.
+bool in_text_order(const std::vector<TokenPlace>& places) {
+  for (size_t n = 1; n < places.size(); ++n)
+    if (places[n].position != places[0].position + static_cast<int64_t>(n)) return false;
+  return true;
+}
+
+// Query heads of the same key heads have one dilation.
+bool shares_dilation(const AttentionSpec& spec) {
+  const int64_t repeats = spec.heads / spec.kv_heads;
+  for (int64_t h = 0; h < spec.heads; ++h) {
+    const int64_t first = h / repeats * repeats;
+    if (dilation_of(spec.longformer, h) != dilation_of(spec.longformer, first)) return false;
   }
   return true;
 }
 
-// Neighbours in the text by residue: the first result has tokens 0, dilation, 2 dilation, ...
-// Views, with a cheap gradient where the classes have one size.
-std::vector<at::Tensor> classes_of(const at::Tensor& x, int64_t dim, int64_t dilation) {
-  const int64_t size = x.size(dim);
-  if (size > 0 && size % dilation == 0)
-    return x.unflatten(dim, {size / dilation, dilation}).unbind(dim + 1);
-  std::vector<at::Tensor> classes;
-  for (int64_t c = 0; c < dilation; ++c)
-    classes.push_back(x.slice(dim, std::min(c, size), size, dilation));
-  return classes;
+// Below this many rows the kernels of single rows are faster.
+constexpr int64_t kFewestJointRows = 16;
+
+// Whether one call of run_joint() serves: all tokens where they lie, globals as few keys.
+bool is_joint(const Job& job, const Places& places) {
+  const AttentionSpec& spec = job.call.spec;
+  const auto globals = std::ssize(job.global_keys.index);
+  const bool dilated = largest_dilation(spec.longformer) > 1;
+  if (!dilated && job.rows.index.size() == static_cast<size_t>(job.call.q.size(2)) &&
+      only_first_globals(spec.longformer))
+    return false;  // the mask rule has it
+  return job.call.q.size(2) >= kFewestJointRows && globals <= kernels::kMostFewKeys &&
+         globals < job.call.k.size(2) && spec.bias.kind == BiasSpec::Kind::none &&
+         !spec.focus.active() && shares_dilation(spec) &&
+         (!dilated || (!job.apart && job.call.q.size(2) >= largest_dilation(spec.longformer) &&
+                       in_text_order(token_places(places.query_positions_bt, {}, 0)) &&
+                       in_text_order(job.keys.places) && job.keys.places[0].position == 0));
 }
 
-// Rows of residue classes back in the order of the text.
-at::Tensor in_text(const std::vector<at::Tensor>& classes) {
-  const auto dilation = std::ssize(classes);
-  if (classes.front().size(2) == classes.back().size(2)) {
-    if (classes[0].dim() == 3) return at::stack(classes, 3).flatten(2, 3);
-    std::vector<at::Tensor> by_token;  // as the kernels write: the heads of a token together
-    by_token.reserve(classes.size());
-    for (const at::Tensor& x : classes) by_token.push_back(x.transpose(1, 2));
-    return at::stack(by_token, 2).flatten(1, 2).transpose(1, 2);
+// Neighbouring key heads [first, first + count) of one dilation.
+struct HeadRun {
+  int64_t first = 0, count = 0, dilation = 1;
+};
+
+std::vector<HeadRun> head_runs(const AttentionSpec& spec) {
+  std::vector<HeadRun> runs;
+  for (int64_t g = 0; g < spec.kv_heads; ++g) {
+    const int64_t dilation = dilation_of(spec.longformer, g * (spec.heads / spec.kv_heads));
+    if (runs.empty() || runs.back().dilation != dilation)
+      runs.push_back({.first = g, .dilation = dilation});
+    ++runs.back().count;
   }
-  Indices from;  // row n of the text, in all classes one behind the other
-  std::vector<int64_t> first(classes.size(), 0);
-  for (size_t c = 1; c < classes.size(); ++c) first[c] = first[c - 1] + classes[c - 1].size(2);
-  const at::Tensor all = at::cat(classes, 2);
-  for (int64_t n = 0; n < all.size(2); ++n) from.push_back(first[n % dilation] + n / dilation);
-  return at_indices(all, 2, from);
+  return runs;
 }
 
-// A text in order, dilated: every residue class is a call of its own over the first `globals` keys
-// and the class's further ones, in which the window is a plain one with sinks.
-AttentionResult rows_by_class(const Job& job, const HeadSet& heads, int64_t globals) {
-  const int64_t dilation = heads.dilation, first = job.rows.places[0].position;
-  const int64_t keys = std::ssize(job.keys.index), open = std::min(globals, keys);
-  const auto of_heads = [](const at::Tensor& x, const Indices& some, const Tokens& tokens) {
-    return at_indices(at_indices(x, 1, some), 2, tokens.index);
+AttentionCall window_part(const Job& job, const HeadRun& heads) {
+  const AttentionSpec& spec = job.call.spec;
+  AttentionCall part = part_of(job.call, {.window = spec.longformer.window + 1});
+  part.spec.kv_heads = heads.count;
+  part.spec.heads = heads.count * (spec.heads / spec.kv_heads);
+  part.spec.sink_logit = spec.sink_logit;
+  return part;
+}
+
+// A residue class of a text in order is a text of its own, in which the window is a plain one.
+// Classes of as many queries and keys, side by side in both, are the batch of one call.
+void add_classes(JointCall& joint, const Job& job, const HeadRun& heads) {
+  const int64_t dilation = heads.dilation, keys = job.call.k.size(2), rows = job.call.q.size(2);
+  const auto count = [dilation](int64_t first, int64_t size) {
+    return (size - first + dilation - 1) / dilation;
   };
-  const at::Tensor k = of_heads(job.call.k, heads.keys, job.keys),
-                   v = of_heads(job.call.v, heads.keys, job.keys);
-  // Cut once for all classes: the gradient of a cut is one copy, that of a view by itself fills a
-  // tensor of zeros.
-  const auto k_parts = k.split_with_sizes({open, keys - open}, 2),
-             v_parts = v.split_with_sizes({open, keys - open}, 2);
-  const std::vector<at::Tensor> k_classes = classes_of(k_parts[1], 2, dilation),
-                                v_classes = classes_of(v_parts[1], 2, dilation),
-                                q_classes = classes_of(
-                                    of_heads(job.call.q, heads.queries, job.rows), 2, dilation);
-  std::vector<at::Tensor> tau_classes;
-  if (const at::Tensor& tau = job.call.tensors.tau_bt; tau.defined())
-    tau_classes = classes_of(at_indices(tau, 1, job.rows.index), 1, dilation);
-  std::vector<at::Tensor> outs, lses;
-  AttentionResult result;
+  std::vector<JointBlock> classes;
   for (int64_t c = 0; c < dilation; ++c) {
-    if (q_classes[c].size(2) == 0) continue;  // more classes than tokens
-    AttentionCall part =
-        part_of(job.call, {.window = job.call.spec.longformer.window + 1, .sinks = globals});
-    part.spec.heads = std::ssize(heads.queries);
-    part.spec.kv_heads = heads.kv_heads;
-    const int64_t skipped = ((first + c - open) % dilation + dilation) % dilation;
-    part.q = q_classes[c];
-    part.k = at::cat({k_parts[0], k_classes[skipped]}, 2);
-    part.v = at::cat({v_parts[0], v_classes[skipped]}, 2);
-    if (!tau_classes.empty()) part.tensors.tau_bt = tau_classes[c];
-    Indices positions;  // ranks among the keys
-    for (int64_t n = 0; n < part.q.size(2); ++n) {
-      const int64_t position = first + c + n * dilation;
-      positions.push_back(position < open ? position
-                                          : open + (position - open - skipped) / dilation);
+    const int64_t key = (keys - rows + c) % dilation;
+    const JointBlock one{.rows = 1,
+                         .kv_head = heads.first,
+                         .kv_heads = heads.count,
+                         .queries = {.first = c, .step = dilation, .count = count(c, rows)},
+                         .keys = {.first = key, .step = dilation, .count = count(key, keys)},
+                         .call = {}};
+    if (!classes.empty()) {
+      JointBlock& last = classes.back();
+      if (last.queries.count == one.queries.count && last.keys.count == one.keys.count &&
+          last.keys.first + last.classes == key) {
+        ++last.classes;
+        continue;
+      }
     }
-    part.context.key_lengths_b = at::Tensor();
-    part.context.query_positions_bt = tensor_of(positions).unsqueeze(0);
-    part.context.key_positions_bs = at::arange(part.k.size(2)).unsqueeze(0);
-    add_sink(part, job.call, heads);
-    result = run_part(part);
-    outs.push_back(result.out_bhte);
-    lses.push_back(result.lse_bht);
+    classes.push_back(one);
   }
-  result.out_bhte = in_text(outs);
-  result.lse_bht = in_text(lses);
-  return result;
+  for (JointBlock& block : classes) {
+    AttentionCall part = window_part(job, heads);
+    part.q = tokens_of(job.call.q, block, block.queries, 0, part.spec.heads);
+    part.k = tokens_of(job.call.k, block, block.keys, 0, heads.count);
+    part.v = tokens_of(job.call.v, block, block.keys, 0, heads.count);
+    part.context.key_lengths_b = at::Tensor();
+    for (at::Tensor* place : {&part.context.query_positions_bt, &part.context.key_positions_bs,
+                              &part.context.query_documents_bt, &part.context.key_documents_bs})
+      *place = at::Tensor();
+    block.call = whole_block(part).call;
+    for (int64_t b = 0; b < job.call.q.size(0); ++b) {
+      block.row = b;
+      joint.blocks.push_back(block);
+    }
+  }
+}
+
+void add_window(JointCall& joint, const Job& job, const Places& places, const HeadRun& heads) {
+  AttentionCall part = window_part(job, heads);
+  part.context.key_lengths_b = at::Tensor();
+  part.context.query_positions_bt = places.query_positions_bt;
+  part.context.key_positions_bs = places.key_positions_bs;
+  part.context.query_documents_bt = places.query_documents_bt;
+  part.context.key_documents_bs = places.key_documents_bs;
+  JointBlock block = whole_block(part);
+  block.kv_head = heads.first;
+  block.kv_heads = heads.count;
+  joint.blocks.push_back(std::move(block));
+}
+
+// Global keys that a row sees beyond its window.
+JointFew few_globals(const Job& job, const std::vector<TokenPlace>& queries) {
+  const LongformerSpec& spec = job.call.spec.longformer;
+  JointFew few{.key_rows = job.global_keys.index, .seen = {}, .set_of_head = {}};
+  Indices dilations;
+  for (int64_t h = 0; h < job.call.spec.heads; ++h) {
+    const int64_t dilation = dilation_of(spec, h);
+    const auto found = std::ranges::find(dilations, dilation);
+    few.set_of_head.push_back(found - dilations.begin());
+    if (found != dilations.end()) continue;
+    dilations.push_back(dilation);
+    std::vector<uint64_t>& seen = few.seen.emplace_back(queries.size(), 0);
+    for (size_t i = 0; i < queries.size(); ++i) {
+      for (size_t n = 0; n < job.global_keys.places.size(); ++n) {
+        const TokenPlace& key = job.global_keys.places[n];
+        const int64_t distance = queries[i].position - key.position;
+        const bool near = distance % dilation == 0 && distance / dilation <= spec.window;
+        if (key.document == queries[i].document && distance >= 0 && !near)
+          seen[i] |= uint64_t{1} << n;
+      }
+    }
+  }
+  return few;
 }
 
 // The rows that are no global ones of their own: out and lse in the order of job.rows.
@@ -303,9 +354,6 @@ AttentionResult local_rows(const Job& job, const HeadSet& heads) {
     add_sink(part, job.call, heads);
     return run_part(part);
   }
-  if (first && !job.apart && in_text_order(job.rows) && in_text_order(job.keys) &&
-      job.keys.places[0].position == 0)
-    return rows_by_class(job, heads, *first);
   const bool dilated = heads.dilation > 1;
   AttentionCall of_globals = call_of(job, heads, job.rows, job.global_keys, {}, job.apart);
   if (job.local_keys.empty()) {
@@ -323,6 +371,19 @@ AttentionResult local_rows(const Job& job, const HeadSet& heads) {
   return merged(result, run_part(of_globals));
 }
 
+// Which keys each query reads that sees everything before it: bit n of key j.
+std::vector<uint64_t> seen_before(const Tokens& queries, const Tokens& keys) {
+  std::vector<uint64_t> seen(keys.places.size(), 0);
+  for (size_t j = 0; j < keys.places.size(); ++j) {
+    for (size_t n = 0; n < queries.places.size(); ++n) {
+      const TokenPlace &key = keys.places[j], &query = queries.places[n];
+      if (key.document == query.document && key.position <= query.position)
+        seen[j] |= uint64_t{1} << n;
+    }
+  }
+  return seen;
+}
+
 // Global rows read everything before them, by their own projections where they have some.
 AttentionResult rows_of_globals(const Job& job, const HeadSet& all_heads) {
   AttentionCall given = job.call;
@@ -335,6 +396,11 @@ AttentionResult rows_of_globals(const Job& job, const HeadSet& all_heads) {
   const Job of_globals{.call = given, .apart = job.apart};
   AttentionCall part = call_of(of_globals, all_heads, job.global_rows, job.keys, {}, job.apart);
   add_sink(part, given, all_heads);
+  const int64_t queries =
+      std::ssize(job.global_rows.index) * (part.spec.heads / part.spec.kv_heads);
+  if (part.wants_gradient() && queries <= kernels::kMostFewKeys &&
+      part.spec.bias.kind == BiasSpec::Kind::none && !part.spec.focus.active())
+    return run_few_rows(part, seen_before(job.global_rows, job.keys));
   return run_part(part);
 }
 
@@ -368,18 +434,57 @@ AttentionResult of_all_heads(const Job& job) {
   return result;
 }
 
+HeadSet every_head(const AttentionSpec& spec) {
+  HeadSet all{.kv_heads = spec.kv_heads};
+  for (int64_t h = 0; h < spec.heads; ++h) all.queries.push_back(h);
+  for (int64_t g = 0; g < spec.kv_heads; ++g) all.keys.push_back(g);
+  return all;
+}
+
+AttentionResult run_in_place(const Job& job, const Places& places) {
+  const AttentionCall& call = job.call;
+  auto joint = c10::make_intrusive<JointCall>();
+  for (const HeadRun& heads : head_runs(call.spec)) {
+    if (heads.dilation > 1) {
+      add_classes(*joint, job, heads);
+    } else {
+      add_window(*joint, job, places, heads);
+    }
+  }
+  const std::vector<TokenPlace> queries =
+      token_places(places.query_positions_bt, places.query_documents_bt, 0);
+  joint->few = few_globals(job, queries);
+  joint->scale = static_cast<float>(call.spec.logit_scale());
+  joint->soft_cap = static_cast<float>(call.spec.soft_cap);
+  JointOperands given{.q_bhtd = call.q,
+                      .k_bgsd = call.k,
+                      .v_bgse = call.v,
+                      .few_q_bhtd = {},
+                      .tau_bt = call.tensors.tau_bt,
+                      .sink_h = call.spec.sink_logit ? call.tensors.sink_logit_h : at::Tensor(),
+                      .known_out_bhne = {},
+                      .known_lse_bhn = {}};
+  if (!job.global_rows.empty()) {
+    const AttentionResult known = rows_of_globals(job, every_head(call.spec));
+    given.known_out_bhne = known.out_bhte;
+    given.known_lse_bhn = known.lse_bht;
+    joint->known = job.global_rows.index;
+    for (std::vector<uint64_t>& seen : joint->few.seen)
+      for (const int64_t row : joint->known) seen[row] = 0;
+  }
+  return run_joint(given, std::move(joint));
+}
+
 // A call whose rows of the batch have the same places.
 AttentionResult run_alike(const AttentionCall& call, const Places& places) {
   Job job = sorted_out(call, places);
+  if (is_joint(job, places)) return run_in_place(job, places);
   number_documents(job);
   std::vector<AttentionResult> parts;
   Indices index;
   if (!job.rows.empty()) parts.push_back(of_all_heads(job));
   if (!job.global_rows.empty()) {
-    HeadSet all{.kv_heads = call.spec.kv_heads};
-    for (int64_t h = 0; h < call.spec.heads; ++h) all.queries.push_back(h);
-    for (int64_t g = 0; g < call.spec.kv_heads; ++g) all.keys.push_back(g);
-    parts.push_back(rows_of_globals(job, all));
+    parts.push_back(rows_of_globals(job, every_head(call.spec)));
   }
   for (const Tokens* rows : {&job.rows, &job.global_rows})
     index.insert(index.end(), rows->index.begin(), rows->index.end());

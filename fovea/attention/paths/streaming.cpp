@@ -8,7 +8,9 @@
 #include <limits>
 
 #include "fovea/attention/mechanisms/streaming_rule.h"
+#include "fovea/attention/paths/joint.h"
 #include "fovea/attention/paths/parts.h"
+#include "fovea/kernels/cpu/few_keys.h"
 
 namespace fovea {
 namespace {
@@ -82,6 +84,60 @@ AttentionResult join(const Parts& parts) {
   return run_part(all);
 }
 
+// Below this many rows the kernels of single rows are faster.
+constexpr int64_t kFewestJointRows = 16;
+
+// Start keys as few keys of one operation, where all rows of the batch have the same ones.
+std::optional<JointFew> few_starts(const AttentionCall& call, const Places& places,
+                                   const at::Tensor& starts_bs) {
+  const at::Tensor& documents = places.key_documents_bs;
+  if (call.q.size(2) < kFewestJointRows || call.drops_weights() || starts_bs.size(0) != 1 ||
+      places.query_positions_bt.size(0) != 1 || (documents.defined() && documents.size(0) != 1) ||
+      call.spec.bias.kind != BiasSpec::Kind::none)
+    return std::nullopt;
+  JointFew few;
+  std::vector<TokenPlace> keys = token_places(places.key_positions_bs, places.key_documents_bs, 0);
+  const std::vector<TokenPlace> queries =
+      token_places(places.query_positions_bt, places.query_documents_bt, 0);
+  for (size_t n = 0; n < keys.size(); ++n)
+    if (keys[n].position < call.spec.streaming.start)
+      few.key_rows.push_back(static_cast<int64_t>(n));
+  if (few.key_rows.empty() || std::ssize(few.key_rows) > kernels::kMostFewKeys ||
+      few.key_rows.size() == keys.size())
+    return std::nullopt;
+  few.set_of_head.assign(static_cast<size_t>(call.spec.heads), 0);
+  std::vector<uint64_t>& seen = few.seen.emplace_back(queries.size(), 0);
+  for (size_t i = 0; i < queries.size(); ++i) {
+    for (size_t n = 0; n < few.key_rows.size(); ++n) {
+      const TokenPlace& key = keys[few.key_rows[n]];
+      if (key.document == queries[i].document && key.position <= queries[i].position)
+        seen[i] |= uint64_t{1} << n;
+    }
+  }
+  return few;
+}
+
+AttentionResult run_in_place(const AttentionCall& call, const Parts& parts, JointFew few,
+                             int64_t hidden) {
+  auto joint = c10::make_intrusive<JointCall>();
+  JointBlock block = whole_block(parts.recent);
+  block.keys.first = hidden;
+  joint->blocks.push_back(std::move(block));
+  joint->hidden_keys.count = hidden;
+  joint->few = std::move(few);
+  joint->scale = static_cast<float>(call.spec.logit_scale());
+  joint->soft_cap = static_cast<float>(call.spec.soft_cap);
+  return run_joint({.q_bhtd = call.q,
+                    .k_bgsd = call.k,
+                    .v_bgse = call.v,
+                    .few_q_bhtd = call.tensors.start_q_bhtd,
+                    .tau_bt = call.tensors.tau_bt,
+                    .sink_h = call.spec.sink_logit ? call.tensors.sink_logit_h : at::Tensor(),
+                    .known_out_bhne = {},
+                    .known_lse_bhn = {}},
+                   std::move(joint));
+}
+
 std::optional<std::string> why_not_streaming(const AttentionCall& call) {
   if (call.q.numel() == 0 || call.k.size(2) == 0) return "nothing to compute";
   return why_not_pointwise(part_of(call, {.window = call.spec.streaming.recent}));
@@ -99,7 +155,10 @@ AttentionResult run_streaming(const AttentionCall& call) {
   } else {
     hide_by_document(parts, places, starts);
   }
-  AttentionResult result = join(parts);
+  std::optional<JointFew> few = few_starts(call, places, starts);
+  AttentionResult result =
+      few ? run_in_place(call, parts, std::move(*few), call.k.size(2) - parts.recent.k.size(2))
+          : join(parts);
   result.path.plan = PlanWord::window;
   result.path.reason = {.kind = PathReason::Kind::pointwise};
   return result;

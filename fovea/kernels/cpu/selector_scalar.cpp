@@ -1,8 +1,9 @@
-// The loops of selectors and of sampling for scalar; its compiler flags stand in
+// The loops of selectors, of sampling and of few keys for scalar; its compiler flags stand in
 // fovea/CMakeLists.txt.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/few_keys_rows.h"
 #include "fovea/kernels/cpu/sampling_rows.h"
 #include "fovea/kernels/cpu/selector_rows.h"
 
@@ -18,5 +19,14 @@ const SelectorTable<BFloat16>& selector_scalar<BFloat16>() {
 }
 
 const SamplingTable& sampling_scalar() { return kSampling; }
+
+template <>
+const FewKeysTable<float>& few_keys_scalar<float>() {
+  return kFewKeys<float>;
+}
+template <>
+const FewKeysTable<BFloat16>& few_keys_scalar<BFloat16>() {
+  return kFewKeys<BFloat16>;
+}
 
 }  // namespace fovea::kernels

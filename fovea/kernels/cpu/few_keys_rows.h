@@ -1,0 +1,301 @@
+// The loops of few_keys.h, written once and compiled once per instruction set, in
+// selector_<set>.cpp, under the rules of selector_rows.h.
+//
+// As many rows as a vector has lanes go together. Products run along the components, a sum a row;
+// from then on a lane is a row: logits, weights and totals of all of them are one vector a key.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/common/vector_math.h"
+#include "fovea/kernels/cpu/attention_lanes.h"
+#include "fovea/kernels/cpu/few_keys.h"
+
+namespace fovea::kernels {
+namespace {
+
+static_assert(kFewRows % kLanes == 0);
+
+// Rows of a block in floats, filled up with zeros to whole vectors.
+template <class T>
+FOVEA_INLINE void widen(const T* from, int64_t width, int64_t pitch, float* to) {
+  const T* __restrict x = from;
+  float* __restrict y = to;
+#pragma omp simd
+  for (int64_t c = 0; c < width; ++c) y[c] = to_float(x[c]);
+  for (int64_t c = width; c < pitch; ++c) y[c] = 0.0f;
+}
+
+template <class T>
+FOVEA_INLINE void narrow(const float* from, int64_t width, T* to) {
+  const float* __restrict x = from;
+  T* __restrict y = to;
+#pragma omp simd
+  for (int64_t c = 0; c < width; ++c) from_float(x[c], y[c]);
+}
+
+template <class T>
+FOVEA_INLINE void widen_block(const T* rows, int64_t row, int64_t count, int64_t width,
+                              int64_t pitch, float* to) {
+  for (int64_t i = 0; i < count; ++i) widen(rows + i * row, width, pitch, to + i * pitch);
+  for (int64_t i = count * pitch; i < kLanes * pitch; ++i) to[i] = 0.0f;
+}
+
+// Rows that are read next: their strides hide them from the hardware's prefetching.
+template <class T>
+FOVEA_INLINE void fetch_block(const T* rows, int64_t row, int64_t count, int64_t width) {
+  for (int64_t i = 0; i < count; ++i) {
+    const char* const bytes = reinterpret_cast<const char*>(rows + i * row);
+    for (int64_t n = 0; n < width * static_cast<int64_t>(sizeof(T)); n += 64)
+      __builtin_prefetch(bytes + n, 0, 3);
+  }
+}
+
+/// Lane i: row i of a block times `with` (one row, or row i where with_pitch is the block's).
+FOVEA_INLINE Float row_products(const float* block, int64_t pitch, const float* with,
+                                int64_t with_pitch) {
+  Float sums[kLanes] = {};
+  for (int64_t c = 0; c < pitch; c += kLanes) {
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kLanes; ++i)
+      sums[i] += load(block + i * pitch + c) * load(with + i * with_pitch + c);
+  }
+  return sum_each(sums);
+}
+
+/// What a block's rows make of the keys, [key][row].
+struct FewWeights {
+  alignas(64) float weights[kMostFewKeys][kLanes];  ///< e^(logit - reference), 0 where not seen
+  alignas(64) float scaled[kMostFewKeys][kLanes];   ///< logits before the soft-cap
+  alignas(64) float slopes[kMostFewKeys][kLanes];   ///< d logit / d scaled
+  alignas(64) float scale[kLanes];
+  uint64_t any = 0;
+
+  /// The block's scales; whether some row sees a key. Rows from `count` on see none.
+  FOVEA_INLINE bool begin(const uint64_t* seen, int64_t count, float one, const float* tau) {
+    any = 0;
+    for (int64_t i = 0; i < kLanes; ++i)
+      scale[i] = tau != nullptr && i < count ? 1.0f / tau[i] : one;
+    for (int64_t i = 0; i < count; ++i) any |= seen[i];
+    return any != 0;
+  }
+
+  /// Logits, in the place of weights; -inf where a key is not seen.
+  FOVEA_INLINE void fill_logits(const float* block, const FewOperand& k, const uint64_t* seen,
+                                int64_t count, float cap) {
+    const float inverse = cap > 0.0f ? 2.0f / cap : 0.0f;
+    for (uint64_t left = any; left != 0; left &= left - 1) {
+      const int32_t n = __builtin_ctzll(left);
+      const Float x = row_products(block, k.pitch, k.rows + n * k.pitch, 0) * load(scale);
+      store(scaled[n], x);
+      float* const to = weights[n];
+      float* const slope = slopes[n];
+      store(to, x);
+      store(slope, broadcast(1.0f));
+      if (cap > 0.0f) {
+        const float* const from = scaled[n];
+#pragma omp simd
+        for (int64_t i = 0; i < kLanes; ++i) {
+          const float tanh = 1.0f - 2.0f / (fast_exp(inverse * from[i]) + 1.0f);
+          to[i] = cap * tanh;
+          slope[i] = 1.0f - tanh * tanh;
+        }
+      }
+      for (int64_t i = 0; i < kLanes; ++i)
+        to[i] = i < count && (seen[i] >> n & 1u) != 0 ? to[i] : -kInfinity;
+    }
+  }
+
+  /// From logits to e^(logit - reference); their sums.
+  FOVEA_INLINE void weigh(const float* reference, float* totals) {
+    for (int64_t i = 0; i < kLanes; ++i) totals[i] = 0.0f;
+    for (uint64_t left = any; left != 0; left &= left - 1) {
+      float* const x = weights[__builtin_ctzll(left)];
+#pragma omp simd
+      for (int64_t i = 0; i < kLanes; ++i) {
+        x[i] = fast_exp(x[i] - reference[i]);
+        totals[i] += x[i];
+      }
+    }
+  }
+};
+
+template <class T>
+void few_join(const FewRows<T>& p) {
+  const FlushDenormals flush;
+  const int64_t value_pitch = p.v.pitch;
+  float* const q = p.memory;
+  float* const out = q + kFewRows * p.k.pitch;
+  FewWeights w;
+  for (int64_t first = 0; first < p.count; first += kLanes) {
+    const int64_t rows = p.count - first < kLanes ? p.count - first : kLanes;
+    const uint64_t* const seen = p.seen + first;
+    const int64_t next = first + kLanes, ahead = p.count - next < kLanes ? p.count - next : kLanes;
+    fetch_block(p.q + next * p.q_row, p.q_row, ahead, p.k.width);
+    fetch_block(p.out + next * p.out_row, p.out_row, ahead, p.v.width);
+    if (!w.begin(seen, rows, p.scale, p.tau != nullptr ? p.tau + first : nullptr)) continue;
+    widen_block(p.q + first * p.q_row, p.q_row, rows, p.k.width, p.k.pitch, q);
+    w.fill_logits(q, p.k, seen, rows, p.soft_cap);
+    alignas(64) float top[kLanes], totals[kLanes], old[kLanes], share[kLanes];
+    for (int64_t i = 0; i < kLanes; ++i) top[i] = i < rows ? p.lse[first + i] : 0.0f;
+    Float most = load(top);
+    for (uint64_t left = w.any; left != 0; left &= left - 1)
+      most = larger(load(w.weights[__builtin_ctzll(left)]), most);
+    // Rows that have seen nothing, now as before.
+    for (int64_t i = 0; i < kLanes; ++i) old[i] = top[i];
+    store(top, most);
+    for (int64_t i = 0; i < kLanes; ++i) top[i] = top[i] == -kInfinity ? 0.0f : top[i];
+    w.weigh(top, totals);
+#pragma omp simd
+    for (int64_t i = 0; i < kLanes; ++i) {
+      old[i] = fast_exp(old[i] - top[i]);
+      totals[i] += old[i];
+      share[i] = 1.0f / totals[i];
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      if (seen[i] == 0) continue;
+      p.lse[first + i] = top[i] + __builtin_logf(totals[i]);
+      const float kept = old[i] * share[i];
+      T* const to = p.out + (first + i) * p.out_row;
+      widen(to, p.v.width, value_pitch, out);
+      for (int64_t c = 0; c < value_pitch; c += kLanes) {
+        Float sum = load(out + c) * broadcast(kept);
+        for (uint64_t left = seen[i]; left != 0; left &= left - 1) {
+          const int32_t n = __builtin_ctzll(left);
+          sum += broadcast(w.weights[n][i] * share[i]) * load(p.v.rows + n * value_pitch + c);
+        }
+        store(out + c, sum);
+      }
+      narrow(out, p.v.width, to);
+    }
+  }
+}
+
+/// to += sum_i factors[i] row i.
+FOVEA_INLINE void add_rows(const float* factors, const float* block, int64_t pitch, float* to) {
+  for (int64_t c = 0; c < pitch; c += kLanes) {
+    Float even = load(to + c), odd{};
+#pragma GCC unroll 8
+    for (int64_t i = 0; i < kLanes; i += 2) {
+      even += broadcast(factors[i]) * load(block + i * pitch + c);
+      odd += broadcast(factors[i + 1]) * load(block + (i + 1) * pitch + c);
+    }
+    store(to + c, even + odd);
+  }
+}
+
+template <class T>
+void few_gradient(const FewGradientRows<T>& p) {
+  const FlushDenormals flush;
+  const int64_t key_pitch = p.k.pitch, value_pitch = p.v.pitch;
+  float* const q = p.memory;
+  float* const dq = q + kFewRows * key_pitch;
+  float* const dout = dq + kFewRows * key_pitch;
+  float* const out = dout + kFewRows * value_pitch;
+  FewWeights w;
+  alignas(64) float slopes[kMostFewKeys][kLanes];  // of the products
+  for (int64_t first = 0; first < p.count; first += kLanes) {
+    const int64_t rows = p.count - first < kLanes ? p.count - first : kLanes;
+    const uint64_t* const seen = p.seen + first;
+    const int64_t next = first + kLanes, ahead = p.count - next < kLanes ? p.count - next : kLanes;
+    fetch_block(p.q + next * p.q_row, p.q_row, ahead, p.k.width);
+    fetch_block(p.dq + next * p.dq_row, p.dq_row, ahead, p.k.width);
+    fetch_block(p.out + next * p.out_row, p.out_row, ahead, p.v.width);
+    fetch_block(p.dout + next * p.dout_row, p.dout_row, ahead, p.v.width);
+    if (!w.begin(seen, rows, p.scale, p.tau != nullptr ? p.tau + first : nullptr)) continue;
+    widen_block(p.q + first * p.q_row, p.q_row, rows, p.k.width, key_pitch, q);
+    widen_block(p.dout + first * p.dout_row, p.dout_row, rows, p.v.width, value_pitch, dout);
+    widen_block(p.out + first * p.out_row, p.out_row, rows, p.v.width, value_pitch, out);
+    w.fill_logits(q, p.k, seen, rows, p.soft_cap);
+    alignas(64) float lse[kLanes], less[kLanes], totals[kLanes], turn[kLanes] = {};
+    store(less, row_products(dout, value_pitch, out, value_pitch));
+    for (int64_t i = 0; i < kLanes; ++i) {
+      lse[i] = i < rows && seen[i] != 0 ? p.lse[first + i] : 0.0f;
+      less[i] -= i < rows && p.dlse != nullptr ? p.dlse[first + i] : 0.0f;
+    }
+    w.weigh(lse, totals);
+    for (uint64_t left = w.any; left != 0; left &= left - 1) {
+      const int32_t n = __builtin_ctzll(left);
+      const Float of_value = row_products(dout, value_pitch, p.v.rows + n * value_pitch, 0);
+      const Float ds = load(w.weights[n]) * (of_value - load(less)) * load(w.slopes[n]);
+      store(turn, load(turn) + ds * load(w.scaled[n]));
+      store(slopes[n], ds * load(w.scale));
+      add_rows(slopes[n], q, key_pitch, p.dk + n * key_pitch);
+      add_rows(w.weights[n], dout, value_pitch, p.dv + n * value_pitch);
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      if (seen[i] == 0) continue;
+      if (p.dtau != nullptr) p.dtau[first + i] -= turn[i] * w.scale[i];  // s = q.k / tau
+      T* const to = p.dq + (first + i) * p.dq_row;
+      widen(to, p.k.width, key_pitch, dq);
+      for (int64_t c = 0; c < key_pitch; c += kLanes) {
+        Float sum = load(dq + c);
+        for (uint64_t left = seen[i]; left != 0; left &= left - 1) {
+          const int32_t n = __builtin_ctzll(left);
+          sum += broadcast(slopes[n][i]) * load(p.k.rows + n * key_pitch + c);
+        }
+        store(dq + c, sum);
+      }
+      narrow(dq, p.k.width, to);
+    }
+  }
+}
+
+template <class T>
+void few_queries_gradient(const FewQueriesRows<T>& p) {
+  const FlushDenormals flush;
+  const int64_t key_pitch = p.q.pitch, value_pitch = p.dout.pitch;
+  float* const k = p.memory;
+  float* const dk = k + kFewRows * key_pitch;
+  float* const v = dk + kFewRows * key_pitch;
+  float* const dv = v + kFewRows * value_pitch;
+  FewWeights w;
+  for (int64_t first = 0; first < p.count; first += kLanes) {
+    const int64_t rows = p.count - first < kLanes ? p.count - first : kLanes;
+    const uint64_t* const seen = p.seen + first;
+    const int64_t next = first + kLanes, ahead = p.count - next < kLanes ? p.count - next : kLanes;
+    fetch_block(p.k + next * p.k_row, p.k_row, ahead, p.q.width);
+    fetch_block(p.v + next * p.v_row, p.v_row, ahead, p.dout.width);
+    for (int64_t n = 0; n < kLanes * key_pitch; ++n) dk[n] = 0.0f;
+    for (int64_t n = 0; n < kLanes * value_pitch; ++n) dv[n] = 0.0f;
+    if (w.begin(seen, rows, 1.0f, nullptr)) {
+      widen_block(p.k + first * p.k_row, p.k_row, rows, p.q.width, key_pitch, k);
+      widen_block(p.v + first * p.v_row, p.v_row, rows, p.dout.width, value_pitch, v);
+      w.fill_logits(k, p.q, seen, rows, p.soft_cap);
+      for (uint64_t left = w.any; left != 0; left &= left - 1) {
+        const int32_t n = __builtin_ctzll(left);
+        float* const weights = w.weights[n];
+        const float lse = p.lse[n];
+#pragma omp simd
+        for (int64_t i = 0; i < kLanes; ++i) weights[i] = fast_exp(weights[i] - lse);
+        const float *const query = p.q.rows + n * key_pitch, *const dout =
+                                                                 p.dout.rows + n * value_pitch;
+        const Float of_value = row_products(v, value_pitch, dout, 0);
+        const Float ds = load(weights) * (of_value - broadcast(p.less[n])) * load(w.slopes[n]);
+        p.turn[n] += sum(ds * load(w.scaled[n]));
+        alignas(64) float slopes[kLanes];
+        store(slopes, ds);
+        add_rows(slopes, k, key_pitch, p.dq + n * key_pitch);
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t c = 0; c < key_pitch; c += kLanes)
+            store(dk + i * key_pitch + c,
+                  load(dk + i * key_pitch + c) + broadcast(slopes[i]) * load(query + c));
+          for (int64_t c = 0; c < value_pitch; c += kLanes)
+            store(dv + i * value_pitch + c,
+                  load(dv + i * value_pitch + c) + broadcast(weights[i]) * load(dout + c));
+        }
+      }
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      narrow(dk + i * key_pitch, p.q.width, p.dk + (first + i) * p.dk_row);
+      narrow(dv + i * value_pitch, p.dout.width, p.dv + (first + i) * p.dv_row);
+    }
+  }
+}
+
+template <class T>
+constexpr FewKeysTable<T> kFewKeys{few_join<T>, few_gradient<T>, few_queries_gradient<T>};
+
+}  // namespace
+}  // namespace fovea::kernels
