@@ -92,6 +92,15 @@ struct HeadRule {
   const float* log_weights = nullptr;
 };
 
+/// Inline: GCC takes a function that only prefetches for one that does nothing.
+template <class T>
+FOVEA_INLINE void fetch_first(const ListedRows<T>& rows) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t n = 0; n < std::min(rows.count, kListedAhead); ++n)
+    for (int64_t c = 0; c < rows.width; c += kLine)
+      __builtin_prefetch(rows.data + rows.list[n] * rows.row + c, 0, 2);
+}
+
 /// Writes the result of a head; returns its log of the sum of weights.
 template <class T>
 float attend(const HeadRule& rule, const HeadKeys& keys, const float* q, ListedRows<T> k,
@@ -99,7 +108,9 @@ float attend(const HeadRule& rule, const HeadKeys& keys, const float* q, ListedR
   k.list = v.list = keys.list;
   k.count = v.count = keys.count;
   float* const weights = at_least(scratch.products, keys.count);
+  fetch_first(k);
   selector_table<T>().products(q, k, weights);
+  fetch_first(v);
   const WeightTotal sum =
       sampling_table().weights({.products = weights,
                                 .list = keys.list,
