@@ -264,6 +264,7 @@ TEST(FindTwice, GivesKeysThatTwoTablesOrMoreReturnOnce) {
     int64_t bits, keys, tables, different;  // hashes that occur
     int64_t entry_bytes;
   } cases[] = {{3, 300, 2, 8, 2},      {3, 300, 40, 8, 2},   {3, 300, 600, 8, 2},
+               {10, 300, 255, 1, 2},   {10, 300, 256, 1, 2}, {2, 3000, 257, 4, 2},
                {14, 300, 40, 20, 4},   {10, 300, 40, 1, 2},  {10, 5000, 60, 1000, 2},
                {12, 5000, 60, 30, 2},  {1, 5000, 7, 2, 2},   {30, 5000, 60, 100, 8},
                {20, 70000, 10, 64, 4}, {12, 65536, 3, 2, 2}, {30, 1, 2, 1, 4}};
@@ -303,8 +304,9 @@ TEST(FindTwice, ListsTheKeysCountedTwiceInOrderOnEveryInstructionSet) {
       std::vector<int32_t> truth;
       for (int64_t n = 0; n < keys; ++n) {
         const uint64_t drawn = rng.below(of);
-        counts.push_back(static_cast<uint8_t>(drawn == 0 ? 2 : drawn % 2));
-        if (counts.back() == 2) truth.push_back(static_cast<int32_t>(n) + 7);
+        // The largest number that 255 tables count, too.
+        counts.push_back(static_cast<uint8_t>(drawn != 0 ? drawn % 2 : n % 3 == 0 ? 255 : 2));
+        if (counts.back() >= 2) truth.push_back(static_cast<int32_t>(n) + 7);
       }
       for (const SamplingTable* table : tables()) {
         std::vector<int32_t> found(static_cast<size_t>(keys + kFoundRoom));

@@ -92,6 +92,15 @@ struct HeadRule {
   const float* log_weights = nullptr;
 };
 
+/// Inline: GCC takes a function that only prefetches for one that does nothing.
+template <class T>
+FOVEA_INLINE void fetch_first(const ListedRows<T>& rows) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t n = 0; n < std::min(rows.count, kListedAhead); ++n)
+    for (int64_t c = 0; c < rows.width; c += kLine)
+      __builtin_prefetch(rows.data + rows.list[n] * rows.row + c, 0, 2);
+}
+
 /// Writes the result of a head; returns its log of the sum of weights.
 template <class T>
 float attend(const HeadRule& rule, const HeadKeys& keys, const float* q, ListedRows<T> k,
@@ -99,7 +108,9 @@ float attend(const HeadRule& rule, const HeadKeys& keys, const float* q, ListedR
   k.list = v.list = keys.list;
   k.count = v.count = keys.count;
   float* const weights = at_least(scratch.products, keys.count);
+  fetch_first(k);
   selector_table<T>().products(q, k, weights);
+  fetch_first(v);
   const WeightTotal sum =
       sampling_table().weights({.products = weights,
                                 .list = keys.list,
@@ -228,22 +239,37 @@ void hash_rows(const HashRule& rule, const float* rows, int64_t count, int32_t* 
 
 namespace {
 
-/// Counts, to 2 at most, the keys of entries whose other bits are `rest`.
-template <class Entry>
+/// How keys are counted. A table counts a key once at most, so up to 255 tables fill a byte.
+enum class Counting { whole_hashes, other_bits, to_two };
+
+constexpr int64_t kMostCounts = 255;
+
+Counting counting_of(const HashRule& rule, const HashTable& table) {
+  if (rule.tables > kMostCounts) return Counting::to_two;
+  return table.layout.shift == 0 ? Counting::whole_hashes : Counting::other_bits;
+}
+
+/// Counts the keys of entries whose other bits are `rest`; whole_hashes: there are none.
+template <Counting form, class Entry>
 FOVEA_INLINE void count(const Entry* entries, uint32_t number, int64_t key_bits, uint64_t rest,
                         uint8_t* __restrict counts) {
   const uint64_t key_mask = (uint64_t{1} << key_bits) - 1;
   for (uint32_t n = 0; n < number; ++n) {
     const uint64_t entry = entries[n];
-    const uint32_t before = counts[entry & key_mask];
+    if constexpr (form == Counting::whole_hashes) {
+      ++counts[entry];
+      continue;
+    }
     // Without a branch: which keys have been met before cannot be predicted.
-    const uint32_t counted = uint32_t{before < 2} & uint32_t{entry >> key_bits == rest};
+    uint32_t counted = uint32_t{entry >> key_bits == rest};
+    const uint32_t before = counts[entry & key_mask];
+    if constexpr (form == Counting::to_two) counted &= uint32_t{before < 2};
     counts[entry & key_mask] = static_cast<uint8_t>(before + counted);
   }
 }
 
 /// Counts the keys of the buckets of all tables.
-template <class Entry>
+template <class Entry, Counting form>
 void count_in_buckets(const HashRule& rule, const HashTable& table, const int32_t* hashes,
                       uint8_t* counts) {
   const BucketLayout layout = table.layout;
@@ -279,9 +305,23 @@ void count_in_buckets(const HashRule& rule, const HashTable& table, const int32_
     const BucketHead head = head_of(l);
     const uint64_t rest = static_cast<uint64_t>(hashes[l]) & ((uint64_t{1} << layout.shift) - 1);
     const std::byte* const entries = bucket(l) + sizeof(head);
-    count(reinterpret_cast<const Entry*>(entries), std::min(head.count, full), layout.key_bits,
-          rest, counts);
-    if (head.count > full) count(more(l, head), head.count - full, layout.key_bits, rest, counts);
+    count<form>(reinterpret_cast<const Entry*>(entries), std::min(head.count, full),
+                layout.key_bits, rest, counts);
+    if (head.count > full)
+      count<form>(more(l, head), head.count - full, layout.key_bits, rest, counts);
+  }
+}
+
+template <class Entry>
+void count_entries(const HashRule& rule, const HashTable& table, const int32_t* hashes,
+                   uint8_t* counts) {
+  switch (counting_of(rule, table)) {
+    case Counting::whole_hashes:
+      return count_in_buckets<Entry, Counting::whole_hashes>(rule, table, hashes, counts);
+    case Counting::other_bits:
+      return count_in_buckets<Entry, Counting::other_bits>(rule, table, hashes, counts);
+    default:
+      return count_in_buckets<Entry, Counting::to_two>(rule, table, hashes, counts);
   }
 }
 
@@ -290,16 +330,17 @@ void count_in_buckets(const HashRule& rule, const HashTable& table, const int32_
 int64_t find_twice(const HashRule& rule, const HashTable& table, const int32_t* hashes,
                    uint8_t* counts, int32_t* found) {
   const int64_t keys = table.end - table.begin;
+  if (keys <= 0) return 0;
   std::memset(counts, 0, static_cast<size_t>(keys));
   switch (table.layout.entry_bytes) {
     case 2:
-      count_in_buckets<uint16_t>(rule, table, hashes, counts);
+      count_entries<uint16_t>(rule, table, hashes, counts);
       break;
     case 4:
-      count_in_buckets<uint32_t>(rule, table, hashes, counts);
+      count_entries<uint32_t>(rule, table, hashes, counts);
       break;
     default:
-      count_in_buckets<uint64_t>(rule, table, hashes, counts);
+      count_entries<uint64_t>(rule, table, hashes, counts);
   }
   return sampling_table().counted_twice(counts, keys, static_cast<int32_t>(table.begin), found);
 }

@@ -76,7 +76,7 @@ void hash_rows(const HashRule& rule, const float* rows, int64_t count, int32_t* 
 /// The keys that at least two of `hashes` [tables] find, in order, counted from 0; returns their
 /// number. `counts`: one byte a key of the table; `found`: room for all of them and kFoundRoom
 /// more.
-inline constexpr int64_t kFoundRoom = 4;
+inline constexpr int64_t kFoundRoom = 16;
 int64_t find_twice(const HashRule& rule, const HashTable& table, const int32_t* hashes,
                    uint8_t* counts, int32_t* found);
 
@@ -128,8 +128,8 @@ struct SamplingTable {
   /// Bit n of words[row][n / kHashPanel] = row . direction n > 0; words: [count][panels() + 1].
   void (*signs)(const HashRule& rule, const float* rows, int64_t count, uint32_t* words);
   WeightTotal (*weights)(const SampledProducts& p);
-  /// first + n of all n below `keys` with counts[n] = 2, in order; counts are at most 2. Returns
-  /// their number; writes up to kFoundRoom numbers behind them.
+  /// first + n of all n below `keys` with counts[n] of 2 or more, in order. Returns their number;
+  /// writes up to kFoundRoom numbers behind them.
   int64_t (*counted_twice)(const uint8_t* counts, int64_t keys, int32_t first, int32_t* found);
   /// Fills the words of a part, without regard to `ends`.
   void (*collisions)(const CentredHashes& p, const AskedPart& part);

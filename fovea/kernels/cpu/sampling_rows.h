@@ -172,37 +172,65 @@ inline void collisions(const CentredHashes& p, const AskedPart& part) {
 
 constexpr int64_t kCountsTogether = 64;
 
-/// Bit n: counts[n] is 2, not less.
+/// Bit n: counts[n] is 2 or more.
 FOVEA_INLINE uint64_t twos(const uint8_t* counts) {
+#if defined(__AVX512BW__)
+  return _mm512_cmpge_epu8_mask(_mm512_loadu_si512(counts), _mm512_set1_epi8(2));
+#else
   uint64_t bits = 0;
 #if defined(__AVX2__)
+  const __m256i two = _mm256_set1_epi8(2);
   for (int64_t n = 0; n < kCountsTogether; n += 32) {
     const __m256i some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(counts + n));
-    bits |= uint64_t{static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi16(some, 6)))} << n;
+    const __m256i enough = _mm256_cmpeq_epi8(_mm256_max_epu8(some, two), some);
+    bits |= uint64_t{static_cast<uint32_t>(_mm256_movemask_epi8(enough))} << n;
   }
 #else
-  for (int64_t n = 0; n < kCountsTogether; ++n) bits |= uint64_t{counts[n]} >> 1 << n;
+  for (int64_t n = 0; n < kCountsTogether; ++n) bits |= uint64_t{counts[n] >= 2} << n;
 #endif
   return bits;
+#endif
+}
+
+/// number + n of all set bits n, in order; returns how many. Writes kFoundRoom numbers behind them.
+FOVEA_INLINE int64_t list_bits(uint64_t bits, int32_t number, int32_t* found) {
+#if defined(__AVX512F__)
+  static_assert(kFoundRoom >= 16);
+  alignas(64) static constexpr int32_t kOrder[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                     8, 9, 10, 11, 12, 13, 14, 15};
+  const __m512i order = _mm512_load_si512(kOrder);
+  int64_t count = 0;
+  for (int32_t n = 0; n < kCountsTogether; n += 16) {
+    const auto some = static_cast<__mmask16>(bits >> n);
+    _mm512_storeu_si512(
+        found + count,
+        _mm512_maskz_compress_epi32(some, _mm512_add_epi32(order, _mm512_set1_epi32(number + n))));
+    count += __builtin_popcount(some);
+  }
+  return count;
+#else
+  // Without a branch on every bit: how many there are cannot be predicted.
+  constexpr int64_t kAtOnce = 4;
+  const int64_t count = __builtin_popcountll(bits);
+  const auto next = [&]() FOVEA_ALWAYS {
+    const int32_t bit = bits != 0 ? __builtin_ctzll(bits) : 0;
+    bits &= bits - 1;
+    return number + bit;
+  };
+  for (int64_t n = 0; n < kAtOnce; ++n) found[n] = next();
+  for (int64_t n = kAtOnce; n < count; ++n) found[n] = next();
+  return count;
+#endif
 }
 
 inline int64_t counted_twice(const uint8_t* counts, int64_t keys, int32_t first, int32_t* found) {
-  const auto number_of = [first](int64_t key, uint64_t bits) {
-    return first + static_cast<int32_t>(key + (bits != 0 ? __builtin_ctzll(bits) : 0));
-  };
   int64_t met = 0;
   for (int64_t key = 0; key < keys; key += kCountsTogether) {
     uint8_t last[kCountsTogether] = {};
     const bool whole = key + kCountsTogether <= keys;
     if (!whole) __builtin_memcpy(last, counts + key, static_cast<size_t>(keys - key));
-    uint64_t bits = twos(whole ? counts + key : last);
-    const int64_t number = __builtin_popcountll(bits);
-    // Without a branch on every bit: how many there are cannot be predicted.
-    for (int64_t n = 0; n < kFoundRoom; ++n, bits &= bits - 1)
-      found[met + n] = number_of(key, bits);
-    for (int64_t n = kFoundRoom; n < number; ++n, bits &= bits - 1)
-      found[met + n] = number_of(key, bits);
-    met += number;
+    met += list_bits(twos(whole ? counts + key : last), first + static_cast<int32_t>(key),
+                     found + met);
   }
   return met;
 }

@@ -88,6 +88,8 @@ struct ComponentRows {
   T* memory = nullptr;            ///< [count][kWeightTile], at whole words
 };
 
+/// Rows from use to prefetch; the first ones are the caller's to prefetch.
+constexpr int64_t kListedAhead = 32;
 /// Listed rows of keys or values.
 template <class T>
 struct ListedRows {

@@ -142,11 +142,10 @@ inline void largest_of_blocks(const float* values, const float* maxima, int64_t 
 
 template <class T>
 void products(const float* query, const ListedRows<T>& rows, float* to) {
-  constexpr int64_t kAhead = 8;
   const float* __restrict q = query;
   for (int64_t n = 0; n < rows.count; ++n) {
-    if (n + kAhead < rows.count)
-      fetch_run(rows.data + rows.list[n + kAhead] * rows.row, rows.width);
+    if (n + kListedAhead < rows.count)
+      fetch_run(rows.data + rows.list[n + kListedAhead] * rows.row, rows.width);
     const T* __restrict k = rows.data + rows.list[n] * rows.row;
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -157,12 +156,11 @@ void products(const float* query, const ListedRows<T>& rows, float* to) {
 
 template <class T>
 void weighted_sum(const float* weights, const ListedRows<T>& rows, float* to) {
-  constexpr int64_t kAhead = 8;
   float* __restrict out = to;
   for (int64_t c = 0; c < rows.width; ++c) out[c] = 0;
   for (int64_t n = 0; n < rows.count; ++n) {
-    if (n + kAhead < rows.count)
-      fetch_run(rows.data + rows.list[n + kAhead] * rows.row, rows.width);
+    if (n + kListedAhead < rows.count)
+      fetch_run(rows.data + rows.list[n + kListedAhead] * rows.row, rows.width);
     const T* __restrict v = rows.data + rows.list[n] * rows.row;
     const float weight = weights[n];
 #pragma omp simd
