@@ -38,6 +38,7 @@ CASES |= {"convolution before": CONVOLUTION,
 
 
 def measure(options: argparse.Namespace) -> tuple[list[dict], dict]:
+    """The cases, and what the workers say of themselves."""
     cases = {name: keys for name, keys in CASES.items() if name == "plain" or options.only in name}
     workers = {"": options.worker} | ({"earlier": options.earlier} if options.earlier else {})
     with contextlib.ExitStack() as stack:
@@ -63,7 +64,8 @@ def measure(options: argparse.Namespace) -> tuple[list[dict], dict]:
         print(f"{name:40} {row['ms_per_token']['median']:6.2f} ms a token, "
               f"{row['of_plain_speed']['median']:.2f} of plain{earlier}", flush=True)
         results.append(row)
-    return results, abouts["", "plain"]["machine"]
+    codes = {build: abouts[build, "plain"]["machine"]["fovea"] for build in workers}
+    return results, {"machine": {**abouts["", "plain"]["machine"], "kind": cpu_kind()}, "earlier_code": codes.get("earlier")}
 
 
 def main() -> None:
@@ -76,12 +78,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases with this word")
     parser.add_argument("--output", default="", help="JSON; absent = none")
     options = parser.parse_args()
-    cases, machine = measure(options)
+    cases, about = measure(options)
     if options.output:
         report = {"benchmark": "decode_attention", "ratio": "speed over that of plain attention, above 1 is faster",
                   "command": shlex.join(["benchmarks/decode_attention.py", *sys.argv[1:]]), "commit": commit(),
-                  "date": datetime.date.today().isoformat(), "machine": {**machine, "kind": cpu_kind()},
-                  "rounds": options.rounds, "cases": cases}
+                  "date": datetime.date.today().isoformat(), **about, "rounds": options.rounds, "cases": cases}
         (ROOT / options.output).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
