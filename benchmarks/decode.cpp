@@ -74,7 +74,6 @@ class Worker {
             {"parameters", model_.parameters().count()},
             {"position", position_},
             {"attention", attention_of_layers()},
-            {"decode_path", state_->path.reason.text()},
             {"tokens", kTokens},
             {"weight_bytes", weights},
             {"cache_bytes", cache},

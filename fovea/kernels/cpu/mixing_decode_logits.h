@@ -185,6 +185,19 @@ FOVEA_INLINE void multiply_direct(const MixingDecodeTask<T>& t, const T* base, i
   }
 }
 
+/// Rows of a step, before their use.
+template <class T>
+FOVEA_INLINE void prefetch_step(const MixingDecodeTask<T>& t, kernels::HeadRows<const T> rows,
+                                int64_t g, int64_t step, int64_t elements) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  const int64_t begin = t.key_begin + step * kStepKeys;
+  const int64_t end = begin + kStepKeys < t.key_end ? begin + kStepKeys : t.key_end;
+  for (int64_t j = begin; j < end; ++j) {
+    const T* const row = rows.at(0, g, j);
+    for (int64_t c = 0; c < elements; c += kLine) __builtin_prefetch(row + c, 0, 2);
+  }
+}
+
 template <class T, class P>
 void multiply_step_direct(const MixingDecodeTask<T>& t, const SeenStep<T>& seen, int64_t g,
                           int64_t begin, int64_t end, int64_t step) {
@@ -240,6 +253,8 @@ void decoded_logits_of_step(const MixingDecodeTask<T>& t, int64_t item, float* m
   const int64_t begin = t.heads / t.kv_heads * g * t.logit_rows,
                 end = begin + t.heads / t.kv_heads * t.logit_rows;
   if (end - begin <= kDirectRows) {
+    prefetch_step(t, t.k, g, step + 1, t.key_width.elements);
+    prefetch_step(t, t.v, g, step, t.value_width.elements);
     multiply_step_direct<T, P>(t, seen, g, begin, end, step);
   } else {
     multiply_step_in_panels<T, P>(t, seen, scratch, g, begin, end, step);
