@@ -165,11 +165,11 @@ class Compiled final : public FusedDecoder {
         std::optional<TokenAttention> token;
         if (!why_not_token_attention(specs_[i]))
           token.emplace(specs_[i], decode_rule(specs_[i], bias_, layers[i].stages.sink_logit_h));
-        walks_[i] = std::make_unique<WalkAttention<T>>(static_cast<int64_t>(i), config, sequences,
-                                                       dtype, std::move(token));
+        walks_[i] = std::make_unique<WalkAttention<T>>(
+            static_cast<int64_t>(i), config, specs_[i].focus, sequences, dtype, std::move(token));
         if (why.empty() && !walks_[i]->by_kernels()) why = *why_not;
       }
-      model.layers.push_back(layer_of(layers[i], specs_[i], walks_[i] != nullptr));
+      model.layers.push_back(layer_of(layers[i], specs_[i], walks_[i].get()));
     }
     if (!why.empty())
       note_ =
@@ -206,14 +206,13 @@ class Compiled final : public FusedDecoder {
       for (const int64_t length : state->lengths()) positions_.push_back(length);
     const std::vector<PassContext> passes = passes_of(model, states);
     for (size_t i = 0; i < steps_.size(); ++i) {
-      if (walks_[i] != nullptr) {
-        walks_[i]->begin(model, passes);
-        continue;
-      }
+      if (walks_[i] != nullptr) walks_[i]->begin(model, passes);
       keys_[i].sequences.clear();
       size_t first = 0;
       for (size_t n = 0; n < states.size(); ++n) {
-        place_tokens(i, n, first, *states[n]);
+        if (walks_[i] == nullptr) place_tokens(i, n, first, *states[n]);
+        if (walks_[i] == nullptr || walks_[i]->by_kernels())
+          place_temperature_sums(i, first, states[n]->layers[i]);
         first += static_cast<size_t>(states[n]->sequences());
       }
     }
@@ -240,8 +239,9 @@ class Compiled final : public FusedDecoder {
     return passes;
   }
 
+  /// `walk`: who attends instead of the decoder's kernels, or null.
   kernels::DecoderLayer layer_of(const LayerWeights& w, const AttentionSpec& spec,
-                                 bool caller_attends) {
+                                 const WalkAttention<T>* walk) {
     const BlockDescription& block = w.block;
     const auto gain = [&](const at::Tensor& given) {
       return block.head_norm == HeadNorm::rms && !given.defined() ? floats(ones_d_) : floats(given);
@@ -267,11 +267,11 @@ class Compiled final : public FusedDecoder {
         .q_length_factor = static_cast<float>(block.length_factor),
         .cos = rotated ? floats(rope_.cos_pf) : nullptr,
         .sin = rotated ? floats(rope_.sin_pf) : nullptr,
-        .caller_attends = caller_attends};
-    if (caller_attends) return layer;
+        .caller_attends = walk != nullptr};
+    if (walk != nullptr && !walk->by_kernels()) return layer;
     layer.temperature = token_temperature(spec, w.temperature);
-    layer.rule = decode_rule(spec, bias_, w.stages.sink_logit_h);
     layer.groups = token_groups(spec.focus, w.focus);
+    if (walk == nullptr) layer.rule = decode_rule(spec, bias_, w.stages.sink_logit_h);
     return layer;
   }
 
@@ -304,13 +304,16 @@ class Compiled final : public FusedDecoder {
                         .seen = row_visits(spec.mask, positions[b], {&run, 1}).value()};
       }
     }
-    if (!keeps_prefix_sum(spec.temperature)) return;
+  }
+
+  void place_temperature_sums(size_t layer, size_t first, AttentionCache& cache) {
+    if (!keeps_prefix_sum(specs_[layer].temperature)) return;
     const CachedRows sums = cache.extend(stream::kTemperature);
-    for (size_t b = 0; b < count; ++b) {
+    for (size_t b = 0; b < sums.sequences.size(); ++b) {
       const KeptRows& kept = sums.sequences[b];
-      sequences[b].temperature_sum = static_cast<double*>(sums.data) +
-                                     static_cast<int64_t>(b) * sums.batch +
-                                     (kept.begin + kept.rows - 1) * sums.row;
+      sequences_[layer][first + b].temperature_sum = static_cast<double*>(sums.data) +
+                                                     static_cast<int64_t>(b) * sums.batch +
+                                                     (kept.begin + kept.rows - 1) * sums.row;
     }
   }
 

@@ -14,25 +14,59 @@
 
 #include "fovea/attention/cache/token_attention.h"
 #include "fovea/kernels/common/decoder.h"
+#include "fovea/kernels/common/scalar_formulas.h"
 #include "fovea/nn/matrix.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
+
+/// The groups of the tokens of a step, from their scores: group_tokens() without tensors.
+class StepGroups {
+ public:
+  explicit StepGroups(const FocusSpec& spec) : spec_(spec) {}
+
+  /// `scores` [sequences][groups], with potentials; null without Focus.
+  void choose(const float* scores, int64_t sequences) {
+    if (scores == nullptr) return;
+    groups_.assign(scores, scores + sequences * spec_.groups);
+    members_.clear();
+    for (int64_t b = 0; b < sequences; ++b) {
+      const auto row = std::span(groups_).subspan(static_cast<size_t>(b * spec_.groups),
+                                                  static_cast<size_t>(spec_.groups));
+      std::vector<float> remaining(row.begin(), row.end());
+      members_.push_back(static_cast<int64_t>(kernels::top_groups(remaining, spec_.top_k)));
+      kernels::softmax(row);
+    }
+  }
+  /// Of the sequences from `first` on.
+  TokenFocus from(int64_t first, const LayerFocus& layer) const {
+    if (!spec_.active()) return {};
+    return {.groups = groups_.data() + first * spec_.groups,
+            .members = members_.data() + first,
+            .strength = spec_.reads_strength() ? layer.strength().template item<float>() : 0.0f};
+  }
+
+ private:
+  const FocusSpec spec_;
+  std::vector<float> groups_;
+  std::vector<int64_t> members_;
+};
 
 /// Attention of one layer that no kernel of the decoder has, on what the decoder gives and takes.
 template <class T>
 class WalkAttention {
  public:
   /// `token`: by the kernels; nothing: by the walk's operations.
-  WalkAttention(int64_t layer, const ModelConfig& config, int64_t sequences, at::ScalarType dtype,
-                std::optional<TokenAttention> token)
+  WalkAttention(int64_t layer, const ModelConfig& config, const FocusSpec& focus, int64_t sequences,
+                at::ScalarType dtype, std::optional<TokenAttention> token)
       : layer_(layer),
         width_(config.width),
         options_(dtype),
         q_shape_{sequences, config.heads, 1, config.head_dim},
         k_b1gd_(at::empty({sequences, config.kv_heads, 1, config.head_dim}, options_)),
         v_b1gd_(at::empty_like(k_b1gd_)),
-        token_(std::move(token)) {}
+        token_(std::move(token)),
+        groups_(focus) {}
 
   bool by_kernels() const { return token_.has_value(); }
 
@@ -49,28 +83,33 @@ class WalkAttention {
     return {.keys = of(k_b1gd_), .values = of(v_b1gd_)};
   }
   kernels::CallerAttention<T> hook() {
-    return {.object = this, .attend = [](void* object, const T* y, const T* q, T* out) {
+    return {.object = this, .attend = [](void* object, const kernels::CallerTokens<T>& tokens) {
               auto* const self = static_cast<WalkAttention*>(object);
-              self->by_kernels() ? self->attend_by_kernels(q, out) : self->attend(y, q, out);
+              self->by_kernels() ? self->attend_by_kernels(tokens)
+                                 : self->attend(tokens.y, tokens.q, tokens.out);
             }};
   }
 
  private:
-  void attend_by_kernels(const T* q, T* out) {
+  void attend_by_kernels(const kernels::CallerTokens<T>& tokens) {
+    const auto layer = static_cast<size_t>(layer_);
+    const LayerWeights& weights = model_->layers[layer];
     const int64_t heads = q_shape_[1], width = q_shape_[3];
     const auto row = [](const at::Tensor& x, int64_t n) {
       return kernels::HeadRows<const T>{static_cast<const T*>(x.const_data_ptr()) + n * x.stride(0),
                                         x.stride(0), x.stride(1), x.stride(2)};
     };
+    groups_.choose(tokens.scores, q_shape_[0]);
     int64_t first = 0;
     for (const PassContext& pass : passes_) {
       const int64_t at = first * heads * width;
-      const TokenHeads<T> token{.q = {q + at, heads * width, width, width},
+      const TokenHeads<T> token{.q = {tokens.q + at, heads * width, width, width},
                                 .k = row(k_b1gd_, first),
                                 .v = row(v_b1gd_, first),
-                                .out = {out + at, heads * width, width, width}};
-      const auto layer = static_cast<size_t>(layer_);
-      token_->attend(pass.earlier->layers[layer], model_->layers[layer].stages, token);
+                                .out = {tokens.out + at, heads * width, width, width},
+                                .tau = tokens.tau != nullptr ? tokens.tau + first : nullptr,
+                                .focus = groups_.from(first, weights.focus)};
+      token_->attend(pass.earlier->layers[layer], weights.stages, token);
       first += pass.positions.size(0);
     }
   }
@@ -104,6 +143,7 @@ class WalkAttention {
   const std::vector<int64_t> q_shape_;
   const at::Tensor k_b1gd_, v_b1gd_;  // of the new token
   std::optional<TokenAttention> token_;
+  StepGroups groups_;
   const Transformer::Impl* model_ = nullptr;
   std::span<const PassContext> passes_;
 };

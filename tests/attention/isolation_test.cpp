@@ -14,6 +14,7 @@
 
 #include "fovea/attention/stages.h"
 #include "tests/support/attention_inputs.h"
+#include "tests/support/every_isa.h"
 #include "tests/support/gradcheck.h"
 
 namespace fovea::isolation_test {
@@ -156,6 +157,70 @@ TEST(Isolation, ADecodedTokenDoesNotNoticeKeysBeyondItsWindow) {
   EXPECT_TRUE(attention(spec, q, in.k, v).out_bhte.equal(clean));
   v.select(2, 1).fill_(std::numeric_limits<double>::quiet_NaN());
   EXPECT_TRUE(attention(spec, q, in.k, v).out_bhte.isnan().all().item<bool>());
+}
+
+// Which rows [b, t] hold what is no number.
+at::Tensor broken_rows(const AttentionSpec& spec, const AttentionInputs& in, Path path) {
+  return attention(spec, in.q, in.k, in.v, in.tensors, {}, path).out_bhte.isnan().any(-1).any(1);
+}
+
+// No gate turns what is no number into one: the same rows are broken as in the reference, for many
+// queries with and without gradient (strips) and for few (decoding). Kernels of one head break
+// every row that sees the token kBad, local ones too (isolation.h).
+void expect_broken_as_reference(const AttentionSpec& spec, const AttentionInputs& in,
+                                const std::string& what) {
+  at::Tensor truth = broken_rows(spec, in, Path::reference);
+  EXPECT_TRUE(truth.any().item<bool>()) << what;
+  EXPECT_FALSE(truth.all().item<bool>()) << what;
+  if (spec.head_mix == HeadMixSpec{}) truth.narrow(1, kBad, spec.mask.window).fill_(true);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    AttentionInputs narrow = in.to(dtype);
+    narrow.tensors = in.to(at::kFloat).tensors;
+    EXPECT_TRUE(broken_rows(spec, narrow, Path::fused).equal(truth)) << what;
+    EXPECT_TRUE(broken_rows(spec, narrow.with_gradient(), Path::fused).equal(truth)) << what;
+    constexpr int64_t kFew = 8;
+    for (const int64_t end : {kTokens, kBad + 3}) {
+      AttentionInputs few = narrow;
+      few.k = narrow.k.narrow(2, 0, end), few.v = narrow.v.narrow(2, 0, end);
+      few.q = narrow.q.narrow(2, end - kFew, kFew);
+      few.tensors = narrow.tensors_of(0, end);
+      // The first rows have no earlier queries here.
+      EXPECT_TRUE(
+          broken_rows(spec, few, Path::fused).narrow(1, 4, 4).equal(truth.narrow(1, end - 4, 4)))
+          << what << ", " << end << " keys";
+    }
+  }
+}
+
+TEST(Isolation, NoGateHidesAssignmentsOrStrengthsThatAreNoNumbers) {
+  using Gate = FocusSpec::Gate;
+  using Mix = HeadMixSpec::Kind;
+  for (const bool mixes : {false, true}) {
+    for (const Gate gate :
+         {Gate::mul, Gate::log, Gate::logsig, Gate::identity, Gate::straight_through}) {
+      AttentionSpec spec = small_spec(4, 2, 16);
+      spec.focus = {.gate = gate, .groups = 5, .top_k = 1, .window = 7, .sinks = 2};
+      spec.mask.window = 15;  // rows beyond it see no such key
+      if (mixes)
+        spec.multi_token = {.before = {3, 5}, .after = {2, 3}}, spec.head_mix = {Mix::full};
+      const std::string what = std::string(enum_name(gate)) + (mixes ? ", mixed" : "");
+      const AttentionInputs in = random_inputs(spec, 1, kTokens);
+      for (const double bad :
+           {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::quiet_NaN()}) {
+        AttentionInputs broken = in.to(at::kDouble);
+        broken.tensors.groups_bsk.select(1, kBad).select(1, 3).fill_(bad);
+        expect_broken_as_reference(spec, broken, what + ", assignment");
+        if (gate != Gate::logsig) continue;
+        broken = in.to(at::kDouble);
+        broken.tensors.focus_strength.fill_(bad);  // the first rows see local keys alone
+        expect_broken_as_reference(spec, broken, what + ", strength");
+      }
+    }
+  }
+}
+
+TEST(ForcedIsaOfGates, EveryInstructionSetOfThisMachineKeepsWhatIsNoNumber) {
+  expect_tests_pass_on_every_isa("Isolation.NoGate*");
 }
 
 }  // namespace

@@ -87,6 +87,39 @@ TEST(Operators, EqualTheReferenceWithItsGradientsForEverySpec) {
   }
 }
 
+// The operator's own backward pass starts from out and lse; autograd keeps more than that.
+TEST(Operators, GradientsOfMixedLogitsAreThoseOfAutograd) {
+  AttentionSpec base = small_spec(4, 2, 16);
+  base.multi_token = {.before = {6, 11}, .after = {3, 4}};
+  base.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::groups, 2};
+  std::vector<NamedSpec> specs = focused_specs(base);
+  specs.push_back({"joined", base});
+  base.multi_token.renormalise = base.sink_logit = true;
+  base.temperature.kind = TemperatureSpec::Kind::learned;
+  specs.push_back({"renormalised, with temperature and sink logit", base});
+  for (const auto& [name, spec] : specs) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      AttentionInputs in = random_inputs(spec, 2, 90).to(dtype);
+      in.tensors = in.to(at::kFloat).tensors;
+      const auto with_gradient = [&] {
+        AttentionInputs x = in;
+        for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = t->clone();
+        x.tensors = in.to(at::kFloat).tensors;
+        for (const at::Tensor& leaf : x.leaves()) leaf.set_requires_grad(true);
+        return x;
+      };
+      const AttentionInputs x = with_gradient(), y = with_gradient();
+      const auto [out, lse] = call_attention_operator(x.q, x.k, x.v, operands_of(spec, x));
+      const AttentionResult by_autograd =
+          attention(spec, y.q, y.k, y.v, y.tensors, {.want_lse = true}, Path::fused);
+      const auto got = numbers(out, lse, x),
+                 expected = numbers(by_autograd.out_bhte, by_autograd.lse_bht, y);
+      for (size_t n = 0; n < expected.size(); ++n)
+        EXPECT_LE(relative_error(got[n], expected[n]), 1e-6) << name << " " << n;
+    }
+  }
+}
+
 TEST(Operators, BFloat16AndFloat16HaveTheirGradients) {
   const AttentionSpec spec = small_spec(4, 2, 16);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {

@@ -1,4 +1,5 @@
-// Attention of one token on the rows of a cache against cached_attention().
+// Attention of one token on the rows of a cache against cached_attention() and the reference, with
+// every instruction set that this machine has: the program starts itself with FOVEA_ISA forced.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -11,6 +12,7 @@
 #include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/cache/decode_rule.h"
 #include "tests/support/attention_inputs.h"
+#include "tests/support/every_isa.h"
 #include "tests/support/gradcheck.h"
 
 namespace fovea::token_attention_test {
@@ -18,6 +20,42 @@ namespace {
 
 using namespace fovea::testing;
 using Mix = HeadMixSpec::Kind;
+
+AttentionSpec mixed_spec(bool convolutions) {
+  AttentionSpec spec = small_spec(6, 2, 16);
+  if (convolutions) spec.multi_token = {.before = {6, 11}, .after = {3, 4}};
+  spec.head_mix = {Mix::full, Mix::groups, 3};
+  return spec;
+}
+
+// Every gate of Focus with mixed logits, and soft gates with logits of one head.
+std::vector<NamedSpec> focused_token_specs() {
+  std::vector<NamedSpec> all;
+  const auto add_all = [&](const std::string& name, const AttentionSpec& base) {
+    for (auto [gate, spec] : focused_specs(base)) {
+      if (!spec.mask.causal) continue;
+      if (spec.focus.gate == FocusSpec::Gate::hard && spec.head_mix == HeadMixSpec{}) continue;
+      all.push_back({name + ", " + gate, spec});
+    }
+  };
+  AttentionSpec base = mixed_spec(true);
+  add_all("convolutions and mixes", base);
+  base.mask.window = 12, base.sink_logit = true, base.multi_token.renormalise = true;
+  base.multi_token.equation = MultiTokenSpec::Equation::eq4;
+  add_all("convolutions and mixes by Eq. 4 in a window", base);
+  base = mixed_spec(false);
+  base.temperature = {.kind = TemperatureSpec::Kind::learned, .form = TemperatureSpec::Form::token};
+  base.kv_shift.keys = true, base.soft_cap = 2.0;
+  add_all("mixes, learned temperature, shifted keys, capped", base);
+  base = small_spec(6, 2, 16);
+  add_all("no mix", base);
+  base.mask.window = 12;
+  add_all("no mix in a window", base);
+  base = mixed_spec(true);
+  base.focus = {.gate = FocusSpec::Gate::hard, .groups = 4, .top_k = 3, .window = 3};
+  all.push_back({"hard Focus that keeps every pair", base});
+  return all;
+}
 
 std::vector<NamedSpec> token_specs() {
   std::vector<NamedSpec> all;
@@ -55,6 +93,19 @@ std::vector<NamedSpec> token_specs() {
     s.kv_shift = {.keys = true, .values = true};
     s.head_output.norm = HeadOutputSpec::Norm::rms;
   });
+  const auto learn_temperature = [](AttentionSpec& s) {
+    s.temperature = {.kind = TemperatureSpec::Kind::learned, .form = TemperatureSpec::Form::token};
+  };
+  add("learned temperature, convolutions", [&](auto& s) { learn_temperature(s), convolve(s); });
+  add("learned temperature, head mix, shifted keys", [&](auto& s) {
+    learn_temperature(s);
+    s.head_mix.before = Mix::full, s.kv_shift.keys = true;
+  });
+  add("learned temperature, shifted values", [&](auto& s) {
+    learn_temperature(s);
+    s.kv_shift.values = true;
+  });
+  for (const auto& mixed : focused_token_specs()) all.push_back(mixed);
   return all;
 }
 
@@ -65,13 +116,25 @@ kernels::HeadRows<T> heads(const at::Tensor& x_bh1d) {
 
 template <class T>
 at::Tensor attend(TokenAttention& attention, AttentionCache& cache, const AttentionInputs& token) {
+  const auto compact = [](const at::Tensor& x) { return x.defined() ? x.contiguous() : x; };
+  const auto floats = [](const at::Tensor& x) {
+    return x.defined() ? x.const_data_ptr<float>() : nullptr;
+  };
   const at::Tensor q = token.q.contiguous(), k = token.k.contiguous(), v = token.v.contiguous(),
                    out = at::empty_like(q);
-  attention.attend<T>(cache, token.tensors,
-                      {.q = heads<const T>(q),
-                       .k = heads<const T>(k),
-                       .v = heads<const T>(v),
-                       .out = heads<T>(out)});
+  const at::Tensor tau = compact(token.tensors.tau_bt), groups = compact(token.tensors.groups_bsk),
+                   members = compact(token.tensors.members_bs),
+                   &strength = token.tensors.focus_strength;
+  attention.attend<T>(
+      cache, token.tensors,
+      {.q = heads<const T>(q),
+       .k = heads<const T>(k),
+       .v = heads<const T>(v),
+       .out = heads<T>(out),
+       .tau = floats(tau),
+       .focus = {.groups = floats(groups),
+                 .members = members.defined() ? members.const_data_ptr<int64_t>() : nullptr,
+                 .strength = strength.defined() ? strength.item<float>() : 0.0f}});
   return out;
 }
 
@@ -97,7 +160,13 @@ void expect_cached_attention(at::ScalarType dtype) {
                        expected = cached_attention(spec, other, token.q, token.k, token.v,
                                                    token.tensors, Path::automatic)
                                       .out_bhte;
-      EXPECT_TRUE(at::equal(got, expected)) << name << ", token " << at;
+      // A learned strength is a factor here, a column of factors there.
+      if (spec.focus.reads_strength()) {
+        EXPECT_LE(relative_error(got, expected), dtype == at::kFloat ? 1e-6 : 1e-2)
+            << name << ", token " << at;
+      } else {
+        EXPECT_TRUE(at::equal(got, expected)) << name << ", token " << at;
+      }
     };
     for (int64_t at = 0; at < 30; ++at) expect_equal(at);
     for (AttentionCache* both : {&cache, &other}) both->truncate(30 - 1);
@@ -105,6 +174,23 @@ void expect_cached_attention(at::ScalarType dtype) {
     EXPECT_EQ(cache.save().size(), other.save().size());
     for (const auto& [key, rows] : other.save())
       EXPECT_TRUE(at::equal(cache.save().at(key), rows)) << name << ", " << key;
+  }
+}
+
+TEST(TokenAttention, EqualsTheFloat64Reference) {
+  constexpr int64_t kText = 70;
+  for (const auto& [name, spec] : token_specs()) {
+    const AttentionInputs in = random_inputs(spec, 2, kText), narrow = in.to(at::kFloat);
+    const at::Tensor truth =
+        attention(spec, in.q, in.k, in.v, in.tensors, {}, Path::reference).out_bhte;
+    const DecodeBias bias = decode_bias(spec, narrow.tensors.bias_table);
+    TokenAttention attention = token_attention(spec, bias, narrow);
+    AttentionCache cache(cache_streams(spec, at::kFloat), 2, kText);
+    for (int64_t at = 0; at < kText; ++at)
+      ASSERT_LE(relative_error(attend<float>(attention, cache, narrow.tokens(at, 1)),
+                               truth.narrow(2, at, 1)),
+                1e-5)
+          << name << ", token " << at;
   }
 }
 
@@ -129,6 +215,11 @@ TEST(TokenAttention, SequencesOfUnequalLengthsHaveTheBitsOfEachAlone) {
       const AttentionInputs a = in.tokens(3 + n, 1), b = in.tokens(20 + n, 1);
       AttentionInputs pair = a;
       pair.q = at::cat({a.q, b.q}), pair.k = at::cat({a.k, b.k}), pair.v = at::cat({a.v, b.v});
+      for (const auto member : {&AttentionTensors::tau_bt, &AttentionTensors::groups_bsk,
+                                &AttentionTensors::members_bs}) {
+        if ((a.tensors.*member).defined())
+          pair.tensors.*member = at::cat({a.tensors.*member, b.tensors.*member});
+      }
       const at::Tensor together = attend<float>(attention, both, pair);
       EXPECT_TRUE(at::equal(together[0], attend<float>(attention, shorter, a)[0])) << name;
       EXPECT_TRUE(at::equal(together[1], attend<float>(attention, longer, b)[0])) << name;
@@ -144,15 +235,29 @@ TEST(TokenAttention, IsRefusedByName) {
     return why_not_token_attention(spec).value_or("");
   };
   EXPECT_EQ(reason([](auto&) {}), "");
-  EXPECT_EQ(reason([](auto& s) { s.temperature.kind = TemperatureSpec::Kind::learned; }),
-            "a learned temperature");
-  EXPECT_EQ(reason([](auto& s) { s.focus.gate = FocusSpec::Gate::log; }), "Focus");
+  EXPECT_EQ(reason([](auto& s) { s.temperature.kind = TemperatureSpec::Kind::learned; }), "");
+  EXPECT_EQ(reason([](auto& s) { s.focus.gate = FocusSpec::Gate::log; }), "");
+  EXPECT_EQ(reason([](auto& s) {
+              s.focus.gate = FocusSpec::Gate::log;
+              s.focus.potentials = FocusSpec::Potentials::chunk;
+            }),
+            "focus.potentials chunk");
+  EXPECT_EQ(reason([](auto& s) { s.focus.gate = FocusSpec::Gate::hard; }), "");
+  EXPECT_EQ(reason([](auto& s) {
+              s.focus.gate = FocusSpec::Gate::hard;
+              s.head_mix = {};
+            }),
+            "hard Focus of unmixed logits");
   EXPECT_NE(reason([](auto& s) {
               s.multi_token.before = {9, 3};
             }).find("9 x 3"),
             std::string::npos);
   EXPECT_NE(reason([](auto& s) { s.mask = {.window = 4, .sinks = 2}; }), "");
   EXPECT_NE(reason([](auto& s) { s.differential = true; }), "");
+}
+
+TEST(ForcedIsaOfTokenAttention, EveryInstructionSetOfThisMachinePassesTheTests) {
+  expect_tests_pass_on_every_isa("TokenAttention.*");
 }
 
 }  // namespace

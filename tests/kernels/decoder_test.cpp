@@ -304,10 +304,10 @@ class Compiled {
   /// Layer 0 attends by the loops of attend_first().
   void attend_first_layer() {
     weights_.front().caller_attends = true;
-    steps_.front().attention = {.object = this,
-                                .attend = [](void* object, const T*, const T* q, T* out) {
-                                  static_cast<Compiled*>(object)->attend_first(q, out);
-                                }};
+    steps_.front().attention = {
+        .object = this, .attend = [](void* object, const CallerTokens<T>& tokens) {
+          static_cast<Compiled*>(object)->attend_first(tokens.q, tokens.out);
+        }};
     compile();
   }
 

@@ -140,12 +140,12 @@ TEST(FusedDecoder, SaysWhichLayersAttendByTheWalk) {
   }
 }
 
-// The convolution of one layer reads a temperature that no kernel has: only that layer is named.
+// One layer shifts the keys of hard Focus, which no kernel has: only that layer is named.
 TEST(FusedDecoder, CountsOnlyLayersWithoutKernels) {
   ModelConfig c = small();
-  c.attention.spec.multi_token.before = {.queries = 3, .keys = 3};
-  c.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
-  c.attention.multi_token.layers = {1};
+  c.attention.spec.focus = hard_focus();
+  c.attention.spec.kv_shift.keys = true;
+  c.attention.focus.layers = {1};
   EXPECT_THAT(reason_of(c, "one layer"), ::testing::HasSubstr("1 of 3"));
 }
 

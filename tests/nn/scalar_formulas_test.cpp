@@ -67,5 +67,14 @@ TEST(ScalarFormulas, TopGroupsEqualThoseOfTheLayersTiesIncluded) {
   }
 }
 
+TEST(ScalarFormulas, SoftmaxEqualsThatOfTheLayers) {
+  for (const std::vector<float>& row :
+       {std::vector<float>{0.5f}, {90.0f, -3.0f, 88.0f}, {-400.0f, -401.0f, -400.0f}}) {
+    std::vector<float> weights = row;
+    kernels::softmax(weights);
+    EXPECT_TRUE(at::allclose(at::tensor(weights), at::softmax(at::tensor(row), -1), 1e-6, 1e-7));
+  }
+}
+
 }  // namespace
 }  // namespace fovea::scalar_formulas_test

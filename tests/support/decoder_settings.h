@@ -82,6 +82,39 @@ inline std::vector<Named> by_kernels() {
   add("KV shifting", [](ModelConfig&, AttentionSpec& s) {
     s.kv_shift = {.keys = true, .values = true, .start = 0.4};
   });
+  using Gate = FocusSpec::Gate;
+  for (const Gate gate :
+       {Gate::mul, Gate::log, Gate::logsig, Gate::identity, Gate::straight_through, Gate::hard}) {
+    const std::string focus = "Focus " + std::string(enum_name(gate));
+    add((focus + ", convolutions and mixes").c_str(), [&](ModelConfig& c, AttentionSpec& s) {
+      s.focus = hard_focus();
+      s.focus.gate = gate;
+      s.multi_token = {.before = {3, 3}, .after = {2, 3}};
+      s.head_mix.before = s.head_mix.after = HeadMixSpec::Kind::full;
+      c.attention.multi_token.init = KernelStart::uniform;
+    });
+    add((focus + ", head mix, learned temperature, window").c_str(),
+        [&](ModelConfig& c, AttentionSpec& s) {
+          c.attention.focus.windowed_layers = true;
+          s.focus = hard_focus();
+          s.focus.gate = gate;
+          s.focus.assignment = FocusSpec::Assignment::softmax;
+          s.temperature.kind = TemperatureSpec::Kind::learned;
+          s.head_mix.before = HeadMixSpec::Kind::full;
+          s.mask.window = 5;
+        });
+    if (gate == Gate::hard) continue;
+    add((focus + ", learned temperature").c_str(), [&](ModelConfig&, AttentionSpec& s) {
+      s.focus = hard_focus();
+      s.focus.gate = gate;
+      s.temperature.kind = TemperatureSpec::Kind::learned;
+    });
+  }
+  add("learned temperature by token, convolutions", [](ModelConfig& c, AttentionSpec& s) {
+    s.multi_token.before = {.queries = 3, .keys = 3};
+    s.temperature = {.kind = TemperatureSpec::Kind::learned, .form = TemperatureSpec::Form::token};
+    c.attention.multi_token.init = KernelStart::uniform;
+  });
   add("parallel block, convolutions", [](ModelConfig& c, AttentionSpec& s) {
     c.block = BlockLayout::parallel;
     s.multi_token.before = {.queries = 2, .keys = 3};
@@ -101,14 +134,18 @@ inline std::vector<Named> walked() {
   add("differential", [](ModelConfig&, AttentionSpec& s) { s.differential = true; });
   add("a window with sinks",
       [](ModelConfig&, AttentionSpec& s) { s.mask = {.window = 4, .sinks = 2}; });
-  add("soft gate, learned temperature", [](ModelConfig&, AttentionSpec& s) {
-    s.focus = hard_focus();
-    s.focus.gate = FocusSpec::Gate::log;
-    s.temperature.kind = TemperatureSpec::Kind::learned;
-  });
   add("potentials by chunk", [](ModelConfig&, AttentionSpec& s) {
     s.focus = hard_focus();
     s.focus.potentials = FocusSpec::Potentials::chunk;
+  });
+  add("potentials by chunk, head mix", [](ModelConfig&, AttentionSpec& s) {
+    s.focus = hard_focus();
+    s.focus.potentials = FocusSpec::Potentials::chunk;
+    s.head_mix.before = HeadMixSpec::Kind::full;
+  });
+  add("hard Focus, shifted keys", [](ModelConfig&, AttentionSpec& s) {
+    s.focus = hard_focus();
+    s.kv_shift = {.keys = true, .start = 0.4};
   });
   add("SparQ", [](ModelConfig&, AttentionSpec& s) { s.sparq = {.components = 4, .keys = 5}; });
   add("one key head for many",

@@ -3,6 +3,7 @@
 #include "fovea/attention/cache/token_attention.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <type_traits>
@@ -12,11 +13,24 @@
 #include "fovea/attention/kernel_types.h"
 #include "fovea/attention/mask_terms.h"
 #include "fovea/attention/mechanisms/head_output.h"
+#include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/mixing.h"
 #include "fovea/kernels/cpu/attention.h"
 #include "fovea/kernels/cpu/mixing_decode.h"
 
 namespace fovea {
+
+namespace {
+
+// Potentials of the tokens so far would have to be found before the groups.
+std::optional<std::string> why_not_token_groups(const FocusSpec& focus) {
+  if (!focus.active() || focus.assignment != FocusSpec::Assignment::sinkhorn ||
+      focus.potentials == FocusSpec::Potentials::ema)
+    return std::nullopt;
+  return fmt::format("focus.potentials {}", enum_name(focus.potentials));
+}
+
+}  // namespace
 
 std::optional<std::string> why_not_token_attention(const AttentionSpec& spec) {
   AttentionSpec rest = in_mask_terms(spec);
@@ -29,8 +43,10 @@ std::optional<std::string> why_not_token_attention(const AttentionSpec& spec) {
                                         .value_dim = rest.value_width()};
     if (auto why = kernels::why_not_mixing_decode(sizes, {}, mixing_sizes(rest))) return why;
   }
-  if (rest.temperature.kind == TemperatureSpec::Kind::learned) return "a learned temperature";
-  if (rest.focus.active()) return "Focus";
+  if (rest.focus.gate == FocusSpec::Gate::hard && !mixes) return "hard Focus of unmixed logits";
+  if (auto why = why_not_gate(rest.focus)) return why;
+  if (auto why = why_not_token_groups(rest.focus)) return why;
+  rest.focus = {};
   rest.kv_shift = {};
   rest.multi_token = {};
   rest.head_mix = {};
@@ -39,7 +55,7 @@ std::optional<std::string> why_not_token_attention(const AttentionSpec& spec) {
 }
 
 TokenAttention::TokenAttention(AttentionSpec spec, const kernels::ScoreParameters& rule)
-    : spec_(in_mask_terms(std::move(spec))), rule_(rule) {}
+    : spec_(in_mask_terms(std::move(spec))), rule_(rule), gate_(spec_.focus) {}
 
 namespace {
 
@@ -113,6 +129,12 @@ CachedRows TokenAttention::append(AttentionCache& cache, const char* name, const
   return rows;
 }
 
+const float* TokenAttention::tau_of(const CachedRows& taus, const float* token, int64_t b) const {
+  if (token == nullptr || taus.data == nullptr) return token != nullptr ? token + b : nullptr;
+  *new_row<float>(taus, b, 0) = token[b];
+  return kept_rows<float>(taus, b).data;
+}
+
 template <class T>
 void TokenAttention::attend_plainly(const CachedRows& keys, const CachedRows& values,
                                     const TokenHeads<T>& token) {
@@ -124,6 +146,8 @@ void TokenAttention::attend_plainly(const CachedRows& keys, const CachedRows& va
     first_rows_.push_back(kept.begin);
     longest = std::max(longest, kept.rows);
   }
+  kernels::ScoreParameters rule = rule_;
+  rule.tau = token.tau;
   kernels::run(kernels::AttentionDecode<T>{.sizes = {.batch = std::ssize(rows_),
                                                      .heads = spec_.heads,
                                                      .kv_heads = spec_.kv_heads,
@@ -131,13 +155,39 @@ void TokenAttention::attend_plainly(const CachedRows& keys, const CachedRows& va
                                                      .keys = longest,
                                                      .head_dim = spec_.head_dim,
                                                      .value_dim = spec_.head_dim},
-                                           .rule = rule_,
+                                           .rule = rule,
                                            .rows = rows_,
                                            .first_rows = first_rows_,
                                            .q = token.q,
                                            .k = rows_of_heads<T>(keys),
                                            .v = rows_of_heads<T>(values),
                                            .out = token.out});
+}
+
+// Sequence by sequence: each has factors of its own for its keys.
+template <class T>
+void TokenAttention::attend_gated(const CachedRows& keys, const CachedRows& values,
+                                  const TokenHeads<T>& token) {
+  for (int64_t b = 0; b < std::ssize(keys.sequences); ++b) {
+    const KeptRows& kept = keys.sequences[static_cast<size_t>(b)];
+    const RowVisits row = visits_back(spec_.mask, kept, 0);
+    kernels::ScoreParameters rule = rule_;
+    rule.tau = tau_of({}, token.tau, b);
+    rule.gate = gate_.gate(b, 1);
+    kernels::run(kernels::AttentionDecode<T>{.sizes = {.batch = 1,
+                                                       .heads = spec_.heads,
+                                                       .kv_heads = spec_.kv_heads,
+                                                       .queries = 1,
+                                                       .keys = kept.rows,
+                                                       .head_dim = spec_.head_dim,
+                                                       .value_dim = spec_.head_dim},
+                                             .rule = rule,
+                                             .rows = {&row, 1},
+                                             .q = of_sequence(token.q, b),
+                                             .k = kept_rows<T>(keys, b),
+                                             .v = kept_rows<T>(values, b),
+                                             .out = of_sequence(token.out, b)});
+  }
 }
 
 template <class T>
@@ -148,6 +198,7 @@ void TokenAttention::attend_mixed(AttentionCache& cache, const CachedRows& keys,
   const kernels::MixingRule mixing = mixing_rule(spec_.multi_token, operands);
   const bool keeps = cache.has(stream::kQueries);
   const CachedRows queries = keeps ? cache.extend(stream::kQueries) : CachedRows{};
+  const CachedRows taus = cache.has(stream::kTau) ? cache.extend(stream::kTau) : CachedRows{};
   for (int64_t b = 0; b < cache.batch(); ++b) {
     for (int64_t h = 0; keeps && h < spec_.heads; ++h)
       std::copy_n(token.q.at(b, h), spec_.head_dim, new_row<T>(queries, b, h));
@@ -155,6 +206,9 @@ void TokenAttention::attend_mixed(AttentionCache& cache, const CachedRows& keys,
     const int64_t count = keeps ? queries.sequences[static_cast<size_t>(b)].rows : 1;
     rows_.clear();
     for (int64_t n = count - 1; n >= 0; --n) rows_.push_back(visits_back(spec_.mask, kept, n));
+    kernels::ScoreParameters rule = rule_;
+    rule.tau = tau_of(taus, token.tau, b);
+    rule.gate = gate_.gate(b, count);
     kernels::run(
         kernels::MixingDecode<T>{.sizes = {.batch = 1,
                                            .heads = spec_.heads,
@@ -163,8 +217,9 @@ void TokenAttention::attend_mixed(AttentionCache& cache, const CachedRows& keys,
                                            .keys = kept.rows,
                                            .head_dim = spec_.head_dim,
                                            .value_dim = spec_.head_dim},
-                                 .rule = rule_,
+                                 .rule = rule,
                                  .mixing = mixing,
+                                 .members = gate_.members(b, count),
                                  .rows = rows_,
                                  .results = 1,
                                  .q = keeps ? kept_rows<T>(queries, b) : of_sequence(token.q, b),
@@ -181,8 +236,11 @@ void TokenAttention::attend(AttentionCache& cache, const AttentionTensors& tenso
                                     tensors.key_shift_g2, spec_.kv_heads, token.k),
                    values = append<T>(cache, stream::kValues, stream::kUnshiftedValues,
                                       tensors.value_shift_g2, spec_.kv_heads, token.v);
+  if (gate_.active()) gate_.append(cache, token.focus);
   if (joins_pairs(spec_)) {
     attend_mixed(cache, keys, values, tensors, token);
+  } else if (gate_.active()) {
+    attend_gated(keys, values, token);
   } else {
     attend_plainly(keys, values, token);
   }

@@ -1,5 +1,6 @@
 // Attention of the next token of every sequence of a cache, without tensor operations: KV shifting,
-// convolutions and head mixes, whose rows the kernels read where the cache keeps them.
+// convolutions and head mixes, soft gates of Focus, and hard Focus of mixed logits. The kernels
+// read rows where the cache keeps them.
 //
 // The same numbers as cached_attention() of one token (spec 3.6, M-10), for the fused decoder.
 //
@@ -13,6 +14,7 @@
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/cache/cache.h"
+#include "fovea/attention/cache/token_gate.h"
 #include "fovea/kernels/common/contract.h"
 
 namespace fovea {
@@ -25,6 +27,8 @@ template <class T>
 struct TokenHeads {
   kernels::HeadRows<const T> q, k, v;
   kernels::HeadRows<T> out;
+  const float* tau = nullptr;  ///< [sequence], where the temperature is learned
+  TokenFocus focus;
 };
 
 class TokenAttention {
@@ -42,14 +46,20 @@ class TokenAttention {
   template <class T>
   CachedRows append(AttentionCache& cache, const char* name, const char* unshifted,
                     const at::Tensor& shift_g2, int64_t heads, kernels::HeadRows<const T> from);
+  /// The tau of sequence b's queries, the last of which is the token; null where the temperature
+  /// is constant. The token's own joins those of earlier queries where they are kept.
+  const float* tau_of(const CachedRows& taus, const float* token, int64_t b) const;
   template <class T>
   void attend_plainly(const CachedRows& keys, const CachedRows& values, const TokenHeads<T>& token);
+  template <class T>
+  void attend_gated(const CachedRows& keys, const CachedRows& values, const TokenHeads<T>& token);
   template <class T>
   void attend_mixed(AttentionCache& cache, const CachedRows& keys, const CachedRows& values,
                     const AttentionTensors& tensors, const TokenHeads<T>& token);
 
   AttentionSpec spec_;
   kernels::ScoreParameters rule_;
+  TokenGate gate_;
   std::vector<RowVisits> rows_;  // memory
   std::vector<int64_t> first_rows_;
 };

@@ -415,7 +415,7 @@ void add_streams_focus(const AttentionSpec& spec, const StreamSpec& keys,
     all.push_back(std::move(stream));
   };
   if (focus.reads_groups())
-    beside_keys({.name = "groups",
+    beside_keys({.name = stream::kGroups,
                  .row_shape = {focus.groups},
                  .dtype = wide,
                  .new_rows = new_rows_of<&AttentionTensors::groups_bsk, TokenAxis::second>,

@@ -15,13 +15,9 @@ const float* floats(const at::Tensor& x) {
   return x.defined() && x.numel() > 0 ? x.const_data_ptr<float>() : nullptr;
 }
 
-// How a gate of Focus becomes one of the kernels (11.2): z = gain g_i.g_j + offset.
-struct GateForm {
-  kernels::PairGate::Form form = kernels::PairGate::Form::none;
-  double gain = 1.0, offset = 0.0;
-};
+}  // namespace
 
-GateForm gate_form(const FocusSpec& focus) {
+GateForm gate_form(const FocusSpec& focus, double strength) {
   using Form = kernels::PairGate::Form;
   switch (focus.gate) {
     case FocusSpec::Gate::log:
@@ -31,13 +27,17 @@ GateForm gate_form(const FocusSpec& focus) {
     case FocusSpec::Gate::identity:
       return {Form::weight, static_cast<double>(focus.groups), focus.epsilon};
     case FocusSpec::Gate::mul:
-      return {Form::sigmoid_logit, focus.strength, 0.0};
+      return {Form::sigmoid_logit, strength, 0.0};
     case FocusSpec::Gate::logsig:
-      return {Form::sigmoid_weight, focus.strength, -focus.strength * focus.threshold};
+      return {Form::sigmoid_weight, strength, -strength * focus.threshold};
     default:
       return {};
   }
 }
+
+namespace {
+
+GateForm gate_form(const FocusSpec& focus) { return fovea::gate_form(focus, focus.strength); }
 
 // Straight-through (U-8): z counts the groups that two tokens share; its gradient is that of the
 // agreement g_i.g_j. Columns that are 0 carry it:

@@ -47,6 +47,14 @@ std::optional<std::string> why_not_gate(const FocusSpec& focus);
 /// The same of the pointwise kernels.
 std::optional<std::string> why_not_pointwise(const AttentionCall& call);
 
+/// How a soft gate of Focus becomes one of the kernels (11.2): z = gain g_i.g_j + offset. Form none
+/// for other gates.
+struct GateForm {
+  kernels::PairGate::Form form = kernels::PairGate::Form::none;
+  double gain = 1.0, offset = 0.0;
+};
+GateForm gate_form(const FocusSpec& focus, double strength);
+
 /// A call by the pointwise kernels, or by the grouped ones. Without its plan.
 c10::intrusive_ptr<FusedCall> fused_call(const AttentionCall& call);
 

@@ -16,6 +16,7 @@
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/stages.h"
 #include "fovea/kernels/cpu/mixing.h"
+#include "fovea/kernels/cpu/mixing_decode.h"
 
 namespace fovea {
 namespace {
@@ -195,6 +196,31 @@ void run_backward(const MixingCall& call, const FusedOperands& x, const MixingOp
   kernels::run(problem);
 }
 
+/// What a forward pass leaves to the backward pass; row sums are empty without renormalise.
+struct MixingResults {
+  at::Tensor out, lse, row_sums;
+};
+
+// Gradients of all operands; dout or dlse may be undefined.
+MixedOperands gradients_of(const MixingCall& call, const FusedOperands& x,
+                           const MixingOperands& mixing, const MixingResults& results,
+                           const at::Tensor& given_dout, const at::Tensor& given_dlse) {
+  const at::Tensor dout = given_dout.defined()
+                              ? contiguous_rows(given_dout.to(results.out.scalar_type()))
+                              : at::zeros_like(results.out);
+  const at::Tensor dlse =
+      given_dlse.defined() ? given_dlse.to(at::kFloat).contiguous() : at::Tensor();
+  const MixingGradients g = mixing_gradients(x, mixing);
+  with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
+    run_backward<T>(call, x, mixing, results.lse, results.row_sums, dout, dlse, g);
+  });
+  const auto summed = [](const at::Tensor& t, int64_t dim) { return t.defined() ? t.sum(dim) : t; };
+  return {{g.q, g.k, g.v, summed(g.tau_bht, 1), summed(g.bias_bhn, 0), summed(g.sink_bh, 0),
+           g.gate_btk, g.gate_bsk},
+          {summed(g.kernel_before_bhqk, 0), summed(g.kernel_after_bhqk, 0),
+           summed(g.mix_before_bnoi, 0), summed(g.mix_after_bnio, 0)}};
+}
+
 // Inputs q, k, v, tau [b, t], sink [h], kernels [h, cq, ck], mixes [n, m, m], bias by distance
 // [h, n] and gate factors [b, t, K] and [b, s, K] (empty tensors where absent); outputs out and
 // lse.
@@ -243,29 +269,20 @@ class FusedMixing : public torch::autograd::Function<FusedMixing> {
     const FusedOperands& x = operands.first;
     const MixingOperands& mixing = operands.second;
     const at::Tensor &out = s[kInputs], &lse = s[kInputs + 1], &row_sums = s[kInputs + 2];
-    const at::Tensor dout =
-        grads[0].defined() ? contiguous_rows(grads[0].to(out.scalar_type())) : at::zeros_like(out);
-    const at::Tensor dlse =
-        grads[1].defined() ? grads[1].to(at::kFloat).contiguous() : at::Tensor();
-    const MixingGradients g = mixing_gradients(x, mixing);
-    with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
-      run_backward<T>(*call, x, mixing, lse, row_sums, dout, dlse, g);
-    });
-    const auto summed = [](const at::Tensor& t, int64_t dim) {
-      return t.defined() ? t.sum(dim) : t;
-    };
-    return {g.q,
-            g.k,
-            g.v,
-            summed(g.tau_bht, 1),
-            summed(g.sink_bh, 0),
-            summed(g.kernel_before_bhqk, 0),
-            summed(g.kernel_after_bhqk, 0),
-            summed(g.mix_before_bnoi, 0),
-            summed(g.mix_after_bnio, 0),
-            summed(g.bias_bhn, 0),
-            g.gate_btk,
-            g.gate_bsk,
+    const auto [dx, dmixing] =
+        gradients_of(*call, x, mixing, {out, lse, row_sums}, grads[0], grads[1]);
+    return {dx.q,
+            dx.k,
+            dx.v,
+            dx.tau_bt,
+            dx.sink_h,
+            dmixing.kernel_before_hqk,
+            dmixing.kernel_after_hqk,
+            dmixing.mix_before_noi,
+            dmixing.mix_after_nio,
+            dx.bias_hn,
+            dx.gate_btk,
+            dx.gate_bsk,
             {}};
   }
 
@@ -279,13 +296,18 @@ class FusedMixing : public torch::autograd::Function<FusedMixing> {
   }
 };
 
-AttentionResult run_mixing(const AttentionCall& given) {
+c10::intrusive_ptr<MixingCall> mixing_call(const AttentionCall& given) {
   auto call = c10::make_intrusive<MixingCall>();
   call->fused = fused_call(given);
   call->fused->visits = visits_of(given);
   call->tokens = given.spec.multi_token;
   call->focus = given.spec.focus;
   call->members_bs = contiguous_members(given);
+  return call;
+}
+
+AttentionResult run_mixing(const AttentionCall& given) {
+  auto call = mixing_call(given);
   AttentionResult result;
   result.path.plan = call->fused->visits->name;
   const FusedOperands x = fused_operands(given);
@@ -322,6 +344,23 @@ std::optional<std::string> why_not_mixing(const AttentionCall& call) {
                                           .head_dim = spec.head_dim,
                                           .value_dim = spec.value_width()},
                                          mixing_sizes(spec));
+}
+
+bool has_mixing_backward(const AttentionCall& call) {
+  return call.q.device().is_cpu() && call.q.scalar_type() != at::kHalf &&
+         call.q.size(2) > kernels::kMostMixingQueries && joins_pairs(call.spec) &&
+         !call.spec.multi_token.renormalise && !call.spec.focus.reads_strength() &&
+         !why_not_mixing(call);
+}
+
+MixedOperands mixing_backward(const AttentionCall& call, const at::Tensor& out,
+                              const at::Tensor& lse, const at::Tensor& dout,
+                              const at::Tensor& dlse) {
+  FusedOperands x = fused_operands(call);
+  for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = contiguous_rows(*t);
+  const at::Tensor no_sums = at::empty({0}, lse.options());
+  return gradients_of(*mixing_call(call), x, mixing_operands(call.tensors), {out, lse, no_sums},
+                      dout, dlse);
 }
 
 AttentionPath mixing_path() {

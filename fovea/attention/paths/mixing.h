@@ -9,6 +9,7 @@
 #include <string>
 
 #include "fovea/attention/call.h"
+#include "fovea/attention/paths/fused_call.h"
 #include "fovea/kernels/common/mixing.h"
 
 namespace fovea {
@@ -33,6 +34,20 @@ at::Tensor contiguous_members(const AttentionCall& call);
 /// The kernels' form of them, which points into them; the queries are the last of the keys.
 kernels::MemberMask member_mask(const FocusSpec& focus, const at::Tensor& members_bs,
                                 int64_t queries);
+
+/// Gradients of the operands of a call.
+struct MixedOperands {
+  FusedOperands fused;
+  MixingOperands mixing;
+};
+/// Whether mixing_backward() computes a call's gradients: the forward pass kept nothing that
+/// attention() does not return (sums of renormalised rows), and it went over strips.
+bool has_mixing_backward(const AttentionCall& call);
+/// From the results of the forward pass, whose kernels do not run again. dout or dlse may be
+/// undefined; so is what belongs to an operand that is not there.
+MixedOperands mixing_backward(const AttentionCall& call, const at::Tensor& out,
+                              const at::Tensor& lse, const at::Tensor& dout,
+                              const at::Tensor& dlse);
 
 /// Why the mixing kernels cannot compute a call. Looks at the spec and dtype; tensors of
 /// stages may be missing.

@@ -22,6 +22,7 @@
 
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
+#include "fovea/attention/paths/mixing.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
 #include "fovea/attention/positions/bias.h"
@@ -300,20 +301,37 @@ bool is_fused(const AttentionCall& call) {
          !why_not_pointwise(call);
 }
 
-variable_list fused_gradients(const AttentionCall& call, const at::Tensor& out,
-                              const at::Tensor& lse, const at::Tensor& grad_out,
-                              const at::Tensor& grad_lse) {
-  const auto fused = fused_call(call);
-  fused->visits = visits_of(call);
-  const FusedOperands g =
-      fused_backward(*fused, fused_operands(call), out, lse, grad_out, grad_lse);
+// In the order of kLearned; of a strength that is given, not learned.
+variable_list learned_gradients(const AttentionCall& call, const FusedOperands& g,
+                                const MixingOperands& mixing) {
   return {g.q,
           g.k,
           g.v,
           g.tau_bt,
           g.bias_hn.defined() ? bias_table_gradient(call.spec, g.bias_hn) : g.bias_hn,
           g.sink_h,
-          g.gate_bsk.defined() ? groups_gradient(call.spec, g.gate_btk, g.gate_bsk) : g.gate_bsk};
+          g.gate_bsk.defined() ? groups_gradient(call.spec, g.gate_btk, g.gate_bsk) : g.gate_bsk,
+          {},
+          mixing.kernel_before_hqk,
+          mixing.kernel_after_hqk,
+          mixing.mix_before_noi,
+          mixing.mix_after_nio};
+}
+
+variable_list fused_gradients(const AttentionCall& call, const at::Tensor& out,
+                              const at::Tensor& lse, const at::Tensor& grad_out,
+                              const at::Tensor& grad_lse) {
+  const auto fused = fused_call(call);
+  fused->visits = visits_of(call);
+  return learned_gradients(
+      call, fused_backward(*fused, fused_operands(call), out, lse, grad_out, grad_lse), {});
+}
+
+variable_list mixed_gradients(const AttentionCall& call, const at::Tensor& out,
+                              const at::Tensor& lse, const at::Tensor& grad_out,
+                              const at::Tensor& grad_lse) {
+  const MixedOperands g = mixing_backward(call, out, lse, grad_out, grad_lse);
+  return learned_gradients(call, g.fused, g.mixing);
 }
 
 // Through the path that gave the result, once more.
@@ -357,7 +375,9 @@ variable_list attention_backward(const BackwardCall& given) {
         checked_call(asked.spec, asked.q, asked.k, asked.v, asked.tensors, asked.context);
     const at::Tensor of_out = or_none(given.grad_out), of_lse = or_none(given.grad_lse);
     variable_list g = is_fused(call) ? fused_gradients(call, given.out, given.lse, of_out, of_lse)
-                                     : gradients_by_autograd(call, of_out, of_lse);
+                      : has_mixing_backward(call)
+                          ? mixed_gradients(call, given.out, given.lse, of_out, of_lse)
+                          : gradients_by_autograd(call, of_out, of_lse);
     const auto rows = [](const at::Tensor& x, const at::Tensor& like) {
       return by_token(x.defined() ? x : at::zeros_like(like));
     };

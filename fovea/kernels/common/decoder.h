@@ -79,8 +79,8 @@ struct DecoderLayer {
   TokenTemperature temperature;
   ScoreParameters rule;  ///< without tau, dropout and gate
   TokenGroups groups;
-  /// Attention is the caller's (DecoderLayerStep::attention); temperature, rule and groups have no
-  /// use.
+  /// Attention is the caller's (DecoderLayerStep::attention), who gets tau and the scores of
+  /// `groups`; the rule has no use.
   bool caller_attends = false;
 };
 
@@ -109,15 +109,24 @@ struct KeyChoice {
   void (*keep)(void* object) = nullptr;
 };
 
+/// The tokens of all sequences, for attention that the caller computes.
+template <class T>
+struct CallerTokens {
+  const T* y = nullptr;           ///< [sequences, width], the input of the layer's attention
+  const T* q = nullptr;           ///< [sequences, heads, head_dim], normed and rotated
+  const float* tau = nullptr;     ///< [sequences]; null where the layer learns no temperature
+  const float* scores = nullptr;  ///< [sequences, groups] of TokenGroups; null without them
+  T* out = nullptr;               ///< [sequences, heads, head_dim], written by the caller
+};
+
 /// Attention that the caller computes, between a layer's heads and its output projection. The
 /// token's keys and values stand where DecoderLayerStep::caches say; how long they stay is the
 /// caller's matter.
 template <class T>
 struct CallerAttention {
   void* object = nullptr;
-  /// y: the input of the layer's attention [sequences, width]; q and out [sequences, heads,
-  /// head_dim], queries normed and rotated. Called by the thread that called run(), alone.
-  void (*attend)(void* object, const T* y, const T* q, T* out) = nullptr;
+  /// Called by the thread that called run(), alone.
+  void (*attend)(void* object, const CallerTokens<T>& tokens) = nullptr;
 };
 
 /// One sequence in the cache of a layer.

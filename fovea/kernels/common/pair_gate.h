@@ -19,7 +19,8 @@ namespace fovea::kernels {
 ///   log_sigmoid     the logit plus ln sigma(z_ij): sigmoid_weight where sigma leaves float32's
 ///   range
 /// before the softmax is normalised, so that lse counts it. Local pairs stay as they are: i - j <
-/// window in positions, or a key at a position below `sinks` (U-10, U-23).
+/// window in positions, or a key at a position below `sinks` (U-10, U-23). A z_ij that is no number
+/// makes row i none, with every form.
 struct PairGate {
   enum class Form { none, weight, capped_weight, sigmoid_weight, sigmoid_logit, log_sigmoid };
 

@@ -36,4 +36,12 @@ inline uint64_t top_groups(std::span<float> scores, int64_t top_k) {
   return members;
 }
 
+/// Scores to weights whose sum is 1.
+inline void softmax(std::span<float> scores) {
+  const float top = *std::max_element(scores.begin(), scores.end());
+  float total = 0.0f;
+  for (float& x : scores) total += x = std::exp(x - top);
+  for (float& x : scores) x /= total;
+}
+
 }  // namespace fovea::kernels

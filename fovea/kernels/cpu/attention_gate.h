@@ -52,11 +52,14 @@ FOVEA_INLINE Float inverse(Float x) {
 #endif
 }
 
+/// The larger of z and `least`; NaN stays NaN (larger() gives its second operand then).
+FOVEA_INLINE Float at_least(float least, Float z) { return larger(broadcast(least), z); }
+
 /// sigma(z) and its derivative, which stays exact where sigma is nearly 1; `degree` of
 /// exp2_lanes().
 template <int degree>
 FOVEA_INLINE void sigmoid_lanes(Float z, Float& value, Float& slope) {
-  const Float e = exp2_lanes<degree>(larger(z, broadcast(-80.0f)) * -kLog2E);
+  const Float e = exp2_lanes<degree>(at_least(-80.0f, z) * -kLog2E);
   value = inverse(1.0f + e);
   slope = value * (value * e);
 }
@@ -77,7 +80,7 @@ FOVEA_INLINE void gate_lanes(const GateRule& rule, Float z, Float& value, Float&
   if (rule.form == PairGate::Form::log_sigmoid)
     log_sigmoid_lanes<5>(z, value, slope);
   else if (rule.form == PairGate::Form::capped_weight)
-    value = -larger(-z, broadcast(-1.0f - rule.offset));
+    value = -at_least(-1.0f - rule.offset, -z);
   else if (rule.form != PairGate::Form::weight)
     sigmoid_lanes<degree>(z, value, slope);
 }
@@ -137,7 +140,7 @@ inline void gate_row(const GateRow& p) {
     if (p.position - position < p.rule.window || position < p.rule.sinks) return adds ? 0.0f : 1.0f;
     if (adds) return log_sigmoid(z);
     if (p.rule.form == PairGate::Form::capped_weight)
-      return z < 1.0f + p.rule.offset ? z : 1.0f + p.rule.offset;
+      return z > 1.0f + p.rule.offset ? 1.0f + p.rule.offset : z;
     return p.rule.form == PairGate::Form::weight ? z : 1.0f / (1.0f + __builtin_expf(-z));
   };
   for (int64_t key = p.begin; key < p.end; key += kLanes) {

@@ -144,10 +144,7 @@ class Decoder<T>::Impl {
           team.each(slices_, [&](int64_t n) { find_logits(n); });
         }
       });
-      if (to < count) {
-        const CallerAttention<T>& caller = step.layers[to].attention;
-        caller.attend(caller.object, buffers_.front().attention_input, q_.data(), out_.data());
-      }
+      if (to < count) ask_caller(to);
       from = to;
     }
   }
@@ -169,8 +166,25 @@ class Decoder<T>::Impl {
               [&](int64_t n) { n < choices ? choose_keys(l) : place_head(l, n - choices); });
   }
 
+  void ask_caller(int64_t l) {
+    const Layer& layer = p_.layers[l];
+    if (layer.groups.present()) {
+      scores_.resize(static_cast<size_t>(rows_ * layer.groups.groups));
+      for (int64_t b = 0; b < rows_; ++b)
+        score_groups(layer.groups, b, scores_.data() + b * layer.groups.groups);
+    }
+    const CallerAttention<T>& caller = step_->layers[l].attention;
+    caller.attend(caller.object, {.y = buffers_.front().attention_input,
+                                  .q = q_.data(),
+                                  .tau = layer.temperature.bias != nullptr ? tau_.data() : nullptr,
+                                  .scores = layer.groups.present() ? scores_.data() : nullptr,
+                                  .out = out_.data()});
+  }
+
   // One more piece of work where keys are chosen.
-  static int64_t keys_are_chosen(const Layer& layer) { return layer.groups.present() ? 1 : 0; }
+  static int64_t keys_are_chosen(const Layer& layer) {
+    return layer.groups.present() && !layer.caller_attends ? 1 : 0;
+  }
 
   void attend(Team::Member& team, int64_t l, float* scratch) {
     const Decode<T>& attention = attention_[l].work;
@@ -388,19 +402,24 @@ class Decoder<T>::Impl {
     run_slice(one, n, slices_);
   }
 
+  // S / temperature + potential of every group, of a sequence's token.
+  void score_groups(const TokenGroups& groups, int64_t b, float* scores) const {
+    const float* const z = features_.data() + b * groups.features;
+    for (int64_t k = 0; k < groups.groups; ++k) {
+      const float score =
+          table_.dot(z, groups.centroids + k * groups.features, groups.features) * *groups.scale;
+      scores[k] =
+          score / groups.temperature + (groups.potentials != nullptr ? groups.potentials[k] : 0.0f);
+    }
+  }
+
   // The groups of all tokens, and the keys that follow from them.
   void choose_keys(int64_t l) {
     const TokenGroups& groups = p_.layers[l].groups;
     std::array<uint64_t, kDecoderSequences> members{};
     std::array<float, kMostGroups> scores{};
     for (int64_t b = 0; b < rows_; ++b) {
-      const float* const z = features_.data() + b * groups.features;
-      for (int64_t k = 0; k < groups.groups; ++k) {
-        const float score =
-            table_.dot(z, groups.centroids + k * groups.features, groups.features) * *groups.scale;
-        scores[k] = score / groups.temperature +
-                    (groups.potentials != nullptr ? groups.potentials[k] : 0.0f);
-      }
+      score_groups(groups, b, scores.data());
       members[b] =
           top_groups(std::span(scores).first(static_cast<size_t>(groups.groups)), groups.top_k);
     }
@@ -540,7 +559,7 @@ class Decoder<T>::Impl {
   std::vector<ThreadBuffers<T>> buffers_;
   std::deque<LayerAttention<T>> attention_;
   // Shared, [rows, columns]: results of products, and the inputs of the next ones.
-  std::vector<float> qkv_, heads_out_, mixed_, gate_up_, inner_, ffn_, rstd_, features_;
+  std::vector<float> qkv_, heads_out_, mixed_, gate_up_, inner_, ffn_, rstd_, features_, scores_;
   std::vector<T> narrow_, normed_, q_, out_;
   std::vector<float> tau_;
 };

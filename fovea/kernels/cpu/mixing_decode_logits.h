@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "fovea/kernels/cpu/attention_decode.h"
 #include "fovea/kernels/cpu/mixing_decode_table.h"
 #include "fovea/kernels/cpu/mixing_seen.h"
 
@@ -136,14 +137,86 @@ FOVEA_INLINE void multiply_panel(const MixingDecodeTask<T>& t, const Word* colum
   }
 }
 
+/// Rows of queries that meet keys where these lie: for so few, turning keys into panels costs more
+/// than the products.
+constexpr int64_t kDirectRows = 8;
+
+// R rows of queries of one key head, from row n of them, against the keys of a step, kLanes pairs
+// at a time. `base`: key 0 of the step, `keys` of which exist.
+template <class T, class P, int R>
+FOVEA_INLINE void multiply_direct(const MixingDecodeTask<T>& t, const T* base, int64_t keys,
+                                  const SeenStep<T>& seen, int64_t n, int64_t step) {
+  constexpr int kKeys = kLanes / R;
+  const int64_t words = t.key_width.words, pitch = t.key_width.pitch;
+  const Word* const q = t.queries + n * pitch;
+  float* const to = t.logits + n * t.pitch + kRowMargin + step * kStepKeys;
+  for (int64_t j = 0; j < keys; j += kKeys) {
+    const T* rows[kKeys];
+#pragma GCC unroll 16
+    for (int i = 0; i < kKeys; ++i) rows[i] = base + (j + i < keys ? j + i : keys - 1) * t.k.row;
+    Float sums[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) sums[i] = Float{};
+    for (int64_t c = 0; c < words; c += kLanes) {
+      Float k[kKeys];
+#pragma GCC unroll 16
+      for (int i = 0; i < kKeys; ++i) k[i] = load_words<T, P>(rows[i], c, words - c);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        const Float row = load(q + r * pitch + c);
+#pragma GCC unroll 16
+        for (int i = 0; i < kKeys; ++i)
+          sums[r * kKeys + i] = P::multiply_add(row, k[i], sums[r * kKeys + i]);
+      }
+    }
+    alignas(64) float all[kLanes];
+    store(all, sum_each(sums));
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r)
+      __builtin_memcpy(to + r * t.pitch + j, all + r * kKeys, kKeys * sizeof(float));
+  }
+  for (int r = 0; r < R; ++r) {
+    float* const row = to + r * t.pitch;
+    const int64_t own = (n + r) % t.logit_rows;
+    for (int v = 0; v < kStepVectors; ++v) {
+      const Float s = v * kLanes < keys ? load(row + v * kLanes) : Float{};
+      store(row + v * kLanes, decoded_logits(t, own, lanes_of(seen.words[own], v), s));
+    }
+  }
+}
+
+/// Rows of a step, before their use.
+template <class T>
+FOVEA_INLINE void prefetch_step(const MixingDecodeTask<T>& t, kernels::HeadRows<const T> rows,
+                                int64_t g, int64_t step, int64_t elements) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  const int64_t begin = t.key_begin + step * kStepKeys;
+  const int64_t end = begin + kStepKeys < t.key_end ? begin + kStepKeys : t.key_end;
+  for (int64_t j = begin; j < end; ++j) {
+    const T* const row = rows.at(0, g, j);
+    for (int64_t c = 0; c < elements; c += kLine) __builtin_prefetch(row + c, 0, 2);
+  }
+}
+
 template <class T, class P>
-void decoded_logits_of_step(const MixingDecodeTask<T>& t, int64_t item, float* memory) {
-  const FlushDenormals flush;
-  const MixingDecodeScratch<T> scratch(t, memory);
-  const int64_t step = item / t.kv_heads, g = item % t.kv_heads;
-  const SeenStep<T> seen(t, step);
-  const int64_t begin = t.heads / t.kv_heads * g * t.logit_rows,
-                end = begin + t.heads / t.kv_heads * t.logit_rows;
+void multiply_step_direct(const MixingDecodeTask<T>& t, const SeenStep<T>& seen, int64_t g,
+                          int64_t begin, int64_t end, int64_t step) {
+  const int64_t first = t.key_begin + step * kStepKeys, left = t.key_end - first;
+  const T* const base = t.k.at(0, g, first);
+  int64_t n = begin;
+  const auto multiply = [&]<int R>() {
+    for (; n + R <= end; n += R)
+      multiply_direct<T, P, R>(t, base, left < kStepKeys ? left : kStepKeys, seen, n, step);
+  };
+  multiply.template operator()<4>();
+  multiply.template operator()<2>();
+  multiply.template operator()<1>();
+}
+
+template <class T, class P>
+void multiply_step_in_panels(const MixingDecodeTask<T>& t, const SeenStep<T>& seen,
+                             const MixingDecodeScratch<T>& scratch, int64_t g, int64_t begin,
+                             int64_t end, int64_t step) {
   for (int64_t panel = 0; panel < kStepKeys; panel += kPanel) {
     const int64_t key = t.key_begin + step * kStepKeys + panel, left = t.key_end - key;
     if (left <= 0) {
@@ -168,6 +241,23 @@ void decoded_logits_of_step(const MixingDecodeTask<T>& t, int64_t item, float* m
     multiply.template operator()<3>();
     multiply.template operator()<2>();
     multiply.template operator()<1>();
+  }
+}
+
+template <class T, class P>
+void decoded_logits_of_step(const MixingDecodeTask<T>& t, int64_t item, float* memory) {
+  const FlushDenormals flush;
+  const MixingDecodeScratch<T> scratch(t, memory);
+  const int64_t step = item / t.kv_heads, g = item % t.kv_heads;
+  const SeenStep<T> seen(t, step);
+  const int64_t begin = t.heads / t.kv_heads * g * t.logit_rows,
+                end = begin + t.heads / t.kv_heads * t.logit_rows;
+  if (end - begin <= kDirectRows) {
+    prefetch_step(t, t.k, g, step + 1, t.key_width.elements);
+    prefetch_step(t, t.v, g, step, t.value_width.elements);
+    multiply_step_direct<T, P>(t, seen, g, begin, end, step);
+  } else {
+    multiply_step_in_panels<T, P>(t, seen, scratch, g, begin, end, step);
   }
   for (int64_t n = begin; n < end; ++n) {
     float* const row = t.logits + n * t.pitch;

@@ -60,18 +60,6 @@ void renormalise_step(const MixingDecodeTask<T>& t, float* weights) {
   }
 }
 
-/// kLanes numbers of a row as float32, `count` of which exist.
-template <class T>
-FOVEA_INLINE Float decoded_value(const T* row, int64_t count) {
-#if defined(__AVX512F__)
-  return row_floats(row, first_lanes(count < kLanes ? count : kLanes));
-#else
-  Float x{};
-  for (int64_t i = 0; i < (count < kLanes ? count : kLanes); ++i) x[i] = to_float(row[i]);
-  return x;
-#endif
-}
-
 // R x kValueVectors sums, as many values and a weight must fit the registers.
 #if defined(__AVX512F__)
 constexpr int kValueVectors = 4;
@@ -79,43 +67,49 @@ constexpr int kValueVectors = 4;
 constexpr int kValueVectors = 2;
 #endif
 
+// N vectors of columns of R heads of one query, `exist` columns of which are there (whole: all).
+template <class T, int R, int N, bool whole>
+FOVEA_INLINE void add_decoded_columns(const MixingDecodeTask<T>& t, const float* weights,
+                                      int64_t head, const T* v, const KeyRange& keys, int64_t exist,
+                                      float* out) {
+  const int64_t out_head = t.results * t.value_width.columns;
+  Float sums[R][N];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) sums[r][n] = load(out + r * out_head + n * kLanes);
+  }
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
+    Float row[N];
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n)
+      row[n] =
+          load_words<T, Single>(v + j * t.v.row, n * kLanes, whole ? kLanes : exist - n * kLanes);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const Float weight = broadcast(weights[r * head + j]);
+#pragma GCC unroll 4
+      for (int n = 0; n < N; ++n) sums[r][n] = weight * row[n] + sums[r][n];
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) store(out + r * out_head + n * kLanes, sums[r][n]);
+  }
+}
+
 // O[n] += sum_j weights[n][j] v_j of R heads of one query over keys [begin, end) of a step.
 template <class T, int R>
 FOVEA_INLINE void add_decoded_values(const MixingDecodeTask<T>& t, const float* weights,
                                      int64_t head, const T* v, const KeyRange& keys, float* out) {
-  const int64_t columns = t.value_width.columns, out_head = t.results * columns;
-  for (int64_t c = 0; c < columns; c += kValueVectors * kLanes) {
-    const int64_t remaining = columns - c;
-    const int vectors =
-        static_cast<int>(remaining < kValueVectors * kLanes ? remaining / kLanes : kValueVectors);
-    Float sums[R][kValueVectors];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-      for (int n = 0; n < kValueVectors; ++n)
-        sums[r][n] = n < vectors ? load(out + r * out_head + c + n * kLanes) : Float{};
-    }
-    for (int64_t j = keys.begin; j < keys.end; ++j) {
-      Float row[kValueVectors];
-#pragma GCC unroll 4
-      for (int n = 0; n < kValueVectors; ++n)
-        row[n] = n < vectors ? decoded_value(v + j * t.v.row + c + n * kLanes,
-                                             t.value_width.elements - c - n * kLanes)
-                             : Float{};
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        const Float weight = broadcast(weights[r * head + j]);
-#pragma GCC unroll 4
-        for (int n = 0; n < kValueVectors; ++n) sums[r][n] = weight * row[n] + sums[r][n];
-      }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-      for (int n = 0; n < kValueVectors; ++n)
-        if (n < vectors) store(out + r * out_head + c + n * kLanes, sums[r][n]);
-    }
-  }
+  constexpr int64_t kWide = kValueVectors * kLanes;
+  const int64_t elements = t.value_width.elements;
+  int64_t c = 0;
+  for (; c + kWide <= elements; c += kWide)
+    add_decoded_columns<T, R, kValueVectors, true>(t, weights, head, v + c, keys, kWide, out + c);
+  for (; c < elements; c += kLanes)
+    add_decoded_columns<T, R, 1, false>(t, weights, head, v + c, keys, elements - c, out + c);
 }
 
 // One query of all heads: the values that it sees of a step. `weights`: of head 0.

@@ -61,6 +61,10 @@ FocusParameters LayerFocus::parameters() const {
   return folded({weight, at::Tensor(), centroids}, mean, scale);
 }
 
+at::Tensor LayerFocus::strength() const {
+  return log_strength.clamp_max(std::log(kMostFocusStrength)).exp();
+}
+
 LayerFocus add_focus(ParameterRegistry& registry, const AttentionSpec& spec,
                      const FocusSettings& settings, int64_t layer, int64_t width) {
   const auto add = [&](const char* name, std::vector<int64_t> shape, Init init, bool state) {
@@ -137,8 +141,7 @@ void set_groups(const AttentionSpec& spec, const LayerFocus& focus, const LayerG
                 AttentionTensors& tensors) {
   if (spec.focus.reads_groups()) tensors.groups_bsk = groups.groups.groups_btk;
   if (spec.focus.reads_members()) tensors.members_bs = groups.groups.members_bt;
-  if (spec.focus.reads_strength())
-    tensors.focus_strength = focus.log_strength.clamp_max(std::log(kMostFocusStrength)).exp();
+  if (spec.focus.reads_strength()) tensors.focus_strength = focus.strength();
 }
 
 FocusObservation observation_of(const AttentionSpec& spec, const FocusSettings& settings,

@@ -72,6 +72,8 @@ struct LayerFocus {
   bool defined() const { return weight.defined(); }
   /// W_g and C with the standardisation folded in; differentiable.
   FocusParameters parameters() const;
+  /// lambda of a learned strength; differentiable.
+  at::Tensor strength() const;
 };
 
 /// Registers them under "model.layers.<layer>.self_attn.focus.".
