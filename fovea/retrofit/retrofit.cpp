@@ -208,9 +208,9 @@ RetrofitPage page_of(const RetrofitOptions& options, const RetrofitResult& resul
   RetrofitPage page{
       .base = fs::path(options.model).filename().string(),
       .kinds = fmt::format("{}", fmt::join(result.kinds, ", ")),
-      .command = fmt::format("fovea retrofit {} --with {} --text {} --out {}", options.model,
-                             fmt::join(options.with, ","), fmt::join(options.texts, " --text "),
-                             options.out.string()),
+      .command = fmt::format("fovea retrofit {} --with {}{} --text {} --out {}", options.model,
+                             fmt::join(options.with, ","), options.finetune ? " --finetune" : "",
+                             fmt::join(options.texts, " --text "), options.out.string()),
       .code_version = code_version(),
       .machine = fmt::format("{}, {} cores", machine.value("cpu", ""), machine.value("cores", 0)),
       .base_parameters = result.base_parameters,
