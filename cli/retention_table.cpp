@@ -31,6 +31,8 @@ void print_retention(const RetentionResult& r) {
         row.trained, !row.full);
     if (row.full) break;  // larger ones are no other
     add(fmt::format("  window {} and sinks", row.window), row.windowed, false);
+    add(fmt::format("  stride {}, window {} and sinks", row.stride, r.local_window), row.strided,
+        false);
     add("  random groups", row.random, true);
     add("  groups by hash of token", row.hashed, true);
   }

@@ -8,7 +8,8 @@
 
 namespace fovea::cli {
 
-/// Prints a row for full attention, the soft gate, and per number of groups a token three rows.
+/// Prints rows for full attention, the soft gate, and per number of groups a token: the groups, a
+/// window and a strided mask of as many pairs, random groups and groups by a hash.
 void print_retention(const RetentionResult& result);
 
 }  // namespace fovea::cli

@@ -3,6 +3,7 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "cli/options.h"
 #include "cli/retention_table.h"
@@ -41,9 +42,11 @@ std::string kinds_help() {
          "\nThe base is frozen. Focus learns first, by --objective: the language-model loss (lm, "
          "soft groups,\nthen hard ones), the share of full attention that they keep (kept_mass: "
          "reads twice the tokens a\nminute, and makes larger groups), or the full model's "
-         "predictions (distillation). Then the others\nlearn by the language-model loss. Settings "
-         "are recipe keys: model.attention.focus.groups=4.\n\nOUT/adapter is the result: `fovea "
-         "generate MODEL --adapter OUT/adapter --focus hard PROMPT`.\n";
+         "predictions (distillation). Then the others\nlearn by the language-model loss, and with "
+         "--finetune all weights at last. Settings are recipe keys:\n"
+         "model.attention.focus.groups=4.\n\nOUT/adapter is the result: `fovea "
+         "generate MODEL --adapter OUT/adapter --focus hard PROMPT`.\nWith --finetune or "
+         "differential it is a model: `fovea generate OUT/model PROMPT`.\n";
 }
 
 void connect(const Globals& /*globals*/, Progress& progress, const InterruptGuard& interrupt,
@@ -64,15 +67,20 @@ void connect(const Globals& /*globals*/, Progress& progress, const InterruptGuar
                      .loss = p.loss,
                      .tokens_per_second = p.tokens_per_second});
   };
+  callbacks.train.evaluating = [&, current](int64_t done, int64_t total) {
+    progress.update({.label = *current + " is scored on the validation part",
+                     .done = static_cast<double>(done),
+                     .total = static_cast<double>(total)});
+  };
   callbacks.phase = [&, current](const RetrofitPhase& phase) {
     *current = phase.name;
     progress.message(fmt::format("phase {}: {}", phase.name, phase.help));
   };
   callbacks.table = [&](std::string_view label, int64_t done, int64_t total) {
     require<Interrupted>(!interrupt.flag()->load(), "retrofit",
-                         "stopped while the table was measured; the training is finished and the "
-                         "adapter written: the same command measures again");
-    progress.update({.label = "table: " + std::string(label),
+                         "stopped while the table or the start was measured; phases that are "
+                         "finished stay: the same command measures again");
+    progress.update({.label = "measuring: " + std::string(label),
                      .done = static_cast<double>(done),
                      .total = static_cast<double>(total)});
   };
@@ -106,9 +114,23 @@ void print_speeds(const RetrofitResult& result) {
   print("\n" + table.render(stdout_width()));
 }
 
+void print_start(const RetrofitResult& result) {
+  const RetrofitStart& start = *result.start;
+  const auto mean = [](const std::vector<double>& x) {
+    return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
+  };
+  print(fmt::format(
+      "\nDifferential has no start at the base. The nearest one costs {:+.1f} % perplexity: lambda "
+      "{:.2f} in the mean of\nthe layers, W_o by least squares; an attention layer then misses "
+      "{:.0f} % of the mean square of its output.\n",
+      100.0 * (start.score.perplexity / result.before.perplexity - 1.0), mean(start.lambda),
+      100.0 * mean(start.error)));
+}
+
 void print_result(const RetrofitResult& result) {
-  print(fmt::format("{}: {} parameters on a frozen base of {:.1f}M ({:.3f} %)\n",
+  print(fmt::format("{}: {} parameters on a {}base of {:.1f}M ({:.3f} %)\n",
                     fmt::join(result.kinds, ", "), result.added_parameters,
+                    result.model.empty() ? "frozen " : "",
                     static_cast<double>(result.base_parameters) / 1e6,
                     100.0 * static_cast<double>(result.added_parameters) /
                         static_cast<double>(result.base_parameters)));
@@ -119,18 +141,28 @@ void print_result(const RetrofitResult& result) {
   if (result.retention) {
     print("\n");
     print_retention(*result.retention);
-  } else {
+  }
+  if (!result.retention || !result.model.empty()) {
     std::vector<TableColumn> columns{{.title = "attention"}, {.title = "ppl/token", .right = true}};
     if (copy) columns.push_back({.title = "copy ppl", .right = true});
     TextTable table(columns);
-    for (const RetrofitScore* score : {&result.before, &result.after}) {
-      std::vector<std::string> cells{score->name, fmt::format("{:.3f}", score->perplexity)};
-      if (copy) cells.push_back(fmt::format("{:.3f}", score->copy));
+    const auto add = [&](const RetrofitScore& score) {
+      std::vector<std::string> cells{score.name, fmt::format("{:.3f}", score.perplexity)};
+      if (copy) cells.push_back(fmt::format("{:.3f}", score.copy));
       table.add_row(std::move(cells));
-    }
+    };
+    add(result.before);
+    if (result.start) add(result.start->score);
+    add(result.after);
     print("\n" + table.render(stdout_width()));
   }
+  if (result.start) print_start(result);
   print_speeds(result);
+  if (!result.model.empty()) {
+    print(fmt::format("\nmodel:  {}\nreport: {}\n", result.model.string(),
+                      (result.model.parent_path() / "report.html").string()));
+    return;
+  }
   const std::filesystem::path out = result.adapter.parent_path();
   print(fmt::format(
       "\nadapter: {}\nreport:  {}\nmore:    fovea eval MODEL --systems {} --text "
@@ -168,7 +200,8 @@ Verb add_retrofit_verb(Command& app, Globals& globals) {
   verb->add_option("overrides", o.overrides,
                    "key=value of the recipe, for example model.attention.focus.groups=4");
   verb->add_option("--with", options->with,
-                   "mechanisms, joined by commas: focus, focal, multi_token, talking_heads, lora")
+                   "mechanisms, joined by commas: focus, focal, multi_token, talking_heads, "
+                   "differential, lora")
       ->required();
   verb->add_option("--text", o.texts,
                    "text file, folder or JSONL to train on; repeat for several sources")
@@ -185,6 +218,10 @@ Verb add_retrofit_verb(Command& app, Globals& globals) {
       ->capture_default_str();
   verb->add_flag("--distill", o.distill,
                  "with focus: after the groups, train them hard against the full model");
+  verb->add_flag("--finetune", o.finetune,
+                 "after the other phases, train all weights; the result is a model");
+  verb->add_option("--finetune-rate", o.finetune_rate, "learning rate of --finetune [5e-5]")
+      ->check(in_range({1e-9, 1.0}));
   verb->add_option("--length", o.length, "tokens of a row, at most the base's context [1024]")
       ->check(in_range(ranges::kPositionCounts));
   verb->add_option("--tokens", o.evaluation_tokens, "tokens that the table scores; 0 = all [8192]")

@@ -3,8 +3,11 @@
 #include "fovea/eval/retention.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <string>
 
+#include "fovea/attention/visible_keys.h"
 #include "fovea/base/error.h"
 #include "fovea/eval/copy_score.h"
 #include "fovea/text/result_json.h"
@@ -31,9 +34,9 @@ class Measure {
   Measure& operator=(const Measure&) = delete;
   ~Measure() { model_.compute() = before_; }
 
-  /// `copy_window` is the window of the copy score, whose texts have another length.
+  /// `of_copy` is the change for the copy score, whose texts have another length.
   RetentionScore score(FocusMode mode, FocusChange change, const std::string& label,
-                       int64_t copy_window = 0) {
+                       std::optional<FocusChange> of_copy = {}) {
     change.sinks = options_.sinks;
     model_.compute().focus = mode;
     model_.compute().focus_change = change;
@@ -45,7 +48,10 @@ class Measure {
                          .distant = text.distant_kept,
                          .perplexity = text.total.token_perplexity()};
     if (options_.copy > 0) {
-      if (copy_window > 0) model_.compute().focus_change.window = copy_window;
+      if (of_copy) {
+        of_copy->sinks = options_.sinks;
+        model_.compute().focus_change = *of_copy;
+      }
       score.copy =
           copy_score(model_, tokenizer_, text_, options_.copy, options_.copy_windows).second;
     }
@@ -92,6 +98,28 @@ int64_t window_of_pairs(int64_t tokens, double pairs, int64_t sinks) {
   return low;
 }
 
+double masked_share(int64_t tokens, const MaskRule& rule) {
+  double kept = 0.0;
+  for (int64_t i = 0; i < tokens; ++i) kept += static_cast<double>(visible_keys(rule, i, i + 1));
+  return kept / (0.5 * static_cast<double>(tokens) * static_cast<double>(tokens + 1));
+}
+
+int64_t stride_of_pairs(int64_t tokens, double pairs, int64_t window, int64_t sinks) {
+  constexpr int64_t kMost = 512;  // sparser ones keep hardly more than the window
+  int64_t best = 1;
+  double least = 2.0;
+  for (int64_t stride = 1; stride <= std::min(tokens, kMost); ++stride) {
+    const double share = masked_share(tokens, {.window = window,
+                                               .sinks = sinks,
+                                               .sparsity = MaskRule::Sparsity::strided,
+                                               .stride = stride});
+    if (std::abs(share - pairs) >= least) continue;
+    least = std::abs(share - pairs);
+    best = stride;
+  }
+  return best;
+}
+
 RetentionResult measure_retention(
     Transformer& model, const Tokenizer& tokenizer, std::span<const ScoreDocument> documents,
     const RetentionOptions& options,
@@ -116,10 +144,22 @@ RetentionResult measure_retention(
     } else {
       const std::string label = fmt::format("top-{} of {}", k, spec.groups);
       row.trained = measure.score(FocusMode::hard, {.top_k = k}, label);
-      row.window = window_of_pairs(result.options.window, row.trained.pairs, result.sinks);
+      const int64_t tokens = result.options.window, of_copy = 2 * options.copy + 1;
+      const double pairs = row.trained.pairs;
+      row.window = window_of_pairs(tokens, pairs, result.sinks);
       row.windowed =
           measure.score(FocusMode::window, {.window = row.window}, label + ", window",
-                        window_of_pairs(2 * options.copy + 1, row.trained.pairs, result.sinks));
+                        FocusChange{.window = window_of_pairs(of_copy, pairs, result.sinks)});
+      const auto stride = [&](int64_t length) {
+        return stride_of_pairs(length, pairs, result.local_window, result.sinks);
+      };
+      row.stride = stride(tokens);
+      row.strided = measure.score(FocusMode::window, {.stride = row.stride}, label + ", strided",
+                                  FocusChange{.stride = stride(of_copy)});
+      row.strided.pairs = masked_share(tokens, {.window = result.local_window,
+                                                .sinks = result.sinks,
+                                                .sparsity = MaskRule::Sparsity::strided,
+                                                .stride = row.stride});
       row.random = measure.score(FocusMode::random, {.top_k = k}, label + ", random groups");
       row.hashed = measure.score(FocusMode::hash, {.top_k = k}, label + ", hash groups");
     }
@@ -145,6 +185,10 @@ void describe(V& v, RetentionRow& r) {
   v.group("windowed", [&](auto& of) {
     describe(of, r.windowed);
     of("window", r.window);
+  });
+  v.group("strided", [&](auto& of) {
+    describe(of, r.strided);
+    of("stride", r.stride);
   });
   v("random", r.random);
   v("hashed", r.hashed);

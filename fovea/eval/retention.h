@@ -1,6 +1,6 @@
 // Retention: predictions of hard Focus for every number of groups a token, beside a window with
-// sinks that keeps as many pairs, and groups at random or by a hash, which keep fewer pairs (spec
-// 11.7, U-26).
+// sinks and a strided mask that keep as many pairs, and groups at random or by a hash, which keep
+// fewer pairs (spec 11.7, U-26).
 //
 // Plain perplexity rewards nearness; the copy score is where distant pairs matter most.
 //
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "fovea/eval/scoring.h"
+#include "fovea/kernels/common/mask_rule.h"
 
 namespace fovea {
 
@@ -38,8 +39,9 @@ struct RetentionRow {
   int64_t top_k = 0;
   bool full = false;  ///< 2k > K: any two tokens meet, so this is full attention (U-13)
   RetentionScore trained;
-  RetentionScore windowed, random, hashed;  ///< not measured where `full`
-  int64_t window = 0;                       ///< W of `windowed`: the least that keeps as many
+  RetentionScore windowed, strided, random, hashed;  ///< not measured where `full`
+  int64_t window = 0;  ///< W of `windowed`: the least that keeps as many
+  int64_t stride = 0;  ///< of `strided`, beside the local window and sinks: the nearest in pairs
 };
 
 struct RetentionResult {
@@ -55,6 +57,12 @@ struct RetentionResult {
 double window_pairs(int64_t tokens, int64_t window, int64_t sinks);
 /// The smallest window that keeps at least `pairs` of them.
 int64_t window_of_pairs(int64_t tokens, double pairs, int64_t sinks);
+
+/// Share that the rule of a mask keeps.
+double masked_share(int64_t tokens, const MaskRule& rule);
+/// The stride, at most 512, that beside a local window and sinks keeps the share nearest to
+/// `pairs`; the first of equal ones.
+int64_t stride_of_pairs(int64_t tokens, double pairs, int64_t window, int64_t sinks);
 
 /// Rows for 1 ... K groups a token, or `most_top_k`. `progress(label, done, total)` in documents;
 /// it may throw. UnsupportedError for a model without Focus. The model's compute options are as

@@ -146,6 +146,10 @@ class Transformer {
   /// recomputation).
   std::vector<at::Tensor> attention_maps(const ModelInput& input) const;
 
+  /// What attention of one layer gives before its output projection [b, t, heads * width], by the
+  /// layers up to that one.
+  at::Tensor head_outputs(const ModelInput& input, int64_t layer) const;
+
   /// State that learns outside the gradient, from what the micro-batches of one optimizer step
   /// told; once per step (seam 2). `ema_decay`: potential_decay() of the run; `progress`: the share
   /// of it that is done after this step.

@@ -1,4 +1,4 @@
-// Maps, statistics and groups of every layer on one text, by observers of the walk.
+// Maps, statistics, groups and outputs of layers on one text, by observers of the walk.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -50,6 +50,16 @@ class Views final : public LayerObserver {
   std::vector<LayerView> views;
 };
 
+class Output final : public LayerObserver {
+ public:
+  void after_attention(const LayerStep& /*step*/, const PassContext& /*pass*/,
+                       const AttentionContext& /*context*/,
+                       const AttentionResult& result) override {
+    out_btf = result.out_bhte.transpose(1, 2).flatten(2);
+  }
+  at::Tensor out_btf;
+};
+
 }  // namespace
 
 std::vector<at::Tensor> Transformer::attention_maps(const ModelInput& input) const {
@@ -70,6 +80,20 @@ std::vector<LayerView> Transformer::look(const ModelInput& input) const {
   LayerObserver* const observers[] = {&views};
   impl_->walk(input.tokens_bt, impl_->make_pass(input), observers);
   return std::move(views.views);
+}
+
+at::Tensor Transformer::head_outputs(const ModelInput& input, int64_t layer) const {
+  const at::NoGradGuard no_grad;
+  impl_->check(input);
+  require<ConfigError>(layer >= 0 && layer < config().layers, "model",
+                       "expected a layer below {}; got {}", config().layers, layer);
+  const PassContext pass = impl_->make_pass(input);
+  Output output;
+  LayerObserver* const observers[] = {&output};
+  Impl::Stream stream{impl_->embed(input.tokens_bt, pass.positions), at::Tensor()};
+  for (int64_t i = 0; i <= layer; ++i)
+    stream = impl_->run_layer(i, stream, pass, i == layer ? Observers(observers) : Observers());
+  return output.out_btf;
 }
 
 }  // namespace fovea

@@ -43,6 +43,8 @@ void apply_talking_heads(ModelConfig& config) {
   config.attention.spec.head_mix.after = HeadMixSpec::Kind::full;
 }
 
+void apply_differential(ModelConfig& config) { config.attention.spec.differential = true; }
+
 void apply_lora(ModelConfig& config) {
   config.lora.rank = 8;
   config.lora.alpha = 16.0;
@@ -65,6 +67,8 @@ bool has_talking_heads(const ModelConfig& config) {
 }
 
 bool has_lora(const ModelConfig& config) { return config.lora.active(); }
+
+bool has_differential(const ModelConfig& config) { return config.attention.spec.differential; }
 
 }  // namespace
 
@@ -91,6 +95,12 @@ std::span<const RetrofitKind> retrofit_kinds() {
        .help = "head mixing before and after the softmax; starts as identity",
        .apply = apply_talking_heads,
        .has = has_talking_heads},
+      {.name = "differential",
+       .trainable = "differential+head_output",
+       .help = "pairs of heads subtract their maps; starts near the base, not at it",
+       .own_start = true,
+       .apply = apply_differential,
+       .has = has_differential},
       {.name = "lora",
        .trainable = "lora",
        .help = "low-rank adapters on queries and values; starts at 0",
@@ -108,11 +118,6 @@ std::vector<const RetrofitKind*> chosen_kinds(std::span<const std::string> names
   require<ConfigError>(!names.empty(), "retrofit", "expected at least one of {}; got none",
                        fmt::join(known, ", "));
   for (const std::string& name : names) {
-    require<ConfigError>(name != "differential", "retrofit",
-                         "differential attention has no start that computes what the base "
-                         "computes: it subtracts a second map; train it from the start with "
-                         "model.attention.differential, or choose from {}",
-                         fmt::join(known, ", "));
     require<ConfigError>(std::ranges::find(known, name) != known.end(), "retrofit",
                          "expected mechanisms from {}; got '{}'{}", fmt::join(known, ", "), name,
                          did_you_mean(name, known));

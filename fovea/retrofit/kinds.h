@@ -19,8 +19,11 @@ struct RetrofitKind {
   std::string_view help;       ///< one line for people: what it is, and how it starts
   double learning_rate = 1e-3;
   bool groups_first = false;  ///< learns in the phase of groups, before all that learn together
-  /// Sets the keys of `config`; the start computes what the base computes, but for rounding. With
-  /// Focus that is so where it is off.
+  /// No start computes what the base computes: the retrofit makes the nearest one, a model of its
+  /// own (differential_start.h).
+  bool own_start = false;
+  /// Sets the keys of `config`; but for `own_start`, the start computes what the base computes, but
+  /// for rounding. With Focus that is so where it is off.
   void (*apply)(ModelConfig& config);
   /// Whether the model has it already.
   bool (*has)(const ModelConfig& config);
@@ -30,8 +33,7 @@ struct RetrofitKind {
 std::span<const RetrofitKind> retrofit_kinds();
 
 /// The kinds named, each once, in that order. ConfigError for an unknown name (the nearest is
-/// shown), for none, for one that has no start at the base (Differential) and for a mechanism that
-/// the base has already.
+/// shown), for none, and for a mechanism that the base has already.
 std::vector<const RetrofitKind*> chosen_kinds(std::span<const std::string> names,
                                               const ModelConfig& base);
 

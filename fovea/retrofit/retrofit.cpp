@@ -1,4 +1,4 @@
-// Running a retrofit: its phases, the adapter, the table.
+// Running a retrofit: its start, its phases, the adapter or model, the table.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -9,9 +9,12 @@
 #include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/checkpoint/run_folder.h"
+#include "fovea/data/batch_stream.h"
 #include "fovea/eval/copy_score.h"
+#include "fovea/eval/run_task.h"
 #include "fovea/eval/score_documents.h"
 #include "fovea/report/retrofit_page.h"
+#include "fovea/retrofit/differential_start.h"
 #include "fovea/retrofit/systems_file.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/text/result_json.h"
@@ -23,7 +26,10 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kCopyWindows = 8;
-constexpr const char *kAdapter = "adapter", *kPhases = "phases", *kSystems = "systems.yaml";
+constexpr const char *kAdapter = "adapter", *kModel = "model", *kPhases = "phases",
+                     *kSystems = "systems.yaml", *kStart = "start.json";
+// Rows of the text that the start of Differential is fitted on.
+constexpr int64_t kStartRows = 8;
 
 /// Rows of the validation part as texts, each about one window long.
 std::vector<ScoreDocument> validation_texts(const Corpus& corpus, int64_t length, int64_t tokens) {
@@ -91,11 +97,68 @@ Adapter adapter_of_phases(const std::vector<RetrofitPhase>& phases, const ModelC
   return adapter;
 }
 
+/// The whole model that the phases made, with the gate of the first one and LoRA in the weights.
+LoadedModel model_of_phases(const std::vector<RetrofitPhase>& phases) {
+  const LoadedModel last = load_model(resolve_model_folder(phases.back().recipe.run_folder));
+  ModelConfig config = last.config;
+  config.attention.spec.focus.gate = phases.front().recipe.model.attention.spec.focus.gate;
+  std::vector<std::string> drawn;
+  Transformer gated = with_config(last.model, config, drawn);
+  Transformer whole = config.lora.active() ? merge_adapter(gated) : std::move(gated);
+  ModelConfig merged = whole.config();
+  return {.config = std::move(merged),
+          .model = std::move(whole),
+          .tokenizer = last.tokenizer,
+          .chat_template = last.chat_template};
+}
+
 /// Refuses to take the place of a folder that no retrofit wrote.
 void check_out(const fs::path& out) {
-  require<InputError>(!fs::exists(out / kAdapter) || fs::exists(out / kPhases), out.string(),
-                      "the folder holds an '{}' that no retrofit wrote; give another --out",
-                      kAdapter);
+  for (const char* const name : {kAdapter, kModel})
+    require<InputError>(!fs::exists(out / name) || fs::exists(out / kPhases), out.string(),
+                        "the folder holds '{}', which no retrofit wrote; give another --out", name);
+}
+
+void replace_model(const fs::path& path, const LoadedModel& loaded, const std::string& template_) {
+  write_folder(path, [&](const fs::path& folder) {
+    save_model(folder, loaded.model, *loaded.tokenizer, {.chat_template = template_});
+    fs::remove_all(path);  // of an earlier, shorter budget
+  });
+}
+
+/// OUT/start and start.json, unless an earlier call made them of the same base.
+RetrofitStart make_start(const RetrofitOptions& options, const fs::path& folder,
+                         const fs::path& base_folder, int64_t length,
+                         const std::shared_ptr<const Corpus>& corpus,
+                         const RetrofitCallbacks& callbacks) {
+  const fs::path told = options.out / kStart;
+  LoadedModel base = load_model(base_folder);
+  const std::string of = model_fingerprint(base.model);
+  if (!fs::exists(told)) {
+    BatchStream stream(
+        corpus,
+        {.sequence_length = length, .batch_rows = 1, .seed = static_cast<uint64_t>(options.seed)});
+    std::vector<ModelInput> text;
+    for (int64_t row = 0; row < kStartRows; ++row)
+      text.push_back(model_input(stream.next(), base.model.device()));
+    const int64_t layers = base.config.layers;
+    const DifferentialStart start = differential_start(base.model, text, [&](int64_t done) {
+      if (callbacks.table) callbacks.table("start, layer", done, layers);
+    });
+    fs::remove_all(folder);
+    write_folder(folder, [&](const fs::path& to) {
+      save_model(to, start.model, *base.tokenizer, {.chat_template = base.chat_template});
+    });
+    write_file(told,
+               Json{{"base", of}, {"lambda", start.lambda}, {"error", start.error}}.dump(2) + "\n");
+  }
+  const Json json = Json::parse(read_file(told), nullptr, false);
+  require<InputError>(json.is_object() && json.value("base", "") == of, told.string(),
+                      "the start there was made of another model; give another --out");
+  return {.model = folder,
+          .lambda = json.at("lambda").get<std::vector<double>>(),
+          .error = json.at("error").get<std::vector<double>>(),
+          .score = {}};
 }
 
 void replace_adapter(const fs::path& path, const ModelConfig& base, const Adapter& adapter) {
@@ -145,9 +208,9 @@ RetrofitPage page_of(const RetrofitOptions& options, const RetrofitResult& resul
   RetrofitPage page{
       .base = fs::path(options.model).filename().string(),
       .kinds = fmt::format("{}", fmt::join(result.kinds, ", ")),
-      .command = fmt::format("fovea retrofit {} --with {} --text {} --out {}", options.model,
-                             fmt::join(options.with, ","), fmt::join(options.texts, " --text "),
-                             options.out.string()),
+      .command = fmt::format("fovea retrofit {} --with {}{} --text {} --out {}", options.model,
+                             fmt::join(options.with, ","), options.finetune ? " --finetune" : "",
+                             fmt::join(options.texts, " --text "), options.out.string()),
       .code_version = code_version(),
       .machine = fmt::format("{}, {} cores", machine.value("cpu", ""), machine.value("cores", 0)),
       .base_parameters = result.base_parameters,
@@ -163,36 +226,54 @@ RetrofitPage page_of(const RetrofitOptions& options, const RetrofitResult& resul
       const std::string k = fmt::format("top-{}", row.top_k);
       add("trained groups", k, row.trained);
       add("window and sinks", fmt::format("window {} and sinks", row.window), row.windowed);
+      add("strided mask",
+          fmt::format("window {}, stride {}, sinks", result.retention->local_window, row.stride),
+          row.strided);
       add("random groups", k + ", random groups", row.random);
       add("hash groups", k + ", hash groups", row.hashed);
     }
   } else {
-    for (const RetrofitScore* s : {&result.before, &result.after})
-      page.rows.push_back({"full", s->name, 1.0, s->perplexity, s->copy});
+    std::vector<RetrofitScore> scores{result.before};
+    if (result.start) scores.push_back(result.start->score);
+    scores.push_back(result.after);
+    for (const RetrofitScore& s : scores)
+      page.rows.push_back({"full", s.name, 1.0, s.perplexity, s.copy});
   }
   for (const RetrofitSpeed& s : result.speeds)
     page.speeds.push_back({s.name, s.speed.prompt, s.speed.prompt_rate, s.speed.rate});
   return page;
 }
 
+void tell_size(std::span<const ScoreDocument> texts, const Tokenizer& tokenizer, int64_t window,
+               const TrainCallbacks& callbacks) {
+  if (!callbacks.message) return;
+  int64_t tokens = 0;
+  for (const ScoreDocument& document : texts) tokens += std::ssize(tokenizer.encode(document.text));
+  callbacks.message(fmt::format(
+      "table: each attention is scored on {} held-out tokens, in windows of {}", tokens, window));
+}
+
 /// The table, in the number format of the training: base, base with the adapter, and with Focus
 /// what is kept of it.
-void measure(const RetrofitOptions& options, const TrainConfig& train, const fs::path& base_folder,
-             const Adapter& adapter, const Corpus& corpus, const RetrofitCallbacks& callbacks,
+void measure(const RetrofitOptions& options, const TrainConfig& train, LoadedModel& base,
+             Transformer& model, const Corpus& corpus, const RetrofitCallbacks& callbacks,
              RetrofitResult& result) {
-  LoadedModel base = load_model(base_folder);
   const at::ScalarType dtype = choose_dtype(train.dtype, at::kCPU);
   const int64_t window = train.sequence_length, copy = std::min(options.copy, window / 2);
   const std::vector<ScoreDocument> texts = held_out_texts(options, corpus, window);
-  Transformer model = with_adapter(base.model, adapter);
+  tell_size(texts, *base.tokenizer, window, callbacks.train);
   base.model.compute().dtype = model.compute().dtype = dtype;
-  write_file(options.out / kSystems, retrofit_systems(result.adapter, model.config()));
   result.base_parameters = base.model.parameters().count();
   result.added_parameters = model.parameters().count() - result.base_parameters;
   const std::string with = fmt::format("with {}", fmt::join(result.kinds, ", "));
   const auto score = [&](const std::string& name, const Transformer& of) {
     return score_model(name, of, *base.tokenizer, texts, window, copy, callbacks.table);
   };
+  if (result.start) {
+    LoadedModel start = load_model(result.start->model);
+    start.model.compute().dtype = dtype;
+    result.start->score = score("start", start.model);
+  }
   if (!model.has("focus")) {
     result.before = score("base", base.model);
     result.after = score(with, model);
@@ -208,9 +289,10 @@ void measure(const RetrofitOptions& options, const TrainConfig& train, const fs:
   result.after = {.name = with, .perplexity = soft.perplexity, .copy = soft.copy};
   if (options.speed)
     measure_speeds(model, *base.tokenizer, joined(texts), window, callbacks, result);
-  // Focus alone and off is the base.
-  result.before = result.kinds.size() > 1 ? score("base", base.model)
-                                          : RetrofitScore{"base", full.perplexity, full.copy};
+  // Focus alone and off, over a frozen base, is the base.
+  const bool is_base = result.kinds.size() == 1 && result.model.empty();
+  result.before =
+      is_base ? RetrofitScore{"base", full.perplexity, full.copy} : score("base", base.model);
 }
 
 // The part of TrainResult that a phase tells.
@@ -236,15 +318,29 @@ RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallba
   RetrofitResult result;
   for (const RetrofitKind* kind : chosen_kinds(options.with, config))
     result.kinds.emplace_back(kind->name);
+  const TrainConfig& train = phases.front().recipe.train;
   const auto corpus = read_corpus(phases.front().recipe.data, base_folder, callbacks.train);
+  if (const std::string from = retrofit_beginning(options, config); from != options.model)
+    result.start = make_start(options, from, base_folder, train.sequence_length, corpus, callbacks);
   for (const RetrofitPhase& phase : phases) {
     if (callbacks.phase) callbacks.phase(phase);
     result.phases.push_back(Trainer(phase.recipe, callbacks.train, corpus).run());
   }
-  result.adapter = options.out / kAdapter;
-  const Adapter adapter = adapter_of_phases(phases, config, options.model);
-  replace_adapter(result.adapter, config, adapter);
-  measure(options, phases.back().recipe.train, base_folder, adapter, *corpus, callbacks, result);
+  LoadedModel base = load_model(base_folder);
+  std::optional<Transformer> model;
+  if (retrofit_makes_model(options, config)) {
+    result.model = options.out / kModel;
+    LoadedModel made = model_of_phases(phases);
+    replace_model(result.model, made, base.chat_template);
+    model.emplace(std::move(made.model));
+  } else {
+    result.adapter = options.out / kAdapter;
+    const Adapter adapter = adapter_of_phases(phases, config, options.model);
+    replace_adapter(result.adapter, config, adapter);
+    model.emplace(with_adapter(base.model, adapter));
+    write_file(options.out / kSystems, retrofit_systems(result.adapter, model->config()));
+  }
+  measure(options, train, base, *model, *corpus, callbacks, result);
   write_file(options.out / "retrofit.json", result.to_json().dump(2) + "\n");
   write_file(options.out / "report.html", retrofit_html(page_of(options, result)));
   return result;
@@ -255,6 +351,14 @@ void describe(V& v, RetrofitScore& s) {
   v("name", s.name);
   v("perplexity", s.perplexity);
   v.optional("copy_perplexity", s.copy, s.copy > 0.0);
+}
+
+template <class V>
+void describe(V& v, RetrofitStart& s) {
+  v.derived("model", s.model);
+  v("lambda", s.lambda);
+  v("error", s.error);
+  v("score", s.score);
 }
 
 template <class V>
@@ -269,11 +373,13 @@ void describe(V& v, RetrofitSpeed& s) {
 template <class V>
 void describe(V& v, RetrofitResult& r) {
   v("with", r.kinds);
-  v.derived("adapter", r.adapter);
+  if (!r.adapter.empty()) v.derived("adapter", r.adapter);
+  if (!r.model.empty()) v.derived("model", r.model);
   v("base_parameters", r.base_parameters);
   v("added_parameters", r.added_parameters);
   v.derived("phases", phases_json(r.phases));
   v("before", r.before);
+  v.optional("start", r.start, r.start.has_value());
   v("after", r.after);
   v.optional("retention", r.retention, r.retention.has_value());
   v.optional("speeds", r.speeds, !r.speeds.empty());

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace fovea {
@@ -37,8 +36,8 @@ std::string retrofit_systems(const std::filesystem::path& adapter, const ModelCo
         k, focus.sinks);
     text += fmt::format(
         "  - name: strided as top-{0}\n    attention: [mask.sparsity=strided, mask.window={1}, "
-        "mask.stride=1]\n    pairs_of: top-{0}\n",
-        k, std::max<int64_t>(1, std::min<int64_t>(focus.window, 16)));
+        "mask.sinks={2}, mask.stride=1]\n    pairs_of: top-{0}\n",
+        k, focus.window, focus.sinks);
     for (const char* const mode : {"random", "hash"})
       text += fmt::format("  - name: {2} groups, top-{0}\n{1}    focus: {2}\n    top_k: {0}\n", k,
                           on, mode);

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <map>
 #include <numbers>
 
@@ -48,8 +47,10 @@ void count_answers(const Transformer& model, const Batch& batch, SourceEvaluatio
 using BatchSeen = std::function<void(const ForwardInfo&)>;
 
 std::vector<SourceEvaluation> score(const Transformer& model,
-                                    const std::vector<ValidationSet>& sets, const BatchSeen& seen) {
+                                    const std::vector<ValidationSet>& sets, const BatchSeen& seen,
+                                    const EvaluationProgress& progress) {
   const at::NoGradGuard no_grad;
+  int64_t done = 0;
   std::vector<SourceEvaluation> sources;
   for (const ValidationSet& set : sets) {
     SourceEvaluation source{.source = set.source, .targets = set.targets, .bytes = set.bytes};
@@ -61,6 +62,7 @@ std::vector<SourceEvaluation> score(const Transformer& model,
       source.nll += nll.sum(at::kDouble).item<double>();
       if (seen) seen(info);
       if (set.answers) count_answers(model, batch, source);
+      if (progress) progress(++done);
     }
     sources.push_back(std::move(source));
   }
@@ -152,32 +154,37 @@ at::Tensor target_tensor(const Batch& batch, at::Device device) {
   return to_tensor(batch.targets, batch, device);
 }
 
-EvaluationResult evaluate(const Transformer& model, const std::vector<ValidationSet>& sets) {
-  return {.sources = score(model, sets, {}), .hard = std::nullopt};
+EvaluationResult evaluate(const Transformer& model, const std::vector<ValidationSet>& sets,
+                          const EvaluationProgress& progress) {
+  return {.sources = score(model, sets, {}, progress), .hard = std::nullopt};
 }
 
-HardEvaluation evaluate_hard(Transformer& model, const std::vector<ValidationSet>& sets) {
+HardEvaluation evaluate_hard(Transformer& model, const std::vector<ValidationSet>& sets,
+                             const EvaluationProgress& progress) {
   HardEvaluation result;
   const FocusMode before = model.compute().focus;
   model.compute().focus = FocusMode::hard;
   int64_t batches = 0;
-  result.sources = score(model, sets, [&](const ForwardInfo& info) {
-    size_t n = 0;
-    for (const FocusObservation& layer : info.focus) {
-      if (!layer.defined()) continue;
-      for (const auto& [list, value] : {std::pair{&result.pairs_kept, layer.pairs.all},
-                                        {&result.distant_kept, layer.pairs.distant},
-                                        {&result.largest_group, layer.statistics.largest_hard},
-                                        {&result.tiles_visited, layer.tiles_visited()}}) {
-        if (batches == 0) list->push_back(0.0);
-        (*list)[n] += value;
-      }
-      if (batches == 0) result.plans.emplace_back();
-      result.plans[n] = layer.plan();
-      ++n;
-    }
-    ++batches;
-  });
+  result.sources = score(
+      model, sets,
+      [&](const ForwardInfo& info) {
+        size_t n = 0;
+        for (const FocusObservation& layer : info.focus) {
+          if (!layer.defined()) continue;
+          for (const auto& [list, value] : {std::pair{&result.pairs_kept, layer.pairs.all},
+                                            {&result.distant_kept, layer.pairs.distant},
+                                            {&result.largest_group, layer.statistics.largest_hard},
+                                            {&result.tiles_visited, layer.tiles_visited()}}) {
+            if (batches == 0) list->push_back(0.0);
+            (*list)[n] += value;
+          }
+          if (batches == 0) result.plans.emplace_back();
+          result.plans[n] = layer.plan();
+          ++n;
+        }
+        ++batches;
+      },
+      progress);
   model.compute().focus = before;
   for (auto* list :
        {&result.pairs_kept, &result.distant_kept, &result.largest_group, &result.tiles_visited}) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -51,11 +52,16 @@ struct EvaluationResult {
   static EvaluationResult from_json(const nlohmann::ordered_json& json);
 };
 
+/// Called with the number of batches done.
+using EvaluationProgress = std::function<void(int64_t done)>;
+
 /// The model's loss on fixed validation batches, without gradients and dropout. Numbers do not
 /// depend on the number of rows a batch but for rounding.
-EvaluationResult evaluate(const Transformer& model, const std::vector<ValidationSet>& sets);
+EvaluationResult evaluate(const Transformer& model, const std::vector<ValidationSet>& sets,
+                          const EvaluationProgress& progress = {});
 /// The same with the hard rule of Focus; the model's mode is restored.
-HardEvaluation evaluate_hard(Transformer& model, const std::vector<ValidationSet>& sets);
+HardEvaluation evaluate_hard(Transformer& model, const std::vector<ValidationSet>& sets,
+                             const EvaluationProgress& progress = {});
 
 /// A batch as tensors on the model's device; documents and positions stay undefined where every row
 /// is one document.

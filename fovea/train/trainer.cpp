@@ -175,10 +175,19 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
 
 void Trainer::Impl::evaluate_model() {
   constexpr double crowded = 0.5;  // a group that holds half of the tokens prunes little (11.7)
-  state.evaluation = evaluate(*model, validation);
+  const bool focus = model->has("focus");  // scored twice: as trained, and hard
+  int64_t batches = 0;
+  for (const ValidationSet& set : validation) batches += std::ssize(set.batches);
+  const int64_t total = focus ? 2 * batches : batches;
+  const auto told = [&](int64_t before) {
+    return [this, before, total](int64_t done) {
+      if (callbacks.evaluating) callbacks.evaluating(before + done, total);
+    };
+  };
+  state.evaluation = evaluate(*model, validation, told(0));
   state.evaluated_step = state.step;
-  if (!model->has("focus")) return;
-  state.evaluation->hard = evaluate_hard(*model, validation);
+  if (!focus) return;
+  state.evaluation->hard = evaluate_hard(*model, validation, told(batches));
   const std::vector<double>& largest = state.evaluation->hard->largest_group;
   const auto worst = std::ranges::max_element(largest);
   if (worst != largest.end() && *worst > crowded) {

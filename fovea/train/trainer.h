@@ -43,6 +43,8 @@ struct TrainProgress {
 struct TrainCallbacks {
   CorpusProgressCallback data;
   std::function<void(const TrainProgress&)> step;
+  /// While an evaluation runs: batches done, and all of them.
+  std::function<void(int64_t done, int64_t total)> evaluating;
   std::function<void(int64_t step, const EvaluationResult&)> evaluation;
   /// Sentences for people: where it goes on, which stage begins.
   std::function<void(std::string_view)> message;

@@ -60,6 +60,19 @@ TEST(Retention, TheWindowIsTheSmallestThatKeepsAsManyPairs) {
   }
 }
 
+TEST(Retention, TheStrideIsTheNearestInPairs) {
+  for (const double pairs : {0.2, 0.3, 0.5, 0.9, 1.0}) {
+    const auto miss = [&](int64_t stride) {
+      const MaskRule rule{
+          .window = 8, .sinks = 2, .sparsity = MaskRule::Sparsity::strided, .stride = stride};
+      EXPECT_NEAR(masked_share(100, rule), counted_pairs(100, rule), 1e-12);
+      return std::abs(masked_share(100, rule) - pairs);
+    };
+    const double found = miss(stride_of_pairs(100, pairs, 8, 2));
+    for (int64_t stride = 1; stride <= 100; ++stride) EXPECT_LE(found, miss(stride) + 1e-12);
+  }
+}
+
 TEST(Retention, RowsHoldEveryTopKAndTheirWindowKeepsAsManyPairs) {
   Transformer model(focused(4), 5);
   const std::vector<ScoreDocument> documents{{"s", text(130)}};
@@ -73,6 +86,9 @@ TEST(Retention, RowsHoldEveryTopKAndTheirWindowKeepsAsManyPairs) {
     EXPECT_FALSE(row->full);
     EXPECT_NEAR(row->windowed.pairs, row->trained.pairs, 0.03);
     EXPECT_NE(row->windowed.perplexity, row->trained.perplexity);
+    EXPECT_NEAR(row->strided.pairs, row->trained.pairs, 0.1);  // strides move in steps
+    EXPECT_NE(row->strided.perplexity, row->windowed.perplexity);
+    EXPECT_GT(row->strided.copy, 1.0);
     EXPECT_NE(row->random.perplexity, row->trained.perplexity);
     EXPECT_GT(row->random.copy, 1.0);
   }
@@ -95,6 +111,20 @@ TEST(Retention, TheWindowBaselineIsAModelWithThatWindow) {
   const ModelInput input{.tokens_bt = at::arange(50).view({1, 50})};
   const at::NoGradGuard no_grad;
   EXPECT_LT((model.hidden(input) - windowed.hidden(input)).abs().max().item<double>(), 1e-5);
+}
+
+TEST(Retention, TheStridedBaselineIsAModelWithThatMask) {
+  Transformer model(focused(4), 5);
+  ModelConfig plain = focused(4);
+  plain.attention.focus = {}, plain.attention.spec.focus = {};
+  plain.attention.spec.mask = {
+      .window = 4, .sinks = 2, .sparsity = MaskRule::Sparsity::strided, .stride = 3};
+  const Transformer strided(plain.resolved(plain.vocab_size), 5);
+  model.compute().focus = FocusMode::window;
+  model.compute().focus_change.stride = 3;
+  const ModelInput input{.tokens_bt = at::arange(50).view({1, 50})};
+  const at::NoGradGuard no_grad;
+  EXPECT_LT((model.hidden(input) - strided.hidden(input)).abs().max().item<double>(), 1e-5);
 }
 
 TEST(Retention, WithoutSinksFewerPairsStay) {

@@ -66,6 +66,7 @@ TEST_F(Retrofit, EveryMechanismStartsAtItsBase) {
   const LoadedModel loaded = base();
   const at::Tensor before = outputs(loaded.model);
   for (const RetrofitKind& kind : retrofit_kinds()) {
+    if (kind.own_start) continue;  // Differential: differential_start_test.cpp
     ModelConfig config = loaded.config;
     EXPECT_FALSE(kind.has(config)) << kind.name;
     kind.apply(config);
@@ -209,6 +210,92 @@ TEST_F(Retrofit, DistillationGoesOnFromTheGroupsByKeptMass) {
   EXPECT_EQ(result.phases[1].attention_path, "fused");
 }
 
+TEST_F(Retrofit, DifferentialBeginsFromAStartOfItsOwnAndEndsAsAModel) {
+  const RetrofitResult result = run_retrofit(options({"differential", "lora"}), {});
+  EXPECT_TRUE(result.adapter.empty());
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/adapter"));
+  ASSERT_TRUE(result.start.has_value());
+  EXPECT_EQ(result.start->lambda.size(), 2U);
+  EXPECT_GT(result.start->score.perplexity, 1.0);
+  EXPECT_NE(result.start->score.perplexity, result.before.perplexity);
+  const LoadedModel start = load_model(result.start->model),
+                    trained = load_model(result.phases.back().checkpoint),
+                    model = load_model(result.model);
+  for (const Parameter& p : trained.model.parameters().all()) {
+    const Parameter* const same = start.model.parameters().find(p.name);
+    if (same == nullptr) continue;
+    const bool learns =
+        p.name.find("lambda") != std::string::npos || p.name.find("head_norm") != std::string::npos;
+    EXPECT_EQ(!p.value.equal(same->value), learns) << p.name;
+  }
+  EXPECT_FALSE(model.config.lora.active());
+  EXPECT_LT(relative_error(outputs(model.model), outputs(trained.model)), 1e-5);
+  // The same call again finds the start and the run.
+  const RetrofitResult again = run_retrofit(options({"differential", "lora"}), {});
+  EXPECT_EQ(again.start->lambda, result.start->lambda);
+  EXPECT_EQ(again.after.perplexity, result.after.perplexity);
+  write_file(folder_ / "out/start.json", R"({"base": "another"})");
+  EXPECT_ERROR(InputError, run_retrofit(options({"differential", "lora"}), {}), "another model");
+}
+
+TEST_F(Retrofit, FinetuningMovesAllWeightsAndEndsAsAModel) {
+  RetrofitOptions asked = options({"focus", "focal"});
+  asked.finetune = true;
+  const std::vector<RetrofitPhase> plan = plan_retrofit(asked, base().config);
+  ASSERT_EQ(plan.size(), 3U);
+  EXPECT_EQ(plan[2].recipe.train.trainable, "all");
+  EXPECT_EQ(plan[2].recipe.train.optimizer.learning_rate, 5e-5);
+  EXPECT_EQ(plan[2].recipe.train.straight_through_from, 0.0);
+  EXPECT_EQ(plan[2].recipe.model.attention.spec.focus.gate, FocusSpec::Gate::log);
+  std::atomic<bool> stop = false;
+  RetrofitCallbacks callbacks;
+  callbacks.train.stop = &stop;
+  bool last = false;
+  callbacks.phase = [&](const RetrofitPhase& phase) { last = phase.name == "finetune"; };
+  callbacks.train.step = [&](const TrainProgress& p) { stop = stop || (last && p.step == 3); };
+  EXPECT_THROW(run_retrofit(asked, callbacks), Interrupted);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/model"));
+  const RetrofitResult result = run_retrofit(asked, {});
+  RetrofitOptions whole = asked;
+  whole.out = folder_ / "whole";
+  EXPECT_EQ(run_retrofit(whole, {}).after.perplexity, result.after.perplexity);
+  const LoadedModel before = load_model(result.phases[1].checkpoint),
+                    model = load_model(result.model);
+  EXPECT_EQ(model.config.attention.spec.focus.gate, FocusSpec::Gate::log);
+  for (const char* const part : {"q_proj.weight", "o_proj.weight", "focus.centroids"}) {
+    const std::string name = std::string("model.layers.1.self_attn.") + part;
+    const Parameter* const p = model.model.parameters().find(name);
+    ASSERT_NE(p, nullptr) << name;
+    EXPECT_FALSE(p->value.equal(before.model.parameters().find(name)->value)) << name;
+  }
+  EXPECT_TRUE(result.retention.has_value());
+  EXPECT_NE(result.before.perplexity, result.retention->full.perplexity);
+}
+
+// Sources share the rows that end a phase: many texts take no longer to score than one.
+TEST_F(Retrofit, TheEvaluationOfAPhaseIsBounded) {
+  const auto tokens = [&](size_t sources) {
+    RetrofitOptions asked = options({"focal"});
+    asked.texts.clear();
+    for (size_t i = 0; i < sources; ++i)
+      asked.texts.push_back((folder_ / "text" / (std::to_string(i) + ".txt")).string());
+    const TrainConfig train = plan_retrofit(asked, base().config)[0].recipe.train;
+    return train.evaluation_tokens * static_cast<int64_t>(sources);
+  };
+  EXPECT_EQ(tokens(1), 8 * 16);
+  EXPECT_EQ(tokens(8), 8 * 16);
+  EXPECT_EQ(tokens(3), 6 * 16);
+  int64_t last = 0, total = 0;
+  RetrofitCallbacks callbacks;
+  callbacks.train.evaluating = [&](int64_t done, int64_t all) {
+    EXPECT_EQ(done, last + 1);
+    last = done, total = all;
+  };
+  run_retrofit(options({"focus"}), callbacks);
+  EXPECT_GT(total, 0);
+  EXPECT_EQ(last, total);
+}
+
 TEST_F(Retrofit, AnInterruptedRunGoesOnAndEndsWithTheSameAdapter) {
   const RetrofitResult whole = run_retrofit(options({"focus", "lora"}, "whole"), {});
   std::atomic<bool> stop = false;
@@ -277,7 +364,13 @@ TEST_F(Retrofit, ImpossibleOnesAreRefusedByName) {
   const ModelConfig config = base().config;
   const auto refused = [&](RetrofitOptions o) { plan_retrofit(o, config); };
   EXPECT_ERROR(ConfigError, refused(options({"focsu"})), "focsu", "focus");
-  EXPECT_ERROR(ConfigError, refused(options({"differential"})), "differential", "no start");
+  ModelConfig odd = config;
+  odd.heads = 3, odd.kv_heads = 1;
+  EXPECT_ERROR(ConfigError, plan_retrofit(options({"differential"}), odd), "differential",
+               "3 heads and 1 key heads");
+  RetrofitOptions both = options({"lora"});
+  both.finetune = true;
+  EXPECT_ERROR(ConfigError, refused(both), "--finetune", "lora");
   EXPECT_ERROR(ConfigError, refused(options({})), "at least one of");
   RetrofitOptions short_one = options({"focus", "lora"});
   short_one.steps = 0, short_one.minutes = 1.5;

@@ -125,7 +125,16 @@ AttentionSpec spec_in_mode(AttentionSpec spec, FocusMode mode, const FocusChange
     case FocusMode::hash:
       spec.focus.gate = Gate::hard;
       break;
-    case FocusMode::window:  // nobody is a member of anything, so no rule about 2k > K applies
+    case FocusMode::window:
+      if (change.stride > 0) {
+        spec.mask.sparsity = MaskRule::Sparsity::strided;
+        spec.mask.window = spec.focus.window;
+        spec.mask.sinks = spec.focus.sinks;
+        spec.mask.stride = change.stride;
+        spec.focus = {};
+        break;
+      }
+      // Nobody is a member of anything, so no rule about 2k > K applies.
       spec.focus.gate = Gate::hard;
       spec.focus.top_k = 1;
       spec.focus.groups = std::max<int64_t>(spec.focus.groups, 2);

@@ -41,6 +41,7 @@ struct FocusChange {
   int64_t top_k = 0;   ///< groups of a token; 0 = the layer's own
   int64_t window = 0;  ///< 0 = the layer's own
   int64_t sinks = -1;  ///< below 0 = the layer's own
+  int64_t stride = 0;  ///< > 0, under FocusMode::window: also every so many-th key (spec 4.7)
 
   bool operator==(const FocusChange&) const = default;
 };
