@@ -5,8 +5,6 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <limits>
-
 #include "fovea/attention/kernel_types.h"
 #include "fovea/kernels/cpu/few_keys.h"
 
@@ -137,10 +135,13 @@ void block_backward(const Operands& x, const JointBlock& block, const Results& r
   if (g.sink_h.defined()) g.sink_h.narrow(0, head, heads).add_(own.sink_bh.sum(0));
 }
 
-// Rows that the blocks shall not count: weights under an infinite lse are 0.
+// So far above every logit that weights are 0; finite, because the kernels take a row whose lse is
+// not for a broken one.
+constexpr double kNoWeights = 1e30;
+
+// For rows that the blocks shall not count.
 at::Tensor lse_without(const at::Tensor& lse, const std::vector<int64_t>& rows) {
-  if (rows.empty()) return lse;
-  return lse.index_fill(2, at::tensor(rows, at::kLong), std::numeric_limits<float>::infinity());
+  return rows.empty() ? lse : lse.index_fill(2, at::tensor(rows, at::kLong), kNoWeights);
 }
 
 // Inputs as JointOperands has them, empty tensors where there is none.

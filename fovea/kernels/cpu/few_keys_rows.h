@@ -70,6 +70,7 @@ struct FewWeights {
   alignas(64) float scaled[kMostFewKeys][kLanes];   ///< logits before the soft-cap
   alignas(64) float slopes[kMostFewKeys][kLanes];   ///< d logit / d scaled
   alignas(64) float scale[kLanes];
+  uint32_t readers[kMostFewKeys];  ///< bit i: row i sees the key
   uint64_t any = 0;
 
   /// The block's scales; whether some row sees a key. Rows from `count` on see none.
@@ -102,8 +103,12 @@ struct FewWeights {
           slope[i] = 1.0f - tanh * tanh;
         }
       }
+      uint32_t who = 0;
+      for (int64_t i = 0; i < count; ++i) who |= static_cast<uint32_t>(seen[i] >> n & 1u) << i;
+      readers[n] = who;
+#pragma omp simd
       for (int64_t i = 0; i < kLanes; ++i)
-        to[i] = i < count && (seen[i] >> n & 1u) != 0 ? to[i] : -kInfinity;
+        to[i] = (who >> static_cast<uint32_t>(i) & 1u) != 0 ? to[i] : -kInfinity;
     }
   }
 
@@ -172,9 +177,28 @@ void few_join(const FewRows<T>& p) {
   }
 }
 
-/// to += sum_i factors[i] row i.
-FOVEA_INLINE void add_rows(const float* factors, const float* block, int64_t pitch, float* to) {
+/// 0 in the lanes of rows that do not read a key: what is no number there must not spread.
+FOVEA_INLINE void clear_others(uint32_t readers, float* x) {
+#pragma omp simd
+  for (int64_t i = 0; i < kLanes; ++i)
+    x[i] = (readers >> static_cast<uint32_t>(i) & 1u) != 0 ? x[i] : 0.0f;
+}
+
+constexpr uint32_t kAllRows = (1u << kLanes) - 1u;
+
+/// to += sum_i factors[i] row i, over the rows of `readers`.
+FOVEA_INLINE void add_rows(const float* factors, const float* block, uint32_t readers,
+                           int64_t pitch, float* to) {
   for (int64_t c = 0; c < pitch; c += kLanes) {
+    if (readers != kAllRows) {
+      Float some = load(to + c);
+      for (uint32_t left = readers; left != 0; left &= left - 1) {
+        const int32_t i = __builtin_ctz(left);
+        some += broadcast(factors[i]) * load(block + i * pitch + c);
+      }
+      store(to + c, some);
+      continue;
+    }
     Float even = load(to + c), odd{};
 #pragma GCC unroll 8
     for (int64_t i = 0; i < kLanes; i += 2) {
@@ -219,10 +243,13 @@ void few_gradient(const FewGradientRows<T>& p) {
       const int32_t n = __builtin_ctzll(left);
       const Float of_value = row_products(dout, value_pitch, p.v.rows + n * value_pitch, 0);
       const Float ds = load(w.weights[n]) * (of_value - load(less)) * load(w.slopes[n]);
-      store(turn, load(turn) + ds * load(w.scaled[n]));
+      alignas(64) float turned[kLanes];
+      store(turned, ds * load(w.scaled[n]));
+      clear_others(w.readers[n], turned);
+      store(turn, load(turn) + load(turned));
       store(slopes[n], ds * load(w.scale));
-      add_rows(slopes[n], q, key_pitch, p.dk + n * key_pitch);
-      add_rows(w.weights[n], dout, value_pitch, p.dv + n * value_pitch);
+      add_rows(slopes[n], q, w.readers[n], key_pitch, p.dk + n * key_pitch);
+      add_rows(w.weights[n], dout, w.readers[n], value_pitch, p.dv + n * value_pitch);
     }
     for (int64_t i = 0; i < rows; ++i) {
       if (seen[i] == 0) continue;
@@ -273,11 +300,14 @@ void few_queries_gradient(const FewQueriesRows<T>& p) {
                                                                  p.dout.rows + n * value_pitch;
         const Float of_value = row_products(v, value_pitch, dout, 0);
         const Float ds = load(weights) * (of_value - broadcast(p.less[n])) * load(w.slopes[n]);
-        p.turn[n] += sum(ds * load(w.scaled[n]));
-        alignas(64) float slopes[kLanes];
+        alignas(64) float slopes[kLanes], turned[kLanes];
         store(slopes, ds);
-        add_rows(slopes, k, key_pitch, p.dq + n * key_pitch);
-        for (int64_t i = 0; i < rows; ++i) {
+        store(turned, ds * load(w.scaled[n]));
+        clear_others(w.readers[n], turned);
+        p.turn[n] += sum(load(turned));
+        add_rows(slopes, k, w.readers[n], key_pitch, p.dq + n * key_pitch);
+        for (uint32_t who = w.readers[n]; who != 0; who &= who - 1) {
+          const int32_t i = __builtin_ctz(who);
           for (int64_t c = 0; c < key_pitch; c += kLanes)
             store(dk + i * key_pitch + c,
                   load(dk + i * key_pitch + c) + broadcast(slopes[i]) * load(query + c));
