@@ -19,6 +19,9 @@
 
 namespace fovea {
 
+/// Below this many rows the kernels of single rows are faster.
+constexpr int64_t kFewestJointRows = 16;
+
 /// Tokens `first`, first + step, ... of classes that begin one token further each.
 struct TokenSteps {
   int64_t first = 0, step = 1, count = 0;

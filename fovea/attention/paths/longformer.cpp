@@ -218,9 +218,6 @@ bool shares_dilation(const AttentionSpec& spec) {
   return true;
 }
 
-// Below this many rows the kernels of single rows are faster.
-constexpr int64_t kFewestJointRows = 16;
-
 // Whether one call of run_joint() serves: all tokens where they lie, globals as few keys.
 bool is_joint(const Job& job, const Places& places) {
   const AttentionSpec& spec = job.call.spec;

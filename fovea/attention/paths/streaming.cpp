@@ -84,9 +84,6 @@ AttentionResult join(const Parts& parts) {
   return run_part(all);
 }
 
-// Below this many rows the kernels of single rows are faster.
-constexpr int64_t kFewestJointRows = 16;
-
 // Start keys as few keys of one operation, where all rows of the batch have the same ones.
 std::optional<JointFew> few_starts(const AttentionCall& call, const Places& places,
                                    const at::Tensor& starts_bs) {
