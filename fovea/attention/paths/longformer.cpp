@@ -1,6 +1,6 @@
-// The path of Longformer where it is more than a mask rule: heads of one dilation together, their
-// tokens by residue classes, in which a dilated window is a plain one; global rows, and global keys
-// that are not the first ones, as calls of their own (spec 4.1).
+// The path of Longformer where it is more than a mask rule (spec 4.1). A residue class is a text in
+// which a dilated window is a plain one. Classes are read where they lie, and global keys join as
+// few keys (joint.h); what that cannot do runs in parts, which are copied and merged.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,5 @@
 // The path of StreamingLLM: recent keys by a window, start keys by the queries as rotated inside
-// the cache, joined by lse (spec 4.6).
+// the cache (spec 4.6). Start keys join as few keys (joint.h), or as a second call by lse.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
