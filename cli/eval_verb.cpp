@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kCopyWindows = 16;
 
 struct EvalVerbOptions {
-  std::string model, weights = "stored", activations = "exact", dtype = "float32";
+  std::string model, weights = "stored", activations = "auto", dtype = "float32";
   ModelChange change;
   EvalTaskOptions tasks;
   EvalTextOptions written;

@@ -71,20 +71,30 @@ void add_weights_options(Command& verb, std::string& weights, std::string& activ
           "quantised while loading")
       ->capture_default_str();
   verb.add_option("--activations", activations,
-                  "how q8_0, q4_1 and q4_0 weights are multiplied: exact, or int8 (activations "
-                  "rounded to 8 bits in blocks of 32, as llama.cpp does; faster)")
+                  "how q8_0, q4_1 and q4_0 weights are multiplied: exact, int16 or int8 (activations "
+                  "rounded to 16 or 8 bits in blocks of 32, llama.cpp rounds to 8), or auto: int16 "
+                  "in bfloat16, exact in float32")
       ->capture_default_str();
 }
 
 void choose_activations(Transformer& model, const std::string& activations) {
   using kernels::Activations;
-  const auto chosen =
-      parse_choice<Activations>("--activations", activations, enum_names(Activations{}));
+  const auto names = enum_names(Activations{});
+  std::vector<std::string_view> words{"auto"};
+  words.insert(words.end(), names.begin(), names.end());
+  const auto choice = parse_choice<size_t>("--activations", activations, words);
   const bool packed = std::ranges::any_of(model.parameters().all(),
                                           [](const Parameter& p) { return is_packed(p.value); });
+  if (choice == 0) {
+    const bool rounds = packed && model.compute().dtype == at::kBFloat16;
+    model.compute().activations = rounds ? Activations::int16 : Activations::exact;
+    return;
+  }
+  const auto chosen = static_cast<Activations>(choice - 1);
   require<UsageError>(chosen == Activations::exact || packed, "--activations",
-                      "int8 is for packed weights, of which this model has none: add --weights "
-                      "q8_0, q4_1 or q4_0");
+                      "{} is for packed weights, of which this model has none: add --weights "
+                      "q8_0, q4_1 or q4_0",
+                      activations);
   model.compute().activations = chosen;
 }
 
@@ -155,8 +165,8 @@ LoadedModel open_model(const std::string& path, const ModelOptions& options) {
   LoadedModel loaded = open_changed(find_model(path), options.change, device,
                                     matrix_storage(options.weights, number, device));
   choose_focus(loaded.model, options.focus, options.focus_top_k, "--focus-top-k");
-  choose_activations(loaded.model, options.activations);
   loaded.model.compute().dtype = number;
+  choose_activations(loaded.model, options.activations);
   return loaded;
 }
 

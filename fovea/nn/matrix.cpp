@@ -48,7 +48,7 @@ std::span<const std::byte> row_of(const at::Tensor& matrix, int64_t row) {
 std::span<const std::string_view> enum_names(WeightFormat) { return kFormatNames; }
 
 std::span<const std::string_view> enum_names(Activations) {
-  static constexpr std::array<std::string_view, 2> names{"exact", "int8"};
+  static constexpr std::array<std::string_view, 3> names{"exact", "int16", "int8"};
   return names;
 }
 
@@ -139,7 +139,7 @@ at::Tensor unpacked(const at::Tensor& matrix, at::ScalarType dtype) {
 }
 
 at::Tensor as_read(const at::Tensor& x_ri, const at::Tensor& matrix, Activations activations) {
-  if (activations == Activations::exact || !is_packed(matrix)) return x_ri;
+  if (activations != Activations::int8 || !is_packed(matrix)) return x_ri;
   const at::Tensor x = x_ri.contiguous(), y = at::empty_like(x);
   const int64_t inputs = x.size(-1);
   with_kernel_type(x.scalar_type(), "int8 activations", [&]<class T>(T) {

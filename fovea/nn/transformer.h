@@ -56,7 +56,8 @@ struct ComputeOptions {
   double temperature_ramp = 1.0;  ///< constant temperatures are 1 + ramp (t - 1) (F-9)
   int64_t loss_chunk = 8192;      ///< rows whose logits exist at a time
   bool fused_decoder = true;      ///< of one token, where the model allows it; off for comparisons
-  /// As products with packed weights read them: exact, or rounded to 8 bits in blocks of 32.
+  /// As products with packed weights read them: exact, or rounded in blocks of 32 to 8 bits, or to
+  /// 16 where a few tokens are multiplied.
   kernels::Activations activations = kernels::Activations::exact;
 
   bool operator==(const ComputeOptions&) const = default;

@@ -62,11 +62,12 @@ TEST_F(GenerateVerb, Int8ActivationsAreForPackedWeights) {
   };
   const auto packed = with({"int8", "--weights", "q8_0"});
   EXPECT_EQ(packed.exit_code, 0) << packed.err;
+  EXPECT_EQ(with({"int16", "--weights", "q4_1", "--dtype", "float32"}).exit_code, 0);
   const auto plain = with({"int8"});
   EXPECT_EQ(plain.exit_code, 2);
   EXPECT_NE(plain.err.find("add --weights q8_0"), std::string::npos) << plain.err;
   const auto unknown = with({"int9"});
-  EXPECT_NE(unknown.err.find("expected one of exact, int8"), std::string::npos) << unknown.err;
+  EXPECT_NE(unknown.err.find("expected one of auto, exact, int16, int8"), std::string::npos) << unknown.err;
 }
 
 TEST_F(GenerateVerb, ABatchAnswersEachLineWithItsOwnKeys) {

@@ -143,16 +143,24 @@ TEST(MatVec, ProductsAreThoseOfFloat64) {
   }
 }
 
-/// Activations as products with Activations::int8 read them: each block of 32 apart.
-std::vector<double> rounded(std::span<const float> x) {
+/// Activations as products read them that round each block of 32.
+std::vector<double> rounded(std::span<const float> x, Activations activations) {
   std::vector<double> y(x.size());
   for (size_t b = 0; b < x.size(); b += 32) {
     float largest = 0.0f;
     for (const float value : x.subspan(b, 32)) largest = std::max(largest, std::abs(value));
-    if (largest < 1e-35f) continue;
-    const float step = largest / 127.0f, inverse = 127.0f / largest;
-    for (size_t i = b; i < b + 32; ++i)
-      y[i] = static_cast<double>(step) * static_cast<double>(std::nearbyint(x[i] * inverse));
+    if (largest < (activations == Activations::int8 ? 1e-35f : 0x1p-112f)) continue;
+    float step = largest / 127.0f, inverse = 127.0f / largest;
+    if (activations == Activations::int16) {
+      int exponent = 0;
+      static_cast<void>(std::frexp(largest, &exponent));  // largest < 2^exponent
+      step = std::ldexp(1.0f, exponent - 15);
+      inverse = 1.0f / step;
+    }
+    for (size_t i = b; i < b + 32; ++i) {
+      const float whole = std::nearbyint(x[i] * inverse);
+      y[i] = static_cast<double>(step) * std::clamp(whole, -32767.0f, 32767.0f);
+    }
   }
   return y;
 }
@@ -172,17 +180,23 @@ std::vector<float> difficult(int64_t rows, int64_t inputs) {
   return x;
 }
 
-TEST(MatVecInt8, ProductsAreThoseOfFloat64WithTheRoundedActivations) {
+class MatVecRounded : public ::testing::TestWithParam<Activations> {};
+INSTANTIATE_TEST_SUITE_P(All, MatVecRounded, ::testing::Values(Activations::int16, Activations::int8),
+                         [](const auto& test) {
+                           return test.param == Activations::int8 ? "int8" : "int16";
+                         });
+
+TEST_P(MatVecRounded, ProductsAreThoseOfFloat64WithTheRoundedActivations) {
   for (const auto& [outputs, inputs] :
        {std::pair<int64_t, int64_t>{1, 32}, {7, 96}, {16, 160}, {37, 576}, {50, 1536 + 32}}) {
     const std::vector<float> w = normal(outputs * inputs, 12), x = difficult(16, inputs);
-    const std::vector<double> read = rounded(x);
+    const std::vector<double> read = rounded(x, GetParam());
     for (const WeightFormat format : kPacked) {
       const Packed packed(format, w, outputs, inputs);
       for (MatVecFunction* function : functions_of_this_machine()) {
         for (int64_t rows = 1; rows <= 16; ++rows) {
           const auto y = product(function, x, rows, {packed.rows.data(), format}, outputs, inputs,
-                                 Activations::int8);
+                                 GetParam());
           for (int64_t r = 0; r < rows; ++r) {
             for (int64_t o = 0; o < outputs; ++o) {
               double sum = 0.0, size = 0.0;
@@ -202,7 +216,7 @@ TEST(MatVecInt8, ProductsAreThoseOfFloat64WithTheRoundedActivations) {
   }
 }
 
-TEST(MatVecInt8, ARowAmongOthersHasTheBitsOfTheRowAlone) {
+TEST_P(MatVecRounded, ARowAmongOthersHasTheBitsOfTheRowAlone) {
   const int64_t outputs = 39, inputs = 608;
   const std::vector<float> w = normal(outputs * inputs, 13), x = difficult(16, inputs);
   for (const WeightFormat format : kPacked) {
@@ -212,19 +226,19 @@ TEST(MatVecInt8, ARowAmongOthersHasTheBitsOfTheRowAlone) {
       std::vector<float> alone;
       for (int64_t r = 0; r < 16; ++r) {
         const std::vector<float> row(x.begin() + r * inputs, x.begin() + (r + 1) * inputs);
-        std::ranges::copy(product(function, row, 1, weights, outputs, inputs, Activations::int8),
+        std::ranges::copy(product(function, row, 1, weights, outputs, inputs, GetParam()),
                           std::back_inserter(alone));
       }
       for (int64_t rows = 2; rows <= 16; ++rows) {
         const std::vector<float> truth(alone.begin(), alone.begin() + rows * outputs);
-        ASSERT_EQ(product(function, x, rows, weights, outputs, inputs, Activations::int8), truth)
+        ASSERT_EQ(product(function, x, rows, weights, outputs, inputs, GetParam()), truth)
             << static_cast<int>(format) << ": " << rows << " rows";
       }
     }
   }
 }
 
-TEST(MatVecInt8, ABlockWithInfinityOrNanMakesItsRowNan) {
+TEST_P(MatVecRounded, ABlockWithInfinityOrNanMakesItsRowNan) {
   const int64_t outputs = 21, inputs = 160, rows = 3;
   const std::vector<float> w = normal(outputs * inputs, 14), clean = normal(rows * inputs, 15);
   for (const float bad :
@@ -237,7 +251,7 @@ TEST(MatVecInt8, ABlockWithInfinityOrNanMakesItsRowNan) {
       for (MatVecFunction* function : functions_of_this_machine()) {
         const auto of = [&](const std::vector<float>& given) {
           return product(function, given, rows, {packed.rows.data(), format}, outputs, inputs,
-                         Activations::int8);
+                         GetParam());
         };
         const std::vector<float> y = of(x), truth = of(clean);
         for (size_t i = 0; i < y.size(); ++i) {
@@ -252,7 +266,7 @@ TEST(MatVecInt8, ABlockWithInfinityOrNanMakesItsRowNan) {
   }
 }
 
-TEST(MatVecInt8, ProductsSideBySideHaveTheBitsOfEachAlone) {
+TEST_P(MatVecRounded, ProductsSideBySideHaveTheBitsOfEachAlone) {
   const int64_t outputs = 24, inputs = 96, rows = 5;
   const std::vector<float> w = normal(outputs * inputs, 16), x = normal(2 * rows * inputs, 17);
   const Packed eight(WeightFormat::q8_0, w, outputs, inputs),
@@ -268,7 +282,7 @@ TEST(MatVecInt8, ProductsSideBySideHaveTheBitsOfEachAlone) {
                         .rows = rows,
                         .inputs = inputs,
                         .outputs = outputs,
-                        .activations = Activations::int8});
+                        .activations = GetParam()});
   };
   const WeightRows of_eight{eight.rows.data(), WeightFormat::q8_0};
   add(x.data(), of_eight);
@@ -285,6 +299,30 @@ TEST(MatVecInt8, ProductsSideBySideHaveTheBitsOfEachAlone) {
   }
 }
 
+/// Numbers of bfloat16 that are not small beside the largest of their block.
+TEST(MatVecInt16, NumbersOfBfloat16AreReadAsTheyAre) {
+  const int64_t outputs = 19, inputs = 480, rows = 5;
+  std::vector<float> x = normal(rows * inputs, 18);
+  for (float& value : x) {
+    value = std::copysign(std::clamp(std::abs(value), 0.05f, 3.9f), value);
+    BFloat16 half;
+    from_float(value, half);
+    value = to_float(half);
+  }
+  const std::vector<double> read = rounded(x, Activations::int16);
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(read[i], x[i]) << i;
+  const std::vector<float> w = normal(outputs * inputs, 19);
+  for (const WeightFormat format : kPacked) {
+    const Packed packed(format, w, outputs, inputs);
+    for (MatVecFunction* function : functions_of_this_machine()) {
+      const WeightRows weights{packed.rows.data(), format};
+      const auto y = product(function, x, rows, weights, outputs, inputs, Activations::int16),
+                 exact = product(function, x, rows, weights, outputs, inputs);
+      for (size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], exact[i], 1e-4f) << i;
+    }
+  }
+}
+
 TEST(MatVecInt8, RoundingIsTheSameOnEveryInstructionSet) {
   std::vector<float> x = difficult(4, 320);
   std::vector<RoundFunction*> functions{round_to_int8_scalar};
@@ -293,7 +331,7 @@ TEST(MatVecInt8, RoundingIsTheSameOnEveryInstructionSet) {
   if (found_isa() >= Isa::avx512) functions.push_back(round_to_int8_avx512);
   if (found_isa() >= Isa::avx512_bf16) functions.push_back(round_to_int8_avx512_bf16);
 #endif
-  const std::vector<double> truth = rounded(x);
+  const std::vector<double> truth = rounded(x, Activations::int8);
   for (RoundFunction* function : functions) {
     std::vector<float> y(x.size());
     function(x.data(), std::ssize(x), y.data());

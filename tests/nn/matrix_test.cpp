@@ -122,13 +122,17 @@ TEST(PackedModels, ProductsOfInt8ReadTheRoundedActivations) {
   }
 }
 
-TEST(PackedModels, TextsDecodedWithInt8ActivationsAreAsAmongOthers) {
+TEST(PackedModels, TextsDecodedWithRoundedActivationsAreAsAmongOthers) {
+  struct Rounding {
+    Activations activations;
+    double least, most, other_paths;  // distances from exact, and between paths
+  };
   const at::Tensor ids = tokens(3);
-  for (const WeightFormat format : kPacked) {
+  const auto check = [&](WeightFormat format, const Rounding& rounding) {
     Transformer model = small(true);
     hold_matrices(model, {.packed = format});
     const at::Tensor exact = decoded(model, ids, PathName::fused_decoder);
-    model.compute().activations = Activations::int8;
+    model.compute().activations = rounding.activations;
     const at::Tensor together = decoded(model, ids, PathName::fused_decoder);
     for (int64_t n = 0; n < ids.size(0); ++n) {
       EXPECT_TRUE(at::equal(together.narrow(0, n, 1),
@@ -137,13 +141,18 @@ TEST(PackedModels, TextsDecodedWithInt8ActivationsAreAsAmongOthers) {
     const auto distance = [&](const at::Tensor& from, const at::Tensor& to) {
       return ((from - to).norm() / to.norm()).item<double>();
     };
-    EXPECT_GT(distance(together, exact), 1e-4);
-    EXPECT_LT(distance(together, exact), 0.02);
+    EXPECT_GT(distance(together, exact), rounding.least);
+    EXPECT_LT(distance(together, exact), rounding.most);
     // A whole pass and the layers one by one round the same numbers, up to ties.
     const at::NoGradGuard no_grad;
-    EXPECT_LT(distance(model.logits(model.hidden({.tokens_bt = ids})), together), 0.01);
+    EXPECT_LT(distance(model.logits(model.hidden({.tokens_bt = ids})), together),
+              rounding.other_paths);
     model.compute().fused_decoder = false;
-    EXPECT_LT(distance(decoded(model, ids, PathName::by_layers), together), 0.01);
+    EXPECT_LT(distance(decoded(model, ids, PathName::by_layers), together), rounding.other_paths);
+  };
+  for (const WeightFormat format : kPacked) {
+    check(format, {Activations::int8, 1e-4, 0.02, 0.01});
+    check(format, {Activations::int16, 1e-8, 1e-4, 1e-4});
   }
 }
 

@@ -27,9 +27,10 @@ namespace fovea::kernels {
 
 enum class WeightFormat : uint8_t { float32, bfloat16, q8_0, q4_0, q4_1 };
 
-/// How products with packed weights read the other factor: as it is, or rounded to 8 bits
-/// (int8_block.h), which makes the product of two blocks one of whole numbers.
-enum class Activations : uint8_t { exact, int8 };
+/// How products of a few rows with packed weights read the other factor: as it is, or rounded to 16
+/// or 8 bits (int16_block.h, int8_block.h), which makes the product of two blocks one of whole
+/// numbers.
+enum class Activations : uint8_t { exact, int16, int8 };
 
 /// Inputs of a block.
 inline constexpr int64_t kBlock = 32;

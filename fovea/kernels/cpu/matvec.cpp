@@ -15,7 +15,7 @@ namespace {
 
 /// Whether b, right behind a on the same thread, reads the rounded rows that a left.
 bool reads_same_rounded(const MatVec& a, const MatVec& b) {
-  return a.activations == Activations::int8 && b.activations == Activations::int8 &&
+  return a.activations != Activations::exact && a.activations == b.activations &&
          is_packed(a.w.format) && a.w.format == b.w.format && a.x == b.x &&
          a.x_stride == b.x_stride && a.rows == b.rows && a.inputs == b.inputs;
 }

@@ -27,11 +27,11 @@ struct MatVec {
   int64_t y_stride = 0;  ///< >= outputs
   int64_t rows = 0;      ///< 1 ... kMatVecRows
   int64_t inputs = 0, outputs = 0;
-  /// int8: with packed weights, x is rounded to blocks d q first (int8_block.h); a block of both
-  /// adds d_x d_w sum_i q_x q_w, the inner sum in whole numbers.
+  /// int16, int8: with packed weights, x is rounded to blocks d q first (int16_block.h,
+  /// int8_block.h); a block of both adds d_x d_w sum_i q_x q_w, the inner sum in whole numbers.
   Activations activations = Activations::exact;
-  /// int8: x, rows, inputs and the format are those of the calling thread's last product, so that
-  /// x need not be rounded again.
+  /// int16, int8: x, rows, inputs and the format are those of the calling thread's last product, so
+  /// that x need not be rounded again.
   bool same_x = false;
 };
 

@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "fovea/kernels/cpu/matvec_int16_rows.h"
 #include "fovea/kernels/cpu/matvec_int8_rows.h"
 
 namespace fovea::kernels {
@@ -22,11 +23,6 @@ template <class W>
 FOVEA_INLINE Product<W> typed(const MatVec& p) {
   return {p.x, static_cast<const W*>(p.w.data), p.y, p.inputs};
 }
-
-// One row: a thread reads this many stretches of the weights side by side, each from one end to the
-// other. The prefetchers follow long stretches and lose those that jump from row to row (rows o and
-// o + 1 together reach 60 % of the speed; one stretch alone 75 % where pages are small).
-constexpr int64_t kStretches = 2;
 
 /// load_vector() into a register: GCC would read it again for every product.
 FOVEA_INLINE Vector read_once(const float* x) {
@@ -48,8 +44,6 @@ FOVEA_INLINE Vector load_first(const X* x, int64_t count) {
   return load_vector(some);
 }
 
-typedef float Four __attribute__((vector_size(16)));
-
 /// The vectors of sums in the order in which two neighbours, then two pairs and so on are the
 /// halves that halved_to_four() adds: the bits of the pass, turned round.
 constexpr int64_t vector_of_pass(int64_t pass) {
@@ -58,24 +52,7 @@ constexpr int64_t vector_of_pass(int64_t pass) {
   return turned;
 }
 
-/// The upper half of a vector is added to the lower one until four are left.
-FOVEA_INLINE Four halved_to_four(Vector all) {
-#if defined(__AVX512F__)
-  typedef float Eight __attribute__((vector_size(32)));
-  const Eight eight = __builtin_shufflevector(all, all, 0, 1, 2, 3, 4, 5, 6, 7) +
-                      __builtin_shufflevector(all, all, 8, 9, 10, 11, 12, 13, 14, 15);
-#elif defined(__AVX2__)
-  const Vector eight = all;
-#endif
-#if defined(__AVX2__)
-  return __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
-         __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
-#else
-  return all;
-#endif
-}
-
-/// The same of kSums floats in several vectors, which it changes.
+/// halved_to_four() of kSums floats in several vectors, which it changes.
 FOVEA_INLINE Four halved_to_four(Vector (&all)[kPasses]) {
 #pragma GCC unroll 4
   for (int64_t half = kPasses / 2; half > 0; half /= 2) {
@@ -89,12 +66,6 @@ FOVEA_INLINE Four halved_to_four(const float* sums) {
 #pragma GCC unroll 8
   for (int64_t v = 0; v < kPasses; ++v) all[v] = load_vector(sums + v * kVector);
   return halved_to_four(all);
-}
-
-/// The same until one is left.
-FOVEA_INLINE float halved(Four four) {
-  const Four two = four + __builtin_shufflevector(four, four, 2, 3, 2, 3);
-  return two[0] + two[1];
 }
 
 /// halved() of four at once, with the same additions.
@@ -451,6 +422,7 @@ void several_rows(const MatVec& p, int64_t begin, int64_t end) {
 template <WeightFormat format>
 void packed_range(const MatVec& p, int64_t begin, int64_t end) {
   if (p.activations == Activations::int8) return int8_range<format>(p, begin, end);
+  if (p.activations == Activations::int16) return int16_range<format>(p, begin, end);
   if (p.rows > 1) return several_rows<PackedWeights<format>>(p, begin, end);
   const int64_t length = (end - begin) / kStretches;
   for (int64_t o = begin; o < begin + length; ++o) packed_dot<format, kStretches>(p, o, length);

@@ -1,0 +1,44 @@
+// Activations rounded to 16 bits in blocks of 32 before products with packed weights: x = d q, where
+// 2^15 d is the smallest power of two above max|x| and q = x / d to the nearest, ties to even.
+//
+// Since d is a power of two, a bfloat16 number of at least 2^-8 of the block's largest is kept as it
+// is; of the others the error is at most d / 2.
+//
+// Always inlined, as bfloat16.h.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "fovea/kernels/common/weight_format.h"
+
+namespace fovea::kernels {
+
+/// Rounds kBlock numbers; returns d. A block with infinity or NaN has d = NaN and q = 0, so that
+/// every product with it is NaN; one whose numbers are all below 2^-112 is zeros.
+FOVEA_INLINE float round_block(const float* x, int16_t* q) {
+  // As whole numbers the magnitudes have their own order, and NaN is the largest.
+  uint32_t bits = 0;
+#pragma omp simd reduction(max : bits)
+  for (int64_t i = 0; i < kBlock; ++i) {
+    const uint32_t one = __builtin_bit_cast(uint32_t, x[i]) & 0x7FFFFFFF;
+    bits = one > bits ? one : bits;
+  }
+  // largest < 2^(exponent - 126); d and 1 / d are normal numbers from exponent 15 on.
+  const uint32_t exponent = bits >> 23;
+  if (exponent == 255 || exponent < 15) {
+    for (int64_t i = 0; i < kBlock; ++i) q[i] = 0;
+    return exponent == 255 ? __builtin_nanf("") : 0.0F;
+  }
+  const float inverse = __builtin_bit_cast(float, (268 - exponent) << 23);
+#pragma omp simd
+  for (int64_t i = 0; i < kBlock; ++i) {
+    const auto whole = static_cast<int32_t>(__builtin_rintf(x[i] * inverse));
+    q[i] = static_cast<int16_t>(whole > 32767 ? 32767 : whole < -32767 ? -32767 : whole);
+  }
+  return __builtin_bit_cast(float, (exponent - 14) << 23);
+}
+
+}  // namespace fovea::kernels
