@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Packed weights with exact activations and with activations rounded to 8 bits (`--activations int8`), in one process.
+"""Packed weights with exact activations and with activations rounded to 16 and 8 bits (`--activations`), in one process.
 
     benchmarks/activations.py MODEL.gguf [--position 512] [--pairs 9] [--threads N] [--weights q8_0,stored] [--together 8] [--output FILE]
 
-The worker of real_model.py holds one model; both forms take turns at reading a prompt, writing one text and writing N
+The worker of real_model.py holds one model; all forms take turns at reading a prompt, writing one text and writing N
 texts at once. A share is of the measured read bandwidth, as in real_model.py.
 
 SPDX-FileCopyrightText: The Fovea authors
@@ -20,7 +20,7 @@ import sys
 
 from train_step import ROOT, Side, commit, cpu_kind, quartiles
 
-FORMS = ("exact", "int8")
+FORMS = ("exact", "int16", "int8")
 
 
 def compare(options: argparse.Namespace, weights: str) -> dict:
@@ -46,10 +46,12 @@ def compare(options: argparse.Namespace, weights: str) -> dict:
                 f"{form}_together_over_one": quartiles([texts * a / b for a, b in zip(step[form], together[form])]),
                 f"{form}_prompt_tokens_per_second": quartiles([options.position * 1e3 / a for a in prompt[form]])}
     for name, times in (("decode", step), ("together", together), ("prompt", prompt)):
-        row[f"{name}_speedup"] = quartiles([a / b for a, b in zip(times["exact"], times["int8"])])
-    print(weights, *(f"{name}: x{row[f'{name}_speedup']['median']:.2f}" for name in ("decode", "together", "prompt")),
-          f"int8 {row['int8_tokens_per_second']['median']:.0f} tokens/s, {row['int8_share_of_bandwidth']['median']:.0%} of {max(bandwidth):.1f} GB/s, "
-          f"{texts} together x{row['int8_together_over_one']['median']:.2f} of one", flush=True)
+        for form in FORMS[1:]:
+            row[f"{form}_{name}_speedup"] = quartiles([a / b for a, b in zip(times["exact"], times[form])])
+    for form in FORMS[1:]:
+        print(weights, form, *(f"{name}: x{row[f'{form}_{name}_speedup']['median']:.2f}" for name in ("decode", "together", "prompt")),
+              f"{row[f'{form}_tokens_per_second']['median']:.0f} tokens/s, {row[f'{form}_share_of_bandwidth']['median']:.0%} of {max(bandwidth):.1f} GB/s, "
+              f"{texts} together x{row[f'{form}_together_over_one']['median']:.2f} of one", flush=True)
     return {"machine": machine, **row}
 
 
@@ -65,7 +67,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = [compare(options, weights) for weights in options.weights.split(",")]
     machine = [row.pop("machine") for row in rows][0]
-    report = {"benchmark": "activations", "ratio": "times, exact / int8, above 1 int8 is faster",
+    report = {"benchmark": "activations", "ratio": "times, exact / int16 or int8, above 1 these are faster",
               "command": shlex.join(["benchmarks/activations.py", *sys.argv[1:]]), "commit": commit(),
               "date": datetime.date.today().isoformat(), "machine": {**machine, "kind": cpu_kind()},
               "model": pathlib.Path(options.model).name, "rows": rows}

@@ -9,8 +9,8 @@
 //   prompt     "<milliseconds>" of reading POSITION tokens into an empty cache, logits of the last
 //   step       "<milliseconds>" of kTokens tokens from POSITION on, with their logits
 //   together N "<milliseconds>" of kTokens tokens of N texts at once, a cache each
-//   activations NAME  as `--activations`: exact or int8, for all that follows; answers NAME
-//   bandwidth  GB/s of reading memory, all threads, the best of several passes
+//   activations NAME  as `--activations`: auto, exact, int16, int8, for all that follows; answers
+//   NAME bandwidth  GB/s of reading memory, all threads, the best of several passes
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -107,6 +107,7 @@ class Worker {
                             const std::string& weights) {
     LoadedModel loaded = load_model(model, at::kCPU, cli::matrix_storage(weights, dtype, at::kCPU));
     loaded.model.compute().dtype = dtype;
+    cli::choose_activations(loaded.model, "auto");
     return loaded;
   }
 
@@ -120,6 +121,7 @@ class Worker {
 int run(const std::vector<std::string>& arguments) {
   require<UsageError>(arguments.size() == 5, "real_model_worker",
                       "expected MODEL THREADS POSITION DTYPE WEIGHTS");
+  keep_freed_memory();  // as the program does
   at::set_num_threads(std::stoi(arguments[1]));
   Worker worker(arguments[0], std::stoll(arguments[2]),
                 arguments[3] == "bfloat16" ? at::kBFloat16 : at::kFloat, arguments[4]);

@@ -2,12 +2,11 @@
 """A real model in Fovea and in llama.cpp or transformers, type by type: reading a prompt, and decoding behind it.
 
     benchmarks/real_model.py MODEL.gguf --python PYTHON [--position 512] [--pairs 9] [--threads N] [--types f32,bf16,q8_0,stored]
-                            [--together 8] [--activations exact|int8] [--peer llama.cpp|transformers] [--append] [--output FILE]
+                            [--together 8] [--activations auto|exact|int16|int8] [--peer llama.cpp|transformers] [--append] [--output FILE]
 
 PYTHON has llama-cpp-python, or for --peer transformers that (`make python-peers`), which knows f32 and bf16, one text. For each type the model is exported once; both sides then take turns in processes of their own,
 with the same number of threads. `bf16` is compared with llama.cpp's f16, which is its faster one; `stored` is the given
-file on both sides. --activations int8 rounds ours to 8 bits before products with packed weights, as llama.cpp always
-does; it is for q8_0 and stored. --together N also writes N texts at once, a cache each, beside one text; 0 leaves that out. --append
+file on both sides. --activations is that of `fovea generate`, for q8_0 and stored; llama.cpp always rounds to 8 bits. --together N also writes N texts at once, a cache each, beside one text; 0 leaves that out. --append
 adds rows to the result file, as for another position. Decoding reads all weights and the cache once a token: those bytes
 over the time, over the measured read bandwidth, is the share.
 
@@ -110,15 +109,15 @@ def main() -> None:
     parser.add_argument("--threads", default=len(os.sched_getaffinity(0)), type=int)
     parser.add_argument("--types", default=",".join(TYPES))
     parser.add_argument("--together", default=8, type=int)
-    parser.add_argument("--activations", default="exact", choices=("exact", "int8"))
+    parser.add_argument("--activations", default="auto", choices=("auto", "exact", "int16", "int8"))
     parser.add_argument("--peer", choices=tuple(PEERS), default="llama.cpp")
     parser.add_argument("--append", action="store_true")
     parser.add_argument("--output", default="", help="- = none")
     options = parser.parse_args()
     if options.peer == "transformers" and (options.together or not set(options.types.split(",")) <= {"f32", "bf16"}):
         parser.error("expected --together 0 --types f32,bf16 with --peer transformers")
-    if options.activations == "int8" and not set(options.types.split(",")) <= {"q8_0", "stored"}:
-        parser.error("expected --types q8_0,stored with --activations int8")
+    if options.activations in ("int16", "int8") and not set(options.types.split(",")) <= {"q8_0", "stored"}:
+        parser.error("expected --types q8_0,stored with --activations int16 or int8")
     with tempfile.TemporaryDirectory() as folder:
         rows = [compare(options, folder, name) for name in options.types.split(",")]
     machine = [row.pop("machine") for row in rows][0]

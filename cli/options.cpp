@@ -70,10 +70,11 @@ void add_weights_options(Command& verb, std::string& weights, std::string& activ
           "f32, bf16, q8_0, q4_1 or q4_0; the last three read fewer bytes a token and are "
           "quantised while loading")
       ->capture_default_str();
-  verb.add_option("--activations", activations,
-                  "how q8_0, q4_1 and q4_0 weights are multiplied: exact, int16 or int8 (activations "
-                  "rounded to 16 or 8 bits in blocks of 32, llama.cpp rounds to 8), or auto: int16 "
-                  "in bfloat16, exact in float32")
+  verb.add_option(
+          "--activations", activations,
+          "how q8_0, q4_1 and q4_0 weights are multiplied: exact, int16 or int8 (activations "
+          "rounded to 16 or 8 bits in blocks of 32, llama.cpp rounds to 8), or auto: int16 "
+          "in bfloat16, exact in float32")
       ->capture_default_str();
 }
 

@@ -57,8 +57,8 @@ LoadedModel open_changed(const std::filesystem::path& folder, const ModelChange&
 void add_weights_options(Command& verb, std::string& weights, std::string& activations);
 /// What it says for a model that computes in `dtype`. UsageError.
 MatrixStorage matrix_storage(const std::string& weights, at::ScalarType dtype, at::Device device);
-/// Sets how products read their activations, in the dtype that is set already. UsageError for int8 or
-/// int16 without packed weights.
+/// Sets how products read their activations, in the dtype that is set already. UsageError for int8
+/// or int16 without packed weights.
 void choose_activations(Transformer& model, const std::string& activations);
 /// Sets how Focus acts. UsageError for a model without Focus and for more groups than it has.
 void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,

@@ -360,6 +360,22 @@ at::Tensor keep_mask(const at::Tensor& x, double p, uint64_t seed, uint64_t site
   return mask.view(x.sizes()).to(x.options());
 }
 
+/// Matrices [., inputs] one after the other: a view where they lie so and nothing is
+/// differentiated.
+at::Tensor stacked(const std::vector<at::Tensor>& matrices) {
+  const at::Tensor& first = matrices.front();
+  if (matrices.size() == 1) return first;
+  int64_t numbers = 0;
+  for (const at::Tensor& w : matrices) {
+    const bool behind = w.dim() == 2 && w.is_contiguous() && w.size(1) == first.size(1) &&
+                        w.scalar_type() == first.scalar_type() && w.is_alias_of(first) &&
+                        w.storage_offset() == first.storage_offset() + numbers;
+    if (!behind || at::GradMode::is_enabled()) return at::cat(matrices);
+    numbers += w.numel();
+  }
+  return first.as_strided({numbers / first.size(1), first.size(1)}, {first.size(1), 1});
+}
+
 }  // namespace
 
 at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights,
@@ -368,7 +384,7 @@ at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>&
   if (!at::GradMode::is_enabled() && is_few_rows(x_rc, weights))
     return few_rows_product(x_rc, weights, x_rc.scalar_type(), activations);
   if (std::ranges::any_of(weights, is_packed)) return packed_product(x_rc, weights, activations);
-  return MasterLinear::apply(x_rc, weights.size() == 1 ? weights[0] : at::cat(weights));
+  return MasterLinear::apply(x_rc, stacked(weights));
 }
 
 at::Tensor rms_norm(const at::Tensor& x_rc, const at::Tensor& weight_c, double eps) {

@@ -28,21 +28,30 @@ WeightFill::WeightFill(Transformer& model, const MatrixStorage& storage, const S
   require<UnsupportedError>(model.device().is_cpu() || (!storage.packed && !storage.as_stored),
                             "weights", "packed weights are for the CPU; got {}: take bf16 or f32",
                             model.device().str());
-  const auto item = static_cast<int64_t>(at::elementSize(storage.plain));
+  struct Place {
+    const Parameter* parameter;
+    std::vector<int64_t> shape;
+    at::ScalarType dtype;
+  };
+  std::vector<Place> places;
   int64_t bytes = 0;
   for (Parameter& p : model.parameters().all()) {
     if (!storage.trainable()) freeze(p);
     if (!is_matrix(p)) continue;
     auto packed = storage.packed;
     if (!packed && stored) packed = stored(p);
-    const int64_t rows = p.value.numel() / p.value.size(-1);
-    if (packed) packed_shape(*packed, p.value.sizes());  // refuses rows of parts of blocks
-    bytes += HugePages::padded(packed ? rows * kernels::row_bytes(*packed, p.value.size(-1))
-                                      : p.value.numel() * item);
+    // packed_shape() refuses rows of parts of blocks.
+    Place place{&p, packed ? packed_shape(*packed, p.value.sizes()) : p.value.sizes().vec(),
+                packed ? at::kByte : storage.plain};
+    bytes += HugePages::padded(c10::multiply_integers(place.shape) *
+                               static_cast<int64_t>(at::elementSize(place.dtype)));
+    places.push_back(std::move(place));
   }
   if (!model.device().is_cpu()) return;
   require_memory("the model's matrices", static_cast<double>(bytes));
-  memory_.emplace(bytes);
+  HugePages memory(bytes);
+  for (const Place& place : places)
+    places_[place.parameter] = memory.allocate(place.shape, place.dtype);
 }
 
 void WeightFill::set(Parameter& parameter, const at::Tensor& numbers) {
@@ -52,16 +61,17 @@ void WeightFill::set(Parameter& parameter, const at::Tensor& numbers) {
     return;
   }
   // The layers hold the same tensor.
-  if (!memory_) {
+  const auto place = places_.find(&parameter);
+  if (place == places_.end()) {
     parameter.value.set_data(numbers.to(parameter.value.device(), storage_.plain));
-  } else if (storage_.packed) {
-    at::Tensor to = memory_->allocate(packed_shape(*storage_.packed, numbers.sizes()), at::kByte);
-    pack(numbers, *storage_.packed, to);
-    parameter.value.set_data(to);
-  } else {
-    const at::ScalarType dtype = is_packed(numbers) ? at::kByte : storage_.plain;
-    parameter.value.set_data(memory_->allocate(numbers.sizes().vec(), dtype).copy_(numbers));
+    return;
   }
+  if (storage_.packed) {
+    pack(numbers, *storage_.packed, place->second);
+  } else {
+    place->second.copy_(numbers);
+  }
+  parameter.value.set_data(place->second);
 }
 
 void hold_matrices(Transformer& model, const MatrixStorage& storage) {

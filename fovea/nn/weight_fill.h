@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <map>
 #include <optional>
 
 #include "fovea/attention/cache/huge_pages.h"
@@ -26,7 +27,8 @@ struct MatrixStorage {
 };
 
 /// Gives the parameters of a model their numbers; on a CPU the matrices lie one after the other on
-/// huge pages. Holds no copy.
+/// huge pages, in order of registration: those that one product reads are neighbours. Holds no
+/// copy.
 class WeightFill {
  public:
   /// What set() will be given in blocks: the format of a parameter's numbers.
@@ -43,7 +45,7 @@ class WeightFill {
 
  private:
   MatrixStorage storage_;
-  std::optional<HugePages> memory_;
+  std::map<const Parameter*, at::Tensor> places_;  ///< of matrices on a CPU
 };
 
 /// Holds the matrices of a model in this way from now on; for inference.

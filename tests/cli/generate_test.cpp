@@ -67,7 +67,8 @@ TEST_F(GenerateVerb, Int8ActivationsAreForPackedWeights) {
   EXPECT_EQ(plain.exit_code, 2);
   EXPECT_NE(plain.err.find("add --weights q8_0"), std::string::npos) << plain.err;
   const auto unknown = with({"int9"});
-  EXPECT_NE(unknown.err.find("expected one of auto, exact, int16, int8"), std::string::npos) << unknown.err;
+  EXPECT_NE(unknown.err.find("expected one of auto, exact, int16, int8"), std::string::npos)
+      << unknown.err;
 }
 
 TEST_F(GenerateVerb, ABatchAnswersEachLineWithItsOwnKeys) {

@@ -181,7 +181,8 @@ std::vector<float> difficult(int64_t rows, int64_t inputs) {
 }
 
 class MatVecRounded : public ::testing::TestWithParam<Activations> {};
-INSTANTIATE_TEST_SUITE_P(All, MatVecRounded, ::testing::Values(Activations::int16, Activations::int8),
+INSTANTIATE_TEST_SUITE_P(All, MatVecRounded,
+                         ::testing::Values(Activations::int16, Activations::int8),
                          [](const auto& test) {
                            return test.param == Activations::int8 ? "int8" : "int16";
                          });
@@ -195,8 +196,8 @@ TEST_P(MatVecRounded, ProductsAreThoseOfFloat64WithTheRoundedActivations) {
       const Packed packed(format, w, outputs, inputs);
       for (MatVecFunction* function : functions_of_this_machine()) {
         for (int64_t rows = 1; rows <= 16; ++rows) {
-          const auto y = product(function, x, rows, {packed.rows.data(), format}, outputs, inputs,
-                                 GetParam());
+          const auto y =
+              product(function, x, rows, {packed.rows.data(), format}, outputs, inputs, GetParam());
           for (int64_t r = 0; r < rows; ++r) {
             for (int64_t o = 0; o < outputs; ++o) {
               double sum = 0.0, size = 0.0;

@@ -1,8 +1,9 @@
-// Activations rounded to 16 bits in blocks of 32 before products with packed weights: x = d q, where
-// 2^15 d is the smallest power of two above max|x| and q = x / d to the nearest, ties to even.
+// Activations rounded to 16 bits in blocks of 32 before products with packed weights: x = d q,
+// where 2^15 d is the smallest power of two above max|x| and q = x / d to the nearest, ties to
+// even.
 //
-// Since d is a power of two, a bfloat16 number of at least 2^-8 of the block's largest is kept as it
-// is; of the others the error is at most d / 2.
+// Since d is a power of two, a bfloat16 number of at least 2^-8 of the block's largest is kept as
+// it is; of the others the error is at most d / 2.
 //
 // Always inlined, as bfloat16.h.
 //

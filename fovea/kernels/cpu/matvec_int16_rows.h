@@ -33,15 +33,14 @@ constexpr int64_t kPairRows = 2;
 /// sum + products of the pairs in each lane.
 FOVEA_INLINE Ints add_pairs(Ints sum, Shorts w, Shorts x) {
 #if defined(__AVX512VNNI__)
-  return reinterpret_cast<Ints>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(sum),
-                                                    reinterpret_cast<__m512i>(w),
-                                                    reinterpret_cast<__m512i>(x)));
+  return reinterpret_cast<Ints>(_mm512_dpwssd_epi32(
+      reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
 #elif defined(__AVX512F__)
-  return sum + reinterpret_cast<Ints>(_mm512_madd_epi16(reinterpret_cast<__m512i>(w),
-                                                        reinterpret_cast<__m512i>(x)));
+  return sum + reinterpret_cast<Ints>(
+                   _mm512_madd_epi16(reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
 #elif defined(__AVX2__)
-  return sum + reinterpret_cast<Ints>(_mm256_madd_epi16(reinterpret_cast<__m256i>(w),
-                                                        reinterpret_cast<__m256i>(x)));
+  return sum + reinterpret_cast<Ints>(
+                   _mm256_madd_epi16(reinterpret_cast<__m256i>(w), reinterpret_cast<__m256i>(x)));
 #else
   const auto a = reinterpret_cast<Ints>(w), b = reinterpret_cast<Ints>(x);
   return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
@@ -136,8 +135,7 @@ class PairRows {
       __builtin_memcpy(unit, q, kBlock * sizeof(*q));
     } else {
       __builtin_memcpy(unit + block * kBlock / 2, q, kBlock / 2 * sizeof(*q));
-      __builtin_memcpy(unit + kBlock + block * kBlock / 2, q + kBlock / 2,
-                       kBlock / 2 * sizeof(*q));
+      __builtin_memcpy(unit + kBlock + block * kBlock / 2, q + kBlock / 2, kBlock / 2 * sizeof(*q));
     }
   }
 
@@ -145,20 +143,19 @@ class PairRows {
   int64_t blocks_, of_a_row_;
 };
 
-/// The scale of each lane of vector v: those of unit u of the kScales at `scales`.
+/// The scales of the lanes of vector v, or the one of all: of unit u of the kScales at `scales`.
 template <WeightFormat format>
-FOVEA_INLINE Vector lane_scales(const float* scales, int64_t u, [[maybe_unused]] int64_t v) {
+FOVEA_INLINE auto lane_scales(const float* scales, int64_t u, [[maybe_unused]] int64_t v) {
   if constexpr (unit_blocks(format) == 1) {
-    return Vector{} + scales[u];
+    return scales[u];
   } else {
 #if defined(__AVX512F__)
     const __m512i first = _mm512_set1_epi32(static_cast<int32_t>(2 * u));
     const __m512i second = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
-    return reinterpret_cast<Vector>(
-        _mm512_maskz_permutexvar_ps(0xFFFF, _mm512_add_epi32(first, second),
-                                    reinterpret_cast<__m512>(load_vector(scales))));
+    return reinterpret_cast<Vector>(_mm512_maskz_permutexvar_ps(
+        0xFFFF, _mm512_add_epi32(first, second), reinterpret_cast<__m512>(load_vector(scales))));
 #else
-    return Vector{} + scales[2 * u + v * kVector / 8];
+    return scales[2 * u + v * kVector / 8];
 #endif
   }
 }
@@ -219,8 +216,8 @@ FOVEA_INLINE void pair_dot(const MatVec& p, const PairRows<format>& x, int64_t r
             for (int64_t n = 0; n < kParts; ++n)
               whole = add_pairs(whole, w[o].part[n][v],
                                 load_shorts(pairs + n * kBlock + v * 2 * kVector));
-            sums[r][o][v] += __builtin_convertvector(whole, Vector) *
-                             lane_scales<format>(scales[r][o], u, v);
+            sums[r][o][v] +=
+                __builtin_convertvector(whole, Vector) * lane_scales<format>(scales[r][o], u, v);
           }
         }
       }
@@ -269,7 +266,8 @@ void int16_range(const MatVec& p, int64_t begin, int64_t end) {
   PairRows<format> x(p.inputs, mat_vec_scratch(PairRows<format>::floats(p.rows, p.inputs)));
   if (!p.same_x) x.round(p);
   const int64_t length = (end - begin) / kStretches;
-  for (int64_t o = begin; o < begin + length; ++o) pair_outputs<format, kStretches>(p, x, o, length);
+  for (int64_t o = begin; o < begin + length; ++o)
+    pair_outputs<format, kStretches>(p, x, o, length);
   for (int64_t o = begin + length * kStretches; o < end; ++o) pair_outputs<format, 1>(p, x, o, 1);
 }
 
