@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Decode time of layers with mixed logits and Focus over that of plain attention: models of 135M shape write tokens in turn.
+"""Decode time of layers with mixed logits, Focus and first keys over that of plain attention: models of 135M shape write
+tokens in turn.
 
     benchmarks/decode_attention.py [--position 895] [--rounds 5] [--threads N] [--earlier WORKER] [--only WORD] [--output FILE]
 
@@ -34,7 +35,9 @@ CASES |= {"convolution before": CONVOLUTION,
           "convolution before, Focus log": CONVOLUTION | focus("log"),
           "convolution before, Focus hard": CONVOLUTION | focus("hard"),
           "Focus log": focus("log"), "Focus log, learned temperature": focus("log") | TEMPERATURE,
-          "head mixes, learned temperature": MIXES | TEMPERATURE}
+          "head mixes, learned temperature": MIXES | TEMPERATURE,
+          "StreamingLLM, 4 + 252": {"streaming": {"start": 4, "recent": 252}},
+          "window of 252, 4 sinks": {"mask": {"window": 252, "sinks": 4}}}
 
 
 def measure(options: argparse.Namespace) -> tuple[list[dict], dict]:

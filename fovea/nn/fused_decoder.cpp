@@ -267,6 +267,8 @@ class Compiled final : public FusedDecoder {
         .q_length_factor = static_cast<float>(block.length_factor),
         .cos = rotated ? floats(rope_.cos_pf) : nullptr,
         .sin = rotated ? floats(rope_.sin_pf) : nullptr,
+        .start_place =
+            spec.streaming.active() ? spec.streaming.start + spec.streaming.recent - 1 : -1,
         .caller_attends = walk != nullptr};
     if (walk != nullptr && !walk->by_kernels()) return layer;
     layer.temperature = token_temperature(spec, w.temperature);

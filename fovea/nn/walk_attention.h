@@ -103,12 +103,15 @@ class WalkAttention {
     int64_t first = 0;
     for (const PassContext& pass : passes_) {
       const int64_t at = first * heads * width;
-      const TokenHeads<T> token{.q = {tokens.q + at, heads * width, width, width},
-                                .k = row(k_b1gd_, first),
-                                .v = row(v_b1gd_, first),
-                                .out = {tokens.out + at, heads * width, width, width},
-                                .tau = tokens.tau != nullptr ? tokens.tau + first : nullptr,
-                                .focus = groups_.from(first, weights.focus)};
+      const TokenHeads<T> token{
+          .q = {tokens.q + at, heads * width, width, width},
+          .k = row(k_b1gd_, first),
+          .v = row(v_b1gd_, first),
+          .start_q = {tokens.start_q != nullptr ? tokens.start_q + at : nullptr, heads * width,
+                      width, width},
+          .out = {tokens.out + at, heads * width, width, width},
+          .tau = tokens.tau != nullptr ? tokens.tau + first : nullptr,
+          .focus = groups_.from(first, weights.focus)};
       token_->attend(pass.earlier->layers[layer], weights.stages, token);
       first += pass.positions.size(0);
     }
@@ -153,7 +156,8 @@ inline std::optional<std::string> why_not_walk_attention(const ModelConfig& conf
                                                          const LayerWeights& w,
                                                          const AttentionSpec& spec) {
   if (w.routing.defined()) return "routing reads queries and keys without rotation";
-  if (spec.streaming.active()) return "streaming rotates queries in two ways";
+  if (spec.streaming.active())  // the walk's operations rotate queries themselves
+    if (const auto why = why_not_token_attention(spec)) return "streaming: " + *why;
   if (w.wo.defined() && matrix_inputs(w.wo) != config.heads * config.head_dim)
     return "values of another width than keys";
   return kernels::why_not_attention_kernels(config.head_dim, config.head_dim);

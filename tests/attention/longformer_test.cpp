@@ -160,6 +160,25 @@ TEST(Longformer, KernelsEqualTheFloat64ReferenceWithTheirGradients) {
   }
 }
 
+// Texts so long that kernels keep neighbouring tokens in rings, where few keys join block by block.
+TEST(Longformer, LongTextsEqualTheReferenceWithTheirGradients) {
+  AttentionSpec dilated = longformer({.window = 9, .dilation = {2, 2, 1, 1}, .globals = 3});
+  AttentionSpec late = longformer({.window = 20});
+  late.longformer.global_positions = {4, 5, 333, 700};
+  late.soft_cap = 4.0, late.sink_logit = true;
+  late.temperature.kind = TemperatureSpec::Kind::learned;
+  for (const AttentionSpec& spec : {dilated, late}) {
+    const AttentionInputs in = random_inputs(spec, 2, 1100);
+    const Numbers truth = run(spec, in, {}, Path::reference);
+    const Numbers got = run(spec, in.to(at::kFloat), {}, Path::fused);
+    EXPECT_EQ(got.path.text(), "fused window");
+    EXPECT_LT(relative_error(got.out, truth.out), 1e-5);
+    EXPECT_LT(relative_error(got.lse, truth.lse), 1e-5);
+    for (size_t n = 0; n < got.grads.size(); ++n)
+      EXPECT_LT(relative_error(got.grads[n], truth.grads[n]), 3e-5) << n;
+  }
+}
+
 // Residue classes of one size, of two, and more classes than tokens; globals in and beyond the
 // text.
 TEST(Longformer, DilatedTextsOfEveryLengthEqualTheReference) {

@@ -182,6 +182,24 @@ TEST(Streaming, KernelsEqualTheFloat64ReferenceWithTheirGradients) {
   }
 }
 
+// Texts so long that kernels keep neighbouring tokens in rings, where start keys join block by
+// block.
+TEST(Streaming, LongTextsEqualTheReferenceWithTheirGradients) {
+  AttentionSpec richer = streaming(3, 30);
+  richer.soft_cap = 4.0, richer.sink_logit = true;
+  richer.temperature.kind = TemperatureSpec::Kind::learned;
+  richer.value_dim = 24;
+  for (const AttentionSpec& spec : {streaming(4, 50), richer}) {
+    const AttentionInputs in = random_inputs(spec, 2, 900);
+    const Numbers truth = run(spec, in, {}, Path::reference);
+    const Numbers got = run(spec, in.to(at::kFloat), {}, Path::fused);
+    EXPECT_LT(relative_error(got.out, truth.out), 1e-5);
+    EXPECT_LT(relative_error(got.lse, truth.lse), 1e-5);
+    for (size_t n = 0; n < got.grads.size(); ++n)
+      EXPECT_LT(relative_error(got.grads[n], truth.grads[n]), 3e-5) << n;
+  }
+}
+
 TEST(Streaming, DropoutIsThatOfTheReference) {
   AttentionSpec spec = streaming(4, 20);
   spec.dropout = 0.3;

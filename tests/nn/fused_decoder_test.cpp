@@ -261,8 +261,8 @@ TEST(FusedDecoder, SaysWhyNot) {
   c.attention.spec.routing.clusters = 3;
   EXPECT_THAT(reason(c), ::testing::HasSubstr("routing"));
   c = small();
-  c.attention.spec.streaming.recent = 4;
-  EXPECT_THAT(reason(c), ::testing::HasSubstr("streaming"));
+  c.attention.spec.streaming = {.recent = 4, .start = 65};
+  EXPECT_THAT(reason(c), ::testing::HasSubstr("more than 64 first keys"));
   c = small();
   c.rope.layout = RopeLayout::interleaved;
   EXPECT_THAT(reason(c), ::testing::HasSubstr("interleaved"));

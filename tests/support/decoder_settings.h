@@ -115,6 +115,26 @@ inline std::vector<Named> by_kernels() {
     s.temperature = {.kind = TemperatureSpec::Kind::learned, .form = TemperatureSpec::Form::token};
     c.attention.multi_token.init = KernelStart::uniform;
   });
+  add("a window with sinks",
+      [](ModelConfig&, AttentionSpec& s) { s.mask = {.window = 4, .sinks = 2}; });
+  add("Longformer with globals",
+      [](ModelConfig&, AttentionSpec& s) { s.longformer = {.window = 3, .globals = 2}; });
+  add("StreamingLLM",
+      [](ModelConfig&, AttentionSpec& s) { s.streaming = {.recent = 4, .start = 2}; });
+  add("StreamingLLM, learned temperature, soft-cap, sink logit, head norms", [](ModelConfig& c,
+                                                                                AttentionSpec& s) {
+    c.qk_norm = QkNorm::head_rms;
+    s.streaming = {.recent = 6, .start = 2};
+    s.temperature = {.kind = TemperatureSpec::Kind::learned, .form = TemperatureSpec::Form::token};
+    s.soft_cap = 5.0;
+    s.sink_logit = true;
+  });
+  add("StreamingLLM, lengths of queries and keys, head output",
+      [](ModelConfig& c, AttentionSpec& s) {
+        c.qk_norm = QkNorm::l2;
+        s.streaming = {.recent = 7, .start = 1};
+        s.head_output.norm = HeadOutputSpec::Norm::rms;
+      });
   add("parallel block, convolutions", [](ModelConfig& c, AttentionSpec& s) {
     c.block = BlockLayout::parallel;
     s.multi_token.before = {.queries = 2, .keys = 3};
@@ -132,8 +152,6 @@ inline std::vector<Named> walked() {
     all.emplace_back(name, c);
   };
   add("differential", [](ModelConfig&, AttentionSpec& s) { s.differential = true; });
-  add("a window with sinks",
-      [](ModelConfig&, AttentionSpec& s) { s.mask = {.window = 4, .sinks = 2}; });
   add("potentials by chunk", [](ModelConfig&, AttentionSpec& s) {
     s.focus = hard_focus();
     s.focus.potentials = FocusSpec::Potentials::chunk;

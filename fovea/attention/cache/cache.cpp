@@ -176,22 +176,32 @@ void AttentionCache::append(const std::string& name, const at::Tensor& rows_bn) 
 
 CachedRows AttentionCache::extend(const std::string& name) {
   Stream& s = stream(name);
-  require<UnsupportedError>(s.spec.keep_first == 0, "cache",
-                            "stream '{}' keeps first rows apart; use append()", name);
   require_room(s, 1);
-  for (const Sequences& which : runs(s)) make_room(s, which, 1);
+  for (const Sequences& which : runs(s))
+    if (s.places[which.begin].seen >= s.spec.keep_first) make_room(s, which, 1);
   s.kept.resize(s.places.size());
   for (int64_t b = 0; b < batch_; ++b) {
     Place& p = s.places[b];
     p.seen += 1;
     p.last_appended = 1;
     const int64_t begin = s.visible_begin(b);
-    s.kept[b] = {.begin = begin - p.tail_begin, .rows = p.seen - begin, .first_position = begin};
+    s.kept[b] = {.begin = begin - p.tail_begin,
+                 .rows = std::max<int64_t>(0, p.seen - begin),
+                 .first_position = begin,
+                 .first_rows = s.first_rows(b)};
   }
-  return {.data = s.tail.data_ptr(),
-          .batch = s.tail.stride(0),
-          .row = s.tail.stride(1),
-          .head = s.tail.dim() == 4 ? s.tail.stride(2) : 0,
+  const auto buffer = [](const at::Tensor& x) {
+    return CachedRows::Buffer{.data = x.data_ptr(),
+                              .batch = x.stride(0),
+                              .row = x.stride(1),
+                              .head = x.dim() == 4 ? x.stride(2) : 0};
+  };
+  const CachedRows::Buffer tail = buffer(s.tail);
+  return {.data = tail.data,
+          .batch = tail.batch,
+          .row = tail.row,
+          .head = tail.head,
+          .first = s.spec.keep_first > 0 ? buffer(s.first) : CachedRows::Buffer{},
           .sequences = s.kept};
 }
 

@@ -26,13 +26,19 @@ struct KeptRows {
   int64_t begin = 0;           ///< row of the buffer
   int64_t rows = 0;            ///< from there on
   int64_t first_position = 0;  ///< of the first of them
+  int64_t first_rows = 0;      ///< before them, in a buffer of their own: positions 0, 1, ...
 };
 
 /// Rows of a stream in memory, [b, heads, rows, row] (without heads: one); strides in elements, the
 /// row of a head is contiguous.
 struct CachedRows {
+  struct Buffer {
+    void* data = nullptr;  ///< row 0
+    int64_t batch = 0, row = 0, head = 0;
+  };
   void* data = nullptr;  ///< row 0 of the buffer
   int64_t batch = 0, row = 0, head = 0;
+  Buffer first;                         ///< the rows that the stream keeps first; null without
   std::span<const KeptRows> sequences;  ///< valid until the cache changes
 };
 
@@ -55,8 +61,7 @@ class AttentionCache {
   /// UnsupportedError past capacity.
   void append(const std::string& name, const at::Tensor& rows_bn);
   /// append() of one row a sequence that the caller writes: the rows afterwards, the last one of
-  /// each sequence of any content. UnsupportedError past capacity, or where the stream keeps first
-  /// rows.
+  /// each sequence of any content. UnsupportedError past capacity.
   CachedRows extend(const std::string& name);
   /// The row [b, row_shape...] of a state stream, in place: the caller advances it by `tokens` of
   /// each sequence; a sequence without tokens has a row of zeros. UnsupportedError past

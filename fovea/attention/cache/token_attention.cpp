@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/mixing.h"
 #include "fovea/kernels/cpu/attention.h"
+#include "fovea/kernels/cpu/few_keys.h"
 #include "fovea/kernels/cpu/mixing_decode.h"
 
 namespace fovea {
@@ -30,6 +32,22 @@ std::optional<std::string> why_not_token_groups(const FocusSpec& focus) {
   return fmt::format("focus.potentials {}", enum_name(focus.potentials));
 }
 
+// Keys before the window that stay: 0 where there are none, or no window.
+int64_t first_keys(const AttentionSpec& spec) {
+  if (spec.streaming.active()) return spec.streaming.start;
+  return spec.mask.window > 0 && spec.mask.sparsity == MaskRule::Sparsity::full ? spec.mask.sinks
+                                                                                : 0;
+}
+
+std::optional<std::string> why_not_first_keys(const AttentionSpec& spec) {
+  if (first_keys(spec) > kernels::kMostFewKeys)
+    return fmt::format("more than {} first keys", kernels::kMostFewKeys);
+  if (spec.bias.kind != BiasSpec::Kind::none) return "a position bias of first keys";
+  if (joins_pairs(spec) || spec.focus.active() || spec.kv_shift != KvShiftSpec{})
+    return "first keys with another mechanism";
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<std::string> why_not_token_attention(const AttentionSpec& spec) {
@@ -42,6 +60,11 @@ std::optional<std::string> why_not_token_attention(const AttentionSpec& spec) {
                                         .head_dim = rest.head_dim,
                                         .value_dim = rest.value_width()};
     if (auto why = kernels::why_not_mixing_decode(sizes, {}, mixing_sizes(rest))) return why;
+  }
+  if (first_keys(rest) > 0) {
+    if (auto why = why_not_first_keys(rest)) return why;
+    rest.streaming = {};
+    rest.mask.sinks = 0;
   }
   if (rest.focus.gate == FocusSpec::Gate::hard && !mixes) return "hard Focus of unmixed logits";
   if (auto why = why_not_gate(rest.focus)) return why;
@@ -62,6 +85,9 @@ namespace {
 template <class T>
 T* new_row(const CachedRows& rows, int64_t b, int64_t head, int64_t back = 0) {
   const KeptRows& kept = rows.sequences[static_cast<size_t>(b)];
+  if (kept.rows == 0)  // it is one of the first
+    return static_cast<T*>(rows.first.data) + b * rows.first.batch + head * rows.first.head +
+           (kept.first_rows - 1) * rows.first.row;
   return static_cast<T*>(rows.data) + b * rows.batch + head * rows.head +
          (kept.begin + kept.rows - 1 - back) * rows.row;
 }
@@ -135,45 +161,18 @@ const float* TokenAttention::tau_of(const CachedRows& taus, const float* token, 
   return kept_rows<float>(taus, b).data;
 }
 
+// Sequence by sequence: each has rows of its own, and with a gate factors of its own for its keys.
 template <class T>
 void TokenAttention::attend_plainly(const CachedRows& keys, const CachedRows& values,
-                                    const TokenHeads<T>& token) {
-  rows_.clear();
-  first_rows_.clear();
-  int64_t longest = 0;
-  for (const KeptRows& kept : keys.sequences) {
-    rows_.push_back(visits_back(spec_.mask, kept, 0));
-    first_rows_.push_back(kept.begin);
-    longest = std::max(longest, kept.rows);
-  }
-  kernels::ScoreParameters rule = rule_;
-  rule.tau = token.tau;
-  kernels::run(kernels::AttentionDecode<T>{.sizes = {.batch = std::ssize(rows_),
-                                                     .heads = spec_.heads,
-                                                     .kv_heads = spec_.kv_heads,
-                                                     .queries = 1,
-                                                     .keys = longest,
-                                                     .head_dim = spec_.head_dim,
-                                                     .value_dim = spec_.head_dim},
-                                           .rule = rule,
-                                           .rows = rows_,
-                                           .first_rows = first_rows_,
-                                           .q = token.q,
-                                           .k = rows_of_heads<T>(keys),
-                                           .v = rows_of_heads<T>(values),
-                                           .out = token.out});
-}
-
-// Sequence by sequence: each has factors of its own for its keys.
-template <class T>
-void TokenAttention::attend_gated(const CachedRows& keys, const CachedRows& values,
-                                  const TokenHeads<T>& token) {
+                                    const TokenHeads<T>& token, float* lse) {
   for (int64_t b = 0; b < std::ssize(keys.sequences); ++b) {
     const KeptRows& kept = keys.sequences[static_cast<size_t>(b)];
-    const RowVisits row = visits_back(spec_.mask, kept, 0);
+    const RowVisits row = first_keys(spec_) > 0
+                              ? RowVisits{.near = {.begin = 0, .end = kept.rows}, .far = {}}
+                              : visits_back(spec_.mask, kept, 0);
     kernels::ScoreParameters rule = rule_;
     rule.tau = tau_of({}, token.tau, b);
-    rule.gate = gate_.gate(b, 1);
+    if (gate_.active()) rule.gate = gate_.gate(b, 1);
     kernels::run(kernels::AttentionDecode<T>{.sizes = {.batch = 1,
                                                        .heads = spec_.heads,
                                                        .kv_heads = spec_.kv_heads,
@@ -186,8 +185,47 @@ void TokenAttention::attend_gated(const CachedRows& keys, const CachedRows& valu
                                              .q = of_sequence(token.q, b),
                                              .k = kept_rows<T>(keys, b),
                                              .v = kept_rows<T>(values, b),
-                                             .out = of_sequence(token.out, b)});
+                                             .out = of_sequence(token.out, b),
+                                             .lse = lse != nullptr ? lse + b * spec_.heads : lse});
   }
+}
+
+// Recent keys, then the first ones as few keys of the same softmax.
+template <class T>
+void TokenAttention::attend_after_first(const CachedRows& keys, const CachedRows& values,
+                                        const TokenHeads<T>& token) {
+  const int64_t batch = std::ssize(keys.sequences), count = first_keys(spec_);
+  lse_.resize(static_cast<size_t>(batch * spec_.heads));
+  attend_plainly(keys, values, token, lse_.data());
+  first_seen_.clear();
+  for (const KeptRows& kept : keys.sequences)
+    first_seen_.push_back(~uint64_t{0} >> (kernels::kMostFewKeys - kept.first_rows));
+  std::vector<const uint64_t*> seen;
+  for (int64_t n = 0; n < batch * spec_.heads; ++n)
+    seen.push_back(&first_seen_[static_cast<size_t>(n / spec_.heads)]);
+  first_keys_.resize(static_cast<size_t>(count));
+  std::iota(first_keys_.begin(), first_keys_.end(), 0);
+  const auto first = [](const CachedRows& rows) {
+    return kernels::HeadRows<const T>{static_cast<const T*>(rows.first.data), rows.first.batch,
+                                      rows.first.head, rows.first.row};
+  };
+  kernels::run(kernels::FewKeys<T>{.sizes = {.batch = batch,
+                                             .heads = spec_.heads,
+                                             .kv_heads = spec_.kv_heads,
+                                             .queries = 1,
+                                             .keys = count,
+                                             .head_dim = spec_.head_dim,
+                                             .value_dim = spec_.head_dim},
+                                   .q = spec_.streaming.active() ? token.start_q : token.q,
+                                   .k = first(keys),
+                                   .v = first(values),
+                                   .key_rows = first_keys_.data(),
+                                   .seen = seen.data(),
+                                   .scale = rule_.scale,
+                                   .tau = token.tau,
+                                   .soft_cap = rule_.soft_cap,
+                                   .out = token.out,
+                                   .lse = lse_.data()});
 }
 
 template <class T>
@@ -239,10 +277,10 @@ void TokenAttention::attend(AttentionCache& cache, const AttentionTensors& tenso
   if (gate_.active()) gate_.append(cache, token.focus);
   if (joins_pairs(spec_)) {
     attend_mixed(cache, keys, values, tensors, token);
-  } else if (gate_.active()) {
-    attend_gated(keys, values, token);
+  } else if (first_keys(spec_) > 0) {
+    attend_after_first(keys, values, token);
   } else {
-    attend_plainly(keys, values, token);
+    attend_plainly(keys, values, token, nullptr);
   }
   if (!spec_.head_output.active()) return;
   const std::vector<int64_t> sizes{cache.batch(), spec_.heads, 1, spec_.head_dim},

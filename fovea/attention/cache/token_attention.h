@@ -1,6 +1,7 @@
 // Attention of the next token of every sequence of a cache, without tensor operations: KV shifting,
-// convolutions and head mixes, soft gates of Focus, and hard Focus of mixed logits. The kernels
-// read rows where the cache keeps them.
+// convolutions and head mixes, soft gates of Focus, hard Focus of mixed logits, and first keys
+// before a window (StreamingLLM, sinks, Longformer's globals). The kernels read rows where the
+// cache keeps them.
 //
 // The same numbers as cached_attention() of one token (spec 3.6, M-10), for the fused decoder.
 //
@@ -26,6 +27,7 @@ std::optional<std::string> why_not_token_attention(const AttentionSpec& spec);
 template <class T>
 struct TokenHeads {
   kernels::HeadRows<const T> q, k, v;
+  kernels::HeadRows<const T> start_q;  ///< with StreamingLLM: queries of start keys
   kernels::HeadRows<T> out;
   const float* tau = nullptr;  ///< [sequence], where the temperature is learned
   TokenFocus focus;
@@ -49,10 +51,13 @@ class TokenAttention {
   /// The tau of sequence b's queries, the last of which is the token; null where the temperature
   /// is constant. The token's own joins those of earlier queries where they are kept.
   const float* tau_of(const CachedRows& taus, const float* token, int64_t b) const;
+  /// Also writes lse [sequence][head] if it is not null.
   template <class T>
-  void attend_plainly(const CachedRows& keys, const CachedRows& values, const TokenHeads<T>& token);
+  void attend_plainly(const CachedRows& keys, const CachedRows& values, const TokenHeads<T>& token,
+                      float* lse);
   template <class T>
-  void attend_gated(const CachedRows& keys, const CachedRows& values, const TokenHeads<T>& token);
+  void attend_after_first(const CachedRows& keys, const CachedRows& values,
+                          const TokenHeads<T>& token);
   template <class T>
   void attend_mixed(AttentionCache& cache, const CachedRows& keys, const CachedRows& values,
                     const AttentionTensors& tensors, const TokenHeads<T>& token);
@@ -61,7 +66,9 @@ class TokenAttention {
   kernels::ScoreParameters rule_;
   TokenGate gate_;
   std::vector<RowVisits> rows_;  // memory
-  std::vector<int64_t> first_rows_;
+  std::vector<int64_t> first_keys_;
+  std::vector<uint64_t> first_seen_;
+  std::vector<float> lse_;
 };
 
 }  // namespace fovea

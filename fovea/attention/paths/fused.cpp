@@ -12,6 +12,7 @@
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/kernels/cpu/attention.h"
+#include "fovea/kernels/cpu/few_keys.h"
 #include "fovea/kernels/cpu/grouped.h"
 #include "fovea/kernels/cpu/tile_sizes.h"
 
@@ -35,14 +36,38 @@ void set_inputs(Problem& problem, const FusedCall& call, const FusedOperands& x)
   problem.v = rows_of<T>(x.v);
 }
 
+// Few keys of a call, which have its scale.
+template <class T, class Problem, class Few>
+void set_few(Few& few, const Problem& problem, const FusedFew& given) {
+  few.sizes = problem.sizes;
+  few.sizes.keys = std::ssize(given.key_rows);
+  few.q = rows_of<T>(given.q);
+  few.k = rows_of<T>(given.k);
+  few.v = rows_of<T>(given.v);
+  few.key_rows = given.key_rows.data();
+  few.seen = given.seen_bh.data();
+  few.scale = problem.rule.scale;
+  few.tau = problem.rule.tau;
+  few.soft_cap = problem.rule.soft_cap;
+  few.lse = problem.lse;
+  few.out = problem.out;
+}
+
 template <class T>
-void run_forward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
-                 const at::Tensor& lse, const at::Tensor& stats) {
+void run_forward(const FusedCall& call, const FusedOperands& x, const FusedFew* few,
+                 const at::Tensor& out, const at::Tensor& lse, const at::Tensor& stats) {
   const auto run_fused = [&](auto problem) {
     set_inputs<T>(problem, call, x);
     problem.out = writable_rows_of<T>(out);
     problem.lse = lse.mutable_data_ptr<float>();
     problem.stats = target_fused(stats);
+    kernels::FewKeys<T> joined;
+    if constexpr (requires { problem.few; }) {
+      if (few != nullptr) {
+        set_few<T>(joined, problem, *few);
+        problem.few = &joined;
+      }
+    }
     kernels::run(problem);
   };
   if (!call.grouped) {
@@ -73,20 +98,42 @@ FusedGradients fused_gradients(const FusedOperands& x) {
 }
 
 template <class T>
-void run_backward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
-                  const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse,
-                  const FusedGradients& g) {
+kernels::FewKeysGradient<T> few_problem(const kernels::AttentionBackward<T>& problem,
+                                        const FusedFew& few, const FusedFewGradients& g) {
+  kernels::FewKeysGradient<T> joined;
+  set_few<T>(joined, problem, few);
+  joined.dout = problem.dout;
+  joined.dlse = problem.dlse;
+  joined.dk = g.k.mutable_data_ptr<float>();
+  joined.dv = g.v.mutable_data_ptr<float>();
+  joined.queries = few.own_queries ? kernels::FewQueries::own : kernels::FewQueries::shared;
+  joined.dq = few.own_queries ? writable_rows_of<T>(g.q) : problem.dq;
+  joined.dtau = few.own_queries ? target_fused(g.tau_bht) : problem.dtau;
+  return joined;
+}
+
+template <class T>
+void run_backward(const FusedCall& call, const FusedOperands& x, const FusedResults& r,
+                  const FusedGradients& g, const FusedFew* few,
+                  const FusedFewGradients* few_gradients) {
   const auto run_fused = [&](auto problem) {
     set_inputs<T>(problem, call, x);
-    problem.out = rows_of<T>(out);
-    problem.dout = rows_of<T>(dout);
-    problem.lse = lse.const_data_ptr<float>();
-    problem.dlse = dlse.defined() ? dlse.const_data_ptr<float>() : nullptr;
+    problem.out = rows_of<T>(r.out);
+    problem.dout = rows_of<T>(r.dout);
+    problem.lse = r.lse.const_data_ptr<float>();
+    problem.dlse = r.dlse.defined() ? r.dlse.const_data_ptr<float>() : nullptr;
     problem.dq = writable_rows_of<T>(g.q);
     problem.dk = writable_rows_of<T>(g.k);
     problem.dv = writable_rows_of<T>(g.v);
     problem.dtau = target_fused(g.tau_bht);
     problem.dsink = target_fused(g.sink_bh);
+    kernels::FewKeysGradient<T> joined;
+    if constexpr (requires { problem.few; }) {
+      if (few != nullptr) {
+        joined = few_problem(problem, *few, *few_gradients);
+        problem.few = &joined;
+      }
+    }
     kernels::run(problem);
   };
   if (call.grouped) {
@@ -127,7 +174,7 @@ class FusedAttention : public torch::autograd::Function<FusedAttention> {
     at::Tensor stats;
     if (call->want_stats) stats = at::empty({q.size(0), q.size(1), q.size(2), 3}, lse.options());
     with_kernel_type(q.scalar_type(), "attention",
-                     [&]<class T>(T) { run_forward<T>(*call, x, out, lse, stats); });
+                     [&]<class T>(T) { run_forward<T>(*call, x, nullptr, out, lse, stats); });
     ctx->save_for_backward({q, k, v, tau, bias, sink, query_gate, key_gate, out, lse});
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     ctx->set_materialize_grads(false);
@@ -151,17 +198,17 @@ constexpr double kSmallestEpsilon = 1e-12;
 
 }  // namespace
 
-void fused_forward_into(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
-                        const at::Tensor& lse) {
+void fused_forward_into(const FusedCall& call, const FusedOperands& x, const FusedFew* few,
+                        const at::Tensor& out, const at::Tensor& lse) {
   with_kernel_type(x.q.scalar_type(), "attention",
-                   [&]<class T>(T) { run_forward<T>(call, x, out, lse, at::Tensor()); });
+                   [&]<class T>(T) { run_forward<T>(call, x, few, out, lse, at::Tensor()); });
 }
 
-void fused_backward_into(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
-                         const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse,
-                         const FusedGradients& g) {
+void fused_backward_into(const FusedCall& call, const FusedOperands& x, const FusedResults& r,
+                         const FusedGradients& g, const FusedFew* few,
+                         const FusedFewGradients* few_gradients) {
   with_kernel_type(x.q.scalar_type(), "attention",
-                   [&]<class T>(T) { run_backward<T>(call, x, out, lse, dout, dlse, g); });
+                   [&]<class T>(T) { run_backward<T>(call, x, r, g, few, few_gradients); });
 }
 
 FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
@@ -173,7 +220,7 @@ FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
       dout.defined() ? contiguous_rows(dout.to(out.scalar_type())) : at::zeros_like(out);
   const at::Tensor of_lse = dlse.defined() ? dlse.to(at::kFloat).contiguous() : dlse;
   const FusedGradients g = fused_gradients(x);
-  fused_backward_into(call, x, out, lse, rows, of_lse, g);
+  fused_backward_into(call, x, {out, lse, rows, of_lse}, g);
   const auto summed = [](const at::Tensor& t, int64_t dim) { return t.defined() ? t.sum(dim) : t; };
   return {g.q,
           g.k,

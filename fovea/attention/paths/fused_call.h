@@ -86,17 +86,35 @@ AttentionResult run_decoding(const AttentionCall& call, std::span<const RowVisit
 AttentionResult run_decoding(const AttentionCall& call,
                              std::span<const std::vector<int32_t>> keys_seen);
 
+/// A few keys more that join the softmax of all rows (kernels/cpu/few_keys.h).
+struct FusedFew {
+  at::Tensor q, k, v;                 ///< of all tokens
+  std::span<const int64_t> key_rows;  ///< the few
+  std::vector<std::vector<uint64_t>> seen;
+  std::vector<const uint64_t*> seen_bh;  ///< [batch][heads][queries]
+  bool own_queries = false;              ///< q is not the call's
+};
+/// dk and dv [batch, kv_heads, keys, width filled up] in float32, all written; q where queries are
+/// own ones.
+struct FusedFewGradients {
+  at::Tensor q, k, v, tau_bht;
+};
+
 /// Gradients as the kernels write them: per batch row or head where they are to be summed.
 struct FusedGradients {
   at::Tensor q, k, v, tau_bht, bias_bhn, sink_bh, gate_bhtk, gate_bgsk;
 };
 /// Output and lse (contiguous) into given memory; no autograd.
-void fused_forward_into(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
-                        const at::Tensor& lse);
-/// Gradients into given memory, by the results of the softmax that the rows are part of.
-void fused_backward_into(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
-                         const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse,
-                         const FusedGradients& g);
+void fused_forward_into(const FusedCall& call, const FusedOperands& x, const FusedFew* few,
+                        const at::Tensor& out, const at::Tensor& lse);
+/// Results of the softmax that the rows are part of, and their gradients; dlse may be undefined.
+struct FusedResults {
+  at::Tensor out, lse, dout, dlse;
+};
+/// Gradients into given memory; those of few keys where there are some.
+void fused_backward_into(const FusedCall& call, const FusedOperands& x, const FusedResults& r,
+                         const FusedGradients& g, const FusedFew* few = nullptr,
+                         const FusedFewGradients* few_gradients = nullptr);
 
 kernels::ScoreParameters rule_of(const FusedCall& call, const FusedOperands& x);
 kernels::AttentionSizes sizes_of(const FusedOperands& x);
@@ -118,6 +136,17 @@ std::string kernel_isa(at::ScalarType dtype);
 inline at::Tensor empty_by_token(std::vector<int64_t> sizes, const at::TensorOptions& options) {
   std::swap(sizes[1], sizes[2]);
   return at::empty(sizes, options).transpose(1, 2);
+}
+
+/// float32 for float16, which the kernels do not have.
+inline at::ScalarType kernel_dtype(at::ScalarType dtype) {
+  return dtype == at::kHalf ? at::kFloat : dtype;
+}
+
+/// As a contiguous row of floats, or an empty tensor.
+inline at::Tensor floats_or_none(const at::Tensor& x, const at::Tensor& like) {
+  return x.defined() ? x.to(at::kFloat).contiguous()
+                     : at::empty({0}, like.options().dtype(at::kFloat));
 }
 
 inline at::Tensor contiguous_rows(const at::Tensor& x) {

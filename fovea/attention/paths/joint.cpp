@@ -14,8 +14,11 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const float* floats_or_null(const at::Tensor& x) {
-  return x.numel() > 0 ? x.const_data_ptr<float>() : nullptr;
+// All tokens of a block's key heads, by its rows of a batch.
+at::Tensor keys_of_batch(const at::Tensor& x, const JointBlock& block) {
+  const at::Tensor keys = x.narrow(1, block.kv_head, block.kv_heads);
+  if (block.classes == 1) return keys.narrow(0, block.row, block.rows);
+  return keys.narrow(0, block.row, 1).expand({block.classes, -1, -1, -1});
 }
 
 // One call's tensors, and their parts for its blocks.
@@ -43,80 +46,65 @@ FusedOperands of_block(const Operands& x, const JointBlock& block) {
   return part;
 }
 
-std::vector<const uint64_t*> seen_by_head(const JointFew& few) {
-  std::vector<const uint64_t*> seen;
-  for (const int64_t set : few.set_of_head) seen.push_back(few.seen[set].data());
-  return seen;
-}
-
-kernels::AttentionSizes sizes_of_few(const Operands& x, const JointFew& few) {
-  kernels::AttentionSizes sizes = sizes_of({.q = x.q, .k = x.k, .v = x.v});
-  sizes.keys = std::ssize(few.key_rows);
-  return sizes;
-}
-
-template <class T>
-void join_few(const JointCall& call, const Operands& x, const at::Tensor& out,
-              const at::Tensor& lse) {
-  const std::vector<const uint64_t*> seen = seen_by_head(call.few);
-  kernels::run(kernels::FewKeys<T>{.sizes = sizes_of_few(x, call.few),
-                                   .q = rows_of<T>(x.few_q),
-                                   .k = rows_of<T>(x.k),
-                                   .v = rows_of<T>(x.v),
-                                   .key_rows = call.few.key_rows.data(),
-                                   .seen = seen.data(),
-                                   .scale = call.scale,
-                                   .tau = floats_or_null(x.tau_bt),
-                                   .soft_cap = call.soft_cap,
-                                   .out = writable_rows_of<T>(out),
-                                   .lse = lse.mutable_data_ptr<float>()});
+// What a block's rows read of the few keys, and where these lie. The rows of a batch are alike;
+// those of classes are tokens of one text.
+FusedFew few_of(const JointCall& call, const Operands& x, const JointBlock& block) {
+  const int64_t n = x.repeats(), heads = block.kv_heads * n,
+                batch = std::max(block.rows, block.classes);
+  FusedFew few{.q = tokens_of(x.few_q, block, block.queries, block.kv_head * n, heads),
+               .k = keys_of_batch(x.k, block),
+               .v = keys_of_batch(x.v, block),
+               .key_rows = call.few.key_rows,
+               .seen = {},
+               .seen_bh = {},
+               .own_queries = !x.few_q.is_same(x.q)};
+  for (const std::vector<uint64_t>& set : call.few.seen) {
+    for (int64_t c = 0; c < block.classes; ++c) {
+      std::vector<uint64_t>& seen = few.seen.emplace_back();
+      for (int64_t i = 0; i < block.queries.count; ++i)
+        seen.push_back(set[block.queries.first + c + i * block.queries.step]);
+    }
+  }
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t set = call.few.set_of_head[block.kv_head * n + h];
+      few.seen_bh.push_back(few.seen[set * block.classes + b % block.classes].data());
+    }
+  }
+  return few;
 }
 
 // What the gradient is made of: results of the whole softmax, and their gradients.
-struct Results {
-  at::Tensor out, lse, dout, dlse;
-};
+using Results = FusedResults;
 
 struct Gradients {
   at::Tensor q, k, v, few_q, tau_bht, sink_h;
+  at::Tensor few_k, few_v;  // [b, g, few keys, width filled up] in float32
 };
 
-template <class T>
-void few_gradient(const JointCall& call, const Operands& x, const Results& r, const Gradients& g) {
-  const std::vector<const uint64_t*> seen = seen_by_head(call.few);
-  kernels::run(kernels::FewKeysGradient<T>{
-      .sizes = sizes_of_few(x, call.few),
-      .q = rows_of<T>(x.few_q),
-      .k = rows_of<T>(x.k),
-      .v = rows_of<T>(x.v),
-      .out = rows_of<T>(r.out),
-      .dout = rows_of<T>(r.dout),
-      .key_rows = call.few.key_rows.data(),
-      .seen = seen.data(),
-      .scale = call.scale,
-      .tau = floats_or_null(x.tau_bt),
-      .soft_cap = call.soft_cap,
-      .lse = r.lse.const_data_ptr<float>(),
-      .dlse = r.dlse.defined() ? r.dlse.const_data_ptr<float>() : nullptr,
-      .dq = writable_rows_of<T>(g.few_q),
-      .dk = writable_rows_of<T>(g.k),
-      .dv = writable_rows_of<T>(g.v),
-      .dtau = g.tau_bht.defined() ? g.tau_bht.mutable_data_ptr<float>() : nullptr});
-}
-
-void block_forward(const Operands& x, const JointBlock& block, const at::Tensor& out,
-                   const at::Tensor& lse) {
+void block_forward(const JointCall& call, const Operands& x, const JointBlock& block,
+                   const at::Tensor& out, const at::Tensor& lse) {
   const FusedOperands part = of_block(x, block);
+  const FusedFew few = few_of(call, x, block);
   const int64_t head = block.kv_head * x.repeats(), heads = part.q.size(1);
   const at::Tensor to = tokens_of(lse, block, block.queries, head, heads);
   const at::Tensor own = to.is_contiguous() ? to : at::empty(to.sizes(), to.options());
-  fused_forward_into(*block.call, part, tokens_of(out, block, block.queries, head, heads), own);
+  fused_forward_into(*block.call, part, few.key_rows.empty() ? nullptr : &few,
+                     tokens_of(out, block, block.queries, head, heads), own);
   if (!to.is_contiguous()) to.copy_(own);
 }
 
-void block_backward(const Operands& x, const JointBlock& block, const Results& r,
-                    const Gradients& g) {
+// Adds a block's part to the few keys' gradients: of all its classes, or of its rows of the batch.
+void add_few(const at::Tensor& part, const JointBlock& block, const at::Tensor& sums) {
+  const at::Tensor to = sums.narrow(0, block.row, block.classes > 1 ? 1 : block.rows)
+                            .narrow(1, block.kv_head, block.kv_heads);
+  to.add_(block.classes > 1 ? part.sum(0, true) : part);
+}
+
+void block_backward(const JointCall& call, const Operands& x, const JointBlock& block,
+                    const Results& r, const Gradients& g) {
   const FusedOperands part = of_block(x, block);
+  const FusedFew few = few_of(call, x, block);
   const int64_t head = block.kv_head * x.repeats(), heads = part.q.size(1);
   const auto of_queries = [&](const at::Tensor& t) {
     return tokens_of(t, block, block.queries, head, heads);
@@ -124,15 +112,41 @@ void block_backward(const Operands& x, const JointBlock& block, const Results& r
   const auto of_keys = [&](const at::Tensor& t) {
     return tokens_of(t, block, block.keys, block.kv_head, block.kv_heads);
   };
-  FusedGradients own{.q = of_queries(g.q), .k = of_keys(g.k), .v = of_keys(g.v)};
   const auto options = r.lse.options();
-  if (g.tau_bht.defined()) own.tau_bht = at::empty(part.q.sizes().slice(0, 3), options);
+  const auto of_few = [&](const at::Tensor& sums) {
+    return at::empty({part.q.size(0), block.kv_heads, sums.size(2), sums.size(3)}, options);
+  };
+  FusedGradients own{.q = of_queries(g.q), .k = of_keys(g.k), .v = of_keys(g.v)};
+  FusedFewGradients own_few{.q = {}, .k = of_few(g.few_k), .v = of_few(g.few_v), .tau_bht = {}};
+  if (few.own_queries) own_few.q = of_queries(g.few_q);
+  if (g.tau_bht.defined())
+    for (at::Tensor* tau : {&own.tau_bht, &own_few.tau_bht})
+      *tau = at::empty(part.q.sizes().slice(0, 3), options);
   if (g.sink_h.defined()) own.sink_bh = at::empty(part.q.sizes().slice(0, 2), options);
-  fused_backward_into(*block.call, part, of_queries(r.out), of_queries(r.lse).contiguous(),
-                      of_queries(r.dout),
-                      r.dlse.defined() ? of_queries(r.dlse).contiguous() : r.dlse, own);
+  fused_backward_into(*block.call, part,
+                      {of_queries(r.out), of_queries(r.lse).contiguous(), of_queries(r.dout),
+                       r.dlse.defined() ? of_queries(r.dlse).contiguous() : r.dlse},
+                      own, few.key_rows.empty() ? nullptr : &few, &own_few);
+  if (!few.key_rows.empty()) add_few(own_few.k, block, g.few_k);
+  if (!few.key_rows.empty()) add_few(own_few.v, block, g.few_v);
+  if (g.tau_bht.defined() && few.own_queries) own.tau_bht.add_(own_few.tau_bht);
   if (g.tau_bht.defined()) of_queries(g.tau_bht).copy_(own.tau_bht);
   if (g.sink_h.defined()) g.sink_h.narrow(0, head, heads).add_(own.sink_bh.sum(0));
+}
+
+// Joins the few keys' own part to the gradient of all keys.
+void add_few_keys(const std::vector<int64_t>& key_rows, const at::Tensor& sums,
+                  const at::Tensor& to) {
+  const at::Tensor rows = at::tensor(key_rows, at::kLong);
+  const at::Tensor total =
+      to.index_select(2, rows).to(at::kFloat).add_(sums.narrow(3, 0, to.size(3)));
+  to.index_copy_(2, rows, total.to(to.scalar_type()));
+}
+
+at::Tensor few_sums(const at::Tensor& x, const JointCall& call, const at::TensorOptions& options) {
+  return at::zeros({x.size(0), x.size(1), std::ssize(call.few.key_rows),
+                    kernels::FewOperand::pitch_of(x.size(3))},
+                   options);
 }
 
 // So far above every logit that weights are 0; finite, because the kernels take a row whose lse is
@@ -142,6 +156,30 @@ constexpr double kNoWeights = 1e30;
 // For rows that the blocks shall not count.
 at::Tensor lse_without(const at::Tensor& lse, const std::vector<int64_t>& rows) {
   return rows.empty() ? lse : lse.index_fill(2, at::tensor(rows, at::kLong), kNoWeights);
+}
+
+// The rows of few_rows, of all rows.
+FewRowsOperands few_rows_of(const Operands& x, const at::Tensor& rows) {
+  return {.q_bhnd = x.q.index_select(2, rows),
+          .k_bgsd = x.k,
+          .v_bgse = x.v,
+          .tau_bn = x.tau_bt.numel() > 0 ? x.tau_bt.index_select(1, rows) : x.tau_bt,
+          .sink_h = x.sink_h};
+}
+
+// Their gradients join those of the blocks; `r` has the lse that the forward pass found.
+void few_rows_gradient(const JointCall& call, const Operands& x, const Results& r,
+                       const Gradients& g) {
+  const at::Tensor rows = at::tensor(call.known, at::kLong);
+  const auto of = [&](const at::Tensor& t) { return t.defined() ? t.index_select(2, rows) : t; };
+  const FewRowsOperands few = few_rows_of(x, rows);
+  FusedGradients own{.q = at::empty_like(few.q_bhnd), .k = g.k, .v = g.v};
+  if (g.tau_bht.defined()) own.tau_bht = of(g.tau_bht);
+  few_rows_backward(*call.few_rows, few, {of(r.out), of(r.lse), of(r.dout), of(r.dlse)}, own,
+                    KeyGradients::added);
+  g.q.index_copy_(2, rows, own.q);
+  if (g.tau_bht.defined()) g.tau_bht.index_copy_(2, rows, own.tau_bht);
+  if (g.sink_h.defined()) g.sink_h.add_(own.sink_bh);
 }
 
 // Inputs as JointOperands has them, empty tensors where there is none.
@@ -157,13 +195,13 @@ class JointAttention : public torch::autograd::Function<JointAttention> {
         empty_by_token({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
     const at::Tensor lse =
         at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
-    for (const JointBlock& block : call->blocks) block_forward(x, block, out, lse);
-    with_kernel_type(q.scalar_type(), "attention",
-                     [&]<class T>(T) { join_few<T>(*call, x, out, lse); });
+    for (const JointBlock& block : call->blocks) block_forward(*call, x, block, out, lse);
     if (!call->known.empty()) {
       const at::Tensor rows = at::tensor(call->known, at::kLong);
-      out.index_copy_(2, rows, known_out);
-      lse.index_copy_(2, rows, known_lse);
+      AttentionResult known{.out_bhte = known_out, .lse_bht = known_lse};
+      if (call->few_rows) known = few_rows_forward(*call->few_rows, few_rows_of(x, rows));
+      out.index_copy_(2, rows, known.out_bhte);
+      lse.index_copy_(2, rows, known.lse_bht);
     }
     ctx->save_for_backward({q, k, v, few_q, tau, sink, out, lse});
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
@@ -177,37 +215,34 @@ class JointAttention : public torch::autograd::Function<JointAttention> {
         c10::static_intrusive_pointer_cast<JointCall>(ctx->saved_data["call"].toCapsule());
     const Operands x = operands(s[0], s[1], s[2], s[3], s[4], s[5]);
     const at::Tensor& out = s[6];
-    const Results r{.out = out,
-                    .lse = lse_without(s[7], call->known),
-                    .dout = grads[0].defined() ? contiguous_rows(grads[0].to(out.scalar_type()))
-                                               : at::zeros_like(out),
-                    .dlse = grads[1].defined() ? grads[1].to(at::kFloat).contiguous() : grads[1]};
+    Results r{.out = out,
+              .lse = lse_without(s[7], call->known),
+              .dout = grads[0].defined() ? contiguous_rows(grads[0].to(out.scalar_type()))
+                                         : at::zeros_like(out),
+              .dlse = grads[1].defined() ? grads[1].to(at::kFloat).contiguous() : grads[1]};
     Gradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
                 .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
                 .v = empty_by_token(x.v.sizes().vec(), x.v.options())};
-    g.few_q = s[3].numel() > 0 ? at::zeros_like(g.q) : g.q;
+    if (s[3].numel() > 0) g.few_q = empty_by_token(x.q.sizes().vec(), x.q.options());
+    g.few_k = few_sums(x.k, *call, r.lse.options());
+    g.few_v = few_sums(x.v, *call, r.lse.options());
     if (s[4].numel() > 0) g.tau_bht = at::empty(r.lse.sizes(), r.lse.options());
     if (s[5].numel() > 0) g.sink_h = at::zeros_like(s[5]);
-    const TokenSteps& hidden = call->hidden_keys;
-    for (const at::Tensor& t : {g.k, g.v}) t.narrow(2, hidden.first, hidden.count).zero_();
-    for (const JointBlock& block : call->blocks) block_backward(x, block, r, g);
-    with_kernel_type(x.q.scalar_type(), "attention",
-                     [&]<class T>(T) { few_gradient<T>(*call, x, r, g); });
+    for (const JointBlock& block : call->blocks) block_backward(*call, x, block, r, g);
+    add_few_keys(call->few.key_rows, g.few_k, g.k);
+    add_few_keys(call->few.key_rows, g.few_v, g.v);
     at::Tensor known_out, known_lse;
-    if (!call->known.empty()) {
+    if (call->few_rows) {
+      r.lse = s[7];
+      few_rows_gradient(*call, x, r, g);
+    } else if (!call->known.empty()) {
       const at::Tensor rows = at::tensor(call->known, at::kLong);
       known_out = r.dout.index_select(2, rows);
       if (r.dlse.defined()) known_lse = r.dlse.index_select(2, rows);
     }
-    return {g.q,
-            g.k,
-            g.v,
-            s[3].numel() > 0 ? g.few_q : at::Tensor(),
-            g.tau_bht.defined() ? g.tau_bht.sum(1) : g.tau_bht,
-            g.sink_h,
-            known_out,
-            known_lse,
-            {}};
+    return {
+        g.q,      g.k,       g.v,       g.few_q, g.tau_bht.defined() ? g.tau_bht.sum(1) : g.tau_bht,
+        g.sink_h, known_out, known_lse, {}};
   }
 
  private:
@@ -223,94 +258,6 @@ class JointAttention : public torch::autograd::Function<JointAttention> {
     return x;
   }
 };
-
-// The part's spec and places, without tensors that have gradients.
-struct FewRowsCall : torch::CustomClassHolder {
-  AttentionCall part;
-  std::vector<uint64_t> seen;
-};
-
-// Inputs q, k, v, tau [b, n], sink [h] (empty tensors where absent); outputs out and lse.
-class FewRowsAttention : public torch::autograd::Function<FewRowsAttention> {
- public:
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
-                               const at::Tensor& v, const at::Tensor& tau, const at::Tensor& sink,
-                               const c10::intrusive_ptr<FewRowsCall>& few) {
-    AttentionCall part = few->part;
-    part.q = q, part.k = k, part.v = v;
-    if (tau.numel() > 0) part.tensors.tau_bt = tau;
-    if (sink.numel() > 0) part.tensors.sink_logit_h = sink;
-    const AttentionResult result = run_part(part);
-    const at::Tensor out = result.out_bhte.to(q.scalar_type()), lse = result.lse_bht.contiguous();
-    ctx->save_for_backward({q, k, v, tau, sink, out, lse});
-    ctx->saved_data["call"] = c10::IValue::make_capsule(few);
-    ctx->set_materialize_grads(false);
-    return {out, lse};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto s = ctx->get_saved_variables();
-    const auto few =
-        c10::static_intrusive_pointer_cast<FewRowsCall>(ctx->saved_data["call"].toCapsule());
-    const Operands x{.q = contiguous_rows(s[0]),
-                     .k = contiguous_rows(s[1]),
-                     .v = contiguous_rows(s[2]),
-                     .few_q = {},
-                     .tau_bt = s[3],
-                     .sink_h = s[4]};
-    const Results r{.out = s[5],
-                    .lse = s[6],
-                    .dout = grads[0].defined() ? contiguous_rows(grads[0].to(s[5].scalar_type()))
-                                               : at::zeros_like(s[5]),
-                    .dlse = grads[1].defined() ? grads[1].contiguous() : grads[1]};
-    Gradients g{.q = at::empty_like(x.q),
-                .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
-                .v = empty_by_token(x.v.sizes().vec(), x.v.options())};
-    if (x.tau_bt.numel() > 0) g.tau_bht = at::empty(r.lse.sizes(), r.lse.options());
-    with_kernel_type(x.q.scalar_type(), "attention",
-                     [&]<class T>(T) { gradient<T>(*few, x, r, g); });
-    if (x.sink_h.numel() > 0) {  // a key with value 0
-      at::Tensor delta = (r.out.to(at::kFloat) * r.dout).sum(-1);
-      if (r.dlse.defined()) delta = delta - r.dlse;
-      g.sink_h = -((x.sink_h.view({1, -1, 1}) - r.lse).exp() * delta).sum(at::IntArrayRef{0, 2});
-    }
-    return {g.q, g.k, g.v, g.tau_bht.defined() ? g.tau_bht.sum(1) : g.tau_bht, g.sink_h, {}};
-  }
-
- private:
-  template <class T>
-  static void gradient(const FewRowsCall& few, const Operands& x, const Results& r,
-                       const Gradients& g) {
-    kernels::run(kernels::FewQueriesGradient<T>{
-        .sizes = sizes_of({.q = x.q, .k = x.k, .v = x.v}),
-        .q = rows_of<T>(x.q),
-        .k = rows_of<T>(x.k),
-        .v = rows_of<T>(x.v),
-        .out = rows_of<T>(r.out),
-        .dout = rows_of<T>(r.dout),
-        .seen = few.seen.data(),
-        .scale = static_cast<float>(few.part.spec.logit_scale()),
-        .tau = floats_or_null(x.tau_bt),
-        .soft_cap = static_cast<float>(few.part.spec.soft_cap),
-        .lse = r.lse.const_data_ptr<float>(),
-        .dlse = r.dlse.defined() ? r.dlse.const_data_ptr<float>() : nullptr,
-        .dq = writable_rows_of<T>(g.q),
-        .dk = writable_rows_of<T>(g.k),
-        .dv = writable_rows_of<T>(g.v),
-        .dtau = g.tau_bht.defined() ? g.tau_bht.mutable_data_ptr<float>() : nullptr});
-  }
-};
-
-// float32 for float16, which the kernels do not have.
-at::ScalarType kernel_dtype(at::ScalarType dtype) {
-  return dtype == at::kHalf ? at::kFloat : dtype;
-}
-
-// As a contiguous row of floats, or an empty tensor.
-at::Tensor floats_or_none(const at::Tensor& x, const at::Tensor& like) {
-  return x.defined() ? x.to(at::kFloat).contiguous()
-                     : at::empty({0}, like.options().dtype(at::kFloat));
-}
 
 }  // namespace
 
@@ -349,24 +296,6 @@ AttentionResult run_joint(const JointOperands& given, c10::intrusive_ptr<JointCa
       as(given.few_q_bhtd, kernel), floats_or_none(given.tau_bt, none),
       floats_or_none(given.sink_h, none), as(given.known_out_bhne, kernel),
       as(given.known_lse_bhn, at::kFloat), std::move(call));
-  AttentionResult result;
-  result.out_bhte = outputs[0].to(dtype);
-  result.lse_bht = outputs[1];
-  result.path.isa = kernel_isa(kernel);
-  return result;
-}
-
-AttentionResult run_few_rows(const AttentionCall& part, std::vector<uint64_t> seen) {
-  const at::ScalarType dtype = part.q.scalar_type(), kernel = kernel_dtype(dtype);
-  auto few = c10::make_intrusive<FewRowsCall>();
-  few->part = part;
-  few->seen = std::move(seen);
-  AttentionCall& kept = few->part;
-  kept.q = kept.k = kept.v = kept.tensors.tau_bt = kept.tensors.sink_logit_h = at::Tensor();
-  const variable_list outputs =
-      FewRowsAttention::apply(part.q.to(kernel), part.k.to(kernel), part.v.to(kernel),
-                              floats_or_none(part.tensors.tau_bt, part.q),
-                              floats_or_none(part.tensors.sink_logit_h, part.q), std::move(few));
   AttentionResult result;
   result.out_bhte = outputs[0].to(dtype);
   result.lse_bht = outputs[1];

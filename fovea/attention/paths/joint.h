@@ -3,7 +3,8 @@
 //
 //   blocks     calls over disjoint rows and keys, in place: some heads, every step-th token
 //   few keys   for all rows, joined to what the blocks have found (kernels/cpu/few_keys.h)
-//   known      rows whose result is given; the blocks' result for them is overwritten
+//   known      rows of another result, given or of a few queries that see all keys before them
+//              (few_rows.h); the blocks' result for them is overwritten
 //
 // Nothing is copied but the lse: strides name the tokens of a block. Backward, a block gets the lse
 // of the whole softmax, and its gradients are those of the whole.
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "fovea/attention/paths/few_rows.h"
 #include "fovea/attention/paths/parts.h"
 
 namespace fovea {
@@ -43,15 +45,15 @@ struct JointFew {
 };
 
 struct JointCall : torch::CustomClassHolder {
-  std::vector<JointBlock> blocks;  ///< every row of the result in one; every key at most in one
-  TokenSteps hidden_keys;          ///< those in none
+  std::vector<JointBlock> blocks;  ///< every row of the result in one, every key in one
   JointFew few;
-  std::vector<int64_t> known;  ///< rows of the result
+  std::vector<int64_t> known;                ///< rows of the result
+  c10::intrusive_ptr<FewRowsCall> few_rows;  ///< of these, where the call has their queries
   float scale = 1.0f, soft_cap = 0.0f;
 };
 
 /// What it reads. few_q: queries of the few keys, undefined: q; known_*: undefined without such
-/// rows.
+/// rows, or where JointCall::few_rows has them.
 struct JointOperands {
   at::Tensor q_bhtd, k_bgsd, v_bgse, few_q_bhtd, tau_bt, sink_h, known_out_bhne, known_lse_bhn;
 };
@@ -64,9 +66,5 @@ at::Tensor tokens_of(const at::Tensor& x, const JointBlock& block, const TokenSt
 
 /// Output and lse; float16 is computed in float32. Differentiable in the operands.
 AttentionResult run_joint(const JointOperands& given, c10::intrusive_ptr<JointCall> call);
-
-/// run_part() of a part with few queries, whose gradient reads keys and values once. `seen`: of
-/// every key, bit n where query n reads it.
-AttentionResult run_few_rows(const AttentionCall& part, std::vector<uint64_t> seen);
 
 }  // namespace fovea

@@ -382,7 +382,7 @@ std::vector<uint64_t> seen_before(const Tokens& queries, const Tokens& keys) {
 }
 
 // Global rows read everything before them, by their own projections where they have some.
-AttentionResult rows_of_globals(const Job& job, const HeadSet& all_heads) {
+AttentionCall call_of_globals(const Job& job, const HeadSet& all_heads) {
   AttentionCall given = job.call;
   if (const AttentionTensors& x = job.call.tensors; x.global_q_bhtd.defined()) {
     const at::ScalarType dtype = given.q.scalar_type();
@@ -393,12 +393,19 @@ AttentionResult rows_of_globals(const Job& job, const HeadSet& all_heads) {
   const Job of_globals{.call = given, .apart = job.apart};
   AttentionCall part = call_of(of_globals, all_heads, job.global_rows, job.keys, {}, job.apart);
   add_sink(part, given, all_heads);
-  const int64_t queries =
-      std::ssize(job.global_rows.index) * (part.spec.heads / part.spec.kv_heads);
-  if (part.wants_gradient() && queries <= kernels::kMostFewKeys &&
-      part.spec.bias.kind == BiasSpec::Kind::none && !part.spec.focus.active())
-    return run_few_rows(part, seen_before(job.global_rows, job.keys));
-  return run_part(part);
+  return part;
+}
+
+bool are_few_rows(const AttentionCall& part) {
+  const int64_t queries = part.q.size(2) * (part.spec.heads / part.spec.kv_heads);
+  return queries <= kernels::kMostFewKeys && part.spec.bias.kind == BiasSpec::Kind::none &&
+         !part.spec.focus.active();
+}
+
+AttentionResult rows_of_globals(const Job& job, const AttentionCall& part) {
+  return part.wants_gradient() && are_few_rows(part)
+             ? run_few_rows(part, seen_before(job.global_rows, job.keys))
+             : run_part(part);
 }
 
 AttentionResult beside(const std::vector<AttentionResult>& parts, int64_t dim) {
@@ -462,10 +469,15 @@ AttentionResult run_in_place(const Job& job, const Places& places) {
                       .known_out_bhne = {},
                       .known_lse_bhn = {}};
   if (!job.global_rows.empty()) {
-    const AttentionResult known = rows_of_globals(job, every_head(call.spec));
-    given.known_out_bhne = known.out_bhte;
-    given.known_lse_bhn = known.lse_bht;
     joint->known = job.global_rows.index;
+    const AttentionCall globals = call_of_globals(job, every_head(call.spec));
+    if (!call.tensors.global_q_bhtd.defined() && are_few_rows(globals)) {
+      joint->few_rows = few_rows_call(globals, seen_before(job.global_rows, job.keys));
+    } else {
+      const AttentionResult known = rows_of_globals(job, globals);
+      given.known_out_bhne = known.out_bhte;
+      given.known_lse_bhn = known.lse_bht;
+    }
     for (std::vector<uint64_t>& seen : joint->few.seen)
       for (const int64_t row : joint->known) seen[row] = 0;
   }
@@ -481,7 +493,7 @@ AttentionResult run_alike(const AttentionCall& call, const Places& places) {
   Indices index;
   if (!job.rows.empty()) parts.push_back(of_all_heads(job));
   if (!job.global_rows.empty()) {
-    parts.push_back(rows_of_globals(job, every_head(call.spec)));
+    parts.push_back(rows_of_globals(job, call_of_globals(job, every_head(call.spec))));
   }
   for (const Tokens* rows : {&job.rows, &job.global_rows})
     index.insert(index.end(), rows->index.begin(), rows->index.end());

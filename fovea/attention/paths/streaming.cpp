@@ -114,13 +114,9 @@ std::optional<JointFew> few_starts(const AttentionCall& call, const Places& plac
   return few;
 }
 
-AttentionResult run_in_place(const AttentionCall& call, const Parts& parts, JointFew few,
-                             int64_t hidden) {
+AttentionResult run_in_place(const AttentionCall& call, const Parts& parts, JointFew few) {
   auto joint = c10::make_intrusive<JointCall>();
-  JointBlock block = whole_block(parts.recent);
-  block.keys.first = hidden;
-  joint->blocks.push_back(std::move(block));
-  joint->hidden_keys.count = hidden;
+  joint->blocks.push_back(whole_block(parts.recent));
   joint->few = std::move(few);
   joint->scale = static_cast<float>(call.spec.logit_scale());
   joint->soft_cap = static_cast<float>(call.spec.soft_cap);
@@ -147,15 +143,14 @@ AttentionResult run_streaming(const AttentionCall& call) {
   // Dropout counts keys from the first one of the call: then no key goes.
   const std::optional<int64_t> count =
       call.drops_weights() ? std::nullopt : leading_start_keys(places, starts);
-  if (count) {
+  std::optional<JointFew> few = few_starts(call, places, starts);
+  // Without its first keys, tiles of a window would lie askew: few keys stay, and are hidden.
+  if (count && !few) {
     cut(parts, *count);
   } else {
     hide_by_document(parts, places, starts);
   }
-  std::optional<JointFew> few = few_starts(call, places, starts);
-  AttentionResult result =
-      few ? run_in_place(call, parts, std::move(*few), call.k.size(2) - parts.recent.k.size(2))
-          : join(parts);
+  AttentionResult result = few ? run_in_place(call, parts, std::move(*few)) : join(parts);
   result.path.plan = PlanWord::window;
   result.path.reason = {.kind = PathReason::Kind::pointwise};
   return result;

@@ -62,6 +62,12 @@ struct ScoreParameters {
 /// dropout, 0 for empty rows.
 constexpr int64_t kRowStats = 3;
 
+/// A few keys more (kernels/cpu/few_keys.h).
+template <class T>
+struct FewKeys;
+template <class T>
+struct FewKeysGradient;
+
 template <class T>
 struct AttentionForward {
   AttentionSizes sizes;
@@ -69,8 +75,9 @@ struct AttentionForward {
   std::span<const Visits> visits;  ///< one for all rows of the batch, or one each
   HeadRows<const T> q, k, v;
   HeadRows<T> out;
-  float* lse = nullptr;    ///< [batch][heads][queries], includes the sink; may be null
-  float* stats = nullptr;  ///< [batch][heads][queries][kRowStats]; may be null
+  float* lse = nullptr;             ///< [batch][heads][queries], includes the sink; may be null
+  float* stats = nullptr;           ///< [batch][heads][queries][kRowStats]; may be null
+  const FewKeys<T>* few = nullptr;  ///< join out and lse of all rows; without stats
 };
 
 template <class T>
@@ -88,6 +95,7 @@ struct AttentionBackward {
   /// [batch][heads][queries][columns] and [batch][kv_heads][keys][columns], to be summed over
   /// heads; both or none; need rule.gate.
   float *dgate_query = nullptr, *dgate_key = nullptr;
+  const FewKeysGradient<T>* few = nullptr;  ///< of the same rows; computed, too
 };
 
 /// Forward for a few queries against keys and values that are read once, where they lie (decoding

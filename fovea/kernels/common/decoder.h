@@ -76,6 +76,9 @@ struct DecoderLayer {
   const float* q_length = nullptr;  ///< of HeadNorm::length: queries get it times the factor,
   float q_length_factor = 1.0f;     ///< keys length 1
   const float *cos = nullptr, *sin = nullptr;  ///< [position][rotary / 2]; null: no rotation
+  /// With caller_attends: queries are rotated a second time, to this position at most
+  /// (CallerTokens::start_q); negative: they are not.
+  int64_t start_place = -1;
   TokenTemperature temperature;
   ScoreParameters rule;  ///< without tau, dropout and gate
   TokenGroups groups;
@@ -114,6 +117,7 @@ template <class T>
 struct CallerTokens {
   const T* y = nullptr;           ///< [sequences, width], the input of the layer's attention
   const T* q = nullptr;           ///< [sequences, heads, head_dim], normed and rotated
+  const T* start_q = nullptr;     ///< the same for DecoderLayer::start_place, or null
   const float* tau = nullptr;     ///< [sequences]; null where the layer learns no temperature
   const float* scores = nullptr;  ///< [sequences, groups] of TokenGroups; null without them
   T* out = nullptr;               ///< [sequences, heads, head_dim], written by the caller

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/attention_gate_pack.h"
 #include "fovea/kernels/cpu/attention_ring.h"
+#include "fovea/kernels/cpu/few_keys_blocks.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/isolation.h"
 
@@ -110,6 +112,14 @@ class Forward {
 
   void run() {
     if (const RingSize size = ring_size(); size.keys > 0) return run_rings(size);
+    run_packed();
+    if (p_.few != nullptr) kernels::run(*p_.few);
+  }
+  bool finite() const { return !not_finite_; }
+
+ private:
+  // All keys of as many key heads as fit are packed, then read by all blocks.
+  void run_packed() {
     const int64_t pairs = s_.batch * s_.kv_heads, floats = key_floats_ + value_floats_;
     const int64_t blocks = (s_.queries + kQueryBlock - 1) / kQueryBlock;
     const int64_t at_once = heads_together(pairs, floats, blocks);
@@ -127,9 +137,7 @@ class Forward {
       run_heads(heads, items);
     }
   }
-  bool finite() const { return !not_finite_; }
 
- private:
   // The ring that all rows of the batch can use; none where threads would find too few runs of
   // blocks that are longer than the ring.
   RingSize ring_size() const {
@@ -152,7 +160,7 @@ class Forward {
 
   // Every thread walks through runs of neighbouring blocks of a key head, and packs keys and values
   // into a ring that stays in its cache, where a block reads them first.
-  void run_rings(const RingSize& size) const {
+  void run_rings(const RingSize& size) {
     const int64_t pairs = s_.batch * s_.kv_heads;
     const int64_t blocks = (s_.queries + kQueryBlock - 1) / kQueryBlock;
     const bool parallel = products(s_) > kParallelProducts;
@@ -163,9 +171,14 @@ class Forward {
                      : std::clamp(blocks * pairs / (kItemsPerThread * threads), least, blocks);
     const int64_t runs = (blocks + together - 1) / together;
     float* const memory = packed_memory(threads * floats);
+    if (p_.few != nullptr) {
+      check_few_keys(p_.few->sizes);
+      few_.emplace(*p_.few);
+    }
     Team::run(parallel, [&](Team::Member& team) {
-      const FloatBuffer scratch(std::max(table_.forward_scratch(key_, value_),
-                                         table_.panel * std::max(key_.pitch, value_.pitch)));
+      const FloatBuffer scratch(std::max({table_.forward_scratch(key_, value_),
+                                          table_.panel * std::max(key_.pitch, value_.pitch),
+                                          few_memory(s_.head_dim, s_.value_dim)}));
       float* const keys = memory + team.index() * floats;
       team.each_in_turn(pairs * runs, [&](int64_t n) {
         const PackedHead head{n / runs / s_.kv_heads, n / runs % s_.kv_heads, keys,
@@ -186,9 +199,19 @@ class Forward {
       const auto [begin, end] = ring_keys(ranges.of_block(block), size.kept);
       for (packed = std::max(packed, begin); packed < end; packed += table_.panel)
         pack(head, packed, size.kept + (packed & (size.keys - 1)), scratch);
-      for (int64_t h = 0; h < query_heads; ++h)
+      for (int64_t h = 0; h < query_heads; ++h) {
         attend(head, {0, block, h, h + 1}, scratch, &size, packed);
+        if (few_) few_->join(rows_of(head, block, h), scratch);
+      }
     }
+  }
+
+  RowBlock rows_of(const PackedHead& head, int64_t block, int64_t h) const {
+    const int64_t begin = block * kQueryBlock;
+    return {.b = head.b,
+            .h = head.g * (s_.heads / s_.kv_heads) + h,
+            .first = begin,
+            .rows = std::min(kQueryBlock, s_.queries - begin)};
   }
 
   // Long blocks first, so that threads finish together. Few queries: several heads fill one block.
@@ -268,6 +291,8 @@ class Forward {
         block.prefetch[block.prefetch_count++] = {rows, stride * kElement, width * kElement, count};
     };
     add(block.out[0], p_.out.row, s_.value_dim, block.rows);
+    if (p_.few != nullptr && p_.few->q.data != p_.q.data)
+      add(p_.few->q.at(head.b, h, row - block.rows), p_.few->q.row, s_.head_dim, block.rows);
     if (item.head_end < query_heads)
       return add(p_.q.at(head.b, h + 1, row - block.rows), p_.q.row, s_.head_dim, block.rows);
     add(p_.q.at(head.b, head.g * query_heads, row), p_.q.row, s_.head_dim,
@@ -306,6 +331,7 @@ class Forward {
   const GateRows query_gates_;
   const GateColumns key_gates_;
   std::vector<HeadRule> rules_;
+  std::optional<FewJoin<T>> few_;
   mutable bool not_finite_ = false;  // some result is not; threads note it
 };
 

@@ -13,6 +13,7 @@
 
 #include "fovea/kernels/cpu/attention_gate_pack.h"
 #include "fovea/kernels/cpu/attention_ring_gradient.h"
+#include "fovea/kernels/cpu/few_keys.h"
 #include "fovea/kernels/cpu/isolation.h"
 
 namespace fovea::kernels {
@@ -68,6 +69,7 @@ class Backward {
         units.push_back(make_unit(n, buffer + (n - first) * floats));
       run_units(units);
     }
+    if (p_.few != nullptr) kernels::run(*p_.few);
   }
   bool finite() const { return !not_finite_; }
 

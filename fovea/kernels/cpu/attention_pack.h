@@ -222,7 +222,7 @@ FOVEA_INLINE void prefetch_next(const PanelSource<T>& from, int64_t row, int64_t
   if (next < 0) return;
   const T* const first = from.data + next * from.stride;
   for (int64_t c = 0; c < elements; c += kLineBytes / static_cast<int64_t>(sizeof(T)))
-    __builtin_prefetch(first + c, 0, 3);
+    __builtin_prefetch(first + c, 0, 2);
 }
 
 /// Packs one panel into those layouts whose pointer is not null. `scratch` holds one natural panel.

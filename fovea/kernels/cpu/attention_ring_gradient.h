@@ -14,11 +14,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "fovea/kernels/cpu/arena.h"
 #include "fovea/kernels/cpu/attention_driver.h"
 #include "fovea/kernels/cpu/attention_ring.h"
+#include "fovea/kernels/cpu/few_keys_blocks.h"
 
 namespace fovea::kernels {
 
@@ -43,6 +45,9 @@ class RingBackward {
       for (size_t n = 1; n < ring.partitions.size(); ++n)
         shared_ = std::max(shared_, ring.shared_rows(n));
     }
+    if (p_.few == nullptr) return;
+    check_few_keys(p_.few->sizes);
+    few_.emplace(*p_.few, parts_);
   }
 
   void run() {
@@ -63,6 +68,7 @@ class RingBackward {
       }
       run_units(units, parallel, memory + at_once * floats, thread_floats);
     }
+    if (few_) few_->write_keys();
   }
   bool finite() const { return !not_finite_; }
 
@@ -138,8 +144,9 @@ class RingBackward {
                  int64_t thread_floats) const {
     const int64_t count = std::ssize(units);
     Team::run(parallel, [&](Team::Member& team) {
-      const FloatBuffer scratch(std::max(table_.backward_scratch(key_, value_, {}),
-                                         table_.panel * std::max(key_.pitch, value_.pitch)));
+      const FloatBuffer scratch(std::max({table_.backward_scratch(key_, value_, {}),
+                                          table_.panel * std::max(key_.pitch, value_.pitch),
+                                          few_memory(s_.head_dim, s_.value_dim)}));
       Walk walk;
       walk.scratch = scratch.data();
       lay_out(walk, of_threads + team.index() * thread_floats);
@@ -289,7 +296,10 @@ class RingBackward {
                     {.columns = to.dout_columns + at * value_.pitch,
                      .rows = to.dout_rows + rows_floats(at, value_)},
                     walk.scratch);
-        std::fill_n(walk.dq[h] + at * key_.columns, table_.panel * key_.columns, 0.0f);
+        float* const dq = walk.dq[h] + at * key_.columns;
+        std::fill_n(dq, table_.panel * key_.columns, 0.0f);
+        if (few_ && walk.packed < unit.ring->owned_end(part, queries_))
+          few_->add({unit.b, global, walk.packed, rows}, part, walk.scratch, dq, key_.columns);
       }
     }
     const RowRing& ring = *unit.ring;
@@ -403,7 +413,8 @@ class RingBackward {
   const int64_t query_heads_, queries_;
   const std::vector<RowRing>& rings_;
   int64_t rows_ = 0, kept_ = 0, parts_ = 1, shared_ = 0;
-  mutable bool not_finite_ = false;  // some result is not; threads note it
+  mutable std::optional<FewGradient<T>> few_;  // threads add to parts of their own
+  mutable bool not_finite_ = false;            // some result is not; threads note it
 };
 
 }  // namespace fovea::kernels

@@ -119,6 +119,8 @@ class Decoder<T>::Impl {
     normed_ = narrow_;
     q_.resize(static_cast<size_t>(rows_ * q_width_));
     out_ = q_;
+    if (std::ranges::any_of(p_.layers, [](const Layer& l) { return l.start_place >= 0; }))
+      start_q_ = q_;
     for (const Layer& layer : p_.layers) attention_.emplace_back(attention_of(layer));
   }
 
@@ -176,6 +178,7 @@ class Decoder<T>::Impl {
     const CallerAttention<T>& caller = step_->layers[l].attention;
     caller.attend(caller.object, {.y = buffers_.front().attention_input,
                                   .q = q_.data(),
+                                  .start_q = layer.start_place >= 0 ? start_q_.data() : nullptr,
                                   .tau = layer.temperature.bias != nullptr ? tau_.data() : nullptr,
                                   .scores = layer.groups.present() ? scores_.data() : nullptr,
                                   .out = out_.data()});
@@ -472,20 +475,25 @@ class Decoder<T>::Impl {
                        normed_.data() + at);
       in = normed_.data() + at;
     }
-    T* const out = is_key ? cache.caches[b].keys.at(0, key, row) : q_.data() + b * q_width_ + h * d;
-    rows_table_.rotate_forward({.in = in,
-                                .out = out,
-                                .gain = layer.head_norm == HeadNorm::rms ? gain : nullptr,
-                                .rstd = rstd_.data() + n,
-                                .cos = layer.cos,
-                                .sin = layer.sin,
-                                .positions = &step_->positions[b],
-                                .rows = 1,
-                                .heads = 1,
-                                .d = d,
-                                .rotary = layer.cos != nullptr ? p_.rotary : 0,
-                                .eps = p_.eps},
-                               0, 1);
+    const auto rotate = [&](int64_t position, T* out) {
+      rows_table_.rotate_forward({.in = in,
+                                  .out = out,
+                                  .gain = layer.head_norm == HeadNorm::rms ? gain : nullptr,
+                                  .rstd = rstd_.data() + n,
+                                  .cos = layer.cos,
+                                  .sin = layer.sin,
+                                  .positions = &position,
+                                  .rows = 1,
+                                  .heads = 1,
+                                  .d = d,
+                                  .rotary = layer.cos != nullptr ? p_.rotary : 0,
+                                  .eps = p_.eps},
+                                 0, 1);
+    };
+    const int64_t position = step_->positions[b], query = b * q_width_ + h * d;
+    rotate(position, is_key ? cache.caches[b].keys.at(0, key, row) : q_.data() + query);
+    if (!is_key && layer.start_place >= 0)
+      rotate(std::min(position, layer.start_place), start_q_.data() + query);
   }
 
   void finish_head(const Decode<T>& attention, int64_t n) {
@@ -560,7 +568,7 @@ class Decoder<T>::Impl {
   std::deque<LayerAttention<T>> attention_;
   // Shared, [rows, columns]: results of products, and the inputs of the next ones.
   std::vector<float> qkv_, heads_out_, mixed_, gate_up_, inner_, ffn_, rstd_, features_, scores_;
-  std::vector<T> narrow_, normed_, q_, out_;
+  std::vector<T> narrow_, normed_, q_, start_q_, out_;
   std::vector<float> tau_;
 };
 

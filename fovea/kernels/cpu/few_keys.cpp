@@ -7,6 +7,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/attention_table.h"
+#include "fovea/kernels/cpu/few_keys_blocks.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/team.h"
 
@@ -23,39 +24,6 @@ namespace {
 
 // Below this many products a thread's start costs more than it saves.
 constexpr int64_t kParallelProducts = int64_t{1} << 18;
-
-// Keys or values of all key heads.
-class PackedFew {
- public:
-  template <class T>
-  PackedFew(const AttentionSizes& s, int64_t width, const HeadRows<const T>& from,
-            const int64_t* key_rows)
-      : width_(width),
-        pitch_(FewOperand::pitch_of(width)),
-        head_(s.keys * pitch_),
-        rows_(static_cast<size_t>(s.batch * s.kv_heads * head_)) {
-    for (int64_t item = 0; item < s.batch * s.kv_heads; ++item) {
-      for (int64_t n = 0; n < s.keys; ++n) {
-        const T* const row = from.at(item / s.kv_heads, item % s.kv_heads, key_rows[n]);
-        for (int64_t c = 0; c < width; ++c) rows_[item * head_ + n * pitch_ + c] = to_float(row[c]);
-      }
-    }
-  }
-  FewOperand of(int64_t item) const {
-    return {.width = width_, .pitch = pitch_, .rows = rows_.data() + item * head_};
-  }
-
- private:
-  int64_t width_, pitch_, head_;
-  std::vector<float> rows_;
-};
-
-void check(const AttentionSizes& sizes) {
-  require<ShapeError>(
-      sizes.keys <= kMostFewKeys && std::max(sizes.head_dim, sizes.value_dim) <= kWidestHead,
-      "few-keys kernel", "at most {} keys of {} components; got {} of {} and {}", kMostFewKeys,
-      kWidestHead, sizes.keys, sizes.head_dim, sizes.value_dim);
-}
 
 int64_t chunks_of(const AttentionSizes& sizes) {
   return (sizes.queries + kFewChunk - 1) / kFewChunk;
@@ -78,59 +46,23 @@ struct Chunk {
         rows(std::min(kFewChunk, s.queries - first)) {}
 };
 
-// Of the gradient: every chunk has sums of its own, which are added in their order.
-template <class T>
-void add_sums(const FewKeysGradient<T>& p, const std::vector<float>& sums, int64_t chunk_size,
-              int64_t item) {
-  const AttentionSizes& s = p.sizes;
-  const int64_t chunks = chunks_of(s), b = item / s.kv_heads, g = item % s.kv_heads;
-  const auto add = [&](const HeadRows<T>& to, int64_t width, int64_t begin) {
-    for (int64_t n = 0; n < s.keys; ++n) {
-      T* const row = to.at(b, g, p.key_rows[n]);
-      for (int64_t c = 0; c < width; ++c) {
-        float sum = to_float(row[c]);
-        for (int64_t chunk = 0; chunk < chunks; ++chunk)
-          sum += sums[(item * chunks + chunk) * chunk_size + begin +
-                      n * FewOperand::pitch_of(width) + c];
-        from_float(sum, row[c]);
-      }
-    }
-  };
-  add(p.dk, s.head_dim, 0);
-  add(p.dv, s.value_dim, s.keys * FewOperand::pitch_of(s.head_dim));
-}
-
 }  // namespace
 
 template <class T>
 void run(const FewKeys<T>& p) {
   const AttentionSizes& s = p.sizes;
-  check(s);
+  check_few_keys(s);
   if (s.keys == 0) return;
   const int64_t repeats = s.heads / s.kv_heads;
-  const PackedFew k(s, s.head_dim, p.k, p.key_rows), v(s, s.value_dim, p.v, p.key_rows);
+  const FewJoin<T> few(p);
   Team::run(is_parallel(s), [&](Team::Member& team) {
     std::vector<float> memory(static_cast<size_t>(few_memory(s.head_dim, s.value_dim)));
     team.each(
         s.batch * s.kv_heads * chunks_of(s),
         [&](int64_t item) {
           const Chunk chunk(s, item);
-          const int64_t b = chunk.b, g = chunk.g, head = b * s.kv_heads + g;
-          for (int64_t h = g * repeats; h < (g + 1) * repeats; ++h)
-            few_keys_table<T>().join(
-                {.k = k.of(head),
-                 .v = v.of(head),
-                 .count = chunk.rows,
-                 .q = p.q.at(b, h, chunk.first),
-                 .q_row = p.q.row,
-                 .seen = p.seen[h] + chunk.first,
-                 .scale = p.scale,
-                 .soft_cap = p.soft_cap,
-                 .tau = p.tau != nullptr ? p.tau + b * s.queries + chunk.first : nullptr,
-                 .out = p.out.at(b, h, chunk.first),
-                 .out_row = p.out.row,
-                 .lse = p.lse + (b * s.heads + h) * s.queries + chunk.first,
-                 .memory = memory.data()});
+          for (int64_t h = chunk.g * repeats; h < (chunk.g + 1) * repeats; ++h)
+            few.join({chunk.b, h, chunk.first, chunk.rows}, memory.data());
         },
         Meet::no);
   });
@@ -139,48 +71,22 @@ void run(const FewKeys<T>& p) {
 template <class T>
 void run(const FewKeysGradient<T>& p) {
   const AttentionSizes& s = p.sizes;
-  check(s);
+  check_few_keys(s);
   if (s.keys == 0) return;
-  const int64_t repeats = s.heads / s.kv_heads, items = s.batch * s.kv_heads * chunks_of(s);
-  const int64_t of_keys = s.keys * FewOperand::pitch_of(s.head_dim),
-                chunk_size = of_keys + s.keys * FewOperand::pitch_of(s.value_dim);
-  std::vector<float> sums(static_cast<size_t>(items * chunk_size));
-  const PackedFew k(s, s.head_dim, p.k, p.key_rows), v(s, s.value_dim, p.v, p.key_rows);
+  const int64_t repeats = s.heads / s.kv_heads;
+  FewGradient<T> few(p, chunks_of(s));
   Team::run(is_parallel(s), [&](Team::Member& team) {
     std::vector<float> memory(static_cast<size_t>(few_memory(s.head_dim, s.value_dim)));
-    team.each(items, [&](int64_t item) {
-      const Chunk chunk(s, item);
-      const int64_t b = chunk.b, g = chunk.g, head = b * s.kv_heads + g;
-      float* const own = sums.data() + (head * chunks_of(s) + chunk.number) * chunk_size;
-      for (int64_t h = g * repeats; h < (g + 1) * repeats; ++h) {
-        const int64_t row = (b * s.heads + h) * s.queries + chunk.first;
-        few_keys_table<T>().gradient(
-            {.k = k.of(head),
-             .v = v.of(head),
-             .count = chunk.rows,
-             .q = p.q.at(b, h, chunk.first),
-             .out = p.out.at(b, h, chunk.first),
-             .dout = p.dout.at(b, h, chunk.first),
-             .q_row = p.q.row,
-             .out_row = p.out.row,
-             .dout_row = p.dout.row,
-             .seen = p.seen[h] + chunk.first,
-             .scale = p.scale,
-             .soft_cap = p.soft_cap,
-             .tau = p.tau != nullptr ? p.tau + b * s.queries + chunk.first : nullptr,
-             .lse = p.lse + row,
-             .dlse = p.dlse != nullptr ? p.dlse + row : nullptr,
-             .dq = p.dq.at(b, h, chunk.first),
-             .dq_row = p.dq.row,
-             .dk = own,
-             .dv = own + of_keys,
-             .dtau = p.dtau != nullptr ? p.dtau + row : nullptr,
-             .memory = memory.data()});
-      }
-    });
     team.each(
-        s.batch * s.kv_heads, [&](int64_t item) { add_sums(p, sums, chunk_size, item); }, Meet::no);
+        s.batch * s.kv_heads * chunks_of(s),
+        [&](int64_t item) {
+          const Chunk chunk(s, item);
+          for (int64_t h = chunk.g * repeats; h < (chunk.g + 1) * repeats; ++h)
+            few.add({chunk.b, h, chunk.first, chunk.rows}, chunk.number, memory.data());
+        },
+        Meet::no);
   });
+  few.write_keys();
 }
 
 namespace {
@@ -258,6 +164,7 @@ void run(const FewQueriesGradient<T>& p) {
            .dv = p.dv.at(b, g, first),
            .dk_row = p.dk.row,
            .dv_row = p.dv.row,
+           .add_to_keys = p.add_to_keys,
            .dq = own,
            .turn = own + few * d,
            .memory = memory.data()});
@@ -283,6 +190,8 @@ void run(const FewQueriesGradient<T>& p) {
   });
 }
 
+template const FewKeysTable<float>& few_keys_table();
+template const FewKeysTable<BFloat16>& few_keys_table();
 template void run(const FewQueriesGradient<float>&);
 template void run(const FewQueriesGradient<BFloat16>&);
 template void run(const FewKeys<float>&);

@@ -1,5 +1,6 @@
 // Attention to a few keys more, on the CPU: rows whose attention to other keys is known take them
-// into the same softmax, and their gradients. One pass over the rows, in place.
+// into the same softmax, and their gradients. In place, by a pass of its own or, while rows are in
+// the cache, by the kernels of the other keys (AttentionForward::few, AttentionBackward::few).
 //
 //   s_in = soft_cap(scale_i q_i . k_n)  of the keys that row i reads
 //   new lse_i = ln(e^lse_i + sum_n e^s_in)
@@ -29,8 +30,9 @@ template <class T>
 struct FewKeys {
   AttentionSizes sizes;  ///< keys: the few
   HeadRows<const T> q, k, v;
-  const int64_t* key_rows = nullptr;      ///< [keys]: rows of k and v
-  const uint64_t* const* seen = nullptr;  ///< [heads][queries]: bit n where the row reads key n
+  const int64_t* key_rows = nullptr;  ///< [keys]: rows of k and v
+  /// [batch][heads][queries]: bit n where the row reads key n
+  const uint64_t* const* seen = nullptr;
   float scale = 1.0f;
   const float* tau = nullptr;  ///< [batch][queries]: replaces `scale` by 1 / tau
   float soft_cap = 0.0f;       ///< 0: none
@@ -39,6 +41,10 @@ struct FewKeys {
 };
 template <class T>
 void run(const FewKeys<T>& p);
+
+/// Whose queries read the few keys: those that read the other keys, to whose gradients the few
+/// keys' part is added, or queries of their own, whose gradients are written.
+enum class FewQueries { shared, own };
 
 template <class T>
 struct FewKeysGradient {
@@ -51,8 +57,10 @@ struct FewKeysGradient {
   float soft_cap = 0.0f;
   const float* lse = nullptr;   ///< of all keys together
   const float* dlse = nullptr;  ///< may be null: zeros
-  HeadRows<T> dq, dk, dv;       ///< added to; dk, dv at key_rows
-  float* dtau = nullptr;        ///< [batch][heads][queries], added to; needs tau
+  FewQueries queries = FewQueries::shared;
+  HeadRows<T> dq;
+  float* dtau = nullptr;               ///< [batch][heads][queries]; needs tau
+  float *dk = nullptr, *dv = nullptr;  ///< [batch][kv_heads][keys][pitch_of(width)], written
 };
 template <class T>
 void run(const FewKeysGradient<T>& p);
@@ -70,6 +78,7 @@ struct FewQueriesGradient {
   const float* lse = nullptr;   ///< [batch][heads][queries]
   const float* dlse = nullptr;  ///< may be null: zeros
   HeadRows<T> dq, dk, dv;       ///< all elements are written
+  bool add_to_keys = false;     ///< dk and dv are added to
   float* dtau = nullptr;        ///< [batch][heads][queries]; needs tau
 };
 template <class T>
@@ -111,8 +120,10 @@ struct FewGradientRows {
   const uint64_t* seen = nullptr;
   float scale = 1.0f, soft_cap = 0.0f;
   const float *tau = nullptr, *lse = nullptr, *dlse = nullptr;
+  FewQueries queries = FewQueries::shared;
   T* dq = nullptr;
   int64_t dq_row = 0;
+  float* dq_sums = nullptr;            ///< if not null, added to instead of dq; rows as far apart
   float *dk = nullptr, *dv = nullptr;  ///< [keys][pitch], added to
   float* dtau = nullptr;
   float* memory = nullptr;
@@ -130,10 +141,12 @@ struct FewQueriesRows {
   float soft_cap = 0.0f;
   T *dk = nullptr, *dv = nullptr;
   int64_t dk_row = 0, dv_row = 0;
+  bool add_to_keys = false;
   float *dq = nullptr, *turn = nullptr;  ///< [queries][pitch] and [queries], added to
   float* memory = nullptr;
 };
 
+/// Floats of FewRows::memory and its likes.
 constexpr int64_t few_memory(int64_t key_width, int64_t value_width) {
   return 2 * kFewRows * (FewOperand::pitch_of(key_width) + FewOperand::pitch_of(value_width));
 }

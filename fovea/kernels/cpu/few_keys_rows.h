@@ -17,6 +17,8 @@ namespace {
 
 static_assert(kFewRows % kLanes == 0);
 
+constexpr uint32_t kAllRows = (1u << kLanes) - 1u;
+
 // Rows of a block in floats, filled up with zeros to whole vectors.
 template <class T>
 FOVEA_INLINE void widen(const T* from, int64_t width, int64_t pitch, float* to) {
@@ -71,15 +73,23 @@ struct FewWeights {
   alignas(64) float slopes[kMostFewKeys][kLanes];   ///< d logit / d scaled
   alignas(64) float scale[kLanes];
   uint32_t readers[kMostFewKeys];  ///< bit i: row i sees the key
-  uint64_t any = 0;
+  uint64_t any = 0, all = 0;       ///< keys that some row, that every row sees
 
   /// The block's scales; whether some row sees a key. Rows from `count` on see none.
   FOVEA_INLINE bool begin(const uint64_t* seen, int64_t count, float one, const float* tau) {
     any = 0;
+    all = count == kLanes ? ~uint64_t{0} : 0;
     for (int64_t i = 0; i < kLanes; ++i)
       scale[i] = tau != nullptr && i < count ? 1.0f / tau[i] : one;
-    for (int64_t i = 0; i < count; ++i) any |= seen[i];
+    for (int64_t i = 0; i < count; ++i) any |= seen[i], all &= seen[i];
     return any != 0;
+  }
+
+  FOVEA_INLINE uint32_t readers_of(const uint64_t* seen, int64_t count, int32_t n) const {
+    if ((all >> n & 1u) != 0) return kAllRows;
+    uint32_t who = 0;
+    for (int64_t i = 0; i < count; ++i) who |= static_cast<uint32_t>(seen[i] >> n & 1u) << i;
+    return who;
   }
 
   /// Logits, in the place of weights; -inf where a key is not seen.
@@ -103,9 +113,8 @@ struct FewWeights {
           slope[i] = 1.0f - tanh * tanh;
         }
       }
-      uint32_t who = 0;
-      for (int64_t i = 0; i < count; ++i) who |= static_cast<uint32_t>(seen[i] >> n & 1u) << i;
-      readers[n] = who;
+      const uint32_t who = readers[n] = readers_of(seen, count, n);
+      if (who == kAllRows) continue;
 #pragma omp simd
       for (int64_t i = 0; i < kLanes; ++i)
         to[i] = (who >> static_cast<uint32_t>(i) & 1u) != 0 ? to[i] : -kInfinity;
@@ -126,10 +135,45 @@ struct FewWeights {
   }
 };
 
+/// N vectors of add_keys().
+template <int64_t N>
+FOVEA_INLINE void add_key_vectors(float* to, float kept, uint64_t seen, const float* factors,
+                                  const float* rows, int64_t pitch) {
+  Float sums[N];
+#pragma GCC unroll 4
+  for (int64_t v = 0; v < N; ++v) sums[v] = load(to + v * kLanes) * broadcast(kept);
+  for (; seen != 0; seen &= seen - 1) {
+    const int32_t n = __builtin_ctzll(seen);
+    const Float factor = broadcast(factors[n * kLanes]);
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < N; ++v) sums[v] += factor * load(rows + n * pitch + v * kLanes);
+  }
+#pragma GCC unroll 4
+  for (int64_t v = 0; v < N; ++v) store(to + v * kLanes, sums[v]);
+}
+
+/// to = kept to + sum_n factors[n][0] row n, over the keys of `seen`; whole vectors of `to`.
+FOVEA_INLINE void add_keys(float* to, float kept, uint64_t seen, const float* factors,
+                           const FewOperand& keys) {
+  int64_t c = 0;
+  for (; c + 4 * kLanes <= keys.width; c += 4 * kLanes)
+    add_key_vectors<4>(to + c, kept, seen, factors, keys.rows + c, keys.pitch);
+  for (; c < keys.width; c += kLanes)
+    add_key_vectors<1>(to + c, kept, seen, factors, keys.rows + c, keys.pitch);
+}
+
+/// A row as floats: where it lies, or in `memory` if it is of another type or no whole vectors.
+template <class T>
+FOVEA_INLINE float* row_in_floats(T* row, const FewOperand& keys, float* memory) {
+  if constexpr (sizeof(T) == sizeof(float))
+    if (keys.width % kLanes == 0) return row;
+  widen(row, keys.width, keys.pitch, memory);
+  return memory;
+}
+
 template <class T>
 void few_join(const FewRows<T>& p) {
   const FlushDenormals flush;
-  const int64_t value_pitch = p.v.pitch;
   float* const q = p.memory;
   float* const out = q + kFewRows * p.k.pitch;
   FewWeights w;
@@ -142,7 +186,7 @@ void few_join(const FewRows<T>& p) {
     if (!w.begin(seen, rows, p.scale, p.tau != nullptr ? p.tau + first : nullptr)) continue;
     widen_block(p.q + first * p.q_row, p.q_row, rows, p.k.width, p.k.pitch, q);
     w.fill_logits(q, p.k, seen, rows, p.soft_cap);
-    alignas(64) float top[kLanes], totals[kLanes], old[kLanes], share[kLanes];
+    alignas(64) float top[kLanes], totals[kLanes], old[kLanes], share[kLanes], lse[kLanes];
     for (int64_t i = 0; i < kLanes; ++i) top[i] = i < rows ? p.lse[first + i] : 0.0f;
     Float most = load(top);
     for (uint64_t left = w.any; left != 0; left &= left - 1)
@@ -157,22 +201,20 @@ void few_join(const FewRows<T>& p) {
       old[i] = fast_exp(old[i] - top[i]);
       totals[i] += old[i];
       share[i] = 1.0f / totals[i];
+      lse[i] = top[i] + fast_log2(totals[i]) * kLn2;
     }
+    for (uint64_t left = w.any; left != 0; left &= left - 1) {
+      float* const weights = w.weights[__builtin_ctzll(left)];
+      store(weights, load(weights) * load(share));
+    }
+    store(old, load(old) * load(share));
     for (int64_t i = 0; i < rows; ++i) {
       if (seen[i] == 0) continue;
-      p.lse[first + i] = top[i] + __builtin_logf(totals[i]);
-      const float kept = old[i] * share[i];
+      p.lse[first + i] = lse[i];
       T* const to = p.out + (first + i) * p.out_row;
-      widen(to, p.v.width, value_pitch, out);
-      for (int64_t c = 0; c < value_pitch; c += kLanes) {
-        Float sum = load(out + c) * broadcast(kept);
-        for (uint64_t left = seen[i]; left != 0; left &= left - 1) {
-          const int32_t n = __builtin_ctzll(left);
-          sum += broadcast(w.weights[n][i] * share[i]) * load(p.v.rows + n * value_pitch + c);
-        }
-        store(out + c, sum);
-      }
-      narrow(out, p.v.width, to);
+      float* const sums = row_in_floats(to, p.v, out);
+      add_keys(sums, old[i], seen[i], &w.weights[0][i], p.v);
+      if (sums == out) narrow(out, p.v.width, to);
     }
   }
 }
@@ -183,8 +225,6 @@ FOVEA_INLINE void clear_others(uint32_t readers, float* x) {
   for (int64_t i = 0; i < kLanes; ++i)
     x[i] = (readers >> static_cast<uint32_t>(i) & 1u) != 0 ? x[i] : 0.0f;
 }
-
-constexpr uint32_t kAllRows = (1u << kLanes) - 1u;
 
 /// to += sum_i factors[i] row i, over the rows of `readers`.
 FOVEA_INLINE void add_rows(const float* factors, const float* block, uint32_t readers,
@@ -209,6 +249,30 @@ FOVEA_INLINE void add_rows(const float* factors, const float* block, uint32_t re
   }
 }
 
+// Gradients that are written: zeros for rows that read none of the keys.
+template <class T>
+FOVEA_INLINE void clear_unread(const FewGradientRows<T>& p, int64_t first, int64_t rows) {
+  for (int64_t row = first; row < first + rows; ++row) {
+    if (p.dtau != nullptr) p.dtau[row] = 0.0f;
+    if (p.seen[row] != 0) continue;
+    T* const to = p.dq + row * p.dq_row;
+    for (int64_t c = 0; c < p.k.width; ++c) from_float(0.0f, to[c]);
+  }
+}
+
+/// dq of a row += sum_n slopes[n][0] k_n, over the keys that it reads; `memory` holds a row.
+template <class T>
+FOVEA_INLINE void add_query_gradient(const FewGradientRows<T>& p, int64_t row, uint64_t seen,
+                                     const float* slopes, float* memory) {
+  if (p.dq_sums != nullptr) return add_keys(p.dq_sums + row * p.dq_row, 1.0f, seen, slopes, p.k);
+  T* const to = p.dq + row * p.dq_row;
+  const bool adds = p.queries == FewQueries::shared;
+  float* const sums = adds ? row_in_floats(to, p.k, memory) : memory;
+  for (int64_t c = 0; !adds && c < p.k.pitch; ++c) sums[c] = 0.0f;
+  add_keys(sums, 1.0f, seen, slopes, p.k);
+  if (sums == memory) narrow(memory, p.k.width, to);
+}
+
 template <class T>
 void few_gradient(const FewGradientRows<T>& p) {
   const FlushDenormals flush;
@@ -224,9 +288,10 @@ void few_gradient(const FewGradientRows<T>& p) {
     const uint64_t* const seen = p.seen + first;
     const int64_t next = first + kLanes, ahead = p.count - next < kLanes ? p.count - next : kLanes;
     fetch_block(p.q + next * p.q_row, p.q_row, ahead, p.k.width);
-    fetch_block(p.dq + next * p.dq_row, p.dq_row, ahead, p.k.width);
+    if (p.dq_sums == nullptr) fetch_block(p.dq + next * p.dq_row, p.dq_row, ahead, p.k.width);
     fetch_block(p.out + next * p.out_row, p.out_row, ahead, p.v.width);
     fetch_block(p.dout + next * p.dout_row, p.dout_row, ahead, p.v.width);
+    if (p.queries == FewQueries::own) clear_unread(p, first, rows);
     if (!w.begin(seen, rows, p.scale, p.tau != nullptr ? p.tau + first : nullptr)) continue;
     widen_block(p.q + first * p.q_row, p.q_row, rows, p.k.width, key_pitch, q);
     widen_block(p.dout + first * p.dout_row, p.dout_row, rows, p.v.width, value_pitch, dout);
@@ -243,10 +308,12 @@ void few_gradient(const FewGradientRows<T>& p) {
       const int32_t n = __builtin_ctzll(left);
       const Float of_value = row_products(dout, value_pitch, p.v.rows + n * value_pitch, 0);
       const Float ds = load(w.weights[n]) * (of_value - load(less)) * load(w.slopes[n]);
-      alignas(64) float turned[kLanes];
-      store(turned, ds * load(w.scaled[n]));
-      clear_others(w.readers[n], turned);
-      store(turn, load(turn) + load(turned));
+      if (p.dtau != nullptr) {
+        alignas(64) float turned[kLanes];
+        store(turned, ds * load(w.scaled[n]));
+        clear_others(w.readers[n], turned);
+        store(turn, load(turn) + load(turned));
+      }
       store(slopes[n], ds * load(w.scale));
       add_rows(slopes[n], q, w.readers[n], key_pitch, p.dk + n * key_pitch);
       add_rows(w.weights[n], dout, w.readers[n], value_pitch, p.dv + n * value_pitch);
@@ -254,17 +321,7 @@ void few_gradient(const FewGradientRows<T>& p) {
     for (int64_t i = 0; i < rows; ++i) {
       if (seen[i] == 0) continue;
       if (p.dtau != nullptr) p.dtau[first + i] -= turn[i] * w.scale[i];  // s = q.k / tau
-      T* const to = p.dq + (first + i) * p.dq_row;
-      widen(to, p.k.width, key_pitch, dq);
-      for (int64_t c = 0; c < key_pitch; c += kLanes) {
-        Float sum = load(dq + c);
-        for (uint64_t left = seen[i]; left != 0; left &= left - 1) {
-          const int32_t n = __builtin_ctzll(left);
-          sum += broadcast(slopes[n][i]) * load(p.k.rows + n * key_pitch + c);
-        }
-        store(dq + c, sum);
-      }
-      narrow(dq, p.k.width, to);
+      add_query_gradient(p, first + i, seen[i], &slopes[0][i], dq);
     }
   }
 }
@@ -284,9 +341,20 @@ void few_queries_gradient(const FewQueriesRows<T>& p) {
     const int64_t next = first + kLanes, ahead = p.count - next < kLanes ? p.count - next : kLanes;
     fetch_block(p.k + next * p.k_row, p.k_row, ahead, p.q.width);
     fetch_block(p.v + next * p.v_row, p.v_row, ahead, p.dout.width);
-    for (int64_t n = 0; n < kLanes * key_pitch; ++n) dk[n] = 0.0f;
-    for (int64_t n = 0; n < kLanes * value_pitch; ++n) dv[n] = 0.0f;
-    if (w.begin(seen, rows, 1.0f, nullptr)) {
+    if (p.add_to_keys) {
+      fetch_block(p.dk + next * p.dk_row, p.dk_row, ahead, p.q.width);
+      fetch_block(p.dv + next * p.dv_row, p.dv_row, ahead, p.dout.width);
+    }
+    const bool read = w.begin(seen, rows, 1.0f, nullptr);
+    if (p.add_to_keys) {
+      if (!read) continue;
+      widen_block(p.dk + first * p.dk_row, p.dk_row, rows, p.q.width, key_pitch, dk);
+      widen_block(p.dv + first * p.dv_row, p.dv_row, rows, p.dout.width, value_pitch, dv);
+    } else {
+      for (int64_t n = 0; n < kLanes * key_pitch; ++n) dk[n] = 0.0f;
+      for (int64_t n = 0; n < kLanes * value_pitch; ++n) dv[n] = 0.0f;
+    }
+    if (read) {
       widen_block(p.k + first * p.k_row, p.k_row, rows, p.q.width, key_pitch, k);
       widen_block(p.v + first * p.v_row, p.v_row, rows, p.dout.width, value_pitch, v);
       w.fill_logits(k, p.q, seen, rows, p.soft_cap);

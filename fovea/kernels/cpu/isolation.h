@@ -170,6 +170,7 @@ class Isolation {
     problem.sizes.heads = s_.kv_heads;
     problem.sizes.head_dim = problem.sizes.value_dim = kWidth;
     problem.rule = {};
+    if constexpr (requires { problem.few; }) problem.few = nullptr;
     return problem;
   }
 

@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/attention/paths/few_rows.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "fovea/attention/kernel_types.h"
+#include "fovea/kernels/cpu/few_keys.h"
+
+namespace fovea {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+template <class T>
+void key_and_query_gradients(const FewRowsCall& call, const FewRowsOperands& x,
+                             const FusedResults& r, const FusedGradients& g, KeyGradients keys) {
+  kernels::run(kernels::FewQueriesGradient<T>{
+      .sizes = sizes_of({.q = x.q_bhnd, .k = x.k_bgsd, .v = x.v_bgse}),
+      .q = rows_of<T>(x.q_bhnd),
+      .k = rows_of<T>(x.k_bgsd),
+      .v = rows_of<T>(x.v_bgse),
+      .out = rows_of<T>(r.out),
+      .dout = rows_of<T>(r.dout),
+      .seen = call.seen.data(),
+      .scale = static_cast<float>(call.part.spec.logit_scale()),
+      .tau = x.tau_bn.numel() > 0 ? x.tau_bn.const_data_ptr<float>() : nullptr,
+      .soft_cap = static_cast<float>(call.part.spec.soft_cap),
+      .lse = r.lse.const_data_ptr<float>(),
+      .dlse = r.dlse.defined() ? r.dlse.const_data_ptr<float>() : nullptr,
+      .dq = writable_rows_of<T>(g.q),
+      .dk = writable_rows_of<T>(g.k),
+      .dv = writable_rows_of<T>(g.v),
+      .add_to_keys = keys == KeyGradients::added,
+      .dtau = g.tau_bht.defined() ? g.tau_bht.mutable_data_ptr<float>() : nullptr});
+}
+
+// A sink is a key with value 0.
+at::Tensor sink_gradient(const at::Tensor& sink_h, const FusedResults& r) {
+  at::Tensor delta = (r.out.to(at::kFloat) * r.dout).sum(-1);
+  if (r.dlse.defined()) delta = delta - r.dlse;
+  return -((sink_h.view({1, -1, 1}) - r.lse).exp() * delta).sum(at::IntArrayRef{0, 2});
+}
+
+// Inputs as FewRowsOperands has them; outputs out and lse.
+class FewRowsAttention : public torch::autograd::Function<FewRowsAttention> {
+ public:
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
+                               const at::Tensor& v, const at::Tensor& tau, const at::Tensor& sink,
+                               const c10::intrusive_ptr<FewRowsCall>& few) {
+    const AttentionResult result = few_rows_forward(*few, {q, k, v, tau, sink});
+    ctx->save_for_backward({q, k, v, tau, sink, result.out_bhte, result.lse_bht});
+    ctx->saved_data["call"] = c10::IValue::make_capsule(few);
+    ctx->set_materialize_grads(false);
+    return {result.out_bhte, result.lse_bht};
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto s = ctx->get_saved_variables();
+    const auto few =
+        c10::static_intrusive_pointer_cast<FewRowsCall>(ctx->saved_data["call"].toCapsule());
+    const FewRowsOperands x{contiguous_rows(s[0]), contiguous_rows(s[1]), contiguous_rows(s[2]),
+                            s[3], s[4]};
+    const FusedResults r{.out = s[5],
+                         .lse = s[6],
+                         .dout = grads[0].defined()
+                                     ? contiguous_rows(grads[0].to(s[5].scalar_type()))
+                                     : at::zeros_like(s[5]),
+                         .dlse = grads[1].defined() ? grads[1].contiguous() : grads[1]};
+    FusedGradients g{.q = at::empty_like(x.q_bhnd),
+                     .k = empty_by_token(x.k_bgsd.sizes().vec(), x.k_bgsd.options()),
+                     .v = empty_by_token(x.v_bgse.sizes().vec(), x.v_bgse.options())};
+    if (x.tau_bn.numel() > 0) g.tau_bht = at::empty(r.lse.sizes(), r.lse.options());
+    few_rows_backward(*few, x, r, g, KeyGradients::written);
+    return {g.q, g.k, g.v, g.tau_bht.defined() ? g.tau_bht.sum(1) : g.tau_bht, g.sink_bh, {}};
+  }
+};
+
+}  // namespace
+
+c10::intrusive_ptr<FewRowsCall> few_rows_call(const AttentionCall& part,
+                                              std::vector<uint64_t> seen) {
+  auto few = c10::make_intrusive<FewRowsCall>();
+  few->part = part;
+  few->seen = std::move(seen);
+  AttentionCall& kept = few->part;
+  kept.q = kept.k = kept.v = kept.tensors.tau_bt = kept.tensors.sink_logit_h = at::Tensor();
+  return few;
+}
+
+AttentionResult few_rows_forward(const FewRowsCall& call, const FewRowsOperands& x) {
+  AttentionCall part = call.part;
+  part.q = x.q_bhnd, part.k = x.k_bgsd, part.v = x.v_bgse;
+  if (x.tau_bn.numel() > 0) part.tensors.tau_bt = x.tau_bn;
+  if (x.sink_h.numel() > 0) part.tensors.sink_logit_h = x.sink_h;
+  AttentionResult result = run_part(part);
+  result.out_bhte = result.out_bhte.to(x.q_bhnd.scalar_type());
+  result.lse_bht = result.lse_bht.contiguous();
+  return result;
+}
+
+void few_rows_backward(const FewRowsCall& call, const FewRowsOperands& x, const FusedResults& r,
+                       FusedGradients& g, KeyGradients keys) {
+  with_kernel_type(x.q_bhnd.scalar_type(), "attention",
+                   [&]<class T>(T) { key_and_query_gradients<T>(call, x, r, g, keys); });
+  if (x.sink_h.numel() > 0) g.sink_bh = sink_gradient(x.sink_h, r);
+}
+
+AttentionResult run_few_rows(const AttentionCall& part, std::vector<uint64_t> seen) {
+  const at::ScalarType dtype = part.q.scalar_type(), kernel = kernel_dtype(dtype);
+  const variable_list outputs = FewRowsAttention::apply(
+      part.q.to(kernel), part.k.to(kernel), part.v.to(kernel),
+      floats_or_none(part.tensors.tau_bt, part.q),
+      floats_or_none(part.tensors.sink_logit_h, part.q), few_rows_call(part, std::move(seen)));
+  AttentionResult result;
+  result.out_bhte = outputs[0].to(dtype);
+  result.lse_bht = outputs[1];
+  result.path.isa = kernel_isa(kernel);
+  return result;
+}
+
+}  // namespace fovea
