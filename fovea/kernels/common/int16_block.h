@@ -13,20 +13,14 @@
 
 #include <cstdint>
 
-#include "fovea/kernels/common/weight_format.h"
+#include "fovea/kernels/common/block_magnitude.h"
 
 namespace fovea::kernels {
 
 /// Rounds kBlock numbers; returns d. A block with infinity or NaN has d = NaN and q = 0, so that
 /// every product with it is NaN; one whose numbers are all below 2^-112 is zeros.
 FOVEA_INLINE float round_block(const float* x, int16_t* q) {
-  // As whole numbers the magnitudes have their own order, and NaN is the largest.
-  uint32_t bits = 0;
-#pragma omp simd reduction(max : bits)
-  for (int64_t i = 0; i < kBlock; ++i) {
-    const uint32_t one = __builtin_bit_cast(uint32_t, x[i]) & 0x7FFFFFFF;
-    bits = one > bits ? one : bits;
-  }
+  const uint32_t bits = largest_magnitude(x);
   // largest < 2^(exponent - 126); d and 1 / d are normal numbers from exponent 15 on.
   const uint32_t exponent = bits >> 23;
   if (exponent == 255 || exponent < 15) {

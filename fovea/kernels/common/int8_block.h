@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "fovea/kernels/common/weight_format.h"
+#include "fovea/kernels/common/block_magnitude.h"
 
 namespace fovea::kernels {
 
@@ -20,13 +20,7 @@ inline constexpr float kSmallestInt8Block = 0x1p-119F;
 /// Rounds kBlock numbers; returns d. A block with infinity or NaN has d = NaN and q = 0, so that
 /// every product with it is NaN.
 FOVEA_INLINE float round_block(const float* x, int8_t* q) {
-  // As whole numbers the magnitudes have their own order, and NaN is the largest.
-  uint32_t bits = 0;
-#pragma omp simd reduction(max : bits)
-  for (int64_t i = 0; i < kBlock; ++i) {
-    const uint32_t one = __builtin_bit_cast(uint32_t, x[i]) & 0x7FFFFFFF;
-    bits = one > bits ? one : bits;
-  }
+  const uint32_t bits = largest_magnitude(x);
   const float largest = __builtin_bit_cast(float, bits);
   const bool finite = bits < 0x7F800000;
   if (!finite || largest < kSmallestInt8Block) {

@@ -47,7 +47,7 @@ FOVEA_INLINE Ints add_pairs(Ints sum, Shorts w, Shorts x) {
 #endif
 }
 
-/// `kBytes` bytes in 16 bits each.
+/// 2 kVector bytes in 16 bits each.
 template <bool is_signed>
 FOVEA_INLINE Shorts widen_bytes(const uint8_t* from) {
 #if defined(__AVX512F__)
