@@ -1,4 +1,4 @@
-// The kernels with matrix tiles, their eight instructions emulated by loops (attention_tiles.h),
+// The kernels with matrix tiles, their instructions emulated by loops (attention_tiles.h),
 // and those for pairs of bfloat16 by others (attention_product.h); compiler flags stand in
 // tests/CMakeLists.txt.
 //

@@ -14,6 +14,7 @@
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/mixing_table.h"
+#include "tests/support/emulated_tiles.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/mixing_problem.h"
 #include "tests/support/pointwise_problem.h"
@@ -30,8 +31,10 @@ std::vector<const MixingTable<T>*> tables() {
 #if defined(__x86_64__)
   if (found_isa() >= Isa::avx2) all.push_back(&kernels::mixing_avx2<T>());
   if (found_isa() >= Isa::avx512) all.push_back(&kernels::mixing_avx512<T>());
-  if constexpr (std::is_same_v<T, BFloat16>)
+  if constexpr (std::is_same_v<T, BFloat16>) {
     if (found_isa() >= Isa::avx512_bf16) all.push_back(&kernels::mixing_avx512_bf16());
+    if (mixing_tiles() != nullptr) all.push_back(mixing_tiles());
+  }
 #endif
   return all;
 }

@@ -22,9 +22,13 @@ namespace fovea::kernels {
 namespace {
 
 // kRows x 2 sums must fit the registers with two operands beside them: 32 registers of 16 lanes, 16
-// of 8 (or 4). With tiles they are 2 x 2 of the 8 tiles (attention_tiles.h).
+// of 8 (or 4). With tiles they are 2 x 2 of the 8 tiles (attention_tiles.h), or 1 x 2 where a
+// source says so.
 #if defined(FOVEA_TILES)
-constexpr int kLanes = 16, kRows = 32;
+#if !defined(FOVEA_ROW_TILES)
+#define FOVEA_ROW_TILES 2
+#endif
+constexpr int kLanes = 16, kRows = 16 * FOVEA_ROW_TILES;
 #elif defined(__AVX512F__)
 constexpr int kLanes = 16, kRows = 8;
 #elif defined(__AVX2__)

@@ -34,7 +34,8 @@ template <>
 const MixingTable<BFloat16>& mixing_table<BFloat16>() {
   static const MixingTable<BFloat16>& chosen = pick_by_isa<const MixingTable<BFloat16>&()>(
       {mixing_scalar<BFloat16>, FOVEA_AVX2(mixing_avx2<BFloat16>),
-       FOVEA_AVX512(mixing_avx512<BFloat16>), FOVEA_AVX512_BF16(mixing_avx512_bf16)})();
+       FOVEA_AVX512(mixing_avx512<BFloat16>), FOVEA_AVX512_BF16(mixing_avx512_bf16),
+       FOVEA_AMX(mixing_amx)})();
   return chosen;
 }
 

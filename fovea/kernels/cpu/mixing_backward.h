@@ -50,7 +50,6 @@ class GradientStrips : private GradientFrame<T, P> {
   using Frame::steps_;
   using Frame::strip_;
   using Frame::t_;
-  using typename Frame::KeyOperand;
   using typename Frame::Rows;
 
  public:
@@ -275,8 +274,7 @@ class GradientStrips : private GradientFrame<T, P> {
     const Word* const dout =
         m_.dout_rows + (h * kGradientRows / P::kElements + weights.first) * columns;
     for (int64_t j = 0; j < kStepKeys; j += kRows) {
-      add_key_product<P>(t_.head[h].dv + (key_of(n) + j) * columns, columns, weights.depth,
-                         weights.words + j, weights.step, dout);
+      add_key_product<P>(t_.head[h].dv + (key_of(n) + j) * columns, columns, weights, j, dout);
     }
     for (int64_t r = rows.begin; r < rows.end; ++r) {
       if (m_.bad_dout[h * t_.padded_frame() + r] == 0) continue;
@@ -507,8 +505,7 @@ class GradientStrips : private GradientFrame<T, P> {
     const Word* const q =
         m_.q_rows + (h * t_.padded_frame() / P::kElements + slopes.first) * columns;
     for (int64_t j = 0; j < kStepKeys; j += kRows) {
-      add_key_product<P>(head.dk + (key_of(n) + j) * columns, columns, slopes.depth,
-                         slopes.words + j, slopes.step, q);
+      add_key_product<P>(head.dk + (key_of(n) + j) * columns, columns, slopes, j, q);
     }
   }
 
@@ -541,12 +538,13 @@ class GradientStrips : private GradientFrame<T, P> {
 
 template <class T, class P>
 int64_t mixing_gradient_floats(const MixingGradientTask<T>& task) {
-  return gradient_maps(task, P::kElements == 2, nullptr).floats;
+  return gradient_maps<P>(task, nullptr).floats;
 }
 
 template <class T, class P>
 void mixing_gradient_strips(const MixingGradientTask<T>& task, float* memory) {
   const FlushDenormals flush;
+  [[maybe_unused]] const TileUse tiles;
   GradientStrips<T, P>(task, memory).run();
 }
 

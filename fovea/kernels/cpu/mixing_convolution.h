@@ -18,11 +18,15 @@
 // vdpbf16ps: a product then takes two taps of a row, and 11 taps are 6 products. The backward pass
 // makes these words from rows of bfloat16 in order (HalfRows).
 //
+// With matrix tiles a window is rows of bfloat16 in order, and a kernel row is a band: 16 results
+// of 16 rows are the product of 16 x 32 numbers and a 32 x 16 matrix whose column j holds the taps
+// from row j + 8 - older on.
+//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cpu/attention_product.h"
+#include "fovea/kernels/cpu/attention_tiles.h"
 #include "fovea/kernels/cpu/mixing_seen.h"
 
 namespace fovea::kernels {
@@ -85,6 +89,40 @@ inline void write_paired_taps(const float* taps, int64_t rows, int64_t keys, Wor
     const int64_t a = n / count, high = 2 * (n % count) + 1 - keys % 2;  // in the upper half
     words[n] = word_of(high > 0 ? taps[a * keys + high - 1] : 0.0f, taps[a * keys + high]);
   }
+}
+
+/// Words of the taps of a kernel row for P, of windows that P's convolutions read, and of a step in
+/// them.
+template <class P>
+constexpr int64_t tap_words(int64_t keys) {
+  if constexpr (P::kTiles) return kLanes * kLanes;
+  return P::kElements == 2 ? (keys + 1) / 2 : keys;
+}
+template <class P>
+constexpr int64_t kWindowStep = P::kTiles ? kStepKeys / 2 : kStepKeys;
+
+/// Taps of a kernel whose results read `older` keys before their own, as words of P, a type with
+/// pairs.
+template <class P>
+void write_taps(const float* taps, int64_t rows, int64_t keys, [[maybe_unused]] int64_t older,
+                Word* words) {
+  if constexpr (P::kTiles) {
+    const auto tap = [&](int64_t a, int64_t b) {
+      return b >= 0 && b < keys ? taps[a * keys + b] : 0.0f;
+    };
+    for (int64_t n = 0; n < rows * tap_words<P>(keys); ++n) {
+      const int64_t a = n / (kLanes * kLanes), pair = n / kLanes % kLanes, result = n % kLanes;
+      const int64_t b = 2 * pair - result - 8 + older;
+      words[n] = word_of(tap(a, b), tap(a, b + 1));
+    }
+  } else {
+    write_paired_taps(taps, rows, keys, words);
+  }
+}
+template <class P>
+FOVEA_INLINE Taps taps_of(const Word* words, int64_t rows, int64_t keys) {
+  if constexpr (P::kTiles) return {words, rows, tap_words<P>(keys), 0};
+  return P::kElements == 2 ? paired(words, rows, keys) : single_taps(words, rows, keys);
 }
 
 /// Rows of words, from the first one that a result reads.
@@ -198,6 +236,48 @@ FOVEA_INLINE void convolve_row(const Word* row, const Taps& k, float* out) {
     store(out + v * kLanes, sums);
   }
 }
+
+#if defined(FOVEA_TILES)
+
+/// kTileRows rows of results, kStepKeys apart. `row_of(a)`: bfloat16 in order from 8 keys before
+/// the first result's own on, of the row that meets kernel row a for the first row of results; its
+/// neighbours follow `pitch` words apart.
+template <class RowOf>
+FOVEA_INLINE void convolve_bands(const Taps& k, int64_t pitch, const RowOf& row_of, float* out) {
+  zero_tile<0>();
+  zero_tile<1>();
+  zero_tile<2>();
+  zero_tile<3>();
+  for (int64_t a = 0; a < k.rows; ++a) {
+    const Word* const in = row_of(a);
+    read_tile<6>(k.taps + a * k.words, kTileWords);
+    read_tile<4>(in, pitch);
+    multiply_tiles<0, 4, 6>();
+    read_tile<5>(in + kTileWords / 2, pitch);
+    multiply_tiles<1, 5, 6>();
+    read_tile<4>(in + kTileWords, pitch);
+    multiply_tiles<2, 4, 6>();
+    read_tile<5>(in + kTileWords / 2 * 3, pitch);
+    multiply_tiles<3, 5, 6>();
+  }
+  write_tile<0>(out, kStepKeys);
+  write_tile<1>(out + kTileWords, kStepKeys);
+  write_tile<2>(out + 2 * kTileWords, kStepKeys);
+  write_tile<3>(out + 3 * kTileWords, kStepKeys);
+}
+
+/// Calls redo(row) for each of kTileRows rows of results that is not finite: a band also multiplies
+/// numbers that a result does not read, with 0.
+template <class Redo>
+FOVEA_INLINE void each_row_not_finite(const float* results, const Redo& redo) {
+  Float all{};
+  for (int64_t c = 0; c < kTileRows * kStepKeys; c += kLanes) all = load(results + c) * 0.0f + all;
+  if (sum(all) == 0.0f) return;
+  for (int64_t r = 0; r < kTileRows; ++r)
+    if (!finite_lanes(results + r * kStepKeys, kStepKeys)) redo(r);
+}
+
+#endif
 
 }  // namespace
 }  // namespace fovea::kernels

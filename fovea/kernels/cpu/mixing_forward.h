@@ -34,14 +34,15 @@ class StripWalk : private StripWindows<T, P> {
   using Windows::forget;
   using Windows::hand_on;
   using Windows::kPairs;
+  using Windows::kStep;
   using Windows::kStepWords;
   using Windows::lag_before_;
   using Windows::load_halo;
   using Windows::load_history;
   using Windows::load_queries;
-  using Windows::pair_taps;
+  using Windows::pack_taps;
+  using Windows::packed_taps;
   using Windows::pair_window;
-  using Windows::paired_taps;
   using Windows::products;
   using Windows::s_;
   using Windows::save_history;
@@ -57,7 +58,7 @@ class StripWalk : private StripWindows<T, P> {
         lag_(lag_before_ + (task.rows_after > 0 ? kKernelLag : 0)) {}
 
   void run() {
-    if (kPairs) pair_taps();
+    if (kPairs) pack_taps();
     forget(s_.before);
     forget(s_.after);
     const bool joined = t_.rows_before > 1 || t_.rows_after > 1;
@@ -260,8 +261,8 @@ class StripWalk : private StripWindows<T, P> {
   void fill_weights(int64_t h, int64_t n) {
     const int64_t rows = kHaloRows + kStripRows, earlier = t_.rows_after - 1;
     Word* const history = s_.history_after + h * rows * kHistory;
-    load_history(history, n);
-    load_halo(s_.after, h, n, earlier);
+    load_history(history, n, kStep);
+    load_halo(s_.after, h, n, earlier, kStep);
     const float* const weights = weights_of(n) + h * kStripPitch;
     for (int64_t r = 0; r < kStripRows; ++r) {
       const Float factor = broadcast(s_.factors[h * kStripRows + r]);
@@ -275,13 +276,13 @@ class StripWalk : private StripWindows<T, P> {
       }
     }
     if (kPairs) pair_window();
-    if (earlier > 0) hand_on(s_.after, h, n, earlier);
-    save_history(history);
+    if (earlier > 0) hand_on(s_.after, h, n, earlier, kStep);
+    save_history(history, kStep);
   }
   Taps taps_after(int64_t h) const {
     const int64_t rows = t_.rows_after, keys = t_.keys_after;
-    return kPairs ? paired(paired_taps(s_.taps_after, h, rows, keys), rows, keys)
-                  : single_taps(t_.head[h].taps_after, rows, keys);
+    return taps_of<P>(kPairs ? packed_taps(s_.taps_after, h, rows, keys) : t_.head[h].taps_after,
+                      rows, keys);
   }
 
   void hand_on_weights() {
@@ -299,7 +300,9 @@ class StripWalk : private StripWindows<T, P> {
     for (int64_t h = 0; h < t_.heads; ++h) {
       fill_weights(h, n);
       float* const rows = s_.rows + h * kStripPitch;
-      this->template convolve<P>(taps_after(h), s_.seen_results, -1, rows);
+      this->template convolve<P>(taps_after(h),
+                                 single_taps(t_.head[h].taps_after, t_.rows_after, t_.keys_after),
+                                 s_.seen_results, -1, rows);
       for (int64_t r = 0; r < kStripRows; ++r) {
         const uint64_t word = s_.seen_results[r];
         float* const row = rows + r * kStepKeys;
@@ -447,14 +450,13 @@ class StripWalk : private StripWindows<T, P> {
   template <int N>
   FOVEA_INLINE void add_tile(uint64_t some, const Word* p, const Word* v, float* out) const {
     const int64_t columns = t_.value_width.columns;
-    Float c[kRows][N];
-    load_tile(c, out, columns);
-    for (int64_t key = 0; key < kStepKeys; key += kPanel) {
-      if ((some & bits_between(key, key + kPanel)) == 0) continue;
-      multiply_add<P>(c, kPanel / P::kElements, p + key / P::kElements, kStepWords, 1,
-                      v + key / P::kElements * columns, N * kLanes);
-    }
-    store_tile(c, out, columns);
+    add_to_sums<P, N>(out, columns, true, [&](const auto& add) FOVEA_ALWAYS {
+      for (int64_t key = 0; key < kStepKeys; key += kPanel) {
+        if ((some & bits_between(key, key + kPanel)) == 0) continue;
+        add(kPanel / P::kElements, p + key / P::kElements, kStepWords, 1,
+            v + key / P::kElements * columns);
+      }
+    });
   }
 
   void write() {
@@ -488,12 +490,13 @@ class StripWalk : private StripWindows<T, P> {
 
 template <class T, class P>
 int64_t mixing_forward_floats(const MixingStrips<T>& task) {
-  return StripScratch(task, P::kElements == 2, nullptr).floats;
+  return StripScratch(task, P{}, nullptr).floats;
 }
 
 template <class T, class P>
 void forward_strips(const MixingStrips<T>& task, float* scratch) {
   const FlushDenormals flush;
+  [[maybe_unused]] const TileUse tiles;
   StripWalk<T, P>(task, scratch).run();
 }
 

@@ -20,7 +20,7 @@ class GradientFrame {
 
   GradientFrame(const MixingGradientTask<T>& task, float* memory)
       : t_(task),
-        m_(gradient_maps(task, kPairs, memory)),
+        m_(gradient_maps<P>(task, memory)),
         frame_(task.frame()),
         earlier_(task.earlier()),
         first_weighted_(task.earlier_before()),
@@ -73,9 +73,9 @@ class GradientFrame {
 
   static void pair_taps(const float* taps, int64_t h, const Kernel& k, const float* turned,
                         const PairedKernels& to) {
-    const int64_t words = h * k.rows * ((k.keys + 1) / 2);
-    write_paired_taps(taps, k.rows, k.keys, to.taps + words);
-    write_paired_taps(turned + h * k.taps(), k.rows, k.keys, to.turned + words);
+    const int64_t words = h * k.rows * tap_words<P>(k.keys);
+    write_taps<P>(taps, k.rows, k.keys, k.older(), to.taps + words);
+    write_taps<P>(turned + h * k.taps(), k.rows, k.keys, k.newer(), to.turned + words);
   }
 
   // ---- rows and masks ----
@@ -147,28 +147,46 @@ class GradientFrame {
       for (int64_t n = 0; n < t_.heads * kGradientRows / 2; ++n)
         weave_rows(m_.dout + 2 * n * value.pitch, m_.dout + (2 * n + 1) * value.pitch,
                    value.columns, m_.dout_rows + n * value.columns);
+      for (int64_t n = 0; P::kTiles && n < kLanes * key.columns; ++n)
+        m_.q_rows[t_.heads * t_.padded_frame() / 2 * key.columns + n] = 0.0f;
+      for (int64_t n = 0; P::kTiles && n < kLanes * value.columns; ++n)
+        m_.dout_rows[t_.heads * kGradientRows / 2 * value.columns + n] = 0.0f;
     }
 #endif
   }
 
   // Rows [begin, end) of a step as the left operand of a product over rows; begin and end count
   // from the first row of `rows`, which is that of the right operand, too.
-  struct KeyOperand {
-    const Word* words = nullptr;
-    int64_t step = 0;              ///< words from one depth to the next
-    int64_t first = 0, depth = 0;  ///< words of the right operand's rows
-  };
   KeyOperand key_operand(const float* rows, int64_t row, Rows some,
                          [[maybe_unused]] const float* factor) const {
 #if defined(FOVEA_PAIRS)
     if constexpr (kPairs) {
       pair_rows(rows, row, some.begin, some.end, factor, m_.step_rows, m_.woven);
-      const int64_t first = some.begin / 2;
-      return {m_.woven + first * kStepKeys, kStepKeys, first, (some.end + 1) / 2 - first};
+      const int64_t first = some.begin / 2, end = (some.end + 1) / 2;
+#if defined(FOVEA_TILES)
+      return turned_operand(first, end);
+#else
+      return {m_.woven + first * kStepKeys, 1, kStepKeys, first, end - first};
+#endif
     }
 #endif
-    return {rows + some.begin * row, row, some.begin, some.end - some.begin};
+    return {rows + some.begin * row, 1, row, some.begin, some.end - some.begin};
   }
+
+#if defined(FOVEA_TILES)
+  // Woven rows [first, end), and zeros up to whole tiles, by key.
+  KeyOperand turned_operand(int64_t first, int64_t end) const {
+    const int64_t depth = (end - first + kTileRows - 1) / kTileRows * kTileRows;
+    const int64_t row = turned_row(t_);
+    for (int64_t n = end * kStepKeys; n < (first + depth) * kStepKeys; ++n) m_.woven[n] = 0.0f;
+    for (int64_t d = 0; d < depth; d += kTileRows) {
+      for (int64_t key = 0; key < kStepKeys; key += kTileRows)
+        turn_tile(m_.woven + (first + d) * kStepKeys + key, kStepKeys, m_.turned + key * row + d,
+                  row);
+    }
+    return {m_.turned, row, 1, first, depth};
+  }
+#endif
 
   static void make_bad(float* row) {
     for (int v = 0; v < kStepVectors; ++v) store(row + v * kLanes, broadcast(__builtin_nanf("")));
@@ -322,10 +340,23 @@ class GradientFrame {
 #endif
   }
 
-  // kConvolutionRows results from row `row` of x on, whose keys begin `shift` keys beside theirs.
+  // Results that are made together.
+  static int64_t rows_together(bool pairs) {
+    return P::kTiles && pairs ? kLanes : kConvolutionRows;
+  }
+
+  // rows_together() results from row `row` of x on, whose keys begin `shift` keys beside theirs.
   FOVEA_INLINE void convolve_whole(const StepMap& x, int64_t h, int64_t row, int64_t n,
-                                   const Taps& taps, int64_t shift, bool pairs, float* y) const {
-#if defined(FOVEA_PAIRS)
+                                   const Taps& taps, [[maybe_unused]] int64_t shift, bool pairs,
+                                   float* y) const {
+#if defined(FOVEA_TILES)
+    if (pairs) {
+      const Word* const first = reinterpret_cast<const Word*>(m_.halves + row * kHalfPitch);
+      return convolve_bands(
+          taps, kHalfPitch / 2,
+          [&](int64_t a) FOVEA_ALWAYS { return first + a * (kHalfPitch / 2); }, y);
+    }
+#elif defined(FOVEA_PAIRS)
     if (pairs) {
       // A word of the window holds a number and the one before it.
       const int64_t first = row * kHalfPitch + kKeyHalo + shift + taps.first - 1;
@@ -345,25 +376,38 @@ class GradientFrame {
       const MixingGradientHead<T>& head = t_.head[h];
       const float* const single = is_before ? head.taps_before : head.taps_after;
       const Word* const words = is_before ? m_.before_pairs.taps : m_.after_pairs.taps;
-      const Taps taps = taps_of(single, words, h, k, pairs);
+      const Taps taps = own_taps(single, words, h, k, pairs);
+      const int64_t count = rows_together(pairs);
       if (pairs) halve(x, h, n, m_.halves);
-      for (int64_t r = rows.begin; r < rows.end; r += kConvolutionRows) {
-        const int64_t at = fitted(r, kConvolutionRows);
-        if (whole({at, at + kConvolutionRows}, n, k)) {
+      for (int64_t r = rows.begin; r < rows.end; r += count) {
+        const int64_t at = fitted(r, count);
+        const auto some = [&](int64_t row) {
+          convolve_some(x, h, row, n, k, single, y.at(h, row, n));
+        };
+        if (whole({at, at + count}, n, k)) {
           convolve_whole(x, h, at - (k.rows - 1), n, taps, 0, pairs, y.at(h, at, n));
+          redo_rows(pairs, y.at(h, at, n), at, some);
           continue;
         }
-        for (int64_t row = at; row < at + kConvolutionRows; ++row)
-          convolve_some(x, h, row, n, k, single, y.at(h, row, n));
+        for (int64_t row = at; row < at + count; ++row) some(row);
       }
     }
   }
 
+  // Rows of results from row `at` on that tiles have to leave to redo(row).
+  template <class Redo>
+  static void redo_rows([[maybe_unused]] bool pairs, [[maybe_unused]] const float* results,
+                        [[maybe_unused]] int64_t at, [[maybe_unused]] const Redo& redo) {
+#if defined(FOVEA_TILES)
+    if (pairs) each_row_not_finite(results, [&](int64_t n) { redo(at + n); });
+#endif
+  }
+
   // Of head h, whose float32 taps are `single`.
-  static Taps taps_of(const float* single, const Word* words, int64_t h, const Kernel& k,
-                      bool pairs) {
+  static Taps own_taps(const float* single, const Word* words, int64_t h, const Kernel& k,
+                       bool pairs) {
     if (!pairs) return single_taps(single, k.rows, k.keys);
-    return paired(words + h * k.rows * ((k.keys + 1) / 2), k.rows, k.keys);
+    return taps_of<P>(words + h * k.rows * tap_words<P>(k.keys), k.rows, k.keys);
   }
 
   void convolve_some(const StepMap& x, int64_t h, int64_t r, int64_t n, const Kernel& k,
@@ -390,18 +434,22 @@ class GradientFrame {
     const bool pairs = rounds(k);
     for (int64_t h = 0; h < t_.heads; ++h) {
       const float* const single = turned + h * k.taps();
-      const Taps taps = taps_of(single, words, h, k, pairs);
+      const Taps taps = own_taps(single, words, h, k, pairs);
+      const int64_t count = rows_together(pairs);
       if (pairs) halve(dy, h, n, m_.halves);
-      for (int64_t r = rows.begin; r < rows.end; r += kConvolutionRows) {
-        const int64_t at = fitted(r, kConvolutionRows);
+      for (int64_t r = rows.begin; r < rows.end; r += count) {
+        const int64_t at = fitted(r, count);
+        const auto some = [&](int64_t row) {
+          convolve_some_back(dy, h, row, n, k, single, dx.at(h, row, n));
+        };
         // Results that these rows are part of: all must read all of them.
-        const int64_t last = at + kConvolutionRows + k.rows - 1;
+        const int64_t last = at + count + k.rows - 1;
         if (whole_back({at, last < frame_ ? last : frame_}, n, k)) {
           convolve_whole(dy, h, at, n, taps, k.older() - k.newer(), pairs, dx.at(h, at, n));
+          redo_rows(pairs, dx.at(h, at, n), at, some);
           continue;
         }
-        for (int64_t row = at; row < at + kConvolutionRows; ++row)
-          convolve_some_back(dy, h, row, n, k, single, dx.at(h, row, n));
+        for (int64_t row = at; row < at + count; ++row) some(row);
       }
     }
   }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "fovea/kernels/cpu/arena.h"
+#include "fovea/kernels/cpu/mixing_convolution.h"
 #include "fovea/kernels/cpu/mixing_gradient_task.h"
 #include "fovea/kernels/cpu/mixing_heads.h"
 
@@ -31,10 +32,10 @@ struct StepMap {
 /// Rows whose products with other heads are made together: they stay in the first-level cache.
 constexpr int64_t kRowsTogether = 4;
 /// Rows of all heads of which several maps stay in the second-level cache.
-constexpr int64_t kNearRows = 24;
-static_assert(kNearRows % kRowsTogether == 0);
+constexpr int64_t kNearRows = kRows > 8 ? 32 : 24;
+static_assert(kNearRows % kRowsTogether == 0 && kNearRows % kRows == 0);
 
-/// The words of a kernel's taps for vdpbf16ps, [head][cq][(ck + 1) / 2].
+/// The words of a kernel's taps in pairs, [head][cq][tap_words()].
 struct PairedKernels {
   Word *taps = nullptr, *turned = nullptr;
 };
@@ -57,7 +58,8 @@ struct GradientMaps {
   /// The same as right operands: [head][row or pair of rows][columns]. float32: the same memory.
   Word *q_rows = nullptr, *dout_rows = nullptr;
   Word *step_rows = nullptr, *woven = nullptr;  ///< one head's rows of a step as pairs
-  float *lse2 = nullptr, *factor = nullptr;     ///< [head][row], [row]: scale_i
+  Word* turned = nullptr;                    ///< `woven` by key, turned_row() words each: for tiles
+  float *lse2 = nullptr, *factor = nullptr;  ///< [head][row], [row]: scale_i
   /// [head][row]: q or dO of the row is not finite; it stands as zeros.
   int32_t *bad_q = nullptr, *bad_dout = nullptr;
   float* delta = nullptr;                               ///< [head][row][kLanes]: sum P dP
@@ -80,9 +82,18 @@ struct GradientMaps {
   int64_t floats = 0;          ///< of everything
 };
 
-/// Cuts the memory of a task; pass null to learn its size. `pairs`: operands are bfloat16.
+/// Pairs of rows of a frame in whole tiles, with some that its first one may leave out.
 template <class T>
-GradientMaps gradient_maps(const MixingGradientTask<T>& t, bool pairs, float* memory) {
+constexpr int64_t turned_row(const MixingGradientTask<T>& t) {
+  return (t.padded_frame() / 2 + 15) / 16 * 16;
+}
+
+/// Cuts the memory of a task; pass null to learn its size.
+template <class P, class T>
+GradientMaps gradient_maps(const MixingGradientTask<T>& t, float* memory) {
+  constexpr bool pairs = P::kElements == 2;
+  // Tiles read whole rows of words: rows of zeros stand behind the last ones.
+  constexpr int64_t kBehind = P::kTiles ? kLanes : 0;
   GradientMaps m;
   Arena arena(memory);
   const int64_t frame = t.frame(), steps = t.most_steps;
@@ -115,10 +126,11 @@ GradientMaps gradient_maps(const MixingGradientTask<T>& t, bool pairs, float* me
   m.q_rows = m.q;
   m.dout_rows = m.dout;
   if (pairs) {
-    m.q_rows = arena.allocate(t.heads * t.padded_frame() / 2 * t.key_width.columns);
-    m.dout_rows = arena.allocate(t.heads * kGradientRows / 2 * t.value_width.columns);
+    m.q_rows = arena.allocate((t.heads * t.padded_frame() / 2 + kBehind) * t.key_width.columns);
+    m.dout_rows = arena.allocate((t.heads * kGradientRows / 2 + kBehind) * t.value_width.columns);
     m.step_rows = arena.allocate(t.padded_frame() * kStepKeys / 2);
-    m.woven = arena.allocate(t.padded_frame() / 2 * kStepKeys);
+    m.woven = arena.allocate((t.padded_frame() / 2 + kBehind) * kStepKeys);
+    m.turned = P::kTiles ? arena.allocate(kStepKeys * turned_row(t)) : nullptr;
   }
   m.lse2 = arena.allocate(t.heads * frame);
   m.factor = arena.allocate(t.padded_frame());
@@ -135,7 +147,7 @@ GradientMaps gradient_maps(const MixingGradientTask<T>& t, bool pairs, float* me
   m.back_before = arena.allocate(t.heads * taps_before);
   m.back_after = arena.allocate(t.heads * taps_after);
   const auto paired = [&](int64_t rows, int64_t keys) {
-    const int64_t words = pairs ? t.heads * rows * ((keys + 1) / 2) : 0;
+    const int64_t words = pairs ? t.heads * rows * tap_words<P>(keys) : 0;
     return PairedKernels{.taps = arena.allocate(words), .turned = arena.allocate(words)};
   };
   m.before_pairs = paired(t.rows_before, t.keys_before);

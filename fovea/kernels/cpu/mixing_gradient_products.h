@@ -11,7 +11,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cpu/attention_pack.h"
+#include "fovea/kernels/cpu/attention_tiles.h"
 #include "fovea/kernels/cpu/mixing_gradient_maps.h"
 
 namespace fovea::kernels {
@@ -28,8 +28,7 @@ FOVEA_INLINE void find_product(const PackedWidth& width, const Word* left, const
                                const float* scale, float* y, int64_t y_row) {
   for (int64_t key = 0; key < kStepKeys; key += kPanel) {
     Float tile[kRows][2];
-    clear(tile);
-    multiply_add<P>(tile, width.words, left, width.pitch, 1, keys + key * width.pitch, kPanel);
+    panel_products<P>(tile, width, left, keys + key * width.pitch);
     for (int r = 0; scale != nullptr && r < kRows; ++r) {
       tile[r][0] = tile[r][0] * scale[r];
       tile[r][1] = tile[r][1] * scale[r];
@@ -64,26 +63,30 @@ FOVEA_INLINE void add_row_product(float* sums, int64_t columns, const Word* left
   constexpr int64_t kWords = kPanel / P::kElements;
   each_tile(columns, [&]<int N>(int64_t c) FOVEA_ALWAYS {
     prefetch_sums<N>(sums + kRows * columns + c, columns);
-    Float tile[kRows][N];
-    load_tile(tile, sums + c, columns);
-    for (int64_t at = 0; at < kStepWords<P>; at += kWords)
-      multiply_add<P>(tile, kWords, left + at, left_row, 1, keys + at * columns + c * kWords,
-                      N * kLanes);
-    store_tile(tile, sums + c, columns);
+    add_to_sums<P, N>(sums + c, columns, true, [&](const auto& add) FOVEA_ALWAYS {
+      for (int64_t at = 0; at < kStepWords<P>; at += kWords)
+        add(kWords, left + at, left_row, 1, keys + at * columns + c * kWords);
+    });
   });
 }
 
-/// dK, dV: sums[kRows][columns] += left[kRows x depth] right[depth x columns]: word k of key j at
-/// left + k * left_step + j.
+/// Rows of a step as the left operand of a product over rows: word n of key j at
+/// words + j * key + n * step.
+struct KeyOperand {
+  const Word* words = nullptr;
+  int64_t key = 1, step = 0;
+  int64_t first = 0, depth = 0;  ///< words of the right operand's rows
+};
+
+/// dK, dV: sums[kRows keys from `j` on][columns] += left right[depth x columns].
 template <class P>
-FOVEA_INLINE void add_key_product(float* sums, int64_t columns, int64_t depth, const Word* left,
-                                  int64_t left_step, const Word* right) {
+FOVEA_INLINE void add_key_product(float* sums, int64_t columns, const KeyOperand& left, int64_t j,
+                                  const Word* right) {
   each_tile(columns, [&]<int N>(int64_t c) FOVEA_ALWAYS {
     prefetch_sums<N>(sums + kRows * columns + c, columns);
-    Float tile[kRows][N];
-    load_tile(tile, sums + c, columns);
-    multiply_add<P>(tile, depth, left, 1, left_step, right + c, columns);
-    store_tile(tile, sums + c, columns);
+    add_to_sums<P, N>(sums + c, columns, true, [&](const auto& add) FOVEA_ALWAYS {
+      add(left.depth, left.words + j * left.key, left.key, left.step, right + c, columns);
+    });
   });
 }
 

@@ -24,7 +24,7 @@ namespace fovea::kernels {
 /// Queries of a strip. More than forward: earlier rows are computed again by every strip.
 constexpr int64_t kGradientRows = 96;
 /// Rows of zeros behind a frame, which products of whole registers read.
-constexpr int64_t kRowsBehind = 12;
+constexpr int64_t kRowsBehind = 16;
 /// Keys on either side of a step that a convolution, turned round or not, reads.
 constexpr int64_t kKeyHalo = 8;
 static_assert(kWindowPitch == kStepKeys + 2 * kKeyHalo && kKeyHalo > kMostKernelKeys / 2);
@@ -97,7 +97,7 @@ struct MixingGradientTask {
   /// Rows of a frame.
   int64_t frame() const { return earlier() + kGradientRows; }
   /// Rows of a part of dq.
-  int64_t padded_frame() const { return (frame() + 7) / 8 * 8; }
+  int64_t padded_frame() const { return (frame() + 15) / 16 * 16; }
 };
 
 }  // namespace fovea::kernels

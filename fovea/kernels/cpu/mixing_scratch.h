@@ -5,6 +5,7 @@
 #pragma once
 
 #include "fovea/kernels/cpu/arena.h"
+#include "fovea/kernels/cpu/mixing_convolution.h"
 #include "fovea/kernels/cpu/mixing_heads.h"
 
 namespace fovea::kernels {
@@ -15,7 +16,7 @@ namespace {
 constexpr int64_t kStripPitch = kStripRows * kStepKeys + 16;
 /// Rows that are mixed before their values are added: their mixed weights stay in a second-level
 /// cache, and values are read once for all of them.
-constexpr int64_t kMixRows = 24;
+constexpr int64_t kMixRows = kRows > 8 ? 48 : 24;
 constexpr int64_t kMixPitch = kMixRows * kStepKeys + 16;
 static_assert(kStripRows % kMixRows == 0 && kMixRows % kRows == 0);
 
@@ -45,7 +46,7 @@ struct StripScratch {
   uint64_t *seen, *seen_weights, *seen_results;  ///< words; of softmax and results: one step's
   Word* q;                                       ///< [heads][halo + rows][pitch]
   float* scale;                                  ///< [halo + rows]
-  Word* window;                                  ///< one head's
+  Word* window;                                  ///< one head's, with kWindowStep words a step
   float* numbers;  ///< the same as float32, where a window holds pairs; else the window
   Word *taps_before, *taps_after;        ///< of all heads, where windows hold pairs
   Word *history_before, *history_after;  ///< [heads][halo + rows][kHistory]
@@ -60,8 +61,10 @@ struct StripScratch {
   float* out;                 ///< [heads][rows][value columns]
   int64_t floats;
 
-  template <class T>
-  StripScratch(const MixingStrips<T>& t, bool pairs, float* memory) {
+  /// For kernels whose operands are those of P.
+  template <class T, class P>
+  StripScratch(const MixingStrips<T>& t, P, float* memory) {
+    constexpr bool pairs = P::kElements == 2;
     Arena arena(memory);
     const int64_t rows_in = kHaloRows + kStripRows, all = t.heads * kStripRows;
     seen = reinterpret_cast<uint64_t*>(arena.allocate(2 * t.steps.most * kStripRows));
@@ -71,8 +74,8 @@ struct StripScratch {
     scale = arena.allocate(rows_in);
     window = arena.allocate(rows_in * kWindowPitch);
     numbers = pairs ? arena.allocate(rows_in * kWindowPitch) : window;
-    taps_before = arena.allocate(pairs ? t.heads * t.rows_before * ((t.keys_before + 1) / 2) : 0);
-    taps_after = arena.allocate(pairs ? t.heads * t.rows_after * ((t.keys_after + 1) / 2) : 0);
+    taps_before = arena.allocate(pairs ? t.heads * t.rows_before * tap_words<P>(t.keys_before) : 0);
+    taps_after = arena.allocate(pairs ? t.heads * t.rows_after * tap_words<P>(t.keys_after) : 0);
     paired = arena.allocate(pairs ? t.heads * kMixPitch / 2 : 0);
     history_before = arena.allocate(t.rows_before > 0 ? t.heads * rows_in * kHistory : 0);
     history_after = arena.allocate(t.rows_after > 0 ? t.heads * rows_in * kHistory : 0);

@@ -129,6 +129,8 @@ template <class T>
 const MixingTable<T>& mixing_avx512();
 /// bfloat16 only: products of pairs (vdpbf16ps).
 const MixingTable<BFloat16>& mixing_avx512_bf16();
+/// bfloat16 only: products and convolutions by matrix tiles.
+const MixingTable<BFloat16>& mixing_amx();
 
 template <class T>
 MixingGradientPass<T> mixing_gradient_scalar();
@@ -137,5 +139,6 @@ MixingGradientPass<T> mixing_gradient_avx2();
 template <class T>
 MixingGradientPass<T> mixing_gradient_avx512();
 MixingGradientPass<BFloat16> mixing_gradient_avx512_bf16();
+MixingGradientPass<BFloat16> mixing_gradient_amx();
 
 }  // namespace fovea::kernels
