@@ -114,11 +114,7 @@ AttentionResult run_few_rows(const AttentionCall& part, std::vector<uint64_t> se
       part.q.to(kernel), part.k.to(kernel), part.v.to(kernel),
       floats_or_none(part.tensors.tau_bt, part.q),
       floats_or_none(part.tensors.sink_logit_h, part.q), few_rows_call(part, std::move(seen)));
-  AttentionResult result;
-  result.out_bhte = outputs[0].to(dtype);
-  result.lse_bht = outputs[1];
-  result.path.isa = kernel_isa(kernel);
-  return result;
+  return kernel_result(outputs[0], outputs[1], dtype);
 }
 
 }  // namespace fovea

@@ -278,15 +278,11 @@ AttentionResult apply(const AttentionCall& given, c10::intrusive_ptr<FusedCall> 
   const bool want_stats = call->want_stats;
   const variable_list outputs = FusedAttention::apply(x.q, x.k, x.v, x.tau_bt, x.bias_hn, x.sink_h,
                                                       x.gate_btk, x.gate_bsk, std::move(call));
-  AttentionResult result;
-  result.out_bhte =
-      outputs[0].to(given.q.scalar_type());  // float16 is computed in float32, rounded once
-  result.lse_bht = outputs[1];
+  AttentionResult result = kernel_result(outputs[0], outputs[1], given.q.scalar_type());
   if (want_stats) {
     const at::Tensor means = outputs[2].mean(at::IntArrayRef{0, 2});
     result.stats = {means.select(1, 0), means.select(1, 1), means.select(1, 2)};
   }
-  result.path.isa = kernel_isa(x.q.scalar_type());
   return result;
 }
 

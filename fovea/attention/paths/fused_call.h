@@ -143,6 +143,16 @@ inline at::ScalarType kernel_dtype(at::ScalarType dtype) {
   return dtype == at::kHalf ? at::kFloat : dtype;
 }
 
+/// What an operator of the kernels' dtype gives, for a call of `dtype`.
+inline AttentionResult kernel_result(const at::Tensor& out_bhte, at::Tensor lse_bht,
+                                     at::ScalarType dtype) {
+  AttentionResult result;
+  result.out_bhte = out_bhte.to(dtype);  // float16 is computed in float32, rounded once
+  result.lse_bht = std::move(lse_bht);
+  result.path.isa = kernel_isa(out_bhte.scalar_type());
+  return result;
+}
+
 /// As a contiguous row of floats, or an empty tensor.
 inline at::Tensor floats_or_none(const at::Tensor& x, const at::Tensor& like) {
   return x.defined() ? x.to(at::kFloat).contiguous()

@@ -296,11 +296,7 @@ AttentionResult run_joint(const JointOperands& given, c10::intrusive_ptr<JointCa
       as(given.few_q_bhtd, kernel), floats_or_none(given.tau_bt, none),
       floats_or_none(given.sink_h, none), as(given.known_out_bhne, kernel),
       as(given.known_lse_bhn, at::kFloat), std::move(call));
-  AttentionResult result;
-  result.out_bhte = outputs[0].to(dtype);
-  result.lse_bht = outputs[1];
-  result.path.isa = kernel_isa(kernel);
-  return result;
+  return kernel_result(outputs[0], outputs[1], dtype);
 }
 
 }  // namespace fovea
