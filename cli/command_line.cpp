@@ -48,7 +48,10 @@ Command* Command::add_subcommand(std::string_view name, std::string_view help) {
 
 template <class T>
 Option* Command::add(std::string_view name, T& value, std::string_view help) {
-  return &options_.emplace_back(parser_.add_option(std::string(name), value, std::string(help)));
+  CLI::Option* option = parser_.add_option(std::string(name), value, std::string(help));
+  // Of a list, CLI11 would take the texts that follow too: `--temperature 0 "PROMPT"`.
+  if (name.starts_with('-')) option->allow_extra_args(false);
+  return &options_.emplace_back(option);
 }
 
 Option* Command::add_option(std::string_view name, std::string& value, std::string_view help) {

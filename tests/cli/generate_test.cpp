@@ -51,6 +51,23 @@ TEST_F(GenerateVerb, PromptFromArgumentFileAndStdinGiveTheSameText) {
   EXPECT_EQ(nlohmann::json::parse(json.out)["text"].get<std::string>() + "\n", argument.out);
 }
 
+TEST_F(GenerateVerb, AnOptionTakesOneValueAndTakesItAsItStands) {
+  const auto plain = run({"generate", "ab", "--max-tokens", "6", "--temperature", "0", "-q"});
+  EXPECT_EQ(plain.exit_code, 0) << plain.err;
+  const auto last = run({"generate", "-q", "--max-tokens", "6", "--temperature", "0", "ab"});
+  EXPECT_EQ(last.out, plain.out) << last.err;
+  const auto stopped =
+      run({"generate", "-q", "--max-tokens", "6", "--temperature", "0", "--stop", "zz", "ab"});
+  EXPECT_EQ(stopped.out, plain.out) << stopped.err;
+  // "[x]" is three characters to stop at, not a list of one.
+  const std::string first = plain.out.substr(0, plain.out.starts_with("\xEF") ? 3 : 1);
+  const auto with_stop = [&](const std::string& stop) {
+    return run({"generate", "ab", "-q", "--max-tokens", "6", "--temperature", "0", "--stop", stop});
+  };
+  EXPECT_EQ(with_stop(first).out, "\n");
+  EXPECT_EQ(with_stop("[" + first + "]").out, plain.out);
+}
+
 TEST_F(GenerateVerb, Int8ActivationsAreForPackedWeights) {
   ModelConfig wide = tiny_config();
   wide.width = wide.ffn_width = 32, wide.head_dim = 16;  // whole blocks
