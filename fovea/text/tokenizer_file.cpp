@@ -3,6 +3,7 @@
 #include "fovea/text/tokenizer_file.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -52,6 +53,13 @@ class FileReader {
   T value(const SortedJson& object, const char* key, T absent) const {
     const SortedJson& found = optional(object, key);
     if (found.is_null()) return absent;
+    if constexpr (std::is_same_v<T, int64_t>) {
+      // get() would cut fractions off, and wrap or overflow what int64_t does not hold.
+      const bool whole = found.is_number_integer() &&
+                         (!found.is_number_unsigned() || found.get<uint64_t>() <= INT64_MAX);
+      require<InputError>(whole, where_, "the key '{}' must be a whole number; got {}", key,
+                          found.dump());
+    }
     try {
       return found.get<T>();
     } catch (const SortedJson::exception&) {

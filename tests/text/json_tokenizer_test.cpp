@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/files.h"
@@ -162,6 +164,9 @@ TEST(JsonTokenizer, WhatIsNotReadIsRefusedByName) {
   };
   damaged("/model/merges", {"a zz"}, "merge 0");
   damaged("/model/vocab/a", -1, "'a'");
+  const Json ids[] = {1.5, 1e40, "7", true, std::numeric_limits<uint64_t>::max()};
+  for (const Json& id : ids) damaged("/added_tokens/0/id", id, "'id' must be a whole number");
+  damaged("/added_tokens/0/id", int64_t{1} << 40, "'content' and 'id'");
   const Json broken = {{"type", "Split"}, {"pattern", {{"Regex", "("}}}, {"behavior", "Isolated"}};
   const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
   damaged("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {broken, bytes}}}, "pattern");
