@@ -172,6 +172,14 @@ void read_gemma(const FamilyKeys& keys, ModelConfig& c) {
   c.logit_cap = keys.real("final_logit_softcapping", 0.0);
 }
 
+/// Layers are counted one by one, so a damaged number of them ends here.
+int64_t read_layers(const FamilyKeys& keys, const char* key) {
+  const int64_t layers = keys.integer(key);
+  require<CheckpointError>(layers >= 1 && layers <= ranges::kMostLayers, keys.where(),
+                           "'{}' must be 1 to {}; got {}", key, ranges::kMostLayers, layers);
+  return layers;
+}
+
 ModelConfig read_gpt2(const FamilyKeys& keys) {
   const auto refuse = [&](bool neutral, const char* key) {
     require<UnsupportedError>(neutral, keys.where(), "'{}' is {}, which the decoder does not have",
@@ -182,7 +190,7 @@ ModelConfig read_gpt2(const FamilyKeys& keys) {
   refuse(!keys.flag("scale_attn_by_inverse_layer_idx", false), "scale_attn_by_inverse_layer_idx");
   ModelConfig c;
   c.vocab_size = keys.integer("vocab_size");
-  c.layers = keys.integer("n_layer");
+  c.layers = read_layers(keys, "n_layer");
   c.width = keys.integer("n_embd");
   c.heads = keys.integer("n_head");
   c.ffn_width = keys.integer("n_inner", 4 * c.width);
@@ -200,7 +208,7 @@ ModelConfig read_others(const FamilyKeys& keys, const Family& family) {
   refuse_what_is_missing(keys, family);
   ModelConfig c;
   c.vocab_size = keys.integer("vocab_size");
-  c.layers = keys.integer("num_hidden_layers");
+  c.layers = read_layers(keys, "num_hidden_layers");
   c.width = keys.integer("hidden_size");
   c.heads = keys.integer("num_attention_heads");
   c.kv_heads = keys.integer("num_key_value_heads", c.heads);

@@ -24,7 +24,9 @@ class FamilyKeys {
     return found == json_.end() || found->is_null() ? nullptr : &*found;
   }
   /// CheckpointError where the key is missing or of another type.
-  int64_t integer(const char* key) const { return present<int64_t>(key, "a whole number"); }
+  int64_t integer(const char* key) const {
+    return present<int64_t>(key, "a whole number below 2^53");
+  }
   int64_t integer(const char* key, int64_t absent) const {
     return find(key) == nullptr ? absent : integer(key);
   }
@@ -40,6 +42,13 @@ class FamilyKeys {
   const std::string& where() const { return where_; }
 
  private:
+  /// Whole and small enough to be multiplied with another size.
+  static bool is_count(const nlohmann::ordered_json& value) {
+    constexpr int64_t kMost = int64_t{1} << 53;
+    if (value.is_number_unsigned() && value.get<uint64_t>() >= kMost) return false;
+    const auto within = [](int64_t n) { return n > -kMost && n < kMost; };
+    return value.is_number_integer() && within(value.get<int64_t>());
+  }
   template <class T>
   T present(const char* key, const char* expected) const {
     const nlohmann::ordered_json* value = find(key);
@@ -47,7 +56,7 @@ class FamilyKeys {
     const bool fits = std::is_same_v<T, bool>          ? value->is_boolean()
                       : std::is_same_v<T, std::string> ? value->is_string()
                       : std::is_same_v<T, double>      ? value->is_number()
-                                                       : value->is_number_integer();
+                                                       : is_count(*value);
     require<CheckpointError>(fits, where_, "'{}' must be {}; got {}", key, expected, value->dump());
     return value->get<T>();
   }

@@ -15,8 +15,7 @@ namespace {
 
 // A width or vocabulary beyond these is a typing error: the largest published models stay an order
 // below.
-constexpr int64_t kLargestWidth = 1 << 17, kLargestVocab = 1 << 22, kMostLayers = 1024,
-                  kLargestHead = 4096;
+constexpr int64_t kLargestWidth = 1 << 17, kLargestVocab = 1 << 22, kLargestHead = 4096;
 
 void check_range(const char* key, int64_t value, int64_t low, int64_t high) {
   require<ConfigError>(value >= low && value <= high, "model",
@@ -246,7 +245,7 @@ void PerformerSettings::apply(int64_t layer, AttentionSpec& spec) const {
 void MagicPigSettings::describe(FieldVisitor& v) {
   v.integer({"dense_every",
              "layer 0 and every so many see everything; 0 = none (spec 4.5)",
-             {0, kMostLayers}},
+             {0, ranges::kMostLayers}},
             dense_every);
 }
 
@@ -275,7 +274,7 @@ void AttentionSettings::describe(FieldVisitor& v) {
 
 void ModelConfig::describe(FieldVisitor& v) {
   v.integer({"vocab_size", "tokens; 0 = the tokenizer's", {0, kLargestVocab}}, vocab_size);
-  v.integer({"layers", "decoder blocks", {1, kMostLayers}}, layers);
+  v.integer({"layers", "decoder blocks", {1, ranges::kMostLayers}}, layers);
   v.integer({"width", "residual width D", {1, kLargestWidth}}, width);
   v.integer({"heads", "query heads H", {1, kLargestWidth}}, heads);
   v.integer({"kv_heads", "key/value heads (GQA; 1 = MQA); 0 = heads", {0, kLargestWidth}},

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/files.h"
@@ -118,6 +119,24 @@ TEST(Families, WhatTheDecoderDoesNotHaveIsRefusedByName) {
                "'hidden_size'", "whole number");
   EXPECT_ERROR(CheckpointError,
                read_changed("llama", [](Json& j) { j["num_key_value_heads"] = 3; }), "config.json");
+}
+
+// Layers are counted one by one, and sizes are multiplied, before the whole is checked.
+TEST(Families, DamagedSizesAreErrorsAtOnce) {
+  const auto damaged = [](const std::string& family, const std::string& key, const Json& value) {
+    EXPECT_ERROR(CheckpointError, read_changed(family, [&](Json& j) { j[key] = value; }), key,
+                 "config.json");
+  };
+  for (const Json& layers : {Json(2055555555555), Json(0), Json(-1), Json(1025), Json(1e40)}) {
+    damaged("mistral", "num_hidden_layers", layers);
+    damaged("gpt2", "n_layer", layers);
+  }
+  const Json sizes[] = {int64_t{1} << 62, std::numeric_limits<uint64_t>::max(),
+                        std::numeric_limits<int64_t>::min()};
+  for (const Json& size : sizes) {
+    damaged("llama", "hidden_size", size);
+    damaged("gpt2", "n_embd", size);
+  }
 }
 
 ModelConfig gemma() {
