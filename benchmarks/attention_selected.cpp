@@ -177,7 +177,7 @@ class Benchmark {
     kernels::hash_rows(tables.rule(), rows.const_data_ptr<float>(), options_.heads, hashes.data());
     static thread_local std::vector<uint8_t> counts;
     static thread_local std::vector<int32_t> found;
-    counts.resize(static_cast<size_t>(text.length));
+    counts.resize(static_cast<size_t>(tables.tables()[0].counted()));
     found.resize(static_cast<size_t>(text.length + kernels::kFoundRoom));
     for (int64_t h = 0; h < options_.heads; ++h)
       kernels::find_twice(tables.rule(), tables.tables()[h * options_.kv_heads / options_.heads],

@@ -191,7 +191,7 @@ TEST(MagicPig, AKeyIsReadAsOftenAsItsChanceSays) {
   const int64_t draws = 3000, keys = 12;
   const int64_t prompts[] = {keys};
   at::Tensor read = at::zeros({keys}, at::kDouble);
-  std::vector<uint8_t> counts(keys);
+  std::vector<uint8_t> counts;
   std::vector<int32_t> hashes(static_cast<size_t>(spec.magic_pig.tables)),
       found(keys + kernels::kFoundRoom);
   const at::Tensor row = in.q[0][0].to(at::kFloat).contiguous();
@@ -199,6 +199,7 @@ TEST(MagicPig, AKeyIsReadAsOftenAsItsChanceSays) {
     spec.magic_pig.seed = seed;
     const HashTables tables(spec.magic_pig, in.k, prompts);
     kernels::hash_rows(tables.rule(), row.const_data_ptr<float>(), 1, hashes.data());
+    counts.resize(static_cast<size_t>(tables.tables()[0].counted()));
     const int64_t met = kernels::find_twice(tables.rule(), tables.tables()[0], hashes.data(),
                                             counts.data(), found.data());
     for (int64_t n = 0; n < met; ++n) read[found[static_cast<size_t>(n)]] += 1.0;

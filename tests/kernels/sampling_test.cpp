@@ -287,7 +287,7 @@ TEST(FindTwice, GivesKeysThatTwoTablesOrMoreReturnOnce) {
     }
     const MadeTables made(rule, of_keys, keys);
     EXPECT_EQ(made.fill().layout().entry_bytes, entry_bytes) << bits << " " << keys;
-    std::vector<uint8_t> counts(static_cast<size_t>(keys), 77);
+    std::vector<uint8_t> counts(static_cast<size_t>(made.view(4, keys).counted()), 77);
     std::vector<int32_t> found(static_cast<size_t>(keys + kFoundRoom));
     found.resize(static_cast<size_t>(
         find_twice(rule, made.view(4, keys), wanted.data(), counts.data(), found.data())));

@@ -10,6 +10,8 @@ namespace fovea::kernels {
 namespace {
 
 constexpr int64_t kLine = 64, kHead = sizeof(BucketHead);
+// Spare numbers: with few, their counts wait for one another.
+constexpr int64_t kFewestSpare = 8, kMostSpare = 32;
 
 int64_t width_of(int64_t n) { return std::bit_width(static_cast<uint64_t>(n)); }
 
@@ -26,6 +28,10 @@ BucketLayout::BucketLayout(const HashRule& rule, int64_t keys) : key_bits(width_
   }
   const int64_t average = keys >> bits;
   bytes = (kHead + entry_bytes * average * 5 / 4 + kLine - 1) / kLine * kLine;
+  const int64_t wider = std::max(key_bits, width_of(keys - 1 + kFewestSpare));
+  if (wider + shift > 8 * entry_bytes) return;
+  key_bits = wider;
+  spare = std::min(kMostSpare, (int64_t{1} << key_bits) - keys);
 }
 
 BucketFill::BucketFill(const HashRule& rule, int64_t keys, const int32_t* hashes)
@@ -64,6 +70,11 @@ void BucketFill::write_as(std::byte* buckets, std::byte* more) const {
       const uint32_t count = counts_[static_cast<size_t>((l << layout_.bits) + b)];
       const BucketHead head{.count = count, .first = first};
       std::memcpy(table + b * layout_.bytes, &head, sizeof(head));
+      if (layout_.spare > 0) {
+        auto* const places = reinterpret_cast<Entry*>(table + b * layout_.bytes + kHead);
+        for (uint32_t n = count; n < full; ++n)
+          places[n] = static_cast<Entry>(keys_ + n % layout_.spare);
+      }
       first += count > full ? count - full : 0;
     }
     std::ranges::fill(next, 0u);

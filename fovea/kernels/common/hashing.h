@@ -8,6 +8,9 @@
 //   bucket   count, first (BucketHead)  entry  entry  ...      full() entries at most
 //   entry    a key, counted from the region's first; above it the other bits of its hash
 //
+// Places without a key hold numbers behind the last key where entries have room for such: a reader
+// may then count all places of a bucket.
+//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -49,6 +52,7 @@ struct BucketLayout {
   int64_t key_bits = 0;     ///< of an entry that are the key
   int64_t entry_bytes = 2;  ///< 2, 4 or 8
   int64_t bytes = 0;        ///< of a bucket: whole cache lines
+  int64_t spare = 0;        ///< numbers from `keys` on that fill buckets up; 0: they stay unfilled
 
   /// `keys` is 1 or more.
   BucketLayout(const HashRule& rule, int64_t keys);
@@ -67,6 +71,9 @@ struct HashTable {
   const int64_t* more_begin = nullptr;  ///< [tables]: those of a table
   const float* centre = nullptr;        ///< [head_dim]: the mean of the keys
   const float* lengths = nullptr;       ///< by key from 0: of the centred key
+
+  /// Numbers that entries name: keys, and spare ones.
+  int64_t counted() const { return end - begin + layout.spare; }
 };
 
 /// Makes the buckets of `keys` keys, 1 or more, by their hashes.

@@ -26,9 +26,12 @@ namespace {
 constexpr int64_t kHashedRows = 32, kParallelProducts = int64_t{1} << 21;
 // Below this many keys a thread's start costs more than it saves.
 constexpr int64_t kParallelKeys = 4096;
-// Tables from use to prefetch: with one line a bucket as many as memory answers at a time.
-// What does not fit into a bucket is known when that has come.
-constexpr int64_t kBucketsAhead = 32, kMoreAhead = 12;
+// Tables from use to prefetch. Buckets come into the second-level cache first: the first one waits
+// for few lines at a time, and counting waits with it. What does not fit into a bucket is known
+// when that has come.
+constexpr int64_t kBucketsAhead = 48, kMoreAhead = 12, kNearAhead = 4;
+// Tables that are counted before what did not fit into their buckets.
+constexpr int64_t kTablesTogether = 256;
 
 // The bits of table l of a row's signs.
 int32_t hash_of(const HashRule& rule, const uint32_t* words, int64_t l) {
@@ -63,7 +66,7 @@ struct ReadKeys {
     const int64_t end = std::clamp(table.end, begin, keys);
     int32_t* const to = at_least(scratch.list, keys + kFoundRoom);
     if (end > begin) {
-      sampled = find_twice(p.rule, table, hashes, at_least(scratch.counts, end - begin), to);
+      sampled = find_twice(p.rule, table, hashes, at_least(scratch.counts, table.counted()), to);
       for (int64_t n = 0; n < sampled; ++n) __builtin_prefetch(table.lengths + to[n]);
     }
     count = sampled;
@@ -249,79 +252,121 @@ Counting counting_of(const HashRule& rule, const HashTable& table) {
   return table.layout.shift == 0 ? Counting::whole_hashes : Counting::other_bits;
 }
 
-/// Counts the keys of entries whose other bits are `rest`; whole_hashes: there are none.
-template <Counting form, class Entry>
-FOVEA_INLINE void count(const Entry* entries, uint32_t number, int64_t key_bits, uint64_t rest,
+/// Counts the key of an entry if its other bits are `rest`; whole_hashes: there are none.
+template <Counting form>
+FOVEA_INLINE void count(uint64_t entry, int64_t key_bits, uint64_t rest,
                         uint8_t* __restrict counts) {
-  const uint64_t key_mask = (uint64_t{1} << key_bits) - 1;
-  for (uint32_t n = 0; n < number; ++n) {
-    const uint64_t entry = entries[n];
-    if constexpr (form == Counting::whole_hashes) {
-      ++counts[entry];
-      continue;
-    }
-    // Without a branch: which keys have been met before cannot be predicted.
-    uint32_t counted = uint32_t{entry >> key_bits == rest};
-    const uint32_t before = counts[entry & key_mask];
-    if constexpr (form == Counting::to_two) counted &= uint32_t{before < 2};
-    counts[entry & key_mask] = static_cast<uint8_t>(before + counted);
+  if constexpr (form == Counting::whole_hashes) {
+    ++counts[entry];
+    return;
   }
+  // Without a branch: which keys have been met before cannot be predicted.
+  uint8_t& times = counts[entry & ((uint64_t{1} << key_bits) - 1)];
+  uint32_t counted = uint32_t{entry >> key_bits == rest};
+  if constexpr (form == Counting::to_two) counted &= uint32_t{times < 2};
+  times = static_cast<uint8_t>(times + counted);
 }
 
-/// Counts the keys of the buckets of all tables.
+/// The buckets of a query, table by table.
+struct QueryBuckets {
+  const std::byte* at[kTablesTogether];
+
+  BucketHead head(int64_t n) const {
+    BucketHead head;
+    std::memcpy(&head, at[n], sizeof(head));
+    return head;
+  }
+};
+
+/// Counts the keys of the buckets of tables [first, end). What a bucket holds cannot be predicted,
+/// and a wrong guess costs as much as counting what a line holds: so all places of a bucket are
+/// counted where spare numbers fill it up, and what did not fit into buckets in a pass of its own.
 template <class Entry, Counting form>
-void count_in_buckets(const HashRule& rule, const HashTable& table, const int32_t* hashes,
+void count_in_buckets(const HashTable& table, const int32_t* hashes, int64_t first, int64_t end,
                       uint8_t* counts) {
   const BucketLayout layout = table.layout;
-  const std::byte* const buckets = table.buckets;
-  const int64_t tables = rule.tables;
   const auto full = static_cast<uint32_t>(layout.full());
-  const auto bucket = [&](int64_t l) {
-    return buckets + ((l << layout.bits) + (hashes[l] >> layout.shift)) * layout.bytes;
+  const int64_t tables = end - first, bytes = layout.bytes;
+  QueryBuckets buckets;
+  for (int64_t n = 0; n < tables; ++n)
+    buckets.at[n] = table.buckets +
+                    (((first + n) << layout.bits) + (hashes[first + n] >> layout.shift)) * bytes;
+  const auto more = [&](int64_t n, const BucketHead& head) {
+    return table.more +
+           (table.more_begin[first + n] + head.first) * static_cast<int64_t>(sizeof(Entry));
   };
-  const auto head_of = [&](int64_t l) {
-    BucketHead head;
-    std::memcpy(&head, bucket(l), sizeof(head));
-    return head;
+  const auto rest_of = [&](int64_t n) {
+    return static_cast<uint64_t>(hashes[first + n]) & ((uint64_t{1} << layout.shift) - 1);
   };
-  const auto more = [&](int64_t l, const BucketHead& head) {
-    return reinterpret_cast<const Entry*>(table.more) + table.more_begin[l] + head.first;
+  const auto count_some = [&](const Entry* entries, uint32_t number, uint64_t rest)
+      __attribute__((always_inline)) {
+    for (uint32_t n = 0; n < number; ++n) count<form>(entries[n], layout.key_bits, rest, counts);
+  };
+  const auto count_places = [&](const Entry* entries, uint64_t rest)
+      __attribute__((always_inline)) {
+    constexpr uint32_t kLine = 64 / sizeof(Entry);
+    constexpr uint32_t kFirst = kLine - sizeof(BucketHead) / sizeof(Entry);
+#pragma GCC unroll 32
+    for (uint32_t n = 0; n < kFirst; ++n) count<form>(entries[n], layout.key_bits, rest, counts);
+    for (uint32_t line = kFirst; line < full; line += kLine) {
+#pragma GCC unroll 32
+      for (uint32_t n = 0; n < kLine; ++n)
+        count<form>(entries[line + n], layout.key_bits, rest, counts);
+    }
   };
   // Not functions of their own: GCC takes one that only prefetches for one that does nothing.
-  const auto prefetch = [&](int64_t l) __attribute__((always_inline)) {
-    if (l >= tables) return;
-    const std::byte* const lines = bucket(l);
-    for (int64_t n = 0; n < layout.bytes; n += 64) __builtin_prefetch(lines + n);
+  const auto prefetch = [&](int64_t n) __attribute__((always_inline)) {
+    if (n >= tables) return;
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(buckets.at[n] + at, 0, 2);
   };
-  const auto prefetch_more = [&](int64_t l) __attribute__((always_inline)) {
-    if (l >= tables) return;
-    if (const BucketHead head = head_of(l); head.count > full) __builtin_prefetch(more(l, head));
+  const auto prefetch_near = [&](int64_t n) __attribute__((always_inline)) {
+    if (n >= tables) return;
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(buckets.at[n] + at, 0, 3);
   };
-  for (int64_t l = 0; l < kBucketsAhead; ++l) prefetch(l);
-  for (int64_t l = 0; l < kMoreAhead; ++l) prefetch_more(l);
-  for (int64_t l = 0; l < tables; ++l) {
-    prefetch(l + kBucketsAhead);
-    prefetch_more(l + kMoreAhead);
-    const BucketHead head = head_of(l);
-    const uint64_t rest = static_cast<uint64_t>(hashes[l]) & ((uint64_t{1} << layout.shift) - 1);
-    const std::byte* const entries = bucket(l) + sizeof(head);
-    count<form>(reinterpret_cast<const Entry*>(entries), std::min(head.count, full),
-                layout.key_bits, rest, counts);
-    if (head.count > full)
-      count<form>(more(l, head), head.count - full, layout.key_bits, rest, counts);
+  const auto prefetch_more = [&](int64_t n) __attribute__((always_inline)) {
+    if (n >= tables) return;
+    const BucketHead head = buckets.head(n);
+    __builtin_prefetch(head.count > full ? more(n, head) : buckets.at[n], 0, 2);
+  };
+  for (int64_t n = 0; n < kBucketsAhead; ++n) prefetch(n);
+  for (int64_t n = 0; n < kMoreAhead; ++n) prefetch_more(n);
+  int64_t beyond[kTablesTogether];
+  int64_t overfull = 0;
+  for (int64_t n = 0; n < tables; ++n) {
+    prefetch(n + kBucketsAhead);
+    prefetch_more(n + kMoreAhead);
+    prefetch_near(n + kNearAhead);
+    const BucketHead head = buckets.head(n);
+    const auto* const entries = reinterpret_cast<const Entry*>(buckets.at[n] + sizeof(head));
+    if (layout.spare > 0)
+      count_places(entries, rest_of(n));
+    else
+      count_some(entries, std::min(head.count, full), rest_of(n));
+    beyond[overfull] = n;
+    overfull += head.count > full ? 1 : 0;
+  }
+  for (int64_t n = 0; n < overfull; ++n) {
+    const BucketHead head = buckets.head(beyond[n]);
+    count_some(reinterpret_cast<const Entry*>(more(beyond[n], head)), head.count - full,
+               rest_of(beyond[n]));
   }
 }
 
 template <class Entry>
 void count_entries(const HashRule& rule, const HashTable& table, const int32_t* hashes,
                    uint8_t* counts) {
-  switch (counting_of(rule, table)) {
-    case Counting::whole_hashes:
-      return count_in_buckets<Entry, Counting::whole_hashes>(rule, table, hashes, counts);
-    case Counting::other_bits:
-      return count_in_buckets<Entry, Counting::other_bits>(rule, table, hashes, counts);
-    default:
-      return count_in_buckets<Entry, Counting::to_two>(rule, table, hashes, counts);
+  for (int64_t first = 0; first < rule.tables; first += kTablesTogether) {
+    const int64_t end = std::min(first + kTablesTogether, rule.tables);
+    switch (counting_of(rule, table)) {
+      case Counting::whole_hashes:
+        count_in_buckets<Entry, Counting::whole_hashes>(table, hashes, first, end, counts);
+        break;
+      case Counting::other_bits:
+        count_in_buckets<Entry, Counting::other_bits>(table, hashes, first, end, counts);
+        break;
+      default:
+        count_in_buckets<Entry, Counting::to_two>(table, hashes, first, end, counts);
+    }
   }
 }
 
@@ -331,7 +376,7 @@ int64_t find_twice(const HashRule& rule, const HashTable& table, const int32_t* 
                    uint8_t* counts, int32_t* found) {
   const int64_t keys = table.end - table.begin;
   if (keys <= 0) return 0;
-  std::memset(counts, 0, static_cast<size_t>(keys));
+  std::memset(counts, 0, static_cast<size_t>(table.counted()));
   switch (table.layout.entry_bytes) {
     case 2:
       count_entries<uint16_t>(rule, table, hashes, counts);

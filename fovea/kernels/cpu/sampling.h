@@ -74,7 +74,7 @@ void run(const SampledRows<T>& p);
 void hash_rows(const HashRule& rule, const float* rows, int64_t count, int32_t* hashes);
 
 /// The keys that at least two of `hashes` [tables] find, in order, counted from 0; returns their
-/// number. `counts`: one byte a key of the table; `found`: room for all of them and kFoundRoom
+/// number. `counts`: table.counted() bytes; `found`: room for all of them and kFoundRoom
 /// more.
 inline constexpr int64_t kFoundRoom = 16;
 int64_t find_twice(const HashRule& rule, const HashTable& table, const int32_t* hashes,

@@ -193,34 +193,20 @@ FOVEA_INLINE uint64_t twos(const uint8_t* counts) {
 }
 
 /// number + n of all set bits n, in order; returns how many. Writes kFoundRoom numbers behind them.
+/// Hardly a branch: how many there are cannot be predicted.
 FOVEA_INLINE int64_t list_bits(uint64_t bits, int32_t number, int32_t* found) {
-#if defined(__AVX512F__)
-  static_assert(kFoundRoom >= 16);
-  alignas(64) static constexpr int32_t kOrder[16] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                     8, 9, 10, 11, 12, 13, 14, 15};
-  const __m512i order = _mm512_load_si512(kOrder);
-  int64_t count = 0;
-  for (int32_t n = 0; n < kCountsTogether; n += 16) {
-    const auto some = static_cast<__mmask16>(bits >> n);
-    _mm512_storeu_si512(
-        found + count,
-        _mm512_maskz_compress_epi32(some, _mm512_add_epi32(order, _mm512_set1_epi32(number + n))));
-    count += __builtin_popcount(some);
-  }
-  return count;
-#else
-  // Without a branch on every bit: how many there are cannot be predicted.
   constexpr int64_t kAtOnce = 4;
+  static_assert(kAtOnce <= kFoundRoom);
+  constexpr uint64_t kLast = uint64_t{1} << 63;  // __builtin_ctzll() needs a bit
   const int64_t count = __builtin_popcountll(bits);
   const auto next = [&]() FOVEA_ALWAYS {
-    const int32_t bit = bits != 0 ? __builtin_ctzll(bits) : 0;
+    const int32_t bit = __builtin_ctzll(bits | kLast);
     bits &= bits - 1;
     return number + bit;
   };
   for (int64_t n = 0; n < kAtOnce; ++n) found[n] = next();
   for (int64_t n = kAtOnce; n < count; ++n) found[n] = next();
   return count;
-#endif
 }
 
 inline int64_t counted_twice(const uint8_t* counts, int64_t keys, int32_t first, int32_t* found) {
