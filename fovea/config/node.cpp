@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/config/node.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -75,6 +77,38 @@ class YamlBuilder {
   const std::string& name_;
   size_t nodes_ = 0;
 };
+
+/// Notes where documents begin.
+struct DocumentStarts : YAML::EventHandler {
+  std::vector<int> lines;
+
+  void OnDocumentStart(const YAML::Mark& mark) override { lines.push_back(mark.line); }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+/// ConfigError for a second document. At a ',' outside of brackets yaml-cpp begins one document
+/// after the other without end: so YAML::LoadAll() must not see such a text.
+void require_one_document(const std::string& text, const std::string& name) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStarts starts;
+  while (starts.lines.size() < 2 && parser.HandleNextDocument(starts)) {
+  }
+  if (starts.lines.size() < 2) return;
+  fail<ConfigError>(fmt::format("{}:{}", name, starts.lines[1] + 1),
+                    "expected one document; a second one begins here: remove the '---' that begins "
+                    "it, or the ',' outside of brackets");
+}
 
 void require_utf8(std::string_view text, const std::string& name) {
   try {
@@ -192,9 +226,9 @@ ConfigNode ConfigNode::make_map(std::string place) {
 ConfigNode parse_yaml(std::string_view text, const std::string& name) {
   require_utf8(text, name);
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    require<ConfigError>(documents.size() < 2, name,
-                         "expected one document; '---' begins a second one: remove it");
+    const std::string whole(text);
+    require_one_document(whole, name);
+    const std::vector<YAML::Node> documents = YAML::LoadAll(whole);
     if (documents.empty()) return {.place = name};
     return YamlBuilder(name).build(documents.front());
   } catch (const YAML::Exception& error) {

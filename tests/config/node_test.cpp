@@ -75,6 +75,13 @@ TEST(ParseYaml, SecondDocumentIsRefusedNotIgnored) {
   EXPECT_ERROR(ConfigError, parse_yaml("a: 1\n---\nb: 2\n", "r.yaml"), "r.yaml", "one document");
 }
 
+// yaml-cpp reads empty documents there, without end.
+TEST(ParseYaml, ACommaOutsideOfBracketsIsAnError) {
+  EXPECT_ERROR(ConfigError, parse_yaml(",", "r.yaml"), "r.yaml:1", "outside of brackets");
+  EXPECT_ERROR(ConfigError, parse_yaml("# words\n, name: x\n", "r.yaml"), "r.yaml:2");
+  EXPECT_ERROR(ConfigError, parse_yaml("[a]\n, b", "r.yaml"), "r.yaml:2");
+}
+
 TEST(ParseYaml, HostileNestingIsAnErrorNotACrash) {
   EXPECT_THROW(parse_yaml(std::string(100000, '['), "r.yaml"), ConfigError);
   EXPECT_THROW(parse_yaml(std::string(300, '[') + std::string(300, ']'), "r.yaml"), ConfigError);
