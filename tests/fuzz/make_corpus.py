@@ -22,7 +22,8 @@ def tensor(dtype: str, shape: list[int], begin: int, end: int) -> dict:
 
 
 def gguf_text(text: str) -> bytes:
-    return struct.pack("<Q", len(text)) + text.encode()
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
 
 
 def gguf(entries: list[bytes], tensors: list[tuple[str, list[int], int, int]], data: bytes, version: int = 3) -> bytes:
@@ -51,6 +52,43 @@ def gguf_files() -> dict[str, bytes]:
         "huge_count": b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 1 << 60),
         "huge_sizes": gguf([], [("a", [1 << 40, 1 << 40], 0, 0)], bytes(64)),
     }
+
+
+def gguf_key(key: str, value: object) -> bytes:
+    """An entry of the metadata: a text, a whole number, a number, or a list of one of these."""
+    def typed(value: object) -> tuple[int, bytes]:
+        if isinstance(value, str):
+            return 8, gguf_text(value)
+        return (6, struct.pack("<f", value)) if isinstance(value, float) else (5, struct.pack("<i", value))
+
+    if not isinstance(value, list):
+        kind, data = typed(value)
+        return gguf_text(key) + struct.pack("<I", kind) + data
+    kinds = [typed(item) for item in value]
+    return gguf_text(key) + struct.pack("<IIQ", 9, kinds[0][0], len(value)) + b"".join(data for _, data in kinds)
+
+
+def gguf_models() -> dict[str, bytes]:
+    """Models without weights but the embedding, with vocabularies of both kinds."""
+    models = {}
+    for family, vocabulary in (("llama", "llama"), ("llama", "gpt2"), ("qwen2", "gpt2"), ("qwen3", "gpt2")):
+        pieces = vocabulary == "llama"
+        tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "s", "o", "so"] if pieces \
+            else ["<|end|>", "\u0120", "s", "o", "so", "\u0120so"]
+        keys = {"general.architecture": family, f"{family}.block_count": 1, f"{family}.context_length": 64,
+                f"{family}.embedding_length": 8, f"{family}.feed_forward_length": 16, f"{family}.attention.head_count": 2,
+                f"{family}.attention.head_count_kv": 1, f"{family}.attention.layer_norm_rms_epsilon": 1e-5,
+                f"{family}.rope.freq_base": 1e4, "tokenizer.ggml.model": vocabulary, "tokenizer.ggml.tokens": tokens,
+                "tokenizer.ggml.eos_token_id": 2, "tokenizer.chat_template": "{{ messages[0].content }}"}
+        if pieces:
+            keys |= {"tokenizer.ggml.scores": [float(-i) for i in range(len(tokens))],
+                     "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, *[1] * 4]}
+        else:
+            keys |= {"tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.merges": ["s o", "\u0120 so"],
+                     "tokenizer.ggml.token_type": [3, *[1] * 5]}
+        embedding = [("token_embd.weight", [8, len(tokens)], 0, 0)]
+        models[f"{family}_{vocabulary}"] = gguf([gguf_key(*entry) for entry in keys.items()], embedding, bytes(32 * len(tokens)))
+    return models
 
 
 def model_configs() -> dict[str, bytes]:
@@ -87,6 +125,7 @@ def main() -> None:
         "safetensors/huge_header": (1 << 62).to_bytes(8, "little") + b"{}",
     }
     files.update({f"gguf/{name}": content for name, content in gguf_files().items()})
+    files.update({f"gguf_model/{name}": content for name, content in gguf_models().items()})
     files.update({f"model_config/{name}": content for name, content in model_configs().items()})
     golden = json.loads((HERE.parent / "golden/tokenizers.json").read_text())
     for name, case in golden.items():
