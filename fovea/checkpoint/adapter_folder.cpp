@@ -12,6 +12,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/json_depth.h"
 #include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/families.h"
 #include "fovea/checkpoint/family_keys.h"
@@ -142,8 +143,9 @@ Json read_config(const fs::path& folder) {
   require<CheckpointError>(fs::is_regular_file(path) && fs::is_regular_file(folder / kWeights),
                            folder.string(), "an adapter folder holds {} and {}; check the path",
                            kAdapterConfig, kWeights);
-  Json json(
-      nlohmann::json::parse(read_file(path, {"an adapter_config.json", 64 << 20}), nullptr, false));
+  const std::string text = read_file(path, {"an adapter_config.json", 64 << 20});
+  require_shallow_json<CheckpointError>(text, path.string());
+  Json json(nlohmann::json::parse(text, nullptr, false));
   require<CheckpointError>(json.is_object(), path.string(), "the file is no JSON object");
   return json;
 }
@@ -228,6 +230,7 @@ std::string sample_text(const at::Tensor& sample_n8) {
 at::Tensor read_sample(const SafetensorsFile& file) {
   const auto found = file.metadata().find(std::string(kSample));
   if (found == file.metadata().end()) return {};
+  require_shallow_json<CheckpointError>(found->second, file.path().string());
   const Json rows(nlohmann::json::parse(found->second, nullptr, false));
   std::vector<at::Tensor> out;
   for (const Json& row : rows) {

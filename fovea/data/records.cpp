@@ -8,6 +8,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/json_depth.h"
 #include "fovea/data/byte_reader.h"
 #include "fovea/text/utf8.h"
 
@@ -48,6 +49,7 @@ std::string ending_of(const fs::path& path) {
 }
 
 Json parse_object(std::string_view text, const std::string& place) {
+  require_shallow_json<InputError>(text, place);
   Json value = Json::parse(text, nullptr, false);
   require<InputError>(!value.is_discarded(), place,
                       "expected a JSON object; got a line that is no JSON: '{}'",
@@ -182,7 +184,9 @@ RecordFile::RecordFile(const fs::path& path, std::vector<std::string> columns) {
       return parse_object(std::string_view(file->text).substr(line.begin, line.size), place(n));
     };
   } else if (ending == ".json") {
-    const auto list = std::make_shared<Json>(Json::parse(read_text(path), nullptr, false));
+    const std::string text = read_text(path);
+    require_shallow_json<InputError>(text, name);
+    const auto list = std::make_shared<Json>(Json::parse(text, nullptr, false));
     require<InputError>(list->is_array(), name, "expected a JSON list of objects; got {}",
                         list->is_discarded() ? "no JSON" : list->type_name());
     size_ = std::ssize(*list);

@@ -3,6 +3,7 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/report/compare_result.h"
+#include "fovea/base/json_depth.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -268,6 +269,7 @@ void save_compare_result(const CompareResult& result, const std::filesystem::pat
 
 CompareResult load_compare_result(const std::filesystem::path& path) {
   const std::string text = read_file(path);
+  require_shallow_json<InputError>(text, path.string());
   Json document;
   try {
     document = Json::parse(text);

@@ -8,6 +8,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/json_depth.h"
 #include "fovea/text/tokenizer_file.h"
 #include "fovea/text/tokenizer_json.h"
 
@@ -140,6 +141,7 @@ int32_t mark(const TokenizerParts& parts, const std::string& name,
 
 std::shared_ptr<const Tokenizer> json_tokenizer(std::string json, const MarkNames& marks,
                                                 const std::string& where) {
+  require_shallow_json<InputError>(json, where);
   const auto root = nlohmann::json::parse(json, nullptr, false);
   require<InputError>(!root.is_discarded() && root.is_object(), where,
                       "expected a tokenizer.json; got text that is no JSON object; write the file "

@@ -7,6 +7,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/json_depth.h"
 #include "fovea/text/json_tokenizer.h"
 #include "fovea/text/sentencepiece_tokenizer.h"
 #include "fovea/text/tiktoken.h"
@@ -31,7 +32,9 @@ std::string mark_text(const SortedJson& config, const char* key) {
 /// The object in a JSON file; nothing where there is none.
 SortedJson object_in(const fs::path& path) {
   if (!fs::is_regular_file(path)) return {};
-  SortedJson object = SortedJson::parse(read_file(path, kLargestTokenizer), nullptr, false);
+  const std::string text = read_file(path, kLargestTokenizer);
+  require_shallow_json<InputError>(text, path.string());
+  SortedJson object = SortedJson::parse(text, nullptr, false);
   return object.is_object() ? object : SortedJson();
 }
 

@@ -212,6 +212,9 @@ TEST_F(AdapterFolder, AdaptersForAnotherBaseAreRefused) {
   EXPECT_ERROR(CheckpointError, read_adapter(path, shallow), "layers.1", "another base");
   EXPECT_ERROR(CheckpointError, read_adapter(path, gpt2_config()), "another base");
   EXPECT_ERROR(CheckpointError, read_adapter(folder_ / "none", wide), "adapter_config.json");
+  write_file(path / "adapter_config.json",
+             "{\"r\":" + std::string(300'000, '[') + std::string(300'000, ']') + "}");
+  EXPECT_ERROR(CheckpointError, read_adapter(path, wide), "adapter_config.json", "nested deeper");
   write_file(path / "adapter_config.json", "[1");
   EXPECT_ERROR(CheckpointError, read_adapter(path, tiny_config()), "JSON");
 }

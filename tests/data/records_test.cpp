@@ -52,6 +52,10 @@ TEST_F(Records, ThatCannotBeReadAreRefusedWithTheirPlace) {
   EXPECT_ERROR(InputError, open("a.jsonl", "{\"x\": 1}\n[2]\n").record(1), "a.jsonl:2", "object");
   EXPECT_ERROR(InputError, open("a.jsonl", "{\"x\": 1\n").record(0), "a.jsonl:1", "no JSON");
   EXPECT_ERROR(InputError, open("a.json", "{}"), "list of objects");
+  const std::string deep = std::string(300'000, '[') + std::string(300'000, ']');
+  EXPECT_ERROR(InputError, open("a.json", deep), "a.json", "nested deeper");
+  EXPECT_ERROR(InputError, open("a.jsonl", "{\"x\": " + deep + "}\n").record(0), "a.jsonl:1",
+               "nested deeper");
   EXPECT_ERROR(InputError, open("a.csv", "a,b\n1\n"), "a.csv:2", "expected 2 fields", "got 1");
   EXPECT_ERROR(InputError, open("a.csv", "a\n\"x\n"), "a.csv:2", "closing quote");
   EXPECT_ERROR(InputError, open("a.csv", ""), "header");

@@ -171,6 +171,8 @@ TEST(JsonTokenizer, WhatIsNotReadIsRefusedByName) {
   const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
   damaged("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {broken, bytes}}}, "pattern");
   EXPECT_ERROR(InputError, json_tokenizer("{", {}, "x.json"), "x.json");
+  const std::string deep = "{\"a\":" + std::string(300'000, '[') + std::string(300'000, ']') + "}";
+  EXPECT_ERROR(InputError, json_tokenizer(deep, {}, "x.json"), "x.json", "nested deeper");
 }
 
 TEST(WordSplitter, KeepsEveryByteAndMatchesOnlyOnRequest) {

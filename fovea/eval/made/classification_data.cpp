@@ -8,6 +8,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/json_depth.h"
 #include "fovea/data/records.h"
 #include "fovea/eval/made/classification.h"
 
@@ -112,7 +113,9 @@ ClassificationSet read_banking77(const fs::path& folder) {
 ClassificationSet read_clinc150(const fs::path& folder) {
   const fs::path path = folder / "data_full.json";
   const std::string name = path.filename().string();
-  const Json file = Json::parse(read_file(path), nullptr, false);
+  const std::string text = read_file(path);
+  require_shallow_json<InputError>(text, name);
+  const Json file = Json::parse(text, nullptr, false);
   require<InputError>(file.is_object(), name, "expected a JSON object; got {}",
                       file.is_discarded() ? "no JSON" : file.type_name());
   std::vector<RawText> train, test;
