@@ -18,6 +18,7 @@
 #pragma once
 
 #include "fovea/kernels/cpu/attention_gate.h"
+#include "fovea/kernels/cpu/attention_prefetch.h"
 #include "fovea/kernels/cpu/attention_seen.h"
 
 namespace fovea::kernels {
@@ -108,11 +109,18 @@ class ForwardRows {
       top_[n] = -kInfinity;
     }
     for (int g = 0; g < row_tiles_; ++g) begun_[g] = b_.states != nullptr && begin_rows(g, stats);
-    spread_prefetch();
+    prefetch_.begin(tiles());
     stats ? visit_ranges<true>() : visit_ranges<false>();
     for (int g = 0; g < row_tiles_; ++g) {
       if (!begun_[g]) clear_out(g * kRows, kRows);
     }
+  }
+
+  int64_t tiles() const {
+    int64_t all = 0;
+    for (int64_t n = 0; n < b_.range_count; ++n)
+      all += (b_.ranges[n].key_end - b_.ranges[n].key_begin + kPanel - 1) / kPanel * row_tiles_;
+    return all;
   }
 
   void clear_out(int64_t row, int64_t rows) {
@@ -131,30 +139,6 @@ class ForwardRows {
     }
     clear_out(last, first + kRows - last);
     return true;
-  }
-
-  // How many rows each tile prefetches.
-  void spread_prefetch() {
-    int64_t tiles = 0, rows = 0;
-    for (int64_t n = 0; n < b_.range_count; ++n)
-      tiles += (b_.ranges[n].key_end - b_.ranges[n].key_begin + kPanel - 1) / kPanel * row_tiles_;
-    for (int64_t n = 0; n < b_.prefetch_count; ++n) rows += b_.prefetch[n].count;
-    prefetch_per_tile_ = tiles > 0 ? (rows + tiles - 1) / tiles : 0;
-    prefetch_list_ = prefetch_row_ = 0;
-  }
-
-  FOVEA_INLINE void fetch_rows() {
-    for (int64_t remaining = prefetch_per_tile_;
-         remaining > 0 && prefetch_list_ < b_.prefetch_count; --remaining) {
-      const PrefetchRows& rows = b_.prefetch[prefetch_list_];
-      const int64_t n =
-          rows.index != nullptr ? rows.index[prefetch_row_] - rows.first : prefetch_row_;
-      const char* const row = static_cast<const char*>(rows.rows) + n * rows.stride;
-      for (int64_t byte = 0; byte < rows.bytes; byte += 64) __builtin_prefetch(row + byte, 0, 2);
-      if (++prefetch_row_ < rows.count) continue;
-      prefetch_row_ = 0;
-      ++prefetch_list_;
-    }
   }
 
   int64_t place_of_key(int64_t key) const {
@@ -258,7 +242,7 @@ class ForwardRows {
       keys_ = {b_.key_gates.first[key / kPanel], b_.key_gates.last[key / kPanel]};
     for (int g = 0; g < row_tiles_; ++g) {
       if (far_) prefetch_panel(g, key - kPanel);
-      fetch_rows();
+      prefetch_.fetch_some();
       live_[depth_][g] = kind != Tile::plain && masked
                              ? score_masked<kind, stats>(g, key)
                              : score_tile<kind, stats, 2>(g, key, nullptr);
@@ -592,7 +576,7 @@ class ForwardRows {
   int open_[kRowTiles];          // rows of the tile without reference
   bool begun_[kRowTiles];        // its rows of out_ hold sums
   bool fresh_[kQueryBlock], unsafe_[kQueryBlock];
-  int64_t prefetch_per_tile_ = 0, prefetch_list_ = 0, prefetch_row_ = 0;
+  RowPrefetch<T> prefetch_{b_};
   const bool far_ = (b_.wrap < 0 ? b_.key_count : b_.wrap + 1) *
                         (b_.key_width.pitch + b_.value_width.columns / P::kElements) >
                     kNearWords;  // keys and values do not fit the second-level cache
