@@ -53,35 +53,60 @@ inline void signs(const HashRule& rule, const float* rows, int64_t count, uint32
   }
 }
 
-// The cubic through the nodes beside w, by their values and slopes. A cosine that is no number
-// counts as 1.
-FOVEA_INLINE float log_weight(const float* curve, float cosine) {
+// Keys whose log-weights are computed together: what vectors cannot read side by side is collected
+// in between, key by key.
+constexpr int64_t kWeighed = 128;
+
+/// Adds the log-weights of n keys, at most kWeighed, to their logits x; `cosines` to the query. Of
+/// a cubic, the nodes beside w give values and slopes. A cosine that is no number counts as 1.
+FOVEA_INLINE void add_log_weights(const float* curve, const float* cosines, int64_t n,
+                                  float* logits) {
   constexpr float kMost = 0.99999988f;  // the angle has a derivative up to here
-  const float size = cosine < 0.0f ? -cosine : cosine;
-  const float near = size < kMost ? size : kMost;
-  const float w = __builtin_sqrtf(__builtin_sqrtf(1.0f - near)) * static_cast<float>(kWeightCells);
-  const int32_t whole = static_cast<int32_t>(w);
-  const int32_t cell = whole < kWeightCells ? whole : static_cast<int32_t>(kWeightCells) - 1;
-  const int32_t first = 2 * (cell + (cosine < 0.0f ? static_cast<int32_t>(kWeightCells) + 1 : 0));
-  const float t = w - static_cast<float>(cell), u = 1.0f - t;
-  const float y0 = curve[first], s0 = curve[first + 1], y1 = curve[first + 2],
-              s1 = curve[first + 3];
-  return y0 + t * t * (3.0f - 2.0f * t) * (y1 - y0) + t * u * (u * s0 - t * s1);
+  alignas(64) int32_t first[kWeighed];
+  alignas(64) float places[kWeighed], nodes[4][kWeighed];
+  const float* __restrict cosine = cosines;
+  float* __restrict x = logits;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float size = cosine[i] < 0.0f ? -cosine[i] : cosine[i];
+    const float near = size < kMost ? size : kMost;
+    const float w =
+        __builtin_sqrtf(__builtin_sqrtf(1.0f - near)) * static_cast<float>(kWeightCells);
+    const int32_t whole = static_cast<int32_t>(w);
+    const int32_t cell = whole < kWeightCells ? whole : static_cast<int32_t>(kWeightCells) - 1;
+    first[i] = 2 * (cell + (cosine[i] < 0.0f ? static_cast<int32_t>(kWeightCells) + 1 : 0));
+    places[i] = w - static_cast<float>(cell);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+#pragma GCC unroll 4
+    for (int64_t c = 0; c < 4; ++c) nodes[c][i] = curve[first[i] + c];
+  }
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    const float t = places[i], u = 1.0f - t, y0 = nodes[0][i], s0 = nodes[1][i], y1 = nodes[2][i],
+                s1 = nodes[3][i];
+    x[i] += y0 + t * t * (3.0f - 2.0f * t) * (y1 - y0) + t * u * (u * s0 - t * s1);
+  }
 }
 
 inline WeightTotal sampled_weights(const SampledProducts& p) {
   const FlushDenormals flush;
   constexpr float kSmallest = 1e-30f;  // of lengths that are divided by
-  float* __restrict x = p.products;
-  const int32_t* __restrict list = p.list;
-  const float* __restrict lengths = p.lengths, * __restrict curve = p.log_weights;
   const float scale = p.scale, with_centre = p.with_centre, query = p.query_length;
+  for (int64_t begin = 0; begin < p.sampled; begin += kWeighed) {
+    const int64_t rest = p.sampled - begin, n = rest < kWeighed ? rest : kWeighed;
+    alignas(64) float lengths[kWeighed], cosines[kWeighed];
+    float* __restrict x = p.products + begin;
+    for (int64_t i = 0; i < n; ++i) lengths[i] = p.lengths[p.list[begin + i]];
 #pragma omp simd
-  for (int64_t n = 0; n < p.sampled; ++n) {
-    const float both = query * lengths[list[n]];
-    const float cosine = (x[n] - with_centre) / (both > kSmallest ? both : kSmallest);
-    x[n] = x[n] * scale + log_weight(curve, cosine);
+    for (int64_t i = 0; i < n; ++i) {
+      const float both = query * lengths[i];
+      cosines[i] = (x[i] - with_centre) / (both > kSmallest ? both : kSmallest);
+      x[i] *= scale;
+    }
+    add_log_weights(p.log_weights, cosines, n, x);
   }
+  float* __restrict x = p.products;
 #pragma omp simd
   for (int64_t n = p.sampled; n < p.count; ++n) x[n] *= scale;
   float top = -kInfinity;
