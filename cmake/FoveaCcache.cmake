@@ -7,9 +7,10 @@
 # SPDX-License-Identifier: Apache-2.0
 
 find_program(FOVEA_CCACHE ccache)
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 if(FOVEA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER
-    env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    env CCACHE_BASEDIR=${root} CCACHE_NOHASHDIR=1
     CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
     ${FOVEA_CCACHE})
 endif()
