@@ -3,18 +3,12 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "fovea/base/error.h"
 #include "fovea/checkpoint/gguf.h"
+#include "fovea/base/error.h"
+#include "tests/fuzz/memory_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const int file = memfd_create("input", 0);
-  static const std::string path = fmt::format("/proc/self/fd/{}", file);
-  if (ftruncate(file, static_cast<off_t>(size)) != 0 ||
-      pwrite(file, data, size, 0) != static_cast<ssize_t>(size))
-    __builtin_trap();
+  const std::string& path = fovea::fuzz::file_with(data, size);
   try {
     const fovea::GgufFile read(path);
     float sum = 0;
