@@ -13,12 +13,13 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/json_depth.h"
 
 namespace fovea {
 namespace {
 
-constexpr size_t kMaxDepth =
-    200;  // recursion here and in later visitors stays far from the stack's end
+// Recursion here and in later visitors stays far from the stack's end.
+constexpr size_t kMaxDepth = kMostJsonLevels;
 // No recipe has as many values; aliases of aliases can. The index of the largest sharded models
 // has 100,000 entries.
 constexpr size_t kMaxNodes = 200'000, kMaxJsonNodes = 1'000'000;

@@ -44,8 +44,9 @@ inline constexpr double kMostRows = 1 << 20;
 /// Optimizer steps and tokens of a run: products with a step's tokens are checked apart.
 inline constexpr Range kSteps{0, 1e12}, kRunTokens{0, 1e15};
 inline constexpr Range kSeeds{0, 9007199254740992};  // 2^53: what JSON holds exactly
-/// Layers counted from 0, threads of a process.
+/// Of a model.
 inline constexpr int64_t kMostLayers = 1024;
+/// Layers counted from 0, threads of a process.
 inline constexpr Range kLayerIndices{0, kMostLayers - 1}, kThreads{0, 1024};
 
 }  // namespace ranges
