@@ -3,12 +3,13 @@
 //
 //   train_step_worker MODEL DTYPE THREADS [KEY=VALUE...]
 //
-// MODEL: 30m, 30m-2048, or a recipe file with keys that replace its own; DTYPE: float32, bfloat16.
+// MODEL: 30m, 30m-2048, 124m, or a recipe file with keys that replace its own; DTYPE: float32,
+// bfloat16. train.device=cuda goes with every model.
 //
 // Lines of stdin and their answers, one line each:
 //   about   JSON: sizes, versions, the path taken
 //   step    "<milliseconds> <loss>" of one step on the next batch
-//   memory  peak resident memory of this process in bytes (VmHWM)
+//   memory  peak resident memory of this process in bytes (VmHWM), or of its tensors on the GPU
 //   quit
 //
 // benchmarks/train_step_peer.py speaks the same protocol. benchmarks/train_step.py drives both,
@@ -50,6 +51,30 @@ Recipe thirty_million(int64_t length) {
   return recipe;
 }
 
+/// 12 layers of width 768, 85M parameters beside few embeddings, on 16 rows of 1024.
+Recipe gpt2_small() {
+  Recipe recipe = thirty_million(1024);
+  recipe.model.layers = 12;
+  recipe.model.width = 768;
+  recipe.model.heads = 12;
+  recipe.model.ffn_width = 2048;
+  recipe.train.batch_rows = 16;
+  return recipe;
+}
+
+Recipe recipe_of(const std::string& model, const std::vector<std::string>& overrides) {
+  const bool named = model == "30m" || model == "30m-2048" || model == "124m";
+  if (!named) return load_recipe(model, overrides).recipe;
+  Recipe recipe = model == "124m" ? gpt2_small() : thirty_million(model == "30m" ? 1024 : 2048);
+  recipe.train.device = DeviceChoice::cpu;
+  for (const std::string& key : overrides) {
+    require<ConfigError>(key == "train.device=cuda", "train_step_worker",
+                         "expected train.device=cuda; got '{}'", key);
+    recipe.train.device = DeviceChoice::cuda;
+  }
+  return recipe;
+}
+
 /// Bytes of a linear congruential generator, the same in the peer.
 class TokenStream {
  public:
@@ -64,12 +89,13 @@ class TokenStream {
 
 class Worker {
  public:
-  Worker(const std::string& model, const std::string& dtype, std::span<const std::string> overrides)
-      : recipe_(model == "30m"        ? thirty_million(1024)
-                : model == "30m-2048" ? thirty_million(2048)
-                                      : load_recipe(model, overrides).recipe),
+  Worker(const std::string& model, const std::string& dtype,
+         const std::vector<std::string>& overrides)
+      : recipe_(recipe_of(model, overrides)),
         config_(recipe_.model.resolved(kByteVocabulary)),
-        model_(config_, /*seed=*/0),
+        device_(recipe_.train.device == DeviceChoice::cuda ? choose_device(DeviceChoice::cuda)
+                                                           : at::Device(at::kCPU)),
+        model_(config_, /*seed=*/0, device_),
         optimizer_(model_.parameters(), recipe_.train.optimizer) {
     require<ConfigError>(dtype == "float32" || dtype == "bfloat16", "train_step_worker",
                          "expected float32 or bfloat16; got '{}'", dtype);
@@ -102,7 +128,7 @@ class Worker {
             {"plan", info_.path.plan_text()},
             {"isa", enum_name(chosen_isa())},
             {"threads", at::get_num_threads()},
-            {"machine", machine_summary(at::kCPU)}};
+            {"machine", machine_summary(device_)}};
   }
 
   /// One training step on the next batch: {milliseconds, loss}.
@@ -113,9 +139,9 @@ class Worker {
     const auto start = std::chrono::steady_clock::now();
     optimizer_.clear_gradients();
     ModelInput input;
-    input.tokens_bt = tokens_bt;
+    input.tokens_bt = tokens_bt.to(device_);
     input.training = true;
-    const LossResult result = model_.loss(input, targets_bt, 0.0, &info_);
+    const LossResult result = model_.loss(input, targets_bt.to(device_), 0.0, &info_);
     result.loss.backward();
     optimizer_.clip_gradients();
     optimizer_.step(recipe_.train.optimizer.learning_rate);
@@ -124,6 +150,8 @@ class Worker {
         std::chrono::steady_clock::now() - start;
     return {elapsed.count(), loss};
   }
+
+  int64_t memory() const { return peak_memory_bytes(device_); }
 
  private:
   /// Rows of length_ + 1 tokens: the targets are the tokens one place on.
@@ -141,6 +169,7 @@ class Worker {
 
   Recipe recipe_;
   ModelConfig config_;
+  at::Device device_;
   Transformer model_;
   AdamW optimizer_;
   ForwardInfo info_;
@@ -156,7 +185,7 @@ void serve(Worker& worker) {
       const auto [milliseconds, loss] = worker.step();
       std::cout << milliseconds << ' ' << loss << std::endl;
     } else if (command == "memory") {
-      std::cout << peak_memory_bytes() << std::endl;
+      std::cout << worker.memory() << std::endl;
     } else {
       fail<ConfigError>("train_step_worker", "expected about, step, memory or quit; got '{}'",
                         command);
@@ -170,7 +199,7 @@ void serve(Worker& worker) {
 int main(int argc, char** argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a killed driver leaves no worker behind
   if (argc < 4) {
-    std::cerr << "usage: train_step_worker 30m|30m-2048|RECIPE float32|bfloat16 THREADS "
+    std::cerr << "usage: train_step_worker 30m|30m-2048|124m|RECIPE float32|bfloat16 THREADS "
                  "[KEY=VALUE...]\n";
     return 2;
   }

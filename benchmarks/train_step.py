@@ -2,11 +2,12 @@
 """Training step of Fovea against PyTorch eager: time and peak memory, alternating step by step.
 
     benchmarks/train_step.py [--models demo,30m,30m-2048] [--dtypes float32,bfloat16] [--pairs 21] [--threads N]
+                             [--device cuda]
 
 Two processes, each with its model in memory, take one step in turn, so that whatever disturbs the machine meets both
 sides. Every pair gives a ratio (Fovea / PyTorch: below 1 is faster); the median of the pairs' ratios is the result.
 bfloat16 is measured against the faster of PyTorch's two forms (train_step_peer.py). Peak memory is VmHWM of the same two
-processes, after 20 steps or more of each. Needs `make build` and `make python-peers`.
+processes (on a GPU, of their tensors), after 20 steps or more of each. Needs `make build` and `make python-peers`.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -26,7 +27,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MODELS = {"demo": "recipes/demo.yaml", "30m": "30m", "30m-2048": "30m-2048"}
+MODELS = {"demo": "recipes/demo.yaml", "30m": "30m", "30m-2048": "30m-2048", "124m": "124m"}
 WARM_UPS = 3
 MEMORY_STEPS = 20
 FEWEST_PAIRS = 5
@@ -73,7 +74,7 @@ class Case:
 
     def peer(self, form: str) -> Side:
         return Side([self.options.python, "benchmarks/train_step_peer.py", json.dumps(self.about), form,
-                     str(self.options.threads)])
+                     str(self.options.threads), self.options.device])
 
     def choose_form(self) -> tuple[str, dict]:
         """The faster form of the peer's bfloat16, and the median milliseconds of each."""
@@ -102,6 +103,8 @@ class Case:
 
     def result(self) -> dict:
         worker = [self.options.worker, MODELS[self.model], self.dtype, str(self.options.threads)]
+        if self.options.device != "cpu":
+            worker.append(f"train.device={self.options.device}")
         with Side(worker) as ours:
             self.about = json.loads(ours.ask("about"))
             form, trial = self.choose_form() if self.dtype == "bfloat16" else ("float32", {})
@@ -179,6 +182,8 @@ def parse() -> argparse.Namespace:
                         help=f"of a model's pairs: stop after them, with {FEWEST_PAIRS} pairs at least")
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave out the steps that memory needs")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where both sides compute")
+    parser.add_argument("--kind", help="name of the machine in results and their file (default: of its CPU)")
     parser.add_argument("--python", default=default_python(), help="a Python with torch (make python-peers)")
     parser.add_argument("--worker", default="build/bin/train_step_worker")
     parser.add_argument("--output", help="default benchmarks/results/train-step-<cpu>.json; - = none")
@@ -203,13 +208,14 @@ def main() -> None:
             cases.append(Case(options, model, dtype))
             results.append(cases[-1].result())
             show(results[-1])
-    path = options.output or f"benchmarks/results/train-step-{cpu_kind()}.json"
+    kind = options.kind or cpu_kind()
+    path = options.output or f"benchmarks/results/train-step-{kind}.json"
     if path == "-":
         return
     peer = cases[0].peer_about
     report = {"benchmark": "train_step", "ratio": "Fovea / PyTorch, below 1 is faster",
               "command": shlex.join(["benchmarks/train_step.py", *sys.argv[1:]]), "commit": commit(),
-              "date": datetime.date.today().isoformat(), "machine": {**cases[0].about["machine"], "kind": cpu_kind()},
+              "date": datetime.date.today().isoformat(), "machine": {**cases[0].about["machine"], "kind": kind},
               "load_before": round(load, 2), "threads": options.threads, "warm_ups": WARM_UPS,
               "peer": {"name": "PyTorch eager", "torch": peer["torch"], "python": peer["python"]}, "results": results}
     target = ROOT / path

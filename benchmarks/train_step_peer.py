@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Peer of the training-step benchmark: the same model in PyTorch eager at its best settings.
 
-    train_step_peer.py SIZES float32|autocast|cast THREADS
+    train_step_peer.py SIZES float32|autocast|cast THREADS [cuda]
 
 SIZES is the JSON that `train_step_worker` answers to "about"; the protocol on stdin is the worker's (train_step.cpp).
 Eager means no torch.compile; everything else is as fast as PyTorch offers it: scaled_dot_product_attention with
@@ -107,10 +107,10 @@ class Model(torch.nn.Module):
 
 
 class Worker:
-    def __init__(self, sizes: dict, form: str) -> None:
+    def __init__(self, sizes: dict, form: str, device: str) -> None:
         torch.manual_seed(0)
-        self.sizes, self.form, self.tokens = sizes, form, TokenStream()
-        self.model = Model(sizes)
+        self.sizes, self.form, self.device, self.tokens = sizes, form, device, TokenStream()
+        self.model = Model(sizes).to(device)
         self.used = list(self.model.parameters())
         # cast: the model holds the bfloat16 copy, and the optimizer the masters.
         self.masters = [torch.nn.Parameter(p.detach().clone()) for p in self.used] if form == "cast" else self.used
@@ -123,11 +123,12 @@ class Worker:
     def step(self) -> tuple[float, float]:
         tokens, targets = self.tokens.batch(self.sizes["rows"], self.sizes["length"])
         start = time.perf_counter()
+        tokens, targets = tokens.to(self.device), targets.to(self.device)
         if self.form == "cast":
             with torch.no_grad():
                 torch._foreach_copy_(self.used, self.masters)
         dtype = torch.float32 if self.form == "float32" else torch.bfloat16
-        autocast = torch.autocast("cpu", torch.bfloat16) if self.form == "autocast" else contextlib.nullcontext()
+        autocast = torch.autocast(self.device, torch.bfloat16) if self.form == "autocast" else contextlib.nullcontext()
         with autocast:
             # Under autocast the residual stream stays float32, as PyTorch's own recipe has it.
             loss = self.model(tokens, targets, torch.float32 if self.form == "autocast" else dtype)
@@ -142,7 +143,9 @@ class Worker:
         return 1e3 * (time.perf_counter() - start), value
 
 
-def peak_memory() -> int:
+def peak_memory(device: str) -> int:
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
     with open("/proc/self/status", encoding="ascii") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
 
@@ -150,8 +153,9 @@ def peak_memory() -> int:
 def main() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed driver leaves no worker behind
     sizes, form, threads = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    device = sys.argv[4] if len(sys.argv) > 4 else "cpu"
     torch.set_num_threads(threads)
-    worker = Worker(sizes, form)
+    worker = Worker(sizes, form, device)
     for line in sys.stdin:
         command = line.strip()
         if command == "about":
@@ -161,7 +165,7 @@ def main() -> None:
         elif command == "step":
             answer = "{:.4f} {:.6f}".format(*worker.step())
         elif command == "memory":
-            answer = str(peak_memory())
+            answer = str(peak_memory(device))
         elif command == "quit":
             return
         else:

@@ -2,12 +2,13 @@
 """Training of the Multi-Token paper's systems side by side: tokens a second and peak memory of each.
 
     benchmarks/train_systems.py [--systems transformer,mta] [--length 2048] [--dtype bfloat16] [--rounds 7] [--threads N]
+                                [--device cuda]
 
 The shape is the paper's 880M model with 4 layers in place of 24 and 8,192 tokens in place of 128,256 (the convolution
 stays in every fourth layer): width 1,536, 16 heads of 96, one row of 2,048 tokens. Each system is a process with its model
 and optimizer in memory; in every round each takes one whole training step (forward, backward, clip, AdamW), one after the
 other in changing order, so that whatever disturbs the machine meets all. Ratios to the Transformer are those of one round;
-the median of the rounds counts. Memory is VmHWM of the process. Needs `make build`.
+the median of the rounds counts. Memory is VmHWM of the process, or of its tensors on the GPU. Needs `make build`.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -40,7 +41,8 @@ SYSTEMS = {  # the variants of the recipe; MTA's convolutions in one layer of fo
 
 
 def shape(options: argparse.Namespace) -> list[str]:
-    return ["model.layers=4", "model.vocab_size=8192", f"model.context={options.length}", "train.batch_rows=1",
+    device = [f"train.device={options.device}"]
+    return [*device, "model.layers=4", "model.vocab_size=8192", f"model.context={options.length}", "train.batch_rows=1",
             f"train.sequence_length={options.length}"]
 
 
@@ -93,6 +95,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--kind", default=cpu_kind(), help="name of the machine in results and their file [%(default)s]")
     parser.add_argument("--worker", default="build/bin/train_step_worker")
     parser.add_argument("--output", help="default benchmarks/results/train-systems-<cpu>.json, by dtype and length; "
                                          "- = none")
@@ -110,7 +114,7 @@ def parse() -> argparse.Namespace:
 
 
 def write(options: argparse.Namespace, machine: dict, results: list[dict]) -> None:
-    path = options.output or f"benchmarks/results/train-systems-{cpu_kind()}.json"
+    path = options.output or f"benchmarks/results/train-systems-{options.kind}.json"
     if path == "-":
         return
     target = ROOT / path
@@ -119,7 +123,7 @@ def write(options: argparse.Namespace, machine: dict, results: list[dict]) -> No
     if target.exists():
         report = json.loads(target.read_text(encoding="utf-8"))
     report["commands"][shlex.join(sys.argv[1:])] = f"{commit()}, {datetime.date.today().isoformat()}"
-    report["machine"] = {**machine, "kind": cpu_kind()}
+    report["machine"] = {**machine, "kind": options.kind}
     names = {row["name"] for row in results}
     report["results"] = [row for row in report["results"] if row["name"] not in names] + results
     target.parent.mkdir(parents=True, exist_ok=True)

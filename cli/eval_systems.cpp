@@ -76,13 +76,11 @@ void print_systems(const SideBySideResult& result, const SideBySideOptions& how)
 
 RetrofitPage page_of(const SideBySideResult& result, const SideBySideOptions& how,
                      const std::string& file) {
-  const nlohmann::ordered_json machine = machine_summary(at::kCPU);
-  RetrofitPage page{
-      .base = how.model.filename().string(),
-      .kinds = "Attentions side by side",
-      .command = fmt::format("fovea eval {} --systems {}", how.model.string(), file),
-      .code_version = code_version(),
-      .machine = fmt::format("{}, {} cores", machine.value("cpu", ""), machine.value("cores", 0))};
+  RetrofitPage page{.base = how.model.filename().string(),
+                    .kinds = "Attentions side by side",
+                    .command = fmt::format("fovea eval {} --systems {}", how.model.string(), file),
+                    .code_version = code_version(),
+                    .machine = machine_text(how.device)};
   for (const SideBySideRow& row : result.rows) {
     for (const SideBySideScore& s : row.scores) {
       const std::string name = fmt::format("{}, {} tokens", row.system.name, s.length);

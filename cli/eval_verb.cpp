@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kCopyWindows = 16;
 
 struct EvalVerbOptions {
-  std::string model, weights = "stored", activations = "auto", dtype = "float32";
+  std::string model, device = "auto", weights = "stored", activations = "auto", dtype = "float32";
   ModelChange change;
   EvalTaskOptions tasks;
   EvalTextOptions written;
@@ -97,13 +97,15 @@ void run_retention(const EvalVerbOptions& options, const Globals& globals, Loade
   }
 }
 
-void run_systems(const EvalVerbOptions& options, const Globals& globals, at::ScalarType dtype) {
+void run_systems(const EvalVerbOptions& options, const Globals& globals, at::ScalarType dtype,
+                 at::Device device) {
   require<UsageError>(
       !options.texts.empty() && options.change.adapters.empty() && options.change.attention.empty(),
       "--systems", "needs --text, and says itself which adapters and attention each system has");
   run_eval_systems(options.systems,
                    {.model = find_model(options.model),
                     .dtype = dtype,
+                    .device = device,
                     .lengths = options.tasks.lengths,
                     .copy = options.copy},
                    options.texts, options.tasks.out, globals);
@@ -121,11 +123,13 @@ void run(const EvalVerbOptions& options, const Globals& globals) {
   require<UsageError>(!options.tasks.tasks.empty() ||
                           (options.tasks.against.empty() && options.tasks.depths.empty()),
                       options.tasks.against.empty() ? "--depths" : "--against", "needs --tasks");
+  const at::Device device =
+      choose_model_device(options.device, options.weights, options.activations);
   const at::ScalarType dtype = choose_dtype(
-      parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{})), at::kCPU);
-  if (!options.systems.systems.empty()) return run_systems(options, globals, dtype);
-  LoadedModel loaded = open_changed(find_model(options.model), options.change, at::kCPU,
-                                    matrix_storage(options.weights, dtype, at::kCPU));
+      parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{})), device);
+  if (!options.systems.systems.empty()) return run_systems(options, globals, dtype, device);
+  LoadedModel loaded = open_changed(find_model(options.model), options.change, device,
+                                    matrix_storage(options.weights, dtype, device));
   loaded.model.compute().dtype = dtype;
   choose_activations(loaded.model, options.activations);
   choose_focus(loaded.model, options.focus, options.top_k, "--top-k");
@@ -195,6 +199,10 @@ Verb add_eval_verb(Command& app, Globals& globals) {
   add_eval_text_options(*verb, options->written);
   add_eval_system_options(*verb, options->systems);
   add_eval_stream_options(*verb, options->stream);
+  verb->add_option("--device", options->device,
+                   "auto (a GPU where there is one, unless --weights or --activations are "
+                   "packed), cpu or cuda")
+      ->capture_default_str();
   verb->add_option("--dtype", options->dtype,
                    "float32, bfloat16, or auto (bfloat16 where the processor multiplies it)")
       ->capture_default_str();

@@ -143,7 +143,7 @@ class SideBySide {
     for (const int64_t length : lengths) {
       const AttentionSystem exact = with_pairs(system, length, result);
       ModelChange change{exact.adapters, exact.attention};
-      LoadedModel loaded = load_changed(options_.model, change);
+      LoadedModel loaded = load_changed(options_.model, change, options_.device);
       loaded.model.compute().dtype = options_.dtype;
       loaded.model.compute().focus = system.focus;
       loaded.model.compute().focus_change.top_k = system.top_k;

@@ -51,6 +51,7 @@ AttentionSystems read_attention_systems(const std::filesystem::path& file);
 struct SideBySideOptions {
   std::filesystem::path model;
   at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
   std::vector<int64_t> lengths;  ///< windows in tokens; empty = the trained context
   int64_t tokens = 0;            ///< of the text at each length, at most; 0 = all
   int64_t copy = 0;              ///< tokens of the copy score; 0 = not measured

@@ -203,8 +203,8 @@ void measure_speeds(Transformer& model, const Tokenizer& tokenizer, const std::s
   model.compute() = before;
 }
 
-RetrofitPage page_of(const RetrofitOptions& options, const RetrofitResult& result) {
-  const Json machine = machine_summary(at::kCPU);
+RetrofitPage page_of(const RetrofitOptions& options, at::Device device,
+                     const RetrofitResult& result) {
   RetrofitPage page{
       .base = fs::path(options.model).filename().string(),
       .kinds = fmt::format("{}", fmt::join(result.kinds, ", ")),
@@ -212,7 +212,7 @@ RetrofitPage page_of(const RetrofitOptions& options, const RetrofitResult& resul
                              fmt::join(options.with, ","), options.finetune ? " --finetune" : "",
                              fmt::join(options.texts, " --text "), options.out.string()),
       .code_version = code_version(),
-      .machine = fmt::format("{}, {} cores", machine.value("cpu", ""), machine.value("cores", 0)),
+      .machine = machine_text(device),
       .base_parameters = result.base_parameters,
       .added_parameters = result.added_parameters};
   for (const TrainResult& phase : result.phases) page.minutes += phase.seconds / 60.0;
@@ -258,7 +258,7 @@ void tell_size(std::span<const ScoreDocument> texts, const Tokenizer& tokenizer,
 void measure(const RetrofitOptions& options, const TrainConfig& train, LoadedModel& base,
              Transformer& model, const Corpus& corpus, const RetrofitCallbacks& callbacks,
              RetrofitResult& result) {
-  const at::ScalarType dtype = choose_dtype(train.dtype, at::kCPU);
+  const at::ScalarType dtype = choose_dtype(train.dtype, model.device());
   const int64_t window = train.sequence_length, copy = std::min(options.copy, window / 2);
   const std::vector<ScoreDocument> texts = held_out_texts(options, corpus, window);
   tell_size(texts, *base.tokenizer, window, callbacks.train);
@@ -270,7 +270,7 @@ void measure(const RetrofitOptions& options, const TrainConfig& train, LoadedMod
     return score_model(name, of, *base.tokenizer, texts, window, copy, callbacks.table);
   };
   if (result.start) {
-    LoadedModel start = load_model(result.start->model);
+    LoadedModel start = load_model(result.start->model, model.device());
     start.model.compute().dtype = dtype;
     result.start->score = score("start", start.model);
   }
@@ -326,13 +326,14 @@ RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallba
     if (callbacks.phase) callbacks.phase(phase);
     result.phases.push_back(Trainer(phase.recipe, callbacks.train, corpus).run());
   }
-  LoadedModel base = load_model(base_folder);
+  const at::Device device = choose_device(train.device);
+  LoadedModel base = load_model(base_folder, device);
   std::optional<Transformer> model;
   if (retrofit_makes_model(options, config)) {
     result.model = options.out / kModel;
     LoadedModel made = model_of_phases(phases);
     replace_model(result.model, made, base.chat_template);
-    model.emplace(std::move(made.model));
+    model.emplace(device.is_cpu() ? std::move(made.model) : load_model(result.model, device).model);
   } else {
     result.adapter = options.out / kAdapter;
     const Adapter adapter = adapter_of_phases(phases, config, options.model);
@@ -342,7 +343,7 @@ RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallba
   }
   measure(options, train, base, *model, *corpus, callbacks, result);
   write_file(options.out / "retrofit.json", result.to_json().dump(2) + "\n");
-  write_file(options.out / "report.html", retrofit_html(page_of(options, result)));
+  write_file(options.out / "report.html", retrofit_html(page_of(options, device, result)));
   return result;
 }
 

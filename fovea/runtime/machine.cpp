@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/runtime/machine.h"
 
+#include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <dlfcn.h>
@@ -33,7 +34,16 @@ std::string proc_value(const char* path, std::string_view key) {
   return "";
 }
 
+std::string device_text(at::Device device) {
+  const std::vector<Gpu> gpus = device.is_cuda() ? list_gpus() : std::vector<Gpu>{};
+  const auto index = static_cast<size_t>(std::max<c10::DeviceIndex>(device.index(), 0));
+  return index < gpus.size() ? fmt::format("{} ({})", device.str(), gpus[index].name)
+                             : device.str();
+}
+
+/// nullptr where torch has none. It has no devices, and throws, before torch has begun to use CUDA.
 c10::DeviceAllocator* cuda_allocator() {
+  at::globalContext().lazyInitDevice(at::kCUDA);
   return dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::DeviceType::CUDA));
 }
 
@@ -119,9 +129,15 @@ nlohmann::ordered_json machine_summary(at::Device device) {
   return {{"cpu", proc_value("/proc/cpuinfo", "model name")},
           {"cores", std::thread::hardware_concurrency()},
           {"memory_bytes", memory.empty() ? 0 : std::stoll(memory) * 1024},
-          {"device", device.str()},
+          {"device", device_text(device)},
           {"torch", TORCH_VERSION},
           {"fovea", code_version()}};
+}
+
+std::string machine_text(at::Device device) {
+  return fmt::format("{}, {} cores{}", proc_value("/proc/cpuinfo", "model name"),
+                     std::thread::hardware_concurrency(),
+                     device.is_cpu() ? "" : ", " + device_text(device));
 }
 
 std::vector<Gpu> list_gpus() {

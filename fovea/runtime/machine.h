@@ -39,8 +39,11 @@ void keep_freed_memory();
 /// "0.1.0+<commit>".
 std::string code_version();
 
-/// {"cpu", "cores", "memory_bytes", "device", "torch", "fovea"}: recorded in run.json.
+/// {"cpu", "cores", "memory_bytes", "device", "torch", "fovea"}: recorded in run.json. The device
+/// is "cpu" or "cuda:0 (the GPU's name)".
 nlohmann::ordered_json machine_summary(at::Device device);
+/// The same for a page: "CPU, 2 cores", and the GPU where it is the device.
+std::string machine_text(at::Device device);
 
 /// Name and memory of every NVIDIA GPU, as its driver says; empty without driver or GPU.
 struct Gpu {

@@ -3,26 +3,19 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include <ATen/Context.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <gtest/gtest.h>
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/mechanisms/focal.h"
 #include "fovea/attention/positions/rope.h"
 #include "tests/support/attention_inputs.h"
+#include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
 
 namespace fovea::device_test {
 namespace {
 
 using namespace fovea::testing;
-
-std::vector<at::Device> devices() {
-  std::vector<at::Device> all{at::kCPU};
-  if (at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0) all.emplace_back(at::kCUDA, 0);
-  return all;
-}
 
 AttentionInputs moved(const AttentionInputs& in, at::Device device) {
   const auto move = [&](const at::Tensor& x) {
@@ -36,7 +29,7 @@ AttentionInputs moved(const AttentionInputs& in, at::Device device) {
 }
 
 TEST(Device, AttentionAndItsGradientsAreTheSameEverywhere) {
-  for (const at::Device device : devices()) {
+  for (const at::Device device : all_devices()) {
     for (const auto& [name, spec] : all_specs()) {
       for (const bool packed : {false, true}) {
         const AttentionContext context = packed ? packed_context({40, 30}) : AttentionContext{};
@@ -66,7 +59,7 @@ TEST(Device, RopeAndTemperatureAreTheSameEverywhere) {
                    bias = at::full({}, 1.9, at::kDouble);
   const AttentionContext context = packed_context({4, 5});
   const at::Tensor tau = temperature_rows(spec, 8, {weight, bias}, input, context).tau_bt;
-  for (const at::Device device : devices()) {
+  for (const at::Device device : all_devices()) {
     const RopeTable table = make_rope_table({}, 8, 9, device);
     EXPECT_LT(relative_error(
                   apply_rope(x.to(device, at::kFloat), table, positions.to(device)).cpu(), turned),
