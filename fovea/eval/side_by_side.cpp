@@ -40,7 +40,8 @@ std::string why_no_writing(const Transformer& model) {
   try {
     const at::NoGradGuard no_gradient;
     DecodeState state = model.make_decode_state(1, 1);
-    (void)model.decode(at::zeros({1, 1}, at::kLong), state);
+    (void)model.decode(at::zeros({1, 1}, at::TensorOptions(model.device()).dtype(at::kLong)),
+                       state);
     return "";
   } catch (const UnsupportedError& error) {
     return error.what();

@@ -39,7 +39,13 @@ T* out(const at::Tensor& x) {
   return static_cast<T*>(x.mutable_data_ptr());
 }
 
+/// Floats on a GPU, where torch's fused operations compute.
+bool on_gpu(const at::Tensor& x) {
+  return x.is_cuda() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+}
+
 at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  if (on_gpu(x)) return at::rms_norm(x, {x.size(-1)}, weight.to(x.scalar_type()), eps);
   const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor f = x.to(wide);
   const at::Tensor normed = f * at::rsqrt(f.square().mean(-1, true) + eps);
@@ -287,6 +293,22 @@ at::Tensor apply_rule(const LogitTransform& rule, at::Tensor& logits, bool gradi
   return slope;
 }
 
+/// What kernels::CrossEntropy does, by operations on the logits' device: nll and lse (where
+/// defined) of rows; under `gradient` the logits become their gradients.
+void cross_entropy_by_operations(at::Tensor& logits, const at::Tensor& targets, at::Tensor nll,
+                                 at::Tensor lse, bool gradient, double scale, double z_loss) {
+  at::Tensor wide = logits.to(at::kFloat);
+  const at::Tensor sum = wide.logsumexp(1, /*keepdim=*/true), known = targets.ge(0).unsqueeze(1),
+                   target = targets.clamp_min(0).unsqueeze(1);
+  nll.copy_((sum - wide.gather(1, target)).mul_(known).squeeze(1));
+  if (lse.defined()) lse.copy_(sum.mul(known).squeeze(1));
+  if (!gradient) return;
+  wide = wide.sub_(sum).exp_();
+  if (z_loss > 0.0) wide.mul_(sum.mul(2.0 * z_loss).add_(1.0));
+  wide.scatter_add_(1, target, at::full_like(sum, -1.0));
+  logits.copy_(wide.mul_(known.to(at::kFloat).mul_(scale)));
+}
+
 class LinearCrossEntropy : public Function<LinearCrossEntropy> {
  public:
   static Variables forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& weight,
@@ -303,22 +325,29 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
       const at::Tensor h = hidden.narrow(0, begin, n);
       at::Tensor logits = linear_product(h, w);
       const at::Tensor slope = rule.plain() ? at::Tensor() : apply_rule(rule, logits, gradient);
-      with_kernel_type(logits.scalar_type(), "linear_cross_entropy", [&]<class T>(T) {
-        kernels::run(kernels::CrossEntropy<T>{
-            .logits = out<T>(logits),
-            .targets = targets.const_data_ptr<int64_t>() + begin,
-            .nll = nll.mutable_data_ptr<float>() + begin,
-            .lse = lse.defined() ? lse.mutable_data_ptr<float>() + begin : nullptr,
-            .rows = n,
-            .v = v,
-            .gradient = gradient,
-            .scale = static_cast<float>(scale),
-            .z_loss = static_cast<float>(rule.z_loss)});
-      });
+      if (!logits.is_cpu()) {
+        cross_entropy_by_operations(logits, targets.narrow(0, begin, n), nll.narrow(0, begin, n),
+                                    lse.defined() ? lse.narrow(0, begin, n) : lse, gradient, scale,
+                                    rule.z_loss);
+      } else {
+        with_kernel_type(logits.scalar_type(), "linear_cross_entropy", [&]<class T>(T) {
+          kernels::run(kernels::CrossEntropy<T>{
+              .logits = out<T>(logits),
+              .targets = targets.const_data_ptr<int64_t>() + begin,
+              .nll = nll.mutable_data_ptr<float>() + begin,
+              .lse = lse.defined() ? lse.mutable_data_ptr<float>() + begin : nullptr,
+              .rows = n,
+              .v = v,
+              .gradient = gradient,
+              .scale = static_cast<float>(scale),
+              .z_loss = static_cast<float>(rule.z_loss)});
+        });
+      }
       if (!gradient) continue;
       if (slope.defined()) logits.mul_(slope);
       at::Tensor dh = dhidden.narrow(0, begin, n);
-      if (bfloat16_product() == Bfloat16Product::widened && hidden.scalar_type() == at::kBFloat16) {
+      if (hidden.is_cpu() && bfloat16_product() == Bfloat16Product::widened &&
+          hidden.scalar_type() == at::kBFloat16) {
         dh.copy_(widened_product(logits, w.t()));
       } else {
         at::mm_out(dh, logits, w);
@@ -435,7 +464,7 @@ std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_
                                                        const at::Tensor& weight_vc,
                                                        const at::Tensor& targets_r, double scale,
                                                        int64_t chunk, const LogitTransform& rule) {
-  if (has_kernel(hidden_rc)) {
+  if (has_kernel(hidden_rc) || on_gpu(hidden_rc)) {
     const bool gradient =
         at::GradMode::is_enabled() && (hidden_rc.requires_grad() || weight_vc.requires_grad());
     Variables r = LinearCrossEntropy::apply(hidden_rc, weight_vc, targets_r.contiguous(), scale,

@@ -149,7 +149,9 @@ TEST_F(EvalTasks, WhatAModelWritesIsMeasuredBesideItsBase) {
   ASSERT_EQ(r.code, 0) << r.err;
   const auto json = nlohmann::json::parse(r.out);
   EXPECT_EQ(json["texts"], 2);
-  EXPECT_EQ(json["self_perplexity"], json["base_perplexity"]);
+  // The same bits on a CPU; on a GPU sums of other batches differ in their last bits.
+  EXPECT_NEAR(json["self_perplexity"].get<double>() / json["base_perplexity"].get<double>(), 1.0,
+              1e-5);
   spill(folder_ / "p.jsonl", "{\"prompt\": \"Once\"}\n{\"text\": \"Twice\"}\n");
   const Finished wrong = run({"--prompts", "p.jsonl"});
   EXPECT_EQ(wrong.code, 2);

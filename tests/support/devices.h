@@ -10,11 +10,13 @@
 
 namespace fovea::testing {
 
-/// choose_device() loads torch's CUDA half, which no program is linked to.
+/// choose_device() loads torch's CUDA half, which no program is linked to; before main(), as torch
+/// remembers the answer to the first question about CUDA.
+inline const at::Device best_device = choose_device(DeviceChoice::automatic);
+
 inline std::vector<at::Device> all_devices() {
   std::vector<at::Device> all{at::kCPU};
-  const at::Device best = choose_device(DeviceChoice::automatic);
-  if (best.is_cuda()) all.push_back(best);
+  if (best_device.is_cuda()) all.push_back(best_device);
   return all;
 }
 

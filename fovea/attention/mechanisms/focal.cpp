@@ -48,6 +48,31 @@ void mean_of_run(Mean kind, const double* z, double* out, int64_t n, double sum,
   }
 }
 
+// The same by operations, for tensors on a GPU: sums over documents are differences of sums over
+// rows, so the last bits know what stands before.
+at::Tensor means_by_operations(Mean kind, const at::Tensor& z, const at::Tensor& begins_bt,
+                               const at::Tensor& sum_b, const at::Tensor& count_b) {
+  const int64_t t = z.size(1);
+  const at::Tensor begins = begins_bt.expand(z.sizes()),
+                   place = at::arange(t, begins.options().dtype(at::kLong)).expand(z.sizes());
+  const at::Tensor begin = std::get<0>(at::where(begins, place, 0).cummax(1));
+  // Of the token behind a document, turned: the least place that begins one.
+  const at::Tensor behind = at::where(begins, place, t)
+                                .roll(-1, 1)
+                                .index_fill_(1, at::full({1}, t - 1, place.options()), t);
+  const at::Tensor end = std::get<0>(behind.flip(1).cummin(1)).flip(1) - 1;
+  // What stood before this call belongs to the document that begins the row.
+  const at::Tensor first = begin.eq(0).to(z.scalar_type());
+  const at::Tensor count =
+      first * count_b.to(z.scalar_type()).unsqueeze(1) + (place - begin + 1).to(z.scalar_type());
+  const at::Tensor x = kind == Mean::prefix_transposed ? z / count : z, sums = x.cumsum(1);
+  const auto before = sums.gather(1, begin) - x.gather(1, begin);
+  if (kind == Mean::prefix_transposed) return sums.gather(1, end) - sums + x;
+  const at::Tensor earlier = first * sum_b.unsqueeze(1);
+  if (kind == Mean::prefix) return (sums - before + earlier) / count;
+  return (sums.gather(1, end) - before + earlier) / (end - begin + 1).to(z.scalar_type());
+}
+
 // y = A z with A the averaging matrix of each document (or its transpose). Linear, so its gradient
 // is the transposed matrix.
 class DocumentMean : public torch::autograd::Function<DocumentMean> {
@@ -57,7 +82,9 @@ class DocumentMean : public torch::autograd::Function<DocumentMean> {
                             const at::Tensor& count_b, int64_t kind) {
     ctx->save_for_backward({begins_bt, sum_b, count_b});
     ctx->saved_data["kind"] = kind;
-    const at::Tensor z = z_bt.cpu().contiguous(), begins = begins_bt.cpu();
+    if (!z_bt.is_cpu() && z_bt.size(1) > 0)
+      return means_by_operations(static_cast<Mean>(kind), z_bt, begins_bt, sum_b, count_b);
+    const at::Tensor z = z_bt.contiguous(), begins = begins_bt.contiguous();
     at::Tensor out = at::empty_like(z);
     const int64_t t = z.size(1);
     for (int64_t b = 0; b < z.size(0); ++b) {
@@ -73,7 +100,7 @@ class DocumentMean : public torch::autograd::Function<DocumentMean> {
         i = end;
       }
     }
-    return out.to(z_bt.device());
+    return out;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -163,8 +190,9 @@ TemperatureRows temperature_rows(const TemperatureSpec& spec, int64_t head_dim,
   if (spec.form == Form::token) return bounded(spec, head_dim, z_bt.to(dtype) + bias);
   const at::Tensor begins = document_begins(context.query_documents_bt, t, x_btc.options());
   const bool prefix = spec.form == Form::prefix;
-  const at::Tensor sum_b = state ? state->sum_b.to(at::kDouble) : at::zeros({b}, z_bt.options()),
-                   count_b = state ? state->count_b : at::zeros({b}, z_bt.options());
+  const at::Tensor sum_b = state ? state->sum_b.to(z_bt.options()) : at::zeros({b}, z_bt.options()),
+                   count_b =
+                       state ? state->count_b.to(z_bt.device()) : at::zeros({b}, z_bt.options());
   const at::Tensor mean = DocumentMean::apply(
       z_bt, begins, sum_b, count_b, static_cast<int64_t>(prefix ? Mean::prefix : Mean::whole));
   TemperatureRows rows = bounded(spec, head_dim, mean.to(dtype) + bias);
@@ -172,7 +200,12 @@ TemperatureRows temperature_rows(const TemperatureSpec& spec, int64_t head_dim,
     const at::NoGradGuard no_gradient;
     rows.sums_bt = at::empty_like(z_bt);
     at::Tensor sum = sum_b.clone();
-    for (int64_t i = 0; i < t; ++i) rows.sums_bt.select(1, i).copy_(sum.add_(z_bt.select(1, i)));
+    if (z_bt.is_cpu()) {
+      for (int64_t i = 0; i < t; ++i) rows.sums_bt.select(1, i).copy_(sum.add_(z_bt.select(1, i)));
+    } else if (t > 0) {
+      rows.sums_bt.copy_(z_bt.cumsum(1).add_(sum.unsqueeze(1)));
+      sum = rows.sums_bt.select(1, t - 1).clone();
+    }
     state->sum_b = sum;
     state->count_b = count_b + t;
   }

@@ -77,36 +77,39 @@ at::Tensor rotate_on_cpu(const at::Tensor& x_in, const at::Tensor& cos, const at
   return out;
 }
 
-class RopeOnCpu : public torch::autograd::Function<RopeOnCpu> {
+// The same by operations. Products and sums are in the table's number format.
+at::Tensor rotate_by_operations(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                                const at::Tensor& positions_bt) {
+  const int64_t half = cos.size(1);
+  const at::Tensor c = cos.index({positions_bt}).unsqueeze(1),
+                   s = sin.index({positions_bt}).unsqueeze(1);
+  const at::Tensor first = x.narrow(-1, 0, half), second = x.narrow(-1, half, half);
+  at::Tensor out = at::empty_like(x, x.options(), at::MemoryFormat::Preserve);
+  out.narrow(-1, 0, half).copy_(at::mul(first, c).addcmul_(second, s, -1.0));
+  out.narrow(-1, half, half).copy_(at::mul(second, c).addcmul_(first, s));
+  if (const int64_t rest = x.size(-1) - 2 * half; rest > 0)
+    out.narrow(-1, 2 * half, rest).copy_(x.narrow(-1, 2 * half, rest));
+  return out;
+}
+
+class Rotation : public torch::autograd::Function<Rotation> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const at::Tensor& cos, const at::Tensor& sin,
                             const at::Tensor& positions_bt) {
     ctx->save_for_backward({cos, sin, positions_bt});
-    return rotate_on_cpu(x, cos, sin, positions_bt, false);
+    return x.is_cpu() ? rotate_on_cpu(x, cos, sin, positions_bt, false)
+                      : rotate_by_operations(x, cos, sin, positions_bt);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
     // A rotation is orthogonal: its gradient is the rotation back. Applied as a Function again, so
     // that double backward works.
-    const at::Tensor grad = RopeOnCpu::apply(grads[0], saved[0], at::neg(saved[1]), saved[2]);
+    const at::Tensor grad = Rotation::apply(grads[0], saved[0], at::neg(saved[1]), saved[2]);
     return {grad, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
-
-at::Tensor rotate_by_operations(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
-                                const at::Tensor& positions_bt) {
-  const int64_t half = cos.size(1);
-  const at::Tensor c = cos.index({positions_bt}).unsqueeze(1),
-                   s = sin.index({positions_bt}).unsqueeze(1);
-  const at::Tensor first = x.narrow(-1, 0, half).to(cos.scalar_type());
-  const at::Tensor second = x.narrow(-1, half, half).to(cos.scalar_type());
-  std::vector<at::Tensor> parts{(first * c - second * s).to(x.scalar_type()),
-                                (first * s + second * c).to(x.scalar_type())};
-  if (2 * half < x.size(-1)) parts.push_back(x.narrow(-1, 2 * half, x.size(-1) - 2 * half));
-  return at::cat(parts, -1);
-}
 
 }  // namespace
 
@@ -162,16 +165,15 @@ at::Tensor apply_rope(const at::Tensor& x_bntd, const RopeTable& table,
   require<ShapeError>(2 * table.cos_pf.size(1) <= x_bntd.size(3), "rope",
                       "the table rotates {} components; x has only {}", 2 * table.cos_pf.size(1),
                       x_bntd.size(3));
-  if (!x_bntd.device().is_cpu())
-    return rotate_by_operations(x_bntd, table.cos_pf, table.sin_pf, positions_bt);
-  if (positions_bt.numel() > 0) {
+  // On a GPU the check would wait for all work before it, and the operations check themselves.
+  if (x_bntd.is_cpu() && positions_bt.numel() > 0) {
     const auto [low, high] = at::aminmax(positions_bt);
     require<ShapeError>(
         low.item<int64_t>() >= 0 && high.item<int64_t>() < table.cos_pf.size(0), "rope",
         "positions must lie inside the table of {} rows; got {} ... {}; make a longer table",
         table.cos_pf.size(0), low.item<int64_t>(), high.item<int64_t>());
   }
-  return RopeOnCpu::apply(x_bntd, table.cos_pf, table.sin_pf, positions_bt);
+  return Rotation::apply(x_bntd, table.cos_pf, table.sin_pf, positions_bt);
 }
 
 at::Tensor heads_to_half_split(const at::Tensor& x_bntd, int64_t rotary_dim) {
