@@ -12,7 +12,7 @@ JOBS ?= $(shell scripts/jobs.sh)
 TEXT ?=
 ARGS ?=
 
-.PHONY: help setup build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads check format lint docs bench bench-pages support python-peers clean
+.PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads check format lint docs bench bench-pages support python-peers clean
 
 help: ## this list
 	@echo "Fovea. Targets (each does what it needs first):"
@@ -21,6 +21,9 @@ help: ## this list
 
 setup: ## Debian packages and the pinned torch wheel, nothing else
 	@scripts/setup.sh
+
+gpu: setup ## what torch needs to compute on an NVIDIA GPU (2.5 GB), once; docs/gpu.md
+	@scripts/setup-gpu.sh
 
 build: setup ## everything: the program build/bin/fovea, libraries, tests, examples
 	@scripts/build.sh release $(JOBS)

@@ -123,8 +123,9 @@ void run(const EvalVerbOptions& options, const Globals& globals) {
   require<UsageError>(!options.tasks.tasks.empty() ||
                           (options.tasks.against.empty() && options.tasks.depths.empty()),
                       options.tasks.against.empty() ? "--depths" : "--against", "needs --tasks");
-  const at::Device device =
-      choose_model_device(options.device, options.weights, options.activations);
+  // Packed weights and activations are multiplied on the CPU alone.
+  const at::Device device = choose_device(
+      options.device, options.weights.starts_with("q") || options.activations.starts_with("int"));
   const at::ScalarType dtype = choose_dtype(
       parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{})), device);
   if (!options.systems.systems.empty()) return run_systems(options, globals, dtype, device);

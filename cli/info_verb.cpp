@@ -51,6 +51,7 @@ void run(const Globals& globals) {
       {"cores", machine["cores"]},
       {"threads", at::get_num_threads()},
       {"device", device.str()},
+      {"why_no_gpu", why_no_gpu()},
       {"gpus", gpus()},
       {"memory_bytes", machine["memory_bytes"]},
       {"memory_available_bytes", available_memory_bytes()},

@@ -47,10 +47,8 @@ struct ModelOptions {
 void add_model_options(Command& verb, ModelOptions& options);
 /// Loads a run folder (its newest whole checkpoint), checkpoint or model folder.
 LoadedModel open_model(const std::string& path, const ModelOptions& options);
-/// `--device` for weights and activations as `--weights` and `--activations` say: what only the CPU
-/// multiplies makes auto the CPU. UsageError, ConfigError.
-at::Device choose_model_device(const std::string& device, const std::string& weights,
-                               const std::string& activations);
+/// `--device`; auto is a GPU where there is one, or always the CPU. UsageError, ConfigError.
+at::Device choose_device(const std::string& device, bool automatic_is_cpu);
 
 /// The model folder that a user means (resolve_model_folder); warnings go to stderr.
 std::filesystem::path find_model(const std::string& path);

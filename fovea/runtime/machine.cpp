@@ -53,7 +53,8 @@ c10::DeviceAllocator* cuda_allocator() {
 std::string load_cuda() {
   if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr) return "this machine has no NVIDIA driver";
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    return fmt::format("torch's CUDA library cannot be loaded ({})", dlerror());
+    return fmt::format("torch's CUDA library cannot be loaded ({}): run `make gpu` once",
+                       dlerror());
   }
   return at::detail::getCUDAHooks().deviceCount() > 0 ? "" : "no GPU is visible";
 }
@@ -68,9 +69,14 @@ bool cpu_has_bfloat16() {
   return false;
 }
 
+const std::string& why_no_gpu() {
+  static const std::string missing = load_cuda();
+  return missing;
+}
+
 at::Device choose_device(DeviceChoice choice) {
   if (choice == DeviceChoice::cpu) return at::kCPU;
-  static const std::string missing = load_cuda();
+  const std::string& missing = why_no_gpu();
   if (choice == DeviceChoice::cuda && !missing.empty()) {
     fail<ConfigError>("recipe", "'train.device' is cuda, but {}; use device: auto or cpu", missing);
   }

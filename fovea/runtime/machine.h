@@ -15,6 +15,9 @@
 
 namespace fovea {
 
+/// Why nothing can be computed on a GPU here; empty where it can.
+const std::string& why_no_gpu();
+
 /// ConfigError for `cuda` where this machine or build has none.
 at::Device choose_device(DeviceChoice choice);
 at::ScalarType choose_dtype(DtypeChoice choice, at::Device device);

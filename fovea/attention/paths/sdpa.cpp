@@ -3,6 +3,7 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -255,11 +256,30 @@ at::Tensor segments_anywhere(const at::Tensor& q, const at::Tensor& k, const at:
   return at::cat(rows, 0);
 }
 
+/// cuDNN, which torch prefers for bfloat16 on new GPUs, compiles a kernel for every number of keys:
+/// a tenth of a second for each token that is written.
+class WithoutCudnn {
+ public:
+  explicit WithoutCudnn(bool active)
+      : was_(at::globalContext().userEnabledCuDNNSDP()), active_(active && was_) {
+    if (active_) at::globalContext().setSDPUseCuDNN(false);
+  }
+  ~WithoutCudnn() {
+    if (active_) at::globalContext().setSDPUseCuDNN(was_);
+  }
+  WithoutCudnn(const WithoutCudnn&) = delete;
+  WithoutCudnn& operator=(const WithoutCudnn&) = delete;
+
+ private:
+  bool was_, active_;
+};
+
 at::Tensor on_device(const MaskPlan& plan, const at::Tensor& q, const at::Tensor& k_bgsd,
                      const at::Tensor& v_bgse, double scale) {
   const at::Tensor k = prepared(k_bgsd, q.size(1), k_bgsd.scalar_type()),
                    v = prepared(v_bgse, q.size(1), v_bgse.scalar_type());
   if (plan.kind == MaskPlan::Kind::segments) return segments_anywhere(q, k, v, scale, plan);
+  const WithoutCudnn growing(q.size(2) != k.size(2));
   const bool masked = plan.kind == MaskPlan::Kind::mask;
   const std::optional<at::Tensor> mask =
       masked ? std::optional(plan.additive.to(q.scalar_type())) : std::nullopt;
