@@ -202,26 +202,31 @@ def main() -> None:
     load = os.getloadavg()[0]
     if load > 0.7:
         print(f"[bench] the machine is busy (load {load:.1f}): ratios are pairwise, but expect wide quartiles", flush=True)
-    cases, results = [], []
-    for model in options.models.split(","):
-        for dtype in options.dtypes.split(","):
-            cases.append(Case(options, model, dtype))
-            results.append(cases[-1].result())
-            show(results[-1])
     kind = options.kind or cpu_kind()
     path = options.output or f"benchmarks/results/train-step-{kind}.json"
-    if path == "-":
-        return
-    peer = cases[0].peer_about
+    results = []
+    for model in options.models.split(","):
+        for dtype in options.dtypes.split(","):
+            case = Case(options, model, dtype)
+            results.append(case.result())
+            show(results[-1])
+            if path != "-":  # after every case: a run that is cut keeps what it measured
+                write(ROOT / path, options, case, kind, load, results)
+    if path != "-":
+        print(f"[bench] {path}")
+
+
+def write(target: pathlib.Path, options: argparse.Namespace, case: Case, kind: str, load: float, results: list[dict]) -> None:
     report = {"benchmark": "train_step", "ratio": "Fovea / PyTorch, below 1 is faster",
               "command": shlex.join(["benchmarks/train_step.py", *sys.argv[1:]]), "commit": commit(),
-              "date": datetime.date.today().isoformat(), "machine": {**cases[0].about["machine"], "kind": kind},
+              "date": datetime.date.today().isoformat(), "machine": {**case.about["machine"], "kind": kind},
               "load_before": round(load, 2), "threads": options.threads, "warm_ups": WARM_UPS,
-              "peer": {"name": "PyTorch eager", "torch": peer["torch"], "python": peer["python"]}, "results": results}
-    target = ROOT / path
+              "peer": {"name": "PyTorch eager", "torch": case.peer_about["torch"], "python": case.peer_about["python"]},
+              "results": results}
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(f"[bench] {path}")
+    partial = pathlib.Path(f"{target}.new")
+    partial.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    partial.replace(target)
 
 
 if __name__ == "__main__":
