@@ -13,6 +13,7 @@
 #include "fovea/kernels/cpu/elementwise.h"
 #include "fovea/nn/matmul.h"
 #include "fovea/nn/matrix.h"
+#include "fovea/runtime/own_kernels.h"
 
 namespace fovea {
 namespace {
@@ -27,7 +28,7 @@ std::optional<at::Tensor> maybe(const at::Tensor& x) {
 }
 
 bool has_kernel(const at::Tensor& x) {
-  return x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+  return has_own_kernels(x) && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
 }
 
 template <class T>
@@ -41,7 +42,7 @@ T* out(const at::Tensor& x) {
 
 /// Floats on a GPU, where torch's fused operations compute.
 bool on_gpu(const at::Tensor& x) {
-  return x.is_cuda() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+  return !has_own_kernels(x) && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
 }
 
 at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
@@ -325,7 +326,7 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
       const at::Tensor h = hidden.narrow(0, begin, n);
       at::Tensor logits = linear_product(h, w);
       const at::Tensor slope = rule.plain() ? at::Tensor() : apply_rule(rule, logits, gradient);
-      if (!logits.is_cpu()) {
+      if (!has_own_kernels(logits)) {
         cross_entropy_by_operations(logits, targets.narrow(0, begin, n), nll.narrow(0, begin, n),
                                     lse.defined() ? lse.narrow(0, begin, n) : lse, gradient, scale,
                                     rule.z_loss);

@@ -8,6 +8,7 @@
 #include "fovea/attention/attention.h"
 #include "fovea/attention/mechanisms/focal.h"
 #include "fovea/attention/positions/rope.h"
+#include "fovea/runtime/own_kernels.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
@@ -71,6 +72,38 @@ TEST(Device, RopeAndTemperatureAreTheSameEverywhere) {
                   tau),
               1e-6);
   }
+  // What a GPU would compute, on the CPU: means of documents, their continuation and gradients.
+  for (const auto form : {TemperatureSpec::Form::prefix, TemperatureSpec::Form::sequence}) {
+    spec.form = form;
+    const auto run = [&] {
+      at::Tensor w = weight.detach().clone().set_requires_grad(true);
+      const at::Tensor rows = temperature_rows(spec, 8, {w, bias}, input, context).tau_bt;
+      const auto grads = gradients((rows * rows).sum(), {w});
+      return std::pair{rows.detach(), grads[0]};
+    };
+    const auto expected = run();
+    const WithoutOwnKernels by_operations;
+    const auto got = run();
+    EXPECT_LT(relative_error(got.first, expected.first), 1e-12);
+    EXPECT_LT(relative_error(got.second, expected.second), 1e-12);
+  }
+}
+
+TEST(Device, APrefixMeanGoesOnFromItsStateByOperations) {
+  TemperatureSpec spec;
+  spec.kind = TemperatureSpec::Kind::learned;
+  const at::Tensor input = random_normal({2, 9, 8}, 2), weight = random_normal({8}, 3, 0.1),
+                   bias = at::full({}, 1.9, at::kDouble);
+  const at::Tensor whole = temperature_rows(spec, 8, {weight, bias}, input, {}).tau_bt;
+  const WithoutOwnKernels by_operations;
+  TemperatureState state{.sum_b = at::zeros({2}, at::kDouble),
+                         .count_b = at::zeros({2}, at::kLong)};
+  std::vector<at::Tensor> parts;
+  for (const auto& [begin, count] : {std::pair{0, 4}, {4, 1}, {5, 4}})
+    parts.push_back(
+        temperature_rows(spec, 8, {weight, bias}, input.narrow(1, begin, count), {}, &state)
+            .tau_bt);
+  EXPECT_LT(relative_error(at::cat(parts, 1), whole), 1e-12);
 }
 
 }  // namespace

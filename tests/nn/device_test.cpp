@@ -1,5 +1,5 @@
 // Models give the float64 numbers of the CPU on every device: loss, gradients, logits, decoding.
-// Machines without a GPU check the CPU alone.
+// Machines without a GPU check the CPU, and there the operations that a GPU would run.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -7,10 +7,13 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fovea/nn/transformer.h"
+#include "fovea/runtime/own_kernels.h"
 #include "tests/support/decoder_settings.h"
 #include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
@@ -58,6 +61,13 @@ at::Tensor decoded_on(const Transformer& model, const at::Tensor& ids) {
   return at::cat(all, 1).cpu().to(at::kDouble);
 }
 
+/// Devices, and whether formulas take there the form for a GPU on the CPU.
+std::vector<std::pair<at::Device, bool>> places() {
+  std::vector<std::pair<at::Device, bool>> all{{at::kCPU, true}};
+  for (const at::Device device : all_devices()) all.emplace_back(device, false);
+  return all;
+}
+
 std::vector<at::Tensor> trainable(const Transformer& model) {
   std::vector<at::Tensor> all;
   for (const Parameter& p : model.parameters().all())
@@ -74,8 +84,10 @@ TEST(ModelDevice, EverySettingIsTheSameEverywhere) {
     const auto expected = testing::gradients(truth, trainable(model));
     const bool writes = !config.attention.spec.routing.active();  // nothing to compare with
     const at::Tensor logits = writes ? decoded_on(model, ids) : at::Tensor();
-    for (const at::Device device : all_devices()) {
-      SCOPED_TRACE(device.str());
+    for (const auto& [device, by_operations] : places()) {
+      SCOPED_TRACE(device.str() + (by_operations ? " by operations" : ""));
+      std::optional<WithoutOwnKernels> guard;
+      if (by_operations) guard.emplace();
       Transformer there = moved(model, device);
       there.compute().dtype = at::kFloat;
       const at::Tensor loss =

@@ -17,6 +17,7 @@
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/base/error.h"
+#include "fovea/runtime/own_kernels.h"
 
 namespace fovea {
 namespace {
@@ -82,7 +83,7 @@ class DocumentMean : public torch::autograd::Function<DocumentMean> {
                             const at::Tensor& count_b, int64_t kind) {
     ctx->save_for_backward({begins_bt, sum_b, count_b});
     ctx->saved_data["kind"] = kind;
-    if (!z_bt.is_cpu() && z_bt.size(1) > 0)
+    if (!has_own_kernels(z_bt) && z_bt.size(1) > 0)
       return means_by_operations(static_cast<Mean>(kind), z_bt, begins_bt, sum_b, count_b);
     const at::Tensor z = z_bt.contiguous(), begins = begins_bt.contiguous();
     at::Tensor out = at::empty_like(z);
@@ -200,7 +201,7 @@ TemperatureRows temperature_rows(const TemperatureSpec& spec, int64_t head_dim,
     const at::NoGradGuard no_gradient;
     rows.sums_bt = at::empty_like(z_bt);
     at::Tensor sum = sum_b.clone();
-    if (z_bt.is_cpu()) {
+    if (has_own_kernels(z_bt)) {
       for (int64_t i = 0; i < t; ++i) rows.sums_bt.select(1, i).copy_(sum.add_(z_bt.select(1, i)));
     } else if (t > 0) {
       rows.sums_bt.copy_(z_bt.cumsum(1).add_(sum.unsqueeze(1)));

@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include "fovea/base/error.h"
+#include "fovea/runtime/own_kernels.h"
 
 namespace fovea {
 namespace {
@@ -98,8 +99,8 @@ class Rotation : public torch::autograd::Function<Rotation> {
                             const at::Tensor& cos, const at::Tensor& sin,
                             const at::Tensor& positions_bt) {
     ctx->save_for_backward({cos, sin, positions_bt});
-    return x.is_cpu() ? rotate_on_cpu(x, cos, sin, positions_bt, false)
-                      : rotate_by_operations(x, cos, sin, positions_bt);
+    return has_own_kernels(x) ? rotate_on_cpu(x, cos, sin, positions_bt, false)
+                              : rotate_by_operations(x, cos, sin, positions_bt);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& grads) {
