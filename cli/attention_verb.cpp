@@ -12,7 +12,6 @@
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/attention_case.h"
 #include "fovea/report/table.h"
-#include "fovea/runtime/machine.h"
 
 namespace fovea::cli {
 namespace {
@@ -37,8 +36,7 @@ void run(const AttentionVerbOptions& options, const Globals& globals) {
   CaseOptions how;
   how.path = parse_choice<CasePath>("--path", options.path, enum_names(CasePath{}));
   how.dtype = parse_dtype(options.dtype);
-  how.device = choose_device(
-      parse_choice<DeviceChoice>("--device", options.device, enum_names(DeviceChoice{})));
+  how.device = choose_device(options.device, /*automatic_is_cpu=*/false);
   if (options.gradient_seed >= 0) how.gradient_seed = static_cast<uint64_t>(options.gradient_seed);
   const CaseResult result = run_attention_case(options.file, how);
   const std::string path(enum_name(result.path.name)), plan = result.path.plan_text();

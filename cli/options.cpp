@@ -161,6 +161,8 @@ void choose_focus(Transformer& model, const std::string& mode, int64_t top_k,
 
 at::Device choose_device(const std::string& device, bool automatic_is_cpu) {
   const auto choice = parse_choice<DeviceChoice>("--device", device, enum_names(DeviceChoice{}));
+  require<UsageError>(choice != DeviceChoice::cuda || why_no_gpu().empty(), "--device",
+                      "expected auto or cpu, because {}; got cuda", why_no_gpu());
   return choice == DeviceChoice::automatic && automatic_is_cpu ? at::kCPU : choose_device(choice);
 }
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "fovea/checkpoint/model_folder.h"
+#include "fovea/runtime/machine.h"
 #include "tests/cli/piped_program.h"
 #include "tests/support/tiny_model.h"
 
@@ -66,6 +67,15 @@ TEST_F(GenerateVerb, AnOptionTakesOneValueAndTakesItAsItStands) {
   };
   EXPECT_EQ(with_stop(first).out, "\n");
   EXPECT_EQ(with_stop("[" + first + "]").out, plain.out);
+}
+
+TEST_F(GenerateVerb, ADeviceThatIsNotThereIsNamedWithTheReason) {
+  const auto unknown = run({"generate", "ab", "-q", "--device", "gpu"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_NE(unknown.err.find("--device"), std::string::npos) << unknown.err;
+  const auto cuda = run({"generate", "ab", "-q", "--max-tokens", "2", "--device", "cuda"});
+  EXPECT_EQ(cuda.exit_code, why_no_gpu().empty() ? 0 : 2) << cuda.err;
+  EXPECT_NE(cuda.err.find(why_no_gpu()), std::string::npos) << cuda.err;
 }
 
 TEST_F(GenerateVerb, Int8ActivationsAreForPackedWeights) {
