@@ -137,8 +137,8 @@ AttentionCall with_cached_rows(AttentionCall call, const CacheView& view) {
 
 // Whether SortedKeys can take these queries.
 bool can_read_sorted_keys(const AttentionSpec& spec, const at::Tensor& q) {
-  return q.size(2) == 1 && spec.focus.gate == FocusSpec::Gate::hard && !spec.differential &&
-         spec.mask == MaskRule{} && q.scalar_type() != at::kHalf &&
+  return q.is_cpu() && q.size(2) == 1 && spec.focus.gate == FocusSpec::Gate::hard &&
+         !spec.differential && spec.mask == MaskRule{} && q.scalar_type() != at::kHalf &&
          kernels::prefers_decode({.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = 1}) &&
          !why_not_by_plans({.spec = spec, .q = q});
 }

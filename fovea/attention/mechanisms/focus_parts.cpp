@@ -82,9 +82,10 @@ void add_groups(const Sequence& sequence, AttentionPart& total) {
 }
 
 void add_classes(const Sequence& sequence, AttentionPart& total) {
-  const at::Tensor members = sequence.members_t.contiguous();
-  const int64_t* data = members.const_data_ptr<int64_t>();
-  for (const int64_t set : std::set<int64_t>(data, data + members.numel())) {
+  const at::Tensor& members = sequence.members_t;
+  const at::Tensor readable = readable_rows(members);
+  const int64_t* data = readable.const_data_ptr<int64_t>();
+  for (const int64_t set : std::set<int64_t>(data, data + readable.numel())) {
     sequence.add(
         members.eq(set).nonzero().flatten(), tokens_with(members, set),
         [](const at::Tensor& common) { return common.ne(0); }, total);

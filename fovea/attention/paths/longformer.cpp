@@ -28,7 +28,7 @@ at::Tensor at_indices(const at::Tensor& x, int64_t dim, const Indices& indices) 
   bool neighbours = true;
   for (int64_t n = 1; n < count; ++n) neighbours &= indices[n] == indices[0] + n;
   if (count > 0 && neighbours) return x.narrow(dim, indices[0], count);
-  return x.index_select(dim, tensor_of(indices));
+  return x.index_select(dim, tensor_of(indices).to(x.device()));
 }
 
 // Tokens of a call in an order of their own: where they stand in the call and in the document.
