@@ -28,7 +28,7 @@
 #include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/sampling.h"
+#include "fovea/kernels/cpu/decode/sampling.h"
 
 namespace fovea {
 namespace {

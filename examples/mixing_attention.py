@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The forward mixing kernels of fovea/kernels/cpu/mixing_forward.h in NumPy: Multi-Token Attention and talking heads.
+"""The forward mixing kernels of fovea/kernels/cpu/mixing/mixing_forward.h in NumPy: Multi-Token Attention and talking heads.
 
 For reading (docs/kernels/mixing.md has the pictures). Strips and steps are small, so that even small cases have several;
 tests/peers/check_example.py runs the case files of tests/golden/attention with it. Heads are the first axis everywhere.

@@ -18,7 +18,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
 #include "fovea/kernels/cpu/isa.h"
-#include "fovea/kernels/cpu/matvec.h"
+#include "fovea/kernels/cpu/products/matvec.h"
 #include "fovea/nn/matrix.h"
 
 #if defined(__x86_64__)

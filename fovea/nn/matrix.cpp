@@ -13,7 +13,7 @@
 
 #include "fovea/attention/kernel_types.h"
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/matvec.h"
+#include "fovea/kernels/cpu/products/matvec.h"
 #include "fovea/nn/matmul.h"
 
 namespace fovea {

@@ -10,7 +10,7 @@
 
 #include "fovea/attention/kernel_types.h"
 #include "fovea/base/rng.h"
-#include "fovea/kernels/cpu/elementwise.h"
+#include "fovea/kernels/cpu/products/elementwise.h"
 #include "fovea/nn/matmul.h"
 #include "fovea/nn/matrix.h"
 #include "fovea/runtime/own_kernels.h"

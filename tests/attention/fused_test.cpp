@@ -8,7 +8,7 @@
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/plan.h"
-#include "fovea/kernels/cpu/attention.h"
+#include "fovea/kernels/cpu/pointwise/attention.h"
 #include "fovea/kernels/cpu/tile_sizes.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"

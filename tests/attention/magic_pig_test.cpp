@@ -11,7 +11,7 @@
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
 #include "fovea/attention/paths/path.h"
-#include "fovea/kernels/cpu/sampling.h"
+#include "fovea/kernels/cpu/decode/sampling.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/scalar_attention.h"

@@ -12,7 +12,7 @@
 
 #include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/mechanisms/talking_heads.h"
-#include "fovea/kernels/cpu/mixing.h"
+#include "fovea/kernels/cpu/mixing/mixing.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"

@@ -18,7 +18,7 @@
 #include "fovea/attention/mechanisms/performer_features.h"
 #include "fovea/attention/stages.h"
 #include "fovea/kernels/cpu/isa.h"
-#include "fovea/kernels/cpu/performer.h"
+#include "fovea/kernels/cpu/performer/performer.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/every_isa.h"
 #include "tests/support/expect_error.h"

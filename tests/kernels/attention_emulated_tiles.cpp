@@ -4,11 +4,11 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/attention_table.h"
+#include "fovea/kernels/cpu/pointwise/attention_table.h"
 
 #if defined(FOVEA_TILES)
-#include "fovea/kernels/cpu/attention_gated_rows.h"
-#include "fovea/kernels/cpu/attention_rows.h"
+#include "fovea/kernels/cpu/pointwise/attention_gated_rows.h"
+#include "fovea/kernels/cpu/pointwise/attention_rows.h"
 #endif
 
 namespace fovea::kernels {

@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/attention_seen.h"
+#include "fovea/kernels/cpu/pointwise/attention_seen.h"
 
 #include <gtest/gtest.h>
 

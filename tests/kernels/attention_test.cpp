@@ -3,7 +3,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/attention.h"
+#include "fovea/kernels/cpu/pointwise/attention.h"
 
 #include <gtest/gtest.h>
 #include <omp.h>

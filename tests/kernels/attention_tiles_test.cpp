@@ -7,8 +7,8 @@
 
 #include <iostream>
 
-#include "fovea/kernels/cpu/attention_table.h"
 #include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/pointwise/attention_table.h"
 #include "tests/support/pointwise_truth.h"
 
 namespace fovea {

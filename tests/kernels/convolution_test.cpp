@@ -3,7 +3,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/convolution.h"
+#include "fovea/kernels/cpu/mixing/convolution.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/decoder.h"
+#include "fovea/kernels/cpu/decode/decoder.h"
 
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -19,7 +19,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
-#include "fovea/kernels/cpu/attention_driver.h"
+#include "fovea/kernels/cpu/pointwise/attention_driver.h"
 
 namespace fovea::kernels::decoder_test {
 namespace {

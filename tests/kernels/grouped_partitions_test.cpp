@@ -3,7 +3,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/grouped_partitions.h"
+#include "fovea/kernels/cpu/grouped/grouped_partitions.h"
 
 #include <gtest/gtest.h>
 

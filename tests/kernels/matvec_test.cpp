@@ -1,8 +1,8 @@
-// Products of a few rows with matrices in every format (fovea/kernels/cpu/matvec.h).
+// Products of a few rows with matrices in every format (fovea/kernels/cpu/products/matvec.h).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/matvec.h"
+#include "fovea/kernels/cpu/products/matvec.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "fovea/kernels/cpu/attention_driver.h"
+#include "fovea/kernels/cpu/pointwise/attention_driver.h"
 
 namespace fovea::kernels::memory_test {
 namespace {

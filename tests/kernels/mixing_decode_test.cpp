@@ -3,7 +3,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/mixing_decode.h"
+#include "fovea/kernels/cpu/decode/mixing_decode.h"
 
 #include <gtest/gtest.h>
 #include <omp.h>

@@ -3,12 +3,12 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/mixing_table.h"
+#include "fovea/kernels/cpu/mixing/mixing_table.h"
 
 #if defined(FOVEA_TILES)
 #define FOVEA_ROW_TILES 1
-#include "fovea/kernels/cpu/mixing_backward.h"
-#include "fovea/kernels/cpu/mixing_forward.h"
+#include "fovea/kernels/cpu/mixing/mixing_backward.h"
+#include "fovea/kernels/cpu/mixing/mixing_forward.h"
 #endif
 
 namespace fovea::kernels {

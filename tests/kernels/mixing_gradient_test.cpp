@@ -13,7 +13,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/isa.h"
-#include "fovea/kernels/cpu/mixing_table.h"
+#include "fovea/kernels/cpu/mixing/mixing_table.h"
 #include "tests/support/emulated_tiles.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/mixing_problem.h"

@@ -3,7 +3,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/mixing.h"
+#include "fovea/kernels/cpu/mixing/mixing.h"
 
 #include <gtest/gtest.h>
 #include <omp.h>

@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/selector.h"
+#include "fovea/kernels/cpu/decode/selector.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "fovea/kernels/cpu/isa.h"
-#include "fovea/kernels/cpu/mixing_table.h"
+#include "fovea/kernels/cpu/mixing/mixing_table.h"
 
 namespace fovea {
 namespace kernels {

@@ -9,8 +9,8 @@
 
 #include "fovea/base/rng.h"
 #include "fovea/kernels/common/bfloat16.h"
-#include "fovea/kernels/cpu/mixing.h"
-#include "fovea/kernels/cpu/mixing_decode.h"
+#include "fovea/kernels/cpu/decode/mixing_decode.h"
+#include "fovea/kernels/cpu/mixing/mixing.h"
 #include "fovea/kernels/cpu/tile_sizes.h"
 #include "tests/support/mixing_truth.h"
 

@@ -15,8 +15,8 @@
 
 #include "fovea/base/rng.h"
 #include "fovea/kernels/common/dropout.h"
-#include "fovea/kernels/cpu/attention.h"
-#include "fovea/kernels/cpu/grouped.h"
+#include "fovea/kernels/cpu/grouped/grouped.h"
+#include "fovea/kernels/cpu/pointwise/attention.h"
 #include "fovea/kernels/cpu/tile_sizes.h"
 
 namespace fovea::testing {

@@ -20,7 +20,7 @@
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/paths/performer.h"
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/attention.h"
+#include "fovea/kernels/cpu/pointwise/attention.h"
 
 namespace fovea {
 namespace {

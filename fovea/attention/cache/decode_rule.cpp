@@ -6,7 +6,7 @@
 
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/positions/bias.h"
-#include "fovea/kernels/cpu/attention.h"
+#include "fovea/kernels/cpu/pointwise/attention.h"
 
 namespace fovea {
 

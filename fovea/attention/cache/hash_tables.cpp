@@ -13,7 +13,7 @@
 
 #include "fovea/attention/cache/huge_pages.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
-#include "fovea/kernels/cpu/sampling.h"
+#include "fovea/kernels/cpu/decode/sampling.h"
 
 namespace fovea {
 namespace {

@@ -16,9 +16,9 @@
 #include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/mixing.h"
-#include "fovea/kernels/cpu/attention.h"
-#include "fovea/kernels/cpu/few_keys.h"
-#include "fovea/kernels/cpu/mixing_decode.h"
+#include "fovea/kernels/cpu/decode/mixing_decode.h"
+#include "fovea/kernels/cpu/pointwise/attention.h"
+#include "fovea/kernels/cpu/pointwise/few_keys.h"
 
 namespace fovea {
 

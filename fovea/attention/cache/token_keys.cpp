@@ -3,7 +3,7 @@
 #include "fovea/attention/cache/token_keys.h"
 
 #include "fovea/attention/paths/grouped.h"
-#include "fovea/kernels/cpu/grouped.h"
+#include "fovea/kernels/cpu/grouped/grouped.h"
 
 namespace fovea {
 

@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "fovea/kernels/cpu/convolution.h"
+#include "fovea/kernels/cpu/mixing/convolution.h"
 
 namespace fovea {
 namespace {

@@ -20,7 +20,7 @@
 #include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
-#include "fovea/kernels/cpu/sampling.h"
+#include "fovea/kernels/cpu/decode/sampling.h"
 
 namespace fovea {
 namespace {

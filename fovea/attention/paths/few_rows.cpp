@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "fovea/attention/kernel_types.h"
-#include "fovea/kernels/cpu/few_keys.h"
+#include "fovea/kernels/cpu/pointwise/few_keys.h"
 
 namespace fovea {
 namespace {

@@ -11,9 +11,9 @@
 #include "fovea/attention/kernel_types.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
-#include "fovea/kernels/cpu/attention.h"
-#include "fovea/kernels/cpu/few_keys.h"
-#include "fovea/kernels/cpu/grouped.h"
+#include "fovea/kernels/cpu/grouped/grouped.h"
+#include "fovea/kernels/cpu/pointwise/attention.h"
+#include "fovea/kernels/cpu/pointwise/few_keys.h"
 #include "fovea/kernels/cpu/tile_sizes.h"
 
 namespace fovea {

@@ -86,7 +86,7 @@ AttentionResult run_decoding(const AttentionCall& call, std::span<const RowVisit
 AttentionResult run_decoding(const AttentionCall& call,
                              std::span<const std::vector<int32_t>> keys_seen);
 
-/// A few keys more that join the softmax of all rows (kernels/cpu/few_keys.h).
+/// A few keys more that join the softmax of all rows (kernels/cpu/pointwise/few_keys.h).
 struct FusedFew {
   at::Tensor q, k, v;                 ///< of all tokens
   std::span<const int64_t> key_rows;  ///< the few

@@ -12,7 +12,7 @@
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/places.h"
 #include "fovea/attention/plan.h"
-#include "fovea/kernels/cpu/attention.h"
+#include "fovea/kernels/cpu/pointwise/attention.h"
 
 namespace fovea {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/attention/places.h"
-#include "fovea/kernels/cpu/grouped.h"
+#include "fovea/kernels/cpu/grouped/grouped.h"
 
 namespace fovea {
 namespace {

@@ -2,8 +2,9 @@
 // under one softmax and as one operation (internal to attention/).
 //
 //   blocks     calls over disjoint rows and keys, in place: some heads, every step-th token
-//   few keys   for all rows, joined to what the blocks have found (kernels/cpu/few_keys.h)
-//   known      rows of another result, given or of a few queries that see all keys before them
+//   few keys   for all rows, joined to what the blocks have found
+//   (kernels/cpu/pointwise/few_keys.h) known      rows of another result, given or of a few queries
+//   that see all keys before them
 //              (few_rows.h); the blocks' result for them is overwritten
 //
 // Nothing is copied but the lse: strides name the tokens of a block. Backward, a block gets the lse

@@ -12,7 +12,7 @@
 #include "fovea/attention/mechanisms/longformer_rule.h"
 #include "fovea/attention/paths/joint.h"
 #include "fovea/attention/paths/parts.h"
-#include "fovea/kernels/cpu/few_keys.h"
+#include "fovea/kernels/cpu/pointwise/few_keys.h"
 
 namespace fovea {
 namespace {

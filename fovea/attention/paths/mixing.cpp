@@ -15,8 +15,8 @@
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/stages.h"
-#include "fovea/kernels/cpu/mixing.h"
-#include "fovea/kernels/cpu/mixing_decode.h"
+#include "fovea/kernels/cpu/decode/mixing_decode.h"
+#include "fovea/kernels/cpu/mixing/mixing.h"
 
 namespace fovea {
 namespace {

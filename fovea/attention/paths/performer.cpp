@@ -19,7 +19,7 @@
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/performer.h"
+#include "fovea/kernels/cpu/performer/performer.h"
 
 namespace fovea {
 namespace {

@@ -10,7 +10,7 @@
 #include "fovea/attention/cache/hash_tables.h"
 #include "fovea/attention/kernel_types.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
-#include "fovea/kernels/cpu/sampling.h"
+#include "fovea/kernels/cpu/decode/sampling.h"
 
 namespace fovea {
 namespace {

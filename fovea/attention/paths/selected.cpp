@@ -16,8 +16,8 @@
 #include "fovea/attention/mechanisms/sparq_choice.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/sampled.h"
-#include "fovea/kernels/cpu/attention.h"
-#include "fovea/kernels/cpu/selector.h"
+#include "fovea/kernels/cpu/decode/selector.h"
+#include "fovea/kernels/cpu/pointwise/attention.h"
 
 namespace fovea {
 namespace {

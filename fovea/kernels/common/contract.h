@@ -62,7 +62,7 @@ struct ScoreParameters {
 /// dropout, 0 for empty rows.
 constexpr int64_t kRowStats = 3;
 
-/// A few keys more (kernels/cpu/few_keys.h).
+/// A few keys more (kernels/cpu/pointwise/few_keys.h).
 template <class T>
 struct FewKeys;
 template <class T>

@@ -1,0 +1,358 @@
+// Decoding: a few rows of queries against keys and values that are read once, where they lie.
+//
+// clang-format off
+//   per 64 keys:   x = q.K^T (kLanes keys at a time) -> logit, range
+//                  m = max(m, x),  P = 2^(x - m),  O = O 2^(old m - m) + P V
+// clang-format on
+//
+// Keys and values are read once and not packed, so the time is that of reading memory. The keys of
+// a sequence are cut into chunks of equal length, whatever the number of threads or the batch;
+// finish_decode_row() joins their parts in order.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/pointwise/attention_gate.h"
+
+namespace fovea::kernels {
+namespace {
+
+constexpr int kDecodeKeys = 64;       // keys between two looks at the maximum
+constexpr int kDecodePrefetch = 128;  // keys from use to prefetch
+// kDecodeBlock x kDecodeVectors sums of O fill half of the registers.
+constexpr int kDecodeBlock = 4, kDecodeVectors = kLanes == 16 ? 4 : 2;
+
+inline int64_t decode_floats(const PackedWidth& key) {
+  return kDecodeRows * (key.pitch + kDecodeKeys + kLanes);
+}
+
+/// kLanes words of a row from word `at` on; `remaining` words exist from there.
+template <class T, class P>
+FOVEA_INLINE Float load_words(const T* row, int64_t at, int64_t remaining) {
+  if constexpr (sizeof(T) * P::kElements == sizeof(Word)) {
+    const Word* words = reinterpret_cast<const Word*>(row) + at;
+    return remaining >= kLanes ? load(words) : load_first(words, remaining);
+  } else {  // bfloat16 that becomes float32
+    typedef uint16_t Halves __attribute__((vector_size(2 * kLanes), may_alias, aligned(2)));
+    Halves halves{};
+    if (remaining >= kLanes) {
+      halves = *reinterpret_cast<const Halves*>(row + at);
+    } else {
+      for (int64_t i = 0; i < remaining; ++i) halves[i] = row[at + i].bits;
+    }
+    return reinterpret_cast<Float>(__builtin_convertvector(halves, Int) << 16);
+  }
+}
+
+template <class T, class P>
+class DecodeChunk {
+ public:
+  DecodeChunk(const DecodeBlock<T>& block, float* scratch)
+      : b_(block), part_(row_state(block.value_width)) {
+    q_ = scratch;
+    weights_ = q_ + kDecodeRows * b_.key_width.pitch;
+    totals_ = weights_ + kDecodeRows * kDecodeKeys;
+  }
+
+  void run() {
+    for (int64_t r = 0; r < b_.rows; ++r) {
+      copy_row<T, P>(b_.q[r], b_.key_width.elements, b_.key_width.pitch,
+                     q_ + r * b_.key_width.pitch);
+      for (int64_t n = 0; n < part_; ++n) b_.part[r * part_ + n] = 0.0f;
+      store(totals_ + r * kLanes, Float{});
+      maximum_[r] = -kInfinity;
+    }
+    // Tiles lie where they lie for every chunk and every neighbour: the sums keep their order.
+    for (int64_t tile = b_.key_begin / kDecodeKeys * kDecodeKeys; tile < b_.key_end;
+         tile += kDecodeKeys) {
+      begin_ = tile < b_.key_begin ? b_.key_begin : tile;
+      end_ = tile + kDecodeKeys < b_.key_end ? tile + kDecodeKeys : b_.key_end;
+      score(tile);
+      for (int64_t r = 0; r < b_.rows; ++r) weigh(r, tile);
+      add_values(tile);
+    }
+    for (int64_t r = 0; r < b_.rows; ++r) {
+      RowState& state = state_behind(b_.part + r * part_, b_.value_width);
+      state.reference = maximum_[r];
+      state.total = sum(load(totals_ + r * kLanes));
+    }
+  }
+
+ private:
+  // Logits of the tile, in units of log 2, -inf where unseen.
+  void score(int64_t tile) {
+    int64_t r = 0;
+    for (; r + 4 <= b_.rows; r += 4) multiply<4>(tile, r);
+    for (; r + 2 <= b_.rows; r += 2) multiply<2>(tile, r);
+    for (; r < b_.rows; ++r) multiply<1>(tile, r);
+    for (r = 0; r < b_.rows; ++r) {
+      for (int64_t n = 0; n < kDecodeKeys; n += kLanes) {
+        float* const to = weights_ + r * kDecodeKeys + n;
+        const int64_t key = tile + n;
+        const bool empty = key >= end_ || key + kLanes <= begin_;
+        store(to, empty ? broadcast(-kInfinity) : logits(r, key, load(to)));
+      }
+    }
+  }
+
+  template <int R>
+  void multiply(int64_t tile, int64_t r) {
+    tile >= begin_&& tile + kDecodeKeys <= end_ ? multiply<R, true>(tile, r)
+                                                : multiply<R, false>(tile, r);
+  }
+
+  // Products of R rows and the tile's keys, kLanes pairs at a time, so that a key is read once for
+  // R rows. Where not all keys are of this tile, the others repeat its first or last one.
+  template <int R, bool whole>
+  void multiply(int64_t tile, int64_t r) {
+    constexpr int kKeys = kLanes / R;
+    const int64_t words = b_.key_width.words, pitch = b_.key_width.pitch, k_row = b_.k_row;
+    const int64_t begin = begin_, last = end_ - 1;
+    const T* const k = b_.k;
+    const Word* const q = q_ + r * pitch;
+    float* const to = weights_ + r * kDecodeKeys;
+    for (int64_t n = 0; n < kDecodeKeys; n += kKeys) {
+      if (r == 0) prefetch<kKeys>(b_.k, b_.k_row, b_.key_width, tile + n + kDecodePrefetch);
+      const T* rows[kKeys];
+#pragma GCC unroll 16
+      for (int i = 0; i < kKeys; ++i) {
+        int64_t j = tile + n + i;
+        if (!whole) j = j < begin ? begin : (j < last ? j : last);
+        rows[i] = k + row_of(j) * k_row;
+      }
+      Float sums[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) sums[i] = Float{};
+      int64_t c = 0;
+      for (; c + kLanes <= words; c += kLanes) add_products<R>(sums, q + c, pitch, rows, c, kLanes);
+      if (c < words) add_products<R>(sums, q + c, pitch, rows, c, words - c);
+      alignas(64) float all[kLanes];
+      store(all, sum_each(sums));
+#pragma GCC unroll 4
+      for (int i = 0; i < R; ++i)
+        __builtin_memcpy(to + i * kDecodeKeys + n, all + i * kKeys, kKeys * sizeof(float));
+    }
+  }
+
+  template <int R>
+  static FOVEA_INLINE void add_products(Float (&sums)[kLanes], const Word* q, int64_t pitch,
+                                        const T* const (&rows)[kLanes / R], int64_t c,
+                                        int64_t remaining) {
+    constexpr int kKeys = kLanes / R;
+    Float k[kKeys];
+#pragma GCC unroll 16
+    for (int i = 0; i < kKeys; ++i) k[i] = load_words<T, P>(rows[i], c, remaining);
+#pragma GCC unroll 4
+    for (int n = 0; n < R; ++n) {
+      const Float row = load(q + n * pitch);
+#pragma GCC unroll 16
+      for (int i = 0; i < kKeys; ++i)
+        sums[n * kKeys + i] = P::multiply_add(row, k[i], sums[n * kKeys + i]);
+    }
+  }
+
+  FOVEA_INLINE Float logits(int64_t r, int64_t key, Float s) const {
+    if (b_.plain && key >= b_.near[r].begin && key + kLanes <= b_.near[r].end)
+      return s * b_.scale[r] * kLog2E;
+    Int index{};
+    for (int i = 0; i < kLanes; ++i) index[i] = i;
+    index = index + static_cast<int32_t>(key);
+    const auto inside = [&](const KeyRange& range) {
+      return (index >= static_cast<int32_t>(range.begin)) &
+             (index < static_cast<int32_t>(range.end));
+    };
+    const Int near = inside(b_.near[r]), seen = near | inside(b_.far[r]);
+    s = s * b_.scale[r];
+    if (!b_.plain) {
+      const Int shift = near ? broadcast(static_cast<int32_t>(b_.near[r].shift))
+                             : broadcast(static_cast<int32_t>(b_.far[r].shift));
+      Float slope;
+      s = capped<5>(*b_.head[r], s, slope);
+      if (b_.gate_form == PairGate::Form::sigmoid_logit) s = s * load(b_.gate[r] + key);
+      if (b_.gate_form == PairGate::Form::log_sigmoid) s = s + load(b_.gate[r] + key);
+      s = biased(*b_.head[r], s, b_.position[r] - (index + shift));
+    }
+    return seen ? s * kLog2E : broadcast(-kInfinity);
+  }
+
+  // From logits to weights; what was summed before follows a new maximum.
+  FOVEA_INLINE void weigh(int64_t r, int64_t tile) {
+    float* row = weights_ + r * kDecodeKeys;
+    Float top = load(row);
+    for (int n = kLanes; n < kDecodeKeys; n += kLanes) top = larger(top, load(row + n));
+    const float maximum = largest(top);
+    if (maximum > maximum_[r]) {
+      const Float shrink = exp2_lanes<5>(broadcast(maximum_[r] - maximum));
+      maximum_[r] = maximum;
+      store(totals_ + r * kLanes, load(totals_ + r * kLanes) * shrink);
+      float* sums = b_.part + r * part_;
+      for (int64_t c = 0; c < b_.value_width.columns; c += kLanes)
+        store(sums + c, load(sums + c) * shrink);
+    }
+    const Float m = broadcast(maximum_[r] > -kInfinity ? maximum_[r] : 0.0f);
+    Word* weights = weights_ + r * kDecodeKeys;
+    Float total = load(totals_ + r * kLanes);
+    for (int n = 0; n < kDecodeKeys; n += kPanel) {
+      Float low = exp2_lanes<P::kExpDegree>(load(row + n) - m);
+      Float high = exp2_lanes<P::kExpDegree>(load(row + n + kLanes) - m);
+      if (weighs_) {
+        low = low * load(b_.gate[r] + tile + n);
+        high = high * load(b_.gate[r] + tile + n + kLanes);
+      }
+      total = total + (low + high);
+      P::store_row(weights + n / P::kElements, low, high);
+    }
+    store(totals_ + r * kLanes, total);
+  }
+
+  void add_values(int64_t tile) {
+    int64_t r = 0;
+    for (; r + kDecodeBlock <= b_.rows; r += kDecodeBlock) add_rows<kDecodeBlock>(tile, r);
+    switch (b_.rows - r) {
+      case 3:
+        return add_rows<3>(tile, r);
+      case 2:
+        return add_rows<2>(tile, r);
+      case 1:
+        return add_rows<1>(tile, r);
+      default:
+        return;
+    }
+  }
+
+  template <int R>
+  void add_rows(int64_t tile, int64_t r) {
+    constexpr int64_t kColumns = kDecodeVectors * kLanes;
+    const int64_t width = b_.value_width.elements;
+    for (int64_t c = 0; c < width; c += kColumns) {
+      width - c >= kColumns ? add_columns<R, true>(tile, r, c) : add_columns<R, false>(tile, r, c);
+    }
+  }
+
+  // O[r ... r + R][c ... c + columns] += P V over the tile's keys.
+  template <int R, bool whole>
+  FOVEA_INLINE void add_columns(int64_t tile, int64_t r, int64_t c) {
+    Float o[R][kDecodeVectors];
+    float* at = b_.part + r * part_ + c;
+    const int64_t vectors = (b_.value_width.columns - c) / kLanes;
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kDecodeVectors; ++v)
+        o[i][v] = whole || v < vectors ? load(at + i * part_ + v * kLanes) : Float{};
+    }
+    const Word* weights = weights_ + r * kDecodeKeys;
+    const int64_t first = (begin_ - tile) / P::kElements;
+    const int64_t last = (end_ - tile + P::kElements - 1) / P::kElements;
+    for (int64_t n = first; n < last; ++n) {
+      if (r == 0 && c == 0)
+        prefetch<P::kElements>(b_.v, b_.v_row, b_.value_width,
+                               tile + n * P::kElements + kDecodePrefetch);
+      Float rows[kDecodeVectors];
+      load_values<whole>(tile + n * P::kElements, c, rows);
+#pragma GCC unroll 4
+      for (int i = 0; i < R; ++i) {
+        const Float weight = broadcast(weights[i * kDecodeKeys + n]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kDecodeVectors; ++v)
+          o[i][v] = P::multiply_add(weight, rows[v], o[i][v]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kDecodeVectors; ++v) {
+        if (whole || v < vectors) store(at + i * part_ + v * kLanes, o[i][v]);
+      }
+    }
+  }
+
+  // Columns c ... of the value at `key`; with pairs, of it and the next one, zeros where that is
+  // not of this tile.
+  template <bool whole>
+  FOVEA_INLINE void load_values(int64_t key, int64_t c, Float (&rows)[kDecodeVectors]) const {
+    const T* row = b_.v + row_of(key) * b_.v_row;
+    const auto remaining = [&](int v) {
+      return whole ? kLanes : (b_.value_width.elements - c) / P::kElements - v * kLanes;
+    };
+    if constexpr (P::kElements == 1) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kDecodeVectors; ++v)
+        rows[v] = remaining(v) > 0 ? load_words<T, P>(row + c, v * kLanes, remaining(v)) : Float{};
+    } else {
+#if defined(FOVEA_PAIRS)
+      const bool has_even = key >= begin_, has_odd = key + 1 < end_;
+      const T* next = has_odd ? b_.v + row_of(key + 1) * b_.v_row : row;
+#pragma GCC unroll 2
+      for (int v = 0; v < kDecodeVectors / 2; ++v) {
+        const bool some = remaining(v) > 0;
+        const Float even =
+            some && has_even ? load_words<T, P>(row + c, v * kLanes, remaining(v)) : Float{};
+        const Float odd =
+            some && has_odd ? load_words<T, P>(next + c, v * kLanes, remaining(v)) : Float{};
+        P::weave(even, odd, rows[2 * v], rows[2 * v + 1]);
+      }
+#endif
+    }
+  }
+
+  // Where key n of the chunk lies.
+  FOVEA_INLINE int64_t row_of(int64_t n) const { return b_.index != nullptr ? b_.index[n] : n; }
+
+  // Rows of keys or values, before their use: keys while products with keys are computed, values
+  // while values are added, so that memory is never idle and never has more to do than it can
+  // queue.
+  template <int keys>
+  FOVEA_INLINE void prefetch(const T* data, int64_t stride, const PackedWidth& width,
+                             int64_t key) const {
+    if (key + keys > b_.key_limit) return;
+    constexpr int64_t kLine = 64 / sizeof(T);
+    for (int64_t n = 0; n < width.elements; n += kLine) {
+#pragma GCC unroll 16
+      for (int i = 0; i < keys; ++i) __builtin_prefetch(data + row_of(key + i) * stride + n, 0, 2);
+    }
+  }
+
+  const DecodeBlock<T>& b_;
+  const int64_t part_;
+  Word *q_, *weights_;  // weights_: [rows][kDecodeKeys], logits first
+  float* totals_;       // kLanes partial sums a row
+  const bool weighs_ = multiplies_weights(b_.gate_form);
+  int64_t begin_ = 0, end_ = 0;
+  float maximum_[kDecodeRows];
+};
+
+template <class T, class P>
+void decode_block(const DecodeBlock<T>& block, float* scratch) {
+  const FlushDenormals flush;
+  DecodeChunk<T, P>(block, scratch).run();
+}
+
+template <class T>
+void finish_decode_row(const DecodeRow<T>& p) {
+  const FlushDenormals flush;
+  const int64_t width = p.value_width.elements;
+  float top = p.sink * kLog2E;
+  for (int64_t n = 0; n < p.count; ++n) {
+    const float m = state_behind(p.parts + n * p.stride, p.value_width).reference;
+    top = m > top ? m : top;
+  }
+  float sums[kWidestHead] = {};
+  RowState row{.reference = top};
+  if (top > -kInfinity) row.total = __builtin_exp2f(p.sink * kLog2E - top);
+  for (int64_t n = 0; n < p.count; ++n) {
+    const float* part = p.parts + n * p.stride;
+    const RowState& state = state_behind(part, p.value_width);
+    if (state.total == 0.0f) continue;  // saw nothing
+    const float factor = merge(row, state, false);
+    for (int64_t c = 0; c < width; ++c) sums[c] += part[c] * factor;
+  }
+  const float inverse = row.total == 0.0f ? 0.0f : 1.0f / row.total;
+  for (int64_t c = 0; c < width; ++c) from_float(sums[c] * inverse, p.out[c]);
+  if (p.lse == nullptr) return;
+  *p.lse = row.total == 0.0f ? -kInfinity : (top + __builtin_log2f(row.total)) * kLn2;
+}
+
+}  // namespace
+}  // namespace fovea::kernels

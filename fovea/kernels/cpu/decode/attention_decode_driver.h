@@ -1,0 +1,268 @@
+// Decoding over a batch: chunks of keys as work items, then one sum a row (internal to
+// kernels/cpu).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "fovea/kernels/common/decoder.h"
+#include "fovea/kernels/cpu/pointwise/attention_gate_pack.h"
+
+namespace fovea::kernels {
+
+// Keys whose rows of several heads are read one head after the other: few enough that what the
+// hardware fetches beside a head's rows is still at hand for its neighbours, which lie between
+// them. The order of sums follows from it, so it is the same for all problems.
+constexpr int64_t kDecodeChunk = 128;
+
+// Chunks of a work item at least: 4096 keys give work to 8 threads.
+constexpr int64_t kDecodeItemChunks = 4;
+
+/// Chunks of a work item: long, because an item begins with keys that nobody has prefetched, and
+/// two for every thread, so that the last ones end together.
+inline int64_t decode_item_chunks(int64_t chunks, int64_t threads) {
+  return std::max(kDecodeItemChunks, (chunks + 2 * threads - 1) / (2 * threads));
+}
+
+// Bytes that a slice fetches before it begins: little beside a second-level cache, much beside what
+// a chunk needs while its successor is fetched.
+constexpr int64_t kDecodeFetched = 128 << 10;
+
+// Chunks of one batch row and of some key heads.
+struct DecodeItem {
+  int64_t b = 0, chunk_begin = 0, chunk_end = 0, head_begin = 0, head_end = 0;
+};
+
+template <class T>
+class Decode {
+ public:
+  /// Keeps a reference.
+  explicit Decode(const AttentionDecode<T>& problem, const AttentionTable<T>* table = nullptr)
+      : p_(problem),
+        s_(problem.sizes),
+        table_(table_or(table)),
+        key_(packed_width(table_, s_.head_dim)),
+        value_(packed_width(table_, s_.value_dim)),
+        rows_(s_.heads / s_.kv_heads * s_.queries),
+        part_(row_state(value_)),
+        gate_(gate_rule(p_.rule.gate)) {
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));
+    }
+  }
+
+  /// The whole problem, on all threads.
+  void run() {
+    count_chunks();
+    const std::vector<DecodeItem> items = make_items();
+    write_parts_to(packed_memory(part_floats()));
+    const int64_t count = std::ssize(items), rows = s_.batch * s_.heads * s_.queries;
+    if (gate_.active())
+      gates_.assign(static_cast<size_t>(s_.batch * s_.queries * gate_pitch()), 0.0f);
+    Team::run(products(s_) > kParallelProducts, [&](Team::Member& team) {
+      const FloatBuffer scratch(table_.decode_scratch(key_));
+      if (gate_.active())
+        team.each(s_.batch * s_.queries * chunks_, [&](int64_t n) { find_gates(n); });
+      team.each_in_turn(count, [&](int64_t n) { attend(items[n], scratch.data()); });
+      team.each(rows, [&](int64_t n) { finish(n); });
+    });
+  }
+
+  /// For callers with threads of their own, in this order: the chunks, memory, all slices in any
+  /// order, then all rows in any order. Without a gate.
+  int64_t part_floats() const { return s_.batch * s_.kv_heads * chunks_ * rows_ * part_; }
+  int64_t scratch_floats() const { return table_.decode_scratch(key_); }
+  void write_parts_to(float* memory) { parts_ = memory; }
+  /// Keys and values of each row of the batch, instead of the problem's k and v.
+  void read_from(std::span<const SequenceCache<T>> caches) { caches_ = caches; }
+  /// After the problem's keys or visits changed; at most as many chunks as the memory is for.
+  void count_chunks() {
+    chunks_ = std::max<int64_t>((s_.keys + kDecodeChunk - 1) / kDecodeChunk, 1);
+    ends_.assign(static_cast<size_t>(s_.batch), 0);
+    for (int64_t n = 0; n < s_.batch * s_.queries; ++n) {
+      int64_t& end = ends_[n / s_.queries];
+      for (const KeyRange& range : {p_.rows[n].near, p_.rows[n].far})
+        if (range.begin < range.end) end = std::max(end, range.end);
+    }
+  }
+  /// Slice n of `slices`: neighbouring chunks, as many keys as in every other slice.
+  void attend_slice(int64_t n, int64_t slices, float* scratch) const {
+    for_slice(n, slices, [&](int64_t b, int64_t chunk, int64_t g) {
+      attend({b, chunk, chunk + 1, g, g + 1}, scratch);
+    });
+  }
+  /// Fetches the beginning of a slice before its use.
+  void prefetch_slice(int64_t n, int64_t slices) const {
+    int64_t remaining = kDecodeFetched;
+    for_slice(n, slices, [&](int64_t b, int64_t chunk, int64_t g) {
+      const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, ends_[b]);
+      if (remaining <= 0) return;
+      for (int64_t j = first_row(b) + begin; j < first_row(b) + end; ++j) {
+        for (int64_t c = 0; c < s_.head_dim; c += kLine) {
+          __builtin_prefetch(key(b, g, j) + c, 0, 2);
+          __builtin_prefetch(value(b, g, j) + c, 0, 2);
+        }
+      }
+      remaining -= (end - begin) * 2 * s_.head_dim * static_cast<int64_t>(sizeof(T));
+    });
+  }
+  /// Row (b, head, query) of out and lse.
+  void finish(int64_t n) const {
+    const int64_t i = n % s_.queries, h = n / s_.queries % s_.heads, b = n / s_.queries / s_.heads;
+    const int64_t query_heads = s_.heads / s_.kv_heads;
+    table_.finish_decode(
+        {.parts = part(b, h / query_heads, 0) + (h % query_heads * s_.queries + i) * part_,
+         .stride = rows_ * part_,
+         .count = chunks_of(b),
+         .value_width = value_,
+         .sink = p_.rule.sink_logit != nullptr ? p_.rule.sink_logit[h]
+                                               : -std::numeric_limits<float>::infinity(),
+         .out = p_.out.at(b, h, i),
+         .lse = p_.lse != nullptr ? p_.lse + n : nullptr});
+  }
+
+ private:
+  static constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+
+  // Pieces whose middle lies in the n-th of `slices` equal parts of all keys of all heads.
+  template <class F>
+  void for_slice(int64_t n, int64_t slices, const F& work) const {
+    int64_t total = 0, before = 0;
+    for (const int64_t end : ends_) total += end * s_.kv_heads;
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      for (int64_t chunk = 0; chunk < chunks_of(b); ++chunk) {
+        const int64_t keys = std::min(kDecodeChunk, ends_[b] - chunk * kDecodeChunk);
+        for (int64_t g = 0; g < s_.kv_heads; ++g, before += keys)
+          if ((2 * before + keys) * slices / (2 * total) == n) work(b, chunk, g);
+      }
+    }
+  }
+
+  /// Chunks with keys that a row of the batch sees.
+  int64_t chunks_of(int64_t b) const { return (ends_[b] + kDecodeChunk - 1) / kDecodeChunk; }
+  const T* key(int64_t b, int64_t g, int64_t j) const {
+    return caches_.empty() ? p_.k.at(b, g, j) : caches_[b].keys.at(0, g, j);
+  }
+  const T* value(int64_t b, int64_t g, int64_t j) const {
+    return caches_.empty() ? p_.v.at(b, g, j) : caches_[b].values.at(0, g, j);
+  }
+  int64_t first_row(int64_t b) const { return p_.first_rows.empty() ? 0 : p_.first_rows[b]; }
+  const RowVisits& visits(int64_t b, int64_t row) const {
+    return p_.rows[b * s_.queries + row % s_.queries];
+  }
+  float* part(int64_t b, int64_t g, int64_t chunk) const {
+    return parts_ + ((b * s_.kv_heads + g) * chunks_ + chunk) * rows_ * part_;
+  }
+
+  // Kernels read whole tiles of 64 keys.
+  int64_t gate_pitch() const { return chunks_ * kDecodeChunk; }
+
+  // The gate of one query and the keys of one chunk: one for all heads.
+  void find_gates(int64_t n) {
+    const int64_t chunk = n % chunks_, row = n / chunks_, b = row / s_.queries;
+    const PairGate& gate = p_.rule.gate;
+    table_.gate_row({.rule = gate_,
+                     .columns = gate.columns,
+                     .query = gate.query + b * gate.query_batch + row % s_.queries * gate.columns,
+                     .keys = gate.key + b * gate.key_batch,
+                     .near = p_.rows[row].near,
+                     .far = p_.rows[row].far,
+                     .position = p_.rows[row].position,
+                     .begin = chunk * kDecodeChunk,
+                     .end = std::min((chunk + 1) * kDecodeChunk, s_.keys),
+                     .values = gates_.data() + row * gate_pitch()});
+  }
+
+  // All chunks up to the last key that is seen: their parts are written too where nobody sees them.
+  // Heads go apart where there are not items enough for all threads.
+  std::vector<DecodeItem> make_items() const {
+    const int64_t threads = omp_get_max_threads();
+    const int64_t length = decode_item_chunks(chunks_, threads);
+    int64_t count = 0;
+    for (int64_t b = 0; b < s_.batch; ++b) count += (chunks_of(b) + length - 1) / length;
+    const int64_t heads = count >= 2 * threads ? s_.kv_heads : 1;
+    std::vector<DecodeItem> items;
+    for (int64_t b = 0; b < s_.batch; ++b) {
+      const int64_t chunks = chunks_of(b);
+      for (int64_t chunk = 0; chunk < chunks; chunk += length) {
+        for (int64_t g = 0; g < s_.kv_heads; g += heads)
+          items.push_back({b, chunk, std::min(chunk + length, chunks), g, g + heads});
+      }
+    }
+    return items;
+  }
+
+  void attend(const DecodeItem& item, float* scratch) const {
+    for (int64_t chunk = item.chunk_begin; chunk < item.chunk_end; ++chunk) {
+      for (int64_t g = item.head_begin; g < item.head_end; ++g) {
+        for (int64_t row = 0; row < rows_; row += kDecodeRows)
+          attend(item.b, g, chunk, row, std::min(row + kDecodeRows, rows_), scratch);
+      }
+    }
+  }
+
+  // A chunk of one key head for rows [row_begin, row_end) of those that read it (head by head,
+  // query by query).
+  void attend(int64_t b, int64_t g, int64_t chunk, int64_t row_begin, int64_t row_end,
+              float* scratch) const {
+    const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, s_.keys);
+    const std::vector<int32_t>* seen_keys = p_.keys_seen.empty() ? nullptr : &p_.keys_seen[b];
+    DecodeBlock<T> block{.key_width = key_,
+                         .value_width = value_,
+                         .k = key(b, g, first_row(b)),
+                         .v = value(b, g, first_row(b)),
+                         .k_row = caches_.empty() ? p_.k.row : caches_[b].keys.row,
+                         .v_row = caches_.empty() ? p_.v.row : caches_[b].values.row,
+                         .key_begin = end,
+                         .key_end = begin,
+                         .key_limit = seen_keys != nullptr ? std::ssize(*seen_keys) : ends_[b],
+                         .index = seen_keys != nullptr ? seen_keys->data() : nullptr,
+                         .plain = is_plain(p_.rule, gate_.form),
+                         .gate_form = gate_.form,
+                         .part = part(b, g, chunk) + row_begin * part_};
+    for (int64_t row = row_begin; row < row_end; ++row) {
+      const int64_t h = g * (s_.heads / s_.kv_heads) + row / s_.queries, i = row % s_.queries;
+      const RowVisits& seen = visits(b, row);
+      const int64_t n = block.rows++;
+      block.q[n] = p_.q.at(b, h, i);
+      block.position[n] = static_cast<int32_t>(seen.position);
+      block.scale[n] =
+          p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[b * s_.queries + i] : p_.rule.scale;
+      block.gate[n] =
+          gate_.active() ? gates_.data() + (b * s_.queries + i) * gate_pitch() : nullptr;
+      block.head[n] = &rules_[b * s_.heads + h];
+      block.near[n] = cut(seen.near, begin, end, block);
+      block.far[n] = cut(seen.far, begin, end, block);
+    }
+    table_.decode(block, scratch);
+  }
+
+  // The range inside a chunk; the block's own range grows to hold it.
+  static KeyRange cut(KeyRange range, int64_t begin, int64_t end, DecodeBlock<T>& block) {
+    range.begin = std::max(range.begin, begin);
+    range.end = std::min(range.end, end);
+    if (range.begin >= range.end) return {.begin = 0, .end = 0, .shift = range.shift};
+    block.key_begin = std::min(block.key_begin, range.begin);
+    block.key_end = std::max(block.key_end, range.end);
+    return range;
+  }
+
+  const AttentionDecode<T>& p_;
+  std::span<const SequenceCache<T>> caches_;
+  const AttentionSizes& s_;
+  const AttentionTable<T>& table_;
+  const PackedWidth key_, value_;
+  const int64_t rows_, part_;  // rows_: that read one key head
+  int64_t chunks_ = 0;         // of the row of the batch that has the most
+  std::vector<int64_t> ends_;  // of the batch: behind the last key that is seen
+  const GateRule gate_;
+  std::vector<float> gates_;  // [batch][queries][gate_pitch()]
+  std::vector<HeadRule> rules_;
+  float* parts_ = nullptr;  // [batch][kv_heads][chunk][row][part_]
+};
+
+}  // namespace fovea::kernels

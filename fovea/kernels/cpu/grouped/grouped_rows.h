@@ -1,0 +1,61 @@
+// Rows of gradients as sums over several passes (grouped attention).
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/simd/attention_lanes.h"
+
+namespace fovea::kernels {
+namespace {
+
+inline int64_t scan_members(const MemberScan& p) {
+  int64_t count = 0, n = p.begin;
+#if defined(__AVX512F__)
+  const __m512i members = _mm512_set1_epi64(static_cast<int64_t>(p.query_members));
+  const __m256i step = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  for (; n + 8 <= p.end; n += 8) {
+    const __mmask8 seen = _mm512_test_epi64_mask(_mm512_loadu_si512(p.members + n), members);
+    const __m256i keys = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int32_t>(n)), step);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p.out + count),
+                        _mm256_maskz_compress_epi32(seen, keys));
+    count += __builtin_popcount(seen);
+  }
+#endif
+  for (; n < p.end; ++n) {  // without a branch
+    p.out[count] = static_cast<int32_t>(n);
+    count += (p.members[n] & p.query_members) != 0 ? 1 : 0;
+  }
+  return count;
+}
+
+template <class T>
+void join_rows(const JoinRows<T>& p) {
+  const FlushDenormals flush;
+  float row[kWidestHead];
+  for (int64_t r = 0; r < p.rows; ++r) {
+    float* const total = p.sums != nullptr ? p.sums + r * p.columns : row;
+    const int32_t begin = p.part_begin[r], end = p.part_begin[r + 1];
+    for (int64_t c = 0; c < p.width; c += kLanes) {  // parts are whole vectors
+      Float x{};
+      for (int32_t n = begin; n < end; ++n) x = x + load(p.parts[n] + c);
+      store(total + c, x);
+    }
+    if (p.sums != nullptr) continue;
+    float zero = 0.0f;
+#pragma omp simd reduction(+ : zero)
+    for (int64_t c = 0; c < p.width; ++c) zero += total[c] * 0.0f;
+    if (zero != 0.0f) note_not_finite(p.not_finite);
+    T* to = p.out + r * p.out_row;
+    for (int64_t c = 0; c < p.width; ++c) from_float(total[c], to[c]);
+    if (p.tau == nullptr) continue;
+    const T* q = p.q + r * p.q_row;
+    float dot = 0.0f;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t c = 0; c < p.width; ++c) dot += to_float(q[c]) * total[c];
+    p.dtau[r] = -dot / p.tau[r];
+  }
+}
+
+}  // namespace
+}  // namespace fovea::kernels

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/mixing/convolution.h"
+
+#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/team.h"
+
+namespace fovea::kernels {
+namespace {
+
+// Below this many multiplications starting threads costs more than it saves.
+constexpr int64_t kParallelProducts = 1 << 18;
+
+template <class T>
+const ConvolutionTable<T>& chosen() {
+  static const ConvolutionTable<T>& table = pick_by_isa<const ConvolutionTable<T>&()>(
+      {convolution_scalar<T>, FOVEA_AVX2(convolution_avx2<T>),
+       FOVEA_AVX512(convolution_avx512<T>)})();
+  return table;
+}
+
+template <class T, class F>
+void each_map(const Convolution<T>& c, const F& work) {
+  const int64_t products = c.maps * c.results * c.keys * c.queries * c.taps;
+  Team::run(c.maps > 1 && products > kParallelProducts, [&](Team::Member& member) {
+    const ConvolutionWorkspace<T> workspace(c);
+    member.each(c.maps, [&](int64_t map) { work(map, workspace.scratch()); });
+  });
+}
+
+}  // namespace
+
+template <class T>
+ConvolutionWorkspace<T>::ConvolutionWorkspace(const Convolution<T>& c)
+    : totals_(static_cast<size_t>(c.queries * c.taps)),
+      pairs_(static_cast<size_t>(c.queries)),
+      extents_(static_cast<size_t>(c.queries)) {
+  const int64_t rows = (c.queries + 1) * c.padded_width();
+  const int64_t sums = c.queries * (c.taps + c.kTaps) * c.kLanes;
+  numbers_.resize(static_cast<size_t>(rows + sums + c.queries * c.taps));
+  scratch_ = {.rows = numbers_.data(),
+              .reversed = numbers_.data() + rows + sums,
+              .sums = numbers_.data() + rows,
+              .totals = totals_.data(),
+              .pairs = pairs_.data(),
+              .extents = extents_.data()};
+}
+
+template <class T>
+void convolve(const Convolution<T>& c, const T* x, T* y) {
+  const ConvolutionTable<T>& table = chosen<T>();
+  each_map(c, [&](int64_t map, const auto& scratch) { table.forward(c, map, x, y, scratch); });
+}
+
+template <class T>
+void convolve_input_gradient(const Convolution<T>& c, const T* dy, T* dx) {
+  const ConvolutionTable<T>& table = chosen<T>();
+  each_map(
+      c, [&](int64_t map, const auto& scratch) { table.input_gradient(c, map, dy, dx, scratch); });
+}
+
+template <class T>
+void convolve_kernel_gradient(const Convolution<T>& c, const T* x, const T* dy, T* dkernel) {
+  const ConvolutionTable<T>& table = chosen<T>();
+  each_map(c, [&](int64_t map, const auto& scratch) {
+    table.kernel_gradient(c, map, x, dy, dkernel, scratch);
+  });
+}
+
+#define FOVEA_CONVOLUTION(T)                                                  \
+  template class ConvolutionWorkspace<T>;                                     \
+  template void convolve(const Convolution<T>&, const T*, T*);                \
+  template void convolve_input_gradient(const Convolution<T>&, const T*, T*); \
+  template void convolve_kernel_gradient(const Convolution<T>&, const T*, const T*, T*)
+FOVEA_CONVOLUTION(float);
+FOVEA_CONVOLUTION(double);
+#undef FOVEA_CONVOLUTION
+
+}  // namespace fovea::kernels

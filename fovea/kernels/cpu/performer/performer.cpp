@@ -1,0 +1,85 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/performer/performer.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/team.h"
+
+namespace fovea::kernels {
+namespace {
+
+// Below this many multiplications starting threads costs more than it saves.
+constexpr int64_t kParallelProducts = 1 << 18;
+constexpr size_t kAlignment = 64;
+
+size_t level(Isa isa) { return static_cast<size_t>(isa); }
+
+const PerformerTable& chosen() {
+  static const PerformerTable& table = pick_by_isa<const PerformerTable&()>(
+      {performer_scalar, FOVEA_AVX2(performer_avx2), FOVEA_AVX512(performer_avx512)})();
+  return table;
+}
+
+template <class F>
+void each_key_head(const PerformerInputs& in, const F& work) {
+  const int64_t units = in.batch * in.kv_heads;
+  const int64_t products =
+      in.batch * in.heads * in.tokens * in.features * (2 * in.key_width + 2 * in.value_width);
+  const auto floats = static_cast<size_t>(chosen().scratch(in));
+  Team::run(units > 1 && products > kParallelProducts, [&](Team::Member& member) {
+    struct Free {
+      void operator()(float* memory) const {
+        ::operator delete[](memory, std::align_val_t(kAlignment));
+      }
+    };
+    const std::unique_ptr<float[], Free> scratch(static_cast<float*>(
+        ::operator new[](floats * sizeof(float), std::align_val_t(kAlignment))));
+    std::fill_n(scratch.get(), floats, 0.0f);
+    member.each(units, [&](int64_t n) {
+      const std::vector<PerformerChunk>& chunks = in.chunks_of(n / in.kv_heads);
+      work({.b = n / in.kv_heads,
+            .g = n % in.kv_heads,
+            .chunks = chunks.data(),
+            .count = static_cast<int64_t>(chunks.size()),
+            .first_state = n * in.most_chunks() * in.state_size(),
+            .scratch = scratch.get()});
+    });
+  });
+}
+
+}  // namespace
+
+std::vector<PerformerChunk> performer_chunks(std::span<const int64_t> borders, int64_t tokens) {
+  std::vector<PerformerChunk> chunks;
+  for (size_t n = 0; n < borders.size(); ++n) {
+    const int64_t end = n + 1 < borders.size() ? borders[n + 1] : tokens;
+    for (int64_t begin = borders[n]; begin < end; begin += kPerformerChunk)
+      chunks.push_back({.begin = begin,
+                        .end = std::min(end, begin + kPerformerChunk),
+                        .starts = begin == borders[n]});
+  }
+  return chunks;
+}
+
+int64_t PerformerInputs::most_chunks() const {
+  size_t most = 0;
+  for (const auto& row : chunks) most = std::max(most, row.size());
+  return static_cast<int64_t>(most);
+}
+
+void run(const PerformerForward& problem) {
+  each_key_head(problem.in, [&](const PerformerUnit& unit) { chosen().forward(problem, unit); });
+}
+
+void run(const PerformerBackward& problem) {
+  each_key_head(problem.in, [&](const PerformerUnit& unit) { chosen().backward(problem, unit); });
+}
+
+std::string_view performer_isa() {
+  return enum_names(Isa{})[std::min(level(chosen_isa()), level(Isa::avx512))];
+}
+
+}  // namespace fovea::kernels

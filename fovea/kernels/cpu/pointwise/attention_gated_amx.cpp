@@ -1,0 +1,11 @@
+// The attention kernels with a gate for amx and BFloat16; compiler flags: fovea/CMakeLists.txt.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/pointwise/attention_gated_rows.h"
+
+namespace fovea::kernels {
+
+GatedPasses<BFloat16> gated_amx() { return gated_passes<BFloat16, TilePair>(); }
+
+}  // namespace fovea::kernels

@@ -1,0 +1,12 @@
+// The attention kernels with a gate for avx512_bf16 and BFloat16; compiler flags:
+// fovea/CMakeLists.txt.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cpu/pointwise/attention_gated_rows.h"
+
+namespace fovea::kernels {
+
+GatedPasses<BFloat16> gated_avx512_bf16() { return gated_passes<BFloat16, Pair>(); }
+
+}  // namespace fovea::kernels

@@ -1,0 +1,275 @@
+// Products of packed weights with activations rounded to 16 bits (Activations::int16), for
+// matvec_rows.h: a vector holds pairs of neighbouring inputs of one output.
+//
+// One instruction multiplies and adds both inputs of every pair in whole numbers, which are exact;
+// then each lane adds its blocks in float32 one after the other. The lanes of an output and the
+// order of its additions do not depend on the number of rows or outputs at a time, so the bits do
+// not either.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/common/int16_block.h"
+#include "fovea/kernels/cpu/products/matvec_vectors.h"
+
+namespace fovea::kernels {
+namespace {
+
+/// Sums of an output side by side, and the vectors that hold them.
+constexpr int64_t kLanes = 16, kLaneVectors = kLanes / kVector;
+
+/// What the lanes take at a time. q8_0: a block, a pair to each lane. Four bits: two blocks, eight
+/// lanes to each, first inputs 0 ... 15 of both (the low halves of their bytes), then the others.
+constexpr int64_t unit_blocks(WeightFormat format) { return format == WeightFormat::q8_0 ? 1 : 2; }
+
+/// Rows whose sums stay in registers, beside two outputs.
+#if defined(__AVX512F__)
+constexpr int64_t kPairRows = 8;
+#else
+constexpr int64_t kPairRows = 2;
+#endif
+
+/// sum + products of the pairs in each lane.
+FOVEA_INLINE Ints add_pairs(Ints sum, Shorts w, Shorts x) {
+#if defined(__AVX512VNNI__)
+  return reinterpret_cast<Ints>(_mm512_dpwssd_epi32(
+      reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
+#elif defined(__AVX512F__)
+  return sum + reinterpret_cast<Ints>(
+                   _mm512_madd_epi16(reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
+#elif defined(__AVX2__)
+  return sum + reinterpret_cast<Ints>(
+                   _mm256_madd_epi16(reinterpret_cast<__m256i>(w), reinterpret_cast<__m256i>(x)));
+#else
+  const auto a = reinterpret_cast<Ints>(w), b = reinterpret_cast<Ints>(x);
+  return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+/// 2 kVector bytes in 16 bits each.
+template <bool is_signed>
+FOVEA_INLINE Shorts widen_bytes(const uint8_t* from) {
+#if defined(__AVX512F__)
+  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return reinterpret_cast<Shorts>(is_signed ? _mm512_maskz_cvtepi8_epi16(~__mmask32{}, bytes)
+                                            : _mm512_maskz_cvtepu8_epi16(~__mmask32{}, bytes));
+#elif defined(__AVX2__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return reinterpret_cast<Shorts>(is_signed ? _mm256_cvtepi8_epi16(bytes)
+                                            : _mm256_cvtepu8_epi16(bytes));
+#else
+  Shorts y;
+  for (int64_t i = 0; i < 2 * kVector; ++i)
+    y[i] = static_cast<int16_t>(is_signed ? static_cast<int8_t>(from[i]) : from[i]);
+  return y;
+#endif
+}
+
+/// The weights of a unit in 16 bits, as PairRows holds the inputs.
+template <WeightFormat format>
+struct UnitWeights {
+  static constexpr int64_t kParts = unit_blocks(format);
+  Shorts part[kParts][kLaneVectors];
+
+  FOVEA_INLINE void read(const uint8_t* q) {
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < kLaneVectors; ++v) {
+      if constexpr (format == WeightFormat::q8_0) {
+        part[0][v] = widen_bytes<true>(q + v * 2 * kVector);
+      } else {
+        const Shorts both = widen_bytes<false>(q + v * 2 * kVector);
+        part[0][v] = both & 0x0F;
+        part[1][v] = both >> 4;
+      }
+    }
+  }
+};
+
+/// The rows of x, rounded: pairs unit by unit in the order of the lanes, the d of all blocks, and
+/// what m multiplies, d sum(q). Behind the last block all are zeros.
+template <WeightFormat format>
+class PairRows {
+ public:
+  static int64_t floats(int64_t rows, int64_t inputs) { return rows * of_a_row(inputs / kBlock); }
+
+  PairRows(int64_t inputs, float* memory)
+      : memory_(memory), blocks_(inputs / kBlock), of_a_row_(of_a_row(blocks_)) {}
+
+  void round(const MatVec& p) {
+    for (int64_t r = 0; r < p.rows; ++r) {
+      float* const to = memory_ + r * of_a_row_;
+      for (int64_t i = 0; i < of_a_row_; ++i) to[i] = 0.0f;
+      auto* const pairs = reinterpret_cast<int16_t*>(to);
+      for (int64_t b = 0; b < blocks_; ++b) {
+        int16_t q[kBlock];
+        const float d = round_block(p.x + r * p.x_stride + b * kBlock, q);
+        place(q, pairs + b / kUnit * kUnit * kBlock, b % kUnit);
+        int32_t sum = 0;
+        for (int64_t i = 0; i < kBlock; ++i) sum += q[i];
+        to[d_at() + b] = d;
+        to[d_at() + padded(blocks_) + b] = d * static_cast<float>(sum);
+      }
+    }
+  }
+
+  FOVEA_INLINE const int16_t* pairs(int64_t row) const {
+    return reinterpret_cast<const int16_t*>(memory_ + row * of_a_row_);
+  }
+  FOVEA_INLINE const float* d(int64_t row) const { return memory_ + row * of_a_row_ + d_at(); }
+  FOVEA_INLINE const float* sums(int64_t row) const { return d(row) + padded(blocks_); }
+
+ private:
+  static constexpr int64_t kUnit = unit_blocks(format);
+  static constexpr int64_t padded(int64_t blocks) {
+    return (blocks + kScales - 1) / kScales * kScales;
+  }
+  static constexpr int64_t units(int64_t blocks) { return (blocks + kUnit - 1) / kUnit; }
+  static constexpr int64_t of_a_row(int64_t blocks) {
+    return units(blocks) * kUnit * kBlock / 2 + 2 * padded(blocks);
+  }
+  int64_t d_at() const { return units(blocks_) * kUnit * kBlock / 2; }
+
+  static void place(const int16_t* q, int16_t* unit, int64_t block) {
+    if constexpr (kUnit == 1) {
+      __builtin_memcpy(unit, q, kBlock * sizeof(*q));
+    } else {
+      __builtin_memcpy(unit + block * kBlock / 2, q, kBlock / 2 * sizeof(*q));
+      __builtin_memcpy(unit + kBlock + block * kBlock / 2, q + kBlock / 2, kBlock / 2 * sizeof(*q));
+    }
+  }
+
+  float* memory_;
+  int64_t blocks_, of_a_row_;
+};
+
+/// The scales of the lanes of vector v, or the one of all: of unit u of the kScales at `scales`.
+template <WeightFormat format>
+FOVEA_INLINE auto lane_scales(const float* scales, int64_t u, [[maybe_unused]] int64_t v) {
+  if constexpr (unit_blocks(format) == 1) {
+    return scales[u];
+  } else {
+#if defined(__AVX512F__)
+    const __m512i first = _mm512_set1_epi32(static_cast<int32_t>(2 * u));
+    const __m512i second = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    return reinterpret_cast<Vector>(_mm512_maskz_permutexvar_ps(
+        0xFFFF, _mm512_add_epi32(first, second), reinterpret_cast<__m512>(load_vector(scales))));
+#else
+    return scales[2 * u + v * kVector / 8];
+#endif
+  }
+}
+
+FOVEA_INLINE float sum_of_lanes(Vector (&lanes)[kLaneVectors]) {
+#pragma GCC unroll 4
+  for (int64_t half = kLaneVectors / 2; half > 0; half /= 2) {
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < half; ++v) lanes[v] += lanes[v + half];
+  }
+  return halved(halved_to_four(lanes[0]));
+}
+
+/// Outputs first, first + stride, ... of rows row ...: all blocks.
+template <WeightFormat format, int64_t rows, int64_t outputs>
+FOVEA_INLINE void pair_dot(const MatVec& p, const PairRows<format>& x, int64_t row, int64_t first,
+                           int64_t stride) {
+  constexpr int64_t kUnit = unit_blocks(format), kParts = UnitWeights<format>::kParts;
+  constexpr bool kWithM = format != WeightFormat::q8_0;
+  const int64_t blocks = p.inputs / kBlock;
+  Vector sums[rows][outputs][kLaneVectors] = {};
+  for (int64_t begin = 0; begin < blocks; begin += kScales) {
+    const int64_t count = blocks - begin < kScales ? blocks - begin : kScales;
+    alignas(64) float scales[rows][outputs][kScales];
+    const uint8_t* q[outputs];
+#pragma GCC unroll 2
+    for (int64_t o = 0; o < outputs; ++o) {
+      const PackedRow<format> of(p, first + o * stride);
+      q[o] = of.q + begin * block_quants(format);
+#pragma GCC unroll 4
+      for (int64_t v = 0; v < kLaneVectors; ++v) {
+        const int64_t at = begin + v * kVector, rest = count - v * kVector;
+        const auto d = reinterpret_cast<Vector>(widen_some(of.d + at, rest));
+        const Vector m = format == WeightFormat::q4_1
+                             ? reinterpret_cast<Vector>(widen_some(of.m + at, rest))
+                             : d * -8.0f;
+#pragma GCC unroll 8
+        for (int64_t r = 0; r < rows; ++r) {
+          *reinterpret_cast<Vector*>(scales[r][o] + v * kVector) =
+              d * load_vector(x.d(row + r) + at);
+          if constexpr (kWithM) sums[r][o][v] += m * load_vector(x.sums(row + r) + at);
+        }
+      }
+    }
+    const auto unit = [&](int64_t u, const auto& read) {
+      UnitWeights<format> w[outputs];
+#pragma GCC unroll 2
+      for (int64_t o = 0; o < outputs; ++o) read(w[o], q[o] + u * kUnit * block_quants(format));
+#pragma GCC unroll 8
+      for (int64_t r = 0; r < rows; ++r) {
+        const int16_t* const pairs = x.pairs(row + r) + (begin + u * kUnit) * kBlock;
+#pragma GCC unroll 4
+        for (int64_t v = 0; v < kLaneVectors; ++v) {
+#pragma GCC unroll 2
+          for (int64_t o = 0; o < outputs; ++o) {
+            Ints whole{};
+#pragma GCC unroll 2
+            for (int64_t n = 0; n < kParts; ++n)
+              whole = add_pairs(whole, w[o].part[n][v],
+                                load_shorts(pairs + n * kBlock + v * 2 * kVector));
+            sums[r][o][v] +=
+                __builtin_convertvector(whole, Vector) * lane_scales<format>(scales[r][o], u, v);
+          }
+        }
+      }
+    };
+    const int64_t whole = count / kUnit;
+    for (int64_t u = 0; u < whole; ++u)
+      unit(u, [](UnitWeights<format>& w, const uint8_t* from) { w.read(from); });
+    if (kUnit * whole < count) {  // one block of two: nothing is read behind it
+      unit(whole, [](UnitWeights<format>& w, const uint8_t* from) {
+        uint8_t some[kBlock] = {};
+        __builtin_memcpy(some, from, kBlock / 2);
+        w.read(some);
+      });
+    }
+  }
+#pragma GCC unroll 8
+  for (int64_t r = 0; r < rows; ++r) {
+#pragma GCC unroll 2
+    for (int64_t o = 0; o < outputs; ++o)
+      p.y[(row + r) * p.y_stride + first + o * stride] = sum_of_lanes(sums[r][o]);
+  }
+}
+
+template <WeightFormat format, int64_t outputs>
+FOVEA_INLINE void pair_outputs(const MatVec& p, const PairRows<format>& x, int64_t first,
+                               int64_t stride) {
+  int64_t row = 0;
+  for (; row + kPairRows <= p.rows; row += kPairRows)
+    pair_dot<format, kPairRows, outputs>(p, x, row, first, stride);
+#if defined(__AVX512F__)
+  if (row + 4 <= p.rows) {
+    pair_dot<format, 4, outputs>(p, x, row, first, stride);
+    row += 4;
+  }
+  if (row + 2 <= p.rows) {
+    pair_dot<format, 2, outputs>(p, x, row, first, stride);
+    row += 2;
+  }
+#endif
+  if (row < p.rows) pair_dot<format, 1, outputs>(p, x, row, first, stride);
+}
+
+template <WeightFormat format>
+void int16_range(const MatVec& p, int64_t begin, int64_t end) {
+  if (begin >= end) return;
+  PairRows<format> x(p.inputs, mat_vec_scratch(PairRows<format>::floats(p.rows, p.inputs)));
+  if (!p.same_x) x.round(p);
+  const int64_t length = (end - begin) / kStretches;
+  for (int64_t o = begin; o < begin + length; ++o)
+    pair_outputs<format, kStretches>(p, x, o, length);
+  for (int64_t o = begin + length * kStretches; o < end; ++o) pair_outputs<format, 1>(p, x, o, 1);
+}
+
+}  // namespace
+}  // namespace fovea::kernels
