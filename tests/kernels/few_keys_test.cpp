@@ -14,25 +14,16 @@
 #include <vector>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "tests/support/kernels_of_this_machine.h"
 #include "tests/support/normal_floats.h"
 
 namespace fovea::kernels::few_keys_test {
 namespace {
 
+using testing::kernels_of_this_machine;
 using testing::normal_floats;
 
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
-
-template <class T>
-std::vector<const FewKeysTable<T>*> tables() {
-  std::vector<const FewKeysTable<T>*> all{&few_keys_scalar<T>()};
-#if defined(__x86_64__)
-  if (found_isa() >= Isa::avx2) all.push_back(&few_keys_avx2<T>());
-  if (found_isa() >= Isa::avx512) all.push_back(&few_keys_avx512<T>());
-#endif
-  return all;
-}
 
 template <class T>
 std::vector<T> normals(int64_t n, uint64_t seed) {
@@ -109,7 +100,7 @@ struct Packed {
 
 template <class T>
 void expect_joined(const Setting& s, double tolerance) {
-  for (const FewKeysTable<T>* table : tables<T>()) {
+  for (const FewKeysTable<T>* table : kernels_of_this_machine<FewKeysTable<T>>()) {
     Problem<T> p(s);
     const Problem<T> before = p;
     const Packed<T> k(p.k, s.keys, s.d), v(p.v, s.keys, s.e);
@@ -148,7 +139,7 @@ void expect_joined(const Setting& s, double tolerance) {
 
 template <class T>
 void expect_gradient(const Setting& s, double tolerance) {
-  for (const FewKeysTable<T>* table : tables<T>()) {
+  for (const FewKeysTable<T>* table : kernels_of_this_machine<FewKeysTable<T>>()) {
     Problem<T> p(s);
     for (int64_t i = 0; i < s.rows; ++i) p.lse[i] = static_cast<float>(p.joint_lse(i));
     const Packed<T> k(p.k, s.keys, s.d), v(p.v, s.keys, s.e);
@@ -321,7 +312,7 @@ TEST(FewKeys, GiveTheSameBitsOnAnyNumberOfThreads) {
 // Keys as rows, queries as the few: the gradients of a softmax written out.
 template <class T>
 void expect_query_gradient(const Setting& s, double tolerance) {
-  for (const FewKeysTable<T>* table : tables<T>()) {
+  for (const FewKeysTable<T>* table : kernels_of_this_machine<FewKeysTable<T>>()) {
     Problem<T> p(s);  // its rows are the keys here: q for k, dout for v; k and v for q and dO
     const Packed<T> q(p.k, s.keys, s.d), dout(p.v, s.keys, s.e);
     const std::vector<float> lse = normal_floats(s.keys, 9), less = normal_floats(s.keys, 10);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <iterator>
+#include <string>
 #include <vector>
 
 #include "fovea/base/error.h"
@@ -21,22 +23,11 @@
 namespace fovea {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames{"scalar", "avx2", "avx512", "avx512_bf16", "amx"};
-constexpr Isa kBuilt[] {
-  Isa::scalar,
-#if defined(FOVEA_HAS_avx2)
-      Isa::avx2,
-#endif
-#if defined(FOVEA_HAS_avx512)
-      Isa::avx512,
-#endif
-#if defined(FOVEA_HAS_avx512_bf16)
-      Isa::avx512_bf16,
-#endif
-#if defined(FOVEA_HAS_amx)
-      Isa::amx,
-#endif
-};
+constexpr auto kNames = [] {
+  std::array<std::string_view, std::size(kIsaNames)> names;
+  std::ranges::copy(kIsaNames, names.begin());
+  return names;
+}();
 
 #if defined(__x86_64__)
 // GCC 12's __builtin_cpu_supports knows no AMX; leaf 7 tells (EDX bit 22 amx-bf16, bit 24
@@ -57,7 +48,7 @@ bool cpu_has_amx() {
 
 std::vector<std::string_view> built_names() {
   std::vector<std::string_view> names;
-  for (const Isa isa : kBuilt) names.push_back(kNames[static_cast<size_t>(isa)]);
+  for (const Isa isa : built_isas()) names.push_back(kNames[static_cast<size_t>(isa)]);
   return names;
 }
 
@@ -70,7 +61,7 @@ Isa choose() {
     require<ConfigError>(isa <= found_isa(), "FOVEA_ISA",
                          "this CPU offers up to '{}'; got '{}'; unset FOVEA_ISA or lower it",
                          enum_names(isa)[static_cast<size_t>(found_isa())], forced);
-    require<ConfigError>(std::ranges::find(kBuilt, isa) != std::end(kBuilt), "FOVEA_ISA",
+    require<ConfigError>(std::ranges::find(built_isas(), isa) != built_isas().end(), "FOVEA_ISA",
                          "this build has kernels for {}; got '{}'; build with `make build`, or "
                          "configure with -DFOVEA_KERNELS=all",
                          fmt::join(built_names(), ", "), forced);
@@ -84,8 +75,6 @@ Isa choose() {
 }  // namespace
 
 std::span<const std::string_view> enum_names(Isa) { return kNames; }
-
-std::span<const Isa> built_isas() { return kBuilt; }
 
 Isa found_isa() {
 #if defined(__x86_64__)

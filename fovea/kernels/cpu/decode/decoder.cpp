@@ -12,7 +12,7 @@
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/decode/decoder_buffers.h"
 #include "fovea/kernels/cpu/decode/decoder_table.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/products/elementwise.h"
 #include "fovea/kernels/cpu/products/matvec.h"
 #include "fovea/kernels/cpu/team.h"
@@ -24,13 +24,6 @@ constexpr int64_t kMostGroups = 64;  // memberships are the bits of a word
 
 // Below this many weights a layer, meeting seven times costs more than a second thread saves.
 constexpr int64_t kParallelWeights = 131072;
-
-template <class T>
-const DecoderTable<T>& decoder_table() {
-  static const DecoderTable<T>& chosen = pick_by_isa<const DecoderTable<T>&()>(
-      {decoder_scalar<T>, FOVEA_AVX2(decoder_avx2<T>), FOVEA_AVX512(decoder_avx512<T>)})();
-  return chosen;
-}
 
 }  // namespace
 
@@ -460,10 +453,11 @@ class Decoder<T>::Impl {
     const int64_t f = p_.ffn_width, begin = f * n / slices_, end = f * (n + 1) / slices_;
     const bool gated = layer.gate.w.data != nullptr;
     float* const up = gate_up_.data() + f;
-    if (gated) mat_vec_(product(s.wide, p_.width, layer.gate, gate_up_.data(), 2 * f), begin, end);
+    if (gated)
+      mat_vec_.product(product(s.wide, p_.width, layer.gate, gate_up_.data(), 2 * f), begin, end);
     MatVec of_up = product(s.wide, p_.width, layer.up, up, 2 * f);
     of_up.same_x = gated && layer.gate.w.format == layer.up.w.format;
-    mat_vec_(of_up, begin, end);
+    mat_vec_.product(of_up, begin, end);
     for (int64_t r = 0; r < rows_; ++r) apply_activation(layer, s, r, begin, end);
   }
 
@@ -507,9 +501,9 @@ class Decoder<T>::Impl {
   const bool parallel_;
   int64_t slices_ = 0, most_features_ = 0, part_floats_ = 0;
   const DecoderStep<T>* step_ = nullptr;
-  const DecoderTable<T>& table_ = decoder_table<T>();
+  const DecoderTable<T>& table_ = chosen_kernels<DecoderTable<T>>();
   const ElementwiseTable<T>& rows_table_ = elementwise_table<T>();
-  MatVecFunction* const mat_vec_ = mat_vec_function();
+  const MatVecTable& mat_vec_ = mat_vec_table();
   const std::vector<float> ones_;
   std::vector<ThreadBuffers<T>> buffers_;
   std::deque<LayerAttention<T>> attention_;

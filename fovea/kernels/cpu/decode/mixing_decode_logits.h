@@ -1,7 +1,5 @@
 // Decoding with mixed pairs, first part: which keys rows see, and the logits of a step.
 //
-// Included by mixing_decode_<isa>.cpp only, inside an anonymous namespace (mixing_decode_rows.h).
-//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,15 +1,12 @@
-// The stages of mixing_decode.h, written once and compiled once per instruction set; here the last
-// part: convolved and mixed weights, and the values.
-//
-// Included by mixing_decode_<isa>.cpp only, inside an anonymous namespace: every function has
-// internal linkage, because a copy built for a wide instruction set must never serve a narrow
-// caller. No standard containers here, for the same reason.
+// The stages of mixing_decode.h, written once and compiled once per instruction set
+// (kernel_table.h); here the last part: convolved and mixed weights, and the values.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "fovea/kernels/cpu/decode/mixing_decode_weights.h"
+#include "fovea/kernels/cpu/kernel_table.h"
 
 namespace fovea::kernels {
 namespace {
@@ -176,9 +173,9 @@ void finish_decoded_row(const MixingDecodeTask<T>& t, int64_t item) {
   for (int64_t c = 0; c < t.value_width.elements; ++c) from_float(sums[c], out[c]);
 }
 
-template <class T, class P>
-constexpr MixingDecodeTable<T> mixing_decode_of(const char* isa) {
-  return {.isa = isa,
+template <Isa isa, class T, class P = VectorWords>
+constexpr MixingDecodeTable<T> table_of() {
+  return {.isa = kIsaNames[static_cast<int>(isa)],
           .elements = P::kElements,
           .lanes = kLanes,
           .scratch_floats = MixingDecodeScratch<T>::floats,

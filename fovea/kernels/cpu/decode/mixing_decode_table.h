@@ -91,13 +91,5 @@ struct MixingDecodeTable {
 /// Those of chosen_isa().
 template <class T>
 const MixingDecodeTable<T>& mixing_decode_table();
-template <class T>
-const MixingDecodeTable<T>& mixing_decode_scalar();
-template <class T>
-const MixingDecodeTable<T>& mixing_decode_avx2();
-template <class T>
-const MixingDecodeTable<T>& mixing_decode_avx512();
-/// Products of queries and keys in pairs (vdpbf16ps).
-const MixingDecodeTable<BFloat16>& mixing_decode_avx512_bf16();
 
 }  // namespace fovea::kernels

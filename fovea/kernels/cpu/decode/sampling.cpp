@@ -9,16 +9,12 @@
 #include <vector>
 
 #include "fovea/kernels/cpu/decode/selector.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
 
-const SamplingTable& sampling_table() {
-  static const SamplingTable& chosen = pick_by_isa<const SamplingTable&()>(
-      {sampling_scalar, FOVEA_AVX2(sampling_avx2), FOVEA_AVX512(sampling_avx512)})();
-  return chosen;
-}
+const SamplingTable& sampling_table() { return chosen_kernels<SamplingTable>(); }
 
 namespace {
 

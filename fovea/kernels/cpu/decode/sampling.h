@@ -136,8 +136,5 @@ struct SamplingTable {
 };
 /// That of chosen_isa().
 const SamplingTable& sampling_table();
-const SamplingTable& sampling_scalar();
-const SamplingTable& sampling_avx2();
-const SamplingTable& sampling_avx512();
 
 }  // namespace fovea::kernels

@@ -1,5 +1,4 @@
-// The loops of sampling.h, written once and compiled once per instruction set, in
-// selector_<set>.cpp, under the rules of selector_rows.h.
+// The loops of sampling.h, written once and compiled once per instruction set (kernel_table.h).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -7,6 +6,7 @@
 
 #include "fovea/kernels/common/vector_math.h"
 #include "fovea/kernels/cpu/decode/sampling.h"
+#include "fovea/kernels/cpu/kernel_table.h"
 #include "fovea/kernels/cpu/pointwise/attention_product.h"
 
 namespace fovea::kernels {
@@ -246,7 +246,10 @@ inline int64_t counted_twice(const uint8_t* counts, int64_t keys, int32_t first,
   return met;
 }
 
-constexpr SamplingTable kSampling{signs, sampled_weights, counted_twice, collisions};
+template <Isa isa>
+constexpr SamplingTable table_of() {
+  return {signs, sampled_weights, counted_twice, collisions};
+}
 
 }  // namespace
 }  // namespace fovea::kernels

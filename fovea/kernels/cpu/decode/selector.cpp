@@ -7,27 +7,18 @@
 #include <numeric>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/pointwise/attention_table.h"
 #include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
 
-template <>
-const SelectorTable<float>& selector_table<float>() {
-  static const SelectorTable<float>& chosen = pick_by_isa<const SelectorTable<float>&()>(
-      {selector_scalar<float>, FOVEA_AVX2(selector_avx2<float>),
-       FOVEA_AVX512(selector_avx512<float>)})();
-  return chosen;
+template <class T>
+const SelectorTable<T>& selector_table() {
+  return chosen_kernels<SelectorTable<T>>();
 }
-
-template <>
-const SelectorTable<BFloat16>& selector_table<BFloat16>() {
-  static const SelectorTable<BFloat16>& chosen = pick_by_isa<const SelectorTable<BFloat16>&()>(
-      {selector_scalar<BFloat16>, FOVEA_AVX2(selector_avx2<BFloat16>),
-       FOVEA_AVX512(selector_avx512<BFloat16>), FOVEA_AVX512_BF16(selector_avx512_bf16)})();
-  return chosen;
-}
+template const SelectorTable<float>& selector_table();
+template const SelectorTable<BFloat16>& selector_table();
 
 namespace {
 

@@ -124,13 +124,5 @@ constexpr int64_t largest_memory(int64_t length) {
 /// Those of chosen_isa().
 template <class T>
 const SelectorTable<T>& selector_table();
-template <class T>
-const SelectorTable<T>& selector_scalar();
-template <class T>
-const SelectorTable<T>& selector_avx2();
-template <class T>
-const SelectorTable<T>& selector_avx512();
-/// Products of pairs of components (vdpbf16ps).
-const SelectorTable<BFloat16>& selector_avx512_bf16();
 
 }  // namespace fovea::kernels

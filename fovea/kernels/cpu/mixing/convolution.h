@@ -103,11 +103,5 @@ struct ConvolutionTable {
   void (*kernel_gradient)(const Convolution<T>&, int64_t map, const T* x, const T* dy, T* dkernel,
                           const Scratch&);
 };
-template <class T>
-const ConvolutionTable<T>& convolution_scalar();
-template <class T>
-const ConvolutionTable<T>& convolution_avx2();
-template <class T>
-const ConvolutionTable<T>& convolution_avx512();
 
 }  // namespace fovea::kernels

@@ -500,17 +500,5 @@ void forward_strips(const MixingStrips<T>& task, float* scratch) {
   StripWalk<T, P>(task, scratch).run();
 }
 
-template <class T, class P>
-MixingTable<T> mixing_table_of(const char* isa, const MixingGradientPass<T>& gradient) {
-  return {.isa = isa,
-          .panel = kPanel,
-          .elements = P::kElements,
-          .lanes = kLanes,
-          .pack = pack_panel<T, P>,
-          .forward_scratch = mixing_forward_floats<T, P>,
-          .forward = forward_strips<T, P>,
-          .gradient = gradient};
-}
-
 }  // namespace
 }  // namespace fovea::kernels

@@ -121,24 +121,4 @@ struct MixingTable {
   MixingGradientPass<T> gradient;
 };
 
-template <class T>
-const MixingTable<T>& mixing_scalar();
-template <class T>
-const MixingTable<T>& mixing_avx2();
-template <class T>
-const MixingTable<T>& mixing_avx512();
-/// bfloat16 only: products of pairs (vdpbf16ps).
-const MixingTable<BFloat16>& mixing_avx512_bf16();
-/// bfloat16 only: products and convolutions by matrix tiles.
-const MixingTable<BFloat16>& mixing_amx();
-
-template <class T>
-MixingGradientPass<T> mixing_gradient_scalar();
-template <class T>
-MixingGradientPass<T> mixing_gradient_avx2();
-template <class T>
-MixingGradientPass<T> mixing_gradient_avx512();
-MixingGradientPass<BFloat16> mixing_gradient_avx512_bf16();
-MixingGradientPass<BFloat16> mixing_gradient_amx();
-
 }  // namespace fovea::kernels

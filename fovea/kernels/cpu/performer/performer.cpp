@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
@@ -15,13 +15,7 @@ namespace {
 constexpr int64_t kParallelProducts = 1 << 18;
 constexpr size_t kAlignment = 64;
 
-size_t level(Isa isa) { return static_cast<size_t>(isa); }
-
-const PerformerTable& chosen() {
-  static const PerformerTable& table = pick_by_isa<const PerformerTable&()>(
-      {performer_scalar, FOVEA_AVX2(performer_avx2), FOVEA_AVX512(performer_avx512)})();
-  return table;
-}
+const PerformerTable& chosen() { return chosen_kernels<PerformerTable>(); }
 
 template <class F>
 void each_key_head(const PerformerInputs& in, const F& work) {
@@ -79,7 +73,8 @@ void run(const PerformerBackward& problem) {
 }
 
 std::string_view performer_isa() {
-  return enum_names(Isa{})[std::min(level(chosen_isa()), level(Isa::avx512))];
+  return kIsaNames[static_cast<size_t>(
+      serving_level(kernel_levels<PerformerTable>(), chosen_isa()).isa)];
 }
 
 }  // namespace fovea::kernels

@@ -111,8 +111,5 @@ struct PerformerTable {
   void (*backward)(const PerformerBackward&, const PerformerUnit&);
   int64_t (*scratch)(const PerformerInputs&);  ///< floats that either needs
 };
-const PerformerTable& performer_scalar();
-const PerformerTable& performer_avx2();
-const PerformerTable& performer_avx512();
 
 }  // namespace fovea::kernels

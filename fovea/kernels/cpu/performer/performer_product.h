@@ -3,7 +3,7 @@
 //   c[i][n] = (c[i][n] +) sum_k a(i, k) b[k][n]
 //
 // b and c lie row by row with padded rows; a has any strides, so that a factor may be read
-// transposed. Everything has internal linkage (elementwise_rows.h says why).
+// transposed. Everything has internal linkage (kernel_table.h says why).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// The chunks of performer.h, written once and compiled once per instruction set (elementwise_rows.h
+// The chunks of performer.h, written once and compiled once per instruction set (kernel_table.h
 // says why everything here has internal linkage).
 //
 // Features lie feature by feature, F [m, C], so that tokens are the lanes: maxima, exponentials and
@@ -10,6 +10,7 @@
 
 #include "fovea/kernels/common/vector_math.h"
 #include "fovea/kernels/cpu/arena.h"
+#include "fovea/kernels/cpu/kernel_table.h"
 #include "fovea/kernels/cpu/performer/performer.h"
 #include "fovea/kernels/cpu/performer/performer_product.h"
 
@@ -553,7 +554,10 @@ int64_t scratch_floats(const PerformerInputs& in) {
   return arena.used();
 }
 
-constexpr PerformerTable kPerformerTable{forward, backward, scratch_floats};
+template <Isa isa>
+constexpr PerformerTable table_of() {
+  return {forward, backward, scratch_floats};
+}
 
 }  // namespace
 }  // namespace fovea::kernels

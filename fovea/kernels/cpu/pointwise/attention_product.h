@@ -91,6 +91,13 @@ struct Pair {
 };
 #endif
 
+/// The words that vectors of this instruction set multiply fastest.
+#if defined(FOVEA_PAIRS)
+using VectorWords = Pair;
+#else
+using VectorWords = Single;
+#endif
+
 /// c[R][N vectors] += a[R x depth words] b[depth x N vectors of words]: word (i, k) of the left
 /// operand at a + i a_row + k a_step, row k of the right one at b + k b_row.
 template <class P, int R, int N>

@@ -337,24 +337,4 @@ struct AttentionTable {
   void (*gate_row)(const GateRow&) = nullptr;
 };
 
-template <class T>
-GatedPasses<T> gated_scalar();
-template <class T>
-GatedPasses<T> gated_avx2();
-template <class T>
-GatedPasses<T> gated_avx512();
-GatedPasses<BFloat16> gated_avx512_bf16();
-GatedPasses<BFloat16> gated_amx();
-
-template <class T>
-const AttentionTable<T>& attention_scalar();
-template <class T>
-const AttentionTable<T>& attention_avx2();
-template <class T>
-const AttentionTable<T>& attention_avx512();
-/// bfloat16 only: products of pairs (vdpbf16ps).
-const AttentionTable<BFloat16>& attention_avx512_bf16();
-/// bfloat16 only: products by matrix tiles.
-const AttentionTable<BFloat16>& attention_amx();
-
 }  // namespace fovea::kernels

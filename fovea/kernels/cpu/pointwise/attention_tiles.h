@@ -198,6 +198,13 @@ struct TileUse {};
 
 #endif
 
+/// The words that this instruction set multiplies fastest.
+#if defined(FOVEA_TILES)
+using FastestWords = TilePair;
+#else
+using FastestWords = VectorWords;
+#endif
+
 /// s = left[kRows rows] . right[columns of a panel, or with N = 1 of half of it] over a packed
 /// width. Tiles make whole panels.
 template <class P, int N>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/pointwise/attention_table.h"
 #include "fovea/kernels/cpu/pointwise/few_keys_blocks.h"
 #include "fovea/kernels/cpu/team.h"
@@ -15,9 +15,7 @@ namespace fovea::kernels {
 
 template <class T>
 const FewKeysTable<T>& few_keys_table() {
-  static const FewKeysTable<T>& chosen = pick_by_isa<const FewKeysTable<T>&()>(
-      {few_keys_scalar<T>, FOVEA_AVX2(few_keys_avx2<T>), FOVEA_AVX512(few_keys_avx512<T>)})();
-  return chosen;
+  return chosen_kernels<FewKeysTable<T>>();
 }
 
 namespace {

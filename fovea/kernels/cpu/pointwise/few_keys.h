@@ -161,11 +161,5 @@ struct FewKeysTable {
 /// That of chosen_isa().
 template <class T>
 const FewKeysTable<T>& few_keys_table();
-template <class T>
-const FewKeysTable<T>& few_keys_scalar();
-template <class T>
-const FewKeysTable<T>& few_keys_avx2();
-template <class T>
-const FewKeysTable<T>& few_keys_avx512();
 
 }  // namespace fovea::kernels

@@ -1,5 +1,4 @@
-// The loops of few_keys.h, written once and compiled once per instruction set, in
-// selector_<set>.cpp, under the rules of selector_rows.h.
+// The loops of few_keys.h, written once and compiled once per instruction set (kernel_table.h).
 //
 // As many rows as a vector has lanes go together. Products run along the components, a sum a row;
 // from then on a lane is a row: logits, weights and totals of all of them are one vector a key.
@@ -9,6 +8,7 @@
 #pragma once
 
 #include "fovea/kernels/common/vector_math.h"
+#include "fovea/kernels/cpu/kernel_table.h"
 #include "fovea/kernels/cpu/pointwise/few_keys.h"
 #include "fovea/kernels/cpu/simd/attention_lanes.h"
 
@@ -392,8 +392,10 @@ void few_queries_gradient(const FewQueriesRows<T>& p) {
   }
 }
 
-template <class T>
-constexpr FewKeysTable<T> kFewKeys{few_join<T>, few_gradient<T>, few_queries_gradient<T>};
+template <Isa isa, class T>
+constexpr FewKeysTable<T> table_of() {
+  return {few_join<T>, few_gradient<T>, few_queries_gradient<T>};
+}
 
 }  // namespace
 }  // namespace fovea::kernels

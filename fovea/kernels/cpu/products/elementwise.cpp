@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
@@ -43,10 +43,7 @@ void sum_blocks(const std::vector<float>& partial, int64_t n, float* out) {
 
 template <class T>
 const ElementwiseTable<T>& elementwise_table() {
-  static const ElementwiseTable<T>& chosen = pick_by_isa<const ElementwiseTable<T>&()>(
-      {elementwise_scalar<T>, FOVEA_AVX2(elementwise_avx2<T>),
-       FOVEA_AVX512(elementwise_avx512<T>)})();
-  return chosen;
+  return chosen_kernels<ElementwiseTable<T>>();
 }
 
 template <class T>

@@ -128,11 +128,5 @@ struct ElementwiseTable {
 /// Those of chosen_isa().
 template <class T>
 const ElementwiseTable<T>& elementwise_table();
-template <class T>
-const ElementwiseTable<T>& elementwise_scalar();
-template <class T>
-const ElementwiseTable<T>& elementwise_avx2();
-template <class T>
-const ElementwiseTable<T>& elementwise_avx512();
 
 }  // namespace fovea::kernels

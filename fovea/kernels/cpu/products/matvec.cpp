@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "fovea/kernels/cpu/float_buffer.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
@@ -24,19 +24,9 @@ bool reads_same_rounded(const MatVec& a, const MatVec& b) {
 constexpr int64_t kParallelWeights = 32768;
 }  // namespace
 
-MatVecFunction* mat_vec_function() {
-  static MatVecFunction* const function = pick_by_isa<MatVecFunction>(
-      {mat_vec_scalar, FOVEA_AVX2(mat_vec_avx2), FOVEA_AVX512(mat_vec_avx512),
-       FOVEA_AVX512_BF16(mat_vec_avx512_bf16)});
-  return function;
-}
+const MatVecTable& mat_vec_table() { return chosen_kernels<MatVecTable>(); }
 
-void round_to_int8(const float* x, int64_t n, float* y) {
-  static RoundFunction* const function = pick_by_isa<RoundFunction>(
-      {round_to_int8_scalar, FOVEA_AVX2(round_to_int8_avx2), FOVEA_AVX512(round_to_int8_avx512),
-       FOVEA_AVX512_BF16(round_to_int8_avx512_bf16)});
-  function(x, n, y);
-}
+void round_to_int8(const float* x, int64_t n, float* y) { mat_vec_table().round_to_int8(x, n, y); }
 
 float* mat_vec_scratch(int64_t floats) {
   thread_local FloatBuffer scratch(0);
@@ -49,7 +39,7 @@ float* mat_vec_scratch(int64_t floats) {
 }
 
 void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices) {
-  MatVecFunction* const function = mat_vec_function();
+  const MatVecTable& table = mat_vec_table();
   int64_t outputs = 0;
   for (const MatVec& p : products) outputs += p.outputs;
   // The products' outputs, numbered through: each slice is one stretch of them.
@@ -60,7 +50,7 @@ void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices) {
     if (begin < last) {
       MatVec product = p;
       product.same_x = done != nullptr && reads_same_rounded(*done, p);
-      function(product, begin, last);
+      table.product(product, begin, last);
       done = &p;
     }
     begin = std::max<int64_t>(begin - p.outputs, 0);

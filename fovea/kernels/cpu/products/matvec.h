@@ -44,18 +44,17 @@ void run(std::span<const MatVec> products);
 /// Slice n of `slices` of the same, by the calling thread alone.
 void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices);
 
-/// The function of one instruction set: outputs [begin, end), one thread.
-using MatVecFunction = void(const MatVec&, int64_t begin, int64_t end);
-/// That of chosen_isa().
-MatVecFunction* mat_vec_function();
-MatVecFunction mat_vec_scalar, mat_vec_avx2, mat_vec_avx512, mat_vec_avx512_bf16;
-
 /// y = d q of the blocks of x [n], what products with Activations::int8 read; by the calling
 /// thread. n is a multiple of kBlock.
 void round_to_int8(const float* x, int64_t n, float* y);
-using RoundFunction = void(const float* x, int64_t n, float* y);
-RoundFunction round_to_int8_scalar, round_to_int8_avx2, round_to_int8_avx512,
-    round_to_int8_avx512_bf16;
+
+/// The functions of one instruction set, one thread.
+struct MatVecTable {
+  void (*product)(const MatVec&, int64_t begin, int64_t end);  ///< outputs [begin, end)
+  void (*round_to_int8)(const float* x, int64_t n, float* y);
+};
+/// Those of chosen_isa().
+const MatVecTable& mat_vec_table();
 
 /// Memory of the calling thread for at least `floats` numbers, aligned to cache lines, until its
 /// next call.

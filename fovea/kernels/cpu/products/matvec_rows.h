@@ -1,10 +1,11 @@
-// The loops of matvec.h, written once and compiled once per instruction set (elementwise_rows.h
+// The loops of matvec.h, written once and compiled once per instruction set (kernel_table.h
 // says why everything here has internal linkage).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "fovea/kernels/cpu/kernel_table.h"
 #include "fovea/kernels/cpu/products/matvec_int16_rows.h"
 #include "fovea/kernels/cpu/products/matvec_int8_rows.h"
 
@@ -448,6 +449,11 @@ void mat_vec_range(const MatVec& p, int64_t begin, int64_t end) {
     case WeightFormat::q4_1:
       return packed_range<WeightFormat::q4_1>(p, begin, end);
   }
+}
+
+template <Isa isa>
+constexpr MatVecTable table_of() {
+  return {mat_vec_range, round_rows_to_int8};
 }
 
 }  // namespace

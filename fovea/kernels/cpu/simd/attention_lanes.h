@@ -1,9 +1,7 @@
 // Vectors of the attention kernels: as many lanes as the instruction set has, written once.
 //
-// Included by attention_<isa>.cpp only, inside an anonymous namespace: every function has internal
-// linkage, because a copy built for a wide instruction set must never serve a narrow caller. GCC's
-// vector extension gives arithmetic and comparison; intrinsics stand only where one instruction
-// replaces many.
+// GCC's vector extension gives arithmetic and comparison; intrinsics stand only where one
+// instruction replaces many. Everything has internal linkage (kernel_table.h says why).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,0 +1,20 @@
+// The kernels of one instruction set: a table of function pointers, which drivers call.
+//
+// No inline functions and no containers here: sources compiled with wide instructions include it.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cpu/isa_level.h"
+
+namespace fovea::kernels {
+
+/// Defined by a unit of its own, compiled for that instruction set: the header <family>_rows.h has
+/// the kernels and their table_of<isa>() or table_of<isa, T>(); fovea/kernels/kernels.cmake lists
+/// the families, cmake/FoveaKernels.cmake makes the units. Everything in such a header has internal
+/// linkage: a function compiled for wide instructions must never serve a narrow caller.
+template <class Table, Isa isa>
+const Table& kernel_table();
+
+}  // namespace fovea::kernels
