@@ -58,11 +58,7 @@ void renormalise_step(const MixingDecodeTask<T>& t, float* weights) {
 }
 
 // R x kValueVectors sums, as many values and a weight must fit the registers.
-#if defined(__AVX512F__)
-constexpr int kValueVectors = 4;
-#else
-constexpr int kValueVectors = 2;
-#endif
+constexpr int kValueVectors = kRegisters == 32 ? 4 : 2;
 
 // N vectors of columns of R heads of one query, `exist` columns of which are there (whole: all).
 template <class T, int R, int N, bool whole>

@@ -126,24 +126,10 @@ constexpr int64_t kAskedWords = kAskedKeys / kHashPanel, kWordVectors = kAskedWo
 static_assert(kAskedWords % kLanes == 0);
 
 /// Bit i: key i lies above the bound.
-FOVEA_INLINE uint32_t bits_above(const float* keys, float bound) {
+FOVEA_INLINE uint32_t keys_above(const float* keys, float bound) {
   uint32_t word = 0;
-  for (int64_t v = 0; v < kHashPanel / kLanes; ++v) {
-#if defined(__AVX2__)
-    const Float some = load(keys + v * kLanes), limit = broadcast(bound);
-#endif
-#if defined(__AVX512F__)
-    const uint32_t bits = _mm512_cmp_ps_mask(some, limit, _CMP_GT_OQ);
-#elif defined(__AVX2__)
-    const auto bits =
-        static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(some, limit, _CMP_GT_OQ)));
-#else
-    uint32_t bits = 0;
-    for (int i = 0; i < kLanes; ++i)
-      bits |= static_cast<uint32_t>(keys[v * kLanes + i] > bound) << i;
-#endif
-    word |= bits << (v * kLanes);
-  }
+  for (int64_t v = 0; v < kHashPanel / kLanes; ++v)
+    word |= bits_above(keys + v * kLanes, bound) << (v * kLanes);
   return word;
 }
 
@@ -166,7 +152,7 @@ FOVEA_INLINE void collide(const CentredHashes& p, int64_t head, const AskedPart&
       for (int64_t bit = 0; bit < p.bits; ++bit) {
         for (int64_t n = 0; n < part.words; ++n)
           sides[bit][n] =
-              static_cast<int32_t>(bits_above(keys + bit * p.pitch + n * kHashPanel, centre[bit]));
+              static_cast<int32_t>(keys_above(keys + bit * p.pitch + n * kHashPanel, centre[bit]));
       }
       for (int64_t h = 0; h < heads; ++h) {
         const int32_t* const query = p.of_queries + ((head + h) * p.rows + row) * hashes + first;
@@ -195,27 +181,7 @@ inline void collisions(const CentredHashes& p, const AskedPart& part) {
   if (h + 1 == p.heads) collide<1>(p, h, part);
 }
 
-constexpr int64_t kCountsTogether = 64;
-
-/// Bit n: counts[n] is 2 or more.
-FOVEA_INLINE uint64_t twos(const uint8_t* counts) {
-#if defined(__AVX512BW__)
-  return _mm512_cmpge_epu8_mask(_mm512_loadu_si512(counts), _mm512_set1_epi8(2));
-#else
-  uint64_t bits = 0;
-#if defined(__AVX2__)
-  const __m256i two = _mm256_set1_epi8(2);
-  for (int64_t n = 0; n < kCountsTogether; n += 32) {
-    const __m256i some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(counts + n));
-    const __m256i enough = _mm256_cmpeq_epi8(_mm256_max_epu8(some, two), some);
-    bits |= uint64_t{static_cast<uint32_t>(_mm256_movemask_epi8(enough))} << n;
-  }
-#else
-  for (int64_t n = 0; n < kCountsTogether; ++n) bits |= uint64_t{counts[n] >= 2} << n;
-#endif
-  return bits;
-#endif
-}
+constexpr int64_t kCountsTogether = 64;  // as bits_from_two() takes them
 
 /// number + n of all set bits n, in order; returns how many. Writes kFoundRoom numbers behind them.
 /// Hardly a branch: how many there are cannot be predicted.
@@ -240,7 +206,7 @@ inline int64_t counted_twice(const uint8_t* counts, int64_t keys, int32_t first,
     uint8_t last[kCountsTogether] = {};
     const bool whole = key + kCountsTogether <= keys;
     if (!whole) __builtin_memcpy(last, counts + key, static_cast<size_t>(keys - key));
-    met += list_bits(twos(whole ? counts + key : last), first + static_cast<int32_t>(key),
+    met += list_bits(bits_from_two(whole ? counts + key : last), first + static_cast<int32_t>(key),
                      found + met);
   }
   return met;

@@ -90,8 +90,6 @@ FOVEA_INLINE void add_key_product(float* sums, int64_t columns, const KeyOperand
   });
 }
 
-#if defined(FOVEA_PAIRS)
-
 /// Two rows of `columns` bfloat16 as pairs of both.
 FOVEA_INLINE void weave_rows(const Word* even, const Word* odd, int64_t columns, Word* to) {
   for (int64_t c = 0; c < columns; c += kPanel) {
@@ -123,8 +121,6 @@ FOVEA_INLINE void pair_rows(const float* rows, int64_t row, int64_t begin, int64
                woven + first / 2 * kStepKeys);
   }
 }
-
-#endif
 
 }  // namespace
 }  // namespace fovea::kernels

@@ -13,29 +13,8 @@ namespace {
 constexpr int kStepVectors = static_cast<int>(kStepKeys) / kLanes;
 constexpr uint64_t kAllSeen = ~uint64_t{0};
 
-/// Bit n: lane n is seen.
-FOVEA_INLINE uint64_t bits_of(Int seen) {
-#if defined(__AVX512F__)
-  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(seen));
-#elif defined(__AVX2__)
-  return static_cast<uint64_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(seen)));
-#else
-  uint64_t bits = 0;
-  for (int i = 0; i < kLanes; ++i) bits |= static_cast<uint64_t>(seen[i] & 1) << i;
-  return bits;
-#endif
-}
-
 /// The lanes of vector v of a step.
-FOVEA_INLINE Lanes lanes_of(uint64_t word, int v) {
-#if defined(__AVX512F__)
-  return static_cast<Lanes>(word >> (v * kLanes));
-#else
-  Int bit;
-  for (int i = 0; i < kLanes; ++i) bit[i] = 1 << i;
-  return (broadcast(static_cast<int32_t>(word >> (v * kLanes))) & bit) != 0;
-#endif
-}
+FOVEA_INLINE Lanes lanes_of(uint64_t word, int v) { return lanes_of_bits(word >> (v * kLanes)); }
 
 /// Bits [from, to) of a word.
 FOVEA_INLINE uint64_t bits_between(int64_t from, int64_t to) {

@@ -396,23 +396,19 @@ class BackwardKeys {
   }
 
   // bfloat16: [panel][pair of keys][query] words from two neighbouring rows of dS^T.
-  FOVEA_INLINE void weave(int g) {
-#if defined(FOVEA_PAIRS)
-    const Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kPanel / 2);
-    Word* to = woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kPanel;
-    for (int r = 0; r < kRows; r += 2, to += kPanel) {
-      Float low, high;
-      P::weave(load(slopes + r * kScorePitch<P>), load(slopes + (r + 1) * kScorePitch<P>), low,
-               high);
-      store(to, low);
-      store(to + kLanes, high);
+  FOVEA_INLINE void weave([[maybe_unused]] int g) {
+    if constexpr (P::kElements == 2) {
+      const Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kPanel / 2);
+      Word* to = woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kPanel;
+      for (int r = 0; r < kRows; r += 2, to += kPanel) {
+        Float low, high;
+        P::weave(load(slopes + r * kScorePitch<P>), load(slopes + (r + 1) * kScorePitch<P>), low,
+                 high);
+        store(to, low);
+        store(to + kLanes, high);
+      }
+      if constexpr (P::kTiles) turn_pairs(woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kPanel);
     }
-#if defined(FOVEA_TILES)
-    turn_pairs(woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kPanel);
-#endif
-#else
-    static_cast<void>(g);
-#endif
   }
 
   void add_products() {

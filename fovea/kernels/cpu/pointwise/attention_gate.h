@@ -42,16 +42,6 @@ FOVEA_INLINE float neutral_gate(const GateRule& rule) {
   return rule.form == PairGate::Form::log_sigmoid ? 0.0f : 1.0f;
 }
 
-/// 1 / x of a positive normal number, relative error 2e-7.
-FOVEA_INLINE Float inverse(Float x) {
-#if defined(__AVX512F__)
-  const Float y = _mm512_rcp14_ps(x);  // one step of Newton squares its error: division takes twice
-  return y * (2.0f - x * y);           // as long as both
-#else
-  return 1.0f / x;
-#endif
-}
-
 /// The larger of z and `least`; NaN stays NaN (larger() gives its second operand then).
 FOVEA_INLINE Float at_least(float least, Float z) { return larger(broadcast(least), z); }
 

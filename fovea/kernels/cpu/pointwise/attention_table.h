@@ -82,7 +82,7 @@ struct PlaceColumns {
 };
 
 /// What a row has seen of some keys, beside the sums O of their weighted values. States of disjoint
-/// keys merge (attention_lanes.h).
+/// keys merge (row_state.h).
 struct RowState {
   float reference = 0.0f;  ///< in log 2: a key weighs 2^(logit - reference)
   float total = 0.0f;      ///< of the weights; 0: no key seen

@@ -10,7 +10,7 @@
 #include "fovea/kernels/common/vector_math.h"
 #include "fovea/kernels/cpu/kernel_table.h"
 #include "fovea/kernels/cpu/pointwise/few_keys.h"
-#include "fovea/kernels/cpu/simd/attention_lanes.h"
+#include "fovea/kernels/cpu/simd/lanes.h"
 
 namespace fovea::kernels {
 namespace {
