@@ -51,6 +51,7 @@ set(avx512 -march=x86-64-v4 -mprefer-vector-width=512)
 set(avx512_bf16 ${avx512} -mavx512bf16 -mavx512vnni)
 # Ascending, as in fovea/kernels/cpu/isa.h. The kernels that a level of AVX-512 lacks are those of avx512, never of avx2.
 fovea_isa(scalar)
+fovea_isa(neon PROCESSORS "aarch64|arm64" OPTIONS -DFOVEA_NEON)
 fovea_isa(avx2 ${x86} NEEDS __AVX2__ UNLESS __AVX512BW__ OPTIONS ${avx2})
 fovea_isa(avx512 ${x86} NEEDS __AVX512BW__ OPTIONS ${avx512})
 fovea_isa(avx512_bf16 ${x86} NARROW NEEDS __AVX512BF16__ OPTIONS ${avx512_bf16})

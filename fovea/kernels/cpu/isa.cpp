@@ -46,35 +46,46 @@ bool cpu_has_amx() {
 }
 #endif
 
-std::vector<std::string_view> built_names() {
-  std::vector<std::string_view> names;
-  for (const Isa isa : built_isas()) names.push_back(kNames[static_cast<size_t>(isa)]);
+constexpr Isa kKnown[] = {
+#if defined(__x86_64__)
+    Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx
+#elif defined(__aarch64__)
+    Isa::scalar, Isa::neon
+#else
+    Isa::scalar
+#endif
+};
+
+std::vector<std::string> names_of(std::span<const Isa> isas) {
+  std::vector<std::string> names;
+  for (const Isa isa : isas) names.emplace_back(kIsaNames[static_cast<size_t>(isa)]);
   return names;
 }
 
 Isa choose() {
   const char* forced = std::getenv("FOVEA_ISA");
   if (forced == nullptr || *forced == '\0') return found_isa();
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] != forced) continue;
-    const Isa isa = static_cast<Isa>(i);
-    require<ConfigError>(isa <= found_isa(), "FOVEA_ISA",
-                         "this CPU offers up to '{}'; got '{}'; unset FOVEA_ISA or lower it",
-                         enum_names(isa)[static_cast<size_t>(found_isa())], forced);
-    require<ConfigError>(std::ranges::find(built_isas(), isa) != built_isas().end(), "FOVEA_ISA",
-                         "this build has kernels for {}; got '{}'; build with `make build`, or "
-                         "configure with -DFOVEA_KERNELS=all",
-                         fmt::join(built_names(), ", "), forced);
-    return isa;
-  }
-  const std::vector<std::string> names(kNames.begin(), kNames.end());
-  fail<ConfigError>("FOVEA_ISA", "expected one of {}; got '{}'{}", fmt::join(kNames, ", "), forced,
-                    did_you_mean(forced, names));
+  const std::vector<std::string> known = names_of(kKnown);
+  const auto named = std::ranges::find(known, forced);
+  if (named == known.end())
+    fail<ConfigError>("FOVEA_ISA", "expected one of {}; got '{}'{}", fmt::join(known, ", "), forced,
+                      did_you_mean(forced, known));
+  const Isa isa = kKnown[named - known.begin()];
+  require<ConfigError>(isa <= found_isa(), "FOVEA_ISA",
+                       "this CPU offers up to '{}'; got '{}'; unset FOVEA_ISA or lower it",
+                       kIsaNames[static_cast<size_t>(found_isa())], forced);
+  require<ConfigError>(std::ranges::find(built_isas(), isa) != built_isas().end(), "FOVEA_ISA",
+                       "this build has kernels for {}; got '{}'; build with `make build`, or "
+                       "configure with -DFOVEA_KERNELS=all",
+                       fmt::join(names_of(built_isas()), ", "), forced);
+  return isa;
 }
 
 }  // namespace
 
 std::span<const std::string_view> enum_names(Isa) { return kNames; }
+
+std::span<const Isa> known_isas() { return kKnown; }
 
 Isa found_isa() {
 #if defined(__x86_64__)
@@ -87,6 +98,8 @@ Isa found_isa() {
   if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni"))
     return Isa::avx512;
   return cpu_has_amx() ? Isa::amx : Isa::avx512_bf16;
+#elif defined(__aarch64__)
+  return Isa::neon;
 #else
   return Isa::scalar;
 #endif

@@ -16,7 +16,10 @@ std::span<const std::string_view> enum_names(Isa);
 /// The best level that this CPU and operating system offer.
 Isa found_isa();
 
-/// The level in force: FOVEA_ISA=scalar|avx2|avx512|avx512_bf16|amx, else found_isa(). ConfigError
+/// The levels of this kind of processor, ascending.
+std::span<const Isa> known_isas();
+
+/// The level in force: FOVEA_ISA names one of known_isas(), else found_isa(). ConfigError
 /// for an unknown name or a level that the machine or the build lacks. Read once per process.
 Isa chosen_isa();
 

@@ -8,10 +8,12 @@
 
 namespace fovea {
 
-/// Ascending: each level includes the ones before it (amx needs avx512_bf16's companions too).
-enum class Isa { scalar, avx2, avx512, avx512_bf16, amx };
+/// Ascending on processors of one kind (neon: AArch64, the others: x86-64): each level includes the
+/// ones before it (amx needs avx512_bf16's companions too).
+enum class Isa { scalar, neon, avx2, avx512, avx512_bf16, amx };
 
 /// By level.
-inline constexpr const char* kIsaNames[] = {"scalar", "avx2", "avx512", "avx512_bf16", "amx"};
+inline constexpr const char* kIsaNames[] = {"scalar", "neon",        "avx2",
+                                            "avx512", "avx512_bf16", "amx"};
 
 }  // namespace fovea
