@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the sources' structure: include order of the layers, torch-free layers, no printing in the library, file sizes.
+"""Checks the sources' structure: include order of the layers, torch-free layers, no printing in the library,
+no instruction set outside its folder, file sizes.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -24,6 +25,11 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 PRINTING = re.compile(r"(std::(cout|cerr|clog)\b|\b(printf|fprintf|puts|putchar|perror|fputs)\s*\("
                       r"|\bfmt::print\s*\(|(?<![\w.>:])(std::|::)?(exit|_exit|quick_exit|abort|terminate)\s*\()")
 USING = re.compile(r"^using namespace ")
+# Instruction sets are named in one folder; elsewhere kernels use its vocabulary (lanes.h). The lines of other files that
+# name one: a number may shrink, and no file may join.
+INSTRUCTIONS = re.compile(r"\b(__(AVX|SSE|ARM|AMX|FMA|F16C|aarch64|x86_64)|FOVEA_(PAIRS|TILES|ROW_TILES|NEON)\b|_mm[0-9]*_|__m[0-9]+)")
+INSTRUCTIONS_IN = "fovea/kernels/cpu/simd/"
+INSTRUCTIONS_ELSEWHERE = {"fovea/kernels/cpu/isa.cpp": 6, "fovea/nn/matmul.cpp": 3}
 MAX_LINES = 800
 
 
@@ -60,7 +66,15 @@ def check_file(path: pathlib.Path) -> list[str]:
     if layer is not None and layer not in LAYERS:
         problems.append(f"{path}: unknown layer '{layer}'; add it to scripts/check-layers.py in its place")
         return problems
-    for number, line in enumerate(without_comments(text), 1):
+    code = without_comments(text)
+    named = [number for number, line in enumerate(code, 1) if INSTRUCTIONS.search(line)]
+    if library and not str(path).startswith(INSTRUCTIONS_IN):
+        allowed = INSTRUCTIONS_ELSEWHERE.get(str(path), 0)
+        if len(named) > allowed:
+            problems.append(f"{path}:{named[-1]}: names an instruction set: that belongs into {INSTRUCTIONS_IN}lanes_<isa>.h")
+        elif len(named) < allowed:
+            problems.append(f"{path}: INSTRUCTIONS_ELSEWHERE of scripts/check-layers.py may shrink to {len(named)}")
+    for number, line in enumerate(code, 1):
         where = f"{path}:{number}"
         include = INCLUDE.match(line)
         if include:
