@@ -18,7 +18,7 @@ struct KernelLevel {
   const Table& (*table)() = nullptr;
 };
 
-/// Of this build, ascending from scalar. The source that defines it is made by
+/// The levels of this build, ascending from scalar. The source that defines it is made by
 /// cmake/FoveaKernels.cmake.
 template <class Table>
 std::span<const KernelLevel<Table>> kernel_levels();

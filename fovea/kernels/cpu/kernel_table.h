@@ -10,10 +10,10 @@
 
 namespace fovea::kernels {
 
-/// Defined by a unit of its own, compiled for that instruction set: the header <family>_rows.h has
-/// the kernels and their table_of<isa>() or table_of<isa, T>(); fovea/kernels/kernels.cmake lists
-/// the families, cmake/FoveaKernels.cmake makes the units. Everything in such a header has internal
-/// linkage: a function compiled for wide instructions must never serve a narrow caller.
+/// A unit of its own defines each, compiled for that instruction set. The header <family>_rows.h
+/// has the kernels and their table_of<isa>() or table_of<isa, T>(). fovea/kernels/kernels.cmake
+/// lists the families; cmake/FoveaKernels.cmake makes the units. Everything in such a header has
+/// internal linkage: a function compiled for wide instructions must never serve a narrow caller.
 template <class Table, Isa isa>
 const Table& kernel_table();
 

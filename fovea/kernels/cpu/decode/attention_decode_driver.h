@@ -14,8 +14,8 @@
 
 namespace fovea::kernels {
 
-// Keys whose rows of several heads are read one head after the other: few enough that what the
-// hardware fetches beside a head's rows is still at hand for its neighbours, which lie between
+// Keys whose rows of several heads are read one head after the other. They are few: lines that the
+// hardware fetches beside a head's rows are still at hand for its neighbours, which lie between
 // them. The order of sums follows from it, so it is the same for all problems.
 constexpr int64_t kDecodeChunk = 128;
 

@@ -1,4 +1,4 @@
-// What the threads of a decoder work in (internal to decoder.cpp).
+// Memory that the threads of a decoder work in (internal to decoder.cpp).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,4 +1,4 @@
-// What the driver of mixing_decode.h asks of one instruction set: plain structs and function
+// Tasks and functions of mixing_decode.h for one instruction set: plain structs and function
 // pointers (internal to kernels/cpu).
 //
 // No inline functions and no containers here: sources compiled with wide instructions include it.

@@ -57,8 +57,8 @@ inline void signs(const HashRule& rule, const float* rows, int64_t count, uint32
 // in between, key by key.
 constexpr int64_t kWeighed = 128;
 
-/// Adds the log-weights of n keys, at most kWeighed, to their logits x; `cosines` to the query. Of
-/// a cubic, the nodes beside w give values and slopes. A cosine that is no number counts as 1.
+/// Adds the log-weights of n keys, at most kWeighed, to their logits x; `cosines` to the query. The
+/// nodes beside w give values and slopes of a cubic. A cosine that is no number counts as 1.
 FOVEA_INLINE void add_log_weights(const float* curve, const float* cosines, int64_t n,
                                   float* logits) {
   constexpr float kMost = 0.99999988f;  // the angle has a derivative up to here
@@ -133,7 +133,7 @@ FOVEA_INLINE uint32_t keys_above(const float* keys, float bound) {
   return word;
 }
 
-/// Of a row's pairs: whether a table agrees, whether a second one does.
+/// Whether a table agrees on a row's pairs, and whether a second one does.
 template <int64_t heads>
 struct RowCollisions {
   Int once[heads][kWordVectors] = {}, twice[heads][kWordVectors] = {};

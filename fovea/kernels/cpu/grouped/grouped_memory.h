@@ -31,7 +31,7 @@ struct GradientUnit : KeyHead {
   std::vector<std::vector<float*>> partition_sums;  // dQ by partition and query head
 };
 
-/// What a near partition works with: the keys of one block, and a ring of queries for every head.
+/// Memory of a near partition: the keys of one block, and a ring of queries for every head.
 struct NearWindow {
   PackedKeys keys;
   int64_t wrap = 0;                    // row n stands at n & wrap of the ring

@@ -25,7 +25,7 @@ class PaddedRows {
     T* __restrict to = rows_ + row % count_ * width_ + left_;
     for (int64_t j = 0; j < keys_; ++j) to[j] = values[j];
   }
-  // What tap 0 of key 0 reads.
+  // The number that tap 0 of key 0 reads.
   const T* row(int64_t row) const { return rows_ + row % count_ * width_; }
 
  private:

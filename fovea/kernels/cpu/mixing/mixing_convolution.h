@@ -15,11 +15,11 @@
 // bits, wherever a row lies in its strip.
 //
 // A window holds float32, or words of two neighbouring keys as bfloat16, (x[j - 1], x[j]), for
-// vdpbf16ps: a product then takes two taps of a row, and 11 taps are 6 products. The backward pass
+// vdpbf16ps. A product then takes two taps of a row: 11 taps are 6 products. The backward pass
 // makes these words from rows of bfloat16 in order (HalfRows).
 //
-// With matrix tiles a window is rows of bfloat16 in order, and a kernel row is a band: 16 results
-// of 16 rows are the product of 16 x 32 numbers and a 32 x 16 matrix whose column j holds the taps
+// With matrix tiles a window is rows of bfloat16 in order, and a kernel row is a band. 16 results
+// of 16 rows are the product of 16 x 32 numbers and a 32 x 16 matrix; its column j holds the taps
 // from row j + 8 - older on.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -44,11 +44,11 @@ struct Taps {
   int64_t rows = 0, words = 0;
   int64_t first = 0;
 
-  /// Of the last `count` rows only.
+  /// The taps of the last `count` rows.
   Taps last(int64_t count) const { return {taps + (rows - count) * words, count, words, first}; }
 };
 
-/// Of float32 taps as they stand.
+/// Float32 taps as they stand.
 FOVEA_INLINE Taps single_taps(const float* taps, int64_t rows, int64_t keys) {
   return {taps, rows, keys, -((keys - 1) / 2)};
 }
@@ -74,7 +74,7 @@ FOVEA_INLINE float upper_half(Word word) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, word) & 0xFFFF0000u);
 }
 
-/// Of taps in pairs. With an odd number of keys the first pair is (0, tap 0).
+/// Taps in pairs. With an odd number of keys the first pair is (0, tap 0).
 FOVEA_INLINE Taps paired(const Word* words, int64_t rows, int64_t keys) {
   return {words, rows, (keys + 1) / 2, 1 - keys % 2 - (keys - 1) / 2};
 }

@@ -153,8 +153,8 @@ class GradientFrame {
     }
   }
 
-  // Rows [begin, end) of a step as the left operand of a product over rows; begin and end count
-  // from the first row of `rows`, which is that of the right operand, too.
+  // Rows [begin, end) of a step as the left operand of a product over rows. Both count from the
+  // first row of `rows`, as the right operand does.
   KeyOperand key_operand(const float* rows, int64_t row, Rows some,
                          [[maybe_unused]] const float* factor) const {
     if constexpr (kPairs) {
@@ -392,7 +392,7 @@ class GradientFrame {
       if (pairs) each_row_not_finite(results, [&](int64_t n) { redo(at + n); });
   }
 
-  // Of head h, whose float32 taps are `single`.
+  // The taps of head h; `single`: in float32.
   static Taps own_taps(const float* single, const Word* words, int64_t h, const Kernel& k,
                        bool pairs) {
     if (!pairs) return single_taps(single, k.rows, k.keys);

@@ -1,4 +1,4 @@
-// What the mixing kernels read of every token beside q, k and v: factors of the gate and
+// Numbers of every token that mixing kernels read beside q, k and v: factors of the gate and
 // memberships, in the order of the kernels (internal to kernels/cpu). Linear in the tokens.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -13,7 +13,7 @@
 
 namespace fovea::kernels {
 
-/// Of all rows of the batch; set() gives those of one to a task.
+/// The numbers of all rows of the batch; set() gives those of one to a task.
 class PairOperands {
  public:
   /// A forward or backward problem.

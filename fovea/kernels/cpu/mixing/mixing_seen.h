@@ -22,7 +22,7 @@ FOVEA_INLINE uint64_t bits_between(int64_t from, int64_t to) {
   return below & ~((uint64_t{1} << from) - 1);
 }
 
-/// What `lag` keys before this step's are seen, from the words of this step and the one before.
+/// Which keys `lag` before this step's are seen, from the words of this step and the one before.
 FOVEA_INLINE uint64_t lagging(uint64_t word, uint64_t before, int64_t lag) {
   return lag == 0 ? word : (word << lag) | (before >> (kStepKeys - lag));
 }
@@ -34,7 +34,7 @@ class SeenWords {
  public:
   SeenWords(const MixingStrips<T>& task, uint64_t* words) : t_(task), words_(words) {}
 
-  /// Of one strip; rows before `first` count as rows that see nothing.
+  /// Fills the words of one strip; rows before `first` count as rows that see nothing.
   void fill(int64_t strip, int64_t first) {
     steps_ = t_.steps.steps + t_.steps.begin[strip];
     count_ = t_.steps.begin[strip + 1] - t_.steps.begin[strip];

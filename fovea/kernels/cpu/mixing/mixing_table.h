@@ -32,8 +32,8 @@ static_assert(kHistory >= kKernelLag + (kMostKernelKeys - 1) / 2);
 /// Keys before the first in the arrays of PairTerms, for steps that lag.
 constexpr int64_t kTermMargin = 64;
 
-/// What joins the mixed logits of one sequence: the gate of Focus, biases by distance. Key n stands
-/// at kTermMargin + n of its arrays.
+/// Terms that join the mixed logits of one sequence: the gate of Focus, biases by distance. Key n
+/// stands at kTermMargin + n of its arrays.
 struct PairTerms {
   GateRule gate;
   const float* query_gate = nullptr;  ///< [queries][pitch]

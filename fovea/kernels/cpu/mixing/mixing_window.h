@@ -1,6 +1,6 @@
-// The logits of one strip of the forward mixing kernels, and the windows that convolutions read:
-// rows that the strip before handed on, and the last keys of the step before
-// (docs/kernels/mixing.md).
+// The logits of one strip of the forward mixing kernels, and the windows that convolutions read
+// (docs/kernels/mixing.md). A window has rows of the strip before and the last keys of the step
+// before.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -165,7 +165,7 @@ class StripWindows {
     }
   }
 
-  // What some row of a tile sees.
+  // Keys that some row of a tile sees.
   static FOVEA_INLINE uint64_t some_of(const uint64_t* words) {
     uint64_t some = 0;
     for (int r = 0; r < kRows; ++r) some |= words[r];

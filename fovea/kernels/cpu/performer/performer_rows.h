@@ -310,7 +310,7 @@ void forward(const PerformerForward& p, const PerformerUnit& u) {
   }
 }
 
-// What the backward pass of a chunk has beside the forward's.
+// Memory of the backward pass of a chunk, beside that of the forward pass.
 struct BackwardScratch {
   float* directions;         // w [m, d_row]
   float *dout, *dout_t;      // gradients of the sums: [C, e], [e, C]
@@ -453,7 +453,7 @@ void collect_state_gradients(const ChunkShape& s, bool first, const ForwardScrat
   }
 }
 
-// What later chunks add to the keys and values of this one.
+// Gradients of this chunk's keys and values from later chunks.
 void add_from_later(const ChunkShape& s, const ForwardScratch& x, const BackwardScratch& y) {
   const State later = state_at(y.dstate, s);
   load_transposed(x.values, s.e_row, s, s.e, nullptr, y.values_t);

@@ -165,7 +165,7 @@ class BackwardKeys {
     return score_tile<kind, 2>(g, query, cover);
   }
 
-  // Of the queries' two vectors `from` to `to`.
+  // One tile, for the queries' vectors `from` to `to`.
   FOVEA_INLINE Cover cover_of_tile(int g, int64_t panel, int from = 0, int to = 2) const {
     const int64_t query = panel + from * kLanes, last = panel + to * kLanes - 1;
     const int64_t key = b_.key_begin + g * kRows, last_key = key + kRows - 1;
@@ -566,7 +566,7 @@ class BackwardKeys {
   int live_[kBackwardDepth][kKeyTiles];
   // Gradient of z by pairs: [kKeyBlock][kScorePitch<Single>].
   float* dz_ = nullptr;
-  // Of the keys' factors: [kKeyBlock / kGateKeys][pitch / 4][kGateKeys][4].
+  // Gradients of the keys' factors: [kKeyBlock / kGateKeys][pitch / 4][kGateKeys][4].
   float* dgate_ = nullptr;
   // Whether the gate multiplies weights (and not logits), and whether it is added to logits.
   bool weighs_ = false, adds_ = false;

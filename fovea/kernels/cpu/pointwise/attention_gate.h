@@ -37,7 +37,7 @@ FOVEA_INLINE Int local_lanes(const GateRule& rule, Int query_position, Int key_p
   return (query_position - key_position < rule.window) | (key_position < rule.sinks);
 }
 
-/// What the gate is for local pairs.
+/// The gate of local pairs.
 FOVEA_INLINE float neutral_gate(const GateRule& rule) {
   return rule.form == PairGate::Form::log_sigmoid ? 0.0f : 1.0f;
 }
@@ -62,7 +62,7 @@ FOVEA_INLINE void log_sigmoid_lanes(Float z, Float& value, Float& slope) {
   slope = z > 0.0f ? e * part : part;
 }
 
-/// What the gate multiplies with (log_sigmoid: what it adds), and its derivative by z.
+/// The factor that the gate is (log_sigmoid: the summand), and its derivative by z.
 template <int degree>
 FOVEA_INLINE void gate_lanes(const GateRule& rule, Float z, Float& value, Float& slope) {
   value = z;

@@ -1,8 +1,8 @@
 // Rows of a tensor into the layouts of packed operands (attention_product.h).
 //
-// With masked loads a panel goes from its rows straight into every layout: kLanes rows are loaded
-// side by side, so that their cache misses overlap, and two bfloat16 take one lane of a
-// transposition. Elsewhere rows become `natural` first.
+// With masked loads a panel goes from its rows straight into every layout. kLanes rows are loaded
+// side by side, so that their cache misses overlap; two bfloat16 take one lane of a transposition.
+// Elsewhere rows become `natural` first.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

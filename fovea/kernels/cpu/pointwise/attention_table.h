@@ -81,8 +81,8 @@ struct PlaceColumns {
   const int32_t *members_low = nullptr, *members_high = nullptr;
 };
 
-/// What a row has seen of some keys, beside the sums O of their weighted values. States of disjoint
-/// keys merge (row_state.h).
+/// The softmax of a row over some keys, beside the sums O of their weighted values. States of
+/// disjoint keys merge (row_state.h).
 struct RowState {
   float reference = 0.0f;  ///< in log 2: a key weighs 2^(logit - reference)
   float total = 0.0f;      ///< of the weights; 0: no key seen
@@ -110,9 +110,9 @@ struct PrefetchRows {
   int64_t first = 0;
 };
 
-/// What a pass leaves: finished rows, or the states of rows that later passes merge.
+/// Results of a pass: finished rows, or the states of rows that later passes merge.
 enum class ForwardResult { output, states };
-/// What a pass leaves: finished gradients, or sums that later passes begin with.
+/// Results of a pass: finished gradients, or sums that later passes begin with.
 enum class BackwardResult { gradients, sums };
 
 /// A block of at most kQueryBlock query rows (of one head, or of all heads of a key head where

@@ -27,8 +27,8 @@ FOVEA_INLINE void panel_products(Float (&s)[kRows][N], const PackedWidth& width,
 }
 
 /// The sums of kRows rows and N vectors of columns at `at`, `row` floats apart: loads them (zeros
-/// where they have not `begun`), lets `visit` call add(words, a, a_row, a_step, b, b_row) for
-/// products over `words` words, stores them. Rows of b stand N vectors apart unless told.
+/// where they have not `begun`), calls `visit`, stores them. `visit` calls add(words, a, a_row,
+/// a_step, b, b_row) for products over `words` words. Rows of b stand N vectors apart unless told.
 template <class P, int N, class Visit>
 FOVEA_INLINE void add_to_sums(float* at, int64_t row, bool begun, const Visit& visit) {
   if constexpr (P::kTiles) {

@@ -66,7 +66,7 @@ FOVEA_INLINE Float row_products(const float* block, int64_t pitch, const float* 
   return sum_each(sums);
 }
 
-/// What a block's rows make of the keys, [key][row].
+/// Numbers of a block's rows and the keys, [key][row].
 struct FewWeights {
   alignas(64) float weights[kMostFewKeys][kLanes];  ///< e^(logit - reference), 0 where not seen
   alignas(64) float scaled[kMostFewKeys][kLanes];   ///< logits before the soft-cap

@@ -19,8 +19,9 @@ namespace {
 /// Sums of an output side by side, and the vectors that hold them.
 constexpr int64_t kLaneVectors = 16 / kLanes;
 
-/// What the lanes take at a time. q8_0: a block, a pair to each lane. Four bits: two blocks, eight
-/// lanes to each, first inputs 0 ... 15 of both (the low halves of their bytes), then the others.
+/// A unit: the blocks that the lanes take at a time. q8_0: a block, a pair to each lane. Four bits:
+/// two blocks, eight lanes to each, first inputs 0 ... 15 of both (the low halves of their bytes),
+/// then the others.
 constexpr int64_t unit_blocks(WeightFormat format) { return format == WeightFormat::q8_0 ? 1 : 2; }
 
 /// Rows whose sums stay in registers, beside two outputs.

@@ -3,7 +3,7 @@
 //
 // The q of kLanes outputs are turned once for all rows, so that a vector holds the same few inputs
 // of each output. One instruction then multiplies them with the same inputs of a row. Whole numbers
-// are exact in any order, and each output adds its blocks in float32 one after the other: results
+// are exact in any order; each output adds its blocks in float32 one after the other. So results
 // have the same bits for any number of rows and of outputs.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -23,7 +23,7 @@ constexpr int64_t kBlockWords = kBlock / (kDotsFours ? 4 : 2);
 /// Blocks turned at a time: those of kLanes outputs and the rows' stay in the first-level cache.
 constexpr int64_t kTurnedBlocks = 32;
 
-/// What an unsigned q of a tile is larger than the number that d multiplies.
+/// The difference of an unsigned q of a tile and the number that d multiplies.
 constexpr int32_t zero_of(WeightFormat format) {
   if (!kDotsFours || format == WeightFormat::q4_1) return 0;
   return format == WeightFormat::q8_0 ? 128 : 8;
@@ -85,8 +85,8 @@ FOVEA_INLINE void RoundedBlocks::round(const float* x, int64_t count) {
   store(sums, reinterpret_cast<Int>(total));
 }
 
-/// At most kTileRows rows of x, rounded. Of each block the words of all rows one after the other,
-/// then their d, then what stands beside it: a tile reads one stretch from one end to the other.
+/// At most kTileRows rows of x, rounded. A block is the words of all rows one after the other, then
+/// their d, then their sums: a tile reads one stretch from one end to the other.
 class RoundedRows {
  public:
   static int64_t floats(int64_t rows, int64_t inputs) { return inputs / kBlock * block(rows); }

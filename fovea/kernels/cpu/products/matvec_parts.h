@@ -1,4 +1,4 @@
-// What the loops of matvec_rows.h share: sums, the parts of packed rows, prefetching.
+// Parts of the loops of matvec_rows.h: sums, packed rows, prefetching.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -19,8 +19,8 @@ constexpr int64_t kPasses = kSums / kLanes;  // over the inputs of a tile: a vec
 constexpr int64_t kTileRows = kRegisters == 32 ? 8 : 4, kTileOutputs = kFused ? 3 : 2;
 
 // One row: a thread reads this many stretches of the weights side by side, each from one end to the
-// other. The prefetchers follow long stretches and lose those that jump from row to row (rows o and
-// o + 1 together reach 60 % of the speed; one stretch alone 75 % where pages are small).
+// other. The prefetchers follow long stretches and lose those that jump from row to row. (Rows o
+// and o + 1 together reach 60 % of the speed; one stretch alone 75 % where pages are small.)
 constexpr int64_t kStretches = 2;
 
 /// The upper half of a vector is added to the lower one until one is left, as sum_to_four() does.
@@ -68,8 +68,8 @@ FOVEA_INLINE void with_count(int64_t count, const Visit& visit) {
 
 // Prefetching.
 
-/// The weights of a later tile of outputs, fetched from one end to the other while all passes over
-/// the present ones run: in the order of memory, which the hardware's own prefetchers follow.
+/// The weights of a later tile of outputs, fetched while all passes over the present ones run. The
+/// order is that of memory, which the hardware's own prefetchers follow.
 struct Prefetch {
   const char* next = nullptr;  // null: none
   int64_t bytes = 0;

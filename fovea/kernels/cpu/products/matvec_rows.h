@@ -158,8 +158,8 @@ FOVEA_INLINE void packed_dot(const MatVec& p, int64_t first, int64_t stride) {
 
 // Several rows.
 
-/// The inputs of kTileRows rows or fewer, up to the last whole kSums: of each pass the vectors of
-/// all rows side by side, so that a tile reads one aligned stretch from one end to the other.
+/// The inputs of kTileRows rows or fewer, up to the last whole kSums. The vectors of all rows for a
+/// pass lie side by side: a tile reads one aligned stretch from one end to the other.
 class TileInputs {
  public:
   static int64_t floats(int64_t rows, int64_t inputs) { return rows * (inputs / kSums * kSums); }
@@ -240,9 +240,9 @@ class PackedWeights {
   const uint8_t* q_[kTileOutputs] = {};
 };
 
-/// Outputs first ... of rows row ...: kLanes partial sums of all of them at a time, which stay in
-/// registers while they pass over all inputs, then join those of earlier passes as
-/// sum_to_four() would.
+/// Outputs first ... of rows row ...: kLanes partial sums of all of them at a time. They stay in
+/// registers while they pass over all inputs, then join those of earlier passes as sum_to_four()
+/// would.
 template <class Weights, int64_t rows, int64_t outputs>
 FOVEA_INLINE void tile(const MatVec& p, const Weights& w, const TileInputs& inputs, int64_t row,
                        int64_t first, const Prefetch& ahead) {

@@ -223,7 +223,7 @@ FOVEA_INLINE Float load_int8(const uint8_t* x) {
 }
 template <int zero, bool with_m>
 FOVEA_INLINE Float load_int4(const uint8_t* x, int64_t n, float d, float m) {
-  // What each number of four bits stands for, then a lookup, which reads the low four bits.
+  // A table of all numbers of four bits, then a lookup, which reads the low four bits.
   const Float levels =
       Float{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} - static_cast<float>(zero);
   Float table = levels * d;
