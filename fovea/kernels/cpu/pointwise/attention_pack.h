@@ -21,10 +21,11 @@ FOVEA_INLINE void copy_row(const T* from, int64_t width, int64_t pitch, Word* to
   if constexpr (kMaskedLoads) {
     for (int64_t c = 0; c < pitch; c += kLanes) {
       const int64_t at = c * P::kElements;
+      const RowPart part = row_part(width - at);
       if constexpr (P::kElements == 1)
-        store(to + c, load_row_floats(from + at, width - at));
+        store(to + c, load_row_floats(from + at, part));
       else
-        store(to + c, load_row(from + at, width - at));
+        store(to + c, load_row(from + at, part));
     }
   } else {
     static_assert(P::kElements == 1);
@@ -41,10 +42,11 @@ FOVEA_INLINE void rows_to_columns(const T* const* rows, const PackedWidth& width
   constexpr int64_t kWords = kStep / P::kElements;                         // as packed
   for (int64_t word = 0; word < width.pitch; word += kWords) {
     const int64_t c = word * P::kElements;
+    const RowPart part = row_part(width.elements - c);
     for (int half = 0; half < kPanel; half += kLanes) {
       Float r[kLanes];
 #pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i) r[i] = load_row(rows[half + i] + c, width.elements - c);
+      for (int i = 0; i < kLanes; ++i) r[i] = load_row(rows[half + i] + c, part);
       transpose(r);
       Word* to = columns + word * kPanel + half;
       if constexpr (kWords == kLanes) {
@@ -72,15 +74,16 @@ FOVEA_INLINE void rows_to_rows(const T* const* rows, const PackedWidth& width, W
                                const Before& before) {
   for (int64_t tile = 0; tile < width.columns; tile += kPanel) {
     const bool whole = width.columns - tile >= kPanel;  // else half a tile
-    const int64_t rest = width.elements - tile;
+    const RowPart part = row_part(width.elements - tile),
+                  more = row_part(width.elements - tile - kLanes);
     for (int64_t row = 0; row < kPanel; row += P::kElements) {
       for (int64_t n = row; tile == 0 && n < row + P::kElements; ++n) before(n);
       Float low, high{};
       if constexpr (P::kElements == 1) {
-        low = load_row_floats(rows[row] + tile, rest);
-        if (whole) high = load_row_floats(rows[row] + tile + kLanes, rest - kLanes);
+        low = load_row_floats(rows[row] + tile, part);
+        if (whole) high = load_row_floats(rows[row] + tile + kLanes, more);
       } else {
-        P::weave(load_row(rows[row] + tile, rest), load_row(rows[row + 1] + tile, rest), low, high);
+        P::weave(load_row(rows[row] + tile, part), load_row(rows[row + 1] + tile, part), low, high);
       }
       store(to, low);
       if (whole) store(to + kLanes, high);

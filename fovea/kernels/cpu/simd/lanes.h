@@ -3,7 +3,7 @@
 //
 //   load, store, broadcast           kLanes numbers of 32 bits; load() also widens bfloat16
 //   load_first(p, n)                 n numbers, zeros behind them; nothing else is read
-//   load_row, load_row_floats        likewise with more than a vector left, or nothing
+//   row_part(n), load_row, load_row_floats          likewise, of a row with any n elements left
 //   load_half, load_halves, load_first_halves       float16
 //   load_int8(x), load_int4<zero, with_m>(x, n, d, m)   numbers of a packed block as floats:
 //                                    d (q - zero) (+ m) of numbers n ... n + kLanes

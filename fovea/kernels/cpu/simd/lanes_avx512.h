@@ -181,20 +181,20 @@ FOVEA_INLINE __mmask16 first_lanes(int64_t n) {
 FOVEA_INLINE Float load_first(const float* p, int64_t n) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1u), p);
 }
-/// The lanes of `count` elements, or all if there are more.
-FOVEA_INLINE uint32_t first_elements(int64_t count) {
+using RowPart = uint32_t;
+FOVEA_INLINE RowPart row_part(int64_t count) {
   if (count >= 32) return ~0u;
   return count > 0 ? (1u << count) - 1u : 0u;
 }
-FOVEA_INLINE Float load_row(const float* row, int64_t count) {
-  return _mm512_maskz_loadu_ps(static_cast<__mmask16>(first_elements(count)), row);
+FOVEA_INLINE Float load_row(const float* row, RowPart part) {
+  return reinterpret_cast<Float>(_mm512_maskz_loadu_epi32(static_cast<__mmask16>(part), row));
 }
-FOVEA_INLINE Float load_row(const BFloat16* row, int64_t count) {
-  return reinterpret_cast<Float>(_mm512_maskz_loadu_epi16(first_elements(count), row));
+FOVEA_INLINE Float load_row(const BFloat16* row, RowPart part) {
+  return reinterpret_cast<Float>(_mm512_maskz_loadu_epi16(part, row));
 }
-FOVEA_INLINE Float load_row_floats(const float* row, int64_t count) { return load_row(row, count); }
-FOVEA_INLINE Float load_row_floats(const BFloat16* row, int64_t count) {
-  const __m256i x = _mm256_maskz_loadu_epi16(static_cast<__mmask16>(first_elements(count)), row);
+FOVEA_INLINE Float load_row_floats(const float* row, RowPart part) { return load_row(row, part); }
+FOVEA_INLINE Float load_row_floats(const BFloat16* row, RowPart part) {
+  const __m256i x = _mm256_maskz_loadu_epi16(static_cast<__mmask16>(part), row);
   return reinterpret_cast<Float>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
 

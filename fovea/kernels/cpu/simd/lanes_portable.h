@@ -69,23 +69,25 @@ FOVEA_INLINE Float exp2_seen(Lanes seen, Float x) {
 
 // Elements of a row of a tensor.
 
-FOVEA_INLINE Float load_row(const float* row, int64_t count) {
+using RowPart = int64_t;
+FOVEA_INLINE RowPart row_part(int64_t count) { return count; }
+FOVEA_INLINE Float load_row(const float* row, RowPart part) {
   Float x{};
-  const int64_t n = count < kLanes ? count : kLanes;
+  const int64_t n = part < kLanes ? part : kLanes;
   if (n > 0) __builtin_memcpy(&x, row, static_cast<size_t>(n) * sizeof(*row));
   return x;
 }
-FOVEA_INLINE Float load_row(const BFloat16* row, int64_t count) {
+FOVEA_INLINE Float load_row(const BFloat16* row, RowPart part) {
   Float x{};
-  const int64_t n = count < 2 * kLanes ? count : 2 * kLanes;
+  const int64_t n = part < 2 * kLanes ? part : 2 * kLanes;
   if (n > 0) __builtin_memcpy(&x, row, static_cast<size_t>(n) * sizeof(*row));
   return x;
 }
 template <class T>
-FOVEA_INLINE Float load_row_floats(const T* row, int64_t count) {
-  float part[kLanes] = {};
-  for (int64_t i = 0; i < count && i < kLanes; ++i) part[i] = to_float(row[i]);
-  return load(part);
+FOVEA_INLINE Float load_row_floats(const T* row, RowPart part) {
+  float x[kLanes] = {};
+  for (int64_t i = 0; i < part && i < kLanes; ++i) x[i] = to_float(row[i]);
+  return load(x);
 }
 
 FOVEA_INLINE Float load_first_halves(const uint16_t* x, int64_t n) {
