@@ -20,6 +20,9 @@ ABOVE = {"cli", "tests", "benchmarks", "examples", "lab"}
 
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/|^torch\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+# The files of one backend of kernels/: other folders know kernels/backend.h and kernels/common/.
+BACKEND_FILES = re.compile(r"^fovea/kernels/(cpu|cuda)/")
+MAY_INCLUDE_BACKENDS = ("fovea/kernels/", "tests/")
 # The library throws and reports through callbacks; it never prints, exits or aborts.
 PRINTING = re.compile(r"(std::(cout|cerr|clog)\b|\b(printf|fprintf|puts|putchar|perror|fputs)\s*\("
                       r"|\bfmt::print\s*\(|(?<![\w.>:])(std::|::)?(exit|_exit|quick_exit|abort|terminate)\s*\()")
@@ -73,6 +76,8 @@ def check_file(path: pathlib.Path) -> list[str]:
 
 
 def check_include(where: str, layer: str | None, included: str) -> list[str]:
+    if BACKEND_FILES.match(included) and not where.startswith(MAY_INCLUDE_BACKENDS):
+        return [f"{where}: {included} belongs to a backend: include fovea/kernels/backend.h"]
     if layer is None:
         return []
     if layer in TORCH_FREE and TORCH.search(included):

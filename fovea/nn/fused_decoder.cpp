@@ -12,11 +12,10 @@
 #include <memory>
 #include <optional>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/cache/decode_rule.h"
 #include "fovea/attention/cache/token_keys.h"
-#include "fovea/attention/kernel_types.h"
-#include "fovea/kernels/cpu/decode/decoder.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
+#include "fovea/kernels/backend.h"
 #include "fovea/nn/matrix.h"
 #include "fovea/nn/transformer_impl.h"
 #include "fovea/nn/walk_attention.h"
@@ -193,7 +192,7 @@ class Compiled final : public FusedDecoder {
         steps_[i].choice = keys_[i].choice();
       }
     }
-    decoder_ = std::make_unique<kernels::Decoder<T>>(std::move(model), sequences);
+    decoder_ = kernels::cpu().make_decoder<T>(std::move(model), sequences);
   }
 
   void step(const Transformer::Impl& model, const at::Tensor& x_b1c,

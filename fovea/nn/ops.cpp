@@ -8,9 +8,8 @@
 
 #include <algorithm>
 
-#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/backend.h"
 #include "fovea/base/rng.h"
-#include "fovea/kernels/cpu/products/elementwise.h"
 #include "fovea/nn/matmul.h"
 #include "fovea/nn/matrix.h"
 #include "fovea/runtime/own_kernels.h"
@@ -86,15 +85,16 @@ class AddRmsNorm : public Function<AddRmsNorm> {
     const at::Tensor y = at::empty_like(x), rstd = at::empty({rows}, x.options().dtype(at::kFloat));
     const at::Tensor sum = delta.defined() ? at::empty_like(x) : x;
     with_kernel_type(x.scalar_type(), "rms_norm", [&]<class T>(T) {
-      kernels::run(kernels::RmsNormForward<T>{.x = in<T>(x),
-                                              .delta = delta.defined() ? in<T>(delta) : nullptr,
-                                              .w = weight.const_data_ptr<float>(),
-                                              .sum = delta.defined() ? out<T>(sum) : nullptr,
-                                              .y = out<T>(y),
-                                              .rstd = rstd.mutable_data_ptr<float>(),
-                                              .rows = rows,
-                                              .n = n,
-                                              .eps = static_cast<float>(eps)});
+      backend_for(x).run(
+          kernels::RmsNormForward<T>{.x = in<T>(x),
+                                     .delta = delta.defined() ? in<T>(delta) : nullptr,
+                                     .w = weight.const_data_ptr<float>(),
+                                     .sum = delta.defined() ? out<T>(sum) : nullptr,
+                                     .y = out<T>(y),
+                                     .rstd = rstd.mutable_data_ptr<float>(),
+                                     .rows = rows,
+                                     .n = n,
+                                     .eps = static_cast<float>(eps)});
     });
     ctx->save_for_backward({sum, weight, rstd});
     ctx->saved_data["delta"] = delta.defined();
@@ -113,7 +113,7 @@ class AddRmsNorm : public Function<AddRmsNorm> {
     const at::Tensor dy = dy_in.contiguous();
     const at::Tensor dx = at::empty_like(x), dw = at::empty_like(saved[1]);
     with_kernel_type(x.scalar_type(), "rms_norm", [&]<class T>(T) {
-      kernels::run(
+      backend_for(x).run(
           kernels::RmsNormBackward<T>{.dy = in<T>(dy),
                                       .x = in<T>(x),
                                       .w = saved[1].const_data_ptr<float>(),
@@ -136,10 +136,11 @@ class Swiglu : public Function<Swiglu> {
     shape.back() /= 2;
     const at::Tensor y = at::empty(shape, gate_up.options());
     with_kernel_type(y.scalar_type(), "swiglu", [&]<class T>(T) {
-      kernels::run(kernels::SwigluForward<T>{.gate_up = in<T>(gate_up),
-                                             .y = out<T>(y),
-                                             .rows = y.numel() / std::max<int64_t>(shape.back(), 1),
-                                             .f = shape.back()});
+      backend_for(gate_up).run(
+          kernels::SwigluForward<T>{.gate_up = in<T>(gate_up),
+                                    .y = out<T>(y),
+                                    .rows = y.numel() / std::max<int64_t>(shape.back(), 1),
+                                    .f = shape.back()});
     });
     ctx->save_for_backward({gate_up});
     return y;
@@ -149,11 +150,12 @@ class Swiglu : public Function<Swiglu> {
     const at::Tensor dgate_up = at::empty_like(gate_up);
     const int64_t f = dy.size(-1);
     with_kernel_type(dy.scalar_type(), "swiglu", [&]<class T>(T) {
-      kernels::run(kernels::SwigluBackward<T>{.dy = in<T>(dy),
-                                              .gate_up = in<T>(gate_up),
-                                              .dgate_up = out<T>(dgate_up),
-                                              .rows = dy.numel() / std::max<int64_t>(f, 1),
-                                              .f = f});
+      backend_for(gate_up).run(
+          kernels::SwigluBackward<T>{.dy = in<T>(dy),
+                                     .gate_up = in<T>(gate_up),
+                                     .dgate_up = out<T>(dgate_up),
+                                     .rows = dy.numel() / std::max<int64_t>(f, 1),
+                                     .f = f});
     });
     return {dgate_up};
   }
@@ -219,7 +221,7 @@ class SplitHeads : public Function<SplitHeads> {
         p.gain = gain.defined() ? gain.const_data_ptr<float>() : nullptr;
         p.rstd = gain.defined() ? rstd.mutable_data_ptr<float>() : nullptr;
         p.eps = static_cast<float>(eps);
-        kernels::run_forward(p);
+        backend_for(qkv).run(p);
       });
     };
     rotate(q, 0, q_gain, q_rstd);
@@ -263,7 +265,7 @@ class SplitHeads : public Function<SplitHeads> {
           p.dgain = dgain.mutable_data_ptr<float>();
           p.rstd = rstd.mutable_data_ptr<float>();
         }
-        kernels::run_backward(p);
+        backend_for(dqkv).run(p);
       });
       return dgain;
     };
@@ -332,7 +334,7 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
                                     rule.z_loss);
       } else {
         with_kernel_type(logits.scalar_type(), "linear_cross_entropy", [&]<class T>(T) {
-          kernels::run(kernels::CrossEntropy<T>{
+          backend_for(logits).run(kernels::CrossEntropy<T>{
               .logits = out<T>(logits),
               .targets = targets.const_data_ptr<int64_t>() + begin,
               .nll = nll.mutable_data_ptr<float>() + begin,

@@ -353,7 +353,7 @@ class Compiled {
                        .final_norm = {RowNorm::Form::rms, final_norm_.data()},
                        .head = {.w = {head_.data(), kFormat}, .outputs = s_.vocab}};
     for (const Weights& w : weights_) model.layers.push_back(layer_of(w));
-    decoder_ = std::make_unique<Decoder<T>>(std::move(model), count_);
+    decoder_ = make_decoder<T>(std::move(model), count_);
   }
 
   // Loops that also take the memory which the kernels of a thread share, and more of it every time:
@@ -479,13 +479,13 @@ TEST(Decoder, EqualsTheFormulasWithAttentionOfTheCaller) {
 TEST(Decoder, RefusesAStepWithoutTheCallersAttention) {
   std::vector<DecoderLayer> layers(1);
   layers[0].caller_attends = true;
-  Decoder<float> decoder(
+  const auto decoder = make_decoder<float>(
       {.width = 8, .heads = 1, .kv_heads = 1, .head_dim = 8, .ffn_width = 8, .layers = layers}, 1);
   const int64_t position = 0;
   const SequenceCache<float> cache;
   const SequenceStep sequence;
   const DecoderLayerStep<float> step{.caches = {&cache, 1}, .sequences = {&sequence, 1}};
-  EXPECT_THROW(decoder.run({.positions = {&position, 1}, .layers = {&step, 1}}), ShapeError);
+  EXPECT_THROW(decoder->run({.positions = {&position, 1}, .layers = {&step, 1}}), ShapeError);
 }
 
 TEST(Decoder, HasTheSameBitsForAnyThreadsNeighboursAndOrderOfTheCache) {
@@ -565,7 +565,7 @@ TEST(Decoder, RefusesMoreGroupsThanAWordHasBits) {
   DecoderModel model{.head_dim = 64, .layers = std::vector<DecoderLayer>(1)};
   model.layers[0].groups.groups = 65;
   try {
-    Decoder<float>(model, 1);
+    make_decoder<float>(model, 1);
     FAIL() << "65 groups were taken";
   } catch (const ShapeError& error) {
     EXPECT_NE(std::string(error.what()).find("at most 64 groups; got 65"), std::string::npos)

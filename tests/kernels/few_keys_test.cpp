@@ -100,7 +100,7 @@ struct Packed {
   FewOperand operand;
 
   Packed(const std::vector<T>& x, int64_t keys, int64_t width)
-      : pitch(FewOperand::pitch_of(width)), rows(static_cast<size_t>(keys * pitch)) {
+      : pitch(few_pitch(width)), rows(static_cast<size_t>(keys * pitch)) {
     for (int64_t n = 0; n < keys; ++n)
       for (int64_t c = 0; c < width; ++c) rows[n * pitch + c] = to_float(x[n * width + c]);
     operand = {.width = width, .pitch = pitch, .rows = rows.data()};
@@ -242,8 +242,8 @@ struct Call {
     q = normal_floats(rows * d, 1), k = normal_floats(keys * d, 2), v = normal_floats(keys * e, 3);
     out = normal_floats(rows * e, 4), lse = normal_floats(rows, 5);
     dout = normal_floats(rows * e, 6), dq = normal_floats(rows * d, 7);
-    dk.assign(2 * 2 * 3 * FewOperand::pitch_of(d), 1.0f);  // to be overwritten
-    dv.assign(2 * 2 * 3 * FewOperand::pitch_of(e), 1.0f);
+    dk.assign(2 * 2 * 3 * few_pitch(d), 1.0f);  // to be overwritten
+    dv.assign(2 * 2 * 3 * few_pitch(e), 1.0f);
     for (uint64_t i = 0; i < 300; ++i) seen.push_back(i * 2654435761u % 8);
     by_head.assign(8, seen.data());
   }
@@ -296,7 +296,7 @@ TEST(FewKeys, SequencesAndGroupedHeadsHaveTheirOwnKeys) {
           want += std::exp(0.2 * logit - c.lse[(b * 4 + h) * 300 + i]) * c.dout[row * c.e + x];
         }
       }
-      EXPECT_NEAR(c.dv[item * FewOperand::pitch_of(c.e) + x], want, 1e-4);
+      EXPECT_NEAR(c.dv[item * few_pitch(c.e) + x], want, 1e-4);
     }
   }
 }

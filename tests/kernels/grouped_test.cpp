@@ -257,9 +257,14 @@ TEST(AttentionKernels, GroupedScanFindsTheKeysThatAQuerySees) {
         }
         EXPECT_EQ(got, truth) << keys;
       };
-      expect(kernels::keys_seen_by_last(rule, members), [](int64_t n) { return n; });
-      expect(kernels::keys_seen_by_last(rule, members, positions),
-             [&](int64_t n) { return positions[n]; });
+      const auto seen = [&](std::span<const int64_t> at) {
+        std::vector<int32_t> keys_seen;
+        kernels::run(kernels::KeysOfLast{
+            .rule = rule, .members = members, .positions = at, .seen = &keys_seen});
+        return keys_seen;
+      };
+      expect(seen({}), [](int64_t n) { return n; });
+      expect(seen(positions), [&](int64_t n) { return positions[n]; });
     }
   }
 }

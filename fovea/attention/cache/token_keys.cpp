@@ -3,7 +3,7 @@
 #include "fovea/attention/cache/token_keys.h"
 
 #include "fovea/attention/paths/grouped.h"
-#include "fovea/kernels/cpu/grouped/grouped.h"
+#include "fovea/kernels/backend.h"
 
 namespace fovea {
 
@@ -36,8 +36,13 @@ std::span<const std::vector<int32_t>> TokenKeys::choose(std::span<const uint64_t
   if (focus_.keeps_every_pair()) return {};
   seen_.resize(members.size());
   for (size_t b = 0; b < members.size(); ++b) {
-    seen_[b] = sorted_ != nullptr ? sorted_->slots_seen(focus_, static_cast<int64_t>(b))
-                                  : kernels::keys_seen_by_last(rule_, bits(b));
+    if (sorted_ != nullptr) {
+      seen_[b] = sorted_->slots_seen(focus_, static_cast<int64_t>(b));
+    } else {
+      seen_[b].clear();
+      kernels::cpu().run(kernels::KeysOfLast{
+          .rule = rule_, .members = bits(b), .positions = {}, .seen = &seen_[b]});
+    }
   }
   return seen_;
 }

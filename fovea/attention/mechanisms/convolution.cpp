@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "fovea/kernels/cpu/mixing/convolution.h"
+#include "fovea/attention/backend.h"
 
 namespace fovea {
 namespace {
@@ -51,8 +51,10 @@ class ConvolutionByKernels : public torch::autograd::Function<ConvolutionByKerne
     ctx->save_for_backward({x, kernel, first});
     at::Tensor y = at::empty({x.size(0), x.size(1), results, x.size(3)}, x.options());
     AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "key-query convolution", [&] {
-      kernels::convolve(convolution<scalar_t>(x, kernel, results, first),
-                        x.const_data_ptr<scalar_t>(), y.mutable_data_ptr<scalar_t>());
+      backend_for(x).run(kernels::ConvolutionForward<scalar_t>{
+          .shape = convolution<scalar_t>(x, kernel, results, first),
+          .x = x.const_data_ptr<scalar_t>(),
+          .y = y.mutable_data_ptr<scalar_t>()});
     });
     return y;
   }
@@ -66,14 +68,18 @@ class ConvolutionByKernels : public torch::autograd::Function<ConvolutionByKerne
       const auto c = convolution<scalar_t>(x, kernel, dy.size(2), first);
       if (ctx->needs_input_grad(0)) {
         results[0] = at::empty_like(x);
-        kernels::convolve_input_gradient(c, dy.const_data_ptr<scalar_t>(),
-                                         results[0].mutable_data_ptr<scalar_t>());
+        backend_for(x).run(kernels::ConvolutionInputGradient<scalar_t>{
+            .shape = c,
+            .dy = dy.const_data_ptr<scalar_t>(),
+            .dx = results[0].mutable_data_ptr<scalar_t>()});
       }
       if (ctx->needs_input_grad(1)) {
         at::Tensor parts = at::empty({x.size(0), x.size(1), c.queries, c.taps}, x.options());
-        kernels::convolve_kernel_gradient(c, x.const_data_ptr<scalar_t>(),
-                                          dy.const_data_ptr<scalar_t>(),
-                                          parts.mutable_data_ptr<scalar_t>());
+        backend_for(x).run(kernels::ConvolutionKernelGradient<scalar_t>{
+            .shape = c,
+            .x = x.const_data_ptr<scalar_t>(),
+            .dy = dy.const_data_ptr<scalar_t>(),
+            .dkernel = parts.mutable_data_ptr<scalar_t>()});
         results[1] = parts.sum(0);
       }
     });
@@ -84,7 +90,8 @@ class ConvolutionByKernels : public torch::autograd::Function<ConvolutionByKerne
 }  // namespace
 
 bool convolution_kernels_take(const at::Tensor& x) {
-  return x.device().is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble);
+  return backend_of(x.device()) != nullptr &&
+         (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble);
 }
 
 at::Tensor convolution_by_kernels(const at::Tensor& x, const at::Tensor& kernel, int64_t results,

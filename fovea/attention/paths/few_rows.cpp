@@ -5,8 +5,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "fovea/attention/kernel_types.h"
-#include "fovea/kernels/cpu/pointwise/few_keys.h"
+#include "fovea/attention/backend.h"
 
 namespace fovea {
 namespace {
@@ -17,7 +16,7 @@ using torch::autograd::variable_list;
 template <class T>
 void key_and_query_gradients(const FewRowsCall& call, const FewRowsOperands& x,
                              const FusedResults& r, const FusedGradients& g, KeyGradients keys) {
-  kernels::run(kernels::FewQueriesGradient<T>{
+  backend_for(x.q_bhnd).run(kernels::FewQueriesGradient<T>{
       .sizes = sizes_of({.q = x.q_bhnd, .k = x.k_bgsd, .v = x.v_bgse}),
       .q = rows_of<T>(x.q_bhnd),
       .k = rows_of<T>(x.k_bgsd),

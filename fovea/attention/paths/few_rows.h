@@ -1,5 +1,5 @@
 // Attention of a few queries to all keys before them: forward by the kernels for few rows, and a
-// gradient that reads keys and values once (kernels/cpu/pointwise/few_keys.h; internal to
+// gradient that reads keys and values once (kernels/common/few_keys.h; internal to
 // attention/).
 //
 // SPDX-FileCopyrightText: The Fovea authors

@@ -8,13 +8,9 @@
 
 #include <utility>
 
-#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/backend.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
-#include "fovea/kernels/cpu/grouped/grouped.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
-#include "fovea/kernels/cpu/pointwise/few_keys.h"
-#include "fovea/kernels/cpu/tile_sizes.h"
 
 namespace fovea {
 namespace {
@@ -68,7 +64,7 @@ void run_forward(const FusedCall& call, const FusedOperands& x, const FusedFew* 
         problem.few = &joined;
       }
     }
-    kernels::run(problem);
+    backend_for(x.q).run(problem);
   };
   if (!call.grouped) {
     kernels::AttentionForward<T> pointwise;
@@ -134,7 +130,7 @@ void run_backward(const FusedCall& call, const FusedOperands& x, const FusedResu
         problem.few = &joined;
       }
     }
-    kernels::run(problem);
+    backend_for(x.q).run(problem);
   };
   if (call.grouped) {
     kernels::GroupedBackward<T> grouped;
@@ -240,7 +236,12 @@ std::optional<std::string> why_not_kernels(const AttentionCall& call) {
   const at::ScalarType dtype = call.q.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no fused kernel for {}", at::toString(dtype));
-  if (const auto why = kernels::why_not_attention_kernels(spec.head_dim, spec.value_width()))
+  const kernels::Backend* const backend = backend_of(call.q.device());
+  if (backend == nullptr) return "no kernels for this device";
+  const auto why = with_kernel_type(kernel_dtype(dtype), "attention", [&]<class T>(T) {
+    return backend->why_not(kernels::AttentionForward<T>{.sizes = sizes_of(spec)});
+  });
+  if (why)
     return fmt::format("no fused kernel for these widths: {}; got {} and {}", *why, spec.head_dim,
                        spec.value_width());
   return std::nullopt;
@@ -267,8 +268,9 @@ std::optional<std::string> why_not_pointwise(const AttentionCall& call) {
 
 std::shared_ptr<const BatchVisits> visits_of(const AttentionCall& call) {
   const std::shared_ptr<PlanCache>& plans = call.context.plans;
-  return plans ? plans->visits(call.spec, call.context, call.shape(), kernels::kTileSizes)
-               : make_batch_visits(call.spec, call.context, call.shape(), kernels::kTileSizes);
+  const TileSizes tiles = backend_for(call.q).tile_sizes();
+  return plans ? plans->visits(call.spec, call.context, call.shape(), tiles)
+               : make_batch_visits(call.spec, call.context, call.shape(), tiles);
 }
 
 namespace {
@@ -303,7 +305,7 @@ AttentionResult run_kernels(const AttentionCall& given,
 
 AttentionPath fused_path() {
   return {.name = PathName::fused,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::mask,
           .why_not = why_not_pointwise,
           .run = [](const AttentionCall& call) {

@@ -86,7 +86,7 @@ AttentionResult run_decoding(const AttentionCall& call, std::span<const RowVisit
 AttentionResult run_decoding(const AttentionCall& call,
                              std::span<const std::vector<int32_t>> keys_seen);
 
-/// A few keys more that join the softmax of all rows (kernels/cpu/pointwise/few_keys.h).
+/// A few keys more that join the softmax of all rows (kernels/common/few_keys.h).
 struct FusedFew {
   at::Tensor q, k, v;                 ///< of all tokens
   std::span<const int64_t> key_rows;  ///< the few
@@ -118,6 +118,8 @@ void fused_backward_into(const FusedCall& call, const FusedOperands& x, const Fu
 
 kernels::ScoreParameters rule_of(const FusedCall& call, const FusedOperands& x);
 kernels::AttentionSizes sizes_of(const FusedOperands& x);
+/// Heads and widths, for questions to a backend.
+kernels::AttentionSizes sizes_of(const AttentionSpec& spec, int64_t queries = 1);
 
 /// Gradients of the operands, undefined where an operand is empty. dout or dlse may be undefined.
 FusedOperands fused_backward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
@@ -128,8 +130,8 @@ FusedOperands fused_backward(const FusedCall& call, const FusedOperands& x, cons
 at::Tensor groups_gradient(const AttentionSpec& spec, const at::Tensor& dgate_btk,
                            const at::Tensor& dgate_bsk);
 
-/// The name of the kernels' instruction set for a dtype of theirs; UnsupportedError for others.
-std::string kernel_isa(at::ScalarType dtype);
+/// The instruction set of the pointwise kernels for x; UnsupportedError for dtypes without some.
+std::string kernel_isa(const at::Tensor& x);
 
 /// [b, h, t, ...] in the memory order of [b, t, h, ...], so that merging heads afterwards needs no
 /// copy.
@@ -149,7 +151,7 @@ inline AttentionResult kernel_result(const at::Tensor& out_bhte, at::Tensor lse_
   AttentionResult result;
   result.out_bhte = out_bhte.to(dtype);  // float16 is computed in float32, rounded once
   result.lse_bht = std::move(lse_bht);
-  result.path.isa = kernel_isa(out_bhte.scalar_type());
+  result.path.isa = kernel_isa(out_bhte);
   return result;
 }
 

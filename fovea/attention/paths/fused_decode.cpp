@@ -8,11 +8,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/backend.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/places.h"
 #include "fovea/attention/plan.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
 
 namespace fovea {
 namespace {
@@ -68,15 +67,15 @@ void run_fused_decode(const FusedCall& call, const FusedOperands& x, kernels::At
                       std::span<const RowVisits> rows,
                       std::span<const std::vector<int32_t>> keys_seen, const at::Tensor& out,
                       const at::Tensor& lse) {
-  kernels::run(kernels::AttentionDecode<T>{.sizes = sizes,
-                                           .rule = rule_of(call, x),
-                                           .rows = rows,
-                                           .keys_seen = keys_seen,
-                                           .q = rows_of<T>(x.q),
-                                           .k = rows_of<T>(x.k),
-                                           .v = rows_of<T>(x.v),
-                                           .out = writable_rows_of<T>(out),
-                                           .lse = lse.mutable_data_ptr<float>()});
+  backend_for(x.q).run(kernels::AttentionDecode<T>{.sizes = sizes,
+                                                   .rule = rule_of(call, x),
+                                                   .rows = rows,
+                                                   .keys_seen = keys_seen,
+                                                   .q = rows_of<T>(x.q),
+                                                   .k = rows_of<T>(x.k),
+                                                   .v = rows_of<T>(x.v),
+                                                   .out = writable_rows_of<T>(out),
+                                                   .lse = lse.mutable_data_ptr<float>()});
 }
 
 // `keys`: of the longest list, or all.
@@ -98,7 +97,7 @@ AttentionResult run_fused_decode(const AttentionCall& given, int64_t keys,
     run_fused_decode<T>(*call, x, sizes, rows, keys_seen, out, result.lse_bht);
   });
   result.out_bhte = out.to(q.scalar_type());
-  result.path.isa = kernel_isa(x.q.scalar_type());
+  result.path.isa = kernel_isa(x.q);
   return result;
 }
 
@@ -117,8 +116,8 @@ std::optional<std::string> why_not_in_place(const AttentionCall& call) {
 
 std::optional<std::string> why_not_decoding(const AttentionCall& call) {
   if (auto why = why_not_in_place(call)) return why;
-  if (!kernels::prefers_decode(
-          {.heads = call.spec.heads, .kv_heads = call.spec.kv_heads, .queries = call.q.size(2)}))
+  const kernels::Backend* const backend = backend_of(call.q.device());
+  if (backend == nullptr || !backend->prefers_decode(sizes_of(call.spec, call.q.size(2))))
     return "decoding is for few queries a key head";
   return std::nullopt;
 }
@@ -140,7 +139,7 @@ AttentionResult run_decoding(const AttentionCall& call,
 
 AttentionPath fused_decode_path() {
   return {.name = PathName::fused,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::mask,
           .why_not = [](const AttentionCall& call) -> std::optional<std::string> {
             if (auto why = why_not_decoding(call)) return why;

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/attention/places.h"
-#include "fovea/kernels/cpu/grouped/grouped.h"
 
 namespace fovea {
 namespace {
@@ -50,8 +50,11 @@ KeysSeen keys_seen(const AttentionCall& call) {
     const int64_t count = lengths.defined() ? lengths.const_data_ptr<int64_t>()[b] : keys;
     const KeyPositions at = lengths.defined() ? KeyPositions{} : key_positions(call, b);
     if (!at.usable) return {};
-    seen.push_back(kernels::keys_seen_by_last(
-        rule, std::span(bits + b * keys, static_cast<size_t>(count)), at.of_keys));
+    backend_for(members).run(
+        kernels::KeysOfLast{.rule = rule,
+                            .members = std::span(bits + b * keys, static_cast<size_t>(count)),
+                            .positions = at.of_keys,
+                            .seen = &seen.emplace_back()});
   }
   return seen;
 }
@@ -79,7 +82,7 @@ AttentionResult run_grouped_decode(const AttentionCall& call) {
 
 AttentionPath grouped_decode_path() {
   return {.name = PathName::grouped,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::groups,
           .why_not = why_not_grouped_decode,
           .run = run_grouped_decode};

@@ -5,8 +5,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "fovea/attention/kernel_types.h"
-#include "fovea/kernels/cpu/pointwise/few_keys.h"
+#include "fovea/attention/backend.h"
 
 namespace fovea {
 namespace {
@@ -144,9 +143,9 @@ void add_few_keys(const std::vector<int64_t>& key_rows, const at::Tensor& sums,
 }
 
 at::Tensor few_sums(const at::Tensor& x, const JointCall& call, const at::TensorOptions& options) {
-  return at::zeros({x.size(0), x.size(1), std::ssize(call.few.key_rows),
-                    kernels::FewOperand::pitch_of(x.size(3))},
-                   options);
+  return at::zeros(
+      {x.size(0), x.size(1), std::ssize(call.few.key_rows), kernels::few_pitch(x.size(3))},
+      options);
 }
 
 // So far above every logit that weights are 0; finite, because the kernels take a row whose lse is

@@ -3,7 +3,7 @@
 //
 //   blocks     calls over disjoint rows and keys, in place: some heads, every step-th token
 //   few keys   for all rows, joined to what the blocks have found
-//   (kernels/cpu/pointwise/few_keys.h) known      rows of another result, given or of a few queries
+//   (kernels/common/few_keys.h) known      rows of another result, given or of a few queries
 //   that see all keys before them
 //              (few_rows.h); the blocks' result for them is overwritten
 //

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/kernels/common/listed_plan.h"
-#include "fovea/kernels/cpu/tile_sizes.h"
 
 namespace fovea {
 namespace {
@@ -75,7 +75,7 @@ GroupedPlans routing_plans(const AttentionCall& call, const SelfPlaces& places, 
                                        .key_list = keys,
                                        .visits = &itself,
                                        .keep = call.spec.routing.keep},
-                                      kernels::kTileSizes));
+                                      backend_for(call.q).tile_sizes()));
   }
   return {.plans = std::move(plans), .why_not = std::nullopt};
 }
@@ -98,7 +98,7 @@ std::vector<std::vector<int64_t>> seen_blocks(const BlockPairsSpec& spec) {
 
 // A list a block of a document.
 GroupedPlan block_plan(const BlockPairsSpec& spec, std::span<const TokenPlace> places,
-                       int64_t queries) {
+                       int64_t queries, const TileSizes& tiles) {
   const std::vector<std::vector<int64_t>> seen = seen_blocks(spec);
   std::vector<int32_t> list_of;
   IntRows visits;
@@ -125,7 +125,7 @@ GroupedPlan block_plan(const BlockPairsSpec& spec, std::span<const TokenPlace> p
                            .query_list = std::span(list_of).last(static_cast<size_t>(queries)),
                            .key_list = list_of,
                            .visits = &visits},
-                          kernels::kTileSizes);
+                          tiles);
 }
 
 // Keys that the last of `places` sees by its block.
@@ -199,8 +199,9 @@ AttentionResult decode(const AttentionCall& call, const SelfPlaces& places) {
 AttentionResult by_plans(const AttentionCall& call, const SelfPlaces& places) {
   if (call.spec.blocks.active()) {
     auto plans = std::make_shared<GroupedPlanList>();
+    const TileSizes tiles = backend_for(call.q).tile_sizes();
     for (const auto& row : places.rows)
-      plans->push_back(block_plan(call.spec.blocks, row, call.q.size(2)));
+      plans->push_back(block_plan(call.spec.blocks, row, call.q.size(2), tiles));
     return grouped_attention(call, {.plans = std::move(plans), .why_not = std::nullopt});
   }
   std::vector<AttentionResult> heads;
@@ -238,7 +239,7 @@ AttentionResult run_listed(const AttentionCall& call) {
 
 AttentionPath listed_path() {
   return {.name = PathName::grouped,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::lists,
           .why_not = why_not_listed,
           .run = run_listed};

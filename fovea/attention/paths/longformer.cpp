@@ -12,7 +12,7 @@
 #include "fovea/attention/mechanisms/longformer_rule.h"
 #include "fovea/attention/paths/joint.h"
 #include "fovea/attention/paths/parts.h"
-#include "fovea/kernels/cpu/pointwise/few_keys.h"
+#include "fovea/kernels/common/few_keys.h"
 
 namespace fovea {
 namespace {
@@ -555,7 +555,7 @@ AttentionResult run_longformer(const AttentionCall& call) {
 
 AttentionPath longformer_path() {
   return {.name = PathName::fused,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::parts,
           .why_not = why_not_longformer,
           .run = run_longformer};

@@ -11,12 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/backend.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/stages.h"
-#include "fovea/kernels/cpu/decode/mixing_decode.h"
-#include "fovea/kernels/cpu/mixing/mixing.h"
 
 namespace fovea {
 namespace {
@@ -75,6 +73,12 @@ kernels::MixingRule mixing_sizes(const AttentionSpec& spec) {
           .kernel_after = kernel(spec.multi_token.after),
           .mix_before = mix(spec.head_mix.before),
           .mix_after = mix(spec.head_mix.after)};
+}
+
+std::optional<std::string> why_not_mixed_rows(const kernels::Backend& backend,
+                                              const AttentionSpec& spec, int64_t rows) {
+  return backend.why_not(
+      kernels::MixingDecode<float>{.sizes = sizes_of(spec, rows), .mixing = mixing_sizes(spec)});
 }
 
 at::Tensor contiguous_members(const AttentionCall& call) {
@@ -193,7 +197,7 @@ void run_backward(const MixingCall& call, const FusedOperands& x, const MixingOp
   problem.dbias = target_mixing(g.bias_bhn);
   problem.dgate_query = target_mixing(g.gate_btk);
   problem.dgate_key = target_mixing(g.gate_bsk);
-  kernels::run(problem);
+  backend_for(x.q).run(problem);
 }
 
 /// What a forward pass leaves to the backward pass; row sums are empty without renormalise.
@@ -251,7 +255,7 @@ class FusedMixing : public torch::autograd::Function<FusedMixing> {
       problem.out = writable_rows_of<T>(out);
       problem.lse = lse.mutable_data_ptr<float>();
       problem.row_sums = call->tokens.renormalise ? row_sums.mutable_data_ptr<float>() : nullptr;
-      kernels::run(problem);
+      backend_for(x.q).run(problem);
     });
     variable_list saved = given;
     saved.insert(saved.end(), {out, lse, row_sums});
@@ -312,8 +316,9 @@ AttentionResult run_mixing(const AttentionCall& given) {
   result.path.plan = call->fused->visits->name;
   const FusedOperands x = fused_operands(given);
   const MixingOperands mixing = mixing_operands(given.tensors);
-  with_kernel_type(x.q.scalar_type(), "attention",
-                   [&]<class T>(T) { result.path.isa = kernels::mixing_isa<T>(); });
+  with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
+    result.path.isa = backend_for(x.q).isa<kernels::MixingForward<T>>();
+  });
   const variable_list outputs =
       FusedMixing::apply(x.q, x.k, x.v, x.tau_bt, x.sink_h, mixing.kernel_before_hqk,
                          mixing.kernel_after_hqk, mixing.mix_before_noi, mixing.mix_after_nio,
@@ -339,18 +344,18 @@ std::optional<std::string> why_not_mixing(const AttentionCall& call) {
   const at::ScalarType dtype = call.q.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no mixing kernel for {}", at::toString(dtype));
-  return kernels::why_not_mixing_kernels({.heads = spec.heads,
-                                          .kv_heads = spec.kv_heads,
-                                          .head_dim = spec.head_dim,
-                                          .value_dim = spec.value_width()},
-                                         mixing_sizes(spec));
+  const kernels::Backend* const backend = backend_of(call.q.device());
+  if (backend == nullptr) return "no kernels for this device";
+  return with_kernel_type(kernel_dtype(dtype), "attention", [&]<class T>(T) {
+    return backend->why_not(
+        kernels::MixingForward<T>{.sizes = sizes_of(spec), .mixing = mixing_sizes(spec)});
+  });
 }
 
 bool has_mixing_backward(const AttentionCall& call) {
-  return call.q.device().is_cpu() && call.q.scalar_type() != at::kHalf &&
-         call.q.size(2) > kernels::kMostMixingQueries && joins_pairs(call.spec) &&
-         !call.spec.multi_token.renormalise && !call.spec.focus.reads_strength() &&
-         !why_not_mixing(call);
+  return call.q.scalar_type() != at::kHalf && call.q.size(2) > kernels::kMostMixingQueries &&
+         joins_pairs(call.spec) && !call.spec.multi_token.renormalise &&
+         !call.spec.focus.reads_strength() && !why_not_mixing(call);
 }
 
 MixedOperands mixing_backward(const AttentionCall& call, const at::Tensor& out,
@@ -365,7 +370,7 @@ MixedOperands mixing_backward(const AttentionCall& call, const at::Tensor& out,
 
 AttentionPath mixing_path() {
   return {
-      .name = PathName::fused, .device = at::kCPU, .why_not = why_not_mixing, .run = run_mixing};
+      .name = PathName::fused, .by_kernels = true, .why_not = why_not_mixing, .run = run_mixing};
 }
 
 }  // namespace fovea

@@ -10,7 +10,7 @@
 
 #include "fovea/attention/call.h"
 #include "fovea/attention/paths/fused_call.h"
-#include "fovea/kernels/common/mixing.h"
+#include "fovea/kernels/backend.h"
 
 namespace fovea {
 
@@ -27,6 +27,10 @@ MixingOperands mixing_operands(const AttentionTensors& tensors);
 kernels::MixingRule mixing_rule(const MultiTokenSpec& tokens, const MixingOperands& operands);
 /// The rule of a spec by its sizes alone: whether there are kernels for it.
 kernels::MixingRule mixing_sizes(const AttentionSpec& spec);
+
+/// Why a backend's kernels cannot decode a spec with so many rows of queries.
+std::optional<std::string> why_not_mixed_rows(const kernels::Backend& backend,
+                                              const AttentionSpec& spec, int64_t rows);
 
 /// The memberships [b, s] that hard Focus reads, contiguous; undefined where the call's rule for
 /// distant keys is not that of groups.

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <limits>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/isolation.h"
 #include "fovea/attention/mechanisms/performer_features.h"
 #include "fovea/attention/paths/fused_call.h"
@@ -19,7 +20,6 @@
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/performer/performer.h"
 
 namespace fovea {
 namespace {
@@ -65,6 +65,10 @@ Operands contiguous_operands(const at::Tensor& q, const at::Tensor& k, const at:
   return {contiguous_rows(q), contiguous_rows(k), contiguous_rows(v), tau.contiguous()};
 }
 
+std::string performer_isa(const at::Tensor& x) {
+  return std::string(backend_for(x).isa<kernels::PerformerForward>());
+}
+
 at::Tensor empty_lse(const Operands& x) {
   return at::empty({x.q.size(0), x.q.size(1), x.q.size(2)}, x.q.options());
 }
@@ -90,7 +94,7 @@ class PerformerAttention : public torch::autograd::Function<PerformerAttention> 
                          q.options());
       problem.states = states.mutable_data_ptr<float>();
     }
-    kernels::run(problem);
+    backend_for(q).run(problem);
     ctx->save_for_backward({q, k, v, tau, out, states});
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     ctx->set_materialize_grads(false);
@@ -124,7 +128,7 @@ class PerformerAttention : public torch::autograd::Function<PerformerAttention> 
       dtau = empty_lse(x);
       problem.dtau = dtau.mutable_data_ptr<float>();
     }
-    kernels::run(problem);
+    backend_for(x.q).run(problem);
     return {dq, dk, dv, dtau.defined() ? dtau.sum(1) : dtau, {}};
   }
 };
@@ -144,7 +148,7 @@ ChunkLists chunk_lists(const SelfPlaces& places) {
 
 std::optional<std::string> why_no_kernel(const AttentionCall& call) {
   const at::ScalarType dtype = call.q.scalar_type();
-  if (!call.q.device().is_cpu()) return "the kernels of performer run_performer on the CPU";
+  if (backend_of(call.q.device()) == nullptr) return "the kernels of performer run on the CPU";
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no performer kernel for {}", at::toString(dtype));
   if (call.spec.performer.epsilon > 0.0)
@@ -197,7 +201,7 @@ AttentionResult run_performer(const AttentionCall& call) {
   AttentionResult result;
   result.out_bhte = outputs[0];
   if (call.context.want_lse) result.lse_bht = outputs[1];
-  result.path.isa = std::string(kernels::performer_isa());
+  result.path.isa = performer_isa(call.q);
   result.path.plan = documents ? PlanWord::documents : PlanWord::causal;
   return result;
 }
@@ -217,10 +221,8 @@ AttentionResult by_kernels(const AttentionCall& call, const at::Tensor& state) {
   result.lse_bht = empty_lse(x);
   problem.lse = result.lse_bht.mutable_data_ptr<float>();
   problem.running = state.mutable_data_ptr<float>();
-  kernels::run(problem);
-  result.path = {.name = PathName::fused,
-                 .isa = std::string(kernels::performer_isa()),
-                 .plan = PlanWord::causal};
+  backend_for(x.q).run(problem);
+  result.path = {.name = PathName::fused, .isa = performer_isa(call.q), .plan = PlanWord::causal};
   return result;
 }
 
@@ -310,7 +312,7 @@ AttentionResult performer_from_state(const AttentionCall& call, const at::Tensor
 
 AttentionPath performer_path() {
   return {.name = PathName::fused,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::sums,
           .why_not = why_not_performer,
           .run = run_performer};

@@ -12,12 +12,10 @@
 #include <algorithm>
 #include <numeric>
 
-#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/backend.h"
 #include "fovea/attention/mechanisms/sparq_choice.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/sampled.h"
-#include "fovea/kernels/cpu/decode/selector.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
 
 namespace fovea {
 namespace {
@@ -52,7 +50,7 @@ void choose_by_components(const AttentionCall& call, const at::Tensor& tau, KeyL
   const SparqSpec& sparq = call.spec.sparq;
   const at::Tensor& x = call.selector.key_components_bgds;
   const at::Tensor q = contiguous_rows(call.q);
-  kernels::run(
+  backend_for(q).run(
       kernels::ComponentChoice<T>{.sizes = {.batch = q.size(0),
                                             .heads = call.spec.heads,
                                             .kv_heads = call.spec.kv_heads,
@@ -90,7 +88,7 @@ void read_lists(const AttentionCall& call, const at::Tensor& rows_tau, const Key
                    v = contiguous_rows(by_key_head(call.v));
   const int64_t keys = std::ssize(lists.front());
   const std::vector<RowVisits> rows(lists.size(), {.near = {.begin = 0, .end = keys}, .far = {}});
-  kernels::run(kernels::AttentionDecode<T>{
+  backend_for(q).run(kernels::AttentionDecode<T>{
       .sizes = {.batch = items,
                 .heads = n,
                 .kv_heads = 1,
@@ -143,7 +141,7 @@ AttentionResult sparq_query(const AttentionCall& call) {
     if (blends) blend_in_place<T>(out, alpha, sums.contiguous(), s);
   });
   AttentionResult result{.out_bhte = out.view({b, g * n, 1, e}), .lse_bht = lse};
-  result.path.isa = kernel_isa(call.q.scalar_type());
+  result.path.isa = kernel_isa(call.q);
   result.path.plan = PlanWord::scan;
   result.path.reason = one_query_reason(count_of(lists), b * g, s);
   return result;
@@ -172,14 +170,15 @@ SparqBlock sparq_block(const AttentionCall& call, const SparqHead& head, int64_t
           .contiguous();
   KeyLists lists(static_cast<size_t>(rows));
   const at::Tensor alpha = at::empty({rows, n}, at::kFloat);
-  kernels::run(kernels::LogitChoice{.rows = rows,
-                                    .heads = n,
-                                    .first_length = before + 1,
-                                    .logits = logits.mutable_data_ptr<float>(),
-                                    .pitch = seen,
-                                    .budget = {.past = sparq.keys, .recent = sparq.recent_keys()},
-                                    .chosen = lists.data(),
-                                    .alpha = alpha.mutable_data_ptr<float>()});
+  backend_for(logits).run(
+      kernels::LogitChoice{.rows = rows,
+                           .heads = n,
+                           .first_length = before + 1,
+                           .logits = logits.mutable_data_ptr<float>(),
+                           .pitch = seen,
+                           .budget = {.past = sparq.keys, .recent = sparq.recent_keys()},
+                           .chosen = lists.data(),
+                           .alpha = alpha.mutable_data_ptr<float>()});
   const auto shared = [rows](const at::Tensor& x_sd) {
     return x_sd.unsqueeze(0).unsqueeze(0).expand({rows, 1, x_sd.size(0), x_sd.size(1)});
   };
@@ -234,7 +233,7 @@ AttentionResult sparq_queries(const AttentionCall& call) {
       }
     }
   }
-  result.path.isa = kernel_isa(call.q.scalar_type());
+  result.path.isa = kernel_isa(call.q);
   result.path.plan = PlanWord::lists;
   result.path.reason = text_reason(read, b * call.spec.kv_heads * t, t, s);
   return result;
@@ -252,8 +251,7 @@ std::optional<std::string> why_not_selected(const AttentionCall& call) {
   if (context.want_stats) return "kernels of selectors have no telemetry";
   if (call.drops_weights()) return "kernels of selectors have no dropout";
   if (call.wants_gradient()) return "kernels of selectors have no gradient";
-  if (!kernels::prefers_decode(
-          {.heads = call.spec.heads, .kv_heads = call.spec.kv_heads, .queries = 1}))
+  if (!backend_for(call.q).prefers_decode(sizes_of(call.spec)))
     return "kernels of selectors are for few query heads a key head";
   if (call.spec.magic_pig.active()) return why_not_sampled(call);
   return std::nullopt;
@@ -270,7 +268,7 @@ AttentionResult run_selected(const AttentionCall& call) {
 
 AttentionPath selected_path() {
   return {.name = PathName::grouped,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::selected,
           .why_not = why_not_selected,
           .run = run_selected};

@@ -10,7 +10,7 @@
 #include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/attention/paths/joint.h"
 #include "fovea/attention/paths/parts.h"
-#include "fovea/kernels/cpu/pointwise/few_keys.h"
+#include "fovea/kernels/common/few_keys.h"
 
 namespace fovea {
 namespace {
@@ -160,7 +160,7 @@ AttentionResult run_streaming(const AttentionCall& call) {
 
 AttentionPath streaming_path() {
   return {.name = PathName::fused,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::parts,
           .why_not = why_not_streaming,
           .run = run_streaming};

@@ -164,4 +164,17 @@ struct DecoderStep {
   float* logits = nullptr;  ///< [sequences, head.outputs]
 };
 
+/// The most sequences that share a step.
+inline constexpr int64_t kDecoderSequences = 16;
+
+/// A model and the buffers of its steps, made by a backend once for a text. T = float and BFloat16.
+/// Not thread-safe.
+template <class T>
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  /// ShapeError where the step does not fit the model.
+  virtual void run(const DecoderStep<T>& step) = 0;
+};
+
 }  // namespace fovea::kernels

@@ -1,13 +1,12 @@
-// The instruction set of our kernels: detected, or forced by FOVEA_ISA.
+// One kernel a level of instruction sets (kernels/common/isa.h), and the choice among them.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
-#include <span>
-#include <string>
-#include <string_view>
+
+#include "fovea/kernels/common/isa.h"
 
 /// For IsaLevels: a function that exists where the build has the kernels of that level. Only for
 /// the sources that fovea/CMakeLists.txt tells what there is (fovea_kernel_drivers): so another set
@@ -37,20 +36,6 @@
 
 namespace fovea {
 
-/// Ascending: each level includes the ones before it (amx needs avx512_bf16's companions too).
-enum class Isa { scalar, avx2, avx512, avx512_bf16, amx };
-std::span<const std::string_view> enum_names(Isa);
-
-/// The best level that this CPU and operating system offer.
-Isa found_isa();
-
-/// The level in force: FOVEA_ISA=scalar|avx2|avx512|avx512_bf16|amx, else found_isa(). ConfigError
-/// for an unknown name or a level that the machine or the build lacks. Read once per process.
-Isa chosen_isa();
-
-/// The levels that this build has kernels for, ascending.
-std::span<const Isa> built_isas();
-
 /// What a kernel has for each level, ascending; null where the level below serves it too.
 template <class F>
 struct IsaLevels {
@@ -70,8 +55,5 @@ F* pick_by_isa(const IsaLevels<F>& levels, Isa in_force = chosen_isa()) {
   while (level > 0 && ascending[level] == nullptr) --level;
   return ascending[level];
 }
-
-/// True where bfloat16 matrix products have instructions of their own (AVX512_BF16 or AMX).
-bool has_fast_bfloat16();
 
 }  // namespace fovea

@@ -1,15 +1,22 @@
-// Maps a tensor's dtype to the element type of the kernels.
+// The kernels for a tensor: from torch's devices and dtypes to those of kernels/backend.h. The one
+// place that knows both.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <c10/core/ScalarType.h>
+#include <ATen/core/Tensor.h>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/common/bfloat16.h"
+#include "fovea/kernels/backend.h"
 
 namespace fovea {
+
+/// Null where the device has no kernels.
+const kernels::Backend* backend_of(c10::Device device);
+
+/// The backend of x. UnsupportedError where its device has none.
+const kernels::Backend& backend_for(const at::Tensor& x);
 
 /// f(float{}) or f(BFloat16{}); UnsupportedError for every other dtype.
 template <class F>
