@@ -217,23 +217,23 @@ class Backwards {
  public:
   Backwards(int64_t sequences, int64_t tokens)
       : tokens_(tokens),
-        members_(static_cast<size_t>(sequences)),
-        seen_(static_cast<size_t>(sequences)) {}
+        members_(static_cast<size_t>(sequences)) {}
 
   int64_t next_row() const { return tokens_ - 1 - std::ssize(members_[0]); }
   int64_t kept() const { return kept_; }
 
-  std::span<const std::vector<int32_t>> choose(std::span<const uint64_t> members) {
+  IntRows choose(std::span<const uint64_t> members) {
+    seen_.clear();
     for (size_t b = 0; b < members_.size(); ++b) {
       members_[b].push_back(members[b]);
-      seen_[b].clear();
       const int64_t query = std::ssize(members_[b]) - 1;
       for (int64_t n = 0; n <= query; ++n) {
         if (sees(query, n, members[b], members_[b][static_cast<size_t>(n)]))
-          seen_[b].push_back(static_cast<int32_t>(tokens_ - 1 - n));
+          seen_.values.push_back(static_cast<int32_t>(tokens_ - 1 - n));
       }
+      seen_.end_row();
     }
-    return seen_;
+    return seen_.view();
   }
   KeyChoice choice() {
     return {.object = this,
@@ -247,7 +247,7 @@ class Backwards {
  private:
   int64_t tokens_, kept_ = 0;
   std::vector<std::vector<uint64_t>> members_;  // [sequence][token]
-  std::vector<std::vector<int32_t>> seen_;
+  IntRowList seen_;
 };
 
 /// A model, its cache and its compiled form, for `count` sequences. `by_head`: the cache of every

@@ -234,7 +234,7 @@ struct Call {
   std::vector<int64_t> key_rows{7, 0, 49};
   std::vector<float> q, k, v, out, lse, dout, dq, dk, dv;
   std::vector<uint64_t> seen;
-  std::vector<const uint64_t*> by_head;
+  std::vector<int32_t> set_of_head;
 
   Call() {
     sizes.head_dim = d, sizes.value_dim = e;
@@ -245,7 +245,7 @@ struct Call {
     dk.assign(2 * 2 * 3 * few_pitch(d), 1.0f);  // to be overwritten
     dv.assign(2 * 2 * 3 * few_pitch(e), 1.0f);
     for (uint64_t i = 0; i < 300; ++i) seen.push_back(i * 2654435761u % 8);
-    by_head.assign(8, seen.data());
+    set_of_head.assign(8, 0);
   }
   // Rows in the order [batch][token][head].
   template <class T>
@@ -258,7 +258,7 @@ struct Call {
                        .k = rows<const float>(k.data(), all_keys, 2, d),
                        .v = rows<const float>(v.data(), all_keys, 2, e),
                        .key_rows = key_rows.data(),
-                       .seen = by_head.data(),
+                       .seen = {seen.data(), set_of_head.data()},
                        .scale = 0.2f,
                        .out = rows<float>(out.data(), 300, 4, e),
                        .lse = lse.data()});
@@ -269,7 +269,7 @@ struct Call {
                                .out = rows<const float>(out.data(), 300, 4, e),
                                .dout = rows<const float>(dout.data(), 300, 4, e),
                                .key_rows = key_rows.data(),
-                               .seen = by_head.data(),
+                               .seen = {seen.data(), set_of_head.data()},
                                .scale = 0.2f,
                                .lse = lse.data(),
                                .dq = rows<float>(dq.data(), 300, 4, d),

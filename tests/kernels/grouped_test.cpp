@@ -239,6 +239,20 @@ TEST(AttentionKernels, GroupedRowsDoNotNoticeLaterKeys) {
   }
 }
 
+TEST(AttentionKernels, GroupedPlanMovedToOtherMemoryHasTheSameBits) {
+  const PointwiseSettings s = grouped_settings(500, random_sets(500, 8, 1, 3));
+  for (const GroupedKind kind :
+       {GroupedKind::block_sparse, GroupedKind::classes, GroupedKind::groups}) {
+    PointwiseProblem<float> problem(s);
+    const GroupedPlan plan = problem.plan(kind);
+    const std::vector<std::byte> memory(plan.memory.bytes().begin(), plan.memory.bytes().end());
+    const PointwiseNumbers here = problem.by_plan(plan),
+                           there = problem.by_plan(moved_to(memory.data(), plan));
+    EXPECT_EQ(here.out, there.out);
+    EXPECT_EQ(here.dk, there.dk);
+  }
+}
+
 TEST(AttentionKernels, GroupedScanFindsTheKeysThatAQuerySees) {
   for (const int64_t keys : {1, 2, 9, 140, 5003}) {
     const std::vector<uint64_t> members = random_sets(keys, 64, 9, 3);

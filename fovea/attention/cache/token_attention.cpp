@@ -194,9 +194,9 @@ void TokenAttention::attend_after_first(const CachedRows& keys, const CachedRows
   first_seen_.clear();
   for (const KeptRows& kept : keys.sequences)
     first_seen_.push_back(~uint64_t{0} >> (kernels::kMostFewKeys - kept.first_rows));
-  std::vector<const uint64_t*> seen;
+  std::vector<int32_t> set_of_head;
   for (int64_t n = 0; n < batch * spec_.heads; ++n)
-    seen.push_back(&first_seen_[static_cast<size_t>(n / spec_.heads)]);
+    set_of_head.push_back(static_cast<int32_t>(n / spec_.heads));
   first_keys_.resize(static_cast<size_t>(count));
   std::iota(first_keys_.begin(), first_keys_.end(), 0);
   const auto first = [](const CachedRows& rows) {
@@ -214,7 +214,7 @@ void TokenAttention::attend_after_first(const CachedRows& keys, const CachedRows
                                          .k = first(keys),
                                          .v = first(values),
                                          .key_rows = first_keys_.data(),
-                                         .seen = seen.data(),
+                                         .seen = {first_seen_.data(), set_of_head.data()},
                                          .scale = rule_.scale,
                                          .tau = token.tau,
                                          .soft_cap = rule_.soft_cap,

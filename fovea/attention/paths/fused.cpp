@@ -41,7 +41,7 @@ void set_few(Few& few, const Problem& problem, const FusedFew& given) {
   few.k = rows_of<T>(given.k);
   few.v = rows_of<T>(given.v);
   few.key_rows = given.key_rows.data();
-  few.seen = given.seen_bh.data();
+  few.seen = {given.seen.data(), given.set_bh.data()};
   few.scale = problem.rule.scale;
   few.tau = problem.rule.tau;
   few.soft_cap = problem.rule.soft_cap;

@@ -84,15 +84,15 @@ RowsSeen rows_seen(const AttentionCall& call);
 /// every row of the batch sees. Everything of the result but plan and reason.
 AttentionResult run_decoding(const AttentionCall& call, std::span<const RowVisits> rows);
 AttentionResult run_decoding(const AttentionCall& call,
-                             std::span<const std::vector<int32_t>> keys_seen);
+                             const IntRows& keys_seen);
 
 /// A few keys more that join the softmax of all rows (kernels/common/few_keys.h).
 struct FusedFew {
   at::Tensor q, k, v;                 ///< of all tokens
   std::span<const int64_t> key_rows;  ///< the few
-  std::vector<std::vector<uint64_t>> seen;
-  std::vector<const uint64_t*> seen_bh;  ///< [batch][heads][queries]
-  bool own_queries = false;              ///< q is not the call's
+  std::vector<uint64_t> seen;        ///< [sets][queries], kernels::SeenSets
+  std::vector<int32_t> set_bh;       ///< [batch][heads]
+  bool own_queries = false;          ///< q is not the call's
 };
 /// dk and dv [batch, kv_heads, keys, width filled up] in float32, all written; q where queries are
 /// own ones.

@@ -65,7 +65,7 @@ namespace {
 template <class T>
 void run_fused_decode(const FusedCall& call, const FusedOperands& x, kernels::AttentionSizes sizes,
                       std::span<const RowVisits> rows,
-                      std::span<const std::vector<int32_t>> keys_seen, const at::Tensor& out,
+                      const IntRows& keys_seen, const at::Tensor& out,
                       const at::Tensor& lse) {
   backend_for(x.q).run(kernels::AttentionDecode<T>{.sizes = sizes,
                                                    .rule = rule_of(call, x),
@@ -81,7 +81,7 @@ void run_fused_decode(const FusedCall& call, const FusedOperands& x, kernels::At
 // `keys`: of the longest list, or all.
 AttentionResult run_fused_decode(const AttentionCall& given, int64_t keys,
                                  std::span<const RowVisits> rows,
-                                 std::span<const std::vector<int32_t>> keys_seen) {
+                                 const IntRows& keys_seen) {
   const at::NoGradGuard no_gradient;
   FusedOperands x = fused_operands(given);
   for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = contiguous_rows(*t);
@@ -127,12 +127,13 @@ AttentionResult run_decoding(const AttentionCall& call, std::span<const RowVisit
 }
 
 AttentionResult run_decoding(const AttentionCall& call,
-                             std::span<const std::vector<int32_t>> keys_seen) {
+                             const IntRows& keys_seen) {
   std::vector<RowVisits> rows;
   int64_t longest = 0;
-  for (const std::vector<int32_t>& keys : keys_seen) {
-    rows.push_back({.near = {.begin = 0, .end = std::ssize(keys)}, .far = {}});
-    longest = std::max(longest, std::ssize(keys));
+  for (int64_t b = 0; b < keys_seen.rows(); ++b) {
+    const int64_t keys = std::ssize(keys_seen.of(b));
+    rows.push_back({.near = {.begin = 0, .end = keys}, .far = {}});
+    longest = std::max(longest, keys);
   }
   return run_fused_decode(call, longest, rows, keys_seen);
 }

@@ -55,19 +55,17 @@ FusedFew few_of(const JointCall& call, const Operands& x, const JointBlock& bloc
                .v = keys_of_batch(x.v, block),
                .key_rows = call.few.key_rows,
                .seen = {},
-               .seen_bh = {},
+               .set_bh = {},
                .own_queries = !x.few_q.is_same(x.q)};
   for (const std::vector<uint64_t>& set : call.few.seen) {
-    for (int64_t c = 0; c < block.classes; ++c) {
-      std::vector<uint64_t>& seen = few.seen.emplace_back();
+    for (int64_t c = 0; c < block.classes; ++c)
       for (int64_t i = 0; i < block.queries.count; ++i)
-        seen.push_back(set[block.queries.first + c + i * block.queries.step]);
-    }
+        few.seen.push_back(set[block.queries.first + c + i * block.queries.step]);
   }
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t set = call.few.set_of_head[block.kv_head * n + h];
-      few.seen_bh.push_back(few.seen[set * block.classes + b % block.classes].data());
+      few.set_bh.push_back(static_cast<int32_t>(set * block.classes + b % block.classes));
     }
   }
   return few;

@@ -28,7 +28,16 @@ using kernels::PerformerChunk;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-using ChunkLists = std::vector<std::vector<PerformerChunk>>;
+// Chunks of each sequence, or of all (kernels::PerformerInputs).
+struct ChunkLists {
+  std::vector<PerformerChunk> chunks;
+  std::vector<int64_t> begin{0};
+
+  void add(std::span<const int64_t> borders, int64_t tokens) {
+    kernels::add_performer_chunks(borders, tokens, chunks);
+    begin.push_back(std::ssize(chunks));
+  }
+};
 
 /// What forward and backward share besides tensors. Travels through autograd as a capsule.
 struct PerformerCall : torch::CustomClassHolder {
@@ -57,7 +66,8 @@ kernels::PerformerInputs inputs_of(const PerformerCall& call, const Operands& x)
           .q = rows_of<float>(x.q),
           .k = rows_of<float>(x.k),
           .v = rows_of<float>(x.v),
-          .chunks = call.chunks};
+          .chunks = call.chunks.chunks,
+          .chunk_begin = call.chunks.begin};
 }
 
 Operands contiguous_operands(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -141,7 +151,7 @@ ChunkLists chunk_lists(const SelfPlaces& places) {
     for (size_t n = 0; n < row.size(); ++n)
       if (n == 0 || row[n].document != row[n - 1].document)
         borders.push_back(static_cast<int64_t>(n));
-    lists.push_back(kernels::performer_chunks(borders, std::ssize(row)));
+    lists.add(borders, std::ssize(row));
   }
   return lists;
 }
@@ -210,7 +220,7 @@ AttentionResult run_performer(const AttentionCall& call) {
 AttentionResult by_kernels(const AttentionCall& call, const at::Tensor& state) {
   const auto shared = shared_call(call);
   const int64_t first = 0;
-  shared->chunks = {kernels::performer_chunks({&first, 1}, call.q.size(2))};
+  shared->chunks.add({&first, 1}, call.q.size(2));
   const Operands x = contiguous_operands(call.q.to(at::kFloat), call.k.to(at::kFloat),
                                          call.v.to(at::kFloat), tau_of(call));
   kernels::PerformerForward problem{.in = inputs_of(*shared, x)};

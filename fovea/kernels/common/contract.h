@@ -106,9 +106,10 @@ struct AttentionDecode {
   AttentionSizes sizes;
   ScoreParameters rule;             ///< without dropout
   std::span<const RowVisits> rows;  ///< [batch][queries]
-  /// Of every row of the batch, if not empty: key n of its visits is row keys_seen[b][n] of k and v
-  /// (ascending; sizes.keys is the length of the longest list; one query). No position bias then.
-  std::span<const std::vector<int32_t>> keys_seen;
+  /// Of every row b of the batch, if not empty: key n of its visits is row keys_seen.of(b)[n] of k
+  /// and v (ascending; sizes.keys is the length of the longest list; one query). No position bias
+  /// then.
+  IntRows keys_seen;
   /// Of every row of the batch, if not empty: its key 0 is row first_rows[b] of k and v.
   std::span<const int64_t> first_rows;
   HeadRows<const T> q, k, v;

@@ -106,8 +106,7 @@ struct KeyChoice {
   /// The groups of each sequence's token, as bits. Called once, by one thread, while others write
   /// the token's key and value. Returns the rows of keys and values that the token of each sequence
   /// reads, valid until keep(); empty: all.
-  std::span<const std::vector<int32_t>> (*choose)(void* object,
-                                                  std::span<const uint64_t> members) = nullptr;
+  IntRows (*choose)(void* object, std::span<const uint64_t> members) = nullptr;
   /// Called by one thread when the token's key and value are written.
   void (*keep)(void* object) = nullptr;
 };

@@ -26,13 +26,23 @@ constexpr int64_t kMostFewKeys = 64;
 /// Floats from one row of gradients of few keys to the next.
 FOVEA_INLINE constexpr int64_t few_pitch(int64_t width) { return (width + 15) / 16 * 16; }
 
+/// Which keys the rows read: heads with the same rule share a set.
+struct SeenSets {
+  const uint64_t* rows = nullptr;        ///< [sets][queries]: bit n where the row reads key n
+  const int32_t* set_of_head = nullptr;  ///< [batch][heads]
+
+  /// The rows of a head, numbered through the batch.
+  const uint64_t* of(int64_t head, int64_t queries) const {
+    return rows + set_of_head[head] * queries;
+  }
+};
+
 template <class T>
 struct FewKeys {
   AttentionSizes sizes;  ///< keys: the few
   HeadRows<const T> q, k, v;
   const int64_t* key_rows = nullptr;  ///< [keys]: rows of k and v
-  /// [batch][heads][queries]: bit n where the row reads key n
-  const uint64_t* const* seen = nullptr;
+  SeenSets seen;
   float scale = 1.0f;
   const float* tau = nullptr;  ///< [batch][queries]: replaces `scale` by 1 / tau
   float soft_cap = 0.0f;       ///< 0: none
@@ -49,7 +59,7 @@ struct FewKeysGradient {
   AttentionSizes sizes;
   HeadRows<const T> q, k, v, out, dout;  ///< out: of all keys together
   const int64_t* key_rows = nullptr;
-  const uint64_t* const* seen = nullptr;
+  SeenSets seen;
   float scale = 1.0f;
   const float* tau = nullptr;
   float soft_cap = 0.0f;

@@ -6,8 +6,8 @@
 
 namespace fovea::kernels {
 
-std::vector<PerformerChunk> performer_chunks(std::span<const int64_t> borders, int64_t tokens) {
-  std::vector<PerformerChunk> chunks;
+void add_performer_chunks(std::span<const int64_t> borders, int64_t tokens,
+                          std::vector<PerformerChunk>& chunks) {
   for (size_t n = 0; n < borders.size(); ++n) {
     const int64_t end = n + 1 < borders.size() ? borders[n + 1] : tokens;
     for (int64_t begin = borders[n]; begin < end; begin += kPerformerChunk)
@@ -15,13 +15,13 @@ std::vector<PerformerChunk> performer_chunks(std::span<const int64_t> borders, i
                         .end = std::min(end, begin + kPerformerChunk),
                         .starts = begin == borders[n]});
   }
-  return chunks;
 }
 
 int64_t PerformerInputs::most_chunks() const {
-  size_t most = 0;
-  for (const auto& row : chunks) most = std::max(most, row.size());
-  return static_cast<int64_t>(most);
+  int64_t most = 0;
+  for (size_t n = 1; n < chunk_begin.size(); ++n)
+    most = std::max(most, chunk_begin[n] - chunk_begin[n - 1]);
+  return most;
 }
 
 }  // namespace fovea::kernels

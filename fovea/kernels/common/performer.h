@@ -45,8 +45,10 @@ struct PerformerChunk {
   bool starts = true;
 };
 
-/// Chunks of documents that begin at `borders` (ascending, the first is 0) and end at `tokens`.
-std::vector<PerformerChunk> performer_chunks(std::span<const int64_t> borders, int64_t tokens);
+/// Appends the chunks of documents that begin at `borders` (ascending, the first is 0) and end at
+/// `tokens`.
+void add_performer_chunks(std::span<const int64_t> borders, int64_t tokens,
+                          std::vector<PerformerChunk>& chunks);
 
 struct PerformerInputs {
   int64_t batch = 0, heads = 0, kv_heads = 0, tokens = 0, key_width = 0, value_width = 0;
@@ -56,11 +58,14 @@ struct PerformerInputs {
   float query_factor = 1.0f;   ///< divided by tau where it is given
   const float* tau = nullptr;  ///< [batch][tokens]; may be null
   HeadRows<const float> q, k, v;
-  /// Chunks of each sequence in order: one list for all, or one each.
-  std::span<const std::vector<PerformerChunk>> chunks;
+  /// Chunks in order, of all sequences alike or of one sequence after the other.
+  std::span<const PerformerChunk> chunks;
+  /// Where those of a sequence begin, and their number: 2 or batch + 1 entries.
+  std::span<const int64_t> chunk_begin;
 
-  const std::vector<PerformerChunk>& chunks_of(int64_t b) const {
-    return chunks[chunks.size() == 1 ? 0 : static_cast<size_t>(b)];
+  std::span<const PerformerChunk> chunks_of(int64_t b) const {
+    const size_t n = chunk_begin.size() == 2 ? 0 : static_cast<size_t>(b);
+    return chunks.subspan(chunk_begin[n], chunk_begin[n + 1] - chunk_begin[n]);
   }
   int64_t most_chunks() const;
   int64_t state_size() const { return features * performer_state_width(value_width); }

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "fovea/kernels/common/contract.h"
 
@@ -16,6 +15,9 @@ namespace fovea::kernels {
 struct KeyBudget {
   int64_t past = 0;    ///< k: past keys beside the row's own
   int64_t recent = 0;  ///< l: the last of them are chosen whatever their score
+
+  /// Keys that a row of `length` keys reads.
+  int64_t chosen_of(int64_t length) const { return length < past + 1 ? length : past + 1; }
 };
 
 /// One query a sequence against keys that lie by component. Steps 1 to 3: of every key head's
@@ -33,7 +35,7 @@ struct ComponentChoice {
   float scale = 1.0f;                ///< the layer's, without the share of |q|
   const float* tau = nullptr;        ///< [batch]: replaces `scale` by 1 / tau
   HeadRows<const T> next_k, next_v;  ///< if not null: rows of chosen keys are fetched from them
-  std::vector<int32_t>* chosen = nullptr;  ///< [batch kv_heads], ascending
+  int32_t* chosen = nullptr;         ///< [batch kv_heads][budget.chosen_of(keys)], ascending
   float* alpha = nullptr;                  ///< [batch heads]: weight of the chosen keys
 };
 
@@ -44,7 +46,8 @@ struct LogitChoice {
   float* logits = nullptr;  ///< [heads][rows][pitch], overwritten
   int64_t pitch = 0;
   KeyBudget budget;
-  std::vector<int32_t>* chosen = nullptr;  ///< [rows], ascending
+  int32_t* chosen = nullptr;        ///< budget.chosen_of() of row 0, then those of row 1, ...; ascending
+  const int32_t* begin = nullptr;   ///< [rows]: where a row's stand
   float* alpha = nullptr;                  ///< [rows][heads]
 };
 

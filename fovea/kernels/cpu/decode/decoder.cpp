@@ -374,9 +374,9 @@ class CpuDecoder final : public Decoder<T> {
           top_groups(std::span(scores).first(static_cast<size_t>(groups.groups)), groups.top_k);
     }
     const KeyChoice& choice = step_->layers[l].choice;
-    const auto seen =
+    const IntRows seen =
         choice.choose(choice.object, std::span(members).first(static_cast<size_t>(rows_)));
-    if (!seen.empty()) attention_[l].read(seen);
+    if (seen.rows() > 0) attention_[l].read(seen);
   }
   void keep(int64_t l) const {
     const KeyChoice& choice = step_->layers[l].choice;

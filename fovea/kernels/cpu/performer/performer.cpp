@@ -39,7 +39,7 @@ void each_key_head(const PerformerInputs& in, const F& work) {
         ::operator new[](floats * sizeof(float), std::align_val_t(kAlignment))));
     std::fill_n(scratch.get(), floats, 0.0f);
     member.each(units, [&](int64_t n) {
-      const std::vector<PerformerChunk>& chunks = in.chunks_of(n / in.kv_heads);
+      const std::span<const PerformerChunk> chunks = in.chunks_of(n / in.kv_heads);
       work({.b = n / in.kv_heads,
             .g = n % in.kv_heads,
             .chunks = chunks.data(),
