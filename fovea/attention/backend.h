@@ -9,6 +9,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/backend.h"
+#include "fovea/runtime/own_kernels.h"
 
 namespace fovea {
 
@@ -17,6 +18,16 @@ const kernels::Backend* backend_of(c10::Device device);
 
 /// The backend of x. UnsupportedError where its device has none.
 const kernels::Backend& backend_for(const at::Tensor& x);
+
+/// Whether kernels of ours solve problems of a kind that are stored like x.
+template <template <class> class Problem>
+bool has_kernel(const at::Tensor& x) {
+  const kernels::Backend* const backend =
+      WithoutOwnKernels::active() ? nullptr : backend_of(x.device());
+  if (backend == nullptr) return false;
+  if (x.scalar_type() == at::kFloat) return !backend->why_not(Problem<float>());
+  return x.scalar_type() == at::kBFloat16 && !backend->why_not(Problem<BFloat16>());
+}
 
 /// f(float{}) or f(BFloat16{}); UnsupportedError for every other dtype.
 template <class F>

@@ -26,10 +26,6 @@ std::optional<at::Tensor> maybe(const at::Tensor& x) {
   return x.defined() ? std::optional(x) : std::nullopt;
 }
 
-bool has_kernel(const at::Tensor& x) {
-  return has_own_kernels(x) && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
-}
-
 template <class T>
 const T* in(const at::Tensor& x) {
   return static_cast<const T*>(x.const_data_ptr());
@@ -328,7 +324,7 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
       const at::Tensor h = hidden.narrow(0, begin, n);
       at::Tensor logits = linear_product(h, w);
       const at::Tensor slope = rule.plain() ? at::Tensor() : apply_rule(rule, logits, gradient);
-      if (!has_own_kernels(logits)) {
+      if (!has_kernel<kernels::CrossEntropy>(logits)) {
         cross_entropy_by_operations(logits, targets.narrow(0, begin, n), nll.narrow(0, begin, n),
                                     lse.defined() ? lse.narrow(0, begin, n) : lse, gradient, scale,
                                     rule.z_loss);
@@ -420,13 +416,13 @@ at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>&
 }
 
 at::Tensor rms_norm(const at::Tensor& x_rc, const at::Tensor& weight_c, double eps) {
-  if (!has_kernel(x_rc)) return plain_rms_norm(x_rc, weight_c, eps);
+  if (!has_kernel<kernels::RmsNormForward>(x_rc)) return plain_rms_norm(x_rc, weight_c, eps);
   return AddRmsNorm::apply(x_rc, std::optional<at::Tensor>(), weight_c, eps)[0];
 }
 
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_rc, const at::Tensor& delta_rc,
                                                const at::Tensor& weight_c, double eps) {
-  if (!has_kernel(x_rc)) {
+  if (!has_kernel<kernels::RmsNormForward>(x_rc)) {
     const at::Tensor sum = x_rc + delta_rc;
     return {sum, plain_rms_norm(sum, weight_c, eps)};
   }
@@ -435,7 +431,7 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_rc, const at:
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up_rf) {
-  if (has_kernel(gate_up_rf)) return Swiglu::apply(gate_up_rf);
+  if (has_kernel<kernels::SwigluForward>(gate_up_rf)) return Swiglu::apply(gate_up_rf);
   const std::vector<at::Tensor> parts = gate_up_rf.chunk(2, -1);
   return at::silu(parts[0]) * parts[1];
 }
@@ -443,7 +439,7 @@ at::Tensor swiglu(const at::Tensor& gate_up_rf) {
 Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim,
                   const at::Tensor& q_gain_d, const at::Tensor& k_gain_d, double eps,
                   const RopeTable& rope, const at::Tensor& positions_bt) {
-  if (has_kernel(qkv)) {
+  if (has_kernel<kernels::HeadRotation>(qkv)) {
     Variables r = SplitHeads::apply(qkv, maybe(q_gain_d), maybe(k_gain_d), heads, kv_heads,
                                     head_dim, eps, rope, positions_bt.contiguous());
     return {r[0], r[1], r[2]};
@@ -467,7 +463,7 @@ std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_
                                                        const at::Tensor& weight_vc,
                                                        const at::Tensor& targets_r, double scale,
                                                        int64_t chunk, const LogitTransform& rule) {
-  if (has_kernel(hidden_rc) || on_gpu(hidden_rc)) {
+  if (has_kernel<kernels::CrossEntropy>(hidden_rc) || on_gpu(hidden_rc)) {
     const bool gradient =
         at::GradMode::is_enabled() && (hidden_rc.requires_grad() || weight_vc.requires_grad());
     Variables r = LinearCrossEntropy::apply(hidden_rc, weight_vc, targets_r.contiguous(), scale,

@@ -216,8 +216,7 @@ class Formula {
 class Backwards {
  public:
   Backwards(int64_t sequences, int64_t tokens)
-      : tokens_(tokens),
-        members_(static_cast<size_t>(sequences)) {}
+      : tokens_(tokens), members_(static_cast<size_t>(sequences)) {}
 
   int64_t next_row() const { return tokens_ - 1 - std::ssize(members_[0]); }
   int64_t kept() const { return kept_; }

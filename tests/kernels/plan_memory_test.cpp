@@ -57,8 +57,8 @@ TEST(PlanMemory, ArraysOfAPlanLieInOneAllocationThatCanBeCopiedElsewhere) {
   const std::vector<TokenPlace> places = documents_of(400);
   expect_one_allocation(make_visits({.window = 50, .sinks = 2}, places, places, kTiles));
   const std::vector<uint64_t> members = testing::random_sets(400, 8, 1, 3);
-  for (const GroupedKind kind : {GroupedKind::block_sparse, GroupedKind::classes,
-                                 GroupedKind::groups}) {
+  for (const GroupedKind kind :
+       {GroupedKind::block_sparse, GroupedKind::classes, GroupedKind::groups}) {
     const GroupedRule rule{.groups = 8, .window = 20, .sinks = 2};
     expect_one_allocation(make_grouped_plan(rule, {places, members, 400}, kTiles, kind));
   }

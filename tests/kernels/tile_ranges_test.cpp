@@ -111,8 +111,8 @@ TEST(TileRanges, OfACausalMaskAreOneFullRangeAndTheDiagonalTile) {
 
 TEST(TileRanges, OfAWindowWithSinksSkipWhatIsBetween) {
   PlanMemory memory;
-  const TileRanges list =
-      build_tile_ranges({.window = 16, .sinks = 4}, one_document(160), one_document(160), 16, 16, memory);
+  const TileRanges list = build_tile_ranges({.window = 16, .sinks = 4}, one_document(160),
+                                            one_document(160), 16, 16, memory);
   const auto ranges = list.of_block(9);
   ASSERT_EQ(ranges.size(), 2u);
   EXPECT_EQ(ranges[0].key_begin, 0);

@@ -64,9 +64,8 @@ namespace {
 
 template <class T>
 void run_fused_decode(const FusedCall& call, const FusedOperands& x, kernels::AttentionSizes sizes,
-                      std::span<const RowVisits> rows,
-                      const IntRows& keys_seen, const at::Tensor& out,
-                      const at::Tensor& lse) {
+                      std::span<const RowVisits> rows, const IntRows& keys_seen,
+                      const at::Tensor& out, const at::Tensor& lse) {
   backend_for(x.q).run(kernels::AttentionDecode<T>{.sizes = sizes,
                                                    .rule = rule_of(call, x),
                                                    .rows = rows,
@@ -80,8 +79,7 @@ void run_fused_decode(const FusedCall& call, const FusedOperands& x, kernels::At
 
 // `keys`: of the longest list, or all.
 AttentionResult run_fused_decode(const AttentionCall& given, int64_t keys,
-                                 std::span<const RowVisits> rows,
-                                 const IntRows& keys_seen) {
+                                 std::span<const RowVisits> rows, const IntRows& keys_seen) {
   const at::NoGradGuard no_gradient;
   FusedOperands x = fused_operands(given);
   for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = contiguous_rows(*t);
@@ -126,8 +124,7 @@ AttentionResult run_decoding(const AttentionCall& call, std::span<const RowVisit
   return run_fused_decode(call, call.k.size(2), rows, {});
 }
 
-AttentionResult run_decoding(const AttentionCall& call,
-                             const IntRows& keys_seen) {
+AttentionResult run_decoding(const AttentionCall& call, const IntRows& keys_seen) {
   std::vector<RowVisits> rows;
   int64_t longest = 0;
   for (int64_t b = 0; b < keys_seen.rows(); ++b) {

@@ -458,8 +458,6 @@ AttentionResult run_in_place(const Job& job, const Places& places) {
   const std::vector<TokenPlace> queries =
       token_places(places.query_positions_bt, places.query_documents_bt, 0);
   joint->few = few_globals(job, queries);
-  joint->scale = static_cast<float>(call.spec.logit_scale());
-  joint->soft_cap = static_cast<float>(call.spec.soft_cap);
   JointOperands given{.q_bhtd = call.q,
                       .k_bgsd = call.k,
                       .v_bgse = call.v,

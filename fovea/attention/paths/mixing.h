@@ -20,6 +20,10 @@ bool joins_pairs(const AttentionSpec& spec);
 /// The operands of the stages that join pairs, float32; empty tensors where a stage is neutral.
 struct MixingOperands {
   at::Tensor kernel_before_hqk, kernel_after_hqk, mix_before_noi, mix_after_nio;
+
+  Operation::Tensors list() const {
+    return {kernel_before_hqk, kernel_after_hqk, mix_before_noi, mix_after_nio};
+  }
 };
 MixingOperands mixing_operands(const AttentionTensors& tensors);
 

@@ -93,7 +93,8 @@ void read_lists(const AttentionCall& call, const at::Tensor& rows_tau, const Int
                    k = contiguous_rows(by_key_head(call.k)),
                    v = contiguous_rows(by_key_head(call.v));
   const int64_t keys = std::ssize(lists.of(0));
-  const std::vector<RowVisits> rows(static_cast<size_t>(items), {.near = {.begin = 0, .end = keys}, .far = {}});
+  const std::vector<RowVisits> rows(static_cast<size_t>(items),
+                                    {.near = {.begin = 0, .end = keys}, .far = {}});
   backend_for(q).run(kernels::AttentionDecode<T>{
       .sizes = {.batch = items,
                 .heads = n,
@@ -176,18 +177,16 @@ SparqBlock sparq_block(const AttentionCall& call, const SparqHead& head, int64_t
       at::matmul(some(head.scaled_ntd), head.keys_sd.narrow(0, 0, seen).transpose(0, 1))
           .contiguous();
   const kernels::KeyBudget budget = budget_of(sparq);
-  IntRowList lists =
-      lists_of(rows, [&](int64_t r) { return budget.chosen_of(before + 1 + r); });
+  IntRowList lists = lists_of(rows, [&](int64_t r) { return budget.chosen_of(before + 1 + r); });
   const at::Tensor alpha = at::empty({rows, n}, at::kFloat);
-  backend_for(logits).run(
-      kernels::LogitChoice{.rows = rows,
-                           .heads = n,
-                           .first_length = before + 1,
-                           .logits = logits.mutable_data_ptr<float>(),
-                           .pitch = seen,
-                           .budget = budget_of(sparq),
-                           .chosen = lists.values.data(),
-                           .alpha = alpha.mutable_data_ptr<float>()});
+  backend_for(logits).run(kernels::LogitChoice{.rows = rows,
+                                               .heads = n,
+                                               .first_length = before + 1,
+                                               .logits = logits.mutable_data_ptr<float>(),
+                                               .pitch = seen,
+                                               .budget = budget_of(sparq),
+                                               .chosen = lists.values.data(),
+                                               .alpha = alpha.mutable_data_ptr<float>()});
   const auto shared = [rows](const at::Tensor& x_sd) {
     return x_sd.unsqueeze(0).unsqueeze(0).expand({rows, 1, x_sd.size(0), x_sd.size(1)});
   };

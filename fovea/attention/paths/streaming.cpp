@@ -118,8 +118,6 @@ AttentionResult run_in_place(const AttentionCall& call, const Parts& parts, Join
   auto joint = c10::make_intrusive<JointCall>();
   joint->blocks.push_back(whole_block(parts.recent));
   joint->few = std::move(few);
-  joint->scale = static_cast<float>(call.spec.logit_scale());
-  joint->soft_cap = static_cast<float>(call.spec.soft_cap);
   return run_joint({.q_bhtd = call.q,
                     .k_bgsd = call.k,
                     .v_bgse = call.v,

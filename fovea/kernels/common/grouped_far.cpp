@@ -86,9 +86,8 @@ class FarBuilder {
   }
 
   void begin_list(uint64_t members) {
-    lists_.push_back({.members = members,
-                      .key_begin = std::ssize(keys_),
-                      .query_begin = std::ssize(queries_)});
+    lists_.push_back(
+        {.members = members, .key_begin = std::ssize(keys_), .query_begin = std::ssize(queries_)});
   }
   void add_lists(std::span<const int32_t> keys, std::span<const int32_t> queries) {
     keys_.insert(keys_.end(), keys.begin(), keys.end());
@@ -192,9 +191,8 @@ class FarBuilder {
     std::vector<SlotBlock> blocks;
     std::vector<int64_t> order(lists_.size());
     std::iota(order.begin(), order.end(), int64_t{0});
-    std::ranges::stable_sort(order, [this](int64_t a, int64_t b) {
-      return lists_[a].queries > lists_[b].queries;
-    });
+    std::ranges::stable_sort(
+        order, [this](int64_t a, int64_t b) { return lists_[a].queries > lists_[b].queries; });
     const int64_t block = plan_.sizes.queries;
     for (const int64_t c : order) {
       const SlotList& list = lists_[c];
@@ -215,8 +213,7 @@ class FarBuilder {
     };
     for (int64_t c = 0; c < std::ssize(lists_); ++c) {
       for (const int32_t s : visits_.view().of(c)) {
-        if (lists_[s].queries > 0 || lists_[s].members != kEveryGroup)
-          parent[root(s)] = root(c);
+        if (lists_[s].queries > 0 || lists_[s].members != kEveryGroup) parent[root(s)] = root(c);
       }
     }
     std::vector<int64_t> number(lists_.size(), -1);

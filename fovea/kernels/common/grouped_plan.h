@@ -82,7 +82,7 @@ struct FarPairs {
   VisitRule rule;
   SlotColumns key, query;  ///< positions of queries are less by the window (lists: ranks, maybe)
   std::span<const SlotList> lists;
-  IntRows visits, visited_by;  ///< lists whose keys a list's queries visit, and the converse
+  IntRows visits, visited_by;         ///< lists whose keys a list's queries visit, and the converse
   std::span<const SlotBlock> blocks;  ///< list by list, late queries first
   IntRows query_slots;                ///< of query i
   int64_t components = 0;

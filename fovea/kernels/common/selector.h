@@ -36,7 +36,7 @@ struct ComponentChoice {
   const float* tau = nullptr;        ///< [batch]: replaces `scale` by 1 / tau
   HeadRows<const T> next_k, next_v;  ///< if not null: rows of chosen keys are fetched from them
   int32_t* chosen = nullptr;         ///< [batch kv_heads][budget.chosen_of(keys)], ascending
-  float* alpha = nullptr;                  ///< [batch heads]: weight of the chosen keys
+  float* alpha = nullptr;            ///< [batch heads]: weight of the chosen keys
 };
 
 /// Steps 2 and 3 for rows of one key head whose logits are given: row r has the first
@@ -46,9 +46,9 @@ struct LogitChoice {
   float* logits = nullptr;  ///< [heads][rows][pitch], overwritten
   int64_t pitch = 0;
   KeyBudget budget;
-  int32_t* chosen = nullptr;        ///< budget.chosen_of() of row 0, then those of row 1, ...; ascending
-  const int32_t* begin = nullptr;   ///< [rows]: where a row's stand
-  float* alpha = nullptr;                  ///< [rows][heads]
+  int32_t* chosen = nullptr;  ///< budget.chosen_of() of row 0, then those of row 1, ...; ascending
+  const int32_t* begin = nullptr;  ///< [rows]: where a row's stand
+  float* alpha = nullptr;          ///< [rows][heads]
 };
 
 }  // namespace fovea::kernels

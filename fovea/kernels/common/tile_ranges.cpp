@@ -141,8 +141,8 @@ TileRanges build_tile_ranges(const MaskRule& rule, std::span<const TokenPlace> q
       const Tile tile = classify(rule, query, key);
       const TileRange::Kind kind =
           tile == Tile::all ? TileRange::Kind::full : TileRange::Kind::partial;
-      const bool extends = ranges.size() > first && ranges.back().key_end == begin &&
-                           ranges.back().kind == kind;
+      const bool extends =
+          ranges.size() > first && ranges.back().key_end == begin && ranges.back().kind == kind;
       if (tile != Tile::none && extends) {
         ranges.back().key_end = end;
       } else if (tile != Tile::none) {

@@ -28,8 +28,9 @@ struct TileRange {
 
 /// The ranges of all query blocks of one sequence, in one array.
 struct TileRanges {
-  int64_t query_block = 0;               ///< queries per block (the last may be shorter)
-  std::span<const int64_t> block_begin;  ///< ranges of block b: [block_begin[b], block_begin[b + 1])
+  int64_t query_block = 0;  ///< queries per block (the last may be shorter)
+  std::span<const int64_t>
+      block_begin;  ///< ranges of block b: [block_begin[b], block_begin[b + 1])
   /// Ascending, disjoint inside a block; neighbours of equal kind are merged.
   std::span<const TileRange> ranges;
 
