@@ -33,7 +33,7 @@
 
 namespace fovea::kernels {
 
-/// What a backend has for one kind of problem; null where it has nothing.
+/// The functions of a backend for one kind of problem; null where it has none.
 template <class Problem>
 struct Kernel {
   /// ShapeError for impossible sizes, UnsupportedError where `why_not` has a reason.

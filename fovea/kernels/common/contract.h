@@ -106,11 +106,11 @@ struct AttentionDecode {
   AttentionSizes sizes;
   ScoreParameters rule;             ///< without dropout
   std::span<const RowVisits> rows;  ///< [batch][queries]
-  /// Of every row b of the batch, if not empty: key n of its visits is row keys_seen.of(b)[n] of k
-  /// and v (ascending; sizes.keys is the length of the longest list; one query). No position bias
-  /// then.
+  /// Lists of keys, one for each row of the batch, or none: key n that row b visits is row
+  /// keys_seen.of(b)[n] of k and v. Keys ascend, sizes.keys is the length of the longest list, there
+  /// is one query and no position bias.
   IntRows keys_seen;
-  /// Of every row of the batch, if not empty: its key 0 is row first_rows[b] of k and v.
+  /// If not empty: key 0 of row b of the batch is row first_rows[b] of k and v.
   std::span<const int64_t> first_rows;
   HeadRows<const T> q, k, v;
   HeadRows<T> out;
