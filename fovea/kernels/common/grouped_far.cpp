@@ -122,7 +122,7 @@ class FarBuilder {
     far_.blocks = memory.keep(cut_blocks());
     far_.key.token = memory.keep(std::move(keys_));
     far_.query.token = memory.keep(std::move(queries_));
-    lists_ = memory.keep(std::move(lists_));
+    far_.lists = memory.keep(std::move(lists_));
     return far_;
   }
 
