@@ -49,7 +49,7 @@ set(x86 PROCESSORS "x86_64|AMD64")
 set(avx2 -march=x86-64-v3)
 set(avx512 -march=x86-64-v4 -mprefer-vector-width=512)
 set(avx512_bf16 ${avx512} -mavx512bf16 -mavx512vnni)
-# Ascending, as in fovea/kernels/cpu/isa.h. The kernels that a level of AVX-512 lacks are those of avx512, never of avx2.
+# Ascending, as in fovea/kernels/common/isa.h. The kernels that a level of AVX-512 lacks are those of avx512, never of avx2.
 fovea_isa(scalar)
 fovea_isa(neon PROCESSORS "aarch64|arm64" OPTIONS -DFOVEA_NEON)
 fovea_isa(avx2 ${x86} NEEDS __AVX2__ UNLESS __AVX512BW__ OPTIONS ${avx2})

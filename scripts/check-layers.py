@@ -21,6 +21,9 @@ ABOVE = {"cli", "tests", "benchmarks", "examples", "lab"}
 
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/|^torch\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+# The files of one backend of kernels/: other folders know kernels/backend.h and kernels/common/.
+BACKEND_FILES = re.compile(r"^fovea/kernels/(cpu|cuda)/")
+MAY_INCLUDE_BACKENDS = ("fovea/kernels/", "tests/")
 # The library throws and reports through callbacks; it never prints, exits or aborts.
 PRINTING = re.compile(r"(std::(cout|cerr|clog)\b|\b(printf|fprintf|puts|putchar|perror|fputs)\s*\("
                       r"|\bfmt::print\s*\(|(?<![\w.>:])(std::|::)?(exit|_exit|quick_exit|abort|terminate)\s*\()")
@@ -29,7 +32,7 @@ USING = re.compile(r"^using namespace ")
 # name one: a number may shrink, and no file may join.
 INSTRUCTIONS = re.compile(r"\b(__(AVX|SSE|ARM|AMX|FMA|F16C|aarch64|x86_64)|FOVEA_(PAIRS|TILES|ROW_TILES|NEON)\b|_mm[0-9]*_|__m[0-9]+)")
 INSTRUCTIONS_IN = "fovea/kernels/cpu/simd/"
-INSTRUCTIONS_ELSEWHERE = {"fovea/kernels/cpu/isa.cpp": 6, "fovea/nn/matmul.cpp": 3}
+INSTRUCTIONS_ELSEWHERE = {"fovea/kernels/common/isa.cpp": 6, "fovea/nn/matmul.cpp": 3}
 MAX_LINES = 800
 
 
@@ -87,6 +90,8 @@ def check_file(path: pathlib.Path) -> list[str]:
 
 
 def check_include(where: str, layer: str | None, included: str) -> list[str]:
+    if BACKEND_FILES.match(included) and not where.startswith(MAY_INCLUDE_BACKENDS):
+        return [f"{where}: {included} belongs to a backend: include fovea/kernels/backend.h"]
     if layer is None:
         return []
     if layer in TORCH_FREE and TORCH.search(included):

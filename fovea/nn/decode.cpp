@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 #include "fovea/nn/memory_needs.h"
 #include "fovea/nn/transformer_impl.h"
 #include "fovea/runtime/memory_limit.h"

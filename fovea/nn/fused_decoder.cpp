@@ -12,11 +12,10 @@
 #include <memory>
 #include <optional>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/cache/decode_rule.h"
 #include "fovea/attention/cache/token_keys.h"
-#include "fovea/attention/kernel_types.h"
-#include "fovea/kernels/cpu/decode/decoder.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
+#include "fovea/kernels/backend.h"
 #include "fovea/nn/matrix.h"
 #include "fovea/nn/transformer_impl.h"
 #include "fovea/nn/walk_attention.h"
@@ -77,18 +76,18 @@ kernels::TokenGroups token_groups(const FocusSpec& spec, const LayerFocus& focus
 struct FocusKeys {
   std::vector<std::unique_ptr<TokenKeys>> states;
   std::vector<int64_t> sequences;  // of each state
-  std::vector<std::vector<int32_t>> seen;
+  IntRowList seen;
 
-  std::span<const std::vector<int32_t>> choose(std::span<const uint64_t> members) {
+  IntRows choose(std::span<const uint64_t> members) {
     seen.clear();
     size_t first = 0;
     for (size_t n = 0; n < sequences.size(); ++n) {
       const auto count = static_cast<size_t>(sequences[n]);
-      for (const std::vector<int32_t>& rows : states[n]->choose(members.subspan(first, count)))
-        seen.push_back(rows);
+      const IntRows rows = states[n]->choose(members.subspan(first, count));
+      for (int64_t r = 0; r < rows.rows(); ++r) seen.add_row(rows.of(r));
       first += count;
     }
-    return seen;
+    return seen.view();
   }
   void keep() {
     for (size_t n = 0; n < sequences.size(); ++n) states[n]->keep();
@@ -193,7 +192,7 @@ class Compiled final : public FusedDecoder {
         steps_[i].choice = keys_[i].choice();
       }
     }
-    decoder_ = std::make_unique<kernels::Decoder<T>>(std::move(model), sequences);
+    decoder_ = kernels::cpu().make_decoder<T>(std::move(model), sequences);
   }
 
   void step(const Transformer::Impl& model, const at::Tensor& x_b1c,

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "fovea/attention/cache/token_attention.h"
-#include "fovea/kernels/common/decoder.h"
+#include "fovea/kernels/backend.h"
 #include "fovea/kernels/common/scalar_formulas.h"
 #include "fovea/nn/matrix.h"
 #include "fovea/nn/transformer_impl.h"
@@ -160,7 +160,8 @@ inline std::optional<std::string> why_not_walk_attention(const ModelConfig& conf
     if (const auto why = why_not_token_attention(spec)) return "streaming: " + *why;
   if (w.wo.defined() && matrix_inputs(w.wo) != config.heads * config.head_dim)
     return "values of another width than keys";
-  return kernels::why_not_attention_kernels(config.head_dim, config.head_dim);
+  return kernels::cpu().why_not(kernels::AttentionDecode<float>{
+      .sizes = {.head_dim = config.head_dim, .value_dim = config.head_dim}});
 }
 
 }  // namespace fovea

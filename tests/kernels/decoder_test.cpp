@@ -216,24 +216,23 @@ class Formula {
 class Backwards {
  public:
   Backwards(int64_t sequences, int64_t tokens)
-      : tokens_(tokens),
-        members_(static_cast<size_t>(sequences)),
-        seen_(static_cast<size_t>(sequences)) {}
+      : tokens_(tokens), members_(static_cast<size_t>(sequences)) {}
 
   int64_t next_row() const { return tokens_ - 1 - std::ssize(members_[0]); }
   int64_t kept() const { return kept_; }
 
-  std::span<const std::vector<int32_t>> choose(std::span<const uint64_t> members) {
+  IntRows choose(std::span<const uint64_t> members) {
+    seen_.clear();
     for (size_t b = 0; b < members_.size(); ++b) {
       members_[b].push_back(members[b]);
-      seen_[b].clear();
       const int64_t query = std::ssize(members_[b]) - 1;
       for (int64_t n = 0; n <= query; ++n) {
         if (sees(query, n, members[b], members_[b][static_cast<size_t>(n)]))
-          seen_[b].push_back(static_cast<int32_t>(tokens_ - 1 - n));
+          seen_.values.push_back(static_cast<int32_t>(tokens_ - 1 - n));
       }
+      seen_.end_row();
     }
-    return seen_;
+    return seen_.view();
   }
   KeyChoice choice() {
     return {.object = this,
@@ -247,7 +246,7 @@ class Backwards {
  private:
   int64_t tokens_, kept_ = 0;
   std::vector<std::vector<uint64_t>> members_;  // [sequence][token]
-  std::vector<std::vector<int32_t>> seen_;
+  IntRowList seen_;
 };
 
 /// A model, its cache and its compiled form, for `count` sequences. `by_head`: the cache of every
@@ -353,7 +352,7 @@ class Compiled {
                        .final_norm = {RowNorm::Form::rms, final_norm_.data()},
                        .head = {.w = {head_.data(), kFormat}, .outputs = s_.vocab}};
     for (const Weights& w : weights_) model.layers.push_back(layer_of(w));
-    decoder_ = std::make_unique<Decoder<T>>(std::move(model), count_);
+    decoder_ = make_decoder<T>(std::move(model), count_);
   }
 
   // Loops that also take the memory which the kernels of a thread share, and more of it every time:
@@ -479,13 +478,13 @@ TEST(Decoder, EqualsTheFormulasWithAttentionOfTheCaller) {
 TEST(Decoder, RefusesAStepWithoutTheCallersAttention) {
   std::vector<DecoderLayer> layers(1);
   layers[0].caller_attends = true;
-  Decoder<float> decoder(
+  const auto decoder = make_decoder<float>(
       {.width = 8, .heads = 1, .kv_heads = 1, .head_dim = 8, .ffn_width = 8, .layers = layers}, 1);
   const int64_t position = 0;
   const SequenceCache<float> cache;
   const SequenceStep sequence;
   const DecoderLayerStep<float> step{.caches = {&cache, 1}, .sequences = {&sequence, 1}};
-  EXPECT_THROW(decoder.run({.positions = {&position, 1}, .layers = {&step, 1}}), ShapeError);
+  EXPECT_THROW(decoder->run({.positions = {&position, 1}, .layers = {&step, 1}}), ShapeError);
 }
 
 TEST(Decoder, HasTheSameBitsForAnyThreadsNeighboursAndOrderOfTheCache) {
@@ -565,7 +564,7 @@ TEST(Decoder, RefusesMoreGroupsThanAWordHasBits) {
   DecoderModel model{.head_dim = 64, .layers = std::vector<DecoderLayer>(1)};
   model.layers[0].groups.groups = 65;
   try {
-    Decoder<float>(model, 1);
+    make_decoder<float>(model, 1);
     FAIL() << "65 groups were taken";
   } catch (const ShapeError& error) {
     EXPECT_NE(std::string(error.what()).find("at most 64 groups; got 65"), std::string::npos)

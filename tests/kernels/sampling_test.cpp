@@ -63,7 +63,7 @@ TEST(HashRows, TakeTheirBitsTableByTableOnAnyNumberOfThreads) {
     for (const int some : {1, 3}) {
       omp_set_num_threads(some);
       std::vector<int32_t> hashes(static_cast<size_t>(count * rule.tables), -1);
-      hash_rows(rule, rows.data(), count, hashes.data());
+      run(RowHashes{rule, rows.data(), count, hashes.data()});
       for (int64_t r = 0; r < count; ++r) {
         for (int64_t l = 0; l < rule.tables; ++l) {
           int32_t expected = 0;
@@ -206,7 +206,7 @@ TEST(FindCollisions, CountTheTablesOfEveryPairForEveryInstructionSet) {
           }
         }
       }
-      find_collisions(pairs);
+      run(pairs);
       EXPECT_EQ(twice, expected) << bits << " " << heads;
       for (const SamplingTable* table : kernels_of_this_machine<SamplingTable>()) {
         twice.assign(twice.size(), 9);
@@ -339,8 +339,8 @@ TEST(SampledDecode, ReadsWhatTheTablesAndTheRuleSayOnAnyNumberOfThreads) {
   std::vector<MadeTables> made;
   std::vector<HashTable> views;
   std::vector<int32_t> all(kv_heads * keys * rule.tables), of_queries(heads * rule.tables);
-  hash_rows(rule, k.data(), kv_heads * keys, all.data());
-  hash_rows(rule, q.data(), heads, of_queries.data());
+  run(RowHashes{rule, k.data(), kv_heads * keys, all.data()});
+  run(RowHashes{rule, q.data(), heads, of_queries.data()});
   for (int64_t g = 0; g < kv_heads; ++g) {
     std::vector<int32_t> of_keys;
     const auto row = [&](int64_t j) { return all.begin() + (g * keys + j) * rule.tables; };

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 
 namespace fovea::testing {
 

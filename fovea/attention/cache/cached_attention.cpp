@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mask_terms.h"
@@ -20,7 +21,6 @@
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/paths/performer.h"
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
 
 namespace fovea {
 namespace {
@@ -137,10 +137,10 @@ AttentionCall with_cached_rows(AttentionCall call, const CacheView& view) {
 
 // Whether SortedKeys can take these queries.
 bool can_read_sorted_keys(const AttentionSpec& spec, const at::Tensor& q) {
-  return q.is_cpu() && q.size(2) == 1 && spec.focus.gate == FocusSpec::Gate::hard &&
+  const kernels::Backend* const backend = backend_of(q.device());
+  return backend != nullptr && q.size(2) == 1 && spec.focus.gate == FocusSpec::Gate::hard &&
          !spec.differential && spec.mask == MaskRule{} && q.scalar_type() != at::kHalf &&
-         kernels::prefers_decode({.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = 1}) &&
-         !why_not_by_plans({.spec = spec, .q = q});
+         backend->prefers_decode(sizes_of(spec)) && !why_not_by_plans({.spec = spec, .q = q});
 }
 
 // The last t tokens of the cache.

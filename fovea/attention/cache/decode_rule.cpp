@@ -6,17 +6,17 @@
 
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/positions/bias.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
+#include "fovea/kernels/backend.h"
 
 namespace fovea {
 
 std::optional<std::string> why_not_decode_rule(const AttentionSpec& spec) {
   if (auto why = why_not_fused_decoder(spec)) return why;
   if (spec.value_width() != spec.head_dim) return "values of another width than keys";
-  const kernels::AttentionSizes sizes{.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = 1};
-  if (!kernels::prefers_decode(sizes))
+  const kernels::AttentionDecode<float> problem{.sizes = sizes_of(spec)};
+  if (!kernels::cpu().prefers_decode(problem.sizes))
     return fmt::format("{} query heads a key head", spec.heads / spec.kv_heads);
-  return kernels::why_not_attention_kernels(spec.head_dim, spec.head_dim);
+  return kernels::cpu().why_not(problem);
 }
 
 DecodeBias decode_bias(const AttentionSpec& spec, const at::Tensor& bias_table) {

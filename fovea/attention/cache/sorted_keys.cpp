@@ -263,9 +263,9 @@ std::optional<AttentionResult> SortedKeys::attend(const AttentionSpec& spec, con
                            .tensors = tensors,
                            .context = context};
   if (q.size(2) != 1 || why_not_decoding(call)) return std::nullopt;
-  std::vector<std::vector<int32_t>> seen;
-  for (int64_t b = 0; b < std::ssize(rows_); ++b) seen.push_back(slots_seen(spec.focus, b));
-  AttentionResult result = run_decoding(call, std::span<const std::vector<int32_t>>(seen));
+  IntRowList seen;
+  for (int64_t b = 0; b < std::ssize(rows_); ++b) seen.add_row(slots_seen(spec.focus, b));
+  AttentionResult result = run_decoding(call, seen.view());
   result.path.name = PathName::grouped;
   result.path.plan = PlanWord::sorted;
   result.path.reason = {.kind = PathReason::Kind::one_query,

@@ -10,15 +10,12 @@
 #include <type_traits>
 #include <utility>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/cache/decode_rule.h"
-#include "fovea/attention/kernel_types.h"
 #include "fovea/attention/mask_terms.h"
 #include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/mixing.h"
-#include "fovea/kernels/cpu/decode/mixing_decode.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
-#include "fovea/kernels/cpu/pointwise/few_keys.h"
 
 namespace fovea {
 
@@ -54,12 +51,8 @@ std::optional<std::string> why_not_token_attention(const AttentionSpec& spec) {
   AttentionSpec rest = in_mask_terms(spec);
   const bool mixes = joins_pairs(rest);
   if (mixes) {
-    const kernels::AttentionSizes sizes{.heads = rest.heads,
-                                        .kv_heads = rest.kv_heads,
-                                        .queries = 1 + rest.multi_token.earlier_queries(),
-                                        .head_dim = rest.head_dim,
-                                        .value_dim = rest.value_width()};
-    if (auto why = kernels::why_not_mixing_decode(sizes, {}, mixing_sizes(rest))) return why;
+    const int64_t queries = 1 + rest.multi_token.earlier_queries();
+    if (auto why = why_not_mixed_rows(kernels::cpu(), rest, queries)) return why;
   }
   if (first_keys(rest) > 0) {
     if (auto why = why_not_first_keys(rest)) return why;
@@ -173,20 +166,21 @@ void TokenAttention::attend_plainly(const CachedRows& keys, const CachedRows& va
     kernels::ScoreParameters rule = rule_;
     rule.tau = tau_of({}, token.tau, b);
     if (gate_.active()) rule.gate = gate_.gate(b, 1);
-    kernels::run(kernels::AttentionDecode<T>{.sizes = {.batch = 1,
-                                                       .heads = spec_.heads,
-                                                       .kv_heads = spec_.kv_heads,
-                                                       .queries = 1,
-                                                       .keys = kept.rows,
-                                                       .head_dim = spec_.head_dim,
-                                                       .value_dim = spec_.head_dim},
-                                             .rule = rule,
-                                             .rows = {&row, 1},
-                                             .q = of_sequence(token.q, b),
-                                             .k = kept_rows<T>(keys, b),
-                                             .v = kept_rows<T>(values, b),
-                                             .out = of_sequence(token.out, b),
-                                             .lse = lse != nullptr ? lse + b * spec_.heads : lse});
+    kernels::cpu().run(
+        kernels::AttentionDecode<T>{.sizes = {.batch = 1,
+                                              .heads = spec_.heads,
+                                              .kv_heads = spec_.kv_heads,
+                                              .queries = 1,
+                                              .keys = kept.rows,
+                                              .head_dim = spec_.head_dim,
+                                              .value_dim = spec_.head_dim},
+                                    .rule = rule,
+                                    .rows = {&row, 1},
+                                    .q = of_sequence(token.q, b),
+                                    .k = kept_rows<T>(keys, b),
+                                    .v = kept_rows<T>(values, b),
+                                    .out = of_sequence(token.out, b),
+                                    .lse = lse != nullptr ? lse + b * spec_.heads : lse});
   }
 }
 
@@ -200,32 +194,32 @@ void TokenAttention::attend_after_first(const CachedRows& keys, const CachedRows
   first_seen_.clear();
   for (const KeptRows& kept : keys.sequences)
     first_seen_.push_back(~uint64_t{0} >> (kernels::kMostFewKeys - kept.first_rows));
-  std::vector<const uint64_t*> seen;
+  std::vector<int32_t> set_of_head;
   for (int64_t n = 0; n < batch * spec_.heads; ++n)
-    seen.push_back(&first_seen_[static_cast<size_t>(n / spec_.heads)]);
+    set_of_head.push_back(static_cast<int32_t>(n / spec_.heads));
   first_keys_.resize(static_cast<size_t>(count));
   std::iota(first_keys_.begin(), first_keys_.end(), 0);
   const auto first = [](const CachedRows& rows) {
     return kernels::HeadRows<const T>{static_cast<const T*>(rows.first.data), rows.first.batch,
                                       rows.first.head, rows.first.row};
   };
-  kernels::run(kernels::FewKeys<T>{.sizes = {.batch = batch,
-                                             .heads = spec_.heads,
-                                             .kv_heads = spec_.kv_heads,
-                                             .queries = 1,
-                                             .keys = count,
-                                             .head_dim = spec_.head_dim,
-                                             .value_dim = spec_.head_dim},
-                                   .q = spec_.streaming.active() ? token.start_q : token.q,
-                                   .k = first(keys),
-                                   .v = first(values),
-                                   .key_rows = first_keys_.data(),
-                                   .seen = seen.data(),
-                                   .scale = rule_.scale,
-                                   .tau = token.tau,
-                                   .soft_cap = rule_.soft_cap,
-                                   .out = token.out,
-                                   .lse = lse_.data()});
+  kernels::cpu().run(kernels::FewKeys<T>{.sizes = {.batch = batch,
+                                                   .heads = spec_.heads,
+                                                   .kv_heads = spec_.kv_heads,
+                                                   .queries = 1,
+                                                   .keys = count,
+                                                   .head_dim = spec_.head_dim,
+                                                   .value_dim = spec_.head_dim},
+                                         .q = spec_.streaming.active() ? token.start_q : token.q,
+                                         .k = first(keys),
+                                         .v = first(values),
+                                         .key_rows = first_keys_.data(),
+                                         .seen = {first_seen_.data(), set_of_head.data()},
+                                         .scale = rule_.scale,
+                                         .tau = token.tau,
+                                         .soft_cap = rule_.soft_cap,
+                                         .out = token.out,
+                                         .lse = lse_.data()});
 }
 
 template <class T>
@@ -247,7 +241,7 @@ void TokenAttention::attend_mixed(AttentionCache& cache, const CachedRows& keys,
     kernels::ScoreParameters rule = rule_;
     rule.tau = tau_of(taus, token.tau, b);
     rule.gate = gate_.gate(b, count);
-    kernels::run(
+    kernels::cpu().run(
         kernels::MixingDecode<T>{.sizes = {.batch = 1,
                                            .heads = spec_.heads,
                                            .kv_heads = spec_.kv_heads,

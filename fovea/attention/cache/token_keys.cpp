@@ -3,7 +3,7 @@
 #include "fovea/attention/cache/token_keys.h"
 
 #include "fovea/attention/paths/grouped.h"
-#include "fovea/kernels/cpu/grouped/grouped.h"
+#include "fovea/kernels/backend.h"
 
 namespace fovea {
 
@@ -24,7 +24,7 @@ int64_t TokenKeys::row(int64_t b) const {
   return kept.begin + kept.rows - 1;
 }
 
-std::span<const std::vector<int32_t>> TokenKeys::choose(std::span<const uint64_t> members) {
+IntRows TokenKeys::choose(std::span<const uint64_t> members) {
   auto* const all = static_cast<uint64_t*>(members_.data);
   const auto bits = [&](size_t b) {
     const KeptRows& kept = members_.sequences[b];
@@ -34,12 +34,17 @@ std::span<const std::vector<int32_t>> TokenKeys::choose(std::span<const uint64_t
   for (size_t b = 0; b < members.size(); ++b) bits(b).back() = members[b];
   if (sorted_ != nullptr) sorted_->append_token(members);
   if (focus_.keeps_every_pair()) return {};
-  seen_.resize(members.size());
+  seen_.clear();
   for (size_t b = 0; b < members.size(); ++b) {
-    seen_[b] = sorted_ != nullptr ? sorted_->slots_seen(focus_, static_cast<int64_t>(b))
-                                  : kernels::keys_seen_by_last(rule_, bits(b));
+    if (sorted_ != nullptr) {
+      seen_.add_row(sorted_->slots_seen(focus_, static_cast<int64_t>(b)));
+      continue;
+    }
+    kernels::cpu().run(kernels::KeysOfLast{
+        .rule = rule_, .members = bits(b), .positions = {}, .seen = &seen_.values});
+    seen_.end_row();
   }
-  return seen_;
+  return seen_.view();
 }
 
 void TokenKeys::keep() {

@@ -34,7 +34,8 @@ class TokenKeys {
   /// How it finds its keys (docs/kernels/grouped.md).
   PlanName plan() const { return sorted_ != nullptr ? PlanWord::sorted : PlanWord::scan; }
 
-  std::span<const std::vector<int32_t>> choose(std::span<const uint64_t> members);
+  /// The rows that each sequence's token reads, valid until the next call; none: all.
+  IntRows choose(std::span<const uint64_t> members);
   void keep();
 
  private:
@@ -43,7 +44,7 @@ class TokenKeys {
   SortedKeys* sorted_ = nullptr;  // null: the cache is read where a scan of its groups finds keys
   CachedRows cached_keys_, cached_values_, members_;
   CachedRows keys_, values_;
-  std::vector<std::vector<int32_t>> seen_;
+  IntRowList seen_;
 };
 
 }  // namespace fovea

@@ -12,7 +12,7 @@
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/performer/performer.h"
+#include "fovea/kernels/common/performer.h"
 
 namespace fovea {
 namespace {

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "fovea/attention/backend.h"
+
 namespace fovea {
 
 namespace {
@@ -17,7 +19,7 @@ AttentionPath path_in_parts(const AttentionCall& call) {
 
 AttentionPath parts_path() {
   return {.name = PathName::fused,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::parts,
           .why_not = [](const AttentionCall& call) { return path_in_parts(call).why_not(call); },
           .run = [](const AttentionCall& call) { return path_in_parts(call).run(call); }};
@@ -35,9 +37,9 @@ std::span<const AttentionPath> attention_paths() {
 }
 
 std::optional<std::string> AttentionPath::reason_against(const AttentionCall& call) const {
-  if (device && *device != call.q.device().type())
-    return fmt::format("the {} kernels run on {}; got {}", enum_name(name),
-                       c10::DeviceTypeName(*device), c10::DeviceTypeName(call.q.device().type()));
+  if (by_kernels && backend_of(call.q.device()) == nullptr)
+    return fmt::format("the {} kernels run on CPU; got {}", enum_name(name),
+                       c10::DeviceTypeName(call.q.device().type()));
   return why_not(call);
 }
 

@@ -106,8 +106,7 @@ struct KeyChoice {
   /// The groups of each sequence's token, as bits. Called once, by one thread, while others write
   /// the token's key and value. Returns the rows of keys and values that the token of each sequence
   /// reads, valid until keep(); empty: all.
-  std::span<const std::vector<int32_t>> (*choose)(void* object,
-                                                  std::span<const uint64_t> members) = nullptr;
+  IntRows (*choose)(void* object, std::span<const uint64_t> members) = nullptr;
   /// Called by one thread when the token's key and value are written.
   void (*keep)(void* object) = nullptr;
 };
@@ -162,6 +161,19 @@ struct DecoderStep {
   std::span<const DecoderLayerStep<T>> layers;
   const T* x = nullptr;     ///< [sequences, width]: the embedded tokens
   float* logits = nullptr;  ///< [sequences, head.outputs]
+};
+
+/// The most sequences that share a step.
+inline constexpr int64_t kDecoderSequences = 16;
+
+/// A model and the buffers of its steps, made by a backend once for a text. T = float and BFloat16.
+/// Not thread-safe.
+template <class T>
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  /// ShapeError where the step does not fit the model.
+  virtual void run(const DecoderStep<T>& step) = 0;
 };
 
 }  // namespace fovea::kernels

@@ -6,7 +6,7 @@
 
 #include <span>
 
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 #include "fovea/kernels/cpu/kernel_table.h"
 
 namespace fovea::kernels {

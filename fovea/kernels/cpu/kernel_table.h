@@ -6,7 +6,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cpu/isa_level.h"
+#include "fovea/kernels/common/isa_level.h"
 
 namespace fovea::kernels {
 

@@ -210,7 +210,8 @@ class Decode {
   void attend(int64_t b, int64_t g, int64_t chunk, int64_t row_begin, int64_t row_end,
               float* scratch) const {
     const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, s_.keys);
-    const std::vector<int32_t>* seen_keys = p_.keys_seen.empty() ? nullptr : &p_.keys_seen[b];
+    const bool listed = p_.keys_seen.rows() > 0;
+    const auto list = listed ? p_.keys_seen.of(b) : std::span<const int32_t>();
     DecodeBlock<T> block{.key_width = key_,
                          .value_width = value_,
                          .k = key(b, g, first_row(b)),
@@ -219,8 +220,8 @@ class Decode {
                          .v_row = caches_.empty() ? p_.v.row : caches_[b].values.row,
                          .key_begin = end,
                          .key_end = begin,
-                         .key_limit = seen_keys != nullptr ? std::ssize(*seen_keys) : ends_[b],
-                         .index = seen_keys != nullptr ? seen_keys->data() : nullptr,
+                         .key_limit = listed ? std::ssize(list) : ends_[b],
+                         .index = listed ? list.data() : nullptr,
                          .plain = is_plain(p_.rule, gate_.form),
                          .gate_form = gate_.form,
                          .part = part(b, g, chunk) + row_begin * part_};

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <deque>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -21,18 +22,17 @@ namespace fovea::kernels {
 namespace {
 
 constexpr int64_t kMostGroups = 64;  // memberships are the bits of a word
+static_assert(kDecoderSequences <= kMatVecRows);
 
 // Below this many weights a layer, meeting seven times costs more than a second thread saves.
 constexpr int64_t kParallelWeights = 131072;
 
-}  // namespace
-
 template <class T>
-class Decoder<T>::Impl {
+class CpuDecoder final : public Decoder<T> {
  public:
   using Layer = DecoderLayer;
 
-  Impl(DecoderModel model, int64_t sequences)
+  CpuDecoder(DecoderModel model, int64_t sequences)
       : p_(std::move(model)),
         rows_(sequences),
         all_heads_(p_.heads + 2 * p_.kv_heads),
@@ -64,7 +64,7 @@ class Decoder<T>::Impl {
     for (const Layer& layer : p_.layers) attention_.emplace_back(attention_of(layer));
   }
 
-  void run(const DecoderStep<T>& step) {
+  void run(const DecoderStep<T>& step) override {
     check(step);
     prepare(step);
     // A team walks from behind one attention of the caller up to the next, or to the logits.
@@ -367,9 +367,9 @@ class Decoder<T>::Impl {
           top_groups(std::span(scores).first(static_cast<size_t>(groups.groups)), groups.top_k);
     }
     const KeyChoice& choice = step_->layers[l].choice;
-    const auto seen =
+    const IntRows seen =
         choice.choose(choice.object, std::span(members).first(static_cast<size_t>(rows_)));
-    if (!seen.empty()) attention_[l].read(seen);
+    if (seen.rows() > 0) attention_[l].read(seen);
   }
   void keep(int64_t l) const {
     const KeyChoice& choice = step_->layers[l].choice;
@@ -513,8 +513,6 @@ class Decoder<T>::Impl {
   std::vector<float> tau_;
 };
 
-namespace {
-
 void check_model(const DecoderModel& model, int64_t sequences) {
   require<ShapeError>(sequences >= 1 && sequences <= kDecoderSequences && !model.layers.empty(),
                       "decoder", "expected 1 to {} sequences and a layer; got {} and {}",
@@ -530,17 +528,11 @@ void check_model(const DecoderModel& model, int64_t sequences) {
 }  // namespace
 
 template <class T>
-Decoder<T>::Decoder(DecoderModel model, int64_t sequences) {
+std::unique_ptr<Decoder<T>> make_decoder(DecoderModel model, int64_t sequences) {
   check_model(model, sequences);
-  impl_ = std::make_unique<Impl>(std::move(model), sequences);
+  return std::make_unique<CpuDecoder<T>>(std::move(model), sequences);
 }
-template <class T>
-Decoder<T>::~Decoder() = default;
-template <class T>
-void Decoder<T>::run(const DecoderStep<T>& step) {
-  impl_->run(step);
-}
-template class Decoder<float>;
-template class Decoder<BFloat16>;
+template std::unique_ptr<Decoder<float>> make_decoder(DecoderModel, int64_t);
+template std::unique_ptr<Decoder<BFloat16>> make_decoder(DecoderModel, int64_t);
 
 }  // namespace fovea::kernels

@@ -16,7 +16,7 @@ namespace fovea::kernels {
 /// A plan cut into partitions.
 struct PartitionedPlan {
   std::vector<KeyPartition> partitions;
-  IntRows key_slots;        ///< by key
+  IntRowList key_slots;     ///< by key
   bool packs_first = true;  ///< operands are packed for all partitions, before them
 };
 

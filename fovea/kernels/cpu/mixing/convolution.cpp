@@ -39,31 +39,32 @@ ConvolutionWorkspace<T>::ConvolutionWorkspace(const Convolution<T>& c)
 }
 
 template <class T>
-void convolve(const Convolution<T>& c, const T* x, T* y) {
-  const ConvolutionTable<T>& table = chosen_kernels<ConvolutionTable<T>>();
-  each_map(c, [&](int64_t map, const auto& scratch) { table.forward(c, map, x, y, scratch); });
-}
-
-template <class T>
-void convolve_input_gradient(const Convolution<T>& c, const T* dy, T* dx) {
-  const ConvolutionTable<T>& table = chosen_kernels<ConvolutionTable<T>>();
-  each_map(
-      c, [&](int64_t map, const auto& scratch) { table.input_gradient(c, map, dy, dx, scratch); });
-}
-
-template <class T>
-void convolve_kernel_gradient(const Convolution<T>& c, const T* x, const T* dy, T* dkernel) {
-  const ConvolutionTable<T>& table = chosen_kernels<ConvolutionTable<T>>();
-  each_map(c, [&](int64_t map, const auto& scratch) {
-    table.kernel_gradient(c, map, x, dy, dkernel, scratch);
+void run(const ConvolutionForward<T>& p) {
+  each_map(p.shape, [&](int64_t map, const auto& scratch) {
+    chosen_kernels<ConvolutionTable<T>>().forward(p.shape, map, p.x, p.y, scratch);
   });
 }
 
-#define FOVEA_CONVOLUTION(T)                                                  \
-  template class ConvolutionWorkspace<T>;                                     \
-  template void convolve(const Convolution<T>&, const T*, T*);                \
-  template void convolve_input_gradient(const Convolution<T>&, const T*, T*); \
-  template void convolve_kernel_gradient(const Convolution<T>&, const T*, const T*, T*)
+template <class T>
+void run(const ConvolutionInputGradient<T>& p) {
+  each_map(p.shape, [&](int64_t map, const auto& scratch) {
+    chosen_kernels<ConvolutionTable<T>>().input_gradient(p.shape, map, p.dy, p.dx, scratch);
+  });
+}
+
+template <class T>
+void run(const ConvolutionKernelGradient<T>& p) {
+  each_map(p.shape, [&](int64_t map, const auto& scratch) {
+    chosen_kernels<ConvolutionTable<T>>().kernel_gradient(p.shape, map, p.x, p.dy, p.dkernel,
+                                                          scratch);
+  });
+}
+
+#define FOVEA_CONVOLUTION(T)                             \
+  template class ConvolutionWorkspace<T>;                \
+  template void run(const ConvolutionForward<T>&);       \
+  template void run(const ConvolutionInputGradient<T>&); \
+  template void run(const ConvolutionKernelGradient<T>&)
 FOVEA_CONVOLUTION(float);
 FOVEA_CONVOLUTION(double);
 #undef FOVEA_CONVOLUTION

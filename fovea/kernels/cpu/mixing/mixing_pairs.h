@@ -65,7 +65,7 @@ class PairOperands {
           key_high(key_low.size()),
           query_low(visits.query.position.size()),
           query_high(query_low.size()),
-          open(visits.key.open) {
+          open(visits.key.open.begin(), visits.key.open.end()) {
       split(members.key + b * members.key_batch, visits.keys, key_low, key_high);
       split(members.query + b * members.query_batch, visits.queries, query_low, query_high);
       open.resize(key_low.size(), 0);

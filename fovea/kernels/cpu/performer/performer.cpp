@@ -33,7 +33,7 @@ void each_key_head(const PerformerInputs& in, const F& work) {
         ::operator new[](floats * sizeof(float), std::align_val_t(kAlignment))));
     std::fill_n(scratch.get(), floats, 0.0f);
     member.each(units, [&](int64_t n) {
-      const std::vector<PerformerChunk>& chunks = in.chunks_of(n / in.kv_heads);
+      const std::span<const PerformerChunk> chunks = in.chunks_of(n / in.kv_heads);
       work({.b = n / in.kv_heads,
             .g = n % in.kv_heads,
             .chunks = chunks.data(),
@@ -45,24 +45,6 @@ void each_key_head(const PerformerInputs& in, const F& work) {
 }
 
 }  // namespace
-
-std::vector<PerformerChunk> performer_chunks(std::span<const int64_t> borders, int64_t tokens) {
-  std::vector<PerformerChunk> chunks;
-  for (size_t n = 0; n < borders.size(); ++n) {
-    const int64_t end = n + 1 < borders.size() ? borders[n + 1] : tokens;
-    for (int64_t begin = borders[n]; begin < end; begin += kPerformerChunk)
-      chunks.push_back({.begin = begin,
-                        .end = std::min(end, begin + kPerformerChunk),
-                        .starts = begin == borders[n]});
-  }
-  return chunks;
-}
-
-int64_t PerformerInputs::most_chunks() const {
-  size_t most = 0;
-  for (const auto& row : chunks) most = std::max(most, row.size());
-  return static_cast<int64_t>(most);
-}
 
 void run(const PerformerForward& problem) {
   each_key_head(problem.in, [&](const PerformerUnit& unit) { chosen().forward(problem, unit); });

@@ -92,9 +92,8 @@ class Forward {
         query_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.query, p_.rule.gate.query_batch,
                      s_.batch, s_.queries, s_.queries),
         key_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.key, p_.rule.gate.key_batch, s_.batch,
-                   s_.keys, table_.panel, [&](int64_t b) -> const std::vector<int32_t>& {
-                     return visits_of(p_.visits, b).key.position;
-                   }) {
+                   s_.keys, table_.panel,
+                   [&](int64_t b) { return visits_of(p_.visits, b).key.position; }) {
     for (int64_t b = 0; b < s_.batch; ++b) {
       for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));
     }

@@ -96,8 +96,8 @@ struct QueryGroup {
   template <class T>
   QueryGroup(const FewQueriesGradient<T>& p, int64_t b, int64_t g) {
     const AttentionSizes& s = p.sizes;
-    const int64_t repeats = s.heads / s.kv_heads, d = FewOperand::pitch_of(s.head_dim),
-                  e = FewOperand::pitch_of(s.value_dim);
+    const int64_t repeats = s.heads / s.kv_heads, d = few_pitch(s.head_dim),
+                  e = few_pitch(s.value_dim);
     q.resize(static_cast<size_t>(repeats * s.queries * d));
     dout.resize(static_cast<size_t>(repeats * s.queries * e));
     for (int64_t m = 0; m < repeats * s.queries; ++m) {
@@ -127,7 +127,7 @@ void run(const FewQueriesGradient<T>& p) {
                       "few-queries kernel",
                       "at most {} queries of {} components a key head; got {} of {} and {}",
                       kMostFewKeys, kWidestHead, few, s.head_dim, s.value_dim);
-  const int64_t d = FewOperand::pitch_of(s.head_dim), e = FewOperand::pitch_of(s.value_dim);
+  const int64_t d = few_pitch(s.head_dim), e = few_pitch(s.value_dim);
   const int64_t chunks = (s.keys + kFewChunk - 1) / kFewChunk, heads = s.batch * s.kv_heads,
                 chunk_size = few * (d + 1);
   std::vector<QueryGroup> groups;

@@ -5,7 +5,10 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <type_traits>
+#include <vector>
 
+#include "fovea/kernels/common/bfloat16.h"
 #include "fovea/kernels/cpu/float_buffer.h"
 #include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/team.h"
@@ -59,15 +62,35 @@ void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices) {
   }
 }
 
-void run(std::span<const MatVec> products) {
+void run(const MatVecs& p) {
   int64_t weights = 0;
-  for (const MatVec& p : products) weights += p.outputs * p.inputs;
+  for (const MatVec& product : p.products) weights += product.outputs * product.inputs;
   const bool parallel = weights > kParallelWeights;
   const int64_t slices = parallel ? omp_get_max_threads() : 1;
   Team::run(parallel, [&](Team::Member& member) {
     member.each(
-        slices, [&](int64_t n) { run_slice(products, n, slices); }, Meet::no);
+        slices, [&](int64_t n) { run_slice(p.products, n, slices); }, Meet::no);
   });
 }
+
+template <class T>
+void run(const Int8Rounding<T>& p) {
+  const auto round_row = [&](int64_t r) {
+    const T* const x = p.x + r * p.inputs;
+    T* const y = p.y + r * p.inputs;
+    if constexpr (std::is_same_v<T, float>) {
+      round_to_int8(x, p.inputs, y);
+    } else {
+      std::vector<float> wide(static_cast<size_t>(p.inputs));
+      for (int64_t i = 0; i < p.inputs; ++i) wide[i] = to_float(x[i]);
+      round_to_int8(wide.data(), p.inputs, wide.data());
+      for (int64_t i = 0; i < p.inputs; ++i) from_float(wide[i], y[i]);
+    }
+  };
+  Team::run(p.rows * p.inputs > kParallelWeights,
+            [&](Team::Member& member) { member.each(p.rows, round_row, Meet::no); });
+}
+template void run(const Int8Rounding<float>&);
+template void run(const Int8Rounding<BFloat16>&);
 
 }  // namespace fovea::kernels

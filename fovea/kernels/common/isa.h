@@ -1,4 +1,5 @@
-// The instruction set of our kernels: detected, or forced by FOVEA_ISA.
+// Instruction sets of the CPU: the one that the machine offers, and the one in force, which
+// FOVEA_ISA may lower.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -7,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "fovea/kernels/cpu/isa_level.h"
+#include "fovea/kernels/common/isa_level.h"
 
 namespace fovea {
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 
 #include <algorithm>
 #include <array>
