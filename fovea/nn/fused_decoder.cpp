@@ -103,8 +103,8 @@ struct FocusKeys {
   }
 };
 
-/// Adapters are merged into float32 matrices for as long as a text is written: rounded to the
-/// format of the base, small changes would be lost.
+/// Adapters are merged into float32 matrices: rounded to the format of the base, small changes
+/// would be lost.
 class MergedMatrices {
  public:
   kernels::Projection projection(const LayerWeights& w, LoraSite site, const at::Tensor& matrix,
@@ -134,11 +134,9 @@ template <class T>
 class Compiled final : public FusedDecoder {
  public:
   Compiled(FusedDecoderKey key, const ModelConfig& config, const std::vector<LayerWeights>& layers,
-           const std::vector<AttentionSpec>& specs, const RopeTable& rope,
-           const NormWeights& final_norm, const at::Tensor& head, const at::Tensor& bias_table,
-           at::ScalarType dtype)
+           const std::vector<AttentionSpec>& specs, int64_t rotary, const NormWeights& final_norm,
+           const at::Tensor& head, const at::Tensor& bias_table, at::ScalarType dtype)
       : FusedDecoder(std::move(key)),
-        rope_(rope),
         bias_table_(bias_table),
         specs_(specs),
         bias_(decode_bias(specs.front(), bias_table)),
@@ -149,7 +147,7 @@ class Compiled final : public FusedDecoder {
         .kv_heads = config.kv_heads,
         .head_dim = config.head_dim,
         .ffn_width = config.ffn_width,
-        .rotary = rope.cos_pf.defined() ? 2 * rope.cos_pf.size(1) : 0,
+        .rotary = rotary,
         .activation = layers.front().block.activation,
         .join = layers.front().block.join,
         .eps = layers.front().block.eps,
@@ -157,7 +155,6 @@ class Compiled final : public FusedDecoder {
         .final_norm = row_norm(layers.front().block, final_norm, config.block != BlockLayout::post),
         .head = projection(head, {}),
         .activations = this->key().compute.activations};
-    const int64_t sequences = this->key().sequences;
     walks_.resize(layers.size());
     std::string why;
     for (size_t i = 0; i < layers.size(); ++i) {
@@ -165,11 +162,11 @@ class Compiled final : public FusedDecoder {
         std::optional<TokenAttention> token;
         if (!why_not_token_attention(specs_[i]))
           token.emplace(specs_[i], decode_rule(specs_[i], bias_, layers[i].stages.sink_logit_h));
-        walks_[i] = std::make_unique<WalkAttention<T>>(
-            static_cast<int64_t>(i), config, specs_[i].focus, sequences, dtype, std::move(token));
+        walks_[i] = std::make_unique<WalkAttention<T>>(static_cast<int64_t>(i), config,
+                                                       specs_[i].focus, dtype, std::move(token));
         if (why.empty() && !walks_[i]->by_kernels()) why = *why_not;
       }
-      model.layers.push_back(layer_of(layers[i], specs_[i], walks_[i].get()));
+      model.layers.push_back(layer_of(layers[i], specs_[i], rotary, walks_[i].get()));
     }
     if (!why.empty())
       note_ =
@@ -178,22 +175,17 @@ class Compiled final : public FusedDecoder {
                           walks_, [](const auto& o) { return o != nullptr && !o->by_kernels(); }),
                       layers.size(), why);
     keys_.resize(layers.size());
-    sequences_.resize(layers.size(),
-                      std::vector<kernels::SequenceStep>(static_cast<size_t>(sequences)));
-    caches_.resize(layers.size(),
-                   std::vector<kernels::SequenceCache<T>>(static_cast<size_t>(sequences)));
+    sequences_.resize(layers.size());
+    caches_.resize(layers.size());
     steps_.resize(layers.size());
     for (size_t i = 0; i < layers.size(); ++i) {
-      steps_[i].sequences = sequences_[i];
-      steps_[i].caches = caches_[i];
       if (walks_[i] != nullptr) {
         steps_[i].attention = walks_[i]->hook();
-        for (size_t b = 0; b < caches_[i].size(); ++b) caches_[i][b] = walks_[i]->rows(b);
       } else if (specs_[i].focus.active()) {
         steps_[i].choice = keys_[i].choice();
       }
     }
-    decoder_ = std::make_unique<kernels::Decoder<T>>(std::move(model), sequences);
+    decoder_ = std::make_unique<kernels::Decoder<T>>(std::move(model));
   }
 
   void step(const Transformer::Impl& model, const at::Tensor& x_b1c,
@@ -201,9 +193,13 @@ class Compiled final : public FusedDecoder {
     // Values by distance are made from a table that may change.
     if (bias_table_.defined())
       bias_.bias_hn.copy_(decode_bias(specs_.front(), bias_table_).bias_hn);
-    positions_.clear();
+    tokens_.clear();
     for (const DecodeState* state : states)
-      for (const int64_t length : state->lengths()) positions_.push_back(length);
+      for (const int64_t length : state->lengths())
+        tokens_.push_back({.position = length,
+                           .cos = floats(state->rope.cos_pf),
+                           .sin = floats(state->rope.sin_pf)});
+    set_sequences(tokens_.size());
     const std::vector<PassContext> passes = passes_of(model, states);
     for (size_t i = 0; i < steps_.size(); ++i) {
       if (walks_[i] != nullptr) walks_[i]->begin(model, passes);
@@ -216,13 +212,26 @@ class Compiled final : public FusedDecoder {
         first += static_cast<size_t>(states[n]->sequences());
       }
     }
-    decoder_->run({.positions = positions_,
+    decoder_->run({.tokens = tokens_,
                    .layers = steps_,
                    .x = static_cast<const T*>(x_b1c.const_data_ptr()),
                    .logits = z_bv.mutable_data_ptr<float>()});
   }
 
  private:
+  void set_sequences(size_t count) {
+    if (count == sequences_.front().size()) return;
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      sequences_[i].assign(count, {});
+      caches_[i].assign(count, {});
+      steps_[i].sequences = sequences_[i];
+      steps_[i].caches = caches_[i];
+      if (walks_[i] == nullptr) continue;
+      walks_[i]->set_sequences(static_cast<int64_t>(count));
+      for (size_t b = 0; b < count; ++b) caches_[i][b] = walks_[i]->rows(b);
+    }
+  }
+
   // What attention by the walk reads, one a state; none where no layer has one.
   std::vector<PassContext> passes_of(const Transformer::Impl& model,
                                      std::span<DecodeState* const> states) const {
@@ -240,13 +249,12 @@ class Compiled final : public FusedDecoder {
   }
 
   /// `walk`: who attends instead of the decoder's kernels, or null.
-  kernels::DecoderLayer layer_of(const LayerWeights& w, const AttentionSpec& spec,
+  kernels::DecoderLayer layer_of(const LayerWeights& w, const AttentionSpec& spec, int64_t rotary,
                                  const WalkAttention<T>* walk) {
     const BlockDescription& block = w.block;
     const auto gain = [&](const at::Tensor& given) {
       return block.head_norm == HeadNorm::rms && !given.defined() ? floats(ones_d_) : floats(given);
     };
-    const bool rotated = block.rotated && rope_.cos_pf.defined();
     const int64_t q = w.wq.size(0), k = w.wk.size(0);
     kernels::DecoderLayer layer{
         .attention_in = row_norm(block, w.attention_in, block.norms.attention_in),
@@ -265,8 +273,7 @@ class Compiled final : public FusedDecoder {
         .k_gain = gain(w.k_gain),
         .q_length = floats(w.qk_scale),
         .q_length_factor = static_cast<float>(block.length_factor),
-        .cos = rotated ? floats(rope_.cos_pf) : nullptr,
-        .sin = rotated ? floats(rope_.sin_pf) : nullptr,
+        .rotated = block.rotated && rotary > 0,
         .start_place =
             spec.streaming.active() ? spec.streaming.start + spec.streaming.recent - 1 : -1,
         .caller_attends = walk != nullptr};
@@ -284,7 +291,7 @@ class Compiled final : public FusedDecoder {
     AttentionCache& cache = state.layers[layer];
     const auto count = static_cast<size_t>(cache.batch());
     const auto sequences = std::span(sequences_[layer]).subspan(first, count);
-    const auto positions = std::span(positions_).subspan(first, count);
+    const auto tokens = std::span(tokens_).subspan(first, count);
     if (spec.focus.active()) {
       TokenKeys& keys = keys_of(layer, n);
       keys.begin(cache, state.sorted[layer]);
@@ -294,7 +301,7 @@ class Compiled final : public FusedDecoder {
       for (size_t b = 0; b < count; ++b)
         sequences[b] = {.first = 0,
                         .key_row = keys.row(static_cast<int64_t>(b)),
-                        .seen = {.near = {.begin = 0, .end = positions[b] + 1}, .far = {}}};
+                        .seen = {.near = {.begin = 0, .end = tokens[b].position + 1}, .far = {}}};
     } else {
       const CachedRows rows = cache.extend(stream::kKeys);
       place_caches(layer, first, count, rows, cache.extend(stream::kValues));
@@ -303,7 +310,7 @@ class Compiled final : public FusedDecoder {
         const KeyRange run{.begin = 0, .end = kept.rows, .shift = kept.first_position};
         sequences[b] = {.first = kept.begin,
                         .key_row = kept.rows - 1,
-                        .seen = row_visits(spec.mask, positions[b], {&run, 1}).value()};
+                        .seen = row_visits(spec.mask, tokens[b].position, {&run, 1}).value()};
       }
     }
   }
@@ -332,12 +339,11 @@ class Compiled final : public FusedDecoder {
   }
 
   MergedMatrices matrices_;
-  const RopeTable rope_;
   const at::Tensor bias_table_;
   const std::vector<AttentionSpec> specs_;  // in force
   DecodeBias bias_;
   const at::Tensor ones_d_;  // gain of weightless norms
-  std::vector<int64_t> positions_;
+  std::vector<kernels::TokenPosition> tokens_;
   std::vector<std::unique_ptr<WalkAttention<T>>> walks_;  // null: the kernels' attention
   // Of each layer, the latter two of each sequence.
   std::vector<FocusKeys> keys_;
@@ -366,58 +372,40 @@ std::optional<std::string> Transformer::Impl::why_no_fused_decoder() const {
   return std::nullopt;
 }
 
-FusedDecoderKey Transformer::Impl::fused_decoder_key(std::span<DecodeState* const> states) const {
+FusedDecoderKey Transformer::Impl::fused_decoder_key() const {
   FusedDecoderKey key{
-      .memory = {}, .matrices = head.scalar_type(), .compute = compute, .sequences = 0};
+      .memory = {}, .versions = {}, .matrices = head.scalar_type(), .compute = compute};
   const auto add = [&](const at::Tensor& x) {
     key.memory.push_back(x.defined() ? x.const_data_ptr() : nullptr);
   };
-  for (const Parameter& p : registry.all()) add(p.value);
+  for (const Parameter& p : registry.all()) {
+    add(p.value);
+    if (config.lora.active()) key.versions.push_back(static_cast<int64_t>(p.value._version()));
+  }
   for (const LayerWeights& w : layers) {
     if (!w.focus.defined()) continue;
     for (const at::Tensor& x : {w.focus.mean, w.focus.scale, w.focus.centroids, w.focus.potentials})
       add(x);
   }
-  for (const DecodeState* state : states) {
-    key.sequences += state->sequences();
-    add(state->rope.cos_pf);
-  }
   return key;
 }
 
-namespace {
-
-/// The table with the most positions; all others are parts of it.
-const RopeTable& longest_rope(std::span<DecodeState* const> states) {
-  const DecodeState* longest = states.front();
-  for (const DecodeState* state : states) {
-    require<ConfigError>(same_rotation(state->rope, longest->rope), "decode",
-                         "expected texts of one RoPE table; got others, as a rule that depends on "
-                         "the length of the text makes them; decode them one by one");
-    if (state->capacity() > longest->capacity()) longest = state;
-  }
-  return longest->rope;
-}
-
-}  // namespace
-
 std::optional<std::string> Transformer::Impl::prepare_fused_decoder(
-    const at::Tensor& tokens_bt, std::span<DecodeState* const> states) const {
-  if (tokens_bt.size(1) != 1) return "it is for one token of each sequence";
-  if (tokens_bt.size(0) > kernels::kDecoderSequences || tokens_bt.size(0) < 1)
-    return fmt::format("it is for 1 to {} sequences", kernels::kDecoderSequences);
-  FusedDecoderKey key = fused_decoder_key(states);
-  std::shared_ptr<FusedDecoder>& fused = states.front()->fused;
+    const at::Tensor& tokens_bt) const {
+  if (tokens_bt.size(1) != 1 || tokens_bt.size(0) < 1)
+    return "it is for one token of each sequence";
+  FusedDecoderKey key = fused_decoder_key();
   if (fused && fused->key() == key) return std::nullopt;
   fused = nullptr;
   if (std::optional<std::string> why_not = why_no_fused_decoder()) return why_not;
   std::vector<AttentionSpec> specs;
   for (const LayerWeights& w : layers) specs.push_back(spec_in_force(w.spec, compute));
+  const int64_t rotary = rope.cos_pf.defined() ? 2 * rope.cos_pf.size(1) : 0;
   with_kernel_type(compute.dtype, "fused decoder", [&]<class T>(T) {
-    fused =
-        std::make_shared<Compiled<T>>(std::move(key), config, layers, specs, longest_rope(states),
-                                      final_norm, head, bias_table, compute.dtype);
+    fused = std::make_unique<Compiled<T>>(std::move(key), config, layers, specs, rotary, final_norm,
+                                          head, bias_table, compute.dtype);
   });
+  ++compilations;
   return std::nullopt;
 }
 
@@ -428,7 +416,7 @@ at::Tensor Transformer::Impl::decode_fused(const at::Tensor& tokens_bt,
     for (const int64_t length : state->lengths()) lengths.push_back(length);
   const at::Tensor x = embed(tokens_bt, next_positions(lengths, 1)).contiguous();
   const at::Tensor z = at::empty({tokens_bt.size(0), head.size(0)}, at::kFloat);
-  states.front()->fused->step(*this, x, states, z);
+  fused->step(*this, x, states, z);
   return z;
 }
 

@@ -57,18 +57,24 @@ template <class T>
 class WalkAttention {
  public:
   /// `token`: by the kernels; nothing: by the walk's operations.
-  WalkAttention(int64_t layer, const ModelConfig& config, const FocusSpec& focus, int64_t sequences,
+  WalkAttention(int64_t layer, const ModelConfig& config, const FocusSpec& focus,
                 at::ScalarType dtype, std::optional<TokenAttention> token)
       : layer_(layer),
         width_(config.width),
         options_(dtype),
-        q_shape_{sequences, config.heads, 1, config.head_dim},
-        k_b1gd_(at::empty({sequences, config.kv_heads, 1, config.head_dim}, options_)),
-        v_b1gd_(at::empty_like(k_b1gd_)),
+        q_shape_{0, config.heads, 1, config.head_dim},
+        kv_heads_(config.kv_heads),
         token_(std::move(token)),
         groups_(focus) {}
 
   bool by_kernels() const { return token_.has_value(); }
+
+  /// Room for the tokens of so many sequences.
+  void set_sequences(int64_t count) {
+    q_shape_.front() = count;
+    k_b1gd_ = at::empty({count, kv_heads_, 1, q_shape_.back()}, options_);
+    v_b1gd_ = at::empty_like(k_b1gd_);
+  }
 
   /// The states of this step; the passes live as long as it.
   void begin(const Transformer::Impl& model, std::span<const PassContext> passes) {
@@ -143,8 +149,9 @@ class WalkAttention {
 
   const int64_t layer_, width_;
   const at::TensorOptions options_;
-  const std::vector<int64_t> q_shape_;
-  const at::Tensor k_b1gd_, v_b1gd_;  // of the new token
+  std::vector<int64_t> q_shape_;
+  const int64_t kv_heads_;
+  at::Tensor k_b1gd_, v_b1gd_;  // of the new tokens
   std::optional<TokenAttention> token_;
   StepGroups groups_;
   const Transformer::Impl* model_ = nullptr;

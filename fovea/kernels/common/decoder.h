@@ -1,5 +1,5 @@
-// The contract of the fused decoder: one token of a few sequences through all layers (spec 7), on
-// raw pointers. A model is described once for a text, a step once for a token.
+// The contract of the fused decoder: one token of each of some sequences through all layers (spec
+// 7), on raw pointers. A model is described once. Each step says which sequences it is for.
 //
 // T is the number format of the activations and of the cache (float, BFloat16): every intermediate
 // result is rounded to it, as the layers' operations one by one would do it; sums are float32. Each
@@ -75,7 +75,7 @@ struct DecoderLayer {
   const float *q_gain = nullptr, *k_gain = nullptr;
   const float* q_length = nullptr;  ///< of HeadNorm::length: queries get it times the factor,
   float q_length_factor = 1.0f;     ///< keys length 1
-  const float *cos = nullptr, *sin = nullptr;  ///< [position][rotary / 2]; null: no rotation
+  bool rotated = false;             ///< queries and keys, by TokenPosition
   /// With caller_attends: queries are rotated a second time, to this position at most
   /// (CallerTokens::start_q); negative: they are not.
   int64_t start_place = -1;
@@ -155,10 +155,16 @@ struct DecoderLayerStep {
   CallerAttention<T> attention;  ///< with caller_attends
 };
 
-/// The next token of every sequence; their lengths may differ.
+/// The token of one sequence in its text.
+struct TokenPosition {
+  int64_t position = 0;
+  const float *cos = nullptr, *sin = nullptr;  ///< [position][rotary / 2], where layers rotate
+};
+
+/// The next token of every sequence of the step. Texts differ in lengths and in tables.
 template <class T>
 struct DecoderStep {
-  std::span<const int64_t> positions;  ///< one a sequence
+  std::span<const TokenPosition> tokens;  ///< one a sequence
   std::span<const DecoderLayerStep<T>> layers;
   const T* x = nullptr;     ///< [sequences, width]: the embedded tokens
   float* logits = nullptr;  ///< [sequences, head.outputs]

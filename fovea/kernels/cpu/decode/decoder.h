@@ -13,20 +13,16 @@
 #include <memory>
 
 #include "fovea/kernels/common/decoder.h"
-#include "fovea/kernels/cpu/products/matvec.h"
 
 namespace fovea::kernels {
 
-/// The most sequences that share a step.
-constexpr int64_t kDecoderSequences = kMatVecRows;
-
-/// A model and the buffers of its steps, made once for a text. T = float and BFloat16. Not
-/// thread-safe.
+/// A model and the buffers of its steps, which grow with the sequences of a step. T = float and
+/// BFloat16. Not thread-safe.
 template <class T>
 class Decoder {
  public:
   /// UnsupportedError for head sizes without an attention kernel, ShapeError for impossible sizes.
-  Decoder(DecoderModel model, int64_t sequences);
+  explicit Decoder(DecoderModel model);
   ~Decoder();
 
   /// ShapeError where the step does not fit the model.
