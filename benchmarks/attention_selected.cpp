@@ -23,10 +23,10 @@
 #include <nlohmann/json.hpp>
 
 #include "benchmarks/pairs.h"
-#include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/cache/hash_tables.h"
 #include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/decode/sampling.h"
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/cache/token_attention.h"
+#include "fovea/attention/decode/token_step.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -10,12 +10,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "fovea/attention/cache/decode_rule.h"
 #include "fovea/attention/kernel_types.h"
 #include "fovea/attention/mask_terms.h"
 #include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/mixing.h"
+#include "fovea/attention/positions/bias.h"
 #include "fovea/kernels/cpu/decode/mixing_decode.h"
 #include "fovea/kernels/cpu/pointwise/attention.h"
 #include "fovea/kernels/cpu/pointwise/few_keys.h"
@@ -24,14 +24,6 @@ namespace fovea {
 
 namespace {
 
-// Potentials of the tokens so far would have to be found before the groups.
-std::optional<std::string> why_not_token_groups(const FocusSpec& focus) {
-  if (!focus.active() || focus.assignment != FocusSpec::Assignment::sinkhorn ||
-      focus.potentials == FocusSpec::Potentials::ema)
-    return std::nullopt;
-  return fmt::format("focus.potentials {}", enum_name(focus.potentials));
-}
-
 // Keys before the window that stay: 0 where there are none, or no window.
 int64_t first_keys(const AttentionSpec& spec) {
   if (spec.streaming.active()) return spec.streaming.start;
@@ -39,45 +31,73 @@ int64_t first_keys(const AttentionSpec& spec) {
                                                                                 : 0;
 }
 
-std::optional<std::string> why_not_first_keys(const AttentionSpec& spec) {
+// Why the kernels lack the spec, each of whose mechanisms they have.
+std::optional<std::string> why_not_together(const AttentionSpec& spec) {
+  const bool mixes = joins_pairs(spec);
+  if (mixes) {
+    const kernels::AttentionSizes sizes{.heads = spec.heads,
+                                        .kv_heads = spec.kv_heads,
+                                        .queries = 1 + spec.multi_token.earlier_queries(),
+                                        .head_dim = spec.head_dim,
+                                        .value_dim = spec.value_width()};
+    if (auto why = kernels::why_not_mixing_decode(sizes, {}, mixing_sizes(spec))) return why;
+  }
   if (first_keys(spec) > kernels::kMostFewKeys)
     return fmt::format("more than {} first keys", kernels::kMostFewKeys);
-  if (spec.bias.kind != BiasSpec::Kind::none) return "a position bias of first keys";
-  if (joins_pairs(spec) || spec.focus.active() || spec.kv_shift != KvShiftSpec{})
-    return "first keys with another mechanism";
+  if (first_keys(spec) > 0) {
+    if (spec.bias.kind != BiasSpec::Kind::none) return "a position bias of first keys";
+    if (mixes || spec.focus.active() || spec.kv_shift.active())
+      return "first keys with another mechanism";
+  }
+  if (spec.focus.gate != FocusSpec::Gate::hard || mixes) return why_not_gate(spec.focus);
+  if (spec.mask != MaskRule{}) return "focus with a mask";
+  if (spec.bias.kind != BiasSpec::Kind::none) return "focus with a position bias";
+  if (spec.kv_shift.active() || spec.head_output.active()) return "hard Focus of unmixed logits";
   return std::nullopt;
+}
+
+std::optional<std::string> why_not_sizes(const AttentionSpec& spec) {
+  if (spec.value_width() != spec.head_dim) return "values of another width than keys";
+  if (!kernels::prefers_decode({.heads = spec.heads, .kv_heads = spec.kv_heads, .queries = 1}))
+    return fmt::format("{} query heads a key head", spec.heads / spec.kv_heads);
+  return kernels::why_not_attention_kernels(spec.head_dim, spec.head_dim);
 }
 
 }  // namespace
 
-std::optional<std::string> why_not_token_attention(const AttentionSpec& spec) {
-  AttentionSpec rest = in_mask_terms(spec);
-  const bool mixes = joins_pairs(rest);
-  if (mixes) {
-    const kernels::AttentionSizes sizes{.heads = rest.heads,
-                                        .kv_heads = rest.kv_heads,
-                                        .queries = 1 + rest.multi_token.earlier_queries(),
-                                        .head_dim = rest.head_dim,
-                                        .value_dim = rest.value_width()};
-    if (auto why = kernels::why_not_mixing_decode(sizes, {}, mixing_sizes(rest))) return why;
-  }
-  if (first_keys(rest) > 0) {
-    if (auto why = why_not_first_keys(rest)) return why;
-    rest.streaming = {};
-    rest.mask.sinks = 0;
-  }
-  if (rest.focus.gate == FocusSpec::Gate::hard && !mixes) return "hard Focus of unmixed logits";
-  if (auto why = why_not_gate(rest.focus)) return why;
-  if (auto why = why_not_token_groups(rest.focus)) return why;
-  rest.focus = {};
-  rest.kv_shift = {};
-  rest.multi_token = {};
-  rest.head_mix = {};
-  rest.head_output = {};
-  return why_not_decode_rule(rest);
+TokenUse token_form(const AttentionSpec& given) {
+  const AttentionSpec spec = in_mask_terms(given);
+  TokenUse use = token_use(spec);
+  if (use.form == TokenForm::operations) return use;
+  if (auto why = why_not_together(spec)) return {TokenForm::operations, *std::move(why)};
+  if (auto why = why_not_sizes(spec)) return {TokenForm::operations, *std::move(why)};
+  return {use.form};
 }
 
-TokenAttention::TokenAttention(AttentionSpec spec, const kernels::ScoreParameters& rule)
+DecodeBias decode_bias(const AttentionSpec& spec, const at::Tensor& bias_table) {
+  DecodeBias bias;
+  if (spec.bias.kind == BiasSpec::Kind::alibi) {
+    const std::vector<double> slopes = alibi_slopes(spec.heads);
+    bias.alibi.assign(slopes.begin(), slopes.end());
+  }
+  if (spec.bias.kind == BiasSpec::Kind::t5) bias.bias_hn = bias_by_distance(spec, bias_table);
+  return bias;
+}
+
+kernels::ScoreParameters decode_rule(const AttentionSpec& spec, const DecodeBias& bias,
+                                     const at::Tensor& sink_logit_h) {
+  kernels::ScoreParameters rule{.scale = static_cast<float>(spec.logit_scale()),
+                                .soft_cap = static_cast<float>(spec.soft_cap)};
+  if (!bias.alibi.empty()) rule.alibi = bias.alibi.data();
+  if (bias.bias_hn.defined() && bias.bias_hn.numel() > 0) {
+    rule.distance_bias = bias.bias_hn.const_data_ptr<float>();
+    rule.bias_count = bias.bias_hn.size(1);
+  }
+  if (sink_logit_h.defined()) rule.sink_logit = sink_logit_h.const_data_ptr<float>();
+  return rule;
+}
+
+TokenStep::TokenStep(AttentionSpec spec, const kernels::ScoreParameters& rule)
     : spec_(in_mask_terms(std::move(spec))), rule_(rule), gate_(spec_.focus) {}
 
 namespace {
@@ -130,9 +150,9 @@ void shift_row(const T* x, const T* before, const float* weights, int64_t width,
 }  // namespace
 
 template <class T>
-CachedRows TokenAttention::append(AttentionCache& cache, const char* name, const char* unshifted,
-                                  const at::Tensor& shift_g2, int64_t heads,
-                                  kernels::HeadRows<const T> from) {
+CachedRows TokenStep::append(AttentionCache& cache, const char* name, const char* unshifted,
+                             const at::Tensor& shift_g2, int64_t heads,
+                             kernels::HeadRows<const T> from) {
   const int64_t width = spec_.head_dim;
   const CachedRows rows = cache.extend(name);
   const bool shifts = shift_g2.defined();
@@ -155,7 +175,7 @@ CachedRows TokenAttention::append(AttentionCache& cache, const char* name, const
   return rows;
 }
 
-const float* TokenAttention::tau_of(const CachedRows& taus, const float* token, int64_t b) const {
+const float* TokenStep::tau_of(const CachedRows& taus, const float* token, int64_t b) const {
   if (token == nullptr || taus.data == nullptr) return token != nullptr ? token + b : nullptr;
   *new_row<float>(taus, b, 0) = token[b];
   return kept_rows<float>(taus, b).data;
@@ -163,8 +183,8 @@ const float* TokenAttention::tau_of(const CachedRows& taus, const float* token, 
 
 // Sequence by sequence: each has rows of its own, and with a gate factors of its own for its keys.
 template <class T>
-void TokenAttention::attend_plainly(const CachedRows& keys, const CachedRows& values,
-                                    const TokenHeads<T>& token, float* lse) {
+void TokenStep::attend_plainly(const CachedRows& keys, const CachedRows& values,
+                               const TokenHeads<T>& token, float* lse) {
   for (int64_t b = 0; b < std::ssize(keys.sequences); ++b) {
     const KeptRows& kept = keys.sequences[static_cast<size_t>(b)];
     const RowVisits row = first_keys(spec_) > 0
@@ -192,8 +212,8 @@ void TokenAttention::attend_plainly(const CachedRows& keys, const CachedRows& va
 
 // Recent keys, then the first ones as few keys of the same softmax.
 template <class T>
-void TokenAttention::attend_after_first(const CachedRows& keys, const CachedRows& values,
-                                        const TokenHeads<T>& token) {
+void TokenStep::attend_after_first(const CachedRows& keys, const CachedRows& values,
+                                   const TokenHeads<T>& token) {
   const int64_t batch = std::ssize(keys.sequences), count = first_keys(spec_);
   lse_.resize(static_cast<size_t>(batch * spec_.heads));
   attend_plainly(keys, values, token, lse_.data());
@@ -229,9 +249,9 @@ void TokenAttention::attend_after_first(const CachedRows& keys, const CachedRows
 }
 
 template <class T>
-void TokenAttention::attend_mixed(AttentionCache& cache, const CachedRows& keys,
-                                  const CachedRows& values, const AttentionTensors& tensors,
-                                  const TokenHeads<T>& token) {
+void TokenStep::attend_mixed(AttentionCache& cache, const CachedRows& keys,
+                             const CachedRows& values, const AttentionTensors& tensors,
+                             const TokenHeads<T>& token) {
   const MixingOperands operands = mixing_operands(tensors);
   const kernels::MixingRule mixing = mixing_rule(spec_.multi_token, operands);
   const bool keeps = cache.has(stream::kQueries);
@@ -268,8 +288,8 @@ void TokenAttention::attend_mixed(AttentionCache& cache, const CachedRows& keys,
 }
 
 template <class T>
-void TokenAttention::attend(AttentionCache& cache, const AttentionTensors& tensors,
-                            const TokenHeads<T>& token) {
+void TokenStep::attend(AttentionCache& cache, const AttentionTensors& tensors,
+                       const TokenHeads<T>& token) {
   const CachedRows keys = append<T>(cache, stream::kKeys, stream::kUnshiftedKeys,
                                     tensors.key_shift_g2, spec_.kv_heads, token.k),
                    values = append<T>(cache, stream::kValues, stream::kUnshiftedValues,
@@ -290,9 +310,8 @@ void TokenAttention::attend(AttentionCache& cache, const AttentionTensors& tenso
   out.copy_(head_output(spec_, out, tensors));
 }
 
-template void TokenAttention::attend(AttentionCache&, const AttentionTensors&,
-                                     const TokenHeads<float>&);
-template void TokenAttention::attend(AttentionCache&, const AttentionTensors&,
-                                     const TokenHeads<BFloat16>&);
+template void TokenStep::attend(AttentionCache&, const AttentionTensors&, const TokenHeads<float>&);
+template void TokenStep::attend(AttentionCache&, const AttentionTensors&,
+                                const TokenHeads<BFloat16>&);
 
 }  // namespace fovea
