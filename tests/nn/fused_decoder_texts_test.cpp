@@ -210,6 +210,56 @@ TEST(FusedDecoderTexts, FortyTextsJoinAndLeaveInRandomOrder) {
   }
 }
 
+// Copies share full pages of keys; each goes on as a text that was read alone.
+TEST(FusedDecoderTexts, ForksOfALongTextHaveTheBitsOfTextsReadAlone) {
+  constexpr int64_t kPrompt = 300, kSteps = 9;
+  std::vector<Named> all = by_kernels();
+  for (const auto& [name, set] : std::vector<std::pair<std::string, void (*)(AttentionSpec&)>>{
+           {"plain", [](AttentionSpec&) {}},
+           {"window", [](AttentionSpec& s) { s.mask.window = 150; }},
+           {"learned temperature",
+            [](AttentionSpec& s) { s.temperature.kind = TemperatureSpec::Kind::learned; }},
+           {"hard Focus", [](AttentionSpec& s) { s.focus = hard_focus(); }},
+           {"SparQ", [](AttentionSpec& s) { s.sparq = {.components = 4, .keys = 5}; }}}) {
+    all.emplace_back(name, small());
+    set(all.back().second.attention.spec);
+  }
+  for (auto& [name, config] : all) {
+    SCOPED_TRACE(name);
+    config.context = kPrompt + 3 * kSteps;
+    const Transformer model = make(config, at::kFloat);
+    const at::Tensor ids =
+        at::randint(0, kVocab, {4, config.context}, at::detail::createCPUGenerator(5),
+                    at::TensorOptions(at::kLong));
+    const at::Tensor prompt = ids.narrow(0, 0, 1).narrow(1, 0, kPrompt);
+    const auto read = [&] {
+      DecodeState state = model.make_decode_state(1, config.context);
+      model.decode(prompt, state);
+      return state;
+    };
+    // Steps [from, to) of text n.
+    const auto go_on = [&](DecodeState& state, int64_t n, int64_t from, int64_t to) {
+      at::Tensor z;
+      for (int64_t i = from; i < to; ++i)
+        z = model.decode(ids.narrow(0, n, 1).narrow(1, kPrompt + i, 1), state);
+      return z;
+    };
+    DecodeState first = read();
+    DecodeState second = first.fork(), third = first.select(std::vector<int64_t>{0});
+    const at::Tensor of_second = go_on(second, 1, 0, kSteps), of_first = go_on(first, 0, 0, kSteps);
+    DecodeState fourth = second.fork();
+    const at::Tensor of_third = go_on(third, 2, 0, kSteps),
+                     of_fourth = go_on(fourth, 3, kSteps, 2 * kSteps);
+    DecodeState alone = read();
+    EXPECT_TRUE(at::equal(of_first, go_on(alone, 0, 0, kSteps)));
+    alone = read();
+    EXPECT_TRUE(at::equal(of_third, go_on(alone, 2, 0, kSteps)));
+    alone = read();
+    EXPECT_TRUE(at::equal(of_second, go_on(alone, 1, 0, kSteps)));
+    EXPECT_TRUE(at::equal(of_fourth, go_on(alone, 3, kSteps, 2 * kSteps)));
+  }
+}
+
 // A dynamic rule depends on the length of the text: each is rotated by its own table.
 TEST(FusedDecoderTexts, TextsOfOtherRopeTablesHaveTheBitsOfEachAlone) {
   ModelConfig c = small();

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/attention/decode/token_rows.h"
 
+#include <ATen/core/Tensor.h>
+
 #include "fovea/attention/mask_terms.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/kernels/cpu/grouped/grouped.h"
@@ -31,6 +33,7 @@ void TokenRows<T>::begin(std::span<const TokenCache> texts,
                          std::span<const kernels::TokenPosition> tokens) {
   sequences_.assign(tokens.size(), {});
   caches_.assign(tokens.size(), {});
+  shared_.resize(tokens.size());
   texts_.clear();
   if (form_ != TokenForm::decoder) place_new();
   int64_t first = 0;
@@ -67,9 +70,12 @@ PlanName TokenRows<T>::plan(size_t text) const {
 template <class T>
 void TokenRows<T>::place_run(int64_t first, AttentionCache& cache,
                              std::span<const kernels::TokenPosition> tokens) {
-  const CachedRows keys = cache.extend(stream::kKeys);
-  place_caches(first, cache.batch(), keys, cache.extend(stream::kValues));
+  const CachedRows keys = cache.extend_in_pages(stream::kKeys),
+                   values = cache.extend_in_pages(stream::kValues);
+  place_caches(first, cache.batch(), keys, values);
   for (size_t b = 0; b < tokens.size(); ++b) {
+    if (!keys.shared.empty())
+      place_shared(first + static_cast<int64_t>(b), keys.shared[b], values.shared[b]);
     const KeptRows& kept = keys.sequences[b];
     const KeyRange run{.begin = 0, .end = kept.rows, .shift = kept.first_position};
     sequences_[static_cast<size_t>(first) + b] = {
@@ -97,6 +103,23 @@ void TokenRows<T>::place_chosen(int64_t first, const TokenCache& text,
         .seen = {.near = {.begin = 0, .end = tokens[b].position + 1}, .far = {}}};
   }
   texts_.push_back(of);
+}
+
+// The pages' rows as if key 0 stood before them.
+template <class T>
+void TokenRows<T>::place_shared(int64_t sequence, std::span<const SharedRows> keys,
+                                std::span<const SharedRows> values) {
+  static_assert(AttentionCache::kPage % kernels::kSharedKeys == 0);
+  const auto rows_of = [](const SharedRows& pages) {
+    const at::Tensor& x = pages.rows;
+    T* const data = static_cast<T*>(x.data_ptr()) + pages.sequence * x.stride(0);
+    return kernels::HeadRows<T>{data - pages.begin * x.stride(1), 0, x.stride(2), x.stride(1)};
+  };
+  std::vector<kernels::SharedRun<T>>& runs = shared_[static_cast<size_t>(sequence)];
+  runs.clear();
+  for (size_t n = 0; n < keys.size(); ++n)
+    runs.push_back({.end = keys[n].end, .keys = rows_of(keys[n]), .values = rows_of(values[n])});
+  caches_[static_cast<size_t>(sequence)].shared = runs;
 }
 
 template <class T>

@@ -57,6 +57,8 @@ class TokenRows {
   void place_new();
   void place_temperature_sums(int64_t first, AttentionCache& cache);
   void place_caches(int64_t first, int64_t count, const CachedRows& keys, const CachedRows& values);
+  void place_shared(int64_t sequence, std::span<const SharedRows> keys,
+                    std::span<const SharedRows> values);
   kernels::HeadRows<T> new_rows(std::vector<T>& rows) const;
   std::span<const std::vector<int32_t>> choose(std::span<const uint64_t> members);
   void keep();
@@ -65,6 +67,7 @@ class TokenRows {
   const TokenForm form_;
   std::vector<kernels::SequenceStep> sequences_;
   std::vector<kernels::SequenceCache<T>> caches_;
+  std::vector<std::vector<kernels::SharedRun<T>>> shared_;  // of each sequence
   std::vector<T> new_keys_, new_values_;
   std::vector<Text> texts_;
   std::vector<std::vector<int32_t>> seen_;

@@ -135,16 +135,26 @@ struct CallerAttention {
 
 /// One sequence in the cache of a layer.
 struct SequenceStep {
-  int64_t first = 0;                  ///< row of the buffer that is key 0 of the sequence
-  int64_t key_row = 0;                ///< of the new token, counted from `first`: it is written
-  RowVisits seen;                     ///< of the keys; with groups all
+  int64_t first = 0;    ///< row of the buffer that is key 0, or would be behind shared keys
+  int64_t key_row = 0;  ///< of the new token, counted from `first`: it is written
+  RowVisits seen;       ///< of the keys; with groups all
   double* temperature_sum = nullptr;  ///< form prefix: written; the one before it is read
 };
+
+/// Keys and values that several sequences read: those of a sequence up to key `end`, from the run
+/// before on. Key n is row n; the batch stride has no use.
+template <class T>
+struct SharedRun {
+  int64_t end = 0;  ///< a multiple of kSharedKeys
+  HeadRows<T> keys, values;
+};
+constexpr int64_t kSharedKeys = 128;
 
 /// The rows of one sequence in the cache of a layer; the batch stride has no use.
 template <class T>
 struct SequenceCache {
   HeadRows<T> keys, values;
+  std::span<const SharedRun<T>> shared = {};  ///< they come before keys and values
 };
 
 template <class T>
