@@ -7,6 +7,7 @@
 
 #include <set>
 
+#include "fovea/attention/call.h"
 #include "fovea/attention/decode/cached_attention.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
