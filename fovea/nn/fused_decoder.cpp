@@ -81,6 +81,7 @@ class MergedMatrices {
     const auto add = [&](const LoraAdapter& adapter, const at::Tensor& b_or) {
       whole.add_(at::matmul(b_or.detach().to(at::kFloat), adapter.a_ri.detach().to(at::kFloat)),
                  adapter.scale);
+      held_.insert(held_.end(), {adapter.a_ri, adapter.b_or});  // their memory is in the key
     };
     if (own.defined()) add(own, own.b_or);
     if (in_qkv) add(qkv, qkv.b_or.narrow(0, first_of_qkv, whole.size(0)));
