@@ -165,7 +165,11 @@ struct Visitor {
 // More texts than one product takes, each with the logits that it has alone; one compilation.
 TEST(FusedDecoderTexts, FortyTextsJoinAndLeaveInRandomOrder) {
   constexpr int64_t kTexts = 40;
-  for (const auto& [name, config] : options()) {
+  std::vector<Named> all = walked();
+  all.emplace_back("plain", small());
+  all.emplace_back("hard Focus", small());
+  all.back().second.attention.spec.focus = hard_focus();
+  for (const auto& [name, config] : all) {
     SCOPED_TRACE(name);
     const Transformer model = make(config, at::kFloat);
     std::vector<std::vector<at::Tensor>> alone;
