@@ -136,8 +136,8 @@ void SortedKeys::append(int64_t b, const at::Tensor& k, const at::Tensor& v,
   for (int64_t n = std::max(length - count, length - recent_); n < length; ++n)
     in_ring.push_back(n % recent_);
   for (auto [to, from] : {std::pair{&keys_bgsd_, &k}, {&values_bgse_, &v}}) {
-    const bool same = from->scalar_type() == to->scalar_type();
-    const at::Tensor rows = contiguous_rows(same ? *from : from->to(to->scalar_type()));
+    const at::Tensor given = from->to(to->scalar_type()),
+                     rows = given.stride(3) == 1 ? given : given.contiguous();
     write(*to, rows, b, 0, slots);
     write(*to, rows, b, count - std::ssize(in_ring), in_ring);
   }
