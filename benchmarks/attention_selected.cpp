@@ -24,10 +24,10 @@
 
 #include "benchmarks/pairs.h"
 #include "fovea/attention/backend.h"
-#include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/cache/hash_tables.h"
 #include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/base/error.h"
 
 namespace fovea {

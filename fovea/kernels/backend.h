@@ -47,7 +47,7 @@ struct Kernel {
 /// Makes the decoders of a backend.
 template <class T>
 struct Decoders {
-  std::unique_ptr<Decoder<T>> (*make)(DecoderModel, int64_t sequences) = nullptr;
+  std::unique_ptr<Decoder<T>> (*make)(DecoderModel) = nullptr;
 };
 
 template <class... Problems>
@@ -128,10 +128,10 @@ class Backend {
 
   /// UnsupportedError for head sizes without an attention kernel, ShapeError for impossible sizes.
   template <class T>
-  std::unique_ptr<Decoder<T>> make_decoder(DecoderModel model, int64_t sequences) const {
+  std::unique_ptr<Decoder<T>> make_decoder(DecoderModel model) const {
     const Decoders<T>& decoders = kernels_;
     if (decoders.make == nullptr) refuse();
-    return decoders.make(std::move(model), sequences);
+    return decoders.make(std::move(model));
   }
 
  protected:

@@ -5,10 +5,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/cache/hash_tables.h"
 #include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/kernels/backend.h"

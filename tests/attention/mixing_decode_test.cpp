@@ -9,7 +9,7 @@
 #include <limits>
 #include <tuple>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/kernels/backend.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"

@@ -10,7 +10,7 @@
 
 #include <limits>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/mechanisms/talking_heads.h"
 #include "fovea/kernels/backend.h"
 #include "tests/support/attention_inputs.h"

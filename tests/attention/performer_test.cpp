@@ -14,7 +14,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/mechanisms/performer_features.h"
 #include "fovea/attention/stages.h"
 #include "fovea/kernels/backend.h"

@@ -57,7 +57,7 @@ const Mechanism& dropout_mechanism() {
           },
       .check = check_dropout,
       .uses = dropout_uses,
-      .why_not_fused_decoder = in_fused_decoder};
+      .token = TokenForm::decoder};
   return mechanism;
 }
 

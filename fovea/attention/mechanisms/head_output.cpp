@@ -200,6 +200,7 @@ const Mechanism& head_output_mechanism() {
       .check = [](const AttentionSpec& spec) { spec.head_output.check(); },
       .uses = head_output_uses,
       .tensors = kHeadOutputTensors,
+      .token = TokenForm::kernels,
       .settings = kHeadOutputSettings,
       .remove = [](AttentionSpec& spec) { spec.head_output = {}; },
   };

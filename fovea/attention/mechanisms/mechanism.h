@@ -34,6 +34,18 @@ struct StageUse {
   std::optional<std::string> why_not_sdpa = {}, why_not_kernels = {};
 };
 
+/// What computes the attention of one decoded token, or one mechanism's part of it; the fastest
+/// comes first.
+enum class TokenForm : uint8_t {
+  decoder,    ///< the compiled decoder, on rows of keys and values
+  kernels,    ///< kernels on the rows of the cache, between those of the decoder
+  operations  ///< tensor operations on the streams
+};
+struct TokenUse {
+  TokenForm form = TokenForm::decoder;
+  std::string why = {};  ///< of `operations`: why there is no kernel
+};
+
 /// The sizes of a tensor; nothing where it must be absent.
 using Sizes = std::optional<std::vector<int64_t>>;
 
@@ -74,8 +86,10 @@ struct Mechanism {
   /// Adds the streams that decoding needs (stream_rows.h); `keys` is the stream of the keys.
   void (*add_streams)(const AttentionSpec& spec, const StreamSpec& keys,
                       std::vector<StreamSpec>& all) = nullptr;
-  /// Why the fused decoder's kernels lack it, so that the walk attends; null: they lack all of it.
-  std::optional<std::string> (*why_not_fused_decoder)(const AttentionSpec& spec) = nullptr;
+  /// What computes its part of one decoded token where it acts; token_of, where that depends on its
+  /// values.
+  TokenForm token = TokenForm::operations;
+  TokenUse (*token_of)(const AttentionSpec& spec) = nullptr;
   std::span<const MechanismSetting> settings = {};
   /// Makes its keys neutral, for a mechanism that is put on a finished model (adapters, retrofit);
   /// null: the model that it is put on may have it, and keeps it.
@@ -83,9 +97,6 @@ struct Mechanism {
   /// Its rule for distant keys where it acts and has one.
   std::optional<KeyRule> (*key_rule)(const AttentionSpec& spec) = nullptr;
 };
-
-/// For mechanisms that the fused decoder's kernels have whole.
-inline std::optional<std::string> in_fused_decoder(const AttentionSpec&) { return std::nullopt; }
 
 /// All of them, in the order of their keys.
 std::span<const Mechanism* const> mechanisms();
@@ -103,8 +114,8 @@ void add_mechanism_streams(const AttentionSpec& spec, const StreamSpec& keys,
 /// The keys and values that stages read (Mechanism::rewrite_keys).
 void rewrite_keys(AttentionCall& call, AttentionCache* cache);
 
-/// The first mechanism that the fused decoder's kernels lack.
-std::optional<std::string> why_not_fused_decoder(const AttentionSpec& spec);
+/// The last form that a mechanism of the spec needs, with the first reason for it.
+TokenUse token_use(const AttentionSpec& spec);
 
 /// ShapeError unless the tensors of a call are those that its spec wants.
 void check_mechanism_tensors(const AttentionCall& call);

@@ -236,6 +236,7 @@ const Mechanism& multi_token_mechanism() {
       .uses = multi_token_uses,
       .tensors = kMultiTokenTensors,
       .add_streams = add_streams_multi_token,
+      .token = TokenForm::kernels,
       .settings = kMultiTokenSettings,
       .remove = [](AttentionSpec& spec) { spec.multi_token = {}; },
   };

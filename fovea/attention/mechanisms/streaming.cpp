@@ -106,6 +106,7 @@ const Mechanism& streaming_mechanism() {
       .check = check_streaming,
       .uses = streaming_uses,
       .tensors = kStreamingTensors,
+      .token = TokenForm::kernels,
       .settings = kStreamingSettings,
       .remove = [](AttentionSpec& spec) { spec.streaming = {}; },
       .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {

@@ -119,6 +119,7 @@ const Mechanism& head_mix_mechanism() {
       .check = [](const AttentionSpec& spec) { spec.head_mix.check(spec.heads); },
       .uses = talking_heads_uses,
       .tensors = kTalkingHeadsTensors,
+      .token = TokenForm::kernels,
       .settings = kTalkingHeadsSettings,
       .remove = [](AttentionSpec& spec) { spec.head_mix = {}; },
   };

@@ -161,7 +161,7 @@ const Mechanism& position_bias_mechanism() {
       .check = check,
       .uses = uses,
       .tensors = kTensors,
-      .why_not_fused_decoder = in_fused_decoder,
+      .token = TokenForm::decoder,
       .settings = kSettings,
   };
   return mechanism;

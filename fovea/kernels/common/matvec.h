@@ -21,7 +21,7 @@ struct MatVec {
   WeightRows w;
   float* y = nullptr;    ///< row r at y + r * y_stride
   int64_t y_stride = 0;  ///< >= outputs
-  int64_t rows = 0;      ///< 1 ... kMatVecRows
+  int64_t rows = 0;      ///< at least 1
   int64_t inputs = 0, outputs = 0;
   /// int16, int8: with packed weights, x is rounded to blocks d q first (int16_block.h,
   /// int8_block.h); a block of both adds d_x d_w sum_i q_x q_w, the inner sum in whole numbers.
@@ -31,7 +31,7 @@ struct MatVec {
   bool same_x = false;
 };
 
-/// Above this many rows a matrix product is faster: it keeps the weights in the cache.
+/// Rows that read a weight together, and above which a matrix product is faster.
 inline constexpr int64_t kMatVecRows = 16;
 
 /// All products side by side.

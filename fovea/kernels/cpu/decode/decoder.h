@@ -18,6 +18,6 @@ namespace fovea::kernels {
 
 /// UnsupportedError for head sizes without an attention kernel, ShapeError for impossible sizes.
 template <class T>
-std::unique_ptr<Decoder<T>> make_decoder(DecoderModel model, int64_t sequences);
+std::unique_ptr<Decoder<T>> make_decoder(DecoderModel model);
 
 }  // namespace fovea::kernels

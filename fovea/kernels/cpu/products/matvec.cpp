@@ -20,11 +20,17 @@ namespace {
 bool reads_same_rounded(const MatVec& a, const MatVec& b) {
   return a.activations != Activations::exact && a.activations == b.activations &&
          is_packed(a.w.format) && a.w.format == b.w.format && a.x == b.x &&
-         a.x_stride == b.x_stride && a.rows == b.rows && a.inputs == b.inputs;
+         a.x_stride == b.x_stride && a.rows == b.rows && a.inputs == b.inputs &&
+         a.rows <= kMatVecRows;
 }
 
 // Below this many weights starting threads costs more than it saves (5 us; 10 GB/s).
 constexpr int64_t kParallelWeights = 32768;
+
+// Weights that stay in a second-level cache until all rows have read them.
+constexpr int64_t kStripeBytes = 128 << 10;
+constexpr int64_t kLeastStripe = 32;  // outputs
+
 }  // namespace
 
 const MatVecTable& mat_vec_table() { return chosen_kernels<MatVecTable>(); }
@@ -41,8 +47,27 @@ float* mat_vec_scratch(int64_t floats) {
   return scratch.data();
 }
 
-void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices) {
+void run_range(const MatVec& p, int64_t begin, int64_t end) {
   const MatVecTable& table = mat_vec_table();
+  if (p.rows <= kMatVecRows) return table.product(p, begin, end);
+  const int64_t blocks = (p.rows + kMatVecRows - 1) / kMatVecRows;
+  const int64_t outputs =
+      std::max(kStripeBytes / row_bytes(p.w.format, p.inputs) / kLeastStripe, int64_t{1}) *
+      kLeastStripe;
+  for (int64_t o = begin; o < end; o += outputs) {
+    for (int64_t n = 0; n < blocks; ++n) {
+      const int64_t first = p.rows * n / blocks;
+      MatVec some = p;
+      some.x += first * p.x_stride;
+      some.y += first * p.y_stride;
+      some.rows = p.rows * (n + 1) / blocks - first;
+      some.same_x = false;
+      table.product(some, o, std::min(o + outputs, end));
+    }
+  }
+}
+
+void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices) {
   int64_t outputs = 0;
   for (const MatVec& p : products) outputs += p.outputs;
   // The products' outputs, numbered through: each slice is one stretch of them.
@@ -53,7 +78,7 @@ void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices) {
     if (begin < last) {
       MatVec product = p;
       product.same_x = done != nullptr && reads_same_rounded(*done, p);
-      table.product(product, begin, last);
+      run_range(product, begin, last);
       done = &p;
     }
     begin = std::max<int64_t>(begin - p.outputs, 0);

@@ -23,13 +23,17 @@ void run(const Int8Rounding<T>& p);
 /// Slice n of `slices` of the same, by the calling thread alone.
 void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices);
 
+/// Outputs [begin, end) of one product, by the calling thread alone.
+void run_range(const MatVec& product, int64_t begin, int64_t end);
+
 /// y = d q of the blocks of x [n], what products with Activations::int8 read; by the calling
 /// thread. n is a multiple of kBlock.
 void round_to_int8(const float* x, int64_t n, float* y);
 
 /// The functions of one instruction set, one thread.
 struct MatVecTable {
-  void (*product)(const MatVec&, int64_t begin, int64_t end);  ///< outputs [begin, end)
+  /// Outputs [begin, end) of kMatVecRows rows at most.
+  void (*product)(const MatVec&, int64_t begin, int64_t end);
   void (*round_to_int8)(const float* x, int64_t n, float* y);
 };
 /// Those of chosen_isa().

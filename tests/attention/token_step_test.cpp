@@ -3,19 +3,18 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/cache/token_attention.h"
+#include "fovea/attention/decode/token_step.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
-#include "fovea/attention/cache/cached_attention.h"
-#include "fovea/attention/cache/decode_rule.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/every_isa.h"
 #include "tests/support/gradcheck.h"
 
-namespace fovea::token_attention_test {
+namespace fovea::token_step_test {
 namespace {
 
 using namespace fovea::testing;
@@ -115,7 +114,7 @@ kernels::HeadRows<T> heads(const at::Tensor& x_bh1d) {
 }
 
 template <class T>
-at::Tensor attend(TokenAttention& attention, AttentionCache& cache, const AttentionInputs& token) {
+at::Tensor attend(TokenStep& attention, AttentionCache& cache, const AttentionInputs& token) {
   const auto compact = [](const at::Tensor& x) { return x.defined() ? x.contiguous() : x; };
   const auto floats = [](const at::Tensor& x) {
     return x.defined() ? x.const_data_ptr<float>() : nullptr;
@@ -139,9 +138,8 @@ at::Tensor attend(TokenAttention& attention, AttentionCache& cache, const Attent
 }
 
 /// `bias` outlives the result.
-TokenAttention token_attention(const AttentionSpec& spec, const DecodeBias& bias,
-                               const AttentionInputs& in) {
-  EXPECT_FALSE(why_not_token_attention(spec));
+TokenStep token_step(const AttentionSpec& spec, const DecodeBias& bias, const AttentionInputs& in) {
+  EXPECT_NE(token_form(spec).form, TokenForm::operations);
   return {spec, decode_rule(spec, bias, in.tensors.sink_logit_h)};
 }
 
@@ -152,7 +150,7 @@ void expect_cached_attention(at::ScalarType dtype) {
     AttentionInputs in = random_inputs(spec, 2, kText).to(dtype);
     in.tensors = random_inputs(spec, 2, kText).to(at::kFloat).tensors;
     const DecodeBias bias = decode_bias(spec, in.tensors.bias_table);
-    TokenAttention attention = token_attention(spec, bias, in);
+    TokenStep attention = token_step(spec, bias, in);
     AttentionCache cache(cache_streams(spec, dtype), 2, kText), other = cache.fork();
     const auto expect_equal = [&](int64_t at) {
       const AttentionInputs token = in.tokens(at, 1);
@@ -177,14 +175,14 @@ void expect_cached_attention(at::ScalarType dtype) {
   }
 }
 
-TEST(TokenAttention, EqualsTheFloat64Reference) {
+TEST(TokenStep, EqualsTheFloat64Reference) {
   constexpr int64_t kText = 70;
   for (const auto& [name, spec] : token_specs()) {
     const AttentionInputs in = random_inputs(spec, 2, kText), narrow = in.to(at::kFloat);
     const at::Tensor truth =
         attention(spec, in.q, in.k, in.v, in.tensors, {}, Path::reference).out_bhte;
     const DecodeBias bias = decode_bias(spec, narrow.tensors.bias_table);
-    TokenAttention attention = token_attention(spec, bias, narrow);
+    TokenStep attention = token_step(spec, bias, narrow);
     AttentionCache cache(cache_streams(spec, at::kFloat), 2, kText);
     for (int64_t at = 0; at < kText; ++at)
       ASSERT_LE(relative_error(attend<float>(attention, cache, narrow.tokens(at, 1)),
@@ -194,16 +192,16 @@ TEST(TokenAttention, EqualsTheFloat64Reference) {
   }
 }
 
-TEST(TokenAttention, HasTheBitsOfCachedAttention) {
+TEST(TokenStep, HasTheBitsOfCachedAttention) {
   expect_cached_attention<float>(at::kFloat);
   expect_cached_attention<BFloat16>(at::kBFloat16);
 }
 
-TEST(TokenAttention, SequencesOfUnequalLengthsHaveTheBitsOfEachAlone) {
+TEST(TokenStep, SequencesOfUnequalLengthsHaveTheBitsOfEachAlone) {
   for (const auto& [name, spec] : token_specs()) {
     const AttentionInputs in = random_inputs(spec, 1, 30).to(at::kFloat);
     const DecodeBias bias = decode_bias(spec, in.tensors.bias_table);
-    TokenAttention attention = token_attention(spec, bias, in);
+    TokenStep attention = token_step(spec, bias, in);
     AttentionCache shorter(cache_streams(spec, at::kFloat), 1, 40), longer = shorter.fork();
     for (int64_t at = 0; at < 20; ++at) {
       attend<float>(attention, longer, in.tokens(at, 1));
@@ -227,12 +225,13 @@ TEST(TokenAttention, SequencesOfUnequalLengthsHaveTheBitsOfEachAlone) {
   }
 }
 
-TEST(TokenAttention, IsRefusedByName) {
+// The one reason why a token has no kernel form.
+TEST(TokenStep, IsRefusedByName) {
   const auto reason = [](const std::function<void(AttentionSpec&)>& change) {
     AttentionSpec spec = small_spec();
     spec.head_mix.before = Mix::full;
     change(spec);
-    return why_not_token_attention(spec).value_or("");
+    return token_form(spec).why;
   };
   EXPECT_EQ(reason([](auto&) {}), "");
   EXPECT_EQ(reason([](auto& s) { s.temperature.kind = TemperatureSpec::Kind::learned; }), "");
@@ -246,6 +245,7 @@ TEST(TokenAttention, IsRefusedByName) {
   EXPECT_EQ(reason([](auto& s) {
               s.focus.gate = FocusSpec::Gate::hard;
               s.head_mix = {};
+              s.kv_shift.keys = true;
             }),
             "hard Focus of unmixed logits");
   EXPECT_NE(reason([](auto& s) {
@@ -256,9 +256,26 @@ TEST(TokenAttention, IsRefusedByName) {
   EXPECT_NE(reason([](auto& s) { s.differential = true; }), "");
 }
 
-TEST(ForcedIsaOfTokenAttention, EveryInstructionSetOfThisMachinePassesTheTests) {
-  expect_tests_pass_on_every_isa("TokenAttention.*");
+TEST(TokenStep, EveryFormHasASpec) {
+  const auto form = [](const std::function<void(AttentionSpec&)>& change) {
+    AttentionSpec spec = small_spec();
+    change(spec);
+    return token_form(spec).form;
+  };
+  EXPECT_EQ(form([](auto&) {}), TokenForm::decoder);
+  EXPECT_EQ(form([](auto& s) { s.mask.window = 4, s.soft_cap = 2.0, s.sink_logit = true; }),
+            TokenForm::decoder);
+  EXPECT_EQ(form([](auto& s) { s.longformer = {.window = 3}; }), TokenForm::decoder);
+  EXPECT_EQ(form([](auto& s) { s.focus.gate = FocusSpec::Gate::hard; }), TokenForm::decoder);
+  EXPECT_EQ(form([](auto& s) { s.focus.gate = FocusSpec::Gate::log; }), TokenForm::kernels);
+  EXPECT_EQ(form([](auto& s) { s.streaming = {.recent = 4, .start = 2}; }), TokenForm::kernels);
+  EXPECT_EQ(form([](auto& s) { s.sparq = {.components = 4, .keys = 5}; }), TokenForm::operations);
+  EXPECT_EQ(form([](auto& s) { s.routing.clusters = 3; }), TokenForm::operations);
+}
+
+TEST(ForcedIsaOfTokenStep, EveryInstructionSetOfThisMachinePassesTheTests) {
+  expect_tests_pass_on_every_isa("TokenStep.*");
 }
 
 }  // namespace
-}  // namespace fovea::token_attention_test
+}  // namespace fovea::token_step_test

@@ -1,27 +1,42 @@
-// Attention of the next token of every sequence of a cache, without tensor operations: KV shifting,
-// convolutions and head mixes, soft gates of Focus, hard Focus of mixed logits, and first keys
-// before a window (StreamingLLM, sinks, Longformer's globals). The kernels read rows where the
-// cache keeps them.
+// The token step: attention of the next token of every sequence, on the rows of a cache.
 //
-// The same numbers as cached_attention() of one token (spec 3.6, M-10), for the fused decoder.
+// A token reads rows of the cache's streams, adds its own, and is computed in one of three forms
+// (token_form()). Form `decoder` is for the compiled decoder (kernels/common/decoder.h), which
+// reads and writes where TokenRows says: keys and values of a run of rows, or those that hard Focus
+// chooses. Form `kernels` is TokenStep: KV shifting, convolutions and head mixes, soft gates of
+// Focus, hard Focus of mixed logits, first keys before a window (StreamingLLM, sinks, Longformer's
+// globals) and head output, by kernels that read rows where they lie. Form `operations` is
+// cached_attention(), whose numbers of one token all forms have (spec 3.6, M-10).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/cache/cache.h"
-#include "fovea/attention/cache/token_gate.h"
+#include "fovea/attention/decode/token_gate.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/kernels/common/contract.h"
 
 namespace fovea {
 
-/// Why TokenAttention is not for a spec.
-std::optional<std::string> why_not_token_attention(const AttentionSpec& spec);
+/// What computes a token of this layer; of `operations`, why it has no kernel form.
+TokenUse token_form(const AttentionSpec& spec);
+
+/// The position bias of `spec` in the kernels' form, shared by all layers with that bias.
+struct DecodeBias {
+  std::vector<float> alibi;
+  at::Tensor bias_hn;  ///< by distance
+};
+DecodeBias decode_bias(const AttentionSpec& spec, const at::Tensor& bias_table);
+
+/// The layer's rule in the kernels' form, without a learned temperature. It points into `bias` and
+/// `sink_logit_h` (float32, contiguous, or undefined).
+kernels::ScoreParameters decode_rule(const AttentionSpec& spec, const DecodeBias& bias,
+                                     const at::Tensor& sink_logit_h);
 
 /// The token's rows of all heads: [sequence][head][row 0].
 template <class T>
@@ -33,10 +48,11 @@ struct TokenHeads {
   TokenFocus focus;
 };
 
-class TokenAttention {
+class TokenStep {
  public:
-  /// A spec that why_not_token_attention() takes, and its decode_rule().
-  TokenAttention(AttentionSpec spec, const kernels::ScoreParameters& rule);
+  /// A spec whose token_form() is not `operations`, without hard Focus of unmixed logits; and its
+  /// decode_rule().
+  TokenStep(AttentionSpec spec, const kernels::ScoreParameters& rule);
 
   /// Appends the token of every sequence to the cache's streams and writes its output; `tensors`
   /// are those of the layer.

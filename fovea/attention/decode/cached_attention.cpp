@@ -2,10 +2,11 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
@@ -143,6 +144,31 @@ bool can_read_sorted_keys(const AttentionSpec& spec, const at::Tensor& q) {
          backend->prefers_decode(sizes_of(spec)) && !why_not_by_plans({.spec = spec, .q = q});
 }
 
+}  // namespace
+
+std::optional<AttentionResult> attend_sorted(const SortedKeys& keys, const AttentionSpec& spec,
+                                             const at::Tensor& q, const AttentionTensors& tensors,
+                                             const AttentionContext& context) {
+  const AttentionCall call{.spec = spec,
+                           .q = q,
+                           .k = keys.keys_bgsd(),
+                           .v = keys.values_bgse(),
+                           .tensors = tensors,
+                           .context = context};
+  if (q.size(2) != 1 || why_not_decoding(call)) return std::nullopt;
+  IntRowList seen;
+  for (int64_t b = 0; b < keys.batch(); ++b) seen.add_row(keys.slots_seen(spec.focus, b));
+  AttentionResult result = run_decoding(call, seen.view());
+  result.path.name = PathName::grouped;
+  result.path.plan = PlanWord::sorted;
+  result.path.reason = {.kind = PathReason::Kind::one_query,
+                        .detail = fmt::format("{} of {} keys, sorted by their set of groups",
+                                              seen.of(0).size(), keys.length(0))};
+  return result;
+}
+
+namespace {
+
 // The last t tokens of the cache.
 AttentionResult attend(AttentionCall given, const CacheView& view, Path path, SortedCopy* sorted) {
   const int64_t t = given.q.size(2);
@@ -151,7 +177,7 @@ AttentionResult attend(AttentionCall given, const CacheView& view, Path path, So
   if (sorted != nullptr && can_read_sorted_keys(call.spec, call.q)) {
     if (const SortedKeys* keys = sorted->for_queries(view.cache, call.spec.focus)) {
       if (std::optional<AttentionResult> result =
-              keys->attend(call.spec, call.q, call.tensors, {})) {
+              attend_sorted(*keys, call.spec, call.q, call.tensors, {})) {
         result->out_bhte = head_output(call.spec, result->out_bhte, call.tensors);
         return std::move(*result);
       }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/cache/token_gate.h"
+#include "fovea/attention/decode/token_gate.h"
 
 #include <algorithm>
 

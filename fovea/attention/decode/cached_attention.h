@@ -4,13 +4,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
 #include "fovea/attention/attention.h"
 #include "fovea/attention/cache/cache.h"
 #include "fovea/attention/mechanisms/focal.h"
 
 namespace fovea {
 
-class SortedCopy;      // sorted_copy.h
+class SortedCopy;      // cache/sorted_copy.h
+class SortedKeys;      // cache/sorted_keys.h
 struct AttentionCall;  // call.h
 
 /// tau of the next t tokens of the cached sequences: temperature_rows() with the cache's running
@@ -18,6 +21,14 @@ struct AttentionCall;  // call.h
 at::Tensor cached_temperature(const TemperatureSpec& spec, int64_t head_dim,
                               const TemperatureParameters& parameters, const at::Tensor& x_btc,
                               AttentionCache& cache);
+
+/// Hard Focus of the last token of every sequence, q [b, h, 1, d], over all tokens of sorted keys.
+/// Nothing where the call is not one for the decoding kernels (gradients, telemetry, groups of too
+/// many heads).
+std::optional<AttentionResult> attend_sorted(const SortedKeys& keys, const AttentionSpec& spec,
+                                             const at::Tensor& q_bh1d,
+                                             const AttentionTensors& tensors,
+                                             const AttentionContext& context);
 
 /// Appends the rows that the streams keep of a call's tokens (StreamSpec::new_rows).
 void append_rows(AttentionCache& cache, const AttentionCall& call);

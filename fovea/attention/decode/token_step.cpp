@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/cache/token_attention.h"
+#include "fovea/attention/decode/token_step.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -11,23 +11,15 @@
 #include <utility>
 
 #include "fovea/attention/backend.h"
-#include "fovea/attention/cache/decode_rule.h"
 #include "fovea/attention/mask_terms.h"
 #include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/mixing.h"
+#include "fovea/attention/positions/bias.h"
 
 namespace fovea {
 
 namespace {
-
-// Potentials of the tokens so far would have to be found before the groups.
-std::optional<std::string> why_not_token_groups(const FocusSpec& focus) {
-  if (!focus.active() || focus.assignment != FocusSpec::Assignment::sinkhorn ||
-      focus.potentials == FocusSpec::Potentials::ema)
-    return std::nullopt;
-  return fmt::format("focus.potentials {}", enum_name(focus.potentials));
-}
 
 // Keys before the window that stay: 0 where there are none, or no window.
 int64_t first_keys(const AttentionSpec& spec) {
@@ -36,41 +28,70 @@ int64_t first_keys(const AttentionSpec& spec) {
                                                                                 : 0;
 }
 
-std::optional<std::string> why_not_first_keys(const AttentionSpec& spec) {
+// Why the kernels lack the spec, each of whose mechanisms they have.
+std::optional<std::string> why_not_together(const AttentionSpec& spec) {
+  const bool mixes = joins_pairs(spec);
+  if (mixes) {
+    const int64_t queries = 1 + spec.multi_token.earlier_queries();
+    if (auto why = why_not_mixed_rows(kernels::cpu(), spec, queries)) return why;
+  }
   if (first_keys(spec) > kernels::kMostFewKeys)
     return fmt::format("more than {} first keys", kernels::kMostFewKeys);
-  if (spec.bias.kind != BiasSpec::Kind::none) return "a position bias of first keys";
-  if (joins_pairs(spec) || spec.focus.active() || spec.kv_shift != KvShiftSpec{})
-    return "first keys with another mechanism";
+  if (first_keys(spec) > 0) {
+    if (spec.bias.kind != BiasSpec::Kind::none) return "a position bias of first keys";
+    if (mixes || spec.focus.active() || spec.kv_shift.active())
+      return "first keys with another mechanism";
+  }
+  if (spec.focus.gate != FocusSpec::Gate::hard || mixes) return why_not_gate(spec.focus);
+  if (spec.mask != MaskRule{}) return "focus with a mask";
+  if (spec.bias.kind != BiasSpec::Kind::none) return "focus with a position bias";
+  if (spec.kv_shift.active() || spec.head_output.active()) return "hard Focus of unmixed logits";
   return std::nullopt;
+}
+
+std::optional<std::string> why_not_sizes(const AttentionSpec& spec) {
+  if (spec.value_width() != spec.head_dim) return "values of another width than keys";
+  const kernels::AttentionDecode<float> problem{.sizes = sizes_of(spec)};
+  if (!kernels::cpu().prefers_decode(problem.sizes))
+    return fmt::format("{} query heads a key head", spec.heads / spec.kv_heads);
+  return kernels::cpu().why_not(problem);
 }
 
 }  // namespace
 
-std::optional<std::string> why_not_token_attention(const AttentionSpec& spec) {
-  AttentionSpec rest = in_mask_terms(spec);
-  const bool mixes = joins_pairs(rest);
-  if (mixes) {
-    const int64_t queries = 1 + rest.multi_token.earlier_queries();
-    if (auto why = why_not_mixed_rows(kernels::cpu(), rest, queries)) return why;
-  }
-  if (first_keys(rest) > 0) {
-    if (auto why = why_not_first_keys(rest)) return why;
-    rest.streaming = {};
-    rest.mask.sinks = 0;
-  }
-  if (rest.focus.gate == FocusSpec::Gate::hard && !mixes) return "hard Focus of unmixed logits";
-  if (auto why = why_not_gate(rest.focus)) return why;
-  if (auto why = why_not_token_groups(rest.focus)) return why;
-  rest.focus = {};
-  rest.kv_shift = {};
-  rest.multi_token = {};
-  rest.head_mix = {};
-  rest.head_output = {};
-  return why_not_decode_rule(rest);
+TokenUse token_form(const AttentionSpec& given) {
+  const AttentionSpec spec = in_mask_terms(given);
+  TokenUse use = token_use(spec);
+  if (use.form == TokenForm::operations) return use;
+  if (auto why = why_not_together(spec)) return {TokenForm::operations, *std::move(why)};
+  if (auto why = why_not_sizes(spec)) return {TokenForm::operations, *std::move(why)};
+  return {use.form};
 }
 
-TokenAttention::TokenAttention(AttentionSpec spec, const kernels::ScoreParameters& rule)
+DecodeBias decode_bias(const AttentionSpec& spec, const at::Tensor& bias_table) {
+  DecodeBias bias;
+  if (spec.bias.kind == BiasSpec::Kind::alibi) {
+    const std::vector<double> slopes = alibi_slopes(spec.heads);
+    bias.alibi.assign(slopes.begin(), slopes.end());
+  }
+  if (spec.bias.kind == BiasSpec::Kind::t5) bias.bias_hn = bias_by_distance(spec, bias_table);
+  return bias;
+}
+
+kernels::ScoreParameters decode_rule(const AttentionSpec& spec, const DecodeBias& bias,
+                                     const at::Tensor& sink_logit_h) {
+  kernels::ScoreParameters rule{.scale = static_cast<float>(spec.logit_scale()),
+                                .soft_cap = static_cast<float>(spec.soft_cap)};
+  if (!bias.alibi.empty()) rule.alibi = bias.alibi.data();
+  if (bias.bias_hn.defined() && bias.bias_hn.numel() > 0) {
+    rule.distance_bias = bias.bias_hn.const_data_ptr<float>();
+    rule.bias_count = bias.bias_hn.size(1);
+  }
+  if (sink_logit_h.defined()) rule.sink_logit = sink_logit_h.const_data_ptr<float>();
+  return rule;
+}
+
+TokenStep::TokenStep(AttentionSpec spec, const kernels::ScoreParameters& rule)
     : spec_(in_mask_terms(std::move(spec))), rule_(rule), gate_(spec_.focus) {}
 
 namespace {
@@ -123,9 +144,9 @@ void shift_row(const T* x, const T* before, const float* weights, int64_t width,
 }  // namespace
 
 template <class T>
-CachedRows TokenAttention::append(AttentionCache& cache, const char* name, const char* unshifted,
-                                  const at::Tensor& shift_g2, int64_t heads,
-                                  kernels::HeadRows<const T> from) {
+CachedRows TokenStep::append(AttentionCache& cache, const char* name, const char* unshifted,
+                             const at::Tensor& shift_g2, int64_t heads,
+                             kernels::HeadRows<const T> from) {
   const int64_t width = spec_.head_dim;
   const CachedRows rows = cache.extend(name);
   const bool shifts = shift_g2.defined();
@@ -148,7 +169,7 @@ CachedRows TokenAttention::append(AttentionCache& cache, const char* name, const
   return rows;
 }
 
-const float* TokenAttention::tau_of(const CachedRows& taus, const float* token, int64_t b) const {
+const float* TokenStep::tau_of(const CachedRows& taus, const float* token, int64_t b) const {
   if (token == nullptr || taus.data == nullptr) return token != nullptr ? token + b : nullptr;
   *new_row<float>(taus, b, 0) = token[b];
   return kept_rows<float>(taus, b).data;
@@ -156,8 +177,8 @@ const float* TokenAttention::tau_of(const CachedRows& taus, const float* token, 
 
 // Sequence by sequence: each has rows of its own, and with a gate factors of its own for its keys.
 template <class T>
-void TokenAttention::attend_plainly(const CachedRows& keys, const CachedRows& values,
-                                    const TokenHeads<T>& token, float* lse) {
+void TokenStep::attend_plainly(const CachedRows& keys, const CachedRows& values,
+                               const TokenHeads<T>& token, float* lse) {
   for (int64_t b = 0; b < std::ssize(keys.sequences); ++b) {
     const KeptRows& kept = keys.sequences[static_cast<size_t>(b)];
     const RowVisits row = first_keys(spec_) > 0
@@ -186,8 +207,8 @@ void TokenAttention::attend_plainly(const CachedRows& keys, const CachedRows& va
 
 // Recent keys, then the first ones as few keys of the same softmax.
 template <class T>
-void TokenAttention::attend_after_first(const CachedRows& keys, const CachedRows& values,
-                                        const TokenHeads<T>& token) {
+void TokenStep::attend_after_first(const CachedRows& keys, const CachedRows& values,
+                                   const TokenHeads<T>& token) {
   const int64_t batch = std::ssize(keys.sequences), count = first_keys(spec_);
   lse_.resize(static_cast<size_t>(batch * spec_.heads));
   attend_plainly(keys, values, token, lse_.data());
@@ -223,9 +244,9 @@ void TokenAttention::attend_after_first(const CachedRows& keys, const CachedRows
 }
 
 template <class T>
-void TokenAttention::attend_mixed(AttentionCache& cache, const CachedRows& keys,
-                                  const CachedRows& values, const AttentionTensors& tensors,
-                                  const TokenHeads<T>& token) {
+void TokenStep::attend_mixed(AttentionCache& cache, const CachedRows& keys,
+                             const CachedRows& values, const AttentionTensors& tensors,
+                             const TokenHeads<T>& token) {
   const MixingOperands operands = mixing_operands(tensors);
   const kernels::MixingRule mixing = mixing_rule(spec_.multi_token, operands);
   const bool keeps = cache.has(stream::kQueries);
@@ -262,8 +283,8 @@ void TokenAttention::attend_mixed(AttentionCache& cache, const CachedRows& keys,
 }
 
 template <class T>
-void TokenAttention::attend(AttentionCache& cache, const AttentionTensors& tensors,
-                            const TokenHeads<T>& token) {
+void TokenStep::attend(AttentionCache& cache, const AttentionTensors& tensors,
+                       const TokenHeads<T>& token) {
   const CachedRows keys = append<T>(cache, stream::kKeys, stream::kUnshiftedKeys,
                                     tensors.key_shift_g2, spec_.kv_heads, token.k),
                    values = append<T>(cache, stream::kValues, stream::kUnshiftedValues,
@@ -284,9 +305,8 @@ void TokenAttention::attend(AttentionCache& cache, const AttentionTensors& tenso
   out.copy_(head_output(spec_, out, tensors));
 }
 
-template void TokenAttention::attend(AttentionCache&, const AttentionTensors&,
-                                     const TokenHeads<float>&);
-template void TokenAttention::attend(AttentionCache&, const AttentionTensors&,
-                                     const TokenHeads<BFloat16>&);
+template void TokenStep::attend(AttentionCache&, const AttentionTensors&, const TokenHeads<float>&);
+template void TokenStep::attend(AttentionCache&, const AttentionTensors&,
+                                const TokenHeads<BFloat16>&);
 
 }  // namespace fovea
