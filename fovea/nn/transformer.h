@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "fovea/attention/attention.h"
-#include "fovea/attention/mechanisms/routing.h"
 #include "fovea/kernels/common/weight_format.h"
+#include "fovea/base/by_type.h"
 #include "fovea/nn/decode_state.h"
 #include "fovea/nn/mechanisms/focus_layer.h"
 #include "fovea/nn/model_config.h"
@@ -42,7 +42,7 @@ struct ForwardInfo {
   std::vector<double> temperature;
   double clipped_share = 0.0;               ///< of learned temperatures, mean over layers (F-3)
   std::vector<FocusObservation> focus;      ///< one a layer where some layer has Focus, else empty
-  std::vector<RoutingObservation> routing;  ///< likewise
+  ByType observed;  ///< of mechanisms, for their observe()
   std::vector<KeysRead> keys_read;          ///< of layers that choose keys by content
 };
 
