@@ -30,9 +30,10 @@ void build_routing(const LayerBuild& build, LayerWeights& layer) {
              fmt::format("model.layers.{}.self_attn.routing.centroids", build.index));
   start = start / at::linalg_vector_norm(start, 2, at::IntArrayRef{-1}, true);
   const Init given{.kind = Init::Kind::given, .start = start};
-  layer.states.of<LayerRouting>() = {.centroids_hcd = build.add_state("routing.centroids", {h, c, d}, given),
-                   .sizes_hc = build.add_state("routing.sizes", {h, c}, {.kind = Init::Kind::ones}),
-                   .sums_hcd = build.add_state("routing.sums", {h, c, d}, given)};
+  layer.states.of<LayerRouting>() = {
+      .centroids_hcd = build.add_state("routing.centroids", {h, c, d}, given),
+      .sizes_hc = build.add_state("routing.sizes", {h, c}, {.kind = Init::Kind::ones}),
+      .sums_hcd = build.add_state("routing.sums", {h, c, d}, given)};
 }
 
 void load_routes(LayerStep& step, const PassContext& /*pass*/) {
@@ -52,9 +53,8 @@ void tell_routing(const LayerStep& step, const PassContext& /*pass*/,
   if (routes == nullptr) return;
   RoutingObservations& seen = info.observed.of<RoutingObservations>();
   seen.resize(static_cast<size_t>(step.config.layers));
-  seen[static_cast<size_t>(step.index)] =
-      observe_routes(*routes, step.spec.routing.clusters, step.heads.plain_q_bhtd,
-                     step.heads.plain_k_bgtd);
+  seen[static_cast<size_t>(step.index)] = observe_routes(
+      *routes, step.spec.routing.clusters, step.heads.plain_q_bhtd, step.heads.plain_k_bgtd);
 }
 
 void follow_routes(LayerWeights& layer, const ObservedStep& step) {
@@ -70,8 +70,8 @@ void follow_routes(LayerWeights& layer, const ObservedStep& step) {
   }
   if (!all.defined()) return;
   const at::NoGradGuard no_gradient;
-  state.centroids_hcd.copy_(follow_clusters(all, step.config.attention.routing.decay,
-                                            state.sizes_hc, state.sums_hcd));
+  state.centroids_hcd.copy_(
+      follow_clusters(all, step.config.attention.routing.decay, state.sizes_hc, state.sums_hcd));
 }
 
 }  // namespace
