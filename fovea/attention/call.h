@@ -29,7 +29,7 @@ struct CallShape {
 
 class HashTables;  // cache/hash_tables.h
 struct Places;     // places.h
-struct StageUse;   // mechanisms/mechanism.h
+struct StageUse;   // mechanism.h
 
 /// What a cache knows that helps a selector; nothing outside of decoding.
 struct SelectorInputs {
@@ -108,8 +108,5 @@ std::string shape_text(const at::Tensor& x);
 /// The contiguous rows of an int64 tensor on the CPU, to be checked; undefined where they cannot be
 /// read: on the meta device.
 at::Tensor readable_rows(const at::Tensor& x);
-
-/// The same call without Focus where its rule keeps every pair as it is.
-AttentionCall without_neutral_focus(AttentionCall call);
 
 }  // namespace fovea

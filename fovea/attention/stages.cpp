@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 
 namespace fovea {
 namespace {
@@ -47,13 +47,6 @@ std::string describe_pipeline(const AttentionSpec& spec) {
   for (const Stage& stage : kStages)
     for (std::string& setting : stage.active(spec)) all.push_back(std::move(setting));
   return all.empty() ? "plain" : fmt::format("{}", fmt::join(all, " > "));
-}
-
-std::string stages_markdown() {
-  std::string table = "| # | stage | what happens |\n|---|---|---|\n";
-  for (const Stage& stage : kStages)
-    table += fmt::format("| {} | `{}` | `{}` |\n", stage.number(), stage.name, stage.formula);
-  return table;
 }
 
 }  // namespace fovea

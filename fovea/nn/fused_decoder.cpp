@@ -13,7 +13,7 @@
 #include <optional>
 
 #include "fovea/attention/backend.h"
-#include "fovea/attention/mask_terms.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/nn/layer_attention.h"
 #include "fovea/nn/matrix.h"
 #include "fovea/nn/transformer_impl.h"
@@ -241,7 +241,7 @@ std::optional<std::string> Transformer::Impl::why_no_fused_decoder() const {
     const TokenUse use = token_form(spec);
     if (use.form != TokenForm::operations) continue;
     // The walk's operations would rotate queries and keys themselves.
-    if (w.routing.defined() || spec.streaming.active()) return use.why;
+    if (reads_plain_heads(spec)) return use.why;
     if (w.wo.defined() && matrix_inputs(w.wo) != config.heads * config.head_dim)
       return "values of another width than keys";
     const kernels::AttentionDecode<float> problem{

@@ -9,6 +9,7 @@
 
 #include "fovea/attention/call.h"
 #include "fovea/attention/decode/cached_attention.h"
+#include "fovea/attention/mechanisms/focal.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"

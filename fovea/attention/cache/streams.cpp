@@ -7,17 +7,11 @@
 #include <algorithm>
 
 #include "fovea/attention/cache/huge_pages.h"
-#include "fovea/attention/cache/stream_rows.h"
-#include "fovea/attention/mask_terms.h"
-#include "fovea/attention/mechanisms/longformer_rule.h"
-#include "fovea/attention/mechanisms/mechanism.h"
-#include "fovea/attention/mechanisms/streaming_rule.h"
+#include "fovea/attention/mechanism.h"
+#include "fovea/attention/stream_rows.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
-bool keeps_prefix_sum(const TemperatureSpec& spec) {
-  return spec.kind == TemperatureSpec::Kind::learned && spec.form == TemperatureSpec::Form::prefix;
-}
 
 // Twice the kept rows let most appends write in place: rows move once in keep_last tokens.
 int64_t resting_rows(const StreamSpec& spec, int64_t capacity) {
@@ -35,8 +29,8 @@ namespace {
 
 // First and last rows of the text that any later query may see.
 KeptKeys kept_keys(const AttentionSpec& spec) {
-  if (spec.longformer.active()) return kept_keys(spec.longformer);
-  const MaskRule rule = spec.streaming.active() ? pairs_of(spec.streaming) : spec.mask;
+  if (const KeyPattern* pattern = key_pattern(spec)) return pattern->kept_keys(spec);
+  const MaskRule& rule = spec.mask;
   if (rule.sparsity != MaskRule::Sparsity::full || rule.window == 0) return {};
   // The oldest query of a convolution has a window of its own.
   return {.first = rule.sinks, .last = rule.window + spec.multi_token.earlier_queries()};

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "fovea/attention/mask_terms.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/kernels/backend.h"
 

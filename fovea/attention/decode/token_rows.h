@@ -13,7 +13,7 @@
 
 #include "fovea/attention/cache/cache.h"
 #include "fovea/attention/cache/sorted_copy.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/kernels/common/decoder.h"
 
 namespace fovea {

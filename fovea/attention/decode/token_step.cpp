@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "fovea/attention/backend.h"
-#include "fovea/attention/mask_terms.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/mixing.h"

@@ -18,7 +18,7 @@
 #include "fovea/attention/attention.h"
 #include "fovea/attention/cache/cache.h"
 #include "fovea/attention/decode/token_gate.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/kernels/common/contract.h"
 
 namespace fovea {

@@ -15,68 +15,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 
-#include "fovea/config/fields.h"
+#include "fovea/attention/specs/focus.h"
 
 namespace fovea {
 
 struct AttentionContext;
 struct AttentionTensors;
-struct Mechanism;
 struct Places;
-
-/// Bound of the strength lambda of `mul` and `logsig`, learned ones too: a gate is a step long
-/// before, and lambda times an agreement stays far inside float32's range.
-constexpr double kMostFocusStrength = 1e4;
-
-/// Focus: learned groups of tokens decide which distant pairs attend (stages 5 and 6; spec 11).
-/// Pairs with i - j < window and the first `sinks` positions of a document are local: the gate
-/// leaves them alone.
-struct FocusSpec {
-  /// What a distant pair's logit s becomes; a = g_i.g_j (11.2). `mul`: s sigma(strength a); `log`:
-  /// s + ln(a + epsilon); `logsig`: s + ln sigma(strength (a - threshold)); `identity`: s + ln(K a
-  /// + epsilon); `hard`: s if the tokens share one of their top_k groups, else -inf;
-  /// `straight_through`: s + ln(m + epsilon) with m the rule of `hard` and the gradient of a (U-8).
-  enum class Gate { none, mul, log, logsig, identity, hard, straight_through };
-  enum class Assignment { sinkhorn, softmax };
-  /// Where the potentials b of Sinkhorn come from (11.3); `sequence` and `batch` see later tokens.
-  enum class Potentials { ema, chunk, sequence, batch };
-
-  Gate gate = Gate::none;
-  int64_t groups = 8;        ///< K, at most 64
-  int64_t top_k = 2;         ///< k: groups of a token under `hard`; 2k > K is full attention (U-13)
-  int64_t window = 128;      ///< w
-  int64_t sinks = 4;         ///< U-23
-  int64_t width = 16;        ///< d_g
-  double temperature = 0.1;  ///< tau of S / tau
-  double strength = 10.0;    ///< lambda of `mul` and `logsig`
-  bool learned_strength = true;  ///< of `logsig`: a tensor instead (U-2)
-  double threshold = 0.5;        ///< theta of `logsig`
-  double epsilon = 1e-6;
-  Assignment assignment = Assignment::sinkhorn;
-  Potentials potentials = Potentials::ema;
-  int64_t rounds = 10;  ///< N of Sinkhorn
-  int64_t chunk = 128;  ///< tokens of a chunk of `chunk`
-
-  bool active() const { return gate != Gate::none; }
-  /// Whether the gate reads assignments g, memberships, a learned strength.
-  bool reads_groups() const { return active() && gate != Gate::hard; }
-  bool reads_members() const { return gate == Gate::hard || gate == Gate::straight_through; }
-  bool reads_strength() const { return gate == Gate::logsig && learned_strength; }
-  /// `hard` keeps every pair, because any two choices of k among K groups meet (11.4).
-  bool keeps_every_pair() const { return gate == Gate::hard && 2 * top_k > groups; }
-  void describe(FieldVisitor& v);
-  void check() const;
-  bool operator==(const FocusSpec&) const = default;
-};
-
-std::span<const std::string_view> enum_names(FocusSpec::Gate);
-std::span<const std::string_view> enum_names(FocusSpec::Assignment);
-std::span<const std::string_view> enum_names(FocusSpec::Potentials);
-
-const Mechanism& focus_mechanism();
 
 /// What scores the tokens of a layer. One set for all heads (11.1).
 struct FocusParameters {
@@ -126,24 +73,6 @@ at::Tensor hashed_members(const at::Tensor& tokens, int64_t groups, int64_t top_
 at::Tensor focus_local(const FocusSpec& spec, const Places& places);
 /// Whether two tokens have a group in common, [b, 1, t, s] bool.
 at::Tensor have_common_group(const at::Tensor& query_members_bt, const at::Tensor& key_members_bs);
-
-/// The groups of some query rows and some keys of a call.
-struct FocusPairs {
-  at::Tensor query_groups_btk, key_groups_bsk;
-  at::Tensor query_members_bt, key_members_bs;
-  at::Tensor strength;
-
-  FocusPairs last_rows(int64_t count) const;
-  FocusPairs keys(int64_t first, int64_t count) const;
-};
-/// Of `rows` queries, the first of which stands at key `first_row`, and all keys.
-FocusPairs focus_pairs(const AttentionTensors& tensors, int64_t first_row, int64_t rows);
-
-/// Stage 6 of `hard`: local or sharing a group, [b, 1, t, s] bool.
-at::Tensor focus_visible(const FocusSpec& spec, const FocusPairs& pairs, const Places& places);
-/// Stage 5 of the other gates, on logits [b, h, t, s].
-at::Tensor focus_gate(const FocusSpec& spec, const at::Tensor& logits_bhts, const FocusPairs& pairs,
-                      const Places& places);
 
 /// Whether the rule keeps every pair as it is, so that the layer is plain attention: all pairs are
 /// local, or `hard` with 2k > K (13.1).

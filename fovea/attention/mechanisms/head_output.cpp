@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/operation.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/base/error.h"
@@ -203,6 +203,12 @@ const Mechanism& head_output_mechanism() {
       .token = TokenForm::kernels,
       .settings = kHeadOutputSettings,
       .remove = [](AttentionSpec& spec) { spec.head_output = {}; },
+      .without_values =
+          [](AttentionCall& call) {
+            call.spec.head_output = {};
+            for (const TensorSlot& slot : kHeadOutputTensors)
+              call.tensors.*slot.member = at::Tensor();
+          },
   };
   return mechanism;
 }

@@ -10,11 +10,10 @@
 #include <cstdint>
 #include <optional>
 
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/spec.h"
 
 namespace fovea {
-
-struct Places;  // places.h
 
 int64_t dilation_of(const LongformerSpec& spec, int64_t head);
 int64_t largest_dilation(const LongformerSpec& spec);
@@ -29,17 +28,10 @@ std::optional<int64_t> only_first_globals(const LongformerSpec& spec);
 /// first. Then a global query sees nothing but globals before it.
 std::optional<MaskRule> mask_rule_of(const LongformerSpec& spec);
 
-/// What `longformer` leaves of allowed pairs: [b or 1, 1 or h, t, s].
-at::Tensor longformer_visible(const LongformerSpec& spec, int64_t heads,
-                              const at::Tensor& allowed_b1ts, const Places& places);
-
 /// Whether tokens at int64 positions [b or 1, n] are global, bool of that shape.
 at::Tensor global_tokens(const LongformerSpec& spec, const at::Tensor& positions);
 
-/// First and last rows that a cache keeps so that every later query finds its keys; `last` 0: all.
-struct KeptKeys {
-  int64_t first = 0, last = 0;
-};
+/// Rows that a cache keeps.
 KeptKeys kept_keys(const LongformerSpec& spec);
 
 }  // namespace fovea

@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/magic_pig.h"
+#include "fovea/attention/specs/magic_pig.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -13,12 +13,12 @@
 #include <numbers>
 
 #include "fovea/attention/backend.h"
-#include "fovea/attention/cache/cache.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/isolation.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
-#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/places.h"
+#include "fovea/attention/stream_spec.h"
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
 
@@ -251,11 +251,6 @@ Selection magic_pig_selection(const SelectorRows& rows) {
 
 namespace {
 
-void check_magic_pig(const AttentionSpec& spec) {
-  spec.magic_pig.check();
-  if (spec.magic_pig.active()) check_only_selector(spec, "magic_pig");
-}
-
 std::vector<StageUse> magic_pig_uses(const AttentionSpec& spec) {
   const MagicPigSpec& m = spec.magic_pig;
   if (!m.active()) return {};
@@ -268,13 +263,13 @@ std::vector<StageUse> magic_pig_uses(const AttentionSpec& spec) {
 constexpr const char* kPrompt = "prompt";
 
 // The prompt of a sequence: the tokens of its first call, as far as they are still there.
-int64_t prompt_before(const AttentionCache& cache, int64_t b, int64_t coming) {
+int64_t prompt_before(const CachedStreams& cache, int64_t b, int64_t coming) {
   const int64_t length = cache.stream_length(kPrompt, b);
   if (length == 0) return coming;
   return std::min(length, cache.rows(kPrompt, b).select(1, -1).item<int64_t>());
 }
 
-at::Tensor prompt_rows(const AttentionCall& call, const AttentionCache& cache) {
+at::Tensor prompt_rows(const AttentionCall& call, const CachedStreams& cache) {
   const int64_t b = call.k.size(0), t = call.k.size(2);
   at::Tensor rows = at::empty({b, t, 1}, at::kLong);
   for (int64_t n = 0; n < b; ++n) rows.select(0, n).fill_(prompt_before(cache, n, t));
@@ -309,8 +304,9 @@ const Mechanism& magic_pig_mechanism() {
             v.nested({"magic_pig", "stage 6: keys sampled by their hashes (spec 4.5)"},
                      spec.magic_pig);
           },
-      .check = check_magic_pig,
+      .check = [](const AttentionSpec& spec) { spec.magic_pig.check(); },
       .uses = magic_pig_uses,
+      .select = magic_pig_selection,
       .add_streams = add_streams_magic_pig,
       .settings = kMagicPigSettings,
       .remove = [](AttentionSpec& spec) { spec.magic_pig = {}; },

@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/sparq.h"
+#include "fovea/attention/specs/sparq.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -10,13 +10,13 @@
 #include <algorithm>
 #include <limits>
 
-#include "fovea/attention/cache/cache.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/isolation.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/mechanisms/selector.h"
 #include "fovea/attention/mechanisms/sparq_choice.h"
 #include "fovea/attention/pipeline.h"
+#include "fovea/attention/stream_spec.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -109,7 +109,6 @@ void check_sparq(const AttentionSpec& spec) {
   require<ConfigError>(spec.sparq.components <= spec.head_dim, kSpecPlace,
                        "sparq.components must be at most the head width {}; got {}", spec.head_dim,
                        spec.sparq.components);
-  check_only_selector(spec, "sparq");
 }
 
 std::vector<StageUse> sparq_uses(const AttentionSpec& spec) {
@@ -123,7 +122,7 @@ std::vector<StageUse> sparq_uses(const AttentionSpec& spec) {
 // Sums of the values up to each of the next tokens, [b, t, g, e].
 constexpr const char* kValueSums = "value_sums";
 
-at::Tensor running_sums(const AttentionCall& call, const AttentionCache& cache) {
+at::Tensor running_sums(const AttentionCall& call, const CachedStreams& cache) {
   const at::Tensor values = call.v.transpose(1, 2);
   at::Tensor sums = values.size(1) == 1 ? values.to(at::kDouble, /*non_blocking=*/false, true)
                                         : values.cumsum(1, at::kDouble);
@@ -134,7 +133,7 @@ at::Tensor running_sums(const AttentionCall& call, const AttentionCache& cache) 
   return sums;
 }
 
-at::Tensor component_rows(const AttentionCall& call, const AttentionCache& /*cache*/) {
+at::Tensor component_rows(const AttentionCall& call, const CachedStreams& /*cache*/) {
   const at::Tensor& k = call.k;
   return k.permute({0, 2, 1, 3}).reshape({k.size(0), k.size(2), k.size(1) * k.size(3), 1});
 }
@@ -181,11 +180,19 @@ const Mechanism& sparq_mechanism() {
           },
       .check = check_sparq,
       .uses = sparq_uses,
+      .select = sparq_selection,
       .add_streams = add_streams_sparq,
       .settings = kSparqSettings,
       .remove = [](AttentionSpec& spec) { spec.sparq = {}; },
       .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
         return spec.sparq.active() ? std::optional(KeyRule::selected) : std::nullopt;
+      },
+      .fixed_choice = [](const AttentionSpec& spec, double visible) -> std::optional<FixedChoice> {
+        const SparqSpec& s = spec.sparq;
+        if (!s.active()) return std::nullopt;
+        return FixedChoice{
+            .keys = std::min(visible, static_cast<double>(s.keys + 1)),
+            .searched = static_cast<double>(s.components) / static_cast<double>(spec.head_dim)};
       },
   };
   return mechanism;

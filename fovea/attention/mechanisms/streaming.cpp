@@ -2,20 +2,19 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/streaming.h"
+#include "fovea/attention/specs/streaming.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/mechanisms/streaming_rule.h"
-#include "fovea/attention/places.h"
+#include "fovea/attention/stage_rows.h"
+#include "fovea/attention/visible_keys.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
-namespace {}  // namespace
-
 void StreamingSpec::describe(FieldVisitor& v) {
   v.integer({"recent", "most recent keys that stay, self included; 0 = off (spec 4.6)",
              ranges::kPositionCounts},
@@ -39,33 +38,7 @@ at::Tensor start_keys(const StreamingSpec& spec, const Places& places) {
   return (places.key_positions_bs < spec.start).unsqueeze(1).unsqueeze(1);
 }
 
-at::Tensor counted_distances(const AttentionSpec& spec, const Places& places) {
-  if (!spec.streaming.active()) return distances(places);
-  Places cached = places;
-  cached.query_positions_bt = places_in_cache(spec.streaming, places.query_positions_bt);
-  return at::where(start_keys(spec.streaming, places).squeeze(1), distances(cached),
-                   distances(places));
-}
-
 namespace {
-
-void check_streaming(const AttentionSpec& spec) {
-  spec.streaming.check();
-  if (!spec.streaming.active()) return;
-  check_only_key_rule(spec, "streaming");
-  require<UnsupportedError>(!spec.routing.active() && !spec.blocks.active(), kSpecPlace,
-                            "streaming with routing or blocks is not defined (two rules for "
-                            "distant pairs); remove one of them");
-  require<UnsupportedError>(spec.multi_token == MultiTokenSpec{}, kSpecPlace,
-                            "streaming with multi_token is not defined (neighbours of the border "
-                            "between start and recent keys change with every token); remove one of "
-                            "them");
-  require<UnsupportedError>(
-      !spec.sparq.active() && !spec.magic_pig.active() && !spec.performer.active(), kSpecPlace,
-      "streaming with sparq, magic_pig or performer is not defined (two rules for distant pairs); "
-      "remove "
-      "one of them");
-}
 
 std::vector<StageUse> streaming_uses(const AttentionSpec& spec) {
   const StreamingSpec& s = spec.streaming;
@@ -74,6 +47,48 @@ std::vector<StageUse> streaming_uses(const AttentionSpec& spec) {
            .setting = fmt::format("streaming {} + {}", s.start, s.recent),
            .why_not_sdpa = "positions inside the cache are two queries for one row"}};
 }
+
+// Start keys are read from the query's place in the cache.
+at::Tensor with_start_scores(const at::Tensor& logits, const StageRows& rows) {
+  const at::Tensor& q = rows.call.tensors.start_q_bhtd;
+  if (!q.defined()) return logits;
+  const at::Tensor starts = start_keys(rows.call.spec.streaming, rows.places);
+  return at::where(starts, rows.scores(q, rows.call.k), logits);
+}
+
+at::Tensor streaming_visible(const at::Tensor& allowed, const StageRows& rows) {
+  const StreamingSpec& spec = rows.call.spec.streaming;
+  return spec.active() ? allowed.logical_and(allowed_mask(pairs_of(spec), rows.places)) : allowed;
+}
+
+// To start keys from the query's place in the cache.
+at::Tensor streaming_distances(const AttentionSpec& spec, const Places& places) {
+  if (!spec.streaming.active()) return {};
+  Places cached = places;
+  cached.query_positions_bt = places_in_cache(spec.streaming, places.query_positions_bt);
+  return at::where(start_keys(spec.streaming, places).squeeze(1), distances(cached),
+                   distances(places));
+}
+
+constexpr KeyPattern kStreamingPattern = {
+    .to_mask =
+        [](AttentionSpec& spec, bool plain) {
+          if (!plain && spec.streaming.start > 0) return;
+          spec.mask = pairs_of(spec.streaming);
+          spec.streaming = {};
+        },
+    .visible_keys =
+        [](const AttentionSpec& spec, int64_t query, int64_t length) {
+          return static_cast<double>(visible_keys(pairs_of(spec.streaming), query, length));
+        },
+    .window_reach =
+        [](const AttentionSpec& spec) { return window_reach(pairs_of(spec.streaming)); },
+    .kept_keys = [](const AttentionSpec& spec) -> KeptKeys {
+      return {.first = spec.streaming.start, .last = spec.streaming.recent};
+    }};
+
+constexpr StageFormula kStreamingFormulas[] = {
+    {.stage = StageId::scale, .apply = with_start_scores}};
 
 constexpr TensorSlot kStreamingTensors[] = {
     {.name = "start_queries",
@@ -86,7 +101,8 @@ constexpr TensorSlot kStreamingTensors[] = {
          [](const AttentionSpec& spec) {
            return fmt::format("streaming.recent {}", spec.streaming.recent);
          },
-     .token_axis = 2},
+     .token_axis = 2,
+     .head_axis = 1},
 };
 
 constexpr MechanismSetting kStreamingSettings[] = {
@@ -103,8 +119,10 @@ const Mechanism& streaming_mechanism() {
             v.nested({"streaming", "stage 6: the first and the most recent tokens (spec 4.6)"},
                      spec.streaming);
           },
-      .check = check_streaming,
+      .check = [](const AttentionSpec& spec) { spec.streaming.check(); },
       .uses = streaming_uses,
+      .formulas = kStreamingFormulas,
+      .visible = streaming_visible,
       .tensors = kStreamingTensors,
       .token = TokenForm::kernels,
       .settings = kStreamingSettings,
@@ -112,6 +130,9 @@ const Mechanism& streaming_mechanism() {
       .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
         return spec.streaming.active() ? std::optional(KeyRule::parts) : std::nullopt;
       },
+      .plain_heads = true,
+      .pattern = &kStreamingPattern,
+      .distances = streaming_distances,
   };
   return mechanism;
 }

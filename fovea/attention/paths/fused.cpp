@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "fovea/attention/backend.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
 
 namespace fovea {

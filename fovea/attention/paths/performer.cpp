@@ -312,7 +312,7 @@ AttentionResult performer_from_state(const AttentionCall& call, const at::Tensor
   return result;
 }
 
-AttentionPath performer_path() {
+AttentionPath sums_path() {
   return {.name = PathName::fused,
           .by_kernels = true,
           .key_rule = KeyRule::sums,

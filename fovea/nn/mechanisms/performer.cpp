@@ -11,9 +11,15 @@
 #include "fovea/base/files.h"
 #include "fovea/base/rng.h"
 #include "fovea/nn/mechanisms/mechanism.h"
+#include "fovea/nn/mechanisms/model_mechanism.h"
 
 namespace fovea {
 namespace {
+
+// Steps since the features were drawn; undefined where they stay.
+struct StepsSinceDraw {
+  at::Tensor steps;
+};
 
 void build_features(const LayerBuild& build, LayerWeights& layer) {
   const PerformerSpec& spec = build.spec.performer;
@@ -24,21 +30,48 @@ void build_features(const LayerBuild& build, LayerWeights& layer) {
       "performer.features", {spec.features, build.spec.head_dim},
       {.kind = Init::Kind::given, .start = draw_features(spec, build.spec.head_dim, seed)});
   if (build.config.attention.performer.redraw > 0)
-    layer.performer_steps = build.add_state("performer.steps", {}, {.kind = Init::Kind::zeros});
+    layer.states.of<StepsSinceDraw>().steps =
+        build.add_state("performer.steps", {}, {.kind = Init::Kind::zeros});
 }
 
 void redraw(LayerWeights& layer, const ObservedStep& step) {
-  if (!layer.performer_steps.defined()) return;
+  const StepsSinceDraw* state = layer.states.find<StepsSinceDraw>();
+  if (state == nullptr) return;
   const at::NoGradGuard no_gradient;
-  layer.performer_steps.add_(1.0);
-  const int64_t steps = std::llround(layer.performer_steps.item<double>());
+  const at::Tensor since = state->steps;
+  since.add_(1.0);
+  const int64_t steps = std::llround(since.item<double>());
   if (steps < step.config.attention.performer.redraw) return;
   at::Tensor& features = layer.stages.features_md;
   features.copy_(redraw_features(layer.spec.performer, features));
-  layer.performer_steps.zero_();
+  since.zero_();
 }
 
 }  // namespace
+
+void PerformerSettings::describe(FieldVisitor& v) {
+  v.integers({"layers", "layers with performer, counted from 0; empty: all", ranges::kLayerIndices},
+             layers);
+  v.integer({"redraw", "optimizer steps between draws of the features; 0 = one draw for good",
+             ranges::kSteps},
+            redraw);
+}
+
+void PerformerSettings::check(const PerformerSpec& rule, int64_t model_layers) const {
+  for (const int64_t layer : layers)
+    check_range("attention.performer.layers", layer, 0, model_layers - 1);
+  require<ConfigError>(rule.active() || *this == PerformerSettings{}, "model",
+                       "'model.attention.performer' needs 'features' above 0");
+}
+
+void PerformerSettings::apply(int64_t layer, AttentionSpec& spec) const {
+  if (!in_layers(layers, layer)) spec.performer = {};
+}
+
+ModelMechanism model_performer() {
+  return model_mechanism<&AttentionSpec::performer, &AttentionSettings::performer>(
+      performer_mechanism, "Performer: random features for the softmax");
+}
 
 LearnedMechanism learned_performer() {
   return {.name = "performer", .build = build_features, .observe = redraw};

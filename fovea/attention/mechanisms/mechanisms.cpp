@@ -2,25 +2,26 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/dropout.h"
-#include "fovea/attention/mechanisms/kv_shift.h"
-#include "fovea/attention/mechanisms/longformer.h"
-#include "fovea/attention/mechanisms/magic_pig.h"
 #include "fovea/attention/mechanisms/mask.h"
-#include "fovea/attention/mechanisms/performer.h"
 #include "fovea/attention/mechanisms/sink_logit.h"
 #include "fovea/attention/mechanisms/soft_cap.h"
-#include "fovea/attention/mechanisms/sparq.h"
-#include "fovea/attention/mechanisms/streaming.h"
+#include "fovea/attention/places.h"
+#include "fovea/attention/specs/kv_shift.h"
+#include "fovea/attention/specs/longformer.h"
+#include "fovea/attention/specs/magic_pig.h"
+#include "fovea/attention/specs/performer.h"
+#include "fovea/attention/specs/sparq.h"
+#include "fovea/attention/specs/streaming.h"
+#include "fovea/attention/stream_spec.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -36,6 +37,17 @@ std::span<const Mechanism* const> mechanisms() {
       &differential_mechanism(), &head_output_mechanism(),
   };
   return all;
+}
+
+std::span<const StageFormula> stage_formulas(StageId stage) {
+  static const auto by_stage = [] {
+    std::vector<std::vector<StageFormula>> all(attention_stages().size());
+    for (const Mechanism* mechanism : mechanisms())
+      for (const StageFormula& formula : mechanism->formulas)
+        all[static_cast<size_t>(formula.stage)].push_back(formula);
+    return all;
+  }();
+  return by_stage[static_cast<size_t>(stage)];
 }
 
 std::vector<StageUse> stage_uses(const AttentionSpec& spec) {
@@ -65,7 +77,7 @@ void add_mechanism_streams(const AttentionSpec& spec, const StreamSpec& keys,
     if (mechanism->add_streams != nullptr) mechanism->add_streams(spec, keys, all);
 }
 
-void rewrite_keys(AttentionCall& call, AttentionCache* cache) {
+void rewrite_keys(AttentionCall& call, CachedStreams* cache) {
   for (const Mechanism* mechanism : mechanisms())
     if (mechanism->rewrite_keys != nullptr) mechanism->rewrite_keys(call, cache);
 }
@@ -82,6 +94,70 @@ TokenUse token_use(const AttentionSpec& spec) {
     if (one.form > all.form) all = std::move(one);
   }
   return all;
+}
+
+namespace {
+
+// The mechanism that `key_pattern` is of.
+const Mechanism* patterned_mechanism(const AttentionSpec& spec) {
+  for (const Mechanism* mechanism : mechanisms())
+    if (mechanism->pattern != nullptr && mechanism->key_rule(spec)) return mechanism;
+  return nullptr;
+}
+
+void clear_tensors(const Mechanism& mechanism, AttentionCall& call) {
+  for (const TensorSlot& slot : mechanism.tensors) call.tensors.*slot.member = at::Tensor();
+}
+
+}  // namespace
+
+const KeyPattern* key_pattern(const AttentionSpec& spec) {
+  const Mechanism* mechanism = patterned_mechanism(spec);
+  return mechanism != nullptr ? mechanism->pattern : nullptr;
+}
+
+bool reads_plain_heads(const AttentionSpec& spec) {
+  return std::ranges::any_of(mechanisms(), [&](const Mechanism* mechanism) {
+    return mechanism->plain_heads && mechanism->key_rule(spec);
+  });
+}
+
+std::optional<FixedChoice> fixed_choice(const AttentionSpec& spec, double visible) {
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (mechanism->fixed_choice == nullptr) continue;
+    if (const auto choice = mechanism->fixed_choice(spec, visible)) return choice;
+  }
+  return std::nullopt;
+}
+
+at::Tensor counted_distances(const AttentionSpec& spec, const Places& places) {
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (mechanism->distances == nullptr) continue;
+    if (at::Tensor counted = mechanism->distances(spec, places); counted.defined()) return counted;
+  }
+  return distances(places);
+}
+
+AttentionSpec in_mask_terms(AttentionSpec spec) {
+  if (const KeyPattern* pattern = key_pattern(spec)) pattern->to_mask(spec, /*plain=*/false);
+  return spec;
+}
+
+AttentionCall in_mask_terms(AttentionCall call) {
+  const Mechanism* mechanism = patterned_mechanism(call.spec);
+  if (mechanism == nullptr) return call;
+  mechanism->pattern->to_mask(call.spec, /*plain=*/false);
+  if (!mechanism->key_rule(call.spec)) clear_tensors(*mechanism, call);
+  return call;
+}
+
+AttentionCall without_neutral_mechanisms(AttentionCall call) {
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (mechanism->is_neutral == nullptr || !mechanism->is_neutral(call)) continue;
+    mechanism->remove(call.spec);
+    clear_tensors(*mechanism, call);
+  }
+  return call;
 }
 
 namespace {
