@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/verbs.h"
+#include "cli/worker.h"
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/compare/compare.h"
@@ -42,6 +43,7 @@ void run(const CompareVerbOptions& options, const Globals& globals) {
   InterruptGuard interrupt;
   CompareCallbacks callbacks;
   callbacks.stop = interrupt.flag();
+  callbacks.worker = {"/proc/self/exe", kWorkerWord};
   callbacks.message = [&](std::string_view text) { progress.message(text); };
   callbacks.warning = [&](std::string_view text) { progress.warning(text); };
   callbacks.data = [&](const CorpusProgress& p) {

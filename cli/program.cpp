@@ -15,6 +15,7 @@
 
 #include "cli/thread_waiting.h"
 #include "cli/verbs.h"
+#include "cli/worker.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
 #include "fovea/base/printable.h"
@@ -123,10 +124,20 @@ int fovea::cli::run_program(int argc, char** argv) {
       first == "chat" || first == "retrofit")
     fovea::cli::limit_spinning();
   // Passes of one size after the other: what one frees serves the next.
-  if (first == "train" || first == "compare" || first == "retrofit" || first == "eval")
+  if (first == "train" || first == "compare" || first == "retrofit" || first == "eval" ||
+      first == kWorkerWord)
     keep_freed_memory();
   ignore_output_signals();
   limit_compiled_products();
+  if (first == kWorkerWord) {
+    Globals quiet;
+    return run_verb({.run =
+                         [&] {
+                           run_worker_process({argv + 2, argv + argc});
+                         },
+                     .resumes = true},
+                    quiet);
+  }
   CLI::App app(kDescription, "fovea");
   app.set_version_flag("--version", fovea::code_version());
   app.get_formatter()->column_width(34);

@@ -2,19 +2,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/compare/compare.h"
 
+#include <ATen/Parallel.h>
 #include <torch/version.h>
 
 #include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/model_file.h"
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/compare/baselines.h"
 #include "fovea/compare/collect.h"
+#include "fovea/compare/speeds.h"
 #include "fovea/compare/tasks.h"
+#include "fovea/compare/workers.h"
 #include "fovea/config/reader.h"
 #include "fovea/infer/generate.h"
 #include "fovea/kernels/common/isa.h"
@@ -72,23 +77,81 @@ DataInfo data_info(const Corpus& corpus, const std::vector<ValidationSet>& sets)
   return info;
 }
 
-/// Runs one planned run (or takes its stored result) and adds it to `result`.
+/// Runs planned runs (or takes their stored results) and adds them to `result`.
 class Runner {
  public:
   Runner(const CompareConfig& config, const CompareCallbacks& callbacks,
-         std::shared_ptr<const Corpus> corpus, CompareResult& result)
-      : config_(config), callbacks_(callbacks), corpus_(std::move(corpus)), result_(result) {}
+         std::shared_ptr<const Corpus> corpus, std::span<const PlannedRun> runs,
+         CompareResult& result)
+      : config_(config),
+        callbacks_(callbacks),
+        corpus_(std::move(corpus)),
+        runs_(runs),
+        result_(result) {}
 
-  void run(const PlannedRun& planned, size_t index, size_t count) {
+  void run_in_turn() {
+    for (size_t i = 0; i < runs_.size(); ++i) run(i, callbacks_.message);
+  }
+
+  /// Trains `workers` runs at a time; results are added in the order of the plan.
+  void run_side_by_side(int64_t workers) {
+    const int threads = at::get_num_threads();
+    std::vector<std::optional<std::string>> ended(runs_.size());
+    size_t next = 0;
+    train_side_by_side(runs_, workers, callbacks_.worker, callbacks_,
+                       [&](size_t index, const std::string& failure) {
+                         ended[index] = failure;
+                         for (; next < runs_.size() && ended[next]; ++next) add(next, *ended[next]);
+                       });
+    at::set_num_threads(threads);  // a run's recipe says one
+    measure_speeds_alone(runs_, corpus_, callbacks_, result_);
+  }
+
+ private:
+  /// A run that a worker has trained: one line about it, and what run() adds.
+  void add(size_t index, const std::string& failure) {
+    if (failure.empty()) {
+      run(index, {});
+    } else {
+      add_failure(index, failure);
+      tell();
+    }
+    const CompareRun& added = variant_of(runs_[index].variant).runs.back();
+    const std::string result = added.finished()
+                                   ? fmt::format("{:.4f} bits per byte, {:.0f} s",
+                                                 added.validation_bits_per_byte, added.seconds)
+                                   : added.failure;
+    if (callbacks_.message) callbacks_.message(fmt::format("{}: {}", label_of(index), result));
+  }
+
+  std::string label_of(size_t index) const {
+    return fmt::format("{}, seed {} ({} of {})", runs_[index].variant, runs_[index].seed, index + 1,
+                       runs_.size());
+  }
+
+  void add_failure(size_t index, const std::string& why) {
+    CompareRun failed;
+    failed.seed = runs_[index].seed;
+    failed.failure = why;
+    variant_of(runs_[index].variant).runs.push_back(failed);
+  }
+
+  void tell() {
+    summarise(result_);
+    if (callbacks_.result) callbacks_.result(result_);
+  }
+
+  void run(size_t index, const std::function<void(std::string_view)>& message) {
+    const PlannedRun& planned = runs_[index];
+    const size_t count = runs_.size();
     CompareVariant& variant = variant_of(planned.variant);
-    const std::string label =
-        fmt::format("{}, seed {} ({} of {})", planned.variant, planned.seed, index + 1, count);
+    const std::string label = label_of(index);
     const auto report = [&](const CompareProgress& p) {
       if (callbacks_.progress) callbacks_.progress(p);
     };
     TrainCallbacks train;
     train.stop = callbacks_.stop;
-    train.message = callbacks_.message;
+    train.message = message;
     train.warning = callbacks_.warning;
     train.step = [&](const TrainProgress& p) {
       report({.label = label,
@@ -119,16 +182,11 @@ class Runner {
       result_.dtype = done.dtype;
       if (planned.seed == config_.seeds.front()) look_at(trainer.model(), variant);
     } catch (const NumericalError& error) {
-      CompareRun failed;
-      failed.seed = planned.seed;
-      failed.failure = error.what();
-      variant.runs.push_back(failed);
+      add_failure(index, error.what());
     }
-    summarise(result_);
-    if (callbacks_.result) callbacks_.result(result_);
+    tell();
   }
 
- private:
   CompareVariant& variant_of(const std::string& name) {
     return *std::find_if(result_.variants.begin(), result_.variants.end(),
                          [&](const auto& v) { return v.name == name; });
@@ -152,6 +210,7 @@ class Runner {
   const CompareConfig& config_;
   const CompareCallbacks& callbacks_;
   std::shared_ptr<const Corpus> corpus_;
+  std::span<const PlannedRun> runs_;
   CompareResult& result_;
 };
 
@@ -172,8 +231,10 @@ CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& confi
   plan_runs(loaded, config, "", tokenizer->vocab_size());
   check_tasks(config.tasks, *tokenizer);
   const auto corpus = prepare_corpus(base.data, tokenizer, callbacks.data);
-  const std::vector<PlannedRun> runs =
+  std::vector<PlannedRun> runs =
       plan_runs(loaded, config, corpus->fingerprint(), tokenizer->vocab_size());
+  const int64_t workers =
+      callbacks.worker.empty() ? 1 : choose_workers(config, runs, tokenizer->vocab_size());
 
   std::vector<ValidationSet> sets;
   const int64_t rows =
@@ -200,8 +261,10 @@ CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& confi
     variant.family = v.family;
     flatten(v.set, "", variant.config);
   }
-  Runner runner(config, callbacks, corpus, result);
-  for (size_t i = 0; i < runs.size(); ++i) runner.run(runs[i], i, runs.size());
+  if (workers > 1)
+    for (PlannedRun& run : runs) run.recipe.train.threads = 1;
+  Runner runner(config, callbacks, corpus, runs, result);
+  workers > 1 ? runner.run_side_by_side(workers) : runner.run_in_turn();
   return result;
 }
 

@@ -39,6 +39,9 @@ struct CompareCallbacks {
   /// Called after every finished run with everything known so far.
   std::function<void(const CompareResult&)> result;
   const std::atomic<bool>* stop = nullptr;
+  /// The command of a worker process, which calls run_worker() (workers.h); the parent's process id
+  /// is added. Empty: `compare.workers` is 1.
+  std::vector<std::string> worker;
 };
 
 /// One run of a comparison, before it starts.
@@ -55,7 +58,7 @@ std::vector<PlannedRun> plan_runs(const LoadedRecipe& loaded, const CompareConfi
 
 /// Trains what is missing and returns everything, summarised. A run that fails (NumericalError) is
 /// a row with its reason; other errors end the comparison, finished runs stay. Interrupted after
-/// the running one has saved itself.
+/// the running ones have saved themselves.
 CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& config,
                           const CompareCallbacks& callbacks = {});
 

@@ -3,6 +3,7 @@
 #include "fovea/compare/config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 
 #include "fovea/base/error.h"
@@ -61,6 +62,11 @@ void CompareConfig::describe(FieldVisitor& v) {
             "what is equal: tokens (train.steps or train.tokens), time (train.seconds), or "
             "parameters (tokens, and ffn_width is fitted)"},
            budget);
+  v.text({"workers",
+          "runs that train at a time, in processes of one thread each; 1 = one after the other, in "
+          "this process, with all threads; auto: as many as threads where models are small (at "
+          "most 10 million parameters, on the CPU, no budget of time, no train.threads)"},
+         workers);
   v.texts(
       {"baselines",
        "byte models (unigram, bigram, trigram), each fitted on the bytes that a run of the first "
@@ -101,12 +107,24 @@ void CompareConfig::check() const {
       reference.empty() || std::find(names.begin(), names.end(), reference) != names.end(),
       "compare", "'compare.reference' must be a variant; got '{}'{}", reference,
       did_you_mean(reference, names));
+  workers_given();
   const std::vector<std::string> known{"unigram", "bigram", "trigram"};
   for (const std::string& b : baselines) {
     require<ConfigError>(std::find(known.begin(), known.end(), b) != known.end(), "compare",
                          "'compare.baselines' takes unigram, bigram, trigram; got '{}'{}", b,
                          did_you_mean(b, known));
   }
+}
+
+int64_t CompareConfig::workers_given() const {
+  if (workers == "auto") return 0;
+  int64_t count = 0;
+  const char* const end = workers.data() + workers.size();
+  const auto [stop, error] = std::from_chars(workers.data(), end, count);
+  require<ConfigError>(
+      error == std::errc() && stop == end && count > 0 && ranges::kThreads.contains(count),
+      "compare", "'compare.workers' must be auto or a number of processes; got '{}'", workers);
+  return count;
 }
 
 CompareConfig read_compare_config(const ConfigNode& node) {

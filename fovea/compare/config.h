@@ -58,6 +58,7 @@ struct CompareConfig {
   std::string reference;  ///< "" = the first variant
   std::vector<int64_t> seeds{0, 1, 2};
   BudgetKind budget = BudgetKind::tokens;
+  std::string workers = "auto";  ///< or a number: runs that train at a time
   std::vector<std::string> baselines{"bigram", "trigram"};
   SampleConfig sample;
   MapConfig map;
@@ -65,8 +66,11 @@ struct CompareConfig {
   std::vector<VariantConfig> variants;
 
   void describe(FieldVisitor& v);
-  /// ConfigError for no variants, equal names, an unknown reference or baseline.
+  /// ConfigError for no variants, equal names, an unknown reference or baseline, workers that are
+  /// no number.
   void check() const;
+  /// The number of `workers`; 0 for auto.
+  int64_t workers_given() const;
 };
 
 /// Reads the node of `compare`. ConfigError with file:line.

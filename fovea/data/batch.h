@@ -29,7 +29,7 @@ struct Batch {
 };
 
 /// Where a reader stands: which corpus and stream, and how many rows of each source were handed
-/// out. That is all: order of documents and rows are functions of seed, source, epoch and row.
+/// out to all ranks. Order of documents and rows are functions of seed, source, epoch and row.
 struct LoaderState {
   std::string corpus;  // Corpus::fingerprint()
   int64_t sequence_length = 0;

@@ -68,6 +68,9 @@ class PackedEpoch {
 BatchStream::BatchStream(std::shared_ptr<const Corpus> corpus, const BatchStreamOptions& options)
     : corpus_(std::move(corpus)), options_(options) {
   require_sizes(options.sequence_length, options.batch_rows);
+  require<ConfigError>(options.batch_rows >= options.ranks, "data",
+                       "expected a batch of at least one row for each of {} ranks; got {}",
+                       options.ranks, options.batch_rows);
   double total = 0;
   for (const CorpusSource& source : corpus_->sources()) {
     require<InputError>(
@@ -121,10 +124,12 @@ void BatchStream::fill_row(size_t source, int64_t row, Batch& batch, int64_t at)
 }
 
 Batch BatchStream::next() {
-  Batch batch = empty_batch(options_.batch_rows, options_.sequence_length);
-  for (int64_t at = 0; at < batch.rows; ++at) {
+  const int64_t first = options_.batch_rows * options_.rank / options_.ranks,
+                end = options_.batch_rows * (options_.rank + 1) / options_.ranks;
+  Batch batch = empty_batch(end - first, options_.sequence_length);
+  for (int64_t row = 0; row < options_.batch_rows; ++row) {
     const size_t source = next_source();
-    fill_row(source, state_.rows[source], batch, at);
+    if (row >= first && row < end) fill_row(source, state_.rows[source], batch, row - first);
     ++state_.rows[source];
   }
   ++state_.batches;

@@ -7,6 +7,9 @@
 // filled up with pad tokens that carry no loss. The source of a row is the one furthest behind its
 // share, so shares are exact to within one row at any time.
 //
+// Rows are counted over all ranks. A rank hands out a contiguous slice of each batch, so rows and
+// states do not depend on the number of ranks: a run may go on with another one.
+//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,14 +27,15 @@ class PackedEpoch;
 
 struct BatchStreamOptions {
   int64_t sequence_length = 0;  // inputs a row, >= 1
-  int64_t batch_rows = 0;       // >= 1; may differ from the run that a state comes from
+  int64_t batch_rows = 0;       // of all ranks, >= 1; may differ from the run of a state
   uint64_t seed = 0;
+  int64_t rank = 0, ranks = 1;  // this reader's slice of the rows of each batch
 };
 
 class BatchStream : public BatchSource {
  public:
   /// InputError where a source has fewer training tokens than one sequence; ConfigError for sizes
-  /// below 1.
+  /// below 1 and for fewer rows than ranks.
   BatchStream(std::shared_ptr<const Corpus> corpus, const BatchStreamOptions& options);
   ~BatchStream() override;
 

@@ -73,19 +73,20 @@ LossResult Transformer::objective(std::string_view name, const ModelInput& input
 }
 
 void Transformer::observe(std::span<const ForwardInfo> micro_batches, double ema_decay,
-                          double progress) {
+                          double progress, Communicator& ranks) {
   for (size_t i = 0; i < impl_->layers.size(); ++i) {
     const ObservedStep step{.micro_batches = micro_batches,
                             .layer = i,
                             .config = impl_->config,
                             .ema_decay = ema_decay,
-                            .progress = progress};
+                            .progress = progress,
+                            .ranks = ranks};
     for (const LearnedMechanism& m : learned_mechanisms())
       if (m.observe != nullptr) m.observe(impl_->layers[i], step);
   }
 }
 
-void Transformer::calibrate(std::span<const ModelInput> batches) {
+void Transformer::calibrate(std::span<const ModelInput> batches, Communicator& ranks) {
   const auto wants = [&](const LearnedMechanism& m, const LayerWeights& layer) {
     return m.wants_calibration != nullptr && m.wants_calibration(impl_->config, layer);
   };
@@ -107,7 +108,7 @@ void Transformer::calibrate(std::span<const ModelInput> batches) {
     if (inputs[i].empty()) continue;
     const at::Tensor all = at::cat(inputs[i]);
     for (const LearnedMechanism& m : learned_mechanisms())
-      if (wants(m, impl_->layers[i])) m.calibrate(impl_->layers[i], all);
+      if (wants(m, impl_->layers[i])) m.calibrate(impl_->layers[i], all, ranks);
   }
 }
 

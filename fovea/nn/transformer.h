@@ -22,6 +22,7 @@
 #include "fovea/nn/mechanisms/focus_layer.h"
 #include "fovea/nn/model_config.h"
 #include "fovea/nn/parameters.h"
+#include "fovea/runtime/communicator.h"
 
 namespace fovea {
 
@@ -156,11 +157,13 @@ class Transformer {
   /// State that learns outside the gradient, from what the micro-batches of one optimizer step
   /// told; once per step (seam 2). `ema_decay`: potential_decay() of the run; `progress`: the share
   /// of it that is done after this step.
-  void observe(std::span<const ForwardInfo> micro_batches, double ema_decay, double progress = 0.0);
+  /// Each micro-batch is that of all ranks together.
+  void observe(std::span<const ForwardInfo> micro_batches, double ema_decay, double progress = 0.0,
+               Communicator& ranks = alone());
   /// Sets state that wants to see inputs before training, from these batches (U-24: Focus
   /// standardises the input of every layer's groups). Layers that were observed before stay as they
   /// are.
-  void calibrate(std::span<const ModelInput> batches);
+  void calibrate(std::span<const ModelInput> batches, Communicator& ranks = alone());
   /// Whether some layer has parameters of that mechanism ("focus", "multi_token", "lora", ...).
   bool has(std::string_view mechanism) const;
 

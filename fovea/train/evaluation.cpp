@@ -48,13 +48,14 @@ using BatchSeen = std::function<void(const ForwardInfo&)>;
 
 std::vector<SourceEvaluation> score(const Transformer& model,
                                     const std::vector<ValidationSet>& sets, const BatchSeen& seen,
-                                    const EvaluationProgress& progress) {
+                                    const EvaluationProgress& progress, Communicator& ranks) {
   const at::NoGradGuard no_grad;
   int64_t done = 0;
   std::vector<SourceEvaluation> sources;
   for (const ValidationSet& set : sets) {
     SourceEvaluation source{.source = set.source, .targets = set.targets, .bytes = set.bytes};
     for (const Batch& batch : set.batches) {
+      if (done++ % ranks.size() != ranks.rank()) continue;
       ForwardInfo info;
       const at::Tensor nll =
           model.token_nll(model_input(batch, model.device()), target_tensor(batch, model.device()),
@@ -62,8 +63,14 @@ std::vector<SourceEvaluation> score(const Transformer& model,
       source.nll += nll.sum(at::kDouble).item<double>();
       if (seen) seen(info);
       if (set.answers) count_answers(model, batch, source);
-      if (progress) progress(++done);
+      if (progress) progress(done);
     }
+    double counts[] = {source.nll, static_cast<double>(source.answers),
+                       static_cast<double>(source.wrong)};
+    ranks.sum(counts);
+    source.nll = counts[0];
+    source.answers = static_cast<int64_t>(counts[1]);
+    source.wrong = static_cast<int64_t>(counts[2]);
     sources.push_back(std::move(source));
   }
   return sources;
@@ -155,12 +162,12 @@ at::Tensor target_tensor(const Batch& batch, at::Device device) {
 }
 
 EvaluationResult evaluate(const Transformer& model, const std::vector<ValidationSet>& sets,
-                          const EvaluationProgress& progress) {
-  return {.sources = score(model, sets, {}, progress), .hard = std::nullopt};
+                          const EvaluationProgress& progress, Communicator& ranks) {
+  return {.sources = score(model, sets, {}, progress, ranks), .hard = std::nullopt};
 }
 
 HardEvaluation evaluate_hard(Transformer& model, const std::vector<ValidationSet>& sets,
-                             const EvaluationProgress& progress) {
+                             const EvaluationProgress& progress, Communicator& ranks) {
   HardEvaluation result;
   const FocusMode before = model.compute().focus;
   model.compute().focus = FocusMode::hard;
@@ -184,11 +191,16 @@ HardEvaluation evaluate_hard(Transformer& model, const std::vector<ValidationSet
         }
         ++batches;
       },
-      progress);
+      progress, ranks);
   model.compute().focus = before;
+  const double all_batches = std::max(ranks.sum(static_cast<double>(batches)), 1.0);
+  const auto layers = static_cast<size_t>(ranks.max(static_cast<double>(result.plans.size())));
+  result.plans.resize(layers);
   for (auto* list :
        {&result.pairs_kept, &result.distant_kept, &result.largest_group, &result.tiles_visited}) {
-    for (double& value : *list) value /= static_cast<double>(std::max<int64_t>(batches, 1));
+    list->resize(layers);  // of a rank without a batch
+    ranks.sum(*list);
+    for (double& value : *list) value /= all_batches;
   }
   return result;
 }

@@ -13,6 +13,7 @@
 
 #include "fovea/data/batch_stream.h"
 #include "fovea/nn/transformer.h"
+#include "fovea/runtime/communicator.h"
 
 namespace fovea {
 
@@ -52,16 +53,17 @@ struct EvaluationResult {
   static EvaluationResult from_json(const nlohmann::ordered_json& json);
 };
 
-/// Called with the number of batches done.
+/// Called with the number of batches done, of all ranks.
 using EvaluationProgress = std::function<void(int64_t done)>;
 
 /// The model's loss on fixed validation batches, without gradients and dropout. Numbers do not
-/// depend on the number of rows a batch but for rounding.
+/// depend on the number of rows a batch but for rounding. Ranks share the batches.
 EvaluationResult evaluate(const Transformer& model, const std::vector<ValidationSet>& sets,
-                          const EvaluationProgress& progress = {});
+                          const EvaluationProgress& progress = {}, Communicator& ranks = alone());
 /// The same with the hard rule of Focus; the model's mode is restored.
 HardEvaluation evaluate_hard(Transformer& model, const std::vector<ValidationSet>& sets,
-                             const EvaluationProgress& progress = {});
+                             const EvaluationProgress& progress = {},
+                             Communicator& ranks = alone());
 
 /// A batch as tensors on the model's device; documents and positions stay undefined where every row
 /// is one document.

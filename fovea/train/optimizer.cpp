@@ -50,19 +50,26 @@ AdamW::AdamW(ParameterRegistry& parameters, const OptimizerConfig& config) : con
   }
 }
 
-double AdamW::clip_gradients() {
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients;
+std::vector<at::Tensor> AdamW::gradients() const {
+  std::vector<at::Tensor> all;
   for (const Group& group : groups_) {
     for (const Parameter* parameter : group.parameters) {
-      if (parameter->value.grad().defined()) gradients.push_back(parameter->value.grad());
+      if (parameter->value.grad().defined()) all.push_back(parameter->value.grad());
     }
   }
-  if (gradients.empty()) return 0.0;
-  const at::Tensor total = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2)), 2);
+  return all;
+}
+
+void AdamW::sum_gradients(Communicator& ranks) { ranks.sum(gradients()); }
+
+double AdamW::clip_gradients() {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> all = gradients();
+  if (all.empty()) return 0.0;
+  const at::Tensor total = at::linalg_vector_norm(at::stack(at::_foreach_norm(all, 2)), 2);
   const double norm = total.item<double>();
   const double factor = config_.clip / (norm + kClipEpsilon);
-  if (config_.clip > 0.0 && factor < 1.0) at::_foreach_mul_(gradients, factor);
+  if (config_.clip > 0.0 && factor < 1.0) at::_foreach_mul_(all, factor);
   return norm;
 }
 

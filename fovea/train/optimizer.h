@@ -18,6 +18,7 @@
 
 #include "fovea/checkpoint/safetensors.h"
 #include "fovea/nn/parameters.h"
+#include "fovea/runtime/communicator.h"
 #include "fovea/train/recipe.h"
 
 namespace fovea {
@@ -27,6 +28,8 @@ class AdamW {
   /// Trainable parameters only. The registry must outlive the optimizer.
   AdamW(ParameterRegistry& parameters, const OptimizerConfig& config);
 
+  /// Gradients become their sums over the ranks, which all have the same ones.
+  void sum_gradients(Communicator& ranks);
   /// The global norm of all gradients (float32 on the parameters' device), which are scaled to
   /// `clip` where it is larger.
   double clip_gradients();
@@ -52,6 +55,8 @@ class AdamW {
     std::vector<Parameter*> parameters;
     std::vector<at::Tensor> exp_avg, exp_avg_sq;
   };
+  std::vector<at::Tensor> gradients() const;  // those that there are
+
   OptimizerConfig config_;
   std::vector<Group> groups_;
   at::Tensor step_;  // float32 scalar, as torch's fused kernel wants it

@@ -61,11 +61,14 @@ void train_only_stage(Transformer& model, const StageSchedule& stage) {
   });
 }
 
-BatchStreamOptions stream_options(const StageSchedule& stage, size_t index, int64_t seed) {
+BatchStreamOptions stream_options(const StageSchedule& stage, size_t index, int64_t seed,
+                                  const Communicator& ranks) {
   const auto first = static_cast<uint64_t>(seed);
   return {.sequence_length = stage.sequence_length,
           .batch_rows = stage.batch_rows,
-          .seed = index == 0 ? first : mix_seed(first, index)};
+          .seed = index == 0 ? first : mix_seed(first, index),
+          .rank = ranks.rank(),
+          .ranks = ranks.size()};
 }
 
 std::vector<StageSchedule> stage_schedules(const Recipe& resolved) {

@@ -10,6 +10,7 @@
 
 #include "fovea/data/batch_stream.h"
 #include "fovea/nn/parameter_set.h"
+#include "fovea/runtime/communicator.h"
 #include "fovea/train/recipe.h"
 
 namespace fovea {
@@ -47,7 +48,8 @@ struct StageSchedule {
 void train_only_stage(Transformer& model, const StageSchedule& stage);
 
 /// What the loader of the run's stage number `index` reads: the same batches for every variant.
-BatchStreamOptions stream_options(const StageSchedule& stage, size_t index, int64_t seed);
+BatchStreamOptions stream_options(const StageSchedule& stage, size_t index, int64_t seed,
+                                  const Communicator& ranks = alone());
 
 /// At least one stage; a token budget becomes steps (rounded up).
 std::vector<StageSchedule> stage_schedules(const Recipe& resolved);

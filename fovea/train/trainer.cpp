@@ -46,8 +46,11 @@ void rethrow_with_memory_advice(const Recipe& recipe) {
 }
 
 Trainer::Impl::Impl(const Recipe& unresolved, TrainCallbacks calls,
-                    std::shared_ptr<const Corpus> given)
-    : recipe(unresolved.resolved()), callbacks(std::move(calls)), corpus(std::move(given)) {
+                    std::shared_ptr<const Corpus> given, Communicator& communicator)
+    : recipe(unresolved.resolved()),
+      callbacks(std::move(calls)),
+      ranks(communicator),
+      corpus(std::move(given)) {
   TrainConfig& train = recipe.train;
   device = choose_device(train.device);
   train.device = device.is_cuda() ? DeviceChoice::cuda : DeviceChoice::cpu;
@@ -56,9 +59,10 @@ Trainer::Impl::Impl(const Recipe& unresolved, TrainCallbacks calls,
   if (train.threads > 0) at::set_num_threads(static_cast<int>(train.threads));
   reset_peak_memory(device);
   paths.folder = recipe.run_folder;
-  make_folders(paths.folder);
-  lock.emplace(paths.folder);
-
+  if (ranks.is_first()) {
+    make_folders(paths.folder);
+    lock.emplace(paths.folder);
+  }
   const std::optional<FoundCheckpoint> found = find_start();
   const auto tokenizer =
       corpus ? corpus->shared_tokenizer() : open_named_tokenizer(recipe.tokenizer);
@@ -67,17 +71,23 @@ Trainer::Impl::Impl(const Recipe& unresolved, TrainCallbacks calls,
   if (device.is_cpu())
     require_memory("this training",
                    static_cast<double>(plan_run(recipe, tokenizer->vocab_size()).memory.total()));
-  if (!corpus) {
-    corpus = prepare_corpus(recipe.data, tokenizer, [&](const CorpusProgress& progress) {
-      if (callbacks.stop != nullptr && callbacks.stop->load()) {
-        fail<Interrupted>("train", "stopped while the text was read; nothing had begun");
-      }
-      if (callbacks.data) callbacks.data(progress);
-    });
-  }
+  if (!corpus) corpus = read_corpus(tokenizer);
   if (found) check_same_corpus(*found);
   stages = stage_schedules(recipe);
   set_up(found);
+}
+
+std::shared_ptr<const Corpus> Trainer::Impl::read_corpus(
+    const std::shared_ptr<const Tokenizer>& tokenizer) {
+  if (!ranks.is_first()) ranks.barrier();  // rank 0 writes the cache of tokens, the others read it
+  const auto read = prepare_corpus(recipe.data, tokenizer, [&](const CorpusProgress& progress) {
+    if (callbacks.stop != nullptr && callbacks.stop->load()) {
+      fail<Interrupted>("train", "stopped while the text was read; nothing had begun");
+    }
+    if (callbacks.data) callbacks.data(progress);
+  });
+  if (ranks.is_first()) ranks.barrier();
+  return read;
 }
 
 void Trainer::Impl::set_up(const std::optional<FoundCheckpoint>& found) {
@@ -90,8 +100,18 @@ void Trainer::Impl::set_up(const std::optional<FoundCheckpoint>& found) {
     saved_step = state.step;
     message(fmt::format("continuing '{}' at step {}", paths.folder.string(), state.step));
   }
-  record.emplace(paths, state.step);
-  write_run_files();
+  if (ranks.is_first()) {
+    record.emplace(paths, state.step);
+    write_run_files();
+  }
+  std::vector<at::Tensor> weights;
+  for (const Parameter& parameter : model->parameters().all()) weights.push_back(parameter.value);
+  ranks.broadcast(weights, 0);
+  ranks.barrier();  // all have read what rank 0 may replace from now on
+}
+
+bool Trainer::Impl::stop_requested() const {
+  return ranks.any(callbacks.stop != nullptr && callbacks.stop->load());
 }
 
 bool Trainer::Impl::finished() const {
@@ -106,7 +126,7 @@ TrainResult Trainer::Impl::run() {
     }
     const StepOutcome outcome = train_step();
     after_step(outcome);
-    if (callbacks.stop != nullptr && callbacks.stop->load() && !finished()) {
+    if (stop_requested() && !finished()) {
       if (saved_step != state.step) save();
       fail<Interrupted>(
           "train", "stopped at step {}; everything is saved in '{}': the same command continues",
@@ -165,7 +185,7 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
       if (layer.defined()) line.focus.push_back(layer.statistics);
     }
     if (has_temperature(model->config())) line.temperature = outcome.info.temperature;
-    record->write(line);
+    if (record) record->write(line);
     window_tokens = 0;
     window_seconds = 0;
   }
@@ -184,10 +204,10 @@ void Trainer::Impl::evaluate_model() {
       if (callbacks.evaluating) callbacks.evaluating(before + done, total);
     };
   };
-  state.evaluation = evaluate(*model, validation, told(0));
+  state.evaluation = evaluate(*model, validation, told(0), ranks);
   state.evaluated_step = state.step;
   if (!focus) return;
-  state.evaluation->hard = evaluate_hard(*model, validation, told(batches));
+  state.evaluation->hard = evaluate_hard(*model, validation, told(batches), ranks);
   const std::vector<double>& largest = state.evaluation->hard->largest_group;
   const auto worst = std::ranges::max_element(largest);
   if (worst != largest.end() && *worst > crowded) {
@@ -242,9 +262,9 @@ TrainResult Trainer::Impl::result() const {
 }
 
 Trainer::Trainer(const Recipe& recipe, TrainCallbacks callbacks,
-                 std::shared_ptr<const Corpus> corpus) {
+                 std::shared_ptr<const Corpus> corpus, Communicator& ranks) {
   try {
-    impl_ = std::make_unique<Impl>(recipe, std::move(callbacks), std::move(corpus));
+    impl_ = std::make_unique<Impl>(recipe, std::move(callbacks), std::move(corpus), ranks);
   } catch (...) {
     rethrow_with_memory_advice(recipe);
   }

@@ -5,6 +5,10 @@
 // dtype of the recipe. A run that is killed at any moment and started again continues from its
 // newest whole checkpoint and ends with the same bits (weights, optimizer, metrics, data order).
 //
+// Ranks train one model together: each reads its slice of the rows of every micro-batch, and all
+// take the same step. Rank 0 writes the run folder, which all of them see. Dropout masks, `batch`
+// potentials of Focus and the balance loss are of a rank's own rows; losses agree otherwise.
+//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,6 +24,7 @@
 
 #include "fovea/data/corpus.h"
 #include "fovea/nn/transformer.h"
+#include "fovea/runtime/communicator.h"
 #include "fovea/train/evaluation.h"
 #include "fovea/train/recipe.h"
 
@@ -30,7 +35,7 @@ struct TrainProgress {
   int64_t step = 0;     ///< steps done
   int64_t steps = 0;    ///< of the whole run; 0 with a time budget
   double fraction = 0;  ///< of the budget, 0 ... 1
-  int64_t tokens = 0;   ///< inputs seen
+  int64_t tokens = 0;   ///< inputs seen, by all ranks
   double seconds = 0;   ///< of training, over all processes
   double seconds_left = 0;
   double loss = 0;  ///< of this step, nats per token
@@ -78,10 +83,10 @@ class Trainer {
  public:
   /// Locks the run folder, prepares data, model and optimizer, and restores the newest whole
   /// checkpoint as `train.resume` says. `corpus` may be given where many runs share one; it must be
-  /// prepared from the same data config. ConfigError, InputError, CheckpointError, LockedError,
-  /// IoError, MemoryError.
+  /// prepared from the same data config. `ranks` must outlive the trainer. ConfigError, InputError,
+  /// CheckpointError, LockedError, IoError, MemoryError.
   explicit Trainer(const Recipe& recipe, TrainCallbacks callbacks = {},
-                   std::shared_ptr<const Corpus> corpus = nullptr);
+                   std::shared_ptr<const Corpus> corpus = nullptr, Communicator& ranks = alone());
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;

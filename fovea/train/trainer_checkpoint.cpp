@@ -65,7 +65,19 @@ RunState RunState::from_json(const Json& json) {
   return state;
 }
 
-std::optional<FoundCheckpoint> Trainer::Impl::find_start() const {
+std::optional<FoundCheckpoint> Trainer::Impl::find_start() {
+  std::optional<FoundCheckpoint> found = ranks.is_first() ? find_newest() : std::nullopt;
+  const auto step =
+      static_cast<int64_t>(ranks.max(found ? static_cast<double>(found->checkpoint.step) : -1.0));
+  if (ranks.is_first() || step < 0) return found;
+  return find_valid_checkpoint(paths.folder, [&](const FoundCheckpoint& other) {
+    require<CheckpointError>(other.checkpoint.step == step, other.checkpoint.folder.string(),
+                             "expected step {}, from which rank 0 goes on; got {}", step,
+                             other.checkpoint.step);
+  });
+}
+
+std::optional<FoundCheckpoint> Trainer::Impl::find_newest() const {
   const ResumePolicy policy = recipe.train.resume;
   const bool any = !list_checkpoints(paths.folder).empty();
   if (policy == ResumePolicy::never && any) {
@@ -128,10 +140,16 @@ void Trainer::Impl::restore(const FoundCheckpoint& found) {
   }
   optimizer->load_state(SafetensorsFile(found.checkpoint.folder / kOptimizer));
   loader->restore(LoaderState::from_json(found.state["loader"]));
-  set_aside_newer_checkpoints(paths.folder, found.checkpoint.step);
+  if (ranks.is_first()) set_aside_newer_checkpoints(paths.folder, found.checkpoint.step);
 }
 
 void Trainer::Impl::save() {
+  if (ranks.is_first()) write_checkpoint();
+  ranks.barrier();
+  saved_step = state.step;
+}
+
+void Trainer::Impl::write_checkpoint() {
   record->sync();
   state.peak_memory_bytes = std::max(state.peak_memory_bytes, peak_memory_bytes(device));
   const Json json = {{"run", state.to_json()},
@@ -145,7 +163,6 @@ void Trainer::Impl::save() {
   };
   save_checkpoint(paths.folder, state.step, json, fill,
                   [&](std::string_view point) { trace(point); });
-  saved_step = state.step;
   prune_checkpoints(paths.folder, recipe.train.keep_checkpoints);
   trace("checkpoint_pruned");
 }

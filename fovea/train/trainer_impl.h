@@ -62,13 +62,15 @@ class Stopwatch {
 };
 
 struct Trainer::Impl {
-  Impl(const Recipe& unresolved, TrainCallbacks calls, std::shared_ptr<const Corpus> given);
+  Impl(const Recipe& unresolved, TrainCallbacks calls, std::shared_ptr<const Corpus> given,
+       Communicator& communicator);
 
   Recipe recipe;  // resolved, dtype and device chosen
   TrainCallbacks callbacks;
+  Communicator& ranks;
   at::Device device = at::kCPU;
   RunPaths paths;
-  std::optional<FolderLock> lock;
+  std::optional<FolderLock> lock;  // rank 0, as the record
   std::shared_ptr<const Corpus> corpus;
   std::vector<StageSchedule> stages;
   std::unique_ptr<Transformer> model;
@@ -106,18 +108,23 @@ struct Trainer::Impl {
   void refuse_update(const StepOutcome& outcome);
 
   // trainer_checkpoint.cpp
-  std::optional<FoundCheckpoint> find_start() const;
+  std::optional<FoundCheckpoint> find_start();
+  std::optional<FoundCheckpoint> find_newest() const;
+  std::shared_ptr<const Corpus> read_corpus(const std::shared_ptr<const Tokenizer>& tokenizer);
+  bool stop_requested() const;
   void check_same_run(const FoundCheckpoint& found) const;
   void check_same_corpus(const FoundCheckpoint& found) const;
   void restore(const FoundCheckpoint& found);
   void save();
+  void write_checkpoint();
   void write_run_files() const;
 
   void message(std::string_view text) const {
-    if (callbacks.message) callbacks.message(text);
+    if (ranks.is_first() && callbacks.message) callbacks.message(text);
   }
   void warn(std::string_view text) const {
-    callbacks.warning ? callbacks.warning(text) : message(text);
+    if (ranks.is_first() && callbacks.warning) return callbacks.warning(text);
+    message(text);
   }
   void trace(std::string_view point) const {
     if (callbacks.trace) callbacks.trace(point, state.step);

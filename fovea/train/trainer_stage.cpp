@@ -82,7 +82,8 @@ void Trainer::Impl::build_loader() {
   loader.reset();
   loader = std::make_unique<Loader>(
       std::make_unique<BatchStream>(
-          corpus, stream_options(stage(), static_cast<size_t>(state.stage), recipe.train.seed)),
+          corpus,
+          stream_options(stage(), static_cast<size_t>(state.stage), recipe.train.seed, ranks)),
       kBatchesReady);
 }
 

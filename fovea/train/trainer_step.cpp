@@ -29,16 +29,17 @@ void Trainer::Impl::calibrate(const std::vector<Batch>& batches) {
   std::vector<ModelInput> inputs;
   inputs.reserve(batches.size());
   for (const Batch& batch : batches) inputs.push_back(model_input(batch, device));
-  model->calibrate(inputs);
+  model->calibrate(inputs, ranks);
 }
 
 double Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
                                            std::vector<ForwardInfo>& infos) {
   int64_t targets = 0;
   for (const Batch& batch : batches) targets += batch.targets_counted();
-  const double normaliser = static_cast<double>(std::max<int64_t>(targets, 1));
-  const uint64_t step_seed =
+  const double normaliser = std::max(ranks.sum(static_cast<double>(targets)), 1.0);
+  uint64_t step_seed =
       mix_seed(static_cast<uint64_t>(recipe.train.seed), static_cast<uint64_t>(state.step));
+  if (!ranks.is_first()) step_seed = mix_seed(step_seed, static_cast<uint64_t>(ranks.rank()));
   at::Tensor nll;
   for (size_t i = 0; i < batches.size(); ++i) {
     ModelInput input = model_input(batches[i], device);
@@ -51,7 +52,8 @@ double Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
     part.loss.backward();
     trace("micro_batch");
   }
-  return nll.item<double>() / normaliser;
+  optimizer->sum_gradients(ranks);
+  return ranks.sum(nll.item<double>()) / normaliser;
 }
 
 StepOutcome Trainer::Impl::train_step() {
@@ -60,7 +62,7 @@ StepOutcome Trainer::Impl::train_step() {
   std::vector<Batch> batches;
   for (int64_t i = 0; i < recipe.train.accumulation; ++i) {
     batches.push_back(loader->next());
-    outcome.tokens += batches.back().rows * batches.back().length;
+    outcome.tokens += stage().batch_rows * stage().sequence_length;
   }
   outcome.load_seconds = whole.seconds();
   outcome.learning_rate = stage().learning_rate_at(state.step, state.seconds);
@@ -75,10 +77,11 @@ StepOutcome Trainer::Impl::train_step() {
   outcome.loss = accumulate_gradients(batches, infos);
   model->compute().focus = FocusMode::configured;
   outcome.gradient_norm = optimizer->clip_gradients();
-  if (std::isfinite(outcome.loss) && std::isfinite(outcome.gradient_norm)) {
+  const bool finite = std::isfinite(outcome.loss) && std::isfinite(outcome.gradient_norm);
+  if (!ranks.any(!finite)) {
     optimizer->step(outcome.learning_rate);
     model->observe(infos, potential_decay(stage().steps),
-                   stage().fraction(state.step + 1, state.seconds));
+                   stage().fraction(state.step + 1, state.seconds), ranks);
     state.skipped_in_a_row = 0;
   } else {
     refuse_update(outcome);
@@ -88,7 +91,7 @@ StepOutcome Trainer::Impl::train_step() {
   ++state.step;
   state.tokens += outcome.tokens;
   state.loss = outcome.loss;
-  outcome.seconds = whole.seconds();
+  outcome.seconds = ranks.max(whole.seconds());
   state.seconds += outcome.seconds;
   trace("updated");
   return outcome;

@@ -37,6 +37,7 @@ TEST(OwnMechanism, TrainsInCompareIsInspectedAndIsUnknownElsewhere) {
                                          "train.evaluation_tokens=256",
                                          "train.dtype=float32",
                                          "model.context=32",
+                                         "compare.workers=2",
                                          "compare.baselines=[]"};
   const Finished refused = run(kPlain, compare);
   EXPECT_EQ(refused.code, 2);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -61,6 +63,12 @@ class Program {
   }
 
   void signal(int number) const { kill(pid_, number); }
+
+  /// The processes that it has started.
+  std::vector<pid_t> children() const {
+    std::ifstream list(fmt::format("/proc/{0}/task/{0}/children", pid_));
+    return {std::istream_iterator<pid_t>(list), {}};
+  }
 
   bool running() {
     if (done_) return false;

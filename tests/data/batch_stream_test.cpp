@@ -131,6 +131,31 @@ TEST_F(BatchStreamTest, SeedAndEpochChangeTheOrder) {
   EXPECT_NE(whole.next().tokens, whole.next().tokens);
 }
 
+// Rows are counted over all ranks: their slices are the batch of one, and any number of ranks goes
+// on from the state of any other.
+TEST_F(BatchStreamTest, RowsAndStatesDoNotDependOnTheNumberOfRanks) {
+  const auto corpus = numbered(40);
+  BatchStream whole = stream(corpus, 32, 5, 7);
+  LoaderState state = whole.state();
+  for (const int64_t ranks : {1, 2, 3, 5, 4}) {
+    const Batch expected = whole.next();
+    std::vector<int32_t> tokens, targets;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      BatchStream part(
+          corpus,
+          {.sequence_length = 32, .batch_rows = 5, .seed = 7, .rank = rank, .ranks = ranks});
+      part.restore(state);
+      const Batch slice = part.next();
+      tokens.insert(tokens.end(), slice.tokens.begin(), slice.tokens.end());
+      targets.insert(targets.end(), slice.targets.begin(), slice.targets.end());
+      EXPECT_EQ(part.state(), whole.state());
+    }
+    EXPECT_EQ(tokens, expected.tokens) << ranks;
+    EXPECT_EQ(targets, expected.targets) << ranks;
+    state = whole.state();
+  }
+}
+
 TEST_F(BatchStreamTest, ResumesExactlyWithinAndAcrossEpochs) {
   const auto corpus = numbered(40);
   BatchStream original = stream(corpus, 32, 3, 7);

@@ -60,6 +60,12 @@ ForwardInfo forward(const Transformer& model, const ModelInput& input) {
   return info;
 }
 
+/// `batch` potentials of layer 1.
+at::Tensor potentials_of(const Transformer& model, const ForwardInfo& info) {
+  const int64_t rounds = model.config().layer_attention(1).focus.rounds;
+  return sinkhorn_potentials(info.focus[1].scores_nk, rounds);
+}
+
 // 11.1: L (d_g D + K d_g) parameters: GPT-2 with K = 4 and d_g = 16.
 TEST(FocusModel, AddsAsManyParametersAsThePaperCounts) {
   ModelConfig c;
@@ -118,16 +124,13 @@ TEST(FocusModel, PotentialsAreAnAverageOverStepsThatTheFirstStepStarts) {
   Transformer model(focused().resolved(kVocab), 3);
   std::vector<ForwardInfo> first{forward(model, batch(1)), forward(model, batch(2))};
   model.observe(first, 0.75);
-  const at::Tensor mean = (first[0].focus[1].potentials_k + first[1].focus[1].potentials_k) / 2.0;
+  const at::Tensor mean = (potentials_of(model, first[0]) + potentials_of(model, first[1])) / 2.0;
   EXPECT_LT((value(model, "potentials") - mean).abs().max().item<double>(), 1e-6);
   EXPECT_NEAR(mean.mean().item<double>(), 0.0, 1e-5);
   std::vector<ForwardInfo> second{forward(model, batch(3))};
   model.observe(second, 0.75);
-  EXPECT_LT((value(model, "potentials") - (0.75 * mean + 0.25 * second[0].focus[1].potentials_k))
-                .abs()
-                .max()
-                .item<double>(),
-            1e-6);
+  const at::Tensor expected = 0.75 * mean + 0.25 * potentials_of(model, second[0]);
+  EXPECT_LT((value(model, "potentials") - expected).abs().max().item<double>(), 1e-6);
   EXPECT_EQ(value(model, "updates").item<float>(), 2.0f);
 }
 
@@ -147,7 +150,7 @@ TEST(FocusModel, CalibrationStandardisesTheInputOfEveryLayer) {
     model.parameters().find("model.layers.1.input_layernorm.weight")->value.mul_(0.05);
   }
   const auto spread = [&] {
-    return forward(model, batch(1)).focus[1].potentials_k.abs().max().item<double>();
+    return potentials_of(model, forward(model, batch(1))).abs().max().item<double>();
   };
   const double before = spread();
   const std::vector<ModelInput> batches{batch(1), batch(2)};
@@ -392,7 +395,7 @@ TEST(FocusModel, CentroidsFollowTheirTokensOrRestartWhereAsked) {
     return add_focus(registry, spec, settings, 0, 24);
   };
   FocusObservation seen;
-  seen.potentials_k = at::zeros({4});
+  seen.scores_nk = at::zeros({80, 4});
   const at::Tensor target = at::eye(6).narrow(0, 0, 4);
   seen.sums_kg = target * 10.0;
   seen.masses_k = at::full({4}, 5.0);

@@ -57,19 +57,29 @@ at::Tensor chunk_potentials(const FocusSpec& spec, const at::Tensor& scores_btk,
   return parts.empty() ? scores.narrow(1, 0, 0) : at::cat(parts, 1);
 }
 
+// -LSE over the tokens [.., n, k] of all ranks: [.., 1, k].
+at::Tensor column_potentials(const at::Tensor& scores, Communicator& ranks) {
+  const at::Tensor own = at::logsumexp(scores, -2, true);
+  return ranks.size() == 1 ? -own : -at::logsumexp(ranks.gather(own), 0);
+}
+
 }  // namespace
 
 at::Tensor sinkhorn_potentials(const at::Tensor& scores, int64_t rounds) {
+  return sinkhorn_potentials(scores, rounds, alone());
+}
+
+at::Tensor sinkhorn_potentials(const at::Tensor& scores, int64_t rounds, Communicator& ranks) {
   const int64_t k = scores.size(-1);
   if (scores.size(-2) == 0) {
     std::vector<int64_t> sizes = scores.sizes().slice(0, scores.dim() - 2).vec();
     sizes.push_back(k);
     return at::zeros(sizes, scores.options());
   }
-  at::Tensor b = -at::logsumexp(scores, -2, true);
+  at::Tensor b = column_potentials(scores, ranks);
   for (int64_t n = 1; n < rounds; ++n) {
     const at::Tensor a = -at::logsumexp(scores + b, -1, true);
-    b = -at::logsumexp(scores + a, -2, true);
+    b = column_potentials(scores + a, ranks);
   }
   b = b.squeeze(-2);
   return b - b.mean(-1, true);

@@ -14,6 +14,7 @@
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/stream_spec.h"
+#include "fovea/runtime/communicator.h"
 
 namespace fovea {
 
@@ -22,6 +23,8 @@ inline constexpr const char* kGroupScoresStream = "group_scores";
 
 /// Centred b [.., k] of scores S / tau [.., n, k]; zeros for no tokens. Differentiable.
 at::Tensor sinkhorn_potentials(const at::Tensor& scores_nk, int64_t rounds);
+/// Those of the tokens [n, k] of all ranks together, at least one each; not differentiable.
+at::Tensor sinkhorn_potentials(const at::Tensor& scores_nk, int64_t rounds, Communicator& ranks);
 
 /// b of every token, to be added to the scores [b, t, k] (undefined = 0): by
 /// `spec.assignment` and `spec.potentials`. Documents are runs of equal labels of `context`.

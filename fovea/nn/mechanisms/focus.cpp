@@ -51,9 +51,21 @@ bool wants_calibration(const ModelConfig& config, const LayerWeights& layer) {
          layer.focus.updates.item<float>() == 0.0f;
 }
 
+/// Of the inputs of all ranks, from those of this one's `tokens`: the mean of means, and their
+/// spread beside the spread within each.
+InputStatistics of_all_ranks(const InputStatistics& own, int64_t tokens, Communicator& ranks) {
+  if (ranks.size() == 1) return own;
+  const auto count = static_cast<double>(tokens), all = ranks.sum(count);
+  const at::Tensor own_mean = own.mean_c.to(at::kDouble), own_scale = own.scale.to(at::kDouble);
+  const at::Tensor mean = ranks.sum(own_mean * count) / all;
+  const at::Tensor square = own_scale.square().reciprocal() + (own_mean - mean).square().mean();
+  return {mean.to(at::kFloat), (ranks.sum(square * count) / all).rsqrt().to(at::kFloat)};
+}
+
 // U-24.
-void standardise_inputs(LayerWeights& layer, const at::Tensor& inputs_nc) {
-  const InputStatistics statistics = input_statistics(inputs_nc);
+void standardise_inputs(LayerWeights& layer, const at::Tensor& inputs_nc, Communicator& ranks) {
+  const InputStatistics statistics =
+      of_all_ranks(input_statistics(inputs_nc), inputs_nc.size(0), ranks);
   layer.focus.mean.copy_(statistics.mean_c);
   layer.focus.scale.copy_(statistics.scale);
 }
@@ -66,7 +78,7 @@ void observe_groups(LayerWeights& layer, const ObservedStep& step) {
       parts.push_back(info.focus[step.layer]);
   }
   observe_layer(layer.spec, step.config.attention.focus, layer.focus, parts, step.ema_decay,
-                step.progress);
+                step.progress, step.ranks);
 }
 
 }  // namespace

@@ -158,10 +158,9 @@ FocusObservation observation_of(const AttentionSpec& spec, const FocusSettings& 
                                 const AttentionContext& context, FocusMode mode) {
   const at::NoGradGuard no_gradient;
   FocusObservation seen;
-  const at::Tensor scores = groups.scores_btk.detach().flatten(0, 1),
-                   z = groups.features_btg.detach().flatten(0, 1),
+  const at::Tensor z = groups.features_btg.detach().flatten(0, 1),
                    g = groups.groups.groups_btk.detach().flatten(0, 1);
-  seen.potentials_k = sinkhorn_potentials(scores, spec.focus.rounds);
+  seen.scores_nk = groups.scores_btk.detach().flatten(0, 1);
   seen.statistics =
       focus_statistics(focus.parameters(), groups.features_btg, groups.groups.groups_btk);
   if (prunes_pairs(mode)) seen.pairs = pairs_kept(spec.focus, groups.groups.members_bt, context);
@@ -186,13 +185,14 @@ at::Tensor group_losses(const FocusSettings& settings, const at::Tensor& groups_
 }
 
 void observe_layer(const AttentionSpec& spec, const FocusSettings& settings, LayerFocus& focus,
-                   std::span<const FocusObservation> parts, double ema_decay, double progress) {
+                   std::span<const FocusObservation> parts, double ema_decay, double progress,
+                   Communicator& ranks) {
   const at::NoGradGuard no_gradient;
   if (parts.empty()) return;
   std::vector<at::Tensor> potentials, samples;
   at::Tensor sums, masses;
   for (const FocusObservation& part : parts) {
-    potentials.push_back(part.potentials_k);
+    potentials.push_back(sinkhorn_potentials(part.scores_nk, spec.focus.rounds, ranks));
     if (part.sample_ng.defined()) samples.push_back(part.sample_ng);
     if (!part.sums_kg.defined()) continue;
     sums = sums.defined() ? sums + part.sums_kg : part.sums_kg;
@@ -207,13 +207,14 @@ void observe_layer(const AttentionSpec& spec, const FocusSettings& settings, Lay
     focus.potentials.mul_(decay).add_(mean, 1.0 - decay);
   }
   if (sums.defined()) {
-    const at::Tensor means = sums / masses.clamp_min(1e-6).unsqueeze(1);
+    const at::Tensor means = ranks.sum(sums) / ranks.sum(masses).clamp_min(1e-6).unsqueeze(1);
     const at::Tensor followed = settings.centroid_decay * focus.centroids +
                                 (1.0 - settings.centroid_decay) * unit_rows(means);
     focus.centroids.copy_(followed);
   }
   if (settings.recluster_interval > 0 && !samples.empty() &&
       (updates + 1) % settings.recluster_interval == 0) {
+    for (at::Tensor& part : samples) part = ranks.gather_rows(part);
     const at::Tensor sample = at::cat(samples);
     focus.centroids.copy_(reclustered(focus.centroids, sample));
     const at::Tensor scores = at::matmul(sample, focus.centroids.t()) / spec.focus.temperature;

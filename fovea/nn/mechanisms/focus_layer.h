@@ -16,6 +16,7 @@
 #include "fovea/attention/mechanisms/focus.h"
 #include "fovea/nn/model_config.h"
 #include "fovea/nn/parameters.h"
+#include "fovea/runtime/communicator.h"
 
 namespace fovea {
 
@@ -49,14 +50,14 @@ struct FocusChange {
 /// What one forward pass of one layer tells observe() and telemetry. Empty for layers without
 /// Focus; no gradients.
 struct FocusObservation {
-  at::Tensor potentials_k;       ///< centred `batch` potentials of these tokens (11.3)
+  at::Tensor scores_nk;          ///< S / tau of these tokens, for their `batch` potentials (11.3)
   at::Tensor sums_kg, masses_k;  ///< sum of g_ik z_i and of g_ik, where centroids follow
   at::Tensor sample_ng;          ///< z of some tokens, where centroids restart
   FocusStatistics statistics;
   PairsKept pairs;  ///< of the hard rule; counted where the mode prunes_pairs()
   PathTaken path;   ///< of the layer's attention
 
-  bool defined() const { return potentials_k.defined(); }
+  bool defined() const { return scores_nk.defined(); }
   /// "grouped classes": the path and its plan.
   std::string plan() const { return path.text(); }
   /// Tiles that a grouped plan visits over those of a causal mask; 1 without one.
@@ -104,9 +105,11 @@ at::Tensor group_losses(const FocusSettings& settings, const at::Tensor& groups_
 
 /// One observe() of a layer: potentials, centroids that follow, restarts. `parts` are the
 /// micro-batches of the step; `ema_decay` is the settings' own where that is above 0; `progress`
-/// is the share of the training that is done (final_strength).
+/// is the share of the training that is done (final_strength). Each part is the tokens of all
+/// ranks.
 void observe_layer(const AttentionSpec& spec, const FocusSettings& settings, LayerFocus& focus,
-                   std::span<const FocusObservation> parts, double ema_decay, double progress);
+                   std::span<const FocusObservation> parts, double ema_decay, double progress,
+                   Communicator& ranks = alone());
 
 /// 1 - 1 / max(5, steps / 30), at most 0.99 (11.7); 0.99 where the number of steps is unknown (0).
 double potential_decay(int64_t steps);

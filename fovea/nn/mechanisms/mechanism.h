@@ -31,13 +31,14 @@ struct LayerBuild {
   at::Tensor add_state(std::string_view name, std::vector<int64_t> shape, Init init) const;
 };
 
-/// Micro-batches of one optimizer step.
+/// Micro-batches of one optimizer step, of which this rank has some of the rows.
 struct ObservedStep {
   std::span<const ForwardInfo> micro_batches;
   size_t layer = 0;
   const ModelConfig& config;
   double ema_decay = 0.0;
   double progress = 0.0;
+  Communicator& ranks;
 };
 
 /// A loss of the whole model that trains a mechanism's parameters (`train.objective`).
@@ -66,8 +67,9 @@ struct LearnedMechanism {
   std::string (*added_loss_keys)(const ModelConfig& config) = nullptr;
   /// Whether the layer's state wants to see inputs before training.
   bool (*wants_calibration)(const ModelConfig& config, const LayerWeights& layer) = nullptr;
-  /// Sets that state from normed inputs [n, c] of the model without the mechanism.
-  void (*calibrate)(LayerWeights& layer, const at::Tensor& inputs_nc) = nullptr;
+  /// Sets that state from normed inputs [n, c] of the model without the mechanism, of all ranks.
+  void (*calibrate)(LayerWeights& layer, const at::Tensor& inputs_nc,
+                    Communicator& ranks) = nullptr;
   /// State that learns outside the gradient, once per optimizer step (seam 2).
   void (*observe)(LayerWeights& layer, const ObservedStep& step) = nullptr;
   std::span<const MechanismObjective> objectives = {};

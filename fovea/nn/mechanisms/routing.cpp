@@ -70,6 +70,7 @@ void follow_routes(LayerWeights& layer, const ObservedStep& step) {
   }
   if (!all.defined()) return;
   const at::NoGradGuard no_gradient;
+  all = {.counts_hc = step.ranks.sum(all.counts_hc), .sums_hcd = step.ranks.sum(all.sums_hcd)};
   state.centroids_hcd.copy_(
       follow_clusters(all, step.config.attention.routing.decay, state.sizes_hc, state.sums_hcd));
 }

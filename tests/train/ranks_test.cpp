@@ -1,0 +1,173 @@
+// Ranks: a run of several, each with its slice of the rows, is the run of one.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "fovea/checkpoint/run_folder.h"
+#include "fovea/config/reader.h"
+#include "fovea/report/metrics_log.h"
+#include "fovea/train/trainer.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/train/tiny_run.h"
+
+namespace fovea::ranks_test {
+namespace {
+
+using namespace fovea::testing;
+
+class RanksTest : public ::testing::Test {
+ protected:
+  Recipe recipe(const std::string& attention, const std::string& run) {
+    Recipe r = tiny_recipe(folder_.path());
+    r.model.kv_heads = 2;
+    read_fields(parse_json(attention, "attention"), r.model.attention);
+    r.run_folder = (folder_ / run).string();
+    r.train.batch_rows = 4;
+    r.train.accumulation = 2;
+    r.train.evaluation_rows = 1;
+    r.train.optimizer.learning_rate = 1e-3;
+    return r;
+  }
+  /// Losses of the steps, as rank 0 tells them, and the result.
+  struct Run {
+    std::vector<double> losses, norms;
+    TrainResult result;
+  };
+  Run train(const Recipe& r, int64_t count) {
+    Run run;
+    run_ranks(count, [&](Communicator& ranks) {
+      TrainCallbacks callbacks;
+      callbacks.step = [&](const TrainProgress& p) {
+        if (!ranks.is_first()) return;
+        run.losses.push_back(p.loss);
+        run.norms.push_back(p.gradient_norm);
+      };
+      const TrainResult result = Trainer(r, callbacks, nullptr, ranks).run();
+      if (ranks.is_first()) run.result = result;
+    });
+    return run;
+  }
+  static void expect_same(const Run& one, const Run& other, const std::string& name) {
+    ASSERT_EQ(one.losses.size(), other.losses.size()) << name;
+    for (size_t i = 0; i < one.losses.size(); ++i) {
+      EXPECT_NEAR(one.losses[i], other.losses[i], 1e-6 * one.losses[i]) << name << ", step " << i;
+      EXPECT_NEAR(one.norms[i], other.norms[i], 1e-5 * one.norms[i]) << name << ", step " << i;
+    }
+    EXPECT_EQ(one.result.tokens, other.result.tokens);
+    const SourceEvaluation a = one.result.evaluation.total(), b = other.result.evaluation.total();
+    EXPECT_EQ(a.targets, b.targets);
+    EXPECT_NEAR(a.loss(), b.loss(), 1e-6 * a.loss()) << name;
+  }
+  TemporaryFolder folder_;
+};
+
+TEST(Communicator, GathersTensorsAndUnequalNumbersOfRowsInTheOrderOfRanks) {
+  run_ranks(3, [](Communicator& ranks) {
+    const at::Tensor own = at::full({ranks.rank() + 1, 2}, static_cast<double>(ranks.rank()));
+    const at::Tensor rows = ranks.gather_rows(own);
+    EXPECT_TRUE(rows.select(1, 0).equal(at::tensor({0., 1., 1., 2., 2., 2.})));
+    EXPECT_TRUE(ranks.gather(own[0]).select(1, 1).equal(at::tensor({0., 1., 2.})));
+    EXPECT_EQ(ranks.sum(own[0])[0].item<double>(), 3.0);
+    EXPECT_EQ(own[0][0].item<double>(), static_cast<double>(ranks.rank()));
+    EXPECT_TRUE(ranks.any(ranks.rank() == 1));
+    EXPECT_FALSE(ranks.any(false));
+  });
+}
+
+TEST_F(RanksTest, TwoRanksWithHalfTheRowsTakeTheStepsOfOne) {
+  const std::pair<std::string, std::string> models[] = {
+      {"standard", "{}"},
+      {"learned-temperature", R"({"temperature": {"kind": "learned"}})"},
+      {"multi-token",
+       R"({"multi_token": {"before": {"queries": 2, "keys": 3}, "after": {"queries": 2, "keys": 4}},
+           "head_mix": {"before": "full", "after": "groups", "group": 2},
+           "head_output": {"norm": "rms", "gate": "scalar"}})"},
+      {"focus",
+       R"({"focus": {"gate": "log", "groups": 4, "top_k": 1, "window": 2, "sinks": 1,
+                     "recluster_interval": 5}})"},
+      {"focus-follows",
+       R"({"focus": {"gate": "log", "groups": 4, "window": 2, "centroid_decay": 0.9}})"},
+      {"routing", R"({"routing": {"clusters": 2, "keep": 8}})"},
+  };
+  for (const auto& [name, attention] : models) {
+    const Run one = train(recipe(attention, name + "-1"), 1);
+    const Run two = train(recipe(attention, name + "-2"), 2);
+    EXPECT_EQ(one.losses.size(), 12u);
+    expect_same(one, two, name);
+    if (!one.result.evaluation.hard) continue;
+    const auto near = [&](const std::vector<double>& a, const std::vector<double>& b) {
+      EXPECT_THAT(a, ::testing::Pointwise(::testing::DoubleNear(1e-6), b)) << name;
+    };
+    near(one.result.evaluation.hard->pairs_kept, two.result.evaluation.hard->pairs_kept);
+    near(one.result.evaluation.hard->largest_group, two.result.evaluation.hard->largest_group);
+  }
+}
+
+TEST_F(RanksTest, ARunOfOneRankGoesOnWithThreeAndItsFilesAreOfTheFirst) {
+  const std::string focus =
+      R"({"focus": {"gate": "log", "groups": 4, "top_k": 1, "window": 2, "sinks": 1}})";
+  Recipe part = recipe(focus, "part");
+  part.train.schedule.kind = ScheduleConfig::Kind::constant;
+  Recipe straight = recipe(focus, "straight");
+  straight.train.schedule.kind = ScheduleConfig::Kind::constant;
+  const Run never_stopped = train(straight, 1);
+  part.train.steps = 6;
+  Run run = train(part, 1);
+  part.train.steps = 12;
+  const Run rest = train(part, 3);
+  EXPECT_EQ(rest.losses.size(), 6u);
+  run.losses.insert(run.losses.end(), rest.losses.begin(), rest.losses.end());
+  run.norms.insert(run.norms.end(), rest.norms.begin(), rest.norms.end());
+  run.result = rest.result;
+  expect_same(never_stopped, run, "1, then 3");
+  EXPECT_EQ(read_metrics(folder_ / "part/metrics.jsonl").size(), 12u);
+  EXPECT_EQ(list_checkpoints(folder_ / "part").back().step, 12);
+}
+
+// The ranks' clocks differ; all take as many steps, by the slowest.
+TEST_F(RanksTest, ATimeBudgetEndsAtTheSameStepOnEveryRank) {
+  Recipe r = recipe("{}", "timed");
+  r.train.steps = 0;
+  r.train.seconds = 0.2;
+  std::vector<TrainResult> results(2);
+  run_ranks(2, [&](Communicator& ranks) {
+    results[static_cast<size_t>(ranks.rank())] = Trainer(r, {}, nullptr, ranks).run();
+  });
+  EXPECT_GE(results[0].steps, 1);
+  EXPECT_EQ(results[0].steps, results[1].steps);
+  EXPECT_EQ(results[0].seconds, results[1].seconds);
+}
+
+TEST_F(RanksTest, AStopThatOneRankHearsEndsAllAtTheSameStep) {
+  Recipe r = recipe("{}", "stopped");
+  std::atomic<bool> stop = false;
+  std::vector<int64_t> last(2);
+  const auto body = [&](Communicator& ranks) {
+    TrainCallbacks callbacks;
+    if (!ranks.is_first()) callbacks.stop = &stop;
+    callbacks.step = [&](const TrainProgress& p) {
+      last[static_cast<size_t>(ranks.rank())] = p.step;
+      if (!ranks.is_first() && p.step == 5) stop = true;
+    };
+    EXPECT_ERROR(Interrupted, Trainer(r, callbacks, nullptr, ranks).run(), "stopped at step 5");
+  };
+  run_ranks(2, body);
+  EXPECT_THAT(last, ::testing::Each(5));
+  EXPECT_EQ(list_checkpoints(folder_ / "stopped").back().step, 5);
+}
+
+TEST_F(RanksTest, EveryRankNeedsARow) {
+  Recipe r = recipe("{}", "few");
+  r.train.batch_rows = 1;
+  EXPECT_ERROR(ConfigError, train(r, 2), "at least one row for each of 2 ranks");
+}
+
+}  // namespace
+}  // namespace fovea::ranks_test
