@@ -4,8 +4,8 @@
 
     scripts/check-english.py [FILES...]      default: all headers of fovea/ and cli/
 
-Sentences end at a full stop, a question mark or a colon at the end of a line. Indented lines (formulas, tables, diagrams)
-and lines of SPDX are none.
+Sentences end at a full stop or question mark, or where the comment, or an item of a list ("- "), ends. Indented lines
+(formulas, tables, diagrams) and lines of SPDX are none.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -19,24 +19,26 @@ import sys
 MOST_WORDS = 30
 BEGINNINGS = re.compile(r"^(What|Of|Such|The same of)\b(?!.*\?$)")
 COMMENT = re.compile(r"^(?P<code>(?:[^\"/]|\"(?:\\.|[^\"])*\"|/(?!/))*?)//(?P<mark>[/!]?<?) ?(?P<text>.*)$")
-END = re.compile(r"(?<=[.?!])(?<!e\.g\.)(?<!i\.e\.)(?<!Eq\.)(?<!vs\.)\s+(?=[A-Z\"'(`0-9])")
+END = re.compile(r"(?:(?<=[.?!])|(?<=[.?!][\"')]))(?<!\.\.)(?<!e\.g\.)(?<!i\.e\.)(?<!Eq\.)(?<!vs\.)\s+(?=[A-Za-z\"'(`0-9])")
 
 
 def paragraphs(text: str):
-    """(line, text) of comments that stand together; a comment behind code begins a new one."""
-    first, words = 0, []
+    """(line, text) of comment lines that belong together: below each other in one column, with one kind of mark."""
+    first, words, place = 0, [], None
     for number, line in enumerate(text.split("\n"), 1):
         comment = COMMENT.match(line)
-        own = comment and (comment.group("code").strip() == "" and comment.group("mark") != "/<")
         body = comment.group("text") if comment else ""
         # A formula or a picture stands deeper than prose; an empty line ends a paragraph.
-        ends = not comment or body.strip() == "" or body.startswith("  ") or "SPDX-" in body or "clang-format" in body
-        if ends or (comment and not own):
-            if words:
-                yield first, " ".join(words)
-            first, words = number, []
-            if ends:
-                continue
+        item = bool(words and words[0].startswith("- ") and body.startswith("  "))
+        ends = not comment or body.strip() == "" or (body.startswith("  ") and not item) or "SPDX-" in body or "clang-format" in body
+        here = None if ends else (len(comment.group("code")), comment.group("mark"))
+        behind_code = bool(comment and comment.group("code").strip())
+        if words and (here != place or behind_code or body.startswith("- ")):
+            yield first, " ".join(words)
+            words = []
+        place = here
+        if ends:
+            continue
         if not words:
             first = number
         words.append(body.strip())

@@ -18,7 +18,7 @@
 
 namespace fovea {
 
-/// What a file is that is read whole, and how many bytes it may have.
+/// A kind of file that is read whole, and the most bytes that it may have.
 struct ReadLimit {
   std::string_view what;
   uint64_t bytes;

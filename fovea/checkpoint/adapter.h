@@ -3,11 +3,13 @@
 //
 // An adapter holds LoRA's A and B, and the parameters and state of the attention mechanisms (Focus,
 // temperature, Multi-Token kernels, head mixes). A folder is adapter_config.json and
-// adapter_model.safetensors as the `peft` package writes and reads them; the attention's keys stand
-// under "fovea" in the first, its tensors beside A and B in the second. An adapter without LoRA has
-// the peft_type FOVEA. Modules have the names of the base's family in `transformers`; GPT-2's
-// `c_attn` is the site qkv_proj of ours, in other families qkv_proj is written as its three parts,
-// which is the same function.
+// adapter_model.safetensors as the `peft` package writes and reads them. The attention's keys stand
+// under "fovea" in the first; its tensors stand beside A and B in the second. An adapter without
+// LoRA has the peft_type FOVEA.
+//
+// Modules have the names of the base's family in `transformers`. GPT-2's `c_attn` is our site
+// qkv_proj. In other families qkv_proj is written as its three parts, which compute the same
+// function.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

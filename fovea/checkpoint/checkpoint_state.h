@@ -37,8 +37,8 @@ std::optional<int64_t> step_of_name(std::string_view name);
 void write_checkpoint_state(const std::filesystem::path& folder, int64_t step,
                             const nlohmann::ordered_json& state);
 
-/// Reads state.json alone and checks it: its checksum, its format, a step that agrees with the name
-/// of the folder, and an entry for every file that reading a model could use. CheckpointError.
+/// Reads state.json alone and checks it: its checksum, its format, a step that agrees with the
+/// folder's name, and an entry for every file of a model. CheckpointError.
 CheckpointState read_checkpoint_state(const std::filesystem::path& folder,
                                       const WarningSink& warn = {});
 

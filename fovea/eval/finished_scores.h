@@ -1,4 +1,4 @@
-// What an interrupted side by side had measured, so that the same command goes on from there.
+// Measurements of an interrupted side by side, from which the same command goes on.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,6 +1,6 @@
 // Norms, activations and position embeddings of every architecture option (spec 6.6, 7.1, 7.4).
 //
-// What the default model uses is one fused kernel each (ops.h); the rest are compositions of torch
+// The default model's parts are one fused kernel each (ops.h); the rest are compositions of torch
 // operations.
 //
 // SPDX-FileCopyrightText: The Fovea authors

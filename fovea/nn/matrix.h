@@ -27,7 +27,7 @@ std::span<const std::string_view> enum_names(kernels::Activations);
 bool is_packed(const at::Tensor& matrix);
 /// Nothing for tensors that no kernel reads: other number formats, strided ones.
 std::optional<kernels::WeightFormat> format_of(const at::Tensor& matrix);
-/// Of a matrix with a format.
+/// The rows of a matrix with a format.
 kernels::WeightRows weight_rows(const at::Tensor& matrix);
 /// Columns of the matrix that it stands for.
 int64_t matrix_inputs(const at::Tensor& matrix);

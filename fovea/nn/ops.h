@@ -39,8 +39,8 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_rc, const at:
 at::Tensor swiglu(const at::Tensor& gate_up_rf);
 
 /// Queries, keys and values of a stacked projection [b, t, (h + 2g) d]: q [b,h,t,d], k [b,g,t,d], v
-/// [b,g,t,d]; q and k normed per head where gains are defined (7.3) and rotated by `positions` [b,
-/// t] (6.1).
+/// [b,g,t,d]. q and k are normed per head where gains are defined (7.3), and rotated by `positions`
+/// [b, t] (6.1).
 struct Heads {
   at::Tensor q_bhtd, k_bgtd, v_bgtd;
   at::Tensor plain_q_bhtd, plain_k_bgtd;  ///< before the rotation, where routing reads them

@@ -28,7 +28,7 @@ struct Init {
 };
 
 struct Parameter {
-  /// Of the architecture, or put on top by a mechanism or adapter.
+  /// A part of the architecture, or put on top by a mechanism or adapter.
   enum class Origin { base, added };
   /// Hugging Face's name where one exists: "model.layers.0.self_attn.q_proj.weight".
   std::string name;

@@ -34,7 +34,7 @@ struct ModelInput {
   bool training = false;
 };
 
-/// What a forward pass tells about itself.
+/// The report of a forward pass.
 struct ForwardInfo {
   PathTaken path;            ///< of the last layer
   int64_t fused_layers = 0;  ///< layers that our kernels computed
@@ -131,7 +131,7 @@ class Transformer {
   /// callers who need the logits of a few rows (scoring).
   at::Tensor decode_hidden(const at::Tensor& tokens_bt, DecodeState& state) const;
   /// One token [b, 1] of texts that have a state each, in the fused decoder, which reads the
-  /// weights once for all: logits [b, v] with the bits that decode() gives each text alone.
+  /// weights once for all. Logits [b, v] have the bits that decode() gives each text alone.
   /// UnsupportedError where it does not take the model or so many texts; ConfigError for states of
   /// other RoPE tables.
   at::Tensor decode_together(const at::Tensor& tokens_b1,
@@ -147,7 +147,7 @@ class Transformer {
   /// recomputation).
   std::vector<at::Tensor> attention_maps(const ModelInput& input) const;
 
-  /// What attention of one layer gives before its output projection [b, t, heads * width], by the
+  /// The heads' outputs of one layer before its output projection [b, t, heads * width]. Runs the
   /// layers up to that one.
   at::Tensor head_outputs(const ModelInput& input, int64_t layer) const;
 

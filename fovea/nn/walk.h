@@ -33,7 +33,7 @@ inline AttentionSpec spec_in_force(const AttentionSpec& configured, const Comput
   return spec_in_force(configured, compute, compute.focus);
 }
 
-/// What all layers of one walk share.
+/// The values that all layers of one walk share.
 struct PassContext {
   AttentionContext attention;
   at::Tensor tokens_bt, positions;  // [b, t]

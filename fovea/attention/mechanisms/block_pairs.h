@@ -32,11 +32,11 @@ struct BlockPairsSpec {
 
 const Mechanism& block_pairs_mechanism();
 
-/// ConfigError or UnsupportedError where a rule that says itself which distant keys are seen
-/// (`name`: routing, blocks) meets another one.
+/// ConfigError or UnsupportedError where the rule `name` (routing, blocks) and another one both
+/// choose the distant keys.
 void check_only_key_rule(const AttentionSpec& spec, std::string_view name);
 
-/// What `blocks` leaves: [b or 1, 1, t, s].
+/// The allowed pairs that `blocks` keeps: [b or 1, 1, t, s].
 at::Tensor block_pairs_visible(const BlockPairsSpec& spec, const at::Tensor& allowed_b1ts,
                                const Places& places);
 

@@ -35,10 +35,14 @@ constexpr double kMostFocusStrength = 1e4;
 /// Pairs with i - j < window and the first `sinks` positions of a document are local: the gate
 /// leaves them alone.
 struct FocusSpec {
-  /// What a distant pair's logit s becomes; a = g_i.g_j (11.2). `mul`: s sigma(strength a); `log`:
-  /// s + ln(a + epsilon); `logsig`: s + ln sigma(strength (a - threshold)); `identity`: s + ln(K a
-  /// + epsilon); `hard`: s if the tokens share one of their top_k groups, else -inf;
-  /// `straight_through`: s + ln(m + epsilon) with m the rule of `hard` and the gradient of a (U-8).
+  /// The gate's change of a distant pair's logit s; a = g_i.g_j (11.2).
+  /// - `mul`: s sigma(strength a)
+  /// - `log`: s + ln(a + epsilon)
+  /// - `logsig`: s + ln sigma(strength (a - threshold))
+  /// - `identity`: s + ln(K a + epsilon)
+  /// - `hard`: s if the tokens share one of their top_k groups, else -inf
+  /// - `straight_through`: s + ln(m + epsilon), m by the rule of `hard`, with the gradient of a
+  ///   (U-8)
   enum class Gate { none, mul, log, logsig, identity, hard, straight_through };
   enum class Assignment { sinkhorn, softmax };
   /// Where the potentials b of Sinkhorn come from (11.3); `sequence` and `batch` see later tokens.
@@ -78,7 +82,7 @@ std::span<const std::string_view> enum_names(FocusSpec::Potentials);
 
 const Mechanism& focus_mechanism();
 
-/// What scores the tokens of a layer. One set for all heads (11.1).
+/// Parameters that score the tokens of a layer. One set for all heads (11.1).
 struct FocusParameters {
   at::Tensor weight_gc;     ///< W_g
   at::Tensor bias_g;        ///< undefined = 0
@@ -114,8 +118,8 @@ FocusGroups group_tokens(const FocusSpec& spec, const at::Tensor& scores_btk,
 /// Bit masks of the `top_k` largest of every row; ties go to the lower index. [.., k] to [..]
 /// int64.
 at::Tensor top_members(const at::Tensor& scores, int64_t top_k);
-/// Memberships of tokens that choose k of K groups at random: a baseline (U-26). Such groups are
-/// equally large, so they keep fewer pairs than trained ones of other sizes.
+/// Memberships of tokens that choose k of K groups at random: a baseline (U-26). These groups are
+/// equally large, so they keep fewer pairs than trained groups of unequal sizes.
 at::Tensor random_members(at::IntArrayRef sizes, int64_t groups, int64_t top_k, uint64_t seed);
 /// The same by a hash of the token (int64, any shape): a token has the same groups wherever it
 /// stands.
@@ -136,7 +140,7 @@ struct FocusPairs {
   FocusPairs last_rows(int64_t count) const;
   FocusPairs keys(int64_t first, int64_t count) const;
 };
-/// Of `rows` queries, the first of which stands at key `first_row`, and all keys.
+/// The groups of `rows` queries and of all keys; the first query stands at key `first_row`.
 FocusPairs focus_pairs(const AttentionTensors& tensors, int64_t first_row, int64_t rows);
 
 /// Stage 6 of `hard`: local or sharing a group, [b, 1, t, s] bool.

@@ -1,5 +1,7 @@
-// The last steps of each head's output: norm, constant of the depth, gate (stage 10; Multi-Token
-// Attention, spec 3.2 steps 10 and 11, M-6 ... M-8; Differential, spec 1.2 steps 6 and 7).
+// The last steps of each head's output: norm, constant of the depth, gate (stage 10).
+//
+// Sources: Multi-Token Attention, spec 3.2 steps 10 and 11, M-6 ... M-8; Differential, spec 1.2
+// steps 6 and 7.
 //
 //   o = rms(o; w, eps) (1 - lambda_init(l));  o = o sigma(u.o + c)
 //
@@ -21,7 +23,7 @@ struct AttentionSpec;
 struct AttentionTensors;
 struct Mechanism;
 
-/// What happens to each head's output o_i (stage 10; 3.2 steps 10 and 11).
+/// Norm, constant factor and gate of each head's output o_i (stage 10; 3.2 steps 10 and 11).
 struct HeadOutputSpec {
   enum class Norm { none, rms };  ///< RMSNorm per head with one gain [e] for all heads
   /// A constant of the depth l: `lambda` 1 - lambda_init(l) (1.2), `inverse_sqrt` 1/sqrt(l+1)

@@ -29,7 +29,7 @@ std::optional<int64_t> only_first_globals(const LongformerSpec& spec);
 /// first. Then a global query sees nothing but globals before it.
 std::optional<MaskRule> mask_rule_of(const LongformerSpec& spec);
 
-/// What `longformer` leaves of allowed pairs: [b or 1, 1 or h, t, s].
+/// The allowed pairs that `longformer` keeps: [b or 1, 1 or h, t, s].
 at::Tensor longformer_visible(const LongformerSpec& spec, int64_t heads,
                               const at::Tensor& allowed_b1ts, const Places& places);
 

@@ -1,7 +1,7 @@
 // A stage of your own: a function on the logits that your program registers and recipes switch on.
 //
-// It acts in stage 5, after the head mix and before the gate of Focus, biases and the mask, on
-// every path: the reference runs it in training, decoding, `compare` and `inspect`. See
+// It acts in stage 5, after the head mix and before the gate of Focus, biases and the mask. The
+// reference runs it everywhere: in training, decoding, `compare` and `inspect`. See
 // docs/adding-a-mechanism.md and examples/own_mechanism.
 //
 // Shape suffixes: b batch, h heads, t queries, s keys.
@@ -38,7 +38,7 @@ struct OwnStageSpec {
 
 const Mechanism& own_stage_mechanism();
 
-/// What a stage of one's own reads beside the logits.
+/// Arguments of a stage of one's own beside the logits.
 struct OwnStageCall {
   const AttentionSpec& spec;  ///< spec.own.values are the recipe's numbers
   at::Tensor weight;          ///< the learned tensor, in the dtype of the logits; undefined without
@@ -48,8 +48,9 @@ struct OwnStageCall {
 struct OwnStage {
   std::string name;  ///< of `model.attention.own.name`
   /// The new logits [b, h, t, s], differentiable, float32 or float64. Row i may depend on row i
-  /// alone (all heads and keys of it): calls bring any rows of a text and any slice of the keys
-  /// that holds all those that the rows see. What is not allowed is masked afterwards.
+  /// alone, on all its heads and keys. A call may bring any rows of a text, and any slice of the
+  /// keys that holds every key that these rows see. Pairs that are not allowed are masked
+  /// afterwards.
   std::function<at::Tensor(const at::Tensor& logits_bhts, const OwnStageCall& call)> apply;
   /// Shape of the layer's learned tensor; empty = it learns nothing.
   std::function<std::vector<int64_t>(const AttentionSpec& spec)> weight_shape;

@@ -26,8 +26,8 @@ at::Tensor draw_features(const PerformerSpec& spec, int64_t head_dim, uint64_t s
 /// features holds all that later draws need.
 at::Tensor redraw_features(const PerformerSpec& spec, const at::Tensor& features_md);
 
-/// What queries and keys are multiplied with: their product has the scale of the logits, and a
-/// temperature acts on queries alone. Divided by tau where that is learned.
+/// Factors of queries and keys. Their product is the scale of the logits, and a temperature acts on
+/// queries alone. A learned tau is not in them: queries are also divided by it.
 struct PerformerFactors {
   double query = 1.0, key = 1.0;
 };

@@ -1,8 +1,8 @@
 // Routing attention in its causal form: clusters of queries and keys, their centroids, and the keys
 // that a query sees (spec 4.3).
 //
-// A head compares its queries, and the keys that it reads, with centroids of its own; a token's
-// cluster depends on this token alone, so that decoding and training see the same. A query sees
+// A head compares its queries, and the keys that it reads, with centroids of its own. A token's
+// cluster depends on this token alone, so decoding and training see the same clusters. A query sees
 // `keep` keys of its own cluster and no others, so a row costs O(keep) at any length.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -23,9 +23,9 @@ struct AttentionTensors;
 struct Mechanism;
 struct Places;
 
-/// Routing attention in its causal form (stage 6; spec 4.3): every head has `clusters` centroids, a
-/// token belongs to the nearest one, and a query sees `keep` keys of its own cluster and document,
-/// none elsewhere: the most recent ones, or those nearest to the centroid.
+/// Routing attention in its causal form (stage 6; spec 4.3). Every head has `clusters` centroids,
+/// and a token belongs to the nearest one. A query sees `keep` keys of its own cluster and document
+/// and no others: the most recent ones, or those nearest to the centroid.
 struct RoutingSpec {
   enum class Choice { recent, nearest };
 
@@ -70,8 +70,8 @@ RoutingObservation observe_routes(const Routes& routes, int64_t clusters, const 
 at::Tensor follow_clusters(const RoutingObservation& seen, double decay, const at::Tensor& sizes_hc,
                            const at::Tensor& sums_hcd);
 
-/// What `routing` leaves of allowed pairs [b or 1, 1, t, s]: [b, h, t, s]. The queries' rows of
-/// `tensors` are rows [first_row, first_row + t).
+/// The pairs [b, h, t, s] that `routing` keeps of the allowed ones [b or 1, 1, t, s]. The queries'
+/// rows of `tensors` are rows [first_row, first_row + t).
 at::Tensor routing_visible(const RoutingSpec& spec, const AttentionTensors& tensors,
                            int64_t first_row, const at::Tensor& allowed_b1ts, const Places& places);
 
