@@ -13,7 +13,7 @@ namespace fovea {
 /// projections is window + 1 keys and `globals` sinks; StreamingLLM without start keys is a window.
 AttentionSpec in_mask_terms(AttentionSpec spec);
 
-/// The call with such a spec, without the tensors that it has no use for.
+/// The call with that spec, without the tensors that it does not read.
 AttentionCall in_mask_terms(AttentionCall call);
 
 }  // namespace fovea

@@ -36,7 +36,7 @@ struct GgufTensorFacts {
   int64_t vocabulary = 0;  ///< rows of the embedding
   bool tied = true;        ///< there is no output.weight
   bool attention_bias = false, feed_forward_bias = false;
-  std::vector<float> rope_factors;  ///< of rope_freqs.weight: what frequencies are divided by
+  std::vector<float> rope_factors;  ///< of rope_freqs.weight: divisors of the frequencies
 };
 
 /// The keys of a config.json. CheckpointError for missing keys and wrong types, UnsupportedError

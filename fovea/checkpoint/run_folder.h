@@ -77,7 +77,7 @@ std::optional<FoundCheckpoint> find_valid_checkpoint(
     const std::filesystem::path& run_folder,
     const std::function<void(const FoundCheckpoint&)>& check = {}, const WarningSink& warn = {});
 
-/// Deletes the oldest checkpoints but `keep` (>= 1), and what crashed writers left behind. The run
+/// Deletes the oldest checkpoints but `keep` (>= 1), and the remains of crashed writers. The run
 /// folder must be locked.
 void prune_checkpoints(const std::filesystem::path& run_folder, int64_t keep);
 

@@ -30,7 +30,7 @@ struct Range {
 
 namespace ranges {
 
-// Those that several keys share.
+// Ranges that several keys share.
 
 /// The range of float32 with room for products: beyond it, a weight or a logit becomes infinite or
 /// 0.

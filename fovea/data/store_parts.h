@@ -33,7 +33,7 @@ StoreCounts tokenize_files(std::span<const SourceFile> files, const ReadPolicy& 
                            const Tokenizer& tokenizer, TokenStoreWriter& writer,
                            const std::function<void(int64_t bytes_done)>& progress);
 
-/// Where part `index` stands.
+/// The folder of part `index`.
 std::filesystem::path part_folder(const std::filesystem::path& parts_folder, size_t index);
 
 /// Makes the missing parts on `threads` threads (0 = every core). The caller's thread calls

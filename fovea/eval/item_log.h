@@ -33,8 +33,8 @@ struct ItemLog {
   std::vector<ItemRecord> records;  ///< each question once, by index
 };
 
-/// InputError with file:line for a line that is none of a log. A last line without its end, as a
-/// killed process leaves it, is left out.
+/// InputError with file:line for a line that does not belong to a log. A last line without its end,
+/// as a killed process leaves it, is left out.
 ItemLog read_item_log(const std::filesystem::path& path);
 
 /// Appends to a log.

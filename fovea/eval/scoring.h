@@ -1,8 +1,8 @@
 // Scoring text with a model: rolling log-likelihood in windows (spec 9.3).
 //
-// Every token of a document is predicted once. Windows hold `window` inputs and move by `stride`:
-// disjoint (stride = window) they give each window one token of context, overlapping they score the
-// last `stride` targets of each. The first input is BOS (or EOS, where there is no BOS). Natural
+// Every token of a document is predicted once. Windows hold `window` inputs and move by `stride`.
+// Disjoint ones (stride = window) have one token of context each; overlapping ones score the last
+// `stride` targets of each. The first input is BOS (or EOS, where there is no BOS). Natural
 // logarithms.
 //
 // SPDX-FileCopyrightText: The Fovea authors

@@ -45,9 +45,9 @@ bool is_finite(const at::Tensor& matrix);
 /// The plain matrix [outputs, inputs] in `dtype`; a plain one is converted as usual.
 at::Tensor unpacked(const at::Tensor& matrix, at::ScalarType dtype);
 
-/// x as products of many rows with this matrix read it: rounded to 8 bits, in x's dtype, where the
-/// matrix is packed and `activations` say int8. In bfloat16 the rounded numbers are rounded once
-/// more. (int16 is for products of a few rows.)
+/// The form of x that products of many rows with this matrix read: rounded to 8 bits, in x's dtype,
+/// where the matrix is packed and `activations` say int8. In bfloat16 the rounded numbers are
+/// rounded once more. (int16 is for products of a few rows.)
 at::Tensor as_read(const at::Tensor& x_ri, const at::Tensor& matrix,
                    kernels::Activations activations);
 

@@ -49,7 +49,7 @@ Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_
                   const at::Tensor& q_gain_d, const at::Tensor& k_gain_d, double eps,
                   const RopeTable& rope, const at::Tensor& positions_bt);
 
-/// From the head's product to logits, and what is added to the loss (7.4).
+/// From the head's product to logits, with the term that is added to the loss (7.4).
 struct LogitTransform {
   double scale = 1.0;   ///< multiplies the product
   double cap = 0.0;     ///< c of c tanh(z / c), after the scale; 0 = none

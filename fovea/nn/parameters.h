@@ -48,7 +48,7 @@ struct Parameter {
 /// Where the first numbers of a model come from.
 enum class FirstNumbers {
   drawn,   ///< from the seed, as the config says
-  awaited  ///< from whoever asked for it, a file say: until then they are arbitrary
+  awaited  ///< from the caller, a file for example; arbitrary until then
 };
 
 class ParameterRegistry {

@@ -46,7 +46,7 @@ struct ForwardInfo {
   std::vector<KeysRead> keys_read;          ///< of layers that choose keys by content
 };
 
-/// Options of how, not what.
+/// Options of one pass; the config does not hold them.
 struct ComputeOptions {
   at::ScalarType dtype = at::kFloat;  ///< of activations and matrix products; masters stay float32
   bool checkpoint_layers = false;     ///< recompute each layer's activations in the backward pass
@@ -56,8 +56,8 @@ struct ComputeOptions {
   double temperature_ramp = 1.0;  ///< constant temperatures are 1 + ramp (t - 1) (F-9)
   int64_t loss_chunk = 8192;      ///< rows whose logits exist at a time
   bool fused_decoder = true;      ///< of one token, where the model allows it; off for comparisons
-  /// As products with packed weights read them: exact, or rounded in blocks of 32 to 8 bits, or to
-  /// 16 where a few tokens are multiplied.
+  /// How products with packed weights read their inputs: exact, or rounded in blocks of 32 to 8
+  /// bits, or to 16 bits where a few tokens are multiplied.
   kernels::Activations activations = kernels::Activations::exact;
 
   bool operator==(const ComputeOptions&) const = default;
@@ -120,7 +120,7 @@ class Transformer {
 
   /// A cache for `batch` sequences of at most `capacity` tokens.
   DecodeState make_decode_state(int64_t batch, int64_t capacity) const;
-  /// Bytes of its keys, values and what else a layer keeps of a token.
+  /// Bytes of its keys, its values and all else that a layer keeps of a token.
   int64_t decode_state_bytes(int64_t batch, int64_t capacity) const;
   /// Appends tokens [b, t] and returns float32 logits of the last one [b, v] (all = of every one
   /// [b, t, v]). Sequences may have unequal lengths (DecodeState::join). One token of a few

@@ -43,7 +43,8 @@ struct ScalingCurve {
   PowerLaw fit;
 };
 
-/// At which share of `x` a family reaches the reference family's loss there. Below 1: with less.
+/// The share of `x` at which a family reaches the loss that the reference family has at `x`. Below
+/// 1: it needs less.
 struct IsoLoss {
   enum class Bound { none, at_most, more_than };
   std::string family;
@@ -58,8 +59,8 @@ struct IsoLoss {
 
 struct ScalingStudy {
   ScalingAxis axis = ScalingAxis::parameters;
-  /// From the validation curves of single runs rather than from runs of their own: the middle of a
-  /// run stands worse than a run whose schedule ends there.
+  /// The points are from the validation curves of single runs, not from runs of their own. The
+  /// middle of a run has a higher loss than a run whose schedule ends there.
   bool within_runs = false;
   std::vector<ScalingCurve> curves;  ///< the reference's family first
   std::vector<IsoLoss> iso_loss;     ///< by family, then by rising x

@@ -18,8 +18,8 @@ struct AttentionSpec;
 struct Mechanism;
 struct Places;
 
-/// A given block-sparse rule (stage 6): positions of a document in blocks of `size`; a query sees
-/// what is not later in the blocks that its own is paired with.
+/// A given block-sparse rule (stage 6): positions of a document lie in blocks of `size`. A query
+/// sees the keys, none later than itself, of the blocks that its own block is paired with.
 struct BlockPairsSpec {
   int64_t size = 0;            ///< 0 = off
   std::vector<int64_t> pairs;  ///< query block, key block, query block, key block, ...

@@ -27,8 +27,8 @@ struct AttentionTensors;
 struct Mechanism;
 struct Places;
 
-/// Bound of the strength lambda of `mul` and `logsig`, learned ones too: a gate is a step long
-/// before, and lambda times an agreement stays far inside float32's range.
+/// Bound of the strength lambda of `mul` and `logsig`, learned ones too. A gate is a step at far
+/// smaller strengths, and lambda times an agreement stays far inside float32's range.
 constexpr double kMostFocusStrength = 1e4;
 
 /// Focus: learned groups of tokens decide which distant pairs attend (stages 5 and 6; spec 11).
@@ -125,8 +125,8 @@ at::Tensor random_members(at::IntArrayRef sizes, int64_t groups, int64_t top_k, 
 /// stands.
 at::Tensor hashed_members(const at::Tensor& tokens, int64_t groups, int64_t top_k, uint64_t seed);
 
-/// Pairs that the gate leaves alone: i - j < window or j is a sink, [b or 1, 1, t, s] bool. Whether
-/// they are allowed is another question.
+/// Pairs that the gate leaves alone, whether the mask allows them or not: i - j < window or j is a
+/// sink, [b or 1, 1, t, s] bool.
 at::Tensor focus_local(const FocusSpec& spec, const Places& places);
 /// Whether two tokens have a group in common, [b, 1, t, s] bool.
 at::Tensor have_common_group(const at::Tensor& query_members_bt, const at::Tensor& key_members_bs);
@@ -160,10 +160,11 @@ struct PairsKept {
 };
 PairsKept pairs_kept(const FocusSpec& spec, const at::Tensor& members_bt,
                      const AttentionContext& context);
-/// 1 - C(K-k, k) / C(K, k): what independent choices of k among K groups keep (11.4).
+/// 1 - C(K-k, k) / C(K, k): the share of pairs that independent choices of k among K groups keep
+/// (11.4).
 double expected_pairs(int64_t groups, int64_t top_k);
 
-/// How groups fare: the paper's three ways of collapsing (Table 8), balance and sharpness.
+/// State of the groups: the paper's three ways of collapsing (Table 8), balance and sharpness.
 struct FocusStatistics {
   double centroid_cosine = 0.0;  ///< A: mean cosine of two centroids
   double hidden_cosine = 0.0;    ///< B: mean cosine of a token's z and its centroid

@@ -15,7 +15,7 @@
 
 namespace fovea {
 
-/// u + this is what a sampled key is divided by.
+/// A sampled key's weight is divided by u plus this number.
 inline constexpr double kSampledFloor = 1e-4;
 
 /// Gaussian directions [tables * bits, d] float64 drawn from `seed`; bit n of table l is row

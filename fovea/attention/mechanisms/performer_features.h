@@ -19,7 +19,7 @@ struct StreamSpec;
 
 /// Directions w [m, d], float32, from a seed: blocks of d rows, each block orthogonal and
 /// isotropic, rows as long as Gaussian vectors of their own, or sqrt(d). Gram-Schmidt gives R a
-/// positive diagonal: what a QR decomposition needs its signs for.
+/// positive diagonal, so that no signs need to be set as after a QR decomposition.
 at::Tensor draw_features(const PerformerSpec& spec, int64_t head_dim, uint64_t seed);
 
 /// The next draw after `features_md`: its seed is made from their bits, so that a checkpoint of the

@@ -56,7 +56,7 @@ struct Routes {
 Routes route_tokens(const RoutingSpec& spec, const at::Tensor& centroids_hcd,
                     const at::Tensor& q_bhtd, const at::Tensor& k_bgsd);
 
-/// Number and sum of the normalised queries and keys of every cluster: what centroids follow.
+/// Number and sum of the normalised queries and keys of every cluster, which the centroids follow.
 struct RoutingObservation {
   at::Tensor counts_hc, sums_hcd;
 

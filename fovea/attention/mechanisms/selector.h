@@ -30,14 +30,14 @@ struct Selection {
   at::Tensor alpha_bht;         ///< undefined: 1
 };
 
-/// Rows of queries, their keys, and what they may see.
+/// Rows of queries, their keys, and the pairs that are allowed.
 struct SelectorRows {
   const AttentionSpec& spec;
   const at::Tensor &q_bhtd, &k_bgsd, &tau_bt;  ///< tau: learned temperatures, or undefined
   const at::Tensor& allowed_b1ts;              ///< [b or 1, 1, t, s]
   const Places& places;
-  /// Tokens of the prompt, int64 [b], which a row after it does not count as generated. Undefined:
-  /// of every row, what comes before it.
+  /// Tokens of the prompt, int64 [b]: later rows sample among the prompt's keys alone. Undefined:
+  /// every row samples among all keys before it.
   const at::Tensor& prompts_b;
 };
 

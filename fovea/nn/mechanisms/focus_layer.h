@@ -33,7 +33,7 @@ std::span<const std::string_view> enum_names(FocusMode);
 
 /// Whether layers attend by the hard rule alone, so that pairs are dropped.
 bool prunes_pairs(FocusMode mode);
-/// Whether tokens have groups there, of which a number may be chosen.
+/// Whether tokens have groups in this mode, whose number may be chosen.
 inline bool has_hard_groups(FocusMode mode) {
   return prunes_pairs(mode) && mode != FocusMode::window;
 }

@@ -34,8 +34,8 @@ struct Undefined {
   std::shared_ptr<const std::string> why;
 };
 struct None {};
-/// A string. `safe` strings come from the filters safe and escape: as with jinja2's Markup, what
-/// is added to them with + is escaped for HTML.
+/// A string. `safe` strings come from the filters safe and escape. As with jinja2's Markup, text
+/// that is added to them with + is escaped for HTML.
 struct Text {
   std::shared_ptr<const std::string> text;
   bool safe = false;
