@@ -18,7 +18,7 @@ struct FinishedScore {
   std::vector<WindowScore> windows;
 };
 
-/// A file of finished scores. The key of a score is its whole question: the system, the parameters
+/// A file of finished scores. A score is found by its whole question: the system, the parameters
 /// of the model, the length, the text, the options, the version of the code. So a score of another
 /// question is never taken.
 class FinishedScores {
