@@ -46,7 +46,7 @@ struct ForwardInfo {
   std::vector<KeysRead> keys_read;          ///< of layers that choose keys by content
 };
 
-/// Options of one pass; the config does not hold them.
+/// Options of computing that the config does not hold.
 struct ComputeOptions {
   at::ScalarType dtype = at::kFloat;  ///< of activations and matrix products; masters stay float32
   bool checkpoint_layers = false;     ///< recompute each layer's activations in the backward pass

@@ -30,7 +30,7 @@ class Charsmap {
 
   /// A text in the way of the `tokenizers` package: a cluster of characters of at most 5 bytes
   /// becomes the replacement of its shortest entry. In longer clusters each character is replaced
-  /// by itself.
+  /// alone.
   std::string apply_to_clusters(std::string_view text) const;
 
  private:

@@ -164,7 +164,7 @@ PairsKept pairs_kept(const FocusSpec& spec, const at::Tensor& members_bt,
 /// (11.4).
 double expected_pairs(int64_t groups, int64_t top_k);
 
-/// State of the groups: the paper's three ways of collapsing (Table 8), balance and sharpness.
+/// Measures of the groups: the paper's three ways of collapsing (Table 8), balance and sharpness.
 struct FocusStatistics {
   double centroid_cosine = 0.0;  ///< A: mean cosine of two centroids
   double hidden_cosine = 0.0;    ///< B: mean cosine of a token's z and its centroid
