@@ -19,7 +19,7 @@ std::span<const std::string_view> enum_names(CaseKind);
 /// InputError for an unknown kind.
 CaseKind case_kind(const SafetensorsFile& file);
 
-/// Computes the part that the file tests, with errors against its expected tensors, in the dtype of
+/// Computes the part that the file is of, with errors against its expected tensors, in the dtype of
 /// the options. InputError naming the tensor that is missing, unknown or does not fit;
 /// UnsupportedError for gradients and for paths, which parts do not have.
 CaseResult run_part_case(const SafetensorsFile& file, const CaseOptions& options);
