@@ -21,8 +21,8 @@ class Option;
 
 namespace fovea::cli {
 
-/// What a value must be: `find_error` returns a message, or "" for a good value; the help shows
-/// `description`.
+/// Check of an option's value: `find_error` returns a message, or "" for a good value; the help
+/// shows `description`.
 struct ValueCheck {
   std::function<std::string(std::string&)> find_error;
   std::string description;

@@ -52,12 +52,12 @@ at::Device choose_device(const std::string& device, bool automatic_is_cpu);
 
 /// The model folder that a user means (resolve_model_folder); warnings go to stderr.
 std::filesystem::path find_model(const std::string& path);
-/// load_changed(); what the change brings and no file holds is told on stderr.
+/// load_changed(), with a warning about parameters that the change adds and no file holds.
 LoadedModel open_changed(const std::filesystem::path& folder, const ModelChange& change,
                          at::Device device = at::kCPU, const MatrixStorage& matrices = {});
 /// `--weights` and `--activations` of verbs that read a model for inference.
 void add_weights_options(Command& verb, std::string& weights, std::string& activations);
-/// What it says for a model that computes in `dtype`. UsageError.
+/// Storage of the matrices by `--weights`, in a model that computes in `dtype`. UsageError.
 MatrixStorage matrix_storage(const std::string& weights, at::ScalarType dtype, at::Device device);
 /// Sets how products read their activations, in the dtype that is set already. UsageError for int8
 /// or int16 without packed weights.

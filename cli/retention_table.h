@@ -8,8 +8,9 @@
 
 namespace fovea::cli {
 
-/// Prints rows for full attention, the soft gate, and per number of groups a token: the groups, a
-/// window and a strided mask of as many pairs, random groups and groups by a hash.
+/// Prints rows for full attention and the soft gate. For each number of groups a token, rows follow
+/// for the groups, a window and a strided mask of as many pairs, random groups, and groups by a
+/// hash.
 void print_retention(const RetentionResult& result);
 
 }  // namespace fovea::cli

@@ -29,7 +29,7 @@ struct Verb {
   /// It saves when SIGTERM (a cluster that ends its job) or SIGHUP (a terminal that closes) comes
   /// and goes on when started again: then the exit code is 0. Ctrl-C gives 130 everywhere.
   bool resumes = false;
-  /// What to lower where memory is short.
+  /// Advice to a user whose memory is short.
   std::string memory_remedy = "take a smaller model, or a machine with more memory";
 };
 

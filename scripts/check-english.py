@@ -2,10 +2,10 @@
 """Headers that a stranger reads once: no sentence of a comment has more than 30 words, none begins with What, Of, Such or
 "The same of".
 
-    scripts/check-english.py [FILES...]      default: all headers of fovea/ and cli/
+    scripts/check-english.py [FILES...]      default: all headers of fovea/ and cli/, less UNFINISHED
 
-Sentences end at a full stop, a question mark or a colon at the end of a line. Indented lines (formulas, tables, diagrams)
-and lines of SPDX are none.
+Sentences end at a full stop or question mark, or where the comment, or an item of a list ("- "), ends. Indented lines
+(formulas, tables, diagrams) and lines of SPDX are none.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -16,27 +16,50 @@ import re
 import subprocess
 import sys
 
+# Folders (ending in "/") and files whose sentences are still to be rewritten, with the number of their problems. The list
+# only shrinks: more problems than that are an error, and fewer ask for the lower number or, at 0, for the line to go.
+UNFINISHED = {
+    "fovea/attention/cache/": 14,
+    "fovea/attention/call.h": 2,
+    "fovea/attention/mechanisms/mechanism.h": 1,
+    "fovea/attention/paths/": 8,
+    "fovea/attention/places.h": 1,
+    "fovea/attention/spec.h": 2,
+    "fovea/compare/": 2,
+    "fovea/data/batch_stream.h": 1,
+    "fovea/kernels/common/": 31,
+    "fovea/kernels/cpu/": 89,
+    "fovea/nn/decode_state.h": 1,
+    "fovea/nn/fused_decoder.h": 2,
+    "fovea/nn/transformer_impl.h": 2,
+    "fovea/nn/walk_attention.h": 1,
+    "fovea/train/trainer.h": 2,
+    "fovea/train/trainer_impl.h": 1,
+}
+
 MOST_WORDS = 30
 BEGINNINGS = re.compile(r"^(What|Of|Such|The same of)\b(?!.*\?$)")
 COMMENT = re.compile(r"^(?P<code>(?:[^\"/]|\"(?:\\.|[^\"])*\"|/(?!/))*?)//(?P<mark>[/!]?<?) ?(?P<text>.*)$")
-END = re.compile(r"(?<=[.?!])(?<!e\.g\.)(?<!i\.e\.)(?<!Eq\.)(?<!vs\.)\s+(?=[A-Z\"'(`0-9])")
+END = re.compile(r"(?:(?<=[.?!])|(?<=[.?!][\"')]))(?<!\.\.)(?<!e\.g\.)(?<!i\.e\.)(?<!Eq\.)(?<!vs\.)\s+(?=[A-Za-z\"'(`0-9])")
 
 
 def paragraphs(text: str):
-    """(line, text) of comments that stand together; a comment behind code begins a new one."""
-    first, words = 0, []
+    """(line, text) of comment lines that belong together: below each other in one column, with one kind of mark."""
+    first, words, place = 0, [], None
     for number, line in enumerate(text.split("\n"), 1):
         comment = COMMENT.match(line)
-        own = comment and (comment.group("code").strip() == "" and comment.group("mark") != "/<")
         body = comment.group("text") if comment else ""
         # A formula or a picture stands deeper than prose; an empty line ends a paragraph.
-        ends = not comment or body.strip() == "" or body.startswith("  ") or "SPDX-" in body or "clang-format" in body
-        if ends or (comment and not own):
-            if words:
-                yield first, " ".join(words)
-            first, words = number, []
-            if ends:
-                continue
+        item = bool(words and words[0].startswith("- ") and body.startswith("  "))
+        ends = not comment or body.strip() == "" or (body.startswith("  ") and not item) or "SPDX-" in body or "clang-format" in body
+        here = None if ends else (len(comment.group("code")), comment.group("mark"))
+        behind_code = bool(comment and comment.group("code").strip())
+        if words and (here != place or behind_code or body.startswith("- ")):
+            yield first, " ".join(words)
+            words = []
+        place = here
+        if ends:
+            continue
         if not words:
             first = number
         words.append(body.strip())
@@ -54,17 +77,43 @@ def problems(path: pathlib.Path):
                 yield f"{path}:{line}: a sentence that begins with '{begins.group(1)}': {sentence[:400]}"
 
 
-def main() -> int:
-    files = [pathlib.Path(name) for name in sys.argv[1:]]
-    if not files:
-        listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "fovea/*.h", "cli/*.h"],
-                                check=True, capture_output=True, text=True).stdout
-        files = [pathlib.Path(name) for name in listed.split("\0") if name and pathlib.Path(name).is_file()]
-    found = [problem for path in files for problem in problems(path)]
+def entry_of(path: pathlib.Path) -> str | None:
+    """The entry of UNFINISHED that this file belongs to."""
+    name = path.as_posix()
+    return next((entry for entry in UNFINISHED if name == entry or (entry.endswith("/") and name.startswith(entry))), None)
+
+
+def report(found: list[str]) -> int:
     for problem in found:
         print(f"[english] {problem}")
-    print(f"[english] {len(files)} headers, {len(found)} problems")
-    return 1 if found else 0
+    return len(found)
+
+
+def main() -> int:
+    named = [pathlib.Path(name) for name in sys.argv[1:]]
+    if named:
+        return 1 if report([problem for path in named for problem in problems(path)]) else 0
+
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "fovea/*.h", "cli/*.h"],
+                            check=True, capture_output=True, text=True).stdout
+    files = [pathlib.Path(name) for name in listed.split("\0") if name and pathlib.Path(name).is_file()]
+    failures = 0
+    unfinished = {entry: [] for entry in UNFINISHED}
+    for path in files:
+        entry = entry_of(path)
+        if entry is None:
+            failures += report(list(problems(path)))
+        else:
+            unfinished[entry] += problems(path)
+    for entry, found in unfinished.items():
+        allowed = UNFINISHED[entry]
+        if len(found) > allowed:
+            failures += report(found)
+        elif len(found) < allowed:
+            todo = f"write {len(found)}" if found else "remove its line"
+            failures += report([f"scripts/check-english.py: UNFINISHED allows {entry} {allowed} problems, it has {len(found)}: {todo}"])
+    print(f"[english] {len(files)} headers, {failures} problems; {sum(map(len, unfinished.values()))} more in unfinished files")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -66,8 +66,8 @@ struct AttentionResult {
 
 /// softmax-attention of q [b,h,t,d], k [b,g,s,d], v [b,g,s,e] (any strides). Differentiable in q,
 /// k, v and AttentionTensors, lse included. Differential attention halves the heads of v and out.
-/// Empty rows: output 0, lse -inf (or the sink logit),
-/// gradient 0. ShapeError / ConfigError / UnsupportedError.
+/// Empty rows: output 0, lse -inf (or the sink logit), gradient 0. ShapeError / ConfigError /
+/// UnsupportedError.
 AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q_bhtd,
                           const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
                           const AttentionTensors& tensors = {},

@@ -8,9 +8,13 @@ namespace fovea {
 
 struct AttentionSpec;
 
-/// By the mask alone, by groups of tokens (hard Focus), by lists of tokens (routing, given blocks),
-/// in parts that one softmax joins (Longformer, StreamingLLM), by each query itself (selectors); or
-/// each query sees the sums of all keys (Performer).
+/// The rule by which a layer chooses the keys of a query.
+/// - `mask`: the mask alone
+/// - `groups`: groups of tokens (hard Focus)
+/// - `lists`: lists of tokens (routing, given blocks)
+/// - `parts`: parts that one softmax joins (Longformer, StreamingLLM)
+/// - `selected`: each query chooses by itself (selectors)
+/// - `sums`: every query sees the sums of all keys (Performer)
 enum class KeyRule { mask, groups, lists, parts, selected, sums };
 
 /// The rule of the mechanism that has one (Mechanism::key_rule); checks refuse two.

@@ -102,8 +102,8 @@ struct PathTaken {
   std::string isa = {};             ///< instruction set of our kernels, "" elsewhere
   PlanName plan = {};
   PathReason reason = {};
-  /// Of grouped plans where the call wants it: tiles of 64 x 32 pairs that a head visits, and those
-  /// that a causal mask has (means over batch and heads); 0 elsewhere.
+  /// Tiles of 64 x 32 pairs that a head visits, and those that a causal mask has: means over batch
+  /// and heads. Counted in grouped plans where the call asks for it; 0 elsewhere.
   double tiles = 0.0, causal_tiles = 0.0;
   KeysRead keys_read = {};  ///< of texts under MagicPIG or routing; 0 elsewhere
 

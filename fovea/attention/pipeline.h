@@ -56,10 +56,10 @@ struct RowWeights {
 RowWeights weights_of_rows(const AttentionCall& call, const Places& places, RowRange rows,
                            bool want_lse, bool only_visible_keys);
 
-/// The call by plain tensor operations in blocks of `block` rows, each recomputed in the backward
-/// pass: a few tensors [b, h, block, s] live at a time, and keys that a block cannot see cost
-/// nothing. Block 0 = all rows at once, with an ordinary graph. Outputs are in accumulate_type(),
-/// before stage 10's norm, factor and gate.
+/// The call by plain tensor operations in blocks of `block` rows; the backward pass computes each
+/// block anew. Only a few tensors [b, h, block, s] live at a time, and keys that a block cannot see
+/// cost nothing. Block 0 = all rows at once, with an ordinary graph. Outputs are in
+/// accumulate_type(), before stage 10's norm, factor and gate.
 AttentionResult reference_in_blocks(const AttentionCall& call, int64_t block);
 
 /// Telemetry of the call by the reference.

@@ -54,7 +54,7 @@ std::shared_ptr<const BatchVisits> make_batch_visits(const AttentionSpec& spec,
                                                      const CallShape& shape,
                                                      const TileSizes& sizes);
 
-/// What a plan restricts, for PathTaken: full, causal, documents, documents and window, ...
+/// The plan's restriction, for PathTaken: full, causal, documents, documents and window, ...
 PlanName plan_name(const AttentionSpec& spec, const Places& places, int64_t keys);
 
 /// Plans of one batch by the settings that they depend on. Safe for use from several threads.

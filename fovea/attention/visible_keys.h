@@ -14,7 +14,7 @@ namespace fovea {
 /// length.
 int64_t visible_keys(const MaskRule& rule, int64_t query, int64_t length);
 
-/// The same of a layer: with Longformer and StreamingLLM, and the mean over the query heads.
+/// The mean over the query heads of a layer, Longformer and StreamingLLM included.
 double visible_keys(const AttentionSpec& spec, int64_t query, int64_t length);
 
 /// How many tokens before a query the window of a rule or of a layer reaches; -1 where nothing

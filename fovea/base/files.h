@@ -18,7 +18,7 @@
 
 namespace fovea {
 
-/// What a file is that is read whole, and how many bytes it may have.
+/// A kind of file that is read whole, and the most bytes that it may have.
 struct ReadLimit {
   std::string_view what;
   uint64_t bytes;
@@ -26,7 +26,7 @@ struct ReadLimit {
 inline constexpr ReadLimit kLargestText{"a text that is read whole", uint64_t{1} << 30};
 
 /// The whole file as bytes. InputError where it does not exist, and where it has more bytes than
-/// `limit` (kLargestText) allows: what never ends (/dev/zero) is refused there.
+/// `limit` (kLargestText) allows; a file that never ends (/dev/zero) is so refused.
 std::string read_file(const std::filesystem::path& path);
 std::string read_file(const std::filesystem::path& path, const ReadLimit& limit);
 /// The same from an open descriptor that stays open; `name` stands for it in errors.
@@ -53,8 +53,8 @@ class OutputFile {
   std::filesystem::path path_;
 };
 
-/// Writes `path` atomically from one string. A link to a regular file is followed; IoError for
-/// anything else that is there and no regular file.
+/// Writes `path` atomically from one string. A link to a regular file is followed; IoError where
+/// anything but a regular file is there.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
 /// Writes `path` atomically by `fill(file)`, called on the temporary. If `fill` throws, `path` is

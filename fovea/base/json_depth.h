@@ -15,7 +15,7 @@ namespace fovea {
 /// Levels of JSON that are read; no file of a tokenizer, a model or a record has nearly as many.
 inline constexpr int64_t kMostJsonLevels = 200;
 
-/// Lists and objects inside one another, 0 for neither; of a text that is no JSON any number.
+/// Lists and objects inside one another, 0 for neither; any number for a text that is no JSON.
 int64_t json_depth(std::string_view text);
 
 /// E for a text from outside that is nested deeper than kMostJsonLevels.

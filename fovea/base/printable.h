@@ -9,9 +9,9 @@
 
 namespace fovea {
 
-/// `text` with control characters (C0 but newlines, DEL, C1), marks that turn the direction of
-/// writing, and bytes that are no UTF-8 written as hexadecimal escapes: a name in a file cannot act
-/// on the terminal that shows it. Text without any comes back unchanged.
+/// `text` with hexadecimal escapes in place of control characters (C0 but newlines, DEL, C1), marks
+/// that turn the direction of writing, and bytes that are no UTF-8. A name in a file then cannot
+/// act on the terminal that shows it. Text without any of these comes back unchanged.
 std::string printable(std::string_view text);
 
 /// The same for one line: newlines are escaped too.

@@ -3,11 +3,13 @@
 //
 // An adapter holds LoRA's A and B, and the parameters and state of the attention mechanisms (Focus,
 // temperature, Multi-Token kernels, head mixes). A folder is adapter_config.json and
-// adapter_model.safetensors as the `peft` package writes and reads them; the attention's keys stand
-// under "fovea" in the first, its tensors beside A and B in the second. An adapter without LoRA has
-// the peft_type FOVEA. Modules have the names of the base's family in `transformers`; GPT-2's
-// `c_attn` is the site qkv_proj of ours, in other families qkv_proj is written as its three parts,
-// which is the same function.
+// adapter_model.safetensors as the `peft` package writes and reads them. The attention's keys stand
+// under "fovea" in the first; its tensors stand beside A and B in the second. An adapter without
+// LoRA has the peft_type FOVEA.
+//
+// Modules have the names of the base's family in `transformers`. GPT-2's `c_attn` is our site
+// qkv_proj. In other families qkv_proj is written as its three parts, which compute the same
+// function.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -32,7 +34,7 @@ struct Adapter {
 };
 
 /// A few numbers of the matrices of a model without what was added, [n, 8] float32. Another number
-/// format moves them a little, another model makes others of them.
+/// format changes them a little; another model has other numbers.
 at::Tensor sample_of_base(const Transformer& model);
 
 /// A copy of everything that was added to a model of `base`. Without `base`: the model's LoRA, or
@@ -49,12 +51,12 @@ Transformer with_adapter(const Transformer& base, const Adapter& adapter);
 /// names go to `drawn`.
 Transformer with_config(const Transformer& model, const ModelConfig& config,
                         std::vector<std::string>& drawn);
-/// The model without what adapter_of() takes. UnsupportedError where nothing was added.
+/// The model without the parts that adapter_of() copies. UnsupportedError where nothing was added.
 Transformer without_adapter(const Transformer& model, const ModelConfig* base = nullptr);
 /// W + s B A (rounded once, from float64) and no LoRA; attention stays. UnsupportedError for a
 /// model without LoRA.
 Transformer merge_adapter(const Transformer& model);
-/// W - s B A with LoRA on it: what merge_adapter() was given, but for rounding.
+/// W - s B A with LoRA on it: the input of merge_adapter(), but for rounding.
 Transformer unmerge_adapter(const Transformer& merged, const Adapter& adapter);
 
 /// Reads an adapter folder for a base of `config`. CheckpointError: missing files, damaged or wrong

@@ -57,7 +57,7 @@ struct CaseResult {
 /// `decode`, which has none. UnsupportedError where the path cannot run the case (fused; decode of
 /// packed documents, of missing keys or without causality).
 CaseResult run_attention_case(const AttentionCase& attention_case, const CaseOptions& options = {});
-/// Of a file, also one of another kind (part_case.h).
+/// Runs the case of a file, also one of another kind (part_case.h).
 CaseResult run_attention_case(const std::filesystem::path& path, const CaseOptions& options = {});
 
 /// Largest difference over the largest expected size. Equal infinities and NaN on both sides count

@@ -12,7 +12,7 @@
 
 namespace fovea {
 
-/// What is put on a model, or changed about it.
+/// Additions to a model that is loaded, and changes of its attention.
 struct ModelChange {
   std::vector<std::string> adapters;   ///< folders of PEFT, one after the other
   std::vector<std::string> attention;  ///< keys of model.attention: "mask.window=512"

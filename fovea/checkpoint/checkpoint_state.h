@@ -37,8 +37,9 @@ std::optional<int64_t> step_of_name(std::string_view name);
 void write_checkpoint_state(const std::filesystem::path& folder, int64_t step,
                             const nlohmann::ordered_json& state);
 
-/// Reads state.json alone and checks it: its checksum, its format, a step that agrees with the name
-/// of the folder, and an entry for every file that reading a model could use. CheckpointError.
+/// Reads state.json alone and checks it: its checksum, its format, and that the step agrees with
+/// the folder's name. It must have an entry for every file that a reader of the model could use.
+/// CheckpointError.
 CheckpointState read_checkpoint_state(const std::filesystem::path& folder,
                                       const WarningSink& warn = {});
 

@@ -27,7 +27,7 @@ ModelConfig config_from_hugging_face(const nlohmann::ordered_json& config,
 /// The keys of Hugging Face for a resolved config, without the ids of special tokens.
 nlohmann::ordered_json hugging_face_config(const ModelConfig& config);
 
-/// Dotted keys of what `config` has and no family can say, in order: empty = any program that reads
+/// Dotted keys of `config` that no family can express, in order; empty = any program that reads
 /// Hugging Face's layout computes the same. Settings that act in training only do not count.
 std::vector<std::string> not_in_hugging_face(const ModelConfig& config);
 

@@ -1,10 +1,13 @@
 // GGUF files, versions 2 and 3: a reader that maps, a writer that streams.
 //
-// Layout, all numbers little-endian: "GGUF", u32 version, u64 number of tensors, u64 number of
-// metadata entries; the entries (text key, u32 type, value); the tensors (text name, u32 axes, u64
-// sizes with the innermost first, u32 format, u64 offset); padding; the data. Offsets count from
-// the first byte of the data and are multiples of `general.alignment` (32 where it is not there).
-// A text is a u64 length and bytes. Source: the GGUF specification (ggml, docs/gguf.md).
+// Layout, all numbers little-endian:
+//   "GGUF", u32 version, u64 number of tensors, u64 number of metadata entries
+//   the entries: text key, u32 type, value
+//   the tensors: text name, u32 axes, u64 sizes with the innermost first, u32 format, u64 offset
+//   padding, data
+// Offsets count from the first byte of the data and are multiples of `general.alignment` (32 where
+// it is not there). A text is a u64 length and bytes. Source: the GGUF specification (ggml,
+// docs/gguf.md).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -75,10 +78,10 @@ struct GgufTensor {
 
 class GgufFile {
  public:
-  /// Maps the file and checks all that stands before the data: every count, length, type, shape
-  /// and offset against the size of the file, names that stand twice, tensors that overlap. Time
-  /// and memory grow with the size of the file. CheckpointError with file and byte;
-  /// UnsupportedError for a number format or a version that is not read, by name.
+  /// Maps the file and checks everything before the data: counts, lengths, types, shapes and
+  /// offsets against the size of the file, names that occur twice, tensors that overlap. Time and
+  /// memory grow with the size of the file. CheckpointError with file and byte; UnsupportedError
+  /// for a number format or a version that is not read, by name.
   explicit GgufFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
@@ -108,8 +111,8 @@ struct GgufOutput {
   std::function<std::vector<std::byte>()> blocks;
 };
 
-/// Writes version 3 atomically, with an alignment of 32. IoError; ShapeError where rows are no
-/// whole number of blocks or `blocks` returns another size; CheckpointError for a name that stands
+/// Writes version 3 atomically, with an alignment of 32. IoError. ShapeError where rows are no
+/// whole number of blocks or `blocks` returns another size. CheckpointError for a name that occurs
 /// twice or is longer than 63 bytes, which other readers refuse.
 void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
                 const std::vector<GgufOutput>& tensors);

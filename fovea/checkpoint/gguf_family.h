@@ -31,12 +31,12 @@ struct GgufFamily {
 /// file that is a part of a model or no model; CheckpointError where the key is missing.
 const GgufFamily& gguf_family(const GgufMetadata& metadata, const std::string& where);
 
-/// What the tensors of a file say about its config.
+/// Facts about the config that only the tensors of a file tell.
 struct GgufTensorFacts {
   int64_t vocabulary = 0;  ///< rows of the embedding
   bool tied = true;        ///< there is no output.weight
   bool attention_bias = false, feed_forward_bias = false;
-  std::vector<float> rope_factors;  ///< of rope_freqs.weight: what frequencies are divided by
+  std::vector<float> rope_factors;  ///< of rope_freqs.weight: divisors of the frequencies
 };
 
 /// The keys of a config.json. CheckpointError for missing keys and wrong types, UnsupportedError
@@ -47,7 +47,7 @@ nlohmann::ordered_json hugging_face_config(const GgufMetadata& metadata,
 /// The metadata of a resolved config: "general.architecture" and the keys of the architecture.
 /// UnsupportedError with the keys that GGUF cannot say.
 GgufMetadata gguf_config(const ModelConfig& config);
-/// What rope_freqs.weight holds [d_r / 2]; empty where there is none.
+/// The numbers of rope_freqs.weight, [d_r / 2]; empty where there is none.
 std::vector<float> gguf_rope_factors(const ModelConfig& config);
 
 /// "blk.0.attn_q.weight" is "model.layers.0.self_attn.q_proj.weight" in the registry. A name that

@@ -1,7 +1,7 @@
 // Models in GGUF: weights under the registry's names, config, tokenizer and chat template.
 //
-// Layouts: llama.cpp's converter reorders the rows of W_q and W_k for the architecture "llama"
-// (each head's rows for pairs (2t, 2t + 1) instead of (t, t + d/2)); reading undoes it, writing
+// Layouts: for the architecture "llama", llama.cpp's converter reorders the rows of W_q and W_k.
+// Each head's rows stand for pairs (2t, 2t + 1) instead of (t, t + d/2); reading undoes it, writing
 // does it. Other architectures store rows as Hugging Face does.
 //
 // SPDX-FileCopyrightText: The Fovea authors

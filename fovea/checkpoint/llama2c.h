@@ -1,13 +1,17 @@
 // Models of llama2.c: a .bin file of float32 and the tokenizer file beside it.
 //
 // Legacy files begin with seven int32: width, feed-forward width, layers, heads, key/value heads,
-// vocabulary (negative: the head is a matrix of its own) and context. Then float32: embedding; for
-// all layers together attention norms, W_q, W_k, W_v, W_o, feed-forward norms, W_1 (gate), W_2
-// (down), W_3 (up); the last norm; two tables of rotations, which are ignored; the head. Version 1
-// has a magic number, the version, the same numbers, a byte for a shared head, zeros up to byte
-// 256; then all norms, embedding, matrices, head. Numbers are little-endian. Rotations turn
-// neighbouring pairs (2t, 2t + 1); theta is 10000, the norms' epsilon 1e-5. Source: llama2.c,
-// export.py (format).
+// vocabulary (negative: the head is a matrix of its own) and context. Then float32:
+//   embedding
+//   of all layers together: attention norms, W_q, W_k, W_v, W_o, feed-forward norms,
+//     W_1 (gate), W_2 (down), W_3 (up)
+//   last norm
+//   two tables of rotations, which are ignored
+//   head
+// Version 1 has a magic number, the version, the same numbers, a byte for a shared head, and zeros
+// up to byte 256. All norms, the embedding, the matrices and the head follow. Numbers are
+// little-endian. Rotations turn neighbouring pairs (2t, 2t + 1); theta is 10000, the norms' epsilon
+// 1e-5. Source: llama2.c, export.py (format).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -33,8 +37,9 @@ class Llama2cModel final : public ModelFile {
   explicit Llama2cModel(const std::filesystem::path& path);
 
   const ModelConfig& config() const override { return config_; }
-  /// Of the first of tokenizer.bin, tok<vocabulary>.bin, tokenizer.model, tok<vocabulary>.model in
-  /// the file's folder. CheckpointError where there is none, or it has another number of pieces.
+  /// The tokenizer of the file's folder, from the first of tokenizer.bin, tok<vocabulary>.bin,
+  /// tokenizer.model, tok<vocabulary>.model. CheckpointError where there is none, or it has another
+  /// number of pieces.
   std::shared_ptr<const Tokenizer> tokenizer() const override;
   std::string chat_template() const override { return ""; }
 

@@ -38,8 +38,8 @@ std::optional<std::filesystem::path> find_model_file(const std::filesystem::path
 std::unique_ptr<const ModelFile> open_model_file(
     const std::filesystem::path& path, ModelFile::Blocks blocks = ModelFile::Blocks::unpacked);
 
-/// The tokenizer that a recipe or a user names: the one inside a .gguf or .bin file, or inside the
-/// only .gguf file of a folder that has no tokenizer file; else open_tokenizer(name).
+/// The tokenizer that a recipe or a user names. It is the one inside a .gguf or .bin file, or
+/// inside the only .gguf file of a folder that has no tokenizer file; else open_tokenizer(name).
 std::shared_ptr<const Tokenizer> open_named_tokenizer(const std::string& name);
 
 }  // namespace fovea

@@ -59,11 +59,11 @@ ModelConfig load_model_config(const std::filesystem::path& folder);
 void save_model(const std::filesystem::path& folder, const Transformer& model,
                 const Tokenizer& tokenizer, const SaveOptions& options = {});
 
-/// Of a model folder, a .gguf or .bin file, or a folder with one .gguf file and no config.json
-/// (model_file.h). Reads each number once from the mapped files into where the model reads it:
-/// matrices as `matrices` says, all else in float32. CheckpointError naming missing and unexpected
-/// tensors and wrong shapes; MemoryNeeded. Under `change`, parameters that mechanisms add may be
-/// missing, and are drawn.
+/// Loads a model folder, a .gguf or .bin file, or a folder with one .gguf file and no config.json
+/// (model_file.h). Reads each number once from the mapped files into the model's memory: matrices
+/// as `matrices` says, all else in float32. CheckpointError naming missing and unexpected tensors
+/// and wrong shapes; MemoryNeeded. Under `change`, parameters that mechanisms add may be missing,
+/// and are drawn.
 LoadedModel load_model(const std::filesystem::path& folder, at::Device device = at::kCPU,
                        const MatrixStorage& matrices = {}, const ConfigChange& change = {});
 

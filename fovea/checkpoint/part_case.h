@@ -9,10 +9,10 @@
 
 namespace fovea {
 
-/// What errors name, and how the names of expected tensors begin.
+/// The place that errors name, and the prefix of the expected tensors' names.
 inline constexpr std::string_view kCaseWhere = "attention case", kExpectedPrefix = "expected_";
 
-/// What a case file is of: its metadata `kind`, attention where there is none.
+/// The part that a case file tests: its metadata `kind`, attention where there is none.
 enum class CaseKind { attention, rope, sinkhorn, groups, centroids };
 std::span<const std::string_view> enum_names(CaseKind);
 

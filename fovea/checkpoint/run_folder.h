@@ -27,7 +27,7 @@ struct CheckpointEntry {
   std::filesystem::path folder;
 };
 
-/// What find_valid_checkpoint() found.
+/// The result of find_valid_checkpoint().
 struct FoundCheckpoint {
   CheckpointEntry checkpoint;
   nlohmann::ordered_json state;      ///< what save_checkpoint() was given
@@ -65,8 +65,8 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& run_folder, i
 nlohmann::ordered_json load_checkpoint_state(const std::filesystem::path& checkpoint,
                                              const WarningSink& warn = {});
 
-/// What is wrong with a checkpoint, one sentence for each file that is missing, truncated or
-/// changed; empty for a whole one.
+/// The damage of a checkpoint, one sentence for each file that is missing, truncated or changed;
+/// empty for a whole one.
 std::vector<std::string> checkpoint_damage(const std::filesystem::path& checkpoint,
                                            const WarningSink& warn = {});
 
@@ -77,7 +77,7 @@ std::optional<FoundCheckpoint> find_valid_checkpoint(
     const std::filesystem::path& run_folder,
     const std::function<void(const FoundCheckpoint&)>& check = {}, const WarningSink& warn = {});
 
-/// Deletes the oldest checkpoints but `keep` (>= 1), and what crashed writers left behind. The run
+/// Deletes the oldest checkpoints but `keep` (>= 1), and the remains of crashed writers. The run
 /// folder must be locked.
 void prune_checkpoints(const std::filesystem::path& run_folder, int64_t keep);
 
@@ -85,10 +85,10 @@ void prune_checkpoints(const std::filesystem::path& run_folder, int64_t keep);
 /// checkpoints and nothing is lost. The run folder must be locked.
 void set_aside_newer_checkpoints(const std::filesystem::path& run_folder, int64_t step);
 
-/// The model that a user means: a model folder or .gguf file itself, a folder with one .gguf file
-/// and nothing else to load, a checkpoint after checking every file of it, or the newest whole
-/// checkpoint of a run folder; `warn` is told of damaged ones that were passed over.
-/// CheckpointError otherwise, saying what a model folder holds.
+/// The model that a user means by a path. A model folder or .gguf file is the model itself, and so
+/// is a folder with one .gguf file and nothing else to load. A checkpoint is taken after checking
+/// every file of it. A run folder gives its newest whole checkpoint; `warn` is told of damaged ones
+/// that were passed over. CheckpointError otherwise, saying what a model folder holds.
 std::filesystem::path resolve_model_folder(const std::filesystem::path& path,
                                            const WarningSink& warn = {});
 

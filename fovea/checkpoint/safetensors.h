@@ -63,9 +63,9 @@ class SafetensorsFile {
 /// have.
 std::string_view safetensors_dtype(at::ScalarType dtype);
 
-/// Writes atomically. Names are sorted, the data starts at a multiple of 64 bytes, larger items
-/// first so that each tensor is aligned; tensors on other devices or strided are copied one at a
-/// time. IoError, CheckpointError.
+/// Writes atomically. Names in the header are sorted. The data starts at a multiple of 64 bytes,
+/// and larger items come first, so that each tensor is aligned. Tensors that are strided or on
+/// other devices are copied one at a time. IoError, CheckpointError.
 void write_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
                        const TextMap& metadata = {});
 

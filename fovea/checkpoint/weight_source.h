@@ -17,7 +17,7 @@
 
 namespace fovea {
 
-/// What a file says about one tensor. `dtype` is that of tensor(): float32 where the file is
+/// A file's description of one tensor. `dtype` is that of tensor(): float32 where the file is
 /// quantised.
 struct StoredTensor {
   std::string name;

@@ -30,9 +30,10 @@ struct Range {
 
 namespace ranges {
 
-// Those that several keys share.
+// Ranges that several keys share.
 
-/// What float32 holds with room for products: beyond, a weight or a logit becomes infinite or 0.
+/// The range of float32 with room for products: beyond it, a weight or a logit becomes infinite or
+/// 0.
 inline constexpr Range kPositive{1e-30, 1e30}, kNotNegative{0, 1e30}, kAnySign{-1e30, 1e30};
 /// Shares and decays.
 inline constexpr Range kShare{0, 1}, kBelowOne{0, 1, Range::End::open};
@@ -44,7 +45,7 @@ inline constexpr double kMostRows = 1 << 20;
 /// Optimizer steps and tokens of a run: products with a step's tokens are checked apart.
 inline constexpr Range kSteps{0, 1e12}, kRunTokens{0, 1e15};
 inline constexpr Range kSeeds{0, 9007199254740992};  // 2^53: what JSON holds exactly
-/// Of a model.
+/// Layers of a model.
 inline constexpr int64_t kMostLayers = 1024;
 /// Layers counted from 0, threads of a process.
 inline constexpr Range kLayerIndices{0, kMostLayers - 1}, kThreads{0, 1024};

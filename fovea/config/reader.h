@@ -15,9 +15,9 @@ namespace fovea {
 
 using DescribeFunction = std::function<void(FieldVisitor&)>;
 
-/// Reads `node` into what `describe` visits. Absent keys keep their value. ConfigError for unknown
-/// keys (nearest name shown), wrong types, numbers that do not parse and numbers outside their
-/// range; the message names file:line and the dotted key.
+/// Reads `node` into the fields that `describe` visits. Absent keys keep their value. ConfigError
+/// for unknown keys (nearest name shown), wrong types, numbers that do not parse and numbers
+/// outside their range; the message names file:line and the dotted key.
 void read_fields(const ConfigNode& node, const std::string& prefix,
                  const DescribeFunction& describe);
 

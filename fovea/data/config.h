@@ -15,12 +15,12 @@
 
 namespace fovea {
 
-/// What to do with a line of a JSONL file that is no JSON object or lacks the field.
+/// Treatment of a JSONL line that is no JSON object or lacks the field.
 enum class BadLines { fail, skip };
 std::span<const std::string_view> enum_names(BadLines);
 
-/// What to do with a document that is not UTF-8: stop, leave it out, or put U+FFFD for
-/// what is wrong.
+/// Treatment of a document that is not UTF-8: stop, leave it out, or replace its invalid parts by
+/// U+FFFD.
 enum class InvalidUtf8 { fail, skip, replace };
 std::span<const std::string_view> enum_names(InvalidUtf8);
 

@@ -1,16 +1,16 @@
 // Corpus: the documents of all sources as tokens on disk, split into train and validation.
 //
 // A document is one text file or one line of a JSONL file. Its tokens lie in a memory-mapped store
-// without begin and end marks; readers add them, so that a document is BOS + tokens + EOS
-// (spec 9.10). A store is made once per source and tokenizer, in the cache folder, under a key of
-// the files' paths, sizes and times; another split, seed, weight or sequence length reuses it. A
+// without begin and end marks; readers add them, so that a document is BOS + tokens + EOS (spec
+// 9.10). A store is made once per source and tokenizer, in the cache folder. Its name depends on
+// the files' paths, sizes and times, so another split, seed, weight or sequence length reuses it. A
 // store appears complete or not at all; any number of processes may prepare at once.
 //
-// The split is by document content: validation where a hash of (seed, content) falls under
-// `validation_fraction`, so equal documents land on one side and file order does not matter. Every
-// source gets both sides: where the hash gives none, a document is chosen, and where documents are
-// too few or too large, the last part of the longest one is cut off at a line border. See
-// docs/data.md.
+// The split is by document content. A document is for validation where a hash of (seed, content)
+// falls under `validation_fraction`, so equal documents land on one side and file order does not
+// matter. Every source gets both sides: where the hash gives one of them nothing, a document is
+// chosen for it. Where documents are too few or too large, the last part of the longest one is cut
+// off at a line border. See docs/data.md.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -18,7 +18,7 @@
 namespace fovea {
 
 struct FindBlock {
-  /// What stands behind the query: the whole block, or its first or last letter.
+  /// The answer behind the query: the whole block, or its first or last letter.
   enum class Answer { all, first, last };
 
   int64_t letters = 5;  ///< N, 2 to 13

@@ -1,9 +1,9 @@
 // Loader: a thread that keeps the next batches ready, so that the training step does not wait.
 //
-// Same batches, in the same order, as the source it wraps. state() belongs to the last batch handed
-// out, not to the last one prepared, so a checkpoint loses and repeats nothing. An exception in the
-// source is thrown by the next() that would have returned that batch, and by every later one until
-// restore().
+// It gives the same batches, in the same order, as the source that it wraps. state() belongs to the
+// last batch handed out, not to the last one prepared, so a checkpoint loses and repeats nothing.
+// An exception in the source is thrown by the next() that would have returned that batch, and by
+// every later one until restore().
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

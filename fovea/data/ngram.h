@@ -40,8 +40,8 @@ class ByteNgrams {
   /// Log-likelihood in nats of `byte` after `context` (oldest first, at most the last order-1 bytes
   /// are used); `at_start`: the context reaches back to the beginning of the document.
   double log_probability(int order, std::string_view context, bool at_start, uint8_t byte) const;
-  /// The counted targets of the validation batches, each predicted from what stands before it in
-  /// its row and document: what a model sees of it too.
+  /// The counted targets of the validation batches, each predicted from the text before it in its
+  /// row and document: a model sees no more of it.
   NgramScore score(int order, const ValidationSet& set, const Tokenizer& tokenizer) const;
 
  private:

@@ -1,7 +1,7 @@
 // A random permutation of 0 .. n-1 that needs no table.
 //
 // A Feistel network over the smallest even number of bits that holds n, with Philox as round
-// function; values outside are fed in again until they fall inside (cycle walking), at most four
+// function. Values outside are fed in again until they fall inside (cycle walking), at most four
 // tries on average.
 //
 // SPDX-FileCopyrightText: The Fovea authors

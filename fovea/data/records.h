@@ -19,10 +19,13 @@ namespace fovea {
 
 class RecordFile {
  public:
-  /// By the ending of the name: .jsonl, .ndjson (an object a line; empty lines are ignored), .json
-  /// (a list of objects), .csv and .tsv (a header line names the fields, unless `columns` does;
-  /// values are texts, quoted as in RFC 4180). InputError with file and line for what is malformed,
-  /// UnsupportedError for other endings.
+  /// Reads by the ending of the name:
+  /// - .jsonl, .ndjson: an object a line; empty lines are ignored
+  /// - .json: a list of objects
+  /// - .csv, .tsv: a header line names the fields, unless `columns` does; values are texts, quoted
+  ///   as in RFC 4180
+  ///
+  /// InputError with file and line for malformed content, UnsupportedError for other endings.
   explicit RecordFile(const std::filesystem::path& path, std::vector<std::string> columns = {});
 
   int64_t size() const { return size_; }

@@ -1,8 +1,8 @@
 // Tokenizes files into stores, a large source in several parts at a time.
 //
-// A part is a run of files and becomes a small store of its own, which appears whole or not at all;
-// so a preparation that was killed goes on with the parts that are missing. A file is never cut:
-// one large file is read by one thread.
+// A part is a run of files. It becomes a small store of its own, which appears whole or not at all,
+// so a preparation that was killed goes on with the missing parts. A file is never cut: one large
+// file is read by one thread.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -33,12 +33,12 @@ StoreCounts tokenize_files(std::span<const SourceFile> files, const ReadPolicy& 
                            const Tokenizer& tokenizer, TokenStoreWriter& writer,
                            const std::function<void(int64_t bytes_done)>& progress);
 
-/// Where part `index` stands.
+/// The folder of part `index`.
 std::filesystem::path part_folder(const std::filesystem::path& parts_folder, size_t index);
 
-/// Makes the parts that are missing, on `threads` threads (0 = every core). `progress(bytes)` of
-/// all parts is called a few times a second by the caller's thread; where it throws, the parts that
-/// are whole stay. Of several errors the one of the earliest file is thrown.
+/// Makes the missing parts on `threads` threads (0 = every core). The caller's thread calls
+/// `progress(bytes)` with the bytes of all parts a few times a second; where it throws, the parts
+/// that are whole stay. The error of the earliest file is thrown where there are several.
 void make_parts(const std::filesystem::path& parts_folder, const std::vector<StorePart>& parts,
                 const ReadPolicy& policy, const Tokenizer& tokenizer, int threads,
                 const std::function<void(int64_t bytes_done)>& progress);

@@ -27,7 +27,7 @@ struct StoredDocument {
   uint64_t hash = 0;   // of the text
 };
 
-/// What reading a source met.
+/// Counts from reading a source.
 struct StoreCounts {
   int64_t files = 0;  // read
   int64_t documents = 0;
@@ -54,7 +54,7 @@ class TokenStore {
   std::span<const StoredDocument> documents() const { return documents_; }
   int64_t tokens() const { return tokens_; }
   const StoreCounts& counts() const { return counts_; }
-  /// Of tokenizer and text; independent of where the files lie.
+  /// Fingerprint of tokenizer and text; independent of where the files lie.
   const std::string& fingerprint() const { return fingerprint_; }
   /// Copies tokens [offset, offset + out.size()).
   void read(int64_t offset, std::span<int32_t> out) const;

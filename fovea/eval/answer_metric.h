@@ -16,8 +16,9 @@
 
 namespace fovea {
 
-/// Exact: the answer equals one reference. Contains: it has one of them in it, or the share of all
-/// that it has. ROUGE (rouge.h): F1 with the reference that gives most.
+/// `exact_match`: the answer equals one reference. `contains_any`: it contains one of them.
+/// `contains_all`: the share of them that it contains. ROUGE (rouge.h): F1 with the reference that
+/// gives most.
 enum class AnswerRule { exact_match, contains_any, contains_all, rouge_1, rouge_2, rouge_l };
 std::span<const std::string_view> enum_names(AnswerRule);
 

@@ -1,5 +1,5 @@
-// What writing one token reads from the caches of a model: the other side of the scale on which
-// quality is weighed.
+// Bytes that a model reads from its caches to write one token: the cost that quality is weighed
+// against.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -14,7 +14,7 @@
 
 namespace fovea {
 
-/// What was measured on a text of `context` tokens.
+/// Measurements on a text of `context` tokens.
 struct MeasuredReads {
   /// The share of distant pairs that the groups of Focus keep (hard); nothing: they prune none.
   std::optional<double> distant_kept = {};
@@ -23,9 +23,13 @@ struct MeasuredReads {
 };
 
 /// Bytes of keys, values and states that all layers read to write the token behind `context` others
-/// with caches of `dtype`, by the rule of each layer: every visible key and value; r components of
-/// all keys and k + 1 rows (SparQ, spec 4.4); one state (Performer); what was read on a text where
-/// keys are chosen by content. Hash tables are not counted. Nothing where a number is missing.
+/// with caches of `dtype`. Each layer counts by its rule:
+/// - every visible key and value
+/// - SparQ: r components of all keys, and k + 1 rows (spec 4.4)
+/// - Performer: one state
+/// - keys chosen by content: those that were measured
+///
+/// Hash tables are not counted. Nothing where a number is missing.
 std::optional<double> cache_bytes_read(const ModelConfig& config, int64_t context,
                                        at::ScalarType dtype, const MeasuredReads& measured = {});
 

@@ -1,5 +1,5 @@
 // Copy score: how well a model predicts a text that it has just read (spec 11.7). A window of n
-// tokens is followed by the same n again; only what stands n tokens back helps the second time.
+// tokens is followed by the same n again; the second time, only the tokens n places back help.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

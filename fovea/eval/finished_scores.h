@@ -1,4 +1,4 @@
-// What an interrupted side by side had measured, so that the same command goes on from there.
+// Measurements of an interrupted side by side, from which the same command goes on.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -18,13 +18,13 @@ struct FinishedScore {
   std::vector<WindowScore> windows;
 };
 
-/// A file of finished scores. Each is kept under what was asked: the system, the parameters of the
-/// model, the length, the text, the options, the version of the code. So an answer to anything else
-/// is never taken for it.
+/// A file of finished scores. A score is found by its whole question: the system, the parameters
+/// of the model, the length, the text, the options, the version of the code. So a score of another
+/// question is never taken.
 class FinishedScores {
  public:
-  /// Reads the file if it is there; one that is no list of scores is as none. An empty path:
-  /// nothing is kept.
+  /// Reads the file where it is there and holds a list of scores. With an empty path nothing is
+  /// kept.
   explicit FinishedScores(std::filesystem::path file);
 
   /// The score that was kept under `asked`, or null.

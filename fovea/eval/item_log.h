@@ -33,18 +33,18 @@ struct ItemLog {
   std::vector<ItemRecord> records;  ///< each question once, by index
 };
 
-/// InputError with file:line for a line that is none of a log. A last line without its end, as a
-/// killed process leaves it, is left out.
+/// InputError with file:line for a line that does not belong to a log. A last line without its end,
+/// as a killed process leaves it, is left out.
 ItemLog read_item_log(const std::filesystem::path& path);
 
 /// Appends to a log.
 class ItemLogWriter {
  public:
-  /// Makes the file with its header, or takes up the one that is there: a broken last line goes.
-  /// InputError where the header of that one is another.
+  /// Makes the file with its header, or continues the one that is there, without a broken last
+  /// line. InputError where that file has another header.
   ItemLogWriter(const std::filesystem::path& path, const nlohmann::ordered_json& header);
 
-  /// What the file held already.
+  /// The records that the file held already.
   const std::vector<ItemRecord>& earlier() const { return earlier_; }
   void add(const ItemRecord& record);
   /// Orders the file by question, for readers that compare two logs.

@@ -30,13 +30,13 @@ struct Reach {
   nlohmann::ordered_json to_json() const;
 };
 
-/// Below, a change is rounding of float32.
+/// A smaller change is rounding of float32.
 inline constexpr double kLeastChange = 1e-6;
 
-/// Replaces single tokens at up to `probes` distances, close together near the end of the text and
-/// farther apart before, then halves the interval around the edge until it is exact (as far as what
-/// arrives falls with the distance). InputError for fewer than two tokens; ConfigError for fewer
-/// than two probes.
+/// Replaces single tokens at up to `probes` distances: close together near the end of the text,
+/// farther apart before. Then halves the interval around the edge until it is exact, as far as the
+/// change falls with the distance. InputError for fewer than two tokens; ConfigError for fewer than
+/// two probes.
 Reach measure_reach(const Transformer& model, std::span<const int32_t> tokens, int64_t probes = 48);
 
 }  // namespace fovea

@@ -1,8 +1,8 @@
-// Retention: predictions of hard Focus for every number of groups a token, beside a window with
-// sinks and a strided mask that keep as many pairs, and groups at random or by a hash, which keep
-// fewer pairs (spec 11.7, U-26).
+// Retention: predictions of hard Focus for every number of groups a token (spec 11.7, U-26).
 //
-// Plain perplexity rewards nearness; the copy score is where distant pairs matter most.
+// Beside them stand a window with sinks and a strided mask that keep as many pairs, and groups at
+// random or by a hash, which keep fewer pairs. Plain perplexity rewards nearness; the copy score is
+// where distant pairs matter most.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,8 +1,8 @@
 // Scoring text with a model: rolling log-likelihood in windows (spec 9.3).
 //
-// Every token of a document is predicted once. Windows hold `window` inputs and move by `stride`:
-// disjoint (stride = window) they give each window one token of context, overlapping they score the
-// last `stride` targets of each. The first input is BOS (or EOS, where there is no BOS). Natural
+// Every token of a document is predicted once. Windows hold `window` inputs and move by `stride`.
+// Disjoint ones (stride = window) have one token of context each; overlapping ones score the last
+// `stride` targets of each. The first input is BOS (or EOS, where there is no BOS). Natural
 // logarithms.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -54,7 +54,7 @@ struct PositionBucket {
   int64_t tokens = 0;
 };
 
-/// What a window scored, in order of the text.
+/// The score of one window.
 struct WindowScore {
   double nll = 0;  ///< nats
   int64_t tokens = 0;
@@ -65,9 +65,9 @@ struct ScoreResult {
   ScoreTotals total;
   std::vector<std::pair<std::string, ScoreTotals>> sources;  ///< in order of first appearance
   double pairs_kept = 1.0, distant_kept = 1.0;  ///< by the hard rule of Focus, mean over layers
-  /// Of layers that choose keys by content (MagicPIG, routing): the share of the pairs that their
-  /// rows read, and the keys that the last row of a longest window reads; nothing where no path
-  /// counts them.
+  /// Layers that choose keys by content (MagicPIG, routing): the share of the pairs that their rows
+  /// read, and the keys that the last row of a longest window reads. Nothing where no path counts
+  /// them.
   std::optional<double> pairs_read, last_keys_read;
   double tiles_visited = 1.0;      ///< of those that a causal mask has; without grouped plans 1
   std::vector<std::string> plans;  ///< of the layers with Focus, in the last batch

@@ -67,8 +67,8 @@ struct SideBySideOptions {
 struct SideBySideScore {
   int64_t length = 0;
   std::optional<double> pairs;  ///< share of the causal pairs; nothing where it is not known
-  /// Of the caches, to write a token behind `length` others (cache_reads.h); nothing where it is
-  /// not known.
+  /// Bytes that are read from the caches to write a token behind `length` others (cache_reads.h);
+  /// nothing where it is not known.
   std::optional<double> bytes_read;
   int64_t window = 0;  ///< or stride, where `pairs_of` chose it
   double perplexity = 0.0;
@@ -102,9 +102,9 @@ SideBySideResult compare_attentions(
     const std::function<void(std::string_view, int64_t, int64_t)>& progress = {},
     const std::atomic<bool>* interrupt = nullptr);
 
-/// Share of the causal pairs of `tokens` tokens that the layers see, their mean: by their places,
-/// or `chosen`, as measured, of layers that choose keys by content; nothing where that is missing
-/// or a layer computes no pairs.
+/// Share of the causal pairs of `tokens` tokens that the layers see, their mean. Layers that choose
+/// keys by content have the measured share `chosen`; all others are counted by places. Nothing
+/// where `chosen` is missing or a layer computes no pairs.
 std::optional<double> masked_pairs(const ModelConfig& config, int64_t tokens,
                                    std::optional<double> chosen = {});
 

@@ -23,7 +23,7 @@ struct StreamOptions {
   int64_t chunk = 256;     ///< tokens that a pass reads
 };
 
-/// What was read since the part before.
+/// Counts of one part of the stream.
 struct StreamPart {
   int64_t end = 0;     ///< tokens read so far
   int64_t tokens = 0;  ///< predicted in this part

@@ -1,8 +1,8 @@
 // A task: questions made from data or by a seed, and how answers are judged (spec 9.1, 9.2, 9.4).
 //
-// Questions are made one at a time, by number, so that memory does not grow with them and a run
-// that was killed goes on at any of them: the same input gives the same question n. A task comes
-// from a YAML file (task_file.h) or from code (made_tasks.h); task_list.h finds it by its name.
+// Questions are made one at a time, by number: the same input gives the same question n. So memory
+// does not grow with them, and a run that was killed goes on at any of them. A task comes from a
+// YAML file (task_file.h) or from code (made_tasks.h); task_list.h finds it by its name.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -21,7 +21,7 @@
 
 namespace fovea {
 
-/// What a model is asked.
+/// The kind of question, with its metrics.
 enum class TaskKind {
   multiple_choice,  ///< log-likelihood of every ending of one context: acc, acc_norm, acc_bytes
   multiple_true,    ///< the same with several true endings: mc2, their share of the probability
@@ -39,7 +39,7 @@ struct AnswerMetric {
   std::function<double(const TaskItem& item, std::string_view answer)> score;
 };
 
-/// What questions are made from.
+/// The input that questions are made from.
 struct TaskInput {
   const Tokenizer& tokenizer;    ///< of the model; made tasks measure lengths with it
   std::filesystem::path data;    ///< folder of the data (--data); empty = none given
@@ -68,7 +68,7 @@ struct Task {
   TaskKind kind = TaskKind::multiple_choice;
   /// The metric that stands for the task in summaries; empty = the first.
   std::string headline;
-  /// What guessing scores, where that is known; below 0 = not, or one of the choices.
+  /// The score of guessing, where it is known; below 0 = unknown, or counted from the choices.
   double chance = -1.0;
 
   // Kind `generate`:

@@ -14,7 +14,7 @@
 
 namespace fovea {
 
-/// One question as it was answered: what a line of the log holds beside the answer itself.
+/// One answered question: the contents of a line of the log beside the answer itself.
 struct ItemScore {
   int64_t index = 0;
   std::string group;
@@ -41,7 +41,7 @@ struct PartScore {
 struct TaskScore {
   std::string task, title;
   std::string headline;  ///< which of `metrics` stands for the task
-  double chance = -1.0;  ///< what guessing scores; below 0 = not known
+  double chance = -1.0;  ///< the score of guessing; below 0 = not known
   std::vector<MetricScore> metrics;
   std::vector<PartScore> groups;  ///< where there is more than one, by name
   std::vector<PartScore> cells;   ///< by axes ("length", "depth"), where questions have any

@@ -38,7 +38,7 @@ struct TextQuality {
   double distinct[3] = {0, 0, 0};  ///< of 1-, 2- and 3-grams
   double repetition = 0.0;         ///< of 4-grams
   double self_perplexity = 0.0;    ///< of the written tokens, under the model itself
-  /// Of all written tokens, those that the base model would have written greedily; below 0 = not
+  /// Share of the written tokens that the base model would have written greedily; below 0 = not
   /// asked.
   double agreement = -1.0;
   double base_perplexity = 0.0;  ///< of the written tokens, under the base model

@@ -14,10 +14,13 @@
 
 namespace fovea {
 
-/// `automatic`: `chat_template` where the model has one, else `text`. `chat_template`: what the
-/// model's own template makes of the conversation. `text`: what you write is continued as it
-/// stands, which is all that a model without instruction training can do. `roles`: turns are
-/// "User: ...\nAssistant:", and the answer ends where the next turn would begin.
+/// The form in which a turn reaches the model.
+/// - `automatic`: `chat_template` where the model has one, else `text`
+/// - `chat_template`: the model's own template renders the conversation
+/// - `text`: your text is continued as it stands; a model without instruction training can do no
+///   more
+/// - `roles`: turns are "User: ...\nAssistant:", and the answer ends where the next turn would
+///   begin
 enum class ChatFormat { automatic, chat_template, text, roles };
 std::span<const std::string_view> enum_names(ChatFormat);  // auto, template, text, roles
 
@@ -33,8 +36,8 @@ struct ChatOptions {
 /// The tokens of a rendered prompt: texts of special tokens in it are those tokens.
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, std::string_view prompt);
 
-/// The prompt of a conversation as tokens. Texts of special tokens in what somebody wrote stay
-/// text: nobody forges the end of a turn. InputError where the template refuses it.
+/// The prompt of a conversation as tokens. Texts of special tokens inside messages stay text, so
+/// nobody forges the end of a turn. InputError where the template refuses it.
 std::vector<int32_t> encode_conversation(const Tokenizer& tokenizer, const ChatTemplate& form,
                                          std::vector<ChatMessage> messages);
 

@@ -19,8 +19,8 @@
 
 namespace fovea {
 
-/// What happens when a text reaches the last position of its context: it ends with a reason, or the
-/// older half is forgotten and the rest is read again from position 0.
+/// Action when a text reaches the last position of its context. `stop`: the text ends with a
+/// reason. `slide`: the older half is forgotten and the rest is read again from position 0.
 enum class WhenFull { stop, slide };
 std::span<const std::string_view> enum_names(WhenFull);
 
@@ -84,9 +84,9 @@ class TextSession {
   /// Adds text; it is read at the next generate(). InputError where it does not fit and `when_full`
   /// is `stop`; the session is as before then.
   void append(std::string_view text);
-  /// Makes the text these tokens, the begin mark among them where there is one. What the cache
-  /// holds of their common start is not read again. InputError as append(); what `slide` forgot is
-  /// no part of the text any more.
+  /// Sets the text to these tokens, the begin mark among them where there is one. Cached tokens of
+  /// the common start are not read again. InputError as append(); tokens that `slide` forgot are no
+  /// part of the text any more.
   void set_tokens(std::vector<int32_t> tokens);
   /// Continues the text. `stream` receives the new text piece by piece, each valid UTF-8;
   /// `interrupt` ends it between two tokens. InputError for an empty text. The same seed gives the
@@ -143,7 +143,7 @@ struct TextRequest {
 /// Receives the result of request n.
 using TextDone = std::function<void(size_t n, const GenerateResult& result)>;
 
-/// What a batch is at; said after every step.
+/// Progress of a batch, told after every step.
 struct BatchProgress {
   int64_t finished = 0, writing = 0, reading = 0;  ///< requests; reading: of their prompts
   int64_t tokens = 0;                              ///< new ones of all texts so far
@@ -158,8 +158,8 @@ struct BatchOptions {
   static constexpr int64_t kMost = 1024;
   int64_t batch = 8;  ///< texts at once, from 1 to kMost
   Order order = Order::requests;
-  /// What the caches of texts at once may take together, in bytes; 0 = half of the machine's
-  /// memory. A text that needs more is answered alone.
+  /// Bytes that the caches of texts at once may take together; 0 = half of the machine's memory. A
+  /// text that needs more is answered alone.
   int64_t cache_bytes = 0;
   std::function<void(const BatchProgress&)> progress;
 };

@@ -17,12 +17,12 @@ class StopStrings {
   /// ConfigError for a stop string that is empty or not UTF-8: it could never be found.
   explicit StopStrings(std::vector<std::string> stops);
 
-  /// What may be shown now. After a stop string was found it is always "".
+  /// The text that may be shown now. After a stop string was found it is always "".
   std::string push(std::string_view text);
-  /// What was held back, where the text ends without a stop string.
+  /// The text that was held back, where it ends without a stop string.
   std::string finish();
-  /// The stop string that ended the text, "" where there is none yet. Of several that begin at the
-  /// same place the longest.
+  /// The stop string that ended the text, "" where there is none yet. The longest of several that
+  /// begin at the same place.
   const std::string& found() const { return found_; }
 
  private:

@@ -22,14 +22,14 @@ struct BlockDescription {
   kernels::RowNorm::Form norm = kernels::RowNorm::Form::rms;
   float eps = 0.0f;
   kernels::HeadNorm head_norm = kernels::HeadNorm::none;
-  /// Of HeadNorm::length, because the pipeline divides by sqrt(d): the learned length gets it.
+  /// Factor of the learned length of HeadNorm::length, because the pipeline divides by sqrt(d).
   double length_factor = 1.0;
   bool rotated = true, interleaved = false;  ///< queries and keys by RoPE, and their layout
   bool gated = true;
   kernels::Activation activation = kernels::Activation::silu;
 };
 
-/// Of one layer; the config must be resolved.
+/// The description of one layer; the config must be resolved.
 BlockDescription describe_block(const ModelConfig& config, int64_t layer);
 
 /// a of a feed-forward, with or without its gate (7.4).

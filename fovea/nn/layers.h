@@ -1,6 +1,6 @@
 // Norms, activations and position embeddings of every architecture option (spec 6.6, 7.1, 7.4).
 //
-// What the default model uses is one fused kernel each (ops.h); the rest are compositions of torch
+// The default model's parts are one fused kernel each (ops.h); the rest are compositions of torch
 // operations.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -35,8 +35,8 @@ std::pair<at::Tensor, at::Tensor> add_normalise(NormKind kind, const at::Tensor&
 at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights,
                           const std::vector<at::Tensor>& biases, kernels::Activations activations);
 
-/// a(x) of [..., f], or where `gated` of [..., 2f] = gate ++ up a(gate) * up. One number of it:
-/// kernels/common/activation.h.
+/// a(x) of [..., f]. Where `gated`: a(gate) * up of [..., 2f] = gate ++ up.
+/// kernels/common/activation.h has the formula of one number.
 at::Tensor activate(kernels::Activation activation, bool gated, const at::Tensor& x_rf);
 
 /// Row p, column 2t: sin(p / 10000^(2t/width)), column 2t + 1: cos; [positions, width].

@@ -77,7 +77,7 @@ LayerLora add_lora(ParameterRegistry& registry, const LoraSettings& settings,
 at::Tensor lora_product(const LoraAdapter& adapter, const at::Tensor& x, double dropout,
                         uint64_t dropout_seed);
 
-/// s B A in float64 [out, in]: what merging adds to the weight.
+/// s B A in float64 [out, in], which merging adds to the weight.
 at::Tensor lora_delta(const LoraPlace& place, const at::Tensor& a_ri, const at::Tensor& b_or);
 
 }  // namespace fovea

@@ -25,8 +25,8 @@ std::span<const std::string_view> enum_names(LinearLibrary);
 /// once per process.
 LinearLibrary linear_library();
 
-/// How bfloat16 is multiplied on the CPU: by torch's own product, which is fast where there are
-/// instructions for it, or in float32 with the result rounded, a few rows at a time.
+/// Product of bfloat16 matrices on the CPU. `native`: torch's own, which is fast where there are
+/// instructions for it. `widened`: in float32 with the result rounded, a few rows at a time.
 enum class Bfloat16Product { native, widened };
 std::span<const std::string_view> enum_names(Bfloat16Product);
 /// `native` where has_fast_bfloat16() and on CPUs other than x86-64: a rule, as linear_library().

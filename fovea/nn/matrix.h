@@ -27,7 +27,7 @@ std::span<const std::string_view> enum_names(kernels::Activations);
 bool is_packed(const at::Tensor& matrix);
 /// Nothing for tensors that no kernel reads: other number formats, strided ones.
 std::optional<kernels::WeightFormat> format_of(const at::Tensor& matrix);
-/// Of a matrix with a format.
+/// The rows of a matrix with a format.
 kernels::WeightRows weight_rows(const at::Tensor& matrix);
 /// Columns of the matrix that it stands for.
 int64_t matrix_inputs(const at::Tensor& matrix);
@@ -45,9 +45,9 @@ bool is_finite(const at::Tensor& matrix);
 /// The plain matrix [outputs, inputs] in `dtype`; a plain one is converted as usual.
 at::Tensor unpacked(const at::Tensor& matrix, at::ScalarType dtype);
 
-/// x as products of many rows with this matrix read it: rounded to 8 bits, in x's dtype, where the
-/// matrix is packed and `activations` say int8. In bfloat16 the rounded numbers are rounded once
-/// more. (int16 is for products of a few rows.)
+/// The form of x that products of many rows with this matrix read: rounded to 8 bits, in x's dtype,
+/// where the matrix is packed and `activations` say int8. In bfloat16 the rounded numbers are
+/// rounded once more. (int16 is for products of a few rows.)
 at::Tensor as_read(const at::Tensor& x_ri, const at::Tensor& matrix,
                    kernels::Activations activations);
 

@@ -105,8 +105,9 @@ struct MagicPigSettings {
 
 /// The attention keys of a model; one AttentionSpec a layer is derived from them.
 struct AttentionSettings {
-  /// What the layers share. Sizes and depth are the model's; `mask` holds outside of `full`, Focus,
-  /// routing and convolutions in their layers; `differential` brings its head_output.
+  /// The part that the layers share. Sizes and depth are the model's. `mask` holds in layers
+  /// outside of `full`; Focus, routing and convolutions act in the layers of their settings.
+  /// `differential` brings its head_output.
   AttentionSpec spec;
   /// Constant t of each layer; empty = temperature.value everywhere.
   std::vector<double> temperature_per_layer;

@@ -18,10 +18,14 @@ namespace fovea {
 enum class NormKind { rms, layer, layer_no_bias, rms_weightless, layer_weightless };
 std::span<const std::string_view> enum_names(NormKind);
 
-/// Where norms stand around f, attention or the feed-forward (7.2): `pre` x += f(N(x)); `post`
-/// x = N(x + f(x)); `sandwich` x += N'(f(N(x))) (Gemma-2); `output` x += N(f(x)) (OLMo-2);
-/// `parallel` x += Attn(N(x)) + FFN(N(x)) (GPT-J, PaLM); `parallel_two` the same with a norm for
-/// each (NeoX). All but `post` have a final norm.
+/// Places of the norms around f, attention or the feed-forward (7.2). All but `post` have a final
+/// norm.
+/// - `pre`: x += f(N(x))
+/// - `post`: x = N(x + f(x))
+/// - `sandwich`: x += N'(f(N(x))) (Gemma-2)
+/// - `output`: x += N(f(x)) (OLMo-2)
+/// - `parallel`: x += Attn(N(x)) + FFN(N(x)) (GPT-J, PaLM)
+/// - `parallel_two`: the same with a norm for each (NeoX)
 enum class BlockLayout { pre, post, sandwich, output, parallel, parallel_two };
 std::span<const std::string_view> enum_names(BlockLayout);
 
@@ -52,8 +56,8 @@ bool gated(FeedForward kind);
 enum class QkNorm { none, head_rms, full_rms, head_layer, l2, weightless };
 std::span<const std::string_view> enum_names(QkNorm);
 
-/// What tells a token its place, beside attention.bias (6.1, 6.5, 6.6): `sinusoidal` and `learned`
-/// are added to the embeddings.
+/// Source of a token's place beside attention.bias (6.1, 6.5, 6.6). `sinusoidal` and `learned` are
+/// added to the embeddings.
 enum class Positions { rope, none, sinusoidal, learned };
 std::span<const std::string_view> enum_names(Positions);
 

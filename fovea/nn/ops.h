@@ -39,8 +39,8 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_rc, const at:
 at::Tensor swiglu(const at::Tensor& gate_up_rf);
 
 /// Queries, keys and values of a stacked projection [b, t, (h + 2g) d]: q [b,h,t,d], k [b,g,t,d], v
-/// [b,g,t,d]; q and k normed per head where gains are defined (7.3) and rotated by `positions` [b,
-/// t] (6.1).
+/// [b,g,t,d]. q and k are normed per head where gains are defined (7.3), and rotated by `positions`
+/// [b, t] (6.1).
 struct Heads {
   at::Tensor q_bhtd, k_bgtd, v_bgtd;
   at::Tensor plain_q_bhtd, plain_k_bgtd;  ///< before the rotation, where routing reads them
@@ -49,7 +49,7 @@ Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_
                   const at::Tensor& q_gain_d, const at::Tensor& k_gain_d, double eps,
                   const RopeTable& rope, const at::Tensor& positions_bt);
 
-/// From the head's product to logits, and what is added to the loss (7.4).
+/// From the head's product to logits, with the term that is added to the loss (7.4).
 struct LogitTransform {
   double scale = 1.0;   ///< multiplies the product
   double cap = 0.0;     ///< c of c tanh(z / c), after the scale; 0 = none

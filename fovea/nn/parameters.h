@@ -28,7 +28,7 @@ struct Init {
 };
 
 struct Parameter {
-  /// Of the architecture, or put on top by a mechanism or adapter.
+  /// A part of the architecture, or put on top by a mechanism or adapter.
   enum class Origin { base, added };
   /// Hugging Face's name where one exists: "model.layers.0.self_attn.q_proj.weight".
   std::string name;
@@ -48,7 +48,7 @@ struct Parameter {
 /// Where the first numbers of a model come from.
 enum class FirstNumbers {
   drawn,   ///< from the seed, as the config says
-  awaited  ///< from whoever asked for it, a file say: until then they are arbitrary
+  awaited  ///< from the caller, a file for example; arbitrary until then
 };
 
 class ParameterRegistry {

@@ -35,7 +35,7 @@ struct ModelInput {
   bool training = false;
 };
 
-/// What a forward pass tells about itself.
+/// The report of a forward pass.
 struct ForwardInfo {
   PathTaken path;            ///< of the last layer
   int64_t fused_layers = 0;  ///< layers that our kernels computed
@@ -47,7 +47,7 @@ struct ForwardInfo {
   std::vector<KeysRead> keys_read;      ///< of layers that choose keys by content
 };
 
-/// Options of how, not what.
+/// Options of computing that the config does not hold.
 struct ComputeOptions {
   at::ScalarType dtype = at::kFloat;  ///< of activations and matrix products; masters stay float32
   bool checkpoint_layers = false;     ///< recompute each layer's activations in the backward pass
@@ -57,8 +57,8 @@ struct ComputeOptions {
   double temperature_ramp = 1.0;  ///< constant temperatures are 1 + ramp (t - 1) (F-9)
   int64_t loss_chunk = 8192;      ///< rows whose logits exist at a time
   bool fused_decoder = true;      ///< of one token, where the model allows it; off for comparisons
-  /// As products with packed weights read them: exact, or rounded in blocks of 32 to 8 bits, or to
-  /// 16 where a few tokens are multiplied.
+  /// How products with packed weights read their inputs: exact, or rounded in blocks of 32 to 8
+  /// bits, or to 16 bits where a few tokens are multiplied.
   kernels::Activations activations = kernels::Activations::exact;
 
   bool operator==(const ComputeOptions&) const = default;
@@ -121,7 +121,7 @@ class Transformer {
 
   /// A cache for `batch` sequences of at most `capacity` tokens.
   DecodeState make_decode_state(int64_t batch, int64_t capacity) const;
-  /// Bytes of its keys, values and what else a layer keeps of a token.
+  /// Bytes of its keys, its values and all else that a layer keeps of a token.
   int64_t decode_state_bytes(int64_t batch, int64_t capacity) const;
   /// Appends tokens [b, t] and returns float32 logits of the last one [b, v] (all = of every one
   /// [b, t, v]). Sequences may have unequal lengths (DecodeState::join). One token of each goes
@@ -132,7 +132,7 @@ class Transformer {
   /// callers who need the logits of a few rows (scoring).
   at::Tensor decode_hidden(const at::Tensor& tokens_bt, DecodeState& state) const;
   /// One token [b, 1] of texts that have a state each, in the fused decoder, which reads the
-  /// weights once for all: logits [b, v] with the bits that decode() gives each text alone. Texts
+  /// weights once for all. Logits [b, v] have the bits that decode() gives each text alone. Texts
   /// join and leave from call to call. UnsupportedError where it does not take the model.
   at::Tensor decode_together(const at::Tensor& tokens_b1,
                              std::span<DecodeState* const> states) const;
@@ -150,7 +150,7 @@ class Transformer {
   /// recomputation).
   std::vector<at::Tensor> attention_maps(const ModelInput& input) const;
 
-  /// What attention of one layer gives before its output projection [b, t, heads * width], by the
+  /// The heads' outputs of one layer before its output projection [b, t, heads * width]. Runs the
   /// layers up to that one.
   at::Tensor head_outputs(const ModelInput& input, int64_t layer) const;
 

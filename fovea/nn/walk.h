@@ -34,7 +34,7 @@ inline AttentionSpec spec_in_force(const AttentionSpec& configured, const Comput
   return spec_in_force(configured, compute, compute.focus);
 }
 
-/// What all layers of one walk share.
+/// The values that all layers of one walk share.
 struct PassContext {
   AttentionContext attention;
   at::Tensor tokens_bt, positions;  // [b, t]
@@ -47,8 +47,8 @@ struct PassContext {
 
 struct LayerStep;
 
-/// Where the keys of one layer come from, and what earlier tokens left for these: this call, or a
-/// cache that the call's tokens join.
+/// The source of one layer's keys, and of the state that earlier tokens left: this call, or a cache
+/// that the call's tokens join.
 struct KeySource {
   AttentionCache* cache = nullptr;  // null: this call has all keys
   SortedCopy* sorted = nullptr;     // of the cache
@@ -57,8 +57,8 @@ struct KeySource {
   TemperatureRows temperature(const TemperatureSpec& spec, int64_t head_dim,
                               const TemperatureParameters& parameters, const at::Tensor& y,
                               const AttentionContext& context) const;
-  /// Potentials of the call's tokens; of cached ones, groups are fixed when a token is processed
-  /// (11.3).
+  /// Potentials of the call's tokens. The groups of cached tokens were fixed when those were
+  /// processed (11.3).
   at::Tensor potentials(const FocusSpec& spec, const at::Tensor& scores_btk,
                         const AttentionContext& context, const at::Tensor& ema_k) const;
   AttentionResult attend(const LayerStep& step, const AttentionContext& context) const;

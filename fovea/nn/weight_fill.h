@@ -26,12 +26,12 @@ struct MatrixStorage {
   bool trainable() const { return plain == at::kFloat && !packed && !as_stored; }
 };
 
-/// Gives the parameters of a model their numbers; on a CPU the matrices lie one after the other on
-/// huge pages, in order of registration: those that one product reads are neighbours. Holds no
+/// Gives the parameters of a model their numbers. On a CPU the matrices lie one after the other on
+/// huge pages, in order of registration, so that those of one product are neighbours. Holds no
 /// copy.
 class WeightFill {
  public:
-  /// What set() will be given in blocks: the format of a parameter's numbers.
+  /// The format of a parameter's numbers where set() receives blocks.
   using Stored = std::function<std::optional<kernels::WeightFormat>(const Parameter&)>;
 
   /// No parameter is trainable afterwards where the storage is not. MemoryNeeded where the machine

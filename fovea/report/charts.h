@@ -1,8 +1,8 @@
 // The charts of the report as gnuplot scripts.
 //
-// Every chart exists in two sizes, because text in an SVG shrinks with it: a wide one (two fit
-// beside each other) with the names at the ends of the curves, and a narrow one for telephones,
-// where the page shows a legend instead.
+// Every chart exists in two sizes, because text in an SVG shrinks with it. Two wide ones fit beside
+// each other and have the names at the ends of the curves. A narrow one is for telephones, where
+// the page shows a legend instead.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -30,7 +30,7 @@ inline constexpr int64_t kCompareSchemaVersion = 1;
 
 inline constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
-/// What every run was given the same amount of.
+/// The budget of which every run gets the same amount.
 enum class BudgetKind { tokens, time, parameters };
 std::span<const std::string_view> enum_names(BudgetKind);
 
@@ -62,7 +62,7 @@ struct TemperaturePoint {
   double clipped_share = 0;
 };
 
-/// What a run scores on a task (compare.tasks), by the task's headline metric.
+/// The score of a run on a task (compare.tasks), by the task's headline metric.
 struct TaskPoint {
   std::string task = "", metric = "";
   int64_t step = 0;  // of the checkpoint
@@ -206,16 +206,15 @@ struct TaskRow {
 /// Task by task, the variants in their order.
 std::vector<TaskRow> task_rows(const CompareResult& result);
 
-/// What `compare.json` holds, with the scaling studies (scaling.h) that follow from it. Attention
-/// weights are rounded to 1e-5 and invalid UTF-8 becomes
-/// U+FFFD.
+/// The contents of `compare.json`, with the scaling studies (scaling.h) that follow from them.
+/// Attention weights are rounded to 1e-5, and invalid UTF-8 becomes U+FFFD.
 nlohmann::ordered_json to_json(const CompareResult& result);
 
-/// InputError, naming the place in the document ("variants[1].runs[0].seed"), for another schema
-/// version, missing keys, wrong types, names or seeds that occur twice, an unknown reference, and
-/// attention rows that are no lower triangle. Unknown keys are ignored, so that version 1 can grow.
-/// Summaries are computed anew from the runs: a file of an older rule gets the verdicts of this
-/// one.
+/// InputError names the place in the document ("variants[1].runs[0].seed"). Its causes: another
+/// schema version, missing keys, wrong types, names or seeds that occur twice, an unknown
+/// reference, attention rows that are no lower triangle. Unknown keys are ignored, so that version
+/// 1 can grow. Summaries are computed anew from the runs: a file of an older rule gets the verdicts
+/// of this one.
 CompareResult compare_result_from_json(const nlohmann::ordered_json& document);
 
 /// The same through a file; the write is atomic.

@@ -29,7 +29,7 @@ std::vector<std::string> wrap_text(std::string_view text, int64_t width);
 /// For HTML text and attributes in double quotes: escapes & < > " ' and repairs UTF-8.
 std::string escape_html(std::string_view text);
 
-/// "987", "12.3 k", "4.56 M", "7.89 B". an en dash for NaN, as in all functions below.
+/// "987", "12.3 k", "4.56 M", "7.89 B"; an en dash for NaN, as in all functions below.
 std::string count_text(double value);
 /// "987 B", "12.3 KB", "4.56 MB": powers of 1000.
 std::string bytes_text(double bytes);
@@ -52,8 +52,8 @@ std::string pairs_needed_text(const VariantSummary& summary);
 /// "1.05 M tokens each", "90 s each", "1.2 M parameters each".
 std::string budget_text(const CompareResult& result);
 
-/// The answer in a few sentences: what was compared, what each variant came to against the
-/// reference, how they stand to the baselines. Says plainly where nothing can be said.
+/// The answer in a few sentences: the question, each variant against the reference, and their
+/// places beside the baselines. Says plainly where nothing can be said.
 struct Finding {
   enum class Kind { better, worse, open, baseline };
   Kind kind = Kind::open;

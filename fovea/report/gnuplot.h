@@ -29,7 +29,7 @@ inline constexpr int kSeriesColors = 8;
 /// Shades from the first layer to the last.
 inline constexpr int kLayerColors = 8;
 
-/// What the n-th `plot` element of a script is.
+/// Kind, variant and title of the n-th `plot` element of a script.
 struct PlotTag {
   std::string kind;     // CSS class: "curve", "band", "bar", ...
   std::string variant;  // data-variant; empty for none
@@ -55,7 +55,7 @@ struct GnuplotRunner {
   /// The clean SVG element. UnsupportedError if the program does not exist (the message says how to
   /// install it); IoError if it fails, with what it said, or if it takes too long.
   std::string svg(const GnuplotChart& chart) const;
-  /// What gnuplot itself writes.
+  /// The output of gnuplot itself.
   std::string run(std::string_view script) const;
 };
 

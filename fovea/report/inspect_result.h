@@ -23,10 +23,10 @@ struct InspectLayer {
   std::vector<double> sink_mass = {};
 };
 
-/// What a key-query kernel does (Multi-Token Attention; classes in docs/inspect.md).
+/// The effect of a key-query kernel (Multi-Token Attention; classes in docs/inspect.md).
 enum class KernelKind { identity, diagonal, priming, edge, mixed };
 std::string_view kernel_kind_name(KernelKind kind);
-/// Of a kernel [queries, keys] row by row; row queries-1 is the current query.
+/// The kind of a kernel [queries, keys], row by row; row queries-1 is the current query.
 KernelKind kernel_kind(const std::vector<double>& weights, int64_t queries, int64_t keys);
 
 struct InspectKernel {

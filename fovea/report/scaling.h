@@ -1,9 +1,9 @@
 // Scaling of families of variants: loss against size or tokens, and at which share of either one
 // family reaches another's loss.
 //
-// A family is a set of variants that differ in what a sweep changes and are alike otherwise
+// A family is a set of variants that differ in the swept keys and are alike otherwise
 // (`compare.sweep` names it). Every share is found seed by seed, by interpolation between measured
-// points that is linear in log loss over log size; nothing is extrapolated: a loss that was not
+// points that is linear in log loss over log size. Nothing is extrapolated: a loss that was not
 // reached within the measured range gives a bound.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -43,14 +43,15 @@ struct ScalingCurve {
   PowerLaw fit;
 };
 
-/// At which share of `x` a family reaches the reference family's loss there. Below 1: with less.
+/// The share of `x` at which a family reaches the loss that the reference family has at `x`. Below
+/// 1: it needs less.
 struct IsoLoss {
   enum class Bound { none, at_most, more_than };
   std::string family;
   double x = 0;  ///< parameters or tokens of the reference
-  /// Over the seeds that both have. Where a seed reaches the loss outside of what was measured,
-  /// `bound` says on which side, and `ratio.mean` is the largest (at_most) or smallest (more_than)
-  /// share that is certain for every seed; without bound it is the mean.
+  /// The mean over the seeds that both have. Where a seed reaches the loss outside of the measured
+  /// range, `bound` says on which side. `ratio.mean` is then the largest (at_most) or smallest
+  /// (more_than) share that is certain for every seed.
   Spread ratio;
   Bound bound = Bound::none;
   int64_t seeds = 0;
@@ -58,17 +59,17 @@ struct IsoLoss {
 
 struct ScalingStudy {
   ScalingAxis axis = ScalingAxis::parameters;
-  /// From the validation curves of single runs rather than from runs of their own: the middle of a
-  /// run stands worse than a run whose schedule ends there.
+  /// The points are from the validation curves of single runs, not from runs of their own. The
+  /// middle of a run has a higher loss than a run whose schedule ends there.
   bool within_runs = false;
   std::vector<ScalingCurve> curves;  ///< the reference's family first
   std::vector<IsoLoss> iso_loss;     ///< by family, then by rising x
 };
 
-/// What the result allows: families with at least two sizes (of equal, largest tokens), with at
-/// least two token counts (of equal, largest size); and where no sweep varied the tokens, the
-/// validation curves of all variants that have one of at least three points (then only the
-/// reference's last point is asked for). Empty when there is nothing to compare.
+/// The studies that the result allows: families with at least two sizes (of equal, largest tokens),
+/// and families with at least two token counts (of equal, largest size). Without any sweep, a third
+/// study takes the variants whose validation curves have at least three points; it asks for the
+/// reference's last point alone. Empty when there is nothing to compare.
 std::vector<ScalingStudy> scaling_studies(const CompareResult& result);
 
 /// The largest x of each family, in words: "focal reaches the loss of standard with 0.83 ± 0.05 of

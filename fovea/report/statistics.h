@@ -58,9 +58,9 @@ PairedTest paired_t_test(std::span<const double> differences);
 std::vector<double> holm_corrected(std::span<const double> p_values);
 
 /// Pairs with which a paired t-test at level `significance` finds a true difference of `mean` and
-/// `deviation` with the chance kPower (noncentral t distribution); at least 2. Empty where nobody
-/// can say: no spread estimated, no difference, or more than 1e6 pairs. Where
-/// the mean exceeds 26 deviations the answer may be two pairs too high.
+/// `deviation` with the chance kPower (noncentral t distribution); at least 2. Empty where there is
+/// no answer: no spread estimated, no difference, or more than 1e6 pairs. Where the mean exceeds 26
+/// deviations the answer may be two pairs too high.
 std::optional<int64_t> pairs_needed(double mean, double deviation,
                                     double significance = kSignificance);
 /// The chance that such a test with `pairs` >= 2 pairs finds the difference.

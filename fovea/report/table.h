@@ -13,8 +13,8 @@
 
 namespace fovea {
 
-/// One column. When a table is too wide the shrinkable columns are cut with an ellipsis first
-/// (never below 12 cells), then columns leave in order of rising `importance`; the last line of the
+/// One column. When a table is too wide, the shrinkable columns are cut with an ellipsis first,
+/// never below 12 cells. Then columns leave in order of rising `importance`; the last line of the
 /// table names the ones that left.
 struct TableColumn {
   std::string title;

@@ -32,8 +32,8 @@ int64_t head_of_base(int64_t place, int64_t heads, int64_t kv_heads);
 struct DifferentialStart {
   Transformer model;
   std::vector<double> lambda;  ///< of every layer
-  /// Of every layer's attention behind W_o, on the calibration text: mean squared error over mean
-  /// square.
+  /// The error of every layer's attention behind W_o, on the calibration text: mean squared error
+  /// over mean square.
   std::vector<double> error;
 };
 

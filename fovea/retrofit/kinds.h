@@ -22,8 +22,8 @@ struct RetrofitKind {
   /// No start computes what the base computes: the retrofit makes the nearest one, a model of its
   /// own (differential_start.h).
   bool own_start = false;
-  /// Sets the keys of `config`; but for `own_start`, the start computes what the base computes, but
-  /// for rounding. With Focus that is so where it is off.
+  /// Sets the keys of `config`. The start computes what the base computes, but for rounding; with
+  /// `own_start` it does not, and with Focus only where that is off.
   void (*apply)(ModelConfig& config);
   /// Whether the model has it already.
   bool (*has)(const ModelConfig& config);

@@ -112,8 +112,8 @@ struct RetrofitCallbacks {
 };
 
 /// Runs what is not done yet, writes OUT/adapter and OUT/systems.yaml, or OUT/model, and
-/// OUT/retrofit.json and OUT/report.html.
-/// Interrupted after a signal: everything is saved. The errors of Trainer.
+/// OUT/retrofit.json and OUT/report.html. Interrupted after a signal: everything is saved. The
+/// errors of Trainer.
 RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallbacks& callbacks);
 
 }  // namespace fovea

@@ -11,10 +11,10 @@
 
 namespace fovea {
 
-/// YAML: the base; the base with the adapter; and with Focus each number of groups a token below
-/// K / 2 (above, it is full attention: U-13), beside a window with sinks and a strided mask of as
-/// many pairs, random groups, and groups by a hash of the token. `config` is the model's with the
-/// adapter on it.
+/// YAML of the systems to compare: the base, and the base with the adapter. With Focus, each number
+/// of groups a token below K / 2 follows (above, it is full attention: U-13). Each stands beside a
+/// window with sinks and a strided mask of as many pairs, random groups, and groups by a hash of
+/// the token. `config` is the model's with the adapter on it.
 std::string retrofit_systems(const std::filesystem::path& adapter, const ModelConfig& config);
 
 }  // namespace fovea

@@ -32,11 +32,11 @@ int64_t resident_memory_bytes();
 /// Starts a new measurement of the peak. Does nothing where the kernel does not allow it.
 void reset_peak_memory(at::Device device = at::kCPU);
 
-/// Freed memory at the end of the heap, up to 128 MiB, stays with the process. By default a program
-/// whose every training step frees it returns it to the system and faults it in again, page by
-/// page: up to a fifth of a small step. Blocks of 32 MiB and more still go back when they are
-/// freed. Does nothing where the user has set MALLOC_TRIM_THRESHOLD_, or on another C library than
-/// glibc.
+/// Keeps freed memory at the end of the heap, up to 128 MiB, in the process. By default, a program
+/// that frees such memory in every training step returns it to the system and faults it in again,
+/// page by page. That costs up to a fifth of a small step. Blocks of 32 MiB and more still go back
+/// when they are freed. Does nothing where the user has set MALLOC_TRIM_THRESHOLD_, or on another C
+/// library than glibc.
 void keep_freed_memory();
 
 /// "0.1.0+<commit>".

@@ -14,8 +14,8 @@ namespace fovea {
 /// Memory and swap of the machine, less where a control group allows less; 0 where it is not known.
 int64_t memory_limit_bytes();
 
-/// What require_memory() throws: handled like a failed allocation (memory_shortage.h), so that
-/// whoever knows what to lower says it.
+/// Thrown by require_memory(). It is handled like a failed allocation (memory_shortage.h), so that
+/// a caller who knows what to lower says it.
 class MemoryNeeded : public std::bad_alloc {
  public:
   MemoryNeeded(std::string_view what, double bytes, int64_t limit);

@@ -9,7 +9,7 @@
 
 namespace fovea {
 
-/// Inside a catch block: what the exception says about missing memory, with the size where it is
+/// Inside a catch block: the exception's words about missing memory, with the size where it is
 /// known ("12.3 GB were asked for"); nothing where it is about something else.
 std::optional<std::string> memory_shortage();
 

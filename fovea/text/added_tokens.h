@@ -29,8 +29,8 @@ class AddedTokens {
   explicit AddedTokens(std::vector<AddedToken> tokens);
   bool empty() const { return tokens_.empty(); }
 
-  /// Calls other(text) for what stands between and found(id) for each token, in order. The text is
-  /// valid UTF-8 where a token looks at its surroundings.
+  /// Calls found(id) for each token and other(text) for the text between tokens, in order. The text
+  /// is valid UTF-8 where a token looks at its surroundings.
   template <class Other, class Found>
   void split(std::string_view text, const Other& other, const Found& found) const {
     size_t done = 0;

@@ -21,8 +21,8 @@ struct BpeMerge {
   int32_t rank = -1;  ///< the lowest goes first; -1 = its place in the list
 };
 
-/// What a byte or character becomes that has no token, as in tokenizer.json (unk_token, fuse_unk):
-/// this token, one for several in a row where they are fused; -1 = nothing, so that its neighbours
+/// The token of a byte or character that has none, as in tokenizer.json (unk_token, fuse_unk). One
+/// token stands for several in a row where they are fused. -1 = no token, so that its neighbours
 /// may merge.
 struct UnknownUnit {
   int32_t token = -1;

@@ -45,8 +45,7 @@ class BpeTrainer {
 };
 
 /// The tokenizer of these merges: ids 0 ... 255 are the bytes, then the merges, then `<|begin|>`,
-/// `<|end|>` and
-/// `<|pad|>`. Encoding with the `tokenizers` package puts `<|begin|>` first.
+/// `<|end|>` and `<|pad|>`. Encoding with the `tokenizers` package puts `<|begin|>` first.
 std::shared_ptr<const Tokenizer> make_bpe_tokenizer(const BpeTrainer::Merges& merges);
 
 }  // namespace fovea

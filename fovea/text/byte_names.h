@@ -26,7 +26,7 @@ std::string name_of_bytes(std::string_view bytes);
 /// The inverse; nothing where a character is not of the table.
 std::optional<std::string> bytes_of_name(std::string_view name);
 
-/// What SentencePiece puts for a space: U+2581.
+/// SentencePiece's mark for a space: U+2581.
 inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 
 /// The tokens `<0x00>` to `<0xFF>` of a vocabulary, -1 = none.

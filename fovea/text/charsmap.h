@@ -1,4 +1,4 @@
-// The character map of SentencePiece models: strings of characters and what each becomes.
+// The character map of SentencePiece models: strings of characters and their replacements.
 //
 // A file holds it "precompiled": a 32-bit size, a double array of that many bytes (Darts-clone;
 // Yata et al. 2007), then the replacements, each ended by a zero byte.
@@ -29,7 +29,8 @@ class Charsmap {
   std::optional<Match> shortest(std::string_view text) const { return find(text, true); }
 
   /// A text in the way of the `tokenizers` package: a cluster of characters of at most 5 bytes
-  /// becomes what its shortest entry becomes; in others each character does.
+  /// becomes the replacement of its shortest entry. In longer clusters each character is replaced
+  /// alone.
   std::string apply_to_clusters(std::string_view text) const;
 
  private:

@@ -33,7 +33,7 @@ struct ChatTemplateOptions {
   /// More variables by name, {"enable_thinking": false}. They replace others of the same name, and
   /// none stands for `tools` and `documents` where they are not given.
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
-  std::optional<std::tm> now;     ///< what strftime_now writes; absent: the local time
+  std::optional<std::tm> now;     ///< the time that strftime_now writes; absent: the local time
   int64_t max_steps = 5'000'000;  ///< see jinja/budget.h: Limits
   int64_t max_bytes = 256ll << 20;
 };

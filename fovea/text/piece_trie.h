@@ -15,7 +15,7 @@ namespace fovea {
 
 class PieceTrie {
  public:
-  /// `pieces[id]`; "" is left out. Of equal pieces the last counts.
+  /// `pieces[id]`; "" is left out. The last of equal pieces counts.
   explicit PieceTrie(const std::vector<std::string>& pieces);
 
   /// Calls found(size, id) for every piece at the head of a text, the shortest first.

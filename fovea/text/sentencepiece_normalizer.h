@@ -20,12 +20,12 @@ class SentencePieceNormalizer {
  public:
   SentencePieceNormalizer(const SentencePieceModel& model, const std::string& where);
 
-  /// Valid UTF-8, with U+FFFD for every byte of what is not.
-  /// `goes_on`: the text stands behind other text, so no space is put before it.
+  /// The changed text, valid UTF-8, with U+FFFD for every invalid byte. `goes_on`: the text stands
+  /// behind other text, so no space is put before it.
   std::string apply(std::string_view text, bool goes_on = false) const;
 
-  /// Calls other(text) and found(id) for the pieces of the user in normal text, and for what stands
-  /// between.
+  /// Calls found(id) for the pieces of the user in normal text, and other(text) for the text
+  /// between them.
   template <class Other, class Found>
   void split(std::string_view text, const Other& other, const Found& found) const {
     size_t done = 0;

@@ -64,8 +64,8 @@ class Tokenizer {
     append(text, tokens);
     return text.size();
   }
-  /// What encode() puts before every text and decode() takes away again: a space in models that
-  /// come from SentencePiece, else nothing. The first piece of a text begins with it.
+  /// The text that encode() puts before every text and decode() takes away again: a space in models
+  /// that come from SentencePiece, else nothing. The first piece of a text begins with it.
   virtual std::string_view text_prefix() const { return ""; }
   /// The bytes a token stands for; empty for specials. The view lives as long as the tokenizer.
   /// InputError for an id outside [0, vocab_size).
@@ -107,7 +107,7 @@ class IncrementalDecoder {
       : tokenizer_(tokenizer), from_(from) {}
   /// The text that this token completes; often "" inside a character of several bytes.
   std::string push(int32_t token);
-  /// What is left at the end: U+FFFD for an unfinished character. The decoder is then as new.
+  /// The rest at the end: U+FFFD for an unfinished character. The decoder is then as new.
   std::string finish();
 
  private:

@@ -27,8 +27,8 @@ struct ByteLevelFile {
 std::string byte_level_json(const ByteLevelFile& file);
 
 /// The length of a prefix of `text` that ends where no word of the usual patterns and no normal
-/// form reaches over: before the one space between two ASCII letters, or after a line end between
-/// two visible ASCII characters. 0 where there is no such place.
+/// form crosses. That is before the one space between two ASCII letters, or after a line end
+/// between two visible ASCII characters. 0 where there is no such place.
 size_t safe_cut(std::string_view text);
 
 }  // namespace fovea

@@ -15,10 +15,10 @@
 namespace fovea {
 
 struct UnigramOptions {
-  /// What a character becomes that no piece covers, -1 = an error; one for several in a row.
+  /// The token of characters that no piece covers, one for several in a row; -1 = an error.
   int32_t unknown = -1;
   double unknown_score = 0;
-  /// Such characters become the tokens of their bytes, where all of them have one.
+  /// Characters that no piece covers become the tokens of their bytes, where all bytes have one.
   ByteTokens byte_tokens = no_byte_tokens();
   /// Sums are rounded to 32 bits, as in SentencePiece; ties fall otherwise in the `tokenizers`
   /// package.

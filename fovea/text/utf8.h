@@ -14,7 +14,7 @@
 
 namespace fovea {
 
-/// What stands at the head of some bytes.
+/// The head of some bytes, as UTF-8.
 struct Utf8Step {
   enum class Kind { character, invalid, incomplete };
   Kind kind = Kind::character;

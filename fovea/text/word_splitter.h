@@ -19,8 +19,8 @@ extern const std::string_view kGpt2Pattern;
 class WordSplitter {
  public:
   struct Rule {
-    /// `isolate`: matches and what stands between them are words; `matches`: what stands between is
-    /// dropped; `between`: matches are dropped; `with_previous`: a match ends the word before it.
+    /// `isolate`: matches and the text between them are words. `matches`: the text between is
+    /// dropped. `between`: matches are dropped. `with_previous`: a match ends the word before it.
     enum class Keep { isolate, matches, between, with_previous };
     std::string pattern;
     Keep keep = Keep::isolate;

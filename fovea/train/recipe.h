@@ -72,7 +72,7 @@ struct TrainConfig {
   /// Exactly one of the three is positive, or none with `stages`.
   int64_t steps = 0;
   int64_t tokens = 0;
-  /// Of training; evaluation, checkpoints and time between two processes do not count.
+  /// Seconds of training; evaluation, checkpoints and time between two processes do not count.
   double seconds = 0.0;
   int64_t batch_rows = 8;       ///< rows of one micro-batch
   int64_t accumulation = 1;     ///< micro-batches of one step
@@ -98,7 +98,7 @@ struct TrainConfig {
   /// Which parameters learn, the rest is frozen: a ParameterSet (fovea/nn/parameter_set.h). `focus`
   /// is W_g, C and lambda (U-20), `lora` the adapters of model.lora.
   std::string trainable = "all";
-  /// What a step minimises: "lm", the language-model loss, or a name of mechanism_objectives().
+  /// The loss of a step: "lm", the language-model loss, or a name of mechanism_objectives().
   std::string objective = "lm";
   double straight_through_from = 1.0;  ///< share of a stage after which Focus is hard (U-8)
   std::string init_from;               ///< weights of a run, checkpoint or model folder

@@ -46,7 +46,7 @@ struct MemoryPlan {
   }
 };
 
-/// Decoding one token with a full cache: what is read, what is computed.
+/// Decoding one token with a full cache: bytes read and operations.
 struct DecodePlan {
   std::string name;                 ///< "MHA", "GQA, 4 KV heads", "MQA"
   bool is_model = false;            ///< the recipe's own number of KV heads

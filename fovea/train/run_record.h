@@ -43,7 +43,7 @@ struct StepRecord {
 
 class RunRecord {
  public:
-  /// Cuts what stands after `step` (0 for a run that begins), then appends. IoError.
+  /// Cuts the records after `step` (0 for a run that begins), then appends. IoError.
   RunRecord(const RunPaths& paths, int64_t step);
 
   void write(const StepRecord& record);

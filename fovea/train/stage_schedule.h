@@ -47,7 +47,7 @@ struct StageSchedule {
 /// the model lacks.
 void train_only_stage(Transformer& model, const StageSchedule& stage);
 
-/// What the loader of the run's stage number `index` reads: the same batches for every variant.
+/// Options of the batches that stage number `index` of the run reads: the same for every variant.
 BatchStreamOptions stream_options(const StageSchedule& stage, size_t index, int64_t seed,
                                   const Communicator& ranks = alone());
 

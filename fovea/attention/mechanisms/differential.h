@@ -6,8 +6,8 @@
 //
 // Differential head h owns the query heads 2h (map 1) and 2h+1 (map 2). Under GQA its maps read key
 // heads 2 (h / n_rep) + {0, 1} and value head h / n_rep (1.4, the flash reading): two ordinary
-// calls. Norm and factor 1 - lambda_init(l) afterwards are head_output.h. Both maps of a head have
-// one ALiBi slope and drop the same pairs.
+// calls. head_output.h applies the norm and the factor 1 - lambda_init(l) afterwards. Both maps of
+// a head have one ALiBi slope and drop the same pairs.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -15,7 +15,7 @@
 
 namespace fovea {
 
-/// u + this is what a sampled key is divided by.
+/// A sampled key's weight is divided by u plus this number.
 inline constexpr double kSampledFloor = 1e-4;
 
 /// Gaussian directions [tables * bits, d] float64 drawn from `seed`; bit n of table l is row
@@ -24,7 +24,7 @@ at::Tensor hash_directions(const MagicPigSpec& spec, int64_t head_dim);
 
 /// -ln(u + 1e-4), u the chance that a key at this cosine collides in two tables or more.
 at::Tensor sampling_log_weights(const MagicPigSpec& spec, const at::Tensor& cosines);
-/// The same of one key at this angle.
+/// The same for one key at this angle.
 double sampling_log_weight(const MagicPigSpec& spec, double angle);
 /// The same as a curve that kernels read: HashRule::log_weights.
 std::vector<float> sampling_weight_curve(const MagicPigSpec& spec);
@@ -33,8 +33,8 @@ std::vector<float> sampling_weight_curve(const MagicPigSpec& spec);
 /// keys, filled up with zeros to whole panels of kernels::kHashPanel.
 at::Tensor key_side_products(const at::Tensor& directions, const at::Tensor& k_bgsd);
 
-/// Which keys two hashes or more of a query agree on, for float32 rows whose keys have centres of
-/// their own: bits of int32 [b, g, n, t, pitch / 32], 0 for keys at ends_bt (int64) and behind.
+/// Bits of the keys that agree with a query on two hashes or more: int32 [b, g, n, t, pitch / 32],
+/// 0 for keys at ends_bt (int64) and behind. For float32 rows whose keys have centres of their own.
 at::Tensor collision_words(const MagicPigSpec& spec, const at::Tensor& directions,
                            const at::Tensor& q_bgntd, const at::Tensor& key_products,
                            const at::Tensor& centre_bgtd, const at::Tensor& ends_bt);

@@ -19,15 +19,15 @@ struct StreamSpec;
 
 /// Directions w [m, d], float32, from a seed: blocks of d rows, each block orthogonal and
 /// isotropic, rows as long as Gaussian vectors of their own, or sqrt(d). Gram-Schmidt gives R a
-/// positive diagonal: what a QR decomposition needs its signs for.
+/// positive diagonal, so that no signs need to be set as after a QR decomposition.
 at::Tensor draw_features(const PerformerSpec& spec, int64_t head_dim, uint64_t seed);
 
 /// The next draw after `features_md`: its seed is made from their bits, so that a checkpoint of the
 /// features holds all that later draws need.
 at::Tensor redraw_features(const PerformerSpec& spec, const at::Tensor& features_md);
 
-/// What queries and keys are multiplied with: their product has the scale of the logits, and a
-/// temperature acts on queries alone. Divided by tau where that is learned.
+/// Factors of queries and keys. Their product is the scale of the logits, and a temperature acts on
+/// queries alone. A learned tau is not in them: queries are also divided by it.
 struct PerformerFactors {
   double query = 1.0, key = 1.0;
 };

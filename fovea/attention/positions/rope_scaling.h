@@ -1,9 +1,8 @@
 // Rules that stretch rotary positions past the trained length (spec 6.2).
 //
 // A rule changes the frequencies f_t = theta^(-2t / d_r); YaRN also the length of the rotated
-// vectors. Dynamic rules depend on the length n of the text, and n is fixed for a whole request:
-// prompt and answer together (the cache rule of 6.2), so that cached keys never need another
-// rotation.
+// vectors. Dynamic rules depend on the length n of the text. A request, prompt and answer together,
+// has one n (the cache rule of 6.2), so cached keys never need another rotation.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -19,10 +18,15 @@
 namespace fovea {
 
 struct RopeScaling {
-  /// With `L` the original context, `a` the factor: `linear` f/a; `ntk` theta a^(d/(d-2));
-  /// `dynamic_ntk` the same with a n/L - (a-1) instead of a for n > L (Hugging Face), and
-  /// `dynamic_ntk_yarn` with n/L (YaRN paper); `dynamic_linear` f L/n for n > L; `yarn` by parts;
-  /// `dynamic_yarn` by parts with a = max(1, n/L); `llama3` by wavelength.
+  /// With `L` the original context, `a` the factor and n the length of the text:
+  /// - `linear`: f/a
+  /// - `ntk`: theta a^(d/(d-2)) in place of theta
+  /// - `dynamic_ntk`: as `ntk`, with a n/L - (a-1) in place of a for n > L (Hugging Face)
+  /// - `dynamic_ntk_yarn`: as `ntk`, with n/L in place of a for n > L (YaRN paper)
+  /// - `dynamic_linear`: f L/n for n > L
+  /// - `yarn`: by parts
+  /// - `dynamic_yarn`: by parts with a = max(1, n/L)
+  /// - `llama3`: by wavelength
   enum class Kind {
     none,
     linear,

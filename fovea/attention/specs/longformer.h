@@ -1,9 +1,13 @@
 // Longformer's attention in its causal form: a window, dilated by head, and global tokens (spec
 // 4.1; Beltagy et al. 2020).
 //
-// Query i sees key j <= i of its document where i - j is a multiple of the head's dilation, at most
-// `window` times it, where j is global, and where i is global. With `projections`, a global query
-// has projections of its own, and so have the keys and values that it reads.
+// Query i sees key j <= i of its document where one of these holds:
+// - i - j is a multiple of the head's dilation and at most `window` times it
+// - j is global
+// - i is global
+//
+// With `projections`, a global query has projections of its own, and so have the keys and values
+// that it reads.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

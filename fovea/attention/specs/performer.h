@@ -24,8 +24,8 @@ struct Mechanism;
 struct PerformerSpec {
   /// Lengths of the directions w_r: of Gaussian vectors (scaling 0), or sqrt(d) (scaling 1).
   enum class Scaling { gaussian, root };
-  /// What is taken from the exponents of keys: their running maximum (causal), or the maximum over
-  /// the whole text, which with epsilon > 0 lets a row know of later ones.
+  /// The number that is subtracted from the exponents of keys: their running maximum (causal), or
+  /// the maximum over the whole text. The latter lets a row know of later keys where epsilon > 0.
   enum class Stabiliser { running, global };
 
   int64_t features = 0;  ///< m; 0 = off

@@ -20,8 +20,8 @@ struct BabiSample {
 };
 
 /// One sample a question. `name` stands for the text in errors. InputError with name:line for a
-/// line without a number, a number that does not follow the one before, a question without an
-/// answer or before any fact, and for a text without questions.
+/// line without a number, a number that does not follow the one before, or a question without an
+/// answer or before any fact. InputError also for a text without questions.
 std::vector<BabiSample> parse_babi(std::string_view text, std::string_view name);
 
 std::vector<BabiSample> read_babi(const std::filesystem::path& path);

@@ -20,9 +20,9 @@ struct Prose {
   int64_t words() const { return words_before.empty() ? 0 : words_before.back(); }
 };
 
-/// The sentences of a text whose white space says nothing. A sentence ends at . ! or ?, with the
-/// quotes and brackets behind it, before a word that begins with no lower-case letter; never behind
-/// a title ("Mr.") or an initial.
+/// The sentences of a text whose white space has no meaning. A sentence ends at . ! or ?, with the
+/// quotes and brackets behind it, before a word that begins with no lower-case letter. It never
+/// ends behind a title ("Mr.") or an initial.
 std::vector<std::string> split_sentences(std::string_view text);
 
 /// InputError where the text has no words.

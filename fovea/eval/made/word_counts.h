@@ -26,8 +26,8 @@ CommonWords common_words_of(int64_t length);
 /// References: the ten words. Axes: "length".
 TaskItem common_words_question(const MadeSample& sample);
 
-/// How often the words of a coded text of `n` words come: word k = 1, 2 ... comes
-/// floor(n k^-alpha / zeta(alpha)) times, alpha = 2; so many as come at all, `vocabulary` at most.
+/// Counts of the words in a coded text of `n` words: word k = 1, 2 ... comes floor(n k^-alpha /
+/// zeta(alpha)) times, alpha = 2. Words that come 0 times are left out; `vocabulary` words at most.
 std::vector<int64_t> frequent_word_counts(int64_t n, int64_t vocabulary);
 
 /// FWE: coded words of six letters, length / 50 of them; the most frequent one is noise, "...".

@@ -20,24 +20,28 @@
 
 namespace fovea {
 
-/// How layers with Focus behave, whatever gate they train: as configured; with the hard rule and
-/// the gradient of the soft one; with the hard rule; as if they had none; with the hard rule and as
-/// many groups a token, but random ones; with the local pairs alone, a window and the sinks; with
-/// groups by a hash of the token, always the same for the same one. The last three are baselines
+/// The behaviour of layers with Focus, whatever gate they train. The last three are baselines
 /// (U-26).
+/// - `configured`: as the config says
+/// - `straight_through`: the hard rule, with the gradient of the soft one
+/// - `hard`: the hard rule
+/// - `off`: as if the layers had no Focus
+/// - `random`: the hard rule with as many groups a token, but random ones
+/// - `window`: the local pairs alone, a window and the sinks
+/// - `hash`: groups by a hash of the token, always the same for the same token
 enum class FocusMode { configured, straight_through, hard, off, random, window, hash };
 std::span<const std::string_view> enum_names(FocusMode);
 
 /// Whether layers attend by the hard rule alone, so that pairs are dropped.
 bool prunes_pairs(FocusMode mode);
-/// Whether tokens have groups there, of which a number may be chosen.
+/// Whether tokens have groups in this mode, whose number may be chosen.
 inline bool has_hard_groups(FocusMode mode) {
   return prunes_pairs(mode) && mode != FocusMode::window;
 }
-/// Whether groups are no model's own: of scoring, without decoding.
+/// Whether the mode is a baseline: it serves scoring, not decoding.
 inline bool is_baseline(FocusMode mode) { return prunes_pairs(mode) && mode != FocusMode::hard; }
 
-/// What scoring and inference change about the rule of all layers with Focus.
+/// Changes of the rule of all layers with Focus, for scoring and inference.
 struct FocusChange {
   int64_t top_k = 0;   ///< groups of a token; 0 = the layer's own
   int64_t window = 0;  ///< 0 = the layer's own
@@ -47,7 +51,7 @@ struct FocusChange {
   bool operator==(const FocusChange&) const = default;
 };
 
-/// What one forward pass of one layer tells observe() and telemetry. Empty for layers without
+/// The report of one layer's forward pass to observe() and telemetry. Empty for layers without
 /// Focus; no gradients.
 struct FocusObservation {
   at::Tensor scores_nk;          ///< S / tau of these tokens, for their `batch` potentials (11.3)
@@ -95,7 +99,7 @@ struct LayerGroups {
 void set_groups(const AttentionSpec& spec, const LayerFocus& focus, const LayerGroups& groups,
                 AttentionTensors& tensors);
 
-/// What is told about a pass; statistics cost a product of d_g x d_g.
+/// The report of a pass; statistics cost a product of d_g x d_g.
 FocusObservation observation_of(const AttentionSpec& spec, const FocusSettings& settings,
                                 const LayerFocus& focus, const LayerGroups& groups,
                                 const AttentionContext& context, FocusMode mode);

@@ -1,5 +1,6 @@
-// Cuts a template into text and the tokens of its tags, with the white space rules of
-// transformers: trim_blocks and lstrip_blocks are on, one newline at the end of the file goes.
+// Cuts a template into text and the tokens of its tags, with the white-space rules of transformers.
+//
+// trim_blocks and lstrip_blocks are on, and one newline at the end of the file goes.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

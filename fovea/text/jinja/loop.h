@@ -15,7 +15,7 @@ namespace fovea::jinja {
 class Loop {
  public:
   /// Visits the elements that `keep` accepts (all without one). As in jinja2 it is asked as late as
-  /// possible: the body may change what it decides.
+  /// possible: the body may change its answer.
   using Keep = std::function<bool(const Value&)>;
   Loop(Values elements, Keep keep);
 

@@ -50,7 +50,7 @@ struct Expression {
   int height = 1;                                            // nodes on the longest way down
 };
 
-/// What `for` and `set` assign to: a name, an attribute of a namespace, or a tuple of targets.
+/// A target of `for` or `set`: a name, an attribute of a namespace, or a tuple of targets.
 struct Target {
   Position at;
   std::string name, attribute;

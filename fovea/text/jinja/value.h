@@ -34,8 +34,8 @@ struct Undefined {
   std::shared_ptr<const std::string> why;
 };
 struct None {};
-/// A string. `safe` strings come from the filters safe and escape: as with jinja2's Markup, what
-/// is added to them with + is escaped for HTML.
+/// A string. `safe` strings come from the filters safe and escape. As with jinja2's Markup, text
+/// that is added to them with + is escaped for HTML.
 struct Text {
   std::shared_ptr<const std::string> text;
   bool safe = false;
@@ -189,7 +189,7 @@ bool contains(const Value& haystack, const Value& needle, Budget& budget);
 int64_t length(const Value& value, Budget& budget);
 /// The elements that a `for` visits; an iterator is used up.
 Values elements_of(const Value& value, Budget& budget);
-/// What printing writes: str().
+/// str(), the text that printing writes.
 std::string to_text(const Value& value, Budget& budget);
 /// repr(), which lists use for their elements.
 std::string to_repr(const Value& value, Budget& budget);
