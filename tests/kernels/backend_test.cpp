@@ -52,7 +52,7 @@ TEST(Backend, RunsTheKernelsThatItHasAndRefusesOthersByItsName) {
   ASSERT_TRUE(backend.why_not(other).has_value());
   EXPECT_NE(backend.why_not(other)->find("one kernel"), std::string::npos);
   EXPECT_THROW(backend.run(other), UnsupportedError);
-  EXPECT_THROW(backend.make_decoder<float>({}, 1), UnsupportedError);
+  EXPECT_THROW(backend.make_decoder<float>({}), UnsupportedError);
 }
 
 TEST(Backend, OfTheCpuAnswersBySizesAndSettingsAlone) {

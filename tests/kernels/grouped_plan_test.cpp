@@ -48,12 +48,12 @@ struct Case {
 // Seen as the kernels see it, from columns.
 struct Side {
   const TokenColumns& places;
-  const std::vector<int32_t>&low, &high;
+  std::span<const int32_t> low, high;
   int64_t at;
 
   int32_t position() const { return places.position[at]; }
   bool meets(const Side& other) const {
-    const auto common = [&](const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
+    const auto common = [&](std::span<const int32_t> a, std::span<const int32_t> b) {
       return !a.empty() && !b.empty() && (a[at] & b[other.at]) != 0;
     };
     return common(low, other.low) || common(high, other.high) ||

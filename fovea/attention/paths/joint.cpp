@@ -176,7 +176,7 @@ void few_rows_gradient(const JointCall& call, const Operands& x, const Results& 
 }
 
 // Of the first inputs of a call.
-Operands operands_of(const Operation::Tensors& list) {
+Operands joint_operands(const Operation::Tensors& list) {
   Operands x{.q = contiguous_rows(list[0]),
              .k = contiguous_rows(list[1]),
              .v = contiguous_rows(list[2]),
@@ -190,7 +190,7 @@ Operands operands_of(const Operation::Tensors& list) {
 }  // namespace
 
 Operation::Tensors JointCall::forward(const Tensors& inputs, Tensors& kept) const {
-  const Operands x = operands_of(inputs);
+  const Operands x = joint_operands(inputs);
   const at::Tensor& q = x.q;
   const at::Tensor out =
       empty_by_token({q.size(0), q.size(1), q.size(2), x.v.size(3)}, q.options());
@@ -211,7 +211,7 @@ Operation::Tensors JointCall::forward(const Tensors& inputs, Tensors& kept) cons
 
 Operation::Tensors JointCall::backward(const Tensors& s, const Tensors& grads,
                                        const std::vector<bool>& /*wanted*/) const {
-  const Operands x = operands_of(s);
+  const Operands x = joint_operands(s);
   Results r = results_of(s[6], lse_without(s[7], known), grads);
   Gradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
               .k = empty_by_token(x.k.sizes().vec(), x.k.options()),

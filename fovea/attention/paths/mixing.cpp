@@ -218,13 +218,13 @@ MixedOperands gradients_of(const MixingCall& call, const FusedOperands& x,
            summed(g.mix_before_bnoi, 0), summed(g.mix_after_bnio, 0)}};
 }
 
-std::pair<FusedOperands, MixingOperands> operands_of(const Operation::Tensors& list) {
+std::pair<FusedOperands, MixingOperands> mixing_inputs(const Operation::Tensors& list) {
   const size_t n = kFusedOperands;
   return {FusedOperands::of(list), MixingOperands{list[n], list[n + 1], list[n + 2], list[n + 3]}};
 }
 
 Operation::Tensors MixingCall::forward(const Tensors& inputs, Tensors& kept) const {
-  const auto operands = operands_of(inputs);
+  const auto operands = mixing_inputs(inputs);
   const FusedOperands& x = operands.first;
   const auto floats = x.q.options().dtype(at::kFloat);
   const at::Tensor out =
@@ -246,7 +246,7 @@ Operation::Tensors MixingCall::forward(const Tensors& inputs, Tensors& kept) con
 
 Operation::Tensors MixingCall::backward(const Tensors& kept, const Tensors& grads,
                                         const std::vector<bool>& /*wanted*/) const {
-  const auto operands = operands_of(kept);
+  const auto operands = mixing_inputs(kept);
   const size_t n = kept.size() - 3;
   const auto [dx, dmixing] = gradients_of(*this, operands.first, operands.second,
                                           {kept[n], kept[n + 1], kept[n + 2]}, grads);

@@ -72,7 +72,7 @@ kernels::PerformerInputs inputs_of(const PerformerCall& call, const Operands& x)
           .chunk_begin = call.chunks.begin};
 }
 
-Operands operands_of(const Operation::Tensors& x) {
+Operands performer_operands(const Operation::Tensors& x) {
   return {contiguous_rows(x[0]), contiguous_rows(x[1]), contiguous_rows(x[2]), x[3].contiguous()};
 }
 
@@ -85,7 +85,7 @@ at::Tensor empty_lse(const Operands& x) {
 }
 
 Operation::Tensors PerformerCall::forward(const Tensors& inputs, Tensors& kept) const {
-  const Operands x = operands_of(inputs);
+  const Operands x = performer_operands(inputs);
   kernels::PerformerForward problem{.in = inputs_of(*this, x)};
   const at::Tensor out =
       empty_by_token({x.q.size(0), x.q.size(1), x.q.size(2), x.v.size(3)}, x.q.options());
@@ -109,7 +109,7 @@ Operation::Tensors PerformerCall::forward(const Tensors& inputs, Tensors& kept) 
 
 Operation::Tensors PerformerCall::backward(const Tensors& s, const Tensors& grads,
                                            const std::vector<bool>& /*wanted*/) const {
-  const Operands x = operands_of(s);
+  const Operands x = performer_operands(s);
   const at::Tensor& out = s[4];
   const at::Tensor dout = grads[0].defined() ? contiguous_rows(grads[0]) : at::zeros_like(out);
   const at::Tensor dlse =
@@ -213,7 +213,7 @@ AttentionResult by_kernels(const AttentionCall& call, const at::Tensor& state) {
   const auto shared = shared_call(call);
   const int64_t first = 0;
   shared->chunks.add({&first, 1}, call.q.size(2));
-  const Operands x = operands_of(
+  const Operands x = performer_operands(
       {call.q.to(at::kFloat), call.k.to(at::kFloat), call.v.to(at::kFloat), tau_of(call)});
   kernels::PerformerForward problem{.in = inputs_of(*shared, x)};
   AttentionResult result;
