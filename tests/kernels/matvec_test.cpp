@@ -21,6 +21,8 @@
 namespace fovea::kernels::matvec_test {
 namespace {
 
+using testing::kernels_of_this_machine;
+
 std::vector<float> normal(int64_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> draw;
