@@ -13,7 +13,7 @@
 #include <limits>
 
 #include "fovea/attention/call.h"
-#include "fovea/attention/places.h"
+#include "fovea/attention/stage_rows.h"
 
 namespace fovea {
 
@@ -42,22 +42,17 @@ struct AttentionPart {
 /// The softmax over two disjoint sets of pairs (0.1). Both -inf gives (0, -inf). Differentiable.
 AttentionPart merge_parts(const AttentionPart& a, const AttentionPart& b);
 
-/// Query rows [begin, end) of a call.
-struct RowRange {
-  int64_t begin = 0, end = 0;
-};
-
-/// Stages 1 to 9 of some rows, over the keys [first_key, first_key + s).
+/// Stages 1 to 9 of some rows.
 struct RowWeights {
   at::Tensor softmax_bhts;  ///< stage 7
   at::Tensor weights_bhts;  ///< stage 9
   at::Tensor lse_bht;       ///< undefined unless wanted
-  int64_t first_key = 0;
+  StageRows rows;           ///< those of the weights
 };
 
-/// The weights of some rows of a call. Key-query convolutions read up to
-/// `spec.multi_token.earlier_queries()` rows before them. `only_visible_keys` leaves out the keys
-/// before and after all those that these rows see.
+/// The weights of some rows of a call, stage by stage of the table. Formulas that read earlier rows
+/// (key-query convolutions) get them. `only_visible_keys` leaves out the keys before and after all
+/// those that these rows see.
 RowWeights weights_of_rows(const AttentionCall& call, const Places& places, RowRange rows,
                            bool want_lse, bool only_visible_keys);
 

@@ -5,234 +5,135 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
-#include "fovea/attention/isolation.h"
-#include "fovea/attention/mechanisms/block_pairs.h"
 #include "fovea/attention/mechanisms/differential.h"
-#include "fovea/attention/mechanisms/focus.h"
-#include "fovea/attention/mechanisms/longformer_rule.h"
-#include "fovea/attention/mechanisms/multi_token.h"
-#include "fovea/attention/mechanisms/own_stage.h"
-#include "fovea/attention/mechanisms/performer_features.h"
-#include "fovea/attention/mechanisms/routing.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/mechanisms/selector.h"
-#include "fovea/attention/mechanisms/streaming_rule.h"
-#include "fovea/attention/mechanisms/talking_heads.h"
 #include "fovea/attention/pipeline.h"
-#include "fovea/attention/positions/bias.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
 namespace {
 
-at::Tensor batch_rows(const at::Tensor& x_bt, RowRange rows) {
-  return x_bt.defined() ? x_bt.narrow(1, rows.begin, rows.end - rows.begin) : x_bt;
-}
-
-Places query_rows(const Places& places, RowRange rows) {
-  Places some = places;
-  some.query_positions_bt = batch_rows(places.query_positions_bt, rows);
-  some.query_documents_bt = batch_rows(places.query_documents_bt, rows);
-  return some;
-}
-
-Places key_columns(const Places& places, int64_t first, int64_t count) {
-  Places some = places;
-  some.key_positions_bs = places.key_positions_bs.narrow(1, first, count);
-  if (places.key_documents_bs.defined())
-    some.key_documents_bs = places.key_documents_bs.narrow(1, first, count);
-  return some;
-}
-
-// The first and last key that any row sees, as {first, count}.
-std::pair<int64_t, int64_t> visible_keys(const at::Tensor& allowed_b1ts) {
-  const at::Tensor seen = allowed_b1ts.flatten(0, 2).any(0).nonzero();
-  if (seen.numel() == 0) return {0, 0};
-  const int64_t first = seen[0].item<int64_t>();
-  return {first, seen[-1].item<int64_t>() - first + 1};
-}
-
-// Rows of convolved weights divided by their sum, where there is one (M-9).
-at::Tensor renormalised(const at::Tensor& weights) {
-  const at::Tensor sum = weights.sum(-1, true);
-  constexpr double smallest = 1e-6;
-  return weights / at::where(sum.abs() > smallest, sum, at::ones_like(sum));
-}
-
-// The last rows of a tensor [b, h, rows, s] or mask [b, 1, rows, s].
-at::Tensor last_rows(const at::Tensor& x, int64_t count) {
-  return x.narrow(2, x.size(2) - count, count);
-}
-
-// Stage 1, of which some pairs have queries and keys of their own.
-struct PairLogits {
-  at::Tensor logits;
-  bool finite = true;  // all queries and keys are
+// Rows before a result that formulas read: in all stages, and in those after the softmax.
+struct EarlierRows {
+  int64_t all = 0, after = 0;
 };
-PairLogits pair_logits(const AttentionCall& call, RowRange rows, RowRange keys,
-                       const Places& places) {
-  const AttentionTensors& tensors = call.tensors;
-  const at::ScalarType dtype = call.q.scalar_type();
-  const at::Tensor tau = batch_rows(tensors.tau_bt, rows);
-  PairLogits all;
-  const auto read = [&](const at::Tensor& queries, const at::Tensor& of_keys) {
-    const at::Tensor q = queries.narrow(2, rows.begin, rows.end - rows.begin).to(dtype),
-                     k = of_keys.narrow(2, keys.begin, keys.end - keys.begin).to(dtype);
-    all.finite = all.finite && all_finite(q) && all_finite(k);
-    return call.spec.performer.active() ? performer_logits(call, q, k, tau)
-                                        : scaled_logits(call.spec, q, k, tau);
-  };
-  all.logits = read(call.q, call.k);
-  if (const at::Tensor& q = tensors.start_q_bhtd; q.defined())
-    all.logits = at::where(start_keys(call.spec.streaming, places), read(q, call.k), all.logits);
-  if (const at::Tensor& q = tensors.global_q_bhtd; q.defined()) {
-    const at::Tensor global = global_tokens(call.spec.longformer, places.query_positions_bt);
-    all.logits =
-        at::where(global.unsqueeze(1).unsqueeze(3), read(q, tensors.global_k_bgsd), all.logits);
+
+EarlierRows earlier_rows(const AttentionSpec& spec) {
+  EarlierRows earlier;
+  for (const Stage& stage : attention_stages()) {
+    for (const StageFormula& formula : stage_formulas(stage.id)) {
+      if (formula.earlier_rows == nullptr) continue;
+      const int64_t rows = formula.earlier_rows(spec);
+      earlier.all += rows;
+      if (stage.id > StageId::softmax) earlier.after += rows;
+    }
   }
-  return all;
+  return earlier;
 }
 
-// Stages 1 to 4: logits of the last `results` rows, not masked.
-at::Tensor mixed_logits(const AttentionCall& call, const PairLogits& pairs, const Places& places,
-                        const at::Tensor& allowed, int64_t results) {
-  const AttentionSpec& spec = call.spec;
-  const AttentionTensors& tensors = call.tensors;
-  const MultiTokenSpec& tokens = spec.multi_token;
-  at::Tensor s = pairs.logits;
-  // What is not finite and not seen passes through no stage.
-  if (!pairs.finite) s = s.masked_fill((~allowed).logical_and(s.isfinite().logical_not()), 0.0);
-  if (spec.soft_cap > 0.0) s = at::tanh(s / spec.soft_cap) * spec.soft_cap;
-  if (tokens.before.active()) {
-    if (tokens.equation == MultiTokenSpec::Equation::eq5) s = s.masked_fill(~allowed, 0.0);
-    s = key_query_convolution(tokens.equation, s, tensors.kernel_before_hqk, results,
-                              places.query_documents_bt, last_rows(allowed, results));
-  } else {
-    s = last_rows(s, results);
+RowRange with_rows_before(RowRange rows, int64_t count) {
+  return {std::max<int64_t>(0, rows.begin - count), rows.end};
+}
+
+// Rows on their way through the table. In every stage the formulas of the mechanisms act first;
+// then close() does what the stage itself is.
+class StageWalk {
+ public:
+  StageWalk(const AttentionCall& call, const Places& places, RowRange wanted,
+            bool only_visible_keys)
+      : wanted_(wanted.size()),
+        earlier_(earlier_rows(call.spec)),
+        rows_(stage_rows(call, places, with_rows_before(wanted, earlier_.all))) {
+    rows_.results = with_rows_before(wanted, earlier_.after).size();
+    if (only_visible_keys) rows_.keep_visible_keys();
   }
-  return spec.head_mix.before == HeadMixSpec::Kind::none ? s
-                                                         : mix_logits(s, tensors.mix_before_noi);
-}
 
-// The stage that the program registered.
-at::Tensor own_logits(const AttentionCall& call, const at::Tensor& logits, const Places& places) {
-  const AttentionSpec& spec = call.spec;
-  const AttentionTensors& tensors = call.tensors;
-  const at::Tensor weight =
-      tensors.own.defined() ? tensors.own.to(logits.scalar_type()) : at::Tensor();
-  const at::Tensor changed =
-      own_stage(spec.own.name)
-          .apply(logits,
-                 {.spec = spec, .weight = weight, .distance_bts = counted_distances(spec, places)});
-  require<ShapeError>(changed.defined() && changed.sizes() == logits.sizes(), "own stage",
-                      "'{}' must return logits of the shape that it got, [{}]", spec.own.name,
-                      fmt::join(logits.sizes(), ", "));
-  return changed;
-}
-
-// What a selector says of rows that no convolution reads over (check_only_selector()).
-Selection selected_keys(const AttentionCall& call, const at::Tensor& q_rows, const at::Tensor& k,
-                        RowRange rows, const at::Tensor& allowed, const Places& places) {
-  if (!has_selector(call.spec)) return {};
-  const at::Tensor tau = batch_rows(call.tensors.tau_bt, rows);
-  return select_keys({.spec = call.spec,
-                      .q_bhtd = q_rows,
-                      .k_bgsd = k,
-                      .tau_bt = tau,
-                      .allowed_b1ts = allowed,
-                      .places = places,
-                      .prompts_b = call.selector.prompts_b});
-}
-
-// Stages 8 and 9 on weights that are 0 where not allowed: those of the rows of `seen`.
-at::Tensor mixed_weights(const AttentionCall& call, const at::Tensor& weights,
-                         const at::Tensor& documents_bt, const at::Tensor& seen) {
-  const AttentionSpec& spec = call.spec;
-  const AttentionTensors& tensors = call.tensors;
-  at::Tensor p = last_rows(weights, seen.size(2));
-  if (spec.multi_token.after.active()) {
-    p = key_query_convolution(MultiTokenSpec::Equation::eq5, weights, tensors.kernel_after_hqk,
-                              seen.size(2), documents_bt, {})
-            .masked_fill(~seen, 0.0);
-    if (spec.multi_token.renormalise) p = renormalised(p);
+  RowWeights run(bool want_lse) {
+    const AttentionCall& call = rows_.call;
+    x_ = rows_.scores(call.q, call.k);
+    for (const Stage& stage : attention_stages()) {
+      if (stage.id == StageId::keys) continue;  // checked_call()
+      if (stage.id == StageId::values) break;   // attend_rows()
+      rows_.stage = stage.id;
+      x_ = with_formulas(std::move(x_), rows_);
+      close(want_lse);
+    }
+    return {.softmax_bhts = std::move(softmax_),
+            .weights_bhts = std::move(x_),
+            .lse_bht = std::move(lse_),
+            .rows = std::move(rows_)};
   }
-  return spec.head_mix.after == HeadMixSpec::Kind::none ? p : mix_weights(p, tensors.mix_after_nio);
-}
+
+ private:
+  void close(bool want_lse) {
+    switch (rows_.stage) {
+      case StageId::scale:
+        // NaN and infinity of pairs that are not seen pass through no stage.
+        if (!rows_.finite)
+          x_ = x_.masked_fill((~rows_.allowed).logical_and(x_.isfinite().logical_not()), 0.0);
+        break;
+      case StageId::convolution_before:
+        keep_last_rows(rows_.results);
+        rows_.results = wanted_;
+        break;
+      case StageId::allowed:
+        select();
+        x_ = x_.masked_fill(~seen_, -kInfinity);
+        break;
+      case StageId::softmax:
+        weigh(want_lse);
+        break;
+      case StageId::convolution_after:
+        keep_last_rows(wanted_);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void keep_last_rows(int64_t count) {
+    x_ = last_rows(x_, count);
+    rows_.keep_last_rows(count);
+  }
+
+  // What each row sees: the allowed keys, or those that a selector chooses among them.
+  void select() {
+    seen_ = rows_.allowed;
+    selection_ = select_keys(rows_);
+    if (!selection_.chosen_bhts.defined()) return;
+    seen_ = selection_.chosen_bhts;
+    if (selection_.log_weights_bhts.defined()) x_ = x_ + selection_.log_weights_bhts;
+  }
+
+  void weigh(bool want_lse) {
+    Softmax softmax = softmax_rows(x_, rows_.call.tensors.sink_logit_h, want_lse);
+    x_ = std::move(softmax.weights_bhts);
+    // A row of NaN weighs what it does not see, too.
+    if (!rows_.finite) x_ = x_.masked_fill(~seen_, 0.0);
+    if (selection_.alpha_bht.defined()) x_ = reallocated(x_, selection_.alpha_bht, rows_.allowed);
+    softmax_ = last_rows(x_, wanted_);
+    if (want_lse) lse_ = last_rows(softmax.lse_bht, wanted_);
+  }
+
+  int64_t wanted_;
+  EarlierRows earlier_;
+  StageRows rows_;
+  at::Tensor x_;     // logits, then weights
+  at::Tensor seen_;  // since stage 6
+  Selection selection_;
+  at::Tensor softmax_, lse_;
+};
 
 }  // namespace
 
-RowWeights weights_of_rows(const AttentionCall& call, const Places& all, RowRange rows,
+RowWeights weights_of_rows(const AttentionCall& call, const Places& places, RowRange rows,
                            bool want_lse, bool only_visible_keys) {
-  const AttentionSpec& spec = call.spec;
-  const AttentionTensors& tensors = call.tensors;
-  const at::Tensor& q = call.q;
-  const MultiTokenSpec& tokens = spec.multi_token;
-  // Rows that enter, the last of which get weights, the last of which are wanted.
-  const RowRange entering{std::max<int64_t>(0, rows.begin - tokens.earlier_queries()), rows.end};
-  const RowRange weighted{std::max<int64_t>(0, rows.begin - tokens.after.earlier_queries()),
-                          rows.end};
-  Places places = query_rows(all, entering);
-  at::Tensor allowed = allowed_mask(spec.mask, places);
-  RowRange keys{0, call.k.size(2)};
-  FocusPairs groups;
-  if (spec.focus.active()) {
-    groups = focus_pairs(tensors, call.k.size(2) - q.size(2) + entering.begin,
-                         entering.end - entering.begin);
-    if (spec.focus.gate == FocusSpec::Gate::hard)
-      allowed = allowed.logical_and(focus_visible(spec.focus, groups, places));
-  }
-  if (spec.routing.active())
-    allowed = routing_visible(spec.routing, tensors, entering.begin, allowed, places);
-  if (spec.blocks.active()) allowed = block_pairs_visible(spec.blocks, allowed, places);
-  if (spec.longformer.active())
-    allowed = longformer_visible(spec.longformer, spec.heads, allowed, places);
-  if (spec.streaming.active())
-    allowed = allowed.logical_and(allowed_mask(pairs_of(spec.streaming), places));
-  RowWeights result;
-  if (only_visible_keys) {
-    const auto [first, count] = visible_keys(allowed);
-    result.first_key = first;
-    keys = {first, first + count};
-    allowed = allowed.narrow(3, first, count);
-    places = key_columns(places, first, count);
-    groups = groups.keys(first, count);
-  }
-  const PairLogits pairs = pair_logits(call, entering, keys, places);
-  at::Tensor logits = mixed_logits(call, pairs, places, allowed, weighted.end - weighted.begin);
-  const RowRange last{weighted.begin - entering.begin, weighted.end - entering.begin};
-  places = query_rows(places, last);
-  const Selection selection =
-      selected_keys(call, call.q.narrow(2, entering.begin, entering.end - entering.begin),
-                    call.k.narrow(2, keys.begin, keys.end - keys.begin), rows, allowed, places);
-  const at::Tensor seen = selection.chosen_bhts.defined()
-                              ? selection.chosen_bhts
-                              : last_rows(allowed, last.end - last.begin);
-  if (selection.log_weights_bhts.defined()) logits = logits + selection.log_weights_bhts;
-  if (spec.own.active()) logits = own_logits(call, logits, places);
-  if (spec.focus.reads_groups())
-    logits = focus_gate(spec.focus, logits, groups.last_rows(last.end - last.begin), places);
-  const at::Tensor bias = position_bias(spec, tensors, places, logits.scalar_type());
-  Softmax softmax =
-      softmax_rows((bias.defined() ? logits + bias : logits).masked_fill(~seen, -kInfinity),
-                   tensors.sink_logit_h, want_lse);
-  // A row of NaN weighs what it does not see, too.
-  if (!pairs.finite) softmax.weights_bhts = softmax.weights_bhts.masked_fill(~seen, 0.0);
-  if (selection.alpha_bht.defined()) {
-    softmax.weights_bhts = reallocated(softmax.weights_bhts, selection.alpha_bht, allowed);
-    result.weights_bhts = result.softmax_bhts = softmax.weights_bhts;
-    result.lse_bht = softmax.lse_bht;
-    return result;
-  }
-  const int64_t count = rows.end - rows.begin;
-  result.softmax_bhts = last_rows(softmax.weights_bhts, count);
-  if (want_lse)
-    result.lse_bht = softmax.lse_bht.narrow(2, weighted.end - weighted.begin - count, count);
-  result.weights_bhts =
-      mixed_weights(call, softmax.weights_bhts, places.query_documents_bt, last_rows(seen, count));
-  return result;
+  return StageWalk(call, places, rows, only_visible_keys).run(want_lse);
 }
 
 namespace {

@@ -13,8 +13,7 @@
 
 #include <algorithm>
 
-#include "fovea/attention/mechanisms/dropout.h"
-#include "fovea/attention/mechanisms/longformer_rule.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 
@@ -74,22 +73,12 @@ AttentionCall call_with(const Job& job, const Variables& all) {
 std::pair<at::Tensor, at::Tensor> attend_rows(const Job& job, const Variables& x, RowRange rows,
                                               bool only_visible_keys) {
   const AttentionCall call = call_with(job, x);
-  const RowWeights r =
-      weights_of_rows(call, job.places, rows, call.context.want_lse, only_visible_keys);
-  at::Tensor weights = r.weights_bhts;
-  if (call.drops_weights()) {
-    const int64_t first_row = call.k.size(2) - call.q.size(2) + rows.begin;
-    weights = weights * dropout_factors(call.spec, call.context, first_row, r.first_key, weights);
-  }
-  const auto weigh = [&](const at::Tensor& values) {
-    return weighted_values(weights, values.narrow(2, r.first_key, weights.size(3)));
-  };
-  at::Tensor out = weigh(call.v);
-  if (const at::Tensor& values = call.tensors.global_v_bgse; values.defined()) {
-    const at::Tensor global = global_tokens(call.spec.longformer, job.places.query_positions_bt)
-                                  .narrow(1, rows.begin, rows.end - rows.begin);
-    out = at::where(global.unsqueeze(1).unsqueeze(3), weigh(values.to(weights.scalar_type())), out);
-  }
+  RowWeights r = weights_of_rows(call, job.places, rows, call.context.want_lse, only_visible_keys);
+  r.rows.stage = StageId::values;
+  const at::Tensor weights = with_formulas(std::move(r.weights_bhts), r.rows);
+  at::Tensor out = r.rows.weigh(weights, call.v);
+  for (const Mechanism* mechanism : mechanisms())
+    if (mechanism->output != nullptr) out = mechanism->output(out, weights, r.rows);
   return {out, r.lse_bht};
 }
 

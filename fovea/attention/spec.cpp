@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/refusals.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -41,6 +42,8 @@ void AttentionSpec::check() const {
   check_sizes(*this);
   for (const Mechanism* mechanism : mechanisms())
     if (mechanism->check != nullptr) mechanism->check(*this);
+  if (const std::optional<Refusal> refused = refusal(*this))
+    fail<UnsupportedError>(kSpecPlace, "{}", refused->message());
   require<ConfigError>(depth >= 0, kSpecPlace, "depth must be 0 or larger; got {}", depth);
 }
 

@@ -49,11 +49,4 @@ std::string describe_pipeline(const AttentionSpec& spec) {
   return all.empty() ? "plain" : fmt::format("{}", fmt::join(all, " > "));
 }
 
-std::string stages_markdown() {
-  std::string table = "| # | stage | what happens |\n|---|---|---|\n";
-  for (const Stage& stage : kStages)
-    table += fmt::format("| {} | `{}` | `{}` |\n", stage.number(), stage.name, stage.formula);
-  return table;
-}
-
 }  // namespace fovea

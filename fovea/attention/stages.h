@@ -1,7 +1,7 @@
 // The stage table: the one order in which attention's stages act, as data (spec 0.1).
 //
-// Refusals and the table in the docs are derived from it; each mechanism names the stages of its
-// settings (mechanisms/mechanism.h).
+// The reference walks over it, and the table in the docs is made from it. Each mechanism has a
+// formula for the stages in which it acts (mechanisms/mechanism.h).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -13,22 +13,9 @@
 #include <vector>
 
 #include "fovea/attention/spec.h"
+#include "fovea/attention/stage_id.h"
 
 namespace fovea {
-
-enum class StageId {
-  keys,
-  scale,
-  soft_cap,
-  convolution_before,
-  mix_before,
-  gate_and_bias,
-  allowed,
-  softmax,
-  convolution_after,
-  mix_after,
-  values
-};
 
 struct Stage {
   StageId id;
@@ -46,8 +33,5 @@ const Stage& stage_of(StageId id);
 
 /// "temperature 0.4 > soft_cap 50 > window 128": the active settings in order.
 std::string describe_pipeline(const AttentionSpec& spec);
-
-/// The table as Markdown, for docs/mechanisms/pipeline.md.
-std::string stages_markdown();
 
 }  // namespace fovea

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "fovea/attention/cache/cache.h"
-#include "fovea/attention/mechanisms/focus_parts.h"
 #include "fovea/attention/mechanisms/sinkhorn.h"
+#include "tests/attention/focus_parts.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"

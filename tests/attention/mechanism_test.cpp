@@ -54,6 +54,28 @@ TEST(Mechanisms, AreNeutralByDefaultAndActWithEachOfTheirSettings) {
   }
 }
 
+// The reference has no other formulas than these, those of checked_call() (stage 0) and those of
+// the stages themselves.
+TEST(Mechanisms, HaveAFormulaForEveryStageOfTheirSettings) {
+  const std::set<std::string_view> of_the_stage{"temperature", "mask", "sink_logit"},
+      of_the_call{"differential", "head_output"};
+  for (const Mechanism* m : mechanisms()) {
+    if (of_the_stage.contains(m->name) || of_the_call.contains(m->name)) continue;
+    std::set<StageId> stages;
+    for (const StageFormula& formula : m->formulas) stages.insert(formula.stage);
+    if (m->rewrite_keys != nullptr) stages.insert(StageId::keys);
+    if (m->visible != nullptr || m->select != nullptr) stages.insert(StageId::allowed);
+    if (m->scores != nullptr) stages.insert(StageId::softmax);  // Performer takes its place
+    if (m->output != nullptr) stages.insert(StageId::values);
+    for (const MechanismSetting& setting : m->settings) {
+      AttentionSpec spec{.heads = 4, .kv_heads = 2};
+      setting.apply(spec);
+      for (const StageUse& use : m->uses(spec))
+        EXPECT_TRUE(stages.contains(use.stage)) << setting.name << ": " << use.setting;
+    }
+  }
+}
+
 TEST(Mechanisms, ThatArePutOnAModelAreRemovedAlone) {
   AttentionSpec bare{.heads = 4, .kv_heads = 2};
   bare.mask.window = 7;

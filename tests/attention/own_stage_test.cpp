@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/mechanisms/dropout.h"
+#include "fovea/attention/stage_rows.h"
 #include "fovea/attention/stages.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
@@ -89,6 +91,62 @@ TEST(OwnStage, ComposesWithTheOthersInTheLawsOrder) {
   EXPECT_EQ(describe_pipeline(spec), "soft_cap 5 > own test-slopes > alibi > window 4");
 }
 
+// What mechanisms of the library do in five stages, as one registration.
+const bool kAnyStageRegistered = [] {
+  register_own_stage(
+      {.name = "test-any-stage",
+       .formulas = {{StageId::soft_cap,
+                     [](const at::Tensor& x, const OwnStageCall&) {
+                       return at::tanh(x / 5.0) * 5.0;
+                     }},
+                    {StageId::mix_before,
+                     [](const at::Tensor& x, const OwnStageCall& call) {
+                       return mix_logits(x, call.weight.unsqueeze(0));
+                     }},
+                    {StageId::mix_after,
+                     [](const at::Tensor& x, const OwnStageCall& call) {
+                       return mix_weights(x, call.weight.unsqueeze(0));
+                     }},
+                    {StageId::values,
+                     [](const at::Tensor& x, const OwnStageCall& call) {
+                       const AttentionSpec dropping{.heads = 4, .dropout = 0.25};
+                       return x * dropout_factors(dropping, call.rows.call.context,
+                                                  call.rows.first_row(), call.rows.keys.begin, x);
+                     }}},
+       .visible = [](const at::Tensor&,
+                     const OwnStageCall& call) { return call.distance_bts.lt(4).unsqueeze(1); },
+       .weight_shape =
+           [](const AttentionSpec& spec) {
+             return std::vector{spec.heads, spec.heads};
+           }});
+  return true;
+}();
+
+TEST(OwnStage, ActsInEveryStageAsTheMechanismsOfTheLibraryDo) {
+  EXPECT_TRUE(kAnyStageRegistered);
+  AttentionSpec own{.heads = 4, .kv_heads = 2, .head_dim = 8, .own = {"test-any-stage", {}}};
+  AttentionSpec library{.heads = 4, .kv_heads = 2, .head_dim = 8};
+  library.soft_cap = 5.0;
+  library.head_mix = {HeadMixSpec::Kind::full, HeadMixSpec::Kind::full, 0};
+  library.mask.window = 4;
+  library.dropout = 0.25;
+  EXPECT_EQ(
+      describe_pipeline(own),
+      "own test-any-stage > own test-any-stage > own test-any-stage > own test-any-stage > own "
+      "test-any-stage");
+  AttentionInputs in = own_inputs(2, 19).to(at::kFloat);
+  in.tensors.own = random_normal({4, 4}, 8).to(at::kFloat);
+  AttentionTensors mixes;
+  mixes.mix_before_noi = mixes.mix_after_nio = in.tensors.own.unsqueeze(0);
+  AttentionContext context;
+  context.training = true;
+  context.dropout_seed = 7;
+  const auto run = [&](const AttentionSpec& spec, const AttentionTensors& tensors) {
+    return attention(spec, in.q, in.k, in.v, tensors, context, Path::reference).out_bhte;
+  };
+  EXPECT_TRUE(at::equal(run(own, in.tensors), run(library, mixes)));
+}
+
 TEST(OwnStage, DecodesToTheFullForwardPass) {
   AttentionSpec spec = own_spec();
   spec.multi_token.before = {2, 3};
@@ -128,6 +186,14 @@ TEST(OwnStage, RegistersOnceAndWithAFunction) {
                "registered already");
   EXPECT_ERROR(ConfigError, register_own_stage({.name = "", .apply = same}), "name");
   EXPECT_ERROR(ConfigError, register_own_stage({.name = "test-empty"}), "apply");
+  EXPECT_ERROR(ConfigError,
+               register_own_stage({.name = "test-keys", .formulas = {{StageId::keys, same}}}),
+               "test-keys", "keys");
+  EXPECT_ERROR(
+      ConfigError,
+      register_own_stage(
+          {.name = "test-twice", .apply = same, .formulas = {{StageId::gate_and_bias, same}}}),
+      "test-twice", "gate_and_bias");
   register_own_stage({.name = "test-short", .apply = [](const at::Tensor& x, const OwnStageCall&) {
                         return x.narrow(3, 0, 1);
                       }});

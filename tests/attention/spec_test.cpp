@@ -7,10 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "fovea/attention/attention.h"
-#include "fovea/attention/composition.h"
 #include "fovea/attention/stages.h"
 #include "fovea/base/files.h"
 #include "fovea/config/reader.h"
+#include "tests/attention/pipeline_tables.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 
@@ -94,6 +94,14 @@ TEST(AttentionSpec, RefusesImpossibleSettingsByName) {
       {"max_distance", "16"});
   expect_refused<ConfigError>([](Spec& s) { s.dropout = 1.0; }, {"dropout"});
   const RoutingSpec routing{.clusters = 4};
+  expect_refused<UnsupportedError>(
+      [&](Spec& s) { s.routing = routing, s.head_mix.after = HeadMixSpec::Kind::full; },
+      {"[attention spec] routing with head_mix is not defined (each head sees other pairs); remove "
+       "one of them"});
+  expect_refused<UnsupportedError>(
+      [&](Spec& s) { s.routing = routing, s.streaming.recent = 8; },
+      {"[attention spec] routing with streaming is not defined (two rules for distant pairs); "
+       "remove one of them"});
   expect_refused<ConfigError>([](Spec& s) { s.routing.clusters = -1; }, {"routing.clusters"});
   expect_refused<ConfigError>([&](Spec& s) { s.routing = {.clusters = 2, .keep = 0}; },
                               {"routing.keep", "0"});
@@ -202,7 +210,7 @@ TEST(Composition, PairsThatCombineRunAndTheOthersAreRefusedByName) {
         const at::Tensor out =
             attention(spec, in.q, in.k, in.v, in.tensors, {}, Path::reference).out_bhte;
         EXPECT_TRUE(at::isfinite(out).all().item<bool>()) << a.name << " with " << b.name;
-      } else if (why != "two values of one setting") {
+      } else if (why != kOneSetting) {
         EXPECT_THROW(spec.check(), UnsupportedError) << a.name << " with " << b.name;
       }
       EXPECT_EQ(why.empty(), why_not_together(b, a).empty()) << a.name << " with " << b.name;

@@ -9,11 +9,10 @@
 #include <algorithm>
 
 #include "fovea/attention/mechanisms/mechanism.h"
-#include "fovea/attention/places.h"
+#include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
-namespace {}  // namespace
 
 void BlockPairsSpec::describe(FieldVisitor& v) {
   v.integer({"size", "positions of a block; 0 = no such rule", ranges::kPositionCounts}, size);
@@ -36,8 +35,20 @@ void BlockPairsSpec::check() const {
                          "blocks.pairs number blocks from 0; got {}", block);
 }
 
-at::Tensor block_pairs_visible(const BlockPairsSpec& spec, const at::Tensor& allowed,
-                               const Places& places) {
+namespace {
+
+std::vector<StageUse> block_pairs_uses(const AttentionSpec& spec) {
+  const BlockPairsSpec& b = spec.blocks;
+  if (!b.active()) return {};
+  return {{.stage = StageId::allowed,
+           .setting = fmt::format("{} pairs of blocks of {}", b.pairs.size() / 2, b.size),
+           .why_not_sdpa = "given pairs of blocks are no mask of torch's"}};
+}
+
+at::Tensor block_pairs_visible(const at::Tensor& allowed, const StageRows& rows) {
+  const BlockPairsSpec& spec = rows.call.spec.blocks;
+  if (!spec.active()) return allowed;
+  const Places& places = rows.places;
   int64_t blocks = 0;
   for (const int64_t block : spec.pairs) blocks = std::max(blocks, block + 1);
   // One row and column more, which nobody sees, stands for all later blocks.
@@ -52,21 +63,6 @@ at::Tensor block_pairs_visible(const BlockPairsSpec& spec, const at::Tensor& all
   return table.flatten().to(entry.device()).index({entry}).unsqueeze(1).logical_and(allowed);
 }
 
-namespace {
-
-void check_block_pairs(const AttentionSpec& spec) {
-  spec.blocks.check();
-  if (spec.blocks.active()) check_only_key_rule(spec, "blocks");
-}
-
-std::vector<StageUse> block_pairs_uses(const AttentionSpec& spec) {
-  const BlockPairsSpec& b = spec.blocks;
-  if (!b.active()) return {};
-  return {{.stage = StageId::allowed,
-           .setting = fmt::format("{} pairs of blocks of {}", b.pairs.size() / 2, b.size),
-           .why_not_sdpa = "given pairs of blocks are no mask of torch's"}};
-}
-
 constexpr MechanismSetting kBlockPairsSettings[] = {
     {"given blocks",
      [](AttentionSpec& s) {
@@ -76,24 +72,6 @@ constexpr MechanismSetting kBlockPairsSettings[] = {
 
 }  // namespace
 
-void check_only_key_rule(const AttentionSpec& s, std::string_view name) {
-  require<UnsupportedError>(s.mask.causal, kSpecPlace,
-                            "{} with mask.causal false is not defined; set mask.causal: true",
-                            name);
-  require<UnsupportedError>(
-      s.mask == MaskRule{}, kSpecPlace,
-      "{} with mask.window, mask.sinks or mask.sparsity is not defined (two rules for distant "
-      "pairs); remove one of them",
-      name);
-  require<UnsupportedError>(!s.focus.active(), kSpecPlace,
-                            "{} with focus is not defined (two rules for distant pairs); remove "
-                            "one of them",
-                            name);
-  require<UnsupportedError>(!s.routing.active() || !s.blocks.active(), kSpecPlace,
-                            "routing with blocks is not defined (two rules for distant pairs); "
-                            "remove one of them");
-}
-
 const Mechanism& block_pairs_mechanism() {
   static constexpr Mechanism mechanism{
       .name = "blocks",
@@ -101,8 +79,9 @@ const Mechanism& block_pairs_mechanism() {
           [](AttentionSpec& spec, FieldVisitor& v) {
             v.nested({"blocks", "stage 6: given pairs of blocks of positions"}, spec.blocks);
           },
-      .check = check_block_pairs,
+      .check = [](const AttentionSpec& spec) { spec.blocks.check(); },
       .uses = block_pairs_uses,
+      .visible = block_pairs_visible,
       .settings = kBlockPairsSettings,
       .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
         return spec.blocks.active() ? std::optional(KeyRule::lists) : std::nullopt;

@@ -4,8 +4,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -16,7 +14,6 @@ namespace fovea {
 
 struct AttentionSpec;
 struct Mechanism;
-struct Places;
 
 /// A given block-sparse rule (stage 6): positions of a document in blocks of `size`; a query sees
 /// what is not later in the blocks that its own is paired with.
@@ -31,13 +28,5 @@ struct BlockPairsSpec {
 };
 
 const Mechanism& block_pairs_mechanism();
-
-/// ConfigError or UnsupportedError where a rule that says itself which distant keys are seen
-/// (`name`: routing, blocks) meets another one.
-void check_only_key_rule(const AttentionSpec& spec, std::string_view name);
-
-/// What `blocks` leaves: [b or 1, 1, t, s].
-at::Tensor block_pairs_visible(const BlockPairsSpec& spec, const at::Tensor& allowed_b1ts,
-                               const Places& places);
 
 }  // namespace fovea

@@ -87,10 +87,6 @@ void check_differential(const AttentionSpec& s) {
                        "differential needs pairs of query and of key heads; got {} heads and {} "
                        "kv_heads",
                        s.heads, s.kv_heads);
-  require<UnsupportedError>(
-      s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{}, kSpecPlace,
-      "differential with multi_token or head_mix is not defined (which map would they join?); "
-      "remove one of them");
 }
 
 std::vector<StageUse> differential_uses(const AttentionSpec& spec) {

@@ -1,4 +1,4 @@
-// Key, check_dropout and factors of dropout.
+// Key, check and factors of dropout.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -7,7 +7,9 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/common/dropout.h"
 
@@ -46,6 +48,18 @@ at::Tensor dropout_factors(const AttentionSpec& spec, const AttentionContext& co
   return factors.to(weights.options()) / (1.0 - spec.dropout);
 }
 
+namespace {
+
+constexpr StageFormula kDropoutFormulas[] = {
+    {.stage = StageId::values, .apply = [](const at::Tensor& weights, const StageRows& rows) {
+       const AttentionCall& call = rows.call;
+       if (!call.drops_weights()) return weights;
+       return weights *
+              dropout_factors(call.spec, call.context, rows.first_row(), rows.keys.begin, weights);
+     }}};
+
+}  // namespace
+
 const Mechanism& dropout_mechanism() {
   static constexpr Mechanism mechanism{
       .name = "dropout",
@@ -57,6 +71,7 @@ const Mechanism& dropout_mechanism() {
           },
       .check = check_dropout,
       .uses = dropout_uses,
+      .formulas = kDropoutFormulas,
       .why_not_fused_decoder = in_fused_decoder};
   return mechanism;
 }

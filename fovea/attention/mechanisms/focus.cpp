@@ -18,6 +18,7 @@
 #include "fovea/attention/mechanisms/sinkhorn.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
+#include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
 #include "fovea/kernels/common/grouped_pairs.h"
@@ -29,9 +30,25 @@ constexpr int64_t kMostGroups = 64;  // memberships are the bits of a word
 
 at::ScalarType wide_type(const at::Tensor& x) { return accumulate_type(x.scalar_type()); }
 
-at::Tensor part(const at::Tensor& x_bs, int64_t first, int64_t count) {
-  return x_bs.defined() ? x_bs.narrow(1, first, count) : x_bs;
+at::Tensor part(const at::Tensor& x_bs, RowRange tokens) {
+  const bool whole = !x_bs.defined() || tokens.size() == x_bs.size(1);
+  return whole ? x_bs : x_bs.narrow(1, tokens.begin, tokens.size());
 }
+
+// The groups of rows and keys of a call.
+struct FocusPairs {
+  at::Tensor query_groups_btk, key_groups_bsk;
+  at::Tensor query_members_bt, key_members_bs;
+
+  explicit FocusPairs(const StageRows& rows) {
+    const AttentionTensors& x = rows.call.tensors;
+    const RowRange queries{rows.first_row(), rows.first_row() + rows.rows.size()};
+    query_groups_btk = part(x.groups_bsk, queries);
+    key_groups_bsk = part(x.groups_bsk, rows.keys);
+    query_members_bt = part(x.members_bs, queries);
+    key_members_bs = part(x.members_bs, rows.keys);
+  }
+};
 
 }  // namespace
 
@@ -176,63 +193,6 @@ at::Tensor have_common_group(const at::Tensor& query_members_bt, const at::Tenso
   return query_members_bt.unsqueeze(2).bitwise_and(key_members_bs.unsqueeze(1)).ne(0).unsqueeze(1);
 }
 
-FocusPairs FocusPairs::last_rows(int64_t count) const {
-  FocusPairs some = *this;
-  for (at::Tensor* x : {&some.query_groups_btk, &some.query_members_bt})
-    if (x->defined()) *x = part(*x, x->size(1) - count, count);
-  return some;
-}
-
-FocusPairs FocusPairs::keys(int64_t first, int64_t count) const {
-  FocusPairs some = *this;
-  for (at::Tensor* x : {&some.key_groups_bsk, &some.key_members_bs}) *x = part(*x, first, count);
-  return some;
-}
-
-FocusPairs focus_pairs(const AttentionTensors& tensors, int64_t first_row, int64_t rows) {
-  return {.query_groups_btk = part(tensors.groups_bsk, first_row, rows),
-          .key_groups_bsk = tensors.groups_bsk,
-          .query_members_bt = part(tensors.members_bs, first_row, rows),
-          .key_members_bs = tensors.members_bs,
-          .strength = tensors.focus_strength};
-}
-
-at::Tensor focus_visible(const FocusSpec& spec, const FocusPairs& pairs, const Places& places) {
-  return focus_local(spec, places)
-      .logical_or(have_common_group(pairs.query_members_bt, pairs.key_members_bs));
-}
-
-at::Tensor focus_gate(const FocusSpec& spec, const at::Tensor& logits, const FocusPairs& pairs,
-                      const Places& places) {
-  const at::ScalarType dtype = logits.scalar_type();
-  const at::Tensor local = focus_local(spec, places);
-  const at::Tensor agreement =
-      at::matmul(pairs.query_groups_btk.to(dtype), pairs.key_groups_bsk.to(dtype).transpose(1, 2))
-          .unsqueeze(1);
-  const at::Tensor lambda = spec.reads_strength() ? pairs.strength.to(dtype)
-                                                  : at::full({}, spec.strength, logits.options());
-  const auto add = [&](const at::Tensor& bias) { return logits + bias.masked_fill(local, 0.0); };
-  switch (spec.gate) {
-    case FocusSpec::Gate::mul:
-      return logits * at::sigmoid(lambda * agreement).masked_fill(local, 1.0);
-    case FocusSpec::Gate::log:
-      return add(at::log(agreement + spec.epsilon));
-    case FocusSpec::Gate::logsig:
-      return add(at::log_sigmoid(lambda * (agreement - spec.threshold)));
-    case FocusSpec::Gate::identity:
-      return add(at::log(agreement * static_cast<double>(spec.groups) + spec.epsilon));
-    case FocusSpec::Gate::straight_through: {
-      const at::Tensor rule =
-          have_common_group(pairs.query_members_bt, pairs.key_members_bs).to(dtype);
-      return add(at::log(rule + (agreement - agreement.detach()) + spec.epsilon));
-    }
-    case FocusSpec::Gate::none:
-    case FocusSpec::Gate::hard:
-      break;
-  }
-  return logits;
-}
-
 bool focus_is_neutral(const FocusSpec& spec, const AttentionContext& context, int64_t keys) {
   if (!spec.active() || spec.keeps_every_pair()) return true;
   const at::Tensor& positions = context.query_positions_bt;
@@ -302,18 +262,6 @@ FocusStatistics focus_statistics(const FocusParameters& parameters, const at::Te
 
 namespace {
 
-void check_focus(const AttentionSpec& s) {
-  s.focus.check();
-  if (!s.focus.active()) return;
-  require<UnsupportedError>(s.mask.causal, kSpecPlace,
-                            "focus with mask.causal false has no meaning (local pairs are the ones "
-                            "just before a query); set mask.causal: true");
-  require<UnsupportedError>(s.mask.sparsity == MaskRule::Sparsity::full, kSpecPlace,
-                            "focus with mask.sparsity {} is not defined (two rules for distant "
-                            "pairs); remove one of them",
-                            enum_name(s.mask.sparsity));
-}
-
 std::vector<StageUse> focus_uses(const AttentionSpec& spec) {
   const FocusSpec& f = spec.focus;
   std::vector<StageUse> all;
@@ -329,6 +277,51 @@ std::vector<StageUse> focus_uses(const AttentionSpec& spec) {
                    .why_not_sdpa = "the groups of focus are of this layer alone"});
   return all;
 }
+
+// Stage 6 of `hard`: local or sharing a group.
+at::Tensor focus_visible(const at::Tensor& allowed, const StageRows& rows) {
+  const FocusSpec& spec = rows.call.spec.focus;
+  if (spec.gate != FocusSpec::Gate::hard) return allowed;
+  const FocusPairs pairs(rows);
+  const at::Tensor shared = have_common_group(pairs.query_members_bt, pairs.key_members_bs);
+  return allowed.logical_and(focus_local(spec, rows.places).logical_or(shared));
+}
+
+// Stage 5 of the other gates.
+at::Tensor focus_gate(const at::Tensor& logits, const StageRows& rows) {
+  const FocusSpec& spec = rows.call.spec.focus;
+  if (!spec.reads_groups()) return logits;
+  const FocusPairs pairs(rows);
+  const at::ScalarType dtype = logits.scalar_type();
+  const at::Tensor local = focus_local(spec, rows.places);
+  const at::Tensor agreement =
+      at::matmul(pairs.query_groups_btk.to(dtype), pairs.key_groups_bsk.to(dtype).transpose(1, 2))
+          .unsqueeze(1);
+  const at::Tensor lambda = spec.reads_strength() ? rows.call.tensors.focus_strength.to(dtype)
+                                                  : at::full({}, spec.strength, logits.options());
+  const auto add = [&](const at::Tensor& bias) { return logits + bias.masked_fill(local, 0.0); };
+  switch (spec.gate) {
+    case FocusSpec::Gate::mul:
+      return logits * at::sigmoid(lambda * agreement).masked_fill(local, 1.0);
+    case FocusSpec::Gate::log:
+      return add(at::log(agreement + spec.epsilon));
+    case FocusSpec::Gate::logsig:
+      return add(at::log_sigmoid(lambda * (agreement - spec.threshold)));
+    case FocusSpec::Gate::identity:
+      return add(at::log(agreement * static_cast<double>(spec.groups) + spec.epsilon));
+    case FocusSpec::Gate::straight_through: {
+      const at::Tensor rule =
+          have_common_group(pairs.query_members_bt, pairs.key_members_bs).to(dtype);
+      return add(at::log(rule + (agreement - agreement.detach()) + spec.epsilon));
+    }
+    case FocusSpec::Gate::none:
+    case FocusSpec::Gate::hard:
+      break;
+  }
+  return logits;
+}
+
+constexpr StageFormula kFocusFormulas[] = {{.stage = StageId::gate_and_bias, .apply = focus_gate}};
 
 std::string gate_of_focus(const AttentionSpec& spec) {
   return fmt::format("focus.gate {}", enum_name(spec.focus.gate));
@@ -458,8 +451,10 @@ const Mechanism& focus_mechanism() {
             v.nested({"focus", "stages 5 and 6: Focus, learned groups of tokens (spec 11)"},
                      spec.focus);
           },
-      .check = check_focus,
+      .check = [](const AttentionSpec& spec) { spec.focus.check(); },
       .uses = focus_uses,
+      .formulas = kFocusFormulas,
+      .visible = focus_visible,
       .tensors = kFocusTensors,
       .check_call = check_call,
       .add_streams = add_streams_focus,

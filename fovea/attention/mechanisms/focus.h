@@ -127,24 +127,6 @@ at::Tensor focus_local(const FocusSpec& spec, const Places& places);
 /// Whether two tokens have a group in common, [b, 1, t, s] bool.
 at::Tensor have_common_group(const at::Tensor& query_members_bt, const at::Tensor& key_members_bs);
 
-/// The groups of some query rows and some keys of a call.
-struct FocusPairs {
-  at::Tensor query_groups_btk, key_groups_bsk;
-  at::Tensor query_members_bt, key_members_bs;
-  at::Tensor strength;
-
-  FocusPairs last_rows(int64_t count) const;
-  FocusPairs keys(int64_t first, int64_t count) const;
-};
-/// Of `rows` queries, the first of which stands at key `first_row`, and all keys.
-FocusPairs focus_pairs(const AttentionTensors& tensors, int64_t first_row, int64_t rows);
-
-/// Stage 6 of `hard`: local or sharing a group, [b, 1, t, s] bool.
-at::Tensor focus_visible(const FocusSpec& spec, const FocusPairs& pairs, const Places& places);
-/// Stage 5 of the other gates, on logits [b, h, t, s].
-at::Tensor focus_gate(const FocusSpec& spec, const at::Tensor& logits_bhts, const FocusPairs& pairs,
-                      const Places& places);
-
 /// Whether the rule keeps every pair as it is, so that the layer is plain attention: all pairs are
 /// local, or `hard` with 2k > K (13.1).
 bool focus_is_neutral(const FocusSpec& spec, const AttentionContext& context, int64_t keys);

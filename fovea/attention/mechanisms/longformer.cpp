@@ -15,7 +15,7 @@
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/longformer_rule.h"
 #include "fovea/attention/mechanisms/mechanism.h"
-#include "fovea/attention/places.h"
+#include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -118,18 +118,6 @@ at::Tensor in_window(const at::Tensor& distance_b1ts, int64_t window, int64_t di
 
 }  // namespace
 
-at::Tensor longformer_visible(const LongformerSpec& spec, int64_t heads, const at::Tensor& allowed,
-                              const Places& places) {
-  const at::Tensor distance = distances(places).unsqueeze(1);
-  std::vector<at::Tensor> by_head;
-  for (int64_t h = 0; h < (one_dilation(spec) ? 1 : heads); ++h)
-    by_head.push_back(in_window(distance, spec.window, dilation_of(spec, h)));
-  const at::Tensor window = by_head.size() == 1 ? by_head[0] : at::cat(by_head, 1);
-  const at::Tensor rows = global_tokens(spec, places.query_positions_bt).unsqueeze(1).unsqueeze(3),
-                   keys = global_tokens(spec, places.key_positions_bs).unsqueeze(1).unsqueeze(2);
-  return window.logical_or(rows).logical_or(keys).logical_and(allowed);
-}
-
 KeptKeys kept_keys(const LongformerSpec& spec) {
   const int64_t last = spec.window * largest_dilation(spec) + 1, globals = last_global(spec) + 1;
   // A global query reads the whole text before it: rows may go once none comes any more. Where that
@@ -148,24 +136,6 @@ void check_longformer(const AttentionSpec& spec) {
   require<ConfigError>(listed <= 1 || listed == spec.heads, kSpecPlace,
                        "longformer.dilation needs one number, or one for each of {} heads; got {}",
                        spec.heads, listed);
-  check_only_key_rule(spec, "longformer");
-  require<UnsupportedError>(
-      !spec.routing.active() && !spec.blocks.active() && !spec.streaming.active(), kSpecPlace,
-      "longformer with routing, blocks or streaming is not defined (two rules for distant pairs); "
-      "remove one of them");
-  require<UnsupportedError>(spec.multi_token == MultiTokenSpec{} || mask_rule_of(l), kSpecPlace,
-                            "longformer with multi_token is for windows without dilation, first "
-                            "positions as globals and no projections; remove one of them");
-  require<UnsupportedError>(
-      (!spec.differential && spec.head_mix == HeadMixSpec{}) || (one_dilation(l) && !l.projections),
-      kSpecPlace,
-      "longformer with differential or head_mix needs one dilation for all heads and no "
-      "projections (each head would see other pairs); remove one of them");
-  require<UnsupportedError>(
-      !spec.sparq.active() && !spec.magic_pig.active() && !spec.performer.active(), kSpecPlace,
-      "longformer with sparq, magic_pig or performer is not defined (two rules for distant pairs); "
-      "remove "
-      "one of them");
 }
 
 std::vector<StageUse> longformer_uses(const AttentionSpec& spec) {
@@ -179,6 +149,47 @@ std::vector<StageUse> longformer_uses(const AttentionSpec& spec) {
            .setting = std::move(setting),
            .why_not_sdpa = "the pattern of longformer is no mask of torch's"}};
 }
+
+at::Tensor longformer_visible(const at::Tensor& allowed, const StageRows& rows_of_call) {
+  const AttentionSpec& attention = rows_of_call.call.spec;
+  const LongformerSpec& spec = attention.longformer;
+  if (!spec.active()) return allowed;
+  const Places& places = rows_of_call.places;
+  const at::Tensor distance = distances(places).unsqueeze(1);
+  std::vector<at::Tensor> by_head;
+  for (int64_t h = 0; h < (one_dilation(spec) ? 1 : attention.heads); ++h)
+    by_head.push_back(in_window(distance, spec.window, dilation_of(spec, h)));
+  const at::Tensor window = by_head.size() == 1 ? by_head[0] : at::cat(by_head, 1);
+  const at::Tensor rows = global_tokens(spec, places.query_positions_bt).unsqueeze(1).unsqueeze(3),
+                   keys = global_tokens(spec, places.key_positions_bs).unsqueeze(1).unsqueeze(2);
+  return window.logical_or(rows).logical_or(keys).logical_and(allowed);
+}
+
+// Whether rows are global, [b or 1, 1, t, 1].
+at::Tensor global_rows(const StageRows& rows) {
+  return global_tokens(rows.call.spec.longformer, rows.places.query_positions_bt)
+      .unsqueeze(1)
+      .unsqueeze(3);
+}
+
+// Global rows with projections of their own: stage 1, and the values that they read.
+at::Tensor with_global_scores(const at::Tensor& logits, const StageRows& rows) {
+  const AttentionTensors& x = rows.call.tensors;
+  if (!x.global_q_bhtd.defined()) return logits;
+  const at::Tensor global = global_rows(rows);
+  return at::where(global, rows.scores(x.global_q_bhtd, x.global_k_bgsd), logits);
+}
+
+at::Tensor with_global_values(const at::Tensor& out, const at::Tensor& weights,
+                              const StageRows& rows) {
+  const at::Tensor& values = rows.call.tensors.global_v_bgse;
+  if (!values.defined()) return out;
+  const at::Tensor global = global_rows(rows);
+  return at::where(global, rows.weigh(weights, values.to(weights.scalar_type())), out);
+}
+
+constexpr StageFormula kLongformerFormulas[] = {
+    {.stage = StageId::scale, .apply = with_global_scores}};
 
 std::string projections_of(const AttentionSpec& spec) {
   return fmt::format("longformer.projections {}", spec.longformer.projections);
@@ -244,6 +255,9 @@ const Mechanism& longformer_mechanism() {
           },
       .check = check_longformer,
       .uses = longformer_uses,
+      .formulas = kLongformerFormulas,
+      .visible = longformer_visible,
+      .output = with_global_values,
       .tensors = kLongformerTensors,
       .add_streams = add_streams_longformer,
       .settings = kLongformerSettings,

@@ -14,8 +14,6 @@
 
 namespace fovea {
 
-struct Places;  // places.h
-
 int64_t dilation_of(const LongformerSpec& spec, int64_t head);
 int64_t largest_dilation(const LongformerSpec& spec);
 /// Whether all heads have one dilation.
@@ -28,10 +26,6 @@ std::optional<int64_t> only_first_globals(const LongformerSpec& spec);
 /// The mask rule that allows the same pairs: without dilation, without own projections, globals
 /// first. Then a global query sees nothing but globals before it.
 std::optional<MaskRule> mask_rule_of(const LongformerSpec& spec);
-
-/// What `longformer` leaves of allowed pairs: [b or 1, 1 or h, t, s].
-at::Tensor longformer_visible(const LongformerSpec& spec, int64_t heads,
-                              const at::Tensor& allowed_b1ts, const Places& places);
 
 /// Whether tokens at int64 positions [b or 1, n] are global, bool of that shape.
 at::Tensor global_tokens(const LongformerSpec& spec, const at::Tensor& positions);

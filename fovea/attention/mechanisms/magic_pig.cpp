@@ -250,11 +250,6 @@ Selection magic_pig_selection(const SelectorRows& rows) {
 
 namespace {
 
-void check_magic_pig(const AttentionSpec& spec) {
-  spec.magic_pig.check();
-  if (spec.magic_pig.active()) check_only_selector(spec, "magic_pig");
-}
-
 std::vector<StageUse> magic_pig_uses(const AttentionSpec& spec) {
   const MagicPigSpec& m = spec.magic_pig;
   if (!m.active()) return {};
@@ -308,8 +303,9 @@ const Mechanism& magic_pig_mechanism() {
             v.nested({"magic_pig", "stage 6: keys sampled by their hashes (spec 4.5)"},
                      spec.magic_pig);
           },
-      .check = check_magic_pig,
+      .check = [](const AttentionSpec& spec) { spec.magic_pig.check(); },
       .uses = magic_pig_uses,
+      .select = magic_pig_selection,
       .add_streams = add_streams_magic_pig,
       .settings = kMagicPigSettings,
       .remove = [](AttentionSpec& spec) { spec.magic_pig = {}; },

@@ -43,11 +43,6 @@ void check_mask(const AttentionSpec& spec) {
                            m.block);
       require<ConfigError>(m.stride == 0, kSpecPlace,
                            "mask.stride belongs to sparsity strided; got {} with fixed", m.stride);
-      require<UnsupportedError>(
-          m.window == 0, kSpecPlace,
-          "mask.window with mask.sparsity fixed is not defined (its blocks are the local part); "
-          "remove one; got window {}",
-          m.window);
       break;
   }
 }

@@ -38,6 +38,17 @@ std::span<const Mechanism* const> mechanisms() {
   return all;
 }
 
+std::span<const StageFormula> stage_formulas(StageId stage) {
+  static const auto by_stage = [] {
+    std::vector<std::vector<StageFormula>> all(attention_stages().size());
+    for (const Mechanism* mechanism : mechanisms())
+      for (const StageFormula& formula : mechanism->formulas)
+        all[static_cast<size_t>(formula.stage)].push_back(formula);
+    return all;
+  }();
+  return by_stage[static_cast<size_t>(stage)];
+}
+
 std::vector<StageUse> stage_uses(const AttentionSpec& spec) {
   std::vector<StageUse> all;
   for (const Mechanism* mechanism : mechanisms())

@@ -1,6 +1,6 @@
 // Mechanism: everything that attention/ needs to know about one setting of AttentionSpec, as one
-// value. Spec, checks, stages, tensors, cache streams and the table of combinations are made from
-// the list of mechanisms.
+// value. Spec, checks, the reference, tensors, cache streams and the table of combinations are made
+// from the list of mechanisms.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -24,6 +24,9 @@ namespace fovea {
 class AttentionCache;  // cache/cache.h
 struct AttentionCall;  // call.h
 struct CallShape;      // call.h
+struct Selection;      // mechanisms/selector.h
+struct SelectorRows;   // mechanisms/selector.h
+struct StageRows;      // stage_rows.h
 struct StreamSpec;     // cache/streams.h
 
 /// A setting that acts in a stage.
@@ -32,6 +35,17 @@ struct StageUse {
   std::string setting;  ///< "soft_cap 50"
   /// Why torch's scaled_dot_product_attention, and why our kernels, cannot express it.
   std::optional<std::string> why_not_sdpa = {}, why_not_kernels = {};
+};
+
+/// What a mechanism does to the rows of a call in a stage.
+struct StageFormula {
+  StageId stage;
+  /// The new x: logits in stages 1 to 7, weights in stages 8 and 9, the weights that meet the
+  /// values in stage 10. Differentiable. A neutral mechanism returns x itself, without an
+  /// operation.
+  at::Tensor (*apply)(const at::Tensor& x_bhts, const StageRows& rows);
+  /// Rows before a result that it reads; null: none.
+  int64_t (*earlier_rows)(const AttentionSpec& spec) = nullptr;
 };
 
 /// The sizes of a tensor; nothing where it must be absent.
@@ -64,13 +78,27 @@ struct Mechanism {
   void (*check)(const AttentionSpec& spec) = nullptr;
   /// The settings that act, stage by stage; empty where it is neutral.
   std::vector<StageUse> (*uses)(const AttentionSpec& spec);
+  /// The reference's part of it, stage by stage. A mechanism that acts in a stage has a formula for
+  /// it here, or one of the members from `rewrite_keys` to `output`.
+  std::span<const StageFormula> formulas = {};
+  /// Stage 0: rewrites keys and values, and takes its setting and tensors from the call, so that
+  /// later stages and paths see finished rows. `cache`: the call's tokens come after those of the
+  /// cache, whose streams of this mechanism it extends; null: the call has all keys.
+  void (*rewrite_keys)(AttentionCall& call, AttentionCache* cache) = nullptr;
+  /// Stage 1 in place of scaled q.k: logits of some queries and keys; undefined where neutral.
+  at::Tensor (*scores)(const AttentionCall& call, const at::Tensor& q_bhtd,
+                       const at::Tensor& k_bgsd, const at::Tensor& tau_bt) = nullptr;
+  /// Stage 6: which of the allowed pairs remain, [b or 1, 1 or h, t, s]. It runs before stage 1,
+  /// because convolutions read the relation too (Mask0).
+  at::Tensor (*visible)(const at::Tensor& allowed, const StageRows& rows) = nullptr;
+  /// Stage 6 of a selector: the keys that each row chooses among the allowed ones.
+  Selection (*select)(const SelectorRows& rows) = nullptr;
+  /// Stage 10 after the values: the new output [b, h, t, e].
+  at::Tensor (*output)(const at::Tensor& out_bhte, const at::Tensor& weights_bhts,
+                       const StageRows& rows) = nullptr;
   std::span<const TensorSlot> tensors = {};
   /// ShapeError for tensors of the right sizes with wrong numbers.
   void (*check_call)(const AttentionCall& call) = nullptr;
-  /// Rewrites keys and values before stage 1, and takes its setting and tensors from the call, so
-  /// that stages and paths see finished rows. `cache`: the call's tokens come after those of the
-  /// cache, whose streams of this mechanism it extends; null: the call has all keys.
-  void (*rewrite_keys)(AttentionCall& call, AttentionCache* cache) = nullptr;
   /// Adds the streams that decoding needs (stream_rows.h); `keys` is the stream of the keys.
   void (*add_streams)(const AttentionSpec& spec, const StreamSpec& keys,
                       std::vector<StreamSpec>& all) = nullptr;
@@ -89,6 +117,9 @@ inline std::optional<std::string> in_fused_decoder(const AttentionSpec&) { retur
 
 /// All of them, in the order of their keys.
 std::span<const Mechanism* const> mechanisms();
+
+/// All formulas of a stage, in the order of the mechanisms.
+std::span<const StageFormula> stage_formulas(StageId stage);
 
 /// The settings that act, in the order of the mechanisms.
 std::vector<StageUse> stage_uses(const AttentionSpec& spec);

@@ -14,6 +14,7 @@
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/convolution.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -180,6 +181,45 @@ std::vector<StageUse> multi_token_uses(const AttentionSpec& spec) {
   return all;
 }
 
+// Stage 3 on logits of all rows, of which the last ones leave it.
+at::Tensor convolved_logits(const at::Tensor& logits, const StageRows& rows) {
+  const MultiTokenSpec& spec = rows.call.spec.multi_token;
+  if (!spec.before.active()) return logits;
+  const at::Tensor x =
+      spec.equation == Equation::eq5 ? logits.masked_fill(~rows.allowed, 0.0) : logits;
+  return key_query_convolution(spec.equation, x, rows.call.tensors.kernel_before_hqk, rows.results,
+                               rows.places.query_documents_bt, rows.allowed_results());
+}
+
+// Rows of convolved weights divided by their sum, where there is one (M-9).
+at::Tensor renormalised(const at::Tensor& weights) {
+  const at::Tensor sum = weights.sum(-1, true);
+  constexpr double smallest = 1e-6;
+  return weights / at::where(sum.abs() > smallest, sum, at::ones_like(sum));
+}
+
+// Stage 8 on weights that are 0 where not allowed.
+at::Tensor convolved_weights(const at::Tensor& weights, const StageRows& rows) {
+  const MultiTokenSpec& spec = rows.call.spec.multi_token;
+  if (!spec.after.active()) return weights;
+  const at::Tensor p =
+      key_query_convolution(Equation::eq5, weights, rows.call.tensors.kernel_after_hqk,
+                            rows.results, rows.places.query_documents_bt, {})
+          .masked_fill(~rows.allowed_results(), 0.0);
+  return spec.renormalise ? renormalised(p) : p;
+}
+
+constexpr StageFormula kMultiTokenFormulas[] = {
+    {.stage = StageId::convolution_before,
+     .apply = convolved_logits,
+     .earlier_rows =
+         [](const AttentionSpec& spec) { return spec.multi_token.before.earlier_queries(); }},
+    {.stage = StageId::convolution_after,
+     .apply = convolved_weights,
+     .earlier_rows =
+         [](const AttentionSpec& spec) { return spec.multi_token.after.earlier_queries(); }},
+};
+
 std::string setting_of(const KernelExtent& extent) {
   return fmt::format("a {} x {} convolution", extent.queries, extent.keys);
 }
@@ -234,6 +274,7 @@ const Mechanism& multi_token_mechanism() {
           },
       .check = [](const AttentionSpec& spec) { spec.multi_token.check(); },
       .uses = multi_token_uses,
+      .formulas = kMultiTokenFormulas,
       .tensors = kMultiTokenTensors,
       .add_streams = add_streams_multi_token,
       .settings = kMultiTokenSettings,

@@ -11,6 +11,7 @@
 #include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanisms/performer_features.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/performer/performer.h"
 
@@ -55,41 +56,6 @@ std::span<const std::string_view> enum_names(PerformerSpec::Stabiliser) {
 }
 
 namespace {
-
-// Settings that read or change single pairs, or the rule of who sees whom: sums have neither.
-void check_performer(const AttentionSpec& s) {
-  s.performer.check();
-  if (!s.performer.active()) return;
-  require<UnsupportedError>(s.mask.causal, kSpecPlace,
-                            "performer with mask.causal false is not built; set mask.causal: true");
-  require<UnsupportedError>(
-      s.mask == MaskRule{}, kSpecPlace,
-      "performer with mask.window, mask.sinks or mask.sparsity is not defined (a sum of features "
-      "forgets no single key); remove one of them");
-  const std::pair<const char*, bool> others[] = {
-      {"soft_cap", s.soft_cap > 0.0},
-      {"multi_token", s.multi_token != MultiTokenSpec{}},
-      {"head_mix", s.head_mix != HeadMixSpec{}},
-      {"own", s.own.active()},
-      {"focus", s.focus.active()},
-      {"routing", s.routing.active()},
-      {"blocks", s.blocks.active()},
-      {"longformer", s.longformer.active()},
-      {"streaming", s.streaming.active()},
-      {"sparq", s.sparq.active()},
-      {"magic_pig", s.magic_pig.active()},
-      {"bias", s.bias.kind != BiasSpec::Kind::none},
-      {"sink_logit", s.sink_logit},
-      {"dropout", s.dropout > 0.0},
-      {"differential", s.differential},
-  };
-  for (const auto& [name, set] : others) {
-    require<UnsupportedError>(!set, kSpecPlace,
-                              "performer with {} is not defined (sums of features take the place "
-                              "of pairs of tokens); remove one of them",
-                              name);
-  }
-}
 
 // The state behind the last token, in place of keys and values.
 void add_streams_performer(const AttentionSpec& s, const StreamSpec& keys,
@@ -145,8 +111,9 @@ const Mechanism& performer_mechanism() {
             v.nested({"performer", "stage 7: random features for the softmax (spec 4.2)"},
                      spec.performer);
           },
-      .check = check_performer,
+      .check = [](const AttentionSpec& spec) { spec.performer.check(); },
       .uses = performer_uses,
+      .scores = performer_logits,
       .tensors = kPerformerTensors,
       .add_streams = add_streams_performer,
       .settings = kPerformerSettings,

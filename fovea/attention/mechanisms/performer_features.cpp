@@ -124,6 +124,7 @@ at::Tensor safe_log(const at::Tensor& x) {
 at::Tensor performer_logits(const AttentionCall& call, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& tau_bt) {
   const PerformerSpec& spec = call.spec.performer;
+  if (!spec.active()) return {};
   const PerformerFactors factors = performer_factors(call);
   at::Tensor scaled = q * factors.query;
   if (tau_bt.defined())

@@ -34,8 +34,8 @@ struct PerformerFactors {
 PerformerFactors performer_factors(const AttentionCall& call);
 
 /// ln phi(q_i) . phi(k_j) [b, h, t, s] for some queries and keys of the call, -inf where it is 0:
-/// weights are its softmax. With epsilon the stabiliser of keys is taken from all keys of the call.
-/// Differentiable.
+/// weights are its softmax. Undefined without Performer. With epsilon the stabiliser of keys is
+/// taken from all keys of the call. Differentiable.
 at::Tensor performer_logits(const AttentionCall& call, const at::Tensor& q_bhtd,
                             const at::Tensor& k_bgsd, const at::Tensor& tau_bt);
 

@@ -13,10 +13,10 @@
 #include "fovea/attention/cache/stream_rows.h"
 #include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/block_pairs.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
+#include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -96,9 +96,23 @@ at::Tensor follow_clusters(const RoutingObservation& seen, double decay, const a
   return sums / smooth.unsqueeze(-1);
 }
 
-at::Tensor routing_visible(const RoutingSpec& spec, const AttentionTensors& tensors,
-                           int64_t first_row, const at::Tensor& allowed, const Places& places) {
-  const at::Tensor queries = tensors.query_routes_bht.narrow(2, first_row, allowed.size(2));
+namespace {
+
+std::vector<StageUse> routing_uses(const AttentionSpec& spec) {
+  const RoutingSpec& r = spec.routing;
+  if (!r.active()) return {};
+  return {{.stage = StageId::allowed,
+           .setting =
+               fmt::format("routing {} {} of {} clusters", enum_name(r.choice), r.keep, r.clusters),
+           .why_not_sdpa = "the clusters of routing are of this layer alone"}};
+}
+
+at::Tensor routing_visible(const at::Tensor& allowed, const StageRows& rows) {
+  const RoutingSpec& spec = rows.call.spec.routing;
+  if (!spec.active()) return allowed;
+  const AttentionTensors& tensors = rows.call.tensors;
+  const Places& places = rows.places;
+  const at::Tensor queries = tensors.query_routes_bht.narrow(2, rows.rows.begin, rows.rows.size());
   const at::Tensor seen =
       queries.unsqueeze(3).eq(tensors.key_routes_bhs.unsqueeze(2)).logical_and(allowed);
   if (seen.size(3) <= spec.keep) return seen;
@@ -112,28 +126,6 @@ at::Tensor routing_visible(const RoutingSpec& spec, const AttentionTensors& tens
                                .argsort(/*stable=*/true, -1, /*descending=*/true)
                                .narrow(-1, 0, spec.keep);
   return at::zeros_like(seen).scatter_(-1, order, true).flip(-1).logical_and(seen);
-}
-
-namespace {
-
-void check_routing(const AttentionSpec& s) {
-  s.routing.check();
-  if (!s.routing.active()) return;
-  check_only_key_rule(s, "routing");
-  require<UnsupportedError>(
-      !s.differential && s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{},
-      kSpecPlace,
-      "routing with differential, multi_token or head_mix is not defined (each head sees other "
-      "pairs); remove one of them");
-}
-
-std::vector<StageUse> routing_uses(const AttentionSpec& spec) {
-  const RoutingSpec& r = spec.routing;
-  if (!r.active()) return {};
-  return {{.stage = StageId::allowed,
-           .setting =
-               fmt::format("routing {} {} of {} clusters", enum_name(r.choice), r.keep, r.clusters),
-           .why_not_sdpa = "the clusters of routing are of this layer alone"}};
 }
 
 std::string clusters_of(const AttentionSpec& spec) {
@@ -216,8 +208,9 @@ const Mechanism& routing_mechanism() {
             v.nested({"routing", "stage 6: keys of the query's own cluster (spec 4.3)"},
                      spec.routing);
           },
-      .check = check_routing,
+      .check = [](const AttentionSpec& spec) { spec.routing.check(); },
       .uses = routing_uses,
+      .visible = routing_visible,
       .tensors = kRoutingTensors,
       .check_call = check_routes,
       .add_streams = add_streams_routing,

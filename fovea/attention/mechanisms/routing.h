@@ -19,9 +19,7 @@
 
 namespace fovea {
 
-struct AttentionTensors;
 struct Mechanism;
-struct Places;
 
 /// Routing attention in its causal form (stage 6; spec 4.3): every head has `clusters` centroids, a
 /// token belongs to the nearest one, and a query sees `keep` keys of its own cluster and document,
@@ -69,10 +67,5 @@ RoutingObservation observe_routes(const Routes& routes, int64_t clusters, const 
 /// centroids: sums over sizes, Laplace-smoothed with 1e-5.
 at::Tensor follow_clusters(const RoutingObservation& seen, double decay, const at::Tensor& sizes_hc,
                            const at::Tensor& sums_hcd);
-
-/// What `routing` leaves of allowed pairs [b or 1, 1, t, s]: [b, h, t, s]. The queries' rows of
-/// `tensors` are rows [first_row, first_row + t).
-at::Tensor routing_visible(const RoutingSpec& spec, const AttentionTensors& tensors,
-                           int64_t first_row, const at::Tensor& allowed_b1ts, const Places& places);
 
 }  // namespace fovea

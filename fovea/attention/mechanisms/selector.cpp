@@ -9,18 +9,31 @@
 #include <algorithm>
 
 #include "fovea/attention/mechanisms/block_pairs.h"
-#include "fovea/attention/mechanisms/magic_pig_choice.h"
-#include "fovea/attention/mechanisms/sparq_choice.h"
-#include "fovea/attention/spec.h"
+#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
-bool has_selector(const AttentionSpec& spec) {
-  return spec.sparq.active() || spec.magic_pig.active();
-}
 
-Selection select_keys(const SelectorRows& rows) {
-  return rows.spec.sparq.active() ? sparq_selection(rows) : magic_pig_selection(rows);
+// No convolution reads over the rows of a selector: it chooses for all of them.
+Selection select_keys(const StageRows& rows) {
+  const AttentionCall& call = rows.call;
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (mechanism->select == nullptr || !mechanism->key_rule(call.spec)) continue;
+    const auto part = [](const at::Tensor& x, int64_t axis, RowRange range) {
+      return x.defined() ? x.narrow(axis, range.begin, range.size()) : x;
+    };
+    const at::Tensor q = part(call.q, 2, rows.rows), k = part(call.k, 2, rows.keys),
+                     tau = part(call.tensors.tau_bt, 1, rows.rows);
+    return mechanism->select({.spec = call.spec,
+                              .q_bhtd = q,
+                              .k_bgsd = k,
+                              .tau_bt = tau,
+                              .allowed_b1ts = rows.allowed,
+                              .places = rows.places,
+                              .prompts_b = call.selector.prompts_b});
+  }
+  return {};
 }
 
 at::Tensor reallocated(const at::Tensor& weights, const at::Tensor& alpha,
@@ -37,32 +50,6 @@ at::Tensor largest(const at::Tensor& x, int64_t count) {
   const at::Tensor order =
       values.argsort(/*stable=*/true, -1, /*descending=*/true).narrow(-1, 0, count);
   return at::zeros_like(values, values.options().dtype(at::kBool)).scatter_(-1, order, true);
-}
-
-void check_only_selector(const AttentionSpec& s, std::string_view name) {
-  check_only_key_rule(s, name);
-  require<UnsupportedError>(!s.sparq.active() || !s.magic_pig.active(), kSpecPlace,
-                            "sparq with magic_pig is not defined (two choices of keys); set "
-                            "sparq.components: 0 or magic_pig.bits: 0");
-  require<UnsupportedError>(
-      !s.routing.active() && !s.blocks.active() && !s.longformer.active() &&
-          !s.streaming.active() && !s.performer.active(),
-      kSpecPlace,
-      "{} with routing, blocks, longformer, streaming or performer is not defined (two rules for "
-      "distant pairs); remove one of them",
-      name);
-  require<UnsupportedError>(
-      !s.differential && s.multi_token == MultiTokenSpec{} && s.head_mix == HeadMixSpec{},
-      kSpecPlace,
-      "{} with differential, multi_token or head_mix is not defined (each head reads other keys); "
-      "remove one of them",
-      name);
-  require<UnsupportedError>(
-      s.soft_cap == 0.0 && s.bias.kind == BiasSpec::Kind::none && !s.sink_logit && !s.own.active(),
-      kSpecPlace,
-      "{} with soft_cap, bias, sink_logit or own is not defined (the choice of keys knows q.k "
-      "alone); remove one of them",
-      name);
 }
 
 }  // namespace fovea

@@ -22,10 +22,11 @@ namespace fovea {
 
 struct AttentionSpec;
 struct Places;
+struct StageRows;
 
 /// What a selector says of some rows.
 struct Selection {
-  at::Tensor chosen_bhts;       ///< bool, among the allowed keys
+  at::Tensor chosen_bhts;       ///< bool, among the allowed keys; undefined: no selector
   at::Tensor log_weights_bhts;  ///< added to the logits; undefined: 0
   at::Tensor alpha_bht;         ///< undefined: 1
 };
@@ -41,17 +42,12 @@ struct SelectorRows {
   const at::Tensor& prompts_b;
 };
 
-/// Whether a layer's queries choose their keys.
-bool has_selector(const AttentionSpec& spec);
-
-Selection select_keys(const SelectorRows& rows);
+/// The choice of the layer's selector (Mechanism::select); nothing where it has none.
+Selection select_keys(const StageRows& rows);
 
 /// Weights of the chosen keys, with the rest of a row's weight spread over all allowed ones.
 at::Tensor reallocated(const at::Tensor& weights_bhts, const at::Tensor& alpha_bht,
                        const at::Tensor& allowed_b1ts);
-
-/// UnsupportedError where a selector meets a setting that its choice does not know.
-void check_only_selector(const AttentionSpec& spec, std::string_view name);
 
 /// True for the `count` largest of the last axis; ties go to the lower index. No gradient.
 at::Tensor largest(const at::Tensor& x, int64_t count);

@@ -1,12 +1,15 @@
-// Keys and checks of the soft-cap.
+// Keys, checks and formula of the soft-cap.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/attention/mechanisms/soft_cap.h"
 
+#include <ATen/ATen.h>
+
 #include <cmath>
 
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -24,6 +27,13 @@ std::vector<StageUse> soft_cap_uses(const AttentionSpec& spec) {
            .why_not_sdpa = "soft_cap bounds the logits before the softmax"}};
 }
 
+at::Tensor capped(const at::Tensor& logits, const StageRows& rows) {
+  const double cap = rows.call.spec.soft_cap;
+  return cap > 0.0 ? at::tanh(logits / cap) * cap : logits;
+}
+
+constexpr StageFormula kSoftCapFormulas[] = {{.stage = StageId::soft_cap, .apply = capped}};
+
 constexpr MechanismSetting kSoftCapSettings[] = {
     {"soft-cap", [](AttentionSpec& s) { s.soft_cap = 50.0; }},
 };
@@ -40,6 +50,7 @@ const Mechanism& soft_cap_mechanism() {
           },
       .check = check_soft_cap,
       .uses = soft_cap_uses,
+      .formulas = kSoftCapFormulas,
       .why_not_fused_decoder = in_fused_decoder,
       .settings = kSoftCapSettings};
   return mechanism;

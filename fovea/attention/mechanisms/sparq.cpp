@@ -109,7 +109,6 @@ void check_sparq(const AttentionSpec& spec) {
   require<ConfigError>(spec.sparq.components <= spec.head_dim, kSpecPlace,
                        "sparq.components must be at most the head width {}; got {}", spec.head_dim,
                        spec.sparq.components);
-  check_only_selector(spec, "sparq");
 }
 
 std::vector<StageUse> sparq_uses(const AttentionSpec& spec) {
@@ -181,6 +180,7 @@ const Mechanism& sparq_mechanism() {
           },
       .check = check_sparq,
       .uses = sparq_uses,
+      .select = sparq_selection,
       .add_streams = add_streams_sparq,
       .settings = kSparqSettings,
       .remove = [](AttentionSpec& spec) { spec.sparq = {}; },

@@ -10,12 +10,10 @@
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/mechanisms/streaming_rule.h"
-#include "fovea/attention/places.h"
+#include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
-namespace {}  // namespace
-
 void StreamingSpec::describe(FieldVisitor& v) {
   v.integer({"recent", "most recent keys that stay, self included; 0 = off (spec 4.6)",
              ranges::kPositionCounts},
@@ -49,24 +47,6 @@ at::Tensor counted_distances(const AttentionSpec& spec, const Places& places) {
 
 namespace {
 
-void check_streaming(const AttentionSpec& spec) {
-  spec.streaming.check();
-  if (!spec.streaming.active()) return;
-  check_only_key_rule(spec, "streaming");
-  require<UnsupportedError>(!spec.routing.active() && !spec.blocks.active(), kSpecPlace,
-                            "streaming with routing or blocks is not defined (two rules for "
-                            "distant pairs); remove one of them");
-  require<UnsupportedError>(spec.multi_token == MultiTokenSpec{}, kSpecPlace,
-                            "streaming with multi_token is not defined (neighbours of the border "
-                            "between start and recent keys change with every token); remove one of "
-                            "them");
-  require<UnsupportedError>(
-      !spec.sparq.active() && !spec.magic_pig.active() && !spec.performer.active(), kSpecPlace,
-      "streaming with sparq, magic_pig or performer is not defined (two rules for distant pairs); "
-      "remove "
-      "one of them");
-}
-
 std::vector<StageUse> streaming_uses(const AttentionSpec& spec) {
   const StreamingSpec& s = spec.streaming;
   if (!s.active()) return {};
@@ -74,6 +54,22 @@ std::vector<StageUse> streaming_uses(const AttentionSpec& spec) {
            .setting = fmt::format("streaming {} + {}", s.start, s.recent),
            .why_not_sdpa = "positions inside the cache are two queries for one row"}};
 }
+
+// Start keys are read from the query's place in the cache.
+at::Tensor with_start_scores(const at::Tensor& logits, const StageRows& rows) {
+  const at::Tensor& q = rows.call.tensors.start_q_bhtd;
+  if (!q.defined()) return logits;
+  const at::Tensor starts = start_keys(rows.call.spec.streaming, rows.places);
+  return at::where(starts, rows.scores(q, rows.call.k), logits);
+}
+
+at::Tensor streaming_visible(const at::Tensor& allowed, const StageRows& rows) {
+  const StreamingSpec& spec = rows.call.spec.streaming;
+  return spec.active() ? allowed.logical_and(allowed_mask(pairs_of(spec), rows.places)) : allowed;
+}
+
+constexpr StageFormula kStreamingFormulas[] = {
+    {.stage = StageId::scale, .apply = with_start_scores}};
 
 constexpr TensorSlot kStreamingTensors[] = {
     {.name = "start_queries",
@@ -103,8 +99,10 @@ const Mechanism& streaming_mechanism() {
             v.nested({"streaming", "stage 6: the first and the most recent tokens (spec 4.6)"},
                      spec.streaming);
           },
-      .check = check_streaming,
+      .check = [](const AttentionSpec& spec) { spec.streaming.check(); },
       .uses = streaming_uses,
+      .formulas = kStreamingFormulas,
+      .visible = streaming_visible,
       .tensors = kStreamingTensors,
       .settings = kStreamingSettings,
       .remove = [](AttentionSpec& spec) { spec.streaming = {}; },

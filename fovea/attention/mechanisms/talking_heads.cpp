@@ -8,6 +8,7 @@
 
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -75,6 +76,21 @@ std::vector<StageUse> talking_heads_uses(const AttentionSpec& spec) {
   return all;
 }
 
+constexpr StageFormula kTalkingHeadsFormulas[] = {
+    {.stage = StageId::mix_before,
+     .apply =
+         [](const at::Tensor& logits, const StageRows& rows) {
+           const bool mixes = rows.call.spec.head_mix.before != Kind::none;
+           return mixes ? mix_logits(logits, rows.call.tensors.mix_before_noi) : logits;
+         }},
+    {.stage = StageId::mix_after,
+     .apply =
+         [](const at::Tensor& weights, const StageRows& rows) {
+           const bool mixes = rows.call.spec.head_mix.after != Kind::none;
+           return mixes ? mix_weights(weights, rows.call.tensors.mix_after_nio) : weights;
+         }},
+};
+
 Sizes mix_sizes(Kind kind, const AttentionSpec& spec) {
   if (kind == Kind::none) return std::nullopt;
   const int64_t m = spec.head_mix.width(kind, spec.heads);
@@ -118,6 +134,7 @@ const Mechanism& head_mix_mechanism() {
           },
       .check = [](const AttentionSpec& spec) { spec.head_mix.check(spec.heads); },
       .uses = talking_heads_uses,
+      .formulas = kTalkingHeadsFormulas,
       .tensors = kTalkingHeadsTensors,
       .settings = kTalkingHeadsSettings,
       .remove = [](AttentionSpec& spec) { spec.head_mix = {}; },

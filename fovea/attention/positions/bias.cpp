@@ -13,6 +13,7 @@
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/attention/places.h"
+#include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -95,12 +96,6 @@ at::Tensor bias_table_gradient(const AttentionSpec& spec, const at::Tensor& dbia
 namespace {
 
 void check(const AttentionSpec& s) {
-  if (s.bias.kind == BiasSpec::Kind::alibi) {
-    require<UnsupportedError>(
-        s.mask.causal, kSpecPlace,
-        "bias.kind alibi with mask.causal false has no meaning (its slopes count backwards in "
-        "time); set mask.causal: true or bias.kind: t5");
-  }
   if (s.bias.kind != BiasSpec::Kind::t5) return;
   const int64_t per_direction = s.mask.causal ? s.bias.buckets : s.bias.buckets / 2;
   require<ConfigError>(per_direction >= 2 && per_direction % 2 == 0, kSpecPlace,
@@ -117,6 +112,13 @@ std::vector<StageUse> uses(const AttentionSpec& spec) {
   if (spec.bias.kind == BiasSpec::Kind::t5) use.why_not_sdpa = "the t5 table is a parameter";
   return {use};
 }
+
+constexpr StageFormula kFormulas[] = {
+    {.stage = StageId::gate_and_bias, .apply = [](const at::Tensor& logits, const StageRows& rows) {
+       const at::Tensor bias =
+           position_bias(rows.call.spec, rows.call.tensors, rows.places, logits.scalar_type());
+       return bias.defined() ? logits + bias : logits;
+     }}};
 
 constexpr TensorSlot kTensors[] = {
     {.name = "bias_table",
@@ -160,6 +162,7 @@ const Mechanism& position_bias_mechanism() {
           },
       .check = check,
       .uses = uses,
+      .formulas = kFormulas,
       .tensors = kTensors,
       .why_not_fused_decoder = in_fused_decoder,
       .settings = kSettings,

@@ -14,7 +14,7 @@
 #include "fovea/attention/attention.h"
 #include "fovea/attention/pipeline.h"
 
-namespace fovea {
+namespace fovea::testing {
 
 /// The pairs that `pairs` [b or 1, 1, t, s] keeps among the allowed ones of the mask rule.
 AttentionPart attend_pairs(const AttentionSpec& spec, const at::Tensor& q_bhtd,
@@ -33,4 +33,4 @@ AttentionPart focus_by_parts(const AttentionSpec& spec, const at::Tensor& q_bhtd
                              const at::Tensor& members_bt, const AttentionContext& context,
                              FocusScheme scheme);
 
-}  // namespace fovea
+}  // namespace fovea::testing

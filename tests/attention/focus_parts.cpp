@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/focus_parts.h"
+#include "tests/attention/focus_parts.h"
 
 #include <ATen/ATen.h>
 
@@ -14,7 +14,7 @@
 #include "fovea/attention/positions/bias.h"
 #include "fovea/base/error.h"
 
-namespace fovea {
+namespace fovea::testing {
 namespace {
 
 AttentionPart attend(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
@@ -132,4 +132,4 @@ AttentionPart focus_by_parts(const AttentionSpec& spec, const at::Tensor& q, con
   return {at::cat(out), at::cat(lse)};
 }
 
-}  // namespace fovea
+}  // namespace fovea::testing

@@ -1,26 +1,21 @@
-// The table of combinations.
-//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/composition.h"
+#include "tests/attention/pipeline_tables.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/mixing.h"
 #include "fovea/attention/paths/path.h"
+#include "fovea/attention/refusals.h"
 #include "fovea/attention/stages.h"
-#include "fovea/base/error.h"
 
-namespace fovea {
+namespace fovea::testing {
 namespace {
-
-constexpr std::string_view kChoice = "two values of one setting";
 
 AttentionSpec spec_with(const MechanismSetting& a, const MechanismSetting& b) {
   AttentionSpec spec{.heads = 4, .kv_heads = 2};
@@ -57,45 +52,34 @@ std::string_view kernels_of(const AttentionSpec& spec) {
 
 }  // namespace
 
-std::span<const MechanismSetting> mechanism_settings() {
-  static const std::vector<MechanismSetting> all = [] {
-    std::vector<MechanismSetting> settings;
-    for (const Mechanism* mechanism : mechanisms())
-      settings.insert(settings.end(), mechanism->settings.begin(), mechanism->settings.end());
-    return settings;
-  }();
-  return all;
+std::string stages_markdown() {
+  std::string table = "| # | stage | what happens |\n|---|---|---|\n";
+  for (const Stage& stage : attention_stages())
+    table += fmt::format("| {} | `{}` | `{}` |\n", stage.number(), stage.name, stage.formula);
+  return table;
+}
+
+std::vector<MechanismSetting> mechanism_settings() {
+  std::vector<MechanismSetting> settings;
+  for (const Mechanism* mechanism : mechanisms())
+    settings.insert(settings.end(), mechanism->settings.begin(), mechanism->settings.end());
+  return settings;
 }
 
 std::string why_not_together(const MechanismSetting& a, const MechanismSetting& b) {
   if (a.name == b.name) return "";
-  // Two values of one setting are a choice, not a combination.
   const AttentionSpec ab = spec_with(a, b);
   for (const MechanismSetting* one : {&a, &b}) {
     for (const std::string& setting : settings_of(spec_with(*one, *one))) {
       const std::vector<std::string> both = settings_of(ab);
-      if (std::ranges::find(both, setting) == both.end()) return std::string(kChoice);
+      if (std::ranges::find(both, setting) == both.end()) return std::string(kOneSetting);
     }
   }
-  try {
-    ab.check();
-  } catch (const UnsupportedError& error) {
-    return error.what();
-  }
-  return "";
+  const std::optional<Refusal> refused = refusal(ab);
+  return refused ? std::string(refused->reason) : "";
 }
 
 namespace {
-
-/// Of "[attention spec] a with b is not defined (why); remove one of them", "why"; of a message
-/// without it, what stands before the remedy.
-std::string reason_in(const std::string& message) {
-  const size_t open = message.find('('), close = message.rfind(')');
-  if (open != std::string::npos && close > open) return message.substr(open + 1, close - open - 1);
-  const size_t begin = message.find("] ");
-  const size_t start = begin == std::string::npos ? 0 : begin + 2;
-  return message.substr(start, message.find(';', start) - start);
-}
 
 /// For each reason, the pairs that it refuses: "4 with 13, 14; 5 with 9".
 class Refusals {
@@ -126,7 +110,7 @@ class Refusals {
 }  // namespace
 
 std::string composition_markdown() {
-  const std::span<const MechanismSetting> all = mechanism_settings();
+  const std::vector<MechanismSetting> all = mechanism_settings();
   std::string table = "| | setting | stages | kernels |";
   std::string line = "|---|---|---|---|";
   Refusals refusals;
@@ -142,14 +126,13 @@ std::string composition_markdown() {
         fmt::format("| {} | {} | {} | {} |", row + 1, a.name, stages_of(alone), kernels_of(alone));
     for (size_t column = 0; column < all.size(); ++column) {
       const std::string why = why_not_together(a, all[column]);
-      const bool choice = why == kChoice;
+      const bool choice = why == kOneSetting;
       table += row == column ? " |" : why.empty() ? " yes |" : choice ? " or |" : " no |";
-      if (!why.empty() && !choice && row < column)
-        refusals.add(reason_in(why), row + 1, column + 1);
+      if (!why.empty() && !choice && row < column) refusals.add(why, row + 1, column + 1);
     }
     table += "\n";
   }
   return table + "\n" + refusals.markdown();
 }
 
-}  // namespace fovea
+}  // namespace fovea::testing
