@@ -3,12 +3,12 @@
 #include "fovea/nn/model_config.h"
 
 #include <algorithm>
-#include <array>
 
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
 #include "fovea/nn/lora.h"
+#include "fovea/nn/mechanisms/model_mechanism.h"
 
 namespace fovea {
 namespace {
@@ -17,64 +17,11 @@ namespace {
 // below.
 constexpr int64_t kLargestWidth = 1 << 17, kLargestVocab = 1 << 22, kLargestHead = 4096;
 
-void check_range(const char* key, int64_t value, int64_t low, int64_t high) {
-  require<ConfigError>(value >= low && value <= high, "model",
-                       "'model.{}' must be {} to {}; got {}", key, low, high, value);
-}
-
 /// The feed-forward width of the notes: 8/3 width with three matrices, 4 width with two.
 int64_t matched_width(const ModelConfig& c) {
   const int64_t wanted = gated(c.feed_forward) ? 8 * c.width / 3 : 4 * c.width, m = c.ffn_multiple;
   return std::max(m, (wanted + m / 2) / m * m);
 }
-
-/// Whether a list of layers, empty for all, has this one.
-bool in_layers(const std::vector<int64_t>& layers, int64_t layer) {
-  return layers.empty() || std::ranges::find(layers, layer) != layers.end();
-}
-
-/// A mechanism with settings of the model around its own, under one name.
-struct ModelMechanism {
-  const Mechanism& (*mechanism)();
-  const char* help;
-  void (*describe)(AttentionSettings& all, FieldVisitor& v);
-  void (*check)(const AttentionSettings& all, int64_t model_layers);
-  void (*apply)(const AttentionSettings& all, int64_t layer, AttentionSpec& spec);
-  void (*reset)(AttentionSettings& all);
-};
-
-/// `keys`: the mechanism's member of AttentionSpec; `settings`: the model's, of AttentionSettings.
-template <auto keys, auto settings>
-constexpr ModelMechanism model_mechanism(const Mechanism& (*mechanism)(), const char* help) {
-  return {
-      .mechanism = mechanism,
-      .help = help,
-      .describe =
-          [](AttentionSettings& all, FieldVisitor& v) {
-            (all.spec.*keys).describe(v);
-            (all.*settings).describe(v);
-          },
-      .check = [](const AttentionSettings& all,
-                  int64_t model_layers) { (all.*settings).check(all.spec.*keys, model_layers); },
-      .apply = [](const AttentionSettings& all, int64_t layer,
-                  AttentionSpec& spec) { (all.*settings).apply(layer, spec); },
-      .reset = [](AttentionSettings& all) { all.*settings = {}; }};
-}
-
-constexpr ModelMechanism kModelMechanisms[] = {
-    model_mechanism<&AttentionSpec::multi_token, &AttentionSettings::multi_token>(
-        multi_token_mechanism, "Multi-Token Attention: key-query convolution"),
-    model_mechanism<&AttentionSpec::focus, &AttentionSettings::focus>(
-        focus_mechanism, "Focus: learned groups of tokens decide which distant pairs attend"),
-    model_mechanism<&AttentionSpec::routing, &AttentionSettings::routing>(
-        routing_mechanism, "Routing: a query sees keys of its own cluster"),
-    model_mechanism<&AttentionSpec::longformer, &AttentionSettings::longformer>(
-        longformer_mechanism, "Longformer: window, dilation and global tokens"),
-    model_mechanism<&AttentionSpec::performer, &AttentionSettings::performer>(
-        performer_mechanism, "Performer: random features for the softmax"),
-    model_mechanism<&AttentionSpec::magic_pig, &AttentionSettings::magic_pig>(
-        magic_pig_mechanism, "MagicPIG: keys sampled by their hashes"),
-};
 
 /// Combinations without a meaning.
 void check_options(const ModelConfig& c) {
@@ -111,156 +58,14 @@ void check_options(const ModelConfig& c) {
 
 }  // namespace
 
-void MultiTokenSettings::describe(FieldVisitor& v) {
-  v.integers(
-      {"layers", "layers with convolutions, counted from 0; empty: all", ranges::kLayerIndices},
-      layers);
-  v.choice({"init", "start of the kernels (spec 3.5)"}, init);
-  v.real({"init_value", "of init constant (0 = 0.3) and uniform +-value (0 = 1)",
-          ranges::kNotNegative},
-         init_value);
-}
-
-void MultiTokenSettings::check(const MultiTokenSpec& /*rule*/, int64_t model_layers) const {
-  for (const int64_t layer : layers)
-    check_range("attention.multi_token.layers", layer, 0, model_layers - 1);
-}
-
-void MultiTokenSettings::apply(int64_t layer, AttentionSpec& spec) const {
-  if (!in_layers(layers, layer)) spec.multi_token = {};
-}
-
-void FocusSettings::describe(FieldVisitor& v) {
-  v.integers({"layers", "layers with Focus, counted from 0; empty: all", ranges::kLayerIndices},
-             layers);
-  v.boolean({"windowed_layers", "also in layers with mask.window: both must allow a pair (U-22)"},
-            windowed_layers);
-  v.boolean({"standardise", "give the input mean 0 and size 1 before the first step (U-24)"},
-            standardise);
-  v.real({"final_strength",
-          "above 0: lambda of logsig moves from strength to this over the run instead of learning",
-          ranges::kNotNegative},
-         final_strength);
-  v.real({"ema_decay", "of the potentials; 0 = 1 - 1/max(5, steps/30), at most 0.99",
-          ranges::kBelowOne},
-         ema_decay);
-  v.boolean({"stop_gradient", "no gradient from the gate into the residual stream"}, stop_gradient);
-  v.real({"entropy_weight", "of the entropy of each token's groups, added to the loss",
-          ranges::kNotNegative},
-         entropy_weight);
-  v.real({"balance_weight", "of ln K minus the entropy of the groups' sizes, added to the loss",
-          ranges::kNotNegative},
-         balance_weight);
-  v.real({"centroid_decay", "above 0: centroids follow the mean of their tokens, no gradient",
-          ranges::kBelowOne},
-         centroid_decay);
-  v.integer({"recluster_interval", "steps between k-means restarts of the centroids; 0 = never",
-             ranges::kSteps},
-            recluster_interval);
-}
-
-void FocusSettings::check(const FocusSpec& groups, int64_t model_layers) const {
-  constexpr const char* where = "model";
-  for (const int64_t layer : layers)
-    check_range("attention.focus.layers", layer, 0, model_layers - 1);
-  require<ConfigError>(
-      final_strength == 0.0 ||
-          (final_strength > 0.0 && final_strength <= kMostFocusStrength && groups.reads_strength()),
-      where,
-      "'model.attention.focus.final_strength' must be above 0 and at most {}, for gate logsig with "
-      "learned_strength: true; got {} with gate {}",
-      kMostFocusStrength, final_strength, enum_name(groups.gate));
-}
-
-void FocusSettings::apply(int64_t layer, AttentionSpec& spec) const {
-  const bool may_focus = spec.mask.window == 0 || windowed_layers;
-  if (!may_focus || !in_layers(layers, layer)) spec.focus = {};
-}
-
-void RoutingSettings::describe(FieldVisitor& v) {
-  v.integers({"layers", "layers with routing, counted from 0; empty: all", ranges::kLayerIndices},
-             layers);
-  v.real({"decay", "EMA of the clusters' sizes and sums, once a step", ranges::kBelowOne}, decay);
-}
-
-void RoutingSettings::check(const RoutingSpec& rule, int64_t model_layers) const {
-  for (const int64_t layer : layers)
-    check_range("attention.routing.layers", layer, 0, model_layers - 1);
-  require<ConfigError>(rule.active() || (rule == RoutingSpec{} && *this == RoutingSettings{}),
-                       "model", "'model.attention.routing' needs 'clusters' above 0");
-}
-
-void RoutingSettings::apply(int64_t layer, AttentionSpec& spec) const {
-  if (!in_layers(layers, layer)) spec.routing = {};
-}
-
-void LongformerSettings::describe(FieldVisitor& v) {
-  v.integers(
-      {"layers", "layers with longformer, counted from 0; empty: all", ranges::kLayerIndices},
-      layers);
-  v.integers({"windows", "window of each layer of the model; empty: window in all",
-              ranges::kPositionCounts},
-             windows);
-}
-
-void LongformerSettings::check(const LongformerSpec& rule, int64_t model_layers) const {
-  for (const int64_t layer : layers)
-    check_range("attention.longformer.layers", layer, 0, model_layers - 1);
-  require<ConfigError>(windows.empty() || std::ssize(windows) == model_layers, "model",
-                       "'model.attention.longformer.windows' needs one value a layer ({}); got {}",
-                       model_layers, windows.size());
-  for (const int64_t window : windows)
-    check_range("attention.longformer.windows", window, 1, ranges::kMostPositions);
-  require<ConfigError>(rule.active() || *this == LongformerSettings{}, "model",
-                       "'model.attention.longformer' needs 'window' above 0");
-}
-
-void LongformerSettings::apply(int64_t layer, AttentionSpec& spec) const {
-  if (!in_layers(layers, layer)) {
-    spec.longformer = {};
-  } else if (!windows.empty()) {
-    spec.longformer.window = windows[static_cast<size_t>(layer)];
-  }
-}
-
-void PerformerSettings::describe(FieldVisitor& v) {
-  v.integers({"layers", "layers with performer, counted from 0; empty: all", ranges::kLayerIndices},
-             layers);
-  v.integer({"redraw", "optimizer steps between draws of the features; 0 = one draw for good",
-             ranges::kSteps},
-            redraw);
-}
-
-void PerformerSettings::check(const PerformerSpec& rule, int64_t model_layers) const {
-  for (const int64_t layer : layers)
-    check_range("attention.performer.layers", layer, 0, model_layers - 1);
-  require<ConfigError>(rule.active() || *this == PerformerSettings{}, "model",
-                       "'model.attention.performer' needs 'features' above 0");
-}
-
-void PerformerSettings::apply(int64_t layer, AttentionSpec& spec) const {
-  if (!in_layers(layers, layer)) spec.performer = {};
-}
-
-void MagicPigSettings::describe(FieldVisitor& v) {
-  v.integer({"dense_every",
-             "layer 0 and every so many see everything; 0 = none (spec 4.5)",
-             {0, ranges::kMostLayers}},
-            dense_every);
-}
-
-void MagicPigSettings::apply(int64_t layer, AttentionSpec& spec) const {
-  if (dense_every > 0 && layer % dense_every == 0) spec.magic_pig = {};
-}
-
 void AttentionSettings::describe(FieldVisitor& v) {
   v.reals({"temperature_per_layer", "constant t of each layer; empty: temperature.value in all",
            ranges::kPositive},
           temperature_per_layer);
   for (const Mechanism* mechanism : mechanisms()) {
     const auto around = std::ranges::find_if(
-        kModelMechanisms, [&](const ModelMechanism& m) { return &m.mechanism() == mechanism; });
-    if (around == std::end(kModelMechanisms)) {
+        model_mechanisms(), [&](const ModelMechanism& m) { return &m.mechanism() == mechanism; });
+    if (around == model_mechanisms().end()) {
       mechanism->describe(spec, v);
     } else {
       v.group({mechanism->name, around->help},
@@ -353,9 +158,7 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
       listed == 0 || c.attention.spec.temperature.kind == TemperatureSpec::Kind::constant, "model",
       "'model.attention.temperature_per_layer' is for a constant temperature; remove it or set "
       "temperature.kind: constant");
-  for (const ModelMechanism& mechanism : kModelMechanisms) mechanism.check(c.attention, c.layers);
-  for (const int64_t position : c.attention.spec.longformer.global_positions)
-    check_range("attention.longformer.global_positions", position, 0, c.context - 1);
+  for (const ModelMechanism& mechanism : model_mechanisms()) mechanism.check(c);
   require<UnsupportedError>(
       !c.attention.spec.streaming.active() ||
           (c.positions != Positions::learned && c.positions != Positions::sinusoidal),
@@ -386,7 +189,8 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
     spec.head_output.norm = HeadOutputSpec::Norm::rms;
     spec.head_output.depth_scale = HeadOutputSpec::DepthScale::lambda;
   }
-  for (const ModelMechanism& mechanism : kModelMechanisms) mechanism.apply(attention, layer, spec);
+  for (const ModelMechanism& mechanism : model_mechanisms())
+    mechanism.apply(attention, layer, spec);
   if (!attention.temperature_per_layer.empty())
     spec.temperature.value = attention.temperature_per_layer[static_cast<size_t>(layer)];
   return spec;
@@ -395,7 +199,7 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
 AttentionSettings base_attention(const AttentionSettings& attention) {
   AttentionSettings base = attention;
   base.spec = without_added_mechanisms(std::move(base.spec));
-  for (const ModelMechanism& mechanism : kModelMechanisms) mechanism.reset(base);
+  for (const ModelMechanism& mechanism : model_mechanisms()) mechanism.reset(base);
   base.temperature_per_layer.clear();
   base.decay_added = false;
   return base;

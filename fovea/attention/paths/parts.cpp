@@ -44,4 +44,20 @@ AttentionResult merged(const AttentionResult& a, const AttentionResult& b) {
   return all;
 }
 
+namespace {
+
+AttentionPath path_in_parts(const AttentionCall& call) {
+  return call.spec.longformer.active() ? longformer_path() : streaming_path();
+}
+
+}  // namespace
+
+AttentionPath parts_path() {
+  return {.name = PathName::fused,
+          .device = at::kCPU,
+          .key_rule = KeyRule::parts,
+          .why_not = [](const AttentionCall& call) { return path_in_parts(call).why_not(call); },
+          .run = [](const AttentionCall& call) { return path_in_parts(call).run(call); }};
+}
+
 }  // namespace fovea

@@ -6,9 +6,14 @@
 #pragma once
 
 #include "fovea/attention/paths/fused_call.h"
+#include "fovea/attention/paths/path.h"
 #include "fovea/attention/places.h"
 
 namespace fovea {
+
+// The mechanisms that attend in parts, of which a call has one (parts_path()).
+AttentionPath longformer_path();
+AttentionPath streaming_path();
 
 /// A call over some of the keys, in the terms of the mask alone: spec without stage 10 and sink
 /// logit, lse wanted, plans of its own.

@@ -8,28 +8,11 @@
 
 namespace fovea {
 
-namespace {
-
-// Longformer or streaming: a call has one of them.
-AttentionPath path_in_parts(const AttentionCall& call) {
-  return call.spec.longformer.active() ? longformer_path() : streaming_path();
-}
-
-AttentionPath parts_path() {
-  return {.name = PathName::fused,
-          .device = at::kCPU,
-          .key_rule = KeyRule::parts,
-          .why_not = [](const AttentionCall& call) { return path_in_parts(call).why_not(call); },
-          .run = [](const AttentionCall& call) { return path_in_parts(call).run(call); }};
-}
-
-}  // namespace
-
 std::span<const AttentionPath> attention_paths() {
   static const AttentionPath paths[] = {
       fused_decode_path(),   fused_path(),     mixing_decode_path(), mixing_path(),
       grouped_decode_path(), grouped_path(),   listed_path(),        parts_path(),
-      selected_path(),       performer_path(), torch_sdpa_path(),    reference_path(),
+      selected_path(),       sums_path(), torch_sdpa_path(),    reference_path(),
   };
   return paths;
 }

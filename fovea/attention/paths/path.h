@@ -44,12 +44,11 @@ AttentionPath fused_path();
 AttentionPath grouped_decode_path();
 AttentionPath grouped_path();
 AttentionPath listed_path();
-AttentionPath longformer_path();
 AttentionPath mixing_decode_path();
 AttentionPath mixing_path();
-AttentionPath performer_path();
+AttentionPath parts_path();
 AttentionPath selected_path();
-AttentionPath streaming_path();
+AttentionPath sums_path();
 AttentionPath torch_sdpa_path();
 AttentionPath reference_path();
 

@@ -308,7 +308,7 @@ AttentionResult performer_from_state(const AttentionCall& call, const at::Tensor
   return result;
 }
 
-AttentionPath performer_path() {
+AttentionPath sums_path() {
   return {.name = PathName::fused,
           .device = at::kCPU,
           .key_rule = KeyRule::sums,

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "fovea/nn/mechanisms/mechanism.h"
+#include "fovea/nn/mechanisms/model_mechanism.h"
 
 namespace fovea {
 namespace {
@@ -37,6 +38,48 @@ void load_globals(LayerStep& step, const PassContext& pass) {
 }
 
 }  // namespace
+
+void LongformerSettings::describe(FieldVisitor& v) {
+  v.integers(
+      {"layers", "layers with longformer, counted from 0; empty: all", ranges::kLayerIndices},
+      layers);
+  v.integers({"windows", "window of each layer of the model; empty: window in all",
+              ranges::kPositionCounts},
+             windows);
+}
+
+void LongformerSettings::check(const LongformerSpec& rule, int64_t model_layers) const {
+  for (const int64_t layer : layers)
+    check_range("attention.longformer.layers", layer, 0, model_layers - 1);
+  require<ConfigError>(windows.empty() || std::ssize(windows) == model_layers, "model",
+                       "'model.attention.longformer.windows' needs one value a layer ({}); got {}",
+                       model_layers, windows.size());
+  for (const int64_t window : windows)
+    check_range("attention.longformer.windows", window, 1, ranges::kMostPositions);
+  require<ConfigError>(rule.active() || *this == LongformerSettings{}, "model",
+                       "'model.attention.longformer' needs 'window' above 0");
+}
+
+void LongformerSettings::apply(int64_t layer, AttentionSpec& spec) const {
+  if (!in_layers(layers, layer)) {
+    spec.longformer = {};
+  } else if (!windows.empty()) {
+    spec.longformer.window = windows[static_cast<size_t>(layer)];
+  }
+}
+
+ModelMechanism model_longformer() {
+  ModelMechanism mechanism =
+      model_mechanism<&AttentionSpec::longformer, &AttentionSettings::longformer>(
+          longformer_mechanism, "Longformer: window, dilation and global tokens");
+  mechanism.check = [](const ModelConfig& c) {
+    const LongformerSpec& rule = c.attention.spec.longformer;
+    c.attention.longformer.check(rule, c.layers);
+    for (const int64_t position : rule.global_positions)
+      check_range("attention.longformer.global_positions", position, 0, c.context - 1);
+  };
+  return mechanism;
+}
 
 LearnedMechanism learned_longformer() {
   return {.name = "longformer", .build = build_projections, .load = load_globals};

@@ -1,10 +1,13 @@
-// The list of mechanisms that learn.
+// The lists of mechanisms that learn, and of those with settings of the model around them.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 
+#include "fovea/base/error.h"
 #include "fovea/nn/mechanisms/mechanism.h"
+#include "fovea/nn/mechanisms/model_mechanism.h"
 
 namespace fovea {
 
@@ -22,6 +25,13 @@ LearnedMechanism learned_performer();
 LearnedMechanism learned_longformer();
 LearnedMechanism learned_temperature();
 
+ModelMechanism model_multi_token();
+ModelMechanism model_focus();
+ModelMechanism model_routing();
+ModelMechanism model_longformer();
+ModelMechanism model_performer();
+ModelMechanism model_magic_pig();
+
 std::span<const LearnedMechanism> learned_mechanisms() {
   static const std::array all{
       learned_sink_logit(), learned_kv_shift(),     learned_own_stage(),   learned_multi_token(),
@@ -29,6 +39,23 @@ std::span<const LearnedMechanism> learned_mechanisms() {
       learned_routing(),    learned_performer(),    learned_longformer(),  learned_temperature(),
   };
   return all;
+}
+
+std::span<const ModelMechanism> model_mechanisms() {
+  static const std::array all{
+      model_multi_token(), model_focus(),     model_routing(),
+      model_longformer(),  model_performer(), model_magic_pig(),
+  };
+  return all;
+}
+
+void check_range(const char* key, int64_t value, int64_t low, int64_t high) {
+  require<ConfigError>(value >= low && value <= high, "model",
+                       "'model.{}' must be {} to {}; got {}", key, low, high, value);
+}
+
+bool in_layers(const std::vector<int64_t>& layers, int64_t layer) {
+  return layers.empty() || std::ranges::find(layers, layer) != layers.end();
 }
 
 namespace {

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "fovea/nn/mechanisms/mechanism.h"
+#include "fovea/nn/mechanisms/model_mechanism.h"
 
 namespace fovea {
 namespace {
@@ -32,6 +33,30 @@ void build_kernels(const LayerBuild& build, LayerWeights& layer) {
 }
 
 }  // namespace
+
+void MultiTokenSettings::describe(FieldVisitor& v) {
+  v.integers(
+      {"layers", "layers with convolutions, counted from 0; empty: all", ranges::kLayerIndices},
+      layers);
+  v.choice({"init", "start of the kernels (spec 3.5)"}, init);
+  v.real({"init_value", "of init constant (0 = 0.3) and uniform +-value (0 = 1)",
+          ranges::kNotNegative},
+         init_value);
+}
+
+void MultiTokenSettings::check(const MultiTokenSpec& /*rule*/, int64_t model_layers) const {
+  for (const int64_t layer : layers)
+    check_range("attention.multi_token.layers", layer, 0, model_layers - 1);
+}
+
+void MultiTokenSettings::apply(int64_t layer, AttentionSpec& spec) const {
+  if (!in_layers(layers, layer)) spec.multi_token = {};
+}
+
+ModelMechanism model_multi_token() {
+  return model_mechanism<&AttentionSpec::multi_token, &AttentionSettings::multi_token>(
+      multi_token_mechanism, "Multi-Token Attention: key-query convolution");
+}
 
 LearnedMechanism learned_multi_token() { return {.name = "multi_token", .build = build_kernels}; }
 

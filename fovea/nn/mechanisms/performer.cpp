@@ -11,6 +11,7 @@
 #include "fovea/base/files.h"
 #include "fovea/base/rng.h"
 #include "fovea/nn/mechanisms/mechanism.h"
+#include "fovea/nn/mechanisms/model_mechanism.h"
 
 namespace fovea {
 namespace {
@@ -39,6 +40,30 @@ void redraw(LayerWeights& layer, const ObservedStep& step) {
 }
 
 }  // namespace
+
+void PerformerSettings::describe(FieldVisitor& v) {
+  v.integers({"layers", "layers with performer, counted from 0; empty: all", ranges::kLayerIndices},
+             layers);
+  v.integer({"redraw", "optimizer steps between draws of the features; 0 = one draw for good",
+             ranges::kSteps},
+            redraw);
+}
+
+void PerformerSettings::check(const PerformerSpec& rule, int64_t model_layers) const {
+  for (const int64_t layer : layers)
+    check_range("attention.performer.layers", layer, 0, model_layers - 1);
+  require<ConfigError>(rule.active() || *this == PerformerSettings{}, "model",
+                       "'model.attention.performer' needs 'features' above 0");
+}
+
+void PerformerSettings::apply(int64_t layer, AttentionSpec& spec) const {
+  if (!in_layers(layers, layer)) spec.performer = {};
+}
+
+ModelMechanism model_performer() {
+  return model_mechanism<&AttentionSpec::performer, &AttentionSettings::performer>(
+      performer_mechanism, "Performer: random features for the softmax");
+}
 
 LearnedMechanism learned_performer() {
   return {.name = "performer", .build = build_features, .observe = redraw};

@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "fovea/nn/mechanisms/mechanism.h"
+#include "fovea/nn/mechanisms/model_mechanism.h"
 
 namespace fovea {
 namespace {
@@ -59,6 +60,28 @@ void follow_routes(LayerWeights& layer, const ObservedStep& step) {
 }
 
 }  // namespace
+
+void RoutingSettings::describe(FieldVisitor& v) {
+  v.integers({"layers", "layers with routing, counted from 0; empty: all", ranges::kLayerIndices},
+             layers);
+  v.real({"decay", "EMA of the clusters' sizes and sums, once a step", ranges::kBelowOne}, decay);
+}
+
+void RoutingSettings::check(const RoutingSpec& rule, int64_t model_layers) const {
+  for (const int64_t layer : layers)
+    check_range("attention.routing.layers", layer, 0, model_layers - 1);
+  require<ConfigError>(rule.active() || (rule == RoutingSpec{} && *this == RoutingSettings{}),
+                       "model", "'model.attention.routing' needs 'clusters' above 0");
+}
+
+void RoutingSettings::apply(int64_t layer, AttentionSpec& spec) const {
+  if (!in_layers(layers, layer)) spec.routing = {};
+}
+
+ModelMechanism model_routing() {
+  return model_mechanism<&AttentionSpec::routing, &AttentionSettings::routing>(
+      routing_mechanism, "Routing: a query sees keys of its own cluster");
+}
 
 LearnedMechanism learned_routing() {
   return {.name = "routing",
