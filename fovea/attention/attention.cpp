@@ -6,9 +6,9 @@
 
 #include <optional>
 
-#include "fovea/attention/mask_terms.h"
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/head_output.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/stages.h"
@@ -50,7 +50,7 @@ AttentionResult run_call(const AttentionCall& call, Path wanted) {
 }
 
 AttentionResult run_checked(AttentionCall call, Path path) {
-  if (path != Path::reference) call = without_neutral_focus(in_mask_terms(std::move(call)));
+  if (path != Path::reference) call = without_neutral_mechanisms(in_mask_terms(std::move(call)));
   if (!call.spec.differential) return run_call(call, path);
   return differential_attention(call,
                                 [path](const AttentionCall& map) { return run_call(map, path); });

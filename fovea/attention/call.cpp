@@ -8,7 +8,6 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
-#include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/places.h"
 #include "fovea/base/error.h"
@@ -106,22 +105,12 @@ AttentionCall checked_call_without_values(AttentionSpec spec, const at::Tensor& 
                                           const at::Tensor& k, AttentionTensors tensors,
                                           const AttentionContext& context) {
   spec.value_dim = spec.head_dim;
-  spec.head_output = {};
-  for (at::Tensor* x : {&tensors.head_gain_e, &tensors.gate_weight, &tensors.gate_bias})
-    *x = at::Tensor();
-  if (tensors.global_v_bgse.defined())
-    tensors.global_v_bgse = tensors.global_k_bgsd.narrow(1, 0, spec.value_heads());
-  return checked_call(spec, q, k, k.narrow(1, 0, spec.value_heads()), tensors, context);
-}
-
-AttentionCall without_neutral_focus(AttentionCall call) {
-  if (!call.spec.focus.active() || !focus_is_neutral(call.spec.focus, call.context, call.k.size(2)))
-    return call;
-  call.spec.focus = {};
-  AttentionTensors& x = call.tensors;
-  for (at::Tensor* of_focus : {&x.groups_bsk, &x.members_bs, &x.focus_strength})
-    *of_focus = at::Tensor();
-  return call;
+  AttentionCall call{
+      .spec = std::move(spec), .q = q, .k = k, .tensors = std::move(tensors), .context = context};
+  call.v = k.narrow(1, 0, call.spec.value_heads());
+  for (const Mechanism* mechanism : mechanisms())
+    if (mechanism->without_values != nullptr) mechanism->without_values(call);
+  return checked_call(std::move(call));
 }
 
 }  // namespace fovea

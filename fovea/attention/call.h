@@ -109,7 +109,4 @@ std::string shape_text(const at::Tensor& x);
 /// read: on the meta device.
 at::Tensor readable_rows(const at::Tensor& x);
 
-/// The same call without Focus where its rule keeps every pair as it is.
-AttentionCall without_neutral_focus(AttentionCall call);
-
 }  // namespace fovea

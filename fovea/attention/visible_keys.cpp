@@ -4,8 +4,7 @@
 
 #include <algorithm>
 
-#include "fovea/attention/mechanisms/longformer_rule.h"
-#include "fovea/attention/mechanisms/streaming_rule.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 
 namespace fovea {
 namespace {
@@ -62,36 +61,19 @@ int64_t visible_keys(const MaskRule& rule, int64_t query, int64_t length) {
   return sinks;
 }
 
-namespace {
-
-int64_t longformer_keys(const LongformerSpec& spec, int64_t dilation, int64_t query) {
-  if (is_global(spec, query)) return query + 1;
-  const int64_t near = std::min(spec.window, query / dilation);
-  const auto beside_window = [&](int64_t j) {
-    return j <= query && ((query - j) % dilation != 0 || (query - j) / dilation > near);
-  };
-  int64_t globals = 0;
-  for (int64_t j = 0; j < std::min(spec.globals, query + 1); ++j) globals += beside_window(j);
-  for (const int64_t j : spec.global_positions) globals += j >= spec.globals && beside_window(j);
-  return near + 1 + globals;
+double visible_keys(const AttentionSpec& spec, int64_t query, int64_t length) {
+  if (const KeyPattern* pattern = key_pattern(spec))
+    return pattern->visible_keys(spec, query, length);
+  return static_cast<double>(visible_keys(spec.mask, query, length));
 }
 
-}  // namespace
-
-double visible_keys(const AttentionSpec& spec, int64_t query, int64_t length) {
-  const MaskRule rule = spec.streaming.active() ? pairs_of(spec.streaming) : spec.mask;
-  if (!spec.longformer.active()) return static_cast<double>(visible_keys(rule, query, length));
-  double sum = 0.0;
-  for (int64_t h = 0; h < spec.heads; ++h)
-    sum += static_cast<double>(
-        longformer_keys(spec.longformer, dilation_of(spec.longformer, h), query));
-  return sum / static_cast<double>(spec.heads);
+int64_t window_reach(const MaskRule& rule) {
+  return rule.sparsity == MaskRule::Sparsity::full && rule.window > 0 ? rule.window - 1 : -1;
 }
 
 int64_t window_reach(const AttentionSpec& spec) {
-  if (spec.longformer.active()) return spec.longformer.window * largest_dilation(spec.longformer);
-  const MaskRule rule = spec.streaming.active() ? pairs_of(spec.streaming) : spec.mask;
-  return rule.sparsity == MaskRule::Sparsity::full && rule.window > 0 ? rule.window - 1 : -1;
+  const KeyPattern* pattern = key_pattern(spec);
+  return pattern != nullptr ? pattern->window_reach(spec) : window_reach(spec.mask);
 }
 
 }  // namespace fovea

@@ -17,8 +17,9 @@ int64_t visible_keys(const MaskRule& rule, int64_t query, int64_t length);
 /// The same of a layer: with Longformer and StreamingLLM, and the mean over the query heads.
 double visible_keys(const AttentionSpec& spec, int64_t query, int64_t length);
 
-/// How many tokens before a query the window of a layer reaches; -1 where nothing restricts it.
-/// Global tokens, start tokens and sinks are not counted.
+/// How many tokens before a query the window of a rule or of a layer reaches; -1 where nothing
+/// restricts it. Global tokens, start tokens and sinks are not counted.
+int64_t window_reach(const MaskRule& rule);
 int64_t window_reach(const AttentionSpec& spec);
 
 }  // namespace fovea

@@ -8,6 +8,7 @@
 
 #include "fovea/attention/cache/streams.h"
 #include "fovea/attention/key_rule.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/visible_keys.h"
 
 namespace fovea {
@@ -50,11 +51,9 @@ std::optional<double> keys_read(const AttentionSpec& spec, int64_t context,
     case KeyRule::lists:
       return measured.chosen_keys;
     case KeyRule::selected: {
-      if (!spec.sparq.active()) return measured.chosen_keys;
-      // Half of a pair's bytes are the key's; of these, r of d components.
-      const double components =
-          0.5 * static_cast<double>(spec.sparq.components) / static_cast<double>(spec.head_dim);
-      return visible * components + std::min(visible, static_cast<double>(spec.sparq.keys + 1));
+      const std::optional<FixedChoice> choice = fixed_choice(spec, visible);
+      // Half of a pair's bytes are the key's.
+      return choice ? visible * 0.5 * choice->searched + choice->keys : measured.chosen_keys;
     }
   }
   return std::nullopt;

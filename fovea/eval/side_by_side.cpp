@@ -12,6 +12,7 @@
 #include <map>
 
 #include "fovea/attention/key_rule.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/stages.h"
 #include "fovea/attention/visible_keys.h"
 #include "fovea/base/error.h"
@@ -52,7 +53,8 @@ double share_of_pairs(const AttentionSpec& spec, int64_t tokens) {
   double seen = 0;
   for (int64_t i = 0; i < tokens; ++i) {
     const double row = visible_keys(spec, i, i + 1);
-    seen += spec.sparq.active() ? std::min(row, static_cast<double>(spec.sparq.keys + 1)) : row;
+    const std::optional<FixedChoice> choice = fixed_choice(spec, row);
+    seen += choice ? choice->keys : row;
   }
   return seen / (0.5 * static_cast<double>(tokens) * static_cast<double>(tokens + 1));
 }
@@ -61,7 +63,7 @@ double share_of_pairs(const AttentionSpec& spec, int64_t tokens) {
 bool chooses_by_content(const AttentionSpec& spec) {
   const KeyRule rule = key_rule(spec);
   return rule == KeyRule::groups || rule == KeyRule::lists || rule == KeyRule::sums ||
-         (rule == KeyRule::selected && !spec.sparq.active());
+         (rule == KeyRule::selected && !fixed_choice(spec, 0.0));
 }
 
 /// The key that `pairs_of` sets, and its largest value.

@@ -9,8 +9,7 @@
 
 #include <cmath>
 
-#include "fovea/attention/mask_terms.h"
-#include "fovea/attention/mechanisms/streaming_rule.h"
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/nn/mechanisms/mechanism.h"
 #include "fovea/nn/memory_needs.h"
 #include "fovea/nn/transformer_impl.h"
@@ -141,11 +140,10 @@ struct Builder {
 AttentionSpec spec_of_layer(const ModelConfig& config, int64_t index,
                             const BlockDescription& block) {
   AttentionSpec spec = in_mask_terms(config.layer_attention(index));
-  if (spec.streaming.active() && !block.rotated && spec.bias.kind == BiasSpec::Kind::none) {
-    // Nothing in the layer tells distances: places in the cache are as good as those in the text.
-    spec.mask = pairs_of(spec.streaming);
-    spec.streaming = {};
-  }
+  const KeyPattern* pattern = key_pattern(spec);
+  // Without them nothing in the layer tells distances.
+  const bool tells_distances = block.rotated || spec.bias.kind != BiasSpec::Kind::none;
+  if (pattern != nullptr && !tells_distances) pattern->to_mask(spec, /*plain=*/true);
   return spec;
 }
 

@@ -13,7 +13,6 @@
 
 #include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
-#include "fovea/attention/mask_terms.h"
 #include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/paths/grouped.h"

@@ -8,10 +8,7 @@
 
 #include "fovea/attention/cache/huge_pages.h"
 #include "fovea/attention/cache/stream_rows.h"
-#include "fovea/attention/mask_terms.h"
-#include "fovea/attention/mechanisms/longformer_rule.h"
 #include "fovea/attention/mechanisms/mechanism.h"
-#include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -35,8 +32,8 @@ namespace {
 
 // First and last rows of the text that any later query may see.
 KeptKeys kept_keys(const AttentionSpec& spec) {
-  if (spec.longformer.active()) return kept_keys(spec.longformer);
-  const MaskRule rule = spec.streaming.active() ? pairs_of(spec.streaming) : spec.mask;
+  if (const KeyPattern* pattern = key_pattern(spec)) return pattern->kept_keys(spec);
+  const MaskRule& rule = spec.mask;
   if (rule.sparsity != MaskRule::Sparsity::full || rule.window == 0) return {};
   // The oldest query of a convolution has a window of its own.
   return {.first = rule.sinks, .last = rule.window + spec.multi_token.earlier_queries()};

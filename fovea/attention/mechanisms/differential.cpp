@@ -22,19 +22,19 @@ at::Tensor differential_lambda(const AttentionSpec& spec, const AttentionTensors
 
 namespace {
 
-// Heads 2h + map of x [b, heads, ...].
-at::Tensor map_heads(const at::Tensor& x, int64_t map) {
-  return x.unflatten(1, {x.size(1) / 2, 2}).select(2, map);
+// Heads 2h + map of x, whose heads are at `axis`.
+at::Tensor map_heads(const at::Tensor& x, int64_t map, int64_t axis = 1) {
+  return x.unflatten(axis, {x.size(axis) / 2, 2}).select(axis + 1, map);
 }
 
 // The inputs of the stages that belong to heads 2h + map.
 AttentionTensors map_tensors(const AttentionTensors& tensors, int64_t map) {
   AttentionTensors half = tensors;
   half.lambda_4d = half.head_gain_e = half.gate_weight = half.gate_bias = at::Tensor();
-  if (half.start_q_bhtd.defined()) half.start_q_bhtd = map_heads(half.start_q_bhtd, map);
-  if (half.bias_table.defined()) half.bias_table = map_heads(half.bias_table, map);
-  if (half.sink_logit_h.defined())
-    half.sink_logit_h = map_heads(half.sink_logit_h.unsqueeze(0), map).squeeze(0);
+  for (const Mechanism* mechanism : mechanisms())
+    for (const TensorSlot& slot : mechanism->tensors)
+      if (at::Tensor& x = half.*slot.member; slot.head_axis >= 0 && x.defined())
+        x = map_heads(x, map, slot.head_axis);
   return half;
 }
 

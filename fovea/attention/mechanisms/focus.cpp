@@ -443,6 +443,15 @@ constexpr MechanismSetting kFocusSettings[] = {
 
 }  // namespace
 
+namespace {
+
+bool is_neutral_focus(const AttentionCall& call) {
+  const FocusSpec& focus = call.spec.focus;
+  return focus.active() && focus_is_neutral(focus, call.context, call.k.size(2));
+}
+
+}  // namespace
+
 const Mechanism& focus_mechanism() {
   static constexpr Mechanism mechanism{
       .name = "focus",
@@ -465,6 +474,7 @@ const Mechanism& focus_mechanism() {
         return spec.focus.gate == FocusSpec::Gate::hard ? std::optional(KeyRule::groups)
                                                         : std::nullopt;
       },
+      .is_neutral = is_neutral_focus,
   };
   return mechanism;
 }

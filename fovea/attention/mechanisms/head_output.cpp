@@ -214,6 +214,12 @@ const Mechanism& head_output_mechanism() {
       .tensors = kHeadOutputTensors,
       .settings = kHeadOutputSettings,
       .remove = [](AttentionSpec& spec) { spec.head_output = {}; },
+      .without_values =
+          [](AttentionCall& call) {
+            call.spec.head_output = {};
+            for (const TensorSlot& slot : kHeadOutputTensors)
+              call.tensors.*slot.member = at::Tensor();
+          },
   };
   return mechanism;
 }

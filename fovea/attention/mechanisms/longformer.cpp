@@ -188,6 +188,41 @@ at::Tensor with_global_values(const at::Tensor& out, const at::Tensor& weights,
   return at::where(global, rows.weigh(weights, values.to(weights.scalar_type())), out);
 }
 
+int64_t longformer_keys(const LongformerSpec& spec, int64_t dilation, int64_t query) {
+  if (is_global(spec, query)) return query + 1;
+  const int64_t near = std::min(spec.window, query / dilation);
+  const auto beside_window = [&](int64_t j) {
+    return j <= query && ((query - j) % dilation != 0 || (query - j) / dilation > near);
+  };
+  int64_t globals = 0;
+  for (int64_t j = 0; j < std::min(spec.globals, query + 1); ++j) globals += beside_window(j);
+  for (const int64_t j : spec.global_positions) globals += j >= spec.globals && beside_window(j);
+  return near + 1 + globals;
+}
+
+double visible_keys_longformer(const AttentionSpec& spec, int64_t query, int64_t /*length*/) {
+  double sum = 0.0;
+  for (int64_t h = 0; h < spec.heads; ++h)
+    sum += static_cast<double>(
+        longformer_keys(spec.longformer, dilation_of(spec.longformer, h), query));
+  return sum / static_cast<double>(spec.heads);
+}
+
+constexpr KeyPattern kLongformerPattern = {
+    .to_mask =
+        [](AttentionSpec& spec, bool /*plain*/) {
+          const std::optional<MaskRule> rule = mask_rule_of(spec.longformer);
+          if (!rule) return;
+          spec.mask = *rule;
+          spec.longformer = {};
+        },
+    .visible_keys = visible_keys_longformer,
+    .window_reach =
+        [](const AttentionSpec& spec) {
+          return spec.longformer.window * largest_dilation(spec.longformer);
+        },
+    .kept_keys = [](const AttentionSpec& spec) { return kept_keys(spec.longformer); }};
+
 constexpr StageFormula kLongformerFormulas[] = {
     {.stage = StageId::scale, .apply = with_global_scores}};
 
@@ -265,6 +300,13 @@ const Mechanism& longformer_mechanism() {
       .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
         return spec.longformer.active() ? std::optional(KeyRule::parts) : std::nullopt;
       },
+      .pattern = &kLongformerPattern,
+      .without_values =
+          [](AttentionCall& call) {
+            AttentionTensors& x = call.tensors;
+            if (x.global_v_bgse.defined())
+              x.global_v_bgse = x.global_k_bgsd.narrow(1, 0, call.spec.value_heads());
+          },
   };
   return mechanism;
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/spec.h"
 
 namespace fovea {
@@ -30,10 +31,7 @@ std::optional<MaskRule> mask_rule_of(const LongformerSpec& spec);
 /// Whether tokens at int64 positions [b or 1, n] are global, bool of that shape.
 at::Tensor global_tokens(const LongformerSpec& spec, const at::Tensor& positions);
 
-/// First and last rows that a cache keeps so that every later query finds its keys; `last` 0: all.
-struct KeptKeys {
-  int64_t first = 0, last = 0;
-};
+/// Rows that a cache keeps.
 KeptKeys kept_keys(const LongformerSpec& spec);
 
 }  // namespace fovea

@@ -21,6 +21,7 @@
 #include "fovea/attention/mechanisms/soft_cap.h"
 #include "fovea/attention/mechanisms/sparq.h"
 #include "fovea/attention/mechanisms/streaming.h"
+#include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -91,6 +92,64 @@ std::optional<std::string> why_not_fused_decoder(const AttentionSpec& spec) {
     }
   }
   return std::nullopt;
+}
+
+namespace {
+
+// The mechanism that `key_pattern` is of.
+const Mechanism* patterned_mechanism(const AttentionSpec& spec) {
+  for (const Mechanism* mechanism : mechanisms())
+    if (mechanism->pattern != nullptr && mechanism->key_rule(spec)) return mechanism;
+  return nullptr;
+}
+
+void clear_tensors(const Mechanism& mechanism, AttentionCall& call) {
+  for (const TensorSlot& slot : mechanism.tensors) call.tensors.*slot.member = at::Tensor();
+}
+
+}  // namespace
+
+const KeyPattern* key_pattern(const AttentionSpec& spec) {
+  const Mechanism* mechanism = patterned_mechanism(spec);
+  return mechanism != nullptr ? mechanism->pattern : nullptr;
+}
+
+std::optional<FixedChoice> fixed_choice(const AttentionSpec& spec, double visible) {
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (mechanism->fixed_choice == nullptr) continue;
+    if (const auto choice = mechanism->fixed_choice(spec, visible)) return choice;
+  }
+  return std::nullopt;
+}
+
+at::Tensor counted_distances(const AttentionSpec& spec, const Places& places) {
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (mechanism->distances == nullptr) continue;
+    if (at::Tensor counted = mechanism->distances(spec, places); counted.defined()) return counted;
+  }
+  return distances(places);
+}
+
+AttentionSpec in_mask_terms(AttentionSpec spec) {
+  if (const KeyPattern* pattern = key_pattern(spec)) pattern->to_mask(spec, /*plain=*/false);
+  return spec;
+}
+
+AttentionCall in_mask_terms(AttentionCall call) {
+  const Mechanism* mechanism = patterned_mechanism(call.spec);
+  if (mechanism == nullptr) return call;
+  mechanism->pattern->to_mask(call.spec, /*plain=*/false);
+  if (!mechanism->key_rule(call.spec)) clear_tensors(*mechanism, call);
+  return call;
+}
+
+AttentionCall without_neutral_mechanisms(AttentionCall call) {
+  for (const Mechanism* mechanism : mechanisms()) {
+    if (mechanism->is_neutral == nullptr || !mechanism->is_neutral(call)) continue;
+    mechanism->remove(call.spec);
+    clear_tensors(*mechanism, call);
+  }
+  return call;
 }
 
 namespace {

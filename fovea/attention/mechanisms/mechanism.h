@@ -24,6 +24,7 @@ namespace fovea {
 class AttentionCache;  // cache/cache.h
 struct AttentionCall;  // call.h
 struct CallShape;      // call.h
+struct Places;         // places.h
 struct Selection;      // mechanisms/selector.h
 struct SelectorRows;   // mechanisms/selector.h
 struct StageRows;      // stage_rows.h
@@ -62,6 +63,32 @@ struct TensorSlot {
   /// Axis of the tokens, behind the batch: 1 in [b, t, ...], 2 in [b, heads, t, ...]. 0: the tensor
   /// is a parameter.
   int64_t token_axis = 0;
+  /// Axis of the query heads where the two maps of Differential have their own; -1: they share it.
+  int64_t head_axis = -1;
+};
+
+/// Rows of a text that every later query finds its keys among: the first and the last; `last` 0:
+/// all rows.
+struct KeptKeys {
+  int64_t first = 0, last = 0;
+};
+
+/// A rule for distant keys that positions alone decide.
+struct KeyPattern {
+  /// The same attention by the mask alone, with neutral keys, where it has that form; `plain`: also
+  /// where it has it only because nothing in the layer tells distances.
+  void (*to_mask)(AttentionSpec& spec, bool plain);
+  /// Keys that a query sees, mean over the query heads.
+  double (*visible_keys)(const AttentionSpec& spec, int64_t query, int64_t length);
+  /// How many tokens before a query its window reaches; -1: nothing restricts it.
+  int64_t (*window_reach)(const AttentionSpec& spec);
+  KeptKeys (*kept_keys)(const AttentionSpec& spec);
+};
+
+/// A selector whose rows read a fixed number of keys.
+struct FixedChoice {
+  double keys = 0.0;      ///< that a row reads of those that it may see
+  double searched = 0.0;  ///< share of all numbers of keys that the choice reads
 };
 
 /// A value of the setting by its name in the docs.
@@ -110,6 +137,16 @@ struct Mechanism {
   void (*remove)(AttentionSpec& spec) = nullptr;
   /// Its rule for distant keys where it acts and has one.
   std::optional<KeyRule> (*key_rule)(const AttentionSpec& spec) = nullptr;
+  /// Of a key rule that positions decide.
+  const KeyPattern* pattern = nullptr;
+  /// Of a selector that reads as many keys in every row; `visible`: keys that a row may see.
+  std::optional<FixedChoice> (*fixed_choice)(const AttentionSpec& spec, double visible) = nullptr;
+  /// Whether it acts, but changes no pair of this call, so that the call does without it.
+  bool (*is_neutral)(const AttentionCall& call) = nullptr;
+  /// Fits a call whose keys stand in for its values (maps and telemetry).
+  void (*without_values)(AttentionCall& call) = nullptr;
+  /// i - j as position biases count it, int64 [b or 1, t, s]; undefined: as places say.
+  at::Tensor (*distances)(const AttentionSpec& spec, const Places& places) = nullptr;
 };
 
 /// For mechanisms that the fused decoder's kernels have whole.
@@ -136,6 +173,25 @@ void rewrite_keys(AttentionCall& call, AttentionCache* cache);
 
 /// The first mechanism that the fused decoder's kernels lack.
 std::optional<std::string> why_not_fused_decoder(const AttentionSpec& spec);
+
+/// The pattern of the mechanism whose key rule has one; null without.
+const KeyPattern* key_pattern(const AttentionSpec& spec);
+
+/// The layer's selector, where it reads a fixed number of keys.
+std::optional<FixedChoice> fixed_choice(const AttentionSpec& spec, double visible);
+
+/// i - j as position biases count it (Mechanism::distances).
+at::Tensor counted_distances(const AttentionSpec& spec, const Places& places);
+
+/// The same attention: patterns in terms of the mask (KeyPattern::to_mask), so that all kernels,
+/// decoders and caches of a mask run them.
+AttentionSpec in_mask_terms(AttentionSpec spec);
+
+/// The call with such a spec, without the tensors that it has no use for.
+AttentionCall in_mask_terms(AttentionCall call);
+
+/// The same call without mechanisms that change none of its pairs (Mechanism::is_neutral).
+AttentionCall without_neutral_mechanisms(AttentionCall call);
 
 /// ShapeError unless the tensors of a call are those that its spec wants.
 void check_mechanism_tensors(const AttentionCall& call);

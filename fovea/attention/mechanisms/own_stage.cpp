@@ -12,7 +12,6 @@
 
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
-#include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"

@@ -25,7 +25,8 @@ constexpr TensorSlot kSinkLogitTensors[] = {
        return std::vector{spec.heads};
      },
      .setting =
-         [](const AttentionSpec& spec) { return fmt::format("sink_logit {}", spec.sink_logit); }}};
+         [](const AttentionSpec& spec) { return fmt::format("sink_logit {}", spec.sink_logit); },
+     .head_axis = 0}};
 
 constexpr MechanismSetting kSinkLogitSettings[] = {
     {"sink logit", [](AttentionSpec& s) { s.sink_logit = true; }},

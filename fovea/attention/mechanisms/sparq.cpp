@@ -187,6 +187,13 @@ const Mechanism& sparq_mechanism() {
       .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
         return spec.sparq.active() ? std::optional(KeyRule::selected) : std::nullopt;
       },
+      .fixed_choice = [](const AttentionSpec& spec, double visible) -> std::optional<FixedChoice> {
+        const SparqSpec& s = spec.sparq;
+        if (!s.active()) return std::nullopt;
+        return FixedChoice{
+            .keys = std::min(visible, static_cast<double>(s.keys + 1)),
+            .searched = static_cast<double>(s.components) / static_cast<double>(spec.head_dim)};
+      },
   };
   return mechanism;
 }

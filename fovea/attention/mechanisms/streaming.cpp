@@ -11,6 +11,7 @@
 #include "fovea/attention/mechanisms/mechanism.h"
 #include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/attention/stage_rows.h"
+#include "fovea/attention/visible_keys.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -37,14 +38,6 @@ at::Tensor start_keys(const StreamingSpec& spec, const Places& places) {
   return (places.key_positions_bs < spec.start).unsqueeze(1).unsqueeze(1);
 }
 
-at::Tensor counted_distances(const AttentionSpec& spec, const Places& places) {
-  if (!spec.streaming.active()) return distances(places);
-  Places cached = places;
-  cached.query_positions_bt = places_in_cache(spec.streaming, places.query_positions_bt);
-  return at::where(start_keys(spec.streaming, places).squeeze(1), distances(cached),
-                   distances(places));
-}
-
 namespace {
 
 std::vector<StageUse> streaming_uses(const AttentionSpec& spec) {
@@ -68,6 +61,32 @@ at::Tensor streaming_visible(const at::Tensor& allowed, const StageRows& rows) {
   return spec.active() ? allowed.logical_and(allowed_mask(pairs_of(spec), rows.places)) : allowed;
 }
 
+// To start keys from the query's place in the cache.
+at::Tensor streaming_distances(const AttentionSpec& spec, const Places& places) {
+  if (!spec.streaming.active()) return {};
+  Places cached = places;
+  cached.query_positions_bt = places_in_cache(spec.streaming, places.query_positions_bt);
+  return at::where(start_keys(spec.streaming, places).squeeze(1), distances(cached),
+                   distances(places));
+}
+
+constexpr KeyPattern kStreamingPattern = {
+    .to_mask =
+        [](AttentionSpec& spec, bool plain) {
+          if (!plain && spec.streaming.start > 0) return;
+          spec.mask = pairs_of(spec.streaming);
+          spec.streaming = {};
+        },
+    .visible_keys =
+        [](const AttentionSpec& spec, int64_t query, int64_t length) {
+          return static_cast<double>(visible_keys(pairs_of(spec.streaming), query, length));
+        },
+    .window_reach =
+        [](const AttentionSpec& spec) { return window_reach(pairs_of(spec.streaming)); },
+    .kept_keys = [](const AttentionSpec& spec) -> KeptKeys {
+      return {.first = spec.streaming.start, .last = spec.streaming.recent};
+    }};
+
 constexpr StageFormula kStreamingFormulas[] = {
     {.stage = StageId::scale, .apply = with_start_scores}};
 
@@ -82,7 +101,8 @@ constexpr TensorSlot kStreamingTensors[] = {
          [](const AttentionSpec& spec) {
            return fmt::format("streaming.recent {}", spec.streaming.recent);
          },
-     .token_axis = 2},
+     .token_axis = 2,
+     .head_axis = 1},
 };
 
 constexpr MechanismSetting kStreamingSettings[] = {
@@ -109,6 +129,8 @@ const Mechanism& streaming_mechanism() {
       .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
         return spec.streaming.active() ? std::optional(KeyRule::parts) : std::nullopt;
       },
+      .pattern = &kStreamingPattern,
+      .distances = streaming_distances,
   };
   return mechanism;
 }

@@ -24,8 +24,4 @@ at::Tensor places_in_cache(const StreamingSpec& spec, const at::Tensor& position
 /// Whether keys are start keys, bool [b or 1, 1, 1, s].
 at::Tensor start_keys(const StreamingSpec& spec, const Places& places);
 
-/// i - j as position biases count it, int64 [b or 1, t, s]: with StreamingLLM to start keys from
-/// the query's place in the cache.
-at::Tensor counted_distances(const AttentionSpec& spec, const Places& places);
-
 }  // namespace fovea

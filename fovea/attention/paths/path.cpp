@@ -10,9 +10,9 @@ namespace fovea {
 
 std::span<const AttentionPath> attention_paths() {
   static const AttentionPath paths[] = {
-      fused_decode_path(),   fused_path(),     mixing_decode_path(), mixing_path(),
-      grouped_decode_path(), grouped_path(),   listed_path(),        parts_path(),
-      selected_path(),       sums_path(), torch_sdpa_path(),    reference_path(),
+      fused_decode_path(),   fused_path(),   mixing_decode_path(), mixing_path(),
+      grouped_decode_path(), grouped_path(), listed_path(),        parts_path(),
+      selected_path(),       sums_path(),    torch_sdpa_path(),    reference_path(),
   };
   return paths;
 }

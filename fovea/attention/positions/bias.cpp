@@ -11,7 +11,6 @@
 
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/mechanism.h"
-#include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/attention/places.h"
 #include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
@@ -130,7 +129,8 @@ constexpr TensorSlot kTensors[] = {
      .setting =
          [](const AttentionSpec& spec) {
            return fmt::format("bias.kind {}", enum_name(spec.bias.kind));
-         }},
+         },
+     .head_axis = 1},
 };
 
 constexpr MechanismSetting kSettings[] = {
