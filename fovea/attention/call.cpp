@@ -8,7 +8,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 

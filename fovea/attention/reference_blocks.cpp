@@ -13,7 +13,7 @@
 
 #include <algorithm>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "fovea/attention/mechanisms/longformer_rule.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 
 namespace fovea {
 namespace {

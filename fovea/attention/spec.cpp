@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/refusals.h"
 #include "fovea/base/error.h"
 

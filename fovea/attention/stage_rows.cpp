@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "fovea/attention/isolation.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/pipeline.h"
 
 namespace fovea {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 
 namespace fovea {
 namespace {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "fovea/attention/cache/cached_attention.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
 #include "fovea/checkpoint/part_case.h"

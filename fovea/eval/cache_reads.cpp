@@ -8,7 +8,7 @@
 
 #include "fovea/attention/cache/streams.h"
 #include "fovea/attention/key_rule.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/visible_keys.h"
 
 namespace fovea {

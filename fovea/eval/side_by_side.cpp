@@ -12,7 +12,7 @@
 #include <map>
 
 #include "fovea/attention/key_rule.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/stages.h"
 #include "fovea/attention/visible_keys.h"
 #include "fovea/base/error.h"

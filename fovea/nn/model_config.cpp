@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
 #include "fovea/nn/lora.h"

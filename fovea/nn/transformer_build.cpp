@@ -9,7 +9,7 @@
 
 #include <cmath>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/nn/mechanisms/mechanism.h"
 #include "fovea/nn/memory_needs.h"
 #include "fovea/nn/transformer_impl.h"

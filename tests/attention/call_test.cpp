@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/places.h"
 #include "tests/support/attention_inputs.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 
 namespace fovea::testing {
 

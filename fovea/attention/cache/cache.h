@@ -42,7 +42,7 @@ struct CachedRows {
   std::span<const KeptRows> sequences;  ///< valid until the cache changes
 };
 
-class AttentionCache {
+class AttentionCache : public CachedStreams {
  public:
   /// Preallocates `capacity` rows per stream and sequence (fewer where a stream keeps fewer), in
   /// `memory` if given: cache_bytes() of it.
@@ -57,9 +57,7 @@ class AttentionCache {
   /// caches have other streams.
   static AttentionCache gather(std::span<const Source> sources, int64_t capacity);
 
-  /// Appends rows [b, n, row_shape...] to a stream. All streams of a step must receive the same n.
-  /// UnsupportedError past capacity.
-  void append(const std::string& name, const at::Tensor& rows_bn);
+  void append(const std::string& name, const at::Tensor& rows_bn) override;
   /// append() of one row a sequence that the caller writes: the rows afterwards, the last one of
   /// each sequence of any content. UnsupportedError past capacity.
   CachedRows extend(const std::string& name);
@@ -67,25 +65,22 @@ class AttentionCache {
   /// each sequence; a sequence without tokens has a row of zeros. UnsupportedError past
   /// capacity.
   at::Tensor replace(const std::string& name, int64_t tokens);
-  /// Kept rows in order: [b, rows, row_shape...], a view where the stream keeps no first rows.
-  /// ShapeError where the lengths differ.
-  at::Tensor rows(const std::string& name) const;
-  /// Those of one sequence, [1, rows, row_shape...].
-  at::Tensor rows(const std::string& name, int64_t sequence) const;
+  at::Tensor rows(const std::string& name) const override;
+  at::Tensor rows(const std::string& name, int64_t sequence) const override;
   /// Positions of the kept rows of a stream, int64 [rows].
   at::Tensor positions(const std::string& name) const;
   at::Tensor positions(const std::string& name, int64_t sequence) const;
 
-  int64_t batch() const { return batch_; }
+  int64_t batch() const override { return batch_; }
   int64_t capacity() const { return capacity_; }
   /// Tokens seen so far by each sequence (of the stream that has seen fewest).
   std::vector<int64_t> lengths() const;
-  bool equal_lengths() const;
+  bool equal_lengths() const override;
   /// The length of the longest sequence.
   int64_t length() const;
-  /// Tokens seen by one stream: of the longest sequence, and of one.
+  /// Tokens of the longest sequence that the stream has seen.
   int64_t stream_length(const std::string& name) const;
-  int64_t stream_length(const std::string& name, int64_t sequence) const;
+  int64_t stream_length(const std::string& name, int64_t sequence) const override;
   /// Forgets tokens >= length, of every sequence or one length each. UnsupportedError if rows
   /// needed for that were already evicted.
   void truncate(int64_t length);

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/positions/bias.h"
 #include "fovea/kernels/cpu/pointwise/attention.h"
 

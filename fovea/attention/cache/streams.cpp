@@ -7,14 +7,11 @@
 #include <algorithm>
 
 #include "fovea/attention/cache/huge_pages.h"
-#include "fovea/attention/cache/stream_rows.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
+#include "fovea/attention/stream_rows.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
-bool keeps_prefix_sum(const TemperatureSpec& spec) {
-  return spec.kind == TemperatureSpec::Kind::learned && spec.form == TemperatureSpec::Form::prefix;
-}
 
 // Twice the kept rows let most appends write in place: rows move once in keep_last tokens.
 int64_t resting_rows(const StreamSpec& spec, int64_t capacity) {

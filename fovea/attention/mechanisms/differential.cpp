@@ -6,7 +6,7 @@
 
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/head_output.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/base/error.h"
 

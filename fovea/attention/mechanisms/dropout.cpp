@@ -8,7 +8,7 @@
 #include <ATen/Parallel.h>
 
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/common/dropout.h"

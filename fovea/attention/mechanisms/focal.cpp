@@ -12,10 +12,9 @@
 
 #include <cmath>
 
-#include "fovea/attention/cache/stream_rows.h"
-#include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
+#include "fovea/attention/stream_rows.h"
 #include "fovea/base/error.h"
 #include "fovea/runtime/own_kernels.h"
 

@@ -45,6 +45,11 @@ struct TemperatureSpec {
   bool operator==(const TemperatureSpec&) const = default;
 };
 
+/// Whether a token's tau depends on those before it.
+inline bool keeps_prefix_sum(const TemperatureSpec& spec) {
+  return spec.kind == TemperatureSpec::Kind::learned && spec.form == TemperatureSpec::Form::prefix;
+}
+
 std::span<const std::string_view> enum_names(TemperatureSpec::Kind);
 std::span<const std::string_view> enum_names(TemperatureSpec::Form);
 std::span<const std::string_view> enum_names(TemperatureSpec::Bound);

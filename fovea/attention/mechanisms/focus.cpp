@@ -11,14 +11,13 @@
 #include <bit>
 #include <cmath>
 
-#include "fovea/attention/cache/stream_rows.h"
-#include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/mechanisms/sinkhorn.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
 #include "fovea/attention/stage_rows.h"
+#include "fovea/attention/stream_rows.h"
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
 #include "fovea/kernels/common/grouped_pairs.h"

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/base/error.h"
 

@@ -7,11 +7,11 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "fovea/attention/cache/cache.h"
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/places.h"
+#include "fovea/attention/stream_spec.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -98,7 +98,7 @@ at::Tensor shifted(const at::Tensor& x_bgsd, const at::Tensor& weight_g2, const 
 }
 
 // The rows of new tokens, which follow those of the stream.
-at::Tensor shifted_after(AttentionCache& cache, const char* name, const at::Tensor& x_bgsd,
+at::Tensor shifted_after(CachedStreams& cache, const char* name, const at::Tensor& x_bgsd,
                          const at::Tensor& weight_g2) {
   const int64_t count = x_bgsd.size(2);
   cache.append(name, x_bgsd.transpose(1, 2));
@@ -112,7 +112,7 @@ at::Tensor shifted_after(AttentionCache& cache, const char* name, const at::Tens
   return mixed(x_bgsd, before.size() == 1 ? before[0] : at::cat(before), weight_g2);
 }
 
-void rewrite(AttentionCall& call, AttentionCache* cache) {
+void rewrite(AttentionCall& call, CachedStreams* cache) {
   KvShiftSpec& spec = call.spec.kv_shift;
   if (!spec.active()) return;
   const at::Tensor apart = cache == nullptr ? breaks(call) : at::Tensor();

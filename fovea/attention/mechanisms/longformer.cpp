@@ -10,12 +10,11 @@
 
 #include <algorithm>
 
-#include "fovea/attention/cache/stream_rows.h"
-#include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/longformer_rule.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/stage_rows.h"
+#include "fovea/attention/stream_rows.h"
 #include "fovea/base/error.h"
 
 namespace fovea {

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/spec.h"
 
 namespace fovea {

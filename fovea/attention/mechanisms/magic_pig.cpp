@@ -12,12 +12,12 @@
 #include <cmath>
 #include <numbers>
 
-#include "fovea/attention/cache/cache.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/isolation.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/places.h"
+#include "fovea/attention/stream_spec.h"
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
 #include "fovea/kernels/cpu/decode/sampling.h"
@@ -262,13 +262,13 @@ std::vector<StageUse> magic_pig_uses(const AttentionSpec& spec) {
 constexpr const char* kPrompt = "prompt";
 
 // The prompt of a sequence: the tokens of its first call, as far as they are still there.
-int64_t prompt_before(const AttentionCache& cache, int64_t b, int64_t coming) {
+int64_t prompt_before(const CachedStreams& cache, int64_t b, int64_t coming) {
   const int64_t length = cache.stream_length(kPrompt, b);
   if (length == 0) return coming;
   return std::min(length, cache.rows(kPrompt, b).select(1, -1).item<int64_t>());
 }
 
-at::Tensor prompt_rows(const AttentionCall& call, const AttentionCache& cache) {
+at::Tensor prompt_rows(const AttentionCall& call, const CachedStreams& cache) {
   const int64_t b = call.k.size(0), t = call.k.size(2);
   at::Tensor rows = at::empty({b, t, 1}, at::kLong);
   for (int64_t n = 0; n < b; ++n) rows.select(0, n).fill_(prompt_before(cache, n, t));

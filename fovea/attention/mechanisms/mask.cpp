@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/base/error.h"
 
 namespace fovea {

@@ -11,7 +11,7 @@
 #include <mutex>
 
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"

@@ -8,10 +8,10 @@
 
 #include <utility>
 
-#include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/mechanisms/performer_features.h"
+#include "fovea/attention/stream_spec.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/performer/performer.h"
 

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 
 namespace fovea {
 namespace {

@@ -96,7 +96,7 @@ at::Tensor token_potentials(const FocusSpec& spec, const at::Tensor& scores,
 }
 
 at::Tensor cached_potentials(const FocusSpec& spec, const at::Tensor& scores,
-                             const at::Tensor& ema_k, AttentionCache& cache) {
+                             const at::Tensor& ema_k, CachedStreams& cache) {
   if (spec.assignment == FocusSpec::Assignment::softmax) return {};
   if (spec.potentials == Potentials::ema) return ema_k.detach();
   require<UnsupportedError>(spec.potentials == Potentials::chunk, "cache",

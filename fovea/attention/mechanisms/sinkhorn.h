@@ -13,7 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "fovea/attention/attention.h"
-#include "fovea/attention/cache/cache.h"
+#include "fovea/attention/stream_spec.h"
 
 namespace fovea {
 
@@ -32,6 +32,6 @@ at::Tensor token_potentials(const FocusSpec& spec, const at::Tensor& scores_btk,
 /// The same for the next tokens of a cached sequence, whose scores it appends where they are needed
 /// later (`chunk`). UnsupportedError for `sequence` and `batch`.
 at::Tensor cached_potentials(const FocusSpec& spec, const at::Tensor& scores_btk,
-                             const at::Tensor& ema_k, AttentionCache& cache);
+                             const at::Tensor& ema_k, CachedStreams& cache);
 
 }  // namespace fovea

@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 

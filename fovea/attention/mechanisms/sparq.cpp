@@ -10,13 +10,13 @@
 #include <algorithm>
 #include <limits>
 
-#include "fovea/attention/cache/cache.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/isolation.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/mechanisms/selector.h"
 #include "fovea/attention/mechanisms/sparq_choice.h"
 #include "fovea/attention/pipeline.h"
+#include "fovea/attention/stream_spec.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -122,7 +122,7 @@ std::vector<StageUse> sparq_uses(const AttentionSpec& spec) {
 // Sums of the values up to each of the next tokens, [b, t, g, e].
 constexpr const char* kValueSums = "value_sums";
 
-at::Tensor running_sums(const AttentionCall& call, const AttentionCache& cache) {
+at::Tensor running_sums(const AttentionCall& call, const CachedStreams& cache) {
   const at::Tensor values = call.v.transpose(1, 2);
   at::Tensor sums = values.size(1) == 1 ? values.to(at::kDouble, /*non_blocking=*/false, true)
                                         : values.cumsum(1, at::kDouble);
@@ -133,7 +133,7 @@ at::Tensor running_sums(const AttentionCall& call, const AttentionCache& cache) 
   return sums;
 }
 
-at::Tensor component_rows(const AttentionCall& call, const AttentionCache& /*cache*/) {
+at::Tensor component_rows(const AttentionCall& call, const CachedStreams& /*cache*/) {
   const at::Tensor& k = call.k;
   return k.permute({0, 2, 1, 3}).reshape({k.size(0), k.size(2), k.size(1) * k.size(3), 1});
 }

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/attention/stage_rows.h"
 #include "fovea/attention/visible_keys.h"

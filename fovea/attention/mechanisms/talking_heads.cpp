@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 

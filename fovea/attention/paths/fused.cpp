@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "fovea/attention/kernel_types.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/kernels/cpu/grouped/grouped.h"
 #include "fovea/kernels/cpu/pointwise/attention.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "fovea/attention/kernel_types.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/stages.h"
 #include "fovea/kernels/cpu/decode/mixing_decode.h"

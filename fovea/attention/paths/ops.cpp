@@ -20,7 +20,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/mixing.h"
 #include "fovea/attention/pipeline.h"

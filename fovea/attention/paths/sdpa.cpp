@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "fovea/attention/isolation.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/plan.h"

@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/places.h"
 #include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 #include "fovea/nn/model_config.h"
 
 namespace fovea {

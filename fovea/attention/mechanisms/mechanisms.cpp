@@ -2,13 +2,12 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/mechanism.h"
+#include "fovea/attention/mechanism.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "fovea/attention/cache/streams.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/dropout.h"
@@ -22,6 +21,7 @@
 #include "fovea/attention/mechanisms/sparq.h"
 #include "fovea/attention/mechanisms/streaming.h"
 #include "fovea/attention/places.h"
+#include "fovea/attention/stream_spec.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -77,7 +77,7 @@ void add_mechanism_streams(const AttentionSpec& spec, const StreamSpec& keys,
     if (mechanism->add_streams != nullptr) mechanism->add_streams(spec, keys, all);
 }
 
-void rewrite_keys(AttentionCall& call, AttentionCache* cache) {
+void rewrite_keys(AttentionCall& call, CachedStreams* cache) {
   for (const Mechanism* mechanism : mechanisms())
     if (mechanism->rewrite_keys != nullptr) mechanism->rewrite_keys(call, cache);
 }

@@ -7,10 +7,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "fovea/attention/call.h"
+#include "fovea/attention/stream_spec.h"
 
 namespace fovea {
-
-class AttentionCache;  // cache.h
 
 /// Where a tensor has its tokens. The rows of a stream are [b, tokens, ...].
 enum class TokenAxis {
@@ -25,7 +24,7 @@ at::Tensor from_rows(const at::Tensor& rows, TokenAxis axis);
 
 /// Of q, k or v: a member of AttentionCall. Of others: a member of AttentionTensors.
 template <at::Tensor AttentionCall::*tensor>
-at::Tensor new_rows_of(const AttentionCall& call, const AttentionCache& /*cache*/) {
+at::Tensor new_rows_of(const AttentionCall& call, const CachedStreams& /*cache*/) {
   return to_rows(call.*tensor, TokenAxis::third);
 }
 template <at::Tensor AttentionCall::*tensor>
@@ -34,7 +33,7 @@ void set_rows_of(AttentionCall& call, const at::Tensor& rows) {
 }
 
 template <at::Tensor AttentionTensors::*tensor, TokenAxis axis>
-at::Tensor new_rows_of(const AttentionCall& call, const AttentionCache& /*cache*/) {
+at::Tensor new_rows_of(const AttentionCall& call, const CachedStreams& /*cache*/) {
   return to_rows(call.tensors.*tensor, axis);
 }
 template <at::Tensor AttentionTensors::*tensor, TokenAxis axis>

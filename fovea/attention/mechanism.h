@@ -21,14 +21,14 @@
 
 namespace fovea {
 
-class AttentionCache;  // cache/cache.h
+class CachedStreams;   // stream_spec.h
 struct AttentionCall;  // call.h
 struct CallShape;      // call.h
 struct Places;         // places.h
 struct Selection;      // mechanisms/selector.h
 struct SelectorRows;   // mechanisms/selector.h
 struct StageRows;      // stage_rows.h
-struct StreamSpec;     // cache/streams.h
+struct StreamSpec;     // stream_spec.h
 
 /// A setting that acts in a stage.
 struct StageUse {
@@ -111,7 +111,7 @@ struct Mechanism {
   /// Stage 0: rewrites keys and values, and takes its setting and tensors from the call, so that
   /// later stages and paths see finished rows. `cache`: the call's tokens come after those of the
   /// cache, whose streams of this mechanism it extends; null: the call has all keys.
-  void (*rewrite_keys)(AttentionCall& call, AttentionCache* cache) = nullptr;
+  void (*rewrite_keys)(AttentionCall& call, CachedStreams* cache) = nullptr;
   /// Stage 1 in place of scaled q.k: logits of some queries and keys; undefined where neutral.
   at::Tensor (*scores)(const AttentionCall& call, const at::Tensor& q_bhtd,
                        const at::Tensor& k_bgsd, const at::Tensor& tau_bt) = nullptr;
@@ -169,7 +169,7 @@ void add_mechanism_streams(const AttentionSpec& spec, const StreamSpec& keys,
                            std::vector<StreamSpec>& all);
 
 /// The keys and values that stages read (Mechanism::rewrite_keys).
-void rewrite_keys(AttentionCall& call, AttentionCache* cache);
+void rewrite_keys(AttentionCall& call, CachedStreams* cache);
 
 /// The first mechanism that the fused decoder's kernels lack.
 std::optional<std::string> why_not_fused_decoder(const AttentionSpec& spec);

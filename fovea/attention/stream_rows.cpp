@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/cache/stream_rows.h"
+#include "fovea/attention/stream_rows.h"
 
 namespace fovea {
 
