@@ -28,6 +28,7 @@
 #include "benchmarks/pairs.h"
 #include "fovea/attention/attention.h"
 #include "fovea/attention/mechanisms/focus.h"
+#include "fovea/attention/mechanisms/multi_token.h"
 #include "fovea/attention/mechanisms/talking_heads.h"
 #include "fovea/attention/plan.h"
 #include "fovea/base/error.h"

@@ -23,6 +23,7 @@
 
 #include "benchmarks/pairs.h"
 #include "fovea/attention/attention.h"
+#include "fovea/attention/mechanisms/focus.h"
 #include "fovea/base/error.h"
 #include "fovea/runtime/machine.h"
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Checks the sources' structure: include order of the layers, torch-free layers, no printing in the library, file sizes.
+"""Checks the sources' structure: include order of the layers and inside them, torch-free layers, no printing in the library, file sizes.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
 """
 
+import fnmatch
 import pathlib
 import re
 import subprocess
@@ -15,6 +16,37 @@ LAYERS = ["base", "config", "runtime", "kernels", "attention", "nn", "text", "da
           "train", "retrofit", "compare", "serve"]
 # These build on a machine without torch (and compile in a second instead of ten).
 TORCH_FREE = {"base", "config", "kernels", "text", "data", "report"}
+# Inside a layer: groups of files in their order, by patterns of paths in the layer's folder. A file is in the first group
+# that names it, else in the first whose pattern has it; it may include its own group and those before it.
+GROUPS = {
+    "attention": [
+        ("contract", ["*", "specs/*"]),
+        ("positions", ["positions/*"]),
+        ("plans", ["plan.h", "plan.cpp"]),
+        ("mechanisms", ["mechanisms/*"]),
+        ("reference", ["reference.cpp"]),
+        ("cache", ["cache/*"]),
+        ("paths", ["paths/*"]),
+        ("attention()", ["attention.cpp", "reference_blocks.cpp"]),
+    ],
+    "kernels": [
+        ("common", ["common/*"]),
+        ("the machine", ["cpu/*", "cpu/simd/*"]),
+        ("families", ["cpu/*/*"]),
+    ],
+}
+# (file, included file): arrows against that order, to be removed, never added to.
+UPWARD = {
+    ("fovea/attention/cache/cached_attention.cpp", "fovea/attention/paths/grouped.h"),
+    ("fovea/attention/cache/cached_attention.cpp", "fovea/attention/paths/path.h"),
+    ("fovea/attention/cache/cached_attention.cpp", "fovea/attention/paths/performer.h"),
+    ("fovea/attention/cache/sorted_keys.cpp", "fovea/attention/paths/fused_call.h"),
+    ("fovea/attention/cache/token_attention.cpp", "fovea/attention/paths/fused_call.h"),
+    ("fovea/attention/cache/token_attention.cpp", "fovea/attention/paths/mixing.h"),
+    ("fovea/attention/cache/token_gate.cpp", "fovea/attention/paths/fused_call.h"),
+    ("fovea/attention/cache/token_keys.cpp", "fovea/attention/paths/grouped.h"),
+    ("fovea/kernels/cpu/simd/attention_lanes.h", "fovea/kernels/cpu/pointwise/attention_table.h"),
+}
 # What may include everything: it is above all layers.
 ABOVE = {"cli", "tests", "benchmarks", "examples", "lab"}
 
@@ -45,6 +77,42 @@ def without_comments(text: str) -> list[str]:
         return re.sub(r"[^\n]", " ", found)
 
     return pattern.sub(blank, text).split("\n")
+
+
+def group_of(path: str) -> tuple[str, int] | None:
+    """The layer of a file and the place of its group in it; None where the layer has no groups."""
+    layer, _, inside = path.removeprefix("fovea/").partition("/")
+    groups = GROUPS.get(layer, [])
+    for wanted in ("name", "pattern"):
+        for place, (_, patterns) in enumerate(groups):
+            for pattern in patterns:
+                same_depth = pattern.count("/") == inside.count("/")
+                if inside == pattern if wanted == "name" else same_depth and fnmatch.fnmatch(inside, pattern):
+                    return layer, place
+    return None
+
+
+def upward(path: str, included: str) -> str:
+    """What an include against the order of its layer's groups breaks, or ""."""
+    mine, other = group_of(path), group_of(included)
+    if mine is None or other is None or mine[0] != other[0] or other[1] <= mine[1]:
+        return ""
+    names = [name for name, _ in GROUPS[mine[0]]]
+    return f"'{names[other[1]]}' comes after '{names[mine[1]]}'"
+
+
+def included_files(path: pathlib.Path) -> list[str]:
+    found = (INCLUDE.match(line) for line in without_comments(path.read_text(encoding="utf-8")))
+    return [include.group(1) for include in found if include]
+
+
+def check_groups(paths: list[pathlib.Path]) -> list[str]:
+    arrows = {(path.as_posix(), included): why for path in paths if path.parts[0] == "fovea"
+              for included in included_files(path) if (why := upward(path.as_posix(), included))}
+    return ([f"{path}: may not include {included}: {arrows[path, included]}"
+             for path, included in sorted(arrows.keys() - UPWARD)]
+            + [f"scripts/check-layers.py: UPWARD has ({path}, {included}), which is no longer there; remove it"
+               for path, included in sorted(UPWARD - arrows.keys())])
 
 
 def check_file(path: pathlib.Path) -> list[str]:
@@ -91,7 +159,7 @@ def check_include(where: str, layer: str | None, included: str) -> list[str]:
 
 def main() -> int:
     checked = [p for p in sources() if p.suffix in (".h", ".cpp", ".cu", ".cuh") and p.parts[0] in {"fovea"} | ABOVE]
-    problems = [problem for path in checked for problem in check_file(path)]
+    problems = [problem for path in checked for problem in check_file(path)] + check_groups(checked)
     for problem in problems:
         print(f"[layers] {problem}")
     print(f"[layers] {len(checked)} files, {len(problems)} problems")

@@ -29,7 +29,7 @@ MECHANISMS = {
     "performer": (r"performer|features_md", []),
 }
 # Every mechanism stands in these: keys and tensors, the list, refusals, what learns, settings of a model.
-LISTS = {"fovea/attention/spec.h", "fovea/attention/mechanisms/mechanisms.cpp", "fovea/attention/refusals.cpp",
+LISTS = {"fovea/attention/spec.h", "fovea/attention/mechanisms/mechanisms.cpp", "fovea/attention/mechanisms/refusals.cpp",
          "fovea/nn/mechanisms/mechanisms.cpp", "fovea/nn/model_config.h"}
 # (mechanism, file): to be removed, never added to.
 EXCEPTIONS: set[tuple[str, str]] = set()
@@ -50,7 +50,7 @@ def main() -> int:
     checked = [path for path in layers.sources() if path.parts[0] == "fovea" and path.suffix in (".h", ".cpp", ".cu", ".cuh")
                and path.as_posix() not in LISTS]
     found = {(name, path.as_posix()) for path in checked for name in named_mechanisms(path)}
-    problems = [f"{path}: names {name}; give the mechanism a hook (attention/mechanisms/mechanism.h) and ask the list"
+    problems = [f"{path}: names {name}; give the mechanism a hook (attention/mechanism.h) and ask the list"
                 for name, path in sorted(found - EXCEPTIONS)]
     problems += [f"scripts/check-mechanisms.py: ({name}, {path}) is no longer needed; remove it"
                  for name, path in sorted(EXCEPTIONS - found)]

@@ -6,9 +6,9 @@
 
 #include <optional>
 
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/head_output.h"
-#include "fovea/attention/mechanism.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/stages.h"

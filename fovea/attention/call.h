@@ -29,7 +29,7 @@ struct CallShape {
 
 class HashTables;  // cache/hash_tables.h
 struct Places;     // places.h
-struct StageUse;   // mechanisms/mechanism.h
+struct StageUse;   // mechanism.h
 
 /// What a cache knows that helps a selector; nothing outside of decoding.
 struct SelectorInputs {

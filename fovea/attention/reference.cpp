@@ -9,8 +9,8 @@
 
 #include <algorithm>
 
-#include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanism.h"
+#include "fovea/attention/mechanisms/differential.h"
 #include "fovea/attention/mechanisms/selector.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/base/error.h"

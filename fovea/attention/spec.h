@@ -2,7 +2,7 @@
 // its learned and computed tensors.
 //
 // Attention is one pipeline of stages (stages.h is its table); a mechanism is a setting of it, and
-// its keys, checks and tensors are its own (mechanisms/mechanism.h).
+// its keys, checks and tensors are its own (mechanism.h).
 // Sources: Focal Attention, Eq. 4-6 (spec 10, F-1 ... F-12); Multi-Token Attention (spec 3, M-1 ...
 // M-21); talking heads (spec 2); Differential (spec 1); Focus (spec 11, U-1 ... U-26); soft-cap
 // spec 7.4; ALiBi 6.4; T5 6.3; sink logit 7.5; masks fovea/kernels/common/mask_rule.h.
@@ -22,21 +22,21 @@
 #include <utility>
 #include <vector>
 
-#include "fovea/attention/mechanisms/block_pairs.h"
-#include "fovea/attention/mechanisms/focal.h"
-#include "fovea/attention/mechanisms/focus.h"
-#include "fovea/attention/mechanisms/head_output.h"
-#include "fovea/attention/mechanisms/kv_shift.h"
-#include "fovea/attention/mechanisms/longformer.h"
-#include "fovea/attention/mechanisms/magic_pig.h"
-#include "fovea/attention/mechanisms/multi_token.h"
-#include "fovea/attention/mechanisms/own_stage.h"
-#include "fovea/attention/mechanisms/performer.h"
-#include "fovea/attention/mechanisms/routing.h"
-#include "fovea/attention/mechanisms/sparq.h"
-#include "fovea/attention/mechanisms/streaming.h"
-#include "fovea/attention/mechanisms/talking_heads.h"
-#include "fovea/attention/positions/bias.h"
+#include "fovea/attention/specs/bias.h"
+#include "fovea/attention/specs/block_pairs.h"
+#include "fovea/attention/specs/focal.h"
+#include "fovea/attention/specs/focus.h"
+#include "fovea/attention/specs/head_output.h"
+#include "fovea/attention/specs/kv_shift.h"
+#include "fovea/attention/specs/longformer.h"
+#include "fovea/attention/specs/magic_pig.h"
+#include "fovea/attention/specs/multi_token.h"
+#include "fovea/attention/specs/own_stage.h"
+#include "fovea/attention/specs/performer.h"
+#include "fovea/attention/specs/routing.h"
+#include "fovea/attention/specs/sparq.h"
+#include "fovea/attention/specs/streaming.h"
+#include "fovea/attention/specs/talking_heads.h"
 #include "fovea/config/fields.h"
 #include "fovea/kernels/common/mask_rule.h"
 

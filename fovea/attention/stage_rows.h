@@ -1,5 +1,5 @@
 // StageRows: rows of a call on their way through the stages, as the formulas of mechanisms see them
-// (mechanisms/mechanism.h, mechanisms/own_stage.h).
+// (mechanism.h, mechanisms/own_stage.h).
 //
 // Shapes: x is logits or weights [b, h, t, s]; b batch, h heads, t rows, s keys.
 //

@@ -1,7 +1,7 @@
 // The stage table: the one order in which attention's stages act, as data (spec 0.1).
 //
 // The reference walks over it, and the table in the docs is made from it. Each mechanism has a
-// formula for the stages in which it acts (mechanisms/mechanism.h).
+// formula for the stages in which it acts (mechanism.h).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

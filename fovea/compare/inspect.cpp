@@ -13,6 +13,7 @@
 #include <span>
 #include <tuple>
 
+#include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/stages.h"
 #include "fovea/base/error.h"
 #include "fovea/compare/collect.h"

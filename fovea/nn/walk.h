@@ -17,6 +17,7 @@
 
 #include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/mechanisms/focal.h"
+#include "fovea/attention/mechanisms/routing.h"
 #include "fovea/nn/mechanisms/focus_layer.h"
 #include "fovea/nn/ops.h"
 #include "fovea/nn/transformer.h"

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "fovea/attention/mechanisms/focus.h"
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/report/metrics_log.h"
 #include "fovea/report/tensorboard.h"

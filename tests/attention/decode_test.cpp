@@ -8,6 +8,7 @@
 #include <set>
 
 #include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/mechanisms/focal.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "fovea/attention/cache/cache.h"
+#include "fovea/attention/mechanisms/head_output.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"

@@ -4,7 +4,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/longformer.h"
+#include "fovea/attention/specs/longformer.h"
 
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>

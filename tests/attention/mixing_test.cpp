@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/mechanisms/multi_token.h"
 #include "fovea/attention/mechanisms/talking_heads.h"
 #include "fovea/kernels/cpu/mixing/mixing.h"
 #include "tests/support/attention_inputs.h"

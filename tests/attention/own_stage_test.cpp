@@ -10,6 +10,7 @@
 
 #include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/mechanisms/dropout.h"
+#include "fovea/attention/mechanisms/talking_heads.h"
 #include "fovea/attention/stage_rows.h"
 #include "fovea/attention/stages.h"
 #include "tests/support/attention_inputs.h"

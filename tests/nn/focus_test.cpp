@@ -10,6 +10,7 @@
 #include <bit>
 #include <map>
 
+#include "fovea/attention/mechanisms/focus.h"
 #include "fovea/attention/mechanisms/sinkhorn.h"
 #include "fovea/nn/transformer.h"
 #include "tests/support/expect_error.h"

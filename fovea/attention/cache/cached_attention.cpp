@@ -13,8 +13,8 @@
 
 #include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/mechanism.h"
+#include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/paths/performer.h"

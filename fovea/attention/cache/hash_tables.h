@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "fovea/attention/mechanisms/magic_pig.h"
+#include "fovea/attention/specs/magic_pig.h"
 #include "fovea/kernels/common/hashing.h"
 
 namespace fovea {

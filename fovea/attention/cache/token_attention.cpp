@@ -12,8 +12,8 @@
 
 #include "fovea/attention/cache/decode_rule.h"
 #include "fovea/attention/kernel_types.h"
-#include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/mechanism.h"
+#include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/mixing.h"
 #include "fovea/kernels/cpu/decode/mixing_decode.h"

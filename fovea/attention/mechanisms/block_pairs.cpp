@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/block_pairs.h"
+#include "fovea/attention/specs/block_pairs.h"
 
 #include <ATen/ATen.h>
 

@@ -5,8 +5,8 @@
 #include <ATen/ATen.h>
 
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/mechanism.h"
+#include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/base/error.h"
 

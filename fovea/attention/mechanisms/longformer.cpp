@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/longformer.h"
+#include "fovea/attention/specs/longformer.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 #include <algorithm>
 
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/longformer_rule.h"
 #include "fovea/attention/mechanism.h"
+#include "fovea/attention/mechanisms/longformer_rule.h"
 #include "fovea/attention/stage_rows.h"
 #include "fovea/attention/stream_rows.h"
 #include "fovea/base/error.h"

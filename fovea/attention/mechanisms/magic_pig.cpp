@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/magic_pig.h"
+#include "fovea/attention/specs/magic_pig.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -14,8 +14,8 @@
 
 #include "fovea/attention/call.h"
 #include "fovea/attention/isolation.h"
-#include "fovea/attention/mechanisms/magic_pig_choice.h"
 #include "fovea/attention/mechanism.h"
+#include "fovea/attention/mechanisms/magic_pig_choice.h"
 #include "fovea/attention/places.h"
 #include "fovea/attention/stream_spec.h"
 #include "fovea/base/error.h"

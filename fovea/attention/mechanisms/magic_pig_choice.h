@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "fovea/attention/mechanisms/magic_pig.h"
 #include "fovea/attention/mechanisms/selector.h"
+#include "fovea/attention/specs/magic_pig.h"
 
 namespace fovea {
 

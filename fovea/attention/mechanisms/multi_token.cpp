@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "fovea/attention/call.h"
-#include "fovea/attention/mechanisms/convolution.h"
 #include "fovea/attention/mechanism.h"
+#include "fovea/attention/mechanisms/convolution.h"
 #include "fovea/attention/stage_rows.h"
 #include "fovea/attention/stream_rows.h"
 #include "fovea/base/error.h"

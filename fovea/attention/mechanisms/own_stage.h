@@ -14,32 +14,18 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "fovea/attention/specs/own_stage.h"
 #include "fovea/attention/stage_id.h"
-#include "fovea/config/fields.h"
 
 namespace fovea {
 
 struct AttentionSpec;
-struct Mechanism;
 struct StageRows;  // stage_rows.h
-
-/// An attention that this program registered.
-struct OwnStageSpec {
-  std::string name;            ///< "" = none
-  std::vector<double> values;  ///< numbers that it reads
-
-  bool active() const { return !name.empty(); }
-  void describe(FieldVisitor& v);
-  bool operator==(const OwnStageSpec&) const = default;
-};
-
-const Mechanism& own_stage_mechanism();
 
 /// The rows of a call that a formula of one's own sees, beside its operand.
 struct OwnStageCall {

@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/performer.h"
+#include "fovea/attention/specs/performer.h"
 
 #include <fmt/format.h>
 

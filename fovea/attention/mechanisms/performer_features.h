@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "fovea/attention/mechanisms/performer.h"
+#include "fovea/attention/specs/performer.h"
 
 namespace fovea {
 

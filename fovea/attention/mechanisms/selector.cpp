@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
-#include "fovea/attention/mechanisms/block_pairs.h"
 #include "fovea/attention/mechanism.h"
+#include "fovea/attention/specs/block_pairs.h"
 #include "fovea/attention/stage_rows.h"
 #include "fovea/base/error.h"
 

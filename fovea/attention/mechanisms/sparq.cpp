@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/sparq.h"
+#include "fovea/attention/specs/sparq.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>

@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/streaming.h"
+#include "fovea/attention/specs/streaming.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>

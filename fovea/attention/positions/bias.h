@@ -8,33 +8,16 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 #include <vector>
 
-#include "fovea/config/fields.h"
+#include "fovea/attention/specs/bias.h"
 
 namespace fovea {
 
 struct AttentionSpec;
 struct AttentionTensors;
-struct Mechanism;
 struct Places;
-
-/// Additive position bias, after the scale (stage 5).
-struct BiasSpec {
-  enum class Kind { none, alibi, t5 };
-  Kind kind = Kind::none;
-  int64_t buckets = 32;        ///< t5: table rows
-  int64_t max_distance = 128;  ///< t5
-
-  void describe(FieldVisitor& v);
-  bool operator==(const BiasSpec&) const = default;
-};
-
-std::span<const std::string_view> enum_names(BiasSpec::Kind);
-
-const Mechanism& position_bias_mechanism();
 
 /// ALiBi slopes m_h of H heads (spec 6.4), for any H.
 std::vector<double> alibi_slopes(int64_t heads);

@@ -2,7 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/mechanisms/kv_shift.h"
+#include "fovea/attention/specs/kv_shift.h"
 
 #include <ATen/ATen.h>
 

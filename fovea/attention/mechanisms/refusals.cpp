@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "fovea/attention/mechanisms/longformer_rule.h"
 #include "fovea/attention/mechanism.h"
+#include "fovea/attention/mechanisms/longformer_rule.h"
 
 namespace fovea {
 namespace {
