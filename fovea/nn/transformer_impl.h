@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fovea/attention/mechanisms/focal.h"
+#include "fovea/base/by_type.h"
 #include "fovea/base/error.h"
 #include "fovea/nn/block_description.h"
 #include "fovea/nn/fused_decoder.h"
@@ -22,13 +23,6 @@
 #include "fovea/nn/walk.h"
 
 namespace fovea {
-
-/// State of a layer's clusters; no gradient reaches it (spec 4.3).
-struct LayerRouting {
-  at::Tensor centroids_hcd, sizes_hc, sums_hcd;
-
-  bool defined() const { return centroids_hcd.defined(); }
-};
 
 /// Projections of Longformer's global rows (spec 4.1).
 struct GlobalProjections {
@@ -49,8 +43,7 @@ struct LayerWeights {
   std::vector<at::Tensor> lambdas;  // Differential: lq1, lk1, lq2, lk2
   TemperatureParameters temperature;
   LayerFocus focus;
-  LayerRouting routing;
-  at::Tensor performer_steps;  // since features were drawn; undefined where they stay
+  ByType states;  // of mechanisms, each of which alone knows its own
   GlobalProjections globals;
   LayerLora lora;
 };

@@ -1,7 +1,7 @@
 // The walk through the layers: one for training, evaluation, decoding, maps and group training.
 //
 //   embed
-//   for each layer: norm, temperature, heads, groups and routes, attention, rest of the block
+//   for each layer: norm, temperature, heads, tensors of mechanisms, attention, rest of the block
 //   final norm
 //
 // Its uses differ in two arguments: the source of keys (KeySource), and the observer
@@ -17,7 +17,7 @@
 
 #include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/mechanisms/focal.h"
-#include "fovea/attention/mechanisms/routing.h"
+#include "fovea/base/by_type.h"
 #include "fovea/nn/mechanisms/focus_layer.h"
 #include "fovea/nn/ops.h"
 #include "fovea/nn/transformer.h"
@@ -76,7 +76,7 @@ struct LayerStep {
   Heads heads;
   AttentionTensors tensors;
   LayerGroups groups;        // with Focus
-  Routes routes;             // with routing
+  ByType made;               // of mechanisms, for their telemetry
   at::Tensor clipped_share;  // scalar, of a learned temperature (F-3)
 
   /// Effective t: the constant, or mean tau / sqrt(d).

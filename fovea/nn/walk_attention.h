@@ -155,7 +155,7 @@ class WalkAttention {
 inline std::optional<std::string> why_not_walk_attention(const ModelConfig& config,
                                                          const LayerWeights& w,
                                                          const AttentionSpec& spec) {
-  if (w.routing.defined()) return "routing reads queries and keys without rotation";
+  if (w.spec.routing.active()) return "routing reads queries and keys without rotation";
   if (spec.streaming.active())  // the walk's operations rotate queries themselves
     if (const auto why = why_not_token_attention(spec)) return "streaming: " + *why;
   if (w.wo.defined() && matrix_inputs(w.wo) != config.heads * config.head_dim)

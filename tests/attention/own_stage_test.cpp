@@ -142,10 +142,12 @@ TEST(OwnStage, ActsInEveryStageAsTheMechanismsOfTheLibraryDo) {
   AttentionContext context;
   context.training = true;
   context.dropout_seed = 7;
-  const auto run = [&](const AttentionSpec& spec, const AttentionTensors& tensors) {
-    return attention(spec, in.q, in.k, in.v, tensors, context, Path::reference).out_bhte;
+  const auto run = [&](const AttentionSpec& spec, const AttentionTensors& tensors, Path path) {
+    return attention(spec, in.q, in.k, in.v, tensors, context, path).out_bhte;
   };
-  EXPECT_TRUE(at::equal(run(own, in.tensors), run(library, mixes)));
+  const at::Tensor expected = run(library, mixes, Path::reference);
+  for (const Path path : {Path::automatic, Path::reference})
+    EXPECT_TRUE(at::equal(run(own, in.tensors, path), expected)) << enum_name(path);
 }
 
 TEST(OwnStage, DecodesToTheFullForwardPass) {

@@ -114,6 +114,12 @@ const KeyPattern* key_pattern(const AttentionSpec& spec) {
   return mechanism != nullptr ? mechanism->pattern : nullptr;
 }
 
+bool reads_plain_heads(const AttentionSpec& spec) {
+  return std::ranges::any_of(mechanisms(), [&](const Mechanism* mechanism) {
+    return mechanism->plain_heads && mechanism->key_rule(spec);
+  });
+}
+
 std::optional<FixedChoice> fixed_choice(const AttentionSpec& spec, double visible) {
   for (const Mechanism* mechanism : mechanisms()) {
     if (mechanism->fixed_choice == nullptr) continue;

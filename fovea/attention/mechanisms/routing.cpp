@@ -218,6 +218,7 @@ const Mechanism& routing_mechanism() {
       .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
         return spec.routing.active() ? std::optional(KeyRule::lists) : std::nullopt;
       },
+      .plain_heads = true,
   };
   return mechanism;
 }

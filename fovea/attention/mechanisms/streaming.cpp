@@ -129,6 +129,7 @@ const Mechanism& streaming_mechanism() {
       .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {
         return spec.streaming.active() ? std::optional(KeyRule::parts) : std::nullopt;
       },
+      .plain_heads = true,
       .pattern = &kStreamingPattern,
       .distances = streaming_distances,
   };

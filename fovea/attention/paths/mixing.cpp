@@ -105,6 +105,9 @@ bool joins_pairs(StageId stage) {
 }
 
 std::optional<std::string> why_not_stages(const AttentionCall& call) {
+  // Its formulas may act in the stages that these kernels have.
+  if (call.spec.own.active())
+    return fmt::format("no mixing kernel for own.name '{}'", call.spec.own.name);
   for (const StageUse& use : call.stages()) {
     if (joins_pairs(use.stage) || !use.why_not_kernels) continue;
     return fmt::format("stage {}: no mixing kernel for {}", stage_of(use.stage).name, use.setting);

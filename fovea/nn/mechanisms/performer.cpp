@@ -16,6 +16,11 @@
 namespace fovea {
 namespace {
 
+// Steps since the features were drawn; undefined where they stay.
+struct StepsSinceDraw {
+  at::Tensor steps;
+};
+
 void build_features(const LayerBuild& build, LayerWeights& layer) {
   const PerformerSpec& spec = build.spec.performer;
   if (!spec.active()) return;
@@ -25,18 +30,21 @@ void build_features(const LayerBuild& build, LayerWeights& layer) {
       "performer.features", {spec.features, build.spec.head_dim},
       {.kind = Init::Kind::given, .start = draw_features(spec, build.spec.head_dim, seed)});
   if (build.config.attention.performer.redraw > 0)
-    layer.performer_steps = build.add_state("performer.steps", {}, {.kind = Init::Kind::zeros});
+    layer.states.of<StepsSinceDraw>().steps =
+        build.add_state("performer.steps", {}, {.kind = Init::Kind::zeros});
 }
 
 void redraw(LayerWeights& layer, const ObservedStep& step) {
-  if (!layer.performer_steps.defined()) return;
+  const StepsSinceDraw* state = layer.states.find<StepsSinceDraw>();
+  if (state == nullptr) return;
   const at::NoGradGuard no_gradient;
-  layer.performer_steps.add_(1.0);
-  const int64_t steps = std::llround(layer.performer_steps.item<double>());
+  const at::Tensor since = state->steps;
+  since.add_(1.0);
+  const int64_t steps = std::llround(since.item<double>());
   if (steps < step.config.attention.performer.redraw) return;
   at::Tensor& features = layer.stages.features_md;
   features.copy_(redraw_features(layer.spec.performer, features));
-  layer.performer_steps.zero_();
+  since.zero_();
 }
 
 }  // namespace

@@ -13,6 +13,14 @@
 namespace fovea {
 namespace {
 
+// State of a layer's clusters; no gradient reaches it (spec 4.3).
+struct LayerRouting {
+  at::Tensor centroids_hcd, sizes_hc, sums_hcd;
+};
+
+// What the layers of a pass saw, by layer.
+using RoutingObservations = std::vector<RoutingObservation>;
+
 void build_routing(const LayerBuild& build, LayerWeights& layer) {
   if (!build.spec.routing.active()) return;
   const int64_t h = build.spec.heads, c = build.spec.routing.clusters, d = build.spec.head_dim;
@@ -22,41 +30,48 @@ void build_routing(const LayerBuild& build, LayerWeights& layer) {
              fmt::format("model.layers.{}.self_attn.routing.centroids", build.index));
   start = start / at::linalg_vector_norm(start, 2, at::IntArrayRef{-1}, true);
   const Init given{.kind = Init::Kind::given, .start = start};
-  layer.routing = {.centroids_hcd = build.add_state("routing.centroids", {h, c, d}, given),
-                   .sizes_hc = build.add_state("routing.sizes", {h, c}, {.kind = Init::Kind::ones}),
-                   .sums_hcd = build.add_state("routing.sums", {h, c, d}, given)};
+  layer.states.of<LayerRouting>() = {
+      .centroids_hcd = build.add_state("routing.centroids", {h, c, d}, given),
+      .sizes_hc = build.add_state("routing.sizes", {h, c}, {.kind = Init::Kind::ones}),
+      .sums_hcd = build.add_state("routing.sums", {h, c, d}, given)};
 }
 
 void load_routes(LayerStep& step, const PassContext& /*pass*/) {
-  if (!step.layer.routing.defined()) return;
-  step.routes = route_tokens(step.layer.spec.routing, step.layer.routing.centroids_hcd,
-                             step.heads.plain_q_bhtd, step.heads.plain_k_bgtd);
-  step.tensors.query_routes_bht = step.routes.query_bht;
-  step.tensors.key_routes_bhs = step.routes.key_bhs;
-  step.tensors.key_nearness_bhs = step.routes.nearness_bhs;
+  const LayerRouting* state = step.layer.states.find<LayerRouting>();
+  if (state == nullptr) return;
+  Routes& routes = step.made.of<Routes>();
+  routes = route_tokens(step.layer.spec.routing, state->centroids_hcd, step.heads.plain_q_bhtd,
+                        step.heads.plain_k_bgtd);
+  step.tensors.query_routes_bht = routes.query_bht;
+  step.tensors.key_routes_bhs = routes.key_bhs;
+  step.tensors.key_nearness_bhs = routes.nearness_bhs;
 }
 
 void tell_routing(const LayerStep& step, const PassContext& /*pass*/,
                   const AttentionResult& /*result*/, ForwardInfo& info) {
-  if (!step.routes.query_bht.defined()) return;
-  info.routing.resize(static_cast<size_t>(step.config.layers));
-  info.routing[static_cast<size_t>(step.index)] = observe_routes(
-      step.routes, step.spec.routing.clusters, step.heads.plain_q_bhtd, step.heads.plain_k_bgtd);
+  const Routes* routes = step.made.find<Routes>();
+  if (routes == nullptr) return;
+  RoutingObservations& seen = info.observed.of<RoutingObservations>();
+  seen.resize(static_cast<size_t>(step.config.layers));
+  seen[static_cast<size_t>(step.index)] = observe_routes(
+      *routes, step.spec.routing.clusters, step.heads.plain_q_bhtd, step.heads.plain_k_bgtd);
 }
 
 void follow_routes(LayerWeights& layer, const ObservedStep& step) {
-  if (!layer.routing.defined()) return;
+  if (layer.states.find<LayerRouting>() == nullptr) return;
+  LayerRouting& state = layer.states.of<LayerRouting>();
   RoutingObservation all;
   for (const ForwardInfo& info : step.micro_batches) {
-    if (step.layer >= info.routing.size() || !info.routing[step.layer].defined()) continue;
-    const RoutingObservation& part = info.routing[step.layer];
+    const RoutingObservations* seen = info.observed.find<RoutingObservations>();
+    if (seen == nullptr || !(*seen)[step.layer].defined()) continue;
+    const RoutingObservation& part = (*seen)[step.layer];
     all.counts_hc = all.defined() ? all.counts_hc + part.counts_hc : part.counts_hc;
     all.sums_hcd = all.sums_hcd.defined() ? all.sums_hcd + part.sums_hcd : part.sums_hcd;
   }
   if (!all.defined()) return;
   const at::NoGradGuard no_gradient;
-  layer.routing.centroids_hcd.copy_(follow_clusters(
-      all, step.config.attention.routing.decay, layer.routing.sizes_hc, layer.routing.sums_hcd));
+  state.centroids_hcd.copy_(
+      follow_clusters(all, step.config.attention.routing.decay, state.sizes_hc, state.sums_hcd));
 }
 
 }  // namespace
