@@ -12,11 +12,11 @@ JOBS ?= $(shell scripts/jobs.sh)
 TEXT ?=
 ARGS ?=
 
-.PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads check format lint docs bench bench-pages support python-peers clean
+.PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads test-aarch64 check format lint docs bench bench-pages support python-peers clean
 
 help: ## this list
 	@echo "Fovea. Targets (each does what it needs first):"
-	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
 	@echo "Variables: TEXT=file-or-folder and ARGS='key=value ...' for demo, JOBS=$(JOBS), FOVEA_CACHE=folder (docs/building.md)"
 
 setup: ## Debian packages and the pinned torch wheel, nothing else
@@ -65,6 +65,9 @@ sanitize-changed: setup ## the kernels' and parsers' tests under the sanitizers,
 sanitize-threads: setup ## the kernels' tests under the thread sanitizer
 	@scripts/build.sh sanitize-threads $(JOBS) kernels_test
 	@TSAN_OPTIONS=halt_on_error=1 build/sanitize-threads/bin/kernels_test --gtest_brief=1 $(ARGS)
+
+test-aarch64: setup ## the kernels' tests on ARM, by cross compiler and qemu, unless these sources passed before
+	@scripts/test-aarch64.sh $(JOBS)
 
 check: build ## the checks of .ci/run: format, lint, layers, docs, spec coverage
 	@scripts/check.sh

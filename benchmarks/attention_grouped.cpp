@@ -30,6 +30,7 @@
 #include "fovea/attention/attention.h"
 #include "fovea/attention/cache/huge_pages.h"
 #include "fovea/attention/cache/sorted_keys.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/attention/plan.h"
 
@@ -425,13 +426,13 @@ class Benchmark {
       std::vector<SortedKeys> sorted(keys.size());
       for (size_t n = 0; n < keys.size(); ++n) sorted[n].append(0, keys[n], values[n], members);
       const auto sorted_turn = [&](size_t& at) {
-        for (int n = 0; n < 8; ++n, ++at) sorted[at % keys.size()].attend(spec, q, {}, {});
+        for (int n = 0; n < 8; ++n, ++at) attend_sorted(sorted[at % keys.size()], spec, q, {}, {});
       };
       const Json by_runs = measure_pairs(
           options_, [&] { sorted_turn(ours); }, [&] { turn(plain, {}, other); });
       add(fmt::format("decode sorted {}, {} d={} keys={} H={}/{}, 8 tokens", pattern.name, dtype,
                       width, length, heads, kv_heads),
-          by_runs, spec, members, pattern, sorted[0].attend(spec, q, {}, {})->path);
+          by_runs, spec, members, pattern, attend_sorted(sorted[0], spec, q, {}, {})->path);
     }
   }
 

@@ -23,12 +23,12 @@
 #include <nlohmann/json.hpp>
 
 #include "benchmarks/pairs.h"
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/backend.h"
 #include "fovea/attention/cache/hash_tables.h"
 #include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/decode/sampling.h"
 
 namespace fovea {
 namespace {
@@ -174,15 +174,24 @@ class Benchmark {
     const HashTables& tables = *inputs.tables;
     const at::Tensor rows = q.to(at::kFloat).contiguous();
     std::vector<int32_t> hashes(static_cast<size_t>(options_.heads * one.spec.magic_pig.tables));
-    kernels::hash_rows(tables.rule(), rows.const_data_ptr<float>(), options_.heads, hashes.data());
+    const kernels::Backend& backend = backend_for(rows);
+    backend.run(kernels::RowHashes{.rule = tables.rule(),
+                                   .rows = rows.const_data_ptr<float>(),
+                                   .count = options_.heads,
+                                   .hashes = hashes.data()});
     static thread_local std::vector<uint8_t> counts;
     static thread_local std::vector<int32_t> found;
     counts.resize(static_cast<size_t>(tables.tables()[0].counted()));
     found.resize(static_cast<size_t>(text.length + kernels::kFoundRoom));
+    int64_t count = 0;
     for (int64_t h = 0; h < options_.heads; ++h)
-      kernels::find_twice(tables.rule(), tables.tables()[h * options_.kv_heads / options_.heads],
-                          hashes.data() + h * one.spec.magic_pig.tables, counts.data(),
-                          found.data());
+      backend.run(
+          kernels::CollidingKeys{.rule = tables.rule(),
+                                 .table = &tables.tables()[h * options_.kv_heads / options_.heads],
+                                 .hashes = hashes.data() + h * one.spec.magic_pig.tables,
+                                 .counts = counts.data(),
+                                 .found = found.data(),
+                                 .count = &count});
   }
 
   // A text of its own as a whole: every row chooses.

@@ -28,7 +28,7 @@
 #include "fovea/attention/stages.h"
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 #include "fovea/nn/transformer.h"
 #include "fovea/runtime/machine.h"
 

@@ -22,7 +22,7 @@
 #include <functional>
 #include <iostream>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/mechanisms/performer_features.h"
 
 namespace fovea {

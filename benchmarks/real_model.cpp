@@ -27,7 +27,7 @@
 #include "cli/options.h"
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/infer/generate.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 #include "fovea/runtime/machine.h"
 
 namespace fovea {

@@ -27,7 +27,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 #include "fovea/nn/transformer.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/train/optimizer.h"

@@ -161,9 +161,9 @@ int64_t texts_at_once(const GenerateVerbOptions& options) {
   const char* const end = options.batch.data() + options.batch.size();
   const auto [stop, error] = std::from_chars(options.batch.data(), end, batch.batch);
   require<UsageError>(
-      error == std::errc{} && stop == end && batch.batch >= 1 && batch.batch <= 16, "--batch",
-      "expected 1 to 16 texts at once; got '{}'; a file of prompts is --prompts FILE",
-      options.batch);
+      error == std::errc{} && stop == end && batch.batch >= 1 && batch.batch <= BatchOptions::kMost,
+      "--batch", "expected 1 to {} texts at once; got '{}'; a file of prompts is --prompts FILE",
+      BatchOptions::kMost, options.batch);
   return batch.batch;
 }
 
@@ -311,7 +311,7 @@ Verb add_generate_verb(Command& app, Globals& globals) {
   verb->add_option("--file", options->file, "read the prompt from this file (- = stdin)");
   verb->add_option("--prompts", options->prompts, "JSONL or .txt file of prompts (- = stdin)");
   verb->add_option("--batch", options->batch,
-                   "texts written at once, 1 to 16 (default 8); a finished one makes room");
+                   "texts written at once, 1 to 1024 (default 8); a finished one makes room");
   verb->add_flag("--unordered", options->unordered, "answers come as they finish");
   verb->add_option("--cache-gb", options->cache_gb,
                    "GB that the caches of texts at once may take; 0 = half of the memory")

@@ -11,7 +11,7 @@
 
 #include "cli/verbs.h"
 #include "fovea/data/config.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 #include "fovea/nn/matmul.h"
 #include "fovea/runtime/machine.h"
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the sources' structure: include order of the layers and inside them, torch-free layers, no printing in the library, file sizes.
+"""Checks the sources' structure: include order of the layers and inside them, torch-free layers, no printing in the
+library, no instruction set outside its folder, file sizes.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -27,35 +28,35 @@ GROUPS = {
         ("reference", ["reference.cpp"]),
         ("cache", ["cache/*"]),
         ("paths", ["paths/*"]),
+        ("decode", ["decode/*"]),
         ("attention()", ["attention.cpp", "reference_blocks.cpp"]),
     ],
     "kernels": [
         ("common", ["common/*"]),
         ("the machine", ["cpu/*", "cpu/simd/*"]),
         ("families", ["cpu/*/*"]),
+        ("backends", ["backend.h", "backend.cpp", "cpu/backend.h", "cpu/backend.cpp"]),
     ],
 }
 # (file, included file): arrows against that order, to be removed, never added to.
-UPWARD = {
-    ("fovea/attention/cache/cached_attention.cpp", "fovea/attention/paths/grouped.h"),
-    ("fovea/attention/cache/cached_attention.cpp", "fovea/attention/paths/path.h"),
-    ("fovea/attention/cache/cached_attention.cpp", "fovea/attention/paths/performer.h"),
-    ("fovea/attention/cache/sorted_keys.cpp", "fovea/attention/paths/fused_call.h"),
-    ("fovea/attention/cache/token_attention.cpp", "fovea/attention/paths/fused_call.h"),
-    ("fovea/attention/cache/token_attention.cpp", "fovea/attention/paths/mixing.h"),
-    ("fovea/attention/cache/token_gate.cpp", "fovea/attention/paths/fused_call.h"),
-    ("fovea/attention/cache/token_keys.cpp", "fovea/attention/paths/grouped.h"),
-    ("fovea/kernels/cpu/simd/attention_lanes.h", "fovea/kernels/cpu/pointwise/attention_table.h"),
-}
+UPWARD: set[tuple[str, str]] = set()
 # What may include everything: it is above all layers.
 ABOVE = {"cli", "tests", "benchmarks", "examples", "lab"}
 
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/|^torch\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+# The files of one backend of kernels/: other folders know kernels/backend.h and kernels/common/.
+BACKEND_FILES = re.compile(r"^fovea/kernels/(cpu|cuda)/")
+MAY_INCLUDE_BACKENDS = ("fovea/kernels/", "tests/")
 # The library throws and reports through callbacks; it never prints, exits or aborts.
 PRINTING = re.compile(r"(std::(cout|cerr|clog)\b|\b(printf|fprintf|puts|putchar|perror|fputs)\s*\("
                       r"|\bfmt::print\s*\(|(?<![\w.>:])(std::|::)?(exit|_exit|quick_exit|abort|terminate)\s*\()")
 USING = re.compile(r"^using namespace ")
+# Instruction sets are named in one folder; elsewhere kernels use its vocabulary (lanes.h). The lines of other files that
+# name one: a number may shrink, and no file may join.
+INSTRUCTIONS = re.compile(r"\b(__(AVX|SSE|ARM|AMX|FMA|F16C|aarch64|x86_64)|FOVEA_(PAIRS|TILES|ROW_TILES|NEON)\b|_mm[0-9]*_|__m[0-9]+)")
+INSTRUCTIONS_IN = "fovea/kernels/cpu/simd/"
+INSTRUCTIONS_ELSEWHERE = {"fovea/kernels/common/isa.cpp": 6, "fovea/nn/matmul.cpp": 3}
 MAX_LINES = 800
 
 
@@ -128,7 +129,15 @@ def check_file(path: pathlib.Path) -> list[str]:
     if layer is not None and layer not in LAYERS:
         problems.append(f"{path}: unknown layer '{layer}'; add it to scripts/check-layers.py in its place")
         return problems
-    for number, line in enumerate(without_comments(text), 1):
+    code = without_comments(text)
+    named = [number for number, line in enumerate(code, 1) if INSTRUCTIONS.search(line)]
+    if library and not str(path).startswith(INSTRUCTIONS_IN):
+        allowed = INSTRUCTIONS_ELSEWHERE.get(str(path), 0)
+        if len(named) > allowed:
+            problems.append(f"{path}:{named[-1]}: names an instruction set: that belongs into {INSTRUCTIONS_IN}lanes_<isa>.h")
+        elif len(named) < allowed:
+            problems.append(f"{path}: INSTRUCTIONS_ELSEWHERE of scripts/check-layers.py may shrink to {len(named)}")
+    for number, line in enumerate(code, 1):
         where = f"{path}:{number}"
         include = INCLUDE.match(line)
         if include:
@@ -141,6 +150,8 @@ def check_file(path: pathlib.Path) -> list[str]:
 
 
 def check_include(where: str, layer: str | None, included: str) -> list[str]:
+    if BACKEND_FILES.match(included) and not where.startswith(MAY_INCLUDE_BACKENDS):
+        return [f"{where}: {included} belongs to a backend: include fovea/kernels/backend.h"]
     if layer is None:
         return []
     if layer in TORCH_FREE and TORCH.search(included):

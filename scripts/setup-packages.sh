@@ -1,7 +1,9 @@
-# Sourced by setup.sh: installs what is missing of debian-packages.txt.
+# Sourced by setup.sh and test-aarch64.sh: installs what is missing of a list of packages (debian-packages.txt).
 #
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0
+
+package_list=$here/debian-packages.txt
 
 # Prints the lines of the list that no installed package satisfies.
 missing_packages() {
@@ -14,7 +16,7 @@ missing_packages() {
       [[ $installed == *" installed:$name "* ]] && continue 2
     done
     [ -z "${line// /}" ] || echo "${line%"${line##*[! ]}"}"
-  done < "$here/debian-packages.txt"
+  done < "$package_list"
 }
 
 # Whether apt can install a package. (A pipe into grep -q would fail where apt-cache is still writing when grep has read enough.)
@@ -41,7 +43,7 @@ choose_packages() {
 install_missing_packages() {
   if ! command -v dpkg-query > /dev/null; then
     [ -n "${FOVEA_SKIP_PACKAGES:-}" ] && return 0
-    die "this is not Debian or Ubuntu: install what scripts/debian-packages.txt lists by other means, then" \
+    die "this is not Debian or Ubuntu: install what $package_list lists by other means, then" \
       "FOVEA_SKIP_PACKAGES=1 make setup"
   fi
   local missing required as_root=()
@@ -49,7 +51,8 @@ install_missing_packages() {
   required=$(grep -v '^?' <<< "$missing" || true)
   [ -n "$missing" ] && [ -z "${FOVEA_SKIP_PACKAGES:-}" ] || return 0
   # Optional packages that could not be had are not asked for again on every build.
-  local refused=${FOVEA_CACHE}/packages-not-found
+  local refused
+  refused=$FOVEA_CACHE/packages-not-found-$(basename "$package_list" .txt)
   if [ -z "$required" ] && [ -f "$refused" ] && [ "$(cat "$refused")" = "$missing" ]; then return 0; fi
 
   if [ "$(id -u)" -ne 0 ]; then

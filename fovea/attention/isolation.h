@@ -1,5 +1,5 @@
 // NaN and infinity stay with the pairs that see them, in plain tensor operations (spec 9.10; the
-// kernels' form: kernels/cpu/pointwise/isolation.h).
+// kernels have a form of their own).
 //
 // A pair that is not seen has weight 0 and gradient 0, but 0 times NaN is NaN. In the products of
 // this file a pair's 0 gives 0, whatever the other factor is.

@@ -38,7 +38,19 @@ struct StageUse {
   std::optional<std::string> why_not_sdpa = {}, why_not_kernels = {};
 };
 
-/// What a mechanism does to the rows of a call in a stage.
+/// What computes the attention of one decoded token, or one mechanism's part of it; the fastest
+/// comes first.
+enum class TokenForm : uint8_t {
+  decoder,    ///< the compiled decoder, on rows of keys and values
+  kernels,    ///< kernels on the rows of the cache, between those of the decoder
+  operations  ///< tensor operations on the streams
+};
+struct TokenUse {
+  TokenForm form = TokenForm::decoder;
+  std::string why = {};  ///< of `operations`: why there is no kernel
+};
+
+/// The part of a mechanism in a stage.
 struct StageFormula {
   StageId stage;
   /// The new x: logits in stages 1 to 7, weights in stages 8 and 9, the weights that meet the
@@ -129,8 +141,10 @@ struct Mechanism {
   /// Adds the streams that decoding needs (stream_rows.h); `keys` is the stream of the keys.
   void (*add_streams)(const AttentionSpec& spec, const StreamSpec& keys,
                       std::vector<StreamSpec>& all) = nullptr;
-  /// Why the fused decoder's kernels lack it, so that the walk attends; null: they lack all of it.
-  std::optional<std::string> (*why_not_fused_decoder)(const AttentionSpec& spec) = nullptr;
+  /// What computes its part of one decoded token where it acts; token_of, where that depends on its
+  /// values.
+  TokenForm token = TokenForm::operations;
+  TokenUse (*token_of)(const AttentionSpec& spec) = nullptr;
   std::span<const MechanismSetting> settings = {};
   /// Makes its keys neutral, for a mechanism that is put on a finished model (adapters, retrofit);
   /// null: the model that it is put on may have it, and keeps it.
@@ -139,9 +153,9 @@ struct Mechanism {
   std::optional<KeyRule> (*key_rule)(const AttentionSpec& spec) = nullptr;
   /// A key rule that reads queries and keys before their rotation.
   bool plain_heads = false;
-  /// Of a key rule that positions decide.
+  /// Its key rule in numbers where positions alone decide it.
   const KeyPattern* pattern = nullptr;
-  /// Of a selector that reads as many keys in every row; `visible`: keys that a row may see.
+  /// Where it is a selector whose rows read a fixed number of the `visible` keys.
   std::optional<FixedChoice> (*fixed_choice)(const AttentionSpec& spec, double visible) = nullptr;
   /// Whether it acts, but changes no pair of this call, so that the call does without it.
   bool (*is_neutral)(const AttentionCall& call) = nullptr;
@@ -150,9 +164,6 @@ struct Mechanism {
   /// i - j as position biases count it, int64 [b or 1, t, s]; undefined: as places say.
   at::Tensor (*distances)(const AttentionSpec& spec, const Places& places) = nullptr;
 };
-
-/// For mechanisms that the fused decoder's kernels have whole.
-inline std::optional<std::string> in_fused_decoder(const AttentionSpec&) { return std::nullopt; }
 
 /// All of them, in the order of their keys.
 std::span<const Mechanism* const> mechanisms();
@@ -166,15 +177,15 @@ std::vector<StageUse> stage_uses(const AttentionSpec& spec);
 /// `spec` as before such mechanisms were put on (Mechanism::remove).
 AttentionSpec without_added_mechanisms(AttentionSpec spec);
 
-/// What `spec` needs in a cache beside keys and values.
+/// Adds the streams that `spec` needs in a cache beside keys and values.
 void add_mechanism_streams(const AttentionSpec& spec, const StreamSpec& keys,
                            std::vector<StreamSpec>& all);
 
 /// The keys and values that stages read (Mechanism::rewrite_keys).
 void rewrite_keys(AttentionCall& call, CachedStreams* cache);
 
-/// The first mechanism that the fused decoder's kernels lack.
-std::optional<std::string> why_not_fused_decoder(const AttentionSpec& spec);
+/// The last form that a mechanism of the spec needs, with the first reason for it.
+TokenUse token_use(const AttentionSpec& spec);
 
 /// The pattern of the mechanism whose key rule has one; null without.
 const KeyPattern* key_pattern(const AttentionSpec& spec);

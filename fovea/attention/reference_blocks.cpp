@@ -9,19 +9,18 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
 #include "fovea/attention/mechanism.h"
+#include "fovea/attention/operation.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 
 namespace fovea {
 namespace {
 
-using torch::autograd::AutogradContext;
-using Variables = torch::autograd::variable_list;
+using Tensors = Operation::Tensors;
 
 // A block's weights take this much, and a handful of such tensors live at a time: beyond the
 // caches, where more would only cost memory, and long enough that calls cost nothing.
@@ -30,11 +29,15 @@ constexpr int64_t kBlockBytes = int64_t{32} << 20;
 constexpr int64_t kFewestRows = 64;
 
 // The call without its tensors, which autograd keeps, and the names of those that there are.
-struct Job : torch::CustomClassHolder {
+struct Job : Operation {
   AttentionCall call;
   Places places;
   int64_t block = 0;
   std::vector<std::string_view> stage_names;
+
+  Tensors forward(const Tensors& inputs, Tensors& kept) const override;
+  Tensors backward(const Tensors& kept, const Tensors& grads,
+                   const std::vector<bool>& wanted) const override;
 };
 
 // q, k and v in front of the stage tensors.
@@ -42,10 +45,10 @@ constexpr size_t kStageTensors = 3;
 
 // Moves the tensors of the job's call into a list, as floats of accumulate_type() where they are
 // q, k and v.
-Variables take_tensors(Job& job) {
+Tensors take_tensors(Job& job) {
   AttentionCall& call = job.call;
   const at::ScalarType wide = accumulate_type(call.q.scalar_type());
-  Variables all{call.q.to(wide), call.k.to(wide), call.v.to(wide)};
+  Tensors all{call.q.to(wide), call.k.to(wide), call.v.to(wide)};
   call.q = call.k = call.v = at::Tensor();
   for (const auto& [name, tensor] : call.tensors.named()) {
     if (!tensor->defined()) continue;
@@ -56,7 +59,7 @@ Variables take_tensors(Job& job) {
   return all;
 }
 
-AttentionCall call_with(const Job& job, const Variables& all) {
+AttentionCall call_with(const Job& job, const Tensors& all) {
   AttentionCall call = job.call;
   call.q = all[0];
   call.k = all[1];
@@ -70,7 +73,7 @@ AttentionCall call_with(const Job& job, const Variables& all) {
 }
 
 // Output before stage 10's norm and gate, and lse, of some rows.
-std::pair<at::Tensor, at::Tensor> attend_rows(const Job& job, const Variables& x, RowRange rows,
+std::pair<at::Tensor, at::Tensor> attend_rows(const Job& job, const Tensors& x, RowRange rows,
                                               bool only_visible_keys) {
   const AttentionCall call = call_with(job, x);
   RowWeights r = weights_of_rows(call, job.places, rows, call.context.want_lse, only_visible_keys);
@@ -82,74 +85,61 @@ std::pair<at::Tensor, at::Tensor> attend_rows(const Job& job, const Variables& x
   return {out, r.lse_bht};
 }
 
-class BlockwiseAttention : public torch::autograd::Function<BlockwiseAttention> {
- public:
-  static Variables forward(AutogradContext* ctx, const c10::intrusive_ptr<Job>& job,
-                           at::TensorList inputs) {
-    const Variables x = inputs.vec();
-    ctx->save_for_backward(x);
-    ctx->saved_data["job"] = c10::IValue::make_capsule(job);
-    std::vector<at::Tensor> out, lse;
-    for (const RowRange rows : blocks(*job, x)) {
-      auto [block_out, block_lse] = attend_rows(*job, x, rows, true);
-      out.push_back(block_out);
-      lse.push_back(block_lse);
-    }
-    Variables results{at::cat(out, 2)};
-    if (job->call.context.want_lse) results.push_back(at::cat(lse, 2));
-    return results;
-  }
+std::vector<RowRange> blocks_of(const Job& job, int64_t rows) {
+  std::vector<RowRange> all;
+  for (int64_t begin = 0; begin < rows; begin += job.block)
+    all.push_back({begin, std::min(rows, begin + job.block)});
+  return all;
+}
 
-  static Variables backward(AutogradContext* ctx, const Variables& grads) {
-    const auto capsule = ctx->saved_data["job"].toCapsule();
-    const Job& job = static_cast<const Job&>(*capsule);
-    Variables inputs = ctx->get_saved_variables(), wanted, sums;
-    std::vector<size_t> places;
-    for (size_t n = 0; n < inputs.size(); ++n) {
-      const bool needed = inputs[n].requires_grad();
-      inputs[n] = inputs[n].detach();
-      if (!needed) continue;
-      wanted.push_back(inputs[n].set_requires_grad(true));
-      sums.push_back(at::zeros_like(inputs[n]));
-      places.push_back(n);
+// Adds the gradients of some rows to the sums of the leaves.
+void add_block(const Job& job, const Tensors& inputs, RowRange rows, const Tensors& grads,
+               const Tensors& leaves, Tensors& sums) {
+  Tensors outputs, output_grads;
+  {
+    const at::AutoGradMode enable(true);
+    const auto [out, lse] = attend_rows(job, inputs, rows, true);
+    for (const auto& [y, grad] :
+         {std::pair{out, grads[0]}, {lse, grads.size() > 1 ? grads[1] : at::Tensor()}}) {
+      if (!y.defined() || !grad.defined() || !y.requires_grad()) continue;
+      outputs.push_back(y);
+      output_grads.push_back(grad.narrow(2, rows.begin, rows.end - rows.begin));
     }
-    for (const RowRange rows : blocks(job, inputs))
-      add_block(job, inputs, rows, grads, wanted, sums);
-    Variables results(inputs.size() + 1);  // the first is of the job
-    for (size_t n = 0; n < places.size(); ++n) results[places[n] + 1] = sums[n];
-    return results;
   }
+  if (outputs.empty()) return;
+  const Tensors parts =
+      torch::autograd::grad(outputs, leaves, output_grads, std::nullopt, false, true);
+  for (size_t n = 0; n < parts.size(); ++n) {
+    if (parts[n].defined()) sums[n].add_(parts[n]);
+  }
+}
 
- private:
-  static std::vector<RowRange> blocks(const Job& job, const Variables& x) {
-    std::vector<RowRange> all;
-    const int64_t t = x[0].size(2);
-    for (int64_t begin = 0; begin < t; begin += job.block)
-      all.push_back({begin, std::min(t, begin + job.block)});
-    return all;
+Tensors Job::forward(const Tensors& inputs, Tensors& kept) const {
+  kept = inputs;
+  Tensors out, lse;
+  for (const RowRange rows : blocks_of(*this, inputs[0].size(2))) {
+    auto [block_out, block_lse] = attend_rows(*this, inputs, rows, true);
+    out.push_back(block_out);
+    lse.push_back(block_lse);
   }
+  Tensors results{at::cat(out, 2)};
+  if (call.context.want_lse) results.push_back(at::cat(lse, 2));
+  return results;
+}
 
-  static void add_block(const Job& job, const Variables& inputs, RowRange rows,
-                        const Variables& grads, const Variables& wanted, Variables& sums) {
-    Variables outputs, output_grads;
-    {
-      const at::AutoGradMode enable(true);
-      const auto [out, lse] = attend_rows(job, inputs, rows, true);
-      for (const auto& [y, grad] :
-           {std::pair{out, grads[0]}, {lse, grads.size() > 1 ? grads[1] : at::Tensor()}}) {
-        if (!y.defined() || !grad.defined() || !y.requires_grad()) continue;
-        outputs.push_back(y);
-        output_grads.push_back(grad.narrow(2, rows.begin, rows.end - rows.begin));
-      }
-    }
-    if (outputs.empty()) return;
-    const Variables parts =
-        torch::autograd::grad(outputs, wanted, output_grads, std::nullopt, false, true);
-    for (size_t n = 0; n < parts.size(); ++n) {
-      if (parts[n].defined()) sums[n].add_(parts[n]);
-    }
+Tensors Job::backward(const Tensors& kept, const Tensors& grads,
+                      const std::vector<bool>& wanted) const {
+  Tensors inputs = kept, leaves, sums, all(kept.size());
+  for (size_t n = 0; n < inputs.size(); ++n) {
+    inputs[n] = inputs[n].detach();
+    if (!wanted[n]) continue;
+    leaves.push_back(inputs[n].set_requires_grad(true));
+    all[n] = sums.emplace_back(at::zeros_like(inputs[n]));
   }
-};
+  for (const RowRange rows : blocks_of(*this, inputs[0].size(2)))
+    add_block(*this, inputs, rows, grads, leaves, sums);
+  return all;
+}
 
 }  // namespace
 
@@ -165,14 +155,14 @@ AttentionResult reference_in_blocks(const AttentionCall& call, int64_t block) {
   job->call = call;
   job->places = call.places();
   job->block = block;
-  const Variables x = take_tensors(*job);
+  const Tensors x = take_tensors(*job);
   AttentionResult result;
   result.path.plan = block == 0 ? PlanWord::dense : PlanWord::blocks;
   if (block == 0) {
     std::tie(result.out_bhte, result.lse_bht) = attend_rows(*job, x, {0, call.q.size(2)}, false);
     return result;
   }
-  const Variables results = BlockwiseAttention::apply(job, at::TensorList(x));
+  const Tensors results = run_operation(job, x);
   result.out_bhte = results[0];
   if (call.context.want_lse) result.lse_bht = results[1];
   return result;

@@ -15,7 +15,7 @@
 #include <limits>
 #include <vector>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/mechanism.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"

@@ -17,7 +17,7 @@
 #include "fovea/compare/tasks.h"
 #include "fovea/config/reader.h"
 #include "fovea/infer/generate.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 #include "fovea/runtime/machine.h"
 
 namespace fovea {

@@ -155,7 +155,8 @@ struct BatchProgress {
 struct BatchOptions {
   enum class Order { requests, finished };
 
-  int64_t batch = 8;  ///< texts at once, from 1 to 16
+  static constexpr int64_t kMost = 1024;
+  int64_t batch = 8;  ///< texts at once, from 1 to kMost
   Order order = Order::requests;
   /// What the caches of texts at once may take together, in bytes; 0 = half of the machine's
   /// memory. A text that needs more is answered alone.

@@ -18,8 +18,6 @@
 namespace fovea {
 namespace {
 
-constexpr int64_t kMostTogether = 16;  // of the fused decoder
-
 /// A text at work.
 struct Text {
   size_t index = 0;
@@ -218,8 +216,7 @@ GenerateResult write_alone(const Transformer& model, const Tokenizer& tokenizer,
 
 /// A text is the same alone and among others: where that does not hold they are written apart.
 bool together(const Transformer& model, const ContextOptions& context, const BatchOptions& batch) {
-  return batch.batch > 1 && !model.why_no_fused_decoder() && context.when_full == WhenFull::stop &&
-         !model.config().rope.scaling.dynamic();
+  return batch.batch > 1 && !model.why_no_fused_decoder() && context.when_full == WhenFull::stop;
 }
 
 void write_apart(const Transformer& model, const Tokenizer& tokenizer,
@@ -237,8 +234,9 @@ void write_apart(const Transformer& model, const Tokenizer& tokenizer,
 }
 
 void check_batch(const BatchOptions& batch) {
-  require<ConfigError>(batch.batch >= 1 && batch.batch <= kMostTogether, "generate",
-                       "'batch' must be 1 to {} texts at once; got {}", kMostTogether, batch.batch);
+  require<ConfigError>(batch.batch >= 1 && batch.batch <= BatchOptions::kMost, "generate",
+                       "'batch' must be 1 to {} texts at once; got {}", BatchOptions::kMost,
+                       batch.batch);
   require<ConfigError>(batch.cache_bytes >= 0, "generate",
                        "the bound on caches must be a number of bytes, or 0; got {}",
                        batch.cache_bytes);

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 #include "fovea/nn/memory_needs.h"
 #include "fovea/nn/transformer_impl.h"
 #include "fovea/runtime/memory_limit.h"
@@ -55,6 +55,8 @@ std::optional<std::string> Transformer::why_no_fused_decoder() const {
   return impl_->why_no_fused_decoder();
 }
 
+int64_t Transformer::decoder_compilations() const { return impl_->compilations; }
+
 namespace {
 
 void require_decode(const ComputeOptions& compute) {
@@ -80,12 +82,12 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
   impl_->check({.tokens_bt = tokens_bt});
   require_decode(impl_->compute);
   DecodeState* const one = &state;
-  const std::optional<std::string> why_not = impl_->prepare_fused_decoder(tokens_bt, {&one, 1});
+  const std::optional<std::string> why_not = impl_->prepare_fused_decoder(tokens_bt);
   state.path = {.name = why_not ? PathName::by_layers : PathName::fused_decoder,
                 .isa = std::string(enum_name(chosen_isa()))};
   state.path.reason = why_not ? PathReason{.kind = PathReason::Kind::refused,
                                            .detail = "no fused decoder: " + *why_not}
-                              : PathReason{.detail = state.fused->note()};
+                              : PathReason{.detail = impl_->fused->note()};
   if (!why_not) {
     const at::Tensor z = impl_->ruled(impl_->decode_fused(tokens_bt, {&one, 1}));
     return all ? z.unsqueeze(1) : z;
@@ -113,7 +115,7 @@ at::Tensor Transformer::decode_together(const at::Tensor& tokens_b1,
   require<ShapeError>(sequences == tokens_b1.size(0), "decode",
                       "expected one token of each of {} sequences; got {}", sequences,
                       tokens_b1.size(0));
-  if (const auto why_not = impl_->prepare_fused_decoder(tokens_b1, states))
+  if (const auto why_not = impl_->prepare_fused_decoder(tokens_b1))
     fail<UnsupportedError>("decode",
                            "expected texts that the fused decoder takes together; got others: {}; "
                            "decode them one by one",
@@ -121,7 +123,7 @@ at::Tensor Transformer::decode_together(const at::Tensor& tokens_b1,
   for (DecodeState* state : states)
     state->path = {.name = PathName::fused_decoder,
                    .isa = std::string(enum_name(chosen_isa())),
-                   .reason = {.detail = states.front()->fused->note()}};
+                   .reason = {.detail = impl_->fused->note()}};
   return impl_->ruled(impl_->decode_fused(tokens_b1, states));
 }
 

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -15,8 +14,6 @@
 #include "fovea/attention/positions/rope.h"
 
 namespace fovea {
-
-class FusedDecoder;  // fused_decoder.h
 
 /// Whether positions below the shorter table's end are rotated alike.
 bool same_rotation(const RopeTable& a, const RopeTable& b);
@@ -29,8 +26,6 @@ class DecodeState {
   /// last layer.
   PathTaken path;
   RopeTable rope;  ///< of the whole request: its capacity is n of a dynamic rule (6.2)
-  /// Compiled at the first token that it takes, kept for those that follow.
-  std::shared_ptr<FusedDecoder> fused;
 
   int64_t sequences() const { return layers.empty() ? 0 : layers.front().batch(); }
   int64_t capacity() const { return layers.empty() ? 0 : layers.front().capacity(); }

@@ -12,14 +12,10 @@
 #include <memory>
 #include <optional>
 
-#include "fovea/attention/cache/decode_rule.h"
-#include "fovea/attention/cache/token_keys.h"
-#include "fovea/attention/kernel_types.h"
-#include "fovea/kernels/cpu/decode/decoder.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
+#include "fovea/attention/backend.h"
+#include "fovea/nn/layer_attention.h"
 #include "fovea/nn/matrix.h"
 #include "fovea/nn/transformer_impl.h"
-#include "fovea/nn/walk_attention.h"
 
 namespace fovea {
 namespace {
@@ -34,12 +30,6 @@ const float* floats(const at::Tensor& x) {
 kernels::Projection projection(const at::Tensor& w, const at::Tensor& bias) {
   if (!w.defined()) return {};
   return {.w = weight_rows(w), .bias = floats(bias), .outputs = w.size(0)};
-}
-
-template <class T>
-kernels::HeadRows<T> heads_of(const CachedRows& rows, size_t sequence) {
-  T* const data = static_cast<T*>(rows.data) + static_cast<int64_t>(sequence) * rows.batch;
-  return {data, rows.batch, rows.head, rows.row};
 }
 
 RowNorm row_norm(const BlockDescription& block, const NormWeights& w, bool present) {
@@ -73,38 +63,8 @@ kernels::TokenGroups token_groups(const FocusSpec& spec, const LayerFocus& focus
           .top_k = spec.top_k};
 }
 
-/// The keys of one layer with hard Focus: those of each state, seen by the kernels as one.
-struct FocusKeys {
-  std::vector<std::unique_ptr<TokenKeys>> states;
-  std::vector<int64_t> sequences;  // of each state
-  std::vector<std::vector<int32_t>> seen;
-
-  std::span<const std::vector<int32_t>> choose(std::span<const uint64_t> members) {
-    seen.clear();
-    size_t first = 0;
-    for (size_t n = 0; n < sequences.size(); ++n) {
-      const auto count = static_cast<size_t>(sequences[n]);
-      for (const std::vector<int32_t>& rows : states[n]->choose(members.subspan(first, count)))
-        seen.push_back(rows);
-      first += count;
-    }
-    return seen;
-  }
-  void keep() {
-    for (size_t n = 0; n < sequences.size(); ++n) states[n]->keep();
-  }
-  kernels::KeyChoice choice() {
-    return {.object = this,
-            .choose =
-                [](void* keys, std::span<const uint64_t> members) {
-                  return static_cast<FocusKeys*>(keys)->choose(members);
-                },
-            .keep = [](void* keys) { static_cast<FocusKeys*>(keys)->keep(); }};
-  }
-};
-
-/// Adapters are merged into float32 matrices for as long as a text is written: rounded to the
-/// format of the base, small changes would be lost.
+/// Adapters are merged into float32 matrices: rounded to the format of the base, small changes
+/// would be lost.
 class MergedMatrices {
  public:
   kernels::Projection projection(const LayerWeights& w, LoraSite site, const at::Tensor& matrix,
@@ -118,6 +78,7 @@ class MergedMatrices {
     const auto add = [&](const LoraAdapter& adapter, const at::Tensor& b_or) {
       whole.add_(at::matmul(b_or.detach().to(at::kFloat), adapter.a_ri.detach().to(at::kFloat)),
                  adapter.scale);
+      held_.insert(held_.end(), {adapter.a_ri, adapter.b_or});  // their memory is in the key
     };
     if (own.defined()) add(own, own.b_or);
     if (in_qkv) add(qkv, qkv.b_or.narrow(0, first_of_qkv, whole.size(0)));
@@ -133,102 +94,80 @@ class MergedMatrices {
 template <class T>
 class Compiled final : public FusedDecoder {
  public:
-  Compiled(FusedDecoderKey key, const ModelConfig& config, const std::vector<LayerWeights>& layers,
-           const std::vector<AttentionSpec>& specs, const RopeTable& rope,
-           const NormWeights& final_norm, const at::Tensor& head, const at::Tensor& bias_table,
-           at::ScalarType dtype)
+  Compiled(FusedDecoderKey key, const Transformer::Impl& of)
       : FusedDecoder(std::move(key)),
-        rope_(rope),
-        bias_table_(bias_table),
-        specs_(specs),
-        bias_(decode_bias(specs.front(), bias_table)),
-        ones_d_(at::ones({config.head_dim})) {
+        bias_table_(of.bias_table),
+        bias_spec_(of.layers.front().spec),
+        bias_(decode_bias(bias_spec_, bias_table_)),
+        ones_d_(at::ones({of.config.head_dim})) {
+    const ModelConfig& config = of.config;
+    const BlockDescription& block = of.layers.front().block;
     kernels::DecoderModel model{
         .width = config.width,
         .heads = config.heads,
         .kv_heads = config.kv_heads,
         .head_dim = config.head_dim,
         .ffn_width = config.ffn_width,
-        .rotary = rope.cos_pf.defined() ? 2 * rope.cos_pf.size(1) : 0,
-        .activation = layers.front().block.activation,
-        .join = layers.front().block.join,
-        .eps = layers.front().block.eps,
+        .rotary = of.rope.cos_pf.defined() ? 2 * of.rope.cos_pf.size(1) : 0,
+        .activation = block.activation,
+        .join = block.join,
+        .eps = block.eps,
         .layers = {},
-        .final_norm = row_norm(layers.front().block, final_norm, config.block != BlockLayout::post),
-        .head = projection(head, {}),
-        .activations = this->key().compute.activations};
-    const int64_t sequences = this->key().sequences;
-    walks_.resize(layers.size());
-    std::string why;
-    for (size_t i = 0; i < layers.size(); ++i) {
-      if (const auto why_not = why_not_decode_rule(specs_[i])) {
-        std::optional<TokenAttention> token;
-        if (!why_not_token_attention(specs_[i]))
-          token.emplace(specs_[i], decode_rule(specs_[i], bias_, layers[i].stages.sink_logit_h));
-        walks_[i] = std::make_unique<WalkAttention<T>>(
-            static_cast<int64_t>(i), config, specs_[i].focus, sequences, dtype, std::move(token));
-        if (why.empty() && !walks_[i]->by_kernels()) why = *why_not;
-      }
-      model.layers.push_back(layer_of(layers[i], specs_[i], walks_[i].get()));
+        .final_norm = row_norm(block, of.final_norm, config.block != BlockLayout::post),
+        .head = projection(of.head, {}),
+        .activations = of.compute.activations};
+    for (const LayerWeights& w : of.layers) {
+      const AttentionSpec spec = in_mask_terms(spec_in_force(w.spec, of.compute));
+      const TokenUse use = token_form(spec);
+      kernels::DecoderLayer layer = layer_of(w, model.rotary > 0);
+      if (use.form != TokenForm::operations) add_attention(w, spec, layer);
+      layer.caller_attends = use.form != TokenForm::decoder;
+      attention_.push_back(
+          std::make_unique<LayerAttention<T>>(std::ssize(attention_), spec, use, layer.rule));
+      model.layers.push_back(layer);
     }
-    if (!why.empty())
-      note_ =
-          fmt::format("attention of {} of {} layers by single operations: {}",
-                      std::ranges::count_if(
-                          walks_, [](const auto& o) { return o != nullptr && !o->by_kernels(); }),
-                      layers.size(), why);
-    keys_.resize(layers.size());
-    sequences_.resize(layers.size(),
-                      std::vector<kernels::SequenceStep>(static_cast<size_t>(sequences)));
-    caches_.resize(layers.size(),
-                   std::vector<kernels::SequenceCache<T>>(static_cast<size_t>(sequences)));
-    steps_.resize(layers.size());
-    for (size_t i = 0; i < layers.size(); ++i) {
-      steps_[i].sequences = sequences_[i];
-      steps_[i].caches = caches_[i];
-      if (walks_[i] != nullptr) {
-        steps_[i].attention = walks_[i]->hook();
-        for (size_t b = 0; b < caches_[i].size(); ++b) caches_[i][b] = walks_[i]->rows(b);
-      } else if (specs_[i].focus.active()) {
-        steps_[i].choice = keys_[i].choice();
-      }
-    }
-    decoder_ = std::make_unique<kernels::Decoder<T>>(std::move(model), sequences);
+    note_ = operations_note();
+    decoder_ = kernels::cpu().make_decoder<T>(std::move(model));
   }
 
   void step(const Transformer::Impl& model, const at::Tensor& x_b1c,
             std::span<DecodeState* const> states, const at::Tensor& z_bv) override {
     // Values by distance are made from a table that may change.
-    if (bias_table_.defined())
-      bias_.bias_hn.copy_(decode_bias(specs_.front(), bias_table_).bias_hn);
-    positions_.clear();
+    if (bias_table_.defined()) bias_.bias_hn.copy_(decode_bias(bias_spec_, bias_table_).bias_hn);
+    tokens_.clear();
     for (const DecodeState* state : states)
-      for (const int64_t length : state->lengths()) positions_.push_back(length);
+      for (const int64_t length : state->lengths())
+        tokens_.push_back({.position = length,
+                           .cos = floats(state->rope.cos_pf),
+                           .sin = floats(state->rope.sin_pf)});
     const std::vector<PassContext> passes = passes_of(model, states);
-    for (size_t i = 0; i < steps_.size(); ++i) {
-      if (walks_[i] != nullptr) walks_[i]->begin(model, passes);
-      keys_[i].sequences.clear();
-      size_t first = 0;
-      for (size_t n = 0; n < states.size(); ++n) {
-        if (walks_[i] == nullptr) place_tokens(i, n, first, *states[n]);
-        if (walks_[i] == nullptr || walks_[i]->by_kernels())
-          place_temperature_sums(i, first, states[n]->layers[i]);
-        first += static_cast<size_t>(states[n]->sequences());
-      }
-    }
-    decoder_->run({.positions = positions_,
+    const DecodedTexts texts{.model = model, .states = states, .tokens = tokens_, .passes = passes};
+    steps_.clear();
+    for (const auto& layer : attention_) steps_.push_back(layer->begin(texts));
+    decoder_->run({.tokens = tokens_,
                    .layers = steps_,
                    .x = static_cast<const T*>(x_b1c.const_data_ptr()),
                    .logits = z_bv.mutable_data_ptr<float>()});
   }
 
  private:
+  static bool by_operations(const std::unique_ptr<LayerAttention<T>>& layer) {
+    return layer->use().form == TokenForm::operations;
+  }
+
+  std::string operations_note() const {
+    const auto first = std::ranges::find_if(attention_, by_operations);
+    if (first == attention_.end()) return {};
+    return fmt::format("attention of {} of {} layers by single operations: {}",
+                       std::ranges::count_if(attention_, by_operations), attention_.size(),
+                       (*first)->use().why);
+  }
+
   // What attention by the walk reads, one a state; none where no layer has one.
   std::vector<PassContext> passes_of(const Transformer::Impl& model,
                                      std::span<DecodeState* const> states) const {
     std::vector<PassContext> passes;
-    if (std::ranges::all_of(walks_, [](const auto& walk) { return walk == nullptr; }))
-      return passes;
+    if (std::ranges::none_of(attention_, by_operations)) return passes;
     for (DecodeState* const state : states) {
       PassContext& pass = passes.emplace_back();
       pass.positions = model.next_positions(state->lengths(), 1);
@@ -239,110 +178,48 @@ class Compiled final : public FusedDecoder {
     return passes;
   }
 
-  /// `walk`: who attends instead of the decoder's kernels, or null.
-  kernels::DecoderLayer layer_of(const LayerWeights& w, const AttentionSpec& spec,
-                                 const WalkAttention<T>* walk) {
+  /// A layer but its attention.
+  kernels::DecoderLayer layer_of(const LayerWeights& w, bool has_table) {
     const BlockDescription& block = w.block;
     const auto gain = [&](const at::Tensor& given) {
       return block.head_norm == HeadNorm::rms && !given.defined() ? floats(ones_d_) : floats(given);
     };
-    const bool rotated = block.rotated && rope_.cos_pf.defined();
     const int64_t q = w.wq.size(0), k = w.wk.size(0);
-    kernels::DecoderLayer layer{
-        .attention_in = row_norm(block, w.attention_in, block.norms.attention_in),
-        .attention_out = row_norm(block, w.attention_out, block.norms.attention_out),
-        .ffn_in = row_norm(block, w.ffn_in, block.norms.ffn_in),
-        .ffn_out = row_norm(block, w.ffn_out, block.norms.ffn_out),
-        .q = matrices_.projection(w, LoraSite::q_proj, w.wq, w.bq, 0),
-        .k = matrices_.projection(w, LoraSite::k_proj, w.wk, w.bk, q),
-        .v = matrices_.projection(w, LoraSite::v_proj, w.wv, w.bv, q + k),
-        .o = matrices_.projection(w, LoraSite::o_proj, w.wo, w.bo),
-        .gate = matrices_.projection(w, LoraSite::gate_proj, w.gate, w.gate_bias),
-        .up = matrices_.projection(w, LoraSite::up_proj, w.up, w.up_bias),
-        .down = matrices_.projection(w, LoraSite::down_proj, w.down, w.down_bias),
-        .head_norm = block.head_norm,
-        .q_gain = gain(w.q_gain),
-        .k_gain = gain(w.k_gain),
-        .q_length = floats(w.qk_scale),
-        .q_length_factor = static_cast<float>(block.length_factor),
-        .cos = rotated ? floats(rope_.cos_pf) : nullptr,
-        .sin = rotated ? floats(rope_.sin_pf) : nullptr,
-        .start_place =
-            spec.streaming.active() ? spec.streaming.start + spec.streaming.recent - 1 : -1,
-        .caller_attends = walk != nullptr};
-    if (walk != nullptr && !walk->by_kernels()) return layer;
+    return {.attention_in = row_norm(block, w.attention_in, block.norms.attention_in),
+            .attention_out = row_norm(block, w.attention_out, block.norms.attention_out),
+            .ffn_in = row_norm(block, w.ffn_in, block.norms.ffn_in),
+            .ffn_out = row_norm(block, w.ffn_out, block.norms.ffn_out),
+            .q = matrices_.projection(w, LoraSite::q_proj, w.wq, w.bq, 0),
+            .k = matrices_.projection(w, LoraSite::k_proj, w.wk, w.bk, q),
+            .v = matrices_.projection(w, LoraSite::v_proj, w.wv, w.bv, q + k),
+            .o = matrices_.projection(w, LoraSite::o_proj, w.wo, w.bo),
+            .gate = matrices_.projection(w, LoraSite::gate_proj, w.gate, w.gate_bias),
+            .up = matrices_.projection(w, LoraSite::up_proj, w.up, w.up_bias),
+            .down = matrices_.projection(w, LoraSite::down_proj, w.down, w.down_bias),
+            .head_norm = block.head_norm,
+            .q_gain = gain(w.q_gain),
+            .k_gain = gain(w.k_gain),
+            .q_length = floats(w.qk_scale),
+            .q_length_factor = static_cast<float>(block.length_factor),
+            .rotated = block.rotated && has_table};
+  }
+
+  void add_attention(const LayerWeights& w, const AttentionSpec& spec,
+                     kernels::DecoderLayer& layer) const {
+    if (spec.streaming.active())
+      layer.start_place = spec.streaming.start + spec.streaming.recent - 1;
     layer.temperature = token_temperature(spec, w.temperature);
     layer.groups = token_groups(spec.focus, w.focus);
-    if (walk == nullptr) layer.rule = decode_rule(spec, bias_, w.stages.sink_logit_h);
-    return layer;
-  }
-
-  /// Makes room for the tokens of state n, whose first sequence is `first`, and says what they
-  /// read.
-  void place_tokens(size_t layer, size_t n, size_t first, DecodeState& state) {
-    const AttentionSpec& spec = specs_[layer];
-    AttentionCache& cache = state.layers[layer];
-    const auto count = static_cast<size_t>(cache.batch());
-    const auto sequences = std::span(sequences_[layer]).subspan(first, count);
-    const auto positions = std::span(positions_).subspan(first, count);
-    if (spec.focus.active()) {
-      TokenKeys& keys = keys_of(layer, n);
-      keys.begin(cache, state.sorted[layer]);
-      keys_[layer].sequences.push_back(cache.batch());
-      state.path.plan = keys.plan();
-      place_caches(layer, first, count, keys.keys(), keys.values());
-      for (size_t b = 0; b < count; ++b)
-        sequences[b] = {.first = 0,
-                        .key_row = keys.row(static_cast<int64_t>(b)),
-                        .seen = {.near = {.begin = 0, .end = positions[b] + 1}, .far = {}}};
-    } else {
-      const CachedRows rows = cache.extend(stream::kKeys);
-      place_caches(layer, first, count, rows, cache.extend(stream::kValues));
-      for (size_t b = 0; b < count; ++b) {
-        const KeptRows& kept = rows.sequences[b];
-        const KeyRange run{.begin = 0, .end = kept.rows, .shift = kept.first_position};
-        sequences[b] = {.first = kept.begin,
-                        .key_row = kept.rows - 1,
-                        .seen = row_visits(spec.mask, positions[b], {&run, 1}).value()};
-      }
-    }
-  }
-
-  void place_temperature_sums(size_t layer, size_t first, AttentionCache& cache) {
-    if (!keeps_prefix_sum(specs_[layer].temperature)) return;
-    const CachedRows sums = cache.extend(stream::kTemperature);
-    for (size_t b = 0; b < sums.sequences.size(); ++b) {
-      const KeptRows& kept = sums.sequences[b];
-      sequences_[layer][first + b].temperature_sum = static_cast<double*>(sums.data) +
-                                                     static_cast<int64_t>(b) * sums.batch +
-                                                     (kept.begin + kept.rows - 1) * sums.row;
-    }
-  }
-
-  void place_caches(size_t layer, size_t first, size_t count, const CachedRows& keys,
-                    const CachedRows& values) {
-    for (size_t b = 0; b < count; ++b)
-      caches_[layer][first + b] = {.keys = heads_of<T>(keys, b), .values = heads_of<T>(values, b)};
-  }
-
-  TokenKeys& keys_of(size_t layer, size_t n) {
-    std::vector<std::unique_ptr<TokenKeys>>& all = keys_[layer].states;
-    while (all.size() <= n) all.push_back(std::make_unique<TokenKeys>(specs_[layer]));
-    return *all[n];
+    layer.rule = decode_rule(spec, bias_, w.stages.sink_logit_h);
   }
 
   MergedMatrices matrices_;
-  const RopeTable rope_;
   const at::Tensor bias_table_;
-  const std::vector<AttentionSpec> specs_;  // in force
+  const AttentionSpec bias_spec_;
   DecodeBias bias_;
   const at::Tensor ones_d_;  // gain of weightless norms
-  std::vector<int64_t> positions_;
-  std::vector<std::unique_ptr<WalkAttention<T>>> walks_;  // null: the kernels' attention
-  // Of each layer, the latter two of each sequence.
-  std::vector<FocusKeys> keys_;
-  std::vector<std::vector<kernels::SequenceStep>> sequences_;
-  std::vector<std::vector<kernels::SequenceCache<T>>> caches_;
+  std::vector<kernels::TokenPosition> tokens_;
+  std::vector<std::unique_ptr<LayerAttention<T>>> attention_;  // of each layer
   std::vector<kernels::DecoderLayerStep<T>> steps_;
   std::unique_ptr<kernels::Decoder<T>> decoder_;
 };
@@ -360,64 +237,49 @@ std::optional<std::string> Transformer::Impl::why_no_fused_decoder() const {
       if (matrix->defined() && !format_of(*matrix))
         return fmt::format("matrices are held in {}", at::toString(matrix->scalar_type()));
     const AttentionSpec spec = spec_in_force(w.spec, compute);
-    if (why_not_decode_rule(spec))
-      if (auto why = why_not_walk_attention(config, w, spec)) return why;
+    const TokenUse use = token_form(spec);
+    if (use.form != TokenForm::operations) continue;
+    // The walk's operations would rotate queries and keys themselves.
+    if (reads_plain_heads(spec)) return use.why;
+    if (w.wo.defined() && matrix_inputs(w.wo) != config.heads * config.head_dim)
+      return "values of another width than keys";
+    const kernels::AttentionDecode<float> problem{
+        .sizes = {.head_dim = config.head_dim, .value_dim = config.head_dim}};
+    if (auto why = kernels::cpu().why_not(problem)) return why;
   }
   return std::nullopt;
 }
 
-FusedDecoderKey Transformer::Impl::fused_decoder_key(std::span<DecodeState* const> states) const {
+FusedDecoderKey Transformer::Impl::fused_decoder_key() const {
   FusedDecoderKey key{
-      .memory = {}, .matrices = head.scalar_type(), .compute = compute, .sequences = 0};
+      .memory = {}, .versions = {}, .matrices = head.scalar_type(), .compute = compute};
   const auto add = [&](const at::Tensor& x) {
     key.memory.push_back(x.defined() ? x.const_data_ptr() : nullptr);
   };
-  for (const Parameter& p : registry.all()) add(p.value);
+  for (const Parameter& p : registry.all()) {
+    add(p.value);
+    if (config.lora.active()) key.versions.push_back(static_cast<int64_t>(p.value._version()));
+  }
   for (const LayerWeights& w : layers) {
     if (!w.focus.defined()) continue;
     for (const at::Tensor& x : {w.focus.mean, w.focus.scale, w.focus.centroids, w.focus.potentials})
       add(x);
   }
-  for (const DecodeState* state : states) {
-    key.sequences += state->sequences();
-    add(state->rope.cos_pf);
-  }
   return key;
 }
 
-namespace {
-
-/// The table with the most positions; all others are parts of it.
-const RopeTable& longest_rope(std::span<DecodeState* const> states) {
-  const DecodeState* longest = states.front();
-  for (const DecodeState* state : states) {
-    require<ConfigError>(same_rotation(state->rope, longest->rope), "decode",
-                         "expected texts of one RoPE table; got others, as a rule that depends on "
-                         "the length of the text makes them; decode them one by one");
-    if (state->capacity() > longest->capacity()) longest = state;
-  }
-  return longest->rope;
-}
-
-}  // namespace
-
 std::optional<std::string> Transformer::Impl::prepare_fused_decoder(
-    const at::Tensor& tokens_bt, std::span<DecodeState* const> states) const {
-  if (tokens_bt.size(1) != 1) return "it is for one token of each sequence";
-  if (tokens_bt.size(0) > kernels::kDecoderSequences || tokens_bt.size(0) < 1)
-    return fmt::format("it is for 1 to {} sequences", kernels::kDecoderSequences);
-  FusedDecoderKey key = fused_decoder_key(states);
-  std::shared_ptr<FusedDecoder>& fused = states.front()->fused;
+    const at::Tensor& tokens_bt) const {
+  if (tokens_bt.size(1) != 1 || tokens_bt.size(0) < 1)
+    return "it is for one token of each sequence";
+  FusedDecoderKey key = fused_decoder_key();
   if (fused && fused->key() == key) return std::nullopt;
   fused = nullptr;
   if (std::optional<std::string> why_not = why_no_fused_decoder()) return why_not;
-  std::vector<AttentionSpec> specs;
-  for (const LayerWeights& w : layers) specs.push_back(spec_in_force(w.spec, compute));
   with_kernel_type(compute.dtype, "fused decoder", [&]<class T>(T) {
-    fused =
-        std::make_shared<Compiled<T>>(std::move(key), config, layers, specs, longest_rope(states),
-                                      final_norm, head, bias_table, compute.dtype);
+    fused = std::make_unique<Compiled<T>>(std::move(key), *this);
   });
+  ++compilations;
   return std::nullopt;
 }
 
@@ -428,7 +290,7 @@ at::Tensor Transformer::Impl::decode_fused(const at::Tensor& tokens_bt,
     for (const int64_t length : state->lengths()) lengths.push_back(length);
   const at::Tensor x = embed(tokens_bt, next_positions(lengths, 1)).contiguous();
   const at::Tensor z = at::empty({tokens_bt.size(0), head.size(0)}, at::kFloat);
-  states.front()->fused->step(*this, x, states, z);
+  fused->step(*this, x, states, z);
   return z;
 }
 

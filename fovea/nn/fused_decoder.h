@@ -1,5 +1,5 @@
-// The fused decoder of a model: its description, compiled once for a text
-// (kernels/common/decoder.h). Private to fovea/nn.
+// The fused decoder of a model: its description, compiled once (kernels/common/decoder.h).
+// Sequences join and leave between steps. Private to fovea/nn.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -16,10 +16,10 @@ namespace fovea {
 
 /// What a compiled model depends on: numbers may change behind these pointers, nothing else.
 struct FusedDecoderKey {
-  std::vector<const void*> memory;  ///< of all parameters, of state beside them, of RoPE tables
+  std::vector<const void*> memory;  ///< of all parameters and of state beside them
+  std::vector<int64_t> versions;    ///< of their numbers, where adapters are merged
   at::ScalarType matrices = at::kFloat;
   ComputeOptions compute;
-  int64_t sequences = 0;
 
   bool operator==(const FusedDecoderKey&) const = default;
 };
@@ -32,9 +32,8 @@ class FusedDecoder {
   const FusedDecoderKey& key() const { return key_; }
   /// Which layers attend by the walk's operations, and why; empty where none does.
   const std::string& note() const { return note_; }
-  /// Appends one token of each sequence, x [b, 1, c] embedded, to the states, whose sequences are
-  /// those of the key one after the other; writes the head's products [b, v]. `model` is the one
-  /// that was compiled.
+  /// Appends one token of each sequence, x [b, 1, c] embedded, to the states, whose sequences
+  /// follow one another; writes the head's products [b, v]. `model` is the one that was compiled.
   virtual void step(const Transformer::Impl& model, const at::Tensor& x_b1c,
                     std::span<DecodeState* const> states, const at::Tensor& z_bv) = 0;
 

@@ -15,10 +15,10 @@
 #include <optional>
 #include <vector>
 
+#include "fovea/attention/backend.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
-#include "fovea/kernels/cpu/isa.h"
-#include "fovea/kernels/cpu/products/matvec.h"
+#include "fovea/kernels/common/isa.h"
 #include "fovea/nn/matrix.h"
 
 #if defined(__x86_64__)
@@ -178,7 +178,7 @@ at::Tensor few_rows_product(const at::Tensor& x_ri, const std::vector<at::Tensor
                         .activations = activations});
     column += w.size(0);
   }
-  kernels::run(products);
+  backend_for(x).run(kernels::MatVecs{products});
   return y.to(result);
 }
 

@@ -49,7 +49,7 @@ at::Tensor weight_gradient(const at::Tensor& dy_ro, const at::Tensor& x_ri,
 bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights);
 
 /// x W^T for the rows of all weights stacked, without a gradient, in `result`'s dtype: [..., sum
-/// out_i]. Reads each weight once and copies none (kernels/cpu/products/matvec.h); sums in float32.
+/// out_i]. Reads each weight once and copies none (kernels/common/matvec.h); sums in float32.
 /// x is float32 or bfloat16; packed weights read it as `activations` says.
 at::Tensor few_rows_product(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights,
                             at::ScalarType result,

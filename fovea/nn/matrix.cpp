@@ -11,9 +11,8 @@
 #include <cmath>
 #include <type_traits>
 
-#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/backend.h"
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/products/matvec.h"
 #include "fovea/nn/matmul.h"
 
 namespace fovea {
@@ -143,18 +142,10 @@ at::Tensor as_read(const at::Tensor& x_ri, const at::Tensor& matrix, Activations
   const at::Tensor x = x_ri.contiguous(), y = at::empty_like(x);
   const int64_t inputs = x.size(-1);
   with_kernel_type(x.scalar_type(), "int8 activations", [&]<class T>(T) {
-    const T* const from = static_cast<const T*>(x.const_data_ptr());
-    T* const to = static_cast<T*>(y.mutable_data_ptr());
-    each_row(x.numel() / inputs, inputs, [&](int64_t r) {
-      if constexpr (std::is_same_v<T, float>) {
-        kernels::round_to_int8(from + r * inputs, inputs, to + r * inputs);
-      } else {
-        std::vector<float> wide(static_cast<size_t>(inputs));
-        for (int64_t i = 0; i < inputs; ++i) wide[i] = to_float(from[r * inputs + i]);
-        kernels::round_to_int8(wide.data(), inputs, wide.data());
-        for (int64_t i = 0; i < inputs; ++i) from_float(wide[i], to[r * inputs + i]);
-      }
-    });
+    backend_for(x).run(kernels::Int8Rounding<T>{.x = static_cast<const T*>(x.const_data_ptr()),
+                                                .y = static_cast<T*>(y.mutable_data_ptr()),
+                                                .rows = x.numel() / inputs,
+                                                .inputs = inputs});
   });
   return y;
 }

@@ -8,9 +8,8 @@
 
 #include <algorithm>
 
-#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/backend.h"
 #include "fovea/base/rng.h"
-#include "fovea/kernels/cpu/products/elementwise.h"
 #include "fovea/nn/matmul.h"
 #include "fovea/nn/matrix.h"
 #include "fovea/runtime/own_kernels.h"
@@ -25,10 +24,6 @@ using Variables = torch::autograd::variable_list;
 /// Autograd nodes take absent tensors as nullopt only.
 std::optional<at::Tensor> maybe(const at::Tensor& x) {
   return x.defined() ? std::optional(x) : std::nullopt;
-}
-
-bool has_kernel(const at::Tensor& x) {
-  return has_own_kernels(x) && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
 }
 
 template <class T>
@@ -86,15 +81,16 @@ class AddRmsNorm : public Function<AddRmsNorm> {
     const at::Tensor y = at::empty_like(x), rstd = at::empty({rows}, x.options().dtype(at::kFloat));
     const at::Tensor sum = delta.defined() ? at::empty_like(x) : x;
     with_kernel_type(x.scalar_type(), "rms_norm", [&]<class T>(T) {
-      kernels::run(kernels::RmsNormForward<T>{.x = in<T>(x),
-                                              .delta = delta.defined() ? in<T>(delta) : nullptr,
-                                              .w = weight.const_data_ptr<float>(),
-                                              .sum = delta.defined() ? out<T>(sum) : nullptr,
-                                              .y = out<T>(y),
-                                              .rstd = rstd.mutable_data_ptr<float>(),
-                                              .rows = rows,
-                                              .n = n,
-                                              .eps = static_cast<float>(eps)});
+      backend_for(x).run(
+          kernels::RmsNormForward<T>{.x = in<T>(x),
+                                     .delta = delta.defined() ? in<T>(delta) : nullptr,
+                                     .w = weight.const_data_ptr<float>(),
+                                     .sum = delta.defined() ? out<T>(sum) : nullptr,
+                                     .y = out<T>(y),
+                                     .rstd = rstd.mutable_data_ptr<float>(),
+                                     .rows = rows,
+                                     .n = n,
+                                     .eps = static_cast<float>(eps)});
     });
     ctx->save_for_backward({sum, weight, rstd});
     ctx->saved_data["delta"] = delta.defined();
@@ -113,7 +109,7 @@ class AddRmsNorm : public Function<AddRmsNorm> {
     const at::Tensor dy = dy_in.contiguous();
     const at::Tensor dx = at::empty_like(x), dw = at::empty_like(saved[1]);
     with_kernel_type(x.scalar_type(), "rms_norm", [&]<class T>(T) {
-      kernels::run(
+      backend_for(x).run(
           kernels::RmsNormBackward<T>{.dy = in<T>(dy),
                                       .x = in<T>(x),
                                       .w = saved[1].const_data_ptr<float>(),
@@ -136,10 +132,11 @@ class Swiglu : public Function<Swiglu> {
     shape.back() /= 2;
     const at::Tensor y = at::empty(shape, gate_up.options());
     with_kernel_type(y.scalar_type(), "swiglu", [&]<class T>(T) {
-      kernels::run(kernels::SwigluForward<T>{.gate_up = in<T>(gate_up),
-                                             .y = out<T>(y),
-                                             .rows = y.numel() / std::max<int64_t>(shape.back(), 1),
-                                             .f = shape.back()});
+      backend_for(gate_up).run(
+          kernels::SwigluForward<T>{.gate_up = in<T>(gate_up),
+                                    .y = out<T>(y),
+                                    .rows = y.numel() / std::max<int64_t>(shape.back(), 1),
+                                    .f = shape.back()});
     });
     ctx->save_for_backward({gate_up});
     return y;
@@ -149,11 +146,12 @@ class Swiglu : public Function<Swiglu> {
     const at::Tensor dgate_up = at::empty_like(gate_up);
     const int64_t f = dy.size(-1);
     with_kernel_type(dy.scalar_type(), "swiglu", [&]<class T>(T) {
-      kernels::run(kernels::SwigluBackward<T>{.dy = in<T>(dy),
-                                              .gate_up = in<T>(gate_up),
-                                              .dgate_up = out<T>(dgate_up),
-                                              .rows = dy.numel() / std::max<int64_t>(f, 1),
-                                              .f = f});
+      backend_for(gate_up).run(
+          kernels::SwigluBackward<T>{.dy = in<T>(dy),
+                                     .gate_up = in<T>(gate_up),
+                                     .dgate_up = out<T>(dgate_up),
+                                     .rows = dy.numel() / std::max<int64_t>(f, 1),
+                                     .f = f});
     });
     return {dgate_up};
   }
@@ -219,7 +217,7 @@ class SplitHeads : public Function<SplitHeads> {
         p.gain = gain.defined() ? gain.const_data_ptr<float>() : nullptr;
         p.rstd = gain.defined() ? rstd.mutable_data_ptr<float>() : nullptr;
         p.eps = static_cast<float>(eps);
-        kernels::run_forward(p);
+        backend_for(qkv).run(p);
       });
     };
     rotate(q, 0, q_gain, q_rstd);
@@ -263,7 +261,7 @@ class SplitHeads : public Function<SplitHeads> {
           p.dgain = dgain.mutable_data_ptr<float>();
           p.rstd = rstd.mutable_data_ptr<float>();
         }
-        kernels::run_backward(p);
+        backend_for(dqkv).run(p);
       });
       return dgain;
     };
@@ -326,13 +324,13 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
       const at::Tensor h = hidden.narrow(0, begin, n);
       at::Tensor logits = linear_product(h, w);
       const at::Tensor slope = rule.plain() ? at::Tensor() : apply_rule(rule, logits, gradient);
-      if (!has_own_kernels(logits)) {
+      if (!has_kernel<kernels::CrossEntropy>(logits)) {
         cross_entropy_by_operations(logits, targets.narrow(0, begin, n), nll.narrow(0, begin, n),
                                     lse.defined() ? lse.narrow(0, begin, n) : lse, gradient, scale,
                                     rule.z_loss);
       } else {
         with_kernel_type(logits.scalar_type(), "linear_cross_entropy", [&]<class T>(T) {
-          kernels::run(kernels::CrossEntropy<T>{
+          backend_for(logits).run(kernels::CrossEntropy<T>{
               .logits = out<T>(logits),
               .targets = targets.const_data_ptr<int64_t>() + begin,
               .nll = nll.mutable_data_ptr<float>() + begin,
@@ -418,13 +416,13 @@ at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>&
 }
 
 at::Tensor rms_norm(const at::Tensor& x_rc, const at::Tensor& weight_c, double eps) {
-  if (!has_kernel(x_rc)) return plain_rms_norm(x_rc, weight_c, eps);
+  if (!has_kernel<kernels::RmsNormForward>(x_rc)) return plain_rms_norm(x_rc, weight_c, eps);
   return AddRmsNorm::apply(x_rc, std::optional<at::Tensor>(), weight_c, eps)[0];
 }
 
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_rc, const at::Tensor& delta_rc,
                                                const at::Tensor& weight_c, double eps) {
-  if (!has_kernel(x_rc)) {
+  if (!has_kernel<kernels::RmsNormForward>(x_rc)) {
     const at::Tensor sum = x_rc + delta_rc;
     return {sum, plain_rms_norm(sum, weight_c, eps)};
   }
@@ -433,7 +431,7 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_rc, const at:
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up_rf) {
-  if (has_kernel(gate_up_rf)) return Swiglu::apply(gate_up_rf);
+  if (has_kernel<kernels::SwigluForward>(gate_up_rf)) return Swiglu::apply(gate_up_rf);
   const std::vector<at::Tensor> parts = gate_up_rf.chunk(2, -1);
   return at::silu(parts[0]) * parts[1];
 }
@@ -441,7 +439,7 @@ at::Tensor swiglu(const at::Tensor& gate_up_rf) {
 Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim,
                   const at::Tensor& q_gain_d, const at::Tensor& k_gain_d, double eps,
                   const RopeTable& rope, const at::Tensor& positions_bt) {
-  if (has_kernel(qkv)) {
+  if (has_kernel<kernels::HeadRotation>(qkv)) {
     Variables r = SplitHeads::apply(qkv, maybe(q_gain_d), maybe(k_gain_d), heads, kv_heads,
                                     head_dim, eps, rope, positions_bt.contiguous());
     return {r[0], r[1], r[2]};
@@ -465,7 +463,7 @@ std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_
                                                        const at::Tensor& weight_vc,
                                                        const at::Tensor& targets_r, double scale,
                                                        int64_t chunk, const LogitTransform& rule) {
-  if (has_kernel(hidden_rc) || on_gpu(hidden_rc)) {
+  if (has_kernel<kernels::CrossEntropy>(hidden_rc) || on_gpu(hidden_rc)) {
     const bool gradient =
         at::GradMode::is_enabled() && (hidden_rc.requires_grad() || weight_vc.requires_grad());
     Variables r = LinearCrossEntropy::apply(hidden_rc, weight_vc, targets_r.contiguous(), scale,

@@ -1,5 +1,5 @@
 // The decoder's differentiable operations, each one autograd node with a fused CPU kernel
-// (fovea/kernels/cpu/products/elementwise.h).
+// (fovea/kernels/common/elementwise.h).
 //
 // Inputs on another device or of another dtype than float32 / bfloat16 take the same formulas
 // through plain tensor operations. `x` is in the compute dtype, weights are float32 masters and get

@@ -49,6 +49,7 @@ at::Tensor Transformer::Impl::ruled(const at::Tensor& product) const {
 
 PassContext Transformer::Impl::make_pass(const ModelInput& input) const {
   const int64_t b = input.tokens_bt.size(0), t = input.tokens_bt.size(1);
+  if (input.training) fused = nullptr;
   PassContext pass;
   pass.tokens_bt = input.tokens_bt;
   pass.positions =

@@ -123,23 +123,25 @@ class Transformer {
   /// Bytes of its keys, values and what else a layer keeps of a token.
   int64_t decode_state_bytes(int64_t batch, int64_t capacity) const;
   /// Appends tokens [b, t] and returns float32 logits of the last one [b, v] (all = of every one
-  /// [b, t, v]). Sequences may have unequal lengths (DecodeState::join). One token of a few
-  /// sequences goes through all layers in the fused decoder (kernels/common/decoder.h) where the
-  /// model's options allow it; state.path tells.
+  /// [b, t, v]). Sequences may have unequal lengths (DecodeState::join). One token of each goes
+  /// through all layers in the fused decoder (kernels/common/decoder.h) where the model's options
+  /// allow it; state.path tells. One thread at a time decodes with a model.
   at::Tensor decode(const at::Tensor& tokens_bt, DecodeState& state, bool all = false) const;
   /// The same tokens' final-normed hidden states [b, t, c] in place of logits, layer by layer: for
   /// callers who need the logits of a few rows (scoring).
   at::Tensor decode_hidden(const at::Tensor& tokens_bt, DecodeState& state) const;
   /// One token [b, 1] of texts that have a state each, in the fused decoder, which reads the
-  /// weights once for all: logits [b, v] with the bits that decode() gives each text alone.
-  /// UnsupportedError where it does not take the model or so many texts; ConfigError for states of
-  /// other RoPE tables.
+  /// weights once for all: logits [b, v] with the bits that decode() gives each text alone. Texts
+  /// join and leave from call to call. UnsupportedError where it does not take the model.
   at::Tensor decode_together(const at::Tensor& tokens_b1,
                              std::span<DecodeState* const> states) const;
 
   /// Why decode() of one token takes the layers one by one; nothing where the fused decoder does
   /// it.
   std::optional<std::string> why_no_fused_decoder() const;
+  /// How often the fused decoder was compiled: again only after a training pass, and where
+  /// parameters moved or the options changed.
+  int64_t decoder_compilations() const;
 
   /// Every layer at work on one text: maps, statistics, groups.
   std::vector<LayerView> look(const ModelInput& input) const;

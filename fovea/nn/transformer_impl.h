@@ -73,6 +73,10 @@ struct Transformer::Impl {
   std::vector<LoraPlace> lora;
   std::vector<LayerWeights> layers;
   RopeTable rope;  // of config.context positions; longer inputs make their own
+  /// Compiled at the first token that it takes; a training pass drops it, with the matrices into
+  /// which adapters are merged.
+  mutable std::unique_ptr<FusedDecoder> fused;
+  mutable int64_t compilations = 0;
 
   /// Registers the parameters of a layer: projections, norms, mechanisms, feed-forward, adapters.
   LayerWeights add_layer(int64_t index);
@@ -126,11 +130,9 @@ struct Transformer::Impl {
   std::vector<std::vector<StreamSpec>> cached_streams() const;
   /// Why the fused decoder does not take this model; nothing where it does.
   std::optional<std::string> why_no_fused_decoder() const;
-  FusedDecoderKey fused_decoder_key(std::span<DecodeState* const> states) const;
-  /// Compiles the fused decoder into the first state unless it is there; or why it does not take
-  /// these tokens.
-  std::optional<std::string> prepare_fused_decoder(const at::Tensor& tokens_bt,
-                                                   std::span<DecodeState* const> states) const;
+  FusedDecoderKey fused_decoder_key() const;
+  /// Compiles the fused decoder unless it is there; or why it does not take these tokens.
+  std::optional<std::string> prepare_fused_decoder(const at::Tensor& tokens_bt) const;
   /// Logits [b, v] of one token of each sequence of the states.
   at::Tensor decode_fused(const at::Tensor& tokens_bt, std::span<DecodeState* const> states) const;
 };

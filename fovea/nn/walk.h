@@ -15,7 +15,7 @@
 
 #include <span>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/mechanisms/focal.h"
 #include "fovea/base/by_type.h"
 #include "fovea/nn/mechanisms/focus_layer.h"

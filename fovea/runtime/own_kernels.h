@@ -17,14 +17,15 @@ class WithoutOwnKernels {
   WithoutOwnKernels(const WithoutOwnKernels&) = delete;
   WithoutOwnKernels& operator=(const WithoutOwnKernels&) = delete;
 
+  static bool active() { return alive > 0; }
+
  private:
-  friend bool has_own_kernels(const at::Tensor& x);
   inline static thread_local int alive = 0;
 };
 
 /// Whether our kernels compute x: it is on the CPU.
 inline bool has_own_kernels(const at::Tensor& x) {
-  return x.is_cpu() && WithoutOwnKernels::alive == 0;
+  return x.is_cpu() && !WithoutOwnKernels::active();
 }
 
 }  // namespace fovea

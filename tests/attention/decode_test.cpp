@@ -7,7 +7,8 @@
 
 #include <set>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/call.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/mechanisms/focal.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
@@ -198,6 +199,61 @@ TEST(Cache, AForkIsIndependent) {
         << name;
     EXPECT_EQ(fork.length(), 9);
   }
+}
+
+TEST(Cache, CopiesShareFullPagesThatNobodyWritesAgain) {
+  const AttentionSpec spec = small_spec(4, 2, 16);
+  const AttentionInputs in = random_inputs(spec, 2, 800).to(at::kFloat);
+  // A text is the tokens of its stretches, one after the other.
+  using Stretches = std::vector<std::pair<int64_t, int64_t>>;
+  const auto append = [&](AttentionCache& to, int64_t begin, int64_t n) {
+    const AttentionInputs some = in.tokens(begin, n);
+    append_rows(to, {.spec = spec, .q = some.q, .k = some.k, .v = some.v});
+  };
+  const auto expect = [&](const AttentionCache& cache, const Stretches& stretches) {
+    std::vector<at::Tensor> keys;
+    for (const auto& [begin, n] : stretches) keys.push_back(in.k.narrow(2, begin, n));
+    EXPECT_TRUE(at::equal(cache.rows(stream::kKeys).transpose(1, 2), at::cat(keys, 2)));
+  };
+  AttentionCache cache(cache_streams(spec, at::kFloat), 2, 500);
+  append(cache, 0, 300);
+  AttentionCache fork = cache.fork();
+  EXPECT_LT(fork.bytes(), cache.bytes() * 6 / 10);
+  append(fork, 400, 90);
+  append(cache, 300, 5);
+  AttentionCache second = fork.fork();
+  append(second, 600, 2);
+  append(fork, 490, 1);  // one token alone makes it all its own
+  expect(cache, {{0, 305}});
+  expect(fork, {{0, 300}, {400, 91}});
+  expect(second, {{0, 300}, {400, 90}, {600, 2}});
+  const CachedRows mine = cache.extend_in_pages(stream::kKeys),
+                   rows = second.extend_in_pages(stream::kKeys);
+  ASSERT_EQ(rows.shared.size(), 2U);
+  EXPECT_EQ(rows.shared[1].size(), 2U);
+  EXPECT_EQ(rows.shared[1].back().end, 384);
+  EXPECT_EQ(rows.shared[1].front().rows.data_ptr(), mine.data);
+  EXPECT_EQ(rows.sequences[1].begin, -384);
+  cache.truncate(100);
+  second.truncate(391);
+  append(cache, 700, 60);  // leaves the old pages to the others
+  append(second, 500, 3);
+  expect(cache, {{0, 100}, {700, 60}});
+  expect(second, {{0, 300}, {400, 90}, {600, 1}, {500, 3}});
+  AttentionCache loaded(cache_streams(spec, at::kFloat), 2, 500);
+  loaded.load(second.save());
+  expect(loaded, {{0, 300}, {400, 90}, {600, 1}, {500, 3}});
+  second.truncate(200);
+  append(second, 0, 1);
+  expect(second, {{0, 200}, {0, 1}});
+  const AttentionCache::Source sources[] = {{&loaded, 1}, {&cache, 0}};
+  AttentionCache both = AttentionCache::gather(sources, 400);
+  append(both, 10, 4);
+  EXPECT_TRUE(at::equal(
+      both.rows(stream::kKeys, 1).transpose(1, 2),
+      at::cat({in.k.narrow(0, 0, 1).narrow(2, 0, 100), in.k.narrow(0, 0, 1).narrow(2, 700, 60),
+               in.k.narrow(0, 1, 1).narrow(2, 10, 4)},
+              2)));
 }
 
 // What decoding reads of a head is one stream, also after rows moved, in a fork and after loading;

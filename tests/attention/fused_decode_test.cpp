@@ -5,7 +5,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"

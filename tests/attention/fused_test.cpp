@@ -8,8 +8,7 @@
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/plan.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
-#include "fovea/kernels/cpu/tile_sizes.h"
+#include "fovea/kernels/backend.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
@@ -243,8 +242,9 @@ TEST(Fused, IsTakenWhereThereIsAKernelAndSaysSo) {
   };
   AttentionSpec spec = small_spec();
   EXPECT_EQ(taken(spec, at::kFloat).name, PathName::fused);
-  EXPECT_EQ(taken(spec, at::kFloat).isa, kernels::attention_isa<float>());
-  EXPECT_EQ(taken(spec, at::kBFloat16).isa, kernels::attention_isa<BFloat16>());
+  EXPECT_EQ(taken(spec, at::kFloat).isa, kernels::cpu().isa<kernels::AttentionForward<float>>());
+  EXPECT_EQ(taken(spec, at::kBFloat16).isa,
+            kernels::cpu().isa<kernels::AttentionForward<BFloat16>>());
   EXPECT_EQ(taken(spec, at::kFloat).plan, PlanWord::causal);
   EXPECT_EQ(taken(spec, at::kFloat, packed_context({40, 40})).plan, PlanWord::documents);
   EXPECT_EQ(taken(spec, at::kFloat, packed_context({80})).plan, PlanWord::causal);
@@ -278,10 +278,10 @@ TEST(Fused, VisitsAreDerivedOnceForTheLayersOfABatch) {
   const AttentionContext context = packed_context({50, 47});
   const CallShape shape{.batch = 1, .queries = 97, .keys = 97};
   PlanCache cache;
-  EXPECT_EQ(cache.visits(first, context, shape, kernels::kTileSizes),
-            cache.visits(sharper, context, shape, kernels::kTileSizes));
-  EXPECT_NE(cache.visits(first, context, shape, kernels::kTileSizes),
-            cache.visits(windowed, context, shape, kernels::kTileSizes));
+  EXPECT_EQ(cache.visits(first, context, shape, kernels::cpu().tile_sizes()),
+            cache.visits(sharper, context, shape, kernels::cpu().tile_sizes()));
+  EXPECT_NE(cache.visits(first, context, shape, kernels::cpu().tile_sizes()),
+            cache.visits(windowed, context, shape, kernels::cpu().tile_sizes()));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 
 #include <limits>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/stages.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"

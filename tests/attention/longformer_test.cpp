@@ -10,7 +10,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/mechanisms/longformer_rule.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"

@@ -5,12 +5,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/cache/hash_tables.h"
 #include "fovea/attention/cache/sorted_copy.h"
 #include "fovea/attention/call.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
 #include "fovea/attention/paths/path.h"
+#include "fovea/kernels/backend.h"
 #include "fovea/kernels/cpu/decode/sampling.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
@@ -198,10 +199,18 @@ TEST(MagicPig, AKeyIsReadAsOftenAsItsChanceSays) {
   for (int64_t seed = 0; seed < draws; ++seed) {
     spec.magic_pig.seed = seed;
     const HashTables tables(spec.magic_pig, in.k, prompts);
-    kernels::hash_rows(tables.rule(), row.const_data_ptr<float>(), 1, hashes.data());
+    kernels::cpu().run(kernels::RowHashes{.rule = tables.rule(),
+                                          .rows = row.const_data_ptr<float>(),
+                                          .count = 1,
+                                          .hashes = hashes.data()});
     counts.resize(static_cast<size_t>(tables.tables()[0].counted()));
-    const int64_t met = kernels::find_twice(tables.rule(), tables.tables()[0], hashes.data(),
-                                            counts.data(), found.data());
+    int64_t met = 0;
+    kernels::cpu().run(kernels::CollidingKeys{.rule = tables.rule(),
+                                              .table = &tables.tables()[0],
+                                              .hashes = hashes.data(),
+                                              .counts = counts.data(),
+                                              .found = found.data(),
+                                              .count = &met});
     for (int64_t n = 0; n < met; ++n) read[found[static_cast<size_t>(n)]] += 1.0;
   }
   const at::Tensor centred = in.k[0][0].narrow(0, 0, keys) - in.k[0][0].narrow(0, 0, keys).mean(0);

@@ -2,7 +2,6 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/decode/mixing_decode.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +9,8 @@
 #include <limits>
 #include <tuple>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
+#include "fovea/kernels/backend.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
 
@@ -74,7 +74,7 @@ TEST(MixingDecode, IsTakenForFewQueriesOfOneDocumentWithoutGradient) {
     const AttentionResult result =
         attention(spec, in.q, in.k, in.v, in.tensors, context, Path::fused);
     if (read_in_place(result)) {
-      EXPECT_EQ(result.path.isa, kernels::mixing_decode_isa<float>());
+      EXPECT_EQ(result.path.isa, kernels::cpu().isa<kernels::MixingDecode<float>>());
     }
     return read_in_place(result);
   };

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "fovea/attention/paths/mixing.h"
-#include "fovea/kernels/cpu/mixing/mixing.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
 #include "tests/support/plain_mixing.h"

@@ -10,10 +10,10 @@
 
 #include <limits>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/mechanisms/multi_token.h"
 #include "fovea/attention/mechanisms/talking_heads.h"
-#include "fovea/kernels/cpu/mixing/mixing.h"
+#include "fovea/kernels/backend.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
@@ -92,7 +92,7 @@ TEST(Mixing, EqualsTheFloat64ReferenceForEverySpec) {
       const AttentionResult got = run(spec, in.to(at::kFloat), context),
                             truth = run(spec, in, context, Path::reference);
       EXPECT_EQ(got.path.name, PathName::fused) << name;
-      EXPECT_EQ(got.path.isa, kernels::mixing_isa<float>()) << name;
+      EXPECT_EQ(got.path.isa, kernels::cpu().isa<kernels::MixingForward<float>>()) << name;
       EXPECT_LT(relative_error(got.out_bhte, truth.out_bhte), 1e-5) << name;
       EXPECT_LT(lse_error(got.lse_bht, truth.lse_bht), 1e-5) << name;
     }

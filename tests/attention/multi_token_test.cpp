@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/pipeline.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/expect_error.h"

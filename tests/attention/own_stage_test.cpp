@@ -8,7 +8,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/mechanisms/dropout.h"
 #include "fovea/attention/mechanisms/talking_heads.h"
 #include "fovea/attention/stage_rows.h"

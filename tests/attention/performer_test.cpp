@@ -14,11 +14,11 @@
 #include <numeric>
 #include <tuple>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/mechanisms/performer_features.h"
 #include "fovea/attention/stages.h"
-#include "fovea/kernels/cpu/isa.h"
-#include "fovea/kernels/cpu/performer/performer.h"
+#include "fovea/kernels/backend.h"
+#include "fovea/kernels/common/isa.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/every_isa.h"
 #include "tests/support/expect_error.h"
@@ -231,7 +231,8 @@ TEST(PerformerKernels, GiveTheSameBitsForAnyBatchAndNumberOfThreads) {
 }
 
 TEST(PerformerForcedIsa, EveryInstructionSetPassesTheKernelTests) {
-  EXPECT_EQ(kernels::performer_isa(), enum_name(std::min(chosen_isa(), Isa::avx512)));
+  EXPECT_EQ(kernels::cpu().isa<kernels::PerformerForward>(),
+            enum_name(std::min(chosen_isa(), Isa::avx512)));
   testing::expect_tests_pass_on_every_isa("PerformerKernels.*");
 }
 

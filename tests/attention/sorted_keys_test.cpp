@@ -7,8 +7,8 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache/cached_attention.h"
 #include "fovea/attention/cache/sorted_copy.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/gradcheck.h"
 
@@ -44,7 +44,7 @@ void expect_as_scan(const AttentionSpec& spec, const SortedKeys& keys, const Att
   const at::Tensor q = in.q.narrow(2, at, 1);
   const AttentionResult scan = attention(spec, q, all.k, all.v, all.tensors);
   ASSERT_EQ(scan.path.plan, at < spec.focus.window ? PlanWord::causal : PlanWord::scan);
-  const auto got = keys.attend(spec, q, {}, {});
+  const auto got = attend_sorted(keys, spec, q, {}, {});
   ASSERT_TRUE(got.has_value());
   EXPECT_EQ(got->path.plan, PlanWord::sorted);
   EXPECT_LT(relative_error(got->out_bhte, scan.out_bhte), bound) << at;

@@ -5,7 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/pipeline.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"

@@ -11,7 +11,7 @@
 
 #include <cmath>
 
-#include "fovea/attention/cache/cached_attention.h"
+#include "fovea/attention/decode/cached_attention.h"
 #include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/attention/positions/rope.h"
 #include "tests/support/attention_inputs.h"

@@ -171,7 +171,8 @@ TEST_F(GenerateVerb, WrongInputNamesItsPlaceAndExitsWithTwo) {
   expect(run({"generate", "a", "--temperature", "hot"}), "temperature");
   expect(run({"generate", "a", "--file", "b"}), "all but one");
   expect(run({"generate", "--batch", "prompts.jsonl"}), "--prompts FILE");
-  expect(run({"generate", "--prompts", "-", "--batch", "17"}), "1 to 16 texts at once; got '17'");
+  expect(run({"generate", "--prompts", "-", "--batch", "1025"}),
+         "1 to 1024 texts at once; got '1025'");
   expect(run({"generate", "a", "--batch", "4"}), "beside --prompts");
   expect(run({"generate", "a", "--unordered"}), "beside --prompts");
   expect(run({"generate", "much too long for this model"}), "at most 16 tokens");

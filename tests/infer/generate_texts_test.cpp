@@ -183,8 +183,8 @@ TEST(GenerateTexts, ImpossibleBatchesAreRefused) {
     generate_texts(
         model, bytes(), one, {}, [](size_t, const GenerateResult&) {}, nullptr, batch);
   };
-  EXPECT_ERROR(ConfigError, with({.batch = 0}), "1 to 16", "got 0");
-  EXPECT_ERROR(ConfigError, with({.batch = 17}), "1 to 16", "got 17");
+  EXPECT_ERROR(ConfigError, with({.batch = 0}), "1 to 1024", "got 0");
+  EXPECT_ERROR(ConfigError, with({.batch = 1025}), "1 to 1024", "got 1025");
   EXPECT_ERROR(ConfigError, with({.cache_bytes = -1}), "bytes", "got -1");
 }
 

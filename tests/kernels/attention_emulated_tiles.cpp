@@ -19,7 +19,7 @@ const AttentionTable<BFloat16>* emulated_tiles();
 const AttentionTable<BFloat16>* emulated_tiles() {
 #if defined(FOVEA_TILES)
   static const AttentionTable<BFloat16> table =
-      table_of<BFloat16, TilePair>("emulated tiles", gated_passes<BFloat16, TilePair>());
+      attention_table_of<BFloat16, TilePair>("emulated tiles", gated_passes<BFloat16, TilePair>());
   return &table;
 #else
   return nullptr;

@@ -10,7 +10,7 @@
 
 #include <cstdlib>
 
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 #include "tests/support/every_isa.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/pointwise_truth.h"

@@ -7,7 +7,7 @@
 
 #include <iostream>
 
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 #include "fovea/kernels/cpu/pointwise/attention_table.h"
 #include "tests/support/pointwise_truth.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "fovea/base/rng.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "tests/support/kernels_of_this_machine.h"
 
 namespace fovea::kernels::convolution_test {
 namespace {
@@ -144,24 +144,15 @@ void expect_formula(const ConvolutionTable<T>& table, const Settings& settings,
 }
 
 template <class T>
-void expect_formula_everywhere(const ConvolutionTable<T>& table, const std::string& what) {
-  for (const Settings& s : kSettings)
-    expect_formula<T>(table, s, what + ", " + std::to_string(s.rows) + " rows");
+void expect_formula_everywhere(const std::string& what) {
+  for (const ConvolutionTable<T>* table : testing::kernels_of_this_machine<ConvolutionTable<T>>())
+    for (const Settings& s : kSettings)
+      expect_formula<T>(*table, s, what + ", " + std::to_string(s.rows) + " rows");
 }
 
 TEST(Convolution, AndItsGradientsEqualTheFormulaOnEveryInstructionSet) {
-  expect_formula_everywhere(convolution_scalar<float>(), "scalar float");
-  expect_formula_everywhere(convolution_scalar<double>(), "scalar double");
-#if defined(__x86_64__)
-  if (found_isa() >= Isa::avx2) {
-    expect_formula_everywhere(convolution_avx2<float>(), "avx2 float");
-    expect_formula_everywhere(convolution_avx2<double>(), "avx2 double");
-  }
-  if (found_isa() >= Isa::avx512) {
-    expect_formula_everywhere(convolution_avx512<float>(), "avx512 float");
-    expect_formula_everywhere(convolution_avx512<double>(), "avx512 double");
-  }
-#endif
+  expect_formula_everywhere<float>("float");
+  expect_formula_everywhere<double>("double");
 }
 
 }  // namespace

@@ -14,25 +14,16 @@
 #include <vector>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "tests/support/kernels_of_this_machine.h"
 #include "tests/support/normal_floats.h"
 
 namespace fovea::kernels::few_keys_test {
 namespace {
 
+using testing::kernels_of_this_machine;
 using testing::normal_floats;
 
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
-
-template <class T>
-std::vector<const FewKeysTable<T>*> tables() {
-  std::vector<const FewKeysTable<T>*> all{&few_keys_scalar<T>()};
-#if defined(__x86_64__)
-  if (found_isa() >= Isa::avx2) all.push_back(&few_keys_avx2<T>());
-  if (found_isa() >= Isa::avx512) all.push_back(&few_keys_avx512<T>());
-#endif
-  return all;
-}
 
 template <class T>
 std::vector<T> normals(int64_t n, uint64_t seed) {
@@ -100,7 +91,7 @@ struct Packed {
   FewOperand operand;
 
   Packed(const std::vector<T>& x, int64_t keys, int64_t width)
-      : pitch(FewOperand::pitch_of(width)), rows(static_cast<size_t>(keys * pitch)) {
+      : pitch(few_pitch(width)), rows(static_cast<size_t>(keys * pitch)) {
     for (int64_t n = 0; n < keys; ++n)
       for (int64_t c = 0; c < width; ++c) rows[n * pitch + c] = to_float(x[n * width + c]);
     operand = {.width = width, .pitch = pitch, .rows = rows.data()};
@@ -109,7 +100,7 @@ struct Packed {
 
 template <class T>
 void expect_joined(const Setting& s, double tolerance) {
-  for (const FewKeysTable<T>* table : tables<T>()) {
+  for (const FewKeysTable<T>* table : kernels_of_this_machine<FewKeysTable<T>>()) {
     Problem<T> p(s);
     const Problem<T> before = p;
     const Packed<T> k(p.k, s.keys, s.d), v(p.v, s.keys, s.e);
@@ -148,7 +139,7 @@ void expect_joined(const Setting& s, double tolerance) {
 
 template <class T>
 void expect_gradient(const Setting& s, double tolerance) {
-  for (const FewKeysTable<T>* table : tables<T>()) {
+  for (const FewKeysTable<T>* table : kernels_of_this_machine<FewKeysTable<T>>()) {
     Problem<T> p(s);
     for (int64_t i = 0; i < s.rows; ++i) p.lse[i] = static_cast<float>(p.joint_lse(i));
     const Packed<T> k(p.k, s.keys, s.d), v(p.v, s.keys, s.e);
@@ -234,7 +225,7 @@ struct Call {
   std::vector<int64_t> key_rows{7, 0, 49};
   std::vector<float> q, k, v, out, lse, dout, dq, dk, dv;
   std::vector<uint64_t> seen;
-  std::vector<const uint64_t*> by_head;
+  std::vector<int32_t> set_of_head;
 
   Call() {
     sizes.head_dim = d, sizes.value_dim = e;
@@ -242,10 +233,10 @@ struct Call {
     q = normal_floats(rows * d, 1), k = normal_floats(keys * d, 2), v = normal_floats(keys * e, 3);
     out = normal_floats(rows * e, 4), lse = normal_floats(rows, 5);
     dout = normal_floats(rows * e, 6), dq = normal_floats(rows * d, 7);
-    dk.assign(2 * 2 * 3 * FewOperand::pitch_of(d), 1.0f);  // to be overwritten
-    dv.assign(2 * 2 * 3 * FewOperand::pitch_of(e), 1.0f);
+    dk.assign(2 * 2 * 3 * few_pitch(d), 1.0f);  // to be overwritten
+    dv.assign(2 * 2 * 3 * few_pitch(e), 1.0f);
     for (uint64_t i = 0; i < 300; ++i) seen.push_back(i * 2654435761u % 8);
-    by_head.assign(8, seen.data());
+    set_of_head.assign(8, 0);
   }
   // Rows in the order [batch][token][head].
   template <class T>
@@ -258,7 +249,7 @@ struct Call {
                        .k = rows<const float>(k.data(), all_keys, 2, d),
                        .v = rows<const float>(v.data(), all_keys, 2, e),
                        .key_rows = key_rows.data(),
-                       .seen = by_head.data(),
+                       .seen = {seen.data(), set_of_head.data()},
                        .scale = 0.2f,
                        .out = rows<float>(out.data(), 300, 4, e),
                        .lse = lse.data()});
@@ -269,7 +260,7 @@ struct Call {
                                .out = rows<const float>(out.data(), 300, 4, e),
                                .dout = rows<const float>(dout.data(), 300, 4, e),
                                .key_rows = key_rows.data(),
-                               .seen = by_head.data(),
+                               .seen = {seen.data(), set_of_head.data()},
                                .scale = 0.2f,
                                .lse = lse.data(),
                                .dq = rows<float>(dq.data(), 300, 4, d),
@@ -296,7 +287,7 @@ TEST(FewKeys, SequencesAndGroupedHeadsHaveTheirOwnKeys) {
           want += std::exp(0.2 * logit - c.lse[(b * 4 + h) * 300 + i]) * c.dout[row * c.e + x];
         }
       }
-      EXPECT_NEAR(c.dv[item * FewOperand::pitch_of(c.e) + x], want, 1e-4);
+      EXPECT_NEAR(c.dv[item * few_pitch(c.e) + x], want, 1e-4);
     }
   }
 }
@@ -321,7 +312,7 @@ TEST(FewKeys, GiveTheSameBitsOnAnyNumberOfThreads) {
 // Keys as rows, queries as the few: the gradients of a softmax written out.
 template <class T>
 void expect_query_gradient(const Setting& s, double tolerance) {
-  for (const FewKeysTable<T>* table : tables<T>()) {
+  for (const FewKeysTable<T>* table : kernels_of_this_machine<FewKeysTable<T>>()) {
     Problem<T> p(s);  // its rows are the keys here: q for k, dout for v; k and v for q and dO
     const Packed<T> q(p.k, s.keys, s.d), dout(p.v, s.keys, s.e);
     const std::vector<float> lse = normal_floats(s.keys, 9), less = normal_floats(s.keys, 10);

@@ -108,7 +108,7 @@ void expect_truth(const PointwiseSettings& settings, const PlanOf& plan_of, uint
 // A list a token, -1 for none, and the lists that a list's queries see.
 struct Lists {
   std::vector<int32_t> of_query, of_key;
-  IntRows visits;
+  IntRowList visits;
   int64_t keep = 0;
 
   bool related(const std::vector<TokenPlace>& places, int64_t query, int64_t key) const {
@@ -130,7 +130,7 @@ void expect_lists(PointwiseSettings settings, const Lists& lists, Draw& draw, ui
     return make_listed_plan({.places = settings.places,
                              .query_list = lists.of_query,
                              .key_list = lists.of_key,
-                             .visits = &lists.visits,
+                             .visits = lists.visits.view(),
                              .keep = lists.keep},
                             kernels::kTileSizes);
   };

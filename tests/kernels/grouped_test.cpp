@@ -239,6 +239,20 @@ TEST(AttentionKernels, GroupedRowsDoNotNoticeLaterKeys) {
   }
 }
 
+TEST(AttentionKernels, GroupedPlanMovedToOtherMemoryHasTheSameBits) {
+  const PointwiseSettings s = grouped_settings(500, random_sets(500, 8, 1, 3));
+  for (const GroupedKind kind :
+       {GroupedKind::block_sparse, GroupedKind::classes, GroupedKind::groups}) {
+    PointwiseProblem<float> problem(s);
+    const GroupedPlan plan = problem.plan(kind);
+    const std::vector<std::byte> memory(plan.memory.bytes().begin(), plan.memory.bytes().end());
+    const PointwiseNumbers here = problem.by_plan(plan),
+                           there = problem.by_plan(moved_to(memory.data(), plan));
+    EXPECT_EQ(here.out, there.out);
+    EXPECT_EQ(here.dk, there.dk);
+  }
+}
+
 TEST(AttentionKernels, GroupedScanFindsTheKeysThatAQuerySees) {
   for (const int64_t keys : {1, 2, 9, 140, 5003}) {
     const std::vector<uint64_t> members = random_sets(keys, 64, 9, 3);
@@ -257,9 +271,14 @@ TEST(AttentionKernels, GroupedScanFindsTheKeysThatAQuerySees) {
         }
         EXPECT_EQ(got, truth) << keys;
       };
-      expect(kernels::keys_seen_by_last(rule, members), [](int64_t n) { return n; });
-      expect(kernels::keys_seen_by_last(rule, members, positions),
-             [&](int64_t n) { return positions[n]; });
+      const auto seen = [&](std::span<const int64_t> at) {
+        std::vector<int32_t> keys_seen;
+        kernels::run(kernels::KeysOfLast{
+            .rule = rule, .members = members, .positions = at, .seen = &keys_seen});
+        return keys_seen;
+      };
+      expect(seen({}), [](int64_t n) { return n; });
+      expect(seen(positions), [&](int64_t n) { return positions[n]; });
     }
   }
 }

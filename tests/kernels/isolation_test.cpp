@@ -179,11 +179,11 @@ TEST(AttentionKernels, NonFiniteNumbersStayWithTheRowsThatSeeThemByLists) {
     places.push_back({.document = n / 60, .position = n % 60});
     list_of.push_back(n / 12);
   }
-  IntRows visits;  // a list sees itself and, now and then, an earlier one
+  IntRowList visits;  // a list sees itself and, now and then, an earlier one
   for (int32_t list = 0; list < 9; ++list) {
     if (list % 3 == 2) visits.values.push_back(list - 2);
     if (list != 4) visits.values.push_back(list);
-    visits.begin.push_back(static_cast<int32_t>(visits.values.size()));
+    visits.end_row();
   }
   const PointwiseSettings s = settings_of([&](auto& c) {
     c.places = places;
@@ -192,7 +192,7 @@ TEST(AttentionKernels, NonFiniteNumbersStayWithTheRowsThatSeeThemByLists) {
     };
   });
   const GroupedPlan plan = make_listed_plan(
-      {.places = places, .query_list = list_of, .key_list = list_of, .visits = &visits},
+      {.places = places, .query_list = list_of, .key_list = list_of, .visits = visits.view()},
       kernels::kTileSizes);
   expect_isolated_everywhere<float>(
       s, [&](auto& problem) { return problem.by_plan(plan); }, "lists");

@@ -16,10 +16,10 @@ namespace {
 struct Case {
   std::vector<TokenPlace> places;
   std::vector<int32_t> query_list, key_list;
-  IntRows visits;
+  IntRowList visits;
   int64_t keep = 0;
 
-  ListedTokens tokens() const { return {places, query_list, key_list, &visits, keep}; }
+  ListedTokens tokens() const { return {places, query_list, key_list, visits.view(), keep}; }
   bool related(int64_t i, int64_t j) const {
     const int64_t query = std::ssize(key_list) - std::ssize(query_list) + i;
     if (places[query].document != places[j].document || j > query) return false;
@@ -56,7 +56,7 @@ Case random_case(const std::vector<int64_t>& documents, int64_t queries, int64_t
     for (int32_t other = 0; other < lists; ++other) {
       if (keep > 0 ? other == list : random.uniform() < 0.5) c.visits.values.push_back(other);
     }
-    c.visits.begin.push_back(static_cast<int32_t>(c.visits.values.size()));
+    c.visits.end_row();
   }
   return c;
 }

@@ -15,8 +15,8 @@
 #include <span>
 #include <vector>
 
-#include "fovea/kernels/cpu/isa.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/kernels_of_this_machine.h"
 
 namespace fovea::kernels::matvec_test {
 namespace {
@@ -47,7 +47,7 @@ struct Packed {
   }
 };
 
-std::vector<float> product(MatVecFunction* function, const std::vector<float>& x, int64_t rows,
+std::vector<float> product(const MatVecTable& table, const std::vector<float>& x, int64_t rows,
                            WeightRows w, int64_t outputs, int64_t inputs,
                            Activations activations = Activations::exact) {
   std::vector<float> y(static_cast<size_t>(rows * outputs), -7.0f);
@@ -61,19 +61,9 @@ std::vector<float> product(MatVecFunction* function, const std::vector<float>& x
                  .outputs = outputs,
                  .activations = activations};
   // Two stretches, as two threads would take them.
-  function(p, 0, outputs / 3);
-  function(p, outputs / 3, outputs);
+  table.product(p, 0, outputs / 3);
+  table.product(p, outputs / 3, outputs);
   return y;
-}
-
-std::vector<MatVecFunction*> functions_of_this_machine() {
-  std::vector<MatVecFunction*> functions{mat_vec_scalar};
-#if defined(__x86_64__)
-  if (found_isa() >= Isa::avx2) functions.push_back(mat_vec_avx2);
-  if (found_isa() >= Isa::avx512) functions.push_back(mat_vec_avx512);
-  if (found_isa() >= Isa::avx512_bf16) functions.push_back(mat_vec_avx512_bf16);
-#endif
-  return functions;
 }
 
 TEST(MatVec, PackedWeightsGiveTheBitsOfTheSameWeightsInFloat32) {
@@ -82,10 +72,10 @@ TEST(MatVec, PackedWeightsGiveTheBitsOfTheSameWeightsInFloat32) {
     const std::vector<float> w = normal(outputs * inputs, 3), x = normal(16 * inputs, 4);
     for (const WeightFormat format : kPacked) {
       const Packed packed(format, w, outputs, inputs);
-      for (MatVecFunction* function : functions_of_this_machine()) {
+      for (const MatVecTable* table : kernels_of_this_machine<MatVecTable>()) {
         for (const int64_t rows : {1, 2, 5, 16}) {
-          const auto y = product(function, x, rows, {packed.rows.data(), format}, outputs, inputs);
-          const auto truth = product(function, x, rows, {packed.weights.data()}, outputs, inputs);
+          const auto y = product(*table, x, rows, {packed.rows.data(), format}, outputs, inputs);
+          const auto truth = product(*table, x, rows, {packed.weights.data()}, outputs, inputs);
           ASSERT_EQ(y, truth) << static_cast<int>(format) << ": " << rows << " rows, " << outputs
                               << " x " << inputs;
         }
@@ -103,16 +93,16 @@ TEST(MatVec, ARowAmongOthersHasTheBitsOfTheRowAlone) {
     for (size_t i = 0; i < w.size(); ++i) from_float(w[i], halves[i]);
     for (const WeightRows weights :
          {WeightRows{w.data()}, {halves.data(), WeightFormat::bfloat16}}) {
-      for (MatVecFunction* function : functions_of_this_machine()) {
+      for (const MatVecTable* table : kernels_of_this_machine<MatVecTable>()) {
         std::vector<float> alone;
         for (int64_t r = 0; r < 16; ++r) {
           const std::vector<float> row(x.begin() + r * inputs, x.begin() + (r + 1) * inputs);
-          std::ranges::copy(product(function, row, 1, weights, outputs, inputs),
+          std::ranges::copy(product(*table, row, 1, weights, outputs, inputs),
                             std::back_inserter(alone));
         }
         for (int64_t rows = 2; rows <= 16; ++rows) {
           const std::vector<float> truth(alone.begin(), alone.begin() + rows * outputs);
-          ASSERT_EQ(product(function, x, rows, weights, outputs, inputs), truth)
+          ASSERT_EQ(product(*table, x, rows, weights, outputs, inputs), truth)
               << static_cast<int>(weights.format) << ": " << rows << " rows, " << outputs << " x "
               << inputs;
         }
@@ -126,8 +116,7 @@ TEST(MatVec, ProductsAreThoseOfFloat64) {
   const std::vector<float> w = normal(outputs * inputs, 5), x = normal(rows * inputs, 6);
   for (const WeightFormat format : kPacked) {
     const Packed packed(format, w, outputs, inputs);
-    const auto y =
-        product(mat_vec_function(), x, rows, {packed.rows.data(), format}, outputs, inputs);
+    const auto y = product(mat_vec_table(), x, rows, {packed.rows.data(), format}, outputs, inputs);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t o = 0; o < outputs; ++o) {
         double sum = 0.0, size = 0.0;
@@ -194,10 +183,10 @@ TEST_P(MatVecRounded, ProductsAreThoseOfFloat64WithTheRoundedActivations) {
     const std::vector<double> read = rounded(x, GetParam());
     for (const WeightFormat format : kPacked) {
       const Packed packed(format, w, outputs, inputs);
-      for (MatVecFunction* function : functions_of_this_machine()) {
+      for (const MatVecTable* table : kernels_of_this_machine<MatVecTable>()) {
         for (int64_t rows = 1; rows <= 16; ++rows) {
           const auto y =
-              product(function, x, rows, {packed.rows.data(), format}, outputs, inputs, GetParam());
+              product(*table, x, rows, {packed.rows.data(), format}, outputs, inputs, GetParam());
           for (int64_t r = 0; r < rows; ++r) {
             for (int64_t o = 0; o < outputs; ++o) {
               double sum = 0.0, size = 0.0;
@@ -223,16 +212,16 @@ TEST_P(MatVecRounded, ARowAmongOthersHasTheBitsOfTheRowAlone) {
   for (const WeightFormat format : kPacked) {
     const Packed packed(format, w, outputs, inputs);
     const WeightRows weights{packed.rows.data(), format};
-    for (MatVecFunction* function : functions_of_this_machine()) {
+    for (const MatVecTable* table : kernels_of_this_machine<MatVecTable>()) {
       std::vector<float> alone;
       for (int64_t r = 0; r < 16; ++r) {
         const std::vector<float> row(x.begin() + r * inputs, x.begin() + (r + 1) * inputs);
-        std::ranges::copy(product(function, row, 1, weights, outputs, inputs, GetParam()),
+        std::ranges::copy(product(*table, row, 1, weights, outputs, inputs, GetParam()),
                           std::back_inserter(alone));
       }
       for (int64_t rows = 2; rows <= 16; ++rows) {
         const std::vector<float> truth(alone.begin(), alone.begin() + rows * outputs);
-        ASSERT_EQ(product(function, x, rows, weights, outputs, inputs, GetParam()), truth)
+        ASSERT_EQ(product(*table, x, rows, weights, outputs, inputs, GetParam()), truth)
             << static_cast<int>(format) << ": " << rows << " rows";
       }
     }
@@ -249,9 +238,9 @@ TEST_P(MatVecRounded, ABlockWithInfinityOrNanMakesItsRowNan) {
     x[static_cast<size_t>(inputs + 70)] = bad;
     for (const WeightFormat format : kPacked) {
       const Packed packed(format, w, outputs, inputs);
-      for (MatVecFunction* function : functions_of_this_machine()) {
+      for (const MatVecTable* table : kernels_of_this_machine<MatVecTable>()) {
         const auto of = [&](const std::vector<float>& given) {
-          return product(function, given, rows, {packed.rows.data(), format}, outputs, inputs,
+          return product(*table, given, rows, {packed.rows.data(), format}, outputs, inputs,
                          GetParam());
         };
         const std::vector<float> y = of(x), truth = of(clean);
@@ -315,10 +304,10 @@ TEST(MatVecInt16, NumbersOfBfloat16AreReadAsTheyAre) {
   const std::vector<float> w = normal(outputs * inputs, 19);
   for (const WeightFormat format : kPacked) {
     const Packed packed(format, w, outputs, inputs);
-    for (MatVecFunction* function : functions_of_this_machine()) {
+    for (const MatVecTable* table : kernels_of_this_machine<MatVecTable>()) {
       const WeightRows weights{packed.rows.data(), format};
-      const auto y = product(function, x, rows, weights, outputs, inputs, Activations::int16),
-                 exact = product(function, x, rows, weights, outputs, inputs);
+      const auto y = product(*table, x, rows, weights, outputs, inputs, Activations::int16),
+                 exact = product(*table, x, rows, weights, outputs, inputs);
       for (size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], exact[i], 1e-4f) << i;
     }
   }
@@ -326,22 +315,17 @@ TEST(MatVecInt16, NumbersOfBfloat16AreReadAsTheyAre) {
 
 TEST(MatVecInt8, RoundingIsTheSameOnEveryInstructionSet) {
   std::vector<float> x = difficult(4, 320);
-  std::vector<RoundFunction*> functions{round_to_int8_scalar};
-#if defined(__x86_64__)
-  if (found_isa() >= Isa::avx2) functions.push_back(round_to_int8_avx2);
-  if (found_isa() >= Isa::avx512) functions.push_back(round_to_int8_avx512);
-  if (found_isa() >= Isa::avx512_bf16) functions.push_back(round_to_int8_avx512_bf16);
-#endif
+  const auto tables = kernels_of_this_machine<MatVecTable>();
   const std::vector<double> truth = rounded(x, Activations::int8);
-  for (RoundFunction* function : functions) {
+  for (const MatVecTable* table : tables) {
     std::vector<float> y(x.size());
-    function(x.data(), std::ssize(x), y.data());
+    table->round_to_int8(x.data(), std::ssize(x), y.data());
     for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(y[i], static_cast<float>(truth[i])) << i;
   }
   x[40] = std::numeric_limits<float>::infinity();
-  for (RoundFunction* function : functions) {
+  for (const MatVecTable* table : tables) {
     std::vector<float> y(x.size());
-    function(x.data(), std::ssize(x), y.data());
+    table->round_to_int8(x.data(), std::ssize(x), y.data());
     for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / 32 == 1) << i;
   }
 }

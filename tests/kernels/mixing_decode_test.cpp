@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 #include "tests/support/every_isa.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/mixing_problem.h"

@@ -8,7 +8,7 @@
 #if defined(FOVEA_TILES)
 #define FOVEA_ROW_TILES 1
 #include "fovea/kernels/cpu/mixing/mixing_backward.h"
-#include "fovea/kernels/cpu/mixing/mixing_forward.h"
+#include "fovea/kernels/cpu/mixing/mixing_rows.h"
 #endif
 
 namespace fovea::kernels {

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/isa.h"
 #include "fovea/kernels/cpu/mixing/mixing_table.h"
 #include "tests/support/emulated_tiles.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/kernels_of_this_machine.h"
 #include "tests/support/mixing_problem.h"
 #include "tests/support/pointwise_problem.h"
 
@@ -27,15 +27,9 @@ using kernels::MixingTable;
 
 template <class T>
 std::vector<const MixingTable<T>*> tables() {
-  std::vector<const MixingTable<T>*> all{&kernels::mixing_scalar<T>()};
-#if defined(__x86_64__)
-  if (found_isa() >= Isa::avx2) all.push_back(&kernels::mixing_avx2<T>());
-  if (found_isa() >= Isa::avx512) all.push_back(&kernels::mixing_avx512<T>());
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    if (found_isa() >= Isa::avx512_bf16) all.push_back(&kernels::mixing_avx512_bf16());
+  auto all = kernels_of_this_machine<MixingTable<T>>();
+  if constexpr (std::is_same_v<T, BFloat16>)
     if (mixing_tiles() != nullptr) all.push_back(mixing_tiles());
-  }
-#endif
   return all;
 }
 

@@ -16,7 +16,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 #include "tests/support/emulated_tiles.h"
 #include "tests/support/every_isa.h"
 #include "tests/support/expect_error.h"

@@ -14,22 +14,14 @@
 #include <vector>
 
 #include "fovea/base/rng.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "tests/support/kernels_of_this_machine.h"
 #include "tests/support/normal_floats.h"
 
 namespace fovea::kernels::sampling_test {
 namespace {
 
+using testing::kernels_of_this_machine;
 using testing::normal_floats;
-
-std::vector<const SamplingTable*> tables() {
-  std::vector<const SamplingTable*> all{&sampling_scalar()};
-#if defined(__x86_64__)
-  if (found_isa() >= Isa::avx2) all.push_back(&sampling_avx2());
-  if (found_isa() >= Isa::avx512) all.push_back(&sampling_avx512());
-#endif
-  return all;
-}
 
 TEST(HashSigns, AreThoseOfProductsForEveryInstructionSet) {
   for (const int64_t d : {1, 7, 64}) {
@@ -38,7 +30,7 @@ TEST(HashSigns, AreThoseOfProductsForEveryInstructionSet) {
       std::vector<float> directions = normal_floats(rule.panels() * d * kHashPanel, 1);
       rule.directions = directions.data();
       const std::vector<float> rows = normal_floats(count * d, 2);
-      for (const SamplingTable* table : tables()) {
+      for (const SamplingTable* table : kernels_of_this_machine<SamplingTable>()) {
         std::vector<uint32_t> words(static_cast<size_t>(count * (rule.panels() + 1)), 7u);
         table->signs(rule, rows.data(), count, words.data());
         for (int64_t r = 0; r < count; ++r) {
@@ -71,7 +63,7 @@ TEST(HashRows, TakeTheirBitsTableByTableOnAnyNumberOfThreads) {
     for (const int some : {1, 3}) {
       omp_set_num_threads(some);
       std::vector<int32_t> hashes(static_cast<size_t>(count * rule.tables), -1);
-      hash_rows(rule, rows.data(), count, hashes.data());
+      run(RowHashes{rule, rows.data(), count, hashes.data()});
       for (int64_t r = 0; r < count; ++r) {
         for (int64_t l = 0; l < rule.tables; ++l) {
           int32_t expected = 0;
@@ -127,7 +119,7 @@ TEST(SampledWeights, AreTheSoftmaxWithTheCurveForEveryInstructionSet) {
       const double top = *std::ranges::max_element(logits);
       double total = 0.0;
       for (const double x : logits) total += std::exp(x - top);
-      for (const SamplingTable* table : tables()) {
+      for (const SamplingTable* table : kernels_of_this_machine<SamplingTable>()) {
         std::vector<float> x = products;
         const WeightTotal sum = table->weights({.products = x.data(),
                                                 .list = list.data(),
@@ -152,7 +144,7 @@ TEST(SampledWeights, OfNumbersThatAreNotFiniteReadTheCurveOnly) {
   const std::vector<float> curve = cubic_curve();
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> lengths{0.0f, 1.0f, inf, NAN};
-  for (const SamplingTable* table : tables()) {
+  for (const SamplingTable* table : kernels_of_this_machine<SamplingTable>()) {
     for (const float product : {0.0f, 1.0f, -5.0f, inf, -inf, NAN}) {
       std::vector<float> x(20, product);
       std::vector<int32_t> list;
@@ -214,9 +206,9 @@ TEST(FindCollisions, CountTheTablesOfEveryPairForEveryInstructionSet) {
           }
         }
       }
-      find_collisions(pairs);
+      run(pairs);
       EXPECT_EQ(twice, expected) << bits << " " << heads;
-      for (const SamplingTable* table : tables()) {
+      for (const SamplingTable* table : kernels_of_this_machine<SamplingTable>()) {
         twice.assign(twice.size(), 9);
         for (int64_t first = 0; first < rows; first += kAskedRows) {
           for (int64_t begin = 0; begin < pitch; begin += kAskedKeys)
@@ -308,7 +300,7 @@ TEST(FindTwice, ListsTheKeysCountedTwiceInOrderOnEveryInstructionSet) {
         counts.push_back(static_cast<uint8_t>(drawn != 0 ? drawn % 2 : n % 3 == 0 ? 255 : 2));
         if (counts.back() >= 2) truth.push_back(static_cast<int32_t>(n) + 7);
       }
-      for (const SamplingTable* table : tables()) {
+      for (const SamplingTable* table : kernels_of_this_machine<SamplingTable>()) {
         std::vector<int32_t> found(static_cast<size_t>(keys + kFoundRoom));
         found.resize(
             static_cast<size_t>(table->counted_twice(counts.data(), keys, 7, found.data())));
@@ -347,8 +339,8 @@ TEST(SampledDecode, ReadsWhatTheTablesAndTheRuleSayOnAnyNumberOfThreads) {
   std::vector<MadeTables> made;
   std::vector<HashTable> views;
   std::vector<int32_t> all(kv_heads * keys * rule.tables), of_queries(heads * rule.tables);
-  hash_rows(rule, k.data(), kv_heads * keys, all.data());
-  hash_rows(rule, q.data(), heads, of_queries.data());
+  run(RowHashes{rule, k.data(), kv_heads * keys, all.data()});
+  run(RowHashes{rule, q.data(), heads, of_queries.data()});
   for (int64_t g = 0; g < kv_heads; ++g) {
     std::vector<int32_t> of_keys;
     const auto row = [&](int64_t j) { return all.begin() + (g * keys + j) * rule.tables; };

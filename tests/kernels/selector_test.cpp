@@ -12,12 +12,13 @@
 #include <numeric>
 #include <type_traits>
 
-#include "fovea/kernels/cpu/isa.h"
+#include "tests/support/kernels_of_this_machine.h"
 #include "tests/support/normal_floats.h"
 
 namespace fovea::kernels::selector_test {
 namespace {
 
+using testing::kernels_of_this_machine;
 using testing::normal_floats;
 
 std::vector<float> block_maxima(const std::vector<float>& x) {
@@ -45,21 +46,9 @@ std::vector<T> as(const std::vector<float>& x) {
   return y;
 }
 
-template <class T>
-std::vector<const SelectorTable<T>*> tables() {
-  std::vector<const SelectorTable<T>*> all{&selector_scalar<T>()};
-#if defined(__x86_64__)
-  if (found_isa() >= Isa::avx2) all.push_back(&selector_avx2<T>());
-  if (found_isa() >= Isa::avx512) all.push_back(&selector_avx512<T>());
-  if constexpr (std::is_same_v<T, BFloat16>)
-    if (found_isa() >= Isa::avx512_bf16) all.push_back(&selector_avx512_bf16());
-#endif
-  return all;
-}
-
 // Every instruction set; with `ties`, many scores are equal, and some are -0.
 TEST(LargestScores, AreThoseOfASortForEverySizeAndWithTies) {
-  for (const SelectorTable<float>* table : tables<float>()) {
+  for (const SelectorTable<float>* table : kernels_of_this_machine<SelectorTable<float>>()) {
     for (const int64_t size : {1, 15, 16, 17, 100, 1000, 5000}) {
       for (const bool ties : {false, true}) {
         std::vector<float> x = normal_floats(size, static_cast<uint64_t>(size));
@@ -83,7 +72,7 @@ TEST(LargestScores, AreThoseOfASortForEverySizeAndWithTies) {
 TEST(LargestScores, OfNumbersThatAreNotFiniteAreAsManyAndAscend) {
   std::vector<float> x = normal_floats(1000, 3);
   for (size_t n = 0; n < x.size(); n += 3) x[n] = n % 2 == 0 ? NAN : INFINITY;
-  for (const SelectorTable<float>* table : tables<float>()) {
+  for (const SelectorTable<float>* table : kernels_of_this_machine<SelectorTable<float>>()) {
     std::vector<int32_t> memory(static_cast<size_t>(largest_memory(1000))), list(20, -1);
     table->largest(x.data(), block_maxima(x).data(), 1000, 20, memory.data(), list.data());
     EXPECT_TRUE(std::ranges::is_sorted(list, std::less_equal<>()));
@@ -120,7 +109,7 @@ void expect_weights(const ChoiceSizes& s) {
     }
     for (int64_t j = 0; j < s.length; ++j) row[j] /= total;
   }
-  for (const SelectorTable<T>* table : tables<T>()) {
+  for (const SelectorTable<T>* table : kernels_of_this_machine<SelectorTable<T>>()) {
     RowWeights rows{.heads = s.heads, .length = s.length};
     rows.pitch = rows.tiles() * kWeightTile;
     std::vector<float> weights(static_cast<size_t>(s.heads * rows.pitch)),
@@ -168,7 +157,7 @@ TEST(SelectorKernels, WeightsByComponentsAreThoseOfScalarLoopsForEverySize) {
 TEST(SelectorKernels, WeightsOfGivenLogitsAreThoseOfScalarLoops) {
   for (const int64_t length : {1, 15, 256, 300, 2500}) {
     const std::vector<float> logits = normal_floats(2 * length + 1, 8);
-    for (const SelectorTable<float>* table : tables<float>()) {
+    for (const SelectorTable<float>* table : kernels_of_this_machine<SelectorTable<float>>()) {
       std::vector<float> weights = logits;
       RowWeights rows{.weights = weights.data(), .pitch = length, .heads = 2, .length = length};
       std::vector<float> factors(static_cast<size_t>(2 * rows.tiles()));
@@ -194,7 +183,7 @@ template <class T>
 void expect_listed_loops() {
   const int64_t width = 24;
   const std::vector<T> keys = as<T>(normal_floats(width * 120, 1));
-  for (const SelectorTable<T>* table : tables<T>()) {
+  for (const SelectorTable<T>* table : kernels_of_this_machine<SelectorTable<T>>()) {
     const std::vector<int32_t> list{0, 5, 99, 2, 40};
     const std::vector<float> row = normal_floats(width, 4),
                              some = normal_floats(std::ssize(list), 5);

@@ -52,7 +52,8 @@ std::vector<TokenPlace> random_places(Rng& rng, int64_t count) {
 void expect_dense_relation(const MaskRule& rule, std::span<const TokenPlace> queries,
                            std::span<const TokenPlace> keys, int64_t query_block,
                            int64_t key_tile) {
-  const TileRanges list = build_tile_ranges(rule, queries, keys, query_block, key_tile);
+  PlanMemory memory;
+  const TileRanges list = build_tile_ranges(rule, queries, keys, query_block, key_tile, memory);
   ASSERT_EQ(list.blocks(), (std::ssize(queries) + query_block - 1) / query_block);
   for (int64_t q = 0; q < std::ssize(queries); ++q) {
     std::vector<bool> seen(keys.size(), false);
@@ -94,7 +95,8 @@ std::vector<TokenPlace> one_document(int64_t count) {
 }
 
 TEST(TileRanges, OfACausalMaskAreOneFullRangeAndTheDiagonalTile) {
-  const TileRanges list = build_tile_ranges({}, one_document(64), one_document(64), 16, 16);
+  PlanMemory memory;
+  const TileRanges list = build_tile_ranges({}, one_document(64), one_document(64), 16, 16, memory);
   for (int64_t block = 0; block < 4; ++block) {
     const auto ranges = list.of_block(block);
     ASSERT_EQ(ranges.size(), block == 0 ? 1u : 2u);
@@ -108,8 +110,9 @@ TEST(TileRanges, OfACausalMaskAreOneFullRangeAndTheDiagonalTile) {
 }
 
 TEST(TileRanges, OfAWindowWithSinksSkipWhatIsBetween) {
-  const TileRanges list =
-      build_tile_ranges({.window = 16, .sinks = 4}, one_document(160), one_document(160), 16, 16);
+  PlanMemory memory;
+  const TileRanges list = build_tile_ranges({.window = 16, .sinks = 4}, one_document(160),
+                                            one_document(160), 16, 16, memory);
   const auto ranges = list.of_block(9);
   ASSERT_EQ(ranges.size(), 2u);
   EXPECT_EQ(ranges[0].key_begin, 0);
@@ -120,7 +123,8 @@ TEST(TileRanges, OfAWindowWithSinksSkipWhatIsBetween) {
 TEST(TileRanges, OfOtherDocumentsAreNotVisited) {
   std::vector<TokenPlace> places = one_document(64);
   for (int64_t n = 32; n < 64; ++n) places[n] = {1, n - 32};
-  const TileRanges list = build_tile_ranges({}, places, places, 16, 16);
+  PlanMemory memory;
+  const TileRanges list = build_tile_ranges({}, places, places, 16, 16, memory);
   ASSERT_FALSE(list.of_block(3).empty());
   for (const TileRange& range : list.of_block(3)) EXPECT_GE(range.key_begin, 32);
 }

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 #include "fovea/kernels/cpu/mixing/mixing_table.h"
 
 namespace fovea {

@@ -15,12 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 
 namespace fovea::testing {
 
 /// Expects that the tests of `filter` pass with every instruction set below the one in force, which
-/// runs them in this process. The sets run side by side: under the sanitizers one takes minutes.
+/// runs them in this process. FOVEA_TEST_EMULATOR: what runs the program. The sets run side by
+/// side: under the sanitizers one takes minutes.
 inline void expect_tests_pass_on_every_isa(const std::string& filter) {
   std::vector<std::pair<std::string, std::future<int>>> runs;
   for (const Isa isa : built_isas()) {
@@ -30,7 +31,9 @@ inline void expect_tests_pass_on_every_isa(const std::string& filter) {
       std::cout << "not run, above the instruction set in force: " << name << "\n";
       continue;
     }
-    const std::string command = "OMP_NUM_THREADS=1 FOVEA_ISA=" + name + " '" +
+    const char* const emulator = std::getenv("FOVEA_TEST_EMULATOR");
+    const std::string command = "OMP_NUM_THREADS=1 FOVEA_ISA=" + name + " " +
+                                (emulator != nullptr ? emulator : "") + " '" +
                                 std::filesystem::read_symlink("/proc/self/exe").string() +
                                 "' --gtest_brief=1 --gtest_filter='" + filter + "' > /dev/null";
     runs.emplace_back(command, std::async(std::launch::async,

@@ -23,6 +23,7 @@ at::Tensor make_buffer(const StreamSpec& spec, int64_t batch, int64_t rows, at::
   if (spec.by_head) std::swap(shape[1], shape[2]);
   const at::Tensor buffer =
       memory != nullptr ? memory->allocate(shape, spec.dtype).zero_()
+      : device.is_cpu() ? HugePages::zeros(shape, spec.dtype)
                         : at::zeros(shape, at::TensorOptions().dtype(spec.dtype).device(device));
   return spec.by_head ? buffer.transpose(1, 2) : buffer;
 }
@@ -33,13 +34,17 @@ bool AttentionCache::Stream::equal() const {
   return std::ranges::all_of(places, [&](const Place& p) { return p == places.front(); });
 }
 
+bool AttentionCache::Stream::begins_shared() const {
+  return std::ranges::any_of(shared, [](const auto& rows) { return !rows.empty(); });
+}
+
 int64_t AttentionCache::Stream::first_rows(int64_t b) const {
   return std::min(places[b].seen, spec.keep_first);
 }
 
 int64_t AttentionCache::Stream::visible_begin(int64_t b) const {
   const Place& p = places[b];
-  if (spec.keep_last == 0) return p.tail_begin;
+  if (spec.keep_last == 0) return spec.state ? p.tail_begin : 0;
   return std::max(p.tail_begin, p.seen - p.last_appended - spec.keep_last + 1);
 }
 
@@ -59,6 +64,7 @@ AttentionCache::AttentionCache(std::vector<StreamSpec> streams, int64_t batch, i
     stream.first = make_buffer(spec, batch, spec.keep_first, device);
     stream.tail = make_buffer(spec, batch, resting_rows(spec, capacity), device, memory);
     stream.places.resize(static_cast<size_t>(batch), {.tail_begin = spec.keep_first});
+    stream.shared.resize(static_cast<size_t>(batch));
     stream.spec = std::move(spec);
     streams_.push_back(std::move(stream));
   }
@@ -69,19 +75,37 @@ AttentionCache AttentionCache::gather(std::span<const Source> sources, int64_t c
   const AttentionCache& like = *sources.front().cache;
   std::vector<StreamSpec> specs;
   for (const Stream& s : like.streams_) specs.push_back(s.spec);
-  AttentionCache joined(specs, std::ssize(sources), capacity, like.device_);
-  for (size_t n = 0; n < joined.streams_.size(); ++n) {
-    Stream& to = joined.streams_[n];
+  for (const Source& source : sources) {
+    const auto same = [](const Stream& s, const StreamSpec& spec) { return s.spec == spec; };
+    require<ConfigError>(std::ranges::equal(source.cache->streams_, specs, same), "cache",
+                         "caches of other attention have no common batch");
+    for (const Stream& s : source.cache->streams_)
+      require<UnsupportedError>(s.places[source.sequence].seen <= capacity, "cache",
+                                "the sequence must fit into {} tokens; got {}", capacity,
+                                s.places[source.sequence].seen);
+  }
+  AttentionCache joined;
+  joined.batch_ = std::ssize(sources);
+  joined.capacity_ = capacity;
+  joined.device_ = like.device_;
+  for (size_t n = 0; n < specs.size(); ++n) {
+    Stream& to = joined.streams_.emplace_back();
+    to.spec = specs[n];
+    to.shared.resize(sources.size());
+    to.places.resize(sources.size());
+    to.first = make_buffer(to.spec, joined.batch_, to.spec.keep_first, like.device_);
+    if (to.keeps_all()) {
+      std::vector<Origin> origins;
+      for (const Source& source : sources)
+        origins.push_back({&source.cache->streams_[n], source.sequence});
+      joined.share(to, origins);
+      continue;
+    }
+    to.tail = make_buffer(to.spec, joined.batch_, resting_rows(to.spec, capacity), like.device_);
     for (int64_t b = 0; b < joined.batch_; ++b) {
       const Source& source = sources[b];
-      require<ConfigError>(source.cache->streams_.size() == specs.size() &&
-                               source.cache->streams_[n].spec == to.spec,
-                           "cache", "caches of other attention have no common batch");
       const Stream& from = source.cache->streams_[n];
       Place& place = to.places[b] = from.places[source.sequence];
-      require<UnsupportedError>(place.seen <= capacity, "cache",
-                                "the sequence must fit into {} tokens; got {}", capacity,
-                                place.seen);
       const int64_t begin = from.kept_begin(source.sequence) - place.tail_begin;
       place.tail_begin += begin;
       const auto row = [](const at::Tensor& x, int64_t sequence, int64_t first, int64_t rows) {
@@ -94,6 +118,64 @@ AttentionCache AttentionCache::gather(std::span<const Source> sources, int64_t c
     }
   }
   return joined;
+}
+
+void AttentionCache::share(Stream& to, std::span<const Origin> origins) const {
+  int64_t least = capacity_;
+  for (size_t b = 0; b < origins.size(); ++b) {
+    const auto& [from, sequence] = origins[b];
+    const Place& of = from->places[sequence];
+    const int64_t whole = std::max(of.seen / kPage * kPage, of.tail_begin);
+    to.shared[b] = from->shared[sequence];
+    if (whole > of.tail_begin)
+      to.shared[b].push_back(
+          {.rows = from->tail, .sequence = sequence, .begin = of.tail_begin, .end = whole});
+    to.places[b] = {.seen = of.seen,
+                    .tail_begin = whole,
+                    .last_appended = of.last_appended,
+                    .written = of.seen};
+    least = std::min(least, whole);
+  }
+  to.tail =
+      make_buffer(to.spec, std::ssize(origins), std::max<int64_t>(capacity_ - least, 1), device_);
+  for (size_t b = 0; b < origins.size(); ++b) {
+    const auto& [from, sequence] = origins[b];
+    const Place& place = to.places[b];
+    if (place.used() == 0) continue;
+    const int64_t begin = place.tail_begin - from->places[sequence].tail_begin;
+    to.tail.select(0, static_cast<int64_t>(b))
+        .narrow(0, 0, place.used())
+        .copy_(from->tail.select(0, sequence).narrow(0, begin, place.used()));
+  }
+}
+
+at::Tensor AttentionCache::gathered(const Stream& s, Sequences which, int64_t rows) const {
+  const at::Tensor all = make_buffer(s.spec, which.count, rows, device_);
+  for (int64_t n = 0; n < which.count; ++n) {
+    const int64_t b = which.begin + n;
+    const Place& p = s.places[b];
+    const at::Tensor to = all.select(0, n);
+    for (const SharedRows& pages : s.shared[b])
+      to.narrow(0, pages.begin, pages.end - pages.begin)
+          .copy_(pages.rows.select(0, pages.sequence).narrow(0, 0, pages.end - pages.begin));
+    if (p.used() > 0)
+      to.narrow(0, p.tail_begin, p.used()).copy_(s.tail.select(0, b).narrow(0, 0, p.used()));
+  }
+  return all;
+}
+
+void AttentionCache::make_own(Stream& s) const {
+  if (!s.begins_shared()) return;
+  s.tail = gathered(s, {.begin = 0, .count = batch_}, capacity_);
+  s.shared.assign(s.places.size(), {});
+  for (Place& p : s.places) p = {p.seen, 0, p.last_appended, p.seen};
+}
+
+void AttentionCache::leave_to_others(Stream& s) {
+  const auto again = [](const Place& p) { return p.seen < p.written; };
+  if (s.tail.use_count() == 1 || !std::ranges::any_of(s.places, again)) return;
+  s.tail = s.tail.clone();
+  for (Place& p : s.places) p.written = p.seen;
 }
 
 AttentionCache::Stream& AttentionCache::stream(const std::string& name) {
@@ -155,6 +237,8 @@ void AttentionCache::append(const std::string& name, const at::Tensor& rows_bn) 
                       "cache", "rows of stream '{}' must be [{}, n, {}]; got [{}]", name, batch_,
                       fmt::join(s.spec.row_shape, ", "), fmt::join(rows_bn.sizes(), ", "));
   require_room(s, n);
+  if (n == 1) make_own(s);  // token by token, tensors of all rows are views again
+  leave_to_others(s);
   for (const Sequences& which : runs(s)) {
     const Place& p = s.places[which.begin];
     const auto of = [&](const at::Tensor& x) { return x.narrow(0, which.begin, which.count); };
@@ -171,12 +255,21 @@ void AttentionCache::append(const std::string& name, const at::Tensor& rows_bn) 
   for (Place& p : s.places) {
     p.seen += n;
     p.last_appended = n;
+    p.written = std::max(p.written, p.seen);
   }
 }
 
 CachedRows AttentionCache::extend(const std::string& name) {
   Stream& s = stream(name);
   require_room(s, 1);
+  make_own(s);
+  return extend_in_pages(name);
+}
+
+CachedRows AttentionCache::extend_in_pages(const std::string& name) {
+  Stream& s = stream(name);
+  require_room(s, 1);
+  leave_to_others(s);
   for (const Sequences& which : runs(s))
     if (s.places[which.begin].seen >= s.spec.keep_first) make_room(s, which, 1);
   s.kept.resize(s.places.size());
@@ -184,6 +277,7 @@ CachedRows AttentionCache::extend(const std::string& name) {
     Place& p = s.places[b];
     p.seen += 1;
     p.last_appended = 1;
+    p.written = std::max(p.written, p.seen);
     const int64_t begin = s.visible_begin(b);
     s.kept[b] = {.begin = begin - p.tail_begin,
                  .rows = std::max<int64_t>(0, p.seen - begin),
@@ -202,7 +296,8 @@ CachedRows AttentionCache::extend(const std::string& name) {
           .row = tail.row,
           .head = tail.head,
           .first = s.spec.keep_first > 0 ? buffer(s.first) : CachedRows::Buffer{},
-          .sequences = s.kept};
+          .sequences = s.kept,
+          .shared = s.begins_shared() ? s.shared : std::span<const std::vector<SharedRows>>()};
 }
 
 at::Tensor AttentionCache::replace(const std::string& name, int64_t tokens) {
@@ -222,6 +317,7 @@ at::Tensor AttentionCache::replace(const std::string& name, int64_t tokens) {
 at::Tensor AttentionCache::rows_of(const Stream& s, Sequences which) const {
   const auto of = [&](const at::Tensor& x) { return x.narrow(0, which.begin, which.count); };
   const Place& p = s.places[which.begin];
+  if (s.begins_shared()) return gathered(s, which, p.seen);
   const int64_t begin = s.visible_begin(which.begin);
   const at::Tensor tail = p.seen > begin
                               ? of(s.tail).narrow(1, begin - p.tail_begin, p.seen - begin)
@@ -306,6 +402,8 @@ void AttentionCache::truncate(std::span<const int64_t> lengths) {
     }
   }
   for (Stream& s : streams_) {
+    for (int64_t b = 0; b < batch_; ++b)
+      if (s.keeps_all() && lengths[b] < s.places[b].tail_begin) make_own(s);
     for (int64_t b = 0; b < batch_; ++b) {
       s.places[b].seen = lengths[b];
       s.places[b].last_appended = 0;
@@ -315,16 +413,25 @@ void AttentionCache::truncate(std::span<const int64_t> lengths) {
 
 AttentionCache AttentionCache::fork() const {
   AttentionCache copy = *this;
-  for (Stream& s : copy.streams_) {
+  for (size_t n = 0; n < streams_.size(); ++n) {
+    Stream& s = copy.streams_[n];
     s.first = s.first.clone();
-    s.tail = s.tail.clone();
+    if (!s.keeps_all()) {
+      s.tail = s.tail.clone();
+      continue;
+    }
+    std::vector<Origin> origins;
+    for (int64_t b = 0; b < batch_; ++b) origins.push_back({&streams_[n], b});
+    copy.share(s, origins);
   }
   return copy;
 }
 
 std::map<std::string, at::Tensor> AttentionCache::save() const {
   std::map<std::string, at::Tensor> tensors;
-  for (const Stream& s : streams_) {
+  AttentionCache whole = *this;
+  for (Stream& s : whole.streams_) {
+    make_own(s);
     const std::string key = "stream." + s.spec.name;
     int64_t first = 0, tail = 0;
     at::Tensor state = at::empty({batch_, 3}, at::kLong);
@@ -357,8 +464,10 @@ void AttentionCache::load(const std::map<std::string, at::Tensor>& tensors) {
     int64_t first_rows = 0, rows = 0;
     for (int64_t b = 0; b < batch_; ++b) {
       const int64_t* const numbers = state.const_data_ptr<int64_t>() + 3 * b;
-      Place& p =
-          s.places[b] = {.seen = numbers[0], .tail_begin = numbers[1], .last_appended = numbers[2]};
+      Place& p = s.places[b] = {.seen = numbers[0],
+                                .tail_begin = numbers[1],
+                                .last_appended = numbers[2],
+                                .written = numbers[0]};
       require<CheckpointError>(
           p.seen >= 0 && p.seen <= capacity_ && p.tail_begin >= s.spec.keep_first, "cache",
           "stream '{}' was saved by a cache of other sizes", s.spec.name);
@@ -369,6 +478,7 @@ void AttentionCache::load(const std::map<std::string, at::Tensor>& tensors) {
         first.sizes() == at::IntArrayRef(rows_shape(s.spec, batch_, first_rows)) &&
             tail.sizes() == at::IntArrayRef(rows_shape(s.spec, batch_, rows)),
         "cache", "stream '{}' was saved by a cache of other sizes", s.spec.name);
+    s.shared.assign(s.places.size(), {});
     s.first = at::zeros_like(s.first);
     s.first.narrow(1, 0, first.size(1)).copy_(first);
     s.tail = make_buffer(s.spec, batch_, std::max(rows, resting_rows(s.spec, capacity_)), device_);

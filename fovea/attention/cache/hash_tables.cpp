@@ -11,9 +11,9 @@
 #include <map>
 #include <mutex>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/cache/huge_pages.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
-#include "fovea/kernels/cpu/decode/sampling.h"
 
 namespace fovea {
 namespace {
@@ -105,7 +105,10 @@ HashTables::Head HashTables::make_head(const at::Tensor& centred) const {
   const int64_t n = centred.size(0);
   if (n == 0) return {};
   std::vector<int32_t> of_keys(static_cast<size_t>(n * rule_.tables));
-  kernels::hash_rows(rule_, centred.const_data_ptr<float>(), n, of_keys.data());
+  backend_for(centred).run(kernels::RowHashes{.rule = rule_,
+                                              .rows = centred.const_data_ptr<float>(),
+                                              .count = n,
+                                              .hashes = of_keys.data()});
   const kernels::BucketFill fill(rule_, n, of_keys.data());
   HugePages memory(HugePages::padded(fill.bucket_bytes()) + HugePages::padded(fill.more_bytes()));
   Head head{.buckets = memory.allocate({fill.bucket_bytes()}, at::kByte),

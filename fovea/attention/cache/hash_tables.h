@@ -47,7 +47,7 @@ class HashTables {
     return end - begin() < 2 ? begin() : end;
   }
 
-  /// What kernels read of them (kernels/cpu/decode/sampling.h), [b][g].
+  /// The form that kernels read (kernels/common/sampling.h), [b][g].
   const kernels::HashRule& rule() const { return rule_; }
   std::span<const kernels::HashTable> tables() const { return tables_; }
 

@@ -14,6 +14,12 @@ namespace {
 
 constexpr int64_t kHugePage = int64_t{1} << 21;
 
+int64_t bytes_of(const std::vector<int64_t>& shape, at::ScalarType dtype) {
+  int64_t bytes = static_cast<int64_t>(at::elementSize(dtype));
+  for (const int64_t n : shape) bytes *= n;
+  return bytes;
+}
+
 }  // namespace
 
 // Fresh from the system: advice does nothing for pages that an allocator has used before.
@@ -36,9 +42,15 @@ HugePages::HugePages(int64_t bytes) {
   madvise(buffer_.data_ptr(), static_cast<size_t>(pages * kHugePage), MADV_HUGEPAGE);
 }
 
+at::Tensor HugePages::zeros(const std::vector<int64_t>& shape, at::ScalarType dtype) {
+  const int64_t bytes = padded(bytes_of(shape, dtype));
+  if (bytes == 0) return at::zeros(shape, at::TensorOptions(dtype));
+  const at::Tensor all = HugePages(bytes).allocate(shape, dtype);
+  return bytes < kHugePage ? all.zero_() : all;  // else zeros of the system
+}
+
 at::Tensor HugePages::allocate(const std::vector<int64_t>& shape, at::ScalarType dtype) {
-  int64_t bytes = static_cast<int64_t>(at::elementSize(dtype));
-  for (const int64_t n : shape) bytes *= n;
+  const int64_t bytes = bytes_of(shape, dtype);
   require<ShapeError>(padded(bytes) <= remaining(), "huge pages", "{} bytes remain; asked for {}",
                       remaining(), bytes);
   const at::Tensor allocated = buffer_.narrow(0, used_, bytes).view(dtype).view(shape);

@@ -22,6 +22,8 @@ class HugePages {
   static int64_t padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
   /// Uninitialised. ShapeError where the block is used up.
   at::Tensor allocate(const std::vector<int64_t>& shape, at::ScalarType dtype);
+  /// In a block of its own, which costs memory and time only where it is used.
+  static at::Tensor zeros(const std::vector<int64_t>& shape, at::ScalarType dtype);
   int64_t remaining() const { return buffer_.numel() - used_; }
 
  private:

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "fovea/attention/attention.h"
 #include "fovea/attention/mechanisms/focus.h"
 
 namespace fovea {

@@ -13,7 +13,6 @@
 #include <unordered_set>
 
 #include "fovea/attention/cache/huge_pages.h"
-#include "fovea/attention/paths/fused_call.h"
 
 namespace fovea {
 
@@ -137,8 +136,8 @@ void SortedKeys::append(int64_t b, const at::Tensor& k, const at::Tensor& v,
   for (int64_t n = std::max(length - count, length - recent_); n < length; ++n)
     in_ring.push_back(n % recent_);
   for (auto [to, from] : {std::pair{&keys_bgsd_, &k}, {&values_bgse_, &v}}) {
-    const bool same = from->scalar_type() == to->scalar_type();
-    const at::Tensor rows = contiguous_rows(same ? *from : from->to(to->scalar_type()));
+    const at::Tensor given = from->to(to->scalar_type()),
+                     rows = given.stride(3) == 1 ? given : given.contiguous();
     write(*to, rows, b, 0, slots);
     write(*to, rows, b, count - std::ssize(in_ring), in_ring);
   }
@@ -251,27 +250,6 @@ std::vector<int32_t> SortedKeys::slots_seen(const FocusSpec& spec, int64_t b) co
   for (int64_t n = recent; n < length; ++n) *to++ = static_cast<int32_t>(n % recent_);
   seen.resize(static_cast<size_t>(to - seen.data()));
   return seen;
-}
-
-std::optional<AttentionResult> SortedKeys::attend(const AttentionSpec& spec, const at::Tensor& q,
-                                                  const AttentionTensors& tensors,
-                                                  const AttentionContext& context) const {
-  const AttentionCall call{.spec = spec,
-                           .q = q,
-                           .k = keys_bgsd_,
-                           .v = values_bgse_,
-                           .tensors = tensors,
-                           .context = context};
-  if (q.size(2) != 1 || why_not_decoding(call)) return std::nullopt;
-  std::vector<std::vector<int32_t>> seen;
-  for (int64_t b = 0; b < std::ssize(rows_); ++b) seen.push_back(slots_seen(spec.focus, b));
-  AttentionResult result = run_decoding(call, std::span<const std::vector<int32_t>>(seen));
-  result.path.name = PathName::grouped;
-  result.path.plan = PlanWord::sorted;
-  result.path.reason = {.kind = PathReason::Kind::one_query,
-                        .detail = fmt::format("{} of {} keys, sorted by their set of groups",
-                                              seen[0].size(), length(0))};
-  return result;
 }
 
 }  // namespace fovea

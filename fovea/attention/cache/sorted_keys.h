@@ -13,12 +13,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
-#include "fovea/attention/attention.h"
 #include "fovea/attention/cache/cache.h"
 
 namespace fovea {
@@ -44,6 +42,7 @@ class SortedKeys {
   /// Forgets tokens >= length of a sequence.
   void truncate(int64_t b, int64_t length);
   SortedKeys clone() const;
+  int64_t batch() const { return std::ssize(rows_); }
   int64_t length(int64_t b) const { return rows_[b].length(); }
   int64_t bytes() const;
   /// As pays(members), of all tokens so far.
@@ -57,18 +56,13 @@ class SortedKeys {
   void make_room_for_token();
   CachedRows keys() const { return rows_of(keys_bgsd_); }
   CachedRows values() const { return rows_of(values_bgse_); }
+  const at::Tensor& keys_bgsd() const { return keys_bgsd_; }
+  const at::Tensor& values_bgse() const { return values_bgse_; }
   int64_t next_row(int64_t b) const { return length(b) % recent_; }
   void append_token(std::span<const uint64_t> members);
   void keep_token(const CachedRows& cached_keys, const CachedRows& cached_values);
   /// Rows of keys() that the last token of sequence b sees.
   std::vector<int32_t> slots_seen(const FocusSpec& spec, int64_t b) const;
-
-  /// Attention of the last token of every sequence, q [b, h, 1, d]: hard Focus over all tokens.
-  /// Nothing where the call is not one for the decoding kernels (gradients, telemetry, groups of
-  /// too many heads).
-  std::optional<AttentionResult> attend(const AttentionSpec& spec, const at::Tensor& q_bh1d,
-                                        const AttentionTensors& tensors,
-                                        const AttentionContext& context) const;
 
  private:
   static constexpr int64_t kPage = 64;

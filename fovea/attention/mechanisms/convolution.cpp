@@ -3,15 +3,12 @@
 #include "fovea/attention/mechanisms/convolution.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
-#include "fovea/kernels/cpu/mixing/convolution.h"
+#include "fovea/attention/backend.h"
+#include "fovea/attention/operation.h"
 
 namespace fovea {
 namespace {
-
-using torch::autograd::AutogradContext;
-using Variables = torch::autograd::variable_list;
 
 // Index of the first row of each row's document: labels 0000 11111 give 0000 44444.
 at::Tensor first_rows(const at::Tensor& labels_br) {
@@ -42,55 +39,65 @@ kernels::Convolution<T> convolution(const at::Tensor& x, const at::Tensor& kerne
           .sequences = first.numel() > 0 ? first.size(0) : 1};
 }
 
-class ConvolutionByKernels : public torch::autograd::Function<ConvolutionByKernels> {
- public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& given,
-                            const at::Tensor& given_kernel, int64_t results,
-                            const at::Tensor& first) {
-    const at::Tensor x = given.contiguous(), kernel = given_kernel.contiguous();
-    ctx->save_for_backward({x, kernel, first});
-    at::Tensor y = at::empty({x.size(0), x.size(1), results, x.size(3)}, x.options());
+// Inputs: the maps, the kernel and the first row of each row's document (empty: 0).
+struct ConvolutionCall : Operation {
+  int64_t results = 0;
+
+  Tensors forward(const Tensors& inputs, Tensors& kept) const override {
+    const at::Tensor x = inputs[0].contiguous(), kernel = inputs[1].contiguous();
+    kept = {x, kernel, inputs[2]};
+    const at::Tensor y = at::empty({x.size(0), x.size(1), results, x.size(3)}, x.options());
     AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "key-query convolution", [&] {
-      kernels::convolve(convolution<scalar_t>(x, kernel, results, first),
-                        x.const_data_ptr<scalar_t>(), y.mutable_data_ptr<scalar_t>());
+      backend_for(x).run(kernels::ConvolutionForward<scalar_t>{
+          .shape = convolution<scalar_t>(x, kernel, results, inputs[2]),
+          .x = x.const_data_ptr<scalar_t>(),
+          .y = y.mutable_data_ptr<scalar_t>()});
     });
-    return y;
+    return {y};
   }
 
-  static Variables backward(AutogradContext* ctx, const Variables& grads) {
-    const Variables saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &kernel = saved[1], &first = saved[2];
-    const at::Tensor dy = grads[0].contiguous();
-    Variables results(4);
+  Tensors backward(const Tensors& kept, const Tensors& grads,
+                   const std::vector<bool>& wanted) const override {
+    Tensors of_inputs(3);
+    if (!grads[0].defined()) return of_inputs;
+    const at::Tensor &x = kept[0], &kernel = kept[1], dy = grads[0].contiguous();
     AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "key-query convolution", [&] {
-      const auto c = convolution<scalar_t>(x, kernel, dy.size(2), first);
-      if (ctx->needs_input_grad(0)) {
-        results[0] = at::empty_like(x);
-        kernels::convolve_input_gradient(c, dy.const_data_ptr<scalar_t>(),
-                                         results[0].mutable_data_ptr<scalar_t>());
+      const auto c = convolution<scalar_t>(x, kernel, dy.size(2), kept[2]);
+      if (wanted[0]) {
+        of_inputs[0] = at::empty_like(x);
+        backend_for(x).run(kernels::ConvolutionInputGradient<scalar_t>{
+            .shape = c,
+            .dy = dy.const_data_ptr<scalar_t>(),
+            .dx = of_inputs[0].mutable_data_ptr<scalar_t>()});
       }
-      if (ctx->needs_input_grad(1)) {
+      if (wanted[1]) {
         at::Tensor parts = at::empty({x.size(0), x.size(1), c.queries, c.taps}, x.options());
-        kernels::convolve_kernel_gradient(c, x.const_data_ptr<scalar_t>(),
-                                          dy.const_data_ptr<scalar_t>(),
-                                          parts.mutable_data_ptr<scalar_t>());
-        results[1] = parts.sum(0);
+        backend_for(x).run(kernels::ConvolutionKernelGradient<scalar_t>{
+            .shape = c,
+            .x = x.const_data_ptr<scalar_t>(),
+            .dy = dy.const_data_ptr<scalar_t>(),
+            .dkernel = parts.mutable_data_ptr<scalar_t>()});
+        of_inputs[1] = parts.sum(0);
       }
     });
-    return results;
+    return of_inputs;
   }
 };
 
 }  // namespace
 
 bool convolution_kernels_take(const at::Tensor& x) {
-  return x.device().is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble);
+  return backend_of(x.device()) != nullptr &&
+         (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble);
 }
 
 at::Tensor convolution_by_kernels(const at::Tensor& x, const at::Tensor& kernel, int64_t results,
                                   const at::Tensor& documents) {
-  return ConvolutionByKernels::apply(
-      x, kernel, results, documents.defined() ? first_rows(documents) : at::empty({0}, at::kInt));
+  auto call = c10::make_intrusive<ConvolutionCall>();
+  call->results = results;
+  const at::Tensor first =
+      documents.defined() ? first_rows(documents) : at::empty({0}, x.options().dtype(at::kInt));
+  return run_operation(std::move(call), {x, kernel, first})[0];
 }
 
 }  // namespace fovea

@@ -72,7 +72,7 @@ const Mechanism& dropout_mechanism() {
       .check = check_dropout,
       .uses = dropout_uses,
       .formulas = kDropoutFormulas,
-      .why_not_fused_decoder = in_fused_decoder};
+      .token = TokenForm::decoder};
   return mechanism;
 }
 

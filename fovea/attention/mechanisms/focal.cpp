@@ -331,11 +331,11 @@ const Mechanism& temperature_mechanism() {
       .uses = focal_uses,
       .tensors = kFocalTensors,
       .add_streams = add_streams_focal,
-      .why_not_fused_decoder = [](const AttentionSpec& spec) -> std::optional<std::string> {
+      .token_of = [](const AttentionSpec& spec) -> TokenUse {
         if (spec.temperature.kind == TemperatureSpec::Kind::learned &&
             spec.temperature.form == TemperatureSpec::Form::sequence)
-          return "temperature.form sequence";
-        return std::nullopt;
+          return {TokenForm::operations, "temperature.form sequence"};
+        return {};
       },
       .settings = kFocalSettings,
       .remove = [](AttentionSpec& spec) { spec.temperature = {}; },

@@ -423,16 +423,14 @@ void add_streams_focus(const AttentionSpec& spec, const StreamSpec& keys,
     all.push_back({.name = kGroupScoresStream, .row_shape = {focus.groups}, .dtype = wide});
 }
 
-std::optional<std::string> why_not_fused_focus(const AttentionSpec& spec) {
+// Potentials of the tokens so far would have to be found before the groups.
+TokenUse token_focus(const AttentionSpec& spec) {
   const FocusSpec& focus = spec.focus;
-  if (!focus.active()) return std::nullopt;
-  if (focus.gate != FocusSpec::Gate::hard) return fmt::format("focus {}", enum_name(focus.gate));
+  if (!focus.active()) return {};
   if (focus.assignment == FocusSpec::Assignment::sinkhorn &&
       focus.potentials != FocusSpec::Potentials::ema)
-    return fmt::format("focus.potentials {}", enum_name(focus.potentials));
-  if (spec.mask != MaskRule{}) return "focus with a mask";
-  if (spec.bias.kind != BiasSpec::Kind::none) return "focus with a position bias";
-  return std::nullopt;
+    return {TokenForm::operations, fmt::format("focus.potentials {}", enum_name(focus.potentials))};
+  return {focus.gate == FocusSpec::Gate::hard ? TokenForm::decoder : TokenForm::kernels};
 }
 
 constexpr MechanismSetting kFocusSettings[] = {
@@ -466,7 +464,7 @@ const Mechanism& focus_mechanism() {
       .tensors = kFocusTensors,
       .check_call = check_call,
       .add_streams = add_streams_focus,
-      .why_not_fused_decoder = why_not_fused_focus,
+      .token_of = token_focus,
       .settings = kFocusSettings,
       .remove = [](AttentionSpec& spec) { spec.focus = {}; },
       .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {

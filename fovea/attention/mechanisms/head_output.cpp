@@ -7,7 +7,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +14,7 @@
 
 #include "fovea/attention/call.h"
 #include "fovea/attention/mechanism.h"
+#include "fovea/attention/operation.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/base/error.h"
 
@@ -22,7 +22,6 @@ namespace fovea {
 
 namespace {
 
-using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // Inputs: the output of the heads, their gain, weight and bias of the gate.
@@ -43,40 +42,29 @@ at::Tensor normed_and_gated(const AttentionSpec& spec, const variable_list& x) {
   return o.to(out.scalar_type());
 }
 
-struct HeadOutputCall : torch::CustomClassHolder {
-  AttentionSpec spec;
-};
-
 // Keeps the output of the heads alone: what is between, in float32, takes several times its memory,
 // and is computed again in the backward pass.
-class HeadOutputAgain : public torch::autograd::Function<HeadOutputAgain> {
- public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& out, const at::Tensor& gain_e,
-                            const at::Tensor& weight, const at::Tensor& bias,
-                            const c10::intrusive_ptr<HeadOutputCall>& call) {
-    ctx->save_for_backward({out, gain_e, weight, bias});
-    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    return normed_and_gated(call->spec, {out, gain_e, weight, bias});
-  }
+struct HeadOutputCall : Operation {
+  AttentionSpec spec;
 
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto call =
-        c10::static_intrusive_pointer_cast<HeadOutputCall>(ctx->saved_data["call"].toCapsule());
-    variable_list x = ctx->get_saved_variables(), wanted;
-    std::vector<size_t> places;
+  Tensors forward(const Tensors& inputs, Tensors& kept) const override {
+    kept = inputs;
+    return {normed_and_gated(spec, inputs)};
+  }
+  Tensors backward(const Tensors& kept, const Tensors& grads,
+                   const std::vector<bool>& wanted) const override {
+    Tensors all(kept.size()), x = kept, leaves;
+    if (!grads[0].defined()) return all;
     for (size_t n = 0; n < x.size(); ++n) {
-      const bool needed = x[n].requires_grad();
       x[n] = x[n].detach();
-      if (!needed) continue;
-      wanted.push_back(x[n].set_requires_grad(true));
-      places.push_back(n);
+      if (wanted[n]) leaves.push_back(x[n].set_requires_grad(true));
     }
-    variable_list results(x.size() + 1);  // the last is of the call
     const at::AutoGradMode enable(true);
-    const variable_list parts =
-        torch::autograd::grad({normed_and_gated(call->spec, x)}, wanted, grads);
-    for (size_t n = 0; n < places.size(); ++n) results[places[n]] = parts[n];
-    return results;
+    const Tensors found = torch::autograd::grad({normed_and_gated(spec, x)}, leaves, grads);
+    size_t next = 0;
+    for (size_t n = 0; n < x.size(); ++n)
+      if (wanted[n]) all[n] = found[next++];
+    return all;
   }
 };
 
@@ -97,7 +85,7 @@ at::Tensor head_output(const AttentionSpec& spec, const at::Tensor& out,
   const auto given = [&out](const at::Tensor& t) {
     return t.defined() ? t : at::empty({0}, out.options());
   };
-  return HeadOutputAgain::apply(x[0], given(x[1]), given(x[2]), given(x[3]), std::move(call));
+  return run_operation(std::move(call), {x[0], given(x[1]), given(x[2]), given(x[3])})[0];
 }
 
 double lambda_init(int64_t depth) {
@@ -212,6 +200,7 @@ const Mechanism& head_output_mechanism() {
       .check = [](const AttentionSpec& spec) { spec.head_output.check(); },
       .uses = head_output_uses,
       .tensors = kHeadOutputTensors,
+      .token = TokenForm::kernels,
       .settings = kHeadOutputSettings,
       .remove = [](AttentionSpec& spec) { spec.head_output = {}; },
       .without_values =

@@ -152,6 +152,7 @@ const Mechanism& kv_shift_mechanism() {
       .rewrite_keys = rewrite,
       .tensors = kKvShiftTensors,
       .add_streams = add_streams_kv_shift,
+      .token = TokenForm::kernels,
       .settings = kKvShiftSettings,
       .remove = [](AttentionSpec& spec) { spec.kv_shift = {}; },
   };

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/call.h"
 #include "fovea/attention/isolation.h"
 #include "fovea/attention/mechanism.h"
@@ -20,7 +21,6 @@
 #include "fovea/attention/stream_spec.h"
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
-#include "fovea/kernels/cpu/decode/sampling.h"
 
 namespace fovea {
 namespace {
@@ -120,16 +120,17 @@ at::Tensor collision_words(const MagicPigSpec& spec, const at::Tensor& direction
   for (int64_t n = 0; n < b * g; ++n) {
     const auto part = [&](const at::Tensor& x) { return x.flatten(0, 1)[n]; };
     int32_t* const twice = part(words).mutable_data_ptr<int32_t>();
-    kernels::find_collisions({.tables = spec.tables,
-                              .bits = spec.bits,
-                              .heads = heads,
-                              .rows = t,
-                              .of_keys = part(keys).const_data_ptr<float>(),
-                              .pitch = pitch,
-                              .of_centres = part(of_centres).const_data_ptr<float>(),
-                              .of_queries = part(of_queries).const_data_ptr<int32_t>(),
-                              .ends = ends[n / g].const_data_ptr<int64_t>(),
-                              .twice = reinterpret_cast<uint32_t*>(twice)});
+    backend_for(q).run(
+        kernels::CentredHashes{.tables = spec.tables,
+                               .bits = spec.bits,
+                               .heads = heads,
+                               .rows = t,
+                               .of_keys = part(keys).const_data_ptr<float>(),
+                               .pitch = pitch,
+                               .of_centres = part(of_centres).const_data_ptr<float>(),
+                               .of_queries = part(of_queries).const_data_ptr<int32_t>(),
+                               .ends = ends[n / g].const_data_ptr<int64_t>(),
+                               .twice = reinterpret_cast<uint32_t*>(twice)});
   }
   return words;
 }

@@ -61,10 +61,11 @@ std::vector<StageUse> mask_uses(const AttentionSpec& spec) {
   return all;
 }
 
-std::optional<std::string> why_not_fused_mask(const AttentionSpec& spec) {
-  if (spec.mask.sparsity != MaskRule::Sparsity::full) return "a sparse mask";
-  if (spec.mask.window > 0 && spec.mask.sinks > 0) return "sinks before a window";
-  return std::nullopt;
+TokenUse token_mask(const AttentionSpec& spec) {
+  if (spec.mask.sparsity != MaskRule::Sparsity::full)
+    return {TokenForm::operations, "a sparse mask"};
+  const bool first_keys = spec.mask.window > 0 && spec.mask.sinks > 0;
+  return {first_keys ? TokenForm::kernels : TokenForm::decoder};
 }
 
 using Sparsity = MaskRule::Sparsity;
@@ -109,7 +110,7 @@ const Mechanism& mask_mechanism() {
           },
       .check = check_mask,
       .uses = mask_uses,
-      .why_not_fused_decoder = why_not_fused_mask,
+      .token_of = token_mask,
       .settings = kMaskSettings};
   return mechanism;
 }

@@ -82,16 +82,18 @@ void rewrite_keys(AttentionCall& call, CachedStreams* cache) {
     if (mechanism->rewrite_keys != nullptr) mechanism->rewrite_keys(call, cache);
 }
 
-std::optional<std::string> why_not_fused_decoder(const AttentionSpec& spec) {
+TokenUse token_use(const AttentionSpec& spec) {
+  TokenUse all;
   for (const Mechanism* mechanism : mechanisms()) {
-    if (mechanism->why_not_fused_decoder == nullptr) {
-      std::vector<StageUse> used = mechanism->uses(spec);
-      if (!used.empty()) return std::move(used.front().setting);
-    } else if (auto why = mechanism->why_not_fused_decoder(spec)) {
-      return why;
+    TokenUse one;
+    if (mechanism->token_of != nullptr) {
+      one = mechanism->token_of(spec);
+    } else if (std::vector<StageUse> used = mechanism->uses(spec); !used.empty()) {
+      one = {mechanism->token, std::move(used.front().setting)};
     }
+    if (one.form > all.form) all = std::move(one);
   }
-  return std::nullopt;
+  return all;
 }
 
 namespace {

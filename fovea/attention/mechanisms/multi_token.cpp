@@ -276,6 +276,7 @@ const Mechanism& multi_token_mechanism() {
       .formulas = kMultiTokenFormulas,
       .tensors = kMultiTokenTensors,
       .add_streams = add_streams_multi_token,
+      .token = TokenForm::kernels,
       .settings = kMultiTokenSettings,
       .remove = [](AttentionSpec& spec) { spec.multi_token = {}; },
   };

@@ -13,7 +13,7 @@
 #include "fovea/attention/mechanisms/performer_features.h"
 #include "fovea/attention/stream_spec.h"
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/performer/performer.h"
+#include "fovea/kernels/common/performer.h"
 
 namespace fovea {
 namespace {

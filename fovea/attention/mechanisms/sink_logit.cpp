@@ -46,7 +46,7 @@ const Mechanism& sink_logit_mechanism() {
           },
       .uses = sink_logit_uses,
       .tensors = kSinkLogitTensors,
-      .why_not_fused_decoder = in_fused_decoder,
+      .token = TokenForm::decoder,
       .settings = kSinkLogitSettings,
       .remove = [](AttentionSpec& spec) { spec.sink_logit = false; },
   };

@@ -51,7 +51,7 @@ const Mechanism& soft_cap_mechanism() {
       .check = check_soft_cap,
       .uses = soft_cap_uses,
       .formulas = kSoftCapFormulas,
-      .why_not_fused_decoder = in_fused_decoder,
+      .token = TokenForm::decoder,
       .settings = kSoftCapSettings};
   return mechanism;
 }

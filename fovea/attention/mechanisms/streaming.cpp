@@ -124,6 +124,7 @@ const Mechanism& streaming_mechanism() {
       .formulas = kStreamingFormulas,
       .visible = streaming_visible,
       .tensors = kStreamingTensors,
+      .token = TokenForm::kernels,
       .settings = kStreamingSettings,
       .remove = [](AttentionSpec& spec) { spec.streaming = {}; },
       .key_rule = [](const AttentionSpec& spec) -> std::optional<KeyRule> {

@@ -136,6 +136,7 @@ const Mechanism& head_mix_mechanism() {
       .uses = talking_heads_uses,
       .formulas = kTalkingHeadsFormulas,
       .tensors = kTalkingHeadsTensors,
+      .token = TokenForm::kernels,
       .settings = kTalkingHeadsSettings,
       .remove = [](AttentionSpec& spec) { spec.head_mix = {}; },
   };

@@ -3,21 +3,16 @@
 #include "fovea/attention/paths/few_rows.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
-#include "fovea/attention/kernel_types.h"
-#include "fovea/kernels/cpu/pointwise/few_keys.h"
+#include "fovea/attention/backend.h"
 
 namespace fovea {
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
 template <class T>
 void key_and_query_gradients(const FewRowsCall& call, const FewRowsOperands& x,
                              const FusedResults& r, const FusedGradients& g, KeyGradients keys) {
-  kernels::run(kernels::FewQueriesGradient<T>{
+  backend_for(x.q_bhnd).run(kernels::FewQueriesGradient<T>{
       .sizes = sizes_of({.q = x.q_bhnd, .k = x.k_bgsd, .v = x.v_bgse}),
       .q = rows_of<T>(x.q_bhnd),
       .k = rows_of<T>(x.k_bgsd),
@@ -44,41 +39,27 @@ at::Tensor sink_gradient(const at::Tensor& sink_h, const FusedResults& r) {
   return -((sink_h.view({1, -1, 1}) - r.lse).exp() * delta).sum(at::IntArrayRef{0, 2});
 }
 
-// Inputs as FewRowsOperands has them; outputs out and lse.
-class FewRowsAttention : public torch::autograd::Function<FewRowsAttention> {
- public:
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
-                               const at::Tensor& v, const at::Tensor& tau, const at::Tensor& sink,
-                               const c10::intrusive_ptr<FewRowsCall>& few) {
-    const AttentionResult result = few_rows_forward(*few, {q, k, v, tau, sink});
-    ctx->save_for_backward({q, k, v, tau, sink, result.out_bhte, result.lse_bht});
-    ctx->saved_data["call"] = c10::IValue::make_capsule(few);
-    ctx->set_materialize_grads(false);
-    return {result.out_bhte, result.lse_bht};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto s = ctx->get_saved_variables();
-    const auto few =
-        c10::static_intrusive_pointer_cast<FewRowsCall>(ctx->saved_data["call"].toCapsule());
-    const FewRowsOperands x{contiguous_rows(s[0]), contiguous_rows(s[1]), contiguous_rows(s[2]),
-                            s[3], s[4]};
-    const FusedResults r{.out = s[5],
-                         .lse = s[6],
-                         .dout = grads[0].defined()
-                                     ? contiguous_rows(grads[0].to(s[5].scalar_type()))
-                                     : at::zeros_like(s[5]),
-                         .dlse = grads[1].defined() ? grads[1].contiguous() : grads[1]};
-    FusedGradients g{.q = at::empty_like(x.q_bhnd),
-                     .k = empty_by_token(x.k_bgsd.sizes().vec(), x.k_bgsd.options()),
-                     .v = empty_by_token(x.v_bgse.sizes().vec(), x.v_bgse.options())};
-    if (x.tau_bn.numel() > 0) g.tau_bht = at::empty(r.lse.sizes(), r.lse.options());
-    few_rows_backward(*few, x, r, g, KeyGradients::written);
-    return {g.q, g.k, g.v, g.tau_bht.defined() ? g.tau_bht.sum(1) : g.tau_bht, g.sink_bh, {}};
-  }
-};
-
 }  // namespace
+
+Operation::Tensors FewRowsCall::forward(const Tensors& x, Tensors& kept) const {
+  const AttentionResult result = few_rows_forward(*this, {x[0], x[1], x[2], x[3], x[4]});
+  kept = x;
+  kept.insert(kept.end(), {result.out_bhte, result.lse_bht});
+  return {result.out_bhte, result.lse_bht};
+}
+
+Operation::Tensors FewRowsCall::backward(const Tensors& s, const Tensors& grads,
+                                         const std::vector<bool>& /*wanted*/) const {
+  const FewRowsOperands x{contiguous_rows(s[0]), contiguous_rows(s[1]), contiguous_rows(s[2]), s[3],
+                          s[4]};
+  const FusedResults r = results_of(s[5], s[6], grads);
+  FusedGradients g{.q = at::empty_like(x.q_bhnd),
+                   .k = empty_by_token(x.k_bgsd.sizes().vec(), x.k_bgsd.options()),
+                   .v = empty_by_token(x.v_bgse.sizes().vec(), x.v_bgse.options())};
+  if (x.tau_bn.numel() > 0) g.tau_bht = at::empty(r.lse.sizes(), r.lse.options());
+  few_rows_backward(*this, x, r, g, KeyGradients::written);
+  return {g.q, g.k, g.v, g.tau_bht.defined() ? g.tau_bht.sum(1) : g.tau_bht, g.sink_bh};
+}
 
 c10::intrusive_ptr<FewRowsCall> few_rows_call(const AttentionCall& part,
                                               std::vector<uint64_t> seen) {
@@ -110,10 +91,11 @@ void few_rows_backward(const FewRowsCall& call, const FewRowsOperands& x, const 
 
 AttentionResult run_few_rows(const AttentionCall& part, std::vector<uint64_t> seen) {
   const at::ScalarType dtype = part.q.scalar_type(), kernel = kernel_dtype(dtype);
-  const variable_list outputs = FewRowsAttention::apply(
-      part.q.to(kernel), part.k.to(kernel), part.v.to(kernel),
-      floats_or_none(part.tensors.tau_bt, part.q),
-      floats_or_none(part.tensors.sink_logit_h, part.q), few_rows_call(part, std::move(seen)));
+  const Operation::Tensors outputs =
+      run_operation(few_rows_call(part, std::move(seen)),
+                    {part.q.to(kernel), part.k.to(kernel), part.v.to(kernel),
+                     floats_or_none(part.tensors.tau_bt, part.q),
+                     floats_or_none(part.tensors.sink_logit_h, part.q)});
   return kernel_result(outputs[0], outputs[1], dtype);
 }
 

@@ -1,5 +1,5 @@
 // Attention of a few queries to all keys before them: forward by the kernels for few rows, and a
-// gradient that reads keys and values once (kernels/cpu/pointwise/few_keys.h; internal to
+// gradient that reads keys and values once (kernels/common/few_keys.h; internal to
 // attention/).
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -13,10 +13,15 @@
 
 namespace fovea {
 
-/// Spec and places of the rows, without the tensors that have gradients.
-struct FewRowsCall : torch::CustomClassHolder {
+/// Spec and places of the rows, without the tensors that have gradients. Inputs:
+/// FewRowsOperands::list(); results: out and lse.
+struct FewRowsCall : Operation {
   AttentionCall part;
   std::vector<uint64_t> seen;  ///< of every key, bit n where query n reads it
+
+  Tensors forward(const Tensors& inputs, Tensors& kept) const override;
+  Tensors backward(const Tensors& kept, const Tensors& grads,
+                   const std::vector<bool>& wanted) const override;
 };
 c10::intrusive_ptr<FewRowsCall> few_rows_call(const AttentionCall& part,
                                               std::vector<uint64_t> seen);

@@ -4,27 +4,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <utility>
 
-#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/backend.h"
 #include "fovea/attention/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
-#include "fovea/kernels/cpu/grouped/grouped.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
-#include "fovea/kernels/cpu/pointwise/few_keys.h"
-#include "fovea/kernels/cpu/tile_sizes.h"
 
 namespace fovea {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-float* target_fused(const at::Tensor& x) {
-  return x.defined() ? x.mutable_data_ptr<float>() : nullptr;
-}
 
 /// What every kernel reads, forward and backward.
 template <class T, class Problem>
@@ -45,7 +33,7 @@ void set_few(Few& few, const Problem& problem, const FusedFew& given) {
   few.k = rows_of<T>(given.k);
   few.v = rows_of<T>(given.v);
   few.key_rows = given.key_rows.data();
-  few.seen = given.seen_bh.data();
+  few.seen = {given.seen.data(), given.set_bh.data()};
   few.scale = problem.rule.scale;
   few.tau = problem.rule.tau;
   few.soft_cap = problem.rule.soft_cap;
@@ -60,7 +48,7 @@ void run_forward(const FusedCall& call, const FusedOperands& x, const FusedFew* 
     set_inputs<T>(problem, call, x);
     problem.out = writable_rows_of<T>(out);
     problem.lse = lse.mutable_data_ptr<float>();
-    problem.stats = target_fused(stats);
+    problem.stats = floats_into(stats);
     kernels::FewKeys<T> joined;
     if constexpr (requires { problem.few; }) {
       if (few != nullptr) {
@@ -68,7 +56,7 @@ void run_forward(const FusedCall& call, const FusedOperands& x, const FusedFew* 
         problem.few = &joined;
       }
     }
-    kernels::run(problem);
+    backend_for(x.q).run(problem);
   };
   if (!call.grouped) {
     kernels::AttentionForward<T> pointwise;
@@ -108,7 +96,7 @@ kernels::FewKeysGradient<T> few_problem(const kernels::AttentionBackward<T>& pro
   joined.dv = g.v.mutable_data_ptr<float>();
   joined.queries = few.own_queries ? kernels::FewQueries::own : kernels::FewQueries::shared;
   joined.dq = few.own_queries ? writable_rows_of<T>(g.q) : problem.dq;
-  joined.dtau = few.own_queries ? target_fused(g.tau_bht) : problem.dtau;
+  joined.dtau = few.own_queries ? floats_into(g.tau_bht) : problem.dtau;
   return joined;
 }
 
@@ -125,8 +113,8 @@ void run_backward(const FusedCall& call, const FusedOperands& x, const FusedResu
     problem.dq = writable_rows_of<T>(g.q);
     problem.dk = writable_rows_of<T>(g.k);
     problem.dv = writable_rows_of<T>(g.v);
-    problem.dtau = target_fused(g.tau_bht);
-    problem.dsink = target_fused(g.sink_bh);
+    problem.dtau = floats_into(g.tau_bht);
+    problem.dsink = floats_into(g.sink_bh);
     kernels::FewKeysGradient<T> joined;
     if constexpr (requires { problem.few; }) {
       if (few != nullptr) {
@@ -134,7 +122,7 @@ void run_backward(const FusedCall& call, const FusedOperands& x, const FusedResu
         problem.few = &joined;
       }
     }
-    kernels::run(problem);
+    backend_for(x.q).run(problem);
   };
   if (call.grouped) {
     kernels::GroupedBackward<T> grouped;
@@ -143,60 +131,51 @@ void run_backward(const FusedCall& call, const FusedOperands& x, const FusedResu
   }
   kernels::AttentionBackward<T> pointwise;
   pointwise.visits = call.visits->visits;
-  pointwise.dbias = target_fused(g.bias_bhn);
-  pointwise.dgate_query = target_fused(g.gate_bhtk);
-  pointwise.dgate_key = target_fused(g.gate_bgsk);
+  pointwise.dbias = floats_into(g.bias_bhn);
+  pointwise.dgate_query = floats_into(g.gate_bhtk);
+  pointwise.dgate_key = floats_into(g.gate_bgsk);
   run_fused(pointwise);
 }
-
-// Inputs q, k, v, tau [b, t], bias by distance [h, n], sink [h], gate factors [b, t, K] and
-// [b, s, K] (empty tensors where absent);
-// outputs out, lse and, where the call wants telemetry, the numbers of every row [b, h, t, 3].
-class FusedAttention : public torch::autograd::Function<FusedAttention> {
- public:
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
-                               const at::Tensor& v, const at::Tensor& tau, const at::Tensor& bias,
-                               const at::Tensor& sink, const at::Tensor& query_gate,
-                               const at::Tensor& key_gate,
-                               const c10::intrusive_ptr<FusedCall>& call) {
-    const FusedOperands x{contiguous_rows(q),
-                          contiguous_rows(k),
-                          contiguous_rows(v),
-                          tau,
-                          bias,
-                          sink,
-                          query_gate,
-                          key_gate};
-    const at::Tensor out =
-        empty_by_token({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-    const at::Tensor lse =
-        at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
-    at::Tensor stats;
-    if (call->want_stats) stats = at::empty({q.size(0), q.size(1), q.size(2), 3}, lse.options());
-    with_kernel_type(q.scalar_type(), "attention",
-                     [&]<class T>(T) { run_forward<T>(*call, x, nullptr, out, lse, stats); });
-    ctx->save_for_backward({q, k, v, tau, bias, sink, query_gate, key_gate, out, lse});
-    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    ctx->set_materialize_grads(false);
-    if (!stats.defined()) return {out, lse};
-    ctx->mark_non_differentiable({stats});
-    return {out, lse, stats};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto s = ctx->get_saved_variables();
-    const auto call =
-        c10::static_intrusive_pointer_cast<FusedCall>(ctx->saved_data["call"].toCapsule());
-    const FusedOperands g = fused_backward(*call, {s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]},
-                                           s[8], s[9], grads[0], grads[1]);
-    return {g.q, g.k, g.v, g.tau_bt, g.bias_hn, g.sink_h, g.gate_btk, g.gate_bsk, {}};
-  }
-};
 
 // Weights are multiplied with at least this much; what a row sees must not vanish.
 constexpr double kSmallestEpsilon = 1e-12;
 
 }  // namespace
+
+FusedOperands FusedOperands::of(const Operation::Tensors& list) {
+  return {contiguous_rows(list[0]),
+          contiguous_rows(list[1]),
+          contiguous_rows(list[2]),
+          list[3],
+          list[4],
+          list[5],
+          list[6],
+          list[7]};
+}
+
+Operation::Tensors FusedCall::forward(const Tensors& inputs, Tensors& kept) const {
+  const FusedOperands x = FusedOperands::of(inputs);
+  const at::Tensor& q = x.q;
+  const at::Tensor out =
+      empty_by_token({q.size(0), q.size(1), q.size(2), x.v.size(3)}, q.options());
+  const at::Tensor lse =
+      at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+  at::Tensor stats;
+  if (want_stats) stats = at::empty({q.size(0), q.size(1), q.size(2), 3}, lse.options());
+  with_kernel_type(q.scalar_type(), "attention",
+                   [&]<class T>(T) { run_forward<T>(*this, x, nullptr, out, lse, stats); });
+  kept = inputs;
+  kept.insert(kept.end(), {out, lse});
+  return want_stats ? Tensors{out, lse, stats} : Tensors{out, lse};
+}
+
+Operation::Tensors FusedCall::backward(const Tensors& kept, const Tensors& grads,
+                                       const std::vector<bool>& /*wanted*/) const {
+  const FusedOperands x = FusedOperands::of(kept);
+  return fused_backward(*this, x, kept[kFusedOperands], kept[kFusedOperands + 1], grads[0],
+                        grads[1])
+      .list();
+}
 
 void fused_forward_into(const FusedCall& call, const FusedOperands& x, const FusedFew* few,
                         const at::Tensor& out, const at::Tensor& lse) {
@@ -211,16 +190,22 @@ void fused_backward_into(const FusedCall& call, const FusedOperands& x, const Fu
                    [&]<class T>(T) { run_backward<T>(call, x, r, g, few, few_gradients); });
 }
 
+FusedResults results_of(const at::Tensor& out, const at::Tensor& lse,
+                        const Operation::Tensors& grads) {
+  const at::Tensor &dout = grads[0], &dlse = grads[1];
+  return {
+      .out = out,
+      .lse = lse,
+      .dout = dout.defined() ? contiguous_rows(dout.to(out.scalar_type())) : at::zeros_like(out),
+      .dlse = dlse.defined() ? dlse.to(at::kFloat).contiguous() : dlse};
+}
+
 FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
                              const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout,
                              const at::Tensor& dlse) {
-  FusedOperands x = given;
-  for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = contiguous_rows(*t);
-  const at::Tensor rows =
-      dout.defined() ? contiguous_rows(dout.to(out.scalar_type())) : at::zeros_like(out);
-  const at::Tensor of_lse = dlse.defined() ? dlse.to(at::kFloat).contiguous() : dlse;
+  const FusedOperands x = FusedOperands::of(given.list());
   const FusedGradients g = fused_gradients(x);
-  fused_backward_into(call, x, {out, lse, rows, of_lse}, g);
+  fused_backward_into(call, x, results_of(out, lse, {dout, dlse}), g);
   const auto summed = [](const at::Tensor& t, int64_t dim) { return t.defined() ? t.sum(dim) : t; };
   return {g.q,
           g.k,
@@ -240,7 +225,12 @@ std::optional<std::string> why_not_kernels(const AttentionCall& call) {
   const at::ScalarType dtype = call.q.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no fused kernel for {}", at::toString(dtype));
-  if (const auto why = kernels::why_not_attention_kernels(spec.head_dim, spec.value_width()))
+  const kernels::Backend* const backend = backend_of(call.q.device());
+  if (backend == nullptr) return "no kernels for this device";
+  const auto why = with_kernel_type(kernel_dtype(dtype), "attention", [&]<class T>(T) {
+    return backend->why_not(kernels::AttentionForward<T>{.sizes = sizes_of(spec)});
+  });
+  if (why)
     return fmt::format("no fused kernel for these widths: {}; got {} and {}", *why, spec.head_dim,
                        spec.value_width());
   return std::nullopt;
@@ -267,17 +257,16 @@ std::optional<std::string> why_not_pointwise(const AttentionCall& call) {
 
 std::shared_ptr<const BatchVisits> visits_of(const AttentionCall& call) {
   const std::shared_ptr<PlanCache>& plans = call.context.plans;
-  return plans ? plans->visits(call.spec, call.context, call.shape(), kernels::kTileSizes)
-               : make_batch_visits(call.spec, call.context, call.shape(), kernels::kTileSizes);
+  const TileSizes tiles = backend_for(call.q).tile_sizes();
+  return plans ? plans->visits(call.spec, call.context, call.shape(), tiles)
+               : make_batch_visits(call.spec, call.context, call.shape(), tiles);
 }
 
 namespace {
 
 AttentionResult apply(const AttentionCall& given, c10::intrusive_ptr<FusedCall> call) {
-  const FusedOperands x = fused_operands(given);
   const bool want_stats = call->want_stats;
-  const variable_list outputs = FusedAttention::apply(x.q, x.k, x.v, x.tau_bt, x.bias_hn, x.sink_h,
-                                                      x.gate_btk, x.gate_bsk, std::move(call));
+  const Operation::Tensors outputs = run_operation(std::move(call), fused_operands(given).list());
   AttentionResult result = kernel_result(outputs[0], outputs[1], given.q.scalar_type());
   if (want_stats) {
     const at::Tensor means = outputs[2].mean(at::IntArrayRef{0, 2});
@@ -303,7 +292,7 @@ AttentionResult run_kernels(const AttentionCall& given,
 
 AttentionPath fused_path() {
   return {.name = PathName::fused,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::mask,
           .why_not = why_not_pointwise,
           .run = [](const AttentionCall& call) {

@@ -4,9 +4,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/attention/paths/fused_call.h"
 
-#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/backend.h"
 #include "fovea/attention/positions/bias.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
 
 namespace fovea {
 namespace {
@@ -163,6 +162,14 @@ kernels::AttentionSizes sizes_of(const FusedOperands& x) {
           .value_dim = x.v.size(3)};
 }
 
+kernels::AttentionSizes sizes_of(const AttentionSpec& spec, int64_t queries) {
+  return {.heads = spec.heads,
+          .kv_heads = spec.kv_heads,
+          .queries = queries,
+          .head_dim = spec.head_dim,
+          .value_dim = spec.value_width()};
+}
+
 at::Tensor groups_gradient(const AttentionSpec& spec, const at::Tensor& dgate_btk,
                            const at::Tensor& dgate_bsk) {
   at::Tensor of_queries = dgate_btk, d = dgate_bsk;
@@ -176,9 +183,10 @@ at::Tensor groups_gradient(const AttentionSpec& spec, const at::Tensor& dgate_bt
   return d;
 }
 
-std::string kernel_isa(at::ScalarType dtype) {
-  return with_kernel_type(dtype, "attention",
-                          []<class T>(T) { return std::string(kernels::attention_isa<T>()); });
+std::string kernel_isa(const at::Tensor& x) {
+  return with_kernel_type(x.scalar_type(), "attention", [&]<class T>(T) {
+    return std::string(backend_for(x).isa<kernels::AttentionForward<T>>());
+  });
 }
 
 }  // namespace fovea

@@ -6,13 +6,13 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <torch/csrc/jit/api/object.h>
 
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "fovea/attention/operation.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/plan.h"
 #include "fovea/kernels/common/contract.h"
@@ -23,21 +23,32 @@ namespace fovea {
 /// Plans of the grouped kernels: one for all rows of the batch, or one each.
 using GroupedPlanList = std::vector<GroupedPlan>;
 
-/// What forward and backward share besides tensors. Travels through autograd as a capsule.
-struct FusedCall : torch::CustomClassHolder {
+/// A call by the pointwise or the grouped kernels. Inputs: FusedOperands::list(); results: out, lse
+/// and, where the call wants telemetry, the numbers of every row [b, h, t, 3].
+struct FusedCall : Operation {
   std::shared_ptr<const BatchVisits> visits;       ///< of the pointwise kernels, or
   std::shared_ptr<const GroupedPlanList> grouped;  ///< of the grouped ones
   kernels::ScoreParameters rule;                   ///< without the pointers to tensors
   std::vector<float> alibi;                        ///< slopes
   bool learned_gate = false;  ///< the strength is a column of the gate's factors
   bool want_stats = false;
+
+  Tensors forward(const Tensors& inputs, Tensors& kept) const override;
+  Tensors backward(const Tensors& kept, const Tensors& grads,
+                   const std::vector<bool>& wanted) const override;
+  size_t differentiable() const override { return 2; }
 };
 
 /// The tensors of one call, prepared for the kernels; empty ones where a stage is neutral.
 struct FusedOperands {
   at::Tensor q, k, v, tau_bt, bias_hn, sink_h;  ///< bias by distance
   at::Tensor gate_btk, gate_bsk;  ///< factors of the gate of Focus (kernels/common/pair_gate.h)
+
+  Operation::Tensors list() const { return {q, k, v, tau_bt, bias_hn, sink_h, gate_btk, gate_bsk}; }
+  /// Of the first tensors of a list; rows are made contiguous.
+  static FusedOperands of(const Operation::Tensors& list);
 };
+constexpr size_t kFusedOperands = 8;
 
 /// Why no kernel of ours computes the call, whatever its rule for distant keys: dtype, widths,
 /// stages that join pairs.
@@ -83,16 +94,15 @@ RowsSeen rows_seen(const AttentionCall& call);
 /// Such a call by them: what rows [batch * queries] see, or the list of keys that the one query of
 /// every row of the batch sees. Everything of the result but plan and reason.
 AttentionResult run_decoding(const AttentionCall& call, std::span<const RowVisits> rows);
-AttentionResult run_decoding(const AttentionCall& call,
-                             std::span<const std::vector<int32_t>> keys_seen);
+AttentionResult run_decoding(const AttentionCall& call, const IntRows& keys_seen);
 
-/// A few keys more that join the softmax of all rows (kernels/cpu/pointwise/few_keys.h).
+/// A few keys more that join the softmax of all rows (kernels/common/few_keys.h).
 struct FusedFew {
   at::Tensor q, k, v;                 ///< of all tokens
   std::span<const int64_t> key_rows;  ///< the few
-  std::vector<std::vector<uint64_t>> seen;
-  std::vector<const uint64_t*> seen_bh;  ///< [batch][heads][queries]
-  bool own_queries = false;              ///< q is not the call's
+  std::vector<uint64_t> seen;         ///< [sets][queries], kernels::SeenSets
+  std::vector<int32_t> set_bh;        ///< [batch][heads]
+  bool own_queries = false;           ///< q is not the call's
 };
 /// dk and dv [batch, kv_heads, keys, width filled up] in float32, all written; q where queries are
 /// own ones.
@@ -111,6 +121,9 @@ void fused_forward_into(const FusedCall& call, const FusedOperands& x, const Fus
 struct FusedResults {
   at::Tensor out, lse, dout, dlse;
 };
+/// From the gradients of out and lse as autograd has them.
+FusedResults results_of(const at::Tensor& out, const at::Tensor& lse,
+                        const Operation::Tensors& grads);
 /// Gradients into given memory; those of few keys where there are some.
 void fused_backward_into(const FusedCall& call, const FusedOperands& x, const FusedResults& r,
                          const FusedGradients& g, const FusedFew* few = nullptr,
@@ -118,6 +131,8 @@ void fused_backward_into(const FusedCall& call, const FusedOperands& x, const Fu
 
 kernels::ScoreParameters rule_of(const FusedCall& call, const FusedOperands& x);
 kernels::AttentionSizes sizes_of(const FusedOperands& x);
+/// Heads and widths, for questions to a backend.
+kernels::AttentionSizes sizes_of(const AttentionSpec& spec, int64_t queries = 1);
 
 /// Gradients of the operands, undefined where an operand is empty. dout or dlse may be undefined.
 FusedOperands fused_backward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
@@ -128,8 +143,8 @@ FusedOperands fused_backward(const FusedCall& call, const FusedOperands& x, cons
 at::Tensor groups_gradient(const AttentionSpec& spec, const at::Tensor& dgate_btk,
                            const at::Tensor& dgate_bsk);
 
-/// The name of the kernels' instruction set for a dtype of theirs; UnsupportedError for others.
-std::string kernel_isa(at::ScalarType dtype);
+/// The instruction set of the pointwise kernels for x; UnsupportedError for dtypes without some.
+std::string kernel_isa(const at::Tensor& x);
 
 /// [b, h, t, ...] in the memory order of [b, t, h, ...], so that merging heads afterwards needs no
 /// copy.
@@ -149,7 +164,7 @@ inline AttentionResult kernel_result(const at::Tensor& out_bhte, at::Tensor lse_
   AttentionResult result;
   result.out_bhte = out_bhte.to(dtype);  // float16 is computed in float32, rounded once
   result.lse_bht = std::move(lse_bht);
-  result.path.isa = kernel_isa(out_bhte.scalar_type());
+  result.path.isa = kernel_isa(out_bhte);
   return result;
 }
 
@@ -157,6 +172,11 @@ inline AttentionResult kernel_result(const at::Tensor& out_bhte, at::Tensor lse_
 inline at::Tensor floats_or_none(const at::Tensor& x, const at::Tensor& like) {
   return x.defined() ? x.to(at::kFloat).contiguous()
                      : at::empty({0}, like.options().dtype(at::kFloat));
+}
+
+/// Where a gradient is written; null where it is not asked for.
+inline float* floats_into(const at::Tensor& x) {
+  return x.defined() ? x.mutable_data_ptr<float>() : nullptr;
 }
 
 inline at::Tensor contiguous_rows(const at::Tensor& x) {

@@ -8,11 +8,10 @@
 #include <algorithm>
 #include <optional>
 
-#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/backend.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/places.h"
 #include "fovea/attention/plan.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
 
 namespace fovea {
 namespace {
@@ -65,24 +64,22 @@ namespace {
 
 template <class T>
 void run_fused_decode(const FusedCall& call, const FusedOperands& x, kernels::AttentionSizes sizes,
-                      std::span<const RowVisits> rows,
-                      std::span<const std::vector<int32_t>> keys_seen, const at::Tensor& out,
-                      const at::Tensor& lse) {
-  kernels::run(kernels::AttentionDecode<T>{.sizes = sizes,
-                                           .rule = rule_of(call, x),
-                                           .rows = rows,
-                                           .keys_seen = keys_seen,
-                                           .q = rows_of<T>(x.q),
-                                           .k = rows_of<T>(x.k),
-                                           .v = rows_of<T>(x.v),
-                                           .out = writable_rows_of<T>(out),
-                                           .lse = lse.mutable_data_ptr<float>()});
+                      std::span<const RowVisits> rows, const IntRows& keys_seen,
+                      const at::Tensor& out, const at::Tensor& lse) {
+  backend_for(x.q).run(kernels::AttentionDecode<T>{.sizes = sizes,
+                                                   .rule = rule_of(call, x),
+                                                   .rows = rows,
+                                                   .keys_seen = keys_seen,
+                                                   .q = rows_of<T>(x.q),
+                                                   .k = rows_of<T>(x.k),
+                                                   .v = rows_of<T>(x.v),
+                                                   .out = writable_rows_of<T>(out),
+                                                   .lse = lse.mutable_data_ptr<float>()});
 }
 
 // `keys`: of the longest list, or all.
 AttentionResult run_fused_decode(const AttentionCall& given, int64_t keys,
-                                 std::span<const RowVisits> rows,
-                                 std::span<const std::vector<int32_t>> keys_seen) {
+                                 std::span<const RowVisits> rows, const IntRows& keys_seen) {
   const at::NoGradGuard no_gradient;
   FusedOperands x = fused_operands(given);
   for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = contiguous_rows(*t);
@@ -98,7 +95,7 @@ AttentionResult run_fused_decode(const AttentionCall& given, int64_t keys,
     run_fused_decode<T>(*call, x, sizes, rows, keys_seen, out, result.lse_bht);
   });
   result.out_bhte = out.to(q.scalar_type());
-  result.path.isa = kernel_isa(x.q.scalar_type());
+  result.path.isa = kernel_isa(x.q);
   return result;
 }
 
@@ -117,8 +114,8 @@ std::optional<std::string> why_not_in_place(const AttentionCall& call) {
 
 std::optional<std::string> why_not_decoding(const AttentionCall& call) {
   if (auto why = why_not_in_place(call)) return why;
-  if (!kernels::prefers_decode(
-          {.heads = call.spec.heads, .kv_heads = call.spec.kv_heads, .queries = call.q.size(2)}))
+  const kernels::Backend* const backend = backend_of(call.q.device());
+  if (backend == nullptr || !backend->prefers_decode(sizes_of(call.spec, call.q.size(2))))
     return "decoding is for few queries a key head";
   return std::nullopt;
 }
@@ -127,20 +124,20 @@ AttentionResult run_decoding(const AttentionCall& call, std::span<const RowVisit
   return run_fused_decode(call, call.k.size(2), rows, {});
 }
 
-AttentionResult run_decoding(const AttentionCall& call,
-                             std::span<const std::vector<int32_t>> keys_seen) {
+AttentionResult run_decoding(const AttentionCall& call, const IntRows& keys_seen) {
   std::vector<RowVisits> rows;
   int64_t longest = 0;
-  for (const std::vector<int32_t>& keys : keys_seen) {
-    rows.push_back({.near = {.begin = 0, .end = std::ssize(keys)}, .far = {}});
-    longest = std::max(longest, std::ssize(keys));
+  for (int64_t b = 0; b < keys_seen.rows(); ++b) {
+    const int64_t keys = std::ssize(keys_seen.of(b));
+    rows.push_back({.near = {.begin = 0, .end = keys}, .far = {}});
+    longest = std::max(longest, keys);
   }
   return run_fused_decode(call, longest, rows, keys_seen);
 }
 
 AttentionPath fused_decode_path() {
   return {.name = PathName::fused,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::mask,
           .why_not = [](const AttentionCall& call) -> std::optional<std::string> {
             if (auto why = why_not_decoding(call)) return why;

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/places.h"
-#include "fovea/kernels/cpu/tile_sizes.h"
 
 namespace fovea {
 namespace {
@@ -89,7 +89,7 @@ GroupedPlans make_grouped_plans(const AttentionCall& call, std::optional<Grouped
     plans->push_back(make_grouped_plan(
         grouped_rule(call.spec),
         {places.of(b), std::span(bits + b * keys, static_cast<size_t>(keys)), call.q.size(2)},
-        kernels::kTileSizes, wanted));
+        backend_for(call.q).tile_sizes(), wanted));
   }
   return {.plans = std::move(plans), .why_not = std::nullopt};
 }
@@ -126,7 +126,7 @@ AttentionResult grouped_attention(const AttentionCall& call, const GroupedPlans&
 
 AttentionPath grouped_path() {
   return {.name = PathName::grouped,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::groups,
           .why_not = [](const AttentionCall& call) -> std::optional<std::string> {
             if (auto why = why_not_by_plans(call)) return why;

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/attention/places.h"
-#include "fovea/kernels/cpu/grouped/grouped.h"
 
 namespace fovea {
 namespace {
@@ -36,8 +36,7 @@ KeyPositions key_positions(const AttentionCall& call, int64_t b) {
 }
 
 // The keys that the query of every row sees; empty where decoding is not possible.
-using KeysSeen = std::vector<std::vector<int32_t>>;
-KeysSeen keys_seen(const AttentionCall& call) {
+IntRowList keys_seen(const AttentionCall& call) {
   const at::Tensor members = call.tensors.members_bs.cpu().contiguous();
   const AttentionContext& context = call.context;
   const int64_t batch = members.size(0), keys = members.size(1);
@@ -45,13 +44,17 @@ KeysSeen keys_seen(const AttentionCall& call) {
   at::Tensor lengths;
   if (context.key_lengths_b.defined()) lengths = checked_lengths(context, batch, keys);
   const auto* bits = reinterpret_cast<const uint64_t*>(members.const_data_ptr<int64_t>());
-  KeysSeen seen;
+  IntRowList seen;
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t count = lengths.defined() ? lengths.const_data_ptr<int64_t>()[b] : keys;
     const KeyPositions at = lengths.defined() ? KeyPositions{} : key_positions(call, b);
     if (!at.usable) return {};
-    seen.push_back(kernels::keys_seen_by_last(
-        rule, std::span(bits + b * keys, static_cast<size_t>(count)), at.of_keys));
+    backend_for(members).run(
+        kernels::KeysOfLast{.rule = rule,
+                            .members = std::span(bits + b * keys, static_cast<size_t>(count)),
+                            .positions = at.of_keys,
+                            .seen = &seen.values});
+    seen.end_row();
   }
   return seen;
 }
@@ -60,18 +63,18 @@ std::optional<std::string> why_not_grouped_decode(const AttentionCall& call) {
   if (call.q.size(2) != 1 || call.k.size(2) == 0) return "decoding by groups is for one query";
   if (auto why = why_not_by_plans(call)) return why;
   if (auto why = why_not_decoding(call)) return why;
-  if (call.made.get([&] { return keys_seen(call); })->empty())
+  if (call.made.get([&] { return keys_seen(call); })->view().rows() == 0)
     return "the positions of the keys do not ascend to the query's";
   return std::nullopt;
 }
 
 AttentionResult run_grouped_decode(const AttentionCall& call) {
   const auto seen = call.made.get([&] { return keys_seen(call); });
-  AttentionResult result = run_decoding(call, std::span(*seen));
+  AttentionResult result = run_decoding(call, seen->view());
   result.path.plan = PlanWord::scan;
   result.path.reason = {
       .kind = PathReason::Kind::one_query,
-      .detail = fmt::format("{} of {} keys are read", seen->front().size(), call.k.size(2))};
+      .detail = fmt::format("{} of {} keys are read", seen->view().of(0).size(), call.k.size(2))};
   return result;
 }
 
@@ -79,7 +82,7 @@ AttentionResult run_grouped_decode(const AttentionCall& call) {
 
 AttentionPath grouped_decode_path() {
   return {.name = PathName::grouped,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::groups,
           .why_not = why_not_grouped_decode,
           .run = run_grouped_decode};

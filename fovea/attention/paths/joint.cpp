@@ -3,16 +3,11 @@
 #include "fovea/attention/paths/joint.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
-#include "fovea/attention/kernel_types.h"
-#include "fovea/kernels/cpu/pointwise/few_keys.h"
+#include "fovea/attention/backend.h"
 
 namespace fovea {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 // All tokens of a block's key heads, by its rows of a batch.
 at::Tensor keys_of_batch(const at::Tensor& x, const JointBlock& block) {
@@ -56,19 +51,17 @@ FusedFew few_of(const JointCall& call, const Operands& x, const JointBlock& bloc
                .v = keys_of_batch(x.v, block),
                .key_rows = call.few.key_rows,
                .seen = {},
-               .seen_bh = {},
+               .set_bh = {},
                .own_queries = !x.few_q.is_same(x.q)};
   for (const std::vector<uint64_t>& set : call.few.seen) {
-    for (int64_t c = 0; c < block.classes; ++c) {
-      std::vector<uint64_t>& seen = few.seen.emplace_back();
+    for (int64_t c = 0; c < block.classes; ++c)
       for (int64_t i = 0; i < block.queries.count; ++i)
-        seen.push_back(set[block.queries.first + c + i * block.queries.step]);
-    }
+        few.seen.push_back(set[block.queries.first + c + i * block.queries.step]);
   }
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t set = call.few.set_of_head[block.kv_head * n + h];
-      few.seen_bh.push_back(few.seen[set * block.classes + b % block.classes].data());
+      few.set_bh.push_back(static_cast<int32_t>(set * block.classes + b % block.classes));
     }
   }
   return few;
@@ -144,9 +137,9 @@ void add_few_keys(const std::vector<int64_t>& key_rows, const at::Tensor& sums,
 }
 
 at::Tensor few_sums(const at::Tensor& x, const JointCall& call, const at::TensorOptions& options) {
-  return at::zeros({x.size(0), x.size(1), std::ssize(call.few.key_rows),
-                    kernels::FewOperand::pitch_of(x.size(3))},
-                   options);
+  return at::zeros(
+      {x.size(0), x.size(1), std::ssize(call.few.key_rows), kernels::few_pitch(x.size(3))},
+      options);
 }
 
 // So far above every logit that weights are 0; finite, because the kernels take a row whose lse is
@@ -182,84 +175,68 @@ void few_rows_gradient(const JointCall& call, const Operands& x, const Results& 
   if (g.sink_h.defined()) g.sink_h.add_(own.sink_bh);
 }
 
-// Inputs as JointOperands has them, empty tensors where there is none.
-class JointAttention : public torch::autograd::Function<JointAttention> {
- public:
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
-                               const at::Tensor& v, const at::Tensor& few_q, const at::Tensor& tau,
-                               const at::Tensor& sink, const at::Tensor& known_out,
-                               const at::Tensor& known_lse,
-                               const c10::intrusive_ptr<JointCall>& call) {
-    const Operands x = operands(q, k, v, few_q, tau, sink);
-    const at::Tensor out =
-        empty_by_token({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-    const at::Tensor lse =
-        at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
-    for (const JointBlock& block : call->blocks) block_forward(*call, x, block, out, lse);
-    if (!call->known.empty()) {
-      const at::Tensor rows = at::tensor(call->known, at::kLong);
-      AttentionResult known{.out_bhte = known_out, .lse_bht = known_lse};
-      if (call->few_rows) known = few_rows_forward(*call->few_rows, few_rows_of(x, rows));
-      out.index_copy_(2, rows, known.out_bhte);
-      lse.index_copy_(2, rows, known.lse_bht);
-    }
-    ctx->save_for_backward({q, k, v, few_q, tau, sink, out, lse});
-    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    ctx->set_materialize_grads(false);
-    return {out, lse};
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto s = ctx->get_saved_variables();
-    const auto call =
-        c10::static_intrusive_pointer_cast<JointCall>(ctx->saved_data["call"].toCapsule());
-    const Operands x = operands(s[0], s[1], s[2], s[3], s[4], s[5]);
-    const at::Tensor& out = s[6];
-    Results r{.out = out,
-              .lse = lse_without(s[7], call->known),
-              .dout = grads[0].defined() ? contiguous_rows(grads[0].to(out.scalar_type()))
-                                         : at::zeros_like(out),
-              .dlse = grads[1].defined() ? grads[1].to(at::kFloat).contiguous() : grads[1]};
-    Gradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
-                .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
-                .v = empty_by_token(x.v.sizes().vec(), x.v.options())};
-    if (s[3].numel() > 0) g.few_q = empty_by_token(x.q.sizes().vec(), x.q.options());
-    g.few_k = few_sums(x.k, *call, r.lse.options());
-    g.few_v = few_sums(x.v, *call, r.lse.options());
-    if (s[4].numel() > 0) g.tau_bht = at::empty(r.lse.sizes(), r.lse.options());
-    if (s[5].numel() > 0) g.sink_h = at::zeros_like(s[5]);
-    for (const JointBlock& block : call->blocks) block_backward(*call, x, block, r, g);
-    add_few_keys(call->few.key_rows, g.few_k, g.k);
-    add_few_keys(call->few.key_rows, g.few_v, g.v);
-    at::Tensor known_out, known_lse;
-    if (call->few_rows) {
-      r.lse = s[7];
-      few_rows_gradient(*call, x, r, g);
-    } else if (!call->known.empty()) {
-      const at::Tensor rows = at::tensor(call->known, at::kLong);
-      known_out = r.dout.index_select(2, rows);
-      if (r.dlse.defined()) known_lse = r.dlse.index_select(2, rows);
-    }
-    return {
-        g.q,      g.k,       g.v,       g.few_q, g.tau_bht.defined() ? g.tau_bht.sum(1) : g.tau_bht,
-        g.sink_h, known_out, known_lse, {}};
-  }
-
- private:
-  static Operands operands(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                           const at::Tensor& few_q, const at::Tensor& tau, const at::Tensor& sink) {
-    Operands x{.q = contiguous_rows(q),
-               .k = contiguous_rows(k),
-               .v = contiguous_rows(v),
-               .few_q = {},
-               .tau_bt = tau,
-               .sink_h = sink};
-    x.few_q = few_q.numel() > 0 ? contiguous_rows(few_q) : x.q;
-    return x;
-  }
-};
+// Of the first inputs of a call.
+Operands operands_of(const Operation::Tensors& list) {
+  Operands x{.q = contiguous_rows(list[0]),
+             .k = contiguous_rows(list[1]),
+             .v = contiguous_rows(list[2]),
+             .few_q = {},
+             .tau_bt = list[4],
+             .sink_h = list[5]};
+  x.few_q = list[3].numel() > 0 ? contiguous_rows(list[3]) : x.q;
+  return x;
+}
 
 }  // namespace
+
+Operation::Tensors JointCall::forward(const Tensors& inputs, Tensors& kept) const {
+  const Operands x = operands_of(inputs);
+  const at::Tensor& q = x.q;
+  const at::Tensor out =
+      empty_by_token({q.size(0), q.size(1), q.size(2), x.v.size(3)}, q.options());
+  const at::Tensor lse =
+      at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+  for (const JointBlock& block : blocks) block_forward(*this, x, block, out, lse);
+  if (!known.empty()) {
+    const at::Tensor rows = at::tensor(known, at::kLong);
+    AttentionResult of_rows{.out_bhte = inputs[6], .lse_bht = inputs[7]};
+    if (few_rows) of_rows = few_rows_forward(*few_rows, few_rows_of(x, rows));
+    out.index_copy_(2, rows, of_rows.out_bhte);
+    lse.index_copy_(2, rows, of_rows.lse_bht);
+  }
+  kept = {inputs.begin(), inputs.begin() + 6};
+  kept.insert(kept.end(), {out, lse});
+  return {out, lse};
+}
+
+Operation::Tensors JointCall::backward(const Tensors& s, const Tensors& grads,
+                                       const std::vector<bool>& /*wanted*/) const {
+  const Operands x = operands_of(s);
+  Results r = results_of(s[6], lse_without(s[7], known), grads);
+  Gradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
+              .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
+              .v = empty_by_token(x.v.sizes().vec(), x.v.options())};
+  if (s[3].numel() > 0) g.few_q = empty_by_token(x.q.sizes().vec(), x.q.options());
+  g.few_k = few_sums(x.k, *this, r.lse.options());
+  g.few_v = few_sums(x.v, *this, r.lse.options());
+  if (s[4].numel() > 0) g.tau_bht = at::empty(r.lse.sizes(), r.lse.options());
+  if (s[5].numel() > 0) g.sink_h = at::zeros_like(s[5]);
+  for (const JointBlock& block : blocks) block_backward(*this, x, block, r, g);
+  add_few_keys(few.key_rows, g.few_k, g.k);
+  add_few_keys(few.key_rows, g.few_v, g.v);
+  at::Tensor known_out, known_lse;
+  if (few_rows) {
+    r.lse = s[7];
+    few_rows_gradient(*this, x, r, g);
+  } else if (!known.empty()) {
+    const at::Tensor rows = at::tensor(known, at::kLong);
+    known_out = r.dout.index_select(2, rows);
+    if (r.dlse.defined()) known_lse = r.dlse.index_select(2, rows);
+  }
+  return {
+      g.q,      g.k,       g.v,      g.few_q, g.tau_bht.defined() ? g.tau_bht.sum(1) : g.tau_bht,
+      g.sink_h, known_out, known_lse};
+}
 
 at::Tensor tokens_of(const at::Tensor& x, const JointBlock& block, const TokenSteps& tokens,
                      int64_t head, int64_t heads) {
@@ -291,11 +268,11 @@ AttentionResult run_joint(const JointOperands& given, c10::intrusive_ptr<JointCa
   const auto as = [&none](const at::Tensor& x, at::ScalarType type) {
     return x.defined() ? x.to(type) : none;
   };
-  const variable_list outputs = JointAttention::apply(
-      as(given.q_bhtd, kernel), as(given.k_bgsd, kernel), as(given.v_bgse, kernel),
-      as(given.few_q_bhtd, kernel), floats_or_none(given.tau_bt, none),
-      floats_or_none(given.sink_h, none), as(given.known_out_bhne, kernel),
-      as(given.known_lse_bhn, at::kFloat), std::move(call));
+  const Operation::Tensors outputs = run_operation(
+      std::move(call), {as(given.q_bhtd, kernel), as(given.k_bgsd, kernel),
+                        as(given.v_bgse, kernel), as(given.few_q_bhtd, kernel),
+                        floats_or_none(given.tau_bt, none), floats_or_none(given.sink_h, none),
+                        as(given.known_out_bhne, kernel), as(given.known_lse_bhn, at::kFloat)});
   return kernel_result(outputs[0], outputs[1], dtype);
 }
 

@@ -3,7 +3,7 @@
 //
 //   blocks     calls over disjoint rows and keys, in place: some heads, every step-th token
 //   few keys   for all rows, joined to what the blocks have found
-//   (kernels/cpu/pointwise/few_keys.h) known      rows of another result, given or of a few queries
+//   (kernels/common/few_keys.h) known      rows of another result, given or of a few queries
 //   that see all keys before them
 //              (few_rows.h); the blocks' result for them is overwritten
 //
@@ -45,12 +45,16 @@ struct JointFew {
   std::vector<int64_t> set_of_head;
 };
 
-struct JointCall : torch::CustomClassHolder {
+/// Inputs: JointOperands in their order; results: out and lse.
+struct JointCall : Operation {
   std::vector<JointBlock> blocks;  ///< every row of the result in one, every key in one
   JointFew few;
   std::vector<int64_t> known;                ///< rows of the result
   c10::intrusive_ptr<FewRowsCall> few_rows;  ///< of these, where the call has their queries
-  float scale = 1.0f, soft_cap = 0.0f;
+
+  Tensors forward(const Tensors& inputs, Tensors& kept) const override;
+  Tensors backward(const Tensors& kept, const Tensors& grads,
+                   const std::vector<bool>& wanted) const override;
 };
 
 /// What it reads. few_q: queries of the few keys, undefined: q; known_*: undefined without such

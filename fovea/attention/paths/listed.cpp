@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/kernels/common/listed_plan.h"
-#include "fovea/kernels/cpu/tile_sizes.h"
 
 namespace fovea {
 namespace {
@@ -61,10 +61,9 @@ std::vector<int32_t> routes_of(const at::Tensor& routes_bht, int64_t b, int64_t 
 
 // Plans of one head for every row of the batch.
 GroupedPlans routing_plans(const AttentionCall& call, const SelfPlaces& places, int64_t h) {
-  IntRows itself;  // a cluster visits itself
+  IntRowList itself;  // a cluster visits itself
   for (int32_t c = 0; c < call.spec.routing.clusters; ++c) {
-    itself.values.push_back(c);
-    itself.begin.push_back(c + 1);
+    itself.add_row({&c, 1});
   }
   auto plans = std::make_shared<GroupedPlanList>();
   for (int64_t b = 0; b < call.q.size(0); ++b) {
@@ -73,9 +72,9 @@ GroupedPlans routing_plans(const AttentionCall& call, const SelfPlaces& places, 
     plans->push_back(make_listed_plan({.places = places.of(b),
                                        .query_list = queries,
                                        .key_list = keys,
-                                       .visits = &itself,
+                                       .visits = itself.view(),
                                        .keep = call.spec.routing.keep},
-                                      kernels::kTileSizes));
+                                      backend_for(call.q).tile_sizes()));
   }
   return {.plans = std::move(plans), .why_not = std::nullopt};
 }
@@ -98,10 +97,10 @@ std::vector<std::vector<int64_t>> seen_blocks(const BlockPairsSpec& spec) {
 
 // A list a block of a document.
 GroupedPlan block_plan(const BlockPairsSpec& spec, std::span<const TokenPlace> places,
-                       int64_t queries) {
+                       int64_t queries, const TileSizes& tiles) {
   const std::vector<std::vector<int64_t>> seen = seen_blocks(spec);
   std::vector<int32_t> list_of;
-  IntRows visits;
+  IntRowList visits;
   std::unordered_map<int64_t, int32_t> lists;  // of the document's blocks so far
   int64_t block = -1;
   for (size_t n = 0; n < places.size(); ++n) {
@@ -117,15 +116,15 @@ GroupedPlan block_plan(const BlockPairsSpec& spec, std::span<const TokenPlace> p
             visits.values.push_back(found->second);
         }
       }
-      visits.begin.push_back(static_cast<int32_t>(visits.values.size()));
+      visits.end_row();
     }
     list_of.push_back(static_cast<int32_t>(visits.begin.size()) - 2);
   }
   return make_listed_plan({.places = places,
                            .query_list = std::span(list_of).last(static_cast<size_t>(queries)),
                            .key_list = list_of,
-                           .visits = &visits},
-                          kernels::kTileSizes);
+                           .visits = visits.view()},
+                          tiles);
 }
 
 // Keys that the last of `places` sees by its block.
@@ -181,17 +180,18 @@ std::vector<int32_t> keys_in_cluster(const AttentionCall& call, int64_t b, int64
 }
 
 AttentionResult decode(const AttentionCall& call, const SelfPlaces& places) {
-  std::vector<std::vector<int32_t>> seen(static_cast<size_t>(call.q.size(0)));
+  IntRowList seen;
   if (call.spec.blocks.active()) {
-    for (size_t b = 0; b < seen.size(); ++b)
-      seen[b] = keys_in_blocks(call.spec.blocks, places.of(static_cast<int64_t>(b)));
-    return run_decoding(call, std::span<const std::vector<int32_t>>(seen));
+    for (int64_t b = 0; b < call.q.size(0); ++b)
+      seen.add_row(keys_in_blocks(call.spec.blocks, places.of(b)));
+    return run_decoding(call, seen.view());
   }
   std::vector<AttentionResult> heads;
   for (const AttentionCall& head : head_calls(call)) {
-    for (size_t b = 0; b < seen.size(); ++b)
-      seen[b] = keys_in_cluster(call, static_cast<int64_t>(b), std::ssize(heads));
-    heads.push_back(run_decoding(head, std::span<const std::vector<int32_t>>(seen)));
+    seen.clear();
+    for (int64_t b = 0; b < call.q.size(0); ++b)
+      seen.add_row(keys_in_cluster(call, b, std::ssize(heads)));
+    heads.push_back(run_decoding(head, seen.view()));
   }
   return joined(heads);
 }
@@ -199,8 +199,9 @@ AttentionResult decode(const AttentionCall& call, const SelfPlaces& places) {
 AttentionResult by_plans(const AttentionCall& call, const SelfPlaces& places) {
   if (call.spec.blocks.active()) {
     auto plans = std::make_shared<GroupedPlanList>();
+    const TileSizes tiles = backend_for(call.q).tile_sizes();
     for (const auto& row : places.rows)
-      plans->push_back(block_plan(call.spec.blocks, row, call.q.size(2)));
+      plans->push_back(block_plan(call.spec.blocks, row, call.q.size(2), tiles));
     return grouped_attention(call, {.plans = std::move(plans), .why_not = std::nullopt});
   }
   std::vector<AttentionResult> heads;
@@ -238,7 +239,7 @@ AttentionResult run_listed(const AttentionCall& call) {
 
 AttentionPath listed_path() {
   return {.name = PathName::grouped,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::lists,
           .why_not = why_not_listed,
           .run = run_listed};

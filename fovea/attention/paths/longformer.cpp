@@ -12,7 +12,7 @@
 #include "fovea/attention/mechanisms/longformer_rule.h"
 #include "fovea/attention/paths/joint.h"
 #include "fovea/attention/paths/parts.h"
-#include "fovea/kernels/cpu/pointwise/few_keys.h"
+#include "fovea/kernels/common/few_keys.h"
 
 namespace fovea {
 namespace {
@@ -458,8 +458,6 @@ AttentionResult run_in_place(const Job& job, const Places& places) {
   const std::vector<TokenPlace> queries =
       token_places(places.query_positions_bt, places.query_documents_bt, 0);
   joint->few = few_globals(job, queries);
-  joint->scale = static_cast<float>(call.spec.logit_scale());
-  joint->soft_cap = static_cast<float>(call.spec.soft_cap);
   JointOperands given{.q_bhtd = call.q,
                       .k_bgsd = call.k,
                       .v_bgse = call.v,
@@ -555,7 +553,7 @@ AttentionResult run_longformer(const AttentionCall& call) {
 
 AttentionPath longformer_path() {
   return {.name = PathName::fused,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::parts,
           .why_not = why_not_longformer,
           .run = run_longformer};

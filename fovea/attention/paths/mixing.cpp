@@ -6,17 +6,14 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <utility>
 #include <vector>
 
-#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/backend.h"
 #include "fovea/attention/mechanism.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/stages.h"
-#include "fovea/kernels/cpu/decode/mixing_decode.h"
-#include "fovea/kernels/cpu/mixing/mixing.h"
 
 namespace fovea {
 namespace {
@@ -77,6 +74,12 @@ kernels::MixingRule mixing_sizes(const AttentionSpec& spec) {
           .mix_after = mix(spec.head_mix.after)};
 }
 
+std::optional<std::string> why_not_mixed_rows(const kernels::Backend& backend,
+                                              const AttentionSpec& spec, int64_t rows) {
+  return backend.why_not(
+      kernels::MixingDecode<float>{.sizes = sizes_of(spec, rows), .mixing = mixing_sizes(spec)});
+}
+
 at::Tensor contiguous_members(const AttentionCall& call) {
   return call.key_rule() == KeyRule::groups ? call.tensors.members_bs.contiguous() : at::Tensor();
 }
@@ -96,9 +99,6 @@ kernels::MemberMask member_mask(const FocusSpec& focus, const at::Tensor& member
 
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
 bool joins_pairs(StageId stage) {
   return stage == StageId::convolution_before || stage == StageId::mix_before ||
          stage == StageId::convolution_after || stage == StageId::mix_after;
@@ -115,12 +115,16 @@ std::optional<std::string> why_not_stages(const AttentionCall& call) {
   return std::nullopt;
 }
 
-/// What forward and backward share besides tensors. Travels through autograd as a capsule.
-struct MixingCall : torch::CustomClassHolder {
+/// Inputs: FusedOperands::list(), then MixingOperands::list(); results: out and lse.
+struct MixingCall : Operation {
   c10::intrusive_ptr<FusedCall> fused;
   MultiTokenSpec tokens;
   FocusSpec focus;
   at::Tensor members_bs;  ///< contiguous
+
+  Tensors forward(const Tensors& inputs, Tensors& kept) const override;
+  Tensors backward(const Tensors& kept, const Tensors& grads,
+                   const std::vector<bool>& wanted) const override;
 };
 
 /// What every kernel reads, forward and backward.
@@ -135,10 +139,6 @@ void set_inputs(Problem& problem, const MixingCall& call, const FusedOperands& x
   problem.q = rows_of<T>(x.q);
   problem.k = rows_of<T>(x.k);
   problem.v = rows_of<T>(x.v);
-}
-
-float* target_mixing(const at::Tensor& x) {
-  return x.defined() ? x.mutable_data_ptr<float>() : nullptr;
 }
 
 // MixingGradients of every row of the batch (tau: of every head), to be summed; undefined without.
@@ -176,27 +176,26 @@ MixingGradients mixing_gradients(const FusedOperands& x, const MixingOperands& m
 
 template <class T>
 void run_backward(const MixingCall& call, const FusedOperands& x, const MixingOperands& mixing,
-                  const at::Tensor& lse, const at::Tensor& row_sums, const at::Tensor& dout,
-                  const at::Tensor& dlse, const MixingGradients& g) {
+                  const FusedResults& r, const at::Tensor& row_sums, const MixingGradients& g) {
   kernels::MixingBackward<T> problem;
   set_inputs<T>(problem, call, x, mixing);
-  problem.dout = rows_of<T>(dout);
-  problem.lse = lse.const_data_ptr<float>();
+  problem.dout = rows_of<T>(r.dout);
+  problem.lse = r.lse.const_data_ptr<float>();
   problem.row_sums = data_of(row_sums);
-  problem.dlse = dlse.defined() ? dlse.const_data_ptr<float>() : nullptr;
+  problem.dlse = r.dlse.defined() ? r.dlse.const_data_ptr<float>() : nullptr;
   problem.dq = writable_rows_of<T>(g.q);
   problem.dk = writable_rows_of<T>(g.k);
   problem.dv = writable_rows_of<T>(g.v);
-  problem.dkernel_before = target_mixing(g.kernel_before_bhqk);
-  problem.dkernel_after = target_mixing(g.kernel_after_bhqk);
-  problem.dmix_before = target_mixing(g.mix_before_bnoi);
-  problem.dmix_after = target_mixing(g.mix_after_bnio);
-  problem.dtau = target_mixing(g.tau_bht);
-  problem.dsink = target_mixing(g.sink_bh);
-  problem.dbias = target_mixing(g.bias_bhn);
-  problem.dgate_query = target_mixing(g.gate_btk);
-  problem.dgate_key = target_mixing(g.gate_bsk);
-  kernels::run(problem);
+  problem.dkernel_before = floats_into(g.kernel_before_bhqk);
+  problem.dkernel_after = floats_into(g.kernel_after_bhqk);
+  problem.dmix_before = floats_into(g.mix_before_bnoi);
+  problem.dmix_after = floats_into(g.mix_after_bnio);
+  problem.dtau = floats_into(g.tau_bht);
+  problem.dsink = floats_into(g.sink_bh);
+  problem.dbias = floats_into(g.bias_bhn);
+  problem.dgate_query = floats_into(g.gate_btk);
+  problem.dgate_key = floats_into(g.gate_bsk);
+  backend_for(x.q).run(problem);
 }
 
 /// What a forward pass leaves to the backward pass; row sums are empty without renormalise.
@@ -204,19 +203,14 @@ struct MixingResults {
   at::Tensor out, lse, row_sums;
 };
 
-// Gradients of all operands; dout or dlse may be undefined.
+// Gradients of all operands from those of the results; these may be undefined.
 MixedOperands gradients_of(const MixingCall& call, const FusedOperands& x,
                            const MixingOperands& mixing, const MixingResults& results,
-                           const at::Tensor& given_dout, const at::Tensor& given_dlse) {
-  const at::Tensor dout = given_dout.defined()
-                              ? contiguous_rows(given_dout.to(results.out.scalar_type()))
-                              : at::zeros_like(results.out);
-  const at::Tensor dlse =
-      given_dlse.defined() ? given_dlse.to(at::kFloat).contiguous() : at::Tensor();
+                           const Operation::Tensors& grads) {
+  const FusedResults r = results_of(results.out, results.lse, grads);
   const MixingGradients g = mixing_gradients(x, mixing);
-  with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
-    run_backward<T>(call, x, mixing, results.lse, results.row_sums, dout, dlse, g);
-  });
+  with_kernel_type(x.q.scalar_type(), "attention",
+                   [&]<class T>(T) { run_backward<T>(call, x, mixing, r, results.row_sums, g); });
   const auto summed = [](const at::Tensor& t, int64_t dim) { return t.defined() ? t.sum(dim) : t; };
   return {{g.q, g.k, g.v, summed(g.tau_bht, 1), summed(g.bias_bhn, 0), summed(g.sink_bh, 0),
            g.gate_btk, g.gate_bsk},
@@ -224,80 +218,42 @@ MixedOperands gradients_of(const MixingCall& call, const FusedOperands& x,
            summed(g.mix_before_bnoi, 0), summed(g.mix_after_bnio, 0)}};
 }
 
-// Inputs q, k, v, tau [b, t], sink [h], kernels [h, cq, ck], mixes [n, m, m], bias by distance
-// [h, n] and gate factors [b, t, K] and [b, s, K] (empty tensors where absent); outputs out and
-// lse.
-class FusedMixing : public torch::autograd::Function<FusedMixing> {
- public:
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
-                               const at::Tensor& v, const at::Tensor& tau, const at::Tensor& sink,
-                               const at::Tensor& kernel_before, const at::Tensor& kernel_after,
-                               const at::Tensor& mix_before, const at::Tensor& mix_after,
-                               const at::Tensor& bias, const at::Tensor& query_gate,
-                               const at::Tensor& key_gate,
-                               const c10::intrusive_ptr<MixingCall>& call) {
-    const variable_list given{
-        q,          k,         v,    tau,        sink,    kernel_before, kernel_after,
-        mix_before, mix_after, bias, query_gate, key_gate};
-    const auto operands = operands_of(given);
-    const FusedOperands& x = operands.first;
-    const MixingOperands& mixing = operands.second;
-    const auto floats = q.options().dtype(at::kFloat);
-    const at::Tensor out =
-        empty_by_token({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-    const at::Tensor lse = at::empty(q.sizes().slice(0, 3), floats);
-    const at::Tensor row_sums =
-        call->tokens.renormalise ? at::empty_like(lse) : at::empty({0}, floats);
-    with_kernel_type(q.scalar_type(), "attention", [&]<class T>(T) {
-      kernels::MixingForward<T> problem;
-      set_inputs<T>(problem, *call, x, mixing);
-      problem.out = writable_rows_of<T>(out);
-      problem.lse = lse.mutable_data_ptr<float>();
-      problem.row_sums = call->tokens.renormalise ? row_sums.mutable_data_ptr<float>() : nullptr;
-      kernels::run(problem);
-    });
-    variable_list saved = given;
-    saved.insert(saved.end(), {out, lse, row_sums});
-    ctx->save_for_backward(std::move(saved));
-    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    ctx->set_materialize_grads(false);
-    return {out, lse};
-  }
+std::pair<FusedOperands, MixingOperands> operands_of(const Operation::Tensors& list) {
+  const size_t n = kFusedOperands;
+  return {FusedOperands::of(list), MixingOperands{list[n], list[n + 1], list[n + 2], list[n + 3]}};
+}
 
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const variable_list s = ctx->get_saved_variables();
-    const auto call =
-        c10::static_intrusive_pointer_cast<MixingCall>(ctx->saved_data["call"].toCapsule());
-    const auto operands = operands_of(s);
-    const FusedOperands& x = operands.first;
-    const MixingOperands& mixing = operands.second;
-    const at::Tensor &out = s[kInputs], &lse = s[kInputs + 1], &row_sums = s[kInputs + 2];
-    const auto [dx, dmixing] =
-        gradients_of(*call, x, mixing, {out, lse, row_sums}, grads[0], grads[1]);
-    return {dx.q,
-            dx.k,
-            dx.v,
-            dx.tau_bt,
-            dx.sink_h,
-            dmixing.kernel_before_hqk,
-            dmixing.kernel_after_hqk,
-            dmixing.mix_before_noi,
-            dmixing.mix_after_nio,
-            dx.bias_hn,
-            dx.gate_btk,
-            dx.gate_bsk,
-            {}};
-  }
+Operation::Tensors MixingCall::forward(const Tensors& inputs, Tensors& kept) const {
+  const auto operands = operands_of(inputs);
+  const FusedOperands& x = operands.first;
+  const auto floats = x.q.options().dtype(at::kFloat);
+  const at::Tensor out =
+      empty_by_token({x.q.size(0), x.q.size(1), x.q.size(2), x.v.size(3)}, x.q.options());
+  const at::Tensor lse = at::empty(x.q.sizes().slice(0, 3), floats);
+  const at::Tensor row_sums = tokens.renormalise ? at::empty_like(lse) : at::empty({0}, floats);
+  with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
+    kernels::MixingForward<T> problem;
+    set_inputs<T>(problem, *this, x, operands.second);
+    problem.out = writable_rows_of<T>(out);
+    problem.lse = lse.mutable_data_ptr<float>();
+    problem.row_sums = tokens.renormalise ? row_sums.mutable_data_ptr<float>() : nullptr;
+    backend_for(x.q).run(problem);
+  });
+  kept = inputs;
+  kept.insert(kept.end(), {out, lse, row_sums});
+  return {out, lse};
+}
 
- private:
-  static constexpr size_t kInputs = 12;
-
-  static std::pair<FusedOperands, MixingOperands> operands_of(const variable_list& s) {
-    return {FusedOperands{contiguous_rows(s[0]), contiguous_rows(s[1]), contiguous_rows(s[2]), s[3],
-                          s[9], s[4], s[10], s[11]},
-            MixingOperands{s[5], s[6], s[7], s[8]}};
-  }
-};
+Operation::Tensors MixingCall::backward(const Tensors& kept, const Tensors& grads,
+                                        const std::vector<bool>& /*wanted*/) const {
+  const auto operands = operands_of(kept);
+  const size_t n = kept.size() - 3;
+  const auto [dx, dmixing] = gradients_of(*this, operands.first, operands.second,
+                                          {kept[n], kept[n + 1], kept[n + 2]}, grads);
+  Tensors all = dx.list();
+  for (const at::Tensor& x : dmixing.list()) all.push_back(x);
+  return all;
+}
 
 c10::intrusive_ptr<MixingCall> mixing_call(const AttentionCall& given) {
   auto call = c10::make_intrusive<MixingCall>();
@@ -315,12 +271,12 @@ AttentionResult run_mixing(const AttentionCall& given) {
   result.path.plan = call->fused->visits->name;
   const FusedOperands x = fused_operands(given);
   const MixingOperands mixing = mixing_operands(given.tensors);
-  with_kernel_type(x.q.scalar_type(), "attention",
-                   [&]<class T>(T) { result.path.isa = kernels::mixing_isa<T>(); });
-  const variable_list outputs =
-      FusedMixing::apply(x.q, x.k, x.v, x.tau_bt, x.sink_h, mixing.kernel_before_hqk,
-                         mixing.kernel_after_hqk, mixing.mix_before_noi, mixing.mix_after_nio,
-                         x.bias_hn, x.gate_btk, x.gate_bsk, std::move(call));
+  with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
+    result.path.isa = backend_for(x.q).isa<kernels::MixingForward<T>>();
+  });
+  Operation::Tensors inputs = x.list();
+  for (const at::Tensor& operand : mixing.list()) inputs.push_back(operand);
+  const Operation::Tensors outputs = run_operation(std::move(call), inputs);
   result.out_bhte = outputs[0].to(given.q.scalar_type());
   result.lse_bht = outputs[1];
   return result;
@@ -342,18 +298,18 @@ std::optional<std::string> why_not_mixing(const AttentionCall& call) {
   const at::ScalarType dtype = call.q.scalar_type();
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no mixing kernel for {}", at::toString(dtype));
-  return kernels::why_not_mixing_kernels({.heads = spec.heads,
-                                          .kv_heads = spec.kv_heads,
-                                          .head_dim = spec.head_dim,
-                                          .value_dim = spec.value_width()},
-                                         mixing_sizes(spec));
+  const kernels::Backend* const backend = backend_of(call.q.device());
+  if (backend == nullptr) return "no kernels for this device";
+  return with_kernel_type(kernel_dtype(dtype), "attention", [&]<class T>(T) {
+    return backend->why_not(
+        kernels::MixingForward<T>{.sizes = sizes_of(spec), .mixing = mixing_sizes(spec)});
+  });
 }
 
 bool has_mixing_backward(const AttentionCall& call) {
-  return call.q.device().is_cpu() && call.q.scalar_type() != at::kHalf &&
-         call.q.size(2) > kernels::kMostMixingQueries && joins_pairs(call.spec) &&
-         !call.spec.multi_token.renormalise && !call.spec.focus.reads_strength() &&
-         !why_not_mixing(call);
+  return call.q.scalar_type() != at::kHalf && call.q.size(2) > kernels::kMostMixingQueries &&
+         joins_pairs(call.spec) && !call.spec.multi_token.renormalise &&
+         !call.spec.focus.reads_strength() && !why_not_mixing(call);
 }
 
 MixedOperands mixing_backward(const AttentionCall& call, const at::Tensor& out,
@@ -363,12 +319,12 @@ MixedOperands mixing_backward(const AttentionCall& call, const at::Tensor& out,
   for (at::Tensor* t : {&x.q, &x.k, &x.v}) *t = contiguous_rows(*t);
   const at::Tensor no_sums = at::empty({0}, lse.options());
   return gradients_of(*mixing_call(call), x, mixing_operands(call.tensors), {out, lse, no_sums},
-                      dout, dlse);
+                      {dout, dlse});
 }
 
 AttentionPath mixing_path() {
   return {
-      .name = PathName::fused, .device = at::kCPU, .why_not = why_not_mixing, .run = run_mixing};
+      .name = PathName::fused, .by_kernels = true, .why_not = why_not_mixing, .run = run_mixing};
 }
 
 }  // namespace fovea

@@ -10,7 +10,7 @@
 
 #include "fovea/attention/call.h"
 #include "fovea/attention/paths/fused_call.h"
-#include "fovea/kernels/common/mixing.h"
+#include "fovea/kernels/backend.h"
 
 namespace fovea {
 
@@ -20,6 +20,10 @@ bool joins_pairs(const AttentionSpec& spec);
 /// The operands of the stages that join pairs, float32; empty tensors where a stage is neutral.
 struct MixingOperands {
   at::Tensor kernel_before_hqk, kernel_after_hqk, mix_before_noi, mix_after_nio;
+
+  Operation::Tensors list() const {
+    return {kernel_before_hqk, kernel_after_hqk, mix_before_noi, mix_after_nio};
+  }
 };
 MixingOperands mixing_operands(const AttentionTensors& tensors);
 
@@ -27,6 +31,10 @@ MixingOperands mixing_operands(const AttentionTensors& tensors);
 kernels::MixingRule mixing_rule(const MultiTokenSpec& tokens, const MixingOperands& operands);
 /// The rule of a spec by its sizes alone: whether there are kernels for it.
 kernels::MixingRule mixing_sizes(const AttentionSpec& spec);
+
+/// Why a backend's kernels cannot decode a spec with so many rows of queries.
+std::optional<std::string> why_not_mixed_rows(const kernels::Backend& backend,
+                                              const AttentionSpec& spec, int64_t rows);
 
 /// The memberships [b, s] that hard Focus reads, contiguous; undefined where the call's rule for
 /// distant keys is not that of groups.

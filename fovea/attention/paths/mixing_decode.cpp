@@ -2,12 +2,11 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/kernels/cpu/decode/mixing_decode.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/backend.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/mixing.h"
 #include "fovea/attention/places.h"
@@ -23,7 +22,7 @@ void decode_mixed(const AttentionCall& call, const FusedOperands& x, const Atten
   const auto rows = call.made.get([&] { return rows_seen(call); });
   const MixingOperands mixing = mixing_operands(call.tensors);
   const at::Tensor members = contiguous_members(call);
-  kernels::run(
+  backend_for(x.q).run(
       kernels::MixingDecode<T>{.sizes = sizes_of(x),
                                .rule = rule_of(*fused, x),
                                .mixing = mixing_rule(call.spec.multi_token, mixing),
@@ -48,7 +47,7 @@ AttentionResult run_mixing_decode(const AttentionCall& call) {
   result.lse_bht = at::empty({b, h, results}, x.q.options().dtype(at::kFloat));
   with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
     decode_mixed<T>(call, x, result, out);
-    result.path.isa = kernels::mixing_decode_isa<T>();
+    result.path.isa = backend_for(x.q).isa<kernels::MixingDecode<T>>();
   });
   result.out_bhte = out.to(call.q.scalar_type());
   result.path.plan = plan_name(call.spec, {}, call.k.size(2));
@@ -59,12 +58,7 @@ AttentionResult run_mixing_decode(const AttentionCall& call) {
 std::optional<std::string> why_not_mixing_decode(const AttentionCall& call) {
   if (auto why = why_not_mixing(call)) return why;
   if (auto why = why_not_in_place(call)) return why;
-  const kernels::AttentionSizes sizes{.heads = call.spec.heads,
-                                      .kv_heads = call.spec.kv_heads,
-                                      .queries = call.q.size(2),
-                                      .head_dim = call.spec.head_dim,
-                                      .value_dim = call.spec.value_width()};
-  if (auto why = kernels::why_not_mixing_decode(sizes, {}, mixing_sizes(call.spec))) return why;
+  if (auto why = why_not_mixed_rows(backend_for(call.q), call.spec, call.q.size(2))) return why;
   if (call.made.get([&] { return rows_seen(call); })->empty())
     return "a row sees more than two ranges of keys";
   return std::nullopt;
@@ -74,7 +68,7 @@ std::optional<std::string> why_not_mixing_decode(const AttentionCall& call) {
 
 AttentionPath mixing_decode_path() {
   return {.name = PathName::fused,
-          .device = at::kCPU,
+          .by_kernels = true,
           .why_not = why_not_mixing_decode,
           .run = run_mixing_decode};
 }

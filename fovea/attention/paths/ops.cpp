@@ -296,9 +296,8 @@ variable_list attention_forward(const OperatorCall& given) {
 }
 
 bool is_fused(const AttentionCall& call) {
-  return call.q.device().is_cpu() && call.q.scalar_type() != at::kHalf &&
-         call.key_rule() == KeyRule::mask && !call.spec.focus.reads_strength() &&
-         !why_not_pointwise(call);
+  return call.q.scalar_type() != at::kHalf && call.key_rule() == KeyRule::mask &&
+         !call.spec.focus.reads_strength() && !why_not_pointwise(call);
 }
 
 // In the order of kLearned; of a strength that is given, not learned.

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "fovea/attention/backend.h"
+
 namespace fovea {
 
 std::span<const AttentionPath> attention_paths() {
@@ -18,9 +20,9 @@ std::span<const AttentionPath> attention_paths() {
 }
 
 std::optional<std::string> AttentionPath::reason_against(const AttentionCall& call) const {
-  if (device && *device != call.q.device().type())
-    return fmt::format("the {} kernels run on {}; got {}", enum_name(name),
-                       c10::DeviceTypeName(*device), c10::DeviceTypeName(call.q.device().type()));
+  if (by_kernels && backend_of(call.q.device()) == nullptr)
+    return fmt::format("the {} kernels run on CPU; got {}", enum_name(name),
+                       c10::DeviceTypeName(call.q.device().type()));
   return why_not(call);
 }
 

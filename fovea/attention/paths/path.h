@@ -17,9 +17,9 @@ namespace fovea {
 
 struct AttentionPath {
   PathName name = PathName::none;
-  std::optional<at::DeviceType> device = {};  ///< nothing: any
-  std::optional<KeyRule> key_rule = {};       ///< nothing: any
-  /// Why the path cannot run a call of its device and rule.
+  bool by_kernels = false;               ///< runs where the device of the call has kernels of ours
+  std::optional<KeyRule> key_rule = {};  ///< nothing: any
+  /// Why the path cannot run a call of its rule on a device that it runs on.
   std::optional<std::string> (*why_not)(const AttentionCall& call) = nullptr;
   /// Output before stage 10's norm, factor and gate; lse, telemetry and reason if the path gives
   /// them.

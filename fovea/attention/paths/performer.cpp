@@ -3,39 +3,50 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/paths/performer.h"
+#include "fovea/attention/paths/sums.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/isolation.h"
 #include "fovea/attention/mechanisms/performer_features.h"
+#include "fovea/attention/operation.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/performer/performer.h"
 
 namespace fovea {
 namespace {
 
 using kernels::PerformerChunk;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
-using ChunkLists = std::vector<std::vector<PerformerChunk>>;
+// Chunks of each sequence, or of all (kernels::PerformerInputs).
+struct ChunkLists {
+  std::vector<PerformerChunk> chunks;
+  std::vector<int64_t> begin{0};
 
-/// What forward and backward share besides tensors. Travels through autograd as a capsule.
-struct PerformerCall : torch::CustomClassHolder {
+  void add(std::span<const int64_t> borders, int64_t tokens) {
+    kernels::add_performer_chunks(borders, tokens, chunks);
+    begin.push_back(std::ssize(chunks));
+  }
+};
+
+/// Inputs: q, k, v and tau in float32 (Operands). Results: out, and lse where it is wanted.
+struct PerformerCall : Operation {
   ChunkLists chunks;
   PerformerFactors factors;
   at::Tensor features_md;
   bool want_lse = false, keep_states = false;
+
+  Tensors forward(const Tensors& inputs, Tensors& kept) const override;
+  Tensors backward(const Tensors& kept, const Tensors& grads,
+                   const std::vector<bool>& wanted) const override;
 };
 
 struct Operands {
@@ -57,77 +68,72 @@ kernels::PerformerInputs inputs_of(const PerformerCall& call, const Operands& x)
           .q = rows_of<float>(x.q),
           .k = rows_of<float>(x.k),
           .v = rows_of<float>(x.v),
-          .chunks = call.chunks};
+          .chunks = call.chunks.chunks,
+          .chunk_begin = call.chunks.begin};
 }
 
-Operands contiguous_operands(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                             const at::Tensor& tau) {
-  return {contiguous_rows(q), contiguous_rows(k), contiguous_rows(v), tau.contiguous()};
+Operands operands_of(const Operation::Tensors& x) {
+  return {contiguous_rows(x[0]), contiguous_rows(x[1]), contiguous_rows(x[2]), x[3].contiguous()};
+}
+
+std::string performer_isa(const at::Tensor& x) {
+  return std::string(backend_for(x).isa<kernels::PerformerForward>());
 }
 
 at::Tensor empty_lse(const Operands& x) {
   return at::empty({x.q.size(0), x.q.size(1), x.q.size(2)}, x.q.options());
 }
 
-// Inputs and outputs are float32. Outputs: out, and lse where it is wanted.
-class PerformerAttention : public torch::autograd::Function<PerformerAttention> {
- public:
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& q, const at::Tensor& k,
-                               const at::Tensor& v, const at::Tensor& tau,
-                               const c10::intrusive_ptr<PerformerCall>& call) {
-    const Operands x = contiguous_operands(q, k, v, tau);
-    kernels::PerformerForward problem{.in = inputs_of(*call, x)};
-    const at::Tensor out =
-        empty_by_token({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-    problem.out = writable_rows_of<float>(out);
-    at::Tensor lse, states;
-    if (call->want_lse) {
-      lse = empty_lse(x);
-      problem.lse = lse.mutable_data_ptr<float>();
-    }
-    if (call->keep_states) {
-      states = at::empty({q.size(0), k.size(1), problem.in.most_chunks(), problem.in.state_size()},
-                         q.options());
-      problem.states = states.mutable_data_ptr<float>();
-    }
-    kernels::run(problem);
-    ctx->save_for_backward({q, k, v, tau, out, states});
-    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    ctx->set_materialize_grads(false);
-    if (!call->want_lse) return {out};
-    return {out, lse};
+Operation::Tensors PerformerCall::forward(const Tensors& inputs, Tensors& kept) const {
+  const Operands x = operands_of(inputs);
+  kernels::PerformerForward problem{.in = inputs_of(*this, x)};
+  const at::Tensor out =
+      empty_by_token({x.q.size(0), x.q.size(1), x.q.size(2), x.v.size(3)}, x.q.options());
+  problem.out = writable_rows_of<float>(out);
+  at::Tensor lse, states;
+  if (want_lse) {
+    lse = empty_lse(x);
+    problem.lse = lse.mutable_data_ptr<float>();
   }
+  if (keep_states) {
+    states =
+        at::empty({x.q.size(0), x.k.size(1), problem.in.most_chunks(), problem.in.state_size()},
+                  x.q.options());
+    problem.states = states.mutable_data_ptr<float>();
+  }
+  backend_for(x.q).run(problem);
+  kept = inputs;
+  kept.insert(kept.end(), {out, states});
+  return want_lse ? Tensors{out, lse} : Tensors{out};
+}
 
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto s = ctx->get_saved_variables();
-    const auto call =
-        c10::static_intrusive_pointer_cast<PerformerCall>(ctx->saved_data["call"].toCapsule());
-    const Operands x = contiguous_operands(s[0], s[1], s[2], s[3]);
-    const at::Tensor& out = s[4];
-    const at::Tensor dout = grads[0].defined() ? contiguous_rows(grads[0]) : at::zeros_like(out);
-    const at::Tensor dlse =
-        grads.size() > 1 && grads[1].defined() ? grads[1].contiguous() : at::Tensor();
-    const auto like = [](const at::Tensor& t) {
-      return empty_by_token(t.sizes().vec(), t.options());
-    };
-    const at::Tensor dq = like(x.q), dk = like(x.k), dv = like(x.v);
-    at::Tensor dtau;
-    kernels::PerformerBackward problem{.in = inputs_of(*call, x)};
-    problem.out = rows_of<float>(out);
-    problem.dout = rows_of<float>(dout);
-    problem.dlse = dlse.defined() ? dlse.const_data_ptr<float>() : nullptr;
-    problem.states = s[5].const_data_ptr<float>();
-    problem.dq = writable_rows_of<float>(dq);
-    problem.dk = writable_rows_of<float>(dk);
-    problem.dv = writable_rows_of<float>(dv);
-    if (x.tau_bt.numel() > 0) {
-      dtau = empty_lse(x);
-      problem.dtau = dtau.mutable_data_ptr<float>();
-    }
-    kernels::run(problem);
-    return {dq, dk, dv, dtau.defined() ? dtau.sum(1) : dtau, {}};
+Operation::Tensors PerformerCall::backward(const Tensors& s, const Tensors& grads,
+                                           const std::vector<bool>& /*wanted*/) const {
+  const Operands x = operands_of(s);
+  const at::Tensor& out = s[4];
+  const at::Tensor dout = grads[0].defined() ? contiguous_rows(grads[0]) : at::zeros_like(out);
+  const at::Tensor dlse =
+      grads.size() > 1 && grads[1].defined() ? grads[1].contiguous() : at::Tensor();
+  const auto like = [](const at::Tensor& t) {
+    return empty_by_token(t.sizes().vec(), t.options());
+  };
+  const at::Tensor dq = like(x.q), dk = like(x.k), dv = like(x.v);
+  at::Tensor dtau;
+  kernels::PerformerBackward problem{.in = inputs_of(*this, x)};
+  problem.out = rows_of<float>(out);
+  problem.dout = rows_of<float>(dout);
+  problem.dlse = dlse.defined() ? dlse.const_data_ptr<float>() : nullptr;
+  problem.states = s[5].const_data_ptr<float>();
+  problem.dq = writable_rows_of<float>(dq);
+  problem.dk = writable_rows_of<float>(dk);
+  problem.dv = writable_rows_of<float>(dv);
+  if (x.tau_bt.numel() > 0) {
+    dtau = empty_lse(x);
+    problem.dtau = dtau.mutable_data_ptr<float>();
   }
-};
+  backend_for(x.q).run(problem);
+  return {dq, dk, dv, dtau.defined() ? dtau.sum(1) : dtau};
+}
 
 // The first tokens of documents, of each row of the batch or of all of them.
 ChunkLists chunk_lists(const SelfPlaces& places) {
@@ -137,14 +143,14 @@ ChunkLists chunk_lists(const SelfPlaces& places) {
     for (size_t n = 0; n < row.size(); ++n)
       if (n == 0 || row[n].document != row[n - 1].document)
         borders.push_back(static_cast<int64_t>(n));
-    lists.push_back(kernels::performer_chunks(borders, std::ssize(row)));
+    lists.add(borders, std::ssize(row));
   }
   return lists;
 }
 
 std::optional<std::string> why_no_kernel(const AttentionCall& call) {
   const at::ScalarType dtype = call.q.scalar_type();
-  if (!call.q.device().is_cpu()) return "the kernels of performer run_performer on the CPU";
+  if (backend_of(call.q.device()) == nullptr) return "the kernels of performer run on the CPU";
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no performer kernel for {}", at::toString(dtype));
   if (call.spec.performer.epsilon > 0.0)
@@ -191,13 +197,13 @@ AttentionResult run_performer(const AttentionCall& call) {
   const bool documents = std::ranges::any_of(places->rows, [](const auto& row) {
     return !row.empty() && row.front().document != row.back().document;
   });
-  const variable_list outputs = PerformerAttention::apply(
-      call.q.to(at::kFloat), call.k.to(at::kFloat), call.v.to(at::kFloat), tau_of(call), shared);
+  const Operation::Tensors outputs = run_operation(
+      shared, {call.q.to(at::kFloat), call.k.to(at::kFloat), call.v.to(at::kFloat), tau_of(call)});
   if (!all_finite(outputs[0])) return by_reference_performer(call);
   AttentionResult result;
   result.out_bhte = outputs[0];
   if (call.context.want_lse) result.lse_bht = outputs[1];
-  result.path.isa = std::string(kernels::performer_isa());
+  result.path.isa = performer_isa(call.q);
   result.path.plan = documents ? PlanWord::documents : PlanWord::causal;
   return result;
 }
@@ -206,9 +212,9 @@ AttentionResult run_performer(const AttentionCall& call) {
 AttentionResult by_kernels(const AttentionCall& call, const at::Tensor& state) {
   const auto shared = shared_call(call);
   const int64_t first = 0;
-  shared->chunks = {kernels::performer_chunks({&first, 1}, call.q.size(2))};
-  const Operands x = contiguous_operands(call.q.to(at::kFloat), call.k.to(at::kFloat),
-                                         call.v.to(at::kFloat), tau_of(call));
+  shared->chunks.add({&first, 1}, call.q.size(2));
+  const Operands x = operands_of(
+      {call.q.to(at::kFloat), call.k.to(at::kFloat), call.v.to(at::kFloat), tau_of(call)});
   kernels::PerformerForward problem{.in = inputs_of(*shared, x)};
   AttentionResult result;
   result.out_bhte =
@@ -217,10 +223,8 @@ AttentionResult by_kernels(const AttentionCall& call, const at::Tensor& state) {
   result.lse_bht = empty_lse(x);
   problem.lse = result.lse_bht.mutable_data_ptr<float>();
   problem.running = state.mutable_data_ptr<float>();
-  kernels::run(problem);
-  result.path = {.name = PathName::fused,
-                 .isa = std::string(kernels::performer_isa()),
-                 .plan = PlanWord::causal};
+  backend_for(x.q).run(problem);
+  result.path = {.name = PathName::fused, .isa = performer_isa(call.q), .plan = PlanWord::causal};
   return result;
 }
 
@@ -291,8 +295,7 @@ AttentionResult in_blocks(const AttentionCall& call, const at::Tensor& state) {
 
 }  // namespace
 
-AttentionResult performer_from_state(const AttentionCall& call, const at::Tensor& state,
-                                     Path path) {
+AttentionResult sums_from_state(const AttentionCall& call, const at::Tensor& state, Path path) {
   const std::optional<std::string> why = why_no_kernel(call);
   require<UnsupportedError>(path != Path::fused || !why, "attention",
                             "path fused has no kernel for this call (performer): {}; use path "
@@ -310,7 +313,7 @@ AttentionResult performer_from_state(const AttentionCall& call, const at::Tensor
 
 AttentionPath sums_path() {
   return {.name = PathName::fused,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::sums,
           .why_not = why_not_performer,
           .run = run_performer};

@@ -7,10 +7,9 @@
 #include <numeric>
 #include <vector>
 
+#include "fovea/attention/backend.h"
 #include "fovea/attention/cache/hash_tables.h"
-#include "fovea/attention/kernel_types.h"
 #include "fovea/attention/mechanisms/magic_pig_choice.h"
-#include "fovea/kernels/cpu/decode/sampling.h"
 
 namespace fovea {
 namespace {
@@ -19,7 +18,7 @@ template <class T>
 void read_sampled(const AttentionCall& call, const at::Tensor& tau, const AttentionResult& result,
                   std::vector<int64_t>& read) {
   const HashTables& tables = *call.selector.tables;
-  kernels::run(
+  backend_for(call.q).run(
       kernels::SampledDecode<T>{.sizes = {.batch = call.q.size(0),
                                           .heads = call.spec.heads,
                                           .kv_heads = call.spec.kv_heads,
@@ -50,7 +49,7 @@ AttentionResult sampled_query(const AttentionCall& given) {
   std::vector<int64_t> read(static_cast<size_t>(b * h));
   with_kernel_type(call.q.scalar_type(), "attention",
                    [&]<class T>(T) { read_sampled<T>(call, tau, result, read); });
-  result.path.isa = kernel_isa(call.q.scalar_type());
+  result.path.isa = kernel_isa(call.q);
   result.path.plan = PlanWord::scan;
   result.path.reason = one_query_reason(std::accumulate(read.begin(), read.end(), int64_t{0}),
                                         b * h, call.k.size(2));
@@ -116,7 +115,7 @@ void sample_block(TextCall& text, const TextKeys& keys, int64_t b, int64_t g, in
                       centres.unsqueeze(0).unsqueeze(0), ends.unsqueeze(0));
   const auto out = writable_rows_of<T>(text.result.out_bhte);
   std::vector<int64_t> read(static_cast<size_t>(n * rows));
-  kernels::run(kernels::SampledRows<T>{
+  backend_for(q).run(kernels::SampledRows<T>{
       .heads = n,
       .rows = rows,
       .first_length = first,
@@ -173,7 +172,7 @@ AttentionResult sampled_queries(const AttentionCall& given) {
       }
     }
   });
-  result.path.isa = kernel_isa(call.q.scalar_type());
+  result.path.isa = kernel_isa(call.q);
   result.path.plan = PlanWord::lists;
   result.path.reason = text_reason(text.read, b * h * t, t, s);
   result.path.keys_read = {

@@ -15,7 +15,7 @@
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/plan.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/common/isa.h"
 
 namespace fovea {
 namespace {

@@ -10,29 +10,38 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <numeric>
 
-#include "fovea/attention/kernel_types.h"
+#include "fovea/attention/backend.h"
 #include "fovea/attention/mechanisms/sparq_choice.h"
 #include "fovea/attention/paths/fused_call.h"
 #include "fovea/attention/paths/sampled.h"
-#include "fovea/kernels/cpu/decode/selector.h"
-#include "fovea/kernels/cpu/pointwise/attention.h"
 
 namespace fovea {
 namespace {
 
-using KeyLists = std::vector<std::vector<int32_t>>;
+// Lists of so many keys.
+IntRowList lists_of(int64_t rows, const auto& keys_of) {
+  IntRowList lists;
+  for (int64_t r = 0; r < rows; ++r) {
+    lists.values.resize(lists.values.size() + static_cast<size_t>(keys_of(r)));
+    lists.end_row();
+  }
+  return lists;
+}
+
+kernels::KeyBudget budget_of(const SparqSpec& sparq) {
+  return {.past = sparq.keys, .recent = sparq.recent_keys()};
+}
 
 // Queries [n, heads of a key head, 1, d] against keys [n, 1, s, d], each of which reads its list.
 AttentionResult read_listed(const AttentionCall& call, const at::Tensor& q, const at::Tensor& k,
-                            const at::Tensor& v, const at::Tensor& tau_n1, const KeyLists& lists) {
+                            const at::Tensor& v, const at::Tensor& tau_n1, const IntRows& lists) {
   AttentionCall one{.spec = call.spec, .q = q, .k = k, .v = v};
   one.spec.sparq = {};
   one.spec.heads = q.size(1);
   one.spec.kv_heads = 1;
   one.tensors.tau_bt = tau_n1;
-  return run_decoding(one, std::span<const std::vector<int32_t>>(lists));
+  return run_decoding(one, lists);
 }
 
 // alpha y + (1 - alpha) mean, [n, heads, e] each; the mean [n, 1, e].
@@ -41,18 +50,13 @@ at::Tensor blended(const at::Tensor& y, const at::Tensor& alpha, const at::Tenso
   return y.to(at::kFloat) * share + mean * (1.0 - share);
 }
 
-int64_t count_of(const KeyLists& lists) {
-  return std::transform_reduce(lists.begin(), lists.end(), int64_t{0}, std::plus<>(),
-                               [](const auto& list) { return std::ssize(list); });
-}
-
 template <class T>
-void choose_by_components(const AttentionCall& call, const at::Tensor& tau, KeyLists& lists,
+void choose_by_components(const AttentionCall& call, const at::Tensor& tau, IntRowList& lists,
                           const at::Tensor& alpha) {
   const SparqSpec& sparq = call.spec.sparq;
   const at::Tensor& x = call.selector.key_components_bgds;
   const at::Tensor q = contiguous_rows(call.q);
-  kernels::run(
+  backend_for(q).run(
       kernels::ComponentChoice<T>{.sizes = {.batch = q.size(0),
                                             .heads = call.spec.heads,
                                             .kv_heads = call.spec.kv_heads,
@@ -66,12 +70,12 @@ void choose_by_components(const AttentionCall& call, const at::Tensor& tau, KeyL
                                   .head = x.stride(1),
                                   .component = x.stride(2),
                                   .components = sparq.components,
-                                  .budget = {.past = sparq.keys, .recent = sparq.recent_keys()},
+                                  .budget = budget_of(sparq),
                                   .scale = static_cast<float>(call.spec.logit_scale()),
                                   .tau = tau.defined() ? tau.const_data_ptr<float>() : nullptr,
                                   .next_k = rows_of<T>(call.k),
                                   .next_v = rows_of<T>(call.v),
-                                  .chosen = lists.data(),
+                                  .chosen = lists.values.data(),
                                   .alpha = alpha.mutable_data_ptr<float>()});
 }
 
@@ -82,15 +86,16 @@ at::Tensor by_key_head(const at::Tensor& x_bgsd) {
 
 // Queries of the heads of every key head, [b g, n, 1, d], which read its list.
 template <class T>
-void read_lists(const AttentionCall& call, const at::Tensor& rows_tau, const KeyLists& lists,
+void read_lists(const AttentionCall& call, const at::Tensor& rows_tau, const IntRows& lists,
                 const at::Tensor& out, const at::Tensor& lse) {
-  const int64_t items = std::ssize(lists), n = heads_per_key(call);
+  const int64_t items = lists.rows(), n = heads_per_key(call);
   const at::Tensor q = contiguous_rows(call.q.reshape({items, n, 1, call.q.size(3)})),
                    k = contiguous_rows(by_key_head(call.k)),
                    v = contiguous_rows(by_key_head(call.v));
-  const int64_t keys = std::ssize(lists.front());
-  const std::vector<RowVisits> rows(lists.size(), {.near = {.begin = 0, .end = keys}, .far = {}});
-  kernels::run(kernels::AttentionDecode<T>{
+  const int64_t keys = std::ssize(lists.of(0));
+  const std::vector<RowVisits> rows(static_cast<size_t>(items),
+                                    {.near = {.begin = 0, .end = keys}, .far = {}});
+  backend_for(q).run(kernels::AttentionDecode<T>{
       .sizes = {.batch = items,
                 .heads = n,
                 .kv_heads = 1,
@@ -130,7 +135,8 @@ AttentionResult sparq_query(const AttentionCall& call) {
   const int64_t b = call.q.size(0), g = call.spec.kv_heads, n = heads_per_key(call),
                 s = call.k.size(2), e = call.v.size(3);
   const bool blends = call.spec.sparq.reallocate && s > call.spec.sparq.keys + 1;
-  KeyLists lists(static_cast<size_t>(b * g));
+  const kernels::KeyBudget budget = budget_of(call.spec.sparq);
+  IntRowList lists = lists_of(b * g, [&](int64_t) { return budget.chosen_of(s); });
   const at::Tensor alpha = at::empty({b * g, n}, at::kFloat), tau = float_rows(call.tensors.tau_bt);
   const at::Tensor rows_tau = tau.defined() ? tau.repeat_interleave(g, 0) : tau;
   const at::Tensor out = at::empty({b * g, n, 1, e}, call.q.options());
@@ -139,13 +145,13 @@ AttentionResult sparq_query(const AttentionCall& call) {
   if (blends && !sums.defined()) sums = call.v.sum(2, false, at::kDouble);
   with_kernel_type(call.q.scalar_type(), "attention", [&]<class T>(T) {
     choose_by_components<T>(call, tau, lists, alpha);
-    read_lists<T>(call, rows_tau, lists, out, lse);
+    read_lists<T>(call, rows_tau, lists.view(), out, lse);
     if (blends) blend_in_place<T>(out, alpha, sums.contiguous(), s);
   });
   AttentionResult result{.out_bhte = out.view({b, g * n, 1, e}), .lse_bht = lse};
-  result.path.isa = kernel_isa(call.q.scalar_type());
+  result.path.isa = kernel_isa(call.q);
   result.path.plan = PlanWord::scan;
-  result.path.reason = one_query_reason(count_of(lists), b * g, s);
+  result.path.reason = one_query_reason(std::ssize(lists.values), b * g, s);
   return result;
 }
 
@@ -170,16 +176,17 @@ SparqBlock sparq_block(const AttentionCall& call, const SparqHead& head, int64_t
   const at::Tensor logits =
       at::matmul(some(head.scaled_ntd), head.keys_sd.narrow(0, 0, seen).transpose(0, 1))
           .contiguous();
-  KeyLists lists(static_cast<size_t>(rows));
+  const kernels::KeyBudget budget = budget_of(sparq);
+  IntRowList lists = lists_of(rows, [&](int64_t r) { return budget.chosen_of(before + 1 + r); });
   const at::Tensor alpha = at::empty({rows, n}, at::kFloat);
-  kernels::run(kernels::LogitChoice{.rows = rows,
-                                    .heads = n,
-                                    .first_length = before + 1,
-                                    .logits = logits.mutable_data_ptr<float>(),
-                                    .pitch = seen,
-                                    .budget = {.past = sparq.keys, .recent = sparq.recent_keys()},
-                                    .chosen = lists.data(),
-                                    .alpha = alpha.mutable_data_ptr<float>()});
+  backend_for(logits).run(kernels::LogitChoice{.rows = rows,
+                                               .heads = n,
+                                               .first_length = before + 1,
+                                               .logits = logits.mutable_data_ptr<float>(),
+                                               .pitch = seen,
+                                               .budget = budget_of(sparq),
+                                               .chosen = lists.values.data(),
+                                               .alpha = alpha.mutable_data_ptr<float>()});
   const auto shared = [rows](const at::Tensor& x_sd) {
     return x_sd.unsqueeze(0).unsqueeze(0).expand({rows, 1, x_sd.size(0), x_sd.size(1)});
   };
@@ -187,10 +194,10 @@ SparqBlock sparq_block(const AttentionCall& call, const SparqHead& head, int64_t
                              ? head.tau_t.narrow(0, begin, rows).unsqueeze(1).contiguous()
                              : at::Tensor();
   const AttentionResult part = read_listed(call, some(head.q_ntd).transpose(0, 1).unsqueeze(2),
-                                           shared(head.k_sd), shared(head.v_se), tau, lists);
+                                           shared(head.k_sd), shared(head.v_se), tau, lists.view());
   SparqBlock block{.out_tne = part.out_bhte.squeeze(2),
                    .lse_tn = part.lse_bht.squeeze(2),
-                   .read = count_of(lists)};
+                   .read = std::ssize(lists.values)};
   if (sparq.reallocate)
     block.out_tne =
         blended(block.out_tne, alpha, head.means_se.narrow(0, before, rows).unsqueeze(1));
@@ -234,7 +241,7 @@ AttentionResult sparq_queries(const AttentionCall& call) {
       }
     }
   }
-  result.path.isa = kernel_isa(call.q.scalar_type());
+  result.path.isa = kernel_isa(call.q);
   result.path.plan = PlanWord::lists;
   result.path.reason = text_reason(read, b * call.spec.kv_heads * t, t, s);
   return result;
@@ -252,8 +259,7 @@ std::optional<std::string> why_not_selected(const AttentionCall& call) {
   if (context.want_stats) return "kernels of selectors have no telemetry";
   if (call.drops_weights()) return "kernels of selectors have no dropout";
   if (call.wants_gradient()) return "kernels of selectors have no gradient";
-  if (!kernels::prefers_decode(
-          {.heads = call.spec.heads, .kv_heads = call.spec.kv_heads, .queries = 1}))
+  if (!backend_for(call.q).prefers_decode(sizes_of(call.spec)))
     return "kernels of selectors are for few query heads a key head";
   if (call.spec.magic_pig.active()) return why_not_sampled(call);
   return std::nullopt;
@@ -270,7 +276,7 @@ AttentionResult run_selected(const AttentionCall& call) {
 
 AttentionPath selected_path() {
   return {.name = PathName::grouped,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::selected,
           .why_not = why_not_selected,
           .run = run_selected};

@@ -10,7 +10,7 @@
 #include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/attention/paths/joint.h"
 #include "fovea/attention/paths/parts.h"
-#include "fovea/kernels/cpu/pointwise/few_keys.h"
+#include "fovea/kernels/common/few_keys.h"
 
 namespace fovea {
 namespace {
@@ -118,8 +118,6 @@ AttentionResult run_in_place(const AttentionCall& call, const Parts& parts, Join
   auto joint = c10::make_intrusive<JointCall>();
   joint->blocks.push_back(whole_block(parts.recent));
   joint->few = std::move(few);
-  joint->scale = static_cast<float>(call.spec.logit_scale());
-  joint->soft_cap = static_cast<float>(call.spec.soft_cap);
   return run_joint({.q_bhtd = call.q,
                     .k_bgsd = call.k,
                     .v_bgse = call.v,
@@ -160,7 +158,7 @@ AttentionResult run_streaming(const AttentionCall& call) {
 
 AttentionPath streaming_path() {
   return {.name = PathName::fused,
-          .device = at::kCPU,
+          .by_kernels = true,
           .key_rule = KeyRule::parts,
           .why_not = why_not_streaming,
           .run = run_streaming};

@@ -164,7 +164,7 @@ const Mechanism& position_bias_mechanism() {
       .uses = uses,
       .formulas = kFormulas,
       .tensors = kTensors,
-      .why_not_fused_decoder = in_fused_decoder,
+      .token = TokenForm::decoder,
       .settings = kSettings,
   };
   return mechanism;

@@ -1,5 +1,5 @@
 // The contract of the attention kernels: rows, sizes, score parameters, and the arguments of
-// forward, backward and decoding. Backends (kernels/cpu/) take these structs and nothing else.
+// forward, backward and decoding. Backends (kernels/backend.h) take these structs and nothing else.
 //
 //   logit_ij = soft_cap(scale_i q_i.k_j) + bias(i - j)    where allowed(i, j), else -inf
 //   P_ij = exp(logit_ij - lse_i),  out_i = sum_j P_ij v_j  (stages 1, 2, 5, 6, 7 and 10)
@@ -62,7 +62,7 @@ struct ScoreParameters {
 /// dropout, 0 for empty rows.
 constexpr int64_t kRowStats = 3;
 
-/// A few keys more (kernels/cpu/pointwise/few_keys.h).
+/// A few keys more (few_keys.h).
 template <class T>
 struct FewKeys;
 template <class T>
@@ -106,10 +106,11 @@ struct AttentionDecode {
   AttentionSizes sizes;
   ScoreParameters rule;             ///< without dropout
   std::span<const RowVisits> rows;  ///< [batch][queries]
-  /// Of every row of the batch, if not empty: key n of its visits is row keys_seen[b][n] of k and v
-  /// (ascending; sizes.keys is the length of the longest list; one query). No position bias then.
-  std::span<const std::vector<int32_t>> keys_seen;
-  /// Of every row of the batch, if not empty: its key 0 is row first_rows[b] of k and v.
+  /// Lists of keys, one for each row of the batch, or none: key n that row b visits is row
+  /// keys_seen.of(b)[n] of k and v. Keys ascend, sizes.keys is the length of the longest list,
+  /// there is one query and no position bias.
+  IntRows keys_seen;
+  /// If not empty: key 0 of row b of the batch is row first_rows[b] of k and v.
   std::span<const int64_t> first_rows;
   HeadRows<const T> q, k, v;
   HeadRows<T> out;
@@ -139,6 +140,15 @@ struct GroupedBackward {
   HeadRows<T> dq, dk, dv;       ///< all elements are written
   float* dtau = nullptr;   ///< [batch][heads][queries], to be summed over heads; needs rule.tau
   float* dsink = nullptr;  ///< [batch][heads], to be summed over the batch; needs rule.sink_logit
+};
+
+/// The keys that one query sees by hard Focus, ascending: a scan over the memberships of keys at
+/// ascending positions in one document (decoding). The query is the last key.
+struct KeysOfLast {
+  GroupedRule rule;
+  std::span<const uint64_t> members;
+  std::span<const int64_t> positions;    ///< empty: key n stands at n
+  std::vector<int32_t>* seen = nullptr;  ///< appended to
 };
 
 }  // namespace fovea::kernels

@@ -1,5 +1,5 @@
-// The contract of the fused decoder: one token of a few sequences through all layers (spec 7), on
-// raw pointers. A model is described once for a text, a step once for a token.
+// The contract of the fused decoder: one token of each of some sequences through all layers (spec
+// 7), on raw pointers. A model is described once. Each step says which sequences it is for.
 //
 // T is the number format of the activations and of the cache (float, BFloat16): every intermediate
 // result is rounded to it, as the layers' operations one by one would do it; sums are float32. Each
@@ -75,7 +75,7 @@ struct DecoderLayer {
   const float *q_gain = nullptr, *k_gain = nullptr;
   const float* q_length = nullptr;  ///< of HeadNorm::length: queries get it times the factor,
   float q_length_factor = 1.0f;     ///< keys length 1
-  const float *cos = nullptr, *sin = nullptr;  ///< [position][rotary / 2]; null: no rotation
+  bool rotated = false;             ///< queries and keys, by TokenPosition
   /// With caller_attends: queries are rotated a second time, to this position at most
   /// (CallerTokens::start_q); negative: they are not.
   int64_t start_place = -1;
@@ -106,8 +106,7 @@ struct KeyChoice {
   /// The groups of each sequence's token, as bits. Called once, by one thread, while others write
   /// the token's key and value. Returns the rows of keys and values that the token of each sequence
   /// reads, valid until keep(); empty: all.
-  std::span<const std::vector<int32_t>> (*choose)(void* object,
-                                                  std::span<const uint64_t> members) = nullptr;
+  IntRows (*choose)(void* object, std::span<const uint64_t> members) = nullptr;
   /// Called by one thread when the token's key and value are written.
   void (*keep)(void* object) = nullptr;
 };
@@ -135,16 +134,26 @@ struct CallerAttention {
 
 /// One sequence in the cache of a layer.
 struct SequenceStep {
-  int64_t first = 0;                  ///< row of the buffer that is key 0 of the sequence
-  int64_t key_row = 0;                ///< of the new token, counted from `first`: it is written
-  RowVisits seen;                     ///< of the keys; with groups all
+  int64_t first = 0;    ///< row of the buffer that is key 0, or would be behind shared keys
+  int64_t key_row = 0;  ///< of the new token, counted from `first`: it is written
+  RowVisits seen;       ///< of the keys; with groups all
   double* temperature_sum = nullptr;  ///< form prefix: written; the one before it is read
 };
+
+/// Keys and values that several sequences read: those of a sequence up to key `end`, from the run
+/// before on. Key n is row n; the batch stride has no use.
+template <class T>
+struct SharedRun {
+  int64_t end = 0;  ///< a multiple of kSharedKeys
+  HeadRows<T> keys, values;
+};
+constexpr int64_t kSharedKeys = 128;
 
 /// The rows of one sequence in the cache of a layer; the batch stride has no use.
 template <class T>
 struct SequenceCache {
   HeadRows<T> keys, values;
+  std::span<const SharedRun<T>> shared = {};  ///< they come before keys and values
 };
 
 template <class T>
@@ -155,13 +164,29 @@ struct DecoderLayerStep {
   CallerAttention<T> attention;  ///< with caller_attends
 };
 
-/// The next token of every sequence; their lengths may differ.
+/// The token of one sequence in its text.
+struct TokenPosition {
+  int64_t position = 0;
+  const float *cos = nullptr, *sin = nullptr;  ///< [position][rotary / 2], where layers rotate
+};
+
+/// The next token of every sequence of the step. Texts differ in lengths and in tables.
 template <class T>
 struct DecoderStep {
-  std::span<const int64_t> positions;  ///< one a sequence
+  std::span<const TokenPosition> tokens;  ///< one a sequence
   std::span<const DecoderLayerStep<T>> layers;
   const T* x = nullptr;     ///< [sequences, width]: the embedded tokens
   float* logits = nullptr;  ///< [sequences, head.outputs]
+};
+
+/// A model and the buffers of its steps, made by a backend; they grow with the sequences of a step.
+/// T = float and BFloat16. Not thread-safe.
+template <class T>
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  /// ShapeError where the step does not fit the model.
+  virtual void run(const DecoderStep<T>& step) = 0;
 };
 
 }  // namespace fovea::kernels

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace fovea {
 namespace {
@@ -40,8 +41,8 @@ class SetNumbers {
 };
 
 // The slots of tokens from `first` on.
-IntRows slots_of(const std::vector<int32_t>& tokens, int64_t first, int64_t count) {
-  IntRows out;
+IntRowList slots_of(std::span<const int32_t> tokens, int64_t first, int64_t count) {
+  IntRowList out;
   out.begin.assign(static_cast<size_t>(count + 1), 0);
   for (const int32_t token : tokens) {
     if (token >= first) ++out.begin[token - first + 1];
@@ -76,157 +77,164 @@ class FarBuilder {
       : plan_(plan), members_(compared) {
     const MaskRule& mask = plan.rule.mask;
     const auto slots = static_cast<size_t>(plan.keys + 8 * plan.sizes.tile);
-    far_.key.token.reserve(slots);
-    far_.query.token.reserve(slots);
+    keys_.reserve(slots);
+    queries_.reserve(slots);
     far_.rule = {.causal = true, .limited = mask.window > 0};
     far_.rule.opens = far_.rule.limited && mask.sinks > 0;
     if (mask.window > 0) far_.rule.reach = static_cast<int32_t>(mask.window - plan.rule.window);
     if (!members_.empty()) far_.rule.members = MemberRule::apart;
   }
 
-  FarPairs& far() { return far_; }
-
   void begin_list(uint64_t members) {
-    far_.lists.push_back({.members = members,
-                          .key_begin = std::ssize(far_.key.token),
-                          .query_begin = std::ssize(far_.query.token)});
+    lists_.push_back(
+        {.members = members, .key_begin = std::ssize(keys_), .query_begin = std::ssize(queries_)});
   }
   void add_lists(std::span<const int32_t> keys, std::span<const int32_t> queries) {
-    far_.key.token.insert(far_.key.token.end(), keys.begin(), keys.end());
-    far_.query.token.insert(far_.query.token.end(), queries.begin(), queries.end());
+    keys_.insert(keys_.end(), keys.begin(), keys.end());
+    queries_.insert(queries_.end(), queries.begin(), queries.end());
   }
   void add_key(int32_t token) {
-    if (far_as_key(plan_, token)) far_.key.token.push_back(token);
+    if (far_as_key(plan_, token)) keys_.push_back(token);
   }
   void add_query(int32_t token) {
-    if (far_as_query(plan_, token)) far_.query.token.push_back(token);
+    if (far_as_query(plan_, token)) queries_.push_back(token);
   }
   void end_list() {
-    SlotList& list = far_.lists.back();
-    list.keys = std::ssize(far_.key.token) - list.key_begin;
-    list.queries = std::ssize(far_.query.token) - list.query_begin;
-    far_.key.token.resize(static_cast<size_t>(whole_tiles(plan_, list.key_begin + list.keys)), -1);
-    far_.query.token.resize(
-        static_cast<size_t>(whole_tiles(plan_, list.query_begin + list.queries)), -1);
+    SlotList& list = lists_.back();
+    list.keys = std::ssize(keys_) - list.key_begin;
+    list.queries = std::ssize(queries_) - list.query_begin;
+    keys_.resize(static_cast<size_t>(whole_tiles(plan_, list.key_begin + list.keys)), -1);
+    queries_.resize(static_cast<size_t>(whole_tiles(plan_, list.query_begin + list.queries)), -1);
   }
-  void visit(std::span<const int32_t> lists) {
-    far_.visits.values.insert(far_.visits.values.end(), lists.begin(), lists.end());
-    far_.visits.begin.push_back(static_cast<int32_t>(far_.visits.values.size()));
-  }
+  void visit(std::span<const int32_t> lists) { visits_.add_row(lists); }
 
-  FarPairs finish() {
-    turn_visits();
+  FarPairs finish(PlanMemory& memory) {
+    const auto keep = [&](IntRowList rows) {
+      return IntRows{memory.keep(std::move(rows.begin)), memory.keep(std::move(rows.values))};
+    };
     const bool listed = plan_.kind == GroupedKind::lists;
-    fill(far_.key, 0, false);
-    fill(far_.query, listed ? 0 : plan_.rule.window, true);
-    cut_blocks();
-    far_.query_slots = slots_of(far_.query.token, plan_.first_query(), plan_.queries);
     join_components();
-    return std::move(far_);
+    far_.query_slots = keep(slots_of(queries_, plan_.first_query(), plan_.queries));
+    far_.visited_by = keep(turned_visits());
+    far_.visits = keep(std::move(visits_));
+    far_.key = columns(keys_, 0, false, memory);
+    far_.query = columns(queries_, listed ? 0 : plan_.rule.window, true, memory);
+    far_.blocks = memory.keep(cut_blocks());
+    far_.key.token = memory.keep(std::move(keys_));
+    far_.query.token = memory.keep(std::move(queries_));
+    far_.lists = memory.keep(std::move(lists_));
+    return far_;
   }
 
  private:
-  void turn_visits() {
-    const int64_t lists = std::ssize(far_.lists);
-    std::vector<std::vector<int32_t>> by(static_cast<size_t>(lists));
-    for (int64_t c = 0; c < lists; ++c) {
-      for (const int32_t s : far_.visits.of(c)) by[s].push_back(static_cast<int32_t>(c));
+  IntRowList turned_visits() const {
+    std::vector<std::vector<int32_t>> by(lists_.size());
+    for (int64_t c = 0; c < std::ssize(lists_); ++c) {
+      for (const int32_t s : visits_.view().of(c)) by[s].push_back(static_cast<int32_t>(c));
     }
-    for (const auto& row : by) {
-      IntRows& out = far_.visited_by;
-      out.values.insert(out.values.end(), row.begin(), row.end());
-      out.begin.push_back(static_cast<int32_t>(out.values.size()));
-    }
+    IntRowList out;
+    for (const auto& row : by) out.add_row(row);
+    return out;
   }
 
-  void fill(SlotColumns& slots, int64_t window, bool queries) const {
-    const size_t size = slots.token.size();
-    TokenColumns& to = slots.places;
-    to.position.resize(size);
-    to.document.assign(size, queries ? -1 : -2);
-    const bool open = !queries && far_.rule.opens;
-    if (open) to.open.resize(size);
+  // All columns but the tokens themselves.
+  SlotColumns columns(std::span<const int32_t> tokens, int64_t window, bool queries,
+                      PlanMemory& memory) const {
+    const size_t size = tokens.size();
+    const bool opens = !queries && far_.rule.opens;
+    std::vector<int32_t> position(size), document(size, queries ? -1 : -2), open(opens ? size : 0);
     const auto shift = static_cast<int32_t>(window);
     for (size_t n = 0; n < size; ++n) {
-      const int32_t token = slots.token[n];
+      const int32_t token = tokens[n];
       if (token < 0) {  // keys behind a list stay in its last document, so that its tiles are one
         if (queries) continue;
-        to.position[n] = kBehindAll;
-        to.document[n] = to.document[n - 1];
+        position[n] = kBehindAll;
+        document[n] = document[n - 1];
         continue;
       }
-      to.position[n] = plan_.key.position[token] - shift;
-      to.document[n] = plan_.key.document[token];
-      if (open) to.open[n] = visit_open(plan_.rule.mask, to.position[n]);
+      position[n] = plan_.key.position[token] - shift;
+      document[n] = plan_.key.document[token];
+      if (opens) open[n] = visit_open(plan_.rule.mask, position[n]);
     }
-    if (!members_.empty()) fill_members(slots, queries);
+    SlotColumns slots;
+    slots.places = {.position = memory.keep(std::move(position)),
+                    .document = memory.keep(std::move(document)),
+                    .pattern_id = {},
+                    .open = memory.keep(std::move(open))};
+    if (!members_.empty()) set_members(slots, tokens, queries, memory);
+    return slots;
   }
 
   // A pair counts in its lowest common group: keys keep the groups below the list's.
-  void fill_members(SlotColumns& slots, bool queries) const {
+  void set_members(SlotColumns& slots, std::span<const int32_t> tokens, bool queries,
+                   PlanMemory& memory) const {
     const bool wide = plan_.rule.groups > 32;
-    slots.low.assign(slots.token.size(), 0);
-    if (wide) slots.high.assign(slots.token.size(), 0);
-    for (const SlotList& list : far_.lists) {
+    std::vector<int32_t> low(tokens.size(), 0), high(wide ? tokens.size() : 0, 0);
+    for (const SlotList& list : lists_) {
       const uint64_t below = queries ? kEveryGroup : list.members - 1;
       const int64_t begin = queries ? list.query_begin : list.key_begin;
       for (int64_t n = begin; n < begin + (queries ? list.queries : list.keys); ++n) {
-        const int32_t token = slots.token[n];
+        const int32_t token = tokens[n];
         const bool open = !queries && is_sink(plan_, token);
         const uint64_t set = (open ? kEveryGroup : members_[token]) & below;
-        slots.low[n] = static_cast<int32_t>(static_cast<uint32_t>(set));
-        if (wide) slots.high[n] = static_cast<int32_t>(static_cast<uint32_t>(set >> 32));
+        low[n] = static_cast<int32_t>(static_cast<uint32_t>(set));
+        if (wide) high[n] = static_cast<int32_t>(static_cast<uint32_t>(set >> 32));
       }
     }
+    slots.low = memory.keep(std::move(low));
+    slots.high = memory.keep(std::move(high));
   }
 
   // List by list, so that its keys stay in the cache; long lists and late queries first, so that
   // threads finish together.
-  void cut_blocks() {
-    std::vector<int64_t> order(far_.lists.size());
+  std::vector<SlotBlock> cut_blocks() const {
+    std::vector<SlotBlock> blocks;
+    std::vector<int64_t> order(lists_.size());
     std::iota(order.begin(), order.end(), int64_t{0});
-    std::ranges::stable_sort(order, [this](int64_t a, int64_t b) {
-      return far_.lists[a].queries > far_.lists[b].queries;
-    });
+    std::ranges::stable_sort(
+        order, [this](int64_t a, int64_t b) { return lists_[a].queries > lists_[b].queries; });
     const int64_t block = plan_.sizes.queries;
     for (const int64_t c : order) {
-      const SlotList& list = far_.lists[c];
+      const SlotList& list = lists_[c];
       for (int64_t n = (list.queries - 1) / block * block; n >= 0 && list.queries > 0; n -= block)
-        far_.blocks.push_back({c, list.query_begin + n, std::min(block, list.queries - n)});
+        blocks.push_back({c, list.query_begin + n, std::min(block, list.queries - n)});
     }
+    return blocks;
   }
 
   // Lists that visit each other share a component; the list of the sinks, which has no queries, is
   // one by itself.
   void join_components() {
-    std::vector<int64_t> parent(far_.lists.size());
+    std::vector<int64_t> parent(lists_.size());
     std::iota(parent.begin(), parent.end(), int64_t{0});
     const auto root = [&](int64_t n) {
       while (parent[n] != n) n = parent[n] = parent[parent[n]];
       return n;
     };
-    for (int64_t c = 0; c < std::ssize(far_.lists); ++c) {
-      for (const int32_t s : far_.visits.of(c)) {
-        if (far_.lists[s].queries > 0 || far_.lists[s].members != kEveryGroup)
-          parent[root(s)] = root(c);
+    for (int64_t c = 0; c < std::ssize(lists_); ++c) {
+      for (const int32_t s : visits_.view().of(c)) {
+        if (lists_[s].queries > 0 || lists_[s].members != kEveryGroup) parent[root(s)] = root(c);
       }
     }
-    std::vector<int64_t> number(far_.lists.size(), -1);
-    for (int64_t c = 0; c < std::ssize(far_.lists); ++c) {
+    std::vector<int64_t> number(lists_.size(), -1);
+    for (int64_t c = 0; c < std::ssize(lists_); ++c) {
       int64_t& component = number[root(c)];
       if (component < 0) component = far_.components++;
-      far_.lists[c].component = component;
+      lists_[c].component = component;
     }
   }
 
   const GroupedPlan& plan_;
   std::span<const uint64_t> members_;
   FarPairs far_;
+  std::vector<int32_t> keys_, queries_;
+  std::vector<SlotList> lists_;
+  IntRowList visits_;
 };
 
 }  // namespace
 
-IntRows key_slots_of(const GroupedPlan& plan) {
+IntRowList key_slots_of(const GroupedPlan& plan) {
   return slots_of(plan.far.key.token, 0, plan.has_far() ? plan.keys : 0);
 }
 
@@ -247,7 +255,7 @@ MemberSets member_sets(std::span<const uint64_t> members) {
   return out;
 }
 
-FarPairs class_pairs(const GroupedPlan& plan, const MemberSets& sets) {
+FarPairs class_pairs(const GroupedPlan& plan, const MemberSets& sets, PlanMemory& memory) {
   const int64_t classes = std::ssize(sets.sets);
   std::vector<int32_t> sinks;
   for (int64_t n = 0; n < plan.keys; ++n) {
@@ -298,11 +306,12 @@ FarPairs class_pairs(const GroupedPlan& plan, const MemberSets& sets) {
     build.visit(visited);
   }
   if (!inside && !sinks.empty()) build.visit({});
-  return build.finish();
+  return build.finish(memory);
 }
 
 FarPairs listed_pairs(const GroupedPlan& plan, const std::vector<std::vector<int32_t>>& keys,
-                      const std::vector<std::vector<int32_t>>& queries, const IntRows& visits) {
+                      const std::vector<std::vector<int32_t>>& queries, const IntRows& visits,
+                      PlanMemory& memory) {
   FarBuilder build(plan, {});
   for (size_t c = 0; c < keys.size(); ++c) {
     build.begin_list(0);
@@ -310,10 +319,11 @@ FarPairs listed_pairs(const GroupedPlan& plan, const std::vector<std::vector<int
     build.end_list();
     build.visit(visits.of(static_cast<int64_t>(c)));
   }
-  return build.finish();
+  return build.finish(memory);
 }
 
-FarPairs group_pairs(const GroupedPlan& plan, std::span<const uint64_t> members) {
+FarPairs group_pairs(const GroupedPlan& plan, std::span<const uint64_t> members,
+                     PlanMemory& memory) {
   FarBuilder build(plan, members);
   for (int64_t g = 0; g < plan.rule.groups; ++g) {
     const uint64_t bit = uint64_t{1} << g;
@@ -330,7 +340,7 @@ FarPairs group_pairs(const GroupedPlan& plan, std::span<const uint64_t> members)
     const auto list = static_cast<int32_t>(g);
     build.visit({&list, 1});
   }
-  return build.finish();
+  return build.finish(memory);
 }
 
 }  // namespace fovea

@@ -23,11 +23,13 @@ struct MemberSets {
 };
 MemberSets member_sets(std::span<const uint64_t> members);
 
-/// `plan` has everything but far.
-FarPairs class_pairs(const GroupedPlan& plan, const MemberSets& sets);
+/// `plan` has everything but far, whose arrays are kept in `memory`.
+FarPairs class_pairs(const GroupedPlan& plan, const MemberSets& sets, PlanMemory& memory);
 FarPairs listed_pairs(const GroupedPlan& plan, const std::vector<std::vector<int32_t>>& keys,
-                      const std::vector<std::vector<int32_t>>& queries, const IntRows& visits);
-FarPairs group_pairs(const GroupedPlan& plan, std::span<const uint64_t> members);
+                      const std::vector<std::vector<int32_t>>& queries, const IntRows& visits,
+                      PlanMemory& memory);
+FarPairs group_pairs(const GroupedPlan& plan, std::span<const uint64_t> members,
+                     PlanMemory& memory);
 
 /// Columns of positions and documents, and the ranges of near keys (of a plan with its rule).
 void set_token_places(GroupedPlan& plan, std::span<const TokenPlace> places);

@@ -9,6 +9,8 @@
 #include <bit>
 #include <limits>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/common/grouped_cost.h"
@@ -75,12 +77,13 @@ void check(const GroupedRule& rule, const GroupedTokens& tokens) {
 
 // Sets of groups by tiles: those that some and that all tokens from `first` on are in. Keys count
 // sinks in every group.
-void tile_sets(const GroupedPlan& plan, std::span<const uint64_t> members, int64_t first, bool keys,
-               std::vector<uint64_t>& any, std::vector<uint64_t>& all) {
+struct TileSets {
+  std::span<const uint64_t> any, all;
+};
+TileSets tile_sets(GroupedPlan& plan, std::span<const uint64_t> members, int64_t first, bool keys) {
   const int64_t tokens = plan.keys - first, size = plan.sizes.tile,
                 tiles = (tokens + size - 1) / size;
-  any.resize(static_cast<size_t>(tiles));
-  all.resize(static_cast<size_t>(tiles));
+  std::vector<uint64_t> any(static_cast<size_t>(tiles)), all(any.size());
   for (int64_t tile = 0; tile < tiles; ++tile) {
     uint64_t some = 0, every = kEveryGroup;
     const int64_t begin = first + tile * size, end = std::min(begin + size, plan.keys);
@@ -92,6 +95,7 @@ void tile_sets(const GroupedPlan& plan, std::span<const uint64_t> members, int64
     any[tile] = some;
     all[tile] = every;
   }
+  return {plan.memory.keep(std::move(any)), plan.memory.keep(std::move(all))};
 }
 
 int32_t low_bits(uint64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
@@ -102,32 +106,35 @@ void set_places(GroupedPlan& plan, std::span<const TokenPlace> places) {
   // One tile more than whole blocks: the queries of a chunk may begin inside a tile.
   const auto padded =
       static_cast<size_t>((plan.keys + block - 1) / block * block + plan.sizes.tile);
-  plan.key.position.resize(padded);
-  plan.key.document.assign(padded, -2);
+  std::vector<int32_t> position(padded), document(padded, -2), documents;
   for (size_t n = 0; n < places.size(); ++n) {
     if (n == 0 || places[n].document != places[n - 1].document)
-      plan.documents.push_back(static_cast<int32_t>(n));
-    plan.key.position[n] = static_cast<int32_t>(places[n].position);
-    plan.key.document[n] = static_cast<int32_t>(plan.documents.size()) - 1;
+      documents.push_back(static_cast<int32_t>(n));
+    position[n] = static_cast<int32_t>(places[n].position);
+    document[n] = static_cast<int32_t>(documents.size()) - 1;
   }
-  plan.documents.push_back(static_cast<int32_t>(plan.keys));
+  documents.push_back(static_cast<int32_t>(plan.keys));
+  plan.key.position = plan.memory.keep(std::move(position));
+  plan.key.document = plan.memory.keep(std::move(document));
+  plan.documents = plan.memory.keep(std::move(documents));
 }
 
 // What is near, by two pointers.
 void set_near_ranges(GroupedPlan& plan) {
-  plan.near_begin.resize(static_cast<size_t>(plan.keys));
-  plan.far_from.resize(static_cast<size_t>(plan.keys));
+  std::vector<int32_t> near_begin(static_cast<size_t>(plan.keys)), far_from(near_begin.size());
   const auto window = static_cast<int32_t>(plan.rule.window);
   const int32_t* position = plan.key.position.data();
   for (size_t d = 0; d + 1 < plan.documents.size(); ++d) {
     const int32_t begin = plan.documents[d], end = plan.documents[d + 1];
     int32_t near = begin;
     for (int32_t n = begin; n < end; ++n) {
-      for (; position[n] - position[near] >= window; ++near) plan.far_from[near] = n;
-      plan.near_begin[n] = near;
+      for (; position[n] - position[near] >= window; ++near) far_from[near] = n;
+      near_begin[n] = near;
     }
-    for (; near < end; ++near) plan.far_from[near] = end;
+    for (; near < end; ++near) far_from[near] = end;
   }
+  plan.near_begin = plan.memory.keep(std::move(near_begin));
+  plan.far_from = plan.memory.keep(std::move(far_from));
 }
 
 // The rule of the pass in the tokens' order, and the columns that it reads.
@@ -140,24 +147,25 @@ void set_near_rule(GroupedPlan& plan, std::span<const uint64_t> members) {
   plan.near = visit_rule(mask);
   const size_t padded = plan.key.position.size();
   const bool compares = plan.kind == GroupedKind::block_sparse;
-  if (plan.near.limited || compares) {
-    plan.key.pattern_id.resize(padded);
-    plan.key.open.resize(padded);
-    for (int64_t n = 0; n < plan.keys; ++n) {
-      plan.key.pattern_id[n] = visit_pattern_id(mask, plan.key.position[n]);
-      plan.key.open[n] = visit_open(mask, plan.key.position[n]);
-    }
-  }
-  if (!compares) return;
-  plan.low.resize(padded);
-  if (plan.rule.groups > 32) plan.high.resize(padded);
+  if (!plan.near.limited && !compares) return;
+  std::vector<int32_t> pattern_id(padded), open(padded);
   for (int64_t n = 0; n < plan.keys; ++n) {
-    const bool sink = plan.key.position[n] < plan.rule.sinks;
-    const uint64_t set = sink ? kEveryGroup : members[n];
-    if (sink) plan.key.open[n] |= TokenColumns::kOpenToAll;
-    plan.low[n] = low_bits(set);
-    if (plan.rule.groups > 32) plan.high[n] = low_bits(set >> 32);
+    const bool sink = compares && plan.key.position[n] < plan.rule.sinks;
+    pattern_id[n] = visit_pattern_id(mask, plan.key.position[n]);
+    open[n] = visit_open(mask, plan.key.position[n]) | (sink ? TokenColumns::kOpenToAll : 0);
   }
+  plan.key.pattern_id = plan.memory.keep(std::move(pattern_id));
+  plan.key.open = plan.memory.keep(std::move(open));
+  if (!compares) return;
+  const bool wide = plan.rule.groups > 32;
+  std::vector<int32_t> low(padded), high(wide ? padded : 0);
+  for (int64_t n = 0; n < plan.keys; ++n) {
+    const uint64_t set = plan.key.position[n] < plan.rule.sinks ? kEveryGroup : members[n];
+    low[n] = low_bits(set);
+    if (wide) high[n] = low_bits(set >> 32);
+  }
+  plan.low = plan.memory.keep(std::move(low));
+  plan.high = plan.memory.keep(std::move(high));
   // Sinks have every group; that shows them to all tokens but those without any.
   const bool outside = std::ranges::find(members, uint64_t{0}) != members.end();
   plan.near.opens |= plan.rule.sinks > 0 && outside;
@@ -201,8 +209,8 @@ class Chooser {
     require<ConfigError>(why.empty(), kWhere, "plan {} is not possible here: {}",
                          enum_names(kind)[static_cast<size_t>(kind)], why);
     plan_.kind = kind;
-    if (kind == GroupedKind::classes) plan_.far = class_pairs(plan_, sets_);
-    if (kind == GroupedKind::groups) plan_.far = group_pairs(plan_, members_);
+    if (kind == GroupedKind::classes) plan_.far = class_pairs(plan_, sets_, plan_.memory);
+    if (kind == GroupedKind::groups) plan_.far = group_pairs(plan_, members_, plan_.memory);
     plan_.reason = "requested";
   }
 
@@ -241,7 +249,7 @@ class Chooser {
  private:
   // Builds the lists and returns what their pass costs.
   double build_classes() {
-    plan_.far = class_pairs(plan_, sets_);
+    plan_.far = class_pairs(plan_, sets_, plan_.memory);
     return classes_cost(plan_);
   }
 
@@ -301,11 +309,14 @@ GroupedPlan make_grouped_plan(const GroupedRule& rule, const GroupedTokens& toke
   plan.keys = std::ssize(tokens.places);
   plan.queries = tokens.queries;
   set_token_places(plan, tokens.places);
-  tile_sets(plan, tokens.members, 0, true, plan.key_any, plan.key_all);
-  tile_sets(plan, tokens.members, plan.first_query(), false, plan.query_any, plan.query_all);
+  const TileSets keys = tile_sets(plan, tokens.members, 0, true),
+                 queries = tile_sets(plan, tokens.members, plan.first_query(), false);
+  plan.key_any = keys.any, plan.key_all = keys.all;
+  plan.query_any = queries.any, plan.query_all = queries.all;
   Chooser chooser(plan, tokens.members);
   wanted ? chooser.build(*wanted) : chooser.choose();
   set_near_rule(plan, tokens.members);
+  plan.memory.pack(plan);
   return plan;
 }
 

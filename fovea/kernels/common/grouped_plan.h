@@ -26,7 +26,9 @@
 #include <string_view>
 #include <vector>
 
+#include "fovea/kernels/common/int_rows.h"
 #include "fovea/kernels/common/mask_rule.h"
+#include "fovea/kernels/common/plan_memory.h"
 #include "fovea/kernels/common/visits.h"
 
 namespace fovea {
@@ -52,9 +54,15 @@ struct GroupedTokens {
 
 /// Tokens in an order of their own, whole tiles a list: slots. Padding has token -1.
 struct SlotColumns {
-  std::vector<int32_t> token;
+  std::span<const int32_t> token;
   TokenColumns places;
-  std::vector<int32_t> low, high;  ///< memberships, where the tiles compare them
+  std::span<const int32_t> low, high;  ///< memberships, where the tiles compare them
+
+  template <class F>
+  void each_array(const F& f) {
+    places.each_array(f);
+    f(token), f(low), f(high);
+  }
 };
 
 /// The slots of one class or group (or of the sinks).
@@ -69,26 +77,25 @@ struct SlotBlock {
   int64_t list = 0, begin = 0, rows = 0;
 };
 
-/// Entries of row r: values[begin[r]] ... values[begin[r + 1] - 1].
-struct IntRows {
-  std::vector<int32_t> begin{0}, values;
-
-  std::span<const int32_t> of(int64_t r) const {
-    return std::span(values).subspan(begin[r], begin[r + 1] - begin[r]);
-  }
-};
-
 /// The far pairs of `classes` and `groups`, and all of `lists`.
 struct FarPairs {
   VisitRule rule;
   SlotColumns key, query;  ///< positions of queries are less by the window (lists: ranks, maybe)
-  std::vector<SlotList> lists;
-  IntRows visits, visited_by;     ///< lists whose keys a list's queries visit, and the converse
-  std::vector<SlotBlock> blocks;  ///< list by list, late queries first
-  IntRows query_slots;            ///< of query i
+  std::span<const SlotList> lists;
+  IntRows visits, visited_by;         ///< lists whose keys a list's queries visit, and the converse
+  std::span<const SlotBlock> blocks;  ///< list by list, late queries first
+  IntRows query_slots;                ///< of query i
   int64_t components = 0;
+
+  template <class F>
+  void each_array(const F& f) {
+    key.each_array(f), query.each_array(f);
+    visits.each_array(f), visited_by.each_array(f), query_slots.each_array(f);
+    f(lists), f(blocks);
+  }
 };
 
+/// A packed plan (plan_memory.h).
 struct GroupedPlan {
   GroupedKind kind = GroupedKind::dense;
   std::string reason;
@@ -98,13 +105,14 @@ struct GroupedPlan {
   VisitRule near;    ///< of the pass in the tokens' order: near pairs, or (block_sparse) all
   TokenColumns key;  ///< pattern_id and open are empty where the rule does not read them
   /// Memberships of keys, sinks in every group, where the rule compares them; high if K > 32.
-  std::vector<int32_t> low, high;
-  std::vector<int32_t> documents;  ///< where they begin, then the number of keys
+  std::span<const int32_t> low, high;
+  std::span<const int32_t> documents;  ///< where they begin, then the number of keys
   /// By key: the first key that is near it, the first later one that it is far from.
-  std::vector<int32_t> near_begin, far_from;
+  std::span<const int32_t> near_begin, far_from;
   /// By tiles of keys, and of queries: groups that some and that all of them are in.
-  std::vector<uint64_t> key_any, key_all, query_any, query_all;
+  std::span<const uint64_t> key_any, key_all, query_any, query_all;
   FarPairs far;
+  PlanMemory memory;
 
   bool has_far() const {
     return kind == GroupedKind::classes || kind == GroupedKind::groups ||
@@ -115,6 +123,12 @@ struct GroupedPlan {
   /// The first key of a key's document, and the one behind its last.
   int64_t document_begin(int64_t n) const { return documents[key.document[n]]; }
   int64_t document_end(int64_t n) const { return documents[key.document[n] + 1]; }
+  template <class F>
+  void each_array(const F& f) {
+    key.each_array(f), far.each_array(f);
+    f(low), f(high), f(documents), f(near_begin), f(far_from);
+    f(key_any), f(key_all), f(query_any), f(query_all);
+  }
 };
 
 /// Checks the tokens, counts tiles and takes the cheapest plan, or builds `wanted`. Time and
@@ -129,7 +143,7 @@ std::optional<std::string> why_not_grouped_plans(const GroupedRule& rule,
                                                  std::span<const TokenPlace> places);
 
 /// Slots of every key.
-IntRows key_slots_of(const GroupedPlan& plan);
+IntRowList key_slots_of(const GroupedPlan& plan);
 
 /// Tiles of keys that blocks of queries visit, in all passes of a plan, for one head.
 int64_t visited_tiles(const GroupedPlan& plan);

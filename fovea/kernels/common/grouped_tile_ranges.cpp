@@ -82,7 +82,7 @@ struct Sets {
   uint64_t any = 0, all = ~uint64_t{0};
 };
 
-Sets sets_of(const std::vector<uint64_t>& any, const std::vector<uint64_t>& all, int64_t begin,
+Sets sets_of(std::span<const uint64_t> any, std::span<const uint64_t> all, int64_t begin,
              int64_t end, int64_t tile) {
   Sets out;
   for (int64_t n = begin / tile; n * tile < end; ++n) {
@@ -107,10 +107,10 @@ Slots slots_between(std::span<const int32_t> tokens, int64_t begin, int64_t end)
 }
 
 std::span<const int32_t> keys_of(const FarPairs& far, const SlotList& list) {
-  return std::span(far.key.token).subspan(list.key_begin, list.keys);
+  return far.key.token.subspan(list.key_begin, list.keys);
 }
 std::span<const int32_t> queries_of(const FarPairs& far, const SlotList& list) {
-  return std::span(far.query.token).subspan(list.query_begin, list.queries);
+  return far.query.token.subspan(list.query_begin, list.queries);
 }
 
 void append_keys(std::vector<TileRange>& out, int64_t tile, const SlotList& list, Slots some,

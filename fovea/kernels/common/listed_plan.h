@@ -21,7 +21,7 @@ namespace fovea {
 struct ListedTokens {
   std::span<const TokenPlace> places;             ///< of keys; documents are runs, positions ascend
   std::span<const int32_t> query_list, key_list;  /// of the queries, of the keys
-  const IntRows* visits = nullptr;  ///< lists whose keys the queries of a list see, ascending
+  IntRows visits;  ///< lists whose keys the queries of a list see, ascending
   /// Above 0: only the last so many keys of the list; a list visits itself alone then.
   int64_t keep = 0;
 };

@@ -161,6 +161,23 @@ struct MixingBackward {
   float *dgate_query = nullptr, *dgate_key = nullptr;
 };
 
+/// Queries of a call at most: the largest kernels need 7 + 7 earlier ones (3.6).
+inline constexpr int64_t kMostMixingQueries = 16;
+
+/// `rule` without dropout. Every row of the batch may see other keys.
+template <class T>
+struct MixingDecode {
+  AttentionSizes sizes;
+  ScoreParameters rule;
+  MixingRule mixing;
+  MemberMask members;
+  std::span<const RowVisits> rows;  ///< [batch][queries]; the two ranges of a row are disjoint
+  int64_t results = 0;              ///< rows of `out` and `lse`: of the last queries
+  HeadRows<const T> q, k, v;
+  HeadRows<T> out;
+  float* lse = nullptr;  ///< [batch][heads][results], includes the sink; may be null
+};
+
 /// Heads that one task works on together: the least common multiple of the two groups' widths, so
 /// that bundles are whole groups of both; 1 without head mixes.
 int64_t mixed_heads(const MixingRule& rule);

@@ -5,6 +5,8 @@
 #include "fovea/kernels/common/tile_ranges.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace fovea {
 namespace {
@@ -124,12 +126,13 @@ Candidates candidates(const MaskRule& rule, const TileSide& queries, const Runs&
 
 TileRanges build_tile_ranges(const MaskRule& rule, std::span<const TokenPlace> queries,
                              std::span<const TokenPlace> keys, int64_t query_block,
-                             int64_t key_tile) {
-  TileRanges list{.query_block = query_block, .block_begin = {0}, .ranges = {}};
+                             int64_t key_tile, PlanMemory& memory) {
+  std::vector<int64_t> block_begin{0};
+  std::vector<TileRange> ranges;
   const std::vector<TileSide> key_tiles = cut(keys, key_tile);
   const Runs key_runs = runs_of(keys);
   for (const TileSide& query : cut(queries, query_block)) {
-    const size_t first = list.ranges.size();
+    const size_t first = ranges.size();
     const Candidates seen = candidates(rule, query, key_runs, std::ssize(key_tiles), key_tile);
     for (int64_t n = seen.sinks > 0 ? 0 : seen.begin; n < seen.end; ++n) {
       if (n >= seen.sinks && n < seen.begin) n = seen.begin;
@@ -138,17 +141,19 @@ TileRanges build_tile_ranges(const MaskRule& rule, std::span<const TokenPlace> q
       const Tile tile = classify(rule, query, key);
       const TileRange::Kind kind =
           tile == Tile::all ? TileRange::Kind::full : TileRange::Kind::partial;
-      const bool extends = list.ranges.size() > first && list.ranges.back().key_end == begin &&
-                           list.ranges.back().kind == kind;
+      const bool extends =
+          ranges.size() > first && ranges.back().key_end == begin && ranges.back().kind == kind;
       if (tile != Tile::none && extends) {
-        list.ranges.back().key_end = end;
+        ranges.back().key_end = end;
       } else if (tile != Tile::none) {
-        list.ranges.push_back({.key_begin = begin, .key_end = end, .kind = kind});
+        ranges.push_back({.key_begin = begin, .key_end = end, .kind = kind});
       }
     }
-    list.block_begin.push_back(std::ssize(list.ranges));
+    block_begin.push_back(std::ssize(ranges));
   }
-  return list;
+  return {.query_block = query_block,
+          .block_begin = memory.keep(std::move(block_begin)),
+          .ranges = memory.keep(std::move(ranges))};
 }
 
 }  // namespace fovea

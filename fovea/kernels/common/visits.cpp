@@ -8,6 +8,8 @@
 #include <limits>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "fovea/base/error.h"
 
@@ -22,25 +24,24 @@ int64_t padded(int64_t n, int64_t block) { return (n + block - 1) / block * bloc
 using Labels = std::unordered_map<int64_t, int32_t>;
 
 TokenColumns columns_of(const MaskRule& rule, std::span<const TokenPlace> places, Labels& labels,
-                        int64_t block, int32_t padding) {
-  TokenColumns out;
+                        int64_t block, int32_t padding, PlanMemory& memory) {
   const size_t size = static_cast<size_t>(padded(std::ssize(places), block));
-  out.position.resize(size);
-  out.document.assign(size, padding);
-  out.pattern_id.resize(size);
-  out.open.resize(size);
+  std::vector<int32_t> position(size), document(size, padding), pattern_id(size), open(size);
   for (size_t n = 0; n < places.size(); ++n) {
     const TokenPlace& place = places[n];
     require<ShapeError>(place.position >= -kLargest && place.position <= kLargest, "attention",
                         "positions must be between {} and {}; got {}", -kLargest, kLargest,
                         place.position);
-    out.position[n] = static_cast<int32_t>(place.position);
-    out.document[n] =
+    position[n] = static_cast<int32_t>(place.position);
+    document[n] =
         labels.try_emplace(place.document, static_cast<int32_t>(labels.size())).first->second;
-    out.pattern_id[n] = visit_pattern_id(rule, place.position);
-    out.open[n] = visit_open(rule, place.position);
+    pattern_id[n] = visit_pattern_id(rule, place.position);
+    open[n] = visit_open(rule, place.position);
   }
-  return out;
+  return {.position = memory.keep(std::move(position)),
+          .document = memory.keep(std::move(document)),
+          .pattern_id = memory.keep(std::move(pattern_id)),
+          .open = memory.keep(std::move(open))};
 }
 
 // Documents one after the other, positions ascending in each.
@@ -59,7 +60,8 @@ bool in_order(std::span<const TokenPlace> places) {
 
 // The same visits seen from the keys. A block of queries belongs to a block of keys in full only if
 // one full range covers it.
-TileRanges turned(const TileRanges& by_query, int64_t queries, int64_t keys, int64_t key_block) {
+TileRanges turned(const TileRanges& by_query, int64_t queries, int64_t keys, int64_t key_block,
+                  PlanMemory& memory) {
   const int64_t blocks = (keys + key_block - 1) / key_block;
   std::vector<std::vector<TileRange>> of_keys(static_cast<size_t>(blocks));
   for (int64_t b = 0; b < by_query.blocks(); ++b) {
@@ -81,12 +83,15 @@ TileRanges turned(const TileRanges& by_query, int64_t queries, int64_t keys, int
       }
     }
   }
-  TileRanges out{.query_block = key_block, .block_begin = {0}, .ranges = {}};
+  std::vector<int64_t> block_begin{0};
+  std::vector<TileRange> ranges;
   for (const std::vector<TileRange>& list : of_keys) {
-    out.ranges.insert(out.ranges.end(), list.begin(), list.end());
-    out.block_begin.push_back(std::ssize(out.ranges));
+    ranges.insert(ranges.end(), list.begin(), list.end());
+    block_begin.push_back(std::ssize(ranges));
   }
-  return out;
+  return {.query_block = key_block,
+          .block_begin = memory.keep(std::move(block_begin)),
+          .ranges = memory.keep(std::move(ranges))};
 }
 
 }  // namespace
@@ -128,10 +133,12 @@ Visits make_visits(const MaskRule& rule, std::span<const TokenPlace> queries,
   out.ordered = in_order(queries) && in_order(keys);
   out.rule = visit_rule(rule);
   Labels labels;
-  out.query = columns_of(rule, queries, labels, sizes.keys, -1);
-  out.key = columns_of(rule, keys, labels, sizes.keys, -2);
-  out.by_query = build_tile_ranges(rule, queries, keys, sizes.queries, sizes.tile);
-  out.by_key = turned(out.by_query, out.queries, out.keys, sizes.keys);
+  PlanMemory& memory = out.memory;
+  out.query = columns_of(rule, queries, labels, sizes.keys, -1, memory);
+  out.key = columns_of(rule, keys, labels, sizes.keys, -2, memory);
+  out.by_query = build_tile_ranges(rule, queries, keys, sizes.queries, sizes.tile, memory);
+  out.by_key = turned(out.by_query, out.queries, out.keys, sizes.keys, memory);
+  memory.pack(out);
   return out;
 }
 

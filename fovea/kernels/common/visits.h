@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "fovea/kernels/common/mask_rule.h"
 #include "fovea/kernels/common/tile_ranges.h"
@@ -22,9 +21,14 @@ namespace fovea {
 
 /// Plain arrays, padded to whole blocks of keys; padding matches nothing.
 struct TokenColumns {
-  std::vector<int32_t> position, document;
-  std::vector<int32_t> pattern_id;  ///< strided: position mod stride; fixed: block of the position
-  std::vector<int32_t> open;        ///< keys: kOpenBefore | kOpenAlways
+  std::span<const int32_t> position, document;
+  std::span<const int32_t> pattern_id;  ///< strided: position mod stride; fixed: its block
+  std::span<const int32_t> open;        ///< keys: kOpenBefore | kOpenAlways
+
+  template <class F>
+  void each_array(const F& f) {
+    f(position), f(document), f(pattern_id), f(open);
+  }
 
   static constexpr int32_t kOpenBefore = 1;  ///< a sink: seen from its own position on
   static constexpr int32_t kOpenAlways = 2;  ///< a summary position of `fixed`
@@ -48,6 +52,7 @@ struct VisitRule {
   int32_t near = 0;  ///< of `meet_or_near`
 };
 
+/// A packed plan (plan_memory.h).
 struct Visits {
   int64_t queries = 0, keys = 0;
   /// Queries, and keys, stand document by document, positions ascending in each: the ends of a tile
@@ -58,6 +63,13 @@ struct Visits {
   TileSizes sizes;
   TileRanges by_query;  ///< of blocks of queries: ranges of keys
   TileRanges by_key;    ///< of blocks of keys: ranges of queries (key_begin, key_end are queries)
+  PlanMemory memory;    ///< packed
+
+  template <class F>
+  void each_array(const F& f) {
+    query.each_array(f), key.each_array(f);
+    by_query.each_array(f), by_key.each_array(f);
+  }
 };
 
 /// Keys [begin, end), of which key j stands at position j + shift.

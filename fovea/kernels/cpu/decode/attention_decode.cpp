@@ -24,18 +24,18 @@ void run(const AttentionDecode<T>& problem, const AttentionTable<T>* table) {
   require<UnsupportedError>(problem.rule.dropout == 0.0f, "attention kernel",
                             "decoding has no dropout; got {}", problem.rule.dropout);
   require<ShapeError>(
-      problem.keys_seen.empty() || (std::ssize(problem.keys_seen) == s.batch && s.queries == 1),
+      problem.keys_seen.rows() == 0 || (problem.keys_seen.rows() == s.batch && s.queries == 1),
       "attention kernel",
       "lists of keys are for one query each of {} rows; got {} lists, {} queries", s.batch,
-      problem.keys_seen.size(), s.queries);
+      problem.keys_seen.rows(), s.queries);
   require<ShapeError>(problem.first_rows.empty() || std::ssize(problem.first_rows) == s.batch,
                       "attention kernel", "expected the first rows of {} sequences; got {}",
                       s.batch, problem.first_rows.size());
-  for (int64_t b = 0; b < std::ssize(problem.keys_seen); ++b) {
-    require<ShapeError>(problem.rows[b].near.end <= std::ssize(problem.keys_seen[b]) &&
-                            problem.rows[b].far.end <= std::ssize(problem.keys_seen[b]),
+  for (int64_t b = 0; b < problem.keys_seen.rows(); ++b) {
+    require<ShapeError>(problem.rows[b].near.end <= std::ssize(problem.keys_seen.of(b)) &&
+                            problem.rows[b].far.end <= std::ssize(problem.keys_seen.of(b)),
                         "attention kernel", "row {} of the batch has {} keys in its list; got {}",
-                        b, problem.keys_seen[b].size(), problem.rows[b].near.end);
+                        b, problem.keys_seen.of(b).size(), problem.rows[b].near.end);
   }
   for (const RowVisits& row : problem.rows) {
     for (const KeyRange& range : {row.near, row.far}) {

@@ -281,7 +281,6 @@ class DecodeChunk {
       for (int v = 0; v < kDecodeVectors; ++v)
         rows[v] = remaining(v) > 0 ? load_words<T, P>(row + c, v * kLanes, remaining(v)) : Float{};
     } else {
-#if defined(FOVEA_PAIRS)
       const bool has_even = key >= begin_, has_odd = key + 1 < end_;
       const T* next = has_odd ? b_.v + row_of(key + 1) * b_.v_row : row;
 #pragma GCC unroll 2
@@ -293,7 +292,6 @@ class DecodeChunk {
             some && has_odd ? load_words<T, P>(next + c, v * kLanes, remaining(v)) : Float{};
         P::weave(even, odd, rows[2 * v], rows[2 * v + 1]);
       }
-#endif
     }
   }
 

@@ -14,8 +14,8 @@
 
 namespace fovea::kernels {
 
-// Keys whose rows of several heads are read one head after the other: few enough that what the
-// hardware fetches beside a head's rows is still at hand for its neighbours, which lie between
+// Keys whose rows of several heads are read one head after the other. They are few: lines that the
+// hardware fetches beside a head's rows are still at hand for its neighbours, which lie between
 // them. The order of sums follows from it, so it is the same for all problems.
 constexpr int64_t kDecodeChunk = 128;
 
@@ -101,10 +101,11 @@ class Decode {
     for_slice(n, slices, [&](int64_t b, int64_t chunk, int64_t g) {
       const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, ends_[b]);
       if (remaining <= 0) return;
-      for (int64_t j = first_row(b) + begin; j < first_row(b) + end; ++j) {
+      const Run run = run_of(b, g, begin);
+      for (int64_t j = begin; j < end; ++j) {
         for (int64_t c = 0; c < s_.head_dim; c += kLine) {
-          __builtin_prefetch(key(b, g, j) + c, 0, 2);
-          __builtin_prefetch(value(b, g, j) + c, 0, 2);
+          __builtin_prefetch(run.k + j * run.k_row + c, 0, 2);
+          __builtin_prefetch(run.v + j * run.v_row + c, 0, 2);
         }
       }
       remaining -= (end - begin) * 2 * s_.head_dim * static_cast<int64_t>(sizeof(T));
@@ -144,13 +145,25 @@ class Decode {
 
   /// Chunks with keys that a row of the batch sees.
   int64_t chunks_of(int64_t b) const { return (ends_[b] + kDecodeChunk - 1) / kDecodeChunk; }
-  const T* key(int64_t b, int64_t g, int64_t j) const {
-    return caches_.empty() ? p_.k.at(b, g, j) : caches_[b].keys.at(0, g, j);
+  // Where keys and values of a chunk stand: key n at row n, up to `end`.
+  struct Run {
+    const T *k, *v;
+    int64_t k_row, v_row, end;
+  };
+  Run run_of(int64_t b, int64_t g, int64_t chunk_begin) const {
+    const int64_t end = ends_[b], first = p_.first_rows.empty() ? 0 : p_.first_rows[b];
+    if (caches_.empty())
+      return {p_.k.at(b, g, first), p_.v.at(b, g, first), p_.k.row, p_.v.row, end};
+    static_assert(kSharedKeys % kDecodeChunk == 0);
+    const auto run = [&](const HeadRows<T>& k, const HeadRows<T>& v, int64_t row, int64_t last) {
+      return Run{k.at(0, g, row), v.at(0, g, row), k.row, v.row, last};
+    };
+    const SequenceCache<T>& cache = caches_[b];
+    for (const SharedRun<T>& shared : cache.shared)
+      if (chunk_begin < shared.end)
+        return run(shared.keys, shared.values, 0, std::min(shared.end, end));
+    return run(cache.keys, cache.values, first, end);
   }
-  const T* value(int64_t b, int64_t g, int64_t j) const {
-    return caches_.empty() ? p_.v.at(b, g, j) : caches_[b].values.at(0, g, j);
-  }
-  int64_t first_row(int64_t b) const { return p_.first_rows.empty() ? 0 : p_.first_rows[b]; }
   const RowVisits& visits(int64_t b, int64_t row) const {
     return p_.rows[b * s_.queries + row % s_.queries];
   }
@@ -210,17 +223,19 @@ class Decode {
   void attend(int64_t b, int64_t g, int64_t chunk, int64_t row_begin, int64_t row_end,
               float* scratch) const {
     const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, s_.keys);
-    const std::vector<int32_t>* seen_keys = p_.keys_seen.empty() ? nullptr : &p_.keys_seen[b];
+    const bool listed = p_.keys_seen.rows() > 0;
+    const auto list = listed ? p_.keys_seen.of(b) : std::span<const int32_t>();
+    const Run run = run_of(b, g, begin);
     DecodeBlock<T> block{.key_width = key_,
                          .value_width = value_,
-                         .k = key(b, g, first_row(b)),
-                         .v = value(b, g, first_row(b)),
-                         .k_row = caches_.empty() ? p_.k.row : caches_[b].keys.row,
-                         .v_row = caches_.empty() ? p_.v.row : caches_[b].values.row,
+                         .k = run.k,
+                         .v = run.v,
+                         .k_row = run.k_row,
+                         .v_row = run.v_row,
                          .key_begin = end,
                          .key_end = begin,
-                         .key_limit = seen_keys != nullptr ? std::ssize(*seen_keys) : ends_[b],
-                         .index = seen_keys != nullptr ? seen_keys->data() : nullptr,
+                         .key_limit = listed ? std::ssize(list) : run.end,
+                         .index = listed ? list.data() : nullptr,
                          .plain = is_plain(p_.rule, gate_.form),
                          .gate_form = gate_.form,
                          .part = part(b, g, chunk) + row_begin * part_};

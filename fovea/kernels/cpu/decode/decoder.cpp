@@ -6,13 +6,14 @@
 #include <array>
 #include <cmath>
 #include <deque>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/decode/decoder_buffers.h"
 #include "fovea/kernels/cpu/decode/decoder_table.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/products/elementwise.h"
 #include "fovea/kernels/cpu/products/matvec.h"
 #include "fovea/kernels/cpu/team.h"
@@ -26,53 +27,25 @@ constexpr int64_t kMostGroups = 64;  // memberships are the bits of a word
 constexpr int64_t kParallelWeights = 131072;
 
 template <class T>
-const DecoderTable<T>& decoder_table() {
-  static const DecoderTable<T>& chosen = pick_by_isa<const DecoderTable<T>&()>(
-      {decoder_scalar<T>, FOVEA_AVX2(decoder_avx2<T>), FOVEA_AVX512(decoder_avx512<T>)})();
-  return chosen;
-}
-
-}  // namespace
-
-template <class T>
-class Decoder<T>::Impl {
+class CpuDecoder final : public Decoder<T> {
  public:
   using Layer = DecoderLayer;
 
-  Impl(DecoderModel model, int64_t sequences)
+  explicit CpuDecoder(DecoderModel model)
       : p_(std::move(model)),
-        rows_(sequences),
         all_heads_(p_.heads + 2 * p_.kv_heads),
         q_width_(p_.heads * p_.head_dim),
         qkv_width_(all_heads_ * p_.head_dim),
         inner_stride_(p_.ffn_width + 8),
         parallel_(weights_of_a_layer() > kParallelWeights),
-        ones_(static_cast<size_t>(p_.width), 1.0f),
-        tau_(static_cast<size_t>(rows_)) {
-    const auto floats = [&](std::vector<float>& x, int64_t columns) {
-      x.resize(static_cast<size_t>(rows_ * columns));
-    };
-    floats(qkv_, qkv_width_);
-    floats(heads_out_, q_width_);
-    floats(mixed_, p_.width);
-    floats(gate_up_, 2 * p_.ffn_width);
-    floats(inner_, inner_stride_);
-    floats(ffn_, p_.width);
+        ones_(static_cast<size_t>(p_.width), 1.0f) {
     for (const Layer& layer : p_.layers)
       most_features_ = std::max(most_features_, layer.groups.features);
-    floats(features_, most_features_);
-    floats(rstd_, all_heads_);
-    narrow_.resize(static_cast<size_t>(rows_ * qkv_width_));
-    normed_ = narrow_;
-    q_.resize(static_cast<size_t>(rows_ * q_width_));
-    out_ = q_;
-    if (std::ranges::any_of(p_.layers, [](const Layer& l) { return l.start_place >= 0; }))
-      start_q_ = q_;
-    for (const Layer& layer : p_.layers) attention_.emplace_back(attention_of(layer));
   }
 
-  void run(const DecoderStep<T>& step) {
+  void run(const DecoderStep<T>& step) override {
     check(step);
+    set_rows(std::ssize(step.tokens));
     prepare(step);
     // A team walks from behind one attention of the caller up to the next, or to the logits.
     const int64_t count = std::ssize(p_.layers);
@@ -99,6 +72,34 @@ class Decoder<T>::Impl {
   }
 
  private:
+  // Memory for so many sequences, into which attention points.
+  void set_rows(int64_t rows) {
+    if (rows == rows_) return;
+    rows_ = rows;
+    const auto resize = [rows](auto& x, int64_t columns) {
+      x.resize(static_cast<size_t>(rows * columns));
+    };
+    resize(qkv_, qkv_width_);
+    resize(heads_out_, q_width_);
+    resize(mixed_, p_.width);
+    resize(gate_up_, 2 * p_.ffn_width);
+    resize(inner_, inner_stride_);
+    resize(ffn_, p_.width);
+    resize(features_, most_features_);
+    resize(rstd_, all_heads_);
+    resize(narrow_, qkv_width_);
+    resize(normed_, qkv_width_);
+    resize(q_, q_width_);
+    resize(out_, q_width_);
+    if (std::ranges::any_of(p_.layers, [](const Layer& l) { return l.start_place >= 0; }))
+      resize(start_q_, q_width_);
+    resize(tau_, 1);
+    resize(members_, 1);
+    attention_.clear();
+    for (const Layer& layer : p_.layers) attention_.emplace_back(attention_of(layer));
+    slices_ = 0;  // the buffers of threads have other sizes now
+  }
+
   int64_t next_caller_attention(int64_t l) const {
     while (l < std::ssize(p_.layers) && !p_.layers[l].caller_attends) ++l;
     return l;
@@ -160,13 +161,14 @@ class Decoder<T>::Impl {
 
   void check(const DecoderStep<T>& step) const {
     const auto given = [](const auto& x) { return std::ssize(x); };
-    require<ShapeError>(given(step.positions) == rows_ && given(step.layers) == given(p_.layers),
-                        "decoder", "expected {} sequences and {} layers; got {} and {}", rows_,
-                        p_.layers.size(), step.positions.size(), step.layers.size());
+    const int64_t rows = given(step.tokens);
+    require<ShapeError>(rows >= 1 && given(step.layers) == given(p_.layers), "decoder",
+                        "expected a sequence and {} layers; got {} and {}", p_.layers.size(), rows,
+                        step.layers.size());
     for (const DecoderLayerStep<T>& layer : step.layers) {
-      require<ShapeError>(given(layer.sequences) == rows_ && given(layer.caches) == rows_,
-                          "decoder", "expected {} sequences in every layer; got {} with {} caches",
-                          rows_, layer.sequences.size(), layer.caches.size());
+      require<ShapeError>(given(layer.sequences) == rows && given(layer.caches) == rows, "decoder",
+                          "expected {} sequences in every layer; got {} with {} caches", rows,
+                          layer.sequences.size(), layer.caches.size());
     }
     for (size_t l = 0; l < p_.layers.size(); ++l)
       require<ShapeError>(
@@ -246,10 +248,16 @@ class Decoder<T>::Impl {
     return y.data();
   }
   void rms_norm(const T* x, const float* weight, int64_t rows, int64_t n, T* y) const {
-    std::array<float, kDecoderSequences> rstd;
-    rows_table_.rms_norm_forward(
-        {.x = x, .w = weight, .y = y, .rstd = rstd.data(), .rows = rows, .n = n, .eps = p_.eps}, 0,
-        rows);
+    float rstd = 0.0f;  // of gradients
+    for (int64_t r = 0; r < rows; ++r)
+      rows_table_.rms_norm_forward({.x = x + r * n,
+                                    .w = weight,
+                                    .y = y + r * n,
+                                    .rstd = &rstd,
+                                    .rows = 1,
+                                    .n = n,
+                                    .eps = p_.eps},
+                                   0, 1);
   }
 
   void add_to_stream(ThreadBuffers<T>& s, const T* delta) const {
@@ -288,7 +296,7 @@ class Decoder<T>::Impl {
         const float* const y = s.wide.data() + b * p_.width;
         double score = table_.dot(y, t.weight, p_.width);
         if (t.prefix) {
-          const int64_t position = step_->positions[b];
+          const int64_t position = step_->tokens[b].position;
           double* const sum = step_->layers[l].sequences[b].temperature_sum;
           *sum = score + (position > 0 ? sum[-1] : 0.0);
           score = *sum / static_cast<double>(position + 1);
@@ -366,17 +374,15 @@ class Decoder<T>::Impl {
   // The groups of all tokens, and the keys that follow from them.
   void choose_keys(int64_t l) {
     const TokenGroups& groups = p_.layers[l].groups;
-    std::array<uint64_t, kDecoderSequences> members{};
     std::array<float, kMostGroups> scores{};
     for (int64_t b = 0; b < rows_; ++b) {
       score_groups(groups, b, scores.data());
-      members[b] =
+      members_[b] =
           top_groups(std::span(scores).first(static_cast<size_t>(groups.groups)), groups.top_k);
     }
     const KeyChoice& choice = step_->layers[l].choice;
-    const auto seen =
-        choice.choose(choice.object, std::span(members).first(static_cast<size_t>(rows_)));
-    if (!seen.empty()) attention_[l].read(seen);
+    const IntRows seen = choice.choose(choice.object, members_);
+    if (seen.rows() > 0) attention_[l].read(seen);
   }
   void keep(int64_t l) const {
     const KeyChoice& choice = step_->layers[l].choice;
@@ -422,25 +428,26 @@ class Decoder<T>::Impl {
                        normed_.data() + at);
       in = normed_.data() + at;
     }
+    const TokenPosition& token = step_->tokens[b];
     const auto rotate = [&](int64_t position, T* out) {
       rows_table_.rotate_forward({.in = in,
                                   .out = out,
                                   .gain = layer.head_norm == HeadNorm::rms ? gain : nullptr,
                                   .rstd = rstd_.data() + n,
-                                  .cos = layer.cos,
-                                  .sin = layer.sin,
+                                  .cos = layer.rotated ? token.cos : nullptr,
+                                  .sin = layer.rotated ? token.sin : nullptr,
                                   .positions = &position,
                                   .rows = 1,
                                   .heads = 1,
                                   .d = d,
-                                  .rotary = layer.cos != nullptr ? p_.rotary : 0,
+                                  .rotary = layer.rotated ? p_.rotary : 0,
                                   .eps = p_.eps},
                                  0, 1);
     };
-    const int64_t position = step_->positions[b], query = b * q_width_ + h * d;
-    rotate(position, is_key ? cache.caches[b].keys.at(0, key, row) : q_.data() + query);
+    const int64_t query = b * q_width_ + h * d;
+    rotate(token.position, is_key ? cache.caches[b].keys.at(0, key, row) : q_.data() + query);
     if (!is_key && layer.start_place >= 0)
-      rotate(std::min(position, layer.start_place), start_q_.data() + query);
+      rotate(std::min(token.position, layer.start_place), start_q_.data() + query);
   }
 
   void finish_head(const Decode<T>& attention, int64_t n) {
@@ -460,10 +467,10 @@ class Decoder<T>::Impl {
     const int64_t f = p_.ffn_width, begin = f * n / slices_, end = f * (n + 1) / slices_;
     const bool gated = layer.gate.w.data != nullptr;
     float* const up = gate_up_.data() + f;
-    if (gated) mat_vec_(product(s.wide, p_.width, layer.gate, gate_up_.data(), 2 * f), begin, end);
+    if (gated) run_range(product(s.wide, p_.width, layer.gate, gate_up_.data(), 2 * f), begin, end);
     MatVec of_up = product(s.wide, p_.width, layer.up, up, 2 * f);
     of_up.same_x = gated && layer.gate.w.format == layer.up.w.format;
-    mat_vec_(of_up, begin, end);
+    run_range(of_up, begin, end);
     for (int64_t r = 0; r < rows_; ++r) apply_activation(layer, s, r, begin, end);
   }
 
@@ -500,16 +507,15 @@ class Decoder<T>::Impl {
   }
 
   const DecoderModel p_;
-  const int64_t rows_, all_heads_, q_width_, qkv_width_;
+  const int64_t all_heads_, q_width_, qkv_width_;
   // Rows half a cache line apart from whole ones: widths of 512 n would meet in few sets of the
   // first-level cache.
   const int64_t inner_stride_;
   const bool parallel_;
-  int64_t slices_ = 0, most_features_ = 0, part_floats_ = 0;
+  int64_t rows_ = 0, slices_ = 0, most_features_ = 0, part_floats_ = 0;  // rows_: sequences
   const DecoderStep<T>* step_ = nullptr;
-  const DecoderTable<T>& table_ = decoder_table<T>();
+  const DecoderTable<T>& table_ = chosen_kernels<DecoderTable<T>>();
   const ElementwiseTable<T>& rows_table_ = elementwise_table<T>();
-  MatVecFunction* const mat_vec_ = mat_vec_function();
   const std::vector<float> ones_;
   std::vector<ThreadBuffers<T>> buffers_;
   std::deque<LayerAttention<T>> attention_;
@@ -517,14 +523,11 @@ class Decoder<T>::Impl {
   std::vector<float> qkv_, heads_out_, mixed_, gate_up_, inner_, ffn_, rstd_, features_, scores_;
   std::vector<T> narrow_, normed_, q_, start_q_, out_;
   std::vector<float> tau_;
+  std::vector<uint64_t> members_;
 };
 
-namespace {
-
-void check_model(const DecoderModel& model, int64_t sequences) {
-  require<ShapeError>(sequences >= 1 && sequences <= kDecoderSequences && !model.layers.empty(),
-                      "decoder", "expected 1 to {} sequences and a layer; got {} and {}",
-                      kDecoderSequences, sequences, model.layers.size());
+void check_model(const DecoderModel& model) {
+  require<ShapeError>(!model.layers.empty(), "decoder", "expected a layer; got none");
   for (const DecoderLayer& layer : model.layers) {
     require<ShapeError>(layer.groups.groups <= kMostGroups, "decoder",
                         "expected at most {} groups; got {}", kMostGroups, layer.groups.groups);
@@ -536,17 +539,11 @@ void check_model(const DecoderModel& model, int64_t sequences) {
 }  // namespace
 
 template <class T>
-Decoder<T>::Decoder(DecoderModel model, int64_t sequences) {
-  check_model(model, sequences);
-  impl_ = std::make_unique<Impl>(std::move(model), sequences);
+std::unique_ptr<Decoder<T>> make_decoder(DecoderModel model) {
+  check_model(model);
+  return std::make_unique<CpuDecoder<T>>(std::move(model));
 }
-template <class T>
-Decoder<T>::~Decoder() = default;
-template <class T>
-void Decoder<T>::run(const DecoderStep<T>& step) {
-  impl_->run(step);
-}
-template class Decoder<float>;
-template class Decoder<BFloat16>;
+template std::unique_ptr<Decoder<float>> make_decoder(DecoderModel);
+template std::unique_ptr<Decoder<BFloat16>> make_decoder(DecoderModel);
 
 }  // namespace fovea::kernels

@@ -13,28 +13,11 @@
 #include <memory>
 
 #include "fovea/kernels/common/decoder.h"
-#include "fovea/kernels/cpu/products/matvec.h"
 
 namespace fovea::kernels {
 
-/// The most sequences that share a step.
-constexpr int64_t kDecoderSequences = kMatVecRows;
-
-/// A model and the buffers of its steps, made once for a text. T = float and BFloat16. Not
-/// thread-safe.
+/// UnsupportedError for head sizes without an attention kernel, ShapeError for impossible sizes.
 template <class T>
-class Decoder {
- public:
-  /// UnsupportedError for head sizes without an attention kernel, ShapeError for impossible sizes.
-  Decoder(DecoderModel model, int64_t sequences);
-  ~Decoder();
-
-  /// ShapeError where the step does not fit the model.
-  void run(const DecoderStep<T>& step);
-
- private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
-};
+std::unique_ptr<Decoder<T>> make_decoder(DecoderModel model);
 
 }  // namespace fovea::kernels

@@ -1,4 +1,4 @@
-// What the threads of a decoder work in (internal to decoder.cpp).
+// Memory that the threads of a decoder work in (internal to decoder.cpp).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -51,10 +51,10 @@ struct LayerAttention {
     count_keys();
   }
   /// Some of the keys alone: one list a sequence, of at most as many keys as read() gave.
-  void read(std::span<const std::vector<int32_t>> lists) {
+  void read(const IntRows& lists) {
     problem.keys_seen = lists;
-    for (size_t b = 0; b < lists.size(); ++b)
-      seen[b].near = {.begin = 0, .end = std::ssize(lists[b]), .shift = 0};
+    for (int64_t b = 0; b < lists.rows(); ++b)
+      seen[b].near = {.begin = 0, .end = std::ssize(lists.of(b)), .shift = 0};
     count_keys();
   }
 

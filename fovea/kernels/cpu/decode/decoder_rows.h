@@ -1,11 +1,12 @@
 // The row loops of decoder.h, written once and compiled once per instruction set
-// (elementwise_rows.h says why everything here has internal linkage).
+// (kernel_table.h says why everything here has internal linkage).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "fovea/kernels/cpu/decode/decoder_table.h"
+#include "fovea/kernels/cpu/kernel_table.h"
 
 namespace fovea::kernels {
 namespace {
@@ -95,9 +96,10 @@ void activate(Activation activation, const T* x, const T* factor, int64_t n, T* 
                   [&]<Activation a>() FOVEA_ALWAYS { activate_by<a, T>(x, factor, n, y); });
 }
 
-template <class T>
-constexpr DecoderTable<T> kDecoderTable{widen<T>,      narrow<T>,    add<T>,     dot_of,
-                                        layer_norm<T>, to_length<T>, activate<T>};
+template <Isa isa, class T>
+constexpr DecoderTable<T> table_of() {
+  return {widen<T>, narrow<T>, add<T>, dot_of, layer_norm<T>, to_length<T>, activate<T>};
+}
 
 }  // namespace
 }  // namespace fovea::kernels

@@ -29,11 +29,5 @@ struct DecoderTable {
   /// y = a(x), times `factor` where that is not null.
   void (*activate)(Activation activation, const T* x, const T* factor, int64_t n, T* y);
 };
-template <class T>
-const DecoderTable<T>& decoder_scalar();
-template <class T>
-const DecoderTable<T>& decoder_avx2();
-template <class T>
-const DecoderTable<T>& decoder_avx512();
 
 }  // namespace fovea::kernels

@@ -12,29 +12,18 @@
 #include "fovea/base/error.h"
 #include "fovea/kernels/cpu/arena.h"
 #include "fovea/kernels/cpu/decode/mixing_decode_table.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/mixing/mixing_driver.h"
 #include "fovea/kernels/cpu/pointwise/attention_gate_pack.h"
 
 namespace fovea::kernels {
 
-template <>
-const MixingDecodeTable<float>& mixing_decode_table<float>() {
-  static const MixingDecodeTable<float>& chosen = pick_by_isa<const MixingDecodeTable<float>&()>(
-      {mixing_decode_scalar<float>, FOVEA_AVX2(mixing_decode_avx2<float>),
-       FOVEA_AVX512(mixing_decode_avx512<float>)})();
-  return chosen;
+template <class T>
+const MixingDecodeTable<T>& mixing_decode_table() {
+  return chosen_kernels<MixingDecodeTable<T>>();
 }
-
-template <>
-const MixingDecodeTable<BFloat16>& mixing_decode_table<BFloat16>() {
-  static const MixingDecodeTable<BFloat16>& chosen =
-      pick_by_isa<const MixingDecodeTable<BFloat16>&()>(
-          {mixing_decode_scalar<BFloat16>, FOVEA_AVX2(mixing_decode_avx2<BFloat16>),
-           FOVEA_AVX512(mixing_decode_avx512<BFloat16>),
-           FOVEA_AVX512_BF16(mixing_decode_avx512_bf16)})();
-  return chosen;
-}
+template const MixingDecodeTable<float>& mixing_decode_table();
+template const MixingDecodeTable<BFloat16>& mixing_decode_table();
 
 template <class T>
 std::string_view mixing_decode_isa() {

@@ -1,5 +1,5 @@
 // Decoding with Multi-Token and talking-heads attention on the CPU: few queries, whose keys and
-// values are read once, where they lie. The formulas are those of kernels/common/mixing.h.
+// values are read once, where they lie (MixingDecode in kernels/common/mixing.h).
 //
 //   queries:   earlier of before | earlier of after | results        (spec 3.6, M-10)
 //   logits          x                   x                x           scale, soft-cap, Mask0
@@ -21,7 +21,6 @@
 #pragma once
 
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -31,23 +30,6 @@ namespace fovea::kernels {
 
 template <class T>
 struct MixingDecodeTable;  // mixing_decode_table.h
-
-/// Queries of a call at most: the largest kernels need 7 + 7 earlier ones (3.6).
-inline constexpr int64_t kMostMixingQueries = 16;
-
-/// `rule` without dropout. Every row of the batch may see other keys.
-template <class T>
-struct MixingDecode {
-  AttentionSizes sizes;
-  ScoreParameters rule;
-  MixingRule mixing;
-  MemberMask members;
-  std::span<const RowVisits> rows;  ///< [batch][queries]; the two ranges of a row are disjoint
-  int64_t results = 0;              ///< rows of `out` and `lse`: of the last queries
-  HeadRows<const T> q, k, v;
-  HeadRows<T> out;
-  float* lse = nullptr;  ///< [batch][heads][results], includes the sink; may be null
-};
 
 /// Why there is no such kernel for these sizes and rules.
 std::optional<std::string> why_not_mixing_decode(const AttentionSizes& sizes,

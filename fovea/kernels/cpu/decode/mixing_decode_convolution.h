@@ -1,5 +1,5 @@
-// A key-query convolution of rows that lie in memory from end to end (spec 3.2 step 3c): for
-// decoding, where a step has few rows and its neighbours' numbers are at hand.
+// A key-query convolution of rows that lie in memory from end to end (spec 3.2 step 3c). In
+// decoding a step has few rows, and its neighbours' numbers are at hand.
 //
 //   out[i, n] = sum_ab K[a, b] x[i + a, n - older + b]     for kStepKeys numbers n
 //

@@ -1,7 +1,5 @@
 // Decoding with mixed pairs, first part: which keys rows see, and the logits of a step.
 //
-// Included by mixing_decode_<isa>.cpp only, inside an anonymous namespace (mixing_decode_rows.h).
-//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -94,8 +92,8 @@ void pack_decoded_queries(const MixingDecodeTask<T>& t) {
   }
 }
 
-// Products to logits of one vector of keys. What no stage may read becomes 0: under Eq. 5 what the
-// row does not see (3.2 step 3a), under Eq. 4 of that what is not finite.
+// Products to logits of one vector of keys. Logits that no stage may read become 0: under Eq. 5
+// those that the row does not see (3.2 step 3a), under Eq. 4 those of them that are not finite.
 template <class T>
 FOVEA_INLINE Float decoded_logits(const MixingDecodeTask<T>& t, int64_t row, Lanes seen, Float s) {
   Float slope;
@@ -107,7 +105,7 @@ FOVEA_INLINE Float decoded_logits(const MixingDecodeTask<T>& t, int64_t row, Lan
   return choose(seen, s, Float{});
 }
 
-/// What all rows see of a step.
+/// The keys of a step that all rows see.
 template <class T>
 struct SeenStep {
   uint64_t words[kMostLogitRows];

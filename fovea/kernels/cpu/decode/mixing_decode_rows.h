@@ -1,15 +1,12 @@
-// The stages of mixing_decode.h, written once and compiled once per instruction set; here the last
-// part: convolved and mixed weights, and the values.
-//
-// Included by mixing_decode_<isa>.cpp only, inside an anonymous namespace: every function has
-// internal linkage, because a copy built for a wide instruction set must never serve a narrow
-// caller. No standard containers here, for the same reason.
+// The stages of mixing_decode.h, written once and compiled once per instruction set
+// (kernel_table.h); here the last part: convolved and mixed weights, and the values.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "fovea/kernels/cpu/decode/mixing_decode_weights.h"
+#include "fovea/kernels/cpu/kernel_table.h"
 
 namespace fovea::kernels {
 namespace {
@@ -61,11 +58,7 @@ void renormalise_step(const MixingDecodeTask<T>& t, float* weights) {
 }
 
 // R x kValueVectors sums, as many values and a weight must fit the registers.
-#if defined(__AVX512F__)
-constexpr int kValueVectors = 4;
-#else
-constexpr int kValueVectors = 2;
-#endif
+constexpr int kValueVectors = kRegisters == 32 ? 4 : 2;
 
 // N vectors of columns of R heads of one query, `exist` columns of which are there (whole: all).
 template <class T, int R, int N, bool whole>
@@ -176,9 +169,9 @@ void finish_decoded_row(const MixingDecodeTask<T>& t, int64_t item) {
   for (int64_t c = 0; c < t.value_width.elements; ++c) from_float(sums[c], out[c]);
 }
 
-template <class T, class P>
-constexpr MixingDecodeTable<T> mixing_decode_of(const char* isa) {
-  return {.isa = isa,
+template <Isa isa, class T, class P = VectorWords>
+constexpr MixingDecodeTable<T> table_of() {
+  return {.isa = kIsaNames[static_cast<int>(isa)],
           .elements = P::kElements,
           .lanes = kLanes,
           .scratch_floats = MixingDecodeScratch<T>::floats,

@@ -1,4 +1,4 @@
-// What the driver of mixing_decode.h asks of one instruction set: plain structs and function
+// Tasks and functions of mixing_decode.h for one instruction set: plain structs and function
 // pointers (internal to kernels/cpu).
 //
 // No inline functions and no containers here: sources compiled with wide instructions include it.
@@ -91,13 +91,5 @@ struct MixingDecodeTable {
 /// Those of chosen_isa().
 template <class T>
 const MixingDecodeTable<T>& mixing_decode_table();
-template <class T>
-const MixingDecodeTable<T>& mixing_decode_scalar();
-template <class T>
-const MixingDecodeTable<T>& mixing_decode_avx2();
-template <class T>
-const MixingDecodeTable<T>& mixing_decode_avx512();
-/// Products of queries and keys in pairs (vdpbf16ps).
-const MixingDecodeTable<BFloat16>& mixing_decode_avx512_bf16();
 
 }  // namespace fovea::kernels

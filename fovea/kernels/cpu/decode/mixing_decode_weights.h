@@ -1,8 +1,6 @@
 // Decoding with mixed pairs, second part: from logits to the weights of a softmax, over the
 // convolution and the head mix before it.
 //
-// Included by mixing_decode_<isa>.cpp only, inside an anonymous namespace (mixing_decode_rows.h).
-//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -9,16 +9,12 @@
 #include <vector>
 
 #include "fovea/kernels/cpu/decode/selector.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
 
-const SamplingTable& sampling_table() {
-  static const SamplingTable& chosen = pick_by_isa<const SamplingTable&()>(
-      {sampling_scalar, FOVEA_AVX2(sampling_avx2), FOVEA_AVX512(sampling_avx512)})();
-  return chosen;
-}
+const SamplingTable& sampling_table() { return chosen_kernels<SamplingTable>(); }
 
 namespace {
 
@@ -219,7 +215,8 @@ void clear_from(uint32_t* to, int64_t words, int64_t end) {
 
 }  // namespace
 
-void hash_rows(const HashRule& rule, const float* rows, int64_t count, int32_t* hashes) {
+void run(const RowHashes& p) {
+  const auto& [rule, rows, count, hashes] = p;
   const int64_t blocks = (count + kHashedRows - 1) / kHashedRows, pitch = rule.panels() + 1;
   const bool parallel =
       blocks > 1 && count * rule.tables * rule.bits * rule.head_dim > kParallelProducts;
@@ -390,7 +387,11 @@ int64_t find_twice(const HashRule& rule, const HashTable& table, const int32_t* 
   return sampling_table().counted_twice(counts, keys, static_cast<int32_t>(table.begin), found);
 }
 
-void find_collisions(const CentredHashes& p) {
+void run(const CollidingKeys& p) {
+  *p.count = find_twice(p.rule, *p.table, p.hashes, p.counts, p.found);
+}
+
+void run(const CentredHashes& p) {
   const int64_t panels = (p.pitch + kAskedKeys - 1) / kAskedKeys,
                 parts = (p.rows + kAskedRows - 1) / kAskedRows;
   const bool parallel = p.rows * p.pitch * p.hashes() > kParallelProducts;
@@ -426,7 +427,7 @@ void run(const SampledDecode<T>& p) {
     const T* const row = p.q.at(item / p.sizes.heads, item % p.sizes.heads);
     for (int64_t c = 0; c < d; ++c) q[item * d + c] = to_float(row[c]);
   }
-  hash_rows(p.rule, q, items, hashes);
+  run(RowHashes{.rule = p.rule, .rows = q, .count = items, .hashes = hashes});
   const bool parallel = items > 1 && items * p.sizes.keys > kParallelKeys;
   Team::run(parallel, [&](Team::Member& team) {
     thread_local SamplingScratch scratch;

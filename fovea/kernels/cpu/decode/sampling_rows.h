@@ -1,5 +1,4 @@
-// The loops of sampling.h, written once and compiled once per instruction set, in
-// selector_<set>.cpp, under the rules of selector_rows.h.
+// The loops of sampling.h, written once and compiled once per instruction set (kernel_table.h).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -7,6 +6,7 @@
 
 #include "fovea/kernels/common/vector_math.h"
 #include "fovea/kernels/cpu/decode/sampling.h"
+#include "fovea/kernels/cpu/kernel_table.h"
 #include "fovea/kernels/cpu/pointwise/attention_product.h"
 
 namespace fovea::kernels {
@@ -57,8 +57,8 @@ inline void signs(const HashRule& rule, const float* rows, int64_t count, uint32
 // in between, key by key.
 constexpr int64_t kWeighed = 128;
 
-/// Adds the log-weights of n keys, at most kWeighed, to their logits x; `cosines` to the query. Of
-/// a cubic, the nodes beside w give values and slopes. A cosine that is no number counts as 1.
+/// Adds the log-weights of n keys, at most kWeighed, to their logits x; `cosines` to the query. The
+/// nodes beside w give values and slopes of a cubic. A cosine that is no number counts as 1.
 FOVEA_INLINE void add_log_weights(const float* curve, const float* cosines, int64_t n,
                                   float* logits) {
   constexpr float kMost = 0.99999988f;  // the angle has a derivative up to here
@@ -126,28 +126,14 @@ constexpr int64_t kAskedWords = kAskedKeys / kHashPanel, kWordVectors = kAskedWo
 static_assert(kAskedWords % kLanes == 0);
 
 /// Bit i: key i lies above the bound.
-FOVEA_INLINE uint32_t bits_above(const float* keys, float bound) {
+FOVEA_INLINE uint32_t keys_above(const float* keys, float bound) {
   uint32_t word = 0;
-  for (int64_t v = 0; v < kHashPanel / kLanes; ++v) {
-#if defined(__AVX2__)
-    const Float some = load(keys + v * kLanes), limit = broadcast(bound);
-#endif
-#if defined(__AVX512F__)
-    const uint32_t bits = _mm512_cmp_ps_mask(some, limit, _CMP_GT_OQ);
-#elif defined(__AVX2__)
-    const auto bits =
-        static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(some, limit, _CMP_GT_OQ)));
-#else
-    uint32_t bits = 0;
-    for (int i = 0; i < kLanes; ++i)
-      bits |= static_cast<uint32_t>(keys[v * kLanes + i] > bound) << i;
-#endif
-    word |= bits << (v * kLanes);
-  }
+  for (int64_t v = 0; v < kHashPanel / kLanes; ++v)
+    word |= bits_above(keys + v * kLanes, bound) << (v * kLanes);
   return word;
 }
 
-/// Of a row's pairs: whether a table agrees, whether a second one does.
+/// Whether a table agrees on a row's pairs, and whether a second one does.
 template <int64_t heads>
 struct RowCollisions {
   Int once[heads][kWordVectors] = {}, twice[heads][kWordVectors] = {};
@@ -166,7 +152,7 @@ FOVEA_INLINE void collide(const CentredHashes& p, int64_t head, const AskedPart&
       for (int64_t bit = 0; bit < p.bits; ++bit) {
         for (int64_t n = 0; n < part.words; ++n)
           sides[bit][n] =
-              static_cast<int32_t>(bits_above(keys + bit * p.pitch + n * kHashPanel, centre[bit]));
+              static_cast<int32_t>(keys_above(keys + bit * p.pitch + n * kHashPanel, centre[bit]));
       }
       for (int64_t h = 0; h < heads; ++h) {
         const int32_t* const query = p.of_queries + ((head + h) * p.rows + row) * hashes + first;
@@ -195,27 +181,7 @@ inline void collisions(const CentredHashes& p, const AskedPart& part) {
   if (h + 1 == p.heads) collide<1>(p, h, part);
 }
 
-constexpr int64_t kCountsTogether = 64;
-
-/// Bit n: counts[n] is 2 or more.
-FOVEA_INLINE uint64_t twos(const uint8_t* counts) {
-#if defined(__AVX512BW__)
-  return _mm512_cmpge_epu8_mask(_mm512_loadu_si512(counts), _mm512_set1_epi8(2));
-#else
-  uint64_t bits = 0;
-#if defined(__AVX2__)
-  const __m256i two = _mm256_set1_epi8(2);
-  for (int64_t n = 0; n < kCountsTogether; n += 32) {
-    const __m256i some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(counts + n));
-    const __m256i enough = _mm256_cmpeq_epi8(_mm256_max_epu8(some, two), some);
-    bits |= uint64_t{static_cast<uint32_t>(_mm256_movemask_epi8(enough))} << n;
-  }
-#else
-  for (int64_t n = 0; n < kCountsTogether; ++n) bits |= uint64_t{counts[n] >= 2} << n;
-#endif
-  return bits;
-#endif
-}
+constexpr int64_t kCountsTogether = 64;  // as bits_from_two() takes them
 
 /// number + n of all set bits n, in order; returns how many. Writes kFoundRoom numbers behind them.
 /// Hardly a branch: how many there are cannot be predicted.
@@ -240,13 +206,16 @@ inline int64_t counted_twice(const uint8_t* counts, int64_t keys, int32_t first,
     uint8_t last[kCountsTogether] = {};
     const bool whole = key + kCountsTogether <= keys;
     if (!whole) __builtin_memcpy(last, counts + key, static_cast<size_t>(keys - key));
-    met += list_bits(twos(whole ? counts + key : last), first + static_cast<int32_t>(key),
+    met += list_bits(bits_from_two(whole ? counts + key : last), first + static_cast<int32_t>(key),
                      found + met);
   }
   return met;
 }
 
-constexpr SamplingTable kSampling{signs, sampled_weights, counted_twice, collisions};
+template <Isa isa>
+constexpr SamplingTable table_of() {
+  return {signs, sampled_weights, counted_twice, collisions};
+}
 
 }  // namespace
 }  // namespace fovea::kernels

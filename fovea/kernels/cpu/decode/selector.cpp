@@ -7,27 +7,18 @@
 #include <numeric>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/pointwise/attention_table.h"
 #include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
 
-template <>
-const SelectorTable<float>& selector_table<float>() {
-  static const SelectorTable<float>& chosen = pick_by_isa<const SelectorTable<float>&()>(
-      {selector_scalar<float>, FOVEA_AVX2(selector_avx2<float>),
-       FOVEA_AVX512(selector_avx512<float>)})();
-  return chosen;
+template <class T>
+const SelectorTable<T>& selector_table() {
+  return chosen_kernels<SelectorTable<T>>();
 }
-
-template <>
-const SelectorTable<BFloat16>& selector_table<BFloat16>() {
-  static const SelectorTable<BFloat16>& chosen = pick_by_isa<const SelectorTable<BFloat16>&()>(
-      {selector_scalar<BFloat16>, FOVEA_AVX2(selector_avx2<BFloat16>),
-       FOVEA_AVX512(selector_avx512<BFloat16>), FOVEA_AVX512_BF16(selector_avx512_bf16)})();
-  return chosen;
-}
+template const SelectorTable<float>& selector_table();
+template const SelectorTable<BFloat16>& selector_table();
 
 namespace {
 
@@ -60,19 +51,16 @@ X* at_least(std::vector<X>& x, int64_t size) {
   return x.data();
 }
 
-std::vector<int32_t> all_keys(int64_t length, std::span<float> alpha) {
+void choose_all(std::span<int32_t> chosen, std::span<float> alpha) {
   std::ranges::fill(alpha, 1.0f);
-  std::vector<int32_t> keys(static_cast<size_t>(length));
-  std::iota(keys.begin(), keys.end(), 0);
-  return keys;
+  std::iota(chosen.begin(), chosen.end(), 0);
 }
 
 // The keys that heads choose by their weights, and the weight of these keys of every head.
-std::vector<int32_t> choose(const RowWeights& rows, const KeyBudget& budget, float* alpha,
-                            ChoiceScratch& scratch) {
+void choose(const RowWeights& rows, const KeyBudget& budget, std::span<int32_t> chosen,
+            float* alpha, ChoiceScratch& scratch) {
   const auto& table = selector_table<float>();
   const int64_t others = rows.length - 1 - budget.recent, best = budget.past - budget.recent;
-  std::vector<int32_t> chosen(static_cast<size_t>(budget.past + 1));
   std::iota(chosen.begin() + best, chosen.end(), static_cast<int32_t>(others));
   if (best > 0) {
     float* const scores = at_least(scratch.scores, others);
@@ -88,7 +76,6 @@ std::vector<int32_t> choose(const RowWeights& rows, const KeyBudget& budget, flo
       total += rows.weights[h * rows.pitch + j] * rows.factors[h * tiles + j / kWeightTile];
     alpha[h] = static_cast<float>(std::min(1.0, total));
   }
-  return chosen;
 }
 
 // Queries of one key head, and the components that they choose by.
@@ -137,10 +124,9 @@ void choose_one(const ComponentChoice<T>& p, int64_t item, ChoiceScratch& scratc
   const int64_t heads = p.sizes.heads / p.sizes.kv_heads, length = p.sizes.keys;
   const int64_t b = item / p.sizes.kv_heads, g = item % p.sizes.kv_heads;
   float* const alpha = p.alpha + item * heads;
-  if (length <= p.budget.past + 1) {
-    p.chosen[item] = all_keys(length, {alpha, static_cast<size_t>(heads)});
-    return;
-  }
+  const int64_t count = p.budget.chosen_of(length);
+  const std::span<int32_t> chosen(p.chosen + item * count, static_cast<size_t>(count));
+  if (count == length) return choose_all(chosen, {alpha, static_cast<size_t>(heads)});
   RowWeights weights{.heads = heads, .length = length};
   weights.pitch = weights.tiles() * kWeightTile;
   weights.weights = at_least(scratch.weights, heads * weights.pitch);
@@ -155,9 +141,9 @@ void choose_one(const ComponentChoice<T>& p, int64_t item, ChoiceScratch& scratc
        .scales = query.scales.data(),
        .memory = reinterpret_cast<T*>(at_least(scratch.tile, p.components * kWeightTile))},
       weights);
-  p.chosen[item] = choose(weights, p.budget, alpha, scratch);
-  fetch_rows(p.next_k, b, g, p.sizes.head_dim, p.chosen[item]);
-  fetch_rows(p.next_v, b, g, p.sizes.value_dim, p.chosen[item]);
+  choose(weights, p.budget, chosen, alpha, scratch);
+  fetch_rows(p.next_k, b, g, p.sizes.head_dim, chosen);
+  fetch_rows(p.next_v, b, g, p.sizes.value_dim, chosen);
 }
 
 }  // namespace
@@ -200,13 +186,13 @@ void run(const LogitChoice& p) {
                              .pitch = p.rows * p.pitch,
                              .heads = p.heads,
                              .length = p.first_length + r};
-          if (weights.length <= p.budget.past + 1) {
-            p.chosen[r] = all_keys(weights.length, {alpha, static_cast<size_t>(p.heads)});
-            return;
-          }
+          const int64_t count = p.budget.chosen_of(weights.length);
+          const std::span<int32_t> chosen(p.chosen + p.begin[r], static_cast<size_t>(count));
+          if (count == weights.length)
+            return choose_all(chosen, {alpha, static_cast<size_t>(p.heads)});
           weights.factors = at_least(scratch.factors, p.heads * weights.tiles());
           selector_table<float>().logit_weights(weights);
-          p.chosen[r] = choose(weights, p.budget, alpha, scratch);
+          choose(weights, p.budget, chosen, alpha, scratch);
         },
         Meet::no);
   });

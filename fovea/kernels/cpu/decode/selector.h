@@ -1,5 +1,5 @@
-// Queries that choose their keys, on the CPU: SparQ's choice by a few components (spec 4.4), and
-// products and sums over listed keys for MagicPIG (spec 4.5).
+// Queries that choose their keys, on the CPU (kernels/common/selector.h), and products and sums
+// over listed keys for MagicPIG (spec 4.5).
 //
 // Functions exist for T = float and T = BFloat16; the instruction set is chosen_isa(). Threads:
 // OpenMP. Results are the same bits for any number of threads.
@@ -12,47 +12,12 @@
 #include <span>
 #include <vector>
 
-#include "fovea/kernels/common/contract.h"
+#include "fovea/kernels/common/selector.h"
 
 namespace fovea::kernels {
 
-/// Keys of one row that its heads choose together, and how.
-struct KeyBudget {
-  int64_t past = 0;    ///< k: past keys beside the row's own
-  int64_t recent = 0;  ///< l: the last of them are chosen whatever their score
-};
-
-/// One query a sequence against keys that lie by component. Steps 1 to 3: of every key head's
-/// queries the `components` largest, softmax of their products with all keys, and the keys of the
-/// largest weight, summed over the heads.
-template <class T>
-struct ComponentChoice {
-  AttentionSizes sizes;  ///< one query; keys: of all sequences
-  HeadRows<const T> q;
-  /// Component c of key j of head g at b batch + g head + c component + j.
-  const T* keys = nullptr;
-  int64_t batch = 0, head = 0, component = 0;
-  int64_t components = 0;
-  KeyBudget budget;
-  float scale = 1.0f;                ///< the layer's, without the share of |q|
-  const float* tau = nullptr;        ///< [batch]: replaces `scale` by 1 / tau
-  HeadRows<const T> next_k, next_v;  ///< if not null: rows of chosen keys are fetched from them
-  std::vector<int32_t>* chosen = nullptr;  ///< [batch kv_heads], ascending
-  float* alpha = nullptr;                  ///< [batch heads]: weight of the chosen keys
-};
 template <class T>
 void run(const ComponentChoice<T>& p);
-
-/// Steps 2 and 3 for rows of one key head whose logits are given: row r has the first
-/// first_length + r keys, its own last.
-struct LogitChoice {
-  int64_t rows = 0, heads = 0, first_length = 0;
-  float* logits = nullptr;  ///< [heads][rows][pitch], overwritten
-  int64_t pitch = 0;
-  KeyBudget budget;
-  std::vector<int32_t>* chosen = nullptr;  ///< [rows], ascending
-  float* alpha = nullptr;                  ///< [rows][heads]
-};
 void run(const LogitChoice& p);
 
 /// Scores whose largest is kept beside them, so that few of them are looked at again.
@@ -124,13 +89,5 @@ constexpr int64_t largest_memory(int64_t length) {
 /// Those of chosen_isa().
 template <class T>
 const SelectorTable<T>& selector_table();
-template <class T>
-const SelectorTable<T>& selector_scalar();
-template <class T>
-const SelectorTable<T>& selector_avx2();
-template <class T>
-const SelectorTable<T>& selector_avx512();
-/// Products of pairs of components (vdpbf16ps).
-const SelectorTable<BFloat16>& selector_avx512_bf16();
 
 }  // namespace fovea::kernels

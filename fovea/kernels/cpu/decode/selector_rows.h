@@ -1,8 +1,4 @@
-// The loops of selector.h, written once and compiled once per instruction set.
-//
-// Included by selector_<isa>.cpp only, inside an anonymous namespace: every function has internal
-// linkage, because a copy built for a wide instruction set must never serve a narrow caller. No
-// standard containers here, for the same reason.
+// The loops of selector.h, written once and compiled once per instruction set (kernel_table.h).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -10,6 +6,7 @@
 
 #include "fovea/kernels/cpu/decode/selector.h"
 #include "fovea/kernels/cpu/decode/selector_components.h"
+#include "fovea/kernels/cpu/kernel_table.h"
 
 namespace fovea::kernels {
 namespace {
@@ -168,9 +165,15 @@ void weighted_sum(const float* weights, const ListedRows<T>& rows, float* to) {
   }
 }
 
-template <class T, class P = Single>
-constexpr SelectorTable<T> kTable{component_weights<T, P>, logit_weights, scores,
-                                  largest_of_blocks,       products<T>,   weighted_sum<T>};
+template <Isa isa, class T>
+constexpr SelectorTable<T> table_of() {
+  return {component_weights<T, VectorWords>,
+          logit_weights,
+          scores,
+          largest_of_blocks,
+          products<T>,
+          weighted_sum<T>};
+}
 
 }  // namespace
 }  // namespace fovea::kernels

@@ -295,7 +295,7 @@ class Forward {
     block.result = ForwardResult::states;
     set_rows(block, head, item.h, slots.rows, query.token.data() + slots.begin);
     float* const states = states_of(head, item.h) + slots.begin * row_state(value_);
-    const auto copy = [&](const std::vector<int32_t>& column, int32_t* rows) {
+    const auto copy = [&](std::span<const int32_t> column, int32_t* rows) {
       if (!column.empty()) std::copy_n(column.begin() + slots.begin, slots.rows, rows);
     };
     copy(query.places.position, block.position);
@@ -335,7 +335,7 @@ class Forward {
     block.states = plan.has_far() ? states_of(head, item.h) : nullptr;
     set_rows(block, head, item.h, rows, nullptr, begin);
     const int64_t token = plan.first_query() + begin;
-    const auto copy = [&](const std::vector<int32_t>& column, int32_t* to) {
+    const auto copy = [&](std::span<const int32_t> column, int32_t* to) {
       if (!column.empty()) std::copy_n(column.begin() + token, rows, to);
     };
     copy(plan.key.position, block.position);

@@ -18,9 +18,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "fovea/kernels/common/contract.h"
 #include "fovea/kernels/cpu/pointwise/attention.h"
@@ -37,10 +35,6 @@ void run(const GroupedForward<T>& problem, const AttentionTable<T>* table = null
 template <class T>
 void run(const GroupedBackward<T>& problem, const AttentionTable<T>* table = nullptr);
 
-/// The keys that one query sees, ascending: one scan over the memberships of keys at ascending
-/// positions in one document (decoding). `positions` empty: key n stands at n. The query is the
-/// last key.
-std::vector<int32_t> keys_seen_by_last(const GroupedRule& rule, std::span<const uint64_t> members,
-                                       std::span<const int64_t> positions = {});
+void run(const KeysOfLast& problem);
 
 }  // namespace fovea::kernels

@@ -15,8 +15,8 @@ inline const GroupedPlan& plan_of(std::span<const GroupedPlan> plans, int64_t b)
 
 /// Columns of tokens from `first` on, with their memberships. Columns that are absent are not read
 /// by the rule; any others stand for them.
-inline PlaceColumns places_of(const TokenColumns& tokens, const std::vector<int32_t>& low,
-                              const std::vector<int32_t>& high, int64_t first = 0) {
+inline PlaceColumns places_of(const TokenColumns& tokens, std::span<const int32_t> low,
+                              std::span<const int32_t> high, int64_t first = 0) {
   const int32_t* const position = tokens.position.data() + first;
   return {position,
           tokens.document.data() + first,

@@ -288,7 +288,7 @@ class Backward {
 
   void run_near(const Unit& unit, int64_t index, Scratch& scratch) const {
     const KeyPartition& partition = unit.cut->partitions[index];
-    const IntRows& slots = unit.cut->key_slots;
+    const IntRows slots = unit.cut->key_slots.view();
     Arena arena(scratch.packed);
     NearWindow window = memory_.allocate_window(arena, *unit.plan);
     window.packed = window.written = partition.row_begin;
@@ -416,7 +416,7 @@ class Backward {
 
   // Rows of dK and dV without a near pass.
   void join_keys(const Unit& unit, int64_t begin, int64_t end, Scratch& scratch) const {
-    const IntRows& slots = unit.cut->key_slots;
+    const IntRows slots = unit.cut->key_slots.view();
     const auto join = [&](const float* sums, const PackedWidth& width, const HeadRows<T>& to) {
       scratch.begin_parts();
       for (int64_t j = begin; j < end; ++j) {

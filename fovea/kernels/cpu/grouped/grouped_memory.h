@@ -16,7 +16,7 @@ namespace fovea::kernels {
 /// A plan cut into partitions.
 struct PartitionedPlan {
   std::vector<KeyPartition> partitions;
-  IntRows key_slots;        ///< by key
+  IntRowList key_slots;     ///< by key
   bool packs_first = true;  ///< operands are packed for all partitions, before them
 };
 
@@ -31,7 +31,7 @@ struct GradientUnit : KeyHead {
   std::vector<std::vector<float*>> partition_sums;  // dQ by partition and query head
 };
 
-/// What a near partition works with: the keys of one block, and a ring of queries for every head.
+/// Memory of a near partition: the keys of one block, and a ring of queries for every head.
 struct NearWindow {
   PackedKeys keys;
   int64_t wrap = 0;                    // row n stands at n & wrap of the ring

@@ -1,5 +1,5 @@
-// Operands of the backward pass of grouped attention: packed keys and queries in the tokens' order
-// or in that of a far pass's slots, and numbers of rows (internal to kernels/cpu).
+// Operands of the backward pass of grouped attention (internal to kernels/cpu): packed keys and
+// queries, in the tokens' order or in that of a far pass's slots, and numbers of rows.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -51,7 +51,7 @@ class GradientOperands {
     return rows * (key.pitch + value.pitch) + rows_floats(rows, key);
   }
   int64_t query_floats(int64_t rows) const { return key_floats(rows) + rows_floats(rows, value); }
-  /// What pack_keys() and pack_queries() need of the caller.
+  /// Arguments of pack_keys() and pack_queries().
   int64_t scratch_floats() const { return table.panel * std::max(key.pitch, value.pitch); }
 
   /// Room for rows from `first` on.

@@ -4,24 +4,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cpu/simd/attention_lanes.h"
+#include "fovea/kernels/cpu/pointwise/row_state.h"
+#include "fovea/kernels/cpu/simd/lanes.h"
 
 namespace fovea::kernels {
 namespace {
 
 inline int64_t scan_members(const MemberScan& p) {
   int64_t count = 0, n = p.begin;
-#if defined(__AVX512F__)
-  const __m512i members = _mm512_set1_epi64(static_cast<int64_t>(p.query_members));
-  const __m256i step = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  for (; n + 8 <= p.end; n += 8) {
-    const __mmask8 seen = _mm512_test_epi64_mask(_mm512_loadu_si512(p.members + n), members);
-    const __m256i keys = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int32_t>(n)), step);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p.out + count),
-                        _mm256_maskz_compress_epi32(seen, keys));
-    count += __builtin_popcount(seen);
-  }
-#endif
+  for (; n + 8 <= p.end; n += 8)
+    count += list_common(p.members + n, p.query_members, static_cast<int32_t>(n), p.out + count);
   for (; n < p.end; ++n) {  // without a branch
     p.out[count] = static_cast<int32_t>(n);
     count += (p.members[n] & p.query_members) != 0 ? 1 : 0;

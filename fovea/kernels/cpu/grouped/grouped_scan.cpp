@@ -30,12 +30,14 @@ void scan(std::span<const uint64_t> members, int64_t begin, int64_t end, uint64_
 
 }  // namespace
 
-std::vector<int32_t> keys_seen_by_last(const GroupedRule& rule, std::span<const uint64_t> members,
-                                       std::span<const int64_t> positions) {
+void run(const KeysOfLast& problem) {
+  const GroupedRule& rule = problem.rule;
+  const std::span<const uint64_t> members = problem.members;
+  const std::span<const int64_t> positions = problem.positions;
   const int64_t keys = std::ssize(members);
   require<ShapeError>(positions.empty() || std::ssize(positions) == keys, "grouped attention",
                       "expected {} positions; got {}", keys, positions.size());
-  if (keys == 0) return {};
+  if (keys == 0) return;
   const auto position = [&](int64_t n) { return positions.empty() ? n : positions[n]; };
   const auto first_at = [&](int64_t from) {  // the first key at `from` or behind
     if (positions.empty()) return std::clamp<int64_t>(from, 0, keys);
@@ -43,16 +45,18 @@ std::vector<int32_t> keys_seen_by_last(const GroupedRule& rule, std::span<const 
   };
   const int64_t query = position(keys - 1), near = first_at(query - rule.window + 1);
   const int64_t sinks = std::min(first_at(rule.sinks), near);
-  std::vector<int32_t> seen;
+  std::vector<int32_t>& seen = *problem.seen;
+  const int64_t before = std::ssize(seen);
   for (int64_t n = 0; n < sinks; ++n) seen.push_back(static_cast<int32_t>(n));
   scan(members, sinks, near, members[keys - 1], seen);
   for (int64_t n = near; n < keys; ++n) seen.push_back(static_cast<int32_t>(n));
-  if (rule.mask != MaskRule{}) {
-    std::erase_if(seen, [&](int32_t n) {
-      return !allowed(rule.mask, {.position = query}, {.position = position(n)});
-    });
-  }
-  return seen;
+  if (rule.mask == MaskRule{}) return;
+  seen.erase(std::remove_if(seen.begin() + before, seen.end(),
+                            [&](int32_t n) {
+                              return !allowed(rule.mask, {.position = query},
+                                              {.position = position(n)});
+                            }),
+             seen.end());
 }
 
 }  // namespace fovea::kernels

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/kernels/cpu/mixing/convolution.h"
 
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
@@ -10,14 +10,6 @@ namespace {
 
 // Below this many multiplications starting threads costs more than it saves.
 constexpr int64_t kParallelProducts = 1 << 18;
-
-template <class T>
-const ConvolutionTable<T>& chosen() {
-  static const ConvolutionTable<T>& table = pick_by_isa<const ConvolutionTable<T>&()>(
-      {convolution_scalar<T>, FOVEA_AVX2(convolution_avx2<T>),
-       FOVEA_AVX512(convolution_avx512<T>)})();
-  return table;
-}
 
 template <class T, class F>
 void each_map(const Convolution<T>& c, const F& work) {
@@ -47,31 +39,32 @@ ConvolutionWorkspace<T>::ConvolutionWorkspace(const Convolution<T>& c)
 }
 
 template <class T>
-void convolve(const Convolution<T>& c, const T* x, T* y) {
-  const ConvolutionTable<T>& table = chosen<T>();
-  each_map(c, [&](int64_t map, const auto& scratch) { table.forward(c, map, x, y, scratch); });
-}
-
-template <class T>
-void convolve_input_gradient(const Convolution<T>& c, const T* dy, T* dx) {
-  const ConvolutionTable<T>& table = chosen<T>();
-  each_map(
-      c, [&](int64_t map, const auto& scratch) { table.input_gradient(c, map, dy, dx, scratch); });
-}
-
-template <class T>
-void convolve_kernel_gradient(const Convolution<T>& c, const T* x, const T* dy, T* dkernel) {
-  const ConvolutionTable<T>& table = chosen<T>();
-  each_map(c, [&](int64_t map, const auto& scratch) {
-    table.kernel_gradient(c, map, x, dy, dkernel, scratch);
+void run(const ConvolutionForward<T>& p) {
+  each_map(p.shape, [&](int64_t map, const auto& scratch) {
+    chosen_kernels<ConvolutionTable<T>>().forward(p.shape, map, p.x, p.y, scratch);
   });
 }
 
-#define FOVEA_CONVOLUTION(T)                                                  \
-  template class ConvolutionWorkspace<T>;                                     \
-  template void convolve(const Convolution<T>&, const T*, T*);                \
-  template void convolve_input_gradient(const Convolution<T>&, const T*, T*); \
-  template void convolve_kernel_gradient(const Convolution<T>&, const T*, const T*, T*)
+template <class T>
+void run(const ConvolutionInputGradient<T>& p) {
+  each_map(p.shape, [&](int64_t map, const auto& scratch) {
+    chosen_kernels<ConvolutionTable<T>>().input_gradient(p.shape, map, p.dy, p.dx, scratch);
+  });
+}
+
+template <class T>
+void run(const ConvolutionKernelGradient<T>& p) {
+  each_map(p.shape, [&](int64_t map, const auto& scratch) {
+    chosen_kernels<ConvolutionTable<T>>().kernel_gradient(p.shape, map, p.x, p.dy, p.dkernel,
+                                                          scratch);
+  });
+}
+
+#define FOVEA_CONVOLUTION(T)                             \
+  template class ConvolutionWorkspace<T>;                \
+  template void run(const ConvolutionForward<T>&);       \
+  template void run(const ConvolutionInputGradient<T>&); \
+  template void run(const ConvolutionKernelGradient<T>&)
 FOVEA_CONVOLUTION(float);
 FOVEA_CONVOLUTION(double);
 #undef FOVEA_CONVOLUTION

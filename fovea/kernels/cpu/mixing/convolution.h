@@ -1,15 +1,10 @@
-// The key-query convolution of Multi-Token Attention (spec 3, M-1 ... M-11, Eq. 5): a small kernel
-// per head that slides over the map of logits or weights.
+// The key-query convolution on the CPU (kernels/common/convolution.h).
 //
-//   y[m,i,j] = sum_{a < cq, c < ck} K[h,a,c] x[m, i - (cq-1-a), j + c - older],  older = (ck-1)/2
-//
-// A map m = (sequence, head h) has `rows` rows of `keys` numbers, y its last `results`. x counts as
-// 0 outside, and in rows before the first one of the document of row i. Each row is read once and
-// kept, padded, until the cq rows that need it are done; stretches where all rows are 0 (the future
-// of a causal map, what a window hides) are skipped.
+// Each row is read once and kept, padded, until the cq rows that need it are done; stretches where
+// all rows are 0 (the future of a causal map, keys outside a window) are skipped.
 //
 // Parallel over maps by OpenMP; a map is one thread's, so results have the same bits for any number
-// of threads. The instruction set is chosen_isa(). T = float and T = double.
+// of threads. The instruction set is chosen_isa().
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -18,42 +13,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "fovea/kernels/common/convolution.h"
+
 namespace fovea::kernels {
 
-/// Shapes of a convolution: everything is contiguous.
 template <class T>
-struct Convolution {
-  int64_t maps = 0, heads = 0;  ///< map m has head m % heads
-  int64_t rows = 0, results = 0, keys = 0;
-  int64_t queries = 0, taps = 0;  ///< cq, ck
-  const T* kernel = nullptr;      ///< [heads, cq, ck]
-  /// Index of the first row of each row's document, [sequences, rows]; null = 0 everywhere. Map m
-  /// has sequence m / heads, or 0 where there is only one.
-  const int32_t* first_row = nullptr;
-  int64_t sequences = 1;
-
-  int64_t older() const { return (taps - 1) / 2; }
-  /// Of a row between zeros: a whole stretch and all taps may be read past its last key.
-  int64_t padded_width() const { return (keys + taps + 2 * kStretch) / kStretch * kStretch; }
-
-  /// Numbers of a row that are worked on together: four vectors of the widest instruction set, so
-  /// that additions of one need not wait for each other.
-  static constexpr int64_t kStretch = 64;
-  /// Taps whose sums the gradient of the kernel keeps in registers, and the lanes of each.
-  static constexpr int64_t kTaps = 8, kLanes = 16;
-};
-
-/// y [maps, results, keys] of x [maps, rows, keys].
+void run(const ConvolutionForward<T>& p);
 template <class T>
-void convolve(const Convolution<T>& c, const T* x, T* y);
-
-/// dx [maps, rows, keys] of dy [maps, results, keys].
+void run(const ConvolutionInputGradient<T>& p);
 template <class T>
-void convolve_input_gradient(const Convolution<T>& c, const T* dy, T* dx);
-
-/// dkernel [maps, cq, ck], a map each: the caller adds those of a head.
-template <class T>
-void convolve_kernel_gradient(const Convolution<T>& c, const T* x, const T* dy, T* dkernel);
+void run(const ConvolutionKernelGradient<T>& p);
 
 /// Keys [begin, end) of a row outside of which all is 0.
 struct KeyExtent {
@@ -103,11 +72,5 @@ struct ConvolutionTable {
   void (*kernel_gradient)(const Convolution<T>&, int64_t map, const T* x, const T* dy, T* dkernel,
                           const Scratch&);
 };
-template <class T>
-const ConvolutionTable<T>& convolution_scalar();
-template <class T>
-const ConvolutionTable<T>& convolution_avx2();
-template <class T>
-const ConvolutionTable<T>& convolution_avx512();
 
 }  // namespace fovea::kernels

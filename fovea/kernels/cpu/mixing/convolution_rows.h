@@ -1,11 +1,12 @@
 // The loops of convolution.h, written once and compiled once per instruction set
-// (elementwise_rows.h says why everything here has internal linkage).
+// (kernel_table.h says why everything here has internal linkage).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "fovea/kernels/common/bfloat16.h"
+#include "fovea/kernels/cpu/kernel_table.h"
 #include "fovea/kernels/cpu/mixing/convolution.h"
 
 namespace fovea::kernels {
@@ -24,7 +25,7 @@ class PaddedRows {
     T* __restrict to = rows_ + row % count_ * width_ + left_;
     for (int64_t j = 0; j < keys_; ++j) to[j] = values[j];
   }
-  // What tap 0 of key 0 reads.
+  // The number that tap 0 of key 0 reads.
   const T* row(int64_t row) const { return rows_ + row % count_ * width_; }
 
  private:
@@ -218,9 +219,10 @@ void kernel_gradient_of_map(const Convolution<T>& c, int64_t map, const T* x_all
   for (int64_t n = 0; n < c.queries * c.taps; ++n) dkernel[n] = static_cast<T>(s.totals[n]);
 }
 
-template <class T>
-constexpr ConvolutionTable<T> kConvolutionTable{convolve_map<T>, input_gradient_of_map<T>,
-                                                kernel_gradient_of_map<T>};
+template <Isa isa, class T>
+constexpr ConvolutionTable<T> table_of() {
+  return {convolve_map<T>, input_gradient_of_map<T>, kernel_gradient_of_map<T>};
+}
 
 }  // namespace
 }  // namespace fovea::kernels

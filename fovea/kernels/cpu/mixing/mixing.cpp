@@ -12,7 +12,7 @@
 #include <numeric>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/mixing/mixing_driver.h"
 #include "fovea/kernels/cpu/mixing/mixing_pairs.h"
 
@@ -23,21 +23,12 @@ int64_t mixed_heads(const MixingRule& rule) {
                   rule.mix_after.active() ? rule.mix_after.width : 1);
 }
 
-template <>
-const MixingTable<float>& mixing_table<float>() {
-  static const MixingTable<float>& chosen = pick_by_isa<const MixingTable<float>&()>(
-      {mixing_scalar<float>, FOVEA_AVX2(mixing_avx2<float>), FOVEA_AVX512(mixing_avx512<float>)})();
-  return chosen;
+template <class T>
+const MixingTable<T>& mixing_table() {
+  return chosen_kernels<MixingTable<T>>();
 }
-
-template <>
-const MixingTable<BFloat16>& mixing_table<BFloat16>() {
-  static const MixingTable<BFloat16>& chosen = pick_by_isa<const MixingTable<BFloat16>&()>(
-      {mixing_scalar<BFloat16>, FOVEA_AVX2(mixing_avx2<BFloat16>),
-       FOVEA_AVX512(mixing_avx512<BFloat16>), FOVEA_AVX512_BF16(mixing_avx512_bf16),
-       FOVEA_AMX(mixing_amx)})();
-  return chosen;
-}
+template const MixingTable<float>& mixing_table();
+template const MixingTable<BFloat16>& mixing_table();
 
 template <class T>
 std::string_view mixing_isa() {

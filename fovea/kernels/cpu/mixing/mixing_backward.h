@@ -108,7 +108,7 @@ class GradientStrips : private GradientFrame<T, P> {
                       scale != nullptr ? scale + at : nullptr, y + at * y_row, y_row);
     }
   }
-  // What find_products() writes.
+  // Results of find_products().
   Rows in_registers(Rows rows) const {
     if (rows.empty()) return rows;
     const int64_t end = rows.begin + (rows.end - rows.begin + kRows - 1) / kRows * kRows;
@@ -411,7 +411,7 @@ class GradientStrips : private GradientFrame<T, P> {
     spread(m_.dconvolved, n);
   }
 
-  // What the next rows that are taken together, from row r on, read of head h.
+  // Rows of head h that the next rows from row r on read.
   FOVEA_INLINE void prefetch_kept(int64_t h, int64_t r, int64_t n) const {
     if (r >= frame_) return;
     for (const StepMap* map : {&m_.weights, &m_.dweights, &m_.convolved}) {

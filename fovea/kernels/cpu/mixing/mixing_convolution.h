@@ -15,11 +15,11 @@
 // bits, wherever a row lies in its strip.
 //
 // A window holds float32, or words of two neighbouring keys as bfloat16, (x[j - 1], x[j]), for
-// vdpbf16ps: a product then takes two taps of a row, and 11 taps are 6 products. The backward pass
+// vdpbf16ps. A product then takes two taps of a row: 11 taps are 6 products. The backward pass
 // makes these words from rows of bfloat16 in order (HalfRows).
 //
-// With matrix tiles a window is rows of bfloat16 in order, and a kernel row is a band: 16 results
-// of 16 rows are the product of 16 x 32 numbers and a 32 x 16 matrix whose column j holds the taps
+// With matrix tiles a window is rows of bfloat16 in order, and a kernel row is a band. 16 results
+// of 16 rows are the product of 16 x 32 numbers and a 32 x 16 matrix; its column j holds the taps
 // from row j + 8 - older on.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -34,11 +34,7 @@ namespace {
 
 // kConvolutionRows x kConvolutionVectors sums, as many inputs and a tap must fit the registers.
 constexpr int kConvolutionRows = 6;
-#if defined(__AVX512F__)
-constexpr int kConvolutionVectors = 4;
-#else
-constexpr int kConvolutionVectors = 2;
-#endif
+constexpr int kConvolutionVectors = kRegisters == 32 ? 4 : 2;
 static_assert(kStripRows % kConvolutionRows == 0 && kStepVectors % kConvolutionVectors == 0);
 
 /// A kernel over `rows` rows that end at the current one, in words of P: tap n of a row meets
@@ -48,11 +44,11 @@ struct Taps {
   int64_t rows = 0, words = 0;
   int64_t first = 0;
 
-  /// Of the last `count` rows only.
+  /// The taps of the last `count` rows.
   Taps last(int64_t count) const { return {taps + (rows - count) * words, count, words, first}; }
 };
 
-/// Of float32 taps as they stand.
+/// Float32 taps as they stand.
 FOVEA_INLINE Taps single_taps(const float* taps, int64_t rows, int64_t keys) {
   return {taps, rows, keys, -((keys - 1) / 2)};
 }
@@ -60,7 +56,6 @@ FOVEA_INLINE Taps single_taps(const float* taps, int64_t rows, int64_t keys) {
 /// Two numbers as bfloat16, the second one in the upper half.
 FOVEA_INLINE Float word_of(Float low, Float high) {
   const auto rounded = [](Float x) FOVEA_ALWAYS { return reinterpret_cast<Int>(x) + 0x8000; };
-  typedef uint32_t Bits __attribute__((vector_size(4 * kLanes), may_alias));
   const Bits lower = reinterpret_cast<Bits>(rounded(low)) >> 16;
   return reinterpret_cast<Float>((reinterpret_cast<Bits>(rounded(high)) & 0xFFFF0000u) | lower);
 }
@@ -79,7 +74,7 @@ FOVEA_INLINE float upper_half(Word word) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, word) & 0xFFFF0000u);
 }
 
-/// Of taps in pairs. With an odd number of keys the first pair is (0, tap 0).
+/// Taps in pairs. With an odd number of keys the first pair is (0, tap 0).
 FOVEA_INLINE Taps paired(const Word* words, int64_t rows, int64_t keys) {
   return {words, rows, (keys + 1) / 2, 1 - keys % 2 - (keys - 1) / 2};
 }
@@ -135,8 +130,6 @@ struct WordRows {
   }
 };
 
-#if defined(FOVEA_PAIRS)
-
 /// Numbers of a row: a window, and what a load of a whole vector reads behind it.
 constexpr int64_t kHalfPitch = kWindowPitch + kLanes;
 
@@ -145,16 +138,9 @@ struct HalfRows {
   const uint16_t* first = nullptr;
 
   FOVEA_INLINE Float words(int64_t row, int64_t b, int64_t lane) const {
-    alignas(64) static constexpr uint16_t kNeighbours[32] = {
-        0, 1, 1, 2,  2,  3,  3,  4,  4,  5,  5,  6,  6,  7,  7,  8,
-        8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15, 16};
-    return reinterpret_cast<Float>(_mm512_permutexvar_epi16(
-        _mm512_load_si512(kNeighbours),
-        _mm512_loadu_si512(first + row * kHalfPitch + b * Pair::kElements + lane)));
+    return Pair::neighbours(first + row * kHalfPitch + b * Pair::kElements + lane);
   }
 };
-
-#endif
 
 // Row `row` of the window meets the results that it lies 0 to cq - 1 rows before.
 template <class P, int cq, int row, class Rows>
@@ -237,8 +223,6 @@ FOVEA_INLINE void convolve_row(const Word* row, const Taps& k, float* out) {
   }
 }
 
-#if defined(FOVEA_TILES)
-
 /// kTileRows rows of results, kStepKeys apart. `row_of(a)`: bfloat16 in order from 8 keys before
 /// the first result's own on, of the row that meets kernel row a for the first row of results; its
 /// neighbours follow `pitch` words apart.
@@ -276,8 +260,6 @@ FOVEA_INLINE void each_row_not_finite(const float* results, const Redo& redo) {
   for (int64_t r = 0; r < kTileRows; ++r)
     if (!finite_lanes(results + r * kStepKeys, kStepKeys)) redo(r);
 }
-
-#endif
 
 }  // namespace
 }  // namespace fovea::kernels

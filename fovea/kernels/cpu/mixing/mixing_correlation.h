@@ -18,11 +18,7 @@ namespace fovea::kernels {
 namespace {
 
 // Rows of g that stay in registers, beside one sum for each kernel row and a vector of x.
-#if defined(__AVX512F__)
-constexpr int kCorrelatedRows = 12;
-#else
-constexpr int kCorrelatedRows = 6;
-#endif
+constexpr int kCorrelatedRows = kRegisters == 32 ? 12 : 6;
 static_assert(kCorrelatedRows <= kRowsBehind && kGradientRows % kCorrelatedRows == 0);
 
 /// Rows of numbers, from the first one that is read; a vector holds P::kElements of them a lane.
@@ -33,17 +29,15 @@ struct NumberRows {
 
   FOVEA_INLINE Float at(int64_t row, int64_t n) const { return load(first + row * pitch + n); }
 };
-#if defined(FOVEA_PAIRS)
 template <>
 struct NumberRows<Pair> {
   const uint16_t* first = nullptr;
   int64_t pitch = 0;
 
   FOVEA_INLINE Float at(int64_t row, int64_t n) const {
-    return reinterpret_cast<Float>(_mm512_loadu_si512(first + row * pitch + n));
+    return Pair::load(first + row * pitch + n);
   }
 };
-#endif
 
 /// Adds to sums [cq][ck][kLanes]. The rows of g up to the next multiple of kCorrelatedRows must be
 /// zeros, those of x finite.
@@ -112,11 +106,7 @@ FOVEA_INLINE void correlate_row(const float* g, const float* const* x, int64_t r
 }
 
 constexpr int kHeadsTogether = 4;
-#if defined(__AVX512F__)
-constexpr int kSourcesTogether = 4;
-#else
-constexpr int kSourcesTogether = 2;
-#endif
+constexpr int kSourcesTogether = kRegisters == 32 ? 4 : 2;
 
 /// Some rows of the heads of one group.
 struct HeadRowsOfStep {

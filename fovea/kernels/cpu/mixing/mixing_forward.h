@@ -341,8 +341,8 @@ class StripWalk : private StripWindows<T, P> {
     }
   }
 
-  // What a row of the last sum over keys is multiplied with: 1 / l where no convolution has used
-  // it, 1 / n of renormalised rows, else 1.
+  // The factor of a row of the last sum over keys: 1 / l where no convolution has used it, 1 / n of
+  // renormalised rows, else 1.
   float row_factor(int64_t row) const {
     if (t_.rows_after == 0) return s_.factors[row];
     return t_.renormalise ? s_.sums[row] : 1.0f;
@@ -498,18 +498,6 @@ void forward_strips(const MixingStrips<T>& task, float* scratch) {
   const FlushDenormals flush;
   [[maybe_unused]] const TileUse tiles;
   StripWalk<T, P>(task, scratch).run();
-}
-
-template <class T, class P>
-MixingTable<T> mixing_table_of(const char* isa, const MixingGradientPass<T>& gradient) {
-  return {.isa = isa,
-          .panel = kPanel,
-          .elements = P::kElements,
-          .lanes = kLanes,
-          .pack = pack_panel<T, P>,
-          .forward_scratch = mixing_forward_floats<T, P>,
-          .forward = forward_strips<T, P>,
-          .gradient = gradient};
 }
 
 }  // namespace

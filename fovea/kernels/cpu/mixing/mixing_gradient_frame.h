@@ -138,7 +138,6 @@ class GradientFrame {
 
   // q and dO of the strip as right operands.
   void pair_operands() const {
-#if defined(FOVEA_PAIRS)
     if constexpr (kPairs) {
       const PackedWidth &key = t_.key_width, &value = t_.value_width;
       for (int64_t n = 0; n < t_.heads * t_.padded_frame() / 2; ++n)
@@ -152,28 +151,21 @@ class GradientFrame {
       for (int64_t n = 0; P::kTiles && n < kLanes * value.columns; ++n)
         m_.dout_rows[t_.heads * kGradientRows / 2 * value.columns + n] = 0.0f;
     }
-#endif
   }
 
-  // Rows [begin, end) of a step as the left operand of a product over rows; begin and end count
-  // from the first row of `rows`, which is that of the right operand, too.
+  // Rows [begin, end) of a step as the left operand of a product over rows. Both count from the
+  // first row of `rows`, as the right operand does.
   KeyOperand key_operand(const float* rows, int64_t row, Rows some,
                          [[maybe_unused]] const float* factor) const {
-#if defined(FOVEA_PAIRS)
     if constexpr (kPairs) {
       pair_rows(rows, row, some.begin, some.end, factor, m_.step_rows, m_.woven);
       const int64_t first = some.begin / 2, end = (some.end + 1) / 2;
-#if defined(FOVEA_TILES)
-      return turned_operand(first, end);
-#else
+      if constexpr (P::kTiles) return turned_operand(first, end);
       return {m_.woven + first * kStepKeys, 1, kStepKeys, first, end - first};
-#endif
     }
-#endif
     return {rows + some.begin * row, 1, row, some.begin, some.end - some.begin};
   }
 
-#if defined(FOVEA_TILES)
   // Woven rows [first, end), and zeros up to whole tiles, by key.
   KeyOperand turned_operand(int64_t first, int64_t end) const {
     const int64_t depth = (end - first + kTileRows - 1) / kTileRows * kTileRows;
@@ -186,7 +178,6 @@ class GradientFrame {
     }
     return {m_.turned, row, 1, first, depth};
   }
-#endif
 
   static void make_bad(float* row) {
     for (int v = 0; v < kStepVectors; ++v) store(row + v * kLanes, broadcast(__builtin_nanf("")));
@@ -327,17 +318,17 @@ class GradientFrame {
   // Rows of a map as bfloat16, with what stands beside and behind them.
   void halve([[maybe_unused]] const StepMap& x, [[maybe_unused]] int64_t h,
              [[maybe_unused]] int64_t n, [[maybe_unused]] uint16_t* to) const {
-#if defined(FOVEA_PAIRS)
-    constexpr int64_t kWhole = kWindowPitch / kPanel * kPanel;
-    static_assert(kWindowPitch - kWhole == kLanes);
-    for (int64_t r = 0; r < frame_ + kRowsBehind; ++r) {
-      const float* const from = x.at(h, r, n) - kKeyHalo;
-      Word* const words = reinterpret_cast<Word*>(to + r * kHalfPitch);
-      for (int64_t c = 0; c < kWhole; c += kPanel)
-        Pair::store_row(words + c / 2, load(from + c), load(from + c + kLanes));
-      Pair::store_half(words + kWhole / 2, load(from + kWhole));
+    if constexpr (kPairs) {
+      constexpr int64_t kWhole = kWindowPitch / kPanel * kPanel;
+      static_assert(!kPairs || kWindowPitch - kWhole == kLanes);
+      for (int64_t r = 0; r < frame_ + kRowsBehind; ++r) {
+        const float* const from = x.at(h, r, n) - kKeyHalo;
+        Word* const words = reinterpret_cast<Word*>(to + r * kHalfPitch);
+        for (int64_t c = 0; c < kWhole; c += kPanel)
+          P::store_row(words + c / 2, load(from + c), load(from + c + kLanes));
+        P::store_half(words + kWhole / 2, load(from + kWhole));
+      }
     }
-#endif
   }
 
   // Results that are made together.
@@ -349,21 +340,20 @@ class GradientFrame {
   FOVEA_INLINE void convolve_whole(const StepMap& x, int64_t h, int64_t row, int64_t n,
                                    const Taps& taps, [[maybe_unused]] int64_t shift, bool pairs,
                                    float* y) const {
-#if defined(FOVEA_TILES)
-    if (pairs) {
-      const Word* const first = reinterpret_cast<const Word*>(m_.halves + row * kHalfPitch);
-      return convolve_bands(
-          taps, kHalfPitch / 2,
-          [&](int64_t a) FOVEA_ALWAYS { return first + a * (kHalfPitch / 2); }, y);
+    if constexpr (P::kTiles) {
+      if (pairs) {
+        const Word* const first = reinterpret_cast<const Word*>(m_.halves + row * kHalfPitch);
+        return convolve_bands(
+            taps, kHalfPitch / 2,
+            [&](int64_t a) FOVEA_ALWAYS { return first + a * (kHalfPitch / 2); }, y);
+      }
+    } else if constexpr (kPairs) {
+      if (pairs) {
+        // A word of the window holds a number and the one before it.
+        const int64_t first = row * kHalfPitch + kKeyHalo + shift + taps.first - 1;
+        return convolve_tiles<P>(HalfRows{m_.halves + first}, taps, y);
+      }
     }
-#elif defined(FOVEA_PAIRS)
-    if (pairs) {
-      // A word of the window holds a number and the one before it.
-      const int64_t first = row * kHalfPitch + kKeyHalo + shift + taps.first - 1;
-      return convolve_tiles<Pair>(HalfRows{m_.halves + first}, taps, y);
-    }
-#endif
-    static_cast<void>(pairs);
     convolve_tiles<Single>(WordRows<Single>{x.at(h, row, n) + shift + taps.first}, taps, y);
   }
 
@@ -398,12 +388,11 @@ class GradientFrame {
   template <class Redo>
   static void redo_rows([[maybe_unused]] bool pairs, [[maybe_unused]] const float* results,
                         [[maybe_unused]] int64_t at, [[maybe_unused]] const Redo& redo) {
-#if defined(FOVEA_TILES)
-    if (pairs) each_row_not_finite(results, [&](int64_t n) { redo(at + n); });
-#endif
+    if constexpr (P::kTiles)
+      if (pairs) each_row_not_finite(results, [&](int64_t n) { redo(at + n); });
   }
 
-  // Of head h, whose float32 taps are `single`.
+  // The taps of head h; `single`: in float32.
   static Taps own_taps(const float* single, const Word* words, int64_t h, const Kernel& k,
                        bool pairs) {
     if (!pairs) return single_taps(single, k.rows, k.keys);
@@ -513,14 +502,13 @@ class GradientFrame {
                                     int64_t n, int64_t rows, const Kernel& k, bool pairs,
                                     float* sums) const {
     const int64_t oldest = r - (k.rows - 1);
-#if defined(FOVEA_PAIRS)
-    if (pairs) {
-      const NumberRows<Pair> left{m_.halves + r * kHalfPitch + kKeyHalo, kHalfPitch},
-          right{m_.other_halves + oldest * kHalfPitch + kKeyHalo - k.older(), kHalfPitch};
-      return correlate_rows(k.rows, left, right, rows, k.keys, sums);
+    if constexpr (kPairs) {
+      if (pairs) {
+        const NumberRows<Pair> left{m_.halves + r * kHalfPitch + kKeyHalo, kHalfPitch},
+            right{m_.other_halves + oldest * kHalfPitch + kKeyHalo - k.older(), kHalfPitch};
+        return correlate_rows(k.rows, left, right, rows, k.keys, sums);
+      }
     }
-#endif
-    static_cast<void>(pairs);
     correlate_rows<Single>(k.rows, {dy.at(h, r, n), dy.row},
                            {x.at(h, oldest, n) - k.older(), x.row}, rows, k.keys, sums);
   }

@@ -4,8 +4,8 @@
 //   dQ           rows of the strip x columns of a head    depth: keys of a step
 //   dK, dV       keys of a step x columns of a head       depth: rows of the strip
 //
-// As pairs, a row of a map is words of two neighbouring keys for dQ, and two neighbouring rows are
-// woven to words of both for dK and dV: the depth of a product always stands inside the words.
+// The depth of a product stands inside the words of pairs. So for dQ a row of a map is words of two
+// neighbouring keys; for dK and dV two neighbouring rows are woven to words of both.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -90,8 +90,6 @@ FOVEA_INLINE void add_key_product(float* sums, int64_t columns, const KeyOperand
   });
 }
 
-#if defined(FOVEA_PAIRS)
-
 /// Two rows of `columns` bfloat16 as pairs of both.
 FOVEA_INLINE void weave_rows(const Word* even, const Word* odd, int64_t columns, Word* to) {
   for (int64_t c = 0; c < columns; c += kPanel) {
@@ -102,9 +100,9 @@ FOVEA_INLINE void weave_rows(const Word* even, const Word* odd, int64_t columns,
   }
 }
 
-/// Rows [begin, end) of a step as words, row r at words + r * kStepWords, times factor[r] where
-/// that is not null, and their pairs of rows at woven + r / 2 * kStepKeys. A row that completes a
-/// pair counts as zeros.
+/// Rows [begin, end) of a step as words, row r at words + r * kStepWords; times factor[r], unless
+/// null. Their pairs of rows stand at woven + r / 2 * kStepKeys. A row that completes a pair counts
+/// as zeros.
 FOVEA_INLINE void pair_rows(const float* rows, int64_t row, int64_t begin, int64_t end,
                             const float* factor, Word* words, Word* woven) {
   constexpr int64_t kWords = kStepWords<Pair>;
@@ -123,8 +121,6 @@ FOVEA_INLINE void pair_rows(const float* rows, int64_t row, int64_t begin, int64
                woven + first / 2 * kStepKeys);
   }
 }
-
-#endif
 
 }  // namespace
 }  // namespace fovea::kernels

@@ -11,11 +11,7 @@
 namespace fovea::kernels {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int kMixVectors = 4;
-#else
-constexpr int kMixVectors = 2;
-#endif
+constexpr int kMixVectors = kRegisters == 32 ? 4 : 2;
 static_assert(kStepVectors % kMixVectors == 0);
 
 /// Rows of kStepKeys numbers of all heads, `head` floats apart.

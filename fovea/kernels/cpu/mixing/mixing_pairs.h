@@ -1,4 +1,4 @@
-// What the mixing kernels read of every token beside q, k and v: factors of the gate and
+// Numbers of every token that mixing kernels read beside q, k and v: factors of the gate and
 // memberships, in the order of the kernels (internal to kernels/cpu). Linear in the tokens.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -13,7 +13,7 @@
 
 namespace fovea::kernels {
 
-/// Of all rows of the batch; set() gives those of one to a task.
+/// The numbers of all rows of the batch; set() gives those of one to a task.
 class PairOperands {
  public:
   /// A forward or backward problem.
@@ -65,7 +65,7 @@ class PairOperands {
           key_high(key_low.size()),
           query_low(visits.query.position.size()),
           query_high(query_low.size()),
-          open(visits.key.open) {
+          open(visits.key.open.begin(), visits.key.open.end()) {
       split(members.key + b * members.key_batch, visits.keys, key_low, key_high);
       split(members.query + b * members.query_batch, visits.queries, query_low, query_high);
       open.resize(key_low.size(), 0);

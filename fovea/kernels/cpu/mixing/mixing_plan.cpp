@@ -20,7 +20,7 @@ void mark_seen(const Visits& visits, int64_t begin, int64_t end, std::vector<cha
 }
 
 std::vector<int32_t> first_rows(const Visits& visits) {
-  const std::vector<int32_t>& label = visits.query.document;
+  const std::span<const int32_t> label = visits.query.document;
   std::vector<int32_t> first(static_cast<size_t>(visits.queries), 0);
   for (size_t i = 1; i < first.size(); ++i)
     first[i] = label[i] == label[i - 1] ? first[i - 1] : static_cast<int32_t>(i);

@@ -11,8 +11,8 @@
 namespace fovea::kernels {
 namespace {
 
-/// Floats from one row of a window's head to the next head: an odd number of cache lines, so that
-/// the heads of one row do not meet in one cache set.
+/// Floats from one row of a window's head to the next head. The cache lines are odd in number, so
+/// that the heads of one row do not meet in one cache set.
 constexpr int64_t kStripPitch = kStripRows * kStepKeys + 16;
 /// Rows that are mixed before their values are added: their mixed weights stay in a second-level
 /// cache, and values are read once for all of them.
@@ -20,8 +20,8 @@ constexpr int64_t kMixRows = kRows > 8 ? 48 : 24;
 constexpr int64_t kMixPitch = kMixRows * kStepKeys + 16;
 static_assert(kStripRows % kMixRows == 0 && kMixRows % kRows == 0);
 
-/// Rows that strips hand on, by step: of strip n those of half n % 2. What a step holds counts only
-/// where `strip` says that the strip before wrote it.
+/// Rows that strips hand on, by step: of strip n those of half n % 2. The contents of a step count
+/// only where `strip` says that the strip before wrote it.
 struct Carry {
   float* rows = nullptr;     ///< [2][blocks][heads][earlier][kStepKeys]
   int32_t* strip = nullptr;  ///< [2][blocks]

@@ -13,29 +13,8 @@ namespace {
 constexpr int kStepVectors = static_cast<int>(kStepKeys) / kLanes;
 constexpr uint64_t kAllSeen = ~uint64_t{0};
 
-/// Bit n: lane n is seen.
-FOVEA_INLINE uint64_t bits_of(Int seen) {
-#if defined(__AVX512F__)
-  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(seen));
-#elif defined(__AVX2__)
-  return static_cast<uint64_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(seen)));
-#else
-  uint64_t bits = 0;
-  for (int i = 0; i < kLanes; ++i) bits |= static_cast<uint64_t>(seen[i] & 1) << i;
-  return bits;
-#endif
-}
-
 /// The lanes of vector v of a step.
-FOVEA_INLINE Lanes lanes_of(uint64_t word, int v) {
-#if defined(__AVX512F__)
-  return static_cast<Lanes>(word >> (v * kLanes));
-#else
-  Int bit;
-  for (int i = 0; i < kLanes; ++i) bit[i] = 1 << i;
-  return (broadcast(static_cast<int32_t>(word >> (v * kLanes))) & bit) != 0;
-#endif
-}
+FOVEA_INLINE Lanes lanes_of(uint64_t word, int v) { return lanes_of_bits(word >> (v * kLanes)); }
 
 /// Bits [from, to) of a word.
 FOVEA_INLINE uint64_t bits_between(int64_t from, int64_t to) {
@@ -43,7 +22,7 @@ FOVEA_INLINE uint64_t bits_between(int64_t from, int64_t to) {
   return below & ~((uint64_t{1} << from) - 1);
 }
 
-/// What `lag` keys before this step's are seen, from the words of this step and the one before.
+/// Which keys `lag` before this step's are seen, from the words of this step and the one before.
 FOVEA_INLINE uint64_t lagging(uint64_t word, uint64_t before, int64_t lag) {
   return lag == 0 ? word : (word << lag) | (before >> (kStepKeys - lag));
 }
@@ -55,7 +34,7 @@ class SeenWords {
  public:
   SeenWords(const MixingStrips<T>& task, uint64_t* words) : t_(task), words_(words) {}
 
-  /// Of one strip; rows before `first` count as rows that see nothing.
+  /// Fills the words of one strip; rows before `first` count as rows that see nothing.
   void fill(int64_t strip, int64_t first) {
     steps_ = t_.steps.steps + t_.steps.begin[strip];
     count_ = t_.steps.begin[strip + 1] - t_.steps.begin[strip];

@@ -32,8 +32,8 @@ static_assert(kHistory >= kKernelLag + (kMostKernelKeys - 1) / 2);
 /// Keys before the first in the arrays of PairTerms, for steps that lag.
 constexpr int64_t kTermMargin = 64;
 
-/// What joins the mixed logits of one sequence: the gate of Focus, biases by distance. Key n stands
-/// at kTermMargin + n of its arrays.
+/// Terms that join the mixed logits of one sequence: the gate of Focus, biases by distance. Key n
+/// stands at kTermMargin + n of its arrays.
 struct PairTerms {
   GateRule gate;
   const float* query_gate = nullptr;  ///< [queries][pitch]
@@ -120,25 +120,5 @@ struct MixingTable {
   void (*forward)(const MixingStrips<T>&, float* scratch) = nullptr;
   MixingGradientPass<T> gradient;
 };
-
-template <class T>
-const MixingTable<T>& mixing_scalar();
-template <class T>
-const MixingTable<T>& mixing_avx2();
-template <class T>
-const MixingTable<T>& mixing_avx512();
-/// bfloat16 only: products of pairs (vdpbf16ps).
-const MixingTable<BFloat16>& mixing_avx512_bf16();
-/// bfloat16 only: products and convolutions by matrix tiles.
-const MixingTable<BFloat16>& mixing_amx();
-
-template <class T>
-MixingGradientPass<T> mixing_gradient_scalar();
-template <class T>
-MixingGradientPass<T> mixing_gradient_avx2();
-template <class T>
-MixingGradientPass<T> mixing_gradient_avx512();
-MixingGradientPass<BFloat16> mixing_gradient_avx512_bf16();
-MixingGradientPass<BFloat16> mixing_gradient_amx();
 
 }  // namespace fovea::kernels

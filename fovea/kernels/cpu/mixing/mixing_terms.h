@@ -1,5 +1,6 @@
-// What joins the mixed logits of a row before its softmax: the gate of Focus (spec 11.2) and biases
-// by distance (6.3, 6.4). A row at a time, kStepKeys keys; the gate is the same for all heads.
+// Terms that join the mixed logits of a row before its softmax: the gate of Focus (spec 11.2) and
+// biases by distance (6.3, 6.4). A row at a time, kStepKeys keys; the gate is the same for all
+// heads.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -71,7 +72,7 @@ class RowTerms {
     for (int64_t h = 0; h < heads; ++h) to_logits(rule_of(h), x.of(h), y.of(h));
   }
 
-  /// What vector v of the weights is multiplied with, where the gate acts on weights.
+  /// The factor of vector v of the weights, where the gate acts on weights.
   FOVEA_INLINE Float factor(int v) const { return load(gate_.value + v * kLanes); }
 
   /// From the gradient of the logits that the softmax has read to that of `logits`, which the terms

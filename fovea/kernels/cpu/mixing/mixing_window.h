@@ -1,6 +1,6 @@
-// The logits of one strip of the forward mixing kernels, and the windows that convolutions read:
-// rows that the strip before handed on, and the last keys of the step before
-// (docs/kernels/mixing.md).
+// The logits of one strip of the forward mixing kernels, and the windows that convolutions read
+// (docs/kernels/mixing.md). A window has rows of the strip before and the last keys of the step
+// before.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -165,7 +165,7 @@ class StripWindows {
     }
   }
 
-  // What some row of a tile sees.
+  // Keys that some row of a tile sees.
   static FOVEA_INLINE uint64_t some_of(const uint64_t* words) {
     uint64_t some = 0;
     for (int r = 0; r < kRows; ++r) some |= words[r];
@@ -221,9 +221,7 @@ class StripWindows {
   template <class C>
   void convolve(const Taps& k, [[maybe_unused]] const Taps& single, const uint64_t* seen, int64_t n,
                 float* to) {
-#if defined(FOVEA_TILES)
     if constexpr (C::kTiles) return convolve_tiles(k, single, seen, to);
-#endif
     const Word* const window = s_.window + kHaloRows * kWindowPitch + kHistory;
     for (int64_t r = 0; r < kStripRows; r += kConvolutionRows) {
       uint64_t some = 0;
@@ -239,8 +237,6 @@ class StripWindows {
       }
     }
   }
-
-#if defined(FOVEA_TILES)
 
   void convolve_tiles(const Taps& k, const Taps& single, const uint64_t* seen, float* to) {
     constexpr int64_t kPitch = kHistory + kStep;
@@ -291,8 +287,6 @@ class StripWindows {
     }
     convolve_row<Single>(rows + (taps.rows - 1) * kWindowPitch + kHistory, taps, out);
   }
-
-#endif
 
   // `count` rows from r on and all rows that they read stand in one document, or do not exist and
   // are zeros.

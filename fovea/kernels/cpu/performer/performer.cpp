@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
@@ -15,13 +15,7 @@ namespace {
 constexpr int64_t kParallelProducts = 1 << 18;
 constexpr size_t kAlignment = 64;
 
-size_t level(Isa isa) { return static_cast<size_t>(isa); }
-
-const PerformerTable& chosen() {
-  static const PerformerTable& table = pick_by_isa<const PerformerTable&()>(
-      {performer_scalar, FOVEA_AVX2(performer_avx2), FOVEA_AVX512(performer_avx512)})();
-  return table;
-}
+const PerformerTable& chosen() { return chosen_kernels<PerformerTable>(); }
 
 template <class F>
 void each_key_head(const PerformerInputs& in, const F& work) {
@@ -39,7 +33,7 @@ void each_key_head(const PerformerInputs& in, const F& work) {
         ::operator new[](floats * sizeof(float), std::align_val_t(kAlignment))));
     std::fill_n(scratch.get(), floats, 0.0f);
     member.each(units, [&](int64_t n) {
-      const std::vector<PerformerChunk>& chunks = in.chunks_of(n / in.kv_heads);
+      const std::span<const PerformerChunk> chunks = in.chunks_of(n / in.kv_heads);
       work({.b = n / in.kv_heads,
             .g = n % in.kv_heads,
             .chunks = chunks.data(),
@@ -52,24 +46,6 @@ void each_key_head(const PerformerInputs& in, const F& work) {
 
 }  // namespace
 
-std::vector<PerformerChunk> performer_chunks(std::span<const int64_t> borders, int64_t tokens) {
-  std::vector<PerformerChunk> chunks;
-  for (size_t n = 0; n < borders.size(); ++n) {
-    const int64_t end = n + 1 < borders.size() ? borders[n + 1] : tokens;
-    for (int64_t begin = borders[n]; begin < end; begin += kPerformerChunk)
-      chunks.push_back({.begin = begin,
-                        .end = std::min(end, begin + kPerformerChunk),
-                        .starts = begin == borders[n]});
-  }
-  return chunks;
-}
-
-int64_t PerformerInputs::most_chunks() const {
-  size_t most = 0;
-  for (const auto& row : chunks) most = std::max(most, row.size());
-  return static_cast<int64_t>(most);
-}
-
 void run(const PerformerForward& problem) {
   each_key_head(problem.in, [&](const PerformerUnit& unit) { chosen().forward(problem, unit); });
 }
@@ -79,7 +55,8 @@ void run(const PerformerBackward& problem) {
 }
 
 std::string_view performer_isa() {
-  return enum_names(Isa{})[std::min(level(chosen_isa()), level(Isa::avx512))];
+  return kIsaNames[static_cast<size_t>(
+      serving_level(kernel_levels<PerformerTable>(), chosen_isa()).isa)];
 }
 
 }  // namespace fovea::kernels

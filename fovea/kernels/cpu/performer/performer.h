@@ -1,96 +1,20 @@
-// Performer by prefix sums: causal attention over positive random features, in time and memory
-// linear in the tokens, forward and backward (FAVOR+; spec 4.2).
-//
-//   x' = factor x,   phi(x)_r = m^-1/2 exp(w_r . x' - |x'|^2 / 2)
-//   o_i = phi(q_i) . S_i / phi(q_i) . z_i,   S_i = sum_{j <= i} phi(k_j) v_j^T,  z_i = sum phi(k_j)
-//
-// Tokens go by chunks of kPerformerChunk: pairs inside a chunk as a masked product, earlier chunks
-// by the state (S, z, R). R is the largest exponent of a key so far; S and z are scaled by e^-R,
-// so that nothing overflows and a row knows of no later key. Everything is float32.
+// Performer by prefix sums of features on the CPU (kernels/common/performer.h).
 //
 // A key head of a sequence, with its query heads, is one thread's: results have the same bits for
 // any batch and number of threads. The instruction set is chosen_isa().
-//
-// Legend: m features, d key width, e value width, C tokens of a chunk.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string_view>
-#include <vector>
 
-#include "fovea/kernels/common/bfloat16.h"
-#include "fovea/kernels/common/contract.h"
+#include "fovea/kernels/common/performer.h"
 
 namespace fovea::kernels {
 
-/// Tokens of a chunk: pairs cost C (m + e) a token, states for the backward pass m e / C numbers.
-inline constexpr int64_t kPerformerChunk = 64;
-/// Rows of scratch are padded to whole vectors of the widest instruction set.
-inline constexpr int64_t kPerformerLanes = 16;
-
-FOVEA_INLINE constexpr int64_t padded_lanes(int64_t n) {
-  return (n + kPerformerLanes - 1) / kPerformerLanes * kPerformerLanes;
-}
-
-/// A state is [m, performer_state_width(e)]: S in columns [0, e), z in column c = padded_lanes(e),
-/// R in column c + 1 of row 0, and 1 in column c + 2 of row 0 once there are keys. Zeros are the
-/// state of no keys.
-FOVEA_INLINE constexpr int64_t performer_state_width(int64_t value_width) {
-  return padded_lanes(value_width) + kPerformerLanes;
-}
-
-/// Tokens [begin, end) of one document; `starts`: the document's first.
-struct PerformerChunk {
-  int64_t begin = 0, end = 0;
-  bool starts = true;
-};
-
-/// Chunks of documents that begin at `borders` (ascending, the first is 0) and end at `tokens`.
-std::vector<PerformerChunk> performer_chunks(std::span<const int64_t> borders, int64_t tokens);
-
-struct PerformerInputs {
-  int64_t batch = 0, heads = 0, kv_heads = 0, tokens = 0, key_width = 0, value_width = 0;
-  int64_t features = 0;
-  const float* directions = nullptr;  ///< w [m, d]
-  float key_factor = 1.0f;
-  float query_factor = 1.0f;   ///< divided by tau where it is given
-  const float* tau = nullptr;  ///< [batch][tokens]; may be null
-  HeadRows<const float> q, k, v;
-  /// Chunks of each sequence in order: one list for all, or one each.
-  std::span<const std::vector<PerformerChunk>> chunks;
-
-  const std::vector<PerformerChunk>& chunks_of(int64_t b) const {
-    return chunks[chunks.size() == 1 ? 0 : static_cast<size_t>(b)];
-  }
-  int64_t most_chunks() const;
-  int64_t state_size() const { return features * performer_state_width(value_width); }
-};
-
-struct PerformerForward {
-  PerformerInputs in;
-  HeadRows<float> out;
-  float* lse = nullptr;  ///< [batch][heads][tokens]; may be null
-  /// [batch][kv_heads][most_chunks()][state]: before every chunk that does not start, for the
-  /// backward pass; may be null.
-  float* states = nullptr;
-  /// [batch][kv_heads][state]: of the tokens before, replaced by that after the last one; may be
-  /// null. With it the first chunk continues.
-  float* running = nullptr;
-};
 void run(const PerformerForward& problem);
-
-struct PerformerBackward {
-  PerformerInputs in;
-  HeadRows<const float> out, dout;
-  const float* dlse = nullptr;    ///< [batch][heads][tokens]; null: zeros
-  const float* states = nullptr;  ///< of the forward pass
-  HeadRows<float> dq, dk, dv;     ///< all elements are written
-  float* dtau = nullptr;          ///< [batch][heads][tokens], to be summed over heads; needs tau
-};
 void run(const PerformerBackward& problem);
 
 /// The instruction set that runs them: scalar, avx2 or avx512.
@@ -111,8 +35,5 @@ struct PerformerTable {
   void (*backward)(const PerformerBackward&, const PerformerUnit&);
   int64_t (*scratch)(const PerformerInputs&);  ///< floats that either needs
 };
-const PerformerTable& performer_scalar();
-const PerformerTable& performer_avx2();
-const PerformerTable& performer_avx512();
 
 }  // namespace fovea::kernels

@@ -3,33 +3,20 @@
 //   c[i][n] = (c[i][n] +) sum_k a(i, k) b[k][n]
 //
 // b and c lie row by row with padded rows; a has any strides, so that a factor may be read
-// transposed. Everything has internal linkage (elementwise_rows.h says why).
+// transposed. Everything has internal linkage (kernel_table.h says why).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
-#include "fovea/kernels/common/bfloat16.h"
+#include "fovea/kernels/cpu/simd/lanes.h"
 
 namespace fovea::kernels {
 namespace {
 
-// A tile of sums fills the registers: 8 x 2 of 32, or 6 x 2 of 16, beside two vectors of b.
-#if defined(__AVX512F__)
-constexpr int kProductLanes = 16, kProductRows = 8;
-#elif defined(__AVX2__)
-constexpr int kProductLanes = 8, kProductRows = 6;
-#else
-constexpr int kProductLanes = 4, kProductRows = 6;
-#endif
-
-typedef float ProductVector __attribute__((vector_size(4 * kProductLanes), may_alias, aligned(4)));
-
-FOVEA_INLINE ProductVector load_vector(const float* x) {
-  return *reinterpret_cast<const ProductVector*>(x);
-}
+// Rows of a tile whose sums fill the registers: 8 x 2 of 32, or 6 x 2 of 16, beside two vectors of
+// b.
+constexpr int kProductRows = kRegisters == 32 ? 8 : 6;
 
 struct LeftFactor {
   const float* data = nullptr;
@@ -54,13 +41,12 @@ struct Terms {
 template <int R, int V>
 FOVEA_INLINE void product_tile(const LeftFactor& a, const RightFactor& b, const ProductResult& c,
                                Terms terms) {
-  ProductVector sum[R][V];
+  Float sum[R][V];
   for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v)
-      sum[r][v] = c.add ? load_vector(c.data + r * c.row + v * kProductLanes) : ProductVector{};
+    for (int v = 0; v < V; ++v) sum[r][v] = c.add ? load(c.data + r * c.row + v * kLanes) : Float{};
   for (int64_t k = terms.begin; k < terms.end; ++k) {
-    ProductVector x[V];
-    for (int v = 0; v < V; ++v) x[v] = load_vector(b.data + k * b.row + v * kProductLanes);
+    Float x[V];
+    for (int v = 0; v < V; ++v) x[v] = load(b.data + k * b.row + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const float y = a.data[r * a.row + k * a.column];
@@ -68,8 +54,7 @@ FOVEA_INLINE void product_tile(const LeftFactor& a, const RightFactor& b, const 
     }
   }
   for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; ++v)
-      *reinterpret_cast<ProductVector*>(c.data + r * c.row + v * kProductLanes) = sum[r][v];
+    for (int v = 0; v < V; ++v) store(c.data + r * c.row + v * kLanes, sum[r][v]);
 }
 
 template <int V, int R = kProductRows>
@@ -85,7 +70,7 @@ template <class F>
 void product(int64_t rows, int64_t columns, const LeftFactor& a, const RightFactor& b,
              const ProductResult& c, const F& terms) {
   for (int64_t n = 0; n < columns;) {
-    const int64_t width = columns - n >= 2 * kProductLanes ? 2 * kProductLanes : kProductLanes;
+    const int64_t width = columns - n >= 2 * kLanes ? 2 * kLanes : kLanes;
     for (int64_t i = 0; i < rows; i += kProductRows) {
       const int64_t some = rows - i < kProductRows ? rows - i : kProductRows;
       const Terms k = terms(i, some, n, width);
@@ -93,7 +78,7 @@ void product(int64_t rows, int64_t columns, const LeftFactor& a, const RightFact
       const LeftFactor left{a.data + i * a.row, a.row, a.column};
       const RightFactor right{b.data + n, b.row};
       const ProductResult to{c.data + i * c.row + n, c.row, c.add};
-      if (width == 2 * kProductLanes) {
+      if (width == 2 * kLanes) {
         product_rows<2>(some, left, right, to, k);
       } else {
         product_rows<1>(some, left, right, to, k);

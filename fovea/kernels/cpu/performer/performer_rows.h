@@ -1,4 +1,4 @@
-// The chunks of performer.h, written once and compiled once per instruction set (elementwise_rows.h
+// The chunks of performer.h, written once and compiled once per instruction set (kernel_table.h
 // says why everything here has internal linkage).
 //
 // Features lie feature by feature, F [m, C], so that tokens are the lanes: maxima, exponentials and
@@ -10,6 +10,7 @@
 
 #include "fovea/kernels/common/vector_math.h"
 #include "fovea/kernels/cpu/arena.h"
+#include "fovea/kernels/cpu/kernel_table.h"
 #include "fovea/kernels/cpu/performer/performer.h"
 #include "fovea/kernels/cpu/performer/performer_product.h"
 
@@ -309,7 +310,7 @@ void forward(const PerformerForward& p, const PerformerUnit& u) {
   }
 }
 
-// What the backward pass of a chunk has beside the forward's.
+// Memory of the backward pass of a chunk, beside that of the forward pass.
 struct BackwardScratch {
   float* directions;         // w [m, d_row]
   float *dout, *dout_t;      // gradients of the sums: [C, e], [e, C]
@@ -452,7 +453,7 @@ void collect_state_gradients(const ChunkShape& s, bool first, const ForwardScrat
   }
 }
 
-// What later chunks add to the keys and values of this one.
+// Gradients of this chunk's keys and values from later chunks.
 void add_from_later(const ChunkShape& s, const ForwardScratch& x, const BackwardScratch& y) {
   const State later = state_at(y.dstate, s);
   load_transposed(x.values, s.e_row, s, s.e, nullptr, y.values_t);
@@ -553,7 +554,10 @@ int64_t scratch_floats(const PerformerInputs& in) {
   return arena.used();
 }
 
-constexpr PerformerTable kPerformerTable{forward, backward, scratch_floats};
+template <Isa isa>
+constexpr PerformerTable table_of() {
+  return {forward, backward, scratch_floats};
+}
 
 }  // namespace
 }  // namespace fovea::kernels

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/pointwise/attention_gate_pack.h"
 #include "fovea/kernels/cpu/pointwise/attention_ring.h"
 #include "fovea/kernels/cpu/pointwise/few_keys_blocks.h"
@@ -17,22 +17,12 @@
 
 namespace fovea::kernels {
 
-template <>
-const AttentionTable<float>& attention_table<float>() {
-  static const AttentionTable<float>& chosen = pick_by_isa<const AttentionTable<float>&()>(
-      {attention_scalar<float>, FOVEA_AVX2(attention_avx2<float>),
-       FOVEA_AVX512(attention_avx512<float>)})();
-  return chosen;
+template <class T>
+const AttentionTable<T>& attention_table() {
+  return chosen_kernels<AttentionTable<T>>();
 }
-
-template <>
-const AttentionTable<BFloat16>& attention_table<BFloat16>() {
-  static const AttentionTable<BFloat16>& chosen = pick_by_isa<const AttentionTable<BFloat16>&()>(
-      {attention_scalar<BFloat16>, FOVEA_AVX2(attention_avx2<BFloat16>),
-       FOVEA_AVX512(attention_avx512<BFloat16>), FOVEA_AVX512_BF16(attention_avx512_bf16),
-       FOVEA_AMX(attention_amx)})();
-  return chosen;
-}
+template const AttentionTable<float>& attention_table();
+template const AttentionTable<BFloat16>& attention_table();
 
 template <class T>
 std::string_view attention_isa() {
@@ -102,9 +92,8 @@ class Forward {
         query_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.query, p_.rule.gate.query_batch,
                      s_.batch, s_.queries, s_.queries),
         key_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.key, p_.rule.gate.key_batch, s_.batch,
-                   s_.keys, table_.panel, [&](int64_t b) -> const std::vector<int32_t>& {
-                     return visits_of(p_.visits, b).key.position;
-                   }) {
+                   s_.keys, table_.panel,
+                   [&](int64_t b) { return visits_of(p_.visits, b).key.position; }) {
     for (int64_t b = 0; b < s_.batch; ++b) {
       for (int64_t h = 0; h < s_.heads; ++h) rules_.push_back(head_rule(p_.rule, b, h));
     }

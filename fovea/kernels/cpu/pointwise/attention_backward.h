@@ -165,7 +165,7 @@ class BackwardKeys {
     return score_tile<kind, 2>(g, query, cover);
   }
 
-  // Of the queries' two vectors `from` to `to`.
+  // One tile, for the queries' vectors `from` to `to`.
   FOVEA_INLINE Cover cover_of_tile(int g, int64_t panel, int from = 0, int to = 2) const {
     const int64_t query = panel + from * kLanes, last = panel + to * kLanes - 1;
     const int64_t key = b_.key_begin + g * kRows, last_key = key + kRows - 1;
@@ -396,23 +396,19 @@ class BackwardKeys {
   }
 
   // bfloat16: [panel][pair of keys][query] words from two neighbouring rows of dS^T.
-  FOVEA_INLINE void weave(int g) {
-#if defined(FOVEA_PAIRS)
-    const Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kPanel / 2);
-    Word* to = woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kPanel;
-    for (int r = 0; r < kRows; r += 2, to += kPanel) {
-      Float low, high;
-      P::weave(load(slopes + r * kScorePitch<P>), load(slopes + (r + 1) * kScorePitch<P>), low,
-               high);
-      store(to, low);
-      store(to + kLanes, high);
+  FOVEA_INLINE void weave([[maybe_unused]] int g) {
+    if constexpr (P::kElements == 2) {
+      const Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kPanel / 2);
+      Word* to = woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kPanel;
+      for (int r = 0; r < kRows; r += 2, to += kPanel) {
+        Float low, high;
+        P::weave(load(slopes + r * kScorePitch<P>), load(slopes + (r + 1) * kScorePitch<P>), low,
+                 high);
+        store(to, low);
+        store(to + kLanes, high);
+      }
+      if constexpr (P::kTiles) turn_pairs(woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kPanel);
     }
-#if defined(FOVEA_TILES)
-    turn_pairs(woven_ + (depth_ * kKeyBlock + g * kRows) / 2 * kPanel);
-#endif
-#else
-    static_cast<void>(g);
-#endif
   }
 
   void add_products() {
@@ -570,7 +566,7 @@ class BackwardKeys {
   int live_[kBackwardDepth][kKeyTiles];
   // Gradient of z by pairs: [kKeyBlock][kScorePitch<Single>].
   float* dz_ = nullptr;
-  // Of the keys' factors: [kKeyBlock / kGateKeys][pitch / 4][kGateKeys][4].
+  // Gradients of the keys' factors: [kKeyBlock / kGateKeys][pitch / 4][kGateKeys][4].
   float* dgate_ = nullptr;
   // Whether the gate multiplies weights (and not logits), and whether it is added to logits.
   bool weighs_ = false, adds_ = false;

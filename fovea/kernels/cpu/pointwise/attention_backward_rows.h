@@ -4,7 +4,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cpu/simd/attention_lanes.h"
+#include "fovea/kernels/cpu/pointwise/row_state.h"
+#include "fovea/kernels/cpu/simd/lanes.h"
 
 namespace fovea::kernels {
 namespace {

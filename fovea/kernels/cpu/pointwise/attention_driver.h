@@ -28,8 +28,8 @@ const AttentionTable<T>& table_or(const AttentionTable<T>* given) {
   return given != nullptr ? *given : attention_table<T>();
 }
 
-/// Memory for packed operands of the calling thread's next call, kept from call to call: fresh
-/// memory costs a page fault per 4 KiB, a quarter of the backward pass at 1024 tokens. Without
+/// Memory for packed operands of the calling thread's next call, kept from call to call. Fresh
+/// memory costs a page fault per 4 KiB: a quarter of the backward pass at 1024 tokens. Without
 /// NDEBUG it is fresh and holds NaN, so that tests notice what is read before it is written, and
 /// sanitizers what is touched behind it.
 inline float* packed_memory(int64_t floats) {

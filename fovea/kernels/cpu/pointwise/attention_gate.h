@@ -37,19 +37,9 @@ FOVEA_INLINE Int local_lanes(const GateRule& rule, Int query_position, Int key_p
   return (query_position - key_position < rule.window) | (key_position < rule.sinks);
 }
 
-/// What the gate is for local pairs.
+/// The gate of local pairs.
 FOVEA_INLINE float neutral_gate(const GateRule& rule) {
   return rule.form == PairGate::Form::log_sigmoid ? 0.0f : 1.0f;
-}
-
-/// 1 / x of a positive normal number, relative error 2e-7.
-FOVEA_INLINE Float inverse(Float x) {
-#if defined(__AVX512F__)
-  const Float y = _mm512_rcp14_ps(x);  // one step of Newton squares its error: division takes twice
-  return y * (2.0f - x * y);           // as long as both
-#else
-  return 1.0f / x;
-#endif
 }
 
 /// The larger of z and `least`; NaN stays NaN (larger() gives its second operand then).
@@ -72,7 +62,7 @@ FOVEA_INLINE void log_sigmoid_lanes(Float z, Float& value, Float& slope) {
   slope = z > 0.0f ? e * part : part;
 }
 
-/// What the gate multiplies with (log_sigmoid: what it adds), and its derivative by z.
+/// The factor that the gate is (log_sigmoid: the summand), and its derivative by z.
 template <int degree>
 FOVEA_INLINE void gate_lanes(const GateRule& rule, Float z, Float& value, Float& slope) {
   value = z;

@@ -65,7 +65,7 @@ class GateColumns {
     if (!rule.active()) return;
     columns_.assign(static_cast<size_t>(batch * panels_ * panel * pitch_), 0.0f);
     for (int64_t b = 0; b < batch; ++b) {
-      const std::vector<int32_t>& position = positions_of(b);
+      const std::span<const int32_t> position = positions_of(b);
       for (int64_t n = 0; n < panels_; ++n) {
         const auto begin = position.begin() + n * panel;
         const auto [first, last] =

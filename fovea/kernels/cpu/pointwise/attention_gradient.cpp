@@ -55,9 +55,7 @@ class Backward {
                    s_.keys, round_up(s_.keys, kKeyBlock)),
         query_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.query, p_.rule.gate.query_batch,
                      s_.batch, s_.queries, table_.panel,
-                     [&](int64_t b) -> const std::vector<int32_t>& {
-                       return visits_of(p_.visits, b).query.position;
-                     }) {}
+                     [&](int64_t b) { return visits_of(p_.visits, b).query.position; }) {}
 
   void run() {
     const int64_t pairs = s_.batch * s_.kv_heads, floats = unit_floats();

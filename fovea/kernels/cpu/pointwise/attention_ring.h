@@ -1,6 +1,6 @@
-// Rings of packed tokens: where neighbouring blocks read neighbouring tokens, as with a window or
-// short documents, a thread packs tokens just before they are read, into memory that stays in its
-// cache (internal to kernels/cpu).
+// Rings of packed tokens, where neighbouring blocks read neighbouring tokens, as with a window or
+// short documents (internal to kernels/cpu). A thread packs tokens just before they are read, into
+// memory that stays in its cache.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -26,8 +26,8 @@ struct RingSize {
 /// Keys of a block's ranges that go through the ring: [first, second), all from `kept` on.
 std::pair<int64_t, int64_t> ring_keys(std::span<const TileRange> ranges, int64_t kept);
 
-/// The smallest ring for blocks of queries in their order; none where it would hold more than
-/// `most` keys, or a block goes back to earlier keys than the one before it.
+/// The smallest ring for blocks of queries in their order. None where it would hold more than
+/// `most` keys, or where a block goes back behind the one before it.
 RingSize key_ring(const Visits& visits, int64_t most);
 
 /// Neighbouring blocks of keys, and the rows of queries that they reach.

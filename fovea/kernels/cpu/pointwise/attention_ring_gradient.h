@@ -89,7 +89,7 @@ class RingBackward {
   struct Rows {
     float *q_columns = nullptr, *q_rows = nullptr, *dout_columns = nullptr, *dout_rows = nullptr;
   };
-  // What a thread has for one partition.
+  // Memory of a thread for one partition.
   struct Walk {
     Keys keys, sinks;
     std::vector<Rows> rows;           // by query head

@@ -1,5 +1,4 @@
-// The attention kernels of one instruction set and type as a table; included by attention_<isa>.cpp
-// and attention_<isa>_bfloat16.cpp only.
+// The attention kernels of one instruction set and type as a table (kernel_table.h).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -7,6 +6,7 @@
 
 #include "fovea/kernels/cpu/decode/attention_decode.h"
 #include "fovea/kernels/cpu/grouped/grouped_rows.h"
+#include "fovea/kernels/cpu/kernel_table.h"
 #include "fovea/kernels/cpu/pointwise/attention_backward.h"
 #include "fovea/kernels/cpu/pointwise/attention_backward_rows.h"
 #include "fovea/kernels/cpu/pointwise/attention_forward.h"
@@ -15,7 +15,7 @@ namespace fovea::kernels {
 namespace {
 
 template <class T, class P>
-AttentionTable<T> table_of(const char* isa, const GatedPasses<T>& gated) {
+AttentionTable<T> attention_table_of(const char* isa, const GatedPasses<T>& gated) {
   return {.isa = isa,
           .panel = kPanel,
           .elements = P::kElements,
@@ -34,6 +34,12 @@ AttentionTable<T> table_of(const char* isa, const GatedPasses<T>& gated) {
           .decode = decode_block<T, P>,
           .finish_decode = finish_decode_row<T>,
           .gate_row = gate_row};
+}
+
+template <Isa isa, class T>
+AttentionTable<T> table_of() {
+  return attention_table_of<T, FastestWords>(kIsaNames[static_cast<int>(isa)],
+                                             kernel_table<GatedPasses<T>, isa>());
 }
 
 }  // namespace

@@ -81,8 +81,8 @@ struct PlaceColumns {
   const int32_t *members_low = nullptr, *members_high = nullptr;
 };
 
-/// What a row has seen of some keys, beside the sums O of their weighted values. States of disjoint
-/// keys merge (attention_lanes.h).
+/// The softmax of a row over some keys, beside the sums O of their weighted values. States of
+/// disjoint keys merge (row_state.h).
 struct RowState {
   float reference = 0.0f;  ///< in log 2: a key weighs 2^(logit - reference)
   float total = 0.0f;      ///< of the weights; 0: no key seen
@@ -110,9 +110,9 @@ struct PrefetchRows {
   int64_t first = 0;
 };
 
-/// What a pass leaves: finished rows, or the states of rows that later passes merge.
+/// Results of a pass: finished rows, or the states of rows that later passes merge.
 enum class ForwardResult { output, states };
-/// What a pass leaves: finished gradients, or sums that later passes begin with.
+/// Results of a pass: finished gradients, or sums that later passes begin with.
 enum class BackwardResult { gradients, sums };
 
 /// A block of at most kQueryBlock query rows (of one head, or of all heads of a key head where
@@ -336,25 +336,5 @@ struct AttentionTable {
   void (*finish_decode)(const DecodeRow<T>&) = nullptr;
   void (*gate_row)(const GateRow&) = nullptr;
 };
-
-template <class T>
-GatedPasses<T> gated_scalar();
-template <class T>
-GatedPasses<T> gated_avx2();
-template <class T>
-GatedPasses<T> gated_avx512();
-GatedPasses<BFloat16> gated_avx512_bf16();
-GatedPasses<BFloat16> gated_amx();
-
-template <class T>
-const AttentionTable<T>& attention_scalar();
-template <class T>
-const AttentionTable<T>& attention_avx2();
-template <class T>
-const AttentionTable<T>& attention_avx512();
-/// bfloat16 only: products of pairs (vdpbf16ps).
-const AttentionTable<BFloat16>& attention_avx512_bf16();
-/// bfloat16 only: products by matrix tiles.
-const AttentionTable<BFloat16>& attention_amx();
 
 }  // namespace fovea::kernels

@@ -32,7 +32,7 @@ FOVEA_INLINE LanePlaces place_of(const PlaceColumns& columns, int64_t n) {
   return at;
 }
 
-/// What memberships allow (VisitRule::members); `lag` is i - j.
+/// Pairs that memberships allow (VisitRule::members); `lag` is i - j.
 FOVEA_INLINE Int members_allow(const VisitRule& rule, const LanePlaces& query,
                                const LanePlaces& key, Int lag) {
   const Int common =
@@ -67,8 +67,8 @@ FOVEA_INLINE Int seen_lanes(const VisitRule& rule, const LanePlaces& query, cons
   return seen & reached;
 }
 
-/// What the ends of a tile tell where positions ascend: it holds no seen pair, only such, pairs
-/// that positions and memberships decide, or it must be looked at pair by pair.
+/// A tile by its ends, where positions ascend: it holds no seen pair, only seen ones, pairs that
+/// positions and memberships decide, or any.
 enum class Cover { none, all, band, unknown };
 
 /// Whether the ends of a tile without open keys tell of it, and seen_lanes() is no more than
@@ -78,9 +78,9 @@ FOVEA_INLINE bool has_bands(const VisitRule& rule) {
   return rule.members == MemberRule::ignored || (!rule.limited && !rule.opens);
 }
 
-/// Of one document and a rule that has bands: pairs at distances i - j of `least` to `most`. Keys
-/// are open from the first one on, if any are: `open` is the first key's column, `last_open` the
-/// last one's.
+/// The band of one document, where the rule has bands: pairs at distances i - j of `least` to
+/// `most`. Keys are open from the first one on, if any are: `open` is the first key's column,
+/// `last_open` the last one's.
 FOVEA_INLINE Cover cover_of(const VisitRule& rule, int64_t least, int64_t most, int32_t open,
                             int32_t last_open) {
   if (rule.opens && open != 0) {  // sinks: seen whatever the window is

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "fovea/base/error.h"
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/pointwise/attention_table.h"
 #include "fovea/kernels/cpu/pointwise/few_keys_blocks.h"
 #include "fovea/kernels/cpu/team.h"
@@ -15,9 +15,7 @@ namespace fovea::kernels {
 
 template <class T>
 const FewKeysTable<T>& few_keys_table() {
-  static const FewKeysTable<T>& chosen = pick_by_isa<const FewKeysTable<T>&()>(
-      {few_keys_scalar<T>, FOVEA_AVX2(few_keys_avx2<T>), FOVEA_AVX512(few_keys_avx512<T>)})();
-  return chosen;
+  return chosen_kernels<FewKeysTable<T>>();
 }
 
 namespace {
@@ -98,8 +96,8 @@ struct QueryGroup {
   template <class T>
   QueryGroup(const FewQueriesGradient<T>& p, int64_t b, int64_t g) {
     const AttentionSizes& s = p.sizes;
-    const int64_t repeats = s.heads / s.kv_heads, d = FewOperand::pitch_of(s.head_dim),
-                  e = FewOperand::pitch_of(s.value_dim);
+    const int64_t repeats = s.heads / s.kv_heads, d = few_pitch(s.head_dim),
+                  e = few_pitch(s.value_dim);
     q.resize(static_cast<size_t>(repeats * s.queries * d));
     dout.resize(static_cast<size_t>(repeats * s.queries * e));
     for (int64_t m = 0; m < repeats * s.queries; ++m) {
@@ -129,7 +127,7 @@ void run(const FewQueriesGradient<T>& p) {
                       "few-queries kernel",
                       "at most {} queries of {} components a key head; got {} of {} and {}",
                       kMostFewKeys, kWidestHead, few, s.head_dim, s.value_dim);
-  const int64_t d = FewOperand::pitch_of(s.head_dim), e = FewOperand::pitch_of(s.value_dim);
+  const int64_t d = few_pitch(s.head_dim), e = few_pitch(s.value_dim);
   const int64_t chunks = (s.keys + kFewChunk - 1) / kFewChunk, heads = s.batch * s.kv_heads,
                 chunk_size = few * (d + 1);
   std::vector<QueryGroup> groups;

@@ -23,7 +23,7 @@ class PackedFew {
   PackedFew(const AttentionSizes& s, int64_t width, const HeadRows<const T>& from,
             const int64_t* key_rows)
       : width_(width),
-        pitch_(FewOperand::pitch_of(width)),
+        pitch_(few_pitch(width)),
         head_(s.keys * pitch_),
         rows_(static_cast<size_t>(s.batch * s.kv_heads * head_)) {
     for (int64_t item = 0; item < s.batch * s.kv_heads; ++item) {
@@ -75,7 +75,7 @@ class FewJoin {
                               .count = rows,
                               .q = p_.q.at(b, h, first),
                               .q_row = p_.q.row,
-                              .seen = p_.seen[b * s_.heads + h] + first,
+                              .seen = p_.seen.of(b * s_.heads + h, s_.queries) + first,
                               .scale = p_.scale,
                               .soft_cap = p_.soft_cap,
                               .tau = p_.tau != nullptr ? p_.tau + b * s_.queries + first : nullptr,
@@ -102,8 +102,8 @@ class FewGradient {
         k_(s_, s_.head_dim, p_.k, p_.key_rows),
         v_(s_, s_.value_dim, p_.v, p_.key_rows),
         parts_(parts),
-        of_keys_(s_.keys * FewOperand::pitch_of(s_.head_dim)),
-        of_values_(s_.keys * FewOperand::pitch_of(s_.value_dim)),
+        of_keys_(s_.keys * few_pitch(s_.head_dim)),
+        of_values_(s_.keys * few_pitch(s_.value_dim)),
         sums_(static_cast<size_t>(s_.batch * s_.kv_heads * parts * (of_keys_ + of_values_))) {}
 
   /// Gradients of shared queries are added to `dq_sums`, rows `sums_row` apart, if it is not null;
@@ -125,7 +125,7 @@ class FewGradient {
          .q_row = p_.q.row,
          .out_row = p_.out.row,
          .dout_row = p_.dout.row,
-         .seen = p_.seen[b * s_.heads + h] + first,
+         .seen = p_.seen.of(b * s_.heads + h, s_.queries) + first,
          .scale = p_.scale,
          .soft_cap = p_.soft_cap,
          .tau = p_.tau != nullptr ? p_.tau + b * s_.queries + first : nullptr,

@@ -1,5 +1,4 @@
-// The loops of few_keys.h, written once and compiled once per instruction set, in
-// selector_<set>.cpp, under the rules of selector_rows.h.
+// The loops of few_keys.h, written once and compiled once per instruction set (kernel_table.h).
 //
 // As many rows as a vector has lanes go together. Products run along the components, a sum a row;
 // from then on a lane is a row: logits, weights and totals of all of them are one vector a key.
@@ -9,8 +8,9 @@
 #pragma once
 
 #include "fovea/kernels/common/vector_math.h"
+#include "fovea/kernels/cpu/kernel_table.h"
 #include "fovea/kernels/cpu/pointwise/few_keys.h"
-#include "fovea/kernels/cpu/simd/attention_lanes.h"
+#include "fovea/kernels/cpu/simd/lanes.h"
 
 namespace fovea::kernels {
 namespace {
@@ -66,7 +66,7 @@ FOVEA_INLINE Float row_products(const float* block, int64_t pitch, const float* 
   return sum_each(sums);
 }
 
-/// What a block's rows make of the keys, [key][row].
+/// Numbers of a block's rows and the keys, [key][row].
 struct FewWeights {
   alignas(64) float weights[kMostFewKeys][kLanes];  ///< e^(logit - reference), 0 where not seen
   alignas(64) float scaled[kMostFewKeys][kLanes];   ///< logits before the soft-cap
@@ -392,8 +392,10 @@ void few_queries_gradient(const FewQueriesRows<T>& p) {
   }
 }
 
-template <class T>
-constexpr FewKeysTable<T> kFewKeys{few_join<T>, few_gradient<T>, few_queries_gradient<T>};
+template <Isa isa, class T>
+constexpr FewKeysTable<T> table_of() {
+  return {few_join<T>, few_gradient<T>, few_queries_gradient<T>};
+}
 
 }  // namespace
 }  // namespace fovea::kernels

@@ -101,15 +101,14 @@ class Isolation {
   int64_t key_rows() const {
     int64_t rows = s_.keys;
     if constexpr (requires { p_.keys_seen; }) {
-      for (const auto& list : p_.keys_seen)
-        for (const int32_t n : list) rows = std::max<int64_t>(rows, n + 1);
+      for (const int32_t n : p_.keys_seen.values) rows = std::max<int64_t>(rows, n + 1);
     }
     return rows;
   }
   int64_t key_row(int64_t b, int64_t j) const {
     if constexpr (requires { p_.keys_seen; }) {
-      if (!p_.keys_seen.empty()) {
-        const auto& list = p_.keys_seen[static_cast<size_t>(b)];
+      if (p_.keys_seen.rows() > 0) {
+        const std::span<const int32_t> list = p_.keys_seen.of(b);
         return list.empty() ? 0 : list[std::min<size_t>(static_cast<size_t>(j), list.size() - 1)];
       }
     }

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "fovea/kernels/cpu/isa.h"
+#include "fovea/kernels/cpu/kernel_levels.h"
 #include "fovea/kernels/cpu/team.h"
 
 namespace fovea::kernels {
@@ -43,10 +43,7 @@ void sum_blocks(const std::vector<float>& partial, int64_t n, float* out) {
 
 template <class T>
 const ElementwiseTable<T>& elementwise_table() {
-  static const ElementwiseTable<T>& chosen = pick_by_isa<const ElementwiseTable<T>&()>(
-      {elementwise_scalar<T>, FOVEA_AVX2(elementwise_avx2<T>),
-       FOVEA_AVX512(elementwise_avx512<T>)})();
-  return chosen;
+  return chosen_kernels<ElementwiseTable<T>>();
 }
 
 template <class T>
@@ -80,17 +77,17 @@ void run(const SwigluBackward<T>& p) {
 }
 
 template <class T>
-void run_forward(const HeadRotation<T>& p) {
-  for_row_blocks(p.rows, p.rows * p.heads * p.d, [&](int64_t begin, int64_t end, int64_t) {
-    elementwise_table<T>().rotate_forward(p, begin, end);
-  });
-}
-
-template <class T>
-void run_backward(const HeadRotation<T>& p) {
+void run(const HeadRotation<T>& p) {
+  const int64_t elements = p.rows * p.heads * p.d;
+  if (p.out != nullptr) {
+    for_row_blocks(p.rows, elements, [&](int64_t begin, int64_t end, int64_t) {
+      elementwise_table<T>().rotate_forward(p, begin, end);
+    });
+    return;
+  }
   std::vector<float> partial(static_cast<size_t>(kRowBlocks * p.d * 2),
                              0.0f);  // gain sums, then scratch of each block
-  for_row_blocks(p.rows, p.rows * p.heads * p.d, [&](int64_t begin, int64_t end, int64_t block) {
+  for_row_blocks(p.rows, elements, [&](int64_t begin, int64_t end, int64_t block) {
     elementwise_table<T>().rotate_backward(p, begin, end, partial.data() + block * p.d,
                                            partial.data() + (kRowBlocks + block) * p.d);
   });
@@ -110,8 +107,7 @@ void run(const CrossEntropy<T>& p) {
   template void run(const RmsNormBackward<T>&);               \
   template void run(const SwigluForward<T>&);                 \
   template void run(const SwigluBackward<T>&);                \
-  template void run_forward(const HeadRotation<T>&);          \
-  template void run_backward(const HeadRotation<T>&);         \
+  template void run(const HeadRotation<T>&);                  \
   template void run(const CrossEntropy<T>&);
 FOVEA_INSTANTIATE(float)
 FOVEA_INSTANTIATE(BFloat16)

@@ -1,8 +1,5 @@
-// The row loops of elementwise.h, written once and compiled once per instruction set.
-//
-// Included by elementwise_<isa>.cpp only, inside an anonymous namespace: every function has
-// internal linkage, because a copy built for a wide instruction set must never serve a narrow
-// caller. No standard containers here, for the same reason.
+// The row loops of elementwise.h, written once and compiled once per instruction set
+// (kernel_table.h).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -10,6 +7,7 @@
 
 #include "fovea/kernels/common/activation.h"
 #include "fovea/kernels/common/vector_math.h"
+#include "fovea/kernels/cpu/kernel_table.h"
 #include "fovea/kernels/cpu/products/elementwise.h"
 
 namespace fovea::kernels {
@@ -223,10 +221,11 @@ void cross_entropy(const CrossEntropy<T>& p, int64_t begin, int64_t end) {
   }
 }
 
-template <class T>
-constexpr ElementwiseTable<T> kTable{rms_norm_forward<T>, rms_norm_backward<T>, swiglu_forward<T>,
-                                     swiglu_backward<T>,  rotate_forward<T>,    rotate_backward<T>,
-                                     cross_entropy<T>};
+template <Isa isa, class T>
+constexpr ElementwiseTable<T> table_of() {
+  return {rms_norm_forward<T>, rms_norm_backward<T>, swiglu_forward<T>, swiglu_backward<T>,
+          rotate_forward<T>,   rotate_backward<T>,   cross_entropy<T>};
+}
 
 }  // namespace
 }  // namespace fovea::kernels

@@ -1,6 +1,4 @@
-// Products of a few rows with a weight matrix, as decoding one token makes them: bounded by the
-// time to read the weights, so each weight is read once, and nothing else of that size is read or
-// written.
+// Products of a few rows with matrices on the CPU (kernels/common/matvec.h).
 //
 // Parallel over outputs by OpenMP; every output is summed by one thread in a fixed order, so
 // results have the same bits for any number of threads and any number of rows. The instruction set
@@ -13,49 +11,33 @@
 #include <cstdint>
 #include <span>
 
-#include "fovea/kernels/common/weight_format.h"
+#include "fovea/kernels/common/matvec.h"
 
 namespace fovea::kernels {
 
-/// y[r][o] = sum_i x[r][i] w[o][i], sums in float32. w [outputs, inputs] in any format. A product
-/// of exact activations with packed weights has the bits of that with the same weights in float32.
-struct MatVec {
-  const float* x = nullptr;  ///< row r at x + r * x_stride
-  int64_t x_stride = 0;      ///< >= inputs
-  WeightRows w;
-  float* y = nullptr;    ///< row r at y + r * y_stride
-  int64_t y_stride = 0;  ///< >= outputs
-  int64_t rows = 0;      ///< 1 ... kMatVecRows
-  int64_t inputs = 0, outputs = 0;
-  /// int16, int8: with packed weights, x is rounded to blocks d q first (int16_block.h,
-  /// int8_block.h); a block of both adds d_x d_w sum_i q_x q_w, the inner sum in whole numbers.
-  Activations activations = Activations::exact;
-  /// int16, int8: x, rows, inputs and the format are those of the calling thread's last product, so
-  /// that x need not be rounded again.
-  bool same_x = false;
-};
-
-/// Above this many rows a matrix product is faster: it keeps the weights in the cache.
-inline constexpr int64_t kMatVecRows = 16;
-
-/// All products side by side, as one parallel region.
-void run(std::span<const MatVec> products);
+/// One parallel region.
+void run(const MatVecs& p);
+template <class T>
+void run(const Int8Rounding<T>& p);
 
 /// Slice n of `slices` of the same, by the calling thread alone.
 void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices);
 
-/// The function of one instruction set: outputs [begin, end), one thread.
-using MatVecFunction = void(const MatVec&, int64_t begin, int64_t end);
-/// That of chosen_isa().
-MatVecFunction* mat_vec_function();
-MatVecFunction mat_vec_scalar, mat_vec_avx2, mat_vec_avx512, mat_vec_avx512_bf16;
+/// Outputs [begin, end) of one product, by the calling thread alone.
+void run_range(const MatVec& product, int64_t begin, int64_t end);
 
 /// y = d q of the blocks of x [n], what products with Activations::int8 read; by the calling
 /// thread. n is a multiple of kBlock.
 void round_to_int8(const float* x, int64_t n, float* y);
-using RoundFunction = void(const float* x, int64_t n, float* y);
-RoundFunction round_to_int8_scalar, round_to_int8_avx2, round_to_int8_avx512,
-    round_to_int8_avx512_bf16;
+
+/// The functions of one instruction set, one thread.
+struct MatVecTable {
+  /// Outputs [begin, end) of kMatVecRows rows at most.
+  void (*product)(const MatVec&, int64_t begin, int64_t end);
+  void (*round_to_int8)(const float* x, int64_t n, float* y);
+};
+/// Those of chosen_isa().
+const MatVecTable& mat_vec_table();
 
 /// Memory of the calling thread for at least `floats` numbers, aligned to cache lines, until its
 /// next call.

@@ -11,60 +11,21 @@
 #pragma once
 
 #include "fovea/kernels/common/int16_block.h"
-#include "fovea/kernels/cpu/products/matvec_vectors.h"
+#include "fovea/kernels/cpu/products/matvec_parts.h"
 
 namespace fovea::kernels {
 namespace {
 
 /// Sums of an output side by side, and the vectors that hold them.
-constexpr int64_t kLanes = 16, kLaneVectors = kLanes / kVector;
+constexpr int64_t kLaneVectors = 16 / kLanes;
 
-/// What the lanes take at a time. q8_0: a block, a pair to each lane. Four bits: two blocks, eight
-/// lanes to each, first inputs 0 ... 15 of both (the low halves of their bytes), then the others.
+/// A unit: the blocks that the lanes take at a time. q8_0: a block, a pair to each lane. Four bits:
+/// two blocks, eight lanes to each, first inputs 0 ... 15 of both (the low halves of their bytes),
+/// then the others.
 constexpr int64_t unit_blocks(WeightFormat format) { return format == WeightFormat::q8_0 ? 1 : 2; }
 
 /// Rows whose sums stay in registers, beside two outputs.
-#if defined(__AVX512F__)
-constexpr int64_t kPairRows = 8;
-#else
-constexpr int64_t kPairRows = 2;
-#endif
-
-/// sum + products of the pairs in each lane.
-FOVEA_INLINE Ints add_pairs(Ints sum, Shorts w, Shorts x) {
-#if defined(__AVX512VNNI__)
-  return reinterpret_cast<Ints>(_mm512_dpwssd_epi32(
-      reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
-#elif defined(__AVX512F__)
-  return sum + reinterpret_cast<Ints>(
-                   _mm512_madd_epi16(reinterpret_cast<__m512i>(w), reinterpret_cast<__m512i>(x)));
-#elif defined(__AVX2__)
-  return sum + reinterpret_cast<Ints>(
-                   _mm256_madd_epi16(reinterpret_cast<__m256i>(w), reinterpret_cast<__m256i>(x)));
-#else
-  const auto a = reinterpret_cast<Ints>(w), b = reinterpret_cast<Ints>(x);
-  return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
-#endif
-}
-
-/// 2 kVector bytes in 16 bits each.
-template <bool is_signed>
-FOVEA_INLINE Shorts widen_bytes(const uint8_t* from) {
-#if defined(__AVX512F__)
-  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-  return reinterpret_cast<Shorts>(is_signed ? _mm512_maskz_cvtepi8_epi16(~__mmask32{}, bytes)
-                                            : _mm512_maskz_cvtepu8_epi16(~__mmask32{}, bytes));
-#elif defined(__AVX2__)
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  return reinterpret_cast<Shorts>(is_signed ? _mm256_cvtepi8_epi16(bytes)
-                                            : _mm256_cvtepu8_epi16(bytes));
-#else
-  Shorts y;
-  for (int64_t i = 0; i < 2 * kVector; ++i)
-    y[i] = static_cast<int16_t>(is_signed ? static_cast<int8_t>(from[i]) : from[i]);
-  return y;
-#endif
-}
+constexpr int64_t kPairRows = kLaneVectors == 1 ? 8 : 2;
 
 /// The weights of a unit in 16 bits, as PairRows holds the inputs.
 template <WeightFormat format>
@@ -76,9 +37,9 @@ struct UnitWeights {
 #pragma GCC unroll 4
     for (int64_t v = 0; v < kLaneVectors; ++v) {
       if constexpr (format == WeightFormat::q8_0) {
-        part[0][v] = widen_bytes<true>(q + v * 2 * kVector);
+        part[0][v] = load_bytes<true>(q + v * 2 * kLanes);
       } else {
-        const Shorts both = widen_bytes<false>(q + v * 2 * kVector);
+        const Shorts both = load_bytes<false>(q + v * 2 * kLanes);
         part[0][v] = both & 0x0F;
         part[1][v] = both >> 4;
       }
@@ -149,24 +110,17 @@ FOVEA_INLINE auto lane_scales(const float* scales, int64_t u, [[maybe_unused]] i
   if constexpr (unit_blocks(format) == 1) {
     return scales[u];
   } else {
-#if defined(__AVX512F__)
-    const __m512i first = _mm512_set1_epi32(static_cast<int32_t>(2 * u));
-    const __m512i second = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
-    return reinterpret_cast<Vector>(_mm512_maskz_permutexvar_ps(
-        0xFFFF, _mm512_add_epi32(first, second), reinterpret_cast<__m512>(load_vector(scales))));
-#else
-    return scales[2 * u + v * kVector / 8];
-#endif
+    return load_eights(scales, 2 * u + v * kLanes / 8);
   }
 }
 
-FOVEA_INLINE float sum_of_lanes(Vector (&lanes)[kLaneVectors]) {
+FOVEA_INLINE float sum_of_lanes(Float (&lanes)[kLaneVectors]) {
 #pragma GCC unroll 4
   for (int64_t half = kLaneVectors / 2; half > 0; half /= 2) {
 #pragma GCC unroll 4
     for (int64_t v = 0; v < half; ++v) lanes[v] += lanes[v + half];
   }
-  return halved(halved_to_four(lanes[0]));
+  return halved(sum_to_four(lanes[0]));
 }
 
 /// Outputs first, first + stride, ... of rows row ...: all blocks.
@@ -176,7 +130,7 @@ FOVEA_INLINE void pair_dot(const MatVec& p, const PairRows<format>& x, int64_t r
   constexpr int64_t kUnit = unit_blocks(format), kParts = UnitWeights<format>::kParts;
   constexpr bool kWithM = format != WeightFormat::q8_0;
   const int64_t blocks = p.inputs / kBlock;
-  Vector sums[rows][outputs][kLaneVectors] = {};
+  Float sums[rows][outputs][kLaneVectors] = {};
   for (int64_t begin = 0; begin < blocks; begin += kScales) {
     const int64_t count = blocks - begin < kScales ? blocks - begin : kScales;
     alignas(64) float scales[rows][outputs][kScales];
@@ -187,16 +141,14 @@ FOVEA_INLINE void pair_dot(const MatVec& p, const PairRows<format>& x, int64_t r
       q[o] = of.q + begin * block_quants(format);
 #pragma GCC unroll 4
       for (int64_t v = 0; v < kLaneVectors; ++v) {
-        const int64_t at = begin + v * kVector, rest = count - v * kVector;
-        const auto d = reinterpret_cast<Vector>(widen_some(of.d + at, rest));
-        const Vector m = format == WeightFormat::q4_1
-                             ? reinterpret_cast<Vector>(widen_some(of.m + at, rest))
-                             : d * -8.0f;
+        const int64_t at = begin + v * kLanes, rest = count - v * kLanes;
+        const Float d = load_first_halves(of.d + at, rest);
+        const Float m =
+            format == WeightFormat::q4_1 ? load_first_halves(of.m + at, rest) : d * -8.0f;
 #pragma GCC unroll 8
         for (int64_t r = 0; r < rows; ++r) {
-          *reinterpret_cast<Vector*>(scales[r][o] + v * kVector) =
-              d * load_vector(x.d(row + r) + at);
-          if constexpr (kWithM) sums[r][o][v] += m * load_vector(x.sums(row + r) + at);
+          store(scales[r][o] + v * kLanes, d * load(x.d(row + r) + at));
+          if constexpr (kWithM) sums[r][o][v] += m * load(x.sums(row + r) + at);
         }
       }
     }
@@ -211,13 +163,12 @@ FOVEA_INLINE void pair_dot(const MatVec& p, const PairRows<format>& x, int64_t r
         for (int64_t v = 0; v < kLaneVectors; ++v) {
 #pragma GCC unroll 2
           for (int64_t o = 0; o < outputs; ++o) {
-            Ints whole{};
+            Int whole{};
 #pragma GCC unroll 2
             for (int64_t n = 0; n < kParts; ++n)
-              whole = add_pairs(whole, w[o].part[n][v],
-                                load_shorts(pairs + n * kBlock + v * 2 * kVector));
+              whole = dot_pairs(whole, w[o].part[n][v], load(pairs + n * kBlock + v * 2 * kLanes));
             sums[r][o][v] +=
-                __builtin_convertvector(whole, Vector) * lane_scales<format>(scales[r][o], u, v);
+                __builtin_convertvector(whole, Float) * lane_scales<format>(scales[r][o], u, v);
           }
         }
       }
@@ -247,16 +198,16 @@ FOVEA_INLINE void pair_outputs(const MatVec& p, const PairRows<format>& x, int64
   int64_t row = 0;
   for (; row + kPairRows <= p.rows; row += kPairRows)
     pair_dot<format, kPairRows, outputs>(p, x, row, first, stride);
-#if defined(__AVX512F__)
-  if (row + 4 <= p.rows) {
-    pair_dot<format, 4, outputs>(p, x, row, first, stride);
-    row += 4;
+  if constexpr (kPairRows > 2) {
+    if (row + 4 <= p.rows) {
+      pair_dot<format, 4, outputs>(p, x, row, first, stride);
+      row += 4;
+    }
+    if (row + 2 <= p.rows) {
+      pair_dot<format, 2, outputs>(p, x, row, first, stride);
+      row += 2;
+    }
   }
-  if (row + 2 <= p.rows) {
-    pair_dot<format, 2, outputs>(p, x, row, first, stride);
-    row += 2;
-  }
-#endif
   if (row < p.rows) pair_dot<format, 1, outputs>(p, x, row, first, stride);
 }
 

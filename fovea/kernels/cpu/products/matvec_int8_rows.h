@@ -1,9 +1,9 @@
 // Products of packed weights with activations rounded to 8 bits (Activations::int8), for
-// matvec_rows.h: a vector holds one number of kVector outputs.
+// matvec_rows.h: a vector holds one number of kLanes outputs.
 //
-// The q of kVector outputs are turned once for all rows, so that a vector holds the same few inputs
+// The q of kLanes outputs are turned once for all rows, so that a vector holds the same few inputs
 // of each output. One instruction then multiplies them with the same inputs of a row. Whole numbers
-// are exact in any order, and each output adds its blocks in float32 one after the other: results
+// are exact in any order; each output adds its blocks in float32 one after the other. So results
 // have the same bits for any number of rows and of outputs.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -11,138 +11,82 @@
 #pragma once
 
 #include "fovea/kernels/common/int8_block.h"
-#include "fovea/kernels/cpu/products/matvec_vectors.h"
+#include "fovea/kernels/cpu/products/matvec_parts.h"
 
 namespace fovea::kernels {
 namespace {
 
 // A word of 32 bits holds four inputs in bytes where an instruction multiplies those (unsigned
 // weights, signed activations), else two inputs in 16 bits.
-#if defined(__AVX512VNNI__)
-constexpr bool kFours = true;
-#else
-constexpr bool kFours = false;
-#endif
-constexpr int64_t kBlockWords = kBlock / (kFours ? 4 : 2);
+constexpr int64_t kBlockWords = kBlock / (kDotsFours ? 4 : 2);
 
-/// Blocks turned at a time: those of kVector outputs and the rows' stay in the first-level cache.
+/// Blocks turned at a time: those of kLanes outputs and the rows' stay in the first-level cache.
 constexpr int64_t kTurnedBlocks = 32;
 
-/// What an unsigned q of a tile is larger than the number that d multiplies.
+/// The difference of an unsigned q of a tile and the number that d multiplies.
 constexpr int32_t zero_of(WeightFormat format) {
-  if (!kFours || format == WeightFormat::q4_1) return 0;
+  if (!kDotsFours || format == WeightFormat::q4_1) return 0;
   return format == WeightFormat::q8_0 ? 128 : 8;
 }
 
 /// sum + products of the inputs in a word: w of each output, x the same for all.
-FOVEA_INLINE Ints add_products(Ints sum, Words w, uint32_t x) {
-#if defined(__AVX512VNNI__)
-  return reinterpret_cast<Ints>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum),
-                                                    reinterpret_cast<__m512i>(w),
-                                                    _mm512_set1_epi32(static_cast<int32_t>(x))));
-#elif defined(__AVX512F__)
-  return sum + reinterpret_cast<Ints>(_mm512_madd_epi16(
-                   reinterpret_cast<__m512i>(w), _mm512_set1_epi32(static_cast<int32_t>(x))));
-#elif defined(__AVX2__)
-  return sum + reinterpret_cast<Ints>(_mm256_madd_epi16(
-                   reinterpret_cast<__m256i>(w), _mm256_set1_epi32(static_cast<int32_t>(x))));
-#else
-  const auto both = reinterpret_cast<Ints>(w);
-  const auto pair = static_cast<int32_t>(x);
-  return sum + ((both << 16) >> 16) * static_cast<int16_t>(x) + (both >> 16) * (pair >> 16);
-#endif
+FOVEA_INLINE Int add_products(Int sum, Bits w, uint32_t x) {
+  if constexpr (kDotsFours) return dot_fours(sum, w, x);
+  const Int same = broadcast(static_cast<int32_t>(x));
+  return dot_pairs(sum, reinterpret_cast<Shorts>(w), reinterpret_cast<Shorts>(same));
 }
 
-/// At most kVector blocks of a row, rounded as round_block() does it.
+/// At most kLanes blocks of a row, rounded as round_block() does it.
 struct RoundedBlocks {
-  alignas(64) int8_t q[kVector][kBlock];
-  float d[kVector];
-  int32_t sums[kVector];  ///< of the q
+  alignas(64) int8_t q[kLanes][kBlock];
+  float d[kLanes];
+  int32_t sums[kLanes];  ///< of the q
 
   FOVEA_INLINE void round(const float* x, int64_t count);
 };
 
-#if defined(__AVX2__)
-
-/// The nearest whole numbers, ties to even.
-FOVEA_INLINE Ints to_nearest(Vector x) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<Ints>(_mm512_maskz_cvtps_epi32(0xFFFF, reinterpret_cast<__m512>(x)));
-#else
-  return reinterpret_cast<Ints>(_mm256_cvtps_epi32(reinterpret_cast<__m256>(x)));
-#endif
-}
-
-/// kBlock whole numbers, which fit, in bytes.
-FOVEA_INLINE void store_bytes(const Ints (&x)[kPasses], int8_t* to) {
-#if defined(__AVX512F__)
-  for (int64_t v = 0; v < kPasses; ++v)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + v * kVector),
-                     _mm512_maskz_cvtepi32_epi8(0xFFFF, reinterpret_cast<__m512i>(x[v])));
-#else
-  const auto in = [&](int64_t v) { return reinterpret_cast<__m256i>(x[v]); };
-  const __m256i bytes =
-      _mm256_packs_epi16(_mm256_packs_epi32(in(0), in(1)), _mm256_packs_epi32(in(2), in(3)));
-  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permutevar8x32_epi32(bytes, order));
-#endif
-}
-
-// The maxima and sums of kVector blocks are found side by side.
+// The maxima and sums of kLanes blocks are found side by side.
 FOVEA_INLINE void RoundedBlocks::round(const float* x, int64_t count) {
-  Words part[kVector] = {};
+  Bits part[kLanes] = {};
   for (int64_t b = 0; b < count; ++b) {
 #pragma GCC unroll 4
     for (int64_t v = 0; v < kPasses; ++v) {
-      const Words bits =
-          reinterpret_cast<Words>(load_vector(x + b * kBlock + v * kVector)) & 0x7FFFFFFF;
+      const Bits bits = reinterpret_cast<Bits>(load(x + b * kBlock + v * kLanes)) & 0x7FFFFFFF;
       part[b] = bits > part[b] ? bits : part[b];
     }
   }
-  turn_words(part);
-  Words bits = part[0];
+  transpose(part);
+  Bits bits = part[0];
 #pragma GCC unroll 16
-  for (int64_t n = 1; n < kVector; ++n) bits = part[n] > bits ? part[n] : bits;
-  const auto largest = reinterpret_cast<Vector>(bits);
-  const Vector zero{}, nan = zero + __builtin_nanf("");
+  for (int64_t n = 1; n < kLanes; ++n) bits = part[n] > bits ? part[n] : bits;
+  const auto largest = reinterpret_cast<Float>(bits);
+  const Float zero{}, nan = zero + __builtin_nanf("");
   const auto inside = bits < 0x7F800000 && largest >= kSmallestInt8Block;
-  const Vector inverses = inside ? 127.0f / largest : zero;
-  *reinterpret_cast<Vector*>(d) = bits >= 0x7F800000 ? nan : inside ? largest / 127.0f : zero;
+  const Float inverses = inside ? 127.0f / largest : zero;
+  store(d, bits >= 0x7F800000 ? nan : inside ? largest / 127.0f : zero);
 
-  float inverse[kVector];
-  *reinterpret_cast<Vector*>(inverse) = inverses;
+  float inverse[kLanes];
+  store(inverse, inverses);
   for (int64_t b = 0; b < count; ++b) {
-    Ints whole[kPasses];
-    Ints all{};
+    Int whole[kPasses];
+    Int all{};
 #pragma GCC unroll 4
     for (int64_t v = 0; v < kPasses; ++v) {
-      whole[v] = to_nearest(load_vector(x + b * kBlock + v * kVector) * inverse[b]);
+      whole[v] = to_nearest(load(x + b * kBlock + v * kLanes) * inverse[b]);
       all += whole[v];
     }
     store_bytes(whole, q[b]);
-    part[b] = reinterpret_cast<Words>(all);
+    part[b] = reinterpret_cast<Bits>(all);
   }
-  turn_words(part);
-  Words total = part[0];
+  transpose(part);
+  Bits total = part[0];
 #pragma GCC unroll 16
-  for (int64_t n = 1; n < kVector; ++n) total += part[n];
-  *reinterpret_cast<Words*>(sums) = total;
+  for (int64_t n = 1; n < kLanes; ++n) total += part[n];
+  store(sums, reinterpret_cast<Int>(total));
 }
 
-#else
-
-FOVEA_INLINE void RoundedBlocks::round(const float* x, int64_t count) {
-  for (int64_t b = 0; b < count; ++b) {
-    d[b] = round_block(x + b * kBlock, q[b]);
-    sums[b] = 0;
-    for (int64_t i = 0; i < kBlock; ++i) sums[b] += q[b][i];
-  }
-}
-
-#endif
-
-/// At most kTileRows rows of x, rounded. Of each block the words of all rows one after the other,
-/// then their d, then what stands beside it: a tile reads one stretch from one end to the other.
+/// At most kTileRows rows of x, rounded. A block is the words of all rows one after the other, then
+/// their d, then their sums: a tile reads one stretch from one end to the other.
 class RoundedRows {
  public:
   static int64_t floats(int64_t rows, int64_t inputs) { return inputs / kBlock * block(rows); }
@@ -157,8 +101,8 @@ class RoundedRows {
   void round(const MatVec& p, int64_t row, int64_t rows) {
     for (int64_t r = 0; r < rows; ++r) {
       const float* const x = p.x + (row + r) * p.x_stride;
-      for (int64_t b = 0; b < p.inputs / kBlock; b += kVector) {
-        const int64_t rest = p.inputs / kBlock - b, count = rest < kVector ? rest : kVector;
+      for (int64_t b = 0; b < p.inputs / kBlock; b += kLanes) {
+        const int64_t rest = p.inputs / kBlock - b, count = rest < kLanes ? rest : kLanes;
         RoundedBlocks some;
         some.round(x + b * kBlock, count);
         for (int64_t n = 0; n < count; ++n)
@@ -182,7 +126,7 @@ class RoundedRows {
   FOVEA_INLINE void place(const int8_t* q, float d, int32_t sum, int64_t at, int64_t row,
                           WeightFormat format) {
     uint32_t* const to = words_ + at + row * kBlockWords;
-    if constexpr (kFours) {
+    if constexpr (kDotsFours) {
       __builtin_memcpy(to, q, kBlock);
     } else {  // as place_fours() takes bytes apart
       typedef int16_t Pairs __attribute__((vector_size(kBlock), aligned(1), may_alias));
@@ -203,19 +147,19 @@ class RoundedRows {
   int64_t of_a_block_ = 0;
 };
 
-/// Some blocks of kVector outputs, turned.
+/// Some blocks of kLanes outputs, turned.
 template <WeightFormat format>
 class TurnedBlocks {
  public:
   static constexpr bool kWithM = block_scales(format) == 2;
-  static int64_t floats() { return kTurnedBlocks * kVector * (kBlockWords + 2); }
+  static int64_t floats() { return kTurnedBlocks * kLanes * (kBlockWords + 2); }
 
   explicit TurnedBlocks(float* memory)
-      : words_(reinterpret_cast<Words*>(memory)),
-        d_(memory + kTurnedBlocks * kVector * kBlockWords),
-        m_(d_ + kTurnedBlocks * kVector) {}
+      : words_(reinterpret_cast<Bits*>(memory)),
+        d_(memory + kTurnedBlocks * kLanes * kBlockWords),
+        m_(d_ + kTurnedBlocks * kLanes) {}
 
-  /// kVector outputs from `first` on, or `outputs` and the last of them again for the rest; blocks
+  /// kLanes outputs from `first` on, or `outputs` and the last of them again for the rest; blocks
   /// [begin, begin + count).
   template <bool whole>
   FOVEA_INLINE void turn(const MatVec& p, int64_t first, int64_t outputs, int64_t begin,
@@ -224,36 +168,36 @@ class TurnedBlocks {
     const RowsApart<whole> rows{row_bytes(format, p.inputs), outputs};
     const uint8_t* const q = row.q + begin * block_quants(format);
     const int64_t bytes = count * block_quants(format);
-    for (int64_t at = 0; at < bytes; at += 4 * kVector) {
+    for (int64_t at = 0; at < bytes; at += 4 * kLanes) {
       lines.advance<1>();
-      Words w[kVector];
+      Bits w[kLanes];
       const uint8_t* from = q + at;
 #pragma GCC unroll 16
-      for (int64_t o = 0; o < kVector; ++o, from = rows.next(from, o - 1))
-        w[o] = load_words(from, bytes - at);
-      turn_words(w);
+      for (int64_t o = 0; o < kLanes; ++o, from = rows.next(from, o - 1))
+        w[o] = reinterpret_cast<Bits>(load_first_bytes(from, bytes - at));
+      transpose(w);
       // A load is whole blocks or, where vectors are short, a part of one.
       constexpr int64_t kStored = block_quants(format) / 4;
-      Words* const to = words_ + at / block_quants(format) * kBlockWords;
-      const int64_t part = kVector >= kStored ? 0 : at / 4 % kStored;
+      Bits* const to = words_ + at / block_quants(format) * kBlockWords;
+      const int64_t part = kLanes >= kStored ? 0 : at / 4 % kStored;
 #pragma GCC unroll 16
-      for (int64_t k = 0; k < kVector; ++k)
+      for (int64_t k = 0; k < kLanes; ++k)
         place_words(w[k], to + k / kStored * kBlockWords, part + k % kStored);
     }
-    for (int64_t b = 0; b < count; b += kVector) {
-      turn_scales(row.d + begin + b, rows, count - b, d_ + b * kVector);
-      if constexpr (kWithM) turn_scales(row.m + begin + b, rows, count - b, m_ + b * kVector);
+    for (int64_t b = 0; b < count; b += kLanes) {
+      turn_scales(row.d + begin + b, rows, count - b, d_ + b * kLanes);
+      if constexpr (kWithM) turn_scales(row.m + begin + b, rows, count - b, m_ + b * kLanes);
     }
   }
 
-  FOVEA_INLINE Words words(int64_t block, int64_t n) const {
+  FOVEA_INLINE Bits words(int64_t block, int64_t n) const {
     return words_[block * kBlockWords + n];
   }
-  FOVEA_INLINE Vector d(int64_t block) const { return load_vector(d_ + block * kVector); }
-  FOVEA_INLINE Vector m(int64_t block) const { return load_vector(m_ + block * kVector); }
+  FOVEA_INLINE Float d(int64_t block) const { return load(d_ + block * kLanes); }
+  FOVEA_INLINE Float m(int64_t block) const { return load(m_ + block * kLanes); }
 
  private:
-  /// The rows of kVector outputs, or of fewer and the last of them again.
+  /// The rows of kLanes outputs, or of fewer and the last of them again.
   template <bool whole>
   struct RowsApart {
     int64_t stride, outputs;
@@ -265,7 +209,7 @@ class TurnedBlocks {
   };
 
   /// Four bytes of each output, word n of the stored q of the block at `to`.
-  FOVEA_INLINE static void place_words(Words w, Words* to, int64_t n) {
+  FOVEA_INLINE static void place_words(Bits w, Bits* to, int64_t n) {
     if constexpr (format == WeightFormat::q8_0) {
       place_fours(w, to + n);
     } else {
@@ -274,90 +218,65 @@ class TurnedBlocks {
     }
   }
   /// Four inputs of each output.
-  FOVEA_INLINE static void place_fours(Words w, Words* to) {
-    if constexpr (kFours) {
+  FOVEA_INLINE static void place_fours(Bits w, Bits* to) {
+    if constexpr (kDotsFours) {
       to[0] = format == WeightFormat::q8_0 ? w ^ 0x80808080 : w;
       return;
     }
     const auto bytes = reinterpret_cast<Shorts>(w);
     Shorts even = (bytes << 8) >> 8, odd = bytes >> 8;
     if constexpr (format == WeightFormat::q4_0) even -= 8, odd -= 8;
-    to[0] = reinterpret_cast<Words>(even);
-    to[kBlockWords / 2] = reinterpret_cast<Words>(odd);
+    to[0] = reinterpret_cast<Bits>(even);
+    to[kBlockWords / 2] = reinterpret_cast<Bits>(odd);
   }
 
-  /// kVector blocks of each output, or `count` where those are fewer.
+  /// kLanes blocks of each output, or `count` where those are fewer.
   template <bool whole>
   FOVEA_INLINE static void turn_scales(const uint16_t* halves, const RowsApart<whole>& rows,
                                        int64_t count, float* to) {
-    Words w[kVector];
+    Float w[kLanes];
 #pragma GCC unroll 16
-    for (int64_t o = 0; o < kVector; ++o, halves = rows.next(halves, o - 1))
-      w[o] = widen_some(halves, count);
-    turn_words(w);
+    for (int64_t o = 0; o < kLanes; ++o, halves = rows.next(halves, o - 1))
+      w[o] = load_first_halves(halves, count);
+    transpose(w);
 #pragma GCC unroll 16
-    for (int64_t b = 0; b < kVector; ++b) *reinterpret_cast<Words*>(to + b * kVector) = w[b];
+    for (int64_t b = 0; b < kLanes; ++b) store(to + b * kLanes, w[b]);
   }
 
-  Words* words_;
+  Bits* words_;
   float *d_, *m_;
 };
 
-/// Adds `count` blocks from `begin` on to the sums of some rows of kVector outputs.
+/// Adds `count` blocks from `begin` on to the sums of some rows of kLanes outputs.
 template <WeightFormat format, int64_t rows>
 FOVEA_INLINE void add_blocks(const TurnedBlocks<format>& w, const RoundedRows& x, int64_t begin,
                              int64_t count, float* sums) {
-  Vector all[rows];
+  Float all[rows];
 #pragma GCC unroll 8
-  for (int64_t r = 0; r < rows; ++r) all[r] = load_vector(sums + r * kVector);
+  for (int64_t r = 0; r < rows; ++r) all[r] = load(sums + r * kLanes);
   for (int64_t b = 0; b < count; ++b) {
-    Ints whole[rows];
+    Int whole[rows];
     const uint32_t* const words = x.words(begin + b);
     const int32_t* const firsts = x.firsts(begin + b);
 #pragma GCC unroll 8
-    for (int64_t r = 0; r < rows; ++r)
-      whole[r] = zero_of(format) != 0 ? Ints{} + firsts[r] : Ints{};
+    for (int64_t r = 0; r < rows; ++r) whole[r] = zero_of(format) != 0 ? Int{} + firsts[r] : Int{};
 #pragma GCC unroll 16
     for (int64_t n = 0; n < kBlockWords; ++n) {
-      const Words weights = w.words(b, n);
+      const Bits weights = w.words(b, n);
 #pragma GCC unroll 8
       for (int64_t r = 0; r < rows; ++r)
         whole[r] = add_products(whole[r], weights, words[r * kBlockWords + n]);
     }
-    const Vector d = w.d(b);
+    const Float d = w.d(b);
     const float *const x_d = x.d(begin + b), *const x_sums = x.sums(begin + b);
 #pragma GCC unroll 8
     for (int64_t r = 0; r < rows; ++r) {
-      all[r] += __builtin_convertvector(whole[r], Vector) * (d * x_d[r]);
+      all[r] += __builtin_convertvector(whole[r], Float) * (d * x_d[r]);
       if constexpr (TurnedBlocks<format>::kWithM) all[r] += w.m(b) * x_sums[r];
     }
   }
 #pragma GCC unroll 8
-  for (int64_t r = 0; r < rows; ++r) *reinterpret_cast<Vector*>(sums + r * kVector) = all[r];
-}
-
-template <WeightFormat format, class... Rest>
-FOVEA_INLINE void add_blocks_of_rows(int64_t rows, const Rest&... rest) {
-  switch (rows) {
-    case 1:
-      return add_blocks<format, 1>(rest...);
-    case 2:
-      return add_blocks<format, 2>(rest...);
-    case 3:
-      return add_blocks<format, 3>(rest...);
-    case 4:
-      return add_blocks<format, 4>(rest...);
-#if defined(__AVX512F__)
-    case 5:
-      return add_blocks<format, 5>(rest...);
-    case 6:
-      return add_blocks<format, 6>(rest...);
-    case 7:
-      return add_blocks<format, 7>(rest...);
-    default:
-      return add_blocks<format, 8>(rest...);
-#endif
-  }
+  for (int64_t r = 0; r < rows; ++r) store(sums + r * kLanes, all[r]);
 }
 
 template <WeightFormat format>
@@ -369,9 +288,9 @@ void int8_range(const MatVec& p, int64_t begin, int64_t end) {
   // The rounded rows first: the next call finds them there.
   const int64_t rounded = RoundedRows::floats(p.rows, p.inputs);
   float* memory =
-      mat_vec_scratch(rounded + (kMatVecRows + 1) * kVector + TurnedBlocks<format>::floats());
-  float* const sums = memory + (rounded + kVector - 1) / kVector * kVector;
-  TurnedBlocks<format> turned(sums + kMatVecRows * kVector);
+      mat_vec_scratch(rounded + (kMatVecRows + 1) * kLanes + TurnedBlocks<format>::floats());
+  float* const sums = memory + (rounded + kLanes - 1) / kLanes * kLanes;
+  TurnedBlocks<format> turned(sums + kMatVecRows * kLanes);
   RoundedRows x[kMostTiles];
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t rows = row_of(t + 1) - row_of(t);
@@ -380,27 +299,28 @@ void int8_range(const MatVec& p, int64_t begin, int64_t end) {
     memory += RoundedRows::floats(rows, p.inputs);
   }
 
-  const int64_t bytes = row_bytes(p.w.format, p.inputs), ahead = outputs_ahead(bytes, kVector);
+  const int64_t bytes = row_bytes(p.w.format, p.inputs), ahead = outputs_ahead(bytes, kLanes);
   const auto* const all = static_cast<const char*>(p.w.data);
-  const int64_t loads = (blocks * block_quants(format) + 4 * kVector - 1) / (4 * kVector);
-  for (int64_t o = begin; o < end; o += kVector) {
-    const int64_t outputs = end - o < kVector ? end - o : kVector;
-    const bool more = o + ahead + kVector <= end;
-    PrefetchLines lines({more ? all + (o + ahead) * bytes : nullptr, kVector * bytes}, loads);
-    for (int64_t i = 0; i < p.rows * kVector; ++i) sums[i] = 0.0f;
+  const int64_t loads = (blocks * block_quants(format) + 4 * kLanes - 1) / (4 * kLanes);
+  for (int64_t o = begin; o < end; o += kLanes) {
+    const int64_t outputs = end - o < kLanes ? end - o : kLanes;
+    const bool more = o + ahead + kLanes <= end;
+    PrefetchLines lines({more ? all + (o + ahead) * bytes : nullptr, kLanes * bytes}, loads);
+    for (int64_t i = 0; i < p.rows * kLanes; ++i) sums[i] = 0.0f;
     for (int64_t b = 0; b < blocks; b += kTurnedBlocks) {
       const int64_t count = blocks - b < kTurnedBlocks ? blocks - b : kTurnedBlocks;
-      if (outputs == kVector) {
+      if (outputs == kLanes) {
         turned.template turn<true>(p, o, outputs, b, count, lines);
       } else {
         turned.template turn<false>(p, o, outputs, b, count, lines);
       }
       for (int64_t t = 0; t < tiles; ++t)
-        add_blocks_of_rows<format>(row_of(t + 1) - row_of(t), turned, x[t], b, count,
-                                   sums + row_of(t) * kVector);
+        with_count<kTileRows>(row_of(t + 1) - row_of(t), [&]<int64_t rows>() FOVEA_ALWAYS {
+          add_blocks<format, rows>(turned, x[t], b, count, sums + row_of(t) * kLanes);
+        });
     }
     for (int64_t r = 0; r < p.rows; ++r)
-      __builtin_memcpy(p.y + r * p.y_stride + o, sums + r * kVector,
+      __builtin_memcpy(p.y + r * p.y_stride + o, sums + r * kLanes,
                        static_cast<size_t>(outputs) * sizeof(float));
   }
 }

@@ -1,10 +1,11 @@
-// The loops of matvec.h, written once and compiled once per instruction set (elementwise_rows.h
+// The loops of matvec.h, written once and compiled once per instruction set (kernel_table.h
 // says why everything here has internal linkage).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "fovea/kernels/cpu/kernel_table.h"
 #include "fovea/kernels/cpu/products/matvec_int16_rows.h"
 #include "fovea/kernels/cpu/products/matvec_int8_rows.h"
 
@@ -24,48 +25,37 @@ FOVEA_INLINE Product<W> typed(const MatVec& p) {
   return {p.x, static_cast<const W*>(p.w.data), p.y, p.inputs};
 }
 
-/// load_vector() into a register: GCC would read it again for every product.
-FOVEA_INLINE Vector read_once(const float* x) {
-  Vector y = load_vector(x);
-#if defined(__AVX512F__)
-  asm("" : "+v"(y));
-#elif defined(__AVX2__)
-  asm("" : "+x"(y));
-#endif
-  return y;
-}
-
 /// The first `count` of a vector, zeros behind them.
 template <class X>
-FOVEA_INLINE Vector load_first(const X* x, int64_t count) {
-  if (count >= kVector) return load_vector(x);
-  float some[kVector] = {};
+FOVEA_INLINE Float load_some(const X* x, int64_t count) {
+  if (count >= kLanes) return load(x);
+  float some[kLanes] = {};
   for (int64_t i = 0; i < count; ++i) some[i] = to_float(x[i]);
-  return load_vector(some);
+  return load(some);
 }
 
 /// The vectors of sums in the order in which two neighbours, then two pairs and so on are the
-/// halves that halved_to_four() adds: the bits of the pass, turned round.
+/// halves that sum_to_four() adds: the bits of the pass, turned round.
 constexpr int64_t vector_of_pass(int64_t pass) {
   int64_t turned = 0;
   for (int64_t bit = 1; bit < kPasses; bit *= 2) turned = 2 * turned + (pass / bit) % 2;
   return turned;
 }
 
-/// halved_to_four() of kSums floats in several vectors, which it changes.
-FOVEA_INLINE Four halved_to_four(Vector (&all)[kPasses]) {
+/// sum_to_four() of kSums floats in several vectors, which it changes.
+FOVEA_INLINE Four sum_to_four(Float (&all)[kPasses]) {
 #pragma GCC unroll 4
   for (int64_t half = kPasses / 2; half > 0; half /= 2) {
 #pragma GCC unroll 4
     for (int64_t v = 0; v < half; ++v) all[v] += all[v + half];
   }
-  return halved_to_four(all[0]);
+  return sum_to_four(all[0]);
 }
-FOVEA_INLINE Four halved_to_four(const float* sums) {
-  Vector all[kPasses];
+FOVEA_INLINE Four sum_to_four(const float* sums) {
+  Float all[kPasses];
 #pragma GCC unroll 8
-  for (int64_t v = 0; v < kPasses; ++v) all[v] = load_vector(sums + v * kVector);
-  return halved_to_four(all);
+  for (int64_t v = 0; v < kPasses; ++v) all[v] = load(sums + v * kLanes);
+  return sum_to_four(all);
 }
 
 /// halved() of four at once, with the same additions.
@@ -82,7 +72,7 @@ FOVEA_INLINE Four halved(Four a, Four b, Four c, Four d) {
 template <class W>
 FOVEA_INLINE Four finished(float* sums, const float* x, const W* w, int64_t rest) {
   for (int64_t j = 0; j < rest; ++j) sums[j] += x[j] * to_float(w[j]);
-  return halved_to_four(sums);
+  return sum_to_four(sums);
 }
 
 /// Outputs first, first + stride, ... of one row.
@@ -127,53 +117,12 @@ struct WideScales {
 /// Vector `v` of the 32 weights of a block, in order: as unpack_row(), bit for bit. Products of d
 /// are exact, so that it does not matter whether a sum with them is contracted.
 template <WeightFormat format>
-FOVEA_INLINE Vector unpack_part(const uint8_t* q, float d, float m, int64_t v) {
-  [[maybe_unused]] const bool high = v >= kPasses / 2;  // of numbers of four bits
-#if defined(__AVX512F__)
-  const auto bytes = [&](int64_t at) {
-    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(q + at));
-  };
-  if constexpr (format == WeightFormat::q8_0) {
-    return reinterpret_cast<Vector>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(v * kVector)))) *
-           d;
-  } else {
-    // What each number of four bits stands for, then a lookup, which reads the low four bits.
-    constexpr float zero = format == WeightFormat::q4_0 ? 8.0f : 0.0f;
-    const Vector levels = Vector{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} - zero;
-    Vector table = levels * d;
-    if constexpr (block_scales(format) == 2) table += m;
-    __m512i both = _mm512_cvtepu8_epi32(bytes(0));
-    if (high) both = _mm512_srli_epi32(both, 4);
-    return reinterpret_cast<Vector>(_mm512_permutexvar_ps(both, reinterpret_cast<__m512>(table)));
-  }
-#elif defined(__AVX2__)
-  const auto bytes = [&](int64_t at) {
-    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(q + at));
-  };
-  const auto wide = [](__m256i x) { return reinterpret_cast<Vector>(_mm256_cvtepi32_ps(x)); };
-  if constexpr (format == WeightFormat::q8_0) {
-    return wide(_mm256_cvtepi8_epi32(bytes(v * kVector))) * d;
-  } else {
-    const float offset = format == WeightFormat::q4_0 ? -8.0f * d : m;
-    const __m256i both = _mm256_cvtepu8_epi32(bytes(v % 2 * kVector));
-    const __m256i bits =
-        high ? _mm256_srli_epi32(both, 4) : _mm256_and_si256(both, _mm256_set1_epi32(15));
-    return wide(bits) * d + offset;
-  }
-#else
-  Vector w;
-  for (int64_t i = 0; i < kVector; ++i) {
-    const int64_t n = v * kVector + i;
-    if constexpr (format == WeightFormat::q8_0) {
-      w[i] = static_cast<float>(static_cast<int8_t>(q[n])) * d;
-    } else {
-      const int bits = q[n % 16] >> (high ? 4 : 0) & 15;
-      w[i] = static_cast<float>(bits - (format == WeightFormat::q4_0 ? 8 : 0)) * d;
-      if constexpr (block_scales(format) == 2) w[i] += m;
-    }
-  }
-  return w;
-#endif
+FOVEA_INLINE Float unpack_part(const uint8_t* q, float d, [[maybe_unused]] float m, int64_t v) {
+  if constexpr (format == WeightFormat::q8_0)
+    return load_int8(q + v * kLanes) * d;
+  else
+    return load_int4 < format == WeightFormat::q4_0 ? 8 : 0,
+           block_scales(format) == 2 > (q, v * kLanes, d, m);
 }
 
 /// dot() of packed weights: the same additions.
@@ -181,7 +130,7 @@ template <WeightFormat format, int64_t outputs>
 FOVEA_INLINE void packed_dot(const MatVec& p, int64_t first, int64_t stride) {
   static_assert(kBlock == kSums);
   const int64_t blocks = p.inputs / kBlock;
-  Vector sums[outputs][kPasses] = {};
+  Float sums[outputs][kPasses] = {};
   for (int64_t begin = 0; begin < blocks; begin += kScales) {
     const int64_t count = blocks - begin < kScales ? blocks - begin : kScales;
     WideScales<format> scales[outputs];
@@ -197,32 +146,32 @@ FOVEA_INLINE void packed_dot(const MatVec& p, int64_t first, int64_t stride) {
       for (int64_t o = 0; o < outputs; ++o) {
 #pragma GCC unroll 8
         for (int64_t v = 0; v < kPasses; ++v) {
-          const Vector w = unpack_part<format>(q[o] + b * block_quants(format), scales[o].d[b],
-                                               scales[o].m[b], v);
-          sums[o][v] += load_vector(x + v * kVector) * w;
+          const Float w = unpack_part<format>(q[o] + b * block_quants(format), scales[o].d[b],
+                                              scales[o].m[b], v);
+          sums[o][v] += load(x + v * kLanes) * w;
         }
       }
     }
   }
-  for (int64_t o = 0; o < outputs; ++o) p.y[first + o * stride] = halved(halved_to_four(sums[o]));
+  for (int64_t o = 0; o < outputs; ++o) p.y[first + o * stride] = halved(sum_to_four(sums[o]));
 }
 
 // Several rows.
 
-/// The inputs of kTileRows rows or fewer, up to the last whole kSums: of each pass the vectors of
-/// all rows side by side, so that a tile reads one aligned stretch from one end to the other.
+/// The inputs of kTileRows rows or fewer, up to the last whole kSums. The vectors of all rows for a
+/// pass lie side by side: a tile reads one aligned stretch from one end to the other.
 class TileInputs {
  public:
   static int64_t floats(int64_t rows, int64_t inputs) { return rows * (inputs / kSums * kSums); }
 
   FOVEA_INLINE void pack(const MatVec& p, int64_t row, int64_t rows, float* memory) {
     packed_ = memory;
-    of_a_pass_ = rows * (p.inputs / kSums) * kVector;
+    of_a_pass_ = rows * (p.inputs / kSums) * kLanes;
     for (int64_t pass = 0; pass < kPasses; ++pass) {
       float* to = memory + pass * of_a_pass_;
-      for (int64_t i = pass * kVector; i + kVector <= p.inputs / kSums * kSums; i += kSums) {
-        for (int64_t r = row; r < row + rows; ++r, to += kVector)
-          *reinterpret_cast<Vector*>(to) = load_vector(p.x + r * p.x_stride + i);
+      for (int64_t i = pass * kLanes; i + kLanes <= p.inputs / kSums * kSums; i += kSums) {
+        for (int64_t r = row; r < row + rows; ++r, to += kLanes)
+          store(to, load(p.x + r * p.x_stride + i));
       }
     }
   }
@@ -242,13 +191,13 @@ class PlainWeights {
   static int64_t floats(int64_t /*inputs*/) { return 0; }
 
   FOVEA_INLINE void at(int64_t first, int64_t /*outputs*/) { w_ = all_ + first * inputs_; }
-  /// Vector v of kSums inputs.
-  FOVEA_INLINE Vector part(int64_t o, int64_t sums, int64_t v) const {
-    return load_vector(w_ + o * inputs_ + sums * kSums + v * kVector);
+  /// Float v of kSums inputs.
+  FOVEA_INLINE Float part(int64_t o, int64_t sums, int64_t v) const {
+    return load(w_ + o * inputs_ + sums * kSums + v * kLanes);
   }
   /// `count` weights from input i on, zeros behind them.
-  FOVEA_INLINE Vector first(int64_t o, int64_t i, int64_t count) const {
-    return load_first(w_ + o * inputs_ + i, count);
+  FOVEA_INLINE Float first(int64_t o, int64_t i, int64_t count) const {
+    return load_some(w_ + o * inputs_ + i, count);
   }
 
  private:
@@ -275,11 +224,11 @@ class PackedWeights {
       }
     }
   }
-  FOVEA_INLINE Vector part(int64_t o, int64_t sums, int64_t v) const {
+  FOVEA_INLINE Float part(int64_t o, int64_t sums, int64_t v) const {
     const float m_of_block = block_scales(format) == 2 ? m(o)[sums] : 0.0f;
     return unpack_part<format>(q_[o] + sums * block_quants(format), d(o)[sums], m_of_block, v);
   }
-  FOVEA_INLINE Vector first(int64_t, int64_t, int64_t) const { return Vector{}; }  // no rest
+  FOVEA_INLINE Float first(int64_t, int64_t, int64_t) const { return Float{}; }  // no rest
 
  private:
   FOVEA_INLINE float* d(int64_t o) const { return scales_ + 2 * o * blocks_; }
@@ -291,33 +240,34 @@ class PackedWeights {
   const uint8_t* q_[kTileOutputs] = {};
 };
 
-/// Outputs first ... of rows row ...: kVector partial sums of all of them at a time, which stay in
-/// registers while they pass over all inputs, then join those of earlier passes as
-/// halved_to_four() would.
+/// Outputs first ... of rows row ...: kLanes partial sums of all of them at a time. They stay in
+/// registers while they pass over all inputs, then join those of earlier passes as sum_to_four()
+/// would.
 template <class Weights, int64_t rows, int64_t outputs>
 FOVEA_INLINE void tile(const MatVec& p, const Weights& w, const TileInputs& inputs, int64_t row,
                        int64_t first, const Prefetch& ahead) {
   const int64_t steps = p.inputs / kSums, whole = steps * kSums;
-  Vector waiting[4][rows][outputs];  // sums of 1, 2, 4, 8 passes
-  Vector all[rows][outputs];
+  Float waiting[4][rows][outputs];  // sums of 1, 2, 4, 8 passes
+  Float all[rows][outputs];
 #pragma GCC unroll 8
   for (int64_t pass = 0; pass < kPasses; ++pass) {
-    const int64_t part = vector_of_pass(pass), lane = part * kVector;
+    const int64_t part = vector_of_pass(pass), lane = part * kLanes;
     PrefetchLines lines({ahead.next, ahead.bytes, ahead.pass + pass, ahead.passes}, steps);
 #pragma GCC unroll 8
     for (int64_t r = 0; r < rows; ++r) {
 #pragma GCC unroll 3
-      for (int64_t o = 0; o < outputs; ++o) all[r][o] = Vector{};
+      for (int64_t o = 0; o < outputs; ++o) all[r][o] = Float{};
     }
     const float* x = inputs.pass(part);
-    for (int64_t s = 0; s < steps; ++s, x += rows * kVector) {
+    for (int64_t s = 0; s < steps; ++s, x += rows * kLanes) {
       lines.advance<2>();
-      Vector weights[outputs];
+      Float weights[outputs];
 #pragma GCC unroll 3
       for (int64_t o = 0; o < outputs; ++o) weights[o] = w.part(o, s, part);
 #pragma GCC unroll 8
       for (int64_t r = 0; r < rows; ++r) {
-        const Vector values = read_once(x + r * kVector);
+        Float values = load(x + r * kLanes);
+        keep_in_register(values);
 #pragma GCC unroll 3
         for (int64_t o = 0; o < outputs; ++o) all[r][o] += values * weights[o];
       }
@@ -325,10 +275,10 @@ FOVEA_INLINE void tile(const MatVec& p, const Weights& w, const TileInputs& inpu
     if (const int64_t rest = p.inputs - whole - lane; rest > 0) {  // behind the last whole kSums
 #pragma GCC unroll 3
       for (int64_t o = 0; o < outputs; ++o) {
-        const Vector weights = w.first(o, whole + lane, rest);
+        const Float weights = w.first(o, whole + lane, rest);
 #pragma GCC unroll 8
         for (int64_t r = 0; r < rows; ++r)
-          all[r][o] += load_first(p.x + (row + r) * p.x_stride + whole + lane, rest) * weights;
+          all[r][o] += load_some(p.x + (row + r) * p.x_stride + whole + lane, rest) * weights;
       }
     }
     const int64_t level = __builtin_ctzll(~static_cast<uint64_t>(pass));
@@ -354,36 +304,12 @@ FOVEA_INLINE void tile(const MatVec& p, const Weights& w, const TileInputs& inpu
 #pragma GCC unroll 4
     for (int64_t j = 0; j < 4; ++j)
       if (const int64_t to = at + j; to < kResults)
-        four[j] = halved_to_four(all[to / outputs][to % outputs]);
+        four[j] = sum_to_four(all[to / outputs][to % outputs]);
     const Four y = halved(four[0], four[1], four[2], four[3]);
 #pragma GCC unroll 4
     for (int64_t j = 0; j < 4; ++j)
       if (const int64_t to = at + j; to < kResults)
         p.y[(row + to / outputs) * p.y_stride + first + to % outputs] = y[j];
-  }
-}
-
-template <class Weights, int64_t outputs, class... Rest>
-FOVEA_INLINE void tile_of_rows(int64_t rows, const Rest&... rest) {
-  switch (rows) {
-    case 1:
-      return tile<Weights, 1, outputs>(rest...);
-    case 2:
-      return tile<Weights, 2, outputs>(rest...);
-    case 3:
-      return tile<Weights, 3, outputs>(rest...);
-    case 4:
-      return tile<Weights, 4, outputs>(rest...);
-#if defined(__AVX512F__)
-    case 5:
-      return tile<Weights, 5, outputs>(rest...);
-    case 6:
-      return tile<Weights, 6, outputs>(rest...);
-    case 7:
-      return tile<Weights, 7, outputs>(rest...);
-    default:
-      return tile<Weights, 8, outputs>(rest...);
-#endif
   }
 }
 
@@ -401,20 +327,22 @@ void several_rows(const MatVec& p, int64_t begin, int64_t end) {
   }
   Weights weights(p, memory);
 
-  const int64_t bytes = row_bytes(p.w.format, p.inputs), ahead = outputs_ahead(bytes, kTileOutputs);
+  const int64_t bytes = row_bytes(p.w.format, p.inputs);
+  const int64_t between = outputs_ahead(bytes, kTileOutputs);
   const auto outputs = [&]<int64_t count>(int64_t first, const char* next) {
     weights.at(first, count);
     for (int64_t t = 0; t < tiles; ++t) {
-      tile_of_rows<Weights, count>(row_of(t + 1) - row_of(t), p, weights, inputs[t], row_of(t),
-                                   first,
-                                   Prefetch{next, count * bytes, t * kPasses, tiles * kPasses});
+      const Prefetch ahead{next, count * bytes, t * kPasses, tiles * kPasses};
+      with_count<kTileRows>(row_of(t + 1) - row_of(t), [&]<int64_t rows>() FOVEA_ALWAYS {
+        tile<Weights, rows, count>(p, weights, inputs[t], row_of(t), first, ahead);
+      });
     }
   };
   int64_t o = begin;
   for (; o + kTileOutputs <= end; o += kTileOutputs) {
-    const bool more = o + ahead + kTileOutputs <= end;
+    const bool more = o + between + kTileOutputs <= end;
     outputs.template operator()<kTileOutputs>(
-        o, more ? static_cast<const char*>(p.w.data) + (o + ahead) * bytes : nullptr);
+        o, more ? static_cast<const char*>(p.w.data) + (o + between) * bytes : nullptr);
   }
   for (; o < end; ++o) outputs.template operator()<1>(o, nullptr);
 }
@@ -448,6 +376,11 @@ void mat_vec_range(const MatVec& p, int64_t begin, int64_t end) {
     case WeightFormat::q4_1:
       return packed_range<WeightFormat::q4_1>(p, begin, end);
   }
+}
+
+template <Isa isa>
+constexpr MatVecTable table_of() {
+  return {mat_vec_range, round_rows_to_int8};
 }
 
 }  // namespace

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# test-aarch64.sh [JOBS]: the kernels' tests on AArch64 (NEON and portable kernels), cross-compiled and run by qemu, unless
+# these very sources passed before on this machine (the cache folder remembers 50 of them). qemu's speed says nothing.
+#
+# SPDX-FileCopyrightText: The Fovea authors
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+cd "$(dirname "$0")/.."
+here=scripts
+source scripts/setup-common.sh
+jobs=${1:-$(scripts/jobs.sh)}
+
+hash=$({
+  find fovea/base fovea/kernels tests/kernels tests/support cmake CMakeLists.txt CMakePresets.json fovea/CMakeLists.txt \
+    tests/CMakeLists.txt scripts/test-aarch64.sh -type f -print0 | sort -z | xargs -0 sha256sum
+} | sha256sum | cut -c 1-32)
+passed=$FOVEA_CACHE/passed-aarch64
+if [ -f "$passed" ] && grep -q "^$hash$" "$passed"; then
+  echo "[aarch64] unchanged since it passed: kernels_test"
+  exit 0
+fi
+
+source scripts/setup-packages.sh
+package_list=scripts/aarch64-packages.txt
+install_missing_packages
+emulator=$(command -v qemu-aarch64 qemu-aarch64-static | head -n 1 || true)
+if [ -n "$(missing_packages)" ] || [ -z "$emulator" ]; then
+  echo "[aarch64] not run, packages of $package_list are missing: $(missing_packages | tr '\n' ' ')"
+  exit 0
+fi
+
+scripts/build.sh aarch64 "$jobs" kernels_test
+# Random problems are few: qemu takes ten times as long as a processor.
+export OMP_NUM_THREADS=1 FOVEA_RANDOM_CASES=${FOVEA_RANDOM_CASES:-20}
+export FOVEA_TEST_EMULATOR="$emulator -L /usr/aarch64-linux-gnu"
+$FOVEA_TEST_EMULATOR build/aarch64/bin/kernels_test --gtest_brief=1
+mkdir -p "$FOVEA_CACHE"
+{ tail -n 49 "$passed" 2> /dev/null || true; echo "$hash"; } > "$passed.new"
+mv "$passed.new" "$passed"
