@@ -35,7 +35,7 @@ GROUPS = {
         ("common", ["common/*"]),
         ("the machine", ["cpu/*", "cpu/simd/*"]),
         ("families", ["cpu/*/*"]),
-        ("backend", ["backend.h", "backend.cpp", "cpu/backend.cpp"]),
+        ("backends", ["backend.h", "backend.cpp", "cpu/backend.h", "cpu/backend.cpp"]),
     ],
 }
 # (file, included file): arrows against that order, to be removed, never added to.

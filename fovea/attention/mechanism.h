@@ -50,7 +50,7 @@ struct TokenUse {
   std::string why = {};  ///< of `operations`: why there is no kernel
 };
 
-/// What a mechanism does to the rows of a call in a stage.
+/// The part of a mechanism in a stage.
 struct StageFormula {
   StageId stage;
   /// The new x: logits in stages 1 to 7, weights in stages 8 and 9, the weights that meet the
@@ -153,9 +153,9 @@ struct Mechanism {
   std::optional<KeyRule> (*key_rule)(const AttentionSpec& spec) = nullptr;
   /// A key rule that reads queries and keys before their rotation.
   bool plain_heads = false;
-  /// Of a key rule that positions decide.
+  /// Its key rule in numbers where positions alone decide it.
   const KeyPattern* pattern = nullptr;
-  /// Of a selector that reads as many keys in every row; `visible`: keys that a row may see.
+  /// Where it is a selector whose rows read a fixed number of the `visible` keys.
   std::optional<FixedChoice> (*fixed_choice)(const AttentionSpec& spec, double visible) = nullptr;
   /// Whether it acts, but changes no pair of this call, so that the call does without it.
   bool (*is_neutral)(const AttentionCall& call) = nullptr;
@@ -177,7 +177,7 @@ std::vector<StageUse> stage_uses(const AttentionSpec& spec);
 /// `spec` as before such mechanisms were put on (Mechanism::remove).
 AttentionSpec without_added_mechanisms(AttentionSpec spec);
 
-/// What `spec` needs in a cache beside keys and values.
+/// Adds the streams that `spec` needs in a cache beside keys and values.
 void add_mechanism_streams(const AttentionSpec& spec, const StreamSpec& keys,
                            std::vector<StreamSpec>& all);
 

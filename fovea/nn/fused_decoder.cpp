@@ -13,7 +13,6 @@
 #include <optional>
 
 #include "fovea/attention/backend.h"
-#include "fovea/attention/mechanism.h"
 #include "fovea/nn/layer_attention.h"
 #include "fovea/nn/matrix.h"
 #include "fovea/nn/transformer_impl.h"

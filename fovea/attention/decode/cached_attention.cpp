@@ -19,7 +19,7 @@
 #include "fovea/attention/mechanisms/head_output.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/attention/paths/path.h"
-#include "fovea/attention/paths/performer.h"
+#include "fovea/attention/paths/sums.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -199,14 +199,14 @@ AttentionResult attend(AttentionCall given, const CacheView& view, Path path, So
 AttentionResult attend_to_sums(AttentionCall given, AttentionCache& cache, Path path) {
   const AttentionCall call = checked_call(std::move(given));
   const at::Tensor state = cache.replace(stream::kFeatureSums, call.q.size(2));
-  AttentionResult result = performer_from_state(call, state, path);
+  AttentionResult result = sums_from_state(call, state, path);
   result.out_bhte = head_output(call.spec, result.out_bhte, call.tensors).to(call.q.scalar_type());
   return result;
 }
 
 AttentionResult attend_to_all(AttentionCall call, AttentionCache& cache, Path path,
                               SortedCopy* sorted) {
-  if (call.spec.performer.active()) return attend_to_sums(std::move(call), cache, path);
+  if (call.key_rule() == KeyRule::sums) return attend_to_sums(std::move(call), cache, path);
   append_rows(cache, call);
   if (cache.equal_lengths()) return attend(std::move(call), {cache, std::nullopt}, path, sorted);
   AttentionResult result;

@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "fovea/attention/mechanism.h"
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/kernels/backend.h"
 

@@ -3,7 +3,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "fovea/attention/paths/performer.h"
+#include "fovea/attention/paths/sums.h"
 
 #include <ATen/ATen.h>
 
@@ -295,8 +295,7 @@ AttentionResult in_blocks(const AttentionCall& call, const at::Tensor& state) {
 
 }  // namespace
 
-AttentionResult performer_from_state(const AttentionCall& call, const at::Tensor& state,
-                                     Path path) {
+AttentionResult sums_from_state(const AttentionCall& call, const at::Tensor& state, Path path) {
   const std::optional<std::string> why = why_no_kernel(call);
   require<UnsupportedError>(path != Path::fused || !why, "attention",
                             "path fused has no kernel for this call (performer): {}; use path "

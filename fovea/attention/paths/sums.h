@@ -11,7 +11,6 @@ namespace fovea {
 
 /// The call's tokens behind those of `state_bgmw` (kernels::performer_state_width()), which they
 /// join. The output is before stage 10.
-AttentionResult performer_from_state(const AttentionCall& call, const at::Tensor& state_bgmw,
-                                     Path path);
+AttentionResult sums_from_state(const AttentionCall& call, const at::Tensor& state_bgmw, Path path);
 
 }  // namespace fovea
