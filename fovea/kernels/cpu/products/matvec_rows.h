@@ -30,7 +30,10 @@ template <class X>
 FOVEA_INLINE Float load_some(const X* x, int64_t count) {
   if (count >= kLanes) return load(x);
   float some[kLanes] = {};
-  for (int64_t i = 0; i < count; ++i) some[i] = to_float(x[i]);
+  for (int64_t i = 0; i < count; ++i) {
+    some[i] = to_float(x[i]);
+    asm("" : "+r"(i));  // GCC would call memcpy(), around which no sum stays in a register
+  }
   return load(some);
 }
 
