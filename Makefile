@@ -11,6 +11,14 @@ MAKEFLAGS += --no-print-directory
 JOBS ?= $(shell scripts/jobs.sh)
 TEXT ?=
 ARGS ?=
+# Names are taken as they stand ($ included) and reach the scripts by the environment: in a shell line an apostrophe
+# would end them, and `...` would run.
+override TEXT := $(value TEXT)
+override MINUTES := $(value MINUTES)
+override T := $(value T)
+export FOVEA_TEXT := $(TEXT)
+export FOVEA_MINUTES := $(MINUTES)
+export FOVEA_TESTS := $(T)
 
 .PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads test-aarch64 check format lint docs bench bench-pages support python-peers clean
 
@@ -32,17 +40,17 @@ program: setup ## the program alone
 	@scripts/build.sh release $(JOBS) fovea
 
 demo: program ## train and compare attention variants on real text (TEXT=your.txt), report in runs/demo/report.html
-	@build/bin/fovea compare recipes/demo.yaml $(if $(TEXT),'data.sources.0.path=$(TEXT)') $(ARGS)
+	@scripts/demo.sh $(ARGS)
 
 model: ## a real model to talk with: SmolLM2-135M-Instruct (93 MB), into the cache folder
 	@scripts/fetch-model.sh
 
 retrofit: program model ## put Focus on SmolLM2-135M (TEXT=your.txt, MINUTES=4): a table and runs/retrofit/report.html
-	@scripts/retrofit.sh $(if $(TEXT),"$(TEXT)",torch-python) $(if $(MINUTES),$(MINUTES),4) $(ARGS)
+	@scripts/retrofit.sh $(ARGS)
 
 ifdef T
 test: setup
-	@scripts/test-some.sh $(JOBS) '$(T)'
+	@scripts/test-some.sh $(JOBS) "$$FOVEA_TESTS"
 else
 test: build ## all tests; T=attention: one program, T='Rope*': the tests of that name
 	@scripts/run-tests.sh release $(JOBS) $(ARGS)
