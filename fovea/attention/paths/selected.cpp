@@ -186,6 +186,7 @@ SparqBlock sparq_block(const AttentionCall& call, const SparqHead& head, int64_t
                                                .pitch = seen,
                                                .budget = budget_of(sparq),
                                                .chosen = lists.values.data(),
+                                               .begin = lists.begin.data(),
                                                .alpha = alpha.mutable_data_ptr<float>()});
   const auto shared = [rows](const at::Tensor& x_sd) {
     return x_sd.unsqueeze(0).unsqueeze(0).expand({rows, 1, x_sd.size(0), x_sd.size(1)});
