@@ -216,10 +216,10 @@ void clear_from(uint32_t* to, int64_t words, int64_t end) {
 }  // namespace
 
 void run(const RowHashes& p) {
-  const auto& [rule, rows, count, hashes] = p;
-  const int64_t blocks = (count + kHashedRows - 1) / kHashedRows, pitch = rule.panels() + 1;
+  const HashRule& rule = p.rule;
+  const int64_t blocks = (p.count + kHashedRows - 1) / kHashedRows, pitch = rule.panels() + 1;
   const bool parallel =
-      blocks > 1 && count * rule.tables * rule.bits * rule.head_dim > kParallelProducts;
+      blocks > 1 && p.count * rule.tables * rule.bits * rule.head_dim > kParallelProducts;
   Team::run(parallel, [&](Team::Member& team) {
     thread_local std::vector<uint32_t> memory;
     uint32_t* const words = at_least(memory, kHashedRows * pitch);
@@ -227,11 +227,11 @@ void run(const RowHashes& p) {
         blocks,
         [&](int64_t block) {
           const int64_t first = block * kHashedRows;
-          const int64_t some = std::min(kHashedRows, count - first);
-          sampling_table().signs(rule, rows + first * rule.head_dim, some, words);
+          const int64_t some = std::min(kHashedRows, p.count - first);
+          sampling_table().signs(rule, p.rows + first * rule.head_dim, some, words);
           for (int64_t r = 0; r < some; ++r)
             for (int64_t l = 0; l < rule.tables; ++l)
-              hashes[(first + r) * rule.tables + l] = hash_of(rule, words + r * pitch, l);
+              p.hashes[(first + r) * rule.tables + l] = hash_of(rule, words + r * pitch, l);
         },
         Meet::no);
   });
