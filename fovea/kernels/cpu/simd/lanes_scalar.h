@@ -63,7 +63,9 @@ FOVEA_INLINE Float load_halves(const uint16_t* x) {
   return y;
 }
 FOVEA_INLINE Float load_first_bytes(const uint8_t* x, int64_t) {
-  return load(reinterpret_cast<const float*>(x));
+  Float y;
+  __builtin_memcpy(&y, x, sizeof(y));
+  return y;
 }
 template <bool is_signed>
 FOVEA_INLINE Shorts load_bytes(const uint8_t* x) {
