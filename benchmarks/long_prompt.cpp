@@ -116,7 +116,7 @@ class Benchmark {
     pairs_kept_.clear();
     largest_group_.clear();
     for (const FocusObservation& layer : info.focus) {
-      largest_group_.push_back(layer.statistics.largest_hard);
+      largest_group_.push_back(layer.statistics().largest_hard);
       pairs_kept_.push_back(layer.pairs.all);
     }
   }

@@ -22,6 +22,7 @@
 namespace fovea {
 
 class PlanCache;  // plan.h
+struct Places;    // places.h
 
 /// Where the tokens of this call are. Undefined tensors mean: one document, keys 0 ... s-1, queries
 /// the last t of them.
@@ -33,6 +34,9 @@ struct AttentionContext {
   /// int64 [b]: row b has only the first so many of the s keys, and its queries are the last t of
   /// them (requests of unequal lengths in one batch). Instead of the four tensors above.
   at::Tensor key_lengths_b;
+  /// The four tensors on the CPU, for calls on another device: plans are made from these. Without
+  /// them the host waits for those above.
+  std::shared_ptr<const Places> on_host;
   uint64_t dropout_seed = 0;  ///< of the batch; mixed with the row of the batch
   int64_t layer = 0;
   bool training = false;    ///< dropout acts only in training

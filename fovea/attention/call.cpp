@@ -64,7 +64,8 @@ void check_places(const AttentionCall& call) {
 }  // namespace
 
 at::Tensor readable_rows(const at::Tensor& x) {
-  return x.defined() && !x.is_meta() ? x.cpu().contiguous() : at::Tensor();
+  // A check does not wait for a device.
+  return x.defined() && x.is_cpu() ? x.contiguous() : at::Tensor();
 }
 
 // A value of `made` lives as long as the call.

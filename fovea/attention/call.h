@@ -105,8 +105,8 @@ AttentionCall checked_call_without_values(AttentionSpec spec, const at::Tensor& 
 /// "[2, 4, 8]" for an error, "none" for an undefined tensor.
 std::string shape_text(const at::Tensor& x);
 
-/// The contiguous rows of an int64 tensor on the CPU, to be checked; undefined where they cannot be
-/// read: on the meta device.
+/// The contiguous rows of an int64 tensor, to be checked; undefined where it is not on the CPU: a
+/// check does not wait for a device.
 at::Tensor readable_rows(const at::Tensor& x);
 
 }  // namespace fovea

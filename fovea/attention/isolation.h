@@ -12,7 +12,8 @@
 
 namespace fovea {
 
-/// Whether a tensor holds no NaN and no infinity (a sum that overflows counts as one).
+/// Whether a tensor holds no NaN and no infinity (a sum that overflows counts as one). Only tensors
+/// of the CPU are asked, others are taken for finite: the answer would wait for the device.
 bool all_finite(const at::Tensor& x);
 
 /// Scores of pairs q k^T [..., t, s]; gradients of pairs that are 0 reach neither q nor k.

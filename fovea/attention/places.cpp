@@ -6,6 +6,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <span>
+
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -143,6 +146,93 @@ Places resolve_places(const AttentionContext& context, int64_t queries, int64_t 
     places.query_positions_bt = at::arange(keys - queries, keys, options).unsqueeze(0);
   }
   return places;
+}
+
+void set_places(AttentionContext& context, const Places& places) {
+  context.query_positions_bt = places.query_positions_bt;
+  context.key_positions_bs = places.key_positions_bs;
+  context.query_documents_bt = places.query_documents_bt;
+  context.key_documents_bs = places.key_documents_bs;
+  context.key_lengths_b = at::Tensor();
+  context.on_host = nullptr;
+}
+
+AttentionContext on_host(AttentionContext context) {
+  at::Tensor* const given[] = {&context.query_positions_bt, &context.key_positions_bs,
+                               &context.query_documents_bt, &context.key_documents_bs,
+                               &context.key_lengths_b};
+  const auto away = [](const at::Tensor* x) { return x->defined() && !x->is_cpu(); };
+  if (std::ranges::none_of(given, away)) return context;
+  if (const auto known = context.on_host) set_places(context, *known);
+  for (at::Tensor* x : given)
+    if (away(x)) *x = x->cpu();
+  return context;
+}
+
+Places host_places(const AttentionContext& context, int64_t queries, int64_t keys) {
+  return resolve_places(on_host(context), queries, keys, at::kCPU);
+}
+
+bool are_last_keys(const Places& places) {
+  const int64_t t = places.query_positions_bt.size(1);
+  const auto same = [t](const at::Tensor& q_bt, const at::Tensor& k_bs) {
+    return !q_bt.defined() || (k_bs.size(0) == q_bt.size(0) && last(k_bs, t).equal(q_bt));
+  };
+  return t <= places.key_positions_bs.size(1) &&
+         same(places.query_positions_bt, places.key_positions_bs) &&
+         same(places.query_documents_bt, places.key_documents_bs);
+}
+
+namespace {
+
+/// Where queries of one document stand.
+struct QueriesOf {
+  int64_t document = 0, least = 0, most = 0;
+};
+
+std::vector<QueriesOf> by_document_of(std::span<const TokenPlace> queries) {
+  std::vector<QueriesOf> all;
+  for (const TokenPlace& q : queries) {
+    auto found = std::ranges::find(all, q.document, &QueriesOf::document);
+    if (found == all.end())
+      found = all.insert(found, {.document = q.document, .least = q.position, .most = q.position});
+    found->least = std::min(found->least, q.position);
+    found->most = std::max(found->most, q.position);
+  }
+  return all;
+}
+
+}  // namespace
+
+std::pair<int64_t, int64_t> reachable_keys(const MaskRule& rule, const Places& places,
+                                           int64_t first_query, int64_t queries) {
+  const bool near = rule.sparsity == MaskRule::Sparsity::full && rule.window > 0;
+  const auto reaches_key = [&](const QueriesOf& reach, const TokenPlace& key) {
+    if (reach.document != key.document || (rule.causal && key.position > reach.most)) return false;
+    return !near || key.position < rule.sinks ||
+           (key.position > reach.least - rule.window && key.position < reach.most + rule.window);
+  };
+  const auto batch =
+      std::max({places.query_positions_bt.size(0), places.key_positions_bs.size(0),
+                places.key_documents_bs.defined() ? places.key_documents_bs.size(0) : int64_t{1}});
+  int64_t begin = places.key_positions_bs.size(1), end = 0;
+  for (int64_t b = 0; b < batch; ++b) {
+    const std::vector<TokenPlace> q = token_places(places.query_positions_bt,
+                                                   places.query_documents_bt, b),
+                                  k = token_places(places.key_positions_bs, places.key_documents_bs,
+                                                   b);
+    const std::vector<QueriesOf> reach = by_document_of(
+        std::span(q).subspan(static_cast<size_t>(first_query), static_cast<size_t>(queries)));
+    const auto seen = [&](const TokenPlace& key) {
+      return std::ranges::any_of(reach, [&](const QueriesOf& r) { return reaches_key(r, key); });
+    };
+    const auto first = std::ranges::find_if(k, seen);
+    if (first == k.end()) continue;
+    const auto behind = std::find_if(k.rbegin(), k.rend(), seen).base();
+    begin = std::min<int64_t>(begin, first - k.begin());
+    end = std::max<int64_t>(end, behind - k.begin());
+  }
+  return end > begin ? std::pair{begin, end - begin} : std::pair<int64_t, int64_t>{};
 }
 
 std::vector<TokenPlace> token_places(const at::Tensor& positions, const at::Tensor& documents,

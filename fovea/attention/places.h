@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
 #include <vector>
 
 #include "fovea/attention/attention.h"
@@ -25,6 +26,24 @@ struct Places {
 /// query documents they are those of the last t keys. ShapeError where sizes do not fit.
 Places resolve_places(const AttentionContext& context, int64_t queries, int64_t keys,
                       at::Device device);
+
+/// The context's places are these.
+void set_places(AttentionContext& context, const Places& places);
+
+/// resolve_places() on the CPU, from the host's own tensors where it has them.
+Places host_places(const AttentionContext& context, int64_t queries, int64_t keys);
+
+/// The context with its positions and documents on the CPU; they are fetched where the host has
+/// none of its own.
+AttentionContext on_host(AttentionContext context);
+
+/// Whether the queries are the last keys, place by place.
+bool are_last_keys(const Places& places);
+
+/// {first, count} of a range with all keys that `rule` lets some of these queries see; places on
+/// the CPU.
+std::pair<int64_t, int64_t> reachable_keys(const MaskRule& rule, const Places& places,
+                                           int64_t first_query, int64_t queries);
 
 /// context.key_lengths_b as int64 [batch] on the CPU. ShapeError where it does not fit.
 at::Tensor checked_lengths(const AttentionContext& context, int64_t batch, int64_t keys);

@@ -140,7 +140,7 @@ std::shared_ptr<const MaskPlan> make_mask_plan(const AttentionSpec& spec,
                                                const CallShape& shape) {
   const at::NoGradGuard no_gradient;
   auto plan = std::make_shared<MaskPlan>();
-  const Places places = resolve_places(context, shape.queries, shape.keys, shape.device);
+  const Places places = host_places(context, shape.queries, shape.keys);
   const bool documents = has_documents(places);
   plan->name = restriction_names(spec.mask, documents, spec.bias.kind);
   const bool plain = is_plain(spec, shape.keys);
@@ -171,9 +171,13 @@ std::shared_ptr<const MaskPlan> make_mask_plan(const AttentionSpec& spec,
     return plan;
   }
   plan->segments.clear();
-  const at::Tensor seen = allowed_mask(spec.mask, places);
-  plan->empty_rows = shape.keys == 0 || !all_true(seen.any(-1));
-  plan->additive = additive_mask(spec, places, seen, accumulate_type(shape.dtype));
+  const Places there = shape.device.is_cpu()
+                           ? places
+                           : resolve_places(context, shape.queries, shape.keys, shape.device);
+  const at::Tensor seen = allowed_mask(spec.mask, there);
+  // Under every rule a token sees itself.
+  plan->empty_rows = shape.keys == 0 || (!are_last_keys(places) && !all_true(seen.any(-1)));
+  plan->additive = additive_mask(spec, there, seen, accumulate_type(shape.dtype));
   return plan;
 }
 

@@ -24,9 +24,16 @@ Places query_rows(const Places& places, RowRange rows) {
   return some;
 }
 
-// The first and last key that any row sees.
-RowRange visible_keys(const at::Tensor& allowed_b1ts) {
-  const at::Tensor seen = allowed_b1ts.flatten(0, 2).any(0).nonzero();
+// From the first to the last key that any row sees.
+RowRange visible_keys(const StageRows& rows) {
+  const AttentionCall& call = rows.call;
+  if (!rows.allowed.is_cpu()) {
+    const Places places = host_places(call.context, call.q.size(2), call.k.size(2));
+    const auto [first, count] =
+        reachable_keys(call.spec.mask, places, rows.rows.begin, rows.rows.size());
+    return {first, first + count};
+  }
+  const at::Tensor seen = rows.allowed.flatten(0, 2).any(0).nonzero();
   if (seen.numel() == 0) return {};
   return {seen[0].item<int64_t>(), seen[-1].item<int64_t>() + 1};
 }
@@ -70,7 +77,7 @@ void StageRows::keep_last_rows(int64_t count) {
 }
 
 void StageRows::keep_visible_keys() {
-  const RowRange seen = visible_keys(allowed);
+  const RowRange seen = visible_keys(*this);
   places.key_positions_bs = batch_rows(places.key_positions_bs, seen);
   places.key_documents_bs = batch_rows(places.key_documents_bs, seen);
   allowed = allowed.narrow(3, seen.begin, seen.size());

@@ -44,7 +44,8 @@ struct StageRows {
   at::Tensor allowed_results() const;
   /// Leaves the last `count` rows.
   void keep_last_rows(int64_t count);
-  /// Leaves the keys from the first to the last that any row may see.
+  /// Leaves the keys from the first to the last that any row may see. On a device, which is not
+  /// asked, some that nobody sees may stay.
   void keep_visible_keys();
 };
 

@@ -148,15 +148,14 @@ static at::Tensor embedded(const at::Tensor& table, const at::Tensor& tokens_bt)
   return unpacked(table.index_select(0, tokens_bt.flatten()), at::kFloat).view(sizes);
 }
 
-at::Tensor Transformer::Impl::embed(const at::Tensor& tokens_bt,
-                                    const at::Tensor& positions_bt) const {
+at::Tensor Transformer::Impl::embed(const at::Tensor& tokens_bt, const at::Tensor& positions_bt,
+                                    int64_t last) const {
   at::Tensor x = embedded(embedding, tokens_bt).to(compute.dtype);
   const double scale = config.embedding_scale == 0.0 ? std::sqrt(static_cast<double>(config.width))
                                                      : config.embedding_scale;
   // Rounded to the compute dtype, as Gemma does it (7.4).
   if (scale != 1.0) x = x * at::scalar_tensor(scale, x.options());
   if (config.positions != Positions::learned && config.positions != Positions::sinusoidal) return x;
-  const int64_t last = positions_bt.max().item<int64_t>();
   const bool exact = compute.dtype == at::kDouble && config.positions == Positions::sinusoidal;
   at::Tensor table = position_table;
   if (last >= table.size(0) || exact) {

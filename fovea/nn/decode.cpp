@@ -71,6 +71,7 @@ at::Tensor Transformer::Impl::walk_next(const at::Tensor& tokens_bt, DecodeState
   PassContext pass;
   pass.tokens_bt = tokens_bt;
   pass.positions = next_positions(state.lengths(), tokens_bt.size(1));
+  pass.last_position = state.length() + tokens_bt.size(1) - 1;
   pass.rope = state.rope;
   pass.focus = compute.focus;
   pass.earlier = &state;

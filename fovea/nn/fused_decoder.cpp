@@ -288,7 +288,8 @@ at::Tensor Transformer::Impl::decode_fused(const at::Tensor& tokens_bt,
   std::vector<int64_t> lengths;
   for (const DecodeState* state : states)
     for (const int64_t length : state->lengths()) lengths.push_back(length);
-  const at::Tensor x = embed(tokens_bt, next_positions(lengths, 1)).contiguous();
+  const at::Tensor x =
+      embed(tokens_bt, next_positions(lengths, 1), std::ranges::max(lengths)).contiguous();
   const at::Tensor z = at::empty({tokens_bt.size(0), head.size(0)}, at::kFloat);
   fused->step(*this, x, states, z);
   return z;

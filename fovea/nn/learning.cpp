@@ -19,17 +19,16 @@ namespace {
 // The normed inputs of the layers that want calibration.
 class LayerInputs final : public LayerObserver {
  public:
-  explicit LayerInputs(std::vector<std::vector<at::Tensor>>& inputs) : inputs_(inputs) {}
+  LayerInputs(const std::vector<bool>& wanted, std::vector<std::vector<at::Tensor>>& inputs)
+      : wanted_(wanted), inputs_(inputs) {}
   void before_attention(const LayerStep& step, const PassContext& /*pass*/,
                         AttentionContext& /*context*/) override {
-    for (const LearnedMechanism& m : learned_mechanisms()) {
-      if (m.wants_calibration == nullptr || !m.wants_calibration(step.config, step.layer)) continue;
-      inputs_[static_cast<size_t>(step.index)].push_back(step.y.flatten(0, 1));
-      return;
-    }
+    const auto index = static_cast<size_t>(step.index);
+    if (wanted_[index]) inputs_[index].push_back(step.y.flatten(0, 1));
   }
 
  private:
+  const std::vector<bool>& wanted_;
   std::vector<std::vector<at::Tensor>>& inputs_;
 };
 
@@ -87,16 +86,17 @@ void Transformer::observe(std::span<const ForwardInfo> micro_batches, double ema
 }
 
 void Transformer::calibrate(std::span<const ModelInput> batches, Communicator& ranks) {
-  const auto wants = [&](const LearnedMechanism& m, const LayerWeights& layer) {
+  const auto wants = [&](const LearnedMechanism& m, LayerWeights& layer) {
     return m.wants_calibration != nullptr && m.wants_calibration(impl_->config, layer);
   };
-  const auto any_wants = [&](const LearnedMechanism& m) {
-    return std::ranges::any_of(impl_->layers, [&](const auto& layer) { return wants(m, layer); });
-  };
-  if (std::ranges::none_of(learned_mechanisms(), any_wants)) return;
+  std::vector<bool> wanted;
+  for (LayerWeights& layer : impl_->layers)
+    wanted.push_back(std::ranges::any_of(
+        learned_mechanisms(), [&](const LearnedMechanism& m) { return wants(m, layer); }));
+  if (std::ranges::find(wanted, true) == wanted.end()) return;
   const at::NoGradGuard no_grad;
   std::vector<std::vector<at::Tensor>> inputs(impl_->layers.size());
-  LayerInputs observer(inputs);
+  LayerInputs observer(wanted, inputs);
   LayerObserver* const observers[] = {&observer};
   for (const ModelInput& batch : batches) {
     impl_->check(batch);

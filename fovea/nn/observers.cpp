@@ -9,6 +9,20 @@
 
 namespace fovea {
 
+double ForwardInfo::clipped_share() const {
+  double sum = 0.0;
+  for (const Reading& share : clipped_shares) sum += share.value();
+  return sum;
+}
+
+std::vector<const Reading*> ForwardInfo::readings() const {
+  std::vector<const Reading*> all;
+  for (const std::vector<Reading>* list : {&temperature, &clipped_shares})
+    for (const Reading& reading : *list) all.push_back(&reading);
+  for (const FocusObservation& layer : focus) all.push_back(&layer.group_sums.numbers());
+  return all;
+}
+
 Telemetry::Telemetry(ForwardInfo* info) : info_(info) {
   if (info_ != nullptr) *info_ = {};
 }

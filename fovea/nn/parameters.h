@@ -81,7 +81,8 @@ class ParameterRegistry {
   std::deque<Parameter> parameters_;
 };
 
-/// Fills `tensor` (float32, CPU) by `init`; deterministic in (seed, name).
+/// Fills `tensor` (float32) by `init`: the same numbers for the same (seed, name), on any device
+/// and by any number of threads.
 void initialise(at::Tensor& tensor, const Init& init, uint64_t seed, std::string_view name);
 
 }  // namespace fovea

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include "fovea/attention/places.h"
 #include "fovea/attention/plan.h"
 #include "fovea/base/error.h"
 #include "fovea/nn/matmul.h"
@@ -52,10 +53,16 @@ PassContext Transformer::Impl::make_pass(const ModelInput& input) const {
   if (input.training) fused = nullptr;
   PassContext pass;
   pass.tokens_bt = input.tokens_bt;
-  pass.positions =
-      input.positions_bt.defined()
-          ? input.positions_bt.contiguous()
-          : at::arange(t, at::TensorOptions(at::kLong).device(device)).expand({b, t}).contiguous();
+  const bool placed = input.positions_bt.defined();
+  const auto range = [&](at::Device where) {
+    return at::arange(t, at::TensorOptions(at::kLong).device(where)).expand({b, t}).contiguous();
+  };
+  pass.positions = placed ? input.positions_bt.to(device).contiguous() : range(device);
+  const bool reads_table =
+      config.positions == Positions::learned || config.positions == Positions::sinusoidal;
+  pass.last_position = placed && reads_table && input.positions_bt.numel() > 0
+                           ? input.positions_bt.max().item<int64_t>()
+                           : t - 1;
   pass.rope = rope_for(t);
   pass.training = input.training;
   pass.dropout_seed = input.dropout_seed;
@@ -64,8 +71,14 @@ PassContext Transformer::Impl::make_pass(const ModelInput& input) const {
   pass.attention.dropout_seed = input.dropout_seed;
   pass.attention.plans = std::make_shared<PlanCache>();
   if (input.documents_bt.defined()) {
-    pass.attention.query_documents_bt = pass.attention.key_documents_bs = input.documents_bt;
+    const at::Tensor documents = input.documents_bt.to(device);
+    pass.attention.query_documents_bt = pass.attention.key_documents_bs = documents;
     pass.attention.query_positions_bt = pass.attention.key_positions_bs = pass.positions;
+    if (!device.is_cpu() && input.documents_bt.is_cpu()) {
+      const at::Tensor positions = placed ? input.positions_bt.cpu() : range(at::kCPU);
+      pass.attention.on_host = std::make_shared<const Places>(
+          Places{positions, positions, input.documents_bt, input.documents_bt});
+    }
   }
   return pass;
 }
@@ -102,6 +115,11 @@ at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   return impl_->ruled(z);
 }
 
+double loss_divisor(double normaliser, const at::Tensor& targets) {
+  return normaliser > 0 ? normaliser
+                        : static_cast<double>(std::max<int64_t>(targets.item<int64_t>(), 1));
+}
+
 LossResult Transformer::loss(const ModelInput& input, const at::Tensor& targets_bt,
                              double normaliser, ForwardInfo* info, double z_loss) const {
   impl_->check(input);
@@ -116,13 +134,12 @@ LossResult Transformer::loss(const ModelInput& input, const at::Tensor& targets_
   }
   const at::Tensor states = impl_->walk(input.tokens_bt, impl_->make_pass(input), observers);
   const at::Tensor targets = targets_bt.flatten();
-  const int64_t count = targets.ge(0).sum().item<int64_t>();
-  const double divisor =
-      normaliser > 0 ? normaliser : static_cast<double>(std::max<int64_t>(count, 1));
+  const at::Tensor count = targets.ge(0).sum();
+  const double divisor = loss_divisor(normaliser, count);
   auto [loss, nll] = linear_cross_entropy(states.flatten(0, 1), impl_->head, targets, 1.0 / divisor,
                                           impl_->compute.loss_chunk, impl_->logit_rule(z_loss));
   for (const at::Tensor& extra : added.losses())
-    loss = loss + extra * (static_cast<double>(count) / divisor);
+    loss = loss + extra * (count.to(at::kDouble) / divisor).to(extra.scalar_type());
   return {.loss = loss, .nll_sum = nll.sum(at::kDouble), .targets = count};
 }
 

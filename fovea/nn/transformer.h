@@ -23,10 +23,12 @@
 #include "fovea/nn/model_config.h"
 #include "fovea/nn/parameters.h"
 #include "fovea/runtime/communicator.h"
+#include "fovea/runtime/reading.h"
 
 namespace fovea {
 
-/// One batch as the model sees it.
+/// One batch as the model sees it. Documents and positions are best on the CPU, wherever the model
+/// is: the host plans by them.
 struct ModelInput {
   at::Tensor tokens_bt;     ///< int64
   at::Tensor documents_bt;  ///< int64 or undefined (one document a row)
@@ -40,11 +42,15 @@ struct ForwardInfo {
   PathTaken path;            ///< of the last layer
   int64_t fused_layers = 0;  ///< layers that our kernels computed
   /// Effective t of each layer (mean tau / sqrt(d); 1 without Focal).
-  std::vector<double> temperature;
-  double clipped_share = 0.0;           ///< of learned temperatures, mean over layers (F-3)
+  std::vector<Reading> temperature;
+  std::vector<Reading> clipped_shares;  ///< of learned temperatures, over the layers (F-3)
   std::vector<FocusObservation> focus;  ///< one a layer where some layer has Focus, else empty
   ByType observed;                      ///< of mechanisms, for their observe()
   std::vector<KeysRead> keys_read;      ///< of layers that choose keys by content
+
+  double clipped_share() const;  ///< mean over layers
+  /// Everything that is still on the device, for Reading::together().
+  std::vector<const Reading*> readings() const;
 };
 
 /// Options of computing that the config does not hold.
@@ -66,9 +72,9 @@ struct ComputeOptions {
 
 /// Mean cross-entropy over targets >= 0.
 struct LossResult {
-  at::Tensor loss;      ///< scalar float32: sum of NLL / `normaliser`
-  at::Tensor nll_sum;   ///< scalar float64, detached: sum of NLL in nats
-  int64_t targets = 0;  ///< number of targets >= 0
+  at::Tensor loss;     ///< scalar float32: sum of NLL / `normaliser`
+  at::Tensor nll_sum;  ///< scalar float64, detached: sum of NLL in nats
+  at::Tensor targets;  ///< scalar int64: number of targets >= 0
 };
 
 /// One layer at work on one text, by recomputation.

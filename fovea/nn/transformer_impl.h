@@ -60,6 +60,9 @@ at::Tensor paired_values(const at::Tensor& v_bgtd);
 at::Tensor start_queries(const ModelConfig& config, const LayerWeights& layer, const Heads& heads,
                          const PassContext& pass);
 
+/// `normaliser` where there is one, else the number of targets, at least 1.
+double loss_divisor(double normaliser, const at::Tensor& targets);
+
 struct Transformer::Impl {
   Impl(const ModelConfig& c, uint64_t seed, at::Device d, FirstNumbers first);
 
@@ -83,7 +86,8 @@ struct Transformer::Impl {
   void check(const ModelInput& input) const;
   RopeTable rope_for(int64_t positions) const;
   PassContext make_pass(const ModelInput& input) const;
-  at::Tensor embed(const at::Tensor& tokens_bt, const at::Tensor& positions_bt) const;
+  at::Tensor embed(const at::Tensor& tokens_bt, const at::Tensor& positions_bt,
+                   int64_t last_position) const;
   LogitTransform logit_rule(double z_loss) const;
   /// The keys that ask for losses beside the model's own, or "".
   std::string added_loss_keys() const;

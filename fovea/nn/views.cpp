@@ -45,7 +45,7 @@ class Views final : public LayerObserver {
                      .stats = attention_stats(step.spec, step.heads.q_bhtd, step.heads.k_bgtd,
                                               step.tensors, context),
                      .groups = step.groups,
-                     .temperature = step.temperature()});
+                     .temperature = step.temperature().value()});
   }
   std::vector<LayerView> views;
 };
@@ -90,7 +90,8 @@ at::Tensor Transformer::head_outputs(const ModelInput& input, int64_t layer) con
   const PassContext pass = impl_->make_pass(input);
   Output output;
   LayerObserver* const observers[] = {&output};
-  Impl::Stream stream{impl_->embed(input.tokens_bt, pass.positions), at::Tensor()};
+  Impl::Stream stream{impl_->embed(input.tokens_bt, pass.positions, pass.last_position),
+                      at::Tensor()};
   for (int64_t i = 0; i <= layer; ++i)
     stream = impl_->run_layer(i, stream, pass, i == layer ? Observers(observers) : Observers());
   return output.out_btf;

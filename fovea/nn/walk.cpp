@@ -90,10 +90,10 @@ AttentionResult KeySource::attend(const LayerStep& step, const AttentionContext&
                                              heads.v_bgtd, step.tensors, path, sorted);
 }
 
-double LayerStep::temperature() const {
-  if (!tensors.tau_bt.defined()) return spec.temperature.value;
-  return tensors.tau_bt.detach().mean().item<double>() /
-         std::sqrt(static_cast<double>(config.head_dim));
+Reading LayerStep::temperature() const {
+  if (!tensors.tau_bt.defined()) return Reading(spec.temperature.value);
+  return Reading(tensors.tau_bt.detach().mean().to(at::kDouble) /
+                 std::sqrt(static_cast<double>(config.head_dim)));
 }
 
 LayerStep Transformer::Impl::begin_layer(int64_t index, const PassContext& pass) const {
@@ -168,7 +168,7 @@ Transformer::Impl::Stream Transformer::Impl::run_layer_checkpointed(int64_t inde
 
 at::Tensor Transformer::Impl::walk(const at::Tensor& tokens_bt, const PassContext& pass,
                                    Observers observers) const {
-  Stream stream{embed(tokens_bt, pass.positions), at::Tensor()};
+  Stream stream{embed(tokens_bt, pass.positions, pass.last_position), at::Tensor()};
   stream.x = counter_dropout(stream.x, pass.training ? config.dropout : 0.0, pass.dropout_seed, 0);
   // Over a frozen base the first layers have nothing to recompute for.
   const auto checkpoint = [&] {

@@ -38,6 +38,7 @@ inline AttentionSpec spec_in_force(const AttentionSpec& configured, const Comput
 struct PassContext {
   AttentionContext attention;
   at::Tensor tokens_bt, positions;  // [b, t]
+  int64_t last_position = 0;        // the largest of them, where a table of positions is read
   RopeTable rope;
   bool training = false;
   uint64_t dropout_seed = 0;
@@ -80,7 +81,7 @@ struct LayerStep {
   at::Tensor clipped_share;  // scalar, of a learned temperature (F-3)
 
   /// Effective t: the constant, or mean tau / sqrt(d).
-  double temperature() const;
+  Reading temperature() const;
 };
 
 /// Who looks on. Recomputed layers (gradient checkpointing) are seen once, in the forward pass.

@@ -14,10 +14,12 @@
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <thread>
 
 #include "fovea/base/error.h"
+#include "fovea/runtime/device_for_tests.h"
 
 namespace fovea {
 namespace {
@@ -59,7 +61,12 @@ std::string load_cuda() {
   return at::detail::getCUDAHooks().deviceCount() > 0 ? "" : "no GPU is visible";
 }
 
+std::optional<at::Device> device_for_tests;
+
 }  // namespace
+
+DeviceForTests::DeviceForTests(at::Device device) { device_for_tests = device; }
+DeviceForTests::~DeviceForTests() { device_for_tests.reset(); }
 
 bool cpu_has_bfloat16() {
   std::istringstream flags(proc_value("/proc/cpuinfo", "flags"));
@@ -75,6 +82,7 @@ const std::string& why_no_gpu() {
 }
 
 at::Device choose_device(DeviceChoice choice) {
+  if (device_for_tests) return *device_for_tests;
   if (choice == DeviceChoice::cpu) return at::kCPU;
   const std::string& missing = why_no_gpu();
   if (choice == DeviceChoice::cuda && !missing.empty()) {

@@ -151,8 +151,8 @@ ModelInput model_input(const Batch& batch, at::Device device) {
   const bool one_document = std::all_of(batch.documents.begin(), batch.documents.end(),
                                         [](int32_t document) { return document == 0; });
   if (!one_document) {
-    input.documents_bt = to_tensor(batch.documents, batch, device);
-    input.positions_bt = to_tensor(batch.positions, batch, device);
+    input.documents_bt = to_tensor(batch.documents, batch, at::kCPU);
+    input.positions_bt = to_tensor(batch.positions, batch, at::kCPU);
   }
   return input;
 }
@@ -178,10 +178,11 @@ HardEvaluation evaluate_hard(Transformer& model, const std::vector<ValidationSet
         size_t n = 0;
         for (const FocusObservation& layer : info.focus) {
           if (!layer.defined()) continue;
-          for (const auto& [list, value] : {std::pair{&result.pairs_kept, layer.pairs.all},
-                                            {&result.distant_kept, layer.pairs.distant},
-                                            {&result.largest_group, layer.statistics.largest_hard},
-                                            {&result.tiles_visited, layer.tiles_visited()}}) {
+          for (const auto& [list, value] :
+               {std::pair{&result.pairs_kept, layer.pairs.all},
+                {&result.distant_kept, layer.pairs.distant},
+                {&result.largest_group, layer.statistics().largest_hard},
+                {&result.tiles_visited, layer.tiles_visited()}}) {
             if (batches == 0) list->push_back(0.0);
             (*list)[n] += value;
           }

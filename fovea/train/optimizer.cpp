@@ -62,14 +62,23 @@ std::vector<at::Tensor> AdamW::gradients() const {
 
 void AdamW::sum_gradients(Communicator& ranks) { ranks.sum(gradients()); }
 
-double AdamW::clip_gradients() {
+at::Tensor AdamW::gradient_norm() const {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> all = gradients();
-  if (all.empty()) return 0.0;
-  const at::Tensor total = at::linalg_vector_norm(at::stack(at::_foreach_norm(all, 2)), 2);
-  const double norm = total.item<double>();
+  if (all.empty()) return at::zeros({}, step_.options());
+  return at::linalg_vector_norm(at::stack(at::_foreach_norm(all, 2)), 2);
+}
+
+void AdamW::clip_gradients(double norm) {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> all = gradients();
   const double factor = config_.clip / (norm + kClipEpsilon);
-  if (config_.clip > 0.0 && factor < 1.0) at::_foreach_mul_(all, factor);
+  if (config_.clip > 0.0 && factor < 1.0 && !all.empty()) at::_foreach_mul_(all, factor);
+}
+
+double AdamW::clip_gradients() {
+  const double norm = gradient_norm().item<double>();
+  clip_gradients(norm);
   return norm;
 }
 

@@ -30,8 +30,11 @@ class AdamW {
 
   /// Gradients become their sums over the ranks, which all have the same ones.
   void sum_gradients(Communicator& ranks);
-  /// The global norm of all gradients (float32 on the parameters' device), which are scaled to
-  /// `clip` where it is larger.
+  /// The global norm of all gradients, float32 on the parameters' device.
+  at::Tensor gradient_norm() const;
+  /// Scales the gradients, whose norm is `norm`, to `clip` where that is smaller.
+  void clip_gradients(double norm);
+  /// Both; waits for the norm and returns it.
   double clip_gradients();
   /// One update with `learning_rate`; parameters without a gradient are left alone. Gradients are
   /// kept.

@@ -114,6 +114,10 @@ bool Trainer::Impl::stop_requested() const {
   return ranks.any(callbacks.stop != nullptr && callbacks.stop->load());
 }
 
+bool Trainer::Impl::logs(int64_t step) const {
+  return recipe.train.log_interval > 0 && step % recipe.train.log_interval == 0;
+}
+
 bool Trainer::Impl::finished() const {
   return state.stage + 1 == stages.size() && stage().finished(state.step, state.seconds);
 }
@@ -160,7 +164,7 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
     if (callbacks.evaluation) callbacks.evaluation(state.step, *state.evaluation);
   }
   state.peak_memory_bytes = std::max(state.peak_memory_bytes, peak_memory_bytes(device));
-  if (evaluates || due(train.log_interval)) {
+  if (evaluates || logs(state.step)) {
     const double rate = static_cast<double>(window_tokens) / std::max(window_seconds, 1e-9);
     StepRecord line{.step = state.step,
                     .tokens = state.tokens,
@@ -178,13 +182,15 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
                     .attention_path = state.attention_path,
                     .stage = stage().name,
                     .temperature = {},
-                    .clipped_share = outcome.info.clipped_share,
+                    .clipped_share = outcome.info.clipped_share(),
                     .focus = {},
                     .evaluation = evaluates ? state.evaluation : std::nullopt};
     for (const FocusObservation& layer : outcome.info.focus) {
-      if (layer.defined()) line.focus.push_back(layer.statistics);
+      if (layer.defined()) line.focus.push_back(layer.statistics());
     }
-    if (has_temperature(model->config())) line.temperature = outcome.info.temperature;
+    if (has_temperature(model->config()))
+      for (const Reading& layer : outcome.info.temperature)
+        line.temperature.push_back(layer.value());
     if (record) record->write(line);
     window_tokens = 0;
     window_seconds = 0;

@@ -14,6 +14,7 @@
 #include "fovea/base/files.h"
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/data/loader.h"
+#include "fovea/runtime/reading.h"
 #include "fovea/train/optimizer.h"
 #include "fovea/train/run_record.h"
 #include "fovea/train/stage_schedule.h"
@@ -49,6 +50,12 @@ struct StepOutcome {
   double load_seconds = 0;
   int64_t tokens = 0;
   ForwardInfo info;
+};
+
+/// What the loss of one step is made of; the NLL may still be on the device.
+struct StepSums {
+  Reading nll;
+  double normaliser = 1;
 };
 
 class Stopwatch {
@@ -90,6 +97,8 @@ struct Trainer::Impl {
   TrainResult run();
   const StageSchedule& stage() const { return stages[state.stage]; }
   bool finished() const;
+  /// Whether the step of that number writes a line of metrics.jsonl whatever else happens.
+  bool logs(int64_t step) const;
   void after_step(const StepOutcome& outcome);
   void report_progress(const StepOutcome& outcome);
   TrainResult result() const;
@@ -103,7 +112,7 @@ struct Trainer::Impl {
   // trainer_step.cpp
   StepOutcome train_step();
   void calibrate(const std::vector<Batch>& batches);
-  double accumulate_gradients(const std::vector<Batch>& batches, std::vector<ForwardInfo>& infos);
+  StepSums accumulate_gradients(const std::vector<Batch>& batches, std::vector<ForwardInfo>& infos);
   void evaluate_model();
   void refuse_update(const StepOutcome& outcome);
 

@@ -32,8 +32,8 @@ void Trainer::Impl::calibrate(const std::vector<Batch>& batches) {
   model->calibrate(inputs, ranks);
 }
 
-double Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
-                                           std::vector<ForwardInfo>& infos) {
+StepSums Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
+                                             std::vector<ForwardInfo>& infos) {
   int64_t targets = 0;
   for (const Batch& batch : batches) targets += batch.targets_counted();
   const double normaliser = std::max(ranks.sum(static_cast<double>(targets)), 1.0);
@@ -53,7 +53,7 @@ double Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
     trace("micro_batch");
   }
   optimizer->sum_gradients(ranks);
-  return ranks.sum(nll.item<double>()) / normaliser;
+  return {.nll = Reading(nll), .normaliser = normaliser};
 }
 
 StepOutcome Trainer::Impl::train_step() {
@@ -74,9 +74,19 @@ StepOutcome Trainer::Impl::train_step() {
   const bool ramps = recipe.train.temperature_ramp && stage().first_step == 0;
   model->compute().temperature_ramp = ramps ? stage().warmed_up(state.step, state.seconds) : 1.0;
   std::vector<ForwardInfo> infos(batches.size());
-  outcome.loss = accumulate_gradients(batches, infos);
+  const StepSums sums = accumulate_gradients(batches, infos);
   model->compute().focus = FocusMode::configured;
-  outcome.gradient_norm = optimizer->clip_gradients();
+  const Reading norm(optimizer->gradient_norm());
+  // The host waits for the device here, and nowhere else in a step.
+  std::vector<const Reading*> awaited{&sums.nll, &norm};
+  if (logs(state.step + 1)) {
+    const std::vector<const Reading*> told = infos.back().readings();
+    awaited.insert(awaited.end(), told.begin(), told.end());
+  }
+  Reading::together(awaited);
+  outcome.loss = ranks.sum(sums.nll.value()) / sums.normaliser;
+  outcome.gradient_norm = norm.value();
+  optimizer->clip_gradients(outcome.gradient_norm);
   const bool finite = std::isfinite(outcome.loss) && std::isfinite(outcome.gradient_norm);
   if (!ranks.any(!finite)) {
     optimizer->step(outcome.learning_rate);

@@ -182,7 +182,7 @@ TEST(FocusModel, KeptMassLossIsTheLogOfTheKeptMassAndTrainsGroupsAlone) {
     expected -= kept.log().mean().item<double>();
   }
   EXPECT_NEAR(loss.loss.item<double>(), expected, 1e-4);
-  EXPECT_EQ(loss.targets, 30);
+  EXPECT_EQ(loss.targets.item<int64_t>(), 30);
   EXPECT_TRUE(info.focus[0].defined() && info.focus[1].defined());
   loss.loss.backward();
   for (const Parameter& p : model.parameters().all()) {
@@ -258,7 +258,7 @@ TEST(FocusModel, DistillationComparesTheHardModelWithTheFullOne) {
   at::Tensor targets = targets_of(input);
   targets.narrow(1, 0, 10).fill_(-1);
   const LossResult loss = model.objective("distillation", input, targets);
-  EXPECT_EQ(loss.targets, 60);
+  EXPECT_EQ(loss.targets.item<int64_t>(), 60);
   model.compute().focus = FocusMode::off;
   const at::Tensor full = at::log_softmax(model.logits(model.hidden(input)), -1);
   model.compute().focus = FocusMode::straight_through;

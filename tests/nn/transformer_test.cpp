@@ -402,7 +402,7 @@ TEST(Transformer, LossIsTheMeanOverTargetsAndIgnoresNegativeOnes) {
   at::Tensor targets = tokens(2, 8, 8);
   targets.narrow(1, 5, 3).fill_(-1);
   const LossResult r = model.loss(input, targets);
-  EXPECT_EQ(r.targets, 10);
+  EXPECT_EQ(r.targets.item<int64_t>(), 10);
   EXPECT_NEAR(r.loss.item<double>(), model.token_nll(input, targets).sum().item<double>() / 10,
               1e-5);
   const at::Tensor plain = at::cross_entropy_loss(model.logits(model.hidden(input)).flatten(0, 1),

@@ -343,13 +343,14 @@ at::Tensor AttentionCache::positions(const std::string& name) const {
   require<ShapeError>(stream(name).equal(), "cache",
                       "the sequences of stream '{}' have unequal lengths; ask for one of them",
                       name);
-  return positions(name, 0);
+  return positions(name, 0, device_);
 }
 
-at::Tensor AttentionCache::positions(const std::string& name, int64_t sequence) const {
+at::Tensor AttentionCache::positions(const std::string& name, int64_t sequence,
+                                     at::Device where) const {
   const Stream& s = stream(name);
   const Place& p = s.places[sequence];
-  const auto options = at::TensorOptions().dtype(at::kLong).device(device_);
+  const auto options = at::TensorOptions().dtype(at::kLong).device(where);
   const at::Tensor tail = at::arange(std::min(s.visible_begin(sequence), p.seen), p.seen, options);
   return s.spec.keep_first > 0 ? at::cat({at::arange(s.first_rows(sequence), options), tail})
                                : tail;

@@ -85,7 +85,7 @@ class AttentionCache : public CachedStreams {
   at::Tensor rows(const std::string& name, int64_t sequence) const override;
   /// Positions of the kept rows of a stream, int64 [rows].
   at::Tensor positions(const std::string& name) const;
-  at::Tensor positions(const std::string& name, int64_t sequence) const;
+  at::Tensor positions(const std::string& name, int64_t sequence, at::Device where) const;
 
   int64_t batch() const override { return batch_; }
   int64_t capacity() const { return capacity_; }

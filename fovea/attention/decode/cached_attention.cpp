@@ -20,6 +20,7 @@
 #include "fovea/attention/paths/grouped.h"
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/paths/sums.h"
+#include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -27,14 +28,14 @@ namespace {
 
 // The prefix-temperature state after the last token of every sequence.
 TemperatureState prefix_state(const AttentionCache& cache) {
-  std::vector<double> sums;
-  std::vector<int64_t> counts;
+  std::vector<at::Tensor> sums, counts;
   for (int64_t b = 0; b < cache.batch(); ++b) {
     const at::Tensor all = cache.rows(stream::kTemperature, b);
-    counts.push_back(all.size(1));
-    sums.push_back(counts.back() > 0 ? all.select(1, -1).item<double>() : 0.0);
+    const int64_t count = all.size(1);
+    counts.push_back(at::full({1}, count, all.options().dtype(at::kLong)));
+    sums.push_back(count > 0 ? all.select(1, -1).flatten() : at::zeros({1}, all.options()));
   }
-  return {.sum_b = at::tensor(sums, at::kDouble), .count_b = at::tensor(counts, at::kLong)};
+  return {.sum_b = at::cat(sums), .count_b = at::cat(counts)};
 }
 
 }  // namespace
@@ -112,6 +113,17 @@ struct CacheView {
   }
 };
 
+// Places of the last tokens and of all keys, the evicted columns in a document of their own.
+Places places_of(const at::Tensor& positions_s, int64_t queries, const EvictedColumns& evicted) {
+  Places places{.query_positions_bt = positions_s.narrow(0, positions_s.size(0) - queries, queries),
+                .key_positions_bs = with_columns(positions_s, 0, evicted)};
+  if (evicted.count == 0) return places;
+  places.key_documents_bs = at::ones_like(places.key_positions_bs);
+  places.key_documents_bs.narrow(0, evicted.sinks, evicted.count).zero_();
+  places.query_documents_bt = at::ones_like(places.query_positions_bt);
+  return places;
+}
+
 // A call of the last tokens with all that the cache holds.
 AttentionCall with_cached_rows(AttentionCall call, const CacheView& view) {
   view.narrow(call);
@@ -121,17 +133,17 @@ AttentionCall with_cached_rows(AttentionCall call, const CacheView& view) {
   // Where nothing was evicted the default places are right, and cheaper: the queries are the last
   // of the keys.
   if (rows == view.cache.stream_length(stream::kKeys, sequence)) return call;
-  const at::Tensor positions = view.cache.positions(stream::kKeys, sequence);
-  call.context.key_positions_bs = positions;
-  call.context.query_positions_bt = positions.narrow(0, rows - queries, queries);
-  const EvictedColumns evicted = evicted_columns(call.spec, positions);
-  if (evicted.count == 0) return call;
-  view.set_rows(call, evicted);
-  call.context.key_positions_bs = with_columns(positions, 0, evicted);
-  at::Tensor documents = at::ones_like(call.context.key_positions_bs);
-  documents.narrow(0, evicted.sinks, evicted.count).zero_();
-  call.context.key_documents_bs = documents;
-  call.context.query_documents_bt = at::ones_like(call.context.query_positions_bt);
+  const at::Tensor here = view.cache.positions(stream::kKeys, sequence, at::kCPU);
+  const EvictedColumns evicted = evicted_columns(call.spec, here);
+  if (evicted.count > 0) view.set_rows(call, evicted);
+  const Places places = places_of(here, queries, evicted);
+  if (call.q.is_cpu()) {
+    set_places(call.context, places);
+  } else {
+    const at::Tensor there = view.cache.positions(stream::kKeys, sequence, call.q.device());
+    set_places(call.context, places_of(there, queries, evicted));
+    call.context.on_host = std::make_shared<const Places>(places);
+  }
   return call;
 }
 

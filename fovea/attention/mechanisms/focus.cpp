@@ -194,10 +194,9 @@ at::Tensor have_common_group(const at::Tensor& query_members_bt, const at::Tenso
 
 bool focus_is_neutral(const FocusSpec& spec, const AttentionContext& context, int64_t keys) {
   if (!spec.active() || spec.keeps_every_pair()) return true;
-  const at::Tensor& positions = context.query_positions_bt;
-  if (!positions.defined()) {
+  if (!context.query_positions_bt.defined())
     return keys <= spec.window && !context.key_positions_bs.defined();
-  }
+  const at::Tensor positions = on_host(context).query_positions_bt;
   return positions.numel() == 0 || positions.max().item<int64_t>() < spec.window;
 }
 
@@ -207,7 +206,7 @@ PairsKept pairs_kept(const FocusSpec& spec, const at::Tensor& members_bt,
   const int64_t batch = members_bt.size(0), tokens = members_bt.size(1);
   const at::Tensor members = members_bt.cpu().contiguous();
   const auto* bits = reinterpret_cast<const uint64_t*>(members.const_data_ptr<int64_t>());
-  const Places places = resolve_places(context, tokens, tokens, at::kCPU);
+  const Places places = host_places(context, tokens, tokens);
   PairCount count;
   for (int64_t b = 0; b < batch; ++b) {
     count += count_pairs(spec.window, spec.sinks,
@@ -230,8 +229,8 @@ double expected_pairs(int64_t groups, int64_t top_k) {
   return 1.0 - none;
 }
 
-FocusStatistics focus_statistics(const FocusParameters& parameters, const at::Tensor& z_btg,
-                                 const at::Tensor& groups_btk) {
+FocusSums::FocusSums(const FocusParameters& parameters, const at::Tensor& z_btg,
+                     const at::Tensor& groups_btk) {
   const at::NoGradGuard no_gradient;
   const at::Tensor z = z_btg.detach().to(at::kDouble).flatten(0, 1),
                    g = groups_btk.detach().to(at::kDouble).flatten(0, 1),
@@ -239,24 +238,42 @@ FocusStatistics focus_statistics(const FocusParameters& parameters, const at::Te
   const auto unit = [](const at::Tensor& x) {
     return x / at::linalg_vector_norm(x, 2, at::IntArrayRef{-1}, true).clamp_min(1e-12);
   };
-  const auto entropy = [](const at::Tensor& p) { return -at::xlogy(p, p).sum().item<double>(); };
+  tokens_ = z.size(0), groups_ = c.size(0), width_ = z.size(1);
+  if (tokens_ == 0) return;
+  const at::Tensor choice = g.argmax(-1), cosines = at::matmul(unit(c), unit(c).t());
+  const at::Tensor sizes =
+      at::zeros({groups_}, g.options()).scatter_add_(0, choice, at::ones({tokens_}, g.options()));
+  const at::Tensor scalars = at::stack({cosines.sum() - cosines.trace(),
+                                        (unit(z) * unit(c).index_select(0, choice)).sum(-1).mean(),
+                                        g.mean(0).max(), std::get<0>(g.max(-1)).mean()});
+  numbers_ = Reading(at::cat({scalars, sizes, at::matmul(z.t(), z).flatten()}));
+}
+
+FocusStatistics FocusSums::statistics() const {
   FocusStatistics s;
-  const int64_t k = c.size(0), n = z.size(0);
-  if (n == 0) return s;
-  const at::Tensor choice = g.argmax(-1);
-  const at::Tensor cosines = at::matmul(unit(c), unit(c).t());
-  if (k > 1)
-    s.centroid_cosine =
-        (cosines.sum() - cosines.trace()).item<double>() / static_cast<double>(k * (k - 1));
-  s.hidden_cosine = (unit(z) * unit(c).index_select(0, choice)).sum(-1).mean().item<double>();
-  const at::Tensor spectrum = at::linalg_eigvalsh(at::matmul(z.t(), z)).clamp_min(0.0).sqrt();
+  if (tokens_ == 0) return s;
+  const auto entropy = [](const at::Tensor& p) { return -at::xlogy(p, p).sum().item<double>(); };
+  const auto of = [&](int64_t first, at::IntArrayRef sizes) {
+    return at::from_blob(const_cast<double*>(numbers_.values().data()) + first, sizes,
+                         at::TensorOptions(at::kDouble));
+  };
+  const auto k = static_cast<double>(groups_);
+  if (groups_ > 1) s.centroid_cosine = numbers_.value(0) / (k * (k - 1.0));
+  s.hidden_cosine = numbers_.value(1);
+  const at::Tensor spectrum =
+      at::linalg_eigvalsh(of(4 + groups_, {width_, width_})).clamp_min(0.0).sqrt();
   s.effective_rank = std::exp(entropy(spectrum / spectrum.sum().clamp_min(1e-300)));
-  s.largest_soft = g.mean(0).max().item<double>();
-  const at::Tensor sizes = at::bincount(choice, {}, k).to(at::kDouble) / static_cast<double>(n);
+  s.largest_soft = numbers_.value(2);
+  const at::Tensor sizes = of(4, {groups_}) / static_cast<double>(tokens_);
   s.largest_hard = sizes.max().item<double>();
-  s.hard_entropy = k > 1 ? entropy(sizes) / std::log(static_cast<double>(k)) : 1.0;
-  s.confidence = std::get<0>(g.max(-1)).mean().item<double>();
+  s.hard_entropy = groups_ > 1 ? entropy(sizes) / std::log(k) : 1.0;
+  s.confidence = numbers_.value(3);
   return s;
+}
+
+FocusStatistics focus_statistics(const FocusParameters& parameters, const at::Tensor& z_btg,
+                                 const at::Tensor& groups_btk) {
+  return FocusSums(parameters, z_btg, groups_btk).statistics();
 }
 
 namespace {

@@ -18,6 +18,7 @@
 #include <string_view>
 
 #include "fovea/attention/specs/focus.h"
+#include "fovea/runtime/reading.h"
 
 namespace fovea {
 
@@ -100,5 +101,20 @@ struct FocusStatistics {
 };
 FocusStatistics focus_statistics(const FocusParameters& parameters, const at::Tensor& z_btg,
                                  const at::Tensor& groups_btk);
+
+/// The same in two parts: a few sums on the device of the tokens, and what is read off them on the
+/// host. Empty without tokens.
+class FocusSums {
+ public:
+  FocusSums() = default;
+  FocusSums(const FocusParameters& parameters, const at::Tensor& z_btg,
+            const at::Tensor& groups_btk);
+  FocusStatistics statistics() const;
+  const Reading& numbers() const { return numbers_; }
+
+ private:
+  Reading numbers_;
+  int64_t tokens_ = 0, groups_ = 0, width_ = 0;
+};
 
 }  // namespace fovea

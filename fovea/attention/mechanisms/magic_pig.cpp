@@ -230,7 +230,7 @@ Selection magic_pig_selection(const SelectorRows& rows) {
   const int64_t b = q.size(0), h = q.size(1), t = q.size(2), g = k.size(1), s = k.size(2);
   const at::Tensor region = sampled_region(spec, rows);
   Selection selection{.chosen_bhts = rows.allowed_b1ts.expand({b, h, t, s})};
-  if (!region.any().item<bool>()) return selection;
+  if (region.is_cpu() && !region.any().item<bool>()) return selection;
   const at::Tensor grouped = q.reshape({b, g, h / g, t, q.size(3)});
   const at::Tensor centre = mean_keys(region, k);
   at::Tensor found;
@@ -263,17 +263,19 @@ std::vector<StageUse> magic_pig_uses(const AttentionSpec& spec) {
 constexpr const char* kPrompt = "prompt";
 
 // The prompt of a sequence: the tokens of its first call, as far as they are still there.
-int64_t prompt_before(const CachedStreams& cache, int64_t b, int64_t coming) {
+at::Tensor prompt_before(const CachedStreams& cache, int64_t b, int64_t coming,
+                         const at::TensorOptions& options) {
   const int64_t length = cache.stream_length(kPrompt, b);
-  if (length == 0) return coming;
-  return std::min(length, cache.rows(kPrompt, b).select(1, -1).item<int64_t>());
+  if (length == 0) return at::full({}, coming, options);
+  return cache.rows(kPrompt, b).select(1, -1).squeeze().clamp_max(length);
 }
 
 at::Tensor prompt_rows(const AttentionCall& call, const CachedStreams& cache) {
   const int64_t b = call.k.size(0), t = call.k.size(2);
-  at::Tensor rows = at::empty({b, t, 1}, at::kLong);
-  for (int64_t n = 0; n < b; ++n) rows.select(0, n).fill_(prompt_before(cache, n, t));
-  return rows.to(call.k.device());
+  const at::Tensor rows = at::empty({b, t, 1}, call.k.options().dtype(at::kLong));
+  for (int64_t n = 0; n < b; ++n)
+    rows.select(0, n).fill_(prompt_before(cache, n, t, rows.options()));
+  return rows;
 }
 
 void set_prompt(AttentionCall& call, const at::Tensor& rows) {

@@ -15,6 +15,7 @@
 #include "fovea/attention/stage_rows.h"
 #include "fovea/attention/stream_rows.h"
 #include "fovea/base/error.h"
+#include "fovea/runtime/own_kernels.h"
 
 namespace fovea {
 namespace {
@@ -63,9 +64,34 @@ at::Tensor convolve_rows(Equation equation, const at::Tensor& x, const at::Tenso
   return sum;
 }
 
+// The same over packed rows, whose documents the host does not know: one convolution along the keys
+// for each older row, which counts where it is of the same document.
+at::Tensor convolve_packed(Equation equation, const at::Tensor& x, const at::Tensor& kernel,
+                           int64_t results, const at::Tensor& documents,
+                           const at::Tensor& allowed) {
+  const int64_t cq = kernel.size(1), ck = kernel.size(2), earlier = x.size(2) - results;
+  at::Tensor sum;
+  for (int64_t back = 0; back < cq; ++back) {
+    const int64_t without = std::max<int64_t>(0, back - earlier);  // first results without that row
+    const int64_t count = results - without, row = earlier + without;
+    if (count <= 0) break;
+    const auto labels = [&](int64_t first) { return documents.narrow(1, first, count); };
+    at::Tensor seen =
+        x.narrow(2, row - back, count)
+            .masked_fill(labels(row - back).ne(labels(row)).unsqueeze(1).unsqueeze(3), 0.0);
+    if (equation == Equation::eq4)
+      seen = seen.masked_fill(allowed.narrow(2, without, count).logical_not(), 0.0);
+    const at::Tensor part = depthwise(at::constant_pad_nd(seen, {(ck - 1) / 2, ck / 2, 0, 0}),
+                                      kernel.narrow(1, cq - 1 - back, 1));
+    const at::Tensor whole = without > 0 ? at::constant_pad_nd(part, {0, 0, without, 0}) : part;
+    sum = sum.defined() ? sum + whole : whole;
+  }
+  return sum;
+}
+
 // Row indices at which a new label begins, and the number of rows: {0, 4, 9} for labels 0000 11111.
 std::vector<int64_t> borders(const at::Tensor& labels_r) {
-  const at::Tensor labels = labels_r.cpu().contiguous();
+  const at::Tensor labels = labels_r.contiguous();
   const int64_t* label = labels.const_data_ptr<int64_t>();
   std::vector<int64_t> found{0};
   for (int64_t i = 1; i < labels.numel(); ++i) {
@@ -87,6 +113,8 @@ at::Tensor key_query_convolution(Equation equation, const at::Tensor& x, const a
   const int64_t rows = x.size(2), skipped = rows - results;
   if (x.numel() == 0 || results == 0) return x.narrow(2, skipped, results);
   const at::Tensor k = kernel.to(x.scalar_type());
+  if (documents.defined() && !has_own_kernels(x))
+    return convolve_packed(equation, x, k, results, documents, allowed);
   if (equation == Equation::eq5 && convolution_kernels_take(x))
     return convolution_by_kernels(x, k, results, documents);
   if (!documents.defined()) return convolve_rows(equation, x, k, results, allowed);

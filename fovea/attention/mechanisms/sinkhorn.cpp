@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "fovea/attention/places.h"
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -19,12 +20,12 @@ using Potentials = FocusSpec::Potentials;
 /// b [1 or b, n, k] of a run of tokens [b, n, k] that forms one document.
 using RunPotentials = std::function<at::Tensor(const at::Tensor&)>;
 
-// Applies `of_run` to every document of every row.
+// Applies `of_run` to every document of every row; their labels are on the CPU.
 at::Tensor by_document(const at::Tensor& scores, const at::Tensor& documents,
                        const RunPotentials& of_run) {
   if (!documents.defined()) return of_run(scores);
   const at::Tensor labels =
-      (documents.dim() == 1 ? documents.unsqueeze(0) : documents).to(at::kLong).cpu().contiguous();
+      (documents.dim() == 1 ? documents.unsqueeze(0) : documents).to(at::kLong).contiguous();
   const int64_t tokens = scores.size(1);
   std::vector<at::Tensor> rows;
   for (int64_t b = 0; b < scores.size(0); ++b) {
@@ -88,10 +89,11 @@ at::Tensor sinkhorn_potentials(const at::Tensor& scores, int64_t rounds, Communi
 at::Tensor token_potentials(const FocusSpec& spec, const at::Tensor& scores,
                             const AttentionContext& context, const at::Tensor& ema_k) {
   if (spec.assignment == FocusSpec::Assignment::softmax || scores.size(1) == 0) return {};
-  const at::Tensor& documents = context.query_documents_bt;
+  if (spec.potentials == Potentials::ema) return ema_k.detach();
+  const at::Tensor documents = on_host(context).query_documents_bt;
   switch (spec.potentials) {
     case Potentials::ema:
-      return ema_k.detach();
+      break;
     case Potentials::chunk:
       return by_document(scores, documents,
                          [&](const at::Tensor& run) { return chunk_potentials(spec, run, 0); });

@@ -290,10 +290,7 @@ void add_classes(JointCall& joint, const Job& job, const HeadRun& heads) {
     part.q = tokens_of(job.call.q, block, block.queries, 0, part.spec.heads);
     part.k = tokens_of(job.call.k, block, block.keys, 0, heads.count);
     part.v = tokens_of(job.call.v, block, block.keys, 0, heads.count);
-    part.context.key_lengths_b = at::Tensor();
-    for (at::Tensor* place : {&part.context.query_positions_bt, &part.context.key_positions_bs,
-                              &part.context.query_documents_bt, &part.context.key_documents_bs})
-      *place = at::Tensor();
+    set_places(part.context, {});
     block.call = whole_block(part).call;
     for (int64_t b = 0; b < job.call.q.size(0); ++b) {
       block.row = b;
@@ -304,11 +301,7 @@ void add_classes(JointCall& joint, const Job& job, const HeadRun& heads) {
 
 void add_window(JointCall& joint, const Job& job, const Places& places, const HeadRun& heads) {
   AttentionCall part = window_part(job, heads);
-  part.context.key_lengths_b = at::Tensor();
-  part.context.query_positions_bt = places.query_positions_bt;
-  part.context.key_positions_bs = places.key_positions_bs;
-  part.context.query_documents_bt = places.query_documents_bt;
-  part.context.key_documents_bs = places.key_documents_bs;
+  set_places(part.context, places);
   JointBlock block = whole_block(part);
   block.kv_head = heads.first;
   block.kv_heads = heads.count;

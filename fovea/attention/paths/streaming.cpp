@@ -18,14 +18,6 @@ namespace {
 // A document that no query is of.
 constexpr int64_t kNobodys = std::numeric_limits<int64_t>::min();
 
-void place(AttentionContext& context, const Places& places) {
-  context.query_positions_bt = places.query_positions_bt;
-  context.key_positions_bs = places.key_positions_bs;
-  context.query_documents_bt = places.query_documents_bt;
-  context.key_documents_bs = places.key_documents_bs;
-  context.key_lengths_b = at::Tensor();
-}
-
 struct Parts {
   AttentionCall recent, start;
 };
@@ -36,8 +28,8 @@ Parts parts_of(const AttentionCall& call, const Places& places) {
   parts.recent.spec.sink_logit = call.spec.sink_logit;
   parts.recent.tensors.sink_logit_h = call.tensors.sink_logit_h;
   parts.start.q = call.tensors.start_q_bhtd.to(call.q.scalar_type());
-  place(parts.recent.context, places);
-  place(parts.start.context, places);
+  set_places(parts.recent.context, places);
+  set_places(parts.start.context, places);
   parts.start.context.query_positions_bt = places_in_cache(streaming, places.query_positions_bt);
   return parts;
 }

@@ -46,9 +46,9 @@ std::string added_loss_keys(const ModelConfig& config) {
   return "'model.attention.focus.entropy_weight' and 'balance_weight'";
 }
 
-bool wants_calibration(const ModelConfig& config, const LayerWeights& layer) {
+bool wants_calibration(const ModelConfig& config, LayerWeights& layer) {
   return layer.focus.defined() && config.attention.focus.standardise &&
-         layer.focus.updates.item<float>() == 0.0f;
+         layer.focus.updates_here.of(layer.focus.updates).item<float>() == 0.0f;
 }
 
 /// Of the inputs of all ranks, from those of this one's `tokens`: the mean of means, and their

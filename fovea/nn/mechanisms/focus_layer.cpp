@@ -161,8 +161,7 @@ FocusObservation observation_of(const AttentionSpec& spec, const FocusSettings& 
   const at::Tensor z = groups.features_btg.detach().flatten(0, 1),
                    g = groups.groups.groups_btk.detach().flatten(0, 1);
   seen.scores_nk = groups.scores_btk.detach().flatten(0, 1);
-  seen.statistics =
-      focus_statistics(focus.parameters(), groups.features_btg, groups.groups.groups_btk);
+  seen.group_sums = FocusSums(focus.parameters(), groups.features_btg, groups.groups.groups_btk);
   if (prunes_pairs(mode)) seen.pairs = pairs_kept(spec.focus, groups.groups.members_bt, context);
   if (settings.centroid_decay > 0.0) {
     seen.sums_kg = at::matmul(g.t(), z);
@@ -199,7 +198,8 @@ void observe_layer(const AttentionSpec& spec, const FocusSettings& settings, Lay
     masses = masses.defined() ? masses + part.masses_k : part.masses_k;
   }
   const at::Tensor mean = at::stack(potentials).mean(0);
-  const auto updates = static_cast<int64_t>(focus.updates.item<float>());
+  const at::Tensor& before = focus.updates_here.of(focus.updates);
+  const auto updates = static_cast<int64_t>(before.item<float>());
   const double decay = settings.ema_decay > 0.0 ? settings.ema_decay : ema_decay;
   if (updates == 0) {  // the first update copies (11.3)
     focus.potentials.copy_(mean);
@@ -216,7 +216,8 @@ void observe_layer(const AttentionSpec& spec, const FocusSettings& settings, Lay
       (updates + 1) % settings.recluster_interval == 0) {
     for (at::Tensor& part : samples) part = ranks.gather_rows(part);
     const at::Tensor sample = at::cat(samples);
-    focus.centroids.copy_(reclustered(focus.centroids, sample));
+    // On the host: each round asks where the centroids are.
+    focus.centroids.copy_(reclustered(focus.centroids.cpu(), sample.cpu()));
     const at::Tensor scores = at::matmul(sample, focus.centroids.t()) / spec.focus.temperature;
     focus.potentials.copy_(sinkhorn_potentials(scores, spec.focus.rounds));
   }
@@ -224,7 +225,7 @@ void observe_layer(const AttentionSpec& spec, const FocusSettings& settings, Lay
     const double from = std::log(spec.focus.strength), to = std::log(settings.final_strength);
     focus.log_strength.fill_(from + std::clamp(progress, 0.0, 1.0) * (to - from));
   }
-  focus.updates.add_(1.0);
+  focus.updates_here.write(focus.updates, before + 1.0);
 }
 
 double potential_decay(int64_t steps) {

@@ -14,6 +14,7 @@
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/mechanisms/focus.h"
+#include "fovea/nn/host_copy.h"
 #include "fovea/nn/model_config.h"
 #include "fovea/nn/parameters.h"
 #include "fovea/runtime/communicator.h"
@@ -57,11 +58,12 @@ struct FocusObservation {
   at::Tensor scores_nk;          ///< S / tau of these tokens, for their `batch` potentials (11.3)
   at::Tensor sums_kg, masses_k;  ///< sum of g_ik z_i and of g_ik, where centroids follow
   at::Tensor sample_ng;          ///< z of some tokens, where centroids restart
-  FocusStatistics statistics;
+  FocusSums group_sums;
   PairsKept pairs;  ///< of the hard rule; counted where the mode prunes_pairs()
   PathTaken path;   ///< of the layer's attention
 
   bool defined() const { return scores_nk.defined(); }
+  FocusStatistics statistics() const { return group_sums.statistics(); }
   /// "grouped classes": the path and its plan.
   std::string plan() const { return path.text(); }
   /// Tiles that a grouped plan visits over those of a causal mask; 1 without one.
@@ -74,6 +76,7 @@ struct FocusObservation {
 struct LayerFocus {
   at::Tensor weight, centroids, log_strength;   // learned (the last: or state, final_strength)
   at::Tensor potentials, mean, scale, updates;  // state
+  HostCopy updates_here;                        // of `updates`
 
   bool defined() const { return weight.defined(); }
   /// W_g and C with the standardisation folded in; differentiable.

@@ -102,10 +102,6 @@ class KeptMass final : public LayerObserver {
   std::vector<at::Tensor> losses_;
 };
 
-double divisor_of(double normaliser, int64_t count) {
-  return normaliser > 0 ? normaliser : static_cast<double>(std::max<int64_t>(count, 1));
-}
-
 LossResult kept_mass(const Transformer::Impl& model, const ModelInput& input,
                      const at::Tensor& targets_bt, double normaliser, ForwardInfo* info) {
   PassContext pass = model.make_pass(input);
@@ -117,9 +113,9 @@ LossResult kept_mass(const Transformer::Impl& model, const ModelInput& input,
     const at::NoGradGuard no_grad;
     model.walk(input.tokens_bt, pass, observers);
   }
-  const int64_t count = targets_bt.ge(0).sum().item<int64_t>();
-  const at::Tensor sum = kept.sum() * static_cast<double>(count);
-  return {.loss = sum / divisor_of(normaliser, count),
+  const at::Tensor count = targets_bt.ge(0).sum();
+  const at::Tensor kept_sum = kept.sum(), sum = kept_sum * count.to(kept_sum.scalar_type());
+  return {.loss = sum / loss_divisor(normaliser, count),
           .nll_sum = sum.detach().to(at::kDouble),
           .targets = count};
 }
@@ -138,9 +134,9 @@ LossResult distillation(const Transformer::Impl& model, const ModelInput& input,
   LayerObserver* const observers[] = {&telemetry};
   const at::Tensor student = model.walk(input.tokens_bt, pass, observers).flatten(0, 1);
   const at::Tensor wanted = targets_bt.flatten().ge(0);
-  const int64_t count = wanted.sum().item<int64_t>();
+  const at::Tensor count = wanted.sum();
   const Variables result = Distillation::apply(student, teacher, model.head.detach(), wanted,
-                                               1.0 / divisor_of(normaliser, count),
+                                               1.0 / loss_divisor(normaliser, count),
                                                model.compute.loss_chunk, model.logit_rule(0.0));
   return {.loss = result[0], .nll_sum = result[1].detach().to(at::kDouble), .targets = count};
 }

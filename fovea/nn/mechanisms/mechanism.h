@@ -66,7 +66,7 @@ struct LearnedMechanism {
   /// The keys that ask for added_loss(), or "".
   std::string (*added_loss_keys)(const ModelConfig& config) = nullptr;
   /// Whether the layer's state wants to see inputs before training.
-  bool (*wants_calibration)(const ModelConfig& config, const LayerWeights& layer) = nullptr;
+  bool (*wants_calibration)(const ModelConfig& config, LayerWeights& layer) = nullptr;
   /// Sets that state from normed inputs [n, c] of the model without the mechanism, of all ranks.
   void (*calibrate)(LayerWeights& layer, const at::Tensor& inputs_nc,
                     Communicator& ranks) = nullptr;

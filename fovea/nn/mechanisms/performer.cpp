@@ -10,6 +10,7 @@
 #include "fovea/attention/mechanisms/performer_features.h"
 #include "fovea/base/files.h"
 #include "fovea/base/rng.h"
+#include "fovea/nn/host_copy.h"
 #include "fovea/nn/mechanisms/mechanism.h"
 #include "fovea/nn/mechanisms/model_mechanism.h"
 
@@ -19,6 +20,7 @@ namespace {
 // Steps since the features were drawn; undefined where they stay.
 struct StepsSinceDraw {
   at::Tensor steps;
+  HostCopy steps_here, features_here;
 };
 
 void build_features(const LayerBuild& build, LayerWeights& layer) {
@@ -35,16 +37,16 @@ void build_features(const LayerBuild& build, LayerWeights& layer) {
 }
 
 void redraw(LayerWeights& layer, const ObservedStep& step) {
-  const StepsSinceDraw* state = layer.states.find<StepsSinceDraw>();
-  if (state == nullptr) return;
+  if (layer.states.find<StepsSinceDraw>() == nullptr) return;
+  StepsSinceDraw& state = layer.states.of<StepsSinceDraw>();
   const at::NoGradGuard no_gradient;
-  const at::Tensor since = state->steps;
-  since.add_(1.0);
-  const int64_t steps = std::llround(since.item<double>());
-  if (steps < step.config.attention.performer.redraw) return;
-  at::Tensor& features = layer.stages.features_md;
-  features.copy_(redraw_features(layer.spec.performer, features));
-  since.zero_();
+  const at::Tensor steps = state.steps_here.of(state.steps) + 1.0;
+  if (std::llround(steps.item<double>()) < step.config.attention.performer.redraw)
+    return state.steps_here.write(state.steps, steps);
+  const at::Tensor& features = layer.stages.features_md;
+  state.features_here.write(
+      features, redraw_features(layer.spec.performer, state.features_here.of(features)));
+  state.steps_here.write(state.steps, at::zeros_like(steps));
 }
 
 }  // namespace

@@ -33,10 +33,9 @@ void load_temperature(LayerStep& step, const PassContext& pass) {
 void tell_temperature(const LayerStep& step, const PassContext& /*pass*/,
                       const AttentionResult& /*result*/, ForwardInfo& info) {
   info.temperature.push_back(step.temperature());
-  if (step.clipped_share.defined()) {
-    info.clipped_share +=
-        step.clipped_share.item<double>() / static_cast<double>(step.config.layers);
-  }
+  if (step.clipped_share.defined())
+    info.clipped_shares.emplace_back(step.clipped_share.to(at::kDouble) /
+                                     static_cast<double>(step.config.layers));
 }
 
 }  // namespace
