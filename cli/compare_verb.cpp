@@ -4,14 +4,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
-#include "cli/verbs.h"
+#include "cli/interruption.h"
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/compare/compare.h"
 #include "fovea/config/reader.h"
 #include "fovea/report/html_report.h"
 #include "fovea/report/table.h"
-#include "fovea/runtime/interrupt.h"
 
 namespace fovea::cli {
 namespace {
@@ -39,7 +38,7 @@ void run(const CompareVerbOptions& options, const Globals& globals) {
   make_folders(folder);
   const FolderLock lock(folder);
   Progress progress(stderr_progress(globals));
-  InterruptGuard interrupt;
+  const InterruptGuard interrupt(say_that_it_stops);
   CompareCallbacks callbacks;
   callbacks.stop = interrupt.flag();
   callbacks.message = [&](std::string_view text) { progress.message(text); };
