@@ -8,6 +8,7 @@
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/paths.h"
 #include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/nn/lora.h"
@@ -23,13 +24,13 @@ struct AdapterVerbOptions {
 };
 
 void require_new(const std::string& out) {
-  require<InputError>(!fs::exists(out), out,
+  require<InputError>(!path_exists(out), out,
                       "expected a folder that is not there yet; remove it, or give another name");
 }
 
 // The base that a checkpoint's recipe names, "" elsewhere.
 std::string base_of_run(const fs::path& folder) {
-  if (!fs::exists(folder / "state.json")) return "";
+  if (!path_exists(folder / "state.json")) return "";
   const Json state = Json::parse(read_file(folder / "state.json"), nullptr, false);
   const auto pointer = "/state/recipe/train/init_from"_json_pointer;
   return state.is_object() && state.contains(pointer) && state[pointer].is_string()
@@ -68,7 +69,7 @@ void write(const AdapterVerbOptions& options, const Globals& globals) {
   const LoadedModel loaded = load_model(from);
   const std::string base = options.base.empty() ? base_of_run(from) : options.base;
   std::optional<ModelConfig> config;  // of the base, where it is on this machine
-  if (fs::exists(base)) config = load_model_config(find_model(base));
+  if (path_exists(base)) config = load_model_config(find_model(base));
   Adapter adapter = adapter_of(loaded.model, config ? &*config : nullptr);
   adapter.base_name = base;
   write_folder(options.out,

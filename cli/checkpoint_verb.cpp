@@ -9,6 +9,7 @@
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/paths.h"
 #include "fovea/checkpoint/average.h"
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/report/format.h"
@@ -28,9 +29,9 @@ struct CheckpointVerbOptions {
 
 /// All checkpoints of a run folder, or the one that `path` is.
 std::vector<CheckpointEntry> checkpoints_of(const fs::path& path) {
-  require<CheckpointError>(fs::is_directory(path), path.string(),
+  require<CheckpointError>(is_folder(path), path.string(),
                            "expected a run folder or a checkpoint; there is no such folder");
-  if (fs::exists(path / "state.json")) return {{.step = -1, .folder = path}};
+  if (path_exists(path / "state.json")) return {{.step = -1, .folder = path}};
   std::vector<CheckpointEntry> found = list_checkpoints(path);
   require<CheckpointError>(!found.empty(), path.string(),
                            "expected a run folder with checkpoints, or a checkpoint; got neither");
@@ -39,8 +40,11 @@ std::vector<CheckpointEntry> checkpoints_of(const fs::path& path) {
 
 int64_t bytes_in(const fs::path& folder) {
   int64_t bytes = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(folder))
-    if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
+  std::error_code error;  // a link in a circle has no size
+  for (const fs::path& path : folder_entries(folder)) {
+    const uintmax_t size = fs::file_size(path, error);
+    if (!error) bytes += static_cast<int64_t>(size);
+  }
   return bytes;
 }
 
@@ -48,7 +52,7 @@ int64_t bytes_in(const fs::path& folder) {
 Json summary_of(const CheckpointEntry& entry) {
   Json line{{"step", nullptr}, {"tokens", nullptr}, {"loss", nullptr}};
   const Json whole = Json::parse(
-      fs::exists(entry.folder / "state.json") ? read_file(entry.folder / "state.json") : "",
+      path_exists(entry.folder / "state.json") ? read_file(entry.folder / "state.json") : "",
       nullptr, false);
   const auto pointer = "/state/run"_json_pointer;
   const Json run = whole.contains(pointer) ? whole[pointer] : Json();
@@ -105,7 +109,7 @@ void verify(const CheckpointVerbOptions& options, const Globals& globals) {
 std::vector<fs::path> models_to_average(const CheckpointVerbOptions& options) {
   std::vector<fs::path> folders;
   for (const fs::path path : options.models) {
-    if (fs::exists(path / "config.json")) {
+    if (path_exists(path / "config.json")) {
       folders.push_back(path);
       continue;
     }
@@ -119,7 +123,7 @@ std::vector<fs::path> models_to_average(const CheckpointVerbOptions& options) {
 
 void average(const CheckpointVerbOptions& options, const Globals& globals) {
   const fs::path out = options.out;
-  require<InputError>(!fs::exists(out), options.out,
+  require<InputError>(!path_exists(out), options.out,
                       "expected a folder that is not there yet; remove it, or give another name");
   const std::vector<fs::path> folders = models_to_average(options);
   const LoadedModel mean = average_models(folders);
@@ -138,7 +142,7 @@ void average(const CheckpointVerbOptions& options, const Globals& globals) {
 
 void prune(const CheckpointVerbOptions& options, const Globals& globals) {
   const fs::path run = options.path;
-  require<CheckpointError>(fs::is_directory(run / "checkpoints"), options.path,
+  require<CheckpointError>(is_folder(run / "checkpoints"), options.path,
                            "expected a run folder (with checkpoints/)");
   const FolderLock lock(run);  // not beside a training process
   const std::vector<CheckpointEntry> before = list_checkpoints(run);

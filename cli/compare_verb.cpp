@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
+#include "cli/interruption.h"
 #include "cli/verbs.h"
 #include "cli/worker.h"
 #include "fovea/base/error.h"
@@ -12,7 +13,6 @@
 #include "fovea/config/reader.h"
 #include "fovea/report/html_report.h"
 #include "fovea/report/table.h"
-#include "fovea/runtime/interrupt.h"
 
 namespace fovea::cli {
 namespace {
@@ -40,7 +40,7 @@ void run(const CompareVerbOptions& options, const Globals& globals) {
   make_folders(folder);
   const FolderLock lock(folder);
   Progress progress(stderr_progress(globals));
-  InterruptGuard interrupt;
+  const InterruptGuard interrupt(say_that_it_stops);
   CompareCallbacks callbacks;
   callbacks.stop = interrupt.flag();
   callbacks.worker = {"/proc/self/exe", kWorkerWord};

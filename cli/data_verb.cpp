@@ -5,13 +5,13 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/interruption.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/files.h"
 #include "fovea/checkpoint/model_file.h"
 #include "fovea/data/corpus.h"
 #include "fovea/data/document_reader.h"
-#include "fovea/runtime/interrupt.h"
 #include "fovea/text/bpe_trainer.h"
 #include "fovea/train/recipe.h"
 
@@ -128,7 +128,9 @@ void prepare(const PrepareOptions& options, const Globals& globals) {
   }
   if (!options.cache.empty()) data.cache = options.cache;
   Progress progress(stderr_progress(globals));
-  const InterruptGuard interrupt;
+  InterruptGuard interrupt;
+  leave_within_a_second(interrupt, globals,
+                        "[data] stopped; what is done stays: the same command goes on");
   const auto tokenizer = open_named_tokenizer(name);
   const auto corpus = prepare_corpus(data, tokenizer, [&](const CorpusProgress& p) {
     require<Interrupted>(!*interrupt.flag(), "data",

@@ -4,12 +4,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/interruption.h"
 #include "cli/options.h"
 #include "fovea/base/files.h"
 #include "fovea/eval/score_documents.h"
 #include "fovea/report/retrofit_page.h"
 #include "fovea/report/table.h"
-#include "fovea/runtime/interrupt.h"
 #include "fovea/runtime/machine.h"
 
 namespace fovea::cli {
@@ -120,7 +120,12 @@ void run_eval_systems(const EvalSystemOptions& options, SideBySideOptions how,
     how.finished = std::filesystem::path(out) / "side-by-side.finished.json";
   }
   Progress progress(stderr_progress(globals));
-  const InterruptGuard interrupt;
+  InterruptGuard interrupt;
+  leave_within_a_second(
+      interrupt, globals,
+      fmt::format("[eval] interrupted; {}",
+                  out.empty() ? "nothing was written"
+                              : "what is measured stays: the same command goes on"));
   const SideBySideResult result = compare_attentions(
       systems, read_score_documents(texts), how,
       [&](std::string_view label, int64_t done, int64_t total) {

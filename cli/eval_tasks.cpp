@@ -6,15 +6,16 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/interruption.h"
 #include "cli/options.h"
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/paths.h"
 #include "fovea/eval/compare_logs.h"
 #include "fovea/eval/run_task.h"
 #include "fovea/eval/task_list.h"
 #include "fovea/report/heat_map.h"
 #include "fovea/report/table.h"
-#include "fovea/runtime/interrupt.h"
 #include "fovea/runtime/machine.h"
 
 namespace fovea::cli {
@@ -228,19 +229,24 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
                     const LoadedModel& loaded, const std::string& model) {
   std::vector<Task> tasks;
   for (const std::string& name : options.tasks) tasks.push_back(find_task(name));
-  require<UsageError>(options.data.empty() || std::filesystem::is_directory(options.data), "--data",
+  require<UsageError>(options.data.empty() || is_folder(options.data), "--data",
                       "expected a folder; got '{}'", options.data);
   require<UsageError>(options.against.empty() || !options.out.empty(), "--against",
                       "needs --out: it compares the log of this model with that of another");
   for (const Task& task : tasks) {
     const std::filesystem::path other = log_of(options.against, task.name);
-    require<InputError>(options.against.empty() || std::filesystem::exists(other), other.string(),
+    require<InputError>(options.against.empty() || path_exists(other), other.string(),
                         "expected the log of '{}' in a folder that --out has written; it is not "
                         "there",
                         task.name);
   }
   Progress progress(stderr_progress(globals));
-  const InterruptGuard interrupt;
+  InterruptGuard interrupt;
+  leave_within_a_second(
+      interrupt, globals,
+      fmt::format("[eval] interrupted; {}",
+                  options.out.empty() ? "nothing was written"
+                                      : "what is answered stays: the same command goes on"));
   std::vector<TaskScore> scores;
   const std::filesystem::path out(options.out);
   for (const Task& task : tasks) {

@@ -4,31 +4,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/interruption.h"
 #include "cli/options.h"
+#include "cli/prompts.h"
 #include "fovea/base/error.h"
-#include "fovea/data/records.h"
 #include "fovea/eval/text_quality.h"
 #include "fovea/report/table.h"
-#include "fovea/runtime/interrupt.h"
 
 namespace fovea::cli {
 namespace {
-
-/// The key 'prompt' of every record.
-std::vector<std::string> read_prompts(const std::string& path) {
-  const RecordFile file(path);
-  std::vector<std::string> prompts;
-  for (int64_t n = 0; n < file.size(); ++n) {
-    const nlohmann::ordered_json record = file.record(n);
-    const auto prompt = record.find("prompt");
-    require<InputError>(prompt != record.end() && prompt->is_string(), file.place(n),
-                        "expected the key 'prompt' with text; got {}",
-                        prompt == record.end() ? "no such key" : prompt->dump());
-    prompts.push_back(prompt->get<std::string>());
-  }
-  require<InputError>(!prompts.empty(), path, "expected at least one prompt; got none");
-  return prompts;
-}
 
 void print_quality(const TextQuality& q) {
   TextTable table({{.title = "measure"}, {.title = "value", .right = true}, {.title = "of"}});
@@ -50,8 +34,8 @@ void print_quality(const TextQuality& q) {
 
 void add_eval_text_options(Command& verb, EvalTextOptions& options) {
   verb.add_option("--prompts", options.prompts,
-                  "JSONL or CSV with the field 'prompt': measure what the model writes behind them "
-                  "(distinct-n, repetition, its own perplexity)");
+                  "file of prompts as for `fovea generate`: measure what the model writes behind "
+                  "them (distinct-n, repetition, its own perplexity)");
   verb.add_option(
       "--base", options.base,
       "with --prompts: another model over the same tokens, of which agreement is asked");
@@ -63,7 +47,11 @@ void add_eval_text_options(Command& verb, EvalTextOptions& options) {
 
 void run_eval_texts(const EvalTextOptions& options, int64_t seed, const Globals& globals,
                     const LoadedModel& loaded) {
-  const std::vector<std::string> prompts = read_prompts(options.prompts);
+  const GenerateOptions generate{.sampling = {.temperature = options.temperature},
+                                 .max_tokens = options.max_tokens,
+                                 .seed = seed};
+  const std::vector<TextRequest> requests =
+      requests_of(read_prompts(options.prompts, generate, {}, loaded));
   std::optional<LoadedModel> base;
   if (!options.base.empty()) {
     base.emplace(open_changed(find_model(options.base), {}));
@@ -71,13 +59,11 @@ void run_eval_texts(const EvalTextOptions& options, int64_t seed, const Globals&
                         "expected a model with the same tokenizer; got another one");
   }
   Progress progress(stderr_progress(globals));
-  const InterruptGuard interrupt;
+  InterruptGuard interrupt;
+  leave_within_a_second(interrupt, globals, "[eval] interrupted; nothing was written");
   const TextQuality quality =
-      measure_text_quality(loaded.model, *loaded.tokenizer, prompts,
-                           {.generate = {.sampling = {.temperature = options.temperature},
-                                         .max_tokens = options.max_tokens,
-                                         .seed = seed},
-                            .base = base ? &base->model : nullptr,
+      measure_text_quality(loaded.model, *loaded.tokenizer, requests,
+                           {.base = base ? &base->model : nullptr,
                             .progress =
                                 [&](int64_t done, int64_t total) {
                                   progress.update({.label = "writing",

@@ -9,6 +9,7 @@
 #include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/files.h"
+#include "fovea/base/paths.h"
 #include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/families.h"
 #include "fovea/checkpoint/fold.h"
@@ -83,7 +84,7 @@ void run(const ExportVerbOptions& options, const Globals& globals) {
   const SaveOptions how{.dtype = parse_weight_dtype(options.dtype),
                         .shard_bytes = static_cast<int64_t>(options.shard_gigabytes * 1e9)};
   const std::filesystem::path from = find_model(options.model), out = options.out;
-  require<InputError>(!std::filesystem::exists(out), options.out,
+  require<InputError>(!path_exists(out), options.out,
                       "expected a {} that is not there yet; remove it, or give another name",
                       options.gguf.empty() ? "folder" : "file");
   const LoadedModel loaded = open_changed(from, options.change);

@@ -8,11 +8,12 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "cli/interruption.h"
 #include "cli/options.h"
+#include "cli/prompts.h"
 #include "cli/verbs.h"
 #include "fovea/infer/generate.h"
 #include "fovea/report/format.h"
-#include "fovea/runtime/interrupt.h"
 
 namespace fovea::cli {
 namespace {
@@ -33,12 +34,6 @@ struct Settings {
   ContextOptions context;
 };
 
-struct PromptLine {
-  std::string prompt;
-  Json id;
-  GenerateOptions options;
-};
-
 std::string without_last_newline(std::string text) {
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
@@ -51,86 +46,6 @@ std::string the_prompt(const GenerateVerbOptions& options) {
   require<UsageError>(::isatty(STDIN_FILENO) == 0, "generate",
                       "expected a prompt: as an argument, with --file FILE, or on stdin");
   return without_last_newline(read_input("-"));
-}
-
-/// "a list of texts", "a number", "a text": what JSON must give for a key with this initial value.
-std::string_view wanted_type(const Json& initial) {
-  if (initial.is_array()) return "a list of texts";
-  return initial.is_number() ? "a number" : initial.type_name();
-}
-
-bool has_wanted_type(const Json& value, const Json& initial) {
-  if (initial.is_number()) return value.is_number();
-  if (!initial.is_array()) return value.type() == initial.type();
-  return value.is_array() &&
-         std::all_of(value.begin(), value.end(), [](const Json& v) { return v.is_string(); });
-}
-
-/// JSON tells texts from numbers, which ConfigNode does not keep.
-void require_types(const Json& line, const std::string& place, const GenerateOptions& defaults) {
-  require<InputError>(line.is_object(), place,
-                      "expected a JSON object with the key 'prompt'; got another value");
-  require<InputError>(line.contains("prompt") && line["prompt"].is_string(), place,
-                      "expected the key 'prompt' with text; got {}",
-                      line.contains("prompt") ? line["prompt"].dump() : "no such key");
-  const Json known = fields_to_json(defaults);
-  for (const auto& [key, initial] : known.items()) {
-    const auto given = line.find(key);
-    require<InputError>(given == line.end() || has_wanted_type(*given, initial), place,
-                        "expected '{}' to be {}; got {}", key, wanted_type(initial),
-                        given == line.end() ? "" : given->dump());
-  }
-}
-
-/// A line is an object with "prompt", maybe "id", and keys of GenerateOptions.
-PromptLine parse_line(std::string_view line, const std::string& place,
-                      const GenerateOptions& defaults) {
-  ConfigNode node = parse_json(line, place);
-  const Json json = Json::parse(line);
-  require_types(json, place, defaults);
-  PromptLine result{.prompt = json["prompt"].get<std::string>(),
-                    .id = json.value("id", Json()),
-                    .options = defaults};
-  std::erase_if(node.fields,
-                [](const ConfigField& f) { return f.first == "prompt" || f.first == "id"; });
-  node.place = place;
-  read_fields(node, result.options);
-  return result;
-}
-
-/// The sentence of an error that names another place, or none.
-std::string_view without_place(std::string_view message) {
-  const size_t end = message.starts_with('[') ? message.find("] ") : message.npos;
-  return end == message.npos ? message : message.substr(end + 2);
-}
-
-/// All lines are read and checked before the first is answered. A line of a .txt file is a prompt
-/// as it stands.
-std::vector<PromptLine> read_prompts(const std::string& path, const Settings& settings,
-                                     const LoadedModel& loaded) {
-  const std::string text = read_input(path);
-  const bool plain = path.ends_with(".txt");
-  std::vector<PromptLine> lines;
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string_view line = std::string_view(text).substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string place = fmt::format("{}:{}", path == "-" ? "stdin" : path, number);
-    if (plain && line.ends_with('\r')) line.remove_suffix(1);
-    lines.push_back(plain ? PromptLine{.prompt = std::string(line), .options = settings.generate}
-                          : parse_line(line, place, settings.generate));
-    try {
-      lines.back().options.check();
-      check_prompt(loaded.model, *loaded.tokenizer, lines.back().prompt, settings.context);
-    } catch (const Error& error) {
-      fail<InputError>(place, "{}", without_place(error.what()));
-    }
-  }
-  require<InputError>(!lines.empty(), path, "expected at least one line with a prompt; got none");
-  return lines;
 }
 
 void note_end(const GenerateResult& r, const LoadedModel& loaded, const ContextOptions& context,
@@ -178,7 +93,7 @@ class Answers {
     const PromptLine& line = lines_[i];
     Json json{{"index", i}};
     if (!line.id.is_null()) json["id"] = line.id;
-    json["prompt"] = line.prompt;
+    json["prompt"] = line.request.prompt;
     json.update(r.to_json());
     print(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     ++printed_;
@@ -217,11 +132,9 @@ void run_prompts(const GenerateVerbOptions& options, const Settings& settings,
                  const LoadedModel& loaded, Progress& progress,
                  const std::atomic<bool>* interrupt) {
   using Order = BatchOptions::Order;
-  const std::vector<PromptLine> lines = read_prompts(options.prompts, settings, loaded);
-  std::vector<TextRequest> requests;
-  requests.reserve(lines.size());
-  for (const PromptLine& line : lines)
-    requests.push_back({.prompt = line.prompt, .options = line.options});
+  const std::vector<PromptLine> lines =
+      read_prompts(options.prompts, settings.generate, settings.context, loaded);
+  const std::vector<TextRequest> requests = requests_of(lines);
   Answers answers(lines, progress);
   const BatchOptions batch{.batch = texts_at_once(options),
                            .order = options.unordered ? Order::finished : Order::requests,
@@ -275,7 +188,8 @@ void run(const GenerateVerbOptions& options, const Globals& globals) {
   settings.generate.check();
   const LoadedModel loaded = open_model(options.model, options.how);
   Progress log(stderr_progress(globals));
-  const InterruptGuard interrupt;
+  InterruptGuard interrupt;
+  leave_within_a_second(interrupt, globals, "[generate] interrupted");
   warn_of_length(loaded, settings.context, log);
   if (options.prompts.empty()) {
     run_one(options, settings, loaded, globals, log, interrupt.flag());
@@ -295,9 +209,9 @@ constexpr const char* kHelp =
     "stdin is not part of the prompt.\n"
     "A line of --prompts is {\"prompt\": \"...\"}, with \"id\" and any of the sampling keys "
     "(max_tokens, ...)\n"
-    "for this line; in a .txt file it is the prompt itself. Each gives one line of JSON, and the "
-    "same text\n"
-    "whatever --batch is.\n";
+    "for this line; in a .txt file it is the prompt itself, a .csv or .tsv file has columns prompt "
+    "and id.\n"
+    "Each gives one line of JSON, and the same text whatever --batch is.\n";
 
 }  // namespace
 
@@ -309,7 +223,8 @@ Verb add_generate_verb(Command& app, Globals& globals) {
   Option* prompt = verb->add_option("prompt", options->prompt,
                                     "the text to continue; without it --file, or stdin");
   verb->add_option("--file", options->file, "read the prompt from this file (- = stdin)");
-  verb->add_option("--prompts", options->prompts, "JSONL or .txt file of prompts (- = stdin)");
+  verb->add_option("--prompts", options->prompts,
+                   "JSONL, .txt, .csv or .tsv file of prompts (- = stdin)");
   verb->add_option("--batch", options->batch,
                    "texts written at once, 1 to 1024 (default 8); a finished one makes room");
   verb->add_flag("--unordered", options->unordered, "answers come as they finish");

@@ -2,12 +2,17 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/paths.h"
+#include "fovea/checkpoint/checkpoint_state.h"
 #include "fovea/compare/inspect.h"
 #include "fovea/eval/reach.h"
 #include "fovea/report/table.h"
@@ -20,13 +25,47 @@ struct InspectVerbOptions {
   std::string text, text_file, out = "inspect";
   ModelChange change;
   InspectOptions inspect;
-  bool hard = false, reach = false;
+  bool text_given = false, hard = false, reach = false;
 };
 
 std::string text_of(const InspectVerbOptions& options) {
-  require<UsageError>(options.text.empty() != options.text_file.empty(), "inspect",
+  require<UsageError>(options.text_given == options.text_file.empty(), "inspect",
                       "exactly one of --text and --text-file must be given");
-  return options.text.empty() ? read_input(options.text_file) : options.text;
+  return options.text_given ? options.text : read_input(options.text_file);
+}
+
+/// The last components of `path`; of a checkpoint the run's name is one of them.
+std::string last_names(const std::filesystem::path& path, size_t count) {
+  std::vector<std::string> names;
+  for (const auto& name : std::filesystem::absolute(path).lexically_normal())
+    if (!name.empty() && name != "/") names.push_back(name.string());
+  if (!names.empty() && step_of_name(names.back())) count += 2;
+  names.erase(names.begin(), names.end() - static_cast<ptrdiff_t>(std::min(count, names.size())));
+  return fmt::format("{}", fmt::join(names, "/"));
+}
+
+/// A short title for each model: as many names of its path as tell it from the others.
+std::vector<std::string> titles_of(const std::vector<std::string>& models) {
+  std::vector<std::string> titles;
+  for (const std::string& model : models) {
+    const auto is_shared = [&](size_t count) {
+      return std::ranges::count(models, last_names(model, count), [&](const std::string& other) {
+               return last_names(other, count);
+             }) > 1;
+    };
+    size_t count = 1;
+    while (is_shared(count) && last_names(model, count) != last_names(model, count + 1)) ++count;
+    titles.push_back(last_names(model, count));
+  }
+  return titles;
+}
+
+void require_different(const std::vector<std::string>& models) {
+  for (size_t i = 1; i < models.size(); ++i) {
+    for (size_t j = 0; j < i; ++j)
+      require<UsageError>(!same_place(find_model(models[i]), find_model(models[j])), "inspect",
+                          "expected different models; '{}' and '{}' are one", models[j], models[i]);
+  }
 }
 
 struct ModelReach {
@@ -34,12 +73,11 @@ struct ModelReach {
   Reach reach;
 };
 
-InspectModel inspect_folder(const std::string& name, const ModelChange& change,
+InspectModel inspect_folder(const std::string& name, std::string shown, const ModelChange& change,
                             const std::string& text, const InspectVerbOptions& options,
                             std::vector<ModelReach>& reaches) {
   LoadedModel loaded = open_changed(find_model(name), change);
   if (options.hard) loaded.model.compute().focus = FocusMode::hard;
-  std::string shown = name;
   for (const auto* added : {&change.adapters, &change.attention})
     for (const std::string& one : *added) shown += " + " + one;
   if (options.reach) {
@@ -97,16 +135,21 @@ void print_reach(const std::vector<ModelReach>& reaches) {
 
 void run(const InspectVerbOptions& options, const Globals& globals) {
   const std::string text = text_of(options);
+  require<InputError>(!text.empty(), "inspect",
+                      "expected a text of at least a character; got none");
+  require_different(options.models);
   const std::filesystem::path folder = options.out;
   make_folders(folder);  // before the work whose result it takes
   InspectResult result{.text = text};
   std::vector<ModelReach> reaches;
-  for (const std::string& name : options.models)
-    result.models.push_back(inspect_folder(name, {}, text, options, reaches));
+  const std::vector<std::string> titles = titles_of(options.models);
+  for (size_t i = 0; i < titles.size(); ++i)
+    result.models.push_back(
+        inspect_folder(options.models[i], titles[i], {}, text, options, reaches));
   // The last model once more with its change: what is new stands beside what was there.
   if (!options.change.adapters.empty() || !options.change.attention.empty())
-    result.models.push_back(
-        inspect_folder(options.models.back(), options.change, text, options, reaches));
+    result.models.push_back(inspect_folder(options.models.back(), titles.back(), options.change,
+                                           text, options, reaches));
   const InspectModel& first = result.models.front();
   if (!first.maps.empty()) result.tokens = std::ssize(first.maps.front().tokens);
   write_file(folder / "inspect.html", inspect_html(result));
@@ -134,7 +177,7 @@ Verb add_inspect_verb(Command& app, Globals& globals) {
       ->add_option("MODEL", options->models, "run, checkpoint or model folders, side by side")
       ->required();
   add_change_options(*verb.parser, options->change);
-  verb.parser->add_option("--text", options->text, "the text");
+  Option* text = verb.parser->add_option("--text", options->text, "the text");
   verb.parser->add_option("--text-file", options->text_file, "a file with the text");
   verb.parser->add_option("--tokens", options->inspect.tokens, "of the text, at most")
       ->capture_default_str()
@@ -153,7 +196,10 @@ Verb add_inspect_verb(Command& app, Globals& globals) {
       ->add_option("--out", options->out, "folder of inspect.html, inspect.json, groups.json")
       ->capture_default_str();
   add_global_options(*verb.parser, globals);
-  verb.run = [options, &globals] { run(*options, globals); };
+  verb.run = [options, text, &globals] {
+    options->text_given = text->count() > 0;
+    run(*options, globals);
+  };
   return verb;
 }
 

@@ -10,6 +10,7 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <filesystem>
 #include <optional>
 #include <sstream>
 
@@ -18,6 +19,7 @@
 #include "cli/worker.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/base/paths.h"
 #include "fovea/base/printable.h"
 #include "fovea/runtime/interrupt.h"
 #include "fovea/runtime/machine.h"
@@ -83,8 +85,19 @@ bool saved_for_later(const fovea::cli::Verb& verb) {
   return verb.resumes && (signal == SIGTERM || signal == SIGHUP);
 }
 
+/// Relative paths, and libraries that torch loads later, need it.
+void require_working_folder() {
+  std::error_code error;
+  std::filesystem::current_path(error);
+  fovea::require<fovea::UsageError>(
+      !error, "working folder",
+      "expected the current folder to exist; got: {}; change to one that is there (cd)",
+      error.message());
+}
+
 int run_verb(const fovea::cli::Verb& verb, const fovea::cli::Globals& globals) {
   try {
+    require_working_folder();
     verb.run();
     return 0;
   } catch (const fovea::Interrupted& error) {
@@ -92,6 +105,11 @@ int run_verb(const fovea::cli::Verb& verb, const fovea::cli::Globals& globals) {
     return saved_for_later(verb) ? 0 : code;
   } catch (const fovea::Error& error) {
     return report(error, globals.json);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report(
+        fovea::IoError(fmt::format("[file] cannot use '{}': {}; {}", error.path1().string(),
+                                   error.code().message(), fovea::remedy_of(error.code().value()))),
+        globals.json);
   } catch (const std::exception& error) {
     const std::optional<std::string> shortage = fovea::memory_shortage();
     if (shortage) {

@@ -5,13 +5,13 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "cli/interruption.h"
 #include "cli/options.h"
 #include "cli/retention_table.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/report/table.h"
 #include "fovea/retrofit/retrofit.h"
-#include "fovea/runtime/interrupt.h"
 
 namespace fovea::cli {
 namespace {
@@ -49,7 +49,7 @@ std::string kinds_help() {
          "differential it is a model: `fovea generate OUT/model PROMPT`.\n";
 }
 
-void connect(const Globals& /*globals*/, Progress& progress, const InterruptGuard& interrupt,
+void connect(const Globals& globals, Progress& progress, InterruptGuard& interrupt,
              RetrofitCallbacks& callbacks) {
   auto current = std::make_shared<std::string>();
   callbacks.train.stop = interrupt.flag();
@@ -73,13 +73,17 @@ void connect(const Globals& /*globals*/, Progress& progress, const InterruptGuar
                      .total = static_cast<double>(total)});
   };
   callbacks.phase = [&, current](const RetrofitPhase& phase) {
+    interrupt.leave_late(nullptr);  // a phase saves first
     *current = phase.name;
     progress.message(fmt::format("phase {}: {}", phase.name, phase.help));
   };
   callbacks.table = [&](std::string_view label, int64_t done, int64_t total) {
-    require<Interrupted>(!interrupt.flag()->load(), "retrofit",
-                         "stopped while the table or the start was measured; phases that are "
-                         "finished stay: the same command measures again");
+    constexpr const char* stopped =
+        "stopped while the table or the start was measured; phases that are finished stay: the "
+        "same command measures again";
+    require<Interrupted>(!interrupt.flag()->load(), "retrofit", "{}", stopped);
+    leave_within_a_second(interrupt, globals, fmt::format("[retrofit] {}", stopped),
+                          /*resumes=*/true);
     progress.update({.label = "measuring: " + std::string(label),
                      .done = static_cast<double>(done),
                      .total = static_cast<double>(total)});
@@ -176,7 +180,7 @@ void run(RetrofitVerbOptions& options, const Globals& globals) {
   options.retrofit.speed = !options.no_speed;
   if (options.plan) return print_plan(options, globals);
   Progress progress(stderr_progress(globals));
-  const InterruptGuard interrupt;
+  InterruptGuard interrupt(say_that_it_stops);
   RetrofitCallbacks callbacks;
   connect(globals, progress, interrupt, callbacks);
   const RetrofitResult result = run_retrofit(options.retrofit, callbacks);

@@ -4,10 +4,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
-#include "cli/verbs.h"
+#include "cli/interruption.h"
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
-#include "fovea/runtime/interrupt.h"
 #include "fovea/train/trainer.h"
 
 namespace fovea::cli {
@@ -42,7 +41,7 @@ void run(const TrainVerbOptions& options, const Globals& globals) {
     return;
   }
   Progress progress(stderr_progress(globals));
-  InterruptGuard interrupt;
+  const InterruptGuard interrupt(say_that_it_stops);
   TrainCallbacks callbacks;
   callbacks.stop = interrupt.flag();
   callbacks.message = [&](std::string_view text) { progress.message(text); };

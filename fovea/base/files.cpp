@@ -14,37 +14,16 @@
 #include <utility>
 
 #include "fovea/base/error.h"
+#include "fovea/base/paths.h"
 
 namespace fovea {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string remedy(int error) {
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-      return "free space on that disk (`df -h`) or choose another folder";
-    case EROFS:
-      return "the file system is read-only: choose another folder";
-    case EACCES:
-    case EPERM:
-      return "check the permissions (`ls -ld`) or choose another folder";
-    case ENOENT:
-      return "check the path";
-    case EFBIG:
-      return "a file may not grow further: raise the limit (`ulimit -f`) or choose another disk";
-    case EISDIR:
-    case ENOTDIR:
-      return "a folder stands where a file is expected, or the other way round";
-    default:
-      return "check the disk and the path";
-  }
-}
-
 [[noreturn]] void fail_io(const char* what, const fs::path& path, int error) {
   fail<IoError>("file", "cannot {} '{}': {}; {}", what, path.string(), std::strerror(error),
-                remedy(error));
+                remedy_of(error));
 }
 
 // Unique per process and call, so that two writers of one path each finish theirs; the last rename
@@ -105,7 +84,7 @@ std::string read_descriptor(int descriptor, const std::string& name, const ReadL
       refuse_beyond(bytes.size());
     } else if (errno != EINTR) {
       fail<InputError>("file", "cannot read '{}': {}; {}", name, std::strerror(errno),
-                       remedy(errno));
+                       remedy_of(errno));
     }
   }
 }
@@ -116,7 +95,7 @@ std::string read_file(const fs::path& path, const ReadLimit& limit) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     fail<InputError>("file", "cannot read '{}': {}; {}", path.string(), std::strerror(errno),
-                     remedy(errno));
+                     remedy_of(errno));
   }
   try {
     std::string bytes = read_descriptor(fd, path.string(), limit);
@@ -221,7 +200,7 @@ MappedFile::MappedFile(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     fail<InputError>("file", "cannot read '{}': {}; {}", path.string(), std::strerror(errno),
-                     remedy(errno));
+                     remedy_of(errno));
   }
   struct stat info {};
   const bool regular = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);

@@ -13,6 +13,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/base/json_depth.h"
+#include "fovea/base/paths.h"
 #include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/families.h"
 #include "fovea/checkpoint/family_keys.h"
@@ -140,9 +141,9 @@ double pattern_value(const FamilyKeys& keys, const char* map, const std::string&
 
 Json read_config(const fs::path& folder) {
   const fs::path path = folder / kAdapterConfig;
-  require<CheckpointError>(fs::is_regular_file(path) && fs::is_regular_file(folder / kWeights),
-                           folder.string(), "an adapter folder holds {} and {}; check the path",
-                           kAdapterConfig, kWeights);
+  require<CheckpointError>(is_file(path) && is_file(folder / kWeights), folder.string(),
+                           "an adapter folder holds {} and {}; check the path", kAdapterConfig,
+                           kWeights);
   const std::string text = read_file(path, {"an adapter_config.json", 64 << 20});
   require_shallow_json<CheckpointError>(text, path.string());
   Json json(nlohmann::json::parse(text, nullptr, false));

@@ -79,7 +79,7 @@ void read_tensor(const SafetensorsFile& file, const std::string& name, Attention
   std::vector<std::string> known;
   for (const auto& [slot, place] : slots(c)) {
     if (slot == name) {
-      *place = file.tensor(name).clone();
+      *place = case_tensor(file, name);
       return;
     }
     known.push_back(slot);
@@ -87,7 +87,7 @@ void read_tensor(const SafetensorsFile& file, const std::string& name, Attention
   for (const std::string& result : result_names()) {
     known.push_back(std::string(kExpectedPrefix) + result);
     if (name == known.back()) {
-      c.expected[result] = file.tensor(name).clone();
+      c.expected[result] = case_tensor(file, name);
       return;
     }
   }

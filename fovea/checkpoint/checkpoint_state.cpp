@@ -8,6 +8,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/paths.h"
 
 namespace fovea {
 namespace {
@@ -39,9 +40,8 @@ std::string checksum(const fs::path& path) {
 /// All files of a folder but state.json, sorted.
 std::vector<fs::path> files_of(const fs::path& folder) {
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(folder))
-    if (entry.path().filename() != kStateFile) files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
+  for (fs::path& path : folder_entries(folder))
+    if (path.filename() != kStateFile) files.push_back(std::move(path));
   return files;
 }
 
@@ -70,8 +70,9 @@ void check_table(const fs::path& folder, const Json& files) {
   require<CheckpointError>(files.is_object() && !files.empty(), folder.string(),
                            "state.json lists no files: it is damaged");
   for (const auto& [name, unused] : files.items()) {
-    require<CheckpointError>(name.find('/') == std::string::npos, folder.string(),
-                             "'{}' in state.json is no file name", name);
+    const std::string why = why_no_file_name(name);
+    require<CheckpointError>(why.empty(), folder.string(), "'{}' in state.json is no file name: {}",
+                             name, why);
   }
   for (const fs::path& file : files_of(folder)) {
     const std::string extension = file.extension().string();
@@ -85,7 +86,7 @@ void check_table(const fs::path& folder, const Json& files) {
 
 Json parse_state(const fs::path& folder, const WarningSink& warn) {
   const fs::path path = folder / kStateFile;
-  require<CheckpointError>(fs::exists(path), folder.string(), "the file 'state.json' is missing");
+  require<CheckpointError>(path_exists(path), folder.string(), "the file 'state.json' is missing");
   const std::string text = read_file(path);
   const std::optional<bool> agrees = agrees_with_its_checksum(text);
   require<CheckpointError>(agrees.value_or(true), folder.string(),
@@ -143,6 +144,8 @@ CheckpointState read_checkpoint_state(const fs::path& folder, const WarningSink&
     return read;
   } catch (const Json::exception& error) {
     fail<CheckpointError>(folder.string(), "state.json is damaged: {}", error.what());
+  } catch (const InputError& error) {  // a file that cannot be read
+    throw CheckpointError(error.what());
   }
 }
 

@@ -117,6 +117,7 @@ class HeaderReader {
     const uint64_t alignment = alignment_of(metadata);
     for (uint64_t i = 0; i < tensor_count; ++i) tensors.push_back(read_tensor(alignment));
     place(tensors, aligned(cursor_.at(), alignment));
+    check_end(tensors, alignment);
   }
 
  private:
@@ -311,6 +312,17 @@ class HeaderReader {
                                Cursor::shortened(order[i]->name), order[i]->begin,
                                Cursor::shortened(order[i - 1]->name), order[i - 1]->end, kAgain);
     }
+  }
+
+  /// Bytes behind the last tensor are those of a tensor that the header does not count: then all
+  /// others are read from wrong places too.
+  void check_end(const std::vector<GgufTensor>& tensors, uint64_t alignment) const {
+    uint64_t end = cursor_.at();
+    for (const GgufTensor& tensor : tensors) end = std::max(end, tensor.end);
+    require<CheckpointError>(size_ <= aligned(end, alignment), where(),
+                             "the {} tensors that the header counts end at byte {}, the file at "
+                             "{}: the count is wrong or the file is damaged; {}",
+                             tensors.size(), end, size_, kAgain);
   }
 
   Cursor cursor_;

@@ -11,6 +11,7 @@
 #include "fovea/attention/positions/rope.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/base/paths.h"
 #include "fovea/checkpoint/families.h"
 #include "fovea/text/sentencepiece_tokenizer.h"
 
@@ -162,7 +163,7 @@ std::shared_ptr<const Tokenizer> Llama2cModel::tokenizer() const {
       folder / "tokenizer.bin", folder / fmt::format("tok{}.bin", ids), folder / "tokenizer.model",
       folder / fmt::format("tok{}.model", ids)};
   for (const fs::path& place : places) {
-    if (!fs::is_regular_file(place)) continue;
+    if (!is_file(place)) continue;
     std::shared_ptr<const Tokenizer> tokenizer;
     try {
       tokenizer = place.extension() == ".bin"

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/checkpoint/model_file.h"
 
+#include "fovea/base/paths.h"
 #include "fovea/checkpoint/gguf_model.h"
 #include "fovea/checkpoint/llama2c.h"
 
@@ -11,10 +12,10 @@ namespace fs = std::filesystem;
 
 std::optional<fs::path> find_model_file(const fs::path& path) {
   const auto is = [](const fs::path& p, const char* extension) {
-    return p.extension() == extension && fs::is_regular_file(p);
+    return p.extension() == extension && is_file(p);
   };
   if (is(path, ".gguf") || is(path, ".bin")) return path;
-  if (!fs::is_directory(path) || fs::exists(path / "config.json")) return std::nullopt;
+  if (!is_folder(path) || path_exists(path / "config.json")) return std::nullopt;
   std::optional<fs::path> only;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(path, error)) {
@@ -31,7 +32,7 @@ std::unique_ptr<const ModelFile> open_model_file(const fs::path& path, ModelFile
 }
 
 std::shared_ptr<const Tokenizer> open_named_tokenizer(const std::string& name) {
-  const bool has_tokenizer_file = fs::is_directory(name) && fs::exists(find_tokenizer_file(name));
+  const bool has_tokenizer_file = is_folder(name) && path_exists(find_tokenizer_file(name));
   if (!has_tokenizer_file)
     if (const auto file = find_model_file(name)) return open_model_file(*file)->tokenizer();
   return open_tokenizer(name);

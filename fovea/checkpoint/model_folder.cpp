@@ -15,6 +15,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/base/paths.h"
 #include "fovea/checkpoint/families.h"
 #include "fovea/checkpoint/family_weights.h"
 #include "fovea/checkpoint/model_file.h"
@@ -59,7 +60,7 @@ std::string_view dtype_name(at::ScalarType dtype) {
 
 fs::path existing_file(const fs::path& folder, std::string_view name) {
   fs::path path = folder / name;
-  if (!fs::is_regular_file(path)) {
+  if (!is_file(path)) {
     fail<CheckpointError>(
         folder.string(),
         "a model folder holds {}, model.safetensors (or shards and their index) and {}; '{}' is "
@@ -227,8 +228,8 @@ constexpr ReadLimit kLargestTemplate{"a chat template", 64 << 20};
 /// chat_template.jinja, or the text in tokenizer_config.json; "" where neither is there.
 std::string chat_template_of(const fs::path& folder) {
   const fs::path own = folder / "chat_template.jinja", config = folder / kTokenizerConfig;
-  if (fs::is_regular_file(own)) return read_file(own, kLargestTemplate);
-  if (!fs::is_regular_file(config)) return "";
+  if (is_file(own)) return read_file(own, kLargestTemplate);
+  if (!is_file(config)) return "";
   const auto json = nlohmann::json::parse(read_file(config, kLargestTemplate), nullptr, false);
   const auto found = json.is_object() ? json.find("chat_template") : json.end();
   return json.is_object() && found != json.end() && found->is_string() ? found->get<std::string>()

@@ -53,7 +53,7 @@ class PartInputs {
     require<InputError>(present || !needed, kCaseWhere, "{}: '{}' is missing",
                         file_.path().string(), name);
     if (!present) return {};
-    const at::Tensor x = file_.tensor(name).clone();
+    const at::Tensor x = case_tensor(file_, name);
     require<InputError>(x.dim() == dims && x.is_floating_point() == floating, kCaseWhere,
                         "{}: '{}' must be {} with {} dimensions; got {} with {}",
                         file_.path().string(), name, floating ? "floating" : "integers", dims,
@@ -83,7 +83,7 @@ class PartInputs {
                           fmt::join(known, ", "));
       if (!entry.name.starts_with(kExpectedPrefix)) continue;
       const std::string name = entry.name.substr(kExpectedPrefix.size());
-      result.errors[name] = case_error(result.tensors.at(name), file_.tensor(entry.name));
+      result.errors[name] = case_error(result.tensors.at(name), case_tensor(file_, entry.name));
     }
   }
 
@@ -172,6 +172,28 @@ CaseKind case_kind(const SafetensorsFile& file) {
                       "{}: metadata 'kind' must be one of {}; got '{}'", file.path().string(),
                       fmt::join(names, ", "), found->second);
   return static_cast<CaseKind>(at - names.begin());
+}
+
+at::Tensor case_tensor(const SafetensorsFile& file, const std::string& name) {
+  const at::Tensor x = file.tensor(name);
+  switch (x.scalar_type()) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kBFloat16:
+    case at::kHalf:
+    case at::kLong:
+    case at::kInt:
+    case at::kShort:
+    case at::kChar:
+    case at::kByte:
+    case at::kBool:
+      return x.clone();
+    default:
+      fail<InputError>(kCaseWhere,
+                       "{}: expected '{}' in F32, F16, BF16, F64 or as integers (I8 to I64, U8, "
+                       "BOOL); got {}",
+                       file.path().string(), name, at::toString(x.scalar_type()));
+  }
 }
 
 CaseResult run_part_case(const SafetensorsFile& file, const CaseOptions& options) {

@@ -19,6 +19,10 @@ std::span<const std::string_view> enum_names(CaseKind);
 /// InputError for an unknown kind.
 CaseKind case_kind(const SafetensorsFile& file);
 
+/// A tensor of a case, held in memory. InputError for number formats that attention does not
+/// compute in: 8-bit floats, complex numbers, unsigned integers of more than 8 bits.
+at::Tensor case_tensor(const SafetensorsFile& file, const std::string& name);
+
 /// Computes the part that the file is of, with errors against its expected tensors, in the dtype of
 /// the options. InputError naming the tensor that is missing, unknown or does not fit;
 /// UnsupportedError for gradients and for paths, which parts do not have.

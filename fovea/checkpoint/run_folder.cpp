@@ -6,6 +6,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/paths.h"
 #include "fovea/checkpoint/model_file.h"
 
 namespace fovea {
@@ -156,14 +157,14 @@ namespace {
 
 /// The files that only a checkpoint has: one that lost its state.json is still none to trust.
 bool is_checkpoint(const fs::path& folder) {
-  return fs::exists(folder / kStateFile) || fs::exists(folder / "optimizer.safetensors");
+  return path_exists(folder / kStateFile) || path_exists(folder / "optimizer.safetensors");
 }
 
 }  // namespace
 
 fs::path resolve_model_folder(const fs::path& path, const WarningSink& warn) {
-  if (fs::is_regular_file(path) && find_model_file(path)) return path;
-  if (!fs::is_directory(path)) {
+  if (is_file(path) && find_model_file(path)) return path;
+  if (!is_folder(path)) {
     fail<CheckpointError>(
         path.string(),
         "expected a run folder, a checkpoint, a model folder, or a .gguf or .bin file; "
@@ -173,13 +174,13 @@ fs::path resolve_model_folder(const fs::path& path, const WarningSink& warn) {
     load_checkpoint_state(path, warn);
     return path;
   }
-  if (fs::exists(path / "config.json")) return path;
+  if (path_exists(path / "config.json")) return path;
   if (const auto found = find_valid_checkpoint(path, {}, warn)) {
     found->report(warn);
     return found->checkpoint.folder;
   }
   if (const auto file = find_model_file(path)) return *file;
-  if (fs::exists(path / "config.yaml")) {
+  if (path_exists(path / "config.yaml")) {
     fail<CheckpointError>(path.string(), "this run has no checkpoint yet; train it first");
   }
   fail<CheckpointError>(path.string(),

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
+#include "fovea/base/paths.h"
 #include "fovea/checkpoint/mapped_weights.h"
 #include "fovea/config/node.h"
 
@@ -35,7 +36,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
     const std::string& file = value.scalar;
     require<CheckpointError>(
         value.kind == ConfigNode::Kind::scalar && file.ends_with(".safetensors") &&
-            file.find_first_of("/\\") == std::string::npos && file.find('\0') == std::string::npos,
+            why_no_file_name(file).empty(),
         path.string(),
         "'{}' must stand in a .safetensors file of this folder; got '{}', which this program does "
         "not open",
@@ -50,7 +51,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
 }  // namespace
 
 WeightFiles::WeightFiles(const fs::path& folder) : path_(folder / kSingle) {
-  if (!fs::is_regular_file(path_)) {
+  if (!is_file(path_)) {
     open_shards(folder);
     return;
   }
@@ -61,8 +62,8 @@ WeightFiles::WeightFiles(const fs::path& folder) : path_(folder / kSingle) {
 
 void WeightFiles::open_shards(const fs::path& folder) {
   path_ = folder / kIndex;
-  if (!fs::is_regular_file(path_)) {
-    const bool pickled = fs::exists(folder / "pytorch_model.bin");
+  if (!is_file(path_)) {
+    const bool pickled = path_exists(folder / "pytorch_model.bin");
     fail<CheckpointError>(folder.string(), "expected {} or {}; both are missing{}", kSingle, kIndex,
                           pickled ? "; pytorch_model.bin is not read: save the model with "
                                     "safe_serialization=True"
@@ -72,7 +73,7 @@ void WeightFiles::open_shards(const fs::path& folder) {
   for (const auto& [name, shard] : read_index(path_)) {
     const SafetensorsFile*& file = opened[shard];
     if (file == nullptr) {
-      require<CheckpointError>(fs::is_regular_file(folder / shard), path_.string(),
+      require<CheckpointError>(is_file(folder / shard), path_.string(),
                                "the shard '{}' is missing; {}", shard, kCopyAgain);
       file = &files_.emplace_back(folder / shard);
     }

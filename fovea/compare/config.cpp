@@ -8,6 +8,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/base/paths.h"
 #include "fovea/compare/sweep.h"
 #include "fovea/config/reader.h"
 
@@ -96,8 +97,9 @@ void CompareConfig::check() const {
              std::string_view("-_.+").find(c) != std::string_view::npos;
     });
     require<ConfigError>(
-        plain && v.name.front() != '.', "compare",
-        "a variant's name is a folder: letters, digits and '-_.+', not starting with '.'; got '{}'",
+        plain && why_no_file_name(v.name).empty(), "compare",
+        "a variant's name is a folder: at most 200 letters, digits and '-_.+', not starting with "
+        "'.'; got '{}'",
         v.name);
     require<ConfigError>(std::find(names.begin(), names.end(), v.name) == names.end(), "compare",
                          "two variants are called '{}'", v.name);

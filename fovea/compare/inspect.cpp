@@ -199,6 +199,7 @@ InspectModel inspect_model(const std::string& name, const Transformer& model,
                            const Tokenizer& tokenizer, const std::string& text,
                            const InspectOptions& options) {
   check_wanted(options, model.config());
+  require<InputError>(!text.empty(), "inspect", "the text must have a character; it is empty");
   const Pieces pieces = pieces_of(model, tokenizer, text, options.tokens);
   InspectModel out{.name = name, .tokens = pieces.raw};
   const std::vector<LayerView> views = model.look(pieces.input);

@@ -12,6 +12,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/paths.h"
 #include "fovea/base/rng.h"
 
 namespace fovea {
@@ -132,7 +133,7 @@ std::filesystem::path find_block_file(const FindBlock& s, const std::filesystem:
       folder / fmt::format("{}-{}-{}-{}-{}-{}.jsonl", kPrefix, s.letters,
                            enum_names(s.answer)[static_cast<size_t>(s.answer)], s.line_length,
                            s.lines, s.seed);
-  if (std::filesystem::exists(path)) return path;
+  if (path_exists(path)) return path;
   std::string text;
   for (int64_t n = 0; n < s.lines; ++n) text += "{\"text\": \"" + find_block_line(s, n) + "\"}\n";
   make_folders(folder);

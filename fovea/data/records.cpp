@@ -9,6 +9,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/base/json_depth.h"
+#include "fovea/base/paths.h"
 #include "fovea/data/byte_reader.h"
 #include "fovea/text/utf8.h"
 
@@ -20,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 /// The whole text, without a byte-order mark.
 std::string read_text(const fs::path& path) {
-  require<InputError>(fs::exists(path), path.string(),
+  require<InputError>(path_exists(path), path.string(),
                       "expected a file of records; got none there; check the path");
   const std::unique_ptr<ByteReader> reader = open_bytes(path);
   std::string text;

@@ -6,6 +6,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/paths.h"
 
 namespace fovea {
 namespace {
@@ -40,7 +41,7 @@ FinishedScore from_json(const Json& json) {
 }  // namespace
 
 FinishedScores::FinishedScores(std::filesystem::path file) : file_(std::move(file)) {
-  if (file_.empty() || !std::filesystem::exists(file_)) return;
+  if (file_.empty() || !path_exists(file_)) return;
   try {
     const Json list = Json::parse(read_file(file_));
     for (const Json& entry : list)

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "fovea/base/error.h"
+#include "fovea/base/paths.h"
 #include "fovea/text/result_json.h"
 
 namespace fovea {
@@ -73,9 +74,13 @@ ItemLog read_item_log(const fs::path& path) { return read_log(path).log; }
 ItemLogWriter::ItemLogWriter(const fs::path& path, const Json& header) : path_(path) {
   Json first{{kFormat, 1}};
   first.update(header);
+  const std::string begin = first.dump() + "\n";
   if (path.has_parent_path()) make_folders(path.parent_path());
-  if (fs::exists(path)) {
+  if (path_exists(path)) {
     ReadLog read = read_log(path);
+    require<InputError>(!read.log.header.is_null() || begin.starts_with(read_file(path)),
+                        path.string(),
+                        "expected the log of a task; got another file; choose another --out");
     if (!read.log.header.is_null()) {
       for (const auto& [key, value] : first.items()) {
         const Json found = read.log.header.value(key, Json());
@@ -91,7 +96,7 @@ ItemLogWriter::ItemLogWriter(const fs::path& path, const Json& header) : path_(p
     }
   }
   file_.emplace(path);
-  file_->write(first.dump() + "\n");
+  file_->write(begin);
   file_->sync();
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "fovea/base/error.h"
+#include "fovea/base/paths.h"
 #include "fovea/eval/answer_metric.h"
 #include "fovea/eval/made/babilong.h"
 #include "fovea/eval/made/classification.h"
@@ -92,7 +93,7 @@ fs::path find_data(const TaskInput& input, std::string_view task,
                       "expected a folder of data with '{}'; got none: give it with --data",
                       *names.begin());
   for (const std::string_view name : names) {
-    if (fs::exists(input.data / name)) return input.data / name;
+    if (path_exists(input.data / name)) return input.data / name;
   }
   fail<InputError>(task, "expected '{}' in the folder of data '{}'; it is not there",
                    *names.begin(), input.data.string());
@@ -101,14 +102,12 @@ fs::path find_data(const TaskInput& input, std::string_view task,
 /// The text around the facts of BABILong: a book, where the data has one.
 std::shared_ptr<const Prose> babilong_prose(const TaskInput& input) {
   const fs::path books = input.data / "text/gutenberg";
-  if (!input.background.empty() || input.data.empty() || !fs::is_directory(books))
+  if (!input.background.empty() || input.data.empty() || !is_folder(books))
     return background_prose(input);
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(books)) {
-    if (entry.path().extension() == ".txt") files.push_back(entry.path());
+  for (const fs::path& path : folder_entries(books)) {
+    if (path.extension() == ".txt") return std::make_shared<const Prose>(read_prose(path));
   }
-  if (files.empty()) return background_prose(input);
-  return std::make_shared<const Prose>(read_prose(*std::ranges::min_element(files)));
+  return background_prose(input);
 }
 
 Task needle_task(const NeedleTask& task) {
@@ -337,7 +336,7 @@ std::vector<ClassificationTask> classification_tasks() {
 std::shared_ptr<const Prose> background_prose(const TaskInput& input) {
   if (!input.background.empty()) return std::make_shared<const Prose>(read_prose(input.background));
   const fs::path essays = input.data / "text/paul_graham_essays";
-  if (!input.data.empty() && fs::is_directory(essays))
+  if (!input.data.empty() && is_folder(essays))
     return std::make_shared<const Prose>(read_prose(essays));
   return {&built_in_prose(), [](const Prose*) {}};
 }

@@ -292,7 +292,8 @@ ScoreResult score_text(const Transformer& model, const Tokenizer& tokenizer,
   for (const ScoreDocument& document : documents) totals_of(result, document.source);
 
   Scorer scorer(model, result);
-  int64_t done = 0;
+  int64_t done = 0, bytes = 0;
+  for (const ScoreDocument& document : documents) bytes += std::ssize(document.text);
   for (const ScoreDocument& document : documents) {
     const std::vector<int32_t> tokens = tokenizer.encode(document.text);
     ScoreTotals& totals = totals_of(result, document.source);
@@ -303,11 +304,16 @@ ScoreResult score_text(const Transformer& model, const Tokenizer& tokenizer,
     if (!tokens.empty()) {
       auto stream = std::make_shared<std::vector<int64_t>>(1, start);
       stream->insert(stream->end(), tokens.begin(), tokens.end());
-      for (const Window& window : windows_of(static_cast<int64_t>(tokens.size()), result.options)) {
-        scorer.add(stream, window, totals);
+      const std::vector<Window> windows = windows_of(std::ssize(tokens), result.options);
+      const double share =
+          static_cast<double>(document.text.size()) / static_cast<double>(windows.size());
+      for (size_t n = 0; n < windows.size(); ++n) {
+        if (progress) progress(done + static_cast<int64_t>(share * static_cast<double>(n)), bytes);
+        scorer.add(stream, windows[n], totals);
       }
     }
-    if (progress) progress(++done, static_cast<int64_t>(documents.size()));
+    done += std::ssize(document.text);
+    if (progress) progress(done, bytes);
   }
   scorer.flush();
   require_finite(result);

@@ -77,7 +77,8 @@ struct ScoreResult {
   nlohmann::ordered_json to_json() const;
 };
 
-/// InputError where no document holds a token. `progress(done, total)` in documents; it may throw.
+/// InputError where no document holds a token. `progress(done, total)` in bytes of the text, before
+/// every window; it may throw.
 ScoreResult score_text(const Transformer& model, const Tokenizer& tokenizer,
                        std::span<const ScoreDocument> documents, const ScoreOptions& options = {},
                        const std::function<void(int64_t, int64_t)>& progress = {});

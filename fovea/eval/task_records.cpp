@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
+#include "fovea/base/paths.h"
 #include "fovea/base/rng.h"
 
 namespace fovea {
@@ -85,7 +86,7 @@ fs::path find_data(const std::vector<std::string>& names, const fs::path& folder
                    const std::string& task) {
   for (const std::string& name : names) {
     const fs::path path = fs::path(name).is_absolute() ? fs::path(name) : folder / name;
-    if (fs::is_regular_file(path)) return path;
+    if (is_file(path)) return path;
   }
   fail<InputError>("task " + task,
                    "expected {} in '{}'; got no such file; give the folder of the "

@@ -36,23 +36,20 @@ struct Written {
 };
 
 Written write_texts(const Transformer& model, const Tokenizer& tokenizer,
-                    std::span<const std::string> prompts, const TextQualityOptions& options) {
-  std::vector<TextRequest> requests;
-  for (const std::string& prompt : prompts)
-    requests.push_back({.prompt = prompt, .options = options.generate});
+                    std::span<const TextRequest> requests, const TextQualityOptions& options) {
   Written written;
   generate_texts(
       model, tokenizer, requests, {},
       [&](size_t n, const GenerateResult& result) {
         require<Interrupted>(result.reason != FinishReason::interrupted, "eval",
-                             "interrupted; {} of {} texts are written", n, prompts.size());
-        EncodedPair pair = encode_pair(tokenizer, prompts[n], result.text);
+                             "interrupted; {} of {} texts are written", n, requests.size());
+        EncodedPair pair = encode_pair(tokenizer, requests[n].prompt, result.text);
         if (!pair.ending.empty()) {
           written.texts.push_back(pair.ending);
           written.requests.push_back(
               {.context = std::move(pair.context), .endings = {std::move(pair.ending)}});
         }
-        if (options.progress) options.progress(static_cast<int64_t>(n) + 1, std::ssize(prompts));
+        if (options.progress) options.progress(static_cast<int64_t>(n) + 1, std::ssize(requests));
       },
       options.interrupt);
   return written;
@@ -80,12 +77,12 @@ double repeated_share(std::span<const std::vector<int32_t>> texts, int64_t n) {
 }
 
 TextQuality measure_text_quality(const Transformer& model, const Tokenizer& tokenizer,
-                                 std::span<const std::string> prompts,
+                                 std::span<const TextRequest> requests,
                                  const TextQualityOptions& options) {
-  const Written written = write_texts(model, tokenizer, prompts, options);
+  const Written written = write_texts(model, tokenizer, requests, options);
   require<InputError>(!written.texts.empty(), "eval",
                       "expected the model to write at least one token behind {} prompts; got none",
-                      prompts.size());
+                      requests.size());
   TextQuality quality{.texts = std::ssize(written.texts)};
   for (int64_t n = 1; n <= 3; ++n) quality.distinct[n - 1] = distinct_share(written.texts, n);
   quality.repetition = repeated_share(written.texts, 4);

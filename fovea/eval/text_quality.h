@@ -26,7 +26,6 @@ double distinct_share(std::span<const std::vector<int32_t>> texts, int64_t n);
 double repeated_share(std::span<const std::vector<int32_t>> texts, int64_t n);
 
 struct TextQualityOptions {
-  GenerateOptions generate;
   /// Another model over the same tokens, of which agreement is asked; null = none.
   const Transformer* base = nullptr;
   std::function<void(int64_t done, int64_t total)> progress;  ///< in texts; may throw
@@ -46,10 +45,10 @@ struct TextQuality {
   nlohmann::ordered_json to_json() const;
 };
 
-/// Continues every prompt and measures what is written. InputError where nothing is written or a
+/// Answers every request and measures what is written. InputError where nothing is written or a
 /// prompt does not fit; Interrupted.
 TextQuality measure_text_quality(const Transformer& model, const Tokenizer& tokenizer,
-                                 std::span<const std::string> prompts,
+                                 std::span<const TextRequest> requests,
                                  const TextQualityOptions& options);
 
 }  // namespace fovea

@@ -165,7 +165,7 @@ std::string panel_html(std::string_view side, std::string_view title) {
 }
 
 constexpr std::string_view kHead = R"html(<section><h2>Where attention looks</h2>
-<p class="note">Two variants read the same text. Each row is a position that looks back: the stronger the colour of a cell, the more weight that earlier position gets. Point at a cell, or use the arrow keys, to read the pair; the text below shows where the marked position looks.</p>
+<p class="note">@readersEach row is a position that looks back: the stronger the colour of a cell, the more weight that earlier position gets. Point at a cell, or use the arrow keys, to read the pair; the text below shows where the marked position looks.</p>
 <div class="card">
 <div class="controls">
 <label>Layer <select id="map-layer"></select></label>
@@ -190,8 +190,13 @@ std::string attention_section(const CompareResult& result) {
     if (!result.variants[v].attention_maps.empty()) with_maps.push_back(v);
   }
   if (with_maps.empty()) return "";
+  const bool alone = with_maps.size() == 1;
   std::string out(kHead);
-  out += panel_html("left", "Left") + panel_html("right", "Right");
+  constexpr std::string_view kReaders = "@readers";
+  out.replace(out.find(kReaders), kReaders.size(),
+              alone ? "" : "Two variants read the same text. ");
+  out += alone ? panel_html("left", "Shown")
+               : panel_html("left", "Left") + panel_html("right", "Right");
   out += kFoot;
   out += "<script type=\"application/json\" id=\"attention-data\">" +
          script_json(page_data(result, with_maps)) + "</script>\n";

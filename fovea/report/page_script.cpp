@@ -75,7 +75,7 @@ function fillSelect(select, entries, chosen) {
 }
 
 function startMaps(data) {
-  const sides = ["left", "right"];
+  const sides = ["left", "right"].filter((side) => byId(side + "-map"));
   let marked = null;  // {i, j}
   const state = {};
   const variantOf = (side) => data.variants[+byId(side + "-variant").value];

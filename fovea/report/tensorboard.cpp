@@ -14,6 +14,8 @@
 #include <cstring>
 #include <utility>
 
+#include "fovea/base/paths.h"
+
 namespace fovea {
 namespace {
 
@@ -99,7 +101,7 @@ std::filesystem::path new_path(const std::filesystem::path& folder) {
   for (int64_t counter = 0;; ++counter) {
     auto path = folder / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", seconds, host,
                                      ::getpid(), counter);
-    if (!std::filesystem::exists(path)) return path;
+    if (!path_exists(path)) return path;
   }
 }
 

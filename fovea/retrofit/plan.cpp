@@ -64,10 +64,35 @@ void set_budget(const RetrofitOptions& options, double share, TrainConfig& train
   }
 }
 
+/// Refuses the keys that the options of the verb set.
 Recipe with_overrides(const Recipe& recipe, const std::vector<std::string>& overrides) {
   ConfigNode root = parse_yaml(fields_to_yaml(recipe), "retrofit");
   for (const std::string& assignment : overrides) set_override(root, assignment);
-  return recipe_from_node(root);
+  Recipe changed = recipe_from_node(root);
+  const auto refuse = [](bool is_changed, const char* key, const char* instead) {
+    require<ConfigError>(!is_changed, "retrofit", "'{}' is no override: {} sets it", key, instead);
+  };
+  refuse(changed.run_folder != recipe.run_folder, "run_folder", "--out");
+  refuse(changed.tokenizer != recipe.tokenizer, "tokenizer", "the model");
+  refuse(changed.train.init_from != recipe.train.init_from, "train.init_from", "the model");
+  return changed;
+}
+
+/// Puts Focus on; local pairs are at most half of a row, or the groups would see no pair.
+void apply_groups(const RetrofitKind& focus, Recipe& recipe) {
+  focus.apply(recipe.model);
+  int64_t& window = recipe.model.attention.spec.focus.window;
+  window = std::min(window, std::max<int64_t>(1, recipe.train.sequence_length / 2));
+}
+
+void check_window(const Recipe& recipe) {
+  const FocusSpec& focus = recipe.model.attention.spec.focus;
+  require<ConfigError>(focus.window + focus.sinks < recipe.train.sequence_length, "retrofit",
+                       "expected rows longer than focus.window + focus.sinks = {}, or no pair is "
+                       "left to the groups; got {} tokens: raise --length, or give "
+                       "model.attention.focus.window={}",
+                       focus.window + focus.sinks, recipe.train.sequence_length,
+                       std::max<int64_t>(1, recipe.train.sequence_length / 2));
 }
 
 std::string groups_help(const std::string& objective) {
@@ -80,7 +105,7 @@ std::string groups_help(const std::string& objective) {
 RetrofitPhase groups_phase(const RetrofitOptions& options, const Beginning& base,
                            const RetrofitKind& focus, double share) {
   Recipe recipe = common_recipe(options, base);
-  focus.apply(recipe.model);
+  apply_groups(focus, recipe);
   recipe.name = "groups";
   recipe.train.trainable = focus.trainable;
   recipe.train.objective = options.objective;
@@ -88,6 +113,7 @@ RetrofitPhase groups_phase(const RetrofitOptions& options, const Beginning& base
   recipe.train.optimizer.learning_rate = focus.learning_rate;
   set_budget(options, share, recipe.train);
   recipe = with_overrides(recipe, options.overrides);
+  check_window(recipe);
   std::string help = groups_help(recipe.train.objective);
   return {.name = "groups", .help = std::move(help), .recipe = std::move(recipe)};
 }
@@ -111,8 +137,11 @@ RetrofitPhase adapt_phase(const RetrofitOptions& options, const Beginning& base,
   std::vector<std::string> learning;
   double rate = 1.0;
   for (const RetrofitKind* kind : kinds) {
+    if (kind->groups_first) {
+      apply_groups(*kind, recipe);
+      continue;
+    }
     kind->apply(recipe.model);
-    if (kind->groups_first) continue;
     learning.emplace_back(kind->trainable);
     rate = std::min(rate, kind->learning_rate);
   }

@@ -6,6 +6,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/paths.h"
 #include "fovea/checkpoint/adapter.h"
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/checkpoint/run_folder.h"
@@ -27,7 +28,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kCopyWindows = 8;
 constexpr const char *kAdapter = "adapter", *kModel = "model", *kPhases = "phases",
-                     *kSystems = "systems.yaml", *kStart = "start.json";
+                     *kSystems = "systems.yaml", *kStart = "start.json", *kStartFolder = "start";
 // Rows of the text that the start of Differential is fitted on.
 constexpr int64_t kStartRows = 8;
 
@@ -112,10 +113,29 @@ LoadedModel model_of_phases(const std::vector<RetrofitPhase>& phases) {
           .chat_template = last.chat_template};
 }
 
-/// Refuses to take the place of a folder that no retrofit wrote.
-void check_out(const fs::path& out) {
+/// `path`, or a folder that it lies in, is `place`.
+bool lies_in(const fs::path& path, const fs::path& place) {
+  for (fs::path at = fs::weakly_canonical(fs::absolute(path)); !at.empty(); at = at.parent_path()) {
+    if (same_place(at, place)) return true;
+    if (at == at.root_path()) break;
+  }
+  return false;
+}
+
+/// Refuses to write into the base, or over it, and to take the place of a folder that no retrofit
+/// wrote.
+void check_out(const fs::path& out, const fs::path& given, const fs::path& base) {
+  require<InputError>(!lies_in(out, given) && !lies_in(out, base), out.string(),
+                      "expected a folder outside the base; got one inside '{}': give another --out",
+                      given.string());
+  for (const char* const name : {kAdapter, kModel, kPhases, kStartFolder}) {
+    require<InputError>(!lies_in(base, out / name), out.string(),
+                        "the base lies in '{}' there, which this retrofit would replace; give "
+                        "another --out",
+                        name);
+  }
   for (const char* const name : {kAdapter, kModel})
-    require<InputError>(!fs::exists(out / name) || fs::exists(out / kPhases), out.string(),
+    require<InputError>(!path_exists(out / name) || path_exists(out / kPhases), out.string(),
                         "the folder holds '{}', which no retrofit wrote; give another --out", name);
 }
 
@@ -134,7 +154,7 @@ RetrofitStart make_start(const RetrofitOptions& options, const fs::path& folder,
   const fs::path told = options.out / kStart;
   LoadedModel base = load_model(base_folder);
   const std::string of = model_fingerprint(base.model);
-  if (!fs::exists(told)) {
+  if (!path_exists(told)) {
     BatchStream stream(
         corpus,
         {.sequence_length = length, .batch_rows = 1, .seed = static_cast<uint64_t>(options.seed)});
@@ -152,13 +172,20 @@ RetrofitStart make_start(const RetrofitOptions& options, const fs::path& folder,
     write_file(told,
                Json{{"base", of}, {"lambda", start.lambda}, {"error", start.error}}.dump(2) + "\n");
   }
-  const Json json = Json::parse(read_file(told), nullptr, false);
-  require<InputError>(json.is_object() && json.value("base", "") == of, told.string(),
-                      "the start there was made of another model; give another --out");
-  return {.model = folder,
-          .lambda = json.at("lambda").get<std::vector<double>>(),
-          .error = json.at("error").get<std::vector<double>>(),
-          .score = {}};
+  try {
+    const Json json = Json::parse(read_file(told));
+    require<InputError>(json.at("base") == of, told.string(),
+                        "the start there was made of another model; give another --out");
+    return {.model = folder,
+            .lambda = json.at("lambda").get<std::vector<double>>(),
+            .error = json.at("error").get<std::vector<double>>(),
+            .score = {}};
+  } catch (const Json::exception& error) {
+    fail<InputError>(told.string(),
+                     "expected what a retrofit wrote; got another file ({}); remove "
+                     "it to make the start anew",
+                     error.what());
+  }
 }
 
 void replace_adapter(const fs::path& path, const ModelConfig& base, const Adapter& adapter) {
@@ -314,7 +341,7 @@ RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallba
   const fs::path base_folder = resolve_model_folder(options.model, callbacks.train.warning);
   const ModelConfig config = load_model_config(base_folder);
   const std::vector<RetrofitPhase> phases = plan_retrofit(options, config);
-  check_out(options.out);
+  check_out(options.out, options.model, base_folder);
   RetrofitResult result;
   for (const RetrofitKind* kind : chosen_kinds(options.with, config))
     result.kinds.emplace_back(kind->name);

@@ -13,12 +13,20 @@ namespace fovea {
 /// that was ignored before (nohup) stays ignored. One at a time a process.
 class InterruptGuard {
  public:
-  InterruptGuard();
+  /// Runs inside a signal handler: it may write() and _exit(), nothing else.
+  using Reaction = void (*)();
+
+  /// `notice` runs at the first signal.
+  explicit InterruptGuard(Reaction notice = nullptr);
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
   const std::atomic<bool>* flag() const;
+
+  /// For work that looks at the flag seldom and has nothing to save: `leave` runs a second after
+  /// the first signal if the guard still lives. nullptr: the work takes the time it needs.
+  void leave_late(Reaction leave);
 };
 
 /// The signal that set the flag of the newest guard; 0 for none. Stays after the guard's end.

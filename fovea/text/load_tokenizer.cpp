@@ -8,6 +8,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/base/json_depth.h"
+#include "fovea/base/paths.h"
 #include "fovea/text/json_tokenizer.h"
 #include "fovea/text/sentencepiece_tokenizer.h"
 #include "fovea/text/tiktoken.h"
@@ -31,7 +32,7 @@ std::string mark_text(const SortedJson& config, const char* key) {
 
 /// The object in a JSON file; nothing where there is none.
 SortedJson object_in(const fs::path& path) {
-  if (!fs::is_regular_file(path)) return {};
+  if (!is_file(path)) return {};
   const std::string text = read_file(path, kLargestTokenizer);
   require_shallow_json<InputError>(text, path.string());
   SortedJson object = SortedJson::parse(text, nullptr, false);
@@ -87,7 +88,7 @@ std::shared_ptr<const Tokenizer> json_or_bytes(std::string text, const fs::path&
 
 fs::path find_tokenizer_file(const fs::path& folder) {
   for (const char* name : {"tokenizer.json", "tokenizer.model"})
-    if (fs::is_regular_file(folder / name)) return folder / name;
+    if (is_file(folder / name)) return folder / name;
   std::vector<fs::path> ranks;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error))
@@ -99,7 +100,7 @@ fs::path find_tokenizer_file(const fs::path& folder) {
 }
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const fs::path& path, std::string_view encoding) {
-  const fs::path file = fs::is_directory(path) ? find_tokenizer_file(path) : path;
+  const fs::path file = is_folder(path) ? find_tokenizer_file(path) : path;
   std::string text = read_file(file, kLargestTokenizer);
   const std::string where = file.string();
   if (looks_like_tiktoken(text))
@@ -119,7 +120,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const fs::path& path, std::strin
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
   if (name == "bytes") return byte_tokenizer();
   const size_t colon = name.rfind(':');
-  if (colon == std::string::npos || fs::exists(name)) return load_tokenizer(name);
+  if (colon == std::string::npos || path_exists(name)) return load_tokenizer(name);
   return load_tokenizer(name.substr(0, colon), name.substr(colon + 1));
 }
 

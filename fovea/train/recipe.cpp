@@ -11,6 +11,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/base/paths.h"
 #include "fovea/config/reader.h"
 #include "fovea/nn/objectives.h"
 #include "fovea/nn/parameter_set.h"
@@ -315,7 +316,15 @@ Recipe Recipe::resolved() const {
   Recipe out = *this;
   check_fields("recipe", out);
   require<ConfigError>(!out.name.empty(), "recipe", "'name' must not be empty");
-  if (out.run_folder.empty()) out.run_folder = "runs/" + out.name;
+  if (out.run_folder.empty()) {
+    const std::string why = why_no_file_name(out.name);
+    require<ConfigError>(
+        why.empty(), "recipe",
+        "'name' names the folder runs/NAME, and '{}' cannot: {}; change it, or set "
+        "'run_folder'",
+        out.name, why);
+    out.run_folder = "runs/" + out.name;
+  }
   if (out.train.sequence_length == 0) out.train.sequence_length = out.model.context;
   // With a vocabulary that is not known yet, every other size of the model can be judged already.
   (void)out.model.resolved(out.model.vocab_size > 0 ? out.model.vocab_size : 256);

@@ -48,6 +48,11 @@ StepSums Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
     const LossResult part =
         objective_loss(*model, stage().objective, input, target_tensor(batches[i], device),
                        normaliser, &infos[i], recipe.train.z_loss);
+    require<ConfigError>(part.loss.requires_grad(), "train",
+                         "expected that what learns acts on the loss; got no such parameter: check "
+                         "'trainable'; groups of Focus act where rows (now {} tokens) are longer "
+                         "than focus.window",
+                         batches[i].length);
     nll = nll.defined() ? nll + part.nll_sum : part.nll_sum;
     part.loss.backward();
     trace("micro_batch");

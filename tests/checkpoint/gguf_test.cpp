@@ -286,6 +286,16 @@ TEST_F(Gguf, EveryDamageOfTheTensorsIsNamed) {
               HasSubstr("'a' stands twice"));
 }
 
+TEST_F(Gguf, ACountOfTensorsThatLeavesBytesOverIsNamed) {
+  std::string bytes = whole_file();
+  constexpr size_t count_at = 8;  // after magic number and version
+  ASSERT_EQ(bytes[count_at], 2);
+  for (const char fewer : {0, 1}) {
+    bytes[count_at] = fewer;
+    EXPECT_THAT(complaint(bytes), HasSubstr("the count is wrong")) << int{fewer};
+  }
+}
+
 TEST_F(Gguf, ANameCannotActOnTheTerminal) {
   EXPECT_THAT(tensor_complaint(1, Bytes().tensor("\x1b[31mred", {1}, 4, 0)),
               ::testing::Not(HasSubstr("\x1b")));

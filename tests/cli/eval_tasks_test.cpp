@@ -158,6 +158,25 @@ TEST_F(EvalTasks, WhatAModelWritesIsMeasuredBesideItsBase) {
   EXPECT_NE(wrong.err.find("p.jsonl:2"), std::string::npos) << wrong.err;
 }
 
+TEST_F(EvalTasks, PromptsAreReadAsGenerateReadsThem) {
+  for (const char* line :
+       {R"({"prompt": "a", "prompt": "b"})", R"({"prompt": "a", "seed": -1})",
+        R"({"prompt": "a", "stop": [""]})", R"({"prompt": "a", "max_tokens": "5"})",
+        R"({"prompt": "a", "colour": 1})", R"(["prompt"])"}) {
+    spill(folder_ / "p.jsonl", std::string("{\"prompt\": \"a\"}\n") + line + "\n");
+    const Finished eval = run({"--prompts", "p.jsonl"});
+    EXPECT_EQ(eval.code, 2) << line;
+    EXPECT_NE(eval.err.find("p.jsonl"), std::string::npos) << eval.err;
+  }
+  spill(folder_ / "p.csv", "id,prompt\n1,Once\n2,Twice\n");
+  spill(folder_ / "p.txt", "Once\nTwice\n");
+  for (const char* file : {"p.csv", "p.txt"}) {
+    const Finished eval = run({"--prompts", file, "--max-tokens", "3", "--json", "-q"});
+    ASSERT_EQ(eval.code, 0) << eval.err;
+    EXPECT_EQ(nlohmann::json::parse(eval.out)["texts"], 2);
+  }
+}
+
 TEST_F(EvalTasks, AKilledRunGoesOnAndLosesNoQuestion) {
   std::string records;
   for (int n = 0; n < 4000; ++n)

@@ -259,6 +259,27 @@ TEST_F(RunTask, ALogOfOtherQuestionsModelsOrSettingsIsRefused) {
                "t.jsonl:1");
 }
 
+TEST_F(RunTask, AForeignFileInThePlaceOfTheLogIsRefusedAndKeptWithAndWithoutALineEnd) {
+  const testing::TemporaryFolder folder;
+  for (const char* foreign : {"my notes", "my notes\n", "{\"fovea_task_log\":1,\"mine\":2}"}) {
+    write_file(folder / "log.jsonl", foreign);
+    EXPECT_THROW(run(task_of(TaskKind::multiple_choice, choices()), {.log = folder / "log.jsonl"}),
+                 InputError)
+        << foreign;
+    EXPECT_EQ(read_file(folder / "log.jsonl"), foreign);
+  }
+}
+
+TEST_F(RunTask, AHeaderThatAKillToreIsWrittenAnew) {
+  const testing::TemporaryFolder folder;
+  const Task task = task_of(TaskKind::multiple_choice, choices());
+  run(task, {.log = folder / "log.jsonl"});
+  const std::string whole = read_file(folder / "log.jsonl");
+  write_file(folder / "log.jsonl", whole.substr(0, whole.find('\n') / 2));
+  run(task, {.log = folder / "log.jsonl"});
+  EXPECT_EQ(read_file(folder / "log.jsonl"), whole);
+}
+
 TEST_F(RunTask, CellsOfThePictureAreTheQuestionsOfOnePlace) {
   std::vector<TaskItem> items = choices();
   for (size_t n = 0; n < items.size(); ++n)

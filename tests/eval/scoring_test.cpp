@@ -135,6 +135,19 @@ TEST(ScoreText, APassThatNoMemoryHoldsIsRefusedBeforeItRuns) {
                std::bad_alloc);
 }
 
+TEST_F(Scoring, ALongDocumentTellsHowFarItIsBeforeEveryWindow) {
+  std::vector<int64_t> told;
+  const std::vector<ScoreDocument> book{{"s", text_}};
+  score_text(model_, *byte_tokenizer(), book, {.window = 16}, [&](int64_t done, int64_t total) {
+    EXPECT_EQ(total, std::ssize(text_));
+    told.push_back(done);
+  });
+  EXPECT_EQ(std::ssize(told), (std::ssize(text_) + 15) / 16 + 1);
+  EXPECT_TRUE(std::ranges::is_sorted(told));
+  EXPECT_EQ(told.front(), 0);
+  EXPECT_EQ(told.back(), std::ssize(text_));
+}
+
 TEST_F(Scoring, ImpossibleOptionsAndEmptyTextAreRefused) {
   EXPECT_ERROR(ConfigError, score({{"a", "x"}}, {.window = 4, .stride = 5}), "stride", "5");
   EXPECT_ERROR(ConfigError, score({{"a", "x"}}, {.window = -1}), "window");

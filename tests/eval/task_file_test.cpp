@@ -294,6 +294,9 @@ TEST_F(Tasks, RecordsThatDoNotFitAreRefusedWithFileAndLine) {
 TEST_F(Tasks, FilesThatMakeNoTaskAreRefusedByKey) {
   const auto parse = [](const std::string& yaml) { return parse_task_file(yaml, "t.yaml"); };
   EXPECT_ERROR(ConfigError, parse("data: d\ncontext: x\nchoices: c\ngold: g\n"), "'name'");
+  for (const char* name : {"../../victim", "'a\\b'", "\"a\\0b\"", "\"a\\nb\"", ".hidden"})
+    EXPECT_ERROR(ConfigError, parse(fmt::format("name: {}\ndata: d\n", name)), "name of its log");
+  EXPECT_ERROR(ConfigError, parse("data: d\nname: " + std::string(300, 'x')), "300 bytes");
   EXPECT_ERROR(ConfigError, parse("name: t\ndata: d\ncontext: x\ngold: g\n"), "'choices'");
   EXPECT_ERROR(ConfigError, parse(std::string(kPlain) + "chioces: c\n"), "t.yaml:6", "choices");
   EXPECT_ERROR(ConfigError, parse(std::string(kPlain) + "ending: x\n"), "no use", "'ending'");

@@ -27,9 +27,9 @@ TEST(TextQuality, AModelAgreesWithItselfAndLessWithAnother) {
   config.context = 64;
   config = config.resolved(config.vocab_size);
   const Transformer model(config, 1), other(config, 2);
-  const std::vector<std::string> prompts{"Once", "upon a", "time"};
-  TextQualityOptions options{.generate = {.sampling = {.temperature = 0.0}, .max_tokens = 12},
-                             .base = &model};
+  const GenerateOptions how{.sampling = {.temperature = 0.0}, .max_tokens = 12};
+  const std::vector<TextRequest> prompts{{"Once", how}, {"upon a", how}, {"time", how}};
+  TextQualityOptions options{.base = &model};
   const TextQuality same = measure_text_quality(model, *byte_tokenizer(), prompts, options);
   options.base = &other;
   const TextQuality apart = measure_text_quality(model, *byte_tokenizer(), prompts, options);

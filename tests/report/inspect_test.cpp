@@ -43,6 +43,20 @@ TEST(Inspection, ModelsWithoutKernelsAndGroupsHaveNoSuchSections) {
   EXPECT_EQ(page.find("id=\"groups\""), std::string::npos);
 }
 
+TEST(Inspection, OneModelIsShownOnceAndTwoSideBySide) {
+  InspectResult result = example_inspection();
+  ASSERT_EQ(result.models.size(), 2u);
+  const std::string both = inspect_html(result);
+  EXPECT_NE(both.find("id=\"right-map\""), std::string::npos);
+  EXPECT_NE(both.find("Two variants"), std::string::npos);
+  result.models.pop_back();
+  const std::string one = inspect_html(result);
+  EXPECT_NE(one.find("id=\"left-map\""), std::string::npos);
+  EXPECT_EQ(one.find("id=\"right-map\""), std::string::npos);
+  EXPECT_EQ(one.find("Two variants"), std::string::npos);
+  EXPECT_EQ(one.find("@readers"), std::string::npos);
+}
+
 TEST(Inspection, JsonHasGroupsKernelsAndLayers) {
   const InspectResult result = example_inspection();
   const auto groups = groups_json(result), all = inspect_json(result);

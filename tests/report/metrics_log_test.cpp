@@ -69,6 +69,16 @@ TEST_F(MetricsLogTest, CuttingAMissingFileDoesNothing) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
+TEST_F(MetricsLogTest, AFileThatIsNoLogIsRefusedAndKept) {
+  for (const char* foreign : {"my notes", "{\"a\": 1}\n", "{\"global_step\":1}\nmy notes"}) {
+    write_file(path_, foreign);
+    EXPECT_THROW(truncate_metrics(path_, 9), InputError) << foreign;
+    EXPECT_EQ(read_file(path_), foreign);
+  }
+  write_file(path_, "my notes");
+  EXPECT_THROW(MetricsLog{path_}, InputError);
+}
+
 TEST_F(MetricsLogTest, ABadLineInTheMiddleIsNamed) {
   write_file(path_, "{\"global_step\":1}\nnonsense\n{\"global_step\":3}\n");
   try {

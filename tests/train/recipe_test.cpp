@@ -107,6 +107,7 @@ TEST_F(RecipeFile, ImpossibleValuesAreRefusedWithTheirDottedKey) {
   refused([](Recipe& r) { r.train.stages = {{.steps = 1}}; }, "with 'train.stages'");
   refused([](Recipe& r) { r.train.steps = 0, r.train.stages.resize(1); }, "train.stages.0.steps");
   refused([](Recipe& r) { r.data.sources.clear(); }, "data.sources");
+  refused([](Recipe& r) { r.name = "../../victim", r.run_folder.clear(); }, "runs/NAME");
 }
 
 TEST_F(RecipeFile, ProductsOfSizesStayFarFromTheEndOfTheCounters) {

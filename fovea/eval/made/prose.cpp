@@ -10,6 +10,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/paths.h"
 #include "fovea/text/utf8.h"
 
 namespace fovea {
@@ -78,11 +79,9 @@ std::string_view without_gutenberg_frame(std::string_view text) {
 
 std::vector<std::filesystem::path> text_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.is_regular_file() && entry.path().extension() == ".txt")
-      files.push_back(entry.path());
+  for (const std::filesystem::path& path : folder_entries(folder)) {
+    if (path.extension() == ".txt" && is_file(path)) files.push_back(path);
   }
-  std::ranges::sort(files);
   return files;
 }
 
@@ -112,8 +111,7 @@ Prose make_prose(std::string name, std::string_view text) {
 }
 
 Prose read_prose(const std::filesystem::path& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(path, ignored))
+  if (!is_folder(path))
     return make_prose(path.filename().string(),
                       without_gutenberg_frame(repair_utf8(read_file(path))));
   const std::vector<std::filesystem::path> files = text_files(path);
