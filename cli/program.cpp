@@ -88,7 +88,7 @@ bool saved_for_later(const fovea::cli::Verb& verb) {
 /// Relative paths, and libraries that torch loads later, need it.
 void require_working_folder() {
   std::error_code error;
-  std::filesystem::current_path(error);
+  static_cast<void>(std::filesystem::current_path(error));
   fovea::require<fovea::UsageError>(
       !error, "working folder",
       "expected the current folder to exist; got: {}; change to one that is there (cd)",

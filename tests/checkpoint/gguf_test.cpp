@@ -290,7 +290,7 @@ TEST_F(Gguf, ACountOfTensorsThatLeavesBytesOverIsNamed) {
   std::string bytes = whole_file();
   constexpr size_t count_at = 8;  // after magic number and version
   ASSERT_EQ(bytes[count_at], 2);
-  for (const char fewer : {0, 1}) {
+  for (const char fewer : {'\0', '\1'}) {
     bytes[count_at] = fewer;
     EXPECT_THAT(complaint(bytes), HasSubstr("the count is wrong")) << int{fewer};
   }
