@@ -144,7 +144,7 @@ TEST_F(AdapterVerb, GoesFromARunToPeftOntoTheBaseIntoItAndOutAgain) {
   ASSERT_EQ(seen.code, 0) << seen.err;
   const auto models = nlohmann::json::parse(seen.out)["models"];
   ASSERT_EQ(models.size(), 2u);
-  EXPECT_EQ(models[1]["name"], "runs/base + peft");
+  EXPECT_EQ(models[1]["name"], "base + peft");
   EXPECT_NE(models[0]["layers"][0]["entropy"], models[1]["layers"][0]["entropy"]);
 }
 
