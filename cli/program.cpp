@@ -85,19 +85,8 @@ bool saved_for_later(const fovea::cli::Verb& verb) {
   return verb.resumes && (signal == SIGTERM || signal == SIGHUP);
 }
 
-/// Relative paths, and libraries that torch loads later, need it.
-void require_working_folder() {
-  std::error_code error;
-  static_cast<void>(std::filesystem::current_path(error));
-  fovea::require<fovea::UsageError>(
-      !error, "working folder",
-      "expected the current folder to exist; got: {}; change to one that is there (cd)",
-      error.message());
-}
-
 int run_verb(const fovea::cli::Verb& verb, const fovea::cli::Globals& globals) {
   try {
-    require_working_folder();
     verb.run();
     return 0;
   } catch (const fovea::Interrupted& error) {

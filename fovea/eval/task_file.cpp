@@ -10,6 +10,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
 #include "fovea/base/paths.h"
+#include "fovea/base/printable.h"
 #include "fovea/config/reader.h"
 #include "fovea/text/jinja/python_text.h"
 
@@ -139,7 +140,7 @@ TaskFile parse_task_file(std::string_view yaml, const std::string& name) {
   const std::string why = why_no_file_name(file.name);
   require<ConfigError>(why.empty(), name,
                        "a task needs a 'name' that can be the name of its log; got '{}': {}",
-                       file.name, why);
+                       printable_line(file.name), why);
   require<ConfigError>(!file.data.empty(), name, "a task needs the key 'data'; got none");
   require<ConfigError>(file.forms.empty() || file.form == TaskForm{}, name,
                        "expected templates at the top or under 'forms'; got both");

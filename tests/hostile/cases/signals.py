@@ -13,7 +13,7 @@ SAME = "cmp run/checkpoints/0000000012/model.safetensors {run}/checkpoints/00000
 
 # Work of half a minute in one piece: the small model over 130,000 tokens at once.
 WIDE = (
-    "cp -r {model} wide && python3 {tools}/edit_json.py wide/config.json 'j[\"max_position_embeddings\"] = 200000' && "
+    "cp -r {model} wide && python3 {tools}/edit_json.py wide/config.json 'j[\"max_position_embeddings\"] = j[\"fovea\"][\"model\"][\"context\"] = 200000' && "
     "for n in 1 2 3 4; do cat {text}; done | head -c 190000 > long.txt && tr '\\n' ' ' < long.txt | head -c 131000 > line.txt && "
 )
 SPAN = "model.context=131072 train.sequence_length=131072 train.batch_rows=1 data.sources.0.path={work}/long.txt train.evaluation_tokens=1"
