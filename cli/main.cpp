@@ -11,8 +11,8 @@
 
 namespace {
 
-// A library that torch brings ends the process, before main(), where the current folder is gone. The
-// loader calls what stands in .preinit_array before the constructors of all libraries.
+// A library that torch brings ends the process, before main(), where the current folder is gone.
+// The loader calls what stands in .preinit_array before the constructors of all libraries.
 void require_working_folder() {
   char folder[PATH_MAX];
   if (::getcwd(folder, sizeof(folder)) != nullptr) return;

@@ -22,8 +22,8 @@ struct PromptLine {
   nlohmann::ordered_json id;  ///< null where the line has none
 };
 
-/// All lines of a file, or of stdin for "-", each checked: InputError with file and line for one
-/// that `loaded` cannot continue, ConfigError for keys and values that do not exist.
+/// All lines of a file, or of stdin for "-", each checked. InputError with file and line for one
+/// that `loaded` cannot continue; ConfigError for keys and values that do not exist.
 std::vector<PromptLine> read_prompts(const std::string& path, const GenerateOptions& defaults,
                                      const ContextOptions& context, const LoadedModel& loaded);
 

@@ -38,7 +38,6 @@ UNFINISHED = {
     "fovea/nn/layer_attention.h": 5,
     "fovea/nn/transformer_impl.h": 2,
     "fovea/train/trainer.h": 2,
-    "fovea/train/trainer_impl.h": 1,
 }
 
 MOST_WORDS = 30

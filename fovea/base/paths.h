@@ -1,7 +1,7 @@
 // Paths: what stands at one, and which names may become one.
 //
-// The questions throw InputError with the path, the system's message and the remedy where the
-// system cannot look: a loop of links, a name over 255 bytes, a NUL in it, no permission.
+// The system cannot look at a loop of links, a name over 255 bytes or with a NUL, or without
+// permission. Questions then throw InputError with the path, the system's message and the remedy.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

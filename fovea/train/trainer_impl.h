@@ -41,7 +41,7 @@ struct RunState {
   static RunState from_json(const nlohmann::ordered_json& json);
 };
 
-/// What one optimizer step measured.
+/// Measures of one optimizer step.
 struct StepOutcome {
   double loss = 0;
   double gradient_norm = 0;
@@ -52,7 +52,7 @@ struct StepOutcome {
   ForwardInfo info;
 };
 
-/// What the loss of one step is made of; the NLL may still be on the device.
+/// The parts of one step's loss; the NLL may still be on the device.
 struct StepSums {
   Reading nll;
   double normaliser = 1;

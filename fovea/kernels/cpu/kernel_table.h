@@ -10,7 +10,7 @@
 
 namespace fovea::kernels {
 
-/// A unit of its own defines each, compiled for that instruction set. The header <family>_rows.h
+/// A unit of its own defines each, compiled for that instruction set. The header FAMILY_rows.h
 /// has the kernels and their table_of<isa>() or table_of<isa, T>(). fovea/kernels/kernels.cmake
 /// lists the families; cmake/FoveaKernels.cmake makes the units. Everything in such a header has
 /// internal linkage: a function compiled for wide instructions must never serve a narrow caller.

@@ -48,7 +48,7 @@ constexpr ModelMechanism model_mechanism(const Mechanism& (*mechanism)(), const 
 /// All of them.
 std::span<const ModelMechanism> model_mechanisms();
 
-/// ConfigError unless 'model.<key>' is `low` to `high`.
+/// ConfigError unless `model.KEY` is `low` to `high`.
 void check_range(const char* key, int64_t value, int64_t low, int64_t high);
 
 /// Whether a list of layers, empty for all, has this one.
