@@ -27,7 +27,7 @@ if [ -f "$passed" ] && grep -q "^$hash$" "$passed"; then
 fi
 
 scripts/build.sh sanitize "$jobs" "${programs[@]}"
-scripts/run-tests.sh sanitize "$jobs" -R "^($(IFS='|'; echo "${layers[*]}"))\$"
+scripts/run-tests.sh sanitize "$jobs" -R "^($(IFS='|'; echo "${layers[*]}"))(\.[0-9]+)?\$"
 mkdir -p "$FOVEA_CACHE"
 { tail -n 49 "$passed" 2> /dev/null || true; echo "$hash"; } > "$passed.new"
 mv "$passed.new" "$passed"

@@ -32,8 +32,8 @@ inline void expect_tests_pass_on_every_isa(const std::string& filter) {
       continue;
     }
     const char* const emulator = std::getenv("FOVEA_TEST_EMULATOR");
-    const std::string command = "OMP_NUM_THREADS=1 FOVEA_ISA=" + name + " " +
-                                (emulator != nullptr ? emulator : "") + " '" +
+    const std::string command = "env -u GTEST_TOTAL_SHARDS OMP_NUM_THREADS=1 FOVEA_ISA=" + name +
+                                " " + (emulator != nullptr ? emulator : "") + " '" +
                                 std::filesystem::read_symlink("/proc/self/exe").string() +
                                 "' --gtest_brief=1 --gtest_filter='" + filter + "' > /dev/null";
     runs.emplace_back(command, std::async(std::launch::async,
