@@ -5,12 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <regex>
 
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
@@ -133,13 +133,23 @@ Study study_of_rows(const Json& file) {
 /// "Focus, top-1 (seed 2)" -> ("Focus, top-1 (seed {seed})", 2); "kernels 0" likewise. Without a
 /// seed the name itself and -1.
 std::pair<std::string, int64_t> without_seed(const std::string& name) {
-  static const std::regex kInside("seed ([0-9]+)"), kLast(" ([0-9])$");
-  std::smatch match;
-  if (!std::regex_search(name, match, kInside) && !std::regex_search(name, match, kLast))
-    return {name, -1};
-  const auto at = static_cast<size_t>(match.position(1));
-  const int64_t seed = std::stoll(match.str(1));
-  return {name.substr(0, at) + std::string(kSeed) + name.substr(at + match.str(1).size()), seed};
+  constexpr std::string_view kWord = "seed ";
+  const size_t word = name.find(kWord), blank = name.rfind(' ');
+  const bool one_digit_last = blank != std::string::npos && blank + 2 == name.size();
+  size_t at = word != std::string::npos ? word + kWord.size() : name.size();
+  int64_t seed = -1;
+  const auto end_of_number = [&] {
+    const char* const last = name.data() + name.size();
+    const auto [end, error] = std::from_chars(name.data() + at, last, seed);
+    return error == std::errc() && seed >= 0 ? static_cast<size_t>(end - name.data()) : at;
+  };
+  size_t end = end_of_number();
+  if (end == at && one_digit_last) {
+    at = blank + 1;
+    end = end_of_number();
+  }
+  if (end == at) return {name, -1};
+  return {name.substr(0, at) + std::string(kSeed) + name.substr(end), seed};
 }
 
 double system_value(const Json& score, const std::string& value) {
