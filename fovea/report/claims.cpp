@@ -178,7 +178,15 @@ DecidedClaim decide(const ClaimFile& file, const Claim& claim, const std::filesy
     decide_tested(decided, path);
     return decided;
   }
-  decided.evidence = read_evidence(read_json(path), claim.measure, path.string());
+  const nlohmann::ordered_json whole = read_json(path);
+  if (!claim.measure.at.empty() && whole.contains("variants")) {
+    decided.reason =
+        fmt::format("a run's own file has no {}; docs/findings/ says how the result was measured",
+                    claim.measure.unit.empty() ? claim.measure.at
+                                               : claim.measure.unit + " of " + claim.measure.at);
+    return decided;
+  }
+  decided.evidence = read_evidence(whole, claim.measure, path.string());
   const Evidence& evidence = *decided.evidence;
   const double margin = claim.margin > 0 ? claim.margin : file.margin;
   if (!claim.flaw.empty()) {

@@ -88,6 +88,17 @@ TEST_F(ClaimVerdicts, OfEqualityNeedBothSides) {
   EXPECT_EQ(verdict(ClaimRule::equal, kWide), ClaimVerdict::undecided);
 }
 
+// The run's bits per byte must not be printed as a share of wrong lines.
+TEST_F(ClaimVerdicts, AFileOfARunDoesNotAnswerForAPartThatItLacks) {
+  write_file(folder_ / "compare.json", comparison({{"a", kBetter}, {"base", kZero}}).dump());
+  const Claim claim{.id = "x",
+                    .measure = {.variant = "a", .against = "base", .at = "/all", .unit = "errors"}};
+  const DecidedClaim decided = decide({.seed = "s"}, claim, folder_, folder_ / "compare.json");
+  EXPECT_EQ(decided.verdict, ClaimVerdict::not_run);
+  EXPECT_FALSE(decided.evidence);
+  EXPECT_THAT(decided.reason, HasSubstr("no errors of /all"));
+}
+
 TEST_F(ClaimVerdicts, AreNoneForOneSeedAFlawOrNoFile) {
   EXPECT_EQ(verdict(ClaimRule::lower, {-0.3}), ClaimVerdict::undecided);
   EXPECT_EQ(verdict(ClaimRule::lower, kBetter, "another text"), ClaimVerdict::undecided);
