@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/engine/engine.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -81,7 +83,14 @@ struct Engine::Impl {
         scheduler(models, options, cache_bytes, prefix_limit(options, cache_bytes)) {
     for (const auto& model : models) served.push_back(model->served());
     read_template();
-    thread = std::thread([this] { work(); });
+    // The caller's threads, which loaded the models, would count beside the engine's: with more
+    // threads than cores OpenMP puts them to sleep at every barrier, and a token takes twice as
+    // long.
+    omp_pause_resource_all(omp_pause_soft);
+    thread = std::thread([this] {
+      at::init_num_threads();  // as many as the caller was given
+      work();
+    });
   }
 
   void read_template();
