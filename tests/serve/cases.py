@@ -179,18 +179,18 @@ def test_a_client_that_leaves_in_mid_stream_frees_its_slot(suite):
     with suite.serve("--context", "100000", "--sequences", "1") as server:
         stream = server.stream(COMPLETIONS, ENDLESS)
         read_until(stream, b"data: ")
-        assert server.metric("vllm:num_requests_running") == 1
+        server.until(lambda: server.metric("vllm:num_requests_running") == 1)
         stream.close()
         # The only slot serves the next one at once.
         assert server.post(COMPLETIONS, {"prompt": "Number", "max_tokens": 3})[0] == 200
-        assert server.metric("fovea:requests_ended_total", 'outcome="cancelled"') == 1
+        server.until(lambda: server.metric("fovea:requests_ended_total", 'outcome="cancelled"') == 1)
         # The same for an answer that is no stream.
         waiting = server.connect()
         waiting.sendall(post_bytes(COMPLETIONS, ENDLESS))
         server.until(lambda: server.metric("vllm:num_requests_running") == 1)
         waiting.close()
         assert server.post(COMPLETIONS, {"prompt": "Number", "max_tokens": 3})[0] == 200
-        assert server.metric("fovea:requests_ended_total", 'outcome="cancelled"') == 2
+        server.until(lambda: server.metric("fovea:requests_ended_total", 'outcome="cancelled"') == 2)
 
 
 def test_a_slow_reader_hurts_nobody_else(suite):
