@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Flags.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,6 +24,8 @@
 
 #include "fovea/base/files.h"
 
+C10_DECLARE_int(caffe2_log_level);
+
 namespace fovea {
 namespace {
 
@@ -34,14 +37,23 @@ using StorePointer = c10::intrusive_ptr<c10d::Store>;
 /// larger ones need copies that leave the caches.
 constexpr int64_t kBucketBytes = int64_t{4} << 20;
 
-std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
 
 std::string rank_list(const std::vector<int64_t>& ranks, int64_t size) {
   return fmt::format("{} {} of {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "),
                      size);
 }
 
+/// c10d prints its errors with the stack; here they are exceptions.
+void silence_c10d() {
+  constexpr int kFatal = 3;
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kFatal;
+}
+
 StorePointer open_store(const RankPlace& place, const RankTimes& times) {
+  silence_c10d();
   const bool serves = place.rank == 0 && !place.agent_serves;
   const std::string where = fmt::format("{}:{}", place.address, place.port);
   try {
@@ -61,7 +73,8 @@ StorePointer open_store(const RankPlace& place, const RankTimes& times) {
   } catch (const std::exception& error) {
     fail<LostRankError>(
         "ranks", "rank {} of {} cannot {} ({}); check MASTER_ADDR and MASTER_PORT: {}", place.rank,
-        place.size, serves ? "serve " + where : "reach rank 0 at " + where, first_line(error.what()),
+        place.size, serves ? "serve " + where : "reach rank 0 at " + where,
+        first_line(error.what()),
         serves ? "the address must be this machine's and the port free" : "rank 0 must run there");
   }
 }
@@ -154,8 +167,7 @@ class SignsOfLife {
       if (now[rank] == before[rank]) silent.push_back(static_cast<int64_t>(rank));
       if (exchanges[rank] < most) behind.push_back(static_cast<int64_t>(rank));
     }
-    if (!silent.empty())
-      return fmt::format("{} has died or hangs", rank_list(silent, place_.size));
+    if (!silent.empty()) return fmt::format("{} has died or hangs", rank_list(silent, place_.size));
     if (!behind.empty())
       return fmt::format("{} lives, but stays behind the others", rank_list(behind, place_.size));
     return "all ranks live, but the connection between two of them broke";
@@ -186,10 +198,10 @@ c10::intrusive_ptr<GlooGroup> connect(const StorePointer& store, const RankPlace
   const char* const interface = std::getenv("GLOO_SOCKET_IFNAME");
   const bool named = interface != nullptr && *interface != '\0';
   try {
-    options->devices.push_back(
-        named               ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
-        : place.one_machine ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
-                            : c10d::ProcessGroupGloo::createDefaultDevice());
+    options->devices.push_back(named ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
+                               : place.one_machine
+                                   ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                   : c10d::ProcessGroupGloo::createDefaultDevice());
     auto group = c10::make_intrusive<GlooGroup>(store, static_cast<int>(place.rank),
                                                 static_cast<int>(place.size), options);
     group->setTimeout(times.exchange);

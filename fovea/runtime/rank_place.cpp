@@ -140,11 +140,16 @@ class PlaceReader {
 
 std::string_view launcher_name(RankPlace::Launcher launcher) {
   switch (launcher) {
-    case RankPlace::Launcher::none: return "";
-    case RankPlace::Launcher::processes: return "--processes";
-    case RankPlace::Launcher::torchrun: return "torchrun";
-    case RankPlace::Launcher::mpirun: return "mpirun";
-    case RankPlace::Launcher::srun: return "srun";
+    case RankPlace::Launcher::none:
+      return "";
+    case RankPlace::Launcher::processes:
+      return "--processes";
+    case RankPlace::Launcher::torchrun:
+      return "torchrun";
+    case RankPlace::Launcher::mpirun:
+      return "mpirun";
+    case RankPlace::Launcher::srun:
+      return "srun";
   }
   return "";
 }

@@ -29,8 +29,8 @@ struct RankPlace {
   int64_t port = 0;
   /// Whether the launcher serves the port; else rank 0 does.
   bool agent_serves = false;
-  int64_t attempt = 0;     ///< how often the launcher has started the ranks anew
-  int64_t parent = 0;      ///< the process of `--processes`, with which this one ends
+  int64_t attempt = 0;  ///< how often the launcher has started the ranks anew
+  int64_t parent = 0;   ///< the process of `--processes`, with which this one ends
 
   bool alone() const { return size == 1; }
 };
