@@ -158,8 +158,8 @@ class SignsOfLife {
   }
 
   std::string judge(const std::vector<std::string>& before, const std::vector<std::string>& now) {
-    std::vector<int64_t> silent, behind;
-    std::vector<int64_t> exchanges;
+    std::vector<int64_t> silent, behind, exchanges;
+    exchanges.reserve(now.size());
     for (const std::string& beat : now) exchanges.push_back(std::atoll(beat.c_str()));
     const int64_t most = *std::ranges::max_element(exchanges);
     for (size_t rank = 0; rank < now.size(); ++rank) {
