@@ -38,10 +38,7 @@ class TrainProcesses : public ::testing::Test {
  protected:
   TrainProcesses() {
     setenv("FOVEA_CACHE", (folder_ / "cache").c_str(), 1);
-    std::string text;
-    for (int i = 0; i < 2000; ++i)
-      text += "line " + std::to_string(i) + " of a text that nobody wrote, but all can read\n";
-    spill(folder_ / "text.txt", text);
+    spill(folder_ / "text.txt", numbered_lines());
     spill(folder_ / "recipe.yaml",
           "name: tiny\ndata: {sources: [{path: " + (folder_ / "text.txt").string() +
               "}]}\n"

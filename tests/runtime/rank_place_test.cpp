@@ -95,7 +95,7 @@ TEST(RankPlace, MpirunOnOneMachineNeedsNoAddress) {
 
 TEST(RankPlace, AChildOfProcessesFindsTheFileThatItsParentNamed) {
   const RankPlace sent{
-      .launcher = Launcher::processes, .rank = 2, .size = 4, .file = "/tmp/x/store", .parent = 77};
+      .launcher = Launcher::processes, .rank = 2, .size = 4, .file = "/shared/store", .parent = 77};
   Variables variables = kTorchrun;  // those of an outer launcher are replaced
   for (const std::string& variable : rank_variables(sent)) {
     const size_t equals = variable.find('=');
@@ -105,7 +105,7 @@ TEST(RankPlace, AChildOfProcessesFindsTheFileThatItsParentNamed) {
   EXPECT_EQ(place.launcher, Launcher::processes);
   EXPECT_EQ(place.rank, 2);
   EXPECT_EQ(place.size, 4);
-  EXPECT_EQ(place.file, "/tmp/x/store");
+  EXPECT_EQ(place.file, "/shared/store");
   EXPECT_EQ(place.parent, 77);
   EXPECT_TRUE(place.one_machine);
 }
