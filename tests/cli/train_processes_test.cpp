@@ -97,11 +97,11 @@ TEST_F(TrainProcesses, TheLossesOfSeveralProcessesAreThoseOfOne) {
   // process too (docs/scaling-out.md): its first steps are compared.
   const Case cases[] = {
       {"standard", "{}", {2, 4}, 200},
-      {"temperature", "{temperature: {kind: learned}}", {2}, 100},
+      {"temperature", "{temperature: {kind: learned}}", {2}, 200},
       {"multi-token",
        "{multi_token: {before: {queries: 2, keys: 3}}, head_mix: {before: full}}",
        {2},
-       100},
+       200},
       {"focus",
        "{focus: {gate: log, groups: 4, top_k: 1, window: 2, sinks: 1, recluster_interval: 10}}",
        {2, 4},
