@@ -80,7 +80,8 @@ class FakeBackend final : public serve::Backend {
                       .cached_tokens = 1,
                       .tokens = request.choices * std::ssize(text)});
   }
-  void attention_rows(AttentionRowsRequest request, AttentionRowsDone done) override {
+  std::function<void()> attention_rows(AttentionRowsRequest request,
+                                       AttentionRowsDone done) override {
     AttentionRows rows{.tokens = request.tokens};
     for (int64_t layer = 0; layer < 2; ++layer) {
       rows.inspected.layers.push_back(
@@ -96,6 +97,7 @@ class FakeBackend final : public serve::Backend {
     }
     rows.pruned.push_back({.layer = 1, .query = request.queries[0], .visible = 3, .keys = {1}});
     done(nullptr, rows);
+    return [this] { ++cancelled; };
   }
   EngineStatistics statistics() const override { return {.waiting = 1, .running = 2}; }
   void drain() override { closed = true; }
