@@ -180,7 +180,7 @@ def measure(options, with_peer: bool) -> list[dict]:
                     result = load(server, clients, options.requests, options.tokens, PROMPT_TOKENS, turn, None)
                 rounds.setdefault(name, []).append(result)
                 show(name, clients, result)
-        row = {"clients": clients, "rounds": rounds}
+        row = {"clients": clients, "requests": options.requests, "answer_tokens": options.tokens, "prompt_tokens": PROMPT_TOKENS, "rounds": rounds}
         if with_peer:
             ratios = [a["tokens_per_second"] / b["tokens_per_second"] for a, b in zip(rounds["fovea"], rounds["llama.cpp"])]
             row["ratio"] = quartiles(ratios)
@@ -220,14 +220,24 @@ def main() -> None:
     parser.add_argument("--focus-clients", type=int, default=8)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--program", default=str(ROOT / "build/bin/fovea"))
-    parser.add_argument("--output", type=pathlib.Path)
+    parser.add_argument("--output", type=pathlib.Path, help="results; what is there of other numbers of clients stays")
     options = parser.parse_args()
-    report = {"date": datetime.date.today().isoformat(), "commit": commit(), "machine": cpu_kind(), "cores": os.cpu_count(),
-              "command": shlex.join(sys.argv), "prompt_tokens": PROMPT_TOKENS, "load": measure(options, has_peer(options))}
-    if options.focus:
-        report["focus"] = measure_focus(options)
+    rows = measure(options, has_peer(options))
+    focus = measure_focus(options) if options.focus else None
     if options.output:
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
+        write_report(options, rows, focus)
+
+
+def write_report(options, rows: list[dict], focus: dict | None) -> None:
+    """The results; a file that is there keeps what this run did not measure, so that a long table is made in pieces."""
+    report = json.loads(options.output.read_text()) if options.output.exists() else {"load": [], "focus": None}
+    where = {"date": datetime.date.today().isoformat(), "commit": commit(), "machine": cpu_kind(), "cores": os.cpu_count(),
+             "command": shlex.join(sys.argv)}
+    rows = [row | where for row in rows]
+    measured = {row["clients"] for row in rows}
+    report["load"] = sorted([row for row in report["load"] if row["clients"] not in measured] + rows, key=lambda row: row["clients"])
+    report["focus"] = focus | where if focus else report["focus"]
+    options.output.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

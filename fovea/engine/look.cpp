@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <new>
 #include <utility>
 
 #include "fovea/attention/mechanism.h"
@@ -14,6 +14,7 @@
 #include "fovea/base/error.h"
 #include "fovea/compare/inspect.h"
 #include "fovea/kernels/common/visits.h"
+#include "fovea/runtime/memory_shortage.h"
 
 namespace fovea {
 namespace {
@@ -152,21 +153,28 @@ AttentionRows Look::finished() {
   return std::move(out_);
 }
 
+void Look::compute() {
+  if (cancelled_()) fail<EngineClosed>("attention", "the request was cancelled");
+  const bool late = request_.deadline.count() > 0 &&
+                    std::chrono::steady_clock::now() - asked_ >= request_.deadline;
+  if (late)
+    fail<DeadlinePassed>("attention", "expected an answer within {} ms; {} layers are done",
+                         request_.deadline.count(), views_.size());
+  if (!walk_) begin();
+  walk_->next();
+  add_layer(walk_->take_view());
+}
+
 bool Look::next() {
-  if (cancelled_()) {
-    refuse(std::make_exception_ptr(EngineClosed("[attention] the request was cancelled")));
-    return true;
-  }
   AttentionRows rows;
   std::exception_ptr error;
   try {
-    if (!walk_) begin();
-    walk_->next();
-    add_layer(walk_->take_view());
+    compute();
     if (!walk_->done()) return false;
     rows = finished();
   } catch (...) {
-    error = std::current_exception();
+    error =
+        memory_shortage() ? std::make_exception_ptr(std::bad_alloc()) : std::current_exception();
   }
   try {
     done_(error, rows);

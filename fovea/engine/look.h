@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -30,14 +31,15 @@ class Look {
   Look(const TextModel& model, std::vector<int32_t> tokens, AttentionRowsRequest request,
        AttentionRowsDone done, std::function<bool()> cancelled);
 
-  /// Computes one layer, and answers after the last one, a failure, or where it was cancelled.
-  /// Whether it has answered.
+  /// Computes one layer, and answers after the last one, a failure, or where it was cancelled or
+  /// its time is over. Whether it has answered.
   bool next();
   /// Answers with an error.
   void refuse(std::exception_ptr error);
 
  private:
   void begin();
+  void compute();
   void add_layer(LayerView view);
   AttentionRows finished();
 
@@ -46,6 +48,7 @@ class Look {
   const AttentionRowsRequest request_;
   const AttentionRowsDone done_;
   const std::function<bool()> cancelled_;
+  const std::chrono::steady_clock::time_point asked_ = std::chrono::steady_clock::now();
   std::optional<LayerWalk> walk_;
   std::vector<LayerView> views_;  // without their weights
   AttentionRows out_;

@@ -20,17 +20,22 @@ double seconds_since(EngineClock::time_point start) {
   return std::chrono::duration<double>(EngineClock::now() - start).count();
 }
 
-/// Inside a catch block: the exception in words.
-std::string words() {
-  if (const auto shortage = memory_shortage())
-    return fmt::format("[engine] not enough memory: {}", *shortage);
+/// Inside a catch block: how a request ends by the exception.
+RequestEnd failure() {
+  RequestEnd end{.outcome = RequestOutcome::failed};
+  if (const auto shortage = memory_shortage()) {
+    end.error = fmt::format("[engine] not enough memory: {}", *shortage);
+    end.no_memory = true;
+    return end;
+  }
   try {
     throw;
   } catch (const std::exception& error) {
-    return error.what();
+    end.error = error.what();
   } catch (...) {
-    return "[engine] unknown error";
+    end.error = "[engine] unknown error";
   }
+  return end;
 }
 
 /// Ids [1, t] of the job's part.
@@ -76,8 +81,8 @@ void Scheduler::end_late() {
   const auto now = EngineClock::now();
   const auto check = [&](EngineJob& job) {
     if (job.ended) return;
-    if (job.cancelled()) return end(job, RequestOutcome::cancelled);
-    if (job.deadline && now >= *job.deadline) end(job, RequestOutcome::deadline);
+    if (job.cancelled()) return end(job, {.outcome = RequestOutcome::cancelled});
+    if (job.deadline && now >= *job.deadline) end(job, {.outcome = RequestOutcome::deadline});
   };
   for (const auto& job : jobs_) check(*job);
   for (const auto& job : waiting_) check(*job);
@@ -123,7 +128,7 @@ void Scheduler::read_prompts() {
     try {
       read = read_part(*job);
     } catch (...) {
-      end(*job, RequestOutcome::failed, words());
+      end(*job, failure());
     }
     statistics_.chunk_seconds += seconds_since(begin);
     if (!read) return;
@@ -330,7 +335,7 @@ void Scheduler::step(TextModel& model) {
 // Draws the next token of each text from its logits; texts are drawn side by side.
 void Scheduler::take(std::span<const Writing> texts, const at::Tensor& logits_nv) {
   const auto count = static_cast<int64_t>(texts.size());
-  std::vector<std::string> errors(texts.size());
+  std::vector<std::optional<RequestEnd>> errors(texts.size());
   std::vector<std::optional<PlaceLogprobs>> logprobs(texts.size());
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
@@ -342,14 +347,14 @@ void Scheduler::take(std::span<const Writing> texts, const at::Tensor& logits_nv
               place_logprobs(logits_nv[n], job->model->served().vocabulary, text->writer.last(),
                              *job->request.top_logprobs);
       } catch (...) {
-        errors[static_cast<size_t>(n)] = words();
+        errors[static_cast<size_t>(n)] = failure();
       }
     }
   });
   for (size_t n = 0; n < texts.size(); ++n) {
     if (texts[n].job->ended) continue;
-    if (!errors[n].empty()) {
-      end(*texts[n].job, RequestOutcome::failed, errors[n]);
+    if (errors[n]) {
+      end(*texts[n].job, *errors[n]);
     } else {
       told(texts[n], std::move(logprobs[n]));
     }
@@ -388,7 +393,7 @@ void Scheduler::end_text(const Writing& writing) {
                          .tokens = result.tokens});
   const auto all_ended = [](const auto& t) { return t->ended; };
   if (std::ssize(job->texts) == job->request.choices && std::ranges::all_of(job->texts, all_ended))
-    end(*job, RequestOutcome::done);
+    end(*job, {.outcome = RequestOutcome::done});
 }
 
 // ---- Ends
@@ -401,21 +406,22 @@ void Scheduler::emit(EngineJob& job, const EngineEvent& event) {
   }
 }
 
-void Scheduler::end(EngineJob& job, RequestOutcome outcome, const std::string& error) {
+void Scheduler::end(EngineJob& job, const RequestEnd& how) {
   job.ended = true;
-  ++statistics_.ended[outcome];
+  ++statistics_.ended[how.outcome];
   statistics_.whole.add(seconds_since(job.submitted));
-  emit(job, RequestEnded{.outcome = outcome,
-                         .error = error,
+  emit(job, RequestEnded{.outcome = how.outcome,
+                         .error = how.error,
+                         .no_memory = how.no_memory,
                          .prompt_tokens = job.prompt_size(),
                          .cached_tokens = job.cached,
                          .tokens = job.tokens});
 }
 
 void Scheduler::fail_all(std::span<const Writing> texts) {
-  const std::string error = words();
+  const RequestEnd how = failure();
   for (const Writing& writing : texts)
-    if (!writing.job->ended) end(*writing.job, RequestOutcome::failed, error);
+    if (!writing.job->ended) end(*writing.job, how);
 }
 
 void Scheduler::forget_ended() {
@@ -429,8 +435,8 @@ void Scheduler::forget_ended() {
 
 void Scheduler::end_all(RequestOutcome outcome) {
   for (const auto& job : jobs_)
-    if (!job->ended) end(*job, outcome);
-  for (const auto& job : waiting_) end(*job, outcome);
+    if (!job->ended) end(*job, {.outcome = outcome});
+  for (const auto& job : waiting_) end(*job, {.outcome = outcome});
   waiting_.clear();
   forget_ended();
 }

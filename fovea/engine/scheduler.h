@@ -23,6 +23,13 @@
 
 namespace fovea {
 
+/// How a request ends (RequestEnded).
+struct RequestEnd {
+  RequestOutcome outcome = RequestOutcome::done;
+  std::string error = {};
+  bool no_memory = false;
+};
+
 class Scheduler {
  public:
   /// Tells the time by which prompts leave room for steps.
@@ -74,7 +81,7 @@ class Scheduler {
   void end_text(const Writing& writing);
 
   void emit(EngineJob& job, const EngineEvent& event);
-  void end(EngineJob& job, RequestOutcome outcome, const std::string& error = {});
+  void end(EngineJob& job, const RequestEnd& how);
   /// Ends jobs of the list whose work threw, with the exception that is being handled.
   void fail_all(std::span<const Writing> texts);
   void forget_ended();

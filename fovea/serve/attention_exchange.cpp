@@ -22,6 +22,10 @@ class AttentionExchange final : public Exchange {
         rows_(std::move(rows)),
         inbox_(std::make_shared<Inbox<RowsEvent>>(std::move(wake))) {}
 
+  ~AttentionExchange() override {
+    if (cancel_) cancel_();
+  }
+
   void start(AttentionRowsRequest request) {
     cancel_ = context_.backend.attention_rows(
         std::move(request), [inbox = inbox_](std::exception_ptr error, const AttentionRows& rows) {
@@ -38,7 +42,9 @@ class AttentionExchange final : public Exchange {
   HttpResponse response() override {
     return json_response(attention_json(model_, context_.texts, *found_, rows_));
   }
-  void cancel() override { cancel_(); }
+  void cancel() override {
+    if (cancel_) cancel_();
+  }
 
  private:
   const ExchangeContext& context_;
@@ -182,7 +188,8 @@ std::unique_ptr<Exchange> start_attention(const ExchangeContext& context, Attent
                    .queries = rows,
                    .layers = layers,
                    .heads = heads,
-                   .keys = request.keys});
+                   .keys = request.keys,
+                   .deadline = context.deadline});
   return exchange;
 }
 

@@ -122,6 +122,16 @@ TEST(AttentionRows, ACancelledRequestIsAnsweredBeforeItsLastLayer) {
   EXPECT_EQ(rows_of(engine, {.text = text}).tokens.size(), 1001U);  // others go on
 }
 
+TEST(AttentionRows, ALateRequestIsAnsweredInTheMiddle) {
+  ModelConfig config = engine_config(1024);
+  config.layers = 24;
+  Engine engine(one_model(config));
+  EXPECT_ERROR(
+      DeadlinePassed,
+      rows_of(engine, {.text = varied_text(1000), .deadline = std::chrono::milliseconds(1)}),
+      "within 1 ms");
+}
+
 TEST(AttentionRows, TextsAreWrittenWhileALongTextIsLookedAt) {
   ModelConfig config = engine_config(1024);
   config.layers = 12;

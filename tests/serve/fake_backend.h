@@ -76,6 +76,7 @@ class FakeBackend final : public serve::Backend {
     }
     tell(RequestEnded{.outcome = outcome,
                       .error = "[engine] the model broke",
+                      .no_memory = no_memory,
                       .prompt_tokens = read.tokens,
                       .cached_tokens = 1,
                       .tokens = request.choices * std::ssize(text)});
@@ -105,7 +106,7 @@ class FakeBackend final : public serve::Backend {
 
   std::string answer = "hello", no_chat;
   RequestOutcome outcome = RequestOutcome::done;
-  bool at_once = true, closed = false;
+  bool at_once = true, closed = false, no_memory = false;
   int64_t busy_after = -1;
   int cancelled = 0;
   std::vector<EngineRequest> requests;
