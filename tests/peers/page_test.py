@@ -101,6 +101,7 @@ def test_chat(visitor: Visitor, folder: pathlib.Path) -> None:
     part = "chat"
     visitor.open()
     visitor.until("!document.getElementById('chat').hidden", part)
+    visitor.set("chat-seed", 5)  # an answer of several tokens
     ask(visitor, "Where is the key? " + HOSTILE)
     visitor.until("document.querySelectorAll('.message.assistant .figures')[0]?.textContent.includes('tokens/s')", part)
     check(visitor.text(".message.user .body").endswith(HOSTILE), part, "the question is not shown as it was written")
