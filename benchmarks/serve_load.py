@@ -173,16 +173,16 @@ def measure(options, with_peer: bool) -> list[dict]:
         rounds: dict[str, list[dict]] = {}
         for turn in range(options.rounds):
             health = "/v1/models" if options.peer == "auto" else "/health"
-            sides = [("fovea", fovea_command(options), "/health")] + ([("llama.cpp", peer_command(options, clients), health)] if with_peer else [])
+            sides = [("fovea", fovea_command(options), "/health")] + ([("llama_cpp", peer_command(options, clients), health)] if with_peer else [])
             for name, command, ready in sides if turn % 2 == 0 else reversed(sides):
                 with Server(name, command, ready) as server:
                     load(server, 1, 1, 8, (16,), 9_000 + turn, None)  # the first request warms up
                     result = load(server, clients, options.requests, options.tokens, PROMPT_TOKENS, turn, None)
                 rounds.setdefault(name, []).append(result)
                 show(name, clients, result)
-        row = {"clients": clients, "requests": options.requests, "answer_tokens": options.tokens, "prompt_tokens": PROMPT_TOKENS, "rounds": rounds}
+        row = {"clients": clients, "requests_each": options.requests, "answer_tokens": options.tokens} | summary(rounds)
         if with_peer:
-            ratios = [a["tokens_per_second"] / b["tokens_per_second"] for a, b in zip(rounds["fovea"], rounds["llama.cpp"])]
+            ratios = [a["tokens_per_second"] / b["tokens_per_second"] for a, b in zip(rounds["fovea"], rounds["llama_cpp"])]
             row["ratio"] = quartiles(ratios)
             print(f"           {clients:4d} clients: {statistics.median(ratios):.2f} times llama.cpp's tokens/s", flush=True)
         rows.append(row)
@@ -201,8 +201,7 @@ def measure_focus(options) -> dict:
                 show(name, options.focus_clients, result)
     ratios = [a["tokens_per_second"] / b["tokens_per_second"] for a, b in zip(rounds["focus"], rounds["full"])]
     print(f"hard Focus: {statistics.median(ratios):.2f} times the tokens/s of full attention at {options.focus_context} tokens")
-    return {"context": options.focus_context, "clients": options.focus_clients, "rounds": rounds,
-            "ratio": quartiles(ratios)}
+    return {"context": options.focus_context, "clients": options.focus_clients} | summary(rounds) | {"ratio": quartiles(ratios)}
 
 
 def main() -> None:
@@ -228,16 +227,31 @@ def main() -> None:
         write_report(options, rows, focus)
 
 
+def summary(rounds: dict[str, list[dict]]) -> dict:
+    """Quartiles over the rounds, by side: tokens a second, and milliseconds to the first token and between tokens."""
+    out = {}
+    for side, results in rounds.items():
+        out[f"{side}_tokens_per_second"] = quartiles([result["tokens_per_second"] for result in results])
+        for name in ("first_p50", "first_p99", "between_p50", "between_p99"):
+            out[f"{side}_{name}_ms"] = quartiles([1e3 * (result[name] or 0) for result in results])
+    return out
+
+
 def write_report(options, rows: list[dict], focus: dict | None) -> None:
     """The results; a file that is there keeps what this run did not measure, so that a long table is made in pieces."""
-    report = json.loads(options.output.read_text()) if options.output.exists() else {"load": [], "focus": None}
-    where = {"date": datetime.date.today().isoformat(), "commit": commit(), "machine": cpu_kind(), "cores": os.cpu_count(),
-             "command": shlex.join(sys.argv)}
-    rows = [row | where for row in rows]
+    report = json.loads(options.output.read_text()) if options.output.exists() else {"commands": {}, "results": [], "rows": []}
+    report |= {"benchmark": "serve_load", "date": datetime.date.today().isoformat(),
+               "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "kind": cpu_kind()}}
+    report["commands"][shlex.join(["benchmarks/serve_load.py", *sys.argv[1:]])] = commit()
     measured = {row["clients"] for row in rows}
-    report["load"] = sorted([row for row in report["load"] if row["clients"] not in measured] + rows, key=lambda row: row["clients"])
-    report["focus"] = focus | where if focus else report["focus"]
+    report["results"] = sorted([row for row in report["results"] if row["clients"] not in measured] + rows, key=lambda row: row["clients"])
+    report["rows"] = [focus] if focus else report["rows"]
     options.output.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def cpu_name() -> str:
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 if __name__ == "__main__":
