@@ -1,4 +1,4 @@
-// What a LayerWalk carries from layer to layer. Private to fovea/nn.
+// The state of a LayerWalk between two layers. Private to fovea/nn.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

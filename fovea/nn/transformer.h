@@ -85,8 +85,8 @@ struct LookOptions {
 /// One layer at work on one text.
 struct LayerView {
   AttentionSpec spec;  ///< in the model's present mode
-  /// Of the wanted heads and queries, float32, by recomputation; undefined for a layer that is not
-  /// wanted. The bits of a row do not depend on the other wanted rows.
+  /// Weights of the wanted heads and queries, float32, by recomputation; undefined for a layer that
+  /// is not wanted. The bits of a row do not depend on the other wanted rows.
   at::Tensor weights_hqs;
   AttentionStats stats;      ///< per head, over all rows of the text
   LayerGroups groups;        ///< with Focus; of batch 1
