@@ -242,7 +242,8 @@ def write_report(options, rows: list[dict], focus: dict | None) -> None:
     report = json.loads(options.output.read_text()) if options.output.exists() else {"commands": {}, "results": [], "rows": []}
     report |= {"benchmark": "serve_load", "date": datetime.date.today().isoformat(),
                "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "kind": cpu_kind()}}
-    report["commands"][shlex.join(["benchmarks/serve_load.py", *sys.argv[1:]])] = commit()
+    local = {options.model: "MODEL", options.peer: pathlib.Path(options.peer).name}
+    report["commands"][shlex.join(["benchmarks/serve_load.py", *(local.get(word, word) for word in sys.argv[1:])])] = commit()
     measured = {row["clients"] for row in rows}
     report["results"] = sorted([row for row in report["results"] if row["clients"] not in measured] + rows, key=lambda row: row["clients"])
     report["rows"] = [focus] if focus else report["rows"]

@@ -48,8 +48,8 @@ struct EngineOptions {
   /// chunks, and the last bits of a text depend on it.
   int64_t chunk = 256;
   /// Milliseconds that texts at work wait for prompts between two of their tokens, and a layer of a
-  /// chunk more at most; as long as their last step where that took longer. A chunk is interrupted
-  /// between its layers, which changes no bits.
+  /// chunk more at most. They wait as long as their last step where that took longer. A chunk is
+  /// interrupted between its layers, which changes no bits.
   int64_t pause_ms = 100;
   /// Bytes that caches of texts and prefixes may take together; 0 = half of the memory that is
   /// left.
