@@ -2,7 +2,7 @@
 // prompt's chunk, for a model folder or .gguf file.
 //
 //   engine_steps MODEL [--sequences 1,2,4,8,16,32,64] [--prompt 64] [--tokens 48] [--threads 2]
-//                [--dtype float32]
+//                [--dtype float32] [--activations exact]
 //
 // Every text has the same number of tokens, so that all are written in the same steps. The prompts
 // differ from their first token on. A line is the mean of all steps of one round.
@@ -21,7 +21,7 @@ namespace fovea {
 namespace {
 
 struct Options {
-  std::string model, dtype = "float32";
+  std::string model, dtype = "float32", activations = "exact";
   std::vector<int64_t> sequences{1, 2, 4, 8, 16, 32, 64};
   int64_t prompt = 64, tokens = 48;
   int threads = 2;
@@ -34,6 +34,8 @@ std::vector<EngineModel> one_model(const Options& options) {
   if (low) storage.plain = at::kBFloat16;
   LoadedModel loaded = load_model(options.model, at::kCPU, storage);
   if (low) loaded.model.compute().dtype = at::kBFloat16;
+  loaded.model.compute().activations =
+      parse_choice<kernels::Activations>("--activations", options.activations);
   std::vector<EngineModel> models;
   models.push_back({.name = "model", .loaded = std::move(loaded)});
   return models;
@@ -78,6 +80,7 @@ int main(int argc, char** argv) {
   app.add_option("--prompt", options.prompt);
   app.add_option("--tokens", options.tokens);
   app.add_option("--threads", options.threads);
+  app.add_option("--activations", options.activations);
   app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"float32", "bfloat16"}));
   CLI11_PARSE(app, argc, argv);
   try {

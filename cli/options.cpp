@@ -75,8 +75,7 @@ void add_weights_options(Command& verb, std::string& weights, std::string& activ
   verb.add_option(
           "--activations", activations,
           "how q8_0, q4_1 and q4_0 weights are multiplied: exact, int16 or int8 (activations "
-          "rounded to 16 or 8 bits in blocks of 32, llama.cpp rounds to 8), or auto: int16 "
-          "in bfloat16, exact in float32")
+          "rounded to 16 or 8 bits in blocks of 32, llama.cpp rounds to 8), or auto: int16")
       ->capture_default_str();
 }
 
@@ -89,8 +88,7 @@ void choose_activations(Transformer& model, const std::string& activations) {
   const bool packed = std::ranges::any_of(model.parameters().all(),
                                           [](const Parameter& p) { return is_packed(p.value); });
   if (choice == 0) {
-    const bool rounds = packed && model.compute().dtype == at::kBFloat16;
-    model.compute().activations = rounds ? Activations::int16 : Activations::exact;
+    model.compute().activations = packed ? Activations::int16 : Activations::exact;
     return;
   }
   const auto chosen = static_cast<Activations>(choice - 1);

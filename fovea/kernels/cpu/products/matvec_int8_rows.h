@@ -176,6 +176,30 @@ class RoundedRows {
   int64_t of_a_block_ = 0;
 };
 
+/// The rows of kLanes outputs, or of fewer and the last of them again.
+template <bool whole>
+struct RowsApart {
+  int64_t stride, outputs;
+  template <class X>
+  FOVEA_INLINE const X* next(const X* row, int64_t o) const {
+    asm("" : "+r"(row));  // GCC would hold the addresses of all rows at once
+    return row + (whole || o + 1 < outputs ? stride : 0) / static_cast<int64_t>(sizeof(X));
+  }
+};
+
+/// kLanes blocks of each output, or `count` where those are fewer.
+template <bool whole>
+FOVEA_INLINE void turn_scales(const uint16_t* halves, const RowsApart<whole>& rows, int64_t count,
+                              float* to) {
+  Float w[kLanes];
+#pragma GCC unroll 16
+  for (int64_t o = 0; o < kLanes; ++o, halves = rows.next(halves, o - 1))
+    w[o] = load_first_halves(halves, count);
+  transpose(w);
+#pragma GCC unroll 16
+  for (int64_t b = 0; b < kLanes; ++b) store(to + b * kLanes, w[b]);
+}
+
 /// Some blocks of kLanes outputs, turned.
 template <WeightFormat format>
 class TurnedBlocks {
@@ -227,17 +251,6 @@ class TurnedBlocks {
   FOVEA_INLINE Float m(int64_t block) const { return load(m_ + block * kLanes); }
 
  private:
-  /// The rows of kLanes outputs, or of fewer and the last of them again.
-  template <bool whole>
-  struct RowsApart {
-    int64_t stride, outputs;
-    template <class X>
-    FOVEA_INLINE const X* next(const X* row, int64_t o) const {
-      asm("" : "+r"(row));  // GCC would hold the addresses of all rows at once
-      return row + (whole || o + 1 < outputs ? stride : 0) / static_cast<int64_t>(sizeof(X));
-    }
-  };
-
   /// Four bytes of each output, word n of the stored q of the block at `to`.
   FOVEA_INLINE static void place_words(Bits w, Bits* to, int64_t n) {
     if constexpr (format == WeightFormat::q8_0) {
@@ -258,19 +271,6 @@ class TurnedBlocks {
     if constexpr (format == WeightFormat::q4_0) even -= 8, odd -= 8;
     to[0] = reinterpret_cast<Bits>(even);
     to[kBlockWords / 2] = reinterpret_cast<Bits>(odd);
-  }
-
-  /// kLanes blocks of each output, or `count` where those are fewer.
-  template <bool whole>
-  FOVEA_INLINE static void turn_scales(const uint16_t* halves, const RowsApart<whole>& rows,
-                                       int64_t count, float* to) {
-    Float w[kLanes];
-#pragma GCC unroll 16
-    for (int64_t o = 0; o < kLanes; ++o, halves = rows.next(halves, o - 1))
-      w[o] = load_first_halves(halves, count);
-    transpose(w);
-#pragma GCC unroll 16
-    for (int64_t b = 0; b < kLanes; ++b) store(to + b * kLanes, w[b]);
   }
 
   Bits* words_;

@@ -7,7 +7,7 @@
 
 #include "fovea/kernels/cpu/kernel_table.h"
 #include "fovea/kernels/cpu/products/matvec_int16_rows.h"
-#include "fovea/kernels/cpu/products/matvec_int8_rows.h"
+#include "fovea/kernels/cpu/products/matvec_int8_row.h"
 
 namespace fovea::kernels {
 namespace {
@@ -392,7 +392,12 @@ void several_rows(const MatVec& p, int64_t begin, int64_t end) {
 
 template <WeightFormat format>
 void packed_range(const MatVec& p, int64_t begin, int64_t end) {
-  if (p.activations == Activations::int8) return int8_range<format>(p, begin, end);
+  if (p.activations == Activations::int8) {
+    if constexpr (kSumsOutputs) {
+      if (p.rows == 1) return int8_row_range<format>(p, begin, end);
+    }
+    return int8_range<format>(p, begin, end);
+  }
   if (p.activations == Activations::int16) return int16_range<format>(p, begin, end);
   if (p.rows > kUnpackingRows) return several_rows<UnpackedWeights<format>>(p, begin, end);
   if (p.rows > 1) return several_rows<PackedWeights<format>>(p, begin, end);

@@ -91,9 +91,16 @@ FOVEA_INLINE Float load_row_floats(const T* row, RowPart part) {
 }
 
 FOVEA_INLINE Float load_first_halves(const uint16_t* x, int64_t n) {
-  uint16_t some[kLanes] = {};
-  for (int64_t i = 0; i < kLanes && i < n; ++i) some[i] = x[i];
-  return load_halves(some);
+  static_assert(kLanes <= 8);
+  if (n >= kLanes) return load_halves(x);
+  // Put together in registers: a load of what was stored number by number waits for all stores.
+  typedef uint64_t Words __attribute__((vector_size(16)));
+  uint64_t low = 0, high = 0;
+  for (int64_t i = 0; i < n; ++i) (i < 4 ? low : high) |= uint64_t{x[i]} << (i % 4 * 16);
+  const Words some{low, high};
+  uint16_t halves[8];
+  __builtin_memcpy(halves, &some, sizeof(halves));
+  return load_halves(halves);
 }
 FOVEA_INLINE Float load_eights(const float* x, int64_t n) {
   static_assert(kLanes <= 8);
