@@ -20,7 +20,7 @@ export FOVEA_TEXT := $(TEXT)
 export FOVEA_MINUTES := $(MINUTES)
 export FOVEA_TESTS := $(T)
 
-.PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads test-aarch64 check format lint docs bench bench-pages support python-peers clean
+.PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads test-aarch64 check format lint docs bench bench-pages support python-peers wheel python-test clean
 
 help: ## this list
 	@echo "Fovea. Targets (each does what it needs first):"
@@ -54,6 +54,7 @@ test: setup
 else
 test: build ## all tests; T=attention: one program, T='Rope*': the tests of that name
 	@scripts/run-tests.sh release $(JOBS) $(ARGS)
+	@scripts/python-tests.sh
 endif
 
 quick: setup ## the test programs of the layers that differ from the last commit
@@ -100,6 +101,12 @@ support: program ## the table of docs/support.md: what the program does with eac
 
 python-peers: setup ## a second environment with the full Python stack (5 GB), for peers and goldens only
 	@scripts/python-peers.sh
+
+wheel: python-peers ## the Python package, build/dist/fovea-*.whl, for torch >= 2.10 (docs/python.md)
+	@scripts/wheel.sh $(JOBS)
+
+python-test: wheel ## the tests of the Python package
+	@scripts/python-tests.sh $(ARGS)
 
 clean: ## removes build/; the cache folder and runs/ stay
 	rm -rf build
