@@ -20,7 +20,7 @@ export FOVEA_TEXT := $(TEXT)
 export FOVEA_MINUTES := $(MINUTES)
 export FOVEA_TESTS := $(T)
 
-.PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads test-aarch64 check format lint docs bench bench-pages support python-peers wheel python-test clean
+.PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads test-aarch64 check format lint docs bench bench-pages claims support python-peers wheel python-test clean
 
 help: ## this list
 	@echo "Fovea. Targets (each does what it needs first):"
@@ -30,8 +30,9 @@ help: ## this list
 setup: ## Debian packages and the pinned torch wheel, nothing else
 	@scripts/setup.sh
 
-gpu: setup ## what torch needs to compute on an NVIDIA GPU (2.5 GB), once; docs/gpu.md
+gpu: setup ## what torch needs to compute on an NVIDIA GPU (2.5 GB), and our CUDA kernels where nvcc is; once; docs/gpu.md
 	@scripts/setup-gpu.sh
+	@scripts/build-cuda.sh $(JOBS)
 
 build: setup ## everything: the program build/bin/fovea, libraries, tests, examples
 	@scripts/build.sh release $(JOBS)
@@ -95,6 +96,9 @@ bench: build ## benchmarks; prints ratios (ARGS go to the benchmark programs)
 
 bench-pages: ## the tables of benchmarks/results/*.md from the result files
 	@scripts/bench-pages.py
+
+claims: program ## the table of docs/findings/claims.md: verdicts from the claims and result files
+	@build/bin/fovea reproduce --markdown > docs/findings/claims.md
 
 support: program ## the table of docs/support.md: what the program does with each mechanism
 	@scripts/support.py

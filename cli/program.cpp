@@ -37,8 +37,12 @@ constexpr const char* kDescription =
     "model\n"
     "  fovea eval runs/NAME --text FILE                bits per byte and perplexity of a text\n"
     "  fovea generate runs/NAME \"Once upon\"           text from a model; fovea chat runs/NAME\n"
+    "  fovea serve runs/NAME                           OpenAI's routes, and a page in the browser\n"
     "  fovea inspect runs/A runs/B --text TEXT         what attention does on a text, side by "
     "side\n"
+    "  fovea reproduce                                 the papers' claims: what holds here, and "
+    "how to "
+    "run each\n"
     "  fovea plan RECIPE                               parameters, memory, time and rules of "
     "thumb, before the run\n"
     "  fovea VERB --help                               what each verb and recipe key does";
@@ -128,7 +132,7 @@ int fovea::cli::run_program(int argc, char** argv) {
   open_closed_streams();
   const std::string_view first = argc > 1 ? argv[1] : "";
   if (first == "train" || first == "compare" || first == "eval" || first == "generate" ||
-      first == "chat" || first == "retrofit")
+      first == "chat" || first == "retrofit" || first == "serve")
     fovea::cli::limit_spinning();
   // Passes of one size after the other: what one frees serves the next.
   if (first == "train" || first == "compare" || first == "retrofit" || first == "eval" ||
@@ -152,14 +156,15 @@ int fovea::cli::run_program(int argc, char** argv) {
   fovea::cli::Globals globals;
   fovea::cli::Command root(app);
   std::vector<fovea::cli::Verb> verbs{
-      fovea::cli::add_train_verb(root, globals),   fovea::cli::add_compare_verb(root, globals),
-      fovea::cli::add_eval_verb(root, globals),    fovea::cli::add_generate_verb(root, globals),
-      fovea::cli::add_chat_verb(root, globals),    fovea::cli::add_export_verb(root, globals),
-      fovea::cli::add_data_verb(root, globals),    fovea::cli::add_checkpoint_verb(root, globals),
-      fovea::cli::add_adapter_verb(root, globals), fovea::cli::add_attention_verb(root, globals),
-      fovea::cli::add_plan_verb(root, globals),    fovea::cli::add_inspect_verb(root, globals),
-      fovea::cli::add_info_verb(root, globals),    fovea::cli::add_completion_verb(root, globals),
-      fovea::cli::add_retrofit_verb(root, globals)};
+      fovea::cli::add_train_verb(root, globals),    fovea::cli::add_compare_verb(root, globals),
+      fovea::cli::add_eval_verb(root, globals),     fovea::cli::add_generate_verb(root, globals),
+      fovea::cli::add_chat_verb(root, globals),     fovea::cli::add_export_verb(root, globals),
+      fovea::cli::add_data_verb(root, globals),     fovea::cli::add_checkpoint_verb(root, globals),
+      fovea::cli::add_adapter_verb(root, globals),  fovea::cli::add_attention_verb(root, globals),
+      fovea::cli::add_plan_verb(root, globals),     fovea::cli::add_inspect_verb(root, globals),
+      fovea::cli::add_info_verb(root, globals),     fovea::cli::add_completion_verb(root, globals),
+      fovea::cli::add_retrofit_verb(root, globals), fovea::cli::add_reproduce_verb(root, globals),
+      fovea::cli::add_serve_verb(root, globals)};
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;
     names.reserve(verbs.size());

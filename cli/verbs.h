@@ -36,9 +36,11 @@ struct Verb {
 Verb add_train_verb(Command& app, Globals& globals);
 Verb add_compare_verb(Command& app, Globals& globals);
 Verb add_retrofit_verb(Command& app, Globals& globals);
+Verb add_reproduce_verb(Command& app, Globals& globals);
 Verb add_eval_verb(Command& app, Globals& globals);
 Verb add_generate_verb(Command& app, Globals& globals);
 Verb add_chat_verb(Command& app, Globals& globals);
+Verb add_serve_verb(Command& app, Globals& globals);
 Verb add_export_verb(Command& app, Globals& globals);
 Verb add_adapter_verb(Command& app, Globals& globals);
 Verb add_data_verb(Command& app, Globals& globals);

@@ -125,6 +125,16 @@ def generated_problems() -> list[str]:
     return problems
 
 
+def claims_problems() -> list[str]:
+    """docs/findings/claims.md must be what the program makes of recipes/claims and the result files."""
+    made = subprocess.run([PROGRAM, "reproduce", "--markdown", "--results", ROOT], capture_output=True, text=True,
+                          stdin=subprocess.DEVNULL)
+    if made.returncode != 0:
+        return (made.stdout + made.stderr).splitlines()
+    page = ROOT / "docs/findings/claims.md"
+    return [] if page.exists() and page.read_text() == made.stdout else [f"{page.relative_to(ROOT)} is not current; run make claims"]
+
+
 def scratch_folder(folder: pathlib.Path) -> None:
     for entry in ROOT.iterdir():
         if entry.name not in ("runs", ".git"):
@@ -198,7 +208,7 @@ def main() -> int:
     if not PROGRAM.exists():
         print(f"[docs] no {PROGRAM.relative_to(ROOT)}: run 'make build'")
         return 1
-    problems, snippets = picture_problems() + generated_problems(), 0
+    problems, snippets = picture_problems() + generated_problems() + claims_problems(), 0
     for document in documents():
         with tempfile.TemporaryDirectory(prefix="fovea-docs-") as name:
             scratch_folder(pathlib.Path(name))

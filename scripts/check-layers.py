@@ -14,7 +14,7 @@ import sys
 
 # A layer may include itself and what stands before it.
 LAYERS = ["base", "config", "runtime", "kernels", "attention", "nn", "text", "data", "report", "checkpoint", "infer", "eval",
-          "train", "retrofit", "compare", "serve"]
+          "train", "retrofit", "compare", "engine", "serve"]
 # These build on a machine without torch (and compile in a second instead of ten).
 TORCH_FREE = {"base", "config", "kernels", "text", "data", "report"}
 # Inside a layer: groups of files in their order, by patterns of paths in the layer's folder. A file is in the first group
@@ -35,7 +35,8 @@ GROUPS = {
         ("common", ["common/*"]),
         ("the machine", ["cpu/*", "cpu/simd/*"]),
         ("families", ["cpu/*/*"]),
-        ("backends", ["backend.h", "backend.cpp", "cpu/backend.h", "cpu/backend.cpp"]),
+        ("backends", ["backend.h", "backend.cpp", "device_services.h", "cpu/backend.h", "cpu/backend.cpp"]),
+        ("the GPU", ["cuda/*", "cuda/*/*"]),
     ],
 }
 # (file, included file): arrows against that order, to be removed, never added to.

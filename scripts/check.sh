@@ -11,6 +11,7 @@ checks=(
   "scripts/check-mechanisms.py"     # a mechanism is named in its own files and in the lists alone
   "scripts/check-format.sh"         # clang-format
   "scripts/check-english.py"        # sentences of the headers: 30 words at most, none begins with What, Of, Such
+  "scripts/check-cuda-resources.py" # registers and spills of the CUDA kernels, where nvcc built some
   "scripts/check-spec-coverage.py"  # every test named in tests/spec_coverage.json exists
   "scripts/check-docs.py"           # snippets run, links lead somewhere
   "scripts/docs.sh"                 # the site: comments of the headers, links, every page opened in Chromium

@@ -26,6 +26,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 GENERATED = BUILD / "kernels"  # units of cmake/FoveaKernels.cmake
 TORCH_SOURCES_A_RUN = 6
+# clang 14 knows no coroutines of C++20.
+NOT_LINTED = {"fovea/serve/server.cpp"}
 LINTED = ("fovea", "cli", "benchmarks", "examples")  # tests are read by people and run under sanitizers
 INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.M)
 TORCH = re.compile(rb"^\s*#\s*include\s*[<\"](torch|ATen|c10)/", re.M)
@@ -93,7 +95,7 @@ def tasks() -> list[dict]:
     found = []
     for source, command in ((source, entry["command"]) for entry in compiled for source in sources(pathlib.Path(entry["file"]))):
         linted = source.parent == GENERATED or (ROOT in source.parents and source.relative_to(ROOT).parts[0] in LINTED)
-        if not linted:
+        if not linted or str(source.relative_to(ROOT)) in NOT_LINTED:
             continue
         files = closure(source)
         contents = [path.read_bytes() for path in files]

@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 source "$here/setup-common.sh"
 
 version=$(cat "$here/torch-version.txt")
-packages=("torch==$version" numpy safetensors tokenizers sentencepiece tiktoken transformers peft==0.21.2 tensorboard pytest)
+packages=("torch==$version" numpy safetensors tokenizers sentencepiece tiktoken transformers peft==0.21.2 tensorboard pytest openai prometheus_client "lm-eval[api]==0.4.13")
 venv=$FOVEA_CACHE/peers-$version
 stamp=$venv/.complete
 
@@ -28,7 +28,7 @@ say "the full Python stack (2.5 GB to download, 5 GB on disk) into $venv"
 need_space "$FOVEA_CACHE" 10000
 make_venv "$venv"
 pip_install "$venv" "${packages[@]}"
-"$venv/bin/python" -c 'import torch, numpy, safetensors, tokenizers, sentencepiece, tiktoken, transformers, peft, tensorboard' > /dev/null ||
+"$venv/bin/python" -c 'import torch, numpy, safetensors, tokenizers, sentencepiece, tiktoken, transformers, peft, tensorboard, openai, prometheus_client' > /dev/null ||
   die "the installed packages do not import (see above)" "rm -rf '$venv' && make python-peers"
 echo "${packages[*]}" > "$stamp"
 say "done in ${SECONDS} s; use $venv/bin/python"

@@ -31,7 +31,7 @@ class HashTables;  // cache/hash_tables.h
 struct Places;     // places.h
 struct StageUse;   // mechanism.h
 
-/// What a cache knows that helps a selector; nothing outside of decoding.
+/// Inputs that a selector takes from a cache; empty outside of decoding.
 struct SelectorInputs {
   at::Tensor prompts_b;            ///< int64: tokens of the prompt of every sequence
   at::Tensor key_components_bgds;  ///< the keys by component
@@ -94,7 +94,7 @@ AttentionCall checked_call(const AttentionSpec& spec, const at::Tensor& q_bhtd,
                            const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
                            const AttentionTensors& tensors, const AttentionContext& context);
 
-/// The same of a call that has all its inputs.
+/// As above, for a call that has all its inputs.
 AttentionCall checked_call(AttentionCall call);
 
 /// The call of maps and telemetry, which need no values: the keys stand in for them.

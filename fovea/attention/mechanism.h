@@ -38,8 +38,8 @@ struct StageUse {
   std::optional<std::string> why_not_sdpa = {}, why_not_kernels = {};
 };
 
-/// What computes the attention of one decoded token, or one mechanism's part of it; the fastest
-/// comes first.
+/// The form that computes the attention of one decoded token, or one mechanism's part of it; the
+/// fastest comes first.
 enum class TokenForm : uint8_t {
   decoder,    ///< the compiled decoder, on rows of keys and values
   kernels,    ///< kernels on the rows of the cache, between those of the decoder
@@ -141,8 +141,8 @@ struct Mechanism {
   /// Adds the streams that decoding needs (stream_rows.h); `keys` is the stream of the keys.
   void (*add_streams)(const AttentionSpec& spec, const StreamSpec& keys,
                       std::vector<StreamSpec>& all) = nullptr;
-  /// What computes its part of one decoded token where it acts; token_of, where that depends on its
-  /// values.
+  /// The form that computes its part of one decoded token, where it acts; token_of, where the form
+  /// depends on its values.
   TokenForm token = TokenForm::operations;
   TokenUse (*token_of)(const AttentionSpec& spec) = nullptr;
   std::span<const MechanismSetting> settings = {};

@@ -21,9 +21,9 @@ struct Places {
   at::Tensor query_documents_bt, key_documents_bs;
 };
 
-/// Fills what `context` leaves undefined. Without positions, keys stand at 0 ... s-1 of their
-/// document (documents are runs of equal labels) and the queries are the last t of them; without
-/// query documents they are those of the last t keys. ShapeError where sizes do not fit.
+/// Fills what `context` leaves undefined. Keys without positions stand at 0 ... s-1 of their
+/// document; a document is a run of equal labels. Queries without positions are the last t keys.
+/// Queries without documents have those of the last t keys. ShapeError where sizes do not fit.
 Places resolve_places(const AttentionContext& context, int64_t queries, int64_t keys,
                       at::Device device);
 

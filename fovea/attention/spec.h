@@ -3,9 +3,16 @@
 //
 // Attention is one pipeline of stages (stages.h is its table); a mechanism is a setting of it, and
 // its keys, checks and tensors are its own (mechanism.h).
-// Sources: Focal Attention, Eq. 4-6 (spec 10, F-1 ... F-12); Multi-Token Attention (spec 3, M-1 ...
-// M-21); talking heads (spec 2); Differential (spec 1); Focus (spec 11, U-1 ... U-26); soft-cap
-// spec 7.4; ALiBi 6.4; T5 6.3; sink logit 7.5; masks fovea/kernels/common/mask_rule.h.
+//
+//   mechanism                  section of the spec
+//   Focal Attention, Eq. 4-6   10   F-1 ... F-12
+//   Multi-Token Attention      3    M-1 ... M-21
+//   talking heads              2
+//   Differential               1
+//   Focus                      11   U-1 ... U-26
+//   soft-cap, sink logit       7.4, 7.5
+//   ALiBi, T5                  6.4, 6.3
+//   masks                      fovea/kernels/common/mask_rule.h
 //
 // Shape suffixes: b batch, h query heads, g key/value heads, t queries, s keys, d key width, e
 // value width.
@@ -110,8 +117,8 @@ struct AttentionTensors {
 
   at::Tensor key_shift_g2, value_shift_g2;  ///< KV shifting: (a1, a2) and (b1, b2) of each head
 
-  /// Routing: int64 clusters of queries and keys for every query head, [b, h, t] and [b, h, s];
-  /// with choice nearest also how near keys are to their centroid, float [b, h, s].
+  /// Routing: clusters of queries and keys for every query head, int64 [b, h, t] and [b, h, s].
+  /// Choice `nearest` also needs the nearness of keys to their centroid, float [b, h, s].
   at::Tensor query_routes_bht, key_routes_bhs, key_nearness_bhs;
 
   /// Longformer's own projections of global rows: queries [b, h, t, d], keys [b, g, s, d] and

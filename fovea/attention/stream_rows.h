@@ -22,7 +22,7 @@ at::Tensor to_rows(const at::Tensor& x, TokenAxis axis);
 /// Its inverse.
 at::Tensor from_rows(const at::Tensor& rows, TokenAxis axis);
 
-/// Of q, k or v: a member of AttentionCall. Of others: a member of AttentionTensors.
+/// new_rows and set_rows of q, k or v: `tensor` is a member of AttentionCall.
 template <at::Tensor AttentionCall::*tensor>
 at::Tensor new_rows_of(const AttentionCall& call, const CachedStreams& /*cache*/) {
   return to_rows(call.*tensor, TokenAxis::third);
@@ -32,6 +32,7 @@ void set_rows_of(AttentionCall& call, const at::Tensor& rows) {
   call.*tensor = from_rows(rows, TokenAxis::third);
 }
 
+/// new_rows and set_rows of other tensors: `tensor` is a member of AttentionTensors.
 template <at::Tensor AttentionTensors::*tensor, TokenAxis axis>
 at::Tensor new_rows_of(const AttentionCall& call, const CachedStreams& /*cache*/) {
   return to_rows(call.tensors.*tensor, axis);

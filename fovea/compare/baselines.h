@@ -14,10 +14,10 @@
 
 namespace fovea {
 
-/// Two models for each name (unigram, bigram, trigram), scored on `sets`: one fitted on the bytes
-/// that a run of `recipe` (resolved) with `seed` sees, one on the whole training text. The first is
-/// left out where a run sees the whole text, and where its amount is not known before (a time
-/// budget).
+/// Scores two models for each name (unigram, bigram, trigram) on `sets`. One is fitted on the bytes
+/// that a run of `recipe` (resolved) with `seed` sees, the other on the whole training text. The
+/// first is left out where a run sees the whole text, and where its amount is not known in advance
+/// (a time budget).
 std::vector<CompareBaseline> score_baselines(const std::vector<std::string>& names,
                                              const Recipe& recipe, int64_t seed,
                                              const std::shared_ptr<const Corpus>& corpus,

@@ -19,6 +19,7 @@
 #include "fovea/compare/collect.h"
 #include "fovea/compare/speeds.h"
 #include "fovea/compare/tasks.h"
+#include "fovea/compare/tuning.h"
 #include "fovea/compare/workers.h"
 #include "fovea/config/reader.h"
 #include "fovea/infer/generate.h"
@@ -94,7 +95,7 @@ class Runner {
   }
 
   /// Trains `workers` runs at a time; results are added in the order of the plan.
-  void run_side_by_side(int64_t workers) {
+  void run_side_by_side(int64_t workers, bool speeds) {
     const int threads = at::get_num_threads();
     std::vector<std::optional<std::string>> ended(runs_.size());
     size_t next = 0;
@@ -104,7 +105,7 @@ class Runner {
                          for (; next < runs_.size() && ended[next]; ++next) add(next, *ended[next]);
                        });
     at::set_num_threads(threads);  // a run's recipe says one
-    measure_speeds_alone(runs_, corpus_, callbacks_, result_);
+    if (speeds) measure_speeds_alone(runs_, corpus_, callbacks_, result_);
   }
 
  private:
@@ -221,39 +222,13 @@ double budget_amount(const CompareConfig& config, const Recipe& recipe) {
                              recipe.train.accumulation * recipe.train.sequence_length);
 }
 
-}  // namespace
-
-CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& config,
-                          const CompareCallbacks& callbacks) {
-  const Recipe base = loaded.recipe.resolved();
-  const auto tokenizer = open_named_tokenizer(base.tokenizer);
-  // Every variant's recipe is read and checked before the first minute of training is spent.
-  plan_runs(loaded, config, "", tokenizer->vocab_size());
-  check_tasks(config.tasks, *tokenizer);
-  const auto corpus = prepare_corpus(base.data, tokenizer, callbacks.data);
-  std::vector<PlannedRun> runs =
-      plan_runs(loaded, config, corpus->fingerprint(), tokenizer->vocab_size());
-  const int64_t workers =
-      callbacks.worker.empty() ? 1 : choose_workers(config, runs, tokenizer->vocab_size());
-
-  std::vector<ValidationSet> sets;
-  const int64_t rows =
-      base.train.evaluation_rows > 0 ? base.train.evaluation_rows : base.train.batch_rows;
-  for (size_t i = 0; i < corpus->sources().size(); ++i) {
-    sets.push_back(validation_batches(*corpus, i, base.train.sequence_length, rows,
-                                      base.train.evaluation_tokens));
-  }
-  CompareResult result;
-  result.title = config.title.empty() ? base.name : config.title;
-  result.budget = config.budget;
-  result.budget_amount = budget_amount(config, base);
-  result.created = utc_now();
-  result.machine = machine_info(choose_device(base.train.device));
-  result.code_version = code_version();
-  result.torch_version = TORCH_VERSION;
-  result.data = data_info(*corpus, sets);
-  result.reference = config.reference;
-  result.baselines = score_baselines(config.baselines, base, config.seeds.front(), corpus, sets);
+/// Trains what `config` compares into `result`, which has no variants yet.
+void train_all(const LoadedRecipe& loaded, const CompareConfig& config,
+               const CompareCallbacks& callbacks, const std::shared_ptr<const Corpus>& corpus,
+               bool speeds, CompareResult& result) {
+  const int64_t vocabulary = corpus->tokenizer().vocab_size();
+  std::vector<PlannedRun> runs = plan_runs(loaded, config, corpus->fingerprint(), vocabulary);
+  const int64_t workers = callbacks.worker.empty() ? 1 : choose_workers(config, runs, vocabulary);
   for (const VariantConfig& v : config.variants) {
     CompareVariant& variant = result.variants.emplace_back();
     variant.name = v.name;
@@ -264,7 +239,58 @@ CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& confi
   if (workers > 1)
     for (PlannedRun& run : runs) run.recipe.train.threads = 1;
   Runner runner(config, callbacks, corpus, runs, result);
-  workers > 1 ? runner.run_side_by_side(workers) : runner.run_in_turn();
+  workers > 1 ? runner.run_side_by_side(workers, speeds) : runner.run_in_turn();
+}
+
+/// Trains the trials of compare.tuning; `config` gets the chosen values, `result` what was tried.
+void tune(const LoadedRecipe& loaded, const CompareCallbacks& callbacks,
+          const std::shared_ptr<const Corpus>& corpus, CompareConfig& config,
+          CompareResult& result) {
+  CompareCallbacks silent = callbacks;
+  silent.result = nullptr;  // compare.json is of the comparison
+  CompareResult tried;
+  const CompareConfig trials = tuning_trials(config);
+  tried.reference = trials.reference;
+  train_all(loaded, trials, silent, corpus, false, tried);
+  result.tuned_key = config.tuning.key;
+  result.tuning_seed = config.tuning.seed;
+  result.tuning = choose_values(tried, config);
+}
+
+}  // namespace
+
+CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& config,
+                          const CompareCallbacks& callbacks) {
+  const Recipe base = loaded.recipe.resolved();
+  const auto tokenizer = open_named_tokenizer(base.tokenizer);
+  // Every variant's recipe is read and checked before the first minute of training is spent.
+  plan_runs(loaded, config, "", tokenizer->vocab_size());
+  if (config.tuning.active()) plan_runs(loaded, tuning_trials(config), "", tokenizer->vocab_size());
+  check_tasks(config.tasks, *tokenizer);
+  const auto corpus = prepare_corpus(base.data, tokenizer, callbacks.data);
+  CompareResult result;
+  CompareConfig chosen = config;
+  if (config.tuning.active()) tune(loaded, callbacks, corpus, chosen, result);
+
+  std::vector<ValidationSet> sets;
+  const int64_t rows =
+      base.train.evaluation_rows > 0 ? base.train.evaluation_rows : base.train.batch_rows;
+  for (size_t i = 0; i < corpus->sources().size(); ++i) {
+    sets.push_back(validation_batches(*corpus, i, base.train.sequence_length, rows,
+                                      base.train.evaluation_tokens));
+  }
+  result.title = config.title.empty() ? base.name : config.title;
+  result.budget = config.budget;
+  result.budget_amount = budget_amount(config, base);
+  result.created = utc_now();
+  result.machine = machine_info(choose_device(base.train.device));
+  result.code_version = code_version();
+  result.torch_version = TORCH_VERSION;
+  result.data = data_info(*corpus, sets);
+  result.reference = config.reference;
+  result.equivalence_margin = config.equivalence_margin;
+  result.baselines = score_baselines(config.baselines, base, config.seeds.front(), corpus, sets);
+  train_all(loaded, chosen, callbacks, corpus, true, result);
   return result;
 }
 

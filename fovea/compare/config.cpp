@@ -53,6 +53,13 @@ void CompareTasks::describe(FieldVisitor& v) {
   v.boolean({"checkpoints", "every checkpoint answers them, not the last alone"}, checkpoints);
 }
 
+void TuningConfig::describe(FieldVisitor& v) {
+  v.text({"key", "a recipe key that each variant gets the best value of; empty: none"}, key);
+  v.texts({"values", "that are tried, three or more, from low to high"}, values);
+  v.integer({"seed", "of the trials, none of compare.seeds: it does not count", ranges::kSeeds},
+            seed);
+}
+
 void CompareConfig::describe(FieldVisitor& v) {
   v.text({"title", "of the report; empty: the recipe's name"}, title);
   v.text({"reference", "the variant that others are judged against; empty: the first"}, reference);
@@ -63,6 +70,11 @@ void CompareConfig::describe(FieldVisitor& v) {
             "what is equal: tokens (train.steps or train.tokens), time (train.seconds), or "
             "parameters (tokens, and ffn_width is fitted)"},
            budget);
+  v.real({"equivalence_margin",
+          "the largest difference in bits per byte that does not matter: a variant inside it (two "
+          "one-sided t-tests) is as good as the reference; 0 = equality is not tested",
+          {0, 100}},
+         equivalence_margin);
   v.text({"workers",
           "runs that train at a time, in processes of one thread each; 1 = one after the other, in "
           "this process, with all threads; auto: as many as threads where models are small (at "
@@ -76,6 +88,7 @@ void CompareConfig::describe(FieldVisitor& v) {
   v.nested({"sample", "a text sample of each variant"}, sample);
   v.nested({"map", "attention maps"}, map);
   v.nested({"tasks", "questions that every run answers"}, tasks);
+  v.nested({"tuning", "one key that is tuned for each variant before it is compared"}, tuning);
   v.nested_list(
       {"variants",
        "what is compared (a further key `sweep` maps recipe keys to lists of values: every "
@@ -110,6 +123,14 @@ void CompareConfig::check() const {
       "compare", "'compare.reference' must be a variant; got '{}'{}", reference,
       did_you_mean(reference, names));
   workers_given();
+  require<ConfigError>(!tuning.active() || tuning.values.size() >= 3, "compare",
+                       "'compare.tuning.values' needs three values or more; got {}",
+                       tuning.values.size());
+  require<ConfigError>(!tuning.active() || std::ranges::find(seeds, tuning.seed) == seeds.end(),
+                       "compare",
+                       "'compare.tuning.seed' must be none of 'compare.seeds', so that the choice "
+                       "is not judged by its own seed; got {}",
+                       tuning.seed);
   const std::vector<std::string> known{"unigram", "bigram", "trigram"};
   for (const std::string& b : baselines) {
     require<ConfigError>(std::find(known.begin(), known.end(), b) != known.end(), "compare",

@@ -53,16 +53,29 @@ struct CompareTasks {
   bool active() const { return !names.empty(); }
 };
 
+/// The value of one key, a learning rate say, that suits each variant best: tried with a seed that
+/// does not count.
+struct TuningConfig {
+  std::string key;                  ///< of the recipe; empty = nothing is tuned
+  std::vector<std::string> values;  ///< at least three
+  int64_t seed = 1000;              ///< of the trials; none of `compare.seeds`
+
+  void describe(FieldVisitor& v);
+  bool active() const { return !key.empty(); }
+};
+
 struct CompareConfig {
   std::string title;      ///< "" = the recipe's name
   std::string reference;  ///< "" = the first variant
   std::vector<int64_t> seeds{0, 1, 2};
   BudgetKind budget = BudgetKind::tokens;
-  std::string workers = "auto";  ///< or a number: runs that train at a time
+  double equivalence_margin = 0;  ///< bits per byte; 0 = equality is not tested
+  std::string workers = "auto";   ///< or a number: runs that train at a time
   std::vector<std::string> baselines{"bigram", "trigram"};
   SampleConfig sample;
   MapConfig map;
   CompareTasks tasks;
+  TuningConfig tuning;
   std::vector<VariantConfig> variants;
 
   void describe(FieldVisitor& v);

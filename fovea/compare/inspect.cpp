@@ -200,9 +200,20 @@ InspectModel inspect_model(const std::string& name, const Transformer& model,
                            const InspectOptions& options) {
   check_wanted(options, model.config());
   require<InputError>(!text.empty(), "inspect", "the text must have a character; it is empty");
-  const Pieces pieces = pieces_of(model, tokenizer, text, options.tokens);
-  InspectModel out{.name = name, .tokens = pieces.raw};
-  const std::vector<LayerView> views = model.look(pieces.input);
+  Pieces pieces = pieces_of(model, tokenizer, text, options.tokens);
+  InspectModel out =
+      inspect_views(name, model, std::move(pieces.raw), model.look(pieces.input), options);
+  for (AttentionMap& map : collect_maps(model, tokenizer, text, options.tokens)) {
+    if (wanted(options.layers, map.layer) && wanted(options.heads, map.head))
+      out.maps.push_back(std::move(map));
+  }
+  return out;
+}
+
+InspectModel inspect_views(const std::string& name, const Transformer& model,
+                           std::vector<std::string> pieces, std::span<const LayerView> views,
+                           const InspectOptions& options) {
+  InspectModel out{.name = name, .tokens = std::move(pieces)};
   for (size_t n = 0; n < views.size(); ++n) {
     const auto layer = static_cast<int64_t>(n);
     out.layers.push_back(layer_of(views[n], layer));
@@ -215,16 +226,12 @@ InspectModel inspect_model(const std::string& name, const Transformer& model,
     out.focus.push_back({.layer = layer,
                          .pairs_kept = kept.all,
                          .distant_kept = kept.distant,
-                         .groups = groups_of(g, pieces.raw, options.top_tokens),
+                         .groups = groups_of(g, out.tokens, options.top_tokens),
                          .first_choices = {choice.const_data_ptr<int64_t>(),
                                            choice.const_data_ptr<int64_t>() + choice.numel()},
-                         .pairs = pairs_of(spec, g, pieces.raw, options.pairs)});
+                         .pairs = pairs_of(spec, g, out.tokens, options.pairs)});
   }
   add_kernels(model, out);
-  for (AttentionMap& map : collect_maps(model, tokenizer, text, options.tokens)) {
-    if (wanted(options.layers, map.layer) && wanted(options.heads, map.head))
-      out.maps.push_back(std::move(map));
-  }
   return out;
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,12 @@ struct InspectOptions {
 /// empty text.
 InspectModel inspect_model(const std::string& name, const Transformer& model,
                            const Tokenizer& tokenizer, const std::string& text,
+                           const InspectOptions& options);
+
+/// The same, but for the maps, from views of all layers (Transformer::look()) on the tokens that
+/// `pieces` are the texts of.
+InspectModel inspect_views(const std::string& name, const Transformer& model,
+                           std::vector<std::string> pieces, std::span<const LayerView> views,
                            const InspectOptions& options);
 
 /// Classes of printable token pieces: space, word (starts a word), continuation, digits,

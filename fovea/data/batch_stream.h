@@ -58,9 +58,9 @@ class BatchStream : public BatchSource {
 };
 
 /// The fixed validation batches of one source: the packed stream of its validation documents in
-/// disjoint windows, the last row filled up with pads. End marks are not scored, so exactly `bytes`
-/// bytes of text are predicted by the counted targets, and bits per byte = sum of losses / (bytes
-/// ln 2) compares across tokenizers (spec 9.3).
+/// disjoint windows, the last row filled up with pads. End marks are not scored, so the counted
+/// targets predict exactly `bytes` bytes of text. Bits per byte = sum of losses / (bytes ln 2) is
+/// therefore comparable across tokenizers (spec 9.3).
 struct ValidationSet {
   std::string source;
   std::vector<Batch> batches;  // the last one may have fewer rows

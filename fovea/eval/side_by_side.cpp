@@ -17,6 +17,7 @@
 #include "fovea/attention/visible_keys.h"
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/base/printable.h"
 #include "fovea/config/reader.h"
 #include "fovea/eval/cache_reads.h"
 #include "fovea/eval/copy_score.h"
@@ -340,6 +341,9 @@ void AttentionSystems::check() const {
   for (size_t n = 0; n < systems.size(); ++n) {
     const AttentionSystem& system = systems[n];
     require<ConfigError>(!system.name.empty(), kWhere, "system {} needs a 'name'", n);
+    require<ConfigError>(printable_line(system.name) == system.name, kWhere,
+                         "expected names in UTF-8 without control characters; got '{}'",
+                         printable_line(system.name));
     const auto named = [&](const std::string& name) {
       return std::any_of(systems.begin(), systems.begin() + static_cast<ptrdiff_t>(n),
                          [&](const AttentionSystem& s) { return s.name == name; });

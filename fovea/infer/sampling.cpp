@@ -66,6 +66,10 @@ void SamplingOptions::describe(FieldVisitor& v) {
           "subtracted from a logit once for every time its token was generated; 0 = off",
           {-1e6, 1e6}},
          frequency_penalty);
+  v.real({"presence_penalty",
+          "subtracted once from the logit of a token that was generated; 0 = off",
+          {-1e6, 1e6}},
+         presence_penalty);
 }
 
 void SamplingOptions::check() const { check_fields("sampling", *this); }
@@ -95,6 +99,7 @@ std::vector<TokenProbability> Sampler::distribution(const at::Tensor& logits) co
       l = l > 0 ? l / options_.repetition_penalty : l * options_.repetition_penalty;
     }
     l -= options_.frequency_penalty * generated_[i];
+    if (generated_[i] > 0) l -= options_.presence_penalty;
     require<NumericalError>(!std::isnan(l), "sampling",
                             "logits must be numbers; token {} has NaN: the weights are damaged", i);
     tokens[i] = {static_cast<int32_t>(i), l};

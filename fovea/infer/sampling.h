@@ -25,6 +25,7 @@ struct SamplingOptions {
   double min_p = 0.0;               ///< only tokens at least p times as likely as the likeliest
   double repetition_penalty = 1.0;  ///< r: logits of tokens in the text so far, l > 0 ? l / r : l r
   double frequency_penalty = 0.0;   ///< subtracted once for every time the token was generated
+  double presence_penalty = 0.0;    ///< subtracted once where the token was generated
 
   void describe(FieldVisitor& v);
   /// ConfigError with the key of the first impossible value.

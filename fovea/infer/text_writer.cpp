@@ -55,11 +55,11 @@ void TextWriter::take(const at::Tensor& logits, std::vector<int32_t>& tokens) {
     start_ = std::chrono::steady_clock::now();
   }
   // A padded vocabulary has logits for ids that mean nothing.
-  const int32_t token = sampler_.next(logits.narrow(0, 0, tokenizer_.vocab_size()));
+  last_ = sampler_.next(logits.narrow(0, 0, tokenizer_.vocab_size()));
   ++result_.tokens;
-  if (tokenizer_.ends_text(token)) return end(FinishReason::end);
-  tokens.push_back(token);
-  emit(stops_.push(decoder_.push(token)));
+  if (!ignores_end_ && tokenizer_.ends_text(last_)) return end(FinishReason::end);
+  tokens.push_back(last_);
+  emit(stops_.push(decoder_.push(last_)));
   if (stopped()) end(FinishReason::stop);
 }
 

@@ -1,5 +1,5 @@
 // One text while it is written: draws tokens, decodes them to UTF-8, finds its end. Private to
-// fovea/infer.
+// fovea/infer and fovea/engine.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -28,6 +28,10 @@ class TextWriter {
   bool ended() const { return ended_; }
   /// Draws the next token from logits [v]; appends it to `tokens` unless it is the end mark.
   void take(const at::Tensor& logits_v, std::vector<int32_t>& tokens);
+  /// The token that take() drew last, the end mark included.
+  int32_t last() const { return last_; }
+  /// End marks do not end the text from now on; they are tokens without text.
+  void ignore_end() { ignores_end_ = true; }
   /// Ends the text from outside.
   void end(FinishReason reason);
   /// Once, behind the last token.
@@ -46,7 +50,8 @@ class TextWriter {
   IncrementalDecoder decoder_;
   StopStrings stops_;
   GenerateResult result_;
-  bool ended_ = false;
+  bool ended_ = false, ignores_end_ = false;
+  int32_t last_ = -1;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 

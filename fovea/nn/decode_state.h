@@ -22,8 +22,8 @@ class DecodeState {
  public:
   std::vector<AttentionCache> layers;
   std::vector<SortedCopy> sorted;  ///< of each layer's keys
-  /// Of the last decode(): `fused_decoder` or `by_layers`, and why; with hard Focus the plan of its
-  /// last layer.
+  /// The path of the last decode(): `fused_decoder` or `by_layers`, and why; with hard Focus also
+  /// the plan of its last layer.
   PathTaken path;
   RopeTable rope;  ///< of the whole request: its capacity is n of a dynamic rule (6.2)
 

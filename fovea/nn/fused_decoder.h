@@ -14,7 +14,8 @@
 
 namespace fovea {
 
-/// What a compiled model depends on: numbers may change behind these pointers, nothing else.
+/// Everything that a compiled model depends on: numbers may change behind these pointers, nothing
+/// else.
 struct FusedDecoderKey {
   std::vector<const void*> memory;  ///< of all parameters and of state beside them
   std::vector<int64_t> versions;    ///< of their numbers, where adapters are merged

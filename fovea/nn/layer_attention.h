@@ -1,6 +1,6 @@
-// Attention of one layer of the compiled decoder, in the form of its token step: on rows that the
-// decoder's kernels read, by kernels between them, or by the walk's operations. Private to
-// fovea/nn.
+// Attention of one layer of the compiled decoder, in the form of its token step (private to
+// fovea/nn). It runs in the decoder's kernels, in other kernels between these, or in the walk's
+// operations.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -37,7 +37,7 @@ class StepGroups {
       kernels::softmax(row);
     }
   }
-  /// Of the sequences from `first` on.
+  /// Inputs of Focus for the sequences from `first` on.
   TokenFocus from(int64_t first, const LayerFocus& layer) const {
     if (!spec_.active()) return {};
     return {.groups = groups_.data() + first * spec_.groups,
@@ -51,7 +51,7 @@ class StepGroups {
   std::vector<int64_t> members_;
 };
 
-/// What a step of the decoder is for: texts of one sequence or more, and the token of each.
+/// Input of one step of the decoder: texts of one sequence or more, and the token of each.
 struct DecodedTexts {
   const Transformer::Impl& model;
   std::span<DecodeState* const> states;
@@ -62,7 +62,7 @@ struct DecodedTexts {
 template <class T>
 class LayerAttention {
  public:
-  /// `spec`: in force. What `rule` points to outlives it.
+  /// `spec`: in force. The data behind the pointers of `rule` outlives this object.
   LayerAttention(int64_t layer, const AttentionSpec& spec, const TokenUse& use,
                  const kernels::ScoreParameters& rule)
       : layer_(layer), use_(use), rows_(spec, use.form), groups_(spec.focus) {
@@ -71,7 +71,7 @@ class LayerAttention {
 
   const TokenUse& use() const { return use_; }
 
-  /// What the decoder reads and writes for this step's tokens; `texts` lives as long.
+  /// The memory that the decoder reads and writes for this step's tokens; `texts` lives as long.
   kernels::DecoderLayerStep<T> begin(const DecodedTexts& texts) {
     texts_ = &texts;
     caches_.clear();

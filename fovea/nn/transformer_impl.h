@@ -115,7 +115,7 @@ struct Transformer::Impl {
   /// The layer up to its attention: begin_layer(), its input, set_heads().
   LayerStep enter_layer(int64_t index, const Stream& stream, const PassContext& pass) const;
   LayerStep begin_layer(int64_t index, const PassContext& pass) const;
-  /// What mechanisms take from the normed input alone.
+  /// Sets the normed input, and the inputs that mechanisms take from it alone.
   void set_input(LayerStep& step, at::Tensor y, const PassContext& pass) const;
   /// Queries, keys and values, and what mechanisms add to the call.
   void set_heads(LayerStep& step, Heads heads, const PassContext& pass) const;
@@ -130,7 +130,7 @@ struct Transformer::Impl {
   at::Tensor walk(const at::Tensor& tokens_bt, const PassContext& pass, Observers observers) const;
   /// walk() over the next tokens of the cached sequences.
   at::Tensor walk_next(const at::Tensor& tokens_bt, DecodeState& state) const;
-  /// What the cache of each layer keeps.
+  /// The streams that the cache of each layer keeps.
   std::vector<std::vector<StreamSpec>> cached_streams() const;
   /// Why the fused decoder does not take this model; nothing where it does.
   std::optional<std::string> why_no_fused_decoder() const;

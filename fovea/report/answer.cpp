@@ -76,6 +76,21 @@ void add_clear_findings(const CompareResult& result, const std::string& referenc
   }
 }
 
+/// Variants that the equivalence test found as good as the reference.
+void add_equivalent_findings(const CompareResult& result, const std::string& reference,
+                             Answer& answer) {
+  for (const CompareVariant& variant : result.variants) {
+    const VariantSummary& summary = variant.summary;
+    if (summary.verdict != Verdict::equivalent) continue;
+    answer.findings.push_back(
+        {Finding::Kind::same,
+         fmt::format("{} is as good as {} within {} bits per byte: a difference of {} over {} "
+                     "seeds (equivalence test, corrected p {}).",
+                     single_line(variant.name), reference, result.equivalence_margin,
+                     difference_text(summary, 4), summary.pairs, p_text(summary.equivalence_p))});
+  }
+}
+
 /// Decided differences that shrink while training goes on: what helps at the start may end.
 void add_shrinking_findings(const CompareResult& result, const std::string& reference,
                             Answer& answer) {
@@ -155,6 +170,7 @@ Answer compare_answer(const CompareResult& result) {
   } else {
     const std::string name = single_line(reference->name);
     add_clear_findings(result, name, answer);
+    add_equivalent_findings(result, name, answer);
     add_shrinking_findings(result, name, answer);
     add_open_findings(result, name, answer);
   }
@@ -164,12 +180,22 @@ Answer compare_answer(const CompareResult& result) {
   return answer;
 }
 
-std::string_view verdict_rule() {
-  return "Verdicts compare seed by seed with the reference (same data order): better or worse "
-         "where a paired t-test has p < 0.05, corrected for the number of variants by Holm's "
-         "method; otherwise the difference is inside the spread. Seeds needed: this many would "
-         "find the difference in four of five comparisons, if it is what it seems. The interval "
-         "covers 95 % for one variant alone; ± is one standard deviation over seeds.";
+std::string verdict_rule(double equivalence_margin) {
+  std::string rule =
+      "Verdicts compare seed by seed with the reference (same data order): better or worse where a "
+      "paired t-test has p < 0.05, corrected for the number of variants by Holm's method; ";
+  if (equivalence_margin > 0) {
+    rule += fmt::format(
+        "as good where two one-sided t-tests (TOST, Holm) place the difference within the stated "
+        "margin of {} bits per byte; ",
+        equivalence_margin);
+  }
+  return rule +
+         "otherwise the difference is inside the spread, which is no sign of equality. Seeds "
+         "needed: this many would find the difference in four of five comparisons, if it is what "
+         "it "
+         "seems. The interval covers 95 % for one variant alone; ± is one standard deviation over "
+         "seeds.";
 }
 
 }  // namespace fovea

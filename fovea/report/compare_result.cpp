@@ -21,8 +21,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kBudgetNames[] = {"tokens", "time", "parameters"};
-constexpr std::string_view kVerdictNames[] = {"reference",         "better",   "worse",
-                                              "inside the spread", "one seed", "incomplete"};
+constexpr std::string_view kVerdictNames[] = {
+    "reference", "better", "worse", "as good", "inside the spread", "one seed", "incomplete"};
 
 }  // namespace
 
@@ -104,6 +104,7 @@ void describe(V& v, VariantSummary& s) {
   v("difference_interval", s.difference_interval);
   v("p", s.p);
   v("corrected_p", s.corrected_p);
+  v.optional("equivalence_p", s.equivalence_p, std::isfinite(s.equivalence_p));
   v("pairs_needed", s.pairs_needed);
 }
 
@@ -160,6 +161,14 @@ void describe(V& v, DataInfo& d) {
 }
 
 template <class V>
+void describe(V& v, TuningPoint& p) {
+  v("variant", p.variant);
+  v("value", p.value);
+  v("bits_per_byte", p.bits_per_byte);
+  v("chosen", p.chosen);
+}
+
+template <class V>
 void describe(V& v, CompareResult& r) {
   v("title", r.title);
   v("budget", r.budget);
@@ -172,6 +181,10 @@ void describe(V& v, CompareResult& r) {
   v("torch_version", r.torch_version);
   v("data", r.data);
   v("reference", r.reference);
+  v.optional("equivalence_margin", r.equivalence_margin, r.equivalence_margin > 0);
+  v.optional("tuned_key", r.tuned_key, !r.tuned_key.empty());
+  v.optional("tuning_seed", r.tuning_seed, !r.tuned_key.empty());
+  v.optional("tuning", r.tuning, !r.tuning.empty());
   v.optional("baselines", r.baselines);
   v("variants", r.variants);
 }
@@ -240,7 +253,7 @@ Json to_json(const CompareResult& result) {
   }
   Json document{{"schema", kCompareSchemaVersion}};
   document.update(described_json(copy));
-  document["verdict_rule"] = verdict_rule();
+  document["verdict_rule"] = verdict_rule(result.equivalence_margin);
   document["scaling"] = scaling_json(scaling_studies(result));
   return document;
 }

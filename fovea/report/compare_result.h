@@ -35,9 +35,9 @@ enum class BudgetKind { tokens, time, parameters };
 std::span<const std::string_view> enum_names(BudgetKind);
 
 /// A variant against the reference; the rule stands at summarise().
-enum class Verdict { reference, better, worse, inside_spread, one_seed, incomplete };
+enum class Verdict { reference, better, worse, equivalent, inside_spread, one_seed, incomplete };
 std::span<const std::string_view> enum_names(Verdict);
-/// For people: "better", "inside the spread", "one seed: no verdict".
+/// For people: "better", "as good", "inside the spread", "one seed: no verdict".
 std::string_view verdict_text(Verdict verdict);
 
 /// One point of the training curve of one run.
@@ -109,10 +109,11 @@ struct VariantSummary {
   Verdict verdict = Verdict::incomplete;
   int64_t pairs = 0;                // seeds that this variant and the reference share
   double difference = kNotANumber;  // mean paired difference in bits per byte, negative is better
-  double difference_error = kNotANumber;     // its standard error
-  Interval difference_interval = {};         // 95 %, of this variant alone
-  double p = kNotANumber;                    // of the paired t-test
-  double corrected_p = kNotANumber;          // by Holm, over the variants of the comparison
+  double difference_error = kNotANumber;  // its standard error
+  Interval difference_interval = {};      // 95 %, of this variant alone
+  double p = kNotANumber;                 // of the paired t-test
+  double corrected_p = kNotANumber;       // by Holm, over the variants of the comparison
+  double equivalence_p = kNotANumber;     // of the equivalence test, by Holm; NaN without a margin
   std::optional<int64_t> pairs_needed = {};  // seeds that would show such a difference
 };
 
@@ -149,6 +150,13 @@ struct CompareBaseline {
   int64_t text_bytes = 0;  // that it was fitted on; 0: not known
 };
 
+/// One trial of compare.tuning.
+struct TuningPoint {
+  std::string variant = "", value = "";
+  double bits_per_byte = kNotANumber;
+  bool chosen = false;
+};
+
 struct MachineInfo {
   std::string cpu = "";
   int64_t cores = 0;
@@ -176,7 +184,11 @@ struct CompareResult {
   std::string code_version = "";
   std::string torch_version = "";
   DataInfo data = {};
-  std::string reference = "";  // name of the variant that the others are judged against
+  std::string reference = "";     // name of the variant that the others are judged against
+  double equivalence_margin = 0;  // bits per byte; 0 = equality is not tested
+  std::string tuned_key = "";     // compare.tuning; empty where nothing was tuned
+  int64_t tuning_seed = 0;        // which does not count
+  std::vector<TuningPoint> tuning = {};
   std::vector<CompareBaseline> baselines = {};
   std::vector<CompareVariant> variants = {};
 
@@ -189,10 +201,12 @@ struct CompareResult {
 /// The verdict compares seed by seed (the same seed means the same data order and initialisation).
 /// The differences in bits per byte to the reference over n >= 2 common seeds give a paired t-test
 /// (statistics.h). Its p is corrected by Holm's method over all variants that have one. Below
-/// kSignificance the verdict is `better` or `worse` by the sign of the mean, else `inside_spread`:
-/// where nothing differs, at most 5 % of the comparisons hold a false verdict. One common seed
-/// gives `one_seed`, none `incomplete`. `pairs_needed` asks for the chance kPower at the strictest
-/// level of the correction, kSignificance over the number of tests. Spec E-7.
+/// kSignificance the verdict is `better` or `worse` by the sign of the mean. Else it is
+/// `equivalent` where `equivalence_margin` is given and the equivalence test (equivalence.h) has a
+/// corrected p below kSignificance, and `inside_spread` otherwise. Where nothing differs, at most 5
+/// % of the comparisons hold a false difference. One common seed gives `one_seed`, none
+/// `incomplete`. `pairs_needed` asks for the chance kPower at the strictest level of the
+/// correction, kSignificance over the number of tests. Spec E-7.
 void summarise(CompareResult& result);
 
 /// A variant on a task at the end of the training, over its seeds.

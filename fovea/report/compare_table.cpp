@@ -58,7 +58,8 @@ std::string compare_table(const CompareResult& result, int64_t width) {
                    bytes_text(memory), count_text(static_cast<double>(variant.parameters))});
   }
   table.add_note("");
-  table.add_note(std::string(verdict_rule()));
+  table.add_note(verdict_rule(result.equivalence_margin));
+  for (const std::string& sentence : tuning_sentences(result)) table.add_note(sentence);
   for (const ScalingStudy& study : scaling_studies(result)) {
     for (const std::string& sentence : scaling_sentences(study)) table.add_note(sentence);
   }

@@ -118,4 +118,26 @@ std::vector<std::string> task_cells(const TaskRow& row) {
           std::to_string(row.items)};
 }
 
+std::vector<std::string> tuning_sentences(const CompareResult& result) {
+  std::vector<std::string> sentences;
+  for (size_t i = 0; i < result.tuning.size(); ++i) {
+    const TuningPoint& point = result.tuning[i];
+    if (!point.chosen) continue;
+    std::vector<std::string> tried;
+    bool first = true, last = true;
+    for (size_t k = 0; k < result.tuning.size(); ++k) {
+      if (result.tuning[k].variant != point.variant) continue;
+      tried.push_back(fmt::format("{} ({})", result.tuning[k].value,
+                                  fixed_text(result.tuning[k].bits_per_byte, 3)));
+      first = first && k >= i;
+      last = last && k <= i;
+    }
+    sentences.push_back(fmt::format("{}: {} {} of {}, by seed {}, which does not count{}.",
+                                    point.variant, result.tuned_key, point.value,
+                                    fmt::join(tried, ", "), result.tuning_seed,
+                                    first || last ? "; it is at the edge of what was tried" : ""));
+  }
+  return sentences;
+}
+
 }  // namespace fovea

@@ -55,7 +55,7 @@ std::string budget_text(const CompareResult& result);
 /// The answer in a few sentences: the question, each variant against the reference, and their
 /// places beside the baselines. Says plainly where nothing can be said.
 struct Finding {
-  enum class Kind { better, worse, open, baseline };
+  enum class Kind { better, worse, same, open, baseline };
   Kind kind = Kind::open;
   std::string text;
 };
@@ -65,8 +65,12 @@ struct Answer {
 };
 Answer compare_answer(const CompareResult& result);
 
-/// The rule behind the verdicts, in one sentence; footnote of every table.
-std::string_view verdict_rule();
+/// The values that compare.tuning chose, a sentence a variant; empty where nothing was tuned.
+std::vector<std::string> tuning_sentences(const CompareResult& result);
+
+/// The rule behind the verdicts, in words; footnote of every table. `equivalence_margin` is that of
+/// the comparison, 0 for none.
+std::string verdict_rule(double equivalence_margin);
 
 /// The cells of a row: task, metric, variant, score, difference to the reference, p (Holm).
 std::vector<std::string> task_cells(const TaskRow& row);

@@ -174,7 +174,7 @@ std::string ChartPress::figure_html(const Figure& figure) {
 std::string seeds_section(const CompareResult& result, ChartPress& press) {
   std::string figures;
   NumberTable numbers{{"variant", "seeds in common", "mean difference", "standard error",
-                       "95 % interval", "p", "p (Holm)", "seeds needed", "verdict"},
+                       "95 % interval", "p", "p (Holm)", "p as good", "seeds needed", "verdict"},
                       {}};
   for (const CompareVariant& variant : result.variants) {
     const VariantSummary& summary = variant.summary;
@@ -182,7 +182,7 @@ std::string seeds_section(const CompareResult& result, ChartPress& press) {
     numbers.rows.push_back(
         {variant.name, fmt::format("{}", summary.pairs), fixed_text(summary.difference, 4),
          fixed_text(summary.difference_error, 4), interval_text(summary, 4), p_text(summary.p),
-         p_text(summary.corrected_p), pairs_needed_text(summary),
+         p_text(summary.corrected_p), p_text(summary.equivalence_p), pairs_needed_text(summary),
          std::string(verdict_text(summary.verdict))});
   }
   if (!numbers.rows.empty()) {

@@ -21,6 +21,7 @@ std::string_view finding_class(Finding::Kind kind) {
       return "bad";
     case Finding::Kind::open:
       return "open";
+    case Finding::Kind::same:
     case Finding::Kind::baseline:
       return "plain";
   }

@@ -23,6 +23,7 @@ std::string_view verdict_class(Verdict verdict) {
     case Verdict::worse:
       return "bad";
     case Verdict::reference:
+    case Verdict::equivalent:
       return "ref";
     default:
       return "open";
@@ -35,6 +36,8 @@ std::string_view verdict_sign(Verdict verdict) {
       return "✓ ";
     case Verdict::worse:
       return "✗ ";
+    case Verdict::equivalent:
+      return "= ";
     case Verdict::inside_spread:
       return "≈ ";
     default:
@@ -47,7 +50,11 @@ std::string test_html(const VariantSummary& summary) {
   if (!std::isfinite(summary.corrected_p)) return "";
   const std::string seeds =
       summary.pairs_needed ? fmt::format(", {} seeds needed", pairs_needed_text(summary)) : "";
-  return fmt::format("<small>p {}{}</small>", escape_html(p_text(summary.corrected_p)), seeds);
+  const std::string equal = summary.verdict == Verdict::equivalent
+                                ? ", of equivalence " + p_text(summary.equivalence_p)
+                                : "";
+  return fmt::format("<small>p {}{}</small>", escape_html(p_text(summary.corrected_p) + equal),
+                     seeds);
 }
 
 std::string variant_row(const CompareResult& result, size_t index) {
@@ -189,7 +196,7 @@ std::string results_section(const CompareResult& result) {
   return out + fmt::format(
                    "</tbody></table>\n<p class=\"note\">Validation text; lower is better. "
                    "{}</p>\n</section>\n",
-                   escape_html(verdict_rule()));
+                   escape_html(verdict_rule(result.equivalence_margin)));
 }
 
 std::string tasks_section(const CompareResult& result) {

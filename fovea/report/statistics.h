@@ -44,7 +44,8 @@ struct PairedTest {
   double error = std::numeric_limits<double>::quiet_NaN();  // of the mean
   double t = std::numeric_limits<double>::quiet_NaN();
   double p = std::numeric_limits<double>::quiet_NaN();
-  Interval interval = {};  // 95 %, for this difference alone
+  Interval interval = {};                                     // 95 %, for this difference alone
+  double freedom = std::numeric_limits<double>::quiet_NaN();  // NaN: pairs - 1
 };
 
 /// NaN where the pairs are too few: everything below one pair, all but the mean below two.

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "fovea/report/compare_result.h"
+#include "fovea/report/equivalence.h"
 #include "fovea/report/spread.h"
 #include "fovea/report/statistics.h"
 
@@ -37,8 +38,9 @@ std::vector<double> paired_differences(const CompareVariant& variant,
 Verdict judge(const VariantSummary& summary) {
   if (summary.pairs == 0) return Verdict::incomplete;
   if (summary.pairs == 1) return Verdict::one_seed;
-  if (!(summary.corrected_p < kSignificance)) return Verdict::inside_spread;
-  return summary.difference < 0 ? Verdict::better : Verdict::worse;
+  if (summary.corrected_p < kSignificance)
+    return summary.difference < 0 ? Verdict::better : Verdict::worse;
+  return summary.equivalence_p < kSignificance ? Verdict::equivalent : Verdict::inside_spread;
 }
 
 VariantSummary summary_of(const CompareVariant& variant, const CompareVariant* reference) {
@@ -66,6 +68,19 @@ VariantSummary summary_of(const CompareVariant& variant, const CompareVariant* r
   return summary;
 }
 
+/// Fills the p-values of the equivalence tests, which are a family of their own.
+void test_equivalence(double margin, const std::vector<VariantSummary*>& tested) {
+  if (!(margin > 0)) return;
+  std::vector<double> p_values;
+  for (const VariantSummary* summary : tested) {
+    const PairedTest test{
+        .pairs = summary->pairs, .mean = summary->difference, .error = summary->difference_error};
+    p_values.push_back(equivalence_test(test, margin).p());
+  }
+  const std::vector<double> corrected = holm_corrected(p_values);
+  for (size_t i = 0; i < tested.size(); ++i) tested[i]->equivalence_p = corrected[i];
+}
+
 /// Fills the corrected p-values, the sample sizes and the verdicts from the summaries.
 void judge_together(CompareResult& result, const CompareVariant* reference) {
   std::vector<VariantSummary*> tested;
@@ -83,6 +98,7 @@ void judge_together(CompareResult& result, const CompareVariant* reference) {
     summary.corrected_p = corrected[i];
     summary.pairs_needed = pairs_needed(summary.difference, summary.difference_error * root, level);
   }
+  test_equivalence(result.equivalence_margin, tested);
   for (CompareVariant& variant : result.variants) {
     variant.summary.verdict = &variant == reference ? Verdict::reference : judge(variant.summary);
   }

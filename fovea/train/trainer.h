@@ -53,8 +53,8 @@ struct TrainCallbacks {
   std::function<void(int64_t step, const EvaluationResult&)> evaluation;
   /// Sentences for people: where it goes on, which stage begins.
   std::function<void(std::string_view)> message;
-  /// What people should know even if they want no progress: a fallback to an older checkpoint, a
-  /// skipped step, groups that collapse. Goes to `message` where this is not set.
+  /// Warnings for people who want no progress, too: a fallback to an older checkpoint, a skipped
+  /// step, groups that collapse. Goes to `message` where this is not set.
   std::function<void(std::string_view)> warning;
   /// Named points inside a step and a checkpoint; for tests that kill the process there.
   std::function<void(std::string_view point, int64_t step)> trace;
@@ -71,7 +71,7 @@ struct TrainResult {
   double loss = 0;               ///< of the last step, nats per token
   EvaluationResult evaluation;   ///< after the last step
   int64_t parameters = 0;
-  /// Of the process since the trainer was made (CPU) or of the device.
+  /// Peak of the process since the trainer was made (CPU), or of the device.
   int64_t peak_memory_bytes = 0;
   std::string attention_path;
   std::string dtype;

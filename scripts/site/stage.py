@@ -20,7 +20,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s]+)(\))")
 FENCE = re.compile(r"^ *```")
-PICTURES = {".svg", ".png"}
+PICTURES = {".svg", ".png", ".webp"}
 LANGUAGES = {".h": "cpp", ".cpp": "cpp", ".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".sh": "bash",
              ".txt": "text", "": "text"}
 LARGEST = 200_000  # bytes of a file that is shown whole

@@ -8,6 +8,7 @@
 #include "fovea/attention/attention.h"
 #include "fovea/attention/plan.h"
 #include "tests/support/attention_inputs.h"
+#include "tests/support/every_isa.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gradcheck.h"
 
@@ -194,6 +195,44 @@ TEST(HalfPrecision, ErrorIsAtMostTwiceThatOfPlainTensorOperations) {
       }
     }
   }
+}
+
+// Where one weight is near 1, dP - delta cancels: delta = dO.O needs more digits than out has.
+TEST(HalfPrecision, GradientsOfSharpTemperaturesKeepTheirDigits) {
+  constexpr size_t kTau = 3;  // among the leaves, behind q, k and v
+  for (const int64_t head_dim : {33, 64}) {
+    std::vector<NamedSpec> specs(6, {"plain", small_spec(4, 2, head_dim)});
+    specs[1].name = "window and sinks", specs[1].spec.mask.window = 20;
+    specs[1].spec.mask.sinks = 2;
+    specs[2].name = "sink logit", specs[2].spec.sink_logit = true;
+    specs[3].name = "gate of Focus";
+    specs[3].spec.focus = {.gate = FocusSpec::Gate::log, .groups = 4, .window = 16, .sinks = 2};
+    specs[4].name = "hard groups";
+    specs[4].spec.focus = {.gate = FocusSpec::Gate::hard, .groups = 4, .top_k = 1, .window = 16};
+    specs[5].name = "Longformer", specs[5].spec.longformer.window = 16;
+    specs[5].spec.longformer.globals = 2;
+    for (auto& [name, spec] : specs) {
+      spec.temperature.kind = TemperatureSpec::Kind::learned;
+      AttentionInputs in = random_inputs(spec, 2, 128);
+      in.tensors.tau_bt = at::sigmoid(random_normal({2, 128}, 5, 3.0)) * 2.7 + 0.3;
+      const AttentionInputs half = in.to(at::kBFloat16);
+      const Numbers truth = run(spec, half.to(at::kDouble), {}, Path::reference);
+      const Numbers got = run(spec, half, {}, Path::automatic);
+      for (size_t n = 0; n <= kTau; ++n)
+        EXPECT_LT(relative_error(got.grads[n], truth.grads[n]), 1e-2)
+            << name << ", head size " << head_dim << ", gradient " << n;
+      if (name != "plain" && name != "sink logit") continue;
+      const Numbers plain = plain_tensor_operations(spec, half, {});
+      for (size_t n = 0; n < truth.grads.size(); ++n)
+        EXPECT_LE(relative_error(got.grads[n], truth.grads[n]),
+                  2.0 * relative_error(plain.grads[n], truth.grads[n]))
+            << name << ", head size " << head_dim << ", gradient " << n;
+    }
+  }
+}
+
+TEST(HalfPrecision, OfSharpTemperaturesOnEveryInstructionSet) {
+  expect_tests_pass_on_every_isa("HalfPrecision.GradientsOfSharp*");
 }
 
 TEST(PathTaken, SaysWhatWasDoneAndWhy) {

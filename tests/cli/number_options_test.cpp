@@ -35,7 +35,8 @@ TEST(NumberOptions, StateTheirRange) {
   for (auto* add :
        {add_train_verb, add_compare_verb, add_eval_verb, add_generate_verb, add_chat_verb,
         add_export_verb, add_adapter_verb, add_data_verb, add_checkpoint_verb, add_attention_verb,
-        add_inspect_verb, add_plan_verb, add_info_verb, add_completion_verb, add_retrofit_verb})
+        add_inspect_verb, add_plan_verb, add_info_verb, add_completion_verb, add_retrofit_verb,
+        add_reproduce_verb, add_serve_verb})
     add(root, globals);
   EXPECT_GT(check_options(app), 25);
 }

@@ -244,6 +244,43 @@ TEST_F(CompareTest, ASweepMakesAVariantOfEveryCombination) {
   EXPECT_ERROR(ConfigError, read_compare_config(load("  sweep: [1]\n").compare), "sweep", "map");
 }
 
+TEST_F(CompareTest, TuningGivesEachVariantItsBestValueByASeedThatDoesNotCount) {
+  const CompareResult result = run(load(std::string(kTwo) + R"(
+  equivalence_margin: 0.02
+  tuning: {key: train.optimizer.learning_rate, values: [1.0e-9, 3.0e-2, 1.0e-8], seed: 77}
+)"));
+  EXPECT_EQ(result.tuned_key, "train.optimizer.learning_rate");
+  EXPECT_EQ(result.equivalence_margin, 0.02);
+  ASSERT_EQ(result.tuning.size(), 6u);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(result.tuning[i].chosen, i % 3 == 1) << i;
+    EXPECT_TRUE(std::isfinite(result.tuning[i].bits_per_byte)) << i;
+  }
+  ASSERT_EQ(result.variants.size(), 2u);
+  for (const CompareVariant& variant : result.variants) {
+    ASSERT_EQ(variant.runs.size(), 2u);
+    for (const CompareRun& run : variant.runs) EXPECT_NE(run.seed, 77);
+    EXPECT_EQ(variant.config.back(),
+              std::pair(std::string("train.optimizer.learning_rate"), std::string("3.0e-2")));
+  }
+  EXPECT_EQ(labels_.size(), 6u + 4u);
+  run(load(std::string(kTwo) + R"(
+  equivalence_margin: 0.02
+  tuning: {key: train.optimizer.learning_rate, values: [1.0e-9, 3.0e-2, 1.0e-8], seed: 77}
+)"));
+  EXPECT_TRUE(labels_.empty()) << "finished trials are taken as they stand";
+}
+
+TEST_F(CompareTest, ATuningThatJudgesItselfOrHasNoChoiceIsRefused) {
+  const auto config = [&](const std::string& tuning) {
+    read_compare_config(load(kTwo + tuning).compare);
+  };
+  EXPECT_ERROR(ConfigError, config("  tuning: {key: train.z_loss, values: [0, 1], seed: 9}\n"),
+               "three values");
+  EXPECT_ERROR(ConfigError, config("  tuning: {key: train.z_loss, values: [0, 1, 2], seed: 1}\n"),
+               "compare.tuning.seed", "got 1");
+}
+
 TEST_F(CompareTest, EveryRecipeOfTheRepositoryCanBePlanned) {
   int comparisons = 0;
   for (const char* folder : {"recipes", "recipes/laptop", "recipes/lecture", "recipes/retrofit"}) {

@@ -258,6 +258,8 @@ TEST_F(SideBySideTest, ImpossibleSystemsAreRefused) {
   EXPECT_ERROR(ConfigError, file("systems: []"), "at least one");
   EXPECT_ERROR(ConfigError, file("systems: [{name: a}, {name: a}]"), "two systems", "'a'");
   EXPECT_ERROR(ConfigError, file("systems: [{attention: []}]"), "needs a 'name'");
+  EXPECT_ERROR(ConfigError, file(R"(systems: [{name: "\x1b[31mred"}])"), "control characters",
+               "'\\x1b[31mred'");
   EXPECT_ERROR(ConfigError, file("systems: [{name: a, pairs_of: b}, {name: b}]"), "pairs_of",
                "'b'");
   EXPECT_ERROR(ConfigError, file("systems: [{name: a, atention: []}]"), "did you mean 'attention'");

@@ -114,6 +114,22 @@ def model_configs() -> dict[str, bytes]:
     return {name: json.dumps(config).encode() for name, config in configs.items()}
 
 
+def request_bodies() -> dict[str, bytes]:
+    """Bodies of each route; the first byte chooses the route."""
+    chat = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}], "stream": True,
+            "stream_options": {"include_usage": True}, "logprobs": True, "top_logprobs": 2, "response_format": {"type": "text"}}
+    bodies = {
+        "completion": (0, {"prompt": ["a", "b"], "n": 2, "stop": ["x"], "seed": 1, "logprobs": 3, "echo": True,
+                           "temperature": 0.5, "top_p": 0.9, "top_k": -1, "user": None, "best_of": None}),
+        "ids": (0, {"prompt": [[1, 2], [3]], "max_tokens": 0, "echo": True}),
+        "chat": (1, chat),
+        "attention": (2, {"text": "a", "rows": [-1], "layers": [0], "heads": [1], "k": 8}),
+        "tokenize": (3, {"prompt": "a", "add_special_tokens": False, "return_token_strs": True}),
+        "detokenize": (4, {"tokens": [1, 2]}),
+    }
+    return {name: bytes([route]) + json.dumps(body).encode() for name, (route, body) in bodies.items()}
+
+
 def main() -> None:
     two = {"a": tensor("F32", [2], 0, 8), "b": tensor("BF16", [1, 3], 8, 14), "__metadata__": {"k": "v"}}
     files = {
@@ -126,6 +142,7 @@ def main() -> None:
     }
     files.update({f"gguf/{name}": content for name, content in gguf_files().items()})
     files.update({f"gguf_model/{name}": content for name, content in gguf_models().items()})
+    files.update({f"serve_body/{name}": content for name, content in request_bodies().items()})
     files.update({f"model_config/{name}": content for name, content in model_configs().items()})
     golden = json.loads((HERE.parent / "golden/tokenizers.json").read_text())
     for name, case in golden.items():

@@ -54,6 +54,27 @@ def holm(rng: numpy.random.Generator) -> list:
     return [{"p": p, "corrected": multipletests(p, method="holm")[1].tolist()} for p in families]
 
 
+def equivalences() -> list:
+    """Two one-sided t-tests of paired differences, and Welch's test of two samples by their numbers."""
+    cases = []
+    for sample, margin in (([0.004, -0.006, 0.001], 0.02), ([0.012, 0.03, -0.006], 0.02), ([-0.02, -0.018, -0.023, -0.02, -0.021], 0.05),
+                           ([0.1, 0.11, 0.09], 0.02)):
+        below = float(stats.ttest_1samp(sample, margin, alternative="less").pvalue)
+        above = float(stats.ttest_1samp(sample, -margin, alternative="greater").pvalue)
+        interval = stats.ttest_1samp(sample, 0).confidence_interval(0.9)
+        cases.append({"differences": sample, "margin": margin, "below": below, "above": above, "low": float(interval.low),
+                      "high": float(interval.high)})
+    return cases
+
+
+def welch_cases() -> list:
+    cases = []
+    for first, second in (((2.416, 0.044, 3), (2.267, 0.02, 3)), ((2.654, 0.032, 3), (2.985, 0.111, 3)), ((1.0, 0.5, 5), (1.1, 0.1, 40))):
+        found = stats.ttest_ind_from_stats(*first, *second, equal_var=False)
+        cases.append({"first": first, "second": second, "t": float(found.statistic), "p": float(found.pvalue)})
+    return cases
+
+
 def mcnemar_cases() -> list:
     cases = []
     for first, second in [(0, 1), (0, 5), (3, 3), (4, 6), (1, 9), (25, 40), (300, 390), (2000, 2300)]:
@@ -78,7 +99,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     rng = numpy.random.default_rng(7)
     cases = {"made_by": f"scipy {scipy.__version__}, statsmodels {statsmodels.__version__}", **distributions(),
-             "t_tests": t_tests(rng), "holm": holm(rng), "mcnemar": mcnemar_cases(), "power": powers()}
+             "t_tests": t_tests(rng), "holm": holm(rng), "mcnemar": mcnemar_cases(), "power": powers(),
+             "equivalence": equivalences(), "welch": welch_cases()}
     path = pathlib.Path(__file__).with_name("statistics.json")
     lines = []
     for key, value in cases.items():

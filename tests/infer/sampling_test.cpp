@@ -81,6 +81,16 @@ TEST(Sampling, FrequencyPenaltyCountsGeneratedTokensOnlyAndEachTime) {
   EXPECT_EQ(sampler.next(logits), 2);
 }
 
+TEST(Sampling, PresencePenaltyCountsGeneratedTokensOnlyAndOnce) {
+  Sampler sampler({.temperature = 0.0, .presence_penalty = 0.6}, 0, 3);
+  sampler.add_prompt(std::vector<int32_t>{0});
+  const at::Tensor logits = row({2.0f, 1.5f, 0.9f});
+  EXPECT_EQ(sampler.next(logits), 0);  // 2.0, then 1.4
+  EXPECT_EQ(sampler.next(logits), 1);  // 1.5, then 0.9
+  EXPECT_EQ(sampler.next(logits), 0);
+  EXPECT_EQ(sampler.next(logits), 0);
+}
+
 TEST(Sampling, ImpossibleTokensAreNeverDrawn) {
   Sampler sampler({.temperature = 1.0}, 3, 3);
   const float none = -std::numeric_limits<float>::infinity();

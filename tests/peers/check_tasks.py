@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Compares `fovea eval --tasks` with lm-evaluation-harness 0.4.13: the same prompts, log-likelihoods, choices, answers.
 
-    <python of `make python-peers`> -m pip install lm-eval==0.4.13
     build/bin/fovea export MODEL FOLDER --dtype float32        # a model folder that transformers reads
     <python of `make python-peers`> tests/peers/check_tasks.py FOLDER DATA [TASK ...] [--limit 200]
 

@@ -32,10 +32,11 @@ inline void expect_tests_pass_on_every_isa(const std::string& filter) {
       continue;
     }
     const char* const emulator = std::getenv("FOVEA_TEST_EMULATOR");
-    const std::string command = "env -u GTEST_TOTAL_SHARDS OMP_NUM_THREADS=1 FOVEA_ISA=" + name +
-                                " " + (emulator != nullptr ? emulator : "") + " '" +
-                                std::filesystem::read_symlink("/proc/self/exe").string() +
-                                "' --gtest_brief=1 --gtest_filter='" + filter + "' > /dev/null";
+    const std::string command =
+        "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX OMP_NUM_THREADS=1 FOVEA_ISA=" + name + " " +
+        (emulator != nullptr ? emulator : "") + " '" +
+        std::filesystem::read_symlink("/proc/self/exe").string() +
+        "' --gtest_brief=1 --gtest_filter='" + filter + "' > /dev/null";
     runs.emplace_back(command, std::async(std::launch::async,
                                           [command] { return std::system(command.c_str()); }));
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fovea/base/rng.h"
+#include "fovea/kernels/backend.h"
 #include "fovea/kernels/common/dropout.h"
 #include "fovea/kernels/cpu/grouped/grouped.h"
 #include "fovea/kernels/cpu/pointwise/attention.h"
@@ -37,6 +38,8 @@ struct PointwiseSettings {
   std::function<bool(int64_t, int64_t)> related;
   /// In place of the kernels for bfloat16 of the instruction set in force; null: these.
   const kernels::AttentionTable<BFloat16>* table = nullptr;
+  /// In place of the CPU's kernels, for forward and backward; null: these.
+  const kernels::Backend* backend = nullptr;
 
   bool sees(TokenPlace query, TokenPlace key, uint64_t query_set, uint64_t key_set) const {
     return query.position - key.position < focus_window || key.position < focus_sinks ||
@@ -131,42 +134,39 @@ class PointwiseProblem {
   /// By the kernels, forward then backward. Tensors lie as [batch][token][head][width].
   PointwiseNumbers by_kernels() {
     run_forward();
-    run(
-        kernels::AttentionBackward<T>{
-            .sizes = s_,
-            .rule = rule(),
-            .visits = visits_,
-            .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
-            .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
-            .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
-            .out = rows<const T>(out_, s_.heads, s_.queries, s_.value_dim),
-            .dout = rows<const T>(dout_, s_.heads, s_.queries, s_.value_dim),
-            .lse = lse_.data(),
-            .dlse = settings_.lse_gradient ? dlse_.data() : nullptr,
-            .dq = rows<T>(dq_, s_.heads, s_.queries, s_.head_dim),
-            .dk = rows<T>(dk_, s_.kv_heads, s_.keys, s_.head_dim),
-            .dv = rows<T>(dv_, s_.kv_heads, s_.keys, s_.value_dim),
-            .dtau = settings_.tau ? dtau_.data() : nullptr,
-            .dsink = settings_.sink ? dsink_.data() : nullptr,
-            .dbias = settings_.bias ? dbias_.data() : nullptr,
-            .dgate_query = gated() ? dgate_query_.data() : nullptr,
-            .dgate_key = gated() ? dgate_key_.data() : nullptr},
-        table());
+    solve(kernels::AttentionBackward<T>{
+        .sizes = s_,
+        .rule = rule(),
+        .visits = visits_,
+        .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
+        .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
+        .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
+        .out = rows<const T>(out_, s_.heads, s_.queries, s_.value_dim),
+        .dout = rows<const T>(dout_, s_.heads, s_.queries, s_.value_dim),
+        .lse = lse_.data(),
+        .dlse = settings_.lse_gradient ? dlse_.data() : nullptr,
+        .dq = rows<T>(dq_, s_.heads, s_.queries, s_.head_dim),
+        .dk = rows<T>(dk_, s_.kv_heads, s_.keys, s_.head_dim),
+        .dv = rows<T>(dv_, s_.kv_heads, s_.keys, s_.value_dim),
+        .dtau = settings_.tau ? dtau_.data() : nullptr,
+        .dsink = settings_.sink ? dsink_.data() : nullptr,
+        .dbias = settings_.bias ? dbias_.data() : nullptr,
+        .dgate_query = gated() ? dgate_query_.data() : nullptr,
+        .dgate_key = gated() ? dgate_key_.data() : nullptr});
     return {doubles(out_),         doubles(lse_),      doubles(dq_),    doubles(dk_),
             doubles(dv_),          doubles(dtau_),     doubles(dsink_), doubles(dbias_),
             doubles(dgate_query_), doubles(dgate_key_)};
   }
 
   void run_forward() {
-    run(kernels::AttentionForward<T>{.sizes = s_,
-                                     .rule = rule(),
-                                     .visits = visits_,
-                                     .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
-                                     .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
-                                     .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
-                                     .out = rows<T>(out_, s_.heads, s_.queries, s_.value_dim),
-                                     .lse = lse_.data()},
-        table());
+    solve(kernels::AttentionForward<T>{.sizes = s_,
+                                       .rule = rule(),
+                                       .visits = visits_,
+                                       .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
+                                       .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
+                                       .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
+                                       .out = rows<T>(out_, s_.heads, s_.queries, s_.value_dim),
+                                       .lse = lse_.data()});
   }
 
   /// Output and lse by the kernels that read keys where they lie. One document, no dropout.
@@ -271,6 +271,14 @@ class PointwiseProblem {
   const kernels::AttentionTable<T>* table() const {
     if constexpr (std::is_same_v<T, BFloat16>) return settings_.table;
     return nullptr;
+  }
+  template <class Problem>
+  void solve(const Problem& problem) const {
+    if (settings_.backend != nullptr) {
+      settings_.backend->run(problem);
+    } else {
+      run(problem, table());
+    }
   }
   struct Pair {
     double raw = 0.0, logit = -std::numeric_limits<double>::infinity(), slope = 1.0, keep = 1.0;

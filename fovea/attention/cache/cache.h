@@ -1,8 +1,8 @@
 // The cache of one layer: named streams of rows that can be appended to, cut, copied and saved. The
 // sequences of a batch may have different lengths.
 //
-// Copies share the pages that are full: a stream that keeps all rows begins with pages of other
-// caches, which nobody writes, and goes on in a tail of its own.
+// Copies share full pages. A stream that keeps all rows then begins with pages of other caches,
+// which nobody writes, and continues in a tail of its own.
 //
 // Attention over the rows is attention/decode; sorted_copy.h has keys sorted by group.
 //
@@ -49,8 +49,8 @@ struct CachedRows {
   int64_t batch = 0, row = 0, head = 0;
   Buffer first;                         ///< the rows that the stream keeps first; null without
   std::span<const KeptRows> sequences;  ///< valid until the cache changes
-  /// Of each sequence, before its own rows: those are then rows -begin and more of its KeptRows.
-  /// Only from extend_in_pages().
+  /// Shared pages of each sequence, which precede its own rows: its own rows are then rows -begin
+  /// and more of its KeptRows. Only from extend_in_pages().
   std::span<const std::vector<SharedRows>> shared = {};
 };
 
@@ -75,7 +75,7 @@ class AttentionCache : public CachedStreams {
   /// append() of one row a sequence that the caller writes: the rows afterwards, the last one of
   /// each sequence of any content. UnsupportedError past capacity.
   CachedRows extend(const std::string& name);
-  /// The same of a sequence that may begin with shared pages.
+  /// As extend(), but sequences may begin with shared pages.
   CachedRows extend_in_pages(const std::string& name);
   /// The row [b, row_shape...] of a state stream, in place: the caller advances it by `tokens` of
   /// each sequence; a sequence without tokens has a row of zeros. UnsupportedError past

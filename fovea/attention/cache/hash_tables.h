@@ -21,7 +21,7 @@
 
 namespace fovea {
 
-/// What all tables of a MagicPigSpec share, as in HashRule.
+/// The numbers that all tables of a MagicPigSpec share, as in HashRule.
 struct HashNumbers {
   std::vector<float> directions, log_weights;
 
@@ -38,7 +38,7 @@ class HashTables {
 
   const MagicPigSpec& spec() const { return spec_; }
   std::span<const int64_t> prompts() const { return prompts_; }
-  /// Of its own: HashNumbers are shared.
+  /// Memory of these tables, without the HashNumbers, which are shared.
   int64_t bytes() const;
   /// The region of sequence b, [begin, end): two keys or more, or none.
   int64_t begin() const { return spec_.start; }

@@ -19,8 +19,9 @@ namespace fovea {
 /// The sorted copy of one cache, where there is one. Each call names the same cache.
 class SortedCopy {
  public:
-  /// For one query a sequence whose token is the last of the cache: the copy with all rows of the
-  /// cache, or null where a scan of the memberships is better. Counts such queries.
+  /// For one query of each sequence, whose token is the last of the cache. Returns the copy with
+  /// all rows of the cache, or null where a scan of the memberships is better. Counts these
+  /// queries.
   SortedKeys* for_queries(const AttentionCache& cache, const FocusSpec& focus);
   /// The same for a token that is not in the cache yet, with room for it.
   SortedKeys* for_token(const AttentionCache& cache, const FocusSpec& focus);

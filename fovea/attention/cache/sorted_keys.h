@@ -1,10 +1,10 @@
 // Keys and values of a cache sorted by class, so that decoding hard Focus reads runs (spec 11.5).
 //
-// A copy of the cache's keys and values in pages that belong to one set of groups each, head by
-// head, and a ring of the latest ones in the order of the text. A query reads the pages of the sets
-// that meet its own, up to the window; then the ring; then the sinks, by their index. It compares
-// no other memberships. The copy follows its cache (append, truncate, clone). It is not saved: it
-// can be made again at any time.
+// Keys and values of the cache are copied, head by head, to pages. Each page belongs to one set of
+// groups. A ring holds the latest rows in the order of the text. A query reads the pages of the
+// sets that meet its own, up to the window; then the ring; then the sinks, by their index. It
+// compares no other memberships. The copy follows its cache (append, truncate, clone). It is not
+// saved: it can be made again at any time.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -27,7 +27,7 @@ class SortedKeys {
   /// (docs/kernels/grouped.md).
   static constexpr int64_t kLeastKeys = 4096;
 
-  /// Whether the sets of groups of tokens [b, n] are few enough: with 32 rows a set and more, pages
+  /// Whether the tokens [b, n] have few enough sets of groups. With at least 32 rows a set, pages
   /// have room for about three times the rows at most, and reading them beats a scan.
   static bool pays(const at::Tensor& members_bn);
 
@@ -48,11 +48,11 @@ class SortedKeys {
   /// As pays(members), of all tokens so far.
   bool pays() const;
 
-  /// One token a sequence, whose key and value the caller writes into next_row() of keys() and
-  /// values() (valid until the next append). In this order, after an append of
-  /// what came before it: make_room_for_token(), append_token() with the groups of each sequence's
-  /// token, keep_token(), which copies the rows to their places, here and into the cache's last
-  /// rows.
+  /// One token of each sequence. The caller writes its key and value into next_row() of keys() and
+  /// values(), which are valid until the next append. The calls come after an append() of all
+  /// earlier tokens, in this order: make_room_for_token(), append_token() with the groups of each
+  /// sequence's token, keep_token(). The last one copies the rows to their places, here and into
+  /// the cache's last rows.
   void make_room_for_token();
   CachedRows keys() const { return rows_of(keys_bgsd_); }
   CachedRows values() const { return rows_of(values_bgse_); }

@@ -14,7 +14,8 @@
 
 namespace fovea {
 
-/// What Focus reads of the token of every sequence; null and 0 where the gate reads no such thing.
+/// Inputs of Focus for the token of every sequence; null or 0 for an input that the gate does not
+/// read.
 struct TokenFocus {
   const float* groups = nullptr;     ///< assignments g, [sequence][spec.groups]
   const int64_t* members = nullptr;  ///< memberships, [sequence]
@@ -32,7 +33,8 @@ class TokenGate {
   /// The gate of the last `queries` tokens of sequence b on all its kept keys, of form none for
   /// hard Focus. It points into the cache and into memory that the next call overwrites.
   kernels::PairGate gate(int64_t b, int64_t queries);
-  /// The same of hard Focus; not active() for gates, and where every two tokens share a group.
+  /// The mask of hard Focus on the same pairs. It is not active() for gates, nor where every two
+  /// tokens share a group.
   kernels::MemberMask members(int64_t b, int64_t queries) const;
 
  private:

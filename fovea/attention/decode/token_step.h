@@ -1,12 +1,15 @@
 // The token step: attention of the next token of every sequence, on the rows of a cache.
 //
-// A token reads rows of the cache's streams, adds its own, and is computed in one of three forms
-// (token_form()). Form `decoder` is for the compiled decoder (kernels/common/decoder.h), which
-// reads and writes where TokenRows says: keys and values of a run of rows, or those that hard Focus
-// chooses. Form `kernels` is TokenStep: KV shifting, convolutions and head mixes, soft gates of
-// Focus, hard Focus of mixed logits, first keys before a window (StreamingLLM, sinks, Longformer's
-// globals) and head output, by kernels that read rows where they lie. Form `operations` is
-// cached_attention(), whose numbers of one token all forms have (spec 3.6, M-10).
+// A token reads rows of the cache's streams and adds its own. token_form() chooses one of three
+// forms:
+//
+// - `decoder`: the compiled decoder (kernels/common/decoder.h), which reads and writes where
+//   TokenRows says. It reads keys and values of a run of rows, or those that hard Focus chooses.
+// - `kernels`: TokenStep, whose kernels read rows where they lie. It covers KV shifting,
+//   convolutions and head mixes, soft gates of Focus, and hard Focus of mixed logits. It also
+//   covers head output and first keys before a window (StreamingLLM, sinks, Longformer's globals).
+// - `operations`: cached_attention(). The other forms have its numbers of one token (spec 3.6,
+//   M-10).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -23,7 +26,8 @@
 
 namespace fovea {
 
-/// What computes a token of this layer; of `operations`, why it has no kernel form.
+/// The form that computes a token of this layer; for `operations`, also the reason why no kernel
+/// does.
 TokenUse token_form(const AttentionSpec& spec);
 
 /// The position bias of `spec` in the kernels' form, shared by all layers with that bias.

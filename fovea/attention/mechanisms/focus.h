@@ -26,7 +26,7 @@ struct AttentionContext;
 struct AttentionTensors;
 struct Places;
 
-/// What scores the tokens of a layer. One set for all heads (11.1).
+/// Parameters that score the tokens of a layer: one set for all heads (11.1).
 struct FocusParameters {
   at::Tensor weight_gc;     ///< W_g
   at::Tensor bias_g;        ///< undefined = 0
@@ -62,8 +62,8 @@ FocusGroups group_tokens(const FocusSpec& spec, const at::Tensor& scores_btk,
 /// Bit masks of the `top_k` largest of every row; ties go to the lower index. [.., k] to [..]
 /// int64.
 at::Tensor top_members(const at::Tensor& scores, int64_t top_k);
-/// Memberships of tokens that choose k of K groups at random: a baseline (U-26). Such groups are
-/// equally large, so they keep fewer pairs than trained ones of other sizes.
+/// Memberships of tokens that choose k of K groups at random: a baseline (U-26). Random groups are
+/// equally large, so they keep fewer pairs than trained groups of unequal sizes.
 at::Tensor random_members(at::IntArrayRef sizes, int64_t groups, int64_t top_k, uint64_t seed);
 /// The same by a hash of the token (int64, any shape): a token has the same groups wherever it
 /// stands.

@@ -1,5 +1,6 @@
-// The last steps of each head's output: norm, constant of the depth, gate (stage 10; Multi-Token
-// Attention, spec 3.2 steps 10 and 11, M-6 ... M-8; Differential, spec 1.2 steps 6 and 7).
+// The last steps of each head's output: norm, constant of the depth, gate (stage 10). Sources:
+// Multi-Token Attention (spec 3.2 steps 10 and 11, M-6 ... M-8) and Differential (spec 1.2 steps 6
+// and 7).
 //
 //   o = rms(o; w, eps) (1 - lambda_init(l));  o = o sigma(u.o + c)
 //

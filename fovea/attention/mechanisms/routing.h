@@ -1,9 +1,9 @@
 // Routing attention in its causal form: clusters of queries and keys, their centroids, and the keys
 // that a query sees (spec 4.3).
 //
-// A head compares its queries, and the keys that it reads, with centroids of its own; a token's
-// cluster depends on this token alone, so that decoding and training see the same. A query sees
-// `keep` keys of its own cluster and no others, so a row costs O(keep) at any length.
+// A head compares its queries, and the keys that it reads, with centroids of its own. The cluster
+// of a token depends on this token alone, so decoding and training see the same clusters. A query
+// sees `keep` keys of its own cluster and no others, so a row costs O(keep) at any length.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -18,6 +18,7 @@ void key_and_query_gradients(const FewRowsCall& call, const FewRowsOperands& x,
       .k = rows_of<T>(x.k_bgsd),
       .v = rows_of<T>(x.v_bgse),
       .out = rows_of<T>(r.out),
+      .out_rest = r.rest.defined() ? rows_of<T>(r.rest) : kernels::HeadRows<const T>{},
       .dout = rows_of<T>(r.dout),
       .seen = call.seen.data(),
       .scale = static_cast<float>(call.part.spec.logit_scale()),
@@ -34,7 +35,8 @@ void key_and_query_gradients(const FewRowsCall& call, const FewRowsOperands& x,
 
 // A sink is a key with value 0.
 at::Tensor sink_gradient(const at::Tensor& sink_h, const FusedResults& r) {
-  at::Tensor delta = (r.out.to(at::kFloat) * r.dout).sum(-1);
+  const at::Tensor out = r.rest.defined() ? r.out.to(at::kFloat) + r.rest : r.out.to(at::kFloat);
+  at::Tensor delta = (out * r.dout).sum(-1);
   if (r.dlse.defined()) delta = delta - r.dlse;
   return -((sink_h.view({1, -1, 1}) - r.lse).exp() * delta).sum(at::IntArrayRef{0, 2});
 }
@@ -42,9 +44,10 @@ at::Tensor sink_gradient(const at::Tensor& sink_h, const FusedResults& r) {
 }  // namespace
 
 Operation::Tensors FewRowsCall::forward(const Tensors& x, Tensors& kept) const {
-  const AttentionResult result = few_rows_forward(*this, {x[0], x[1], x[2], x[3], x[4]});
+  at::Tensor rest;
+  const AttentionResult result = few_rows_forward(*this, {x[0], x[1], x[2], x[3], x[4]}, rest);
   kept = x;
-  kept.insert(kept.end(), {result.out_bhte, result.lse_bht});
+  kept.insert(kept.end(), {result.out_bhte, result.lse_bht, rest});
   return {result.out_bhte, result.lse_bht};
 }
 
@@ -52,7 +55,7 @@ Operation::Tensors FewRowsCall::backward(const Tensors& s, const Tensors& grads,
                                          const std::vector<bool>& /*wanted*/) const {
   const FewRowsOperands x{contiguous_rows(s[0]), contiguous_rows(s[1]), contiguous_rows(s[2]), s[3],
                           s[4]};
-  const FusedResults r = results_of(s[5], s[6], grads);
+  const FusedResults r = results_of(s[5], s[6], grads, s[7]);
   FusedGradients g{.q = at::empty_like(x.q_bhnd),
                    .k = empty_by_token(x.k_bgsd.sizes().vec(), x.k_bgsd.options()),
                    .v = empty_by_token(x.v_bgse.sizes().vec(), x.v_bgse.options())};
@@ -65,19 +68,26 @@ c10::intrusive_ptr<FewRowsCall> few_rows_call(const AttentionCall& part,
                                               std::vector<uint64_t> seen) {
   auto few = c10::make_intrusive<FewRowsCall>();
   few->part = part;
+  few->keeps_rest = part.wants_gradient();
   few->seen = std::move(seen);
   AttentionCall& kept = few->part;
   kept.q = kept.k = kept.v = kept.tensors.tau_bt = kept.tensors.sink_logit_h = at::Tensor();
   return few;
 }
 
-AttentionResult few_rows_forward(const FewRowsCall& call, const FewRowsOperands& x) {
+AttentionResult few_rows_forward(const FewRowsCall& call, const FewRowsOperands& x,
+                                 at::Tensor& rest) {
   AttentionCall part = call.part;
-  part.q = x.q_bhnd, part.k = x.k_bgsd, part.v = x.v_bgse;
+  const at::ScalarType dtype = x.q_bhnd.scalar_type();
+  const bool keeps_rest = call.keeps_rest && dtype == at::kBFloat16;
+  const at::ScalarType computed = keeps_rest ? at::kFloat : dtype;
+  part.q = x.q_bhnd.to(computed), part.k = x.k_bgsd.to(computed), part.v = x.v_bgse.to(computed);
   if (x.tau_bn.numel() > 0) part.tensors.tau_bt = x.tau_bn;
   if (x.sink_h.numel() > 0) part.tensors.sink_logit_h = x.sink_h;
   AttentionResult result = run_part(part);
-  result.out_bhte = result.out_bhte.to(x.q_bhnd.scalar_type());
+  const at::Tensor out = result.out_bhte;
+  result.out_bhte = out.to(dtype);
+  if (keeps_rest) rest = (out - result.out_bhte).to(dtype);
   result.lse_bht = result.lse_bht.contiguous();
   return result;
 }

@@ -18,6 +18,7 @@ namespace fovea {
 struct FewRowsCall : Operation {
   AttentionCall part;
   std::vector<uint64_t> seen;  ///< of every key, bit n where query n reads it
+  bool keeps_rest = false;     ///< as in FusedCall
 
   Tensors forward(const Tensors& inputs, Tensors& kept) const override;
   Tensors backward(const Tensors& kept, const Tensors& grads,
@@ -31,7 +32,9 @@ struct FewRowsOperands {
   at::Tensor q_bhnd, k_bgsd, v_bgse, tau_bn, sink_h;
 };
 /// Output and lse; no autograd.
-AttentionResult few_rows_forward(const FewRowsCall& call, const FewRowsOperands& x);
+/// `rest`: as in FusedResults, where the call keeps it.
+AttentionResult few_rows_forward(const FewRowsCall& call, const FewRowsOperands& x,
+                                 at::Tensor& rest);
 
 enum class KeyGradients { written, added };
 /// Gradients into given memory, of all but the sink logits: those [h] become g.sink_bh.

@@ -39,14 +39,17 @@ void set_few(Few& few, const Problem& problem, const FusedFew& given) {
   few.soft_cap = problem.rule.soft_cap;
   few.lse = problem.lse;
   few.out = problem.out;
+  few.out_rest = problem.out_rest;
 }
 
 template <class T>
 void run_forward(const FusedCall& call, const FusedOperands& x, const FusedFew* few,
-                 const at::Tensor& out, const at::Tensor& lse, const at::Tensor& stats) {
+                 const at::Tensor& out, const at::Tensor& rest, const at::Tensor& lse,
+                 const at::Tensor& stats) {
   const auto run_fused = [&](auto problem) {
     set_inputs<T>(problem, call, x);
     problem.out = writable_rows_of<T>(out);
+    if (rest.defined()) problem.out_rest = writable_rows_of<T>(rest);
     problem.lse = lse.mutable_data_ptr<float>();
     problem.stats = floats_into(stats);
     kernels::FewKeys<T> joined;
@@ -107,6 +110,7 @@ void run_backward(const FusedCall& call, const FusedOperands& x, const FusedResu
   const auto run_fused = [&](auto problem) {
     set_inputs<T>(problem, call, x);
     problem.out = rows_of<T>(r.out);
+    if (r.rest.defined() && r.rest.numel() > 0) problem.out_rest = rows_of<T>(r.rest);
     problem.dout = rows_of<T>(r.dout);
     problem.lse = r.lse.const_data_ptr<float>();
     problem.dlse = r.dlse.defined() ? r.dlse.const_data_ptr<float>() : nullptr;
@@ -160,12 +164,13 @@ Operation::Tensors FusedCall::forward(const Tensors& inputs, Tensors& kept) cons
       empty_by_token({q.size(0), q.size(1), q.size(2), x.v.size(3)}, q.options());
   const at::Tensor lse =
       at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+  const at::Tensor rest = rest_like(out, keeps_rest);
   at::Tensor stats;
   if (want_stats) stats = at::empty({q.size(0), q.size(1), q.size(2), 3}, lse.options());
   with_kernel_type(q.scalar_type(), "attention",
-                   [&]<class T>(T) { run_forward<T>(*this, x, nullptr, out, lse, stats); });
+                   [&]<class T>(T) { run_forward<T>(*this, x, nullptr, out, rest, lse, stats); });
   kept = inputs;
-  kept.insert(kept.end(), {out, lse});
+  kept.insert(kept.end(), {out, lse, rest});
   return want_stats ? Tensors{out, lse, stats} : Tensors{out, lse};
 }
 
@@ -173,14 +178,19 @@ Operation::Tensors FusedCall::backward(const Tensors& kept, const Tensors& grads
                                        const std::vector<bool>& /*wanted*/) const {
   const FusedOperands x = FusedOperands::of(kept);
   return fused_backward(*this, x, kept[kFusedOperands], kept[kFusedOperands + 1], grads[0],
-                        grads[1])
+                        grads[1], kept[kFusedOperands + 2])
       .list();
 }
 
+at::Tensor rest_like(const at::Tensor& out, bool wants_gradient) {
+  const bool rounds = out.scalar_type() == at::kBFloat16;
+  return wants_gradient && rounds ? empty_by_token(out.sizes().vec(), out.options()) : at::Tensor();
+}
+
 void fused_forward_into(const FusedCall& call, const FusedOperands& x, const FusedFew* few,
-                        const at::Tensor& out, const at::Tensor& lse) {
+                        const at::Tensor& out, const at::Tensor& rest, const at::Tensor& lse) {
   with_kernel_type(x.q.scalar_type(), "attention",
-                   [&]<class T>(T) { run_forward<T>(call, x, few, out, lse, at::Tensor()); });
+                   [&]<class T>(T) { run_forward<T>(call, x, few, out, rest, lse, at::Tensor()); });
 }
 
 void fused_backward_into(const FusedCall& call, const FusedOperands& x, const FusedResults& r,
@@ -191,21 +201,22 @@ void fused_backward_into(const FusedCall& call, const FusedOperands& x, const Fu
 }
 
 FusedResults results_of(const at::Tensor& out, const at::Tensor& lse,
-                        const Operation::Tensors& grads) {
+                        const Operation::Tensors& grads, const at::Tensor& rest) {
   const at::Tensor &dout = grads[0], &dlse = grads[1];
   return {
       .out = out,
       .lse = lse,
       .dout = dout.defined() ? contiguous_rows(dout.to(out.scalar_type())) : at::zeros_like(out),
-      .dlse = dlse.defined() ? dlse.to(at::kFloat).contiguous() : dlse};
+      .dlse = dlse.defined() ? dlse.to(at::kFloat).contiguous() : dlse,
+      .rest = rest};
 }
 
 FusedOperands fused_backward(const FusedCall& call, const FusedOperands& given,
                              const at::Tensor& out, const at::Tensor& lse, const at::Tensor& dout,
-                             const at::Tensor& dlse) {
+                             const at::Tensor& dlse, const at::Tensor& rest) {
   const FusedOperands x = FusedOperands::of(given.list());
   const FusedGradients g = fused_gradients(x);
-  fused_backward_into(call, x, results_of(out, lse, {dout, dlse}), g);
+  fused_backward_into(call, x, results_of(out, lse, {dout, dlse}, rest), g);
   const auto summed = [](const at::Tensor& t, int64_t dim) { return t.defined() ? t.sum(dim) : t; };
   return {g.q,
           g.k,
@@ -266,6 +277,7 @@ namespace {
 
 AttentionResult apply(const AttentionCall& given, c10::intrusive_ptr<FusedCall> call) {
   const bool want_stats = call->want_stats;
+  call->keeps_rest = given.wants_gradient();
   const Operation::Tensors outputs = run_operation(std::move(call), fused_operands(given).list());
   AttentionResult result = kernel_result(outputs[0], outputs[1], given.q.scalar_type());
   if (want_stats) {

@@ -32,6 +32,7 @@ struct FusedCall : Operation {
   std::vector<float> alibi;                        ///< slopes
   bool learned_gate = false;  ///< the strength is a column of the gate's factors
   bool want_stats = false;
+  bool keeps_rest = false;  ///< for the gradient: the part of out that rounding took
 
   Tensors forward(const Tensors& inputs, Tensors& kept) const override;
   Tensors backward(const Tensors& kept, const Tensors& grads,
@@ -45,7 +46,7 @@ struct FusedOperands {
   at::Tensor gate_btk, gate_bsk;  ///< factors of the gate of Focus (kernels/common/pair_gate.h)
 
   Operation::Tensors list() const { return {q, k, v, tau_bt, bias_hn, sink_h, gate_btk, gate_bsk}; }
-  /// Of the first tensors of a list; rows are made contiguous.
+  /// The operands from the first tensors of a list; rows are made contiguous.
   static FusedOperands of(const Operation::Tensors& list);
 };
 constexpr size_t kFusedOperands = 8;
@@ -55,7 +56,7 @@ constexpr size_t kFusedOperands = 8;
 std::optional<std::string> why_not_kernels(const AttentionCall& call);
 /// Why the kernels cannot compute the pairs' gate of Focus.
 std::optional<std::string> why_not_gate(const FocusSpec& focus);
-/// The same of the pointwise kernels.
+/// Why the pointwise kernels cannot compute the call.
 std::optional<std::string> why_not_pointwise(const AttentionCall& call);
 
 /// How a soft gate of Focus becomes one of the kernels (11.2): z = gain g_i.g_j + offset. Form none
@@ -84,15 +85,17 @@ std::shared_ptr<const BatchVisits> visits_of(const AttentionCall& call);
 /// Why no kernel that reads keys where they lie can take a call that other kernels can: documents,
 /// a gradient, dropout, telemetry.
 std::optional<std::string> why_not_in_place(const AttentionCall& call);
-/// The same of the decoding kernels, which are for few rows.
+/// Why the decoding kernels, which are for few rows, cannot take the call.
 std::optional<std::string> why_not_decoding(const AttentionCall& call);
 
-/// What every row sees, [batch * queries]; empty where that is more than two ranges of keys.
+/// Keys that every row sees, [batch * queries]; empty where a row sees more than two ranges of
+/// keys.
 using RowsSeen = std::vector<RowVisits>;
 RowsSeen rows_seen(const AttentionCall& call);
 
-/// Such a call by them: what rows [batch * queries] see, or the list of keys that the one query of
-/// every row of the batch sees. Everything of the result but plan and reason.
+/// Runs a call by the decoding kernels. `rows` [batch * queries] has the keys that every row sees.
+/// `keys_seen` lists the keys that the one query of every row of the batch sees. The result has
+/// everything but plan and reason.
 AttentionResult run_decoding(const AttentionCall& call, std::span<const RowVisits> rows);
 AttentionResult run_decoding(const AttentionCall& call, const IntRows& keys_seen);
 
@@ -114,16 +117,21 @@ struct FusedFewGradients {
 struct FusedGradients {
   at::Tensor q, k, v, tau_bht, bias_bhn, sink_bh, gate_bhtk, gate_bgsk;
 };
-/// Output and lse (contiguous) into given memory; no autograd.
+/// Memory for the part of out that rounding takes. The backward pass needs it: delta = dO.O cancels
+/// against one weight near 1. Undefined in float32, and where no gradient is wanted.
+at::Tensor rest_like(const at::Tensor& out, bool wants_gradient);
+
+/// Output, its rest (or undefined) and lse (contiguous) into given memory; no autograd.
 void fused_forward_into(const FusedCall& call, const FusedOperands& x, const FusedFew* few,
-                        const at::Tensor& out, const at::Tensor& lse);
-/// Results of the softmax that the rows are part of, and their gradients; dlse may be undefined.
+                        const at::Tensor& out, const at::Tensor& rest, const at::Tensor& lse);
+/// Results of the softmax that the rows are part of, and their gradients; dlse and rest may be
+/// undefined.
 struct FusedResults {
-  at::Tensor out, lse, dout, dlse;
+  at::Tensor out, lse, dout, dlse, rest;
 };
 /// From the gradients of out and lse as autograd has them.
 FusedResults results_of(const at::Tensor& out, const at::Tensor& lse,
-                        const Operation::Tensors& grads);
+                        const Operation::Tensors& grads, const at::Tensor& rest = {});
 /// Gradients into given memory; those of few keys where there are some.
 void fused_backward_into(const FusedCall& call, const FusedOperands& x, const FusedResults& r,
                          const FusedGradients& g, const FusedFew* few = nullptr,
@@ -136,7 +144,8 @@ kernels::AttentionSizes sizes_of(const AttentionSpec& spec, int64_t queries = 1)
 
 /// Gradients of the operands, undefined where an operand is empty. dout or dlse may be undefined.
 FusedOperands fused_backward(const FusedCall& call, const FusedOperands& x, const at::Tensor& out,
-                             const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse);
+                             const at::Tensor& lse, const at::Tensor& dout, const at::Tensor& dlse,
+                             const at::Tensor& rest = {});
 
 /// The gradient of Focus groups [b, s, K] from those of the gate's factors, where the strength is
 /// not learned.
@@ -158,7 +167,7 @@ inline at::ScalarType kernel_dtype(at::ScalarType dtype) {
   return dtype == at::kHalf ? at::kFloat : dtype;
 }
 
-/// What an operator of the kernels' dtype gives, for a call of `dtype`.
+/// The result of a call of `dtype`, from the output of an operator in the kernels' dtype.
 inline AttentionResult kernel_result(const at::Tensor& out_bhte, at::Tensor lse_bht,
                                      at::ScalarType dtype) {
   AttentionResult result;

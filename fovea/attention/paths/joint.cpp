@@ -76,14 +76,16 @@ struct Gradients {
 };
 
 void block_forward(const JointCall& call, const Operands& x, const JointBlock& block,
-                   const at::Tensor& out, const at::Tensor& lse) {
+                   const at::Tensor& out, const at::Tensor& rest, const at::Tensor& lse) {
   const FusedOperands part = of_block(x, block);
   const FusedFew few = few_of(call, x, block);
   const int64_t head = block.kv_head * x.repeats(), heads = part.q.size(1);
   const at::Tensor to = tokens_of(lse, block, block.queries, head, heads);
   const at::Tensor own = to.is_contiguous() ? to : at::empty(to.sizes(), to.options());
   fused_forward_into(*block.call, part, few.key_rows.empty() ? nullptr : &few,
-                     tokens_of(out, block, block.queries, head, heads), own);
+                     tokens_of(out, block, block.queries, head, heads),
+                     rest.defined() ? tokens_of(rest, block, block.queries, head, heads) : rest,
+                     own);
   if (!to.is_contiguous()) to.copy_(own);
 }
 
@@ -118,7 +120,8 @@ void block_backward(const JointCall& call, const Operands& x, const JointBlock& 
   if (g.sink_h.defined()) own.sink_bh = at::empty(part.q.sizes().slice(0, 2), options);
   fused_backward_into(*block.call, part,
                       {of_queries(r.out), of_queries(r.lse).contiguous(), of_queries(r.dout),
-                       r.dlse.defined() ? of_queries(r.dlse).contiguous() : r.dlse},
+                       r.dlse.defined() ? of_queries(r.dlse).contiguous() : r.dlse,
+                       r.rest.defined() ? of_queries(r.rest) : r.rest},
                       own, few.key_rows.empty() ? nullptr : &few, &own_few);
   if (!few.key_rows.empty()) add_few(own_few.k, block, g.few_k);
   if (!few.key_rows.empty()) add_few(own_few.v, block, g.few_v);
@@ -168,8 +171,8 @@ void few_rows_gradient(const JointCall& call, const Operands& x, const Results& 
   const FewRowsOperands few = few_rows_of(x, rows);
   FusedGradients own{.q = at::empty_like(few.q_bhnd), .k = g.k, .v = g.v};
   if (g.tau_bht.defined()) own.tau_bht = of(g.tau_bht);
-  few_rows_backward(*call.few_rows, few, {of(r.out), of(r.lse), of(r.dout), of(r.dlse)}, own,
-                    KeyGradients::added);
+  few_rows_backward(*call.few_rows, few, {of(r.out), of(r.lse), of(r.dout), of(r.dlse), of(r.rest)},
+                    own, KeyGradients::added);
   g.q.index_copy_(2, rows, own.q);
   if (g.tau_bht.defined()) g.tau_bht.index_copy_(2, rows, own.tau_bht);
   if (g.sink_h.defined()) g.sink_h.add_(own.sink_bh);
@@ -196,23 +199,27 @@ Operation::Tensors JointCall::forward(const Tensors& inputs, Tensors& kept) cons
       empty_by_token({q.size(0), q.size(1), q.size(2), x.v.size(3)}, q.options());
   const at::Tensor lse =
       at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
-  for (const JointBlock& block : blocks) block_forward(*this, x, block, out, lse);
+  const at::Tensor rest = rest_like(out, keeps_rest);
+  for (const JointBlock& block : blocks) block_forward(*this, x, block, out, rest, lse);
   if (!known.empty()) {
     const at::Tensor rows = at::tensor(known, at::kLong);
     AttentionResult of_rows{.out_bhte = inputs[6], .lse_bht = inputs[7]};
-    if (few_rows) of_rows = few_rows_forward(*few_rows, few_rows_of(x, rows));
+    at::Tensor known_rest;
+    if (few_rows) of_rows = few_rows_forward(*few_rows, few_rows_of(x, rows), known_rest);
     out.index_copy_(2, rows, of_rows.out_bhte);
     lse.index_copy_(2, rows, of_rows.lse_bht);
+    if (rest.defined()) rest.index_fill_(2, rows, 0.0);
+    if (rest.defined() && known_rest.defined()) rest.index_copy_(2, rows, known_rest);
   }
   kept = {inputs.begin(), inputs.begin() + 6};
-  kept.insert(kept.end(), {out, lse});
+  kept.insert(kept.end(), {out, lse, rest});
   return {out, lse};
 }
 
 Operation::Tensors JointCall::backward(const Tensors& s, const Tensors& grads,
                                        const std::vector<bool>& /*wanted*/) const {
   const Operands x = joint_operands(s);
-  Results r = results_of(s[6], lse_without(s[7], known), grads);
+  Results r = results_of(s[6], lse_without(s[7], known), grads, s[8]);
   Gradients g{.q = empty_by_token(x.q.sizes().vec(), x.q.options()),
               .k = empty_by_token(x.k.sizes().vec(), x.k.options()),
               .v = empty_by_token(x.v.sizes().vec(), x.v.options())};
@@ -264,6 +271,10 @@ JointBlock whole_block(const AttentionCall& part) {
 
 AttentionResult run_joint(const JointOperands& given, c10::intrusive_ptr<JointCall> call) {
   const at::ScalarType dtype = given.q_bhtd.scalar_type(), kernel = kernel_dtype(dtype);
+  const auto wants = [](const at::Tensor& x) { return x.defined() && x.requires_grad(); };
+  call->keeps_rest = at::GradMode::is_enabled() &&
+                     (wants(given.q_bhtd) || wants(given.k_bgsd) || wants(given.v_bgse) ||
+                      wants(given.few_q_bhtd) || wants(given.tau_bt) || wants(given.sink_h));
   const at::Tensor none = at::empty({0}, given.q_bhtd.options().dtype(at::kFloat));
   const auto as = [&none](const at::Tensor& x, at::ScalarType type) {
     return x.defined() ? x.to(type) : none;

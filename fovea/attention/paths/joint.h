@@ -49,6 +49,7 @@ struct JointFew {
 struct JointCall : Operation {
   std::vector<JointBlock> blocks;  ///< every row of the result in one, every key in one
   JointFew few;
+  bool keeps_rest = false;                   ///< as in FusedCall
   std::vector<int64_t> known;                ///< rows of the result
   c10::intrusive_ptr<FewRowsCall> few_rows;  ///< of these, where the call has their queries
 
@@ -57,8 +58,8 @@ struct JointCall : Operation {
                    const std::vector<bool>& wanted) const override;
 };
 
-/// What it reads. few_q: queries of the few keys, undefined: q; known_*: undefined without such
-/// rows, or where JointCall::few_rows has them.
+/// Operands of a JointCall. few_q: queries of the few keys, undefined: q; known_*: undefined
+/// without such rows, or where JointCall::few_rows has them.
 struct JointOperands {
   at::Tensor q_bhtd, k_bgsd, v_bgse, few_q_bhtd, tau_bt, sink_h, known_out_bhne, known_lse_bhn;
 };

@@ -5,13 +5,16 @@
 //
 // q [b, h, t, d], k [b, g, s, d], v [b, g, s, e], contiguous along their last axis. `spec` is the
 // JSON form of AttentionSpec (docs/attention-case.md), "" for plain causal attention; heads, key
-// heads and widths always come from the tensors. dropout_seed switches training on. Differentiable
-// in q, k, v, tau, bias_table, sink_logit, groups [b, s, K] and strength [] (Focus), kernel_before
-// and kernel_after [h, cq, ck] (Multi-Token), mix_before and mix_after [groups, m, m] (head
-// mixing), lse included; Meta kernels give shapes. `members` [b, s]: int64 memberships that `hard`
-// and `straight_through` read.
-// document_offsets [n + 1] is the form 0, ..., t of packed documents. Errors arrive as ValueError
-// (shapes, settings) and NotImplementedError (no such path); messages are ours.
+// heads and widths always come from the tensors. dropout_seed switches training on. Meta kernels
+// give shapes. out and lse are differentiable in
+//   q, k, v, tau, bias_table, sink_logit
+//   groups [b, s, K], strength []                 Focus
+//   kernel_before, kernel_after [h, cq, ck]       Multi-Token
+//   mix_before, mix_after [groups, m, m]          head mixing
+//
+// `members` [b, s] are int64 memberships that `hard` and `straight_through` read. document_offsets
+// [n + 1] is the form 0, ..., t of packed documents. Errors arrive as ValueError (shapes, settings)
+// and NotImplementedError (no such path); messages are ours.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -25,10 +25,12 @@ using torch::autograd::variable_list;
 
 // The dtype in which the CPU operation runs. Its bfloat16 form wins only with tile registers (AMX):
 // elsewhere float32 is faster by a third at T = 256 and no slower at 1024, and rounds less. Its
-// float16 form accumulates gradients in float16.
-at::ScalarType compute_type(at::ScalarType dtype) {
+// gradients start from the rounded output, so none begins there: where one weight is near 1, dP -
+// dO.O cancels. Its float16 form accumulates gradients in float16.
+at::ScalarType compute_type(at::ScalarType dtype, bool gradients) {
   static const bool tiles = found_isa() == Isa::amx;
-  return dtype == at::kHalf || (dtype == at::kBFloat16 && !tiles) ? at::kFloat : dtype;
+  const bool wide = dtype == at::kHalf || (dtype == at::kBFloat16 && (gradients || !tiles));
+  return wide ? at::kFloat : dtype;
 }
 
 // Repeated for its query heads, in the compute dtype, unit stride in the last dimension (the
@@ -75,15 +77,16 @@ std::vector<Segment> unpacked(const std::vector<int64_t>& numbers) {
 
 // The CPU operation with its own gradient formula. Segments are one call each, on views, so that
 // pairs across documents cost nothing and cannot leak; without segments it is one call with an
-// additive mask (no elements: none). Only the inputs as given, the output and lse are kept for the
-// backward.
+// additive mask (no elements: none). Only the inputs as given, the output before it is rounded, and
+// lse are kept for the backward.
 class CpuAttention : public torch::autograd::Function<CpuAttention> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& q_bhtd,
                                const at::Tensor& k_bgsd, const at::Tensor& v_bgse,
                                const at::Tensor& mask, double scale, bool causal,
-                               const std::vector<int64_t>& segments, bool lse_gradient) {
-    const at::ScalarType dtype = compute_type(v_bgse.scalar_type());
+                               const std::vector<int64_t>& segments, bool gradients,
+                               bool lse_gradient) {
+    const at::ScalarType dtype = compute_type(v_bgse.scalar_type(), gradients);
     const int64_t h = q_bhtd.size(1);
     const at::Tensor q = prepared(q_bhtd, h, dtype), k = prepared(k_bgsd, h, dtype),
                      v = prepared(v_bgse, h, dtype);
@@ -91,9 +94,8 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
     if (segments.empty()) {
       std::tie(out, lse) = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal,
                                                                            optional(mask), scale);
-      out = out.to(v_bgse.scalar_type());
     } else {
-      out = empty_by_token({q.size(0), h, q.size(2), v.size(3)}, v_bgse.options());
+      out = empty_by_token({q.size(0), h, q.size(2), v.size(3)}, v.options());
       lse = empty_by_token({q.size(0), h, q.size(2)},
                            q.options().dtype(dtype == at::kDouble ? at::kDouble : at::kFloat));
       for (const Segment& s : unpacked(segments)) {
@@ -109,12 +111,12 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
     ctx->saved_data["segments"] = segments;
     if (!lse_gradient) ctx->mark_non_differentiable({lse});
     ctx->set_materialize_grads(false);
-    return {out, lse};
+    return {out.to(v_bgse.scalar_type()), lse};
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto saved = ctx->get_saved_variables();
-    const at::ScalarType dtype = compute_type(saved[2].scalar_type());
+    const at::ScalarType dtype = saved[4].scalar_type();
     const int64_t h = saved[0].size(1);
     Call call{.scale = ctx->saved_data["scale"].toDouble(),
               .causal = ctx->saved_data["causal"].toBool(),
@@ -137,6 +139,7 @@ class CpuAttention : public torch::autograd::Function<CpuAttention> {
     return {collected(g.q, saved[0]),
             collected(g.k, saved[1]),
             collected(g.v, saved[2]),
+            {},
             {},
             {},
             {},
@@ -293,11 +296,11 @@ at::Tensor pad_width(const at::Tensor& x, int64_t width) {
 
 // A learned tau scales whole rows, so it moves into q; the product is rounded at most once, from
 // float32 (or float64).
-at::Tensor divide_rows(const at::Tensor& q_bhtd, const at::Tensor& tau_bt) {
+at::Tensor divide_rows(const at::Tensor& q_bhtd, const at::Tensor& tau_bt, bool gradients) {
   const at::ScalarType dtype = q_bhtd.scalar_type();
   const at::Tensor factor = tau_bt.to(dtype == at::kDouble ? at::kDouble : at::kFloat).reciprocal();
   return (q_bhtd * factor.unsqueeze(1).unsqueeze(-1))
-      .to(q_bhtd.device().is_cpu() ? compute_type(dtype) : dtype);
+      .to(q_bhtd.device().is_cpu() ? compute_type(dtype, gradients) : dtype);
 }
 
 // Spec 7.5: one more key with value 0 scales the output by sigmoid(lse - z) and joins the lse.
@@ -357,12 +360,13 @@ AttentionResult run_sdpa(const AttentionCall& call) {
     return by_reference_sdpa(call);
   const std::shared_ptr<const MaskPlan> plan = plan_of(call);
   const bool learned = call.tensors.tau_bt.defined();
+  const bool gradients = call.wants_gradient();
   const double scale = learned ? 1.0 : spec.logit_scale();
   // The operation wants one width: zeros added to q and k leave the products alone, zeros added to
   // v are cut off again.
   const int64_t width = std::max(spec.head_dim, spec.value_width());
   const at::Tensor q =
-      pad_width(learned ? divide_rows(call.q, call.tensors.tau_bt) : call.q, width);
+      pad_width(learned ? divide_rows(call.q, call.tensors.tau_bt, gradients) : call.q, width);
   const at::Tensor k = pad_width(call.k, width);
   at::Tensor v = pad_width(call.v, width);
   // The output that a sink logit scales is rounded once, after it.
@@ -372,9 +376,9 @@ AttentionResult run_sdpa(const AttentionCall& call) {
   if (q.device().is_cpu()) {
     const at::Tensor mask =
         plan->kind == MaskPlan::Kind::mask ? plan->additive : at::empty({0}, at::kFloat);
-    const variable_list both =
-        CpuAttention::apply(q, k, v, mask, scale, plan->kind == MaskPlan::Kind::causal,
-                            packed(plan->segments), call.context.want_lse || spec.sink_logit);
+    const variable_list both = CpuAttention::apply(
+        q, k, v, mask, scale, plan->kind == MaskPlan::Kind::causal, packed(plan->segments),
+        gradients, call.context.want_lse || spec.sink_logit);
     result.out_bhte = both[0];
     result.lse_bht = both[1];
   } else {

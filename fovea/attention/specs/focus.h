@@ -22,10 +22,13 @@ constexpr double kMostFocusStrength = 1e4;
 /// Pairs with i - j < window and the first `sinks` positions of a document are local: the gate
 /// leaves them alone.
 struct FocusSpec {
-  /// What a distant pair's logit s becomes; a = g_i.g_j (11.2). `mul`: s sigma(strength a); `log`:
-  /// s + ln(a + epsilon); `logsig`: s + ln sigma(strength (a - threshold)); `identity`: s + ln(K a
-  /// + epsilon); `hard`: s if the tokens share one of their top_k groups, else -inf;
-  /// `straight_through`: s + ln(m + epsilon) with m the rule of `hard` and the gradient of a (U-8).
+  /// The new logit of a distant pair with logit s and agreement a = g_i.g_j (11.2):
+  /// - `mul`: s sigma(strength a)
+  /// - `log`: s + ln(a + epsilon)
+  /// - `logsig`: s + ln sigma(strength (a - threshold))
+  /// - `identity`: s + ln(K a + epsilon)
+  /// - `hard`: s if the tokens share one of their top_k groups, else -inf
+  /// - `straight_through`: s + ln(m + epsilon), m = 1 or 0 as in `hard`, gradient of a (U-8)
   enum class Gate { none, mul, log, logsig, identity, hard, straight_through };
   enum class Assignment { sinkhorn, softmax };
   /// Where the potentials b of Sinkhorn come from (11.3); `sequence` and `batch` see later tokens.

@@ -14,7 +14,7 @@ namespace fovea {
 
 struct Mechanism;
 
-/// What happens to each head's output o_i (stage 10; 3.2 steps 10 and 11).
+/// Norm, constant of the depth and gate of each head's output o_i (stage 10; 3.2 steps 10 and 11).
 struct HeadOutputSpec {
   enum class Norm { none, rms };  ///< RMSNorm per head with one gain [e] for all heads
   /// A constant of the depth l: `lambda` 1 - lambda_init(l) (1.2), `inverse_sqrt` 1/sqrt(l+1)

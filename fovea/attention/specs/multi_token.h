@@ -33,8 +33,9 @@ struct KernelExtent {
 /// Key-query convolution of Multi-Token Attention (stages 3 and 8; spec 3.2). The kernels are
 /// AttentionTensors.
 struct MultiTokenSpec {
-  /// M-1: `eq5` drops a pair of an older query with a key that this query may not see; `eq4` with a
-  /// key that the current query may not see (before the softmax; afterwards they agree).
+  /// Pairs of an older query that the convolution before the softmax drops (M-1). `eq5`: keys that
+  /// the older query may not see. `eq4`: keys that the current query may not see. After the softmax
+  /// both agree.
   enum class Equation { eq5, eq4 };
 
   KernelExtent before;  ///< on the logits

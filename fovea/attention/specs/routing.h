@@ -14,9 +14,9 @@ namespace fovea {
 
 struct Mechanism;
 
-/// Routing attention in its causal form (stage 6; spec 4.3): every head has `clusters` centroids, a
-/// token belongs to the nearest one, and a query sees `keep` keys of its own cluster and document,
-/// none elsewhere: the most recent ones, or those nearest to the centroid.
+/// Routing attention in its causal form (stage 6; spec 4.3). Every head has `clusters` centroids,
+/// and a token belongs to the nearest one. A query sees `keep` keys of its own cluster and
+/// document, and no others: the most recent ones, or those nearest to the centroid.
 struct RoutingSpec {
   enum class Choice { recent, nearest };
 

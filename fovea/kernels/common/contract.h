@@ -4,10 +4,13 @@
 //   logit_ij = soft_cap(scale_i q_i.k_j) + bias(i - j)    where allowed(i, j), else -inf
 //   P_ij = exp(logit_ij - lse_i),  out_i = sum_j P_ij v_j  (stages 1, 2, 5, 6, 7 and 10)
 //
-// scale_i is constant or 1 / tau_i (spec 10), soft_cap c tanh(s / c) (7.4), bias ALiBi (6.4) or a
-// table by distance (T5, 6.3); a sink logit joins the softmax with value 0 (7.5); dropout is
-// counter-based (kernels/common/dropout.h). The gate of Focus (11.2) multiplies weights or logits
-// of distant pairs.
+//   scale_i      constant, or 1 / tau_i (spec 10)
+//   soft_cap(s)  c tanh(s / c) (7.4)
+//   bias         ALiBi (6.4), or a table by distance (T5, 6.3)
+//
+// A sink logit joins the softmax with value 0 (7.5). Dropout is counter-based
+// (kernels/common/dropout.h). The gate of Focus (11.2) multiplies weights or logits of distant
+// pairs.
 //
 // Memory: q and out [b][h][t], k and v [b][g][s] by strides with contiguous width; head h reads key
 // head h / (heads / kv_heads). Empty rows: out 0, lse -inf, gradients 0. T is float or BFloat16.
@@ -34,6 +37,10 @@ struct HeadRows {
   int64_t batch = 0, head = 0, row = 0;
 
   T* at(int64_t b, int64_t h, int64_t n = 0) const { return data + b * batch + h * head + n * row; }
+  /// The same, or null where there are no rows.
+  T* at_or_null(int64_t b, int64_t h, int64_t n = 0) const {
+    return data != nullptr ? at(b, h, n) : nullptr;
+  }
 };
 
 struct AttentionSizes {
@@ -75,6 +82,7 @@ struct AttentionForward {
   std::span<const Visits> visits;  ///< one for all rows of the batch, or one each
   HeadRows<const T> q, k, v;
   HeadRows<T> out;
+  HeadRows<T> out_rest;             ///< the part of out that rounding took; may be null
   float* lse = nullptr;             ///< [batch][heads][queries], includes the sink; may be null
   float* stats = nullptr;           ///< [batch][heads][queries][kRowStats]; may be null
   const FewKeys<T>* few = nullptr;  ///< join out and lse of all rows; without stats
@@ -86,6 +94,9 @@ struct AttentionBackward {
   ScoreParameters rule;
   std::span<const Visits> visits;
   HeadRows<const T> q, k, v, out, dout;
+  /// The out_rest of the forward pass; null: zeros. Where one weight is near 1, dP - delta cancels,
+  /// and delta = dO.O needs more digits than out has.
+  HeadRows<const T> out_rest;
   const float* lse = nullptr;   ///< of the forward pass
   const float* dlse = nullptr;  ///< [batch][heads][queries]; null: zeros
   HeadRows<T> dq, dk, dv;       ///< all elements are written
@@ -124,9 +135,9 @@ struct GroupedForward {
   ScoreParameters rule;
   std::span<const GroupedPlan> plans;  ///< one for all rows of the batch, or one each
   HeadRows<const T> q, k, v;
-  HeadRows<T> out;
-  float* lse = nullptr;    ///< [batch][heads][queries], includes the sink; may be null
-  float* stats = nullptr;  ///< [batch][heads][queries][kRowStats]; may be null
+  HeadRows<T> out, out_rest;  ///< as in AttentionForward
+  float* lse = nullptr;       ///< [batch][heads][queries], includes the sink; may be null
+  float* stats = nullptr;     ///< [batch][heads][queries][kRowStats]; may be null
 };
 
 template <class T>
@@ -134,10 +145,10 @@ struct GroupedBackward {
   AttentionSizes sizes;
   ScoreParameters rule;
   std::span<const GroupedPlan> plans;
-  HeadRows<const T> q, k, v, out, dout;
-  const float* lse = nullptr;   ///< of the forward pass
-  const float* dlse = nullptr;  ///< [batch][heads][queries]; null: zeros
-  HeadRows<T> dq, dk, dv;       ///< all elements are written
+  HeadRows<const T> q, k, v, out, out_rest, dout;  ///< as in AttentionBackward
+  const float* lse = nullptr;                      ///< of the forward pass
+  const float* dlse = nullptr;                     ///< [batch][heads][queries]; null: zeros
+  HeadRows<T> dq, dk, dv;                          ///< all elements are written
   float* dtau = nullptr;   ///< [batch][heads][queries], to be summed over heads; needs rule.tau
   float* dsink = nullptr;  ///< [batch][heads], to be summed over the batch; needs rule.sink_logit
 };

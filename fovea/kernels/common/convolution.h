@@ -27,7 +27,8 @@ struct Convolution {
   int64_t sequences = 1;
 
   int64_t older() const { return (taps - 1) / 2; }
-  /// Of a row between zeros: a whole stretch and all taps may be read past its last key.
+  /// Width of a row with its zeros on both sides: a whole stretch and all taps may be read past its
+  /// last key.
   int64_t padded_width() const { return (keys + taps + 2 * kStretch) / kStretch * kStretch; }
 
   /// Numbers of a row that are worked on together: four vectors of the widest instruction set, so

@@ -1,10 +1,10 @@
 // The contract of the fused decoder: one token of each of some sequences through all layers (spec
 // 7), on raw pointers. A model is described once. Each step says which sequences it is for.
 //
-// T is the number format of the activations and of the cache (float, BFloat16): every intermediate
-// result is rounded to it, as the layers' operations one by one would do it; sums are float32. Each
-// matrix has a format of its own. Numbers that training may change are read through their pointers
-// at every step.
+// T is the number format of the activations and of the cache (float, BFloat16). Every intermediate
+// result is rounded to T, as the layers' operations would round it one by one; sums are float32.
+// Each matrix has a format of its own. Numbers that training may change are read through their
+// pointers at every step.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -30,12 +30,13 @@ struct RowNorm {
   bool present() const { return form != Form::none; }
 };
 
-/// What happens to queries and keys before the rotation (7.3): RMSNorm over all heads together, or
-/// per head RMSNorm, LayerNorm, or a vector of given length.
+/// Norm of queries and keys before the rotation (7.3): RMSNorm over all heads together, or per head
+/// RMSNorm, LayerNorm, or scaling to a given length.
 enum class HeadNorm : uint8_t { none, all_rms, rms, layer, length };
 
-/// Where the two halves of a block join the residual stream (7.2): one after the other, the norm
-/// after each on what is added (`delta`) or on the sum, or both together from one x.
+/// How the two halves of a block join the residual stream (7.2). `delta` and `sum` add one half
+/// after the other, with a norm on each addend (`delta`) or on each sum. `parallel` adds both
+/// together, from one x.
 enum class BlockJoin : uint8_t { delta, sum, parallel };
 
 /// A matrix and a bias.
@@ -45,9 +46,11 @@ struct Projection {
   int64_t outputs = 0;
 };
 
-/// tau of a sequence from the input y of its layer's attention (spec 10, F-1, F-3): the bounded sum
-/// of `bias` and y.weight (form token), its mean over all tokens so far (form prefix) or nothing
-/// (form global, without a weight).
+/// tau of a sequence from the input y of its layer's attention (spec 10, F-1, F-3). It is
+/// bounded_temperature() of:
+/// - form token: bias + y.weight
+/// - form prefix: bias + the mean of y.weight over all tokens so far
+/// - form global: bias; weight is null
 struct TokenTemperature {
   const float *weight = nullptr, *bias = nullptr;  ///< bias null: the temperature is constant
   bool prefix = false;

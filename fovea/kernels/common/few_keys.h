@@ -47,6 +47,7 @@ struct FewKeys {
   const float* tau = nullptr;  ///< [batch][queries]: replaces `scale` by 1 / tau
   float soft_cap = 0.0f;       ///< 0: none
   HeadRows<T> out;             ///< in place
+  HeadRows<T> out_rest;        ///< the part of out that rounding took, in place; may be null
   float* lse = nullptr;        ///< [batch][heads][queries], in place; -inf where nothing was seen
 };
 
@@ -58,6 +59,7 @@ template <class T>
 struct FewKeysGradient {
   AttentionSizes sizes;
   HeadRows<const T> q, k, v, out, dout;  ///< out: of all keys together
+  HeadRows<const T> out_rest;            ///< the part of out that rounding took; may be null
   const int64_t* key_rows = nullptr;
   SeenSets seen;
   float scale = 1.0f;
@@ -76,7 +78,9 @@ struct FewKeysGradient {
 template <class T>
 struct FewQueriesGradient {
   AttentionSizes sizes;  ///< queries: the few
-  HeadRows<const T> q, k, v, out, dout;
+  HeadRows<const T> q, k, v, out;
+  HeadRows<const T> out_rest;  ///< the part of out that rounding took; may be null
+  HeadRows<const T> dout;
   const uint64_t* seen = nullptr;  ///< [keys]: bit n where query n reads the key
   float scale = 1.0f;
   const float* tau = nullptr;

@@ -20,9 +20,10 @@ struct PairCount {
   PairCount& operator+=(const PairCount& other);
 };
 
-/// Of one sequence, tokens in any order. Every query meets counts of the sets of groups before it,
-/// one number a set, or (where there are many sets of few groups) one a subset of its own: time and
-/// memory O(tokens) for a given number of sets, or of groups a token.
+/// Counts the pairs of one sequence, whose tokens may be in any order. Every query meets counts of
+/// the sets of groups before it, one number a set. Where there are many sets of few groups, it
+/// meets one number for each subset of its own set. Time and memory are O(tokens) for a given
+/// number of sets, or of groups a token.
 PairCount count_pairs(int64_t window, int64_t sinks, std::span<const TokenPlace> places,
                       std::span<const uint64_t> members);
 

@@ -2,8 +2,8 @@
 //
 // A key's hash in one table is `bits` signs of products with Gaussian directions. A table holds the
 // keys of a region by bucket, which are the leading bits of their hash. A query reads one bucket of
-// every table, each from another place of memory: so a bucket is a cache line (several where hashes
-// are too short for the number of keys), and what does not fit lies elsewhere.
+// every table, each from a different place of memory. So a bucket is one cache line, or several
+// where hashes are too short for the number of keys. Entries that do not fit lie elsewhere.
 //
 //   bucket   count, first (BucketHead)  entry  entry  ...      full() entries at most
 //   entry    a key, counted from the region's first; above it the other bits of its hash
@@ -26,15 +26,18 @@ constexpr int64_t kHashPanel = 32;
 /// Cells of a curve of log-weights for either sign of the cosine.
 constexpr int64_t kWeightCells = 512;
 
-/// What the tables of all key heads share.
+/// The numbers that the tables of all key heads share.
 struct HashRule {
   int64_t tables = 0, bits = 0, head_dim = 0;
   /// [panels()][head_dim][kHashPanel]: number l bits + n is bit n of table l; the last panel is
   /// filled up with 0.
   const float* directions = nullptr;
-  /// The log-weight of a key by its cosine x to the query, [2][kWeightCells + 1][2]: at
-  /// w = (1 - |x|)^(1/4) = n / kWeightCells its value, and its derivative by w times a cell's
-  /// width; first for x >= 0, then for x < 0. Cubics join the nodes.
+  /// The log-weight of a key by its cosine x to the query, [2][kWeightCells + 1][2]. The axes are:
+  /// - the sign: x >= 0, then x < 0
+  /// - node n, at w = (1 - |x|)^(1/4) = n / kWeightCells
+  /// - the value, and the derivative by w times the width of a cell
+  ///
+  /// Cubics join the nodes.
   const float* log_weights = nullptr;
 
   int64_t panels() const { return (tables * bits + kHashPanel - 1) / kHashPanel; }

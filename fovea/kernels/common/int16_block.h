@@ -1,9 +1,9 @@
-// Activations rounded to 16 bits in blocks of 32 before products with packed weights: x = d q,
-// where 2^15 d is the smallest power of two above max|x| and q = x / d to the nearest, ties to
-// even.
+// Activations rounded to 16 bits in blocks of 32, before products with packed weights: x = d q. The
+// scale d is a power of two: 2^15 d is the smallest one above max|x|. The number q is x / d,
+// rounded to the nearest, ties to even.
 //
-// Since d is a power of two, a bfloat16 number of at least 2^-8 of the block's largest is kept as
-// it is; of the others the error is at most d / 2.
+// A bfloat16 number of at least 2^-8 of the block's largest is therefore kept as it is. The error
+// of the others is at most d / 2.
 //
 // Always inlined, as bfloat16.h.
 //

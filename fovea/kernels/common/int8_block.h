@@ -1,5 +1,6 @@
 // Activations rounded to 8 bits in blocks of 32, as ggml rounds them before products with packed
-// weights: x = d q with d = max|x| / 127 in float32 and q = x / d to the nearest, ties to even.
+// weights: x = d q. The scale is d = max|x| / 127 in float32. The number q is x / d, rounded to the
+// nearest, ties to even.
 //
 // Always inlined, as bfloat16.h.
 //

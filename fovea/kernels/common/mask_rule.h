@@ -1,9 +1,8 @@
 // The keys that a query may see, as a rule instead of a tensor.
 //
-// A token is known by its document and its position in that document; the whole relation depends on
-// these two alone, so packed batches, evicted caches and single sequences all use the same rule.
-// Sources: spec 0.1 (allowed), 4.7 (strided, fixed), 7.5 (sliding window i - j < W, sinks), 9.10
-// (documents).
+// A token is known by its document and its position in that document. The rule depends on these two
+// alone, so packed batches, evicted caches and single sequences all use the same one. Sources: spec
+// 0.1 (allowed), 4.7 (strided, fixed), 7.5 (sliding window i - j < W, sinks), 9.10 (documents).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,5 +1,5 @@
-// Products of a few rows with a weight matrix, as decoding one token makes them: bounded by the
-// time to read the weights, so each weight is read once, and nothing else of that size is read or
+// Products of a few rows with a weight matrix, as in decoding one token. The time to read the
+// weights bounds them. So each weight is read once, and nothing else of that size is read or
 // written.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -24,7 +24,8 @@ struct MatVec {
   int64_t rows = 0;      ///< at least 1
   int64_t inputs = 0, outputs = 0;
   /// int16, int8: with packed weights, x is rounded to blocks d q first (int16_block.h,
-  /// int8_block.h); a block of both adds d_x d_w sum_i q_x q_w, the inner sum in whole numbers.
+  /// int8_block.h). A block of x and one of w then add d_x d_w sum_i q_x q_w, the inner sum in
+  /// whole numbers.
   Activations activations = Activations::exact;
   /// int16, int8: x, rows, inputs and the format are those of the calling thread's last product, so
   /// that x need not be rounded again.

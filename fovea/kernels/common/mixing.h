@@ -1,8 +1,8 @@
 // The contract of the mixing kernels: attention whose logits and weights are joined across
 // neighbouring queries, keys and heads. Multi-Token Attention (spec 3) and talking heads (spec 2).
 //
-// For one row of the batch, with `seen(i, j)` the relation of Visits (spec 0.1), P(h, i, j) = 0 and
-// s(h, i, j) = 0 outside of the map, and pairs of rows of one document only (M-11, below):
+// For one row of the batch, `seen(i, j)` is the relation of Visits (spec 0.1). Outside of the map,
+// P(h, i, j) = 0 and s(h, i, j) = 0. Only rows of one document form pairs (M-11, below):
 //
 // clang-format off
 //   s0[h,i,j] = soft_cap(scale_i q[h,i].k[g(h),j])                      g(h) = h / (heads/kv_heads)
@@ -24,8 +24,8 @@
 // older = (ck-1)/2, also for even ck (M-3). With Equation::eq4 the pair (r,x) counts in s1 where
 // seen(i,x) instead of seen(r,x) (M-1). A stage whose pointer is null is the identity.
 //
-// Rows of one document (M-11): row r counts for row i only if first[i] <= r <= i, where first[i] is
-// the first row of the run of equal Visits::query.document labels that row i stands in. Row 0 is
+// Rows of one document (M-11): row r counts for row i only if first[i] <= r <= i. Row i stands in a
+// run of equal Visits::query.document labels, and first[i] is the first row of that run. Row 0 is
 // the first query of the call: earlier queries do not exist, so decoding passes the
 // (cq-1) + (cq'-1) earlier queries too and drops their rows of `out` (M-10).
 //
@@ -46,16 +46,17 @@
 // clang-format on
 //
 // Memory: q, out [b][h][t], k, v [b][g][s] by strides with contiguous width (HeadRows). The kernels
-// take scratch that is linear in the tokens: per thread a strip of kStripRows queries x all keys
-// that it sees x the heads of a bundle, and packed keys and values of the bundle's key heads.
-// Forward, a strip beyond MixingForward::most_kept is computed a second time instead of kept.
-// A forward pass saves lse, and n where rows are renormalised: all that the backward pass needs
-// beside the inputs. Everything else is computed again.
+// take scratch that is linear in the tokens. Each thread has a strip of kStripRows queries x all
+// keys that it sees x the heads of a bundle. It also has packed keys and values of the bundle's key
+// heads. Forward, a strip beyond MixingForward::most_kept is computed a second time instead of
+// kept. A forward pass saves lse, and n where rows are renormalised: all that the backward pass
+// needs beside the inputs. Everything else is computed again.
 //
 // Threads and bits: one task is (row of the batch, bundle of heads, range of strips). Strips lie on
-// a fixed grid, each result depends on its own strip grid alone, sums over tasks are taken in a
-// fixed order: the same bits for any number of threads and any neighbours in the batch. Causality
-// and documents hold to the bit: pairs that are not seen are chosen away, not multiplied by 0.
+// a fixed grid, each result depends on its own strip grid alone, and sums over tasks are taken in a
+// fixed order. So results have the same bits for any number of threads and any neighbours in the
+// batch. Causality and documents hold to the bit: pairs that are not seen are chosen away, not
+// multiplied by 0.
 //
 // Empty rows: P = 0, lse = -inf (the sink, where given), out 0 unless earlier rows reach it through
 // the convolution after (which seen(i, j) forbids: 0), gradients 0.
@@ -99,7 +100,7 @@ inline constexpr int64_t kMostKernelRows = 8, kMostKernelKeys = 15, kMostMixedHe
 /// Which pairs of an older query count in the convolution before the softmax (M-1).
 enum class KernelEquation : uint8_t { eq5, eq4 };
 
-/// What joins pairs. A stage without pointer is the identity.
+/// The stages that join pairs. A stage without pointer is the identity.
 struct MixingRule {
   KeyQueryKernel kernel_before, kernel_after;
   HeadMix mix_before, mix_after;
@@ -110,9 +111,9 @@ struct MixingRule {
   int64_t earlier() const { return kernel_before.earlier() + kernel_after.earlier(); }
 };
 
-/// Hard Focus (spec 11.2, U-9, U-10, U-23): a pair is seen only where the tokens share a group, or
-/// i - j < window in positions, or the key's position is below `sinks`. Bit n of a token: it is in
-/// group n. Null: no groups.
+/// Hard Focus (spec 11.2, U-9, U-10, U-23). A pair is seen only where the tokens share a group, or
+/// i - j < window in positions, or the key's position is below `sinks`. Bit n of a token is set
+/// where the token is in group n. Null: no groups.
 struct MemberMask {
   const int64_t *query = nullptr, *key = nullptr;  ///< [batch][queries], [batch][keys]
   int64_t query_batch = 0, key_batch = 0;          ///< numbers from one batch row to the next
@@ -151,7 +152,8 @@ struct MixingBackward {
   const float* row_sums = nullptr;  ///< of the forward pass, where rows are renormalised
   const float* dlse = nullptr;      ///< [batch][heads][queries]; null: zeros
   HeadRows<T> dq, dk, dv;           ///< all elements are written
-  /// Of every row of the batch, to be summed over it: [batch][shape of the operand].
+  /// Gradients of every row of the batch, to be summed over the batch: [batch][shape of the
+  /// operand].
   float *dkernel_before = nullptr, *dkernel_after = nullptr;
   float *dmix_before = nullptr, *dmix_after = nullptr;
   float* dtau = nullptr;   ///< [batch][heads][queries], to be summed over heads; needs rule.tau

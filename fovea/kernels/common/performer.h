@@ -32,9 +32,9 @@ FOVEA_INLINE constexpr int64_t padded_lanes(int64_t n) {
   return (n + kPerformerLanes - 1) / kPerformerLanes * kPerformerLanes;
 }
 
-/// A state is [m, performer_state_width(e)]: S in columns [0, e), z in column c = padded_lanes(e),
-/// R in column c + 1 of row 0, and 1 in column c + 2 of row 0 once there are keys. Zeros are the
-/// state of no keys.
+/// A state is [m, performer_state_width(e)], with S in columns [0, e) and z in column c =
+/// padded_lanes(e). Row 0 also has R in column c + 1, and 1 in column c + 2 once there are keys.
+/// Zeros are the state of no keys.
 FOVEA_INLINE constexpr int64_t performer_state_width(int64_t value_width) {
   return padded_lanes(value_width) + kPerformerLanes;
 }

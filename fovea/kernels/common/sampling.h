@@ -73,8 +73,8 @@ inline constexpr int64_t kFoundRoom = 16;
 /// Bits of a hash at most.
 constexpr int64_t kMostHashBits = 32;
 
-/// The heads of one key head, whose rows see keys from centres of their own: a hash has bit n where
-/// the key's product with direction n is above that of the row's centre.
+/// Hashes for the heads of one key head, whose rows see keys from centres of their own. A hash has
+/// bit n where the key's product with direction n is above that of the row's centre.
 struct CentredHashes {
   int64_t tables = 0, bits = 0, heads = 0, rows = 0;
   const float* of_keys = nullptr;       ///< [tables * bits][pitch]

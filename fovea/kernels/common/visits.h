@@ -1,9 +1,9 @@
 // Visits: everything that attention kernels need to know about one sequence's mask, derived once.
 //
-// Tile ranges in both directions say which tiles are visited; for partial tiles, the relation
-// `allowed()` (mask_rule.h) is rewritten as comparisons of a few integers per token, so that
-// kernels evaluate it in vectors and memory stays linear in the sequence. Sources: spec 0.1, 4.7,
-// 7.5 and 9.10.
+// Tile ranges in both directions say which tiles are visited. For partial tiles, the relation
+// `allowed()` (mask_rule.h) is rewritten as comparisons of a few integers per token. Kernels
+// evaluate these in vectors, and memory stays linear in the sequence. Sources: spec 0.1, 4.7, 7.5
+// and 9.10.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -35,7 +35,7 @@ struct TokenColumns {
   static constexpr int32_t kOpenToAll = 4;   ///< meets every set of groups
 };
 
-/// What memberships in groups add to the rule (grouped_plan.h).
+/// The condition that memberships in groups add to the rule (grouped_plan.h).
 enum class MemberRule : uint8_t {
   ignored,
   meet_or_near,  ///< and (the tokens share a group, or i - j < near)
@@ -77,7 +77,7 @@ struct KeyRange {
   int64_t begin = 0, end = 0, shift = 0;
 };
 
-/// What one query sees where its keys are not packed (decoding): at most two runs of keys, the near
+/// Keys that one query sees where keys are not packed (decoding), in at most two runs: the near
 /// ones and, with sinks before a window, far ones.
 struct RowVisits {
   int64_t position = 0;
@@ -94,8 +94,9 @@ int32_t visit_open(const MaskRule& rule, int64_t position);
 Visits make_visits(const MaskRule& rule, std::span<const TokenPlace> queries,
                    std::span<const TokenPlace> keys, const TileSizes& sizes);
 
-/// What a query at `position` sees of keys that stand in `runs` of ascending positions, in one
-/// document; nothing where that is more than two ranges (or the rule is strided or fixed).
+/// Keys that a query at `position` sees of one document, whose keys stand in `runs` of ascending
+/// positions. Nothing where the query sees more than two ranges, or where the rule is strided or
+/// fixed.
 std::optional<RowVisits> row_visits(const MaskRule& rule, int64_t position,
                                     std::span<const KeyRange> runs);
 

@@ -8,7 +8,7 @@
 //   q4_1  w = d q + m     q = 0 ... 15       5
 //
 // d q has at most 19 significant bits, so w is exact in float32 (q8_0, q4_0) or rounded once
-// (q4_1): a product with packed weights equals that with the same weights in float32.
+// (q4_1). A product with packed weights therefore equals that with the same weights in float32.
 //
 // A packed row is the d of all its blocks, then the m, then the q: kernels widen 16 scales at once.
 // The q of a block of four bits are 16 bytes, the low halves first.
@@ -28,7 +28,7 @@ namespace fovea::kernels {
 enum class WeightFormat : uint8_t { float32, bfloat16, q8_0, q4_0, q4_1 };
 
 /// How products of a few rows with packed weights read the other factor: as it is, or rounded to 16
-/// or 8 bits (int16_block.h, int8_block.h), which makes the product of two blocks one of whole
+/// or 8 bits (int16_block.h, int8_block.h). Rounding makes the product of two blocks one of whole
 /// numbers.
 enum class Activations : uint8_t { exact, int16, int8 };
 

@@ -21,9 +21,9 @@ class FloatBuffer {
   float* data() const { return data_.get(); }
 
  private:
-  // Operands beyond this are read from end to end for every block of queries: with small pages
-  // their addresses alone overflow what a CPU remembers (12 MiB of pages), and hardware stops
-  // prefetching at the end of each, a panel of keys.
+  // Operands beyond this are read from end to end for every block of queries. With small pages
+  // their address translations alone overflow the CPU's cache of them (12 MiB of pages). Hardware
+  // also stops prefetching at the end of each small page, which holds a panel of keys.
   static constexpr size_t kHugePage = size_t{1} << 21, kMuch = 2 * kHugePage;
 
   struct Free {

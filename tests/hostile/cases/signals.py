@@ -54,8 +54,8 @@ LONG_WORK = {
 }
 
 # These end within a second or two on any model here, or leave the signals as they are and die of them.
-QUICK = ("chat", "export", "checkpoint", "adapter", "attention", "plan", "info", "completion")
-VERBS = "train, compare, eval, generate, chat, export, data, checkpoint, adapter, attention, plan, inspect, info, completion, retrofit"
+QUICK = ("chat", "export", "checkpoint", "adapter", "attention", "plan", "info", "completion", "reproduce", "serve")
+VERBS = "train, compare, eval, generate, chat, export, data, checkpoint, adapter, attention, plan, inspect, info, completion, retrofit, reproduce, serve"
 assert set(VERBS.split(", ")) == {name.split()[0] for name in LONG_WORK} | set(QUICK)
 
 CASES = [

@@ -298,9 +298,8 @@ class DecodeChunk {
   // Where key n of the chunk lies.
   FOVEA_INLINE int64_t row_of(int64_t n) const { return b_.index != nullptr ? b_.index[n] : n; }
 
-  // Rows of keys or values, before their use: keys while products with keys are computed, values
-  // while values are added, so that memory is never idle and never has more to do than it can
-  // queue.
+  // Prefetches rows of keys or values: keys while products with keys are computed, values while
+  // values are added. So memory is never idle, and never has more to do than it can queue.
   template <int keys>
   FOVEA_INLINE void prefetch(const T* data, int64_t stride, const PackedWidth& width,
                              int64_t key) const {

@@ -7,14 +7,14 @@
 //                                                                    biases, softmax
 //   out                                                  x           convolve, mix, values
 //
-// Each stage computes the rows that the next one reads, of all heads, step by step of 64 keys; a
-// convolution reads its neighbours' steps where the stage before left them. Rows before the first
+// Each stage computes the rows that the next one reads, of all heads, in steps of 64 keys. A
+// convolution reads neighbouring steps where the stage before left them. Rows before the first
 // query do not exist and count as rows that see nothing.
 //
 // Memory beyond inputs and outputs: heads x (rows of logits + rows of weights) x keys floats of one
 // sequence, kept from call to call. Steps lie on a fixed grid and sums over them are taken in their
-// order: the same bits for any number of threads and any neighbours in the batch. What is not
-// finite reaches the rows that see it and nothing else: pairs are chosen away, not multiplied by 0.
+// order: the same bits for any number of threads and any neighbours in the batch. A number that is
+// not finite reaches only the rows that see it: unseen pairs are chosen away, not multiplied by 0.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -92,8 +92,9 @@ void pack_decoded_queries(const MixingDecodeTask<T>& t) {
   }
 }
 
-// Products to logits of one vector of keys. Logits that no stage may read become 0: under Eq. 5
-// those that the row does not see (3.2 step 3a), under Eq. 4 those of them that are not finite.
+// Products to logits of one vector of keys. Logits that no stage may read become 0. Under Eq. 5
+// these are all that the row does not see (3.2 step 3a); under Eq. 4 only those of them that are
+// not finite.
 template <class T>
 FOVEA_INLINE Float decoded_logits(const MixingDecodeTask<T>& t, int64_t row, Lanes seen, Float s) {
   Float slope;

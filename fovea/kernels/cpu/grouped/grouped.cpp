@@ -427,11 +427,14 @@ class Forward {
     const int32_t* const document = head.plan->key.document.data();
     const bool writes = block.result == ForwardResult::output;
     T* const out = writes ? p_.out.at(head.b, global, first) : nullptr;
+    T* const rest = writes ? p_.out_rest.at_or_null(head.b, global, first) : nullptr;
     float* const lse = writes && p_.lse != nullptr ? p_.lse + n * s_.queries + first : nullptr;
     float* const stats = p_.stats != nullptr ? p_.stats + n * s_.queries * kRowStats : nullptr;
     for (int64_t r = 0; r < rows; ++r) block.q[r] = q + (block.index[r] - first_query) * p_.q.row;
     for (int64_t r = 0; r < rows; ++r) block.document[r] = document[block.index[r]];
     for (int64_t r = 0; writes && r < rows; ++r) block.out[r] = out + r * p_.out.row;
+    for (int64_t r = 0; writes && r < rows; ++r)
+      block.rest[r] = rest != nullptr ? rest + r * p_.out_rest.row : nullptr;
     for (int64_t r = 0; writes && r < rows; ++r) block.lse[r] = lse != nullptr ? lse + r : nullptr;
     for (int64_t r = 0; stats != nullptr && r < rows; ++r)
       block.stats[r] = stats + (block.index[r] - first_query) * kRowStats;

@@ -1,5 +1,5 @@
-// Operands of the backward pass of grouped attention (internal to kernels/cpu): packed keys and
-// queries, in the tokens' order or in that of a far pass's slots, and numbers of rows.
+// Operands of the backward pass of grouped attention: packed keys and queries, and numbers of rows
+// (internal to kernels/cpu). They are in the tokens' order or in that of a far pass's slots.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -1,7 +1,7 @@
 // The key-query convolution on the CPU (kernels/common/convolution.h).
 //
-// Each row is read once and kept, padded, until the cq rows that need it are done; stretches where
-// all rows are 0 (the future of a causal map, keys outside a window) are skipped.
+// Each row is read once and kept, padded, until the cq rows that need it are done. Stretches where
+// all rows are 0 are skipped: the future of a causal map, or keys outside a window.
 //
 // Parallel over maps by OpenMP; a map is one thread's, so results have the same bits for any number
 // of threads. The instruction set is chosen_isa().
@@ -37,7 +37,7 @@ struct RowAndTaps {
   KeyExtent extent;
 };
 
-/// What one thread works in.
+/// Pointers into the scratch memory of one thread.
 template <class T>
 struct ConvolutionScratch {
   T* rows = nullptr;               ///< [cq + 1, padded_width()]

@@ -5,9 +5,12 @@
 // number of threads and any neighbours in the batch. Threads: OpenMP. Which instruction set runs:
 // isa.h. Denormal numbers count as zero inside.
 //
-// Shared by forward and backward: mixing_seen.h (the pairs that are seen, as bits), mixing_plan.h
-// (strips and their steps), mixing_convolution.h and mixing_heads.h (the two products in
-// registers), mixing_table.h (sizes, and the kernels of an instruction set).
+// Shared by forward and backward:
+//   mixing_seen.h         the pairs that are seen, as bits
+//   mixing_plan.h         strips and their steps
+//   mixing_convolution.h  the key-query convolution, in registers
+//   mixing_heads.h        the mixing of heads, in registers
+//   mixing_table.h        sizes, and the kernels of an instruction set
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -18,9 +18,9 @@
 // vdpbf16ps. A product then takes two taps of a row: 11 taps are 6 products. The backward pass
 // makes these words from rows of bfloat16 in order (HalfRows).
 //
-// With matrix tiles a window is rows of bfloat16 in order, and a kernel row is a band. 16 results
-// of 16 rows are the product of 16 x 32 numbers and a 32 x 16 matrix; its column j holds the taps
-// from row j + 8 - older on.
+// With matrix tiles a window is rows of bfloat16 in order, and a kernel row is a band. A product of
+// 16 x 32 numbers and a 32 x 16 matrix gives 16 results of 16 rows. Column j of the matrix holds
+// the taps from row j + 8 - older on.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -223,9 +223,9 @@ FOVEA_INLINE void convolve_row(const Word* row, const Taps& k, float* out) {
   }
 }
 
-/// kTileRows rows of results, kStepKeys apart. `row_of(a)`: bfloat16 in order from 8 keys before
-/// the first result's own on, of the row that meets kernel row a for the first row of results; its
-/// neighbours follow `pitch` words apart.
+/// kTileRows rows of results, kStepKeys apart. `row_of(a)` is the row that meets kernel row a for
+/// the first row of results; its neighbours follow `pitch` words apart. It holds bfloat16 in order,
+/// from 8 keys before the first result's own on.
 template <class RowOf>
 FOVEA_INLINE void convolve_bands(const Taps& k, int64_t pitch, const RowOf& row_of, float* out) {
   zero_tile<0>();

@@ -92,7 +92,8 @@ FOVEA_INLINE void correlate_rows(int64_t cq, const NumberRows<P>& g, const Numbe
   }
 }
 
-/// The same of one row of g with `rows` kernel rows, the last of `sums` that it belongs to.
+/// correlate_rows() of one row of g and the last `rows` kernel rows, the ones that it meets: `x`
+/// and `sums` begin at the first of these.
 FOVEA_INLINE void correlate_row(const float* g, const float* const* x, int64_t rows, int64_t ck,
                                 float* sums) {
   for (int64_t a = 0; a < rows; ++a) {

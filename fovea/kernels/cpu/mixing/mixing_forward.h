@@ -5,9 +5,9 @@
 //
 // Each convolution reads rows that the strip before handed on, and keys of the past alone: its
 // results lag by kKernelLag keys. Softmax needs no pass for the maximum: a row's reference m is its
-// largest logit in the first step in which it sees a key; a row whose sum leaves the safe range
-// gets its exact maximum, and pass 1 runs again, in which other rows repeat their bits. Where E of
-// all keys would take too much memory, pass 2 computes each step of it again.
+// largest logit in the first step in which it sees a key. A row whose sum leaves the safe range
+// gets its exact maximum, and pass 1 runs again; other rows then repeat their bits. Where E of all
+// keys would take too much memory, pass 2 computes each step of it again.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

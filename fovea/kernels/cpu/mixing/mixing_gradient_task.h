@@ -54,7 +54,7 @@ struct MixingGradientSums {
   double *mix_before = nullptr, *mix_after = nullptr;
   double* row = nullptr;   ///< [heads]: of exp(sink - lse) D, see dsink
   double* bias = nullptr;  ///< [heads][bias_count]
-  /// Of the gate's factors: [queries][pitch], and as those of keys lie in PairTerms.
+  /// Gradients of the gate's factors: [queries][pitch], and laid out as PairTerms::key_gate.
   float *gate_query = nullptr, *gate_key = nullptr;
 };
 

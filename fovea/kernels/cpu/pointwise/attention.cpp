@@ -295,6 +295,7 @@ class Forward {
                int64_t i) const {
     block.q[row] = p_.q.at(b, h, i);
     block.out[row] = p_.out.at(b, h, i);
+    block.rest[row] = p_.out_rest.at_or_null(b, h, i);
     const int64_t n = (b * s_.heads + h) * s_.queries + i;
     block.lse[row] = p_.lse != nullptr ? p_.lse + n : nullptr;
     block.stats[row] = p_.stats != nullptr ? p_.stats + n * kRowStats : nullptr;

@@ -4,13 +4,13 @@
 //                          P = 2^(logit - lse),  dS = P (dP - delta) * scale,  delta = dO.O - dlse
 //   every 4 panels:        dV += P^T dO,  dK += dS^T Q,  dQ += dS K
 //
-// Keys are rows here, so P^T and dS^T are left operands as they are; for dQ, dS^T is read along its
-// columns (with bfloat16 two rows are first woven into pairs of keys). dK and dV are private to the
+// Keys are rows here, so P^T and dS^T are left operands as they are. For dQ, dS^T is read along its
+// columns; with bfloat16, two rows are first woven into pairs of keys. dK and dV are private to the
 // block; dQ goes to the partition's own sums, which query_gradient() adds in order.
 //
-// With the gate of Focus (`gated`), P = e G with e = 2^(logit - lse), and the gradient of z (11.2)
-// is dz = e G' (dP - delta): no division, and bounded by 1 / G. Every 4 panels: dgate_key += dz^T
-// gate_query, dgate_query += dz gate_key, in float32.
+// With the gate of Focus (`gated`), P = e G with e = 2^(logit - lse). The gradient of z (11.2) is
+// dz = e G' (dP - delta): it needs no division, and is bounded by 1 / G. Every 4 panels: dgate_key
+// += dz^T gate_query, dgate_query += dz gate_key, in float32.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

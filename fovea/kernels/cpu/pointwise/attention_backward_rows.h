@@ -18,6 +18,13 @@ void delta_rows(const DeltaRows<T>& p) {
     float dot = 0.0f;
 #pragma omp simd reduction(+ : dot)
     for (int64_t c = 0; c < p.width; ++c) dot += to_float(out[c]) * to_float(dout[c]);
+    if (p.rest != nullptr) {
+      const T* rest = p.rest + r * p.rest_row;
+      float lost = 0.0f;
+#pragma omp simd reduction(+ : lost)
+      for (int64_t c = 0; c < p.width; ++c) lost += to_float(rest[c]) * to_float(dout[c]);
+      dot += lost;
+    }
     p.delta[r] = p.dlse != nullptr ? dot - p.dlse[r] : dot;
     p.lse2[r] = p.lse[r] == -kInfinity ? kInfinity : p.lse[r] * kLog2E;
   }

@@ -113,8 +113,10 @@ void number_queries(const AttentionTable<T>& table, const Problem<T>& p, int64_t
   const int64_t row = (b * s.heads + head) * s.queries + begin;
   table.delta({.out = p.out.at(b, head, begin),
                .dout = p.dout.at(b, head, begin),
+               .rest = p.out_rest.at_or_null(b, head, begin),
                .out_row = p.out.row,
                .dout_row = p.dout.row,
+               .rest_row = p.out_rest.row,
                .dlse = p.dlse != nullptr ? p.dlse + row : nullptr,
                .lse = p.lse + row,
                .rows = real - begin,

@@ -3,12 +3,12 @@
 //   panel of keys ->   S = Q K^T (kRows x kPanel sums in registers) -> logit, mask -> P = 2^(x - m)
 //   every 4 panels ->  O += P V
 //
-// No pass for the maximum and no rescaling of O: panels are walked from the nearest keys backwards,
-// a row's reference m is the largest logit of the first panel in which the row sees a key, and
-// float32's exponent absorbs what grows later (biases by distance grow towards the near keys). A
-// row whose sum leaves the safe range gets its exact maximum, and the block runs again; the other
-// rows then repeat the same bits. So a row never depends on keys that it does not see, nor on its
-// neighbours.
+// There is no pass for the maximum, and O is not rescaled. Panels are walked from the nearest keys
+// backwards. A row's reference m is the largest logit of the first panel in which the row sees a
+// key. Float32's exponent absorbs larger logits of later panels; biases by distance grow towards
+// the near keys. A row whose sum leaves the safe range gets its exact maximum, and the block runs
+// again; the other rows then repeat the same bits. So a row never depends on keys that it does not
+// see, nor on its neighbours.
 //
 // The gate of Focus (`gated`) multiplies P after the reference is taken, which bounds the gated
 // logits too, or the logit; tiles of local pairs know nothing of it.
@@ -356,10 +356,10 @@ class ForwardRows {
       }
       float* const sums = sums_ + row * kLanes;
       if constexpr (N == 1) {
-        store(sums, load(sums) + p[0]);
+        store(sums, load(sums) + P::row_sums(p[0], Float{}));
         P::store_half(weights + r * kWeightPitch<P>, p[0]);
       } else {
-        store(sums, load(sums) + (p[0] + p[1]));
+        store(sums, load(sums) + P::row_sums(p[0], p[1]));
         if (stats) observe<kind != Tile::plain>(row, x, p[0], p[1]);
         if (kind == Tile::general) drop(row, key, p[0], p[1]);
         P::store_row(weights + r * kWeightPitch<P>, p[0], p[1]);
@@ -541,9 +541,15 @@ class ForwardRows {
       const float* from = out_ + r * b_.value_width.columns;
       T* to = b_.out[r];
       for (int64_t c = 0; c < b_.value_width.elements; ++c) from_float(from[c] * inverse[r], to[c]);
+      if (b_.rest[r] != nullptr) write_rest(from, inverse[r], to, b_.rest[r]);
       if (b_.lse[r] != nullptr) *b_.lse[r] = lse[r];
       if (b_.stats[r] != nullptr) write_stats(r, inverse[r], lse[r]);
     }
+  }
+
+  FOVEA_INLINE void write_rest(const float* from, float inverse, const T* out, T* rest) const {
+    for (int64_t c = 0; c < b_.value_width.elements; ++c)
+      from_float(from[c] * inverse - to_float(out[c]), rest[c]);
   }
 
   // With P = 2^x / l: entropy = -sum P ln P, largest weight, weight of the document's start.

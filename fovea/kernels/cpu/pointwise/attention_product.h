@@ -23,8 +23,8 @@ namespace {
 constexpr int kRows = kRowsOfTiles != 0 ? kRowsOfTiles : kRegisters == 32 ? 8 : 4;
 constexpr int kPanel = 2 * kLanes;  // keys (backward: queries) of one tile
 
-/// c[R][N vectors] += a[R x depth words] b[depth x N vectors of words]: word (i, k) of the left
-/// operand at a + i a_row + k a_step, row k of the right one at b + k b_row.
+/// c[R][N vectors] += a[R x depth words] b[depth x N vectors of words]. Word (i, k) of the left
+/// operand is at a + i a_row + k a_step, and row k of the right one at b + k b_row.
 template <class P, int R, int N>
 FOVEA_INLINE void multiply_add(Float (&c)[R][N], int64_t depth, const Word* a, int64_t a_row,
                                int64_t a_step, const Word* b, int64_t b_row) {

@@ -139,6 +139,7 @@ struct ForwardBlock {
   int64_t rows = 0;
   const T* q[kQueryBlock];
   T* out[kQueryBlock];
+  T* rest[kQueryBlock];  ///< the part of out that rounding took, or null
   float* lse[kQueryBlock];
   float* stats[kQueryBlock];  ///< kRowStats numbers of the row, or null for all rows
   int32_t position[kQueryBlock], document[kQueryBlock], pattern_id[kQueryBlock];
@@ -230,7 +231,8 @@ struct JoinRows {
 template <class T>
 struct DeltaRows {
   const T *out = nullptr, *dout = nullptr;
-  int64_t out_row = 0, dout_row = 0;
+  const T* rest = nullptr;  ///< the part of out that rounding took; may be null
+  int64_t out_row = 0, dout_row = 0, rest_row = 0;
   const float *dlse = nullptr, *lse = nullptr;  ///< dlse may be null
   int64_t rows = 0, width = 0;
   float *delta = nullptr, *lse2 = nullptr;

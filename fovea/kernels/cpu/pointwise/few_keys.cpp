@@ -110,6 +110,8 @@ struct QueryGroup {
       for (int64_t c = 0; c < s.value_dim; ++c) {
         dout[m * e + c] = to_float(p.dout.at(b, h, n)[c]);
         delta += double(dout[m * e + c]) * to_float(p.out.at(b, h, n)[c]);
+        if (p.out_rest.data != nullptr)
+          delta += double(dout[m * e + c]) * to_float(p.out_rest.at(b, h, n)[c]);
       }
       lse.push_back(p.lse[row]);
       less.push_back(static_cast<float>(delta) - (p.dlse != nullptr ? p.dlse[row] : 0.0f));

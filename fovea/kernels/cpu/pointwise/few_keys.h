@@ -40,8 +40,8 @@ struct FewRows {
   const uint64_t* seen = nullptr;
   float scale = 1.0f, soft_cap = 0.0f;
   const float* tau = nullptr;
-  T* out = nullptr;
-  int64_t out_row = 0;
+  T *out = nullptr, *rest = nullptr;  ///< rest may be null
+  int64_t out_row = 0, rest_row = 0;
   float* lse = nullptr;
   float* memory = nullptr;  ///< few_memory(widths)
 };
@@ -50,8 +50,8 @@ template <class T>
 struct FewGradientRows {
   FewOperand k, v;
   int64_t count = 0;
-  const T *q = nullptr, *out = nullptr, *dout = nullptr;
-  int64_t q_row = 0, out_row = 0, dout_row = 0;
+  const T *q = nullptr, *out = nullptr, *rest = nullptr, *dout = nullptr;  ///< rest may be null
+  int64_t q_row = 0, out_row = 0, rest_row = 0, dout_row = 0;
   const uint64_t* seen = nullptr;
   float scale = 1.0f, soft_cap = 0.0f;
   const float *tau = nullptr, *lse = nullptr, *dlse = nullptr;

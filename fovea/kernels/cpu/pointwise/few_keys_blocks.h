@@ -80,7 +80,9 @@ class FewJoin {
                               .soft_cap = p_.soft_cap,
                               .tau = p_.tau != nullptr ? p_.tau + b * s_.queries + first : nullptr,
                               .out = p_.out.at(b, h, first),
+                              .rest = p_.out_rest.at_or_null(b, h, first),
                               .out_row = p_.out.row,
+                              .rest_row = p_.out_rest.row,
                               .lse = p_.lse + row,
                               .memory = memory});
   }
@@ -121,9 +123,11 @@ class FewGradient {
          .count = rows,
          .q = p_.q.at(b, h, first),
          .out = p_.out.at(b, h, first),
+         .rest = p_.out_rest.at_or_null(b, h, first),
          .dout = p_.dout.at(b, h, first),
          .q_row = p_.q.row,
          .out_row = p_.out.row,
+         .rest_row = p_.out_rest.row,
          .dout_row = p_.dout.row,
          .seen = p_.seen.of(b * s_.heads + h, s_.queries) + first,
          .scale = p_.scale,

@@ -171,6 +171,12 @@ FOVEA_INLINE float* row_in_floats(T* row, const FewOperand& keys, float* memory)
   return memory;
 }
 
+/// To a row in floats, the part of it that rounding took.
+template <class T>
+FOVEA_INLINE void add_rest(const T* rest, int64_t width, float* row) {
+  for (int64_t c = 0; c < width; ++c) row[c] += to_float(rest[c]);
+}
+
 template <class T>
 void few_join(const FewRows<T>& p) {
   const FlushDenormals flush;
@@ -212,9 +218,13 @@ void few_join(const FewRows<T>& p) {
       if (seen[i] == 0) continue;
       p.lse[first + i] = lse[i];
       T* const to = p.out + (first + i) * p.out_row;
+      T* const rest = p.rest != nullptr ? p.rest + (first + i) * p.rest_row : nullptr;
       float* const sums = row_in_floats(to, p.v, out);
+      if (rest != nullptr) add_rest(rest, p.v.width, sums);
       add_keys(sums, old[i], seen[i], &w.weights[0][i], p.v);
       if (sums == out) narrow(out, p.v.width, to);
+      for (int64_t c = 0; rest != nullptr && c < p.v.width; ++c)
+        from_float(sums[c] - to_float(to[c]), rest[c]);
     }
   }
 }
@@ -296,6 +306,8 @@ void few_gradient(const FewGradientRows<T>& p) {
     widen_block(p.q + first * p.q_row, p.q_row, rows, p.k.width, key_pitch, q);
     widen_block(p.dout + first * p.dout_row, p.dout_row, rows, p.v.width, value_pitch, dout);
     widen_block(p.out + first * p.out_row, p.out_row, rows, p.v.width, value_pitch, out);
+    for (int64_t i = 0; p.rest != nullptr && i < rows; ++i)
+      add_rest(p.rest + (first + i) * p.rest_row, p.v.width, out + i * value_pitch);
     w.fill_logits(q, p.k, seen, rows, p.soft_cap);
     alignas(64) float lse[kLanes], less[kLanes], totals[kLanes], turn[kLanes] = {};
     store(less, row_products(dout, value_pitch, out, value_pitch));

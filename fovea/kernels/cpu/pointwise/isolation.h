@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "fovea/kernels/common/contract.h"
@@ -226,6 +227,7 @@ class ForwardIsolation : Isolation<Problem, T> {
     problem.k = k.read();
     problem.v = v.read();
     problem.out = out.write();
+    if constexpr (requires { problem.out_rest; }) problem.out_rest = {};
     problem.lse = seen.lse.data();
     if constexpr (requires { problem.stats; }) problem.stats = nullptr;
     run(problem);
@@ -311,6 +313,8 @@ class BackwardIsolation : Isolation<Problem, T> {
                v = this->clean_keys(p_.v, s_.value_dim, bad_keys),
                q = clean_rows(p_.q, s_.head_dim), out = clean_rows(p_.out, s_.value_dim),
                dout = clean_rows(p_.dout, s_.value_dim);
+    std::optional<OwnRows<T>> rest;
+    if (p_.out_rest.data != nullptr) rest.emplace(clean_rows(p_.out_rest, s_.value_dim));
     std::vector<float> lse = numbers(p_.lse), dlse = numbers(p_.dlse), tau;
     this->each_row([&](int64_t b, int64_t h, int64_t i) {
       if (!rows_.at(b, h, i)) return;
@@ -330,6 +334,7 @@ class BackwardIsolation : Isolation<Problem, T> {
     clean.k = k.read();
     clean.v = v.read();
     clean.out = out.read();
+    if (rest) clean.out_rest = rest->read();
     clean.dout = dout.read();
     clean.lse = lse.data();
     if (p_.dlse != nullptr) clean.dlse = dlse.data();
@@ -354,6 +359,7 @@ class BackwardIsolation : Isolation<Problem, T> {
     problem.q = q.read();
     problem.k = problem.v = k.read();
     problem.out = q.read();  // zeros, too
+    problem.out_rest = {};
     problem.dout = dout.read();
     problem.lse = lse.data();
     problem.dlse = nullptr;

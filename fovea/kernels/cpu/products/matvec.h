@@ -1,8 +1,8 @@
 // Products of a few rows with matrices on the CPU (kernels/common/matvec.h).
 //
-// Parallel over outputs by OpenMP; every output is summed by one thread in a fixed order, so
-// results have the same bits for any number of threads and any number of rows. The instruction set
-// is chosen_isa().
+// Parallel over outputs by OpenMP. One thread sums each output in a fixed order, so results have
+// the same bits for any number of threads and any number of rows. The instruction set is
+// chosen_isa().
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

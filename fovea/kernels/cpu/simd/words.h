@@ -21,6 +21,8 @@ struct Single {
   }
   /// Stores one vector; the words of a panel's second half are kLanes / kElements further on.
   static FOVEA_INLINE void store_half(float* p, Float x) { store(p, x); }
+  /// Partial sums of one row of P as it is multiplied.
+  static FOVEA_INLINE Float row_sums(Float low, Float high) { return low + high; }
 };
 
 #if defined(__AVX512BF16__) || defined(FOVEA_PAIRS_EMULATED)
@@ -69,6 +71,11 @@ struct Pair {
   static FOVEA_INLINE void store_half(float* p, Float x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), halves_of(x));
   }
+  /// Sums the rounded weights: a row then has norm 1, however sharp it is.
+  static FOVEA_INLINE Float row_sums(Float low, Float high) {
+    const Int words = reinterpret_cast<Int>(halves_of(low, high));
+    return reinterpret_cast<Float>(words << 16) + reinterpret_cast<Float>(words & ~0xFFFF);
+  }
   /// Two rows of 32 bfloat16 as pairs: word n of `low` holds columns n of both, of `high` 16 + n.
   static FOVEA_INLINE void weave(Float even, Float odd, Float& low, Float& high) {
     alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
@@ -105,6 +112,7 @@ struct Pair {
   static FOVEA_INLINE Float multiply_add(Float, Float, Float c) { return c; }
   static FOVEA_INLINE void store_row(float*, Float, Float) {}
   static FOVEA_INLINE void store_half(float*, Float) {}
+  static FOVEA_INLINE Float row_sums(Float low, Float) { return low; }
   static FOVEA_INLINE void weave(Float, Float, Float&, Float&) {}
   static FOVEA_INLINE Float load(const uint16_t*) { return Float{}; }
   static FOVEA_INLINE Float neighbours(const uint16_t*) { return Float{}; }

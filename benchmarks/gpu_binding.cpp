@@ -1,0 +1,181 @@
+// C functions around the CUDA kernels for benchmarks/gpu.py: calls by the contract's structs on
+// memory of torch.
+//
+// Tensors are contiguous [batch, heads, tokens, head size]. Every function gives null, or the text
+// of an error, which lives until the next call. One thread.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "fovea/base/error.h"
+#include "fovea/kernels/device_services.h"
+
+extern "C" const fovea::kernels::Backend* fovea_make_backend(
+    const fovea::kernels::DeviceServices& services, size_t kernels_size, std::string& why_not);
+
+namespace {
+
+using namespace fovea;  // NOLINT: a program's file
+
+// Memory that is given back serves the next request of its size: as torch's allocator does.
+struct Pool {
+  std::multimap<size_t, void*> free;
+  std::map<void*, size_t> sizes;
+};
+Pool& pool() {
+  static Pool all;
+  return all;
+}
+
+void* allocate(size_t bytes) {
+  if (const auto found = pool().free.find(bytes); found != pool().free.end()) {
+    void* const memory = found->second;
+    pool().free.erase(found);
+    return memory;
+  }
+  void* memory = nullptr;
+  if (cudaMalloc(&memory, bytes) != cudaSuccess)
+    fail<MemoryError>("gpu", "expected {} bytes of GPU memory", bytes);
+  pool().sizes[memory] = bytes;
+  return memory;
+}
+
+void release(void* memory) { pool().free.emplace(pool().sizes.at(memory), memory); }
+
+void* current_stream = nullptr;
+
+const kernels::Backend& backend() {
+  static const kernels::Backend* const made = [] {
+    std::string why;
+    const kernels::Backend* const result =
+        fovea_make_backend({.allocate = allocate,
+                            .release = release,
+                            .stream = []() -> void* { return current_stream; }},
+                           sizeof(kernels::Kernels), why);
+    require<UnsupportedError>(result != nullptr, "gpu", "{}", why);
+    return result;
+  }();
+  return *made;
+}
+
+std::string last_error;
+
+template <class F>
+const char* guarded(const F& f) {
+  try {
+    f();
+    return nullptr;
+  } catch (const std::exception& error) {
+    last_error = error.what();
+    return last_error.c_str();
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+/// Null pointers and zeros are neutral.
+struct GpuCall {
+  int64_t batch, heads, kv_heads, queries, keys, head_dim;
+  const void *q, *k, *v;
+  void* out;
+  float* lse;
+  float scale, soft_cap;
+  const float *tau, *alibi, *sink_logit;
+  const void* dout;
+  const float* dlse;
+  void *dq, *dk, *dv;
+  float *dtau, *dsink;
+};
+
+/// A mask of neighbouring tokens: queries are the last of the keys. documents: [batch][keys]
+/// labels, or null.
+const char* fovea_gpu_plan(int64_t batch, int64_t queries, int64_t keys, int64_t causal,
+                           int64_t window, int64_t sinks, const int64_t* documents,
+                           std::vector<Visits>** plan) {
+  return guarded([&] {
+    auto visits = std::make_unique<std::vector<Visits>>();
+    for (int64_t b = 0; b < (documents != nullptr ? batch : 1); ++b) {
+      std::vector<TokenPlace> places;
+      for (int64_t n = 0; n < keys; ++n) {
+        const int64_t document = documents != nullptr ? documents[b * keys + n] : 0;
+        const bool goes_on = n > 0 && places.back().document == document;
+        places.push_back({document, goes_on ? places.back().position + 1 : 0});
+      }
+      const std::vector<TokenPlace> last(places.end() - queries, places.end());
+      visits->push_back(make_visits({.causal = causal != 0, .window = window, .sinks = sinks}, last,
+                                    places, backend().tile_sizes()));
+    }
+    *plan = visits.release();
+  });
+}
+
+void fovea_gpu_drop_plan(std::vector<Visits>* plan) { delete plan; }
+
+const char* fovea_gpu_isa(void) {
+  static std::string name;
+  const char* const error =
+      guarded([] { name = backend().isa<kernels::AttentionForward<BFloat16>>(); });
+  return error != nullptr ? error : name.c_str();
+}
+}
+
+namespace {
+
+template <class T>
+kernels::HeadRows<T> rows(const void* data, int64_t heads, int64_t tokens, int64_t width) {
+  return {static_cast<T*>(const_cast<void*>(data)), heads * tokens * width, tokens * width, width};
+}
+
+template <class Problem>
+Problem problem_of(const GpuCall& c, const std::vector<Visits>& plan) {
+  Problem p;
+  p.sizes = {c.batch, c.heads, c.kv_heads, c.queries, c.keys, c.head_dim, c.head_dim};
+  p.rule.scale = c.scale;
+  p.rule.tau = c.tau;
+  p.rule.soft_cap = c.soft_cap;
+  p.rule.alibi = c.alibi;
+  p.rule.sink_logit = c.sink_logit;
+  p.visits = plan;
+  p.q = rows<const BFloat16>(c.q, c.heads, c.queries, c.head_dim);
+  p.k = rows<const BFloat16>(c.k, c.kv_heads, c.keys, c.head_dim);
+  p.v = rows<const BFloat16>(c.v, c.kv_heads, c.keys, c.head_dim);
+  p.lse = c.lse;
+  return p;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* fovea_gpu_forward(const GpuCall* c, const std::vector<Visits>* plan, void* stream) {
+  return guarded([&] {
+    current_stream = stream;
+    auto p = problem_of<kernels::AttentionForward<BFloat16>>(*c, *plan);
+    p.out = rows<BFloat16>(c->out, c->heads, c->queries, c->head_dim);
+    backend().run(p);
+  });
+}
+
+const char* fovea_gpu_backward(const GpuCall* c, const std::vector<Visits>* plan, void* stream) {
+  return guarded([&] {
+    current_stream = stream;
+    auto p = problem_of<kernels::AttentionBackward<BFloat16>>(*c, *plan);
+    p.out = rows<const BFloat16>(c->out, c->heads, c->queries, c->head_dim);
+    p.dout = rows<const BFloat16>(c->dout, c->heads, c->queries, c->head_dim);
+    p.dlse = c->dlse;
+    p.dq = rows<BFloat16>(c->dq, c->heads, c->queries, c->head_dim);
+    p.dk = rows<BFloat16>(c->dk, c->kv_heads, c->keys, c->head_dim);
+    p.dv = rows<BFloat16>(c->dv, c->kv_heads, c->keys, c->head_dim);
+    p.dtau = c->dtau;
+    p.dsink = c->dsink;
+    backend().run(p);
+  });
+}
+}

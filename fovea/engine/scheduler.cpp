@@ -1,0 +1,400 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "fovea/engine/scheduler.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "fovea/base/error.h"
+#include "fovea/base/rng.h"
+#include "fovea/engine/logprobs.h"
+#include "fovea/runtime/memory_shortage.h"
+
+namespace fovea {
+namespace {
+
+double seconds_since(EngineClock::time_point start) {
+  return std::chrono::duration<double>(EngineClock::now() - start).count();
+}
+
+/// Inside a catch block: the exception in words.
+std::string words() {
+  if (const auto shortage = memory_shortage())
+    return fmt::format("[engine] not enough memory: {}", *shortage);
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "[engine] unknown error";
+  }
+}
+
+/// Texts of one request draw from seeds of their own; the first has that of the request.
+GenerateOptions of_choice(GenerateOptions options, int64_t choice) {
+  if (choice > 0)
+    options.seed = static_cast<int64_t>(
+        mix_seed(static_cast<uint64_t>(options.seed), static_cast<uint64_t>(choice)) >> 1);
+  return options;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(std::span<const std::unique_ptr<TextModel>> models,
+                     const EngineOptions& options, int64_t cache_bytes, int64_t prefix_bytes)
+    : models_(models), options_(options), cache_limit_(cache_bytes), prefix_limit_(prefix_bytes) {}
+
+void Scheduler::run_once() {
+  admit();
+  read_and_write();
+}
+
+void Scheduler::read_and_write() {
+  read_prompts();
+  forget_ended();
+  step();
+  forget_ended();
+}
+
+void Scheduler::end_late() {
+  const auto now = EngineClock::now();
+  const auto check = [&](EngineJob& job) {
+    if (job.ended) return;
+    if (job.cancelled()) return end(job, RequestOutcome::cancelled);
+    if (job.deadline && now >= *job.deadline) end(job, RequestOutcome::deadline);
+  };
+  for (const auto& job : jobs_) check(*job);
+  for (const auto& job : waiting_) check(*job);
+  std::erase_if(waiting_, [](const auto& job) { return job->ended; });
+  forget_ended();
+}
+
+bool Scheduler::has_room_for(const EngineJob& job) {
+  if (sequences_ + job.request.choices > options_.sequences) return false;
+  if (reserved_ + job.bytes > cache_limit_) return false;
+  reserved_ += job.bytes;
+  sequences_ += job.request.choices;
+  trim_prefixes();
+  return true;
+}
+
+// In the order of arrival: a large request is not overtaken for ever.
+void Scheduler::admit() {
+  end_late();
+  while (!waiting_.empty() && has_room_for(*waiting_.front())) {
+    jobs_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    EngineJob& job = *jobs_.back();
+    statistics_.queue.add(seconds_since(job.submitted));
+    if (job.model->prefixes() != nullptr && !job.request.prompt_logprobs)
+      ++statistics_.prefix_queries;
+  }
+  statistics_.most_sequences = std::max(statistics_.most_sequences, sequences_);
+}
+
+// ---- Prompts
+
+void Scheduler::read_prompts() {
+  for (int64_t budget = options_.chunk; budget > 0;) {
+    for (const auto& job : jobs_)
+      if (job->reading()) adopt_prefix(*job);
+    EngineJob* const job = next_reader();
+    if (job == nullptr || next_part(*job) > budget) return;
+    budget -= next_part(*job);
+    const auto begin = EngineClock::now();
+    try {
+      read_part(*job);
+    } catch (...) {
+      end(*job, RequestOutcome::failed, words());
+    }
+    ++parts_;
+    ++statistics_.chunks;
+    statistics_.chunk_seconds += seconds_since(begin);
+  }
+}
+
+EngineJob* Scheduler::next_reader() {
+  EngineJob* next = nullptr;
+  const auto remaining = [](const EngineJob& job) { return job.prompt_size() - job.length; };
+  for (const auto& job : jobs_) {
+    if (!job->reading()) continue;
+    if (next == nullptr || remaining(*job) < remaining(*next)) next = job.get();
+    if (parts_ % 3 == 2) return next;
+  }
+  return next;
+}
+
+int64_t Scheduler::next_part(const EngineJob& job) const {
+  return std::min(options_.chunk, job.prompt_size() - job.length);
+}
+
+// Chunks that are cached, but for the last token of the prompt: its logits are needed.
+void Scheduler::adopt_prefix(EngineJob& job) {
+  PrefixCache* const prefixes = job.model->prefixes();
+  if (prefixes == nullptr || job.request.prompt_logprobs) return;
+  ++now_;
+  while (job.length + options_.chunk < job.prompt_size()) {
+    SharedState state = prefixes->find(job.prompt, job.length / options_.chunk + 1, now_);
+    if (state == nullptr) return;
+    if (job.cached == 0) ++statistics_.prefix_hits;
+    job.read = std::move(state);
+    job.length += options_.chunk;
+    job.cached += options_.chunk;
+  }
+}
+
+void Scheduler::read_part(EngineJob& job) {
+  const int64_t count = next_part(job), length = job.length + count;
+  const bool last = length == job.prompt_size(), whole = count == options_.chunk;
+  const int64_t capacity = whole ? length : length + job.model->growth(job.most_tokens());
+  DecodeState state = job.read != nullptr
+                          ? with_room(*job.read, capacity)
+                          : job.model->begin(job.prompt_size() + job.most_tokens(), capacity);
+  const at::Tensor logits = read_tokens(job, state, count);
+  job.length = length;
+  if (whole) {
+    job.read = std::make_shared<const DecodeState>(std::move(state));
+    keep_prefix(job);
+  }
+  if (!last) return;
+  if (whole) state = with_room(*job.read, length + job.model->growth(job.most_tokens()));
+  job.read = nullptr;
+  begin_texts(job, std::move(state), logits);
+}
+
+// Logits [v] after the last of the next `count` tokens. Those of a text do not depend on whether it
+// wants log-probabilities of its prompt.
+at::Tensor Scheduler::read_tokens(EngineJob& job, DecodeState& state, int64_t count) {
+  const Transformer& model = job.model->transformer();
+  const auto first = static_cast<size_t>(job.length);
+  const auto tokens = std::span(job.prompt).subspan(first, static_cast<size_t>(count));
+  const at::Tensor ids = at::empty({1, count}, at::kLong);
+  std::ranges::copy(tokens, ids.mutable_data_ptr<int64_t>());
+  if (!job.request.prompt_logprobs) return model.decode(ids.to(model.device()), state)[0];
+  const int64_t top = *job.request.prompt_logprobs, vocabulary = job.model->served().vocabulary;
+  auto& places = job.prompt_logprobs;
+  if (places.empty()) places.emplace_back();
+  const auto following =
+      std::span(job.prompt)
+          .subspan(first + 1, std::min(static_cast<size_t>(count), job.prompt.size() - first - 1));
+  if (count == 1) {
+    const at::Tensor logits = model.decode(ids.to(model.device()), state)[0];
+    if (!following.empty())
+      places.push_back(place_logprobs(logits, vocabulary, following.front(), top));
+    return logits;
+  }
+  const at::Tensor states = model.decode_hidden(ids.to(model.device()), state);
+  for (auto& place : following_logprobs(model, states[0], following, vocabulary, top))
+    places.push_back(std::move(place));
+  return model.logits(states.select(1, count - 1))[0];
+}
+
+void Scheduler::keep_prefix(EngineJob& job) {
+  PrefixCache* const prefixes = job.model->prefixes();
+  if (prefixes == nullptr) return;
+  prefixes->insert(job.prompt, job.length / options_.chunk, job.read, ++now_);
+  trim_prefixes();
+}
+
+int64_t Scheduler::prefix_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& model : models_)
+    if (model->prefixes() != nullptr) bytes += model->prefixes()->bytes();
+  return bytes;
+}
+
+void Scheduler::trim_prefixes() {
+  const int64_t limit = std::min(prefix_limit_, cache_limit_ - reserved_);
+  while (prefix_bytes() > limit) {
+    PrefixCache* oldest = nullptr;
+    for (const auto& model : models_) {
+      PrefixCache* const prefixes = model->prefixes();
+      if (prefixes == nullptr || prefixes->empty()) continue;
+      if (oldest == nullptr || prefixes->oldest() < oldest->oldest()) oldest = prefixes;
+    }
+    oldest->evict();
+    ++statistics_.prefix_evicted;
+  }
+}
+
+void Scheduler::begin_texts(EngineJob& job, DecodeState state, const at::Tensor& logits) {
+  statistics_.prompt_tokens += job.prompt_size();
+  statistics_.cached_tokens += job.cached;
+  emit(job, PromptRead{.tokens = job.prompt_size(),
+                       .cached = job.cached,
+                       .logprobs = std::move(job.prompt_logprobs)});
+  const int64_t choices = job.request.choices;
+  const Tokenizer& tokenizer = *job.model->tokenizer();
+  std::vector<Writing> writing;
+  for (int64_t choice = 0; choice < choices; ++choice) {
+    job.texts.push_back(std::make_unique<WrittenText>(WrittenText{
+        .choice = choice,
+        .state = choice + 1 == choices ? std::move(state) : with_room(state, state.capacity()),
+        .tokens = {},
+        .writer = TextWriter(tokenizer, of_choice(job.request.generate, choice), job.prompt),
+        .last_token = job.submitted}));
+    if (job.request.ignore_end) job.texts.back()->writer.ignore_end();
+    writing.push_back({&job, job.texts.back().get()});
+  }
+  if (job.request.generate.max_tokens > 0)
+    return take(writing, logits.unsqueeze(0).expand({choices, logits.size(0)}));
+  for (const Writing& text : writing) end_text(text);
+}
+
+// ---- Steps
+
+void Scheduler::step() {
+  for (const auto& model : models_) step(*model);
+}
+
+// One token of every text of this model.
+void Scheduler::step(TextModel& model) {
+  std::vector<Writing> texts;
+  for (const auto& job : jobs_) {
+    if (job->model != &model || job->ended) continue;
+    for (const auto& text : job->texts)
+      if (!text->ended) texts.push_back({job.get(), text.get()});
+  }
+  if (texts.empty()) return;
+  const auto begin = EngineClock::now();
+  try {
+    std::vector<DecodeState*> states;
+    std::vector<int64_t> last;
+    for (const auto& [job, text] : texts) {
+      const int64_t length = text->state.length();
+      if (length == text->state.capacity())
+        text->state = with_room(
+            text->state, length + model.growth(job->prompt_size() + job->most_tokens() - length));
+      states.push_back(&text->state);
+      last.push_back(text->tokens.back());
+    }
+    take(texts, model.step(last, states));
+  } catch (...) {
+    fail_all(texts);
+  }
+  ++statistics_.steps;
+  statistics_.step_seconds += seconds_since(begin);
+}
+
+// Draws the next token of each text from its logits; texts are drawn side by side.
+void Scheduler::take(std::span<const Writing> texts, const at::Tensor& logits_nv) {
+  const auto count = static_cast<int64_t>(texts.size());
+  std::vector<std::string> errors(texts.size());
+  std::vector<std::optional<PlaceLogprobs>> logprobs(texts.size());
+  at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const auto& [job, text] = texts[static_cast<size_t>(n)];
+      try {
+        text->writer.take(logits_nv[n], text->tokens);
+        if (job->request.top_logprobs)
+          logprobs[static_cast<size_t>(n)] =
+              place_logprobs(logits_nv[n], job->model->served().vocabulary, text->writer.last(),
+                             *job->request.top_logprobs);
+      } catch (...) {
+        errors[static_cast<size_t>(n)] = words();
+      }
+    }
+  });
+  for (size_t n = 0; n < texts.size(); ++n) {
+    if (texts[n].job->ended) continue;
+    if (!errors[n].empty()) {
+      end(*texts[n].job, RequestOutcome::failed, errors[n]);
+    } else {
+      told(texts[n], std::move(logprobs[n]));
+    }
+  }
+}
+
+// Tells of the token that a text has drawn, and of its end.
+void Scheduler::told(const Writing& writing, std::optional<PlaceLogprobs> logprobs) {
+  const auto& [job, text] = writing;
+  const bool first = text->writer.result().tokens == 1;
+  (first ? statistics_.first_token : statistics_.between_tokens)
+      .add(seconds_since(first ? job->submitted : text->last_token));
+  text->last_token = EngineClock::now();
+  ++job->tokens;
+  ++statistics_.tokens;
+  emit(*job, TokenWritten{.choice = text->choice,
+                          .token = text->writer.last(),
+                          .text = text->take_piece(),
+                          .logprobs = std::move(logprobs)});
+  if (!text->writer.ended() &&
+      job->prompt_size() + std::ssize(text->tokens) > job->model->context())
+    text->writer.end(FinishReason::context);
+  if (!text->writer.wants_more()) end_text(writing);
+}
+
+void Scheduler::end_text(const Writing& writing) {
+  const auto& [job, text] = writing;
+  const GenerateResult result = text->writer.finish(text->state.path);
+  text->ended = true;
+  text->state = DecodeState();
+  ++statistics_.finished[result.reason];
+  emit(*job, ChoiceEnded{.choice = text->choice,
+                         .text = result.text.substr(text->shown),
+                         .reason = result.reason,
+                         .stop = result.stop,
+                         .tokens = result.tokens});
+  const auto all_ended = [](const auto& t) { return t->ended; };
+  if (std::ssize(job->texts) == job->request.choices && std::ranges::all_of(job->texts, all_ended))
+    end(*job, RequestOutcome::done);
+}
+
+// ---- Ends
+
+void Scheduler::emit(EngineJob& job, const EngineEvent& event) {
+  try {
+    job.events(event);
+  } catch (...) {
+    job.cancelled = [] { return true; };
+  }
+}
+
+void Scheduler::end(EngineJob& job, RequestOutcome outcome, const std::string& error) {
+  job.ended = true;
+  ++statistics_.ended[outcome];
+  statistics_.whole.add(seconds_since(job.submitted));
+  emit(job, RequestEnded{.outcome = outcome,
+                         .error = error,
+                         .prompt_tokens = job.prompt_size(),
+                         .cached_tokens = job.cached,
+                         .tokens = job.tokens});
+}
+
+void Scheduler::fail_all(std::span<const Writing> texts) {
+  const std::string error = words();
+  for (const Writing& writing : texts)
+    if (!writing.job->ended) end(*writing.job, RequestOutcome::failed, error);
+}
+
+void Scheduler::forget_ended() {
+  std::erase_if(jobs_, [&](const auto& job) {
+    if (!job->ended) return false;
+    reserved_ -= job->bytes;
+    sequences_ -= job->request.choices;
+    return true;
+  });
+}
+
+void Scheduler::end_all(RequestOutcome outcome) {
+  for (const auto& job : jobs_)
+    if (!job->ended) end(*job, outcome);
+  for (const auto& job : waiting_) end(*job, outcome);
+  waiting_.clear();
+  forget_ended();
+}
+
+const EngineStatistics& Scheduler::statistics() {
+  statistics_.waiting = std::ssize(waiting_);
+  statistics_.running = std::ssize(jobs_);
+  statistics_.sequences = sequences_;
+  statistics_.prefix_bytes = prefix_bytes();
+  statistics_.cache_bytes = reserved_ + statistics_.prefix_bytes;
+  statistics_.cache_limit = cache_limit_;
+  return statistics_;
+}
+
+}  // namespace fovea
