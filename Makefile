@@ -112,5 +112,5 @@ wheel: python-peers ## the Python package, build/dist/fovea-*.whl, for torch >= 
 python-test: wheel ## the tests of the Python package
 	@scripts/python-tests.sh $(ARGS)
 
-clean: ## removes build/; the cache folder and runs/ stay
-	rm -rf build
+clean: ## removes build/ and build-python/; the cache folder and runs/ stay
+	rm -rf build build-python

@@ -15,7 +15,7 @@ torch=$("$python" -c 'import torch; print(torch.__path__[0])' 2> /dev/null)
 mkdir -p build/dist
 rm -f build/dist/fovea-*.whl
 CMAKE_BUILD_PARALLEL_LEVEL=${1:-$(scripts/jobs.sh)} CMAKE_GENERATOR=Ninja "$python" -m pip wheel --quiet --no-deps \
-  --no-build-isolation --disable-pip-version-check -C cmake.define.FOVEA_TORCH_DIR="$torch" -w build/dist ./python
+  --no-build-isolation --disable-pip-version-check --config-settings=cmake.define.FOVEA_TORCH_DIR="$torch" -w build/dist ./python
 rm -rf build/python-package
 "$python" -m pip install --quiet --no-deps --disable-pip-version-check --target build/python-package build/dist/fovea-*.whl
 say "$(ls build/dist/fovea-*.whl): pip install it beside torch >= 2.10"
