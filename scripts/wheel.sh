@@ -14,7 +14,8 @@ python=$FOVEA_CACHE/peers-$(cat scripts/torch-version.txt)/bin/python
 torch=$("$python" -c 'import torch; print(torch.__path__[0])' 2> /dev/null)
 mkdir -p build/dist
 rm -f build/dist/fovea-*.whl
-CMAKE_BUILD_PARALLEL_LEVEL=${1:-$(scripts/jobs.sh)} CMAKE_GENERATOR=Ninja "$python" -m pip wheel --quiet --no-deps \
+# The compiler by the name of the whole build: by another one, ccache does not know the kernels.
+CXX=${CXX:-c++} CMAKE_BUILD_PARALLEL_LEVEL=${1:-$(scripts/jobs.sh)} CMAKE_GENERATOR=Ninja "$python" -m pip wheel --quiet --no-deps \
   --no-build-isolation --disable-pip-version-check --config-settings=cmake.define.FOVEA_TORCH_DIR="$torch" -w build/dist ./python
 rm -rf build/python-package
 "$python" -m pip install --quiet --no-deps --disable-pip-version-check --target build/python-package build/dist/fovea-*.whl
