@@ -54,8 +54,10 @@ def attention_places(
     device="cpu",
     **kwargs,
 ) -> Tensor:
-    """Document and position of every query, then of every key, [b or 1, q_length + kv_length, 2]: instead of a mask.
+    """Document and position of every query, then of every key, [b or 1, 1, q_length + kv_length, 2]: instead of a mask.
 
+    Four axes, because `generate` prepares masks ahead for a static cache and hands them to the model, which takes a tensor
+    of four axes for a finished mask.
     A pattern other than causal and bidirectional is compared with transformers' own mask, pair by pair, and refused
     unless it is a causal window.
     """
@@ -70,13 +72,13 @@ def attention_places(
         documents = torch.cat([documents[:, :q_length], torch.where(real, 0, _NO_TOKEN)], 1)
     places = torch.stack([documents, positions], -1)
     if mask_function in (masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function):
-        return places
+        return places[:, None]
     exact = masking_utils.sdpa_mask(
         batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, device=device,
         allow_is_causal_skip=False, use_vmap=kwargs.get("use_vmap", False))
     if not (exact == _relation(places, q_length, True, local_size)).all():
         _refuse("expected a causal mask, with or without a window; got another pattern of pairs")
-    return places
+    return places[:, None]
 
 
 def attention_forward(
@@ -102,9 +104,10 @@ def attention_forward(
     settings = {}
     if attention_mask is not None:
         queries = query.shape[2]
-        if attention_mask.dim() != 3 or attention_mask.shape[1] != queries + key.shape[2]:
+        of_places = (1, queries + key.shape[2], 2)
+        if attention_mask.dtype != torch.int64 or attention_mask.shape[1:] != of_places:
             _refuse(f"expected an attention_mask [batch, tokens]; got a mask of pairs {tuple(attention_mask.shape)}")
-        documents, positions = attention_mask.unbind(-1)
+        documents, positions = attention_mask[:, 0].unbind(-1)
         settings = {
             "documents": Documents(documents[:, :queries], documents[:, queries:]),
             "query_positions": positions[:, :queries],
