@@ -107,6 +107,51 @@ def test_compiles_without_graph_break():
         torch.testing.assert_close(x, y)
 
 
+def test_exports_and_the_exported_program_computes_the_same():
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v):
+            return fovea.attention(q, k, v, window=8, softcap=5.0)
+
+    with torch.no_grad():
+        exported = torch.export.export(Layer(), tuple(rows()))
+        torch.testing.assert_close(exported.module()(*rows()), Layer()(*rows()))
+
+
+def test_activation_checkpointing_has_the_same_gradients():
+    q, k, v = rows()
+    function = lambda *x: fovea.attention(*x, sinks=2, window=9).square().sum()  # noqa: E731
+    got = torch.autograd.grad(torch.utils.checkpoint.checkpoint(function, q, k, v, use_reentrant=False), (q, k, v))
+    for x, y in zip(got, torch.autograd.grad(function(q, k, v), (q, k, v))):
+        assert torch.equal(x, y)
+
+
+class InWorker(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, n):
+        torch.manual_seed(n)
+        x = torch.randn(1, 2, 70, 16)
+        return fovea.attention(x, x, x)
+
+
+def test_forked_workers_compute_after_the_parent_has_used_threads():
+    fovea.attention(*rows())
+    loader = torch.utils.data.DataLoader(InWorker(), batch_size=None, num_workers=1, multiprocessing_context="fork",
+                                         timeout=60)
+    for n, got in enumerate(loader):
+        torch.testing.assert_close(got, InWorker()[n])
+
+
+def test_one_thread_and_two_give_the_same_bits():
+    before, results = torch.get_num_threads(), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        results.append(fovea.attention(*rows(), window=9))
+    torch.set_num_threads(before)
+    assert torch.equal(*results)
+
+
 def test_what_no_kernel_computes_is_refused_by_name():
     q, k, v = rows()
     with pytest.raises(NotImplementedError, match="vmap"):

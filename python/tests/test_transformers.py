@@ -70,6 +70,36 @@ def test_gradients_are_those_of_sdpa():
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-6)
 
 
+@torch.no_grad()
+def test_assisted_decoding_writes_the_tokens_of_plain_decoding():
+    ours, assistant = model_of("llama", "fovea"), model_of("llama", "fovea")
+    torch.manual_seed(5)
+    for p in assistant.parameters():  # another model: some of its proposals are refused
+        p += 0.01 * torch.randn_like(p)
+    prompt = TOKENS[:1]
+    got = ours.generate(prompt, assistant_model=assistant, max_new_tokens=12, do_sample=False)
+    expected = model_of("llama", "sdpa").generate(prompt, max_new_tokens=12, do_sample=False)
+    assert got.tolist() == expected.tolist()
+
+
+def losses_of_an_epoch(implementation, folder, **settings):
+    data = [{"input_ids": row, "labels": row}
+            for row in torch.randint(1, 99, (16, 23), generator=torch.Generator().manual_seed(8))]
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder), num_train_epochs=1, per_device_train_batch_size=4, logging_steps=1, report_to=[],
+        save_strategy="no", use_cpu=True, disable_tqdm=True, seed=1, learning_rate=1e-3, **settings)
+    trainer = transformers.Trainer(model_of("llama", implementation).train(), arguments, train_dataset=data)
+    trainer.train()
+    return torch.tensor([line["loss"] for line in trainer.state.log_history if "loss" in line])
+
+
+@pytest.mark.parametrize("settings", [{}, {"gradient_checkpointing": True}], ids=["plain", "checkpointing"])
+def test_an_epoch_of_trainer_has_the_losses_of_sdpa(tmp_path, settings):
+    got, expected = (losses_of_an_epoch(name, tmp_path, **settings) for name in ("fovea", "sdpa"))
+    assert len(got) == 4
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_a_mask_of_pairs_and_dropout_are_refused():
     model = model_of("llama", "fovea")
     with pytest.raises(NotImplementedError, match="mask of pairs"):
@@ -81,16 +111,37 @@ def test_a_mask_of_pairs_and_dropout_are_refused():
         model(TOKENS)
 
 
+# A folder that transformers loads (scripts/python-tests.sh exports it from the GGUF file of `make model`).
+SMOLLM = Path(os.environ.get("FOVEA_SMOLLM", "none"))
+needs_smollm = pytest.mark.skipif(not (SMOLLM / "config.json").is_file(), reason="no SmolLM2: make model program")
+
+
+@pytest.fixture(scope="module")
 def smollm():
-    folder = os.environ.get("FOVEA_SMOLLM", "")
-    return Path(folder) if folder and Path(folder).is_dir() else None
+    return [transformers.AutoModelForCausalLM.from_pretrained(SMOLLM, attn_implementation=name, dtype=torch.float32)
+            for name in ("fovea", "sdpa")]
 
 
-if smollm():
+REAL = torch.randint(5, 40000, (2, 64), generator=torch.Generator().manual_seed(3))
 
-    @torch.no_grad()
-    def test_smollm_logits_are_those_of_sdpa():
-        tokens = torch.randint(5, 40000, (1, 64), generator=torch.Generator().manual_seed(3))
-        got, expected = (transformers.AutoModelForCausalLM.from_pretrained(
-            smollm(), attn_implementation=name, dtype=torch.float32)(tokens).logits for name in ("fovea", "sdpa"))
-        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-4)
+
+@needs_smollm
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+@torch.no_grad()
+def test_smollm_logits_are_those_of_sdpa(smollm, side):
+    mask = torch.ones_like(REAL)
+    if side != "none":
+        mask[1, slice(0, 20) if side == "left" else slice(-20, None)] = 0
+    got, expected = (model(REAL, attention_mask=mask).logits[mask.bool()] for model in smollm)
+    error = (got - expected).abs().max() / expected.abs().max()
+    assert error < 1e-5, error
+
+
+@needs_smollm
+@torch.no_grad()
+def test_smollm_writes_the_tokens_of_sdpa(smollm):
+    mask = torch.ones_like(REAL)
+    mask[1, :20] = 0
+    got, expected = (model.generate(REAL, attention_mask=mask, max_new_tokens=12, do_sample=False, pad_token_id=2)
+                     for model in smollm)
+    assert got.tolist() == expected.tolist()
