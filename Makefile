@@ -109,7 +109,7 @@ python-peers: setup ## a second environment with the full Python stack (5 GB), f
 wheel: python-peers ## the Python package, build/dist/fovea-*.whl, for torch >= 2.10 (docs/python.md)
 	@scripts/wheel.sh $(JOBS)
 
-python-test: wheel ## the tests of the Python package
+python-test: python-peers ## the tests of the Python package; part of `make test` where python-peers is made
 	@scripts/python-tests.sh $(ARGS)
 
 clean: ## removes build/ and build-python/; the cache folder and runs/ stay

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Callable, Optional, Union
 
 import torch
 from torch import Tensor
@@ -77,19 +77,21 @@ def alibi_slopes(heads: int) -> Tensor:
     return torch.tensor([2.0**x for x in exponents], dtype=torch.float32)
 
 
-def _expect(holds: bool, text: str) -> None:
-    if not holds:
-        raise ValueError(f"[fovea.attention] {text}")
+def _expect(holds: bool, text: Callable[[], str]) -> None:
+    if not holds:  # the text is made for errors alone: it costs more than the check
+        raise ValueError(f"[fovea.attention] {text()}")
 
 
 def _check_rows(q: Tensor, k: Tensor, v: Tensor) -> None:
-    shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
-    _expect(q.dim() == k.dim() == v.dim() == 4, f"expected q, k and v of shape [b, heads, tokens, width]; {shapes}")
+    def shapes() -> str:
+        return f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+
+    _expect(q.dim() == k.dim() == v.dim() == 4, lambda: f"expected q, k and v of shape [b, heads, tokens, width]; {shapes()}")
     _expect(k.shape[:3] == v.shape[:3] and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3],
-            f"expected q [b, h, t, d], k [b, g, s, d] and v [b, g, s, e]; {shapes}")
-    _expect(q.shape[1] % k.shape[1] == 0, f"expected heads of q that are a multiple of those of k; {shapes}")
-    _expect(q.dtype == k.dtype == v.dtype, f"expected one dtype; got {q.dtype}, {k.dtype} and {v.dtype}")
-    _expect(q.device == k.device == v.device, f"expected one device; got {q.device}, {k.device} and {v.device}")
+            lambda: f"expected q [b, h, t, d], k [b, g, s, d] and v [b, g, s, e]; {shapes()}")
+    _expect(q.shape[1] % k.shape[1] == 0, lambda: f"expected heads of q that are a multiple of those of k; {shapes()}")
+    _expect(q.dtype == k.dtype == v.dtype, lambda: f"expected one dtype; got {q.dtype}, {k.dtype} and {v.dtype}")
+    _expect(q.device == k.device == v.device, lambda: f"expected one device; got {q.device}, {k.device} and {v.device}")
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise NotImplementedError(f"[fovea.attention] expected float32, bfloat16 or float16; got {q.dtype}: "
                                   "convert q, k and v by .float()")
@@ -97,7 +99,7 @@ def _check_rows(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise NotImplementedError(f"[fovea.attention] expected tensors on the CPU; got {q.device}: "
                                   "this package has no kernels for other devices")
     if max(q.shape[3], v.shape[3]) > 256:
-        raise NotImplementedError(f"[fovea.attention] expected widths of at most 256; {shapes}")
+        raise NotImplementedError(f"[fovea.attention] expected widths of at most 256; {shapes()}")
 
 
 def _floats(x: Optional[Tensor]) -> Optional[Tensor]:
@@ -109,7 +111,7 @@ def _places(x: Optional[Tensor], name: str, batch: int, tokens: int) -> Optional
         return None
     x = x[None] if x.dim() == 1 else x
     _expect(x.dim() == 2 and x.shape[0] in (1, batch) and x.shape[1] == tokens and not x.is_floating_point(),
-            f"expected {name} as integers [{batch} or 1, {tokens}]; got {x.dtype} {tuple(x.shape)}")
+            lambda: f"expected {name} as integers [{batch} or 1, {tokens}]; got {x.dtype} {tuple(x.shape)}")
     return x.long().contiguous()
 
 
@@ -117,24 +119,24 @@ def _tau(temperature: Union[None, float, Tensor], scale: float, q: Tensor):
     """The scale of all logits, and tau [b, t] where the temperature is a tensor: logits are q.k / tau."""
     if not isinstance(temperature, Tensor):
         temperature = 1.0 if temperature is None else temperature
-        _expect(temperature > 0, f"expected a temperature above 0; got {temperature}")
+        _expect(temperature > 0, lambda: f"expected a temperature above 0; got {temperature}")
         return scale / temperature, None
     rows = (q.shape[0], q.shape[2])
-    _expect(temperature.dim() <= 2, f"expected a temperature that broadcasts to [b, t]; got {tuple(temperature.shape)}")
+    _expect(temperature.dim() <= 2, lambda: f"expected a temperature that broadcasts to [b, t]; got {tuple(temperature.shape)}")
     return scale, (temperature.float() / scale).expand(rows).contiguous()
 
 
 def _kernel(x: Optional[Tensor], name: str, heads: int) -> Optional[Tensor]:
     if x is not None:
         _expect(x.dim() == 3 and x.shape[0] == heads and 1 <= x.shape[1] <= 8 and 1 <= x.shape[2] <= 15,
-                f"expected {name} [{heads}, 1 to 8 queries, 1 to 15 keys]; got {tuple(x.shape)}")
+                lambda: f"expected {name} [{heads}, 1 to 8 queries, 1 to 15 keys]; got {tuple(x.shape)}")
     return _floats(x)
 
 
 def _mix(x: Optional[Tensor], name: str, heads: int) -> Optional[Tensor]:
     if x is not None:
         _expect(x.dim() == 3 and x.shape[1] == x.shape[2] <= 32 and x.shape[0] * x.shape[1] == heads,
-                f"expected {name} [{heads} / width, width, width], width at most 32; got {tuple(x.shape)}")
+                lambda: f"expected {name} [{heads} / width, width, width], width at most 32; got {tuple(x.shape)}")
     return _floats(x)
 
 
@@ -187,23 +189,23 @@ def attention(
     """
     q, k, v = _autocast(q, k, v)
     _check_rows(q, k, v)
-    _expect(window >= 0 and sinks >= 0 and softcap >= 0, "expected window, sinks and softcap of at least 0; "
+    _expect(window >= 0 and sinks >= 0 and softcap >= 0, lambda: "expected window, sinks and softcap of at least 0; "
             f"got {window}, {sinks} and {softcap}")
     (batch, heads, queries, width), keys = q.shape, k.shape[2]
     scale, tau = _tau(temperature, width**-0.5 if scale is None else scale, q)
     tokens, mix = multi_token or MultiToken(), head_mix or HeadMix()
-    _expect(tokens.equation in ("eq4", "eq5"), f"expected the equation eq4 or eq5; got {tokens.equation!r}")
+    _expect(tokens.equation in ("eq4", "eq5"), lambda: f"expected the equation eq4 or eq5; got {tokens.equation!r}")
     of_keys = None
     if documents is not None:
-        _expect(documents.keys is not None or queries == keys, "documents of keys are needed where there are more keys")
+        _expect(documents.keys is not None or queries == keys, lambda: "documents of keys are needed where there are more keys")
         of_keys = documents.queries if documents.keys is None else documents.keys
     slopes = None
     if isinstance(bias, Alibi):
         slopes = alibi_slopes(heads) if bias.slopes is None else bias.slopes.detach().float().contiguous()
-        _expect(slopes.shape == (heads,), f"expected {heads} slopes; got {tuple(slopes.shape)}")
+        _expect(slopes.shape == (heads,), lambda: f"expected {heads} slopes; got {tuple(slopes.shape)}")
     table = bias.table if isinstance(bias, DistanceBias) else None
-    _expect(table is None or (table.dim() == 2 and table.shape[0] == heads), f"expected a table [{heads}, n]")
-    _expect(sink_logit is None or sink_logit.shape == (heads,), f"expected sink_logit [{heads}]")
+    _expect(table is None or (table.dim() == 2 and table.shape[0] == heads), lambda: f"expected a table [{heads}, n]")
+    _expect(sink_logit is None or sink_logit.shape == (heads,), lambda: f"expected sink_logit [{heads}]")
     rows = [x.float() if x.dtype == torch.float16 else x for x in (q, k, v)]
     out, lse, _ = operator(
         *(x if x.stride(-1) == 1 else x.contiguous() for x in rows),

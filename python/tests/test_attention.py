@@ -136,11 +136,14 @@ class InWorker(torch.utils.data.Dataset):
 
 
 def test_forked_workers_compute_after_the_parent_has_used_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
     fovea.attention(*rows())
     loader = torch.utils.data.DataLoader(InWorker(), batch_size=None, num_workers=1, multiprocessing_context="fork",
                                          timeout=60)
     for n, got in enumerate(loader):
         torch.testing.assert_close(got, InWorker()[n])
+    torch.set_num_threads(before)
 
 
 def test_one_thread_and_two_give_the_same_bits():
