@@ -7,4 +7,5 @@
 #include <fmt/format.h>
 
 // An address makes the compiler emit the function, and all that it calls.
-[[gnu::used]] static std::string (*const kFormat)(fmt::string_view, fmt::format_args) = fmt::vformat;
+[[gnu::used]] static std::string (*const kFormat)(fmt::string_view,
+                                                  fmt::format_args) = fmt::vformat;
