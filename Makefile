@@ -72,9 +72,10 @@ sanitize: setup ## all tests under the address and undefined-behaviour sanitizer
 sanitize-changed: setup ## the kernels' and parsers' tests under the sanitizers, unless these sources passed before
 	@scripts/sanitize-changed.sh $(JOBS)
 
-sanitize-threads: setup ## the kernels' tests under the thread sanitizer
-	@scripts/build.sh sanitize-threads $(JOBS) kernels_test
+sanitize-threads: setup ## the kernels' and the engine's tests under the thread sanitizer
+	@scripts/build.sh sanitize-threads $(JOBS) kernels_test engine_test
 	@TSAN_OPTIONS=halt_on_error=1 build/sanitize-threads/bin/kernels_test --gtest_brief=1 $(ARGS)
+	@OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 build/sanitize-threads/bin/engine_test --gtest_brief=1 $(ARGS)
 
 test-aarch64: setup ## the kernels' tests on ARM, by cross compiler and qemu, unless these sources passed before
 	@scripts/test-aarch64.sh $(JOBS)

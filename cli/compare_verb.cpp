@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/interruption.h"
+#include "cli/ranks.h"
 #include "cli/verbs.h"
 #include "cli/worker.h"
 #include "fovea/base/error.h"
@@ -36,6 +37,7 @@ void run(const CompareVerbOptions& options, const Globals& globals) {
     print(fields_to_yaml(base, true));
     return;
   }
+  require_one_process("compare");
   const std::filesystem::path folder = base.run_folder;
   make_folders(folder);
   const FolderLock lock(folder);

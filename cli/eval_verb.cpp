@@ -12,6 +12,7 @@
 #include "cli/eval_tasks.h"
 #include "cli/eval_texts.h"
 #include "cli/options.h"
+#include "cli/ranks.h"
 #include "cli/retention_table.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
@@ -112,6 +113,7 @@ void run_systems(const EvalVerbOptions& options, const Globals& globals, at::Sca
 }
 
 void run(const EvalVerbOptions& options, const Globals& globals) {
+  require_one_process("eval");
   const int given =
       !options.texts.empty() + !options.tasks.tasks.empty() + !options.written.prompts.empty();
   require<UsageError>(given == 1, "eval", "expected one of --text, --tasks and --prompts; got {}",

@@ -14,6 +14,7 @@
 #include <optional>
 #include <sstream>
 
+#include "cli/ranks.h"
 #include "cli/thread_waiting.h"
 #include "cli/verbs.h"
 #include "cli/worker.h"
@@ -93,6 +94,8 @@ int run_verb(const fovea::cli::Verb& verb, const fovea::cli::Globals& globals) {
   try {
     verb.run();
     return 0;
+  } catch (const fovea::cli::RanksEnded& end) {
+    return end.exit_code;
   } catch (const fovea::Interrupted& error) {
     const int code = report(error, globals.json);
     return saved_for_later(verb) ? 0 : code;

@@ -124,6 +124,7 @@ void run_program_again(const std::vector<std::string>& words, const std::string&
   all.insert(all.end(), words.begin(), words.end());
   if (globals.quiet) all.emplace_back("--quiet");
   std::vector<char*> arguments;
+  arguments.reserve(all.size() + 1);
   for (std::string& word : all) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t actions;

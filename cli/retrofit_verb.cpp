@@ -7,6 +7,7 @@
 
 #include "cli/interruption.h"
 #include "cli/options.h"
+#include "cli/ranks.h"
 #include "cli/retention_table.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
@@ -179,6 +180,7 @@ void run(RetrofitVerbOptions& options, const Globals& globals) {
   options.retrofit.out = options.out;
   options.retrofit.speed = !options.no_speed;
   if (options.plan) return print_plan(options, globals);
+  require_one_process("retrofit");
   Progress progress(stderr_progress(globals));
   InterruptGuard interrupt(say_that_it_stops);
   RetrofitCallbacks callbacks;

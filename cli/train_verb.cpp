@@ -5,8 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/interruption.h"
+#include "cli/options.h"
+#include "cli/ranks.h"
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
+#include "fovea/runtime/machine.h"
 #include "fovea/train/trainer.h"
 
 namespace fovea::cli {
@@ -16,6 +19,7 @@ struct TrainVerbOptions {
   std::string recipe;
   std::vector<std::string> overrides;
   bool print_config = false;
+  int64_t processes = 1;
 };
 
 nlohmann::ordered_json to_json(const Recipe& recipe, const TrainResult& r) {
@@ -33,34 +37,16 @@ nlohmann::ordered_json to_json(const Recipe& recipe, const TrainResult& r) {
           {"evaluation", r.evaluation.to_json()}};
 }
 
-void run(const TrainVerbOptions& options, const Globals& globals) {
-  const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
-  const Recipe recipe = loaded.recipe.resolved();
-  if (options.print_config) {
-    print(fields_to_yaml(recipe, true));
-    return;
-  }
-  Progress progress(stderr_progress(globals));
-  const InterruptGuard interrupt(say_that_it_stops);
-  TrainCallbacks callbacks;
-  callbacks.stop = interrupt.flag();
-  callbacks.message = [&](std::string_view text) { progress.message(text); };
-  callbacks.warning = [&](std::string_view text) { progress.warning(text); };
-  callbacks.data = [&](const CorpusProgress& p) {
-    progress.update({.label = "reading " + p.source,
-                     .done = static_cast<double>(p.bytes_done),
-                     .total = static_cast<double>(p.bytes)});
-  };
-  callbacks.step = [&](const TrainProgress& p) {
-    progress.update({.label = fmt::format("{} step {}", recipe.name, p.step),
-                     .done = p.fraction,
-                     .total = 1.0,
-                     .loss = p.loss,
-                     .tokens_per_second = p.tokens_per_second});
-  };
-  Trainer trainer(recipe, callbacks);
-  const TrainResult result = trainer.run();
-  progress.finish();
+/// The command of one rank: the same without --processes.
+std::vector<std::string> command_of_rank(const TrainVerbOptions& options, const Globals& globals) {
+  std::vector<std::string> command{"train", options.recipe};
+  command.insert(command.end(), options.overrides.begin(), options.overrides.end());
+  if (globals.json) command.emplace_back("--json");
+  if (globals.quiet) command.emplace_back("--quiet");
+  return command;
+}
+
+void print_result(const Recipe& recipe, const TrainResult& result, const Globals& globals) {
   if (globals.json) {
     print(to_json(recipe, result).dump(2) + "\n");
     return;
@@ -85,6 +71,47 @@ void run(const TrainVerbOptions& options, const Globals& globals) {
   print(fmt::format("model folder: {}\n", result.checkpoint.string()));
 }
 
+void run(const TrainVerbOptions& options, const Globals& given) {
+  const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+  const Recipe recipe = loaded.recipe.resolved();
+  if (options.print_config) {
+    print(fields_to_yaml(recipe, true));
+    return;
+  }
+  if (options.processes > 1)
+    return run_in_processes(options.processes, command_of_rank(options, given));
+  const Ranks ranks;
+  ranks.require_same(fields_to_json(recipe).dump(), "recipe");
+  require<ConfigError>(
+      ranks.all().size() == 1 || choose_device(recipe.train.device).is_cpu(), "recipe",
+      "several processes train on the CPU, not on a GPU yet; set train.device=cpu, or start one");
+  Globals globals = given;
+  globals.quiet = given.quiet || !ranks.all().is_first();
+  Progress progress(stderr_progress(globals));
+  const InterruptGuard interrupt(ranks.all().is_first() ? say_that_it_stops : nullptr);
+  TrainCallbacks callbacks;
+  callbacks.stop = interrupt.flag();
+  callbacks.message = [&](std::string_view text) { progress.message(text); };
+  callbacks.warning = [&](std::string_view text) { progress.warning(text); };
+  callbacks.data = [&](const CorpusProgress& p) {
+    progress.update({.label = "reading " + p.source,
+                     .done = static_cast<double>(p.bytes_done),
+                     .total = static_cast<double>(p.bytes)});
+  };
+  callbacks.step = [&](const TrainProgress& p) {
+    progress.update({.label = fmt::format("{} step {}", recipe.name, p.step),
+                     .done = p.fraction,
+                     .total = 1.0,
+                     .loss = p.loss,
+                     .tokens_per_second = p.tokens_per_second});
+  };
+  ranks.tell(progress);
+  Trainer trainer(recipe, callbacks, nullptr, ranks.all());
+  const TrainResult result = trainer.run();
+  progress.finish();
+  if (ranks.all().is_first()) print_result(recipe, result, globals);
+}
+
 }  // namespace
 
 Verb add_train_verb(Command& app, Globals& globals) {
@@ -96,6 +123,9 @@ Verb add_train_verb(Command& app, Globals& globals) {
                    "key=value, for example model.layers=8 data.sources.0.path=my.txt");
   verb->add_flag("--print-config", options->print_config,
                  "print the resolved recipe with help for every key, and stop");
+  verb->add_option("--processes", options->processes,
+                   "train on so many processes of this machine, each with its part of the rows")
+      ->check(in_range({1, 1024}));
   add_global_options(*verb, globals);
   verb->footer([] { return recipe_keys_help(); });
   return {.parser = verb, .run = [options, &globals] { run(*options, globals); }, .resumes = true};

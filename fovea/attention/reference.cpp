@@ -146,6 +146,9 @@ AttentionCall widened(AttentionCall call) {
   return call;
 }
 
+// Rows of a map that are computed together.
+constexpr int64_t kRowsOfBlock = 32;
+
 at::Tensor rows_of_call(const AttentionCall& given, std::span<const int64_t> heads,
                         std::span<const int64_t> queries) {
   const AttentionCall call = widened(given);
@@ -154,15 +157,18 @@ at::Tensor rows_of_call(const AttentionCall& given, std::span<const int64_t> hea
   const at::Tensor chosen =
       at::tensor(at::IntArrayRef(heads.data(), heads.size()), at::kLong).to(q.device());
   std::vector<at::Tensor> parts;
-  // Neighbouring rows together: they share the rows that a convolution reads.
+  // Whole blocks, so that the bits of a row do not depend on the others that are wanted.
   for (size_t n = 0; n < queries.size();) {
-    size_t end = n + 1;
-    while (end < queries.size() && queries[end] == queries[end - 1] + 1) ++end;
-    const RowRange rows{queries[n], queries[n] + static_cast<int64_t>(end - n)};
-    parts.push_back(weights_of_rows(call, places, rows, false, false)
+    const int64_t begin = queries[n] / kRowsOfBlock * kRowsOfBlock,
+                  end = std::min(begin + kRowsOfBlock, q.size(2));
+    std::vector<int64_t> places_in_block;
+    for (; n < queries.size() && queries[n] >= begin && queries[n] < end; ++n)
+      places_in_block.push_back(queries[n] - begin);
+    const at::Tensor in_block = at::tensor(places_in_block, at::kLong).to(q.device());
+    parts.push_back(weights_of_rows(call, places, {begin, end}, false, false)
                         .weights_bhts.index_select(1, chosen)
+                        .index_select(2, in_block)
                         .to(at::kFloat));
-    n = end;
   }
   if (parts.empty())
     return at::zeros({q.size(0), std::ssize(heads), 0, call.k.size(2)},
@@ -196,14 +202,22 @@ AttentionStats stats_of(const AttentionCall& given) {
   const AttentionCall call = widened(given);
   const int64_t queries = call.q.size(2);
   const Places& places = call.places();
-  const at::Tensor p = weights_of_rows(call, places, {0, queries}, false, false).softmax_bhts;
-  const auto mean = [](const at::Tensor& x_bht) {
-    return x_bht.mean(at::IntArrayRef{0, 2}).to(at::kFloat);
+  const at::Tensor first = (places.key_positions_bs == 0).unsqueeze(1).unsqueeze(2);  // [b,1,1,s]
+  const int64_t fitting = reference_block_rows(call.q.size(0) * call.q.size(1), queries,
+                                               call.k.size(2), call.q.element_size());
+  const int64_t block = fitting > 0 ? fitting : std::max<int64_t>(queries, 1);
+  std::vector<at::Tensor> entropy, largest, sink;
+  for (int64_t begin = 0; begin == 0 || begin < queries; begin += block) {
+    const RowRange rows{begin, std::min(begin + block, queries)};
+    const at::Tensor p = weights_of_rows(call, places, rows, false, false).softmax_bhts;
+    entropy.push_back(-at::xlogy(p, p).sum(-1));
+    largest.push_back(p.numel() > 0 ? at::amax(p, -1) : p.sum(-1));
+    sink.push_back((p * first.to(p.scalar_type())).sum(-1));
+  }
+  const auto mean = [](const std::vector<at::Tensor>& x_bht) {
+    return at::cat(x_bht, 2).mean(at::IntArrayRef{0, 2}).to(at::kFloat);
   };
-  at::Tensor first = (places.key_positions_bs == 0).unsqueeze(1);  // [b or 1, 1, s]
-  return {.entropy_h = mean(-at::xlogy(p, p).sum(-1)),
-          .largest_weight_h = mean(p.numel() > 0 ? at::amax(p, -1) : p.sum(-1)),
-          .sink_mass_h = mean((p * first.unsqueeze(2).to(p.scalar_type())).sum(-1))};
+  return {.entropy_h = mean(entropy), .largest_weight_h = mean(largest), .sink_mass_h = mean(sink)};
 }
 
 AttentionStats attention_stats(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,

@@ -17,19 +17,6 @@ double number(const nlohmann::ordered_json& record, const char* key) {
   return found != record.end() && found->is_number() ? found->get<double>() : kNotANumber;
 }
 
-/// A token as one printable piece: control characters and lone bytes get a visible stand-in.
-std::string printable(const Tokenizer& tokenizer, int32_t token) {
-  for (const SpecialToken& special : tokenizer.special_tokens()) {
-    if (special.id == token) return special.text;
-  }
-  const std::string_view piece = tokenizer.piece(token);
-  if (piece == "\n") return "\u21B5";
-  if (piece == "\t") return "\u21E5";
-  if (piece == " ") return "\u2423";
-  const int32_t ids[] = {token};
-  return tokenizer.decode(ids);
-}
-
 }  // namespace
 
 CompareRun collect_run(int64_t seed, const TrainResult& result,
@@ -90,6 +77,30 @@ std::string map_text(const MapConfig& config, const Corpus& corpus) {
   return longest;
 }
 
+std::string printable_piece(const Tokenizer& tokenizer, int32_t token) {
+  for (const SpecialToken& special : tokenizer.special_tokens()) {
+    if (special.id == token) return special.text;
+  }
+  const std::string_view piece = tokenizer.piece(token);
+  if (piece == "\n") return "\u21B5";
+  if (piece == "\t") return "\u21E5";
+  if (piece == " ") return "\u2423";
+  const int32_t ids[] = {token};
+  return tokenizer.decode(ids);
+}
+
+AttentionMap attention_map(int64_t layer, int64_t head, const std::vector<std::string>& tokens,
+                           const at::Tensor& weights_tt) {
+  const at::Tensor weights = weights_tt.to(at::kCPU, at::kFloat).contiguous();
+  const auto access = weights.accessor<float, 2>();
+  AttentionMap map{.layer = layer, .head = head, .tokens = tokens};
+  for (int64_t i = 0; i < std::ssize(tokens); ++i) {
+    std::vector<double>& row = map.rows.emplace_back();
+    for (int64_t j = 0; j <= i; ++j) row.push_back(access[i][j]);
+  }
+  return map;
+}
+
 std::vector<AttentionMap> collect_maps(const Transformer& model, const Tokenizer& tokenizer,
                                        const std::string& text, int64_t count) {
   std::vector<int32_t> tokens;
@@ -103,22 +114,12 @@ std::vector<AttentionMap> collect_maps(const Transformer& model, const Tokenizer
   std::copy(tokens.begin(), tokens.end(), ids.mutable_data_ptr<int64_t>());
   ModelInput input;
   input.tokens_bt = ids.to(model.device());
+  std::vector<std::string> pieces;
+  for (const int32_t token : tokens) pieces.push_back(printable_piece(tokenizer, token));
   const std::vector<at::Tensor> layers = model.attention_maps(input);
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    const at::Tensor weights = layers[layer].to(at::kCPU, at::kFloat).contiguous();
-    const auto access = weights.accessor<float, 3>();
-    for (int64_t head = 0; head < weights.size(0); ++head) {
-      AttentionMap map;
-      map.layer = static_cast<int64_t>(layer);
-      map.head = head;
-      for (size_t i = 0; i < tokens.size(); ++i) {
-        map.tokens.push_back(printable(tokenizer, tokens[i]));
-        std::vector<double>& row = map.rows.emplace_back();
-        for (size_t j = 0; j <= i; ++j)
-          row.push_back(access[head][static_cast<int64_t>(i)][static_cast<int64_t>(j)]);
-      }
-      maps.push_back(std::move(map));
-    }
+    for (int64_t head = 0; head < layers[layer].size(0); ++head)
+      maps.push_back(attention_map(static_cast<int64_t>(layer), head, pieces, layers[layer][head]));
   }
   return maps;
 }

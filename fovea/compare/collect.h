@@ -5,6 +5,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -19,6 +21,13 @@ namespace fovea {
 /// The run's row: final evaluation, speed, memory, and the curves of `metrics.jsonl`.
 CompareRun collect_run(int64_t seed, const TrainResult& result,
                        const std::filesystem::path& metrics, bool learned_temperature);
+
+/// A token as one printable piece: control characters and lone bytes get a visible stand-in.
+std::string printable_piece(const Tokenizer& tokenizer, int32_t token);
+
+/// One head's weights [t, t] as a map of the tokens with these printable texts.
+AttentionMap attention_map(int64_t layer, int64_t head, const std::vector<std::string>& tokens,
+                           const at::Tensor& weights_tt);
 
 /// Attention of all layers and heads on the first `config.tokens` tokens of `text`.
 std::vector<AttentionMap> collect_maps(const Transformer& model, const Tokenizer& tokenizer,

@@ -10,6 +10,7 @@
 #include <cctype>
 #include <cmath>
 #include <map>
+#include <set>
 #include <span>
 #include <tuple>
 
@@ -29,7 +30,7 @@ std::vector<double> doubles(const at::Tensor& x) {
 
 /// The text as a model sees it.
 struct Pieces {
-  std::vector<std::string> raw;
+  std::vector<std::string> raw, printable;
   ModelInput input;
 };
 
@@ -45,13 +46,11 @@ Pieces pieces_of(const Transformer& model, const Tokenizer& tokenizer, const std
   const at::Tensor ids = at::empty({1, static_cast<int64_t>(tokens.size())}, at::kLong);
   std::ranges::copy(tokens, ids.mutable_data_ptr<int64_t>());
   pieces.input.tokens_bt = ids.to(model.device());
-  for (const int32_t token : tokens)
+  for (const int32_t token : tokens) {
     pieces.raw.push_back(tokenizer.decode(std::span<const int32_t>(&token, 1)));
+    pieces.printable.push_back(printable_piece(tokenizer, token));
+  }
   return pieces;
-}
-
-bool wanted(const std::vector<int64_t>& list, int64_t value) {
-  return list.empty() || std::ranges::find(list, value) != list.end();
 }
 
 void check_wanted(const InspectOptions& options, const ModelConfig& config) {
@@ -156,30 +155,50 @@ bool says_something(const std::string& piece) {
   return kind != "space" && kind != "punctuation";
 }
 
+/// The `most` distant pairs of words that agree most, in the memory of some rows of pairs.
 std::vector<InspectPair> pairs_of(const FocusSpec& spec, const at::Tensor& g_tk,
                                   const std::vector<std::string>& pieces, int64_t most) {
-  const at::Tensor agreement = at::matmul(g_tk, g_tk.t()).to(at::kDouble).contiguous();
+  struct Pair {
+    double agreement = 0;
+    int64_t query = 0, key = 0;
+  };
+  const auto before = [](const Pair& x, const Pair& y) {
+    return std::tuple{-x.agreement, -x.query, -x.key} < std::tuple{-y.agreement, -y.query, -y.key};
+  };
+  constexpr int64_t kRows = 64;
   const int64_t tokens = g_tk.size(0);
-  const double* a = agreement.const_data_ptr<double>();
-  std::vector<InspectPair> all;
-  for (int64_t i = 0; i < tokens; ++i) {
-    if (!says_something(pieces[static_cast<size_t>(i)])) continue;
-    for (int64_t j = spec.sinks; j <= i - spec.window; ++j) {
-      if (!says_something(pieces[static_cast<size_t>(j)])) continue;
-      all.push_back({.query = i,
-                     .key = j,
-                     .query_text = pieces[static_cast<size_t>(i)],
-                     .key_text = pieces[static_cast<size_t>(j)],
-                     .agreement = a[i * tokens + j]});
+  std::vector<bool> speaks;
+  for (const std::string& piece : pieces) speaks.push_back(says_something(piece));
+  std::vector<Pair> best;  // a heap, the last of them in front
+  for (int64_t begin = 0; begin < tokens; begin += kRows) {
+    const int64_t end = std::min(begin + kRows, tokens);
+    const at::Tensor agreement =
+        at::matmul(g_tk.narrow(0, begin, end - begin), g_tk.t()).to(at::kDouble).contiguous();
+    const double* a = agreement.const_data_ptr<double>();
+    for (int64_t i = begin; i < end; ++i) {
+      if (!speaks[static_cast<size_t>(i)]) continue;
+      for (int64_t j = spec.sinks; j <= i - spec.window; ++j) {
+        const Pair pair{.agreement = a[(i - begin) * tokens + j], .query = i, .key = j};
+        const bool full = std::ssize(best) == most;
+        if (!speaks[static_cast<size_t>(j)] || most == 0) continue;
+        if (full && !before(pair, best.front())) continue;
+        if (full) {
+          std::ranges::pop_heap(best, before);
+          best.pop_back();
+        }
+        best.push_back(pair);
+        std::ranges::push_heap(best, before);
+      }
     }
   }
-  const auto keep = std::min<int64_t>(most, std::ssize(all));
-  std::partial_sort(all.begin(), all.begin() + keep, all.end(),
-                    [](const InspectPair& x, const InspectPair& y) {
-                      return std::tuple{-x.agreement, -x.query, -x.key} <
-                             std::tuple{-y.agreement, -y.query, -y.key};
-                    });
-  all.resize(static_cast<size_t>(keep));
+  std::ranges::sort_heap(best, before);
+  std::vector<InspectPair> all;
+  for (const Pair& pair : best)
+    all.push_back({.query = pair.query,
+                   .key = pair.key,
+                   .query_text = pieces[static_cast<size_t>(pair.query)],
+                   .key_text = pieces[static_cast<size_t>(pair.key)],
+                   .agreement = pair.agreement});
   return all;
 }
 
@@ -201,11 +220,17 @@ InspectModel inspect_model(const std::string& name, const Transformer& model,
   check_wanted(options, model.config());
   require<InputError>(!text.empty(), "inspect", "the text must have a character; it is empty");
   Pieces pieces = pieces_of(model, tokenizer, text, options.tokens);
-  InspectModel out =
-      inspect_views(name, model, std::move(pieces.raw), model.look(pieces.input), options);
-  for (AttentionMap& map : collect_maps(model, tokenizer, text, options.tokens)) {
-    if (wanted(options.layers, map.layer) && wanted(options.heads, map.head))
-      out.maps.push_back(std::move(map));
+  const std::set<int64_t> sorted(options.heads.begin(), options.heads.end());
+  const std::vector<int64_t> heads(sorted.begin(), sorted.end());
+  const std::vector<LayerView> views =
+      model.look(pieces.input, {.layers = options.layers, .heads = heads});
+  InspectModel out = inspect_views(name, model, std::move(pieces.raw), views, options);
+  for (size_t layer = 0; layer < views.size(); ++layer) {
+    const at::Tensor& weights = views[layer].weights_hqs;
+    for (int64_t n = 0; weights.defined() && n < weights.size(0); ++n)
+      out.maps.push_back(attention_map(static_cast<int64_t>(layer),
+                                       heads.empty() ? n : heads[static_cast<size_t>(n)],
+                                       pieces.printable, weights[n]));
   }
   return out;
 }

@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -24,6 +25,8 @@ struct AttentionRowsRequest {
   std::vector<int64_t> layers = {};   ///< none = all
   std::vector<int64_t> heads = {};    ///< none = all
   int64_t keys = 16;                  ///< the largest weights of each row
+  /// From attention_rows() on; DeadlinePassed answers where it is over. 0 = none.
+  std::chrono::milliseconds deadline{0};
 
   static constexpr int64_t kMostQueries = 64, kMostKeys = 1024;
 };

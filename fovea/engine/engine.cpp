@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <deque>
 #include <limits>
 #include <mutex>
 #include <thread>
@@ -101,7 +102,8 @@ struct Engine::Impl {
   std::unique_ptr<EngineJob> job_of(EngineRequest request, EngineEvents events);
   void require_open() const;
   void work();
-  void take_incoming(std::unique_lock<std::mutex>& lock);
+  void take_incoming();
+  void look_on();
   void publish();
   void end_everything();
 
@@ -111,13 +113,13 @@ struct Engine::Impl {
   std::vector<ServedModel> served;
   std::optional<ChatTemplate> chat_template;
   std::string why_no_chat;
-  Scheduler scheduler;  // of the thread
+  Scheduler scheduler;         // of the thread
+  std::unique_ptr<Look> look;  // at work, of the thread
 
   mutable std::mutex mutex;  // of all below
   std::condition_variable wake, idle;
   std::vector<std::unique_ptr<EngineJob>> incoming;
-  /// Each gives its answer, or the error it is called with.
-  std::vector<std::function<void(std::exception_ptr)>> looks;
+  std::deque<std::unique_ptr<Look>> looks;
   bool closed = false, stopping = false, busy = false;
   int64_t accepted = 0, refused = 0;
   uint64_t last_id = 0;
@@ -216,39 +218,47 @@ void Engine::Impl::work() {
   const at::NoGradGuard no_grad;
   for (;;) {
     std::unique_lock lock(mutex);
-    wake.wait(lock,
-              [&] { return stopping || !incoming.empty() || !looks.empty() || !scheduler.idle(); });
+    wake.wait(lock, [&] {
+      return stopping || !incoming.empty() || !looks.empty() || look || !scheduler.idle();
+    });
     if (stopping) break;
     busy = true;
-    take_incoming(lock);
+    take_incoming();
     lock.unlock();
     scheduler.admit();
     lock.lock();
     statistics.waiting = scheduler.waiting();
     lock.unlock();
     scheduler.read_and_write();
+    look_on();
     publish();
   }
   end_everything();
 }
 
-// Adds what came since the last step; computes one look.
-void Engine::Impl::take_incoming(std::unique_lock<std::mutex>& lock) {
+// Adds what came since the last step. With the lock.
+void Engine::Impl::take_incoming() {
   for (auto& job : incoming) scheduler.add(std::move(job));
   incoming.clear();
   statistics.waiting = scheduler.waiting();
-  if (looks.empty()) return;
-  const auto look = std::move(looks.front());
-  looks.erase(looks.begin());
-  lock.unlock();
-  look(nullptr);
-  lock.lock();
+  if (look || looks.empty()) return;
+  look = std::move(looks.front());
+  looks.pop_front();
+}
+
+// Some layers of a look.
+void Engine::Impl::look_on() {
+  const auto end = EngineClock::now() + std::chrono::milliseconds(options.pause_ms);
+  while (look) {
+    if (look->next()) look = nullptr;
+    if (EngineClock::now() >= end) return;
+  }
 }
 
 void Engine::Impl::publish() {
   const std::lock_guard lock(mutex);
   statistics = scheduler.statistics();
-  busy = !scheduler.idle();
+  busy = !scheduler.idle() || look != nullptr;
   if (!busy && incoming.empty() && looks.empty()) idle.notify_all();
 }
 
@@ -262,7 +272,8 @@ void Engine::Impl::end_everything() {
   }
   const auto closed_error =
       std::make_exception_ptr(EngineClosed("[engine] the engine was stopped before it answered"));
-  for (const auto& look : unanswered) look(closed_error);
+  if (look) unanswered.push_front(std::move(look));
+  for (const auto& waiting : unanswered) waiting->refuse(closed_error);
   scheduler.end_all(RequestOutcome::stopped);
   publish();
 }
@@ -341,7 +352,7 @@ std::vector<int32_t> Engine::encode_chat(std::vector<ChatMessage> messages) cons
 
 std::string Engine::why_no_chat() const { return impl_->why_no_chat; }
 
-void Engine::attention_rows(AttentionRowsRequest request, AttentionRowsDone done) {
+RequestHandle Engine::attention_rows(AttentionRowsRequest request, AttentionRowsDone done) {
   const TextModel& model = impl_->model_named(request.model);
   std::vector<int32_t> tokens = impl_->prompt_of(request.text, request.tokens);
   check_attention_rows(model, tokens, request);
@@ -351,20 +362,14 @@ void Engine::attention_rows(AttentionRowsRequest request, AttentionRowsDone done
                       "expected at most {} waiting requests for attention; got one more; send it "
                       "again later",
                       kMostLooks);
-  impl_->looks.push_back([&model, tokens = std::move(tokens), request = std::move(request),
-                          done = std::move(done)](std::exception_ptr error) {
-    AttentionRows rows;
-    try {
-      if (!error) rows = attention_rows_of(model, tokens, request);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    try {
-      done(error, rows);
-    } catch (...) {  // the caller's own failure; others go on
-    }
-  });
+  RequestHandle handle;
+  handle.state_ = std::make_shared<RequestHandle::State>();
+  handle.state_->id = ++impl_->last_id;
+  impl_->looks.push_back(std::make_unique<Look>(
+      model, std::move(tokens), std::move(request), std::move(done),
+      [state = handle.state_] { return state->cancelled.load(std::memory_order_relaxed); }));
   impl_->wake.notify_one();
+  return handle;
 }
 
 }  // namespace fovea

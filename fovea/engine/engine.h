@@ -47,6 +47,10 @@ struct EngineOptions {
   /// Tokens of a prompt that are read between two steps; a multiple of 128. Prefixes are shared in
   /// chunks, and the last bits of a text depend on it.
   int64_t chunk = 256;
+  /// Milliseconds that texts at work wait for prompts between two of their tokens, and a layer of a
+  /// chunk more at most. They wait as long as their last step where that took longer. A chunk is
+  /// interrupted between its layers, which changes no bits.
+  int64_t pause_ms = 100;
   /// Bytes that caches of texts and prefixes may take together; 0 = half of the memory that is
   /// left.
   int64_t cache_bytes = 0;
@@ -72,7 +76,8 @@ struct ServedModel {
   std::string why_one_by_one;
 };
 
-/// Receives attention rows, or the error that came instead; on the engine's thread.
+/// Receives attention rows, or the error that came instead (EngineClosed where the engine was
+/// stopped, or the request cancelled); on the engine's thread.
 using AttentionRowsDone = std::function<void(std::exception_ptr error, const AttentionRows& rows)>;
 
 class Engine {
@@ -111,9 +116,9 @@ class Engine {
   /// Why encode_chat() is not possible; "" where it is.
   std::string why_no_chat() const;
 
-  /// Rows of attention on a text, computed between two steps. Throws what submit() throws, and
-  /// ConfigError for layers, heads and places that do not exist.
-  void attention_rows(AttentionRowsRequest request, AttentionRowsDone done);
+  /// Rows of attention on a text, computed layer by layer between steps. Throws what submit()
+  /// throws, and ConfigError for layers, heads and places that do not exist.
+  RequestHandle attention_rows(AttentionRowsRequest request, AttentionRowsDone done);
 
  private:
   struct Impl;

@@ -17,6 +17,7 @@
 #include "fovea/engine/request.h"
 #include "fovea/engine/text_model.h"
 #include "fovea/infer/text_writer.h"
+#include "fovea/nn/layer_walk.h"
 
 namespace fovea {
 
@@ -41,6 +42,13 @@ struct WrittenText {
   }
 };
 
+/// A part of a prompt on its way through the layers.
+struct PartAtWork {
+  DecodeState state;
+  int64_t count = 0;              // tokens
+  std::optional<LayerWalk> walk;  // none where one step reads it
+};
+
 /// A request from submit() to RequestEnded.
 struct EngineJob {
   EngineRequest request;
@@ -52,8 +60,9 @@ struct EngineJob {
   std::optional<EngineClock::time_point> deadline;
   int64_t bytes = 0;  // reserved for its caches
 
-  SharedState read;    // after the whole chunks that were read
-  int64_t length = 0;  // tokens of the prompt that were read
+  SharedState read;                  // after the whole chunks that were read
+  int64_t length = 0;                // tokens of the prompt that were read
+  std::unique_ptr<PartAtWork> part;  // the next tokens
   int64_t cached = 0;
   std::vector<std::optional<PlaceLogprobs>> prompt_logprobs;
 

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <new>
 #include <utility>
 
 #include "fovea/attention/mechanism.h"
@@ -14,19 +14,10 @@
 #include "fovea/base/error.h"
 #include "fovea/compare/inspect.h"
 #include "fovea/kernels/common/visits.h"
+#include "fovea/runtime/memory_shortage.h"
 
 namespace fovea {
 namespace {
-
-// Whole maps exist while the layers are looked at.
-constexpr int64_t kMostMapBytes = int64_t{1} << 30;
-
-int64_t most_tokens(const TextModel& model) {
-  const ModelConfig& config = model.transformer().config();
-  const auto numbers = static_cast<double>(kMostMapBytes) / sizeof(float);
-  const auto maps = static_cast<double>(config.layers * config.heads);
-  return std::min(model.context(), static_cast<int64_t>(std::sqrt(numbers / maps)));
-}
 
 void require_below(const std::vector<int64_t>& values, int64_t end, const char* what) {
   for (const int64_t value : values)
@@ -34,12 +25,9 @@ void require_below(const std::vector<int64_t>& values, int64_t end, const char* 
                          what, end - 1, value);
 }
 
-/// The list, or all numbers below `end`.
-std::vector<int64_t> or_all(std::vector<int64_t> list, int64_t end) {
-  if (!list.empty()) return list;
-  list.resize(static_cast<size_t>(end));
-  std::iota(list.begin(), list.end(), int64_t{0});
-  return list;
+/// Number `n` of the list, or of all numbers.
+int64_t nth(const std::vector<int64_t>& list, int64_t n) {
+  return list.empty() ? n : list[static_cast<size_t>(n)];
 }
 
 std::vector<int64_t> queries_of(const AttentionRowsRequest& request, int64_t tokens) {
@@ -62,15 +50,17 @@ AttentionRow sparse_row(const float* weights, int64_t count, int64_t most) {
   return row;
 }
 
-void add_rows(const LayerView& view, int64_t layer, const std::vector<int64_t>& queries,
+/// Rows of a layer from its weights of the wanted heads and queries.
+void add_rows(const at::Tensor& weights_hqs, int64_t layer, const std::vector<int64_t>& queries,
               const AttentionRowsRequest& request, AttentionRows& out) {
-  const at::Tensor weights = view.weights_htt.to(at::kCPU, at::kFloat).contiguous();
-  for (const int64_t head : or_all(request.heads, weights.size(0))) {
-    for (const int64_t query : queries) {
+  const at::Tensor weights = weights_hqs.to(at::kCPU, at::kFloat).contiguous();
+  for (int64_t head = 0; head < weights.size(0); ++head) {
+    for (int64_t n = 0; n < weights.size(1); ++n) {
+      const int64_t query = queries[static_cast<size_t>(n)];
       AttentionRow row =
-          sparse_row(weights[head][query].const_data_ptr<float>(), query + 1, request.keys);
+          sparse_row(weights[head][n].const_data_ptr<float>(), query + 1, request.keys);
       row.layer = layer;
-      row.head = head;
+      row.head = nth(request.heads, head);
       row.query = query;
       out.rows.push_back(std::move(row));
     }
@@ -106,7 +96,7 @@ void add_pruned(const LayerView& view, int64_t layer, const std::vector<int64_t>
 void check_attention_rows(const TextModel& model, const std::vector<int32_t>& tokens,
                           const AttentionRowsRequest& request) {
   const ModelConfig& config = model.transformer().config();
-  const int64_t most = most_tokens(model), count = std::ssize(tokens);
+  const int64_t most = model.context(), count = std::ssize(tokens);
   if (count > most)
     throw PromptTooLong(fmt::format("[attention] expected a text of at most {} tokens; got {}; "
                                     "shorten it",
@@ -123,28 +113,81 @@ void check_attention_rows(const TextModel& model, const std::vector<int32_t>& to
                        AttentionRowsRequest::kMostKeys, request.keys);
 }
 
-AttentionRows attention_rows_of(const TextModel& model, const std::vector<int32_t>& tokens,
-                                const AttentionRowsRequest& request) {
-  const Transformer& transformer = model.transformer();
-  const Tokenizer& tokenizer = *model.tokenizer();
-  const auto count = std::ssize(tokens);
+Look::Look(const TextModel& model, std::vector<int32_t> tokens, AttentionRowsRequest request,
+           AttentionRowsDone done, std::function<bool()> cancelled)
+    : model_(model),
+      tokens_(std::move(tokens)),
+      request_(std::move(request)),
+      done_(std::move(done)),
+      cancelled_(std::move(cancelled)) {}
+
+void Look::begin() {
+  const Transformer& transformer = model_.transformer();
+  const at::Tensor ids = at::empty({1, std::ssize(tokens_)}, at::kLong);
+  std::ranges::copy(tokens_, ids.mutable_data_ptr<int64_t>());
   ModelInput input;
-  const at::Tensor ids = at::empty({1, count}, at::kLong);
-  std::ranges::copy(tokens, ids.mutable_data_ptr<int64_t>());
   input.tokens_bt = ids.to(transformer.device());
-  std::vector<std::string> pieces;
-  for (const int32_t token : tokens) pieces.push_back(tokenizer.decode({&token, 1}));
-  const std::vector<LayerView> views = transformer.look(input);
-  AttentionRows out{
-      .inspected = inspect_views(model.served().name, transformer, std::move(pieces), views, {}),
-      .tokens = tokens};
-  const std::vector<int64_t> queries = queries_of(request, count);
-  for (const int64_t layer : or_all(request.layers, std::ssize(views))) {
-    const LayerView& view = views[static_cast<size_t>(layer)];
-    add_rows(view, layer, queries, request, out);
-    add_pruned(view, layer, queries, out);
+  walk_.emplace(
+      transformer.look_layers(input, {.layers = request_.layers,
+                                      .heads = request_.heads,
+                                      .queries = queries_of(request_, std::ssize(tokens_))}));
+}
+
+void Look::add_layer(LayerView view) {
+  const std::vector<int64_t> queries = queries_of(request_, std::ssize(tokens_));
+  const auto layer = std::ssize(views_);
+  if (view.weights_hqs.defined()) {
+    add_rows(view.weights_hqs, layer, queries, request_, out_);
+    add_pruned(view, layer, queries, out_);
   }
-  return out;
+  view.weights_hqs = at::Tensor();
+  views_.push_back(std::move(view));
+}
+
+AttentionRows Look::finished() {
+  std::vector<std::string> pieces;
+  for (const int32_t token : tokens_) pieces.push_back(model_.tokenizer()->decode({&token, 1}));
+  out_.inspected =
+      inspect_views(model_.served().name, model_.transformer(), std::move(pieces), views_, {});
+  out_.tokens = tokens_;
+  return std::move(out_);
+}
+
+void Look::compute() {
+  if (cancelled_()) fail<EngineClosed>("attention", "the request was cancelled");
+  const bool late = request_.deadline.count() > 0 &&
+                    std::chrono::steady_clock::now() - asked_ >= request_.deadline;
+  if (late)
+    fail<DeadlinePassed>("attention", "expected an answer within {} ms; {} layers are done",
+                         request_.deadline.count(), views_.size());
+  if (!walk_) begin();
+  walk_->next();
+  add_layer(walk_->take_view());
+}
+
+bool Look::next() {
+  AttentionRows rows;
+  std::exception_ptr error;
+  try {
+    compute();
+    if (!walk_->done()) return false;
+    rows = finished();
+  } catch (...) {
+    error =
+        memory_shortage() ? std::make_exception_ptr(std::bad_alloc()) : std::current_exception();
+  }
+  try {
+    done_(error, rows);
+  } catch (...) {  // the caller's own failure; others go on
+  }
+  return true;
+}
+
+void Look::refuse(std::exception_ptr error) {
+  try {
+    done_(error, {});
+  } catch (...) {  // as above
+  }
 }
 
 }  // namespace fovea

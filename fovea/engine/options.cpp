@@ -12,6 +12,7 @@ constexpr Range kBytes{.least = 0, .most = 1e15};
 constexpr Range kPrefixBytes{.least = -1, .most = 1e15};
 constexpr Range kSequences{.least = 1, .most = EngineOptions::kMostSequences};
 constexpr Range kQueue{.least = 1, .most = 1e6};
+constexpr Range kPause{.least = 0, .most = 1e6};
 constexpr Range kChunk{.least = AttentionCache::kPage, .most = 65536};
 
 }  // namespace
@@ -24,6 +25,8 @@ void EngineOptions::describe(FieldVisitor& v) {
   v.integer({"queue", "requests that may wait; more are refused", kQueue}, queue);
   v.integer({"chunk", "tokens of a prompt read between two steps; a multiple of 128", kChunk},
             chunk);
+  v.integer({"pause_ms", "milliseconds that texts wait for prompts between two tokens", kPause},
+            pause_ms);
   v.integer({"cache_bytes",
              "bytes for caches of texts and prefixes; 0 = half of the memory that is left", kBytes},
             cache_bytes);

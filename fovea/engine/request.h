@@ -97,6 +97,7 @@ std::span<const std::string_view> enum_names(RequestOutcome);
 struct RequestEnded {
   RequestOutcome outcome = RequestOutcome::done;
   std::string error = {};  ///< of `failed`: "[where] ..."
+  bool no_memory = false;  ///< of `failed`: memory was short; later there may be enough
   int64_t prompt_tokens = 0, cached_tokens = 0, tokens = 0;
 };
 
@@ -158,6 +159,13 @@ class EngineBusy : public Error {
  public:
   using Error::Error;
   std::string_view kind() const override { return "EngineBusy"; }
+};
+
+/// The time of a request for attention is over.
+class DeadlinePassed : public Error {
+ public:
+  using Error::Error;
+  std::string_view kind() const override { return "DeadlinePassed"; }
 };
 
 /// The engine accepts no more requests (drain(), stop()).

@@ -20,17 +20,30 @@ double seconds_since(EngineClock::time_point start) {
   return std::chrono::duration<double>(EngineClock::now() - start).count();
 }
 
-/// Inside a catch block: the exception in words.
-std::string words() {
-  if (const auto shortage = memory_shortage())
-    return fmt::format("[engine] not enough memory: {}", *shortage);
+/// Inside a catch block: how a request ends by the exception.
+RequestEnd failure() {
+  RequestEnd end{.outcome = RequestOutcome::failed};
+  if (const auto shortage = memory_shortage()) {
+    end.error = fmt::format("[engine] not enough memory: {}", *shortage);
+    end.no_memory = true;
+    return end;
+  }
   try {
     throw;
   } catch (const std::exception& error) {
-    return error.what();
+    end.error = error.what();
   } catch (...) {
-    return "[engine] unknown error";
+    end.error = "[engine] unknown error";
   }
+  return end;
+}
+
+/// Ids [1, t] of the job's part.
+at::Tensor tokens_of(const EngineJob& job) {
+  const int64_t count = job.part->count;
+  const at::Tensor ids = at::empty({1, count}, at::kLong);
+  std::copy_n(job.prompt.begin() + job.length, count, ids.mutable_data_ptr<int64_t>());
+  return ids.to(job.model->transformer().device());
 }
 
 /// Texts of one request draw from seeds of their own; the first has that of the request.
@@ -44,8 +57,13 @@ GenerateOptions of_choice(GenerateOptions options, int64_t choice) {
 }  // namespace
 
 Scheduler::Scheduler(std::span<const std::unique_ptr<TextModel>> models,
-                     const EngineOptions& options, int64_t cache_bytes, int64_t prefix_bytes)
-    : models_(models), options_(options), cache_limit_(cache_bytes), prefix_limit_(prefix_bytes) {}
+                     const EngineOptions& options, int64_t cache_bytes, int64_t prefix_bytes,
+                     Clock clock)
+    : models_(models),
+      options_(options),
+      cache_limit_(cache_bytes),
+      prefix_limit_(prefix_bytes),
+      clock_(std::move(clock)) {}
 
 void Scheduler::run_once() {
   admit();
@@ -63,8 +81,8 @@ void Scheduler::end_late() {
   const auto now = EngineClock::now();
   const auto check = [&](EngineJob& job) {
     if (job.ended) return;
-    if (job.cancelled()) return end(job, RequestOutcome::cancelled);
-    if (job.deadline && now >= *job.deadline) end(job, RequestOutcome::deadline);
+    if (job.cancelled()) return end(job, {.outcome = RequestOutcome::cancelled});
+    if (job.deadline && now >= *job.deadline) end(job, {.outcome = RequestOutcome::deadline});
   };
   for (const auto& job : jobs_) check(*job);
   for (const auto& job : waiting_) check(*job);
@@ -98,27 +116,40 @@ void Scheduler::admit() {
 // ---- Prompts
 
 void Scheduler::read_prompts() {
+  round_began_ = clock_();
   for (int64_t budget = options_.chunk; budget > 0;) {
     for (const auto& job : jobs_)
-      if (job->reading()) adopt_prefix(*job);
+      if (job->reading() && job->part == nullptr) adopt_prefix(*job);
     EngineJob* const job = next_reader();
     if (job == nullptr || next_part(*job) > budget) return;
     budget -= next_part(*job);
     const auto begin = EngineClock::now();
+    bool read = true;
     try {
-      read_part(*job);
+      read = read_part(*job);
     } catch (...) {
-      end(*job, RequestOutcome::failed, words());
+      end(*job, failure());
     }
+    statistics_.chunk_seconds += seconds_since(begin);
+    if (!read) return;
     ++parts_;
     ++statistics_.chunks;
-    statistics_.chunk_seconds += seconds_since(begin);
+    if (texts_want_a_step()) return;
   }
+}
+
+bool Scheduler::texts_want_a_step() const {
+  const auto writes = [](const auto& job) { return !job->ended && !job->texts.empty(); };
+  if (std::ranges::none_of(jobs_, writes)) return false;
+  const EngineClock::duration pause = std::chrono::milliseconds(options_.pause_ms);
+  return clock_() - round_began_ >= std::max(pause, last_step_);
 }
 
 EngineJob* Scheduler::next_reader() {
   EngineJob* next = nullptr;
   const auto remaining = [](const EngineJob& job) { return job.prompt_size() - job.length; };
+  for (const auto& job : jobs_)
+    if (job->reading() && job->part != nullptr) return job.get();
   for (const auto& job : jobs_) {
     if (!job->reading()) continue;
     if (next == nullptr || remaining(*job) < remaining(*next)) next = job.get();
@@ -146,50 +177,70 @@ void Scheduler::adopt_prefix(EngineJob& job) {
   }
 }
 
-void Scheduler::read_part(EngineJob& job) {
+bool Scheduler::read_part(EngineJob& job) {
+  if (job.part == nullptr) begin_part(job);
+  std::optional<LayerWalk>& walk = job.part->walk;
+  while (walk && !walk->done()) {
+    walk->next();
+    if (!walk->done() && texts_want_a_step()) return false;
+  }
+  end_part(job);
+  return true;
+}
+
+void Scheduler::begin_part(EngineJob& job) {
   const int64_t count = next_part(job), length = job.length + count;
-  const bool last = length == job.prompt_size(), whole = count == options_.chunk;
-  const int64_t capacity = whole ? length : length + job.model->growth(job.most_tokens());
-  DecodeState state = job.read != nullptr
-                          ? with_room(*job.read, capacity)
-                          : job.model->begin(job.prompt_size() + job.most_tokens(), capacity);
-  const at::Tensor logits = read_tokens(job, state, count);
-  job.length = length;
+  const int64_t capacity =
+      count == options_.chunk ? length : length + job.model->growth(job.most_tokens());
+  job.part = std::make_unique<PartAtWork>();
+  PartAtWork& part = *job.part;
+  part.state = job.read != nullptr
+                   ? with_room(*job.read, capacity)
+                   : job.model->begin(job.prompt_size() + job.most_tokens(), capacity);
+  part.count = count;
+  if (count == 1) return;  // a step of the decoder
+  part.walk.emplace(job.model->transformer().decode_layers(tokens_of(job), part.state));
+}
+
+void Scheduler::end_part(EngineJob& job) {
+  const at::Tensor logits = logits_of(job);
+  const std::unique_ptr<PartAtWork> part = std::move(job.part);
+  DecodeState& state = part->state;
+  const bool whole = part->count == options_.chunk;
+  job.length += part->count;
   if (whole) {
     job.read = std::make_shared<const DecodeState>(std::move(state));
     keep_prefix(job);
   }
-  if (!last) return;
-  if (whole) state = with_room(*job.read, length + job.model->growth(job.most_tokens()));
+  if (job.length < job.prompt_size()) return;
+  if (whole) state = with_room(*job.read, job.length + job.model->growth(job.most_tokens()));
   job.read = nullptr;
   begin_texts(job, std::move(state), logits);
 }
 
-// Logits [v] after the last of the next `count` tokens. Those of a text do not depend on whether it
-// wants log-probabilities of its prompt.
-at::Tensor Scheduler::read_tokens(EngineJob& job, DecodeState& state, int64_t count) {
+// Logits [v] after the last token of the part; those of the prompt's tokens are told where they
+// are wanted. A text does not depend on whether they are.
+at::Tensor Scheduler::logits_of(EngineJob& job) {
   const Transformer& model = job.model->transformer();
-  const auto first = static_cast<size_t>(job.length);
-  const auto tokens = std::span(job.prompt).subspan(first, static_cast<size_t>(count));
-  const at::Tensor ids = at::empty({1, count}, at::kLong);
-  std::ranges::copy(tokens, ids.mutable_data_ptr<int64_t>());
-  if (!job.request.prompt_logprobs) return model.decode(ids.to(model.device()), state)[0];
+  PartAtWork& part = *job.part;
+  const at::Tensor last = part.walk ? model.logits(part.walk->hidden().select(1, part.count - 1))[0]
+                                    : model.decode(tokens_of(job), part.state)[0];
+  if (!job.request.prompt_logprobs) return last;
   const int64_t top = *job.request.prompt_logprobs, vocabulary = job.model->served().vocabulary;
   auto& places = job.prompt_logprobs;
   if (places.empty()) places.emplace_back();
   const auto following =
       std::span(job.prompt)
-          .subspan(first + 1, std::min(static_cast<size_t>(count), job.prompt.size() - first - 1));
-  if (count == 1) {
-    const at::Tensor logits = model.decode(ids.to(model.device()), state)[0];
+          .subspan(static_cast<size_t>(job.length + 1),
+                   static_cast<size_t>(std::min(part.count, job.prompt_size() - job.length - 1)));
+  if (!part.walk) {
     if (!following.empty())
-      places.push_back(place_logprobs(logits, vocabulary, following.front(), top));
-    return logits;
+      places.push_back(place_logprobs(last, vocabulary, following.front(), top));
+    return last;
   }
-  const at::Tensor states = model.decode_hidden(ids.to(model.device()), state);
-  for (auto& place : following_logprobs(model, states[0], following, vocabulary, top))
+  for (auto& place : following_logprobs(model, part.walk->hidden()[0], following, vocabulary, top))
     places.push_back(std::move(place));
-  return model.logits(states.select(1, count - 1))[0];
+  return last;
 }
 
 void Scheduler::keep_prefix(EngineJob& job) {
@@ -247,6 +298,7 @@ void Scheduler::begin_texts(EngineJob& job, DecodeState state, const at::Tensor&
 // ---- Steps
 
 void Scheduler::step() {
+  last_step_ = {};
   for (const auto& model : models_) step(*model);
 }
 
@@ -259,7 +311,7 @@ void Scheduler::step(TextModel& model) {
       if (!text->ended) texts.push_back({job.get(), text.get()});
   }
   if (texts.empty()) return;
-  const auto begin = EngineClock::now();
+  const auto begin = EngineClock::now(), began = clock_();
   try {
     std::vector<DecodeState*> states;
     std::vector<int64_t> last;
@@ -275,6 +327,7 @@ void Scheduler::step(TextModel& model) {
   } catch (...) {
     fail_all(texts);
   }
+  last_step_ += clock_() - began;
   ++statistics_.steps;
   statistics_.step_seconds += seconds_since(begin);
 }
@@ -282,7 +335,7 @@ void Scheduler::step(TextModel& model) {
 // Draws the next token of each text from its logits; texts are drawn side by side.
 void Scheduler::take(std::span<const Writing> texts, const at::Tensor& logits_nv) {
   const auto count = static_cast<int64_t>(texts.size());
-  std::vector<std::string> errors(texts.size());
+  std::vector<std::optional<RequestEnd>> errors(texts.size());
   std::vector<std::optional<PlaceLogprobs>> logprobs(texts.size());
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
@@ -294,14 +347,14 @@ void Scheduler::take(std::span<const Writing> texts, const at::Tensor& logits_nv
               place_logprobs(logits_nv[n], job->model->served().vocabulary, text->writer.last(),
                              *job->request.top_logprobs);
       } catch (...) {
-        errors[static_cast<size_t>(n)] = words();
+        errors[static_cast<size_t>(n)] = failure();
       }
     }
   });
   for (size_t n = 0; n < texts.size(); ++n) {
     if (texts[n].job->ended) continue;
-    if (!errors[n].empty()) {
-      end(*texts[n].job, RequestOutcome::failed, errors[n]);
+    if (errors[n]) {
+      end(*texts[n].job, *errors[n]);
     } else {
       told(texts[n], std::move(logprobs[n]));
     }
@@ -340,7 +393,7 @@ void Scheduler::end_text(const Writing& writing) {
                          .tokens = result.tokens});
   const auto all_ended = [](const auto& t) { return t->ended; };
   if (std::ssize(job->texts) == job->request.choices && std::ranges::all_of(job->texts, all_ended))
-    end(*job, RequestOutcome::done);
+    end(*job, {.outcome = RequestOutcome::done});
 }
 
 // ---- Ends
@@ -353,21 +406,22 @@ void Scheduler::emit(EngineJob& job, const EngineEvent& event) {
   }
 }
 
-void Scheduler::end(EngineJob& job, RequestOutcome outcome, const std::string& error) {
+void Scheduler::end(EngineJob& job, const RequestEnd& how) {
   job.ended = true;
-  ++statistics_.ended[outcome];
+  ++statistics_.ended[how.outcome];
   statistics_.whole.add(seconds_since(job.submitted));
-  emit(job, RequestEnded{.outcome = outcome,
-                         .error = error,
+  emit(job, RequestEnded{.outcome = how.outcome,
+                         .error = how.error,
+                         .no_memory = how.no_memory,
                          .prompt_tokens = job.prompt_size(),
                          .cached_tokens = job.cached,
                          .tokens = job.tokens});
 }
 
 void Scheduler::fail_all(std::span<const Writing> texts) {
-  const std::string error = words();
+  const RequestEnd how = failure();
   for (const Writing& writing : texts)
-    if (!writing.job->ended) end(*writing.job, RequestOutcome::failed, error);
+    if (!writing.job->ended) end(*writing.job, how);
 }
 
 void Scheduler::forget_ended() {
@@ -381,8 +435,8 @@ void Scheduler::forget_ended() {
 
 void Scheduler::end_all(RequestOutcome outcome) {
   for (const auto& job : jobs_)
-    if (!job->ended) end(*job, outcome);
-  for (const auto& job : waiting_) end(*job, outcome);
+    if (!job->ended) end(*job, {.outcome = outcome});
+  for (const auto& job : waiting_) end(*job, {.outcome = outcome});
   waiting_.clear();
   forget_ended();
 }

@@ -1,9 +1,10 @@
 // The order of work of the engine: who is admitted, whose prompt is read next, and the steps that
 // texts share. Private to fovea/engine; one thread uses it.
 //
-// Between two steps prompts are read for one chunk. Two of three chunks go to the prompt of which
-// least is left, the third to the oldest. So a short request waits for two chunks of others at
-// most, and a long one is never forgotten.
+// Between two steps prompts are read for one chunk, but not for longer than EngineOptions::pause_ms
+// while texts are written: a chunk then goes on after the next step. Two of three chunks go to the
+// prompt of which least is left, the third to the oldest. So a short request waits for two chunks
+// of others at most, and a long one is never forgotten.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -11,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,11 +23,21 @@
 
 namespace fovea {
 
+/// How a request ends (RequestEnded).
+struct RequestEnd {
+  RequestOutcome outcome = RequestOutcome::done;
+  std::string error = {};
+  bool no_memory = false;
+};
+
 class Scheduler {
  public:
+  /// Tells the time by which prompts leave room for steps.
+  using Clock = std::function<EngineClock::time_point()>;
+
   /// The models must outlive this. `cache_bytes`, `prefix_bytes`: limits.
   Scheduler(std::span<const std::unique_ptr<TextModel>> models, const EngineOptions& options,
-            int64_t cache_bytes, int64_t prefix_bytes);
+            int64_t cache_bytes, int64_t prefix_bytes, Clock clock = EngineClock::now);
 
   void add(std::unique_ptr<EngineJob> job) { waiting_.push_back(std::move(job)); }
   int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
@@ -48,8 +60,13 @@ class Scheduler {
   EngineJob* next_reader();
   void adopt_prefix(EngineJob& job);
   int64_t next_part(const EngineJob& job) const;
-  void read_part(EngineJob& job);
-  at::Tensor read_tokens(EngineJob& job, DecodeState& state, int64_t count);
+  /// Goes on with the job's part; whether all of it is read.
+  bool read_part(EngineJob& job);
+  void begin_part(EngineJob& job);
+  void end_part(EngineJob& job);
+  /// Whether texts have waited long enough since the round began.
+  bool texts_want_a_step() const;
+  at::Tensor logits_of(EngineJob& job);
   void keep_prefix(EngineJob& job);
   void begin_texts(EngineJob& job, DecodeState state, const at::Tensor& logits_v);
 
@@ -64,7 +81,7 @@ class Scheduler {
   void end_text(const Writing& writing);
 
   void emit(EngineJob& job, const EngineEvent& event);
-  void end(EngineJob& job, RequestOutcome outcome, const std::string& error = {});
+  void end(EngineJob& job, const RequestEnd& how);
   /// Ends jobs of the list whose work threw, with the exception that is being handled.
   void fail_all(std::span<const Writing> texts);
   void forget_ended();
@@ -79,6 +96,9 @@ class Scheduler {
   int64_t sequences_ = 0, reserved_ = 0;          // of jobs_
   uint64_t now_ = 0;                              // of prefixes
   uint64_t parts_ = 0;                            // read so far
+  Clock clock_;
+  EngineClock::time_point round_began_;
+  EngineClock::duration last_step_{0};
   EngineStatistics statistics_;
 };
 

@@ -70,7 +70,7 @@ template <class T>
 using ConvolutionKernels =
     KernelsOf<ConvolutionForward<T>, ConvolutionInputGradient<T>, ConvolutionKernelGradient<T>>;
 using OtherKernels = KernelsOf<PerformerForward, PerformerBackward, LogitChoice, KeysOfLast,
-                               RowHashes, CollidingKeys, CentredHashes, MatVecs>;
+                               RowHashes, CollidingKeys, CentredHashes, MatVecs, Unpacking>;
 struct Kernels : KernelsFor<float>,
                  KernelsFor<BFloat16>,
                  ConvolutionKernels<float>,

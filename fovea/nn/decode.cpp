@@ -9,8 +9,8 @@
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/common/isa.h"
+#include "fovea/nn/layer_walk_work.h"
 #include "fovea/nn/memory_needs.h"
-#include "fovea/nn/transformer_impl.h"
 #include "fovea/runtime/memory_limit.h"
 
 namespace fovea {
@@ -67,7 +67,7 @@ void require_decode(const ComputeOptions& compute) {
 
 }  // namespace
 
-at::Tensor Transformer::Impl::walk_next(const at::Tensor& tokens_bt, DecodeState& state) const {
+PassContext Transformer::Impl::next_pass(const at::Tensor& tokens_bt, DecodeState& state) const {
   PassContext pass;
   pass.tokens_bt = tokens_bt;
   pass.positions = next_positions(state.lengths(), tokens_bt.size(1));
@@ -75,34 +75,46 @@ at::Tensor Transformer::Impl::walk_next(const at::Tensor& tokens_bt, DecodeState
   pass.rope = state.rope;
   pass.focus = compute.focus;
   pass.earlier = &state;
-  return walk(tokens_bt, pass, {});
+  return pass;
 }
 
 at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, bool all) const {
   const at::NoGradGuard no_grad;
   impl_->check({.tokens_bt = tokens_bt});
   require_decode(impl_->compute);
-  DecodeState* const one = &state;
-  const std::optional<std::string> why_not = impl_->prepare_fused_decoder(tokens_bt);
-  state.path = {.name = why_not ? PathName::by_layers : PathName::fused_decoder,
-                .isa = std::string(enum_name(chosen_isa()))};
-  state.path.reason = why_not ? PathReason{.kind = PathReason::Kind::refused,
-                                           .detail = "no fused decoder: " + *why_not}
-                              : PathReason{.detail = impl_->fused->note()};
-  if (!why_not) {
-    const at::Tensor z = impl_->ruled(impl_->decode_fused(tokens_bt, {&one, 1}));
-    return all ? z.unsqueeze(1) : z;
+  if (impl_->prepare_fused_decoder(tokens_bt)) {
+    at::Tensor states = decode_hidden(tokens_bt, state);
+    if (!all) states = states.select(1, tokens_bt.size(1) - 1);
+    return logits(states);
   }
-  at::Tensor states = impl_->walk_next(tokens_bt, state);
-  if (!all) states = states.select(1, tokens_bt.size(1) - 1);
-  return logits(states);
+  DecodeState* const one = &state;
+  state.path = {.name = PathName::fused_decoder,
+                .isa = std::string(enum_name(chosen_isa())),
+                .reason = {.detail = impl_->fused->note()}};
+  const at::Tensor z = impl_->ruled(impl_->decode_fused(tokens_bt, {&one, 1}));
+  return all ? z.unsqueeze(1) : z;
 }
 
 at::Tensor Transformer::decode_hidden(const at::Tensor& tokens_bt, DecodeState& state) const {
+  LayerWalk walk = decode_layers(tokens_bt, state);
+  while (!walk.done()) walk.next();
+  return walk.hidden();
+}
+
+LayerWalk Transformer::decode_layers(const at::Tensor& tokens_bt, DecodeState& state) const {
   const at::NoGradGuard no_grad;
   impl_->check({.tokens_bt = tokens_bt});
   require_decode(impl_->compute);
-  return impl_->walk_next(tokens_bt, state);
+  const std::string why_not =
+      impl_->prepare_fused_decoder(tokens_bt).value_or("hidden states are wanted");
+  state.path = {
+      .name = PathName::by_layers,
+      .isa = std::string(enum_name(chosen_isa())),
+      .reason = {.kind = PathReason::Kind::refused, .detail = "no fused decoder: " + why_not}};
+  PassContext pass = impl_->next_pass(tokens_bt, state);
+  at::Tensor x = impl_->embed(tokens_bt, pass.positions, pass.last_position);
+  return LayerWalk(std::make_unique<LayerWalk::Work>(LayerWalk::Work{
+      .model = *impl_, .pass = std::move(pass), .stream = {std::move(x), at::Tensor()}}));
 }
 
 at::Tensor Transformer::decode_together(const at::Tensor& tokens_b1,

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -149,15 +150,33 @@ at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x, Bfloat16Pr
 
 // From more rows on, the matrix product of the linear library is as fast, and rounds like itself.
 constexpr int64_t kFewRows = 4;
+// The same for packed weights, which that product needs unpacked first (fovea/nn/matrix.h).
+constexpr int64_t kFewPackedRows = 64;
 
-bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights) {
+int64_t rows_of(const at::Tensor& x_ri) { return x_ri.numel() / x_ri.size(-1); }
+
+// Rows below which our products are faster.
+int64_t most_rows(const std::vector<at::Tensor>& weights, kernels::Activations activations) {
+  if (!std::ranges::all_of(weights, is_packed)) return kFewRows;
+  // Bytes are multiplied faster than floats, however many rows there are.
+  const bool bytes = activations == kernels::Activations::int8 && chosen_isa() >= Isa::avx2;
+  return bytes ? std::numeric_limits<int64_t>::max() : kFewPackedRows;
+}
+
+bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights,
+                 kernels::Activations activations) {
   const bool known = x_ri.scalar_type() == at::kFloat || x_ri.scalar_type() == at::kBFloat16;
-  return x_ri.is_cpu() && known && x_ri.numel() > 0 && x_ri.numel() <= kFewRows * x_ri.size(-1) &&
+  return x_ri.is_cpu() && known && x_ri.numel() > 0 &&
+         rows_of(x_ri) <= most_rows(weights, activations) &&
          std::ranges::all_of(weights, [](const at::Tensor& w) { return format_of(w).has_value(); });
 }
 
 at::Tensor few_rows_product(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights,
                             at::ScalarType result, kernels::Activations activations) {
+  using kernels::Activations;
+  // Prompts are read as they are where single tokens are rounded to 16 bits.
+  if (rows_of(x_ri) > kFewRows && activations == Activations::int16)
+    activations = Activations::exact;
   const at::Tensor x = x_ri.to(at::kFloat).contiguous();
   std::vector<int64_t> sizes = x.sizes().vec();
   const int64_t inputs = sizes.back(), rows = x.numel() / inputs;

@@ -44,13 +44,16 @@ at::Tensor widened_product(const at::Tensor& x_ri, const at::Tensor& w_oi);
 at::Tensor weight_gradient(const at::Tensor& dy_ro, const at::Tensor& x_ri,
                            Bfloat16Product how = bfloat16_product());
 
-/// Whether few_rows_product() takes these: at most 4 rows (leading dimensions of x together), on
-/// the CPU, x float32 or bfloat16, every matrix in a format that kernels read (nn/matrix.h).
-bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights);
+/// Whether few_rows_product() takes these: on the CPU, x float32 or bfloat16, every matrix in a
+/// format that kernels read (nn/matrix.h), few rows (leading dimensions of x together). That is 4;
+/// 64 where all matrices are packed; any number where these are multiplied in bytes (int8, AVX2).
+bool is_few_rows(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights,
+                 kernels::Activations activations = kernels::Activations::exact);
 
 /// x W^T for the rows of all weights stacked, without a gradient, in `result`'s dtype: [..., sum
 /// out_i]. Reads each weight once and copies none (kernels/common/matvec.h); sums in float32.
-/// x is float32 or bfloat16; packed weights read it as `activations` says.
+/// x is float32 or bfloat16; packed weights read it as `activations` says, int16 for 4 rows at most
+/// and exact beyond.
 at::Tensor few_rows_product(const at::Tensor& x_ri, const std::vector<at::Tensor>& weights,
                             at::ScalarType result,
                             kernels::Activations activations = kernels::Activations::exact);

@@ -36,12 +36,6 @@ void each_row(int64_t rows, int64_t inputs, const F& f) {
   });
 }
 
-std::span<const std::byte> row_of(const at::Tensor& matrix, int64_t row) {
-  const int64_t bytes = matrix.stride(0);
-  return {static_cast<const std::byte*>(matrix.const_data_ptr()) + row * bytes,
-          static_cast<size_t>(bytes)};
-}
-
 }  // namespace
 
 std::span<const std::string_view> enum_names(WeightFormat) { return kFormatNames; }
@@ -126,14 +120,12 @@ bool is_finite(const at::Tensor& matrix) {
 
 at::Tensor unpacked(const at::Tensor& matrix, at::ScalarType dtype) {
   if (!is_packed(matrix)) return matrix.to(dtype);
-  const kernels::WeightRows rows = weight_rows(matrix);
   const int64_t inputs = matrix_inputs(matrix);
   const at::Tensor plain = at::empty({matrix.size(0), inputs}, at::kFloat);
-  float* const x = plain.mutable_data_ptr<float>();
-  each_row(matrix.size(0), inputs, [&](int64_t r) {
-    kernels::unpack_row(rows.format, row_of(matrix, r),
-                        {x + r * inputs, static_cast<size_t>(inputs)});
-  });
+  backend_for(matrix).run(kernels::Unpacking{.w = weight_rows(matrix),
+                                             .y = plain.mutable_data_ptr<float>(),
+                                             .inputs = inputs,
+                                             .outputs = matrix.size(0)});
   return plain.to(dtype);
 }
 

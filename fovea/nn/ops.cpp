@@ -409,7 +409,7 @@ at::Tensor stacked(const std::vector<at::Tensor>& matrices) {
 at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>& weights,
                           kernels::Activations activations) {
   // Decoding: nothing is cast or stacked, every weight is read once.
-  if (!at::GradMode::is_enabled() && is_few_rows(x_rc, weights))
+  if (!at::GradMode::is_enabled() && is_few_rows(x_rc, weights, activations))
     return few_rows_product(x_rc, weights, x_rc.scalar_type(), activations);
   if (std::ranges::any_of(weights, is_packed)) return packed_product(x_rc, weights, activations);
   return MasterLinear::apply(x_rc, stacked(weights));

@@ -107,7 +107,7 @@ at::Tensor Transformer::logits(const at::Tensor& hidden) const {
   const at::ScalarType wide = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const kernels::Activations activations = impl_->compute.activations;
   const at::Tensor z =
-      !at::GradMode::is_enabled() && is_few_rows(hidden, {impl_->head})
+      !at::GradMode::is_enabled() && is_few_rows(hidden, {impl_->head}, activations)
           ? few_rows_product(hidden, {impl_->head}, wide, activations)
       : is_packed(impl_->head)     ? packed_product(hidden.to(wide), {impl_->head}, activations)
       : at::GradMode::is_enabled() ? at::linear(hidden.to(wide), impl_->head.to(wide))

@@ -77,14 +77,23 @@ struct LossResult {
   at::Tensor targets;  ///< scalar int64: number of targets >= 0
 };
 
-/// One layer at work on one text, by recomputation.
+/// The attention weights that a look at a text wants; an empty list means all.
+struct LookOptions {
+  std::vector<int64_t> layers = {}, heads = {}, queries = {};
+};
+
+/// One layer at work on one text.
 struct LayerView {
-  AttentionSpec spec;        ///< in the model's present mode
-  at::Tensor weights_htt;    ///< float32
-  AttentionStats stats;      ///< per head
+  AttentionSpec spec;  ///< in the model's present mode
+  /// Weights of the wanted heads and queries, float32, by recomputation; undefined for a layer that
+  /// is not wanted. The bits of a row do not depend on the other wanted rows.
+  at::Tensor weights_hqs;
+  AttentionStats stats;      ///< per head, over all rows of the text
   LayerGroups groups;        ///< with Focus; of batch 1
   double temperature = 1.0;  ///< effective t (mean tau / sqrt(d))
 };
+
+class LayerWalk;  // layer_walk.h
 
 class Transformer {
  public:
@@ -137,6 +146,8 @@ class Transformer {
   /// The same tokens' final-normed hidden states [b, t, c] in place of logits, layer by layer: for
   /// callers who need the logits of a few rows (scoring).
   at::Tensor decode_hidden(const at::Tensor& tokens_bt, DecodeState& state) const;
+  /// decode_hidden() in parts (layer_walk.h).
+  LayerWalk decode_layers(const at::Tensor& tokens_bt, DecodeState& state) const;
   /// One token [b, 1] of texts that have a state each, in the fused decoder, which reads the
   /// weights once for all. Logits [b, v] have the bits that decode() gives each text alone. Texts
   /// join and leave from call to call. UnsupportedError where it does not take the model.
@@ -150,8 +161,10 @@ class Transformer {
   /// parameters moved or the options changed.
   int64_t decoder_compilations() const;
 
-  /// Every layer at work on one text: maps, statistics, groups.
-  std::vector<LayerView> look(const ModelInput& input) const;
+  /// Every layer at work on one text: weights of the wanted rows, statistics, groups.
+  std::vector<LayerView> look(const ModelInput& input, const LookOptions& wanted = {}) const;
+  /// look() in parts (layer_walk.h): the memory of one layer's weights, and of one text.
+  LayerWalk look_layers(const ModelInput& input, const LookOptions& wanted) const;
   /// Attention weights [h, t, t] float32 of every layer for the first text, in one pass (maps; by
   /// recomputation).
   std::vector<at::Tensor> attention_maps(const ModelInput& input) const;

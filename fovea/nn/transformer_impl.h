@@ -128,8 +128,8 @@ struct Transformer::Impl {
                                 Observers observers) const;
   /// All layers and the last norm (walk.h): hidden states [b, t, c].
   at::Tensor walk(const at::Tensor& tokens_bt, const PassContext& pass, Observers observers) const;
-  /// walk() over the next tokens of the cached sequences.
-  at::Tensor walk_next(const at::Tensor& tokens_bt, DecodeState& state) const;
+  /// A pass over the next tokens of the cached sequences.
+  PassContext next_pass(const at::Tensor& tokens_bt, DecodeState& state) const;
   /// The streams that the cache of each layer keeps.
   std::vector<std::vector<StreamSpec>> cached_streams() const;
   /// Why the fused decoder does not take this model; nothing where it does.

@@ -22,8 +22,12 @@ class AttentionExchange final : public Exchange {
         rows_(std::move(rows)),
         inbox_(std::make_shared<Inbox<RowsEvent>>(std::move(wake))) {}
 
+  ~AttentionExchange() override {
+    if (cancel_) cancel_();
+  }
+
   void start(AttentionRowsRequest request) {
-    context_.backend.attention_rows(
+    cancel_ = context_.backend.attention_rows(
         std::move(request), [inbox = inbox_](std::exception_ptr error, const AttentionRows& rows) {
           inbox->push({std::move(error), rows}, 0);
         });
@@ -38,13 +42,16 @@ class AttentionExchange final : public Exchange {
   HttpResponse response() override {
     return json_response(attention_json(model_, context_.texts, *found_, rows_));
   }
-  void cancel() override {}  // the rows are computed between two steps, then dropped
+  void cancel() override {
+    if (cancel_) cancel_();
+  }
 
  private:
   const ExchangeContext& context_;
   const ModelFacts& model_;
   std::vector<int64_t> rows_;
   std::shared_ptr<Inbox<RowsEvent>> inbox_;
+  std::function<void()> cancel_;
   std::optional<AttentionRows> found_;
 };
 
@@ -181,7 +188,8 @@ std::unique_ptr<Exchange> start_attention(const ExchangeContext& context, Attent
                    .queries = rows,
                    .layers = layers,
                    .heads = heads,
-                   .keys = request.keys});
+                   .keys = request.keys,
+                   .deadline = context.deadline});
   return exchange;
 }
 

@@ -31,8 +31,10 @@ class EngineBackend final : public Backend {
     const RequestHandle handle = engine_.submit(std::move(request), std::move(events));
     return [handle] { handle.cancel(); };
   }
-  void attention_rows(AttentionRowsRequest request, AttentionRowsDone done) override {
-    engine_.attention_rows(std::move(request), std::move(done));
+  std::function<void()> attention_rows(AttentionRowsRequest request,
+                                       AttentionRowsDone done) override {
+    const RequestHandle handle = engine_.attention_rows(std::move(request), std::move(done));
+    return [handle] { handle.cancel(); };
   }
   EngineStatistics statistics() const override { return engine_.statistics(); }
   void drain() override { engine_.drain(); }

@@ -44,7 +44,9 @@ class Backend {
   virtual int64_t queue() const = 0;
   /// As Engine::submit(); the result cancels the request.
   virtual std::function<void()> submit(EngineRequest request, EngineEvents events) = 0;
-  virtual void attention_rows(AttentionRowsRequest request, AttentionRowsDone done) = 0;
+  /// As Engine::attention_rows(); the result cancels the request.
+  virtual std::function<void()> attention_rows(AttentionRowsRequest request,
+                                               AttentionRowsDone done) = 0;
   virtual EngineStatistics statistics() const = 0;
   virtual void drain() = 0;
   virtual void stop() = 0;

@@ -63,13 +63,13 @@ size_t bytes_of_event(const EngineEvent& event) {
 Problem problem_of_end(const RequestEnded& ended) {
   switch (ended.outcome) {
     case RequestOutcome::deadline:
-      return {408, "invalid_request_error",
-              "the request took longer than --request-timeout allows"};
+      return too_late();
     case RequestOutcome::stopped:
       return overloaded("the server is shutting down", kRetryAfterRestart);
     case RequestOutcome::cancelled:
       return overloaded("the request was cancelled: its events were not read fast enough", 1);
     default:
+      if (ended.no_memory) return overloaded(without_place(ended.error), 1);
       return {500, "server_error", without_place(ended.error)};
   }
 }

@@ -22,6 +22,10 @@ std::string without_place(std::string_view message) {
   return std::string(end == message.npos ? message : message.substr(end + 2));
 }
 
+Problem too_late() {
+  return {408, "invalid_request_error", "the request took longer than --request-timeout allows"};
+}
+
 Problem overloaded(std::string message, int retry_after) {
   Problem problem(503, "overloaded_error", std::move(message));
   problem.retry_after = retry_after;

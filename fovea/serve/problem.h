@@ -49,6 +49,9 @@ std::string without_place(std::string_view message);
 /// brackets is taken off), else status 500 without details.
 Problem problem_of(const std::exception& error);
 
+/// The time of a request (--request-timeout) is over: status 408.
+Problem too_late();
+
 /// The server is shutting down, or has no room: status 503 with Retry-After.
 Problem overloaded(std::string message, int retry_after);
 

@@ -38,6 +38,7 @@ Problem problem_of(const std::exception& error) {
     return overloaded(without_place(busy->what()), kRetrySoon);
   if (dynamic_cast<const EngineClosed*>(&error) != nullptr)
     return overloaded("the server is shutting down", kRetryElsewhere);
+  if (dynamic_cast<const DeadlinePassed*>(&error) != nullptr) return too_late();
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
     return overloaded("there is not enough memory for this request now", kRetrySoon);
   // More than all caches together: it would never fit.

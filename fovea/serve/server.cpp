@@ -1,4 +1,4 @@
-// The one source that includes Boost.Beast: connections as coroutines on one thread.
+// The one source of the program that includes Boost.Beast: connections as coroutines on one thread.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -26,6 +26,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/printable.h"
+#include "fovea/serve/http_head.h"
 
 namespace fovea::serve {
 namespace {
@@ -125,26 +126,6 @@ class ClientWatch {
   std::shared_ptr<State> state_;
 };
 
-HttpRequest head_of(const http::request<http::string_body>& from) {
-  const auto header = [&](http::field field) { return std::string(from[field]); };
-  return {.method = std::string(from.method_string()),
-          .target = std::string(from.target()),
-          .host = header(http::field::host),
-          .origin = header(http::field::origin),
-          .authorization = header(http::field::authorization)};
-}
-
-/// The answer to bytes that are no request.
-Problem problem_of_reading(const boost::system::error_code& error) {
-  const auto with = [](int status, std::string message) {
-    return Problem(status, "invalid_request_error", std::move(message));
-  };
-  if (error == http::error::header_limit || error == http::error::buffer_overflow)
-    return with(431, "the header of the request is too large");
-  if (error == http::error::body_limit) return with(413, "the body of the request is too large");
-  return with(400, fmt::format("the request is no HTTP: {}", error.message()));
-}
-
 /// Whether nobody waits for an answer, or the time is over: then the stream is closed already.
 bool is_end(const boost::system::error_code& error) {
   return error == beast::error::timeout || error == http::error::end_of_stream ||
@@ -185,7 +166,7 @@ class Server {
   awaitable<void> talk(std::shared_ptr<Connection> connection);
   awaitable<bool> wait_for_request(Connection& c);
   awaitable<bool> one_request(Connection& c);
-  awaitable<bool> read_body(Connection& c, http::request_parser<http::string_body>& parser);
+  awaitable<bool> read_body(Connection& c, RequestParser& parser);
   awaitable<bool> answer(Connection& c, const Received& r);
   awaitable<bool> answer_exchange(Connection& c, const Received& r, Exchange& exchange,
                                   std::shared_ptr<Signal> signal);
@@ -347,7 +328,7 @@ awaitable<bool> Server::wait_for_request(Connection& c) {
 
 awaitable<bool> Server::one_request(Connection& c) {
   Received r;
-  http::request_parser<http::string_body> parser;
+  RequestParser parser;
   parser.header_limit(static_cast<uint32_t>(options_.header_bytes));
   parser.body_limit(static_cast<uint64_t>(options_.body_bytes));
   c.stream.expires_after(options_.header_time);
@@ -356,7 +337,7 @@ awaitable<bool> Server::one_request(Connection& c) {
     if (is_end(error)) co_return false;
     co_return co_await refuse_and_close(c, problem_of_reading(error));
   }
-  r.request = head_of(parser.get());
+  r.request = head_of(parser);
   r.version = parser.get().version();
   r.keep_alive = parser.keep_alive() && signal_ == 0;
   if (auto refusal = routes_.refuse_head(r.request)) {
@@ -378,7 +359,7 @@ awaitable<bool> Server::one_request(Connection& c) {
   co_return more;
 }
 
-awaitable<bool> Server::read_body(Connection& c, http::request_parser<http::string_body>& parser) {
+awaitable<bool> Server::read_body(Connection& c, RequestParser& parser) {
   if (parser.is_done()) co_return true;
   c.stream.expires_after(options_.body_time);
   if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {

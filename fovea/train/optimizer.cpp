@@ -11,6 +11,8 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
+
 #include "fovea/base/error.h"
 
 namespace fovea {
@@ -21,7 +23,9 @@ constexpr double kClipEpsilon = 1e-6;
 
 }  // namespace
 
-AdamW::AdamW(ParameterRegistry& parameters, const OptimizerConfig& config) : config_(config) {
+AdamW::AdamW(ParameterRegistry& parameters, const OptimizerConfig& config, Communicator& ranks,
+             int64_t fewest_to_shard)
+    : config_(config), ranks_(ranks) {
   const at::NoGradGuard no_grad;
   for (Parameter& parameter : parameters.all()) {
     if (!parameter.trainable) continue;
@@ -34,13 +38,14 @@ AdamW::AdamW(ParameterRegistry& parameters, const OptimizerConfig& config) : con
       groups_.push_back({.weight_decay_scale = decay,
                          .learning_rate_scale = parameter.learning_rate_scale,
                          .parameters = {},
+                         .offsets = {},
                          .exp_avg = {},
                          .exp_avg_sq = {}});
       group = groups_.end() - 1;
     }
     group->parameters.push_back(&parameter);
-    group->exp_avg.push_back(at::zeros_like(parameter.value));
-    group->exp_avg_sq.push_back(at::zeros_like(parameter.value));
+    group->offsets.push_back(numbers_);
+    numbers_ += parameter.value.numel();
     if (!step_.defined()) {
       step_ = at::full({}, 0.0, parameter.value.options().requires_grad(false));
     }
@@ -48,6 +53,56 @@ AdamW::AdamW(ParameterRegistry& parameters, const OptimizerConfig& config) : con
   if (groups_.empty()) {
     fail<ConfigError>("optimizer", "the model must have a trainable parameter; all are frozen");
   }
+  sharded_ = ranks_.size() > 1 && numbers_ >= fewest_to_shard;
+  for (Group& group : groups_) {
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      const at::Tensor own = own_part(group.parameters[i]->value, group.offsets[i]);
+      group.exp_avg.push_back(at::zeros_like(own));
+      group.exp_avg_sq.push_back(at::zeros_like(own));
+    }
+  }
+}
+
+/// The numbers of `whole`, which begin at `offset`, that belong to a rank.
+at::Tensor AdamW::part(const at::Tensor& whole, int64_t offset, int64_t rank) const {
+  const auto inside = [&](int64_t number) {
+    return std::clamp<int64_t>(number - offset, 0, whole.numel());
+  };
+  const int64_t begin = inside(numbers_ * rank / ranks_.size()),
+                end = inside(numbers_ * (rank + 1) / ranks_.size());
+  return whole.detach().view(-1).narrow(0, begin, end - begin);
+}
+
+at::Tensor AdamW::own_part(const at::Tensor& whole, int64_t offset) const {
+  return sharded_ ? part(whole, offset, ranks_.rank()) : whole.detach();
+}
+
+/// Each rank sends its parts of the tensors, which begin at these offsets.
+void AdamW::send_parts(const std::vector<std::pair<at::Tensor, int64_t>>& tensors) const {
+  for (int64_t rank = 0; rank < ranks_.size() && !tensors.empty(); ++rank) {
+    std::vector<at::Tensor> parts;
+    for (const auto& [tensor, offset] : tensors)
+      if (at::Tensor sent = part(tensor, offset, rank); sent.numel() > 0)
+        parts.push_back(std::move(sent));
+    ranks_.broadcast(parts, rank);
+  }
+}
+
+void AdamW::add_moments(const char* kind, std::vector<at::Tensor> Group::*moments,
+                        TensorMap& out) const {
+  std::vector<std::pair<at::Tensor, int64_t>> whole;
+  for (const Group& group : groups_) {
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      at::Tensor all = (group.*moments)[i];
+      if (sharded_) {
+        all = at::zeros_like(group.parameters[i]->value);
+        part(all, group.offsets[i], ranks_.rank()).copy_((group.*moments)[i]);
+        whole.emplace_back(all, group.offsets[i]);
+      }
+      out.emplace(kind + group.parameters[i]->name, all);
+    }
+  }
+  send_parts(whole);
 }
 
 std::vector<at::Tensor> AdamW::gradients() const {
@@ -59,8 +114,6 @@ std::vector<at::Tensor> AdamW::gradients() const {
   }
   return all;
 }
-
-void AdamW::sum_gradients(Communicator& ranks) { ranks.sum(gradients()); }
 
 at::Tensor AdamW::gradient_norm() const {
   const at::NoGradGuard no_grad;
@@ -86,13 +139,16 @@ void AdamW::step(double learning_rate) {
   const at::NoGradGuard no_grad;
   ++steps_;
   step_.fill_(static_cast<double>(steps_));
+  std::vector<std::pair<at::Tensor, int64_t>> changed;
   for (Group& group : groups_) {
     std::vector<at::Tensor> values, gradients, exp_avg, exp_avg_sq;
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       at::Tensor& value = group.parameters[i]->value;
       if (!value.grad().defined()) continue;
-      values.push_back(value);
-      gradients.push_back(value.grad());
+      changed.emplace_back(value, group.offsets[i]);
+      if (group.exp_avg[i].numel() == 0) continue;
+      values.push_back(sharded_ ? own_part(value, group.offsets[i]) : value);
+      gradients.push_back(own_part(value.grad().contiguous(), group.offsets[i]));
       exp_avg.push_back(group.exp_avg[i]);
       exp_avg_sq.push_back(group.exp_avg_sq[i]);
     }
@@ -103,6 +159,7 @@ void AdamW::step(double learning_rate) {
                       config_.weight_decay * group.weight_decay_scale, config_.eps,
                       /*amsgrad=*/false, /*maximize=*/false);
   }
+  if (sharded_) send_parts(changed);
 }
 
 void AdamW::clear_gradients() {
@@ -120,21 +177,18 @@ void AdamW::take_state(AdamW& other) {
 }
 
 TensorMap AdamW::state() const {
+  const at::NoGradGuard no_grad;
   TensorMap out;
-  for (const Group& group : groups_) {
-    for (size_t i = 0; i < group.parameters.size(); ++i) {
-      out.emplace("exp_avg." + group.parameters[i]->name, group.exp_avg[i]);
-      out.emplace("exp_avg_sq." + group.parameters[i]->name, group.exp_avg_sq[i]);
-    }
-  }
+  add_moments("exp_avg.", &Group::exp_avg, out);
+  add_moments("exp_avg_sq.", &Group::exp_avg_sq, out);
   out.emplace("step", at::full({}, steps_, at::kLong));
   return out;
 }
 
 void AdamW::load_state(const SafetensorsFile& file) {
   const at::NoGradGuard no_grad;
-  const auto load = [&](const std::string& name, at::Tensor& target) {
-    const at::Tensor source = file.tensor(name);
+  const auto read = [&](const std::string& name, const at::Tensor& target) {
+    at::Tensor source = file.tensor(name);
     if (source.sizes() != target.sizes() || source.scalar_type() != target.scalar_type()) {
       fail<CheckpointError>(
           file.path().string(),
@@ -142,17 +196,19 @@ void AdamW::load_state(const SafetensorsFile& file) {
           safetensors_dtype(target.scalar_type()), fmt::join(target.sizes().vec(), ", "),
           safetensors_dtype(source.scalar_type()), fmt::join(source.sizes().vec(), ", "));
     }
-    target.copy_(source);
+    return source;
   };
   for (Group& group : groups_) {
     for (size_t i = 0; i < group.parameters.size(); ++i) {
-      load("exp_avg." + group.parameters[i]->name, group.exp_avg[i]);
-      load("exp_avg_sq." + group.parameters[i]->name, group.exp_avg_sq[i]);
+      const Parameter& parameter = *group.parameters[i];
+      const auto load = [&](const char* kind, at::Tensor& own) {
+        own.copy_(own_part(read(kind + parameter.name, parameter.value), group.offsets[i]));
+      };
+      load("exp_avg.", group.exp_avg[i]);
+      load("exp_avg_sq.", group.exp_avg_sq[i]);
     }
   }
-  at::Tensor steps = at::full({}, 0, at::kLong);
-  load("step", steps);
-  steps_ = steps.item<int64_t>();
+  steps_ = read("step", at::full({}, 0, at::kLong)).item<int64_t>();
 }
 
 }  // namespace fovea

@@ -3,6 +3,10 @@
 //   m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2
 //   p = p (1 - lr wd) - lr (m / (1 - b1^k)) / (sqrt(v / (1 - b2^k)) + eps)
 //
+// Several ranks share the moments (ZeRO-1, Rajbhandari et al. 2020): all trainable numbers, laid
+// end to end, are cut into one part a rank; each rank updates its part and sends it to the others.
+// Files have whole moments, so any number of ranks reads them.
+//
 // Loshchilov and Hutter, ICLR 2019. Parameters whose registry entry says `decay = false` (norms,
 // biases, temperatures) have wd = 0.
 //
@@ -14,6 +18,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fovea/checkpoint/safetensors.h"
@@ -25,19 +30,21 @@ namespace fovea {
 
 class AdamW {
  public:
-  /// Trainable parameters only. The registry must outlive the optimizer.
-  AdamW(ParameterRegistry& parameters, const OptimizerConfig& config);
+  /// A smaller model keeps all moments on every rank: the exchange would cost more than it saves.
+  static constexpr int64_t kFewestToShard = 1 << 20;
 
-  /// Gradients become their sums over the ranks, which all have the same ones.
-  void sum_gradients(Communicator& ranks);
+  /// Trainable parameters only. The registry and `ranks` must outlive the optimizer.
+  AdamW(ParameterRegistry& parameters, const OptimizerConfig& config, Communicator& ranks = alone(),
+        int64_t fewest_to_shard = kFewestToShard);
+
   /// The global norm of all gradients, float32 on the parameters' device.
   at::Tensor gradient_norm() const;
   /// Scales the gradients, whose norm is `norm`, to `clip` where that is smaller.
   void clip_gradients(double norm);
   /// Both; waits for the norm and returns it.
   double clip_gradients();
-  /// One update with `learning_rate`; parameters without a gradient are left alone. Gradients are
-  /// kept.
+  /// One update with `learning_rate`, for which all ranks have the same gradients. Parameters
+  /// without a gradient are left alone. Gradients are kept.
   void step(double learning_rate);
   /// Drops all gradients, so that they take no memory between steps.
   void clear_gradients();
@@ -47,7 +54,7 @@ class AdamW {
   void take_state(AdamW& other);
   int64_t steps_done() const { return steps_; }
 
-  /// "exp_avg.<name>", "exp_avg_sq.<name>", "step".
+  /// "exp_avg.<name>", "exp_avg_sq.<name>", "step"; whole on every rank, which all must call it.
   TensorMap state() const;
   /// CheckpointError for missing names and wrong shapes.
   void load_state(const SafetensorsFile& file);
@@ -56,11 +63,19 @@ class AdamW {
   struct Group {
     double weight_decay_scale = 1.0, learning_rate_scale = 1.0;
     std::vector<Parameter*> parameters;
-    std::vector<at::Tensor> exp_avg, exp_avg_sq;
+    std::vector<int64_t> offsets;                 // of the parameters, in all trainable numbers
+    std::vector<at::Tensor> exp_avg, exp_avg_sq;  // of this rank's part
   };
   std::vector<at::Tensor> gradients() const;  // those that there are
+  at::Tensor part(const at::Tensor& whole, int64_t offset, int64_t rank) const;
+  at::Tensor own_part(const at::Tensor& whole, int64_t offset) const;
+  void add_moments(const char* kind, std::vector<at::Tensor> Group::*moments, TensorMap& out) const;
+  void send_parts(const std::vector<std::pair<at::Tensor, int64_t>>& tensors) const;
 
   OptimizerConfig config_;
+  Communicator& ranks_;
+  int64_t numbers_ = 0;  // trainable
+  bool sharded_ = false;
   std::vector<Group> groups_;
   at::Tensor step_;  // float32 scalar, as torch's fused kernel wants it
   int64_t steps_ = 0;

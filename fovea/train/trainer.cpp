@@ -192,6 +192,7 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
       for (const Reading& layer : outcome.info.temperature)
         line.temperature.push_back(layer.value());
     if (record) record->write(line);
+    if (const std::string slow = slow_ranks.find(ranks); !slow.empty()) warn(slow);
     window_tokens = 0;
     window_seconds = 0;
   }

@@ -70,11 +70,16 @@ std::optional<FoundCheckpoint> Trainer::Impl::find_start() {
   const auto step =
       static_cast<int64_t>(ranks.max(found ? static_cast<double>(found->checkpoint.step) : -1.0));
   if (ranks.is_first() || step < 0) return found;
-  return find_valid_checkpoint(paths.folder, [&](const FoundCheckpoint& other) {
+  found = find_valid_checkpoint(paths.folder, [&](const FoundCheckpoint& other) {
     require<CheckpointError>(other.checkpoint.step == step, other.checkpoint.folder.string(),
                              "expected step {}, from which rank 0 goes on; got {}", step,
                              other.checkpoint.step);
   });
+  require<CheckpointError>(found.has_value(), paths.folder.string(),
+                           "expected the checkpoint of step {}, which rank 0 sees; got none: all "
+                           "machines need the same 'run_folder', on a shared file system",
+                           step);
+  return found;
 }
 
 std::optional<FoundCheckpoint> Trainer::Impl::find_newest() const {
@@ -144,12 +149,13 @@ void Trainer::Impl::restore(const FoundCheckpoint& found) {
 }
 
 void Trainer::Impl::save() {
-  if (ranks.is_first()) write_checkpoint();
+  const TensorMap moments = optimizer->state();  // with the parts of all ranks
+  if (ranks.is_first()) write_checkpoint(moments);
   ranks.barrier();
   saved_step = state.step;
 }
 
-void Trainer::Impl::write_checkpoint() {
+void Trainer::Impl::write_checkpoint(const TensorMap& moments) {
   record->sync();
   state.peak_memory_bytes = std::max(state.peak_memory_bytes, peak_memory_bytes(device));
   const Json json = {{"run", state.to_json()},
@@ -159,7 +165,7 @@ void Trainer::Impl::write_checkpoint() {
   const auto fill = [&](const std::filesystem::path& folder) {
     save_model(folder, *model, corpus->tokenizer(), {.exact = true});
     trace("checkpoint_model");
-    write_safetensors(folder / kOptimizer, optimizer->state());
+    write_safetensors(folder / kOptimizer, moments);
   };
   save_checkpoint(paths.folder, state.step, json, fill,
                   [&](std::string_view point) { trace(point); });

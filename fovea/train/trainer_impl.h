@@ -15,8 +15,10 @@
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/data/loader.h"
 #include "fovea/runtime/reading.h"
+#include "fovea/train/gradient_buckets.h"
 #include "fovea/train/optimizer.h"
 #include "fovea/train/run_record.h"
+#include "fovea/train/slow_ranks.h"
 #include "fovea/train/stage_schedule.h"
 #include "fovea/train/trainer.h"
 
@@ -82,6 +84,8 @@ struct Trainer::Impl {
   std::vector<StageSchedule> stages;
   std::unique_ptr<Transformer> model;
   std::unique_ptr<AdamW> optimizer;
+  std::unique_ptr<GradientBuckets> gradients;
+  SlowRanks slow_ranks;
   std::unique_ptr<Loader> loader;
   std::vector<ValidationSet> validation;
   std::optional<RunRecord> record;
@@ -125,7 +129,7 @@ struct Trainer::Impl {
   void check_same_corpus(const FoundCheckpoint& found) const;
   void restore(const FoundCheckpoint& found);
   void save();
-  void write_checkpoint();
+  void write_checkpoint(const TensorMap& moments);
   void write_run_files() const;
 
   void message(std::string_view text) const {

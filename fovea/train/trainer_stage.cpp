@@ -63,7 +63,7 @@ void Trainer::Impl::enter_stage(bool first) {
   train_only_stage(*model, stage());
   OptimizerConfig settings = recipe.train.optimizer;
   settings.weight_decay = stage().weight_decay;
-  auto fresh = std::make_unique<AdamW>(model->parameters(), settings);
+  auto fresh = std::make_unique<AdamW>(model->parameters(), settings, ranks);
   if (!first && stage().carry_optimizer) {
     require<ConfigError>(
         stage().trainable == stages[state.stage - 1].trainable, "recipe",
@@ -73,6 +73,7 @@ void Trainer::Impl::enter_stage(bool first) {
     fresh->take_state(*optimizer);
   }
   optimizer = std::move(fresh);
+  gradients = std::make_unique<GradientBuckets>(model->parameters(), ranks);
   build_loader();
   validation.clear();
   if (!first) message(fmt::format("stage '{}' begins at step {}", stage().name, state.step));

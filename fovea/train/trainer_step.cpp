@@ -40,6 +40,7 @@ StepSums Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
   uint64_t step_seed =
       mix_seed(static_cast<uint64_t>(recipe.train.seed), static_cast<uint64_t>(state.step));
   if (!ranks.is_first()) step_seed = mix_seed(step_seed, static_cast<uint64_t>(ranks.rank()));
+  const Stopwatch own_work;
   at::Tensor nll;
   for (size_t i = 0; i < batches.size(); ++i) {
     ModelInput input = model_input(batches[i], device);
@@ -54,10 +55,13 @@ StepSums Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
                          "than focus.window",
                          batches[i].length);
     nll = nll.defined() ? nll + part.nll_sum : part.nll_sum;
+    // Recomputed layers give a gradient in parts.
+    if (i + 1 == batches.size() && !recipe.train.gradient_checkpointing) gradients->begin();
     part.loss.backward();
     trace("micro_batch");
   }
-  optimizer->sum_gradients(ranks);
+  slow_ranks.add(own_work.seconds());
+  gradients->finish();
   return {.nll = Reading(nll), .normaliser = normaliser};
 }
 
@@ -70,6 +74,7 @@ StepOutcome Trainer::Impl::train_step() {
     outcome.tokens += stage().batch_rows * stage().sequence_length;
   }
   outcome.load_seconds = whole.seconds();
+  slow_ranks.add(outcome.load_seconds);
   outcome.learning_rate = stage().learning_rate_at(state.step, state.seconds);
   calibrate(batches);
   const bool prunes = stage().fraction(state.step, state.seconds) >= stage().straight_through_from;

@@ -29,10 +29,7 @@ class Cli : public ::testing::Test {
  protected:
   Cli() {
     setenv("FOVEA_CACHE", (folder_ / "cache").c_str(), 1);
-    std::string text;
-    for (int i = 0; i < 2000; ++i)
-      text += "line " + std::to_string(i) + " of a text that nobody wrote, but all can read\n";
-    spill(folder_ / "text.txt", text);
+    spill(folder_ / "text.txt", numbered_lines());
   }
 
   /// A model of a few thousand parameters; `more` are further lines of the recipe.

@@ -24,10 +24,7 @@ class CompareWorkers : public ::testing::Test {
  protected:
   CompareWorkers() {
     setenv("FOVEA_CACHE", (folder_ / "cache").c_str(), 1);
-    std::string text;
-    for (int i = 0; i < 2000; ++i)
-      text += "line " + std::to_string(i) + " of a text that nobody wrote, but all can read\n";
-    spill(folder_ / "text.txt", text);
+    spill(folder_ / "text.txt", numbered_lines());
     spill(folder_ / "recipe.yaml",
           "name: tiny\ndata: {sources: [{path: text.txt}]}\n"
           "model: {layers: 1, width: 16, heads: 2, ffn_width: 32, context: 32}\n"

@@ -38,6 +38,14 @@ inline void spill(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
+/// A text that a small model can learn.
+inline std::string numbered_lines() {
+  std::string text;
+  for (int i = 0; i < 2000; ++i)
+    text += "line " + std::to_string(i) + " of a text that nobody wrote, but all can read\n";
+  return text;
+}
+
 /// A started program; its streams go to files in `folder`.
 class Program {
  public:

@@ -106,6 +106,51 @@ TEST(AttentionRows, PrunedKeysAreThoseWithoutWeight) {
   EXPECT_GT(dropped, 10U);
 }
 
+TEST(AttentionRows, ACancelledRequestIsAnsweredBeforeItsLastLayer) {
+  ModelConfig config = engine_config(1024);
+  config.layers = 24;
+  Engine engine(one_model(config), {.pause_ms = 0});
+  const std::string text = varied_text(1000);
+  std::promise<std::exception_ptr> promise;
+  const RequestHandle handle = engine.attention_rows(
+      {.text = text},
+      [&](std::exception_ptr error, const AttentionRows&) { promise.set_value(error); });
+  handle.cancel();
+  const std::exception_ptr error = promise.get_future().get();
+  ASSERT_NE(error, nullptr);
+  EXPECT_ERROR(EngineClosed, std::rethrow_exception(error), "cancelled");
+  EXPECT_EQ(rows_of(engine, {.text = text}).tokens.size(), 1001U);  // others go on
+}
+
+TEST(AttentionRows, ALateRequestIsAnsweredInTheMiddle) {
+  ModelConfig config = engine_config(1024);
+  config.layers = 24;
+  Engine engine(one_model(config));
+  EXPECT_ERROR(
+      DeadlinePassed,
+      rows_of(engine, {.text = varied_text(1000), .deadline = std::chrono::milliseconds(1)}),
+      "within 1 ms");
+}
+
+TEST(AttentionRows, TextsAreWrittenWhileALongTextIsLookedAt) {
+  ModelConfig config = engine_config(1024);
+  config.layers = 12;
+  Engine engine(one_model(config), {.pause_ms = 0});
+  const EngineRequest request{.text = "ab", .generate = greedy(30)};
+  const Answer alone = answer_of(engine, request);
+  const auto answer = std::make_shared<Answer>();
+  std::promise<size_t> written;
+  engine.submit(request, into(answer));
+  engine.attention_rows({.text = varied_text(1000)},
+                        [&](std::exception_ptr error, const AttentionRows&) {
+                          EXPECT_EQ(error, nullptr);
+                          written.set_value(answer->tokens[0].size());
+                        });
+  EXPECT_GE(written.get_future().get(), 11U);  // a token between two layers
+  ASSERT_TRUE(engine.wait());
+  expect_same(*answer, alone, "beside a look");
+}
+
 TEST(AttentionRows, ImpossibleRequestsAreRefused) {
   Engine engine(one_model(engine_config(128)));
   const auto ask = [&](const AttentionRowsRequest& request) { rows_of(engine, request); };

@@ -20,7 +20,9 @@ struct Driven {
                   int64_t cache_bytes = int64_t{1} << 40)
       : options(given) {
     models.push_back(std::make_unique<TextModel>(engine_model("base", config), options));
-    scheduler = std::make_unique<Scheduler>(models, options, cache_bytes, cache_bytes / 2);
+    scheduler = std::make_unique<Scheduler>(models, options, cache_bytes, cache_bytes / 2, [this] {
+      return EngineClock::time_point(now += tick);
+    });
   }
 
   std::shared_ptr<Answer> add(int64_t length, int64_t max_tokens, int64_t salt = 0) {
@@ -55,6 +57,7 @@ struct Driven {
   std::vector<std::unique_ptr<TextModel>> models;
   std::unique_ptr<Scheduler> scheduler;
   EngineJob* last = nullptr;
+  std::chrono::milliseconds now{0}, tick{0};  // that pass whenever the scheduler looks
   int added = 0, cancelled = -1;
 };
 
@@ -92,6 +95,56 @@ TEST(Scheduler, TextsAreWrittenBetweenTheChunksOfAPrompt) {
     engine.scheduler->run_once();
     EXPECT_EQ(writer->tokens.at(0).size(), before + 1) << round;
   }
+}
+
+TEST(Scheduler, AChunkGoesOnBetweenStepsWhereTextsHaveWaitedLongEnough) {
+  ModelConfig config = engine_config(6000);
+  config.layers = 6;
+  Driven alone({.chunk = 128, .pause_ms = 100}, config);
+  const auto expected = alone.add(300, 5, 3);
+  while (!alone.scheduler->idle()) alone.scheduler->run_once();
+
+  Driven engine({.chunk = 128, .pause_ms = 100}, config);
+  const auto writer = engine.add(5, 100);
+  engine.scheduler->run_once();
+  engine.tick = std::chrono::milliseconds(30);  // four layers take longer than the pause
+  const auto reader = engine.add(300, 5, 3);    // 18 layers of three parts
+  int rounds = 0;
+  for (; reader->tokens.empty(); ++rounds) {
+    ASSERT_LE(rounds, 12);
+    const size_t before = writer->tokens.at(0).size();
+    engine.scheduler->run_once();
+    EXPECT_EQ(writer->tokens.at(0).size(), before + 1) << rounds;
+  }
+  EXPECT_GE(rounds, 5);
+  while (!engine.scheduler->idle()) engine.scheduler->run_once();
+  EXPECT_EQ(reader->tokens, expected->tokens);
+  EXPECT_EQ(engine.scheduler->statistics().chunks, 4);
+}
+
+TEST(Scheduler, NobodyInterruptsAChunkWhileNoTextIsWritten) {
+  Driven engine;
+  engine.tick = std::chrono::seconds(1);
+  engine.add(256, 1);
+  engine.scheduler->run_once();
+  EXPECT_EQ(engine.scheduler->statistics().chunks, 1);
+}
+
+TEST(Scheduler, ARequestIsCancelledInTheMiddleOfAChunk) {
+  ModelConfig config = engine_config(6000);
+  config.layers = 6;
+  Driven engine({.chunk = 128, .pause_ms = 0}, config);
+  const auto writer = engine.add(5, 20);
+  engine.scheduler->run_once();
+  const auto reader = engine.add(300, 5, 3);
+  engine.scheduler->run_once();
+  engine.scheduler->run_once();
+  EXPECT_EQ(engine.scheduler->statistics().chunks, 1);  // the writer's
+  engine.cancelled = 1;
+  engine.scheduler->run_once();
+  EXPECT_EQ(reader->outcome(), RequestOutcome::cancelled);
+  while (!engine.scheduler->idle()) engine.scheduler->run_once();
+  EXPECT_EQ(writer->outcome(), RequestOutcome::done);
 }
 
 TEST(Scheduler, SeveralShortPromptsAreReadInOneRound) {

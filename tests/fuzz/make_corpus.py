@@ -130,6 +130,23 @@ def request_bodies() -> dict[str, bytes]:
     return {name: bytes([route]) + json.dumps(body).encode() for name, (route, body) in bodies.items()}
 
 
+def request_heads() -> dict[str, bytes]:
+    """Heads of requests, whole and damaged."""
+    post = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n"
+    heads = {
+        "page": "GET / HTTP/1.1\r\nHost: localhost:8000\r\n\r\n",
+        "post": post + "Authorization: Bearer secret\r\n\r\n{}",
+        "origin": post + "Origin: https://a.example\r\n\r\n{}",
+        "own_origin": "OPTIONS /v1/models?x=1#y HTTP/1.0\r\nHost: [::1]:8000\r\nOrigin: http://[::1]:8000\r\n\r\n",
+        "chunked": "POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "folded": "GET /page/../x%0d%0a HTTP/1.1\r\nOrigin: a\r\n b\r\n\r\n",
+        "two_lengths": "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        "huge_length": "POST / HTTP/1.1\r\nContent-Length: 18446744073709551616\r\n\r\n",
+        "bare_lf": "GET /health HTTP/1.1\nHost: a\n\n",
+    }
+    return {name: head.encode() for name, head in heads.items()}
+
+
 def main() -> None:
     two = {"a": tensor("F32", [2], 0, 8), "b": tensor("BF16", [1, 3], 8, 14), "__metadata__": {"k": "v"}}
     files = {
@@ -143,6 +160,7 @@ def main() -> None:
     files.update({f"gguf/{name}": content for name, content in gguf_files().items()})
     files.update({f"gguf_model/{name}": content for name, content in gguf_models().items()})
     files.update({f"serve_body/{name}": content for name, content in request_bodies().items()})
+    files.update({f"serve_head/{name}": content for name, content in request_heads().items()})
     files.update({f"model_config/{name}": content for name, content in model_configs().items()})
     golden = json.loads((HERE.parent / "golden/tokenizers.json").read_text())
     for name, case in golden.items():

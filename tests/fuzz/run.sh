@@ -12,7 +12,7 @@ cmake -S "$here" -B "$build" -G Ninja -DCMAKE_CXX_COMPILER="$compiler" -DFOVEA_T
 cmake --build "$build"
 # libtorch is not instrumented: containers that cross its border look overflown, and its registries leaked.
 export ASAN_OPTIONS=detect_container_overflow=0:detect_leaks=0
-for target in safetensors gguf tokenizer_json token_files chat_template serve_body ${libraries:+model_config gguf_model recipe task_file}; do
+for target in safetensors gguf tokenizer_json token_files chat_template serve_body ${libraries:+model_config gguf_model recipe task_file serve_head}; do
   found=$build/found-$target
   mkdir -p "$found"
   corpus=$here/corpus/$target

@@ -86,6 +86,27 @@ TEST(MatVec, PackedWeightsGiveTheBitsOfTheSameWeightsInFloat32) {
   }
 }
 
+TEST(MatVec, UnpackingGivesTheBitsOfUnpackRow) {
+  for (const auto& [outputs, inputs] :
+       {std::pair<int64_t, int64_t>{7, 32}, {11, 512}, {300, 576}, {5, 1536 + 32}}) {
+    for (const WeightFormat format : kPacked) {
+      const Packed packed(format, normal(outputs * inputs, 5), outputs, inputs);
+      const WeightRows rows{packed.rows.data(), format};
+      const MatVec p{.w = rows, .inputs = inputs, .outputs = outputs};
+      std::vector<float> y(packed.weights.size());
+      for (const MatVecTable* table : kernels_of_this_machine<MatVecTable>()) {
+        std::ranges::fill(y, -7.0f);
+        table->unpack(p, 0, outputs / 3, y.data());
+        table->unpack(p, outputs / 3, outputs, y.data() + outputs / 3 * inputs);
+        ASSERT_EQ(y, packed.weights) << static_cast<int>(format);
+      }
+      std::ranges::fill(y, -7.0f);
+      run(Unpacking{.w = rows, .y = y.data(), .inputs = inputs, .outputs = outputs});
+      ASSERT_EQ(y, packed.weights) << static_cast<int>(format);
+    }
+  }
+}
+
 // Sizes with and without a rest behind the last whole 32 inputs, and smaller than that.
 TEST(MatVec, ARowAmongOthersHasTheBitsOfTheRowAlone) {
   for (const auto& [outputs, inputs] :

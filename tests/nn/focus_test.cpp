@@ -470,7 +470,7 @@ TEST(FocusModel, LookingShowsMapsGroupsAndStatisticsOfEveryLayer) {
   ASSERT_EQ(views.size(), 2u);
   for (int64_t layer = 0; layer < 2; ++layer) {
     const LayerView& view = views[static_cast<size_t>(layer)];
-    EXPECT_LT((view.weights_htt - model.attention_maps(input)[static_cast<size_t>(layer)])
+    EXPECT_LT((view.weights_hqs - model.attention_maps(input)[static_cast<size_t>(layer)])
                   .abs()
                   .max()
                   .item<double>(),

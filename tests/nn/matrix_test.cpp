@@ -123,6 +123,25 @@ TEST(PackedModels, ProductsOfInt8ReadTheRoundedActivations) {
   }
 }
 
+TEST(PackedModels, ShortPromptsAreReadWithoutUnpackingAndExactlyUnlessInt8IsAskedFor) {
+  const at::NoGradGuard no_grad;
+  at::Tensor packed = at::empty(packed_shape(WeightFormat::q4_1, {40, 96}), at::kByte);
+  pack(at::randn({40, 96}), WeightFormat::q4_1, packed);
+  const at::Tensor x = at::randn({65, 96}), some = x.narrow(0, 0, 64);
+  EXPECT_TRUE(is_few_rows(some, {packed}));
+  EXPECT_FALSE(is_few_rows(x, {packed}));
+  EXPECT_FALSE(is_few_rows(some, {packed, at::randn({8, 96})}));
+  const at::Tensor exact = few_rows_product(some, {packed}, at::kFloat);
+  EXPECT_TRUE(at::allclose(exact, packed_product(some, {packed}), 1e-5, 1e-5));
+  EXPECT_TRUE(at::equal(few_rows_product(some, {packed}, at::kFloat, Activations::int16), exact));
+  EXPECT_FALSE(
+      at::equal(few_rows_product(some.narrow(0, 0, 4), {packed}, at::kFloat, Activations::int16),
+                exact.narrow(0, 0, 4)));
+  for (const int64_t row : {0, 15, 16, 17, 40, 63})
+    EXPECT_TRUE(at::equal(few_rows_product(some.narrow(0, row, 1), {packed}, at::kFloat),
+                          exact.narrow(0, row, 1)));
+}
+
 TEST(PackedModels, TextsDecodedWithRoundedActivationsAreAsAmongOthers) {
   struct Rounding {
     Activations activations;

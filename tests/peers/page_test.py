@@ -101,6 +101,7 @@ def test_chat(visitor: Visitor, folder: pathlib.Path) -> None:
     part = "chat"
     visitor.open()
     visitor.until("!document.getElementById('chat').hidden", part)
+    visitor.set("chat-seed", 5)  # an answer of several tokens
     ask(visitor, "Where is the key? " + HOSTILE)
     visitor.until("document.querySelectorAll('.message.assistant .figures')[0]?.textContent.includes('tokens/s')", part)
     check(visitor.text(".message.user .body").endswith(HOSTILE), part, "the question is not shown as it was written")
@@ -238,9 +239,9 @@ def test_long_text(visitor: Visitor) -> None:
     part = "a long text"
     visitor.open("#view=lens")
     visitor.until("!document.getElementById('lens-result').hidden", part)
-    visitor.set("lens-text", " key" * 3500)
+    visitor.set("lens-text", " key" * 8000)
     visitor.js("document.getElementById('lens-form').requestSubmit()")
-    visitor.until("Number(document.querySelector('#lens-panels .flow-token')?.ariaSetSize) === 3500", part, 240)
+    visitor.until("Number(document.querySelector('#lens-panels .flow-token')?.ariaSetSize) === 8000", part, 240)
     check(visitor.count("#lens-panels .flow-token") < 2500, part, f"{visitor.count('#lens-panels .flow-token')} tokens are nodes")
     visitor.set("lens-text", " key" * 8300)
     visitor.js("document.getElementById('lens-form').requestSubmit()")

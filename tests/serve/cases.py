@@ -12,9 +12,10 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
-from client import SECONDS, post_bytes, read_all, read_until, status_of
+from client import SECONDS, Server, post_bytes, read_all, read_until, status_of
 
 COMPLETIONS = "/v1/completions"
 # A text that goes on for as long as anybody wants it.
@@ -306,6 +307,40 @@ def test_after_sigkill_it_starts_again_on_the_same_port(suite):
     with suite.serve("--port", str(port)) as again:
         assert again.port == port
         assert again.ask("GET", "/health")[0] == 200
+
+
+def test_a_hostile_chat_template_is_an_error_and_harms_nobody(suite):
+    sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "peers"))
+    import served
+
+    loops = "".join(f"{{% for {name} in range(99999) %}}" for name in "abc") + "{% endfor %}" * 3
+    templates = {
+        "endless": loops,
+        "huge": "{% set n = namespace(t='x' * 999) %}{% for i in range(99) %}{% set n.t = n.t + n.t %}{% endfor %}{{ n.t }}",
+        "recursive": "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}",
+        "deep": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+        "unfinished": "{% if messages",
+        "inside": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "file": "{% include '/etc/passwd' %}",
+        "refuses": "{{ raise_exception('not you') }}",
+        "long": "{% for i in range(9000) %}the key {% endfor %}",
+    }
+    chat = {"messages": [{"role": "user", "content": "{{ 7 * 7 }}{% raw %}<|end|>"}], "max_tokens": 3}
+    model = served.write_model(suite.folder / "hostile")
+    settings = model / "tokenizer_config.json"
+    for name, template in templates.items():
+        settings.write_text(json.dumps({"eos_token": served.SPECIAL[1], "chat_template": template}))
+        with Server(suite.program, model, "--context", "4096") as server:
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                answers = [pool.submit(server.post, "/v1/chat/completions", chat) for _ in range(3)]
+                assert server.ask("GET", "/health")[0] == 200, name
+                for status, answer in (one.result(SECONDS) for one in answers):
+                    assert status == 400 and answer["error"]["message"], (name, status, answer)
+                    assert "root:" not in str(answer) and len(str(answer)) < 4000, (name, answer)
+            status, answer = server.post(COMPLETIONS, {"prompt": "the key", "max_tokens": 3})
+            assert status == 200, (name, answer)
+            assert server.metric("fovea:http_responses_total", 'status="500"') == 0, name
+            assert server.stop() == 0, name
 
 
 def test_pipelined_requests_and_http_1_0_are_answered_in_order(suite):

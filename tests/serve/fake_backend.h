@@ -76,11 +76,13 @@ class FakeBackend final : public serve::Backend {
     }
     tell(RequestEnded{.outcome = outcome,
                       .error = "[engine] the model broke",
+                      .no_memory = no_memory,
                       .prompt_tokens = read.tokens,
                       .cached_tokens = 1,
                       .tokens = request.choices * std::ssize(text)});
   }
-  void attention_rows(AttentionRowsRequest request, AttentionRowsDone done) override {
+  std::function<void()> attention_rows(AttentionRowsRequest request,
+                                       AttentionRowsDone done) override {
     AttentionRows rows{.tokens = request.tokens};
     for (int64_t layer = 0; layer < 2; ++layer) {
       rows.inspected.layers.push_back(
@@ -96,6 +98,7 @@ class FakeBackend final : public serve::Backend {
     }
     rows.pruned.push_back({.layer = 1, .query = request.queries[0], .visible = 3, .keys = {1}});
     done(nullptr, rows);
+    return [this] { ++cancelled; };
   }
   EngineStatistics statistics() const override { return {.waiting = 1, .running = 2}; }
   void drain() override { closed = true; }
@@ -103,7 +106,7 @@ class FakeBackend final : public serve::Backend {
 
   std::string answer = "hello", no_chat;
   RequestOutcome outcome = RequestOutcome::done;
-  bool at_once = true, closed = false;
+  bool at_once = true, closed = false, no_memory = false;
   int64_t busy_after = -1;
   int cancelled = 0;
   std::vector<EngineRequest> requests;

@@ -177,6 +177,17 @@ TEST(Routes, AFailedStreamEndsWithAnErrorEventAndWithoutDone) {
   EXPECT_EQ(post(routes, "/v1/completions", R"({"prompt": "a"})").status, 500);
 }
 
+TEST(Routes, WhereMemoryWasShortTheClientMayComeAgain) {
+  FakeBackend backend;
+  backend.outcome = RequestOutcome::failed;
+  backend.no_memory = true;
+  const Routes routes(backend, {});
+  EXPECT_EQ(post(routes, "/v1/completions", R"({"prompt": "a"})").status, 503);
+  EXPECT_NE(post(routes, "/v1/completions", R"({"prompt": "a", "stream": true})")
+                .body.find("overloaded_error"),
+            std::string::npos);
+}
+
 TEST(Routes, ADroppedExchangeCancelsItsRequests) {
   FakeBackend backend;
   backend.at_once = false;

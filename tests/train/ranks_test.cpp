@@ -11,6 +11,8 @@
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/config/reader.h"
 #include "fovea/report/metrics_log.h"
+#include "fovea/train/optimizer.h"
+#include "fovea/train/slow_ranks.h"
 #include "fovea/train/trainer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/rank_threads.h"
@@ -161,6 +163,86 @@ TEST_F(RanksTest, AStopThatOneRankHearsEndsAllAtTheSameStep) {
   run_ranks(2, body);
   EXPECT_THAT(last, ::testing::Each(5));
   EXPECT_EQ(list_checkpoints(folder_ / "stopped").back().step, 5);
+}
+
+// Three matrices and a vector, one of them without a gradient, cut into parts that end inside of
+// matrices.
+TEST(SharedMoments, TakeTheStepsOfWholeOnesAndAreWrittenWhole) {
+  const auto train = [](Communicator& ranks, int64_t fewest_to_shard) {
+    ParameterRegistry registry(7);
+    for (const char* name : {"a", "b", "c"})
+      registry.add({.name = name, .init = {.kind = Init::Kind::normal, .value = 1.0}}, {5, 7});
+    registry.add({.name = "scale", .decay = false, .init = {.kind = Init::Kind::ones}}, {4});
+    AdamW optimizer(registry, {.weight_decay = 0.1}, ranks, fewest_to_shard);
+    for (int step = 1; step <= 5; ++step) {
+      for (Parameter& parameter : registry.all())
+        if (parameter.name != "c")
+          parameter.value.mutable_grad() = at::sin(parameter.value.detach() * step);
+      optimizer.step(1e-2);
+    }
+    TensorMap all = optimizer.state();
+    for (const Parameter& parameter : registry.all())
+      all.emplace(parameter.name, parameter.value.detach().clone());
+    return all;
+  };
+  const TensorMap alone_all = train(alone(), 1);
+  for (const int64_t size : {2, 3, 50}) {
+    run_ranks(size, [&](Communicator& ranks) {
+      const TensorMap shared = train(ranks, 1);
+      ASSERT_EQ(shared.size(), alone_all.size());
+      for (const auto& [name, tensor] : alone_all) {
+        ASSERT_EQ(shared.at(name).sizes(), tensor.sizes()) << name;
+        EXPECT_TRUE(shared.at(name).allclose(tensor, 1e-6, 1e-7)) << name << " of " << size;
+      }
+    });
+  }
+}
+
+TEST(SharedMoments, AreReadFromTheFileOfAnyNumberOfRanks) {
+  const TemporaryFolder folder;
+  const auto made = [](Communicator& ranks) {
+    auto registry = std::make_unique<ParameterRegistry>(7);
+    registry->add({.name = "a", .init = {.kind = Init::Kind::normal, .value = 1.0}}, {5, 7});
+    auto optimizer = std::make_unique<AdamW>(*registry, OptimizerConfig{}, ranks, 1);
+    return std::pair(std::move(registry), std::move(optimizer));
+  };
+  const auto step = [](ParameterRegistry& registry, AdamW& optimizer) {
+    registry.find("a")->value.mutable_grad() = at::ones({5, 7});
+    optimizer.step(1e-2);
+  };
+  TensorMap before;
+  run_ranks(2, [&](Communicator& ranks) {
+    const auto [registry, optimizer] = made(ranks);
+    step(*registry, *optimizer);
+    const TensorMap state = optimizer->state();
+    if (!ranks.is_first()) return;
+    before = state;
+    write_safetensors(folder / "optimizer", state);
+  });
+  run_ranks(3, [&](Communicator& ranks) {
+    const auto [registry, optimizer] = made(ranks);
+    optimizer->load_state(SafetensorsFile(folder / "optimizer"));
+    EXPECT_EQ(optimizer->steps_done(), 1);
+    for (const auto& [name, tensor] : optimizer->state())
+      EXPECT_TRUE(tensor.equal(before.at(name))) << name;
+  });
+}
+
+TEST(SlowRanks, TheOneForWhichTheOthersWaitIsNamedOnce) {
+  for (const int64_t size : {2, 4}) {
+    run_ranks(size, [&](Communicator& ranks) {
+      SlowRanks slow;
+      slow.add(ranks.rank() == 1 ? 11.0 : 10.0);
+      EXPECT_EQ(slow.find(ranks), "");
+      slow.add(ranks.rank() == 1 ? 1.0 : 0.1);  // too short to tell
+      EXPECT_EQ(slow.find(ranks), "");
+      slow.add(ranks.rank() == 1 ? 29.0 : 9.9);
+      EXPECT_THAT(slow.find(ranks),
+                  ::testing::HasSubstr(fmt::format("rank 1 of {} takes 3.0 times as long", size)));
+      slow.add(ranks.rank() == 1 ? 30.0 : 10.0);
+      EXPECT_EQ(slow.find(ranks), "");
+    });
+  }
 }
 
 TEST_F(RanksTest, EveryRankNeedsARow) {

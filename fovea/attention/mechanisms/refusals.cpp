@@ -69,7 +69,7 @@ std::string_view own(const Spec& s) { return s.own.active() ? "own.name" : ""; }
 std::string_view focus(const Spec& s) { return s.focus.active() ? "focus" : ""; }
 std::string_view routing(const Spec& s) { return s.routing.active() ? "routing" : ""; }
 std::string_view streaming(const Spec& s) { return s.streaming.active() ? "streaming" : ""; }
-std::string_view longformer_beyond_a_mask(const Spec& s) {
+std::string_view longformer_without_mask_rule(const Spec& s) {
   return s.longformer.active() && !mask_rule_of(s.longformer) ? "longformer" : "";
 }
 std::string_view longformer_by_head(const Spec& s) {
@@ -100,7 +100,7 @@ constexpr Row kRows[] = {
     {routing, multi_token, kSeesOthers},
     {routing, head_mix, kSeesOthers},
     {streaming, multi_token, kNeighbours},
-    {longformer_beyond_a_mask, multi_token, kPlainWindows},
+    {longformer_without_mask_rule, multi_token, kPlainWindows},
     {longformer_by_head, differential, kSeesOthers},
     {longformer_by_head, head_mix, kSeesOthers},
     {selector, differential, kReadsOthers},

@@ -49,4 +49,11 @@ struct Int8Rounding {
   int64_t rows = 0, inputs = 0;
 };
 
+/// y [outputs, inputs] = packed weights, bit for bit as unpack_row().
+struct Unpacking {
+  WeightRows w;
+  float* y = nullptr;
+  int64_t inputs = 0, outputs = 0;
+};
+
 }  // namespace fovea::kernels

@@ -98,6 +98,21 @@ void run(const MatVecs& p) {
   });
 }
 
+void run(const Unpacking& p) {
+  const MatVec of{.w = p.w, .inputs = p.inputs, .outputs = p.outputs};
+  const bool parallel = p.outputs * p.inputs > kParallelWeights;
+  const int64_t slices = parallel ? omp_get_max_threads() : 1;
+  Team::run(parallel, [&](Team::Member& member) {
+    member.each(
+        slices,
+        [&](int64_t n) {
+          const int64_t begin = p.outputs * n / slices, end = p.outputs * (n + 1) / slices;
+          mat_vec_table().unpack(of, begin, end, p.y + begin * p.inputs);
+        },
+        Meet::no);
+  });
+}
+
 template <class T>
 void run(const Int8Rounding<T>& p) {
   const auto round_row = [&](int64_t r) {

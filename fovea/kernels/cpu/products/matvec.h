@@ -19,6 +19,7 @@ namespace fovea::kernels {
 void run(const MatVecs& p);
 template <class T>
 void run(const Int8Rounding<T>& p);
+void run(const Unpacking& p);
 
 /// Slice n of `slices` of the same, by the calling thread alone.
 void run_slice(std::span<const MatVec> products, int64_t n, int64_t slices);
@@ -35,6 +36,8 @@ struct MatVecTable {
   /// Outputs [begin, end) of kMatVecRows rows at most.
   void (*product)(const MatVec&, int64_t begin, int64_t end);
   void (*round_to_int8)(const float* x, int64_t n, float* y);
+  /// Packed weights of outputs [begin, end) of `p`, which has no rows, as floats.
+  void (*unpack)(const MatVec& p, int64_t begin, int64_t end, float* to);
 };
 /// Those of chosen_isa().
 const MatVecTable& mat_vec_table();

@@ -12,29 +12,56 @@
 
 #include "fovea/kernels/common/int8_block.h"
 #include "fovea/kernels/cpu/products/matvec_parts.h"
+#include "fovea/kernels/cpu/simd/byte_sums.h"
 
 namespace fovea::kernels {
 namespace {
 
-// A word of 32 bits holds four inputs in bytes where an instruction multiplies those (unsigned
-// weights, signed activations), else two inputs in 16 bits.
-constexpr int64_t kBlockWords = kBlock / (kDotsFours ? 4 : 2);
+/// The inputs that a word of 32 bits holds: four in bytes where an instruction multiplies those
+/// (unsigned weights, signed activations), else two in 16 bits. AVX2 adds the products of bytes in
+/// pairs of 16 bits, which hold a block of weights below 16: 8 pairs of 2 * 15 * 127 are 30,480.
+constexpr bool multiplies_fours(WeightFormat format) {
+  return kDotsFours || (kAddsFoursInPairs && format != WeightFormat::q8_0);
+}
+constexpr int64_t block_words(WeightFormat format) {
+  return kBlock / (multiplies_fours(format) ? 4 : 2);
+}
 
 /// Blocks turned at a time: those of kLanes outputs and the rows' stay in the first-level cache.
 constexpr int64_t kTurnedBlocks = 32;
 
 /// The difference of an unsigned q of a tile and the number that d multiplies.
 constexpr int32_t zero_of(WeightFormat format) {
-  if (!kDotsFours || format == WeightFormat::q4_1) return 0;
+  if (!multiplies_fours(format) || format == WeightFormat::q4_1) return 0;
   return format == WeightFormat::q8_0 ? 128 : 8;
 }
 
-/// sum + products of the inputs in a word: w of each output, x the same for all.
-FOVEA_INLINE Int add_products(Int sum, Bits w, uint32_t x) {
-  if constexpr (kDotsFours) return dot_fours(sum, w, x);
-  const Int same = broadcast(static_cast<int32_t>(x));
-  return dot_pairs(sum, reinterpret_cast<Shorts>(w), reinterpret_cast<Shorts>(same));
-}
+/// Sums of products of a block: w of each output, x the same for all.
+template <WeightFormat format>
+class BlockSum {
+ public:
+  /// The products of the inputs in a word.
+  FOVEA_INLINE void add(Bits w, uint32_t x) {
+    if constexpr (kDotsFours) {
+      whole_ = dot_fours(whole_, w, x);
+    } else if constexpr (multiplies_fours(format)) {
+      pairs_ = add_fours(pairs_, w, x);
+    } else {
+      const Int same = broadcast(static_cast<int32_t>(x));
+      whole_ = dot_pairs(whole_, reinterpret_cast<Shorts>(w), reinterpret_cast<Shorts>(same));
+    }
+  }
+  FOVEA_INLINE Int sum(int32_t first) const {
+    Int sum = whole_;
+    if constexpr (multiplies_fours(format) && !kDotsFours) sum = sum_of_pairs(pairs_);
+    if constexpr (zero_of(format) != 0) sum += first;
+    return sum;
+  }
+
+ private:
+  Int whole_{};
+  Shorts pairs_{};
+};
 
 /// At most kLanes blocks of a row, rounded as round_block() does it.
 struct RoundedBlocks {
@@ -87,8 +114,11 @@ FOVEA_INLINE void RoundedBlocks::round(const float* x, int64_t count) {
 
 /// At most kTileRows rows of x, rounded. A block is the words of all rows one after the other, then
 /// their d, then their sums: a tile reads one stretch from one end to the other.
+template <WeightFormat format>
 class RoundedRows {
  public:
+  static constexpr int64_t kBlockWords = block_words(format);
+
   static int64_t floats(int64_t rows, int64_t inputs) { return inputs / kBlock * block(rows); }
 
   RoundedRows() = default;
@@ -106,7 +136,7 @@ class RoundedRows {
         RoundedBlocks some;
         some.round(x + b * kBlock, count);
         for (int64_t n = 0; n < count; ++n)
-          place(some.q[n], some.d[n], some.sums[n], (b + n) * of_a_block_, r, p.w.format);
+          place(some.q[n], some.d[n], some.sums[n], (b + n) * of_a_block_, r);
       }
     }
   }
@@ -123,10 +153,9 @@ class RoundedRows {
  private:
   static int64_t block(int64_t rows) { return rows * (kBlockWords + 2); }
 
-  FOVEA_INLINE void place(const int8_t* q, float d, int32_t sum, int64_t at, int64_t row,
-                          WeightFormat format) {
+  FOVEA_INLINE void place(const int8_t* q, float d, int32_t sum, int64_t at, int64_t row) {
     uint32_t* const to = words_ + at + row * kBlockWords;
-    if constexpr (kDotsFours) {
+    if constexpr (multiplies_fours(format)) {
       __builtin_memcpy(to, q, kBlock);
     } else {  // as place_fours() takes bytes apart
       typedef int16_t Pairs __attribute__((vector_size(kBlock), aligned(1), may_alias));
@@ -152,6 +181,7 @@ template <WeightFormat format>
 class TurnedBlocks {
  public:
   static constexpr bool kWithM = block_scales(format) == 2;
+  static constexpr int64_t kBlockWords = block_words(format);
   static int64_t floats() { return kTurnedBlocks * kLanes * (kBlockWords + 2); }
 
   explicit TurnedBlocks(float* memory)
@@ -219,7 +249,7 @@ class TurnedBlocks {
   }
   /// Four inputs of each output.
   FOVEA_INLINE static void place_fours(Bits w, Bits* to) {
-    if constexpr (kDotsFours) {
+    if constexpr (multiplies_fours(format)) {
       to[0] = format == WeightFormat::q8_0 ? w ^ 0x80808080 : w;
       return;
     }
@@ -249,29 +279,27 @@ class TurnedBlocks {
 
 /// Adds `count` blocks from `begin` on to the sums of some rows of kLanes outputs.
 template <WeightFormat format, int64_t rows>
-FOVEA_INLINE void add_blocks(const TurnedBlocks<format>& w, const RoundedRows& x, int64_t begin,
-                             int64_t count, float* sums) {
+FOVEA_INLINE void add_blocks(const TurnedBlocks<format>& w, const RoundedRows<format>& x,
+                             int64_t begin, int64_t count, float* sums) {
+  constexpr int64_t kBlockWords = block_words(format);
   Float all[rows];
 #pragma GCC unroll 8
   for (int64_t r = 0; r < rows; ++r) all[r] = load(sums + r * kLanes);
   for (int64_t b = 0; b < count; ++b) {
-    Int whole[rows];
+    BlockSum<format> block[rows];
     const uint32_t* const words = x.words(begin + b);
     const int32_t* const firsts = x.firsts(begin + b);
-#pragma GCC unroll 8
-    for (int64_t r = 0; r < rows; ++r) whole[r] = zero_of(format) != 0 ? Int{} + firsts[r] : Int{};
 #pragma GCC unroll 16
     for (int64_t n = 0; n < kBlockWords; ++n) {
       const Bits weights = w.words(b, n);
 #pragma GCC unroll 8
-      for (int64_t r = 0; r < rows; ++r)
-        whole[r] = add_products(whole[r], weights, words[r * kBlockWords + n]);
+      for (int64_t r = 0; r < rows; ++r) block[r].add(weights, words[r * kBlockWords + n]);
     }
     const Float d = w.d(b);
     const float *const x_d = x.d(begin + b), *const x_sums = x.sums(begin + b);
 #pragma GCC unroll 8
     for (int64_t r = 0; r < rows; ++r) {
-      all[r] += __builtin_convertvector(whole[r], Float) * (d * x_d[r]);
+      all[r] += __builtin_convertvector(block[r].sum(firsts[r]), Float) * (d * x_d[r]);
       if constexpr (TurnedBlocks<format>::kWithM) all[r] += w.m(b) * x_sums[r];
     }
   }
@@ -286,17 +314,17 @@ void int8_range(const MatVec& p, int64_t begin, int64_t end) {
   const int64_t blocks = p.inputs / kBlock, tiles = (p.rows + kTileRows - 1) / kTileRows;
   const auto row_of = [&](int64_t t) { return p.rows * t / tiles; };
   // The rounded rows first: the next call finds them there.
-  const int64_t rounded = RoundedRows::floats(p.rows, p.inputs);
+  const int64_t rounded = RoundedRows<format>::floats(p.rows, p.inputs);
   float* memory =
       mat_vec_scratch(rounded + (kMatVecRows + 1) * kLanes + TurnedBlocks<format>::floats());
   float* const sums = memory + (rounded + kLanes - 1) / kLanes * kLanes;
   TurnedBlocks<format> turned(sums + kMatVecRows * kLanes);
-  RoundedRows x[kMostTiles];
+  RoundedRows<format> x[kMostTiles];
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t rows = row_of(t + 1) - row_of(t);
-    x[t] = RoundedRows(rows, memory);
+    x[t] = RoundedRows<format>(rows, memory);
     if (!p.same_x) x[t].round(p, row_of(t), rows);
-    memory += RoundedRows::floats(rows, p.inputs);
+    memory += RoundedRows<format>::floats(rows, p.inputs);
   }
 
   const int64_t bytes = row_bytes(p.w.format, p.inputs), ahead = outputs_ahead(bytes, kLanes);

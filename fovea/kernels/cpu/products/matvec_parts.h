@@ -17,6 +17,9 @@ constexpr int64_t kPasses = kSums / kLanes;  // over the inputs of a tile: a vec
 // Several rows: kTileRows x kTileOutputs vectors of sums, the weights' and one of x fill the
 // registers, beside a product where that is not part of a sum.
 constexpr int64_t kTileRows = kRegisters == 32 ? 8 : 4, kTileOutputs = kFused ? 3 : 2;
+// With more rows, weights are unpacked once for all tiles. That costs a store and a load of each,
+// and saves unpacking them again. With tiles of 8 rows there are two at most: not measured.
+constexpr int64_t kUnpackingRows = kRegisters == 32 ? kMatVecRows : kTileRows;
 
 // One row: a thread reads this many stretches of the weights side by side, each from one end to the
 // other. The prefetchers follow long stretches and lose those that jump from row to row. (Rows o

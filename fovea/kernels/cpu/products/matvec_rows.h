@@ -243,6 +243,46 @@ class PackedWeights {
   const uint8_t* q_[kTileOutputs] = {};
 };
 
+/// Outputs begin ... end of a packed matrix as floats, row after row.
+template <WeightFormat format>
+FOVEA_INLINE void unpack_outputs(const MatVec& p, int64_t begin, int64_t end, float* to) {
+  const int64_t blocks = p.inputs / kBlock;
+  for (int64_t o = begin; o < end; ++o) {
+    const PackedRow<format> row(p, o);
+    for (int64_t first = 0; first < blocks; first += kScales) {
+      const int64_t count = blocks - first < kScales ? blocks - first : kScales;
+      WideScales<format> scales;
+      scales.read(row, first, count);
+      const uint8_t* q = row.q + first * block_quants(format);
+      for (int64_t b = 0; b < count; ++b, q += block_quants(format), to += kBlock) {
+#pragma GCC unroll 8
+        for (int64_t v = 0; v < kPasses; ++v)
+          store(to + v * kLanes, unpack_part<format>(q, scales.d[b], scales.m[b], v));
+      }
+    }
+  }
+}
+
+/// The same weights as PackedWeights, unpacked once for all tiles of rows.
+template <WeightFormat format>
+class UnpackedWeights {
+ public:
+  UnpackedWeights(const MatVec& p, float* memory) : p_(p), w_(memory) {}
+  static int64_t floats(int64_t inputs) { return kTileOutputs * inputs; }
+
+  FOVEA_INLINE void at(int64_t first, int64_t outputs) {
+    unpack_outputs<format>(p_, first, first + outputs, w_);
+  }
+  FOVEA_INLINE Float part(int64_t o, int64_t sums, int64_t v) const {
+    return load(w_ + o * p_.inputs + sums * kSums + v * kLanes);
+  }
+  FOVEA_INLINE Float first(int64_t, int64_t, int64_t) const { return Float{}; }  // no rest
+
+ private:
+  const MatVec& p_;
+  float* w_;
+};
+
 /// Outputs first ... of rows row ...: kLanes partial sums of all of them at a time. They stay in
 /// registers while they pass over all inputs, then join those of earlier passes as sum_to_four()
 /// would.
@@ -354,6 +394,7 @@ template <WeightFormat format>
 void packed_range(const MatVec& p, int64_t begin, int64_t end) {
   if (p.activations == Activations::int8) return int8_range<format>(p, begin, end);
   if (p.activations == Activations::int16) return int16_range<format>(p, begin, end);
+  if (p.rows > kUnpackingRows) return several_rows<UnpackedWeights<format>>(p, begin, end);
   if (p.rows > 1) return several_rows<PackedWeights<format>>(p, begin, end);
   const int64_t length = (end - begin) / kStretches;
   for (int64_t o = begin; o < begin + length; ++o) packed_dot<format, kStretches>(p, o, length);
@@ -381,9 +422,22 @@ void mat_vec_range(const MatVec& p, int64_t begin, int64_t end) {
   }
 }
 
+void unpack_range(const MatVec& p, int64_t begin, int64_t end, float* to) {
+  switch (p.w.format) {
+    case WeightFormat::q8_0:
+      return unpack_outputs<WeightFormat::q8_0>(p, begin, end, to);
+    case WeightFormat::q4_0:
+      return unpack_outputs<WeightFormat::q4_0>(p, begin, end, to);
+    case WeightFormat::q4_1:
+      return unpack_outputs<WeightFormat::q4_1>(p, begin, end, to);
+    default:  // not packed
+      return;
+  }
+}
+
 template <Isa isa>
 constexpr MatVecTable table_of() {
-  return {mat_vec_range, round_rows_to_int8};
+  return {mat_vec_range, round_rows_to_int8, unpack_range};
 }
 
 }  // namespace
