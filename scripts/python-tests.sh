@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# python-tests.sh [PYTEST ARGUMENTS...]: the tests of the Python package, by the Python of `make python-peers`; without
-# it, one line says why they did not run. The wheel is built before: its kernels come from ccache after `make build`.
+# python-tests.sh [PYTEST ARGUMENTS...]: the tests of the Python package, by the Python of `make python-peers`. Where
+# that Python or a package is missing, one line says that the tests did not run and why; nothing is downloaded.
+# The wheel is built before: its kernels come from ccache after `make build`.
 #
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0
@@ -10,11 +11,16 @@ source "$here/setup-common.sh"
 cd "$here/.."
 
 python=$FOVEA_CACHE/peers-$(cat scripts/torch-version.txt)/bin/python
-if [ ! -x "$python" ]; then
-  echo "[python] the tests of the Python package did not run: no PyTorch for Python (make python-peers)"
+did_not_run() {
+  echo "[python] the tests of the Python package did not run: $1"
   exit 0
-fi
-scripts/wheel.sh
+}
+[ -x "$python" ] || did_not_run "no PyTorch for Python (make python-peers)"
+missing=$("$python" -c 'import importlib.util as u
+print(*(n for n in ("torch", "transformers", "pytest", "scikit_build_core") if u.find_spec(n) is None))') ||
+  did_not_run "$python does not start (make python-peers)"
+[ -z "$missing" ] || did_not_run "its Python has no ${missing// /, no } (make python-peers wheel)"
+PIP_NO_INDEX=1 scripts/wheel.sh
 
 # SmolLM2 as transformers loads it, where `make model` has fetched it.
 model=$FOVEA_CACHE/models/SmolLM2-135M-Instruct
