@@ -20,7 +20,7 @@ export FOVEA_TEXT := $(TEXT)
 export FOVEA_MINUTES := $(MINUTES)
 export FOVEA_TESTS := $(T)
 
-.PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads test-aarch64 check format lint docs bench bench-pages claims support python-peers clean
+.PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads test-aarch64 check format lint docs bench bench-pages claims support python-peers wheel python-test clean
 
 help: ## this list
 	@echo "Fovea. Targets (each does what it needs first):"
@@ -55,6 +55,7 @@ test: setup
 else
 test: build ## all tests; T=attention: one program, T='Rope*': the tests of that name
 	@scripts/run-tests.sh release $(JOBS) $(ARGS)
+	@scripts/python-tests.sh
 endif
 
 quick: setup ## the test programs of the layers that differ from the last commit
@@ -106,5 +107,11 @@ support: program ## the table of docs/support.md: what the program does with eac
 python-peers: setup ## a second environment with the full Python stack (5 GB), for peers and goldens only
 	@scripts/python-peers.sh
 
-clean: ## removes build/; the cache folder and runs/ stay
-	rm -rf build
+wheel: python-peers ## the Python package, build/dist/fovea-*.whl, for torch >= 2.10 (docs/python.md)
+	@scripts/wheel.sh $(JOBS)
+
+python-test: python-peers ## the tests of the Python package; part of `make test` where python-peers is made
+	@scripts/python-tests.sh $(ARGS)
+
+clean: ## removes build/ and build-python/; the cache folder and runs/ stay
+	rm -rf build build-python

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# make wheel: the wheel of python/ into build/dist, and unpacked into build/python-package for the tests.
+#
+# SPDX-FileCopyrightText: The Fovea authors
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+source "$here/setup-common.sh"
+cd "$here/.."
+
+python=$FOVEA_CACHE/peers-$(cat scripts/torch-version.txt)/bin/python
+[ -x "$python" ] || die "the wheel is built against PyTorch for Python" "make python-peers"
+"$python" -c 'import scikit_build_core' 2> /dev/null || pip_install "${python%/bin/python}" scikit-build-core
+torch=$("$python" -c 'import torch; print(torch.__path__[0])' 2> /dev/null)
+mkdir -p build/dist
+rm -f build/dist/fovea-*.whl
+# The compiler by the name of the whole build: by another one, ccache does not know the kernels.
+CXX=${CXX:-c++} CMAKE_BUILD_PARALLEL_LEVEL=${1:-$(scripts/jobs.sh)} CMAKE_GENERATOR=Ninja "$python" -m pip wheel --quiet --no-deps \
+  --no-build-isolation --disable-pip-version-check --config-settings=cmake.define.FOVEA_TORCH_DIR="$torch" -w build/dist ./python
+rm -rf build/python-package
+"$python" -m pip install --quiet --no-deps --disable-pip-version-check --target build/python-package build/dist/fovea-*.whl
+say "$(ls build/dist/fovea-*.whl): pip install it beside torch >= 2.10"
