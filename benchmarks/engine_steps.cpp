@@ -12,6 +12,7 @@
 #include <ATen/Parallel.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 
 #include "fovea/base/error.h"
@@ -34,8 +35,9 @@ std::vector<EngineModel> one_model(const Options& options) {
   if (low) storage.plain = at::kBFloat16;
   LoadedModel loaded = load_model(options.model, at::kCPU, storage);
   if (low) loaded.model.compute().dtype = at::kBFloat16;
-  loaded.model.compute().activations =
-      parse_choice<kernels::Activations>("--activations", options.activations);
+  const auto names = enum_names(kernels::Activations{});
+  loaded.model.compute().activations = static_cast<kernels::Activations>(
+      std::ranges::find(names, options.activations) - names.begin());
   std::vector<EngineModel> models;
   models.push_back({.name = "model", .loaded = std::move(loaded)});
   return models;
@@ -80,7 +82,8 @@ int main(int argc, char** argv) {
   app.add_option("--prompt", options.prompt);
   app.add_option("--tokens", options.tokens);
   app.add_option("--threads", options.threads);
-  app.add_option("--activations", options.activations);
+  app.add_option("--activations", options.activations)
+      ->check(CLI::IsMember({"exact", "int16", "int8"}));
   app.add_option("--dtype", options.dtype)->check(CLI::IsMember({"float32", "bfloat16"}));
   CLI11_PARSE(app, argc, argv);
   try {
