@@ -2,6 +2,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -93,8 +94,19 @@ struct Models {
   }
 };
 
+/// --focus and --focus-top-k change each model that has Focus; one must.
+void choose_focus_of_all(Models& all, const ModelOptions& how) {
+  const auto has_focus = [](const EngineModel& model) { return model.loaded.model.has("focus"); };
+  const bool none = std::ranges::none_of(all.models, has_focus);
+  for (EngineModel& model : all.models)
+    if (none || has_focus(model))
+      choose_focus(model.loaded.model, how.focus, how.focus_top_k, "--focus-top-k");
+}
+
 Models open_models(const ServeVerbOptions& options, Progress& log) {
   ModelOptions base = options.how;
+  base.focus = ModelOptions().focus;
+  base.focus_top_k = 0;
   std::vector<NamedAdapter> named;
   std::erase_if(base.change.adapters, [&](const std::string& text) {
     const std::optional<NamedAdapter> one = named_adapter(text);
@@ -111,6 +123,7 @@ Models open_models(const ServeVerbOptions& options, Progress& log) {
     changed.change.adapters.push_back(adapter.folder);
     all.add(adapter.name, name, adapter.folder, open_model(options.model, changed));
   }
+  choose_focus_of_all(all, options.how);
   return all;
 }
 

@@ -352,3 +352,20 @@ def test_pipelined_requests_and_http_1_0_are_answered_in_order(suite):
         data = json.dumps({"prompt": "Number", "max_tokens": 2, "stream": True}).encode()
         old = server.raw(f"POST {COMPLETIONS} HTTP/1.0\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
         assert b"chunked" not in old and old.rstrip().endswith(b"data: [DONE]"), old
+
+
+def test_hard_focus_is_for_the_models_that_have_focus(suite):
+    out = suite.folder / "focus"
+    suite.fovea("retrofit", str(suite.model), "--with", "focus", "--text", str(suite.folder / "text.txt"), "--out", str(out),
+                "--steps", "2", "--length", "256", "--tokens", "256", "--copy", "0", "--no-speed", "--quiet")
+    options = ("--focus", "hard", "--focus-top-k", "1")
+    body = {"prompt": "Number 7 looks at number", "max_tokens": 20, "temperature": 0}
+    with suite.serve("--name", "base", "--adapter", f"focus={out / 'adapter'}", *options) as server:
+        for model, changes in (("base", ()), ("focus", ("--adapter", str(out / "adapter"), *options))):
+            wanted = json.loads(suite.fovea("generate", str(suite.model), body["prompt"], "--max-tokens", "20", "--temperature", "0",
+                                            "--json", *changes))["text"]
+            status, answer = server.post(COMPLETIONS, {**body, "model": model})
+            assert status == 200 and answer["choices"][0]["text"] == wanted, (model, answer, wanted)
+        assert server.stop() == 0
+    refused = subprocess.run([suite.program, "serve", str(suite.model), *options], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2 and "this model has no Focus" in refused.stderr, refused
