@@ -26,8 +26,7 @@ Transformer adapted(const Transformer& model, const Adapter& adapter) {
 }
 
 /// The adapters one after the other, then the keys of attention.
-LoadedModel with_adapters(const LoadedModel& base, const ModelChange& change,
-                          const MatrixStorage& matrices) {
+LoadedModel with_adapters(const LoadedModel& base, const ModelChange& change) {
   std::optional<Transformer> model;
   std::vector<std::string> drawn;
   for (const std::string& folder : change.adapters) {
@@ -37,9 +36,18 @@ LoadedModel with_adapters(const LoadedModel& base, const ModelChange& change,
   if (!change.attention.empty())
     model.emplace(
         with_config(*model, with_attention_keys(model->config(), change.attention), drawn));
-  if (!matrices.trainable()) hold_matrices(*model, matrices);
   const ModelConfig config = model->config();
   return {config, std::move(*model), base.tokenizer, base.chat_template, std::move(drawn)};
+}
+
+/// Matrices that no adapter changes stay in the blocks of the file.
+void hold_matrices(LoadedModel& loaded, const std::filesystem::path& folder, at::Device device,
+                   const MatrixStorage& matrices) {
+  if (matrices.trainable()) return;
+  if (!matrices.as_stored || matrices.packed || loaded.model.config().lora.active())
+    return hold_matrices(loaded.model, matrices);
+  const LoadedModel stored = load_model(folder, device, matrices);
+  hold_matrices(loaded.model, matrices, &stored.model);
 }
 
 }  // namespace
@@ -54,8 +62,10 @@ LoadedModel load_changed(const std::filesystem::path& folder, const ModelChange&
   LoadedModel loaded =
       load_model(folder, device, adapters ? MatrixStorage{} : matrices,
                  change.attention.empty() || adapters ? ConfigChange() : with_attention);
-  if (adapters) return with_adapters(loaded, change, matrices);
-  return loaded;
+  if (!adapters) return loaded;
+  LoadedModel adapted = with_adapters(loaded, change);
+  hold_matrices(adapted, folder, device, matrices);
+  return adapted;
 }
 
 }  // namespace fovea

@@ -115,6 +115,7 @@ std::vector<AttentionMap> collect_maps(const Transformer& model, const Tokenizer
   ModelInput input;
   input.tokens_bt = ids.to(model.device());
   std::vector<std::string> pieces;
+  pieces.reserve(tokens.size());
   for (const int32_t token : tokens) pieces.push_back(printable_piece(tokenizer, token));
   const std::vector<at::Tensor> layers = model.attention_maps(input);
   for (size_t layer = 0; layer < layers.size(); ++layer) {

@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <unordered_map>
+
 #include "fovea/base/error.h"
 #include "fovea/runtime/memory_limit.h"
 
@@ -74,11 +76,23 @@ void WeightFill::set(Parameter& parameter, const at::Tensor& numbers) {
   parameter.value.set_data(place->second);
 }
 
-void hold_matrices(Transformer& model, const MatrixStorage& storage) {
-  WeightFill fill(model, storage);
+void hold_matrices(Transformer& model, const MatrixStorage& storage, const Transformer* stored) {
+  const auto in_blocks = [&](const Parameter& p) -> const Parameter* {
+    const Parameter* same = stored != nullptr ? stored->parameters().find(p.name) : nullptr;
+    if (same == nullptr || !is_packed(same->value)) return nullptr;
+    return at::equal(unpacked(same->value, p.value.scalar_type()), p.value) ? same : nullptr;
+  };
+  std::unordered_map<const Parameter*, const Parameter*> blocks;
+  for (const Parameter& p : model.parameters().all())
+    if (const Parameter* same = in_blocks(p)) blocks[&p] = same;
+  WeightFill fill(model, storage, [&](const Parameter& p) {
+    const auto same = blocks.find(&p);
+    return same == blocks.end() ? std::nullopt : format_of(same->second->value);
+  });
   for (Parameter& p : model.parameters().all()) {
     freeze(p);
-    fill.set(p, p.value.detach());
+    const auto same = blocks.find(&p);
+    fill.set(p, same == blocks.end() ? p.value.detach() : same->second->value);
   }
 }
 

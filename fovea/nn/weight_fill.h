@@ -48,7 +48,9 @@ class WeightFill {
   std::map<const Parameter*, at::Tensor> places_;  ///< of matrices on a CPU
 };
 
-/// Holds the matrices of a model in this way from now on; for inference.
-void hold_matrices(Transformer& model, const MatrixStorage& storage);
+/// Holds the matrices of a model in this way from now on; for inference. Those that `stored` holds
+/// in blocks, under the same name and with the same numbers, stay in these.
+void hold_matrices(Transformer& model, const MatrixStorage& storage,
+                   const Transformer* stored = nullptr);
 
 }  // namespace fovea

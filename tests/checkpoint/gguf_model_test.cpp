@@ -11,6 +11,8 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/checkpoint/adapter.h"
+#include "fovea/checkpoint/changed_model.h"
 #include "fovea/checkpoint/gguf_family.h"
 #include "fovea/checkpoint/gguf_vocabulary.h"
 #include "fovea/checkpoint/model_file.h"
@@ -176,6 +178,35 @@ TEST_F(GgufModels, BlocksStayAsTheyAreWhereAskedFor) {
   const LoadedModel smaller =
       load_model(path_, at::kCPU, {.packed = kernels::WeightFormat::q4_0, .as_stored = true});
   EXPECT_EQ(smaller.model.parameters().find("model.embed_tokens.weight")->value.size(2), 18);
+}
+
+TEST_F(GgufModels, AnAdapterLeavesBlocksThatItDoesNotChange) {
+  ModelConfig config = tiny_config();
+  config.width = 64, config.head_dim = 32, config.ffn_width = 96;
+  save(Transformer(config.resolved(259), 3), {.format = GgufFormat::q8_0});
+  const auto adapted = [&](const ModelConfig& changed, const char* name) {
+    Adapter adapter = adapter_of(Transformer(changed.resolved(259), 3));
+    adapter.base_name = "some/base";
+    const fs::path folder = path_.parent_path() / name;
+    write_adapter(folder, changed.resolved(259), adapter);
+    return load_changed(path_, {.adapters = {folder.string()}}, at::kCPU, {.as_stored = true});
+  };
+  const auto packed = [](const LoadedModel& loaded) {
+    return std::ranges::count_if(loaded.model.parameters().all(),
+                                 [](const Parameter& p) { return is_packed(p.value); });
+  };
+  const LoadedModel read = load_model(path_);
+  ModelConfig changed = config;
+  changed.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
+  const LoadedModel focal = adapted(changed, "focal");
+  EXPECT_EQ(packed(focal), (config.tied ? 1 : 2) + 7 * config.layers);
+  for (const Parameter& p : read.model.parameters().all()) {
+    const at::Tensor& held = focal.model.parameters().find(p.name)->value;
+    EXPECT_TRUE(at::equal(unpacked(held, at::kFloat), p.value.detach())) << p.name;
+  }
+  changed = config;
+  changed.lora = {.rank = 2};
+  EXPECT_EQ(packed(adapted(changed, "lora")), 0);
 }
 
 TEST_F(GgufModels, PlainNumbersAreReadWithoutACopyAndOutliveTheFile) {
