@@ -30,7 +30,7 @@
 namespace fovea {
 namespace {
 
-constexpr int64_t kPromptTokens = 48;  // of a validation document, where no prompt is given
+constexpr int64_t kMostPromptTokens = 48;  // of a validation document, where no prompt is given
 
 std::string utc_now() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -200,8 +200,9 @@ class Runner {
     if (config_.sample.tokens > 0) {
       const GenerateOptions options{.sampling = {.temperature = config_.sample.temperature},
                                     .max_tokens = config_.sample.tokens};
+      const int64_t most = std::min(kMostPromptTokens, model.config().context / 2);
       const std::string prompt = config_.sample.prompt.empty()
-                                     ? map_text({.tokens = kPromptTokens}, *corpus_)
+                                     ? map_text({.tokens = most}, *corpus_)
                                      : config_.sample.prompt;
       variant.sample = {.prompt = prompt,
                         .text = generate_text(model, tokenizer, prompt, options).text};

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kWarmUp = 3;   // steps that allocate, and fill caches
+constexpr int64_t kWarmUp = 3;    // steps that allocate, and fill caches
 constexpr double kWindow = 0.25;  // seconds
 
 /// A folder that is gone before and after.
@@ -46,8 +46,7 @@ class FastestWindow {
 
  private:
   static double rate(const TrainProgress& from, const TrainProgress& to) {
-    return static_cast<double>(to.tokens - from.tokens) /
-           std::max(to.seconds - from.seconds, 1e-9);
+    return static_cast<double>(to.tokens - from.tokens) / std::max(to.seconds - from.seconds, 1e-9);
   }
 
   TrainProgress begin_;

@@ -43,7 +43,7 @@ struct Needs {
 
 WorkerChoice given_workers(int64_t workers, const Needs& needs, double memory) {
   const double all = static_cast<double>(workers) * needs.memory;
-  require<MemoryError>(memory <= 0 || all <= memory, "compare",
+  require<MemoryError>(needs.gpu || memory <= 0 || all <= memory, "compare",
                        "expected workers that fit the memory of this machine; {} workers need {} "
                        "of {}; lower 'compare.workers', or let 'auto' choose",
                        workers, bytes_text(all), bytes_text(memory));

@@ -23,7 +23,7 @@ struct WorkerChoice {
 
 /// Follows `compare.workers`. `auto` is as many as this program has threads where all models are
 /// small: on the CPU, at most 10 million parameters. It is less where so many would need more than
-/// half of the machine's memory by plan_run(), and 1 for a budget of time, which needs a quiet
+/// half of the machine's memory by plan_run(). It is 1 for a budget of time, which needs a quiet
 /// machine, and for runs that ask for several threads (train.threads). MemoryError for a number
 /// that cannot fit the machine.
 WorkerChoice choose_workers(const CompareConfig& config, std::span<const PlannedRun> runs,

@@ -102,22 +102,22 @@ TEST_F(CompareWorkers, TwoWorkersGiveTheResultsOfOneThread) {
 }
 
 TEST_F(CompareWorkers, AWorkerThatDiesIsNamedAndStartedAgain) {
-  const std::string longer = "train.steps=1500";
+  const std::string longer = "train.steps=700";
   Program program(folder_.path(), kBinary, command("killed", 2, longer));
-  ASSERT_TRUE(two_at_work(program));
+  ASSERT_TRUE(two_at_work(program)) << program.finish().err;
   kill(program.children().front(), SIGKILL);
   const Finished killed = program.finish();
   ASSERT_EQ(killed.code, 0) << killed.err;
-  EXPECT_THAT(killed.err, HasSubstr("seed 0' died (killed by signal 9); it is started again"));
+  EXPECT_THAT(killed.err, HasSubstr("' died (killed by signal 9); it is started again"));
   EXPECT_THAT(killed.err, HasSubstr("/worker.log'"));
   ASSERT_EQ(run(command("whole", 2, longer)).code, 0);
   EXPECT_EQ(numbers("killed"), numbers("whole"));
 }
 
 TEST_F(CompareWorkers, AnInterruptEndsAllWorkersAndTheSameCommandGoesOn) {
-  const std::string longer = "train.steps=1500";
+  const std::string longer = "train.steps=700";
   Program program(folder_.path(), kBinary, command("parts", 2, longer));
-  ASSERT_TRUE(two_at_work(program));
+  ASSERT_TRUE(two_at_work(program)) << program.finish().err;
   const std::vector<pid_t> workers = program.children();
   program.signal(SIGINT);
   const Finished stopped = program.finish();
@@ -132,7 +132,7 @@ TEST_F(CompareWorkers, AnInterruptEndsAllWorkersAndTheSameCommandGoesOn) {
 
 TEST_F(CompareWorkers, WorkersEndWithAKilledComparison) {
   Program program(folder_.path(), kBinary, command("gone", 2, "train.steps=100000"));
-  ASSERT_TRUE(two_at_work(program));
+  ASSERT_TRUE(two_at_work(program)) << program.finish().err;
   const std::vector<pid_t> workers = program.children();
   program.signal(SIGKILL);
   program.finish();
@@ -154,7 +154,7 @@ TEST_F(CompareWorkers, AWorkerThatDiesTwiceEndsTheComparisonAndLeavesItsLog) {
   }
   const Finished dead = program.finish();
   EXPECT_EQ(dead.code, 1);
-  EXPECT_THAT(dead.err, AllOf(HasSubstr("seed 0' died twice (killed by signal 9)"),
+  EXPECT_THAT(dead.err, AllOf(HasSubstr("' died twice (killed by signal 9)"),
                               HasSubstr("/worker.log'"), HasSubstr("--workers 1")));
   for (const pid_t worker : workers) EXPECT_NE(kill(worker, 0), 0);
   int logs = 0;

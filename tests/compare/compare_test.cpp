@@ -105,6 +105,14 @@ TEST_F(CompareTest, AllVariantsAndSeedsSeeTheSameTokensAndAreJudged) {
   EXPECT_LT(all_triples.bits_per_byte, seen_triples.bits_per_byte);
 }
 
+TEST_F(CompareTest, WithoutAPromptTheModelsContinueAValidationDocument) {
+  const CompareResult result = run(load(kTwo, {"compare.sample.prompt=''"}));
+  for (const CompareVariant& v : result.variants) {
+    EXPECT_TRUE(v.sample.prompt.starts_with("line 0 ")) << v.sample.prompt;
+    EXPECT_FALSE(v.sample.text.empty());
+  }
+}
+
 TEST_F(CompareTest, FinishedRunsAreTakenAndAnAddedVariantRunsAlone) {
   const CompareResult first = run(load(kTwo));
   EXPECT_EQ(labels_.size(), 4u);
