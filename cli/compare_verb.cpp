@@ -14,6 +14,7 @@
 #include "fovea/config/reader.h"
 #include "fovea/report/html_report.h"
 #include "fovea/report/table.h"
+#include "fovea/runtime/spawn.h"
 
 namespace fovea::cli {
 namespace {
@@ -21,16 +22,24 @@ namespace {
 struct CompareVerbOptions {
   std::string recipe;
   std::vector<std::string> overrides;
+  std::string workers;
   bool print_config = false;
 };
 
+std::vector<std::string> overrides_of(const CompareVerbOptions& options) {
+  std::vector<std::string> all = options.overrides;
+  if (!options.workers.empty()) all.push_back("compare.workers=" + options.workers);
+  return all;
+}
+
 std::string command_line(const CompareVerbOptions& options) {
-  return fmt::format("fovea compare {}{}{}", options.recipe, options.overrides.empty() ? "" : " ",
-                     fmt::join(options.overrides, " "));
+  const std::vector<std::string> overrides = overrides_of(options);
+  return fmt::format("fovea compare {}{}{}", options.recipe, overrides.empty() ? "" : " ",
+                     fmt::join(overrides, " "));
 }
 
 void run(const CompareVerbOptions& options, const Globals& globals) {
-  const LoadedRecipe loaded = load_recipe(options.recipe, options.overrides);
+  const LoadedRecipe loaded = load_recipe(options.recipe, overrides_of(options));
   const CompareConfig config = read_compare_config(loaded.compare);
   const Recipe base = loaded.recipe.resolved();
   if (options.print_config) {
@@ -45,7 +54,7 @@ void run(const CompareVerbOptions& options, const Globals& globals) {
   const InterruptGuard interrupt(say_that_it_stops);
   CompareCallbacks callbacks;
   callbacks.stop = interrupt.flag();
-  callbacks.worker = {"/proc/self/exe", kWorkerWord};
+  callbacks.worker = {kThisProgram, kWorkerWord};
   callbacks.message = [&](std::string_view text) { progress.message(text); };
   callbacks.warning = [&](std::string_view text) { progress.warning(text); };
   callbacks.data = [&](const CorpusProgress& p) {
@@ -92,6 +101,10 @@ Verb add_compare_verb(Command& app, Globals& globals) {
   verb->add_option("recipe", options->recipe, "YAML file with a 'compare' map")->required();
   verb->add_option("overrides", options->overrides,
                    "key=value, for example data.sources.0.path=my.txt compare.seeds=[0,1]");
+  verb->add_option("--workers", options->workers,
+                   "N or auto: runs that train at a time, each in a process of its own with one "
+                   "thread; 1: one after the other with all threads; auto, the default: as many as "
+                   "threads where models are small (the same as compare.workers=N)");
   verb->add_flag("--print-config", options->print_config,
                  "print the resolved base recipe with help for every key, and stop");
   add_global_options(*verb, globals);

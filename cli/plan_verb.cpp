@@ -3,12 +3,14 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 
 #include "cli/options.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/model_file.h"
-#include "fovea/compare/compare.h"
+#include "fovea/compare/worker_choice.h"
 #include "fovea/report/table.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/text/tokenizer.h"
@@ -47,16 +49,28 @@ std::string duration(double seconds) {
   return fmt::format("{:.1f} days", seconds / 86400);
 }
 
-/// The plans of the variants of `compare`, in their order.
-std::vector<std::pair<std::string, RunPlan>> plan_variants(const LoadedRecipe& loaded,
-                                                           int64_t vocabulary) {
-  std::vector<std::pair<std::string, RunPlan>> plans;
-  if (loaded.compare.kind == ConfigNode::Kind::null) return plans;
-  CompareConfig config = read_compare_config(loaded.compare);
-  config.seeds.resize(1);
-  for (const PlannedRun& run : plan_runs(loaded, config, "", vocabulary))
-    plans.emplace_back(run.variant, plan_run(run.recipe, vocabulary));
-  return plans;
+/// What `fovea compare` would train.
+struct ComparisonPlan {
+  int64_t runs = 0;
+  std::vector<std::pair<std::string, RunPlan>> variants;  ///< in their order
+  WorkerChoice choice;
+
+  nlohmann::ordered_json workers_json() const {
+    return {{"runs", runs},
+            {"workers", choice.workers},
+            {"threads", choice.threads},
+            {"reason", choice.reason}};
+  }
+};
+
+std::optional<ComparisonPlan> plan_comparison(const LoadedRecipe& loaded, int64_t vocabulary) {
+  if (loaded.compare.kind == ConfigNode::Kind::null) return std::nullopt;
+  const CompareConfig config = read_compare_config(loaded.compare);
+  const std::vector<PlannedRun> runs = plan_runs(loaded, config, "", vocabulary);
+  ComparisonPlan plan{.runs = std::ssize(runs), .choice = choose_workers(config, runs, vocabulary)};
+  for (const PlannedRun& run : std::span(runs).first(config.variants.size()))
+    plan.variants.emplace_back(run.variant, plan_run(run.recipe, vocabulary));
+  return plan;
 }
 
 void print_parameters(const RunPlan& plan, int64_t width) {
@@ -150,18 +164,19 @@ void print_rules(const RunPlan& plan, int64_t width) {
   print(table.render(width));
 }
 
-void print_variants(const std::vector<std::pair<std::string, RunPlan>>& variants, int64_t width) {
-  if (variants.empty()) return;
+void print_comparison(const ComparisonPlan& comparison, int64_t width) {
   TextTable table({{.title = "variant", .shrinks = true},
                    {.title = "parameters", .right = true},
                    {.title = "to the first", .right = true},
                    {.title = "FLOP a token", .right = true}});
-  const int64_t first = variants.front().second.parameters.total();
-  for (const auto& [name, plan] : variants) {
+  const int64_t first = comparison.variants.front().second.parameters.total();
+  for (const auto& [name, plan] : comparison.variants) {
     table.add_row({name, grouped(plan.parameters.total()),
                    fmt::format("{:+}", plan.parameters.total() - first),
                    scaled(plan.training_per_token, "")});
   }
+  table.add_note("");
+  table.add_note(comparison.choice.sentence(comparison.runs));
   print("\n" + table.render(width));
 }
 
@@ -172,14 +187,17 @@ void run(const PlanVerbOptions& options, const Globals& globals) {
                                  ? loaded.recipe.model.vocab_size
                                  : open_named_tokenizer(name)->vocab_size();
   const RunPlan plan = plan_run(loaded.recipe, vocabulary);
-  const auto variants = plan_variants(loaded, vocabulary);
+  const std::optional<ComparisonPlan> comparison = plan_comparison(loaded, vocabulary);
   const bool measured = options.speed <= 0.0;
   const double speed = measured ? measure_speed(plan, loaded.recipe) : options.speed;
   if (globals.json) {
     nlohmann::ordered_json json = plan.to_json();
     json["speed"] = {{"operations_per_second", speed}, {"measured", measured}};
-    for (const auto& [variant, its] : variants)
-      json["variants"].push_back({{"name", variant}, {"plan", its.to_json()}});
+    if (comparison) {
+      for (const auto& [variant, its] : comparison->variants)
+        json["variants"].push_back({{"name", variant}, {"plan", its.to_json()}});
+      json["comparison"] = comparison->workers_json();
+    }
     print(json.dump(2) + "\n");
     return;
   }
@@ -189,7 +207,7 @@ void run(const PlanVerbOptions& options, const Globals& globals) {
   print_memory(plan, width);
   print_decode(plan, width);
   print_rules(plan, width);
-  print_variants(variants, width);
+  if (comparison) print_comparison(*comparison, width);
 }
 
 }  // namespace

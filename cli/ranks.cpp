@@ -12,6 +12,7 @@
 #include "fovea/runtime/gloo_communicator.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/runtime/rank_processes.h"
+#include "fovea/runtime/spawn.h"
 
 namespace fovea::cli {
 
@@ -41,7 +42,7 @@ void run_in_processes(int64_t count, std::vector<std::string> arguments) {
                       "expected --processes or a launcher; got both: {} has set the variables of "
                       "rank {} of {}",
                       launcher_name(place.launcher), place.rank, place.size);
-  arguments.insert(arguments.begin(), "/proc/self/exe");
+  arguments.insert(arguments.begin(), kThisProgram);
   const InterruptGuard interrupt;
   const int64_t threads = std::max<int64_t>(1, at::get_num_threads() / count);
   const RanksEnd end = run_rank_processes(count, arguments, threads, interrupt.flag());

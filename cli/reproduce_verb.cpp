@@ -6,7 +6,6 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,8 +26,7 @@
 #include "fovea/report/claims.h"
 #include "fovea/report/table.h"
 #include "fovea/runtime/interrupt.h"
-
-extern char** environ;
+#include "fovea/runtime/spawn.h"
 
 namespace fovea::cli {
 namespace {
@@ -120,23 +118,11 @@ int wait_for(pid_t child) {
 /// With `--json` its standard output goes to standard error, so that ours stays one document.
 void run_program_again(const std::vector<std::string>& words, const std::string& command,
                        const Globals& globals) {
-  std::vector<std::string> all{"fovea"};
-  all.insert(all.end(), words.begin(), words.end());
-  if (globals.quiet) all.emplace_back("--quiet");
-  std::vector<char*> arguments;
-  arguments.reserve(all.size() + 1);
-  for (std::string& word : all) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  if (globals.json) ::posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-  pid_t child = 0;
-  const int refused =
-      ::posix_spawn(&child, "/proc/self/exe", &actions, nullptr, arguments.data(), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  require<IoError>(refused == 0, "reproduce", "cannot start '{}': {}", command,
-                   std::strerror(refused));
-  const int status = wait_for(child);
+  std::vector<std::string> arguments{kThisProgram};
+  arguments.insert(arguments.end(), words.begin(), words.end());
+  if (globals.quiet) arguments.emplace_back("--quiet");
+  const int status = wait_for(
+      spawn("reproduce", {.arguments = arguments, .out = globals.json ? STDERR_FILENO : -1}));
   require<Interrupted>(!stop_signal() && !WIFSIGNALED(status) && WEXITSTATUS(status) != 130,
                        "reproduce", "'{}' was stopped; the same command goes on", command);
   require<InputError>(WEXITSTATUS(status) == 0, "reproduce", "'{}' ended with exit code {}",

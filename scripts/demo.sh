@@ -9,5 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 overrides=("$@")
 quote="'"  # the value is YAML: any name stands between quotes
-[ -z "${FOVEA_TEXT:-}" ] || overrides=("data.sources.0.path='${FOVEA_TEXT//$quote/$quote$quote}'" "$@")
+# The models continue the user's own text, and their attention is drawn on it.
+[ -z "${FOVEA_TEXT:-}" ] ||
+  overrides=("data.sources.0.path='${FOVEA_TEXT//$quote/$quote$quote}'" "compare.sample.prompt=''" "compare.map.text=''" "$@")
 exec build/bin/fovea compare recipes/demo.yaml "${overrides[@]}"

@@ -20,6 +20,7 @@
 #include "fovea/compare/speeds.h"
 #include "fovea/compare/tasks.h"
 #include "fovea/compare/tuning.h"
+#include "fovea/compare/worker_choice.h"
 #include "fovea/compare/workers.h"
 #include "fovea/config/reader.h"
 #include "fovea/infer/generate.h"
@@ -28,6 +29,8 @@
 
 namespace fovea {
 namespace {
+
+constexpr int64_t kMostPromptTokens = 48;  // of a validation document, where no prompt is given
 
 std::string utc_now() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -95,17 +98,16 @@ class Runner {
   }
 
   /// Trains `workers` runs at a time; results are added in the order of the plan.
-  void run_side_by_side(int64_t workers, bool speeds) {
+  void run_side_by_side(int64_t workers) {
     const int threads = at::get_num_threads();
     std::vector<std::optional<std::string>> ended(runs_.size());
     size_t next = 0;
-    train_side_by_side(runs_, workers, callbacks_.worker, callbacks_,
+    train_side_by_side(runs_, config_.tasks, workers, callbacks_,
                        [&](size_t index, const std::string& failure) {
                          ended[index] = failure;
                          for (; next < runs_.size() && ended[next]; ++next) add(next, *ended[next]);
                        });
     at::set_num_threads(threads);  // a run's recipe says one
-    if (speeds) measure_speeds_alone(runs_, corpus_, callbacks_, result_);
   }
 
  private:
@@ -198,9 +200,12 @@ class Runner {
     if (config_.sample.tokens > 0) {
       const GenerateOptions options{.sampling = {.temperature = config_.sample.temperature},
                                     .max_tokens = config_.sample.tokens};
-      variant.sample = {
-          .prompt = config_.sample.prompt,
-          .text = generate_text(model, tokenizer, config_.sample.prompt, options).text};
+      const int64_t most = std::min(kMostPromptTokens, model.config().context / 2);
+      const std::string prompt = config_.sample.prompt.empty()
+                                     ? map_text({.tokens = most}, *corpus_)
+                                     : config_.sample.prompt;
+      variant.sample = {.prompt = prompt,
+                        .text = generate_text(model, tokenizer, prompt, options).text};
     }
     if (config_.map.tokens > 0) {
       variant.attention_maps =
@@ -228,7 +233,10 @@ void train_all(const LoadedRecipe& loaded, const CompareConfig& config,
                bool speeds, CompareResult& result) {
   const int64_t vocabulary = corpus->tokenizer().vocab_size();
   std::vector<PlannedRun> runs = plan_runs(loaded, config, corpus->fingerprint(), vocabulary);
-  const int64_t workers = callbacks.worker.empty() ? 1 : choose_workers(config, runs, vocabulary);
+  const WorkerChoice choice =
+      callbacks.worker.empty() ? WorkerChoice{} : choose_workers(config, runs, vocabulary);
+  if (callbacks.message && !callbacks.worker.empty())
+    callbacks.message(choice.sentence(std::ssize(runs)));
   for (const VariantConfig& v : config.variants) {
     CompareVariant& variant = result.variants.emplace_back();
     variant.name = v.name;
@@ -236,10 +244,12 @@ void train_all(const LoadedRecipe& loaded, const CompareConfig& config,
     variant.family = v.family;
     flatten(v.set, "", variant.config);
   }
-  if (workers > 1)
-    for (PlannedRun& run : runs) run.recipe.train.threads = 1;
-  Runner runner(config, callbacks, corpus, runs, result);
-  workers > 1 ? runner.run_side_by_side(workers, speeds) : runner.run_in_turn();
+  if (choice.workers == 1) return Runner(config, callbacks, corpus, runs, result).run_in_turn();
+  for (PlannedRun& run : runs)
+    if (run.recipe.train.threads == 0) run.recipe.train.threads = 1;
+  result.workers = choice.workers;
+  Runner(config, callbacks, corpus, runs, result).run_side_by_side(choice.workers);
+  if (speeds) measure_speeds_alone(runs, corpus, callbacks, result);
 }
 
 /// Trains the trials of compare.tuning; `config` gets the chosen values, `result` what was tried.

@@ -26,10 +26,10 @@ namespace fovea {
 
 /// Where a comparison stands.
 struct CompareProgress {
-  std::string label;    ///< "focal-0.4, seed 1 (5 of 12)"
-  double fraction = 0;  ///< of all runs, 0 ... 1
-  double loss = 0;      ///< nats per token
-  double tokens_per_second = 0;
+  std::string label;          ///< "focal-0.4, seed 1 (5 of 12)"
+  double fraction = 0;        ///< of all runs, 0 ... 1
+  double loss = kNotANumber;  ///< nats per token; NaN, as the speed, where nothing trains
+  double tokens_per_second = kNotANumber;
 };
 
 struct CompareCallbacks {

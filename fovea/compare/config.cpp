@@ -24,7 +24,8 @@ void VariantConfig::describe(FieldVisitor& v) {
 }
 
 void SampleConfig::describe(FieldVisitor& v) {
-  v.text({"prompt", "what each model continues"}, prompt);
+  v.text({"prompt", "what each model continues; empty: the start of a validation document"},
+         prompt);
   v.integer({"tokens", "how many tokens; 0 = no samples", {0, 1e6}}, tokens);
   v.real({"temperature", "of the sampling; 0 = greedy", {0, 1e6}}, temperature);
 }
@@ -78,7 +79,8 @@ void CompareConfig::describe(FieldVisitor& v) {
   v.text({"workers",
           "runs that train at a time, in processes of one thread each; 1 = one after the other, in "
           "this process, with all threads; auto: as many as threads where models are small (at "
-          "most 10 million parameters, on the CPU, no budget of time, no train.threads)"},
+          "most 10 million parameters, on the CPU, all in half of the memory, no budget of time, "
+          "train.threads at most 1)"},
          workers);
   v.texts(
       {"baselines",

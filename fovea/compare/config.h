@@ -23,7 +23,7 @@ struct VariantConfig {
 };
 
 struct SampleConfig {
-  std::string prompt = "def ";
+  std::string prompt = "def ";  ///< "" = the start of a validation document
   int64_t tokens = 160;
   double temperature = 0.7;
 

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "fovea/base/files.h"
 #include "fovea/checkpoint/model_folder.h"
 #include "fovea/checkpoint/run_folder.h"
@@ -14,6 +16,10 @@ namespace fovea {
 namespace {
 
 namespace fs = std::filesystem;
+
+fs::path log_folder(const fs::path& run_folder, int64_t step) {
+  return run_folder / "results" / std::to_string(step);
+}
 
 TaskInput input_of(const CompareTasks& tasks, const Tokenizer& tokenizer) {
   return {.tokenizer = tokenizer,
@@ -29,7 +35,7 @@ TaskInput input_of(const CompareTasks& tasks, const Tokenizer& tokenizer) {
 void answer(const CompareTasks& tasks, const Transformer& model, const Tokenizer& tokenizer,
             int64_t step, const fs::path& run_folder, const TaskCallbacks& callbacks,
             std::vector<TaskPoint>& points) {
-  const fs::path folder = run_folder / "results" / std::to_string(step);
+  const fs::path folder = log_folder(run_folder, step);
   make_folders(folder);
   for (const std::string& name : tasks.names) {
     const Task task = find_task(name);
@@ -56,6 +62,14 @@ void answer(const CompareTasks& tasks, const Transformer& model, const Tokenizer
 
 void check_tasks(const CompareTasks& tasks, const Tokenizer& tokenizer) {
   for (const std::string& name : tasks.names) find_task(name).items(input_of(tasks, tokenizer));
+}
+
+size_t count_task_logs(const fs::path& run_folder, int64_t step) {
+  const fs::path folder = log_folder(run_folder, step);
+  if (!fs::is_directory(folder)) return 0;
+  return static_cast<size_t>(std::ranges::count_if(
+      fs::directory_iterator(folder),
+      [](const fs::directory_entry& entry) { return entry.path().extension() == ".jsonl"; }));
 }
 
 std::vector<TaskPoint> answer_tasks(const CompareTasks& tasks, const Transformer& model,

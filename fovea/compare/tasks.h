@@ -24,6 +24,9 @@ struct TaskCallbacks {
   const std::atomic<bool>* stop = nullptr;
 };
 
+/// Tasks of which the run has a log, whole or not, for its model after `step` steps.
+size_t count_task_logs(const std::filesystem::path& run_folder, int64_t step);
+
 /// The answers of a run whose model after `step` steps is `model`. Logs stand in
 /// `run_folder`/results/STEP/; what they hold is not asked again. As run_task().
 std::vector<TaskPoint> answer_tasks(const CompareTasks& tasks, const Transformer& model,

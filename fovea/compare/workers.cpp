@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/compare/workers.h"
 
-#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,12 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/base/error.h"
+#include "fovea/base/files.h"
 #include "fovea/checkpoint/run_folder.h"
+#include "fovea/compare/tasks.h"
 #include "fovea/config/reader.h"
 #include "fovea/runtime/child_process.h"
-#include "fovea/runtime/machine.h"
-#include "fovea/runtime/memory_limit.h"
-#include "fovea/train/run_plan.h"
 #include "fovea/train/stage_schedule.h"
 #include "fovea/train/trainer.h"
 
@@ -28,30 +26,42 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kSmallModel = 10'000'000;  // parameters
-constexpr double kShareOfMemory = 0.5;
 // A worker saves a small model in milliseconds; who asks to stop waits at most 2 s.
 constexpr std::chrono::milliseconds kStopWithin{1500};
 constexpr int kLookEveryMs = 100;
 constexpr double kTellEvery = 0.5;  // seconds between two lines of a worker
+constexpr size_t kNamedAtWork = 4;  // of the runs that train now, in a line of progress
 
-bool is_small(const PlannedRun& run, int64_t workers, int64_t vocab) {
-  if (choose_device(run.recipe.train.device).is_cuda()) return false;
-  const RunPlan plan = plan_run(run.recipe, vocab);
-  return plan.parameters.total() <= kSmallModel &&
-         static_cast<double>(plan.memory.total() * workers) <=
-             kShareOfMemory * static_cast<double>(memory_limit_bytes());
-}
-
-/// Whether its folder holds the last step, so that a Trainer has nothing left to do.
-bool is_finished(const PlannedRun& run) {
+/// Whether its folder holds the last step and a log of every task, so that a worker has nothing
+/// left to do.
+bool is_finished(const PlannedRun& run, const CompareTasks& tasks) {
   const StageSchedule last = stage_schedules(run.recipe).back();
   const auto saved = list_checkpoints(run.recipe.run_folder);
-  return last.steps > 0 && !saved.empty() && saved.back().step >= last.first_step + last.steps;
+  if (last.steps == 0 || saved.empty() || saved.back().step < last.first_step + last.steps)
+    return false;
+  return count_task_logs(run.recipe.run_folder, saved.back().step) >= tasks.names.size();
 }
 
 std::string name_of(const PlannedRun& run) {
   return fmt::format("{}, seed {}", run.variant, run.seed);
+}
+
+/// Throws the error that a worker has told.
+[[noreturn]] void throw_again(const std::string& kind, const std::string& message) {
+  using Thrower = void (*)(const std::string&);
+  static constexpr std::pair<std::string_view, Thrower> kThrowers[] = {
+      {"UsageError", [](const std::string& m) { throw UsageError(m); }},
+      {"ConfigError", [](const std::string& m) { throw ConfigError(m); }},
+      {"InputError", [](const std::string& m) { throw InputError(m); }},
+      {"ShapeError", [](const std::string& m) { throw ShapeError(m); }},
+      {"UnsupportedError", [](const std::string& m) { throw UnsupportedError(m); }},
+      {"CheckpointError", [](const std::string& m) { throw CheckpointError(m); }},
+      {"LockedError", [](const std::string& m) { throw LockedError(m); }},
+      {"IoError", [](const std::string& m) { throw IoError(m); }},
+      {"MemoryError", [](const std::string& m) { throw MemoryError(m); }}};
+  for (const auto& [name, thrower] : kThrowers)
+    if (name == kind) thrower(message);
+  throw Error(message);
 }
 
 struct Worker {
@@ -59,7 +69,9 @@ struct Worker {
   ChildProcess process;
   double fraction = 0, loss = kNotANumber, rate = 0;
   bool finished = false;
+  std::string doing;  // beside training
   std::string failure;
+  std::string error, kind;  // thrown by it
 
   void hear(std::string_view line, const CompareCallbacks& callbacks, const std::string& name) {
     const Json json = Json::parse(line, nullptr, false);
@@ -70,7 +82,10 @@ struct Worker {
       if (told != json.end() && told->is_number()) *value = told->get<double>();
     }
     finished = json.value("finished", finished);
+    doing = json.value("doing", doing);
     failure = json.value("failure", failure);
+    error = json.value("error", error);
+    kind = json.value("kind", kind);
     if (json.contains("warning") && callbacks.warning)
       callbacks.warning(fmt::format("{}: {}", name, json.at("warning").get<std::string>()));
   }
@@ -78,21 +93,21 @@ struct Worker {
 
 class SideBySide {
  public:
-  SideBySide(std::span<const PlannedRun> runs, int64_t workers,
-             const std::vector<std::string>& command, const CompareCallbacks& callbacks,
-             const RunEnded& ended)
+  SideBySide(std::span<const PlannedRun> runs, const CompareTasks& tasks, int64_t workers,
+             const CompareCallbacks& callbacks, const RunEnded& ended)
       : runs_(runs),
+        tasks_(tasks),
         most_(static_cast<size_t>(workers)),
-        command_(command),
+        command_(callbacks.worker),
         callbacks_(callbacks),
         ended_(ended),
-        deaths_(runs.size(), 0) {
+        deaths_(runs.size()) {
     command_.push_back(std::to_string(::getpid()));
   }
 
   void train() {
     for (size_t n = 0; n < runs_.size(); ++n) {
-      if (is_finished(runs_[n])) {
+      if (is_finished(runs_[n], tasks_)) {
         end(n, "");
       } else {
         waiting_.push_back(n);
@@ -107,8 +122,10 @@ class SideBySide {
   }
 
  private:
+  bool stopping() const { return callbacks_.stop != nullptr && callbacks_.stop->load(); }
+
   void step() {
-    require<Interrupted>(callbacks_.stop == nullptr || !callbacks_.stop->load(), "compare",
+    require<Interrupted>(!stopping(), "compare",
                          "stopped with {} of {} runs done; the others are saved: the same command "
                          "continues",
                          done_, runs_.size());
@@ -130,8 +147,9 @@ class SideBySide {
   }
 
   void start(size_t n) {
-    workers_.push_back(
-        {.run = n, .process = ChildProcess(command_, fields_to_json(runs_[n].recipe).dump())});
+    const Json job = {{"recipe", fields_to_json(runs_[n].recipe)},
+                      {"tasks", fields_to_json(tasks_)}};
+    workers_.push_back({.run = n, .process = ChildProcess(command_, job.dump())});
   }
 
   bool read(Worker& worker) {
@@ -147,18 +165,43 @@ class SideBySide {
 
   /// Of a worker whose streams are closed.
   void leave(Worker& worker) {
+    const std::string name = name_of(runs_[worker.run]);
+    const pid_t process = worker.process.id();
     std::string how = worker.process.wait();
+    if (stopping()) return;  // who stops this process may have stopped the worker, too
+    if (!worker.error.empty())
+      throw_again(worker.kind, fmt::format("[compare] in the run '{}': {}", name, worker.error));
     if (how.empty() && worker.finished) return end(worker.run, worker.failure);
     if (how.empty()) how = "it stopped before its end";
-    const std::string name = name_of(runs_[worker.run]);
-    require<IoError>(++deaths_[worker.run] < 2, "compare",
-                     "the worker of '{}' died twice ({}); finished runs stay: the same command "
-                     "continues, and 'compare.workers=1' trains without workers",
-                     name, how);
+    const std::string log = keep_log(worker, process, how);
+    require<IoError>(deaths_[worker.run].size() < 2, "compare",
+                     "the worker of '{}' died twice ({}); {}; finished runs stay: the same command "
+                     "continues, and --workers 1 trains without workers",
+                     name, how, log);
     if (callbacks_.warning)
       callbacks_.warning(
-          fmt::format("the worker of '{}' died ({}); it is started again", name, how));
+          fmt::format("the worker of '{}' died ({}); it is started again; {}", name, how, log));
     waiting_.push_front(worker.run);
+  }
+
+  /// Writes how the run's workers died into its folder; says where.
+  std::string keep_log(const Worker& worker, pid_t process, const std::string& how) {
+    std::vector<std::string>& deaths = deaths_[worker.run];
+    const std::string& errors = worker.process.errors();
+    deaths.push_back(
+        fmt::format("worker {} (process {}) of '{}': {} after {:.1f} % of the run, loss {:.4f}\n"
+                    "its stderr:\n{}\n",
+                    deaths.size() + 1, process, name_of(runs_[worker.run]), how,
+                    100.0 * worker.fraction, worker.loss, errors.empty() ? "(nothing)" : errors));
+    const std::filesystem::path log =
+        std::filesystem::path(runs_[worker.run].recipe.run_folder) / "worker.log";
+    try {
+      make_folders(log.parent_path());
+      write_file(log, fmt::format("{}", fmt::join(deaths, "\n")));
+    } catch (const IoError& error) {
+      return fmt::format("its log cannot be written: {}", error.what());
+    }
+    return fmt::format("its log is '{}'", log.string());
   }
 
   void end(size_t n, const std::string& failure) {
@@ -187,22 +230,28 @@ class SideBySide {
     for (const Worker& worker : workers_) {
       fraction += worker.fraction;
       rate += worker.rate;
-      at_work.push_back(
-          fmt::format("{} {:.0f} %", name_of(runs_[worker.run]), 100.0 * worker.fraction));
+      if (at_work.size() < kNamedAtWork)
+        at_work.push_back(
+            worker.doing.empty()
+                ? fmt::format("{} {:.0f} %", name_of(runs_[worker.run]), 100.0 * worker.fraction)
+                : fmt::format("{} {}", name_of(runs_[worker.run]), worker.doing));
     }
+    if (workers_.size() > at_work.size())
+      at_work.push_back(fmt::format("{} more at work", workers_.size() - at_work.size()));
     callbacks_.progress({.label = fmt::format("{} of {} runs done; {}", done_, runs_.size(),
                                               fmt::join(at_work, "; ")),
                          .fraction = fraction / static_cast<double>(runs_.size()),
                          .loss = workers_.front().loss,
-                         .tokens_per_second = rate});
+                         .tokens_per_second = rate > 0 ? rate : kNotANumber});
   }
 
   std::span<const PlannedRun> runs_;
+  const CompareTasks& tasks_;
   size_t most_;
   std::vector<std::string> command_;
   const CompareCallbacks& callbacks_;
   const RunEnded& ended_;
-  std::vector<int> deaths_;  // of a run's workers
+  std::vector<std::vector<std::string>> deaths_;  // of a run's workers, for its log
   std::deque<size_t> waiting_;
   std::list<Worker> workers_;
   size_t done_ = 0;
@@ -210,47 +259,50 @@ class SideBySide {
 
 }  // namespace
 
-int64_t choose_workers(const CompareConfig& config, std::span<const PlannedRun> runs,
-                       int64_t tokenizer_vocab) {
-  const auto most = static_cast<int64_t>(runs.size());
-  if (const int64_t given = config.workers_given(); given > 0) return std::min(given, most);
-  const int64_t threads = std::min<int64_t>(at::get_num_threads(), most);
-  if (threads <= 1 || config.budget == BudgetKind::time) return 1;
-  const bool all_small = std::ranges::all_of(runs, [&](const PlannedRun& run) {
-    return run.recipe.train.threads == 0 && is_small(run, threads, tokenizer_vocab);
-  });
-  return all_small ? threads : 1;
+void train_side_by_side(std::span<const PlannedRun> runs, const CompareTasks& tasks,
+                        int64_t workers, const CompareCallbacks& callbacks, const RunEnded& ended) {
+  SideBySide(runs, tasks, workers, callbacks, ended).train();
 }
 
-void train_side_by_side(std::span<const PlannedRun> runs, int64_t workers,
-                        const std::vector<std::string>& command, const CompareCallbacks& callbacks,
-                        const RunEnded& ended) {
-  SideBySide(runs, workers, command, callbacks, ended).train();
-}
-
-void run_worker(std::string_view text, const std::function<void(const std::string& line)>& tell,
+void run_worker(std::string_view job, const std::function<void(const std::string& line)>& tell,
                 const std::atomic<bool>* stop) {
   Recipe recipe;
-  read_fields(parse_json(text, "the recipe of a worker"), recipe);
+  CompareTasks tasks;
+  const ConfigNode node = parse_json(job, "the job of a worker");
+  read_fields(*node.find("recipe"), recipe);
+  read_fields(*node.find("tasks"), tasks);
   const auto say = [&](const Json& json) { tell(json.dump() + "\n"); };
-  TrainCallbacks callbacks;
-  callbacks.stop = stop;
-  callbacks.message = [](std::string_view) {};
-  callbacks.warning = [&](std::string_view warning) { say({{"warning", warning}}); };
   auto last = Clock::now();
-  callbacks.step = [&](const TrainProgress& p) {
+  const auto now_and_then = [&](const Json& json) {
     const auto now = Clock::now();
     if (std::chrono::duration<double>(now - last).count() < kTellEvery) return;
     last = now;
-    say({{"fraction", p.fraction}, {"loss", p.loss}, {"rate", p.tokens_per_second}});
+    say(json);
   };
-  Json end = {{"finished", true}};
+  TrainCallbacks train;
+  train.stop = stop;
+  train.message = [](std::string_view) {};
+  train.warning = [&](std::string_view warning) { say({{"warning", warning}}); };
+  train.step = [&](const TrainProgress& p) {
+    now_and_then({{"fraction", p.fraction}, {"loss", p.loss}, {"rate", p.tokens_per_second}});
+  };
+  const auto answering = [&](std::string_view task, int64_t done, int64_t total) {
+    now_and_then({{"fraction", 1.0}, {"doing", fmt::format("{} {} of {}", task, done, total)}});
+  };
   try {
-    Trainer(recipe, callbacks).run();
+    Trainer trainer(recipe, train);
+    const TrainResult result = trainer.run();
+    if (tasks.active())
+      answer_tasks(tasks, trainer.model(), *open_named_tokenizer(recipe.tokenizer), result.steps,
+                   recipe.run_folder, {.progress = answering, .stop = stop});
+    say({{"finished", true}});
   } catch (const NumericalError& error) {
-    end["failure"] = error.what();
+    say({{"finished", true}, {"failure", error.what()}});
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Error& error) {
+    say({{"error", error.what()}, {"kind", error.kind()}});
   }
-  say(end);
 }
 
 }  // namespace fovea

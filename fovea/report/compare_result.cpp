@@ -169,6 +169,12 @@ void describe(V& v, TuningPoint& p) {
 }
 
 template <class V>
+void describe(V& v, SpeedsAlone& s) {
+  v("seconds", s.seconds);
+  v("threads", s.threads);
+}
+
+template <class V>
 void describe(V& v, CompareResult& r) {
   v("title", r.title);
   v("budget", r.budget);
@@ -185,6 +191,8 @@ void describe(V& v, CompareResult& r) {
   v.optional("tuned_key", r.tuned_key, !r.tuned_key.empty());
   v.optional("tuning_seed", r.tuning_seed, !r.tuned_key.empty());
   v.optional("tuning", r.tuning, !r.tuning.empty());
+  v.optional("workers", r.workers, r.workers > 1);
+  v.optional("speeds_alone", r.speeds_alone, r.speeds_alone.seconds > 0);
   v.optional("baselines", r.baselines);
   v("variants", r.variants);
 }

@@ -157,6 +157,12 @@ struct TuningPoint {
   bool chosen = false;
 };
 
+/// How the speeds of a comparison were measured whose runs trained side by side.
+struct SpeedsAlone {
+  double seconds = 0;  // of training, of each variant, after all runs; 0 = while the runs trained
+  int64_t threads = 0;
+};
+
 struct MachineInfo {
   std::string cpu = "";
   int64_t cores = 0;
@@ -189,6 +195,8 @@ struct CompareResult {
   std::string tuned_key = "";     // compare.tuning; empty where nothing was tuned
   int64_t tuning_seed = 0;        // which does not count
   std::vector<TuningPoint> tuning = {};
+  int64_t workers = 1;  // runs that trained at a time
+  SpeedsAlone speeds_alone = {};
   std::vector<CompareBaseline> baselines = {};
   std::vector<CompareVariant> variants = {};
 

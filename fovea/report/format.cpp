@@ -118,6 +118,18 @@ std::vector<std::string> task_cells(const TaskRow& row) {
           std::to_string(row.items)};
 }
 
+std::string side_by_side_sentence(const CompareResult& result) {
+  if (result.workers <= 1) return "";
+  std::string text = fmt::format("{} runs trained at a time", result.workers);
+  const SpeedsAlone& alone = result.speeds_alone;
+  if (alone.seconds > 0)
+    text += fmt::format(
+        "; tokens/s: each variant alone with {} thread{} after all runs, the fastest quarter of a "
+        "second of {:.0f}",
+        alone.threads, alone.threads == 1 ? "" : "s", alone.seconds);
+  return text + ".";
+}
+
 std::vector<std::string> tuning_sentences(const CompareResult& result) {
   std::vector<std::string> sentences;
   for (size_t i = 0; i < result.tuning.size(); ++i) {

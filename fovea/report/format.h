@@ -68,6 +68,9 @@ Answer compare_answer(const CompareResult& result);
 /// The values that compare.tuning chose, a sentence a variant; empty where nothing was tuned.
 std::vector<std::string> tuning_sentences(const CompareResult& result);
 
+/// How many runs trained at a time, and how their speeds were measured; empty for one at a time.
+std::string side_by_side_sentence(const CompareResult& result);
+
 /// The rule behind the verdicts, in words; footnote of every table. `equivalence_margin` is that of
 /// the comparison, 0 for none.
 std::string verdict_rule(double equivalence_margin);

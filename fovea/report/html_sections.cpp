@@ -239,6 +239,7 @@ std::string measured_section(const CompareResult& result) {
                     join({machine.cpu, fmt::format("{} cores", machine.cores), machine.isa,
                           bytes_text(static_cast<double>(machine.memory_bytes)) + " memory"}));
   out += definition("Device", join({machine.device, result.dtype}));
+  out += definition("Side by side", side_by_side_sentence(result));
   out +=
       definition("Code", join({"fovea " + result.code_version, "torch " + result.torch_version}));
   out += definition("Made", result.created);

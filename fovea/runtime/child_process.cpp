@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "fovea/base/error.h"
+#include "fovea/runtime/spawn.h"
 
 namespace fovea {
 namespace {
@@ -68,23 +68,11 @@ std::string last_line(std::string_view text) {
 
 ChildProcess::ChildProcess(const std::vector<std::string>& arguments, std::string_view input) {
   Pipe in, out, err;
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, in.read, STDIN_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, out.write, STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, err.write, STDERR_FILENO);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  const int refused = ::posix_spawn(&pid_, argv[0], &actions, &attributes, argv.data(), ::environ);
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
-  if (refused != 0) pid_ = -1;
-  require<IoError>(refused == 0, "process", "cannot start '{}': {}", arguments[0],
-                   std::strerror(refused));
+  pid_ = spawn("process", {.arguments = arguments,
+                           .in = in.read,
+                           .out = out.write,
+                           .err = err.write,
+                           .own_group = true});
   write_all(in.write, input);
   for (const int end : {out.read, err.read}) ::fcntl(end, F_SETFL, O_NONBLOCK);
   out_ = out.take_read();

@@ -30,6 +30,9 @@ class ChildProcess {
   bool read(const std::function<void(std::string_view)>& line);
   /// Sends a signal.
   void signal(int number) const;
+  pid_t id() const { return pid_; }
+  /// The end of its stderr, as far as read().
+  const std::string& errors() const { return error_; }
   /// Waits for the end: "" for exit code 0, else how it ended and the last line of its stderr.
   std::string wait();
 

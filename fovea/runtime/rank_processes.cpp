@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +20,7 @@
 #include "fovea/runtime/gloo_communicator.h"
 #include "fovea/runtime/interrupt.h"
 #include "fovea/runtime/rank_place.h"
+#include "fovea/runtime/spawn.h"
 
 namespace fovea {
 namespace {
@@ -47,6 +47,22 @@ class PrivateFolder {
 
  private:
   std::filesystem::path path_;
+};
+
+/// An open file that goes with its owner.
+class Descriptor {
+ public:
+  Descriptor(const std::string& path, int flags)
+      : number_(::open(path.c_str(), flags | O_CLOEXEC, 0600)) {
+    require<IoError>(number_ >= 0, "ranks", "cannot open '{}': {}", path, std::strerror(errno));
+  }
+  ~Descriptor() { ::close(number_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int number() const { return number_; }
+
+ private:
+  int number_;
 };
 
 struct RankProcess {
@@ -93,44 +109,26 @@ class RankProcesses {
   void start(size_t rank, const std::vector<std::string>& command, int64_t threads) {
     RankProcess& process = ranks_[rank];
     if (rank > 0) process.errors = (folder_.path() / fmt::format("stderr.{}", rank)).string();
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    if (rank > 0) {
-      posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-      posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, process.errors.c_str(),
-                                       O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    }
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    // A group of its own: Ctrl-C at a terminal reaches the parent alone, which passes it on once.
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-    std::vector<std::string> variables = environment(rank, threads);
-    std::vector<char*> argv, envp;
-    for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
-    for (std::string& variable : variables) envp.push_back(variable.data());
-    argv.push_back(nullptr), envp.push_back(nullptr);
-    const int refused =
-        ::posix_spawn(&process.pid, argv[0], &actions, &attributes, argv.data(), envp.data());
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-    if (refused != 0) process.pid = -1;
-    require<IoError>(refused == 0, "ranks", "cannot start '{}': {}", command[0],
-                     std::strerror(refused));
+    const Descriptor nothing("/dev/null", O_RDWR);
+    const Descriptor errors(rank > 0 ? process.errors : "/dev/null", O_WRONLY | O_CREAT);
+    process.pid = spawn("ranks", {.arguments = command,
+                                  .variables = variables(rank, threads),
+                                  .in = nothing.number(),
+                                  .out = rank > 0 ? nothing.number() : -1,
+                                  .err = rank > 0 ? errors.number() : -1,
+                                  .own_group = true});
   }
 
-  std::vector<std::string> environment(size_t rank, int64_t threads) const {
+  std::vector<std::string> variables(size_t rank, int64_t threads) const {
     const RankPlace place{.launcher = RankPlace::Launcher::processes,
                           .rank = static_cast<int64_t>(rank),
                           .size = std::ssize(ranks_),
                           .file = (folder_.path() / "store").string(),
                           .parent = ::getpid()};
-    std::vector<std::string> variables = rank_variables(place);
-    for (char** variable = ::environ; *variable != nullptr; ++variable)
-      variables.emplace_back(*variable);
+    std::vector<std::string> own = rank_variables(place);
     if (std::getenv("OMP_NUM_THREADS") == nullptr)
-      variables.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
-    return variables;
+      own.push_back(fmt::format("OMP_NUM_THREADS={}", threads));
+    return own;
   }
 
   void signal(int number) const {

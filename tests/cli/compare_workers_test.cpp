@@ -38,18 +38,26 @@ class CompareWorkers : public ::testing::Test {
   static std::vector<std::string> command(const std::string& name, int workers,
                                           const std::string& more = "train.steps=40") {
     return {"compare", "recipe.yaml", "run_folder=" + name,
-            "compare.workers=" + std::to_string(workers), more};
+            more,      "--workers",   std::to_string(workers)};
   }
   Finished run(const std::vector<std::string>& arguments) {
     return Program(folder_.path(), kBinary, arguments).finish();
   }
+  /// The program behind `before` in a shell: limits and variables.
+  Finished run_behind(const std::string& before, const std::string& arguments) {
+    const std::string line = fmt::format("{} exec {} {}", before, kBinary, arguments);
+    return Program(folder_.path(), "/bin/sh", {"-c", line}).finish();
+  }
   nlohmann::json result(const std::string& name) const {
     return nlohmann::json::parse(slurp(folder_ / (name + "/compare.json")));
+  }
+  std::vector<nlohmann::json> variants(const std::string& name) const {
+    return result(name)["variants"];
   }
   /// What does not depend on the clock.
   std::vector<nlohmann::json> numbers(const std::string& name) const {
     std::vector<nlohmann::json> values;
-    for (const auto& variant : result(name)["variants"]) {
+    for (const auto& variant : variants(name)) {
       values.push_back(variant["sample"]);
       values.push_back(variant["attention_maps"]);
       for (const auto& one : variant["runs"]) {
@@ -71,6 +79,7 @@ class CompareWorkers : public ::testing::Test {
     });
   }
 
+  static constexpr const char* kTwoThreads = "export OMP_NUM_THREADS=2;";
   static inline const std::string kBinary = FOVEA_BINARY_DIR "/bin/fovea";
   TemporaryFolder folder_;
 };
@@ -79,10 +88,11 @@ TEST_F(CompareWorkers, TwoWorkersGiveTheResultsOfOneThread) {
   const Finished one = run(command("one", 1)), two = run(command("two", 2));
   ASSERT_EQ(one.code, 0) << one.err;
   ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_GT(numbers("one").size(), 4 * 40U);  // four runs of 40 losses
   EXPECT_EQ(numbers("one"), numbers("two"));
   for (const char* run : {"standard, seed 0 (1 of 4): ", "focal, seed 1 (4 of 4): "})
     EXPECT_THAT(two.err, HasSubstr(run));
-  for (const auto& variant : result("two")["variants"]) {  // measured alone: one number a variant
+  for (const auto& variant : variants("two")) {  // measured alone: one number a variant
     EXPECT_GT(variant["runs"][0]["tokens_per_second"], 0.0);
     EXPECT_EQ(variant["runs"][0]["tokens_per_second"], variant["runs"][1]["tokens_per_second"]);
   }
@@ -92,21 +102,22 @@ TEST_F(CompareWorkers, TwoWorkersGiveTheResultsOfOneThread) {
 }
 
 TEST_F(CompareWorkers, AWorkerThatDiesIsNamedAndStartedAgain) {
-  const std::string longer = "train.steps=1500";
+  const std::string longer = "train.steps=700";
   Program program(folder_.path(), kBinary, command("killed", 2, longer));
-  ASSERT_TRUE(two_at_work(program));
+  ASSERT_TRUE(two_at_work(program)) << program.finish().err;
   kill(program.children().front(), SIGKILL);
   const Finished killed = program.finish();
   ASSERT_EQ(killed.code, 0) << killed.err;
-  EXPECT_THAT(killed.err, HasSubstr("seed 0' died (killed by signal 9); it is started again"));
+  EXPECT_THAT(killed.err, HasSubstr("' died (killed by signal 9); it is started again"));
+  EXPECT_THAT(killed.err, HasSubstr("/worker.log'"));
   ASSERT_EQ(run(command("whole", 2, longer)).code, 0);
   EXPECT_EQ(numbers("killed"), numbers("whole"));
 }
 
 TEST_F(CompareWorkers, AnInterruptEndsAllWorkersAndTheSameCommandGoesOn) {
-  const std::string longer = "train.steps=1500";
+  const std::string longer = "train.steps=700";
   Program program(folder_.path(), kBinary, command("parts", 2, longer));
-  ASSERT_TRUE(two_at_work(program));
+  ASSERT_TRUE(two_at_work(program)) << program.finish().err;
   const std::vector<pid_t> workers = program.children();
   program.signal(SIGINT);
   const Finished stopped = program.finish();
@@ -121,7 +132,7 @@ TEST_F(CompareWorkers, AnInterruptEndsAllWorkersAndTheSameCommandGoesOn) {
 
 TEST_F(CompareWorkers, WorkersEndWithAKilledComparison) {
   Program program(folder_.path(), kBinary, command("gone", 2, "train.steps=100000"));
-  ASSERT_TRUE(two_at_work(program));
+  ASSERT_TRUE(two_at_work(program)) << program.finish().err;
   const std::vector<pid_t> workers = program.children();
   program.signal(SIGKILL);
   program.finish();
@@ -131,10 +142,101 @@ TEST_F(CompareWorkers, WorkersEndWithAKilledComparison) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
+TEST_F(CompareWorkers, AWorkerThatDiesTwiceEndsTheComparisonAndLeavesItsLog) {
+  Program program(folder_.path(), kBinary, command("deadly", 2, "train.steps=100000"));
+  std::vector<pid_t> workers;
+  while (program.running()) {
+    for (const pid_t worker : program.children()) {
+      workers.push_back(worker);
+      kill(worker, SIGKILL);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  const Finished dead = program.finish();
+  EXPECT_EQ(dead.code, 1);
+  EXPECT_THAT(dead.err, AllOf(HasSubstr("' died twice (killed by signal 9)"),
+                              HasSubstr("/worker.log'"), HasSubstr("--workers 1")));
+  for (const pid_t worker : workers) EXPECT_NE(kill(worker, 0), 0);
+  int logs = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_ / "deadly")) {
+    if (entry.path().filename() != "worker.log") continue;
+    EXPECT_THAT(slurp(entry.path()), AllOf(HasSubstr("worker 1 (process "), HasSubstr("stderr")));
+    ++logs;
+  }
+  EXPECT_GE(logs, 1);
+}
+
+TEST_F(CompareWorkers, AFolderThatCannotBeWrittenIsToldOnceAndNotTriedAgain) {
+  std::filesystem::create_directory(folder_ / "blocked");
+  spill(folder_ / "blocked/runs", "a file, where a folder should be");
+  const Finished blocked = run(command("blocked", 2));
+  EXPECT_NE(blocked.code, 0);
+  EXPECT_THAT(blocked.err, AllOf(HasSubstr("[compare] in the run '"), HasSubstr("blocked/runs"),
+                                 Not(HasSubstr("died"))));
+}
+
+TEST_F(CompareWorkers, AFullDiskEndsAllWorkersWithItsReason) {
+  ASSERT_EQ(run(command("fits", 2)).code, 0);  // the text's tokens are in the cache then
+  constexpr const char* kThirtyTwoKilobytes = "ulimit -f 64;";
+  const Finished full =
+      run_behind(kThirtyTwoKilobytes, "compare recipe.yaml run_folder=full --workers 2");
+  EXPECT_EQ(full.code, 1) << full.err;
+  EXPECT_THAT(full.err, AllOf(HasSubstr("[compare] in the run '"), HasSubstr("File too large"),
+                              Not(HasSubstr("died"))));
+}
+
+TEST_F(CompareWorkers, AutoTakesAsManyWorkersAsThreads) {
+  const Finished two = run_behind(kTwoThreads, "compare recipe.yaml run_folder=two --workers auto");
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_THAT(two.err, HasSubstr("4 runs, 2 at a time, one thread each (compare.workers: auto)"));
+  EXPECT_THAT(two.out, HasSubstr("2 runs trained at a time; tokens/s: each variant alone"));
+  EXPECT_EQ(result("two")["workers"], 2);
+  const Finished one = run({"compare", "recipe.yaml", "run_folder=one"});  // one thread
+  ASSERT_EQ(one.code, 0) << one.err;
+  EXPECT_THAT(one.err, HasSubstr("4 runs, one after the other, one thread"));
+  EXPECT_EQ(numbers("one"), numbers("two"));
+}
+
+TEST_F(CompareWorkers, APlanTellsHowManyRunsTrainAtATime) {
+  const Finished two = run_behind(kTwoThreads, "plan recipe.yaml --flops 1e9");
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_THAT(two.out, HasSubstr("4 runs, 2 at a time, one thread each (compare.workers: auto)"));
+  const Finished one = run({"plan", "recipe.yaml", "--flops", "1e9", "--json"});
+  ASSERT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(
+      nlohmann::json::parse(one.out)["comparison"],
+      nlohmann::json(
+          {{"runs", 4}, {"workers", 1}, {"threads", 1}, {"reason", "the program has one thread"}}));
+}
+
+TEST_F(CompareWorkers, WorkersAnswerTheTasksAsOneProcessDoes) {
+  spill(folder_ / "q.jsonl",
+        "{\"q\": \"ab\", \"a\": [\"c\", \"d\"], \"gold\": 0}\n"
+        "{\"q\": \"li\", \"a\": [\"ne\", \"xx\"], \"gold\": 0}\n");
+  spill(folder_ / "letters.yaml",
+        "name: letters\ntitle: two letters\ndata: [q.jsonl]\nheadline: acc\nforms:\n"
+        "  - context: \"{{q}}\"\n    choices: a\n    gold: gold\n");
+  const std::string tasks = "compare.tasks={names: [letters.yaml], data: .}";
+  const auto answers = [&](const std::string& name) {
+    std::vector<nlohmann::json> values;
+    for (const auto& variant : variants(name))
+      for (const auto& one : variant["runs"]) values.push_back(one["tasks"]);
+    return values;
+  };
+  const Finished one = run(command("one", 1, tasks)), two = run(command("two", 2, tasks));
+  ASSERT_EQ(one.code, 0) << one.err;
+  ASSERT_EQ(two.code, 0) << two.err;
+  EXPECT_EQ(answers("one"), answers("two"));
+  ASSERT_EQ(answers("two").size(), 4U);
+  EXPECT_EQ(answers("two")[3].size(), 1U);
+}
+
 TEST_F(CompareWorkers, WorkersThatAreNoNumberAreRefused) {
-  const Finished refused = run({"compare", "recipe.yaml", "compare.workers=many"});
-  EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("'compare.workers' must be auto or a number"));
+  for (const char* wrong : {"many", "0", "-1", "2 3", "1.5"}) {
+    const Finished refused = run({"compare", "recipe.yaml", std::string("--workers=") + wrong});
+    EXPECT_EQ(refused.code, 2) << wrong;
+    EXPECT_THAT(refused.err, HasSubstr("'compare.workers' must be auto or a number")) << wrong;
+  }
 }
 
 }  // namespace

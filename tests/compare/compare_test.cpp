@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/compare/compare.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/compare/worker_choice.h"
 #include "tests/support/expect_error.h"
 
 namespace fovea::compare_test {
@@ -101,6 +103,14 @@ TEST_F(CompareTest, AllVariantsAndSeedsSeeTheSameTokensAndAreJudged) {
   EXPECT_LT(all_pairs.bits_per_byte, seen_pairs.bits_per_byte);
   EXPECT_LT(all_triples.bits_per_byte, all_pairs.bits_per_byte);
   EXPECT_LT(all_triples.bits_per_byte, seen_triples.bits_per_byte);
+}
+
+TEST_F(CompareTest, WithoutAPromptTheModelsContinueAValidationDocument) {
+  const CompareResult result = run(load(kTwo, {"compare.sample.prompt=''"}));
+  for (const CompareVariant& v : result.variants) {
+    EXPECT_TRUE(v.sample.prompt.starts_with("line 0 ")) << v.sample.prompt;
+    EXPECT_FALSE(v.sample.text.empty());
+  }
 }
 
 TEST_F(CompareTest, FinishedRunsAreTakenAndAnAddedVariantRunsAlone) {
@@ -279,6 +289,61 @@ TEST_F(CompareTest, ATuningThatJudgesItselfOrHasNoChoiceIsRefused) {
                "three values");
   EXPECT_ERROR(ConfigError, config("  tuning: {key: train.z_loss, values: [0, 1, 2], seed: 1}\n"),
                "compare.tuning.seed", "got 1");
+}
+
+/// As many threads as a test asks for, while it lives.
+struct Threads {
+  int before = at::get_num_threads();
+  explicit Threads(int count) { at::set_num_threads(count); }
+  ~Threads() { at::set_num_threads(before); }
+};
+
+TEST_F(CompareTest, AutoTrainsSmallModelsSideBySideAndOthersInTurn) {
+  const Threads four(4);
+  const auto choice = [&](const std::vector<std::string>& overrides) {
+    const LoadedRecipe loaded = load(std::string(kTwo) + "  sweep: {train.z_loss: [0, 0.1]}\n",
+                                     overrides);  // 4 variants, 2 seeds
+    const CompareConfig config = read_compare_config(loaded.compare);
+    return choose_workers(config, plan_runs(loaded, config, "", 259), 259);
+  };
+  const WorkerChoice small = choice({});  // train.threads is 1
+  EXPECT_EQ(small.workers, 4);
+  EXPECT_EQ(small.sentence(8), "8 runs, 4 at a time, one thread each (compare.workers: auto)");
+  EXPECT_EQ(choice({"train.threads=0"}).workers, 4);
+  EXPECT_EQ(choice({"compare.workers=3"}).workers, 3);
+  EXPECT_EQ(choice({"compare.workers=100"}).workers, 8);
+  const auto in_turn = [&](const std::vector<std::string>& overrides, int64_t threads,
+                           const std::string& reason) {
+    const WorkerChoice chosen = choice(overrides);
+    EXPECT_EQ(chosen.workers, 1) << reason;
+    EXPECT_EQ(chosen.threads, threads) << reason;
+    EXPECT_EQ(chosen.reason, reason);
+  };
+  in_turn({"compare.workers=1", "train.threads=0"}, 4, "compare.workers");
+  in_turn({"train.threads=2"}, 2, "train.threads");
+  in_turn({"train.threads=0", "model.width=512", "model.layers=16"}, 4,
+          "models of over 10.0 M parameters");
+  in_turn({"train.steps=0", "train.seconds=60", "compare.budget=time"}, 1, "a budget of time");
+  const Threads one(1);
+  in_turn({"train.threads=0"}, 1, "the program has one thread");
+}
+
+TEST_F(CompareTest, WorkersTakeNoMoreMemoryThanThereIs) {
+  const Threads many(64);
+  const auto choice = [&](const std::vector<std::string>& overrides) {
+    const LoadedRecipe loaded = load(std::string(kTwo), overrides);
+    const CompareConfig config = read_compare_config(loaded.compare);
+    return choose_workers(config, plan_runs(loaded, config, "", 259), 259);
+  };
+  EXPECT_ERROR(MemoryError,
+               choice({"compare.workers=4", "model.width=16384", "model.layers=96",
+                       "model.heads=128", "model.ffn_width=65536"}),
+               "4 workers need", "compare.workers");
+  // A small model whose activations alone need more than half of any machine.
+  const WorkerChoice large =
+      choice({"model.width=256", "model.layers=4", "train.batch_rows=1048576"});
+  EXPECT_EQ(large.workers, 1);
+  EXPECT_EQ(large.reason, "two would take over half of the memory");
 }
 
 TEST_F(CompareTest, EveryRecipeOfTheRepositoryCanBePlanned) {

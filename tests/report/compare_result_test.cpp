@@ -12,6 +12,8 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/report/format.h"
+#include "fovea/report/table.h"
 #include "tests/report/example_result.h"
 
 namespace fovea::compare_result_test {
@@ -53,6 +55,20 @@ TEST(CompareResult, ReadingWhatWasWrittenGivesTheSameDocument) {
   EXPECT_EQ(document["schema"], 1);
   EXPECT_EQ(document["variants"][1]["runs"].size(), 3u);
   EXPECT_EQ(document["variants"][2]["summary"]["verdict"], "inside the spread");
+}
+
+TEST(CompareResult, SaysHowManyRunsTrainedAtATimeAndHowSpeedsWereMeasured) {
+  CompareResult result = testing::example_result();
+  EXPECT_EQ(to_json(result).count("workers"), 0U);
+  EXPECT_EQ(side_by_side_sentence(result), "");
+  result.workers = 2;
+  result.speeds_alone = {.seconds = 2, .threads = 1};
+  const CompareResult read = compare_result_from_json(to_json(result));
+  const std::string sentence =
+      "2 runs trained at a time; tokens/s: each variant alone with 1 thread after all runs, the "
+      "fastest quarter of a second of 2.";
+  EXPECT_EQ(side_by_side_sentence(read), sentence);
+  EXPECT_THAT(compare_table(read, 0), HasSubstr("2 runs trained at a time"));  // it is wrapped
 }
 
 TEST(CompareResult, AFileHoldsTextsThatAreNoUtf8AndNumbersThatAreNone) {
