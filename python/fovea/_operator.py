@@ -17,8 +17,9 @@ _backward = torch.ops.fovea_kernels.attention_backward.default
 NAMES = [argument.name for argument in operator._schema.arguments]
 _RESULTS = [result.name for result in _backward._schema.returns]  # dq, dk, ...
 _LEARNED = [name[1:] for name in _RESULTS[3:]]
-# The kernels write gradients of every row of the batch, to be summed over it; that of tau over the heads.
-_SUMMED = {"tau": 1}
+# The kernels write gradients of every row of the batch, to be summed over it; that of tau over the heads. Those of
+# a gate have a row for each of the batch.
+_SUMMED = {"tau": 1, "gate_query": None, "gate_key": None}
 
 
 def _by_token(like, width):
@@ -30,10 +31,13 @@ def _fake(*inputs, **settings):
     q, rows = call["q"], call["q"].shape[:3]
     lse = q.new_empty(rows, dtype=torch.float32)
     row_sums = q.new_empty(rows if call["renormalise"] else (0,), dtype=torch.float32)
-    return _by_token(q, call["v"].shape[3]), lse, row_sums
+    stats = q.new_empty((*rows, 3) if call["stats"] else (0,), dtype=torch.float32)
+    return _by_token(q, call["v"].shape[3]), lse, row_sums, stats
 
 
 def _gradient_shape(name, x, q):
+    if _SUMMED.get(name, 0) is None:
+        return x.shape
     return q.shape[:3] if name == "tau" else q.shape[:1] + x.shape
 
 
@@ -51,11 +55,11 @@ def _backward_fake(dout, dlse, out, lse, row_sums, *inputs, **settings):
 def _keep(ctx, inputs, output):
     ctx.names = [name for name, x in zip(NAMES, inputs) if isinstance(x, torch.Tensor)]
     ctx.settings = {name: x for name, x in zip(NAMES, inputs) if not isinstance(x, torch.Tensor)}
-    ctx.save_for_backward(*(x for x in inputs if isinstance(x, torch.Tensor)), *output)
+    ctx.save_for_backward(*(x for x in inputs if isinstance(x, torch.Tensor)), *output[:3])
     ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx, dout, dlse, _):
+def _gradients(ctx, dout, dlse, *_):
     *tensors, out, lse, row_sums = ctx.saved_tensors
     call = ctx.settings | dict(zip(ctx.names, tensors))
     dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype)
@@ -66,7 +70,8 @@ def _gradients(ctx, dout, dlse, _):
     grads = {name: found["d" + name] for name in "qkv"}
     for name in _LEARNED:
         if call[name] is not None:
-            grads[name] = found["d" + name].sum(_SUMMED.get(name, 0))
+            axis, x = _SUMMED.get(name, 0), found["d" + name]
+            grads[name] = x if axis is None else x.sum(axis)
     return tuple(grads.get(name) for name in NAMES)
 
 

@@ -4,6 +4,8 @@
     fovea.transformers.register()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="fovea")
 
+Models that Fovea trained (`model_type: fovea`) load by AutoModelForCausalLM, too, once this module is imported.
+
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
 """
@@ -15,10 +17,16 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
-from ._attention import Documents, attention
+from . import _model
+from ._attention import attention
+from ._layers import PADDING
+from ._settings import Documents
 
 NAME = "fovea"
-_NO_TOKEN = -1  # the document of padding
+
+
+# AutoModelForCausalLM loads models of `model_type: fovea` from here on.
+_model.register()
 
 
 def register() -> None:
@@ -69,7 +77,7 @@ def attention_places(
     documents = torch.zeros_like(positions)
     if padding is not None:
         real = padding[:, kv_offset : kv_offset + kv_length].to(torch.bool)
-        documents = torch.cat([documents[:, :q_length], torch.where(real, 0, _NO_TOKEN)], 1)
+        documents = torch.cat([documents[:, :q_length], torch.where(real, 0, PADDING)], 1)
     places = torch.stack([documents, positions], -1)
     if mask_function in (masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function):
         return places[:, None]
@@ -113,8 +121,10 @@ def attention_forward(
             "query_positions": positions[:, :queries],
             "key_positions": positions[:, queries:],
         }
-    out = attention(
-        query, key, value,
-        causal=getattr(module, "is_causal", True) if is_causal is None else is_causal,
-        scale=scaling, softcap=softcap or 0.0, window=sliding_window or 0, sink_logit=s_aux, **settings)
+    settings |= {"causal": getattr(module, "is_causal", True) if is_causal is None else is_causal, "scale": scaling,
+                 "softcap": softcap or 0.0, "window": sliding_window or 0, "sink_logit": s_aux}
+    if (mechanisms := getattr(module, "fovea", None)) is not None:
+        scale = query.shape[3] ** -0.5 if scaling is None else scaling
+        settings |= mechanisms.settings(module, query, key.shape[2], scale, settings)
+    out = attention(query, key, value, **settings)
     return out.transpose(1, 2), None

@@ -20,7 +20,8 @@ def mix(x, matrices, equation):
 
 
 def attend(q, k, v, *, scale=None, tau=None, softcap=0.0, causal=True, window=0, sinks=0, bias=None, sink_logit=None,
-           documents=None, before=None, after=None, mix_before=None, mix_after=None):
+           documents=None, before=None, after=None, mix_before=None, mix_after=None, visible=None, gate=None):
+    """`visible` [.., t, s] joins the mask; `gate` maps logits to logits before the bias."""
     group, (t, s) = q.shape[1] // k.shape[1], (q.shape[2], k.shape[2])
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     i, j = torch.arange(s - t, s)[:, None], torch.arange(s)[None]
@@ -30,11 +31,13 @@ def attend(q, k, v, *, scale=None, tau=None, softcap=0.0, causal=True, window=0,
     seen = seen[None, None]
     if documents is not None:
         seen = seen & (documents[:, None, -t:, None] == documents[:, None, None, :])
+    seen = seen if visible is None else seen & visible
     x = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
     x = x if tau is None else x / tau[:, None, :, None]
     x = softcap * torch.tanh(x / softcap) if softcap else x
     x = x if before is None else convolve(x, before, seen)
     x = x if mix_before is None else mix(x, mix_before, "noi,bnits->bnots")
+    x = x if gate is None else gate(x)
     x = x if bias is None else x + bias(i - j)
     x = x.masked_fill(~seen, -torch.inf)
     total = torch.logsumexp(x, -1)

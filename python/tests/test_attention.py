@@ -162,12 +162,10 @@ def test_what_no_kernel_computes_is_refused_by_name():
     grad, = torch.autograd.grad(fovea.attention(q, k, v).square().sum(), q, create_graph=True)
     with pytest.raises(NotImplementedError, match="double backward"):
         grad.sum().backward()
-    with pytest.raises(NotImplementedError, match="float64"):
-        fovea.attention(q.double(), k.double(), v.double())
     with pytest.raises(ValueError, match="multiple"):
         fovea.attention(q[:, :3], k, v)
-    with pytest.raises(ValueError, match="1 to 8 queries"):
-        fovea.attention(q, k, v, multi_token=fovea.MultiToken(before=torch.ones(H, 9, 3)))
+    with pytest.raises(ValueError, match="multi_token.before"):
+        fovea.attention(q, k, v, multi_token=fovea.MultiToken(before=torch.ones(H + 1, 3, 3)))
 
 
 def test_a_fresh_multi_token_module_is_plain_attention_and_its_kernel_learns():

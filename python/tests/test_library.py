@@ -39,7 +39,7 @@ assert torch.allclose(fovea.attention(x, x, x),
 def test_the_small_gpt_learns_with_either_attention():
     root = Path(__file__).parents[2]
     for swap in ([], ["--multi-token"]):
-        lines = subprocess.run([sys.executable, root / "examples/small_gpt.py", root / "CONTRIBUTING.md", "--steps", "30", *swap],
+        lines = subprocess.run([sys.executable, root / "examples/small_gpt.py", root / "CONTRIBUTING.md", "--steps", "14", *swap],
                                capture_output=True, text=True, check=True).stdout.splitlines()
         first, *_, last = (float(line.split()[-1]) for line in lines)
         assert first > 5 and last < first - 1.5, lines

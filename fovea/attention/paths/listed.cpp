@@ -6,10 +6,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "fovea/attention/backend.h"
 #include "fovea/attention/paths/grouped.h"
+#include "fovea/kernels/common/block_plan.h"
 #include "fovea/kernels/common/listed_plan.h"
 
 namespace fovea {
@@ -79,58 +79,14 @@ GroupedPlans routing_plans(const AttentionCall& call, const SelfPlaces& places, 
   return {.plans = std::move(plans), .why_not = std::nullopt};
 }
 
-// Key blocks that every query block sees, ascending, without later ones.
-std::vector<std::vector<int64_t>> seen_blocks(const BlockPairsSpec& spec) {
-  std::vector<std::vector<int64_t>> seen;
-  for (size_t n = 0; n + 1 < spec.pairs.size(); n += 2) {
-    const int64_t query = spec.pairs[n], key = spec.pairs[n + 1];
-    if (key > query) continue;
-    if (query >= std::ssize(seen)) seen.resize(static_cast<size_t>(query + 1));
-    seen[static_cast<size_t>(query)].push_back(key);
-  }
-  for (std::vector<int64_t>& keys : seen) {
-    std::ranges::sort(keys);
-    keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
-  }
-  return seen;
-}
-
-// A list a block of a document.
-GroupedPlan block_plan(const BlockPairsSpec& spec, std::span<const TokenPlace> places,
-                       int64_t queries, const TileSizes& tiles) {
-  const std::vector<std::vector<int64_t>> seen = seen_blocks(spec);
-  std::vector<int32_t> list_of;
-  IntRowList visits;
-  std::unordered_map<int64_t, int32_t> lists;  // of the document's blocks so far
-  int64_t block = -1;
-  for (size_t n = 0; n < places.size(); ++n) {
-    const bool starts = n == 0 || places[n].document != places[n - 1].document;
-    if (starts) lists.clear();
-    if (starts || places[n].position / spec.size != block) {
-      block = places[n].position / spec.size;
-      const auto number = static_cast<int32_t>(visits.begin.size()) - 1;
-      lists[block] = number;
-      if (block >= 0 && block < std::ssize(seen)) {
-        for (const int64_t key : seen[static_cast<size_t>(block)]) {
-          if (const auto found = lists.find(key); found != lists.end())
-            visits.values.push_back(found->second);
-        }
-      }
-      visits.end_row();
-    }
-    list_of.push_back(static_cast<int32_t>(visits.begin.size()) - 2);
-  }
-  return make_listed_plan({.places = places,
-                           .query_list = std::span(list_of).last(static_cast<size_t>(queries)),
-                           .key_list = list_of,
-                           .visits = visits.view()},
-                          tiles);
+BlockRule block_rule(const BlockPairsSpec& spec) {
+  return {.size = spec.size, .pairs = spec.pairs};
 }
 
 // Keys that the last of `places` sees by its block.
 std::vector<int32_t> keys_in_blocks(const BlockPairsSpec& spec,
                                     std::span<const TokenPlace> places) {
-  const std::vector<std::vector<int64_t>> seen = seen_blocks(spec);
+  const std::vector<std::vector<int64_t>> seen = seen_blocks(block_rule(spec));
   const int64_t block = places.back().position / spec.size;
   std::vector<int32_t> keys;
   if (block < 0 || block >= std::ssize(seen)) return keys;
@@ -201,7 +157,7 @@ AttentionResult by_plans(const AttentionCall& call, const SelfPlaces& places) {
     auto plans = std::make_shared<GroupedPlanList>();
     const TileSizes tiles = backend_for(call.q).tile_sizes();
     for (const auto& row : places.rows)
-      plans->push_back(block_plan(call.spec.blocks, row, call.q.size(2), tiles));
+      plans->push_back(make_block_plan(block_rule(call.spec.blocks), row, call.q.size(2), tiles));
     return grouped_attention(call, {.plans = std::move(plans), .why_not = std::nullopt});
   }
   std::vector<AttentionResult> heads;

@@ -1,0 +1,222 @@
+"""A call of `fovea.attention` as the operands of its operator, checked.
+
+SPDX-FileCopyrightText: The Fovea authors
+SPDX-License-Identifier: Apache-2.0
+"""
+from __future__ import annotations
+
+from typing import Callable, Optional, Union
+
+import torch
+from torch import Tensor
+
+from ._reference import dilations
+from ._settings import Alibi, Blocks, DistanceBias, Documents, Focus, Longformer, alibi_slopes
+
+GATES = {"log": 1, "identity": 1, "straight_through": 2, "logsig": 3, "mul": 4}  # forms of the operator
+MOST_WIDTH, MOST_KERNEL, MOST_MIX, MOST_COLUMNS = 256, (8, 15), 32, 65  # of the kernels
+
+
+def expect(holds: bool, text: Callable[[], str]) -> None:
+    if not holds:  # the text is made for errors alone: it costs more than the check
+        raise ValueError(f"[fovea.attention] {text()}")
+
+
+def check_rows(q: Tensor, k: Tensor, v: Tensor, maps: int = 1) -> None:
+    """`maps`: heads of k for one of v."""
+    def shapes() -> str:
+        return f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+
+    expect(q.dim() == k.dim() == v.dim() == 4, lambda: f"expected q, k and v of shape [b, heads, tokens, width]; {shapes()}")
+    expect(k.shape[0] == v.shape[0] == q.shape[0] and k.shape[1] == maps * v.shape[1] and k.shape[2] == v.shape[2]
+           and q.shape[3] == k.shape[3],
+           lambda: f"expected q [b, h, t, d], k [b, {'g' if maps == 1 else '2g'}, s, d] and v [b, g, s, e]; {shapes()}")
+    expect(k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0,
+           lambda: f"expected heads of q that are a multiple of those of k; {shapes()}")
+    expect(q.dtype == k.dtype == v.dtype, lambda: f"expected one dtype; got {q.dtype}, {k.dtype} and {v.dtype}")
+    expect(q.device == k.device == v.device, lambda: f"expected one device; got {q.device}, {k.device} and {v.device}")
+    expect(q.is_floating_point(), lambda: f"expected floating-point numbers; got {q.dtype}")
+
+
+def wide_type(q: Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
+def _places(x: Optional[Tensor], name: str, batch: int, tokens: int) -> Optional[Tensor]:
+    if x is None:
+        return None
+    x = x[None] if x.dim() == 1 else x
+    expect(x.dim() == 2 and x.shape[0] in (1, batch) and x.shape[1] == tokens and not x.is_floating_point(),
+           lambda: f"expected {name} as integers [{batch} or 1, {tokens}]; got {x.dtype} {tuple(x.shape)}")
+    return x.long().contiguous()
+
+
+def _tau(temperature: Union[None, float, Tensor], scale: float, q: Tensor):
+    """The scale of all logits, and tau [b, t] where the temperature is a tensor: logits are q.k / tau."""
+    if not isinstance(temperature, Tensor):
+        temperature = 1.0 if temperature is None else temperature
+        expect(temperature > 0, lambda: f"expected a temperature above 0; got {temperature}")
+        return scale / temperature, None
+    rows = (q.shape[0], q.shape[2])
+    expect(temperature.dim() <= 2, lambda: f"expected a temperature that broadcasts to [b, t]; got {tuple(temperature.shape)}")
+    return scale, (temperature.to(wide_type(q)) / scale).expand(rows).contiguous()
+
+
+def _kernel(x: Optional[Tensor], name: str, heads: int) -> None:
+    expect(x is None or (x.dim() == 3 and x.shape[0] == heads and x.shape[1] > 0 and x.shape[2] > 0),
+           lambda: f"expected {name} [{heads}, queries, keys]; got {tuple(x.shape)}")
+
+
+def _mix(x: Optional[Tensor], name: str, heads: int) -> None:
+    expect(x is None or (x.dim() == 3 and x.shape[1] == x.shape[2] and x.shape[0] * x.shape[1] == heads),
+           lambda: f"expected {name} [{heads} / width, width, width]; got {tuple(x.shape)}")
+
+
+def _shares_and_bits(focus: Focus, q: Tensor, keys: int) -> None:
+    x, members = focus.assignment, focus.members
+    expect(focus.gate == "hard" or focus.gate in GATES,
+           lambda: f"expected a gate of {', '.join([*GATES, 'hard'])}; got {focus.gate!r}")
+    expect(focus.gate == "hard" or (x is not None and x.dim() == 3 and x.shape[:2] == (q.shape[0], keys)),
+           lambda: f"expected focus.assignment [{q.shape[0]}, {keys}, groups]; got {None if x is None else tuple(x.shape)}")
+    expect(focus.gate not in ("hard", "straight_through")
+           or (members is not None and members.shape == (q.shape[0], keys) and members.dtype == torch.int64),
+           lambda: f"expected focus.members [{q.shape[0]}, {keys}], int64; got "
+           f"{None if members is None else (members.dtype, tuple(members.shape))}")
+    expect(q.shape[2] <= keys, lambda: "expected queries that are the last of the keys, under Focus")
+    expect(focus.window >= 1 and focus.sinks >= 0, lambda: f"expected focus.window of at least 1 and focus.sinks of at "
+           f"least 0; got {focus.window} and {focus.sinks}")
+
+
+def _gate(focus: Focus, queries: int, wide: torch.dtype) -> dict:
+    """The factors of the gate (fovea/kernels/common/pair_gate.h): z_ij = query_i.key_j + offset."""
+    g = focus.assignment.to(wide)
+    rows = g[:, g.shape[1] - queries :]
+    strength, learned = focus.strength, isinstance(focus.strength, Tensor)
+    strength = strength.to(wide).reshape(()) if learned else strength
+    if focus.gate == "straight_through":  # the value counts shared groups; the gradient is that of the agreement
+        bits = torch.arange(g.shape[2], device=g.device)
+        hard, fixed = ((focus.members[..., None] >> bits) & 1).to(wide), g.detach()
+        rows = torch.cat([hard, g - fixed, fixed], -1)
+        return {"gate": 2, "gate_offset": focus.epsilon, "gate_query": rows[:, g.shape[1] - queries :].contiguous(),
+                "gate_key": torch.cat([hard, fixed, g - fixed], -1)}
+    offset, has_column = {"log": focus.epsilon, "identity": focus.epsilon}.get(focus.gate, 0.0), False
+    if focus.gate == "identity":
+        rows = rows * g.shape[2]
+    elif focus.gate in ("mul", "logsig"):
+        rows = rows * strength
+        if focus.gate == "logsig" and learned:
+            has_column = True
+            rows = torch.cat([rows, (strength * -focus.threshold).expand(*rows.shape[:2], 1)], -1)
+            g = torch.cat([g, torch.ones_like(g[..., :1])], -1)
+        elif focus.gate == "logsig":
+            offset = -strength * focus.threshold
+    return {"gate": GATES[focus.gate], "gate_offset": offset, "gate_learned": has_column,
+            "gate_query": rows.contiguous(), "gate_key": g.contiguous()}
+
+
+def _focus(focus: Focus, q: Tensor, keys: int) -> dict:
+    _shares_and_bits(focus, q, keys)
+    call = {"near": focus.window, "near_sinks": focus.sinks}
+    if focus.gate == "hard":
+        count = 64 if focus.assignment is None else focus.assignment.shape[2]
+        return call | {"members": focus.members.contiguous(), "groups": count}
+    return call | _gate(focus, q.shape[2], wide_type(q))
+
+
+def _documents(documents: Optional[Documents], batch: int, queries: int, keys: int) -> dict:
+    if documents is None:
+        return {"query_documents": None, "key_documents": None}
+    expect(documents.keys is not None or queries == keys, lambda: "documents of keys are needed where there are more keys")
+    of_keys = documents.queries if documents.keys is None else documents.keys
+    return {"query_documents": _places(documents.queries, "documents.queries", batch, queries),
+            "key_documents": _places(of_keys, "documents.keys", batch, keys)}
+
+
+def _bias(bias, heads: int, q: Tensor) -> dict:
+    wide = wide_type(q)
+    if isinstance(bias, Alibi):
+        slopes = alibi_slopes(heads).to(q.device) if bias.slopes is None else bias.slopes.detach().float().contiguous()
+        expect(slopes.shape == (heads,), lambda: f"expected {heads} slopes; got {tuple(slopes.shape)}")
+        return {"alibi": slopes}
+    if bias is None:
+        return {}
+    expect(isinstance(bias, DistanceBias) and bias.table.dim() == 2 and bias.table.shape[0] == heads,
+           lambda: f"expected Alibi, or a DistanceBias with a table [{heads}, n]")
+    return {"bias": bias.table.to(wide).contiguous(), "bias_first": bias.first}
+
+
+def check_longformer(spec: Longformer, call: dict) -> None:
+    q, k, v = call["q"], call["k"], call["v"]
+    given = [x for x in (spec.global_q, spec.global_k, spec.global_v) if x is not None]
+    expect(spec.window > 0 and spec.globals >= 0, lambda: "expected longformer.window above 0 and globals of at least 0")
+    steps = dilations(spec, q.shape[1])
+    expect(len(steps) == q.shape[1] and min(steps) >= 1,
+           lambda: f"expected longformer.dilation of at least 1, one or {q.shape[1]} numbers; got {spec.dilation}")
+    expect(not given or (len(given) == 3 and all(x.shape == y.shape and x.dtype == y.dtype
+                                                 for x, y in zip(given, (q, k, v)))),
+           lambda: "expected global_q, global_k and global_v in the shapes and dtype of q, k and v, or none of them")
+    expect(call["causal"] and not call["window"], lambda: "expected causal=True and no window beside longformer")
+
+
+def operands(q: Tensor, k: Tensor, v: Tensor, *, temperature, scale, documents, query_positions, key_positions, bias,
+             multi_token, head_mix, focus: Optional[Focus], blocks: Optional[Blocks], sink_logit, **settings) -> dict:
+    """What the operator and the reference take, by name."""
+    (batch, heads, queries, width), keys, wide = q.shape, k.shape[2], wide_type(q)
+    scale, tau = _tau(temperature, width**-0.5 if scale is None else scale, q)
+
+    def floats(x):
+        return None if x is None else x.to(wide).contiguous()
+
+    expect(multi_token is None or multi_token.equation in ("eq4", "eq5"),
+           lambda: f"expected the equation eq4 or eq5; got {multi_token.equation!r}")
+    before, after = (None, None) if multi_token is None else (multi_token.before, multi_token.after)
+    mix_before, mix_after = (None, None) if head_mix is None else (head_mix.before, head_mix.after)
+    _kernel(before, "multi_token.before", heads), _kernel(after, "multi_token.after", heads)
+    _mix(mix_before, "head_mix.before", heads), _mix(mix_after, "head_mix.after", heads)
+    expect(sink_logit is None or sink_logit.shape == (heads,), lambda: f"expected sink_logit [{heads}]")
+    call = settings | {
+        "q": q, "k": k, "v": v, "tau": tau, "scale": scale, "bias": None, "alibi": None, "bias_first": 0,
+        "sink_logit": floats(sink_logit), "kernel_before": floats(before), "kernel_after": floats(after),
+        "mix_before": floats(mix_before), "mix_after": floats(mix_after),
+        "eq4": multi_token is not None and multi_token.equation == "eq4",
+        "renormalise": multi_token is not None and multi_token.renormalise and after is not None,
+        "query_positions": _places(query_positions, "query_positions", batch, queries),
+        "key_positions": _places(key_positions, "key_positions", batch, keys),
+        "gate": 0, "gate_offset": 0.0, "gate_learned": False, "gate_query": None, "gate_key": None,
+        "near": 0, "near_sinks": 0, "members": None, "groups": 0, "block_pairs": None, "block_size": 0}
+    call |= _documents(documents, batch, queries, keys) | _bias(bias, heads, q)
+    if focus is not None:
+        call |= _focus(focus, q, keys)
+    if blocks is not None:
+        pairs = torch.tensor([tuple(x) for x in blocks.pairs], dtype=torch.int64, device=q.device).reshape(-1, 2)
+        expect(blocks.size > 0, lambda: f"expected blocks.size above 0; got {blocks.size}")
+        call |= {"block_pairs": pairs, "block_size": blocks.size}
+    return call
+
+
+def why_not_kernels(call: dict) -> Optional[str]:
+    """Why the kernels cannot compute a call, or None."""
+    q, v = call["q"], call["v"]
+    given = {name for name, x in call.items() if x is not None}
+    joins = given & {"kernel_before", "kernel_after", "mix_before", "mix_after"}
+    has_bias = given & {"bias", "alibi"}
+    if q.dtype == torch.float64:
+        return "the kernels compute in float32"
+    if q.device.type not in ("cpu", "meta"):
+        return f"the kernels of this package run on the CPU; got tensors on {q.device}"
+    if max(q.shape[3], v.shape[3]) > MOST_WIDTH:
+        return f"the kernels are made for widths of at most {MOST_WIDTH}"
+    for name in given & {"kernel_before", "kernel_after"}:
+        if any(n > most for n, most in zip(call[name].shape[1:], MOST_KERNEL)):
+            return "the kernels take convolutions of at most 8 queries x 15 keys"
+    for name in given & {"mix_before", "mix_after"}:
+        if call[name].shape[1] > MOST_MIX:
+            return f"the kernels mix groups of at most {MOST_MIX} heads"
+    if "gate_key" in given and call["gate_key"].shape[2] > MOST_COLUMNS:
+        return f"the kernels take gates of at most {MOST_COLUMNS} columns (straight_through: three a group)"
+    others = joins or has_bias or given & {"gate_key", "members"} or call["window"] or not call["causal"]
+    if "block_pairs" in given and others:
+        return "the kernels have no block pairs beside other patterns, biases, convolutions and mixes"
+    if "members" in given and call["stats"] and has_bias or joins and call["stats"]:
+        return "the kernels have no statistics of joined pairs"
+    return None

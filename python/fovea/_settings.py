@@ -1,0 +1,149 @@
+"""The types of the settings of `fovea.attention`. Names are those of the recipes (docs/training.md).
+
+Shapes: b batch, h query heads, t queries, s keys, d width of q and k, e width of v.
+
+SPDX-FileCopyrightText: The Fovea authors
+SPDX-License-Identifier: Apache-2.0
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Optional, Sequence, Union
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """ALiBi (Press et al. 2022): -slope_h (i - j) joins the logits. `slopes` [h]; None: those of the paper."""
+
+    slopes: Optional[Tensor] = None
+
+
+@dataclass(frozen=True)
+class DistanceBias:
+    """A learned bias by distance: `table` [h, n], entry m for i - j = first + m; its ends stand for all beyond."""
+
+    table: Tensor
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Tokens see their own document alone. `queries` [b, t], int64; `keys` [b, s]; None: those of the queries."""
+
+    queries: Tensor
+    keys: Optional[Tensor] = None
+
+
+@dataclass(frozen=True)
+class MultiToken:
+    """Multi-Token Attention (Golovneva et al. 2025): key-query kernels before and after the softmax, one a head.
+
+    `before`, `after`: [h, queries, keys], last row: the current query; None: no convolution. Fused up to 8 x 15.
+    `equation`: "eq5" or "eq4" of the paper (which pairs of an older query count before the softmax).
+    `renormalise`: weights sum to 1 again after the second convolution.
+    """
+
+    before: Optional[Tensor] = None
+    after: Optional[Tensor] = None
+    equation: str = "eq5"
+    renormalise: bool = False
+
+
+@dataclass(frozen=True)
+class HeadMix:
+    """Talking heads (Shazeer et al. 2020) over groups of `width` neighbouring heads, fused up to 32 wide.
+
+    `before`: [h / width, width, width], stored (out, in), mixes logits; `after`: stored (in, out), mixes weights.
+    """
+
+    before: Optional[Tensor] = None
+    after: Optional[Tensor] = None
+
+
+@dataclass(frozen=True)
+class Focus:
+    """Focus: learned groups of tokens decide which distant pairs attend. The queries are the last of the keys.
+
+    `assignment` [b, s, K]: share of every group in a token, differentiable; `members` [b, s], int64: bit n is set where
+    the token is in group n. `fovea.focus_groups` makes both.
+    `gate`: the logit of a distant pair, with the agreement a of two tokens' assignments:
+    "log" s + ln(a + epsilon), "identity" s + ln(K a + epsilon), "mul" s sigma(strength a),
+    "logsig" s + ln sigma(strength (a - threshold)), "hard" s if the members share a group, else -inf,
+    "straight_through" as hard with epsilon, and the gradient of "log".
+    `window`, `sinks`: pairs with i - j < window, and keys at the first positions of a document, are never gated.
+    `strength`: a number, or a tensor with one number that may be learned.
+    """
+
+    assignment: Optional[Tensor] = None
+    members: Optional[Tensor] = None
+    gate: str = "log"
+    window: int = 128
+    sinks: int = 4
+    strength: Union[float, Tensor] = 10.0
+    threshold: float = 0.5
+    epsilon: float = 1e-6
+
+
+@dataclass(frozen=True)
+class Differential:
+    """Differential Transformer (Ye et al. 2024): heads 2n and 2n + 1 are two maps; one minus lambda times the other.
+
+    `lambdas` [4, d]: lambda = exp(l0.l1) - exp(l2.l3) + 0.8 - 0.6 exp(-0.3 depth); `depth`: the layer, from 0.
+    q has 2H heads and k 2G; v has G, and the result H, which is neither normalised nor scaled.
+    """
+
+    lambdas: Tensor
+    depth: int = 0
+
+
+@dataclass(frozen=True)
+class Longformer:
+    """Longformer (Beltagy et al. 2020), causal: a window, dilated by head, and global tokens.
+
+    Key j is seen by query i >= j of its document where i - j is a multiple of the head's dilation and at most `window`
+    times it, or where i or j is global. `dilation`: one number, or one for each query head.
+    `globals`: the first positions of a document are global; `global_positions`: these are, too.
+    `global_q`, `global_k`, `global_v`: projections that global queries have and read, in the shapes of q, k and v; all
+    or none.
+    """
+
+    window: int
+    dilation: Union[int, Sequence[int]] = 1
+    globals: int = 0
+    global_positions: Sequence[int] = ()
+    global_q: Optional[Tensor] = None
+    global_k: Optional[Tensor] = None
+    global_v: Optional[Tensor] = None
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A given block-sparse rule: positions of a document in blocks of `size`; a query sees what is not later in the
+    blocks that its own is paired with. `pairs`: (query block, key block), counted from 0."""
+
+    size: int
+    pairs: Sequence[tuple[int, int]]
+
+
+class Stats(NamedTuple):
+    """Numbers of every row of weights, [b, h, t], float32, without gradient: the softmax's, before any convolution."""
+
+    entropy: Tensor
+    """In nats."""
+    largest_weight: Tensor
+    first_weight: Tensor
+    """On position 0 of the document."""
+
+
+Bias = Union[Alibi, DistanceBias]
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """The paper's slopes of `heads` heads, any number of them: [heads], float32."""
+    power = 2 ** int(math.log2(heads))
+    exponents = [-8 * (h + 1) / power if h < power else -4 * (2 * (h - power) + 1) / power for h in range(heads)]
+    return torch.tensor([2.0**x for x in exponents], dtype=torch.float32)

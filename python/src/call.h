@@ -1,0 +1,102 @@
+// A call of the operators: its operands and settings, in the order of the schema, and their checks.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "fovea/base/error.h"
+
+namespace fovea::python {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// The operands of a call that may be absent: float32 and contiguous; places are int64.
+enum Slot {
+  kTau,
+  kBias,
+  kSinkLogit,
+  kKernelBefore,
+  kKernelAfter,
+  kMixBefore,
+  kMixAfter,
+  kGateQuery,
+  kGateKey,
+  kLearnedSlots,
+  kAlibi = kLearnedSlots,
+  kQueryPositions,
+  kKeyPositions,
+  kQueryDocuments,
+  kKeyDocuments,
+  kMembers,  ///< hard Focus: bits of the groups of a key; the queries are the last keys
+  kBlockPairs,
+  kSlots
+};
+// The sizes of an operand: a letter an axis, B batch, b batch or 1, h heads, t queries, s keys, n
+// one or more, m any. Kernels write its gradient for every row of the batch; that of tau for every
+// head. Gradients of the gate are summed here.
+struct SlotRow {
+  const char* name;
+  const char* sizes;
+};
+inline constexpr SlotRow kTable[kSlots] = {{"tau", "Bt"},
+                                           {"bias", "hn"},
+                                           {"sink_logit", "h"},
+                                           {"kernel_before", "hnn"},
+                                           {"kernel_after", "hnn"},
+                                           {"mix_before", "nnn"},
+                                           {"mix_after", "nnn"},
+                                           {"gate_query", "Btn"},
+                                           {"gate_key", "Bsn"},
+                                           {"alibi", "h"},
+                                           {"query_positions", "bt"},
+                                           {"key_positions", "bs"},
+                                           {"query_documents", "bt"},
+                                           {"key_documents", "bs"},
+                                           {"members", "Bs"},
+                                           {"block_pairs", "mn"}};
+
+inline constexpr const char* kSettings =
+    "bool causal, float scale, float soft_cap, int bias_first, int window, int sinks, bool eq4, "
+    "bool renormalise, int gate, float gate_offset, bool gate_learned, int near, int near_sinks, "
+    "int groups, int block_size, bool stats";
+
+struct Call {
+  Tensor q, k, v;
+  std::array<std::optional<Tensor>, kSlots> slots;
+  bool causal = true, eq4 = false, renormalise = false;
+  double scale = 1.0, soft_cap = 0.0;
+  int64_t bias_first = 0, window = 0, sinks = 0;
+  // Focus (pair_gate.h): the form, and its offset, which a learned strength replaces by a column;
+  // pairs nearer than `near` and keys below `near_sinks` are local; groups of `members`.
+  int64_t gate = 0;
+  double gate_offset = 0.0;
+  bool gate_learned = false;
+  int64_t near = 0, near_sinks = 0, groups = 0;
+  int64_t block_size = 0;
+  bool stats = false;
+
+  const std::optional<Tensor>& operator[](Slot slot) const { return slots[slot]; }
+  bool has_bias() const { return slots[kBias] || slots[kAlibi]; }
+  bool joins_pairs() const {
+    return slots[kKernelBefore] || slots[kKernelAfter] || slots[kMixBefore] || slots[kMixAfter];
+  }
+};
+
+template <class... Args>
+void expect(bool holds, fmt::format_string<Args...> text, Args&&... args) {
+  fovea::require<fovea::ShapeError>(holds, "fovea.attention", text, std::forward<Args>(args)...);
+}
+
+/// ShapeError where operands do not fit; `x` is q, k, v or a gradient of their kind.
+void check_rows(const Tensor& x, const char* name, const Tensor& q);
+void check(const Call& call);
+
+}  // namespace fovea::python

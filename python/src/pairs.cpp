@@ -1,0 +1,111 @@
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include "pairs.h"
+
+#include <span>
+
+#include "fovea/kernels/backend.h"
+#include "fovea/kernels/common/block_plan.h"
+
+namespace fovea::python {
+namespace {
+
+// Places of the tokens of batch row b; `first` is the position of token 0 where none are given.
+std::vector<TokenPlace> places(const std::optional<Tensor>& positions,
+                               const std::optional<Tensor>& documents, int64_t b, int64_t tokens,
+                               int64_t first) {
+  const auto row = [&](const std::optional<Tensor>& x) {
+    return x ? static_cast<const int64_t*>(x->const_data_ptr()) + (x->size(0) == 1 ? 0 : b * tokens)
+             : nullptr;
+  };
+  const int64_t *const position = row(positions), *const document = row(documents);
+  std::vector<TokenPlace> all(static_cast<size_t>(tokens));
+  for (int64_t n = 0; n < tokens; ++n)
+    all[n] = {.document = document != nullptr ? document[n] : 0,
+              .position = position != nullptr ? position[n] : first + n};
+  return all;
+}
+
+// Whether all rows of the batch have the places of the first.
+bool one_row_of_places(const Call& call) {
+  for (int n = kQueryPositions; n <= kKeyDocuments; ++n)
+    if (call.slots[n] && call.slots[n]->size(0) != 1) return false;
+  return true;
+}
+
+MaskRule mask_rule(const Call& call) {
+  return {.causal = call.causal, .window = call.window, .sinks = call.sinks};
+}
+
+struct RowPlaces {
+  std::vector<TokenPlace> queries, keys;
+};
+
+RowPlaces row_places(const Call& call, int64_t b) {
+  const int64_t queries = call.q.size(2), keys = call.k.size(2);
+  return {places(call[kQueryPositions], call[kQueryDocuments], b, queries, keys - queries),
+          places(call[kKeyPositions], call[kKeyDocuments], b, keys, 0)};
+}
+
+std::vector<Visits> visits_of(const Call& call) {
+  std::vector<Visits> all;
+  for (int64_t b = 0; b < (one_row_of_places(call) ? 1 : call.q.size(0)); ++b) {
+    const RowPlaces row = row_places(call, b);
+    all.push_back(make_visits(mask_rule(call), row.queries, row.keys, kernels::cpu().tile_sizes()));
+  }
+  return all;
+}
+
+bool are_last_keys(const RowPlaces& row) {
+  const size_t first = row.keys.size() - row.queries.size();
+  for (size_t n = 0; n < row.queries.size(); ++n)
+    if (row.queries[n].position != row.keys[first + n].position ||
+        row.queries[n].document != row.keys[first + n].document)
+      return false;
+  return true;
+}
+
+// Plans of the rows of the batch, for hard Focus and block pairs; none where a kernel compares
+// memberships pair by pair instead.
+std::vector<GroupedPlan> grouped_plans(const Call& call) {
+  std::vector<GroupedPlan> all;
+  const bool blocks = call[kBlockPairs].has_value(), hard = call[kMembers].has_value();
+  if (!blocks && (!hard || call.joins_pairs() || call.has_bias())) return all;
+  const TileSizes tiles = kernels::cpu().tile_sizes();
+  const int64_t queries = call.q.size(2), keys = call.k.size(2);
+  const GroupedRule rule{.mask = mask_rule(call),
+                         .groups = call.groups,
+                         .window = call.near,
+                         .sinks = call.near_sinks};
+  RowPlaces row;
+  for (int64_t b = 0; b < (blocks && one_row_of_places(call) ? 1 : call.q.size(0)); ++b) {
+    if (b == 0 || !one_row_of_places(call)) {
+      row = row_places(call, b);
+      const bool fits = are_last_keys(row) && !why_not_grouped_plans(rule, row.keys);
+      if (!fits && !blocks) return {};
+      expect(fits,
+             "block_pairs need queries that are the last keys, documents that are runs, and "
+             "ascending positions");
+    }
+    if (blocks) {
+      const Tensor& pairs = *call[kBlockPairs];
+      const std::span<const int64_t> numbers(static_cast<const int64_t*>(pairs.const_data_ptr()),
+                                             static_cast<size_t>(pairs.numel()));
+      all.push_back(
+          make_block_plan({.size = call.block_size, .pairs = numbers}, row.keys, queries, tiles));
+    } else {
+      const auto* bits = static_cast<const uint64_t*>(call[kMembers]->const_data_ptr());
+      all.push_back(make_grouped_plan(
+          rule, {row.keys, std::span(bits + b * keys, static_cast<size_t>(keys)), queries}, tiles));
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+Pairs::Pairs(const Call& call) : plans(grouped_plans(call)) {
+  if (plans.empty()) visits = visits_of(call);
+}
+
+}  // namespace fovea::python
