@@ -23,7 +23,8 @@ ModelConfig with_attention_keys(ModelConfig config, const std::vector<std::strin
 
 /// load_model() and the change. LoadedModel::drawn names the parameters that no file holds.
 /// Adapters are put on the weights as they are, before they are held as `matrices` says: in the
-/// blocks of the file, those that no adapter changes. LoRA upon LoRA adds up. As load_model(), read_adapter(), with_adapter().
+/// blocks of the file, those that no adapter changes. LoRA upon LoRA adds up. As load_model(),
+/// read_adapter(), with_adapter().
 LoadedModel load_changed(const std::filesystem::path& folder, const ModelChange& change,
                          at::Device device = at::kCPU, const MatrixStorage& matrices = {});
 

@@ -1,8 +1,8 @@
-// One row of activations rounded to 8 bits times packed weights, for matvec_rows.h: the weights of
+// One row of activations rounded to 8 bits times packed weights, for matvec_rows.h. The weights of
 // an output are multiplied where they lie, and the sums of kLanes outputs are turned.
 //
-// A block's sum is one of whole numbers, so results have the bits of matvec_int8_rows.h, which turns
-// the weights for several rows. For one row that would be most of the work.
+// A block's sum is one of whole numbers, so results have the bits of matvec_int8_rows.h, which
+// turns the weights for several rows. For one row that would be most of the work.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

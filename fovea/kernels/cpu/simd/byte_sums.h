@@ -6,9 +6,10 @@
 //                                    same for all lanes; in two sums of 16 bits a lane
 //   sum_of_pairs(sums)               the two sums of each lane together
 //   kSumsOutputs                     whether there are the next three
-//   nibbles(q)                       32 numbers of 4 bits in bytes, the low halves of 16 bytes first
-//   products_in_pairs(x, y)          sums of two products of bytes, x unsigned and y signed
-//   sums_of_outputs(parts)           the numbers of each of kLanes vectors together, in lane n those
+//   nibbles(q)                       32 numbers of 4 bits in bytes, the low halves of 16 bytes
+//   first products_in_pairs(x, y)          sums of two products of bytes, x unsigned and y signed
+//   sums_of_outputs(parts)           the numbers of each of kLanes vectors together, in lane n
+//   those
 //                                    of vector n; eight numbers of 16 bits fit into one together
 //
 // SPDX-FileCopyrightText: The Fovea authors
