@@ -13,6 +13,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
+#include "fovea/checkpoint/model_file.h"
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/compare/tasks.h"
 #include "fovea/config/reader.h"
