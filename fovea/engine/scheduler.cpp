@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
@@ -205,17 +206,18 @@ void Scheduler::begin_part(EngineJob& job) {
 void Scheduler::end_part(EngineJob& job) {
   const at::Tensor logits = logits_of(job);
   const std::unique_ptr<PartAtWork> part = std::move(job.part);
-  DecodeState& state = part->state;
   const bool whole = part->count == options_.chunk;
   job.length += part->count;
   if (whole) {
-    job.read = std::make_shared<const DecodeState>(std::move(state));
+    job.read = std::make_shared<const DecodeState>(std::move(part->state));
     keep_prefix(job);
   }
   if (job.length < job.prompt_size()) return;
-  if (whole) state = with_room(*job.read, job.length + job.model->growth(job.most_tokens()));
-  job.read = nullptr;
-  begin_texts(job, std::move(state), logits);
+  const std::shared_ptr<const DecodeState> read = std::exchange(job.read, nullptr);
+  begin_texts(job,
+              whole ? with_room(*read, job.length + job.model->growth(job.most_tokens()))
+                    : std::move(part->state),
+              logits);
 }
 
 // Logits [v] after the last token of the part; those of the prompt's tokens are told where they
@@ -278,12 +280,16 @@ void Scheduler::begin_texts(EngineJob& job, DecodeState state, const at::Tensor&
                        .cached = job.cached,
                        .logprobs = std::move(job.prompt_logprobs)});
   const int64_t choices = job.request.choices;
+  std::vector<DecodeState> states;
+  for (int64_t other = 1; other < choices; ++other)
+    states.push_back(with_room(state, state.capacity()));
+  states.push_back(std::move(state));
   const Tokenizer& tokenizer = *job.model->tokenizer();
   std::vector<Writing> writing;
   for (int64_t choice = 0; choice < choices; ++choice) {
     job.texts.push_back(std::make_unique<WrittenText>(WrittenText{
         .choice = choice,
-        .state = choice + 1 == choices ? std::move(state) : with_room(state, state.capacity()),
+        .state = std::move(states[static_cast<size_t>(choice)]),
         .tokens = {},
         .writer = TextWriter(tokenizer, of_choice(job.request.generate, choice), job.prompt),
         .last_token = job.submitted}));
