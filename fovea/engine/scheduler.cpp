@@ -324,8 +324,9 @@ void Scheduler::step(TextModel& model) {
     for (const auto& [job, text] : texts) {
       const int64_t length = text->state.length();
       if (length == text->state.capacity())
-        text->state = with_room(
-            text->state, length + model.growth(job->prompt_size() + job->most_tokens() - length));
+        text->state =
+            with_room(std::move(text->state),
+                      length + model.growth(job->prompt_size() + job->most_tokens() - length));
       states.push_back(&text->state);
       last.push_back(text->tokens.back());
     }

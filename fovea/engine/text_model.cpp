@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "fovea/attention/decode/token_step.h"
 #include "fovea/attention/pipeline.h"
@@ -17,7 +18,7 @@ namespace {
 
 /// Whether the compiled decoder reads the keys of this layer in the pages of other caches.
 bool reads_shared_pages(const AttentionSpec& spec) {
-  return token_form(spec).form == TokenForm::decoder && !spec.focus.active();
+  return token_form(spec).form == TokenForm::decoder;
 }
 
 bool dynamic_rotation(const ModelConfig& config) {
@@ -35,6 +36,13 @@ DecodeState with_room(const DecodeState& from, int64_t capacity) {
     to.layers.push_back(AttentionCache::gather({&source, 1}, capacity));
   }
   for (const SortedCopy& copy : from.sorted) to.sorted.push_back(copy.fork());
+  return to;
+}
+
+DecodeState with_room(DecodeState&& from, int64_t capacity) {
+  std::vector<SortedCopy> sorted = std::exchange(from.sorted, {});
+  DecodeState to = with_room(std::as_const(from), capacity);
+  to.sorted = std::move(sorted);
   return to;
 }
 
@@ -77,8 +85,11 @@ void TextModel::describe(const EngineOptions& options) {
              .pipeline = describe_pipeline(config.layer_attention(0)),
              .why_one_by_one = why_not.value_or("")};
   reads_pages_ = together_;
-  for (int64_t layer = 0; layer < config.layers && reads_pages_; ++layer)
-    reads_pages_ = reads_shared_pages(config.layer_attention(layer));
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const AttentionSpec spec = config.layer_attention(layer);
+    reads_pages_ = reads_pages_ && reads_shared_pages(spec);
+    sorts_keys_ = sorts_keys_ || spec.focus.gate == FocusSpec::Gate::hard;
+  }
 }
 
 DecodeState TextModel::begin(int64_t positions, int64_t capacity) const {
@@ -100,7 +111,9 @@ int64_t TextModel::bytes(int64_t prompt, int64_t rest, int64_t choices) const {
   const int64_t shared = transformer().decode_state_bytes(1, prompt + kPage);
   const int64_t own =
       transformer().decode_state_bytes(1, reads_pages_ ? rest + 2 * kPage : prompt + rest + kPage);
-  return shared + choices * own;
+  const bool sorts = sorts_keys_ && prompt + rest >= SortedKeys::kLeastKeys;
+  const int64_t sorted = sorts ? transformer().decode_state_bytes(1, prompt + rest) : 0;
+  return shared + choices * (own + sorted);
 }
 
 at::Tensor TextModel::step(std::span<const int64_t> tokens,

@@ -19,6 +19,8 @@ namespace fovea {
 /// A copy of the cache of one text with room for `capacity` tokens: it shares full pages with
 /// `from`, which stays as it is.
 DecodeState with_room(const DecodeState& from, int64_t capacity);
+/// The same of a text that goes on in the copy: keys sorted by group go along.
+DecodeState with_room(DecodeState&& from, int64_t capacity);
 
 class TextModel {
  public:
@@ -55,6 +57,7 @@ class TextModel {
   int64_t chunk_;
   bool together_ = false;     // texts share steps
   bool reads_pages_ = false;  // decoding reads shared pages where they lie
+  bool sorts_keys_ = false;   // of long texts (SortedCopy)
   std::optional<DecodeState> empty_;
   RopeTable rope_;  // of all positions, unless the rule is dynamic
   std::optional<PrefixCache> prefixes_;

@@ -43,7 +43,8 @@ DecodeState Transformer::make_decode_state(int64_t batch, int64_t capacity) cons
   for (const std::vector<StreamSpec>& of_layer : streams)
     state.layers.emplace_back(of_layer, batch, capacity, impl_->device,
                               memory ? &*memory : nullptr);
-  state.sorted.resize(state.layers.size());
+  for (int64_t layer = 0; layer < std::ssize(state.layers); ++layer)
+    state.sorted.emplace_back(layer);
   return state;
 }
 

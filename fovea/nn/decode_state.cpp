@@ -48,7 +48,8 @@ DecodeState gather(std::span<const Place> places) {
       sources.push_back({.cache = &place.state->layers[layer], .sequence = place.sequence});
     joined.layers.push_back(AttentionCache::gather(sources, capacity));
   }
-  joined.sorted.resize(joined.layers.size());
+  for (int64_t layer = 0; layer < std::ssize(joined.layers); ++layer)
+    joined.sorted.emplace_back(layer);
   return joined;
 }
 

@@ -17,7 +17,7 @@ bool SortedCopy::wanted(const AttentionCache& cache, const FocusSpec& focus) {
   const int64_t shortest = std::ranges::min(lengths);
   if (shortest < SortedKeys::kLeastKeys || focus_is_neutral(focus, {}, std::ranges::max(lengths)))
     return false;
-  if (++single_queries_ <= kQueriesBefore) return false;
+  if (++single_queries_ <= kQueriesBefore + layer_) return false;
   if (keys_ && !keys_->pays()) keys_ = nullptr;
   if (keys_ || shortest < sorting_from_) return keys_ != nullptr;
   const auto pays = [&](int64_t b) {

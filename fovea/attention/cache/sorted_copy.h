@@ -19,6 +19,8 @@ namespace fovea {
 /// The sorted copy of one cache, where there is one. Each call names the same cache.
 class SortedCopy {
  public:
+  /// The copies of a model's layers are made in different steps, so that no step takes long.
+  explicit SortedCopy(int64_t layer = 0) : layer_(layer) {}
   /// For one query of each sequence, whose token is the last of the cache. Returns the copy with
   /// all rows of the cache, or null where a scan of the memberships is better. Counts these
   /// queries.
@@ -35,7 +37,7 @@ class SortedCopy {
  private:
   bool wanted(const AttentionCache& cache, const FocusSpec& focus);
   std::shared_ptr<SortedKeys> keys_;  // made again where it is lost
-  int64_t single_queries_ = 0, sorting_from_ = 0;
+  int64_t layer_ = 0, single_queries_ = 0, sorting_from_ = 0;
 };
 
 }  // namespace fovea

@@ -89,16 +89,19 @@ void TokenRows<T>::place_chosen(int64_t first, const TokenCache& text,
                                 std::span<const kernels::TokenPosition> tokens) {
   AttentionCache& cache = *text.cache;
   Text of{.first = first, .sorted = text.sorted->for_token(cache, spec_.focus)};
-  of.keys = cache.extend(stream::kKeys);
-  of.values = cache.extend(stream::kValues);
+  of.keys = cache.extend_in_pages(stream::kKeys);
+  of.values = cache.extend_in_pages(stream::kValues);
   of.members = cache.extend(stream::kMembers);
   place_caches(first, cache.batch(), of.sorted != nullptr ? of.sorted->keys() : of.keys,
                of.sorted != nullptr ? of.sorted->values() : of.values);
   for (size_t b = 0; b < tokens.size(); ++b) {
     const auto n = static_cast<int64_t>(b);
+    const KeptRows& kept = of.keys.sequences[b];
+    if (of.sorted == nullptr && !of.keys.shared.empty())
+      place_shared(first + n, of.keys.shared[b], of.values.shared[b]);
     sequences_[static_cast<size_t>(first) + b] = {
-        .first = 0,
-        .key_row = of.sorted != nullptr ? of.sorted->next_row(n) : added_row(of.keys, n),
+        .first = of.sorted != nullptr ? 0 : kept.begin,
+        .key_row = of.sorted != nullptr ? of.sorted->next_row(n) : kept.rows - 1,
         .seen = {.near = {.begin = 0, .end = tokens[b].position + 1}, .far = {}}};
   }
   texts_.push_back(of);

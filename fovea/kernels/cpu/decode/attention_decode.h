@@ -18,8 +18,7 @@
 namespace fovea::kernels {
 namespace {
 
-constexpr int kDecodeKeys = 64;       // keys between two looks at the maximum
-constexpr int kDecodePrefetch = 128;  // keys from use to prefetch
+constexpr int kDecodeKeys = 64;  // keys between two looks at the maximum
 // kDecodeBlock x kDecodeVectors sums of O fill half of the registers.
 constexpr int kDecodeBlock = 4, kDecodeVectors = kLanes == 16 ? 4 : 2;
 
@@ -113,13 +112,14 @@ class DecodeChunk {
     const Word* const q = q_ + r * pitch;
     float* const to = weights_ + r * kDecodeKeys;
     for (int64_t n = 0; n < kDecodeKeys; n += kKeys) {
-      if (r == 0) prefetch<kKeys>(b_.k, b_.k_row, b_.key_width, tile + n + kDecodePrefetch);
+      if (r == 0)
+        prefetch<kKeys>(b_.k, b_.k_row, b_.k_offsets, b_.key_width, tile + n + kDecodeAhead);
       const T* rows[kKeys];
 #pragma GCC unroll 16
       for (int i = 0; i < kKeys; ++i) {
         int64_t j = tile + n + i;
         if (!whole) j = j < begin ? begin : (j < last ? j : last);
-        rows[i] = k + row_of(j) * k_row;
+        rows[i] = row_at(k, k_row, b_.k_offsets, j);
       }
       Float sums[kLanes];
 #pragma GCC unroll 16
@@ -247,8 +247,8 @@ class DecodeChunk {
     const int64_t last = (end_ - tile + P::kElements - 1) / P::kElements;
     for (int64_t n = first; n < last; ++n) {
       if (r == 0 && c == 0)
-        prefetch<P::kElements>(b_.v, b_.v_row, b_.value_width,
-                               tile + n * P::kElements + kDecodePrefetch);
+        prefetch<P::kElements>(b_.v, b_.v_row, b_.v_offsets, b_.value_width,
+                               tile + n * P::kElements + kDecodeAhead);
       Float rows[kDecodeVectors];
       load_values<whole>(tile + n * P::kElements, c, rows);
 #pragma GCC unroll 4
@@ -272,7 +272,7 @@ class DecodeChunk {
   // not of this tile.
   template <bool whole>
   FOVEA_INLINE void load_values(int64_t key, int64_t c, Float (&rows)[kDecodeVectors]) const {
-    const T* row = b_.v + row_of(key) * b_.v_row;
+    const T* row = row_at(b_.v, b_.v_row, b_.v_offsets, key);
     const auto remaining = [&](int v) {
       return whole ? kLanes : (b_.value_width.elements - c) / P::kElements - v * kLanes;
     };
@@ -282,7 +282,7 @@ class DecodeChunk {
         rows[v] = remaining(v) > 0 ? load_words<T, P>(row + c, v * kLanes, remaining(v)) : Float{};
     } else {
       const bool has_even = key >= begin_, has_odd = key + 1 < end_;
-      const T* next = has_odd ? b_.v + row_of(key + 1) * b_.v_row : row;
+      const T* next = has_odd ? row_at(b_.v, b_.v_row, b_.v_offsets, key + 1) : row;
 #pragma GCC unroll 2
       for (int v = 0; v < kDecodeVectors / 2; ++v) {
         const bool some = remaining(v) > 0;
@@ -295,19 +295,24 @@ class DecodeChunk {
     }
   }
 
-  // Where key n of the chunk lies.
-  FOVEA_INLINE int64_t row_of(int64_t n) const { return b_.index != nullptr ? b_.index[n] : n; }
+  // Where key n of the chunk lies in k, or its value in v.
+  FOVEA_INLINE const T* row_at(const T* data, int64_t stride, const int64_t* offsets,
+                               int64_t n) const {
+    if (b_.index == nullptr) return data + n * stride;
+    return data + (offsets != nullptr ? offsets[n - b_.offsets_begin] : b_.index[n] * stride);
+  }
 
   // Prefetches rows of keys or values: keys while products with keys are computed, values while
   // values are added. So memory is never idle, and never has more to do than it can queue.
   template <int keys>
-  FOVEA_INLINE void prefetch(const T* data, int64_t stride, const PackedWidth& width,
-                             int64_t key) const {
+  FOVEA_INLINE void prefetch(const T* data, int64_t stride, const int64_t* offsets,
+                             const PackedWidth& width, int64_t key) const {
     if (key + keys > b_.key_limit) return;
     constexpr int64_t kLine = 64 / sizeof(T);
     for (int64_t n = 0; n < width.elements; n += kLine) {
 #pragma GCC unroll 16
-      for (int i = 0; i < keys; ++i) __builtin_prefetch(data + row_of(key + i) * stride + n, 0, 2);
+      for (int i = 0; i < keys; ++i)
+        __builtin_prefetch(row_at(data, stride, offsets, key + i) + n, 0, 2);
     }
   }
 

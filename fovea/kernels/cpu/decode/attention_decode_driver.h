@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <vector>
 
@@ -160,10 +161,34 @@ class Decode {
     };
     const SequenceCache<T>& cache = caches_[b];
     for (const SharedRun<T>& shared : cache.shared)
-      if (chunk_begin < shared.end)
+      if (!is_listed() && chunk_begin < shared.end)
         return run(shared.keys, shared.values, 0, std::min(shared.end, end));
     return run(cache.keys, cache.values, first, end);
   }
+  bool is_listed() const { return p_.keys_seen.rows() > 0; }
+
+  // Where the listed keys of a chunk lie that has shared keys, from k and v of `block`.
+  struct Offsets {
+    std::array<int64_t, kDecodeChunk + kDecodeAhead> k, v;
+  };
+  void place_listed(int64_t b, int64_t g, int64_t begin, Offsets& offsets,
+                    DecodeBlock<T>& block) const {
+    if (block.index == nullptr || caches_.empty() || caches_[b].shared.empty()) return;
+    const std::span<const SharedRun<T>> shared = caches_[b].shared;
+    size_t n = 0;
+    const int64_t end = std::min(begin + std::ssize(offsets.k), block.key_limit);
+    for (int64_t j = begin; j < end; ++j) {
+      const int64_t row = block.index[j], at = j - begin;
+      while (n < shared.size() && row >= shared[n].end) ++n;
+      const bool own = n == shared.size();
+      offsets.k[at] = own ? row * block.k_row : shared[n].keys.at(0, g, row) - block.k;
+      offsets.v[at] = own ? row * block.v_row : shared[n].values.at(0, g, row) - block.v;
+    }
+    block.k_offsets = offsets.k.data();
+    block.v_offsets = offsets.v.data();
+    block.offsets_begin = begin;
+  }
+
   const RowVisits& visits(int64_t b, int64_t row) const {
     return p_.rows[b * s_.queries + row % s_.queries];
   }
@@ -223,7 +248,7 @@ class Decode {
   void attend(int64_t b, int64_t g, int64_t chunk, int64_t row_begin, int64_t row_end,
               float* scratch) const {
     const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, s_.keys);
-    const bool listed = p_.keys_seen.rows() > 0;
+    const bool listed = is_listed();
     const auto list = listed ? p_.keys_seen.of(b) : std::span<const int32_t>();
     const Run run = run_of(b, g, begin);
     DecodeBlock<T> block{.key_width = key_,
@@ -239,6 +264,8 @@ class Decode {
                          .plain = is_plain(p_.rule, gate_.form),
                          .gate_form = gate_.form,
                          .part = part(b, g, chunk) + row_begin * part_};
+    Offsets offsets;  // not written where they have no use
+    place_listed(b, g, begin, offsets, block);
     for (int64_t row = row_begin; row < row_end; ++row) {
       const int64_t h = g * (s_.heads / s_.kv_heads) + row / s_.queries, i = row % s_.queries;
       const RowVisits& seen = visits(b, row);

@@ -255,6 +255,8 @@ struct QueryGradientRows {
 
 /// Most rows (queries of the heads that share a key head) that read keys where they lie.
 constexpr int64_t kDecodeRows = 16;
+/// Keys from use to prefetch.
+constexpr int64_t kDecodeAhead = 128;
 
 /// A chunk of the keys of one sequence, read where they lie, for a few rows. A row sees the keys of
 /// its two ranges; the result of a chunk is a part of a softmax: sums, largest logit, total.
@@ -266,6 +268,10 @@ struct DecodeBlock {
   int64_t key_begin = 0, key_end = 0;  ///< keys of the chunk that some row sees
   int64_t key_limit = 0;               ///< keys that are worth prefetching end here
   const int32_t* index = nullptr;      ///< key n of ranges and chunk is row index[n]; null: row n
+  /// If not null, listed keys lie in several buffers: key n is at k + k_offsets[n - offsets_begin],
+  /// its value likewise. As many as are prefetched behind the chunk are there.
+  const int64_t *k_offsets = nullptr, *v_offsets = nullptr;
+  int64_t offsets_begin = 0;
   bool plain = true;
   int64_t rows = 0;
   const T* q[kDecodeRows];
