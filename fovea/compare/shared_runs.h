@@ -1,7 +1,7 @@
 // A comparison under a launcher: its processes share the runs through the run folders.
 //
-// Each process takes the next run that is neither finished nor locked, so nothing connects the
-// processes but the file system, and a run whose process died is taken by another one.
+// Each process takes the next run that is neither finished nor locked. So nothing connects them but
+// the file system, and the run of a process that died is taken by another one.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

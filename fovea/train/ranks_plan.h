@@ -53,7 +53,7 @@ struct RanksPlan {
     return compute_seconds + exposed_seconds + weight_seconds + small_seconds;
   }
   double tokens_per_second() const { return static_cast<double>(step_tokens) / step_seconds(); }
-  /// Of the step, what is computation.
+  /// The share of computation in the step.
   double efficiency() const { return compute_seconds / step_seconds(); }
   nlohmann::ordered_json to_json() const;
 };

@@ -302,6 +302,18 @@ TEST_F(CompareRanks, TheRunsOfAProcessThatDiesAreTrainedByAnother) {
   EXPECT_EQ(numbers("one"), numbers("left"));
 }
 
+TEST_F(CompareRanks, TuningChoosesTheValuesThatOneProcessChooses) {
+  const std::string tuned =
+      "compare.tuning={key: train.optimizer.learning_rate, values: [0.001, 0.003, 0.01], seed: 7}";
+  Program first = start(0, "two", tuned), second = start(1, "two", tuned);
+  const Finished told = first.finish(), silent = second.finish();
+  ASSERT_EQ(told.code, 0) << told.err;
+  ASSERT_EQ(silent.code, 0) << silent.err;
+  train_alone("one", tuned);
+  EXPECT_EQ(result("one")["tuning"], result("two")["tuning"]);
+  EXPECT_EQ(numbers("one"), numbers("two"));
+}
+
 TEST_F(CompareRanks, WorkersBesideALauncherAreRefused) {
   const Finished both = start(0, "both", "train.steps=40", "compare.workers=2").finish();
   EXPECT_EQ(both.code, 2);
