@@ -3,9 +3,9 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/interruption.h"
-#include "cli/ranks.h"
 #include "cli/verbs.h"
 #include "cli/worker.h"
 #include "fovea/base/error.h"
@@ -14,6 +14,7 @@
 #include "fovea/config/reader.h"
 #include "fovea/report/html_report.h"
 #include "fovea/report/table.h"
+#include "fovea/runtime/rank_place.h"
 #include "fovea/runtime/spawn.h"
 
 namespace fovea::cli {
@@ -38,7 +39,7 @@ std::string command_line(const CompareVerbOptions& options) {
                      fmt::join(overrides, " "));
 }
 
-void run(const CompareVerbOptions& options, const Globals& globals) {
+void run(const CompareVerbOptions& options, const Globals& given) {
   const LoadedRecipe loaded = load_recipe(options.recipe, overrides_of(options));
   const CompareConfig config = read_compare_config(loaded.compare);
   const Recipe base = loaded.recipe.resolved();
@@ -46,13 +47,22 @@ void run(const CompareVerbOptions& options, const Globals& globals) {
     print(fields_to_yaml(base, true));
     return;
   }
-  require_one_process("compare");
+  const RankPlace place = read_rank_place();
+  const bool first = place.rank == 0;
+  require<UsageError>(place.alone() || config.workers_given() <= 1, "compare",
+                      "expected --workers or a launcher; got both: {} has started {} processes, "
+                      "which share the runs",
+                      launcher_name(place.launcher), place.size);
   const std::filesystem::path folder = base.run_folder;
   make_folders(folder);
-  const FolderLock lock(folder);
+  std::optional<FolderLock> lock;
+  if (first) lock.emplace(folder);
+  Globals globals = given;
+  globals.quiet = given.quiet || !first;
   Progress progress(stderr_progress(globals));
-  const InterruptGuard interrupt(say_that_it_stops);
+  const InterruptGuard interrupt(first ? say_that_it_stops : nullptr);
   CompareCallbacks callbacks;
+  callbacks.sharing = {.rank = place.rank, .ranks = place.size};
   callbacks.stop = interrupt.flag();
   callbacks.worker = {kThisProgram, kWorkerWord};
   callbacks.message = [&](std::string_view text) { progress.message(text); };
@@ -74,13 +84,15 @@ void run(const CompareVerbOptions& options, const Globals& globals) {
   const std::filesystem::path json = folder / "compare.json", html = folder / "report.html";
   const std::string command = command_line(options);
   callbacks.result = [&](const CompareResult& so_far) {
+    if (!first) return;
     CompareResult copy = so_far;
     copy.command = command;
     save_compare_result(copy, json);
   };
   CompareResult result = run_compare(loaded, config, callbacks);
-  result.command = command;
   progress.finish();
+  if (!first) return;
+  result.command = command;
   save_compare_result(result, json);
   save_html_report(result, html);
   if (globals.json) {

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "cli/eval_workers.h"
 #include "cli/interruption.h"
 #include "cli/options.h"
 #include "fovea/base/error.h"
@@ -220,6 +222,10 @@ void add_eval_task_options(Command& verb, EvalTaskOptions& options) {
       "--out", options.out,
       "folder for tasks.json, results/TASK.jsonl, a line a question, and heat-maps.html "
       "of tasks with depths; the same command goes on where it was stopped");
+  verb.add_option("--workers", options.workers,
+                  "N or auto: with --tasks, processes that answer side by side, one thread each; "
+                  "auto: as many as threads, where half of the memory holds their models")
+      ->capture_default_str();
   verb.add_option("--against", options.against,
                   "with --out: the --out folder of another model; the two are compared question by "
                   "question (McNemar's test, bootstrap in tasks.json)");
@@ -227,6 +233,7 @@ void add_eval_task_options(Command& verb, EvalTaskOptions& options) {
 
 void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
                     const LoadedModel& loaded, const std::string& model) {
+  if (globals.eval_workers > 0) return answer_task_parts(loaded, globals.eval_workers);
   std::vector<Task> tasks;
   for (const std::string& name : options.tasks) tasks.push_back(find_task(name));
   require<UsageError>(options.data.empty() || is_folder(options.data), "--data",
@@ -249,6 +256,16 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
                                       : "what is answered stays: the same command goes on"));
   std::vector<TaskScore> scores;
   const std::filesystem::path out(options.out);
+  const int64_t count = choose_eval_workers(options.workers, loaded.model.device());
+  std::optional<TaskWorkers> workers;
+  if (count > 1) {
+    progress.message(fmt::format("{} workers, one thread each", count));
+    workers.emplace(
+        TaskWorkerOptions{.command = eval_worker_command(count, globals),
+                          .workers = count,
+                          .stop = interrupt.flag(),
+                          .warning = [&](std::string_view text) { progress.warning(text); }});
+  }
   for (const Task& task : tasks) {
     const TaskInput input{.tokenizer = *loaded.tokenizer,
                           .data = options.data,
@@ -268,8 +285,10 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
                                                       .done = static_cast<double>(done),
                                                       .total = static_cast<double>(total)});
                                    },
-                               .interrupt = interrupt.flag()}));
+                               .interrupt = interrupt.flag(),
+                               .workers = workers ? &*workers : nullptr}));
   }
+  workers.reset();
   progress.finish();
   nlohmann::ordered_json json{{"model", std::filesystem::path(model).filename().string()},
                               {"tasks", nlohmann::ordered_json::array()}};

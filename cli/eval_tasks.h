@@ -15,7 +15,7 @@ namespace fovea::cli {
 
 struct EvalTaskOptions {
   std::vector<std::string> tasks;
-  std::string data, out, against, background;
+  std::string data, out, against, background, workers = "1";
   int64_t limit = 0, shots = -1, seed = 1234, context = 0;
   std::vector<int64_t> lengths;
   std::vector<double> depths;

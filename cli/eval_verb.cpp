@@ -22,6 +22,7 @@
 #include "fovea/eval/scoring.h"
 #include "fovea/report/table.h"
 #include "fovea/runtime/machine.h"
+#include "fovea/runtime/worker_pool.h"
 
 namespace fovea::cli {
 namespace {
@@ -122,6 +123,8 @@ void run(const EvalVerbOptions& options, const Globals& globals) {
       options.stream.part == 0 || (!options.texts.empty() && options.systems.systems.empty() &&
                                    !options.retention && options.copy == 0),
       "--stream", "needs --text, without --systems, --retention and --copy");
+  require<UsageError>(!options.tasks.tasks.empty() || options.tasks.workers == "1", "--workers",
+                      "needs --tasks");
   require<UsageError>(!options.tasks.tasks.empty() ||
                           (options.tasks.against.empty() && options.tasks.depths.empty()),
                       options.tasks.against.empty() ? "--depths" : "--against", "needs --tasks");
@@ -186,6 +189,15 @@ void run(const EvalVerbOptions& options, const Globals& globals) {
                       copy.first, copy.second));
 }
 
+/// A worker tells an error to its parent, which throws it.
+void run_worker_of_tasks(const EvalVerbOptions& options, const Globals& globals) {
+  try {
+    run(options, globals);
+  } catch (const Error& error) {
+    print(worker_error_line(error));
+  }
+}
+
 }  // namespace
 
 Verb add_eval_verb(Command& app, Globals& globals) {
@@ -236,7 +248,11 @@ Verb add_eval_verb(Command& app, Globals& globals) {
   add_global_options(*verb, globals);
   verb->footer(known_tasks_help);
   return {.parser = verb,
-          .run = [options, &globals] { run(*options, globals); },
+          .run =
+              [options, &globals] {
+                globals.eval_workers > 0 ? run_worker_of_tasks(*options, globals)
+                                         : run(*options, globals);
+              },
           .memory_remedy =
               "lower --rows, --window or, with --stream, --tokens, or take a smaller model"};
 }

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "cli/options.h"
+#include "cli/plan_ranks.h"
 #include "cli/verbs.h"
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/model_file.h"
@@ -23,6 +24,7 @@ struct PlanVerbOptions {
   std::string recipe;
   std::vector<std::string> overrides;
   double speed = 0.0;
+  PlanRanksOptions ranks;
 };
 
 std::string grouped(int64_t n) {
@@ -190,6 +192,8 @@ void run(const PlanVerbOptions& options, const Globals& globals) {
   const std::optional<ComparisonPlan> comparison = plan_comparison(loaded, vocabulary);
   const bool measured = options.speed <= 0.0;
   const double speed = measured ? measure_speed(plan, loaded.recipe) : options.speed;
+  std::optional<RanksAnswer> ranks;
+  if (options.ranks.asked()) ranks = plan_ranks(options.ranks, loaded.recipe, vocabulary, speed);
   if (globals.json) {
     nlohmann::ordered_json json = plan.to_json();
     json["speed"] = {{"operations_per_second", speed}, {"measured", measured}};
@@ -198,6 +202,7 @@ void run(const PlanVerbOptions& options, const Globals& globals) {
         json["variants"].push_back({{"name", variant}, {"plan", its.to_json()}});
       json["comparison"] = comparison->workers_json();
     }
+    if (ranks) json["ranks"] = ranks->to_json();
     print(json.dump(2) + "\n");
     return;
   }
@@ -208,6 +213,7 @@ void run(const PlanVerbOptions& options, const Globals& globals) {
   print_decode(plan, width);
   print_rules(plan, width);
   if (comparison) print_comparison(*comparison, width);
+  if (ranks) ranks->print_table(width);
 }
 
 }  // namespace
@@ -223,6 +229,7 @@ Verb add_plan_verb(Command& app, Globals& globals) {
           "--flops", options->speed,
           "FLOP/s that the time is reckoned with, for example 4e14; default: measured here")
       ->check(in_range({1, 1e30}));
+  add_plan_ranks_options(*verb, options->ranks);
   add_global_options(*verb, globals);
   return {verb, [options, &globals] { run(*options, globals); }};
 }

@@ -14,6 +14,7 @@
 #include <optional>
 #include <sstream>
 
+#include "cli/eval_workers.h"
 #include "cli/ranks.h"
 #include "cli/thread_waiting.h"
 #include "cli/verbs.h"
@@ -135,11 +136,11 @@ int fovea::cli::run_program(int argc, char** argv) {
   open_closed_streams();
   const std::string_view first = argc > 1 ? argv[1] : "";
   if (first == "train" || first == "compare" || first == "eval" || first == "generate" ||
-      first == "chat" || first == "retrofit" || first == "serve")
+      first == "chat" || first == "retrofit" || first == "serve" || first == kEvalWorkerWord)
     fovea::cli::limit_spinning();
   // Passes of one size after the other: what one frees serves the next.
   if (first == "train" || first == "compare" || first == "retrofit" || first == "eval" ||
-      first == kWorkerWord)
+      first == kWorkerWord || first == kEvalWorkerWord)
     keep_freed_memory();
   ignore_output_signals();
   limit_compiled_products();
@@ -157,6 +158,12 @@ int fovea::cli::run_program(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   app.require_subcommand(0, 1);
   fovea::cli::Globals globals;
+  if (first == kEvalWorkerWord) {
+    const int code =
+        run_verb({.run = [&] { globals.eval_workers = become_eval_worker(argc, argv); }}, globals);
+    if (code != 0) return code;
+  }
+  globals.arguments.assign(argv + std::min(argc, 1), argv + argc);
   fovea::cli::Command root(app);
   std::vector<fovea::cli::Verb> verbs{
       fovea::cli::add_train_verb(root, globals),    fovea::cli::add_compare_verb(root, globals),

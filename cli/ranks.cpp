@@ -36,6 +36,26 @@ void Ranks::require_same(const std::string& text, std::string_view what) const {
                        what);
 }
 
+std::vector<std::string> without_processes(const std::vector<std::string>& arguments) {
+  constexpr std::string_view option = "--processes";
+  std::vector<std::string> kept;
+  for (size_t n = 0; n < arguments.size(); ++n) {
+    const std::string_view argument = arguments[n];
+    if (argument == option) {
+      ++n;  // its value
+    } else if (!argument.starts_with(option) || argument[option.size()] != '=') {
+      kept.push_back(arguments[n]);
+    }
+  }
+  return kept;
+}
+
+void require_cpu_ranks(const Communicator& ranks, at::Device device, std::string_view what) {
+  require<ConfigError>(
+      ranks.size() == 1 || device.is_cpu(), what,
+      "several processes train on the CPU, not on a GPU yet; set train.device=cpu, or start one");
+}
+
 void run_in_processes(int64_t count, std::vector<std::string> arguments) {
   const RankPlace place = read_rank_place();
   require<UsageError>(place.launcher == RankPlace::Launcher::none, "ranks",

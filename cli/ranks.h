@@ -4,6 +4,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -37,6 +39,12 @@ class Ranks {
   RankPlace place_;
   std::unique_ptr<Communicator> joined_;
 };
+
+/// The command of one rank: `arguments` without --processes.
+std::vector<std::string> without_processes(const std::vector<std::string>& arguments);
+
+/// ConfigError for several ranks and a device that is a GPU.
+void require_cpu_ranks(const Communicator& ranks, at::Device device, std::string_view what);
 
 /// Runs this program with `arguments` as `count` ranks and returns when all have done their work.
 /// UsageError, IoError, RanksEnded.

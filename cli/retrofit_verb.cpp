@@ -13,6 +13,7 @@
 #include "fovea/base/error.h"
 #include "fovea/report/table.h"
 #include "fovea/retrofit/retrofit.h"
+#include "fovea/runtime/machine.h"
 
 namespace fovea::cli {
 namespace {
@@ -23,6 +24,7 @@ struct RetrofitVerbOptions {
   RetrofitOptions retrofit;
   std::string with, out;
   bool plan = false, no_speed = false;
+  int64_t processes = 1;
 };
 
 std::vector<std::string> split_names(const std::string& names) {
@@ -91,16 +93,20 @@ void connect(const Globals& globals, Progress& progress, InterruptGuard& interru
   };
 }
 
+std::vector<RetrofitPhase> planned(const RetrofitVerbOptions& options) {
+  return plan_retrofit(options.retrofit, load_model_config(find_model(options.retrofit.model)));
+}
+
+nlohmann::ordered_json phases_json(const std::vector<RetrofitPhase>& phases) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const RetrofitPhase& phase : phases)
+    json.push_back({{"name", phase.name}, {"recipe", fields_to_json(phase.recipe)}});
+  return json;
+}
+
 void print_plan(const RetrofitVerbOptions& options, const Globals& globals) {
-  const std::vector<RetrofitPhase> phases =
-      plan_retrofit(options.retrofit, load_model_config(find_model(options.retrofit.model)));
-  if (globals.json) {
-    nlohmann::ordered_json json = nlohmann::ordered_json::array();
-    for (const RetrofitPhase& phase : phases)
-      json.push_back({{"name", phase.name}, {"recipe", fields_to_json(phase.recipe)}});
-    print(json.dump(2) + "\n");
-    return;
-  }
+  const std::vector<RetrofitPhase> phases = planned(options);
+  if (globals.json) return print(phases_json(phases).dump(2) + "\n");
   for (const RetrofitPhase& phase : phases)
     print(fmt::format("# phase {}: {}\n{}", phase.name, phase.help,
                       fields_to_yaml(phase.recipe, true)));
@@ -175,18 +181,29 @@ void print_result(const RetrofitResult& result) {
       result.adapter.string(), (out / "report.html").string(), (out / "systems.yaml").string()));
 }
 
-void run(RetrofitVerbOptions& options, const Globals& globals) {
+void run(RetrofitVerbOptions& options, const Globals& given) {
   options.retrofit.with = split_names(options.with);
   options.retrofit.out = options.out;
   options.retrofit.speed = !options.no_speed;
-  if (options.plan) return print_plan(options, globals);
-  require_one_process("retrofit");
+  if (options.plan) return print_plan(options, given);
+  if (options.processes > 1)
+    return run_in_processes(options.processes, without_processes(given.arguments));
+  const Ranks ranks;
+  if (ranks.all().size() > 1) {
+    const std::vector<RetrofitPhase> phases = planned(options);
+    ranks.require_same(phases_json(phases).dump(), "options");
+    require_cpu_ranks(ranks.all(), choose_device(phases.front().recipe.train.device), "retrofit");
+  }
+  Globals globals = given;
+  globals.quiet = given.quiet || !ranks.all().is_first();
   Progress progress(stderr_progress(globals));
-  InterruptGuard interrupt(say_that_it_stops);
+  InterruptGuard interrupt(ranks.all().is_first() ? say_that_it_stops : nullptr);
   RetrofitCallbacks callbacks;
   connect(globals, progress, interrupt, callbacks);
-  const RetrofitResult result = run_retrofit(options.retrofit, callbacks);
+  ranks.tell(progress);
+  const RetrofitResult result = run_retrofit(options.retrofit, callbacks, ranks.all());
   progress.finish();
+  if (!ranks.all().is_first()) return;
   if (globals.json) {
     print(result.to_json().dump(2) + "\n");
   } else {
@@ -239,6 +256,10 @@ Verb add_retrofit_verb(Command& app, Globals& globals) {
       ->check(in_range({1, 64}));
   verb->add_option("--seed", o.seed, "of data order and first numbers")
       ->check(in_range(ranges::kSeeds));
+  verb->add_option("--processes", options->processes,
+                   "train on so many processes of this machine, each with its part of the rows; "
+                   "needs train.batch_rows of at least as many")
+      ->check(in_range({1, 1024}));
   verb->add_flag("--no-speed", options->no_speed,
                  "with focus: do not time reading and writing at T, 2T and 4T tokens");
   verb->add_flag("--plan", options->plan, "print the recipe of every phase, and stop");

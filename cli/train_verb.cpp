@@ -37,15 +37,6 @@ nlohmann::ordered_json to_json(const Recipe& recipe, const TrainResult& r) {
           {"evaluation", r.evaluation.to_json()}};
 }
 
-/// The command of one rank: the same without --processes.
-std::vector<std::string> command_of_rank(const TrainVerbOptions& options, const Globals& globals) {
-  std::vector<std::string> command{"train", options.recipe};
-  command.insert(command.end(), options.overrides.begin(), options.overrides.end());
-  if (globals.json) command.emplace_back("--json");
-  if (globals.quiet) command.emplace_back("--quiet");
-  return command;
-}
-
 void print_result(const Recipe& recipe, const TrainResult& result, const Globals& globals) {
   if (globals.json) {
     print(to_json(recipe, result).dump(2) + "\n");
@@ -79,12 +70,10 @@ void run(const TrainVerbOptions& options, const Globals& given) {
     return;
   }
   if (options.processes > 1)
-    return run_in_processes(options.processes, command_of_rank(options, given));
+    return run_in_processes(options.processes, without_processes(given.arguments));
   const Ranks ranks;
   ranks.require_same(fields_to_json(recipe).dump(), "recipe");
-  require<ConfigError>(
-      ranks.all().size() == 1 || choose_device(recipe.train.device).is_cpu(), "recipe",
-      "several processes train on the CPU, not on a GPU yet; set train.device=cpu, or start one");
+  require_cpu_ranks(ranks.all(), choose_device(recipe.train.device), "recipe");
   Globals globals = given;
   globals.quiet = given.quiet || !ranks.all().is_first();
   Progress progress(stderr_progress(globals));

@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,6 +21,8 @@ namespace fovea::cli {
 struct Globals {
   bool json = false;
   bool quiet = false;
+  std::vector<std::string> arguments;  ///< of the program, its name left out
+  int64_t eval_workers = 0;            ///< above 0: this process is one of them (eval_workers.h)
 };
 
 /// A verb: its parser and the function that runs it (set by add_*_verb).

@@ -17,6 +17,7 @@
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/compare/baselines.h"
 #include "fovea/compare/collect.h"
+#include "fovea/compare/shared_runs.h"
 #include "fovea/compare/speeds.h"
 #include "fovea/compare/tasks.h"
 #include "fovea/compare/tuning.h"
@@ -108,6 +109,13 @@ class Runner {
                          for (; next < runs_.size() && ended[next]; ++next) add(next, *ended[next]);
                        });
     at::set_num_threads(threads);  // a run's recipe says one
+  }
+
+  /// Trains with the other processes of a launcher; takes the results.
+  void run_with_others(bool collects) {
+    train_with_others(runs_, config_.tasks, corpus_, callbacks_);
+    for (size_t n = 0; collects && n < runs_.size(); ++n)
+      wait_for_lock(callbacks_.stop, [&] { add(n, failure_of(runs_[n]).value_or("")); });
   }
 
  private:
@@ -233,9 +241,13 @@ void train_all(const LoadedRecipe& loaded, const CompareConfig& config,
                bool speeds, CompareResult& result) {
   const int64_t vocabulary = corpus->tokenizer().vocab_size();
   std::vector<PlannedRun> runs = plan_runs(loaded, config, corpus->fingerprint(), vocabulary);
-  const WorkerChoice choice =
-      callbacks.worker.empty() ? WorkerChoice{} : choose_workers(config, runs, vocabulary);
-  if (callbacks.message && !callbacks.worker.empty())
+  const int64_t ranks = callbacks.sharing.ranks;
+  const WorkerChoice choice = callbacks.worker.empty() || ranks > 1
+                                  ? WorkerChoice{}
+                                  : choose_workers(config, runs, vocabulary);
+  if (callbacks.message && ranks > 1)
+    callbacks.message(fmt::format("{} runs, shared by {} processes", runs.size(), ranks));
+  else if (callbacks.message && !callbacks.worker.empty())
     callbacks.message(choice.sentence(std::ssize(runs)));
   for (const VariantConfig& v : config.variants) {
     CompareVariant& variant = result.variants.emplace_back();
@@ -243,6 +255,14 @@ void train_all(const LoadedRecipe& loaded, const CompareConfig& config,
     variant.description = v.description;
     variant.family = v.family;
     flatten(v.set, "", variant.config);
+  }
+  if (ranks > 1) {
+    result.workers = ranks;
+    // Values that tuning chooses must be known to all.
+    const bool collects = callbacks.sharing.rank == 0 || !speeds;
+    Runner(config, callbacks, corpus, runs, result).run_with_others(collects);
+    if (speeds && collects) measure_speeds_alone(runs, corpus, callbacks, result);
+    return;
   }
   if (choice.workers == 1) return Runner(config, callbacks, corpus, runs, result).run_in_turn();
   for (PlannedRun& run : runs)
@@ -299,7 +319,8 @@ CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& confi
   result.data = data_info(*corpus, sets);
   result.reference = config.reference;
   result.equivalence_margin = config.equivalence_margin;
-  result.baselines = score_baselines(config.baselines, base, config.seeds.front(), corpus, sets);
+  if (callbacks.sharing.rank == 0)
+    result.baselines = score_baselines(config.baselines, base, config.seeds.front(), corpus, sets);
   train_all(loaded, chosen, callbacks, corpus, true, result);
   return result;
 }

@@ -32,6 +32,11 @@ struct CompareProgress {
   double tokens_per_second = kNotANumber;
 };
 
+/// The place of this process among those that share the runs.
+struct RunSharing {
+  int64_t rank = 0, ranks = 1;
+};
+
 struct CompareCallbacks {
   CorpusProgressCallback data;
   std::function<void(const CompareProgress&)> progress;
@@ -42,6 +47,9 @@ struct CompareCallbacks {
   /// The command of a worker process, which calls run_worker() (workers.h); the parent's process id
   /// is added. Empty: `compare.workers` is 1.
   std::vector<std::string> worker;
+  /// Processes that a launcher has started (shared_runs.h): the first one collects the result, and
+  /// the others return without it.
+  RunSharing sharing;
 };
 
 /// One run of a comparison, before it starts.

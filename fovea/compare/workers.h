@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,6 +32,15 @@ using RunEnded = std::function<void(size_t run, const std::string& failure)>;
 /// ended.
 void train_side_by_side(std::span<const PlannedRun> runs, const CompareTasks& tasks,
                         int64_t workers, const CompareCallbacks& callbacks, const RunEnded& ended);
+
+/// Whether its folder holds the last step and a log of every task, so that nothing is left to do.
+bool is_finished(const PlannedRun& run, const CompareTasks& tasks);
+
+/// Trains a run, whose model then answers the tasks: as Trainer and answer_tasks().
+void train_and_answer(
+    const Recipe& recipe, const CompareTasks& tasks, const std::shared_ptr<const Corpus>& corpus,
+    const TrainCallbacks& callbacks,
+    const std::function<void(std::string_view task, int64_t done, int64_t total)>& answering = {});
 
 /// The work of a worker process; `job` is what it read on stdin. Errors are told, but Interrupted
 /// is thrown.

@@ -57,6 +57,8 @@ struct LikelihoodOptions {
   int64_t tokens_a_pass = 2048;  ///< inputs computed together, filling included
 };
 
+struct LikelihoodLimits;
+
 /// Scores requests in passes of similar length. Holds a reference to the model; one thread.
 class LikelihoodEngine {
  public:
@@ -73,6 +75,8 @@ class LikelihoodEngine {
                                       const Answered& answered = {}) const;
 
   int64_t context() const { return context_; }
+  int64_t tokens_a_pass() const { return tokens_a_pass_; }
+  LikelihoodLimits limits() const;
   /// Why contexts are read once for every ending; empty where they are shared.
   const std::string& why_not_shared() const { return why_not_shared_; }
 

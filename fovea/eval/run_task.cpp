@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -15,6 +16,8 @@
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
 #include "fovea/eval/item_log.h"
+#include "fovea/eval/likelihood_parts.h"
+#include "fovea/eval/likelihood_scorer.h"
 #include "fovea/eval/loglikelihood.h"
 #include "fovea/eval/scoring.h"
 #include "fovea/infer/generate.h"
@@ -28,6 +31,8 @@ using Clock = std::chrono::steady_clock;
 
 // Questions that are sorted and batched together; a large window has batches of one length.
 constexpr int64_t kWindow = 256;
+// A worker writes so many texts, eight at a time, before it takes the next ones.
+constexpr size_t kTextsAPart = 16;
 // Refusals that a result tells in words.
 constexpr size_t kToldRefusals = 5;
 
@@ -116,6 +121,7 @@ class TaskRun {
         task_(task),
         options_(options),
         engine_(model, {.context = options.context, .tokens_a_pass = options.tokens_a_pass}),
+        scorer_(model, engine_.tokens_a_pass(), engine_.why_not_shared().empty()),
         items_(task.items(input)) {
     require<InputError>(items_.size > 0, "task " + task.name,
                         "expected at least one question; got none; check its data");
@@ -135,6 +141,7 @@ class TaskRun {
       window.clear();
     }
     ask(window);
+    while (options_.workers != nullptr && options_.workers->busy()) work();
     if (log_) log_->finish();
     TaskScore score = summary();
     score.asked = asked_;
@@ -208,9 +215,25 @@ class TaskRun {
 
   void ask(const std::vector<TaskItem>& items) {
     if (items.empty()) return;
-    if (task_.kind == TaskKind::generate) return ask_texts(items);
-    if (task_.kind == TaskKind::rolling) return ask_rolling(items);
-    ask_endings(items);
+    if (task_.kind == TaskKind::generate) {
+      ask_texts(items);
+    } else if (task_.kind == TaskKind::rolling) {
+      ask_rolling(items);
+    } else {
+      ask_endings(items);
+    }
+    while (options_.workers != nullptr && !options_.workers->wants_more()) work();
+  }
+
+  void work() const {
+    options_.workers->step();
+    tell();
+  }
+
+  /// Has a worker compute a part.
+  void send(const Json& part, TaskWorkers::Answered answered) {
+    options_.workers->ask(fmt::format("{}, part {}", task_.name, ++parts_), part,
+                          std::move(answered));
   }
 
   /// Requests of one question: one with all its endings, or one a context.
@@ -236,8 +259,9 @@ class TaskRun {
     return "";
   }
 
-  void ask_endings(const std::vector<TaskItem>& items) {
-    struct Open {
+  /// Questions with endings whose log-likelihoods are being computed.
+  struct OpenQuestions {
+    struct Place {
       size_t item = 0, first_ending = 0;
     };
     struct Waiting {
@@ -245,88 +269,142 @@ class TaskRun {
       bool cut = false;
       std::vector<EndingScore> endings;
     };
+    std::vector<TaskItem> items;
+    std::vector<Waiting> waiting;  // by item
     std::vector<LikelihoodRequest> requests;
-    std::vector<Open> open;
-    std::vector<Waiting> waiting(items.size());
+    std::vector<Place> places;  // by request
+    std::optional<LikelihoodParts> parts;
+  };
+
+  void ask_endings(const std::vector<TaskItem>& items) {
+    const auto open = std::make_shared<OpenQuestions>();
+    open->items = items;
+    open->waiting.resize(items.size());
     for (size_t i = 0; i < items.size(); ++i) {
       std::vector<LikelihoodRequest> of_item = requests_of(items[i]);
       if (std::string why = why_not(items[i], of_item); !why.empty()) {
         refuse(items[i], std::move(why));
         continue;
       }
-      waiting[i] = {.requests = of_item.size(), .endings = {}};
-      waiting[i].endings.resize(items[i].choices.size());
-      for (size_t r = 0; r < of_item.size(); ++r) open.push_back({i, r});
-      std::ranges::move(of_item, std::back_inserter(requests));
+      open->waiting[i] = {.requests = of_item.size(), .endings = {}};
+      open->waiting[i].endings.resize(items[i].choices.size());
+      for (size_t r = 0; r < of_item.size(); ++r) open->places.push_back({i, r});
+      std::ranges::move(of_item, std::back_inserter(open->requests));
     }
-    engine_.score(requests, [&](size_t r, const LikelihoodAnswer& answer) {
-      Waiting& mine = waiting[open[r].item];
-      std::ranges::copy(answer.endings,
-                        mine.endings.begin() + static_cast<ptrdiff_t>(open[r].first_ending));
-      mine.cut = mine.cut || answer.context_cut;
-      if (--mine.requests > 0) return;
-      const TaskItem& item = items[open[r].item];
-      ItemRecord record = record_of(item);
-      record.context_cut = mine.cut;
-      task_.kind == TaskKind::last_word ? score_last_word(mine.endings.front(), record)
-                                        : score_choices(item, mine.endings, record);
-      take(record);
-    });
+    OpenQuestions* const questions = open.get();  // which must not own itself
+    open->parts.emplace(engine_.limits(), open->requests,
+                        [this, questions](size_t r, const LikelihoodAnswer& answer) {
+                          take_endings(*questions, r, answer);
+                        });
+    for (size_t n = 0; n < open->parts->size(); ++n) {
+      if (options_.workers == nullptr) {
+        open->parts->take(n, scorer_.score(open->parts->part(n)));
+        continue;
+      }
+      send(likelihood_part(open->parts->part(n), engine_.tokens_a_pass(),
+                           engine_.why_not_shared().empty()),
+           [open, n](const Json& answer) { open->parts->take(n, scores_of(answer)); });
+    }
   }
+
+  void take_endings(OpenQuestions& open, size_t r, const LikelihoodAnswer& answer) {
+    const OpenQuestions::Place place = open.places[r];
+    OpenQuestions::Waiting& mine = open.waiting[place.item];
+    std::ranges::copy(answer.endings,
+                      mine.endings.begin() + static_cast<ptrdiff_t>(place.first_ending));
+    mine.cut = mine.cut || answer.context_cut;
+    if (--mine.requests > 0) return;
+    const TaskItem& item = open.items[place.item];
+    ItemRecord record = record_of(item);
+    record.context_cut = mine.cut;
+    task_.kind == TaskKind::last_word ? score_last_word(mine.endings.front(), record)
+                                      : score_choices(item, mine.endings, record);
+    take(record);
+  }
+
+  /// Questions whose answers are being written.
+  struct OpenTexts {
+    std::vector<TaskItem> items;
+    std::vector<bool> cut;
+  };
 
   void ask_texts(const std::vector<TaskItem>& items) {
     // As the harness: the last tokens that leave room for the answer (9.1).
     const int64_t room = engine_.context() - task_.max_tokens;
     std::vector<TextRequest> requests;
-    std::vector<size_t> asked;
-    std::vector<bool> cut;
-    for (size_t i = 0; i < items.size(); ++i) {
+    const auto open = std::make_shared<OpenTexts>();
+    for (const TaskItem& item : items) {
       TextRequest request{.prompt = {},
                           .options = {.sampling = {.temperature = 0.0},
                                       .max_tokens = task_.max_tokens,
                                       .stop = task_.stop}};
       if (tokenizer_.bos() >= 0) request.tokens.push_back(tokenizer_.bos());
-      tokenizer_.append(items[i].context, request.tokens);
+      tokenizer_.append(item.context, request.tokens);
       if (room < 1 || request.tokens.empty()) {
-        refuse(items[i], room < 1 ? fmt::format("an answer of {} tokens leaves no room for a "
-                                                "question in a context of {}",
-                                                task_.max_tokens, engine_.context())
-                                  : "the question has no tokens");
+        refuse(item, room < 1 ? fmt::format("an answer of {} tokens leaves no room for a "
+                                            "question in a context of {}",
+                                            task_.max_tokens, engine_.context())
+                              : "the question has no tokens");
         continue;
       }
-      cut.push_back(std::ssize(request.tokens) > room);
-      if (cut.back()) request.tokens.erase(request.tokens.begin(), request.tokens.end() - room);
+      open->cut.push_back(std::ssize(request.tokens) > room);
+      if (open->cut.back())
+        request.tokens.erase(request.tokens.begin(), request.tokens.end() - room);
       requests.push_back(std::move(request));
-      asked.push_back(i);
+      open->items.push_back(item);
     }
+    if (options_.workers != nullptr) return send_texts(requests, open);
     generate_texts(
         model_, tokenizer_, requests, {.context = engine_.context()},
         [&](size_t n, const GenerateResult& result) {
           if (result.reason == FinishReason::interrupted) return tell();
-          const TaskItem& item = items[asked[n]];
-          ItemRecord record = record_of(item);
-          record.context_cut = cut[n];
-          for (const AnswerMetric& metric : task_.metrics)
-            record.score.values.emplace_back(metric.name, metric.score(item, result.text));
-          record.answer = {{"text", result.text}, {"references", item.references}};
-          take(record);
+          take_text(*open, n, result.text);
         },
         options_.interrupt);
   }
 
+  /// Texts are the same in any company: parts of few texts go round evenly.
+  void send_texts(std::span<const TextRequest> requests, const std::shared_ptr<OpenTexts>& open) {
+    for (size_t from = 0; from < requests.size(); from += kTextsAPart) {
+      const size_t count = std::min(kTextsAPart, requests.size() - from);
+      send(text_part(requests.subspan(from, count), engine_.context()),
+           [this, open, from](const Json& answer) {
+             size_t n = from;
+             for (const std::string& text : texts_of(answer)) take_text(*open, n++, text);
+           });
+    }
+  }
+
+  void take_text(const OpenTexts& open, size_t n, const std::string& text) {
+    const TaskItem& item = open.items[n];
+    ItemRecord record = record_of(item);
+    record.context_cut = open.cut[n];
+    for (const AnswerMetric& metric : task_.metrics)
+      record.score.values.emplace_back(metric.name, metric.score(item, text));
+    record.answer = {{"text", text}, {"references", item.references}};
+    take(record);
+  }
+
   void ask_rolling(const std::vector<TaskItem>& items) {
     for (const TaskItem& item : items) {
-      const ScoreResult result =
-          score_text(model_, tokenizer_, std::vector<ScoreDocument>{{"", item.context}},
-                     {.window = engine_.context()});
-      const ScoreTotals& t = result.total;
-      ItemRecord record = record_of(item);
-      record.score.values = {{"nll", t.nll},
-                             {"words", static_cast<double>(t.words)},
-                             {"bytes", static_cast<double>(t.bytes)},
-                             {"tokens", static_cast<double>(t.tokens)}};
-      take(record);
+      if (options_.workers == nullptr) {
+        const std::vector<ScoreDocument> text{{"", item.context}};
+        take_totals(item,
+                    score_text(model_, tokenizer_, text, {.window = engine_.context()}).total);
+        continue;
+      }
+      send(rolling_part(item.context, engine_.context()),
+           [this, item](const Json& answer) { take_totals(item, totals_of(answer)); });
     }
+  }
+
+  void take_totals(const TaskItem& item, const ScoreTotals& t) {
+    ItemRecord record = record_of(item);
+    record.score.values = {{"nll", t.nll},
+                           {"words", static_cast<double>(t.words)},
+                           {"bytes", static_cast<double>(t.bytes)},
+                           {"tokens", static_cast<double>(t.tokens)}};
+    take(record);
   }
 
   TaskScore summary() {
@@ -353,12 +431,13 @@ class TaskRun {
   const Task& task_;
   const TaskRunOptions& options_;
   const LikelihoodEngine engine_;
+  LikelihoodScorer scorer_;
   const TaskItems items_;
   std::optional<ItemLogWriter> log_;
   std::set<int64_t> answered_;
   std::vector<ItemScore> scores_;
   double chance_ = 0.0;  // summed over questions with choices
-  int64_t contexts_cut_ = 0, refused_ = 0, asked_ = 0;
+  int64_t contexts_cut_ = 0, refused_ = 0, asked_ = 0, parts_ = 0;
   std::vector<std::string> refusals_;
 };
 

@@ -15,6 +15,7 @@
 
 #include "fovea/eval/task.h"
 #include "fovea/eval/task_score.h"
+#include "fovea/eval/task_workers.h"
 #include "fovea/nn/transformer.h"
 
 namespace fovea {
@@ -27,10 +28,12 @@ struct TaskRunOptions {
   /// Questions answered and all of them; it may throw, and the log then holds what is answered.
   std::function<void(int64_t done, int64_t total)> progress;
   const std::atomic<bool>* interrupt = nullptr;  ///< ends the run with Interrupted
+  TaskWorkers* workers = nullptr;  ///< compute the answers; nullptr: this process does
 };
 
-/// InputError for data that cannot be used and for a log of another model, task or setting;
-/// Interrupted; NumericalError as LikelihoodEngine.
+/// With workers, questions are answered in the order in which they finish; the log is ordered at
+/// its end. InputError for data that cannot be used and for a log of another model, task or
+/// setting; Interrupted; NumericalError as LikelihoodEngine.
 TaskScore run_task(const Transformer& model, const Tokenizer& tokenizer, const Task& task,
                    const TaskInput& input, const TaskRunOptions& options = {});
 

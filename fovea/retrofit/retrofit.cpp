@@ -195,6 +195,25 @@ void replace_adapter(const fs::path& path, const ModelConfig& base, const Adapte
   });
 }
 
+/// Rank 0 makes files that the others read: it does the work first.
+template <class Work>
+auto first_rank_first(Communicator& ranks, const Work& work) {
+  if (!ranks.is_first()) ranks.barrier();
+  auto result = work();
+  if (ranks.is_first()) ranks.barrier();
+  return result;
+}
+
+void require_rows(const std::vector<RetrofitPhase>& phases, int64_t ranks) {
+  for (const RetrofitPhase& phase : phases) {
+    const int64_t rows = phase.recipe.train.batch_rows;
+    require<ConfigError>(rows >= ranks, "retrofit",
+                         "expected a row of each step for every rank; got {} rows and {} ranks: "
+                         "add train.batch_rows={}, which makes steps of that many rows",
+                         rows, ranks, ranks);
+  }
+}
+
 /// The texts as tokens of the base, one corpus for all phases.
 std::shared_ptr<const Corpus> read_corpus(const DataConfig& data, const fs::path& base,
                                           const TrainCallbacks& callbacks) {
@@ -337,22 +356,30 @@ nlohmann::ordered_json phases_json(const std::vector<TrainResult>& phases) {
 
 }  // namespace
 
-RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallbacks& callbacks) {
+RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallbacks& callbacks,
+                            Communicator& ranks) {
   const fs::path base_folder = resolve_model_folder(options.model, callbacks.train.warning);
   const ModelConfig config = load_model_config(base_folder);
   const std::vector<RetrofitPhase> phases = plan_retrofit(options, config);
+  require_rows(phases, ranks.size());
   check_out(options.out, options.model, base_folder);
+  ranks.barrier();  // all have looked at OUT before rank 0 writes there
   RetrofitResult result;
   for (const RetrofitKind* kind : chosen_kinds(options.with, config))
     result.kinds.emplace_back(kind->name);
   const TrainConfig& train = phases.front().recipe.train;
-  const auto corpus = read_corpus(phases.front().recipe.data, base_folder, callbacks.train);
+  const auto corpus = first_rank_first(
+      ranks, [&] { return read_corpus(phases.front().recipe.data, base_folder, callbacks.train); });
   if (const std::string from = retrofit_beginning(options, config); from != options.model)
-    result.start = make_start(options, from, base_folder, train.sequence_length, corpus, callbacks);
+    result.start = first_rank_first(ranks, [&] {
+      return make_start(options, from, base_folder, train.sequence_length, corpus, callbacks);
+    });
   for (const RetrofitPhase& phase : phases) {
     if (callbacks.phase) callbacks.phase(phase);
-    result.phases.push_back(Trainer(phase.recipe, callbacks.train, corpus).run());
+    result.phases.push_back(Trainer(phase.recipe, callbacks.train, corpus, ranks).run());
+    ranks.barrier();  // its last checkpoint is there for the next phase
   }
+  if (!ranks.is_first()) return result;
   const at::Device device = choose_device(train.device);
   LoadedModel base = load_model(base_folder, device);
   std::optional<Transformer> model;

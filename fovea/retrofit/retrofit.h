@@ -114,6 +114,11 @@ struct RetrofitCallbacks {
 /// Runs what is not done yet, writes OUT/adapter and OUT/systems.yaml, or OUT/model, and
 /// OUT/retrofit.json and OUT/report.html. Interrupted after a signal: everything is saved. The
 /// errors of Trainer.
-RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallbacks& callbacks);
+///
+/// Several ranks train every phase together. Rank 0 makes what precedes and follows them, writes,
+/// and has the whole result; the others return once the phases are done, with these alone.
+/// ConfigError where a step has fewer rows than ranks.
+RetrofitResult run_retrofit(const RetrofitOptions& options, const RetrofitCallbacks& callbacks,
+                            Communicator& ranks = alone());
 
 }  // namespace fovea

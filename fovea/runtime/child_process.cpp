@@ -36,6 +36,7 @@ struct Pipe {
     if (write >= 0) ::close(write);
   }
   int take_read() { return std::exchange(read, -1); }
+  int take_write() { return std::exchange(write, -1); }
 };
 
 void write_all(int descriptor, std::string_view text) {
@@ -66,14 +67,17 @@ std::string last_line(std::string_view text) {
 
 }  // namespace
 
-ChildProcess::ChildProcess(const std::vector<std::string>& arguments, std::string_view input) {
+ChildProcess::ChildProcess(const std::vector<std::string>& arguments, std::string_view input,
+                           Input ends) {
   Pipe in, out, err;
   pid_ = spawn("process", {.arguments = arguments,
                            .in = in.read,
                            .out = out.write,
                            .err = err.write,
                            .own_group = true});
+  ::close(std::exchange(in.read, -1));  // a child that ends leaves no reader
   write_all(in.write, input);
+  if (ends == Input::goes_on) in_ = in.take_write();
   for (const int end : {out.read, err.read}) ::fcntl(end, F_SETFL, O_NONBLOCK);
   out_ = out.take_read();
   err_ = err.take_read();
@@ -81,6 +85,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments, std::strin
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
+      in_(std::exchange(other.in_, -1)),
       out_(std::exchange(other.out_, -1)),
       err_(std::exchange(other.err_, -1)),
       line_(std::move(other.line_)),
@@ -91,8 +96,17 @@ ChildProcess::~ChildProcess() {
     signal(SIGKILL);
     wait();
   }
+  end_input();
   if (out_ >= 0) ::close(out_);
   if (err_ >= 0) ::close(err_);
+}
+
+void ChildProcess::write(std::string_view input) const {
+  if (in_ >= 0) write_all(in_, input);
+}
+
+void ChildProcess::end_input() {
+  if (in_ >= 0) ::close(std::exchange(in_, -1));
 }
 
 bool ChildProcess::read(const std::function<void(std::string_view)>& line) {

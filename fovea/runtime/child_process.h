@@ -18,13 +18,21 @@ namespace fovea {
 /// decides. The destructor kills a child that still runs, and waits for it.
 class ChildProcess {
  public:
-  /// Starts `arguments[0]` and writes `input` to its stdin. IoError.
-  ChildProcess(const std::vector<std::string>& arguments, std::string_view input);
+  enum class Input { whole, goes_on };
+
+  /// Starts `arguments[0]` and writes `input` to its stdin, which ends there, or goes on with
+  /// write(). IoError.
+  ChildProcess(const std::vector<std::string>& arguments, std::string_view input,
+               Input ends = Input::whole);
   ~ChildProcess();
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
+  /// More of an input that goes on. Waits for a child that reads nothing; nothing happens where it
+  /// has ended.
+  void write(std::string_view input) const;
+  void end_input();
   /// Takes what the child has written: each whole line of stdout goes to `line`; the end of stderr
   /// is kept. Returns whether both are still open.
   bool read(const std::function<void(std::string_view)>& line);
@@ -41,7 +49,7 @@ class ChildProcess {
 
  private:
   pid_t pid_ = -1;
-  int out_ = -1, err_ = -1;
+  int in_ = -1, out_ = -1, err_ = -1;
   std::string line_, error_;  // not yet whole; the end of stderr
 };
 

@@ -16,14 +16,6 @@
 #include <vector>
 
 namespace fovea {
-namespace {
-
-/// A sum of 4 MiB takes several times the latency of one (docs/scaling-out.md), and a model of some
-/// layers still has several buckets.
-constexpr int64_t kGradientBucketBytes = int64_t{4} << 20;
-
-}  // namespace
-
 struct GradientBuckets::Impl {
   struct Bucket {
     std::vector<at::Tensor> values;  // parameters

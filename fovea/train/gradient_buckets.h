@@ -8,12 +8,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "fovea/nn/parameters.h"
 #include "fovea/runtime/communicator.h"
 
 namespace fovea {
+
+/// A sum of 4 MiB takes several times the latency of one (docs/scaling-out.md), and a model of some
+/// layers still has several buckets.
+inline constexpr int64_t kGradientBucketBytes = int64_t{4} << 20;
 
 class GradientBuckets {
  public:

@@ -1,5 +1,5 @@
-// A comparison whose runs train side by side in worker processes: the numbers of one thread, a
-// worker that dies, Ctrl-C, and going on.
+// A comparison whose runs train side by side in worker processes, or in those of a launcher: the
+// numbers of one thread, a process that dies, Ctrl-C, and going on.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -229,6 +229,95 @@ TEST_F(CompareWorkers, WorkersAnswerTheTasksAsOneProcessDoes) {
   EXPECT_EQ(answers("one"), answers("two"));
   ASSERT_EQ(answers("two").size(), 4U);
   EXPECT_EQ(answers("two")[3].size(), 1U);
+}
+
+/// The environment of torchrun with two processes.
+class CompareRanks : public CompareWorkers {
+ protected:
+  CompareRanks() {
+    for (const auto& [name, value] : kVariables) setenv(name, value, 1);
+  }
+  ~CompareRanks() override {
+    for (const auto& [name, value] : kVariables) unsetenv(name);
+    unsetenv("RANK");
+  }
+  Program start(int rank, const std::string& name, const std::string& more = "train.steps=40",
+                const std::string& last = "compare.workers=auto") const {
+    const auto own = folder_ / ("rank" + std::to_string(rank));
+    std::filesystem::create_directories(own);
+    setenv("RANK", std::to_string(rank).c_str(), 1);
+    return {own,
+            kBinary,
+            {"compare", (folder_ / "recipe.yaml").string(),
+             "data.sources.0.path=" + (folder_ / "text.txt").string(),
+             "run_folder=" + (folder_ / name).string(), more, last}};
+  }
+  void train_alone(const std::string& name, const std::string& more) const {
+    for (const auto& [variable, value] : kVariables) unsetenv(variable);
+    unsetenv("RANK");
+    ASSERT_EQ(start_alone(name, more).code, 0);
+  }
+
+ private:
+  Finished start_alone(const std::string& name, const std::string& more) const {
+    return Program(
+               folder_.path(), kBinary,
+               {"compare", "recipe.yaml", "data.sources.0.path=" + (folder_ / "text.txt").string(),
+                "run_folder=" + name, more, "--workers=1"})
+        .finish();
+  }
+  static constexpr std::pair<const char*, const char*> kVariables[] = {{"WORLD_SIZE", "2"},
+                                                                       {"LOCAL_WORLD_SIZE", "2"},
+                                                                       {"MASTER_ADDR", "127.0.0.1"},
+                                                                       {"MASTER_PORT", "29599"}};
+};
+
+TEST_F(CompareRanks, ProcessesOfALauncherShareTheRunsAndTheFirstWritesTheTable) {
+  Program first = start(0, "two"), second = start(1, "two");
+  const Finished told = first.finish(), silent = second.finish();
+  ASSERT_EQ(told.code, 0) << told.err;
+  ASSERT_EQ(silent.code, 0) << silent.err;
+  EXPECT_THAT(told.err, HasSubstr("4 runs, shared by 2 processes"));
+  EXPECT_EQ(silent.out + silent.err, "");
+  EXPECT_EQ(result("two")["workers"], 2);
+  train_alone("one", "train.steps=40");
+  EXPECT_EQ(numbers("one"), numbers("two"));
+}
+
+TEST_F(CompareRanks, TheRunsOfAProcessThatDiesAreTrainedByAnother) {
+  const std::string longer = "train.steps=300";
+  Program first = start(0, "left", longer), second = start(1, "left", longer);
+  ASSERT_TRUE(second.until([&] {  // both have begun a run
+    int begun = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(
+             folder_.path(), std::filesystem::directory_options::skip_permission_denied))
+      begun += entry.path().filename() == "metrics.jsonl" && entry.file_size() > 0 ? 1 : 0;
+    return begun >= 2;
+  })) << second.finish().err;
+  second.signal(SIGKILL);
+  second.finish();
+  const Finished told = first.finish();
+  ASSERT_EQ(told.code, 0) << told.err;
+  train_alone("one", longer);
+  EXPECT_EQ(numbers("one"), numbers("left"));
+}
+
+TEST_F(CompareRanks, TuningChoosesTheValuesThatOneProcessChooses) {
+  const std::string tuned =
+      "compare.tuning={key: train.optimizer.learning_rate, values: [0.001, 0.003, 0.01], seed: 7}";
+  Program first = start(0, "two", tuned), second = start(1, "two", tuned);
+  const Finished told = first.finish(), silent = second.finish();
+  ASSERT_EQ(told.code, 0) << told.err;
+  ASSERT_EQ(silent.code, 0) << silent.err;
+  train_alone("one", tuned);
+  EXPECT_EQ(result("one")["tuning"], result("two")["tuning"]);
+  EXPECT_EQ(numbers("one"), numbers("two"));
+}
+
+TEST_F(CompareRanks, WorkersBesideALauncherAreRefused) {
+  const Finished both = start(0, "both", "train.steps=40", "compare.workers=2").finish();
+  EXPECT_EQ(both.code, 2);
+  EXPECT_THAT(both.err, HasSubstr("expected --workers or a launcher; got both: torchrun"));
 }
 
 TEST_F(CompareWorkers, WorkersThatAreNoNumberAreRefused) {
