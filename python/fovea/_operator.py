@@ -3,9 +3,12 @@
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
 """
+from operator import itemgetter
 from pathlib import Path
 
 import torch
+from torch import _C
+from torch.autograd import forward_ad
 
 LIBRARY = Path(__file__).parent / "libfovea_kernels.so"
 if not LIBRARY.is_file():
@@ -15,8 +18,12 @@ torch.ops.load_library(str(LIBRARY))
 operator = torch.ops.fovea_kernels.attention.default
 _backward = torch.ops.fovea_kernels.attention_backward.default
 NAMES = [argument.name for argument in operator._schema.arguments]
-_RESULTS = [result.name for result in _backward._schema.returns]  # dq, dk, ...
-_LEARNED = [name[1:] for name in _RESULTS[3:]]
+_in_order = itemgetter(*NAMES)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_TENSORS = sum("Tensor" in str(argument.type) for argument in operator._schema.arguments)  # the first of NAMES
+_DIFFERENTIABLE = [result.name[1:] for result in _backward._schema.returns]  # of dq, dk, ...
+_LEARNED = _DIFFERENTIABLE[3:]
+_differentiable = itemgetter(*_DIFFERENTIABLE)
 # The kernels write gradients of every row of the batch, to be summed over it; that of tau over the heads. Those of
 # a gate have a row for each of the batch.
 _SUMMED = {"tau": 1, "gate_query": None, "gate_key": None}
@@ -53,25 +60,32 @@ def _backward_fake(dout, dlse, out, lse, row_sums, *inputs, **settings):
 
 
 def _keep(ctx, inputs, output):
-    ctx.names = [name for name, x in zip(NAMES, inputs) if isinstance(x, torch.Tensor)]
-    ctx.settings = {name: x for name, x in zip(NAMES, inputs) if not isinstance(x, torch.Tensor)}
-    ctx.save_for_backward(*(x for x in inputs if isinstance(x, torch.Tensor)), *output[:3])
+    tensors = inputs[:_TENSORS]
+    ctx.given, ctx.settings = [x is not None for x in tensors], inputs[_TENSORS:]
+    ctx.save_for_backward(*(x for x in tensors if x is not None), *output[:3])
     ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx, dout, dlse, *_):
+def _gradients_by_name(ctx, dout, dlse):
     *tensors, out, lse, row_sums = ctx.saved_tensors
-    call = ctx.settings | dict(zip(ctx.names, tensors))
+    tensors = iter(tensors)
+    inputs = [next(tensors) if given else None for given in ctx.given]
     dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype)
     if dout.stride(-1) != 1:
         dout = dout.contiguous()
     dlse = torch.zeros_like(lse) if dlse is None else dlse.contiguous()
-    found = dict(zip(_RESULTS, _backward(dout, dlse, out, lse, row_sums, *(call[name] for name in NAMES))))
-    grads = {name: found["d" + name] for name in "qkv"}
-    for name in _LEARNED:
-        if call[name] is not None:
-            axis, x = _SUMMED.get(name, 0), found["d" + name]
-            grads[name] = x if axis is None else x.sum(axis)
+    results = _backward_operator(dout, dlse, out, lse, row_sums, *inputs, *ctx.settings)
+    grads = dict(zip(_DIFFERENTIABLE, results))
+    for name, x in zip(NAMES[3:], inputs[3:]):
+        if x is None:
+            grads.pop(name, None)
+        elif name in grads and (axis := _SUMMED.get(name, 0)) is not None:
+            grads[name] = grads[name].sum(axis)
+    return grads
+
+
+def _gradients(ctx, dout, dlse, *_):
+    grads = _gradients_by_name(ctx, dout, dlse)
     return tuple(grads.get(name) for name in NAMES)
 
 
@@ -89,3 +103,55 @@ torch.library.register_fake("fovea_kernels::attention", _fake)
 torch.library.register_fake("fovea_kernels::attention_backward", _backward_fake)
 torch.library.register_autograd("fovea_kernels::attention", _gradients, setup_context=_keep)
 torch.library.register_autograd("fovea_kernels::attention_backward", _refuse_twice)
+
+
+class _Attention(torch.autograd.Function):
+    """As register_autograd makes it of the operator. `leaves`: the operands with gradients, again, for autograd."""
+
+    @staticmethod
+    def forward(ctx, inputs, *leaves):
+        output = _at_once(operator, inputs)
+        _keep(ctx, inputs, output)
+        ctx.mark_non_differentiable(*output[2:])
+        return output
+
+    @staticmethod
+    def backward(ctx, dout, dlse, *_):
+        grads = _gradients_by_name(ctx, dout, dlse)
+        return None, *(grads.get(name) for name in _DIFFERENTIABLE)
+
+
+_CPU = _C.DispatchKeySet(_C.DispatchKey.CPU)
+
+
+def _at_once(of, inputs):
+    return of._handle.redispatch_boxed(_CPU, *inputs)
+
+
+def _is_plain(x):
+    """Whether autograd alone looks at a call: no compiler, mode, transform, profiler or subclass of Tensor does."""
+    return (x.is_cpu and type(x) in _PLAIN and not torch.compiler.is_compiling() and not _C._len_torch_dispatch_stack()
+            and _C._functorch.peek_interpreter_stack() is None and forward_ad._current_level < 0
+            and not _C._autograd._profiler_enabled())
+
+
+def _needs_gradient(inputs):
+    return torch.is_grad_enabled() and _C._any_requires_grad(*inputs)
+
+
+# Gradients that Python registers cost 0.1 ms: the dispatcher makes Python's objects of all operands, and the kernels' of
+# these again. Attention of a short sequence is faster than that, so plain calls go to the kernels at once.
+def attention_operator(call: dict):
+    """out, lse, row_sums and stats of the operands by name."""
+    if torch.compiler.is_compiling():
+        return operator(*(call[name] for name in NAMES))
+    inputs = _in_order(call)
+    if not _is_plain(inputs[0]):
+        return operator(*inputs)
+    return _Attention.apply(inputs, *_differentiable(call)) if _needs_gradient(inputs) else _at_once(operator, inputs)
+
+
+def _backward_operator(*inputs):
+    if _is_plain(inputs[0]) and not _needs_gradient(inputs):
+        return _at_once(_backward, inputs)
+    return _backward(*inputs)
