@@ -18,9 +18,12 @@ torch.ops.load_library(str(LIBRARY))
 operator = torch.ops.fovea_kernels.attention.default
 _backward = torch.ops.fovea_kernels.attention_backward.default
 NAMES = [argument.name for argument in operator._schema.arguments]
-_in_order = itemgetter(*NAMES)
+_DEFAULTS = {argument.name: argument.default_value for argument in operator._schema.arguments if argument.has_default_value()}
+_ALWAYS = len(NAMES) - len(_DEFAULTS)  # q, k, v and settings that each call gives
+_SLOTS = [name for name in NAMES[3:] if _DEFAULTS.get(name, 0) is None]  # operands that may be absent, in a row
+_END = _ALWAYS + len(_SLOTS)
+_always, _others, _DEFAULT_OTHERS = itemgetter(*NAMES[:_ALWAYS]), itemgetter(*_DEFAULTS), tuple(_DEFAULTS.values())
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_TENSORS = sum("Tensor" in str(argument.type) for argument in operator._schema.arguments)  # the first of NAMES
 _DIFFERENTIABLE = [result.name[1:] for result in _backward._schema.returns]  # of dq, dk, ...
 _LEARNED = _DIFFERENTIABLE[3:]
 _differentiable = itemgetter(*_DIFFERENTIABLE)
@@ -34,7 +37,7 @@ def _by_token(like, width):
 
 
 def _fake(*inputs, **settings):
-    call = dict(zip(NAMES, inputs)) | settings
+    call = _DEFAULTS | dict(zip(NAMES, inputs)) | settings
     q, rows = call["q"], call["q"].shape[:3]
     lse = q.new_empty(rows, dtype=torch.float32)
     row_sums = q.new_empty(rows if call["renormalise"] else (0,), dtype=torch.float32)
@@ -49,7 +52,7 @@ def _gradient_shape(name, x, q):
 
 
 def _backward_fake(dout, dlse, out, lse, row_sums, *inputs, **settings):
-    call = dict(zip(NAMES, inputs)) | settings
+    call = _DEFAULTS | dict(zip(NAMES, inputs)) | settings
     q = call["q"]
     rows = [_by_token(call[name], call[name].shape[3]) for name in "qkv"]
     learned = [
@@ -60,8 +63,9 @@ def _backward_fake(dout, dlse, out, lse, row_sums, *inputs, **settings):
 
 
 def _keep(ctx, inputs, output):
-    tensors = inputs[:_TENSORS]
-    ctx.given, ctx.settings = [x is not None for x in tensors], inputs[_TENSORS:]
+    inputs = (*inputs, *_DEFAULT_OTHERS[len(inputs) - _ALWAYS :])
+    tensors = inputs[:3] + inputs[_ALWAYS:_END]
+    ctx.given, ctx.settings = [x is not None for x in tensors], (inputs[3:_ALWAYS], inputs[_END:])
     ctx.save_for_backward(*(x for x in tensors if x is not None), *output[:3])
     ctx.set_materialize_grads(False)
 
@@ -69,14 +73,15 @@ def _keep(ctx, inputs, output):
 def _gradients_by_name(ctx, dout, dlse):
     *tensors, out, lse, row_sums = ctx.saved_tensors
     tensors = iter(tensors)
-    inputs = [next(tensors) if given else None for given in ctx.given]
+    q, k, v, *slots = [next(tensors) if given else None for given in ctx.given]
+    first, others = ctx.settings
     dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype)
     if dout.stride(-1) != 1:
         dout = dout.contiguous()
     dlse = torch.zeros_like(lse) if dlse is None else dlse.contiguous()
-    results = _backward_operator(dout, dlse, out, lse, row_sums, *inputs, *ctx.settings)
+    results = _backward_operator(dout, dlse, out, lse, row_sums, q, k, v, *first, *slots, *others)
     grads = dict(zip(_DIFFERENTIABLE, results))
-    for name, x in zip(NAMES[3:], inputs[3:]):
+    for name, x in zip(_SLOTS, slots):
         if x is None:
             grads.pop(name, None)
         elif name in grads and (axis := _SUMMED.get(name, 0)) is not None:
@@ -145,7 +150,9 @@ def attention_operator(call: dict):
     """out, lse, row_sums and stats of the operands by name."""
     if torch.compiler.is_compiling():
         return operator(*(call[name] for name in NAMES))
-    inputs = _in_order(call)
+    inputs, others = _always(call), _others(call)
+    if others != _DEFAULT_OTHERS:  # each value costs time
+        inputs += others
     if not _is_plain(inputs[0]):
         return operator(*inputs)
     return _Attention.apply(inputs, *_differentiable(call)) if _needs_gradient(inputs) else _at_once(operator, inputs)

@@ -21,9 +21,9 @@ namespace fovea::python {
 namespace {
 
 std::string schema_of_arguments() {
-  std::string all = "Tensor q, Tensor k, Tensor v";
-  for (const SlotRow& slot : kTable) all += std::string(", Tensor? ") + slot.name;
-  return all + ", " + kSettings;
+  std::string all = std::string("Tensor q, Tensor k, Tensor v, ") + kSettings;
+  for (const SlotRow& slot : kTable) all += std::string(", Tensor? ") + slot.name + "=None";
+  return all + ", " + kOtherSettings;
 }
 
 // Takes the values of a stack one by one; each is taken once.
@@ -38,13 +38,13 @@ class Values {
 
   Call take_call() {
     Call call{.q = take<Tensor>(), .k = take<Tensor>(), .v = take<Tensor>()};
-    for (std::optional<Tensor>& slot : call.slots) slot = take<std::optional<Tensor>>();
     call.causal = take<bool>();
     call.scale = take<double>();
     call.soft_cap = take<double>();
-    call.bias_first = take<int64_t>();
     call.window = take<int64_t>();
     call.sinks = take<int64_t>();
+    for (std::optional<Tensor>& slot : call.slots) slot = take<std::optional<Tensor>>();
+    call.bias_first = take<int64_t>();
     call.eq4 = take<bool>();
     call.renormalise = take<bool>();
     call.gate = take<int64_t>();
