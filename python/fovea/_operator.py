@@ -126,7 +126,12 @@ class _Attention(torch.autograd.Function):
         return None, *(grads.get(name) for name in _DIFFERENTIABLE)
 
 
-_CPU = _C.DispatchKeySet(_C.DispatchKey.CPU)
+try:  # names inside of torch, as of 2.11
+    _CPU = _C.DispatchKeySet(_C.DispatchKey.CPU)
+    _observers = (_C._len_torch_dispatch_stack, _C._functorch.peek_interpreter_stack, _C._autograd._profiler_enabled)
+    _any_requires_grad, _ = _C._any_requires_grad, (forward_ad._current_level, operator._handle.redispatch_boxed)
+except AttributeError:  # a torch without them: every call takes the dispatcher
+    _observers = None
 
 
 def _at_once(of, inputs):
@@ -135,13 +140,14 @@ def _at_once(of, inputs):
 
 def _is_plain(x):
     """Whether autograd alone looks at a call: no compiler, mode, transform, profiler or subclass of Tensor does."""
-    return (x.is_cpu and type(x) in _PLAIN and not torch.compiler.is_compiling() and not _C._len_torch_dispatch_stack()
-            and _C._functorch.peek_interpreter_stack() is None and forward_ad._current_level < 0
-            and not _C._autograd._profiler_enabled())
+    if torch.compiler.is_compiling() or _observers is None or not x.is_cpu or type(x) not in _PLAIN:
+        return False
+    modes, transforms, profiles = _observers
+    return not modes() and transforms() is None and not profiles() and forward_ad._current_level < 0
 
 
 def _needs_gradient(inputs):
-    return torch.is_grad_enabled() and _C._any_requires_grad(*inputs)
+    return torch.is_grad_enabled() and _any_requires_grad(*inputs)
 
 
 # Gradients that Python registers cost 0.1 ms: the dispatcher makes Python's objects of all operands, and the kernels' of

@@ -102,6 +102,14 @@ def test_a_plain_call_has_the_bits_of_one_through_the_dispatcher(name):
         assert torch.equal(fovea.attention(*tensors[:3], **ours(*learned)), through)
 
 
+def test_a_profiler_and_the_meta_device_see_the_operator():
+    with torch.profiler.profile() as profile:
+        fovea.attention(*rows(), window=9)
+    assert "fovea_kernels::attention" in {event.key for event in profile.key_averages()}
+    out, lse = fovea.attention(*(x.to("meta") for x in rows()), window=9, return_lse=True)
+    assert out.is_meta and out.shape == (B, H, T, D) and lse.shape == (B, H, T)
+
+
 def test_compiles_without_graph_break():
     function = torch.compile(lambda q, k, v: fovea.attention(q, k, v, window=8).sum(), fullgraph=True, backend="aot_eager")
     q, k, v = rows()

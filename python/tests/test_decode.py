@@ -122,6 +122,22 @@ def test_a_few_queries_of_padded_rows_see_their_own_tokens_alone():
         torch.testing.assert_close(lse[b : b + 1], own_lse, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("settings", [
+    {"causal": False}, {"causal": False, "window": 9, "sinks": 2}, {"window": 3, "sink_logit": numbers(H)},
+    {"query_positions": torch.tensor([[-4, 7, 70]]), "window": 5, "sinks": 2},
+    {"query_positions": torch.tensor([[-4, 7, 70]]), "bias": fovea.Alibi(), "temperature": TAU[:, :3]},
+    {"query_positions": torch.tensor([[2, 7, 70]]), "key_positions": torch.arange(S)[None] * 2, "window": 9},
+    {"documents": fovea.Documents(torch.tensor([[0, 0, 0], [3, 3, 3]]), LABELS)},
+    {"documents": fovea.Documents(torch.tensor([[0, 1, 0], [3, 0, 3]]), LABELS)},
+    {"documents": fovea.Documents(torch.full((1, 3), 9), LABELS), "sink_logit": numbers(H)},
+    {"key_positions": torch.arange(S).flip(0)[None]}], ids=range(10))
+def test_a_few_queries_agree_with_the_reference_wherever_they_stand(settings):
+    got, lse = fovea.attention(ROWS[0][:, :, -3:], *ROWS[1:], **settings, return_lse=True, path="fused")
+    expected, own_lse = fovea.attention(ROWS[0][:, :, -3:], *ROWS[1:], **settings, return_lse=True, path="reference")
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(lse, own_lse, rtol=1e-4, atol=1e-5)
+
+
 def test_a_truncated_and_reordered_cache_goes_on_as_another_text():
     cache, settings = fovea.Cache(), CASES["multi-token and a temperature"]
     decoded(ROWS, settings, cache)
