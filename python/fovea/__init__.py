@@ -1,7 +1,7 @@
 """Fovea for PyTorch: attention whose temperatures, caps, windows, groups, kernels and head mixes are fused.
 
-`fovea.attention` is the function, `fovea.decode` the same over a cache, `fovea.nn` has modules, `fovea.transformers.register()` makes
-`attn_implementation="fovea"` known to the library transformers.
+`fovea.attention` is the function, `fovea.decode` the same over a cache, `fovea.nn` has modules,
+`fovea.transformers.register()` makes `attn_implementation="fovea"` known to the library transformers.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
